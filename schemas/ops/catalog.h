@@ -1,0 +1,69 @@
+#pragma once
+
+// The op catalog: one row per op. Shape, dtype, placement rules, documentation and the clients'
+// functions derive from the row. docs/hacking.md adds an op as an example.
+
+#include <optional>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "schemas/ops/expression.h"
+#include "schemas/ops/op.h"
+
+namespace tessera {
+
+// Which rules an op follows for shape and placement.
+enum class OpFamily : uint8_t {
+  kCreation,      // no operands; attributes shape, dtype, mesh, placements
+  kElementwise,   // broadcasts its operands; the row's scalar op
+  kReduction,     // over attributes.dims
+  kArgReduction,  // over one dim, which must not be sharded (it is redistributed first)
+  kContraction,   // index notation
+  kView,          // copies nothing unless a sharded dim is cut
+  kRedistribute,
+};
+
+enum class DTypeRule : uint8_t {
+  kAttribute,       // attributes.dtype
+  kPromote,         // the operands' promotion
+  kPromoteNumeric,  // promotion; bool is an error that says so
+  kFloating,        // promotion, integers and bool become f64 (div, exp, sqrt, mean)
+  kBool,            // operands promoted for the comparison, the result is bool
+  kWhere,           // operand 0 bool, promotion of the others
+  kSum,             // bool and i32 become i64 (the array API's default integer)
+  kIndex,           // i64
+  kSame,            // operand 0's
+};
+
+// Which pending sums an op may leave pending (DESIGN.md section 4, Partial).
+enum class PartialRule : uint8_t {
+  kNone,      // operands are reduced first
+  kLinear,    // P(sum), P(avg) pass: neg, + and - of the same kind, widening casts
+  kScale,     // mul: one operand Partial, the other a scalar or Replicate there; div: numerator only
+  kMonotone,  // increasing functions keep P(max) and P(min)
+  kExtreme,   // maximum/minimum of the same kind
+  kMove,      // moves of data keep any Partial
+};
+
+struct OpRow {
+  OpId id;
+  std::string_view name;          // the public name: "add"
+  OpFamily family;
+  int min_operands;
+  int max_operands;
+  std::string_view notation;      // contraction "mk,kn->mn"; "" otherwise
+  std::optional<ScalarOp> scalar_op;      // elementwise
+  std::optional<ReduceOp> reduce_op;      // reductions (mean: sum, then divided by the global count)
+  DTypeRule dtype_rule;
+  PartialRule partial_rule;
+  std::string_view signature;     // "add(x1, x2, /)"
+  std::string_view doc;           // one or two sentences, array-API wording
+};
+
+absl::Span<const OpRow> Catalog();
+// InvalidArgument for an unknown number.
+absl::StatusOr<const OpRow*> FindOp(OpId id);
+absl::StatusOr<const OpRow*> FindOpByName(std::string_view name);
+
+}  // namespace tessera

@@ -1,0 +1,82 @@
+#pragma once
+
+// Expression: a scalar function of the elements at one index. An elementwise op is one Expression;
+// the kernel is map(expression, inputs), so a chain of elementwise ops can become one Expression.
+//
+// A list of nodes in evaluation order; the last is the result; a node refers to earlier nodes only.
+// Every node has the dtype of its value, so nothing is converted in silence.
+//
+//   add of f32 inputs:  "add:f32(in0:f32, in1:f32)"
+//   x*2 with x f32:     "mul:f32(in0:f32, arg0:f32)"        arg0 is the call's first scalar
+//   i32 + f64:          "add:f64(cast:f64(in0:i32), in1:f64)"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schemas/types/dtype.h"
+
+namespace tessera {
+
+// The numbers are on the wire: append only.
+enum class ScalarOp : uint8_t {
+  kInput = 0, kArgument = 1, kCast = 2,
+  kNeg = 3, kExp = 4, kSqrt = 5, kRelu = 6, kNot = 7,
+  kAdd = 8, kSub = 9, kMul = 10, kDiv = 11, kMaximum = 12, kMinimum = 13,
+  kEqual = 14, kNotEqual = 15, kLess = 16, kLessEqual = 17, kGreater = 18, kGreaterEqual = 19,
+  kWhere = 20,  // (condition, then, else)
+  kAnd = 21, kOr = 22,
+};
+inline constexpr int kScalarOpCount = 23;
+// "add", "less_equal", ...; "in" and "arg" for the leaves.
+std::string_view ToText(ScalarOp op);
+int Arity(ScalarOp op);  // 0 for the leaves
+
+struct ExpressionNode {
+  ScalarOp op = ScalarOp::kInput;
+  DType dtype = DType::kF32;  // of the node's value; comparisons give kBool
+  int32_t a = 0;              // kInput: input number; kArgument: scalar number; else a node's index
+  int32_t b = 0;
+  int32_t c = 0;
+  bool operator==(const ExpressionNode&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const ExpressionNode& n) {
+    return H::combine(std::move(h), n.op, n.dtype, n.a, n.b, n.c);
+  }
+};
+
+inline constexpr int kMaxExpressionNodes = 64;   // docs/limits.md: max_expression_nodes
+inline constexpr int kMaxExpressionInputs = 8;   // docs/limits.md: max_expression_inputs
+
+struct Expression {
+  std::vector<ExpressionNode> nodes;
+
+  DType dtype() const { return nodes.back().dtype; }
+  bool operator==(const Expression&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Expression& e) {
+    return H::combine(std::move(h), e.nodes);
+  }
+};
+
+// References point backwards, dtypes of operands agree, numbers of inputs and scalars are in
+// [0, inputs) and [0, arguments), sizes are within the limits. For what came over a wire.
+absl::Status ValidateExpression(const Expression& expression, int inputs, int arguments);
+std::string ToText(const Expression& expression);
+absl::StatusOr<Expression> ParseExpression(std::string_view text);
+
+// The laws of the numbers, one element at a time, in one place: NaN propagates through maximum and
+// minimum; integer division by zero is 0 and INT_MIN / -1 is INT_MIN (wraps); integers wrap; a float
+// out of range casts to the nearest integer, NaN to 0. Values are passed as bits of the node's dtype.
+// Interpret uses it; kernels must agree with it (conformance tests compare them).
+struct ScalarValue {
+  DType dtype = DType::kF64;
+  double f = 0;   // kF32 (rounded to float) and kF64
+  int64_t i = 0;  // kBool (0 or 1), kI32 (in range), kI64
+};
+ScalarValue EvaluateScalarOp(ScalarOp op, DType dtype, ScalarValue a, ScalarValue b, ScalarValue c);
+ScalarValue EvaluateExpression(const Expression& expression, const std::vector<ScalarValue>& inputs,
+                               const std::vector<ScalarValue>& arguments);
+
+}  // namespace tessera

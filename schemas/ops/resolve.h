@@ -1,0 +1,77 @@
+#pragma once
+
+// ResolveOp: what an op needs of its operands and what it gives, before anything runs. Pure; the
+// client, the coordinator and the planner call the same function, so a spec is known at once and
+// everywhere the same.
+//
+//   a f32[4,6] @ mesh(2) [S(0)],  b f32[6,8] @ mesh(2) [R]
+//   ResolveOp(matmul, {a, b}).outputs[0] == f32[4,8] @ mesh(2) [S(0)]
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "schemas/ops/local_op.h"
+#include "schemas/ops/op.h"
+
+namespace tessera {
+
+// How the tensor operand reaches the kernel.
+struct ResolvedOperand {
+  TensorSpec spec;               // as the kernel wants it: the operand's own dtype and shape, maybe
+                                 // another mesh (same workers) or other placements
+  bool redistributed = false;    // spec differs from what the caller has
+  // Mesh dims on which only coordinate 0 counts the operand, the others take 0: a Replicate beside a
+  // P(sum) is added once.
+  std::vector<int> counted_once;
+};
+
+struct OpResolution {
+  std::vector<ResolvedOperand> operands;   // tensor operands in order; scalars are left out
+  std::vector<TensorSpec> outputs;         // today always one
+  // What each worker runs on its shards. Absent for views and redistribute.
+  std::optional<LocalOp> local;
+  // The local op's scalars: the call's own, then the scalar operands converted to the dtype the
+  // expression reads. mean adds the reciprocal of the count through its own map.
+  std::vector<Scalar> scalars;
+  // A second local step on the first one's result (mean: divide by the global count).
+  std::optional<LocalOp> epilogue;
+  std::vector<Scalar> epilogue_scalars;
+  double flops = 0;  // of the whole mesh
+};
+
+// Errors are what a user sees: they open with the op's name and carry both values and the operands'
+// short texts: `matmul: inner dims differ: a is f32[128,64], b is f32[32,16]`.
+// Codes: InvalidArgument (shape, dim, placement, mesh), Unimplemented (reserved dtypes and rules).
+// Errors about dtypes say "dtype" and carry kDTypeErrorPayload; a dim or index out of range carries
+// kIndexErrorPayload (Python raises DTypeError and IndexOutOfRangeError by them).
+absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const OperandSpec> operands);
+
+// ResolveOp(...).outputs[0].
+absl::StatusOr<TensorSpec> OutputSpec(const OpCall& call, absl::Span<const OperandSpec> operands);
+
+// How a view reads its operand: the output's element strides and offset, from the operand's. Only for
+// views that copy nothing on any worker (transpose; slice of unsharded dims; reshape that keeps order).
+struct ViewLayout {
+  int64_t offset = 0;  // in elements, added to the operand's
+  Strides strides;
+};
+// FailedPrecondition when the strides can't express it (a reshape of a transposed tensor) or when a
+// sharded dim is cut (then the planner moves data).
+absl::StatusOr<ViewLayout> ResolveView(const OpCall& call, const TensorSpec& operand,
+                                       absl::Span<const int64_t> operand_strides);
+
+inline constexpr std::string_view kDTypeErrorPayload = "tessera/dtype";
+inline constexpr std::string_view kIndexErrorPayload = "tessera/index";
+absl::Status DTypeError(std::string_view message);
+absl::Status IndexOutOfRangeError(std::string_view message);
+
+// Closed-form words of a contraction on a grid (DESIGN.md section 6) and the lower bound of
+// Al Daas, Ballard, Grigori, Kumar, Rouse 2022 ("Brief announcement: tight memory-independent
+// parallel matrix multiplication communication lower bounds"): words received plus words owned on
+// the busiest of P workers.
+double GridReceivedWords(int64_t m, int64_t n, int64_t k, int64_t pm, int64_t pn, int64_t pk);
+double MatmulLowerBoundWords(int64_t m, int64_t n, int64_t k, int64_t workers);
+
+}  // namespace tessera

@@ -1,0 +1,52 @@
+#pragma once
+
+// Scalar: one number beside tensors (x * 2, full(shape, 3.5), a seed, a slice start). It is a
+// parameter of an operation, never part of a plan's key.
+//
+// A weak scalar (a Python number) takes the tensor's dtype where its kind fits (array API: bool < int
+// < float); a strong one takes part in promotion.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "schemas/types/dtype.h"
+
+namespace tessera {
+
+enum class ScalarStrength : uint8_t { kWeak = 0, kStrong = 1 };
+
+class Scalar {
+ public:
+  Scalar() = default;  // i64 0
+  static Scalar Bool(bool v, ScalarStrength s = ScalarStrength::kWeak);
+  static Scalar Int(int64_t v, ScalarStrength s = ScalarStrength::kWeak);      // dtype i64
+  static Scalar Float(double v, ScalarStrength s = ScalarStrength::kWeak);     // dtype f64
+  // The same number as `dtype`: integers wrap as C++ conversions of two's complement do, a float out
+  // of an integer's range saturates, NaN to integer is 0.
+  Scalar As(DType dtype) const;
+
+  DType dtype() const { return dtype_; }
+  ScalarStrength strength() const { return strength_; }
+  double AsDouble() const;
+  int64_t AsInt() const;
+  bool AsBool() const;
+  uint64_t bits() const { return bits_; }  // i64 two's complement, or f64 bits when dtype is a float
+  static Scalar FromBits(DType dtype, ScalarStrength strength, uint64_t bits);
+  bool operator==(const Scalar&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Scalar& s) {
+    return H::combine(std::move(h), s.dtype_, s.strength_, s.bits_);
+  }
+
+ private:
+  DType dtype_ = DType::kI64;
+  ScalarStrength strength_ = ScalarStrength::kWeak;
+  uint64_t bits_ = 0;
+};
+
+// "2", "3.5", "true", "nan"; a strong one carries its dtype: "2:i32". Round-trips.
+std::string ToText(const Scalar& scalar);
+absl::StatusOr<Scalar> ParseScalar(std::string_view text);
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+#pragma once
+
+// Mesh: an N-D array of workers with named dims. A value: it holds no connection and says nothing
+// of liveness.
+//
+//   Mesh mesh = *Mesh::Make({2, 4}, {"dp", "tp"}, {});   // workers 0..7 in row-major order
+//   ToText(mesh) == "mesh(dp:2,tp:4)"
+//   mesh.WorkerAt(Position{1, 2}) == WorkerIndex(6)
+//
+// Text: `mesh(2,2)` unnamed, `mesh(x:2; workers=3,1)` with chosen workers; white space is free.
+// Workers are printed unless they are 0..n-1 in order. A position is numbered in row-major order
+// ("flat position").
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "schemas/types/ids.h"
+
+namespace tessera {
+
+inline constexpr int kMaxMeshDims = 8;          // docs/limits.md: max_mesh_dims
+inline constexpr int64_t kMaxMeshSize = 65536;  // docs/limits.md: max_mesh_size
+
+// One coordinate per mesh dim.
+using Position = absl::InlinedVector<int64_t, 4>;
+
+class Mesh {
+ public:
+  Mesh() = default;  // no dims, no workers: an unset mesh
+
+  // `names` is empty or one identifier per dim, distinct. `workers` is empty (0..n-1) or distinct, in
+  // row-major order. InvalidArgument with both values otherwise.
+  static absl::StatusOr<Mesh> Make(absl::Span<const int64_t> shape, absl::Span<const std::string> names,
+                                   absl::Span<const WorkerIndex> workers);
+
+  int ndim() const { return static_cast<int>(shape_.size()); }
+  int64_t size() const { return static_cast<int64_t>(workers_.size()); }  // number of positions
+  const std::vector<int64_t>& shape() const { return shape_; }
+  const std::vector<std::string>& names() const { return names_; }        // empty, or ndim() of them
+  const std::vector<WorkerIndex>& workers() const { return workers_; }    // by flat position
+
+  WorkerIndex WorkerAt(absl::Span<const int64_t> position) const;  // position in range
+  int64_t FlatPosition(absl::Span<const int64_t> position) const;  // position in range
+  Position PositionAt(int64_t flat_position) const;                // in range
+  // The flat position of a worker, if it is in the mesh.
+  std::optional<int64_t> FindWorker(WorkerIndex worker) const;
+  // The index of a mesh dim by name; InvalidArgument that lists the names.
+  absl::StatusOr<int> DimByName(std::string_view name) const;
+
+  // mesh["tp"] needs no type of its own: it is a spec of this mesh whose other dims are Replicate.
+  // Real sub-meshes: fixes one coordinate of `dim`. The result keeps the other dims.
+  absl::StatusOr<Mesh> Select(int dim, int64_t coordinate) const;
+  // All dims merged into one of the given name (row-major, same workers).
+  Mesh Flatten(std::string_view name) const;
+
+  bool operator==(const Mesh&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Mesh& m) {
+    return H::combine(std::move(h), m.shape_, m.names_, m.workers_);
+  }
+
+ private:
+  std::vector<int64_t> shape_;
+  std::vector<std::string> names_;
+  std::vector<WorkerIndex> workers_;
+};
+
+std::string ToText(const Mesh& mesh);
+absl::StatusOr<Mesh> ParseMesh(std::string_view text);
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+#pragma once
+
+// Placement: what one mesh dim does to a tensor.
+//
+//   Placement::Shard(0)  "S(0)"     split along tensor dim 0 as torch.chunk does
+//   Placement::Replicate()  "R"     every coordinate holds the same
+//   Placement::Partial(ReduceOp::kSum)  "P(sum)"   the value is the sum over the coordinates
+//
+// Reserved: explicit sizes, written `S(0;3,1,5)`; the parser answers Unimplemented.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace tessera {
+
+// The numbers are on the wire: append only.
+enum class ReduceOp : uint8_t { kSum = 0, kAvg = 1, kMin = 2, kMax = 3, kProduct = 4 };
+
+std::string_view ToText(ReduceOp op);  // sum avg min max product
+absl::StatusOr<ReduceOp> ParseReduceOp(std::string_view text);
+
+class Placement {
+ public:
+  enum class Kind : uint8_t { kReplicate = 0, kShard = 1, kPartial = 2 };
+
+  Placement() = default;  // Replicate
+  static Placement Replicate() { return Placement(); }
+  static Placement Shard(int dim) { return Placement(Kind::kShard, dim, ReduceOp::kSum); }
+  static Placement Partial(ReduceOp op) { return Placement(Kind::kPartial, 0, op); }
+
+  Kind kind() const { return kind_; }
+  bool is_replicate() const { return kind_ == Kind::kReplicate; }
+  bool is_shard() const { return kind_ == Kind::kShard; }
+  bool is_shard(int dim) const { return is_shard() && dim_ == dim; }
+  bool is_partial() const { return kind_ == Kind::kPartial; }
+  int dim() const { return dim_; }               // is_shard() only; may be negative before normalisation
+  ReduceOp reduce_op() const { return reduce_op_; }  // is_partial() only
+
+  bool operator==(const Placement&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Placement& p) {
+    return H::combine(std::move(h), p.kind_, p.dim_, p.reduce_op_);
+  }
+
+ private:
+  Placement(Kind kind, int dim, ReduceOp op) : kind_(kind), dim_(dim), reduce_op_(op) {}
+  Kind kind_ = Kind::kReplicate;
+  int dim_ = 0;
+  ReduceOp reduce_op_ = ReduceOp::kSum;
+};
+
+using Placements = std::vector<Placement>;
+
+std::string ToText(const Placement& placement);
+std::string ToText(const Placements& placements);  // "[S(0), R]"
+absl::StatusOr<Placement> ParsePlacement(std::string_view text);
+absl::StatusOr<Placements> ParsePlacements(std::string_view text);
+
+}  // namespace tessera
