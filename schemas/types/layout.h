@@ -27,13 +27,15 @@ std::vector<int> ShardingMeshDims(const TensorSpec& spec, int tensor_dim);
 
 // The intervals that `tensor_dim` is cut into, by shard index: the row-major number of the
 // coordinates on ShardingMeshDims (so one interval, the whole, when nothing shards it). Some may be
-// empty. They are disjoint, in increasing order, and cover the dim.
+// empty. They are disjoint, in increasing order (an empty one lies where its neighbours meet), and
+// cover the dim.
 std::vector<Interval> DimIntervals(const TensorSpec& spec, int tensor_dim);
 
 // The shard index of `position` along `tensor_dim` (an index into DimIntervals).
 int64_t ShardIndex(const TensorSpec& spec, int tensor_dim, absl::Span<const int64_t> position);
 
-// The box of the tensor that the position holds (for Partial dims: holds a term of).
+// The box of the tensor that the position holds (for Partial dims: holds a term of). A dim in which
+// the shard is empty is {n, n} with n the dim's size.
 Box LocalBox(const TensorSpec& spec, absl::Span<const int64_t> position);
 
 // Elements of the largest shard: what a symmetric buffer must hold.

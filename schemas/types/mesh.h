@@ -12,17 +12,22 @@
 // ("flat position").
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "schemas/types/ids.h"
 
 namespace tessera {
+
+class Scanner;
 
 inline constexpr int kMaxMeshDims = 8;          // docs/limits.md: max_mesh_dims
 inline constexpr int64_t kMaxMeshSize = 65536;  // docs/limits.md: max_mesh_size
@@ -39,11 +44,11 @@ class Mesh {
   static absl::StatusOr<Mesh> Make(absl::Span<const int64_t> shape, absl::Span<const std::string> names,
                                    absl::Span<const WorkerIndex> workers);
 
-  int ndim() const { return static_cast<int>(shape_.size()); }
-  int64_t size() const { return static_cast<int64_t>(workers_.size()); }  // number of positions
-  const std::vector<int64_t>& shape() const { return shape_; }
-  const std::vector<std::string>& names() const { return names_; }        // empty, or ndim() of them
-  const std::vector<WorkerIndex>& workers() const { return workers_; }    // by flat position
+  int ndim() const { return rep_ == nullptr ? 0 : static_cast<int>(rep_->shape.size()); }
+  int64_t size() const { return rep_ == nullptr ? 0 : static_cast<int64_t>(rep_->workers.size()); }  // positions
+  const std::vector<int64_t>& shape() const { return rep().shape; }
+  const std::vector<std::string>& names() const { return rep().names; }        // empty, or ndim() of them
+  const std::vector<WorkerIndex>& workers() const { return rep().workers; }    // by flat position
 
   WorkerIndex WorkerAt(absl::Span<const int64_t> position) const;  // position in range
   int64_t FlatPosition(absl::Span<const int64_t> position) const;  // position in range
@@ -56,22 +61,37 @@ class Mesh {
   // mesh["tp"] needs no type of its own: it is a spec of this mesh whose other dims are Replicate.
   // Real sub-meshes: fixes one coordinate of `dim`. The result keeps the other dims.
   absl::StatusOr<Mesh> Select(int dim, int64_t coordinate) const;
-  // All dims merged into one of the given name (row-major, same workers).
-  Mesh Flatten(std::string_view name) const;
+  // All dims merged into one of the given name (row-major, same workers); "" leaves it unnamed.
+  absl::StatusOr<Mesh> Flatten(std::string_view name) const;
 
-  bool operator==(const Mesh&) const = default;
+  // Equal shape, names and workers.
+  bool operator==(const Mesh& other) const;
   template <typename H>
   friend H AbslHashValue(H h, const Mesh& m) {
-    return H::combine(std::move(h), m.shape_, m.names_, m.workers_);
+    return H::combine(std::move(h), m.rep().hash);
   }
 
  private:
-  std::vector<int64_t> shape_;
-  std::vector<std::string> names_;
-  std::vector<WorkerIndex> workers_;
+  // Shared by copies and never changed, so that a copy of a Mesh costs a counter.
+  struct Rep {
+    std::vector<int64_t> shape;
+    std::vector<std::string> names;
+    std::vector<WorkerIndex> workers;
+    // Empty when the workers are 0..n-1 in order.
+    absl::flat_hash_map<WorkerIndex, int64_t> flat_position_of;
+    size_t hash = 0;
+  };
+  static const Rep& UnsetRep();
+  const Rep& rep() const { return rep_ == nullptr ? UnsetRep() : *rep_; }
+  std::shared_ptr<const Rep> rep_;
 };
+
+// Whether both have the same set of workers, in any order and shape.
+bool HaveSameWorkers(const Mesh& a, const Mesh& b);
 
 std::string ToText(const Mesh& mesh);
 absl::StatusOr<Mesh> ParseMesh(std::string_view text);
+// Takes one from a longer text.
+absl::StatusOr<Mesh> ParseMesh(Scanner& scanner);
 
 }  // namespace tessera

@@ -18,6 +18,8 @@
 
 namespace tessera {
 
+class Scanner;
+
 // The numbers are on the wire: append only.
 enum class ReduceOp : uint8_t { kSum = 0, kAvg = 1, kMin = 2, kMax = 3, kProduct = 4 };
 
@@ -60,5 +62,8 @@ std::string ToText(const Placement& placement);
 std::string ToText(const Placements& placements);  // "[S(0), R]"
 absl::StatusOr<Placement> ParsePlacement(std::string_view text);
 absl::StatusOr<Placements> ParsePlacements(std::string_view text);
+// Take one from a longer text.
+absl::StatusOr<Placement> ParsePlacement(Scanner& scanner);
+absl::StatusOr<Placements> ParsePlacements(Scanner& scanner);
 
 }  // namespace tessera

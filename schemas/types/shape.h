@@ -17,6 +17,8 @@
 
 namespace tessera {
 
+class Scanner;
+
 inline constexpr int kMaxRank = 16;  // docs/limits.md: max_rank
 
 using Shape = absl::InlinedVector<int64_t, 6>;
@@ -64,5 +66,7 @@ absl::StatusOr<int> NormalizeDim(std::string_view op, int64_t dim, int rank);
 std::string ToText(absl::Span<const int64_t> shape);  // "[8192,1024]"
 std::string ToText(const Box& box);
 absl::StatusOr<Shape> ParseShape(std::string_view text);
+// Takes one from a longer text; the extents are not negative, their product is not checked.
+absl::StatusOr<Shape> ParseShape(Scanner& scanner);
 
 }  // namespace tessera

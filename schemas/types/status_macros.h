@@ -4,7 +4,7 @@
 //
 //   TESSERA_RETURN_IF_ERROR(Validate(spec));
 //   TESSERA_ASSIGN_OR_RETURN(Plan plan, PlanRedistribute(source, destination));
-//   TESSERA_CHECK(offset % 64 == 0) << is not supported: the message is the expression itself.
+//   TESSERA_CHECK(offset % 64 == 0);   the message is the expression itself
 //
 // TESSERA_CHECK ends the process. It is never used for what came from outside.
 

@@ -45,5 +45,7 @@ struct TensorSpec {
 std::string ToShortText(const TensorSpec& spec);
 std::string ToText(const TensorSpec& spec);
 absl::StatusOr<TensorSpec> ParseTensorSpec(std::string_view text);
+// Takes one from a longer text.
+absl::StatusOr<TensorSpec> ParseTensorSpec(Scanner& scanner);
 
 }  // namespace tessera

@@ -1,0 +1,20 @@
+#include "schemas/types/errors.h"
+
+#include "absl/strings/cord.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+
+absl::Status DTypeError(std::string_view message) {
+  absl::Status status = absl::InvalidArgumentError(AbslView(message));
+  status.SetPayload(kDTypeErrorPayload, absl::Cord());
+  return status;
+}
+
+absl::Status IndexOutOfRangeError(std::string_view message) {
+  absl::Status status = absl::InvalidArgumentError(AbslView(message));
+  status.SetPayload(kIndexErrorPayload, absl::Cord());
+  return status;
+}
+
+}  // namespace tessera
