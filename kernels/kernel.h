@@ -1,0 +1,63 @@
+#pragma once
+
+// The one signature of every kernel: a LocalOp on strided memory. One file per family implements it in
+// kernels/cpu. Kernels check what depends on data (an index); everything else was checked by the plan.
+//
+//   RunKernel({.op = op, .inputs = {a, b}, .output = out, .output_extents = {450, 64}, ...});
+//
+// Law: agrees with EvaluateExpression and the rules of schemas/ops/local_op.h, on every stride, the
+// same bits on every run.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "schemas/ops/local_op.h"
+#include "schemas/ops/scalar.h"
+#include "schemas/types/dtype.h"
+#include "schemas/types/shape.h"
+
+namespace tessera {
+
+struct KernelInput {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  Shape extents;
+  Strides strides;       // in elements; may be 0 or negative
+  bool is_zero = false;  // counts as zeros; data is not read
+};
+
+struct KernelCall {
+  const LocalOp* op = nullptr;
+  std::vector<KernelInput> inputs;
+  void* output = nullptr;
+  DType output_dtype = DType::kF32;
+  Shape output_extents;
+  Strides output_strides;
+  Box output_box;                  // global; creation ops
+  std::vector<Scalar> scalars;
+};
+
+// Shape of `threads`: the worker's compute threads, BLAS included; set once before the first call.
+void SetKernelThreads(int threads);
+
+absl::Status RunKernel(const KernelCall& call);
+
+// destination[i] = source[i] for elements of `element_bytes` (1, 2, 4, 8, 16). Blocked for the cache,
+// so that a transpose of layout costs what a copy costs; streaming stores when the size of what is
+// written is above `streaming_threshold_bytes` (set from the cache's size).
+void CopyStrided(absl::Span<const int64_t> extents, int64_t element_bytes, const void* source,
+                 absl::Span<const int64_t> source_strides, void* destination,
+                 absl::Span<const int64_t> destination_strides);
+
+// destination = reduce(terms), element by element, in the order of the terms. kAvg divides the sum by
+// the number of terms. The destination may be one of the terms (same strides).
+struct ReduceTerm {
+  const void* data = nullptr;
+  Strides strides;
+};
+void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
+                 void* destination, absl::Span<const int64_t> destination_strides);
+
+}  // namespace tessera

@@ -1,0 +1,44 @@
+#pragma once
+
+// MakeGuardedStream: an AsyncCapabilityStream that checks every message's segment table before Cap'n
+// Proto's reader sees it. Raw garbage, a segment count of FF FF FF FF (which 0.9.2 would wrap to 0) or
+// a message beyond the limit make the read fail with a disconnect; the connection closes and nothing
+// else happens. It holds back nothing: bytes pass through as they come.
+//
+// SegmentTableScanner is the pure part, and what the fuzz target drives.
+
+#include <cstddef>
+#include <cstdint>
+
+#include <kj/async-io.h>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace tessera {
+
+inline constexpr uint32_t kMaxSegments = 512;              // docs/limits.md: max_segments
+inline constexpr uint64_t kMaxMessageBytes = 64ull << 20;  // docs/limits.md: max_message_bytes
+
+// Follows the framing of a byte stream of messages, across any cutting into reads.
+class SegmentTableScanner {
+ public:
+  // InvalidArgument at the first bad table, with the numbers; the scanner then stays failed.
+  absl::Status Scan(absl::Span<const std::byte> bytes);
+  bool inside_message() const { return segments_left_ != 0 || body_left_ != 0 || header_bytes_ != 0; }
+
+ private:
+  absl::Status TakeWord(uint32_t word);
+  unsigned char word_[4] = {};
+  int header_bytes_ = 0;        // of the current 32-bit word
+  bool in_table_ = false;
+  uint64_t segments_left_ = 0;  // sizes still to read, padding included
+  bool padding_ = false;
+  uint64_t body_words_ = 0;
+  uint64_t body_left_ = 0;      // bytes
+  bool failed_ = false;
+};
+
+kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner);
+
+}  // namespace tessera

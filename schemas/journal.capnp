@@ -1,0 +1,67 @@
+@0xd1e7f3a25b90c846;
+# The coordinator's inputs, in order. Replayed through Apply they give the same effects, bit for bit.
+
+using Cxx = import "/capnp/c++.capnp";
+using V = import "values.capnp";
+using S = import "session.capnp";
+using W = import "worker.capnp";
+$Cxx.namespace("tessera::wire");
+
+struct JournalHeader {
+  protocolVersion @0 :UInt32;
+  config @1 :Text;
+  # The state machine's configuration as JSON.
+}
+
+struct JournalEvent {
+  nowUs @0 :Int64;
+  # Time is an input, like everything else.
+  union {
+    sessionOpened @1 :SessionOpened;
+    sessionClosed @2 :UInt64;
+    connectionLost @3 :UInt64;
+    batch @4 :SessionBatch;
+    workerJoined @5 :WorkerJoined;
+    workerLost @6 :WorkerGone;
+    report @7 :WorkerReport;
+    tick @8 :Void;
+    acknowledged @9 :Acknowledged;
+  }
+}
+
+struct SessionOpened {
+  session @0 :UInt64;
+  secret @1 :UInt64;
+  tenant @2 :Text;
+  client @3 :Text;
+  leaseUs @4 :Int64;
+}
+
+struct SessionBatch {
+  session @0 :UInt64;
+  batch @1 :S.Batch;
+}
+
+struct Acknowledged {
+  session @0 :UInt64;
+  event @1 :UInt64;
+}
+
+struct WorkerJoined {
+  index @0 :Int32;
+  incarnation @1 :UInt64;
+  hello @2 :W.WorkerHello;
+}
+
+struct WorkerGone {
+  index @0 :Int32;
+  incarnation @1 :UInt64;
+  reason @2 :Text;
+}
+
+struct WorkerReport {
+  index @0 :Int32;
+  incarnation @1 :UInt64;
+  completions @2 :List(W.Completion);
+  transfers @3 :List(W.TransferDone);
+}

@@ -1,0 +1,267 @@
+@0xb8f2d5c31a6e4f07;
+# Clients and the coordinator. A client connects, shows a token, and gets a Session. Everything of a
+# session is numbered by the client (handles, batches, requests), so that making a tensor needs no
+# answer; answers come as events. Nothing depends on a live capability: a session can be resumed on a
+# new connection by id and secret, with its batch and event numbers.
+
+using Cxx = import "/capnp/c++.capnp";
+using V = import "values.capnp";
+using W = import "worker.capnp";
+$Cxx.namespace("tessera::wire");
+
+const protocolVersion :UInt32 = 1;
+# Raised when an old peer could misread a new one. A server of another version is FailedPrecondition.
+
+interface Gateway {
+  # The bootstrap capability of the coordinator's socket.
+  open @0 (hello :ClientHello, events :SessionEvents) -> (session :Session, welcome :Welcome);
+  join @1 (hello :W.WorkerHello, worker :W.Worker, arena :W.SharedMemory)
+      -> (welcome :W.WorkerWelcome, reports :W.Reports);
+}
+
+struct ClientHello {
+  protocolVersion @0 :UInt32;
+  token @1 :Text;
+  tenant @2 :Text;
+  # The token's tenant when empty; another one is PermissionDenied.
+  client @3 :Text;
+  # For people: "python 3.11 tessera 0.1".
+  pid @4 :Int32;
+  leaseS @5 :Float64;
+  # Wanted lease in seconds; negative: the server's default for the kind of connection.
+  resume @6 :Resume;
+  # Null for a new session.
+}
+
+struct Resume {
+  sessionId @0 :UInt64;
+  secret @1 :UInt64;
+  lastEvent @2 :UInt64;
+  # The newest event that the client has; the server sends what came after.
+}
+
+struct Welcome {
+  sessionId @0 :UInt64;
+  secret @1 :UInt64;
+  epoch @2 :UInt64;
+  # Of the coordinator: a restart raises it. Messages of another epoch are refused.
+  connection @3 :UInt64;
+  # A new connection of a session fences the old one.
+  workers @4 :List(WorkerInfo);
+  lastBatch @5 :UInt64;
+  # The newest batch that the server has (resume).
+  leaseS @6 :Float64;
+  serverVersion @7 :Text;
+  pid @8 :Int32;
+  maxInlineBytes @9 :UInt32;
+}
+
+struct WorkerInfo {
+  index @0 :Int32;
+  incarnation @1 :UInt64;
+  host @2 :Text;
+  dataAddress @3 :Text;
+  # "unix:/path": where clients of this host bring and fetch bytes.
+  memoryBytes @4 :Int64;
+  usedBytes @5 :Int64;
+  state @6 :State;
+  pid @7 :Int32;
+  device @8 :Text;
+  receivedBytes @9 :Int64;
+  # From other workers, since it joined.
+  outstanding @10 :Int64;
+  # Instructions issued and not yet reported.
+  enum State { alive @0; suspect @1; dead @2; }
+}
+
+interface Session {
+  submit @0 (batch :Batch) -> stream;
+  # Batches are dense and in order; one that was seen before is dropped, a gap is FailedPrecondition.
+  status @1 () -> (status :ClusterStatus);
+  explain @2 (call :V.OpCall, operands :List(ExplainOperand)) -> (plan :PlanText);
+  # Plans and runs nothing.
+  acknowledge @3 (event :UInt64);
+  # The client has all events up to this one.
+  close @4 ();
+  # Drops everything the session has.
+}
+
+struct Batch {
+  number @0 :UInt64;
+  epoch @1 :UInt64;
+  connection @2 :UInt64;
+  records @3 :List(Record);
+}
+
+struct Operand {
+  union {
+    handle @0 :UInt64;
+    scalar @1 :V.Scalar;
+  }
+  lastUse @2 :Bool;
+  # The client has no other use of this handle: its buffer may be donated.
+}
+
+struct Record {
+  union {
+    call @0 :Call;
+    upload @1 :Upload;
+    download @2 :Download;
+    watch @3 :Watch;
+    drop @4 :List(UInt64);
+    # Handles that the client no longer has. Unknown ones are ignored.
+    commBegin @5 :UInt64;
+    # Counts the bytes of the calls after it, under this number.
+    commEnd @6 :Watch;
+    # Answers when those calls have ended; `handle` is the number of the commBegin.
+    cancel @7 :UInt64;
+    # Ends a request (by number) with Cancelled; what is not issued yet of this session is cancelled when 0.
+  }
+}
+
+struct Call {
+  call @0 :V.OpCall;
+  operands @1 :List(Operand);
+  results @2 :List(UInt64);
+  # New handles, one per output.
+}
+
+struct Upload {
+  # The result's bytes come from the client: the answer is a ticket for every worker of the mesh.
+  request @0 :UInt64;
+  result @1 :UInt64;
+  spec @2 :V.TensorSpec;
+}
+
+struct Download {
+  request @0 :UInt64;
+  handle @1 :UInt64;
+  allowInline @2 :Bool;
+  # Up to maxInlineBytes may come in the answer. Only for a whole tensor without pending terms.
+}
+
+struct Watch {
+  request @0 :UInt64;
+  handle @1 :UInt64;
+}
+
+interface SessionEvents {
+  # Implemented by the client.
+  deliver @0 (events :List(Event)) -> stream;
+}
+
+struct Event {
+  number @0 :UInt64;
+  # Dense from 1.
+  union {
+    settled @1 :Settled;
+    # Of a watch: all that led to the handle has ended well, or its first cause of failure.
+    ticket @2 :Ticket;
+    # Of an upload or a download: the workers are ready.
+    inlineValue @3 :InlineValue;
+    batchDone @4 :UInt64;
+    # All records up to this batch were taken up (not: have run).
+    comm @5 :CommReport;
+    failed @6 :FailedHandle;
+    # A handle became poisoned; sent once, without being asked for.
+    workerLost @7 :WorkerLost;
+    uploadDone @8 :UInt64;
+    # Request number of an upload: all workers have the bytes; the source may be reused.
+  }
+}
+
+struct Settled {
+  request @0 :UInt64;
+  status @1 :V.Status;
+}
+
+struct Ticket {
+  request @0 :UInt64;
+  ticket @1 :UInt64;
+  secret @2 :UInt64;
+  spec @3 :V.TensorSpec;
+}
+
+struct InlineValue {
+  request @0 :UInt64;
+  bytes @1 :Data;
+  # Row-major elements of the whole tensor.
+}
+
+struct CommReport {
+  request @0 :UInt64;
+  receivedBytes @1 :List(Int64);
+  # By worker index.
+  sentBytes @2 :List(Int64);
+  collectives @3 :List(CollectiveCount);
+}
+
+struct CollectiveCount {
+  name @0 :Text;
+  count @1 :UInt64;
+}
+
+struct FailedHandle {
+  handle @0 :UInt64;
+  status @1 :V.Status;
+}
+
+struct WorkerLost {
+  worker @0 :Int32;
+  incarnation @1 :UInt64;
+  reason @2 :Text;
+}
+
+struct ExplainOperand {
+  union {
+    handle @0 :UInt64;
+    scalar @1 :V.Scalar;
+    spec @2 :V.TensorSpec;
+  }
+}
+
+struct PlanText {
+  text @0 :Text;
+  steps @1 :List(Text);
+  implicit @2 :List(Text);
+  receivedBytes @3 :List(Int64);
+  sentBytes @4 :List(Int64);
+  peakBytes @5 :List(Int64);
+  predictedSeconds @6 :Float64;
+  output @7 :V.TensorSpec;
+  grid @8 :Text;
+  runnersUp @9 :List(Text);
+}
+
+struct ClusterStatus {
+  epoch @0 :UInt64;
+  uptimeS @1 :Float64;
+  workers @2 :List(WorkerInfo);
+  sessions @3 :List(SessionInfo);
+  tensors @4 :List(TensorInfo);
+  # Of this session.
+  nextOrdinal @5 :UInt64;
+  plansCached @6 :UInt64;
+  planHits @7 :UInt64;
+  planMisses @8 :UInt64;
+}
+
+struct SessionInfo {
+  id @0 :UInt64;
+  tenant @1 :Text;
+  client @2 :Text;
+  tensors @3 :UInt64;
+  bytes @4 :Int64;
+  # On each worker, at most.
+  queued @5 :UInt64;
+  connected @6 :Bool;
+}
+
+struct TensorInfo {
+  handle @0 :UInt64;
+  spec @1 :V.TensorSpec;
+  bytesPerWorker @2 :Int64;
+  state @3 :State;
+  status @4 :V.Status;
+  enum State { queued @0; issued @1; ready @2; failed @3; uploading @4; }
+}

@@ -1,0 +1,183 @@
+@0xa4d09e6b7c2f8153;
+# Workers, the coordinator and each other. The coordinator sends every message to all workers of a mesh
+# byte-identical; a worker lowers plans for its own position and reports what ended.
+
+using Cxx = import "/capnp/c++.capnp";
+using V = import "values.capnp";
+$Cxx.namespace("tessera::wire");
+
+interface SharedMemory {
+  # Carries a memfd: the file descriptor of the capability (getFd). Sealed against shrinking.
+}
+
+struct WorkerHello {
+  protocolVersion @0 :UInt32;
+  joinToken @1 :Text;
+  index @2 :Int32;
+  # Wanted number; -1: the next free one.
+  host @3 :Text;
+  # Machine id and namespace: memory is mapped only between workers with the same one.
+  memoryBytes @4 :Int64;
+  dataAddress @5 :Text;
+  # Where clients and peers of this host reach it: "unix:/path".
+  messageAddress @6 :Data;
+  # Of the message transport, opaque; empty when it has none.
+  device @7 :Text;
+  # "cpu", "cuda".
+  pid @8 :Int32;
+  computeThreads @9 :Int32;
+  mapPeers @10 :Bool;
+  # False: peers are reached by messages even on the same host.
+}
+
+struct WorkerWelcome {
+  index @0 :Int32;
+  incarnation @1 :UInt64;
+  # Of this worker process; a message for another one is refused.
+  epoch @2 :UInt64;
+  heartbeatS @3 :Float64;
+  peerKey @4 :UInt64;
+  # Shown to a peer's data socket to be given its arena.
+}
+
+interface Worker {
+  # Implemented by the worker.
+  deliver @0 (messages :WorkerMessages) -> stream;
+  ping @1 () -> (outstanding :UInt64);
+}
+
+struct WorkerMessages {
+  epoch @0 :UInt64;
+  messages @1 :List(Message);
+
+  struct Message {
+    union {
+      define @0 :Define;
+      forget @1 :UInt64;
+      # A template id that no instance will name again.
+      run @2 :Instance;
+      window @3 :Window;
+      inlineRead @4 :InlineRead;
+      closeTicket @5 :UInt64;
+      # Of an upload or download that was given up.
+      peerJoined @6 :Peer;
+      peerDied @7 :PeerDied;
+      shutdown @8 :Text;
+    }
+  }
+}
+
+struct Define {
+  id @0 :UInt64;
+  plan @1 :Text;
+  # The plan's text form (server/plan): one parser for files, people and wire.
+}
+
+struct Wait {
+  phase @0 :UInt16;
+  stream @1 :UInt8;
+  ordinal @2 :UInt64;
+  scope @3 :UInt8;
+  # own readsFrom workers
+  workers @4 :List(Int32);
+}
+
+struct Instance {
+  ordinal @0 :UInt64;
+  template @1 :UInt64;
+  stream @2 :UInt8;
+  bufferOffsets @3 :List(Int64);
+  scalars @4 :List(V.Scalar);
+  waits @5 :List(Wait);
+}
+
+struct Window {
+  ordinal @0 :UInt64;
+  ticket @1 :UInt64;
+  secret @2 :UInt64;
+  direction @3 :UInt8;
+  # upload download
+  spec @4 :V.TensorSpec;
+  offsetBytes @5 :Int64;
+  strides @6 :List(Int64);
+  waits @7 :List(Wait);
+}
+
+struct InlineRead {
+  ordinal @0 :UInt64;
+  spec @1 :V.TensorSpec;
+  offsetBytes @2 :Int64;
+  strides @3 :List(Int64);
+  waits @4 :List(Wait);
+}
+
+struct Peer {
+  index @0 :Int32;
+  incarnation @1 :UInt64;
+  host @2 :Text;
+  dataAddress @3 :Text;
+  messageAddress @4 :Data;
+  mapped @5 :Bool;
+  # Whether its memory is to be mapped (both want it and are on one host).
+}
+
+struct PeerDied {
+  index @0 :Int32;
+  incarnation @1 :UInt64;
+  reason @2 :Text;
+}
+
+interface Reports {
+  # Implemented by the coordinator; given to a worker when it joins.
+  report @0 (epoch :UInt64, incarnation :UInt64, completions :List(Completion), transfers :List(TransferDone)) -> stream;
+  peerMapped @1 (index :Int32, status :V.Status);
+}
+
+struct Completion {
+  ordinal @0 :UInt64;
+  status @1 :V.Status;
+  # Null when ok.
+  received @2 :List(Received);
+  inlineBytes @3 :Data;
+}
+
+struct Received {
+  worker @0 :Int32;
+  bytes @1 :Int64;
+}
+
+struct TransferDone {
+  # An upload has all its bytes, or a ticket's client is gone or done.
+  ticket @0 :UInt64;
+  status @1 :V.Status;
+}
+
+# ---- the worker's own socket: clients and peers of this host ------------------------------------
+
+interface DataGate {
+  # The bootstrap capability of a worker's data socket.
+  arena @0 (peerKey :UInt64, index :Int32) -> (memory :SharedMemory);
+  # For peers. PermissionDenied with another key.
+  transfer @1 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer);
+  # For clients: waits until the window is open. A ticket is used once.
+}
+
+struct Box {
+  starts @0 :List(Int64);
+  stops @1 :List(Int64);
+}
+
+interface Transfer {
+  # Bytes between the worker's shard and a box of the global tensor that the client's memory holds
+  # row-major from `offset`: what lies in both is copied. Uploads come as slabs along dim 0, in order.
+  attach @0 (memory :SharedMemory) -> ();
+  # Maps the client's memory until the transfer is dropped. InvalidArgument when it isn't sealed.
+  copy @1 (box :Box, offset :UInt64) -> (bytes :UInt64);
+  # Upload: client to shard. Download: shard to client.
+  finish @2 () -> ();
+  # FailedPrecondition when an upload has not covered the shard.
+  put @3 (box :Box, bytes :Data) -> stream;
+  # Reserved: remote clients.
+  get @4 (box :Box) -> (bytes :Data);
+  # Reserved: remote clients.
+}

@@ -1,0 +1,71 @@
+#pragma once
+
+// Device: what a worker computes on, and its memory. Asynchronous: every call enqueues and returns.
+// A stream runs its items in order; when the head of a stream is a wait that isn't met, the stream is
+// parked and holds no thread; other streams go on.
+//
+// The CPU device runs items on its threads; a CUDA device turns Wait and Signal into
+// cuStreamWaitValue64 and cuStreamWriteValue64 and the rest into launches. The fake (device/fake)
+// records the items and finds a missing wait: two accesses to one byte, one of them a write, that no
+// chain of streams, signals and waits orders.
+//
+// An item that fails makes the stream remember its first error; items go on (the bytes are undefined,
+// the counters advance), and the next Report gets the error and clears it.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/kernel.h"
+#include "server/device/counters.h"
+
+namespace tessera {
+
+struct CopyWork {
+  Shape extents;
+  int64_t element_bytes = 4;
+  const void* source = nullptr;
+  Strides source_strides;
+  void* destination = nullptr;
+  Strides destination_strides;
+};
+struct ReduceWork {
+  ReduceOp op = ReduceOp::kSum;
+  DType dtype = DType::kF32;
+  Shape extents;
+  std::vector<ReduceTerm> terms;
+  void* destination = nullptr;
+  Strides destination_strides;
+};
+using DeviceWork = std::variant<CopyWork, ReduceWork, KernelCall>;
+
+class Device {
+ public:
+  using Done = std::function<void(absl::Status)>;
+
+  virtual ~Device() = default;
+
+  // Parks the stream until the counter is at least the value. A dead worker's counters count as met.
+  virtual void EnqueueWait(StreamId stream, const CounterWait& wait) = 0;
+  virtual void EnqueueRun(StreamId stream, DeviceWork work) = 0;
+  // Starts something that ends elsewhere (a message); the stream goes on when Done is called, from
+  // any thread, exactly once.
+  virtual void EnqueueAsync(StreamId stream, std::function<void(Done)> start) = 0;
+  // Publishes the worker's own counter and wakes peers that sleep.
+  virtual void EnqueueSignal(StreamId stream, uint64_t value) = 0;
+  // Calls back, from a device thread, with the first error since the stream's last report.
+  virtual void EnqueueReport(StreamId stream, std::function<void(absl::Status)> report) = 0;
+
+  // Waits on this worker are met from now on.
+  virtual void MarkDead(WorkerIndex worker) = 0;
+  // Where a peer's counters are mapped (nullptr: unmapped, waits on it are met: its messages are the
+  // waits). Called before the first wait on it.
+  virtual void MapCounters(WorkerIndex worker, CounterPage* page) = 0;
+  // Blocks until all that was enqueued before has run (tests, shutdown). Not while parked forever.
+  virtual void Drain() = 0;
+};
+
+}  // namespace tessera

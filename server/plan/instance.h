@@ -1,0 +1,77 @@
+#pragma once
+
+// Instance: one run of a plan that the workers know (a template). Byte-identical for all workers of the
+// plan's meshes; some 64 bytes. Values only; the codec carries them.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "schemas/ops/scalar.h"
+#include "schemas/types/ids.h"
+#include "server/plan/plan.h"
+
+namespace tessera {
+
+// Before `phase` (1 is the first) starts, `stream`'s counter must say that `ordinal` is done, on:
+enum class WaitScope : uint8_t {
+  kOwn = 0,        // the worker itself (another stream wrote what this one reads, or reads what it writes)
+  kReadsFrom = 1,  // the peers that the phase reads from (they must have written it)
+  kWorkers = 2,    // these workers (they read, in place, the memory that is written now)
+};
+struct InstanceWait {
+  int phase = 1;
+  uint8_t stream = 0;  // StreamId
+  Ordinal ordinal;
+  WaitScope scope = WaitScope::kOwn;
+  std::vector<WorkerIndex> workers;  // kWorkers only
+  bool operator==(const InstanceWait&) const = default;
+};
+
+struct Instance {
+  Ordinal ordinal;
+  TemplateId plan;
+  uint8_t stream = 0;                   // StreamId
+  std::vector<int64_t> buffer_offsets;  // by the plan's buffer number: bytes in every arena
+  std::vector<Scalar> scalars;
+  std::vector<InstanceWait> waits;
+  bool operator==(const Instance&) const = default;
+};
+
+// A range of every arena of a mesh that an upload fills or a download reads. The worker opens it for
+// its ticket when the waits are met; what it does then is between it and the client.
+enum class TransferDirection : uint8_t { kUpload = 0, kDownload = 1 };
+struct TransferWindow {
+  Ordinal ordinal;
+  TicketId ticket;
+  uint64_t secret = 0;  // known to the coordinator, the workers and the session that owns the ticket
+  TransferDirection direction = TransferDirection::kDownload;
+  TensorSpec spec;
+  int64_t offset_bytes = 0;  // of the tensor's first element
+  Strides strides;
+  std::vector<InstanceWait> waits;
+  bool operator==(const TransferWindow&) const = default;
+};
+
+// At most 4 KiB that comes back in the report: the elements of the own box, row-major.
+struct InlineRead {
+  Ordinal ordinal;
+  TensorSpec spec;
+  int64_t offset_bytes = 0;
+  Strides strides;
+  std::vector<InstanceWait> waits;
+  bool operator==(const InlineRead&) const = default;
+};
+
+// What one worker says of a finished ordinal.
+struct CompletionReport {
+  Ordinal ordinal;
+  absl::Status status;
+  // (worker it was taken from, bytes), counted where the bytes moved.
+  std::vector<std::pair<WorkerIndex, int64_t>> received_bytes;
+  std::string inline_bytes;  // of an InlineRead
+};
+
+std::string ToText(const Instance& instance);
+
+}  // namespace tessera

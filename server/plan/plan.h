@@ -1,0 +1,120 @@
+#pragma once
+
+// Plan: what a whole mesh does for one operation, at the level of placements. A pure value: no
+// addresses, no ordinals, no clock. Workers lower it for their own position (program.h).
+//
+// A plan is an SSA list of steps over values. A value lies in a buffer; several values may lie in one
+// buffer (views), and a step writes each value at most once (an exchange that reduces and then
+// spreads writes disjoint parts).
+//
+//   plan {
+//     in  %0 : f32[4,4] @ mesh(2) [S(0)] in b0
+//     out %1 : f32[4,4] @ mesh(2) [S(1)] in b1
+//     all_to_all %0 -> %1
+//   }
+//
+// Storage law: a buffer is as large as the largest shard and lies at the same offset on all workers
+// of its mesh. A value's element strides are the same on every position; the default ones are
+// RowMajorStrides(MaxShardShape(spec)). So a peer's layout is known without asking.
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schemas/ops/local_op.h"
+#include "schemas/ops/scalar.h"
+#include "schemas/types/tensor_spec.h"
+#include "server/plan/exchange.h"
+
+namespace tessera {
+
+struct PlanBuffer {
+  enum class Kind : uint8_t { kInput = 0, kTemporary = 1, kOutput = 2 };
+  Kind kind = Kind::kTemporary;
+  Mesh mesh;          // whose workers have it
+  int64_t bytes = 0;  // on every worker; for inputs: bytes from the parameter's offset on
+  bool operator==(const PlanBuffer&) const = default;
+};
+
+struct PlanValue {
+  TensorSpec spec;
+  int buffer = 0;      // index into Plan::buffers
+  int64_t offset = 0;  // in elements, from the buffer's start
+  Strides strides;     // in elements
+  bool operator==(const PlanValue&) const = default;
+};
+
+// Moves data between the workers; the general step. The name says which collective it is, for people
+// and for transports that do that one better.
+enum class Collective : uint8_t {
+  kExchange = 0, kAllGather = 1, kReduceScatter = 2, kAllReduce = 3, kAllToAll = 4, kBroadcast = 5,
+  kPermute = 6, kSlice = 7,
+};
+struct ExchangeStep {
+  int source = 0;       // a value
+  int destination = 0;  // a value; for kSpread the same as the source
+  Exchange exchange;
+  Collective name = Collective::kExchange;
+  bool operator==(const ExchangeStep&) const = default;
+};
+
+// Every worker of the output's mesh runs `op` on its shards.
+struct LocalStep {
+  LocalOp op;
+  std::vector<int> inputs;  // values, on the output's mesh
+  int output = 0;           // a value
+  std::vector<int> scalars; // indexes into the plan's scalar parameters
+  // By input: mesh dims on which only coordinate 0 counts the operand and the others take zeros.
+  std::vector<std::vector<int>> counted_once;
+  bool operator==(const LocalStep&) const = default;
+};
+
+// Reserved in the wire format: host_in, host_out, load, store, spill, unspill, comm_init, call.
+using Step = std::variant<ExchangeStep, LocalStep>;
+
+// The output may take the input's buffer when nobody else reads it: each element of the output
+// depends on the same element of the input alone.
+struct Donation {
+  int input = 0;   // index into Plan::inputs
+  int output = 0;  // index into Plan::outputs
+  bool operator==(const Donation&) const = default;
+};
+
+struct Plan {
+  std::vector<PlanBuffer> buffers;
+  std::vector<PlanValue> values;
+  std::vector<int> inputs;    // values
+  std::vector<int> outputs;   // values; one that lies in an input's buffer is a view
+  std::vector<Step> steps;
+  int scalar_count = 0;       // parameters given by each instance
+  std::vector<Donation> donations;
+  std::vector<std::string> implicit;    // redistributions that the op needed, one line each
+  std::vector<std::string> runners_up;  // of a contraction: grids with their prices
+  std::string grid;                     // the chosen grid, its words against the bound; may be empty
+  double flops = 0;
+  bool operator==(const Plan&) const = default;
+};
+
+// The notation above, readable and complete: ParsePlan(ToText(p)) == p.
+std::string ToText(const Plan& plan);
+absl::StatusOr<Plan> ParsePlan(std::string_view text);
+// One line per step for people: "all_to_all %0 [S(0)] -> %1 [S(1)]".
+std::vector<std::string> StepLines(const Plan& plan);
+std::string_view ToText(Collective name);
+
+// Bytes by position of the destination mesh in row-major order (by worker index when the plan has
+// several meshes: `by_worker`). Received: taken from another worker's memory, each byte once.
+struct PlanTraffic {
+  bool by_worker = false;
+  std::vector<int64_t> received_bytes;
+  std::vector<int64_t> sent_bytes;
+};
+PlanTraffic TrafficOf(const Plan& plan);
+// Bytes of the plan's buffers on each worker while it runs, inputs included.
+std::vector<int64_t> PeakBytes(const Plan& plan);
+// In-memory size of the plan's description; what the coordinator's cache counts.
+int64_t DescriptionBytes(const Plan& plan);
+
+}  // namespace tessera

@@ -1,0 +1,129 @@
+#pragma once
+
+// Program: what one worker does for one plan, at the level of buffers. Lower makes it and decides
+// nothing: everything was said by the plan. It refers to buffers by parameter number and to peers by
+// worker index; an instance adds offsets, scalars, ordinal and waits.
+//
+// A program is a list of phases; phase p (numbered from 1) is published when it is done, and may wait
+// for the phases before it on peers. Within a phase the instructions may run in any order.
+//
+// Two ways to reach a peer's bytes: mapped (read in place from its arena) or messages (one message
+// per pair of workers and phase, packed in the order of the receiver's transfers). A program holds
+// both descriptions; the executor takes per peer the one that works there.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schemas/ops/local_op.h"
+#include "server/plan/plan.h"
+
+namespace tessera {
+
+// A strided piece of some worker's buffer.
+struct Operand {
+  WorkerIndex worker;        // whose arena; the program's own worker for local memory
+  int parameter = 0;         // the plan's buffer number
+  int64_t offset_bytes = 0;  // from the parameter's offset
+  Strides strides;           // in elements
+  bool operator==(const Operand&) const = default;
+};
+
+// destination = source. Source may be a peer's.
+struct CopyInstruction {
+  DType dtype = DType::kF32;
+  Shape extents;
+  Operand source;
+  Operand destination;
+  bool operator==(const CopyInstruction&) const = default;
+};
+
+// destination = terms reduced in this order, accumulated as the catalog says for the dtype. Terms may
+// be peers'. The destination may be one of the terms.
+struct ReduceInstruction {
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  Shape extents;
+  std::vector<Operand> terms;
+  Operand destination;
+  bool operator==(const ReduceInstruction&) const = default;
+};
+
+// A kernel on own shards.
+struct KernelInstruction {
+  LocalOp op;
+  std::vector<Operand> inputs;
+  std::vector<Shape> input_extents;
+  std::vector<DType> input_dtypes;
+  std::vector<uint8_t> input_is_zero;  // 1: counts as zeros here (counted_once)
+  Operand output;
+  Shape output_extents;
+  DType output_dtype = DType::kF32;
+  Box output_box;                      // global, for creation ops
+  std::vector<int> scalars;            // indexes into the instance's scalars
+  bool operator==(const KernelInstruction&) const = default;
+};
+
+using Instruction = std::variant<CopyInstruction, ReduceInstruction, KernelInstruction>;
+
+// What this worker sends in a phase where a peer cannot map it: the regions, packed one after another
+// in this order, each row-major.
+struct MessagePart {
+  DType dtype = DType::kF32;
+  Shape extents;
+  Operand source;  // own memory
+  bool operator==(const MessagePart&) const = default;
+};
+struct OutgoingMessage {
+  WorkerIndex to;
+  std::vector<MessagePart> parts;
+  int64_t bytes = 0;
+  bool operator==(const OutgoingMessage&) const = default;
+};
+// What comes from a peer: its bytes, and the operands of this phase's instructions that they are, in
+// packing order: instruction number and term number (0 for a copy's source).
+struct IncomingOperand {
+  int instruction = 0;
+  int term = 0;
+  int64_t message_offset_bytes = 0;
+  bool operator==(const IncomingOperand&) const = default;
+};
+struct IncomingMessage {
+  WorkerIndex from;
+  std::vector<IncomingOperand> operands;
+  int64_t bytes = 0;
+  bool operator==(const IncomingMessage&) const = default;
+};
+
+struct Phase {
+  std::vector<Instruction> instructions;
+  // Peers that this phase reads from and those that read this worker's memory in it, sorted.
+  std::vector<WorkerIndex> reads_from;
+  std::vector<WorkerIndex> read_by;
+  // The earlier phase of this program that a peer must have published before it is read: 0 when only
+  // what was there before the program is read.
+  int peer_phase = 0;
+  std::vector<OutgoingMessage> outgoing;
+  std::vector<IncomingMessage> incoming;
+  // Buffers (parameters) that this phase writes on this worker, reads on this worker, reads on peers.
+  std::vector<int> writes;
+  std::vector<int> reads;
+  std::vector<int> reads_of_peers;
+  bool operator==(const Phase&) const = default;
+};
+
+struct Program {
+  WorkerIndex worker;
+  std::vector<Phase> phases;  // one per step of the plan, possibly without instructions
+  bool operator==(const Program&) const = default;
+};
+
+enum class MessageLists : uint8_t { kOmit = 0, kBuild = 1 };
+
+// A worker that is in no mesh of the plan gets a program of empty phases. Unit of work: TransfersTo of
+// the own position; with kBuild also that of every position (message transports).
+absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageLists messages);
+
+std::string ToText(const Program& program);
+
+}  // namespace tessera

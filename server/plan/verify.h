@@ -1,0 +1,22 @@
+#pragma once
+
+// VerifyPlan proves, before a plan runs, that it means what it says: each output element is written
+// exactly once, or reduced exactly once per term (per dim and by product; element by element when the
+// world is small); reads lie inside shards and buffers; steps read only what was written; values fit
+// their buffers; peak bytes are within the limit.
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "server/plan/plan.h"
+
+namespace tessera {
+
+struct VerifyOptions {
+  std::optional<int64_t> memory_limit_bytes;  // per worker
+};
+// Internal with the offending step's line and numbers; ResourceExhausted when the peak doesn't fit.
+absl::Status VerifyPlan(const Plan& plan, const VerifyOptions& options = {});
+
+}  // namespace tessera

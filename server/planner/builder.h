@@ -1,0 +1,40 @@
+#pragma once
+
+// PlanBuilder: the one way to make plans. Adds buffers, values and steps and keeps the storage law.
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/plan/plan.h"
+#include "server/planner/redistribute.h"
+
+namespace tessera {
+
+class PlanBuilder {
+ public:
+  // A new input with its own parameter.
+  int AddInput(const OperandLayout& layout);
+  // A new value with default strides in a new temporary buffer.
+  int AddTemporary(const TensorSpec& spec);
+  // A value in the buffer of another.
+  int AddView(int of, const TensorSpec& spec, int64_t offset, const Strides& strides);
+  void AddLocal(LocalStep step);
+  // Appends the steps that bring `value` to `destination` and returns the value that has it; the same
+  // value, and no step, when it has it already.
+  absl::StatusOr<int> AddRedistribute(int value, const TensorSpec& destination);
+  // Like it, through a slice: `source_start` and `source_step` per dim in the source's indexes; the
+  // destination has the source's rank.
+  absl::StatusOr<int> AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,
+                                            absl::Span<const int64_t> source_step, const TensorSpec& destination);
+  const PlanValue& value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
+  Plan& plan() { return plan_; }
+  // Makes the value an output (its buffer becomes an output buffer unless it is an input's).
+  void AddOutput(int value);
+  Plan Finish() && { return std::move(plan_); }
+
+ private:
+  Plan plan_;
+};
+
+}  // namespace tessera

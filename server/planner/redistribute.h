@@ -1,0 +1,27 @@
+#pragma once
+
+// PlanRedistribute: the fewest bytes from any placements to any placements. Pure.
+//
+//   f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]: one all_to_all; each position receives 3/16 of the bytes.
+//
+// Without pending terms: one exchange, each destination takes exactly what it lacks. With pending
+// terms: an exchange that reduces each cell at one of its destinations (one that holds a term, if
+// there is one), then one that spreads it to the others; c + r - 2 transfers an element, or c + r - 1
+// where no destination holds a term. No temporary memory: the reduction lands in its final place.
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "server/plan/plan.h"
+
+namespace tessera {
+
+struct OperandLayout {
+  TensorSpec spec;
+  Strides strides;  // empty: the default ones
+};
+
+// Meshes may differ (in shape or in workers). dtypes and shapes agree; InvalidArgument otherwise, as
+// ValidateRedistribute says.
+absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorSpec& destination);
+
+}  // namespace tessera

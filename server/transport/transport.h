@@ -1,0 +1,75 @@
+#pragma once
+
+// Transport: how bytes get from worker to worker. Two abilities, asked per peer:
+//
+//   PeerMemory        the peer's shared memory, mapped: plain loads and stores (shm)
+//   MessageTransport  tagged messages between a pair of workers (ucx; loopback for tests)
+//
+// A pair of workers uses mapped memory if both are on one host and mapping is on; else messages.
+// Everything a peer says is checked against the size that the program expects.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "schemas/types/ids.h"
+
+namespace tessera {
+
+// One block of shared memory: counter page, then the arena. Owner or mapped peer.
+class SharedArena {
+ public:
+  // A memfd with its pages reserved now (ResourceExhausted says bytes wanted and free on the host).
+  static absl::StatusOr<SharedArena> Create(int64_t arena_bytes);
+  // Maps a peer's. Takes the descriptor over. InvalidArgument when its size or seals are not right.
+  static absl::StatusOr<SharedArena> Map(int fd);
+
+  SharedArena(SharedArena&&) noexcept;
+  SharedArena& operator=(SharedArena&&) noexcept;
+  ~SharedArena();
+
+  int fd() const { return fd_; }                // stays owned by the arena
+  std::byte* memory() const { return base_ + 4096; }   // the arena itself
+  int64_t bytes() const { return bytes_; }      // of the arena, without the counter page
+  struct CounterPage* counters() const;
+
+ private:
+  SharedArena(int fd, std::byte* base, int64_t bytes) : fd_(fd), base_(base), bytes_(bytes) {}
+  int fd_ = -1;
+  std::byte* base_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Distinguishes the messages of a pair: those of one instruction's phase. Never reused for a pair.
+struct MessageTag {
+  uint64_t ordinal = 0;
+  uint32_t phase = 0;  // below 2^12
+  bool operator==(const MessageTag&) const = default;
+};
+
+class MessageTransport {
+ public:
+  using Done = std::function<void(absl::Status)>;
+
+  virtual ~MessageTransport() = default;
+
+  // What peers need to reach this one; opaque bytes, passed through the coordinator.
+  virtual std::string Address() const = 0;
+  // Errors name the worker. May be called again after the peer restarted with a new address.
+  virtual absl::Status Connect(WorkerIndex peer, std::string_view address) = 0;
+
+  // Asynchronous; buffers live until Done, which is called from the transport's thread, once. Sends
+  // and receives may be posted in either order on either side. Done gets Unavailable `worker 2: ...`
+  // when the peer is lost, InvalidArgument with both sizes when they differ.
+  virtual void Send(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done) = 0;
+  virtual void Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) = 0;
+
+  // The peer is dead: its pending and future messages end with Unavailable.
+  virtual void MarkDead(WorkerIndex peer) = 0;
+};
+
+}  // namespace tessera
