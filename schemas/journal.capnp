@@ -26,6 +26,9 @@ struct JournalEvent {
     report @7 :WorkerReport;
     tick @8 :Void;
     acknowledged @9 :Acknowledged;
+    heard @10 :Int32;
+    # A worker answered a ping.
+    sessionResumed @11 :UInt64;
   }
 }
 

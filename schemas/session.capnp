@@ -116,6 +116,8 @@ struct Record {
     # Answers when those calls have ended; `handle` is the number of the commBegin.
     cancel @7 :UInt64;
     # Ends a request (by number) with Cancelled; what is not issued yet of this session is cancelled when 0.
+    release @8 :UInt64;
+    # A ticket that the client is done with: the workers end its transfers and the tensor is unpinned.
   }
 }
 
@@ -157,7 +159,7 @@ struct Event {
     settled @1 :Settled;
     # Of a watch: all that led to the handle has ended well, or its first cause of failure.
     ticket @2 :Ticket;
-    # Of an upload or a download: the workers are ready.
+    # Of an upload or a download: the workers have opened it. A download's is given back by `release`.
     inlineValue @3 :InlineValue;
     batchDone @4 :UInt64;
     # All records up to this batch were taken up (not: have run).

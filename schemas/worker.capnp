@@ -59,7 +59,7 @@ struct WorkerMessages {
       window @3 :Window;
       inlineRead @4 :InlineRead;
       closeTicket @5 :UInt64;
-      # Of an upload or download that was given up.
+      # The client is done with it, or gone. Answered by a TransferDone after the last copy has ended.
       peerJoined @6 :Peer;
       peerDied @7 :PeerDied;
       shutdown @8 :Text;
@@ -147,7 +147,8 @@ struct Received {
 }
 
 struct TransferDone {
-  # An upload has all its bytes, or a ticket's client is gone or done.
+  # This worker is finished with a ticket and no copy of it runs any more: an upload has all its bytes
+  # (status null) or its client went away (an error); a ticket was closed by closeTicket. Once per ticket.
   ticket @0 :UInt64;
   status @1 :V.Status;
 }
@@ -159,7 +160,8 @@ interface DataGate {
   arena @0 (peerKey :UInt64, index :Int32) -> (memory :SharedMemory);
   # For peers. PermissionDenied with another key.
   transfer @1 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer);
-  # For clients: waits until the window is open. A ticket is used once.
+  # For clients. Clients hear of a ticket only after every worker has reported its window open (the
+  # Completion of the window's ordinal), so an unknown one is NotFound at once. A ticket is used once.
 }
 
 struct Box {

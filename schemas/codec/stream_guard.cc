@@ -1,0 +1,134 @@
+#include "schemas/codec/stream_guard.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+
+// Framing: u32 segment count minus one, a u32 size in words per segment, padding to 8 bytes, then the
+// segments.
+absl::Status SegmentTableScanner::TakeWord(uint32_t word) {
+  if (!in_table_) {
+    if (word >= kMaxSegments) {
+      return absl::InvalidArgumentError(
+          StrCat("a message of ", uint64_t{word} + 1, " segments; max_segments is ", kMaxSegments));
+    }
+    in_table_ = true;
+    segments_left_ = uint64_t{word} + 1;
+    padding_ = segments_left_ % 2 == 0;  // count word + sizes is odd then
+    body_words_ = 0;
+    return absl::OkStatus();
+  }
+  if (segments_left_ > 0) {
+    --segments_left_;
+    body_words_ += word;
+    if (body_words_ * 8 > kMaxMessageBytes) {
+      return absl::InvalidArgumentError(
+          StrCat("a message of at least ", body_words_ * 8, " bytes; max_message_bytes is ", kMaxMessageBytes));
+    }
+  } else {
+    padding_ = false;
+  }
+  if (segments_left_ == 0 && !padding_) {
+    in_table_ = false;
+    body_left_ = body_words_ * 8;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SegmentTableScanner::Scan(absl::Span<const std::byte> bytes) {
+  if (failed_) return absl::InvalidArgumentError("the stream has failed before");
+  size_t at = 0;
+  while (at < bytes.size()) {
+    if (body_left_ > 0) {
+      const uint64_t step = std::min<uint64_t>(body_left_, bytes.size() - at);
+      body_left_ -= step;
+      at += step;
+      continue;
+    }
+    word_[header_bytes_++] = static_cast<unsigned char>(bytes[at++]);
+    if (header_bytes_ < 4) continue;
+    header_bytes_ = 0;
+    const uint32_t word = word_[0] | word_[1] << 8 | word_[2] << 16 | static_cast<uint32_t>(word_[3]) << 24;
+    if (absl::Status status = TakeWord(word); !status.ok()) {
+      failed_ = true;
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+class GuardedStream final : public kj::AsyncCapabilityStream {
+ public:
+  explicit GuardedStream(kj::Own<kj::AsyncCapabilityStream> inner) : inner_(kj::mv(inner)) {}
+
+  kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
+    return inner_->tryRead(buffer, min_bytes, max_bytes).then([this, buffer](size_t n) {
+      Check(buffer, n);
+      return n;
+    });
+  }
+  kj::Promise<ReadResult> tryReadWithFds(void* buffer, size_t min_bytes, size_t max_bytes, kj::AutoCloseFd* fds,
+                                         size_t max_fds) override {
+    return inner_->tryReadWithFds(buffer, min_bytes, max_bytes, fds, max_fds).then([this, buffer](ReadResult result) {
+      Check(buffer, result.byteCount);
+      return result;
+    });
+  }
+  kj::Promise<ReadResult> tryReadWithStreams(void* buffer, size_t min_bytes, size_t max_bytes,
+                                             kj::Own<kj::AsyncCapabilityStream>* streams, size_t max_streams) override {
+    return inner_->tryReadWithStreams(buffer, min_bytes, max_bytes, streams, max_streams)
+        .then([this, buffer](ReadResult result) {
+          Check(buffer, result.byteCount);
+          return result;
+        });
+  }
+  kj::Promise<void> write(const void* buffer, size_t size) override { return inner_->write(buffer, size); }
+  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
+    return inner_->write(pieces);
+  }
+  kj::Promise<void> writeWithFds(kj::ArrayPtr<const kj::byte> data,
+                                 kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> more,
+                                 kj::ArrayPtr<const int> fds) override {
+    return inner_->writeWithFds(data, more, fds);
+  }
+  kj::Promise<void> writeWithStreams(kj::ArrayPtr<const kj::byte> data,
+                                     kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> more,
+                                     kj::Array<kj::Own<kj::AsyncCapabilityStream>> streams) override {
+    return inner_->writeWithStreams(data, more, kj::mv(streams));
+  }
+  kj::Promise<void> whenWriteDisconnected() override { return inner_->whenWriteDisconnected(); }
+  void shutdownWrite() override { inner_->shutdownWrite(); }
+  void abortRead() override { inner_->abortRead(); }
+  void getsockopt(int level, int option, void* value, uint* length) override {
+    inner_->getsockopt(level, option, value, length);
+  }
+  void setsockopt(int level, int option, const void* value, uint length) override {
+    inner_->setsockopt(level, option, value, length);
+  }
+  kj::Maybe<int> getFd() const override { return inner_->getFd(); }
+
+ private:
+  void Check(const void* buffer, size_t size) {
+    const absl::Status status = scanner_.Scan(absl::MakeConstSpan(static_cast<const std::byte*>(buffer), size));
+    if (status.ok()) return;
+    kj::throwFatalException(kj::Exception(kj::Exception::Type::DISCONNECTED, __FILE__, __LINE__,
+                                          kj::heapString(std::string(status.message()).c_str())));
+  }
+
+  kj::Own<kj::AsyncCapabilityStream> inner_;
+  SegmentTableScanner scanner_;
+};
+
+}  // namespace
+
+kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner) {
+  return kj::heap<GuardedStream>(kj::mv(inner));
+}
+
+}  // namespace tessera
