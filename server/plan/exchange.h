@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "schemas/types/tensor_spec.h"
 
@@ -98,8 +99,10 @@ class ExchangeWalk {
   explicit ExchangeWalk(const Exchange& exchange);
 
   std::vector<Transfer> TransfersTo(absl::Span<const int64_t> position) const;
-  // Elements that TransfersTo takes from other workers, without building the list.
-  int64_t ReceivedElements(absl::Span<const int64_t> position) const;
+  // Calls `visit(worker, elements)` for each piece that TransfersTo takes from another worker, without
+  // building the list.
+  void VisitReceived(absl::Span<const int64_t> position,
+                     absl::FunctionRef<void(WorkerIndex, int64_t)> visit) const;
   // Flat positions of the destination mesh, increasing, that take something from this worker's
   // memory. The worker itself is left out.
   std::vector<int64_t> ReadersOf(WorkerIndex worker) const;

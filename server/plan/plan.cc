@@ -1,0 +1,180 @@
+#include "server/plan/plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+// Where a worker's figures go: its position when the plan has one mesh, else its index.
+class FigureIndex {
+ public:
+  explicit FigureIndex(const Plan& plan) {
+    for (const PlanBuffer& buffer : plan.buffers) {
+      if (mesh_ == nullptr) mesh_ = &buffer.mesh;
+      by_worker_ = by_worker_ || !SamePositions(*mesh_, buffer.mesh);
+      for (const WorkerIndex worker : buffer.mesh.workers()) {
+        worker_count_ = std::max(worker_count_, static_cast<size_t>(worker.value) + 1);
+      }
+    }
+  }
+
+  bool by_worker() const { return by_worker_; }
+  size_t size() const {
+    if (by_worker_) return worker_count_;
+    return mesh_ == nullptr ? 0 : static_cast<size_t>(mesh_->size());
+  }
+  size_t operator()(WorkerIndex worker) const {
+    return static_cast<size_t>(by_worker_ ? worker.value : *mesh_->FindWorker(worker));
+  }
+
+ private:
+  const Mesh* mesh_ = nullptr;
+  bool by_worker_ = false;
+  size_t worker_count_ = 0;
+};
+
+std::string ValueText(const Plan& plan, int value, std::string_view mesh_text) {
+  const TensorSpec& spec = plan.values[static_cast<size_t>(value)].spec;
+  return StrCat("%", value, " ", ToText(spec.placements), mesh_text);
+}
+
+class DescriptionSize {
+ public:
+  void Add(const Mesh& mesh) {
+    if (!seen_.insert(&mesh.workers()).second) return;
+    bytes_ += static_cast<int64_t>(mesh.workers().capacity() * sizeof(WorkerIndex) + 64);
+  }
+  void Add(const TensorSpec& spec) {
+    Add(spec.mesh);
+    AddArray(spec.placements);
+  }
+  void Add(const Exchange& exchange) {
+    Add(exchange.source);
+    Add(exchange.destination);
+    AddArray(exchange.dims);
+    AddArray(exchange.leveled_dims);
+    for (const DimOverlay& dim : exchange.dims) AddArray(dim.entries);
+  }
+  void Add(const LocalStep& step) {
+    AddArray(step.inputs);
+    AddArray(step.scalars);
+    AddArray(step.counted_once);
+    for (const auto& dims : step.counted_once) AddArray(dims);
+    if (const auto* map = std::get_if<MapOp>(&step.op)) AddArray(map->expression.nodes);
+  }
+  void Add(const std::string& text) { bytes_ += static_cast<int64_t>(text.capacity()); }
+  template <typename T>
+  void AddArray(const std::vector<T>& values) {
+    bytes_ += static_cast<int64_t>(values.capacity() * sizeof(T));
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  int64_t bytes_ = sizeof(Plan);
+  // Specs of one mesh share its description.
+  std::set<const void*> seen_;
+};
+
+}  // namespace
+
+std::string_view ToText(Collective name) {
+  switch (name) {
+    case Collective::kExchange: return "exchange";
+    case Collective::kAllGather: return "all_gather";
+    case Collective::kReduceScatter: return "reduce_scatter";
+    case Collective::kAllReduce: return "all_reduce";
+    case Collective::kAllToAll: return "all_to_all";
+    case Collective::kBroadcast: return "broadcast";
+    case Collective::kPermute: return "permute";
+    case Collective::kSlice: return "slice";
+  }
+  return "exchange";
+}
+
+std::vector<std::string> StepLines(const Plan& plan) {
+  const bool several_meshes = FigureIndex(plan).by_worker();
+  const auto mesh_text = [&plan, several_meshes](int value) {
+    return several_meshes ? StrCat(" @ ", ToText(plan.values[static_cast<size_t>(value)].spec.mesh)) : std::string();
+  };
+  std::vector<std::string> lines;
+  for (const Step& step : plan.steps) {
+    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
+      lines.push_back(StrCat(ToText(exchange->name), " ",
+                             ValueText(plan, exchange->source, mesh_text(exchange->source)), " -> ",
+                             ValueText(plan, exchange->destination, mesh_text(exchange->destination))));
+      continue;
+    }
+    const auto& local = std::get<LocalStep>(step);
+    std::string line = StrCat("local ", ToText(local.op));
+    for (size_t i = 0; i < local.inputs.size(); ++i) {
+      StrAppend(&line, i > 0 ? ", " : " ", ValueText(plan, local.inputs[i], mesh_text(local.inputs[i])));
+    }
+    StrAppend(&line, " -> ", ValueText(plan, local.output, mesh_text(local.output)));
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+PlanTraffic TrafficOf(const Plan& plan) {
+  const FigureIndex index(plan);
+  PlanTraffic traffic;
+  traffic.by_worker = index.by_worker();
+  traffic.received_bytes.resize(index.size());
+  traffic.sent_bytes.resize(index.size());
+  for (const Step& step : plan.steps) {
+    const auto* exchange = std::get_if<ExchangeStep>(&step);
+    if (exchange == nullptr) continue;
+    const Mesh& mesh = exchange->exchange.destination.mesh;
+    const int64_t element_bytes = SizeBytes(exchange->exchange.destination.dtype);
+    const ExchangeWalk walk(exchange->exchange);
+    for (int64_t flat = 0; flat < mesh.size(); ++flat) {
+      int64_t& received_bytes = traffic.received_bytes[index(mesh.workers()[static_cast<size_t>(flat)])];
+      walk.VisitReceived(mesh.PositionAt(flat), [&](WorkerIndex from, int64_t elements) {
+        received_bytes += elements * element_bytes;
+        traffic.sent_bytes[index(from)] += elements * element_bytes;
+      });
+    }
+  }
+  return traffic;
+}
+
+std::vector<int64_t> PeakBytes(const Plan& plan) {
+  const FigureIndex index(plan);
+  std::vector<int64_t> peak_bytes(index.size());
+  for (const PlanBuffer& buffer : plan.buffers) {
+    for (const WorkerIndex worker : buffer.mesh.workers()) peak_bytes[index(worker)] += buffer.bytes;
+  }
+  return peak_bytes;
+}
+
+int64_t DescriptionBytes(const Plan& plan) {
+  DescriptionSize size;
+  size.AddArray(plan.buffers);
+  size.AddArray(plan.values);
+  size.AddArray(plan.inputs);
+  size.AddArray(plan.outputs);
+  size.AddArray(plan.steps);
+  size.AddArray(plan.donations);
+  size.AddArray(plan.implicit);
+  size.AddArray(plan.runners_up);
+  size.Add(plan.grid);
+  for (const PlanBuffer& buffer : plan.buffers) size.Add(buffer.mesh);
+  for (const PlanValue& value : plan.values) size.Add(value.spec);
+  for (const std::string& line : plan.implicit) size.Add(line);
+  for (const std::string& line : plan.runners_up) size.Add(line);
+  for (const Step& step : plan.steps) {
+    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
+      size.Add(exchange->exchange);
+    } else {
+      size.Add(std::get<LocalStep>(step));
+    }
+  }
+  return size.bytes();
+}
+
+}  // namespace tessera

@@ -1,0 +1,251 @@
+#include "server/plan/program.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+void SortUnique(std::vector<int>& values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+}
+
+void SortUnique(std::vector<WorkerIndex>& values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+}
+
+Operand WholeOperand(const PlanValue& value, WorkerIndex worker) {
+  return {worker, value.buffer, value.offset * SizeBytes(value.spec.dtype), value.strides};
+}
+
+// The piece of a value's shard that starts at `start` (per dim) and walks by `steps` (empty: by 1).
+Operand PieceOperand(const PlanValue& value, WorkerIndex worker, absl::Span<const int64_t> start,
+                     const std::vector<DimOverlay>* overlays) {
+  Operand operand = {worker, value.buffer, value.offset, value.strides};
+  for (size_t d = 0; d < start.size(); ++d) {
+    operand.offset_bytes += start[d] * value.strides[d];
+    if (overlays != nullptr) operand.strides[d] *= (*overlays)[d].source_step;
+  }
+  operand.offset_bytes *= SizeBytes(value.spec.dtype);
+  return operand;
+}
+
+// One exchange as one worker and its peers see it.
+class ExchangeLowering {
+ public:
+  ExchangeLowering(const Plan& plan, const ExchangeStep& step, WorkerIndex worker)
+      : step_(step),
+        source_(plan.values[static_cast<size_t>(step.source)]),
+        destination_(plan.values[static_cast<size_t>(step.destination)]),
+        walk_(step.exchange),
+        worker_(worker) {}
+
+  void Lower(MessageLists messages, Phase& phase) const {
+    const Mesh& mesh = step_.exchange.destination.mesh;
+    if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
+      AddInstructions(walk_.TransfersTo(mesh.PositionAt(*flat)), phase);
+    }
+    const std::vector<int64_t> readers = walk_.ReadersOf(worker_);
+    for (const int64_t reader : readers) {
+      phase.read_by.push_back(mesh.workers()[static_cast<size_t>(reader)]);
+      if (messages == MessageLists::kBuild) AddOutgoing(reader, phase);
+    }
+    if (!readers.empty()) phase.reads.push_back(source_.buffer);
+    if (messages == MessageLists::kBuild) AddIncoming(phase);
+  }
+
+ private:
+  Operand Source(const Transfer& transfer, const TransferSource& from) const {
+    const bool spreads = step_.exchange.role == ExchangeRole::kSpread;
+    return PieceOperand(source_, from.worker, transfer.source_offset, spreads ? nullptr : &step_.exchange.dims);
+  }
+
+  void AddInstructions(const std::vector<Transfer>& transfers, Phase& phase) const {
+    phase.instructions.reserve(transfers.size());
+    const DType dtype = destination_.spec.dtype;
+    for (const Transfer& transfer : transfers) {
+      Operand destination = PieceOperand(destination_, worker_, transfer.destination_offset, nullptr);
+      Shape extents = BoxShape(transfer.box);
+      for (const TransferSource& from : transfer.sources) {
+        const bool is_peer = from.worker != worker_;
+        (is_peer ? phase.reads_of_peers : phase.reads).push_back(source_.buffer);
+        if (is_peer) phase.reads_from.push_back(from.worker);
+      }
+      if (transfer.sources.size() == 1) {
+        phase.instructions.emplace_back(CopyInstruction{dtype, std::move(extents),
+                                                        Source(transfer, transfer.sources[0]), std::move(destination)});
+        continue;
+      }
+      ReduceInstruction reduce{dtype, step_.exchange.reduce_op, std::move(extents), {}, std::move(destination)};
+      reduce.terms.reserve(transfer.sources.size());
+      for (const TransferSource& from : transfer.sources) reduce.terms.push_back(Source(transfer, from));
+      phase.instructions.emplace_back(std::move(reduce));
+    }
+    if (!transfers.empty()) phase.writes.push_back(destination_.buffer);
+  }
+
+  void AddOutgoing(int64_t reader, Phase& phase) const {
+    const Mesh& mesh = step_.exchange.destination.mesh;
+    const DType dtype = destination_.spec.dtype;
+    OutgoingMessage message;
+    message.to = mesh.workers()[static_cast<size_t>(reader)];
+    for (const Transfer& transfer : walk_.TransfersTo(mesh.PositionAt(reader))) {
+      for (const TransferSource& from : transfer.sources) {
+        if (from.worker != worker_) continue;
+        message.bytes += NumElements(transfer.box) * SizeBytes(dtype);
+        message.parts.push_back({dtype, BoxShape(transfer.box), Source(transfer, from)});
+      }
+    }
+    phase.outgoing.push_back(std::move(message));
+  }
+
+  void AddIncoming(Phase& phase) const {
+    std::map<WorkerIndex, IncomingMessage> messages;
+    const auto add = [&](int instruction, int term, WorkerIndex from, int64_t bytes) {
+      if (from == worker_) return;
+      IncomingMessage& message = messages[from];
+      message.from = from;
+      message.operands.push_back({instruction, term, message.bytes});
+      message.bytes += bytes;
+    };
+    for (size_t i = 0; i < phase.instructions.size(); ++i) {
+      if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
+        add(static_cast<int>(i), 0, copy->source.worker, NumElements(copy->extents) * SizeBytes(copy->dtype));
+      } else if (const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i])) {
+        const int64_t bytes = NumElements(reduce->extents) * SizeBytes(reduce->dtype);
+        for (size_t t = 0; t < reduce->terms.size(); ++t) {
+          add(static_cast<int>(i), static_cast<int>(t), reduce->terms[t].worker, bytes);
+        }
+      }
+    }
+    for (auto& [from, message] : messages) phase.incoming.push_back(std::move(message));
+  }
+
+  const ExchangeStep& step_;
+  const PlanValue& source_;
+  const PlanValue& destination_;
+  const ExchangeWalk walk_;
+  const WorkerIndex worker_;
+};
+
+void LowerLocal(const Plan& plan, const LocalStep& step, WorkerIndex worker, Phase& phase) {
+  const PlanValue& output = plan.values[static_cast<size_t>(step.output)];
+  const std::optional<int64_t> flat = output.spec.mesh.FindWorker(worker);
+  if (!flat.has_value()) return;
+  const Position position = output.spec.mesh.PositionAt(*flat);
+  KernelInstruction kernel;
+  kernel.output_box = LocalBox(output.spec, position);
+  if (IsEmpty(kernel.output_box)) return;
+  kernel.op = step.op;
+  kernel.output = WholeOperand(output, worker);
+  kernel.output_extents = BoxShape(kernel.output_box);
+  kernel.output_dtype = output.spec.dtype;
+  kernel.scalars = step.scalars;
+  for (size_t i = 0; i < step.inputs.size(); ++i) {
+    const PlanValue& input = plan.values[static_cast<size_t>(step.inputs[i])];
+    kernel.inputs.push_back(WholeOperand(input, worker));
+    kernel.input_extents.push_back(BoxShape(LocalBox(input.spec, position)));
+    kernel.input_dtypes.push_back(input.spec.dtype);
+    uint8_t is_zero = 0;
+    if (i < step.counted_once.size()) {
+      for (const int dim : step.counted_once[i]) is_zero |= position[static_cast<size_t>(dim)] != 0 ? 1 : 0;
+    }
+    kernel.input_is_zero.push_back(is_zero);
+    phase.reads.push_back(input.buffer);
+  }
+  phase.writes.push_back(output.buffer);
+  phase.instructions.emplace_back(std::move(kernel));
+}
+
+int BufferWrittenBy(const Plan& plan, const Step& step) {
+  const int value = std::holds_alternative<ExchangeStep>(step) ? std::get<ExchangeStep>(step).destination
+                                                               : std::get<LocalStep>(step).output;
+  return plan.values[static_cast<size_t>(value)].buffer;
+}
+
+// The last phase before step `index` that writes `buffer`; 0 when none does.
+int LastWriter(const Plan& plan, size_t index, int buffer) {
+  for (size_t i = index; i-- > 0;) {
+    if (BufferWrittenBy(plan, plan.steps[i]) == buffer) return static_cast<int>(i) + 1;
+  }
+  return 0;
+}
+
+std::string OperandText(const Operand& operand) {
+  std::string text = StrCat("w", operand.worker.value, ":b", operand.parameter, "+", operand.offset_bytes, "[");
+  for (size_t i = 0; i < operand.strides.size(); ++i) StrAppend(&text, i > 0 ? "," : "", operand.strides[i]);
+  return text + "]";
+}
+
+std::string InstructionText(const Instruction& instruction) {
+  if (const auto* copy = std::get_if<CopyInstruction>(&instruction)) {
+    return StrCat("copy ", ToText(copy->dtype), ToText(copy->extents), " ", OperandText(copy->source), " -> ",
+                  OperandText(copy->destination));
+  }
+  if (const auto* reduce = std::get_if<ReduceInstruction>(&instruction)) {
+    std::string text = StrCat("reduce ", ToText(reduce->op), " ", ToText(reduce->dtype), ToText(reduce->extents));
+    for (const Operand& term : reduce->terms) StrAppend(&text, " ", OperandText(term));
+    return StrCat(text, " -> ", OperandText(reduce->destination));
+  }
+  const auto& kernel = std::get<KernelInstruction>(instruction);
+  std::string text = ToText(kernel.op);
+  for (size_t i = 0; i < kernel.inputs.size(); ++i) {
+    StrAppend(&text, kernel.input_is_zero[i] ? " zeros " : " ", ToText(kernel.input_dtypes[i]),
+              ToText(kernel.input_extents[i]), " ", OperandText(kernel.inputs[i]));
+  }
+  return StrCat(text, " -> ", ToText(kernel.output_dtype), ToText(kernel.output_extents), " ",
+                OperandText(kernel.output));
+}
+
+}  // namespace
+
+absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageLists messages) {
+  Program program;
+  program.worker = worker;
+  program.phases.resize(plan.steps.size());
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    Phase& phase = program.phases[i];
+    if (const auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i])) {
+      ExchangeLowering(plan, *exchange, worker).Lower(messages, phase);
+      phase.peer_phase = LastWriter(plan, i, plan.values[static_cast<size_t>(exchange->source)].buffer);
+    } else {
+      LowerLocal(plan, std::get<LocalStep>(plan.steps[i]), worker, phase);
+    }
+    SortUnique(phase.reads_from);
+    SortUnique(phase.read_by);
+    SortUnique(phase.writes);
+    SortUnique(phase.reads);
+    SortUnique(phase.reads_of_peers);
+  }
+  return program;
+}
+
+std::string ToText(const Program& program) {
+  std::string text = StrCat("program of worker ", program.worker.value, " {\n");
+  for (size_t p = 0; p < program.phases.size(); ++p) {
+    const Phase& phase = program.phases[p];
+    StrAppend(&text, "  phase ", p + 1, phase.peer_phase > 0 ? StrCat(" after peers' phase ", phase.peer_phase) : "",
+              " {\n");
+    for (const Instruction& instruction : phase.instructions) StrAppend(&text, "    ", InstructionText(instruction), "\n");
+    for (const OutgoingMessage& out : phase.outgoing) {
+      StrAppend(&text, "    send ", out.bytes, " bytes to worker ", out.to.value, " in ", out.parts.size(), " parts\n");
+    }
+    for (const IncomingMessage& in : phase.incoming) {
+      StrAppend(&text, "    receive ", in.bytes, " bytes from worker ", in.from.value, " as ", in.operands.size(),
+                " operands\n");
+    }
+    text += "  }\n";
+  }
+  return text + "}\n";
+}
+
+}  // namespace tessera
