@@ -15,7 +15,8 @@ namespace tessera {
 
 // Before `phase` (1 is the first) starts, `stream`'s counter must say that `ordinal` is done, on:
 enum class WaitScope : uint8_t {
-  kOwn = 0,        // the worker itself (another stream wrote what this one reads, or reads what it writes)
+  kOwn = 0,        // the worker itself, if it is among `workers` or that is empty (another stream wrote
+                   // what this one reads, or reads what it writes)
   kReadsFrom = 1,  // the peers that the phase reads from (they must have written it)
   kWorkers = 2,    // these workers (they read, in place, the memory that is written now)
 };
@@ -24,7 +25,7 @@ struct InstanceWait {
   uint8_t stream = 0;  // StreamId
   Ordinal ordinal;
   WaitScope scope = WaitScope::kOwn;
-  std::vector<WorkerIndex> workers;  // kWorkers only
+  std::vector<WorkerIndex> workers;  // kWorkers and kOwn
   bool operator==(const InstanceWait&) const = default;
 };
 
@@ -71,7 +72,5 @@ struct CompletionReport {
   std::vector<std::pair<WorkerIndex, int64_t>> received_bytes;
   std::string inline_bytes;  // of an InlineRead
 };
-
-std::string ToText(const Instance& instance);
 
 }  // namespace tessera

@@ -1,0 +1,224 @@
+// Completion: what workers report, poison, and who is told.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
+#include "server/coordinator/state_machine.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kMaxPathSteps = 4;  // of "needed by" in a poison's message
+
+// The first cause and the way from it.
+absl::Status NeededBy(const absl::Status& cause, std::string_view op) {
+  const std::string_view message(cause.message().data(), cause.message().size());
+  int steps = 0;
+  for (size_t at = message.find("; needed by "); at != std::string_view::npos; at = message.find("; needed by ", at + 1)) {
+    ++steps;
+  }
+  if (steps >= kMaxPathSteps) return cause;
+  return absl::Status(cause.code(), StrCat(message, "; needed by ", op));
+}
+
+bool Remove(std::vector<WorkerIndex>& list, WorkerIndex worker) {
+  auto found = std::find(list.begin(), list.end(), worker);
+  if (found == list.end()) return false;
+  *found = list.back();
+  list.pop_back();
+  return true;
+}
+
+// Copies a shard's row-major elements to their places in the whole tensor.
+void PlaceShard(const TensorSpec& spec, const Box& box, const std::string& shard, std::string& whole) {
+  const auto size = static_cast<size_t>(SizeBytes(spec.dtype));
+  const Strides strides = RowMajorStrides(spec.shape);
+  const int64_t count = NumElements(box);
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t rest = i;
+    int64_t target = 0;
+    for (size_t d = box.size(); d-- > 0;) {
+      target += (box[d].start + rest % box[d].size()) * strides[d];
+      rest /= box[d].size();
+    }
+    std::memcpy(&whole[static_cast<size_t>(target) * size], &shard[static_cast<size_t>(i) * size], size);
+  }
+}
+
+}  // namespace
+
+void StateMachine::On(const WorkerReportEvent& event) {
+  auto found = workers_.find(event.worker);
+  if (found == workers_.end() || found->second.info.incarnation != event.incarnation ||
+      found->second.state == WorkerState::kDead) {
+    return;  // a former process of that number, or one that was declared dead
+  }
+  found->second.last_heard_us = now_us_;
+  for (const CompletionReport& report : event.completions) {
+    auto op = ops_.find(report.ordinal);
+    if (op != ops_.end()) Complete(OpPointer(op->second), event.worker, report);
+  }
+  for (const TransferDoneReport& report : event.transfers) TransferDone(event.worker, report);
+  Pump();
+}
+
+void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report) {
+  if (!Remove(op->missing, worker)) return;
+  WorkerEntry& entry = workers_.at(worker);
+  --entry.outstanding;
+  entry.outstanding_us -= op->cost_us;
+  CountTraffic(*op, worker, report);
+  if (!report.status.ok()) Poison(op, report.status);
+  if (op->kind == OpEntry::Kind::kInlineRead && report.status.ok()) {
+    op->parts.emplace_back(op->tensor->spec.mesh.FindWorker(worker).value_or(0), report.inline_bytes);
+  }
+  if (!op->missing.empty()) return;
+  if (auto session = sessions_.find(op->session); op->comm_scope != 0 && session != sessions_.end()) {
+    if (auto scope = session->second.scopes.find(op->comm_scope); scope != session->second.scopes.end()) {
+      --scope->second.pending;
+      EndScopeIfDone(session->second, op->comm_scope);
+    }
+  }
+  SettleIfDone(op);
+}
+
+void StateMachine::CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
+  CommScope* scope = nullptr;
+  if (auto session = sessions_.find(op.session); op.comm_scope != 0 && session != sessions_.end()) {
+    auto found = session->second.scopes.find(op.comm_scope);
+    if (found != session->second.scopes.end()) scope = &found->second;
+  }
+  for (const auto& [source, bytes] : report.received_bytes) {
+    workers_.at(worker).received_bytes += bytes;
+    if (scope == nullptr) continue;
+    const size_t size = static_cast<size_t>(std::max(worker.value, source.value)) + 1;
+    if (source.value < 0 || !workers_.contains(source)) continue;
+    if (scope->received_bytes.size() < size) scope->received_bytes.resize(size);
+    if (scope->sent_bytes.size() < size) scope->sent_bytes.resize(size);
+    scope->received_bytes[static_cast<size_t>(worker.value)] += bytes;
+    scope->sent_bytes[static_cast<size_t>(source.value)] += bytes;
+  }
+}
+
+void StateMachine::PoisonTensor(TensorEntry& tensor, const absl::Status& cause) {
+  if (!tensor.status.ok()) return;
+  tensor.status = cause;
+  auto session = sessions_.find(tensor.session);
+  if (session != sessions_.end() && session->second.tensors.contains(tensor.handle)) {
+    Send(session->second, FailedHandleEvent{tensor.handle, cause});
+  }
+}
+
+void StateMachine::Poison(const OpPointer& first, const absl::Status& cause) {
+  std::vector<std::pair<OpPointer, absl::Status>> work = {{first, cause}};
+  while (!work.empty()) {
+    auto [op, why] = std::move(work.back());
+    work.pop_back();
+    if (!op->status.ok()) continue;
+    op->status = why;
+    for (const auto& output : op->outputs) {
+      if (TensorPointer tensor = output.lock()) PoisonTensor(*tensor, why);
+    }
+    for (const Waiter& waiter : op->waiters) SendTo(waiter.session, SettledEvent{waiter.request, why});
+    op->waiters.clear();
+    if (op->kind != OpEntry::Kind::kRun && op->request != 0) {
+      SendTo(op->session, SettledEvent{op->request, why});
+      op->request = 0;
+    }
+    for (const auto& child : op->children) {
+      if (OpPointer next = child.lock()) work.emplace_back(next, NeededBy(why, next->name));
+    }
+  }
+}
+
+void StateMachine::SettleIfDone(const OpPointer& first) {
+  std::vector<OpPointer> work = {first};
+  while (!work.empty()) {
+    OpPointer op = std::move(work.back());
+    work.pop_back();
+    if (op->settled || !op->missing.empty() || op->unsettled_parents > 0) continue;
+    Settled(op);
+    for (const auto& child : op->children) {
+      OpPointer next = child.lock();
+      if (!next) continue;
+      --next->unsettled_parents;
+      work.push_back(std::move(next));
+    }
+    op->children.clear();
+  }
+}
+
+void StateMachine::Settled(const OpPointer& op) {
+  op->settled = true;
+  for (const auto& output : op->outputs) {
+    if (TensorPointer tensor = output.lock(); tensor && tensor->producer == op) tensor->producer = nullptr;
+  }
+  for (const Waiter& waiter : op->waiters) {
+    SendTo(waiter.session, SettledEvent{waiter.request, waiter.tensor->status});
+  }
+  op->waiters.clear();
+  if (op->kind != OpEntry::Kind::kRun) AnswerRequest(*op);
+  op->tensor = nullptr;
+  ops_.erase(op->ordinal);
+}
+
+void StateMachine::AnswerRequest(OpEntry& op) {
+  const absl::Status status = op.status.ok() ? op.tensor->status : op.status;
+  if (op.kind == OpEntry::Kind::kWindow) {
+    auto ticket = tickets_.find(op.ticket);
+    if (ticket == tickets_.end()) return;
+    if (status.ok() && op.request != 0) {
+      SendTo(op.session, TicketEvent{op.request, op.ticket, ticket->second.secret, op.tensor->spec});
+      return;
+    }
+    CloseTicketOf(op.ticket, ticket->second);
+  }
+  if (op.request == 0) return;  // answered when it failed, or cancelled
+  if (!status.ok()) {
+    SendTo(op.session, SettledEvent{op.request, status});
+    return;
+  }
+  const TensorSpec& spec = op.tensor->spec;
+  InlineValueEvent value{op.request, std::string(static_cast<size_t>(NumElements(spec.shape) * SizeBytes(spec.dtype)), '\0')};
+  for (const auto& [flat, bytes] : op.parts) {
+    const Box box = LocalBox(spec, spec.mesh.PositionAt(flat));
+    if (static_cast<int64_t>(bytes.size()) != NumElements(box) * SizeBytes(spec.dtype)) {
+      SendTo(op.session, SettledEvent{op.request, absl::InternalError(StrCat("download: a worker sent ", bytes.size(),
+                                                                            " bytes for ", ToText(box), " of ", ToText(spec)))});
+      return;
+    }
+    PlaceShard(spec, box, bytes, value.bytes);
+  }
+  SendTo(op.session, std::move(value));
+}
+
+void StateMachine::TransferDone(WorkerIndex worker, const TransferDoneReport& report) {
+  auto found = tickets_.find(report.ticket);
+  if (found == tickets_.end() || !Remove(found->second.missing, worker)) return;
+  TicketEntry& ticket = found->second;
+  if (!report.status.ok() && ticket.status.ok()) {
+    ticket.status = report.status;
+    // A broken upload is over everywhere.
+    if (ticket.direction == TransferDirection::kUpload) CloseTicketOf(report.ticket, ticket);
+  }
+  if (ticket.missing.empty()) FinishTicket(report.ticket, ticket);
+}
+
+void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
+  TicketEntry gone = std::move(ticket);
+  tickets_.erase(id);
+  if (gone.direction != TransferDirection::kUpload) return;
+  gone.tensor->uploading = false;
+  if (gone.status.ok() && !gone.closing) {
+    SendTo(gone.session, UploadDoneEvent{gone.request});
+    return;
+  }
+  const absl::Status why = gone.status.ok() ? absl::CancelledError("upload: given up by the client") : gone.status;
+  PoisonTensor(*gone.tensor, why);
+  SendTo(gone.session, SettledEvent{gone.request, why});
+}
+
+}  // namespace tessera

@@ -1,0 +1,30 @@
+#pragma once
+
+// CoordinatorConfig: the limits and times of the state machine. Every one is in docs/limits.md, and is
+// part of the journal, so that a replay runs with the same.
+
+#include <cstdint>
+#include <string>
+
+namespace tessera {
+
+struct CoordinatorConfig {
+  int64_t max_outstanding_per_worker = 1024;       // instructions issued and not reported
+  int64_t max_outstanding_us_per_worker = 50'000;  // predicted work issued and not reported
+  int64_t max_queued_records = 100'000;            // per session; more is ResourceExhausted
+  int64_t max_sessions = 1024;
+  int64_t max_tensors_per_session = 1'000'000;
+  int64_t max_cached_plans = 16'384;
+  int64_t max_pending_events = 100'000;            // per session, not acknowledged
+  int64_t max_inline_bytes = 4096;
+  int64_t alignment_bytes = 256;                   // of every buffer
+  int64_t suspect_us = 1'000'000;                  // a silent worker is shown as suspect
+  int64_t worker_timeout_us = 10'000'000;          // and then is dead
+  int64_t quantum_us = 1'000;                      // of the deficit round robin between sessions
+
+  bool operator==(const CoordinatorConfig&) const = default;
+};
+
+std::string ToJson(const CoordinatorConfig& config);
+
+}  // namespace tessera

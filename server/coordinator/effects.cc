@@ -1,0 +1,89 @@
+#include "server/coordinator/effects.h"
+
+#include "absl/strings/escaping.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+std::string TextOf(const std::vector<InstanceWait>& waits) {
+  std::string text = "waits[";
+  for (const InstanceWait& wait : waits) {
+    StrAppend(&text, wait.phase, ":", static_cast<int>(wait.stream), ":", wait.ordinal.value, ":",
+              static_cast<int>(wait.scope), "(");
+    for (WorkerIndex worker : wait.workers) StrAppend(&text, worker.value, " ");
+    StrAppend(&text, ")");
+  }
+  return text + "]";
+}
+
+std::string TextOf(const Strides& strides) { return ToText(absl::MakeConstSpan(strides)); }
+
+std::string TextOf(const absl::Status& status) { return status.ToString(); }
+
+struct MessageText {
+  std::string operator()(const DefineTemplate& m) const { return StrCat("define ", m.id.value, " ", ToText(*m.plan)); }
+  std::string operator()(const ForgetTemplate& m) const { return StrCat("forget ", m.id.value); }
+  std::string operator()(const Instance& m) const {
+    std::string text = StrCat("run ", m.ordinal.value, " template ", m.plan.value, " stream ", static_cast<int>(m.stream), " at");
+    for (int64_t offset : m.buffer_offsets) StrAppend(&text, " ", offset);
+    for (const Scalar& scalar : m.scalars) StrAppend(&text, " ", ToText(scalar));
+    return StrCat(text, " ", TextOf(m.waits));
+  }
+  std::string operator()(const TransferWindow& m) const {
+    return StrCat("window ", m.ordinal.value, " ticket ", m.ticket.value, " secret ", m.secret, " direction ",
+                  static_cast<int>(m.direction), " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides), " ",
+                  TextOf(m.waits));
+  }
+  std::string operator()(const InlineRead& m) const {
+    return StrCat("inline ", m.ordinal.value, " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides), " ",
+                  TextOf(m.waits));
+  }
+  std::string operator()(const CloseTicket& m) const { return StrCat("close ", m.ticket.value); }
+  std::string operator()(const PeerJoined& m) const {
+    return StrCat("joined ", m.worker.value, "/", m.incarnation, " ", m.host, " ", m.data_address, " ",
+                  absl::BytesToHexString(m.message_address), m.mapped ? " mapped" : " by messages");
+  }
+  std::string operator()(const PeerDied& m) const {
+    return StrCat("died ", m.worker.value, "/", m.incarnation, " ", m.reason);
+  }
+};
+
+struct EventText {
+  std::string operator()(const SettledEvent& e) const { return StrCat("settled ", e.request, " ", TextOf(e.status)); }
+  std::string operator()(const TicketEvent& e) const {
+    return StrCat("ticket ", e.request, " ", e.ticket.value, " ", e.secret, " ", ToText(e.spec));
+  }
+  std::string operator()(const InlineValueEvent& e) const {
+    return StrCat("value ", e.request, " ", absl::BytesToHexString(e.bytes));
+  }
+  std::string operator()(const BatchDoneEvent& e) const { return StrCat("batch ", e.number); }
+  std::string operator()(const CommReportEvent& e) const {
+    std::string text = StrCat("comm ", e.request, " received", ToText(absl::MakeConstSpan(e.received_bytes)), " sent",
+                              ToText(absl::MakeConstSpan(e.sent_bytes)));
+    for (const auto& [name, count] : e.collectives) StrAppend(&text, " ", name, "=", count);
+    return text;
+  }
+  std::string operator()(const FailedHandleEvent& e) const { return StrCat("failed ", e.handle.value, " ", TextOf(e.status)); }
+  std::string operator()(const WorkerLostNotice& e) const { return StrCat("lost ", e.worker.value, " ", e.reason); }
+  std::string operator()(const UploadDoneEvent& e) const { return StrCat("uploaded ", e.request); }
+};
+
+struct EffectText {
+  std::string operator()(const ToWorkers& e) const {
+    std::string text = "workers(";
+    for (WorkerIndex worker : *e.workers) StrAppend(&text, worker.value, " ");
+    return StrCat(text, ") ", std::visit(MessageText{}, e.message));
+  }
+  std::string operator()(const ToClient& e) const {
+    return StrCat("client ", e.session.value, " #", e.event.number, " ", std::visit(EventText{}, e.event.body));
+  }
+  std::string operator()(const EndSession& e) const { return StrCat("end ", e.session.value, " ", TextOf(e.reason)); }
+  std::string operator()(const KillWorker& e) const { return StrCat("kill ", e.worker.value, " pid ", e.pid); }
+};
+
+}  // namespace
+
+std::string ToText(const Effect& effect) { return std::visit(EffectText{}, effect); }
+
+}  // namespace tessera

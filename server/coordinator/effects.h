@@ -1,0 +1,120 @@
+#pragma once
+
+// The outputs of the state machine: messages to workers and to clients, and processes to kill. The RPC
+// edge carries them out in order and decides nothing.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "schemas/types/ids.h"
+#include "server/plan/instance.h"
+
+namespace tessera {
+
+// ---- to workers -------------------------------------------------------------------------------------
+
+struct DefineTemplate {
+  TemplateId id;
+  std::shared_ptr<const Plan> plan;
+};
+struct ForgetTemplate {
+  TemplateId id;
+};
+struct CloseTicket {
+  TicketId ticket;
+};
+struct PeerJoined {
+  WorkerIndex worker;
+  uint64_t incarnation = 0;
+  std::string host;
+  std::string data_address;
+  std::string message_address;
+  bool mapped = false;
+};
+struct PeerDied {
+  WorkerIndex worker;
+  uint64_t incarnation = 0;
+  std::string reason;
+};
+using WorkerMessage =
+    std::variant<DefineTemplate, ForgetTemplate, Instance, TransferWindow, InlineRead, CloseTicket, PeerJoined, PeerDied>;
+
+using WorkerGroup = std::shared_ptr<const std::vector<WorkerIndex>>;
+// The same bytes to every worker of the group.
+struct ToWorkers {
+  WorkerGroup workers;
+  WorkerMessage message;
+};
+
+// ---- to clients -------------------------------------------------------------------------------------
+
+struct SettledEvent {
+  uint64_t request = 0;
+  absl::Status status;
+};
+struct TicketEvent {
+  uint64_t request = 0;
+  TicketId ticket;
+  uint64_t secret = 0;
+  TensorSpec spec;
+};
+struct InlineValueEvent {
+  uint64_t request = 0;
+  std::string bytes;
+};
+struct BatchDoneEvent {
+  uint64_t number = 0;
+};
+struct CommReportEvent {
+  uint64_t request = 0;
+  std::vector<int64_t> received_bytes;
+  std::vector<int64_t> sent_bytes;
+  std::vector<std::pair<std::string, uint64_t>> collectives;
+};
+struct FailedHandleEvent {
+  HandleId handle;
+  absl::Status status;
+};
+struct WorkerLostNotice {
+  WorkerIndex worker;
+  uint64_t incarnation = 0;
+  std::string reason;
+};
+struct UploadDoneEvent {
+  uint64_t request = 0;
+};
+using ClientEventBody = std::variant<SettledEvent, TicketEvent, InlineValueEvent, BatchDoneEvent, CommReportEvent,
+                                     FailedHandleEvent, WorkerLostNotice, UploadDoneEvent>;
+struct ClientEvent {
+  uint64_t number = 0;  // dense from 1 within the session
+  ClientEventBody body;
+};
+struct ToClient {
+  SessionId session;
+  ClientEvent event;
+};
+
+// The session is over: its connection, if any, is to be closed.
+struct EndSession {
+  SessionId session;
+  absl::Status reason;
+};
+// A worker process on this host that must not go on (it was declared dead).
+struct KillWorker {
+  WorkerIndex worker;
+  uint64_t incarnation = 0;
+  int32_t pid = 0;
+};
+
+using Effect = std::variant<ToWorkers, ToClient, EndSession, KillWorker>;
+using Effects = std::vector<Effect>;
+
+// One line, complete: equal texts mean equal effects. For replay checks and logs.
+std::string ToText(const Effect& effect);
+
+}  // namespace tessera

@@ -1,0 +1,127 @@
+#pragma once
+
+// The inputs of the state machine. Time is one of them: every Apply is given `now_us`.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "schemas/ops/op.h"
+#include "schemas/types/ids.h"
+#include "schemas/types/tensor_spec.h"
+#include "server/plan/instance.h"
+
+namespace tessera {
+
+// ---- what a client asks for: a batch of records --------------------------------------------------
+
+struct OperandReference {
+  std::variant<HandleId, Scalar> value;
+  bool last_use = false;
+};
+struct CallRecord {
+  OpCall call;
+  std::vector<OperandReference> operands;
+  std::vector<HandleId> results;
+};
+struct UploadRecord {
+  uint64_t request = 0;
+  HandleId result;
+  TensorSpec spec;
+};
+struct DownloadRecord {
+  uint64_t request = 0;
+  HandleId handle;
+  bool allow_inline = false;
+};
+struct WatchRecord {
+  uint64_t request = 0;
+  HandleId handle;
+};
+struct DropRecord {
+  std::vector<HandleId> handles;
+};
+struct CommBeginRecord {
+  uint64_t scope = 0;
+};
+struct CommEndRecord {
+  uint64_t request = 0;
+  uint64_t scope = 0;
+};
+struct CancelRecord {
+  uint64_t request = 0;  // 0: everything of the session that is not issued
+};
+struct ReleaseRecord {
+  TicketId ticket;
+};
+// A record that could not be decoded: its results are poisoned with the reason.
+struct BadRecord {
+  absl::Status status;
+  uint64_t request = 0;
+  std::vector<HandleId> results;
+};
+using Record = std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord,
+                            CommEndRecord, CancelRecord, ReleaseRecord, BadRecord>;
+
+// ---- events -----------------------------------------------------------------------------------------
+
+struct SessionOpenedEvent {
+  SessionId session;
+  uint64_t secret = 0;
+  std::string tenant;
+  std::string client;
+  int64_t lease_us = 0;
+};
+struct SessionClosedEvent {
+  SessionId session;
+};
+struct ConnectionLostEvent {
+  SessionId session;
+};
+struct SessionResumedEvent {
+  SessionId session;
+};
+struct BatchEvent {
+  SessionId session;
+  uint64_t number = 0;
+  std::vector<Record> records;
+};
+struct WorkerJoinedEvent {
+  WorkerIndex worker;
+  uint64_t incarnation = 0;
+  std::string host;
+  int64_t memory_bytes = 0;
+  std::string data_address;
+  std::string message_address;
+  std::string device;
+  int32_t pid = 0;
+  bool map_peers = true;
+};
+struct WorkerLostEvent {
+  WorkerIndex worker;
+  uint64_t incarnation = 0;
+  std::string reason;
+};
+struct WorkerHeardEvent {
+  WorkerIndex worker;
+};
+struct TransferDoneReport {
+  TicketId ticket;
+  absl::Status status;
+};
+struct WorkerReportEvent {
+  WorkerIndex worker;
+  uint64_t incarnation = 0;
+  std::vector<CompletionReport> completions;
+  std::vector<TransferDoneReport> transfers;
+};
+struct TickEvent {};
+
+using Event = std::variant<SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent, SessionResumedEvent, BatchEvent,
+                           WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent, WorkerReportEvent,
+                           TickEvent>;
+
+}  // namespace tessera

@@ -1,0 +1,75 @@
+#include "server/coordinator/history.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+bool SameGroup(const WorkerGroup& a, const WorkerGroup& b) { return a == b || *a == *b; }
+
+template <typename List>
+void AddNewest(List& list, const Access& access) {
+  for (Access& known : list) {
+    if (known.stream == access.stream && SameGroup(known.workers, access.workers)) {
+      known.ordinal = std::max(known.ordinal, access.ordinal);
+      return;
+    }
+  }
+  list.push_back(access);
+}
+
+void AddOwnWait(const Access& access, uint8_t stream, int phase, std::vector<InstanceWait>& waits) {
+  if (access.stream == stream) return;  // stream order
+  AddWait(waits, {phase, access.stream, access.ordinal, WaitScope::kOwn, *access.workers});
+}
+
+}  // namespace
+
+void AddWait(std::vector<InstanceWait>& waits, InstanceWait wait) {
+  for (InstanceWait& known : waits) {
+    if (known.stream == wait.stream && known.scope == wait.scope && known.workers == wait.workers &&
+        (known.phase == wait.phase || (known.phase <= wait.phase) == (known.ordinal >= wait.ordinal))) {
+      // The same counters: the later ordinal at the earlier phase covers both.
+      known.phase = std::min(known.phase, wait.phase);
+      known.ordinal = std::max(known.ordinal, wait.ordinal);
+      return;
+    }
+  }
+  waits.push_back(std::move(wait));
+}
+
+void History::AddWrite(const Access& access) {
+  has_write_ = true;
+  writes_.clear();
+  writes_.push_back(access);
+  reads_.clear();
+  peer_reads_.clear();
+}
+
+void History::AddRead(const Access& access) { AddNewest(reads_, access); }
+void History::AddPeerRead(const Access& access) { AddNewest(peer_reads_, access); }
+
+void History::Merge(const History& other) {
+  for (const Access& access : other.writes_) AddNewest(writes_, access);
+  for (const Access& access : other.reads_) AddNewest(reads_, access);
+  for (const Access& access : other.peer_reads_) AddNewest(peer_reads_, access);
+  has_write_ = !writes_.empty();
+}
+
+void History::WaitsForRead(uint8_t stream, int phase, std::vector<InstanceWait>& waits) const {
+  for (const Access& write : writes_) AddOwnWait(write, stream, phase, waits);
+}
+
+void History::WaitsForPeerRead(int phase, std::vector<InstanceWait>& waits) const {
+  for (const Access& write : writes_) AddWait(waits, {phase, write.stream, write.ordinal, WaitScope::kReadsFrom, {}});
+}
+
+void History::WaitsForWrite(uint8_t stream, int phase, std::vector<InstanceWait>& waits) const {
+  for (const Access& write : writes_) AddOwnWait(write, stream, phase, waits);
+  for (const Access& read : reads_) AddOwnWait(read, stream, phase, waits);
+  for (const Access& read : peer_reads_) {
+    AddWait(waits, {phase, read.stream, read.ordinal, WaitScope::kWorkers, *read.workers});
+  }
+}
+
+}  // namespace tessera

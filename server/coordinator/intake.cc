@@ -1,0 +1,244 @@
+// Intake: the records of each session in order, in turn between sessions (deficit round robin by
+// predicted cost; Shreedhar and Varghese 1996), as far as the limits per worker let them.
+
+#include <algorithm>
+#include <utility>
+
+#include "schemas/ops/catalog.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/coordinator/state_machine.h"
+
+namespace tessera {
+
+void StateMachine::Pump() {
+  // A round gives every session with work one quantum; rounds go on while one of them moves.
+  bool moved = true;
+  while (moved) {
+    moved = false;
+    std::vector<SessionId> turn;
+    for (const auto& [id, session] : sessions_) {
+      if (!session.queue.empty()) turn.push_back(id);
+    }
+    if (turn.empty()) return;
+    // Start after the one that had the last turn.
+    std::rotate(turn.begin(), std::upper_bound(turn.begin(), turn.end(), next_turn_), turn.end());
+    for (SessionId id : turn) {
+      auto found = sessions_.find(id);
+      if (found == sessions_.end()) continue;
+      SessionEntry& session = found->second;
+      session.deficit_us = std::min(session.deficit_us + config_.quantum_us, 10 * config_.quantum_us);
+      while (!session.queue.empty() && session.deficit_us > 0) {
+        if (Take(session, session.queue.front()) == Progress::kBlocked) break;
+        session.queue.pop_front();
+        moved = true;
+        next_turn_ = id;
+      }
+      if (session.queue.empty()) {
+        session.deficit_us = 0;
+      } else if (session.deficit_us <= 0) {
+        moved = true;  // out of turn, not blocked: another round
+      }
+    }
+  }
+}
+
+StateMachine::Progress StateMachine::Take(SessionEntry& session, Record& record) {
+  return std::visit([&](auto& r) { return TakeRecord(session, r); }, record);
+}
+
+absl::StatusOr<TensorPointer> StateMachine::FindTensor(const SessionEntry& session, HandleId handle,
+                                                       std::string_view op) const {
+  auto found = session.tensors.find(handle);
+  if (found == session.tensors.end()) {
+    return absl::NotFoundError(StrCat(op, ": this session has no tensor with handle ", handle.value));
+  }
+  if (!found->second->status.ok()) return found->second->status;
+  return found->second;
+}
+
+absl::Status StateMachine::AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor) {
+  if (static_cast<int64_t>(session.tensors.size()) >= config_.max_tensors_per_session) {
+    return absl::ResourceExhaustedError(StrCat("the session holds ", session.tensors.size(),
+                                               " tensors; max_tensors_per_session is ", config_.max_tensors_per_session));
+  }
+  if (!session.tensors.emplace(handle, std::move(tensor)).second) {
+    return absl::InvalidArgumentError(StrCat("handle ", handle.value, " is in use already"));
+  }
+  return absl::OkStatus();
+}
+
+void StateMachine::AddFailedTensor(SessionEntry& session, HandleId handle, const absl::Status& cause) {
+  auto tensor = std::make_shared<TensorEntry>();
+  tensor->session = session.info.session;
+  tensor->handle = handle;
+  tensor->status = cause;
+  if (AddTensor(session, handle, std::move(tensor)).ok()) Send(session, FailedHandleEvent{handle, cause});
+}
+
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecord& record) {
+  absl::StatusOr<CallOperands> operands = ResolveOperands(session, record);
+  if (operands.ok()) {
+    for (const TensorPointer& tensor : operands->tensors) {
+      if (tensor && tensor->uploading) return Progress::kBlocked;  // its bytes are still on their way
+    }
+  }
+  absl::Status status = operands.status();
+  if (operands.ok()) {
+    std::vector<Scalar> scalars;
+    absl::StatusOr<PlanTemplate*> plan = TemplateOf(record, *operands, scalars);
+    status = plan.status();
+    if (plan.ok()) {
+      if (!HasRoom(*(*plan)->workers)) return Progress::kBlocked;
+      session.deficit_us -= (*plan)->cost_us;
+      status = Issue(session, record, *operands, **plan, std::move(scalars));
+    }
+  }
+  if (!status.ok()) {
+    for (HandleId handle : record.results) AddFailedTensor(session, handle, status);
+  }
+  for (const OperandReference& operand : record.operands) {
+    if (const auto* handle = std::get_if<HandleId>(&operand.value); handle && operand.last_use) DropHandle(session, *handle);
+  }
+  return Progress::kDone;
+}
+
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
+  const WorkerGroup workers = Group(record.spec.mesh);
+  absl::Status status = CheckWorkers("upload", *workers);
+  if (status.ok() && !HasRoom(*workers)) return Progress::kBlocked;
+  auto tensor = std::make_shared<TensorEntry>();
+  if (status.ok()) {
+    tensor->session = session.info.session;
+    tensor->handle = record.result;
+    tensor->spec = record.spec;
+    tensor->strides = RowMajorStrides(MaxShardShape(record.spec));
+    tensor->uploading = true;
+    auto buffer = NewBuffer(workers, MaxShardElements(record.spec) * SizeBytes(record.spec.dtype), "upload");
+    status = buffer.status();
+    if (buffer.ok()) {
+      tensor->buffer = *std::move(buffer);
+      tensor->offset_bytes = tensor->buffer->offset_bytes;
+      status = AddTensor(session, record.result, tensor);
+    }
+  }
+  if (status.ok()) {
+    OpenWindow(session, std::move(tensor), TransferDirection::kUpload, record.request);
+  } else {
+    AddFailedTensor(session, record.result, status);
+    Send(session, SettledEvent{record.request, status});
+  }
+  return Progress::kDone;
+}
+
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record) {
+  absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "download");
+  if (tensor.ok() && (*tensor)->uploading) return Progress::kBlocked;
+  if (tensor.ok()) {
+    const WorkerGroup workers = Group((*tensor)->spec.mesh);
+    if (absl::Status alive = CheckWorkers("download", *workers); !alive.ok()) {
+      tensor = alive;
+    } else if (!HasRoom(*workers)) {
+      return Progress::kBlocked;
+    }
+  }
+  if (!tensor.ok()) {
+    Send(session, SettledEvent{record.request, tensor.status()});
+    return Progress::kDone;
+  }
+  const TensorSpec& spec = (*tensor)->spec;
+  const int64_t bytes = NumElements(spec.shape) * SizeBytes(spec.dtype);
+  if (record.allow_inline && bytes <= config_.max_inline_bytes && !spec.has_partial()) {
+    ReadInline(session, *std::move(tensor), record.request);
+  } else {
+    OpenWindow(session, *std::move(tensor), TransferDirection::kDownload, record.request);
+  }
+  return Progress::kDone;
+}
+
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, WatchRecord& record) {
+  absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "wait");
+  if (tensor.ok() && (*tensor)->uploading) return Progress::kBlocked;
+  if (tensor.ok() && (*tensor)->producer && !(*tensor)->producer->settled) {
+    (*tensor)->producer->waiters.push_back({session.info.session, record.request, *tensor});
+  } else {
+    Send(session, SettledEvent{record.request, tensor.status()});
+  }
+  return Progress::kDone;
+}
+
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DropRecord& record) {
+  for (HandleId handle : record.handles) DropHandle(session, handle);
+  return Progress::kDone;
+}
+
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommBeginRecord& record) {
+  session.current_scope = record.scope;
+  CommScope& scope = session.scopes[record.scope];
+  const size_t workers = workers_.empty() ? 0 : static_cast<size_t>(workers_.rbegin()->first.value) + 1;
+  scope.received_bytes.resize(workers);
+  scope.sent_bytes.resize(workers);
+  return Progress::kDone;
+}
+
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRecord& record) {
+  auto found = session.scopes.find(record.scope);
+  if (found == session.scopes.end()) {
+    Send(session, SettledEvent{record.request, absl::NotFoundError(StrCat("comm_debug: no block ", record.scope, " is open"))});
+    return Progress::kDone;
+  }
+  found->second.ended = true;
+  found->second.request = record.request;
+  if (session.current_scope == record.scope) session.current_scope = 0;
+  EndScopeIfDone(session, record.scope);
+  return Progress::kDone;
+}
+
+// Cancels act when they arrive (CancelQueued), before the records they cancel have their turn.
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, CancelRecord&) { return Progress::kDone; }
+
+void StateMachine::CancelQueued(SessionEntry& session, uint64_t request) {
+  const absl::Status cancelled = absl::CancelledError("cancelled by the client before it was issued");
+  for (Record& record : session.queue) {
+    if (auto* call = std::get_if<CallRecord>(&record); call && request == 0) {
+      record = BadRecord{cancelled, 0, call->results};
+    } else if (auto* upload = std::get_if<UploadRecord>(&record); upload && (request == 0 || upload->request == request)) {
+      record = BadRecord{cancelled, upload->request, {upload->result}};
+    } else if (auto* download = std::get_if<DownloadRecord>(&record); download && download->request == request) {
+      record = BadRecord{cancelled, download->request, {}};
+    } else if (auto* watch = std::get_if<WatchRecord>(&record); watch && watch->request == request) {
+      record = BadRecord{cancelled, watch->request, {}};
+    }
+  }
+  if (request != 0) CancelWaiters(session, request);
+}
+
+void StateMachine::CancelWaiters(SessionEntry& session, uint64_t request) {
+  for (auto& [ordinal, op] : ops_) {
+    if (op->session != session.info.session) continue;
+    const auto kept = std::remove_if(op->waiters.begin(), op->waiters.end(),
+                                     [&](const Waiter& waiter) { return waiter.request == request; });
+    const bool waits = kept != op->waiters.end();
+    op->waiters.erase(kept, op->waiters.end());
+    const bool reads = op->request == request;
+    if (reads) op->request = 0;
+    if (waits || reads) Send(session, SettledEvent{request, absl::CancelledError("cancelled by the client")});
+  }
+}
+
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, ReleaseRecord& record) {
+  auto found = tickets_.find(record.ticket);
+  if (found != tickets_.end() && found->second.session == session.info.session) {
+    CloseTicketOf(record.ticket, found->second);
+  }
+  return Progress::kDone;
+}
+
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BadRecord& record) {
+  for (HandleId handle : record.results) AddFailedTensor(session, handle, record.status);
+  if (record.request != 0) Send(session, SettledEvent{record.request, record.status});
+  return Progress::kDone;
+}
+
+}  // namespace tessera

@@ -1,0 +1,306 @@
+// Issue: one operation onto the workers. Plan (from the cache), memory, ordinal, waits, message.
+
+#include <algorithm>
+#include <utility>
+
+#include <xxhash.h>
+
+#include "schemas/ops/catalog.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/coordinator/state_machine.h"
+#include "server/plan/verify.h"
+
+namespace tessera {
+namespace {
+
+// StreamId of server/device, which the coordinator does not include.
+constexpr uint8_t kComputeStream = 0;
+constexpr uint8_t kExchangeStream = 1;
+constexpr uint8_t kIoStream = 3;
+
+std::string_view NameOf(OpId op) {
+  auto row = FindOp(op);
+  return row.ok() ? (*row)->name : std::string_view("unknown op");
+}
+
+bool OnlyExchanges(const Plan& plan) {
+  return std::all_of(plan.steps.begin(), plan.steps.end(),
+                     [](const Step& step) { return std::holds_alternative<ExchangeStep>(step); });
+}
+
+// One step is one collective; a reduction into place and its spreading are two.
+std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
+  std::map<std::string, uint64_t> counts;
+  for (const Step& step : plan.steps) {
+    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) ++counts[std::string(ToText(exchange->name))];
+  }
+  return {counts.begin(), counts.end()};
+}
+
+}  // namespace
+
+absl::StatusOr<StateMachine::CallOperands> StateMachine::ResolveOperands(const SessionEntry& session,
+                                                                         const CallRecord& record) const {
+  CallOperands operands;
+  operands.key.op = record.call.op;
+  operands.key.attributes = record.call.attributes;
+  operands.key.topology_version = topology_.version;
+  for (const OperandReference& operand : record.operands) {
+    PlanKeyOperand& key = operands.key.operands.emplace_back();
+    if (const auto* scalar = std::get_if<Scalar>(&operand.value)) {
+      key.is_scalar = true;
+      key.scalar_dtype = scalar->dtype();
+      key.scalar_strength = scalar->strength();
+      operands.plan_operands.emplace_back(*scalar);
+      continue;
+    }
+    TESSERA_ASSIGN_OR_RETURN(TensorPointer tensor,
+                             FindTensor(session, std::get<HandleId>(operand.value), NameOf(record.call.op)));
+    key.spec = tensor->spec;
+    key.strides = tensor->strides;
+    operands.plan_operands.emplace_back(OperandLayout{tensor->spec, tensor->strides});
+    operands.tensors.push_back(std::move(tensor));
+  }
+  return operands;
+}
+
+absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(const CallRecord& record, CallOperands& operands,
+                                                       std::vector<Scalar>& scalars) {
+  if (PlanTemplate* known = plans_.Find(operands.key)) {
+    if (known->plan->scalar_count > 0) {
+      TESSERA_ASSIGN_OR_RETURN(scalars, ScalarsOf(record.call, operands.plan_operands));
+    }
+    return known;
+  }
+  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(record.call, operands.plan_operands, topology_));
+  scalars = std::move(planned.scalars);
+  TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
+  PlanTemplate made;
+  made.id = TemplateId(next_template_++);
+  made.uses = BufferUses(planned.plan);
+  std::vector<WorkerIndex> all;
+  for (const PlanBuffer& buffer : planned.plan.buffers) {
+    made.buffer_workers.push_back(Group(buffer.mesh));
+    all.insert(all.end(), buffer.mesh.workers().begin(), buffer.mesh.workers().end());
+  }
+  made.workers = Group(std::move(all));
+  for (const WorkerGroup& group : made.buffer_workers) {
+    if (*group == *made.workers) made.workers = group;  // one list, compared by pointer later
+  }
+  TESSERA_RETURN_IF_ERROR(CheckWorkers(NameOf(record.call.op), *made.workers));
+  made.collectives = CollectivesOf(planned.plan);
+  made.cost_us = std::max<int64_t>(1, static_cast<int64_t>(PredictSeconds(planned.plan, Topology{}) * 1e6));
+  made.stream = OnlyExchanges(planned.plan) ? kExchangeStream : kComputeStream;
+  made.plan = std::make_shared<const Plan>(std::move(planned.plan));
+  std::vector<PlanTemplate> evicted;
+  PlanTemplate* kept = plans_.Insert(operands.key, std::move(made), evicted);
+  for (const PlanTemplate& gone : evicted) {
+    std::vector<WorkerIndex> present;
+    for (WorkerIndex worker : gone.defined_on) {
+      if (workers_.at(worker).state != WorkerState::kDead) present.push_back(worker);
+    }
+    if (!present.empty()) ToGroup(Group(std::move(present)), ForgetTemplate{gone.id});
+  }
+  return kept;
+}
+
+bool StateMachine::MayDonate(const CallRecord& record, const CallOperands& operands, size_t input,
+                             int64_t output_bytes) const {
+  const TensorPointer& tensor = operands.tensors[input];
+  size_t at = 0;
+  for (const OperandReference& operand : record.operands) {
+    if (!std::holds_alternative<HandleId>(operand.value)) continue;
+    if (at++ != input) continue;
+    // Known to the session's table and to this call, and no view of its buffer exists.
+    return operand.last_use && tensor.use_count() == 2 && tensor->buffer.use_count() == 1 &&
+           tensor->offset_bytes == tensor->buffer->offset_bytes && tensor->buffer->bytes == output_bytes;
+  }
+  return false;
+}
+
+absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(const CallRecord& record,
+                                                                      const CallOperands& operands,
+                                                                      const PlanTemplate& plan, Instance& instance) {
+  const Plan& p = *plan.plan;
+  std::vector<BufferPointer> buffers(p.buffers.size());
+  instance.buffer_offsets.resize(p.buffers.size());
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    const auto b = static_cast<size_t>(p.values[static_cast<size_t>(p.inputs[i])].buffer);
+    buffers[b] = operands.tensors[i]->buffer;
+    instance.buffer_offsets[b] = operands.tensors[i]->offset_bytes;
+  }
+  for (const Donation& donation : p.donations) {
+    const auto out = static_cast<size_t>(p.values[static_cast<size_t>(p.outputs[static_cast<size_t>(donation.output)])].buffer);
+    const auto input = static_cast<size_t>(donation.input);
+    if (buffers[out] || !MayDonate(record, operands, input, p.buffers[out].bytes)) continue;
+    buffers[out] = operands.tensors[input]->buffer;
+    instance.buffer_offsets[out] = buffers[out]->offset_bytes;
+  }
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (buffers[b]) continue;
+    TESSERA_ASSIGN_OR_RETURN(buffers[b], NewBuffer(plan.buffer_workers[b], p.buffers[b].bytes, NameOf(record.call.op)));
+    instance.buffer_offsets[b] = buffers[b]->offset_bytes;
+  }
+  return buffers;
+}
+
+void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, Instance& instance) {
+  const Plan& p = *plan.plan;
+  const Access access{instance.stream, instance.ordinal, plan.workers};
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    History& history = buffers[b]->history;
+    const BufferUse& use = plan.uses[b];
+    history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+    if (p.buffers[b].kind == PlanBuffer::Kind::kInput) {
+      if (use.first_read > 0) history.WaitsForRead(instance.stream, use.first_read, instance.waits);
+      if (use.first_peer_read > 0) history.WaitsForPeerRead(use.first_peer_read, instance.waits);
+    }
+    if (use.first_write > 0) history.WaitsForWrite(instance.stream, use.first_write, instance.waits);
+  }
+  // All waits are known before any access of this instruction is recorded: a donated buffer is in twice.
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (plan.uses[b].first_write > 0) buffers[b]->history.AddWrite(access);
+  }
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (plan.uses[b].first_read > 0) buffers[b]->history.AddRead(access);
+    if (plan.uses[b].first_peer_read > 0) buffers[b]->history.AddPeerRead(access);
+  }
+}
+
+void StateMachine::Define(PlanTemplate& plan) {
+  std::vector<WorkerIndex> news;
+  std::set_difference(plan.workers->begin(), plan.workers->end(), plan.defined_on.begin(), plan.defined_on.end(),
+                      std::back_inserter(news));
+  if (news.empty()) return;
+  ToGroup(news.size() == plan.workers->size() ? plan.workers : Group(news), DefineTemplate{plan.id, plan.plan});
+  plan.defined_on = *plan.workers;
+}
+
+absl::Status StateMachine::Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands,
+                                 PlanTemplate& plan, std::vector<Scalar> scalars) {
+  const std::string_view name = NameOf(record.call.op);
+  if (record.results.size() != plan.plan->outputs.size()) {
+    return absl::InvalidArgumentError(StrCat(name, ": ", record.results.size(), " result handles for ",
+                                             plan.plan->outputs.size(), " outputs"));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckWorkers(name, *plan.workers));
+  Instance instance;
+  instance.plan = plan.id;
+  instance.stream = plan.stream;
+  instance.scalars = std::move(scalars);
+  TESSERA_ASSIGN_OR_RETURN(std::vector<BufferPointer> buffers, PlaceBuffers(record, operands, plan, instance));
+  OpPointer op;
+  if (!plan.plan->steps.empty()) {  // else a view: nothing runs
+    Define(plan);
+    op = NewOp(OpEntry::Kind::kRun, name, session.info.session, plan.workers, plan.cost_us);
+    for (const TensorPointer& tensor : operands.tensors) AddParent(op, *tensor);
+    if (auto scope = session.scopes.find(session.current_scope); scope != session.scopes.end()) {
+      op->comm_scope = session.current_scope;
+      ++scope->second.pending;
+      for (const auto& [collective, count] : plan.collectives) scope->second.collectives[collective] += count;
+    }
+    instance.ordinal = op->ordinal;
+    AddWaits(plan, buffers, instance);
+    ToGroup(plan.workers, std::move(instance));
+  }
+  AddOutputs(session, record, operands, plan, buffers, op);
+  return absl::OkStatus();
+}
+
+void StateMachine::AddOutputs(SessionEntry& session, const CallRecord& record, const CallOperands& operands,
+                              const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, const OpPointer& op) {
+  const Plan& p = *plan.plan;
+  for (size_t i = 0; i < p.outputs.size(); ++i) {
+    const PlanValue& value = p.values[static_cast<size_t>(p.outputs[i])];
+    auto tensor = std::make_shared<TensorEntry>();
+    tensor->session = session.info.session;
+    tensor->handle = record.results[i];
+    tensor->spec = value.spec;
+    tensor->strides = value.strides;
+    tensor->buffer = buffers[static_cast<size_t>(value.buffer)];
+    const int64_t element_bytes = SizeBytes(value.spec.dtype);
+    tensor->offset_bytes = tensor->buffer->offset_bytes + value.offset * element_bytes;
+    tensor->producer = op;
+    for (size_t j = 0; j < p.inputs.size(); ++j) {
+      if (p.values[static_cast<size_t>(p.inputs[j])].buffer != value.buffer) continue;
+      // A view: it lies in its operand and is ready, or poisoned, when that is.
+      tensor->offset_bytes = operands.tensors[j]->offset_bytes + value.offset * element_bytes;
+      tensor->producer = operands.tensors[j]->producer;
+    }
+    if (absl::Status status = AddTensor(session, record.results[i], tensor); !status.ok()) {
+      SendTo(session.info.session, FailedHandleEvent{record.results[i], status});
+      continue;
+    }
+    if (tensor->producer && !tensor->producer->settled) tensor->producer->outputs.push_back(tensor);
+  }
+}
+
+void StateMachine::OpenWindow(SessionEntry& session, TensorPointer tensor, TransferDirection direction,
+                              uint64_t request) {
+  const WorkerGroup workers = Group(tensor->spec.mesh);
+  const bool upload = direction == TransferDirection::kUpload;
+  OpPointer op = NewOp(OpEntry::Kind::kWindow, upload ? "upload" : "download", session.info.session, workers, 1);
+  TransferWindow window;
+  window.ordinal = op->ordinal;
+  window.ticket = TicketId(next_ticket_++);
+  // The secret keeps other sessions out; it comes from the session's own, which they don't know.
+  window.secret = XXH64(&window.ticket.value, sizeof(window.ticket.value), session.info.secret);
+  window.direction = direction;
+  window.spec = tensor->spec;
+  window.offset_bytes = tensor->offset_bytes;
+  window.strides = tensor->strides;
+  History& history = tensor->buffer->history;
+  history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+  if (upload) {
+    history.WaitsForWrite(kIoStream, 1, window.waits);
+    history.AddWrite({kIoStream, op->ordinal, workers});
+  } else {
+    AddParent(op, *tensor);
+    history.WaitsForRead(kIoStream, 1, window.waits);
+  }
+  op->request = request;
+  op->ticket = window.ticket;
+  op->tensor = tensor;
+  TicketEntry& ticket = tickets_[window.ticket];
+  ticket.session = session.info.session;
+  ticket.secret = window.secret;
+  ticket.request = request;
+  ticket.direction = direction;
+  ticket.tensor = std::move(tensor);
+  ticket.workers = workers;
+  ticket.missing = *workers;
+  ToGroup(workers, std::move(window));
+}
+
+void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request) {
+  const TensorSpec& spec = tensor->spec;
+  std::vector<WorkerIndex> holders;  // one for each distinct shard
+  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+    const Position position = spec.mesh.PositionAt(flat);
+    bool first = true;
+    for (int m = 0; m < spec.mesh.ndim(); ++m) {
+      const auto d = static_cast<size_t>(m);
+      first = first && (position[d] == 0 || !spec.placements[d].is_replicate());
+    }
+    if (first && !IsEmpty(LocalBox(spec, position))) holders.push_back(spec.mesh.WorkerAt(position));
+  }
+  const WorkerGroup workers = Group(std::move(holders));
+  OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "download", session.info.session, workers, 1);
+  AddParent(op, *tensor);
+  InlineRead read;
+  read.ordinal = op->ordinal;
+  read.spec = spec;
+  read.offset_bytes = tensor->offset_bytes;
+  read.strides = tensor->strides;
+  History& history = tensor->buffer->history;
+  history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+  history.WaitsForRead(kIoStream, 1, read.waits);
+  op->request = request;
+  op->tensor = std::move(tensor);
+  if (!workers->empty()) ToGroup(workers, std::move(read));
+  SettleIfDone(op);
+}
+
+}  // namespace tessera

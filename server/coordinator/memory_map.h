@@ -1,0 +1,62 @@
+#pragma once
+
+// MemoryMap: which byte ranges of which workers' arenas are taken. Symmetric: a range lies at the same
+// offset on all workers of a group, at the lowest offset that is free on all of them.
+//
+// Free space is kept per class of workers with the same history (at first all of them are one class);
+// a request for some of a class splits it. Not thread-safe. Pure bookkeeping: no memory is touched.
+//
+//   map.AddWorker(WorkerIndex(0), 1 << 20);
+//   *map.Allocate({WorkerIndex(0)}, 1000, "zeros") == 0;   the next one gets 1024
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "schemas/types/ids.h"
+
+namespace tessera {
+
+class MemoryMap {
+ public:
+  explicit MemoryMap(int64_t alignment_bytes) : alignment_bytes_(alignment_bytes) {}
+
+  // An arena, all free. A worker that comes back is added anew: what it had is forgotten.
+  void AddWorker(WorkerIndex worker, int64_t bytes);
+  void RemoveWorker(WorkerIndex worker);
+
+  // ResourceExhausted `op: does not fit: 12,582,912 bytes wanted on each of 4 workers; worker 2 has
+  // 1,048,576 free of 16,777,216`. NotFound when a worker is not in the map. 0 bytes take no space.
+  absl::StatusOr<int64_t> Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op);
+  // The same group, offset and size that Allocate was asked for. Workers that left are passed over.
+  void Free(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes);
+
+  int64_t TotalBytes(WorkerIndex worker) const;
+  int64_t UsedBytes(WorkerIndex worker) const;
+  int class_count() const { return static_cast<int>(classes_.size()); }
+
+ private:
+  struct Class {
+    std::vector<WorkerIndex> workers;  // sorted
+    int64_t bytes = 0;
+    int64_t free_bytes = 0;
+    std::map<int64_t, int64_t> free;   // start -> stop, disjoint, not adjacent
+  };
+  int64_t RoundUp(int64_t bytes) const;
+  // Makes `workers` a union of whole classes and returns them.
+  absl::StatusOr<std::vector<Class*>> Isolate(absl::Span<const WorkerIndex> workers);
+  static void Take(Class& c, int64_t start, int64_t stop);
+  static void Give(Class& c, int64_t start, int64_t stop);
+  void MergeEqual(const std::vector<Class*>& touched);
+
+  int64_t alignment_bytes_;
+  std::vector<std::unique_ptr<Class>> classes_;
+  absl::flat_hash_map<WorkerIndex, Class*> class_of_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,87 @@
+#pragma once
+
+// PlanCache: plans by (op, attributes, operands' specs and strides, topology version), each a template
+// that workers know by id. The least recently used one goes when the cache is full, and the workers
+// forget it.
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "schemas/ops/op.h"
+#include "server/coordinator/effects.h"
+#include "server/plan/plan.h"
+
+namespace tessera {
+
+struct PlanKeyOperand {
+  bool is_scalar = false;
+  TensorSpec spec;
+  Strides strides;
+  DType scalar_dtype = DType::kF64;
+  ScalarStrength scalar_strength = ScalarStrength::kWeak;
+  bool operator==(const PlanKeyOperand&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const PlanKeyOperand& o) {
+    return H::combine(std::move(h), o.is_scalar, o.spec, o.strides, o.scalar_dtype, o.scalar_strength);
+  }
+};
+struct PlanKey {
+  OpId op = OpId::kFull;
+  OpAttributes attributes;
+  absl::InlinedVector<PlanKeyOperand, 2> operands;
+  uint64_t topology_version = 0;
+  bool operator==(const PlanKey&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const PlanKey& k) {
+    return H::combine(std::move(h), k.op, k.attributes, k.operands, k.topology_version);
+  }
+};
+
+// How a plan touches one of its buffers; phases count from 1, 0 is never.
+struct BufferUse {
+  int first_read = 0;
+  int first_peer_read = 0;
+  int first_write = 0;
+};
+
+struct PlanTemplate {
+  TemplateId id;
+  std::shared_ptr<const Plan> plan;
+  std::vector<BufferUse> uses;              // by buffer
+  std::vector<WorkerGroup> buffer_workers;  // by buffer
+  WorkerGroup workers;                      // all that run it
+  std::vector<std::pair<std::string, uint64_t>> collectives;
+  int64_t cost_us = 0;
+  uint8_t stream = 0;                       // StreamId
+  std::vector<WorkerIndex> defined_on;      // workers that know it, sorted
+};
+
+std::vector<BufferUse> BufferUses(const Plan& plan);
+
+class PlanCache {
+ public:
+  explicit PlanCache(int64_t capacity) : capacity_(capacity) {}
+
+  PlanTemplate* Find(const PlanKey& key);
+  // Takes the template over. What had to go is appended to `evicted`.
+  PlanTemplate* Insert(PlanKey key, PlanTemplate value, std::vector<PlanTemplate>& evicted);
+  // A worker that is new knows none of them.
+  void ForgetWorker(WorkerIndex worker);
+  uint64_t size() const { return index_.size(); }
+  uint64_t hits() const { return hits_; }
+  uint64_t misses() const { return misses_; }
+
+ private:
+  using Entry = std::pair<PlanKey, PlanTemplate>;
+  int64_t capacity_;
+  std::list<Entry> entries_;  // most recent first
+  absl::flat_hash_map<PlanKey, std::list<Entry>::iterator> index_;
+  uint64_t hits_ = 0;
+  uint64_t misses_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,138 @@
+// Sessions of the state machine: opening, leases, batches, events to clients.
+
+#include <algorithm>
+#include <utility>
+
+#include "schemas/types/str_cat.h"
+#include "server/coordinator/state_machine.h"
+
+namespace tessera {
+
+void StateMachine::On(const SessionOpenedEvent& event) {
+  if (static_cast<int64_t>(sessions_.size()) >= config_.max_sessions) {
+    effects_.push_back(EndSession{
+        event.session, absl::ResourceExhaustedError(StrCat("connect: ", sessions_.size(), " sessions are open, max_sessions is ",
+                                                           config_.max_sessions))});
+    return;
+  }
+  SessionEntry& session = sessions_[event.session];
+  session.info = event;
+}
+
+void StateMachine::On(const SessionClosedEvent& event) { CloseSession(event.session, absl::CancelledError("the session was closed")); }
+
+void StateMachine::On(const ConnectionLostEvent& event) {
+  auto found = sessions_.find(event.session);
+  if (found == sessions_.end()) return;
+  found->second.connected = false;
+  found->second.lease_deadline_us = now_us_ + found->second.info.lease_us;
+  if (found->second.info.lease_us <= 0) CloseSession(event.session, absl::UnavailableError("the client is gone"));
+}
+
+void StateMachine::On(const SessionResumedEvent& event) {
+  auto found = sessions_.find(event.session);
+  if (found != sessions_.end()) found->second.connected = true;
+}
+
+void StateMachine::On(const BatchEvent& event) {
+  auto found = sessions_.find(event.session);
+  if (found == sessions_.end()) return;
+  SessionEntry& session = found->second;
+  if (event.number <= session.last_batch) return;  // seen before: a resend
+  if (event.number != session.last_batch + 1) {
+    CloseSession(event.session, absl::FailedPreconditionError(StrCat("batch ", event.number, " came after batch ",
+                                                                     session.last_batch, "; batches are dense")));
+    return;
+  }
+  if (static_cast<int64_t>(session.queue.size() + event.records.size()) > config_.max_queued_records) {
+    CloseSession(event.session,
+                 absl::ResourceExhaustedError(StrCat("the session has ", session.queue.size(), " records in its queue and sent ",
+                                                     event.records.size(), " more; max_queued_records is ",
+                                                     config_.max_queued_records)));
+    return;
+  }
+  session.last_batch = event.number;
+  for (const Record& record : event.records) {
+    if (const auto* cancel = std::get_if<CancelRecord>(&record)) {
+      CancelQueued(session, cancel->request);
+    } else {
+      session.queue.push_back(record);
+    }
+  }
+  Send(session, BatchDoneEvent{event.number});
+  Pump();
+}
+
+void StateMachine::On(const TickEvent&) {
+  std::vector<SessionId> over;
+  for (const auto& [id, session] : sessions_) {
+    if (!session.connected && now_us_ >= session.lease_deadline_us) over.push_back(id);
+  }
+  for (SessionId id : over) CloseSession(id, absl::DeadlineExceededError("the session's lease is over"));
+  std::vector<WorkerIndex> silent;
+  for (auto& [index, worker] : workers_) {
+    if (worker.state == WorkerState::kDead) continue;
+    const int64_t quiet_us = now_us_ - worker.last_heard_us;
+    if (quiet_us >= config_.worker_timeout_us) {
+      silent.push_back(index);
+    } else {
+      worker.state = quiet_us >= config_.suspect_us ? WorkerState::kSuspect : WorkerState::kAlive;
+    }
+  }
+  for (WorkerIndex index : silent) {
+    const WorkerEntry& worker = workers_.at(index);
+    effects_.push_back(KillWorker{index, worker.info.incarnation, worker.info.pid});
+    LoseWorker(index, StrCat("silent for ", config_.worker_timeout_us / 1'000'000, " s"));
+  }
+  std::erase_if(freed_, [this](FreedRange& range) {
+    range.history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+    return range.history.empty();
+  });
+  Pump();
+}
+
+void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {
+  auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  for (auto& [ticket_id, ticket] : tickets_) {
+    if (ticket.session == id) CloseTicketOf(ticket_id, ticket);
+  }
+  SessionEntry gone = std::move(found->second);
+  sessions_.erase(found);
+  // In the order of handles, so that memory is given back in the same order on every replay.
+  std::vector<HandleId> handles;
+  for (const auto& [handle, tensor] : gone.tensors) handles.push_back(handle);
+  std::sort(handles.begin(), handles.end());
+  gone.queue.clear();
+  for (HandleId handle : handles) gone.tensors.erase(handle);
+  effects_.push_back(EndSession{id, reason});
+  Pump();
+}
+
+void StateMachine::CloseTicketOf(TicketId id, TicketEntry& ticket) {
+  if (ticket.closing) return;
+  ticket.closing = true;
+  ToGroup(ticket.workers, CloseTicket{id});
+}
+
+void StateMachine::DropHandle(SessionEntry& session, HandleId handle) { session.tensors.erase(handle); }
+
+void StateMachine::Send(SessionEntry& session, ClientEventBody body) {
+  effects_.push_back(ToClient{session.info.session, {++session.last_event, std::move(body)}});
+}
+
+void StateMachine::SendTo(SessionId id, ClientEventBody body) {
+  auto found = sessions_.find(id);
+  if (found != sessions_.end()) Send(found->second, std::move(body));
+}
+
+void StateMachine::EndScopeIfDone(SessionEntry& session, uint64_t scope_id) {
+  auto found = session.scopes.find(scope_id);
+  if (found == session.scopes.end() || !found->second.ended || found->second.pending > 0) return;
+  CommScope& scope = found->second;
+  Send(session, CommReportEvent{scope.request, std::move(scope.received_bytes), std::move(scope.sent_bytes),
+                                {scope.collectives.begin(), scope.collectives.end()}});
+  session.scopes.erase(found);
+}
+
+}  // namespace tessera

@@ -1,0 +1,158 @@
+#include "server/coordinator/state_machine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+
+StateMachine::StateMachine(const CoordinatorConfig& config)
+    : config_(config),
+      memory_(config.alignment_bytes),
+      plans_(config.max_cached_plans),
+      alive_(std::make_shared<bool>(true)) {}
+
+StateMachine::~StateMachine() { *alive_ = false; }
+
+Effects StateMachine::Apply(int64_t now_us, const Event& event) {
+  now_us_ = now_us;
+  std::visit([this](const auto& e) { On(e); }, event);
+  return std::exchange(effects_, {});
+}
+
+bool StateMachine::IsComplete(Ordinal ordinal) const {
+  auto found = ops_.find(ordinal);
+  return found == ops_.end() || found->second->missing.empty();
+}
+
+WorkerIndex StateMachine::FreeWorkerIndex() const {
+  for (int32_t index = 0;; ++index) {
+    auto found = workers_.find(WorkerIndex(index));
+    if (found == workers_.end() || found->second.state == WorkerState::kDead) return WorkerIndex(index);
+  }
+}
+
+absl::StatusOr<OpPlan> StateMachine::Explain(
+    SessionId session, const OpCall& call,
+    const std::vector<std::variant<HandleId, Scalar, TensorSpec>>& operands) const {
+  auto found = sessions_.find(session);
+  if (found == sessions_.end()) return absl::NotFoundError("explain: the session is closed");
+  std::vector<PlanOperand> plan_operands;
+  for (const auto& operand : operands) {
+    if (const auto* scalar = std::get_if<Scalar>(&operand)) {
+      plan_operands.emplace_back(*scalar);
+    } else if (const auto* spec = std::get_if<TensorSpec>(&operand)) {
+      plan_operands.emplace_back(OperandLayout{*spec, {}});
+    } else {
+      TESSERA_ASSIGN_OR_RETURN(TensorPointer tensor, FindTensor(found->second, std::get<HandleId>(operand), "explain"));
+      plan_operands.emplace_back(OperandLayout{tensor->spec, tensor->strides});
+    }
+  }
+  return PlanOp(call, plan_operands, topology_);
+}
+
+WorkerGroup StateMachine::Group(const Mesh& mesh) {
+  WorkerGroup& group = groups_[mesh];
+  if (!group) {
+    std::vector<WorkerIndex> workers = mesh.workers();
+    std::sort(workers.begin(), workers.end());
+    group = std::make_shared<const std::vector<WorkerIndex>>(std::move(workers));
+  }
+  return group;
+}
+
+WorkerGroup StateMachine::Group(std::vector<WorkerIndex> workers) {
+  std::sort(workers.begin(), workers.end());
+  workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
+  return std::make_shared<const std::vector<WorkerIndex>>(std::move(workers));
+}
+
+void StateMachine::ToGroup(const WorkerGroup& workers, WorkerMessage message) {
+  effects_.push_back(ToWorkers{workers, std::move(message)});
+}
+
+absl::StatusOr<BufferPointer> StateMachine::NewBuffer(const WorkerGroup& workers, int64_t bytes, std::string_view op) {
+  TESSERA_ASSIGN_OR_RETURN(int64_t offset, memory_.Allocate(*workers, bytes, op));
+  auto give_back = [this, alive = alive_](BufferEntry* buffer) {
+    if (*alive) {
+      memory_.Free(*buffer->workers, buffer->offset_bytes, buffer->bytes);
+      buffer->history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+      if (!buffer->history.empty() && buffer->bytes > 0) {
+        freed_.push_back({buffer->offset_bytes, buffer->offset_bytes + buffer->bytes, buffer->workers, buffer->history});
+      }
+    }
+    delete buffer;
+  };
+  BufferPointer buffer(new BufferEntry{workers, offset, bytes, {}}, give_back);
+  // What was issued for the range's former owners may still run: the new owner's history begins there.
+  for (size_t i = 0; i < freed_.size();) {
+    FreedRange& range = freed_[i];
+    if (range.start < offset + bytes && offset < range.stop) {
+      range.history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+      buffer->history.Merge(range.history);
+      if (range.history.empty()) {
+        freed_[i] = std::move(freed_.back());
+        freed_.pop_back();
+        continue;
+      }
+    }
+    ++i;
+  }
+  return buffer;
+}
+
+OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
+                              int64_t cost_us) {
+  auto op = std::make_shared<OpEntry>();
+  op->kind = kind;
+  op->ordinal = Ordinal(next_ordinal_++);
+  op->name = name;
+  op->session = session;
+  op->workers = workers;
+  op->missing = *workers;
+  op->cost_us = cost_us;
+  for (WorkerIndex worker : *workers) {
+    WorkerEntry& entry = workers_.at(worker);
+    ++entry.outstanding;
+    entry.outstanding_us += cost_us;
+  }
+  ops_[op->ordinal] = op;
+  return op;
+}
+
+void StateMachine::AddParent(const OpPointer& op, const TensorEntry& tensor) {
+  if (!tensor.producer || tensor.producer->settled) return;
+  ++op->unsettled_parents;
+  tensor.producer->children.push_back(op);
+}
+
+bool StateMachine::HasRoom(const std::vector<WorkerIndex>& workers) const {
+  for (WorkerIndex worker : workers) {
+    auto found = workers_.find(worker);
+    if (found == workers_.end() || found->second.state == WorkerState::kDead) continue;  // refused later, by name
+    const WorkerEntry& entry = found->second;
+    if (entry.state == WorkerState::kSuspect) return false;
+    if (entry.outstanding >= config_.max_outstanding_per_worker) return false;
+    if (entry.outstanding > 0 && entry.outstanding_us >= config_.max_outstanding_us_per_worker) return false;
+  }
+  return true;
+}
+
+absl::Status StateMachine::CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const {
+  for (WorkerIndex worker : workers) {
+    auto found = workers_.find(worker);
+    if (found == workers_.end()) {
+      return absl::InvalidArgumentError(StrCat(op, ": the mesh names worker ", worker.value, "; the cluster has ",
+                                               workers_.size(), " workers, numbered from 0"));
+    }
+    if (found->second.state == WorkerState::kDead) {
+      return absl::UnavailableError(
+          StrCat(op, ": worker ", worker.value, " was lost (", found->second.lost_reason, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera

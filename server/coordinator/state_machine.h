@@ -1,0 +1,162 @@
+#pragma once
+
+// StateMachine: the coordinator without clock, I/O or threads. `Apply(event) -> effects`; the same
+// events in the same order give the same effects, bit for bit, so that a journal of events is a full
+// account of what happened.
+//
+// It holds every session, tensor, buffer and issued operation; turns records into plans and plans into
+// instances with an ordinal, memory offsets and waits; and keeps the laws: an instruction waits only
+// for smaller ordinals, what doesn't fit is refused before anything runs, no byte leaves before all
+// that led to it has ended well.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/coordinator/config.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/events.h"
+#include "server/coordinator/memory_map.h"
+#include "server/coordinator/plan_cache.h"
+#include "server/coordinator/tables.h"
+#include "server/planner/planner.h"
+
+namespace tessera {
+
+class StateMachine {
+ public:
+  explicit StateMachine(const CoordinatorConfig& config);
+  ~StateMachine();
+
+  Effects Apply(int64_t now_us, const Event& event);
+
+  // ---- questions; they change nothing -----------------------------------------------------------------
+  // Plans and runs nothing. NotFound for unknown handles, the cause for poisoned ones.
+  absl::StatusOr<OpPlan> Explain(SessionId session, const OpCall& call,
+                                 const std::vector<std::variant<HandleId, Scalar, TensorSpec>>& operands) const;
+  const std::map<WorkerIndex, WorkerEntry>& workers() const { return workers_; }
+  const std::map<SessionId, SessionEntry>& sessions() const { return sessions_; }
+  const PlanCache& plans() const { return plans_; }
+  const MemoryMap& memory() const { return memory_; }
+  const Topology& topology() const { return topology_; }
+  uint64_t next_ordinal() const { return next_ordinal_; }
+  int64_t unsettled_ops() const { return static_cast<int64_t>(ops_.size()); }
+  // The lowest number that a joining worker may take.
+  WorkerIndex FreeWorkerIndex() const;
+
+ private:
+  // sessions.cc
+  void On(const SessionOpenedEvent& event);
+  void On(const SessionClosedEvent& event);
+  void On(const ConnectionLostEvent& event);
+  void On(const SessionResumedEvent& event);
+  void On(const BatchEvent& event);
+  void On(const TickEvent& event);
+  void CloseSession(SessionId id, const absl::Status& reason);
+  void DropHandle(SessionEntry& session, HandleId handle);
+  void Send(SessionEntry& session, ClientEventBody body);
+  void SendTo(SessionId session, ClientEventBody body);  // nothing when the session is gone
+  void CloseTicketOf(TicketId id, TicketEntry& ticket);
+  void EndScopeIfDone(SessionEntry& session, uint64_t scope);
+
+  // workers.cc
+  void On(const WorkerJoinedEvent& event);
+  void On(const WorkerLostEvent& event);
+  void On(const WorkerHeardEvent& event);
+  void LoseWorker(WorkerIndex worker, const std::string& reason);
+  void PoisonTensorsOn(WorkerIndex worker, const absl::Status& cause);
+
+  // intake.cc: records in session order, as far as limits let them.
+  void Pump();
+  enum class Progress { kDone, kBlocked };
+  Progress Take(SessionEntry& session, Record& record);
+  Progress TakeRecord(SessionEntry& session, CallRecord& record);
+  Progress TakeRecord(SessionEntry& session, UploadRecord& record);
+  Progress TakeRecord(SessionEntry& session, DownloadRecord& record);
+  Progress TakeRecord(SessionEntry& session, WatchRecord& record);
+  Progress TakeRecord(SessionEntry& session, DropRecord& record);
+  Progress TakeRecord(SessionEntry& session, CommBeginRecord& record);
+  Progress TakeRecord(SessionEntry& session, CommEndRecord& record);
+  Progress TakeRecord(SessionEntry& session, CancelRecord& record);
+  void CancelQueued(SessionEntry& session, uint64_t request);
+  void CancelWaiters(SessionEntry& session, uint64_t request);
+  Progress TakeRecord(SessionEntry& session, ReleaseRecord& record);
+  Progress TakeRecord(SessionEntry& session, BadRecord& record);
+  absl::StatusOr<TensorPointer> FindTensor(const SessionEntry& session, HandleId handle, std::string_view op) const;
+  absl::Status AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor);
+  void AddFailedTensor(SessionEntry& session, HandleId handle, const absl::Status& cause);
+  bool HasRoom(const std::vector<WorkerIndex>& workers) const;
+
+  // issue.cc: one operation onto the workers.
+  struct CallOperands {
+    std::vector<TensorPointer> tensors;      // tensor operands in order; scalars are left out
+    std::vector<PlanOperand> plan_operands;
+    PlanKey key;
+  };
+  absl::StatusOr<CallOperands> ResolveOperands(const SessionEntry& session, const CallRecord& record) const;
+  absl::StatusOr<PlanTemplate*> TemplateOf(const CallRecord& record, CallOperands& operands,
+                                           std::vector<Scalar>& scalars);
+  absl::Status Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands, PlanTemplate& plan,
+                     std::vector<Scalar> scalars);
+  absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;
+  absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(const CallRecord& record, const CallOperands& operands,
+                                                          const PlanTemplate& plan, Instance& instance);
+  void AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, Instance& instance);
+  bool MayDonate(const CallRecord& record, const CallOperands& operands, size_t input, int64_t output_bytes) const;
+  void AddOutputs(SessionEntry& session, const CallRecord& record, const CallOperands& operands,
+                  const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, const OpPointer& op);
+  void Define(PlanTemplate& plan);
+  absl::StatusOr<BufferPointer> NewBuffer(const WorkerGroup& workers, int64_t bytes, std::string_view op);
+  OpPointer NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
+                  int64_t cost_us);
+  void AddParent(const OpPointer& op, const TensorEntry& tensor);
+  void OpenWindow(SessionEntry& session, TensorPointer tensor, TransferDirection direction, uint64_t request);
+  void ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request);
+  WorkerGroup Group(const Mesh& mesh);
+  WorkerGroup Group(std::vector<WorkerIndex> workers);
+  void ToGroup(const WorkerGroup& workers, WorkerMessage message);
+  bool IsComplete(Ordinal ordinal) const;
+
+  // completion.cc: what workers say.
+  void On(const WorkerReportEvent& event);
+  void Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report);
+  void CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report);
+  void Poison(const OpPointer& op, const absl::Status& cause);
+  void PoisonTensor(TensorEntry& tensor, const absl::Status& cause);
+  void SettleIfDone(const OpPointer& op);
+  void Settled(const OpPointer& op);
+  void AnswerRequest(OpEntry& op);
+  void TransferDone(WorkerIndex worker, const TransferDoneReport& report);
+  void FinishTicket(TicketId id, TicketEntry& ticket);
+
+  CoordinatorConfig config_;
+  int64_t now_us_ = 0;
+  Topology topology_;
+  MemoryMap memory_;
+  PlanCache plans_;
+  std::map<WorkerIndex, WorkerEntry> workers_;
+  std::map<SessionId, SessionEntry> sessions_;
+  SessionId next_turn_;  // of the round robin
+  absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
+  std::map<TicketId, TicketEntry> tickets_;
+  absl::flat_hash_map<Mesh, WorkerGroup> groups_;
+  struct FreedRange {
+    int64_t start = 0;
+    int64_t stop = 0;
+    WorkerGroup workers;
+    History history;
+  };
+  std::vector<FreedRange> freed_;  // given back, and perhaps still touched by what was issued
+  std::shared_ptr<bool> alive_;    // buffers outlive nothing: cleared first on destruction
+  uint64_t next_ordinal_ = 1;
+  uint64_t next_template_ = 1;
+  uint64_t next_ticket_ = 1;
+  Effects effects_;
+};
+
+}  // namespace tessera

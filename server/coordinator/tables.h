@@ -1,0 +1,125 @@
+#pragma once
+
+// The records that the state machine keeps: workers, sessions, tensors, buffers, issued operations.
+// Resources of StateMachine alone; nothing else holds one.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/events.h"
+#include "server/coordinator/history.h"
+
+namespace tessera {
+
+enum class WorkerState : uint8_t { kAlive = 0, kSuspect = 1, kDead = 2 };
+
+struct WorkerEntry {
+  WorkerJoinedEvent info;
+  WorkerState state = WorkerState::kAlive;
+  int64_t last_heard_us = 0;
+  int64_t outstanding = 0;
+  int64_t outstanding_us = 0;
+  int64_t received_bytes = 0;
+  std::string lost_reason;
+};
+
+// A counted range at one offset of every arena of a group. The last reference gives it back.
+struct BufferEntry {
+  WorkerGroup workers;
+  int64_t offset_bytes = 0;
+  int64_t bytes = 0;
+  History history;
+};
+using BufferPointer = std::shared_ptr<BufferEntry>;
+
+struct OpEntry;
+using OpPointer = std::shared_ptr<OpEntry>;
+
+// A tensor: (buffer, offset, strides) and what it waits for.
+struct TensorEntry {
+  SessionId session;
+  HandleId handle;            // the first name it got; for messages
+  TensorSpec spec;
+  BufferPointer buffer;       // null when failed before it got one
+  int64_t offset_bytes = 0;   // in every arena
+  Strides strides;
+  OpPointer producer;         // null once settled
+  absl::Status status;        // poison: the first cause
+  bool uploading = false;     // bytes are on their way from the client
+};
+using TensorPointer = std::shared_ptr<TensorEntry>;
+
+// Someone who wants to know when an operation, and all that led to it, has ended.
+struct Waiter {
+  SessionId session;
+  uint64_t request = 0;
+  TensorPointer tensor;
+};
+
+// An issued operation, until it is settled: complete on all its workers, and so is all that led to it.
+struct OpEntry {
+  enum class Kind : uint8_t { kRun, kWindow, kInlineRead };
+  Kind kind = Kind::kRun;
+  Ordinal ordinal;
+  std::string_view name;             // of the catalog, or "upload", "download"
+  SessionId session;
+  WorkerGroup workers;
+  std::vector<WorkerIndex> missing;  // have not reported
+  int64_t cost_us = 0;
+  absl::Status status;
+  int unsettled_parents = 0;
+  absl::InlinedVector<std::weak_ptr<OpEntry>, 2> children;
+  absl::InlinedVector<std::weak_ptr<TensorEntry>, 1> outputs;  // and views of them
+  absl::InlinedVector<Waiter, 1> waiters;
+  uint64_t comm_scope = 0;           // of the session; 0: none
+  // kWindow and kInlineRead: what is read or written.
+  uint64_t request = 0;
+  TicketId ticket;
+  TensorPointer tensor;
+  std::vector<std::pair<int64_t, std::string>> parts;  // (flat position, bytes) of an inline read
+  bool settled = false;
+};
+
+struct TicketEntry {
+  SessionId session;
+  uint64_t secret = 0;
+  uint64_t request = 0;
+  TransferDirection direction = TransferDirection::kDownload;
+  TensorPointer tensor;              // pinned
+  WorkerGroup workers;
+  std::vector<WorkerIndex> missing;  // have not said that they are done
+  bool closing = false;
+  absl::Status status;
+};
+
+struct CommScope {
+  std::vector<int64_t> received_bytes;  // by worker
+  std::vector<int64_t> sent_bytes;
+  std::map<std::string, uint64_t> collectives;
+  int64_t pending = 0;        // operations that have not completed
+  bool ended = false;
+  uint64_t request = 0;
+};
+
+struct SessionEntry {
+  SessionOpenedEvent info;
+  absl::flat_hash_map<HandleId, TensorPointer> tensors;
+  std::deque<Record> queue;
+  uint64_t last_batch = 0;
+  uint64_t last_event = 0;
+  int64_t deficit_us = 0;
+  bool connected = true;
+  int64_t lease_deadline_us = 0;
+  uint64_t current_scope = 0;
+  std::map<uint64_t, CommScope> scopes;
+};
+
+}  // namespace tessera

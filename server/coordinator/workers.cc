@@ -1,0 +1,109 @@
+// Workers of the state machine: joining, silence, death.
+
+#include <algorithm>
+#include <utility>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
+#include "server/coordinator/state_machine.h"
+
+namespace tessera {
+
+void StateMachine::On(const WorkerJoinedEvent& event) {
+  plans_.ForgetWorker(event.worker);
+  memory_.AddWorker(event.worker, event.memory_bytes);
+  // Those that are here hear of the new one, and it hears of them.
+  const WorkerGroup self = Group(std::vector<WorkerIndex>{event.worker});
+  std::vector<WorkerIndex> others;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.state == WorkerState::kDead || index == event.worker) continue;
+    others.push_back(index);
+    const WorkerJoinedEvent& info = worker.info;
+    const bool mapped = info.map_peers && event.map_peers && info.host == event.host;
+    ToGroup(self, PeerJoined{index, info.incarnation, info.host, info.data_address, info.message_address, mapped});
+    ToGroup(Group(std::vector<WorkerIndex>{index}),
+            PeerJoined{event.worker, event.incarnation, event.host, event.data_address, event.message_address, mapped});
+  }
+  WorkerEntry& entry = workers_[event.worker];
+  entry = WorkerEntry{};
+  entry.info = event;
+  entry.last_heard_us = now_us_;
+  std::vector<std::string> hosts;
+  topology_.host_of_worker.assign(static_cast<size_t>(workers_.rbegin()->first.value) + 1, 0);
+  for (const auto& [index, worker] : workers_) {
+    auto known = std::find(hosts.begin(), hosts.end(), worker.info.host);
+    topology_.host_of_worker[static_cast<size_t>(index.value)] = static_cast<int32_t>(known - hosts.begin());
+    if (known == hosts.end()) hosts.push_back(worker.info.host);
+  }
+  ++topology_.version;
+}
+
+void StateMachine::On(const WorkerHeardEvent& event) {
+  auto found = workers_.find(event.worker);
+  if (found == workers_.end() || found->second.state == WorkerState::kDead) return;
+  found->second.last_heard_us = now_us_;
+  const bool was_suspect = found->second.state == WorkerState::kSuspect;
+  found->second.state = WorkerState::kAlive;
+  if (was_suspect) Pump();
+}
+
+void StateMachine::On(const WorkerLostEvent& event) {
+  auto found = workers_.find(event.worker);
+  if (found == workers_.end() || found->second.info.incarnation != event.incarnation ||
+      found->second.state == WorkerState::kDead) {
+    return;
+  }
+  LoseWorker(event.worker, event.reason);
+  Pump();
+}
+
+void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
+  WorkerEntry& entry = workers_.at(lost);
+  entry.state = WorkerState::kDead;
+  entry.lost_reason = reason;
+  const uint64_t incarnation = entry.info.incarnation;
+  memory_.RemoveWorker(lost);
+  std::vector<WorkerIndex> others;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.state != WorkerState::kDead) others.push_back(index);
+  }
+  if (!others.empty()) ToGroup(Group(std::move(others)), PeerDied{lost, incarnation, reason});
+  for (auto& [id, session] : sessions_) Send(session, WorkerLostNotice{lost, incarnation, reason});
+
+  const absl::Status cause = absl::UnavailableError(StrCat("worker ", lost.value, " was lost (", reason, ")"));
+  PoisonTensorsOn(lost, cause);
+  // What it had not reported is over for it; in order of issue, so that first causes come first.
+  std::vector<OpPointer> waiting;
+  for (const auto& [ordinal, op] : ops_) {
+    if (std::find(op->missing.begin(), op->missing.end(), lost) != op->missing.end()) waiting.push_back(op);
+  }
+  std::sort(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a->ordinal < b->ordinal; });
+  for (const OpPointer& op : waiting) {
+    CompletionReport report;
+    report.ordinal = op->ordinal;
+    report.status = absl::UnavailableError(StrCat(op->name, ": ", std::string_view(cause.message().data(), cause.message().size())));
+    Complete(op, lost, report);
+  }
+  std::vector<TicketId> open;
+  for (const auto& [id, ticket] : tickets_) open.push_back(id);
+  for (TicketId id : open) TransferDone(lost, {id, cause});
+}
+
+void StateMachine::PoisonTensorsOn(WorkerIndex lost, const absl::Status& cause) {
+  for (auto& [id, session] : sessions_) {
+    std::vector<std::pair<HandleId, TensorPointer>> tensors(session.tensors.begin(), session.tensors.end());
+    std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (auto& [handle, tensor] : tensors) {
+      if (!tensor->status.ok()) continue;
+      const auto position = tensor->spec.mesh.FindWorker(lost);
+      if (!position) continue;
+      const Box box = LocalBox(tensor->spec, tensor->spec.mesh.PositionAt(*position));
+      if (IsEmpty(box)) continue;
+      PoisonTensor(*tensor, absl::UnavailableError(
+                                StrCat(std::string_view(cause.message().data(), cause.message().size()), "; with it went ",
+                                       ToText(box), " of ", ToText(tensor->spec))));
+    }
+  }
+}
+
+}  // namespace tessera
