@@ -46,6 +46,7 @@ struct SessionBatch {
 }
 
 struct Acknowledged {
+  # Reserved.
   session @0 :UInt64;
   event @1 :UInt64;
 }

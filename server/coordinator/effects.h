@@ -12,37 +12,11 @@
 
 #include "absl/status/status.h"
 #include "schemas/types/ids.h"
-#include "server/plan/instance.h"
+#include "server/plan/worker_message.h"
 
 namespace tessera {
 
 // ---- to workers -------------------------------------------------------------------------------------
-
-struct DefineTemplate {
-  TemplateId id;
-  std::shared_ptr<const Plan> plan;
-};
-struct ForgetTemplate {
-  TemplateId id;
-};
-struct CloseTicket {
-  TicketId ticket;
-};
-struct PeerJoined {
-  WorkerIndex worker;
-  uint64_t incarnation = 0;
-  std::string host;
-  std::string data_address;
-  std::string message_address;
-  bool mapped = false;
-};
-struct PeerDied {
-  WorkerIndex worker;
-  uint64_t incarnation = 0;
-  std::string reason;
-};
-using WorkerMessage =
-    std::variant<DefineTemplate, ForgetTemplate, Instance, TransferWindow, InlineRead, CloseTicket, PeerJoined, PeerDied>;
 
 using WorkerGroup = std::shared_ptr<const std::vector<WorkerIndex>>;
 // The same bytes to every worker of the group.

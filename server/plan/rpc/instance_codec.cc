@@ -1,0 +1,234 @@
+#include "server/plan/rpc/instance_codec.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "schemas/codec/values.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint32_t kMaxListEntries = 1u << 16;
+
+using Message = wire::WorkerMessages::Message;
+
+kj::StringPtr Text(const std::string& text) { return kj::StringPtr(text.c_str(), text.size()); }
+std::string Text(capnp::Text::Reader text) { return std::string(text.cStr(), text.size()); }
+std::string Bytes(capnp::Data::Reader data) { return std::string(data.asChars().begin(), data.size()); }
+kj::ArrayPtr<const kj::byte> Bytes(const std::string& data) {
+  return kj::arrayPtr(reinterpret_cast<const kj::byte*>(data.data()), data.size());
+}
+
+void EncodeWaits(const std::vector<InstanceWait>& waits, capnp::List<wire::Wait>::Builder builder) {
+  for (unsigned i = 0; i < waits.size(); ++i) {
+    builder[i].setPhase(static_cast<uint16_t>(waits[i].phase));
+    builder[i].setStream(waits[i].stream);
+    builder[i].setOrdinal(waits[i].ordinal.value);
+    builder[i].setScope(static_cast<uint8_t>(waits[i].scope));
+    auto workers = builder[i].initWorkers(static_cast<unsigned>(waits[i].workers.size()));
+    for (unsigned w = 0; w < workers.size(); ++w) workers.set(w, waits[i].workers[w].value);
+  }
+}
+
+absl::StatusOr<std::vector<InstanceWait>> DecodeWaits(capnp::List<wire::Wait>::Reader reader) {
+  if (reader.size() > kMaxListEntries) return absl::InvalidArgumentError("too many waits in an instance");
+  std::vector<InstanceWait> waits;
+  waits.reserve(reader.size());
+  for (auto item : reader) {
+    if (item.getScope() > static_cast<uint8_t>(WaitScope::kWorkers)) {
+      return absl::InvalidArgumentError(StrCat("unknown wait scope ", static_cast<int>(item.getScope())));
+    }
+    InstanceWait& wait = waits.emplace_back();
+    wait.phase = item.getPhase();
+    wait.stream = item.getStream();
+    wait.ordinal = Ordinal(item.getOrdinal());
+    wait.scope = static_cast<WaitScope>(item.getScope());
+    for (int32_t worker : item.getWorkers()) wait.workers.emplace_back(worker);
+  }
+  return waits;
+}
+
+template <typename Builder>
+void EncodeStrides(const Strides& strides, Builder builder) {
+  for (unsigned i = 0; i < strides.size(); ++i) builder.set(i, strides[i]);
+}
+
+absl::StatusOr<Strides> DecodeStrides(capnp::List<int64_t>::Reader reader, const TensorSpec& spec) {
+  if (reader.size() != spec.shape.size()) {
+    return absl::InvalidArgumentError(StrCat(reader.size(), " strides for ", ToText(spec)));
+  }
+  return Strides(reader.begin(), reader.end());
+}
+
+struct MessageEncoder {
+  Message::Builder out;
+
+  void operator()(const DefineTemplate& m) {
+    auto define = out.initDefine();
+    define.setId(m.id.value);
+    define.setPlan(Text(ToText(*m.plan)));
+  }
+  void operator()(const ForgetTemplate& m) { out.setForget(m.id.value); }
+  void operator()(const Instance& m) {
+    auto run = out.initRun();
+    run.setOrdinal(m.ordinal.value);
+    run.setTemplate(m.plan.value);
+    run.setStream(m.stream);
+    auto offsets = run.initBufferOffsets(static_cast<unsigned>(m.buffer_offsets.size()));
+    for (unsigned i = 0; i < offsets.size(); ++i) offsets.set(i, m.buffer_offsets[i]);
+    auto scalars = run.initScalars(static_cast<unsigned>(m.scalars.size()));
+    for (unsigned i = 0; i < scalars.size(); ++i) EncodeScalar(m.scalars[i], scalars[i]);
+    EncodeWaits(m.waits, run.initWaits(static_cast<unsigned>(m.waits.size())));
+  }
+  void operator()(const TransferWindow& m) {
+    auto window = out.initWindow();
+    window.setOrdinal(m.ordinal.value);
+    window.setTicket(m.ticket.value);
+    window.setSecret(m.secret);
+    window.setDirection(static_cast<uint8_t>(m.direction));
+    EncodeTensorSpec(m.spec, window.initSpec());
+    window.setOffsetBytes(m.offset_bytes);
+    EncodeStrides(m.strides, window.initStrides(static_cast<unsigned>(m.strides.size())));
+    EncodeWaits(m.waits, window.initWaits(static_cast<unsigned>(m.waits.size())));
+  }
+  void operator()(const InlineRead& m) {
+    auto read = out.initInlineRead();
+    read.setOrdinal(m.ordinal.value);
+    EncodeTensorSpec(m.spec, read.initSpec());
+    read.setOffsetBytes(m.offset_bytes);
+    EncodeStrides(m.strides, read.initStrides(static_cast<unsigned>(m.strides.size())));
+    EncodeWaits(m.waits, read.initWaits(static_cast<unsigned>(m.waits.size())));
+  }
+  void operator()(const CloseTicket& m) { out.setCloseTicket(m.ticket.value); }
+  void operator()(const PeerJoined& m) {
+    auto peer = out.initPeerJoined();
+    peer.setIndex(m.worker.value);
+    peer.setIncarnation(m.incarnation);
+    peer.setHost(Text(m.host));
+    peer.setDataAddress(Text(m.data_address));
+    peer.setMessageAddress(Bytes(m.message_address));
+    peer.setMapped(m.mapped);
+  }
+  void operator()(const PeerDied& m) {
+    auto died = out.initPeerDied();
+    died.setIndex(m.worker.value);
+    died.setIncarnation(m.incarnation);
+    died.setReason(Text(m.reason));
+  }
+};
+
+absl::StatusOr<WorkerMessage> DecodeInstance(wire::Instance::Reader run) {
+  if (run.getBufferOffsets().size() > kMaxListEntries || run.getScalars().size() > kMaxListEntries) {
+    return absl::InvalidArgumentError("too many buffers or scalars in an instance");
+  }
+  Instance m;
+  m.ordinal = Ordinal(run.getOrdinal());
+  m.plan = TemplateId(run.getTemplate());
+  m.stream = run.getStream();
+  m.buffer_offsets.assign(run.getBufferOffsets().begin(), run.getBufferOffsets().end());
+  for (auto item : run.getScalars()) {
+    TESSERA_ASSIGN_OR_RETURN(Scalar scalar, DecodeScalar(item));
+    m.scalars.push_back(scalar);
+  }
+  TESSERA_ASSIGN_OR_RETURN(m.waits, DecodeWaits(run.getWaits()));
+  return m;
+}
+
+absl::StatusOr<WorkerMessage> DecodeWindow(wire::Window::Reader window) {
+  TransferWindow m;
+  m.ordinal = Ordinal(window.getOrdinal());
+  m.ticket = TicketId(window.getTicket());
+  m.secret = window.getSecret();
+  if (window.getDirection() > static_cast<uint8_t>(TransferDirection::kDownload)) {
+    return absl::InvalidArgumentError(StrCat("unknown transfer direction ", static_cast<int>(window.getDirection())));
+  }
+  m.direction = static_cast<TransferDirection>(window.getDirection());
+  TESSERA_ASSIGN_OR_RETURN(m.spec, DecodeTensorSpec(window.getSpec()));
+  m.offset_bytes = window.getOffsetBytes();
+  TESSERA_ASSIGN_OR_RETURN(m.strides, DecodeStrides(window.getStrides(), m.spec));
+  TESSERA_ASSIGN_OR_RETURN(m.waits, DecodeWaits(window.getWaits()));
+  return m;
+}
+
+absl::StatusOr<WorkerMessage> DecodeInlineRead(wire::InlineRead::Reader read) {
+  InlineRead m;
+  m.ordinal = Ordinal(read.getOrdinal());
+  TESSERA_ASSIGN_OR_RETURN(m.spec, DecodeTensorSpec(read.getSpec()));
+  m.offset_bytes = read.getOffsetBytes();
+  TESSERA_ASSIGN_OR_RETURN(m.strides, DecodeStrides(read.getStrides(), m.spec));
+  TESSERA_ASSIGN_OR_RETURN(m.waits, DecodeWaits(read.getWaits()));
+  return m;
+}
+
+absl::StatusOr<WorkerMessage> DecodeDefine(wire::Define::Reader define) {
+  if (define.getPlan().size() > kMaxPlanTextBytes) {
+    return absl::InvalidArgumentError(StrCat("a plan of ", define.getPlan().size(), " bytes; max_plan_text_bytes is ",
+                                             kMaxPlanTextBytes));
+  }
+  TESSERA_ASSIGN_OR_RETURN(Plan plan, ParsePlan(std::string_view(define.getPlan().cStr(), define.getPlan().size())));
+  return DefineTemplate{TemplateId(define.getId()), std::make_shared<const Plan>(std::move(plan))};
+}
+
+}  // namespace
+
+void EncodeWorkerMessage(const WorkerMessage& message, Message::Builder builder) {
+  std::visit(MessageEncoder{builder}, message);
+}
+
+absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
+  switch (reader.which()) {
+    case Message::DEFINE:
+      return DecodeDefine(reader.getDefine());
+    case Message::FORGET:
+      return ForgetTemplate{TemplateId(reader.getForget())};
+    case Message::RUN:
+      return DecodeInstance(reader.getRun());
+    case Message::WINDOW:
+      return DecodeWindow(reader.getWindow());
+    case Message::INLINE_READ:
+      return DecodeInlineRead(reader.getInlineRead());
+    case Message::CLOSE_TICKET:
+      return CloseTicket{TicketId(reader.getCloseTicket())};
+    case Message::PEER_JOINED: {
+      auto peer = reader.getPeerJoined();
+      return PeerJoined{WorkerIndex(peer.getIndex()), peer.getIncarnation(), Text(peer.getHost()),
+                        Text(peer.getDataAddress()), Bytes(peer.getMessageAddress()), peer.getMapped()};
+    }
+    case Message::PEER_DIED: {
+      auto died = reader.getPeerDied();
+      return PeerDied{WorkerIndex(died.getIndex()), died.getIncarnation(), Text(died.getReason())};
+    }
+    case Message::SHUTDOWN:
+      return absl::UnimplementedError("shutdown is handled by the connection");
+  }
+  return absl::InvalidArgumentError(StrCat("unknown worker message ", static_cast<int>(reader.which())));
+}
+
+void EncodeCompletion(const CompletionReport& report, wire::Completion::Builder builder) {
+  builder.setOrdinal(report.ordinal.value);
+  if (!report.status.ok()) EncodeStatus(report.status, builder.initStatus());
+  auto received = builder.initReceived(static_cast<unsigned>(report.received_bytes.size()));
+  for (unsigned i = 0; i < received.size(); ++i) {
+    received[i].setWorker(report.received_bytes[i].first.value);
+    received[i].setBytes(report.received_bytes[i].second);
+  }
+  if (!report.inline_bytes.empty()) builder.setInlineBytes(Bytes(report.inline_bytes));
+}
+
+absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reader) {
+  CompletionReport report;
+  report.ordinal = Ordinal(reader.getOrdinal());
+  if (reader.hasStatus()) report.status = DecodeStatus(reader.getStatus());
+  if (reader.getReceived().size() > kMaxListEntries) return absl::InvalidArgumentError("too many peers in a report");
+  for (auto item : reader.getReceived()) {
+    if (item.getBytes() < 0) return absl::InvalidArgumentError("a negative number of bytes in a report");
+    report.received_bytes.emplace_back(WorkerIndex(item.getWorker()), item.getBytes());
+  }
+  report.inline_bytes = Bytes(reader.getInlineBytes());
+  return report;
+}
+
+}  // namespace tessera

@@ -1,0 +1,22 @@
+#pragma once
+
+// Worker messages and reports <-> schemas/worker.capnp, for both ends of the worker link. Decoding
+// validates as schemas/codec does.
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "schemas/worker.capnp.h"
+#include "server/plan/worker_message.h"
+
+namespace tessera {
+
+void EncodeWorkerMessage(const WorkerMessage& message, wire::WorkerMessages::Message::Builder builder);
+absl::StatusOr<WorkerMessage> DecodeWorkerMessage(wire::WorkerMessages::Message::Reader reader);
+
+void EncodeCompletion(const CompletionReport& report, wire::Completion::Builder builder);
+absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reader);
+
+// At most this much text of a plan is parsed.
+inline constexpr size_t kMaxPlanTextBytes = 16u << 20;  // docs/limits.md: max_plan_text_bytes
+
+}  // namespace tessera

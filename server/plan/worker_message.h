@@ -1,0 +1,42 @@
+#pragma once
+
+// WorkerMessage: everything the coordinator says to workers. Values; server/plan/rpc carries them.
+// Messages reach a worker in the order in which they were issued.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "schemas/types/ids.h"
+#include "server/plan/instance.h"
+
+namespace tessera {
+
+struct DefineTemplate {
+  TemplateId id;
+  std::shared_ptr<const Plan> plan;
+};
+struct ForgetTemplate {
+  TemplateId id;
+};
+struct CloseTicket {
+  TicketId ticket;
+};
+struct PeerJoined {
+  WorkerIndex worker;
+  uint64_t incarnation = 0;
+  std::string host;
+  std::string data_address;
+  std::string message_address;
+  bool mapped = false;
+};
+struct PeerDied {
+  WorkerIndex worker;
+  uint64_t incarnation = 0;
+  std::string reason;
+};
+using WorkerMessage =
+    std::variant<DefineTemplate, ForgetTemplate, Instance, TransferWindow, InlineRead, CloseTicket, PeerJoined, PeerDied>;
+
+}  // namespace tessera
