@@ -6,10 +6,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "server/plan/plan.h"
-#include "server/planner/redistribute.h"
 
 namespace tessera {
+
+// A tensor as it lies in memory: strides in elements, the same on every position. The parameter's
+// offset is where element 0 of a shard lies; negative strides reach below it.
+struct OperandLayout {
+  TensorSpec spec;
+  Strides strides;  // empty: the default ones
+};
 
 class PlanBuilder {
  public:

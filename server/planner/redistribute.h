@@ -10,15 +10,10 @@
 // where no destination holds a term. No temporary memory: the reduction lands in its final place.
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "server/plan/plan.h"
+#include "server/planner/builder.h"
 
 namespace tessera {
-
-struct OperandLayout {
-  TensorSpec spec;
-  Strides strides;  // empty: the default ones
-};
 
 // Meshes may differ (in shape or in workers). dtypes and shapes agree; InvalidArgument otherwise, as
 // ValidateRedistribute says.

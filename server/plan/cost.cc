@@ -1,0 +1,78 @@
+#include "server/plan/cost.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "schemas/types/layout.h"
+#include "server/plan/exchange.h"
+
+namespace tessera {
+namespace {
+
+// Meshes up to this size are looked at position by position; of larger ones the first position, which
+// has the largest shard, and the last stand for all.
+constexpr int64_t kPricedPositions = 64;
+
+int32_t HostOf(const Topology& topology, WorkerIndex worker) {
+  const size_t index = static_cast<size_t>(worker.value);
+  return index < topology.host_of_worker.size() ? topology.host_of_worker[index] : 0;
+}
+
+double SecondsOf(const Exchange& exchange, const Topology& topology) {
+  const ExchangeWalk walk(exchange);
+  const Mesh& mesh = exchange.destination.mesh;
+  const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
+  const int64_t stride = mesh.size() <= kPricedPositions ? 1 : mesh.size() - 1;
+  double slowest_s = 0;
+  for (int64_t flat = 0; flat < mesh.size(); flat += stride) {
+    const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
+    const Position position = mesh.PositionAt(flat);
+    double seconds = 0;
+    int64_t received = 0;
+    walk.VisitReceived(position, [&](WorkerIndex from, int64_t elements) {
+      const bool same_host = HostOf(topology, from) == HostOf(topology, self);
+      const double bandwidth_bytes_s =
+          same_host ? topology.host_bandwidth_bytes_s : topology.network_bandwidth_bytes_s;
+      seconds += static_cast<double>(elements * element_bytes) / bandwidth_bytes_s;
+      received += elements;
+    });
+    const int64_t own = std::max<int64_t>(0, NumElements(LocalBox(exchange.destination, position)) - received);
+    if (exchange.role != ExchangeRole::kSpread) {
+      seconds += static_cast<double>(own * element_bytes) / topology.local_bandwidth_bytes_s;
+    }
+    if (received > 0) seconds += topology.step_latency_s;
+    slowest_s = std::max(slowest_s, seconds);
+  }
+  return slowest_s;
+}
+
+double SecondsOf(const Plan& plan, const LocalStep& step, const Topology& topology) {
+  const TensorSpec& output = plan.values[static_cast<size_t>(step.output)].spec;
+  double bytes = static_cast<double>(MaxShardElements(output) * SizeBytes(output.dtype));
+  double flops = static_cast<double>(MaxShardElements(output));
+  for (const int input : step.inputs) {
+    const TensorSpec& spec = plan.values[static_cast<size_t>(input)].spec;
+    bytes += static_cast<double>(MaxShardElements(spec) * SizeBytes(spec.dtype));
+  }
+  if (std::holds_alternative<MatmulOp>(step.op)) {
+    const Shape left = MaxShardShape(plan.values[static_cast<size_t>(step.inputs[0])].spec);
+    flops *= 2.0 * static_cast<double>(left[1]);
+  }
+  return std::max(bytes / topology.local_bandwidth_bytes_s, flops / topology.flops_per_s);
+}
+
+}  // namespace
+
+double PredictSeconds(const Plan& plan, const Topology& topology) {
+  double seconds = 0;
+  for (const Step& step : plan.steps) {
+    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
+      seconds += SecondsOf(exchange->exchange, topology);
+    } else {
+      seconds += SecondsOf(plan, std::get<LocalStep>(step), topology);
+    }
+  }
+  return seconds;
+}
+
+}  // namespace tessera

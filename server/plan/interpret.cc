@@ -1,0 +1,282 @@
+#include "server/plan/interpret.h"
+
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/plan/exchange.h"
+#include "server/plan/interpret_local.h"
+
+namespace tessera {
+namespace {
+
+// The memory of all workers: a vector of doubles for each buffer and position of its mesh. Unwritten
+// elements are NaN.
+class Memory {
+ public:
+  explicit Memory(const Plan& plan) : plan_(plan), below_(plan.buffers.size(), 0), size_(plan.buffers.size(), 0) {
+    for (const PlanValue& value : plan.values) Cover(value);
+    for (size_t b = 0; b < plan.buffers.size(); ++b) {
+      const double unwritten = std::numeric_limits<double>::quiet_NaN();
+      data_.emplace_back(static_cast<size_t>(plan.buffers[b].mesh.size()),
+                         std::vector<double>(static_cast<size_t>(below_[b] + size_[b]), unwritten));
+    }
+  }
+
+  // The shard of a value on a worker of its mesh.
+  StridedDoubles ShardOf(int id, WorkerIndex worker) {
+    const PlanValue& value = plan_.values[static_cast<size_t>(id)];
+    const size_t b = static_cast<size_t>(value.buffer);
+    StridedDoubles shard;
+    shard.data = &data_[b][static_cast<size_t>(*plan_.buffers[b].mesh.FindWorker(worker))];
+    shard.offset = below_[b] + value.offset;
+    shard.strides = value.strides;
+    shard.extents = BoxShape(LocalBox(value.spec, value.spec.mesh.PositionAt(*value.spec.mesh.FindWorker(worker))));
+    shard.dtype = value.spec.dtype;
+    return shard;
+  }
+
+ private:
+  void Cover(const PlanValue& value) {
+    const Shape extents = MaxShardShape(value.spec);
+    if (NumElements(extents) == 0) return;
+    int64_t lowest = value.offset;
+    int64_t highest = value.offset;
+    for (size_t d = 0; d < extents.size(); ++d) {
+      const int64_t span = (extents[d] - 1) * value.strides[d];
+      (span < 0 ? lowest : highest) += span;
+    }
+    const size_t b = static_cast<size_t>(value.buffer);
+    below_[b] = std::max(below_[b], -lowest);
+    size_[b] = std::max(size_[b], highest + 1);
+  }
+
+  const Plan& plan_;
+  std::vector<int64_t> below_;  // elements below the parameter's offset
+  std::vector<int64_t> size_;
+  std::vector<std::vector<std::vector<double>>> data_;
+};
+
+class Interpreter {
+ public:
+  Interpreter(const Plan& plan, const std::vector<Scalar>& scalars) : plan_(plan), scalars_(scalars), memory_(plan) {}
+
+  absl::StatusOr<InterpretResult> Run(const std::vector<ShardedArray>& inputs) {
+    if (inputs.size() != plan_.inputs.size() || static_cast<int>(scalars_.size()) != plan_.scalar_count) {
+      return absl::InvalidArgumentError(StrCat("interpret: ", inputs.size(), " inputs and ", scalars_.size(),
+                                               " scalars for ", plan_.inputs.size(), " and ", plan_.scalar_count));
+    }
+    for (size_t i = 0; i < inputs.size(); ++i) TESSERA_RETURN_IF_ERROR(Load(plan_.inputs[i], inputs[i]));
+    for (const Step& step : plan_.steps) {
+      if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
+        RunExchange(*exchange);
+      } else {
+        TESSERA_RETURN_IF_ERROR(RunLocal(std::get<LocalStep>(step)));
+      }
+    }
+    for (const int output : plan_.outputs) result_.outputs.push_back(Store(output));
+    return std::move(result_);
+  }
+
+ private:
+  const Mesh& MeshOf(int value) const { return plan_.values[static_cast<size_t>(value)].spec.mesh; }
+
+  void CountReceived(WorkerIndex worker, int64_t elements) {
+    const size_t index = static_cast<size_t>(worker.value);
+    if (result_.received_elements.size() <= index) result_.received_elements.resize(index + 1, 0);
+    result_.received_elements[index] += elements;
+  }
+
+  absl::Status Load(int value, const ShardedArray& shards) {
+    const Mesh& mesh = MeshOf(value);
+    if (static_cast<int64_t>(shards.size()) != mesh.size()) {
+      return absl::InvalidArgumentError(StrCat("interpret: ", shards.size(), " shards for ", ToText(mesh)));
+    }
+    for (size_t flat = 0; flat < shards.size(); ++flat) {
+      const StridedDoubles shard = memory_.ShardOf(value, mesh.workers()[flat]);
+      if (static_cast<int64_t>(shards[flat].size()) != NumElements(shard.extents)) {
+        return absl::InvalidArgumentError(
+            StrCat("interpret: ", shards[flat].size(), " elements for ", ToText(shard.extents)));
+      }
+      size_t next = 0;
+      ForEachIndex(shard.extents, [&](const Shape& index) { shard.Write(index, shards[flat][next++]); });
+    }
+    return absl::OkStatus();
+  }
+
+  ShardedArray Store(int value) {
+    const Mesh& mesh = MeshOf(value);
+    ShardedArray shards(static_cast<size_t>(mesh.size()));
+    for (size_t flat = 0; flat < shards.size(); ++flat) {
+      const StridedDoubles shard = memory_.ShardOf(value, mesh.workers()[flat]);
+      ForEachIndex(shard.extents, [&](const Shape& index) { shards[flat].push_back(shard.Read(index)); });
+    }
+    return shards;
+  }
+
+  void RunExchange(const ExchangeStep& step) {
+    const Exchange& exchange = step.exchange;
+    const ExchangeWalk walk(exchange);
+    const Mesh& mesh = exchange.destination.mesh;
+    for (int64_t flat = 0; flat < mesh.size(); ++flat) {
+      const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
+      const StridedDoubles destination = memory_.ShardOf(step.destination, self);
+      for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(flat))) {
+        CopyTransfer(step, transfer, self, destination);
+      }
+    }
+  }
+
+  void CopyTransfer(const ExchangeStep& step, const Transfer& transfer, WorkerIndex self,
+                    const StridedDoubles& destination) {
+    const Exchange& exchange = step.exchange;
+    const bool spreads = exchange.role == ExchangeRole::kSpread;
+    const Shape extents = BoxShape(transfer.box);
+    std::vector<StridedDoubles> terms;
+    for (const TransferSource& source : transfer.sources) {
+      terms.push_back(memory_.ShardOf(step.source, source.worker));
+      if (source.worker != self) CountReceived(self, NumElements(extents));
+    }
+    Shape from = transfer.source_offset;
+    Shape to = transfer.destination_offset;
+    ForEachIndex(extents, [&](const Shape& index) {
+      for (size_t d = 0; d < extents.size(); ++d) {
+        const int64_t source_step = spreads ? 1 : exchange.dims[d].source_step;
+        from[d] = transfer.source_offset[d] + source_step * index[d];
+        to[d] = transfer.destination_offset[d] + index[d];
+      }
+      double value = terms[0].Read(from);
+      for (size_t t = 1; t < terms.size(); ++t) {
+        value = ReduceTwo(exchange.reduce_op, destination.dtype, value, terms[t].Read(from));
+      }
+      if (terms.size() > 1 && exchange.reduce_op == ReduceOp::kAvg) value /= static_cast<double>(terms.size());
+      destination.Write(to, value);
+    });
+  }
+
+  absl::Status RunLocal(const LocalStep& step) {
+    const PlanValue& output = plan_.values[static_cast<size_t>(step.output)];
+    const Mesh& mesh = output.spec.mesh;
+    std::vector<Scalar> scalars;
+    for (const int index : step.scalars) scalars.push_back(scalars_[static_cast<size_t>(index)]);
+    for (int64_t flat = 0; flat < mesh.size(); ++flat) {
+      const Position position = mesh.PositionAt(flat);
+      const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
+      const Box box = LocalBox(output.spec, position);
+      if (IsEmpty(box)) continue;
+      std::vector<StridedDoubles> inputs;
+      for (size_t i = 0; i < step.inputs.size(); ++i) {
+        StridedDoubles& input = inputs.emplace_back(memory_.ShardOf(step.inputs[i], self));
+        if (i >= step.counted_once.size()) continue;
+        for (const int dim : step.counted_once[i]) {
+          input.is_zero = input.is_zero || position[static_cast<size_t>(dim)] != 0;
+        }
+      }
+      TESSERA_RETURN_IF_ERROR(InterpretLocalOp(step.op, inputs, scalars, box, memory_.ShardOf(step.output, self)));
+    }
+    return absl::OkStatus();
+  }
+
+  const Plan& plan_;
+  const std::vector<Scalar>& scalars_;
+  Memory memory_;
+  InterpretResult result_;
+};
+
+// Row-major number of the position's coordinates on the Partial dims (or all others but Shard).
+struct TermOf {
+  int64_t index = 0;
+  int64_t count = 1;
+};
+
+TermOf CoordinateOn(const TensorSpec& spec, const Position& position, Placement::Kind kind) {
+  TermOf term;
+  for (size_t j = 0; j < spec.placements.size(); ++j) {
+    if (spec.placements[j].kind() != kind) continue;
+    term.index = term.index * spec.mesh.shape()[j] + position[j];
+    term.count *= spec.mesh.shape()[j];
+  }
+  return term;
+}
+
+// Term `term` of `count` of a value, so that all of them reduce to it.
+double MakeTerm(ReduceOp op, double value, int64_t element, TermOf term) {
+  const auto other = [element](int64_t t) { return static_cast<double>((element + 2 * t) % 5 - 2); };
+  const bool is_main = element % term.count == term.index;
+  switch (op) {
+    case ReduceOp::kMin: return is_main ? value : value + 1 + static_cast<double>(term.index);
+    case ReduceOp::kMax: return is_main ? value : value - 1 - static_cast<double>(term.index);
+    case ReduceOp::kProduct: return is_main ? value : 1;
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg: break;
+  }
+  if (term.index > 0) return other(term.index);
+  double first = op == ReduceOp::kAvg ? value * static_cast<double>(term.count) : value;
+  for (int64_t t = 1; t < term.count; ++t) first -= other(t);
+  return first;
+}
+
+}  // namespace
+
+absl::StatusOr<InterpretResult> Interpret(const Plan& plan, const std::vector<ShardedArray>& inputs,
+                                          const std::vector<Scalar>& scalars) {
+  return Interpreter(plan, scalars).Run(inputs);
+}
+
+ShardedArray SplitDense(const TensorSpec& spec, const std::vector<double>& dense) {
+  const Strides strides = RowMajorStrides(spec.shape);
+  ShardedArray shards(static_cast<size_t>(spec.mesh.size()));
+  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+    const Position position = spec.mesh.PositionAt(flat);
+    const Box box = LocalBox(spec, position);
+    const TermOf term = CoordinateOn(spec, position, Placement::Kind::kPartial);
+    ForEachIndex(BoxShape(box), [&](const Shape& index) {
+      int64_t at = 0;
+      for (size_t d = 0; d < box.size(); ++d) at += (box[d].start + index[d]) * strides[d];
+      const double value = dense[static_cast<size_t>(at)];
+      shards[static_cast<size_t>(flat)].push_back(spec.has_partial() ? MakeTerm(spec.partial_op(), value, at, term)
+                                                                     : value);
+    });
+  }
+  return shards;
+}
+
+absl::StatusOr<std::vector<double>> JoinDense(const TensorSpec& spec, const ShardedArray& shards) {
+  const Strides strides = RowMajorStrides(spec.shape);
+  const size_t elements = static_cast<size_t>(NumElements(spec.shape));
+  const int64_t replicas =
+      CoordinateOn(spec, Position(spec.placements.size(), 0), Placement::Kind::kReplicate).count;
+  std::vector<std::vector<double>> joined(static_cast<size_t>(replicas), std::vector<double>(elements));
+  std::vector<std::vector<int64_t>> terms(static_cast<size_t>(replicas), std::vector<int64_t>(elements, 0));
+  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+    const Position position = spec.mesh.PositionAt(flat);
+    const Box box = LocalBox(spec, position);
+    const size_t replica = static_cast<size_t>(CoordinateOn(spec, position, Placement::Kind::kReplicate).index);
+    size_t next = 0;
+    ForEachIndex(BoxShape(box), [&](const Shape& index) {
+      size_t at = 0;
+      for (size_t d = 0; d < box.size(); ++d) at += static_cast<size_t>((box[d].start + index[d]) * strides[d]);
+      const double term = shards[static_cast<size_t>(flat)][next++];
+      double& value = joined[replica][at];
+      value = terms[replica][at]++ == 0 ? term : ReduceTwo(spec.partial_op(), spec.dtype, value, term);
+    });
+  }
+  for (size_t i = 0; i < elements; ++i) {
+    for (size_t r = 0; r < joined.size(); ++r) {
+      double& value = joined[r][i];
+      if (terms[r][i] == 0) return absl::InternalError(StrCat("join: no position holds element ", i));
+      if (spec.partial_op() == ReduceOp::kAvg) value /= static_cast<double>(terms[r][i]);
+      if (value != joined[0][i] && !(std::isnan(value) && std::isnan(joined[0][i]))) {
+        return absl::InternalError(
+            StrCat("join: replicas differ at element ", i, ": ", joined[0][i], " and ", value, " of ", ToText(spec)));
+      }
+    }
+  }
+  return std::move(joined[0]);
+}
+
+}  // namespace tessera

@@ -1,0 +1,327 @@
+#include "server/plan/verify.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/plan/exchange.h"
+#include "server/plan/verify_local.h"
+
+namespace tessera {
+namespace {
+
+// Worlds up to this many written elements are checked element by element.
+constexpr int64_t kSmallWorldElements = 1 << 13;
+
+template <typename... Ts>
+absl::Status Wrong(const Ts&... pieces) {
+  return absl::InternalError(StrCat(pieces...));
+}
+
+struct Reach {
+  int64_t lowest = 0;   // element offsets, both included; of the largest shard
+  int64_t highest = -1;
+};
+
+Reach ReachOf(const PlanValue& value) {
+  const Shape extents = MaxShardShape(value.spec);
+  if (NumElements(extents) == 0) return {0, -1};
+  Reach reach = {value.offset, value.offset};
+  for (size_t d = 0; d < extents.size(); ++d) {
+    const int64_t span = (extents[d] - 1) * value.strides[d];
+    (span < 0 ? reach.lowest : reach.highest) += span;
+  }
+  return reach;
+}
+
+// Checks one dim's overlay: the entries tile the destination's dim, lie in the shards they name, and
+// read one affine map of the source.
+absl::Status CheckOverlay(const Exchange& exchange, int dim, int64_t part_count) {
+  const DimOverlay& overlay = exchange.dims[static_cast<size_t>(dim)];
+  const std::vector<Interval> from = DimIntervals(exchange.source, dim);
+  const std::vector<Interval> to = DimIntervals(exchange.destination, dim);
+  const int64_t extent = exchange.destination.shape[static_cast<size_t>(dim)];
+  int64_t next = 0;
+  int64_t origin = 0;
+  if (overlay.source_step == 0) return Wrong("dim ", dim, ": source step 0");
+  for (const OverlayEntry& e : overlay.entries) {
+    if (e.start != next || e.size <= 0) {
+      return Wrong("dim ", dim, ": element ", next, " is followed by an entry at ", e.start, " of ", e.size);
+    }
+    next += e.size;
+    if (e.source_shard < 0 || e.source_shard >= static_cast<int64_t>(from.size()) || e.destination_shard < 0 ||
+        e.destination_shard >= static_cast<int64_t>(to.size()) || e.part < 0 || e.part >= part_count) {
+      return Wrong("dim ", dim, ": entry at ", e.start, " names shards ", e.source_shard, " of ", from.size(), ", ",
+                   e.destination_shard, " of ", to.size(), ", part ", e.part, " of ", part_count);
+    }
+    const Interval& source = from[static_cast<size_t>(e.source_shard)];
+    const Interval& destination = to[static_cast<size_t>(e.destination_shard)];
+    if (destination.start + e.destination_offset != e.start || e.start < destination.start || next > destination.stop) {
+      return Wrong("dim ", dim, ": entry at ", e.start, " of ", e.size, " lies outside destination shard ",
+                   e.destination_shard, " [", destination.start, ":", destination.stop, ")");
+    }
+    const int64_t last = e.source_offset + overlay.source_step * (e.size - 1);
+    if (std::min(e.source_offset, last) < 0 || std::max(e.source_offset, last) >= source.size()) {
+      return Wrong("dim ", dim, ": entry at ", e.start, " reads offsets ", e.source_offset, " to ", last,
+                   " of source shard ", e.source_shard, " [", source.start, ":", source.stop, ")");
+    }
+    const int64_t entry_origin = source.start + e.source_offset - overlay.source_step * e.start;
+    if (e.start == 0) origin = entry_origin;
+    if (entry_origin != origin) return Wrong("dim ", dim, ": entry at ", e.start, " reads other source elements");
+  }
+  if (next != extent) return Wrong("dim ", dim, ": ", next, " of ", extent, " elements are written");
+  const bool is_whole = exchange.source.shape == exchange.destination.shape && overlay.source_step == 1;
+  if (is_whole && origin != 0) return Wrong("dim ", dim, ": element 0 reads source element ", origin);
+  return absl::OkStatus();
+}
+
+// One reducer for every cell, told by the overlay.
+absl::Status CheckReducers(const Exchange& exchange) {
+  const TensorSpec& to = exchange.destination;
+  const bool same_mesh = SamePositions(exchange.source.mesh, to.mesh);
+  for (size_t j = 0; j < to.placements.size(); ++j) {
+    const bool leveled = std::find(exchange.leveled_dims.begin(), exchange.leveled_dims.end(), static_cast<int>(j)) !=
+                         exchange.leveled_dims.end();
+    if (leveled && !to.placements[j].is_replicate()) return Wrong("mesh dim ", j, " has no choice of reducers");
+    const bool told = !to.placements[j].is_replicate() || to.mesh.shape()[j] == 1 || leveled || !same_mesh ||
+                      exchange.source.placements[j].is_shard();
+    if (!told) return Wrong("mesh dim ", j, ": every coordinate would reduce");
+  }
+  int dims_with_parts = 0;
+  for (const DimOverlay& dim : exchange.dims) {
+    dims_with_parts +=
+        std::any_of(dim.entries.begin(), dim.entries.end(), [](const OverlayEntry& e) { return e.part != 0; }) ? 1 : 0;
+  }
+  if (dims_with_parts > 1) return Wrong("parts on ", dims_with_parts, " dims");
+  return absl::OkStatus();
+}
+
+int64_t PartCount(const Exchange& exchange) {
+  int64_t count = 1;
+  for (const int dim : exchange.leveled_dims) count *= exchange.destination.mesh.shape()[static_cast<size_t>(dim)];
+  return count;
+}
+
+int64_t PendingTerms(const Exchange& exchange) {
+  const bool same_mesh = SamePositions(exchange.source.mesh, exchange.destination.mesh);
+  int64_t terms = 1;
+  for (size_t j = 0; j < exchange.source.placements.size(); ++j) {
+    const bool kept = same_mesh && exchange.destination.placements[j].is_partial();
+    if (exchange.source.placements[j].is_partial() && !kept) terms *= exchange.source.mesh.shape()[j];
+  }
+  return terms;
+}
+
+bool Replicates(const TensorSpec& spec) {
+  for (size_t j = 0; j < spec.placements.size(); ++j) {
+    if (spec.placements[j].is_replicate() && spec.mesh.shape()[j] > 1) return true;
+  }
+  return false;
+}
+
+// Counts, element by element, how often each position's shard is written by these exchanges, and that
+// each reduction has every term once.
+absl::Status CheckElements(const std::vector<const Exchange*>& exchanges) {
+  const TensorSpec& to = exchanges[0]->destination;
+  if (MaxShardElements(to) * to.mesh.size() > kSmallWorldElements) return absl::OkStatus();
+  for (int64_t flat = 0; flat < to.mesh.size(); ++flat) {
+    const Position position = to.mesh.PositionAt(flat);
+    const Shape extents = BoxShape(LocalBox(to, position));
+    const Strides strides = RowMajorStrides(extents);
+    std::vector<int> writes(static_cast<size_t>(NumElements(extents)), 0);
+    for (const Exchange* exchange : exchanges) {
+      const ExchangeWalk walk(*exchange);
+      for (const Transfer& transfer : walk.TransfersTo(position)) {
+        std::set<int64_t> terms;
+        for (const TransferSource& source : transfer.sources) terms.insert(source.flat_position);
+        if (static_cast<int64_t>(terms.size()) != walk.term_count()) {
+          return Wrong(ToText(transfer.box), " has ", terms.size(), " of ", walk.term_count(), " terms");
+        }
+        const Shape piece = BoxShape(transfer.box);
+        for (int64_t i = 0; i < NumElements(piece); ++i) {
+          int64_t rest = i;
+          int64_t at = 0;
+          for (size_t d = piece.size(); d-- > 0; rest /= piece[d]) {
+            at += (transfer.destination_offset[d] + rest % piece[d]) * strides[d];
+          }
+          ++writes[static_cast<size_t>(at)];
+        }
+      }
+    }
+    for (size_t i = 0; i < writes.size(); ++i) {
+      if (writes[i] != 1) return Wrong("element ", i, " of position ", flat, " is written ", writes[i], " times");
+    }
+  }
+  return absl::OkStatus();
+}
+
+class Verifier {
+ public:
+  Verifier(const Plan& plan, const VerifyOptions& options) : plan_(plan), options_(options) {}
+
+  absl::Status Run() {
+    TESSERA_RETURN_IF_ERROR(CheckReferences());
+    TESSERA_RETURN_IF_ERROR(CheckStorage());
+    for (const int input : plan_.inputs) state_[BufferOf(input)].complete = true;
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      const absl::Status status = std::visit([this](const auto& step) { return Check(step); }, plan_.steps[i]);
+      if (!status.ok()) {
+        return Wrong("plan step ", i + 1, " (", StepLines(plan_)[i], "): ", StdView(status.message()));
+      }
+    }
+    for (const int output : plan_.outputs) {
+      if (!state_[BufferOf(output)].complete) return Wrong("plan: output %", output, " is not written");
+    }
+    return CheckPeak();
+  }
+
+ private:
+  struct BufferState {
+    bool complete = false;
+    const Exchange* reduced = nullptr;  // reduced and not yet spread
+  };
+
+  const PlanValue& Value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
+  size_t BufferOf(int id) const { return static_cast<size_t>(Value(id).buffer); }
+  bool IsValue(int id) const { return id >= 0 && id < static_cast<int>(plan_.values.size()); }
+
+  absl::Status CheckReferences() {
+    state_.resize(plan_.buffers.size());
+    for (size_t i = 0; i < plan_.values.size(); ++i) {
+      const PlanValue& value = plan_.values[i];
+      if (value.buffer < 0 || value.buffer >= static_cast<int>(plan_.buffers.size())) {
+        return Wrong("plan: %", i, " lies in no buffer: ", value.buffer);
+      }
+      if (value.strides.size() != value.spec.shape.size()) return Wrong("plan: %", i, " has no stride for each dim");
+      const Mesh& mesh = plan_.buffers[static_cast<size_t>(value.buffer)].mesh;
+      if (!HaveSameWorkers(mesh, value.spec.mesh)) return Wrong("plan: %", i, " is on other workers than its buffer");
+    }
+    for (const std::vector<int>* list : {&plan_.inputs, &plan_.outputs}) {
+      for (const int id : *list) {
+        if (!IsValue(id)) return Wrong("plan: no value %", id);
+      }
+    }
+    for (const Donation& donation : plan_.donations) {
+      if (donation.input < 0 || donation.input >= static_cast<int>(plan_.inputs.size()) || donation.output < 0 ||
+          donation.output >= static_cast<int>(plan_.outputs.size())) {
+        return Wrong("plan: donation of input ", donation.input, " to output ", donation.output);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckStorage() const {
+    for (size_t i = 0; i < plan_.values.size(); ++i) {
+      const PlanValue& value = plan_.values[i];
+      const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(value.buffer)];
+      // An input may reach below its first element where a stride is negative.
+      int64_t lowest = 0;
+      for (const int input : plan_.inputs) {
+        if (Value(input).buffer == value.buffer) lowest = std::min(lowest, ReachOf(Value(input)).lowest);
+      }
+      const Reach reach = ReachOf(value);
+      if (reach.lowest < lowest || (reach.highest + 1) * SizeBytes(value.spec.dtype) > buffer.bytes) {
+        return Wrong("plan: %", i, " needs elements ", reach.lowest, " to ", reach.highest, " of buffer b", value.buffer,
+                     " of ", buffer.bytes, " bytes");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckRead(int value) const {
+    if (!IsValue(value)) return Wrong("no value %", value);
+    if (!state_[BufferOf(value)].complete) return Wrong("%", value, " is read before it is written");
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckWrite(int value) const {
+    if (!IsValue(value)) return Wrong("no value %", value);
+    const BufferState& state = state_[BufferOf(value)];
+    if (plan_.buffers[BufferOf(value)].kind == PlanBuffer::Kind::kInput) return Wrong("%", value, " lies in an input");
+    if (state.complete || state.reduced != nullptr) return Wrong("%", value, " is written twice");
+    return absl::OkStatus();
+  }
+
+  absl::Status Check(const ExchangeStep& step) {
+    const Exchange& exchange = step.exchange;
+    const bool spreads = exchange.role == ExchangeRole::kSpread;
+    if (!spreads) {
+      TESSERA_RETURN_IF_ERROR(CheckRead(step.source));
+      TESSERA_RETURN_IF_ERROR(CheckWrite(step.destination));
+      if (exchange.source != Value(step.source).spec) return Wrong("the exchange is of ", ToText(exchange.source));
+    }
+    if (!IsValue(step.destination) || exchange.destination != Value(step.destination).spec) {
+      return Wrong("the exchange is to ", ToText(exchange.destination));
+    }
+    if (exchange.source.dtype != exchange.destination.dtype) return Wrong("dtypes differ");
+    if (exchange.source.rank() != exchange.destination.rank() ||
+        static_cast<int>(exchange.dims.size()) != exchange.destination.rank()) {
+      return Wrong("ranks differ");
+    }
+    for (const int dim : exchange.leveled_dims) {
+      if (dim < 0 || dim >= exchange.destination.mesh.ndim()) return Wrong("no mesh dim ", dim);
+    }
+    for (int d = 0; d < exchange.destination.rank(); ++d) {
+      TESSERA_RETURN_IF_ERROR(CheckOverlay(exchange, d, PartCount(exchange)));
+    }
+    BufferState& state = state_[BufferOf(step.destination)];
+    const int64_t terms = PendingTerms(exchange);
+    if (exchange.role == ExchangeRole::kMove) {
+      if (terms > 1) return Wrong("moves ", terms, " pending terms");
+      state.complete = true;
+      return CheckElements({&exchange});
+    }
+    TESSERA_RETURN_IF_ERROR(CheckReducers(exchange));
+    if (spreads) {
+      if (step.source != step.destination || state.reduced == nullptr || state.reduced->dims != exchange.dims ||
+          state.reduced->source != exchange.source || state.reduced->leveled_dims != exchange.leveled_dims) {
+        return Wrong("spreads what was not reduced");
+      }
+      const Exchange* reduced = std::exchange(state.reduced, nullptr);
+      state.complete = true;
+      return CheckElements({reduced, &exchange});
+    }
+    if (exchange.reduce_op != exchange.source.partial_op()) return Wrong("reduces with ", ToText(exchange.reduce_op));
+    state.complete = !Replicates(exchange.destination);
+    if (!state.complete) {
+      state.reduced = &exchange;
+      return absl::OkStatus();
+    }
+    return CheckElements({&exchange});
+  }
+
+  absl::Status Check(const LocalStep& step) {
+    for (const int input : step.inputs) TESSERA_RETURN_IF_ERROR(CheckRead(input));
+    TESSERA_RETURN_IF_ERROR(CheckWrite(step.output));
+    TESSERA_RETURN_IF_ERROR(VerifyLocalStep(plan_, step));
+    state_[BufferOf(step.output)].complete = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckPeak() const {
+    if (!options_.memory_limit_bytes.has_value()) return absl::OkStatus();
+    const std::vector<int64_t> peak_bytes = PeakBytes(plan_);
+    for (size_t i = 0; i < peak_bytes.size(); ++i) {
+      if (peak_bytes[i] > *options_.memory_limit_bytes) {
+        return absl::ResourceExhaustedError(StrCat("plan: needs ", peak_bytes[i], " bytes on position ", i,
+                                                   ", the limit is ", *options_.memory_limit_bytes));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const Plan& plan_;
+  const VerifyOptions& options_;
+  std::vector<BufferState> state_;
+};
+
+}  // namespace
+
+absl::Status VerifyPlan(const Plan& plan, const VerifyOptions& options) { return Verifier(plan, options).Run(); }
+
+}  // namespace tessera

@@ -1,0 +1,235 @@
+#include "server/planner/overlay.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "schemas/types/bounds.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+int64_t FloorDivide(int64_t a, int64_t b) { return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0); }
+int64_t CeilDivide(int64_t a, int64_t b) { return -FloorDivide(-a, b); }
+
+// A shard of the source in the destination's indexes.
+struct MappedShard {
+  Interval interval;
+  int32_t shard = 0;
+  int64_t source_start = 0;
+};
+
+// In increasing order of destination indexes; empty ones left out.
+std::vector<MappedShard> MapSourceShards(const TensorSpec& source, int dim, int64_t extent, int64_t start,
+                                         int64_t step) {
+  const std::vector<Interval> intervals = DimIntervals(source, dim);
+  std::vector<MappedShard> mapped;
+  mapped.reserve(intervals.size());
+  for (size_t i = 0; i < intervals.size(); ++i) {
+    const Interval& shard = intervals[i];
+    if (shard.empty()) continue;
+    Interval in;
+    if (step > 0) {
+      in = {CeilDivide(shard.start - start, step), CeilDivide(shard.stop - start, step)};
+    } else {
+      in = {FloorDivide(start - shard.stop, -step) + 1, FloorDivide(start - shard.start, -step) + 1};
+    }
+    in = {std::clamp<int64_t>(in.start, 0, extent), std::clamp<int64_t>(in.stop, 0, extent)};
+    if (!in.empty()) mapped.push_back({in, static_cast<int32_t>(i), shard.start});
+  }
+  if (step < 0) std::reverse(mapped.begin(), mapped.end());
+  return mapped;
+}
+
+DimOverlay MakeOverlay(const TensorSpec& source, const TensorSpec& destination, int dim, int64_t start, int64_t step) {
+  DimOverlay overlay;
+  overlay.source_step = step;
+  const int64_t extent = destination.shape[static_cast<size_t>(dim)];
+  const std::vector<MappedShard> from = MapSourceShards(source, dim, extent, start, step);
+  const std::vector<Interval> to = DimIntervals(destination, dim);
+  overlay.entries.reserve(from.size() + to.size());
+  size_t f = 0;
+  for (size_t t = 0; t < to.size(); ++t) {
+    while (f < from.size()) {
+      const Interval both = Intersect(from[f].interval, to[t]);
+      if (!both.empty()) {
+        overlay.entries.push_back({both.start, both.size(), from[f].shard, static_cast<int32_t>(t),
+                                   start + step * both.start - from[f].source_start, both.start - to[t].start, 0});
+      }
+      if (from[f].interval.stop > to[t].stop) break;
+      ++f;
+    }
+  }
+  overlay.entries.shrink_to_fit();
+  return overlay;
+}
+
+// Cuts the entries of the coarsest dim into `count` parts, one for each candidate reducer.
+void LevelReducers(int64_t count, std::vector<DimOverlay>& dims) {
+  DimOverlay* coarsest = nullptr;
+  int64_t largest = -1;
+  for (DimOverlay& dim : dims) {
+    if (dim.entries.empty()) return;
+    int64_t extent = 0;
+    for (const OverlayEntry& entry : dim.entries) extent += entry.size;
+    const int64_t mean = extent / static_cast<int64_t>(dim.entries.size());
+    if (mean > largest) {
+      largest = mean;
+      coarsest = &dim;
+    }
+  }
+  if (coarsest == nullptr) return;
+  std::vector<OverlayEntry> cut;
+  cut.reserve(coarsest->entries.size() * static_cast<size_t>(std::min(count, largest + 1)));
+  for (const OverlayEntry& entry : coarsest->entries) {
+    for (int64_t part = 0; part < count; ++part) {
+      const Interval chunk = ChunkInterval({0, entry.size}, count, part);
+      if (chunk.empty()) continue;
+      OverlayEntry& piece = cut.emplace_back(entry);
+      piece.start += chunk.start;
+      piece.size = chunk.size();
+      piece.source_offset += coarsest->source_step * chunk.start;
+      piece.destination_offset += chunk.start;
+      piece.part = static_cast<int32_t>(part);
+    }
+  }
+  cut.shrink_to_fit();
+  coarsest->entries = std::move(cut);
+}
+
+// Whether every entry is a whole shard of both sides.
+bool MovesWholeShards(const Exchange& exchange) {
+  for (size_t d = 0; d < exchange.dims.size(); ++d) {
+    const std::vector<Interval> from = DimIntervals(exchange.source, static_cast<int>(d));
+    const std::vector<Interval> to = DimIntervals(exchange.destination, static_cast<int>(d));
+    for (const OverlayEntry& entry : exchange.dims[d].entries) {
+      if (entry.size != from[static_cast<size_t>(entry.source_shard)].size() ||
+          entry.size != to[static_cast<size_t>(entry.destination_shard)].size()) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+int64_t CountReplicas(const TensorSpec& spec) {
+  int64_t replicas = 1;
+  for (size_t j = 0; j < spec.placements.size(); ++j) {
+    if (spec.placements[j].is_replicate()) replicas *= spec.mesh.shape()[j];
+  }
+  return replicas;
+}
+
+Collective NameOfMove(const Exchange& exchange) {
+  const TensorSpec& from = exchange.source;
+  const TensorSpec& to = exchange.destination;
+  if (!SamePositions(from.mesh, to.mesh)) {
+    if (!MovesWholeShards(exchange)) return Collective::kExchange;
+    return CountReplicas(to) > CountReplicas(from) ? Collective::kBroadcast : Collective::kPermute;
+  }
+  int gathered = 0;
+  int sliced = 0;
+  int swapped = 0;
+  for (size_t j = 0; j < from.placements.size(); ++j) {
+    const Placement& a = from.placements[j];
+    const Placement& b = to.placements[j];
+    if (a == b || from.mesh.shape()[j] == 1) continue;
+    if (a.is_shard() && b.is_shard()) ++swapped;
+    if (a.is_shard() && !b.is_shard()) ++gathered;
+    if (!a.is_shard() && b.is_shard()) ++sliced;
+  }
+  if (gathered > 0 && sliced + swapped == 0) return Collective::kAllGather;
+  if (sliced > 0 && gathered + swapped == 0) return Collective::kSlice;
+  if (MovesWholeShards(exchange) && CountReplicas(from) == CountReplicas(to)) return Collective::kPermute;
+  if (swapped > 0 && gathered + sliced == 0) return Collective::kAllToAll;
+  return Collective::kExchange;
+}
+
+bool IsSliced(absl::Span<const int64_t> start, absl::Span<const int64_t> step, const TensorSpec& source,
+              const TensorSpec& destination) {
+  if (source.shape != destination.shape) return true;
+  return std::any_of(start.begin(), start.end(), [](int64_t v) { return v != 0; }) ||
+         std::any_of(step.begin(), step.end(), [](int64_t v) { return v != 1; });
+}
+
+absl::Status Validate(const TensorSpec& source, const TensorSpec& destination, absl::Span<const int64_t> start) {
+  if (start.empty()) return ValidateRedistribute(source, destination);
+  if (source.rank() != destination.rank() || start.size() != source.shape.size()) {
+    return absl::InvalidArgumentError(
+        StrCat("slice: ranks differ: from ", ToText(source), " to ", ToText(destination)));
+  }
+  TensorSpec sliced = source;
+  sliced.shape = destination.shape;
+  return ValidateRedistribute(sliced, destination);
+}
+
+}  // namespace
+
+bool HoldSameShards(const TensorSpec& a, const TensorSpec& b) {
+  if (a.shape != b.shape) return false;
+  if (SamePositions(a.mesh, b.mesh)) {
+    bool same = true;
+    for (size_t j = 0; j < a.placements.size(); ++j) {
+      same = same && (a.placements[j] == b.placements[j] || a.mesh.shape()[j] == 1);
+    }
+    if (same || a.has_partial() || b.has_partial()) return same;
+  }
+  if (a.has_partial() || b.has_partial() || a.mesh.size() != b.mesh.size()) return false;
+  for (int64_t flat = 0; flat < a.mesh.size(); ++flat) {
+    const std::optional<int64_t> other = b.mesh.FindWorker(a.mesh.workers()[static_cast<size_t>(flat)]);
+    if (!other.has_value()) return false;
+    const Box box = LocalBox(a, a.mesh.PositionAt(flat));
+    const Box other_box = LocalBox(b, b.mesh.PositionAt(*other));
+    if (box != other_box && !(IsEmpty(box) && IsEmpty(other_box))) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<std::vector<NamedExchange>> MakeExchanges(const TensorSpec& source, const TensorSpec& destination,
+                                                         absl::Span<const int64_t> start,
+                                                         absl::Span<const int64_t> step) {
+  TESSERA_RETURN_IF_ERROR(Validate(source, destination, start));
+  Exchange exchange;
+  exchange.source = source;
+  exchange.destination = destination;
+  for (int d = 0; d < source.rank(); ++d) {
+    const size_t i = static_cast<size_t>(d);
+    exchange.dims.push_back(
+        MakeOverlay(source, destination, d, start.empty() ? 0 : start[i], step.empty() ? 1 : step[i]));
+  }
+  const bool same_mesh = SamePositions(source.mesh, destination.mesh);
+  int64_t terms = 1;
+  for (size_t j = 0; j < source.placements.size(); ++j) {
+    const bool kept = same_mesh && destination.placements[j].is_partial();
+    if (source.placements[j].is_partial() && !kept) terms *= source.mesh.shape()[j];
+  }
+  std::vector<NamedExchange> exchanges;
+  if (terms == 1) {
+    const Collective name =
+        IsSliced(start, step, source, destination) ? Collective::kExchange : NameOfMove(exchange);
+    exchanges.push_back({std::move(exchange), name});
+    return exchanges;
+  }
+  exchange.role = ExchangeRole::kReduce;
+  exchange.reduce_op = source.partial_op();
+  int64_t candidates = 1;
+  for (size_t j = 0; j < destination.placements.size(); ++j) {
+    const bool free = destination.placements[j].is_replicate() && destination.mesh.shape()[j] > 1;
+    if (!free || (same_mesh && source.placements[j].is_shard())) continue;
+    exchange.leveled_dims.push_back(static_cast<int>(j));
+    candidates *= destination.mesh.shape()[j];
+  }
+  if (candidates > 1) LevelReducers(candidates, exchange.dims);
+  exchanges.push_back({exchange, Collective::kReduceScatter});
+  if (CountReplicas(destination) > 1) {
+    exchange.role = ExchangeRole::kSpread;
+    exchange.reduce_op = ReduceOp::kSum;
+    exchanges.push_back({std::move(exchange), Collective::kAllGather});
+  }
+  return exchanges;
+}
+
+}  // namespace tessera

@@ -1,0 +1,152 @@
+#include "tests/property/planner/small_worlds.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "schemas/types/bounds.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/plan/verify.h"
+#include "server/planner/redistribute.h"
+
+namespace tessera {
+namespace {
+
+absl::Status Fail(const Plan& plan, std::string_view what) {
+  return absl::InternalError(StrCat(what, "\n", ToText(plan)));
+}
+
+// Bytes received by position (or worker) as Interpret counted them.
+std::vector<int64_t> CountedBytes(const Plan& plan, const InterpretResult& result, int64_t element_bytes) {
+  const PlanTraffic traffic = TrafficOf(plan);
+  std::vector<int64_t> bytes(traffic.received_bytes.size(), 0);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const size_t worker = traffic.by_worker
+                              ? i
+                              : static_cast<size_t>(plan.values[static_cast<size_t>(plan.outputs[0])]
+                                                        .spec.mesh.workers()[i].value);
+    if (worker < result.received_elements.size()) bytes[i] = result.received_elements[worker] * element_bytes;
+  }
+  return bytes;
+}
+
+absl::Status CheckBound(const Plan& plan, const TensorSpec& source, const TensorSpec& destination) {
+  TESSERA_ASSIGN_OR_RETURN(const RedistributeBound bound, BoundRedistribute(source, destination));
+  const PlanTraffic traffic = TrafficOf(plan);
+  const int64_t total = std::accumulate(traffic.received_bytes.begin(), traffic.received_bytes.end(), int64_t{0});
+  if (total != bound.total_bytes) {
+    return Fail(plan, StrCat("receives ", total, " bytes, the bound is ", bound.total_bytes));
+  }
+  for (size_t flat = 0; flat < bound.received_bytes.size(); ++flat) {
+    const size_t i = traffic.by_worker ? static_cast<size_t>(destination.mesh.workers()[flat].value) : flat;
+    if (traffic.received_bytes[i] != bound.received_bytes[flat]) {
+      return Fail(plan, StrCat("position ", flat, " receives ", traffic.received_bytes[i], " bytes, the bound is ",
+                               bound.received_bytes[flat]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Mesh MakeMesh(const std::vector<int64_t>& shape, const std::vector<int32_t>& workers) {
+  std::vector<WorkerIndex> indexes;
+  for (const int32_t worker : workers) indexes.emplace_back(worker);
+  absl::StatusOr<Mesh> mesh = Mesh::Make(shape, {}, indexes);
+  TESSERA_CHECK(mesh.ok());
+  return *std::move(mesh);
+}
+
+TensorSpec MakeSpec(DType dtype, const std::vector<int64_t>& shape, const Mesh& mesh, const Placements& placements) {
+  absl::StatusOr<TensorSpec> spec = TensorSpec::Make("test", dtype, shape, mesh, placements);
+  TESSERA_CHECK(spec.ok());
+  return *std::move(spec);
+}
+
+std::vector<Placements> AllPlacements(int mesh_dims, int rank, const std::vector<ReduceOp>& partial_ops) {
+  std::vector<Placement> choices = {Placement::Replicate()};
+  for (int d = 0; d < rank; ++d) choices.push_back(Placement::Shard(d));
+  for (const ReduceOp op : partial_ops) choices.push_back(Placement::Partial(op));
+  std::vector<Placements> all = {{}};
+  for (int j = 0; j < mesh_dims; ++j) {
+    std::vector<Placements> longer;
+    for (const Placements& placements : all) {
+      for (const Placement& choice : choices) {
+        const bool mixes_kinds = choice.is_partial() && std::any_of(placements.begin(), placements.end(),
+                                                                    [&choice](const Placement& p) {
+                                                                      return p.is_partial() && p != choice;
+                                                                    });
+        if (mixes_kinds) continue;
+        longer.push_back(placements);
+        longer.back().push_back(choice);
+      }
+    }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+std::vector<double> Numbers(const TensorSpec& spec, int64_t seed) {
+  std::vector<double> numbers(static_cast<size_t>(NumElements(spec.shape)));
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const int64_t value = static_cast<int64_t>((i * 7 + static_cast<size_t>(seed) * 3) % 23) - 9;
+    numbers[i] = spec.dtype == DType::kBool ? static_cast<double>(value % 2 != 0) : static_cast<double>(value);
+  }
+  return numbers;
+}
+
+bool Agree(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) != std::isnan(b[i])) return false;
+    if (!std::isnan(a[i]) && a[i] != b[i] && !(std::abs(a[i] - b[i]) <= tolerance)) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<std::vector<double>>& inputs,
+                                            const std::vector<Scalar>& scalars) {
+  if (absl::Status status = VerifyPlan(plan); !status.ok()) return Fail(plan, status.ToString());
+  std::vector<ShardedArray> shards;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    shards.push_back(SplitDense(plan.values[static_cast<size_t>(plan.inputs[i])].spec, inputs[i]));
+  }
+  absl::StatusOr<InterpretResult> result = Interpret(plan, shards, scalars);
+  if (!result.ok()) return Fail(plan, result.status().ToString());
+  const TensorSpec& output = plan.values[static_cast<size_t>(plan.outputs[0])].spec;
+  absl::StatusOr<std::vector<double>> joined = JoinDense(output, result->outputs[0]);
+  if (!joined.ok()) return Fail(plan, joined.status().ToString());
+  // Counted in elements, so exact where one dtype is moved.
+  bool one_size = true;
+  int64_t element_bytes = 0;
+  for (const Step& step : plan.steps) {
+    const auto* exchange = std::get_if<ExchangeStep>(&step);
+    if (exchange == nullptr) continue;
+    const int64_t bytes = SizeBytes(exchange->exchange.source.dtype);
+    one_size = one_size && (element_bytes == 0 || element_bytes == bytes);
+    element_bytes = bytes;
+  }
+  if (one_size && CountedBytes(plan, *result, element_bytes) != TrafficOf(plan).received_bytes) {
+    return Fail(plan, "TrafficOf differs from what was received");
+  }
+  return joined;
+}
+
+absl::Status CheckRedistribute(const TensorSpec& source, const TensorSpec& destination) {
+  TESSERA_ASSIGN_OR_RETURN(const Plan plan, PlanRedistribute({source, {}}, destination));
+  const std::vector<double> dense = Numbers(source);
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<double> result, RunPlan(plan, {dense}, {}));
+  // The terms of an average that is half done are no longer integers.
+  const double tolerance = source.partial_op() == ReduceOp::kAvg ? 1e-12 : 0;
+  if (!Agree(result, dense, tolerance)) return Fail(plan, "the result differs from the dense answer");
+  TESSERA_RETURN_IF_ERROR(CheckBound(plan, source, destination));
+  const int64_t limit_bytes = (MaxShardElements(source) + MaxShardElements(destination)) * SizeBytes(source.dtype);
+  for (const int64_t peak_bytes : PeakBytes(plan)) {
+    if (peak_bytes > limit_bytes) return Fail(plan, StrCat("peak of ", peak_bytes, " is over input plus output"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera
