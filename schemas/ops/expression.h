@@ -9,6 +9,10 @@
 //   add of f32 inputs:  "add:f32(in0:f32, in1:f32)"
 //   x*2 with x f32:     "mul:f32(in0:f32, arg0:f32)"        arg0 is the call's first scalar
 //   i32 + f64:          "add:f64(cast:f64(in0:i32), in1:f64)"
+//   (x+y)*(x+y):        "mul:f32(n2=add:f32(in0:f32, in1:f32), n2)"   a shared node is named once
+//
+// The text says everything of an expression in canonical order: post-order from the result, each leaf
+// once, every node reached. All makers in this repository make that order.
 
 #include <cstdint>
 #include <string>
@@ -18,6 +22,8 @@
 #include "schemas/types/dtype.h"
 
 namespace tessera {
+
+class Scanner;
 
 // The numbers are on the wire: append only.
 enum class ScalarOp : uint8_t {
@@ -63,8 +69,12 @@ struct Expression {
 // References point backwards, dtypes of operands agree, numbers of inputs and scalars are in
 // [0, inputs) and [0, arguments), sizes are within the limits. For what came over a wire.
 absl::Status ValidateExpression(const Expression& expression, int inputs, int arguments);
+// The expression is valid.
 std::string ToText(const Expression& expression);
+// The result is valid for as many inputs and scalars as it names.
 absl::StatusOr<Expression> ParseExpression(std::string_view text);
+// Takes one from a longer text.
+absl::StatusOr<Expression> ParseExpression(Scanner& scanner);
 
 // The laws of the numbers, one element at a time, in one place: NaN propagates through maximum and
 // minimum; integer division by zero is 0 and INT_MIN / -1 is INT_MIN (wraps); integers wrap; a float

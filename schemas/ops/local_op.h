@@ -15,6 +15,8 @@
 
 namespace tessera {
 
+class Scanner;
+
 // output[i] = expression(inputs[i], scalars). An input's extent is the output's, or 1 (broadcast;
 // missing leading dims count as 1).
 struct MapOp {
@@ -60,9 +62,12 @@ struct RandOp {
 
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp>;
 
-// "map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0])", "matmul()". Round-trips.
+// "map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0])", "argreduce(min; dim=1)", "matmul()",
+// "rand([4,6])". Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
+// Takes one from a longer text.
+absl::StatusOr<LocalOp> ParseLocalOp(Scanner& scanner);
 // For what came over a wire: number of operands, scalars, dims against ranks.
 absl::Status ValidateLocalOp(const LocalOp& op, int inputs, int scalars);
 

@@ -8,12 +8,14 @@
 //   ResolveOp(matmul, {a, b}).outputs[0] == f32[4,8] @ mesh(2) [S(0)]
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "schemas/ops/local_op.h"
 #include "schemas/ops/op.h"
+#include "schemas/types/errors.h"
 
 namespace tessera {
 
@@ -29,13 +31,19 @@ struct ResolvedOperand {
 
 struct OpResolution {
   std::vector<ResolvedOperand> operands;   // tensor operands in order; scalars are left out
+  // A scalar beside a pending sum counts once too. It is then a rank-0 Replicate made by FillOp from
+  // `scalars` (which the local op doesn't read), the last input of the local op, with counted_once.
+  std::optional<ResolvedOperand> filled_scalar;
   std::vector<TensorSpec> outputs;         // today always one
   // What each worker runs on its shards. Absent for views and redistribute.
   std::optional<LocalOp> local;
+  // Of the local op's result: the output's, or what the epilogue reads (mean of i32: i64).
+  DType local_dtype = DType::kF32;
   // The local op's scalars: the call's own, then the scalar operands converted to the dtype the
-  // expression reads. mean adds the reciprocal of the count through its own map.
+  // expression reads.
   std::vector<Scalar> scalars;
-  // A second local step on the first one's result (mean: divide by the global count).
+  // A second local step on the first one's result (mean: divide by the global count; sum(dtype=): a
+  // cast). Always a MapOp of one input.
   std::optional<LocalOp> epilogue;
   std::vector<Scalar> epilogue_scalars;
   double flops = 0;  // of the whole mesh
@@ -45,7 +53,7 @@ struct OpResolution {
 // short texts: `matmul: inner dims differ: a is f32[128,64], b is f32[32,16]`.
 // Codes: InvalidArgument (shape, dim, placement, mesh), Unimplemented (reserved dtypes and rules).
 // Errors about dtypes say "dtype" and carry kDTypeErrorPayload; a dim or index out of range carries
-// kIndexErrorPayload (Python raises DTypeError and IndexOutOfRangeError by them).
+// kIndexErrorPayload (schemas/types/errors.h; Python raises DTypeError and IndexOutOfRangeError by them).
 absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const OperandSpec> operands);
 
 // ResolveOp(...).outputs[0].
@@ -61,11 +69,6 @@ struct ViewLayout {
 // sharded dim is cut (then the planner moves data).
 absl::StatusOr<ViewLayout> ResolveView(const OpCall& call, const TensorSpec& operand,
                                        absl::Span<const int64_t> operand_strides);
-
-inline constexpr std::string_view kDTypeErrorPayload = "tessera/dtype";
-inline constexpr std::string_view kIndexErrorPayload = "tessera/index";
-absl::Status DTypeError(std::string_view message);
-absl::Status IndexOutOfRangeError(std::string_view message);
 
 // Closed-form words of a contraction on a grid (DESIGN.md section 6) and the lower bound of
 // Al Daas, Ballard, Grigori, Kumar, Rouse 2022 ("Brief announcement: tight memory-independent

@@ -8,11 +8,15 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "schemas/types/dtype.h"
 
 namespace tessera {
+
+class Scanner;
 
 enum class ScalarStrength : uint8_t { kWeak = 0, kStrong = 1 };
 
@@ -23,7 +27,7 @@ class Scalar {
   static Scalar Int(int64_t v, ScalarStrength s = ScalarStrength::kWeak);      // dtype i64
   static Scalar Float(double v, ScalarStrength s = ScalarStrength::kWeak);     // dtype f64
   // The same number as `dtype`: integers wrap as C++ conversions of two's complement do, a float out
-  // of an integer's range saturates, NaN to integer is 0.
+  // of an integer's range saturates, NaN to integer is 0. The result is strong.
   Scalar As(DType dtype) const;
 
   DType dtype() const { return dtype_; }
@@ -32,6 +36,8 @@ class Scalar {
   int64_t AsInt() const;
   bool AsBool() const;
   uint64_t bits() const { return bits_; }  // i64 two's complement, or f64 bits when dtype is a float
+  // Bits that the dtype can't have are made to fit, as As does; a weak dtype is bool, i64 or f64, and
+  // another one makes the scalar strong.
   static Scalar FromBits(DType dtype, ScalarStrength strength, uint64_t bits);
   bool operator==(const Scalar&) const = default;
   template <typename H>
@@ -48,5 +54,7 @@ class Scalar {
 // "2", "3.5", "true", "nan"; a strong one carries its dtype: "2:i32". Round-trips.
 std::string ToText(const Scalar& scalar);
 absl::StatusOr<Scalar> ParseScalar(std::string_view text);
+// Takes one from a longer text.
+absl::StatusOr<Scalar> ParseScalar(Scanner& scanner);
 
 }  // namespace tessera

@@ -37,9 +37,10 @@ struct PartialCounts {
 
 PartialCounts CountPartials(const TensorSpec& source, const TensorSpec& destination) {
   PartialCounts counts;
+  const bool same_mesh = HaveSameArrangement(source.mesh, destination.mesh);
   for (size_t i = 0; i < source.placements.size(); ++i) {
     if (!source.placements[i].is_partial()) continue;
-    const bool carried = source.mesh == destination.mesh && destination.placements[i].is_partial();
+    const bool carried = same_mesh && destination.placements[i].is_partial();
     (carried ? counts.carried : counts.terms) *= source.mesh.shape()[i];
   }
   return counts;
@@ -80,7 +81,7 @@ absl::Status Refuse(std::string_view why, const TensorSpec& source, const Tensor
 absl::Status ValidateRedistribute(const TensorSpec& source, const TensorSpec& destination) {
   if (source.shape != destination.shape) return Refuse("shapes differ", source, destination);
   if (source.dtype != destination.dtype) return Refuse("dtypes differ", source, destination);
-  const bool same_mesh = source.mesh == destination.mesh;
+  const bool same_mesh = HaveSameArrangement(source.mesh, destination.mesh);
   for (size_t i = 0; i < destination.placements.size(); ++i) {
     const Placement& to = destination.placements[i];
     if (!to.is_partial()) continue;

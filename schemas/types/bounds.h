@@ -25,8 +25,8 @@ struct RedistributeBound {
 };
 
 // Same dtype and shape; meshes may differ. InvalidArgument: anything else to Partial, P(a) to P(b),
-// other shapes, named with both specs. A Partial that stays on the same mesh dim of the same mesh is
-// carried, not reduced.
+// other shapes, named with both specs. A Partial that stays on the same mesh dim of the same mesh
+// (names may differ) is carried, not reduced.
 absl::StatusOr<RedistributeBound> BoundRedistribute(const TensorSpec& source, const TensorSpec& destination);
 
 // What `redistribute` accepts, with the message a user sees. The same errors as BoundRedistribute.

@@ -192,6 +192,10 @@ bool HaveSameWorkers(const Mesh& a, const Mesh& b) {
                      [&](WorkerIndex worker) { return b.FindWorker(worker).has_value(); });
 }
 
+bool HaveSameArrangement(const Mesh& a, const Mesh& b) {
+  return a == b || (a.shape() == b.shape() && a.workers() == b.workers());
+}
+
 std::string ToText(const Mesh& mesh) {
   std::string text = "mesh(";
   for (int i = 0; i < mesh.ndim(); ++i) {

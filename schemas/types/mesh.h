@@ -88,6 +88,8 @@ class Mesh {
 
 // Whether both have the same set of workers, in any order and shape.
 bool HaveSameWorkers(const Mesh& a, const Mesh& b);
+// Whether both have the same worker at every position of the same shape; names may differ.
+bool HaveSameArrangement(const Mesh& a, const Mesh& b);
 
 std::string ToText(const Mesh& mesh);
 absl::StatusOr<Mesh> ParseMesh(std::string_view text);

@@ -63,6 +63,19 @@ absl::StatusOr<std::string_view> Scanner::TakeIdentifier() {
   return name;
 }
 
+absl::StatusOr<std::string_view> Scanner::TakeWord() {
+  SkipSpace();
+  size_t end = at_;
+  while (end < text_.size() && (IsIdentifierPart(text_[end]) || text_[end] == '.' || text_[end] == '+' ||
+                                text_[end] == '-')) {
+    ++end;
+  }
+  if (end == at_) return Error("a number");
+  const std::string_view word = text_.substr(at_, end - at_);
+  at_ = end;
+  return word;
+}
+
 bool Scanner::AtEnd() {
   SkipSpace();
   return at_ == text_.size();

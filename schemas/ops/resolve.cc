@@ -1,0 +1,159 @@
+#include "schemas/ops/resolve.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "schemas/ops/resolve_internal.h"
+#include "schemas/types/bounds.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+std::string DescribeOperand(const OperandSpec& operand) {
+  if (const auto* spec = std::get_if<TensorSpec>(&operand)) return ToShortText(*spec);
+  return ToText(std::get<Scalar>(operand));
+}
+
+absl::Status CheckOperandCount(const OpRow& row, size_t count) {
+  if (static_cast<int>(count) >= row.min_operands && static_cast<int>(count) <= row.max_operands) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(StrCat(row.name, ": takes ", row.max_operands, " operands, not ", count));
+}
+
+absl::StatusOr<OpResolution> Dispatch(const ResolveInput& input) {
+  switch (input.row.family) {
+    case OpFamily::kCreation: return ResolveCreation(input);
+    case OpFamily::kElementwise: return ResolveElementwise(input);
+    case OpFamily::kReduction: return ResolveReduction(input);
+    case OpFamily::kArgReduction: return ResolveArgReduction(input);
+    case OpFamily::kContraction: return ResolveContraction(input);
+    case OpFamily::kView: return ResolveViewOp(input);
+    case OpFamily::kRedistribute: return ResolveRedistribute(input);
+  }
+  return absl::InternalError("unknown op family");
+}
+
+}  // namespace
+
+std::string DescribeOperands(const ResolveInput& input) {
+  static constexpr std::array<std::string_view, 3> kTwo = {"a", "b", "c"};
+  static constexpr std::array<std::string_view, 3> kWhere = {"condition", "x1", "x2"};
+  std::string text;
+  for (size_t i = 0; i < input.operands.size(); ++i) {
+    const std::string_view name = input.operands.size() == 1 ? "x" : input.operands.size() == 2 ? kTwo[i] : kWhere[i];
+    StrAppend(&text, i > 0 ? ", " : "", name, " is ", DescribeOperand(input.operands[i]));
+  }
+  return text;
+}
+
+absl::Status OperandError(const ResolveInput& input, std::string_view why) {
+  return absl::InvalidArgumentError(StrCat(input.row.name, ": ", why, ": ", DescribeOperands(input)));
+}
+
+absl::Status OperandDTypeError(const ResolveInput& input, std::string_view why) {
+  return DTypeError(StrCat(input.row.name, ": ", why, ": ", DescribeOperands(input)));
+}
+
+absl::Status CheckMeshes(const ResolveInput& input) {
+  for (size_t i = 1; i < input.tensors.size(); ++i) {
+    const Mesh& first = input.tensors[0]->mesh;
+    const Mesh& other = input.tensors[i]->mesh;
+    if (other == first || HaveSameWorkers(other, first)) continue;
+    return OperandError(input, StrCat("operands live on different workers, ", ToText(first), " and ", ToText(other),
+                                      "; bring one over with to_device"));
+  }
+  return absl::OkStatus();
+}
+
+ResolvedOperand BringTo(const TensorSpec& own, const Mesh& mesh, const Placements& placements) {
+  ResolvedOperand operand;
+  operand.spec = own;
+  operand.redistributed = !(own.placements == placements && own.mesh == mesh);
+  if (operand.redistributed) {
+    operand.spec.mesh = mesh;
+    operand.spec.placements = placements;
+  }
+  return operand;
+}
+
+Placement ShardOrReplicate(const TensorSpec& spec, int mesh_dim, int excluded_dim) {
+  const int64_t size = spec.mesh.shape()[static_cast<size_t>(mesh_dim)];
+  const Shape remaining = MaxShardShape(WithPlacement(spec, mesh_dim, Placement::Replicate()));
+  std::optional<int> nested;
+  for (int d = 0; d < spec.rank(); ++d) {
+    if (d == excluded_dim || remaining[static_cast<size_t>(d)] < size) continue;
+    if (remaining[static_cast<size_t>(d)] == spec.shape[static_cast<size_t>(d)]) return Placement::Shard(d);
+    if (!nested.has_value()) nested = d;
+  }
+  return nested.has_value() ? Placement::Shard(*nested) : Placement::Replicate();
+}
+
+absl::StatusOr<double> RedistributeBytes(const TensorSpec& source, const TensorSpec& destination) {
+  if (source.placements == destination.placements && source.mesh == destination.mesh) return 0.0;
+  TESSERA_ASSIGN_OR_RETURN(const RedistributeBound bound, BoundRedistribute(source, destination));
+  return static_cast<double>(bound.total_bytes);
+}
+
+TensorSpec WithPlacement(const TensorSpec& spec, int mesh_dim, const Placement& placement) {
+  TensorSpec changed = spec;
+  changed.placements[static_cast<size_t>(mesh_dim)] = placement;
+  return changed;
+}
+
+absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const OperandSpec> operands) {
+  TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(call.op));
+  TESSERA_RETURN_IF_ERROR(CheckOperandCount(*row, operands.size()));
+  ResolveInput input{*row, call, operands, {}};
+  for (const OperandSpec& operand : operands) {
+    const auto* spec = std::get_if<TensorSpec>(&operand);
+    if (spec == nullptr) continue;
+    if (!IsImplemented(spec->dtype)) {
+      return absl::UnimplementedError(
+          StrCat(row->name, ": dtype ", ToText(spec->dtype), " is reserved: ", DescribeOperands(input)));
+    }
+    input.tensors.push_back(spec);
+  }
+  if (input.tensors.empty() && row->family != OpFamily::kCreation) {
+    return OperandError(input, "needs a tensor among its operands");
+  }
+  if (row->family != OpFamily::kElementwise && input.tensors.size() != operands.size()) {
+    return OperandError(input, "a number can't stand here");
+  }
+  if (call.attributes.dtype.has_value() && !IsImplemented(*call.attributes.dtype)) {
+    return absl::UnimplementedError(StrCat(row->name, ": dtype ", ToText(*call.attributes.dtype), " is reserved"));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckMeshes(input));
+  return Dispatch(input);
+}
+
+absl::StatusOr<TensorSpec> OutputSpec(const OpCall& call, absl::Span<const OperandSpec> operands) {
+  TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, ResolveOp(call, operands));
+  return std::move(resolution.outputs[0]);
+}
+
+double GridReceivedWords(int64_t m, int64_t n, int64_t k, int64_t pm, int64_t pn, int64_t pk) {
+  const double dm = static_cast<double>(m), dn = static_cast<double>(n), dk = static_cast<double>(k);
+  const double dpm = static_cast<double>(pm), dpn = static_cast<double>(pn), dpk = static_cast<double>(pk);
+  return dm * dk / (dpm * dpk) * (1 - 1 / dpn) + dk * dn / (dpk * dpn) * (1 - 1 / dpm) +
+         dm * dn / (dpm * dpn) * (1 - 1 / dpk);
+}
+
+double MatmulLowerBoundWords(int64_t m, int64_t n, int64_t k, int64_t workers) {
+  std::array<double, 3> extents = {static_cast<double>(m), static_cast<double>(n), static_cast<double>(k)};
+  std::sort(extents.begin(), extents.end());
+  const auto [least, middle, most] = extents;
+  const double p = static_cast<double>(workers);
+  if (least == 0) return 0;
+  if (p <= most / middle) return (most * middle + most * least) / p + middle * least;
+  if (p <= most * middle / (least * least)) {
+    return 2 * std::sqrt(most * middle * least * least / p) + most * middle / p;
+  }
+  return 3 * std::cbrt(most * middle * least / p * (most * middle * least / p));
+}
+
+}  // namespace tessera

@@ -1,0 +1,104 @@
+#include "schemas/ops/resolve_internal.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+bool IsFloating(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
+
+absl::StatusOr<DType> CreationDType(const ResolveInput& input) {
+  const OpCall& call = input.call;
+  if (call.attributes.dtype.has_value()) return *call.attributes.dtype;
+  if (call.op == OpId::kFull) return call.scalars[0].dtype();
+  if (call.op == OpId::kArange) {
+    return IsFloating(call.scalars[0].dtype()) || IsFloating(call.scalars[1].dtype()) ? DType::kF64 : DType::kI64;
+  }
+  return DTypeError(StrCat(input.row.name, ": needs a dtype"));
+}
+
+absl::Status CheckCreation(const ResolveInput& input, DType dtype, const Shape& shape) {
+  const std::string_view name = input.row.name;
+  switch (input.call.op) {
+    case OpId::kArange:
+      if (shape.size() != 1) {
+        return absl::InvalidArgumentError(StrCat("arange: the shape must be 1-D, not ", ToText(shape)));
+      }
+      if (dtype == DType::kBool) return DTypeError("arange: needs a numeric dtype, not bool");
+      break;
+    case OpId::kEye:
+      if (shape.size() != 2) {
+        return absl::InvalidArgumentError(StrCat("eye: the shape must be 2-D, not ", ToText(shape)));
+      }
+      break;
+    case OpId::kRand:
+      if (!IsFloating(dtype)) return DTypeError(StrCat("rand: the dtype must be f32 or f64, not ", ToText(dtype)));
+      break;
+    default: break;
+  }
+  if (input.call.attributes.placements.has_value()) {
+    for (const Placement& placement : *input.call.attributes.placements) {
+      if (!placement.is_partial()) continue;
+      return absl::InvalidArgumentError(
+          StrCat(name, ": nothing can be made as ", ToText(placement), ": placements are ",
+                 ToText(*input.call.attributes.placements)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+size_t WantedScalars(OpId op) { return op == OpId::kArange || op == OpId::kRand ? 2 : 1; }
+
+LocalOp LocalOf(OpId op, const Shape& shape) {
+  switch (op) {
+    case OpId::kArange: return ArangeOp{};
+    case OpId::kRand: return RandOp{shape};
+    case OpId::kEye: return EyeOp{};
+    default: return FillOp{};
+  }
+}
+
+// In the dtype that the kernel computes in: arange of floats in f64, rounded at the end.
+Scalar LocalScalar(OpId op, DType dtype, const Scalar& scalar) {
+  switch (op) {
+    case OpId::kFull: return scalar.As(dtype);
+    case OpId::kArange: return scalar.As(IsFloating(dtype) ? DType::kF64 : DType::kI64);
+    default: return scalar.As(DType::kI64);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<OpResolution> ResolveCreation(const ResolveInput& input) {
+  const OpCall& call = input.call;
+  const std::string_view name = input.row.name;
+  if (!call.attributes.shape.has_value()) return absl::InvalidArgumentError(StrCat(name, ": needs a shape"));
+  if (!call.attributes.mesh.has_value()) return absl::InvalidArgumentError(StrCat(name, ": needs a device mesh"));
+  if (call.scalars.size() != WantedScalars(call.op)) {
+    return absl::InvalidArgumentError(
+        StrCat(name, ": takes ", WantedScalars(call.op), " numbers, not ", call.scalars.size()));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const DType dtype, CreationDType(input));
+  if (!IsImplemented(dtype)) {
+    return absl::UnimplementedError(StrCat(name, ": dtype ", ToText(dtype), " is reserved"));
+  }
+  const Shape& shape = *call.attributes.shape;
+  TESSERA_RETURN_IF_ERROR(CheckCreation(input, dtype, shape));
+  // Before the layout is asked, which multiplies extents.
+  TESSERA_RETURN_IF_ERROR(ValidateShape(name, shape, SizeBytes(dtype)));
+  const Mesh& mesh = *call.attributes.mesh;
+  OpResolution resolution;
+  TESSERA_ASSIGN_OR_RETURN(
+      TensorSpec output,
+      TensorSpec::Make(name, dtype, shape, mesh,
+                       call.attributes.placements.has_value() ? *call.attributes.placements
+                                                              : AutoPlacements(dtype, shape, mesh)));
+  for (const Scalar& scalar : call.scalars) resolution.scalars.push_back(LocalScalar(call.op, dtype, scalar));
+  resolution.local = LocalOf(call.op, shape);
+  resolution.local_dtype = dtype;
+  resolution.outputs.push_back(std::move(output));
+  return resolution;
+}
+
+}  // namespace tessera

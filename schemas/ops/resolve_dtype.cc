@@ -1,0 +1,160 @@
+// The dtype rules of the catalog, and the expressions that convert operands by them.
+
+#include <array>
+#include <limits>
+
+#include "schemas/ops/resolve_internal.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+bool IsInteger(DType dtype) { return Kind(dtype) == DTypeKind::kSigned || Kind(dtype) == DTypeKind::kUnsigned; }
+
+// A Python number beside tensors of `dtype`.
+DType FollowTensors(DType dtype, const Scalar& weak) {
+  if (weak.dtype() == DType::kI64 && dtype == DType::kBool) return DType::kI64;
+  if (weak.dtype() == DType::kF64 && Kind(dtype) != DTypeKind::kFloat && Kind(dtype) != DTypeKind::kComplex) {
+    return DType::kF64;
+  }
+  return dtype;
+}
+
+absl::Status CheckFits(const ResolveInput& input, DType dtype, const Scalar& scalar) {
+  if (dtype != DType::kI32 || scalar.dtype() != DType::kI64) return absl::OkStatus();
+  const int64_t value = scalar.AsInt();
+  if (value >= std::numeric_limits<int32_t>::min() && value <= std::numeric_limits<int32_t>::max()) {
+    return absl::OkStatus();
+  }
+  return OperandDTypeError(input, StrCat(value, " doesn't fit dtype i32"));
+}
+
+// The common dtype of the operands from `first` on.
+absl::StatusOr<DType> PromoteOperands(const ResolveInput& input, size_t first) {
+  std::optional<DType> common;
+  const auto join = [&](DType dtype) -> absl::Status {
+    if (!common.has_value()) {
+      common = dtype;
+      return absl::OkStatus();
+    }
+    if (*common == dtype) return absl::OkStatus();
+    const absl::StatusOr<DType> promoted = Promote(*common, dtype);
+    if (!promoted.ok()) {
+      return OperandDTypeError(input, StrCat("dtypes ", ToText(*common), " and ", ToText(dtype),
+                                             " have no common dtype"));
+    }
+    common = *promoted;
+    return absl::OkStatus();
+  };
+  for (size_t i = first; i < input.operands.size(); ++i) {
+    if (const auto* spec = std::get_if<TensorSpec>(&input.operands[i])) {
+      TESSERA_RETURN_IF_ERROR(join(spec->dtype));
+    } else if (const Scalar& scalar = std::get<Scalar>(input.operands[i]);
+               scalar.strength() == ScalarStrength::kStrong) {
+      TESSERA_RETURN_IF_ERROR(join(scalar.dtype()));
+    }
+  }
+  // where(condition, 1, 2): only numbers; they promote as their own dtypes.
+  DType result = common.value_or(DType::kBool);
+  for (size_t i = first; i < input.operands.size(); ++i) {
+    const auto* scalar = std::get_if<Scalar>(&input.operands[i]);
+    if (scalar != nullptr && scalar->strength() == ScalarStrength::kWeak) result = FollowTensors(result, *scalar);
+  }
+  for (size_t i = first; i < input.operands.size(); ++i) {
+    if (const auto* scalar = std::get_if<Scalar>(&input.operands[i])) {
+      TESSERA_RETURN_IF_ERROR(CheckFits(input, result, *scalar));
+    }
+  }
+  return result;
+}
+
+absl::Status CheckCondition(const ResolveInput& input) {
+  const auto* condition = std::get_if<TensorSpec>(&input.operands[0]);
+  if (condition != nullptr && condition->dtype == DType::kBool) return absl::OkStatus();
+  return OperandDTypeError(input, "the dtype of the condition must be bool");
+}
+
+}  // namespace
+
+absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
+  switch (input.row.dtype_rule) {
+    case DTypeRule::kAttribute:
+      if (!input.call.attributes.dtype.has_value()) {
+        return absl::InvalidArgumentError(StrCat(input.row.name, ": needs a dtype"));
+      }
+      return ResolvedDTypes{*input.call.attributes.dtype, *input.call.attributes.dtype};
+    case DTypeRule::kWhere: {
+      TESSERA_RETURN_IF_ERROR(CheckCondition(input));
+      TESSERA_ASSIGN_OR_RETURN(const DType common, PromoteOperands(input, 1));
+      return ResolvedDTypes{common, common};
+    }
+    case DTypeRule::kIndex:
+      if (input.tensors[0]->dtype == DType::kBool) return OperandDTypeError(input, "needs a numeric dtype");
+      return ResolvedDTypes{input.tensors[0]->dtype, DType::kI64};
+    case DTypeRule::kSame: return ResolvedDTypes{input.tensors[0]->dtype, input.tensors[0]->dtype};
+    case DTypeRule::kPromote:
+    case DTypeRule::kPromoteNumeric:
+    case DTypeRule::kFloating:
+    case DTypeRule::kBool:
+    case DTypeRule::kSum: break;
+  }
+  TESSERA_ASSIGN_OR_RETURN(const DType common, PromoteOperands(input, 0));
+  const bool floating = Kind(common) == DTypeKind::kFloat || Kind(common) == DTypeKind::kComplex;
+  switch (input.row.dtype_rule) {
+    case DTypeRule::kPromoteNumeric:
+      if (common == DType::kBool) return OperandDTypeError(input, "needs a numeric dtype");
+      return ResolvedDTypes{common, common};
+    case DTypeRule::kFloating: {
+      const DType result = floating ? common : DType::kF64;
+      return ResolvedDTypes{result, result};
+    }
+    case DTypeRule::kBool: return ResolvedDTypes{common, DType::kBool};
+    case DTypeRule::kSum: {
+      const DType result = floating ? common : DType::kI64;
+      return ResolvedDTypes{common, result};
+    }
+    default: return ResolvedDTypes{common, common};
+  }
+}
+
+bool IsWidening(DType from, DType to) {
+  if (from == to || from == DType::kBool) return true;
+  if (IsInteger(from)) return (IsInteger(to) && SizeBits(to) >= SizeBits(from)) || to == DType::kF64;
+  return Kind(to) == DTypeKind::kFloat && SizeBits(to) >= SizeBits(from);
+}
+
+Expression MakeCastExpression(DType from, DType to) {
+  Expression expression;
+  expression.nodes.push_back({ScalarOp::kInput, from, 0, 0, 0});
+  if (from != to) expression.nodes.push_back({ScalarOp::kCast, to, 0, 0, 0});
+  return expression;
+}
+
+Expression MakeElementwiseExpression(const ResolveInput& input, const ResolvedDTypes& dtypes) {
+  Expression expression;
+  std::vector<ExpressionNode>& nodes = expression.nodes;
+  nodes.reserve(2 * input.operands.size() + 1);
+  std::array<int32_t, 3> references = {0, 0, 0};
+  int32_t inputs = 0;
+  int32_t arguments = 0;
+  const auto last = [&] { return static_cast<int32_t>(nodes.size()) - 1; };
+  for (size_t i = 0; i < input.operands.size(); ++i) {
+    const bool is_condition = input.row.dtype_rule == DTypeRule::kWhere && i == 0;
+    const DType wanted = is_condition ? DType::kBool : dtypes.compute;
+    if (const auto* spec = std::get_if<TensorSpec>(&input.operands[i])) {
+      nodes.push_back({ScalarOp::kInput, spec->dtype, inputs++, 0, 0});
+      if (spec->dtype != wanted) nodes.push_back({ScalarOp::kCast, wanted, last(), 0, 0});
+    } else {
+      nodes.push_back({ScalarOp::kArgument, wanted, arguments++, 0, 0});
+    }
+    references[i] = last();
+  }
+  // astype is its operand's conversion, which is there already.
+  if (*input.row.scalar_op != ScalarOp::kCast) {
+    nodes.push_back({*input.row.scalar_op, dtypes.result, references[0], references[1], references[2]});
+  }
+  return expression;
+}
+
+}  // namespace tessera

@@ -1,0 +1,79 @@
+#pragma once
+
+// What the families of ResolveOp share. Private to schemas/ops.
+//
+// A resolver of a family is given operands whose count and dtypes are known to be allowed, and gives
+// the whole resolution. The placement of a result is decided one mesh dim after the other.
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/container/inlined_vector.h"
+#include "schemas/ops/catalog.h"
+#include "schemas/ops/resolve.h"
+
+namespace tessera {
+
+struct ResolveInput {
+  const OpRow& row;
+  const OpCall& call;
+  absl::Span<const OperandSpec> operands;
+  absl::InlinedVector<const TensorSpec*, 3> tensors;  // the operands that are tensors, in order
+};
+
+absl::StatusOr<OpResolution> ResolveCreation(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveElementwise(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveArgReduction(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveContraction(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveViewOp(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveRedistribute(const ResolveInput& input);
+
+// "a is f32[2,3], b is f32[4]"; "x is f32[2]" for one operand.
+std::string DescribeOperands(const ResolveInput& input);
+// InvalidArgument `add: WHY: a is f32[2,3], b is f32[4]`.
+absl::Status OperandError(const ResolveInput& input, std::string_view why);
+// The same with the payload of a dtype error.
+absl::Status OperandDTypeError(const ResolveInput& input, std::string_view why);
+
+// All on the workers of the first operand's mesh; InvalidArgument that names to_device otherwise.
+absl::Status CheckMeshes(const ResolveInput& input);
+
+struct ResolvedDTypes {
+  DType compute = DType::kF32;  // what operands are converted to (where: but for the condition)
+  DType result = DType::kF32;
+};
+// By the row's dtype rule; weak scalars follow the tensors.
+absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input);
+// Whether a conversion loses nothing of a pending sum: terms may be converted before they are summed.
+bool IsWidening(DType from, DType to);
+
+// `own` brought to `mesh` and `placements`.
+ResolvedOperand BringTo(const TensorSpec& own, const Mesh& mesh, const Placements& placements);
+
+// The Shard that pending terms (or what must leave another dim) take on `mesh_dim` of `spec`: the
+// first tensor dim, not `excluded_dim`, that no other mesh dim shards and whose extent is at least the
+// mesh dim's size; else the first that is still large enough after the other mesh dims' shards; else
+// Replicate. `excluded_dim` may be -1.
+Placement ShardOrReplicate(const TensorSpec& spec, int mesh_dim, int excluded_dim);
+
+// Total bytes that all workers receive.
+absl::StatusOr<double> RedistributeBytes(const TensorSpec& source, const TensorSpec& destination);
+// A copy with another placement on one mesh dim.
+TensorSpec WithPlacement(const TensorSpec& spec, int mesh_dim, const Placement& placement);
+
+// The placements of an elementwise op's output and of its operands (resolve_placement.cc).
+struct ElementwisePlacement {
+  Placements output;
+  absl::InlinedVector<ResolvedOperand, 3> operands;  // tensor operands
+  std::vector<int> scalar_counted_once;              // mesh dims; empty: scalars are read everywhere
+};
+absl::StatusOr<ElementwisePlacement> PlaceElementwise(const ResolveInput& input, const Shape& output_shape,
+                                                      DType compute_dtype);
+
+// One node of the row's op over inputs and scalars, operands converted to their dtype.
+Expression MakeElementwiseExpression(const ResolveInput& input, const ResolvedDTypes& dtypes);
+Expression MakeCastExpression(DType from, DType to);
+
+}  // namespace tessera

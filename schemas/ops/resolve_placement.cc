@@ -1,0 +1,287 @@
+// Where the result of an elementwise op lies, and how its operands get there.
+//
+// Per mesh dim, left to right: what the operands agree on is kept; pending terms stay pending where
+// the row's partial rule allows it; else the operands' own placements (as dims of the output, left to
+// right) and then Replicate are priced by the bytes that must be received, ties to the earlier.
+
+#include <algorithm>
+
+#include "schemas/ops/resolve_internal.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+enum class PendingPolicy : uint8_t { kKeepWhereLegal, kReduceAll };
+
+struct Participant {
+  const TensorSpec* own = nullptr;
+  TensorSpec current;        // aligned: earlier mesh dims already as decided, on the output's mesh
+  bool aligned = true;       // its mesh has the output's arrangement
+  int dim_offset = 0;        // output dim of its dim 0
+  size_t operand_index = 0;  // in the call
+};
+
+class ElementwisePlacer {
+ public:
+  ElementwisePlacer(const ResolveInput& input, const Shape& shape, PendingPolicy policy)
+      : input_(input), shape_(shape), policy_(policy), mesh_(input.tensors[0]->mesh) {
+    for (size_t i = 0; i < input.operands.size(); ++i) {
+      const auto* spec = std::get_if<TensorSpec>(&input.operands[i]);
+      if (spec == nullptr) continue;
+      Participant p;
+      p.own = spec;
+      p.current = *spec;
+      p.aligned = HaveSameArrangement(spec->mesh, mesh_);
+      if (p.aligned) p.current.mesh = mesh_;
+      p.dim_offset = static_cast<int>(shape.size()) - spec->rank();
+      p.operand_index = i;
+      participants_.push_back(std::move(p));
+    }
+  }
+
+  absl::StatusOr<ElementwisePlacement> Place() {
+    ElementwisePlacement result;
+    for (int i = 0; i < mesh_.ndim(); ++i) {
+      TESSERA_ASSIGN_OR_RETURN(const Placement placement, Decide(i));
+      output_.push_back(placement);
+      for (Participant& p : participants_) {
+        if (p.aligned) p.current.placements[static_cast<size_t>(i)] = Need(p, i, placement);
+      }
+    }
+    for (const Participant& p : participants_) result.operands.push_back(Resolve(p));
+    if (participants_.size() < input_.operands.size()) result.scalar_counted_once = CountedOnce();
+    result.output = output_;
+    return result;
+  }
+
+  bool HasMixedPartials() const {
+    std::optional<ReduceOp> kind;
+    for (const Placement& placement : output_) {
+      if (!placement.is_partial()) continue;
+      if (kind.has_value() && *kind != placement.reduce_op()) return true;
+      kind = placement.reduce_op();
+    }
+    return false;
+  }
+
+ private:
+  // What the operand says on the mesh dim, in dims of the output. A shard of a broadcast dim says
+  // nothing: it must become a Replicate whatever the output is.
+  Placement Says(const Participant& p, int mesh_dim) const {
+    const Placement placement = p.current.placements[static_cast<size_t>(mesh_dim)];
+    if (!placement.is_shard()) return placement;
+    const int output_dim = placement.dim() + p.dim_offset;
+    return ExtentOf(p, output_dim) == shape_[static_cast<size_t>(output_dim)] ? Placement::Shard(output_dim)
+                                                                             : Placement::Replicate();
+  }
+
+  // The operand's extent along an output dim; 1 where it is missing.
+  int64_t ExtentOf(const Participant& p, int output_dim) const {
+    return output_dim < p.dim_offset ? 1 : p.own->shape[static_cast<size_t>(output_dim - p.dim_offset)];
+  }
+
+  // What the operand must be on the mesh dim when the output is `output` there.
+  Placement Need(const Participant& p, int mesh_dim, const Placement& output) const {
+    if (output.is_replicate()) return output;
+    if (output.is_partial()) {
+      return p.aligned && p.own->placements[static_cast<size_t>(mesh_dim)].is_partial() ? output
+                                                                                        : Placement::Replicate();
+    }
+    if (output.dim() < p.dim_offset || ExtentOf(p, output.dim()) != shape_[static_cast<size_t>(output.dim())]) {
+      return Placement::Replicate();
+    }
+    return Placement::Shard(output.dim() - p.dim_offset);
+  }
+
+  absl::StatusOr<Placement> Decide(int mesh_dim) const {
+    bool partial = false;
+    bool agree = true;
+    std::optional<Placement> first;
+    for (const Participant& p : participants_) {
+      if (!p.aligned) continue;
+      const Placement says = Says(p, mesh_dim);
+      partial = partial || says.is_partial();
+      if (first.has_value() && !(says == *first)) agree = false;
+      if (!first.has_value()) first = says;
+    }
+    if (partial) {
+      if (const std::optional<Placement> kept = KeepPending(mesh_dim); kept.has_value()) return *kept;
+      return Cheapest(mesh_dim);
+    }
+    if (agree) return *first;
+    if (const std::optional<Placement> shard = OneShardBesideReplicas(mesh_dim); shard.has_value()) return *shard;
+    return Cheapest(mesh_dim);
+  }
+
+  // A replica is sliced in place, without bytes, unless a later mesh dim splits the same dim again.
+  std::optional<Placement> OneShardBesideReplicas(int mesh_dim) const {
+    std::optional<Placement> shard;
+    for (const Participant& p : participants_) {
+      if (!p.aligned) continue;
+      const Placement says = Says(p, mesh_dim);
+      if (says.is_replicate()) continue;
+      if (shard.has_value() && !(says == *shard)) return std::nullopt;
+      shard = says;
+    }
+    for (const Participant& p : participants_) {
+      if (!p.aligned || !Says(p, mesh_dim).is_replicate()) continue;
+      for (int later = mesh_dim + 1; later < mesh_.ndim(); ++later) {
+        if (Says(p, later) == *shard) return std::nullopt;
+      }
+    }
+    return shard;
+  }
+
+  // The pending placement of the output, if the row lets the terms pass (DESIGN: Partial).
+  std::optional<Placement> KeepPending(int mesh_dim) const {
+    if (policy_ == PendingPolicy::kReduceAll) return std::nullopt;
+    std::optional<Placement> kind;
+    size_t pending = 0;
+    size_t pending_operand = 0;
+    for (const Participant& p : participants_) {
+      const Placement says = p.aligned ? Says(p, mesh_dim) : Placement::Replicate();
+      if (says.is_shard() || (p.aligned && p.own->placements[static_cast<size_t>(mesh_dim)].is_shard())) {
+        return std::nullopt;
+      }
+      if (!says.is_partial()) continue;
+      if (kind.has_value() && !(says == *kind)) return std::nullopt;
+      kind = says;
+      ++pending;
+      pending_operand = p.operand_index;
+    }
+    const bool all_pending = pending == input_.operands.size();
+    return RowKeeps(kind->reduce_op(), pending, pending_operand, all_pending) ? kind : std::nullopt;
+  }
+
+  bool RowKeeps(ReduceOp kind, size_t pending, size_t pending_operand, bool all_pending) const {
+    const bool is_sum = kind == ReduceOp::kSum || kind == ReduceOp::kAvg;
+    const bool is_extreme = kind == ReduceOp::kMax || kind == ReduceOp::kMin;
+    const ScalarOp op = *input_.row.scalar_op;
+    switch (input_.row.partial_rule) {
+      case PartialRule::kNone: return false;
+      case PartialRule::kLinear:
+        if (op == ScalarOp::kNeg) return is_sum;
+        if (op == ScalarOp::kCast) return is_sum || is_extreme;
+        // x + c and x - c increase with x, c - x does not.
+        return is_sum || (is_extreme && pending == 1 && (op == ScalarOp::kAdd || pending_operand == 0));
+      case PartialRule::kScale:
+        if (op == ScalarOp::kMul && kind == ReduceOp::kProduct) return all_pending;
+        return is_sum && pending == 1 && (op == ScalarOp::kMul || pending_operand == 0);
+      case PartialRule::kMonotone: return is_extreme;
+      case PartialRule::kExtreme: return kind == (op == ScalarOp::kMaximum ? ReduceOp::kMax : ReduceOp::kMin);
+      case PartialRule::kMove: return true;
+    }
+    return false;
+  }
+
+  std::vector<Placement> Candidates(int mesh_dim) const {
+    std::vector<Placement> candidates;
+    const auto add = [&](const Placement& candidate) {
+      if (std::find(candidates.begin(), candidates.end(), candidate) == candidates.end()) {
+        candidates.push_back(candidate);
+      }
+    };
+    for (const Participant& p : participants_) {
+      if (!p.aligned) continue;
+      Placement says = Says(p, mesh_dim);
+      if (says.is_partial()) {
+        says = ShardOrReplicate(p.current, mesh_dim, -1);
+        if (says.is_shard()) says = Placement::Shard(says.dim() + p.dim_offset);
+        // Its dim is broadcast: the output is larger there and may be sharded, the operand may not.
+        if (says.is_shard() && ExtentOf(p, says.dim()) != shape_[static_cast<size_t>(says.dim())]) continue;
+      }
+      if (!says.is_replicate() || !p.own->placements[static_cast<size_t>(mesh_dim)].is_partial()) add(says);
+    }
+    add(Placement::Replicate());
+    return candidates;
+  }
+
+  absl::StatusOr<Placement> Cheapest(int mesh_dim) const {
+    std::optional<Placement> best;
+    double best_bytes = 0;
+    for (const Placement& candidate : Candidates(mesh_dim)) {
+      double bytes = 0;
+      for (const Participant& p : participants_) {
+        TESSERA_ASSIGN_OR_RETURN(const double part, Price(p, mesh_dim, candidate));
+        bytes += part;
+      }
+      if (best.has_value() && bytes >= best_bytes) continue;
+      best = candidate;
+      best_bytes = bytes;
+    }
+    return *best;
+  }
+
+  absl::StatusOr<double> Price(const Participant& p, int mesh_dim, const Placement& candidate) const {
+    if (p.aligned) return RedistributeBytes(p.current, WithPlacement(p.current, mesh_dim, Need(p, mesh_dim, candidate)));
+    TensorSpec destination = *p.own;
+    destination.mesh = mesh_;
+    destination.placements.assign(static_cast<size_t>(mesh_.ndim()), Placement::Replicate());
+    for (int i = 0; i < mesh_dim; ++i) {
+      destination.placements[static_cast<size_t>(i)] = Need(p, i, output_[static_cast<size_t>(i)]);
+    }
+    destination.placements[static_cast<size_t>(mesh_dim)] = Need(p, mesh_dim, candidate);
+    return RedistributeBytes(*p.own, destination);
+  }
+
+  // Mesh dims on which a value that isn't pending counts once beside pending sums.
+  std::vector<int> CountedOnce() const {
+    std::vector<int> dims;
+    const ScalarOp op = *input_.row.scalar_op;
+    if (op != ScalarOp::kAdd && op != ScalarOp::kSub) return dims;
+    for (size_t i = 0; i < output_.size(); ++i) {
+      if (output_[i] == Placement::Partial(ReduceOp::kSum)) dims.push_back(static_cast<int>(i));
+    }
+    return dims;
+  }
+
+  ResolvedOperand Resolve(const Participant& p) const {
+    Placements placements(output_.size());
+    for (size_t i = 0; i < output_.size(); ++i) placements[i] = Need(p, static_cast<int>(i), output_[i]);
+    ResolvedOperand operand = BringTo(*p.own, mesh_, placements);
+    for (const int dim : CountedOnce()) {
+      if (!placements[static_cast<size_t>(dim)].is_partial()) operand.counted_once.push_back(dim);
+    }
+    return operand;
+  }
+
+  const ResolveInput& input_;
+  const Shape& shape_;
+  const PendingPolicy policy_;
+  const Mesh& mesh_;
+  absl::InlinedVector<Participant, 3> participants_;
+  Placements output_;
+};
+
+// All operands are on one mesh with equal shapes and placements and nothing pending.
+bool IsUniform(const ResolveInput& input) {
+  const TensorSpec& first = *input.tensors[0];
+  if (first.has_partial()) return false;
+  return std::all_of(input.tensors.begin() + 1, input.tensors.end(), [&](const TensorSpec* other) {
+    return other->mesh == first.mesh && other->placements == first.placements && other->shape == first.shape;
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<ElementwisePlacement> PlaceElementwise(const ResolveInput& input, const Shape& output_shape,
+                                                      DType compute_dtype) {
+  if (IsUniform(input)) {
+    ElementwisePlacement result;
+    result.output = input.tensors[0]->placements;
+    for (const TensorSpec* spec : input.tensors) result.operands.push_back({*spec, false, {}});
+    return result;
+  }
+  PendingPolicy policy = PendingPolicy::kKeepWhereLegal;
+  for (const TensorSpec* spec : input.tensors) {
+    if (spec->has_partial() && !IsWidening(spec->dtype, compute_dtype)) policy = PendingPolicy::kReduceAll;
+  }
+  ElementwisePlacer placer(input, output_shape, policy);
+  TESSERA_ASSIGN_OR_RETURN(ElementwisePlacement placed, placer.Place());
+  if (!placer.HasMixedPartials()) return placed;
+  return ElementwisePlacer(input, output_shape, PendingPolicy::kReduceAll).Place();
+}
+
+}  // namespace tessera

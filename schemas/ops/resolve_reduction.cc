@@ -1,0 +1,202 @@
+// Reductions over dims: a sharded dim that is reduced leaves a pending sum (maximum, minimum).
+
+#include <algorithm>
+
+#include "schemas/ops/resolve_internal.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+absl::Status CheckDims(const ResolveInput& input) {
+  const std::vector<int64_t>& dims = input.call.attributes.dims;
+  const int rank = input.tensors[0]->rank();
+  int64_t previous = -1;
+  for (const int64_t dim : dims) {
+    if (dim < 0 || dim >= rank) {
+      return IndexOutOfRangeError(StrCat(input.row.name, ": dim ", dim, " is out of range for rank ", rank, ": ",
+                                         DescribeOperands(input)));
+    }
+    if (dim <= previous) return OperandError(input, StrCat("dims must increase, got ", ToText(dims)));
+    previous = dim;
+  }
+  return absl::OkStatus();
+}
+
+bool IsReduced(const ResolveInput& input, int dim) {
+  const std::vector<int64_t>& dims = input.call.attributes.dims;
+  return std::find(dims.begin(), dims.end(), dim) != dims.end();
+}
+
+absl::Status CheckNotEmpty(const ResolveInput& input) {
+  for (const int64_t dim : input.call.attributes.dims) {
+    if (input.tensors[0]->shape[static_cast<size_t>(dim)] != 0) continue;
+    return OperandError(input, StrCat("dim ", dim, " has no elements, so it has no ", input.row.name));
+  }
+  return absl::OkStatus();
+}
+
+// The operand's dims that stay, as dims of the output.
+struct OutputDims {
+  Shape shape;
+  absl::InlinedVector<int, 6> output_dim;  // by operand dim; of reduced dims only with keepdims
+};
+
+OutputDims ReduceShape(const ResolveInput& input) {
+  OutputDims result;
+  const Shape& shape = input.tensors[0]->shape;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    result.output_dim.push_back(static_cast<int>(result.shape.size()));
+    if (!IsReduced(input, static_cast<int>(d))) {
+      result.shape.push_back(shape[d]);
+    } else if (input.call.attributes.keepdims) {
+      result.shape.push_back(1);
+    }
+  }
+  return result;
+}
+
+// Pending terms that a reduction by `op` may leave pending.
+bool PassesReduction(ReduceOp op, const TensorSpec& operand, const ResolveInput& input) {
+  const ReduceOp pending = operand.partial_op();
+  if (pending == op) return true;
+  if (op != ReduceOp::kSum || pending != ReduceOp::kAvg) return false;
+  // A sum of averages is an average, but not beside pending sums in one tensor.
+  return std::none_of(operand.placements.begin(), operand.placements.end(),
+                      [&](const Placement& p) { return p.is_shard() && IsReduced(input, p.dim()); });
+}
+
+// The lowest-numbered dim that stays in the output and can be sharded on the mesh dim, else Replicate.
+Placement ReduceScatterTo(const ResolveInput& input, const TensorSpec& operand, int mesh_dim) {
+  const int64_t size = operand.mesh.shape()[static_cast<size_t>(mesh_dim)];
+  const Shape remaining = MaxShardShape(WithPlacement(operand, mesh_dim, Placement::Replicate()));
+  for (int d = 0; d < operand.rank(); ++d) {
+    if (!IsReduced(input, d) && remaining[static_cast<size_t>(d)] >= size) return Placement::Shard(d);
+  }
+  return Placement::Replicate();
+}
+
+// The operand as the local reduction wants it.
+ResolvedOperand PrepareOperand(const ResolveInput& input, DType compute) {
+  const TensorSpec& own = *input.tensors[0];
+  if (!own.has_partial()) return {own, false, {}};
+  const bool passes = PassesReduction(*input.row.reduce_op, own, input) && IsWidening(own.dtype, compute);
+  if (passes) return {own, false, {}};
+  TensorSpec changed = own;
+  for (int i = 0; i < own.mesh.ndim(); ++i) {
+    Placement& placement = changed.placements[static_cast<size_t>(i)];
+    if (placement.is_partial()) placement = ReduceScatterTo(input, changed, i);
+  }
+  return BringTo(own, own.mesh, changed.placements);
+}
+
+Placements OutputPlacements(const ResolveInput& input, const TensorSpec& operand, const OutputDims& dims) {
+  Placements placements = operand.placements;
+  for (Placement& placement : placements) {
+    if (!placement.is_shard()) continue;
+    placement = IsReduced(input, placement.dim())
+                    ? Placement::Partial(*input.row.reduce_op)
+                    : Placement::Shard(dims.output_dim[static_cast<size_t>(placement.dim())]);
+  }
+  return placements;
+}
+
+int64_t ReducedCount(const ResolveInput& input) {
+  int64_t count = 1;
+  for (const int64_t dim : input.call.attributes.dims) count *= input.tensors[0]->shape[static_cast<size_t>(dim)];
+  return count;
+}
+
+// What follows the local reduction: mean divides by the global count, sum(dtype=) converts.
+void AddEpilogue(const ResolveInput& input, DType result, OpResolution& resolution) {
+  const DType from = resolution.local_dtype;
+  if (input.call.op == OpId::kMean) {
+    Expression divide = MakeCastExpression(from, result);
+    const int32_t numerator = static_cast<int32_t>(divide.nodes.size()) - 1;
+    divide.nodes.push_back({ScalarOp::kArgument, result, 0, 0, 0});
+    divide.nodes.push_back({ScalarOp::kDiv, result, numerator, numerator + 1, 0});
+    resolution.epilogue = MapOp{std::move(divide)};
+    resolution.epilogue_scalars.push_back(Scalar::Int(ReducedCount(input)).As(result));
+  } else if (from != result) {
+    resolution.epilogue = MapOp{MakeCastExpression(from, result)};
+  }
+}
+
+// The dtype of the result, and of the sum before the epilogue.
+struct ReductionDTypes {
+  DType local = DType::kF32;
+  DType result = DType::kF32;
+};
+
+absl::StatusOr<ReductionDTypes> DecideDTypes(const ResolveInput& input) {
+  TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
+  const DType own = input.tensors[0]->dtype;
+  ReductionDTypes decided{dtypes.result, dtypes.result};
+  // Integers and bool are summed exactly before anything else is done to them.
+  if (*input.row.reduce_op == ReduceOp::kSum && Kind(own) != DTypeKind::kFloat) decided.local = DType::kI64;
+  if (!input.call.attributes.dtype.has_value()) return decided;
+  decided.result = *input.call.attributes.dtype;
+  if (input.call.op != OpId::kSum || decided.result == DType::kBool) {
+    return OperandDTypeError(input, StrCat("dtype= can't be ", ToText(decided.result), " here"));
+  }
+  if (Kind(decided.local) == DTypeKind::kFloat && Kind(decided.result) != DTypeKind::kFloat) {
+    return absl::UnimplementedError(StrCat("sum: dtype=", ToText(decided.result),
+                                           " of a floating tensor is reserved: use astype first: ",
+                                           DescribeOperands(input)));
+  }
+  return decided;
+}
+
+}  // namespace
+
+absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input) {
+  TESSERA_RETURN_IF_ERROR(CheckDims(input));
+  TESSERA_ASSIGN_OR_RETURN(const ReductionDTypes dtypes, DecideDTypes(input));
+  const ReduceOp op = *input.row.reduce_op;
+  if (op != ReduceOp::kSum) TESSERA_RETURN_IF_ERROR(CheckNotEmpty(input));
+  OutputDims dims = ReduceShape(input);
+  OpResolution resolution;
+  resolution.flops = static_cast<double>(NumElements(input.tensors[0]->shape));
+  resolution.operands.push_back(PrepareOperand(input, dtypes.result));
+  resolution.local = ReduceLocalOp{op, input.call.attributes.dims};
+  resolution.local_dtype = dtypes.local;
+  AddEpilogue(input, dtypes.result, resolution);
+  const TensorSpec& operand = resolution.operands[0].spec;
+  Placements placements = OutputPlacements(input, operand, dims);
+  resolution.outputs.push_back(
+      TensorSpec{dtypes.result, std::move(dims.shape), operand.mesh, std::move(placements)});
+  return resolution;
+}
+
+absl::StatusOr<OpResolution> ResolveArgReduction(const ResolveInput& input) {
+  TESSERA_RETURN_IF_ERROR(CheckDims(input));
+  TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
+  if (input.call.attributes.dims.size() != 1) {
+    return OperandError(input, StrCat("needs one dim, got ", ToText(input.call.attributes.dims)));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckNotEmpty(input));
+  const int dim = static_cast<int>(input.call.attributes.dims[0]);
+  const TensorSpec& own = *input.tensors[0];
+  TensorSpec operand = own;
+  for (int i = 0; i < own.mesh.ndim(); ++i) {
+    const Placement placement = own.placements[static_cast<size_t>(i)];
+    if (!placement.is_partial() && !placement.is_shard(dim)) continue;
+    operand.placements[static_cast<size_t>(i)] = ShardOrReplicate(operand, i, dim);
+  }
+  OutputDims dims = ReduceShape(input);
+  OpResolution resolution;
+  resolution.flops = static_cast<double>(NumElements(own.shape));
+  resolution.operands.push_back(BringTo(own, own.mesh, operand.placements));
+  resolution.local = ArgReduceOp{input.call.op == OpId::kArgMin ? Extreme::kMin : Extreme::kMax, dim};
+  resolution.local_dtype = dtypes.result;
+  Placements placements = operand.placements;
+  for (Placement& placement : placements) {
+    if (placement.is_shard()) placement = Placement::Shard(dims.output_dim[static_cast<size_t>(placement.dim())]);
+  }
+  resolution.outputs.push_back(TensorSpec{dtypes.result, std::move(dims.shape), own.mesh, std::move(placements)});
+  return resolution;
+}
+
+}  // namespace tessera

@@ -1,0 +1,172 @@
+// Views: transpose and slice, and what a view reads of its operand. reshape is in resolve_reshape.cc.
+
+#include <algorithm>
+#include <array>
+
+#include "schemas/ops/resolve_internal.h"
+#include "schemas/ops/resolve_reshape.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+absl::Status CheckPermutation(const ResolveInput& input) {
+  const std::vector<int64_t>& dims = input.call.attributes.dims;
+  const int rank = input.tensors[0]->rank();
+  std::array<bool, kMaxRank> seen = {};
+  bool valid = static_cast<int>(dims.size()) == rank;
+  for (const int64_t dim : dims) {
+    valid = valid && dim >= 0 && dim < rank && !seen[static_cast<size_t>(dim)];
+    if (valid) seen[static_cast<size_t>(dim)] = true;
+  }
+  if (valid) return absl::OkStatus();
+  const std::string shown = dims.size() > static_cast<size_t>(kMaxRank) ? StrCat(dims.size(), " dims") : ToText(dims);
+  return IndexOutOfRangeError(StrCat(input.row.name, ": ", shown, " is no permutation of ", rank, " dims: ",
+                                     DescribeOperands(input)));
+}
+
+absl::StatusOr<TensorSpec> TransposeSpec(const ResolveInput& input) {
+  TESSERA_RETURN_IF_ERROR(CheckPermutation(input));
+  const TensorSpec& own = *input.tensors[0];
+  TensorSpec output = own;
+  std::array<int, kMaxRank> output_dim = {};
+  for (int d = 0; d < own.rank(); ++d) {
+    const int64_t from = input.call.attributes.dims[static_cast<size_t>(d)];
+    output.shape[static_cast<size_t>(d)] = own.shape[static_cast<size_t>(from)];
+    output_dim[static_cast<size_t>(from)] = d;
+  }
+  for (Placement& placement : output.placements) {
+    if (placement.is_shard()) placement = Placement::Shard(output_dim[static_cast<size_t>(placement.dim())]);
+  }
+  return output;
+}
+
+absl::Status CheckItem(const ResolveInput& input, const IndexItem& item, int64_t extent, size_t dim) {
+  if (item.kind == IndexItem::Kind::kInteger) {
+    if (item.start >= 0 && item.start < extent) return absl::OkStatus();
+    return IndexOutOfRangeError(StrCat("slice: index ", item.start, " is out of range for dim ", dim, " of ", extent,
+                                       ": ", DescribeOperands(input)));
+  }
+  // The last element, if there is one, must be in range too.
+  int64_t last = 0;
+  const bool valid = item.size >= 0 && item.step != 0 &&
+                     (item.size == 0 || (item.start >= 0 && item.start < extent &&
+                                         !__builtin_mul_overflow(item.size - 1, item.step, &last) &&
+                                         !__builtin_add_overflow(last, item.start, &last) && last >= 0 &&
+                                         last < extent));
+  if (valid) return absl::OkStatus();
+  return IndexOutOfRangeError(StrCat("slice: ", item.size, " elements from ", item.start, " by ", item.step,
+                                     " are out of range for dim ", dim, " of ", extent, ": ",
+                                     DescribeOperands(input)));
+}
+
+absl::StatusOr<TensorSpec> SliceSpec(const ResolveInput& input) {
+  const TensorSpec& own = *input.tensors[0];
+  std::array<int, kMaxRank> output_dim;
+  output_dim.fill(-1);
+  TensorSpec output = own;
+  output.shape.clear();
+  size_t dim = 0;
+  for (const IndexItem& item : input.call.attributes.index) {
+    if (item.kind != IndexItem::Kind::kInteger && output.shape.size() == static_cast<size_t>(kMaxRank)) {
+      return OperandError(input, StrCat("more than ", kMaxRank, " dims in the result (max_rank)"));
+    }
+    if (item.kind == IndexItem::Kind::kNewAxis) {
+      output.shape.push_back(1);
+      continue;
+    }
+    if (dim == own.shape.size()) {
+      return IndexOutOfRangeError(StrCat("slice: more indices than dims: ", DescribeOperands(input)));
+    }
+    TESSERA_RETURN_IF_ERROR(CheckItem(input, item, own.shape[dim], dim));
+    if (item.kind == IndexItem::Kind::kSlice) {
+      output_dim[dim] = static_cast<int>(output.shape.size());
+      output.shape.push_back(item.size);
+    }
+    ++dim;
+  }
+  if (dim != own.shape.size()) return OperandError(input, StrCat("indices for ", dim, " dims"));
+  TESSERA_RETURN_IF_ERROR(ValidateShape("slice", output.shape, SizeBytes(own.dtype)));
+  for (Placement& placement : output.placements) {
+    if (!placement.is_shard()) continue;
+    const int kept = output_dim[static_cast<size_t>(placement.dim())];
+    placement = kept < 0 ? Placement::Replicate() : Placement::Shard(kept);
+  }
+  return output;
+}
+
+// Whether more than one position along the dim holds a piece of it.
+bool IsCut(const TensorSpec& spec, size_t dim) {
+  for (size_t i = 0; i < spec.placements.size(); ++i) {
+    if (spec.placements[i].is_shard(static_cast<int>(dim)) && spec.mesh.shape()[i] > 1) return true;
+  }
+  return false;
+}
+
+bool IsWhole(const IndexItem& item, int64_t extent) {
+  return item.kind == IndexItem::Kind::kSlice && item.size == extent && (extent <= 1 || item.step == 1);
+}
+
+absl::StatusOr<ViewLayout> SliceLayout(const OpCall& call, const TensorSpec& operand,
+                                       absl::Span<const int64_t> strides) {
+  ViewLayout layout;
+  size_t dim = 0;
+  bool empty = false;
+  for (const IndexItem& item : call.attributes.index) {
+    if (item.kind == IndexItem::Kind::kNewAxis) {
+      layout.strides.push_back(0);
+      continue;
+    }
+    const int64_t extent = operand.shape[dim];
+    if (IsCut(operand, dim) && !IsWhole(item, extent)) {
+      return absl::FailedPreconditionError(
+          StrCat("slice: dim ", dim, " is sharded and cut: x is ", ToText(operand)));
+    }
+    if (item.kind == IndexItem::Kind::kSlice) {
+      layout.strides.push_back(IsWhole(item, extent) ? strides[dim] : strides[dim] * item.step);
+      empty = empty || item.size == 0;
+    }
+    if (!IsWhole(item, extent)) layout.offset += item.start * strides[dim];
+    ++dim;
+  }
+  // The start of an empty slice may lie anywhere.
+  if (empty) layout.offset = 0;
+  return layout;
+}
+
+}  // namespace
+
+absl::StatusOr<OpResolution> ResolveViewOp(const ResolveInput& input) {
+  absl::StatusOr<TensorSpec> output;
+  switch (input.call.op) {
+    case OpId::kTranspose: output = TransposeSpec(input); break;
+    case OpId::kSlice: output = SliceSpec(input); break;
+    default: output = ReshapeSpec(input); break;
+  }
+  if (!output.ok()) return output.status();
+  OpResolution resolution;
+  resolution.operands.push_back({*input.tensors[0], false, {}});
+  resolution.local_dtype = output->dtype;
+  resolution.outputs.push_back(*std::move(output));
+  return resolution;
+}
+
+absl::StatusOr<ViewLayout> ResolveView(const OpCall& call, const TensorSpec& operand,
+                                       absl::Span<const int64_t> operand_strides) {
+  TESSERA_CHECK(operand_strides.size() == operand.shape.size());
+  const OperandSpec operands[] = {operand};
+  TESSERA_ASSIGN_OR_RETURN(const TensorSpec output, OutputSpec(call, operands));
+  ViewLayout layout;
+  switch (call.op) {
+    case OpId::kTranspose:
+      for (const int64_t dim : call.attributes.dims) layout.strides.push_back(operand_strides[static_cast<size_t>(dim)]);
+      return layout;
+    case OpId::kSlice: return SliceLayout(call, operand, operand_strides);
+    case OpId::kReshape: return ReshapeLayout(operand, operand_strides, output);
+    default: return absl::FailedPreconditionError(StrCat(ToText(call), " is no view"));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,162 @@
+#include "schemas/ops/scalar.h"
+
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "schemas/types/text.h"
+
+namespace tessera {
+namespace {
+
+bool IsFloating(DType dtype) { return Kind(dtype) == DTypeKind::kFloat || Kind(dtype) == DTypeKind::kComplex; }
+
+bool IsWeakDType(DType dtype) { return dtype == DType::kBool || dtype == DType::kI64 || dtype == DType::kF64; }
+
+uint64_t FloatBits(double value) {
+  return std::bit_cast<uint64_t>(std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value);
+}
+
+// The lowest `bits` bits, extended by sign or by zeros.
+int64_t WrapInteger(DType dtype, int64_t value) {
+  const int unused = 64 - SizeBits(dtype);
+  const uint64_t shifted = static_cast<uint64_t>(value) << unused;
+  return Kind(dtype) == DTypeKind::kUnsigned ? static_cast<int64_t>(shifted >> unused)
+                                             : static_cast<int64_t>(shifted) >> unused;
+}
+
+int64_t SaturateToInteger(DType dtype, double value) {
+  if (std::isnan(value)) return 0;
+  const int bits = SizeBits(dtype);
+  if (Kind(dtype) == DTypeKind::kUnsigned) {
+    if (value <= 0) return 0;
+    if (value >= std::ldexp(1.0, bits)) return WrapInteger(dtype, -1);
+    return static_cast<int64_t>(static_cast<uint64_t>(value));
+  }
+  const double limit = std::ldexp(1.0, bits - 1);
+  if (value >= limit) return static_cast<int64_t>((uint64_t{1} << (bits - 1)) - 1);
+  if (value < -limit) return WrapInteger(dtype, static_cast<int64_t>(uint64_t{1} << (bits - 1)));
+  return static_cast<int64_t>(value);
+}
+
+double RoundTo(DType dtype, double value) {
+  return dtype == DType::kF32 || dtype == DType::kC64 ? static_cast<double>(static_cast<float>(value)) : value;
+}
+
+std::string FloatText(DType dtype, double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  char buffer[40];
+  const auto end = dtype == DType::kF32 ? std::to_chars(buffer, buffer + sizeof(buffer), static_cast<float>(value))
+                                        : std::to_chars(buffer, buffer + sizeof(buffer), value);
+  std::string text(buffer, end.ptr);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+// The number and the weak dtype of its notation.
+absl::StatusOr<Scalar> ParseLiteral(std::string_view word) {
+  if (word == "true") return Scalar::Bool(true);
+  if (word == "false") return Scalar::Bool(false);
+  if (!word.empty() && word[0] == '+') word.remove_prefix(1);
+  const char* const end = word.data() + word.size();
+  int64_t integer = 0;
+  if (const auto parsed = std::from_chars(word.data(), end, integer); parsed.ptr == end && parsed.ec == std::errc()) {
+    return Scalar::Int(integer);
+  }
+  uint64_t large = 0;
+  if (const auto parsed = std::from_chars(word.data(), end, large); parsed.ptr == end && parsed.ec == std::errc()) {
+    return Scalar::FromBits(DType::kU64, ScalarStrength::kStrong, large);
+  }
+  double real = 0;
+  const bool is_float = word.find_first_of(".en") != std::string_view::npos;
+  if (const auto parsed = std::from_chars(word.data(), end, real);
+      is_float && parsed.ptr == end && parsed.ec == std::errc()) {
+    return Scalar::Float(real);
+  }
+  return absl::InvalidArgumentError(StrCat("not a number: \"", Printable(word, 60), "\""));
+}
+
+}  // namespace
+
+Scalar Scalar::Bool(bool v, ScalarStrength s) { return FromBits(DType::kBool, s, v ? 1 : 0); }
+Scalar Scalar::Int(int64_t v, ScalarStrength s) { return FromBits(DType::kI64, s, static_cast<uint64_t>(v)); }
+Scalar Scalar::Float(double v, ScalarStrength s) { return FromBits(DType::kF64, s, FloatBits(v)); }
+
+Scalar Scalar::FromBits(DType dtype, ScalarStrength strength, uint64_t bits) {
+  Scalar scalar;
+  scalar.dtype_ = dtype;
+  scalar.strength_ = IsWeakDType(dtype) ? strength : ScalarStrength::kStrong;
+  if (IsFloating(dtype)) {
+    scalar.bits_ = FloatBits(RoundTo(dtype, std::bit_cast<double>(bits)));
+  } else if (dtype == DType::kBool) {
+    scalar.bits_ = bits != 0 ? 1 : 0;
+  } else {
+    scalar.bits_ = static_cast<uint64_t>(WrapInteger(dtype, static_cast<int64_t>(bits)));
+  }
+  return scalar;
+}
+
+double Scalar::AsDouble() const {
+  if (IsFloating(dtype_)) return std::bit_cast<double>(bits_);
+  return dtype_ == DType::kU64 ? static_cast<double>(bits_) : static_cast<double>(static_cast<int64_t>(bits_));
+}
+
+int64_t Scalar::AsInt() const {
+  return IsFloating(dtype_) ? SaturateToInteger(DType::kI64, std::bit_cast<double>(bits_))
+                            : static_cast<int64_t>(bits_);
+}
+
+bool Scalar::AsBool() const { return IsFloating(dtype_) ? AsDouble() != 0 : bits_ != 0; }
+
+Scalar Scalar::As(DType dtype) const {
+  uint64_t bits = bits_;
+  if (dtype == DType::kBool) {
+    bits = AsBool() ? 1 : 0;
+  } else if (IsFloating(dtype)) {
+    // One rounding only: an i64 goes to f32 directly.
+    const bool integer_to_f32 = !IsFloating(dtype_) && RoundTo(dtype, 0.1) != 0.1 && dtype_ != DType::kU64;
+    bits = FloatBits(integer_to_f32 ? static_cast<double>(static_cast<float>(static_cast<int64_t>(bits_)))
+                                    : AsDouble());
+  } else if (IsFloating(dtype_)) {
+    bits = static_cast<uint64_t>(SaturateToInteger(dtype, AsDouble()));
+  }
+  return FromBits(dtype, ScalarStrength::kStrong, bits);
+}
+
+std::string ToText(const Scalar& scalar) {
+  std::string text;
+  if (IsFloating(scalar.dtype())) {
+    text = FloatText(scalar.dtype(), scalar.AsDouble());
+  } else if (scalar.dtype() == DType::kBool) {
+    text = scalar.AsBool() ? "true" : "false";
+  } else {
+    text = scalar.dtype() == DType::kU64 ? StrCat(scalar.bits()) : StrCat(scalar.AsInt());
+  }
+  if (scalar.strength() == ScalarStrength::kStrong) StrAppend(&text, ":", ToText(scalar.dtype()));
+  return text;
+}
+
+absl::StatusOr<Scalar> ParseScalar(Scanner& scanner) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view word, scanner.TakeWord());
+  TESSERA_ASSIGN_OR_RETURN(const Scalar literal, ParseLiteral(word));
+  if (!scanner.TryTake(":")) {
+    if (literal.strength() == ScalarStrength::kWeak) return literal;
+    return absl::InvalidArgumentError(StrCat("not a number of 64 bits: \"", Printable(word, 60), "\""));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view name, scanner.TakeIdentifier());
+  TESSERA_ASSIGN_OR_RETURN(const DType dtype, ParseDType(name));
+  return literal.As(dtype);
+}
+
+absl::StatusOr<Scalar> ParseScalar(std::string_view text) {
+  Scanner scanner(text);
+  TESSERA_ASSIGN_OR_RETURN(const Scalar scalar, ParseScalar(scanner));
+  TESSERA_RETURN_IF_ERROR(scanner.ExpectEnd());
+  return scalar;
+}
+
+}  // namespace tessera
