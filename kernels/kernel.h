@@ -23,20 +23,20 @@ namespace tessera {
 struct KernelInput {
   const void* data = nullptr;
   DType dtype = DType::kF32;
-  Shape extents;
-  Strides strides;       // in elements; may be 0 or negative
+  Shape extents = {};
+  Strides strides = {};  // in elements; may be 0 or negative
   bool is_zero = false;  // counts as zeros; data is not read
 };
 
 struct KernelCall {
   const LocalOp* op = nullptr;
-  std::vector<KernelInput> inputs;
+  std::vector<KernelInput> inputs = {};
   void* output = nullptr;
   DType output_dtype = DType::kF32;
-  Shape output_extents;
-  Strides output_strides;
-  Box output_box;                  // global; creation ops
-  std::vector<Scalar> scalars;
+  Shape output_extents = {};
+  Strides output_strides = {};
+  Box output_box = {};             // global; creation ops
+  std::vector<Scalar> scalars = {};
 };
 
 // Shape of `threads`: the worker's compute threads, BLAS included; set once before the first call.
@@ -55,7 +55,7 @@ void CopyStrided(absl::Span<const int64_t> extents, int64_t element_bytes, const
 // the number of terms. The destination may be one of the terms (same strides).
 struct ReduceTerm {
   const void* data = nullptr;
-  Strides strides;
+  Strides strides = {};
 };
 void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
                  void* destination, absl::Span<const int64_t> destination_strides);

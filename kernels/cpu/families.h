@@ -1,0 +1,44 @@
+#pragma once
+
+// The kernel families of the CPU, one file each. RunKernel (kernels/kernel.h) takes the one that the
+// LocalOp names; every family handles every implemented dtype that its op allows and answers
+// Unimplemented, with the dtype, for another.
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "kernels/kernel.h"
+
+namespace tessera::cpu {
+
+absl::Status RunMap(const MapOp& op, const KernelCall& call);
+absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call);
+absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call);
+absl::Status RunMatmul(const MatmulOp& op, const KernelCall& call);
+absl::Status RunFill(const FillOp& op, const KernelCall& call);
+absl::Status RunArange(const ArangeOp& op, const KernelCall& call);
+absl::Status RunEye(const EyeOp& op, const KernelCall& call);
+absl::Status RunRand(const RandOp& op, const KernelCall& call);
+
+// The scalar as one element of `dtype`, in the first SizeBytes(dtype) bytes.
+struct ElementBits {
+  alignas(8) std::byte bytes[8];
+};
+ElementBits ToElement(const Scalar& scalar, DType dtype);
+
+// Calls f(T{}) with the C++ type of an implemented dtype (bool is uint8_t tagged as BoolElement by
+// its dtype alone); Unimplemented for others.
+template <typename F>
+absl::Status VisitDType(const char* kernel, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kBool: f(uint8_t{}); return absl::OkStatus();
+    case DType::kI32: f(int32_t{}); return absl::OkStatus();
+    case DType::kI64: f(int64_t{}); return absl::OkStatus();
+    case DType::kF32: f(float{}); return absl::OkStatus();
+    case DType::kF64: f(double{}); return absl::OkStatus();
+    default: break;
+  }
+  return absl::UnimplementedError(std::string(kernel) + ": no CPU kernel for " + std::string(ToText(dtype)));
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,46 @@
+#include "kernels/kernel.h"
+
+#include <new>
+#include <variant>
+
+#include <cblas.h>
+
+#include "kernels/cpu/families.h"
+
+namespace tessera {
+namespace {
+
+// One row per LocalOp: an op without a kernel doesn't compile.
+struct Dispatch {
+  const KernelCall& call;
+  absl::Status operator()(const MapOp& op) const { return cpu::RunMap(op, call); }
+  absl::Status operator()(const ReduceLocalOp& op) const { return cpu::RunReduce(op, call); }
+  absl::Status operator()(const ArgReduceOp& op) const { return cpu::RunArgReduce(op, call); }
+  absl::Status operator()(const MatmulOp& op) const { return cpu::RunMatmul(op, call); }
+  absl::Status operator()(const FillOp& op) const { return cpu::RunFill(op, call); }
+  absl::Status operator()(const ArangeOp& op) const { return cpu::RunArange(op, call); }
+  absl::Status operator()(const EyeOp& op) const { return cpu::RunEye(op, call); }
+  absl::Status operator()(const RandOp& op) const { return cpu::RunRand(op, call); }
+};
+
+}  // namespace
+
+void SetKernelThreads(int threads) { openblas_set_num_threads(threads < 1 ? 1 : threads); }
+
+absl::Status RunKernel(const KernelCall& call) {
+  for (const KernelInput& input : call.inputs) {
+    if (input.strides.size() != input.extents.size() && !input.is_zero) {
+      return absl::InvalidArgumentError("kernel: an input's strides and extents differ in rank");
+    }
+  }
+  if (call.op == nullptr || call.output_strides.size() != call.output_extents.size()) {
+    return absl::InvalidArgumentError("kernel: the output's strides and extents differ in rank");
+  }
+  try {
+    return std::visit(Dispatch{call}, *call.op);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("kernel: no host memory for a packed operand");
+  }
+}
+
+}  // namespace tessera

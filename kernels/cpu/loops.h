@@ -1,0 +1,38 @@
+#pragma once
+
+// The inner loops, on dense blocks, compiled once per instruction set (Highway) and chosen at run
+// time. Elements of bool are bytes: anything but 0 is true, results are 0 or 1.
+
+#include <cstdint>
+
+#include "schemas/ops/expression.h"
+#include "schemas/types/placement.h"
+
+namespace tessera::cpu {
+
+// One node of an expression: out[i] = op(a[i], b[i], c[i]) for i < count. `operand` is the dtype of
+// the operands (of the branches, for where). `out` may be one of the operands. False when the op has
+// no meaning for the dtype.
+struct NodeBlock {
+  ScalarOp op = ScalarOp::kAdd;
+  DType dtype = DType::kF32;
+  DType operand = DType::kF32;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* c = nullptr;
+  void* out = nullptr;
+  int64_t count = 0;
+};
+bool RunNodeBlock(const NodeBlock& block);
+
+// accumulator[i] = op(accumulator[i], term[i]); kAvg adds.
+void AccumulateBlock(ReduceOp op, DType dtype, void* accumulator, const void* term, int64_t count);
+// values[i] = values[i] / divisor, for f32 and f64.
+void DivideBlock(DType dtype, void* values, int64_t divisor, int64_t count);
+
+inline constexpr int64_t kReduceLanes = 16;
+// The reduction of up to 128 dense elements by the fixed tree of reduce.cc: lane i takes elements
+// i, i+16, ...; lanes 0..7 take 8..15, and so on. Writes one element.
+void ReduceRowBlock(ReduceOp op, DType dtype, const void* row, int64_t count, void* result);
+
+}  // namespace tessera::cpu

@@ -1,0 +1,212 @@
+// map against EvaluateExpression, element by element: every scalar op, every implemented dtype, every
+// layout, the awkward numbers included.
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/conformance/kernels/strided_array.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr DType kDTypes[] = {DType::kBool, DType::kI32, DType::kI64, DType::kF32, DType::kF64};
+
+bool IsNumber(DType dtype) { return dtype != DType::kBool; }
+bool IsFloat(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
+
+// exp is exact to a few units in the last place; every other op is exact.
+bool CloseEnough(ScalarOp op, const ScalarValue& got, const ScalarValue& want) {
+  if (SameValue(got, want)) return true;
+  if (op != ScalarOp::kExp) return false;
+  const double tolerance = got.dtype == DType::kF32 ? 4e-7 : 1e-15;
+  return std::fabs(got.f - want.f) <= tolerance * std::fabs(want.f) + (got.dtype == DType::kF32 ? 1e-44 : 5e-324);
+}
+
+void ExpectMapAgrees(const Expression& expression, std::vector<StridedArray*> inputs, const Shape& extents,
+                     Layout layout, const std::vector<Scalar>& scalars, ScalarOp op) {
+  StridedArray output(expression.dtype(), extents, layout);
+  const LocalOp local = MapOp{expression};
+  KernelCall call{.op = &local,
+                  .output = output.data(),
+                  .output_dtype = output.dtype(),
+                  .output_extents = extents,
+                  .output_strides = output.strides(),
+                  .scalars = scalars};
+  for (StridedArray* input : inputs) call.inputs.push_back(input->AsInput());
+  const absl::Status status = RunKernel(call);
+  ASSERT_TRUE(status.ok()) << status << " " << ToText(expression);
+  std::vector<ScalarValue> arguments;
+  for (size_t s = 0; s < scalars.size(); ++s) {
+    DType dtype = scalars[s].dtype();
+    for (const ExpressionNode& node : expression.nodes) {
+      if (node.op == ScalarOp::kArgument && node.a == static_cast<int>(s)) dtype = node.dtype;
+    }
+    const Scalar typed = scalars[s].As(dtype);
+    arguments.push_back({.dtype = dtype, .f = typed.AsDouble(), .i = typed.AsInt()});
+  }
+  for (int64_t i = 0; i < output.size(); ++i) {
+    std::vector<ScalarValue> values;
+    for (StridedArray* input : inputs) {
+      // The broadcast index of the input.
+      int64_t rest = i, flat = 0, scale = 1;
+      for (size_t d = extents.size(), e = input->extents().size(); e > 0; --d, --e) {
+        const int64_t coordinate = rest % extents[d - 1];
+        rest /= extents[d - 1];
+        if (input->extents()[e - 1] != 1) flat += coordinate * scale;
+        scale *= input->extents()[e - 1];
+      }
+      values.push_back(input->Get(flat));
+    }
+    const ScalarValue want = EvaluateExpression(expression, values, arguments);
+    const ScalarValue got = output.Get(i);
+    std::string shown;
+    for (const ScalarValue& v : values) shown += ValueText(v) + " ";
+    ASSERT_TRUE(CloseEnough(op, got, want)) << ToText(expression) << " " << LayoutText(layout) << " at " << i << " of "
+                                            << shown << ": " << ValueText(got) << ", want " << ValueText(want);
+  }
+  EXPECT_TRUE(output.GuardsAreIntact()) << ToText(expression) << " " << LayoutText(layout);
+}
+
+Expression Binary(ScalarOp op, DType operand, DType result) {
+  return {{{ScalarOp::kInput, operand, 0}, {ScalarOp::kInput, operand, 1}, {op, result, 0, 1}}};
+}
+Expression Unary(ScalarOp op, DType operand, DType result) {
+  return {{{ScalarOp::kInput, operand, 0}, {op, result, 0}}};
+}
+
+TEST(MapKernel, BinaryOpsAgreeWithTheScalarLaws) {
+  const ScalarOp kArithmetic[] = {ScalarOp::kAdd, ScalarOp::kSub, ScalarOp::kMul,
+                                  ScalarOp::kDiv, ScalarOp::kMaximum, ScalarOp::kMinimum};
+  const ScalarOp kComparisons[] = {ScalarOp::kEqual, ScalarOp::kNotEqual, ScalarOp::kLess,
+                                   ScalarOp::kLessEqual, ScalarOp::kGreater, ScalarOp::kGreaterEqual};
+  for (DType dtype : kDTypes) {
+    for (Layout layout : kLayouts) {
+      StridedArray a(dtype, {7, 33}, layout), b(dtype, {7, 33}, Layout::kRowMajor);
+      a.Randomize(1);
+      b.Randomize(2);
+      if (IsNumber(dtype)) {
+        for (ScalarOp op : kArithmetic) ExpectMapAgrees(Binary(op, dtype, dtype), {&a, &b}, {7, 33}, layout, {}, op);
+      }
+      for (ScalarOp op : kComparisons) {
+        ExpectMapAgrees(Binary(op, dtype, DType::kBool), {&a, &b}, {7, 33}, Layout::kRowMajor, {}, op);
+      }
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(MapKernel, UnaryOpsAgreeWithTheScalarLaws) {
+  for (DType dtype : kDTypes) {
+    for (Layout layout : kLayouts) {
+      StridedArray a(dtype, {5, 67}, layout);
+      a.Randomize(3);
+      std::vector<ScalarOp> ops;
+      if (IsNumber(dtype)) ops = {ScalarOp::kNeg, ScalarOp::kRelu};
+      if (IsFloat(dtype)) ops.insert(ops.end(), {ScalarOp::kExp, ScalarOp::kSqrt});
+      if (dtype == DType::kBool) ops = {ScalarOp::kNot};
+      for (ScalarOp op : ops) ExpectMapAgrees(Unary(op, dtype, dtype), {&a}, {5, 67}, layout, {}, op);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(MapKernel, CastsAgreeBetweenAllDTypes) {
+  for (DType from : kDTypes) {
+    StridedArray a(from, {200}, Layout::kRowMajor);
+    a.Randomize(4);
+    for (DType to : kDTypes) {
+      ExpectMapAgrees(Unary(ScalarOp::kCast, from, to), {&a}, {200}, Layout::kStepped, {}, ScalarOp::kCast);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(MapKernel, WhereAndBoolOpsAgree) {
+  StridedArray condition(DType::kBool, {9, 40}, Layout::kColumnMajor), other(DType::kBool, {9, 40}, Layout::kRowMajor);
+  condition.Randomize(5);
+  other.Randomize(6);
+  for (ScalarOp op : {ScalarOp::kAnd, ScalarOp::kOr}) {
+    ExpectMapAgrees(Binary(op, DType::kBool, DType::kBool), {&condition, &other}, {9, 40}, Layout::kRowMajor, {}, op);
+  }
+  for (DType dtype : kDTypes) {
+    StridedArray a(dtype, {9, 40}, Layout::kPadded), b(dtype, {40}, Layout::kReversed);
+    a.Randomize(7);
+    b.Randomize(8);
+    const Expression where{{{ScalarOp::kInput, DType::kBool, 0},
+                            {ScalarOp::kInput, dtype, 1},
+                            {ScalarOp::kInput, dtype, 2},
+                            {ScalarOp::kWhere, dtype, 0, 1, 2}}};
+    ExpectMapAgrees(where, {&condition, &a, &b}, {9, 40}, Layout::kRowMajor, {}, ScalarOp::kWhere);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(MapKernel, BroadcastsAndScalarsInAChain) {
+  // relu(in0 * arg0 + in1) with in1 a row, in2 a column taken away.
+  const DType f32 = DType::kF32;
+  const Expression chain{{{ScalarOp::kInput, f32, 0}, {ScalarOp::kArgument, f32, 0}, {ScalarOp::kMul, f32, 0, 1},
+                          {ScalarOp::kInput, f32, 1}, {ScalarOp::kAdd, f32, 2, 3}, {ScalarOp::kRelu, f32, 4},
+                          {ScalarOp::kInput, f32, 2}, {ScalarOp::kSub, f32, 5, 6}}};
+  for (const Shape& extents : {Shape{3, 2500}, Shape{1300, 3}, Shape{1, 1}, Shape{0, 4}, Shape{4, 0}}) {
+    StridedArray a(f32, extents, Layout::kPadded), row(f32, {extents[1]}, Layout::kRowMajor),
+        column(f32, {extents[0], 1}, Layout::kRowMajor);
+    a.Randomize(9);
+    row.Randomize(10);
+    column.Randomize(11);
+    for (Layout layout : kLayouts) {
+      ExpectMapAgrees(chain, {&a, &row, &column}, extents, layout, {Scalar::Float(2.5)}, ScalarOp::kSub);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(MapKernel, RankZeroAndAnExpressionThatIsOnlyAnInput) {
+  StridedArray a(DType::kF64, {}, Layout::kRowMajor);
+  a.Set(0, {.dtype = DType::kF64, .f = 3.5});
+  ExpectMapAgrees({{{ScalarOp::kInput, DType::kF64, 0}}}, {&a}, {}, Layout::kRowMajor, {}, ScalarOp::kInput);
+  ExpectMapAgrees({{{ScalarOp::kInput, DType::kF64, 0}}}, {&a}, {4, 300}, Layout::kColumnMajor, {}, ScalarOp::kInput);
+  ExpectMapAgrees({{{ScalarOp::kArgument, DType::kI32, 0}}}, {}, {4, 300}, Layout::kPadded, {Scalar::Int(-7)},
+                  ScalarOp::kArgument);
+}
+
+TEST(MapKernel, WritesOnItsOwnInput) {
+  StridedArray a(DType::kF32, {5000}, Layout::kRowMajor);
+  a.FillSmall(12);
+  std::vector<double> before;
+  for (int64_t i = 0; i < a.size(); ++i) before.push_back(a.Get(i).f);
+  const LocalOp op = MapOp{Binary(ScalarOp::kAdd, DType::kF32, DType::kF32)};
+  const KernelCall call{.op = &op, .inputs = {a.AsInput(), a.AsInput()}, .output = a.data(),
+                        .output_dtype = DType::kF32, .output_extents = {5000}, .output_strides = a.strides()};
+  ASSERT_TRUE(RunKernel(call).ok());
+  for (int64_t i = 0; i < a.size(); ++i) ASSERT_EQ(a.Get(i).f, 2 * before[static_cast<size_t>(i)]);
+}
+
+TEST(MapKernel, AnInputThatCountsAsZeroIsNotRead) {
+  StridedArray a(DType::kI64, {3, 700}, Layout::kRowMajor), out(DType::kI64, {3, 700}, Layout::kRowMajor);
+  a.Randomize(13);
+  KernelInput zero = a.AsInput();
+  zero.is_zero = true;
+  zero.data = nullptr;
+  const LocalOp op = MapOp{Binary(ScalarOp::kAdd, DType::kI64, DType::kI64)};
+  const KernelCall call{.op = &op, .inputs = {a.AsInput(), zero}, .output = out.data(), .output_dtype = DType::kI64,
+                        .output_extents = {3, 700}, .output_strides = out.strides()};
+  ASSERT_TRUE(RunKernel(call).ok());
+  for (int64_t i = 0; i < a.size(); ++i) ASSERT_EQ(out.Get(i).i, a.Get(i).i);
+}
+
+TEST(MapKernel, RefusesWhatDoesNotFit) {
+  StridedArray a(DType::kF32, {4, 5}, Layout::kRowMajor), b(DType::kF32, {4, 3}, Layout::kRowMajor);
+  StridedArray out(DType::kF32, {4, 5}, Layout::kRowMajor);
+  const LocalOp op = MapOp{Binary(ScalarOp::kAdd, DType::kF32, DType::kF32)};
+  KernelCall call{.op = &op, .inputs = {a.AsInput(), b.AsInput()}, .output = out.data(), .output_dtype = DType::kF32,
+                  .output_extents = {4, 5}, .output_strides = out.strides()};
+  EXPECT_EQ(RunKernel(call).code(), absl::StatusCode::kInvalidArgument);
+  call.inputs.pop_back();
+  EXPECT_FALSE(RunKernel(call).ok());
+}
+
+}  // namespace
+}  // namespace tessera::testing

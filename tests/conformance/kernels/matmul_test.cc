@@ -1,0 +1,219 @@
+// Matmul on every layout and dtype, creation ops by global box, and strided copies.
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "kernels/cpu/philox.h"
+#include "tests/conformance/kernels/strided_array.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr DType kDTypes[] = {DType::kBool, DType::kI32, DType::kI64, DType::kF32, DType::kF64};
+
+absl::Status Multiply(const KernelInput& a, const KernelInput& b, StridedArray& c) {
+  const LocalOp op = MatmulOp{};
+  const KernelCall call{.op = &op, .inputs = {a, b}, .output = c.data(), .output_dtype = c.dtype(),
+                        .output_extents = c.extents(), .output_strides = c.strides()};
+  return RunKernel(call);
+}
+
+TEST(MatmulKernel, AgreesOnEveryLayoutAndDType) {
+  for (DType dtype : kDTypes) {
+    for (const auto& [m, k, n] : {std::tuple{5, 7, 3}, {1, 1, 1}, {17, 300, 20}, {1, 9, 4}, {4, 1, 5}, {6, 2, 1}}) {
+      for (Layout la : kLayouts) {
+        for (Layout lc : kLayouts) {
+          StridedArray a(dtype, {m, k}, la), b(dtype, {k, n}, lc), c(dtype, {m, n}, la == lc ? Layout::kRowMajor : lc);
+          a.FillSmall(1);
+          b.FillSmall(2);
+          ASSERT_TRUE(Multiply(a.AsInput(), b.AsInput(), c).ok());
+          for (int64_t i = 0; i < m; ++i) {
+            for (int64_t j = 0; j < n; ++j) {
+              double sum = 0;
+              bool any = false;
+              for (int64_t p = 0; p < k; ++p) {
+                const ScalarValue x = a.Get(i * k + p), y = b.Get(p * n + j);
+                sum += x.f * y.f + static_cast<double>(x.i) * static_cast<double>(y.i);
+                any |= x.i != 0 && y.i != 0;
+              }
+              const ScalarValue got = c.Get(i * n + j);
+              const double want = dtype == DType::kBool ? any : sum;
+              ASSERT_EQ(got.f + static_cast<double>(got.i), want)
+                  << ToText(dtype) << " " << m << "x" << k << "x" << n << " " << LayoutText(la) << " " << LayoutText(lc);
+            }
+          }
+          ASSERT_TRUE(c.GuardsAreIntact());
+        }
+      }
+    }
+  }
+}
+
+TEST(MatmulKernel, EmptyInnerDimGivesZerosAndZeroOperandsCountAsZeros) {
+  for (DType dtype : kDTypes) {
+    StridedArray a(dtype, {3, 0}, Layout::kRowMajor), b(dtype, {0, 4}, Layout::kRowMajor), c(dtype, {3, 4}, Layout::kPadded);
+    c.FillSmall(3);
+    ASSERT_TRUE(Multiply(a.AsInput(), b.AsInput(), c).ok());
+    for (int64_t i = 0; i < c.size(); ++i) EXPECT_EQ(c.Get(i).f + static_cast<double>(c.Get(i).i), 0);
+    StridedArray x(dtype, {3, 5}, Layout::kRowMajor), y(dtype, {5, 4}, Layout::kRowMajor);
+    x.FillSmall(4);
+    KernelInput zero = y.AsInput();
+    zero.is_zero = true;
+    zero.data = nullptr;
+    c.FillSmall(3);
+    ASSERT_TRUE(Multiply(x.AsInput(), zero, c).ok());
+    for (int64_t i = 0; i < c.size(); ++i) EXPECT_EQ(c.Get(i).f + static_cast<double>(c.Get(i).i), 0);
+  }
+}
+
+TEST(MatmulKernel, BroadcastOperandsArePacked) {
+  StridedArray a(DType::kF64, {4, 6}, Layout::kRowMajor), c(DType::kF64, {4, 3}, Layout::kRowMajor);
+  a.FillSmall(7);
+  const double two = 2;
+  const KernelInput twos{.data = &two, .dtype = DType::kF64, .extents = {6, 3}, .strides = {0, 0}};
+  ASSERT_TRUE(Multiply(a.AsInput(), twos, c).ok());
+  for (int64_t i = 0; i < 4; ++i) {
+    double want = 0;
+    for (int64_t p = 0; p < 6; ++p) want += 2 * a.Get(i * 6 + p).f;
+    EXPECT_EQ(c.Get(i * 3 + 1).f, want);
+  }
+}
+
+TEST(MatmulKernel, RefusesOtherInnerDims) {
+  StridedArray a(DType::kF32, {2, 3}, Layout::kRowMajor), b(DType::kF32, {4, 2}, Layout::kRowMajor), c(DType::kF32, {2, 2}, Layout::kRowMajor);
+  EXPECT_EQ(Multiply(a.AsInput(), b.AsInput(), c).code(), absl::StatusCode::kInvalidArgument);
+}
+
+absl::Status Create(const LocalOp& op, const Box& box, const std::vector<Scalar>& scalars, StridedArray& out) {
+  const KernelCall call{.op = &op, .output = out.data(), .output_dtype = out.dtype(), .output_extents = out.extents(),
+                        .output_strides = out.strides(), .output_box = box, .scalars = scalars};
+  return RunKernel(call);
+}
+
+double Number(const ScalarValue& v) { return v.f + static_cast<double>(v.i); }
+
+TEST(CreateKernel, FillConvertsTheScalar) {
+  for (Layout layout : kLayouts) {
+    StridedArray a(DType::kI32, {3, 50}, layout), b(DType::kBool, {7}, layout), c(DType::kF32, {}, layout);
+    ASSERT_TRUE(Create(FillOp{}, WholeBox(a.extents()), {Scalar::Float(-2.9)}, a).ok());
+    ASSERT_TRUE(Create(FillOp{}, WholeBox(b.extents()), {Scalar::Int(5)}, b).ok());
+    ASSERT_TRUE(Create(FillOp{}, {}, {Scalar::Float(0.1)}, c).ok());
+    for (int64_t i = 0; i < a.size(); ++i) EXPECT_EQ(a.Get(i).i, -2);
+    for (int64_t i = 0; i < b.size(); ++i) EXPECT_EQ(b.Get(i).i, 1);
+    EXPECT_EQ(c.Get(0).f, 0.1f);
+    EXPECT_TRUE(a.GuardsAreIntact());
+  }
+}
+
+TEST(CreateKernel, ArangeAndEyeDependOnTheGlobalIndex) {
+  for (DType dtype : {DType::kI32, DType::kI64, DType::kF32, DType::kF64}) {
+    StridedArray a(dtype, {6}, Layout::kReversed), e(dtype, {3, 4}, Layout::kColumnMajor);
+    ASSERT_TRUE(Create(ArangeOp{}, {{10, 16}}, {Scalar::Int(3), Scalar::Int(-2)}, a).ok());
+    for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(Number(a.Get(i)), 3 - 2 * (10 + static_cast<double>(i)));
+    for (int64_t diagonal : {-1, 0, 2}) {
+      ASSERT_TRUE(Create(EyeOp{}, {{5, 8}, {4, 8}}, {Scalar::Int(diagonal)}, e).ok());
+      for (int64_t i = 0; i < 3; ++i) {
+        for (int64_t j = 0; j < 4; ++j) EXPECT_EQ(Number(e.Get(i * 4 + j)), (4 + j) - (5 + i) == diagonal ? 1 : 0);
+      }
+    }
+  }
+}
+
+TEST(CreateKernel, PhiloxHasTheKnownAnswers) {
+  // From the test vectors of Random123 (kat_vectors, philox4x32 10).
+  using Words = std::array<uint32_t, 4>;
+  EXPECT_EQ(cpu::Philox({0, 0}, {0, 0, 0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(cpu::Philox({0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(cpu::Philox({0xa4093822, 0x299f31d0}, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(CreateKernel, RandIsTheSameOnEveryShardAndUniform) {
+  for (DType dtype : {DType::kF32, DType::kF64}) {
+    const Shape global{40, 50};
+    const std::vector<Scalar> key = {Scalar::Int(7), Scalar::Int(3)};
+    StridedArray whole(dtype, global, Layout::kRowMajor), part(dtype, {10, 20}, Layout::kColumnMajor);
+    ASSERT_TRUE(Create(RandOp{global}, WholeBox(global), key, whole).ok());
+    ASSERT_TRUE(Create(RandOp{global}, {{30, 40}, {5, 25}}, key, part).ok());
+    double sum = 0;
+    for (int64_t i = 0; i < whole.size(); ++i) {
+      const double v = whole.Get(i).f;
+      ASSERT_GE(v, 0);
+      ASSERT_LT(v, 1);
+      sum += v;
+    }
+    EXPECT_NEAR(sum / static_cast<double>(whole.size()), 0.5, 0.03);
+    for (int64_t i = 0; i < 10; ++i) {
+      for (int64_t j = 0; j < 20; ++j) ASSERT_EQ(part.Get(i * 20 + j).f, whole.Get((30 + i) * 50 + 5 + j).f);
+    }
+    StridedArray other(dtype, global, Layout::kRowMajor);
+    ASSERT_TRUE(Create(RandOp{global}, WholeBox(global), {Scalar::Int(7), Scalar::Int(4)}, other).ok());
+    EXPECT_NE(other.Get(0).f, whole.Get(0).f);
+  }
+  StridedArray integers(DType::kI32, {4}, Layout::kRowMajor);
+  EXPECT_EQ(Create(RandOp{{4}}, {{0, 4}}, {Scalar::Int(1), Scalar::Int(0)}, integers).code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+TEST(CopyStridedKernel, MovesEveryLayoutToEveryLayout) {
+  for (int64_t bytes : {1, 2, 4, 8, 16}) {
+    for (const Shape& extents : {Shape{}, Shape{1}, Shape{130}, Shape{37, 70}, Shape{3, 40, 35}, Shape{2, 3, 4, 5},
+                                 Shape{0, 3}, Shape{5, 0}}) {
+      for (size_t permutation = 0; permutation < 3; ++permutation) {
+        const int64_t n = NumElements(extents);
+        std::vector<uint8_t> source(static_cast<size_t>((n + 1) * bytes)), got(source.size(), 0xEE), want(got);
+        std::iota(source.begin(), source.end(), uint8_t{1});
+        Strides from = RowMajorStrides(extents), to = RowMajorStrides(extents);
+        if (permutation > 0) {
+          int64_t stride = 1;
+          for (size_t d = 0; d < extents.size(); ++d) {
+            (permutation == 1 ? from : to)[d] = stride;
+            stride *= std::max<int64_t>(1, extents[d]);
+          }
+        }
+        for (int64_t i = 0; i < n; ++i) {
+          int64_t rest = i, s = 0, t = 0;
+          for (size_t d = extents.size(); d-- > 0;) {
+            s += rest % extents[d] * from[d];
+            t += rest % extents[d] * to[d];
+            rest /= extents[d];
+          }
+          std::memcpy(&want[static_cast<size_t>(t * bytes)], &source[static_cast<size_t>(s * bytes)],
+                      static_cast<size_t>(bytes));
+        }
+        CopyStrided(extents, bytes, source.data(), from, got.data(), to);
+        ASSERT_EQ(got, want) << ToText(extents) << " " << bytes << " bytes, permutation " << permutation;
+      }
+    }
+  }
+}
+
+TEST(CopyStridedKernel, StreamsLargeUnalignedRows) {
+  // Above the streaming threshold, rows not a multiple of a cache line, from odd addresses.
+  const int64_t rows = 9, columns = 4 * 1024 * 1024 + 3;
+  std::vector<uint8_t> source(static_cast<size_t>(rows * columns + 1)), got(source.size() + 7, 0);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i * 7 + i / 251);
+  CopyStrided({rows, columns - 5}, 1, source.data() + 1, {columns, 1}, got.data() + 3, {columns, 1});
+  for (int64_t r = 0; r < rows; ++r) {
+    ASSERT_EQ(0, std::memcmp(got.data() + 3 + r * columns, source.data() + 1 + r * columns,
+                             static_cast<size_t>(columns - 5)));
+    ASSERT_EQ(got[static_cast<size_t>(3 + r * columns + columns - 5)], 0);
+  }
+}
+
+TEST(CopyStridedKernel, ReversesAndBroadcasts) {
+  const float source[] = {1, 2, 3, 4};
+  float got[8] = {};
+  CopyStrided({2, 4}, 4, source + 3, {0, -1}, got, {4, 1});
+  EXPECT_EQ(std::vector<float>(got, got + 8), (std::vector<float>{4, 3, 2, 1, 4, 3, 2, 1}));
+  CopyStrided({2, 4}, 4, source, {1, 0}, got, {4, 1});
+  EXPECT_EQ(std::vector<float>(got, got + 8), (std::vector<float>{1, 1, 1, 1, 2, 2, 2, 2}));
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,253 @@
+// Reductions, argmin and argmax, and the reduction of terms, against naive loops.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/conformance/kernels/strided_array.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr DType kDTypes[] = {DType::kBool, DType::kI32, DType::kI64, DType::kF32, DType::kF64};
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax};
+
+ScalarOp PairwiseOp(ReduceOp op, DType dtype) {
+  if (dtype == DType::kBool) {
+    return op == ReduceOp::kSum || op == ReduceOp::kMax ? ScalarOp::kOr : ScalarOp::kAnd;
+  }
+  switch (op) {
+    case ReduceOp::kProduct: return ScalarOp::kMul;
+    case ReduceOp::kMin: return ScalarOp::kMinimum;
+    case ReduceOp::kMax: return ScalarOp::kMaximum;
+    default: return ScalarOp::kAdd;
+  }
+}
+
+Shape OutputExtents(const Shape& extents, const std::vector<int64_t>& dims) {
+  Shape out = extents;
+  for (int64_t d : dims) out[static_cast<size_t>(d)] = 1;
+  return out;
+}
+
+// The row-major index in the output of an element of the input.
+int64_t OutputIndex(int64_t flat, const Shape& extents, const Shape& output) {
+  int64_t index = 0, scale = 1;
+  for (size_t d = extents.size(); d-- > 0;) {
+    const int64_t coordinate = flat % extents[d];
+    flat /= extents[d];
+    if (output[d] != 1) index += coordinate * scale;
+    scale *= output[d];
+  }
+  return index;
+}
+
+absl::Status RunOnOneInput(const LocalOp& op, const KernelInput& input, StridedArray& output) {
+  const KernelCall call{.op = &op, .inputs = {input}, .output = output.data(), .output_dtype = output.dtype(),
+                        .output_extents = output.extents(), .output_strides = output.strides()};
+  return RunKernel(call);
+}
+
+struct Case {
+  Shape extents;
+  std::vector<int64_t> dims;
+};
+const std::vector<Case>& Cases() {
+  static const std::vector<Case> cases = {
+      {{300}, {0}},          {{7, 300}, {1}},    {{300, 40}, {0}},      {{6, 50}, {0, 1}}, {{4, 9, 35}, {1}},
+      {{4, 9, 35}, {0, 2}},  {{4, 9, 35}, {2}},  {{5, 4}, {}},          {{1, 1}, {0}},     {{2, 3}, {1}},
+      {{1000, 3}, {1}},      {{129, 130}, {0}},
+  };
+  return cases;
+}
+
+TEST(ReduceKernel, AgreesWithNaiveLoopsOnExactNumbers) {
+  for (DType dtype : kDTypes) {
+    for (const Case& c : Cases()) {
+      for (Layout layout : kLayouts) {
+        for (ReduceOp op : kOps) {
+          StridedArray input(dtype, c.extents, layout);
+          input.FillSmall(21);
+          // Products of more than a few would leave the exact range: ones with some twos.
+          if (op == ReduceOp::kProduct) {
+            for (int64_t i = 0; i < input.size(); ++i) {
+              const double v = i % 97 == 0 ? -2 : 1;
+              input.Set(i, {.dtype = dtype, .f = v, .i = dtype == DType::kBool ? i % 97 != 0 : static_cast<int64_t>(v)});
+            }
+          }
+          StridedArray output(dtype, OutputExtents(c.extents, c.dims), Layout::kPadded);
+          ASSERT_TRUE(RunOnOneInput(ReduceLocalOp{op, c.dims}, input.AsInput(), output).ok());
+          std::vector<ScalarValue> want(static_cast<size_t>(output.size()));
+          std::vector<char> seen(want.size(), 0);
+          for (int64_t i = 0; i < input.size(); ++i) {
+            const size_t o = static_cast<size_t>(OutputIndex(i, c.extents, output.extents()));
+            want[o] = seen[o] ? EvaluateScalarOp(PairwiseOp(op, dtype), dtype, want[o], input.Get(i), {}) : input.Get(i);
+            seen[o] = 1;
+          }
+          for (int64_t o = 0; o < output.size(); ++o) {
+            ASSERT_TRUE(SameValue(output.Get(o), want[static_cast<size_t>(o)]))
+                << ToText(op) << " " << ToText(dtype) << ToText(c.extents) << " " << LayoutText(layout) << " at " << o
+                << ": " << ValueText(output.Get(o)) << ", want " << ValueText(want[static_cast<size_t>(o)]);
+          }
+          ASSERT_TRUE(output.GuardsAreIntact());
+        }
+      }
+    }
+  }
+}
+
+TEST(ReduceKernel, SumHasTheSameBitsOnEveryLayout) {
+  for (const Case& c : Cases()) {
+    StridedArray reference(DType::kF32, c.extents, Layout::kRowMajor);
+    for (int64_t i = 0; i < reference.size(); ++i) {
+      reference.Set(i, {.dtype = DType::kF32, .f = static_cast<float>(std::sin(static_cast<double>(i)))});
+    }
+    StridedArray want(DType::kF32, OutputExtents(c.extents, c.dims), Layout::kRowMajor);
+    const LocalOp op = ReduceLocalOp{ReduceOp::kSum, c.dims};
+    ASSERT_TRUE(RunOnOneInput(op, reference.AsInput(), want).ok());
+    for (Layout layout : kLayouts) {
+      StridedArray input(DType::kF32, c.extents, layout), got(DType::kF32, want.extents(), Layout::kRowMajor);
+      for (int64_t i = 0; i < input.size(); ++i) input.Set(i, reference.Get(i));
+      ASSERT_TRUE(RunOnOneInput(op, input.AsInput(), got).ok());
+      EXPECT_EQ(0, std::memcmp(got.data(), want.data(), static_cast<size_t>(got.size()) * 4))
+          << ToText(c.extents) << " " << LayoutText(layout);
+    }
+  }
+}
+
+TEST(ReduceKernel, AMillionTenthsSumWithinPairwiseError) {
+  StridedArray input(DType::kF32, {1 << 20}, Layout::kRowMajor), output(DType::kF32, {1}, Layout::kRowMajor);
+  std::fill_n(static_cast<float*>(input.data()), 1 << 20, 0.1f);
+  ASSERT_TRUE(RunOnOneInput(ReduceLocalOp{ReduceOp::kSum, {0}}, input.AsInput(), output).ok());
+  const double want = static_cast<double>(0.1f) * (1 << 20);
+  EXPECT_NEAR(output.Get(0).f, want, want * 2e-6);
+}
+
+TEST(ReduceKernel, EmptyReductionsGiveIdentities) {
+  StridedArray input(DType::kF32, {3, 0}, Layout::kRowMajor), output(DType::kF32, {3, 1}, Layout::kRowMajor);
+  StridedArray integers(DType::kI32, {3, 0}, Layout::kRowMajor), result(DType::kI32, {3, 1}, Layout::kRowMajor);
+  const double inf = std::numeric_limits<double>::infinity();
+  const double wanted[] = {0, 1, inf, -inf};
+  const int64_t wanted_integers[] = {0, 1, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()};
+  for (size_t o = 0; o < std::size(kOps); ++o) {
+    ASSERT_TRUE(RunOnOneInput(ReduceLocalOp{kOps[o], {1}}, input.AsInput(), output).ok());
+    ASSERT_TRUE(RunOnOneInput(ReduceLocalOp{kOps[o], {1}}, integers.AsInput(), result).ok());
+    EXPECT_EQ(output.Get(2).f, wanted[o]);
+    EXPECT_EQ(result.Get(1).i, wanted_integers[o]);
+  }
+}
+
+TEST(ReduceKernel, NanPropagatesThroughMaxAndMin) {
+  for (const Shape& extents : {Shape{300, 9}, Shape{9, 300}}) {
+    for (int64_t dim : {0, 1}) {
+      StridedArray input(DType::kF64, extents, Layout::kRowMajor);
+      input.FillSmall(5);
+      input.Set(4 * extents[1] + 4, {.dtype = DType::kF64, .f = std::nan("")});
+      StridedArray output(DType::kF64, OutputExtents(extents, {dim}), Layout::kRowMajor);
+      for (ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin}) {
+        ASSERT_TRUE(RunOnOneInput(ReduceLocalOp{op, {dim}}, input.AsInput(), output).ok());
+        for (int64_t i = 0; i < output.size(); ++i) EXPECT_EQ(std::isnan(output.Get(i).f), i == 4);
+      }
+    }
+  }
+}
+
+TEST(ReduceKernel, WiderOutputsAccumulateInTheirOwnDType) {
+  StridedArray bools(DType::kBool, {4, 1000}, Layout::kColumnMajor), counts(DType::kI64, {4, 1}, Layout::kRowMajor);
+  bools.FillSmall(3);
+  ASSERT_TRUE(RunOnOneInput(ReduceLocalOp{ReduceOp::kSum, {1}}, bools.AsInput(), counts).ok());
+  for (int64_t r = 0; r < 4; ++r) {
+    int64_t want = 0;
+    for (int64_t c = 0; c < 1000; ++c) want += bools.Get(r * 1000 + c).i;
+    EXPECT_EQ(counts.Get(r).i, want);
+  }
+  StridedArray large(DType::kI32, {100, 20}, Layout::kRowMajor), sums(DType::kI64, {1, 20}, Layout::kRowMajor);
+  for (int64_t i = 0; i < large.size(); ++i) large.Set(i, {.dtype = DType::kI32, .i = 2000000000});
+  ASSERT_TRUE(RunOnOneInput(ReduceLocalOp{ReduceOp::kSum, {0}}, large.AsInput(), sums).ok());
+  EXPECT_EQ(sums.Get(7).i, 200000000000);
+}
+
+TEST(ArgReduceKernel, FirstExtremeAndFirstNanWin) {
+  for (DType dtype : kDTypes) {
+    for (Layout layout : kLayouts) {
+      for (const Shape& extents : {Shape{30, 17}, Shape{5, 4, 21}, Shape{1, 40}}) {
+        for (int64_t dim = 0; dim < static_cast<int64_t>(extents.size()); ++dim) {
+          for (Extreme extreme : {Extreme::kMin, Extreme::kMax}) {
+            StridedArray input(dtype, extents, layout);
+            input.Randomize(31);
+            StridedArray output(DType::kI64, OutputExtents(extents, {dim}), Layout::kStepped);
+            ASSERT_TRUE(RunOnOneInput(ArgReduceOp{extreme, dim}, input.AsInput(), output).ok());
+            std::vector<ScalarValue> best(static_cast<size_t>(output.size()));
+            std::vector<int64_t> want(best.size(), -1);
+            std::vector<int64_t> seen(best.size(), 0);
+            for (int64_t i = 0; i < input.size(); ++i) {
+              const size_t o = static_cast<size_t>(OutputIndex(i, extents, output.extents()));
+              const ScalarValue v = input.Get(i);
+              const ScalarValue b = best[o];
+              const int64_t index = seen[o]++;
+              const bool less = v.f < b.f || v.i < b.i, more = v.f > b.f || v.i > b.i;
+              const bool beats = want[o] < 0 || (!std::isnan(b.f) && (std::isnan(v.f) ||
+                                                                     (extreme == Extreme::kMin ? less : more)));
+              if (!beats) continue;
+              best[o] = v;
+              want[o] = index;
+            }
+            for (int64_t o = 0; o < output.size(); ++o) {
+              ASSERT_EQ(output.Get(o).i, want[static_cast<size_t>(o)])
+                  << ToText(dtype) << ToText(extents) << " dim " << dim << " " << LayoutText(layout);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ArgReduceKernel, RefusesAnEmptyDim) {
+  StridedArray input(DType::kF32, {3, 0}, Layout::kRowMajor), output(DType::kI64, {3, 1}, Layout::kRowMajor);
+  EXPECT_EQ(RunOnOneInput(ArgReduceOp{Extreme::kMin, 1}, input.AsInput(), output).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ReduceTermsKernel, FoldsTermsInOrder) {
+  for (DType dtype : kDTypes) {
+    for (Layout layout : kLayouts) {
+      for (ReduceOp op : kOps) {
+        const Shape extents{11, 130};
+        StridedArray a(dtype, extents, layout), b(dtype, extents, Layout::kRowMajor), c(dtype, extents, Layout::kPadded);
+        a.Randomize(41);
+        b.Randomize(42);
+        c.Randomize(43);
+        StridedArray out(dtype, extents, layout);
+        const std::vector<ReduceTerm> terms = {{a.data(), a.strides()}, {b.data(), b.strides()}, {c.data(), c.strides()}};
+        ReduceTerms(op, dtype, extents, terms, out.data(), out.strides());
+        for (int64_t i = 0; i < out.size(); ++i) {
+          const ScalarOp pair = PairwiseOp(op, dtype);
+          const ScalarValue want =
+              EvaluateScalarOp(pair, dtype, EvaluateScalarOp(pair, dtype, a.Get(i), b.Get(i), {}), c.Get(i), {});
+          ASSERT_TRUE(SameValue(out.Get(i), want)) << ToText(op) << " " << ToText(dtype) << " at " << i << ": "
+                                                   << ValueText(out.Get(i)) << ", want " << ValueText(want);
+        }
+        EXPECT_TRUE(out.GuardsAreIntact());
+      }
+    }
+  }
+}
+
+TEST(ReduceTermsKernel, AveragesAndWritesOnATerm) {
+  StridedArray a(DType::kF32, {3000}, Layout::kRowMajor), b(DType::kF32, {3000}, Layout::kStepped);
+  a.FillSmall(51);
+  b.FillSmall(52);
+  std::vector<double> want;
+  for (int64_t i = 0; i < 3000; ++i) want.push_back((a.Get(i).f + b.Get(i).f) / 2);
+  const std::vector<ReduceTerm> terms = {{a.data(), a.strides()}, {b.data(), b.strides()}};
+  ReduceTerms(ReduceOp::kAvg, DType::kF32, {3000}, terms, b.data(), b.strides());
+  for (int64_t i = 0; i < 3000; ++i) ASSERT_EQ(b.Get(i).f, want[static_cast<size_t>(i)]);
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,143 @@
+#include "tests/conformance/kernels/strided_array.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr std::byte kGuard{0xA5};
+constexpr int64_t kGuardElements = 8;
+
+}  // namespace
+
+StridedArray::StridedArray(DType dtype, const Shape& extents, Layout layout)
+    : dtype_(dtype), element_bytes_(SizeBytes(dtype)), extents_(extents), strides_(extents.size(), 1) {
+  int64_t stride = layout == Layout::kStepped ? 3 : 1;
+  auto place = [&](size_t d) {
+    strides_[d] = stride;
+    stride *= std::max<int64_t>(1, extents[d]) + (layout == Layout::kPadded ? 5 : 0);
+  };
+  if (layout == Layout::kColumnMajor) {
+    for (size_t d = 0; d < extents.size(); ++d) place(d);
+  } else {
+    for (size_t d = extents.size(); d-- > 0;) place(d);
+  }
+  first_ = kGuardElements;
+  if (layout == Layout::kReversed) {
+    for (size_t d = 0; d < extents.size(); ++d) {
+      first_ += strides_[d] * std::max<int64_t>(0, extents[d] - 1);
+      strides_[d] = -strides_[d];
+    }
+  }
+  storage_.assign(static_cast<size_t>((stride + 2 * kGuardElements) * element_bytes_), kGuard);
+  for (int64_t i = 0; i < size(); ++i) Set(i, ScalarValue{.dtype = dtype});
+}
+
+int64_t StridedArray::OffsetBytes(int64_t flat_index) const {
+  int64_t offset = first_;
+  for (size_t d = extents_.size(); d-- > 0;) {
+    offset += flat_index % extents_[d] * strides_[d];
+    flat_index /= extents_[d];
+  }
+  return offset * element_bytes_;
+}
+
+ScalarValue StridedArray::Get(int64_t flat_index) const {
+  const std::byte* at = storage_.data() + OffsetBytes(flat_index);
+  ScalarValue value{.dtype = dtype_};
+  auto get = [&](auto typed) {
+    std::memcpy(&typed, at, sizeof(typed));
+    return typed;
+  };
+  switch (dtype_) {
+    case DType::kBool: value.i = get(uint8_t{}); break;
+    case DType::kI32: value.i = get(int32_t{}); break;
+    case DType::kI64: value.i = get(int64_t{}); break;
+    case DType::kF32: value.f = get(float{}); break;
+    default: value.f = get(double{}); break;
+  }
+  return value;
+}
+
+void StridedArray::Set(int64_t flat_index, const ScalarValue& value) {
+  std::byte* at = storage_.data() + OffsetBytes(flat_index);
+  auto put = [&](auto typed) { std::memcpy(at, &typed, sizeof(typed)); };
+  switch (dtype_) {
+    case DType::kBool: put(static_cast<uint8_t>(value.i)); break;
+    case DType::kI32: put(static_cast<int32_t>(value.i)); break;
+    case DType::kI64: put(value.i); break;
+    case DType::kF32: put(static_cast<float>(value.f)); break;
+    default: put(value.f); break;
+  }
+}
+
+void StridedArray::Randomize(uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> real(-50, 50);
+  std::uniform_int_distribution<int64_t> integer(-100, 100);
+  const double kFloats[] = {0.0, -0.0, 1.0, -1.0, 3e9, -3e9, 1e19, -1e19, std::numeric_limits<double>::infinity(),
+                            -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()};
+  const int64_t kMin = dtype_ == DType::kI32 ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
+  const int64_t kMax = dtype_ == DType::kI32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
+  const int64_t kIntegers[] = {0, 1, -1, kMin, kMax};
+  for (int64_t i = 0; i < size(); ++i) {
+    ScalarValue value{.dtype = dtype_};
+    const bool awkward = random() % 3 == 0;
+    value.f = awkward ? kFloats[random() % std::size(kFloats)] : real(random);
+    if (dtype_ == DType::kF32) value.f = static_cast<float>(value.f);
+    value.i = awkward ? kIntegers[random() % std::size(kIntegers)] : integer(random);
+    if (dtype_ == DType::kBool) value.i = static_cast<int64_t>(random() % 2);
+    if (Kind(dtype_) == DTypeKind::kFloat) value.i = 0; else value.f = 0;
+    Set(i, value);
+  }
+}
+
+void StridedArray::FillSmall(uint32_t seed) {
+  std::mt19937 random(seed);
+  for (int64_t i = 0; i < size(); ++i) {
+    const int64_t v = static_cast<int64_t>(random() % 9) - 4;
+    ScalarValue value{.dtype = dtype_};
+    if (dtype_ == DType::kBool) value.i = v > 0;
+    else if (Kind(dtype_) == DTypeKind::kFloat) value.f = static_cast<double>(v);
+    else value.i = v;
+    Set(i, value);
+  }
+}
+
+bool StridedArray::GuardsAreIntact() const {
+  std::set<int64_t> used;
+  for (int64_t i = 0; i < size(); ++i) used.insert(OffsetBytes(i) / element_bytes_);
+  for (int64_t e = 0; e * element_bytes_ < static_cast<int64_t>(storage_.size()); ++e) {
+    if (used.count(e) != 0) continue;
+    for (int64_t b = 0; b < element_bytes_; ++b) {
+      if (storage_[static_cast<size_t>(e * element_bytes_ + b)] != kGuard) return false;
+    }
+  }
+  return true;
+}
+
+KernelInput StridedArray::AsInput() const {
+  return {.data = data(), .dtype = dtype_, .extents = extents_, .strides = strides_};
+}
+
+bool SameValue(const ScalarValue& a, const ScalarValue& b) {
+  if (Kind(a.dtype) == DTypeKind::kFloat) return (std::isnan(a.f) && std::isnan(b.f)) || a.f == b.f;
+  return a.i == b.i;
+}
+
+std::string ValueText(const ScalarValue& value) {
+  if (Kind(value.dtype) == DTypeKind::kFloat) return absl::StrCat(value.f);
+  return absl::StrCat(value.i);
+}
+
+std::string LayoutText(Layout layout) {
+  const char* kNames[] = {"row-major", "column-major", "padded", "stepped", "reversed"};
+  return kNames[static_cast<size_t>(layout)];
+}
+
+}  // namespace tessera::testing
