@@ -26,7 +26,7 @@ struct MapOp {
 // Reduces `dims` of the one input with op sum, product, min or max, in increasing index order by a
 // fixed tree. The output has extent 1 there (the plan's value drops them if keepdims is false). An
 // empty reduction gives the identity: 0, 1, the largest, the lowest value (inf for floats).
-// Accumulates f32 in f32 pairwise (blocks of 128), i32 sums in i64 before the store.
+// Elements are converted to the output's dtype and reduced in it; f32 pairwise (blocks of 128).
 struct ReduceLocalOp {
   ReduceOp op = ReduceOp::kSum;
   std::vector<int64_t> dims;
@@ -47,7 +47,7 @@ struct MatmulOp {
 struct FillOp {  // scalars {value}
   bool operator==(const FillOp&) const = default;
 };
-struct ArangeOp {  // scalars {start, step}: start + step * global index
+struct ArangeOp {  // scalars {start, step}, f64 or i64: start + step * global index, then rounded
   bool operator==(const ArangeOp&) const = default;
 };
 struct EyeOp {  // scalars {diagonal}: 1 where column - row == diagonal

@@ -43,7 +43,7 @@ struct IndexItem {
 // What shapes the result. Everything here is part of a plan's key; numbers that are not (a fill
 // value, a seed, arange's start and step) are `scalars` of the OpCall.
 struct OpAttributes {
-  std::optional<DType> dtype;             // creation, astype, redistribute(dtype=), sum(dtype=)
+  std::optional<DType> dtype;             // creation (required), astype, redistribute(dtype=), sum(dtype=)
   std::optional<Shape> shape;             // creation, reshape (no -1 here: the client resolves it)
   std::optional<Mesh> mesh;               // creation, redistribute
   std::optional<Placements> placements;   // creation (absent: auto), redistribute
@@ -53,7 +53,12 @@ struct OpAttributes {
   bool operator==(const OpAttributes&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const OpAttributes& a) {
-    return H::combine(std::move(h), a.dtype, a.shape, a.mesh, a.placements, a.dims, a.keepdims, a.index);
+    // Debian's Abseil hashes its own optional, not std's.
+    auto maybe = [](H state, const auto& value) {
+      return value.has_value() ? H::combine(std::move(state), true, *value) : H::combine(std::move(state), false);
+    };
+    h = maybe(maybe(maybe(maybe(std::move(h), a.dtype), a.shape), a.mesh), a.placements);
+    return H::combine(std::move(h), a.dims, a.keepdims, a.index);
   }
 };
 

@@ -37,13 +37,11 @@ struct OpResolution {
   std::vector<TensorSpec> outputs;         // today always one
   // What each worker runs on its shards. Absent for views and redistribute.
   std::optional<LocalOp> local;
-  // Of the local op's result: the output's, or what the epilogue reads (mean of i32: i64).
-  DType local_dtype = DType::kF32;
   // The local op's scalars: the call's own, then the scalar operands converted to the dtype the
   // expression reads.
   std::vector<Scalar> scalars;
-  // A second local step on the first one's result (mean: divide by the global count; sum(dtype=): a
-  // cast). Always a MapOp of one input.
+  // A second local step on the first one's result, which has the output's dtype (mean: divide by the
+  // global count). Always a MapOp of one input.
   std::optional<LocalOp> epilogue;
   std::vector<Scalar> epilogue_scalars;
   double flops = 0;  // of the whole mesh

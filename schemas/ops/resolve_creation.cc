@@ -8,16 +8,6 @@ namespace {
 
 bool IsFloating(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
 
-absl::StatusOr<DType> CreationDType(const ResolveInput& input) {
-  const OpCall& call = input.call;
-  if (call.attributes.dtype.has_value()) return *call.attributes.dtype;
-  if (call.op == OpId::kFull) return call.scalars[0].dtype();
-  if (call.op == OpId::kArange) {
-    return IsFloating(call.scalars[0].dtype()) || IsFloating(call.scalars[1].dtype()) ? DType::kF64 : DType::kI64;
-  }
-  return DTypeError(StrCat(input.row.name, ": needs a dtype"));
-}
-
 absl::Status CheckCreation(const ResolveInput& input, DType dtype, const Shape& shape) {
   const std::string_view name = input.row.name;
   switch (input.call.op) {
@@ -79,10 +69,9 @@ absl::StatusOr<OpResolution> ResolveCreation(const ResolveInput& input) {
     return absl::InvalidArgumentError(
         StrCat(name, ": takes ", WantedScalars(call.op), " numbers, not ", call.scalars.size()));
   }
-  TESSERA_ASSIGN_OR_RETURN(const DType dtype, CreationDType(input));
-  if (!IsImplemented(dtype)) {
-    return absl::UnimplementedError(StrCat(name, ": dtype ", ToText(dtype), " is reserved"));
-  }
+  // Not the scalars' dtype: they are no part of a plan's key, and the dtype is.
+  if (!call.attributes.dtype.has_value()) return DTypeError(StrCat(name, ": needs a dtype"));
+  const DType dtype = *call.attributes.dtype;
   const Shape& shape = *call.attributes.shape;
   TESSERA_RETURN_IF_ERROR(CheckCreation(input, dtype, shape));
   // Before the layout is asked, which multiplies extents.
@@ -96,7 +85,6 @@ absl::StatusOr<OpResolution> ResolveCreation(const ResolveInput& input) {
                                                               : AutoPlacements(dtype, shape, mesh)));
   for (const Scalar& scalar : call.scalars) resolution.scalars.push_back(LocalScalar(call.op, dtype, scalar));
   resolution.local = LocalOf(call.op, shape);
-  resolution.local_dtype = dtype;
   resolution.outputs.push_back(std::move(output));
   return resolution;
 }

@@ -40,7 +40,6 @@ absl::StatusOr<OpResolution> ResolveElementwise(const ResolveInput& input) {
   OpResolution resolution;
   resolution.flops = static_cast<double>(NumElements(shape));
   resolution.local = MapOp{MakeElementwiseExpression(input, dtypes)};
-  resolution.local_dtype = dtypes.result;
   for (const OperandSpec& operand : input.operands) {
     const auto* scalar = std::get_if<Scalar>(&operand);
     if (scalar != nullptr) resolution.scalars.push_back(scalar->As(dtypes.compute));

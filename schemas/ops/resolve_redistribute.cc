@@ -35,7 +35,6 @@ absl::StatusOr<OpResolution> ResolveRedistribute(const ResolveInput& input) {
   }
   OpResolution resolution;
   resolution.operands.push_back(BringTo(source, mesh, destination.placements));
-  resolution.local_dtype = dtype;
   if (dtype != source.dtype) resolution.local = MapOp{MakeCastExpression(source.dtype, dtype)};
   destination.dtype = dtype;
   TESSERA_RETURN_IF_ERROR(ValidateShape("redistribute", destination.shape, SizeBytes(dtype)));

@@ -109,64 +109,39 @@ int64_t ReducedCount(const ResolveInput& input) {
   return count;
 }
 
-// What follows the local reduction: mean divides by the global count, sum(dtype=) converts.
-void AddEpilogue(const ResolveInput& input, DType result, OpResolution& resolution) {
-  const DType from = resolution.local_dtype;
-  if (input.call.op == OpId::kMean) {
-    Expression divide = MakeCastExpression(from, result);
-    const int32_t numerator = static_cast<int32_t>(divide.nodes.size()) - 1;
-    divide.nodes.push_back({ScalarOp::kArgument, result, 0, 0, 0});
-    divide.nodes.push_back({ScalarOp::kDiv, result, numerator, numerator + 1, 0});
-    resolution.epilogue = MapOp{std::move(divide)};
-    resolution.epilogue_scalars.push_back(Scalar::Int(ReducedCount(input)).As(result));
-  } else if (from != result) {
-    resolution.epilogue = MapOp{MakeCastExpression(from, result)};
-  }
+// mean divides the sum by the global count, a pending sum term by term.
+void DivideByCount(const ResolveInput& input, DType dtype, OpResolution& resolution) {
+  Expression divide;
+  divide.nodes = {{ScalarOp::kInput, dtype, 0, 0, 0}, {ScalarOp::kArgument, dtype, 0, 0, 0}, {ScalarOp::kDiv, dtype, 0, 1, 0}};
+  resolution.epilogue = MapOp{std::move(divide)};
+  resolution.epilogue_scalars.push_back(Scalar::Int(ReducedCount(input)).As(dtype));
 }
 
-// The dtype of the result, and of the sum before the epilogue.
-struct ReductionDTypes {
-  DType local = DType::kF32;
-  DType result = DType::kF32;
-};
-
-absl::StatusOr<ReductionDTypes> DecideDTypes(const ResolveInput& input) {
+// Of the result; elements are converted to it before they are reduced.
+absl::StatusOr<DType> DecideDType(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
-  const DType own = input.tensors[0]->dtype;
-  ReductionDTypes decided{dtypes.result, dtypes.result};
-  // Integers and bool are summed exactly before anything else is done to them.
-  if (*input.row.reduce_op == ReduceOp::kSum && Kind(own) != DTypeKind::kFloat) decided.local = DType::kI64;
-  if (!input.call.attributes.dtype.has_value()) return decided;
-  decided.result = *input.call.attributes.dtype;
-  if (input.call.op != OpId::kSum || decided.result == DType::kBool) {
-    return OperandDTypeError(input, StrCat("dtype= can't be ", ToText(decided.result), " here"));
-  }
-  if (Kind(decided.local) == DTypeKind::kFloat && Kind(decided.result) != DTypeKind::kFloat) {
-    return absl::UnimplementedError(StrCat("sum: dtype=", ToText(decided.result),
-                                           " of a floating tensor is reserved: use astype first: ",
-                                           DescribeOperands(input)));
-  }
-  return decided;
+  const std::optional<DType>& wanted = input.call.attributes.dtype;
+  if (!wanted.has_value()) return dtypes.result;
+  if (input.call.op == OpId::kSum && *wanted != DType::kBool) return *wanted;
+  return OperandDTypeError(input, StrCat("dtype= can't be ", ToText(*wanted), " here"));
 }
 
 }  // namespace
 
 absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input) {
   TESSERA_RETURN_IF_ERROR(CheckDims(input));
-  TESSERA_ASSIGN_OR_RETURN(const ReductionDTypes dtypes, DecideDTypes(input));
+  TESSERA_ASSIGN_OR_RETURN(const DType dtype, DecideDType(input));
   const ReduceOp op = *input.row.reduce_op;
   if (op != ReduceOp::kSum) TESSERA_RETURN_IF_ERROR(CheckNotEmpty(input));
   OutputDims dims = ReduceShape(input);
   OpResolution resolution;
   resolution.flops = static_cast<double>(NumElements(input.tensors[0]->shape));
-  resolution.operands.push_back(PrepareOperand(input, dtypes.result));
+  resolution.operands.push_back(PrepareOperand(input, dtype));
   resolution.local = ReduceLocalOp{op, input.call.attributes.dims};
-  resolution.local_dtype = dtypes.local;
-  AddEpilogue(input, dtypes.result, resolution);
+  if (input.call.op == OpId::kMean) DivideByCount(input, dtype, resolution);
   const TensorSpec& operand = resolution.operands[0].spec;
   Placements placements = OutputPlacements(input, operand, dims);
-  resolution.outputs.push_back(
-      TensorSpec{dtypes.result, std::move(dims.shape), operand.mesh, std::move(placements)});
+  resolution.outputs.push_back(TensorSpec{dtype, std::move(dims.shape), operand.mesh, std::move(placements)});
   return resolution;
 }
 
@@ -190,7 +165,6 @@ absl::StatusOr<OpResolution> ResolveArgReduction(const ResolveInput& input) {
   resolution.flops = static_cast<double>(NumElements(own.shape));
   resolution.operands.push_back(BringTo(own, own.mesh, operand.placements));
   resolution.local = ArgReduceOp{input.call.op == OpId::kArgMin ? Extreme::kMin : Extreme::kMax, dim};
-  resolution.local_dtype = dtypes.result;
   Placements placements = operand.placements;
   for (Placement& placement : placements) {
     if (placement.is_shard()) placement = Placement::Shard(dims.output_dim[static_cast<size_t>(placement.dim())]);

@@ -148,7 +148,6 @@ absl::StatusOr<OpResolution> ResolveViewOp(const ResolveInput& input) {
   if (!output.ok()) return output.status();
   OpResolution resolution;
   resolution.operands.push_back({*input.tensors[0], false, {}});
-  resolution.local_dtype = output->dtype;
   resolution.outputs.push_back(*std::move(output));
   return resolution;
 }
