@@ -15,8 +15,7 @@ const protocolVersion :UInt32 = 1;
 interface Gateway {
   # The bootstrap capability of the coordinator's socket.
   open @0 (hello :ClientHello, events :SessionEvents) -> (session :Session, welcome :Welcome);
-  join @1 (hello :W.WorkerHello, worker :W.Worker, arena :W.SharedMemory)
-      -> (welcome :W.WorkerWelcome, reports :W.Reports);
+  join @1 (hello :W.WorkerHello, worker :W.Worker) -> (welcome :W.WorkerWelcome, reports :W.Reports);
 }
 
 struct ClientHello {

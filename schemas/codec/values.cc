@@ -18,9 +18,17 @@ absl::Status TooMany(std::string_view field, uint64_t count, uint64_t limit) {
   return absl::InvalidArgumentError(StrCat(field, ": ", count, " entries, the limit is ", limit));
 }
 
+template <typename Result>
+Result Copy(capnp::List<int64_t>::Reader reader) {
+  Result values;
+  values.reserve(reader.size());
+  for (int64_t value : reader) values.push_back(value);
+  return values;
+}
+
 absl::StatusOr<Shape> DecodeShape(std::string_view field, capnp::List<int64_t>::Reader reader) {
   if (reader.size() > kMaxRank) return TooMany(field, reader.size(), kMaxRank);
-  return Shape(reader.begin(), reader.end());
+  return Copy<Shape>(reader);
 }
 
 template <typename List>
@@ -129,7 +137,7 @@ absl::StatusOr<Mesh> DecodeMesh(wire::Mesh::Reader reader) {
   if (reader.getShape().size() > kMaxMeshDims) return TooMany("mesh shape", reader.getShape().size(), kMaxMeshDims);
   if (reader.getNames().size() > kMaxMeshDims) return TooMany("mesh names", reader.getNames().size(), kMaxMeshDims);
   if (reader.getWorkers().size() > kMaxMeshSize) return TooMany("mesh workers", reader.getWorkers().size(), kMaxMeshSize);
-  std::vector<int64_t> shape(reader.getShape().begin(), reader.getShape().end());
+  const auto shape = Copy<std::vector<int64_t>>(reader.getShape());
   std::vector<std::string> names;
   for (auto name : reader.getNames()) names.emplace_back(name.cStr(), name.size());
   std::vector<WorkerIndex> workers;

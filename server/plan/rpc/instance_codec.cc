@@ -60,7 +60,9 @@ absl::StatusOr<Strides> DecodeStrides(capnp::List<int64_t>::Reader reader, const
   if (reader.size() != spec.shape.size()) {
     return absl::InvalidArgumentError(StrCat(reader.size(), " strides for ", ToText(spec)));
   }
-  return Strides(reader.begin(), reader.end());
+  Strides strides;
+  for (int64_t stride : reader) strides.push_back(stride);
+  return strides;
 }
 
 struct MessageEncoder {
@@ -128,7 +130,7 @@ absl::StatusOr<WorkerMessage> DecodeInstance(wire::Instance::Reader run) {
   m.ordinal = Ordinal(run.getOrdinal());
   m.plan = TemplateId(run.getTemplate());
   m.stream = run.getStream();
-  m.buffer_offsets.assign(run.getBufferOffsets().begin(), run.getBufferOffsets().end());
+  for (int64_t offset : run.getBufferOffsets()) m.buffer_offsets.push_back(offset);
   for (auto item : run.getScalars()) {
     TESSERA_ASSIGN_OR_RETURN(Scalar scalar, DecodeScalar(item));
     m.scalars.push_back(scalar);

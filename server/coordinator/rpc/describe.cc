@@ -1,0 +1,166 @@
+#include "server/coordinator/rpc/describe.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "schemas/codec/values.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "server/plan/cost.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kMaxTensorsListed = 10'000;  // docs/limits.md: max_tensors_listed
+
+wire::WorkerInfo::State StateOf(const WorkerEntry& worker) {
+  switch (worker.state) {
+    case WorkerState::kAlive:
+      return wire::WorkerInfo::State::ALIVE;
+    case WorkerState::kSuspect:
+      return wire::WorkerInfo::State::SUSPECT;
+    case WorkerState::kDead:
+      break;
+  }
+  return wire::WorkerInfo::State::DEAD;
+}
+
+void DescribeWorkers(const StateMachine& machine, capnp::List<wire::WorkerInfo>::Builder list) {
+  unsigned i = 0;
+  for (const auto& [index, worker] : machine.workers()) {
+    auto info = list[i++];
+    info.setIndex(index.value);
+    info.setIncarnation(worker.info.incarnation);
+    info.setHost(worker.info.host.c_str());
+    info.setDataAddress(worker.info.data_address.c_str());
+    info.setMemoryBytes(worker.info.memory_bytes);
+    info.setUsedBytes(machine.memory().UsedBytes(index));
+    info.setState(StateOf(worker));
+    info.setPid(worker.info.pid);
+    info.setDevice(worker.info.device.c_str());
+    info.setReceivedBytes(worker.received_bytes);
+    info.setOutstanding(worker.outstanding);
+  }
+}
+
+wire::TensorInfo::State StateOf(const TensorEntry& tensor) {
+  if (!tensor.status.ok()) return wire::TensorInfo::State::FAILED;
+  if (tensor.uploading) return wire::TensorInfo::State::UPLOADING;
+  return tensor.producer && !tensor.producer->settled ? wire::TensorInfo::State::ISSUED : wire::TensorInfo::State::READY;
+}
+
+void DescribeTensor(HandleId handle, const TensorEntry& tensor, wire::TensorInfo::Builder info) {
+  info.setHandle(handle.value);
+  if (tensor.buffer) {
+    EncodeTensorSpec(tensor.spec, info.initSpec());
+    info.setBytesPerWorker(tensor.buffer->bytes);
+  }
+  info.setState(StateOf(tensor));
+  if (!tensor.status.ok()) EncodeStatus(tensor.status, info.initStatus());
+}
+
+template <typename Builder>
+void Fill(Builder list, const std::vector<int64_t>& values) {
+  for (unsigned i = 0; i < values.size(); ++i) list.set(i, values[i]);
+}
+
+template <typename Builder>
+void FillText(Builder list, const std::vector<std::string>& lines) {
+  for (unsigned i = 0; i < lines.size(); ++i) list.set(i, lines[i].c_str());
+}
+
+}  // namespace
+
+void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, double lease_s, wire::Welcome::Builder builder) {
+  builder.setSessionId(opened.session.value);
+  builder.setSecret(opened.secret);
+  builder.setEpoch(hub.epoch());
+  builder.setConnection(opened.connection);
+  DescribeWorkers(hub.machine(), builder.initWorkers(static_cast<unsigned>(hub.machine().workers().size())));
+  builder.setLastBatch(hub.machine().sessions().at(opened.session).last_batch);
+  builder.setLeaseS(lease_s);
+  builder.setServerVersion(kServerVersion);
+  builder.setPid(getpid());
+  builder.setMaxInlineBytes(static_cast<uint32_t>(hub.options().config.max_inline_bytes));
+}
+
+void DescribeCluster(const Hub& hub, SessionId asking, wire::ClusterStatus::Builder builder) {
+  const StateMachine& machine = hub.machine();
+  builder.setEpoch(hub.epoch());
+  builder.setUptimeS(hub.uptime_s());
+  DescribeWorkers(machine, builder.initWorkers(static_cast<unsigned>(machine.workers().size())));
+  auto sessions = builder.initSessions(static_cast<unsigned>(machine.sessions().size()));
+  unsigned i = 0;
+  for (const auto& [id, session] : machine.sessions()) {
+    auto info = sessions[i++];
+    info.setId(id.value);
+    info.setTenant(session.info.tenant.c_str());
+    info.setClient(session.info.client.c_str());
+    info.setTensors(session.tensors.size());
+    int64_t bytes = 0;
+    for (const auto& [handle, tensor] : session.tensors) {
+      if (tensor->buffer) bytes += tensor->buffer->bytes / std::max<int64_t>(1, tensor->buffer.use_count());
+    }
+    info.setBytes(bytes);
+    info.setQueued(session.queue.size());
+    info.setConnected(session.connected);
+  }
+  builder.setNextOrdinal(machine.next_ordinal());
+  builder.setPlansCached(machine.plans().size());
+  builder.setPlanHits(machine.plans().hits());
+  builder.setPlanMisses(machine.plans().misses());
+  auto found = machine.sessions().find(asking);
+  if (found == machine.sessions().end()) return;
+  std::vector<std::pair<HandleId, const TensorEntry*>> tensors;
+  for (const auto& [handle, tensor] : found->second.tensors) tensors.emplace_back(handle, tensor.get());
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (tensors.size() > kMaxTensorsListed) tensors.resize(kMaxTensorsListed);
+  auto list = builder.initTensors(static_cast<unsigned>(tensors.size()));
+  for (unsigned t = 0; t < tensors.size(); ++t) DescribeTensor(tensors[t].first, *tensors[t].second, list[t]);
+}
+
+absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::ExplainParams::Reader params,
+                          wire::PlanText::Builder builder) {
+  TESSERA_ASSIGN_OR_RETURN(OpCall call, DecodeOpCall(params.getCall()));
+  std::vector<std::variant<HandleId, Scalar, TensorSpec>> operands;
+  for (auto item : params.getOperands()) {
+    switch (item.which()) {
+      case wire::ExplainOperand::HANDLE:
+        operands.emplace_back(HandleId(item.getHandle()));
+        break;
+      case wire::ExplainOperand::SCALAR: {
+        TESSERA_ASSIGN_OR_RETURN(Scalar scalar, DecodeScalar(item.getScalar()));
+        operands.emplace_back(scalar);
+        break;
+      }
+      case wire::ExplainOperand::SPEC: {
+        TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, DecodeTensorSpec(item.getSpec()));
+        operands.emplace_back(std::move(spec));
+        break;
+      }
+    }
+  }
+  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, hub.machine().Explain(session, call, operands));
+  const Plan& plan = planned.plan;
+  const PlanTraffic traffic = TrafficOf(plan);
+  const std::vector<int64_t> peak = PeakBytes(plan);
+  builder.setText(ToText(plan).c_str());
+  const std::vector<std::string> steps = StepLines(plan);
+  FillText(builder.initSteps(static_cast<unsigned>(steps.size())), steps);
+  FillText(builder.initImplicit(static_cast<unsigned>(plan.implicit.size())), plan.implicit);
+  Fill(builder.initReceivedBytes(static_cast<unsigned>(traffic.received_bytes.size())), traffic.received_bytes);
+  Fill(builder.initSentBytes(static_cast<unsigned>(traffic.sent_bytes.size())), traffic.sent_bytes);
+  Fill(builder.initPeakBytes(static_cast<unsigned>(peak.size())), peak);
+  builder.setPredictedSeconds(PredictSeconds(plan, hub.machine().topology()));
+  if (!plan.outputs.empty()) {
+    EncodeTensorSpec(plan.values[static_cast<size_t>(plan.outputs[0])].spec, builder.initOutput());
+  }
+  builder.setGrid(plan.grid.c_str());
+  FillText(builder.initRunnersUp(static_cast<unsigned>(plan.runners_up.size())), plan.runners_up);
+  return absl::OkStatus();
+}
+
+}  // namespace tessera

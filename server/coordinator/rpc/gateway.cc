@@ -1,0 +1,213 @@
+#include "server/coordinator/rpc/gateway.h"
+
+#include <utility>
+#include <vector>
+
+#include <spdlog/spdlog.h>
+
+#include "schemas/codec/exception.h"
+#include "schemas/codec/values.h"
+#include "schemas/types/str_cat.h"
+#include "server/coordinator/rpc/describe.h"
+#include "server/coordinator/rpc/record_codec.h"
+#include "server/plan/rpc/instance_codec.h"
+
+namespace tessera {
+namespace {
+
+std::string Text(capnp::Text::Reader text) { return std::string(text.cStr(), text.size()); }
+
+// Takes as long for every wrong token of one length.
+bool SameToken(const std::string& wanted, const std::string& shown) {
+  unsigned char difference = wanted.size() == shown.size() ? 0 : 1;
+  for (size_t i = 0; i < shown.size(); ++i) {
+    difference |= static_cast<unsigned char>(shown[i] ^ wanted[i % std::max<size_t>(1, wanted.size())]);
+  }
+  return difference == 0 && !wanted.empty();
+}
+
+void Throw(const absl::Status& status) {
+  if (!status.ok()) kj::throwFatalException(ToException(status));
+}
+
+absl::Status CheckVersion(std::string_view who, uint32_t version) {
+  if (version == wire::PROTOCOL_VERSION) return absl::OkStatus();
+  return absl::FailedPreconditionError(StrCat(who, ": this server speaks protocol version ", wire::PROTOCOL_VERSION,
+                                              ", the other side ", version, "; use the same release on both"));
+}
+
+class SessionServer final : public wire::Session::Server {
+ public:
+  SessionServer(Hub& hub, SessionId id, uint64_t connection) : hub_(hub), id_(id), connection_(connection) {}
+  ~SessionServer() { hub_.ConnectionGone(id_, connection_); }
+
+  void End(absl::Status reason) { ended_ = std::move(reason); }
+
+  kj::Promise<void> submit(SubmitContext context) override {
+    auto batch = context.getParams().getBatch();
+    Check();
+    if (batch.getEpoch() != hub_.epoch()) {
+      Throw(absl::FailedPreconditionError(StrCat("batch ", batch.getNumber(), " is for epoch ", batch.getEpoch(),
+                                                 " of the coordinator; this is ", hub_.epoch())));
+    }
+    auto records = DecodeRecords(batch);
+    Throw(records.status());
+    hub_.Apply(BatchEvent{id_, batch.getNumber(), *std::move(records)}, &batch);
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> status(StatusContext context) override {
+    Check();
+    DescribeCluster(hub_, id_, context.getResults().initStatus());
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> explain(ExplainContext context) override {
+    Check();
+    Throw(DescribePlan(hub_, id_, context.getParams(), context.getResults().initPlan()));
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> acknowledge(AcknowledgeContext) override { return kj::READY_NOW; }
+  kj::Promise<void> close(CloseContext) override {
+    Check();
+    hub_.Apply(SessionClosedEvent{id_});
+    return kj::READY_NOW;
+  }
+
+ private:
+  void Check() {
+    Throw(ended_);
+    if (!hub_.IsCurrent(id_, connection_)) Throw(absl::FailedPreconditionError("the session is closed"));
+  }
+
+  Hub& hub_;
+  SessionId id_;
+  uint64_t connection_;
+  absl::Status ended_;
+};
+
+class ReportsServer final : public wire::Reports::Server {
+ public:
+  ReportsServer(Hub& hub, Hub::Joined joined) : hub_(hub), joined_(joined) {}
+  ~ReportsServer() { hub_.WorkerGone(joined_.worker, joined_.incarnation, "its connection closed"); }
+
+  kj::Promise<void> report(ReportContext context) override {
+    auto params = context.getParams();
+    if (params.getEpoch() != hub_.epoch() || params.getIncarnation() != joined_.incarnation) {
+      Throw(absl::FailedPreconditionError("a report of another epoch or incarnation"));
+    }
+    WorkerReportEvent event{joined_.worker, joined_.incarnation, {}, {}};
+    for (auto item : params.getCompletions()) {
+      auto completion = DecodeCompletion(item);
+      Throw(completion.status());
+      event.completions.push_back(*std::move(completion));
+    }
+    for (auto item : params.getTransfers()) {
+      event.transfers.push_back(
+          {TicketId(item.getTicket()), item.hasStatus() ? DecodeStatus(item.getStatus()) : absl::OkStatus()});
+    }
+    hub_.Apply(event);
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> peerMapped(PeerMappedContext context) override {
+    auto params = context.getParams();
+    if (params.hasStatus() && params.getStatus().getCode() != 0) {
+      spdlog::warn("worker {} can't map worker {}: {}", joined_.worker.value, params.getIndex(),
+                   params.getStatus().getMessage().cStr());
+    }
+    return kj::READY_NOW;
+  }
+
+ private:
+  Hub& hub_;
+  Hub::Joined joined_;
+};
+
+class GatewayServer final : public wire::Gateway::Server {
+ public:
+  GatewayServer(Hub& hub, ConnectionInfo info) : hub_(hub), info_(std::move(info)) {}
+
+  kj::Promise<void> open(OpenContext context) override {
+    auto params = context.getParams();
+    auto hello = params.getHello();
+    TakeConnection();
+    Throw(CheckVersion("connect", hello.getProtocolVersion()));
+    if (!SameToken(hub_.options().token, Text(hello.getToken()))) {
+      Throw(absl::UnauthenticatedError("connect: the token is wrong"));
+    }
+    const double lease_s = hello.getLeaseS() < 0 ? hub_.options().lease_s : std::min(hello.getLeaseS(), 86'400.0);
+    // The server lives as long as the client holds it; ended sessions answer with their reason.
+    auto ended = std::make_shared<SessionServer*>(nullptr);
+    auto on_end = [ended](absl::Status reason) {
+      if (*ended != nullptr) (*ended)->End(std::move(reason));
+    };
+    Hub::Opened opened;
+    if (hello.hasResume()) {
+      auto resumed = hub_.ResumeSession(SessionId(hello.getResume().getSessionId()), hello.getResume().getSecret(),
+                                        hello.getResume().getLastEvent(), params.getEvents(), on_end);
+      Throw(resumed.status());
+      opened = *resumed;
+    } else {
+      opened = hub_.OpenSession(Text(hello.getTenant()), Text(hello.getClient()), static_cast<int64_t>(lease_s * 1e6),
+                                params.getEvents(), on_end);
+      if (!hub_.machine().sessions().contains(opened.session)) {
+        Throw(absl::ResourceExhaustedError("connect: the server has as many sessions as max_sessions lets it"));
+      }
+    }
+    auto server = kj::heap<SessionServer>(hub_, opened.session, opened.connection);
+    *ended = server.get();
+    auto results = context.getResults();
+    results.setSession(kj::mv(server));
+    DescribeWelcome(hub_, opened, lease_s, results.initWelcome());
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> join(JoinContext context) override {
+    auto params = context.getParams();
+    auto hello = params.getHello();
+    TakeConnection();
+    Throw(CheckVersion("join", hello.getProtocolVersion()));
+    if (!SameToken(hub_.options().join_token, Text(hello.getJoinToken()))) {
+      Throw(absl::UnauthenticatedError("join: the join token is wrong"));
+    }
+    WorkerJoinedEvent event;
+    event.worker = WorkerIndex(hello.getIndex());
+    event.host = Text(hello.getHost());
+    event.memory_bytes = hello.getMemoryBytes();
+    event.data_address = Text(hello.getDataAddress());
+    event.message_address.assign(hello.getMessageAddress().asChars().begin(), hello.getMessageAddress().size());
+    event.device = Text(hello.getDevice());
+    event.pid = info_.peer_pid != 0 ? info_.peer_pid : hello.getPid();
+    event.map_peers = hello.getMapPeers();
+    if (event.memory_bytes < 0 || event.worker.value >= (1 << 16)) {
+      Throw(absl::InvalidArgumentError("join: a worker number or a memory size out of range"));
+    }
+    auto joined = hub_.JoinWorker(std::move(event), params.getWorker());
+    Throw(joined.status());
+    auto results = context.getResults();
+    auto welcome = results.initWelcome();
+    welcome.setIndex(joined->worker.value);
+    welcome.setIncarnation(joined->incarnation);
+    welcome.setEpoch(hub_.epoch());
+    welcome.setHeartbeatS(hub_.options().heartbeat_s);
+    welcome.setPeerKey(hub_.peer_key());
+    results.setReports(kj::heap<ReportsServer>(hub_, *joined));
+    return kj::READY_NOW;
+  }
+
+ private:
+  void TakeConnection() {
+    if (taken_) Throw(absl::FailedPreconditionError("this connection has a session or a worker already"));
+    taken_ = true;
+  }
+
+  Hub& hub_;
+  ConnectionInfo info_;
+  bool taken_ = false;
+};
+
+}  // namespace
+
+wire::Gateway::Client MakeGateway(Hub& hub, ConnectionInfo info) {
+  return kj::heap<GatewayServer>(hub, std::move(info));
+}
+
+}  // namespace tessera

@@ -1,0 +1,105 @@
+#pragma once
+
+// Hub: the state machine with its links. It gives events to the state machine one at a time and carries
+// the effects out in order: messages onto worker links, events onto session links. One KJ thread.
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <kj/async.h>
+#include <kj/time.h>
+
+#include "schemas/session.capnp.h"
+#include "server/coordinator/rpc/journal.h"
+#include "server/coordinator/rpc/options.h"
+#include "server/coordinator/state_machine.h"
+
+namespace kj {
+class Timer;
+}
+
+namespace tessera {
+
+class Hub final : private kj::TaskSet::ErrorHandler {
+ public:
+  Hub(const CoordinatorOptions& options, kj::Timer& timer, std::unique_ptr<JournalWriter> journal);
+
+  void Apply(const Event& event, const wire::Batch::Reader* batch = nullptr);
+  kj::Promise<void> RunTicks();
+
+  struct Opened {
+    SessionId session;
+    uint64_t secret = 0;
+    uint64_t connection = 0;
+  };
+  // A link to a session's client. `on_end` is called once, when the session is over or another
+  // connection has taken it.
+  Opened OpenSession(const std::string& tenant, const std::string& client, int64_t lease_us,
+                     wire::SessionEvents::Client events, std::function<void(absl::Status)> on_end);
+  absl::StatusOr<Opened> ResumeSession(SessionId session, uint64_t secret, uint64_t last_event,
+                                       wire::SessionEvents::Client events, std::function<void(absl::Status)> on_end);
+  void ConnectionGone(SessionId session, uint64_t connection);
+  bool IsCurrent(SessionId session, uint64_t connection) const;
+
+  struct Joined {
+    WorkerIndex worker;
+    uint64_t incarnation = 0;
+  };
+  absl::StatusOr<Joined> JoinWorker(WorkerJoinedEvent event, wire::Worker::Client link);
+  void WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason);
+
+  const StateMachine& machine() const { return machine_; }
+  const CoordinatorOptions& options() const { return options_; }
+  uint64_t epoch() const { return epoch_; }
+  uint64_t peer_key() const { return peer_key_; }
+  double uptime_s() const;
+  void Flush();
+  // The digest of all effects so far; empty without a journal.
+  std::string JournalSummary() const;
+
+ private:
+  struct WorkerLink {
+    wire::Worker::Client client;
+    uint64_t incarnation = 0;
+    std::deque<std::shared_ptr<const WorkerMessage>> outbox;
+    bool sending = false;
+  };
+  struct SessionLink {
+    wire::SessionEvents::Client client = nullptr;
+    uint64_t secret = 0;
+    uint64_t connection = 0;
+    bool connected = false;
+    std::deque<std::shared_ptr<const ClientEvent>> outbox;  // not delivered
+    size_t in_flight = 0;                                   // at the front of the outbox
+    std::function<void(absl::Status)> on_end;
+  };
+  void Carry(Effects effects);
+  void FlushWorker(WorkerIndex worker);
+  void FlushSession(SessionId session);
+  void EndLink(SessionId session, const absl::Status& reason);
+  kj::Promise<void> Ping(WorkerIndex worker, uint64_t incarnation);
+  void taskFailed(kj::Exception&& exception) override;
+  int64_t NowUs() const;
+
+  CoordinatorOptions options_;
+  kj::Timer& timer_;
+  kj::TimePoint started_;
+  std::unique_ptr<JournalWriter> journal_;
+  StateMachine machine_;
+  uint64_t epoch_;
+  uint64_t peer_key_;
+  uint64_t next_session_ = 1;
+  uint64_t next_connection_ = 1;
+  uint64_t next_incarnation_ = 1;
+  std::map<WorkerIndex, WorkerLink> workers_;
+  std::map<SessionId, SessionLink> sessions_;
+  kj::TaskSet tasks_;
+};
+
+// Unpredictable; for secrets.
+uint64_t RandomSecret();
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+#pragma once
+
+// The journal: every event that the state machine was given, in order, with a digest of the effects.
+// `ReplayJournal` feeds the events to a fresh state machine; equal digests mean equal effects, bit for bit.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "schemas/journal.capnp.h"
+#include "server/coordinator/config.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/events.h"
+
+struct XXH3_state_s;
+
+namespace tessera {
+
+// A running hash (XXH3) of the effects' texts.
+class EffectsDigest {
+ public:
+  EffectsDigest();
+  ~EffectsDigest();
+  void Add(const Effects& effects);
+  std::string Hex() const;
+  uint64_t count() const { return count_; }
+
+ private:
+  XXH3_state_s* state_;
+  uint64_t count_ = 0;
+};
+
+class JournalWriter {
+ public:
+  // Truncates. Unavailable when the file can't be written.
+  static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path, const CoordinatorConfig& config);
+  ~JournalWriter();
+
+  // A batch is kept as it came (`batch` is not null exactly for a BatchEvent).
+  absl::Status Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch);
+  EffectsDigest& digest() { return digest_; }
+
+ private:
+  JournalWriter(int fd) : fd_(fd) {}
+  int fd_;
+  EffectsDigest digest_;
+};
+
+struct ReplayResult {
+  uint64_t events = 0;
+  uint64_t effects = 0;
+  std::string digest;
+};
+// InvalidArgument for a file that isn't a journal; a torn last record ends the replay.
+absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path);
+
+// Pieces, for tests.
+void EncodeEvent(int64_t now_us, const Event& event, const wire::Batch::Reader* batch, wire::JournalEvent::Builder builder);
+absl::StatusOr<Event> DecodeEvent(wire::JournalEvent::Reader reader);
+
+}  // namespace tessera

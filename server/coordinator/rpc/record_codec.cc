@@ -1,0 +1,153 @@
+#include "server/coordinator/rpc/record_codec.h"
+
+#include <string>
+#include <utility>
+
+#include "schemas/codec/values.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint32_t kMaxDrops = 1u << 16;
+
+absl::StatusOr<Record> DecodeCall(wire::Call::Reader reader) {
+  CallRecord record;
+  TESSERA_ASSIGN_OR_RETURN(record.call, DecodeOpCall(reader.getCall()));
+  if (reader.getOperands().size() > kMaxOperands || reader.getResults().size() > kMaxOperands) {
+    return absl::InvalidArgumentError(StrCat("a call of ", reader.getOperands().size(), " operands and ",
+                                             reader.getResults().size(), " results; max_operands is ", kMaxOperands));
+  }
+  for (auto item : reader.getOperands()) {
+    OperandReference& operand = record.operands.emplace_back();
+    operand.last_use = item.getLastUse();
+    if (item.isScalar()) {
+      TESSERA_ASSIGN_OR_RETURN(operand.value, DecodeScalar(item.getScalar()));
+    } else {
+      operand.value = HandleId(item.getHandle());
+    }
+  }
+  for (uint64_t handle : reader.getResults()) record.results.emplace_back(handle);
+  return record;
+}
+
+absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
+  switch (reader.which()) {
+    case wire::Record::CALL:
+      return DecodeCall(reader.getCall());
+    case wire::Record::UPLOAD: {
+      auto upload = reader.getUpload();
+      TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, DecodeTensorSpec(upload.getSpec()));
+      return UploadRecord{upload.getRequest(), HandleId(upload.getResult()), std::move(spec)};
+    }
+    case wire::Record::DOWNLOAD: {
+      auto download = reader.getDownload();
+      return DownloadRecord{download.getRequest(), HandleId(download.getHandle()), download.getAllowInline()};
+    }
+    case wire::Record::WATCH:
+      return WatchRecord{reader.getWatch().getRequest(), HandleId(reader.getWatch().getHandle())};
+    case wire::Record::DROP: {
+      if (reader.getDrop().size() > kMaxDrops) return absl::InvalidArgumentError("too many handles in one drop");
+      DropRecord record;
+      for (uint64_t handle : reader.getDrop()) record.handles.emplace_back(handle);
+      return record;
+    }
+    case wire::Record::COMM_BEGIN:
+      return CommBeginRecord{reader.getCommBegin()};
+    case wire::Record::COMM_END:
+      return CommEndRecord{reader.getCommEnd().getRequest(), reader.getCommEnd().getHandle()};
+    case wire::Record::CANCEL:
+      return CancelRecord{reader.getCancel()};
+    case wire::Record::RELEASE:
+      return ReleaseRecord{TicketId(reader.getRelease())};
+  }
+  return absl::InvalidArgumentError(StrCat("unknown record ", static_cast<int>(reader.which())));
+}
+
+// What a record that can't be decoded would have answered.
+BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
+  BadRecord bad{std::move(status), 0, {}};
+  if (reader.isCall()) {
+    for (uint64_t handle : reader.getCall().getResults()) {
+      if (bad.results.size() < kMaxOperands) bad.results.emplace_back(handle);
+    }
+  } else if (reader.isUpload()) {
+    bad.request = reader.getUpload().getRequest();
+    bad.results.emplace_back(reader.getUpload().getResult());
+  }
+  return bad;
+}
+
+void EncodeBytesList(const std::vector<int64_t>& values, capnp::List<int64_t>::Builder builder) {
+  for (unsigned i = 0; i < values.size(); ++i) builder.set(i, values[i]);
+}
+
+struct EventEncoder {
+  wire::Event::Builder out;
+
+  void operator()(const SettledEvent& e) {
+    auto settled = out.initSettled();
+    settled.setRequest(e.request);
+    if (!e.status.ok()) EncodeStatus(e.status, settled.initStatus());
+  }
+  void operator()(const TicketEvent& e) {
+    auto ticket = out.initTicket();
+    ticket.setRequest(e.request);
+    ticket.setTicket(e.ticket.value);
+    ticket.setSecret(e.secret);
+    EncodeTensorSpec(e.spec, ticket.initSpec());
+  }
+  void operator()(const InlineValueEvent& e) {
+    auto value = out.initInlineValue();
+    value.setRequest(e.request);
+    value.setBytes(kj::arrayPtr(reinterpret_cast<const kj::byte*>(e.bytes.data()), e.bytes.size()));
+  }
+  void operator()(const BatchDoneEvent& e) { out.setBatchDone(e.number); }
+  void operator()(const CommReportEvent& e) {
+    auto comm = out.initComm();
+    comm.setRequest(e.request);
+    EncodeBytesList(e.received_bytes, comm.initReceivedBytes(static_cast<unsigned>(e.received_bytes.size())));
+    EncodeBytesList(e.sent_bytes, comm.initSentBytes(static_cast<unsigned>(e.sent_bytes.size())));
+    auto counts = comm.initCollectives(static_cast<unsigned>(e.collectives.size()));
+    for (unsigned i = 0; i < counts.size(); ++i) {
+      counts[i].setName(e.collectives[i].first.c_str());
+      counts[i].setCount(e.collectives[i].second);
+    }
+  }
+  void operator()(const FailedHandleEvent& e) {
+    auto failed = out.initFailed();
+    failed.setHandle(e.handle.value);
+    EncodeStatus(e.status, failed.initStatus());
+  }
+  void operator()(const WorkerLostNotice& e) {
+    auto lost = out.initWorkerLost();
+    lost.setWorker(e.worker.value);
+    lost.setIncarnation(e.incarnation);
+    lost.setReason(e.reason.c_str());
+  }
+  void operator()(const UploadDoneEvent& e) { out.setUploadDone(e.request); }
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Record>> DecodeRecords(wire::Batch::Reader batch) {
+  if (batch.getRecords().size() > kMaxRecordsPerBatch) {
+    return absl::InvalidArgumentError(StrCat("a batch of ", batch.getRecords().size(), " records; max_records_per_batch is ",
+                                             kMaxRecordsPerBatch));
+  }
+  std::vector<Record> records;
+  records.reserve(batch.getRecords().size());
+  for (auto item : batch.getRecords()) {
+    absl::StatusOr<Record> record = DecodeRecord(item);
+    records.push_back(record.ok() ? *std::move(record) : Record(MakeBadRecord(item, record.status())));
+  }
+  return records;
+}
+
+void EncodeClientEvent(const ClientEvent& event, wire::Event::Builder builder) {
+  builder.setNumber(event.number);
+  std::visit(EventEncoder{builder}, event.body);
+}
+
+}  // namespace tessera

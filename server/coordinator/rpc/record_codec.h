@@ -1,0 +1,23 @@
+#pragma once
+
+// Client records and events <-> schemas/session.capnp. A record that can't be decoded becomes a
+// BadRecord: its results are poisoned with the reason and everything else goes on.
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schemas/session.capnp.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/events.h"
+
+namespace tessera {
+
+inline constexpr uint32_t kMaxRecordsPerBatch = 4096;  // docs/limits.md: max_records_per_batch
+inline constexpr uint32_t kMaxOperands = 64;           // docs/limits.md: max_operands
+
+// InvalidArgument only when the batch itself is beyond the limits.
+absl::StatusOr<std::vector<Record>> DecodeRecords(wire::Batch::Reader batch);
+
+void EncodeClientEvent(const ClientEvent& event, wire::Event::Builder builder);
+
+}  // namespace tessera
