@@ -97,10 +97,12 @@ struct Kernels {
     const DType dtype = output.dtype;
     ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, Identity(op.op, dtype)); });
     const StridedDoubles& input = inputs[0];
+    const bool truncates = IsFloat(input.dtype) && !IsFloat(dtype);
     ForEachIndex(input.extents, [&](const Shape& index) {
       Shape to = index;
       for (const int64_t dim : op.dims) to[static_cast<size_t>(dim)] = 0;
-      output.Write(to, ReduceTwo(op.op, dtype, output.Read(to), input.Read(index)));
+      const double element = truncates ? std::trunc(input.Read(index)) : RoundTo(dtype, input.Read(index));
+      output.Write(to, ReduceTwo(op.op, dtype, output.Read(to), element));
     });
   }
 

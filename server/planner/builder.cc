@@ -1,10 +1,15 @@
 #include "server/planner/builder.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <numeric>
 #include <utility>
 
+#include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/planner/figures.h"
 #include "server/planner/overlay.h"
 
 namespace tessera {
@@ -17,6 +22,21 @@ int64_t BytesFromFirstElement(const TensorSpec& spec, const Strides& strides) {
   int64_t furthest = 0;
   for (size_t d = 0; d < extents.size(); ++d) furthest += std::max<int64_t>(0, (extents[d] - 1) * strides[d]);
   return (furthest + 1) * SizeBytes(spec.dtype);
+}
+
+// Strides of a dense array of these extents whose dims lie in the order of `order`'s strides.
+Strides StridesInOrderOf(const Strides& order, const Shape& extents) {
+  std::vector<size_t> dims(extents.size());
+  std::iota(dims.begin(), dims.end(), size_t{0});
+  std::stable_sort(dims.begin(), dims.end(),
+                   [&order](size_t a, size_t b) { return std::abs(order[a]) > std::abs(order[b]); });
+  Strides strides(extents.size());
+  int64_t stride = 1;
+  for (size_t i = dims.size(); i-- > 0;) {
+    strides[dims[i]] = stride;
+    stride *= std::max<int64_t>(1, extents[dims[i]]);
+  }
+  return strides;
 }
 
 }  // namespace
@@ -54,13 +74,31 @@ int PlanBuilder::AddView(int of, const TensorSpec& spec, int64_t offset, const S
 
 void PlanBuilder::AddLocal(LocalStep step) { plan_.steps.emplace_back(std::move(step)); }
 
-absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& destination) {
+absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& destination, TemporaryLayout layout) {
   const PlanValue from = this->value(value);
   if (from.spec == destination) return value;
   if (from.spec.dtype == destination.dtype && HoldSameShards(from.spec, destination)) {
     return AddView(value, destination, from.offset, from.strides);
   }
-  return AddSlicedRedistribute(value, {}, {}, destination);
+  TESSERA_ASSIGN_OR_RETURN(const int moved, AddSlicedRedistribute(value, {}, {}, destination));
+  if (layout == TemporaryLayout::kLikeSource) {
+    plan_.values[static_cast<size_t>(moved)].strides = StridesInOrderOf(from.strides, MaxShardShape(destination));
+  }
+  return moved;
+}
+
+absl::StatusOr<int> PlanBuilder::AddImplicitRedistribute(int value, const TensorSpec& destination,
+                                                         TemporaryLayout layout) {
+  const TensorSpec source = this->value(value).spec;
+  TESSERA_ASSIGN_OR_RETURN(const int moved, AddRedistribute(value, destination, layout));
+  if (this->value(moved).buffer == this->value(value).buffer) return moved;
+  TESSERA_ASSIGN_OR_RETURN(const RedistributeBound bound, BoundRedistribute(source, destination));
+  if (bound.total_bytes == 0) return moved;
+  const std::string mesh = source.mesh == destination.mesh ? "" : StrCat(" on ", ToText(destination.mesh));
+  plan_.implicit.push_back(StrCat("redistribute %", value, " ", ToText(source.placements), " -> ",
+                                  ToText(destination.placements), mesh, ": ", WithCommas(bound.total_bytes),
+                                  " bytes"));
+  return moved;
 }
 
 absl::StatusOr<int> PlanBuilder::AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,

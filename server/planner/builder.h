@@ -2,6 +2,7 @@
 
 // PlanBuilder: the one way to make plans. Adds buffers, values and steps and keeps the storage law.
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,10 @@ struct OperandLayout {
   Strides strides;  // empty: the default ones
 };
 
+// The order of dims in a new temporary: the default strides, or the order that the source's strides
+// have, so that a transposed operand is moved in long runs.
+enum class TemporaryLayout : uint8_t { kDefault = 0, kLikeSource = 1 };
+
 class PlanBuilder {
  public:
   // A new input with its own parameter.
@@ -29,8 +34,12 @@ class PlanBuilder {
   void AddLocal(LocalStep step);
   // Appends the steps that bring `value` to `destination` and returns the value that has it; the same
   // value, and no step, when it has it already.
-  absl::StatusOr<int> AddRedistribute(int value, const TensorSpec& destination);
-  // Like it, through a slice: `source_start` and `source_step` per dim in the source's indexes; the
+  absl::StatusOr<int> AddRedistribute(int value, const TensorSpec& destination,
+                                      TemporaryLayout layout = TemporaryLayout::kDefault);
+  // Like it, for an op that needs the operand elsewhere: says so in Plan::implicit when bytes move.
+  absl::StatusOr<int> AddImplicitRedistribute(int value, const TensorSpec& destination,
+                                              TemporaryLayout layout = TemporaryLayout::kDefault);
+  // Like AddRedistribute, through a slice: `source_start` and `source_step` per dim in the source's indexes; the
   // destination has the source's rank.
   absl::StatusOr<int> AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,
                                             absl::Span<const int64_t> source_step, const TensorSpec& destination);

@@ -1,0 +1,261 @@
+#include "server/planner/planner.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "schemas/ops/catalog.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "server/planner/builder.h"
+#include "server/planner/contraction.h"
+
+namespace tessera {
+namespace {
+
+std::vector<OperandSpec> SpecsOf(absl::Span<const PlanOperand> operands) {
+  std::vector<OperandSpec> specs;
+  specs.reserve(operands.size());
+  for (const PlanOperand& operand : operands) {
+    if (const auto* layout = std::get_if<OperandLayout>(&operand)) {
+      specs.emplace_back(layout->spec);
+    } else {
+      specs.emplace_back(std::get<Scalar>(operand));
+    }
+  }
+  return specs;
+}
+
+std::vector<Scalar> PlanScalars(const OpResolution& resolution) {
+  std::vector<Scalar> scalars = resolution.scalars;
+  scalars.insert(scalars.end(), resolution.epilogue_scalars.begin(), resolution.epilogue_scalars.end());
+  return scalars;
+}
+
+std::vector<int> Range(size_t first, size_t count) {
+  std::vector<int> range(count);
+  std::iota(range.begin(), range.end(), static_cast<int>(first));
+  return range;
+}
+
+// Whether the shard lies as the default strides would have it; dims of extent 1 don't matter.
+bool HasDefaultStrides(const PlanValue& value) {
+  const Shape extents = MaxShardShape(value.spec);
+  const Strides strides = RowMajorStrides(extents);
+  for (size_t d = 0; d < extents.size(); ++d) {
+    if (extents[d] > 1 && value.strides[d] != strides[d]) return false;
+  }
+  return true;
+}
+
+Expression CopyExpression(DType dtype) { return Expression{{{ScalarOp::kInput, dtype, 0, 0, 0}}}; }
+
+// Plans one op, family by family.
+class OpPlanner {
+ public:
+  OpPlanner(const OpCall& call, OpResolution resolution, const Topology& topology)
+      : call_(call), resolution_(std::move(resolution)), output_(resolution_.outputs[0]), topology_(topology) {}
+
+  absl::StatusOr<Plan> Run(OpFamily family, absl::Span<const PlanOperand> operands) {
+    for (const PlanOperand& operand : operands) {
+      if (const auto* layout = std::get_if<OperandLayout>(&operand)) inputs_.push_back(builder_.AddInput(*layout));
+    }
+    Plan& plan = builder_.plan();
+    plan.scalar_count = static_cast<int>(resolution_.scalars.size() + resolution_.epilogue_scalars.size());
+    plan.flops = resolution_.flops;
+    absl::StatusOr<int> output = PlanFamily(family);
+    if (!output.ok()) return output.status();
+    builder_.AddOutput(*output);
+    if (family == OpFamily::kElementwise) AddDonations(*output);
+    return std::move(builder_).Finish();
+  }
+
+ private:
+  absl::StatusOr<int> PlanFamily(OpFamily family) {
+    switch (family) {
+      case OpFamily::kCreation:
+      case OpFamily::kElementwise: return PlanMap();
+      case OpFamily::kReduction:
+      case OpFamily::kArgReduction: return PlanReduction();
+      case OpFamily::kContraction: return AddContraction(builder_, inputs_[0], inputs_[1], output_, topology_);
+      case OpFamily::kView: return PlanView();
+      case OpFamily::kRedistribute: return PlanMove();
+    }
+    return absl::InternalError("unknown op family");
+  }
+
+  absl::StatusOr<int> PlanMap() {
+    LocalStep step;
+    step.op = *resolution_.local;
+    bool counts_once = false;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const ResolvedOperand& operand = resolution_.operands[i];
+      TESSERA_ASSIGN_OR_RETURN(const int value, builder_.AddImplicitRedistribute(inputs_[i], operand.spec));
+      step.inputs.push_back(value);
+      step.counted_once.push_back(operand.counted_once);
+      counts_once = counts_once || !operand.counted_once.empty();
+    }
+    if (resolution_.filled_scalar.has_value()) {
+      LocalStep fill;
+      fill.op = FillOp{};
+      fill.scalars = Range(0, resolution_.scalars.size());
+      fill.output = builder_.AddTemporary(resolution_.filled_scalar->spec);
+      step.inputs.push_back(fill.output);
+      step.counted_once.push_back(resolution_.filled_scalar->counted_once);
+      counts_once = true;
+      builder_.AddLocal(std::move(fill));
+    } else {
+      step.scalars = Range(0, resolution_.scalars.size());
+    }
+    if (!counts_once) step.counted_once.clear();
+    step.output = builder_.AddTemporary(output_);
+    map_inputs_ = step.inputs;
+    map_counted_once_ = step.counted_once;
+    const int output = step.output;
+    builder_.AddLocal(std::move(step));
+    return output;
+  }
+
+  // The local kernel leaves extents of 1 on reduced dims: it writes a view of its result that has them.
+  TensorSpec LocalReducedSpec(const TensorSpec& operand) const {
+    TensorSpec spec = operand;
+    spec.dtype = output_.dtype;
+    for (const int64_t dim : call_.attributes.dims) spec.shape[static_cast<size_t>(dim)] = 1;
+    for (size_t j = 0; j < spec.placements.size(); ++j) {
+      if (!output_.placements[j].is_shard()) spec.placements[j] = output_.placements[j];
+    }
+    return spec;
+  }
+
+  absl::StatusOr<int> PlanReduction() {
+    const TensorSpec& wanted = resolution_.operands[0].spec;
+    LocalStep step;
+    step.op = *resolution_.local;
+    TESSERA_ASSIGN_OR_RETURN(const int input, builder_.AddImplicitRedistribute(inputs_[0], wanted));
+    step.inputs = {input};
+    step.scalars = Range(0, resolution_.scalars.size());
+    const int result = builder_.AddTemporary(output_);
+    const TensorSpec local = LocalReducedSpec(wanted);
+    step.output =
+        local == output_ ? result : builder_.AddView(result, local, 0, RowMajorStrides(MaxShardShape(local)));
+    builder_.AddLocal(std::move(step));
+    if (!resolution_.epilogue.has_value()) return result;
+    return AddUnaryMap(result, *resolution_.epilogue, output_,
+                       Range(resolution_.scalars.size(), resolution_.epilogue_scalars.size()));
+  }
+
+  int AddUnaryMap(int input, const LocalOp& op, const TensorSpec& output, std::vector<int> scalars) {
+    LocalStep step;
+    step.op = op;
+    step.inputs = {input};
+    step.output = builder_.AddTemporary(output);
+    step.scalars = std::move(scalars);
+    const int result = step.output;
+    builder_.AddLocal(std::move(step));
+    return result;
+  }
+
+  // The conversion of a dtype comes first where it makes fewer bytes to move; never before a reduction.
+  absl::StatusOr<int> PlanMove() {
+    const TensorSpec source = builder_.value(inputs_[0]).spec;
+    if (!resolution_.local.has_value()) return builder_.AddRedistribute(inputs_[0], output_);
+    if (SizeBytes(output_.dtype) < SizeBytes(source.dtype) && !source.has_partial()) {
+      TensorSpec converted = source;
+      converted.dtype = output_.dtype;
+      return builder_.AddRedistribute(AddUnaryMap(inputs_[0], *resolution_.local, converted, {}), output_);
+    }
+    TensorSpec moved = output_;
+    moved.dtype = source.dtype;
+    TESSERA_ASSIGN_OR_RETURN(const int value, builder_.AddRedistribute(inputs_[0], moved));
+    return AddUnaryMap(value, *resolution_.local, output_, {});
+  }
+
+  absl::StatusOr<int> PlanView() {
+    int input = inputs_[0];
+    absl::StatusOr<ViewLayout> layout = ViewOf(input);
+    if (!layout.ok() && !absl::IsFailedPrecondition(layout.status())) return layout.status();
+    if (!layout.ok() && call_.op == OpId::kSlice) return PlanMovingSlice();
+    if (!layout.ok()) {
+      // Strides that can't say it: a copy with default ones can.
+      const TensorSpec spec = builder_.value(input).spec;
+      input = AddUnaryMap(input, MapOp{CopyExpression(spec.dtype)}, spec, {});
+      layout = ViewOf(input);
+      if (!layout.ok()) return layout.status();
+    }
+    return builder_.AddView(input, output_, builder_.value(input).offset + layout->offset, layout->strides);
+  }
+
+  absl::StatusOr<ViewLayout> ViewOf(int value) const {
+    return ResolveView(call_, builder_.value(value).spec, builder_.value(value).strides);
+  }
+
+  // A slice that cuts a sharded dim moves data: first in the operand's rank, then dims go and come.
+  absl::StatusOr<int> PlanMovingSlice() {
+    TensorSpec moved = builder_.value(inputs_[0]).spec;
+    std::vector<int64_t> start;
+    std::vector<int64_t> step;
+    std::vector<int> source_dim;  // by output dim
+    for (const IndexItem& item : call_.attributes.index) {
+      if (item.kind == IndexItem::Kind::kNewAxis) {
+        source_dim.push_back(-1);
+        continue;
+      }
+      const size_t dim = start.size();
+      const bool is_slice = item.kind == IndexItem::Kind::kSlice;
+      if (is_slice) source_dim.push_back(static_cast<int>(dim));
+      moved.shape[dim] = is_slice ? item.size : 1;
+      start.push_back(moved.shape[dim] == 0 ? 0 : item.start);
+      step.push_back(moved.shape[dim] <= 1 ? 1 : item.step);
+    }
+    moved.placements = output_.placements;
+    for (Placement& placement : moved.placements) {
+      if (placement.is_shard()) placement = Placement::Shard(source_dim[static_cast<size_t>(placement.dim())]);
+    }
+    TESSERA_ASSIGN_OR_RETURN(const int value, builder_.AddSlicedRedistribute(inputs_[0], start, step, moved));
+    if (moved == output_) return value;
+    return builder_.AddView(value, output_, 0, RowMajorStrides(MaxShardShape(output_)));
+  }
+
+  void AddDonations(int output) {
+    Plan& plan = builder_.plan();
+    const TensorSpec& to = builder_.value(output).spec;
+    for (size_t i = 0; i < plan.inputs.size(); ++i) {
+      const PlanValue& input = builder_.value(plan.inputs[i]);
+      // Read as it lies: itself, or a view of it under the output's mesh.
+      const bool in_place = builder_.value(map_inputs_[i]).buffer == input.buffer;
+      const bool counted = i >= map_counted_once_.size() || map_counted_once_[i].empty();
+      const bool same_bytes = SizeBytes(input.spec.dtype) == SizeBytes(to.dtype) && input.spec.shape == to.shape &&
+                              input.spec.placements == to.placements && SamePositions(input.spec.mesh, to.mesh);
+      if (in_place && counted && same_bytes && HasDefaultStrides(input)) {
+        plan.donations.push_back({static_cast<int>(i), 0});
+      }
+    }
+  }
+
+  const OpCall& call_;
+  const OpResolution resolution_;
+  const TensorSpec output_;
+  const Topology& topology_;
+  PlanBuilder builder_;
+  std::vector<int> inputs_;  // the operands' values
+  std::vector<int> map_inputs_;
+  std::vector<std::vector<int>> map_counted_once_;
+};
+
+}  // namespace
+
+absl::StatusOr<OpPlan> PlanOp(const OpCall& call, absl::Span<const PlanOperand> operands, const Topology& topology) {
+  TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(call.op));
+  TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, ResolveOp(call, SpecsOf(operands)));
+  OpPlan planned;
+  planned.scalars = PlanScalars(resolution);
+  TESSERA_ASSIGN_OR_RETURN(planned.plan, OpPlanner(call, std::move(resolution), topology).Run(row->family, operands));
+  return planned;
+}
+
+absl::StatusOr<std::vector<Scalar>> ScalarsOf(const OpCall& call, absl::Span<const PlanOperand> operands) {
+  TESSERA_ASSIGN_OR_RETURN(const OpResolution resolution, ResolveOp(call, SpecsOf(operands)));
+  return PlanScalars(resolution);
+}
+
+}  // namespace tessera
