@@ -1,0 +1,398 @@
+#include "server/transport/ucx/engine.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <utility>
+
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr unsigned kMessageId = 1;
+constexpr uint64_t kMagic = 0x3165676173736574;  // "tessage1"
+constexpr char kAddressMagic[] = "tessera-ucx-1:";
+constexpr size_t kAddressMagicBytes = sizeof(kAddressMagic) - 1;
+constexpr size_t kMaxAddressBytes = 64 * 1024;
+
+absl::Status UcxError(const char* what, ucs_status_t status) {
+  return absl::InternalError(StrCat("transport: ", what, ": ", ucs_status_string(status)));
+}
+
+// The setting, unless the environment has it.
+void Configure(ucp_config_t* config, const char* name, const std::string& value) {
+  if (std::getenv((std::string("UCX_") + name).c_str()) == nullptr) ucp_config_modify(config, name, value.c_str());
+}
+
+}  // namespace
+
+UcxTransport::Engine::Engine(WorkerIndex self) : self_(self) {}
+
+absl::Status UcxTransport::Engine::Start(const UcxOptions& options) {
+  if (getrandom(&key_, sizeof(key_), 0) != sizeof(key_)) return absl::InternalError("transport: no random key");
+  ucp_config_t* config = nullptr;
+  if (ucs_status_t s = ucp_config_read(nullptr, nullptr, &config); s != UCS_OK) return UcxError("ucp_config_read", s);
+  Configure(config, "TLS", options.transports);
+  Configure(config, "NET_DEVICES", options.net_devices);
+  // The tcp transport's own put writes where the message says: not wanted, rendezvous goes by messages.
+  Configure(config, "TCP_PUT_ENABLE", "n");
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  ucs_status_t status = ucp_init(&params, config, &context_);
+  ucp_config_release(config);
+  if (status != UCS_OK) return UcxError("ucp_init", status);
+
+  ucp_worker_params_t worker_params{};
+  worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  status = ucp_worker_create(context_, &worker_params, &worker_);
+  if (status != UCS_OK) return UcxError("ucp_worker_create", status);
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
+  handler.id = kMessageId;
+  handler.cb = OnMessageCallback;
+  handler.arg = this;
+  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+  status = ucp_worker_set_am_recv_handler(worker_, &handler);
+  if (status != UCS_OK) return UcxError("ucp_worker_set_am_recv_handler", status);
+  status = ucp_worker_get_efd(worker_, &ucx_fd_);
+  if (status != UCS_OK) return UcxError("ucp_worker_get_efd", status);
+
+  ucp_address_t* raw = nullptr;
+  size_t raw_bytes = 0;
+  status = ucp_worker_get_address(worker_, &raw, &raw_bytes);
+  if (status != UCS_OK) return UcxError("ucp_worker_get_address", status);
+  address_.assign(kAddressMagic, kAddressMagicBytes);
+  address_.append(reinterpret_cast<const char*>(&key_), sizeof(key_));
+  address_.append(reinterpret_cast<const char*>(raw), raw_bytes);
+  ucp_worker_release_address(worker_, raw);
+
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd_ < 0) return absl::InternalError("transport: eventfd failed");
+  thread_ = std::thread([this] { Loop(); });
+  return absl::OkStatus();
+}
+
+UcxTransport::Engine::~Engine() {
+  if (thread_.joinable()) {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    const uint64_t one = 1;
+    (void)!write(wake_fd_, &one, sizeof(one));
+    thread_.join();
+  }
+  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  if (context_ != nullptr) ucp_cleanup(context_);
+  if (wake_fd_ >= 0) close(wake_fd_);
+}
+
+std::string UcxTransport::Engine::Address() const { return address_; }
+
+void UcxTransport::Engine::Post(std::function<void()> command) {
+  bool first = false;
+  {
+    std::lock_guard lock(mutex_);
+    first = commands_.empty();
+    commands_.push_back(std::move(command));
+  }
+  const uint64_t one = 1;
+  if (first) (void)!write(wake_fd_, &one, sizeof(one));
+}
+
+absl::Status UcxTransport::Engine::Connect(WorkerIndex peer, std::string_view address) {
+  const size_t prefix = kAddressMagicBytes + sizeof(uint64_t);
+  if (address.size() <= prefix || address.size() > kMaxAddressBytes ||
+      address.substr(0, kAddressMagicBytes) != std::string_view(kAddressMagic, kAddressMagicBytes)) {
+    return absl::InvalidArgumentError(
+        StrCat("worker ", peer.value, ": ", address.size(), " bytes are not a transport address"));
+  }
+  uint64_t key = 0;
+  std::memcpy(&key, address.data() + kAddressMagicBytes, sizeof(key));
+  std::promise<absl::Status> opened;
+  Post([&, raw = std::string(address.substr(prefix))] { opened.set_value(OpenEndpoint(peer, key, raw)); });
+  return opened.get_future().get();
+}
+
+// ---- the progress thread
+
+void UcxTransport::Engine::Loop() {
+  while (true) {
+    if (!RunCommands()) break;
+    if (ucp_worker_progress(worker_) != 0) continue;
+    const ucs_status_t armed = ucp_worker_arm(worker_);
+    if (armed == UCS_ERR_BUSY) continue;
+    Sleep();
+  }
+  for (auto& [index, peer] : peers_) CloseEndpoint(peer);
+  // Forced closes end what UCX still has; a bounded number of turns, so that a lost peer can't hold the end.
+  for (int turn = 0; turn < 100000 && !(in_flight_.empty() && closing_.empty()); ++turn) {
+    ucp_worker_progress(worker_);
+    std::erase_if(closing_, [](void* request) {
+      if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+      ucp_request_free(request);
+      return true;
+    });
+  }
+  for (auto& [operation, owned] : in_flight_) owned->done(absl::CancelledError("transport: closed"));
+  for (auto& [key, posted] : posted_) posted.done(absl::CancelledError("transport: closed"));
+  for (auto& [key, arrival] : arrivals_) Discard(arrival);
+}
+
+bool UcxTransport::Engine::RunCommands() {
+  std::vector<std::function<void()>> commands;
+  bool stopping = false;
+  {
+    std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+    stopping = stopping_;
+  }
+  for (auto& command : commands) command();
+  return !stopping;
+}
+
+void UcxTransport::Engine::Sleep() {
+  pollfd fds[2] = {{ucx_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
+  poll(fds, 2, -1);
+  uint64_t drained = 0;
+  if (fds[1].revents != 0) (void)!read(wake_fd_, &drained, sizeof(drained));
+}
+
+absl::Status UcxTransport::Engine::OpenEndpoint(WorkerIndex index, uint64_t key, const std::string& address) {
+  Peer& peer = peers_[index];
+  if (peer.endpoint != nullptr && peer.lost.empty() && peer.key == key) return absl::OkStatus();
+  if (peer.endpoint != nullptr) LosePeer(index, "its process was replaced");
+  peer = Peer{.key = key, .endpoint = nullptr, .lost = {}};
+  ucp_ep_params_t params{};
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = OnEndpointError;
+  params.err_handler.arg = this;
+  const ucs_status_t status = ucp_ep_create(worker_, &params, &peer.endpoint);
+  if (status != UCS_OK) {
+    peer.endpoint = nullptr;
+    peer.lost = ucs_status_string(status);
+    return absl::UnavailableError(StrCat("worker ", index.value, ": ", ucs_status_string(status)));
+  }
+  return absl::OkStatus();
+}
+
+void UcxTransport::Engine::CloseEndpoint(Peer& peer) {
+  if (peer.endpoint == nullptr) return;
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  ucs_status_ptr_t request = ucp_ep_close_nbx(peer.endpoint, &param);
+  if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
+  peer.endpoint = nullptr;
+}
+
+absl::Status UcxTransport::Engine::Lost(WorkerIndex index) const {
+  const auto it = peers_.find(index);
+  return absl::UnavailableError(
+      StrCat("worker ", index.value, ": ", it == peers_.end() ? "not connected" : it->second.lost.c_str()));
+}
+
+void UcxTransport::Engine::LosePeer(WorkerIndex index, std::string reason) {
+  Peer& peer = peers_[index];
+  if (peer.lost.empty()) peer.lost = std::move(reason);
+  CloseEndpoint(peer);
+  std::vector<Done> ended;
+  for (auto it = posted_.begin(); it != posted_.end();) {
+    if (it->second.peer == index) {
+      ended.push_back(std::move(it->second.done));
+      it = posted_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  for (auto it = arrivals_.begin(); it != arrivals_.end();) {
+    if (std::get<0>(it->first) == peer.key) {
+      Discard(it->second);
+      it = arrivals_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  // What UCX holds is answered now; its own callback then finds nothing to answer.
+  for (auto& [operation, owned] : in_flight_) {
+    if (owned->peer == index && owned->done) ended.push_back(std::exchange(owned->done, nullptr));
+  }
+  for (Done& done : ended) done(Lost(index));
+}
+
+void UcxTransport::Engine::OnEndpointError(void* engine, ucp_ep_h endpoint, ucs_status_t status) {
+  Engine* self = static_cast<Engine*>(engine);
+  for (auto& [index, peer] : self->peers_) {
+    if (peer.endpoint != endpoint) continue;
+    // Not from inside UCX's callback: closing and answering happen on the next turn.
+    self->Post([self, index = index, endpoint, why = std::string(ucs_status_string(status))] {
+      const auto it = self->peers_.find(index);
+      if (it != self->peers_.end() && it->second.endpoint == endpoint) self->LosePeer(index, why);
+    });
+    return;
+  }
+}
+
+// ---- messages
+
+void UcxTransport::Engine::Send(WorkerIndex index, MessageTag tag, absl::Span<const std::byte> bytes, Done done) {
+  const auto it = peers_.find(index);
+  if (it == peers_.end() || it->second.endpoint == nullptr || !it->second.lost.empty()) return done(Lost(index));
+  auto operation = std::make_unique<InFlight>();
+  operation->engine = this;
+  operation->peer = index;
+  operation->done = std::move(done);
+  operation->header = UcxHeader{.magic = kMagic, .receiver_key = it->second.key, .sender_key = key_,
+                                .ordinal = tag.ordinal, .bytes = bytes.size(), .phase = tag.phase,
+                                .sender = self_.value};
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = OnSent;
+  param.user_data = operation.get();
+  ucs_status_ptr_t request = ucp_am_send_nbx(it->second.endpoint, kMessageId, &operation->header,
+                                             sizeof(UcxHeader), bytes.data(), bytes.size(), &param);
+  Track(std::move(operation), request);
+}
+
+void UcxTransport::Engine::Receive(WorkerIndex index, MessageTag tag, absl::Span<std::byte> bytes, Done done) {
+  const auto it = peers_.find(index);
+  if (it == peers_.end() || !it->second.lost.empty()) return done(Lost(index));
+  const Key key{it->second.key, tag.ordinal, tag.phase};
+  Posted posted{.peer = index, .bytes = bytes, .done = std::move(done)};
+  if (auto arrived = arrivals_.find(key); arrived != arrivals_.end()) {
+    Arrival arrival = std::move(arrived->second);
+    arrivals_.erase(arrived);
+    return Deliver(std::move(arrival), std::move(posted));
+  }
+  if (posted_.count(key) != 0) return posted.done(absl::InternalError("transport: a tag was used twice"));
+  posted_.emplace(key, std::move(posted));
+}
+
+void UcxTransport::Engine::Deliver(Arrival arrival, Posted posted) {
+  if (arrival.bytes != posted.bytes.size()) {
+    Discard(arrival);
+    return posted.done(absl::InvalidArgumentError(StrCat("worker ", posted.peer.value, ": a message of ",
+                                                         arrival.bytes, " bytes, expected ", posted.bytes.size())));
+  }
+  if (arrival.rendezvous) return StartRendezvous(arrival.held, std::move(posted));
+  const void* from = arrival.held != nullptr ? arrival.held : arrival.copy.data();
+  if (arrival.bytes > 0) std::memcpy(posted.bytes.data(), from, arrival.bytes);
+  Discard(arrival);
+  posted.done(absl::OkStatus());
+}
+
+void UcxTransport::Engine::StartRendezvous(void* descriptor, Posted posted) {
+  auto operation = std::make_unique<InFlight>();
+  operation->engine = this;
+  operation->peer = posted.peer;
+  operation->done = std::move(posted.done);
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.recv_am = OnReceived;
+  param.user_data = operation.get();
+  ucs_status_ptr_t request =
+      ucp_am_recv_data_nbx(worker_, descriptor, posted.bytes.data(), posted.bytes.size(), &param);
+  Track(std::move(operation), request);
+}
+
+void UcxTransport::Engine::Track(std::unique_ptr<InFlight> operation, ucs_status_ptr_t request) {
+  if (request == nullptr) return operation->done(absl::OkStatus());
+  if (UCS_PTR_IS_ERR(request)) {
+    return operation->done(absl::UnavailableError(
+        StrCat("worker ", operation->peer.value, ": ", ucs_status_string(UCS_PTR_STATUS(request)))));
+  }
+  operation->request = request;
+  InFlight* key = operation.get();
+  in_flight_.emplace(key, std::move(operation));
+}
+
+void UcxTransport::Engine::End(InFlight* operation, ucs_status_t status) {
+  const auto it = in_flight_.find(operation);
+  if (it == in_flight_.end()) return;
+  std::unique_ptr<InFlight> owned = std::move(it->second);
+  in_flight_.erase(it);
+  if (!owned->done) return;
+  if (status == UCS_OK) return owned->done(absl::OkStatus());
+  owned->done(absl::UnavailableError(StrCat("worker ", owned->peer.value, ": ", ucs_status_string(status))));
+}
+
+void UcxTransport::Engine::OnSent(void* request, ucs_status_t status, void* operation) {
+  InFlight* in_flight = static_cast<InFlight*>(operation);
+  in_flight->engine->End(in_flight, status);
+  ucp_request_free(request);
+}
+
+void UcxTransport::Engine::OnReceived(void* request, ucs_status_t status, size_t length, void* operation) {
+  OnSent(request, status, operation);
+}
+
+void UcxTransport::Engine::Discard(Arrival& arrival) {
+  if (arrival.held != nullptr) ucp_am_data_release(worker_, arrival.held);
+  arrival.held = nullptr;
+}
+
+ucs_status_t UcxTransport::Engine::OnMessageCallback(void* engine, const void* header, size_t header_length,
+                                                     void* data, size_t length, const ucp_am_recv_param_t* param) {
+  UcxHeader parsed;
+  if (header_length != sizeof(parsed)) return UCS_OK;
+  std::memcpy(&parsed, header, sizeof(parsed));
+  return static_cast<Engine*>(engine)->OnMessage(parsed, data, length, param->recv_attr);
+}
+
+ucs_status_t UcxTransport::Engine::OnMessage(const UcxHeader& header, void* data, size_t length,
+                                             uint64_t attributes) {
+  // A stranger's message is dropped. `length` is what UCX counted, never what the header says.
+  if (header.magic != kMagic || header.receiver_key != key_ || header.bytes != length) return UCS_OK;
+  const Key key{header.sender_key, header.ordinal, header.phase};
+  Arrival arrival{.bytes = length, .held = nullptr, .rendezvous = false, .copy = {}};
+  const bool rendezvous = (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  const bool can_hold = rendezvous || (attributes & UCP_AM_RECV_ATTR_FLAG_DATA) != 0;
+  if (auto it = posted_.find(key); it != posted_.end()) {
+    Posted posted = std::move(it->second);
+    posted_.erase(it);
+    if (rendezvous && length == posted.bytes.size()) {
+      StartRendezvous(data, std::move(posted));
+      return UCS_INPROGRESS;
+    }
+    if (!rendezvous && length == posted.bytes.size()) {
+      if (length > 0) std::memcpy(posted.bytes.data(), data, length);
+      posted.done(absl::OkStatus());
+      return UCS_OK;
+    }
+    Deliver(std::move(arrival), std::move(posted));  // other sizes: an error
+    return UCS_OK;
+  }
+  if (arrivals_.count(key) != 0) return UCS_OK;
+  if (arrivals_.size() >= static_cast<size_t>(kMaxUnexpectedMessages)) {
+    Post([this, sender = header.sender_key] {
+      for (auto& [index, peer] : peers_) {
+        if (peer.key == sender) return LosePeer(index, "too many unexpected messages (max_unexpected_messages)");
+      }
+    });
+    return UCS_OK;
+  }
+  if (can_hold) {
+    arrival.held = data;
+    arrival.rendezvous = rendezvous;
+  } else {
+    const std::byte* from = static_cast<const std::byte*>(data);
+    arrival.copy.assign(from, from + length);
+  }
+  arrivals_.emplace(key, std::move(arrival));
+  return can_hold ? UCS_INPROGRESS : UCS_OK;
+}
+
+}  // namespace tessera

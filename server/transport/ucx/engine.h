@@ -1,0 +1,120 @@
+#pragma once
+
+// The inside of UcxTransport: the progress thread and what only it touches.
+//
+// Law: every operation is in exactly one place (command queue, posted receives, in flight) until its
+// Done is called, so each Done is called once.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include <ucp/api/ucp.h>
+
+#include "server/transport/ucx/ucx_transport.h"
+
+namespace tessera {
+
+// On the wire in front of every message.
+struct UcxHeader {
+  uint64_t magic = 0;
+  uint64_t receiver_key = 0;
+  uint64_t sender_key = 0;
+  uint64_t ordinal = 0;
+  uint64_t bytes = 0;
+  uint32_t phase = 0;
+  int32_t sender = 0;
+};
+
+class UcxTransport::Engine {
+ public:
+  explicit Engine(WorkerIndex self);
+  ~Engine();
+  absl::Status Start(const UcxOptions& options);
+
+  std::string Address() const;
+  absl::Status Connect(WorkerIndex peer, std::string_view address);
+  // Runs on the progress thread, soon.
+  void Post(std::function<void()> command);
+
+  // On the progress thread only.
+  void Send(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done);
+  void Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done);
+  void LosePeer(WorkerIndex peer, std::string reason);
+
+ private:
+  struct Peer {
+    uint64_t key = 0;
+    ucp_ep_h endpoint = nullptr;
+    std::string lost;  // why, when it is lost
+  };
+  // (sender's key, ordinal, phase)
+  using Key = std::tuple<uint64_t, uint64_t, uint32_t>;
+  struct Posted {
+    WorkerIndex peer;
+    absl::Span<std::byte> bytes;
+    Done done;
+  };
+  // A message that came before its receive: a rendezvous or kept UCX buffer (`held`), or a copy.
+  struct Arrival {
+    uint64_t bytes = 0;
+    void* held = nullptr;
+    bool rendezvous = false;
+    std::vector<std::byte> copy;
+  };
+  // Handed to UCX; its address is the callback's argument.
+  struct InFlight {
+    Engine* engine = nullptr;
+    WorkerIndex peer;
+    UcxHeader header;
+    Done done;
+    void* request = nullptr;
+  };
+
+  void Loop();
+  bool RunCommands();
+  void Sleep();
+  absl::Status OpenEndpoint(WorkerIndex peer, uint64_t key, const std::string& address);
+  void CloseEndpoint(Peer& peer);
+  void Deliver(Arrival arrival, Posted posted);
+  void StartRendezvous(void* descriptor, Posted posted);
+  void Track(std::unique_ptr<InFlight> operation, ucs_status_ptr_t request);
+  void End(InFlight* operation, ucs_status_t status);
+  void Discard(Arrival& arrival);
+  absl::Status Lost(WorkerIndex peer) const;
+  ucs_status_t OnMessage(const UcxHeader& header, void* data, size_t length, uint64_t attributes);
+
+  static ucs_status_t OnMessageCallback(void* engine, const void* header, size_t header_length, void* data,
+                                        size_t length, const ucp_am_recv_param_t* param);
+  static void OnSent(void* request, ucs_status_t status, void* operation);
+  static void OnReceived(void* request, ucs_status_t status, size_t length, void* operation);
+  static void OnEndpointError(void* engine, ucp_ep_h endpoint, ucs_status_t status);
+
+  const WorkerIndex self_;
+  uint64_t key_ = 0;
+  std::string address_;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int ucx_fd_ = -1;
+  int wake_fd_ = -1;
+  std::thread thread_;
+
+  std::mutex mutex_;
+  std::vector<std::function<void()>> commands_;  // guarded by mutex_
+  bool stopping_ = false;                        // guarded by mutex_
+
+  // The progress thread's own.
+  std::map<WorkerIndex, Peer> peers_;
+  std::map<Key, Posted> posted_;
+  std::map<Key, Arrival> arrivals_;
+  std::map<InFlight*, std::unique_ptr<InFlight>> in_flight_;
+  std::vector<void*> closing_;  // endpoint close requests
+};
+
+}  // namespace tessera
