@@ -1,0 +1,348 @@
+#include "client/cluster.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "client/wait.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+extern char** environ;
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kLogTailBytes = 2000;
+constexpr auto kStopTimeout = std::chrono::seconds(3);
+constexpr int kParentFd = 3;
+
+std::string RandomHex() {
+  unsigned char bytes[16];
+  TESSERA_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes));
+  std::string out;
+  for (unsigned char byte : bytes) absl::StrAppend(&out, absl::Hex(byte, absl::kZeroPad2));
+  return out;
+}
+
+// A descriptor above those that a child's own table begins with.
+int MoveUp(int fd) {
+  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, 16);
+  close(fd);
+  return moved;
+}
+
+struct Child {
+  std::string name;
+  pid_t pid = -1;
+  int log_fd = -1;  // a memfd that holds its stderr
+  bool reaped = false;
+
+  // Whether it runs. A child that ended is reaped.
+  bool Alive() {
+    if (reaped || pid < 0) return false;
+    int status = 0;
+    if (waitpid(pid, &status, WNOHANG) == 0) return true;
+    reaped = true;
+    return false;
+  }
+  std::string LogTail() const {
+    const off_t size = lseek(log_fd, 0, SEEK_END);
+    std::string tail(static_cast<size_t>(std::min<off_t>(size, kLogTailBytes)), '\0');
+    if (pread(log_fd, tail.data(), tail.size(), size - static_cast<off_t>(tail.size())) < 0) tail.clear();
+    return tail;
+  }
+};
+
+bool IsProgram(const fs::path& path) { return access(path.c_str(), X_OK) == 0 && !fs::is_directory(path); }
+
+// The folder of the binary or shared object that holds this code.
+fs::path OwnFolder() {
+  Dl_info info{};
+  std::error_code error;
+  if (dladdr(reinterpret_cast<const void*>(&OwnFolder), &info) != 0 && info.dli_fname != nullptr) {
+    fs::path path(info.dli_fname);
+    if (fs::exists(path, error) && path.has_parent_path()) return fs::absolute(path, error).parent_path();
+  }
+  return fs::read_symlink("/proc/self/exe", error).parent_path();
+}
+
+absl::StatusOr<std::string> FindProgram(const std::string& binary_dir, const std::string& role) {
+  const std::string name = "tessera-" + role;
+  std::vector<fs::path> places;
+  const char* from_env = std::getenv("TESSERA_BIN_DIR");
+  std::string base = !binary_dir.empty() ? binary_dir : from_env != nullptr ? from_env : "";
+  if (!base.empty()) {
+    places = {fs::path(base) / name, fs::path(base) / "server" / role / name};
+  } else {
+    fs::path folder = OwnFolder();
+    places = {folder / name, folder / "bin" / name};
+    for (int up = 0; up < 8 && folder.has_relative_path(); ++up, folder = folder.parent_path()) {
+      places.push_back(folder / "server" / role / name);
+      places.push_back(folder / "bazel-bin" / "server" / role / name);
+    }
+  }
+  for (const fs::path& place : places) {
+    if (IsProgram(place)) return place.string();
+  }
+  return absl::NotFoundError(StrCat("local_cluster: the program ", name, " is not at ", places.front().string(),
+                                    " nor near it; build it with tools/build, or set TESSERA_BIN_DIR"));
+}
+
+}  // namespace
+
+struct LocalCluster::State {
+  ClusterOptions options;
+  pid_t owner = getpid();
+  std::string folder;       // made here, removed at the end
+  std::string socket_path;
+  std::string token = RandomHex();
+  std::string join_token = RandomHex();
+  std::string address;
+  int keep_alive_fd = -1;   // the children end when this closes
+  int parent_fd = -1;       // its read end, which children inherit
+  Child coordinator;
+  std::vector<Child> workers;
+  std::vector<int> worker_pids;
+
+  absl::Status MakeFolder();
+  absl::Status Spawn(Child* child, const std::string& name, const std::string& program,
+                     const std::vector<std::string>& flags, int* stdout_fd);
+  absl::Status SpawnAll();
+  absl::Status AwaitListening(int stdout_fd, Clock::time_point deadline);
+  absl::Status AwaitWorkers(Clock::time_point deadline);
+  absl::Status CheckChildren();
+  void Stop();
+  ~State() { Stop(); }
+};
+
+absl::Status LocalCluster::State::MakeFolder() {
+  const char* temporary = std::getenv("TMPDIR");
+  std::string pattern = temporary != nullptr && strlen(temporary) > 0 && strlen(temporary) < 60 ? temporary : "/tmp";
+  pattern += "/tessera-XXXXXX";
+  if (mkdtemp(pattern.data()) == nullptr) {
+    return absl::UnavailableError(StrCat("local_cluster: no folder at ", pattern, ": ", std::string_view(strerror(errno))));
+  }
+  folder = pattern;
+  socket_path = options.socket_path.empty() ? folder + "/coordinator.sock" : options.socket_path;
+  address = StrCat("unix:", socket_path, "#token=", token);
+  int pipe_fds[2];
+  if (pipe2(pipe_fds, O_CLOEXEC) != 0) {
+    return absl::ResourceExhaustedError(StrCat("local_cluster: pipe: ", std::string_view(strerror(errno))));
+  }
+  parent_fd = MoveUp(pipe_fds[0]);
+  keep_alive_fd = MoveUp(pipe_fds[1]);
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::State::Spawn(Child* child, const std::string& name, const std::string& program,
+                                        const std::vector<std::string>& flags, int* stdout_fd) {
+  child->name = name;
+  child->log_fd = MoveUp(memfd_create(name.c_str(), MFD_CLOEXEC));
+  int out_fds[2] = {-1, -1};
+  if (stdout_fd != nullptr) {
+    if (pipe2(out_fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("local_cluster: pipe");
+    out_fds[0] = MoveUp(out_fds[0]);
+    out_fds[1] = MoveUp(out_fds[1]);
+  }
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, stdout_fd != nullptr ? out_fds[1] : child->log_fd, 1);
+  posix_spawn_file_actions_adddup2(&actions, child->log_fd, 2);
+  posix_spawn_file_actions_adddup2(&actions, parent_fd, kParentFd);
+  // A group of its own: Ctrl-C is for the client.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none, defaults;
+  sigemptyset(&none);
+  sigfillset(&defaults);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+
+  std::vector<std::string> arguments = {program};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  arguments.push_back(StrCat("--exit-with-parent-fd=", kParentFd));
+  std::vector<std::string> environment = {"TESSERA_TOKEN=" + token, "TESSERA_JOIN_TOKEN=" + join_token};
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!absl::StartsWith(*entry, "TESSERA_TOKEN=") && !absl::StartsWith(*entry, "TESSERA_JOIN_TOKEN=")) {
+      environment.push_back(*entry);
+    }
+  }
+  std::vector<char*> argv, envp;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  for (std::string& entry : environment) envp.push_back(entry.data());
+  argv.push_back(nullptr);
+  envp.push_back(nullptr);
+  const int error = posix_spawn(&child->pid, program.c_str(), &actions, &attributes, argv.data(), envp.data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  if (out_fds[1] >= 0) close(out_fds[1]);
+  if (stdout_fd != nullptr) *stdout_fd = out_fds[0];
+  if (error == 0) return absl::OkStatus();
+  child->pid = -1;
+  return absl::UnavailableError(StrCat("local_cluster: ", program, " does not start: ", std::string_view(strerror(error))));
+}
+
+absl::Status LocalCluster::State::SpawnAll() {
+  TESSERA_ASSIGN_OR_RETURN(std::string coordinator_program, FindProgram(options.binary_dir, "coordinator"));
+  TESSERA_ASSIGN_OR_RETURN(std::string worker_program, FindProgram(options.binary_dir, "worker"));
+  TESSERA_RETURN_IF_ERROR(MakeFolder());
+  const Clock::time_point deadline =
+      Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options.start_timeout_s * 1e3));
+  std::vector<std::string> flags = {"--listen=unix:" + socket_path, StrCat("--worker-count=", options.workers)};
+  flags.insert(flags.end(), options.coordinator_flags.begin(), options.coordinator_flags.end());
+  int stdout_fd = -1;
+  TESSERA_RETURN_IF_ERROR(Spawn(&coordinator, "coordinator", coordinator_program, flags, &stdout_fd));
+  absl::Status listening = AwaitListening(stdout_fd, deadline);
+  close(stdout_fd);
+  TESSERA_RETURN_IF_ERROR(listening);
+  workers.resize(static_cast<size_t>(options.workers));
+  for (int i = 0; i < options.workers; ++i) {
+    Child* worker = &workers[static_cast<size_t>(i)];
+    TESSERA_RETURN_IF_ERROR(Spawn(worker, StrCat("worker ", i), worker_program,
+                                  {"--coordinator=unix:" + socket_path, StrCat("--memory=", options.memory_bytes),
+                                   StrCat("--index=", i), "--transport=" + options.transport, "--socket-dir=" + folder},
+                                  nullptr));
+    worker_pids.push_back(worker->pid);
+  }
+  return AwaitWorkers(deadline);
+}
+
+absl::Status LocalCluster::State::CheckChildren() {
+  auto check = [](Child& child) {
+    if (child.Alive()) return absl::OkStatus();
+    return absl::UnavailableError(StrCat("local_cluster: the ", child.name, " ended: ", child.LogTail()));
+  };
+  TESSERA_RETURN_IF_ERROR(check(coordinator));
+  for (Child& worker : workers) TESSERA_RETURN_IF_ERROR(check(worker));
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::State::AwaitListening(int stdout_fd, Clock::time_point deadline) {
+  WaitScope scope;
+  std::string line;
+  while (Clock::now() < deadline) {
+    pollfd ready{stdout_fd, POLLIN, 0};
+    if (poll(&ready, 1, kWaitPollMs) > 0) {
+      char buffer[256];
+      const ssize_t count = read(stdout_fd, buffer, sizeof(buffer));
+      if (count > 0) line.append(buffer, static_cast<size_t>(count));
+      if (absl::StrContains(line, "\n")) return absl::OkStatus();
+      if (count == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it closed stdout: it is ending
+        TESSERA_RETURN_IF_ERROR(CheckChildren());
+      }
+    }
+    TESSERA_RETURN_IF_ERROR(scope.Poll());
+    TESSERA_RETURN_IF_ERROR(CheckChildren());
+  }
+  return absl::DeadlineExceededError(
+      StrCat("local_cluster: the coordinator does not listen after ", options.start_timeout_s, " s: ", coordinator.LogTail()));
+}
+
+absl::Status LocalCluster::State::AwaitWorkers(Clock::time_point deadline) {
+  ConnectOptions connect;
+  connect.address = address;
+  connect.client = "local_cluster";
+  TESSERA_ASSIGN_OR_RETURN(Session session, Session::Connect(connect));
+  int alive = 0;
+  while (Clock::now() < deadline) {
+    TESSERA_RETURN_IF_ERROR(CheckChildren());
+    TESSERA_ASSIGN_OR_RETURN(ClusterReport report, session.Status());
+    alive = static_cast<int>(std::count_if(report.workers.begin(), report.workers.end(),
+                                           [](const WorkerReport& worker) { return worker.state == WorkerState::kAlive; }));
+    if (alive >= options.workers) return session.Close();
+    WaitScope scope;
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    TESSERA_RETURN_IF_ERROR(scope.Poll());
+  }
+  return absl::DeadlineExceededError(StrCat("local_cluster: ", alive, " of ", options.workers, " workers joined in ",
+                                            options.start_timeout_s, " s"));
+}
+
+void LocalCluster::State::Stop() {
+  if (keep_alive_fd >= 0) close(keep_alive_fd);
+  if (parent_fd >= 0) close(parent_fd);
+  keep_alive_fd = parent_fd = -1;
+  if (owner != getpid()) return;  // a fork's copy ends nothing
+  std::vector<Child*> children = {&coordinator};
+  for (Child& worker : workers) children.push_back(&worker);
+  const Clock::time_point deadline = Clock::now() + kStopTimeout;
+  for (Child* child : children) {
+    while (child->Alive() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (child->Alive()) {
+      kill(child->pid, SIGKILL);
+      waitpid(child->pid, nullptr, 0);
+      child->reaped = true;
+    }
+    if (child->log_fd >= 0) close(child->log_fd);
+    child->log_fd = -1;
+  }
+  std::error_code ignored;
+  if (!folder.empty()) fs::remove_all(folder, ignored);
+  folder.clear();
+}
+
+absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) {
+  if (options.workers < 1 || options.workers > 1024) {
+    return absl::InvalidArgumentError(StrCat("local_cluster: workers is ", options.workers, ", it must be in [1, 1024]"));
+  }
+  if (options.memory_bytes < 1) {
+    return absl::InvalidArgumentError(StrCat("local_cluster: memory is ", options.memory_bytes, " bytes"));
+  }
+  if (options.transport != "shm" && options.transport != "ucx") {
+    return absl::InvalidArgumentError(
+        StrCat("local_cluster: transport is \"", Printable(options.transport, 40), "\", it must be shm or ucx"));
+  }
+  auto state = std::make_unique<State>();
+  state->options = options;
+  TESSERA_RETURN_IF_ERROR(state->SpawnAll());
+  return LocalCluster(std::move(state));
+}
+
+LocalCluster::LocalCluster(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LocalCluster::LocalCluster(LocalCluster&&) noexcept = default;
+LocalCluster& LocalCluster::operator=(LocalCluster&&) noexcept = default;
+LocalCluster::~LocalCluster() = default;
+
+absl::StatusOr<Session> LocalCluster::Connect() const {
+  ConnectOptions options;
+  options.address = state_->address;
+  return Session::Connect(options);
+}
+
+const std::string& LocalCluster::address() const { return state_->address; }
+int LocalCluster::coordinator_pid() const { return state_->coordinator.pid; }
+const std::vector<int>& LocalCluster::worker_pids() const { return state_->worker_pids; }
+
+std::string LocalCluster::LogTail(int worker) const {
+  if (worker < 0) return state_->coordinator.LogTail();
+  if (worker >= static_cast<int>(state_->workers.size())) return "";
+  return state_->workers[static_cast<size_t>(worker)].LogTail();
+}
+
+void LocalCluster::Stop() { state_->Stop(); }
+
+}  // namespace tessera

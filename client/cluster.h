@@ -1,0 +1,59 @@
+#pragma once
+
+// LocalCluster: a coordinator and N CPU workers on this host, as child processes: the same binaries and
+// sockets as anywhere. They end when this process ends, however it ends.
+//
+//   TESSERA_ASSIGN_OR_RETURN(LocalCluster cluster, LocalCluster::Start({.workers = 4}));
+//   TESSERA_ASSIGN_OR_RETURN(Session session, cluster.Connect());
+//
+// Start blocks until every worker has joined.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/session.h"
+
+namespace tessera {
+
+struct ClusterOptions {
+  int workers = 1;
+  int64_t memory_bytes = int64_t{1} << 30;  // of each worker's arena
+  std::string transport = "shm";            // or "ucx"
+  // Where tessera-coordinator and tessera-worker are; empty: TESSERA_BIN_DIR, else near this binary.
+  std::string binary_dir;
+  double start_timeout_s = 60;
+  // More flags for the coordinator, as they are.
+  std::vector<std::string> coordinator_flags;
+  // A unix socket path instead of a fresh one.
+  std::string socket_path;
+};
+
+class LocalCluster {
+ public:
+  // Unavailable, with the last lines of its log, when a child ends before the cluster is up;
+  // NotFound when the programs are not found; ResourceExhausted when an arena does not fit the host.
+  static absl::StatusOr<LocalCluster> Start(const ClusterOptions& options);
+  // Stops it.
+  ~LocalCluster();
+  LocalCluster(LocalCluster&&) noexcept;
+  LocalCluster& operator=(LocalCluster&&) noexcept;
+
+  absl::StatusOr<Session> Connect() const;
+  // Carries the token: "unix:/path#token=HEX".
+  const std::string& address() const;
+  int coordinator_pid() const;
+  const std::vector<int>& worker_pids() const;
+  // The end of what a child wrote to stderr: -1 the coordinator, else a worker.
+  std::string LogTail(int worker) const;
+  // Ends the processes (they are killed after 3 s) and removes the sockets. Twice is fine.
+  void Stop();
+
+ private:
+  struct State;
+  explicit LocalCluster(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera

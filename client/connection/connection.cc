@@ -1,0 +1,451 @@
+#include "client/connection/connection.h"
+
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-unix.h>
+
+#include "client/connection/encode.h"
+#include "client/connection/transfers.h"
+#include "client/wait.h"
+#include "schemas/codec/exception.h"
+#include "schemas/codec/stream_guard.h"
+#include "schemas/codec/values.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint64_t kEventsPerAcknowledge = 64;
+constexpr size_t kMaxDropsPerRecord = 1024;
+
+// Python programs use SIGUSR1 themselves; the loop's own signal is another one.
+void ReserveLoopSignal() {
+  static std::once_flag once;
+  std::call_once(once, [] { kj::UnixEventPort::setReservedSignal(SIGRTMAX - 2); });
+}
+
+}  // namespace
+
+class Connection::Impl {
+ public:
+  using Command = std::function<void(ConnectionLoop&)>;
+
+  Impl(ConnectionOptions options, ConnectionListener* listener)
+      : options(std::move(options)), listener(listener), wake_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  ~Impl() {
+    Shutdown();
+    close(wake_fd);
+  }
+
+  void Shutdown() {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      stopping = true;
+    }
+    batch_ready.notify_all();
+    Wake();
+    std::lock_guard<std::mutex> lock(joining);
+    if (thread.joinable()) thread.join();
+  }
+
+  void Wake() {
+    const uint64_t one = 1;
+    [[maybe_unused]] ssize_t written = write(wake_fd, &one, sizeof(one));
+  }
+
+  // Runs `command` on the thread: at once, or when the records before it are sent.
+  void Post(std::vector<Command> Impl::*queue, Command command) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      (this->*queue).push_back(std::move(command));
+      flush = true;
+    }
+    batch_ready.notify_all();
+    Wake();
+  }
+
+  size_t Push(std::unique_lock<std::mutex>& lock, Record record) {
+    if (stopping) return 0;
+    records.push_back(std::move(record));
+    const size_t size = records.size();
+    const bool wake = idle;
+    idle = false;
+    lock.unlock();
+    if (wake) Wake();
+    if (size >= kMaxBatchRecords) batch_ready.notify_all();
+    return size;
+  }
+
+  ConnectionOptions options;
+  ConnectionListener* listener;
+  const int wake_fd;
+  std::thread thread;
+  WelcomeReport welcome;  // set before Open returns
+  std::atomic<uint64_t> last_event{0};
+
+  std::mutex joining;
+  std::mutex mutex;
+  std::condition_variable batch_ready;
+  std::vector<Record> records;
+  std::vector<Command> commands;  // at once
+  std::vector<Command> ordered;   // after the records before them
+  bool idle = false;              // a new record needs a wake
+  bool flush = false;
+  bool stopping = false;
+};
+
+// What lives on the thread alone.
+class ConnectionLoop : private kj::TaskSet::ErrorHandler {
+ public:
+  ConnectionLoop(Connection::Impl& shared, kj::AsyncIoContext& io)
+      : shared_(shared),
+        io_(io),
+        wake_(io.lowLevelProvider->wrapInputFd(shared.wake_fd, kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
+                                                                  kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)),
+        transfers(*io.lowLevelProvider),
+        tasks_(*this) {}
+
+  absl::Status Open();
+  void Run();
+
+  // Ok while the connection works.
+  const absl::Status& failure() const { return failure_; }
+  wire::Session::Client& session() { return *KJ_ASSERT_NONNULL(session_); }
+  void Add(kj::Promise<void> task) { tasks_.add(kj::mv(task)); }
+  void Fail(const absl::Status& status);
+
+ private:
+  class Events;
+  kj::Promise<void> WakeLoop();
+  void Pump();
+  void SendNextBatch();
+  void Deliver(capnp::List<wire::Event>::Reader events);
+  void taskFailed(kj::Exception&& exception) override { Fail(FromException(exception)); }
+
+  Connection::Impl& shared_;
+  kj::AsyncIoContext& io_;
+  kj::Own<kj::AsyncInputStream> wake_;
+  uint64_t wake_count_ = 0;
+  kj::Own<kj::AsyncCapabilityStream> stream_;
+  kj::Own<capnp::TwoPartyVatNetwork> network_;
+  kj::Own<capnp::RpcSystem<capnp::rpc::twoparty::VatId>> rpc_;
+  kj::Maybe<kj::Own<wire::Session::Client>> session_;
+  kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> stop_;
+  absl::Status failure_;
+  std::vector<Record> sending_;
+  size_t sent_ = 0;
+  std::vector<Connection::Impl::Command> after_sending_;
+  bool submit_ready_ = true;
+  uint64_t batch_ = 0;
+  uint64_t acknowledged_ = 0;
+
+ public:
+  TransferTable transfers;
+
+ private:
+  kj::TaskSet tasks_;
+};
+
+class ConnectionLoop::Events final : public wire::SessionEvents::Server {
+ public:
+  explicit Events(ConnectionLoop& loop) : loop_(loop) {}
+  kj::Promise<void> deliver(DeliverContext context) override {
+    loop_.Deliver(context.getParams().getEvents());
+    return kj::READY_NOW;
+  }
+
+ private:
+  ConnectionLoop& loop_;
+};
+
+absl::Status ConnectionLoop::Open() {
+  const ConnectionOptions& options = shared_.options;
+  int fd = options.socket_fd;
+  if (fd < 0) {
+    TESSERA_ASSIGN_OR_RETURN(fd, ConnectUnixSocket("connect", options.socket_path));
+  }
+  stream_ = MakeGuardedStream(io_.lowLevelProvider->wrapUnixSocketFd(
+      fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC));
+  network_ = kj::heap<capnp::TwoPartyVatNetwork>(*stream_, 0, capnp::rpc::twoparty::Side::CLIENT);
+  rpc_ = kj::heap(capnp::makeRpcClient(*network_));
+  capnp::MallocMessageBuilder message;
+  auto vat = message.initRoot<capnp::rpc::twoparty::VatId>();
+  vat.setSide(capnp::rpc::twoparty::Side::SERVER);
+  wire::Gateway::Client gateway = rpc_->bootstrap(vat).castAs<wire::Gateway>();
+  auto request = gateway.openRequest();
+  EncodeHello(options, request.initHello());
+  if (options.resume.has_value()) shared_.last_event = options.resume->last_event;
+  request.setEvents(kj::heap<Events>(*this));
+  auto timeout = io_.provider->getTimer().afterDelay(static_cast<int64_t>(options.timeout_s * 1e3) * kj::MILLISECONDS);
+  absl::Status status;
+  auto opened = request.send().then(
+      [this](capnp::Response<wire::Gateway::OpenResults>&& response) {
+        shared_.welcome = DecodeWelcome(response.getWelcome());
+        session_ = kj::heap(response.getSession());
+      },
+      [&status](kj::Exception&& exception) { status = FromException(exception); });
+  opened
+      .exclusiveJoin(timeout.then([&status, &options]() {
+        status = absl::DeadlineExceededError(
+            StrCat("connect: unix:", Printable(options.socket_path, 200), " gave no answer in ", options.timeout_s, " s"));
+      }))
+      .wait(io_.waitScope);
+  if (status.code() == absl::StatusCode::kUnavailable) {
+    return absl::UnavailableError(StrCat("connect: the server at unix:", Printable(options.socket_path, 200),
+                                         " does not answer: ", status.message()));
+  }
+  TESSERA_RETURN_IF_ERROR(status);
+  batch_ = shared_.welcome.last_batch;
+  transfers.SetWorkers(shared_.welcome.workers);
+  return absl::OkStatus();
+}
+
+void ConnectionLoop::Run() {
+  auto stop = kj::newPromiseAndFulfiller<void>();
+  stop_ = kj::mv(stop.fulfiller);
+  tasks_.add(network_->onDisconnect().then(
+      [this]() { Fail(absl::UnavailableError("the connection to the coordinator was lost")); }));
+  tasks_.add(WakeLoop());
+  Pump();
+  stop.promise.wait(io_.waitScope);
+}
+
+kj::Promise<void> ConnectionLoop::WakeLoop() {
+  return wake_->tryRead(&wake_count_, sizeof(wake_count_), sizeof(wake_count_)).then([this](size_t) {
+    Pump();
+    return WakeLoop();
+  });
+}
+
+void ConnectionLoop::Pump() {
+  std::vector<Connection::Impl::Command> commands;
+  {
+    std::unique_lock<std::mutex> lock(shared_.mutex);
+    const bool may_send = submit_ready_ && sending_.empty() && failure_.ok();
+    if (may_send && !shared_.records.empty()) {
+      shared_.batch_ready.wait_for(lock, std::chrono::nanoseconds(kBatchWindowNs), [this] {
+        return shared_.flush || shared_.stopping || shared_.records.size() >= kMaxBatchRecords;
+      });
+    }
+    if (shared_.stopping) {
+      KJ_IF_MAYBE(stop, stop_) { (*stop)->fulfill(); }
+      return;
+    }
+    commands.swap(shared_.commands);
+    if (may_send || !failure_.ok()) {
+      sending_.swap(shared_.records);
+      sent_ = 0;
+      for (auto& command : shared_.ordered) after_sending_.push_back(std::move(command));
+      shared_.ordered.clear();
+      shared_.flush = false;
+      shared_.idle = sending_.empty() || !failure_.ok();
+    }
+  }
+  if (!failure_.ok()) sending_.clear();
+  for (auto& command : commands) command(*this);
+  if (submit_ready_) SendNextBatch();
+}
+
+void ConnectionLoop::SendNextBatch() {
+  if (sending_.empty()) {
+    std::vector<Connection::Impl::Command> after = std::move(after_sending_);
+    after_sending_.clear();
+    for (auto& command : after) command(*this);
+    return;
+  }
+  const size_t count = std::min(kMaxBatchRecords, sending_.size() - sent_);
+  auto request = session().submitRequest();
+  auto batch = request.initBatch();
+  batch.setNumber(++batch_);
+  batch.setEpoch(shared_.welcome.epoch);
+  batch.setConnection(shared_.welcome.connection);
+  EncodeRecords(absl::MakeConstSpan(sending_).subspan(sent_, count), batch.initRecords(static_cast<unsigned>(count)));
+  sent_ += count;
+  if (sent_ == sending_.size()) {
+    sending_.clear();
+    sent_ = 0;
+  }
+  submit_ready_ = false;
+  tasks_.add(request.send().then([this]() {
+    submit_ready_ = true;
+    if (!sending_.empty()) return SendNextBatch();
+    shared_.listener->OnDrained();
+    SendNextBatch();
+    Pump();
+  }));
+}
+
+void ConnectionLoop::Deliver(capnp::List<wire::Event>::Reader events) {
+  std::vector<ClientEvent> decoded;
+  decoded.reserve(events.size());
+  uint64_t last = shared_.last_event;
+  for (auto event : events) {
+    if (event.getNumber() <= last) continue;  // seen before the session was resumed
+    last = event.getNumber();
+    if (auto one = DecodeEvent(event)) decoded.push_back(std::move(*one));
+  }
+  shared_.last_event = last;
+  shared_.listener->OnEvents(std::move(decoded));
+  if (last - acknowledged_ < kEventsPerAcknowledge) return;
+  KJ_IF_MAYBE(session, session_) {
+    acknowledged_ = last;
+    auto request = (*session)->acknowledgeRequest();
+    request.setEvent(last);
+    tasks_.add(request.send().ignoreResult());
+  }
+}
+
+void ConnectionLoop::Fail(const absl::Status& status) {
+  if (!failure_.ok()) return;
+  failure_ = status;
+  sending_.clear();
+  submit_ready_ = true;
+  shared_.listener->OnDisconnect(status);
+  tasks_.add(kj::evalLater([this]() { Pump(); }));
+}
+
+absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(ConnectionOptions options, ConnectionListener* listener) {
+  ReserveLoopSignal();
+  auto impl = std::make_unique<Impl>(std::move(options), listener);
+  std::promise<absl::Status> opened;
+  std::future<absl::Status> answer = opened.get_future();
+  // Signals go to the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  impl->thread = std::thread([shared = impl.get(), &opened] {
+    try {
+      kj::AsyncIoContext io = kj::setupAsyncIo();
+      ConnectionLoop loop(*shared, io);
+      absl::Status status = loop.Open();
+      const bool ok = status.ok();
+      opened.set_value(std::move(status));
+      if (ok) loop.Run();
+    } catch (const kj::Exception& exception) {
+      // Only Open can throw out of the loop; Run's errors go to taskFailed.
+      opened.set_value(FromException(exception));
+    }
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  absl::Status interrupted;
+  {
+    WaitScope scope;
+    while (answer.wait_for(std::chrono::milliseconds(kWaitPollMs)) != std::future_status::ready) {
+      if (interrupted.ok()) interrupted = scope.Poll();
+    }
+  }
+  TESSERA_RETURN_IF_ERROR(answer.get());
+  TESSERA_RETURN_IF_ERROR(interrupted);
+  return std::unique_ptr<Connection>(new Connection(std::move(impl)));
+}
+
+Connection::Connection(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Connection::~Connection() = default;
+void Connection::Shutdown() { impl_->Shutdown(); }
+
+const WelcomeReport& Connection::welcome() const { return impl_->welcome; }
+uint64_t Connection::last_event() const { return impl_->last_event; }
+
+size_t Connection::Enqueue(Record record) {
+  std::unique_lock<std::mutex> lock(impl_->mutex);
+  return impl_->Push(lock, std::move(record));
+}
+
+void Connection::EnqueueDrop(uint64_t handle) {
+  std::unique_lock<std::mutex> lock(impl_->mutex);
+  if (!impl_->records.empty()) {
+    Record& last = impl_->records.back();
+    if (last.kind == Record::Kind::kDrop && last.drops.size() < kMaxDropsPerRecord) {
+      last.drops.push_back(handle);
+      return;
+    }
+  }
+  Record record;
+  record.kind = Record::Kind::kDrop;
+  record.drops.push_back(handle);
+  impl_->Push(lock, std::move(record));
+}
+
+size_t Connection::queued() const {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->records.size();
+}
+
+void Connection::Flush() {
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    if (impl_->records.empty()) return;
+    impl_->flush = true;
+  }
+  impl_->batch_ready.notify_all();
+}
+
+void Connection::GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> done) {
+  impl_->Post(&Impl::ordered, [done = std::move(done)](ConnectionLoop& loop) {
+    if (!loop.failure().ok()) return done(loop.failure());
+    loop.Add(loop.session().statusRequest().send().then(
+        [&loop, done](auto&& response) {
+          absl::StatusOr<ClusterReport> report = DecodeClusterStatus(response.getStatus());
+          if (report.ok()) loop.transfers.SetWorkers(report->workers);
+          done(std::move(report));
+        },
+        [done](kj::Exception&& exception) { done(FromException(exception)); }));
+  });
+}
+
+void Connection::Explain(OpCall call, std::vector<RecordOperand> operands,
+                         std::function<void(absl::StatusOr<PlanReport>)> done) {
+  impl_->Post(&Impl::ordered, [call = std::move(call), operands = std::move(operands),
+                               done = std::move(done)](ConnectionLoop& loop) {
+    if (!loop.failure().ok()) return done(loop.failure());
+    auto request = loop.session().explainRequest();
+    EncodeOpCall(call, request.initCall());
+    auto list = request.initOperands(static_cast<unsigned>(operands.size()));
+    for (size_t i = 0; i < operands.size(); ++i) EncodeExplainOperand(operands[i], list[static_cast<unsigned>(i)]);
+    loop.Add(request.send().then([done](auto&& response) { done(DecodePlanText(response.getPlan())); },
+                                 [done](kj::Exception&& exception) { done(FromException(exception)); }));
+  });
+}
+
+void Connection::CloseSession(DoneCallback done) {
+  impl_->Post(&Impl::ordered, [done = std::move(done)](ConnectionLoop& loop) {
+    if (!loop.failure().ok()) return done(loop.failure());
+    loop.Add(loop.session().closeRequest().send().then(
+        [done](auto&&) { done(absl::OkStatus()); },
+        [done](kj::Exception&& exception) { done(FromException(exception)); }));
+  });
+}
+
+void Connection::BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, std::shared_ptr<HostMemory> memory,
+                               const std::vector<WorkerIndex>& workers) {
+  impl_->Post(&Impl::commands, [=, memory = std::move(memory)](ConnectionLoop& loop) {
+    loop.transfers.Begin(transfer, ticket, secret, memory, workers);
+  });
+}
+
+void Connection::Copy(uint64_t transfer, WorkerIndex worker, Box box, uint64_t offset_bytes, DoneCallback done) {
+  impl_->Post(&Impl::commands, [=, box = std::move(box), done = std::move(done)](ConnectionLoop& loop) {
+    loop.transfers.Copy(transfer, worker, box, offset_bytes, done);
+  });
+}
+
+void Connection::FinishTransfer(uint64_t transfer, DoneCallback done) {
+  impl_->Post(&Impl::commands, [=, done = std::move(done)](ConnectionLoop& loop) {
+    loop.transfers.Finish(transfer, done);
+  });
+}
+
+}  // namespace tessera

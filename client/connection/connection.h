@@ -1,0 +1,103 @@
+#pragma once
+
+// Connection: one session's connection to a coordinator, and its connections to workers' data sockets.
+// It owns a thread that runs the event loop; every method may be called from any thread and none
+// blocks but Open and the destructor. No type of the wire shows here.
+//
+// Law: records reach the coordinator in the order in which Enqueue took them, and what `AfterRecords`
+// calls ask (status, explain) is asked after them. After the first OnDisconnect nothing is sent.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/host_memory.h"
+#include "client/record.h"
+#include "client/report.h"
+#include "schemas/types/ids.h"
+
+namespace tessera {
+
+inline constexpr size_t kMaxBatchRecords = 256;      // docs/limits.md: max_batch_records
+inline constexpr size_t kMaxQueuedRecords = 65536;   // docs/limits.md: max_queued_records
+inline constexpr int64_t kBatchWindowNs = 50000;     // docs/limits.md: batch_window
+
+// Where a session comes back to.
+struct ResumeToken {
+  uint64_t session_id = 0;
+  uint64_t secret = 0;
+  uint64_t last_event = 0;
+};
+
+struct ConnectionOptions {
+  std::string socket_path;
+  int socket_fd = -1;  // a connected unix socket instead of a path; taken over
+  std::string token;
+  std::string tenant;
+  std::string client;
+  double lease_s = -1;  // negative: the server's default
+  std::optional<ResumeToken> resume;
+  double timeout_s = 10;
+};
+
+// Called on the connection's thread; must not block.
+class ConnectionListener {
+ public:
+  virtual ~ConnectionListener() = default;
+  virtual void OnEvents(std::vector<ClientEvent> events) = 0;
+  // The queue was handed to the coordinator; room for more.
+  virtual void OnDrained() = 0;
+  // Once. Everything pending has failed with this.
+  virtual void OnDisconnect(const absl::Status& status) = 0;
+};
+
+class ConnectionLoop;
+using DoneCallback = std::function<void(absl::Status)>;
+
+class Connection {
+ public:
+  // Connects, opens a session and starts the thread. Unavailable: nobody listens; DeadlineExceeded:
+  // no answer in timeout_s; else the coordinator's refusal. `listener` outlives the connection.
+  static absl::StatusOr<std::unique_ptr<Connection>> Open(ConnectionOptions options, ConnectionListener* listener);
+  // Shutdown, then the end.
+  ~Connection();
+  // Ends the thread and closes the sockets. No callback runs after it; what is enqueued then is lost.
+  void Shutdown();
+
+  const WelcomeReport& welcome() const;
+  uint64_t last_event() const;
+
+  // How many records wait here. Enqueue never refuses; a caller keeps to kMaxQueuedRecords.
+  size_t Enqueue(Record record);
+  // One drop; it joins the drop that was queued last.
+  void EnqueueDrop(uint64_t handle);
+  size_t queued() const;
+  // Sends what is queued without waiting for the batch window.
+  void Flush();
+
+  // Callbacks run on the connection's thread.
+  void GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> done);
+  void Explain(OpCall call, std::vector<RecordOperand> operands, std::function<void(absl::StatusOr<PlanReport>)> done);
+  // Drops everything that the session has.
+  void CloseSession(DoneCallback done);
+
+  // Bytes between `memory` and workers, under a ticket. A transfer is numbered by the caller.
+  // Each worker's calls run in order; workers run beside each other. Errors name the worker.
+  void BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, std::shared_ptr<HostMemory> memory,
+                     const std::vector<WorkerIndex>& workers);
+  void Copy(uint64_t transfer, WorkerIndex worker, Box box, uint64_t offset_bytes, DoneCallback done);
+  // Ends it on all its workers and forgets it. `done` gets the first error of any call of it.
+  void FinishTransfer(uint64_t transfer, DoneCallback done);
+
+ private:
+  friend class ConnectionLoop;
+  class Impl;
+  explicit Connection(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

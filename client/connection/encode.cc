@@ -1,0 +1,255 @@
+#include "client/connection/encode.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "schemas/codec/values.h"
+#include "schemas/types/status_macros.h"
+
+namespace tessera {
+namespace {
+
+std::string TextOf(capnp::Text::Reader text) { return std::string(text.cStr(), text.size()); }
+
+std::vector<std::string> TextsOf(capnp::List<capnp::Text>::Reader texts) {
+  std::vector<std::string> out;
+  for (capnp::Text::Reader text : texts) out.push_back(TextOf(text));
+  return out;
+}
+
+std::vector<int64_t> IntegersOf(capnp::List<int64_t>::Reader values) {
+  std::vector<int64_t> out;
+  out.reserve(values.size());
+  for (int64_t value : values) out.push_back(value);
+  return out;
+}
+
+void EncodeCall(const Record& record, wire::Call::Builder builder) {
+  EncodeOpCall(*record.call, builder.initCall());
+  auto operands = builder.initOperands(record.operand_count);
+  for (int i = 0; i < record.operand_count; ++i) {
+    const RecordOperand& operand = record.operands[i];
+    if (operand.kind == RecordOperand::Kind::kHandle) {
+      operands[i].setHandle(operand.handle);
+    } else {
+      EncodeScalar(operand.scalar, operands[i].initScalar());
+    }
+    operands[i].setLastUse(operand.last_use);
+  }
+  builder.initResults(1).set(0, record.handle);
+}
+
+void EncodeRecord(const Record& record, wire::Record::Builder builder) {
+  switch (record.kind) {
+    case Record::Kind::kCall:
+      EncodeCall(record, builder.initCall());
+      return;
+    case Record::Kind::kUpload: {
+      auto upload = builder.initUpload();
+      upload.setRequest(record.request);
+      upload.setResult(record.handle);
+      EncodeTensorSpec(*record.spec, upload.initSpec());
+      return;
+    }
+    case Record::Kind::kDownload: {
+      auto download = builder.initDownload();
+      download.setRequest(record.request);
+      download.setHandle(record.handle);
+      download.setAllowInline(record.allow_inline);
+      return;
+    }
+    case Record::Kind::kWatch:
+    case Record::Kind::kCommEnd: {
+      auto watch = record.kind == Record::Kind::kWatch ? builder.initWatch() : builder.initCommEnd();
+      watch.setRequest(record.request);
+      watch.setHandle(record.handle);
+      return;
+    }
+    case Record::Kind::kDrop: {
+      auto drops = builder.initDrop(static_cast<unsigned>(record.drops.size()));
+      for (size_t i = 0; i < record.drops.size(); ++i) drops.set(static_cast<unsigned>(i), record.drops[i]);
+      return;
+    }
+    case Record::Kind::kCommBegin:
+      builder.setCommBegin(record.handle);
+      return;
+    case Record::Kind::kCancel:
+      builder.setCancel(record.request);
+      return;
+  }
+}
+
+WorkerReport DecodeWorker(wire::WorkerInfo::Reader reader) {
+  WorkerReport worker;
+  worker.index = reader.getIndex();
+  worker.incarnation = reader.getIncarnation();
+  worker.host = TextOf(reader.getHost());
+  worker.data_address = TextOf(reader.getDataAddress());
+  worker.memory_bytes = reader.getMemoryBytes();
+  worker.used_bytes = reader.getUsedBytes();
+  worker.state = static_cast<WorkerState>(reader.getState());
+  worker.pid = reader.getPid();
+  worker.device = TextOf(reader.getDevice());
+  worker.received_bytes = reader.getReceivedBytes();
+  worker.outstanding = reader.getOutstanding();
+  return worker;
+}
+
+}  // namespace
+
+std::string_view ToText(WorkerState state) {
+  switch (state) {
+    case WorkerState::kAlive: return "alive";
+    case WorkerState::kSuspect: return "suspect";
+    case WorkerState::kDead: return "dead";
+  }
+  return "unknown";
+}
+
+std::string_view ToText(TensorState state) {
+  switch (state) {
+    case TensorState::kQueued: return "queued";
+    case TensorState::kIssued: return "issued";
+    case TensorState::kReady: return "ready";
+    case TensorState::kFailed: return "failed";
+    case TensorState::kUploading: return "uploading";
+  }
+  return "unknown";
+}
+
+void EncodeRecords(absl::Span<const Record> records, capnp::List<wire::Record>::Builder builder) {
+  for (size_t i = 0; i < records.size(); ++i) EncodeRecord(records[i], builder[static_cast<unsigned>(i)]);
+}
+
+void EncodeHello(const ConnectionOptions& options, wire::ClientHello::Builder builder) {
+  builder.setProtocolVersion(wire::PROTOCOL_VERSION);
+  builder.setToken(options.token.c_str());
+  builder.setTenant(options.tenant.c_str());
+  builder.setClient(options.client.c_str());
+  builder.setPid(getpid());
+  builder.setLeaseS(options.lease_s);
+  if (options.resume.has_value()) {
+    auto resume = builder.initResume();
+    resume.setSessionId(options.resume->session_id);
+    resume.setSecret(options.resume->secret);
+    resume.setLastEvent(options.resume->last_event);
+  }
+}
+
+void EncodeExplainOperand(const RecordOperand& operand, wire::ExplainOperand::Builder builder) {
+  if (operand.kind == RecordOperand::Kind::kHandle) {
+    builder.setHandle(operand.handle);
+  } else {
+    EncodeScalar(operand.scalar, builder.initScalar());
+  }
+}
+
+std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
+  ClientEvent event;
+  switch (reader.which()) {
+    case wire::Event::SETTLED:
+      event.kind = ClientEvent::Kind::kSettled;
+      event.request = reader.getSettled().getRequest();
+      event.status = DecodeStatus(reader.getSettled().getStatus());
+      return event;
+    case wire::Event::TICKET:
+      event.kind = ClientEvent::Kind::kTicket;
+      event.request = reader.getTicket().getRequest();
+      event.ticket = reader.getTicket().getTicket();
+      event.secret = reader.getTicket().getSecret();
+      return event;
+    case wire::Event::INLINE_VALUE: {
+      event.kind = ClientEvent::Kind::kInlineValue;
+      event.request = reader.getInlineValue().getRequest();
+      auto bytes = reader.getInlineValue().getBytes();
+      event.bytes.assign(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+      return event;
+    }
+    case wire::Event::COMM: {
+      auto comm = reader.getComm();
+      event.kind = ClientEvent::Kind::kComm;
+      event.request = comm.getRequest();
+      event.comm.received_bytes = IntegersOf(comm.getReceivedBytes());
+      event.comm.sent_bytes = IntegersOf(comm.getSentBytes());
+      for (auto count : comm.getCollectives()) {
+        event.comm.collective_counts[TextOf(count.getName())] += count.getCount();
+      }
+      return event;
+    }
+    case wire::Event::FAILED:
+      event.kind = ClientEvent::Kind::kFailed;
+      event.handle = reader.getFailed().getHandle();
+      event.status = DecodeStatus(reader.getFailed().getStatus());
+      return event;
+    case wire::Event::WORKER_LOST:
+      event.kind = ClientEvent::Kind::kWorkerLost;
+      event.worker = reader.getWorkerLost().getWorker();
+      event.reason = TextOf(reader.getWorkerLost().getReason());
+      return event;
+    case wire::Event::UPLOAD_DONE:
+      event.kind = ClientEvent::Kind::kUploadDone;
+      event.request = reader.getUploadDone();
+      return event;
+    case wire::Event::BATCH_DONE:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+WelcomeReport DecodeWelcome(wire::Welcome::Reader reader) {
+  WelcomeReport welcome;
+  welcome.session_id = reader.getSessionId();
+  welcome.secret = reader.getSecret();
+  welcome.epoch = reader.getEpoch();
+  welcome.connection = reader.getConnection();
+  welcome.last_batch = reader.getLastBatch();
+  welcome.lease_s = reader.getLeaseS();
+  welcome.server_version = TextOf(reader.getServerVersion());
+  welcome.server_pid = reader.getPid();
+  welcome.max_inline_bytes = reader.getMaxInlineBytes();
+  for (auto worker : reader.getWorkers()) welcome.workers.push_back(DecodeWorker(worker));
+  return welcome;
+}
+
+absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader reader) {
+  ClusterReport report;
+  report.epoch = reader.getEpoch();
+  report.uptime_s = reader.getUptimeS();
+  for (auto worker : reader.getWorkers()) report.workers.push_back(DecodeWorker(worker));
+  for (auto session : reader.getSessions()) {
+    report.sessions.push_back({session.getId(), TextOf(session.getTenant()), TextOf(session.getClient()),
+                               session.getTensors(), session.getBytes(), session.getQueued(), session.getConnected()});
+  }
+  for (auto tensor : reader.getTensors()) {
+    TensorReport out;
+    out.handle = tensor.getHandle();
+    TESSERA_ASSIGN_OR_RETURN(out.spec, DecodeTensorSpec(tensor.getSpec()));
+    out.bytes_per_worker = tensor.getBytesPerWorker();
+    out.state = static_cast<TensorState>(tensor.getState());
+    out.status = DecodeStatus(tensor.getStatus());
+    report.tensors.push_back(std::move(out));
+  }
+  report.next_ordinal = reader.getNextOrdinal();
+  report.plans_cached = reader.getPlansCached();
+  report.plan_hits = reader.getPlanHits();
+  report.plan_misses = reader.getPlanMisses();
+  return report;
+}
+
+absl::StatusOr<PlanReport> DecodePlanText(wire::PlanText::Reader reader) {
+  PlanReport plan;
+  plan.text = TextOf(reader.getText());
+  plan.steps = TextsOf(reader.getSteps());
+  plan.implicit = TextsOf(reader.getImplicit());
+  plan.received_bytes = IntegersOf(reader.getReceivedBytes());
+  plan.sent_bytes = IntegersOf(reader.getSentBytes());
+  plan.peak_bytes = IntegersOf(reader.getPeakBytes());
+  plan.predicted_seconds = reader.getPredictedSeconds();
+  TESSERA_ASSIGN_OR_RETURN(plan.output, DecodeTensorSpec(reader.getOutput()));
+  plan.grid = TextOf(reader.getGrid());
+  plan.runners_up = TextsOf(reader.getRunnersUp());
+  return plan;
+}
+
+}  // namespace tessera

@@ -1,0 +1,22 @@
+#pragma once
+
+// Records, events and reports as wire records. Decoding validates what the codec validates.
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/connection/connection.h"
+#include "schemas/session.capnp.h"
+
+namespace tessera {
+
+void EncodeRecords(absl::Span<const Record> records, capnp::List<wire::Record>::Builder builder);
+void EncodeHello(const ConnectionOptions& options, wire::ClientHello::Builder builder);
+void EncodeExplainOperand(const RecordOperand& operand, wire::ExplainOperand::Builder builder);
+
+// Nothing for an event that only the connection itself looks at.
+std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader);
+WelcomeReport DecodeWelcome(wire::Welcome::Reader reader);
+absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader reader);
+absl::StatusOr<PlanReport> DecodePlanText(wire::PlanText::Reader reader);
+
+}  // namespace tessera

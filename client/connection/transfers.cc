@@ -1,0 +1,198 @@
+#include "client/connection/transfers.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "schemas/codec/exception.h"
+#include "schemas/codec/stream_guard.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+// Lends a memfd for as long as someone refers to the capability.
+class MemoryServer final : public wire::SharedMemory::Server {
+ public:
+  explicit MemoryServer(std::shared_ptr<HostMemory> memory) : memory_(std::move(memory)) {}
+  kj::Maybe<int> getFd() override {
+    if (memory_->fd() < 0) return nullptr;
+    return memory_->fd();
+  }
+
+ private:
+  std::shared_ptr<HostMemory> memory_;
+};
+
+absl::Status OfWorker(WorkerIndex worker, const absl::Status& status) {
+  absl::Status out(status.code(), StrCat("worker ", worker.value, ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view name, const absl::Cord& value) { out.SetPayload(name, value); });
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> UnixPathOf(std::string_view address) {
+  constexpr std::string_view kScheme = "unix:";
+  if (address.substr(0, kScheme.size()) != kScheme || address.size() == kScheme.size()) {
+    return absl::InvalidArgumentError(
+        StrCat("connect: an address is unix:/path, not \"", Printable(address), "\""));
+  }
+  return std::string(address.substr(kScheme.size()));
+}
+
+absl::StatusOr<int> ConnectUnixSocket(std::string_view what, const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(StrCat(what, ": the path unix:", Printable(path, 200), " has ", path.size(),
+                                             " bytes, the limit is ", sizeof(address.sun_path) - 1));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::ResourceExhaustedError(StrCat(what, ": socket: ", std::string_view(strerror(errno))));
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    const int error = errno;
+    close(fd);
+    return absl::UnavailableError(
+        StrCat(what, ": no server at unix:", Printable(path, 200), ": ", std::string_view(strerror(error))));
+  }
+  return fd;
+}
+
+struct TransferTable::Link {
+  kj::Own<kj::AsyncCapabilityStream> stream;
+  capnp::TwoPartyVatNetwork network;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
+  wire::DataGate::Client gate;
+  bool broken = false;
+
+  explicit Link(kj::Own<kj::AsyncCapabilityStream> s)
+      : stream(kj::mv(s)),
+        network(*stream, 1, capnp::rpc::twoparty::Side::CLIENT),
+        rpc(capnp::makeRpcClient(network)),
+        gate(Bootstrap(rpc)) {}
+
+  static wire::DataGate::Client Bootstrap(capnp::RpcSystem<capnp::rpc::twoparty::VatId>& rpc) {
+    capnp::MallocMessageBuilder message;
+    auto id = message.initRoot<capnp::rpc::twoparty::VatId>();
+    id.setSide(capnp::rpc::twoparty::Side::SERVER);
+    return rpc.bootstrap(id).castAs<wire::DataGate>();
+  }
+};
+
+struct TransferTable::Transfer {
+  struct Part {
+    std::shared_ptr<Link> link;
+    wire::Transfer::Client client;
+  };
+  std::map<WorkerIndex, Part> parts;
+  absl::Status error;  // the first
+};
+
+void TransferTable::SetWorkers(const std::vector<WorkerReport>& workers) {
+  for (const WorkerReport& worker : workers) {
+    auto [it, inserted] = addresses_.try_emplace(worker.index, worker.data_address);
+    if (inserted || it->second == worker.data_address) continue;
+    it->second = worker.data_address;
+    links_.erase(worker.index);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<TransferTable::Link>> TransferTable::LinkTo(WorkerIndex worker) {
+  auto known = links_.find(worker.value);
+  if (known != links_.end() && !known->second->broken) return known->second;
+  auto address = addresses_.find(worker.value);
+  if (address == addresses_.end()) return absl::UnavailableError("it has no data address");
+  TESSERA_ASSIGN_OR_RETURN(std::string path, UnixPathOf(address->second));
+  TESSERA_ASSIGN_OR_RETURN(int fd, ConnectUnixSocket("data", path));
+  auto stream = MakeGuardedStream(provider_.wrapUnixSocketFd(
+      fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC));
+  auto link = std::make_shared<Link>(kj::mv(stream));
+  std::weak_ptr<Link> weak = link;
+  tasks_.add(link->network.onDisconnect().then([weak]() {
+    if (auto strong = weak.lock()) strong->broken = true;
+  }));
+  links_[worker.value] = link;
+  return link;
+}
+
+void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, std::shared_ptr<HostMemory> memory,
+                          const std::vector<WorkerIndex>& workers) {
+  auto state = std::make_shared<Transfer>();
+  transfers_[transfer] = state;
+  wire::SharedMemory::Client lent = kj::heap<MemoryServer>(std::move(memory));
+  for (WorkerIndex worker : workers) {
+    absl::StatusOr<std::shared_ptr<Link>> link = LinkTo(worker);
+    if (!link.ok()) {
+      Fail(transfer, worker, link.status());
+      continue;
+    }
+    auto request = (*link)->gate.transferRequest();
+    request.setTicket(ticket);
+    request.setSecret(secret);
+    wire::Transfer::Client client = request.send().getTransfer();
+    auto attach = client.attachRequest();
+    attach.setMemory(lent);
+    tasks_.add(attach.send().then([](auto&&) {}, [this, transfer, worker](kj::Exception&& exception) {
+      Fail(transfer, worker, FromException(exception));
+    }));
+    state->parts.emplace(worker, Transfer::Part{*link, client});
+  }
+}
+
+void TransferTable::Fail(uint64_t transfer, WorkerIndex worker, const absl::Status& status) {
+  auto it = transfers_.find(transfer);
+  if (it != transfers_.end() && it->second->error.ok()) it->second->error = OfWorker(worker, status);
+}
+
+void TransferTable::Copy(uint64_t transfer, WorkerIndex worker, const Box& box, uint64_t offset_bytes,
+                         DoneCallback done) {
+  auto it = transfers_.find(transfer);
+  if (it == transfers_.end()) return done(absl::FailedPreconditionError("the transfer has ended"));
+  auto part = it->second->parts.find(worker);
+  if (part == it->second->parts.end()) return done(it->second->error);
+  auto request = part->second.client.copyRequest();
+  auto wire_box = request.initBox();
+  auto starts = wire_box.initStarts(static_cast<unsigned>(box.size()));
+  auto stops = wire_box.initStops(static_cast<unsigned>(box.size()));
+  for (unsigned d = 0; d < box.size(); ++d) {
+    starts.set(d, box[d].start);
+    stops.set(d, box[d].stop);
+  }
+  request.setOffset(offset_bytes);
+  tasks_.add(request.send().then([done](auto&&) { done(absl::OkStatus()); },
+                                 [this, done, transfer, worker](kj::Exception&& exception) {
+                                   absl::Status status = FromException(exception);
+                                   Fail(transfer, worker, status);
+                                   done(OfWorker(worker, status));
+                                 }));
+}
+
+void TransferTable::Finish(uint64_t transfer, DoneCallback done) {
+  auto it = transfers_.find(transfer);
+  if (it == transfers_.end()) return done(absl::FailedPreconditionError("the transfer has ended"));
+  std::shared_ptr<Transfer> state = it->second;
+  auto promises = kj::heapArrayBuilder<kj::Promise<void>>(state->parts.size());
+  for (auto& [worker, part] : state->parts) {
+    promises.add(part.client.finishRequest().send().then(
+        [](auto&&) {}, [this, transfer, w = worker](kj::Exception&& exception) {
+          Fail(transfer, w, FromException(exception));
+        }));
+  }
+  tasks_.add(kj::joinPromises(promises.finish()).then([this, transfer, state, done]() {
+    transfers_.erase(transfer);
+    state->parts.clear();
+    done(state->error);
+  }));
+}
+
+void TransferTable::taskFailed(kj::Exception&& exception) { (void)exception; }
+
+}  // namespace tessera

@@ -1,0 +1,119 @@
+#include "client/ops.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/session_impl.h"
+#include "schemas/ops/catalog.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+absl::StatusOr<OpCall> ReductionCall(OpId id, const Tensor& x, absl::Span<const int64_t> dims, KeepDims keepdims) {
+  OpCall call;
+  call.op = id;
+  call.attributes.keepdims = keepdims == KeepDims::kYes;
+  TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(id));
+  for (int64_t dim : dims) {
+    TESSERA_ASSIGN_OR_RETURN(int normalised, NormalizeDim(row->name, dim, x.spec().rank()));
+    call.attributes.dims.push_back(normalised);
+  }
+  if (dims.empty()) {
+    for (int d = 0; d < x.spec().rank(); ++d) call.attributes.dims.push_back(d);
+  }
+  std::sort(call.attributes.dims.begin(), call.attributes.dims.end());
+  return call;
+}
+
+struct Prepared {
+  std::shared_ptr<SessionImpl> session;
+  absl::InlinedVector<CallOperand, 3> operands;
+};
+
+absl::StatusOr<Prepared> Prepare(absl::Span<const Operand> operands) {
+  Prepared out;
+  for (const Operand& operand : operands) {
+    if (const auto* tensor = std::get_if<const Tensor*>(&operand.value())) {
+      if (out.session == nullptr) out.session = (*tensor)->session();
+      out.operands.push_back({&(*tensor)->state(), Scalar()});
+    } else {
+      out.operands.push_back({nullptr, std::get<Scalar>(operand.value())});
+    }
+  }
+  if (out.session == nullptr) return absl::InvalidArgumentError("an op needs a tensor among its operands");
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> CallOp(const OpCall& call, absl::Span<const Operand> operands) {
+  TESSERA_ASSIGN_OR_RETURN(Prepared prepared, Prepare(operands));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, prepared.session->Call(call, prepared.operands));
+  return Tensor(std::move(handle));
+}
+
+absl::StatusOr<Tensor> CreateOp(const Session& session, const OpCall& call) {
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, session.impl()->Call(call, {}));
+  return Tensor(std::move(handle));
+}
+
+absl::StatusOr<PlanReport> ExplainOp(const OpCall& call, absl::Span<const Operand> operands) {
+  TESSERA_ASSIGN_OR_RETURN(Prepared prepared, Prepare(operands));
+  return prepared.session->Explain(call, prepared.operands);
+}
+
+#define TESSERA_DEFINE_BINARY(Name, id)                                 \
+  absl::StatusOr<Tensor> Name(const Operand& a, const Operand& b) {     \
+    const Operand operands[] = {a, b};                                  \
+    return CallOp(OpCall{OpId::id, {}, {}}, operands);                  \
+  }
+#define TESSERA_DEFINE_UNARY(Name, id)                                  \
+  absl::StatusOr<Tensor> Name(const Tensor& x) {                        \
+    const Operand operands[] = {x};                                     \
+    return CallOp(OpCall{OpId::id, {}, {}}, operands);                  \
+  }
+#define TESSERA_DEFINE_REDUCTION(Name, id)                                                              \
+  absl::StatusOr<Tensor> Name(const Tensor& x, absl::Span<const int64_t> dims, KeepDims keepdims) {     \
+    TESSERA_ASSIGN_OR_RETURN(OpCall call, ReductionCall(OpId::id, x, dims, keepdims));                  \
+    const Operand operands[] = {x};                                                                     \
+    return CallOp(call, operands);                                                                      \
+  }
+TESSERA_BINARY_OPS(TESSERA_DEFINE_BINARY)
+TESSERA_UNARY_OPS(TESSERA_DEFINE_UNARY)
+TESSERA_REDUCTIONS(TESSERA_DEFINE_REDUCTION)
+
+absl::StatusOr<Tensor> Where(const Operand& condition, const Operand& x1, const Operand& x2) {
+  const Operand operands[] = {condition, x1, x2};
+  return CallOp(OpCall{OpId::kWhere, {}, {}}, operands);
+}
+
+absl::StatusOr<Tensor> AsType(const Tensor& x, DType dtype) {
+  OpCall call;
+  call.op = OpId::kAsType;
+  call.attributes.dtype = dtype;
+  const Operand operands[] = {x};
+  return CallOp(call, operands);
+}
+
+absl::StatusOr<Tensor> PermuteDims(const Tensor& x, absl::Span<const int64_t> axes) {
+  OpCall call;
+  call.op = OpId::kTranspose;
+  for (int64_t axis : axes) {
+    TESSERA_ASSIGN_OR_RETURN(int dim, NormalizeDim("permute_dims", axis, x.spec().rank()));
+    call.attributes.dims.push_back(dim);
+  }
+  const Operand operands[] = {x};
+  return CallOp(call, operands);
+}
+
+absl::StatusOr<Tensor> Reshape(const Tensor& x, absl::Span<const int64_t> shape) {
+  OpCall call;
+  call.op = OpId::kReshape;
+  call.attributes.shape = Shape(shape.begin(), shape.end());
+  const Operand operands[] = {x};
+  return CallOp(call, operands);
+}
+
+}  // namespace tessera

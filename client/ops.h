@@ -1,0 +1,66 @@
+#pragma once
+
+// The ops of the catalog as functions. Each returns at once; shape, dtype and placement errors are the
+// catalog's and come from the call that made them. schemas/ops/catalog.cc documents every op.
+//
+//   absl::StatusOr<Tensor> y = Add(Matmul(a, b).value(), 1.0);
+
+#include <initializer_list>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "client/session.h"
+#include "client/tensor.h"
+
+namespace tessera {
+
+// A tensor, or a number beside one. Plain numbers are weak: they take the tensor's dtype.
+class Operand {
+ public:
+  Operand(const Tensor& tensor) : value_(&tensor) {}  // NOLINT: implicit; the tensor outlives the call
+  Operand(double value) : value_(Scalar::Float(value)) {}  // NOLINT
+  Operand(int value) : value_(Scalar::Int(value)) {}       // NOLINT
+  Operand(int64_t value) : value_(Scalar::Int(value)) {}   // NOLINT
+  Operand(Scalar value) : value_(value) {}                 // NOLINT
+  const std::variant<const Tensor*, Scalar>& value() const { return value_; }
+
+ private:
+  std::variant<const Tensor*, Scalar> value_;
+};
+
+// Any op. At least one operand is a tensor.
+absl::StatusOr<Tensor> CallOp(const OpCall& call, absl::Span<const Operand> operands);
+// An op without operands: full, arange, rand, eye. attributes.mesh is set.
+absl::StatusOr<Tensor> CreateOp(const Session& session, const OpCall& call);
+// What a call would do; blocks for the answer and runs nothing.
+absl::StatusOr<PlanReport> ExplainOp(const OpCall& call, absl::Span<const Operand> operands);
+
+#define TESSERA_BINARY_OPS(APPLY)                                                                         \
+  APPLY(Add, kAdd) APPLY(Subtract, kSub) APPLY(Multiply, kMul) APPLY(Divide, kDiv)                        \
+  APPLY(Maximum, kMaximum) APPLY(Minimum, kMinimum) APPLY(Equal, kEqual) APPLY(NotEqual, kNotEqual)       \
+  APPLY(Less, kLess) APPLY(LessEqual, kLessEqual) APPLY(Greater, kGreater)                                \
+  APPLY(GreaterEqual, kGreaterEqual) APPLY(Matmul, kMatmul)
+#define TESSERA_UNARY_OPS(APPLY) APPLY(Negative, kNeg) APPLY(Exp, kExp) APPLY(Sqrt, kSqrt) APPLY(Relu, kRelu)
+#define TESSERA_REDUCTIONS(APPLY)                                                                         \
+  APPLY(Sum, kSum) APPLY(Mean, kMean) APPLY(Max, kMax) APPLY(Min, kMin) APPLY(ArgMin, kArgMin) APPLY(ArgMax, kArgMax)
+
+#define TESSERA_DECLARE_BINARY(Name, id) absl::StatusOr<Tensor> Name(const Operand& a, const Operand& b);
+#define TESSERA_DECLARE_UNARY(Name, id) absl::StatusOr<Tensor> Name(const Tensor& x);
+#define TESSERA_DECLARE_REDUCTION(Name, id) \
+  absl::StatusOr<Tensor> Name(const Tensor& x, absl::Span<const int64_t> dims, KeepDims keepdims = KeepDims::kNo);
+
+enum class KeepDims : uint8_t { kNo = 0, kYes = 1 };
+TESSERA_BINARY_OPS(TESSERA_DECLARE_BINARY)
+TESSERA_UNARY_OPS(TESSERA_DECLARE_UNARY)
+// Dims may be negative; none means all (one for ArgMin and ArgMax).
+TESSERA_REDUCTIONS(TESSERA_DECLARE_REDUCTION)
+absl::StatusOr<Tensor> Where(const Operand& condition, const Operand& x1, const Operand& x2);
+absl::StatusOr<Tensor> AsType(const Tensor& x, DType dtype);
+absl::StatusOr<Tensor> PermuteDims(const Tensor& x, absl::Span<const int64_t> axes);
+absl::StatusOr<Tensor> Reshape(const Tensor& x, absl::Span<const int64_t> shape);
+
+#undef TESSERA_DECLARE_BINARY
+#undef TESSERA_DECLARE_UNARY
+#undef TESSERA_DECLARE_REDUCTION
+
+}  // namespace tessera

@@ -1,0 +1,246 @@
+#include "client/python/convert.h"
+
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <utility>
+
+#include "schemas/types/errors.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera::python {
+
+Hooks& GetHooks() {
+  static Hooks* hooks = new Hooks();
+  return *hooks;
+}
+
+void Raise(const absl::Status& status) {
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  nb::object key = nb::int_(static_cast<int>(status.code()));
+  if (status.GetPayload(kDTypeErrorPayload).has_value()) key = nb::str("dtype");
+  if (status.GetPayload(kIndexErrorPayload).has_value()) key = nb::str("index");
+  nb::object error_class = nb::borrow(GetHooks().error_classes[key]);
+  const std::string message(status.message());
+  nb::object text = nb::steal(PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));
+  PyErr_SetObject(error_class.ptr(), text.ptr());
+  throw nb::python_error();
+}
+
+void RaiseIfError(const absl::Status& status) {
+  if (!status.ok()) Raise(status);
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+}
+
+nb::tuple ShapeToPython(absl::Span<const int64_t> shape) {
+  nb::tuple out = nb::steal<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  for (size_t d = 0; d < shape.size(); ++d) {
+    PyTuple_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(d), PyLong_FromLongLong(shape[d]));
+  }
+  return out;
+}
+
+Shape ShapeFromPython(nb::handle shape) {
+  Shape out;
+  for (nb::handle extent : shape) out.push_back(nb::cast<int64_t>(extent));
+  return out;
+}
+
+nb::list IntegersToPython(const std::vector<int64_t>& values) {
+  nb::list out;
+  for (int64_t value : values) out.append(value);
+  return out;
+}
+
+Position PositionFromPython(nb::handle position) {
+  Position out;
+  for (nb::handle coordinate : position) out.push_back(nb::cast<int64_t>(coordinate));
+  return out;
+}
+
+nb::tuple PlacementsToPython(const Placements& placements) {
+  nb::list out;
+  for (const Placement& placement : placements) {
+    out.append(nb::make_tuple(static_cast<int>(placement.kind()), placement.dim(),
+                              static_cast<int>(placement.reduce_op())));
+  }
+  return nb::tuple(out);
+}
+
+Placements PlacementsFromPython(nb::handle placements) {
+  Placements out;
+  for (nb::handle placement : placements) {
+    const int kind = nb::cast<int>(placement[0]);
+    switch (static_cast<Placement::Kind>(kind)) {
+      case Placement::Kind::kReplicate:
+        out.push_back(Placement::Replicate());
+        break;
+      case Placement::Kind::kShard:
+        out.push_back(Placement::Shard(nb::cast<int>(placement[1])));
+        break;
+      case Placement::Kind::kPartial:
+        out.push_back(Placement::Partial(static_cast<ReduceOp>(nb::cast<int>(placement[2]))));
+        break;
+    }
+  }
+  return out;
+}
+
+namespace {
+
+nb::list TextsToPython(const std::vector<std::string>& texts) {
+  nb::list out;
+  for (const std::string& text : texts) out.append(text);
+  return out;
+}
+
+nb::dict WorkerToPython(const WorkerReport& worker) {
+  nb::dict out;
+  out["index"] = worker.index;
+  out["state"] = std::string(ToText(worker.state));
+  out["host"] = worker.host;
+  out["device"] = worker.device;
+  out["pid"] = worker.pid;
+  out["memory_bytes"] = worker.memory_bytes;
+  out["used_bytes"] = worker.used_bytes;
+  out["received_bytes"] = worker.received_bytes;
+  out["outstanding"] = worker.outstanding;
+  return out;
+}
+
+int64_t IntegerFromPython(nb::handle object) {
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  if (overflow != 0) {
+    Raise(DTypeError(StrCat("the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
+  }
+  return value;
+}
+
+Scalar StrongScalar(DType dtype, nb::handle value) {
+  constexpr ScalarStrength kStrong = ScalarStrength::kStrong;
+  switch (Kind(dtype)) {
+    case DTypeKind::kBool:
+      return Scalar::Bool(nb::cast<bool>(value), kStrong);
+    case DTypeKind::kFloat:
+      return Scalar::FromBits(dtype, kStrong, Scalar::Float(nb::cast<double>(value)).As(dtype).bits());
+    default:
+      return Scalar::FromBits(dtype, kStrong, Scalar::Int(IntegerFromPython(value)).As(dtype).bits());
+  }
+}
+
+}  // namespace
+
+nb::object PlanToPython(const PlanReport& plan) {
+  nb::dict out;
+  out["text"] = plan.text;
+  out["steps"] = TextsToPython(plan.steps);
+  out["implicit"] = TextsToPython(plan.implicit);
+  out["bytes_received"] = IntegersToPython(plan.received_bytes);
+  out["bytes_sent"] = IntegersToPython(plan.sent_bytes);
+  out["peak_bytes"] = IntegersToPython(plan.peak_bytes);
+  out["predicted_seconds"] = plan.predicted_seconds;
+  out["placements"] = PlacementsToPython(plan.output.placements);
+  out["output"] = ToText(plan.output);
+  out["grid"] = plan.grid;
+  out["runners_up"] = TextsToPython(plan.runners_up);
+  return out;
+}
+
+nb::object ClusterToPython(const ClusterReport& report) {
+  nb::dict out;
+  out["epoch"] = report.epoch;
+  out["uptime_s"] = report.uptime_s;
+  nb::list workers, sessions, tensors;
+  for (const WorkerReport& worker : report.workers) workers.append(WorkerToPython(worker));
+  for (const SessionReport& session : report.sessions) {
+    nb::dict one;
+    one["id"] = session.id;
+    one["tenant"] = session.tenant;
+    one["client"] = session.client;
+    one["tensors"] = session.tensors;
+    one["bytes"] = session.bytes;
+    one["queued"] = session.queued;
+    one["connected"] = session.connected;
+    sessions.append(one);
+  }
+  for (const TensorReport& tensor : report.tensors) {
+    nb::dict one;
+    one["handle"] = tensor.handle;
+    one["spec"] = ToText(tensor.spec);
+    one["bytes_per_worker"] = tensor.bytes_per_worker;
+    one["state"] = std::string(ToText(tensor.state));
+    one["error"] = std::string(tensor.status.message());
+    tensors.append(one);
+  }
+  out["workers"] = workers;
+  out["sessions"] = sessions;
+  out["tensors"] = tensors;
+  out["next_ordinal"] = report.next_ordinal;
+  out["plans_cached"] = report.plans_cached;
+  out["plan_hits"] = report.plan_hits;
+  out["plan_misses"] = report.plan_misses;
+  return out;
+}
+
+bool OperandFromPython(nb::handle object, CallOperand* out) {
+  PyTensor* tensor = nullptr;
+  if (nb::try_cast<PyTensor*>(object, tensor) && tensor != nullptr) {
+    out->tensor = &tensor->value.state();
+    return true;
+  }
+  PyObject* raw = object.ptr();
+  if (PyFloat_CheckExact(raw)) {
+    out->scalar = Scalar::Float(PyFloat_AS_DOUBLE(raw));
+  } else if (PyBool_Check(raw)) {
+    out->scalar = Scalar::Bool(raw == Py_True);
+  } else if (PyLong_CheckExact(raw)) {
+    out->scalar = Scalar::Int(IntegerFromPython(object));
+  } else if (PyTuple_CheckExact(raw) && PyTuple_GET_SIZE(raw) == 2) {
+    out->scalar = StrongScalar(static_cast<DType>(nb::cast<int>(object[0])), object[1]);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+Scalar ScalarFromPython(nb::handle object) {
+  CallOperand operand;
+  if (!OperandFromPython(object, &operand) || operand.tensor != nullptr) {
+    Raise(absl::InvalidArgumentError(StrCat("a number is wanted here, not ", std::string(nb::repr(object).c_str()))));
+  }
+  return operand.scalar;
+}
+
+OpCall CallFromPython(int op, const nb::kwargs& attributes) {
+  OpCall call;
+  call.op = static_cast<OpId>(op);
+  OpAttributes& out = call.attributes;
+  for (auto [key, value] : attributes) {
+    if (value.is_none()) continue;
+    const std::string name = nb::cast<std::string>(key);
+    if (name == "dtype") {
+      out.dtype = static_cast<DType>(nb::cast<int>(value));
+    } else if (name == "shape") {
+      out.shape = ShapeFromPython(value);
+    } else if (name == "mesh") {
+      out.mesh = nb::cast<Mesh>(value);
+    } else if (name == "placements") {
+      out.placements = PlacementsFromPython(value);
+    } else if (name == "dims") {
+      for (nb::handle dim : value) out.dims.push_back(nb::cast<int64_t>(dim));
+    } else if (name == "keepdims") {
+      out.keepdims = nb::cast<bool>(value);
+    } else if (name == "index") {
+      for (nb::handle item : value) {
+        out.index.push_back({static_cast<IndexItem::Kind>(nb::cast<int>(item[0])), nb::cast<int64_t>(item[1]),
+                             nb::cast<int64_t>(item[2]), nb::cast<int64_t>(item[3])});
+      }
+    } else if (name == "scalars") {
+      for (nb::handle scalar : value) call.scalars.push_back(ScalarFromPython(scalar));
+    }
+  }
+  return call;
+}
+
+}  // namespace tessera::python

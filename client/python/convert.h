@@ -1,0 +1,60 @@
+#pragma once
+
+// Between Python objects and the client library's values, and errors as Python's classes. Everything
+// here needs the interpreter lock.
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "client/session_impl.h"
+#include "client/tensor.h"
+
+namespace tessera::python {
+
+namespace nb = nanobind;
+
+// What the Python class Tensor holds. `x += y` rebinds it.
+struct PyTensor {
+  Tensor value;
+};
+
+// The Python side's parts that C++ calls: error classes by code, and hooks. Set once on import.
+struct Hooks {
+  nb::object error_classes;    // dict: code number, "dtype" or "index" -> class
+  nb::object convert_operand;  // (tensor, object) -> Tensor | (dtype number, number) | NotImplemented
+  nb::object warn_implicit;    // (text) -> None
+  nb::object captured;         // exception class that ends a captured call
+};
+Hooks& GetHooks();
+
+// Raises the Python error for a status; a pending Python exception (Ctrl-C) is raised as it is.
+[[noreturn]] void Raise(const absl::Status& status);
+void RaiseIfError(const absl::Status& status);
+template <typename T>
+T ValueOrRaise(absl::StatusOr<T> value) {
+  if (!value.ok()) Raise(value.status());
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return *std::move(value);
+}
+
+// (kind, dim, reduce op) per placement.
+nb::tuple PlacementsToPython(const Placements& placements);
+Placements PlacementsFromPython(nb::handle placements);
+nb::tuple ShapeToPython(absl::Span<const int64_t> shape);
+Shape ShapeFromPython(nb::handle shape);
+nb::list IntegersToPython(const std::vector<int64_t>& values);
+Position PositionFromPython(nb::handle position);
+nb::object PlanToPython(const PlanReport& plan);
+nb::object ClusterToPython(const ClusterReport& report);
+
+// An operand of an op: a Tensor, a plain number (weak), or (dtype number, number) (strong). False for
+// anything else, with nothing raised. `keep` keeps what the operand points to.
+bool OperandFromPython(nb::handle object, CallOperand* out);
+Scalar ScalarFromPython(nb::handle object);
+
+// Attributes of a call from keyword arguments: dtype shape mesh placements dims keepdims index scalars.
+OpCall CallFromPython(int op, const nb::kwargs& attributes);
+
+}  // namespace tessera::python

@@ -1,0 +1,257 @@
+// The extension module _tessera: sessions, meshes, clusters. The package `tessera` is what people import.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <utility>
+
+#include "client/cluster.h"
+#include "client/python/convert.h"
+#include "client/python/tensor_module.h"
+#include "client/session.h"
+#include "client/wait.h"
+#include "schemas/ops/catalog.h"
+#include "schemas/types/bounds.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera::python {
+namespace {
+
+// Waits let go of the interpreter and look for signals.
+class PythonWaits final : public WaitObserver {
+ public:
+  void* Enter() override { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+  void Leave(void* token) override {
+    if (token != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(token));
+  }
+  absl::Status Poll() override {
+    PyGILState_STATE state = PyGILState_Ensure();
+    const bool raised = PyErr_CheckSignals() != 0;
+    PyGILState_Release(state);
+    return raised ? absl::CancelledError("interrupted") : absl::OkStatus();
+  }
+};
+
+void WarnImplicit(const std::string& text) {
+  // An exception (warnings as errors) stays pending and is raised by the caller.
+  PyObject* result = PyObject_CallFunction(GetHooks().warn_implicit.ptr(), "s", text.c_str());
+  Py_XDECREF(result);
+}
+
+template <typename Function>
+auto Released(Function function) {
+  nb::gil_scoped_release release;
+  return function();
+}
+
+std::optional<ImplicitPolicy> PolicyOf(std::optional<int> policy) {
+  if (!policy.has_value()) return std::nullopt;
+  return static_cast<ImplicitPolicy>(*policy);
+}
+
+// A strided buffer of Python, held while it is read.
+class BufferView {
+ public:
+  BufferView(nb::handle object, int dtype) {
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_STRIDED_RO) != 0) throw nb::python_error();
+    view_.dtype = static_cast<DType>(dtype);
+    view_.data = static_cast<const char*>(buffer_.buf);
+    for (int d = 0; d < buffer_.ndim; ++d) {
+      view_.shape.push_back(buffer_.shape[d]);
+      view_.strides_bytes.push_back(buffer_.strides[d]);
+    }
+  }
+  ~BufferView() { PyBuffer_Release(&buffer_); }
+  BufferView(const BufferView&) = delete;
+  BufferView& operator=(const BufferView&) = delete;
+  const HostView& view() const { return view_; }
+
+ private:
+  Py_buffer buffer_{};
+  HostView view_;
+};
+
+PyTensor Distribute(const Session& session, nb::handle array, int dtype, const Mesh& mesh, nb::handle placements) {
+  BufferView buffer(array, dtype);
+  const Placements wanted = PlacementsFromPython(placements);
+  return PyTensor{ValueOrRaise(Released([&] { return session.DistributeTensor(buffer.view(), mesh, wanted); }))};
+}
+
+PyTensor FromLocal(const Session& session, int dtype, nb::handle shape, const Mesh& mesh, nb::handle placements,
+                   const nb::list& arrays) {
+  TensorSpec spec = ValueOrRaise(TensorSpec::Make("from_local", static_cast<DType>(dtype), ShapeFromPython(shape), mesh,
+                                                  PlacementsFromPython(placements)));
+  std::vector<std::unique_ptr<BufferView>> buffers;
+  std::vector<HostView> views;
+  for (nb::handle array : arrays) {
+    buffers.push_back(std::make_unique<BufferView>(array, dtype));
+    views.push_back(buffers.back()->view());
+  }
+  return PyTensor{ValueOrRaise(Released([&] { return session.FromLocal(spec, views); }))};
+}
+
+PyTensor Create(const Session& session, int op, const nb::kwargs& attributes) {
+  const OpCall call = CallFromPython(op, attributes);
+  return PyTensor{Tensor(ValueOrRaise(session.impl()->Call(call, {})))};
+}
+
+nb::tuple CommEnd(const Session& session, uint64_t number) {
+  CommReport report = ValueOrRaise(Released([&] { return session.CommEnd(number); }));
+  nb::dict counts;
+  for (const auto& [name, count] : report.collective_counts) counts[nb::str(name.c_str())] = count;
+  return nb::make_tuple(IntegersToPython(report.received_bytes), IntegersToPython(report.sent_bytes), counts);
+}
+
+nb::object ExplainRedistribute(const PyTensor& tensor, const Mesh& mesh, nb::handle placements) {
+  const Placements wanted = PlacementsFromPython(placements);
+  const Tensor value = tensor.value;
+  return PlanToPython(ValueOrRaise(Released([&] { return value.ExplainRedistribute(mesh, wanted); })));
+}
+
+void DefineMesh(nb::module_& module) {
+  nb::class_<Mesh>(module, "Mesh")
+      .def_static("make",
+                  [](const std::vector<int64_t>& shape, const std::vector<std::string>& names,
+                     const std::vector<int32_t>& workers) {
+                    std::vector<WorkerIndex> indexes;
+                    for (int32_t worker : workers) indexes.emplace_back(worker);
+                    return ValueOrRaise(Mesh::Make(shape, names, indexes));
+                  })
+      .def_prop_ro("shape", [](const Mesh& m) { return ShapeToPython(m.shape()); })
+      .def_prop_ro("names", [](const Mesh& m) { return m.names(); })
+      .def_prop_ro("workers",
+                   [](const Mesh& m) {
+                     nb::list out;
+                     for (WorkerIndex worker : m.workers()) out.append(worker.value);
+                     return nb::tuple(out);
+                   })
+      .def_prop_ro("size", [](const Mesh& m) { return m.size(); })
+      .def_prop_ro("text", [](const Mesh& m) { return ToText(m); })
+      .def("flatten", [](const Mesh& m, const std::string& name) { return ValueOrRaise(m.Flatten(name)); })
+      .def("same", [](const Mesh& a, const Mesh& b) { return a == b; })
+      .def("hash", [](const Mesh& m) { return static_cast<int64_t>(absl::HashOf(m) >> 1); });
+  module.def("auto_placements", [](int dtype, nb::handle shape, const Mesh& mesh) {
+    return PlacementsToPython(AutoPlacements(static_cast<DType>(dtype), ShapeFromPython(shape), mesh));
+  });
+  // Boxes of every position, in row-major order, of a spec given by its parts.
+  module.def("boxes", [](int dtype, nb::handle shape, const Mesh& mesh, nb::handle placements) {
+    TensorSpec spec = ValueOrRaise(TensorSpec::Make("box", static_cast<DType>(dtype), ShapeFromPython(shape), mesh,
+                                                    PlacementsFromPython(placements)));
+    nb::list out;
+    for (int64_t flat = 0; flat < mesh.size(); ++flat) {
+      nb::list box;
+      for (const Interval& i : LocalBox(spec, mesh.PositionAt(flat))) box.append(nb::make_tuple(i.start, i.stop));
+      out.append(box);
+    }
+    return out;
+  });
+}
+
+void DefineSession(nb::module_& module) {
+  nb::class_<Session>(module, "Session", nb::dynamic_attr(), nb::is_weak_referenceable())
+      .def_static("_connect",
+                  [](const std::string& address, const std::string& token, const std::string& resume, double timeout_s,
+                     double lease_s, double stall_timeout_s, const std::string& client) {
+                    ConnectOptions options{address, token, "", client, resume, lease_s, timeout_s, stall_timeout_s};
+                    return ValueOrRaise(Released([&] { return Session::Connect(options); }));
+                  })
+      .def_prop_ro("id", &Session::id)
+      .def_prop_ro("worker_count", &Session::worker_count)
+      .def_prop_ro("resume_text", &Session::ResumeText, "What ts.connect(resume=) takes to come back to this session.")
+      .def_prop_ro("_key", [](const Session& s) { return reinterpret_cast<uintptr_t>(s.impl().get()); })
+      .def_prop_ro("_open", [](const Session& s) { return s.impl()->Check().ok(); })
+      .def_prop_ro("_lost", [](const Session& s) { return s.impl()->lost_workers(); })
+      .def("_check", [](const Session& s) { RaiseIfError(s.impl()->Check()); })
+      .def("_mesh",
+           [](const Session& s, const std::vector<int64_t>& shape, const std::vector<std::string>& names,
+              const std::vector<int32_t>& workers) {
+             std::vector<WorkerIndex> indexes;
+             for (int32_t worker : workers) indexes.emplace_back(worker);
+             return ValueOrRaise(s.InitDeviceMesh(shape, names, indexes));
+           })
+      .def("_distribute", &Distribute)
+      .def("_from_local", &FromLocal)
+      .def("_create", &Create)
+      .def("_status", [](const Session& s) { return ClusterToPython(ValueOrRaise(Released([&] { return s.Status(); }))); })
+      .def("_sync", [](const Session& s) { RaiseIfError(Released([&] { return s.Sync(); })); })
+      .def("_close", [](const Session& s) { RaiseIfError(Released([&] { return s.Close(); })); })
+      .def("_comm_begin", [](const Session& s) { return ValueOrRaise(s.CommBegin()); })
+      .def("_comm_end", &CommEnd)
+      .def("_is_live", [](const Session& s, uint64_t handle) { return s.impl()->IsLive(handle); })
+      .def("_adopt",
+           [](const Session& s, uint64_t handle, const std::string& spec) {
+             return PyTensor{Tensor(s.impl()->Adopt(handle, ValueOrRaise(ParseTensorSpec(spec))))};
+           })
+      .def("_set_implicit_policy",
+           [](const Session& s, int policy) { s.impl()->SetImplicitPolicy(static_cast<ImplicitPolicy>(policy)); });
+  module.def("set_thread_policy", [](std::optional<int> policy) { SetThreadImplicitPolicy(PolicyOf(policy)); },
+             nb::arg().none());
+  module.def("thread_policy", []() -> std::optional<int> {
+    std::optional<ImplicitPolicy> policy = ThreadImplicitPolicy();
+    if (!policy.has_value()) return std::nullopt;
+    return static_cast<int>(*policy);
+  });
+  module.def("explain_redistribute", &ExplainRedistribute);
+}
+
+void DefineCluster(nb::module_& module) {
+  nb::class_<LocalCluster>(module, "LocalCluster", nb::is_weak_referenceable())
+      .def_static("_start",
+                  [](int workers, int64_t memory_bytes, const std::string& transport, const std::string& socket_path,
+                     double start_timeout_s, const std::vector<std::string>& coordinator_flags) {
+                    ClusterOptions options;
+                    options.workers = workers;
+                    options.memory_bytes = memory_bytes;
+                    options.transport = transport;
+                    options.socket_path = socket_path;
+                    options.start_timeout_s = start_timeout_s;
+                    options.coordinator_flags = coordinator_flags;
+                    return ValueOrRaise(Released([&] { return LocalCluster::Start(options); }));
+                  })
+      .def_prop_ro("address", &LocalCluster::address)
+      .def_prop_ro("coordinator_pid", &LocalCluster::coordinator_pid)
+      .def_prop_ro("worker_pids", [](const LocalCluster& c) { return c.worker_pids(); })
+      .def("_log_tail", &LocalCluster::LogTail)
+      .def("_stop", [](LocalCluster& c) { Released([&] { c.Stop(); }); });
+}
+
+nb::list CatalogToPython() {
+  nb::list out;
+  for (const OpRow& row : Catalog()) {
+    out.append(nb::make_tuple(static_cast<int>(row.id), std::string(row.name), static_cast<int>(row.family),
+                              row.max_operands, std::string(row.signature), std::string(row.doc)));
+  }
+  return out;
+}
+
+}  // namespace
+}  // namespace tessera::python
+
+NB_MODULE(_tessera, module) {
+  using namespace tessera;
+  using namespace tessera::python;
+  nb::set_leak_warnings(false);
+  static PythonWaits waits;
+  SetWaitObserver(&waits);
+  SetImplicitObserver(&WarnImplicit);
+  DefineMesh(module);
+  DefineTensor(module);
+  DefineSession(module);
+  DefineCluster(module);
+  module.def("set_hooks", [](nb::object error_classes, nb::object convert_operand, nb::object warn_implicit,
+                             nb::object captured) {
+    GetHooks() = {std::move(error_classes), std::move(convert_operand), std::move(warn_implicit), std::move(captured)};
+  });
+  module.def("catalog", &CatalogToPython, "Rows of the op catalog: (number, name, family, operands, signature, doc).");
+  module.def("dtype_names", [] {
+    nb::list out;
+    for (int i = 0; i < kDTypeCount; ++i) {
+      out.append(nb::make_tuple(std::string(ToText(static_cast<DType>(i))), IsImplemented(static_cast<DType>(i))));
+    }
+    return out;
+  });
+}

@@ -1,0 +1,228 @@
+// The Python class Tensor: operators, which are the hot path, and what its Python methods stand on.
+
+#include "client/python/tensor_module.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <utility>
+
+#include "client/python/convert.h"
+#include "schemas/types/errors.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera::python {
+namespace {
+
+// Set while ts.explain runs a function on this thread: calls are planned, not run.
+thread_local bool capturing = false;
+thread_local std::optional<PlanReport> capture;
+
+nb::object Wrap(HandlePtr handle) { return nb::cast(PyTensor{Tensor(std::move(handle))}); }
+
+absl::StatusOr<HandlePtr> Submit(SessionImpl& session, const OpCall& call, absl::Span<const CallOperand> operands) {
+  if (!capturing) return session.Call(call, operands);
+  {
+    nb::gil_scoped_release release;
+    absl::StatusOr<PlanReport> plan = session.Explain(call, operands);
+    if (!plan.ok()) return plan.status();
+    capture = *std::move(plan);
+  }
+  PyErr_SetNone(GetHooks().captured.ptr());
+  throw nb::python_error();
+}
+
+// Calls without attributes, made once: the hot path copies nothing.
+const OpCall& PlainCall(OpId op) {
+  static const std::vector<OpCall>* calls = [] {
+    auto* all = new std::vector<OpCall>(128);
+    for (size_t i = 0; i < all->size(); ++i) (*all)[i].op = static_cast<OpId>(i);
+    return all;
+  }();
+  return (*calls)[static_cast<size_t>(op)];
+}
+
+// Fills `operand` from any object that may stand beside `self`; false when none may.
+bool OtherOperand(nb::handle self, nb::handle other, nb::object* keep, CallOperand* operand) {
+  if (!PyTuple_CheckExact(other.ptr()) && OperandFromPython(other, operand)) return true;
+  *keep = GetHooks().convert_operand(self, other);
+  if (keep->ptr() == Py_NotImplemented) return false;
+  return OperandFromPython(*keep, operand);
+}
+
+nb::object BinaryOp(OpId op, nb::handle self, nb::handle other, bool reflected) {
+  const PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
+  CallOperand operands[2];
+  nb::object keep;
+  operands[reflected ? 1 : 0].tensor = &tensor.value.state();
+  if (!OtherOperand(self, other, &keep, &operands[reflected ? 0 : 1])) return nb::borrow(Py_NotImplemented);
+  return Wrap(ValueOrRaise(Submit(*tensor.value.session(), PlainCall(op), operands)));
+}
+
+// x op= y: keeps dtype, shape and placements, and rebinds the handle.
+nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
+  PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
+  const TensorSpec& spec = tensor.value.spec();
+  CallOperand operands[2];
+  nb::object keep;
+  operands[0].tensor = &tensor.value.state();
+  if (!OtherOperand(self, other, &keep, &operands[1])) return nb::borrow(Py_NotImplemented);
+  SessionImpl& session = *tensor.value.session();
+  SpecOperand specs[2] = {{&(*operands[0].tensor)->spec, Scalar()}, {nullptr, operands[1].scalar}};
+  if (operands[1].tensor != nullptr) specs[1].spec = &(*operands[1].tensor)->spec;
+  std::shared_ptr<const SpecEntry> entry = ValueOrRaise(session.specs().Resolve(PlainCall(op), specs));
+  const TensorSpec& result = *entry->output;
+  if (result.shape != spec.shape) {
+    Raise(absl::InvalidArgumentError(StrCat("an in-place op keeps the shape: ", ToText(spec), " would become ",
+                                            ToShortText(result))));
+  }
+  if (Kind(result.dtype) != Kind(spec.dtype)) {
+    Raise(DTypeError(StrCat("an in-place op keeps the dtype: ", ToText(spec), " would become ", ToShortText(result))));
+  }
+  operands[0].last_use = !capturing && tensor.value.state().use_count() == 1;
+  HandlePtr handle = ValueOrRaise(Submit(session, PlainCall(op), operands));
+  if (result.dtype != spec.dtype) {
+    OpCall cast;
+    cast.op = OpId::kAsType;
+    cast.attributes.dtype = spec.dtype;
+    const CallOperand operand{&handle, Scalar()};
+    handle = ValueOrRaise(Submit(session, cast, {&operand, 1}));
+  }
+  if (!spec.has_partial() && !(handle->spec->placements == spec.placements && handle->spec->mesh == spec.mesh)) {
+    handle = ValueOrRaise(Tensor(handle).Redistribute(spec.mesh, spec.placements)).state();
+  }
+  tensor.value = Tensor(std::move(handle));
+  return nb::borrow(self);
+}
+
+nb::object UnaryOp(OpId op, nb::handle self) {
+  const PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
+  const CallOperand operand{&tensor.value.state(), Scalar()};
+  return Wrap(ValueOrRaise(Submit(*tensor.value.session(), PlainCall(op), {&operand, 1})));
+}
+
+template <OpId op>
+void DefineBinary(nb::class_<PyTensor>& tensor, const char* name, const char* reflected, const char* in_place) {
+  tensor.def(name, [](nb::handle a, nb::handle b) { return BinaryOp(op, a, b, false); }, nb::is_operator());
+  if (reflected != nullptr) {
+    tensor.def(reflected, [](nb::handle a, nb::handle b) { return BinaryOp(op, a, b, true); }, nb::is_operator());
+  }
+  if (in_place != nullptr) {
+    tensor.def(in_place, [](nb::handle a, nb::handle b) { return InPlaceOp(op, a, b); }, nb::is_operator());
+  }
+}
+
+nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
+  OpCall call = CallFromPython(op, attributes);
+  absl::InlinedVector<CallOperand, kMaxOperands> operands(objects.size());
+  SessionImpl* session = nullptr;
+  for (size_t i = 0; i < objects.size(); ++i) {
+    if (!OperandFromPython(objects[i], &operands[i])) {
+      Raise(absl::InvalidArgumentError("an operand is neither a tensor nor a number"));
+    }
+    if (session == nullptr && operands[i].tensor != nullptr) session = (*operands[i].tensor)->session.get();
+  }
+  if (session == nullptr) Raise(absl::InvalidArgumentError("an op needs a tensor among its operands"));
+  return Wrap(ValueOrRaise(Submit(*session, call, operands)));
+}
+
+nb::object ArrayOf(HostArray array) {
+  size_t shape[kMaxRank];
+  for (size_t d = 0; d < array.shape.size(); ++d) shape[d] = static_cast<size_t>(array.shape[d]);
+  nb::dlpack::dtype dtype;
+  switch (array.dtype) {
+    case DType::kBool: dtype = nb::dtype<bool>(); break;
+    case DType::kI32: dtype = nb::dtype<int32_t>(); break;
+    case DType::kI64: dtype = nb::dtype<int64_t>(); break;
+    case DType::kF32: dtype = nb::dtype<float>(); break;
+    case DType::kF64: dtype = nb::dtype<double>(); break;
+    default: Raise(absl::UnimplementedError(StrCat("dtype ", ToText(array.dtype), " has no NumPy array yet")));
+  }
+  char* data = array.memory->data();
+  auto* owned = new std::shared_ptr<HostMemory>(std::move(array.memory));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::shared_ptr<HostMemory>*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy>(data, array.shape.size(), shape, owner, nullptr, dtype),
+                  nb::rv_policy::reference);
+}
+
+absl::StatusOr<HostArray> FullReleased(const Tensor& tensor) {
+  nb::gil_scoped_release release;
+  return tensor.FullTensor();
+}
+
+absl::StatusOr<HostArray> LocalReleased(const Tensor& tensor, const Position& position) {
+  nb::gil_scoped_release release;
+  return tensor.ToLocal(position);
+}
+
+void WaitReleased(const Tensor& tensor, std::optional<double> timeout_s) {
+  absl::Status status;
+  {
+    nb::gil_scoped_release release;
+    status = tensor.Wait(timeout_s);
+  }
+  RaiseIfError(status);
+}
+
+void DefineReading(nb::class_<PyTensor>& tensor) {
+  tensor.def_prop_ro("shape", [](const PyTensor& t) { return ShapeToPython(t.value.shape()); })
+      .def_prop_ro("ndim", [](const PyTensor& t) { return t.value.spec().rank(); })
+      .def_prop_ro("size", [](const PyTensor& t) { return NumElements(t.value.shape()); })
+      .def_prop_ro("nbytes", [](const PyTensor& t) { return NumElements(t.value.shape()) * SizeBytes(t.value.dtype()); })
+      .def_prop_ro("_dtype", [](const PyTensor& t) { return static_cast<int>(t.value.dtype()); })
+      .def_prop_ro("_mesh", [](const PyTensor& t) { return t.value.device_mesh(); })
+      .def_prop_ro("_placements", [](const PyTensor& t) { return PlacementsToPython(t.value.placements()); })
+      .def_prop_ro("_has_partial", [](const PyTensor& t) { return t.value.spec().has_partial(); })
+      .def_prop_ro("_spec", [](const PyTensor& t) { return ToText(t.value.spec()); })
+      .def_prop_ro("_handle", [](const PyTensor& t) { return t.value.handle(); })
+      .def_prop_ro("_session_key", [](const PyTensor& t) { return reinterpret_cast<uintptr_t>(t.value.session().get()); })
+      .def("_copy", [](const PyTensor& t) { return PyTensor{t.value}; })
+      .def("_wait", [](const PyTensor& t, std::optional<double> s) { WaitReleased(Tensor(t.value), s); }, nb::arg().none())
+      .def("is_ready", [](const PyTensor& t) { return t.value.IsReady(); },
+           "Whether everything that led here has run, or failed. Never blocks.")
+      .def("_full", [](const PyTensor& t) { return ArrayOf(ValueOrRaise(FullReleased(Tensor(t.value)))); })
+      .def("_local",
+           [](const PyTensor& t, nb::handle position) {
+             return ArrayOf(ValueOrRaise(LocalReleased(Tensor(t.value), PositionFromPython(position))));
+           })
+      .def("_box", [](const PyTensor& t, nb::handle position) {
+        nb::list out;
+        for (const Interval& i : ValueOrRaise(t.value.BoxAt(PositionFromPython(position)))) {
+          out.append(nb::make_tuple(i.start, i.stop));
+        }
+        return out;
+      });
+}
+
+}  // namespace
+
+void DefineTensor(nb::module_& module) {
+  nb::class_<PyTensor> tensor(module, "Tensor", nb::is_weak_referenceable());
+  DefineBinary<OpId::kAdd>(tensor, "__add__", "__radd__", "__iadd__");
+  DefineBinary<OpId::kSub>(tensor, "__sub__", "__rsub__", "__isub__");
+  DefineBinary<OpId::kMul>(tensor, "__mul__", "__rmul__", "__imul__");
+  DefineBinary<OpId::kDiv>(tensor, "__truediv__", "__rtruediv__", "__itruediv__");
+  DefineBinary<OpId::kMatmul>(tensor, "__matmul__", "__rmatmul__", "__imatmul__");
+  DefineBinary<OpId::kEqual>(tensor, "__eq__", nullptr, nullptr);
+  DefineBinary<OpId::kNotEqual>(tensor, "__ne__", nullptr, nullptr);
+  DefineBinary<OpId::kLess>(tensor, "__lt__", nullptr, nullptr);
+  DefineBinary<OpId::kLessEqual>(tensor, "__le__", nullptr, nullptr);
+  DefineBinary<OpId::kGreater>(tensor, "__gt__", nullptr, nullptr);
+  DefineBinary<OpId::kGreaterEqual>(tensor, "__ge__", nullptr, nullptr);
+  tensor.def("__neg__", [](nb::handle a) { return UnaryOp(OpId::kNeg, a); });
+  DefineReading(tensor);
+
+  module.def("call", &CallAny);
+  module.def("capture_begin", [] {
+    capturing = true;
+    capture.reset();
+  });
+  module.def("capture_end", []() -> nb::object {
+    capturing = false;
+    return capture.has_value() ? PlanToPython(*capture) : nb::none();
+  });
+}
+
+}  // namespace tessera::python

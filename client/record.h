@@ -1,0 +1,55 @@
+#pragma once
+
+// Records: what a session asks of the coordinator, in order. Events: what it is told. Both are the
+// records of schemas/session.capnp as plain values, so that only client/connection knows the wire.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/report.h"
+#include "schemas/ops/op.h"
+
+namespace tessera {
+
+struct RecordOperand {
+  enum class Kind : uint8_t { kHandle, kScalar };
+  Kind kind = Kind::kHandle;
+  bool last_use = false;
+  uint64_t handle = 0;
+  Scalar scalar;
+};
+
+inline constexpr int kMaxOperands = 3;  // of any op of the catalog
+
+struct Record {
+  enum class Kind : uint8_t { kCall, kUpload, kDownload, kWatch, kDrop, kCommBegin, kCommEnd, kCancel };
+  Kind kind = Kind::kCall;
+  bool allow_inline = false;   // kDownload
+  int operand_count = 0;       // kCall
+  uint64_t request = 0;        // kUpload kDownload kWatch kCommEnd kCancel
+  uint64_t handle = 0;         // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
+  std::shared_ptr<const OpCall> call;
+  std::array<RecordOperand, kMaxOperands> operands;
+  std::shared_ptr<const TensorSpec> spec;  // kUpload
+  std::vector<uint64_t> drops;             // kDrop
+};
+
+struct ClientEvent {
+  enum class Kind : uint8_t { kSettled, kTicket, kInlineValue, kComm, kFailed, kWorkerLost, kUploadDone };
+  Kind kind = Kind::kSettled;
+  uint64_t request = 0;
+  uint64_t handle = 0;  // kFailed
+  absl::Status status;  // kSettled kFailed
+  uint64_t ticket = 0;
+  uint64_t secret = 0;
+  std::string bytes;    // kInlineValue
+  CommReport comm;
+  int32_t worker = 0;   // kWorkerLost
+  std::string reason;
+};
+
+}  // namespace tessera

@@ -1,0 +1,100 @@
+#pragma once
+
+// What a client is told of the cluster, of a plan, and of the bytes that its ops moved. Plain values.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "schemas/types/tensor_spec.h"
+
+namespace tessera {
+
+enum class WorkerState : uint8_t { kAlive = 0, kSuspect = 1, kDead = 2 };
+std::string_view ToText(WorkerState state);
+
+struct WorkerReport {
+  int32_t index = 0;
+  uint64_t incarnation = 0;
+  std::string host;
+  std::string data_address;
+  int64_t memory_bytes = 0;
+  int64_t used_bytes = 0;
+  WorkerState state = WorkerState::kAlive;
+  int32_t pid = 0;
+  std::string device;
+  int64_t received_bytes = 0;  // from other workers, since it joined
+  int64_t outstanding = 0;     // instructions issued and not yet reported
+};
+
+struct SessionReport {
+  uint64_t id = 0;
+  std::string tenant;
+  std::string client;
+  uint64_t tensors = 0;
+  int64_t bytes = 0;  // on each worker, at most
+  uint64_t queued = 0;
+  bool connected = false;
+};
+
+enum class TensorState : uint8_t { kQueued = 0, kIssued = 1, kReady = 2, kFailed = 3, kUploading = 4 };
+std::string_view ToText(TensorState state);
+
+struct TensorReport {
+  uint64_t handle = 0;
+  TensorSpec spec;
+  int64_t bytes_per_worker = 0;
+  TensorState state = TensorState::kReady;
+  absl::Status status;
+};
+
+struct ClusterReport {
+  uint64_t epoch = 0;
+  double uptime_s = 0;
+  std::vector<WorkerReport> workers;
+  std::vector<SessionReport> sessions;
+  std::vector<TensorReport> tensors;  // of the asking session
+  uint64_t next_ordinal = 0;
+  uint64_t plans_cached = 0;
+  uint64_t plan_hits = 0;
+  uint64_t plan_misses = 0;
+};
+
+// What a session learns when it opens.
+struct WelcomeReport {
+  uint64_t session_id = 0;
+  uint64_t secret = 0;
+  uint64_t epoch = 0;
+  uint64_t connection = 0;
+  uint64_t last_batch = 0;
+  double lease_s = 0;
+  std::string server_version;
+  int32_t server_pid = 0;
+  uint32_t max_inline_bytes = 0;
+  std::vector<WorkerReport> workers;
+};
+
+// Lists go by position in row-major order, or by worker when source and destination meshes differ.
+struct PlanReport {
+  std::string text;
+  std::vector<std::string> steps;
+  std::vector<std::string> implicit;
+  std::vector<int64_t> received_bytes;
+  std::vector<int64_t> sent_bytes;
+  std::vector<int64_t> peak_bytes;
+  double predicted_seconds = 0;
+  TensorSpec output;
+  std::string grid;
+  std::vector<std::string> runners_up;
+};
+
+// Lists go by worker index.
+struct CommReport {
+  std::vector<int64_t> received_bytes;
+  std::vector<int64_t> sent_bytes;
+  std::map<std::string, uint64_t> collective_counts;
+};
+
+}  // namespace tessera

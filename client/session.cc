@@ -1,0 +1,149 @@
+#include "client/session.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "client/session_impl.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+absl::StatusOr<ResumeToken> ParseResume(const std::string& text) {
+  std::vector<std::string> parts = absl::StrSplit(text, ':');
+  ResumeToken token;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &token.session_id) ||
+      !absl::SimpleAtoi(parts[1], &token.secret) || !absl::SimpleAtoi(parts[2], &token.last_event)) {
+    return absl::InvalidArgumentError("connect: resume is what session.resume_text gave");
+  }
+  return token;
+}
+
+absl::Status CheckWorkers(std::string_view op, const Mesh& mesh, int worker_count) {
+  if (mesh.size() > worker_count) {
+    return absl::InvalidArgumentError(
+        StrCat(op, ": ", ToText(mesh), " has ", mesh.size(), " positions, the cluster has ", worker_count, " workers"));
+  }
+  for (WorkerIndex worker : mesh.workers()) {
+    if (worker.value >= 0 && worker.value < worker_count) continue;
+    return absl::InvalidArgumentError(StrCat(op, ": worker ", worker.value, " of ", ToText(mesh),
+                                             " does not exist, the cluster has workers 0 to ", worker_count - 1));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Session> Session::Connect(const ConnectOptions& options) {
+  ConnectionOptions out;
+  std::string address = options.address;
+  constexpr std::string_view kToken = "#token=";
+  if (const size_t at = address.find(kToken); at != std::string::npos) {
+    out.token = address.substr(at + kToken.size());
+    address.resize(at);
+  }
+  if (!options.token.empty()) out.token = options.token;
+  constexpr std::string_view kScheme = "unix:";
+  if (address.substr(0, kScheme.size()) != kScheme || address.size() == kScheme.size()) {
+    return absl::InvalidArgumentError(StrCat("connect: an address is unix:/path, not \"", Printable(address), "\""));
+  }
+  out.socket_path = address.substr(kScheme.size());
+  out.tenant = options.tenant;
+  out.client = options.client;
+  out.lease_s = options.lease_s;
+  if (!std::isfinite(options.timeout_s) || options.timeout_s <= 0 || options.timeout_s > 1e6) {
+    return absl::InvalidArgumentError(StrCat("connect: timeout is ", options.timeout_s, " s, it must be in (0, 1e6]"));
+  }
+  out.timeout_s = options.timeout_s;
+  if (!options.resume.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(out.resume, ParseResume(options.resume));
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<SessionImpl> impl, SessionImpl::Open(std::move(out), options.stall_timeout_s));
+  return Session(std::move(impl));
+}
+
+absl::StatusOr<Mesh> Session::InitDeviceMesh(absl::Span<const int64_t> shape, absl::Span<const std::string> names,
+                                             absl::Span<const WorkerIndex> workers) const {
+  TESSERA_RETURN_IF_ERROR(impl_->Check());
+  TESSERA_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Make(shape, names, workers));
+  TESSERA_RETURN_IF_ERROR(CheckWorkers("init_device_mesh", mesh, worker_count()));
+  return mesh;
+}
+
+absl::StatusOr<Mesh> Session::DefaultMesh() const {
+  const int64_t count = worker_count();
+  return InitDeviceMesh({&count, 1}, {}, {});
+}
+
+absl::StatusOr<Tensor> Session::DistributeTensor(const HostView& source, const Mesh& mesh,
+                                                 const Placements& placements) const {
+  TESSERA_RETURN_IF_ERROR(impl_->Check());
+  TESSERA_ASSIGN_OR_RETURN(TensorSpec spec,
+                           TensorSpec::Make("distribute_tensor", source.dtype, source.shape, mesh, placements));
+  TESSERA_RETURN_IF_ERROR(CheckWorkers("distribute_tensor", mesh, worker_count()));
+  if (!IsImplemented(spec.dtype)) {
+    return absl::UnimplementedError(StrCat("distribute_tensor: dtype ", ToText(spec.dtype), " is reserved: ", ToText(spec)));
+  }
+  if (spec.has_partial()) {
+    return absl::InvalidArgumentError(StrCat("distribute_tensor: nothing becomes Partial: ", ToText(spec),
+                                             "; give each position its term with from_local"));
+  }
+  std::vector<UploadPiece> pieces;
+  absl::flat_hash_map<Box, size_t> piece_of;
+  for (int64_t flat = 0; flat < mesh.size(); ++flat) {
+    Box box = LocalBox(spec, mesh.PositionAt(flat));
+    if (IsEmpty(box)) continue;
+    auto [it, inserted] = piece_of.try_emplace(box, pieces.size());
+    if (inserted) pieces.push_back({std::move(box), {}, source, Shape(source.shape.size(), 0)});
+    pieces[it->second].workers.push_back(mesh.workers()[static_cast<size_t>(flat)]);
+  }
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->Upload(spec, std::move(pieces)));
+  return Tensor(std::move(handle));
+}
+
+absl::StatusOr<Tensor> Session::FromLocal(const TensorSpec& spec, absl::Span<const HostView> locals) const {
+  TESSERA_RETURN_IF_ERROR(impl_->Check());
+  TESSERA_RETURN_IF_ERROR(CheckWorkers("from_local", spec.mesh, worker_count()));
+  if (!IsImplemented(spec.dtype)) {
+    return absl::UnimplementedError(StrCat("from_local: dtype ", ToText(spec.dtype), " is reserved: ", ToText(spec)));
+  }
+  if (static_cast<int64_t>(locals.size()) != spec.mesh.size()) {
+    return absl::InvalidArgumentError(StrCat("from_local: ", locals.size(), " arrays for the ", spec.mesh.size(),
+                                             " positions of ", ToText(spec)));
+  }
+  std::vector<UploadPiece> pieces;
+  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+    const HostView& local = locals[static_cast<size_t>(flat)];
+    const Position position = spec.mesh.PositionAt(flat);
+    Box box = LocalBox(spec, position);
+    if (local.dtype != spec.dtype || local.shape != BoxShape(box)) {
+      return absl::InvalidArgumentError(StrCat("from_local: position ", ToText(absl::MakeConstSpan(position)), " of ",
+                                               ToText(spec), " holds ", ToText(spec.dtype), ToText(BoxShape(box)),
+                                               ", the array is ", ToText(local.dtype), ToText(local.shape)));
+    }
+    if (IsEmpty(box)) continue;
+    Shape origin;
+    for (const Interval& interval : box) origin.push_back(interval.start);
+    pieces.push_back({std::move(box), {spec.mesh.workers()[static_cast<size_t>(flat)]}, local, std::move(origin)});
+  }
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->Upload(spec, std::move(pieces)));
+  return Tensor(std::move(handle));
+}
+
+absl::StatusOr<ClusterReport> Session::Status() const { return impl_->GetStatus(); }
+absl::Status Session::Sync() const { return impl_->Sync(); }
+absl::StatusOr<uint64_t> Session::CommBegin() const { return impl_->CommBegin(); }
+absl::StatusOr<CommReport> Session::CommEnd(uint64_t number) const { return impl_->CommEnd(number); }
+absl::Status Session::Close() const { return impl_->Close(); }
+uint64_t Session::id() const { return impl_->welcome().session_id; }
+int Session::worker_count() const { return static_cast<int>(impl_->welcome().workers.size()); }
+
+std::string Session::ResumeText() const {
+  return StrCat(impl_->welcome().session_id, ":", impl_->welcome().secret, ":", impl_->last_event());
+}
+
+}  // namespace tessera

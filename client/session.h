@@ -1,0 +1,75 @@
+#pragma once
+
+// Session: one client's connection to a cluster. It makes meshes and tensors; everything it made is
+// dropped when it is closed or its process ends. Copies are the same session; the last one closes it.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Session session, Session::Connect({.address = "unix:/run/tessera.sock"}));
+//   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, session.InitDeviceMesh({2, 2}, {"dp", "tp"}, {}));
+//   TESSERA_ASSIGN_OR_RETURN(Tensor x, session.DistributeTensor(view, mesh, {Placement::Shard(0), Placement::Replicate()}));
+//
+// Blocks: Connect, Status, Sync, CommEnd, Close; DistributeTensor and FromLocal above kSnapshotBytes
+// until the source has been read. A blocking call without progress for the stall timeout ends in
+// DeadlineExceeded. After a disconnect every pending and later call is Unavailable.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/host_memory.h"
+#include "client/report.h"
+#include "client/tensor.h"
+
+namespace tessera {
+
+struct ConnectOptions {
+  std::string address;  // "unix:/path" or "unix:/path#token=HEX"
+  std::string token;    // beats the address's
+  std::string tenant;
+  std::string client = "C++ tessera 0.1";  // for people
+  std::string resume;   // what ResumeText gave
+  double lease_s = -1;  // negative: the server's default
+  double timeout_s = 10;
+  double stall_timeout_s = 60;
+};
+
+class Session {
+ public:
+  // Unavailable: nobody listens (at once). Unauthenticated: wrong token. FailedPrecondition: a server
+  // of another version. DeadlineExceeded: no answer in timeout_s.
+  static absl::StatusOr<Session> Connect(const ConnectOptions& options);
+
+  // A mesh of this cluster's workers: `workers` empty takes the first ones. InvalidArgument when it
+  // is larger than the cluster.
+  absl::StatusOr<Mesh> InitDeviceMesh(absl::Span<const int64_t> shape, absl::Span<const std::string> names,
+                                      absl::Span<const WorkerIndex> workers) const;
+  // One dim over all workers.
+  absl::StatusOr<Mesh> DefaultMesh() const;
+
+  // Uploads an array; every position gets its box.
+  absl::StatusOr<Tensor> DistributeTensor(const HostView& source, const Mesh& mesh, const Placements& placements) const;
+  // Uploads each position's own array, by flat position; each must have the shape of its box.
+  absl::StatusOr<Tensor> FromLocal(const TensorSpec& spec, absl::Span<const HostView> locals) const;
+
+  absl::StatusOr<ClusterReport> Status() const;
+  // Until everything that is held has run; the first failure that was not told before.
+  absl::Status Sync() const;
+  // Counts the bytes that the workers move for the ops between the two.
+  absl::StatusOr<uint64_t> CommBegin() const;
+  absl::StatusOr<CommReport> CommEnd(uint64_t number) const;
+  absl::Status Close() const;
+
+  uint64_t id() const;
+  int worker_count() const;
+  // Names this session for ConnectOptions::resume.
+  std::string ResumeText() const;
+  const std::shared_ptr<SessionImpl>& impl() const { return impl_; }
+
+ private:
+  explicit Session(std::shared_ptr<SessionImpl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<SessionImpl> impl_;
+};
+
+}  // namespace tessera

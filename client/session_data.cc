@@ -1,0 +1,285 @@
+#include <algorithm>
+#include <utility>
+
+#include "client/session_impl.h"
+#include "client/session_request.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+// `box` with its indices counted from `origin`.
+Box Relative(Box box, const Shape& origin) {
+  for (size_t d = 0; d < box.size(); ++d) {
+    box[d].start -= origin[d];
+    box[d].stop -= origin[d];
+  }
+  return box;
+}
+
+// Walks a piece in slabs along dim 0.
+struct SlabCursor {
+  const UploadPiece* piece = nullptr;
+  int64_t row_bytes = 0;
+  int64_t rows_per_slab = 1;
+  int64_t next_row = 0;
+
+  bool done() const { return next_row >= piece->box[0].stop; }
+  Box Take() {
+    Box slab = piece->box;
+    slab[0].start = next_row;
+    next_row = std::min(next_row + rows_per_slab, piece->box[0].stop);
+    slab[0].stop = next_row;
+    return slab;
+  }
+};
+
+// Positions whose workers are asked for a download: one for each distinct box.
+std::vector<int64_t> DistinctHolders(const TensorSpec& spec) {
+  std::vector<int64_t> out;
+  absl::flat_hash_map<Box, int64_t> seen;
+  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+    Box box = LocalBox(spec, spec.mesh.PositionAt(flat));
+    if (!IsEmpty(box) && seen.emplace(std::move(box), flat).second) out.push_back(flat);
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces) {
+  TESSERA_RETURN_IF_ERROR(Check());
+  int64_t bytes = 0;
+  for (const UploadPiece& piece : pieces) bytes += NumElements(piece.box) * SizeBytes(spec.dtype);
+  HandlePtr handle = NewHandle(specs_.Intern(spec), next_handle_++);
+  auto [number, request] = NewRequest();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    request->handle = handle->id;
+  }
+  absl::Status status;
+  if (bytes <= kSnapshotBytes) {
+    status = SendSnapshot(number, request, handle, pieces, bytes);
+  } else {
+    status = SendSlabs(number, request, handle, pieces);
+    if (!status.ok()) CancelRequest(number);
+  }
+  TESSERA_RETURN_IF_ERROR(status);
+  return handle;
+}
+
+absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                       const std::vector<UploadPiece>& pieces, int64_t bytes) {
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<HostMemory> memory, HostMemory::Make(bytes));
+  struct Part {
+    Box box;
+    std::vector<WorkerIndex> workers;
+    uint64_t offset_bytes;
+  };
+  std::vector<Part> parts;
+  uint64_t offset = 0;
+  for (const UploadPiece& piece : pieces) {
+    if (IsEmpty(piece.box)) continue;
+    CopyBoxTo(piece.source, Relative(piece.box, piece.origin), memory->data() + offset);
+    parts.push_back({piece.box, piece.workers, offset});
+    offset += static_cast<uint64_t>(NumElements(piece.box) * SizeBytes(handle->spec->dtype));
+  }
+  std::weak_ptr<Request> weak = request;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    request->on_ticket = [this, number, weak, memory, parts = std::move(parts), spec = handle->spec, id = handle->id] {
+      RequestPtr r = weak.lock();
+      if (r == nullptr) return;
+      connection_->BeginTransfer(number, r->ticket, r->secret, memory, spec->mesh.workers());
+      for (const Part& part : parts) {
+        for (WorkerIndex worker : part.workers) {
+          connection_->Copy(number, worker, part.box, part.offset_bytes, [](absl::Status) {});
+        }
+      }
+      connection_->FinishTransfer(number, [this, number, id, memory](absl::Status status) {
+        memory->CloseFd();
+        if (status.ok()) return;
+        CancelRequest(number);
+        std::lock_guard<std::mutex> lock(mutex_);
+        auto live = live_.find(id);
+        if (live != live_.end() && live->second->failure.ok()) {
+          live->second->failure = status;
+          live->second->settled = true;
+        }
+        changed_.notify_all();
+      });
+    };
+  }
+  Record record;
+  record.kind = Record::Kind::kUpload;
+  record.request = number;
+  record.handle = handle->id;
+  record.spec = handle->spec;
+  return Enqueue(std::move(record));
+}
+
+absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                    const std::vector<UploadPiece>& pieces) {
+  const int64_t element_bytes = SizeBytes(handle->spec->dtype);
+  Record record;
+  record.kind = Record::Kind::kUpload;
+  record.request = number;
+  record.handle = handle->id;
+  record.spec = handle->spec;
+  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  connection_->Flush();
+
+  std::vector<SlabCursor> cursors;
+  int64_t slab_bytes = kUploadSlabBytes;
+  for (const UploadPiece& piece : pieces) {
+    if (IsEmpty(piece.box)) continue;
+    const int64_t row_bytes = NumElements(piece.box) / piece.box[0].size() * element_bytes;
+    cursors.push_back({&piece, row_bytes, std::max<int64_t>(1, kUploadSlabBytes / row_bytes), piece.box[0].start});
+    slab_bytes = std::max(slab_bytes, row_bytes);
+  }
+  // Warm memory of an earlier upload is used again; a second upload at a time brings its own.
+  std::shared_ptr<HostMemory> ring;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ring.swap(upload_ring_);
+  }
+  if (ring == nullptr || ring->size_bytes() < slab_bytes * kUploadSlabs) {
+    TESSERA_ASSIGN_OR_RETURN(ring, HostMemory::Make(slab_bytes * kUploadSlabs));
+  }
+
+  TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
+  if (!request->ticketed) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return request->status;
+  }
+  connection_->BeginTransfer(number, request->ticket, request->secret, ring, handle->spec->mesh.workers());
+
+  // Callbacks may come after an early return, so what they touch is shared.
+  struct Progress {
+    int pending[kUploadSlabs] = {};  // copies that still read the slab
+    absl::Status error;
+    bool finished = false;
+  };
+  auto state = std::make_shared<Progress>();
+  absl::Status status;
+  int slot = 0;
+  for (bool more = true; more && status.ok();) {
+    more = false;
+    for (SlabCursor& cursor : cursors) {
+      if (cursor.done()) continue;
+      more = true;
+      const Box slab = cursor.Take();
+      status = WaitUntil("upload", std::nullopt, [&] { return state->pending[slot] == 0 || !state->error.ok(); });
+      if (status.ok()) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        status = state->error;
+        if (status.ok()) state->pending[slot] = static_cast<int>(cursor.piece->workers.size());
+      }
+      if (!status.ok()) break;
+      const int64_t offset = slot * slab_bytes;
+      CopyBoxTo(cursor.piece->source, Relative(slab, cursor.piece->origin), ring->data() + offset);
+      for (WorkerIndex worker : cursor.piece->workers) {
+        connection_->Copy(number, worker, slab, static_cast<uint64_t>(offset), [this, state, slot](absl::Status copied) {
+          {
+            std::lock_guard<std::mutex> lock(mutex_);
+            --state->pending[slot];
+            if (state->error.ok()) state->error = copied;
+            progress_ = Clock::now();
+          }
+          changed_.notify_all();
+        });
+      }
+      slot = (slot + 1) % kUploadSlabs;
+    }
+  }
+  connection_->FinishTransfer(number, [this, state, ring](absl::Status finished) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      state->finished = true;
+      if (state->error.ok()) state->error = finished;
+      if (finished.ok()) upload_ring_ = ring;
+    }
+    changed_.notify_all();
+  });
+  // The source has been read: what goes wrong from here on poisons the handle.
+  return status;
+}
+
+absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::optional<int64_t> flat_position) {
+  TESSERA_RETURN_IF_ERROR(Check());
+  const TensorSpec& spec = *handle->spec;
+  Box box = flat_position.has_value() ? LocalBox(spec, spec.mesh.PositionAt(*flat_position)) : WholeBox(spec.shape);
+  const int64_t bytes = NumElements(box) * SizeBytes(spec.dtype);
+  HostArray out{spec.dtype, BoxShape(box), nullptr};
+  if (bytes == 0) {
+    TESSERA_RETURN_IF_ERROR(Wait(*handle, std::nullopt));
+    TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::Make(0));
+    out.memory->CloseFd();
+    return out;
+  }
+  auto [number, request] = NewRequest();
+  Record record;
+  record.kind = Record::Kind::kDownload;
+  record.request = number;
+  record.handle = handle->id;
+  record.allow_inline = !flat_position.has_value() && bytes <= static_cast<int64_t>(welcome().max_inline_bytes);
+  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  absl::StatusOr<HostArray> fetched = Fetch(number, request, handle, flat_position, box, std::move(out));
+  // Workers that were not asked keep their windows until the request ends.
+  if (request->ticketed) CancelRequest(number);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    requests_.erase(number);
+  }
+  return fetched;
+}
+
+absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                             std::optional<int64_t> flat_position, const Box& box, HostArray out) {
+  const TensorSpec& spec = *handle->spec;
+  const int64_t bytes = NumElements(box) * SizeBytes(spec.dtype);
+  connection_->Flush();
+  // The pages are made while the workers compute.
+  TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::Make(bytes));
+  TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
+  if (request->done) {
+    TESSERA_RETURN_IF_ERROR(request->status);
+    if (static_cast<int64_t>(request->bytes.size()) != bytes) {
+      return absl::InternalError(
+          StrCat("download: ", ToText(spec), " came as ", request->bytes.size(), " bytes, not ", bytes));
+    }
+    std::copy(request->bytes.begin(), request->bytes.end(), out.memory->data());
+    out.memory->CloseFd();
+    return out;
+  }
+  std::vector<int64_t> holders =
+      flat_position.has_value() ? std::vector<int64_t>{*flat_position} : DistinctHolders(spec);
+  std::vector<WorkerIndex> workers;
+  for (int64_t flat : holders) workers.push_back(spec.mesh.workers()[static_cast<size_t>(flat)]);
+  connection_->BeginTransfer(number, request->ticket, request->secret, out.memory, workers);
+  for (WorkerIndex worker : workers) {
+    connection_->Copy(number, worker, box, 0, [this](absl::Status) { Progress(); });
+  }
+  auto ended = std::make_shared<std::pair<bool, absl::Status>>(false, absl::OkStatus());
+  connection_->FinishTransfer(number, [this, ended](absl::Status status) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      *ended = {true, std::move(status)};
+    }
+    changed_.notify_all();
+  });
+  TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt, [&] {
+    return ended->first || (request->done && !request->status.ok());
+  }));
+  std::lock_guard<std::mutex> lock(mutex_);
+  // The coordinator knows why a worker is gone; the socket only that it is.
+  TESSERA_RETURN_IF_ERROR(request->done ? request->status : absl::OkStatus());
+  TESSERA_RETURN_IF_ERROR(handle->failure);
+  TESSERA_RETURN_IF_ERROR(ended->second);
+  out.memory->CloseFd();
+  return out;
+}
+
+}  // namespace tessera

@@ -1,0 +1,281 @@
+#include "client/session_impl.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "client/session_request.h"
+#include "client/wait.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+// Raised in every forked child: its copies of sessions have no thread and no connection of their own.
+std::atomic<uint64_t> fork_generation{0};
+
+uint64_t ForkGeneration() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++fork_generation; });
+  (void)registered;
+  return fork_generation;
+}
+
+}  // namespace
+
+HandleState::~HandleState() {
+  if (session != nullptr) session->Release(*this);
+}
+
+SessionImpl::SessionImpl(double stall_timeout_s)
+    : stall_timeout_s_(stall_timeout_s), fork_generation_(ForkGeneration()) {}
+
+SessionImpl::~SessionImpl() {
+  // In a forked child the thread does not exist, so nothing may be joined.
+  if (fork_generation_ != fork_generation) [[maybe_unused]] Connection* leaked = connection_.release();
+}
+
+absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions options, double stall_timeout_s) {
+  const bool resumed = options.resume.has_value();
+  std::shared_ptr<SessionImpl> session(new SessionImpl(stall_timeout_s));
+  TESSERA_ASSIGN_OR_RETURN(session->connection_, Connection::Open(std::move(options), session.get()));
+  if (resumed) {
+    TESSERA_ASSIGN_OR_RETURN(ClusterReport report, session->GetStatus());
+    for (const TensorReport& tensor : report.tensors) {
+      session->next_handle_ = std::max(session->next_handle_.load(), tensor.handle + 1);
+    }
+    // Requests of the former connection keep their numbers.
+    session->next_request_ = session->welcome().last_batch * kMaxBatchRecords + 1;
+  }
+  return session;
+}
+
+absl::Status SessionImpl::Check() {
+  if (fork_generation_ != fork_generation) {
+    return absl::FailedPreconditionError("session: this process is a fork of the one that connected; connect again here");
+  }
+  if (!failed_) return absl::OkStatus();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+// ---- events -------------------------------------------------------------------------------------
+
+void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
+  std::vector<std::function<void()>> callbacks;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (ClientEvent& event : events) ApplyEvent(event, &callbacks);
+    progress_ = Clock::now();
+  }
+  changed_.notify_all();
+  for (auto& callback : callbacks) callback();
+}
+
+void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks) {
+  if (event.kind == ClientEvent::Kind::kWorkerLost) {
+    lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
+    return;
+  }
+  if (event.kind == ClientEvent::Kind::kFailed) {
+    auto live = live_.find(event.handle);
+    if (live == live_.end()) return;
+    if (live->second->failure.ok()) live->second->failure = event.status;
+    live->second->settled = true;
+    return;
+  }
+  auto it = requests_.find(event.request);
+  if (it == requests_.end()) return;
+  Request& request = *it->second;
+  if (event.kind == ClientEvent::Kind::kTicket) {
+    request.ticketed = true;
+    request.ticket = event.ticket;
+    request.secret = event.secret;
+    if (request.on_ticket) callbacks->push_back(std::move(request.on_ticket));
+    return;
+  }
+  request.done = true;
+  request.status = event.status;
+  request.bytes = std::move(event.bytes);
+  request.comm = std::move(event.comm);
+  if (auto live = live_.find(request.handle); live != live_.end()) {
+    live->second->settled = true;
+    if (live->second->failure.ok()) live->second->failure = request.status;
+  }
+  requests_.erase(it);
+}
+
+void SessionImpl::OnDrained() { changed_.notify_all(); }
+
+void SessionImpl::OnDisconnect(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.ok()) failure_ = status;
+    failed_ = true;
+    for (auto& [number, request] : requests_) {
+      request->done = true;
+      request->status = failure_;
+    }
+    requests_.clear();
+  }
+  changed_.notify_all();
+}
+
+// ---- handles and records ------------------------------------------------------------------------
+
+HandlePtr SessionImpl::NewHandle(SpecPtr spec, uint64_t id) {
+  auto handle = std::make_shared<HandleState>();
+  handle->id = id;
+  handle->spec = std::move(spec);
+  handle->session = shared_from_this();
+  std::lock_guard<std::mutex> lock(mutex_);
+  live_.emplace(id, handle.get());
+  return handle;
+}
+
+HandlePtr SessionImpl::Adopt(uint64_t id, const TensorSpec& spec) { return NewHandle(specs_.Intern(spec), id); }
+
+bool SessionImpl::IsLive(uint64_t id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return live_.contains(id);
+}
+
+void SessionImpl::Release(const HandleState& handle) {
+  if (fork_generation_ != fork_generation) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    live_.erase(handle.id);
+  }
+  if (!failed_) connection_->EnqueueDrop(handle.id);
+}
+
+std::pair<uint64_t, SessionImpl::RequestPtr> SessionImpl::NewRequest() {
+  const uint64_t number = next_request_++;
+  auto request = std::make_shared<Request>();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_.ok()) {
+    requests_.emplace(number, request);
+  } else {
+    request->done = true;
+    request->status = failure_;
+  }
+  return {number, request};
+}
+
+absl::Status SessionImpl::Enqueue(Record record) {
+  if (connection_->Enqueue(std::move(record)) < kMaxQueuedRecords) return absl::OkStatus();
+  return WaitUntil("the queue to the coordinator", std::nullopt,
+                   [this] { return connection_->queued() < kMaxQueuedRecords / 2; });
+}
+
+void SessionImpl::CancelRequest(uint64_t request) {
+  Record record;
+  record.kind = Record::Kind::kCancel;
+  record.request = request;
+  connection_->Enqueue(std::move(record));
+  connection_->Flush();
+}
+
+void SessionImpl::CancelAll() { CancelRequest(0); }
+
+// ---- ops ----------------------------------------------------------------------------------------
+
+namespace {
+
+std::atomic<ImplicitObserver> implicit_observer{nullptr};
+thread_local std::optional<ImplicitPolicy> thread_policy;
+
+std::string MoveText(const SpecEntry& entry) {
+  std::string text = ToText(*entry.call);
+  for (const ImplicitMove& move : entry.implicit) {
+    StrAppend(&text, ": operand ", move.operand, " ", ToText(move.source), " is redistributed to ",
+              ToText(move.destination.placements), ", at least ", move.bytes, " bytes");
+  }
+  const ImplicitMove& first = entry.implicit.front();
+  StrAppend(&text, "; write x.redistribute(placements=", ToText(first.destination.placements), ") for it");
+  return text;
+}
+
+absl::Status FillOperands(SessionImpl* session, absl::Span<const CallOperand> operands,
+                          absl::InlinedVector<SpecOperand, kMaxOperands>* specs, RecordOperand* out) {
+  if (operands.size() > kMaxOperands) {
+    return absl::InvalidArgumentError(StrCat("an op takes at most ", kMaxOperands, " operands, not ", operands.size()));
+  }
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const CallOperand& operand = operands[i];
+    if (operand.tensor == nullptr) {
+      specs->push_back({nullptr, operand.scalar});
+      out[i] = {RecordOperand::Kind::kScalar, false, 0, operand.scalar};
+      continue;
+    }
+    const HandleState& handle = **operand.tensor;
+    if (handle.session.get() != session) {
+      return absl::InvalidArgumentError(StrCat("operand ", i, ", ", ToText(*handle.spec),
+                                               ", is of another session; fetch it there and distribute it here"));
+    }
+    specs->push_back({&handle.spec, Scalar()});
+    out[i] = {RecordOperand::Kind::kHandle, operand.last_use, handle.id, Scalar()};
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void SetImplicitObserver(ImplicitObserver observer) { implicit_observer = observer; }
+void SetThreadImplicitPolicy(std::optional<ImplicitPolicy> policy) { thread_policy = policy; }
+std::optional<ImplicitPolicy> ThreadImplicitPolicy() { return thread_policy; }
+
+absl::Status SessionImpl::CheckImplicit(const SpecEntry& entry) {
+  const ImplicitPolicy policy = thread_policy.value_or(implicit_policy_.load());
+  if (policy == ImplicitPolicy::kForbid) {
+    return absl::FailedPreconditionError(StrCat("implicit redistribution is forbidden: ", MoveText(entry)));
+  }
+  if (policy == ImplicitPolicy::kWarn || entry.implicit_bytes > kWarnImplicitBytes) {
+    if (ImplicitObserver observer = implicit_observer.load(); observer != nullptr) observer(MoveText(entry));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<HandlePtr> SessionImpl::Call(const OpCall& call, absl::Span<const CallOperand> operands) {
+  TESSERA_RETURN_IF_ERROR(Check());
+  Record record;
+  absl::InlinedVector<SpecOperand, kMaxOperands> specs;
+  TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, record.operands.data()));
+  record.operand_count = static_cast<int>(operands.size());
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const SpecEntry> entry, specs_.Resolve(call, specs));
+  if (!entry->implicit.empty()) TESSERA_RETURN_IF_ERROR(CheckImplicit(*entry));
+  if (call.scalars.empty()) {
+    record.call = entry->call;
+  } else {
+    record.call = std::make_shared<const OpCall>(call);
+  }
+  HandlePtr result = NewHandle(entry->output, next_handle_++);
+  record.handle = result->id;
+  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  return result;
+}
+
+absl::StatusOr<PlanReport> SessionImpl::Explain(const OpCall& call, absl::Span<const CallOperand> operands) {
+  TESSERA_RETURN_IF_ERROR(Check());
+  absl::InlinedVector<SpecOperand, kMaxOperands> specs;
+  std::vector<RecordOperand> list(kMaxOperands);
+  TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, list.data()));
+  list.resize(operands.size());
+  TESSERA_RETURN_IF_ERROR(specs_.Resolve(call, specs).status());
+  auto [number, request] = NewRequest();
+  connection_->Explain(call, std::move(list), [this, n = number, r = request](absl::StatusOr<PlanReport> plan) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      r->done = true;
+      r->status = plan.status();
+      if (plan.ok()) r->plan = *std::move(plan);
+      requests_.erase(n);
+    }
+    changed_.notify_all();
+  });
+  TESSERA_RETURN_IF_ERROR(WaitFor("explain", request));
+  return request->plan;
+}
+
+}  // namespace tessera

@@ -1,0 +1,165 @@
+#pragma once
+
+// SessionImpl: the state behind Session and Tensor. It numbers handles and requests, queues records,
+// takes events, and is where every blocking call waits. Public programs use session.h and tensor.h.
+//
+// Threads: any thread may call; events come on the connection's thread. mutex_ guards what events
+// change; no wait and no callback holds it.
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "client/connection/connection.h"
+#include "client/spec_cache.h"
+
+namespace tessera {
+
+class SessionImpl;
+
+inline constexpr int64_t kSnapshotBytes = 4 << 20;       // docs/limits.md: snapshot_bytes
+inline constexpr int64_t kUploadSlabBytes = 4 << 20;     // docs/limits.md: upload_slab_bytes
+inline constexpr int kUploadSlabs = 4;                   // docs/limits.md: upload_slabs
+inline constexpr double kDefaultStallTimeoutS = 60;      // docs/limits.md: stall_timeout
+inline constexpr int64_t kWarnImplicitBytes = 1 << 30;   // docs/limits.md: warn_implicit_bytes
+
+enum class ImplicitPolicy : uint8_t { kAllow = 0, kWarn = 1, kForbid = 2 };
+
+// A client's name for a tensor. The last reference drops it.
+struct HandleState {
+  std::shared_ptr<SessionImpl> session;
+  uint64_t id = 0;
+  SpecPtr spec;
+  // Guarded by the session's mutex:
+  bool watched = false;
+  bool settled = false;
+  bool failure_reported = false;  // by Sync
+  absl::Status failure;
+
+  ~HandleState();
+};
+using HandlePtr = std::shared_ptr<HandleState>;
+
+// A tensor, or a scalar when `tensor` is null.
+struct CallOperand {
+  const HandlePtr* tensor = nullptr;
+  Scalar scalar;
+  bool last_use = false;
+};
+
+// What one group of workers gets of an upload: all of `box` lies in `source`, whose first element is
+// the tensor's element `origin`.
+struct UploadPiece {
+  Box box;
+  std::vector<WorkerIndex> workers;
+  HostView source;
+  Shape origin;
+};
+
+class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private ConnectionListener {
+ public:
+  static absl::StatusOr<std::shared_ptr<SessionImpl>> Open(ConnectionOptions options, double stall_timeout_s);
+  ~SessionImpl() override;
+
+  // ---- ops (session_impl.cc) ----
+  absl::StatusOr<HandlePtr> Call(const OpCall& call, absl::Span<const CallOperand> operands);
+  absl::StatusOr<PlanReport> Explain(const OpCall& call, absl::Span<const CallOperand> operands);
+  // A handle that the server has and this process has no object for (a resumed session).
+  HandlePtr Adopt(uint64_t id, const TensorSpec& spec);
+  bool IsLive(uint64_t id);
+
+  // ---- waiting (session_impl.cc) ----
+  absl::Status Wait(HandleState& handle, std::optional<double> timeout_s);
+  bool IsReady(HandleState& handle);
+  absl::Status Sync();
+  absl::StatusOr<ClusterReport> GetStatus();
+  absl::StatusOr<uint64_t> CommBegin();
+  absl::StatusOr<CommReport> CommEnd(uint64_t number);
+  absl::Status Close();
+  // Ok while the session can be used.
+  absl::Status Check();
+
+  // ---- bulk data (session_data.cc) ----
+  // Up to kSnapshotBytes it copies and returns; above, it returns when the source has been read.
+  absl::StatusOr<HandlePtr> Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces);
+  // The whole tensor, or what lies at one flat position. No Partial unless a position is given.
+  absl::StatusOr<HostArray> Download(const HandlePtr& handle, std::optional<int64_t> flat_position);
+
+  const WelcomeReport& welcome() const { return connection_->welcome(); }
+  uint64_t last_event() const { return connection_->last_event(); }
+  SpecCache& specs() { return specs_; }
+  void SetImplicitPolicy(ImplicitPolicy policy) { implicit_policy_ = policy; }
+  ImplicitPolicy implicit_policy() const { return implicit_policy_; }
+  std::vector<std::string> lost_workers();
+
+ private:
+  friend struct HandleState;
+  struct Request;
+  using RequestPtr = std::shared_ptr<Request>;
+  using Clock = std::chrono::steady_clock;
+
+  explicit SessionImpl(double stall_timeout_s);
+  void OnEvents(std::vector<ClientEvent> events) override;
+  void OnDrained() override;
+  void OnDisconnect(const absl::Status& status) override;
+  void ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks);
+
+  HandlePtr NewHandle(SpecPtr spec, uint64_t id);
+  void Release(const HandleState& handle);
+  std::pair<uint64_t, RequestPtr> NewRequest();
+  // Queues a record; waits while the queue is full.
+  absl::Status Enqueue(Record record);
+  void EnsureWatched(HandleState& handle);
+  // Waits until `done`, called with the mutex held, is true. Errors: the session's failure,
+  // DeadlineExceeded (timeout, or no progress for the stall timeout), an interrupt.
+  absl::Status WaitUntil(std::string_view what, std::optional<double> timeout_s, const std::function<bool()>& done);
+  absl::Status WaitFor(std::string_view what, const RequestPtr& request);
+  void CancelRequest(uint64_t request);
+  void CancelAll();
+  void ProbeProgress();
+  void Progress();
+  absl::Status CheckImplicit(const SpecEntry& entry);
+
+  absl::Status SendSnapshot(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
+                            const std::vector<UploadPiece>& pieces, int64_t bytes);
+  absl::Status SendSlabs(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
+                         const std::vector<UploadPiece>& pieces);
+  absl::StatusOr<HostArray> Fetch(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
+                                  std::optional<int64_t> flat_position, const Box& box, HostArray out);
+
+  const double stall_timeout_s_;
+  const uint64_t fork_generation_;
+  std::unique_ptr<Connection> connection_;
+  SpecCache specs_;
+  std::atomic<ImplicitPolicy> implicit_policy_{ImplicitPolicy::kAllow};
+  std::atomic<uint64_t> next_handle_{1};
+  std::atomic<uint64_t> next_request_{1};
+  std::atomic<bool> failed_{false};  // failure_ is set
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Status failure_;
+  absl::flat_hash_map<uint64_t, HandleState*> live_;
+  absl::flat_hash_map<uint64_t, RequestPtr> requests_;
+  std::vector<std::string> lost_workers_;
+  Clock::time_point progress_ = Clock::now();
+  size_t progress_mark_ = 0;  // what the last probe saw
+  std::shared_ptr<HostMemory> upload_ring_;
+};
+
+// How implicit redistributions are told: set once for the process. Called on the calling thread.
+using ImplicitObserver = void (*)(const std::string& text);
+void SetImplicitObserver(ImplicitObserver observer);
+// The calling thread's policy; nullopt: the session's.
+void SetThreadImplicitPolicy(std::optional<ImplicitPolicy> policy);
+std::optional<ImplicitPolicy> ThreadImplicitPolicy();
+
+}  // namespace tessera

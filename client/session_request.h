@@ -1,0 +1,26 @@
+#pragma once
+
+// A request of a session that an event answers. For session_*.cc alone. Guarded by the session's mutex.
+
+#include <functional>
+
+#include "client/session_impl.h"
+
+namespace tessera {
+
+struct SessionImpl::Request {
+  bool done = false;      // answered, or failed with `status`
+  absl::Status status;
+  uint64_t handle = 0;    // of a watch
+  bool ticketed = false;
+  uint64_t ticket = 0;
+  uint64_t secret = 0;
+  std::string bytes;      // of an inline value
+  CommReport comm;
+  ClusterReport cluster;
+  PlanReport plan;
+  // Called once without the mutex, on the connection's thread, when the ticket comes.
+  std::function<void()> on_ticket;
+};
+
+}  // namespace tessera

@@ -1,0 +1,226 @@
+#include <algorithm>
+#include <utility>
+
+#include "client/session_impl.h"
+#include "client/session_request.h"
+#include "client/wait.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kProbeAfterS = 5;
+constexpr double kCloseTimeoutS = 5;
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+size_t MarkOf(const ClusterReport& report) {
+  size_t mark = report.next_ordinal;
+  auto mix = [&mark](uint64_t value) { mark = mark * 1000003 + value; };
+  for (const WorkerReport& worker : report.workers) {
+    mix(static_cast<uint64_t>(worker.outstanding));
+    mix(static_cast<uint64_t>(worker.received_bytes));
+    mix(static_cast<uint64_t>(worker.state));
+  }
+  return mark;
+}
+
+}  // namespace
+
+absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double> timeout_s,
+                                    const std::function<bool()>& done) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (done()) return absl::OkStatus();
+    if (!failure_.ok()) return failure_;
+    progress_ = std::max(progress_, Clock::now());
+  }
+  connection_->Flush();
+  WaitScope scope;
+  const Clock::time_point start = Clock::now();
+  Clock::time_point probed = start;
+  for (;;) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      double slice_s = kWaitPollMs * 1e-3;
+      if (timeout_s.has_value()) slice_s = std::clamp(*timeout_s - SecondsSince(start), 0.0, slice_s);
+      changed_.wait_for(lock, std::chrono::duration<double>(slice_s), [&] { return done() || !failure_.ok(); });
+      if (done()) return absl::OkStatus();
+      if (!failure_.ok()) return failure_;
+      if (timeout_s.has_value() && SecondsSince(start) >= *timeout_s) {
+        return absl::DeadlineExceededError(StrCat(what, ": not done after ", *timeout_s, " s"));
+      }
+      if (SecondsSince(progress_) > stall_timeout_s_) {
+        return absl::DeadlineExceededError(StrCat(what, ": no progress for ", stall_timeout_s_, " s"));
+      }
+    }
+    if (SecondsSince(probed) > std::min(kProbeAfterS, stall_timeout_s_ / 4)) {
+      probed = Clock::now();
+      ProbeProgress();
+    }
+    if (absl::Status interrupted = scope.Poll(); !interrupted.ok()) {
+      CancelAll();
+      return interrupted;
+    }
+  }
+}
+
+// An answer whose numbers differ from the last one's is progress; the same numbers are none.
+void SessionImpl::ProbeProgress() {
+  connection_->GetStatus([this](absl::StatusOr<ClusterReport> report) {
+    if (!report.ok()) return;
+    const size_t mark = MarkOf(*report);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (mark != progress_mark_) progress_ = Clock::now();
+    progress_mark_ = mark;
+  });
+}
+
+void SessionImpl::Progress() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  progress_ = Clock::now();
+}
+
+absl::Status SessionImpl::WaitFor(std::string_view what, const RequestPtr& request) {
+  TESSERA_RETURN_IF_ERROR(WaitUntil(what, std::nullopt, [&] { return request->done; }));
+  std::lock_guard<std::mutex> lock(mutex_);
+  return request->status;
+}
+
+void SessionImpl::EnsureWatched(HandleState& handle) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (handle.watched || handle.settled) return;
+    handle.watched = true;
+  }
+  auto [number, request] = NewRequest();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    request->handle = handle.id;
+  }
+  Record record;
+  record.kind = Record::Kind::kWatch;
+  record.request = number;
+  record.handle = handle.id;
+  connection_->Enqueue(std::move(record));
+}
+
+absl::Status SessionImpl::Wait(HandleState& handle, std::optional<double> timeout_s) {
+  TESSERA_RETURN_IF_ERROR(Check());
+  EnsureWatched(handle);
+  TESSERA_RETURN_IF_ERROR(WaitUntil(StrCat("wait for ", ToText(*handle.spec)), timeout_s, [&] { return handle.settled; }));
+  std::lock_guard<std::mutex> lock(mutex_);
+  return handle.failure;
+}
+
+bool SessionImpl::IsReady(HandleState& handle) {
+  if (!Check().ok()) return true;
+  EnsureWatched(handle);
+  connection_->Flush();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return handle.settled || !failure_.ok();
+}
+
+absl::Status SessionImpl::Sync() {
+  TESSERA_RETURN_IF_ERROR(Check());
+  std::vector<std::pair<uint64_t, RequestPtr>> watches;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [id, handle] : live_) {
+      if (handle->settled) continue;
+      const uint64_t number = next_request_++;
+      auto request = std::make_shared<Request>();
+      request->handle = id;
+      requests_.emplace(number, request);
+      watches.emplace_back(number, std::move(request));
+    }
+  }
+  for (auto& [number, request] : watches) {
+    Record record;
+    record.kind = Record::Kind::kWatch;
+    record.request = number;
+    record.handle = request->handle;
+    TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  }
+  for (auto& [number, request] : watches) {
+    TESSERA_RETURN_IF_ERROR(WaitUntil("sync", std::nullopt, [&r = request] { return r->done; }));
+  }
+  // A failure is told once here; waits on its handle tell it always.
+  std::lock_guard<std::mutex> lock(mutex_);
+  absl::Status first;
+  for (auto& [id, handle] : live_) {
+    if (handle->failure.ok() || handle->failure_reported) continue;
+    handle->failure_reported = true;
+    if (first.ok()) first = handle->failure;
+  }
+  return first;
+}
+
+absl::StatusOr<ClusterReport> SessionImpl::GetStatus() {
+  TESSERA_RETURN_IF_ERROR(Check());
+  auto [number, request] = NewRequest();
+  connection_->GetStatus([this, n = number, r = request](absl::StatusOr<ClusterReport> report) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      r->done = true;
+      r->status = report.status();
+      if (report.ok()) r->cluster = *std::move(report);
+      requests_.erase(n);
+    }
+    changed_.notify_all();
+  });
+  TESSERA_RETURN_IF_ERROR(WaitFor("status", request));
+  return request->cluster;
+}
+
+absl::StatusOr<uint64_t> SessionImpl::CommBegin() {
+  TESSERA_RETURN_IF_ERROR(Check());
+  Record record;
+  record.kind = Record::Kind::kCommBegin;
+  record.handle = next_request_++;
+  const uint64_t number = record.handle;
+  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  return number;
+}
+
+absl::StatusOr<CommReport> SessionImpl::CommEnd(uint64_t number) {
+  TESSERA_RETURN_IF_ERROR(Check());
+  auto [request_number, request] = NewRequest();
+  Record record;
+  record.kind = Record::Kind::kCommEnd;
+  record.request = request_number;
+  record.handle = number;
+  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  TESSERA_RETURN_IF_ERROR(WaitFor("comm_debug", request));
+  return request->comm;
+}
+
+absl::Status SessionImpl::Close() {
+  if (absl::Status usable = Check(); !usable.ok()) return absl::OkStatus();
+  auto [number, request] = NewRequest();
+  connection_->CloseSession([this, n = number, r = request](absl::Status status) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      r->done = true;
+      requests_.erase(n);
+    }
+    changed_.notify_all();
+  });
+  absl::Status answered = WaitUntil("close", kCloseTimeoutS, [&r = request] { return r->done; });
+  {
+    WaitScope scope;
+    connection_->Shutdown();
+  }
+  OnDisconnect(absl::FailedPreconditionError("session: it is closed"));
+  return answered.code() == absl::StatusCode::kCancelled ? answered : absl::OkStatus();
+}
+
+std::vector<std::string> SessionImpl::lost_workers() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return lost_workers_;
+}
+
+}  // namespace tessera

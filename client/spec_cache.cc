@@ -1,0 +1,88 @@
+#include "client/spec_cache.h"
+
+#include <limits>
+#include <utility>
+
+#include "schemas/ops/resolve.h"
+#include "schemas/types/bounds.h"
+#include "schemas/types/status_macros.h"
+
+namespace tessera {
+namespace {
+
+uint32_t ClassOf(const Scalar& scalar) {
+  const double value = scalar.AsDouble();
+  uint32_t sign = value > 0 ? 2 : value < 0 ? 1 : 0;
+  const int64_t integer = scalar.AsInt();
+  const uint32_t narrow =
+      integer >= std::numeric_limits<int32_t>::min() && integer <= std::numeric_limits<int32_t>::max() ? 1 : 0;
+  return 1 + (static_cast<uint32_t>(scalar.dtype()) << 8 | static_cast<uint32_t>(scalar.strength()) << 4 | sign << 1 |
+              narrow);
+}
+
+absl::StatusOr<std::shared_ptr<const SpecEntry>> ResolveEntry(const OpCall& call,
+                                                              absl::Span<const SpecOperand> operands) {
+  std::vector<OperandSpec> specs;
+  std::vector<int> tensors;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].spec != nullptr) {
+      specs.emplace_back(**operands[i].spec);
+      tensors.push_back(static_cast<int>(i));
+    } else {
+      specs.emplace_back(operands[i].scalar);
+    }
+  }
+  TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, ResolveOp(call, specs));
+  auto entry = std::make_shared<SpecEntry>();
+  entry->call = std::make_shared<const OpCall>(OpCall{call.op, call.attributes, {}});
+  entry->output = std::make_shared<const TensorSpec>(std::move(resolution.outputs[0]));
+  if (call.op == OpId::kRedistribute) return entry;
+  for (size_t i = 0; i < resolution.operands.size(); ++i) {
+    if (!resolution.operands[i].redistributed) continue;
+    const TensorSpec& source = std::get<TensorSpec>(specs[static_cast<size_t>(tensors[i])]);
+    ImplicitMove move{tensors[i], source, resolution.operands[i].spec, 0};
+    if (absl::StatusOr<RedistributeBound> bound = BoundRedistribute(source, move.destination); bound.ok()) {
+      move.bytes = bound->total_bytes;
+    }
+    entry->implicit_bytes += move.bytes;
+    entry->implicit.push_back(std::move(move));
+  }
+  return entry;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const SpecEntry>> SpecCache::Resolve(const OpCall& call,
+                                                                    absl::Span<const SpecOperand> operands) {
+  if (operands.size() > kMaxOperands) return ResolveEntry(call, operands);
+  Key key;
+  key.op = call.op;
+  key.attributes = call.attributes;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].spec != nullptr) {
+      key.specs[i] = *operands[i].spec;
+    } else {
+      key.scalars[i] = ClassOf(operands[i].scalar);
+    }
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto it = entries_.find(key);
+    if (it != entries_.end()) return it->second;
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const SpecEntry> entry, ResolveEntry(call, operands));
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (entries_.size() >= kMaxSpecCacheEntries) entries_.clear();
+  return entries_.try_emplace(std::move(key), std::move(entry)).first->second;
+}
+
+SpecPtr SpecCache::Intern(const TensorSpec& spec) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (auto it = interned_.find(spec); it != interned_.end()) return it->second;
+  if (interned_.size() >= kMaxSpecCacheEntries) interned_.clear();
+  auto owned = std::make_shared<const TensorSpec>(spec);
+  interned_.emplace(spec, owned);
+  return owned;
+}
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+#pragma once
+
+// SpecCache: what ResolveOp says of a call, remembered. In a loop the same op comes with the same specs
+// again and again; a hit costs a tenth of a resolution. Specs are compared by identity, and a result's
+// spec is the entry's own, so that chains hit too.
+//
+// Law: an entry depends only on the op, its attributes, the operands' specs, and of a scalar on its
+// dtype, strength, sign and whether it fits 32 bits. Values of scalars are not part of it.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/record.h"
+#include "schemas/ops/op.h"
+
+namespace tessera {
+
+using SpecPtr = std::shared_ptr<const TensorSpec>;
+
+inline constexpr size_t kMaxSpecCacheEntries = 8192;  // docs/limits.md: max_spec_cache_entries
+
+// An operand that has to be redistributed before the op, without being asked for.
+struct ImplicitMove {
+  int operand = 0;
+  TensorSpec source;
+  TensorSpec destination;
+  int64_t bytes = 0;  // the closed-form bound
+};
+
+struct SpecEntry {
+  std::shared_ptr<const OpCall> call;  // without scalars
+  SpecPtr output;
+  std::vector<ImplicitMove> implicit;
+  int64_t implicit_bytes = 0;
+};
+
+// A tensor's spec, or a scalar when the spec is null.
+struct SpecOperand {
+  const SpecPtr* spec = nullptr;
+  Scalar scalar;
+};
+
+class SpecCache {
+ public:
+  // The errors are ResolveOp's. At most kMaxOperands operands.
+  absl::StatusOr<std::shared_ptr<const SpecEntry>> Resolve(const OpCall& call, absl::Span<const SpecOperand> operands);
+  // The one pointer for equal specs.
+  SpecPtr Intern(const TensorSpec& spec);
+
+ private:
+  struct Key {
+    OpId op = OpId::kFull;
+    OpAttributes attributes;
+    std::array<SpecPtr, kMaxOperands> specs;
+    std::array<uint32_t, kMaxOperands> scalars = {};  // the scalar's class, plus one
+    bool operator==(const Key&) const = default;
+    template <typename H>
+    friend H AbslHashValue(H h, const Key& k) {
+      return H::combine(std::move(h), k.op, k.attributes, k.specs[0].get(), k.specs[1].get(), k.specs[2].get(),
+                        k.scalars);
+    }
+  };
+
+  std::mutex mutex_;
+  absl::flat_hash_map<Key, std::shared_ptr<const SpecEntry>> entries_;
+  absl::flat_hash_map<TensorSpec, SpecPtr> interned_;
+};
+
+}  // namespace tessera

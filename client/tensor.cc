@@ -1,0 +1,90 @@
+#include "client/tensor.h"
+
+#include <utility>
+
+#include "client/session_impl.h"
+#include "schemas/types/errors.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+OpCall RedistributeCall(const Mesh& mesh, const Placements& placements) {
+  OpCall call;
+  call.op = OpId::kRedistribute;
+  call.attributes.mesh = mesh;
+  call.attributes.placements = placements;
+  return call;
+}
+
+absl::StatusOr<int64_t> FlatPositionOf(std::string_view op, const TensorSpec& spec, absl::Span<const int64_t> position) {
+  const std::vector<int64_t>& shape = spec.mesh.shape();
+  bool inside = position.size() == shape.size();
+  for (size_t d = 0; inside && d < shape.size(); ++d) inside = position[d] >= 0 && position[d] < shape[d];
+  if (!inside) {
+    return IndexOutOfRangeError(
+        StrCat(op, ": position ", ToText(position), " is not in ", ToText(spec.mesh), " of ", ToText(spec)));
+  }
+  return spec.mesh.FlatPosition(position);
+}
+
+}  // namespace
+
+const TensorSpec& Tensor::spec() const { return *state_->spec; }
+uint64_t Tensor::handle() const { return state_->id; }
+const std::shared_ptr<SessionImpl>& Tensor::session() const { return state_->session; }
+
+absl::StatusOr<Tensor> Tensor::Redistribute(const Placements& placements) const {
+  return Redistribute(device_mesh(), placements);
+}
+
+absl::StatusOr<Tensor> Tensor::Redistribute(const Mesh& mesh, const Placements& placements) const {
+  const CallOperand operand{&state_, Scalar()};
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr result, state_->session->Call(RedistributeCall(mesh, placements), {&operand, 1}));
+  return Tensor(std::move(result));
+}
+
+absl::StatusOr<PlanReport> Tensor::ExplainRedistribute(const Mesh& mesh, const Placements& placements) const {
+  const CallOperand operand{&state_, Scalar()};
+  return state_->session->Explain(RedistributeCall(mesh, placements), {&operand, 1});
+}
+
+absl::StatusOr<Box> Tensor::BoxAt(absl::Span<const int64_t> position) const {
+  TESSERA_RETURN_IF_ERROR(FlatPositionOf("box", spec(), position).status());
+  return LocalBox(spec(), position);
+}
+
+absl::Status Tensor::Wait(std::optional<double> timeout_s) const { return state_->session->Wait(*state_, timeout_s); }
+bool Tensor::IsReady() const { return state_->session->IsReady(*state_); }
+
+absl::StatusOr<HostArray> Tensor::FullTensor() const {
+  if (!spec().has_partial()) return state_->session->Download(state_, std::nullopt);
+  TESSERA_ASSIGN_OR_RETURN(Tensor reduced, Redistribute(ReducedPlacements(spec())));
+  return state_->session->Download(reduced.state_, std::nullopt);
+}
+
+absl::StatusOr<HostArray> Tensor::ToLocal(absl::Span<const int64_t> position) const {
+  TESSERA_ASSIGN_OR_RETURN(int64_t flat, FlatPositionOf("to_local", spec(), position));
+  return state_->session->Download(state_, flat);
+}
+
+Placements ReducedPlacements(const TensorSpec& spec) {
+  TensorSpec reduced = spec;
+  for (Placement& placement : reduced.placements) {
+    if (placement.is_partial()) placement = Placement::Replicate();
+  }
+  for (size_t m = 0; m < spec.placements.size(); ++m) {
+    if (!spec.placements[m].is_partial()) continue;
+    const Shape remaining = MaxShardShape(reduced);
+    int largest = -1;
+    for (int d = 0; d < spec.rank(); ++d) {
+      if (remaining[d] >= spec.mesh.shape()[m] && (largest < 0 || remaining[d] > remaining[largest])) largest = d;
+    }
+    if (largest >= 0) reduced.placements[m] = Placement::Shard(largest);
+  }
+  return reduced.placements;
+}
+
+}  // namespace tessera

@@ -1,0 +1,68 @@
+#pragma once
+
+// Tensor: a handle on a global tensor that lives in shards on the workers of a mesh. Copies are the same
+// handle; the last one that goes away lets the tensor go. Its spec is known at once; its values exist
+// when the ops before it have run.
+//
+//   absl::StatusOr<Tensor> c = Matmul(a, b);              // returns at once
+//   absl::StatusOr<Tensor> d = c->Redistribute({Placement::Replicate(), Placement::Shard(0)});
+//   absl::StatusOr<HostArray> all = d->FullTensor();      // blocks
+//
+// Nothing here blocks but Wait, FullTensor, ToLocal and ExplainRedistribute. Any thread may call.
+
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/host_memory.h"
+#include "client/report.h"
+#include "schemas/ops/op.h"
+#include "schemas/types/tensor_spec.h"
+
+namespace tessera {
+
+struct HandleState;
+class SessionImpl;
+
+class Tensor {
+ public:
+  explicit Tensor(std::shared_ptr<HandleState> state) : state_(std::move(state)) {}
+
+  const TensorSpec& spec() const;
+  DType dtype() const { return spec().dtype; }
+  const Shape& shape() const { return spec().shape; }
+  const Mesh& device_mesh() const { return spec().mesh; }
+  const Placements& placements() const { return spec().placements; }
+  // The number in its session.
+  uint64_t handle() const;
+
+  // Other placements, another mesh, or both. InvalidArgument where the specs do not allow it.
+  absl::StatusOr<Tensor> Redistribute(const Placements& placements) const;
+  absl::StatusOr<Tensor> Redistribute(const Mesh& mesh, const Placements& placements) const;
+  // What that would do; blocks for the coordinator's answer and runs nothing.
+  absl::StatusOr<PlanReport> ExplainRedistribute(const Mesh& mesh, const Placements& placements) const;
+
+  // The indices that the position holds. IndexOutOfRange for a position outside the mesh.
+  absl::StatusOr<Box> BoxAt(absl::Span<const int64_t> position) const;
+
+  // Until all that led here has run. The first cause when something failed.
+  absl::Status Wait(std::optional<double> timeout_s = std::nullopt) const;
+  bool IsReady() const;
+  // The whole tensor; pending terms are reduced first.
+  absl::StatusOr<HostArray> FullTensor() const;
+  // The shard at a position; of a Partial the position's term.
+  absl::StatusOr<HostArray> ToLocal(absl::Span<const int64_t> position) const;
+
+  const std::shared_ptr<HandleState>& state() const { return state_; }
+  const std::shared_ptr<SessionImpl>& session() const;
+
+ private:
+  std::shared_ptr<HandleState> state_;
+};
+
+// The placements without pending terms that FullTensor reduces to: what was Partial is sharded over
+// the largest dim that is left, or replicated.
+Placements ReducedPlacements(const TensorSpec& spec);
+
+}  // namespace tessera
