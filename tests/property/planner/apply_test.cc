@@ -1,0 +1,335 @@
+// Ops other than matmul: every plan against the same op on one worker, where nothing is sharded.
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
+#include "server/planner/planner.h"
+#include "tests/property/planner/small_worlds.h"
+
+namespace tessera {
+namespace {
+
+const std::vector<ReduceOp>& SomePartials() {
+  static const auto* const ops = new std::vector<ReduceOp>{ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kAvg};
+  return *ops;
+}
+
+OpCall Call(OpId op) {
+  OpCall call;
+  call.op = op;
+  return call;
+}
+
+// A tensor by shape and dtype, or a number; its placements vary.
+struct Argument {
+  std::vector<int64_t> shape;
+  DType dtype = DType::kF64;
+  std::optional<Scalar> number = std::nullopt;
+};
+
+Strides ColumnMajor(const TensorSpec& spec) {
+  const Shape extents = MaxShardShape(spec);
+  Strides strides(extents.size());
+  int64_t stride = 1;
+  for (size_t d = 0; d < extents.size(); ++d) {
+    strides[d] = stride;
+    stride *= std::max<int64_t>(1, extents[d]);
+  }
+  return strides;
+}
+
+enum class Order { kRowMajor, kColumnMajor };
+
+PlanOperand Operand(const Argument& argument, const Mesh& mesh, const Placements& placements, Order order) {
+  if (argument.number.has_value()) return *argument.number;
+  const TensorSpec spec = MakeSpec(argument.dtype, argument.shape, mesh, placements);
+  return OperandLayout{spec, order == Order::kColumnMajor ? ColumnMajor(spec) : Strides{}};
+}
+
+absl::StatusOr<std::vector<double>> RunOp(const OpCall& call, const std::vector<PlanOperand>& operands, Plan* plan) {
+  absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
+  if (!planned.ok()) return planned.status();
+  const absl::StatusOr<std::vector<Scalar>> scalars = ScalarsOf(call, operands);
+  if (!scalars.ok() || *scalars != planned->scalars) return absl::InternalError("ScalarsOf differs from PlanOp");
+  std::vector<std::vector<double>> inputs;
+  for (const PlanOperand& operand : operands) {
+    const auto* layout = std::get_if<OperandLayout>(&operand);
+    if (layout != nullptr) inputs.push_back(Numbers(layout->spec, static_cast<int64_t>(inputs.size())));
+  }
+  *plan = std::move(planned->plan);
+  return RunPlan(*plan, inputs, planned->scalars);
+}
+
+absl::Status CheckCall(const OpCall& call, const std::vector<PlanOperand>& operands,
+                       const std::vector<double>& expected) {
+  std::vector<OperandSpec> specs;
+  for (const PlanOperand& operand : operands) {
+    const auto* layout = std::get_if<OperandLayout>(&operand);
+    if (layout != nullptr) {
+      specs.emplace_back(layout->spec);
+    } else {
+      specs.emplace_back(std::get<Scalar>(operand));
+    }
+  }
+  Plan plan;
+  const absl::StatusOr<std::vector<double>> result = RunOp(call, operands, &plan);
+  if (!result.ok()) return result.status();
+  const absl::StatusOr<TensorSpec> wanted = OutputSpec(call, specs);
+  if (!wanted.ok() || plan.values[static_cast<size_t>(plan.outputs[0])].spec != *wanted) {
+    return absl::InternalError(StrCat("the output is not as OutputSpec says\n", ToText(plan)));
+  }
+  if (!Agree(*result, expected, 1e-9)) {
+    return absl::InternalError(StrCat("the result differs from the dense answer\n", ToText(plan)));
+  }
+  const absl::StatusOr<Plan> parsed = ParsePlan(ToText(plan));
+  if (!parsed.ok() || !(*parsed == plan)) {
+    return absl::InternalError(StrCat("the text does not give the plan back: ", parsed.status().ToString(), "\n",
+                                      ToText(plan), parsed.ok() ? ToText(*parsed) : ""));
+  }
+  return absl::OkStatus();
+}
+
+// Every combination of placements of the arguments (each `stride`-th), in both orders of dims.
+void CheckOp(const OpCall& call, const std::vector<Argument>& arguments, const std::vector<int64_t>& mesh_shape,
+             size_t stride, size_t min_checked = 1) {
+  const Mesh one = MakeMesh({1});
+  std::vector<PlanOperand> dense;
+  for (const Argument& argument : arguments) {
+    dense.push_back(Operand(argument, one, {Placement::Replicate()}, Order::kRowMajor));
+  }
+  Plan plan;
+  const absl::StatusOr<std::vector<double>> expected = RunOp(call, dense, &plan);
+  ASSERT_TRUE(expected.ok()) << ToText(call) << ": " << expected.status();
+  const Mesh mesh = MakeMesh(mesh_shape);
+  std::vector<std::vector<PlanOperand>> all = {{}};
+  for (const Argument& argument : arguments) {
+    std::vector<std::vector<PlanOperand>> longer;
+    std::vector<Placements> choices = {{}};
+    if (!argument.number.has_value()) {
+      choices = AllPlacements(mesh.ndim(), static_cast<int>(argument.shape.size()),
+                              argument.dtype == DType::kF64 ? SomePartials() : std::vector<ReduceOp>{});
+    }
+    for (const auto& operands : all) {
+      for (const Placements& placements : choices) {
+        longer.push_back(operands);
+        longer.back().push_back(
+            Operand(argument, mesh, placements, longer.size() % 2 == 0 ? Order::kRowMajor : Order::kColumnMajor));
+      }
+    }
+    all = std::move(longer);
+  }
+  size_t checked = 0;
+  for (size_t i = 0; i < all.size(); i += stride) {
+    std::vector<OperandSpec> specs;
+    std::string text = ToText(call);
+    for (const PlanOperand& operand : all[i]) {
+      const auto* layout = std::get_if<OperandLayout>(&operand);
+      StrAppend(&text, " ", layout != nullptr ? ToText(layout->spec) : ToText(std::get<Scalar>(operand)));
+      if (layout != nullptr) specs.emplace_back(layout->spec);
+      if (layout == nullptr) specs.emplace_back(std::get<Scalar>(operand));
+    }
+    // A reshape that would move data is refused; everything else has a spec.
+    if (call.op == OpId::kReshape && !OutputSpec(call, specs).ok()) continue;
+    ++checked;
+    const absl::Status status = CheckCall(call, all[i], *expected);
+    ASSERT_TRUE(status.ok()) << text << "\n" << status;
+  }
+  EXPECT_GE(checked, min_checked) << ToText(call);
+}
+
+TEST(Elementwise, TwoTensors) {
+  for (const OpId op : {OpId::kAdd, OpId::kSub, OpId::kMul, OpId::kMaximum, OpId::kLess}) {
+    CheckOp(Call(op), {{{5, 3}}, {{5, 3}}}, {2}, 1);
+    CheckOp(Call(op), {{{5, 3}}, {{5, 3}}}, {2, 2}, 7);
+  }
+}
+
+TEST(Elementwise, Broadcast) {
+  for (const OpId op : {OpId::kAdd, OpId::kMul, OpId::kMinimum}) {
+    CheckOp(Call(op), {{{5, 3}}, {{3}}}, {2}, 1);
+    CheckOp(Call(op), {{{5, 1}}, {{1, 3}}}, {3}, 1);
+    CheckOp(Call(op), {{{}}, {{4, 3}}}, {2, 2}, 5);
+    CheckOp(Call(op), {{{0, 3}}, {{3}}}, {2}, 1);
+  }
+}
+
+TEST(Elementwise, Numbers) {
+  for (const OpId op : {OpId::kAdd, OpId::kSub, OpId::kMul, OpId::kDiv, OpId::kMaximum, OpId::kEqual}) {
+    CheckOp(Call(op), {{{5, 3}}, {{}, DType::kF64, Scalar::Float(4)}}, {3}, 1);
+    CheckOp(Call(op), {{{5, 3}}, {{}, DType::kF64, Scalar::Int(-2)}}, {2, 2}, 3);
+    CheckOp(Call(op), {{{}, DType::kF64, Scalar::Int(3)}, {{7}}}, {3}, 1);
+  }
+}
+
+TEST(Elementwise, OneTensor) {
+  OpCall astype = Call(OpId::kAsType);
+  astype.attributes.dtype = DType::kI32;
+  for (const OpCall& call : {Call(OpId::kNeg), Call(OpId::kRelu), astype}) {
+    CheckOp(call, {{{5, 3}}}, {3}, 1);
+    CheckOp(call, {{{5, 3}}}, {2, 3}, 1);
+  }
+}
+
+TEST(Elementwise, Where) {
+  CheckOp(Call(OpId::kWhere), {{{5, 3}, DType::kBool}, {{5, 3}}, {{3}}}, {2}, 3);
+  CheckOp(Call(OpId::kWhere), {{{5, 3}, DType::kBool}, {{5, 3}}, {{}, DType::kF64, Scalar::Float(0)}}, {2, 2}, 11);
+}
+
+TEST(Reductions, OverDims) {
+  for (const OpId op : {OpId::kSum, OpId::kMean, OpId::kMax, OpId::kMin}) {
+    for (const std::vector<int64_t>& dims : std::vector<std::vector<int64_t>>{{0}, {1}, {0, 1}, {}}) {
+      OpCall call = Call(op);
+      call.attributes.dims = dims;
+      CheckOp(call, {{{5, 3}}}, {2}, 1);
+      call.attributes.keepdims = true;
+      CheckOp(call, {{{2, 5}}}, {2, 3}, 1);
+    }
+  }
+}
+
+TEST(Reductions, OfEmptyAndThreeDims) {
+  OpCall sum = Call(OpId::kSum);
+  sum.attributes.dims = {1};
+  CheckOp(sum, {{{3, 0, 2}}}, {2}, 1);
+  CheckOp(sum, {{{3, 5, 2}}}, {2, 2}, 3);
+  CheckOp(sum, {{{3, 4}, DType::kI32}}, {3}, 1);
+  CheckOp(sum, {{{3, 4}, DType::kBool}}, {3}, 1);
+}
+
+TEST(Reductions, Arg) {
+  for (const OpId op : {OpId::kArgMin, OpId::kArgMax}) {
+    for (const int64_t dim : {0, 1}) {
+      OpCall call = Call(op);
+      call.attributes.dims = {dim};
+      CheckOp(call, {{{5, 7}}}, {2, 2}, 1);
+    }
+  }
+}
+
+IndexItem Slice(int64_t start, int64_t size, int64_t step) {
+  return {IndexItem::Kind::kSlice, start, size, step};
+}
+IndexItem At(int64_t index) { return {IndexItem::Kind::kInteger, index, 0, 1}; }
+IndexItem NewAxis() { return {IndexItem::Kind::kNewAxis, 0, 0, 1}; }
+
+TEST(Views, Slices) {
+  const std::vector<std::vector<IndexItem>> indexes = {
+      {Slice(0, 7, 1), Slice(0, 5, 1)},  {Slice(1, 3, 2), Slice(0, 5, 1)},  {Slice(6, 7, -1), Slice(4, 5, -1)},
+      {Slice(5, 3, -2), Slice(1, 2, 3)}, {At(3), Slice(0, 5, 1)},           {Slice(0, 7, 1), At(4)},
+      {NewAxis(), Slice(2, 4, 1), NewAxis(), At(0)}, {At(6), At(0)},        {Slice(3, 0, 1), Slice(0, 5, 1)},
+      {Slice(2, 1, 1), Slice(0, 4, 1), NewAxis()},
+  };
+  for (const std::vector<IndexItem>& index : indexes) {
+    OpCall call = Call(OpId::kSlice);
+    call.attributes.index = index;
+    CheckOp(call, {{{7, 5}}}, {2}, 1);
+    CheckOp(call, {{{7, 5}}}, {3}, 1);
+    CheckOp(call, {{{7, 5}}}, {2, 3}, 1);
+  }
+}
+
+TEST(Views, TransposeAndReshape) {
+  OpCall transpose = Call(OpId::kTranspose);
+  transpose.attributes.dims = {1, 0};
+  CheckOp(transpose, {{{7, 5}}}, {2, 3}, 1);
+  transpose.attributes.dims = {2, 0, 1};
+  CheckOp(transpose, {{{3, 2, 5}}}, {2, 2}, 1);
+  for (const Shape& shape : std::vector<Shape>{{24}, {4, 6, 1}, {2, 2, 6}, {4, 3, 2}, {1, 24}}) {
+    OpCall reshape = Call(OpId::kReshape);
+    reshape.attributes.shape = shape;
+    CheckOp(reshape, {{{4, 6}}}, {2}, 1, 2);
+    CheckOp(reshape, {{{4, 6}}}, {2, 2}, 1, 2);
+  }
+}
+
+TEST(Views, CopyNothingOnUnshardedDims) {
+  OpCall call = Call(OpId::kSlice);
+  call.attributes.index = {Slice(0, 8, 1), Slice(1, 2, 2)};
+  const TensorSpec spec = MakeSpec(DType::kF32, {8, 6}, MakeMesh({2}), {Placement::Shard(0)});
+  const PlanOperand operands[] = {OperandLayout{spec, {}}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const Plan& plan = planned->plan;
+  EXPECT_TRUE(plan.steps.empty()) << ToText(plan);
+  EXPECT_EQ(plan.buffers.size(), 1u);
+  EXPECT_EQ(plan.values[static_cast<size_t>(plan.outputs[0])].strides, (Strides{6, 2}));
+}
+
+TEST(Redistribute, ConvertsTheDTypeOnTheCheaperSide) {
+  for (const DType dtype : {DType::kI32, DType::kF32, DType::kI64}) {
+    OpCall call = Call(OpId::kRedistribute);
+    call.attributes.dtype = dtype;
+    const Mesh one = MakeMesh({1});
+    const Mesh mesh = MakeMesh({3});
+    for (const Placements& from : AllPlacements(1, 2, {ReduceOp::kSum})) {
+      for (const Placements& to : AllPlacements(1, 2, {})) {
+        call.attributes.placements = to;
+        const TensorSpec source = MakeSpec(DType::kF64, {5, 7}, mesh, from);
+        const absl::Status status = CheckCall(call, {OperandLayout{source, {}}}, Numbers(source));
+        ASSERT_TRUE(status.ok()) << ToText(source) << " -> " << ToText(to) << "\n" << status;
+      }
+    }
+  }
+  OpCall narrow = Call(OpId::kRedistribute);
+  narrow.attributes.dtype = DType::kF32;
+  narrow.attributes.placements = Placements{Placement::Replicate()};
+  const TensorSpec source = MakeSpec(DType::kF64, {8}, MakeMesh({2}), {Placement::Shard(0)});
+  const PlanOperand operands[] = {OperandLayout{source, {}}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(narrow, operands, Topology());
+  ASSERT_TRUE(planned.ok());
+  EXPECT_EQ(TrafficOf(planned->plan).received_bytes, (std::vector<int64_t>{16, 16}));
+}
+
+TEST(Creation, EveryPlacement) {
+  struct Row {
+    OpId op;
+    Shape shape;
+    DType dtype;
+    std::vector<Scalar> scalars;
+  };
+  const std::vector<Row> rows = {{OpId::kFull, {5, 3}, DType::kI32, {Scalar::Float(2.5)}},
+                                 {OpId::kArange, {11}, DType::kF64, {Scalar::Int(3), Scalar::Float(0.5)}},
+                                 {OpId::kEye, {5, 7}, DType::kF32, {Scalar::Int(-1)}},
+                                 {OpId::kRand, {5, 7}, DType::kF32, {Scalar::Int(7), Scalar::Int(1)}}};
+  for (const Row& row : rows) {
+    OpCall call = Call(row.op);
+    call.scalars = row.scalars;
+    call.attributes.shape = row.shape;
+    call.attributes.dtype = row.dtype;
+    call.attributes.mesh = MakeMesh({1});
+    call.attributes.placements = Placements{Placement::Replicate()};
+    Plan plan;
+    const absl::StatusOr<std::vector<double>> expected = RunOp(call, {}, &plan);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    call.attributes.mesh = MakeMesh({2, 3});
+    for (const Placements& placements : AllPlacements(2, static_cast<int>(row.shape.size()), {})) {
+      call.attributes.placements = placements;
+      const absl::Status status = CheckCall(call, {}, *expected);
+      ASSERT_TRUE(status.ok()) << ToText(call) << "\n" << status;
+    }
+  }
+}
+
+TEST(Donation, OnlyWhereTheOutputFitsTheInput) {
+  const Mesh mesh = MakeMesh({2});
+  const OperandLayout rows = {MakeSpec(DType::kF32, {4, 4}, mesh, {Placement::Shard(0)}), {}};
+  const OperandLayout columns = {rows.spec, {1, 2}};
+  const OperandLayout vector = {MakeSpec(DType::kF32, {4}, mesh, {Placement::Replicate()}), {}};
+  const auto donations = [](OpId op, const std::vector<PlanOperand>& operands) {
+    absl::StatusOr<OpPlan> planned = PlanOp(Call(op), operands, Topology());
+    return planned.ok() ? planned->plan.donations : std::vector<Donation>{{-1, -1}};
+  };
+  EXPECT_EQ(donations(OpId::kAdd, {rows, rows}), (std::vector<Donation>{{0, 0}, {1, 0}}));
+  EXPECT_EQ(donations(OpId::kAdd, {columns, rows}), (std::vector<Donation>{{1, 0}}));
+  EXPECT_EQ(donations(OpId::kAdd, {vector, rows}), (std::vector<Donation>{{1, 0}}));
+  EXPECT_EQ(donations(OpId::kLess, {rows, rows}), (std::vector<Donation>{}));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,187 @@
+#include "server/planner/contraction.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "schemas/types/str_cat.h"
+#include "server/planner/planner.h"
+#include "tests/property/planner/small_worlds.h"
+
+namespace tessera {
+namespace {
+
+OpCall Matmul() {
+  OpCall call;
+  call.op = OpId::kMatmul;
+  return call;
+}
+
+std::vector<double> DenseMatmul(const std::vector<double>& a, const std::vector<double>& b, int64_t m, int64_t k,
+                                int64_t n) {
+  std::vector<double> c(static_cast<size_t>(m * n), 0);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t l = 0; l < k; ++l) {
+        c[static_cast<size_t>(i * n + j)] += a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(l * n + j)];
+      }
+    }
+  }
+  return c;
+}
+
+absl::StatusOr<Plan> PlanMatmul(const TensorSpec& a, const TensorSpec& b) {
+  const PlanOperand operands[] = {OperandLayout{a, {}}, OperandLayout{b, {}}};
+  absl::StatusOr<OpPlan> planned = PlanOp(Matmul(), operands, Topology());
+  if (!planned.ok()) return planned.status();
+  return std::move(planned->plan);
+}
+
+absl::Status CheckMatmul(const TensorSpec& a, const TensorSpec& b) {
+  absl::StatusOr<Plan> plan = PlanMatmul(a, b);
+  if (!plan.ok()) return plan.status();
+  const OperandSpec specs[] = {a, b};
+  const absl::StatusOr<TensorSpec> wanted = OutputSpec(Matmul(), specs);
+  if (!wanted.ok()) return wanted.status();
+  if (plan->values[static_cast<size_t>(plan->outputs[0])].spec != *wanted) {
+    return absl::InternalError(StrCat("the output is not ", ToText(*wanted), "\n", ToText(*plan)));
+  }
+  const std::vector<double> left = Numbers(a, 1);
+  const std::vector<double> right = Numbers(b, 2);
+  const absl::StatusOr<std::vector<double>> result = RunPlan(*plan, {left, right}, {});
+  if (!result.ok()) return result.status();
+  const bool averages = a.partial_op() == ReduceOp::kAvg || b.partial_op() == ReduceOp::kAvg;
+  if (!Agree(*result, DenseMatmul(left, right, a.shape[0], a.shape[1], b.shape[1]), averages ? 1e-9 : 0)) {
+    return absl::InternalError(StrCat("the result differs from the dense answer\n", ToText(*plan)));
+  }
+  return absl::OkStatus();
+}
+
+struct Sizes {
+  int64_t m, k, n;
+};
+
+void CheckPlacements(const Mesh& mesh, const Sizes& s, const std::vector<ReduceOp>& partial_ops, size_t stride) {
+  size_t number = 0;
+  for (const Placements& left : AllPlacements(mesh.ndim(), 2, partial_ops)) {
+    for (const Placements& right : AllPlacements(mesh.ndim(), 2, partial_ops)) {
+      if (number++ % stride != 0) continue;
+      const TensorSpec a = MakeSpec(DType::kF64, {s.m, s.k}, mesh, left);
+      const TensorSpec b = MakeSpec(DType::kF64, {s.k, s.n}, mesh, right);
+      const absl::Status status = CheckMatmul(a, b);
+      ASSERT_TRUE(status.ok()) << ToText(a) << " x " << ToText(b) << "\n" << status;
+    }
+  }
+}
+
+TEST(Contraction, EveryPlacementOnTwo) {
+  for (const Sizes& s : std::vector<Sizes>{{4, 4, 4}, {5, 3, 7}, {1, 1, 1}, {3, 0, 2}, {0, 3, 2}, {2, 7, 0}, {1, 5, 2}}) {
+    CheckPlacements(MakeMesh({2}), s, {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kAvg}, 1);
+  }
+}
+
+TEST(Contraction, EveryPlacementOnTwoByTwo) {
+  for (const Sizes& s : std::vector<Sizes>{{5, 3, 7}, {4, 4, 4}, {3, 0, 2}, {1, 5, 3}, {1, 9, 1}}) {
+    CheckPlacements(MakeMesh({2, 2}), s, {ReduceOp::kSum}, 1);
+  }
+}
+
+TEST(Contraction, SampledPlacementsOnTwoByThree) {
+  CheckPlacements(MakeMesh({2, 3}), {7, 5, 4}, {ReduceOp::kSum}, 3);
+  CheckPlacements(MakeMesh({2, 3}), {5, 11, 2}, {ReduceOp::kAvg}, 7);
+}
+
+TEST(Contraction, SampledPlacementsOnThreeDims) {
+  CheckPlacements(MakeMesh({2, 2, 2}), {6, 5, 7}, {ReduceOp::kSum}, 61);
+}
+
+TEST(Contraction, OperandsOnMeshesOfOtherShapes) {
+  const Mesh line = MakeMesh({4});
+  const Mesh square = MakeMesh({2, 2});
+  for (const Placements& left : AllPlacements(1, 2, {ReduceOp::kSum})) {
+    for (const Placements& right : AllPlacements(2, 2, {ReduceOp::kSum})) {
+      const TensorSpec a = MakeSpec(DType::kF64, {5, 6}, line, left);
+      const TensorSpec b = MakeSpec(DType::kF64, {6, 3}, square, right);
+      const absl::Status status = CheckMatmul(a, b);
+      ASSERT_TRUE(status.ok()) << ToText(a) << " x " << ToText(b) << "\n" << status;
+    }
+  }
+}
+
+TEST(Contraction, GramMatrixOfDigitsTakesTheOtherRowsOnce) {
+  const Mesh mesh = MakeMesh({4});
+  const TensorSpec x = MakeSpec(DType::kF32, {1797, 64}, mesh, {Placement::Shard(0)});
+  const TensorSpec transposed = MakeSpec(DType::kF32, {64, 1797}, mesh, {Placement::Shard(1)});
+  const PlanOperand operands[] = {OperandLayout{x, {}}, OperandLayout{transposed, {1, 64}}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(Matmul(), operands, Topology());
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const Plan& plan = planned->plan;
+  EXPECT_EQ(TrafficOf(plan).received_bytes, (std::vector<int64_t>{344832, 344832, 344832, 345600})) << ToText(plan);
+  EXPECT_EQ(plan.values[static_cast<size_t>(plan.outputs[0])].spec.placements, Placements{Placement::Shard(0)});
+  ASSERT_EQ(plan.steps.size(), 2u) << ToText(plan);
+  EXPECT_EQ(StepLines(plan)[0], "all_gather %1 [S(1)] -> %2 [R]");
+  EXPECT_EQ(plan.grid.find("grid (4,1,1) "), 0u) << plan.grid;
+  EXPECT_FALSE(plan.runners_up.empty());
+  ASSERT_EQ(plan.implicit.size(), 1u);
+  EXPECT_EQ(plan.implicit[0], "redistribute %1 [S(1)] -> [R]: 1,380,096 bytes");
+}
+
+TEST(Contraction, LargeInnerDimIsSplit) {
+  const Mesh mesh = MakeMesh({4});
+  const TensorSpec a = MakeSpec(DType::kF32, {64, 1000000}, mesh, {Placement::Shard(1)});
+  const TensorSpec b = MakeSpec(DType::kF32, {1000000, 64}, mesh, {Placement::Shard(1)});
+  const absl::StatusOr<Plan> plan = PlanMatmul(a, b);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->grid.find("grid (1,1,4) "), 0u) << plan->grid;
+}
+
+// Where the output is not pending and only the inner dim is long, the grid still splits it.
+TEST(Contraction, LargeInnerDimOfReplicatedOperandsIsSplit) {
+  const Mesh mesh = MakeMesh({4});
+  const TensorSpec a = MakeSpec(DType::kF32, {1, 4000000}, mesh, {Placement::Replicate()});
+  const TensorSpec b = MakeSpec(DType::kF32, {4000000, 1}, mesh, {Placement::Replicate()});
+  const absl::StatusOr<std::vector<GridCandidate>> grids =
+      EnumerateGrids(a, b, MakeSpec(DType::kF32, {1, 1}, mesh, {Placement::Replicate()}), Topology());
+  ASSERT_TRUE(grids.ok()) << grids.status();
+  EXPECT_EQ((*grids)[0].pk, 4);
+}
+
+TEST(Contraction, GridsFollowHostsAndNotMeasurements) {
+  const Mesh mesh = MakeMesh({4});
+  const TensorSpec a = MakeSpec(DType::kF32, {512, 512}, mesh, {Placement::Shard(0)});
+  const TensorSpec b = MakeSpec(DType::kF32, {512, 512}, mesh, {Placement::Shard(1)});
+  const PlanOperand operands[] = {OperandLayout{a, {}}, OperandLayout{b, {}}};
+  Topology measured;
+  measured.version = 9;
+  measured.host_bandwidth_bytes_s = 1;
+  measured.flops_per_s = 1;
+  const absl::StatusOr<OpPlan> first = PlanOp(Matmul(), operands, Topology());
+  const absl::StatusOr<OpPlan> second = PlanOp(Matmul(), operands, measured);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->plan, second->plan);
+}
+
+TEST(Contraction, PriceIsWhatThePlanReceives) {
+  const Mesh mesh = MakeMesh({2, 2});
+  for (const Placements& left : AllPlacements(2, 2, {ReduceOp::kSum})) {
+    for (const Placements& right : AllPlacements(2, 2, {ReduceOp::kSum})) {
+      const TensorSpec a = MakeSpec(DType::kF32, {12, 7}, mesh, left);
+      const TensorSpec b = MakeSpec(DType::kF32, {7, 10}, mesh, right);
+      const OperandSpec specs[] = {a, b};
+      const absl::StatusOr<TensorSpec> output = OutputSpec(Matmul(), specs);
+      ASSERT_TRUE(output.ok());
+      const absl::StatusOr<std::vector<GridCandidate>> grids = EnumerateGrids(a, b, *output, Topology());
+      const absl::StatusOr<Plan> plan = PlanMatmul(a, b);
+      ASSERT_TRUE(grids.ok() && plan.ok());
+      const PlanTraffic traffic = TrafficOf(*plan);
+      EXPECT_EQ((*grids)[0].received_bytes,
+                *std::max_element(traffic.received_bytes.begin(), traffic.received_bytes.end()))
+          << ToText(*plan);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
