@@ -1,0 +1,50 @@
+#include "schemas/ops/catalog.h"
+
+#include <set>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace tessera {
+namespace {
+
+TEST(Catalog, RowsAreFoundByIdAndByName) {
+  std::set<OpId> ids;
+  for (const OpRow& row : Catalog()) {
+    EXPECT_TRUE(ids.insert(row.id).second) << row.name << " shares its id";
+    EXPECT_EQ(*FindOp(row.id), &row);
+    EXPECT_EQ(*FindOpByName(row.name), &row);
+    EXPECT_FALSE(row.signature.empty());
+    EXPECT_FALSE(row.doc.empty());
+    EXPECT_LE(row.min_operands, row.max_operands);
+    EXPECT_EQ(row.family == OpFamily::kElementwise, row.scalar_op.has_value()) << row.name;
+    EXPECT_EQ(row.family == OpFamily::kReduction, row.reduce_op.has_value()) << row.name;
+    EXPECT_EQ(row.family == OpFamily::kContraction, !row.notation.empty()) << row.name;
+    EXPECT_EQ(row.scalar_op.has_value() ? Arity(*row.scalar_op) : row.max_operands, row.max_operands) << row.name;
+  }
+  EXPECT_FALSE(FindOp(static_cast<OpId>(127)).ok());
+  EXPECT_FALSE(FindOp(static_cast<OpId>(65535)).ok());
+  EXPECT_FALSE(FindOpByName("frobnicate").ok());
+}
+
+TEST(CallText, SaysWhatShapesTheResult) {
+  OpCall call{OpId::kSum, {}, {}};
+  call.attributes.dims = {0};
+  call.attributes.keepdims = true;
+  EXPECT_EQ(ToText(call), "sum(dims=[0], keepdims=true)");
+  call = {OpId::kRedistribute, {}, {}};
+  call.attributes.placements = Placements{Placement::Shard(0), Placement::Replicate()};
+  EXPECT_EQ(ToText(call), "redistribute([S(0), R])");
+  call = {OpId::kFull, {}, {Scalar::Float(3.5)}};
+  call.attributes.shape = Shape{2, 3};
+  call.attributes.dtype = DType::kF32;
+  EXPECT_EQ(ToText(call), "full([2,3], 3.5, dtype=f32)");
+  call = {OpId::kSlice, {}, {}};
+  call.attributes.index = {{IndexItem::Kind::kSlice, 4, 3, -1}, {IndexItem::Kind::kNewAxis, 0, 0, 1},
+                           {IndexItem::Kind::kInteger, 2, 0, 1}, {IndexItem::Kind::kSlice, 0, 5, 1}};
+  EXPECT_EQ(ToText(call), "slice([4+3*-1, None, 2, 0+5])");
+  EXPECT_EQ(ToText(OpCall{OpId::kMatmul, {}, {}}), "matmul()");
+}
+
+}  // namespace
+}  // namespace tessera

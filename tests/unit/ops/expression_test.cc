@@ -1,0 +1,164 @@
+#include "schemas/ops/expression.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "schemas/ops/local_op.h"
+#include "schemas/types/errors.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kI32Min = std::numeric_limits<int32_t>::min();
+constexpr int64_t kI64Min = std::numeric_limits<int64_t>::min();
+
+TEST(Expression, TextRoundTrips) {
+  for (const char* text : {
+           "in0:f32",
+           "add:f32(in0:f32, in1:f32)",
+           "mul:f32(in0:f32, arg0:f32)",
+           "add:f64(cast:f64(in0:i32), in1:f64)",
+           "where:i64(in0:bool, in1:i64, arg0:i64)",
+           "mul:f32(n2=add:f32(in0:f32, in1:f32), n2)",
+           "not:bool(less_equal:bool(in0:i32, in0:i32))",
+           "sub:f32(n1=exp:f32(in0:f32), mul:f32(n1, n2=sqrt:f32(n1)))",
+       }) {
+    const absl::StatusOr<Expression> expression = ParseExpression(text);
+    ASSERT_TRUE(expression.ok()) << text << expression.status();
+    const std::string printed = ToText(*expression);
+    const absl::StatusOr<Expression> again = ParseExpression(printed);
+    ASSERT_TRUE(again.ok()) << printed << again.status();
+    EXPECT_EQ(*again, *expression) << printed;
+  }
+  EXPECT_EQ(ToText(*ParseExpression("mul:f32(n2=add:f32(in0:f32, in1:f32), n2)")),
+            "mul:f32(n2=add:f32(in0:f32, in1:f32), n2)");
+}
+
+TEST(Expression, SharedNodesStaySmall) {
+  // Each node is the sum of the one before with itself: a tree would have 2^60 leaves.
+  Expression expression;
+  expression.nodes.push_back({ScalarOp::kInput, DType::kF64, 0, 0, 0});
+  for (int32_t i = 0; i < 60; ++i) expression.nodes.push_back({ScalarOp::kAdd, DType::kF64, i, i, 0});
+  ASSERT_TRUE(ValidateExpression(expression, 1, 0).ok());
+  const std::string text = ToText(expression);
+  EXPECT_LT(text.size(), 2000u);
+  EXPECT_EQ(*ParseExpression(text), expression);
+  EXPECT_EQ(EvaluateExpression(expression, {{DType::kF64, 1, 0}}, {}).f, std::ldexp(1.0, 60));
+}
+
+TEST(Expression, HostileTextsAreErrors) {
+  std::vector<std::string> texts = {"", "add", "add:f32", "add:f32(", "add:f32(in0:f32)", "add:f32(in0:f32, in1:f32",
+                                    "add:f32(in0:f32, in1:f64)", "add:f32(in0:f32, in0:f64)", "add:bool(in0:bool, in1:bool)",
+                                    "in:f32", "in8:f32", "in99999999999:f32", "arg64:f32", "in0:f8e4m3", "in0:f16",
+                                    "n0", "n5=in0:f32(", "exp:i32(in0:i32)", "less:f32(in0:f32, in1:f32)",
+                                    "where:f32(in0:f32, in1:f32, in2:f32)", "and:i32(in0:i32, in1:i32)",
+                                    "frob:f32(in0:f32)", "in0:f32 x"};
+  std::string deep;
+  for (int i = 0; i < 100000; ++i) deep += "neg:f32(";
+  texts.push_back(deep);
+  std::string wide = "in0:f32";
+  for (int i = 0; i < 70; ++i) wide = "add:f32(" + wide + ", in1:f32)";
+  texts.push_back(wide);
+  for (const std::string& text : texts) EXPECT_FALSE(ParseExpression(text).ok()) << text.substr(0, 60);
+}
+
+TEST(Expression, ValidationOfWhatCameOverAWire) {
+  const Expression add = *ParseExpression("add:f32(in0:f32, arg0:f32)");
+  EXPECT_TRUE(ValidateExpression(add, 1, 1).ok());
+  EXPECT_FALSE(ValidateExpression(add, 1, 0).ok());
+  EXPECT_FALSE(ValidateExpression(add, 0, 1).ok());
+  EXPECT_FALSE(ValidateExpression(add, 9, 1).ok());
+  EXPECT_FALSE(ValidateExpression({}, 1, 1).ok());
+  const auto with = [](ExpressionNode node) {
+    Expression expression;
+    expression.nodes = {{ScalarOp::kInput, DType::kF32, 0, 0, 0}, node};
+    return ValidateExpression(expression, 1, 0);
+  };
+  EXPECT_TRUE(with({ScalarOp::kNeg, DType::kF32, 0, 0, 0}).ok());
+  EXPECT_FALSE(with({ScalarOp::kNeg, DType::kF32, 1, 0, 0}).ok()) << "itself";
+  EXPECT_FALSE(with({ScalarOp::kNeg, DType::kF32, -1, 0, 0}).ok());
+  EXPECT_FALSE(with({ScalarOp::kNeg, DType::kF32, 0, 7, 0}).ok()) << "an unused reference";
+  EXPECT_FALSE(with({static_cast<ScalarOp>(200), DType::kF32, 0, 0, 0}).ok());
+  EXPECT_FALSE(with({ScalarOp::kNeg, static_cast<DType>(200), 0, 0, 0}).ok());
+  EXPECT_TRUE(with({ScalarOp::kNeg, DType::kF64, 0, 0, 0}).GetPayload(kDTypeErrorPayload).has_value());
+  Expression long_one;
+  long_one.nodes.assign(kMaxExpressionNodes + 1, {ScalarOp::kInput, DType::kF32, 0, 0, 0});
+  EXPECT_FALSE(ValidateExpression(long_one, 1, 0).ok());
+}
+
+ScalarValue I32(int64_t i) { return {DType::kI32, 0, i}; }
+ScalarValue F64(double f) { return {DType::kF64, f, 0}; }
+int64_t Int32(ScalarOp op, int64_t a, int64_t b) { return EvaluateScalarOp(op, DType::kI32, I32(a), I32(b), {}).i; }
+double Double(ScalarOp op, double a, double b) { return EvaluateScalarOp(op, DType::kF64, F64(a), F64(b), {}).f; }
+
+TEST(ScalarLaws, IntegersWrapAndDivideWithoutTraps) {
+  EXPECT_EQ(Int32(ScalarOp::kAdd, 2147483647, 1), kI32Min);
+  EXPECT_EQ(Int32(ScalarOp::kMul, 65536, 65536), 0);
+  EXPECT_EQ(Int32(ScalarOp::kNeg, kI32Min, 0), kI32Min);
+  EXPECT_EQ(Int32(ScalarOp::kDiv, 7, 0), 0);
+  EXPECT_EQ(Int32(ScalarOp::kDiv, kI32Min, -1), kI32Min);
+  EXPECT_EQ(Int32(ScalarOp::kDiv, -7, 2), -3);
+  const ScalarValue lowest{DType::kI64, 0, kI64Min};
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kDiv, DType::kI64, lowest, {DType::kI64, 0, -1}, {}).i, kI64Min);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kMul, DType::kI64, lowest, {DType::kI64, 0, 3}, {}).i, kI64Min);
+}
+
+TEST(ScalarLaws, NanPropagates) {
+  const double nan = std::nan("");
+  for (const ScalarOp op : {ScalarOp::kMaximum, ScalarOp::kMinimum}) {
+    EXPECT_TRUE(std::isnan(Double(op, nan, 1)));
+    EXPECT_TRUE(std::isnan(Double(op, 1, nan)));
+  }
+  EXPECT_TRUE(std::isnan(Double(ScalarOp::kRelu, nan, 0)));
+  EXPECT_EQ(Double(ScalarOp::kMaximum, -1, 2), 2);
+  EXPECT_EQ(Double(ScalarOp::kMinimum, -1, 2), -1);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kLess, DType::kBool, F64(nan), F64(1), {}).i, 0);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kNotEqual, DType::kBool, F64(nan), F64(nan), {}).i, 1);
+}
+
+TEST(ScalarLaws, F32IsRoundedAfterEveryOp) {
+  const ScalarValue a{DType::kF32, static_cast<double>(0.1f), 0};
+  const ScalarValue b{DType::kF32, static_cast<double>(0.2f), 0};
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kAdd, DType::kF32, a, b, {}).f, static_cast<double>(0.1f + 0.2f));
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kCast, DType::kF32, F64(1e300), {}, {}).f,
+            std::numeric_limits<double>::infinity());
+}
+
+TEST(ScalarLaws, CastsSaturate) {
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kCast, DType::kI32, F64(1e10), {}, {}).i, 2147483647);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kCast, DType::kI32, F64(std::nan("")), {}, {}).i, 0);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kCast, DType::kBool, F64(0.5), {}, {}).i, 1);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kCast, DType::kI32, {DType::kI64, 0, int64_t{1} << 32}, {}, {}).i, 0);
+}
+
+TEST(LocalOp, TextRoundTrips) {
+  for (const char* text : {"map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0,2])", "reduce(max; dims=[])",
+                           "argreduce(min; dim=1)", "argreduce(max; dim=0)", "matmul()", "fill()", "arange()", "eye()",
+                           "rand([4,6])"}) {
+    const absl::StatusOr<LocalOp> op = ParseLocalOp(text);
+    ASSERT_TRUE(op.ok()) << text << op.status();
+    EXPECT_EQ(ToText(*op), text);
+  }
+}
+
+TEST(LocalOp, HostileTextsAreErrors) {
+  for (const char* text : {"", "map()", "reduce(avg; dims=[0])", "reduce(sum)", "reduce(sum; dims=[1,0])",
+                           "reduce(sum; dims=[16])", "argreduce(sum; dim=1)", "argreduce(min; dim=-1)", "matmul",
+                           "matmul() x", "rand([-1])", "rand([4294967296,4294967296])", "frob()"}) {
+    EXPECT_FALSE(ParseLocalOp(text).ok()) << text;
+  }
+}
+
+TEST(LocalOp, ValidationCountsOperandsAndScalars) {
+  EXPECT_TRUE(ValidateLocalOp(MatmulOp{}, 2, 0).ok());
+  EXPECT_FALSE(ValidateLocalOp(MatmulOp{}, 1, 0).ok());
+  EXPECT_FALSE(ValidateLocalOp(FillOp{}, 0, 0).ok());
+  EXPECT_FALSE(ValidateLocalOp(ReduceLocalOp{static_cast<ReduceOp>(77), {0}}, 1, 0).ok());
+  EXPECT_FALSE(ValidateLocalOp(ReduceLocalOp{ReduceOp::kSum, std::vector<int64_t>(100000, 0)}, 1, 0).ok());
+  EXPECT_FALSE(ValidateLocalOp(ArgReduceOp{static_cast<Extreme>(9), 0}, 1, 0).ok());
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,109 @@
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "tests/unit/ops/resolve_testing.h"
+
+namespace tessera {
+namespace {
+
+OpAttributes Creation(Shape shape, DType dtype, std::string_view mesh) {
+  OpAttributes attributes = ToShape(std::move(shape));
+  attributes.dtype = dtype;
+  attributes.mesh = *ParseMesh(mesh);
+  return attributes;
+}
+
+OpAttributes Placed(OpAttributes attributes, std::string_view placements) {
+  attributes.placements = *ParsePlacements(placements);
+  return attributes;
+}
+
+TEST(Creation, AutoPlacements) {
+  const Scalar one = Scalar::Int(1);
+  EXPECT_EQ(Output(OpId::kFull, {}, Creation({4, 4}, DType::kF32, "mesh(2)"), {one}), "f32[4,4] @ mesh(2) [R]");
+  EXPECT_EQ(Output(OpId::kFull, {}, Creation({1024, 1024}, DType::kF32, "mesh(2,2)"), {one}),
+            "f32[1024,1024] @ mesh(2,2) [S(0), S(1)]");
+  EXPECT_EQ(Output(OpId::kFull, {}, Placed(Creation({4, 4}, DType::kF32, "mesh(2)"), "[S(-1)]"), {one}),
+            "f32[4,4] @ mesh(2) [S(1)]");
+}
+
+TEST(Creation, NumbersHaveTheResultsDType) {
+  const OpResolution filled = *Resolve(OpId::kFull, {}, Creation({4}, DType::kI32, "mesh(2)"), {Scalar::Float(3.7)});
+  EXPECT_EQ(ToText(filled.scalars[0]), "3:i32");
+  const OpResolution counted =
+      *Resolve(OpId::kArange, {}, Creation({4}, DType::kF32, "mesh(2)"), {Scalar::Int(1), Scalar::Float(0.1)});
+  EXPECT_EQ(ToText(counted.scalars[1]), "0.1:f64") << "rounded at the end, not before it is multiplied";
+  EXPECT_EQ(ToText(*Resolve(OpId::kRand, {}, Creation({4, 6}, DType::kF32, "mesh(2)"), {Scalar::Int(1), Scalar::Int(2)})
+                        ->local),
+            "rand([4,6])");
+}
+
+TEST(Creation, Errors) {
+  const Scalar one = Scalar::Int(1);
+  EXPECT_EQ(Output(OpId::kFull, {}, Placed(Creation({4}, DType::kF32, "mesh(2)"), "[P(sum)]"), {one}),
+            "full: nothing can be made as P(sum): placements are [P(sum)]");
+  EXPECT_EQ(Output(OpId::kFull, {}, Placed(Creation({4}, DType::kF32, "mesh(2)"), "[R, R]"), {one}),
+            "full: 2 placements for a mesh of 1 dims: [R, R] on mesh(2)");
+  EXPECT_EQ(Output(OpId::kFull, {}, Placed(Creation({4}, DType::kF32, "mesh(2)"), "[S(1)]"), {one}),
+            "full: placement S(1) is out of range for rank 1: the tensor is f32[4]");
+  EXPECT_EQ(Output(OpId::kFull, {}, ToShape({4}), {one}), "full: needs a device mesh");
+  EXPECT_EQ(Output(OpId::kFull, {}, {}, {one}), "full: needs a shape");
+  EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF32, "mesh(2)"), {}), "full: takes 1 numbers, not 0");
+  EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF16, "mesh(2)"), {one}), "full: dtype f16 is reserved");
+  EXPECT_EQ(Output(OpId::kFull, {}, Creation({-4}, DType::kF32, "mesh(2)"), {one}),
+            "full: negative extent -4 in shape [-4]");
+  EXPECT_EQ(Output(OpId::kArange, {}, Creation({4, 4}, DType::kF32, "mesh(2)"), {one, one}),
+            "arange: the shape must be 1-D, not [4,4]");
+  EXPECT_EQ(Output(OpId::kEye, {}, Creation({4}, DType::kF32, "mesh(2)"), {one}),
+            "eye: the shape must be 2-D, not [4]");
+  EXPECT_EQ(Output(OpId::kRand, {}, Creation({4}, DType::kI32, "mesh(2)"), {one, one}),
+            "rand: the dtype must be f32 or f64, not i32");
+  OpAttributes no_mesh = Creation({4}, DType::kF32, "mesh(2)");
+  no_mesh.mesh = Mesh();
+  EXPECT_EQ(Output(OpId::kFull, {}, no_mesh, {one}), "full: the device mesh is not set");
+}
+
+TEST(Creation, HugeShapesAreRefused) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const Scalar one = Scalar::Int(1);
+  for (const Shape& shape : {Shape{kMax}, Shape{int64_t{1} << 62, 4}, Shape{int64_t{1} << 31, int64_t{1} << 31, 2}}) {
+    EXPECT_EQ(Resolve(OpId::kFull, {}, Creation(shape, DType::kF32, "mesh(2)"), {one}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(Output(OpId::kFull, {}, Creation({int64_t{1} << 31, int64_t{1} << 29}, DType::kF32, "mesh(2)"), {one}),
+            "f32[2147483648,536870912] @ mesh(2) [S(0)]");
+}
+
+TEST(Redistribute, MeshPlacementsAndDType) {
+  OpAttributes attributes;
+  attributes.placements = *ParsePlacements("[R, S(-1)]");
+  EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2,2) [S(0), P(sum)]"}, attributes),
+            "f32[4,6] @ mesh(2,2) [R, S(1)]");
+  attributes.dtype = DType::kF64;
+  EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2,2) [S(0), P(sum)]"}, attributes),
+            "f64[4,6] @ mesh(2,2) [R, S(1)]");
+  OpAttributes moved;
+  moved.mesh = *ParseMesh("mesh(2; workers=2,3)");
+  EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2) [S(0)]"}, moved), "f32[4,6] @ mesh(2; workers=2,3) [S(0)]");
+  EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2) [P(sum)]"}, moved), "f32[4,6] @ mesh(2; workers=2,3) [R]");
+  EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2,2) [S(0), S(1)]"}, moved),
+            "f32[4,6] @ mesh(2; workers=2,3) [R]");
+}
+
+TEST(Redistribute, Errors) {
+  OpAttributes attributes;
+  attributes.placements = *ParsePlacements("[P(max)]");
+  EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4] @ mesh(2) [P(sum)]"}, attributes),
+            "redistribute: P(sum) to P(max) on mesh dim 0: Partials of different kinds: from f32[4] @ mesh(2) [P(sum)] "
+            "to f32[4] @ mesh(2) [P(max)]");
+  EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4] @ mesh(2) [S(0)]"}, attributes),
+            "redistribute: S(0) to P(max) on mesh dim 0: nothing else can be redistributed to Partial: from f32[4] @ "
+            "mesh(2) [S(0)] to f32[4] @ mesh(2) [P(max)]");
+  attributes.placements = *ParsePlacements("[P(sum)]");
+  attributes.dtype = DType::kI32;
+  const absl::Status status = Resolve(OpId::kRedistribute, {"f64[4] @ mesh(2) [P(sum)]"}, attributes).status();
+  EXPECT_TRUE(status.GetPayload(kDTypeErrorPayload).has_value()) << status;
+}
+
+}  // namespace
+}  // namespace tessera

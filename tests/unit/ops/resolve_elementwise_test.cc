@@ -1,0 +1,190 @@
+#include "gtest/gtest.h"
+#include "tests/unit/ops/resolve_testing.h"
+
+namespace tessera {
+namespace {
+
+TEST(Promotion, NumbersFollowTensors) {
+  const auto dtype = [](const char* tensor, const char* number, OpId op = OpId::kAdd) {
+    const std::string text = Output(op, {std::string(tensor) + "[4] @ mesh(2) [R]", number});
+    return text.substr(0, text.find('['));
+  };
+  EXPECT_EQ(dtype("i32", "2"), "i32");
+  EXPECT_EQ(dtype("i32", "2.5"), "f64");
+  EXPECT_EQ(dtype("f32", "2.5"), "f32");
+  EXPECT_EQ(dtype("f32", "2"), "f32");
+  EXPECT_EQ(dtype("bool", "2"), "i64");
+  EXPECT_EQ(dtype("bool", "2.5"), "f64");
+  EXPECT_EQ(dtype("i32", "true"), "i32");
+  EXPECT_EQ(dtype("i32", "2:i64"), "i64");
+  EXPECT_EQ(dtype("f32", "2.5:f64"), "f64");
+  EXPECT_EQ(dtype("f32", "2:i32"), "f64");
+  EXPECT_EQ(dtype("i32", "2", OpId::kDiv), "f64");
+  EXPECT_EQ(dtype("i32", "2", OpId::kLess), "bool");
+  EXPECT_EQ(dtype("i32", "2.5", OpId::kEqual), "bool");
+}
+
+TEST(Promotion, ExpressionsConvertWhatTheyRead) {
+  EXPECT_EQ(LocalText(OpId::kAdd, {"i32[4] @ mesh(2) [R]", "f64[4] @ mesh(2) [R]"}),
+            "map(add:f64(cast:f64(in0:i32), in1:f64))");
+  EXPECT_EQ(LocalText(OpId::kSub, {"2", "f32[4] @ mesh(2) [R]"}), "map(sub:f32(arg0:f32, in0:f32))");
+  EXPECT_EQ(LocalText(OpId::kLess, {"i32[4] @ mesh(2) [R]", "f32[4] @ mesh(2) [R]"}),
+            "map(less:bool(cast:f64(in0:i32), cast:f64(in1:f32)))");
+  EXPECT_EQ(LocalText(OpId::kWhere, {"bool[4] @ mesh(2) [R]", "f32[4] @ mesh(2) [R]", "0"}),
+            "map(where:f32(in0:bool, in1:f32, arg0:f32))");
+  OpAttributes to_i32;
+  to_i32.dtype = DType::kI32;
+  EXPECT_EQ(LocalText(OpId::kAsType, {"f32[4] @ mesh(2) [R]"}, to_i32), "map(cast:i32(in0:f32))");
+  EXPECT_EQ(LocalText(OpId::kAsType, {"i32[4] @ mesh(2) [R]"}, to_i32), "map(in0:i32)");
+  const OpResolution scaled = *Resolve(OpId::kMul, {"f32[4] @ mesh(2) [R]", "0.1"});
+  EXPECT_EQ(ToText(scaled.scalars[0]), "0.1:f32");
+}
+
+TEST(Placement, OperandsThatAgreeAreKept) {
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,6] @ mesh(2,2) [S(0), S(1)]", "f32[4,6] @ mesh(2,2) [S(0), S(1)]"}),
+            "[S(0), S(1)] [S(0), S(1)]");
+  EXPECT_EQ(OutputPlacements(OpId::kExp, {"f32[4,6] @ mesh(2,2) [S(1), S(1)]"}), "[S(1), S(1)]");
+  EXPECT_EQ(OutputPlacements(OpId::kMul, {"f32[4] @ mesh(2) [S(0)]", "2"}), "[S(0)]");
+}
+
+TEST(Placement, TiesGoToTheEarlierOperand) {
+  EXPECT_EQ(OutputPlacements(OpId::kAdd, {"f32[4,4] @ mesh(2) [S(0)]", "f32[4,4] @ mesh(2) [S(1)]"}), "[S(0)]");
+  EXPECT_EQ(OutputPlacements(OpId::kAdd, {"f32[4,4] @ mesh(2) [S(1)]", "f32[4,4] @ mesh(2) [S(0)]"}), "[S(1)]");
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,4] @ mesh(2) [S(0)]", "f32[4,4] @ mesh(2) [S(1)]"}), "[S(0)] [S(0)]");
+}
+
+TEST(Placement, AReplicaBesideAShardIsSliced) {
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,4] @ mesh(2) [R]", "f32[4,4] @ mesh(2) [S(1)]"}), "[S(1)] [S(1)]");
+  EXPECT_EQ(OutputPlacements(OpId::kAdd, {"f32[5] @ mesh(2,2) [R, S(0)]", "f32[5] @ mesh(2,2) [R, R]"}), "[R, S(0)]");
+  // [R, S(0)] is not a prefix of [S(0), S(0)]: the shards must move, the smaller way.
+  EXPECT_EQ(OutputPlacements(OpId::kAdd, {"f32[8] @ mesh(2,2) [R, S(0)]", "f32[8] @ mesh(2,2) [S(0), S(0)]"}),
+            "[S(0), S(0)]");
+}
+
+TEST(Placement, BroadcastDimsAreReplicated) {
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,6] @ mesh(2) [S(0)]", "f32[6] @ mesh(2) [R]"}), "[S(0)] [R]");
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,6] @ mesh(2) [S(1)]", "f32[6] @ mesh(2) [R]"}), "[S(1)] [S(0)]");
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,6] @ mesh(2) [S(0)]", "f32[6] @ mesh(2) [S(0)]"}), "[S(0)] [R]");
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,6] @ mesh(2) [S(0)]", "f32[1,6] @ mesh(2) [S(0)]"}), "[S(0)] [R]");
+  EXPECT_EQ(Output(OpId::kAdd, {"f32[4,1] @ mesh(2) [S(0)]", "f32[1,6] @ mesh(2) [R]"}), "f32[4,6] @ mesh(2) [S(0)]");
+  EXPECT_EQ(Output(OpId::kAdd, {"f32[6] @ mesh(2) [S(0)]", "f32[3,4,1] @ mesh(2) [R]"}),
+            "f32[3,4,6] @ mesh(2) [S(2)]");
+}
+
+TEST(Placement, OtherMeshesOverTheSameWorkers) {
+  EXPECT_EQ(Output(OpId::kAdd, {"f32[8,8] @ mesh(4) [S(0)]", "f32[8,8] @ mesh(2,2) [S(0), R]"}),
+            "f32[8,8] @ mesh(4) [S(0)]");
+  const OpResolution resolution =
+      *Resolve(OpId::kAdd, {"f32[8,8] @ mesh(x:2) [S(0)]", "f32[8,8] @ mesh(2; workers=1,0) [S(0)]"});
+  EXPECT_EQ(ToText(resolution.operands[1].spec), "f32[8,8] @ mesh(x:2) [S(0)]");
+  EXPECT_TRUE(resolution.operands[1].redistributed);
+  EXPECT_FALSE(resolution.operands[0].redistributed);
+  EXPECT_EQ(Output(OpId::kAdd, {"f32[8] @ mesh(2) [S(0)]", "f32[8] @ mesh(2; workers=2,3) [S(0)]"}),
+            "add: operands live on different workers, mesh(2) and mesh(2; workers=2,3); bring one over with "
+            "to_device: a is f32[8], b is f32[8]");
+}
+
+struct PartialCase {
+  OpId op;
+  const char* a;  // placement on a 1-D mesh, or a number
+  const char* b;  // "" for unary
+  const char* output;
+  const char* operands;
+};
+
+TEST(Partial, AlgebraTable) {
+  const PartialCase cases[] = {
+      {OpId::kNeg, "P(sum)", "", "[P(sum)]", "[P(sum)]"},
+      {OpId::kNeg, "P(avg)", "", "[P(avg)]", "[P(avg)]"},
+      {OpId::kNeg, "P(max)", "", "[S(0)]", "[S(0)]"},
+      {OpId::kNeg, "P(product)", "", "[S(0)]", "[S(0)]"},
+      {OpId::kAdd, "P(sum)", "P(sum)", "[P(sum)]", "[P(sum)] [P(sum)]"},
+      {OpId::kAdd, "P(avg)", "P(avg)", "[P(avg)]", "[P(avg)] [P(avg)]"},
+      {OpId::kAdd, "P(max)", "P(max)", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kAdd, "P(sum)", "P(max)", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kAdd, "P(sum)", "P(avg)", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kAdd, "P(sum)", "R", "[P(sum)]", "[P(sum)] [R]once0"},
+      {OpId::kAdd, "R", "P(sum)", "[P(sum)]", "[R]once0 [P(sum)]"},
+      {OpId::kSub, "R", "P(sum)", "[P(sum)]", "[R]once0 [P(sum)]"},
+      {OpId::kAdd, "P(avg)", "R", "[P(avg)]", "[P(avg)] [R]"},
+      {OpId::kAdd, "P(max)", "R", "[P(max)]", "[P(max)] [R]"},
+      {OpId::kSub, "P(min)", "R", "[P(min)]", "[P(min)] [R]"},
+      {OpId::kSub, "R", "P(max)", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kAdd, "P(product)", "R", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kAdd, "P(sum)", "S(0)", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kAdd, "P(sum)", "S(1)", "[S(1)]", "[S(1)] [S(1)]"},
+      {OpId::kMul, "P(sum)", "R", "[P(sum)]", "[P(sum)] [R]"},
+      {OpId::kMul, "P(sum)", "P(sum)", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kMul, "P(product)", "P(product)", "[P(product)]", "[P(product)] [P(product)]"},
+      {OpId::kMul, "P(product)", "R", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kMul, "P(sum)", "2.0", "[P(sum)]", "[P(sum)]"},
+      {OpId::kMul, "2.0", "P(avg)", "[P(avg)]", "[P(avg)]"},
+      {OpId::kMul, "P(max)", "2.0", "[S(0)]", "[S(0)]"},
+      {OpId::kDiv, "P(sum)", "R", "[P(sum)]", "[P(sum)] [R]"},
+      {OpId::kDiv, "P(sum)", "2.0", "[P(sum)]", "[P(sum)]"},
+      {OpId::kDiv, "R", "P(sum)", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kDiv, "2.0", "P(sum)", "[S(0)]", "[S(0)]"},
+      {OpId::kMaximum, "P(max)", "P(max)", "[P(max)]", "[P(max)] [P(max)]"},
+      {OpId::kMaximum, "P(max)", "R", "[P(max)]", "[P(max)] [R]"},
+      {OpId::kMaximum, "P(min)", "P(min)", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kMinimum, "P(min)", "2.0", "[P(min)]", "[P(min)]"},
+      {OpId::kMaximum, "P(sum)", "R", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kExp, "P(max)", "", "[P(max)]", "[P(max)]"},
+      {OpId::kRelu, "P(min)", "", "[P(min)]", "[P(min)]"},
+      {OpId::kExp, "P(sum)", "", "[S(0)]", "[S(0)]"},
+      {OpId::kSqrt, "P(max)", "", "[S(0)]", "[S(0)]"},
+      {OpId::kLess, "P(sum)", "R", "[S(0)]", "[S(0)] [S(0)]"},
+  };
+  for (const PartialCase& c : cases) {
+    std::vector<std::string> operands;
+    for (const std::string text : {c.a, c.b}) {
+      if (text.empty()) continue;
+      const bool is_number = text[0] == '2';
+      operands.push_back(is_number ? text : "f32[4,6] @ mesh(2) [" + text + "]");
+    }
+    EXPECT_EQ(OutputPlacements(c.op, operands), c.output) << c.a << " " << c.b << " op " << static_cast<int>(c.op);
+    EXPECT_EQ(OperandPlacements(c.op, operands), c.operands) << c.a << " " << c.b << " op " << static_cast<int>(c.op);
+  }
+}
+
+TEST(Partial, ANumberBesideAPendingSumCountsOnce) {
+  const OpResolution added = *Resolve(OpId::kAdd, {"i64[] @ mesh(2,2) [P(sum), P(sum)]", "10"});
+  EXPECT_EQ(ToText(added.outputs[0].placements), "[P(sum), P(sum)]");
+  ASSERT_TRUE(added.filled_scalar.has_value());
+  EXPECT_EQ(ToText(added.filled_scalar->spec), "i64[] @ mesh(2,2) [R, R]");
+  EXPECT_EQ(added.filled_scalar->counted_once, (std::vector<int>{0, 1}));
+  EXPECT_EQ(ToText(*added.local), "map(add:i64(in0:i64, in1:i64))");
+  EXPECT_EQ(ToText(added.scalars[0]), "10:i64");
+  EXPECT_FALSE(Resolve(OpId::kAdd, {"f32[4] @ mesh(2) [P(avg)]", "10"})->filled_scalar.has_value());
+  EXPECT_FALSE(Resolve(OpId::kMul, {"f32[4] @ mesh(2) [P(sum)]", "10"})->filled_scalar.has_value());
+}
+
+TEST(Partial, SeveralMeshDims) {
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,6] @ mesh(2,2) [P(sum), R]", "f32[4,6] @ mesh(2,2) [R, P(sum)]"}),
+            "[P(sum), R]once1 [R, P(sum)]once0");
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,6] @ mesh(2,2) [P(sum), S(0)]", "f32[4,6] @ mesh(2,2) [R, S(0)]"}),
+            "[P(sum), S(0)] [R, S(0)]once0");
+  // One tensor has one kind of Partial.
+  EXPECT_EQ(OutputPlacements(OpId::kAdd, {"f32[4,6] @ mesh(2,2) [P(sum), R]", "f32[4,6] @ mesh(2,2) [R, P(avg)]"}),
+            "[S(0), S(1)]");
+}
+
+TEST(Partial, OnlyWideningCastsPass) {
+  OpAttributes attributes;
+  attributes.dtype = DType::kF64;
+  EXPECT_EQ(OutputPlacements(OpId::kAsType, {"f32[4] @ mesh(2) [P(sum)]"}, attributes), "[P(sum)]");
+  EXPECT_EQ(OutputPlacements(OpId::kAsType, {"i32[4] @ mesh(2) [P(max)]"}, attributes), "[P(max)]");
+  attributes.dtype = DType::kI32;
+  EXPECT_EQ(OutputPlacements(OpId::kAsType, {"f32[4] @ mesh(2) [P(sum)]"}, attributes), "[S(0)]");
+  EXPECT_EQ(OutputPlacements(OpId::kAsType, {"i64[4] @ mesh(2) [P(sum)]"}, attributes), "[S(0)]");
+  EXPECT_EQ(OutputPlacements(OpId::kAdd, {"f32[4] @ mesh(2) [P(sum)]", "f64[4] @ mesh(2) [R]"}), "[P(sum)]");
+}
+
+TEST(Partial, TooSmallToScatterIsReplicated) {
+  EXPECT_EQ(OutputPlacements(OpId::kExp, {"f32[] @ mesh(2) [P(sum)]"}), "[R]");
+  EXPECT_EQ(OutputPlacements(OpId::kExp, {"f32[3,2] @ mesh(4) [P(sum)]"}), "[R]");
+  EXPECT_EQ(OutputPlacements(OpId::kExp, {"f32[3,8] @ mesh(4) [P(sum)]"}), "[S(1)]");
+}
+
+}  // namespace
+}  // namespace tessera
