@@ -113,8 +113,9 @@ bool StateMachine::MayDonate(const CallRecord& record, const CallOperands& opera
   for (const OperandReference& operand : record.operands) {
     if (!std::holds_alternative<HandleId>(operand.value)) continue;
     if (at++ != input) continue;
-    // Known to the session's table and to this call, and no view of its buffer exists.
-    return operand.last_use && tensor.use_count() == 2 && tensor->buffer.use_count() == 1 &&
+    // The session's table and this call alone know the tensor; the tensor and this call's list of
+    // buffers alone know the buffer: no view of it exists.
+    return operand.last_use && tensor.use_count() == 2 && tensor->buffer.use_count() == 2 &&
            tensor->offset_bytes == tensor->buffer->offset_bytes && tensor->buffer->bytes == output_bytes;
   }
   return false;

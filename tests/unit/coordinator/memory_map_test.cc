@@ -1,0 +1,127 @@
+#include "server/coordinator/memory_map.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<WorkerIndex> Workers(std::initializer_list<int> indexes) {
+  std::vector<WorkerIndex> workers;
+  for (int i : indexes) workers.emplace_back(i);
+  return workers;
+}
+
+MemoryMap FourWorkers(int64_t bytes) {
+  MemoryMap map(256);
+  for (int i = 0; i < 4; ++i) map.AddWorker(WorkerIndex(i), bytes);
+  return map;
+}
+
+TEST(MemoryMapTest, GivesTheLowestOffsetThatIsFree) {
+  MemoryMap map = FourWorkers(4096);
+  EXPECT_EQ(*map.Allocate(Workers({0, 1, 2, 3}), 1000, "t"), 0);
+  EXPECT_EQ(*map.Allocate(Workers({0, 1, 2, 3}), 1, "t"), 1024);
+  map.Free(Workers({0, 1, 2, 3}), 0, 1000);
+  EXPECT_EQ(*map.Allocate(Workers({0, 1, 2, 3}), 1024, "t"), 0);
+}
+
+TEST(MemoryMapTest, AGroupGetsOneOffsetThatIsFreeOnAllOfThem) {
+  MemoryMap map = FourWorkers(4096);
+  EXPECT_EQ(*map.Allocate(Workers({0}), 512, "t"), 0);
+  EXPECT_EQ(*map.Allocate(Workers({1}), 256, "t"), 0);
+  EXPECT_EQ(*map.Allocate(Workers({0, 1}), 256, "t"), 512);
+  EXPECT_EQ(*map.Allocate(Workers({1}), 256, "t"), 256);
+  EXPECT_EQ(*map.Allocate(Workers({2, 3}), 256, "t"), 0);
+}
+
+TEST(MemoryMapTest, WorkersOfOneHistoryAreOneClass) {
+  MemoryMap map = FourWorkers(4096);
+  EXPECT_EQ(map.class_count(), 1);
+  ASSERT_TRUE(map.Allocate(Workers({0, 1}), 256, "t").ok());
+  EXPECT_EQ(map.class_count(), 2);
+  map.Free(Workers({0, 1}), 0, 256);
+  EXPECT_EQ(map.class_count(), 1);
+}
+
+TEST(MemoryMapTest, RefusesWhatDoesNotFitWithTheNumbers) {
+  MemoryMap map = FourWorkers(1 << 20);
+  ASSERT_TRUE(map.Allocate(Workers({2}), 1 << 19, "zeros").ok());
+  const absl::Status status = map.Allocate(Workers({0, 1, 2, 3}), 600'000, "zeros").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("zeros: does not fit in memory: 600,000 bytes wanted on each of 4 workers; worker 2 has 524,288 "
+                        "free of 1,048,576"));
+  EXPECT_EQ(map.UsedBytes(WorkerIndex(0)), 0);
+}
+
+TEST(MemoryMapTest, HugeAndZeroSizes) {
+  MemoryMap map = FourWorkers(4096);
+  EXPECT_EQ(map.Allocate(Workers({0}), int64_t{1} << 62, "t").status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(*map.Allocate(Workers({0}), 0, "t"), 0);
+  EXPECT_EQ(map.UsedBytes(WorkerIndex(0)), 0);
+}
+
+TEST(MemoryMapTest, AWorkerThatLeftIsPassedOverAndAFreshOneIsAllFree) {
+  MemoryMap map = FourWorkers(4096);
+  ASSERT_TRUE(map.Allocate(Workers({0, 1}), 1024, "t").ok());
+  map.RemoveWorker(WorkerIndex(1));
+  EXPECT_EQ(map.Allocate(Workers({1}), 1, "t").status().code(), absl::StatusCode::kNotFound);
+  map.AddWorker(WorkerIndex(1), 4096);
+  EXPECT_EQ(map.UsedBytes(WorkerIndex(1)), 0);
+}
+
+// Against a reference that keeps one bit per block and worker.
+TEST(MemoryMapTest, AgreesWithABitmapOverRandomHistories) {
+  constexpr int kBlocks = 24;
+  std::mt19937 random(7);
+  MemoryMap map(256);
+  for (int i = 0; i < 4; ++i) map.AddWorker(WorkerIndex(i), kBlocks * 256);
+  bool taken[4][kBlocks] = {};
+  struct Live {
+    std::vector<WorkerIndex> workers;
+    int64_t offset;
+    int64_t bytes;
+  };
+  std::vector<Live> live;
+  for (int step = 0; step < 20'000; ++step) {
+    if (random() % 2 == 0 && !live.empty()) {
+      const size_t at = random() % live.size();
+      map.Free(live[at].workers, live[at].offset, live[at].bytes);
+      for (WorkerIndex w : live[at].workers) {
+        for (int64_t b = live[at].offset / 256; b < (live[at].offset + live[at].bytes) / 256; ++b) taken[w.value][b] = false;
+      }
+      live.erase(live.begin() + static_cast<ptrdiff_t>(at));
+      continue;
+    }
+    std::vector<WorkerIndex> workers;
+    for (int w = 0; w < 4; ++w) {
+      if (random() % 2 == 0) workers.emplace_back(w);
+    }
+    if (workers.empty()) continue;
+    const int blocks = 1 + static_cast<int>(random() % 6);
+    int64_t expected = -1;
+    for (int start = 0; start + blocks <= kBlocks && expected < 0; ++start) {
+      bool free = true;
+      for (WorkerIndex w : workers) {
+        for (int b = start; b < start + blocks; ++b) free = free && !taken[w.value][b];
+      }
+      if (free) expected = start * 256;
+    }
+    auto offset = map.Allocate(workers, blocks * 256, "t");
+    ASSERT_EQ(offset.ok(), expected >= 0) << "step " << step;
+    if (!offset.ok()) continue;
+    ASSERT_EQ(*offset, expected) << "step " << step;
+    for (WorkerIndex w : workers) {
+      for (int b = 0; b < blocks; ++b) taken[w.value][*offset / 256 + b] = true;
+    }
+    live.push_back({workers, *offset, blocks * 256});
+  }
+}
+
+}  // namespace
+}  // namespace tessera

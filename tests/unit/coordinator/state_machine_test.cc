@@ -1,0 +1,359 @@
+// The laws and promises of the state machine, with workers that a test moves by hand.
+
+#include "server/coordinator/state_machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/simulated_cluster.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+Mesh MeshOf(int64_t n) { return *Mesh::Make({n}, {}, {}); }
+const Placements kRows = {Placement::Shard(0)};
+const Placements kColumns = {Placement::Shard(1)};
+const Placements kEverywhere = {Placement::Replicate()};
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+TEST(StateMachineTest, EveryWorkerGetsTheSameInstancesInTheOrderOfTheirOrdinals) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), OpRecord(OpId::kNeg, {1}, 2), OpRecord(OpId::kNeg, {2}, 3)});
+  const auto first = cluster.InstancesAt(WorkerIndex(0));
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_EQ(first, cluster.InstancesAt(WorkerIndex(1)));
+  for (size_t i = 1; i < first.size(); ++i) EXPECT_LT(first[i - 1].ordinal, first[i].ordinal);
+}
+
+TEST(StateMachineTest, WaitsPointBackwards) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  std::vector<Record> records = {FullRecord(MeshOf(2), {8, 8}, kRows, 1)};
+  for (uint64_t i = 1; i < 30; ++i) {
+    records.push_back(i % 2 == 0 ? Record(OpRecord(OpId::kNeg, {i}, i + 1))
+                                 : Record(RedistributeRecord(i, i % 4 == 1 ? kColumns : kRows, i + 1)));
+    records.push_back(DropRecord{{HandleId(i)}});
+  }
+  cluster.Submit(session, records);
+  int waits = 0;
+  for (const Instance& instance : cluster.InstancesAt(WorkerIndex(0))) {
+    for (const InstanceWait& wait : instance.waits) {
+      EXPECT_LT(wait.ordinal, instance.ordinal);
+      ++waits;
+    }
+  }
+  EXPECT_GT(waits, 20);
+}
+
+TEST(StateMachineTest, AReadOfAPeerWaitsForItsWriter) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), RedistributeRecord(1, kColumns, 2)});
+  const auto instances = cluster.InstancesAt(WorkerIndex(0));
+  ASSERT_EQ(instances.size(), 2u);
+  bool waits_for_writer = false;
+  for (const InstanceWait& wait : instances[1].waits) {
+    waits_for_writer |= wait.scope == WaitScope::kReadsFrom && wait.ordinal == instances[0].ordinal;
+  }
+  EXPECT_TRUE(waits_for_writer);
+}
+
+TEST(StateMachineTest, ReusedMemoryWaitsForPeersThatReadIt) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), RedistributeRecord(1, kColumns, 2),
+                           DropRecord{{HandleId(1)}}, FullRecord(MeshOf(2), {8, 8}, kRows, 3)});
+  const auto instances = cluster.InstancesAt(WorkerIndex(0));
+  ASSERT_EQ(instances.size(), 3u);
+  EXPECT_EQ(instances[2].buffer_offsets, instances[0].buffer_offsets);  // warm pages again
+  bool waits_for_readers = false;
+  for (const InstanceWait& wait : instances[2].waits) {
+    waits_for_readers |= wait.scope == WaitScope::kWorkers && wait.ordinal == instances[1].ordinal;
+  }
+  EXPECT_TRUE(waits_for_readers);
+}
+
+TEST(StateMachineTest, WhatIsCompleteNeedsNoWait) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1)});
+  cluster.CompleteAll();
+  cluster.Submit(session, {RedistributeRecord(1, kColumns, 2)});
+  EXPECT_TRUE(cluster.InstancesAt(WorkerIndex(0)).at(0).waits.empty());
+}
+
+TEST(StateMachineTest, WhatDoesNotFitPoisonsItsHandleAndNothingElse) {
+  SimulatedCluster cluster(2, 1 << 16);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {1024, 1024}, kRows, 1), FullRecord(MeshOf(2), {8}, kRows, 2),
+                           OpRecord(OpId::kNeg, {1}, 3)});
+  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  ASSERT_EQ(failed.size(), 2u);
+  EXPECT_EQ(failed[0].handle, HandleId(1));
+  EXPECT_EQ(failed[0].status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(failed[0].status), HasSubstr("2,097,152 bytes wanted on each of 2 workers; worker 0 has 65,536 free of 65,536"));
+  EXPECT_EQ(failed[1].handle, HandleId(3));
+  EXPECT_EQ(failed[1].status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
+}
+
+TEST(StateMachineTest, AFailurePoisonsWhatDependsOnItWithTheFirstCause) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8}, kRows, 1), FullRecord(MeshOf(2), {8}, kRows, 2),
+                           OpRecord(OpId::kNeg, {1}, 3), OpRecord(OpId::kAdd, {3, 2}, 4)});
+  const Ordinal failing = cluster.InstancesAt(WorkerIndex(0)).at(0).ordinal;
+  cluster.CompleteAll(failing, absl::InternalError("full: the kernel failed"));
+  std::map<uint64_t, std::string> failed;
+  for (const auto& event : cluster.EventsOf<FailedHandleEvent>(session)) failed[event.handle.value] = Message(event.status);
+  EXPECT_EQ(failed.size(), 3u);
+  EXPECT_THAT(failed[4], HasSubstr("full: the kernel failed; needed by negative; needed by add"));
+  cluster.Submit(session, {WatchRecord{9, HandleId(2)}, WatchRecord{10, HandleId(4)}});
+  const auto settled = cluster.EventsOf<SettledEvent>(session);
+  ASSERT_EQ(settled.size(), 2u);
+  EXPECT_TRUE(settled[0].status.ok());
+  EXPECT_EQ(settled[1].status.code(), absl::StatusCode::kInternal);
+}
+
+TEST(StateMachineTest, AWatchIsAnsweredWhenAllThatLedToItHasEnded) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8}, kRows, 1), OpRecord(OpId::kNeg, {1}, 2), WatchRecord{5, HandleId(2)}});
+  cluster.CompleteOn(WorkerIndex(0));
+  EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session).empty());
+  cluster.CompleteOn(WorkerIndex(1));
+  ASSERT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
+  EXPECT_EQ(cluster.machine().unsettled_ops(), 0);
+}
+
+TEST(StateMachineTest, NoByteLeavesBeforeItsAncestorsAreClean) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {4096}, kRows, 1), DownloadRecord{5, HandleId(1), true}});
+  const Ordinal failing = cluster.InstancesAt(WorkerIndex(0)).at(0).ordinal;
+  cluster.CompleteOn(WorkerIndex(0));
+  EXPECT_TRUE(cluster.EventsOf<TicketEvent>(session).empty());
+  cluster.CompleteOn(WorkerIndex(1), failing, absl::InternalError("broken"));
+  EXPECT_TRUE(cluster.EventsOf<TicketEvent>(session).empty());
+  ASSERT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
+  EXPECT_EQ(cluster.EventsOf<SettledEvent>(session)[0].request, 5u);
+}
+
+TEST(StateMachineTest, SmallValuesComeInline) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {3}, kRows, 1), DownloadRecord{5, HandleId(1), true}});
+  cluster.CompleteAll();
+  const auto values = cluster.EventsOf<InlineValueEvent>(session);
+  ASSERT_EQ(values.size(), 1u);
+  EXPECT_EQ(values[0].bytes, "aaaaaaaabbbb");  // two elements of worker 0, one of worker 1
+}
+
+TEST(StateMachineTest, DependentsOfAnUploadAreIssuedWhenItsBytesAreThere) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
+  EXPECT_TRUE(cluster.EventsOf<TicketEvent>(session).empty());
+  cluster.CompleteAll();  // the windows are open
+  const auto tickets = cluster.EventsOf<TicketEvent>(session);
+  ASSERT_EQ(tickets.size(), 1u);
+  EXPECT_TRUE(cluster.InstancesAt(WorkerIndex(0)).empty());
+  cluster.FinishUpload(tickets[0].ticket);
+  EXPECT_EQ(cluster.EventsOf<UploadDoneEvent>(session).size(), 1u);
+  EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
+}
+
+TEST(StateMachineTest, ABrokenUploadPoisonsItsTensor) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
+  cluster.CompleteAll();
+  cluster.FinishUpload(cluster.EventsOf<TicketEvent>(session).at(0).ticket, absl::UnavailableError("the client went away"));
+  EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 2u);
+}
+
+TEST(StateMachineTest, ALostWorkerPoisonsByNameAndOthersGoOn) {
+  SimulatedCluster cluster(4);
+  const SessionId session = cluster.Open();
+  const Mesh pair = *Mesh::Make({2}, {}, {WorkerIndex(0), WorkerIndex(1)});
+  cluster.Submit(session, {FullRecord(MeshOf(4), {8}, kRows, 1), FullRecord(pair, {8}, kRows, 2), FullRecord(MeshOf(4), {3}, kRows, 3)});
+  cluster.CompleteAll();
+  cluster.Submit(session, {OpRecord(OpId::kNeg, {1}, 4), WatchRecord{5, HandleId(4)}});
+  cluster.Kill(WorkerIndex(3));
+  cluster.CompleteAll();
+  std::map<uint64_t, std::string> failed;
+  for (const auto& event : cluster.EventsOf<FailedHandleEvent>(session)) failed[event.handle.value] = Message(event.status);
+  EXPECT_THAT(failed[1], HasSubstr("worker 3 was lost (killed); with it went [6:8] of f32[8] @ mesh(4) [S(0)]"));
+  EXPECT_THAT(failed[4], HasSubstr("worker 3"));
+  EXPECT_FALSE(failed.contains(2));
+  EXPECT_FALSE(failed.contains(3));  // worker 3 held nothing of 3 rows over 4
+  ASSERT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
+  EXPECT_EQ(cluster.EventsOf<SettledEvent>(session)[0].status.code(), absl::StatusCode::kUnavailable);
+  cluster.Submit(session, {OpRecord(OpId::kNeg, {2}, 6), WatchRecord{7, HandleId(6)}, FullRecord(MeshOf(4), {8}, kRows, 8)});
+  cluster.CompleteAll();
+  EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session).back().status.ok());
+  EXPECT_THAT(Message(cluster.EventsOf<FailedHandleEvent>(session).back().status), HasSubstr("worker 3 was lost"));
+}
+
+TEST(StateMachineTest, ASilentWorkerIsSuspectThenDeadAndKilled) {
+  SimulatedCluster cluster(2);
+  cluster.Open();
+  cluster.Advance(500'000);
+  cluster.Apply(WorkerHeardEvent{WorkerIndex(0)});
+  cluster.Advance(600'000);
+  EXPECT_EQ(cluster.machine().workers().at(WorkerIndex(0)).state, WorkerState::kAlive);
+  EXPECT_EQ(cluster.machine().workers().at(WorkerIndex(1)).state, WorkerState::kSuspect);
+  cluster.Advance(9'000'000);
+  EXPECT_EQ(cluster.machine().workers().at(WorkerIndex(1)).state, WorkerState::kDead);
+  EXPECT_THAT(cluster.log(), ::testing::Contains(HasSubstr("kill 1")));
+}
+
+TEST(StateMachineTest, ASessionThatEndsGivesEverythingBack) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {1000}, kRows, 1), FullRecord(MeshOf(2), {8}, kRows, 2), DownloadRecord{5, HandleId(1), false}});
+  cluster.CompleteAll();
+  EXPECT_GT(cluster.machine().memory().UsedBytes(WorkerIndex(0)), 0);
+  cluster.Apply(ConnectionLostEvent{session});
+  // The download's bytes stay until the workers say that no copy runs.
+  EXPECT_GT(cluster.machine().memory().UsedBytes(WorkerIndex(0)), 0);
+  cluster.CompleteAll();
+  EXPECT_EQ(cluster.machine().memory().UsedBytes(WorkerIndex(0)), 0);
+  EXPECT_TRUE(cluster.machine().sessions().empty());
+}
+
+TEST(StateMachineTest, ALeaseKeepsASessionThatLostItsConnection) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open(2'000'000);
+  cluster.Submit(session, {FullRecord(MeshOf(2), {1000}, kRows, 1)});
+  cluster.Apply(ConnectionLostEvent{session});
+  cluster.Advance(900'000);
+  cluster.Apply(SessionResumedEvent{session});
+  cluster.Advance(900'000);
+  cluster.Advance(900'000);
+  EXPECT_TRUE(cluster.machine().sessions().contains(session));
+  cluster.Apply(ConnectionLostEvent{session});
+  cluster.Advance(900'000);
+  cluster.Advance(1'200'000);
+  EXPECT_FALSE(cluster.machine().sessions().contains(session));
+}
+
+TEST(StateMachineTest, ResentBatchesAreTakenOnceAndAGapEndsTheSession) {
+  SimulatedCluster cluster(1);
+  const SessionId session = cluster.Open();
+  const BatchEvent batch{session, 1, {FullRecord(MeshOf(1), {8}, kEverywhere, 1)}};
+  cluster.Apply(batch);
+  cluster.Apply(batch);
+  EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
+  cluster.Apply(BatchEvent{session, 3, {}});
+  EXPECT_EQ(cluster.ended().at(session).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(StateMachineTest, OneTenantsFloodIsAnothersShortWait) {
+  CoordinatorConfig config;
+  config.max_outstanding_per_worker = 8;
+  SimulatedCluster cluster(1, 1 << 20, config);
+  const SessionId flood = cluster.Open();
+  const SessionId other = cluster.Open();
+  std::vector<Record> records = {FullRecord(MeshOf(1), {8}, kEverywhere, 1)};
+  for (uint64_t i = 1; i < 500; ++i) {
+    records.push_back(OpRecord(OpId::kNeg, {i}, i + 1));
+    records.push_back(DropRecord{{HandleId(i)}});
+  }
+  cluster.Submit(flood, records);
+  EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 8u);
+  cluster.Submit(other, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), WatchRecord{5, HandleId(1)}});
+  for (int round = 0; round < 3; ++round) cluster.CompleteOn(WorkerIndex(0));
+  EXPECT_EQ(cluster.EventsOf<SettledEvent>(other).size(), 1u);
+  EXPECT_GT(cluster.machine().sessions().at(flood).queue.size(), 400u);
+}
+
+TEST(StateMachineTest, ALastUseDonatesItsBuffer) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {64}, kRows, 1), OpRecord(OpId::kNeg, {1}, 2, true), OpRecord(OpId::kNeg, {2}, 3)});
+  const auto instances = cluster.InstancesAt(WorkerIndex(0));
+  ASSERT_EQ(instances.size(), 3u);
+  EXPECT_EQ(instances[1].buffer_offsets[0], instances[1].buffer_offsets[1]);
+  EXPECT_NE(instances[2].buffer_offsets[0], instances[2].buffer_offsets[1]);
+  EXPECT_FALSE(cluster.machine().sessions().at(session).tensors.contains(HandleId(1)));
+}
+
+TEST(StateMachineTest, AViewRunsNothingAndKeepsItsBuffer) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  CallRecord transpose = OpRecord(OpId::kTranspose, {1}, 2);
+  transpose.call.attributes.dims = {1, 0};
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 4}, kRows, 1), transpose, DropRecord{{HandleId(1)}}});
+  EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
+  const int64_t used = cluster.machine().memory().UsedBytes(WorkerIndex(0));
+  EXPECT_EQ(used, 256);
+  cluster.Submit(session, {DropRecord{{HandleId(2)}}});
+  EXPECT_EQ(cluster.machine().memory().UsedBytes(WorkerIndex(0)), 0);
+}
+
+TEST(StateMachineTest, CancelEndsWhatIsNotIssued) {
+  CoordinatorConfig config;
+  config.max_outstanding_per_worker = 1;
+  SimulatedCluster cluster(1, 1 << 20, config);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), OpRecord(OpId::kNeg, {1}, 2), WatchRecord{5, HandleId(2)}});
+  cluster.Submit(session, {CancelRecord{0}});
+  cluster.CompleteAll();
+  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_EQ(failed[0].status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(cluster.EventsOf<SettledEvent>(session).at(0).status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST(StateMachineTest, CommScopesCountWhatTheWorkersReport) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), CommBeginRecord{1}, RedistributeRecord(1, kColumns, 2),
+                           CommEndRecord{6, 1}});
+  EXPECT_TRUE(cluster.EventsOf<CommReportEvent>(session).empty());
+  const Ordinal ordinal = cluster.InstancesAt(WorkerIndex(0)).at(1).ordinal;
+  for (int w = 0; w < 2; ++w) {
+    CompletionReport report;
+    report.ordinal = ordinal;
+    report.received_bytes = {{WorkerIndex(1 - w), 60 + w}};
+    cluster.Apply(WorkerReportEvent{WorkerIndex(w), static_cast<uint64_t>(w) + 1, {report}, {}});
+  }
+  const auto reports = cluster.EventsOf<CommReportEvent>(session);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].received_bytes, (std::vector<int64_t>{60, 61}));
+  EXPECT_EQ(reports[0].sent_bytes, (std::vector<int64_t>{61, 60}));
+  ASSERT_EQ(reports[0].collectives.size(), 1u);
+  EXPECT_EQ(reports[0].collectives[0], (std::pair<std::string, uint64_t>("all_to_all", 1)));
+}
+
+TEST(StateMachineTest, BadHandlesAndMeshesAreNamed) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {OpRecord(OpId::kNeg, {99}, 1), FullRecord(MeshOf(3), {8}, kRows, 2), FullRecord(MeshOf(2), {8}, kRows, 3),
+                           FullRecord(MeshOf(2), {8}, kRows, 3)});
+  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  ASSERT_EQ(failed.size(), 3u);
+  EXPECT_THAT(Message(failed[0].status), HasSubstr("negative: this session has no tensor with handle 99"));
+  EXPECT_THAT(Message(failed[1].status), HasSubstr("the mesh names worker 2; the cluster has 2 workers"));
+  EXPECT_THAT(Message(failed[2].status), HasSubstr("handle 3 is in use"));
+}
+
+TEST(StateMachineTest, ReportsOfAFormerProcessAreRefused) {
+  SimulatedCluster cluster(1);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), WatchRecord{5, HandleId(1)}});
+  CompletionReport report;
+  report.ordinal = cluster.InstancesAt(WorkerIndex(0)).at(0).ordinal;
+  cluster.Apply(WorkerReportEvent{WorkerIndex(0), 99, {report}, {}});
+  EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session).empty());
+}
+
+}  // namespace
+}  // namespace tessera
