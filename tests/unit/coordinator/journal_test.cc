@@ -86,7 +86,7 @@ Recorded Record(const std::string& path, unsigned seed) {
   apply(SessionOpenedEvent{SessionId(1), 42, "t", "c", 5'000'000});
   uint64_t next_handle = 10;
   uint64_t batches = 0;
-  for (int step = 0; step < 200; ++step) {
+  for (int step = 0; step < 600; ++step) {
     const unsigned choice = random() % 10;
     if (choice < 5) {
       capnp::MallocMessageBuilder message;
@@ -108,7 +108,7 @@ Recorded Record(const std::string& path, unsigned seed) {
       });
       apply(report);
     } else {
-      apply(step == 150 ? Event(WorkerLostEvent{WorkerIndex(2), 3, "killed"}) : Event(TickEvent{}));
+      apply(step >= 450 ? Event(WorkerLostEvent{WorkerIndex(2), 3, "killed"}) : Event(TickEvent{}));
     }
   }
   apply(SessionClosedEvent{SessionId(1)});
