@@ -1,0 +1,213 @@
+#include "client/cli/plan_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "schemas/ops/catalog.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "schemas/types/text.h"
+#include "server/planner/planner.h"
+
+namespace tessera {
+namespace {
+
+struct PlanRequest {
+  OpCall call;
+  std::vector<PlanOperand> operands;
+};
+
+std::string_view Trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\n\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\n\r") - first + 1);
+}
+
+// Cuts at commas outside of all brackets.
+std::vector<std::string_view> SplitArguments(std::string_view text) {
+  std::vector<std::string_view> arguments;
+  int depth = 0;
+  size_t start = 0;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    const char c = i < text.size() ? text[i] : ',';
+    depth += c == '(' || c == '[' ? 1 : c == ')' || c == ']' ? -1 : 0;
+    if (c != ',' || (depth != 0 && i < text.size())) continue;
+    const std::string_view argument = Trim(text.substr(start, i - start));
+    if (!argument.empty()) arguments.push_back(argument);
+    start = i + 1;
+  }
+  return arguments;
+}
+
+absl::Status SetAttribute(std::string_view name, std::string_view value, OpAttributes& attributes) {
+  if (name == "dims") {
+    TESSERA_ASSIGN_OR_RETURN(const Shape dims, ParseShape(value));
+    attributes.dims.assign(dims.begin(), dims.end());
+  } else if (name == "keepdims") {
+    if (value != "true" && value != "false") {
+      return absl::InvalidArgumentError(StrCat("plan: keepdims is true or false, not ", Printable(value)));
+    }
+    attributes.keepdims = value == "true";
+  } else if (name == "dtype") {
+    TESSERA_ASSIGN_OR_RETURN(attributes.dtype, ParseDType(value));
+  } else if (name == "shape") {
+    TESSERA_ASSIGN_OR_RETURN(attributes.shape, ParseShape(value));
+  } else if (name == "mesh") {
+    TESSERA_ASSIGN_OR_RETURN(attributes.mesh, ParseMesh(value));
+  } else if (name == "placements") {
+    TESSERA_ASSIGN_OR_RETURN(attributes.placements, ParsePlacements(value));
+  } else {
+    return absl::InvalidArgumentError(StrCat("plan: no attribute \"", Printable(name),
+                                             "\"; known: dims keepdims dtype shape mesh placements"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddArgument(std::string_view text, OpFamily family, PlanRequest& request) {
+  const size_t equals = text.find('=');
+  const std::string_view name = Trim(text.substr(0, equals));
+  // `workers=` of a mesh stands inside a spec.
+  if (equals != std::string_view::npos && name.find_first_of("([ ") == std::string_view::npos) {
+    return SetAttribute(name, Trim(text.substr(equals + 1)), request.call.attributes);
+  }
+  const absl::StatusOr<Scalar> number = ParseScalar(text);
+  if (number.ok() && family == OpFamily::kCreation) {
+    request.call.scalars.push_back(*number);
+  } else if (number.ok()) {
+    request.operands.emplace_back(*number);
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, ParseTensorSpec(text));
+    request.operands.emplace_back(OperandLayout{std::move(spec), {}});
+  }
+  return absl::OkStatus();
+}
+
+void AddDefaultDims(const OpRow& row, PlanRequest& request) {
+  std::vector<int64_t>& dims = request.call.attributes.dims;
+  if (!dims.empty() || request.operands.empty()) return;
+  const auto* layout = std::get_if<OperandLayout>(&request.operands[0]);
+  const bool takes_dims = row.family == OpFamily::kReduction || row.id == OpId::kTranspose;
+  if (layout == nullptr || !takes_dims) return;
+  dims.resize(layout->spec.shape.size());
+  std::iota(dims.begin(), dims.end(), int64_t{0});
+  if (row.id == OpId::kTranspose) std::reverse(dims.begin(), dims.end());
+}
+
+absl::StatusOr<PlanRequest> ParseCall(std::string_view name, std::string_view arguments) {
+  PlanRequest request;
+  TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOpByName(name));
+  request.call.op = row->id;
+  for (const std::string_view argument : SplitArguments(arguments)) {
+    TESSERA_RETURN_IF_ERROR(AddArgument(argument, row->family, request));
+  }
+  AddDefaultDims(*row, request);
+  return request;
+}
+
+// What stands after the arrow: placements, a mesh with placements, or a whole spec.
+absl::StatusOr<PlanRequest> ParseArrow(std::string_view source, std::string_view destination) {
+  PlanRequest request;
+  request.call.op = OpId::kRedistribute;
+  OpAttributes& attributes = request.call.attributes;
+  TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, ParseTensorSpec(source));
+  const size_t placements = destination.rfind('[');
+  if (destination.empty() || placements == std::string_view::npos) {
+    return absl::InvalidArgumentError("plan: expected placements after ->, such as [S(1)]");
+  }
+  const std::string_view before = Trim(destination.substr(0, placements));
+  if (before.empty() || before.substr(0, 4) == "mesh" || before[0] == '@') {
+    TESSERA_ASSIGN_OR_RETURN(attributes.placements, ParsePlacements(destination.substr(placements)));
+    const std::string_view mesh = !before.empty() && before[0] == '@' ? Trim(before.substr(1)) : before;
+    if (!mesh.empty()) {
+      TESSERA_ASSIGN_OR_RETURN(attributes.mesh, ParseMesh(mesh));
+    }
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(const TensorSpec wanted, ParseTensorSpec(destination));
+    if (wanted.shape != spec.shape) {
+      return absl::InvalidArgumentError(
+          StrCat("redistribute: shapes differ: from ", ToText(spec), " to ", ToText(wanted)));
+    }
+    attributes.mesh = wanted.mesh;
+    attributes.placements = wanted.placements;
+    attributes.dtype = wanted.dtype;
+  }
+  request.operands.emplace_back(OperandLayout{std::move(spec), {}});
+  return request;
+}
+
+absl::StatusOr<PlanRequest> ParseRequest(std::string_view text) {
+  if (const size_t arrow = text.find("->"); arrow != std::string_view::npos) {
+    return ParseArrow(Trim(text.substr(0, arrow)), Trim(text.substr(arrow + 2)));
+  }
+  Scanner scanner(text);
+  const absl::StatusOr<std::string_view> name = scanner.TakeIdentifier();
+  if (!name.ok() || !scanner.TryTake("(") || Trim(text).back() != ')') {
+    return absl::InvalidArgumentError(
+        StrCat("plan: expected \"SPEC -> PLACEMENTS\" or \"op(SPEC, ...)\", not \"", Printable(text), "\""));
+  }
+  const std::string_view rest = scanner.rest();
+  return ParseCall(*name, rest.substr(0, rest.rfind(')')));
+}
+
+std::string Seconds(double seconds) {
+  char text[48];
+  std::snprintf(text, sizeof(text), "%.6g", seconds);
+  return text;
+}
+
+std::string PlanText(const OpPlan& planned, double seconds) {
+  const Plan& plan = planned.plan;
+  const PlanTraffic traffic = TrafficOf(plan);
+  const std::vector<int64_t> peak_bytes = PeakBytes(plan);
+  const TensorSpec& output = plan.values[static_cast<size_t>(plan.outputs[0])].spec;
+  std::string text = StrCat("output: ", ToText(output), "\n");
+  const std::vector<std::string> lines = StepLines(plan);
+  text += lines.empty() ? "steps: none, the output is a view\n" : "steps:\n";
+  for (const std::string& line : lines) StrAppend(&text, "  ", line, "\n");
+  for (const std::string& line : plan.implicit) StrAppend(&text, "implicit: ", line, "\n");
+  if (!plan.grid.empty()) StrAppend(&text, "chosen: ", plan.grid, "\n");
+  for (const std::string& line : plan.runners_up) StrAppend(&text, "runner-up: ", line, "\n");
+  StrAppend(&text, traffic.by_worker ? "worker" : "position", " bytes_received bytes_sent peak_bytes\n");
+  for (size_t i = 0; i < traffic.received_bytes.size(); ++i) {
+    StrAppend(&text, i, " ", traffic.received_bytes[i], " ", traffic.sent_bytes[i], " ", peak_bytes[i], "\n");
+  }
+  StrAppend(&text, "predicted_seconds ", Seconds(seconds), "\n");
+  return text;
+}
+
+std::string PlanJson(const OpPlan& planned, double seconds) {
+  const Plan& plan = planned.plan;
+  const PlanTraffic traffic = TrafficOf(plan);
+  const TensorSpec& output = plan.values[static_cast<size_t>(plan.outputs[0])].spec;
+  std::vector<std::string> placements;
+  for (const Placement& placement : output.placements) placements.push_back(ToText(placement));
+  nlohmann::ordered_json json;
+  json["steps"] = StepLines(plan);
+  json["bytes_received"] = traffic.received_bytes;
+  json["bytes_sent"] = traffic.sent_bytes;
+  json["peak_bytes"] = PeakBytes(plan);
+  json["predicted_seconds"] = seconds;
+  json["placements"] = placements;
+  json["implicit"] = plan.implicit;
+  json["output"] = ToText(output);
+  json["grid"] = plan.grid;
+  json["runners_up"] = plan.runners_up;
+  json["plan"] = ToText(plan);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> PlanCommandText(std::string_view request, PlanOutput format) {
+  TESSERA_ASSIGN_OR_RETURN(const PlanRequest parsed, ParseRequest(request));
+  const Topology topology;
+  TESSERA_ASSIGN_OR_RETURN(const OpPlan planned, PlanOp(parsed.call, parsed.operands, topology));
+  const double seconds = PredictSeconds(planned.plan, topology);
+  return format == PlanOutput::kJson ? PlanJson(planned, seconds) : PlanText(planned, seconds);
+}
+
+}  // namespace tessera

@@ -1,0 +1,76 @@
+#include "client/cli/plan_command.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace tessera {
+namespace {
+
+nlohmann::json Planned(std::string_view request) {
+  const absl::StatusOr<std::string> text = PlanCommandText(request, PlanOutput::kJson);
+  EXPECT_TRUE(text.ok()) << request << ": " << text.status();
+  return text.ok() ? nlohmann::json::parse(*text) : nlohmann::json::object();
+}
+
+using Bytes = std::vector<int64_t>;
+
+TEST(PlanCommand, RowsToColumns) {
+  const nlohmann::json plan = Planned("f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]");
+  EXPECT_EQ(plan["bytes_received"].get<Bytes>(), Bytes(4, int64_t{8192} * 8192 * 4 * 3 / 16));
+  EXPECT_EQ(plan["bytes_sent"], plan["bytes_received"]);
+  EXPECT_EQ(plan["peak_bytes"].get<Bytes>(), Bytes(4, int64_t{8192} * 8192 * 4 / 2));
+  EXPECT_EQ(plan["steps"].get<std::vector<std::string>>(),
+            std::vector<std::string>{"all_to_all %0 [S(0)] -> %1 [S(1)]"});
+  EXPECT_EQ(plan["output"], "f32[8192,8192] @ mesh(x:4) [S(1)]");
+  EXPECT_EQ(plan["placements"], nlohmann::json::array({"S(1)"}));
+  EXPECT_GT(plan["predicted_seconds"].get<double>(), 0);
+}
+
+TEST(PlanCommand, MatmulOfSpecs) {
+  const nlohmann::json plan =
+      Planned("matmul(f32[1797,64] @ mesh(4) [S(0)], f32[64,1797] @ mesh(4) [S(1)])");
+  EXPECT_EQ(plan["bytes_received"].get<Bytes>(), (Bytes{344832, 344832, 344832, 345600}));
+  EXPECT_EQ(plan["output"], "f32[1797,1797] @ mesh(4) [S(0)]");
+}
+
+TEST(PlanCommand, OtherOpsByName) {
+  EXPECT_EQ(Planned("sum(f32[8,6] @ mesh(2) [S(0)], dims=[0], keepdims=true)")["output"],
+            "f32[1,6] @ mesh(2) [P(sum)]");
+  EXPECT_EQ(Planned("sum(f32[8,6] @ mesh(2) [R])")["output"], "f32[] @ mesh(2) [R]");
+  EXPECT_EQ(Planned("permute_dims(f32[8,6] @ mesh(2) [S(0)])")["output"], "f32[6,8] @ mesh(2) [S(1)]");
+  EXPECT_EQ(Planned("add(f32[8] @ mesh(2) [S(0)], 2)")["bytes_received"].get<Bytes>(), (Bytes{0, 0}));
+  EXPECT_EQ(Planned("full(2.5, shape=[4,4], dtype=f32, mesh=mesh(2), placements=[S(1)])")["output"],
+            "f32[4,4] @ mesh(2) [S(1)]");
+}
+
+TEST(PlanCommand, OtherMeshes) {
+  EXPECT_EQ(Planned("f32[4,4] @ mesh(4) [S(0)] -> mesh(2,2) [S(0), S(1)]")["output"],
+            "f32[4,4] @ mesh(2,2) [S(0), S(1)]");
+  EXPECT_EQ(Planned("f32[4] @ mesh(2) [S(0)] -> mesh(2; workers=2,3) [S(0)]")["bytes_received"].get<Bytes>(),
+            (Bytes{0, 0, 8, 8}));
+  EXPECT_EQ(Planned("f64[4] @ mesh(2) [S(0)] -> f32[4] @ mesh(2) [R]")["output"], "f32[4] @ mesh(2) [R]");
+}
+
+TEST(PlanCommand, TextHasPlainIntegersByPosition) {
+  const absl::StatusOr<std::string> text =
+      PlanCommandText("f32[1797,1797] @ mesh(4) [S(0)] -> [S(1)]", PlanOutput::kText);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_NE(text->find("\n0 2424600 2424600 "), std::string::npos) << *text;
+  EXPECT_NE(text->find("\n3 2413800 2413800 "), std::string::npos) << *text;
+}
+
+TEST(PlanCommand, RefusesWhatItCannotRead) {
+  for (const char* request : {"", "f32[4]", "nonsense(f32[4] @ mesh(2) [R])", "f32[4] @ mesh(2) [R] ->",
+                              "f32[4] @ mesh(2) [S(3)] -> [R]", "f32[4] @ mesh(2) [R] -> [P(sum)]",
+                              "sum(f32[4] @ mesh(2) [R], dims=[9])", "sum(f32[4] @ mesh(2) [R], what=1)", ")", "add(",
+                              "matmul(f32[2,3] @ mesh(2) [R], f32[2,3] @ mesh(2) [R])"}) {
+    EXPECT_FALSE(PlanCommandText(request, PlanOutput::kText).ok()) << request;
+  }
+}
+
+}  // namespace
+}  // namespace tessera
