@@ -1,0 +1,98 @@
+#include "schemas/codec/values.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <capnp/message.h>
+
+#include "schemas/codec/exception.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ValuesCodecTest, SpecsRoundTrip) {
+  for (const char* text : {"f32[8192,1024] @ mesh(dp:2,tp:4) [S(0), R]", "bool[] @ mesh(3) [R]",
+                           "i64[0,7] @ mesh(x:2; workers=3,1) [S(1)]", "f64[5] @ mesh(2,2) [P(sum), S(0)]"}) {
+    const TensorSpec spec = *ParseTensorSpec(text);
+    capnp::MallocMessageBuilder message;
+    auto builder = message.initRoot<wire::TensorSpec>();
+    EncodeTensorSpec(spec, builder);
+    auto decoded = DecodeTensorSpec(builder.asReader());
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(*decoded, spec);
+  }
+}
+
+TEST(ValuesCodecTest, HostileSpecsAreRefused) {
+  capnp::MallocMessageBuilder message;
+  auto spec = message.initRoot<wire::TensorSpec>();
+  spec.setDtype(200);
+  EXPECT_FALSE(DecodeTensorSpec(spec.asReader()).ok());
+  spec.setDtype(11);
+  auto shape = spec.initShape(2);
+  shape.set(0, int64_t{1} << 62);
+  shape.set(1, 8);
+  spec.initMesh().initShape(1).set(0, 1);
+  spec.initPlacements(1);
+  EXPECT_FALSE(DecodeTensorSpec(spec.asReader()).ok());  // 2^65 elements
+  spec.initShape(1).set(0, -1);
+  EXPECT_FALSE(DecodeTensorSpec(spec.asReader()).ok());
+  spec.initShape(1).set(0, 4);
+  spec.initMesh().initShape(1).set(0, int64_t{1} << 40);
+  EXPECT_FALSE(DecodeTensorSpec(spec.asReader()).ok());  // a mesh of 2^40
+  spec.initMesh().initShape(1).set(0, 2);
+  auto placement = spec.initPlacements(1)[0];
+  placement.setKind(wire::Placement::Kind::SHARD);
+  placement.setDim(1);
+  EXPECT_FALSE(DecodeTensorSpec(spec.asReader()).ok());  // no such dim
+  placement.setDim(0);
+  EXPECT_TRUE(DecodeTensorSpec(spec.asReader()).ok());
+  placement.initSizes(2);
+  EXPECT_EQ(DecodeTensorSpec(spec.asReader()).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(ValuesCodecTest, CallsRoundTrip) {
+  OpCall call;
+  call.op = OpId::kSlice;
+  call.scalars = {Scalar::Float(2.5), Scalar::Int(-3, ScalarStrength::kStrong), Scalar::Bool(true)};
+  call.attributes.dims = {1, 0};
+  call.attributes.keepdims = true;
+  call.attributes.index = {{IndexItem::Kind::kSlice, 5, 3, -2}, {IndexItem::Kind::kNewAxis, 0, 0, 1}};
+  call.attributes.dtype = DType::kF64;
+  call.attributes.shape = Shape{3, 4};
+  call.attributes.mesh = *Mesh::Make({2}, {}, {});
+  call.attributes.placements = Placements{Placement::Partial(ReduceOp::kMax)};
+  capnp::MallocMessageBuilder message;
+  auto builder = message.initRoot<wire::OpCall>();
+  EncodeOpCall(call, builder);
+  auto decoded = DecodeOpCall(builder.asReader());
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->op, call.op);
+  EXPECT_EQ(decoded->attributes, call.attributes);
+  EXPECT_EQ(decoded->scalars, call.scalars);
+}
+
+TEST(ValuesCodecTest, StatusesRoundTripWithTheirPayloads) {
+  const absl::Status status = DTypeError("add: no common dtype of i64 and u64");
+  capnp::MallocMessageBuilder message;
+  auto builder = message.initRoot<wire::Status>();
+  EncodeStatus(status, builder);
+  const absl::Status decoded = DecodeStatus(builder.asReader());
+  EXPECT_EQ(decoded, status);
+  EXPECT_TRUE(decoded.GetPayload(kDTypeErrorPayload).has_value());
+}
+
+TEST(ExceptionTest, StatusesSurviveAnRpc) {
+  for (const absl::Status& status :
+       {absl::NotFoundError("no tensor: with colons: in it"), DTypeError("bad dtype"), absl::UnavailableError("gone")}) {
+    EXPECT_EQ(FromException(ToException(status)), status);
+  }
+  const kj::Exception lost(kj::Exception::Type::DISCONNECTED, "file", 1, kj::heapString("peer disconnected"));
+  EXPECT_EQ(FromException(lost).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(FromException(lost).message()), HasSubstr("peer disconnected"));
+}
+
+}  // namespace
+}  // namespace tessera
