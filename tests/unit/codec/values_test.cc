@@ -6,6 +6,7 @@
 #include <capnp/message.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/types/errors.h"
 
 namespace tessera {
 namespace {
