@@ -75,8 +75,11 @@ class GridPricer {
   std::vector<GridCandidate> All() {
     AddMeshGrids();
     if (!output_.has_partial()) AddFactorisations();
-    std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [](const GridCandidate& a, const GridCandidate& b) { return a.seconds < b.seconds; });
+    // Operands that fit as they lie are not converted.
+    std::stable_sort(candidates_.begin(), candidates_.end(), [](const GridCandidate& a, const GridCandidate& b) {
+      if (a.is_resident != b.is_resident) return a.is_resident;
+      return a.seconds < b.seconds;
+    });
     return std::move(candidates_);
   }
 
@@ -184,6 +187,7 @@ class GridPricer {
         {&left_, &grid.left}, {&right_, &grid.right}, {&output_, &grid.product}};
     for (const auto& [own, on_grid] : conversions) {
       if (HoldSameShards(*own, *on_grid)) continue;
+      grid.is_resident = false;
       grid.peak_bytes += BytesOf(*on_grid);
       exchanges += 1;
     }

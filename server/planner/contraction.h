@@ -7,8 +7,9 @@
 // workers (p' = p alone on meshes of more than 16) are priced on the operands' resident placements,
 // with the conversion of operands and of the result: received words per worker
 // mk/(pm pk)(1 - 1/pn) + kn/(pk pn)(1 - 1/pm) + mn/(pm pn)(1 - 1/pk) when operands are spread evenly over
-// their grid faces. The cheapest that reaches the output spec wins; ties go to the earlier in
-// enumeration order. The choice follows from specs, hosts and reference constants, never from what
+// their grid faces. Operands that fit as they lie, with the output, are not converted; else the
+// cheapest grid that reaches the output spec wins, and ties go to the earlier in enumeration order.
+// The choice follows from specs, hosts and reference constants, never from what
 // was measured.
 
 #include <cstdint>
@@ -28,6 +29,7 @@ struct GridCandidate {
   int64_t pm = 1;
   int64_t pn = 1;
   int64_t pk = 1;
+  bool is_resident = true;  // nothing is converted
   // Busiest worker, conversions of operands and result included.
   int64_t received_bytes = 0;
   double flops = 0;        // of the busiest worker
@@ -35,7 +37,7 @@ struct GridCandidate {
   double seconds = 0;      // by reference constants: what is compared
 };
 
-// All grids for f[m,k] x f[k,n] -> output, cheapest first.
+// All grids for f[m,k] x f[k,n] -> output, in the order of choice.
 absl::StatusOr<std::vector<GridCandidate>> EnumerateGrids(const TensorSpec& left, const TensorSpec& right,
                                                           const TensorSpec& output, const Topology& topology);
 

@@ -137,15 +137,25 @@ TEST(Contraction, LargeInnerDimIsSplit) {
   EXPECT_EQ(plan->grid.find("grid (1,1,4) "), 0u) << plan->grid;
 }
 
-// Where the output is not pending and only the inner dim is long, the grid still splits it.
-TEST(Contraction, LargeInnerDimOfReplicatedOperandsIsSplit) {
+TEST(Contraction, OperandsThatFitAreNotConverted) {
   const Mesh mesh = MakeMesh({4});
-  const TensorSpec a = MakeSpec(DType::kF32, {1, 4000000}, mesh, {Placement::Replicate()});
-  const TensorSpec b = MakeSpec(DType::kF32, {4000000, 1}, mesh, {Placement::Replicate()});
-  const absl::StatusOr<std::vector<GridCandidate>> grids =
-      EnumerateGrids(a, b, MakeSpec(DType::kF32, {1, 1}, mesh, {Placement::Replicate()}), Topology());
+  const TensorSpec whole = MakeSpec(DType::kF32, {2048, 2048}, mesh, {Placement::Replicate()});
+  const absl::StatusOr<Plan> plan = PlanMatmul(whole, whole);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->steps.size(), 1u) << ToText(*plan);
+}
+
+// A product that is pending on neither mesh dim, from operands that fit no rule: the grid that wins
+// splits the inner dim and reduces the small product.
+TEST(Contraction, GridsAreComparedByWhatTheyCost) {
+  const Mesh mesh = MakeMesh({4});
+  const TensorSpec a = MakeSpec(DType::kF32, {32, 1000000}, mesh, {Placement::Shard(1)});
+  const TensorSpec b = MakeSpec(DType::kF32, {1000000, 32}, mesh, {Placement::Shard(0)});
+  const TensorSpec output = MakeSpec(DType::kF32, {32, 32}, mesh, {Placement::Shard(0)});
+  const absl::StatusOr<std::vector<GridCandidate>> grids = EnumerateGrids(a, b, output, Topology());
   ASSERT_TRUE(grids.ok()) << grids.status();
   EXPECT_EQ((*grids)[0].pk, 4);
+  for (size_t i = 1; i < grids->size(); ++i) EXPECT_LE((*grids)[i - 1].seconds, (*grids)[i].seconds);
 }
 
 TEST(Contraction, GridsFollowHostsAndNotMeasurements) {

@@ -1,0 +1,229 @@
+#include "server/plan/plan.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/plan/cost.h"
+#include "server/plan/exchange.h"
+#include "server/plan/interpret.h"
+#include "server/plan/program.h"
+#include "server/plan/verify.h"
+#include "server/planner/redistribute.h"
+
+namespace tessera {
+namespace {
+
+Plan Redistribution(std::string_view source, std::string_view destination) {
+  absl::StatusOr<Plan> plan = PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+Plan RowsToColumns() { return Redistribution("f32[4,4] @ mesh(2) [S(0)]", "f32[4,4] @ mesh(2) [S(1)]"); }
+Plan PendingToReplicate() { return Redistribution("f32[4,4] @ mesh(2) [P(sum)]", "f32[4,4] @ mesh(2) [R]"); }
+
+ExchangeStep& StepOf(Plan& plan, size_t index) { return std::get<ExchangeStep>(plan.steps[index]); }
+
+void ExpectRefused(const Plan& plan, std::string_view why) {
+  const absl::Status status = VerifyPlan(plan);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << why;
+  EXPECT_NE(std::string(status.message()).find(why), std::string::npos) << why << " is not in " << status;
+}
+
+TEST(PlanText, IsReadable) {
+  EXPECT_EQ(ToText(RowsToColumns()),
+            "plan {\n"
+            "  b0 : input 32 bytes on mesh(2)\n"
+            "  b1 : output 32 bytes on mesh(2)\n"
+            "  in  %0 : f32[4,4] @ mesh(2) [S(0)] in b0\n"
+            "  out %1 : f32[4,4] @ mesh(2) [S(1)] in b1\n"
+            "  all_to_all %0 -> %1 move\n"
+            "    dim 0: [0:2) 0+0 -> 0+0, [2:4) 1+0 -> 0+2\n"
+            "    dim 1: [0:2) 0+0 -> 0+0, [2:4) 0+2 -> 1+0\n"
+            "}\n");
+}
+
+TEST(PlanText, RoundTripsEveryField) {
+  Plan plan = PendingToReplicate();
+  plan.values[0].strides = {-1, 4};
+  plan.values[0].offset = 3;
+  plan.values.push_back(plan.values[1]);
+  plan.inputs = {0};
+  plan.outputs = {2, 1};
+  LocalStep local;
+  local.op = FillOp{};
+  local.output = 2;
+  local.scalars = {1, 0};
+  local.counted_once = {{0}, {}};
+  local.inputs = {0, 1};
+  plan.steps.emplace_back(local);
+  plan.scalar_count = 2;
+  plan.donations = {{0, 1}};
+  plan.implicit = {"one \"quoted\" line", " with spaces "};
+  plan.runners_up = {"a", "b"};
+  plan.grid = "grid";
+  plan.flops = 1.0 / 3;
+  const absl::StatusOr<Plan> parsed = ParsePlan(ToText(plan));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, plan) << ToText(plan) << ToText(*parsed);
+}
+
+TEST(PlanText, RefusesOtherTexts) {
+  const std::string text = ToText(RowsToColumns());
+  for (size_t cut = 0; cut + 3 < text.size(); ++cut) {
+    EXPECT_FALSE(ParsePlan(text.substr(0, cut)).ok()) << cut;
+  }
+  for (const char* wrong : {"plan {\n  in %0 : f32[4] @ mesh(2) [R] in b0\n}\n", "plan {\n  bogus %0 -> %1 move\n}\n",
+                            "plan {\n  dim 0: [0:2) 0+0 -> 0+0\n}\n", "plan {\n}\nmore\n", "plan {\n  flops x\n}\n",
+                            "plan {\n  implicit \"open\n}\n"}) {
+    EXPECT_FALSE(ParsePlan(wrong).ok()) << wrong;
+  }
+}
+
+TEST(PlanFigures, OfRowsToColumns) {
+  const Plan plan = RowsToColumns();
+  EXPECT_EQ(TrafficOf(plan).received_bytes, (std::vector<int64_t>{16, 16}));
+  EXPECT_EQ(TrafficOf(plan).sent_bytes, (std::vector<int64_t>{16, 16}));
+  EXPECT_EQ(PeakBytes(plan), (std::vector<int64_t>{64, 64}));
+  EXPECT_EQ(StepLines(plan), std::vector<std::string>{"all_to_all %0 [S(0)] -> %1 [S(1)]"});
+  EXPECT_GT(DescriptionBytes(plan), 0);
+}
+
+TEST(PlanFigures, GoByWorkerWhenMeshesDiffer) {
+  const Plan plan = Redistribution("f32[4] @ mesh(2) [S(0)]", "f32[4] @ mesh(2; workers=3,1) [S(0)]");
+  const PlanTraffic traffic = TrafficOf(plan);
+  EXPECT_TRUE(traffic.by_worker);
+  EXPECT_EQ(traffic.received_bytes, (std::vector<int64_t>{0, 0, 0, 8}));
+  EXPECT_EQ(traffic.sent_bytes, (std::vector<int64_t>{8, 0, 0, 0}));
+}
+
+TEST(PredictSeconds, CountsHosts) {
+  const Plan plan = Redistribution("f32[1024,1024] @ mesh(2) [S(0)]", "f32[1024,1024] @ mesh(2) [R]");
+  Topology two_hosts;
+  two_hosts.host_of_worker = {0, 1};
+  EXPECT_GT(PredictSeconds(plan, two_hosts), PredictSeconds(plan, Topology()));
+}
+
+TEST(TransfersTo, TakesOwnPiecesFromItself) {
+  Plan plan = RowsToColumns();
+  const std::vector<Transfer> transfers = TransfersTo(StepOf(plan, 0).exchange, {1});
+  ASSERT_EQ(transfers.size(), 2u);
+  EXPECT_EQ(ToText(transfers[0].box), "[0:2,2:4]");
+  EXPECT_EQ(transfers[0].sources[0].worker, WorkerIndex(0));
+  EXPECT_EQ(ToText(transfers[1].box), "[2:4,2:4]");
+  EXPECT_EQ(transfers[1].sources[0].worker, WorkerIndex(1));
+  EXPECT_EQ(transfers[1].source_offset, (Shape{0, 2}));
+  EXPECT_EQ(transfers[1].destination_offset, (Shape{2, 0}));
+}
+
+TEST(LowerPlan, SpreadWaitsForTheReduction) {
+  const absl::StatusOr<Program> program = LowerPlan(PendingToReplicate(), WorkerIndex(1), MessageLists::kBuild);
+  ASSERT_TRUE(program.ok()) << program.status();
+  ASSERT_EQ(program->phases.size(), 2u);
+  EXPECT_EQ(program->phases[0].peer_phase, 0);
+  EXPECT_EQ(program->phases[1].peer_phase, 1);
+  EXPECT_EQ(program->phases[1].reads_from, std::vector<WorkerIndex>{WorkerIndex(0)});
+  EXPECT_EQ(program->phases[1].read_by, std::vector<WorkerIndex>{WorkerIndex(0)});
+  EXPECT_EQ(program->phases[0].outgoing[0].bytes, 32);
+  EXPECT_EQ(program->phases[0].incoming[0].bytes, 32);
+}
+
+TEST(LowerPlan, OtherWorkersGetEmptyPhases) {
+  const absl::StatusOr<Program> program = LowerPlan(RowsToColumns(), WorkerIndex(7), MessageLists::kBuild);
+  ASSERT_TRUE(program.ok());
+  ASSERT_EQ(program->phases.size(), 1u);
+  EXPECT_EQ(program->phases[0], Phase());
+}
+
+TEST(VerifyPlan, FindsAnOverlayThatLeavesAGap) {
+  Plan plan = RowsToColumns();
+  StepOf(plan, 0).exchange.dims[0].entries.pop_back();
+  ExpectRefused(plan, "dim 0: 2 of 4 elements are written");
+}
+
+TEST(VerifyPlan, FindsOverlapsAndReadsOutside) {
+  Plan overlap = RowsToColumns();
+  StepOf(overlap, 0).exchange.dims[0].entries[1].start = 1;
+  ExpectRefused(overlap, "dim 0: element 2");
+  Plan outside = RowsToColumns();
+  StepOf(outside, 0).exchange.dims[0].entries[1].source_offset = 1;
+  ExpectRefused(outside, "of source shard 1");
+  Plan other = RowsToColumns();
+  std::swap(StepOf(other, 0).exchange.dims[0].entries[0].source_shard,
+            StepOf(other, 0).exchange.dims[0].entries[1].source_shard);
+  ExpectRefused(other, "source element");
+}
+
+TEST(VerifyPlan, FindsWrongDestinationOffsets) {
+  Plan plan = RowsToColumns();
+  StepOf(plan, 0).exchange.dims[0].entries[1].destination_offset = 1;
+  ExpectRefused(plan, "outside destination shard");
+}
+
+TEST(VerifyPlan, FindsReductionsThatNobodyOrEverybodyDoes) {
+  Plan everybody = PendingToReplicate();
+  StepOf(everybody, 0).exchange.leveled_dims.clear();
+  for (OverlayEntry& entry : StepOf(everybody, 0).exchange.dims[0].entries) entry.part = 0;
+  ExpectRefused(everybody, "every coordinate would reduce");
+  Plan nobody = PendingToReplicate();
+  StepOf(nobody, 0).exchange.dims[0].entries[1].part = 2;
+  ExpectRefused(nobody, "part 2 of 2");
+}
+
+TEST(VerifyPlan, FindsMissingAndMisplacedSteps) {
+  Plan unspread = PendingToReplicate();
+  unspread.steps.pop_back();
+  ExpectRefused(unspread, "is not written");
+  Plan unreduced = PendingToReplicate();
+  unreduced.steps.erase(unreduced.steps.begin());
+  ExpectRefused(unreduced, "spreads what was not reduced");
+  Plan twice = RowsToColumns();
+  twice.steps.push_back(twice.steps[0]);
+  ExpectRefused(twice, "is written twice");
+  Plan moved = PendingToReplicate();
+  StepOf(moved, 0).exchange.role = ExchangeRole::kMove;
+  ExpectRefused(moved, "moves 2 pending terms");
+}
+
+TEST(VerifyPlan, FindsValuesThatDoNotFitTheirBuffers) {
+  Plan plan = RowsToColumns();
+  plan.buffers[1].bytes = 28;
+  ExpectRefused(plan, "needs elements 0 to 7 of buffer b1 of 28 bytes");
+  Plan below = RowsToColumns();
+  below.values[1].offset = -1;
+  ExpectRefused(below, "%1 needs elements -1");
+}
+
+TEST(VerifyPlan, FindsWrongLocalSteps) {
+  Plan plan = RowsToColumns();
+  LocalStep step;
+  step.op = MatmulOp{};
+  step.inputs = {0, 0};
+  step.output = 1;
+  plan.steps = {step};
+  ExpectRefused(plan, "extents");
+}
+
+TEST(VerifyPlan, RefusesAPeakOverTheLimit) {
+  EXPECT_TRUE(VerifyPlan(RowsToColumns(), {64}).ok());
+  const absl::Status status = VerifyPlan(RowsToColumns(), {63});
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(status.message()).find("64 bytes"), std::string::npos);
+}
+
+TEST(Interpret, RefusesInputsOfOtherSizes) {
+  EXPECT_FALSE(Interpret(RowsToColumns(), {}, {}).ok());
+  EXPECT_FALSE(Interpret(RowsToColumns(), {{{1, 2}, {3}}}, {}).ok());
+}
+
+TEST(JoinDense, FindsReplicasThatDiffer) {
+  const TensorSpec spec = *ParseTensorSpec("f32[2] @ mesh(2) [R]");
+  EXPECT_TRUE(JoinDense(spec, {{1, 2}, {1, 2}}).ok());
+  EXPECT_FALSE(JoinDense(spec, {{1, 2}, {1, 3}}).ok());
+}
+
+}  // namespace
+}  // namespace tessera
