@@ -24,21 +24,25 @@
 
 namespace tessera {
 
+// What is taken from a peer's memory is counted where it is moved: after a copy the device adds the
+// bytes to `received_bytes`, unless it is null; likewise for each term of a reduction.
 struct CopyWork {
-  Shape extents;
+  Shape extents = {};
   int64_t element_bytes = 4;
   const void* source = nullptr;
-  Strides source_strides;
+  Strides source_strides = {};
   void* destination = nullptr;
-  Strides destination_strides;
+  Strides destination_strides = {};
+  int64_t* received_bytes = nullptr;
 };
 struct ReduceWork {
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kF32;
-  Shape extents;
-  std::vector<ReduceTerm> terms;
+  Shape extents = {};
+  std::vector<ReduceTerm> terms = {};
   void* destination = nullptr;
-  Strides destination_strides;
+  Strides destination_strides = {};
+  std::vector<int64_t*> received_bytes = {};  // empty, or one per term
 };
 using DeviceWork = std::variant<CopyWork, ReduceWork, KernelCall>;
 

@@ -1,0 +1,257 @@
+#include "server/device/cpu/cpu_device.h"
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "server/device/cpu/doorbell.h"
+#include "server/device/cpu/item_queue.h"
+#include "server/device/work.h"
+
+namespace tessera {
+
+int DefaultDeviceThreads(int workers_on_host) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / std::max(1, workers_on_host));
+}
+
+int DefaultSpinPauses(int workers_on_host) {
+  return workers_on_host > static_cast<int>(std::thread::hardware_concurrency()) ? 200 : 2000;
+}
+
+class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
+ public:
+  explicit State(const CpuDeviceOptions& options) : options_(options) {}
+
+  void Start() {
+    for (int t = 0; t < std::max(1, options_.threads); ++t) threads_.emplace_back([this] { Loop(); });
+  }
+
+  void Stop() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    Ring(*options_.counters);
+    for (std::thread& thread : threads_) thread.join();
+    // Items may hold the last reference to what reports into this state: they go without the lock.
+    std::array<StreamState, kStreamCount> dropped;
+    {
+      std::lock_guard lock(mutex_);
+      std::swap(dropped, streams_);
+    }
+  }
+
+  void Push(StreamId stream, DeviceItem item) {
+    {
+      std::lock_guard lock(mutex_);
+      At(stream).queue.Push(std::move(item));
+    }
+    Ring(*options_.counters);
+  }
+
+  void SetPeer(WorkerIndex worker, CounterPage* page) {
+    {
+      std::lock_guard lock(mutex_);
+      PeerAt(worker) = {page, false};
+    }
+    Ring(*options_.counters);
+  }
+  void MarkDead(WorkerIndex worker) {
+    {
+      std::lock_guard lock(mutex_);
+      PeerAt(worker).dead = true;
+    }
+    Ring(*options_.counters);
+  }
+
+  void Drain() {
+    std::unique_lock lock(mutex_);
+    ++drainers_;
+    drained_.wait(lock, [&] { return IsIdle(); });
+    --drainers_;
+  }
+
+ private:
+  struct StreamState {
+    ItemQueue queue;
+    bool busy = false;  // an item of it runs, or is under way elsewhere
+    absl::Status error;
+  };
+  struct Peer {
+    CounterPage* page = nullptr;
+    bool dead = false;
+  };
+  // What a parked stream waits for.
+  struct Parked {
+    std::atomic<uint64_t>* counter = nullptr;
+    uint64_t value = 0;
+    bool met() const { return counter->load(std::memory_order_seq_cst) >= value; }
+  };
+  using ParkedList = std::array<Parked, kStreamCount>;
+
+  StreamState& At(StreamId stream) { return streams_[static_cast<size_t>(stream)]; }
+  Peer& PeerAt(WorkerIndex worker) {
+    const size_t index = static_cast<size_t>(worker.value);
+    if (peers_.size() <= index) peers_.resize(index + 1);
+    return peers_[index];
+  }
+  bool IsIdle() const {
+    return std::all_of(streams_.begin(), streams_.end(),
+                       [](const StreamState& s) { return s.queue.empty() && !s.busy; });
+  }
+
+  // The counter that a wait is on, or null where it counts as met (unmapped, dead).
+  std::atomic<uint64_t>* CounterOf(const CounterWait& wait) {
+    CounterPage* page = nullptr;
+    if (wait.worker == options_.self) {
+      page = options_.counters;
+    } else if (static_cast<size_t>(wait.worker.value) < peers_.size()) {
+      const Peer& peer = peers_[static_cast<size_t>(wait.worker.value)];
+      page = peer.dead ? nullptr : peer.page;
+    }
+    return page == nullptr ? nullptr : &page->counters[static_cast<size_t>(wait.stream)];
+  }
+
+  // A stream whose head can run, its met waits passed; kStreamCount when there is none. mutex_ is held.
+  size_t FindRunnable(ParkedList& parked, size_t& parked_count) {
+    parked_count = 0;
+    for (size_t turn = 0; turn < kStreamCount; ++turn) {
+      const size_t s = (next_stream_ + turn) % kStreamCount;
+      StreamState& stream = streams_[s];
+      while (!stream.busy && !stream.queue.empty()) {
+        const CounterWait* wait = std::get_if<CounterWait>(&stream.queue.front());
+        if (wait == nullptr) {
+          next_stream_ = (s + 1) % kStreamCount;
+          return s;
+        }
+        const Parked need{CounterOf(*wait), wait->value};
+        if (need.counter != nullptr && !need.met()) {
+          parked[parked_count++] = need;
+          break;
+        }
+        stream.queue.Pop();
+      }
+      if (drainers_ > 0 && stream.queue.empty()) drained_.notify_all();
+    }
+    return kStreamCount;
+  }
+
+  void Loop() {
+    std::unique_lock lock(mutex_);
+    ParkedList parked;
+    size_t parked_count = 0;
+    while (!stopping_) {
+      const uint32_t doorbell = options_.counters->doorbell.load(std::memory_order_seq_cst);
+      const size_t s = FindRunnable(parked, parked_count);
+      if (s == kStreamCount) {
+        lock.unlock();
+        AwaitChange(doorbell, parked, parked_count);
+        lock.lock();
+        continue;
+      }
+      RunItem(static_cast<StreamId>(s), lock);
+    }
+  }
+
+  // Until the doorbell has changed or a parked stream's counter is there: spins, then sleeps.
+  void AwaitChange(uint32_t doorbell, const ParkedList& parked, size_t count) {
+    CounterPage& page = *options_.counters;
+    auto changed = [&] {
+      if (page.doorbell.load(std::memory_order_seq_cst) != doorbell) return true;
+      for (size_t p = 0; p < count; ++p) {
+        if (parked[p].met()) return true;
+      }
+      return false;
+    };
+    for (int pause = 0; pause < options_.spin_pauses; ++pause) {
+      if (changed()) return;
+      SpinPause();
+    }
+    page.sleeping.fetch_add(1, std::memory_order_seq_cst);
+    if (!changed()) FutexWait(page.doorbell, doorbell);
+    page.sleeping.fetch_sub(1, std::memory_order_seq_cst);
+  }
+
+  void RunItem(StreamId id, std::unique_lock<std::mutex>& lock) {
+    StreamState& stream = At(id);
+    DeviceItem item = stream.queue.Pop();
+    stream.busy = true;
+    if (AsyncItem* async = std::get_if<AsyncItem>(&item)) {
+      lock.unlock();
+      // The stream stays busy until Done.
+      async->start([state = shared_from_this(), id](absl::Status status) { state->FinishAsync(id, std::move(status)); });
+      item = std::monostate{};
+      lock.lock();
+      return;
+    }
+    absl::Status reported;
+    if (std::holds_alternative<ReportItem>(item)) reported = std::exchange(stream.error, absl::OkStatus());
+    lock.unlock();
+    absl::Status status;
+    if (const DeviceWork* work = std::get_if<DeviceWork>(&item)) status = RunDeviceWork(*work);
+    if (const SignalItem* signal = std::get_if<SignalItem>(&item)) Publish(id, signal->value);
+    if (const ReportItem* report = std::get_if<ReportItem>(&item)) report->report(std::move(reported));
+    item = std::monostate{};
+    lock.lock();
+    EndItem(stream, std::move(status));
+  }
+
+  // mutex_ is held.
+  void EndItem(StreamState& stream, absl::Status status) {
+    if (!status.ok() && stream.error.ok()) stream.error = std::move(status);
+    stream.busy = false;
+    if (drainers_ > 0) drained_.notify_all();
+  }
+
+  void FinishAsync(StreamId id, absl::Status status) {
+    {
+      std::lock_guard lock(mutex_);
+      EndItem(At(id), std::move(status));
+      if (stopping_) return;
+    }
+    Ring(*options_.counters);
+  }
+
+  void Publish(StreamId id, uint64_t value) {
+    std::atomic<uint64_t>& counter = options_.counters->counters[static_cast<size_t>(id)];
+    if (counter.load(std::memory_order_relaxed) >= value) return;
+    counter.store(value, std::memory_order_seq_cst);
+    std::lock_guard lock(mutex_);
+    for (const Peer& peer : peers_) {
+      if (peer.page != nullptr && !peer.dead) RingIfSleeping(*peer.page);
+    }
+    RingIfSleeping(*options_.counters);
+  }
+
+  const CpuDeviceOptions options_;
+  std::mutex mutex_;
+  std::condition_variable drained_;
+  std::array<StreamState, kStreamCount> streams_;
+  std::vector<Peer> peers_;  // by worker index
+  size_t next_stream_ = 0;
+  int drainers_ = 0;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+CpuDevice::CpuDevice(const CpuDeviceOptions& options) : state_(std::make_shared<State>(options)) { state_->Start(); }
+CpuDevice::~CpuDevice() { state_->Stop(); }
+
+void CpuDevice::EnqueueWait(StreamId stream, const CounterWait& wait) { state_->Push(stream, wait); }
+void CpuDevice::EnqueueRun(StreamId stream, DeviceWork work) { state_->Push(stream, std::move(work)); }
+void CpuDevice::EnqueueAsync(StreamId stream, std::function<void(Done)> start) {
+  state_->Push(stream, AsyncItem{std::move(start)});
+}
+void CpuDevice::EnqueueSignal(StreamId stream, uint64_t value) { state_->Push(stream, SignalItem{value}); }
+void CpuDevice::EnqueueReport(StreamId stream, std::function<void(absl::Status)> report) {
+  state_->Push(stream, ReportItem{std::move(report)});
+}
+void CpuDevice::MarkDead(WorkerIndex worker) { state_->MarkDead(worker); }
+void CpuDevice::MapCounters(WorkerIndex worker, CounterPage* page) { state_->SetPeer(worker, page); }
+void CpuDevice::Drain() { state_->Drain(); }
+
+}  // namespace tessera

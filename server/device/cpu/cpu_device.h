@@ -1,0 +1,51 @@
+#pragma once
+
+// CpuDevice: a slice of a host's cores. Its threads take the streams' items; a stream is run by one
+// thread at a time, and a parked stream holds none.
+//
+//   CpuDevice device({.counters = arena.counters(), .threads = 1});
+//   device.MapCounters(WorkerIndex(1), peer.counters());
+//   device.EnqueueWait(StreamId::kCompute, {WorkerIndex(1), StreamId::kCompute, DoneValue(Ordinal(7))});
+//
+// Waiting spins for `spin_pauses`, then sleeps on the own page's doorbell.
+
+#include <memory>
+
+#include "server/device/device.h"
+
+namespace tessera {
+
+struct CpuDeviceOptions {
+  WorkerIndex self;
+  CounterPage* counters = nullptr;  // the own page; outlives the device
+  int threads = 1;
+  int spin_pauses = 200;
+};
+
+// max(1, cores / workers on the host).
+int DefaultDeviceThreads(int workers_on_host);
+// 200 when the host's workers outnumber its cores, else 2000.
+int DefaultSpinPauses(int workers_on_host);
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(const CpuDeviceOptions& options);
+  // Ends the threads after their current items; what is still enqueued is dropped, not run.
+  ~CpuDevice() override;
+
+  void EnqueueWait(StreamId stream, const CounterWait& wait) override;
+  void EnqueueRun(StreamId stream, DeviceWork work) override;
+  void EnqueueAsync(StreamId stream, std::function<void(Done)> start) override;
+  void EnqueueSignal(StreamId stream, uint64_t value) override;
+  void EnqueueReport(StreamId stream, std::function<void(absl::Status)> report) override;
+  void MarkDead(WorkerIndex worker) override;
+  void MapCounters(WorkerIndex worker, CounterPage* page) override;
+  void Drain() override;
+
+  class State;
+
+ private:
+  std::shared_ptr<State> state_;  // shared with the Done of what is under way
+};
+
+}  // namespace tessera

@@ -1,0 +1,28 @@
+#include "server/device/work.h"
+
+#include <variant>
+
+namespace tessera {
+namespace {
+
+struct Runner {
+  absl::Status operator()(const CopyWork& w) const {
+    CopyStrided(w.extents, w.element_bytes, w.source, w.source_strides, w.destination, w.destination_strides);
+    if (w.received_bytes != nullptr) *w.received_bytes += NumElements(w.extents) * w.element_bytes;
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const ReduceWork& w) const {
+    ReduceTerms(w.op, w.dtype, w.extents, w.terms, w.destination, w.destination_strides);
+    for (int64_t* received : w.received_bytes) {
+      if (received != nullptr) *received += NumElements(w.extents) * SizeBytes(w.dtype);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const KernelCall& call) const { return RunKernel(call); }
+};
+
+}  // namespace
+
+absl::Status RunDeviceWork(const DeviceWork& work) { return std::visit(Runner{}, work); }
+
+}  // namespace tessera

@@ -1,0 +1,192 @@
+#include "tests/conformance/device/device_conformance.h"
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace tessera::testing {
+namespace {
+
+constexpr StreamId kCompute = StreamId::kCompute;
+constexpr StreamId kExchange = StreamId::kExchange;
+
+CopyWork CopyOne(const int64_t& from, int64_t& to) {
+  return {.extents = {1}, .element_bytes = 8, .source = &from, .source_strides = {1}, .destination = &to,
+          .destination_strides = {1}};
+}
+
+// Whether the condition comes true within 20 s.
+bool Eventually(DeviceGroup& group, const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    group.Advance();
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+TEST_P(DeviceConformance, AStreamRunsItsItemsInOrder) {
+  auto group = GetParam().make(1);
+  std::vector<int64_t> chain(300, 0);
+  chain[0] = 77;
+  for (size_t i = 1; i < chain.size(); ++i) group->at(0).EnqueueRun(kCompute, CopyOne(chain[i - 1], chain[i]));
+  std::vector<int> reports;
+  std::atomic<bool> done{false};
+  for (int r = 0; r < 5; ++r) {
+    group->at(0).EnqueueReport(kCompute, [&reports, &done, r](absl::Status status) {
+      EXPECT_TRUE(status.ok());
+      reports.push_back(r);
+      if (r == 4) done = true;
+    });
+  }
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
+  EXPECT_EQ(chain.back(), 77);
+  EXPECT_EQ(reports, (std::vector<int>{0, 1, 2, 3, 4}));
+}
+
+TEST_P(DeviceConformance, AWaitHoldsItsStreamUntilThePeerSignalsAndOtherStreamsGoOn) {
+  auto group = GetParam().make(2);
+  int64_t source = 5, parked = 0, free_stream = 0;
+  std::atomic<bool> parked_done{false}, free_done{false};
+  group->at(0).EnqueueWait(kCompute, {WorkerIndex(1), kExchange, CounterValue(Ordinal(3), 2)});
+  group->at(0).EnqueueRun(kCompute, CopyOne(source, parked));
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { parked_done = true; });
+  group->at(0).EnqueueRun(kExchange, CopyOne(source, free_stream));
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status) { free_done = true; });
+  ASSERT_TRUE(Eventually(*group, [&] { return free_done.load(); }));
+  EXPECT_FALSE(parked_done.load());
+  // Not enough: an earlier phase.
+  std::atomic<bool> early{false};
+  group->at(1).EnqueueSignal(kExchange, CounterValue(Ordinal(3), 1));
+  group->at(1).EnqueueReport(kExchange, [&](absl::Status) { early = true; });
+  ASSERT_TRUE(Eventually(*group, [&] { return early.load(); }));
+  EXPECT_FALSE(parked_done.load());
+  EXPECT_EQ(parked, 0);
+  group->at(1).EnqueueSignal(kExchange, DoneValue(Ordinal(3)));
+  ASSERT_TRUE(Eventually(*group, [&] { return parked_done.load(); }));
+  EXPECT_EQ(parked, 5);
+}
+
+TEST_P(DeviceConformance, AStreamWaitsForAnotherStreamOfItsOwnWorker) {
+  auto group = GetParam().make(1);
+  int64_t source = 9, middle = 0, last = 0;
+  std::atomic<bool> done{false};
+  group->at(0).EnqueueWait(kExchange, {WorkerIndex(0), kCompute, DoneValue(Ordinal(1))});
+  group->at(0).EnqueueRun(kExchange, CopyOne(middle, last));
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status) { done = true; });
+  group->at(0).EnqueueRun(kCompute, CopyOne(source, middle));
+  group->at(0).EnqueueSignal(kCompute, DoneValue(Ordinal(1)));
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
+  EXPECT_EQ(last, 9);
+}
+
+TEST_P(DeviceConformance, DeadAndUnmappedWorkersDontHoldAnybody) {
+  auto group = GetParam().make(2);
+  std::atomic<int> done{0};
+  group->at(0).EnqueueWait(kCompute, {WorkerIndex(1), kCompute, DoneValue(Ordinal(1))});
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { ++done; });
+  group->at(0).EnqueueWait(kExchange, {WorkerIndex(30), kCompute, DoneValue(Ordinal(1))});
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status) { ++done; });
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 1; }));
+  group->at(0).MarkDead(WorkerIndex(1));
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 2; }));
+}
+
+TEST_P(DeviceConformance, AFailureIsReportedOnceAndTheStreamGoesOn) {
+  auto group = GetParam().make(1);
+  const LocalOp op = ArgReduceOp{.extreme = Extreme::kMin, .dim = 7};
+  const KernelCall bad{.op = &op, .inputs = {{}}, .output_dtype = DType::kI64};
+  int64_t source = 4, destination = 0;
+  std::vector<absl::Status> reports;
+  std::atomic<int> count{0};
+  auto report = [&](absl::Status status) {
+    reports.push_back(std::move(status));
+    ++count;
+  };
+  group->at(0).EnqueueRun(kCompute, bad);
+  group->at(0).EnqueueAsync(kCompute, [](Device::Done done) { done(absl::UnavailableError("second")); });
+  group->at(0).EnqueueRun(kCompute, CopyOne(source, destination));
+  group->at(0).EnqueueReport(kCompute, report);
+  group->at(0).EnqueueReport(kCompute, report);
+  group->at(0).EnqueueReport(kExchange, report);
+  ASSERT_TRUE(Eventually(*group, [&] { return count.load() == 3; }));
+  int failures = 0;
+  for (const absl::Status& status : reports) failures += status.code() == absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(failures, 1);
+  EXPECT_EQ(destination, 4);
+}
+
+TEST_P(DeviceConformance, AnAsyncItemHoldsItsStreamUntilDone) {
+  auto group = GetParam().make(1);
+  std::mutex mutex;
+  Device::Done pending;
+  std::atomic<bool> started{false}, after{false}, other{false};
+  std::thread finisher([&] {
+    while (!other.load()) std::this_thread::yield();
+    EXPECT_FALSE(after.load());
+    std::lock_guard lock(mutex);
+    pending(absl::OkStatus());
+  });
+  group->at(0).EnqueueAsync(kCompute, [&](Device::Done done) {
+    std::lock_guard lock(mutex);
+    pending = std::move(done);
+    started = true;
+  });
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { after = true; });
+  group->at(0).EnqueueWait(kExchange, {WorkerIndex(0), kCompute, 0});
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status) { other = true; });
+  ASSERT_TRUE(Eventually(*group, [&] { return after.load(); }));
+  EXPECT_TRUE(started.load());
+  finisher.join();
+  group->at(0).Drain();
+}
+
+TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
+  auto group = GetParam().make(1);
+  int64_t copied = 0, reduced = 0;
+  const std::vector<float> a(60, 1), b(60, 2);
+  std::vector<float> out(60);
+  CopyWork copy{.extents = {3, 10}, .element_bytes = 4, .source = a.data(), .source_strides = {20, 1},
+                .destination = out.data(), .destination_strides = {10, 1}, .received_bytes = &copied};
+  ReduceWork reduce{.op = ReduceOp::kSum, .dtype = DType::kF32, .extents = {5},
+                    .terms = {{a.data(), {1}}, {b.data(), {1}}}, .destination = out.data(),
+                    .destination_strides = {1}, .received_bytes = {nullptr, &reduced}};
+  std::atomic<bool> done{false};
+  group->at(0).EnqueueRun(kCompute, copy);
+  group->at(0).EnqueueRun(kCompute, reduce);
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { done = true; });
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
+  EXPECT_EQ(copied, 120);
+  EXPECT_EQ(reduced, 20);
+  EXPECT_EQ(out[4], 3.0f);
+}
+
+// Each worker in turn passes a token on: thousands of waits, each met by a peer that may sleep.
+TEST_P(DeviceConformance, ARelayAmongPeersNeverLosesAWakeUp) {
+  constexpr int kWorkers = 3;
+  constexpr uint64_t kRounds = 2000;
+  auto group = GetParam().make(kWorkers);
+  std::vector<int64_t> cells(kWorkers * kRounds + 1, 0);
+  cells[0] = 1;
+  std::atomic<int> done{0};
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    for (int w = 0; w < kWorkers; ++w) {
+      const uint64_t step = round * kWorkers + static_cast<uint64_t>(w);
+      const int previous = (w + kWorkers - 1) % kWorkers;
+      if (step > 0) {
+        group->at(w).EnqueueWait(kCompute, {WorkerIndex(previous), kCompute, DoneValue(Ordinal(step))});
+      }
+      group->at(w).EnqueueRun(kCompute, CopyOne(cells[step], cells[step + 1]));
+      group->at(w).EnqueueSignal(kCompute, DoneValue(Ordinal(step + 1)));
+    }
+  }
+  for (int w = 0; w < kWorkers; ++w) group->at(w).EnqueueReport(kCompute, [&](absl::Status) { ++done; });
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load() == kWorkers; }));
+  EXPECT_EQ(cells.back(), 1);
+}
+
+}  // namespace
+}  // namespace tessera::testing
