@@ -37,6 +37,8 @@ struct ConnectOptions {
 
 class Session {
  public:
+  explicit Session(std::shared_ptr<SessionImpl> impl) : impl_(std::move(impl)) {}
+
   // Unavailable: nobody listens (at once). Unauthenticated: wrong token. FailedPrecondition: a server
   // of another version. DeadlineExceeded: no answer in timeout_s.
   static absl::StatusOr<Session> Connect(const ConnectOptions& options);
@@ -68,7 +70,6 @@ class Session {
   const std::shared_ptr<SessionImpl>& impl() const { return impl_; }
 
  private:
-  explicit Session(std::shared_ptr<SessionImpl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<SessionImpl> impl_;
 };
 

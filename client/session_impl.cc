@@ -136,9 +136,10 @@ HandlePtr SessionImpl::NewHandle(SpecPtr spec, uint64_t id) {
 
 HandlePtr SessionImpl::Adopt(uint64_t id, const TensorSpec& spec) { return NewHandle(specs_.Intern(spec), id); }
 
-bool SessionImpl::IsLive(uint64_t id) {
+HandlePtr SessionImpl::FindLive(uint64_t id) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return live_.contains(id);
+  auto it = live_.find(id);
+  return it == live_.end() ? nullptr : it->second->weak_from_this().lock();
 }
 
 void SessionImpl::Release(const HandleState& handle) {

@@ -34,7 +34,7 @@ inline constexpr int64_t kWarnImplicitBytes = 1 << 30;   // docs/limits.md: warn
 enum class ImplicitPolicy : uint8_t { kAllow = 0, kWarn = 1, kForbid = 2 };
 
 // A client's name for a tensor. The last reference drops it.
-struct HandleState {
+struct HandleState : std::enable_shared_from_this<HandleState> {
   std::shared_ptr<SessionImpl> session;
   uint64_t id = 0;
   SpecPtr spec;
@@ -74,7 +74,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<PlanReport> Explain(const OpCall& call, absl::Span<const CallOperand> operands);
   // A handle that the server has and this process has no object for (a resumed session).
   HandlePtr Adopt(uint64_t id, const TensorSpec& spec);
-  bool IsLive(uint64_t id);
+  // The handle of that number that this process holds, or null.
+  HandlePtr FindLive(uint64_t id);
 
   // ---- waiting (session_impl.cc) ----
   absl::Status Wait(HandleState& handle, std::optional<double> timeout_s);

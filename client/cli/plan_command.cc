@@ -61,8 +61,8 @@ absl::Status SetAttribute(std::string_view name, std::string_view value, OpAttri
   } else if (name == "placements") {
     TESSERA_ASSIGN_OR_RETURN(attributes.placements, ParsePlacements(value));
   } else {
-    return absl::InvalidArgumentError(StrCat("plan: no attribute \"", Printable(name),
-                                             "\"; known: dims keepdims dtype shape mesh placements"));
+    return absl::InvalidArgumentError(
+        StrCat("plan: no attribute \"", Printable(name), "\"; known: dims keepdims dtype shape mesh placements"));
   }
   return absl::OkStatus();
 }

@@ -181,10 +181,11 @@ void DefineSession(nb::module_& module) {
       .def("_close", [](const Session& s) { RaiseIfError(Released([&] { return s.Close(); })); })
       .def("_comm_begin", [](const Session& s) { return ValueOrRaise(s.CommBegin()); })
       .def("_comm_end", &CommEnd)
-      .def("_is_live", [](const Session& s, uint64_t handle) { return s.impl()->IsLive(handle); })
-      .def("_adopt",
+      .def("_tensor",
            [](const Session& s, uint64_t handle, const std::string& spec) {
-             return PyTensor{Tensor(s.impl()->Adopt(handle, ValueOrRaise(ParseTensorSpec(spec))))};
+             HandlePtr live = s.impl()->FindLive(handle);
+             if (live == nullptr) live = s.impl()->Adopt(handle, ValueOrRaise(ParseTensorSpec(spec)));
+             return PyTensor{Tensor(std::move(live))};
            })
       .def("_set_implicit_policy",
            [](const Session& s, int policy) { s.impl()->SetImplicitPolicy(static_cast<ImplicitPolicy>(policy)); });

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "client/python/convert.h"
+#include "client/session.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 
@@ -178,6 +179,7 @@ void DefineReading(nb::class_<PyTensor>& tensor) {
       .def_prop_ro("_spec", [](const PyTensor& t) { return ToText(t.value.spec()); })
       .def_prop_ro("_handle", [](const PyTensor& t) { return t.value.handle(); })
       .def_prop_ro("_session_key", [](const PyTensor& t) { return reinterpret_cast<uintptr_t>(t.value.session().get()); })
+      .def_prop_ro("_session", [](const PyTensor& t) { return Session(t.value.session()); })
       .def("_copy", [](const PyTensor& t) { return PyTensor{t.value}; })
       .def("_wait", [](const PyTensor& t, std::optional<double> s) { WaitReleased(Tensor(t.value), s); }, nb::arg().none())
       .def("is_ready", [](const PyTensor& t) { return t.value.IsReady(); },

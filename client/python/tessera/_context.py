@@ -1,0 +1,89 @@
+"""Which session a function means, and the policy of implicit redistribution."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import weakref
+
+import _tessera
+from ._errors import FailedPreconditionError, InvalidArgumentError
+
+_local = threading.local()
+_open: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
+_clusters: "weakref.WeakSet" = weakref.WeakSet()
+
+POLICIES = ("allow", "warn", "forbid")
+
+
+def register(session) -> None:
+    _open[session._key] = session
+
+
+def register_cluster(cluster) -> None:
+    _clusters.add(cluster)
+
+
+def session_of_key(key: int):
+    return _open.get(key)
+
+
+def open_sessions() -> list:
+    return [session for session in list(_open.values()) if session._open]
+
+
+def push_session(session) -> None:
+    if not hasattr(_local, "sessions"):
+        _local.sessions = []
+    _local.sessions.append(session)
+
+
+def pop_session(session) -> None:
+    _local.sessions.remove(session)
+
+
+def current_session():
+    """The innermost `with session:`, else the only open one, else an error that names the candidates."""
+    for session in reversed(getattr(_local, "sessions", [])):
+        session._check()
+        return session
+    candidates = open_sessions()
+    if len(candidates) == 1:
+        return candidates[0]
+    if not candidates:
+        raise FailedPreconditionError("no session is open: connect with ts.connect(address) or ts.local_cluster()")
+    names = ", ".join(f"session {session.id} ({session.address})" for session in candidates)
+    raise FailedPreconditionError(f"{len(candidates)} sessions are open, say which with `with session:`: {names}")
+
+
+@contextlib.contextmanager
+def implicit_redistribution(policy: str):
+    """Within the block, ops whose operands must be redistributed are done ("allow"), told ("warn") or refused ("forbid").
+
+    >>> with ts.implicit_redistribution("forbid"):
+    ...     a @ b
+    """
+    before = _tessera.thread_policy()
+    _tessera.set_thread_policy(policy_number(policy))
+    try:
+        yield
+    finally:
+        _tessera.set_thread_policy(before)
+
+
+def policy_number(policy: str) -> int:
+    if policy not in POLICIES:
+        raise InvalidArgumentError(f"implicit_redistribution: policy is {policy!r}, it must be one of {', '.join(POLICIES)}")
+    return POLICIES.index(policy)
+
+
+@atexit.register
+def _end() -> None:
+    for session in open_sessions():
+        try:
+            session.close()
+        except Exception:  # the process ends; nobody can be told
+            pass
+    for cluster in list(_clusters):
+        cluster.stop()

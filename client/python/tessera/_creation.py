@@ -1,0 +1,221 @@
+"""Creation functions: array-API signatures with device= or device_mesh=, and placements=."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import secrets
+import threading
+
+import numpy as np
+
+import _tessera
+from . import _context
+from ._dtypes import array_of, code_of
+from ._errors import InvalidArgumentError, UnimplementedError
+from ._mesh import integers
+from ._ops import astype, where
+from ._placements import Partial, Replicate
+from ._session import distribute, mesh_for, session_of
+from ._tensor import OPS, no_dim
+
+_random_lock = threading.Lock()
+_random = {"seed": secrets.randbits(63), "stream": 0}
+
+
+def _place(op: str, device, device_mesh, placements):
+    """The mesh, and encoded placements or None for "auto"."""
+    if device is not None and device_mesh is not None and device != device_mesh:
+        raise InvalidArgumentError(f"{op}: give device or device_mesh, not both")
+    chosen = device_mesh if device_mesh is not None else device
+    mesh = mesh_for(None if chosen == "cpu" else chosen, op)
+    if placements is None or (isinstance(placements, str) and placements == "auto"):
+        return mesh, None
+    return mesh, mesh._placements(placements, op)
+
+
+def _shape(op: str, shape) -> list[int]:
+    extents = integers(shape, "shape", op)
+    if builtins.any(n < 0 for n in extents):
+        raise InvalidArgumentError(f"{op}: shape {tuple(extents)} has a negative extent")
+    return extents
+
+
+def _create(op: str, shape, dtype, scalars, device, device_mesh, placements):
+    mesh, encoded = _place(op, device, device_mesh, placements)
+    return mesh._session._create(OPS[op], dtype=code_of(dtype, op), shape=shape, mesh=mesh._raw, placements=encoded,
+                                 scalars=scalars)
+
+
+def full(shape, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None, **unknown):
+    """full(shape, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None)"""
+    no_dim("full", unknown)
+    if isinstance(fill_value, np.generic):
+        dtype = fill_value.dtype if dtype is None else dtype
+        fill_value = fill_value.item()
+    if not isinstance(fill_value, (bool, int, float)):
+        raise InvalidArgumentError(f"full: fill_value is {fill_value!r}, not a number")
+    if dtype is None:
+        dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, int) else np.float64
+    return _create("full", _shape("full", shape), dtype, [fill_value], device, device_mesh, placements)
+
+
+def zeros(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
+    """A tensor of zeros, f64 by default."""
+    return full(shape, 0, dtype=np.float64 if dtype is None else dtype, device=device, device_mesh=device_mesh,
+                placements=placements)
+
+
+def ones(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
+    """A tensor of ones, f64 by default."""
+    return full(shape, 1, dtype=np.float64 if dtype is None else dtype, device=device, device_mesh=device_mesh,
+                placements=placements)
+
+
+def empty(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
+    """A tensor whose values nobody should read; they are zeros, so that no other tenant's bytes show."""
+    return zeros(shape, dtype=dtype, device=device, device_mesh=device_mesh, placements=placements)
+
+
+def arange(start, /, stop=None, step=1, *, dtype=None, device=None, device_mesh=None, placements=None):
+    """Evenly spaced values in [start, stop)."""
+    if stop is None:
+        start, stop = 0, start
+    numbers = [value.item() if isinstance(value, np.generic) else value for value in (start, stop, step)]
+    for value in numbers:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+            raise InvalidArgumentError(f"arange: {value!r} is no finite number")
+    start, stop, step = numbers
+    if step == 0:
+        raise InvalidArgumentError("arange: step is 0")
+    integral = builtins.all(isinstance(value, int) for value in numbers)
+    if dtype is None:
+        dtype = np.int64 if integral else np.float64
+    count = len(range(start, stop, step)) if integral else builtins.max(0, math.ceil((stop - start) / step))
+    if np.dtype(np.float64) == np.dtype(dtype) or np.dtype(np.float32) == np.dtype(dtype):
+        start, step = float(start), float(step)
+    return _create("arange", [count], dtype, [start, step], device, device_mesh, placements)
+
+
+def linspace(start, stop, /, num, *, dtype=None, device=None, device_mesh=None, placements=None, endpoint=True):
+    """`num` evenly spaced numbers from start to stop."""
+    (count,) = integers(num, "num", "linspace")
+    if count < 0:
+        raise InvalidArgumentError(f"linspace: num is {count}")
+    gaps = count - 1 if endpoint else count
+    step = (float(stop) - float(start)) / gaps if gaps > 0 else 0.0
+    options = {"device": device, "device_mesh": device_mesh, "placements": placements}
+    out = _create("arange", [count], np.float64, [float(start), step], device, device_mesh, placements)
+    if endpoint and count > 1:
+        last = _create("arange", [count], np.int64, [0, 1], **options) == count - 1
+        out = where(last, float(stop), out)
+    return out if dtype is None else astype(out, dtype)
+
+
+def eye(n_rows, n_cols=None, /, *, k=0, dtype=None, device=None, device_mesh=None, placements=None):
+    """Ones on the k-th diagonal, zeros elsewhere."""
+    shape = _shape("eye", [n_rows, n_rows if n_cols is None else n_cols])
+    (diagonal,) = integers(k, "k", "eye")
+    return _create("eye", shape, np.float64 if dtype is None else dtype, [diagonal], device, device_mesh, placements)
+
+
+def asarray(obj, /, *, dtype=None, device=None, copy=None, device_mesh=None, placements=None):
+    """A tensor from numbers, lists or arrays; placed by "auto"."""
+    if isinstance(obj, _tessera.Tensor):
+        out = obj if dtype is None else astype(obj, dtype)
+        if device is None and device_mesh is None and placements is None:
+            return out
+        return out.redistribute(device_mesh if device_mesh is not None else device, placements)
+    if copy is False:
+        raise InvalidArgumentError("asarray: a copy to the workers can't be avoided")
+    mesh, encoded = _place("asarray", device, device_mesh, placements)
+    array = array_of(obj, "asarray", dtype)
+    code = code_of(array.dtype, "asarray")
+    if encoded is None:
+        encoded = _tessera.auto_placements(code, array.shape, mesh._raw)
+    return mesh._session._distribute(array, code, mesh._raw, encoded)
+
+
+def _like(x, device, device_mesh, placements):
+    """Mesh and placements of a *_like: x's own, pending terms aside."""
+    if not isinstance(x, _tessera.Tensor):
+        raise InvalidArgumentError(f"like: {type(x).__name__} is no Tensor")
+    mesh = device_mesh if device_mesh is not None else device
+    if placements is None and mesh is None:
+        mesh = x.device_mesh
+        placements = [Replicate() if isinstance(p, Partial) else p for p in x.placements]
+    return {"device_mesh": x.device_mesh if mesh is None else mesh, "placements": placements}
+
+
+def zeros_like(x, /, *, dtype=None, device=None, device_mesh=None, placements=None):
+    return zeros(x.shape, dtype=x.dtype if dtype is None else dtype, **_like(x, device, device_mesh, placements))
+
+
+def ones_like(x, /, *, dtype=None, device=None, device_mesh=None, placements=None):
+    return ones(x.shape, dtype=x.dtype if dtype is None else dtype, **_like(x, device, device_mesh, placements))
+
+
+def empty_like(x, /, *, dtype=None, device=None, device_mesh=None, placements=None):
+    return empty(x.shape, dtype=x.dtype if dtype is None else dtype, **_like(x, device, device_mesh, placements))
+
+
+def full_like(x, /, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None):
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, **_like(x, device, device_mesh, placements))
+
+
+# ---- random: counter-based, keyed by (seed, number of the call, global index) --------------------
+
+def manual_seed(seed: int) -> None:
+    """The next random calls of this process start over from this seed; the same on every mesh and placement."""
+    (number,) = integers(seed, "seed", "manual_seed")
+    with _random_lock:
+        _random.update(seed=number, stream=0)
+
+
+def _next_stream() -> list[int]:
+    with _random_lock:
+        _random["stream"] += 1
+        return [_random["seed"], _random["stream"] - 1]
+
+
+def rand(*shape, dtype=None, device=None, device_mesh=None, placements=None):
+    """Uniform random numbers in [0, 1): rand(3, 4) or rand((3, 4))."""
+    extents = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)) else shape
+    return _create("rand", _shape("rand", extents), np.float64 if dtype is None else dtype, _next_stream(), device,
+                   device_mesh, placements)
+
+
+def randint(low, high=None, shape=(), *, dtype=None, device=None, device_mesh=None, placements=None):
+    """Random integers in [low, high)."""
+    low, high = (0, low) if high is None else (low, high)
+    low, high = integers([low, high], "low and high", "randint")
+    if not low < high or high - low > 2**53:
+        raise InvalidArgumentError(f"randint: [{low}, {high}) must hold 1 to 2^53 integers")
+    unit = rand(shape, device=device, device_mesh=device_mesh, placements=placements)
+    return astype(astype(unit * float(high - low), np.int64) + low, np.int64 if dtype is None else dtype)
+
+
+def randn(*shape, dtype=None, device=None, device_mesh=None, placements=None):
+    """Reserved: normal random numbers."""
+    raise UnimplementedError("randn is not supported yet; use rand")
+
+
+def distribute_tensor(tensor, device_mesh=None, placements=None, *, src_data_rank=0):
+    """session.distribute_tensor with the mesh's session."""
+    return distribute(None if device_mesh is not None else _context.current_session(), tensor, device_mesh, placements,
+                      src_data_rank)
+
+
+def from_local(locals, device_mesh=None, placements=None, *, shape=None):
+    """session.from_local with the mesh's session."""
+    session = device_mesh._session if device_mesh is not None else _context.current_session()
+    return session.from_local(locals, device_mesh, placements, shape=shape)
+
+
+def init_device_mesh(*args, mesh_dim_names=None, workers=None):
+    """init_device_mesh([device_type,] mesh_shape, *, mesh_dim_names=None, workers=None) of the current session."""
+    return _context.current_session().init_device_mesh(*args, mesh_dim_names=mesh_dim_names, workers=workers)
+
+
+for _function in (zeros_like, ones_like, empty_like, full_like):
+    _function.__doc__ = f"{_function.__name__}: with the other tensor's shape, dtype, mesh and placements."

@@ -1,0 +1,135 @@
+"""Placements: what one mesh dim does to a tensor."""
+
+from __future__ import annotations
+
+import operator
+
+from ._errors import InvalidArgumentError, UnimplementedError
+
+_REDUCE_OPS = ("sum", "avg", "min", "max", "product")
+
+
+class Placement:
+    """Shard(dim), Replicate() or Partial(reduce_op). A value: equality, a hash, and a text form."""
+
+    __slots__ = ()
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        return False
+
+    def is_replicate(self) -> bool:
+        return False
+
+    def is_partial(self) -> bool:
+        return False
+
+
+class Shard(Placement):
+    """Split along tensor dim `dim` as torch.chunk does: ceil(n/k) each, the last ones short or empty."""
+
+    __slots__ = ("dim",)
+
+    def __init__(self, dim: int = 0, sizes=None):
+        if sizes is not None:
+            raise UnimplementedError("Shard: explicit sizes are not supported yet")
+        try:
+            self.dim = operator.index(dim)
+        except TypeError:
+            raise InvalidArgumentError(f"Shard: dim must be an integer, not {dim!r}") from None
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        return dim is None or dim == self.dim
+
+    def __eq__(self, other):
+        return isinstance(other, Shard) and self.dim == other.dim
+
+    def __hash__(self):
+        return hash(("S", self.dim))
+
+    def __repr__(self):
+        return f"Shard({self.dim})"
+
+    def __str__(self):
+        return f"S({self.dim})"
+
+
+class Replicate(Placement):
+    """Every coordinate holds the same."""
+
+    __slots__ = ()
+
+    def is_replicate(self) -> bool:
+        return True
+
+    def __eq__(self, other):
+        return isinstance(other, Replicate)
+
+    def __hash__(self):
+        return hash("R")
+
+    def __repr__(self):
+        return "Replicate()"
+
+    def __str__(self):
+        return "R"
+
+
+class Partial(Placement):
+    """The value is the sum (avg, min, max, product) over the coordinates."""
+
+    __slots__ = ("reduce_op",)
+
+    def __init__(self, reduce_op: str = "sum"):
+        if reduce_op not in _REDUCE_OPS:
+            raise InvalidArgumentError(f"Partial: reduce_op is {reduce_op!r}, it must be one of {', '.join(_REDUCE_OPS)}")
+        self.reduce_op = reduce_op
+
+    def is_partial(self) -> bool:
+        return True
+
+    def __eq__(self, other):
+        return isinstance(other, Partial) and self.reduce_op == other.reduce_op
+
+    def __hash__(self):
+        return hash(("P", self.reduce_op))
+
+    def __repr__(self):
+        return f"Partial({self.reduce_op!r})"
+
+    def __str__(self):
+        return f"P({self.reduce_op})"
+
+
+for _class in (Placement, Shard, Replicate, Partial):
+    _class.__module__ = "tessera"
+
+
+def encode(placements, op: str) -> list[tuple[int, int, int]]:
+    """For the extension module."""
+    if isinstance(placements, Placement):
+        placements = [placements]
+    try:
+        placements = list(placements)
+    except TypeError:
+        raise InvalidArgumentError(f"{op}: placements is {placements!r}; it must be a list, one per mesh dim") from None
+    out = []
+    for placement in placements:
+        if isinstance(placement, Shard):
+            if not -2**31 <= placement.dim < 2**31:
+                raise InvalidArgumentError(f"{op}: {placement!r} is out of range")
+            out.append((1, placement.dim, 0))
+        elif isinstance(placement, Replicate):
+            out.append((0, 0, 0))
+        elif isinstance(placement, Partial):
+            out.append((2, 0, _REDUCE_OPS.index(placement.reduce_op)))
+        else:
+            raise InvalidArgumentError(
+                f"{op}: {placement!r} is no placement; use ts.Shard(dim), ts.Replicate() or ts.Partial(reduce_op)")
+    return out
+
+
+def decode(placements) -> tuple[Placement, ...]:
+    out = []
+    for kind, dim, reduce_op in placements:
+        out.append(Replicate() if kind == 0 else Shard(dim) if kind == 1 else Partial(_REDUCE_OPS[reduce_op]))
+    return tuple(out)

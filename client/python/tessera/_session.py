@@ -1,0 +1,303 @@
+"""Sessions and clusters: the Python methods of the extension's classes."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import weakref
+
+import numpy as np
+
+import _tessera
+from . import _context, _mesh
+from ._attach import attach
+from ._dtypes import array_of, code_of
+from ._errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from ._mesh import DeviceMesh
+
+_CLIENT = f"python {platform.python_version()} tessera 0.1"
+_CONFIG = "~/.config/tessera/config.json"
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def parse_bytes(value, op: str) -> int:
+    """1 << 30, "1GiB", "512 MiB" or "2GB" as a number of bytes."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
+        unit = match and _UNITS.get(match.group(2).lower())
+        if not unit:
+            raise InvalidArgumentError(f"{op}: memory is {value!r}; write bytes, or like \"1GiB\"")
+        value = int(float(match.group(1)) * unit)
+    (number,) = _mesh.integers(value, "memory", op)
+    if number <= 0:
+        raise InvalidArgumentError(f"{op}: memory is {number} bytes")
+    return number
+
+
+def _address_of(address, token):
+    """The address and token to use: the argument, TESSERA_ADDRESS, then the config file."""
+    token = token or os.environ.get("TESSERA_TOKEN") or ""
+    address = address or os.environ.get("TESSERA_ADDRESS")
+    if address:
+        return str(address), token
+    try:
+        with open(os.path.expanduser(_CONFIG), encoding="utf-8") as file:
+            config = json.load(file)
+    except FileNotFoundError:
+        raise InvalidArgumentError(
+            f"connect: no address: give one, or set TESSERA_ADDRESS, or write it to {_CONFIG}") from None
+    except ValueError as error:
+        raise InvalidArgumentError(f"connect: {_CONFIG} is not JSON: {error}") from None
+    if not isinstance(config, dict) or not config.get("address"):
+        raise InvalidArgumentError(f"connect: {_CONFIG} has no \"address\"")
+    return str(config["address"]), token or str(config.get("token", ""))
+
+
+def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, stall_timeout=None):
+    """Opens a session. Blocks until the coordinator answers, at most `timeout` seconds.
+
+    >>> session = ts.connect("unix:/run/tessera.sock#token=...")
+    """
+    if address is None and token is None and resume is not None and hasattr(resume, "address"):
+        address, token = resume.address, resume._token
+    if resume is not None:
+        resume = getattr(resume, "resume_text", resume)
+    address, token = _address_of(address, token)
+    stall_timeout = float(os.environ.get("TESSERA_STALL_TIMEOUT", 60) if stall_timeout is None else stall_timeout)
+    session = _tessera.Session._connect(address, token, resume or "", float(timeout), -1.0 if lease is None else float(lease),
+                                        stall_timeout, _CLIENT)
+    # The explicit token wins over one in the address.
+    base, _, inner = address.partition("#token=")
+    return adopt(session, base, token or inner)
+
+
+def adopt(session, address: str, token: str):
+    session.address = address
+    session._token = token
+    session._default_mesh = None
+    session._cluster = None
+    _context.register(session)
+    return session
+
+
+def session_of(tensor):
+    """The Session of a tensor."""
+    session = _context.session_of_key(tensor._session_key)
+    return session if session is not None else adopt(tensor._session, "", "")
+
+
+class CommDebug:
+    """What the workers moved for the ops issued in the block; filled in when the block ends.
+
+    >>> with session.comm_debug() as comm:
+    ...     y = x.redistribute(placements=[ts.Shard(1)])
+    >>> comm.bytes_received
+    """
+
+    def __init__(self, session):
+        self._session = session
+        self.bytes_received: list[int] | None = None   # by worker
+        self.bytes_sent: list[int] | None = None
+        self.collective_counts: dict[str, int] = {}    # by step name
+
+    def __enter__(self):
+        self._number = self._session._comm_begin()
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        try:
+            self.bytes_received, self.bytes_sent, self.collective_counts = self._session._comm_end(self._number)
+        except Exception:
+            if kind is None:
+                raise
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.bytes_received or [])
+
+    def __repr__(self):
+        if self.bytes_received is None:
+            return "CommDebug(open)"
+        return f"CommDebug(bytes_received={self.bytes_received}, collective_counts={self.collective_counts})"
+
+
+@attach(_tessera.Session)
+class _SessionMethods:
+    def init_device_mesh(self, *args, mesh_dim_names=None, workers=None) -> DeviceMesh:
+        """init_device_mesh([device_type,] mesh_shape, *, mesh_dim_names=None, workers=None)"""
+        return _mesh.init_device_mesh(self, args, mesh_dim_names, workers)
+
+    @property
+    def default_mesh(self) -> DeviceMesh:
+        """One dim over all workers."""
+        if self._default_mesh is None:
+            self._default_mesh = DeviceMesh._wrap(self, self._mesh([self.worker_count], [], []))
+        return self._default_mesh
+
+    def distribute_tensor(self, tensor, device_mesh=None, placements=None, *, src_data_rank=0):
+        """Uploads an array (NumPy, DLPack, memmap); placements default to Replicate.
+
+        Up to 4 MiB it copies and returns at once; above, it returns when the source has been read.
+        """
+        return distribute(self, tensor, device_mesh, placements, src_data_rank)
+
+    def from_local(self, locals, device_mesh=None, placements=None, *, shape=None):
+        """A tensor of shards that exist already: a dict by position, a nested list in mesh shape, or f(position)."""
+        from ._from_local import from_local
+        return from_local(self, locals, device_mesh, placements, shape)
+
+    def comm_debug(self) -> CommDebug:
+        """Counts the bytes that workers move for the ops issued in the block."""
+        return CommDebug(self)
+
+    def tensors(self) -> list:
+        """The tensors that this session has on the cluster."""
+        return [self._tensor(one["handle"], one["spec"]) for one in self._status()["tensors"]]
+
+    def status(self) -> dict:
+        """Workers, sessions and this session's tensors, as the coordinator knows them."""
+        return self._status()
+
+    def implicit_redistribution(self, policy: str) -> None:
+        """This session's policy outside `with ts.implicit_redistribution`."""
+        self._set_implicit_policy(_context.policy_number(policy))
+
+    def sync(self) -> None:
+        """Waits until all that this session holds has run; raises a failure that wasn't told before."""
+        self._sync()
+
+    def close(self) -> None:
+        """Drops everything the session has. Closing twice is fine."""
+        self._close()
+
+    def __enter__(self):
+        self._check()
+        _context.push_session(self)
+        return self
+
+    def __exit__(self, *exc):
+        _context.pop_session(self)
+        self.close()
+
+    def __repr__(self):
+        return f"Session({self.id} at {self.address}, {self.worker_count} workers{'' if self._open else ', closed'})"
+
+
+def mesh_for(device_mesh, op: str, session=None) -> DeviceMesh:
+    """The mesh that was given, else the `with mesh:` one, else the session's default."""
+    if device_mesh is None:
+        mesh = _mesh.current_mesh()
+        if mesh is not None and (session is None or mesh._session is session):
+            return mesh
+        return (session or _context.current_session()).default_mesh
+    if not isinstance(device_mesh, DeviceMesh):
+        raise InvalidArgumentError(f"{op}: device_mesh is {device_mesh!r}, not a DeviceMesh")
+    if session is not None and device_mesh._session is not session:
+        device_mesh._session._check()
+        if device_mesh._session.address != session.address:
+            raise InvalidArgumentError(
+                f"{op}: {device_mesh} is of session {device_mesh._session.id}, not of session {session.id}")
+    return device_mesh
+
+
+def distribute(session, tensor, device_mesh, placements, src_data_rank=0):
+    op = "distribute_tensor"
+    if src_data_rank not in (0, None):
+        raise UnimplementedError(f"{op}: src_data_rank is {src_data_rank}; the one client is rank 0")
+    if isinstance(tensor, _tessera.Tensor):
+        return tensor.redistribute(device_mesh, placements)
+    mesh = mesh_for(device_mesh, op, session)
+    session = session or mesh._session
+    encoded = [(0, 0, 0)] * len(mesh._raw.shape) if placements is None else mesh._placements(placements, op)
+    array = array_of(tensor, op)
+    return session._distribute(array, code_of(array.dtype, op), mesh._raw, encoded)
+
+
+class Cluster:
+    """A coordinator and N CPU workers on this host, as child processes. Ends with the `with` block."""
+
+    def __init__(self, raw):
+        self._raw = raw
+        self._sessions = weakref.WeakSet()
+        self._stopped = False
+        _context.register_cluster(self)
+
+    @property
+    def address(self) -> str:
+        """What another process gives to ts.connect. It carries the token."""
+        return self._raw.address
+
+    @property
+    def worker_pids(self) -> list[int]:
+        return list(self._raw.worker_pids)
+
+    @property
+    def coordinator_pid(self) -> int:
+        return self._raw.coordinator_pid
+
+    def log_tail(self, worker: int = -1) -> str:
+        """The end of what the coordinator (-1) or a worker wrote to its log."""
+        return self._raw._log_tail(worker)
+
+    def connect(self, **options):
+        """A new session; options are those of ts.connect."""
+        if self._stopped:
+            raise FailedPreconditionError("cluster: it is stopped")
+        session = connect(self.address, **options)
+        session._cluster = self
+        self._sessions.add(session)
+        return session
+
+    def stop(self) -> None:
+        """Ends the processes. Closing twice is fine."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for session in list(self._sessions):
+            try:
+                session.close()
+            except Exception:  # the cluster may be dead already
+                pass
+        self._raw._stop()
+
+    close = stop
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.stop()
+
+    def __repr__(self):
+        base = self.address.partition("#")[0]
+        return f"Cluster({len(self.worker_pids)} workers at {base}{', stopped' if self._stopped else ''})"
+
+
+def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, address=None, timeout=60,
+                  coordinator_flags=()) -> Cluster:
+    """Starts a coordinator and CPU workers on this host; memory is per worker.
+
+    >>> with ts.local_cluster(workers=4, memory="1GiB") as cluster:
+    ...     session = cluster.connect()
+    """
+    op = "local_cluster"
+    if device != "cpu":
+        raise InvalidArgumentError(f"{op}: device is {device!r}, it must be \"cpu\"")
+    (count,) = _mesh.integers(os.cpu_count() or 1 if workers is None else workers, "workers", op)
+    if not 1 <= count <= 1024:
+        raise InvalidArgumentError(f"{op}: workers is {count}, it must be in [1, 1024]")
+    path = ""
+    if address is not None:
+        if not str(address).startswith("unix:/"):
+            raise InvalidArgumentError(f"{op}: address is {address!r}; a cluster on this host listens on unix:/path")
+        path = str(address)[len("unix:"):]
+    transport = transport or os.environ.get("TESSERA_TRANSPORT", "shm")
+    raw = _tessera.LocalCluster._start(count, parse_bytes(memory, op), str(transport), path, float(timeout),
+                                       list(coordinator_flags))
+    return Cluster(raw)
+
+
+Cluster.__module__ = CommDebug.__module__ = "tessera"

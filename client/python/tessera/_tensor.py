@@ -1,0 +1,351 @@
+"""The Python methods of Tensor."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import warnings
+
+import numpy as np
+
+import _tessera
+from . import _context, _dtypes, _index, _plan
+from ._attach import attach
+from ._dtypes import code_of, numpy_of
+from ._errors import BY_CODE, InvalidArgumentError, ResourceExhaustedError, TesseraError, UnimplementedError
+from ._mesh import DeviceMesh, integers
+from ._placements import Placement, decode
+from ._session import distribute, session_of
+
+MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
+MAX_IMPLICIT_DOWNLOAD = 1 << 30    # docs/limits.md: max_implicit_download
+MAX_ITERATION = 4096               # docs/limits.md: max_iteration
+
+OPS = {row[1]: row[0] for row in _tessera.catalog()}
+
+
+class ArgumentError(InvalidArgumentError, TypeError):
+    """An argument of the wrong kind or name."""
+
+
+class ImplicitRedistributionWarning(UserWarning):
+    """An op moved bytes that nobody asked for by name."""
+
+
+ArgumentError.__module__ = ImplicitRedistributionWarning.__module__ = "tessera"
+
+
+# ---- what the extension module calls ------------------------------------------------------------
+
+def convert_operand(tensor, other):
+    """What stands beside `tensor` in an op, or NotImplemented."""
+    if isinstance(other, np.ndarray) and other.ndim == 0:
+        other = other[()]
+    if isinstance(other, np.generic):
+        return (code_of(other.dtype, "operand"), other.item())
+    if isinstance(other, np.ndarray):
+        if other.nbytes > MAX_IMPLICIT_ARRAY:
+            raise ArgumentError(
+                f"operand: a NumPy array of {other.nbytes} bytes beside {tensor._spec}; above {MAX_IMPLICIT_ARRAY} bytes "
+                "say where it goes: session.distribute_tensor(array, mesh, placements)")
+        session = session_of(tensor)
+        return distribute(session, other, DeviceMesh._wrap(session, tensor._mesh), None)
+    if isinstance(other, bool):
+        return bool(other)
+    if isinstance(other, int):
+        return int(other)
+    if isinstance(other, float):
+        return float(other)
+    if isinstance(other, complex):
+        raise _dtypes.ReservedDTypeError(f"operand: {other!r} is complex; supported are {_dtypes.supported()}")
+    return NotImplemented
+
+
+def _warn_implicit(text: str) -> None:
+    level, frame = 1, sys._getframe()
+    while frame is not None and frame.f_globals.get("__package__") == __package__:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, ImplicitRedistributionWarning, stacklevel=level)
+
+
+_tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit, _plan.Captured)
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+def as_operand(tensor, value):
+    if isinstance(value, (_tessera.Tensor, bool, int, float)) and not isinstance(value, np.generic):
+        return value
+    out = convert_operand(tensor, value)
+    if out is NotImplemented:
+        raise ArgumentError(f"operand: {type(value).__name__} can't stand beside {tensor._spec}")
+    return out
+
+
+def call(op: str, *values, **attributes):
+    """One op of the catalog; at least one value is a tensor."""
+    tensor = next((value for value in values if isinstance(value, _tessera.Tensor)), None)
+    if tensor is None:
+        shown = ", ".join(type(value).__name__ for value in values)
+        raise ArgumentError(f"{op}: needs a Tensor among its operands, not {shown}; make one with ts.asarray or distribute_tensor")
+    return _tessera.call(OPS[op], tuple(as_operand(tensor, value) for value in values), **attributes)
+
+
+def no_dim(op: str, unknown: dict) -> None:
+    if "dim" in unknown:
+        raise ArgumentError(f"{op}: got dim=; the array API calls it axis=")
+    if "keepdim" in unknown:
+        raise ArgumentError(f"{op}: got keepdim=; the array API calls it keepdims=")
+    if unknown:
+        raise ArgumentError(f"{op}: unexpected arguments {', '.join(unknown)}")
+
+
+def axes_of(op: str, axis, ndim: int) -> list[int]:
+    """Normalised and increasing."""
+    from ._errors import IndexOutOfRangeError
+    if axis is None:
+        return list(range(ndim))
+    axes = integers(axis, "axis", op)
+    for a in axes:
+        if not -ndim <= a < ndim:
+            raise IndexOutOfRangeError(f"{op}: axis {a} is out of range for {ndim} dims")
+    axes = sorted(a % ndim for a in axes)
+    if len(set(axes)) != len(axes):
+        raise InvalidArgumentError(f"{op}: axis {axis} names a dim twice")
+    return axes
+
+
+def _position_of(tensor, position, op: str) -> list[int]:
+    return integers(position, "position", op)
+
+
+def _redistribute_arguments(tensor, device_mesh, placements, op: str):
+    """A list of placements is accepted first too."""
+    if placements is None and device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
+        device_mesh, placements = None, device_mesh
+    session = session_of(tensor)
+    if device_mesh is None:
+        mesh = DeviceMesh._wrap(session, tensor._mesh)
+    elif isinstance(device_mesh, DeviceMesh):
+        mesh = device_mesh
+    else:
+        raise InvalidArgumentError(f"{op}: device_mesh is {device_mesh!r}, not a DeviceMesh")
+    if placements is None:
+        if len(mesh._raw.shape) != len(tensor._placements):
+            encoded = [(0, 0, 0)] * len(mesh._raw.shape)
+        else:
+            encoded = list(tensor._placements)
+        if device_mesh is None:
+            encoded = [(0, 0, 0)] * len(mesh._raw.shape)  # as DTensor: no placements means Replicate
+    else:
+        encoded = mesh._placements(placements, op)
+    return mesh, encoded
+
+
+@attach(_tessera.Tensor)
+class _TensorMethods:
+    # ---- what it is -------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> np.dtype:
+        return numpy_of(self._dtype)
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        return DeviceMesh._wrap(session_of(self), self._mesh)
+
+    device = device_mesh
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        return decode(self._placements)
+
+    @property
+    def session(self):
+        return session_of(self)
+
+    def __len__(self):
+        if self.ndim == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    __hash__ = object.__hash__
+    __array_ufunc__ = None      # NumPy leaves operators to Tensor
+    __array_priority__ = 1000
+
+    def __array_namespace__(self, *, api_version=None):
+        import tessera
+        return tessera
+
+    # ---- moving -----------------------------------------------------------------------------
+
+    def redistribute(self, device_mesh=None, placements=None, *, async_op=False, dtype=None, relabel=False):
+        """The same tensor with other placements, or on another mesh. Returns at once; moves the fewest bytes.
+
+        >>> x.redistribute([ts.Shard(1)])
+        """
+        op = "redistribute"
+        if relabel:
+            raise UnimplementedError(f"{op}: relabel is not supported yet: {self._spec}")
+        tensor = self if dtype is None else self.astype(dtype)
+        mesh, encoded = _redistribute_arguments(tensor, device_mesh, placements, op)
+        return _tessera.call(OPS[op], (tensor,), mesh=mesh._raw, placements=encoded)
+
+    def explain_redistribute(self, device_mesh=None, placements=None) -> _plan.Plan:
+        """The plan of redistribute; nothing runs. A list of placements is accepted first too."""
+        mesh, encoded = _redistribute_arguments(self, device_mesh, placements, "redistribute")
+        return _plan.Plan(_tessera.explain_redistribute(self, mesh._raw, encoded))
+
+    def to_device(self, device_mesh, /, *, stream=None):
+        """The same tensor on another mesh, whose workers may be others."""
+        if not isinstance(device_mesh, DeviceMesh):
+            raise InvalidArgumentError(f"to_device: {device_mesh!r} is no DeviceMesh")
+        return self.redistribute(device_mesh, None)
+
+    def full_tensor(self) -> np.ndarray:
+        """The whole tensor as a NumPy array. Blocks; raises the first cause if something failed."""
+        return self._full()
+
+    def to_local(self, position) -> np.ndarray:
+        """The shard at a position; of a Partial, that position's term. Blocks."""
+        return self._local(_position_of(self, position, "to_local"))
+
+    def box(self, position) -> list[tuple[int, int]]:
+        """[(start, stop), ...] per dim: what of the tensor lies at the position."""
+        return self._box(_position_of(self, position, "box"))
+
+    # ---- reading ----------------------------------------------------------------------------
+
+    def wait(self, timeout=None):
+        """Blocks until everything that led here has run; returns the tensor, raises the first cause of failure."""
+        self._wait(None if timeout is None else float(timeout))
+        return self
+
+    def item(self):
+        """The one element as a Python value. Blocks."""
+        if self.size != 1:
+            raise InvalidArgumentError(f"item: {self._spec} has {self.size} elements, not 1")
+        return self._full().reshape(()).item()
+
+    def tolist(self):
+        return self._download("tolist").tolist()
+
+    def __float__(self):
+        return float(self.item())
+
+    def __int__(self):
+        return int(self.item())
+
+    def __complex__(self):
+        return complex(self.item())
+
+    def __bool__(self):
+        if self.size != 1:
+            raise InvalidArgumentError(f"bool: the truth of {self._spec} with {self.size} elements is ambiguous; use ts.any or ts.all")
+        return bool(self.item())
+
+    def __index__(self):
+        if self.ndim != 0 or self.dtype.kind not in "iu":
+            raise ArgumentError(f"index: only a 0-d integer tensor is an index, not {self._spec}")
+        return operator.index(self.item())
+
+    def _download(self, op: str) -> np.ndarray:
+        if self.nbytes > MAX_IMPLICIT_DOWNLOAD:
+            raise ResourceExhaustedError(
+                f"{op}: {self._spec} has {self.nbytes} bytes, the limit of an implicit download is {MAX_IMPLICIT_DOWNLOAD}; "
+                "call x.full_tensor() if you mean it")
+        return self._full()
+
+    def __array__(self, dtype=None, copy=None):
+        if copy is False:
+            raise InvalidArgumentError(f"__array__: {self._spec} lives on workers, a copy can't be avoided")
+        array = self._download("__array__")
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options):
+        options.pop("copy", None)
+        return self._download("__dlpack__").__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __iter__(self):
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        if self.shape[0] > MAX_ITERATION:
+            raise InvalidArgumentError(f"iter: {self._spec} has {self.shape[0]} rows, the limit is {MAX_ITERATION}; "
+                                       "index it, or iterate over x.full_tensor()")
+        return (self[i] for i in range(self.shape[0]))
+
+    def __contains__(self, value):
+        return bool((self == value).any())
+
+    # ---- indexing ---------------------------------------------------------------------------
+
+    def __getitem__(self, key):
+        return _tessera.call(OPS["slice"], (self,), index=_index.normalise(key, self.shape))
+
+    def __setitem__(self, key, value):
+        raise UnimplementedError(f"x[i] = v on {self._spec} is not supported yet; tensors are immutable, use ts.where")
+
+    def __delitem__(self, key):
+        raise UnimplementedError(f"del x[i] on {self._spec}: tensors are immutable")
+
+    @property
+    def T(self):
+        if self.ndim != 2:
+            raise InvalidArgumentError(f"T: {self._spec} has {self.ndim} dims, not 2; use ts.permute_dims")
+        return _tessera.call(OPS["permute_dims"], (self,), dims=[1, 0])
+
+    @property
+    def mT(self):
+        if self.ndim < 2:
+            raise InvalidArgumentError(f"mT: {self._spec} has {self.ndim} dims, it needs at least 2")
+        order = list(range(self.ndim))
+        order[-2:] = [self.ndim - 1, self.ndim - 2]
+        return _tessera.call(OPS["permute_dims"], (self,), dims=order)
+
+    def __pow__(self, exponent):
+        if exponent == 2 and not isinstance(exponent, _tessera.Tensor):
+            return self * self
+        raise UnimplementedError(f"pow: only x ** 2 is supported yet, not {exponent!r}")
+
+    def __pos__(self):
+        return self._copy()
+
+    # ---- shown ------------------------------------------------------------------------------
+
+    def __repr__(self):
+        try:
+            return f"Tensor({self._spec})"
+        except Exception:  # repr never raises
+            return "Tensor(?)"
+
+    def __str__(self):
+        from ._display import edges_text
+        try:
+            return f"{edges_text(self)}\n{self!r}"
+        except TesseraError as error:
+            return f"{self!r}: {type(error).__name__}: {error}"
+
+    def __format__(self, spec):
+        return format(self.item(), spec) if spec and self.ndim == 0 else str(self)
+
+    def _repr_html_(self):
+        from ._display import html
+        return html(self)
+
+    def __reduce__(self):
+        raise UnimplementedError(f"pickle: {self._spec} lives on workers; pickle x.full_tensor()")
+
+    def __copy__(self):
+        return self._copy()
+
+    def __deepcopy__(self, memo):
+        return self._copy()
+
+
+def wait(*tensors, timeout=None):
+    """Waits for all of them; raises the first cause of failure."""
+    for tensor in tensors:
+        tensor.wait(timeout)
