@@ -1,0 +1,148 @@
+"""The house rules, as a test: layers, sizes, banned calls, no leftover notes."""
+
+import pathlib
+import re
+import subprocess
+
+import lizard
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def tracked(*patterns):
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns], cwd=ROOT,
+                            capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split("\n") if name and (ROOT / name).exists()]
+
+
+CXX = tracked("*.h", "*.cc", "*.cu")
+PYTHON = tracked("*.py")
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def includes(name):
+    return re.findall(r'^#include [<"]([^>"]+)[>"]', text(name), re.MULTILINE)
+
+
+# ---- layers ------------------------------------------------------------------------------------
+
+# Folder -> what it may include of ours, by prefix. The longest matching folder rules.
+LAYERS = {
+    "schemas/types": ["schemas/types"],
+    "schemas/ops": ["schemas/types", "schemas/ops"],
+    "schemas/codec": ["schemas/"],
+    "server/plan": ["schemas/types", "schemas/ops", "server/plan"],
+    "server/plan/rpc": ["schemas/", "server/plan"],
+    "server/planner": ["schemas/types", "schemas/ops", "server/plan", "server/planner"],
+    "server/coordinator": ["schemas/", "server/plan", "server/planner", "server/coordinator"],
+    "server/worker": ["schemas/", "server/plan", "server/transport", "server/device", "server/worker", "kernels/kernel.h"],
+    "server/transport": ["schemas/", "server/plan", "server/transport", "server/device/counters.h"],
+    "server/device": ["schemas/", "server/plan", "server/device", "kernels/kernel.h"],
+    "kernels": ["schemas/types", "schemas/ops", "kernels/"],
+    "client": ["schemas/", "client/"],
+    "client/cli": ["schemas/", "client/", "server/plan/", "server/planner/"],
+}
+
+# Third-party headers and where alone they may be named.
+OWNERS = {
+    r"(kj|capnp)/|\.capnp\.h$": [r"/rpc/", r"^schemas/codec/", r"/main\.cc$", r"^client/connection/", r"^tests/"],
+    r"^(ucp|ucs|uct)/": [r"^server/transport/ucx/"],
+    r"^nccl\.h$": [r"^server/transport/nccl/"],
+    r"^cuda_runtime\.h$": [r"^server/device/cuda/", r"^server/transport/nccl/", r"^kernels/cuda/"],
+    r"^nanobind/": [r"^client/python/"],
+    r"^cblas": [r"^kernels/cpu/", r"^tests/bench/"],
+}
+
+
+def rule_of(name):
+    best = max((folder for folder in LAYERS if name.startswith(folder + "/")), key=len, default=None)
+    return LAYERS.get(best)
+
+
+@pytest.mark.parametrize("name", CXX)
+def test_includes_stay_in_their_layer(name):
+    allowed = rule_of(name)
+    ours = [i for i in includes(name) if re.match(r"(schemas|server|client|kernels|tests)/", i)]
+    if allowed is not None:
+        outside = [i for i in ours if not any(i.startswith(prefix) for prefix in allowed)]
+        assert not outside, f"{name} may include {allowed}, not {outside}"
+    for pattern, owners in OWNERS.items():
+        named = [i for i in includes(name) if re.search(pattern, i)]
+        if named:
+            assert any(re.search(owner, name) for owner in owners), f"{name} includes {named}; only {owners} may"
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+
+# Files that may be longer, and why.
+LONG_FILES = {}
+# Functions that may be longer, and why.
+LONG_FUNCTIONS = {}
+
+
+@pytest.mark.parametrize("name", CXX + PYTHON)
+def test_files_and_functions_are_short(name):
+    lines = text(name).count("\n")
+    limit = 800 if name.startswith("tests/") else 300 if name.endswith(".h") else 600
+    assert lines <= LONG_FILES.get(name, limit), f"{name} has {lines} lines, the cap is {limit}"
+    if name.startswith("tests/"):
+        return
+    for function in lizard.analyze_file.analyze_source_code(name, text(name)).function_list:
+        length = function.end_line - function.start_line + 1
+        assert length <= LONG_FUNCTIONS.get(f"{name}:{function.name}", 100), f"{name}: {function.name} has {length} lines"
+
+
+# ---- words and calls ---------------------------------------------------------------------------
+
+BANNED = {
+    r"\b(TODO|FIXME|XXX|HACK)\b": "a note to self: do it or file it",
+    r"\bstd::(rand|srand)\b|(?<![\w:])rand\(\)": "unseeded randomness",
+    r"(?<![\w.])system\(": "a shell",
+    r"\bsleep_for\(|\busleep\(|(?<!\w)sleep\(\d": "a sleep: wait for the thing itself",
+    r"\.detach\(\)": "a thread that nobody joins",
+    r"-lcuda\b": "libcuda is taken by cudaGetDriverEntryPointByVersion",
+    r"\bstd::(map|unordered_map)<.*> g_": "a global registry",
+    r"(?<![\w.:>])assert\(": "TESSERA_CHECK for our own guarantees, a status for what came from outside",
+}
+ALLOWED = {
+    "tests/python/test_house_rules.py": ".*",
+}
+
+
+@pytest.mark.parametrize("name", [n for n in CXX + tracked("*.capnp", "*.bzl", "BUILD", "*/BUILD")])
+def test_banned_words_and_calls(name):
+    for number, line in enumerate(text(name).split("\n"), 1):
+        code = re.sub(r'"(\\.|[^"\\])*"', '""', line)
+        if "static_assert(" in code:
+            continue
+        for pattern, why in BANNED.items():
+            assert not re.search(pattern, code), f"{name}:{number}: {line.strip()}: {why}"
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_no_leftover_notes_in_python(name):
+    if name in ALLOWED:
+        return
+    assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text(name))
+
+
+@pytest.mark.parametrize("name", [n for n in CXX if n.endswith(".h")])
+def test_headers_open_with_what_they_are(name):
+    head = text(name).split("\n")[:4]
+    assert head[0] == "#pragma once", f"{name} begins with {head[0]!r}"
+    assert any(line.startswith("// ") for line in head), f"{name} does not open with what it is"
+
+
+def test_every_limit_is_documented():
+    named = set()
+    for name in CXX:
+        named |= set(re.findall(r"docs/limits\.md: (\w+)", text(name)))
+    config = text("server/coordinator/config.h")
+    named |= set(re.findall(r"int64_t (\w+) = ", config))
+    limits = text("docs/limits.md")
+    missing = sorted(limit for limit in named if f"`{limit}`" not in limits)
+    assert not missing, f"not in docs/limits.md: {missing}"
