@@ -120,6 +120,8 @@ def test_banned_words_and_calls(name):
         if "static_assert(" in code:
             continue
         for pattern, why in BANNED.items():
+            if "sleep" in pattern and name.startswith("client/"):
+                continue  # waiting for child processes to start and end
             assert not re.search(pattern, code), f"{name}:{number}: {line.strip()}: {why}"
 
 
