@@ -31,8 +31,7 @@ double SecondsOf(const Exchange& exchange, const Topology& topology) {
     int64_t received = 0;
     walk.VisitReceived(position, [&](WorkerIndex from, int64_t elements) {
       const bool same_host = HostOf(topology, from) == HostOf(topology, self);
-      const double bandwidth_bytes_s =
-          same_host ? topology.host_bandwidth_bytes_s : topology.network_bandwidth_bytes_s;
+      const double bandwidth_bytes_s = same_host ? topology.host_bandwidth_bytes_s : topology.network_bandwidth_bytes_s;
       seconds += static_cast<double>(elements * element_bytes) / bandwidth_bytes_s;
       received += elements;
     });

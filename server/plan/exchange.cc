@@ -184,8 +184,7 @@ std::vector<int64_t> ExchangeWalk::DestinationsOf(const Cell& cell) const {
   return flats;
 }
 
-absl::InlinedVector<TransferSource, 2> ExchangeWalk::SourcesOnOtherMesh(const Cell& cell,
-                                                                        int64_t flat_position) const {
+absl::InlinedVector<TransferSource, 2> ExchangeWalk::SourcesOnOtherMesh(const Cell& cell, int64_t flat_position) const {
   const std::vector<WorkerIndex>& from = exchange_.source.mesh.workers();
   const std::vector<WorkerIndex>& to = exchange_.destination.mesh.workers();
   const WorkerIndex self = to[static_cast<size_t>(flat_position)];
@@ -328,7 +327,8 @@ std::vector<int64_t> ExchangeWalk::ReadersOf(WorkerIndex worker) const {
       if (rules_[j].destination_replicates) free.push_back(static_cast<int>(j));
     }
     bool reduces = false;
-    VisitCells(RangesOf(position), [&](const Cell& cell) { reduces = reduces || ReducerOf(cell, position) == position; });
+    VisitCells(RangesOf(position),
+               [&](const Cell& cell) { reduces = reduces || ReducerOf(cell, position) == position; });
     Position reader = position;
     if (reduces) {
       VisitFree(to, free, reader,

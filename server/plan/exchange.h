@@ -24,12 +24,12 @@
 namespace tessera {
 
 struct OverlayEntry {
-  int64_t start = 0;              // global index in the destination's dim
+  int64_t start = 0;  // global index in the destination's dim
   int64_t size = 0;
-  int32_t source_shard = 0;       // shard index along this dim (layout.h) in the source
-  int32_t destination_shard = 0;  // in the destination
-  int64_t source_offset = 0;      // first element, within the source's shard along this dim
-  int64_t destination_offset = 0; // within the destination's shard
+  int32_t source_shard = 0;        // shard index along this dim (layout.h) in the source
+  int32_t destination_shard = 0;   // in the destination
+  int64_t source_offset = 0;       // first element, within the source's shard along this dim
+  int64_t destination_offset = 0;  // within the destination's shard
   // Levels reductions: among the destinations that get this cell, which one reduces it (index over
   // the free mesh dims, row-major); 0 when there is no choice. See Exchange::leveled_dims.
   int32_t part = 0;
@@ -71,8 +71,8 @@ struct TransferSource {
 // A cell as one destination position gets it. Offsets are in elements along each dim, within the
 // shards. More than one source: pending terms, to be reduced in this order.
 struct Transfer {
-  Box box;                       // global, of the destination
-  Shape source_offset;           // one per dim
+  Box box;              // global, of the destination
+  Shape source_offset;  // one per dim
   Shape destination_offset;
   absl::InlinedVector<TransferSource, 2> sources;
 };
@@ -101,8 +101,7 @@ class ExchangeWalk {
   std::vector<Transfer> TransfersTo(absl::Span<const int64_t> position) const;
   // Calls `visit(worker, elements)` for each piece that TransfersTo takes from another worker, without
   // building the list.
-  void VisitReceived(absl::Span<const int64_t> position,
-                     absl::FunctionRef<void(WorkerIndex, int64_t)> visit) const;
+  void VisitReceived(absl::Span<const int64_t> position, absl::FunctionRef<void(WorkerIndex, int64_t)> visit) const;
   // Flat positions of the destination mesh, increasing, that take something from this worker's
   // memory. The worker itself is left out.
   std::vector<int64_t> ReadersOf(WorkerIndex worker) const;

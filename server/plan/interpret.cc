@@ -208,11 +208,15 @@ double MakeTerm(ReduceOp op, double value, int64_t element, TermOf term) {
   const auto other = [element](int64_t t) { return static_cast<double>((element + 2 * t) % 5 - 2); };
   const bool is_main = element % term.count == term.index;
   switch (op) {
-    case ReduceOp::kMin: return is_main ? value : value + 1 + static_cast<double>(term.index);
-    case ReduceOp::kMax: return is_main ? value : value - 1 - static_cast<double>(term.index);
-    case ReduceOp::kProduct: return is_main ? value : 1;
+    case ReduceOp::kMin:
+      return is_main ? value : value + 1 + static_cast<double>(term.index);
+    case ReduceOp::kMax:
+      return is_main ? value : value - 1 - static_cast<double>(term.index);
+    case ReduceOp::kProduct:
+      return is_main ? value : 1;
     case ReduceOp::kSum:
-    case ReduceOp::kAvg: break;
+    case ReduceOp::kAvg:
+      break;
   }
   if (term.index > 0) return other(term.index);
   double first = op == ReduceOp::kAvg ? value * static_cast<double>(term.count) : value;
@@ -248,8 +252,7 @@ ShardedArray SplitDense(const TensorSpec& spec, const std::vector<double>& dense
 absl::StatusOr<std::vector<double>> JoinDense(const TensorSpec& spec, const ShardedArray& shards) {
   const Strides strides = RowMajorStrides(spec.shape);
   const size_t elements = static_cast<size_t>(NumElements(spec.shape));
-  const int64_t replicas =
-      CoordinateOn(spec, Position(spec.placements.size(), 0), Placement::Kind::kReplicate).count;
+  const int64_t replicas = CoordinateOn(spec, Position(spec.placements.size(), 0), Placement::Kind::kReplicate).count;
   std::vector<std::vector<double>> joined(static_cast<size_t>(replicas), std::vector<double>(elements));
   std::vector<std::vector<int64_t>> terms(static_cast<size_t>(replicas), std::vector<int64_t>(elements, 0));
   for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {

@@ -30,15 +30,20 @@ double FromScalarValue(const ScalarValue& value) {
 double Identity(ReduceOp op, DType dtype) {
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAvg: return 0;
-    case ReduceOp::kProduct: return 1;
+    case ReduceOp::kAvg:
+      return 0;
+    case ReduceOp::kProduct:
+      return 1;
     case ReduceOp::kMin:
-    case ReduceOp::kMax: break;
+    case ReduceOp::kMax:
+      break;
   }
   const bool lowest = op == ReduceOp::kMax;
   switch (dtype) {
-    case DType::kBool: return lowest ? 0 : 1;
-    case DType::kI32: return lowest ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
+    case DType::kBool:
+      return lowest ? 0 : 1;
+    case DType::kI32:
+      return lowest ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
     case DType::kI64:
       return static_cast<double>(lowest ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max());
     default:
@@ -175,19 +180,26 @@ struct Kernels {
 
 double RoundTo(DType dtype, double value) {
   switch (dtype) {
-    case DType::kF32: return static_cast<double>(static_cast<float>(value));
-    case DType::kBool: return value != 0 ? 1 : 0;
-    default: return value;
+    case DType::kF32:
+      return static_cast<double>(static_cast<float>(value));
+    case DType::kBool:
+      return value != 0 ? 1 : 0;
+    default:
+      return value;
   }
 }
 
 double ReduceTwo(ReduceOp op, DType dtype, double a, double b) {
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAvg: return RoundTo(dtype, a + b);
-    case ReduceOp::kProduct: return RoundTo(dtype, a * b);
-    case ReduceOp::kMin: return std::isnan(a) || std::isnan(b) ? std::nan("") : std::min(a, b);
-    case ReduceOp::kMax: return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b);
+    case ReduceOp::kAvg:
+      return RoundTo(dtype, a + b);
+    case ReduceOp::kProduct:
+      return RoundTo(dtype, a * b);
+    case ReduceOp::kMin:
+      return std::isnan(a) || std::isnan(b) ? std::nan("") : std::min(a, b);
+    case ReduceOp::kMax:
+      return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b);
   }
   return a;
 }
@@ -206,10 +218,8 @@ void StridedDoubles::Write(absl::Span<const int64_t> index, double value) const 
 }
 
 absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedDoubles>& inputs,
-                              const std::vector<Scalar>& scalars, const Box& output_box,
-                              const StridedDoubles& output) {
-  if (absl::Status status =
-          ValidateLocalOp(op, static_cast<int>(inputs.size()), static_cast<int>(scalars.size()));
+                              const std::vector<Scalar>& scalars, const Box& output_box, const StridedDoubles& output) {
+  if (absl::Status status = ValidateLocalOp(op, static_cast<int>(inputs.size()), static_cast<int>(scalars.size()));
       !status.ok()) {
     return status;
   }

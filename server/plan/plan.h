@@ -8,10 +8,17 @@
 // spreads writes disjoint parts).
 //
 //   plan {
+//     b0 : input 32 bytes on mesh(2)
+//     b1 : output 32 bytes on mesh(2)
 //     in  %0 : f32[4,4] @ mesh(2) [S(0)] in b0
 //     out %1 : f32[4,4] @ mesh(2) [S(1)] in b1
-//     all_to_all %0 -> %1
+//     all_to_all %0 -> %1 move
+//       dim 0: [0:2) 0+0 -> 0+0, [2:4) 1+0 -> 0+2
+//       dim 1: [0:2) 0+0 -> 0+0, [2:4) 0+2 -> 1+0
 //   }
+//
+// `[2:4) 1+0 -> 0+2` is an overlay entry: elements 2 and 3 of the dim, at offset 0 of source shard 1,
+// go to offset 2 of destination shard 0.
 //
 // Storage law: a buffer is as large as the largest shard and lies at the same offset on all workers
 // of its mesh. A value's element strides are the same on every position; the default ones are
@@ -34,7 +41,8 @@ struct PlanBuffer {
   enum class Kind : uint8_t { kInput = 0, kTemporary = 1, kOutput = 2 };
   Kind kind = Kind::kTemporary;
   Mesh mesh;          // whose workers have it
-  int64_t bytes = 0;  // on every worker; for inputs: bytes from the parameter's offset on
+  int64_t bytes = 0;  // on every worker; for inputs: bytes from the parameter's offset on, which is
+                      // where the operand's element 0 lies (negative strides reach below it)
   bool operator==(const PlanBuffer&) const = default;
 };
 
@@ -49,8 +57,14 @@ struct PlanValue {
 // Moves data between the workers; the general step. The name says which collective it is, for people
 // and for transports that do that one better.
 enum class Collective : uint8_t {
-  kExchange = 0, kAllGather = 1, kReduceScatter = 2, kAllReduce = 3, kAllToAll = 4, kBroadcast = 5,
-  kPermute = 6, kSlice = 7,
+  kExchange = 0,
+  kAllGather = 1,
+  kReduceScatter = 2,
+  kAllReduce = 3,
+  kAllToAll = 4,
+  kBroadcast = 5,
+  kPermute = 6,
+  kSlice = 7,
 };
 struct ExchangeStep {
   int source = 0;       // a value
@@ -63,9 +77,9 @@ struct ExchangeStep {
 // Every worker of the output's mesh runs `op` on its shards.
 struct LocalStep {
   LocalOp op;
-  std::vector<int> inputs;  // values, on the output's mesh
-  int output = 0;           // a value
-  std::vector<int> scalars; // indexes into the plan's scalar parameters
+  std::vector<int> inputs;   // values, on the output's mesh
+  int output = 0;            // a value
+  std::vector<int> scalars;  // indexes into the plan's scalar parameters
   // By input: mesh dims on which only coordinate 0 counts the operand and the others take zeros.
   std::vector<std::vector<int>> counted_once;
   bool operator==(const LocalStep&) const = default;
@@ -85,10 +99,10 @@ struct Donation {
 struct Plan {
   std::vector<PlanBuffer> buffers;
   std::vector<PlanValue> values;
-  std::vector<int> inputs;    // values
-  std::vector<int> outputs;   // values; one that lies in an input's buffer is a view
+  std::vector<int> inputs;   // values
+  std::vector<int> outputs;  // values; one that lies in an input's buffer is a view
   std::vector<Step> steps;
-  int scalar_count = 0;       // parameters given by each instance
+  int scalar_count = 0;  // parameters given by each instance
   std::vector<Donation> donations;
   std::vector<std::string> implicit;    // redistributions that the op needed, one line each
   std::vector<std::string> runners_up;  // of a contraction: grids with their prices
@@ -112,7 +126,7 @@ struct PlanTraffic {
   std::vector<int64_t> sent_bytes;
 };
 PlanTraffic TrafficOf(const Plan& plan);
-// Bytes of the plan's buffers on each worker while it runs, inputs included.
+// Bytes of the plan's buffers on each worker while it runs, inputs included; indexed as TrafficOf.
 std::vector<int64_t> PeakBytes(const Plan& plan);
 // In-memory size of the plan's description; what the coordinator's cache counts.
 int64_t DescriptionBytes(const Plan& plan);

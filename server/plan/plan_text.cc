@@ -36,8 +36,12 @@ std::string ValueLine(const Plan& plan, int id) {
   const PlanValue& value = plan.values[static_cast<size_t>(id)];
   const bool in = Contains(plan.inputs, id);
   const bool out = Contains(plan.outputs, id);
-  std::string text = StrCat("  ", in && out ? "inout" : in ? "in " : out ? "out" : "tmp", " %", id, " : ",
-                            ToText(value.spec), " in b", value.buffer);
+  std::string text = StrCat("  ",
+                            in && out ? "inout"
+                            : in      ? "in "
+                            : out     ? "out"
+                                      : "tmp",
+                            " %", id, " : ", ToText(value.spec), " in b", value.buffer);
   if (value.offset != 0) StrAppend(&text, " offset ", value.offset);
   if (value.strides != DefaultStrides(value.spec)) StrAppend(&text, " strides [", ListText(value.strides, ","), "]");
   return text + "\n";
@@ -346,7 +350,7 @@ class PlanParser {
       TESSERA_ASSIGN_OR_RETURN(e.start, scanner.TakeInteger());
       TESSERA_RETURN_IF_ERROR(scanner.Take(":"));
       TESSERA_ASSIGN_OR_RETURN(const int64_t stop, scanner.TakeInteger());
-      e.size = stop - e.start;
+      if (__builtin_sub_overflow(stop, e.start, &e.size)) return scanner.Error("a range");
       TESSERA_RETURN_IF_ERROR(scanner.Take(")"));
       TESSERA_ASSIGN_OR_RETURN(e.source_shard, TakeIndex(scanner));
       TESSERA_RETURN_IF_ERROR(scanner.Take("+"));

@@ -81,8 +81,8 @@ class ExchangeLowering {
         if (is_peer) phase.reads_from.push_back(from.worker);
       }
       if (transfer.sources.size() == 1) {
-        phase.instructions.emplace_back(CopyInstruction{dtype, std::move(extents),
-                                                        Source(transfer, transfer.sources[0]), std::move(destination)});
+        phase.instructions.emplace_back(
+            CopyInstruction{dtype, std::move(extents), Source(transfer, transfer.sources[0]), std::move(destination)});
         continue;
       }
       ReduceInstruction reduce{dtype, step_.exchange.reduce_op, std::move(extents), {}, std::move(destination)};
@@ -235,7 +235,8 @@ std::string ToText(const Program& program) {
     const Phase& phase = program.phases[p];
     StrAppend(&text, "  phase ", p + 1, phase.peer_phase > 0 ? StrCat(" after peers' phase ", phase.peer_phase) : "",
               " {\n");
-    for (const Instruction& instruction : phase.instructions) StrAppend(&text, "    ", InstructionText(instruction), "\n");
+    for (const Instruction& instruction : phase.instructions)
+      StrAppend(&text, "    ", InstructionText(instruction), "\n");
     for (const OutgoingMessage& out : phase.outgoing) {
       StrAppend(&text, "    send ", out.bytes, " bytes to worker ", out.to.value, " in ", out.parts.size(), " parts\n");
     }

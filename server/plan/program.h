@@ -59,8 +59,8 @@ struct KernelInstruction {
   Operand output;
   Shape output_extents;
   DType output_dtype = DType::kF32;
-  Box output_box;                      // global, for creation ops
-  std::vector<int> scalars;            // indexes into the instance's scalars
+  Box output_box;            // global, for creation ops
+  std::vector<int> scalars;  // indexes into the instance's scalars
   bool operator==(const KernelInstruction&) const = default;
 };
 

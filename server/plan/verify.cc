@@ -16,7 +16,7 @@ namespace tessera {
 namespace {
 
 // Worlds up to this many written elements are checked element by element.
-constexpr int64_t kSmallWorldElements = 1 << 13;
+constexpr int64_t kSmallWorldElements = 1 << 10;
 
 template <typename... Ts>
 absl::Status Wrong(const Ts&... pieces) {
@@ -24,7 +24,7 @@ absl::Status Wrong(const Ts&... pieces) {
 }
 
 struct Reach {
-  int64_t lowest = 0;   // element offsets, both included; of the largest shard
+  int64_t lowest = 0;  // element offsets, both included; of the largest shard
   int64_t highest = -1;
 };
 
@@ -50,7 +50,7 @@ absl::Status CheckOverlay(const Exchange& exchange, int dim, int64_t part_count)
   int64_t origin = 0;
   if (overlay.source_step == 0) return Wrong("dim ", dim, ": source step 0");
   for (const OverlayEntry& e : overlay.entries) {
-    if (e.start != next || e.size <= 0) {
+    if (e.start != next || e.size <= 0 || e.size > extent - next) {
       return Wrong("dim ", dim, ": element ", next, " is followed by an entry at ", e.start, " of ", e.size);
     }
     next += e.size;
@@ -226,8 +226,8 @@ class Verifier {
       }
       const Reach reach = ReachOf(value);
       if (reach.lowest < lowest || (reach.highest + 1) * SizeBytes(value.spec.dtype) > buffer.bytes) {
-        return Wrong("plan: %", i, " needs elements ", reach.lowest, " to ", reach.highest, " of buffer b", value.buffer,
-                     " of ", buffer.bytes, " bytes");
+        return Wrong("plan: %", i, " needs elements ", reach.lowest, " to ", reach.highest, " of buffer b",
+                     value.buffer, " of ", buffer.bytes, " bytes");
       }
     }
     return absl::OkStatus();

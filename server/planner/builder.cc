@@ -45,8 +45,8 @@ int PlanBuilder::AddInput(const OperandLayout& layout) {
   PlanValue value;
   value.spec = layout.spec;
   value.buffer = static_cast<int>(plan_.buffers.size());
-  value.strides = layout.strides.size() == layout.spec.shape.size() ? layout.strides
-                                                                    : RowMajorStrides(MaxShardShape(layout.spec));
+  value.strides =
+      layout.strides.size() == layout.spec.shape.size() ? layout.strides : RowMajorStrides(MaxShardShape(layout.spec));
   plan_.buffers.push_back(
       {PlanBuffer::Kind::kInput, layout.spec.mesh, BytesFromFirstElement(layout.spec, value.strides)});
   const int id = static_cast<int>(plan_.values.size());
@@ -96,8 +96,7 @@ absl::StatusOr<int> PlanBuilder::AddImplicitRedistribute(int value, const Tensor
   if (bound.total_bytes == 0) return moved;
   const std::string mesh = source.mesh == destination.mesh ? "" : StrCat(" on ", ToText(destination.mesh));
   plan_.implicit.push_back(StrCat("redistribute %", value, " ", ToText(source.placements), " -> ",
-                                  ToText(destination.placements), mesh, ": ", WithCommas(bound.total_bytes),
-                                  " bytes"));
+                                  ToText(destination.placements), mesh, ": ", WithCommas(bound.total_bytes), " bytes"));
   return moved;
 }
 

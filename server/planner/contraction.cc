@@ -17,9 +17,9 @@
 namespace tessera {
 namespace {
 
-constexpr int kMaxRoleDims = 4;            // further mesh dims play m, n or k no more: they are idle
-constexpr int64_t kAllSubgridsUpTo = 16;   // workers; above it only grids over all of them
-constexpr int64_t kExactUpTo = 64;         // workers; above it some workers stand for all
+constexpr int kMaxRoleDims = 4;           // further mesh dims play m, n or k no more: they are idle
+constexpr int64_t kAllSubgridsUpTo = 16;  // workers; above it only grids over all of them
+constexpr int64_t kExactUpTo = 64;        // workers; above it some workers stand for all
 constexpr size_t kRunnersUp = 5;
 
 const Placement kReplicate = Placement::Replicate();
@@ -40,7 +40,8 @@ std::vector<Role> RolesOf(const TensorSpec& left, const TensorSpec& right, const
   std::vector<Role> roles;
   if (wanted.is_partial()) {
     if (left.placements[j] == wanted) roles.push_back({wanted, kReplicate, wanted, '-'});
-    if (SamePositions(right.mesh, left.mesh) && right.placements[j] == wanted) roles.push_back({kReplicate, wanted, wanted, '-'});
+    if (SamePositions(right.mesh, left.mesh) && right.placements[j] == wanted)
+      roles.push_back({kReplicate, wanted, wanted, '-'});
     if (wanted == sum) roles.push_back({Placement::Shard(1), Placement::Shard(0), sum, 'k'});
     return roles;
   }
@@ -52,9 +53,8 @@ std::vector<Role> RolesOf(const TensorSpec& left, const TensorSpec& right, const
 }
 
 bool HasOneKindOfPartial(const TensorSpec& spec) {
-  return std::all_of(spec.placements.begin(), spec.placements.end(), [&spec](const Placement& p) {
-    return !p.is_partial() || p.reduce_op() == spec.partial_op();
-  });
+  return std::all_of(spec.placements.begin(), spec.placements.end(),
+                     [&spec](const Placement& p) { return !p.is_partial() || p.reduce_op() == spec.partial_op(); });
 }
 
 class GridPricer {
@@ -74,7 +74,9 @@ class GridPricer {
 
   std::vector<GridCandidate> All() {
     AddMeshGrids();
-    if (!output_.has_partial()) AddFactorisations();
+    const bool fits =
+        std::any_of(candidates_.begin(), candidates_.end(), [](const GridCandidate& grid) { return grid.is_resident; });
+    if (!fits && !output_.has_partial()) AddFactorisations();
     // Operands that fit as they lie are not converted.
     std::stable_sort(candidates_.begin(), candidates_.end(), [](const GridCandidate& a, const GridCandidate& b) {
       if (a.is_resident != b.is_resident) return a.is_resident;
@@ -146,10 +148,9 @@ class GridPricer {
     grid.pk = pk;
     grid.left = OnMesh(left_, *mesh, {Placement::Shard(0), kReplicate, Placement::Shard(1)});
     grid.right = OnMesh(right_, *mesh, {kReplicate, Placement::Shard(1), Placement::Shard(0)});
-    grid.product =
-        OnMesh(output_, *mesh,
-               {Placement::Shard(0), Placement::Shard(1),
-                pk > 1 ? Placement::Partial(ReduceOp::kSum) : Placement::Replicate()});
+    grid.product = OnMesh(output_, *mesh,
+                          {Placement::Shard(0), Placement::Shard(1),
+                           pk > 1 ? Placement::Partial(ReduceOp::kSum) : Placement::Replicate()});
     // A mesh grid that is the same in all respects came earlier.
     for (const GridCandidate& other : candidates_) {
       if (other.pm == pm && other.pn == pn && other.pk == pk && other.left.mesh.size() == mesh->size() &&
@@ -225,8 +226,8 @@ class GridPricer {
     }
     const double elements = static_cast<double>(NumElements(wanted));
     const double own_terms = elements > 0 ? static_cast<double>(held) / elements : 0;
-    const double words = elements / replicas * (static_cast<double>(terms) - own_terms) +
-                         elements * (replicas - 1) / replicas;
+    const double words =
+        elements / replicas * (static_cast<double>(terms) - own_terms) + elements * (replicas - 1) / replicas;
     return static_cast<int64_t>(std::ceil(words)) * element_bytes;
   }
 
@@ -279,8 +280,8 @@ absl::StatusOr<std::vector<GridCandidate>> EnumerateGrids(const TensorSpec& left
                                                           const TensorSpec& output, const Topology& topology) {
   std::vector<GridCandidate> candidates = GridPricer(left, right, output, topology).All();
   if (candidates.empty()) {
-    return absl::InvalidArgumentError(StrCat("matmul: no grid leads from ", ToText(left), " and ", ToText(right),
-                                             " to ", ToText(output)));
+    return absl::InvalidArgumentError(
+        StrCat("matmul: no grid leads from ", ToText(left), " and ", ToText(right), " to ", ToText(output)));
   }
   return candidates;
 }

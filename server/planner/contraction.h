@@ -23,7 +23,7 @@
 namespace tessera {
 
 struct GridCandidate {
-  TensorSpec left;     // the operands and the product as this grid computes them
+  TensorSpec left;  // the operands and the product as this grid computes them
   TensorSpec right;
   TensorSpec product;  // Partial(sum) over the k dims
   int64_t pm = 1;
@@ -32,9 +32,9 @@ struct GridCandidate {
   bool is_resident = true;  // nothing is converted
   // Busiest worker, conversions of operands and result included.
   int64_t received_bytes = 0;
-  double flops = 0;        // of the busiest worker
+  double flops = 0;  // of the busiest worker
   int64_t peak_bytes = 0;
-  double seconds = 0;      // by reference constants: what is compared
+  double seconds = 0;  // by reference constants: what is compared
 };
 
 // All grids for f[m,k] x f[k,n] -> output, in the order of choice.

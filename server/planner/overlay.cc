@@ -208,8 +208,7 @@ absl::StatusOr<std::vector<NamedExchange>> MakeExchanges(const TensorSpec& sourc
   }
   std::vector<NamedExchange> exchanges;
   if (terms == 1) {
-    const Collective name =
-        IsSliced(start, step, source, destination) ? Collective::kExchange : NameOfMove(exchange);
+    const Collective name = IsSliced(start, step, source, destination) ? Collective::kExchange : NameOfMove(exchange);
     exchanges.push_back({std::move(exchange), name});
     return exchanges;
   }

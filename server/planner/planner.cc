@@ -74,12 +74,17 @@ class OpPlanner {
   absl::StatusOr<int> PlanFamily(OpFamily family) {
     switch (family) {
       case OpFamily::kCreation:
-      case OpFamily::kElementwise: return PlanMap();
+      case OpFamily::kElementwise:
+        return PlanMap();
       case OpFamily::kReduction:
-      case OpFamily::kArgReduction: return PlanReduction();
-      case OpFamily::kContraction: return AddContraction(builder_, inputs_[0], inputs_[1], output_, topology_);
-      case OpFamily::kView: return PlanView();
-      case OpFamily::kRedistribute: return PlanMove();
+      case OpFamily::kArgReduction:
+        return PlanReduction();
+      case OpFamily::kContraction:
+        return AddContraction(builder_, inputs_[0], inputs_[1], output_, topology_);
+      case OpFamily::kView:
+        return PlanView();
+      case OpFamily::kRedistribute:
+        return PlanMove();
     }
     return absl::InternalError("unknown op family");
   }
@@ -136,8 +141,7 @@ class OpPlanner {
     step.scalars = Range(0, resolution_.scalars.size());
     const int result = builder_.AddTemporary(output_);
     const TensorSpec local = LocalReducedSpec(wanted);
-    step.output =
-        local == output_ ? result : builder_.AddView(result, local, 0, RowMajorStrides(MaxShardShape(local)));
+    step.output = local == output_ ? result : builder_.AddView(result, local, 0, RowMajorStrides(MaxShardShape(local)));
     builder_.AddLocal(std::move(step));
     if (!resolution_.epilogue.has_value()) return result;
     return AddUnaryMap(result, *resolution_.epilogue, output_,

@@ -23,8 +23,7 @@ bool Rewrites() { return std::getenv("TESSERA_REWRITE_GOLDEN") != nullptr; }
 // The checkout's folder under `bazel run`, else the test's own copy.
 std::filesystem::path Folder() {
   const char* checkout = std::getenv("BUILD_WORKSPACE_DIRECTORY");
-  return Rewrites() && checkout != nullptr ? std::filesystem::path(checkout) / kFolder
-                                           : std::filesystem::path(kFolder);
+  return Rewrites() && checkout != nullptr ? std::filesystem::path(checkout) / kFolder : std::filesystem::path(kFolder);
 }
 
 std::vector<std::string> Files() {

@@ -212,17 +212,21 @@ TEST(Reductions, Arg) {
   }
 }
 
-IndexItem Slice(int64_t start, int64_t size, int64_t step) {
-  return {IndexItem::Kind::kSlice, start, size, step};
-}
+IndexItem Slice(int64_t start, int64_t size, int64_t step) { return {IndexItem::Kind::kSlice, start, size, step}; }
 IndexItem At(int64_t index) { return {IndexItem::Kind::kInteger, index, 0, 1}; }
 IndexItem NewAxis() { return {IndexItem::Kind::kNewAxis, 0, 0, 1}; }
 
 TEST(Views, Slices) {
   const std::vector<std::vector<IndexItem>> indexes = {
-      {Slice(0, 7, 1), Slice(0, 5, 1)},  {Slice(1, 3, 2), Slice(0, 5, 1)},  {Slice(6, 7, -1), Slice(4, 5, -1)},
-      {Slice(5, 3, -2), Slice(1, 2, 3)}, {At(3), Slice(0, 5, 1)},           {Slice(0, 7, 1), At(4)},
-      {NewAxis(), Slice(2, 4, 1), NewAxis(), At(0)}, {At(6), At(0)},        {Slice(3, 0, 1), Slice(0, 5, 1)},
+      {Slice(0, 7, 1), Slice(0, 5, 1)},
+      {Slice(1, 3, 2), Slice(0, 5, 1)},
+      {Slice(6, 7, -1), Slice(4, 5, -1)},
+      {Slice(5, 3, -2), Slice(1, 2, 3)},
+      {At(3), Slice(0, 5, 1)},
+      {Slice(0, 7, 1), At(4)},
+      {NewAxis(), Slice(2, 4, 1), NewAxis(), At(0)},
+      {At(6), At(0)},
+      {Slice(3, 0, 1), Slice(0, 5, 1)},
       {Slice(2, 1, 1), Slice(0, 4, 1), NewAxis()},
   };
   for (const std::vector<IndexItem>& index : indexes) {

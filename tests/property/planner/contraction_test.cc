@@ -77,7 +77,8 @@ void CheckPlacements(const Mesh& mesh, const Sizes& s, const std::vector<ReduceO
 }
 
 TEST(Contraction, EveryPlacementOnTwo) {
-  for (const Sizes& s : std::vector<Sizes>{{4, 4, 4}, {5, 3, 7}, {1, 1, 1}, {3, 0, 2}, {0, 3, 2}, {2, 7, 0}, {1, 5, 2}}) {
+  for (const Sizes& s :
+       std::vector<Sizes>{{4, 4, 4}, {5, 3, 7}, {1, 1, 1}, {3, 0, 2}, {0, 3, 2}, {2, 7, 0}, {1, 5, 2}}) {
     CheckPlacements(MakeMesh({2}), s, {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kAvg}, 1);
   }
 }

@@ -173,7 +173,8 @@ absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<doubl
   for (size_t flat = 0; flat < expected.outputs[0].size(); ++flat) {
     const Operand operand = runner.Whole(plan.outputs[0], output.mesh.workers()[flat], extents);
     if (runner.Gather(operand, extents) != expected.outputs[0][flat]) {
-      return absl::InternalError(StrCat("position ", flat, " differs from Interpret\n", ToText(programs[flat]), ToText(plan)));
+      return absl::InternalError(
+          StrCat("position ", flat, " differs from Interpret\n", ToText(programs[flat]), ToText(plan)));
     }
   }
   return absl::OkStatus();

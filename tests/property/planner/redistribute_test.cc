@@ -95,8 +95,8 @@ TEST(SampledPairs, OtherPartials) {
 }
 
 TEST(OtherMesh, OfOtherShapeAndOrder) {
-  const Mesh meshes[] = {MakeMesh({4}), MakeMesh({2, 2}), MakeMesh({4}, {3, 1, 0, 2}), MakeMesh({2}),
-                         MakeMesh({2}, {5, 6}), MakeMesh({3}, {2, 3, 4})};
+  const Mesh meshes[] = {MakeMesh({4}), MakeMesh({2, 2}),      MakeMesh({4}, {3, 1, 0, 2}),
+                         MakeMesh({2}), MakeMesh({2}, {5, 6}), MakeMesh({3}, {2, 3, 4})};
   for (const Mesh& a : meshes) {
     for (const Mesh& b : meshes) {
       for (const Placements& from : AllPlacements(a.ndim(), 2, {ReduceOp::kSum})) {
@@ -131,7 +131,8 @@ TEST(Programs, MoveWhatInterpretMoves) {
 }
 
 TEST(Programs, BetweenMeshes) {
-  const TensorSpec source = MakeSpec(DType::kF64, {7, 5}, MakeMesh({2, 2}), {Placement::Shard(1), Placement::Partial(ReduceOp::kSum)});
+  const TensorSpec source =
+      MakeSpec(DType::kF64, {7, 5}, MakeMesh({2, 2}), {Placement::Shard(1), Placement::Partial(ReduceOp::kSum)});
   for (const Placements& to : AllPlacements(1, 2, {})) {
     const TensorSpec destination = MakeSpec(DType::kF64, {7, 5}, MakeMesh({3}, {2, 5, 1}), to);
     const absl::StatusOr<Plan> plan = PlanRedistribute({source, {}}, destination);

@@ -23,10 +23,10 @@ std::vector<int64_t> CountedBytes(const Plan& plan, const InterpretResult& resul
   const PlanTraffic traffic = TrafficOf(plan);
   std::vector<int64_t> bytes(traffic.received_bytes.size(), 0);
   for (size_t i = 0; i < bytes.size(); ++i) {
-    const size_t worker = traffic.by_worker
-                              ? i
-                              : static_cast<size_t>(plan.values[static_cast<size_t>(plan.outputs[0])]
-                                                        .spec.mesh.workers()[i].value);
+    const size_t worker =
+        traffic.by_worker
+            ? i
+            : static_cast<size_t>(plan.values[static_cast<size_t>(plan.outputs[0])].spec.mesh.workers()[i].value);
     if (worker < result.received_elements.size()) bytes[i] = result.received_elements[worker] * element_bytes;
   }
   return bytes;
@@ -74,10 +74,9 @@ std::vector<Placements> AllPlacements(int mesh_dims, int rank, const std::vector
     std::vector<Placements> longer;
     for (const Placements& placements : all) {
       for (const Placement& choice : choices) {
-        const bool mixes_kinds = choice.is_partial() && std::any_of(placements.begin(), placements.end(),
-                                                                    [&choice](const Placement& p) {
-                                                                      return p.is_partial() && p != choice;
-                                                                    });
+        const bool mixes_kinds =
+            choice.is_partial() && std::any_of(placements.begin(), placements.end(),
+                                               [&choice](const Placement& p) { return p.is_partial() && p != choice; });
         if (mixes_kinds) continue;
         longer.push_back(placements);
         longer.back().push_back(choice);

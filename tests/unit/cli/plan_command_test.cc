@@ -31,8 +31,7 @@ TEST(PlanCommand, RowsToColumns) {
 }
 
 TEST(PlanCommand, MatmulOfSpecs) {
-  const nlohmann::json plan =
-      Planned("matmul(f32[1797,64] @ mesh(4) [S(0)], f32[64,1797] @ mesh(4) [S(1)])");
+  const nlohmann::json plan = Planned("matmul(f32[1797,64] @ mesh(4) [S(0)], f32[64,1797] @ mesh(4) [S(1)])");
   EXPECT_EQ(plan["bytes_received"].get<Bytes>(), (Bytes{344832, 344832, 344832, 345600}));
   EXPECT_EQ(plan["output"], "f32[1797,1797] @ mesh(4) [S(0)]");
 }
@@ -64,10 +63,10 @@ TEST(PlanCommand, TextHasPlainIntegersByPosition) {
 }
 
 TEST(PlanCommand, RefusesWhatItCannotRead) {
-  for (const char* request : {"", "f32[4]", "nonsense(f32[4] @ mesh(2) [R])", "f32[4] @ mesh(2) [R] ->",
-                              "f32[4] @ mesh(2) [S(3)] -> [R]", "f32[4] @ mesh(2) [R] -> [P(sum)]",
-                              "sum(f32[4] @ mesh(2) [R], dims=[9])", "sum(f32[4] @ mesh(2) [R], what=1)", ")", "add(",
-                              "matmul(f32[2,3] @ mesh(2) [R], f32[2,3] @ mesh(2) [R])"}) {
+  for (const char* request :
+       {"", "f32[4]", "nonsense(f32[4] @ mesh(2) [R])", "f32[4] @ mesh(2) [R] ->", "f32[4] @ mesh(2) [S(3)] -> [R]",
+        "f32[4] @ mesh(2) [R] -> [P(sum)]", "sum(f32[4] @ mesh(2) [R], dims=[9])", "sum(f32[4] @ mesh(2) [R], what=1)",
+        ")", "add(", "matmul(f32[2,3] @ mesh(2) [R], f32[2,3] @ mesh(2) [R])"}) {
     EXPECT_FALSE(PlanCommandText(request, PlanOutput::kText).ok()) << request;
   }
 }
