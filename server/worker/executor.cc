@@ -1,0 +1,236 @@
+#include "server/worker/executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/worker/window_copy.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint64_t kMaxOrdinal = uint64_t{1} << (64 - kPhaseBits);
+
+bool Contains(const std::vector<WorkerIndex>& workers, WorkerIndex worker) {
+  return std::find(workers.begin(), workers.end(), worker) != workers.end();
+}
+
+}  // namespace
+
+Executor::Executor(WorkerIndex self, const SharedArena& own, Device& device, MessageTransport* messages, Report report)
+    : arenas_(self, own),
+      device_(device),
+      messages_(messages),
+      report_(std::move(report)),
+      templates_(self, messages == nullptr ? MessageLists::kOmit : MessageLists::kBuild),
+      phases_(arenas_, device, messages),
+      outstanding_(std::make_shared<std::atomic<uint64_t>>(0)) {}
+
+absl::Status Executor::AddMappedPeer(WorkerIndex peer, SharedArena arena) {
+  TESSERA_RETURN_IF_ERROR(arenas_.MapPeer(peer, std::move(arena)));
+  device_.MapCounters(peer, arenas_.CountersOf(peer));
+  return absl::OkStatus();
+}
+
+absl::Status Executor::AddMessagePeer(WorkerIndex peer) {
+  TESSERA_RETURN_IF_ERROR(arenas_.UnmapPeer(peer));
+  device_.MapCounters(peer, nullptr);
+  if (messages_ == nullptr) {
+    return absl::FailedPreconditionError(StrCat("worker ", peer.value, ": worker ", arenas_.self().value,
+                                                " has no message transport to reach it"));
+  }
+  return absl::OkStatus();
+}
+
+void Executor::MarkDead(WorkerIndex peer) {
+  if (peer == arenas_.self() || peer.value < 0 || peer.value >= kMaxWorkers) return;
+  device_.MarkDead(peer);
+  if (messages_ != nullptr) messages_->MarkDead(peer);
+}
+
+void Executor::Define(TemplateId id, const std::shared_ptr<const Plan>& plan) { templates_.Define(id, *plan).IgnoreError(); }
+void Executor::Forget(TemplateId id) { templates_.Forget(id); }
+
+absl::Status Executor::CheckOrdinal(StreamId stream, Ordinal ordinal) {
+  Ordinal& last = last_ordinal_[static_cast<size_t>(stream)];
+  if (ordinal <= last || ordinal.value >= kMaxOrdinal) {
+    return absl::InvalidArgumentError(StrCat("worker ", arenas_.self().value, ": ordinal ", ordinal.value,
+                                             " does not follow ", last.value));
+  }
+  last = ordinal;
+  return absl::OkStatus();
+}
+
+absl::Status Executor::CheckInstance(const Instance& instance, const ProgramTemplate& known) const {
+  if (instance.buffer_offsets.size() != static_cast<size_t>(known.buffer_count) ||
+      instance.scalars.size() != static_cast<size_t>(known.scalar_count)) {
+    return absl::InvalidArgumentError(StrCat("ordinal ", instance.ordinal.value, ": ", instance.buffer_offsets.size(),
+                                             " buffers and ", instance.scalars.size(), " scalars; the plan has ",
+                                             known.buffer_count, " and ", known.scalar_count));
+  }
+  for (const TouchedRange& range : known.ranges) {
+    if (range.worker != arenas_.self() && !arenas_.IsMapped(range.worker)) continue;
+    const int64_t base = instance.buffer_offsets[static_cast<size_t>(range.parameter)];
+    int64_t first = 0;
+    if (__builtin_add_overflow(base, range.first, &first) ||
+        !arenas_.Contains(range.worker, first, range.last - range.first)) {
+      return absl::InvalidArgumentError(StrCat("ordinal ", instance.ordinal.value, ": buffer ", range.parameter, " at ",
+                                               base, " lies outside the arena of worker ", range.worker.value));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Executor::EnqueueWaitOn(StreamId stream, const CounterWait& wait) {
+  if (wait.worker == arenas_.self() && wait.stream == stream) return;  // stream order
+  if (std::find(phase_waits_.begin(), phase_waits_.end(), wait) != phase_waits_.end()) return;
+  phase_waits_.push_back(wait);
+  device_.EnqueueWait(stream, wait);
+}
+
+// `phase` is null for windows and inline reads, which are one phase that reads no peer.
+void Executor::EnqueueWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits,
+                            int phase_number, const Phase* phase) {
+  const WorkerIndex self = arenas_.self();
+  phase_waits_.clear();
+  for (const InstanceWait& wait : waits) {
+    if (wait.stream >= kStreamCount || wait.ordinal >= ordinal) continue;  // no wait points forwards
+    const StreamId other = static_cast<StreamId>(wait.stream);
+    const uint64_t value = DoneValue(wait.ordinal);
+    const bool starts_here = wait.phase == phase_number;
+    switch (wait.scope) {
+      case WaitScope::kOwn:
+        if (starts_here && (wait.workers.empty() || Contains(wait.workers, self))) {
+          EnqueueWaitOn(stream, {self, other, value});
+        }
+        break;
+      case WaitScope::kReadsFrom:
+        // From its phase on, for every phase that reads what was there before the program.
+        if (phase != nullptr && (starts_here || (wait.phase < phase_number && phase->peer_phase == 0))) {
+          for (WorkerIndex peer : phase->reads_from) {
+            if (arenas_.IsMapped(peer)) EnqueueWaitOn(stream, {peer, other, value});
+          }
+        }
+        break;
+      case WaitScope::kWorkers:
+        if (!starts_here) break;
+        for (WorkerIndex peer : wait.workers) {
+          if (peer == self || arenas_.IsMapped(peer)) {
+            EnqueueWaitOn(stream, {peer, other, value});
+          } else if (Contains(wait.workers, self)) {
+            // It read this worker's memory through a message that this worker packed.
+            EnqueueWaitOn(stream, {self, other, value});
+          }
+        }
+        break;
+    }
+  }
+  if (phase == nullptr || phase->peer_phase == 0) return;
+  for (WorkerIndex peer : phase->reads_from) {
+    if (arenas_.IsMapped(peer)) {
+      EnqueueWaitOn(stream, {peer, stream, CounterValue(ordinal, static_cast<uint64_t>(phase->peer_phase))});
+    }
+  }
+}
+
+void Executor::EnqueueEnd(StreamId stream, Ordinal ordinal, std::shared_ptr<RunRecord> record, absl::Status failure) {
+  device_.EnqueueSignal(stream, DoneValue(ordinal));
+  device_.EnqueueReport(stream, [record = std::move(record), failure = std::move(failure), report = report_,
+                                 outstanding = outstanding_](absl::Status status) {
+    CompletionReport& done = record->report;
+    done.status = failure.ok() ? std::move(status) : failure;
+    std::erase_if(done.received_bytes, [](const auto& entry) { return entry.second == 0; });
+    outstanding->fetch_sub(1, std::memory_order_relaxed);
+    report(std::move(done));
+  });
+}
+
+void Executor::Run(const Instance& instance) {
+  outstanding_->fetch_add(1, std::memory_order_relaxed);
+  auto record = std::make_shared<RunRecord>();
+  record->report.ordinal = instance.ordinal;
+  StreamId stream = static_cast<StreamId>(instance.stream);
+  absl::Status failure;
+  if (instance.stream >= kStreamCount) {
+    failure = absl::InvalidArgumentError(StrCat("ordinal ", instance.ordinal.value, ": stream ", instance.stream));
+    stream = StreamId::kCompute;
+  } else {
+    failure = CheckOrdinal(stream, instance.ordinal);
+  }
+  if (failure.ok()) {
+    auto known = templates_.Find(instance.plan);
+    failure = known.status();
+    if (known.ok()) {
+      record->known = *std::move(known);
+      failure = CheckInstance(instance, *record->known);
+      if (!failure.ok()) RefusePhases(instance, record);
+    }
+  }
+  if (failure.ok()) {
+    for (WorkerIndex peer : record->known->peers) record->report.received_bytes.emplace_back(peer, 0);
+    const std::vector<Phase>& phases = record->known->program.phases;
+    for (size_t p = 0; p < phases.size(); ++p) {
+      const int number = static_cast<int>(p) + 1;
+      EnqueueWaits(stream, instance.ordinal, instance.waits, number, &phases[p]);
+      if (absl::Status s = phases_.Enqueue(instance, phases[p], number, record); !s.ok() && failure.ok()) failure = s;
+      if (record->known->publishes[p] != 0) {
+        device_.EnqueueSignal(stream, CounterValue(instance.ordinal, static_cast<uint64_t>(number)));
+      }
+    }
+  }
+  EnqueueEnd(stream, instance.ordinal, std::move(record), std::move(failure));
+}
+
+void Executor::RefusePhases(const Instance& instance, const std::shared_ptr<RunRecord>& record) {
+  const std::vector<Phase>& phases = record->known->program.phases;
+  for (size_t p = 0; p < phases.size(); ++p) {
+    phases_.EnqueueRefusal(instance, phases[p], static_cast<int>(p) + 1, record);
+  }
+}
+
+void Executor::OpenWindow(const TransferWindow& window) {
+  outstanding_->fetch_add(1, std::memory_order_relaxed);
+  constexpr StreamId kIo = StreamId::kIo;
+  auto record = std::make_shared<RunRecord>();
+  record->report.ordinal = window.ordinal;
+  absl::Status failure = CheckOrdinal(kIo, window.ordinal);
+  if (failure.ok()) {
+    failure = CheckShard(window.spec, window.strides, window.offset_bytes, arenas_.self(), arenas_.own().bytes()).status();
+  }
+  if (failure.ok()) EnqueueWaits(kIo, window.ordinal, window.waits, 1, nullptr);
+  EnqueueEnd(kIo, window.ordinal, std::move(record), std::move(failure));
+}
+
+void Executor::ReadInline(const InlineRead& read) {
+  outstanding_->fetch_add(1, std::memory_order_relaxed);
+  constexpr StreamId kIo = StreamId::kIo;
+  auto record = std::make_shared<RunRecord>();
+  record->report.ordinal = read.ordinal;
+  absl::Status failure = CheckOrdinal(kIo, read.ordinal);
+  if (failure.ok()) {
+    absl::StatusOr<Box> box =
+        CheckShard(read.spec, read.strides, read.offset_bytes, arenas_.self(), arenas_.own().bytes());
+    failure = box.status();
+    const int64_t bytes = box.ok() ? NumElements(*box) * SizeBytes(read.spec.dtype) : 0;
+    if (bytes > kMaxInlineReadBytes) {
+      failure = absl::InvalidArgumentError(StrCat("ordinal ", read.ordinal.value, ": ", bytes,
+                                                  " bytes are more than an inline value has (max_inline_bytes)"));
+    }
+    if (failure.ok()) {
+      const Shape extents = BoxShape(*box);
+      record->report.inline_bytes.resize(static_cast<size_t>(bytes));
+      EnqueueWaits(kIo, read.ordinal, read.waits, 1, nullptr);
+      device_.EnqueueRun(kIo, CopyWork{.extents = extents,
+                                       .element_bytes = SizeBytes(read.spec.dtype),
+                                       .source = arenas_.own().memory() + read.offset_bytes,
+                                       .source_strides = read.strides,
+                                       .destination = record->report.inline_bytes.data(),
+                                       .destination_strides = RowMajorStrides(extents)});
+    }
+  }
+  EnqueueEnd(kIo, read.ordinal, std::move(record), std::move(failure));
+}
+
+}  // namespace tessera

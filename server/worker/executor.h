@@ -1,0 +1,86 @@
+#pragma once
+
+// Executor: turns programs into device items. For each instance and phase: the waits, the messages of
+// peers whose memory isn't mapped, the instructions, and the counter that peers wait for; then the
+// report. It decides nothing: the plan said everything, the instance the rest.
+//
+//   Executor executor(WorkerIndex(0), arena, device, nullptr, [&](CompletionReport r) { outbox.Add(r); });
+//   executor.AddMappedPeer(WorkerIndex(1), *SharedArena::Map(fd));
+//   executor.Define(id, plan);
+//   executor.Run({.ordinal = Ordinal(1), .plan = id, .buffer_offsets = {0, 4096}});
+//
+// Law: every ordinal ends in one report and in its counter's DoneValue, whatever goes wrong, so that no
+// peer hangs. A message that makes no sense (an unknown template, offsets outside the arena, wrong
+// counts) is a report with InvalidArgument.
+//
+// Bytes received are counted where they move: by the device for what is read in a peer's memory, by
+// the message that arrived for the rest; never copied from the plan.
+//
+// All calls come from one thread; reports come from the device's threads.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "server/device/device.h"
+#include "server/plan/instance.h"
+#include "server/transport/transport.h"
+#include "server/worker/arena.h"
+#include "server/worker/phase_items.h"
+#include "server/worker/template_cache.h"
+
+namespace tessera {
+
+inline constexpr int64_t kMaxInlineReadBytes = 4096;  // docs/limits.md: max_inline_bytes
+
+class Executor {
+ public:
+  using Report = std::function<void(CompletionReport)>;
+
+  // Everything outlives the executor; `messages` may be null: every peer is mapped.
+  Executor(WorkerIndex self, const SharedArena& own, Device& device, MessageTransport* messages, Report report);
+
+  // A peer whose memory is mapped here; its counters are waited for.
+  absl::Status AddMappedPeer(WorkerIndex peer, SharedArena arena);
+  // A peer that is reached by messages: its messages are the waits.
+  absl::Status AddMessagePeer(WorkerIndex peer);
+  // Waits on it are met and its messages end with Unavailable from now on.
+  void MarkDead(WorkerIndex peer);
+
+  // A plan that can't be run here is remembered as such: instances of it report why.
+  void Define(TemplateId id, const std::shared_ptr<const Plan>& plan);
+  void Forget(TemplateId id);
+  void Run(const Instance& instance);
+  // The report of the window's ordinal says that it is open; the copies are not the executor's.
+  void OpenWindow(const TransferWindow& window);
+  void ReadInline(const InlineRead& read);
+
+  // Ordinals that were given and not reported yet.
+  uint64_t outstanding() const { return outstanding_->load(std::memory_order_relaxed); }
+  WorkerIndex self() const { return arenas_.self(); }
+
+ private:
+  absl::Status CheckOrdinal(StreamId stream, Ordinal ordinal);
+  absl::Status CheckInstance(const Instance& instance, const ProgramTemplate& known) const;
+  void RefusePhases(const Instance& instance, const std::shared_ptr<RunRecord>& record);
+  void EnqueueWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number,
+                    const Phase* phase);
+  void EnqueueWaitOn(StreamId stream, const CounterWait& wait);
+  // Ends the ordinal: its counter, then its report; `failure` is what was wrong with the message itself.
+  void EnqueueEnd(StreamId stream, Ordinal ordinal, std::shared_ptr<RunRecord> record, absl::Status failure);
+
+  ArenaTable arenas_;
+  Device& device_;
+  MessageTransport* messages_;
+  Report report_;
+  TemplateCache templates_;
+  PhaseItems phases_;
+  std::array<Ordinal, kStreamCount> last_ordinal_;
+  std::vector<CounterWait> phase_waits_;  // of the phase at hand: each is enqueued once
+  std::shared_ptr<std::atomic<uint64_t>> outstanding_;  // shared with reports under way
+};
+
+}  // namespace tessera

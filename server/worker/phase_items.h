@@ -1,0 +1,84 @@
+#pragma once
+
+// PhaseItems: one phase of a program as device items. Operands in mapped memory are read where they
+// lie. Bytes of other peers come in one message per peer into staging memory, and the instructions read
+// them there; what such peers need is packed into staging memory and sent.
+//
+// Staging memory belongs to a stream, is as large as its largest phase needed, and is used again by
+// every phase: the items of a stream run in order, and a phase's messages have ended before its
+// instructions run.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/device/device.h"
+#include "server/plan/instance.h"
+#include "server/transport/transport.h"
+#include "server/worker/arena.h"
+#include "server/worker/template_cache.h"
+
+namespace tessera {
+
+struct StagingMemory {
+  std::unique_ptr<std::byte[]> bytes;
+  int64_t size = 0;
+};
+
+// What an instance under way keeps alive, and what it will report. The device's items point into it.
+struct RunRecord {
+  CompletionReport report;
+  std::shared_ptr<const ProgramTemplate> known;
+  std::vector<std::shared_ptr<StagingMemory>> staging;
+  int64_t refused_bytes = 0;  // what refused messages count; never more than 0
+};
+
+class PhaseItems {
+ public:
+  PhaseItems(const ArenaTable& arenas, Device& device, MessageTransport* messages)
+      : arenas_(arenas), device_(device), messages_(messages) {}
+
+  // Enqueues the phase's messages and instructions. `record.report.received_bytes` has an entry per
+  // peer of the template. Errors enqueue nothing: Unavailable when bytes would come from a peer that
+  // can't be reached at all, ResourceExhausted when there is no memory for staging; the phase's
+  // messages are then refused.
+  absl::Status Enqueue(const Instance& instance, const Phase& phase, int phase_number,
+                       const std::shared_ptr<RunRecord>& record);
+  // In place of the phase's messages, where the instance can't run: empty ones, which the other ends
+  // find to be of the wrong size, so that no peer waits for what never comes.
+  void EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number,
+                      const std::shared_ptr<RunRecord>& record);
+
+ private:
+  // Where a message lies in staging memory.
+  struct Placed {
+    int64_t at = 0;
+    int64_t bytes = 0;
+  };
+  absl::Status PlaceMessages(const Phase& phase, StreamId stream, RunRecord& record);
+  absl::Status ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
+  void EnqueuePacking(const Instance& instance, const Phase& phase);
+  void EnqueueMessages(const Instance& instance, const Phase& phase, int phase_number,
+                       const std::shared_ptr<RunRecord>& record);
+  void EnqueueInstructions(const Instance& instance, const Phase& phase, RunRecord& record);
+
+  std::byte* AddressOf(const Operand& operand, const Instance& instance) const;
+  // The staged bytes of an instruction's term, or null when it is read in place.
+  std::byte* StagedTerm(size_t instruction, size_t term) const;
+  int64_t* CountOf(WorkerIndex worker, RunRecord& record) const;
+
+  const ArenaTable& arenas_;
+  Device& device_;
+  MessageTransport* messages_;
+  std::array<std::shared_ptr<StagingMemory>, kStreamCount> staging_;
+
+  // Of the phase at hand.
+  std::byte* staged_ = nullptr;
+  std::vector<Placed> outgoing_, incoming_;  // by the phase's lists; bytes -1: mapped, no message
+  std::vector<std::vector<std::byte*>> terms_;  // by instruction and term; empty when all are in place
+};
+
+}  // namespace tessera

@@ -1,0 +1,208 @@
+#include "server/worker/template_cache.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/device/counters.h"
+
+namespace tessera {
+namespace {
+
+absl::Status Bad(std::string_view what) { return absl::InvalidArgumentError(StrCat("program: ", what)); }
+
+// Collects and checks what the instructions of a program touch.
+class TemplateChecker {
+ public:
+  explicit TemplateChecker(ProgramTemplate& made) : made_(made), self_(made.program.worker) {}
+
+  absl::Status Check() {
+    if (made_.program.phases.size() > kMaxPhases) {
+      return Bad(StrCat(made_.program.phases.size(), " phases; ", kMaxPhases, " are allowed (max_phases)"));
+    }
+    made_.publishes.assign(made_.program.phases.size(), 0);
+    for (size_t p = 0; p < made_.program.phases.size(); ++p) {
+      const Phase& phase = made_.program.phases[p];
+      for (const Instruction& instruction : phase.instructions) {
+        TESSERA_RETURN_IF_ERROR(std::visit([this](const auto& i) { return CheckInstruction(i); }, instruction));
+      }
+      if (phase.peer_phase < 0 || phase.peer_phase > static_cast<int>(p)) {
+        return Bad(StrCat("phase ", p + 1, " waits for phase ", phase.peer_phase));
+      }
+      if (phase.peer_phase > 0 && !phase.read_by.empty()) {
+        made_.publishes[static_cast<size_t>(phase.peer_phase - 1)] = 1;
+      }
+      TESSERA_RETURN_IF_ERROR(CheckMessages(phase));
+      made_.peers.insert(made_.peers.end(), phase.reads_from.begin(), phase.reads_from.end());
+    }
+    std::sort(made_.peers.begin(), made_.peers.end());
+    made_.peers.erase(std::unique(made_.peers.begin(), made_.peers.end()), made_.peers.end());
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Touch(const Operand& operand, absl::Span<const int64_t> extents, DType dtype) {
+    if (operand.parameter < 0 || operand.parameter >= made_.buffer_count || operand.worker.value < 0) {
+      return Bad(StrCat("an operand in buffer ", operand.parameter, " of worker ", operand.worker.value));
+    }
+    if (static_cast<int>(dtype) >= kDTypeCount || !IsImplemented(dtype)) return Bad("an operand of a reserved dtype");
+    const int64_t element_bytes = SizeBytes(dtype);
+    TESSERA_ASSIGN_OR_RETURN(auto touched, TouchedBytes(extents, operand.strides, element_bytes));
+    int64_t first = 0, last = 0;
+    if (__builtin_add_overflow(operand.offset_bytes, touched.first, &first) ||
+        __builtin_add_overflow(operand.offset_bytes, touched.second, &last) ||
+        operand.offset_bytes % element_bytes != 0) {
+      return Bad(StrCat("an operand at ", operand.offset_bytes));
+    }
+    if (touched.first == touched.second) return absl::OkStatus();
+    for (TouchedRange& range : made_.ranges) {
+      if (range.worker == operand.worker && range.parameter == operand.parameter) {
+        range.first = std::min(range.first, first);
+        range.last = std::max(range.last, last);
+        return absl::OkStatus();
+      }
+    }
+    made_.ranges.push_back({operand.worker, operand.parameter, first, last});
+    return absl::OkStatus();
+  }
+  absl::Status Own(const Operand& operand) const {
+    return operand.worker == self_ ? absl::OkStatus() : Bad("a peer's memory is written");
+  }
+
+  absl::Status CheckInstruction(const CopyInstruction& copy) {
+    TESSERA_RETURN_IF_ERROR(Own(copy.destination));
+    TESSERA_RETURN_IF_ERROR(Touch(copy.source, copy.extents, copy.dtype));
+    return Touch(copy.destination, copy.extents, copy.dtype);
+  }
+  absl::Status CheckInstruction(const ReduceInstruction& reduce) {
+    if (reduce.terms.empty()) return Bad("a reduction of nothing");
+    TESSERA_RETURN_IF_ERROR(Own(reduce.destination));
+    for (const Operand& term : reduce.terms) TESSERA_RETURN_IF_ERROR(Touch(term, reduce.extents, reduce.dtype));
+    return Touch(reduce.destination, reduce.extents, reduce.dtype);
+  }
+  absl::Status CheckInstruction(const KernelInstruction& kernel) {
+    const size_t inputs = kernel.inputs.size();
+    if (kernel.input_extents.size() != inputs || kernel.input_dtypes.size() != inputs ||
+        kernel.input_is_zero.size() != inputs) {
+      return Bad("a kernel whose inputs are not all described");
+    }
+    TESSERA_RETURN_IF_ERROR(Own(kernel.output));
+    for (size_t i = 0; i < inputs; ++i) {
+      TESSERA_RETURN_IF_ERROR(Own(kernel.inputs[i]));
+      TESSERA_RETURN_IF_ERROR(Touch(kernel.inputs[i], kernel.input_extents[i], kernel.input_dtypes[i]));
+    }
+    for (int scalar : kernel.scalars) {
+      if (scalar < 0 || scalar >= made_.scalar_count) return Bad(StrCat("scalar ", scalar, " of ", made_.scalar_count));
+    }
+    TESSERA_RETURN_IF_ERROR(
+        ValidateLocalOp(kernel.op, static_cast<int>(inputs), static_cast<int>(kernel.scalars.size())));
+    return Touch(kernel.output, kernel.output_extents, kernel.output_dtype);
+  }
+
+  // The extents and dtype of an instruction's term, if the numbers name one.
+  static bool FindTerm(const Phase& phase, const IncomingOperand& operand, int64_t& bytes) {
+    if (operand.instruction < 0 || static_cast<size_t>(operand.instruction) >= phase.instructions.size()) return false;
+    const Instruction& instruction = phase.instructions[static_cast<size_t>(operand.instruction)];
+    if (const auto* copy = std::get_if<CopyInstruction>(&instruction)) {
+      bytes = NumElements(copy->extents) * SizeBytes(copy->dtype);
+      return operand.term == 0;
+    }
+    const auto* reduce = std::get_if<ReduceInstruction>(&instruction);
+    if (reduce == nullptr) return false;
+    bytes = NumElements(reduce->extents) * SizeBytes(reduce->dtype);
+    return operand.term >= 0 && static_cast<size_t>(operand.term) < reduce->terms.size();
+  }
+
+  absl::Status CheckMessages(const Phase& phase) {
+    for (const OutgoingMessage& message : phase.outgoing) {
+      int64_t bytes = 0;
+      for (const MessagePart& part : message.parts) {
+        TESSERA_RETURN_IF_ERROR(Own(part.source));
+        TESSERA_RETURN_IF_ERROR(Touch(part.source, part.extents, part.dtype));
+        bytes += NumElements(part.extents) * SizeBytes(part.dtype);
+      }
+      if (bytes != message.bytes) return Bad(StrCat("a message of ", message.bytes, " bytes with parts of ", bytes));
+    }
+    for (const IncomingMessage& message : phase.incoming) {
+      for (const IncomingOperand& operand : message.operands) {
+        int64_t bytes = 0;
+        if (!FindTerm(phase, operand, bytes) || operand.message_offset_bytes < 0 ||
+            bytes > message.bytes - operand.message_offset_bytes) {
+          return Bad(StrCat("a message of ", message.bytes, " bytes with an operand at ", operand.message_offset_bytes));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  ProgramTemplate& made_;
+  const WorkerIndex self_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::pair<int64_t, int64_t>> TouchedBytes(absl::Span<const int64_t> extents,
+                                                         absl::Span<const int64_t> strides, int64_t element_bytes) {
+  if (extents.size() != strides.size() || extents.size() > static_cast<size_t>(kMaxRank)) {
+    return Bad(StrCat("extents of rank ", extents.size(), " with ", strides.size(), " strides"));
+  }
+  __extension__ using Wide = __int128;
+  constexpr Wide kLimit = int64_t{1} << 62;
+  Wide lowest = 0, highest = 0;
+  bool empty = false;
+  for (size_t d = 0; d < extents.size(); ++d) {
+    if (extents[d] < 0) return Bad("a negative extent");
+    if (extents[d] == 0) empty = true;
+    const Wide reach = static_cast<Wide>(extents[d] - 1) * strides[d];
+    if (reach < 0) lowest += reach;
+    if (reach > 0) highest += reach;
+    if (lowest < -kLimit || highest > kLimit) return Bad(StrCat("an operand that walks beyond 2^62: ", ToText(extents)));
+  }
+  if (empty) return std::pair<int64_t, int64_t>(0, 0);
+  lowest *= element_bytes;
+  highest = (highest + 1) * element_bytes;
+  if (lowest < -kLimit || highest > kLimit) return Bad(StrCat("an operand that walks beyond 2^62: ", ToText(extents)));
+  return std::pair<int64_t, int64_t>(static_cast<int64_t>(lowest), static_cast<int64_t>(highest));
+}
+
+absl::StatusOr<ProgramTemplate> MakeTemplate(Program program, int buffer_count, int scalar_count) {
+  ProgramTemplate made;
+  made.program = std::move(program);
+  made.buffer_count = buffer_count;
+  made.scalar_count = scalar_count;
+  TESSERA_RETURN_IF_ERROR(TemplateChecker(made).Check());
+  return made;
+}
+
+absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Make(const Plan& plan) const {
+  if (templates_.size() >= kMaxTemplates) {
+    return absl::ResourceExhaustedError(StrCat("worker ", self_.value, ": ", templates_.size(),
+                                               " templates are known, no more are allowed (max_templates)"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(Program program, LowerPlan(plan, self_, messages_));
+  TESSERA_ASSIGN_OR_RETURN(ProgramTemplate made, MakeTemplate(std::move(program), static_cast<int>(plan.buffers.size()),
+                                                              plan.scalar_count));
+  return std::make_shared<const ProgramTemplate>(std::move(made));
+}
+
+absl::Status TemplateCache::Define(TemplateId id, const Plan& plan) {
+  templates_.erase(id);
+  auto made = Make(plan);
+  const absl::Status status = made.status();
+  templates_.emplace(id, std::move(made));
+  return status;
+}
+
+void TemplateCache::Forget(TemplateId id) { templates_.erase(id); }
+
+absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Find(TemplateId id) const {
+  const auto it = templates_.find(id);
+  if (it == templates_.end()) {
+    return absl::InvalidArgumentError(StrCat("worker ", self_.value, ": template ", id.value, " is not known"));
+  }
+  return it->second;
+}
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+#pragma once
+
+// TemplateCache: the plans that this worker knows, lowered for it. A template is checked once, when it
+// is defined, so that running it only adds offsets and compares them with the arenas.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/plan/program.h"
+
+namespace tessera {
+
+inline constexpr size_t kMaxTemplates = 65536;  // docs/limits.md: max_templates
+
+// What a program touches of one parameter on one worker: bytes [first, last) from the parameter's
+// offset, over all instructions.
+struct TouchedRange {
+  WorkerIndex worker;
+  int parameter = 0;
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
+struct ProgramTemplate {
+  Program program;
+  int buffer_count = 0;
+  int scalar_count = 0;
+  std::vector<TouchedRange> ranges;
+  std::vector<WorkerIndex> peers;   // that the program takes bytes from, sorted
+  std::vector<uint8_t> publishes;   // by phase: 1 where a peer waits for it before the program is done
+};
+
+// Checks what must hold for the instructions to be safe: parameters, scalars, ranks, dtypes, message
+// offsets. InvalidArgument that says what does not.
+absl::StatusOr<ProgramTemplate> MakeTemplate(Program program, int buffer_count, int scalar_count);
+
+// The bytes an array of these extents and strides touches, relative to its first element: [first, last).
+// Empty extents touch nothing. InvalidArgument when they overflow.
+absl::StatusOr<std::pair<int64_t, int64_t>> TouchedBytes(absl::Span<const int64_t> extents,
+                                                         absl::Span<const int64_t> strides, int64_t element_bytes);
+
+class TemplateCache {
+ public:
+  TemplateCache(WorkerIndex self, MessageLists messages) : self_(self), messages_(messages) {}
+
+  // Lowers the plan. What is wrong with it (ResourceExhausted beyond max_templates, InvalidArgument for
+  // a plan that can't be run) is remembered, and is what Find answers. An id that is known is replaced.
+  absl::Status Define(TemplateId id, const Plan& plan);
+  void Forget(TemplateId id);
+  // InvalidArgument when the id is unknown. The template stays alive while an instance of it runs.
+  absl::StatusOr<std::shared_ptr<const ProgramTemplate>> Find(TemplateId id) const;
+
+ private:
+  WorkerIndex self_;
+  MessageLists messages_;
+  absl::StatusOr<std::shared_ptr<const ProgramTemplate>> Make(const Plan& plan) const;
+  std::map<TemplateId, absl::StatusOr<std::shared_ptr<const ProgramTemplate>>> templates_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,49 @@
+#include "server/worker/window_copy.h"
+
+#include <optional>
+
+#include "kernels/kernel.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/worker/template_cache.h"
+
+namespace tessera {
+
+absl::StatusOr<Box> CheckShard(const TensorSpec& spec, absl::Span<const int64_t> strides, int64_t offset_bytes,
+                               WorkerIndex worker, int64_t arena_bytes) {
+  const std::optional<int64_t> flat = spec.mesh.FindWorker(worker);
+  if (!flat.has_value()) {
+    return absl::InvalidArgumentError(StrCat("worker ", worker.value, " is not in ", ToText(spec.mesh)));
+  }
+  Box box = LocalBox(spec, spec.mesh.PositionAt(*flat));
+  TESSERA_ASSIGN_OR_RETURN(auto touched, TouchedBytes(BoxShape(box), strides, SizeBytes(spec.dtype)));
+  int64_t first = 0, last = 0;
+  if (__builtin_add_overflow(offset_bytes, touched.first, &first) ||
+      __builtin_add_overflow(offset_bytes, touched.second, &last) || first < 0 || last > arena_bytes) {
+    return absl::InvalidArgumentError(StrCat("worker ", worker.value, ": the shard of ", ToText(spec), " at ",
+                                             offset_bytes, " does not lie in the arena of ", arena_bytes, " bytes"));
+  }
+  return box;
+}
+
+int64_t CopyWindow(const TransferWindow& window, const Box& own, const Box& client, std::byte* shard,
+                   std::byte* client_data) {
+  const Box common = Intersect(own, client);
+  if (IsEmpty(common)) return 0;
+  const int64_t element_bytes = SizeBytes(window.spec.dtype);
+  const Strides client_strides = RowMajorStrides(BoxShape(client));
+  for (size_t d = 0; d < common.size(); ++d) {
+    client_data += (common[d].start - client[d].start) * client_strides[d] * element_bytes;
+    shard += (common[d].start - own[d].start) * window.strides[d] * element_bytes;
+  }
+  const Shape extents = BoxShape(common);
+  if (window.direction == TransferDirection::kUpload) {
+    CopyStrided(extents, element_bytes, client_data, client_strides, shard, window.strides);
+  } else {
+    CopyStrided(extents, element_bytes, shard, window.strides, client_data, client_strides);
+  }
+  return NumElements(extents) * element_bytes;
+}
+
+}  // namespace tessera

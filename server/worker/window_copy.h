@@ -1,0 +1,29 @@
+#pragma once
+
+// Copies between a worker's shard and a client's memory, for uploads and downloads.
+//
+// The client's memory holds a box of the global tensor row-major ("window"); what lies both in it and
+// in the own box is copied. Example: own box [450:900, 0:64], window [0:1797, 0:64] held by the client:
+// 450 * 64 elements are copied, the client's from row 450 on.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "schemas/types/tensor_spec.h"
+#include "server/plan/instance.h"
+
+namespace tessera {
+
+// InvalidArgument when the worker isn't in the spec's mesh or its shard, laid out by the strides from
+// the offset, doesn't lie in an arena of `arena_bytes`. Returns the worker's box.
+absl::StatusOr<Box> CheckShard(const TensorSpec& spec, absl::Span<const int64_t> strides, int64_t offset_bytes,
+                               WorkerIndex worker, int64_t arena_bytes);
+
+// Copies what lies both in `own` (the shard, from `shard` on, by the window's strides) and in `client`
+// (row-major from `client_data` on), in the window's direction. Boxes lie in the tensor; the client's
+// memory holds all of its box. Returns the bytes copied.
+int64_t CopyWindow(const TransferWindow& window, const Box& own, const Box& client, std::byte* shard,
+                   std::byte* client_data);
+
+}  // namespace tessera
