@@ -223,7 +223,8 @@ absl::Status LocalCluster::State::SpawnAll() {
     Child* worker = &workers[static_cast<size_t>(i)];
     TESSERA_RETURN_IF_ERROR(Spawn(worker, StrCat("worker ", i), worker_program,
                                   {"--coordinator=unix:" + socket_path, StrCat("--memory=", options.memory_bytes),
-                                   StrCat("--index=", i), "--transport=" + options.transport, "--socket-dir=" + folder},
+                                   StrCat("--index=", i), "--transport=" + options.transport,
+                                   StrCat("--workers-on-host=", options.workers), "--socket-dir=" + folder},
                                   nullptr));
     worker_pids.push_back(worker->pid);
   }

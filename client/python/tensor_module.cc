@@ -53,12 +53,15 @@ bool OtherOperand(nb::handle self, nb::handle other, nb::object* keep, CallOpera
   return OperandFromPython(*keep, operand);
 }
 
-nb::object BinaryOp(OpId op, nb::handle self, nb::handle other, bool reflected) {
+// Which side of the operator the tensor stands on whose method was called.
+enum class Side : uint8_t { kLeft = 0, kRight = 1 };
+
+nb::object BinaryOp(OpId op, nb::handle self, nb::handle other, Side side) {
   const PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
   CallOperand operands[2];
   nb::object keep;
-  operands[reflected ? 1 : 0].tensor = &tensor.value.state();
-  if (!OtherOperand(self, other, &keep, &operands[reflected ? 0 : 1])) return nb::borrow(Py_NotImplemented);
+  operands[side == Side::kRight ? 1 : 0].tensor = &tensor.value.state();
+  if (!OtherOperand(self, other, &keep, &operands[side == Side::kRight ? 0 : 1])) return nb::borrow(Py_NotImplemented);
   return Wrap(ValueOrRaise(Submit(*tensor.value.session(), PlainCall(op), operands)));
 }
 
@@ -106,9 +109,9 @@ nb::object UnaryOp(OpId op, nb::handle self) {
 
 template <OpId op>
 void DefineBinary(nb::class_<PyTensor>& tensor, const char* name, const char* reflected, const char* in_place) {
-  tensor.def(name, [](nb::handle a, nb::handle b) { return BinaryOp(op, a, b, false); }, nb::is_operator());
+  tensor.def(name, [](nb::handle a, nb::handle b) { return BinaryOp(op, a, b, Side::kLeft); }, nb::is_operator());
   if (reflected != nullptr) {
-    tensor.def(reflected, [](nb::handle a, nb::handle b) { return BinaryOp(op, a, b, true); }, nb::is_operator());
+    tensor.def(reflected, [](nb::handle a, nb::handle b) { return BinaryOp(op, a, b, Side::kRight); }, nb::is_operator());
   }
   if (in_place != nullptr) {
     tensor.def(in_place, [](nb::handle a, nb::handle b) { return InPlaceOp(op, a, b); }, nb::is_operator());

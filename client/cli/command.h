@@ -1,0 +1,48 @@
+#pragma once
+
+// The commands of `tessera`. Each adds itself to the application; what it returns is the exit status:
+// 0 done, 1 failed. Wrong usage is 2 and main's.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/statusor.h"
+#include "client/session.h"
+
+namespace tessera {
+
+
+// A command that was asked for runs after parsing.
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int()> run;
+};
+
+Command AddUpCommand(CLI::App& app);
+Command AddStatusCommand(CLI::App& app);
+Command AddTensorsCommand(CLI::App& app);
+Command AddDemoCommand(CLI::App& app);
+Command AddDoctorCommand(CLI::App& app);
+Command AddPlanCommand(CLI::App& app);
+
+// --address, with TESSERA_ADDRESS and the config file (~/.config/tessera/config.json) behind it.
+struct AddressOption {
+  std::string address;
+  void AddTo(CLI::App& command);
+  absl::StatusOr<Session> Connect() const;
+};
+
+// "512MiB", "1GiB", "1000000" as bytes; InvalidArgument otherwise.
+absl::StatusOr<int64_t> ParseBytes(const std::string& text);
+// "1.50 GiB".
+std::string ShowBytes(int64_t bytes);
+// Prints "tessera: MESSAGE" to stderr; returns 1.
+int Failed(const absl::Status& status);
+// Rows as columns, the first row is the head.
+std::string ShowTable(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace tessera

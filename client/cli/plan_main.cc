@@ -1,0 +1,32 @@
+#include <cstdio>
+#include <memory>
+
+#include "client/cli/command.h"
+#include "client/cli/plan_command.h"
+
+namespace tessera {
+
+Command AddPlanCommand(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("plan", "What a request would do: steps, bytes, peak, time; needs no server");
+  struct Options {
+    std::string request;
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  command->add_option("request", options->request, "\"SPEC -> PLACEMENTS\" or \"op(SPEC, ...)\"")->required();
+  command->add_flag("--json", options->json, "one JSON object on stdout");
+  command->footer(
+      "Examples:\n"
+      "  tessera plan \"f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]\"\n"
+      "  tessera plan \"f32[1024,1024] @ mesh(4) [S(0)] -> mesh(2,2) [S(0), S(1)]\"\n"
+      "  tessera plan --json \"matmul(f32[1797,64] @ mesh(4) [S(0)], f32[64,1797] @ mesh(4) [S(1)])\"");
+  return {command, [options] {
+            absl::StatusOr<std::string> text =
+                PlanCommandText(options->request, options->json ? PlanOutput::kJson : PlanOutput::kText);
+            if (!text.ok()) return Failed(text.status());
+            std::fputs(text->c_str(), stdout);
+            return 0;
+          }};
+}
+
+}  // namespace tessera

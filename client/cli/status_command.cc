@@ -1,0 +1,135 @@
+#include <cstdio>
+#include <memory>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_format.h"
+#include "client/cli/command.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+struct ReadOptions {
+  AddressOption address;
+  bool json = false;
+};
+
+nlohmann::json WorkersJson(const ClusterReport& report) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const WorkerReport& worker : report.workers) {
+    out.push_back({{"index", worker.index},
+                   {"state", std::string(ToText(worker.state))},
+                   {"pid", worker.pid},
+                   {"host", worker.host},
+                   {"device", worker.device},
+                   {"memory_bytes", worker.memory_bytes},
+                   {"used_bytes", worker.used_bytes},
+                   {"received_bytes", worker.received_bytes},
+                   {"outstanding", worker.outstanding}});
+  }
+  return out;
+}
+
+nlohmann::json SessionsJson(const ClusterReport& report) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const SessionReport& session : report.sessions) {
+    out.push_back({{"id", session.id},
+                   {"tenant", session.tenant},
+                   {"client", session.client},
+                   {"tensors", session.tensors},
+                   {"bytes", session.bytes},
+                   {"queued", session.queued},
+                   {"connected", session.connected}});
+  }
+  return out;
+}
+
+std::string SessionsText(const ClusterReport& report) {
+  std::vector<std::vector<std::string>> rows = {{"SESSION", "TENANT", "CLIENT", "TENSORS", "BYTES/WORKER", "QUEUED", "CONNECTED"}};
+  for (const SessionReport& session : report.sessions) {
+    rows.push_back({StrCat(session.id), session.tenant, session.client, StrCat(session.tensors), ShowBytes(session.bytes),
+                    StrCat(session.queued), session.connected ? "yes" : "no"});
+  }
+  return ShowTable(rows);
+}
+
+void PrintStatus(const ClusterReport& report, const ReadOptions& options) {
+  if (options.json) {
+    nlohmann::json out = {{"uptime_s", report.uptime_s},       {"epoch", report.epoch},
+                          {"workers", WorkersJson(report)},    {"sessions", SessionsJson(report)},
+                          {"next_ordinal", report.next_ordinal}, {"plans_cached", report.plans_cached},
+                          {"plan_hits", report.plan_hits},     {"plan_misses", report.plan_misses}};
+    std::printf("%s\n", out.dump(2).c_str());
+    return;
+  }
+  std::vector<std::vector<std::string>> rows = {{"WORKER", "STATE", "PID", "DEVICE", "USED", "MEMORY", "RECEIVED", "OUTSTANDING"}};
+  for (const WorkerReport& worker : report.workers) {
+    rows.push_back({StrCat(worker.index), std::string(ToText(worker.state)), StrCat(worker.pid), worker.device,
+                    ShowBytes(worker.used_bytes), ShowBytes(worker.memory_bytes), ShowBytes(worker.received_bytes),
+                    StrCat(worker.outstanding)});
+  }
+  std::printf("up %.0f s, %d ops issued, %d plans cached\n\n%s\n%s", report.uptime_s,
+              static_cast<int>(report.next_ordinal), static_cast<int>(report.plans_cached), ShowTable(rows).c_str(),
+              SessionsText(report).c_str());
+}
+
+void PrintTensors(const ClusterReport& report, const ReadOptions& options) {
+  if (options.json) {
+    nlohmann::json tensors = nlohmann::json::array();
+    for (const TensorReport& tensor : report.tensors) {
+      tensors.push_back({{"handle", tensor.handle},
+                         {"spec", ToText(tensor.spec)},
+                         {"bytes_per_worker", tensor.bytes_per_worker},
+                         {"state", std::string(ToText(tensor.state))},
+                         {"error", std::string(tensor.status.message())}});
+    }
+    nlohmann::json out = {{"sessions", SessionsJson(report)}, {"tensors", tensors}};
+    std::printf("%s\n", out.dump(2).c_str());
+    return;
+  }
+  std::printf("%s", SessionsText(report).c_str());
+  if (report.tensors.empty()) return;
+  std::vector<std::vector<std::string>> rows = {{"HANDLE", "STATE", "BYTES/WORKER", "TENSOR"}};
+  for (const TensorReport& tensor : report.tensors) {
+    rows.push_back({StrCat(tensor.handle), std::string(ToText(tensor.state)), ShowBytes(tensor.bytes_per_worker),
+                    ToText(tensor.spec)});
+  }
+  std::printf("\n%s", ShowTable(rows).c_str());
+}
+
+using Print = void (*)(const ClusterReport&, const ReadOptions&);
+
+int Read(const ReadOptions& options, Print print) {
+  absl::StatusOr<Session> session = options.address.Connect();
+  if (!session.ok()) return Failed(session.status());
+  absl::StatusOr<ClusterReport> report = session->Status();
+  if (!report.ok()) return Failed(report.status());
+  print(*report, options);
+  if (absl::Status closed = session->Close(); !closed.ok()) return Failed(closed);
+  return 0;
+}
+
+Command AddReadCommand(CLI::App& app, const char* name, const char* what, const char* examples, Print print) {
+  CLI::App* command = app.add_subcommand(name, what);
+  auto options = std::make_shared<ReadOptions>();
+  options->address.AddTo(*command);
+  command->add_flag("--json", options->json, "one JSON object on stdout");
+  command->footer(examples);
+  return {command, [options, print] { return Read(*options, print); }};
+}
+
+}  // namespace
+
+Command AddStatusCommand(CLI::App& app) {
+  return AddReadCommand(app, "status", "Workers, their memory, and who is connected",
+                        "Examples:\n  tessera status --address unix:/run/tessera.sock\n  tessera status --json", &PrintStatus);
+}
+
+Command AddTensorsCommand(CLI::App& app) {
+  return AddReadCommand(app, "tensors", "Who holds how many tensors, and how large",
+                        "Examples:\n  tessera tensors\n  tessera tensors --json --address unix:/run/tessera.sock", &PrintTensors);
+}
+
+}  // namespace tessera
