@@ -1,0 +1,235 @@
+// tessera-worker: one device of a cluster. Builds the parts and wires them.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-io.h>
+#include <kj/async-unix.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "kernels/kernel.h"
+#include "schemas/codec/exception.h"
+#include "schemas/codec/stream_guard.h"
+#include "schemas/types/str_cat.h"
+#include "server/device/cpu/cpu_device.h"
+#include "server/transport/ucx/ucx_transport.h"
+#include "server/worker/executor.h"
+#include "server/worker/rpc/data_gate.h"
+#include "server/worker/rpc/worker_server.h"
+
+namespace tessera {
+namespace {
+
+struct WorkerOptions {
+  std::string coordinator;   // "unix:/path"
+  std::string join_token;
+  int index = -1;
+  int64_t memory_bytes = int64_t{1} << 30;
+  std::string transport = "shm";
+  std::string socket_dir = "/tmp";
+  std::string host_id;
+  int threads = 0;
+  int workers_on_host = 1;
+  int exit_with_parent_fd = -1;
+};
+
+struct DataConnection {
+  DataConnection(kj::Own<kj::AsyncCapabilityStream> raw, wire::DataGate::Client gate)
+      : stream(MakeGuardedStream(kj::mv(raw))),
+        network(*stream, 2, capnp::rpc::twoparty::Side::SERVER),
+        rpc(capnp::makeRpcServer(network, kj::mv(gate))) {
+    rpc.setFlowLimit((16 << 20) / sizeof(capnp::word));
+  }
+  kj::Own<kj::AsyncCapabilityStream> stream;
+  capnp::TwoPartyVatNetwork network;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
+};
+
+class DataListener final : private kj::TaskSet::ErrorHandler {
+ public:
+  explicit DataListener(wire::DataGate::Client gate) : gate_(kj::mv(gate)), tasks_(*this) {}
+
+  kj::Promise<void> Accept(kj::ConnectionReceiver& receiver) {
+    return receiver.accept().then([this, &receiver](kj::Own<kj::AsyncIoStream> stream) {
+      auto connection = kj::heap<DataConnection>(stream.downcast<kj::AsyncCapabilityStream>(), gate_);
+      auto gone = connection->network.onDisconnect();
+      tasks_.add(gone.attach(kj::mv(connection)));
+      return Accept(receiver);
+    });
+  }
+
+ private:
+  void taskFailed(kj::Exception&& exception) override {
+    spdlog::warn("data connection ended: {}", exception.getDescription().cStr());
+  }
+  wire::DataGate::Client gate_;
+  kj::TaskSet tasks_;
+};
+
+kj::Promise<void> WhenParentGone(kj::AsyncIoContext& io, int fd) {
+  if (fd < 0) return kj::NEVER_DONE;
+  auto stream = io.lowLevelProvider->wrapInputFd(fd);
+  auto buffer = kj::heapArray<kj::byte>(64);
+  auto promise = stream->tryRead(buffer.begin(), 1, buffer.size()).ignoreResult();
+  return promise.attach(kj::mv(stream), kj::mv(buffer));
+}
+
+int Fail(const std::string& message) {
+  std::fprintf(stderr, "tessera-worker: %s\n", message.c_str());
+  return 1;
+}
+
+// The link to the coordinator.
+struct Link {
+  explicit Link(kj::Own<kj::AsyncIoStream> raw)
+      : stream(MakeGuardedStream(raw.downcast<kj::AsyncCapabilityStream>())),
+        network(*stream, 2, capnp::rpc::twoparty::Side::CLIENT),
+        rpc(capnp::makeRpcClient(network)) {}
+  wire::Gateway::Client Gateway() {
+    capnp::MallocMessageBuilder message(4);
+    auto id = message.getRoot<capnp::rpc::twoparty::VatId>();
+    id.setSide(capnp::rpc::twoparty::Side::SERVER);
+    return rpc.bootstrap(id).castAs<wire::Gateway>();
+  }
+  kj::Own<kj::AsyncCapabilityStream> stream;
+  capnp::TwoPartyVatNetwork network;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
+};
+
+// All that works for one worker number; made when the coordinator has given it.
+struct Parts {
+  Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, const CpuDeviceOptions& options)
+      : device(options),
+        executor(self, arena, device, messages, [this](CompletionReport report) { outbox.Add(std::move(report)); }),
+        tickets(self, arena, outbox) {}
+  ReportOutbox outbox;
+  CpuDevice device;
+  Executor executor;
+  TicketTable tickets;
+  CopyThread copies;
+};
+
+// Asks to join; the answer comes with the worker's number.
+auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std::string& data_address,
+          const std::string& message_address, wire::Worker::Client worker) {
+  auto request = gateway.joinRequest();
+  auto hello = request.initHello();
+  hello.setProtocolVersion(wire::PROTOCOL_VERSION);
+  hello.setJoinToken(options.join_token.c_str());
+  hello.setIndex(options.index);
+  hello.setHost(options.host_id.c_str());
+  hello.setMemoryBytes(options.memory_bytes);
+  hello.setDataAddress(data_address.c_str());
+  hello.setMessageAddress(kj::arrayPtr(reinterpret_cast<const kj::byte*>(message_address.data()), message_address.size()));
+  hello.setDevice("cpu");
+  hello.setPid(getpid());
+  hello.setComputeThreads(options.threads);
+  hello.setMapPeers(options.transport == "shm");
+  request.setWorker(kj::mv(worker));
+  return request.send();
+}
+
+// Runs until the coordinator, the parent or a signal ends it.
+void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTransport* messages, kj::AsyncIoContext& io,
+               const std::string& data_address) {
+  auto& network = io.provider->getNetwork();
+  auto receiver = network.parseAddress(data_address.c_str()).wait(io.waitScope)->listen();
+  auto link = kj::heap<Link>(network.parseAddress(options.coordinator.c_str()).wait(io.waitScope)->connect().wait(io.waitScope));
+  auto server_own = kj::heap<WorkerServer>();
+  WorkerServer& server = *server_own;
+  auto joined = Join(link->Gateway(), options, data_address, messages == nullptr ? "" : messages->Address(), kj::mv(server_own))
+                    .wait(io.waitScope);
+  const WorkerIndex self(joined.getWelcome().getIndex());
+  const CpuDeviceOptions device{self, arena.counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
+  auto parts = std::make_unique<Parts>(self, arena, messages, device);
+  server.Start(joined.getWelcome(), joined.getReports(), {network, parts->executor, messages, parts->tickets, parts->outbox});
+  DataListener listener(MakeDataGate(parts->tickets, parts->copies, joined.getWelcome().getPeerKey()));
+  auto& port = io.unixEventPort;
+  listener.Accept(*receiver)
+      .exclusiveJoin(server.RunReports(port))
+      .exclusiveJoin(link->network.onDisconnect())
+      .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
+      .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
+      .exclusiveJoin(WhenParentGone(io, options.exit_with_parent_fd))
+      .wait(io.waitScope);
+  parts.release();  // what runs on its threads is of no use to anyone now; the process ends
+}
+
+int Serve(WorkerOptions options) {
+  kj::UnixEventPort::captureSignal(SIGTERM);
+  kj::UnixEventPort::captureSignal(SIGINT);
+  if (options.threads <= 0) options.threads = DefaultDeviceThreads(options.workers_on_host);
+  SetKernelThreads(options.threads);
+  auto arena = SharedArena::Create(options.memory_bytes);
+  if (!arena.ok()) return Fail(std::string(arena.status().message()));
+  options.memory_bytes = arena->bytes();
+  std::unique_ptr<MessageTransport> messages;
+  if (options.transport == "ucx") {
+    if (options.index < 0) return Fail("--transport ucx needs --index: the number is part of the worker's messages");
+    auto made = UcxTransport::Make(WorkerIndex(options.index), UcxOptions{});
+    if (!made.ok()) return Fail(std::string(made.status().message()));
+    messages = *std::move(made);
+  }
+  auto io = kj::setupAsyncIo();
+  umask(0077);
+  const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
+  unlink(path.c_str());
+  int status = 0;
+  KJ_IF_MAYBE(exception, kj::runCatchingExceptions([&]() {
+    RunWorker(options, *arena, messages.get(), io, StrCat("unix:", path));
+  })) {
+    const absl::Status reason = FromException(*exception);
+    status = Fail(std::string(reason.message()));
+  }
+  unlink(path.c_str());
+  std::fflush(nullptr);
+  _exit(status);  // without waiting for what runs on the device
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{"tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
+               "Example:\n  TESSERA_JOIN_TOKEN=... tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB"};
+  WorkerOptions options;
+  app.add_option("--coordinator", options.coordinator, "address of the coordinator: unix:/path")->required();
+  app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
+  app.add_option("--index", options.index, "wanted worker number; the next free one when not given");
+  app.add_option("--memory", options.memory_bytes, "bytes of the arena (1GiB, 512MiB, 1000000)")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app.add_option("--transport", options.transport, "how peers of this host are reached: shm (mapped memory) or ucx (messages)")
+      ->check(CLI::IsMember({"shm", "ucx"}))
+      ->capture_default_str();
+  app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
+  app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");
+  app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1");
+  app.add_option("--workers-on-host", options.workers_on_host, "workers that share the host's cores; for threads and spinning")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-worker"));
+  if (options.host_id.empty()) options.host_id = HostIdentity();
+  if (const char* token = std::getenv("TESSERA_JOIN_TOKEN"); options.join_token.empty() && token != nullptr) {
+    options.join_token = token;
+  }
+  return Serve(std::move(options));
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) { return tessera::Main(argc, argv); }

@@ -1,0 +1,263 @@
+#include "server/worker/rpc/data_gate.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <kj/io.h>
+
+#include "schemas/codec/exception.h"
+#include "schemas/codec/values.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/worker/window_copy.h"
+
+namespace tessera {
+namespace {
+
+void Throw(const absl::Status& status) {
+  if (!status.ok()) kj::throwFatalException(ToException(status));
+}
+
+class SharedMemoryServer final : public wire::SharedMemory::Server {
+ public:
+  explicit SharedMemoryServer(int fd) : fd_(fcntl(fd, F_DUPFD_CLOEXEC, 0)) {}
+  kj::Maybe<int> getFd() override { return fd_.get(); }
+
+ private:
+  kj::AutoCloseFd fd_;
+};
+
+// A client's memfd, mapped for as long as its transfer lives.
+class ClientMemory {
+ public:
+  static absl::StatusOr<std::shared_ptr<ClientMemory>> Map(int fd, TransferDirection direction) {
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+      return absl::InvalidArgumentError("attach: the memory is no memfd that is sealed against shrinking (F_SEAL_SHRINK)");
+    }
+    struct stat info = {};
+    if (fstat(fd, &info) != 0 || info.st_size < 0) return absl::InvalidArgumentError("attach: the memory has no size");
+    const auto bytes = static_cast<size_t>(info.st_size);
+    if (bytes == 0) return std::shared_ptr<ClientMemory>(new ClientMemory(nullptr, 0));
+    const int protection = direction == TransferDirection::kUpload ? PROT_READ : PROT_READ | PROT_WRITE;
+    void* base = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED) {
+      return absl::ResourceExhaustedError(StrCat("attach: can't map ", bytes, " bytes: ", std::strerror(errno)));
+    }
+    return std::shared_ptr<ClientMemory>(new ClientMemory(static_cast<std::byte*>(base), bytes));
+  }
+  ~ClientMemory() {
+    if (base_ != nullptr) munmap(base_, bytes_);
+  }
+  std::byte* base() const { return base_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  ClientMemory(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
+  std::byte* base_;
+  size_t bytes_;
+};
+
+// The box lies in the tensor, and what it holds lies in the memory.
+absl::Status CheckWindow(const TensorSpec& spec, const Box& box, uint64_t offset, size_t memory_bytes) {
+  if (box.size() != spec.shape.size()) {
+    return absl::InvalidArgumentError(StrCat("copy: a box of rank ", box.size(), " for ", ToText(spec)));
+  }
+  for (size_t d = 0; d < box.size(); ++d) {
+    if (box[d].start < 0 || box[d].stop < box[d].start || box[d].stop > spec.shape[d]) {
+      return absl::InvalidArgumentError(StrCat("copy: the box ", ToText(box), " does not lie in ", ToText(spec)));
+    }
+  }
+  const auto bytes = static_cast<uint64_t>(NumElements(box) * SizeBytes(spec.dtype));
+  if (offset > memory_bytes || bytes > memory_bytes - offset) {
+    return absl::InvalidArgumentError(
+        StrCat("copy: ", bytes, " bytes at ", offset, " do not lie in a memory of ", memory_bytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+class TransferServer final : public wire::Transfer::Server {
+ public:
+  TransferServer(TicketTable& tickets, CopyThread& copies, TicketTable::TicketPointer ticket)
+      : tickets_(tickets), copies_(copies), ticket_(std::move(ticket)) {}
+  ~TransferServer() {
+    const bool upload = ticket_->window.direction == TransferDirection::kUpload;
+    if (upload && !finished_) tickets_.End(ticket_, absl::UnavailableError("upload: the client went away before it was done"));
+  }
+
+  kj::Promise<void> attach(AttachContext context) override {
+    auto memory = context.getParams().getMemory();
+    return memory.getFd().then([this, memory = kj::mv(memory)](kj::Maybe<int> fd) {
+      KJ_IF_MAYBE(descriptor, fd) {
+        auto mapped = ClientMemory::Map(*descriptor, ticket_->window.direction);
+        Throw(mapped.status());
+        memory_ = *std::move(mapped);
+      } else {
+        Throw(absl::InvalidArgumentError("attach: the memory came without a file descriptor"));
+      }
+    });
+  }
+
+  kj::Promise<void> copy(CopyContext context) override {
+    if (ticket_->over) Throw(absl::FailedPreconditionError("copy: the transfer is over"));
+    if (!memory_) Throw(absl::FailedPreconditionError("copy: attach the memory first"));
+    auto params = context.getParams();
+    const Box box = DecodeBox(params.getBox().getStarts(), params.getBox().getStops());
+    const TransferWindow& window = ticket_->window;
+    Throw(CheckWindow(window.spec, box, params.getOffset(), memory_->bytes()));
+    if (window.direction == TransferDirection::kUpload) {
+      Throw(CheckSlab(box));
+      ticket_->covered_rows = CoveredAfter(box);  // copies run in order, and the ticket waits for the last
+    }
+    ++ticket_->copies;
+    auto copied = std::make_shared<int64_t>(0);
+    std::byte* client = memory_->base() + params.getOffset();
+    std::byte* shard = tickets_.arena().memory() + window.offset_bytes;
+    auto job = [ticket = ticket_, memory = memory_, box, client, shard, copied]() {
+      *copied = CopyWindow(ticket->window, ticket->box, box, shard, client);
+    };
+    return copies_.Run(std::move(job)).then([this, context, copied]() mutable {
+      tickets_.CopyEnded(ticket_);
+      context.getResults().setBytes(static_cast<uint64_t>(*copied));
+    });
+  }
+
+  kj::Promise<void> finish(FinishContext) override {
+    if (finished_) return kj::READY_NOW;
+    if (ticket_->window.direction == TransferDirection::kUpload) {
+      const int64_t wanted = IsEmpty(ticket_->box) ? 0 : (ticket_->box.empty() ? 1 : ticket_->box[0].stop);
+      if (ticket_->covered_rows < wanted) {
+        Throw(absl::FailedPreconditionError(StrCat("finish: the upload reached ", ticket_->covered_rows, " of dim 0; the shard ",
+                                                   ToText(ticket_->box), " needs ", wanted)));
+      }
+      tickets_.End(ticket_, absl::OkStatus());
+    }
+    finished_ = true;
+    return kj::READY_NOW;
+  }
+
+ private:
+  // Uploads come as slabs along dim 0, in order, each as wide as the shard: so every byte of the shard is
+  // written, and nothing of what the memory held before can be read back.
+  absl::Status CheckSlab(const Box& box) const {
+    const Box& shard = ticket_->box;
+    if (IsEmpty(shard) || box.empty()) return absl::OkStatus();
+    const int64_t reached = std::max(ticket_->covered_rows, shard[0].start);
+    bool covers = box[0].start <= reached;
+    for (size_t d = 1; d < box.size(); ++d) covers = covers && box[d].start <= shard[d].start && box[d].stop >= shard[d].stop;
+    if (covers) return absl::OkStatus();
+    return absl::InvalidArgumentError(StrCat("copy: the slab ", ToText(box), " does not go on at ", reached,
+                                             " of dim 0 over the whole width of the shard ", ToText(shard)));
+  }
+  int64_t CoveredAfter(const Box& box) const {
+    if (box.empty()) return 1;
+    return std::max(ticket_->covered_rows, std::max(box[0].stop, ticket_->box[0].start));
+  }
+
+  TicketTable& tickets_;
+  CopyThread& copies_;
+  TicketTable::TicketPointer ticket_;
+  std::shared_ptr<ClientMemory> memory_;
+  bool finished_ = false;
+};
+
+class DataGateServer final : public wire::DataGate::Server {
+ public:
+  DataGateServer(TicketTable& tickets, CopyThread& copies, uint64_t peer_key)
+      : tickets_(tickets), copies_(copies), peer_key_(peer_key) {}
+
+  kj::Promise<void> arena(ArenaContext context) override {
+    auto params = context.getParams();
+    if (params.getPeerKey() != peer_key_) Throw(absl::PermissionDeniedError("arena: the key is wrong"));
+    if (params.getIndex() != tickets_.self().value) {
+      Throw(absl::NotFoundError(StrCat("arena: this is worker ", tickets_.self().value, ", not ", params.getIndex())));
+    }
+    context.getResults().setMemory(MakeSharedMemory(tickets_.arena().fd()));
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> transfer(TransferContext context) override {
+    auto params = context.getParams();
+    auto ticket = tickets_.Redeem(TicketId(params.getTicket()), params.getSecret());
+    Throw(ticket.status());
+    context.getResults().setTransfer(kj::heap<TransferServer>(tickets_, copies_, *std::move(ticket)));
+    return kj::READY_NOW;
+  }
+
+ private:
+  TicketTable& tickets_;
+  CopyThread& copies_;
+  uint64_t peer_key_;
+};
+
+}  // namespace
+
+absl::Status TicketTable::Expect(const TransferWindow& window) {
+  auto ticket = std::make_shared<Ticket>();
+  ticket->window = window;
+  TESSERA_ASSIGN_OR_RETURN(ticket->box,
+                           CheckShard(window.spec, window.strides, window.offset_bytes, self_, arena_.bytes()));
+  unopened_[window.ordinal] = ticket;
+  tickets_[window.ticket] = std::move(ticket);
+  return absl::OkStatus();
+}
+
+void TicketTable::Open(Ordinal ordinal) {
+  auto found = unopened_.find(ordinal);
+  if (found == unopened_.end()) return;
+  found->second->open = true;
+  unopened_.erase(found);
+}
+
+void TicketTable::Close(TicketId id) {
+  auto found = tickets_.find(id);
+  if (found == tickets_.end()) return;
+  const TicketPointer ticket = found->second;
+  ticket->over = true;
+  ReportIfOver(ticket);
+}
+
+void TicketTable::End(const TicketPointer& ticket, absl::Status status) {
+  if (ticket->over) return;
+  ticket->over = true;
+  ticket->status = std::move(status);
+  ReportIfOver(ticket);
+}
+
+void TicketTable::CopyEnded(const TicketPointer& ticket) {
+  --ticket->copies;
+  ReportIfOver(ticket);
+}
+
+void TicketTable::ReportIfOver(const TicketPointer& ticket) {
+  if (!ticket->over || ticket->copies > 0 || ticket->reported) return;
+  ticket->reported = true;
+  outbox_.Add(TransferReport{ticket->window.ticket, ticket->status});
+  unopened_.erase(ticket->window.ordinal);
+  tickets_.erase(ticket->window.ticket);
+}
+
+absl::StatusOr<TicketTable::TicketPointer> TicketTable::Redeem(TicketId id, uint64_t secret) {
+  auto found = tickets_.find(id);
+  if (found == tickets_.end() || !found->second->open) {
+    return absl::NotFoundError(StrCat("transfer: there is no ticket ", id.value, "; it may have been closed"));
+  }
+  if (found->second->window.secret != secret) return absl::PermissionDeniedError("transfer: the ticket's secret is wrong");
+  if (found->second->redeemed) return absl::FailedPreconditionError(StrCat("transfer: ticket ", id.value, " was redeemed before"));
+  found->second->redeemed = true;
+  return found->second;
+}
+
+wire::SharedMemory::Client MakeSharedMemory(int fd) { return kj::heap<SharedMemoryServer>(fd); }
+
+wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key) {
+  return kj::heap<DataGateServer>(tickets, copies, peer_key);
+}
+
+}  // namespace tessera

@@ -1,0 +1,201 @@
+#include "server/worker/rpc/worker_server.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <utility>
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-unix.h>
+#include <spdlog/spdlog.h>
+
+#include "schemas/codec/exception.h"
+#include "schemas/codec/stream_guard.h"
+#include "schemas/codec/values.h"
+#include "schemas/types/str_cat.h"
+#include "server/plan/rpc/instance_codec.h"
+
+namespace tessera {
+namespace {
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+// A short-lived connection to a peer's data socket.
+struct PeerConnection {
+  explicit PeerConnection(kj::Own<kj::AsyncIoStream> raw)
+      : stream(MakeGuardedStream(raw.downcast<kj::AsyncCapabilityStream>())),
+        network(*stream, 2, capnp::rpc::twoparty::Side::CLIENT),
+        rpc(capnp::makeRpcClient(network)) {}
+
+  wire::DataGate::Client Gate() {
+    capnp::MallocMessageBuilder message(4);
+    auto id = message.getRoot<capnp::rpc::twoparty::VatId>();
+    id.setSide(capnp::rpc::twoparty::Side::SERVER);
+    return rpc.bootstrap(id).castAs<wire::DataGate>();
+  }
+
+  kj::Own<kj::AsyncCapabilityStream> stream;
+  capnp::TwoPartyVatNetwork network;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
+};
+
+std::string LinkTarget(const char* path) {
+  char target[256];
+  const ssize_t size = readlink(path, target, sizeof(target));
+  return size < 0 ? "" : std::string(target, static_cast<size_t>(size));
+}
+
+}  // namespace
+
+std::string HostIdentity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return StrCat(boot, "/", LinkTarget("/proc/self/ns/mnt"), "/", LinkTarget("/proc/self/ns/user"));
+}
+
+WorkerServer::WorkerServer() : order_(nullptr), tasks_(*this) {
+  auto pair = kj::newPromiseAndFulfiller<void>();
+  start_ = kj::mv(pair.fulfiller);
+  order_ = pair.promise.fork();
+}
+
+void WorkerServer::Start(wire::WorkerWelcome::Reader welcome, wire::Reports::Client reports, const WorkerParts& parts) {
+  parts_ = std::make_unique<WorkerParts>(parts);
+  self_ = WorkerIndex(welcome.getIndex());
+  incarnation_ = welcome.getIncarnation();
+  epoch_ = welcome.getEpoch();
+  peer_key_ = welcome.getPeerKey();
+  reports_ = kj::mv(reports);
+  start_->fulfill();
+}
+
+kj::Promise<void> WorkerServer::deliver(DeliverContext context) {
+  auto params = context.getParams().getMessages();
+  if (parts_ && params.getEpoch() != epoch_) {
+    kj::throwFatalException(ToException(absl::FailedPreconditionError("messages of another epoch of the coordinator")));
+  }
+  auto messages = std::make_shared<std::vector<WorkerMessage>>();
+  for (auto item : params.getMessages()) {
+    auto message = DecodeWorkerMessage(item);
+    if (!message.ok()) {
+      spdlog::error("worker {}: a message can't be read: {}", self_.value, Message(message.status()));
+      kj::throwFatalException(ToException(message.status()));
+    }
+    messages->push_back(*std::move(message));
+  }
+  // After all that came before, some of which may still map a peer.
+  order_ = order_.addBranch().then([this, messages]() { return Take(messages, 0); }).fork();
+  return order_.addBranch();
+}
+
+kj::Promise<void> WorkerServer::Take(std::shared_ptr<std::vector<WorkerMessage>> messages, size_t at) {
+  for (; at < messages->size(); ++at) {
+    const WorkerMessage& message = (*messages)[at];
+    if (const auto* peer = std::get_if<PeerJoined>(&message)) {
+      return MapPeer(*peer).then([this, messages, at]() { return Take(messages, at + 1); });
+    }
+    TakeNow(message);
+  }
+  return kj::READY_NOW;
+}
+
+void WorkerServer::TakeNow(const WorkerMessage& message) {
+  struct Visitor {
+    WorkerServer& self;
+    void operator()(const DefineTemplate& m) { self.parts_->executor.Define(m.id, m.plan); }
+    void operator()(const ForgetTemplate& m) { self.parts_->executor.Forget(m.id); }
+    void operator()(const Instance& m) { self.parts_->executor.Run(m); }
+    void operator()(const TransferWindow& m) {
+      // One that can't be opened fails in the executor too, by the same check: its report says so.
+      if (absl::Status status = self.parts_->tickets.Expect(m); !status.ok()) spdlog::error("window: {}", Message(status));
+      self.parts_->executor.OpenWindow(m);
+    }
+    void operator()(const InlineRead& m) { self.parts_->executor.ReadInline(m); }
+    void operator()(const CloseTicket& m) { self.parts_->tickets.Close(m.ticket); }
+    void operator()(const PeerJoined&) {}  // Take maps the peer
+    void operator()(const PeerDied& m) { self.parts_->executor.MarkDead(m.worker); }
+  };
+  std::visit(Visitor{*this}, message);
+}
+
+kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
+  if (!peer.mapped) {
+    absl::Status status = absl::FailedPreconditionError("this worker has no message transport");
+    if (parts_->messages != nullptr) status = parts_->messages->Connect(peer.worker, peer.message_address);
+    if (status.ok()) status = parts_->executor.AddMessagePeer(peer.worker);
+    if (!status.ok()) spdlog::error("worker {}: can't reach worker {}: {}", self_.value, peer.worker.value, Message(status));
+    return kj::READY_NOW;
+  }
+  return parts_->network.parseAddress(peer.data_address.c_str())
+      .then([](kj::Own<kj::NetworkAddress> address) {
+        auto connecting = address->connect();
+        return connecting.attach(kj::mv(address));
+      })
+      .then([this, worker = peer.worker](kj::Own<kj::AsyncIoStream> stream) {
+        auto connection = kj::heap<PeerConnection>(kj::mv(stream));
+        auto request = connection->Gate().arenaRequest();
+        request.setPeerKey(peer_key_);
+        request.setIndex(worker.value);
+        return request.send()
+            .then([](auto response) {
+              auto memory = response.getMemory();
+              return memory.getFd().attach(kj::mv(memory));
+            })
+            .then([this, worker](kj::Maybe<int> fd) {
+              absl::Status status = absl::InternalError("its arena came without a descriptor");
+              KJ_IF_MAYBE(descriptor, fd) {
+                auto arena = SharedArena::Map(fcntl(*descriptor, F_DUPFD_CLOEXEC, 0));
+                status = arena.status();
+                if (arena.ok()) status = parts_->executor.AddMappedPeer(worker, *std::move(arena));
+              }
+              if (!status.ok()) spdlog::error("worker {}: can't map worker {}: {}", self_.value, worker.value, Message(status));
+            })
+            .attach(kj::mv(connection));
+      })
+      .catch_([this, worker = peer.worker](kj::Exception&& exception) {
+        // It may be dying: the coordinator will say so.
+        spdlog::warn("worker {}: can't map worker {}: {}", self_.value, worker.value, exception.getDescription().cStr());
+      });
+}
+
+kj::Promise<void> WorkerServer::ping(PingContext context) {
+  if (parts_) context.getResults().setOutstanding(parts_->executor.outstanding());
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> WorkerServer::RunReports(kj::UnixEventPort& port) {
+  if (!observer_) {
+    observer_ = kj::heap<kj::UnixEventPort::FdObserver>(port, parts_->outbox.event_fd(),
+                                                        kj::UnixEventPort::FdObserver::OBSERVE_READ);
+  }
+  return observer_->whenBecomesReadable().then([this]() { return SendReports(); }).then([this, &port]() {
+    return RunReports(port);
+  });
+}
+
+// Until nothing is left: the observer tells of a change once, and only while someone waits for it.
+kj::Promise<void> WorkerServer::SendReports() {
+  auto [completions, transfers] = parts_->outbox.Take();
+  if (completions.empty() && transfers.empty()) return kj::READY_NOW;
+  for (const CompletionReport& completion : completions) {
+    if (completion.status.ok()) parts_->tickets.Open(completion.ordinal);
+  }
+  auto request = KJ_ASSERT_NONNULL(reports_).reportRequest();
+  request.setEpoch(epoch_);
+  request.setIncarnation(incarnation_);
+  auto done = request.initCompletions(static_cast<unsigned>(completions.size()));
+  for (unsigned i = 0; i < done.size(); ++i) EncodeCompletion(completions[i], done[i]);
+  auto ended = request.initTransfers(static_cast<unsigned>(transfers.size()));
+  for (unsigned i = 0; i < ended.size(); ++i) {
+    ended[i].setTicket(transfers[i].ticket.value);
+    if (!transfers[i].status.ok()) EncodeStatus(transfers[i].status, ended[i].initStatus());
+  }
+  return request.send().then([this]() { return SendReports(); });
+}
+
+void WorkerServer::taskFailed(kj::Exception&& exception) {
+  spdlog::error("worker {}: {}", self_.value, exception.getDescription().cStr());
+}
+
+}  // namespace tessera
