@@ -1,0 +1,64 @@
+"""Clusters for the tests: real processes on sockets of their own."""
+
+import os
+
+import numpy as np
+import pytest
+
+TRANSPORT = os.environ.get("TESSERA_TEST_TRANSPORT", "shm")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "whole_system: runs real processes; run once on every transport")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if {"cluster", "session", "new_cluster", "mesh4", "mesh22"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.whole_system)
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Four workers that all tests share; a test that harms a worker takes new_cluster."""
+    import tessera as ts
+    with ts.local_cluster(workers=4, memory="256MiB", transport=TRANSPORT) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def session(cluster):
+    session = cluster.connect()
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def new_cluster():
+    """Starts clusters that end with the test."""
+    import tessera as ts
+    started = []
+
+    def start(workers=2, memory="64MiB", **options):
+        options.setdefault("transport", TRANSPORT)
+        started.append(ts.local_cluster(workers=workers, memory=memory, **options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+@pytest.fixture
+def mesh4(session):
+    return session.init_device_mesh((4,))
+
+
+@pytest.fixture
+def mesh22(session):
+    return session.init_device_mesh((2, 2), mesh_dim_names=("dp", "tp"))
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)

@@ -1,0 +1,48 @@
+"""The command line without a server."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+TESSERA = os.path.join(os.environ.get("TESSERA_BIN_DIR", "bazel-bin"), "client/cli/tessera")
+
+
+def tessera(*arguments, **environment):
+    return subprocess.run([TESSERA, *arguments], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "HOME": "/nonexistent", **environment})
+
+
+def test_plan_prints_bytes_by_position():
+    out = tessera("plan", "f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]", "--json")
+    assert out.returncode == 0
+    assert json.loads(out.stdout)["bytes_received"] == [50331648] * 4
+
+
+@pytest.mark.parametrize("request_text", ["", "f32[2", "f32[4] @ mesh(2) [S(3)] -> [R]", "x" * 100000, "f99[2] @ mesh(2) [R] -> [R]"])
+def test_a_bad_plan_request_fails_with_a_message(request_text):
+    out = tessera("plan", request_text)
+    assert out.returncode == 1 and out.stderr.startswith("tessera:") and len(out.stderr) < 4000
+
+
+@pytest.mark.parametrize("arguments", [(), ("fly",), ("up", "--workers", "0"), ("up", "--transport", "tcp"), ("plan",),
+                                       ("status", "--wrong")])
+def test_wrong_usage_is_status_2(arguments):
+    assert tessera(*arguments).returncode == 2
+
+
+@pytest.mark.parametrize("command", ["up", "status", "tensors", "plan", "demo", "doctor"])
+def test_help_has_examples(command):
+    out = tessera(command, "--help")
+    assert out.returncode == 0 and "Examples:" in out.stdout
+
+
+def test_no_server_is_status_1():
+    out = tessera("status", "--address", "unix:/nonexistent/x.sock")
+    assert out.returncode == 1 and "no server" in out.stderr
+
+
+def test_no_address_says_where_to_put_one():
+    out = tessera("status", TESSERA_ADDRESS="")
+    assert out.returncode == 1 and "TESSERA_ADDRESS" in out.stderr
