@@ -140,12 +140,16 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
         return request.send()
             .then([](auto response) {
               auto memory = response.getMemory();
-              return memory.getFd().attach(kj::mv(memory));
+              auto descriptor = memory.getFd();
+              // The descriptor is the capability's: duplicated before that goes.
+              return descriptor.then([memory = kj::mv(memory)](kj::Maybe<int> fd) {
+                return fd.map([](int own) { return fcntl(own, F_DUPFD_CLOEXEC, 0); });
+              });
             })
             .then([this, worker](kj::Maybe<int> fd) {
               absl::Status status = absl::InternalError("its arena came without a descriptor");
               KJ_IF_MAYBE(descriptor, fd) {
-                auto arena = SharedArena::Map(fcntl(*descriptor, F_DUPFD_CLOEXEC, 0));
+                auto arena = SharedArena::Map(*descriptor);
                 status = arena.status();
                 if (arena.ok()) status = parts_->executor.AddMappedPeer(worker, *std::move(arena));
               }
