@@ -83,6 +83,11 @@ std::unique_ptr<Device> HazardRecorder::MakeDevice(WorkerIndex self) {
   return std::make_unique<FakeDevice>(*this, self);
 }
 
+void HazardRecorder::AddAlias(const void* mapped, int64_t bytes, const void* original) {
+  aliases_.push_back({reinterpret_cast<uintptr_t>(mapped), static_cast<uintptr_t>(bytes),
+                      reinterpret_cast<uintptr_t>(original)});
+}
+
 HazardRecorder::Stream& HazardRecorder::StreamOf(WorkerIndex worker, StreamId id) {
   for (auto& stream : streams_) {
     if (stream->worker == worker && stream->id == id) return *stream;
@@ -217,6 +222,9 @@ void HazardRecorder::RecordArray(Stream& stream, const void* data, int64_t eleme
 }
 
 void HazardRecorder::RecordByte(Stream& stream, uintptr_t address, Access access) {
+  for (const Alias& alias : aliases_) {
+    if (address - alias.mapped < alias.bytes) address += alias.original - alias.mapped;
+  }
   ByteState& byte = bytes_[address];
   const Epoch now{stream.number, stream.clock[stream.number], stream.item};
   if (byte.written) CheckOrder(stream, byte.write, address);

@@ -38,6 +38,10 @@ class HazardRecorder {
   // A device of the recorder; the recorder outlives it. A worker has one.
   std::unique_ptr<Device> MakeDevice(WorkerIndex self);
 
+  // `bytes` from `mapped` on are the same memory as those from `original` on (a peer's arena, mapped a
+  // second time in this process).
+  void AddAlias(const void* mapped, int64_t bytes, const void* original);
+
   // Runs until nothing can run and nothing is under way.
   void Run();
   // Whether everything that was enqueued has run (false: streams are parked).
@@ -68,6 +72,11 @@ class HazardRecorder {
   struct Stream;
   enum class Access : uint8_t { kRead, kWrite };
 
+  struct Alias {
+    uintptr_t mapped = 0;
+    uintptr_t bytes = 0;
+    uintptr_t original = 0;
+  };
   Stream& StreamOf(WorkerIndex worker, StreamId stream);
   bool IsReady(Stream& stream);
   void RunHead(Stream& stream);
@@ -78,6 +87,7 @@ class HazardRecorder {
   void CheckOrder(const Stream& stream, const Epoch& earlier, uintptr_t address);
 
   std::mt19937 random_;
+  std::vector<Alias> aliases_;
   std::deque<std::unique_ptr<Stream>> streams_;
   std::unordered_map<uintptr_t, ByteState> bytes_;
   std::vector<std::string> items_;

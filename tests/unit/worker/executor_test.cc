@@ -1,0 +1,303 @@
+// The executor's laws: waits, order, errors, dead peers, windows.
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "schemas/types/layout.h"
+#include "server/planner/redistribute.h"
+#include "server/worker/window_copy.h"
+#include "tests/unit/worker/worker_world.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr uint8_t kCompute = 0, kExchange = 1;
+
+TensorSpec Spec(std::string_view text) { return *ParseTensorSpec(text); }
+
+// f32[8,8] from rows to columns on two workers, or back.
+Plan ToColumns() { return *PlanRedistribute({Spec("f32[8,8] @ mesh(2) [S(0)]"), {}}, Spec("f32[8,8] @ mesh(2) [S(1)]")); }
+Plan ToRows() { return *PlanRedistribute({Spec("f32[8,8] @ mesh(2) [S(1)]"), {}}, Spec("f32[8,8] @ mesh(2) [S(0)]")); }
+
+std::vector<double> Counting(int64_t n) {
+  std::vector<double> out(static_cast<size_t>(n));
+  std::iota(out.begin(), out.end(), 1);
+  return out;
+}
+
+InstanceWait ReadsFrom(uint8_t stream, Ordinal ordinal) { return {1, stream, ordinal, WaitScope::kReadsFrom, {}}; }
+InstanceWait Own(uint8_t stream, Ordinal ordinal) { return {1, stream, ordinal, WaitScope::kOwn, {}}; }
+InstanceWait Readers(uint8_t stream, Ordinal ordinal) {
+  return {1, stream, ordinal, WaitScope::kWorkers, {WorkerIndex(0), WorkerIndex(1)}};
+}
+
+// A chain over three buffers and two streams, again and again: rows to columns on one stream, columns
+// to rows on the other, back into the first buffer.
+struct Chain {
+  explicit Chain(WorkerWorld& world)
+      : world(world), columns(world.Define(ToColumns())), rows(world.Define(ToRows())), a(world.Allocate(128)),
+        b(world.Allocate(128)) {}
+
+  // `drop_wait`: the number of the wait to leave out, or -1.
+  Ordinal Enqueue(int rounds, int drop_wait) {
+    Ordinal last_rows, last_columns;
+    int wait_number = 0;
+    for (int r = 0; r < rounds; ++r) {
+      Instance there{.ordinal = world.NextOrdinal(), .plan = columns, .stream = kCompute, .buffer_offsets = {a, b},
+                     .scalars = {}, .waits = {}};
+      if (r > 0) there.waits = {ReadsFrom(kExchange, last_rows), Own(kExchange, last_rows), Readers(kExchange, last_rows)};
+      Instance back{.ordinal = world.NextOrdinal(), .plan = rows, .stream = kExchange, .buffer_offsets = {b, a},
+                    .scalars = {}, .waits = {}};
+      back.waits = {ReadsFrom(kCompute, there.ordinal), Own(kCompute, there.ordinal), Readers(kCompute, there.ordinal)};
+      last_columns = there.ordinal;
+      last_rows = back.ordinal;
+      for (Instance* instance : {&there, &back}) {
+        std::vector<InstanceWait> kept;
+        for (const InstanceWait& wait : instance->waits) {
+          if (wait_number++ != drop_wait) kept.push_back(wait);
+        }
+        instance->waits = kept;
+        world.Issue(*instance);
+      }
+    }
+    return last_rows;
+  }
+
+  WorkerWorld& world;
+  TemplateId columns, rows;
+  int64_t a, b;
+};
+
+class ExecutorReach : public ::testing::TestWithParam<Reach> {};
+
+TEST_P(ExecutorReach, AChainOnTwoStreamsKeepsItsValues) {
+  WorkerWorld world({.workers = 2, .reach = GetParam()});
+  Chain chain(world);
+  const Plan plan = ToColumns();
+  const PlanValue& value = plan.values[static_cast<size_t>(plan.inputs[0])];
+  const ShardedArray shards = SplitDense(value.spec, Counting(64));
+  world.Store(value, chain.a, shards);
+  const Ordinal last = chain.Enqueue(200, -1);
+  for (const auto& [worker, report] : world.WaitFor(last)) EXPECT_TRUE(report.status.ok()) << report.status;
+  EXPECT_EQ(world.Load(value, chain.a), shards);
+  EXPECT_EQ(world.at(0).outstanding(), 0u);
+}
+
+TEST_P(ExecutorReach, ADeadPeerHoldsNobody) {
+  WorkerWorld world({.workers = 3, .reach = GetParam()});
+  const TemplateId id = world.Define(ToColumns());
+  const int64_t a = world.Allocate(128), b = world.Allocate(128);
+  // Worker 1 never runs ordinal 1, for which ordinal 2 waits.
+  const Ordinal lost = world.NextOrdinal();
+  world.at(0).Run({.ordinal = lost, .plan = id, .stream = kExchange, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+  const Ordinal next = world.NextOrdinal();
+  world.at(0).Run({.ordinal = next, .plan = id, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {},
+                   .waits = {ReadsFrom(kExchange, lost), Readers(kExchange, lost)}});
+  world.at(0).MarkDead(WorkerIndex(1));
+  const absl::Status status = world.WaitFor(next, 1)[0].status;
+  if (GetParam() == Reach::kMessages) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_NE(status.message().find("worker 1"), absl::string_view::npos) << status;
+  }
+  EXPECT_EQ(world.WaitFor(lost, 1).size(), 1u);
+}
+
+TEST_P(ExecutorReach, MessagesThatMakeNoSenseAreReportedAndNothingHangs) {
+  WorkerWorld world({.workers = 2, .reach = GetParam()});
+  const TemplateId id = world.Define(ToColumns());
+  const int64_t a = world.Allocate(128), b = world.Allocate(128);
+  auto code = [&](Instance instance) {
+    instance.ordinal = world.NextOrdinal();
+    world.Issue(instance);
+    const auto reports = world.WaitFor(instance.ordinal);
+    EXPECT_EQ(reports.size(), 2u);
+    return reports.begin()->second.status.code();
+  };
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(code({.ordinal = {}, .plan = TemplateId(999), .buffer_offsets = {a, b}, .scalars = {}, .waits = {}}), invalid);
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a}, .scalars = {}, .waits = {}}), invalid);
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, b}, .scalars = {Scalar::Int(1)}, .waits = {}}), invalid);
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, -64}, .scalars = {}, .waits = {}}), invalid);
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, 1 << 20}, .scalars = {}, .waits = {}}), invalid);
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {INT64_MAX - 8, b}, .scalars = {}, .waits = {}}), invalid);
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .stream = 77, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}}), invalid);
+  // Only one worker finds its message wrong: the other must not wait for it.
+  const Ordinal half = world.NextOrdinal();
+  world.at(0).Run({.ordinal = half, .plan = id, .buffer_offsets = {a, -64}, .scalars = {}, .waits = {}});
+  world.at(1).Run({.ordinal = half, .plan = id, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+  EXPECT_EQ(world.WaitFor(half)[0].status.code(), invalid);
+  // A wait that points forwards is none.
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, b}, .scalars = {},
+                  .waits = {Own(kExchange, Ordinal(1 << 20)), {1, 200, Ordinal(1), WaitScope::kOwn, {}}}}),
+            absl::StatusCode::kOk);
+  // An ordinal that doesn't follow.
+  world.at(0).Run({.ordinal = half, .plan = id, .stream = 2, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+  world.at(0).Forget(id);
+  EXPECT_EQ(world.at(0).outstanding() <= 1, true);
+}
+
+INSTANTIATE_TEST_SUITE_P(Reach, ExecutorReach, ::testing::Values(Reach::kMapped, Reach::kMessages),
+                         [](const auto& info) { return info.param == Reach::kMapped ? "mapped" : "messages"; });
+
+TEST(ExecutorHazards, AnIssueWithAllItsWaitsHasNone) {
+  for (uint32_t seed = 0; seed < 5; ++seed) {
+    HazardRecorder recorder(seed);
+    WorkerWorld world({.workers = 2, .recorder = &recorder});
+    const Ordinal last = Chain(world).Enqueue(3, -1);
+    world.WaitFor(last);
+    EXPECT_TRUE(recorder.IsDrained());
+    EXPECT_TRUE(recorder.hazards().empty()) << recorder.hazards()[0];
+  }
+}
+
+TEST(ExecutorHazards, AWaitThatIsLeftOutIsFoundUnlessOthersImplyIt) {
+  for (int drop = 0; drop < 6; ++drop) {
+    HazardRecorder recorder(7);
+    WorkerWorld world({.workers = 2, .recorder = &recorder});
+    world.WaitFor(Chain(world).Enqueue(2, drop));
+    // Here the readers' wait names both workers, and so the same counters as the other two.
+    EXPECT_TRUE(recorder.hazards().empty()) << drop << ": " << recorder.hazards()[0];
+  }
+  struct Case {
+    std::vector<InstanceWait> waits;
+    bool is_ordered;
+  };
+  const Ordinal first(1);
+  const std::vector<Case> cases = {
+      {{Own(kCompute, first), ReadsFrom(kCompute, first)}, true},
+      {{Own(kCompute, first)}, false},        // reads what the peer may still write
+      {{ReadsFrom(kCompute, first)}, false},  // writes what the own worker may still read
+      {{}, false},
+  };
+  for (const Case& c : cases) {
+    HazardRecorder recorder(7);
+    WorkerWorld world({.workers = 2, .recorder = &recorder});
+    const TemplateId there = world.Define(ToColumns()), back = world.Define(ToRows());
+    const int64_t a = world.Allocate(128), b = world.Allocate(128);
+    ASSERT_EQ(world.NextOrdinal(), first);
+    const Ordinal second = world.NextOrdinal();
+    world.Issue({.ordinal = first, .plan = there, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+    world.Issue({.ordinal = second, .plan = back, .stream = kExchange, .buffer_offsets = {b, a}, .scalars = {},
+                 .waits = c.waits});
+    world.WaitFor(second);
+    EXPECT_EQ(recorder.hazards().empty(), c.is_ordered);
+    if (!recorder.hazards().empty()) {
+      EXPECT_NE(recorder.hazards()[0].find("copy"), std::string::npos) << recorder.hazards()[0];
+    }
+  }
+}
+
+TEST(ExecutorHazards, APhaseThatReadsPeersBeforeTheyWroteIsFound) {
+  // All-reduce: phase 2 spreads what phase 1 reduced. Its wait comes from the program.
+  const Plan plan = *PlanRedistribute({Spec("f32[8] @ mesh(2) [P(sum)]"), {}}, Spec("f32[8] @ mesh(2) [R]"));
+  ASSERT_EQ(plan.steps.size(), 2u);
+  for (uint32_t seed = 0; seed < 5; ++seed) {
+    HazardRecorder recorder(seed);
+    WorkerWorld world({.workers = 2, .recorder = &recorder});
+    const TensorSpec& spec = plan.values[static_cast<size_t>(plan.inputs[0])].spec;
+    const auto result = world.RunPlan(plan, {SplitDense(spec, Counting(8))}, {});
+    EXPECT_TRUE(result.status.ok());
+    EXPECT_TRUE(recorder.hazards().empty()) << recorder.hazards()[0];
+    EXPECT_EQ(result.outputs[0][0], Counting(8));
+  }
+}
+
+TEST(ExecutorWindows, OpensAfterItsWaitsAndCopiesTheCommonBox) {
+  WorkerWorld world({.workers = 2});
+  const TemplateId id = world.Define(ToColumns());
+  const int64_t a = world.Allocate(128), b = world.Allocate(128);
+  const Plan plan = ToColumns();
+  const PlanValue& value = plan.values[static_cast<size_t>(plan.inputs[0])];
+  world.Store(value, a, SplitDense(value.spec, Counting(64)));
+  const Ordinal run = world.NextOrdinal(), open = world.NextOrdinal();
+  TransferWindow window{.ordinal = open, .ticket = TicketId(1), .secret = 5, .direction = TransferDirection::kDownload,
+                        .spec = Spec("f32[8,8] @ mesh(2) [S(1)]"), .offset_bytes = b, .strides = {4, 1},
+                        .waits = {{1, kCompute, run, WaitScope::kOwn, {}}}};
+  for (int w = 0; w < 2; ++w) world.at(w).OpenWindow(window);
+  world.Issue({.ordinal = run, .plan = id, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+  std::vector<float> client(5 * 8, -1);
+  const Box client_box{{2, 7}, {0, 8}};
+  for (const auto& [worker, report] : world.WaitFor(open)) {
+    ASSERT_TRUE(report.status.ok()) << report.status;
+    const Box own = LocalBox(window.spec, Position{worker});
+    EXPECT_EQ(CopyWindow(window, own, client_box, world.arena(worker).memory() + b,
+                         reinterpret_cast<std::byte*>(client.data())),
+              5 * 4 * 4);
+  }
+  for (size_t i = 0; i < client.size(); ++i) ASSERT_EQ(client[i], static_cast<float>(i + 17)) << i;
+  // And back: an upload of the same box, doubled.
+  for (float& v : client) v *= 2;
+  window.direction = TransferDirection::kUpload;
+  for (int worker : {0, 1}) {
+    CopyWindow(window, LocalBox(window.spec, Position{worker}), client_box, world.arena(worker).memory() + b,
+               reinterpret_cast<std::byte*>(client.data()));
+  }
+  const PlanValue& out = plan.values[static_cast<size_t>(plan.outputs[0])];
+  const std::vector<double> dense = *JoinDense(out.spec, world.Load(out, b));
+  for (size_t i = 0; i < dense.size(); ++i) {
+    EXPECT_EQ(dense[i], static_cast<double>(i + 1) * (i >= 16 && i < 56 ? 2 : 1)) << i;
+  }
+}
+
+TEST(ExecutorWindows, AWindowOutsideTheArenaIsRefused) {
+  WorkerWorld world({.workers = 1, .arena_bytes = 4096});
+  TransferWindow window{.ordinal = world.NextOrdinal(), .ticket = TicketId(1), .spec = Spec("f64[600] @ mesh(1) [R]"),
+                        .offset_bytes = 0, .strides = {1}, .waits = {}};
+  world.at(0).OpenWindow(window);
+  EXPECT_EQ(world.WaitFor(window.ordinal)[0].status.code(), absl::StatusCode::kInvalidArgument);
+  window.spec = Spec("f64[6] @ mesh(1) [R]");
+  window.ordinal = world.NextOrdinal();
+  window.strides = {-1};
+  world.at(0).OpenWindow(window);
+  EXPECT_EQ(world.WaitFor(window.ordinal)[0].status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ExecutorInline, ReadsTheOwnBoxRowMajor) {
+  WorkerWorld world({.workers = 2});
+  const TensorSpec spec = Spec("i32[3,4] @ mesh(2) [S(1)]");
+  const PlanValue value{.spec = spec, .buffer = 0, .offset = 0, .strides = {1, 3}};  // column-major
+  const int64_t at = world.Allocate(128);
+  world.Store(value, at, SplitDense(spec, Counting(12)));
+  InlineRead read{.ordinal = world.NextOrdinal(), .spec = spec, .offset_bytes = at, .strides = {1, 3}, .waits = {}};
+  for (int w = 0; w < 2; ++w) world.at(w).ReadInline(read);
+  const auto reports = world.WaitFor(read.ordinal);
+  const int32_t wanted[2][6] = {{1, 2, 5, 6, 9, 10}, {3, 4, 7, 8, 11, 12}};
+  for (int w = 0; w < 2; ++w) {
+    ASSERT_TRUE(reports.at(w).status.ok());
+    ASSERT_EQ(reports.at(w).inline_bytes.size(), sizeof(wanted[w]));
+    EXPECT_EQ(0, std::memcmp(reports.at(w).inline_bytes.data(), wanted[w], sizeof(wanted[w])));
+  }
+  InlineRead large{.ordinal = world.NextOrdinal(), .spec = Spec("f64[513] @ mesh(2) [R]"), .offset_bytes = at,
+                   .strides = {1}, .waits = {}};
+  world.at(0).ReadInline(large);
+  EXPECT_EQ(world.WaitFor(large.ordinal, 1)[0].status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
+  auto refuse = [](Program program) { return MakeTemplate(std::move(program), 2, 1).status().code(); };
+  const Operand own{WorkerIndex(0), 0, 0, {1}}, peer{WorkerIndex(1), 1, 0, {1}};
+  auto program = [](Instruction instruction) {
+    Program made;
+    made.worker = WorkerIndex(0);
+    made.phases.resize(1);
+    made.phases[0].instructions.push_back(std::move(instruction));
+    return made;
+  };
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4}, peer, own})), absl::StatusCode::kOk);
+  EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4}, own, peer})), invalid);
+  EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4}, {WorkerIndex(1), 7, 0, {1}}, own})), invalid);
+  EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4, 4}, peer, own})), invalid);
+  EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {INT64_MAX}, {WorkerIndex(1), 1, 0, {INT64_MAX}}, own})), invalid);
+  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {}, own})), invalid);
+  Program waits = program(CopyInstruction{DType::kF32, {4}, peer, own});
+  waits.phases[0].peer_phase = 1;
+  EXPECT_EQ(refuse(waits), invalid);
+}
+
+}  // namespace
+}  // namespace tessera::testing

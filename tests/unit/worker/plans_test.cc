@@ -1,0 +1,188 @@
+// Real plans on real executors, in one process, over mapped memory and over messages: the results are
+// the interpreter's, and the counters are the plan's.
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "schemas/types/str_cat.h"
+#include "server/planner/planner.h"
+#include "tests/unit/worker/worker_world.h"
+
+namespace tessera::testing {
+namespace {
+
+TensorSpec Spec(std::string_view text) {
+  auto spec = ParseTensorSpec(text);
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return *spec;
+}
+
+std::vector<double> Numbers(const TensorSpec& spec, int seed) {
+  std::vector<double> out(static_cast<size_t>(NumElements(spec.shape)));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>((i * 7 + static_cast<size_t>(seed)) % 11) - 5;
+  return out;
+}
+
+// What the counters must be, by worker.
+std::vector<int64_t> PlannedBytes(const Plan& plan, int workers) {
+  const PlanTraffic traffic = TrafficOf(plan);
+  std::vector<int64_t> bytes(static_cast<size_t>(workers), 0);
+  const Mesh& mesh = plan.values[static_cast<size_t>(plan.outputs[0])].spec.mesh;
+  for (size_t i = 0; i < traffic.received_bytes.size(); ++i) {
+    const int64_t worker = traffic.by_worker ? static_cast<int64_t>(i) : mesh.workers()[i].value;
+    bytes[static_cast<size_t>(worker)] += traffic.received_bytes[i];
+  }
+  return bytes;
+}
+
+void ExpectRuns(WorkerWorld& world, const Plan& plan, const std::vector<Scalar>& scalars) {
+  std::vector<ShardedArray> inputs;
+  for (size_t i = 0; i < plan.inputs.size(); ++i) {
+    const TensorSpec& spec = plan.values[static_cast<size_t>(plan.inputs[i])].spec;
+    inputs.push_back(SplitDense(spec, Numbers(spec, static_cast<int>(i))));
+  }
+  auto want = Interpret(plan, inputs, scalars);
+  ASSERT_TRUE(want.ok()) << want.status() << "\n" << ToText(plan);
+  const WorkerWorld::Result got = world.RunPlan(plan, inputs, scalars);
+  ASSERT_TRUE(got.status.ok()) << got.status << "\n" << ToText(plan);
+  for (size_t o = 0; o < plan.outputs.size(); ++o) {
+    EXPECT_EQ(got.outputs[o], want->outputs[o]) << "output " << o << " of\n" << ToText(plan);
+  }
+  EXPECT_EQ(got.received_bytes, PlannedBytes(plan, world.size())) << ToText(plan);
+}
+
+class WorkerPlans : public ::testing::TestWithParam<Reach> {};
+
+TEST_P(WorkerPlans, EveryRedistributionOnTwoByTwo) {
+  const std::vector<Placement> kinds = {Placement::Replicate(), Placement::Shard(0), Placement::Shard(1),
+                                        Placement::Partial(ReduceOp::kSum)};
+  for (DType dtype : {DType::kF32, DType::kI64}) {
+    WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 4 << 20});
+    const Mesh mesh = *Mesh::Make({2, 2}, {}, {});
+    for (size_t source = 0; source < 16; ++source) {
+      for (size_t destination = 0; destination < 9; ++destination) {
+        const Placements from = {kinds[source / 4], kinds[source % 4]};
+        const Placements to = {kinds[destination / 3], kinds[destination % 3]};
+        auto a = TensorSpec::Make("test", dtype, {7, 5}, mesh, from);
+        auto b = TensorSpec::Make("test", dtype, {7, 5}, mesh, to);
+        ASSERT_TRUE(a.ok() && b.ok());
+        auto plan = PlanRedistribute({*a, {}}, *b);
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        ExpectRuns(world, *plan, {});
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(WorkerPlans, OtherMeshesEmptyShardsAndTheOtherReductions) {
+  WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 1 << 20});
+  const std::pair<const char*, const char*> kCases[] = {
+      {"f64[9,3] @ mesh(x:2; workers=0,1) [S(0)]", "f64[9,3] @ mesh(x:2; workers=3,2) [S(1)]"},
+      {"f32[3] @ mesh(4) [S(0)]", "f32[3] @ mesh(2,2) [S(0), S(0)]"},
+      {"f32[2,6] @ mesh(4) [S(0)]", "f32[2,6] @ mesh(4) [S(1)]"},
+      {"f32[0,6] @ mesh(4) [S(0)]", "f32[0,6] @ mesh(4) [S(1)]"},
+      {"f64[6,4] @ mesh(4) [P(max)]", "f64[6,4] @ mesh(4) [S(0)]"},
+      {"f64[6,4] @ mesh(4) [P(min)]", "f64[6,4] @ mesh(4) [R]"},
+      {"f64[6,4] @ mesh(4) [P(avg)]", "f64[6,4] @ mesh(4) [S(1)]"},
+      {"i32[6,4] @ mesh(2,2) [P(product), S(0)]", "i32[6,4] @ mesh(2,2) [R, R]"},
+      {"bool[6,4] @ mesh(4) [S(1)]", "bool[6,4] @ mesh(4) [R]"},
+      {"f32[] @ mesh(4) [P(sum)]", "f32[] @ mesh(4) [R]"},
+  };
+  for (const auto& [from, to] : kCases) {
+    auto plan = PlanRedistribute({Spec(from), {}}, Spec(to));
+    ASSERT_TRUE(plan.ok()) << plan.status() << from;
+    ExpectRuns(world, *plan, {});
+  }
+}
+
+OpCall Call(OpId op) {
+  OpCall call;
+  call.op = op;
+  return call;
+}
+
+TEST_P(WorkerPlans, MatmulsOfEveryPlacement) {
+  WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 4 << 20});
+  for (const char* left : {"R", "S(0)", "S(1)", "P(sum)"}) {
+    for (const char* right : {"R", "S(0)", "S(1)", "P(sum)"}) {
+      for (const char* shape : {"5,6", "5,0"}) {
+        const std::string inner = shape[2] == '6' ? "6" : "0";
+        const std::vector<PlanOperand> operands = {
+            OperandLayout{Spec(StrCat("f64[", shape, "] @ mesh(4) [", left, "]")), {}},
+            OperandLayout{Spec(StrCat("f64[", inner, ",7] @ mesh(4) [", right, "]")), {}}};
+        auto planned = PlanOp(Call(OpId::kMatmul), operands, {});
+        ASSERT_TRUE(planned.ok()) << planned.status();
+        ExpectRuns(world, planned->plan, planned->scalars);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(WorkerPlans, ElementwiseWithScalarsReductionsAndCreation) {
+  WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 4 << 20});
+  auto run = [&](const OpCall& call, const std::vector<PlanOperand>& operands) {
+    auto planned = PlanOp(call, operands, {});
+    ASSERT_TRUE(planned.ok()) << planned.status() << " " << ToText(call);
+    ExpectRuns(world, planned->plan, planned->scalars);
+  };
+  const OperandLayout rows{Spec("f32[9,6] @ mesh(2,2) [S(0), R]"), {}};
+  const OperandLayout columns{Spec("f32[9,6] @ mesh(2,2) [R, S(1)]"), {}};
+  const OperandLayout vector{Spec("f32[6] @ mesh(2,2) [R, R]"), {}};
+  const OperandLayout pending{Spec("f32[9,6] @ mesh(2,2) [P(sum), R]"), {}};
+  for (OpId op : {OpId::kAdd, OpId::kSub, OpId::kMul, OpId::kMaximum, OpId::kLess}) {
+    run(Call(op), {rows, columns});
+    run(Call(op), {rows, vector});
+    run(Call(op), {pending, rows});
+    run(Call(op), {rows, Scalar::Int(3)});
+  }
+  run(Call(OpId::kRelu), {rows});
+  for (OpId op : {OpId::kSum, OpId::kMax, OpId::kMean, OpId::kMin}) {
+    for (const std::vector<int64_t>& dims : {std::vector<int64_t>{0}, {1}, {0, 1}}) {
+      OpCall call = Call(op);
+      call.attributes.dims = dims;
+      run(call, {rows});
+      call.attributes.keepdims = true;
+      run(call, {columns});
+    }
+  }
+  OpCall argmax = Call(OpId::kArgMax);
+  argmax.attributes.dims = {0};
+  run(argmax, {rows});
+  OpCall eye = Call(OpId::kEye);
+  eye.attributes.dtype = DType::kF32;
+  eye.attributes.shape = Shape{9, 6};
+  eye.attributes.mesh = rows.spec.mesh;
+  eye.attributes.placements = rows.spec.placements;
+  eye.scalars = {Scalar::Int(1)};
+  run(eye, {});
+  OpCall arange = eye;
+  arange.op = OpId::kArange;
+  arange.attributes.shape = Shape{11};
+  arange.scalars = {Scalar::Float(2), Scalar::Float(0.5)};
+  run(arange, {});
+}
+
+INSTANTIATE_TEST_SUITE_P(Reach, WorkerPlans, ::testing::Values(Reach::kMapped, Reach::kMessages),
+                         [](const auto& info) { return info.param == Reach::kMapped ? "mapped" : "messages"; });
+
+TEST(WorkerCounters, ACopyThatIsDroppedIsMissingInTheCounters) {
+  // Worker 1 loses the copies that it makes from peers' memory.
+  WorkerWorld world({.workers = 2, .drops = [](int worker, const DeviceWork& work) {
+                       const CopyWork* copy = std::get_if<CopyWork>(&work);
+                       return worker == 1 && copy != nullptr && copy->received_bytes != nullptr;
+                     }});
+  auto plan = PlanRedistribute({Spec("f32[8,8] @ mesh(2) [S(0)]"), {}}, Spec("f32[8,8] @ mesh(2) [S(1)]"));
+  ASSERT_TRUE(plan.ok());
+  const TensorSpec& spec = plan->values[static_cast<size_t>(plan->inputs[0])].spec;
+  const WorkerWorld::Result got = world.RunPlan(*plan, {SplitDense(spec, Numbers(spec, 1))}, {});
+  EXPECT_TRUE(got.status.ok());
+  EXPECT_EQ(PlannedBytes(*plan, 2), (std::vector<int64_t>{64, 64}));
+  EXPECT_EQ(got.received_bytes, (std::vector<int64_t>{64, 0}));
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,213 @@
+#include "tests/unit/worker/worker_world.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "gtest/gtest.h"
+
+#include "schemas/types/layout.h"
+#include "server/device/cpu/cpu_device.h"
+
+namespace tessera::testing {
+namespace {
+
+// Passes everything on, but for the work that the predicate picks.
+class FilterDevice : public Device {
+ public:
+  FilterDevice(Device& inner, std::function<bool(const DeviceWork&)> drops) : inner_(inner), drops_(std::move(drops)) {}
+  void EnqueueWait(StreamId stream, const CounterWait& wait) override { inner_.EnqueueWait(stream, wait); }
+  void EnqueueRun(StreamId stream, DeviceWork work) override {
+    if (!drops_(work)) inner_.EnqueueRun(stream, std::move(work));
+  }
+  void EnqueueAsync(StreamId stream, std::function<void(Done)> start) override {
+    inner_.EnqueueAsync(stream, std::move(start));
+  }
+  void EnqueueSignal(StreamId stream, uint64_t value) override { inner_.EnqueueSignal(stream, value); }
+  void EnqueueReport(StreamId stream, std::function<void(absl::Status)> report) override {
+    inner_.EnqueueReport(stream, std::move(report));
+  }
+  void MarkDead(WorkerIndex worker) override { inner_.MarkDead(worker); }
+  void MapCounters(WorkerIndex worker, CounterPage* page) override { inner_.MapCounters(worker, page); }
+  void Drain() override { inner_.Drain(); }
+
+ private:
+  Device& inner_;
+  std::function<bool(const DeviceWork&)> drops_;
+};
+
+template <typename F>
+void ForEachElement(const Box& box, const Strides& strides, F&& f) {
+  const Shape extents = BoxShape(box);
+  const int64_t n = NumElements(extents);
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t rest = i, offset = 0;
+    for (size_t d = extents.size(); d-- > 0;) {
+      offset += rest % extents[d] * strides[d];
+      rest /= extents[d];
+    }
+    f(static_cast<size_t>(i), offset);
+  }
+}
+
+void PutElement(DType dtype, std::byte* at, double value) {
+  auto put = [&](auto typed) { std::memcpy(at, &typed, sizeof(typed)); };
+  switch (dtype) {
+    case DType::kBool: return put(static_cast<uint8_t>(value != 0));
+    case DType::kI32: return put(static_cast<int32_t>(value));
+    case DType::kI64: return put(static_cast<int64_t>(value));
+    case DType::kF32: return put(static_cast<float>(value));
+    default: return put(value);
+  }
+}
+
+double GetElement(DType dtype, const std::byte* at) {
+  auto get = [&](auto typed) {
+    std::memcpy(&typed, at, sizeof(typed));
+    return static_cast<double>(typed);
+  };
+  switch (dtype) {
+    case DType::kBool: return get(uint8_t{});
+    case DType::kI32: return get(int32_t{});
+    case DType::kI64: return get(int64_t{});
+    case DType::kF32: return get(float{});
+    default: return get(double{});
+  }
+}
+
+}  // namespace
+
+WorkerWorld::WorkerWorld(const WorldOptions& options) : options_(options), members_(static_cast<size_t>(options.workers)) {
+  for (int w = 0; w < options.workers; ++w) {
+    Member& member = members_[static_cast<size_t>(w)];
+    auto arena = SharedArena::Create(options.arena_bytes);
+    EXPECT_TRUE(arena.ok()) << arena.status();
+    member.arena = std::make_unique<SharedArena>(*std::move(arena));
+    if (options.reach == Reach::kMessages) member.messages = hub_.Make(WorkerIndex(w));
+    if (options.recorder != nullptr) {
+      member.device = options.recorder->MakeDevice(WorkerIndex(w));
+    } else {
+      member.device = std::make_unique<CpuDevice>(
+          CpuDeviceOptions{.self = WorkerIndex(w), .counters = member.arena->counters(), .threads = 1 + w % 2});
+    }
+    member.filter = std::make_unique<FilterDevice>(
+        *member.device, [this, w](const DeviceWork& work) { return options_.drops && options_.drops(w, work); });
+    member.executor = std::make_unique<Executor>(WorkerIndex(w), *member.arena, *member.filter, member.messages.get(),
+                                                 [this, w](CompletionReport report) {
+                                                   std::lock_guard lock(mutex_);
+                                                   const Ordinal ordinal = report.ordinal;
+                                                   EXPECT_EQ(reports_[ordinal].count(w), 0u) << "a second report";
+                                                   reports_[ordinal][w] = std::move(report);
+                                                   changed_.notify_all();
+                                                 });
+  }
+  for (int w = 0; w < options.workers; ++w) {
+    for (int p = 0; p < options.workers; ++p) {
+      if (p == w) continue;
+      if (options.reach == Reach::kMapped) {
+        auto peer = SharedArena::Map(dup(arena(p).fd()));
+        EXPECT_TRUE(peer.ok()) << peer.status();
+        if (options.recorder != nullptr) {
+          options.recorder->AddAlias(peer->memory(), peer->bytes(), arena(p).memory());
+        }
+        EXPECT_TRUE(at(w).AddMappedPeer(WorkerIndex(p), *std::move(peer)).ok());
+      } else {
+        Member& member = members_[static_cast<size_t>(w)];
+        EXPECT_TRUE(member.messages->Connect(WorkerIndex(p), members_[static_cast<size_t>(p)].messages->Address()).ok());
+        EXPECT_TRUE(at(w).AddMessagePeer(WorkerIndex(p)).ok());
+      }
+    }
+  }
+}
+
+WorkerWorld::~WorkerWorld() {
+  // Threads first: devices, then what they use.
+  for (Member& member : members_) member.messages = nullptr;
+  for (Member& member : members_) member.device = nullptr;
+}
+
+int64_t WorkerWorld::Allocate(int64_t bytes) {
+  const int64_t at = allocated_;
+  allocated_ += (bytes + 63) / 64 * 64;
+  EXPECT_LE(allocated_, options_.arena_bytes);
+  return at;
+}
+
+void WorkerWorld::Store(const PlanValue& value, int64_t base, const ShardedArray& shards) {
+  const int64_t bytes = SizeBytes(value.spec.dtype);
+  for (int64_t flat = 0; flat < value.spec.mesh.size(); ++flat) {
+    const Position position = value.spec.mesh.PositionAt(flat);
+    std::byte* at = arena(value.spec.mesh.WorkerAt(position).value).memory() + base + value.offset * bytes;
+    ForEachElement(LocalBox(value.spec, position), value.strides, [&](size_t i, int64_t offset) {
+      PutElement(value.spec.dtype, at + offset * bytes, shards[static_cast<size_t>(flat)][i]);
+    });
+  }
+}
+
+ShardedArray WorkerWorld::Load(const PlanValue& value, int64_t base) const {
+  const int64_t bytes = SizeBytes(value.spec.dtype);
+  ShardedArray shards(static_cast<size_t>(value.spec.mesh.size()));
+  for (int64_t flat = 0; flat < value.spec.mesh.size(); ++flat) {
+    const Position position = value.spec.mesh.PositionAt(flat);
+    const Box box = LocalBox(value.spec, position);
+    const std::byte* at = arena(value.spec.mesh.WorkerAt(position).value).memory() + base + value.offset * bytes;
+    std::vector<double>& shard = shards[static_cast<size_t>(flat)];
+    shard.resize(static_cast<size_t>(NumElements(box)));
+    ForEachElement(box, value.strides, [&](size_t i, int64_t offset) {
+      shard[i] = GetElement(value.spec.dtype, at + offset * bytes);
+    });
+  }
+  return shards;
+}
+
+TemplateId WorkerWorld::Define(const Plan& plan) {
+  const TemplateId id(++last_template_);
+  auto shared = std::make_shared<const Plan>(plan);
+  for (int w = 0; w < size(); ++w) at(w).Define(id, shared);
+  return id;
+}
+
+void WorkerWorld::Issue(const Instance& instance) {
+  for (int w = 0; w < size(); ++w) at(w).Run(instance);
+}
+
+std::map<int, CompletionReport> WorkerWorld::WaitFor(Ordinal ordinal, int count) {
+  const size_t wanted = static_cast<size_t>(count < 0 ? size() : count);
+  if (options_.recorder != nullptr) options_.recorder->Run();
+  std::unique_lock lock(mutex_);
+  const bool complete =
+      changed_.wait_for(lock, std::chrono::seconds(20), [&] { return reports_[ordinal].size() >= wanted; });
+  EXPECT_TRUE(complete) << "ordinal " << ordinal.value << " has " << reports_[ordinal].size() << " reports of " << wanted;
+  return reports_[ordinal];
+}
+
+WorkerWorld::Result WorkerWorld::RunPlan(const Plan& plan, const std::vector<ShardedArray>& inputs,
+                                         const std::vector<Scalar>& scalars) {
+  Instance instance{.ordinal = NextOrdinal(), .plan = Define(plan), .stream = 0, .buffer_offsets = {},
+                    .scalars = scalars, .waits = {}};
+  for (const PlanBuffer& buffer : plan.buffers) instance.buffer_offsets.push_back(Allocate(buffer.bytes));
+  auto base = [&](const PlanValue& value) { return instance.buffer_offsets[static_cast<size_t>(value.buffer)]; };
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const PlanValue& value = plan.values[static_cast<size_t>(plan.inputs[i])];
+    Store(value, base(value), inputs[i]);
+  }
+  Issue(instance);
+  Result result;
+  result.received_bytes.assign(static_cast<size_t>(size()), 0);
+  for (auto& [worker, report] : WaitFor(instance.ordinal)) {
+    if (!report.status.ok() && result.status.ok()) result.status = report.status;
+    for (const auto& [from, bytes] : report.received_bytes) {
+      EXPECT_NE(from.value, worker);
+      result.received_bytes[static_cast<size_t>(worker)] += bytes;
+    }
+  }
+  for (int output : plan.outputs) {
+    const PlanValue& value = plan.values[static_cast<size_t>(output)];
+    result.outputs.push_back(Load(value, base(value)));
+  }
+  return result;
+}
+
+}  // namespace tessera::testing

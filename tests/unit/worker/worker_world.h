@@ -1,0 +1,84 @@
+#pragma once
+
+// WorkerWorld: several executors in one process, each with its own shared memory, that reach each other
+// by mapping or by loopback messages; on CPU devices, or on the fakes of a HazardRecorder. Plans run on
+// it as the coordinator would run them, with shards as doubles.
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "server/device/device.h"
+#include "server/device/fake/hazard_recorder.h"
+#include "server/plan/interpret.h"
+#include "server/plan/plan.h"
+#include "server/transport/loopback/loopback.h"
+#include "server/worker/executor.h"
+
+namespace tessera::testing {
+
+enum class Reach : uint8_t { kMapped, kMessages };
+
+struct WorldOptions {
+  int workers = 2;
+  Reach reach = Reach::kMapped;
+  int64_t arena_bytes = 1 << 20;
+  HazardRecorder* recorder = nullptr;                              // fakes of it, instead of CPU devices
+  std::function<bool(int worker, const DeviceWork& work)> drops = {};  // work that is lost on the way
+};
+
+class WorkerWorld {
+ public:
+  explicit WorkerWorld(const WorldOptions& options);
+  ~WorkerWorld();
+
+  Executor& at(int worker) { return *members_[static_cast<size_t>(worker)].executor; }
+  const SharedArena& arena(int worker) const { return *members_[static_cast<size_t>(worker)].arena; }
+  int size() const { return static_cast<int>(members_.size()); }
+
+  // Memory at the same offset of every arena.
+  int64_t Allocate(int64_t bytes);
+  // Shards of a value whose buffer starts at `base`, as doubles, by flat position.
+  void Store(const PlanValue& value, int64_t base, const ShardedArray& shards);
+  ShardedArray Load(const PlanValue& value, int64_t base) const;
+
+  Ordinal NextOrdinal() { return Ordinal(++last_ordinal_); }
+  // Known to all workers.
+  TemplateId Define(const Plan& plan);
+  void Issue(const Instance& instance);
+  // The reports of an ordinal by worker, once `count` of them (all workers by default) are there. Ends
+  // the test's wait after 20 s: the map is then incomplete.
+  std::map<int, CompletionReport> WaitFor(Ordinal ordinal, int count = -1);
+
+  struct Result {
+    absl::Status status;
+    std::vector<ShardedArray> outputs;
+    std::vector<int64_t> received_bytes;  // by worker
+  };
+  // Places the buffers in fresh memory, stores the inputs, runs, loads the outputs.
+  Result RunPlan(const Plan& plan, const std::vector<ShardedArray>& inputs, const std::vector<Scalar>& scalars);
+
+ private:
+  struct Member {
+    std::unique_ptr<SharedArena> arena;
+    std::unique_ptr<MessageTransport> messages;
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Device> filter;
+    std::unique_ptr<Executor> executor;
+  };
+  const WorldOptions options_;
+  LoopbackHub hub_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<Ordinal, std::map<int, CompletionReport>> reports_;
+  std::vector<Member> members_;
+  uint64_t last_ordinal_ = 0;
+  uint64_t last_template_ = 0;
+  int64_t allocated_ = 0;
+};
+
+}  // namespace tessera::testing
