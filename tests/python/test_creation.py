@@ -1,0 +1,103 @@
+"""Creation functions and random numbers."""
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+S, R = ts.Shard, ts.Replicate
+PLACEMENTS = [[S(0), R()], [S(0), S(1)], [S(1), S(0)], [R(), R()], [S(0), S(0)]]
+
+
+def test_fills(session, mesh22):
+    for p in PLACEMENTS:
+        for got, want in [
+                (ts.zeros((5, 7), device_mesh=mesh22, placements=p), np.zeros((5, 7))),
+                (ts.ones((5, 7), dtype="i32", device_mesh=mesh22, placements=p), np.ones((5, 7), "i4")),
+                (ts.full((5, 7), 2.5, device_mesh=mesh22, placements=p), np.full((5, 7), 2.5)),
+                (ts.full((5, 7), 3, device_mesh=mesh22, placements=p), np.full((5, 7), 3)),
+                (ts.full((5, 7), True, device_mesh=mesh22, placements=p), np.full((5, 7), True)),
+                (ts.eye(5, 7, device_mesh=mesh22, placements=p), np.eye(5, 7)),
+                (ts.eye(5, 7, k=-2, dtype="f32", device_mesh=mesh22, placements=p), np.eye(5, 7, k=-2, dtype="f4"))]:
+            assert got.placements == tuple(p) and got.dtype == want.dtype
+            np.testing.assert_array_equal(got.full_tensor(), want)
+
+
+@pytest.mark.parametrize("arguments", [(5,), (2, 9), (2, 20, 3), (10, 0, -3), (0,), (5, 2), (0.0, 1.0, 0.25), (1, 2.5)])
+def test_arange(session, mesh4, arguments):
+    got = ts.arange(*arguments, device_mesh=mesh4, placements=[S(0)])
+    want = np.arange(*arguments)
+    assert got.dtype == want.dtype
+    np.testing.assert_allclose(got.full_tensor(), want)
+
+
+@pytest.mark.parametrize("arguments, options", [((0, 1, 5), {}), ((2, -3, 7), {}), ((0, 1, 4), {"endpoint": False}),
+                                                ((1, 1, 1), {}), ((0, 1, 0), {}), ((0, 10, 3), {"dtype": "float32"})])
+def test_linspace(session, mesh4, arguments, options):
+    got = ts.linspace(*arguments, device_mesh=mesh4, **options).full_tensor()
+    np.testing.assert_allclose(got, np.linspace(*arguments, **options), rtol=1e-14)
+
+
+def test_placement_is_automatic(session, mesh22):
+    assert ts.zeros((100, 100), device_mesh=mesh22).placements == (R(), R())
+    assert ts.zeros((1000, 500), device_mesh=mesh22).placements == (S(0), S(0))
+    assert ts.asarray(np.zeros((10, 50000)), device_mesh=mesh22).placements == (S(1), S(1))
+    assert ts.zeros((1000, 500), device_mesh=mesh22, placements="auto").placements == (S(0), S(0))
+
+
+def test_like_takes_after(session, mesh22):
+    x = ts.ones((5, 7), dtype="f32", device_mesh=mesh22, placements=[S(0), S(1)])
+    for y in (ts.zeros_like(x), ts.ones_like(x), ts.full_like(x, 3), ts.empty_like(x)):
+        assert (y.shape, y.dtype, y.placements, y.device_mesh) == (x.shape, x.dtype, x.placements, mesh22)
+    assert ts.zeros_like(x.sum(axis=0)).placements is not None
+    assert ts.zeros_like(x, dtype="i64").dtype == np.int64
+
+
+def test_asarray(session, mesh4):
+    with session:
+        for value in (3, 2.5, True, [1, 2], [[1.5]], np.float32(2), np.arange(4)):
+            got = ts.asarray(value)
+            assert got.dtype == np.asarray(value).dtype
+            np.testing.assert_array_equal(got.full_tensor(), np.asarray(value))
+        assert ts.asarray([1, 2], dtype="float32").dtype == np.float32
+
+
+def test_random_numbers_are_the_same_on_every_mesh(session, mesh4, mesh22):
+    draws = []
+    for mesh, p in [(mesh4, [S(0)]), (mesh4, [S(1)]), (mesh4, [R()]), (mesh22, [S(0), S(1)]), (mesh22, [S(1), S(1)])]:
+        ts.manual_seed(42)
+        draws.append([ts.rand(9, 11, dtype=d, device_mesh=mesh, placements=p).full_tensor() for d in ("f32", "f64")])
+    for f32, f64 in draws[1:]:
+        np.testing.assert_array_equal(f32, draws[0][0])
+        np.testing.assert_array_equal(f64, draws[0][1])
+
+
+def test_random_numbers_look_random(session, mesh4):
+    ts.manual_seed(1)
+    x = ts.rand((200, 500), device_mesh=mesh4, placements=[S(0)]).full_tensor()
+    y = ts.rand((200, 500), device_mesh=mesh4, placements=[S(0)]).full_tensor()
+    assert 0 <= x.min() and x.max() < 1 and abs(x.mean() - 0.5) < 0.01 and abs(x.var() - 1 / 12) < 0.01
+    assert abs(np.corrcoef(x.ravel(), y.ravel())[0, 1]) < 0.02 and len(np.unique(x)) > 99000
+    ts.manual_seed(2)
+    assert not np.array_equal(x, ts.rand(200, 500, device_mesh=mesh4).full_tensor())
+
+
+def test_random_integers(session, mesh4):
+    x = ts.randint(-3, 4, (1000,), device_mesh=mesh4).full_tensor()
+    assert set(x) == set(range(-3, 4)) and x.dtype == np.int64
+    with pytest.raises(ts.UnimplementedError):
+        ts.randn(3, device_mesh=mesh4)
+
+
+@pytest.mark.parametrize("make", [
+    lambda m: ts.zeros((-1,), device_mesh=m), lambda m: ts.zeros((2**62, 4), device_mesh=m),
+    lambda m: ts.zeros((2**63,), device_mesh=m), lambda m: ts.zeros((2**31, 2**31, 2**31), device_mesh=m),
+    lambda m: ts.zeros("ab", device_mesh=m), lambda m: ts.zeros((1.5,), device_mesh=m),
+    lambda m: ts.zeros((2,), dtype="f7", device_mesh=m), lambda m: ts.zeros((2,), dtype=object, device_mesh=m),
+    lambda m: ts.arange(0, 5, 0, device_mesh=m), lambda m: ts.arange(float("nan"), device_mesh=m),
+    lambda m: ts.eye(-1, device_mesh=m), lambda m: ts.full((2,), "x", device_mesh=m), lambda m: ts.zeros((1,) * 17, device_mesh=m),
+    lambda m: ts.asarray(["a"], device_mesh=m), lambda m: ts.asarray([[1], [1, 2]], device_mesh=m),
+    lambda m: ts.asarray([1 + 2j], device_mesh=m), lambda m: ts.linspace(0, 1, -1, device_mesh=m)])
+def test_bad_requests_are_refused_at_once(session, mesh4, make):
+    with pytest.raises(ts.TesseraError):
+        make(mesh4)

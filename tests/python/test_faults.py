@@ -1,0 +1,244 @@
+"""Bad input and faults: a typed error that names what is wrong, and everything else goes on."""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+S, R = ts.Shard, ts.Replicate
+
+
+def wait_until(true, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to be"
+        threading.Event().wait(0.02)
+
+
+def test_messages_name_the_op_and_both_operands(session, mesh4):
+    a = session.distribute_tensor(np.zeros((128, 64), "f4"), mesh4, [S(0)])
+    b = session.distribute_tensor(np.zeros((32, 16), "f4"), mesh4)
+    with pytest.raises(ts.InvalidArgumentError, match=r"matmul: inner dims differ.*f32\[128,64\].*f32\[32,16\]"):
+        a @ b
+    for wrong, message in [(lambda: ts.sum(a, axis=2), "axis 2"), (lambda: a[200], "200"), (lambda: a[0, 0, 0], "indices"),
+                           (lambda: a.redistribute([S(5)]), "5"), (lambda: a.redistribute([S(0), S(0)]), "placements"),
+                           (lambda: a.redistribute([ts.Partial()]), "Partial|P\\("), (lambda: a.to_local(9), "position"),
+                           (lambda: a.box((0, 0)), "position"), (lambda: ts.permute_dims(a, (0, 0)), "permutation"),
+                           (lambda: a.astype("c7"), "dtype"), (lambda: ts.where(a, a, a), "where"),
+                           (lambda: a + (1 + 2j), "complex"), (lambda: a @ 3, "matmul")]:
+        with pytest.raises(ts.TesseraError, match=message):
+            wrong()
+    np.testing.assert_array_equal((a[:3] + 1).full_tensor(), 1)
+
+
+def test_a_wrong_token_is_unauthenticated(cluster):
+    with pytest.raises(ts.UnauthenticatedError):
+        ts.connect(cluster.address.partition("#")[0], token="wrong")
+    with pytest.raises(PermissionError):
+        ts.connect(cluster.address.partition("#")[0])
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers(session, mesh4):
+    small = ts.ones((4,), device_mesh=mesh4)
+    x = ts.zeros((1 << 14, 1 << 14), device_mesh=mesh4, placements=[R()])  # 2 GiB on each of 256 MiB
+    y = x + 1
+    with pytest.raises(ts.ResourceExhaustedError, match=str(1 << 31)):
+        x.wait()
+    with pytest.raises(MemoryError):
+        y.full_tensor()
+    assert "Tensor(" in repr(y) and "ResourceExhausted" in str(y)
+    with pytest.raises(ts.ResourceExhaustedError):
+        session.distribute_tensor(np.broadcast_to(np.float64(1), (1 << 14, 1 << 13)), mesh4, [R()]).wait()
+    del x, y
+    np.testing.assert_array_equal(small.full_tensor(), 1)
+
+
+def test_huge_shapes_are_refused(session, mesh4):
+    for shape in [(2**31,), (2**31 + 1, 3), (2**59,)]:
+        with pytest.raises(ts.TesseraError):
+            ts.zeros(shape, dtype="f64", device_mesh=mesh4, placements=[S(0)]).wait()
+    assert float(ts.ones((3,), device_mesh=mesh4).sum()) == 3
+
+
+def garbage():
+    yield b"\xff" * 4
+    yield b"\xff" * 4096
+    yield os.urandom(65536)
+    yield b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    yield struct.pack("<II", 0, 4) + b"\0" * 7          # half a message
+    yield struct.pack("<II", 0, 2**31)                  # a segment of 16 GiB
+    yield struct.pack("<I", 2**20) + b"\xff" * 4096     # a million segments
+    yield struct.pack("<II", 0, 1) + b"\xff" * 8
+    yield b""
+
+
+def test_garbage_on_every_socket_closes_the_connection(new_cluster):
+    cluster = new_cluster(workers=2)
+    session = cluster.connect()
+    folder = os.path.dirname(cluster.address.partition("#")[0].removeprefix("unix:"))
+    sockets = [os.path.join(folder, name) for name in os.listdir(folder)
+               if os.path.exists(os.path.join(folder, name)) and os.stat(os.path.join(folder, name)).st_mode & 0o170000 == 0o140000]
+    assert len(sockets) >= 3
+    for path in sockets:
+        for data in garbage():
+            with socket.socket(socket.AF_UNIX) as raw:
+                raw.settimeout(5)
+                raw.connect(path)
+                try:
+                    raw.sendall(data)
+                    raw.shutdown(socket.SHUT_WR)
+                    while raw.recv(4096):
+                        pass
+                except (BrokenPipeError, ConnectionResetError):
+                    pass
+    x = session.distribute_tensor(np.arange(6.0), session.default_mesh, [S(0)])
+    assert float(x.sum()) == 15
+
+
+def test_a_killed_worker_is_named_and_the_rest_goes_on(new_cluster):
+    cluster = new_cluster(workers=4)
+    session = cluster.connect()
+    everyone = session.init_device_mesh((4,))
+    survivors = session.init_device_mesh((2,), workers=(0, 1))
+    a = np.arange(4096.0).reshape(64, 64)
+    lost = session.distribute_tensor(a, everyone, [S(0)]).wait()
+    kept = session.distribute_tensor(a, survivors, [S(0)]).wait()
+    os.kill(cluster.worker_pids[2], signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(ts.UnavailableError, match="worker 2"):
+        while True:
+            (lost @ lost).wait()
+    assert time.monotonic() - start < 2
+    with pytest.raises(ConnectionError, match="worker 2"):
+        lost.full_tensor()
+    np.testing.assert_array_equal((kept @ kept).full_tensor(), a @ a)
+    np.testing.assert_array_equal(kept.redistribute([S(1)]).full_tensor(), a)
+    assert session.status()["workers"][2]["state"] == "dead"
+
+
+def test_killed_in_the_middle_of_work(new_cluster):
+    cluster = new_cluster(workers=4, memory="128MiB")
+    session = cluster.connect()
+    x = ts.rand(600, 600, device_mesh=session.default_mesh, placements=[S(0)])
+    for _ in range(200):
+        x = (x @ x.T) / 600
+    os.kill(cluster.worker_pids[3], signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(ts.UnavailableError, match="worker 3"):
+        x.full_tensor()
+    assert time.monotonic() - start < 2.5
+
+
+def test_a_killed_coordinator_makes_everything_unavailable(new_cluster):
+    cluster = new_cluster(workers=2)
+    session = cluster.connect()
+    x = ts.ones((4,), device_mesh=session.default_mesh).wait()
+    os.kill(cluster.coordinator_pid, signal.SIGKILL)
+    wait_until(lambda: not session._open)
+    for use in (lambda: x + 1, x.full_tensor, session.sync, session.status):
+        with pytest.raises(ts.UnavailableError):
+            use()
+    start = time.monotonic()
+    with pytest.raises(ts.UnavailableError):
+        ts.connect(cluster.address)
+    assert time.monotonic() - start < 1
+
+
+def test_a_stopped_worker_does_not_hold_a_wait_for_ever(new_cluster):
+    cluster = new_cluster(workers=2)
+    session = cluster.connect(stall_timeout=1.5)
+    x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)]).wait()
+    os.kill(cluster.worker_pids[1], signal.SIGSTOP)
+    try:
+        with pytest.raises((ts.DeadlineExceededError, ts.UnavailableError)):
+            (x @ x.T).full_tensor()
+        with pytest.raises((TimeoutError, ts.UnavailableError)):
+            (x + x).wait(timeout=0.2)
+    finally:
+        os.kill(cluster.worker_pids[1], signal.SIGCONT)
+
+
+def test_ctrl_c_in_a_wait_returns_within_a_second(new_cluster):
+    cluster = new_cluster(workers=2)
+    session = cluster.connect()
+    x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)]).wait()
+    os.kill(cluster.worker_pids[0], signal.SIGSTOP)
+    try:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            (x @ x.T).wait()
+        assert time.monotonic() - start < 1.3
+    finally:
+        os.kill(cluster.worker_pids[0], signal.SIGCONT)
+    assert float((x + x).sum()) == 128
+
+
+CLIENT = """
+import sys, numpy as np, tessera as ts
+session = ts.connect(sys.argv[1])
+x = session.distribute_tensor(np.zeros((1000, 1000)), session.default_mesh, [ts.Shard(0)]).wait()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_client_leaves_nothing(new_cluster):
+    cluster = new_cluster(workers=2)
+    session = cluster.connect()
+    used = [w["used_bytes"] for w in session.status()["workers"]]
+    client = subprocess.Popen([sys.executable, "-c", CLIENT, cluster.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert client.stdout.readline() == b"ready\n"
+    assert len(session.status()["sessions"]) == 2
+    assert [w["used_bytes"] for w in session.status()["workers"]] != used
+    client.kill()
+    client.wait()
+    wait_until(lambda: len(session.status()["sessions"]) == 1)
+    wait_until(lambda: [w["used_bytes"] for w in session.status()["workers"]] == used)
+
+
+OWNER = """
+import sys, tessera as ts
+cluster = ts.local_cluster(workers=2, memory="32MiB")
+print(cluster.coordinator_pid, *cluster.worker_pids, flush=True)
+sys.stdin.read()
+"""
+
+
+def runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.whole_system
+def test_a_cluster_ends_with_its_owner():
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    pids = [int(p) for p in owner.stdout.readline().split()]
+    assert len(pids) == 3 and all(map(runs, pids))
+    owner.kill()
+    owner.wait()
+    wait_until(lambda: not any(map(runs, pids)), 5)
+
+
+def test_a_stopped_cluster_leaves_no_process_and_no_file(new_cluster):
+    cluster = new_cluster(workers=2)
+    pids = [cluster.coordinator_pid, *cluster.worker_pids]
+    folder = os.path.dirname(cluster.address.partition("#")[0].removeprefix("unix:"))
+    cluster.connect()
+    cluster.stop()
+    assert not any(map(runs, pids)) and not os.path.exists(folder)
+    cluster.stop()
+    with pytest.raises(ts.FailedPreconditionError):
+        cluster.connect()

@@ -1,0 +1,179 @@
+"""Meshes, views, sub-meshes, and which session a function means."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+S, R, P = ts.Shard, ts.Replicate, ts.Partial
+
+
+def test_what_a_mesh_says(session):
+    mesh = session.init_device_mesh((2, 2), mesh_dim_names=("dp", "tp"))
+    assert (mesh.shape, mesh.ndim, mesh.mesh_dim_names, mesh.device_type) == ((2, 2), 2, ("dp", "tp"), "cpu")
+    assert mesh.workers == (0, 1, 2, 3) and mesh.size() == 4 and mesh.size(0) == mesh.size("tp") == 2
+    assert mesh.positions() == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert repr(mesh) == "mesh(dp:2,tp:2)"
+    assert mesh == session.init_device_mesh("cpu", [2, 2], mesh_dim_names=["dp", "tp"])
+    assert hash(mesh) == hash(ts.DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"), _session=session))
+    assert mesh != session.init_device_mesh((2, 2)) and session.default_mesh.shape == (4,)
+    assert mesh.flatten("all").shape == (4,)
+    assert repr(session.init_device_mesh((2,), workers=(3, 1))) == "mesh(2; workers=3,1)"
+
+
+@pytest.mark.parametrize("arguments, options", [
+    (((5,),), {}), (((2, 3),), {}), (((0,),), {}), (((-1,),), {}), (((2**40, 2**40),), {}), (((2**70,),), {}), (((),), {}),
+    (((2, 2),), {"mesh_dim_names": ("a",)}), (((2, 2),), {"mesh_dim_names": ("a", "a")}), (((2,),), {"workers": (0, 0)}),
+    (((2,),), {"workers": (0, 9)}), (((2,),), {"workers": (-1, 0)}), (("cuda", (2,)), {}), ((1.5,), {}), (("two",), {}),
+    (((2,),), {"workers": (0,)}), (((2,),), {"mesh_dim_names": ("1x",)})])
+def test_a_mesh_that_makes_no_sense_is_refused(session, arguments, options):
+    with pytest.raises(ts.InvalidArgumentError):
+        session.init_device_mesh(*arguments, **options)
+
+
+def test_a_view_is_the_parent_with_the_others_replicated(session, mesh22, rng):
+    a = rng.random((6, 4))
+    x = session.distribute_tensor(a, mesh22["tp"], [S(0)])
+    assert x.device_mesh == mesh22 and x.placements == (R(), S(0))
+    assert mesh22["tp"].shape == (2,) and mesh22["tp"].mesh_dim_names == ("tp",)
+    np.testing.assert_array_equal(x.full_tensor(), a)
+
+
+def test_reordered_names_split_the_other_way(session, mesh22, rng):
+    a = rng.random((8, 4))
+    x = session.distribute_tensor(a, mesh22["tp", "dp"], [S(0), S(0)])
+    rows = {worker: x.box(p)[0] for p, worker in zip(x.device_mesh.positions(), x.device_mesh.workers)}
+    assert rows == {0: (0, 2), 2: (2, 4), 1: (4, 6), 3: (6, 8)}
+    np.testing.assert_array_equal(x.full_tensor(), a)
+
+
+def test_sub_meshes_are_meshes(session, mesh22, rng):
+    assert mesh22[0].workers == (0, 1) and mesh22[:, 1].workers == (1, 3) and mesh22[1].mesh_dim_names == ("tp",)
+    a = rng.random((4, 4))
+    x = session.distribute_tensor(a, mesh22[:, 1], [S(0)])
+    np.testing.assert_array_equal(x.full_tensor(), a)
+    for key in (5, ("dp", 0), "xx", (0, 0, 0), 1.5):
+        with pytest.raises(ts.InvalidArgumentError):
+            mesh22[key]
+
+
+def test_chosen_workers_hold_the_shards(session, rng):
+    mesh = session.init_device_mesh((2,), workers=(3, 1))
+    a = rng.random((5, 2))
+    x = session.distribute_tensor(a, mesh, [S(0)])
+    np.testing.assert_array_equal(x.to_local(0), a[:3])
+    with session.comm_debug() as comm:
+        x.redistribute([R()])
+    assert comm.bytes_received == [0, 48, 0, 32]
+
+
+def test_nested_and_flat_shards_differ(session, mesh22, rng):
+    a = rng.random((5, 1))
+    x = session.distribute_tensor(a, mesh22, [S(0), S(0)])
+    assert [x.box(p)[0] for p in mesh22.positions()] == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    y = x.redistribute(mesh22.flatten(), [S(0)])
+    assert [y.box(p)[0] for p in range(4)] == [(0, 2), (2, 4), (4, 5), (5, 5)]
+    np.testing.assert_array_equal(y.full_tensor(), a)
+
+
+@pytest.mark.parametrize("placements", [[], [S(0)], [S(0)] * 3, [S(2), R()], [S(-3), R()], ["S(0)", R()], None.__class__, 3,
+                                        [P(), R()], [S(2**40), R()]])
+def test_bad_placements_name_the_mesh(session, mesh22, placements):
+    with pytest.raises(ts.InvalidArgumentError, match="distribute_tensor"):
+        session.distribute_tensor(np.zeros((4, 4)), mesh22, placements)
+
+
+def test_with_mesh_is_the_default(session, mesh22):
+    with session:
+        with mesh22:
+            assert ts.zeros((4,)).device_mesh == mesh22
+        assert ts.zeros((4,)).device_mesh == session.default_mesh
+
+
+def test_the_innermost_session_is_meant(cluster):
+    first, second = cluster.connect(), cluster.connect()
+    with pytest.raises(ts.FailedPreconditionError, match=f"session {first.id}"):
+        ts.zeros((2,))
+    with first:
+        with second:
+            assert ts.zeros((2,)).session is second
+        assert ts.zeros((2,)).session is first
+    with pytest.raises(ts.FailedPreconditionError):
+        ts.zeros((2,), device_mesh=first.default_mesh)
+
+
+def test_handles_of_another_session_are_refused(cluster, session):
+    with cluster.connect() as other:
+        x, y = ts.zeros((2,), device_mesh=session.default_mesh), ts.zeros((2,), device_mesh=other.default_mesh)
+        with pytest.raises(ts.InvalidArgumentError, match="another session"):
+            x + y
+        np.testing.assert_array_equal((x + 1).full_tensor(), 1)
+
+
+def test_a_closed_session_says_so(cluster):
+    session = cluster.connect()
+    x = ts.zeros((2,), device_mesh=session.default_mesh)
+    session.close()
+    session.close()
+    for use in (lambda: x + 1, x.full_tensor, x.wait, session.sync, session.tensors, lambda: session.init_device_mesh((2,))):
+        with pytest.raises(ts.FailedPreconditionError, match="closed"):
+            use()
+    assert "closed" in repr(session) and "f64[2]" in repr(x)
+
+
+def test_a_fork_may_not_use_the_session(session):
+    x = ts.ones((2,), device_mesh=session.default_mesh)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            x + 1
+        except ts.FailedPreconditionError as error:
+            code = 0 if "fork" in str(error) else 2
+        os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    np.testing.assert_array_equal((x + 1).full_tensor(), 2)
+
+
+def test_ten_clients_at_once(cluster, rng):
+    a = rng.random((30, 30))
+    failures = []
+
+    def client():
+        try:
+            with cluster.connect() as session:
+                x = session.distribute_tensor(a, session.default_mesh, [S(0)])
+                for _ in range(10):
+                    x = (x @ x).redistribute([S(1)]) / 10
+                    x = x.redistribute([S(0)])
+                want = a
+                for _ in range(10):
+                    want = want @ want / 10
+                np.testing.assert_allclose(x.full_tensor(), want)
+        except Exception as error:  # told by the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=client) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not failures and not any(thread.is_alive() for thread in threads)
+
+
+def test_threads_share_a_session(session, mesh4):
+    x = ts.ones((16, 16), device_mesh=mesh4, placements=[S(0)])
+    out = [None] * 4
+
+    def work(i):
+        out[i] = float(ts.sum(sum([x * k for k in range(50)], x * i)))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert out == [256 * (1225 + i) for i in range(4)]

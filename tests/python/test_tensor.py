@@ -1,0 +1,183 @@
+"""What a Tensor is: specs at once, handles, mutation, reading, reprs."""
+
+import gc
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+S, R, P = ts.Shard, ts.Replicate, ts.Partial
+
+
+def test_everything_but_values_is_known_at_once(session, mesh22):
+    a = session.distribute_tensor(np.ones((6, 4), "f4"), mesh22, [S(0), R()])
+    b = session.distribute_tensor(np.ones((4, 8), "f4"), mesh22, [R(), S(1)])
+    c = a @ b
+    assert (c.shape, c.dtype, c.ndim, c.size, c.nbytes) == ((6, 8), np.float32, 2, 48, 192)
+    assert c.placements == (S(0), S(1)) and c.device_mesh == mesh22 == c.device
+    assert c.box((1, 0)) == [(3, 6), (0, 4)]
+    assert repr(c) == "Tensor(f32[6,8] @ mesh(dp:2,tp:2) [S(0), S(1)])"
+    assert c.session is session and len(c) == 6
+
+
+def test_negative_dims_are_normalised(session, mesh4):
+    x = session.distribute_tensor(np.zeros((4, 6)), mesh4, [S(-1)])
+    assert x.placements == (S(1),)
+    assert x.redistribute([S(-2)]).placements == (S(0),)
+
+
+def test_augmented_assignment_rebinds_the_handle(session, mesh4):
+    x = session.distribute_tensor(np.arange(8.0), mesh4, [S(0)])
+    other_name, earlier = x, x[2:4]
+    before = id(x)
+    x += 1
+    x *= np.arange(8.0)
+    assert id(x) == before and other_name is x and x.placements == (S(0),)
+    np.testing.assert_array_equal(other_name.full_tensor(), (np.arange(8) + 1) * np.arange(8))
+    np.testing.assert_array_equal(earlier.full_tensor(), [2, 3])
+    x += x
+    assert x.full_tensor()[1] == 4
+
+
+def test_augmented_assignment_keeps_dtype_and_shape(session, mesh4):
+    i = session.distribute_tensor(np.arange(4), mesh4, [S(0)])
+    with pytest.raises(ts.DTypeError):
+        i += 1.5
+    with pytest.raises(ts.DTypeError):
+        i /= 2
+    with pytest.raises(ts.InvalidArgumentError):
+        i += np.zeros((3, 4), int)
+    f = session.distribute_tensor(np.ones(4, "f4"), mesh4, [S(0)])
+    f += np.ones(4)
+    assert f.dtype == np.float32 and f.placements == (S(0),)
+    np.testing.assert_array_equal(i.full_tensor(), np.arange(4))
+
+
+def test_item_assignment_is_reserved(session, mesh4):
+    x = session.distribute_tensor(np.zeros(4), mesh4)
+    with pytest.raises(ts.UnimplementedError, match="immutable"):
+        x[0] = 1
+
+
+def test_reading_scalars(session, mesh4):
+    x = session.distribute_tensor(np.array([[3]]), mesh4)
+    assert (x.item(), int(x), float(x), bool(x), complex(x)) == (3, 3, 3.0, True, 3 + 0j)
+    assert list(range(10))[x[0, 0]] == 3
+    assert isinstance(x.item(), int) and isinstance((x * 1.0).item(), float) and isinstance((x == 3).item(), bool)
+    y = session.distribute_tensor(np.zeros(3), mesh4)
+    for read in (y.item, lambda: float(y), lambda: bool(y)):
+        with pytest.raises(ts.InvalidArgumentError):
+            read()
+    with pytest.raises(TypeError):
+        range(10)[y]
+
+
+def test_iteration_is_bounded(session, mesh4):
+    x = session.distribute_tensor(np.arange(6.0).reshape(3, 2), mesh4, [S(0)])
+    assert [float(row.sum()) for row in x] == [1, 5, 9]
+    with pytest.raises(ts.InvalidArgumentError, match="limit"):
+        iter(ts.zeros((5000,), device_mesh=mesh4))
+    with pytest.raises(TypeError):
+        iter(x[0, 0])
+
+
+def test_numpy_reads_it(session, mesh4, monkeypatch):
+    a = np.arange(12.0).reshape(3, 4)
+    x = session.distribute_tensor(a, mesh4, [S(0)])
+    np.testing.assert_array_equal(np.asarray(x), a)
+    assert np.asarray(x, dtype="f4").dtype == np.float32
+    np.testing.assert_array_equal(np.from_dlpack(x), a)
+    monkeypatch.setattr(ts._tensor, "MAX_IMPLICIT_DOWNLOAD", 50)
+    with pytest.raises(ts.ResourceExhaustedError, match="full_tensor"):
+        np.asarray(x)
+
+
+def test_text_shows_the_edges(session, mesh4):
+    x = ts.arange(100000, device_mesh=mesh4, placements=[S(0)])
+    text = str(x)
+    assert "0," in text and "99999" in text and "..." in text and len(text) < 300
+    m = ts.arange(4000000, device_mesh=mesh4, placements=[S(0)]).reshape(2000, 2000)
+    assert "3999999" in str(m) and "1999" in str(m) and "..." in str(m)
+    assert str(session.distribute_tensor(np.arange(3), mesh4)).startswith("[0, 1, 2]")
+
+
+def test_html_draws_the_shards_and_never_raises(session, mesh22):
+    x = session.distribute_tensor(np.zeros((6, 4)), mesh22, [S(0), S(1)])
+    html = x._repr_html_()
+    assert html.count("<rect") == 4 and "worker 3" in html and "f64[6,4]" in html
+    session.close()
+    assert "f64[6,4]" in x._repr_html_() and "f64[6,4]" in repr(x)
+
+
+def test_wait_and_is_ready(session, mesh4):
+    x = ts.zeros((100, 100), device_mesh=mesh4, placements=[S(0)])
+    y = x @ x
+    assert y.wait() is y and y.is_ready()
+    ts.wait(x, y, x + y)
+    assert y.wait(timeout=5) is y
+    session.sync()
+
+
+def test_dropped_handles_free_their_memory(session, mesh4):
+    for _ in range(200):
+        ts.zeros((1 << 20,), device_mesh=mesh4, placements=[S(0)]) + 1  # 2 MiB a worker and op, 256 MiB each
+    gc.collect()
+    session.sync()
+    kept = ts.ones((3,), device_mesh=mesh4)
+    tensors = session.tensors()
+    assert len(tensors) == 1 and tensors[0].shape == (3,)
+    assert float(kept.sum()) == 3
+
+
+def test_tensors_lists_what_is_held(session, mesh4):
+    x, y = ts.zeros((3,), device_mesh=mesh4), ts.ones((2, 2), dtype="i32", device_mesh=mesh4)
+    assert sorted(repr(t) for t in session.tensors()) == sorted([repr(x), repr(y)])
+
+
+def test_it_is_no_pickle(session, mesh4):
+    with pytest.raises(ts.UnimplementedError, match="full_tensor"):
+        pickle.dumps(ts.zeros((2,), device_mesh=mesh4))
+
+
+def test_keyword_dim_has_a_hint(session, mesh4):
+    x = ts.zeros((2, 2), device_mesh=mesh4)
+    for call in (lambda: ts.sum(x, dim=0), lambda: x.max(dim=1), lambda: ts.argmin(x, dim=0)):
+        with pytest.raises(TypeError, match="axis="):
+            call()
+    with pytest.raises(TypeError, match="keepdims="):
+        ts.sum(x, keepdim=True)
+
+
+def test_implicit_redistribution_policies(session, mesh4):
+    x = ts.ones((8, 8), device_mesh=mesh4, placements=[S(0)])
+    y = ts.ones((8, 8), device_mesh=mesh4, placements=[S(1)])
+    with ts.implicit_redistribution("forbid"):
+        with pytest.raises(ts.TesseraError, match=r"384 bytes.*redistribute\(placements="):
+            x + y
+        (x + x).wait()
+    with ts.implicit_redistribution("warn"), pytest.warns(ts.ImplicitRedistributionWarning, match="redistribute"):
+        x + y
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal((x + y).full_tensor(), 2)
+    session.implicit_redistribution("forbid")
+    with pytest.raises(ts.TesseraError):
+        x + y
+    with ts.implicit_redistribution("allow"):
+        x + y
+    with pytest.raises(ts.InvalidArgumentError):
+        with ts.implicit_redistribution("maybe"):
+            pass
+
+
+def test_generic_array_api_code_works(session, mesh4):
+    x = session.distribute_tensor(np.arange(6.0).reshape(2, 3), mesh4, [S(1)])
+    xp = x.__array_namespace__()
+    y = xp.mean(xp.exp(x - xp.max(x, axis=1, keepdims=True)), axis=1)
+    a = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_allclose(y.full_tensor(), np.exp(a - a.max(1, keepdims=True)).mean(1))
+    z = xp.zeros((2,), device=x.device)
+    assert z.device == mesh4
