@@ -92,30 +92,50 @@ class TransferServer final : public wire::Transfer::Server {
     if (upload && !finished_) tickets_.End(ticket_, absl::UnavailableError("upload: the client went away before it was done"));
   }
 
+  // Calls take effect one after another, though a client sends them without waiting; after one that
+  // fails, the rest fail the same way.
   kj::Promise<void> attach(AttachContext context) override {
-    auto memory = context.getParams().getMemory();
-    return memory.getFd().then([this, memory = kj::mv(memory)](kj::Maybe<int> fd) {
-      KJ_IF_MAYBE(descriptor, fd) {
-        auto mapped = ClientMemory::Map(*descriptor, ticket_->window.direction);
-        Throw(mapped.status());
-        memory_ = *std::move(mapped);
-      } else {
-        Throw(absl::InvalidArgumentError("attach: the memory came without a file descriptor"));
-      }
+    return InOrder([this, context]() mutable { return Attach(context); });
+  }
+  kj::Promise<void> copy(CopyContext context) override {
+    return InOrder([this, context]() mutable { return Copy(context); });
+  }
+  kj::Promise<void> finish(FinishContext) override {
+    return InOrder([this]() -> kj::Promise<void> {
+      Throw(Finish());
+      return kj::READY_NOW;
     });
   }
 
-  kj::Promise<void> copy(CopyContext context) override {
+ private:
+  template <typename Step>
+  kj::Promise<void> InOrder(Step step) {
+    order_ = order_.addBranch().then(kj::mv(step)).fork();
+    return order_.addBranch();
+  }
+
+  kj::Promise<void> Attach(AttachContext context) {
+    auto memory = context.getParams().getMemory();
+    auto descriptor = memory.getFd();
+    return descriptor.then([this, memory = kj::mv(memory)](kj::Maybe<int> fd) {
+      absl::Status status = absl::InvalidArgumentError("attach: the memory came without a file descriptor");
+      KJ_IF_MAYBE(own, fd) {
+        auto mapped = ClientMemory::Map(*own, ticket_->window.direction);
+        status = mapped.status();
+        if (mapped.ok()) memory_ = *std::move(mapped);
+      }
+      Throw(status);
+    });
+  }
+
+  kj::Promise<void> Copy(CopyContext context) {
     if (ticket_->over) Throw(absl::FailedPreconditionError("copy: the transfer is over"));
     if (!memory_) Throw(absl::FailedPreconditionError("copy: attach the memory first"));
     auto params = context.getParams();
     const Box box = DecodeBox(params.getBox().getStarts(), params.getBox().getStops());
     const TransferWindow& window = ticket_->window;
     Throw(CheckWindow(window.spec, box, params.getOffset(), memory_->bytes()));
-    if (window.direction == TransferDirection::kUpload) {
-      Throw(CheckSlab(box));
-      ticket_->covered_rows = CoveredAfter(box);  // copies run in order, and the ticket waits for the last
-    }
+    if (window.direction == TransferDirection::kUpload) Throw(CheckSlab(box));
     ++ticket_->copies;
     auto copied = std::make_shared<int64_t>(0);
     std::byte* client = memory_->base() + params.getOffset();
@@ -123,27 +143,27 @@ class TransferServer final : public wire::Transfer::Server {
     auto job = [ticket = ticket_, memory = memory_, box, client, shard, copied]() {
       *copied = CopyWindow(ticket->window, ticket->box, box, shard, client);
     };
-    return copies_.Run(std::move(job)).then([this, context, copied]() mutable {
+    return copies_.Run(std::move(job)).then([this, context, copied, box]() mutable {
+      if (ticket_->window.direction == TransferDirection::kUpload) ticket_->covered_rows = CoveredAfter(box);
       tickets_.CopyEnded(ticket_);
       context.getResults().setBytes(static_cast<uint64_t>(*copied));
     });
   }
 
-  kj::Promise<void> finish(FinishContext) override {
-    if (finished_) return kj::READY_NOW;
+  absl::Status Finish() {
+    if (finished_) return absl::OkStatus();
     if (ticket_->window.direction == TransferDirection::kUpload) {
       const int64_t wanted = IsEmpty(ticket_->box) ? 0 : (ticket_->box.empty() ? 1 : ticket_->box[0].stop);
       if (ticket_->covered_rows < wanted) {
-        Throw(absl::FailedPreconditionError(StrCat("finish: the upload reached ", ticket_->covered_rows, " of dim 0; the shard ",
-                                                   ToText(ticket_->box), " needs ", wanted)));
+        return absl::FailedPreconditionError(StrCat("finish: the upload reached ", ticket_->covered_rows,
+                                                    " of dim 0; the shard ", ToText(ticket_->box), " needs ", wanted));
       }
       tickets_.End(ticket_, absl::OkStatus());
     }
     finished_ = true;
-    return kj::READY_NOW;
+    return absl::OkStatus();
   }
 
- private:
   // Uploads come as slabs along dim 0, in order, each as wide as the shard: so every byte of the shard is
   // written, and nothing of what the memory held before can be read back.
   absl::Status CheckSlab(const Box& box) const {
@@ -165,6 +185,7 @@ class TransferServer final : public wire::Transfer::Server {
   CopyThread& copies_;
   TicketTable::TicketPointer ticket_;
   std::shared_ptr<ClientMemory> memory_;
+  kj::ForkedPromise<void> order_ = kj::Promise<void>(kj::READY_NOW).fork();
   bool finished_ = false;
 };
 
