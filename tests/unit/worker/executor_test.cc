@@ -110,6 +110,7 @@ TEST_P(ExecutorReach, MessagesThatMakeNoSenseAreReportedAndNothingHangs) {
   WorkerWorld world({.workers = 2, .reach = GetParam()});
   const TemplateId id = world.Define(ToColumns());
   const int64_t a = world.Allocate(128), b = world.Allocate(128);
+  const Ordinal skipped = world.NextOrdinal();
   auto code = [&](Instance instance) {
     instance.ordinal = world.NextOrdinal();
     world.Issue(instance);
@@ -134,10 +135,11 @@ TEST_P(ExecutorReach, MessagesThatMakeNoSenseAreReportedAndNothingHangs) {
   EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, b}, .scalars = {},
                   .waits = {Own(kExchange, Ordinal(1 << 20)), {1, 200, Ordinal(1), WaitScope::kOwn, {}}}}),
             absl::StatusCode::kOk);
-  // An ordinal that doesn't follow.
-  world.at(0).Run({.ordinal = half, .plan = id, .stream = 2, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
-  world.at(0).Forget(id);
-  EXPECT_EQ(world.at(0).outstanding() <= 1, true);
+  // An ordinal that doesn't follow the last one of its stream.
+  world.at(0).Run({.ordinal = skipped, .plan = id, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+  EXPECT_EQ(world.WaitFor(skipped, 1)[0].status.code(), invalid);
+  for (int w = 0; w < 2; ++w) world.at(w).Forget(id);
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}}), invalid);
 }
 
 INSTANTIATE_TEST_SUITE_P(Reach, ExecutorReach, ::testing::Values(Reach::kMapped, Reach::kMessages),
