@@ -17,6 +17,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "kernels/cpu/blas_core.h"
 #include "kernels/kernel.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/stream_guard.h"
@@ -232,4 +233,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace tessera
 
-int main(int argc, char** argv) { return tessera::Main(argc, argv); }
+int main(int argc, char** argv) {
+  tessera::RestartWithKnownBlasCore(argv);
+  return tessera::Main(argc, argv);
+}

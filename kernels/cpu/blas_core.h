@@ -1,0 +1,14 @@
+#pragma once
+
+// OpenBLAS picks its kernels by CPU model, and takes its oldest (SSE2) ones for a model that is newer
+// than itself: 15 times slower on an Emerald Rapids with 0.3.21. The choice is made when the library is
+// loaded and can only be overruled by OPENBLAS_CORETYPE in the environment.
+
+namespace tessera {
+
+// Starts the program anew, with OPENBLAS_CORETYPE set by what the CPU can do, when OpenBLAS did not know
+// the CPU and the environment says nothing. Returns when nothing is to be done (or exec failed). Call it
+// first in main, before threads and sockets.
+void RestartWithKnownBlasCore(char** argv);
+
+}  // namespace tessera
