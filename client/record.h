@@ -26,11 +26,11 @@ struct RecordOperand {
 inline constexpr int kMaxOperands = 3;  // of any op of the catalog
 
 struct Record {
-  enum class Kind : uint8_t { kCall, kUpload, kDownload, kWatch, kDrop, kCommBegin, kCommEnd, kCancel };
+  enum class Kind : uint8_t { kCall, kUpload, kDownload, kWatch, kDrop, kCommBegin, kCommEnd, kCancel, kRelease };
   Kind kind = Kind::kCall;
   bool allow_inline = false;   // kDownload
   int operand_count = 0;       // kCall
-  uint64_t request = 0;        // kUpload kDownload kWatch kCommEnd kCancel
+  uint64_t request = 0;        // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
   uint64_t handle = 0;         // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
   std::shared_ptr<const OpCall> call;
   std::array<RecordOperand, kMaxOperands> operands;

@@ -64,7 +64,7 @@ absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vecto
     status = SendSnapshot(number, request, handle, pieces, bytes);
   } else {
     status = SendSlabs(number, request, handle, pieces);
-    if (!status.ok()) CancelRequest(number);
+    if (!status.ok()) request->ticketed ? ReleaseTicket(request->ticket) : CancelRequest(number);
   }
   TESSERA_RETURN_IF_ERROR(status);
   return handle;
@@ -98,10 +98,10 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
           connection_->Copy(number, worker, part.box, part.offset_bytes, [](absl::Status) {});
         }
       }
-      connection_->FinishTransfer(number, [this, number, id, memory](absl::Status status) {
+      connection_->FinishTransfer(number, [this, ticket = r->ticket, id, memory](absl::Status status) {
         memory->CloseFd();
         if (status.ok()) return;
-        CancelRequest(number);
+        ReleaseTicket(ticket);
         std::lock_guard<std::mutex> lock(mutex_);
         auto live = live_.find(id);
         if (live != live_.end() && live->second->failure.ok()) {
@@ -228,7 +228,8 @@ absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::op
   TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
   absl::StatusOr<HostArray> fetched = Fetch(number, request, handle, flat_position, box, std::move(out));
   // Workers that were not asked keep their windows until the request ends.
-  if (request->ticketed) CancelRequest(number);
+  if (request->ticketed) ReleaseTicket(request->ticket);
+  if (!request->ticketed && !request->done) CancelRequest(number);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     requests_.erase(number);

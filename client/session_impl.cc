@@ -180,6 +180,13 @@ void SessionImpl::CancelRequest(uint64_t request) {
 
 void SessionImpl::CancelAll() { CancelRequest(0); }
 
+void SessionImpl::ReleaseTicket(uint64_t ticket) {
+  Record record;
+  record.kind = Record::Kind::kRelease;
+  record.request = ticket;
+  connection_->Enqueue(std::move(record));
+}
+
 // ---- ops ----------------------------------------------------------------------------------------
 
 namespace {
@@ -264,6 +271,7 @@ absl::StatusOr<PlanReport> SessionImpl::Explain(const OpCall& call, absl::Span<c
   TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, list.data()));
   list.resize(operands.size());
   TESSERA_RETURN_IF_ERROR(specs_.Resolve(call, specs).status());
+  TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
   auto [number, request] = NewRequest();
   connection_->Explain(call, std::move(list), [this, n = number, r = request](absl::StatusOr<PlanReport> plan) {
     {

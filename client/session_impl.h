@@ -124,6 +124,10 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status WaitUntil(std::string_view what, std::optional<double> timeout_s, const std::function<bool()>& done);
   absl::Status WaitFor(std::string_view what, const RequestPtr& request);
   void CancelRequest(uint64_t request);
+  // Gives up a ticket: workers close its windows.
+  void ReleaseTicket(uint64_t ticket);
+  // Until the coordinator has taken up all records before this call.
+  absl::Status AwaitTakenUp();
   void CancelAll();
   void ProbeProgress();
   void Progress();

@@ -108,6 +108,16 @@ void SessionImpl::EnsureWatched(HandleState& handle) {
   connection_->Enqueue(std::move(record));
 }
 
+// Records are taken up in order, and a watch of no tensor is answered in its turn.
+absl::Status SessionImpl::AwaitTakenUp() {
+  auto [number, request] = NewRequest();
+  Record record;
+  record.kind = Record::Kind::kWatch;
+  record.request = number;
+  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  return WaitUntil("the coordinator", std::nullopt, [&r = request] { return r->done; });
+}
+
 absl::Status SessionImpl::Wait(HandleState& handle, std::optional<double> timeout_s) {
   TESSERA_RETURN_IF_ERROR(Check());
   EnsureWatched(handle);
@@ -161,6 +171,7 @@ absl::Status SessionImpl::Sync() {
 
 absl::StatusOr<ClusterReport> SessionImpl::GetStatus() {
   TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
   auto [number, request] = NewRequest();
   connection_->GetStatus([this, n = number, r = request](absl::StatusOr<ClusterReport> report) {
     {

@@ -77,6 +77,9 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
     case Record::Kind::kCancel:
       builder.setCancel(record.request);
       return;
+    case Record::Kind::kRelease:
+      builder.setRelease(record.request);
+      return;
   }
 }
 

@@ -41,13 +41,14 @@ def _global_shape(arrays, mesh_shape, placements, op: str) -> tuple[int, ...]:
         raise InvalidArgumentError(f"{op}: the local arrays have different ranks {sorted(ranks)}")
     (rank,) = ranks
     grid = np.empty(len(arrays), dtype=object)
-    grid[:] = arrays
+    for i, array in enumerate(arrays):
+        grid[i] = array
     grid = grid.reshape(mesh_shape)
     shape = []
     for dim in range(rank):
         sharding = [m for m, (kind, d, _) in enumerate(placements) if kind == 1 and (d + rank if d < 0 else d) == dim]
         line = grid[tuple(slice(None) if m in sharding else 0 for m in range(len(mesh_shape)))]
-        parts = line.reshape(-1) if isinstance(line, np.ndarray) else [line]
+        parts = list(line.reshape(-1)) if sharding else [line]
         shape.append(sum(part.shape[dim] for part in parts))
     return tuple(shape)
 
