@@ -53,7 +53,7 @@ class SessionServer final : public wire::Session::Server {
     auto records = DecodeRecords(batch);
     Throw(records.status());
     hub_.Apply(BatchEvent{id_, batch.getNumber(), *std::move(records)}, &batch);
-    return kj::READY_NOW;
+    return hub_.WhenRoom(id_);
   }
   kj::Promise<void> status(StatusContext context) override {
     Check();

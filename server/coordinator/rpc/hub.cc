@@ -87,11 +87,27 @@ void Hub::Flush() {
   for (auto& [session, link] : sessions_) {
     if (!link.outbox.empty() && link.connected) FlushSession(session);
     if (static_cast<int64_t>(link.outbox.size()) > options_.config.max_pending_events) flooded.push_back(session);
+    if (!link.room.empty() && HasRoom(session)) {
+      for (auto& fulfiller : std::exchange(link.room, {})) fulfiller->fulfill();
+    }
   }
   for (SessionId session : flooded) {
     EndLink(session, absl::ResourceExhaustedError("the client does not take its events; max_pending_events is exceeded"));
     Apply(SessionClosedEvent{session});
   }
+}
+
+bool Hub::HasRoom(SessionId session) const {
+  auto found = machine_.sessions().find(session);
+  return found == machine_.sessions().end() || found->second.queue.size() < kSubmitHighWater;
+}
+
+kj::Promise<void> Hub::WhenRoom(SessionId session) {
+  auto link = sessions_.find(session);
+  if (link == sessions_.end() || HasRoom(session)) return kj::READY_NOW;
+  auto pair = kj::newPromiseAndFulfiller<void>();
+  link->second.room.push_back(kj::mv(pair.fulfiller));
+  return kj::mv(pair.promise);
 }
 
 void Hub::FlushWorker(WorkerIndex worker) {
@@ -194,6 +210,7 @@ void Hub::EndLink(SessionId session, const absl::Status& reason) {
   auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   auto on_end = std::move(found->second.on_end);
+  for (auto& fulfiller : found->second.room) fulfiller->fulfill();
   sessions_.erase(found);
   if (on_end) on_end(reason);
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <kj/async.h>
 #include <kj/time.h>
@@ -22,6 +23,10 @@ class Timer;
 }
 
 namespace tessera {
+
+// A session's submit call is answered when fewer of its records than this wait to be issued: so the
+// client's stream stops before max_queued_records ends the session.
+inline constexpr size_t kSubmitHighWater = 4096;  // docs/limits.md: submit_high_water
 
 class Hub final : private kj::TaskSet::ErrorHandler {
  public:
@@ -43,6 +48,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
                                        wire::SessionEvents::Client events, std::function<void(absl::Status)> on_end);
   void ConnectionGone(SessionId session, uint64_t connection);
   bool IsCurrent(SessionId session, uint64_t connection) const;
+  // Ready when the session's queue is below the high water, or the session is gone.
+  kj::Promise<void> WhenRoom(SessionId session);
 
   struct Joined {
     WorkerIndex worker;
@@ -75,7 +82,9 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     std::deque<std::shared_ptr<const ClientEvent>> outbox;  // not delivered
     size_t in_flight = 0;                                   // at the front of the outbox
     std::function<void(absl::Status)> on_end;
+    std::vector<kj::Own<kj::PromiseFulfiller<void>>> room;  // submits that wait
   };
+  bool HasRoom(SessionId session) const;
   void Carry(Effects effects);
   void FlushWorker(WorkerIndex worker);
   void FlushSession(SessionId session);
