@@ -21,6 +21,7 @@ constexpr uint64_t kMagic = 0x3165676173736574;  // "tessage1"
 constexpr char kAddressMagic[] = "tessera-ucx-1:";
 constexpr size_t kAddressMagicBytes = sizeof(kAddressMagic) - 1;
 constexpr size_t kMaxAddressBytes = 64 * 1024;
+constexpr int kClosingPollMs = 5;
 
 absl::Status UcxError(const char* what, ucs_status_t status) {
   return absl::InternalError(StrCat("transport: ", what, ": ", ucs_status_string(status)));
@@ -129,7 +130,9 @@ absl::Status UcxTransport::Engine::Connect(WorkerIndex peer, std::string_view ad
 void UcxTransport::Engine::Loop() {
   while (true) {
     if (!RunCommands()) break;
-    if (ucp_worker_progress(worker_) != 0) continue;
+    const unsigned progress = ucp_worker_progress(worker_);
+    ReapClosed();
+    if (progress != 0) continue;
     const ucs_status_t armed = ucp_worker_arm(worker_);
     if (armed == UCS_ERR_BUSY) continue;
     Sleep();
@@ -138,13 +141,11 @@ void UcxTransport::Engine::Loop() {
   // Forced closes end what UCX still has; a bounded number of turns, so that a lost peer can't hold the end.
   for (int turn = 0; turn < 100000 && !(in_flight_.empty() && closing_.empty()); ++turn) {
     ucp_worker_progress(worker_);
-    std::erase_if(closing_, [](void* request) {
-      if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
-      ucp_request_free(request);
-      return true;
-    });
+    ReapClosed();
   }
-  for (auto& [operation, owned] : in_flight_) owned->done(absl::CancelledError("transport: closed"));
+  for (auto& [operation, owned] : in_flight_) {
+    if (owned->done) owned->done(absl::CancelledError("transport: closed"));
+  }
   for (auto& [key, posted] : posted_) posted.done(absl::CancelledError("transport: closed"));
   for (auto& [key, arrival] : arrivals_) Discard(arrival);
 }
@@ -163,7 +164,8 @@ bool UcxTransport::Engine::RunCommands() {
 
 void UcxTransport::Engine::Sleep() {
   pollfd fds[2] = {{ucx_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
-  poll(fds, 2, -1);
+  // A close that is under way may need progress that nothing announces.
+  poll(fds, 2, closing_.empty() ? -1 : kClosingPollMs);
   uint64_t drained = 0;
   if (fds[1].revents != 0) (void)!read(wake_fd_, &drained, sizeof(drained));
 }
@@ -195,8 +197,34 @@ void UcxTransport::Engine::CloseEndpoint(Peer& peer) {
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
   ucs_status_ptr_t request = ucp_ep_close_nbx(peer.endpoint, &param);
-  if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
   peer.endpoint = nullptr;
+  if (UCS_PTR_IS_PTR(request)) {
+    closing_.push_back({peer.key, request});
+  } else {
+    EndStragglers(peer.key);
+  }
+}
+
+void UcxTransport::Engine::ReapClosed() {
+  for (size_t c = 0; c < closing_.size();) {
+    const Closing closing = closing_[c];
+    if (ucp_request_check_status(closing.request) == UCS_INPROGRESS) {
+      ++c;
+      continue;
+    }
+    ucp_request_free(closing.request);
+    closing_.erase(closing_.begin() + static_cast<ptrdiff_t>(c));
+    EndStragglers(closing.peer_key);
+  }
+}
+
+// The endpoint is gone: what UCX has not answered by now, it no longer touches.
+void UcxTransport::Engine::EndStragglers(uint64_t peer_key) {
+  for (auto& [operation, owned] : in_flight_) {
+    if (owned->peer_key != peer_key || !owned->done) continue;
+    Done done = std::exchange(owned->done, nullptr);
+    done(absl::UnavailableError(StrCat("worker ", owned->peer.value, ": ", owned->lost)));
+  }
 }
 
 absl::Status UcxTransport::Engine::Lost(WorkerIndex index) const {
@@ -208,6 +236,10 @@ absl::Status UcxTransport::Engine::Lost(WorkerIndex index) const {
 void UcxTransport::Engine::LosePeer(WorkerIndex index, std::string reason) {
   Peer& peer = peers_[index];
   if (peer.lost.empty()) peer.lost = std::move(reason);
+  // What UCX holds ends when UCX has let go of its buffer, which closing makes it do.
+  for (auto& [operation, owned] : in_flight_) {
+    if (owned->peer_key == peer.key) owned->lost = peer.lost;
+  }
   CloseEndpoint(peer);
   std::vector<Done> ended;
   for (auto it = posted_.begin(); it != posted_.end();) {
@@ -225,10 +257,6 @@ void UcxTransport::Engine::LosePeer(WorkerIndex index, std::string reason) {
     } else {
       ++it;
     }
-  }
-  // What UCX holds is answered now; its own callback then finds nothing to answer.
-  for (auto& [operation, owned] : in_flight_) {
-    if (owned->peer == index && owned->done) ended.push_back(std::exchange(owned->done, nullptr));
   }
   for (Done& done : ended) done(Lost(index));
 }
@@ -254,6 +282,7 @@ void UcxTransport::Engine::Send(WorkerIndex index, MessageTag tag, absl::Span<co
   auto operation = std::make_unique<InFlight>();
   operation->engine = this;
   operation->peer = index;
+  operation->peer_key = it->second.key;
   operation->done = std::move(done);
   operation->header = UcxHeader{.magic = kMagic, .receiver_key = it->second.key, .sender_key = key_,
                                 .ordinal = tag.ordinal, .bytes = bytes.size(), .phase = tag.phase,
@@ -298,6 +327,7 @@ void UcxTransport::Engine::StartRendezvous(void* descriptor, Posted posted) {
   auto operation = std::make_unique<InFlight>();
   operation->engine = this;
   operation->peer = posted.peer;
+  operation->peer_key = peers_[posted.peer].key;
   operation->done = std::move(posted.done);
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -314,7 +344,6 @@ void UcxTransport::Engine::Track(std::unique_ptr<InFlight> operation, ucs_status
     return operation->done(absl::UnavailableError(
         StrCat("worker ", operation->peer.value, ": ", ucs_status_string(UCS_PTR_STATUS(request)))));
   }
-  operation->request = request;
   InFlight* key = operation.get();
   in_flight_.emplace(key, std::move(operation));
 }
@@ -325,8 +354,9 @@ void UcxTransport::Engine::End(InFlight* operation, ucs_status_t status) {
   std::unique_ptr<InFlight> owned = std::move(it->second);
   in_flight_.erase(it);
   if (!owned->done) return;
-  if (status == UCS_OK) return owned->done(absl::OkStatus());
-  owned->done(absl::UnavailableError(StrCat("worker ", owned->peer.value, ": ", ucs_status_string(status))));
+  if (status == UCS_OK && owned->lost.empty()) return owned->done(absl::OkStatus());
+  const std::string why = owned->lost.empty() ? ucs_status_string(status) : owned->lost;
+  owned->done(absl::UnavailableError(StrCat("worker ", owned->peer.value, ": ", why)));
 }
 
 void UcxTransport::Engine::OnSent(void* request, ucs_status_t status, void* operation) {

@@ -72,8 +72,14 @@ class UcxTransport::Engine {
   struct InFlight {
     Engine* engine = nullptr;
     WorkerIndex peer;
+    uint64_t peer_key = 0;
     UcxHeader header;
     Done done;
+    std::string lost;  // why its peer is lost; then the outcome is that, whatever UCX says
+  };
+  // An endpoint that UCX is closing: it may use the buffers of what is in flight until it has closed.
+  struct Closing {
+    uint64_t peer_key = 0;
     void* request = nullptr;
   };
 
@@ -82,6 +88,8 @@ class UcxTransport::Engine {
   void Sleep();
   absl::Status OpenEndpoint(WorkerIndex peer, uint64_t key, const std::string& address);
   void CloseEndpoint(Peer& peer);
+  void ReapClosed();
+  void EndStragglers(uint64_t peer_key);
   void Deliver(Arrival arrival, Posted posted);
   void StartRendezvous(void* descriptor, Posted posted);
   void Track(std::unique_ptr<InFlight> operation, ucs_status_ptr_t request);
@@ -114,7 +122,7 @@ class UcxTransport::Engine {
   std::map<Key, Posted> posted_;
   std::map<Key, Arrival> arrivals_;
   std::map<InFlight*, std::unique_ptr<InFlight>> in_flight_;
-  std::vector<void*> closing_;  // endpoint close requests
+  std::vector<Closing> closing_;
 };
 
 }  // namespace tessera

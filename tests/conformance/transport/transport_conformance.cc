@@ -169,6 +169,7 @@ TEST_P(TransportConformance, MarkDeadEndsPendingAndFutureMessagesOfThatPeerOnly)
   group->at(2).Send(WorkerIndex(0), {.ordinal = 1, .phase = 1}, source, lively_send.Callback());
   EXPECT_TRUE(lively.Wait().ok());
   EXPECT_TRUE(other == source);
+  EXPECT_TRUE(lively_send.Wait().ok());
   EXPECT_EQ(pending.calls(), 1);
 }
 
@@ -182,6 +183,7 @@ TEST_P(TransportConformance, APeerThatIsGoneEndsWhatIsSentToIt) {
   group->at(0).Send(WorkerIndex(1), {.ordinal = 1, .phase = 1}, {&a, 1}, warm_send.Callback());
   group->at(1).Receive(WorkerIndex(0), {.ordinal = 1, .phase = 1}, {&b, 1}, warm_receive.Callback());
   ASSERT_TRUE(warm_receive.Wait().ok());
+  ASSERT_TRUE(warm_send.Wait().ok());
   Outcome sent, received;
   group->at(0).Send(WorkerIndex(1), {.ordinal = 2, .phase = 1}, source, sent.Callback());
   group->at(0).Receive(WorkerIndex(1), {.ordinal = 2, .phase = 1}, absl::MakeSpan(got), received.Callback());
