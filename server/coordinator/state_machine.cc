@@ -89,16 +89,20 @@ absl::StatusOr<BufferPointer> StateMachine::NewBuffer(const WorkerGroup& workers
   // What was issued for the range's former owners may still run: the new owner's history begins there.
   for (size_t i = 0; i < freed_.size();) {
     FreedRange& range = freed_[i];
-    if (range.start < offset + bytes && offset < range.stop) {
-      range.history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
-      buffer->history.Merge(range.history);
-      if (range.history.empty()) {
-        freed_[i] = std::move(freed_.back());
-        freed_.pop_back();
-        continue;
-      }
+    if (range.start >= offset + bytes || offset >= range.stop) {
+      ++i;
+      continue;
     }
-    ++i;
+    range.history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+    buffer->history.Merge(range.history);
+    // A range that is taken over whole lives on in its new owner's history.
+    const bool whole = offset <= range.start && range.stop <= offset + bytes && *range.workers == *workers;
+    if (whole || range.history.empty()) {
+      freed_[i] = std::move(freed_.back());
+      freed_.pop_back();
+    } else {
+      ++i;
+    }
   }
   return buffer;
 }
