@@ -91,8 +91,9 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecor
     status = plan.status();
     if (plan.ok()) {
       if (!HasRoom(*(*plan)->workers)) return Progress::kBlocked;
-      session.deficit_us -= (*plan)->cost_us;
       status = Issue(session, record, *operands, **plan, std::move(scalars));
+      // What is refused costs nothing: its predicted cost may be beyond any number of turns.
+      if (status.ok()) session.deficit_us -= (*plan)->cost_us;
     }
   }
   if (!status.ok()) {
