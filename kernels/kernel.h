@@ -39,7 +39,7 @@ struct KernelCall {
   std::vector<Scalar> scalars = {};
 };
 
-// Shape of `threads`: the worker's compute threads, BLAS included; set once before the first call.
+// The worker's compute threads, BLAS included; set once before the first call.
 void SetKernelThreads(int threads);
 
 absl::Status RunKernel(const KernelCall& call);

@@ -17,7 +17,8 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kTile = 32;
+// Elements of a side of a transposed tile: a row of it is one or two cache lines.
+constexpr int64_t kTile = 16;
 // Shorter rows would leave partly written cache lines, which streaming makes slow.
 constexpr int64_t kMinStreamedRowBytes = 1024;
 constexpr int64_t kMaxStreamingThresholdBytes = int64_t{32} << 20;
@@ -110,24 +111,75 @@ void ForEachOuter(const Dims& dims, size_t count, const T* source, T* destinatio
   }
 }
 
-// destination[i*row.destination + j] = source[i + j*column.source]: lines of the source are read whole
-// into a tile, lines of the destination written whole from it.
+// tile[i][j] = source[i + j * source_stride] for a full tile: 4x4 or 2x2 elements in registers at a time.
 template <typename T>
-void TransposePlane(const Dim& row, const Dim& column, const T* source, T* destination) {
-  T tile[kTile][kTile + 1];
-  for (int64_t i0 = 0; i0 < row.extent; i0 += kTile) {
-    const int64_t ni = std::min(kTile, row.extent - i0);
-    for (int64_t j0 = 0; j0 < column.extent; j0 += kTile) {
-      const int64_t nj = std::min(kTile, column.extent - j0);
-      for (int64_t j = 0; j < nj; ++j) {
-        const T* line = source + (j0 + j) * column.source + i0;
-        for (int64_t i = 0; i < ni; ++i) tile[i][j] = line[i];
+void TransposeTile(const T* source, int64_t source_stride, T (&tile)[kTile][kTile]) {
+#if defined(__SSE2__)
+  constexpr int64_t kStep = sizeof(T) == 4 ? 4 : 2;
+  if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
+    for (int64_t j = 0; j < kTile; j += kStep) {
+      const T* line = source + j * source_stride;
+      for (int64_t i = 0; i < kTile; i += kStep) {
+        auto load = [&](int64_t k) {
+          return _mm_loadu_si128(reinterpret_cast<const __m128i*>(line + k * source_stride + i));
+        };
+        auto store = [&](int64_t k, __m128i v) { _mm_store_si128(reinterpret_cast<__m128i*>(&tile[i + k][j]), v); };
+        if constexpr (sizeof(T) == 8) {
+          const __m128i a = load(0), b = load(1);
+          store(0, _mm_unpacklo_epi64(a, b));
+          store(1, _mm_unpackhi_epi64(a, b));
+        } else {
+          const __m128i a = load(0), b = load(1), c = load(2), d = load(3);
+          const __m128i ab_low = _mm_unpacklo_epi32(a, b), ab_high = _mm_unpackhi_epi32(a, b);
+          const __m128i cd_low = _mm_unpacklo_epi32(c, d), cd_high = _mm_unpackhi_epi32(c, d);
+          store(0, _mm_unpacklo_epi64(ab_low, cd_low));
+          store(1, _mm_unpackhi_epi64(ab_low, cd_low));
+          store(2, _mm_unpacklo_epi64(ab_high, cd_high));
+          store(3, _mm_unpackhi_epi64(ab_high, cd_high));
+        }
+      }
+    }
+    return;
+  }
+#endif
+  for (int64_t j = 0; j < kTile; ++j) {
+    for (int64_t i = 0; i < kTile; ++i) tile[i][j] = source[j * source_stride + i];
+  }
+}
+
+// destination[i*row.destination + j] = source[i + j*column.source]: lines of the source are read whole
+// into a tile, lines of the destination written whole from it. Tiles follow each other along the
+// source's dense dim, where prefetching helps.
+template <typename T>
+void TransposePlane(const Dim& row, const Dim& column, const T* source, T* destination, Stores stores) {
+  alignas(64) T tile[kTile][kTile];
+  const bool whole_lines = kTile * sizeof(T) % 64 == 0 && reinterpret_cast<uintptr_t>(destination) % 64 == 0 &&
+                           row.destination * static_cast<int64_t>(sizeof(T)) % 64 == 0;
+  const Stores tile_stores = whole_lines ? stores : Stores::kCached;
+  for (int64_t j0 = 0; j0 < column.extent; j0 += kTile) {
+    const int64_t nj = std::min(kTile, column.extent - j0);
+    for (int64_t i0 = 0; i0 < row.extent; i0 += kTile) {
+      const int64_t ni = std::min(kTile, row.extent - i0);
+      const T* from = source + j0 * column.source + i0;
+      if (ni == kTile && nj == kTile) {
+        TransposeTile(from, column.source, tile);
+      } else {
+        for (int64_t j = 0; j < nj; ++j) {
+          for (int64_t i = 0; i < ni; ++i) tile[i][j] = from[j * column.source + i];
+        }
       }
       for (int64_t i = 0; i < ni; ++i) {
-        std::memcpy(destination + (i0 + i) * row.destination + j0, tile[i], static_cast<size_t>(nj) * sizeof(T));
+        std::byte* to = reinterpret_cast<std::byte*>(destination + (i0 + i) * row.destination + j0);
+        const std::byte* line = reinterpret_cast<const std::byte*>(tile[i]);
+        if (nj == kTile) {
+          CopyRow(to, line, kTile * static_cast<int64_t>(sizeof(T)), tile_stores);
+        } else {
+          CopyRow(to, line, nj * static_cast<int64_t>(sizeof(T)), Stores::kCached);
+        }
       }
     }
   }
+  EndStreaming(tile_stores);
 }
 
 template <typename T>
@@ -148,9 +200,9 @@ void CopyElements(Dims dims, const T* source, T* destination) {
   int64_t elements = 1;
   for (const Dim& d : dims) elements *= d.extent;
   const Dim inner = dims.back();
+  const bool is_large = elements * static_cast<int64_t>(sizeof(T)) > StreamingThresholdBytes();
   if (inner.source == 1 && inner.destination == 1) {
-    const bool streams = elements * static_cast<int64_t>(sizeof(T)) > StreamingThresholdBytes() &&
-                         inner.extent * static_cast<int64_t>(sizeof(T)) >= kMinStreamedRowBytes;
+    const bool streams = is_large && inner.extent * static_cast<int64_t>(sizeof(T)) >= kMinStreamedRowBytes;
     CopyDense(dims, source, destination, streams ? Stores::kStreaming : Stores::kCached);
     return;
   }
@@ -160,7 +212,9 @@ void CopyElements(Dims dims, const T* source, T* destination) {
     const Dim row = *dense_in_source;
     dims.erase(dense_in_source);
     ForEachOuter(dims, dims.size() - 1, source, destination,
-                 [&](const T* from, T* to) { TransposePlane(row, inner, from, to); });
+                 [&](const T* from, T* to) {
+                   TransposePlane(row, inner, from, to, is_large ? Stores::kStreaming : Stores::kCached);
+                 });
     return;
   }
   ForEachOuter(dims, dims.size() - 1, source, destination, [&](const T* from, T* to) {

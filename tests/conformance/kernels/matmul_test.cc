@@ -1,6 +1,7 @@
 // Matmul on every layout and dtype, creation ops by global box, and strided copies.
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -204,6 +205,22 @@ TEST(CopyStridedKernel, StreamsLargeUnalignedRows) {
                              static_cast<size_t>(columns - 5)));
     ASSERT_EQ(got[static_cast<size_t>(3 + r * columns + columns - 5)], 0);
   }
+}
+
+TEST(CopyStridedKernel, TransposesAboveTheStreamingThreshold) {
+  const int64_t rows = 3001, columns = 3008;  // 36 MB; rows that are no multiple of a tile
+  const size_t count = static_cast<size_t>(rows * columns);
+  std::vector<float> source(count);
+  std::iota(source.begin(), source.end(), 0.0f);
+  auto* got = static_cast<float*>(std::aligned_alloc(64, count * sizeof(float)));
+  // Element (i, j) of the destination, 3001 x 3008, is element (j, i) of a 3008 x 3001 source.
+  CopyStrided({rows, columns}, 4, source.data(), {1, rows}, got, {columns, 1});
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) wrong += got[i * columns + j] != source[static_cast<size_t>(j * rows + i)];
+  }
+  EXPECT_EQ(wrong, 0);
+  std::free(got);
 }
 
 TEST(CopyStridedKernel, ReversesAndBroadcasts) {
