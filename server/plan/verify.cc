@@ -23,17 +23,19 @@ absl::Status Wrong(const Ts&... pieces) {
   return absl::InternalError(StrCat(pieces...));
 }
 
+__extension__ using Wide = __int128;  // offsets and strides that a text names may be any number
+
 struct Reach {
-  int64_t lowest = 0;  // element offsets, both included; of the largest shard
-  int64_t highest = -1;
+  Wide lowest = 0;  // element offsets, both included; of the largest shard
+  Wide highest = -1;
 };
 
 Reach ReachOf(const PlanValue& value) {
   const Shape extents = MaxShardShape(value.spec);
   if (NumElements(extents) == 0) return {0, -1};
-  Reach reach = {value.offset, value.offset};
+  Reach reach = {Wide{value.offset}, Wide{value.offset}};
   for (size_t d = 0; d < extents.size(); ++d) {
-    const int64_t span = (extents[d] - 1) * value.strides[d];
+    const Wide span = Wide{extents[d] - 1} * value.strides[d];
     (span < 0 ? reach.lowest : reach.highest) += span;
   }
   return reach;
@@ -47,7 +49,7 @@ absl::Status CheckOverlay(const Exchange& exchange, int dim, int64_t part_count)
   const std::vector<Interval> to = DimIntervals(exchange.destination, dim);
   const int64_t extent = exchange.destination.shape[static_cast<size_t>(dim)];
   int64_t next = 0;
-  int64_t origin = 0;
+  Wide origin = 0;
   if (overlay.source_step == 0) return Wrong("dim ", dim, ": source step 0");
   for (const OverlayEntry& e : overlay.entries) {
     if (e.start != next || e.size <= 0 || e.size > extent - next) {
@@ -61,22 +63,22 @@ absl::Status CheckOverlay(const Exchange& exchange, int dim, int64_t part_count)
     }
     const Interval& source = from[static_cast<size_t>(e.source_shard)];
     const Interval& destination = to[static_cast<size_t>(e.destination_shard)];
-    if (destination.start + e.destination_offset != e.start || e.start < destination.start || next > destination.stop) {
+    if (Wide{destination.start} + e.destination_offset != e.start || e.start < destination.start || next > destination.stop) {
       return Wrong("dim ", dim, ": entry at ", e.start, " of ", e.size, " lies outside destination shard ",
                    e.destination_shard, " [", destination.start, ":", destination.stop, ")");
     }
-    const int64_t last = e.source_offset + overlay.source_step * (e.size - 1);
-    if (std::min(e.source_offset, last) < 0 || std::max(e.source_offset, last) >= source.size()) {
-      return Wrong("dim ", dim, ": entry at ", e.start, " reads offsets ", e.source_offset, " to ", last,
+    const Wide last = Wide{e.source_offset} + Wide{overlay.source_step} * (e.size - 1);
+    if (e.source_offset < 0 || e.source_offset >= source.size() || last < 0 || last >= source.size()) {
+      return Wrong("dim ", dim, ": entry at ", e.start, " reads offsets ", e.source_offset, " to ", static_cast<int64_t>(last),
                    " of source shard ", e.source_shard, " [", source.start, ":", source.stop, ")");
     }
-    const int64_t entry_origin = source.start + e.source_offset - overlay.source_step * e.start;
+    const Wide entry_origin = Wide{source.start} + e.source_offset - Wide{overlay.source_step} * e.start;
     if (e.start == 0) origin = entry_origin;
     if (entry_origin != origin) return Wrong("dim ", dim, ": entry at ", e.start, " reads other source elements");
   }
   if (next != extent) return Wrong("dim ", dim, ": ", next, " of ", extent, " elements are written");
   const bool is_whole = exchange.source.shape == exchange.destination.shape && overlay.source_step == 1;
-  if (is_whole && origin != 0) return Wrong("dim ", dim, ": element 0 reads source element ", origin);
+  if (is_whole && origin != 0) return Wrong("dim ", dim, ": element 0 reads source element ", static_cast<int64_t>(origin));
   return absl::OkStatus();
 }
 
@@ -220,13 +222,14 @@ class Verifier {
       const PlanValue& value = plan_.values[i];
       const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(value.buffer)];
       // An input may reach below its first element where a stride is negative.
-      int64_t lowest = 0;
+      Wide lowest = 0;
       for (const int input : plan_.inputs) {
         if (Value(input).buffer == value.buffer) lowest = std::min(lowest, ReachOf(Value(input)).lowest);
       }
       const Reach reach = ReachOf(value);
       if (reach.lowest < lowest || (reach.highest + 1) * SizeBytes(value.spec.dtype) > buffer.bytes) {
-        return Wrong("plan: %", i, " needs elements ", reach.lowest, " to ", reach.highest, " of buffer b",
+        return Wrong("plan: %", i, " needs elements ", static_cast<int64_t>(reach.lowest), " to ",
+                     static_cast<int64_t>(reach.highest), " of buffer b",
                      value.buffer, " of ", buffer.bytes, " bytes");
       }
     }

@@ -7,6 +7,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/counters.h"
+#include "server/plan/verify.h"
 
 namespace tessera {
 namespace {
@@ -181,6 +182,7 @@ absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Make(const
     return absl::ResourceExhaustedError(StrCat("worker ", self_.value, ": ", templates_.size(),
                                                " templates are known, no more are allowed (max_templates)"));
   }
+  TESSERA_RETURN_IF_ERROR(VerifyPlan(plan));  // it came over a socket
   TESSERA_ASSIGN_OR_RETURN(Program program, LowerPlan(plan, self_, messages_));
   TESSERA_ASSIGN_OR_RETURN(ProgramTemplate made, MakeTemplate(std::move(program), static_cast<int>(plan.buffers.size()),
                                                               plan.scalar_count));
