@@ -6,13 +6,21 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <string>
 
 #include "absl/status/status.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
+
+// So small that asking costs more than it saves.
+constexpr int64_t kAlwaysTriedBytes = 1 << 20;
 
 absl::Status MemoryError(std::string_view what, int64_t bytes, int error) {
   return absl::ResourceExhaustedError(
@@ -32,8 +40,29 @@ void CopyRow(char* destination, const char* source, int64_t count, int64_t strid
 
 }  // namespace
 
+int64_t HostAvailableBytes() {
+  int64_t available = std::numeric_limits<int64_t>::max();
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    long long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %lld kB", &kib) == 1) available = kib * 1024;
+  }
+  // "max" in the first file is no limit and reads as no number.
+  int64_t limit = 0, current = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit && std::ifstream("/sys/fs/cgroup/memory.current") >> current) {
+    available = std::min(available, std::max<int64_t>(limit - current, 0));
+  }
+  return available;
+}
+
 absl::StatusOr<std::shared_ptr<HostMemory>> HostMemory::Make(int64_t bytes) {
   const int64_t size = std::max<int64_t>(bytes, 1);
+  if (size > kAlwaysTriedBytes) {
+    if (const int64_t available = HostAvailableBytes(); size > available) {
+      return absl::ResourceExhaustedError(
+          StrCat("host memory: ", size, " bytes wanted in this process, the host has ", available, " available"));
+    }
+  }
   const int fd = memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return MemoryError("memfd_create", size, errno);
   if (const int error = posix_fallocate(fd, 0, size); error != 0) {
@@ -52,11 +81,20 @@ absl::StatusOr<std::shared_ptr<HostMemory>> HostMemory::Make(int64_t bytes) {
     close(fd);
     return MemoryError("sealing", size, error);
   }
-  return std::shared_ptr<HostMemory>(new HostMemory(static_cast<char*>(data), size, fd));
+  return std::shared_ptr<HostMemory>(new HostMemory(Kind::kMapped, static_cast<char*>(data), size, fd));
+}
+
+std::shared_ptr<HostMemory> HostMemory::MakePrivate(int64_t bytes) {
+  const int64_t size = std::max<int64_t>(bytes, 1);
+  return std::shared_ptr<HostMemory>(new HostMemory(Kind::kPrivate, static_cast<char*>(::operator new(size)), size, -1));
 }
 
 HostMemory::~HostMemory() {
-  munmap(data_, size_bytes_);
+  if (kind_ == Kind::kPrivate) {
+    ::operator delete(data_);
+  } else {
+    munmap(data_, size_bytes_);
+  }
   CloseFd();
 }
 

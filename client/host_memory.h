@@ -19,6 +19,8 @@ class HostMemory {
  public:
   // All bytes are reserved now: ResourceExhausted when the host has no room. `bytes` may be 0.
   static absl::StatusOr<std::shared_ptr<HostMemory>> Make(int64_t bytes);
+  // Ordinary memory that nobody maps, for values that came inline: no file descriptor.
+  static std::shared_ptr<HostMemory> MakePrivate(int64_t bytes);
   ~HostMemory();
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
@@ -31,11 +33,18 @@ class HostMemory {
   void CloseFd();
 
  private:
-  HostMemory(char* data, int64_t size_bytes, int fd) : data_(data), size_bytes_(size_bytes), fd_(fd) {}
+  enum class Kind : uint8_t { kMapped, kPrivate };
+  HostMemory(Kind kind, char* data, int64_t size_bytes, int fd)
+      : kind_(kind), data_(data), size_bytes_(size_bytes), fd_(fd) {}
+  Kind kind_;
   char* data_;
   int64_t size_bytes_;
   int fd_;
 };
+
+// Bytes that this host can still give: the kernel's MemAvailable, and what the control group leaves.
+// Asked before anything large is reserved, because the kernel would rather end a process than refuse.
+int64_t HostAvailableBytes();
 
 // A strided array in the caller's memory, which must outlive the call it is given to.
 struct HostView {

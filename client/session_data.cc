@@ -215,8 +215,7 @@ absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::op
   HostArray out{spec.dtype, BoxShape(box), nullptr};
   if (bytes == 0) {
     TESSERA_RETURN_IF_ERROR(Wait(*handle, std::nullopt));
-    TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::Make(0));
-    out.memory->CloseFd();
+    out.memory = HostMemory::MakePrivate(0);
     return out;
   }
   auto [number, request] = NewRequest();
@@ -243,7 +242,9 @@ absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& 
   const int64_t bytes = NumElements(box) * SizeBytes(spec.dtype);
   connection_->Flush();
   // The pages are made while the workers compute.
-  TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::Make(bytes));
+  if (bytes > static_cast<int64_t>(welcome().max_inline_bytes)) {
+    TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::Make(bytes));
+  }
   TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
   if (request->done) {
     TESSERA_RETURN_IF_ERROR(request->status);
@@ -251,9 +252,12 @@ absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& 
       return absl::InternalError(
           StrCat("download: ", ToText(spec), " came as ", request->bytes.size(), " bytes, not ", bytes));
     }
+    out.memory = HostMemory::MakePrivate(bytes);
     std::copy(request->bytes.begin(), request->bytes.end(), out.memory->data());
-    out.memory->CloseFd();
     return out;
+  }
+  if (out.memory == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::Make(bytes));
   }
   std::vector<int64_t> holders =
       flat_position.has_value() ? std::vector<int64_t>{*flat_position} : DistinctHolders(spec);

@@ -9,16 +9,6 @@
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
-namespace {
-
-std::string Grouped(int64_t value) {
-  std::string digits = std::to_string(value);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
-  return digits;
-}
-
-}  // namespace
-
 int64_t MemoryMap::RoundUp(int64_t bytes) const {
   return (bytes + alignment_bytes_ - 1) / alignment_bytes_ * alignment_bytes_;
 }
@@ -128,9 +118,9 @@ absl::StatusOr<int64_t> MemoryMap::Allocate(absl::Span<const WorkerIndex> worker
     const Class* tightest = *std::min_element(classes.begin(), classes.end(),
                                               [](Class* a, Class* b) { return a->free_bytes < b->free_bytes; });
     std::string message =
-        StrCat(op, ": does not fit in memory: ", Grouped(bytes), " bytes wanted on each of ", workers.size(),
-               " workers; worker ", tightest->workers[0].value, " has ", Grouped(tightest->free_bytes), " free of ",
-               Grouped(tightest->bytes), tightest->free_bytes >= size ? " (not in one piece)" : "");
+        StrCat(op, ": does not fit in memory: ", bytes, " bytes wanted on each of ", workers.size(),
+               " workers; worker ", tightest->workers[0].value, " has ", tightest->free_bytes, " free of ",
+               tightest->bytes, tightest->free_bytes >= size ? " (not in one piece)" : "");
     MergeEqual(classes);
     return absl::ResourceExhaustedError(message);
   }

@@ -30,8 +30,8 @@ class MemoryMap {
   void AddWorker(WorkerIndex worker, int64_t bytes);
   void RemoveWorker(WorkerIndex worker);
 
-  // ResourceExhausted `op: does not fit: 12,582,912 bytes wanted on each of 4 workers; worker 2 has
-  // 1,048,576 free of 16,777,216`. NotFound when a worker is not in the map. 0 bytes take no space.
+  // ResourceExhausted `op: does not fit: 12582912 bytes wanted on each of 4 workers; worker 2 has
+  // 1048576 free of 16777,216`. NotFound when a worker is not in the map. 0 bytes take no space.
   absl::StatusOr<int64_t> Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op);
   // The same group, offset and size that Allocate was asked for. Workers that left are passed over.
   void Free(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes);

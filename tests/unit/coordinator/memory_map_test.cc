@@ -54,8 +54,8 @@ TEST(MemoryMapTest, RefusesWhatDoesNotFitWithTheNumbers) {
   const absl::Status status = map.Allocate(Workers({0, 1, 2, 3}), 600'000, "zeros").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("zeros: does not fit in memory: 600,000 bytes wanted on each of 4 workers; worker 2 has 524,288 "
-                        "free of 1,048,576"));
+              HasSubstr("zeros: does not fit in memory: 600000 bytes wanted on each of 4 workers; worker 2 has 524288 "
+                        "free of 1048576"));
   EXPECT_EQ(map.UsedBytes(WorkerIndex(0)), 0);
 }
 

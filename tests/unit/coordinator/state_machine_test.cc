@@ -95,7 +95,7 @@ TEST(StateMachineTest, WhatDoesNotFitPoisonsItsHandleAndNothingElse) {
   ASSERT_EQ(failed.size(), 2u);
   EXPECT_EQ(failed[0].handle, HandleId(1));
   EXPECT_EQ(failed[0].status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(Message(failed[0].status), HasSubstr("2,097,152 bytes wanted on each of 2 workers; worker 0 has 65,536 free of 65,536"));
+  EXPECT_THAT(Message(failed[0].status), HasSubstr("2097152 bytes wanted on each of 2 workers; worker 0 has 65536 free of 65536"));
   EXPECT_EQ(failed[1].handle, HandleId(3));
   EXPECT_EQ(failed[1].status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
