@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "client/host_memory.h"
 #include "client/wait.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -316,6 +317,11 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) 
   if (options.transport != "shm" && options.transport != "ucx") {
     return absl::InvalidArgumentError(
         StrCat("local_cluster: transport is \"", Printable(options.transport, 40), "\", it must be shm or ucx"));
+  }
+  const int64_t available = HostAvailableBytes();
+  if (options.memory_bytes > available / options.workers) {
+    return absl::ResourceExhaustedError(StrCat("local_cluster: ", options.workers, " workers of ", options.memory_bytes,
+                                               " bytes each, the host has ", available, " bytes available"));
   }
   auto state = std::make_unique<State>();
   state->options = options;

@@ -1,0 +1,72 @@
+#include "client/spec_cache.h"
+
+#include "gtest/gtest.h"
+#include "schemas/ops/resolve.h"
+
+namespace tessera {
+namespace {
+
+SpecPtr Spec(const char* text) { return std::make_shared<const TensorSpec>(*ParseTensorSpec(text)); }
+
+// Scalars of every class beside specs whose results differ by them: a hit says what ResolveOp says.
+TEST(SpecCache, SaysWhatResolveOpSays) {
+  SpecCache cache;
+  const std::vector<SpecPtr> specs = {Spec("f32[4,6] @ mesh(2) [S(0)]"), Spec("i32[4,6] @ mesh(2) [S(1)]"),
+                                      Spec("f64[4,6] @ mesh(2) [P(max)]"), Spec("f64[4,6] @ mesh(2) [P(sum)]"),
+                                      Spec("bool[4,6] @ mesh(2) [R]")};
+  const std::vector<Scalar> scalars = {Scalar::Int(0),  Scalar::Int(3),      Scalar::Int(-3),   Scalar::Int(int64_t{1} << 40),
+                                       Scalar::Bool(true), Scalar::Float(2.5), Scalar::Float(-2.5),
+                                       Scalar::Int(3, ScalarStrength::kStrong)};
+  for (int round = 0; round < 2; ++round) {
+    for (OpId op : {OpId::kAdd, OpId::kMul, OpId::kDiv, OpId::kMaximum, OpId::kLess}) {
+      const OpCall call{op, {}, {}};
+      for (const SpecPtr& spec : specs) {
+        for (const Scalar& scalar : scalars) {
+          const SpecOperand operands[] = {{&spec, Scalar()}, {nullptr, scalar}};
+          const OperandSpec direct[] = {*spec, scalar};
+          absl::StatusOr<TensorSpec> want = OutputSpec(call, direct);
+          auto got = cache.Resolve(call, operands);
+          ASSERT_EQ(got.status(), want.status());
+          if (want.ok()) {
+            EXPECT_EQ(*(*got)->output, *want) << ToText(*spec) << " " << ToText(scalar);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SpecCache, AHitGivesTheSameSpec) {
+  SpecCache cache;
+  const SpecPtr spec = Spec("f32[4,6] @ mesh(2) [S(0)]");
+  const SpecOperand operands[] = {{&spec, Scalar()}, {&spec, Scalar()}};
+  const OpCall add{OpId::kAdd, {}, {}};
+  EXPECT_EQ((*cache.Resolve(add, operands))->output, (*cache.Resolve(add, operands))->output);
+  EXPECT_EQ(cache.Intern(*spec), cache.Intern(TensorSpec(*spec)));
+}
+
+TEST(SpecCache, AttributesTellCallsApart) {
+  SpecCache cache;
+  const SpecPtr spec = Spec("f32[4,6] @ mesh(2) [S(0)]");
+  const SpecOperand operands[] = {{&spec, Scalar()}};
+  OpCall sum{OpId::kSum, {}, {}};
+  sum.attributes.dims = {0};
+  EXPECT_EQ((*cache.Resolve(sum, operands))->output->shape, (Shape{6}));
+  sum.attributes.dims = {1};
+  EXPECT_EQ((*cache.Resolve(sum, operands))->output->shape, (Shape{4}));
+  sum.attributes.keepdims = true;
+  EXPECT_EQ((*cache.Resolve(sum, operands))->output->shape, (Shape{4, 1}));
+}
+
+TEST(SpecCache, ImplicitMovesStateTheBound) {
+  SpecCache cache;
+  const SpecPtr rows = Spec("f64[8,8] @ mesh(4) [S(0)]"), columns = Spec("f64[8,8] @ mesh(4) [S(1)]");
+  const SpecOperand operands[] = {{&rows, Scalar()}, {&columns, Scalar()}};
+  auto entry = *cache.Resolve({OpId::kAdd, {}, {}}, operands);
+  ASSERT_EQ(entry->implicit.size(), 1u);
+  EXPECT_EQ(entry->implicit[0].operand, 1);
+  EXPECT_EQ(entry->implicit_bytes, 384);
+}
+
+}  // namespace
+}  // namespace tessera
