@@ -1,0 +1,117 @@
+"""The command line and the demo against a real cluster."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from test_plan_command import tessera
+
+BIN = os.environ.get("TESSERA_BIN_DIR", "bazel-bin")
+TESSERA = os.path.join(BIN, "client/cli/tessera")
+TRANSPORT = os.environ.get("TESSERA_TEST_TRANSPORT", "shm")
+
+
+def read_line(process, seconds=30):
+    assert select.select([process.stdout], [], [], seconds)[0], "it printed nothing"
+    return process.stdout.readline().strip()
+
+
+def test_status_and_tensors_show_who_holds_what(session, mesh4):
+    x = ts.zeros((1000, 100), device_mesh=mesh4, placements=[ts.Shard(0)]).wait()
+    address = f"{session.address}#token={session._token}"
+    status = json.loads(tessera("status", "--json", "--address", address).stdout)
+    assert [w["state"] for w in status["workers"]] == ["alive"] * 4
+    mine = [s for s in status["sessions"] if s["id"] == session.id]
+    assert len(mine) == 1 and mine[0]["tensors"] == 1 and mine[0]["bytes"] >= x.nbytes // 4
+    text = tessera("status", TESSERA_ADDRESS=address).stdout
+    assert "WORKER" in text and "alive" in text and "SESSION" in text
+    assert "python" in tessera("tensors", "--address", address).stdout
+    assert json.loads(tessera("tensors", "--json", "--address", address).stdout)["sessions"]
+
+
+def test_a_wrong_token_is_status_1(session):
+    out = tessera("status", "--address", f"{session.address}#token=wrong")
+    assert out.returncode == 1 and "token" in out.stderr
+
+
+@pytest.mark.whole_system
+def test_up_prints_the_address_first_and_ends_on_ctrl_c():
+    up = subprocess.Popen([TESSERA, "up", "--workers", "2", "--memory", "32MiB", "--transport", TRANSPORT],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        address = read_line(up)
+        assert address.startswith("unix:/")
+        with ts.connect(address) as session:
+            np.testing.assert_array_equal(ts.arange(10, device_mesh=session.default_mesh).full_tensor(), np.arange(10))
+        up.send_signal(signal.SIGINT)
+        assert up.wait(10) == 0
+        with pytest.raises(ts.UnavailableError):
+            ts.connect(address)
+    finally:
+        up.kill()
+
+
+@pytest.mark.whole_system
+def test_a_bind_beyond_this_host_is_refused():
+    out = tessera("up", "--listen", "0.0.0.0:7070")
+    assert out.returncode == 1 and "TLS" in out.stderr
+    server = subprocess.run([os.path.join(BIN, "server/coordinator/tessera-coordinator"), "--listen", "tcp:0.0.0.0:7070"],
+                            capture_output=True, text=True, timeout=20,
+                            env={**os.environ, "TESSERA_TOKEN": "t", "TESSERA_JOIN_TOKEN": "j"})
+    assert server.returncode != 0 and "TLS" in server.stderr
+
+
+@pytest.mark.whole_system
+def test_the_demo_passes_its_checks():
+    out = subprocess.run([sys.executable, "-m", "tessera.demo", "--json", "--transport", TRANSPORT], capture_output=True,
+                         text=True, timeout=120)
+    report = json.loads(out.stdout)
+    assert out.returncode == 0 and report["ok"] and all(report["checks"].values()) and len(report["checks"]) == 12
+    assert report["accuracy"] == 0.98831 and report["rows"] == [450, 450, 450, 447]
+    assert report["matmul"]["counted"] == [344832] * 3 + [345600]
+    assert report["redistribute"]["counted"] == [2424600] * 3 + [2413800]
+    assert "bytes wanted" in report["refused"] and "The Gram matrix" in out.stderr
+
+
+@pytest.mark.whole_system
+def test_a_demo_whose_check_fails_is_status_1(monkeypatch):
+    from tessera import demo
+    monkeypatch.setattr(demo, "ACCURACY", 0.5)
+    monkeypatch.setattr(sys, "argv", ["demo", "--json"])
+    assert demo.main() == 1
+
+
+@pytest.mark.whole_system
+def test_a_cluster_larger_than_the_host_is_refused():
+    start = time.monotonic()
+    with pytest.raises(ts.ResourceExhaustedError, match="available"):
+        ts.local_cluster(workers=2, memory="100TiB")
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.whole_system
+def test_a_cluster_whose_programs_are_missing_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("TESSERA_BIN_DIR", str(tmp_path))
+    with pytest.raises(ts.NotFoundError, match="tessera-coordinator"):
+        ts.local_cluster(workers=1, memory="16MiB")
+
+
+@pytest.mark.whole_system
+def test_a_child_that_ends_is_told_at_once(monkeypatch, tmp_path):
+    for role in ("coordinator", "worker"):
+        program = tmp_path / f"tessera-{role}"
+        program.write_text("#!/bin/sh\necho what went wrong >&2\nexit 3\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("TESSERA_BIN_DIR", str(tmp_path))
+    start = time.monotonic()
+    with pytest.raises(ts.UnavailableError, match="what went wrong"):
+        ts.local_cluster(workers=1, memory="16MiB")
+    assert time.monotonic() - start < 5
