@@ -146,6 +146,8 @@ int Serve(const CoordinatorOptions& options) {
     spdlog::error("stopping: {}", exception->getDescription().cStr());
   }
   unlink(path.c_str());
+  // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
+  if (options.exit_with_parent_fd >= 0) rmdir(path.substr(0, path.rfind('/')).c_str());
   if (const std::string summary = hub.JournalSummary(); !summary.empty()) std::printf("%s\n", summary.c_str());
   return 0;
 }

@@ -193,6 +193,8 @@ int Serve(WorkerOptions options) {
     status = Fail(std::string(reason.message()));
   }
   unlink(path.c_str());
+  // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
+  if (options.exit_with_parent_fd >= 0) rmdir(options.socket_dir.c_str());
   std::fflush(nullptr);
   _exit(status);  // without waiting for what runs on the device
 }

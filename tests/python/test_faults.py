@@ -209,7 +209,7 @@ def test_a_killed_client_leaves_nothing(new_cluster):
 OWNER = """
 import sys, tessera as ts
 cluster = ts.local_cluster(workers=2, memory="32MiB")
-print(cluster.coordinator_pid, *cluster.worker_pids, flush=True)
+print(cluster.coordinator_pid, *cluster.worker_pids, cluster.address.partition("#")[0][5:], flush=True)
 sys.stdin.read()
 """
 
@@ -225,11 +225,13 @@ def runs(pid):
 @pytest.mark.whole_system
 def test_a_cluster_ends_with_its_owner():
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    pids = [int(p) for p in owner.stdout.readline().split()]
-    assert len(pids) == 3 and all(map(runs, pids))
+    *pids, path = owner.stdout.readline().decode().split()
+    pids = [int(pid) for pid in pids]
+    assert len(pids) == 3 and all(map(runs, pids)) and os.path.exists(path)
     owner.kill()
     owner.wait()
     wait_until(lambda: not any(map(runs, pids)), 5)
+    assert not os.path.exists(os.path.dirname(path))
 
 
 def test_a_stopped_cluster_leaves_no_process_and_no_file(new_cluster):
