@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -148,7 +149,9 @@ int Serve(const CoordinatorOptions& options) {
   unlink(path.c_str());
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
   if (options.exit_with_parent_fd >= 0) rmdir(path.substr(0, path.rfind('/')).c_str());
-  if (const std::string summary = hub.JournalSummary(); !summary.empty()) std::printf("%s\n", summary.c_str());
+  if (const std::string digest = hub.JournalDigest(); !digest.empty()) {
+    std::ofstream(options.journal_path + ".digest") << digest << "\n";
+  }
   return 0;
 }
 
@@ -173,7 +176,7 @@ int Main(int argc, char** argv) {
   app.add_option("--max-connections", options.max_connections, "open connections")->capture_default_str();
   app.add_option("--max-outstanding", options.config.max_outstanding_per_worker, "instructions issued to a worker and not reported")
       ->capture_default_str();
-  app.add_option("--journal", options.journal_path, "write every event to this file; prints a digest of the effects at the end");
+  app.add_option("--journal", options.journal_path, "write every event to this file, and at the end a digest of the effects to FILE.digest");
   app.add_option("--replay", replay, "read a journal, print the digest of its effects, and end");
   app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
   app.set_version_flag("--version", kServerVersion);

@@ -273,9 +273,6 @@ kj::Promise<void> Hub::RunTicks() {
 
 void Hub::taskFailed(kj::Exception&& exception) { spdlog::error("task failed: {}", exception.getDescription().cStr()); }
 
-std::string Hub::JournalSummary() const {
-  if (!journal_) return "";
-  return StrCat("journal: ", journal_->digest().count(), " effects, digest ", journal_->digest().Hex());
-}
+std::string Hub::JournalDigest() const { return journal_ ? journal_->digest().Hex() : ""; }
 
 }  // namespace tessera

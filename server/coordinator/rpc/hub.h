@@ -65,7 +65,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   double uptime_s() const;
   void Flush();
   // The digest of all effects so far; empty without a journal.
-  std::string JournalSummary() const;
+  std::string JournalDigest() const;
 
  private:
   struct WorkerLink {

@@ -1,0 +1,169 @@
+// Whole-system tests: real processes, real sockets, on both transports, through the C++ client.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "client/cluster.h"
+#include "client/ops.h"
+#include "client/session.h"
+#include "client/tensor.h"
+#include "schemas/types/bounds.h"
+#include "server/coordinator/rpc/journal.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+std::vector<float> Counting(int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  std::iota(values.begin(), values.end(), 1.0f);
+  return values;
+}
+
+std::vector<float> Values(const HostArray& array) {
+  const auto* data = reinterpret_cast<const float*>(array.memory->data());
+  return {data, data + NumElements(array.shape)};
+}
+
+class ClusterTest : public testing::TestWithParam<std::string> {
+ protected:
+  LocalCluster Start(int workers, std::vector<std::string> coordinator_flags = {}) {
+    ClusterOptions options;
+    options.workers = workers;
+    options.memory_bytes = 64 << 20;
+    options.transport = GetParam();
+    options.binary_dir = ".";
+    options.coordinator_flags = std::move(coordinator_flags);
+    auto cluster = LocalCluster::Start(options);
+    EXPECT_TRUE(cluster.ok()) << cluster.status();
+    return *std::move(cluster);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, ClusterTest, testing::Values("shm", "ucx"), [](const auto& i) { return i.param; });
+
+TEST_P(ClusterTest, MultipliesAndRedistributes) {
+  LocalCluster cluster = Start(4);
+  Session session = *cluster.Connect();
+  const Mesh mesh = *session.InitDeviceMesh({2, 2}, {"dp", "tp"}, {});
+  const std::vector<float> a = Counting(9 * 6), b = Counting(6 * 5);
+  Tensor x = *session.DistributeTensor(MakeHostView(DType::kF32, {9, 6}, a.data()), mesh,
+                                       {Placement::Shard(0), Placement::Replicate()});
+  Tensor y = *session.DistributeTensor(MakeHostView(DType::kF32, {6, 5}, b.data()), mesh,
+                                       {Placement::Replicate(), Placement::Shard(1)});
+  Tensor z = *Matmul(x, y);
+  EXPECT_EQ(ToText(z.spec()), "f32[9,5] @ mesh(dp:2,tp:2) [S(0), S(1)]");
+  z = *z.Redistribute({Placement::Shard(1), Placement::Shard(0)});
+  auto dense = z.FullTensor();
+  ASSERT_TRUE(dense.ok()) << dense.status();
+  const std::vector<float> values = Values(*dense);
+  for (int i = 0; i < 9; ++i) {
+    for (int j = 0; j < 5; ++j) {
+      float expected = 0;
+      for (int k = 0; k < 6; ++k) expected += a[static_cast<size_t>(i * 6 + k)] * b[static_cast<size_t>(k * 5 + j)];
+      EXPECT_EQ(values[static_cast<size_t>(i * 5 + j)], expected) << i << "," << j;
+    }
+  }
+}
+
+// A download must not end before its copies do: large enough that the copies take a while.
+TEST_P(ClusterTest, ManyDownloadsAreWholeEveryTime) {
+  LocalCluster cluster = Start(4);
+  Session session = *cluster.Connect();
+  const Mesh mesh = *session.DefaultMesh();
+  const std::vector<float> values = Counting(1797 * 64);
+  Tensor x = *session.DistributeTensor(MakeHostView(DType::kF32, {1797, 64}, values.data()), mesh, {Placement::Shard(0)});
+  for (int round = 0; round < 30; ++round) {
+    EXPECT_EQ(Values(*x.FullTensor()), values) << "round " << round;
+    const int64_t position[] = {round % 4};
+    const Box box = *x.BoxAt(position);
+    const std::vector<float> shard(values.begin() + box[0].start * 64, values.begin() + box[0].stop * 64);
+    EXPECT_EQ(Values(*x.ToLocal(position)), shard) << "round " << round;
+  }
+}
+
+// Plan, counters and the closed-form bound agree, for every ordered pair of placements that can be.
+TEST_P(ClusterTest, CountersEqualThePlanAndTheBound) {
+  LocalCluster cluster = Start(4);
+  Session session = *cluster.Connect();
+  const Mesh mesh = *session.InitDeviceMesh({2, 2}, {}, {});
+  const std::vector<Placement> kinds = {Placement::Replicate(), Placement::Shard(0), Placement::Shard(1)};
+  const std::vector<float> values = Counting(5 * 7);
+  for (const Placement& s0 : kinds) {
+    for (const Placement& s1 : kinds) {
+      Tensor x = *session.DistributeTensor(MakeHostView(DType::kF32, {5, 7}, values.data()), mesh, {s0, s1});
+      for (const Placement& d0 : kinds) {
+        for (const Placement& d1 : kinds) {
+          const uint64_t block = *session.CommBegin();
+          Tensor y = *x.Redistribute({d0, d1});
+          const CommReport counted = *session.CommEnd(block);
+          const TensorSpec target = *TensorSpec::Make("test", DType::kF32, {5, 7}, mesh, {d0, d1});
+          SCOPED_TRACE(ToText(x.spec()) + " -> " + ToText(target));
+          EXPECT_EQ(counted.received_bytes, BoundRedistribute(x.spec(), target)->received_bytes);
+          EXPECT_EQ(counted.received_bytes, x.ExplainRedistribute(mesh, {d0, d1})->received_bytes);
+          EXPECT_EQ(Values(*y.FullTensor()), values);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ClusterTest, AKilledWorkerIsNamedAndTheRestGoesOn) {
+  LocalCluster cluster = Start(4);
+  Session session = *cluster.Connect();
+  const Mesh all = *session.DefaultMesh();
+  const Mesh pair = *session.InitDeviceMesh({2}, {}, {});
+  const std::vector<float> values = Counting(64);
+  Tensor lost = *session.DistributeTensor(MakeHostView(DType::kF32, {8, 8}, values.data()), all, {Placement::Shard(0)});
+  Tensor kept = *session.DistributeTensor(MakeHostView(DType::kF32, {8, 8}, values.data()), pair, {Placement::Shard(0)});
+  ASSERT_TRUE(lost.Wait().ok());
+  ASSERT_TRUE(kept.Wait().ok());
+  const Clock::time_point start = Clock::now();
+  ASSERT_EQ(kill(cluster.worker_pids()[3], SIGKILL), 0);
+  absl::Status status;
+  while (status.ok() && Clock::now() - start < std::chrono::seconds(5)) {
+    auto moved = lost.Redistribute({Placement::Shard(1)});
+    status = moved.ok() ? moved->Wait() : moved.status();
+  }
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("worker 3"));
+  EXPECT_THAT(std::string(lost.FullTensor().status().message()), HasSubstr("[6:8,0:8]"));
+  EXPECT_EQ(Values(*kept.Redistribute({Placement::Shard(1)})->FullTensor()), values);
+}
+
+TEST_P(ClusterTest, AJournalOfARealClusterReplaysToTheSameEffects) {
+  const std::string path = testing::TempDir() + "/cluster-journal." + std::to_string(getpid());
+  {
+    LocalCluster cluster = Start(2, {"--journal=" + path});
+    Session session = *cluster.Connect();
+    const Mesh mesh = *session.DefaultMesh();
+    const std::vector<float> values = Counting(100 * 7);
+    Tensor x = *session.DistributeTensor(MakeHostView(DType::kF32, {100, 7}, values.data()), mesh, {Placement::Shard(0)});
+    Tensor y = *Add(x, 1.0);
+    for (int i = 0; i < 50; ++i) y = *Add(*y.Redistribute({Placement::Shard(i % 2)}), x);
+    ASSERT_TRUE(y.FullTensor().ok());
+    cluster.Stop();
+  }
+  auto replayed = ReplayJournal(path);
+  ASSERT_TRUE(replayed.ok()) << replayed.status();
+  EXPECT_GT(replayed->effects, 100u);
+  std::string digest;  // of what the running coordinator did
+  std::ifstream(path + ".digest") >> digest;
+  EXPECT_EQ(replayed->digest, digest);
+  unlink(path.c_str());
+  unlink((path + ".digest").c_str());
+}
+
+}  // namespace
+}  // namespace tessera
