@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -60,7 +59,8 @@ std::byte* SharedBytes(size_t bytes) {
   return static_cast<std::byte*>(base);
 }
 
-double BestSeconds(int repetitions, const std::function<void(int)>& prepare, const std::function<void(int)>& half) {
+std::vector<double> MeasureSeconds(int repetitions, const std::function<void(int)>& prepare,
+                                   const std::function<void(int)>& half) {
   Barrier* barrier = new (SharedBytes(sizeof(Barrier))) Barrier();
   std::fflush(nullptr);
   const pid_t child = fork();
@@ -71,14 +71,14 @@ double BestSeconds(int repetitions, const std::function<void(int)>& prepare, con
   const int self = child == 0 ? 1 : 0;
   PinTo(self);
   prepare(self);
-  double best = 1e30;
+  std::vector<double> seconds;
   for (int r = 0; r <= repetitions; ++r) {
     barrier->Wait();
     const auto start = std::chrono::steady_clock::now();
     half(self);
     barrier->Wait();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    if (r > 0) best = std::min(best, took.count());
+    if (r > 0) seconds.push_back(took.count());
   }
   if (child == 0) _exit(0);
   int status = 0;
@@ -87,7 +87,7 @@ double BestSeconds(int repetitions, const std::function<void(int)>& prepare, con
     std::fprintf(stderr, "the second process failed\n");
     std::exit(1);
   }
-  return best;
+  return seconds;
 }
 
 }  // namespace tessera::bench

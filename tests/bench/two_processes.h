@@ -7,14 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace tessera::bench {
 
 // Zero-filled memory that both processes see, its pages touched. Ends the process when there is none.
 std::byte* SharedBytes(size_t bytes);
 
-// Runs `half(0)` here and `half(1)` in a child, `repetitions` times after one that isn't timed; the best
-// time in seconds. `prepare` runs in each process before the first repetition.
-double BestSeconds(int repetitions, const std::function<void(int)>& prepare, const std::function<void(int)>& half);
+// Runs `half(0)` here and `half(1)` in a child, `repetitions` times after one that isn't timed; the time
+// of each in seconds. `prepare` runs in each process before the first repetition.
+std::vector<double> MeasureSeconds(int repetitions, const std::function<void(int)>& prepare,
+                                   const std::function<void(int)>& half);
 
 }  // namespace tessera::bench
