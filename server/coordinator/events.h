@@ -63,8 +63,12 @@ struct BadRecord {
   uint64_t request = 0;
   std::vector<HandleId> results;
 };
+// Behind the last record of a batch: tells the client that all of it was taken up.
+struct BatchEndRecord {
+  uint64_t number = 0;
+};
 using Record = std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord,
-                            CommEndRecord, CancelRecord, ReleaseRecord, BadRecord>;
+                            CommEndRecord, CancelRecord, ReleaseRecord, BadRecord, BatchEndRecord>;
 
 // ---- events -----------------------------------------------------------------------------------------
 

@@ -236,6 +236,11 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, ReleaseRe
   return Progress::kDone;
 }
 
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BatchEndRecord& record) {
+  Send(session, BatchDoneEvent{record.number});
+  return Progress::kDone;
+}
+
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BadRecord& record) {
   for (HandleId handle : record.results) AddFailedTensor(session, handle, record.status);
   if (record.request != 0) Send(session, SettledEvent{record.request, record.status});

@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -149,9 +148,6 @@ int Serve(const CoordinatorOptions& options) {
   unlink(path.c_str());
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
   if (options.exit_with_parent_fd >= 0) rmdir(path.substr(0, path.rfind('/')).c_str());
-  if (const std::string digest = hub.JournalDigest(); !digest.empty()) {
-    std::ofstream(options.journal_path + ".digest") << digest << "\n";
-  }
   return 0;
 }
 

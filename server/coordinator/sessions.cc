@@ -59,7 +59,7 @@ void StateMachine::On(const BatchEvent& event) {
       session.queue.push_back(record);
     }
   }
-  Send(session, BatchDoneEvent{event.number});
+  session.queue.push_back(BatchEndRecord{event.number});
   Pump();
 }
 

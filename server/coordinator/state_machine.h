@@ -87,6 +87,7 @@ class StateMachine {
   void CancelWaiters(SessionEntry& session, uint64_t request);
   Progress TakeRecord(SessionEntry& session, ReleaseRecord& record);
   Progress TakeRecord(SessionEntry& session, BadRecord& record);
+  Progress TakeRecord(SessionEntry& session, BatchEndRecord& record);
   absl::StatusOr<TensorPointer> FindTensor(const SessionEntry& session, HandleId handle, std::string_view op) const;
   absl::Status AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor);
   void AddFailedTensor(SessionEntry& session, HandleId handle, const absl::Status& cause);

@@ -273,6 +273,4 @@ kj::Promise<void> Hub::RunTicks() {
 
 void Hub::taskFailed(kj::Exception&& exception) { spdlog::error("task failed: {}", exception.getDescription().cStr()); }
 
-std::string Hub::JournalDigest() const { return journal_ ? journal_->digest().Hex() : ""; }
-
 }  // namespace tessera

@@ -64,8 +64,6 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   uint64_t peer_key() const { return peer_key_; }
   double uptime_s() const;
   void Flush();
-  // The digest of all effects so far; empty without a journal.
-  std::string JournalDigest() const;
 
  private:
   struct WorkerLink {

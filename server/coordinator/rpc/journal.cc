@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include <capnp/message.h>
@@ -208,10 +209,13 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::
   header.setConfig(ToJson(config).c_str());
   kj::FdOutputStream out(fd);
   capnp::writeMessage(out, message);
-  return std::unique_ptr<JournalWriter>(new JournalWriter(fd));
+  return std::unique_ptr<JournalWriter>(new JournalWriter(fd, path));
 }
 
-JournalWriter::~JournalWriter() { close(fd_); }
+JournalWriter::~JournalWriter() {
+  close(fd_);
+  std::ofstream(path_ + ".digest") << digest_.Hex() << "\n";
+}
 
 absl::Status JournalWriter::Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch) {
   capnp::MallocMessageBuilder message;

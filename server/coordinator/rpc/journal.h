@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "schemas/journal.capnp.h"
@@ -35,6 +36,7 @@ class JournalWriter {
  public:
   // Truncates. Unavailable when the file can't be written.
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path, const CoordinatorConfig& config);
+  // Writes the digest of all effects to PATH.digest: the last connections end after the last request.
   ~JournalWriter();
 
   // A batch is kept as it came (`batch` is not null exactly for a BatchEvent).
@@ -42,8 +44,9 @@ class JournalWriter {
   EffectsDigest& digest() { return digest_; }
 
  private:
-  JournalWriter(int fd) : fd_(fd) {}
+  JournalWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   int fd_;
+  std::string path_;
   EffectsDigest digest_;
 };
 
