@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -132,6 +133,8 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> WakeLoop();
   void Pump();
   void SendNextBatch();
+  void OnBatchDone(uint64_t number);
+  bool HasCredit() const { return in_flight_ < kMaxRecordsInFlight; }
   void Deliver(capnp::List<wire::Event>::Reader events);
   void taskFailed(kj::Exception&& exception) override { Fail(FromException(exception)); }
 
@@ -150,6 +153,8 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   std::vector<Connection::Impl::Command> after_sending_;
   bool submit_ready_ = true;
   uint64_t batch_ = 0;
+  std::deque<std::pair<uint64_t, size_t>> unfinished_;  // batches not taken up, and their records
+  size_t in_flight_ = 0;                                // records in them
   uint64_t acknowledged_ = 0;
 
  public:
@@ -234,7 +239,7 @@ void ConnectionLoop::Pump() {
   std::vector<Connection::Impl::Command> commands;
   {
     std::unique_lock<std::mutex> lock(shared_.mutex);
-    const bool may_send = submit_ready_ && sending_.empty() && failure_.ok();
+    const bool may_send = submit_ready_ && sending_.empty() && failure_.ok() && HasCredit();
     if (may_send && !shared_.records.empty()) {
       shared_.batch_ready.wait_for(lock, std::chrono::nanoseconds(kBatchWindowNs), [this] {
         return shared_.flush || shared_.stopping || shared_.records.size() >= kMaxBatchRecords;
@@ -259,7 +264,17 @@ void ConnectionLoop::Pump() {
   if (submit_ready_) SendNextBatch();
 }
 
+void ConnectionLoop::OnBatchDone(uint64_t number) {
+  const bool waited = !HasCredit();
+  while (!unfinished_.empty() && unfinished_.front().first <= number) {
+    in_flight_ -= unfinished_.front().second;
+    unfinished_.pop_front();
+  }
+  if (waited && HasCredit()) tasks_.add(kj::evalLater([this]() { Pump(); }));
+}
+
 void ConnectionLoop::SendNextBatch() {
+  if (!sending_.empty() && !HasCredit() && failure_.ok()) return;  // OnBatchDone goes on
   if (sending_.empty()) {
     std::vector<Connection::Impl::Command> after = std::move(after_sending_);
     after_sending_.clear();
@@ -274,6 +289,8 @@ void ConnectionLoop::SendNextBatch() {
   batch.setConnection(shared_.welcome.connection);
   EncodeRecords(absl::MakeConstSpan(sending_).subspan(sent_, count), batch.initRecords(static_cast<unsigned>(count)));
   sent_ += count;
+  unfinished_.emplace_back(batch_, count);
+  in_flight_ += count;
   if (sent_ == sending_.size()) {
     sending_.clear();
     sent_ = 0;
@@ -295,6 +312,7 @@ void ConnectionLoop::Deliver(capnp::List<wire::Event>::Reader events) {
   for (auto event : events) {
     if (event.getNumber() <= last) continue;  // seen before the session was resumed
     last = event.getNumber();
+    if (event.isBatchDone()) OnBatchDone(event.getBatchDone());
     if (auto one = DecodeEvent(event)) decoded.push_back(std::move(*one));
   }
   shared_.last_event = last;

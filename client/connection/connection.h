@@ -4,6 +4,8 @@
 // It owns a thread that runs the event loop; every method may be called from any thread and none
 // blocks but Open and the destructor. No type of the wire shows here.
 //
+// Records that the coordinator has not taken up yet are at most kMaxRecordsInFlight; the rest queues here.
+//
 // Law: records reach the coordinator in the order in which Enqueue took them, and what `AfterRecords`
 // calls ask (status, explain) is asked after them. After the first OnDisconnect nothing is sent.
 
@@ -24,6 +26,7 @@ namespace tessera {
 
 inline constexpr size_t kMaxBatchRecords = 256;      // docs/limits.md: max_batch_records
 inline constexpr size_t kMaxQueuedRecords = 65536;   // docs/limits.md: max_queued_records
+inline constexpr size_t kMaxRecordsInFlight = 16384; // docs/limits.md: max_records_in_flight
 inline constexpr int64_t kBatchWindowNs = 50000;     // docs/limits.md: batch_window
 
 // Where a session comes back to.

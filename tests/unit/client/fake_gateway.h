@@ -30,6 +30,7 @@ struct FakeOptions {
   absl::Status refuse;                 // the answer to open, when not ok
   absl::Status watch_status;           // what watches settle with
   enum class Watches { kAnswered, kIgnored } watches = Watches::kAnswered;
+  enum class Batches { kTakenUp, kQueued } batches = Batches::kTakenUp;
   enum class Opening { kAnswered, kIgnored } opening = Opening::kAnswered;
 };
 
@@ -80,14 +81,20 @@ class FakeGateway {
         std::lock_guard<std::mutex> lock(fake_.mutex_);
         fake_.batches_.push_back(std::move(seen));
       }
-      if (watches.empty() || fake_.options_.watches == FakeOptions::Watches::kIgnored) return kj::READY_NOW;
+      if (fake_.options_.watches == FakeOptions::Watches::kIgnored) watches.clear();
+      const bool done = fake_.options_.batches == FakeOptions::Batches::kTakenUp;
+      if (watches.empty() && !done) return kj::READY_NOW;
       auto request = events_.deliverRequest();
-      auto list = request.initEvents(static_cast<unsigned>(watches.size()));
+      auto list = request.initEvents(static_cast<unsigned>(watches.size() + (done ? 1 : 0)));
       for (unsigned i = 0; i < watches.size(); ++i) {
         list[i].setNumber(++event_);
         auto settled = list[i].initSettled();
         settled.setRequest(watches[i]);
         EncodeStatus(fake_.options_.watch_status, settled.initStatus());
+      }
+      if (done) {
+        list[static_cast<unsigned>(watches.size())].setNumber(++event_);
+        list[static_cast<unsigned>(watches.size())].setBatchDone(batch.getNumber());
       }
       return request.send();
     }

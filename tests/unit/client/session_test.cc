@@ -52,6 +52,25 @@ TEST(Session, BatchesAreDenseAndNoLongerThanTheLimit) {
   EXPECT_LT(number, 1000u) << "records travel one by one";
 }
 
+TEST(Session, WhatIsNotTakenUpIsBounded) {
+  FakeOptions slow;
+  slow.batches = FakeOptions::Batches::kQueued;
+  FakeGateway fake(slow);
+  auto session = *Open(fake, 0.5);
+  HandlePtr x = *session->Call(Zeros(), {});
+  absl::Status status;
+  size_t calls = 1;
+  while (status.ok() && calls < 4 * kMaxQueuedRecords) {
+    absl::StatusOr<HandlePtr> y = AddOne(*session, x);
+    status = y.status();
+    ++calls;
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << "a full queue waits";
+  size_t sent = 0;
+  for (const SeenBatch& batch : fake.batches()) sent += batch.kinds.size();
+  EXPECT_LE(sent, kMaxRecordsInFlight + kMaxBatchRecords);
+}
+
 TEST(Session, SpecsAreKnownWithoutAnAnswer) {
   FakeOptions silent;
   silent.watches = FakeOptions::Watches::kIgnored;
