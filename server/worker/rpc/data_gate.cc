@@ -45,6 +45,10 @@ class ClientMemory {
     struct stat info = {};
     if (fstat(fd, &info) != 0 || info.st_size < 0) return absl::InvalidArgumentError("attach: the memory has no size");
     const auto bytes = static_cast<size_t>(info.st_size);
+    // A page that isn't there is made when it is touched; on a host without memory that is a SIGBUS here.
+    if (bytes > 0 && lseek(fd, 0, SEEK_HOLE) < info.st_size) {
+      return absl::InvalidArgumentError("attach: the memory has pages that are not reserved (posix_fallocate)");
+    }
     if (bytes == 0) return std::shared_ptr<ClientMemory>(new ClientMemory(nullptr, 0));
     const int protection = direction == TransferDirection::kUpload ? PROT_READ : PROT_READ | PROT_WRITE;
     void* base = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
