@@ -54,10 +54,8 @@ wire::TensorInfo::State StateOf(const TensorEntry& tensor) {
 
 void DescribeTensor(HandleId handle, const TensorEntry& tensor, wire::TensorInfo::Builder info) {
   info.setHandle(handle.value);
-  if (tensor.buffer) {
-    EncodeTensorSpec(tensor.spec, info.initSpec());
-    info.setBytesPerWorker(tensor.buffer->bytes);
-  }
+  EncodeTensorSpec(tensor.spec, info.initSpec());
+  info.setBytesPerWorker(tensor.buffer->bytes);
   info.setState(StateOf(tensor));
   if (!tensor.status.ok()) EncodeStatus(tensor.status, info.initStatus());
 }
@@ -115,7 +113,10 @@ void DescribeCluster(const Hub& hub, SessionId asking, wire::ClusterStatus::Buil
   auto found = machine.sessions().find(asking);
   if (found == machine.sessions().end()) return;
   std::vector<std::pair<HandleId, const TensorEntry*>> tensors;
-  for (const auto& [handle, tensor] : found->second.tensors) tensors.emplace_back(handle, tensor.get());
+  // What was refused has no spec here and nothing on the workers.
+  for (const auto& [handle, tensor] : found->second.tensors) {
+    if (tensor->buffer) tensors.emplace_back(handle, tensor.get());
+  }
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   if (tensors.size() > kMaxTensorsListed) tensors.resize(kMaxTensorsListed);
   auto list = builder.initTensors(static_cast<unsigned>(tensors.size()));
