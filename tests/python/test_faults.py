@@ -172,6 +172,8 @@ def test_ctrl_c_in_a_wait_returns_within_a_second(new_cluster):
     session = cluster.connect()
     x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)]).wait()
     os.kill(cluster.worker_pids[0], signal.SIGSTOP)
+    # A shell starts what runs in the background with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()
@@ -179,6 +181,7 @@ def test_ctrl_c_in_a_wait_returns_within_a_second(new_cluster):
             (x @ x.T).wait()
         assert time.monotonic() - start < 1.3
     finally:
+        signal.signal(signal.SIGINT, before)
         os.kill(cluster.worker_pids[0], signal.SIGCONT)
     assert float((x + x).sum()) == 128
 
