@@ -27,6 +27,8 @@
 namespace tessera {
 namespace {
 
+constexpr kj::Duration kAcceptRetry = 100 * kj::MILLISECONDS;
+
 // One client's or worker's connection; ends itself when the stream does.
 struct Connection {
   Connection(kj::Own<kj::AsyncCapabilityStream> raw, Hub& hub, pid_t peer_pid)
@@ -42,17 +44,24 @@ struct Connection {
 
 class Listener final : private kj::TaskSet::ErrorHandler {
  public:
-  Listener(Hub& hub) : hub_(hub), tasks_(*this) {}
+  Listener(Hub& hub, kj::Timer& timer) : hub_(hub), timer_(timer), tasks_(*this) {}
 
   kj::Promise<void> Accept(kj::ConnectionReceiver& receiver) {
-    return receiver.accept().then([this, &receiver](kj::Own<kj::AsyncIoStream> stream) {
-      if (open_ >= hub_.options().max_connections) {
-        spdlog::warn("refusing a connection: {} are open", open_);
-      } else {
-        Serve(stream.downcast<kj::AsyncCapabilityStream>());
-      }
-      return Accept(receiver);
-    });
+    return kj::evalNow([&receiver]() { return receiver.accept(); })  // which may throw at once
+        .then([this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
+          if (open_ >= hub_.options().max_connections) {
+            spdlog::warn("refusing a connection: {} are open", open_);
+          } else {
+            Serve(stream.downcast<kj::AsyncCapabilityStream>());
+          }
+          return kj::READY_NOW;
+        })
+        .catch_([this](kj::Exception&& exception) {
+          // Out of descriptors: the connection waits in the backlog until some are free again.
+          spdlog::warn("can't accept a connection: {}", exception.getDescription().cStr());
+          return timer_.afterDelay(kAcceptRetry);
+        })
+        .then([this, &receiver]() { return Accept(receiver); });
   }
 
  private:
@@ -75,6 +84,7 @@ class Listener final : private kj::TaskSet::ErrorHandler {
   }
 
   Hub& hub_;
+  kj::Timer& timer_;
   int64_t open_ = 0;
   kj::TaskSet tasks_;
 };
@@ -134,7 +144,7 @@ int Serve(const CoordinatorOptions& options) {
     return 1;
   }
   Hub hub(options, io.provider->getTimer(), std::move(journal));
-  Listener listener(hub);
+  Listener listener(hub, io.provider->getTimer());
   std::printf("tessera-coordinator listening on %s\n", options.listen.c_str());
   std::fflush(stdout);
   auto& port = io.unixEventPort;

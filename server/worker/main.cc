@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,6 +31,8 @@
 
 namespace tessera {
 namespace {
+
+constexpr kj::Duration kAcceptRetry = 100 * kj::MILLISECONDS;
 
 struct WorkerOptions {
   std::string coordinator;   // "unix:/path"
@@ -58,22 +61,31 @@ struct DataConnection {
 
 class DataListener final : private kj::TaskSet::ErrorHandler {
  public:
-  explicit DataListener(wire::DataGate::Client gate) : gate_(kj::mv(gate)), tasks_(*this) {}
+  DataListener(kj::Timer& timer, std::function<wire::DataGate::Client()> make_gate)
+      : timer_(timer), make_gate_(std::move(make_gate)), tasks_(*this) {}
 
   kj::Promise<void> Accept(kj::ConnectionReceiver& receiver) {
-    return receiver.accept().then([this, &receiver](kj::Own<kj::AsyncIoStream> stream) {
-      auto connection = kj::heap<DataConnection>(stream.downcast<kj::AsyncCapabilityStream>(), gate_);
-      auto gone = connection->network.onDisconnect();
-      tasks_.add(gone.attach(kj::mv(connection)));
-      return Accept(receiver);
-    });
+    return kj::evalNow([&receiver]() { return receiver.accept(); })  // which may throw at once
+        .then([this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
+          auto connection = kj::heap<DataConnection>(stream.downcast<kj::AsyncCapabilityStream>(), make_gate_());
+          auto gone = connection->network.onDisconnect();
+          tasks_.add(gone.attach(kj::mv(connection)));
+          return kj::READY_NOW;
+        })
+        .catch_([this](kj::Exception&& exception) {
+          // Out of descriptors: the connection waits in the backlog until some are free again.
+          spdlog::warn("can't accept a data connection: {}", exception.getDescription().cStr());
+          return timer_.afterDelay(kAcceptRetry);
+        })
+        .then([this, &receiver]() { return Accept(receiver); });
   }
 
  private:
   void taskFailed(kj::Exception&& exception) override {
     spdlog::warn("data connection ended: {}", exception.getDescription().cStr());
   }
-  wire::DataGate::Client gate_;
+  kj::Timer& timer_;
+  std::function<wire::DataGate::Client()> make_gate_;
   kj::TaskSet tasks_;
 };
 
@@ -154,7 +166,9 @@ void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTr
   const CpuDeviceOptions device{self, arena.counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
   auto parts = std::make_unique<Parts>(self, arena, messages, device);
   server.Start(joined.getWelcome(), joined.getReports(), {network, parts->executor, messages, parts->tickets, parts->outbox});
-  DataListener listener(MakeDataGate(parts->tickets, parts->copies, joined.getWelcome().getPeerKey()));
+  DataListener listener(io.provider->getTimer(), [&parts = *parts, key = joined.getWelcome().getPeerKey()]() {
+    return MakeDataGate(parts.tickets, parts.copies, key);
+  });
   auto& port = io.unixEventPort;
   listener.Accept(*receiver)
       .exclusiveJoin(server.RunReports(port))

@@ -1,5 +1,10 @@
 """Faults that the servers must survive: what fails is told and named, memory comes back, everything else goes on."""
 
+import os
+import resource
+import socket
+import time
+
 import numpy as np
 import pytest
 
@@ -14,3 +19,50 @@ def test_status_is_given_while_refused_tensors_are_held(session, mesh4):
     with pytest.raises(ts.ResourceExhaustedError):
         refused.wait()
     assert [one.shape for one in session.tensors()] == [kept.shape]
+
+
+def sockets_of(cluster):
+    folder = os.path.dirname(cluster.address.partition("#")[0].removeprefix("unix:"))
+    return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".sock")]
+
+
+def connect_raw(path):
+    raw = socket.socket(socket.AF_UNIX)
+    raw.settimeout(5)
+    raw.connect(path)
+    return raw
+
+
+def wait_until(true, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.02)
+
+
+def test_garbage_leaves_a_line_in_the_log(new_cluster):
+    cluster = new_cluster(workers=1)
+    for path in sockets_of(cluster):
+        with connect_raw(path) as raw:
+            raw.sendall(b"\xff" * 64)
+    wait_until(lambda: "ended without a session" in cluster.log_tail(-1))
+    wait_until(lambda: "ended without a call" in cluster.log_tail(0))
+
+
+def test_running_out_of_descriptors_ends_no_process(new_cluster):
+    cluster = new_cluster(workers=2)
+    session = cluster.connect()
+    pids = [cluster.coordinator_pid, *cluster.worker_pids]
+    for pid in pids:
+        used = len(os.listdir(f"/proc/{pid}/fd"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 8, used + 8))
+    held = [connect_raw(path) for path in sockets_of(cluster) for _ in range(30)]
+    time.sleep(0.3)
+    assert float(ts.ones((8,), device_mesh=session.default_mesh, placements=[S(0)]).sum()) == 8
+    for raw in held:
+        raw.close()
+    big = np.arange(100_000.0)  # through the workers' sockets again
+    np.testing.assert_array_equal(session.distribute_tensor(big, session.default_mesh, [S(0)]).full_tensor(), big)
+    with cluster.connect() as another:
+        assert len(another.status()["sessions"]) == 2
+    assert [os.path.exists(f"/proc/{pid}") for pid in pids] == [True] * 3

@@ -124,6 +124,9 @@ class ReportsServer final : public wire::Reports::Server {
 class GatewayServer final : public wire::Gateway::Server {
  public:
   GatewayServer(Hub& hub, ConnectionInfo info) : hub_(hub), info_(std::move(info)) {}
+  ~GatewayServer() {
+    if (!taken_) spdlog::warn("the connection of pid {} ended without a session", info_.peer_pid);
+  }
 
   kj::Promise<void> open(OpenContext context) override {
     auto params = context.getParams();

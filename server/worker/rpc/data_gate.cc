@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <kj/io.h>
+#include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
 #include "schemas/codec/values.h"
@@ -197,8 +198,12 @@ class DataGateServer final : public wire::DataGate::Server {
  public:
   DataGateServer(TicketTable& tickets, CopyThread& copies, uint64_t peer_key)
       : tickets_(tickets), copies_(copies), peer_key_(peer_key) {}
+  ~DataGateServer() {
+    if (!called_) spdlog::warn("worker {}: a data connection ended without a call", tickets_.self().value);
+  }
 
   kj::Promise<void> arena(ArenaContext context) override {
+    called_ = true;
     auto params = context.getParams();
     if (params.getPeerKey() != peer_key_) Throw(absl::PermissionDeniedError("arena: the key is wrong"));
     if (params.getIndex() != tickets_.self().value) {
@@ -208,6 +213,7 @@ class DataGateServer final : public wire::DataGate::Server {
     return kj::READY_NOW;
   }
   kj::Promise<void> transfer(TransferContext context) override {
+    called_ = true;
     auto params = context.getParams();
     auto ticket = tickets_.Redeem(TicketId(params.getTicket()), params.getSecret());
     Throw(ticket.status());
@@ -219,6 +225,7 @@ class DataGateServer final : public wire::DataGate::Server {
   TicketTable& tickets_;
   CopyThread& copies_;
   uint64_t peer_key_;
+  bool called_ = false;
 };
 
 }  // namespace

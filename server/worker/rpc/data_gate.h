@@ -60,6 +60,7 @@ class TicketTable {
   std::map<Ordinal, TicketPointer> unopened_;
 };
 
+// The bootstrap capability of one data connection.
 wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key);
 
 // A capability whose descriptor is `fd` (dup'ed).
