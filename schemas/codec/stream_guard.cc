@@ -65,42 +65,48 @@ namespace {
 
 class GuardedStream final : public kj::AsyncCapabilityStream {
  public:
-  explicit GuardedStream(kj::Own<kj::AsyncCapabilityStream> inner) : inner_(kj::mv(inner)) {}
+  GuardedStream(kj::Own<kj::AsyncCapabilityStream> inner, GuardMode mode) : inner_(kj::mv(inner)), mode_(mode) {}
 
   kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
-    return inner_->tryRead(buffer, min_bytes, max_bytes).then([this, buffer](size_t n) {
-      Check(buffer, n);
-      return n;
+    return WhenQuiet([=, this]() {
+      return inner_->tryRead(buffer, min_bytes, max_bytes).then([this, buffer](size_t n) {
+        Check(buffer, n);
+        return n;
+      });
     });
   }
   kj::Promise<ReadResult> tryReadWithFds(void* buffer, size_t min_bytes, size_t max_bytes, kj::AutoCloseFd* fds,
                                          size_t max_fds) override {
-    return inner_->tryReadWithFds(buffer, min_bytes, max_bytes, fds, max_fds).then([this, buffer](ReadResult result) {
-      Check(buffer, result.byteCount);
-      return result;
+    return WhenQuiet([=, this]() {
+      return inner_->tryReadWithFds(buffer, min_bytes, max_bytes, fds, max_fds).then([this, buffer](ReadResult result) {
+        Check(buffer, result.byteCount);
+        return result;
+      });
     });
   }
   kj::Promise<ReadResult> tryReadWithStreams(void* buffer, size_t min_bytes, size_t max_bytes,
                                              kj::Own<kj::AsyncCapabilityStream>* streams, size_t max_streams) override {
-    return inner_->tryReadWithStreams(buffer, min_bytes, max_bytes, streams, max_streams)
-        .then([this, buffer](ReadResult result) {
-          Check(buffer, result.byteCount);
-          return result;
-        });
+    return WhenQuiet([=, this]() {
+      return inner_->tryReadWithStreams(buffer, min_bytes, max_bytes, streams, max_streams)
+          .then([this, buffer](ReadResult result) {
+            Check(buffer, result.byteCount);
+            return result;
+          });
+    });
   }
-  kj::Promise<void> write(const void* buffer, size_t size) override { return inner_->write(buffer, size); }
+  kj::Promise<void> write(const void* buffer, size_t size) override { return Count(inner_->write(buffer, size)); }
   kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
-    return inner_->write(pieces);
+    return Count(inner_->write(pieces));
   }
   kj::Promise<void> writeWithFds(kj::ArrayPtr<const kj::byte> data,
                                  kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> more,
                                  kj::ArrayPtr<const int> fds) override {
-    return inner_->writeWithFds(data, more, fds);
+    return Count(inner_->writeWithFds(data, more, fds));
   }
   kj::Promise<void> writeWithStreams(kj::ArrayPtr<const kj::byte> data,
                                      kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> more,
                                      kj::Array<kj::Own<kj::AsyncCapabilityStream>> streams) override {
-    return inner_->writeWithStreams(data, more, kj::mv(streams));
+    return Count(inner_->writeWithStreams(data, more, kj::mv(streams)));
   }
   kj::Promise<void> whenWriteDisconnected() override { return inner_->whenWriteDisconnected(); }
   void shutdownWrite() override { inner_->shutdownWrite(); }
@@ -114,6 +120,27 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
   kj::Maybe<int> getFd() const override { return inner_->getFd(); }
 
  private:
+  // Runs `read` once no write is under way. Cap'n Proto starts its next queued write in the turn in
+  // which one ends, so that none is seen after that turn only when its queue is empty.
+  template <typename Read>
+  auto WhenQuiet(Read read) -> decltype(read()) {
+    if (mode_ == GuardMode::kReadAlways || writes_ == 0) return read();
+    auto pair = kj::newPromiseAndFulfiller<void>();
+    quiet_ = kj::mv(pair.fulfiller);
+    return pair.promise.then([]() { return kj::evalLast([]() {}); }).then([this, read = kj::mv(read)]() mutable {
+      return WhenQuiet(kj::mv(read));
+    });
+  }
+
+  kj::Promise<void> Count(kj::Promise<void> write) {
+    ++writes_;
+    return write.attach(kj::defer([this]() {
+      if (--writes_ > 0) return;
+      KJ_IF_MAYBE(quiet, quiet_) { (*quiet)->fulfill(); }
+      quiet_ = nullptr;
+    }));
+  }
+
   void Check(const void* buffer, size_t size) {
     const absl::Status status = scanner_.Scan(absl::MakeConstSpan(static_cast<const std::byte*>(buffer), size));
     if (status.ok()) return;
@@ -122,13 +149,16 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
   }
 
   kj::Own<kj::AsyncCapabilityStream> inner_;
+  const GuardMode mode_;
   SegmentTableScanner scanner_;
+  int writes_ = 0;  // under way
+  kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> quiet_;
 };
 
 }  // namespace
 
-kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner) {
-  return kj::heap<GuardedStream>(kj::mv(inner));
+kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner, GuardMode mode) {
+  return kj::heap<GuardedStream>(kj::mv(inner), mode);
 }
 
 }  // namespace tessera

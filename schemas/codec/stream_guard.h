@@ -39,6 +39,12 @@ class SegmentTableScanner {
   bool failed_ = false;
 };
 
-kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner);
+enum class GuardMode : uint8_t {
+  kReadAlways,           // clients, and workers towards the coordinator
+  kReadWhenWritesEnded,  // who accepts connections
+};
+
+kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner,
+                                                     GuardMode mode = GuardMode::kReadAlways);
 
 }  // namespace tessera

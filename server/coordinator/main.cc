@@ -32,7 +32,7 @@ constexpr kj::Duration kAcceptRetry = 100 * kj::MILLISECONDS;
 // One client's or worker's connection; ends itself when the stream does.
 struct Connection {
   Connection(kj::Own<kj::AsyncCapabilityStream> raw, Hub& hub, pid_t peer_pid)
-      : stream(MakeGuardedStream(kj::mv(raw))),
+      : stream(MakeGuardedStream(kj::mv(raw), GuardMode::kReadWhenWritesEnded)),
         network(*stream, 2, capnp::rpc::twoparty::Side::SERVER),
         rpc(capnp::makeRpcServer(network, MakeGateway(hub, {peer_pid, nullptr}))) {
     rpc.setFlowLimit(static_cast<size_t>(hub.options().flow_limit_bytes) / sizeof(capnp::word));

@@ -49,7 +49,7 @@ struct WorkerOptions {
 
 struct DataConnection {
   DataConnection(kj::Own<kj::AsyncCapabilityStream> raw, wire::DataGate::Client gate)
-      : stream(MakeGuardedStream(kj::mv(raw))),
+      : stream(MakeGuardedStream(kj::mv(raw), GuardMode::kReadWhenWritesEnded)),
         network(*stream, 2, capnp::rpc::twoparty::Side::SERVER),
         rpc(capnp::makeRpcServer(network, kj::mv(gate))) {
     rpc.setFlowLimit((16 << 20) / sizeof(capnp::word));

@@ -3,6 +3,7 @@
 import os
 import resource
 import socket
+import struct
 import time
 
 import numpy as np
@@ -66,3 +67,27 @@ def test_running_out_of_descriptors_ends_no_process(new_cluster):
     with cluster.connect() as another:
         assert len(another.status()["sessions"]) == 2
     assert [os.path.exists(f"/proc/{pid}") for pid in pids] == [True] * 3
+
+
+def bootstrap(question):
+    """Cap'n Proto's first message, framed: five words."""
+    return struct.pack("<IIIIHHIIIIIQ", 0, 5, 0, 0x00010001, 8, 0, 0, 0, 0x00010001, question, 0, 0)
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_flood_without_reading_does_not_fill_memory(new_cluster):
+    cluster = new_cluster(workers=1)
+    session = cluster.connect()
+    for path, pid in zip(sockets_of(cluster), [cluster.coordinator_pid, *cluster.worker_pids]):
+        before = resident_bytes(pid)
+        with connect_raw(path) as raw:
+            raw.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                for question in range(0, 100_000, 1000):
+                    raw.sendall(b"".join(bootstrap(q) for q in range(question, question + 1000)))
+            assert resident_bytes(pid) - before < 16 << 20
+    assert float(ts.ones((4,), device_mesh=session.default_mesh).sum()) == 4
