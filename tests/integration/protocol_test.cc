@@ -1,0 +1,306 @@
+// What a client that does not play by the rules may try, against real processes: Cap'n Proto by hand.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-io.h>
+
+#include "client/cluster.h"
+#include "schemas/codec/exception.h"
+#include "schemas/codec/values.h"
+#include "schemas/session.capnp.h"
+#include "schemas/worker.capnp.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One connection to a unix socket, as its client.
+struct Wire {
+  Wire(kj::AsyncIoContext& io, const std::string& address)
+      : stream(io.provider->getNetwork().parseAddress(address.c_str()).wait(io.waitScope)->connect().wait(io.waitScope)),
+        network(static_cast<kj::AsyncCapabilityStream&>(*stream), 2, capnp::rpc::twoparty::Side::CLIENT),
+        rpc(capnp::makeRpcClient(network)) {}
+  template <typename Interface>
+  typename Interface::Client Root() {
+    capnp::MallocMessageBuilder message(4);
+    auto id = message.getRoot<capnp::rpc::twoparty::VatId>();
+    id.setSide(capnp::rpc::twoparty::Side::SERVER);
+    return rpc.bootstrap(id).castAs<Interface>();
+  }
+  kj::Own<kj::AsyncIoStream> stream;
+  capnp::TwoPartyVatNetwork network;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
+};
+
+// Keeps the tickets it is told of; or never answers.
+class Events final : public wire::SessionEvents::Server {
+ public:
+  struct Seen {
+    std::vector<std::pair<uint64_t, uint64_t>> tickets;  // number, secret
+    bool deaf = false;
+  };
+  explicit Events(Seen& seen) : seen_(seen) {}
+  kj::Promise<void> deliver(DeliverContext context) override {
+    if (seen_.deaf) return kj::NEVER_DONE;
+    for (auto event : context.getParams().getEvents()) {
+      if (event.isTicket()) seen_.tickets.emplace_back(event.getTicket().getTicket(), event.getTicket().getSecret());
+    }
+    return kj::READY_NOW;
+  }
+
+ private:
+  Seen& seen_;
+};
+
+class NoWorker final : public wire::Worker::Server {};
+
+class Memory final : public wire::SharedMemory::Server {
+ public:
+  Memory(size_t bytes, unsigned seals) : fd_(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    if (posix_fallocate(fd_, 0, static_cast<off_t>(bytes)) != 0 || fcntl(fd_, F_ADD_SEALS, seals) != 0) ADD_FAILURE();
+  }
+  ~Memory() { close(fd_); }
+  kj::Maybe<int> getFd() override { return fd_; }
+
+ private:
+  int fd_;
+};
+
+class ProtocolTest : public testing::Test {
+ protected:
+  ProtocolTest() : io_own_(new kj::AsyncIoContext(kj::setupAsyncIo())), io_(*io_own_) {}
+
+  void SetUp() override {
+    ClusterOptions options;
+    options.workers = 2;
+    options.memory_bytes = 16 << 20;
+    options.binary_dir = ".";
+    auto cluster = LocalCluster::Start(options);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = std::make_unique<LocalCluster>(*std::move(cluster));
+    const size_t at = cluster_->address().find("#token=");
+    address_ = cluster_->address().substr(0, at);
+    token_ = cluster_->address().substr(at + 7);
+  }
+  // Everything still works for a client that plays by the rules.
+  void TearDown() override {
+    auto session = cluster_->Connect();
+    ASSERT_TRUE(session.ok()) << session.status();
+    const auto status = session->Status();
+    ASSERT_TRUE(status.ok()) << status.status();
+    EXPECT_EQ(status->workers.size(), 2u);
+  }
+
+  absl::Status StatusOf(std::function<void()> call) {
+    KJ_IF_MAYBE(exception, kj::runCatchingExceptions([&]() { call(); })) { return FromException(*exception); }
+    return absl::OkStatus();
+  }
+
+  struct Opened {
+    std::unique_ptr<Wire> wire;
+    wire::Session::Client session;
+    uint64_t epoch;
+    uint64_t connection;
+    std::vector<std::string> data_addresses;
+    uint64_t next_batch = 1;
+  };
+
+  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, Events::Seen& seen, uint32_t version, const std::string& token) {
+    auto request = wire.Root<wire::Gateway>().openRequest();
+    request.getHello().setProtocolVersion(version);
+    request.getHello().setToken(token.c_str());
+    request.getHello().setLeaseS(-1);
+    request.setEvents(kj::heap<Events>(seen));
+    return request.send().wait(io_.waitScope);
+  }
+
+  Opened Open(Events::Seen& seen) {
+    auto wire = std::make_unique<Wire>(io_, address_);
+    auto response = Open(*wire, seen, wire::PROTOCOL_VERSION, token_);
+    Opened opened{std::move(wire), response.getSession(), response.getWelcome().getEpoch(),
+                  response.getWelcome().getConnection(), {}};
+    for (auto worker : response.getWelcome().getWorkers()) opened.data_addresses.push_back(worker.getDataAddress().cStr());
+    return opened;
+  }
+
+  kj::Promise<void> Submit(Opened& opened, unsigned records,
+                           const std::function<void(unsigned, wire::Record::Builder)>& fill) {
+    auto request = opened.session.submitRequest();
+    auto batch = request.initBatch();
+    batch.setNumber(opened.next_batch++);
+    batch.setEpoch(opened.epoch);
+    batch.setConnection(opened.connection);
+    auto list = batch.initRecords(records);
+    for (unsigned i = 0; i < records; ++i) fill(i, list[i]);
+    return request.send();
+  }
+
+  // An upload of f64[8] in two shards, whose ticket is known when this returns.
+  Opened OpenUpload(Events::Seen& seen) {
+    Opened opened = Open(seen);
+    Submit(opened, 1, [](unsigned, wire::Record::Builder record) {
+      auto upload = record.initUpload();
+      upload.setRequest(1);
+      upload.setResult(1);
+      EncodeTensorSpec(*ParseTensorSpec("f64[8] @ mesh(2) [S(0)]"), upload.initSpec());
+    }).wait(io_.waitScope);
+    for (int i = 0; i < 500 && seen.tickets.empty(); ++i) Pause(10);
+    EXPECT_EQ(seen.tickets.size(), 1u);
+    return opened;
+  }
+
+  void Pause(int64_t ms) { io_.provider->getTimer().afterDelay(ms * kj::MILLISECONDS).wait(io_.waitScope); }
+
+  absl::Status Redeem(Wire& wire, uint64_t ticket, uint64_t secret) {
+    return StatusOf([&]() {
+      auto request = wire.Root<wire::DataGate>().transferRequest();
+      request.setTicket(ticket);
+      request.setSecret(secret);
+      held_.push_back(request.send().wait(io_.waitScope).getTransfer());
+    });
+  }
+
+  std::unique_ptr<kj::AsyncIoContext> io_own_;
+  kj::AsyncIoContext& io_;
+  std::unique_ptr<LocalCluster> cluster_;
+  std::string address_;
+  std::string token_;
+  std::vector<wire::Transfer::Client> held_;
+};
+
+TEST_F(ProtocolTest, AnotherVersionOrAWrongTokenIsRefused) {
+  Events::Seen seen;
+  Wire old(io_, address_), wrong(io_, address_);
+  const absl::Status version = StatusOf([&]() { Open(old, seen, wire::PROTOCOL_VERSION + 1, token_); });
+  EXPECT_EQ(version.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(version.message()), HasSubstr("protocol version"));
+  const absl::Status token = StatusOf([&]() { Open(wrong, seen, wire::PROTOCOL_VERSION, token_ + "0"); });
+  EXPECT_EQ(token.code(), absl::StatusCode::kUnauthenticated);
+  // A connection has one try.
+  EXPECT_EQ(StatusOf([&]() { Open(wrong, seen, wire::PROTOCOL_VERSION, token_); }).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ProtocolTest, AWorkerNeedsTheJoinToken) {
+  for (const std::string& token : {std::string(), std::string("wrong"), token_}) {
+    Wire wire(io_, address_);
+    const absl::Status status = StatusOf([&]() {
+      auto request = wire.Root<wire::Gateway>().joinRequest();
+      request.getHello().setProtocolVersion(wire::PROTOCOL_VERSION);
+      request.getHello().setJoinToken(token.c_str());
+      request.getHello().setIndex(-1);
+      request.setWorker(kj::heap<NoWorker>());
+      request.send().wait(io_.waitScope);
+    });
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
+  }
+}
+
+TEST_F(ProtocolTest, ATicketIsUsedOnceWithItsSecret) {
+  Events::Seen seen;
+  Opened opened = OpenUpload(seen);
+  const auto [ticket, secret] = seen.tickets[0];
+  Wire data(io_, opened.data_addresses[0]);
+  EXPECT_EQ(Redeem(data, ticket, secret + 1).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(Redeem(data, ticket + 1, secret).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(Redeem(data, ticket, secret).ok());
+  EXPECT_EQ(Redeem(data, ticket, secret).code(), absl::StatusCode::kFailedPrecondition);
+  Wire other(io_, opened.data_addresses[1]);
+  EXPECT_TRUE(Redeem(other, ticket, secret).ok());
+}
+
+TEST_F(ProtocolTest, ATransferRefusesWhatItCannotCopy) {
+  Events::Seen seen;
+  Opened opened = OpenUpload(seen);
+  Wire data(io_, opened.data_addresses[0]);
+  ASSERT_TRUE(Redeem(data, seen.tickets[0].first, seen.tickets[0].second).ok());
+  const auto attach = [&](wire::Transfer::Client transfer, size_t bytes, unsigned seals) {
+    return StatusOf([&]() {
+      auto request = transfer.attachRequest();
+      request.setMemory(kj::heap<Memory>(bytes, seals));
+      request.send().wait(io_.waitScope);
+    });
+  };
+  // A memory that may shrink would kill the worker that reads it.
+  EXPECT_THAT(std::string(attach(held_[0], 64, 0).message()), HasSubstr("F_SEAL_SHRINK"));
+
+  Events::Seen seen_too;
+  Opened too = OpenUpload(seen_too);
+  ASSERT_TRUE(Redeem(data, seen_too.tickets[0].first, seen_too.tickets[0].second).ok());
+  const absl::Status sealed = attach(held_[1], 64, F_SEAL_SHRINK | F_SEAL_GROW);
+  EXPECT_TRUE(sealed.ok()) << sealed;
+  const absl::Status outside = StatusOf([&]() {
+    auto request = held_[1].copyRequest();
+    request.initBox().initStarts(1).set(0, 0);
+    request.getBox().initStops(1).set(0, 8);
+    request.setOffset(8);  // the last element is beyond the memory
+    request.send().wait(io_.waitScope);
+  });
+  EXPECT_EQ(outside.code(), absl::StatusCode::kInvalidArgument) << outside;
+}
+
+TEST_F(ProtocolTest, AForeignKeyGetsNoArena) {
+  Events::Seen seen;
+  Opened opened = Open(seen);
+  Wire data(io_, opened.data_addresses[0]);
+  const absl::Status status = StatusOf([&]() {
+    auto request = data.Root<wire::DataGate>().arenaRequest();
+    request.setPeerKey(opened.epoch);
+    request.send().wait(io_.waitScope);
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(ProtocolTest, BatchesOfAnotherEpochAreRefused) {
+  Events::Seen seen;
+  Opened opened = Open(seen);
+  const auto nothing = [](unsigned, wire::Record::Builder record) { record.initDrop(0); };
+  ++opened.epoch;
+  // A streaming call's failure shows at the next one.
+  const absl::Status stale = StatusOf([&]() {
+    for (int i = 0; i < 20; ++i, Pause(10)) Submit(opened, 1, nothing).wait(io_.waitScope);
+  });
+  EXPECT_EQ(stale.code(), absl::StatusCode::kFailedPrecondition) << stale;
+}
+
+TEST_F(ProtocolTest, AGapBetweenBatchesEndsTheSession) {
+  Events::Seen seen;
+  Opened opened = Open(seen);
+  opened.next_batch = 5;
+  StatusOf([&]() {
+    Submit(opened, 1, [](unsigned, wire::Record::Builder record) { record.initDrop(0); }).wait(io_.waitScope);
+  }).IgnoreError();
+  EXPECT_EQ(StatusOf([&]() { opened.session.statusRequest().send().wait(io_.waitScope); }).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ProtocolTest, AClientThatNeverTakesItsEventsLosesItsSession) {
+  Events::Seen seen;
+  seen.deaf = true;
+  Opened opened = Open(seen);
+  absl::Status status;
+  for (int batch = 0; status.ok() && batch < 300; ++batch) {
+    status = StatusOf([&]() {
+      Submit(opened, 1000, [](unsigned i, wire::Record::Builder record) {
+        record.initWatch().setRequest(i + 1);  // of an unknown handle: answered at once
+      }).wait(io_.waitScope);
+    });
+  }
+  if (status.ok()) status = StatusOf([&]() { opened.session.statusRequest().send().wait(io_.waitScope); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_pending_events"));
+}
+
+}  // namespace
+}  // namespace tessera
