@@ -29,7 +29,7 @@ def box_of(shape, placements, mesh_shape, position):
     for placement, parts, at in zip(placements, mesh_shape, position):
         if placement.is_shard():
             box[placement.dim] = split(box[placement.dim], parts)[at]
-    return box
+    return [(n, n) if start == stop else (start, stop) for n, (start, stop) in zip(shape, box)]  # empty ones at the end
 
 
 def reduce_terms(terms, mesh_shape, placements):
@@ -275,6 +275,24 @@ class Program:
         placements = self.placements(a.ndim)
         self.keep(x.redistribute(placements), a, f"{x!r} -> {placements}")
 
+    def move(self):
+        """To a mesh of other workers, some work there, and back."""
+        x, a, _ = self.any()
+        other = self.choose(meshes(self.session))
+        there = x.redistribute(other, [self.choose([R()] + [S(d) for d in range(a.ndim)]) for _ in other.shape])
+        if a.dtype != np.bool_:
+            there, a = there + 1, a + 1
+        self.leaves.append((there, a, len(self.log)))
+        self.keep(there.redistribute(self.mesh, self.placements(a.ndim)), a, f"{x!r} by {other}")
+
+    def same_workers(self):
+        """An operand on another arrangement of the same workers."""
+        x, a, _ = self.any()
+        turned = self.session.init_device_mesh((self.mesh.size(),), workers=sorted(self.mesh.workers))
+        placement = [self.choose([R()] + [S(d) for d in range(a.ndim)])]
+        y = x.redistribute(turned, placement)
+        self.keep(ts.where(x == y, y, x), a, f"{x!r} with {y!r}")
+
     def drop(self):
         if len(self.pool) > 2:
             del self.pool[int(self.rng.integers(len(self.pool)))]
@@ -293,7 +311,7 @@ class Program:
     # ---- the run ----
 
     STEPS = ["binary"] * 4 + ["redistribute"] * 4 + ["matmul"] * 3 + ["index"] * 3 + ["reduction"] * 2 + ["permute"] * 2 + [
-        "in_place", "unary", "where", "arg_reduction", "reshape", "astype", "upload", "pending", "create", "drop", "drop"]
+        "in_place", "unary", "where", "arg_reduction", "reshape", "astype", "upload", "pending", "create", "move", "move", "same_workers", "drop", "drop"]
 
     def text(self, number):
         return f"line {number} of:\n" + "\n".join(self.log[max(0, number - 12):number])
