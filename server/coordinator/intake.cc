@@ -61,7 +61,8 @@ absl::StatusOr<TensorPointer> StateMachine::FindTensor(const SessionEntry& sessi
 absl::Status StateMachine::AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor) {
   if (static_cast<int64_t>(session.tensors.size()) >= config_.max_tensors_per_session) {
     return absl::ResourceExhaustedError(StrCat("the session holds ", session.tensors.size(),
-                                               " tensors; max_tensors_per_session is ", config_.max_tensors_per_session));
+                                               " tensors; max_tensors_per_session is ",
+                                               config_.max_tensors_per_session));
   }
   if (!session.tensors.emplace(handle, std::move(tensor)).second) {
     return absl::InvalidArgumentError(StrCat("handle ", handle.value, " is in use already"));
@@ -100,7 +101,8 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecor
     for (HandleId handle : record.results) AddFailedTensor(session, handle, status);
   }
   for (const OperandReference& operand : record.operands) {
-    if (const auto* handle = std::get_if<HandleId>(&operand.value); handle && operand.last_use) DropHandle(session, *handle);
+    if (const auto* handle = std::get_if<HandleId>(&operand.value); handle && operand.last_use)
+      DropHandle(session, *handle);
   }
   return Progress::kDone;
 }
@@ -137,12 +139,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadR
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "download");
   if (tensor.ok() && (*tensor)->uploading) return Progress::kBlocked;
   if (tensor.ok()) {
-    const WorkerGroup workers = Group((*tensor)->spec.mesh);
-    if (absl::Status alive = CheckWorkers("download", *workers); !alive.ok()) {
-      tensor = alive;
-    } else if (!HasRoom(*workers)) {
-      return Progress::kBlocked;
-    }
+    if (!HasRoom(*Group((*tensor)->spec.mesh))) return Progress::kBlocked;
   }
   if (!tensor.ok()) {
     Send(session, SettledEvent{record.request, tensor.status()});
@@ -186,7 +183,8 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommBegin
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRecord& record) {
   auto found = session.scopes.find(record.scope);
   if (found == session.scopes.end()) {
-    Send(session, SettledEvent{record.request, absl::NotFoundError(StrCat("comm_debug: no block ", record.scope, " is open"))});
+    Send(session,
+         SettledEvent{record.request, absl::NotFoundError(StrCat("comm_debug: no block ", record.scope, " is open"))});
     return Progress::kDone;
   }
   found->second.ended = true;
@@ -204,7 +202,8 @@ void StateMachine::CancelQueued(SessionEntry& session, uint64_t request) {
   for (Record& record : session.queue) {
     if (auto* call = std::get_if<CallRecord>(&record); call && request == 0) {
       record = BadRecord{cancelled, 0, call->results};
-    } else if (auto* upload = std::get_if<UploadRecord>(&record); upload && (request == 0 || upload->request == request)) {
+    } else if (auto* upload = std::get_if<UploadRecord>(&record);
+               upload && (request == 0 || upload->request == request)) {
       record = BadRecord{cancelled, upload->request, {upload->result}};
     } else if (auto* download = std::get_if<DownloadRecord>(&record); download && download->request == request) {
       record = BadRecord{cancelled, download->request, {}};

@@ -133,7 +133,8 @@ absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(const Call
     instance.buffer_offsets[b] = operands.tensors[i]->offset_bytes;
   }
   for (const Donation& donation : p.donations) {
-    const auto out = static_cast<size_t>(p.values[static_cast<size_t>(p.outputs[static_cast<size_t>(donation.output)])].buffer);
+    const auto out =
+        static_cast<size_t>(p.values[static_cast<size_t>(p.outputs[static_cast<size_t>(donation.output)])].buffer);
     const auto input = static_cast<size_t>(donation.input);
     if (buffers[out] || !MayDonate(record, operands, input, p.buffers[out].bytes)) continue;
     buffers[out] = operands.tensors[input]->buffer;
@@ -183,8 +184,8 @@ absl::Status StateMachine::Issue(SessionEntry& session, const CallRecord& record
                                  PlanTemplate& plan, std::vector<Scalar> scalars) {
   const std::string_view name = NameOf(record.call.op);
   if (record.results.size() != plan.plan->outputs.size()) {
-    return absl::InvalidArgumentError(StrCat(name, ": ", record.results.size(), " result handles for ",
-                                             plan.plan->outputs.size(), " outputs"));
+    return absl::InvalidArgumentError(
+        StrCat(name, ": ", record.results.size(), " result handles for ", plan.plan->outputs.size(), " outputs"));
   }
   TESSERA_RETURN_IF_ERROR(CheckWorkers(name, *plan.workers));
   Instance instance;
@@ -211,7 +212,8 @@ absl::Status StateMachine::Issue(SessionEntry& session, const CallRecord& record
 }
 
 void StateMachine::AddOutputs(SessionEntry& session, const CallRecord& record, const CallOperands& operands,
-                              const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, const OpPointer& op) {
+                              const PlanTemplate& plan, const std::vector<BufferPointer>& buffers,
+                              const OpPointer& op) {
   const Plan& p = *plan.plan;
   for (size_t i = 0; i < p.outputs.size(); ++i) {
     const PlanValue& value = p.values[static_cast<size_t>(p.outputs[i])];
@@ -240,7 +242,8 @@ void StateMachine::AddOutputs(SessionEntry& session, const CallRecord& record, c
 
 void StateMachine::OpenWindow(SessionEntry& session, TensorPointer tensor, TransferDirection direction,
                               uint64_t request) {
-  const WorkerGroup workers = Group(tensor->spec.mesh);
+  // A lost worker of a tensor that is still good has nothing of it.
+  const WorkerGroup workers = AliveOf(Group(tensor->spec.mesh));
   const bool upload = direction == TransferDirection::kUpload;
   OpPointer op = NewOp(OpEntry::Kind::kWindow, upload ? "upload" : "download", session.info.session, workers, 1);
   TransferWindow window;
@@ -287,7 +290,7 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
     }
     if (first && !IsEmpty(LocalBox(spec, position))) holders.push_back(spec.mesh.WorkerAt(position));
   }
-  const WorkerGroup workers = Group(std::move(holders));
+  const WorkerGroup workers = AliveOf(Group(std::move(holders)));
   OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "download", session.info.session, workers, 1);
   AddParent(op, *tensor);
   InlineRead read;

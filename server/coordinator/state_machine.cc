@@ -69,18 +69,41 @@ WorkerGroup StateMachine::Group(std::vector<WorkerIndex> workers) {
   return std::make_shared<const std::vector<WorkerIndex>>(std::move(workers));
 }
 
+WorkerGroup StateMachine::AliveOf(const WorkerGroup& workers) {
+  const auto is_dead = [this](WorkerIndex worker) {
+    auto found = workers_.find(worker);
+    return found == workers_.end() || found->second.state == WorkerState::kDead;
+  };
+  if (std::none_of(workers->begin(), workers->end(), is_dead)) return workers;
+  std::vector<WorkerIndex> alive = *workers;
+  std::erase_if(alive, is_dead);
+  return Group(std::move(alive));
+}
+
 void StateMachine::ToGroup(const WorkerGroup& workers, WorkerMessage message) {
   effects_.push_back(ToWorkers{workers, std::move(message)});
 }
 
 absl::StatusOr<BufferPointer> StateMachine::NewBuffer(const WorkerGroup& workers, int64_t bytes, std::string_view op) {
   TESSERA_ASSIGN_OR_RETURN(int64_t offset, memory_.Allocate(*workers, bytes, op));
-  auto give_back = [this, alive = alive_](BufferEntry* buffer) {
+  auto give_back = [this, alive = alive_, born = joins_](BufferEntry* buffer) {
     if (*alive) {
-      memory_.Free(*buffer->workers, buffer->offset_bytes, buffer->bytes);
+      // The range went with a worker that was lost; one that joined under its number never had it.
+      const auto is_new = [&](WorkerIndex worker) {
+        auto found = workers_.find(worker);
+        return found != workers_.end() && found->second.join_number > born;
+      };
+      if (std::none_of(buffer->workers->begin(), buffer->workers->end(), is_new)) {
+        memory_.Free(*buffer->workers, buffer->offset_bytes, buffer->bytes);
+      } else {
+        std::vector<WorkerIndex> owners = *buffer->workers;
+        std::erase_if(owners, is_new);
+        memory_.Free(owners, buffer->offset_bytes, buffer->bytes);
+      }
       buffer->history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
       if (!buffer->history.empty() && buffer->bytes > 0) {
-        freed_.push_back({buffer->offset_bytes, buffer->offset_bytes + buffer->bytes, buffer->workers, buffer->history});
+        freed_.push_back(
+            {buffer->offset_bytes, buffer->offset_bytes + buffer->bytes, buffer->workers, buffer->history});
       }
     }
     delete buffer;

@@ -95,7 +95,7 @@ class StateMachine {
 
   // issue.cc: one operation onto the workers.
   struct CallOperands {
-    std::vector<TensorPointer> tensors;      // tensor operands in order; scalars are left out
+    std::vector<TensorPointer> tensors;  // tensor operands in order; scalars are left out
     std::vector<PlanOperand> plan_operands;
     PlanKey key;
   };
@@ -120,6 +120,7 @@ class StateMachine {
   void ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request);
   WorkerGroup Group(const Mesh& mesh);
   WorkerGroup Group(std::vector<WorkerIndex> workers);
+  WorkerGroup AliveOf(const WorkerGroup& workers);
   void ToGroup(const WorkerGroup& workers, WorkerMessage message);
   bool IsComplete(Ordinal ordinal) const;
 
@@ -142,7 +143,8 @@ class StateMachine {
   PlanCache plans_;
   std::map<WorkerIndex, WorkerEntry> workers_;
   std::map<SessionId, SessionEntry> sessions_;
-  SessionId next_turn_;  // of the round robin
+  uint64_t joins_ = 0;
+  SessionId next_turn_;                          // of the round robin
   absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
   std::map<TicketId, TicketEntry> tickets_;
   absl::flat_hash_map<Mesh, WorkerGroup> groups_;

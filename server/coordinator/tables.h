@@ -29,6 +29,7 @@ struct WorkerEntry {
   int64_t outstanding_us = 0;
   int64_t received_bytes = 0;
   std::string lost_reason;
+  uint64_t join_number = 0;  // counts all joins of the cluster
 };
 
 // A counted range at one offset of every arena of a group. The last reference gives it back.
@@ -46,14 +47,14 @@ using OpPointer = std::shared_ptr<OpEntry>;
 // A tensor: (buffer, offset, strides) and what it waits for.
 struct TensorEntry {
   SessionId session;
-  HandleId handle;            // the first name it got; for messages
+  HandleId handle;  // the first name it got; for messages
   TensorSpec spec;
-  BufferPointer buffer;       // null when failed before it got one
-  int64_t offset_bytes = 0;   // in every arena
+  BufferPointer buffer;      // null when failed before it got one
+  int64_t offset_bytes = 0;  // in every arena
   Strides strides;
-  OpPointer producer;         // null once settled
-  absl::Status status;        // poison: the first cause
-  bool uploading = false;     // bytes are on their way from the client
+  OpPointer producer;      // null once settled
+  absl::Status status;     // poison: the first cause
+  bool uploading = false;  // bytes are on their way from the client
 };
 using TensorPointer = std::shared_ptr<TensorEntry>;
 
@@ -69,7 +70,7 @@ struct OpEntry {
   enum class Kind : uint8_t { kRun, kWindow, kInlineRead };
   Kind kind = Kind::kRun;
   Ordinal ordinal;
-  std::string_view name;             // of the catalog, or "upload", "download"
+  std::string_view name;  // of the catalog, or "upload", "download"
   SessionId session;
   WorkerGroup workers;
   std::vector<WorkerIndex> missing;  // have not reported
@@ -79,7 +80,7 @@ struct OpEntry {
   absl::InlinedVector<std::weak_ptr<OpEntry>, 2> children;
   absl::InlinedVector<std::weak_ptr<TensorEntry>, 1> outputs;  // and views of them
   absl::InlinedVector<Waiter, 1> waiters;
-  uint64_t comm_scope = 0;           // of the session; 0: none
+  uint64_t comm_scope = 0;  // of the session; 0: none
   // kWindow and kInlineRead: what is read or written.
   uint64_t request = 0;
   TicketId ticket;
@@ -93,7 +94,7 @@ struct TicketEntry {
   uint64_t secret = 0;
   uint64_t request = 0;
   TransferDirection direction = TransferDirection::kDownload;
-  TensorPointer tensor;              // pinned
+  TensorPointer tensor;  // pinned
   WorkerGroup workers;
   std::vector<WorkerIndex> missing;  // have not said that they are done
   bool closing = false;
@@ -104,7 +105,7 @@ struct CommScope {
   std::vector<int64_t> received_bytes;  // by worker
   std::vector<int64_t> sent_bytes;
   std::map<std::string, uint64_t> collectives;
-  int64_t pending = 0;        // operations that have not completed
+  int64_t pending = 0;  // operations that have not completed
   bool ended = false;
   uint64_t request = 0;
 };

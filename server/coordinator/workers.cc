@@ -28,6 +28,7 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
   entry = WorkerEntry{};
   entry.info = event;
   entry.last_heard_us = now_us_;
+  entry.join_number = ++joins_;
   std::vector<std::string> hosts;
   topology_.host_of_worker.assign(static_cast<size_t>(workers_.rbegin()->first.value) + 1, 0);
   for (const auto& [index, worker] : workers_) {
@@ -81,7 +82,8 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   for (const OpPointer& op : waiting) {
     CompletionReport report;
     report.ordinal = op->ordinal;
-    report.status = absl::UnavailableError(StrCat(op->name, ": ", std::string_view(cause.message().data(), cause.message().size())));
+    report.status = absl::UnavailableError(
+        StrCat(op->name, ": ", std::string_view(cause.message().data(), cause.message().size())));
     Complete(op, lost, report);
   }
   std::vector<TicketId> open;
@@ -99,9 +101,9 @@ void StateMachine::PoisonTensorsOn(WorkerIndex lost, const absl::Status& cause) 
       if (!position) continue;
       const Box box = LocalBox(tensor->spec, tensor->spec.mesh.PositionAt(*position));
       if (IsEmpty(box)) continue;
-      PoisonTensor(*tensor, absl::UnavailableError(
-                                StrCat(std::string_view(cause.message().data(), cause.message().size()), "; with it went ",
-                                       ToText(box), " of ", ToText(tensor->spec))));
+      PoisonTensor(*tensor,
+                   absl::UnavailableError(StrCat(std::string_view(cause.message().data(), cause.message().size()),
+                                                 "; with it went ", ToText(box), " of ", ToText(tensor->spec))));
     }
   }
 }

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import socket
 import struct
 import time
@@ -53,13 +54,15 @@ def test_garbage_leaves_a_line_in_the_log(new_cluster):
 def test_running_out_of_descriptors_ends_no_process(new_cluster):
     cluster = new_cluster(workers=2)
     session = cluster.connect()
+    x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)])
+    x.redistribute([S(1)]).wait()  # the workers have mapped each other
     pids = [cluster.coordinator_pid, *cluster.worker_pids]
     for pid in pids:
         used = len(os.listdir(f"/proc/{pid}/fd"))
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 8, used + 8))
     held = [connect_raw(path) for path in sockets_of(cluster) for _ in range(30)]
     time.sleep(0.3)
-    assert float(ts.ones((8,), device_mesh=session.default_mesh, placements=[S(0)]).sum()) == 8
+    assert float(x.redistribute([S(1)]).sum()) == 64
     for raw in held:
         raw.close()
     big = np.arange(100_000.0)  # through the workers' sockets again
@@ -91,3 +94,16 @@ def test_a_flood_without_reading_does_not_fill_memory(new_cluster):
                     raw.sendall(b"".join(bootstrap(q) for q in range(question, question + 1000)))
             assert resident_bytes(pid) - before < 16 << 20
     assert float(ts.ones((4,), device_mesh=session.default_mesh).sum()) == 4
+
+
+def test_what_a_killed_worker_had_nothing_of_can_be_fetched(new_cluster):
+    cluster = new_cluster(workers=4)
+    session = cluster.connect()
+    mesh = session.init_device_mesh((4,))
+    small, large = np.arange(6.0).reshape(3, 2), np.arange(30_000.0).reshape(3, 10_000)
+    kept = [(session.distribute_tensor(a, mesh, [S(0)]).wait(), a) for a in (small, large)]  # workers 0, 1 and 2
+    os.kill(cluster.worker_pids[3], signal.SIGKILL)
+    wait_until(lambda: session.status()["workers"][3]["state"] == "dead")
+    for tensor, value in kept:
+        np.testing.assert_array_equal(tensor.full_tensor(), value)
+        np.testing.assert_array_equal(tensor.to_local(1), value[1:2])

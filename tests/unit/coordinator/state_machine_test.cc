@@ -22,7 +22,8 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 TEST(StateMachineTest, EveryWorkerGetsTheSameInstancesInTheOrderOfTheirOrdinals) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
-  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), OpRecord(OpId::kNeg, {1}, 2), OpRecord(OpId::kNeg, {2}, 3)});
+  cluster.Submit(session,
+                 {FullRecord(MeshOf(2), {8, 8}, kRows, 1), OpRecord(OpId::kNeg, {1}, 2), OpRecord(OpId::kNeg, {2}, 3)});
   const auto first = cluster.InstancesAt(WorkerIndex(0));
   ASSERT_EQ(first.size(), 3u);
   EXPECT_EQ(first, cluster.InstancesAt(WorkerIndex(1)));
@@ -95,7 +96,8 @@ TEST(StateMachineTest, WhatDoesNotFitPoisonsItsHandleAndNothingElse) {
   ASSERT_EQ(failed.size(), 2u);
   EXPECT_EQ(failed[0].handle, HandleId(1));
   EXPECT_EQ(failed[0].status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(Message(failed[0].status), HasSubstr("2097152 bytes wanted on each of 2 workers; worker 0 has 65536 free of 65536"));
+  EXPECT_THAT(Message(failed[0].status),
+              HasSubstr("2097152 bytes wanted on each of 2 workers; worker 0 has 65536 free of 65536"));
   EXPECT_EQ(failed[1].handle, HandleId(3));
   EXPECT_EQ(failed[1].status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
@@ -109,7 +111,8 @@ TEST(StateMachineTest, AFailurePoisonsWhatDependsOnItWithTheFirstCause) {
   const Ordinal failing = cluster.InstancesAt(WorkerIndex(0)).at(0).ordinal;
   cluster.CompleteAll(failing, absl::InternalError("full: the kernel failed"));
   std::map<uint64_t, std::string> failed;
-  for (const auto& event : cluster.EventsOf<FailedHandleEvent>(session)) failed[event.handle.value] = Message(event.status);
+  for (const auto& event : cluster.EventsOf<FailedHandleEvent>(session))
+    failed[event.handle.value] = Message(event.status);
   EXPECT_EQ(failed.size(), 3u);
   EXPECT_THAT(failed[4], HasSubstr("full: the kernel failed; needed by negative; needed by add"));
   cluster.Submit(session, {WatchRecord{9, HandleId(2)}, WatchRecord{10, HandleId(4)}});
@@ -122,7 +125,8 @@ TEST(StateMachineTest, AFailurePoisonsWhatDependsOnItWithTheFirstCause) {
 TEST(StateMachineTest, AWatchIsAnsweredWhenAllThatLedToItHasEnded) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
-  cluster.Submit(session, {FullRecord(MeshOf(2), {8}, kRows, 1), OpRecord(OpId::kNeg, {1}, 2), WatchRecord{5, HandleId(2)}});
+  cluster.Submit(session,
+                 {FullRecord(MeshOf(2), {8}, kRows, 1), OpRecord(OpId::kNeg, {1}, 2), WatchRecord{5, HandleId(2)}});
   cluster.CompleteOn(WorkerIndex(0));
   EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session).empty());
   cluster.CompleteOn(WorkerIndex(1));
@@ -174,7 +178,8 @@ TEST(StateMachineTest, ABrokenUploadPoisonsItsTensor) {
   const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
   cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
   cluster.CompleteAll();
-  cluster.FinishUpload(cluster.EventsOf<TicketEvent>(session).at(0).ticket, absl::UnavailableError("the client went away"));
+  cluster.FinishUpload(cluster.EventsOf<TicketEvent>(session).at(0).ticket,
+                       absl::UnavailableError("the client went away"));
   EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 2u);
 }
 
@@ -182,20 +187,23 @@ TEST(StateMachineTest, ALostWorkerPoisonsByNameAndOthersGoOn) {
   SimulatedCluster cluster(4);
   const SessionId session = cluster.Open();
   const Mesh pair = *Mesh::Make({2}, {}, {WorkerIndex(0), WorkerIndex(1)});
-  cluster.Submit(session, {FullRecord(MeshOf(4), {8}, kRows, 1), FullRecord(pair, {8}, kRows, 2), FullRecord(MeshOf(4), {3}, kRows, 3)});
+  cluster.Submit(session, {FullRecord(MeshOf(4), {8}, kRows, 1), FullRecord(pair, {8}, kRows, 2),
+                           FullRecord(MeshOf(4), {3}, kRows, 3)});
   cluster.CompleteAll();
   cluster.Submit(session, {OpRecord(OpId::kNeg, {1}, 4), WatchRecord{5, HandleId(4)}});
   cluster.Kill(WorkerIndex(3));
   cluster.CompleteAll();
   std::map<uint64_t, std::string> failed;
-  for (const auto& event : cluster.EventsOf<FailedHandleEvent>(session)) failed[event.handle.value] = Message(event.status);
+  for (const auto& event : cluster.EventsOf<FailedHandleEvent>(session))
+    failed[event.handle.value] = Message(event.status);
   EXPECT_THAT(failed[1], HasSubstr("worker 3 was lost (killed); with it went [6:8] of f32[8] @ mesh(4) [S(0)]"));
   EXPECT_THAT(failed[4], HasSubstr("worker 3"));
   EXPECT_FALSE(failed.contains(2));
   EXPECT_FALSE(failed.contains(3));  // worker 3 held nothing of 3 rows over 4
   ASSERT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
   EXPECT_EQ(cluster.EventsOf<SettledEvent>(session)[0].status.code(), absl::StatusCode::kUnavailable);
-  cluster.Submit(session, {OpRecord(OpId::kNeg, {2}, 6), WatchRecord{7, HandleId(6)}, FullRecord(MeshOf(4), {8}, kRows, 8)});
+  cluster.Submit(session,
+                 {OpRecord(OpId::kNeg, {2}, 6), WatchRecord{7, HandleId(6)}, FullRecord(MeshOf(4), {8}, kRows, 8)});
   cluster.CompleteAll();
   EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session).back().status.ok());
   EXPECT_THAT(Message(cluster.EventsOf<FailedHandleEvent>(session).back().status), HasSubstr("worker 3 was lost"));
@@ -217,7 +225,8 @@ TEST(StateMachineTest, ASilentWorkerIsSuspectThenDeadAndKilled) {
 TEST(StateMachineTest, ASessionThatEndsGivesEverythingBack) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
-  cluster.Submit(session, {FullRecord(MeshOf(2), {1000}, kRows, 1), FullRecord(MeshOf(2), {8}, kRows, 2), DownloadRecord{5, HandleId(1), false}});
+  cluster.Submit(session, {FullRecord(MeshOf(2), {1000}, kRows, 1), FullRecord(MeshOf(2), {8}, kRows, 2),
+                           DownloadRecord{5, HandleId(1), false}});
   cluster.CompleteAll();
   EXPECT_GT(cluster.machine().memory().UsedBytes(WorkerIndex(0)), 0);
   cluster.Apply(ConnectionLostEvent{session});
@@ -277,7 +286,8 @@ TEST(StateMachineTest, OneTenantsFloodIsAnothersShortWait) {
 TEST(StateMachineTest, ALastUseDonatesItsBuffer) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
-  cluster.Submit(session, {FullRecord(MeshOf(2), {64}, kRows, 1), OpRecord(OpId::kNeg, {1}, 2, true), OpRecord(OpId::kNeg, {2}, 3)});
+  cluster.Submit(session, {FullRecord(MeshOf(2), {64}, kRows, 1), OpRecord(OpId::kNeg, {1}, 2, true),
+                           OpRecord(OpId::kNeg, {2}, 3)});
   const auto instances = cluster.InstancesAt(WorkerIndex(0));
   ASSERT_EQ(instances.size(), 3u);
   EXPECT_EQ(instances[1].buffer_offsets[0], instances[1].buffer_offsets[1]);
@@ -303,7 +313,8 @@ TEST(StateMachineTest, CancelEndsWhatIsNotIssued) {
   config.max_outstanding_per_worker = 1;
   SimulatedCluster cluster(1, 1 << 20, config);
   const SessionId session = cluster.Open();
-  cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), OpRecord(OpId::kNeg, {1}, 2), WatchRecord{5, HandleId(2)}});
+  cluster.Submit(
+      session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), OpRecord(OpId::kNeg, {1}, 2), WatchRecord{5, HandleId(2)}});
   cluster.Submit(session, {CancelRecord{0}});
   cluster.CompleteAll();
   const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
@@ -315,8 +326,8 @@ TEST(StateMachineTest, CancelEndsWhatIsNotIssued) {
 TEST(StateMachineTest, CommScopesCountWhatTheWorkersReport) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
-  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), CommBeginRecord{1}, RedistributeRecord(1, kColumns, 2),
-                           CommEndRecord{6, 1}});
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), CommBeginRecord{1},
+                           RedistributeRecord(1, kColumns, 2), CommEndRecord{6, 1}});
   EXPECT_TRUE(cluster.EventsOf<CommReportEvent>(session).empty());
   const Ordinal ordinal = cluster.InstancesAt(WorkerIndex(0)).at(1).ordinal;
   for (int w = 0; w < 2; ++w) {
@@ -336,8 +347,8 @@ TEST(StateMachineTest, CommScopesCountWhatTheWorkersReport) {
 TEST(StateMachineTest, BadHandlesAndMeshesAreNamed) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
-  cluster.Submit(session, {OpRecord(OpId::kNeg, {99}, 1), FullRecord(MeshOf(3), {8}, kRows, 2), FullRecord(MeshOf(2), {8}, kRows, 3),
-                           FullRecord(MeshOf(2), {8}, kRows, 3)});
+  cluster.Submit(session, {OpRecord(OpId::kNeg, {99}, 1), FullRecord(MeshOf(3), {8}, kRows, 2),
+                           FullRecord(MeshOf(2), {8}, kRows, 3), FullRecord(MeshOf(2), {8}, kRows, 3)});
   const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
   ASSERT_EQ(failed.size(), 3u);
   EXPECT_THAT(Message(failed[0].status), HasSubstr("negative: this session has no tensor with handle 99"));
@@ -353,6 +364,34 @@ TEST(StateMachineTest, ReportsOfAFormerProcessAreRefused) {
   report.ordinal = cluster.InstancesAt(WorkerIndex(0)).at(0).ordinal;
   cluster.Apply(WorkerReportEvent{WorkerIndex(0), 99, {report}, {}});
   EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session).empty());
+}
+
+TEST(StateMachineTest, AWorkerThatJoinsUnderALostNumberOwesNoMemory) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {64, 64}, kRows, 1)});
+  cluster.CompleteAll();
+  cluster.Kill(WorkerIndex(1));
+  WorkerJoinedEvent joined = cluster.machine().workers().at(WorkerIndex(1)).info;
+  ++joined.incarnation;
+  cluster.Apply(joined);
+  EXPECT_EQ(cluster.machine().memory().UsedBytes(WorkerIndex(1)), 0);
+  cluster.Submit(session, {DropRecord{{HandleId(1)}}});
+  EXPECT_EQ(cluster.machine().memory().UsedBytes(WorkerIndex(0)), 0);
+  EXPECT_EQ(cluster.machine().memory().UsedBytes(WorkerIndex(1)), 0);
+}
+
+TEST(StateMachineTest, WhatALostWorkerHadNothingOfCanBeFetched) {
+  SimulatedCluster cluster(4);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(4), {3, 64}, kRows, 1)});  // rows on workers 0, 1 and 2
+  cluster.CompleteAll();
+  cluster.Kill(WorkerIndex(3));
+  cluster.Submit(session, {DownloadRecord{7, HandleId(1), false}});
+  cluster.CompleteAll();
+  const auto tickets = cluster.EventsOf<TicketEvent>(session);
+  ASSERT_EQ(tickets.size(), 1u);
+  EXPECT_EQ(tickets[0].request, 7u);
 }
 
 }  // namespace
