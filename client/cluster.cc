@@ -114,13 +114,13 @@ absl::StatusOr<std::string> FindProgram(const std::string& binary_dir, const std
 struct LocalCluster::State {
   ClusterOptions options;
   pid_t owner = getpid();
-  std::string folder;       // made here, removed at the end
+  std::string folder;  // made here, removed at the end
   std::string socket_path;
   std::string token = RandomHex();
   std::string join_token = RandomHex();
   std::string address;
-  int keep_alive_fd = -1;   // the children end when this closes
-  int parent_fd = -1;       // its read end, which children inherit
+  int keep_alive_fd = -1;  // the children end when this closes
+  int parent_fd = -1;      // its read end, which children inherit
   Child coordinator;
   std::vector<Child> workers;
   std::vector<int> worker_pids;
@@ -141,7 +141,8 @@ absl::Status LocalCluster::State::MakeFolder() {
   std::string pattern = temporary != nullptr && strlen(temporary) > 0 && strlen(temporary) < 60 ? temporary : "/tmp";
   pattern += "/tessera-XXXXXX";
   if (mkdtemp(pattern.data()) == nullptr) {
-    return absl::UnavailableError(StrCat("local_cluster: no folder at ", pattern, ": ", std::string_view(strerror(errno))));
+    return absl::UnavailableError(
+        StrCat("local_cluster: no folder at ", pattern, ": ", std::string_view(strerror(errno))));
   }
   folder = pattern;
   socket_path = options.socket_path.empty() ? folder + "/coordinator.sock" : options.socket_path;
@@ -203,7 +204,8 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& name, c
   if (stdout_fd != nullptr) *stdout_fd = out_fds[0];
   if (error == 0) return absl::OkStatus();
   child->pid = -1;
-  return absl::UnavailableError(StrCat("local_cluster: ", program, " does not start: ", std::string_view(strerror(error))));
+  return absl::UnavailableError(
+      StrCat("local_cluster: ", program, " does not start: ", std::string_view(strerror(error))));
 }
 
 absl::Status LocalCluster::State::SpawnAll() {
@@ -222,11 +224,11 @@ absl::Status LocalCluster::State::SpawnAll() {
   workers.resize(static_cast<size_t>(options.workers));
   for (int i = 0; i < options.workers; ++i) {
     Child* worker = &workers[static_cast<size_t>(i)];
-    TESSERA_RETURN_IF_ERROR(Spawn(worker, StrCat("worker ", i), worker_program,
-                                  {"--coordinator=unix:" + socket_path, StrCat("--memory=", options.memory_bytes),
-                                   StrCat("--index=", i), "--transport=" + options.transport,
-                                   StrCat("--workers-on-host=", options.workers), "--socket-dir=" + folder},
-                                  nullptr));
+    TESSERA_RETURN_IF_ERROR(Spawn(
+        worker, StrCat("worker ", i), worker_program,
+        {"--coordinator=unix:" + socket_path, StrCat("--memory=", options.memory_bytes), StrCat("--index=", i),
+         "--transport=" + options.transport, StrCat("--workers-on-host=", options.workers), "--socket-dir=" + folder},
+        nullptr));
     worker_pids.push_back(worker->pid);
   }
   return AwaitWorkers(deadline);
@@ -260,8 +262,8 @@ absl::Status LocalCluster::State::AwaitListening(int stdout_fd, Clock::time_poin
     TESSERA_RETURN_IF_ERROR(scope.Poll());
     TESSERA_RETURN_IF_ERROR(CheckChildren());
   }
-  return absl::DeadlineExceededError(
-      StrCat("local_cluster: the coordinator does not listen after ", options.start_timeout_s, " s: ", coordinator.LogTail()));
+  return absl::DeadlineExceededError(StrCat("local_cluster: the coordinator does not listen after ",
+                                            options.start_timeout_s, " s: ", coordinator.LogTail()));
 }
 
 absl::Status LocalCluster::State::AwaitWorkers(Clock::time_point deadline) {
@@ -273,15 +275,16 @@ absl::Status LocalCluster::State::AwaitWorkers(Clock::time_point deadline) {
   while (Clock::now() < deadline) {
     TESSERA_RETURN_IF_ERROR(CheckChildren());
     TESSERA_ASSIGN_OR_RETURN(ClusterReport report, session.Status());
-    alive = static_cast<int>(std::count_if(report.workers.begin(), report.workers.end(),
-                                           [](const WorkerReport& worker) { return worker.state == WorkerState::kAlive; }));
+    alive =
+        static_cast<int>(std::count_if(report.workers.begin(), report.workers.end(),
+                                       [](const WorkerReport& worker) { return worker.state == WorkerState::kAlive; }));
     if (alive >= options.workers) return session.Close();
     WaitScope scope;
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
     TESSERA_RETURN_IF_ERROR(scope.Poll());
   }
-  return absl::DeadlineExceededError(StrCat("local_cluster: ", alive, " of ", options.workers, " workers joined in ",
-                                            options.start_timeout_s, " s"));
+  return absl::DeadlineExceededError(
+      StrCat("local_cluster: ", alive, " of ", options.workers, " workers joined in ", options.start_timeout_s, " s"));
 }
 
 void LocalCluster::State::Stop() {
@@ -309,7 +312,8 @@ void LocalCluster::State::Stop() {
 
 absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) {
   if (options.workers < 1 || options.workers > 1024) {
-    return absl::InvalidArgumentError(StrCat("local_cluster: workers is ", options.workers, ", it must be in [1, 1024]"));
+    return absl::InvalidArgumentError(
+        StrCat("local_cluster: workers is ", options.workers, ", it must be in [1, 1024]"));
   }
   if (options.memory_bytes < 1) {
     return absl::InvalidArgumentError(StrCat("local_cluster: memory is ", options.memory_bytes, " bytes"));

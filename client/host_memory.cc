@@ -49,7 +49,8 @@ int64_t HostAvailableBytes() {
   }
   // "max" in the first file is no limit and reads as no number.
   int64_t limit = 0, current = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit && std::ifstream("/sys/fs/cgroup/memory.current") >> current) {
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
+      std::ifstream("/sys/fs/cgroup/memory.current") >> current) {
     available = std::min(available, std::max<int64_t>(limit - current, 0));
   }
   return available;
@@ -86,7 +87,8 @@ absl::StatusOr<std::shared_ptr<HostMemory>> HostMemory::Make(int64_t bytes) {
 
 std::shared_ptr<HostMemory> HostMemory::MakePrivate(int64_t bytes) {
   const int64_t size = std::max<int64_t>(bytes, 1);
-  return std::shared_ptr<HostMemory>(new HostMemory(Kind::kPrivate, static_cast<char*>(::operator new(size)), size, -1));
+  return std::shared_ptr<HostMemory>(
+      new HostMemory(Kind::kPrivate, static_cast<char*>(::operator new(size)), size, -1));
 }
 
 HostMemory::~HostMemory() {

@@ -64,21 +64,21 @@ absl::StatusOr<PlanReport> ExplainOp(const OpCall& call, absl::Span<const Operan
   return prepared.session->Explain(call, prepared.operands);
 }
 
-#define TESSERA_DEFINE_BINARY(Name, id)                                 \
-  absl::StatusOr<Tensor> Name(const Operand& a, const Operand& b) {     \
-    const Operand operands[] = {a, b};                                  \
-    return CallOp(OpCall{OpId::id, {}, {}}, operands);                  \
+#define TESSERA_DEFINE_BINARY(Name, id)                             \
+  absl::StatusOr<Tensor> Name(const Operand& a, const Operand& b) { \
+    const Operand operands[] = {a, b};                              \
+    return CallOp(OpCall{OpId::id, {}, {}}, operands);              \
   }
-#define TESSERA_DEFINE_UNARY(Name, id)                                  \
-  absl::StatusOr<Tensor> Name(const Tensor& x) {                        \
-    const Operand operands[] = {x};                                     \
-    return CallOp(OpCall{OpId::id, {}, {}}, operands);                  \
+#define TESSERA_DEFINE_UNARY(Name, id)                 \
+  absl::StatusOr<Tensor> Name(const Tensor& x) {       \
+    const Operand operands[] = {x};                    \
+    return CallOp(OpCall{OpId::id, {}, {}}, operands); \
   }
-#define TESSERA_DEFINE_REDUCTION(Name, id)                                                              \
-  absl::StatusOr<Tensor> Name(const Tensor& x, absl::Span<const int64_t> dims, KeepDims keepdims) {     \
-    TESSERA_ASSIGN_OR_RETURN(OpCall call, ReductionCall(OpId::id, x, dims, keepdims));                  \
-    const Operand operands[] = {x};                                                                     \
-    return CallOp(call, operands);                                                                      \
+#define TESSERA_DEFINE_REDUCTION(Name, id)                                                          \
+  absl::StatusOr<Tensor> Name(const Tensor& x, absl::Span<const int64_t> dims, KeepDims keepdims) { \
+    TESSERA_ASSIGN_OR_RETURN(OpCall call, ReductionCall(OpId::id, x, dims, keepdims));              \
+    const Operand operands[] = {x};                                                                 \
+    return CallOp(call, operands);                                                                  \
   }
 TESSERA_BINARY_OPS(TESSERA_DEFINE_BINARY)
 TESSERA_UNARY_OPS(TESSERA_DEFINE_UNARY)

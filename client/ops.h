@@ -17,7 +17,7 @@ namespace tessera {
 // A tensor, or a number beside one. Plain numbers are weak: they take the tensor's dtype.
 class Operand {
  public:
-  Operand(const Tensor& tensor) : value_(&tensor) {}  // NOLINT: implicit; the tensor outlives the call
+  Operand(const Tensor& tensor) : value_(&tensor) {}       // NOLINT: implicit; the tensor outlives the call
   Operand(double value) : value_(Scalar::Float(value)) {}  // NOLINT
   Operand(int value) : value_(Scalar::Int(value)) {}       // NOLINT
   Operand(int64_t value) : value_(Scalar::Int(value)) {}   // NOLINT
@@ -36,12 +36,14 @@ absl::StatusOr<Tensor> CreateOp(const Session& session, const OpCall& call);
 absl::StatusOr<PlanReport> ExplainOp(const OpCall& call, absl::Span<const Operand> operands);
 
 #define TESSERA_BINARY_OPS(APPLY)                                                                         \
-  APPLY(Add, kAdd) APPLY(Subtract, kSub) APPLY(Multiply, kMul) APPLY(Divide, kDiv)                        \
-  APPLY(Maximum, kMaximum) APPLY(Minimum, kMinimum) APPLY(Equal, kEqual) APPLY(NotEqual, kNotEqual)       \
-  APPLY(Less, kLess) APPLY(LessEqual, kLessEqual) APPLY(Greater, kGreater)                                \
-  APPLY(GreaterEqual, kGreaterEqual) APPLY(Matmul, kMatmul)
+  APPLY(Add, kAdd)                                                                                        \
+  APPLY(Subtract, kSub)                                                                                   \
+  APPLY(Multiply, kMul)                                                                                   \
+  APPLY(Divide, kDiv) APPLY(Maximum, kMaximum) APPLY(Minimum, kMinimum) APPLY(Equal, kEqual)              \
+      APPLY(NotEqual, kNotEqual) APPLY(Less, kLess) APPLY(LessEqual, kLessEqual) APPLY(Greater, kGreater) \
+          APPLY(GreaterEqual, kGreaterEqual) APPLY(Matmul, kMatmul)
 #define TESSERA_UNARY_OPS(APPLY) APPLY(Negative, kNeg) APPLY(Exp, kExp) APPLY(Sqrt, kSqrt) APPLY(Relu, kRelu)
-#define TESSERA_REDUCTIONS(APPLY)                                                                         \
+#define TESSERA_REDUCTIONS(APPLY) \
   APPLY(Sum, kSum) APPLY(Mean, kMean) APPLY(Max, kMax) APPLY(Min, kMin) APPLY(ArgMin, kArgMin) APPLY(ArgMax, kArgMax)
 
 #define TESSERA_DECLARE_BINARY(Name, id) absl::StatusOr<Tensor> Name(const Operand& a, const Operand& b);

@@ -28,10 +28,10 @@ inline constexpr int kMaxOperands = 3;  // of any op of the catalog
 struct Record {
   enum class Kind : uint8_t { kCall, kUpload, kDownload, kWatch, kDrop, kCommBegin, kCommEnd, kCancel, kRelease };
   Kind kind = Kind::kCall;
-  bool allow_inline = false;   // kDownload
-  int operand_count = 0;       // kCall
-  uint64_t request = 0;        // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
-  uint64_t handle = 0;         // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
+  bool allow_inline = false;  // kDownload
+  int operand_count = 0;      // kCall
+  uint64_t request = 0;       // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
+  uint64_t handle = 0;        // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
   std::shared_ptr<const OpCall> call;
   std::array<RecordOperand, kMaxOperands> operands;
   std::shared_ptr<const TensorSpec> spec;  // kUpload
@@ -46,9 +46,9 @@ struct ClientEvent {
   absl::Status status;  // kSettled kFailed
   uint64_t ticket = 0;
   uint64_t secret = 0;
-  std::string bytes;    // kInlineValue
+  std::string bytes;  // kInlineValue
   CommReport comm;
-  int32_t worker = 0;   // kWorkerLost
+  int32_t worker = 0;  // kWorkerLost
   std::string reason;
 };
 

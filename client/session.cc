@@ -62,7 +62,8 @@ absl::StatusOr<Session> Session::Connect(const ConnectOptions& options) {
   if (!options.resume.empty()) {
     TESSERA_ASSIGN_OR_RETURN(out.resume, ParseResume(options.resume));
   }
-  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<SessionImpl> impl, SessionImpl::Open(std::move(out), options.stall_timeout_s));
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<SessionImpl> impl,
+                           SessionImpl::Open(std::move(out), options.stall_timeout_s));
   return Session(std::move(impl));
 }
 
@@ -86,7 +87,8 @@ absl::StatusOr<Tensor> Session::DistributeTensor(const HostView& source, const M
                            TensorSpec::Make("distribute_tensor", source.dtype, source.shape, mesh, placements));
   TESSERA_RETURN_IF_ERROR(CheckWorkers("distribute_tensor", mesh, worker_count()));
   if (!IsImplemented(spec.dtype)) {
-    return absl::UnimplementedError(StrCat("distribute_tensor: dtype ", ToText(spec.dtype), " is reserved: ", ToText(spec)));
+    return absl::UnimplementedError(
+        StrCat("distribute_tensor: dtype ", ToText(spec.dtype), " is reserved: ", ToText(spec)));
   }
   if (spec.has_partial()) {
     return absl::InvalidArgumentError(StrCat("distribute_tensor: nothing becomes Partial: ", ToText(spec),
@@ -112,8 +114,8 @@ absl::StatusOr<Tensor> Session::FromLocal(const TensorSpec& spec, absl::Span<con
     return absl::UnimplementedError(StrCat("from_local: dtype ", ToText(spec.dtype), " is reserved: ", ToText(spec)));
   }
   if (static_cast<int64_t>(locals.size()) != spec.mesh.size()) {
-    return absl::InvalidArgumentError(StrCat("from_local: ", locals.size(), " arrays for the ", spec.mesh.size(),
-                                             " positions of ", ToText(spec)));
+    return absl::InvalidArgumentError(
+        StrCat("from_local: ", locals.size(), " arrays for the ", spec.mesh.size(), " positions of ", ToText(spec)));
   }
   std::vector<UploadPiece> pieces;
   for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {

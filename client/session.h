@@ -5,7 +5,8 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(Session session, Session::Connect({.address = "unix:/run/tessera.sock"}));
 //   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, session.InitDeviceMesh({2, 2}, {"dp", "tp"}, {}));
-//   TESSERA_ASSIGN_OR_RETURN(Tensor x, session.DistributeTensor(view, mesh, {Placement::Shard(0), Placement::Replicate()}));
+//   TESSERA_ASSIGN_OR_RETURN(Tensor x, session.DistributeTensor(view, mesh, {Placement::Shard(0),
+//   Placement::Replicate()}));
 //
 // Blocks: Connect, Status, Sync, CommEnd, Close; DistributeTensor and FromLocal above kSnapshotBytes
 // until the source has been read. A blocking call without progress for the stall timeout ends in
@@ -29,8 +30,8 @@ struct ConnectOptions {
   std::string token;    // beats the address's
   std::string tenant;
   std::string client = "C++ tessera 0.1";  // for people
-  std::string resume;   // what ResumeText gave
-  double lease_s = -1;  // negative: the server's default
+  std::string resume;                      // what ResumeText gave
+  double lease_s = -1;                     // negative: the server's default
   double timeout_s = 10;
   double stall_timeout_s = 60;
 };

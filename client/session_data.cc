@@ -181,15 +181,16 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
       const int64_t offset = slot * slab_bytes;
       CopyBoxTo(cursor.piece->source, Relative(slab, cursor.piece->origin), ring->data() + offset);
       for (WorkerIndex worker : cursor.piece->workers) {
-        connection_->Copy(number, worker, slab, static_cast<uint64_t>(offset), [this, state, slot](absl::Status copied) {
-          {
-            std::lock_guard<std::mutex> lock(mutex_);
-            --state->pending[slot];
-            if (state->error.ok()) state->error = copied;
-            progress_ = Clock::now();
-          }
-          changed_.notify_all();
-        });
+        connection_->Copy(number, worker, slab, static_cast<uint64_t>(offset),
+                          [this, state, slot](absl::Status copied) {
+                            {
+                              std::lock_guard<std::mutex> lock(mutex_);
+                              --state->pending[slot];
+                              if (state->error.ok()) state->error = copied;
+                              progress_ = Clock::now();
+                            }
+                            changed_.notify_all();
+                          });
       }
       slot = (slot + 1) % kUploadSlabs;
     }
@@ -275,9 +276,8 @@ absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& 
     }
     changed_.notify_all();
   });
-  TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt, [&] {
-    return ended->first || (request->done && !request->status.ok());
-  }));
+  TESSERA_RETURN_IF_ERROR(
+      WaitUntil("download", std::nullopt, [&] { return ended->first || (request->done && !request->status.ok()); }));
   std::lock_guard<std::mutex> lock(mutex_);
   // The coordinator knows why a worker is gone; the socket only that it is.
   TESSERA_RETURN_IF_ERROR(request->done ? request->status : absl::OkStatus());

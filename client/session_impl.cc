@@ -33,7 +33,8 @@ SessionImpl::SessionImpl(double stall_timeout_s)
 
 SessionImpl::~SessionImpl() {
   // In a forked child the thread does not exist, so nothing may be joined.
-  if (fork_generation_ != fork_generation) [[maybe_unused]] Connection* leaked = connection_.release();
+  if (fork_generation_ != fork_generation) [[maybe_unused]]
+    Connection* leaked = connection_.release();
 }
 
 absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions options, double stall_timeout_s) {
@@ -53,7 +54,8 @@ absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions
 
 absl::Status SessionImpl::Check() {
   if (fork_generation_ != fork_generation) {
-    return absl::FailedPreconditionError("session: this process is a fork of the one that connected; connect again here");
+    return absl::FailedPreconditionError(
+        "session: this process is a fork of the one that connected; connect again here");
   }
   if (!failed_) return absl::OkStatus();
   std::lock_guard<std::mutex> lock(mutex_);

@@ -25,11 +25,11 @@ namespace tessera {
 
 class SessionImpl;
 
-inline constexpr int64_t kSnapshotBytes = 4 << 20;       // docs/limits.md: snapshot_bytes
-inline constexpr int64_t kUploadSlabBytes = 4 << 20;     // docs/limits.md: upload_slab_bytes
-inline constexpr int kUploadSlabs = 4;                   // docs/limits.md: upload_slabs
-inline constexpr double kDefaultStallTimeoutS = 60;      // docs/limits.md: stall_timeout
-inline constexpr int64_t kWarnImplicitBytes = 1 << 30;   // docs/limits.md: warn_implicit_bytes
+inline constexpr int64_t kSnapshotBytes = 4 << 20;      // docs/limits.md: snapshot_bytes
+inline constexpr int64_t kUploadSlabBytes = 4 << 20;    // docs/limits.md: upload_slab_bytes
+inline constexpr int kUploadSlabs = 4;                  // docs/limits.md: upload_slabs
+inline constexpr double kDefaultStallTimeoutS = 60;     // docs/limits.md: stall_timeout
+inline constexpr int64_t kWarnImplicitBytes = 1 << 30;  // docs/limits.md: warn_implicit_bytes
 
 enum class ImplicitPolicy : uint8_t { kAllow = 0, kWarn = 1, kForbid = 2 };
 

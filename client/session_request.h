@@ -9,13 +9,13 @@
 namespace tessera {
 
 struct SessionImpl::Request {
-  bool done = false;      // answered, or failed with `status`
+  bool done = false;  // answered, or failed with `status`
   absl::Status status;
-  uint64_t handle = 0;    // of a watch
+  uint64_t handle = 0;  // of a watch
   bool ticketed = false;
   uint64_t ticket = 0;
   uint64_t secret = 0;
-  std::string bytes;      // of an inline value
+  std::string bytes;  // of an inline value
   CommReport comm;
   ClusterReport cluster;
   PlanReport plan;

@@ -121,7 +121,8 @@ absl::Status SessionImpl::AwaitTakenUp() {
 absl::Status SessionImpl::Wait(HandleState& handle, std::optional<double> timeout_s) {
   TESSERA_RETURN_IF_ERROR(Check());
   EnsureWatched(handle);
-  TESSERA_RETURN_IF_ERROR(WaitUntil(StrCat("wait for ", ToText(*handle.spec)), timeout_s, [&] { return handle.settled; }));
+  TESSERA_RETURN_IF_ERROR(
+      WaitUntil(StrCat("wait for ", ToText(*handle.spec)), timeout_s, [&] { return handle.settled; }));
   std::lock_guard<std::mutex> lock(mutex_);
   return handle.failure;
 }

@@ -19,7 +19,8 @@ OpCall RedistributeCall(const Mesh& mesh, const Placements& placements) {
   return call;
 }
 
-absl::StatusOr<int64_t> FlatPositionOf(std::string_view op, const TensorSpec& spec, absl::Span<const int64_t> position) {
+absl::StatusOr<int64_t> FlatPositionOf(std::string_view op, const TensorSpec& spec,
+                                       absl::Span<const int64_t> position) {
   const std::vector<int64_t>& shape = spec.mesh.shape();
   bool inside = position.size() == shape.size();
   for (size_t d = 0; inside && d < shape.size(); ++d) inside = position[d] >= 0 && position[d] < shape[d];

@@ -35,7 +35,7 @@ struct KernelCall {
   DType output_dtype = DType::kF32;
   Shape output_extents = {};
   Strides output_strides = {};
-  Box output_box = {};             // global; creation ops
+  Box output_box = {};  // global; creation ops
   std::vector<Scalar> scalars = {};
 };
 

@@ -19,14 +19,15 @@ struct Unit {
   const char* name;
   double bytes;
 };
-constexpr Unit kUnits[] = {{"", 1},           {"b", 1},           {"kb", 1e3},         {"mb", 1e6},
-                           {"gb", 1e9},       {"tb", 1e12},       {"kib", 1024.0},     {"mib", 1048576.0},
-                           {"gib", 1073741824.0}, {"tib", 1099511627776.0}};
+constexpr Unit kUnits[] = {
+    {"", 1},      {"b", 1},        {"kb", 1e3},        {"mb", 1e6},           {"gb", 1e9},
+    {"tb", 1e12}, {"kib", 1024.0}, {"mib", 1048576.0}, {"gib", 1073741824.0}, {"tib", 1099511627776.0}};
 
 }  // namespace
 
 void AddressOption::AddTo(CLI::App& command) {
-  command.add_option("--address", address, "coordinator: unix:/path#token=HEX (else TESSERA_ADDRESS, else the config file)");
+  command.add_option("--address", address,
+                     "coordinator: unix:/path#token=HEX (else TESSERA_ADDRESS, else the config file)");
 }
 
 absl::StatusOr<Session> AddressOption::Connect() const {
@@ -55,7 +56,8 @@ absl::StatusOr<Session> AddressOption::Connect() const {
 absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
   const size_t digits = text.find_first_not_of("0123456789.");
   double number = 0;
-  const std::string unit = digits == std::string::npos ? "" : absl::AsciiStrToLower(absl::StripAsciiWhitespace(text.substr(digits)));
+  const std::string unit =
+      digits == std::string::npos ? "" : absl::AsciiStrToLower(absl::StripAsciiWhitespace(text.substr(digits)));
   for (const Unit& known : kUnits) {
     if (unit != known.name || !absl::SimpleAtod(text.substr(0, digits), &number)) continue;
     const double bytes = number * known.bytes;

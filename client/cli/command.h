@@ -15,7 +15,6 @@
 
 namespace tessera {
 
-
 // A command that was asked for runs after parsing.
 struct Command {
   CLI::App* app = nullptr;

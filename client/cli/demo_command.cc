@@ -56,7 +56,8 @@ int Doctor() {
   if (!tensor.ok()) return Failed(tensor.status());
   absl::StatusOr<HostArray> back = tensor->FullTensor();
   if (!back.ok()) return Failed(back.status());
-  if (std::memcmp(back->memory->data(), &value, sizeof(value)) != 0) return Failed(absl::InternalError("a number came back changed"));
+  if (std::memcmp(back->memory->data(), &value, sizeof(value)) != 0)
+    return Failed(absl::InternalError("a number came back changed"));
   std::printf("ok: coordinator, worker, shared memory, upload and download work on this host\n");
   return 0;
 }

@@ -47,24 +47,26 @@ nlohmann::json SessionsJson(const ClusterReport& report) {
 }
 
 std::string SessionsText(const ClusterReport& report) {
-  std::vector<std::vector<std::string>> rows = {{"SESSION", "TENANT", "CLIENT", "TENSORS", "BYTES/WORKER", "QUEUED", "CONNECTED"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"SESSION", "TENANT", "CLIENT", "TENSORS", "BYTES/WORKER", "QUEUED", "CONNECTED"}};
   for (const SessionReport& session : report.sessions) {
-    rows.push_back({StrCat(session.id), session.tenant, session.client, StrCat(session.tensors), ShowBytes(session.bytes),
-                    StrCat(session.queued), session.connected ? "yes" : "no"});
+    rows.push_back({StrCat(session.id), session.tenant, session.client, StrCat(session.tensors),
+                    ShowBytes(session.bytes), StrCat(session.queued), session.connected ? "yes" : "no"});
   }
   return ShowTable(rows);
 }
 
 void PrintStatus(const ClusterReport& report, const ReadOptions& options) {
   if (options.json) {
-    nlohmann::json out = {{"uptime_s", report.uptime_s},       {"epoch", report.epoch},
-                          {"workers", WorkersJson(report)},    {"sessions", SessionsJson(report)},
+    nlohmann::json out = {{"uptime_s", report.uptime_s},         {"epoch", report.epoch},
+                          {"workers", WorkersJson(report)},      {"sessions", SessionsJson(report)},
                           {"next_ordinal", report.next_ordinal}, {"plans_cached", report.plans_cached},
-                          {"plan_hits", report.plan_hits},     {"plan_misses", report.plan_misses}};
+                          {"plan_hits", report.plan_hits},       {"plan_misses", report.plan_misses}};
     std::printf("%s\n", out.dump(2).c_str());
     return;
   }
-  std::vector<std::vector<std::string>> rows = {{"WORKER", "STATE", "PID", "DEVICE", "USED", "MEMORY", "RECEIVED", "OUTSTANDING"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"WORKER", "STATE", "PID", "DEVICE", "USED", "MEMORY", "RECEIVED", "OUTSTANDING"}};
   for (const WorkerReport& worker : report.workers) {
     rows.push_back({StrCat(worker.index), std::string(ToText(worker.state)), StrCat(worker.pid), worker.device,
                     ShowBytes(worker.used_bytes), ShowBytes(worker.memory_bytes), ShowBytes(worker.received_bytes),
@@ -124,12 +126,14 @@ Command AddReadCommand(CLI::App& app, const char* name, const char* what, const 
 
 Command AddStatusCommand(CLI::App& app) {
   return AddReadCommand(app, "status", "Workers, their memory, and who is connected",
-                        "Examples:\n  tessera status --address unix:/run/tessera.sock\n  tessera status --json", &PrintStatus);
+                        "Examples:\n  tessera status --address unix:/run/tessera.sock\n  tessera status --json",
+                        &PrintStatus);
 }
 
 Command AddTensorsCommand(CLI::App& app) {
   return AddReadCommand(app, "tensors", "Who holds how many tensors, and how large",
-                        "Examples:\n  tessera tensors\n  tessera tensors --json --address unix:/run/tessera.sock", &PrintTensors);
+                        "Examples:\n  tessera tensors\n  tessera tensors --json --address unix:/run/tessera.sock",
+                        &PrintTensors);
 }
 
 }  // namespace tessera

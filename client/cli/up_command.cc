@@ -50,7 +50,8 @@ int Up(const UpOptions& up) {
     constexpr std::string_view kScheme = "unix:";
     if (up.listen.substr(0, kScheme.size()) != kScheme) {
       return Failed(absl::InvalidArgumentError(
-          StrCat("--listen ", Printable(up.listen), ": only unix:/path is served; an address that other hosts can reach needs TLS")));
+          StrCat("--listen ", Printable(up.listen),
+                 ": only unix:/path is served; an address that other hosts can reach needs TLS")));
     }
     options.socket_path = up.listen.substr(kScheme.size());
   }

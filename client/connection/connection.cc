@@ -115,7 +115,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
       : shared_(shared),
         io_(io),
         wake_(io.lowLevelProvider->wrapInputFd(shared.wake_fd, kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
-                                                                  kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)),
+                                                                   kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)),
         transfers(*io.lowLevelProvider),
         tasks_(*this) {}
 
@@ -204,8 +204,8 @@ absl::Status ConnectionLoop::Open() {
       [&status](kj::Exception&& exception) { status = FromException(exception); });
   opened
       .exclusiveJoin(timeout.then([&status, &options]() {
-        status = absl::DeadlineExceededError(
-            StrCat("connect: unix:", Printable(options.socket_path, 200), " gave no answer in ", options.timeout_s, " s"));
+        status = absl::DeadlineExceededError(StrCat("connect: unix:", Printable(options.socket_path, 200),
+                                                    " gave no answer in ", options.timeout_s, " s"));
       }))
       .wait(io_.waitScope);
   if (status.code() == absl::StatusCode::kUnavailable) {
@@ -246,7 +246,9 @@ void ConnectionLoop::Pump() {
       });
     }
     if (shared_.stopping) {
-      KJ_IF_MAYBE(stop, stop_) { (*stop)->fulfill(); }
+      KJ_IF_MAYBE (stop, stop_) {
+        (*stop)->fulfill();
+      }
       return;
     }
     commands.swap(shared_.commands);
@@ -318,7 +320,7 @@ void ConnectionLoop::Deliver(capnp::List<wire::Event>::Reader events) {
   shared_.last_event = last;
   shared_.listener->OnEvents(std::move(decoded));
   if (last - acknowledged_ < kEventsPerAcknowledge) return;
-  KJ_IF_MAYBE(session, session_) {
+  KJ_IF_MAYBE (session, session_) {
     acknowledged_ = last;
     auto request = (*session)->acknowledgeRequest();
     request.setEvent(last);
@@ -426,16 +428,17 @@ void Connection::GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> do
 
 void Connection::Explain(OpCall call, std::vector<RecordOperand> operands,
                          std::function<void(absl::StatusOr<PlanReport>)> done) {
-  impl_->Post(&Impl::ordered, [call = std::move(call), operands = std::move(operands),
-                               done = std::move(done)](ConnectionLoop& loop) {
-    if (!loop.failure().ok()) return done(loop.failure());
-    auto request = loop.session().explainRequest();
-    EncodeOpCall(call, request.initCall());
-    auto list = request.initOperands(static_cast<unsigned>(operands.size()));
-    for (size_t i = 0; i < operands.size(); ++i) EncodeExplainOperand(operands[i], list[static_cast<unsigned>(i)]);
-    loop.Add(request.send().then([done](auto&& response) { done(DecodePlanText(response.getPlan())); },
-                                 [done](kj::Exception&& exception) { done(FromException(exception)); }));
-  });
+  impl_->Post(&Impl::ordered,
+              [call = std::move(call), operands = std::move(operands), done = std::move(done)](ConnectionLoop& loop) {
+                if (!loop.failure().ok()) return done(loop.failure());
+                auto request = loop.session().explainRequest();
+                EncodeOpCall(call, request.initCall());
+                auto list = request.initOperands(static_cast<unsigned>(operands.size()));
+                for (size_t i = 0; i < operands.size(); ++i)
+                  EncodeExplainOperand(operands[i], list[static_cast<unsigned>(i)]);
+                loop.Add(request.send().then([done](auto&& response) { done(DecodePlanText(response.getPlan())); },
+                                             [done](kj::Exception&& exception) { done(FromException(exception)); }));
+              });
 }
 
 void Connection::CloseSession(DoneCallback done) {
@@ -461,9 +464,8 @@ void Connection::Copy(uint64_t transfer, WorkerIndex worker, Box box, uint64_t o
 }
 
 void Connection::FinishTransfer(uint64_t transfer, DoneCallback done) {
-  impl_->Post(&Impl::commands, [=, done = std::move(done)](ConnectionLoop& loop) {
-    loop.transfers.Finish(transfer, done);
-  });
+  impl_->Post(&Impl::commands,
+              [=, done = std::move(done)](ConnectionLoop& loop) { loop.transfers.Finish(transfer, done); });
 }
 
 }  // namespace tessera

@@ -24,10 +24,10 @@
 
 namespace tessera {
 
-inline constexpr size_t kMaxBatchRecords = 256;      // docs/limits.md: max_batch_records
-inline constexpr size_t kMaxQueuedRecords = 65536;   // docs/limits.md: max_queued_records
-inline constexpr size_t kMaxRecordsInFlight = 16384; // docs/limits.md: max_records_in_flight
-inline constexpr int64_t kBatchWindowNs = 50000;     // docs/limits.md: batch_window
+inline constexpr size_t kMaxBatchRecords = 256;       // docs/limits.md: max_batch_records
+inline constexpr size_t kMaxQueuedRecords = 65536;    // docs/limits.md: max_queued_records
+inline constexpr size_t kMaxRecordsInFlight = 16384;  // docs/limits.md: max_records_in_flight
+inline constexpr int64_t kBatchWindowNs = 50000;      // docs/limits.md: batch_window
 
 // Where a session comes back to.
 struct ResumeToken {

@@ -42,9 +42,7 @@ void EncodeCall(const Record& record, wire::Call::Builder builder) {
 
 void EncodeRecord(const Record& record, wire::Record::Builder builder) {
   switch (record.kind) {
-    case Record::Kind::kCall:
-      EncodeCall(record, builder.initCall());
-      return;
+    case Record::Kind::kCall: EncodeCall(record, builder.initCall()); return;
     case Record::Kind::kUpload: {
       auto upload = builder.initUpload();
       upload.setRequest(record.request);
@@ -71,15 +69,9 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
       for (size_t i = 0; i < record.drops.size(); ++i) drops.set(static_cast<unsigned>(i), record.drops[i]);
       return;
     }
-    case Record::Kind::kCommBegin:
-      builder.setCommBegin(record.handle);
-      return;
-    case Record::Kind::kCancel:
-      builder.setCancel(record.request);
-      return;
-    case Record::Kind::kRelease:
-      builder.setRelease(record.request);
-      return;
+    case Record::Kind::kCommBegin: builder.setCommBegin(record.handle); return;
+    case Record::Kind::kCancel: builder.setCancel(record.request); return;
+    case Record::Kind::kRelease: builder.setRelease(record.request); return;
   }
 }
 
@@ -194,8 +186,7 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       event.kind = ClientEvent::Kind::kUploadDone;
       event.request = reader.getUploadDone();
       return event;
-    case wire::Event::BATCH_DONE:
-      return std::nullopt;
+    case wire::Event::BATCH_DONE: return std::nullopt;
   }
   return std::nullopt;
 }

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "schemas/codec/exception.h"
-#include "schemas/codec/stream_guard.h"
+#include "schemas/codec/two_party.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -41,8 +41,7 @@ absl::Status OfWorker(WorkerIndex worker, const absl::Status& status) {
 absl::StatusOr<std::string> UnixPathOf(std::string_view address) {
   constexpr std::string_view kScheme = "unix:";
   if (address.substr(0, kScheme.size()) != kScheme || address.size() == kScheme.size()) {
-    return absl::InvalidArgumentError(
-        StrCat("connect: an address is unix:/path, not \"", Printable(address), "\""));
+    return absl::InvalidArgumentError(StrCat("connect: an address is unix:/path, not \"", Printable(address), "\""));
   }
   return std::string(address.substr(kScheme.size()));
 }
@@ -67,24 +66,12 @@ absl::StatusOr<int> ConnectUnixSocket(std::string_view what, const std::string& 
 }
 
 struct TransferTable::Link {
-  kj::Own<kj::AsyncCapabilityStream> stream;
-  capnp::TwoPartyVatNetwork network;
-  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
+  DialedConnection connection;
   wire::DataGate::Client gate;
   bool broken = false;
 
-  explicit Link(kj::Own<kj::AsyncCapabilityStream> s)
-      : stream(kj::mv(s)),
-        network(*stream, 1, capnp::rpc::twoparty::Side::CLIENT),
-        rpc(capnp::makeRpcClient(network)),
-        gate(Bootstrap(rpc)) {}
-
-  static wire::DataGate::Client Bootstrap(capnp::RpcSystem<capnp::rpc::twoparty::VatId>& rpc) {
-    capnp::MallocMessageBuilder message;
-    auto id = message.initRoot<capnp::rpc::twoparty::VatId>();
-    id.setSide(capnp::rpc::twoparty::Side::SERVER);
-    return rpc.bootstrap(id).castAs<wire::DataGate>();
-  }
+  explicit Link(kj::Own<kj::AsyncCapabilityStream> stream)
+      : connection(kj::mv(stream)), gate(connection.Bootstrap<wire::DataGate>()) {}
 };
 
 struct TransferTable::Transfer {
@@ -112,11 +99,11 @@ absl::StatusOr<std::shared_ptr<TransferTable::Link>> TransferTable::LinkTo(Worke
   if (address == addresses_.end()) return absl::UnavailableError("it has no data address");
   TESSERA_ASSIGN_OR_RETURN(std::string path, UnixPathOf(address->second));
   TESSERA_ASSIGN_OR_RETURN(int fd, ConnectUnixSocket("data", path));
-  auto stream = MakeGuardedStream(provider_.wrapUnixSocketFd(
-      fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC));
+  auto stream = provider_.wrapUnixSocketFd(
+      fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC);
   auto link = std::make_shared<Link>(kj::mv(stream));
   std::weak_ptr<Link> weak = link;
-  tasks_.add(link->network.onDisconnect().then([weak]() {
+  tasks_.add(link->connection.WhenClosed().then([weak]() {
     if (auto strong = weak.lock()) strong->broken = true;
   }));
   links_[worker.value] = link;
@@ -140,9 +127,9 @@ void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, s
     wire::Transfer::Client client = request.send().getTransfer();
     auto attach = client.attachRequest();
     attach.setMemory(lent);
-    tasks_.add(attach.send().then([](auto&&) {}, [this, transfer, worker](kj::Exception&& exception) {
-      Fail(transfer, worker, FromException(exception));
-    }));
+    tasks_.add(attach.send().then(
+        [](auto&&) {},
+        [this, transfer, worker](kj::Exception&& exception) { Fail(transfer, worker, FromException(exception)); }));
     state->parts.emplace(worker, Transfer::Part{*link, client});
   }
 }
@@ -182,9 +169,8 @@ void TransferTable::Finish(uint64_t transfer, DoneCallback done) {
   auto promises = kj::heapArrayBuilder<kj::Promise<void>>(state->parts.size());
   for (auto& [worker, part] : state->parts) {
     promises.add(part.client.finishRequest().send().then(
-        [](auto&&) {}, [this, transfer, w = worker](kj::Exception&& exception) {
-          Fail(transfer, w, FromException(exception));
-        }));
+        [](auto&&) {},
+        [this, transfer, w = worker](kj::Exception&& exception) { Fail(transfer, w, FromException(exception)); }));
   }
   tasks_.add(kj::joinPromises(promises.finish()).then([this, transfer, state, done]() {
     transfers_.erase(transfer);

@@ -61,8 +61,8 @@ Position PositionFromPython(nb::handle position) {
 nb::tuple PlacementsToPython(const Placements& placements) {
   nb::list out;
   for (const Placement& placement : placements) {
-    out.append(nb::make_tuple(static_cast<int>(placement.kind()), placement.dim(),
-                              static_cast<int>(placement.reduce_op())));
+    out.append(
+        nb::make_tuple(static_cast<int>(placement.kind()), placement.dim(), static_cast<int>(placement.reduce_op())));
   }
   return nb::tuple(out);
 }
@@ -72,12 +72,8 @@ Placements PlacementsFromPython(nb::handle placements) {
   for (nb::handle placement : placements) {
     const int kind = nb::cast<int>(placement[0]);
     switch (static_cast<Placement::Kind>(kind)) {
-      case Placement::Kind::kReplicate:
-        out.push_back(Placement::Replicate());
-        break;
-      case Placement::Kind::kShard:
-        out.push_back(Placement::Shard(nb::cast<int>(placement[1])));
-        break;
+      case Placement::Kind::kReplicate: out.push_back(Placement::Replicate()); break;
+      case Placement::Kind::kShard: out.push_back(Placement::Shard(nb::cast<int>(placement[1]))); break;
       case Placement::Kind::kPartial:
         out.push_back(Placement::Partial(static_cast<ReduceOp>(nb::cast<int>(placement[2]))));
         break;
@@ -120,12 +116,10 @@ int64_t IntegerFromPython(nb::handle object) {
 Scalar StrongScalar(DType dtype, nb::handle value) {
   constexpr ScalarStrength kStrong = ScalarStrength::kStrong;
   switch (Kind(dtype)) {
-    case DTypeKind::kBool:
-      return Scalar::Bool(nb::cast<bool>(value), kStrong);
+    case DTypeKind::kBool: return Scalar::Bool(nb::cast<bool>(value), kStrong);
     case DTypeKind::kFloat:
       return Scalar::FromBits(dtype, kStrong, Scalar::Float(nb::cast<double>(value)).As(dtype).bits());
-    default:
-      return Scalar::FromBits(dtype, kStrong, Scalar::Int(IntegerFromPython(value)).As(dtype).bits());
+    default: return Scalar::FromBits(dtype, kStrong, Scalar::Int(IntegerFromPython(value)).As(dtype).bits());
   }
 }
 

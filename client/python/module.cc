@@ -176,7 +176,8 @@ void DefineSession(nb::module_& module) {
       .def("_distribute", &Distribute)
       .def("_from_local", &FromLocal)
       .def("_create", &Create)
-      .def("_status", [](const Session& s) { return ClusterToPython(ValueOrRaise(Released([&] { return s.Status(); }))); })
+      .def("_status",
+           [](const Session& s) { return ClusterToPython(ValueOrRaise(Released([&] { return s.Status(); }))); })
       .def("_sync", [](const Session& s) { RaiseIfError(Released([&] { return s.Sync(); })); })
       .def("_close", [](const Session& s) { RaiseIfError(Released([&] { return s.Close(); })); })
       .def("_comm_begin", [](const Session& s) { return ValueOrRaise(s.CommBegin()); })
@@ -189,8 +190,9 @@ void DefineSession(nb::module_& module) {
            })
       .def("_set_implicit_policy",
            [](const Session& s, int policy) { s.impl()->SetImplicitPolicy(static_cast<ImplicitPolicy>(policy)); });
-  module.def("set_thread_policy", [](std::optional<int> policy) { SetThreadImplicitPolicy(PolicyOf(policy)); },
-             nb::arg().none());
+  module.def(
+      "set_thread_policy", [](std::optional<int> policy) { SetThreadImplicitPolicy(PolicyOf(policy)); },
+      nb::arg().none());
   module.def("thread_policy", []() -> std::optional<int> {
     std::optional<ImplicitPolicy> policy = ThreadImplicitPolicy();
     if (!policy.has_value()) return std::nullopt;

@@ -79,8 +79,8 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   std::shared_ptr<const SpecEntry> entry = ValueOrRaise(session.specs().Resolve(PlainCall(op), specs));
   const TensorSpec& result = *entry->output;
   if (result.shape != spec.shape) {
-    Raise(absl::InvalidArgumentError(StrCat("an in-place op keeps the shape: ", ToText(spec), " would become ",
-                                            ToShortText(result))));
+    Raise(absl::InvalidArgumentError(
+        StrCat("an in-place op keeps the shape: ", ToText(spec), " would become ", ToShortText(result))));
   }
   if (Kind(result.dtype) != Kind(spec.dtype)) {
     Raise(DTypeError(StrCat("an in-place op keeps the dtype: ", ToText(spec), " would become ", ToShortText(result))));
@@ -109,12 +109,15 @@ nb::object UnaryOp(OpId op, nb::handle self) {
 
 template <OpId op>
 void DefineBinary(nb::class_<PyTensor>& tensor, const char* name, const char* reflected, const char* in_place) {
-  tensor.def(name, [](nb::handle a, nb::handle b) { return BinaryOp(op, a, b, Side::kLeft); }, nb::is_operator());
+  tensor.def(
+      name, [](nb::handle a, nb::handle b) { return BinaryOp(op, a, b, Side::kLeft); }, nb::is_operator());
   if (reflected != nullptr) {
-    tensor.def(reflected, [](nb::handle a, nb::handle b) { return BinaryOp(op, a, b, Side::kRight); }, nb::is_operator());
+    tensor.def(
+        reflected, [](nb::handle a, nb::handle b) { return BinaryOp(op, a, b, Side::kRight); }, nb::is_operator());
   }
   if (in_place != nullptr) {
-    tensor.def(in_place, [](nb::handle a, nb::handle b) { return InPlaceOp(op, a, b); }, nb::is_operator());
+    tensor.def(
+        in_place, [](nb::handle a, nb::handle b) { return InPlaceOp(op, a, b); }, nb::is_operator());
   }
 }
 
@@ -174,19 +177,24 @@ void DefineReading(nb::class_<PyTensor>& tensor) {
   tensor.def_prop_ro("shape", [](const PyTensor& t) { return ShapeToPython(t.value.shape()); })
       .def_prop_ro("ndim", [](const PyTensor& t) { return t.value.spec().rank(); })
       .def_prop_ro("size", [](const PyTensor& t) { return NumElements(t.value.shape()); })
-      .def_prop_ro("nbytes", [](const PyTensor& t) { return NumElements(t.value.shape()) * SizeBytes(t.value.dtype()); })
+      .def_prop_ro("nbytes",
+                   [](const PyTensor& t) { return NumElements(t.value.shape()) * SizeBytes(t.value.dtype()); })
       .def_prop_ro("_dtype", [](const PyTensor& t) { return static_cast<int>(t.value.dtype()); })
       .def_prop_ro("_mesh", [](const PyTensor& t) { return t.value.device_mesh(); })
       .def_prop_ro("_placements", [](const PyTensor& t) { return PlacementsToPython(t.value.placements()); })
       .def_prop_ro("_has_partial", [](const PyTensor& t) { return t.value.spec().has_partial(); })
       .def_prop_ro("_spec", [](const PyTensor& t) { return ToText(t.value.spec()); })
       .def_prop_ro("_handle", [](const PyTensor& t) { return t.value.handle(); })
-      .def_prop_ro("_session_key", [](const PyTensor& t) { return reinterpret_cast<uintptr_t>(t.value.session().get()); })
+      .def_prop_ro("_session_key",
+                   [](const PyTensor& t) { return reinterpret_cast<uintptr_t>(t.value.session().get()); })
       .def_prop_ro("_session", [](const PyTensor& t) { return Session(t.value.session()); })
       .def("_copy", [](const PyTensor& t) { return PyTensor{t.value}; })
-      .def("_wait", [](const PyTensor& t, std::optional<double> s) { WaitReleased(Tensor(t.value), s); }, nb::arg().none())
-      .def("is_ready", [](const PyTensor& t) { return t.value.IsReady(); },
-           "Whether everything that led here has run, or failed. Never blocks.")
+      .def(
+          "_wait", [](const PyTensor& t, std::optional<double> s) { WaitReleased(Tensor(t.value), s); },
+          nb::arg().none())
+      .def(
+          "is_ready", [](const PyTensor& t) { return t.value.IsReady(); },
+          "Whether everything that led here has run, or failed. Never blocks.")
       .def("_full", [](const PyTensor& t) { return ArrayOf(ValueOrRaise(FullReleased(Tensor(t.value)))); })
       .def("_local",
            [](const PyTensor& t, nb::handle position) {

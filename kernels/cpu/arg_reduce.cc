@@ -74,8 +74,7 @@ absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call) {
   const KernelInput& input = call.inputs[0];
   const size_t rank = input.extents.size();
   if (op.dim < 0 || op.dim >= static_cast<int64_t>(rank) || call.output_extents.size() != rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argmin, argmax: dim ", op.dim, " is out of range for rank ", rank));
+    return absl::InvalidArgumentError(absl::StrCat("argmin, argmax: dim ", op.dim, " is out of range for rank ", rank));
   }
   const size_t dim = static_cast<size_t>(op.dim);
   Shape kept = input.extents;

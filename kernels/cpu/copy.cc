@@ -28,15 +28,14 @@ constexpr int64_t kMaxStreamingThresholdBytes = int64_t{32} << 20;
 int64_t StreamingThresholdBytes() {
   static const int64_t threshold = [] {
     const int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    return std::clamp(cache > 0 ? cache : kMaxStreamingThresholdBytes, int64_t{4} << 20,
-                      kMaxStreamingThresholdBytes);
+    return std::clamp(cache > 0 ? cache : kMaxStreamingThresholdBytes, int64_t{4} << 20, kMaxStreamingThresholdBytes);
   }();
   return threshold;
 }
 
 struct Dim {
   int64_t extent = 1;
-  int64_t source = 0;       // strides in elements
+  int64_t source = 0;  // strides in elements
   int64_t destination = 0;
 };
 using Dims = absl::InlinedVector<Dim, 6>;
@@ -48,9 +47,8 @@ Dims OrderDims(absl::Span<const int64_t> extents, absl::Span<const int64_t> sour
   for (size_t d = 0; d < extents.size(); ++d) {
     if (extents[d] != 1) dims.push_back({extents[d], source[d], destination[d]});
   }
-  std::stable_sort(dims.begin(), dims.end(), [](const Dim& a, const Dim& b) {
-    return std::llabs(a.destination) > std::llabs(b.destination);
-  });
+  std::stable_sort(dims.begin(), dims.end(),
+                   [](const Dim& a, const Dim& b) { return std::llabs(a.destination) > std::llabs(b.destination); });
   Dims merged;
   for (const Dim& d : dims) {
     if (!merged.empty() && merged.back().source == d.source * d.extent &&
@@ -211,10 +209,9 @@ void CopyElements(Dims dims, const T* source, T* destination) {
   if (inner.destination == 1 && dense_in_source != dims.end() - 1) {
     const Dim row = *dense_in_source;
     dims.erase(dense_in_source);
-    ForEachOuter(dims, dims.size() - 1, source, destination,
-                 [&](const T* from, T* to) {
-                   TransposePlane(row, inner, from, to, is_large ? Stores::kStreaming : Stores::kCached);
-                 });
+    ForEachOuter(dims, dims.size() - 1, source, destination, [&](const T* from, T* to) {
+      TransposePlane(row, inner, from, to, is_large ? Stores::kStreaming : Stores::kCached);
+    });
     return;
   }
   ForEachOuter(dims, dims.size() - 1, source, destination, [&](const T* from, T* to) {

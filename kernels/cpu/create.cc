@@ -17,12 +17,12 @@ namespace {
 absl::Status ExpectScalars(const char* op, const KernelCall& call, size_t scalars, size_t min_rank, size_t max_rank) {
   const size_t rank = call.output_extents.size();
   if (call.scalars.size() != scalars || rank < min_rank || rank > max_rank) {
-    return absl::InvalidArgumentError(absl::StrCat(op, ": takes ", scalars, " scalars, got ", call.scalars.size(),
-                                                   ", for an output of rank ", rank));
+    return absl::InvalidArgumentError(
+        absl::StrCat(op, ": takes ", scalars, " scalars, got ", call.scalars.size(), ", for an output of rank ", rank));
   }
   if (min_rank > 0 && call.output_box.size() != rank) {
-    return absl::InvalidArgumentError(absl::StrCat(op, ": box of rank ", call.output_box.size(),
-                                                   " for an output of rank ", rank));
+    return absl::InvalidArgumentError(
+        absl::StrCat(op, ": box of rank ", call.output_box.size(), " for an output of rank ", rank));
   }
   return absl::OkStatus();
 }
@@ -51,8 +51,8 @@ void Arange(const KernelCall& call, bool is_bool) {
   T* out = static_cast<T*>(call.output);
   for (int64_t i = 0; i < call.output_extents[0]; ++i) {
     if constexpr (std::is_floating_point_v<T>) {
-      out[i * stride] = static_cast<T>(call.scalars[0].AsDouble() +
-                                       call.scalars[1].AsDouble() * static_cast<double>(first + i));
+      out[i * stride] =
+          static_cast<T>(call.scalars[0].AsDouble() + call.scalars[1].AsDouble() * static_cast<double>(first + i));
     } else {
       const uint64_t value = static_cast<uint64_t>(call.scalars[0].AsInt()) +
                              static_cast<uint64_t>(call.scalars[1].AsInt()) * static_cast<uint64_t>(first + i);
@@ -123,9 +123,8 @@ absl::Status RunFill(const FillOp& op, const KernelCall& call) {
 
 absl::Status RunArange(const ArangeOp& op, const KernelCall& call) {
   if (absl::Status s = ExpectScalars("arange", call, 2, 1, 1); !s.ok()) return s;
-  return VisitDType("arange", call.output_dtype, [&](auto zero) {
-    Arange<decltype(zero)>(call, call.output_dtype == DType::kBool);
-  });
+  return VisitDType("arange", call.output_dtype,
+                    [&](auto zero) { Arange<decltype(zero)>(call, call.output_dtype == DType::kBool); });
 }
 
 absl::Status RunEye(const EyeOp& op, const KernelCall& call) {
@@ -137,8 +136,8 @@ absl::Status RunRand(const RandOp& op, const KernelCall& call) {
   if (absl::Status s = ExpectScalars("rand", call, 2, 0, kMaxRank); !s.ok()) return s;
   const size_t rank = call.output_extents.size();
   if (op.global_shape.size() != rank || call.output_box.size() != rank) {
-    return absl::InvalidArgumentError(absl::StrCat("rand: global shape ", ToText(op.global_shape),
-                                                   " for an output ", ToText(call.output_extents)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rand: global shape ", ToText(op.global_shape), " for an output ", ToText(call.output_extents)));
   }
   if (call.output_dtype == DType::kF32) {
     Rand<float>(op, call, ToUniformF32);

@@ -7,9 +7,12 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/loops.cc"
+// The order is Highway's.
+// clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "hwy/contrib/math/math-inl.h"
+// clang-format on
 
 // Plain loops: the compiler vectorises them for each instruction set. The pragma says what donation
 // guarantees: an output lies on an operand only element by element.
@@ -107,18 +110,24 @@ HWY_INLINE T Minimum(T a, T b) {
 }
 template <typename T>
 HWY_INLINE T Add(T a, T b) {
-  if constexpr (kIsFloat<T>) return a + b;
-  else return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+  if constexpr (kIsFloat<T>)
+    return a + b;
+  else
+    return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
 }
 template <typename T>
 HWY_INLINE T Subtract(T a, T b) {
-  if constexpr (kIsFloat<T>) return a - b;
-  else return static_cast<T>(static_cast<Wrapping<T>>(a) - static_cast<Wrapping<T>>(b));
+  if constexpr (kIsFloat<T>)
+    return a - b;
+  else
+    return static_cast<T>(static_cast<Wrapping<T>>(a) - static_cast<Wrapping<T>>(b));
 }
 template <typename T>
 HWY_INLINE T Multiply(T a, T b) {
-  if constexpr (kIsFloat<T>) return a * b;
-  else return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+  if constexpr (kIsFloat<T>)
+    return a * b;
+  else
+    return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
 }
 
 // Highway's polynomial where it is valid; the library's exp for a vector with a lane outside (overflow,
@@ -141,7 +150,8 @@ void ExpLoop(const T* a, T* out, int64_t n) {
   for (; i < n; ++i) {
     // The tail takes the same path as a full vector, so that a value's bits don't depend on its place.
     const auto x = hn::Set(d, a[i]);
-    out[i] = (a[i] <= static_cast<T>(sizeof(T) == 4 ? 88.0 : 706.0) && a[i] >= static_cast<T>(sizeof(T) == 4 ? -87.0 : -707.0))
+    out[i] = (a[i] <= static_cast<T>(sizeof(T) == 4 ? 88.0 : 706.0) &&
+              a[i] >= static_cast<T>(sizeof(T) == 4 ? -87.0 : -707.0))
                  ? hn::GetLane(hn::Exp(d, x))
                  : std::exp(a[i]);
   }
@@ -219,8 +229,12 @@ bool WhereLoop(const NodeBlock& block) {
 template <typename T>
 bool NumberNode(const NodeBlock& block) {
   switch (block.op) {
-    case ScalarOp::kEqual: case ScalarOp::kNotEqual: case ScalarOp::kLess: case ScalarOp::kLessEqual:
-    case ScalarOp::kGreater: case ScalarOp::kGreaterEqual: return CompareLoop<T>(block);
+    case ScalarOp::kEqual:
+    case ScalarOp::kNotEqual:
+    case ScalarOp::kLess:
+    case ScalarOp::kLessEqual:
+    case ScalarOp::kGreater:
+    case ScalarOp::kGreaterEqual: return CompareLoop<T>(block);
     case ScalarOp::kWhere: return WhereLoop<T>(block);
     default: return ArithmeticLoop<T>(block);
   }
@@ -235,10 +249,12 @@ bool BoolNode(const NodeBlock& block) {
   switch (block.op) {
     case ScalarOp::kNot: TESSERA_LOOP out[i] = a[i] == 0; return true;
     case ScalarOp::kRelu: TESSERA_LOOP out[i] = a[i] != 0; return true;
-    case ScalarOp::kOr: case ScalarOp::kAdd: case ScalarOp::kMaximum:
-      TESSERA_LOOP out[i] = (a[i] | b[i]) != 0;
-      return true;
-    case ScalarOp::kAnd: case ScalarOp::kMul: case ScalarOp::kMinimum:
+    case ScalarOp::kOr:
+    case ScalarOp::kAdd:
+    case ScalarOp::kMaximum: TESSERA_LOOP out[i] = (a[i] | b[i]) != 0; return true;
+    case ScalarOp::kAnd:
+    case ScalarOp::kMul:
+    case ScalarOp::kMinimum:
       TESSERA_LOOP out[i] = static_cast<uint8_t>(a[i] != 0) & static_cast<uint8_t>(b[i] != 0);
       return true;
     case ScalarOp::kEqual: TESSERA_LOOP out[i] = (a[i] != 0) == (b[i] != 0); return true;
@@ -282,7 +298,8 @@ void DivideBy(DType dtype, void* values, int64_t divisor, int64_t count) {
 
 ScalarOp PairwiseOp(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: case ReduceOp::kAvg: return ScalarOp::kAdd;
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg: return ScalarOp::kAdd;
     case ReduceOp::kMin: return ScalarOp::kMinimum;
     case ReduceOp::kMax: return ScalarOp::kMaximum;
     case ReduceOp::kProduct: return ScalarOp::kMul;
@@ -291,8 +308,14 @@ ScalarOp PairwiseOp(ReduceOp op) {
 }
 
 void Accumulate(ReduceOp op, DType dtype, void* accumulator, const void* term, int64_t count) {
-  Node({.op = PairwiseOp(op), .dtype = dtype, .operand = dtype, .a = accumulator, .b = term, .c = nullptr,
-        .out = accumulator, .count = count});
+  Node({.op = PairwiseOp(op),
+        .dtype = dtype,
+        .operand = dtype,
+        .a = accumulator,
+        .b = term,
+        .c = nullptr,
+        .out = accumulator,
+        .count = count});
 }
 
 template <typename T, typename Op>
@@ -314,7 +337,8 @@ void RowTree(const T* row, int64_t count, T* result, Op op) {
 template <typename T>
 void TypedRow(ReduceOp op, const T* row, int64_t count, T* result) {
   switch (op) {
-    case ReduceOp::kSum: case ReduceOp::kAvg: return RowTree(row, count, result, [](T a, T b) { return Add(a, b); });
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg: return RowTree(row, count, result, [](T a, T b) { return Add(a, b); });
     case ReduceOp::kMin: return RowTree(row, count, result, [](T a, T b) { return Minimum(a, b); });
     case ReduceOp::kMax: return RowTree(row, count, result, [](T a, T b) { return Maximum(a, b); });
     case ReduceOp::kProduct: return RowTree(row, count, result, [](T a, T b) { return Multiply(a, b); });
@@ -333,10 +357,8 @@ void ReduceRow(ReduceOp op, DType dtype, const void* row, int64_t count, void* r
       *static_cast<uint8_t*>(result) = found;
       return;
     }
-    case DType::kI32:
-      return TypedRow(op, static_cast<const int32_t*>(row), count, static_cast<int32_t*>(result));
-    case DType::kI64:
-      return TypedRow(op, static_cast<const int64_t*>(row), count, static_cast<int64_t*>(result));
+    case DType::kI32: return TypedRow(op, static_cast<const int32_t*>(row), count, static_cast<int32_t*>(result));
+    case DType::kI64: return TypedRow(op, static_cast<const int64_t*>(row), count, static_cast<int64_t*>(result));
     case DType::kF32: return TypedRow(op, static_cast<const float*>(row), count, static_cast<float*>(result));
     case DType::kF64: return TypedRow(op, static_cast<const double*>(row), count, static_cast<double*>(result));
     default: return;

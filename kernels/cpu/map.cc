@@ -33,8 +33,8 @@ void FillElements(const ElementBits& element, int64_t element_bytes, int64_t cou
 absl::StatusOr<Strides> BroadcastStrides(const KernelInput& input, const Shape& extents) {
   const size_t rank = extents.size();
   if (input.extents.size() > rank) {
-    return absl::InvalidArgumentError(absl::StrCat("map: an input of rank ", input.extents.size(),
-                                                   " for an output of rank ", rank));
+    return absl::InvalidArgumentError(
+        absl::StrCat("map: an input of rank ", input.extents.size(), " for an output of rank ", rank));
   }
   Strides strides(rank, 0);
   if (input.is_zero) return strides;
@@ -125,8 +125,8 @@ class MapRunner {
     if (state.constant) return absl::OkStatus();
     if (node.op == ScalarOp::kInput) {
       const size_t input = static_cast<size_t>(node.a);
-      state.values = OperandBlockBytes(nest_, input, SizeBytes(node.dtype), call_.inputs[input].data, start, count,
-                                       state.scratch);
+      state.values =
+          OperandBlockBytes(nest_, input, SizeBytes(node.dtype), call_.inputs[input].data, start, count, state.scratch);
       return absl::OkStatus();
     }
     NodeBlock block{.op = node.op, .dtype = node.dtype, .out = out, .count = count};
@@ -155,17 +155,17 @@ class MapRunner {
 }  // namespace
 
 absl::Status RunMap(const MapOp& op, const KernelCall& call) {
-  absl::Status valid = ValidateExpression(op.expression, static_cast<int>(call.inputs.size()),
-                                          static_cast<int>(call.scalars.size()));
+  absl::Status valid =
+      ValidateExpression(op.expression, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
   if (!valid.ok()) return valid;
   for (const ExpressionNode& node : op.expression.nodes) {
     if (!IsImplemented(node.dtype)) {
       return absl::UnimplementedError(absl::StrCat("map: no CPU kernel for ", std::string(ToText(node.dtype))));
     }
     if (node.op == ScalarOp::kInput && call.inputs[static_cast<size_t>(node.a)].dtype != node.dtype) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("map: input ", node.a, " is ", std::string(ToText(call.inputs[static_cast<size_t>(node.a)].dtype)),
-                       ", the expression reads ", std::string(ToText(node.dtype))));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "map: input ", node.a, " is ", std::string(ToText(call.inputs[static_cast<size_t>(node.a)].dtype)),
+          ", the expression reads ", std::string(ToText(node.dtype))));
     }
   }
   if (op.expression.dtype() != call.output_dtype) {

@@ -27,8 +27,7 @@ struct Packed {
   const T* Pack(const KernelInput& input) {
     values.assign(static_cast<size_t>(NumElements(input.extents)), T{0});
     if (!input.is_zero) {
-      CopyStrided(input.extents, sizeof(T), input.data, input.strides, values.data(),
-                  RowMajorStrides(input.extents));
+      CopyStrided(input.extents, sizeof(T), input.data, input.strides, values.data(), RowMajorStrides(input.extents));
     }
     return values.data();
   }
@@ -59,13 +58,13 @@ BlasMatrix DescribeMatrix(absl::Span<const int64_t> extents, absl::Span<const in
 
 void Gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, const float* a, blasint lda,
           const float* b, blasint ldb, float* c, blasint ldc) {
-  cblas_sgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0f,
-              a, lda, b, ldb, 0.0f, c, ldc);
+  cblas_sgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0f, a,
+              lda, b, ldb, 0.0f, c, ldc);
 }
 void Gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, const double* a, blasint lda,
           const double* b, blasint ldb, double* c, blasint ldc) {
-  cblas_dgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0,
-              a, lda, b, ldb, 0.0, c, ldc);
+  cblas_dgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0, a,
+              lda, b, ldb, 0.0, c, ldc);
 }
 
 CBLAS_TRANSPOSE Flip(CBLAS_TRANSPOSE t) { return t == CblasNoTrans ? CblasTrans : CblasNoTrans; }
@@ -90,12 +89,11 @@ void FloatMatmul(const KernelCall& call) {
   }
   const BlasMatrix lc = DescribeMatrix(call.output_extents, call.output_strides);
   if (lc.fits && lc.transpose == CblasNoTrans) {
-    Gemm(la.transpose, lb.transpose, m, n, k, pa, la.leading, pb, lb.leading, static_cast<T*>(call.output),
-         lc.leading);
+    Gemm(la.transpose, lb.transpose, m, n, k, pa, la.leading, pb, lb.leading, static_cast<T*>(call.output), lc.leading);
   } else if (lc.fits) {
     // A column-major result is the row-major result of the transposed product.
-    Gemm(Flip(lb.transpose), Flip(la.transpose), n, m, k, pb, lb.leading, pa, la.leading,
-         static_cast<T*>(call.output), lc.leading);
+    Gemm(Flip(lb.transpose), Flip(la.transpose), n, m, k, pb, lb.leading, pa, la.leading, static_cast<T*>(call.output),
+         lc.leading);
   } else {
     std::vector<T> c(static_cast<size_t>(m * n));
     Gemm(la.transpose, lb.transpose, m, n, k, pa, la.leading, pb, lb.leading, c.data(), static_cast<blasint>(n));
@@ -149,9 +147,9 @@ absl::Status RunMatmul(const MatmulOp& op, const KernelCall& call) {
   const KernelInput& b = call.inputs[1];
   if (a.extents[1] != b.extents[0] || call.output_extents[0] != a.extents[0] ||
       call.output_extents[1] != b.extents[1] || a.dtype != b.dtype || a.dtype != call.output_dtype) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "matmul: ", std::string(ToText(a.dtype)), ToText(a.extents), " by ", std::string(ToText(b.dtype)),
-        ToText(b.extents), " into ", std::string(ToText(call.output_dtype)), ToText(call.output_extents)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("matmul: ", std::string(ToText(a.dtype)), ToText(a.extents), " by ", std::string(ToText(b.dtype)),
+                     ToText(b.extents), " into ", std::string(ToText(call.output_dtype)), ToText(call.output_extents)));
   }
   if (a.extents[0] > kMaxBlasExtent || a.extents[1] > kMaxBlasExtent || b.extents[1] > kMaxBlasExtent) {
     return absl::UnimplementedError(

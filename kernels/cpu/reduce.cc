@@ -27,7 +27,8 @@ template <typename T>
 T Identity(ReduceOp op, DType dtype) {
   using Limits = std::numeric_limits<T>;
   switch (op) {
-    case ReduceOp::kSum: case ReduceOp::kAvg: return T{0};
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg: return T{0};
     case ReduceOp::kProduct: return T{1};
     case ReduceOp::kMin:
       if (dtype == DType::kBool) return T{1};
@@ -101,11 +102,16 @@ template <typename T>
 const T* LoadBlock(const ReduceLayout& l, const LoopNest& nest, int64_t base_offset, int64_t start, int64_t count,
                    void* raw, T* converted) {
   const int64_t bytes = SizeBytes(l.input_dtype);
-  const void* values =
-      OperandBlockBytes(nest, 0, bytes, l.input + base_offset * bytes, start, count, raw);
+  const void* values = OperandBlockBytes(nest, 0, bytes, l.input + base_offset * bytes, start, count, raw);
   if (l.input_dtype == l.dtype) return static_cast<const T*>(values);
-  RunNodeBlock({.op = ScalarOp::kCast, .dtype = l.dtype, .operand = l.input_dtype, .a = values, .b = nullptr,
-                .c = nullptr, .out = converted, .count = count});
+  RunNodeBlock({.op = ScalarOp::kCast,
+                .dtype = l.dtype,
+                .operand = l.input_dtype,
+                .a = values,
+                .b = nullptr,
+                .c = nullptr,
+                .out = converted,
+                .count = count});
   return converted;
 }
 
@@ -208,8 +214,8 @@ absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call) {
       reduced_input.push_back(stride);
     } else {
       if (call.output_extents[d] != input.extents[d]) {
-        return absl::InvalidArgumentError(absl::StrCat("reduce: extent ", input.extents[d], " of dim ", d,
-                                                       " becomes ", call.output_extents[d]));
+        return absl::InvalidArgumentError(
+            absl::StrCat("reduce: extent ", input.extents[d], " of dim ", d, " becomes ", call.output_extents[d]));
       }
       kept_extents.push_back(input.extents[d]);
       kept_input.push_back(stride);

@@ -24,13 +24,11 @@ void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, ab
   alignas(64) std::array<uint64_t, cpu::kBlockElements> accumulator, scratch;
   for (int64_t start = 0; start < nest.size;) {
     const int64_t count = cpu::BlockLength(nest, start);
-    const void* first =
-        cpu::OperandBlockBytes(nest, 0, bytes, terms[0].data, start, count, accumulator.data());
+    const void* first = cpu::OperandBlockBytes(nest, 0, bytes, terms[0].data, start, count, accumulator.data());
     if (first != accumulator.data()) std::memcpy(accumulator.data(), first, static_cast<size_t>(count * bytes));
     for (size_t t = 1; t < terms.size(); ++t) {
-      cpu::AccumulateBlock(
-          op, dtype, accumulator.data(),
-          cpu::OperandBlockBytes(nest, t, bytes, terms[t].data, start, count, scratch.data()), count);
+      cpu::AccumulateBlock(op, dtype, accumulator.data(),
+                           cpu::OperandBlockBytes(nest, t, bytes, terms[t].data, start, count, scratch.data()), count);
     }
     if (op == ReduceOp::kAvg) {
       cpu::DivideBlock(dtype, accumulator.data(), static_cast<int64_t>(terms.size()), count);

@@ -81,11 +81,9 @@ void StoreBlockBytes(const LoopNest& nest, size_t operand, int64_t element_bytes
     case 1:
       return StoreBlock(nest, operand, static_cast<uint8_t*>(base), start, count, static_cast<const uint8_t*>(block));
     case 4:
-      return StoreBlock(nest, operand, static_cast<uint32_t*>(base), start, count,
-                        static_cast<const uint32_t*>(block));
+      return StoreBlock(nest, operand, static_cast<uint32_t*>(base), start, count, static_cast<const uint32_t*>(block));
     default:
-      return StoreBlock(nest, operand, static_cast<uint64_t*>(base), start, count,
-                        static_cast<const uint64_t*>(block));
+      return StoreBlock(nest, operand, static_cast<uint64_t*>(base), start, count, static_cast<const uint64_t*>(block));
   }
 }
 

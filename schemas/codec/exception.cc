@@ -16,12 +16,9 @@ constexpr absl::string_view kMark = "tessera:";
 kj::Exception::Type TypeOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kResourceExhausted:
-      return kj::Exception::Type::OVERLOADED;
-    case absl::StatusCode::kUnimplemented:
-      return kj::Exception::Type::UNIMPLEMENTED;
-    default:
-      return kj::Exception::Type::FAILED;
+    case absl::StatusCode::kResourceExhausted: return kj::Exception::Type::OVERLOADED;
+    case absl::StatusCode::kUnimplemented: return kj::Exception::Type::UNIMPLEMENTED;
+    default: return kj::Exception::Type::FAILED;
   }
 }
 
@@ -42,19 +39,16 @@ absl::Status FromException(const kj::Exception& exception) {
     int code = 0;
     if (parts.size() == 3 && absl::SimpleAtoi(parts[0], &code) && code > 0 && code <= 16) {
       absl::Status status(static_cast<absl::StatusCode>(code), parts[2]);
-      for (absl::string_view name : absl::StrSplit(parts[1], ',', absl::SkipEmpty())) status.SetPayload(name, absl::Cord(""));
+      for (absl::string_view name : absl::StrSplit(parts[1], ',', absl::SkipEmpty()))
+        status.SetPayload(name, absl::Cord(""));
       return status;
     }
   }
   switch (exception.getType()) {
-    case kj::Exception::Type::DISCONNECTED:
-      return absl::UnavailableError(StrCat("the connection was lost: ", text));
-    case kj::Exception::Type::OVERLOADED:
-      return absl::UnavailableError(text);
-    case kj::Exception::Type::UNIMPLEMENTED:
-      return absl::UnimplementedError(text);
-    default:
-      return absl::InternalError(text);
+    case kj::Exception::Type::DISCONNECTED: return absl::UnavailableError(StrCat("the connection was lost: ", text));
+    case kj::Exception::Type::OVERLOADED: return absl::UnavailableError(text);
+    case kj::Exception::Type::UNIMPLEMENTED: return absl::UnimplementedError(text);
+    default: return absl::InternalError(text);
   }
 }
 

@@ -136,7 +136,9 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
     ++writes_;
     return write.attach(kj::defer([this]() {
       if (--writes_ > 0) return;
-      KJ_IF_MAYBE(quiet, quiet_) { (*quiet)->fulfill(); }
+      KJ_IF_MAYBE (quiet, quiet_) {
+        (*quiet)->fulfill();
+      }
       quiet_ = nullptr;
     }));
   }

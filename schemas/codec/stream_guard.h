@@ -30,12 +30,12 @@ class SegmentTableScanner {
  private:
   absl::Status TakeWord(uint32_t word);
   unsigned char word_[4] = {};
-  int header_bytes_ = 0;        // of the current 32-bit word
+  int header_bytes_ = 0;  // of the current 32-bit word
   bool in_table_ = false;
   uint64_t segments_left_ = 0;  // sizes still to read, padding included
   bool padding_ = false;
   uint64_t body_words_ = 0;
-  uint64_t body_left_ = 0;      // bytes
+  uint64_t body_left_ = 0;  // bytes
   bool failed_ = false;
 };
 

@@ -38,9 +38,7 @@ void FillList(const List& values, capnp::List<int64_t>::Builder builder) {
 
 void EncodePlacement(const Placement& placement, wire::Placement::Builder builder) {
   switch (placement.kind()) {
-    case Placement::Kind::kReplicate:
-      builder.setKind(wire::Placement::Kind::REPLICATE);
-      break;
+    case Placement::Kind::kReplicate: builder.setKind(wire::Placement::Kind::REPLICATE); break;
     case Placement::Kind::kShard:
       builder.setKind(wire::Placement::Kind::SHARD);
       builder.setDim(placement.dim());
@@ -57,12 +55,11 @@ void EncodePlacements(const Placements& placements, capnp::List<wire::Placement>
 }
 
 absl::StatusOr<Placement> DecodePlacement(wire::Placement::Reader reader) {
-  if (reader.getSizes().size() != 0) return absl::UnimplementedError("explicit shard sizes S(d;...) are not supported yet");
+  if (reader.getSizes().size() != 0)
+    return absl::UnimplementedError("explicit shard sizes S(d;...) are not supported yet");
   switch (reader.getKind()) {
-    case wire::Placement::Kind::REPLICATE:
-      return Placement::Replicate();
-    case wire::Placement::Kind::SHARD:
-      return Placement::Shard(reader.getDim());
+    case wire::Placement::Kind::REPLICATE: return Placement::Replicate();
+    case wire::Placement::Kind::SHARD: return Placement::Shard(reader.getDim());
     case wire::Placement::Kind::PARTIAL:
       if (reader.getReduceOp() > static_cast<uint8_t>(ReduceOp::kProduct)) {
         return absl::InvalidArgumentError(StrCat("unknown reduce op number ", reader.getReduceOp()));
@@ -136,7 +133,8 @@ void EncodeMesh(const Mesh& mesh, wire::Mesh::Builder builder) {
 absl::StatusOr<Mesh> DecodeMesh(wire::Mesh::Reader reader) {
   if (reader.getShape().size() > kMaxMeshDims) return TooMany("mesh shape", reader.getShape().size(), kMaxMeshDims);
   if (reader.getNames().size() > kMaxMeshDims) return TooMany("mesh names", reader.getNames().size(), kMaxMeshDims);
-  if (reader.getWorkers().size() > kMaxMeshSize) return TooMany("mesh workers", reader.getWorkers().size(), kMaxMeshSize);
+  if (reader.getWorkers().size() > kMaxMeshSize)
+    return TooMany("mesh workers", reader.getWorkers().size(), kMaxMeshSize);
   const auto shape = Copy<std::vector<int64_t>>(reader.getShape());
   std::vector<std::string> names;
   for (auto name : reader.getNames()) names.emplace_back(name.cStr(), name.size());
@@ -179,7 +177,8 @@ void EncodeOpCall(const OpCall& call, wire::OpCall::Builder builder) {
     auto scalars = builder.initScalars(static_cast<unsigned>(call.scalars.size()));
     for (size_t i = 0; i < call.scalars.size(); ++i) EncodeScalar(call.scalars[i], scalars[static_cast<unsigned>(i)]);
   }
-  if (!attributes.dims.empty()) FillList(attributes.dims, builder.initDims(static_cast<unsigned>(attributes.dims.size())));
+  if (!attributes.dims.empty())
+    FillList(attributes.dims, builder.initDims(static_cast<unsigned>(attributes.dims.size())));
   builder.setKeepdims(attributes.keepdims);
   if (!attributes.index.empty()) {
     auto index = builder.initIndex(static_cast<unsigned>(attributes.index.size()));
@@ -202,7 +201,8 @@ void EncodeOpCall(const OpCall& call, wire::OpCall::Builder builder) {
   if (attributes.mesh) EncodeMesh(*attributes.mesh, builder.initMesh());
   if (attributes.placements) {
     builder.setHasPlacements(true);
-    EncodePlacements(*attributes.placements, builder.initPlacements(static_cast<unsigned>(attributes.placements->size())));
+    EncodePlacements(*attributes.placements,
+                     builder.initPlacements(static_cast<unsigned>(attributes.placements->size())));
   }
 }
 

@@ -36,7 +36,7 @@ enum class DTypeRule : uint8_t {
   kSame,            // operand 0's
 };
 
-// Which pending sums an op may leave pending (DESIGN.md section 4, Partial).
+// Which pending sums an op may leave pending (docs/architecture.md).
 enum class PartialRule : uint8_t {
   kNone,      // operands are reduced first
   kLinear,    // P(sum), P(avg) pass: neg, + and - of the same kind, widening casts
@@ -48,17 +48,17 @@ enum class PartialRule : uint8_t {
 
 struct OpRow {
   OpId id;
-  std::string_view name;          // the public name: "add"
+  std::string_view name;  // the public name: "add"
   OpFamily family;
   int min_operands;
   int max_operands;
-  std::string_view notation;      // contraction "mk,kn->mn"; "" otherwise
-  std::optional<ScalarOp> scalar_op;      // elementwise
-  std::optional<ReduceOp> reduce_op;      // reductions (mean: sum, then divided by the global count)
+  std::string_view notation;          // contraction "mk,kn->mn"; "" otherwise
+  std::optional<ScalarOp> scalar_op;  // elementwise
+  std::optional<ReduceOp> reduce_op;  // reductions (mean: sum, then divided by the global count)
   DTypeRule dtype_rule;
   PartialRule partial_rule;
-  std::string_view signature;     // "add(x1, x2, /)"
-  std::string_view doc;           // one or two sentences, array-API wording
+  std::string_view signature;  // "add(x1, x2, /)"
+  std::string_view doc;        // one or two sentences, array-API wording
 };
 
 absl::Span<const OpRow> Catalog();

@@ -146,7 +146,8 @@ double FloatFunction(ScalarOp op, DType dtype, double a, double b) {
 
 int64_t IntegerDivide(DType dtype, int64_t a, int64_t b) {
   if (b == 0) return 0;
-  const int64_t lowest = dtype == DType::kI32 ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
+  const int64_t lowest =
+      dtype == DType::kI32 ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
   if (b == -1) return a == lowest ? lowest : -a;
   return a / b;
 }

@@ -27,12 +27,29 @@ class Scanner;
 
 // The numbers are on the wire: append only.
 enum class ScalarOp : uint8_t {
-  kInput = 0, kArgument = 1, kCast = 2,
-  kNeg = 3, kExp = 4, kSqrt = 5, kRelu = 6, kNot = 7,
-  kAdd = 8, kSub = 9, kMul = 10, kDiv = 11, kMaximum = 12, kMinimum = 13,
-  kEqual = 14, kNotEqual = 15, kLess = 16, kLessEqual = 17, kGreater = 18, kGreaterEqual = 19,
+  kInput = 0,
+  kArgument = 1,
+  kCast = 2,
+  kNeg = 3,
+  kExp = 4,
+  kSqrt = 5,
+  kRelu = 6,
+  kNot = 7,
+  kAdd = 8,
+  kSub = 9,
+  kMul = 10,
+  kDiv = 11,
+  kMaximum = 12,
+  kMinimum = 13,
+  kEqual = 14,
+  kNotEqual = 15,
+  kLess = 16,
+  kLessEqual = 17,
+  kGreater = 18,
+  kGreaterEqual = 19,
   kWhere = 20,  // (condition, then, else)
-  kAnd = 21, kOr = 22,
+  kAnd = 21,
+  kOr = 22,
 };
 inline constexpr int kScalarOpCount = 23;
 // "add", "less_equal", ...; "in" and "arg" for the leaves.
@@ -52,8 +69,8 @@ struct ExpressionNode {
   }
 };
 
-inline constexpr int kMaxExpressionNodes = 64;   // docs/limits.md: max_expression_nodes
-inline constexpr int kMaxExpressionInputs = 8;   // docs/limits.md: max_expression_inputs
+inline constexpr int kMaxExpressionNodes = 64;  // docs/limits.md: max_expression_nodes
+inline constexpr int kMaxExpressionInputs = 8;  // docs/limits.md: max_expression_inputs
 
 struct Expression {
   std::vector<ExpressionNode> nodes;

@@ -44,8 +44,9 @@ std::string ToText(const OpCall& call) {
   if (attributes.shape.has_value()) list.Add(ToText(*attributes.shape));
   for (const Scalar& scalar : call.scalars) list.Add(ToText(scalar));
   if (call.op == OpId::kSlice) list.Add("[", IndexText(attributes.index), "]");
-  const bool takes_dims = !attributes.dims.empty() || (row.ok() && ((*row)->family == OpFamily::kReduction ||
-                                                                    (*row)->family == OpFamily::kArgReduction));
+  const bool takes_dims =
+      !attributes.dims.empty() ||
+      (row.ok() && ((*row)->family == OpFamily::kReduction || (*row)->family == OpFamily::kArgReduction));
   if (takes_dims) list.Add("dims=", ToText(absl::MakeConstSpan(attributes.dims)));
   if (attributes.keepdims) list.Add("keepdims=true");
   if (attributes.mesh.has_value()) list.Add(ToText(*attributes.mesh));

@@ -16,13 +16,38 @@ namespace tessera {
 
 // The numbers are on the wire: append only. Names, rules and documentation are in the catalog.
 enum class OpId : uint16_t {
-  kFull = 0, kArange = 1, kRand = 2, kEye = 3,
-  kAdd = 10, kSub = 11, kMul = 12, kDiv = 13, kMaximum = 14, kMinimum = 15,
-  kEqual = 16, kNotEqual = 17, kLess = 18, kLessEqual = 19, kGreater = 20, kGreaterEqual = 21,
-  kNeg = 30, kExp = 31, kSqrt = 32, kRelu = 33, kWhere = 34, kAsType = 35,
-  kSum = 40, kMean = 41, kMax = 42, kMin = 43, kArgMin = 44, kArgMax = 45,
+  kFull = 0,
+  kArange = 1,
+  kRand = 2,
+  kEye = 3,
+  kAdd = 10,
+  kSub = 11,
+  kMul = 12,
+  kDiv = 13,
+  kMaximum = 14,
+  kMinimum = 15,
+  kEqual = 16,
+  kNotEqual = 17,
+  kLess = 18,
+  kLessEqual = 19,
+  kGreater = 20,
+  kGreaterEqual = 21,
+  kNeg = 30,
+  kExp = 31,
+  kSqrt = 32,
+  kRelu = 33,
+  kWhere = 34,
+  kAsType = 35,
+  kSum = 40,
+  kMean = 41,
+  kMax = 42,
+  kMin = 43,
+  kArgMin = 44,
+  kArgMax = 45,
   kMatmul = 50,
-  kTranspose = 60, kSlice = 61, kReshape = 62,
+  kTranspose = 60,
+  kSlice = 61,
+  kReshape = 62,
   kRedistribute = 70,
 };
 
@@ -30,9 +55,9 @@ enum class OpId : uint16_t {
 struct IndexItem {
   enum class Kind : uint8_t { kSlice = 0, kInteger = 1, kNewAxis = 2 };
   Kind kind = Kind::kSlice;
-  int64_t start = 0;   // kSlice: first element; kInteger: the element. In range.
-  int64_t size = 0;    // kSlice: number of elements in the result
-  int64_t step = 1;    // kSlice: not 0, may be negative
+  int64_t start = 0;  // kSlice: first element; kInteger: the element. In range.
+  int64_t size = 0;   // kSlice: number of elements in the result
+  int64_t step = 1;   // kSlice: not 0, may be negative
   bool operator==(const IndexItem&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const IndexItem& i) {
@@ -43,13 +68,13 @@ struct IndexItem {
 // What shapes the result. Everything here is part of a plan's key; numbers that are not (a fill
 // value, a seed, arange's start and step) are `scalars` of the OpCall.
 struct OpAttributes {
-  std::optional<DType> dtype;             // creation (required), astype, redistribute(dtype=), sum(dtype=)
-  std::optional<Shape> shape;             // creation, reshape (no -1 here: the client resolves it)
-  std::optional<Mesh> mesh;               // creation, redistribute
-  std::optional<Placements> placements;   // creation (absent: auto), redistribute
-  std::vector<int64_t> dims;              // reductions: dims, normalised, increasing; transpose: the permutation
-  bool keepdims = false;                  // reductions
-  std::vector<IndexItem> index;           // slice: one per input dim, kNewAxis between
+  std::optional<DType> dtype;            // creation (required), astype, redistribute(dtype=), sum(dtype=)
+  std::optional<Shape> shape;            // creation, reshape (no -1 here: the client resolves it)
+  std::optional<Mesh> mesh;              // creation, redistribute
+  std::optional<Placements> placements;  // creation (absent: auto), redistribute
+  std::vector<int64_t> dims;             // reductions: dims, normalised, increasing; transpose: the permutation
+  bool keepdims = false;                 // reductions
+  std::vector<IndexItem> index;          // slice: one per input dim, kNewAxis between
   bool operator==(const OpAttributes&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const OpAttributes& a) {

@@ -21,20 +21,20 @@ namespace tessera {
 
 // How the tensor operand reaches the kernel.
 struct ResolvedOperand {
-  TensorSpec spec;               // as the kernel wants it: the operand's own dtype and shape, maybe
-                                 // another mesh (same workers) or other placements
-  bool redistributed = false;    // spec differs from what the caller has
+  TensorSpec spec;             // as the kernel wants it: the operand's own dtype and shape, maybe
+                               // another mesh (same workers) or other placements
+  bool redistributed = false;  // spec differs from what the caller has
   // Mesh dims on which only coordinate 0 counts the operand, the others take 0: a Replicate beside a
   // P(sum) is added once.
   std::vector<int> counted_once;
 };
 
 struct OpResolution {
-  std::vector<ResolvedOperand> operands;   // tensor operands in order; scalars are left out
+  std::vector<ResolvedOperand> operands;  // tensor operands in order; scalars are left out
   // A scalar beside a pending sum counts once too. It is then a rank-0 Replicate made by FillOp from
   // `scalars` (which the local op doesn't read), the last input of the local op, with counted_once.
   std::optional<ResolvedOperand> filled_scalar;
-  std::vector<TensorSpec> outputs;         // today always one
+  std::vector<TensorSpec> outputs;  // today always one
   // What each worker runs on its shards. Absent for views and redistribute.
   std::optional<LocalOp> local;
   // The local op's scalars: the call's own, then the scalar operands converted to the dtype the
@@ -68,7 +68,7 @@ struct ViewLayout {
 absl::StatusOr<ViewLayout> ResolveView(const OpCall& call, const TensorSpec& operand,
                                        absl::Span<const int64_t> operand_strides);
 
-// Closed-form words of a contraction on a grid (DESIGN.md section 6) and the lower bound of
+// Closed-form words of a contraction on a grid and the lower bound of
 // Al Daas, Ballard, Grigori, Kumar, Rouse 2022 ("Brief announcement: tight memory-independent
 // parallel matrix multiplication communication lower bounds"): words received plus words owned on
 // the busiest of P workers.

@@ -160,8 +160,8 @@ absl::StatusOr<OpResolution> ResolveContraction(const ResolveInput& input) {
   resolution.operands.push_back(BringTo(a, a.mesh, placer->a().placements));
   resolution.operands.push_back(BringTo(b, a.mesh, placer->b().placements));
   resolution.local = MatmulOp{};
-  resolution.flops = 2.0 * static_cast<double>(shape[0]) * static_cast<double>(shape[1]) *
-                     static_cast<double>(a.shape[1]);
+  resolution.flops =
+      2.0 * static_cast<double>(shape[0]) * static_cast<double>(shape[1]) * static_cast<double>(a.shape[1]);
   resolution.outputs.push_back(placer->product());
   return resolution;
 }

@@ -30,9 +30,8 @@ absl::Status CheckCreation(const ResolveInput& input, DType dtype, const Shape& 
   if (input.call.attributes.placements.has_value()) {
     for (const Placement& placement : *input.call.attributes.placements) {
       if (!placement.is_partial()) continue;
-      return absl::InvalidArgumentError(
-          StrCat(name, ": nothing can be made as ", ToText(placement), ": placements are ",
-                 ToText(*input.call.attributes.placements)));
+      return absl::InvalidArgumentError(StrCat(name, ": nothing can be made as ", ToText(placement),
+                                               ": placements are ", ToText(*input.call.attributes.placements)));
     }
   }
   return absl::OkStatus();
@@ -79,10 +78,9 @@ absl::StatusOr<OpResolution> ResolveCreation(const ResolveInput& input) {
   const Mesh& mesh = *call.attributes.mesh;
   OpResolution resolution;
   TESSERA_ASSIGN_OR_RETURN(
-      TensorSpec output,
-      TensorSpec::Make(name, dtype, shape, mesh,
-                       call.attributes.placements.has_value() ? *call.attributes.placements
-                                                              : AutoPlacements(dtype, shape, mesh)));
+      TensorSpec output, TensorSpec::Make(name, dtype, shape, mesh,
+                                          call.attributes.placements.has_value() ? *call.attributes.placements
+                                                                                 : AutoPlacements(dtype, shape, mesh)));
   for (const Scalar& scalar : call.scalars) resolution.scalars.push_back(LocalScalar(call.op, dtype, scalar));
   resolution.local = LocalOf(call.op, shape);
   resolution.outputs.push_back(std::move(output));

@@ -41,8 +41,8 @@ absl::StatusOr<DType> PromoteOperands(const ResolveInput& input, size_t first) {
     if (*common == dtype) return absl::OkStatus();
     const absl::StatusOr<DType> promoted = Promote(*common, dtype);
     if (!promoted.ok()) {
-      return OperandDTypeError(input, StrCat("dtypes ", ToText(*common), " and ", ToText(dtype),
-                                             " have no common dtype"));
+      return OperandDTypeError(input,
+                               StrCat("dtypes ", ToText(*common), " and ", ToText(dtype), " have no common dtype"));
     }
     common = *promoted;
     return absl::OkStatus();

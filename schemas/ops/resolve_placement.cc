@@ -74,7 +74,7 @@ class ElementwisePlacer {
     if (!placement.is_shard()) return placement;
     const int output_dim = placement.dim() + p.dim_offset;
     return ExtentOf(p, output_dim) == shape_[static_cast<size_t>(output_dim)] ? Placement::Shard(output_dim)
-                                                                             : Placement::Replicate();
+                                                                              : Placement::Replicate();
   }
 
   // The operand's extent along an output dim; 1 where it is missing.
@@ -215,7 +215,8 @@ class ElementwisePlacer {
   }
 
   absl::StatusOr<double> Price(const Participant& p, int mesh_dim, const Placement& candidate) const {
-    if (p.aligned) return RedistributeBytes(p.current, WithPlacement(p.current, mesh_dim, Need(p, mesh_dim, candidate)));
+    if (p.aligned)
+      return RedistributeBytes(p.current, WithPlacement(p.current, mesh_dim, Need(p, mesh_dim, candidate)));
     TensorSpec destination = *p.own;
     destination.mesh = mesh_;
     destination.placements.assign(static_cast<size_t>(mesh_.ndim()), Placement::Replicate());

@@ -16,8 +16,8 @@ absl::Status CheckDims(const ResolveInput& input) {
   int64_t previous = -1;
   for (const int64_t dim : dims) {
     if (dim < 0 || dim >= rank) {
-      return IndexOutOfRangeError(StrCat(input.row.name, ": dim ", dim, " is out of range for rank ", rank, ": ",
-                                         DescribeOperands(input)));
+      return IndexOutOfRangeError(
+          StrCat(input.row.name, ": dim ", dim, " is out of range for rank ", rank, ": ", DescribeOperands(input)));
     }
     if (dim <= previous) return OperandError(input, StrCat("dims must increase, got ", ToText(dims)));
     previous = dim;
@@ -112,7 +112,8 @@ int64_t ReducedCount(const ResolveInput& input) {
 // mean divides the sum by the global count, a pending sum term by term.
 void DivideByCount(const ResolveInput& input, DType dtype, OpResolution& resolution) {
   Expression divide;
-  divide.nodes = {{ScalarOp::kInput, dtype, 0, 0, 0}, {ScalarOp::kArgument, dtype, 0, 0, 0}, {ScalarOp::kDiv, dtype, 0, 1, 0}};
+  divide.nodes = {
+      {ScalarOp::kInput, dtype, 0, 0, 0}, {ScalarOp::kArgument, dtype, 0, 0, 0}, {ScalarOp::kDiv, dtype, 0, 1, 0}};
   resolution.epilogue = MapOp{std::move(divide)};
   resolution.epilogue_scalars.push_back(Scalar::Int(ReducedCount(input)).As(dtype));
 }

@@ -72,8 +72,7 @@ bool ShardsAgree(const TensorSpec& own, int dim, const TensorSpec& output, int o
   const int64_t behind = ElementsBehind(own.shape, dim);
   const int64_t output_behind = ElementsBehind(output.shape, output_dim);
   // Equal extents (a dim that keeps its place in its group) need no look at the shards.
-  if (behind == output_behind &&
-      own.shape[static_cast<size_t>(dim)] == output.shape[static_cast<size_t>(output_dim)]) {
+  if (behind == output_behind && own.shape[static_cast<size_t>(dim)] == output.shape[static_cast<size_t>(output_dim)]) {
     return true;
   }
   const std::vector<Interval> before = DimIntervals(own, dim);
@@ -94,10 +93,9 @@ absl::Status Refuse(const ResolveInput& input, const Shape& shape, int dim) {
   for (Placement& placement : wanted) {
     if (placement.is_shard(dim)) placement = Placement::Replicate();
   }
-  return absl::InvalidArgumentError(StrCat("reshape: ", ToText(own.shape), " to ", ToText(shape),
-                                           " would move data between workers, because S(", dim,
-                                           ") does not survive; redistribute to ", ToText(wanted),
-                                           " first: x is ", ToText(own)));
+  return absl::InvalidArgumentError(
+      StrCat("reshape: ", ToText(own.shape), " to ", ToText(shape), " would move data between workers, because S(", dim,
+             ") does not survive; redistribute to ", ToText(wanted), " first: x is ", ToText(own)));
 }
 
 }  // namespace
@@ -145,9 +143,9 @@ absl::StatusOr<ViewLayout> ReshapeLayout(const TensorSpec& operand, absl::Span<c
       const size_t outer = static_cast<size_t>(group.from[i]);
       const size_t inner = static_cast<size_t>(group.from[i + 1]);
       if (operand_strides[outer] != operand_strides[inner] * operand.shape[inner]) {
-        return absl::FailedPreconditionError(
-            StrCat("reshape: a tensor of strides ", ToText(operand_strides), " can't be read as ",
-                   ToText(output.shape), " without a copy: x is ", ToText(operand)));
+        return absl::FailedPreconditionError(StrCat("reshape: a tensor of strides ", ToText(operand_strides),
+                                                    " can't be read as ", ToText(output.shape),
+                                                    " without a copy: x is ", ToText(operand)));
       }
     }
     int64_t stride = operand_strides[static_cast<size_t>(group.from.back())];

@@ -23,8 +23,8 @@ absl::Status CheckPermutation(const ResolveInput& input) {
   }
   if (valid) return absl::OkStatus();
   const std::string shown = dims.size() > static_cast<size_t>(kMaxRank) ? StrCat(dims.size(), " dims") : ToText(dims);
-  return IndexOutOfRangeError(StrCat(input.row.name, ": ", shown, " is no permutation of ", rank, " dims: ",
-                                     DescribeOperands(input)));
+  return IndexOutOfRangeError(
+      StrCat(input.row.name, ": ", shown, " is no permutation of ", rank, " dims: ", DescribeOperands(input)));
 }
 
 absl::StatusOr<TensorSpec> TransposeSpec(const ResolveInput& input) {
@@ -51,15 +51,14 @@ absl::Status CheckItem(const ResolveInput& input, const IndexItem& item, int64_t
   }
   // The last element, if there is one, must be in range too.
   int64_t last = 0;
-  const bool valid = item.size >= 0 && item.step != 0 &&
-                     (item.size == 0 || (item.start >= 0 && item.start < extent &&
-                                         !__builtin_mul_overflow(item.size - 1, item.step, &last) &&
-                                         !__builtin_add_overflow(last, item.start, &last) && last >= 0 &&
-                                         last < extent));
+  const bool valid =
+      item.size >= 0 && item.step != 0 &&
+      (item.size == 0 ||
+       (item.start >= 0 && item.start < extent && !__builtin_mul_overflow(item.size - 1, item.step, &last) &&
+        !__builtin_add_overflow(last, item.start, &last) && last >= 0 && last < extent));
   if (valid) return absl::OkStatus();
   return IndexOutOfRangeError(StrCat("slice: ", item.size, " elements from ", item.start, " by ", item.step,
-                                     " are out of range for dim ", dim, " of ", extent, ": ",
-                                     DescribeOperands(input)));
+                                     " are out of range for dim ", dim, " of ", extent, ": ", DescribeOperands(input)));
 }
 
 absl::StatusOr<TensorSpec> SliceSpec(const ResolveInput& input) {
@@ -121,8 +120,7 @@ absl::StatusOr<ViewLayout> SliceLayout(const OpCall& call, const TensorSpec& ope
     }
     const int64_t extent = operand.shape[dim];
     if (IsCut(operand, dim) && !IsWhole(item, extent)) {
-      return absl::FailedPreconditionError(
-          StrCat("slice: dim ", dim, " is sharded and cut: x is ", ToText(operand)));
+      return absl::FailedPreconditionError(StrCat("slice: dim ", dim, " is sharded and cut: x is ", ToText(operand)));
     }
     if (item.kind == IndexItem::Kind::kSlice) {
       layout.strides.push_back(IsWhole(item, extent) ? strides[dim] : strides[dim] * item.step);
@@ -160,7 +158,8 @@ absl::StatusOr<ViewLayout> ResolveView(const OpCall& call, const TensorSpec& ope
   ViewLayout layout;
   switch (call.op) {
     case OpId::kTranspose:
-      for (const int64_t dim : call.attributes.dims) layout.strides.push_back(operand_strides[static_cast<size_t>(dim)]);
+      for (const int64_t dim : call.attributes.dims)
+        layout.strides.push_back(operand_strides[static_cast<size_t>(dim)]);
       return layout;
     case OpId::kSlice: return SliceLayout(call, operand, operand_strides);
     case OpId::kReshape: return ReshapeLayout(operand, operand_strides, output);

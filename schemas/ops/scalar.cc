@@ -119,8 +119,8 @@ Scalar Scalar::As(DType dtype) const {
   } else if (IsFloating(dtype)) {
     // One rounding only: an i64 goes to f32 directly.
     const bool integer_to_f32 = !IsFloating(dtype_) && RoundTo(dtype, 0.1) != 0.1 && dtype_ != DType::kU64;
-    bits = FloatBits(integer_to_f32 ? static_cast<double>(static_cast<float>(static_cast<int64_t>(bits_)))
-                                    : AsDouble());
+    bits =
+        FloatBits(integer_to_f32 ? static_cast<double>(static_cast<float>(static_cast<int64_t>(bits_))) : AsDouble());
   } else if (IsFloating(dtype_)) {
     bits = static_cast<uint64_t>(SaturateToInteger(dtype, AsDouble()));
   }

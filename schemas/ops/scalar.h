@@ -24,8 +24,8 @@ class Scalar {
  public:
   Scalar() = default;  // i64 0
   static Scalar Bool(bool v, ScalarStrength s = ScalarStrength::kWeak);
-  static Scalar Int(int64_t v, ScalarStrength s = ScalarStrength::kWeak);      // dtype i64
-  static Scalar Float(double v, ScalarStrength s = ScalarStrength::kWeak);     // dtype f64
+  static Scalar Int(int64_t v, ScalarStrength s = ScalarStrength::kWeak);   // dtype i64
+  static Scalar Float(double v, ScalarStrength s = ScalarStrength::kWeak);  // dtype f64
   // The same number as `dtype`: integers wrap as C++ conversions of two's complement do, a float out
   // of an integer's range saturates, NaN to integer is 0. The result is strong.
   Scalar As(DType dtype) const;

@@ -88,10 +88,10 @@ absl::Status ValidateRedistribute(const TensorSpec& source, const TensorSpec& de
     if (!same_mesh) return Refuse("nothing can be redistributed to Partial on another mesh", source, destination);
     const Placement& from = source.placements[i];
     if (from == to) continue;
-    return Refuse(StrCat(ToText(from), " to ", ToText(to), " on mesh dim ", i,
-                               from.is_partial() ? ": Partials of different kinds"
-                                                 : ": nothing else can be redistributed to Partial"),
-                  source, destination);
+    return Refuse(
+        StrCat(ToText(from), " to ", ToText(to), " on mesh dim ", i,
+               from.is_partial() ? ": Partials of different kinds" : ": nothing else can be redistributed to Partial"),
+        source, destination);
   }
   return absl::OkStatus();
 }

@@ -16,9 +16,23 @@ namespace tessera {
 
 // The numbers are on the wire and in files: append only.
 enum class DType : uint8_t {
-  kBool = 0, kI8 = 1, kI16 = 2, kI32 = 3, kI64 = 4, kU8 = 5, kU16 = 6, kU32 = 7, kU64 = 8,
-  kF16 = 9, kBF16 = 10, kF32 = 11, kF64 = 12, kC64 = 13, kC128 = 14,
-  kF8E4M3 = 15, kF8E5M2 = 16,  // reserved
+  kBool = 0,
+  kI8 = 1,
+  kI16 = 2,
+  kI32 = 3,
+  kI64 = 4,
+  kU8 = 5,
+  kU16 = 6,
+  kU32 = 7,
+  kU64 = 8,
+  kF16 = 9,
+  kBF16 = 10,
+  kF32 = 11,
+  kF64 = 12,
+  kC64 = 13,
+  kC128 = 14,
+  kF8E4M3 = 15,
+  kF8E5M2 = 16,  // reserved
 };
 inline constexpr int kDTypeCount = 17;
 

@@ -23,11 +23,11 @@ struct StrongId {
   }
 };
 
-using WorkerIndex = StrongId<struct WorkerIndexTag, int32_t>;     // numbered from 0 in a cluster
-using SessionId = StrongId<struct SessionIdTag, uint64_t>;        // given by the coordinator
-using HandleId = StrongId<struct HandleIdTag, uint64_t>;          // a client's name for a tensor
-using Ordinal = StrongId<struct OrdinalTag, uint64_t>;            // place in the total order
-using TemplateId = StrongId<struct TemplateIdTag, uint64_t>;      // a plan known to the workers
-using TicketId = StrongId<struct TicketIdTag, uint64_t>;          // one upload or download
+using WorkerIndex = StrongId<struct WorkerIndexTag, int32_t>;  // numbered from 0 in a cluster
+using SessionId = StrongId<struct SessionIdTag, uint64_t>;     // given by the coordinator
+using HandleId = StrongId<struct HandleIdTag, uint64_t>;       // a client's name for a tensor
+using Ordinal = StrongId<struct OrdinalTag, uint64_t>;         // place in the total order
+using TemplateId = StrongId<struct TemplateIdTag, uint64_t>;   // a plan known to the workers
+using TicketId = StrongId<struct TicketIdTag, uint64_t>;       // one upload or download
 
 }  // namespace tessera

@@ -35,8 +35,8 @@ absl::StatusOr<int64_t> CheckedSize(absl::Span<const int64_t> shape) {
       return absl::InvalidArgumentError(StrCat("mesh: dim of size ", extent, " in shape ", ToText(shape)));
     }
     if (__builtin_mul_overflow(size, extent, &size) || size > kMaxMeshSize) {
-      return absl::InvalidArgumentError(StrCat("mesh: shape ", ToText(shape), " is over the limit of ",
-                                                     kMaxMeshSize, " workers (max_mesh_size)"));
+      return absl::InvalidArgumentError(
+          StrCat("mesh: shape ", ToText(shape), " is over the limit of ", kMaxMeshSize, " workers (max_mesh_size)"));
     }
   }
   return size;
@@ -50,9 +50,8 @@ absl::Status ValidateNames(absl::Span<const int64_t> shape, absl::Span<const std
   }
   for (size_t i = 0; i < names.size(); ++i) {
     if (!IsIdentifier(names[i])) {
-      return absl::InvalidArgumentError(
-          StrCat("mesh: dim name \"", Printable(names[i], kMaxNameChars),
-                       "\" is not an identifier of at most ", kMaxNameChars, " characters"));
+      return absl::InvalidArgumentError(StrCat("mesh: dim name \"", Printable(names[i], kMaxNameChars),
+                                               "\" is not an identifier of at most ", kMaxNameChars, " characters"));
     }
     if (std::find(names.begin(), names.begin() + i, names[i]) != names.begin() + i) {
       return absl::InvalidArgumentError(StrCat("mesh: dim name \"", names[i], "\" appears twice"));
@@ -153,9 +152,8 @@ absl::StatusOr<int> Mesh::DimByName(std::string_view name) const {
   for (size_t i = 0; i < names().size(); ++i) {
     if (names()[i] == name) return static_cast<int>(i);
   }
-  return absl::InvalidArgumentError(StrCat("mesh: no dim \"", Printable(name, kMaxNameChars),
-                                                 "\" in ", ToText(*this), "; names: ",
-                                                 names().empty() ? "none" : absl::StrJoin(names(), ", ")));
+  return absl::InvalidArgumentError(StrCat("mesh: no dim \"", Printable(name, kMaxNameChars), "\" in ", ToText(*this),
+                                           "; names: ", names().empty() ? "none" : absl::StrJoin(names(), ", ")));
 }
 
 absl::StatusOr<Mesh> Mesh::Select(int dim, int64_t coordinate) const {
@@ -205,8 +203,8 @@ std::string ToText(const Mesh& mesh) {
   }
   if (!AreDefaultWorkers(mesh.workers())) {
     StrAppend(&text, "; workers=", absl::StrJoin(mesh.workers(), ",", [](std::string* out, WorkerIndex w) {
-                      StrAppend(out, w.value);
-                    }));
+      StrAppend(out, w.value);
+    }));
   }
   text += ")";
   return text;

@@ -47,8 +47,8 @@ class Mesh {
   int ndim() const { return rep_ == nullptr ? 0 : static_cast<int>(rep_->shape.size()); }
   int64_t size() const { return rep_ == nullptr ? 0 : static_cast<int64_t>(rep_->workers.size()); }  // positions
   const std::vector<int64_t>& shape() const { return rep().shape; }
-  const std::vector<std::string>& names() const { return rep().names; }        // empty, or ndim() of them
-  const std::vector<WorkerIndex>& workers() const { return rep().workers; }    // by flat position
+  const std::vector<std::string>& names() const { return rep().names; }      // empty, or ndim() of them
+  const std::vector<WorkerIndex>& workers() const { return rep().workers; }  // by flat position
 
   WorkerIndex WorkerAt(absl::Span<const int64_t> position) const;  // position in range
   int64_t FlatPosition(absl::Span<const int64_t> position) const;  // position in range

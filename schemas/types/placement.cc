@@ -22,8 +22,8 @@ absl::StatusOr<ReduceOp> ParseReduceOp(std::string_view text) {
   for (size_t i = 0; i < kReduceNames.size(); ++i) {
     if (kReduceNames[i] == text) return static_cast<ReduceOp>(i);
   }
-  return absl::InvalidArgumentError(StrCat("unknown reduce op \"", Printable(text, 40),
-                                                 "\"; known: ", "sum avg min max product"));
+  return absl::InvalidArgumentError(
+      StrCat("unknown reduce op \"", Printable(text, 40), "\"; known: ", "sum avg min max product"));
 }
 
 std::string ToText(const Placement& placement) {
@@ -36,10 +36,9 @@ std::string ToText(const Placement& placement) {
 }
 
 std::string ToText(const Placements& placements) {
-  return StrCat("[", absl::StrJoin(placements, ", ", [](std::string* out, const Placement& p) {
-                        StrAppend(out, ToText(p));
-                      }),
-                      "]");
+  return StrCat(
+      "[", absl::StrJoin(placements, ", ", [](std::string* out, const Placement& p) { StrAppend(out, ToText(p)); }),
+      "]");
 }
 
 absl::StatusOr<Placement> ParsePlacement(Scanner& scanner) {

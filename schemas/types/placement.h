@@ -40,7 +40,7 @@ class Placement {
   bool is_shard() const { return kind_ == Kind::kShard; }
   bool is_shard(int dim) const { return is_shard() && dim_ == dim; }
   bool is_partial() const { return kind_ == Kind::kPartial; }
-  int dim() const { return dim_; }               // is_shard() only; may be negative before normalisation
+  int dim() const { return dim_; }                   // is_shard() only; may be negative before normalisation
   ReduceOp reduce_op() const { return reduce_op_; }  // is_partial() only
 
   bool operator==(const Placement&) const = default;

@@ -22,8 +22,7 @@ absl::Status ValidateShape(std::string_view what, absl::Span<const int64_t> shap
     }
     // Zero extents are skipped, so that strides of an empty shape can't overflow either.
     if (extent != 0 && __builtin_mul_overflow(bytes, extent, &bytes)) {
-      return absl::InvalidArgumentError(
-          StrCat(what, ": shape ", ToText(shape), " has more than 2^63-1 bytes"));
+      return absl::InvalidArgumentError(StrCat(what, ": shape ", ToText(shape), " has more than 2^63-1 bytes"));
     }
   }
   return absl::OkStatus();
@@ -102,10 +101,9 @@ absl::StatusOr<int> NormalizeDim(std::string_view op, int64_t dim, int rank) {
 std::string ToText(absl::Span<const int64_t> shape) { return StrCat("[", absl::StrJoin(shape, ","), "]"); }
 
 std::string ToText(const Box& box) {
-  return StrCat("[", absl::StrJoin(box, ",", [](std::string* out, const Interval& i) {
-                        StrAppend(out, i.start, ":", i.stop);
-                      }),
-                      "]");
+  return StrCat(
+      "[", absl::StrJoin(box, ",", [](std::string* out, const Interval& i) { StrAppend(out, i.start, ":", i.stop); }),
+      "]");
 }
 
 absl::StatusOr<Shape> ParseShape(Scanner& scanner) {

@@ -18,14 +18,13 @@ namespace tessera {
 
 }  // namespace tessera
 
-#define TESSERA_CHECK(condition) \
-  ((condition) ? (void)0 : ::tessera::CheckFailed(#condition, __FILE__, __LINE__))
+#define TESSERA_CHECK(condition) ((condition) ? (void)0 : ::tessera::CheckFailed(#condition, __FILE__, __LINE__))
 
-#define TESSERA_RETURN_IF_ERROR(expression)                       \
-  do {                                                            \
-    if (absl::Status status_ = (expression); !status_.ok()) {     \
-      return status_;                                             \
-    }                                                             \
+#define TESSERA_RETURN_IF_ERROR(expression)                   \
+  do {                                                        \
+    if (absl::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                         \
+    }                                                         \
   } while (false)
 
 #define TESSERA_CONCAT_INNER_(a, b) a##b

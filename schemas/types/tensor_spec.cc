@@ -41,8 +41,8 @@ absl::StatusOr<TensorSpec> TensorSpec::Make(std::string_view op, DType dtype, ab
   TESSERA_RETURN_IF_ERROR(ValidateShape(op, shape, SizeBytes(dtype)));
   if (mesh.ndim() == 0) return absl::InvalidArgumentError(StrCat(op, ": the device mesh is not set"));
   if (placements.size() != static_cast<size_t>(mesh.ndim())) {
-    return absl::InvalidArgumentError(StrCat(op, ": ", placements.size(), " placements for a mesh of ",
-                                                   mesh.ndim(), " dims: ", ToText(placements), " on ", ToText(mesh)));
+    return absl::InvalidArgumentError(StrCat(op, ": ", placements.size(), " placements for a mesh of ", mesh.ndim(),
+                                             " dims: ", ToText(placements), " on ", ToText(mesh)));
   }
   TensorSpec spec{dtype, Shape(shape.begin(), shape.end()), mesh, placements};
   const Placement* partial = nullptr;
@@ -50,9 +50,8 @@ absl::StatusOr<TensorSpec> TensorSpec::Make(std::string_view op, DType dtype, ab
     TESSERA_ASSIGN_OR_RETURN(placement, NormalizePlacement(op, placement, dtype, shape));
     if (!placement.is_partial()) continue;
     if (partial != nullptr && partial->reduce_op() != placement.reduce_op()) {
-      return absl::InvalidArgumentError(StrCat(op, ": one tensor has ", ToText(*partial), " and ",
-                                                     ToText(placement), ": ",
-                                                     Describe(dtype, shape, mesh, placements)));
+      return absl::InvalidArgumentError(StrCat(op, ": one tensor has ", ToText(*partial), " and ", ToText(placement),
+                                               ": ", Describe(dtype, shape, mesh, placements)));
     }
     partial = &placement;
   }

@@ -66,8 +66,8 @@ absl::StatusOr<std::string_view> Scanner::TakeIdentifier() {
 absl::StatusOr<std::string_view> Scanner::TakeWord() {
   SkipSpace();
   size_t end = at_;
-  while (end < text_.size() && (IsIdentifierPart(text_[end]) || text_[end] == '.' || text_[end] == '+' ||
-                                text_[end] == '-')) {
+  while (end < text_.size() &&
+         (IsIdentifierPart(text_[end]) || text_[end] == '.' || text_[end] == '+' || text_[end] == '-')) {
     ++end;
   }
   if (end == at_) return Error("a number");

@@ -16,8 +16,8 @@ class Scanner {
 
   // Skips white space; true and past it when `token` comes next.
   bool TryTake(std::string_view token);
-  absl::Status Take(std::string_view token);       // error: expected "token" at 7 in "..."
-  absl::StatusOr<int64_t> TakeInteger();           // decimal, optional sign, overflow checked
+  absl::Status Take(std::string_view token);          // error: expected "token" at 7 in "..."
+  absl::StatusOr<int64_t> TakeInteger();              // decimal, optional sign, overflow checked
   absl::StatusOr<std::string_view> TakeIdentifier();  // [A-Za-z_][A-Za-z0-9_]*
   // The longest run of [A-Za-z0-9_.+-], not empty: a number in any notation, inf, nan, true.
   absl::StatusOr<std::string_view> TakeWord();

@@ -17,7 +17,8 @@ constexpr int kMaxPathSteps = 4;  // of "needed by" in a poison's message
 absl::Status NeededBy(const absl::Status& cause, std::string_view op) {
   const std::string_view message(cause.message().data(), cause.message().size());
   int steps = 0;
-  for (size_t at = message.find("; needed by "); at != std::string_view::npos; at = message.find("; needed by ", at + 1)) {
+  for (size_t at = message.find("; needed by "); at != std::string_view::npos;
+       at = message.find("; needed by ", at + 1)) {
     ++steps;
   }
   if (steps >= kMaxPathSteps) return cause;
@@ -182,12 +183,14 @@ void StateMachine::AnswerRequest(OpEntry& op) {
     return;
   }
   const TensorSpec& spec = op.tensor->spec;
-  InlineValueEvent value{op.request, std::string(static_cast<size_t>(NumElements(spec.shape) * SizeBytes(spec.dtype)), '\0')};
+  InlineValueEvent value{op.request,
+                         std::string(static_cast<size_t>(NumElements(spec.shape) * SizeBytes(spec.dtype)), '\0')};
   for (const auto& [flat, bytes] : op.parts) {
     const Box box = LocalBox(spec, spec.mesh.PositionAt(flat));
     if (static_cast<int64_t>(bytes.size()) != NumElements(box) * SizeBytes(spec.dtype)) {
-      SendTo(op.session, SettledEvent{op.request, absl::InternalError(StrCat("download: a worker sent ", bytes.size(),
-                                                                            " bytes for ", ToText(box), " of ", ToText(spec)))});
+      SendTo(op.session,
+             SettledEvent{op.request, absl::InternalError(StrCat("download: a worker sent ", bytes.size(),
+                                                                 " bytes for ", ToText(box), " of ", ToText(spec)))});
       return;
     }
     PlaceShard(spec, box, bytes, value.bytes);

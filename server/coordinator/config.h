@@ -15,12 +15,12 @@ struct CoordinatorConfig {
   int64_t max_sessions = 1024;
   int64_t max_tensors_per_session = 1'000'000;
   int64_t max_cached_plans = 16'384;
-  int64_t max_pending_events = 100'000;            // per session, not acknowledged
+  int64_t max_pending_events = 100'000;  // per session, not acknowledged
   int64_t max_inline_bytes = 4096;
-  int64_t alignment_bytes = 256;                   // of every buffer
-  int64_t suspect_us = 1'000'000;                  // a silent worker is shown as suspect
-  int64_t worker_timeout_us = 10'000'000;          // and then is dead
-  int64_t quantum_us = 1'000;                      // of the deficit round robin between sessions
+  int64_t alignment_bytes = 256;           // of every buffer
+  int64_t suspect_us = 1'000'000;          // a silent worker is shown as suspect
+  int64_t worker_timeout_us = 10'000'000;  // and then is dead
+  int64_t quantum_us = 1'000;              // of the deficit round robin between sessions
 
   bool operator==(const CoordinatorConfig&) const = default;
 };

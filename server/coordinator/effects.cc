@@ -25,15 +25,16 @@ struct MessageText {
   std::string operator()(const DefineTemplate& m) const { return StrCat("define ", m.id.value, " ", ToText(*m.plan)); }
   std::string operator()(const ForgetTemplate& m) const { return StrCat("forget ", m.id.value); }
   std::string operator()(const Instance& m) const {
-    std::string text = StrCat("run ", m.ordinal.value, " template ", m.plan.value, " stream ", static_cast<int>(m.stream), " at");
+    std::string text =
+        StrCat("run ", m.ordinal.value, " template ", m.plan.value, " stream ", static_cast<int>(m.stream), " at");
     for (int64_t offset : m.buffer_offsets) StrAppend(&text, " ", offset);
     for (const Scalar& scalar : m.scalars) StrAppend(&text, " ", ToText(scalar));
     return StrCat(text, " ", TextOf(m.waits));
   }
   std::string operator()(const TransferWindow& m) const {
     return StrCat("window ", m.ordinal.value, " ticket ", m.ticket.value, " secret ", m.secret, " direction ",
-                  static_cast<int>(m.direction), " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides), " ",
-                  TextOf(m.waits));
+                  static_cast<int>(m.direction), " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides),
+                  " ", TextOf(m.waits));
   }
   std::string operator()(const InlineRead& m) const {
     return StrCat("inline ", m.ordinal.value, " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides), " ",
@@ -64,7 +65,9 @@ struct EventText {
     for (const auto& [name, count] : e.collectives) StrAppend(&text, " ", name, "=", count);
     return text;
   }
-  std::string operator()(const FailedHandleEvent& e) const { return StrCat("failed ", e.handle.value, " ", TextOf(e.status)); }
+  std::string operator()(const FailedHandleEvent& e) const {
+    return StrCat("failed ", e.handle.value, " ", TextOf(e.status));
+  }
   std::string operator()(const WorkerLostNotice& e) const { return StrCat("lost ", e.worker.value, " ", e.reason); }
   std::string operator()(const UploadDoneEvent& e) const { return StrCat("uploaded ", e.request); }
 };

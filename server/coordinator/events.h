@@ -125,7 +125,6 @@ struct WorkerReportEvent {
 struct TickEvent {};
 
 using Event = std::variant<SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent, SessionResumedEvent, BatchEvent,
-                           WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent, WorkerReportEvent,
-                           TickEvent>;
+                           WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent, WorkerReportEvent, TickEvent>;
 
 }  // namespace tessera

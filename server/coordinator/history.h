@@ -1,7 +1,7 @@
 #pragma once
 
 // History: who touched a range of memory, as far as it isn't known to be over. From it come the waits
-// of the next instruction that touches the range (DESIGN.md section 7, Counters and waits).
+// of the next instruction that touches the range (docs/architecture.md).
 //
 // Law: a wait names a smaller ordinal than the instruction that waits. Accesses in stream order on the
 // same worker need no wait. What is complete on all workers needs none.
@@ -44,7 +44,7 @@ class History {
 
  private:
   bool has_write_ = false;
-  absl::InlinedVector<Access, 1> writes_;      // more than one only after Merge
+  absl::InlinedVector<Access, 1> writes_;  // more than one only after Merge
   absl::InlinedVector<Access, 2> reads_;
   absl::InlinedVector<Access, 2> peer_reads_;
 };

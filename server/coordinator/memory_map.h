@@ -45,7 +45,7 @@ class MemoryMap {
     std::vector<WorkerIndex> workers;  // sorted
     int64_t bytes = 0;
     int64_t free_bytes = 0;
-    std::map<int64_t, int64_t> free;   // start -> stop, disjoint, not adjacent
+    std::map<int64_t, int64_t> free;  // start -> stop, disjoint, not adjacent
   };
   int64_t RoundUp(int64_t bytes) const;
   // Makes `workers` a union of whole classes and returns them.

@@ -56,8 +56,8 @@ struct PlanTemplate {
   WorkerGroup workers;                      // all that run it
   std::vector<std::pair<std::string, uint64_t>> collectives;
   int64_t cost_us = 0;
-  uint8_t stream = 0;                       // StreamId
-  std::vector<WorkerIndex> defined_on;      // workers that know it, sorted
+  uint8_t stream = 0;                   // StreamId
+  std::vector<WorkerIndex> defined_on;  // workers that know it, sorted
 };
 
 std::vector<BufferUse> BufferUses(const Plan& plan);

@@ -10,16 +10,18 @@ namespace tessera {
 
 void StateMachine::On(const SessionOpenedEvent& event) {
   if (static_cast<int64_t>(sessions_.size()) >= config_.max_sessions) {
-    effects_.push_back(EndSession{
-        event.session, absl::ResourceExhaustedError(StrCat("connect: ", sessions_.size(), " sessions are open, max_sessions is ",
-                                                           config_.max_sessions))});
+    effects_.push_back(EndSession{event.session, absl::ResourceExhaustedError(StrCat(
+                                                     "connect: ", sessions_.size(),
+                                                     " sessions are open, max_sessions is ", config_.max_sessions))});
     return;
   }
   SessionEntry& session = sessions_[event.session];
   session.info = event;
 }
 
-void StateMachine::On(const SessionClosedEvent& event) { CloseSession(event.session, absl::CancelledError("the session was closed")); }
+void StateMachine::On(const SessionClosedEvent& event) {
+  CloseSession(event.session, absl::CancelledError("the session was closed"));
+}
 
 void StateMachine::On(const ConnectionLostEvent& event) {
   auto found = sessions_.find(event.session);
@@ -46,9 +48,9 @@ void StateMachine::On(const BatchEvent& event) {
   }
   if (static_cast<int64_t>(session.queue.size() + event.records.size()) > config_.max_queued_records) {
     CloseSession(event.session,
-                 absl::ResourceExhaustedError(StrCat("the session has ", session.queue.size(), " records in its queue and sent ",
-                                                     event.records.size(), " more; max_queued_records is ",
-                                                     config_.max_queued_records)));
+                 absl::ResourceExhaustedError(StrCat("the session has ", session.queue.size(),
+                                                     " records in its queue and sent ", event.records.size(),
+                                                     " more; max_queued_records is ", config_.max_queued_records)));
     return;
   }
   session.last_batch = event.number;
@@ -130,7 +132,9 @@ void StateMachine::EndScopeIfDone(SessionEntry& session, uint64_t scope_id) {
   auto found = session.scopes.find(scope_id);
   if (found == session.scopes.end() || !found->second.ended || found->second.pending > 0) return;
   CommScope& scope = found->second;
-  Send(session, CommReportEvent{scope.request, std::move(scope.received_bytes), std::move(scope.sent_bytes),
+  Send(session, CommReportEvent{scope.request,
+                                std::move(scope.received_bytes),
+                                std::move(scope.sent_bytes),
                                 {scope.collectives.begin(), scope.collectives.end()}});
   session.scopes.erase(found);
 }

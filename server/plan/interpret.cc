@@ -208,15 +208,11 @@ double MakeTerm(ReduceOp op, double value, int64_t element, TermOf term) {
   const auto other = [element](int64_t t) { return static_cast<double>((element + 2 * t) % 5 - 2); };
   const bool is_main = element % term.count == term.index;
   switch (op) {
-    case ReduceOp::kMin:
-      return is_main ? value : value + 1 + static_cast<double>(term.index);
-    case ReduceOp::kMax:
-      return is_main ? value : value - 1 - static_cast<double>(term.index);
-    case ReduceOp::kProduct:
-      return is_main ? value : 1;
+    case ReduceOp::kMin: return is_main ? value : value + 1 + static_cast<double>(term.index);
+    case ReduceOp::kMax: return is_main ? value : value - 1 - static_cast<double>(term.index);
+    case ReduceOp::kProduct: return is_main ? value : 1;
     case ReduceOp::kSum:
-    case ReduceOp::kAvg:
-      break;
+    case ReduceOp::kAvg: break;
   }
   if (term.index > 0) return other(term.index);
   double first = op == ReduceOp::kAvg ? value * static_cast<double>(term.count) : value;

@@ -30,24 +30,18 @@ double FromScalarValue(const ScalarValue& value) {
 double Identity(ReduceOp op, DType dtype) {
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAvg:
-      return 0;
-    case ReduceOp::kProduct:
-      return 1;
+    case ReduceOp::kAvg: return 0;
+    case ReduceOp::kProduct: return 1;
     case ReduceOp::kMin:
-    case ReduceOp::kMax:
-      break;
+    case ReduceOp::kMax: break;
   }
   const bool lowest = op == ReduceOp::kMax;
   switch (dtype) {
-    case DType::kBool:
-      return lowest ? 0 : 1;
-    case DType::kI32:
-      return lowest ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
+    case DType::kBool: return lowest ? 0 : 1;
+    case DType::kI32: return lowest ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
     case DType::kI64:
       return static_cast<double>(lowest ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max());
-    default:
-      return lowest ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+    default: return lowest ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
   }
 }
 
@@ -180,26 +174,19 @@ struct Kernels {
 
 double RoundTo(DType dtype, double value) {
   switch (dtype) {
-    case DType::kF32:
-      return static_cast<double>(static_cast<float>(value));
-    case DType::kBool:
-      return value != 0 ? 1 : 0;
-    default:
-      return value;
+    case DType::kF32: return static_cast<double>(static_cast<float>(value));
+    case DType::kBool: return value != 0 ? 1 : 0;
+    default: return value;
   }
 }
 
 double ReduceTwo(ReduceOp op, DType dtype, double a, double b) {
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAvg:
-      return RoundTo(dtype, a + b);
-    case ReduceOp::kProduct:
-      return RoundTo(dtype, a * b);
-    case ReduceOp::kMin:
-      return std::isnan(a) || std::isnan(b) ? std::nan("") : std::min(a, b);
-    case ReduceOp::kMax:
-      return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b);
+    case ReduceOp::kAvg: return RoundTo(dtype, a + b);
+    case ReduceOp::kProduct: return RoundTo(dtype, a * b);
+    case ReduceOp::kMin: return std::isnan(a) || std::isnan(b) ? std::nan("") : std::min(a, b);
+    case ReduceOp::kMax: return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b);
   }
   return a;
 }

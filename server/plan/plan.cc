@@ -84,22 +84,14 @@ class DescriptionSize {
 
 std::string_view ToText(Collective name) {
   switch (name) {
-    case Collective::kExchange:
-      return "exchange";
-    case Collective::kAllGather:
-      return "all_gather";
-    case Collective::kReduceScatter:
-      return "reduce_scatter";
-    case Collective::kAllReduce:
-      return "all_reduce";
-    case Collective::kAllToAll:
-      return "all_to_all";
-    case Collective::kBroadcast:
-      return "broadcast";
-    case Collective::kPermute:
-      return "permute";
-    case Collective::kSlice:
-      return "slice";
+    case Collective::kExchange: return "exchange";
+    case Collective::kAllGather: return "all_gather";
+    case Collective::kReduceScatter: return "reduce_scatter";
+    case Collective::kAllReduce: return "all_reduce";
+    case Collective::kAllToAll: return "all_to_all";
+    case Collective::kBroadcast: return "broadcast";
+    case Collective::kPermute: return "permute";
+    case Collective::kSlice: return "slice";
   }
   return "exchange";
 }

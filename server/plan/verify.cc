@@ -63,14 +63,16 @@ absl::Status CheckOverlay(const Exchange& exchange, int dim, int64_t part_count)
     }
     const Interval& source = from[static_cast<size_t>(e.source_shard)];
     const Interval& destination = to[static_cast<size_t>(e.destination_shard)];
-    if (Wide{destination.start} + e.destination_offset != e.start || e.start < destination.start || next > destination.stop) {
+    if (Wide{destination.start} + e.destination_offset != e.start || e.start < destination.start ||
+        next > destination.stop) {
       return Wrong("dim ", dim, ": entry at ", e.start, " of ", e.size, " lies outside destination shard ",
                    e.destination_shard, " [", destination.start, ":", destination.stop, ")");
     }
     const Wide last = Wide{e.source_offset} + Wide{overlay.source_step} * (e.size - 1);
     if (e.source_offset < 0 || e.source_offset >= source.size() || last < 0 || last >= source.size()) {
-      return Wrong("dim ", dim, ": entry at ", e.start, " reads offsets ", e.source_offset, " to ", static_cast<int64_t>(last),
-                   " of source shard ", e.source_shard, " [", source.start, ":", source.stop, ")");
+      return Wrong("dim ", dim, ": entry at ", e.start, " reads offsets ", e.source_offset, " to ",
+                   static_cast<int64_t>(last), " of source shard ", e.source_shard, " [", source.start, ":",
+                   source.stop, ")");
     }
     const Wide entry_origin = Wide{source.start} + e.source_offset - Wide{overlay.source_step} * e.start;
     if (e.start == 0) origin = entry_origin;
@@ -78,7 +80,8 @@ absl::Status CheckOverlay(const Exchange& exchange, int dim, int64_t part_count)
   }
   if (next != extent) return Wrong("dim ", dim, ": ", next, " of ", extent, " elements are written");
   const bool is_whole = exchange.source.shape == exchange.destination.shape && overlay.source_step == 1;
-  if (is_whole && origin != 0) return Wrong("dim ", dim, ": element 0 reads source element ", static_cast<int64_t>(origin));
+  if (is_whole && origin != 0)
+    return Wrong("dim ", dim, ": element 0 reads source element ", static_cast<int64_t>(origin));
   return absl::OkStatus();
 }
 
@@ -229,8 +232,7 @@ class Verifier {
       const Reach reach = ReachOf(value);
       if (reach.lowest < lowest || (reach.highest + 1) * SizeBytes(value.spec.dtype) > buffer.bytes) {
         return Wrong("plan: %", i, " needs elements ", static_cast<int64_t>(reach.lowest), " to ",
-                     static_cast<int64_t>(reach.highest), " of buffer b",
-                     value.buffer, " of ", buffer.bytes, " bytes");
+                     static_cast<int64_t>(reach.highest), " of buffer b", value.buffer, " of ", buffer.bytes, " bytes");
       }
     }
     return absl::OkStatus();

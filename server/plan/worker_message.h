@@ -36,7 +36,7 @@ struct PeerDied {
   uint64_t incarnation = 0;
   std::string reason;
 };
-using WorkerMessage =
-    std::variant<DefineTemplate, ForgetTemplate, Instance, TransferWindow, InlineRead, CloseTicket, PeerJoined, PeerDied>;
+using WorkerMessage = std::variant<DefineTemplate, ForgetTemplate, Instance, TransferWindow, InlineRead, CloseTicket,
+                                   PeerJoined, PeerDied>;
 
 }  // namespace tessera

@@ -74,17 +74,12 @@ class OpPlanner {
   absl::StatusOr<int> PlanFamily(OpFamily family) {
     switch (family) {
       case OpFamily::kCreation:
-      case OpFamily::kElementwise:
-        return PlanMap();
+      case OpFamily::kElementwise: return PlanMap();
       case OpFamily::kReduction:
-      case OpFamily::kArgReduction:
-        return PlanReduction();
-      case OpFamily::kContraction:
-        return AddContraction(builder_, inputs_[0], inputs_[1], output_, topology_);
-      case OpFamily::kView:
-        return PlanView();
-      case OpFamily::kRedistribute:
-        return PlanMove();
+      case OpFamily::kArgReduction: return PlanReduction();
+      case OpFamily::kContraction: return AddContraction(builder_, inputs_[0], inputs_[1], output_, topology_);
+      case OpFamily::kView: return PlanView();
+      case OpFamily::kRedistribute: return PlanMove();
     }
     return absl::InternalError("unknown op family");
   }

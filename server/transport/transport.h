@@ -32,9 +32,9 @@ class SharedArena {
   SharedArena& operator=(SharedArena&&) noexcept;
   ~SharedArena();
 
-  int fd() const { return fd_; }                // stays owned by the arena
-  std::byte* memory() const { return base_ + 4096; }   // the arena itself
-  int64_t bytes() const { return bytes_; }      // of the arena, without the counter page
+  int fd() const { return fd_; }                      // stays owned by the arena
+  std::byte* memory() const { return base_ + 4096; }  // the arena itself
+  int64_t bytes() const { return bytes_; }            // of the arena, without the counter page
   struct CounterPage* counters() const;
 
  private:

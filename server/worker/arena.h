@@ -46,8 +46,8 @@ class ArenaTable {
 
   WorkerIndex self_;
   const SharedArena& own_;
-  std::vector<SharedArena> arenas_;        // of peers: all that were ever mapped
-  std::vector<int32_t> arena_of_worker_;   // index into arenas_, -1 where unmapped
+  std::vector<SharedArena> arenas_;       // of peers: all that were ever mapped
+  std::vector<int32_t> arena_of_worker_;  // index into arenas_, -1 where unmapped
 };
 
 }  // namespace tessera

@@ -38,8 +38,8 @@ absl::Status Executor::AddMessagePeer(WorkerIndex peer) {
   TESSERA_RETURN_IF_ERROR(arenas_.UnmapPeer(peer));
   device_.MapCounters(peer, nullptr);
   if (messages_ == nullptr) {
-    return absl::FailedPreconditionError(StrCat("worker ", peer.value, ": worker ", arenas_.self().value,
-                                                " has no message transport to reach it"));
+    return absl::FailedPreconditionError(
+        StrCat("worker ", peer.value, ": worker ", arenas_.self().value, " has no message transport to reach it"));
   }
   return absl::OkStatus();
 }
@@ -50,14 +50,16 @@ void Executor::MarkDead(WorkerIndex peer) {
   if (messages_ != nullptr) messages_->MarkDead(peer);
 }
 
-void Executor::Define(TemplateId id, const std::shared_ptr<const Plan>& plan) { templates_.Define(id, *plan).IgnoreError(); }
+void Executor::Define(TemplateId id, const std::shared_ptr<const Plan>& plan) {
+  templates_.Define(id, *plan).IgnoreError();
+}
 void Executor::Forget(TemplateId id) { templates_.Forget(id); }
 
 absl::Status Executor::CheckOrdinal(StreamId stream, Ordinal ordinal) {
   Ordinal& last = last_ordinal_[static_cast<size_t>(stream)];
   if (ordinal <= last || ordinal.value >= kMaxOrdinal) {
-    return absl::InvalidArgumentError(StrCat("worker ", arenas_.self().value, ": ordinal ", ordinal.value,
-                                             " does not follow ", last.value));
+    return absl::InvalidArgumentError(
+        StrCat("worker ", arenas_.self().value, ": ordinal ", ordinal.value, " does not follow ", last.value));
   }
   last = ordinal;
   return absl::OkStatus();
@@ -91,8 +93,8 @@ void Executor::EnqueueWaitOn(StreamId stream, const CounterWait& wait) {
 }
 
 // `phase` is null for windows and inline reads, which are one phase that reads no peer.
-void Executor::EnqueueWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits,
-                            int phase_number, const Phase* phase) {
+void Executor::EnqueueWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number,
+                            const Phase* phase) {
   const WorkerIndex self = arenas_.self();
   phase_waits_.clear();
   for (const InstanceWait& wait : waits) {
@@ -197,7 +199,8 @@ void Executor::OpenWindow(const TransferWindow& window) {
   record->report.ordinal = window.ordinal;
   absl::Status failure = CheckOrdinal(kIo, window.ordinal);
   if (failure.ok()) {
-    failure = CheckShard(window.spec, window.strides, window.offset_bytes, arenas_.self(), arenas_.own().bytes()).status();
+    failure =
+        CheckShard(window.spec, window.strides, window.offset_bytes, arenas_.self(), arenas_.own().bytes()).status();
   }
   if (failure.ok()) EnqueueWaits(kIo, window.ordinal, window.waits, 1, nullptr);
   EnqueueEnd(kIo, window.ordinal, std::move(record), std::move(failure));

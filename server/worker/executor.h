@@ -79,7 +79,7 @@ class Executor {
   TemplateCache templates_;
   PhaseItems phases_;
   std::array<Ordinal, kStreamCount> last_ordinal_;
-  std::vector<CounterWait> phase_waits_;  // of the phase at hand: each is enqueued once
+  std::vector<CounterWait> phase_waits_;                // of the phase at hand: each is enqueued once
   std::shared_ptr<std::atomic<uint64_t>> outstanding_;  // shared with reports under way
 };
 

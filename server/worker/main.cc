@@ -11,17 +11,16 @@
 #include <string>
 #include <utility>
 
-#include <CLI/CLI.hpp>
-#include <capnp/rpc-twoparty.h>
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <CLI/CLI.hpp>
 
 #include "kernels/cpu/blas_core.h"
 #include "kernels/kernel.h"
 #include "schemas/codec/exception.h"
-#include "schemas/codec/stream_guard.h"
+#include "schemas/codec/two_party.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/cpu/cpu_device.h"
 #include "server/transport/ucx/ucx_transport.h"
@@ -32,10 +31,8 @@
 namespace tessera {
 namespace {
 
-constexpr kj::Duration kAcceptRetry = 100 * kj::MILLISECONDS;
-
 struct WorkerOptions {
-  std::string coordinator;   // "unix:/path"
+  std::string coordinator;  // "unix:/path"
   std::string join_token;
   int index = -1;
   int64_t memory_bytes = int64_t{1} << 30;
@@ -47,77 +44,10 @@ struct WorkerOptions {
   int exit_with_parent_fd = -1;
 };
 
-struct DataConnection {
-  DataConnection(kj::Own<kj::AsyncCapabilityStream> raw, wire::DataGate::Client gate)
-      : stream(MakeGuardedStream(kj::mv(raw), GuardMode::kReadWhenWritesEnded)),
-        network(*stream, 2, capnp::rpc::twoparty::Side::SERVER),
-        rpc(capnp::makeRpcServer(network, kj::mv(gate))) {
-    rpc.setFlowLimit((16 << 20) / sizeof(capnp::word));
-  }
-  kj::Own<kj::AsyncCapabilityStream> stream;
-  capnp::TwoPartyVatNetwork network;
-  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
-};
-
-class DataListener final : private kj::TaskSet::ErrorHandler {
- public:
-  DataListener(kj::Timer& timer, std::function<wire::DataGate::Client()> make_gate)
-      : timer_(timer), make_gate_(std::move(make_gate)), tasks_(*this) {}
-
-  kj::Promise<void> Accept(kj::ConnectionReceiver& receiver) {
-    return kj::evalNow([&receiver]() { return receiver.accept(); })  // which may throw at once
-        .then([this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
-          auto connection = kj::heap<DataConnection>(stream.downcast<kj::AsyncCapabilityStream>(), make_gate_());
-          auto gone = connection->network.onDisconnect();
-          tasks_.add(gone.attach(kj::mv(connection)));
-          return kj::READY_NOW;
-        })
-        .catch_([this](kj::Exception&& exception) {
-          // Out of descriptors: the connection waits in the backlog until some are free again.
-          spdlog::warn("can't accept a data connection: {}", exception.getDescription().cStr());
-          return timer_.afterDelay(kAcceptRetry);
-        })
-        .then([this, &receiver]() { return Accept(receiver); });
-  }
-
- private:
-  void taskFailed(kj::Exception&& exception) override {
-    spdlog::warn("data connection ended: {}", exception.getDescription().cStr());
-  }
-  kj::Timer& timer_;
-  std::function<wire::DataGate::Client()> make_gate_;
-  kj::TaskSet tasks_;
-};
-
-kj::Promise<void> WhenParentGone(kj::AsyncIoContext& io, int fd) {
-  if (fd < 0) return kj::NEVER_DONE;
-  auto stream = io.lowLevelProvider->wrapInputFd(fd);
-  auto buffer = kj::heapArray<kj::byte>(64);
-  auto promise = stream->tryRead(buffer.begin(), 1, buffer.size()).ignoreResult();
-  return promise.attach(kj::mv(stream), kj::mv(buffer));
-}
-
 int Fail(const std::string& message) {
   std::fprintf(stderr, "tessera-worker: %s\n", message.c_str());
   return 1;
 }
-
-// The link to the coordinator.
-struct Link {
-  explicit Link(kj::Own<kj::AsyncIoStream> raw)
-      : stream(MakeGuardedStream(raw.downcast<kj::AsyncCapabilityStream>())),
-        network(*stream, 2, capnp::rpc::twoparty::Side::CLIENT),
-        rpc(capnp::makeRpcClient(network)) {}
-  wire::Gateway::Client Gateway() {
-    capnp::MallocMessageBuilder message(4);
-    auto id = message.getRoot<capnp::rpc::twoparty::VatId>();
-    id.setSide(capnp::rpc::twoparty::Side::SERVER);
-    return rpc.bootstrap(id).castAs<wire::Gateway>();
-  }
-  kj::Own<kj::AsyncCapabilityStream> stream;
-  capnp::TwoPartyVatNetwork network;
-  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
-};
 
 // All that works for one worker number; made when the coordinator has given it.
 struct Parts {
@@ -143,7 +73,8 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setHost(options.host_id.c_str());
   hello.setMemoryBytes(options.memory_bytes);
   hello.setDataAddress(data_address.c_str());
-  hello.setMessageAddress(kj::arrayPtr(reinterpret_cast<const kj::byte*>(message_address.data()), message_address.size()));
+  hello.setMessageAddress(
+      kj::arrayPtr(reinterpret_cast<const kj::byte*>(message_address.data()), message_address.size()));
   hello.setDevice("cpu");
   hello.setPid(getpid());
   hello.setComputeThreads(options.threads);
@@ -153,29 +84,33 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
 }
 
 // Runs until the coordinator, the parent or a signal ends it.
-void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTransport* messages, kj::AsyncIoContext& io,
-               const std::string& data_address) {
+void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTransport* messages,
+               kj::AsyncIoContext& io, const std::string& data_address) {
   auto& network = io.provider->getNetwork();
   auto receiver = network.parseAddress(data_address.c_str()).wait(io.waitScope)->listen();
-  auto link = kj::heap<Link>(network.parseAddress(options.coordinator.c_str()).wait(io.waitScope)->connect().wait(io.waitScope));
+  auto link = kj::heap<DialedConnection>(
+      network.parseAddress(options.coordinator.c_str()).wait(io.waitScope)->connect().wait(io.waitScope));
   auto server_own = kj::heap<WorkerServer>();
   WorkerServer& server = *server_own;
-  auto joined = Join(link->Gateway(), options, data_address, messages == nullptr ? "" : messages->Address(), kj::mv(server_own))
+  auto joined = Join(link->Bootstrap<wire::Gateway>(), options, data_address,
+                     messages == nullptr ? "" : messages->Address(), kj::mv(server_own))
                     .wait(io.waitScope);
   const WorkerIndex self(joined.getWelcome().getIndex());
   const CpuDeviceOptions device{self, arena.counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
   auto parts = std::make_unique<Parts>(self, arena, messages, device);
-  server.Start(joined.getWelcome(), joined.getReports(), {network, parts->executor, messages, parts->tickets, parts->outbox});
-  DataListener listener(io.provider->getTimer(), [&parts = *parts, key = joined.getWelcome().getPeerKey()]() {
-    return MakeDataGate(parts.tickets, parts.copies, key);
-  });
+  server.Start(joined.getWelcome(), joined.getReports(),
+               {network, parts->executor, messages, parts->tickets, parts->outbox});
+  Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
+                    [&parts = *parts, key = joined.getWelcome().getPeerKey()](pid_t) {
+                      return MakeDataGate(parts.tickets, parts.copies, key);
+                    });
   auto& port = io.unixEventPort;
-  listener.Accept(*receiver)
+  acceptor.Run(*receiver)
       .exclusiveJoin(server.RunReports(port))
-      .exclusiveJoin(link->network.onDisconnect())
+      .exclusiveJoin(link->WhenClosed())
       .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
       .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
-      .exclusiveJoin(WhenParentGone(io, options.exit_with_parent_fd))
+      .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
       .wait(io.waitScope);
   parts.release();  // what runs on its threads is of no use to anyone now; the process ends
 }
@@ -200,9 +135,8 @@ int Serve(WorkerOptions options) {
   const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
   unlink(path.c_str());
   int status = 0;
-  KJ_IF_MAYBE(exception, kj::runCatchingExceptions([&]() {
-    RunWorker(options, *arena, messages.get(), io, StrCat("unix:", path));
-  })) {
+  KJ_IF_MAYBE (exception, kj::runCatchingExceptions(
+                              [&]() { RunWorker(options, *arena, messages.get(), io, StrCat("unix:", path)); })) {
     const absl::Status reason = FromException(*exception);
     status = Fail(std::string(reason.message()));
   }
@@ -214,8 +148,9 @@ int Serve(WorkerOptions options) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app{"tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
-               "Example:\n  TESSERA_JOIN_TOKEN=... tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB"};
+  CLI::App app{
+      "tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
+      "Example:\n  TESSERA_JOIN_TOKEN=... tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB"};
   WorkerOptions options;
   app.add_option("--coordinator", options.coordinator, "address of the coordinator: unix:/path")->required();
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
@@ -223,13 +158,15 @@ int Main(int argc, char** argv) {
   app.add_option("--memory", options.memory_bytes, "bytes of the arena (1GiB, 512MiB, 1000000)")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
-  app.add_option("--transport", options.transport, "how peers of this host are reached: shm (mapped memory) or ucx (messages)")
+  app.add_option("--transport", options.transport,
+                 "how peers of this host are reached: shm (mapped memory) or ucx (messages)")
       ->check(CLI::IsMember({"shm", "ucx"}))
       ->capture_default_str();
   app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
   app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");
   app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1");
-  app.add_option("--workers-on-host", options.workers_on_host, "workers that share the host's cores; for threads and spinning")
+  app.add_option("--workers-on-host", options.workers_on_host,
+                 "workers that share the host's cores; for threads and spinning")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");

@@ -193,8 +193,10 @@ void PhaseItems::EnqueueInstructions(const Instance& instance, const Phase& phas
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
       std::byte* staged = StagedTerm(i, 0);
-      CopyWork work{.extents = copy->extents, .element_bytes = SizeBytes(copy->dtype),
-                    .source = staged, .source_strides = {},
+      CopyWork work{.extents = copy->extents,
+                    .element_bytes = SizeBytes(copy->dtype),
+                    .source = staged,
+                    .source_strides = {},
                     .destination = AddressOf(copy->destination, instance),
                     .destination_strides = copy->destination.strides};
       if (staged != nullptr) {
@@ -206,7 +208,9 @@ void PhaseItems::EnqueueInstructions(const Instance& instance, const Phase& phas
       }
       device_.EnqueueRun(stream, std::move(work));
     } else if (const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i])) {
-      ReduceWork work{.op = reduce->op, .dtype = reduce->dtype, .extents = reduce->extents,
+      ReduceWork work{.op = reduce->op,
+                      .dtype = reduce->dtype,
+                      .extents = reduce->extents,
                       .destination = AddressOf(reduce->destination, instance),
                       .destination_strides = reduce->destination.strides};
       for (size_t t = 0; t < reduce->terms.size(); ++t) {
@@ -222,12 +226,18 @@ void PhaseItems::EnqueueInstructions(const Instance& instance, const Phase& phas
       device_.EnqueueRun(stream, std::move(work));
     } else {
       const auto& kernel = std::get<KernelInstruction>(phase.instructions[i]);
-      KernelCall call{.op = &kernel.op, .inputs = {}, .output = AddressOf(kernel.output, instance),
-                      .output_dtype = kernel.output_dtype, .output_extents = kernel.output_extents,
-                      .output_strides = kernel.output.strides, .output_box = kernel.output_box};
+      KernelCall call{.op = &kernel.op,
+                      .inputs = {},
+                      .output = AddressOf(kernel.output, instance),
+                      .output_dtype = kernel.output_dtype,
+                      .output_extents = kernel.output_extents,
+                      .output_strides = kernel.output.strides,
+                      .output_box = kernel.output_box};
       for (size_t k = 0; k < kernel.inputs.size(); ++k) {
-        call.inputs.push_back({.data = AddressOf(kernel.inputs[k], instance), .dtype = kernel.input_dtypes[k],
-                               .extents = kernel.input_extents[k], .strides = kernel.inputs[k].strides,
+        call.inputs.push_back({.data = AddressOf(kernel.inputs[k], instance),
+                               .dtype = kernel.input_dtypes[k],
+                               .extents = kernel.input_extents[k],
+                               .strides = kernel.inputs[k].strides,
                                .is_zero = kernel.input_is_zero[k] != 0});
       }
       for (int scalar : kernel.scalars) call.scalars.push_back(instance.scalars[static_cast<size_t>(scalar)]);

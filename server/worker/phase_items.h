@@ -77,7 +77,7 @@ class PhaseItems {
 
   // Of the phase at hand.
   std::byte* staged_ = nullptr;
-  std::vector<Placed> outgoing_, incoming_;  // by the phase's lists; bytes -1: mapped, no message
+  std::vector<Placed> outgoing_, incoming_;     // by the phase's lists; bytes -1: mapped, no message
   std::vector<std::vector<std::byte*>> terms_;  // by instruction and term; empty when all are in place
 };
 

@@ -131,7 +131,8 @@ class TemplateChecker {
         int64_t bytes = 0;
         if (!FindTerm(phase, operand, bytes) || operand.message_offset_bytes < 0 ||
             bytes > message.bytes - operand.message_offset_bytes) {
-          return Bad(StrCat("a message of ", message.bytes, " bytes with an operand at ", operand.message_offset_bytes));
+          return Bad(
+              StrCat("a message of ", message.bytes, " bytes with an operand at ", operand.message_offset_bytes));
         }
       }
     }
@@ -159,7 +160,8 @@ absl::StatusOr<std::pair<int64_t, int64_t>> TouchedBytes(absl::Span<const int64_
     const Wide reach = static_cast<Wide>(extents[d] - 1) * strides[d];
     if (reach < 0) lowest += reach;
     if (reach > 0) highest += reach;
-    if (lowest < -kLimit || highest > kLimit) return Bad(StrCat("an operand that walks beyond 2^62: ", ToText(extents)));
+    if (lowest < -kLimit || highest > kLimit)
+      return Bad(StrCat("an operand that walks beyond 2^62: ", ToText(extents)));
   }
   if (empty) return std::pair<int64_t, int64_t>(0, 0);
   lowest *= element_bytes;
@@ -184,8 +186,8 @@ absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Make(const
   }
   TESSERA_RETURN_IF_ERROR(VerifyPlan(plan));  // it came over a socket
   TESSERA_ASSIGN_OR_RETURN(Program program, LowerPlan(plan, self_, messages_));
-  TESSERA_ASSIGN_OR_RETURN(ProgramTemplate made, MakeTemplate(std::move(program), static_cast<int>(plan.buffers.size()),
-                                                              plan.scalar_count));
+  TESSERA_ASSIGN_OR_RETURN(ProgramTemplate made,
+                           MakeTemplate(std::move(program), static_cast<int>(plan.buffers.size()), plan.scalar_count));
   return std::make_shared<const ProgramTemplate>(std::move(made));
 }
 

@@ -30,8 +30,8 @@ struct ProgramTemplate {
   int buffer_count = 0;
   int scalar_count = 0;
   std::vector<TouchedRange> ranges;
-  std::vector<WorkerIndex> peers;   // that the program takes bytes from, sorted
-  std::vector<uint8_t> publishes;   // by phase: 1 where a peer waits for it before the program is done
+  std::vector<WorkerIndex> peers;  // that the program takes bytes from, sorted
+  std::vector<uint8_t> publishes;  // by phase: 1 where a peer waits for it before the program is done
 };
 
 // Checks what must hold for the instructions to be safe: parameters, scalars, ranks, dtypes, message

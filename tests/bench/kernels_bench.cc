@@ -66,7 +66,8 @@ void AddSize(Bench& bench, int64_t n) {
   const Array a(count, 1.5f), b(count, 2.5f);
   Array c(count, 0.5f);
   const int64_t bytes = n * n * 4;
-  const double copy = BestSeconds(bench.repetitions, [&] { std::memcpy(c.data(), a.data(), static_cast<size_t>(bytes)); });
+  const double copy =
+      BestSeconds(bench.repetitions, [&] { std::memcpy(c.data(), a.data(), static_cast<size_t>(bytes)); });
   bench.out["memcpy_" + size] = {{"seconds", copy}, {"bytes_read", bytes}};
   const Shape square{n, n};
   const Strides rows = RowMajorStrides(square);
@@ -82,8 +83,12 @@ void AddSize(Bench& bench, int64_t n) {
     const LocalOp op = ReduceLocalOp{ReduceOp::kSum, {dim}};
     Shape kept = square;
     kept[static_cast<size_t>(dim)] = 1;
-    const KernelCall call{.op = &op, .inputs = {Input(a, square)}, .output = c.data(), .output_dtype = DType::kF32,
-                          .output_extents = kept, .output_strides = RowMajorStrides(kept)};
+    const KernelCall call{.op = &op,
+                          .inputs = {Input(a, square)},
+                          .output = c.data(),
+                          .output_dtype = DType::kF32,
+                          .output_extents = kept,
+                          .output_strides = RowMajorStrides(kept)};
     bench.Add("sum_dim" + std::to_string(dim) + "_" + size, bytes, copy, [&] { RunKernel(call).IgnoreError(); });
   }
   for (ScalarOp scalar_op : {ScalarOp::kAdd, ScalarOp::kExp}) {
@@ -92,8 +97,12 @@ void AddSize(Bench& bench, int64_t n) {
     if (binary) expression.nodes.push_back({ScalarOp::kInput, DType::kF32, 1});
     expression.nodes.push_back({scalar_op, DType::kF32, 0, binary ? 1 : 0});
     const LocalOp op = MapOp{expression};
-    KernelCall call{.op = &op, .inputs = {Input(a, square)}, .output = c.data(), .output_dtype = DType::kF32,
-                    .output_extents = square, .output_strides = rows};
+    KernelCall call{.op = &op,
+                    .inputs = {Input(a, square)},
+                    .output = c.data(),
+                    .output_dtype = DType::kF32,
+                    .output_extents = square,
+                    .output_strides = rows};
     if (binary) call.inputs.push_back(Input(b, square));
     bench.Add(std::string(ToText(scalar_op)) + "_" + size, bytes * Arity(scalar_op), copy,
               [&] { RunKernel(call).IgnoreError(); });

@@ -46,7 +46,8 @@ std::vector<double> MeasureRowsToColumns(int repetitions, void (*copy_row)(doubl
   std::vector<double> seconds = MeasureSeconds(
       repetitions,
       [&](int self) {
-        for (size_t i = 0; i < kHalf * kColumns; ++i) rows[self][i] = static_cast<double>(i % 1000 + static_cast<size_t>(self));
+        for (size_t i = 0; i < kHalf * kColumns; ++i)
+          rows[self][i] = static_cast<double>(i % 1000 + static_cast<size_t>(self));
         std::memset(columns[self], 1, kRows * kHalf * sizeof(double));
       },
       [&](int self) {
@@ -75,7 +76,8 @@ std::vector<double> MeasureDgemmHalves(int repetitions) {
         c.assign(static_cast<size_t>(m) * n, 0);
       },
       [&](int) {
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.0, a.data(), k, b.data(), n, 0.0, c.data(), n);
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.0, a.data(), k, b.data(), n, 0.0, c.data(),
+                    n);
       });
 }
 

@@ -82,7 +82,8 @@ TEST_P(ClusterTest, ManyDownloadsAreWholeEveryTime) {
   Session session = *cluster.Connect();
   const Mesh mesh = *session.DefaultMesh();
   const std::vector<float> values = Counting(1797 * 64);
-  Tensor x = *session.DistributeTensor(MakeHostView(DType::kF32, {1797, 64}, values.data()), mesh, {Placement::Shard(0)});
+  Tensor x =
+      *session.DistributeTensor(MakeHostView(DType::kF32, {1797, 64}, values.data()), mesh, {Placement::Shard(0)});
   for (int round = 0; round < 30; ++round) {
     EXPECT_EQ(Values(*x.FullTensor()), values) << "round " << round;
     const int64_t position[] = {round % 4};
@@ -125,7 +126,8 @@ TEST_P(ClusterTest, AKilledWorkerIsNamedAndTheRestGoesOn) {
   const Mesh pair = *session.InitDeviceMesh({2}, {}, {});
   const std::vector<float> values = Counting(64);
   Tensor lost = *session.DistributeTensor(MakeHostView(DType::kF32, {8, 8}, values.data()), all, {Placement::Shard(0)});
-  Tensor kept = *session.DistributeTensor(MakeHostView(DType::kF32, {8, 8}, values.data()), pair, {Placement::Shard(0)});
+  Tensor kept =
+      *session.DistributeTensor(MakeHostView(DType::kF32, {8, 8}, values.data()), pair, {Placement::Shard(0)});
   ASSERT_TRUE(lost.Wait().ok());
   ASSERT_TRUE(kept.Wait().ok());
   const Clock::time_point start = Clock::now();
@@ -149,7 +151,8 @@ TEST_P(ClusterTest, AJournalOfARealClusterReplaysToTheSameEffects) {
     Session session = *cluster.Connect();
     const Mesh mesh = *session.DefaultMesh();
     const std::vector<float> values = Counting(100 * 7);
-    Tensor x = *session.DistributeTensor(MakeHostView(DType::kF32, {100, 7}, values.data()), mesh, {Placement::Shard(0)});
+    Tensor x =
+        *session.DistributeTensor(MakeHostView(DType::kF32, {100, 7}, values.data()), mesh, {Placement::Shard(0)});
     Tensor y = *Add(x, 1.0);
     for (int i = 0; i < 50; ++i) y = *Add(*y.Redistribute({Placement::Shard(i % 2)}), x);
     ASSERT_TRUE(y.FullTensor().ok());

@@ -1,8 +1,8 @@
 // What a client that does not play by the rules may try, against real processes: Cap'n Proto by hand.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -28,7 +28,8 @@ using ::testing::HasSubstr;
 // One connection to a unix socket, as its client.
 struct Wire {
   Wire(kj::AsyncIoContext& io, const std::string& address)
-      : stream(io.provider->getNetwork().parseAddress(address.c_str()).wait(io.waitScope)->connect().wait(io.waitScope)),
+      : stream(
+            io.provider->getNetwork().parseAddress(address.c_str()).wait(io.waitScope)->connect().wait(io.waitScope)),
         network(static_cast<kj::AsyncCapabilityStream&>(*stream), 2, capnp::rpc::twoparty::Side::CLIENT),
         rpc(capnp::makeRpcClient(network)) {}
   template <typename Interface>
@@ -103,7 +104,9 @@ class ProtocolTest : public testing::Test {
   }
 
   absl::Status StatusOf(std::function<void()> call) {
-    KJ_IF_MAYBE(exception, kj::runCatchingExceptions([&]() { call(); })) { return FromException(*exception); }
+    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { call(); })) {
+      return FromException(*exception);
+    }
     return absl::OkStatus();
   }
 
@@ -116,7 +119,8 @@ class ProtocolTest : public testing::Test {
     uint64_t next_batch = 1;
   };
 
-  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, Events::Seen& seen, uint32_t version, const std::string& token) {
+  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, Events::Seen& seen, uint32_t version,
+                                                   const std::string& token) {
     auto request = wire.Root<wire::Gateway>().openRequest();
     request.getHello().setProtocolVersion(version);
     request.getHello().setToken(token.c_str());
@@ -128,9 +132,13 @@ class ProtocolTest : public testing::Test {
   Opened Open(Events::Seen& seen) {
     auto wire = std::make_unique<Wire>(io_, address_);
     auto response = Open(*wire, seen, wire::PROTOCOL_VERSION, token_);
-    Opened opened{std::move(wire), response.getSession(), response.getWelcome().getEpoch(),
-                  response.getWelcome().getConnection(), {}};
-    for (auto worker : response.getWelcome().getWorkers()) opened.data_addresses.push_back(worker.getDataAddress().cStr());
+    Opened opened{std::move(wire),
+                  response.getSession(),
+                  response.getWelcome().getEpoch(),
+                  response.getWelcome().getConnection(),
+                  {}};
+    for (auto worker : response.getWelcome().getWorkers())
+      opened.data_addresses.push_back(worker.getDataAddress().cStr());
     return opened;
   }
 

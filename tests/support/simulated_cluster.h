@@ -86,7 +86,8 @@ class SimulatedCluster {
             static_cast<size_t>(NumElements(LocalBox(read->spec, position)) * SizeBytes(read->spec.dtype)),
             static_cast<char>('a' + worker.value));
       }
-      if (const auto* close = std::get_if<CloseTicket>(&message)) report.transfers.push_back({close->ticket, absl::OkStatus()});
+      if (const auto* close = std::get_if<CloseTicket>(&message))
+        report.transfers.push_back({close->ticket, absl::OkStatus()});
       if (done.ordinal.value == 0) continue;
       if (done.ordinal == failing) done.status = failure;
       report.completions.push_back(std::move(done));

@@ -18,12 +18,9 @@ constexpr size_t kMaxTensorsListed = 10'000;  // docs/limits.md: max_tensors_lis
 
 wire::WorkerInfo::State StateOf(const WorkerEntry& worker) {
   switch (worker.state) {
-    case WorkerState::kAlive:
-      return wire::WorkerInfo::State::ALIVE;
-    case WorkerState::kSuspect:
-      return wire::WorkerInfo::State::SUSPECT;
-    case WorkerState::kDead:
-      break;
+    case WorkerState::kAlive: return wire::WorkerInfo::State::ALIVE;
+    case WorkerState::kSuspect: return wire::WorkerInfo::State::SUSPECT;
+    case WorkerState::kDead: break;
   }
   return wire::WorkerInfo::State::DEAD;
 }
@@ -49,7 +46,8 @@ void DescribeWorkers(const StateMachine& machine, capnp::List<wire::WorkerInfo>:
 wire::TensorInfo::State StateOf(const TensorEntry& tensor) {
   if (!tensor.status.ok()) return wire::TensorInfo::State::FAILED;
   if (tensor.uploading) return wire::TensorInfo::State::UPLOADING;
-  return tensor.producer && !tensor.producer->settled ? wire::TensorInfo::State::ISSUED : wire::TensorInfo::State::READY;
+  return tensor.producer && !tensor.producer->settled ? wire::TensorInfo::State::ISSUED
+                                                      : wire::TensorInfo::State::READY;
 }
 
 void DescribeTensor(HandleId handle, const TensorEntry& tensor, wire::TensorInfo::Builder info) {
@@ -129,9 +127,7 @@ absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::Expl
   std::vector<std::variant<HandleId, Scalar, TensorSpec>> operands;
   for (auto item : params.getOperands()) {
     switch (item.which()) {
-      case wire::ExplainOperand::HANDLE:
-        operands.emplace_back(HandleId(item.getHandle()));
-        break;
+      case wire::ExplainOperand::HANDLE: operands.emplace_back(HandleId(item.getHandle())); break;
       case wire::ExplainOperand::SCALAR: {
         TESSERA_ASSIGN_OR_RETURN(Scalar scalar, DecodeScalar(item.getScalar()));
         operands.emplace_back(scalar);

@@ -92,7 +92,8 @@ void Hub::Flush() {
     }
   }
   for (SessionId session : flooded) {
-    EndLink(session, absl::ResourceExhaustedError("the client does not take its events; max_pending_events is exceeded"));
+    EndLink(session,
+            absl::ResourceExhaustedError("the client does not take its events; max_pending_events is exceeded"));
     Apply(SessionClosedEvent{session});
   }
 }
@@ -151,7 +152,8 @@ void Hub::FlushSession(SessionId session) {
         auto it = sessions_.find(session);
         if (it == sessions_.end() || it->second.connection != connection) return;
         SessionLink& delivered = it->second;
-        delivered.outbox.erase(delivered.outbox.begin(), delivered.outbox.begin() + static_cast<ptrdiff_t>(delivered.in_flight));
+        delivered.outbox.erase(delivered.outbox.begin(),
+                               delivered.outbox.begin() + static_cast<ptrdiff_t>(delivered.in_flight));
         delivered.in_flight = 0;
         FlushSession(session);
       },
@@ -228,7 +230,8 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
   event.incarnation = next_incarnation_++;
   WorkerLink link{kj::mv(client), event.incarnation, {}, false};
   workers_.emplace(event.worker, kj::mv(link));
-  spdlog::info("worker {} joined: pid {}, {} bytes, {}", event.worker.value, event.pid, event.memory_bytes, event.data_address);
+  spdlog::info("worker {} joined: pid {}, {} bytes, {}", event.worker.value, event.pid, event.memory_bytes,
+               event.data_address);
   tasks_.add(Ping(event.worker, event.incarnation));
   const Joined joined{event.worker, event.incarnation};
   // After the answer to the join has left: its first message finds a worker that knows its number.

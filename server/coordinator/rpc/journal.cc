@@ -11,8 +11,8 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <kj/io.h>
-#include <nlohmann/json.hpp>
 #include <xxhash.h>
+#include <nlohmann/json.hpp>
 
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
@@ -109,8 +109,8 @@ absl::StatusOr<WorkerReportEvent> DecodeReport(wire::WorkerReport::Reader report
     event.completions.push_back(std::move(completion));
   }
   for (auto item : report.getTransfers()) {
-    event.transfers.push_back({TicketId(item.getTicket()),
-                               item.hasStatus() ? DecodeStatus(item.getStatus()) : absl::OkStatus()});
+    event.transfers.push_back(
+        {TicketId(item.getTicket()), item.hasStatus() ? DecodeStatus(item.getStatus()) : absl::OkStatus()});
   }
   return event;
 }
@@ -166,12 +166,9 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
       return SessionOpenedEvent{SessionId(e.getSession()), e.getSecret(), Text(e.getTenant()), Text(e.getClient()),
                                 e.getLeaseUs()};
     }
-    case Journal::SESSION_CLOSED:
-      return SessionClosedEvent{SessionId(reader.getSessionClosed())};
-    case Journal::CONNECTION_LOST:
-      return ConnectionLostEvent{SessionId(reader.getConnectionLost())};
-    case Journal::SESSION_RESUMED:
-      return SessionResumedEvent{SessionId(reader.getSessionResumed())};
+    case Journal::SESSION_CLOSED: return SessionClosedEvent{SessionId(reader.getSessionClosed())};
+    case Journal::CONNECTION_LOST: return ConnectionLostEvent{SessionId(reader.getConnectionLost())};
+    case Journal::SESSION_RESUMED: return SessionResumedEvent{SessionId(reader.getSessionResumed())};
     case Journal::BATCH: {
       BatchEvent event;
       event.session = SessionId(reader.getBatch().getSession());
@@ -179,22 +176,18 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
       TESSERA_ASSIGN_OR_RETURN(event.records, DecodeRecords(reader.getBatch().getBatch()));
       return event;
     }
-    case Journal::WORKER_JOINED:
-      return DecodeJoined(reader.getWorkerJoined());
+    case Journal::WORKER_JOINED: return DecodeJoined(reader.getWorkerJoined());
     case Journal::WORKER_LOST: {
       auto e = reader.getWorkerLost();
       return WorkerLostEvent{WorkerIndex(e.getIndex()), e.getIncarnation(), Text(e.getReason())};
     }
-    case Journal::HEARD:
-      return WorkerHeardEvent{WorkerIndex(reader.getHeard())};
+    case Journal::HEARD: return WorkerHeardEvent{WorkerIndex(reader.getHeard())};
     case Journal::REPORT: {
       TESSERA_ASSIGN_OR_RETURN(WorkerReportEvent event, DecodeReport(reader.getReport()));
       return event;
     }
-    case Journal::TICK:
-      return TickEvent{};
-    case Journal::ACKNOWLEDGED:
-      break;
+    case Journal::TICK: return TickEvent{};
+    case Journal::ACKNOWLEDGED: break;
   }
   return absl::InvalidArgumentError(StrCat("journal: unknown event ", static_cast<int>(reader.which())));
 }
@@ -221,7 +214,7 @@ absl::Status JournalWriter::Append(int64_t now_us, const Event& event, const wir
   capnp::MallocMessageBuilder message;
   EncodeEvent(now_us, event, batch, message.initRoot<Journal>());
   kj::FdOutputStream out(fd_);
-  KJ_IF_MAYBE(exception, kj::runCatchingExceptions([&]() { capnp::writeMessage(out, message); })) {
+  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { capnp::writeMessage(out, message); })) {
     return absl::UnavailableError(StrCat("journal: ", exception->getDescription().cStr()));
   }
   return absl::OkStatus();
@@ -235,25 +228,25 @@ absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path) {
   ReplayResult result;
   EffectsDigest digest;
   absl::Status status;
-  KJ_IF_MAYBE(exception, kj::runCatchingExceptions([&]() {
-    CoordinatorConfig config;
-    {
-      capnp::InputStreamMessageReader message(in);
-      config = ConfigFrom(Text(message.getRoot<wire::JournalHeader>().getConfig()));
-    }
-    StateMachine machine(config);
-    while (in.tryGetReadBuffer().size() > 0) {
-      capnp::InputStreamMessageReader message(in);
-      auto reader = message.getRoot<Journal>();
-      absl::StatusOr<Event> event = DecodeEvent(reader);
-      if (!event.ok()) {
-        status = event.status();
-        return;
-      }
-      digest.Add(machine.Apply(reader.getNowUs(), *event));
-      ++result.events;
-    }
-  })) {
+  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
+                 CoordinatorConfig config;
+                 {
+                   capnp::InputStreamMessageReader message(in);
+                   config = ConfigFrom(Text(message.getRoot<wire::JournalHeader>().getConfig()));
+                 }
+                 StateMachine machine(config);
+                 while (in.tryGetReadBuffer().size() > 0) {
+                   capnp::InputStreamMessageReader message(in);
+                   auto reader = message.getRoot<Journal>();
+                   absl::StatusOr<Event> event = DecodeEvent(reader);
+                   if (!event.ok()) {
+                     status = event.status();
+                     return;
+                   }
+                   digest.Add(machine.Apply(reader.getNowUs(), *event));
+                   ++result.events;
+                 }
+               })) {
     if (result.events == 0) return absl::InvalidArgumentError(StrCat("journal: ", exception->getDescription().cStr()));
   }
   TESSERA_RETURN_IF_ERROR(status);

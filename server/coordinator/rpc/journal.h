@@ -35,7 +35,8 @@ class EffectsDigest {
 class JournalWriter {
  public:
   // Truncates. Unavailable when the file can't be written.
-  static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path, const CoordinatorConfig& config);
+  static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path,
+                                                               const CoordinatorConfig& config);
   // Writes the digest of all effects to PATH.digest: the last connections end after the last request.
   ~JournalWriter();
 
@@ -59,7 +60,8 @@ struct ReplayResult {
 absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path);
 
 // Pieces, for tests.
-void EncodeEvent(int64_t now_us, const Event& event, const wire::Batch::Reader* batch, wire::JournalEvent::Builder builder);
+void EncodeEvent(int64_t now_us, const Event& event, const wire::Batch::Reader* batch,
+                 wire::JournalEvent::Builder builder);
 absl::StatusOr<Event> DecodeEvent(wire::JournalEvent::Reader reader);
 
 }  // namespace tessera

@@ -10,14 +10,14 @@
 namespace tessera {
 
 struct CoordinatorOptions {
-  std::string listen;       // "unix:/path"
-  std::string token;        // clients show it
-  std::string join_token;   // workers show it
-  double lease_s = 0;       // default of a session on a unix socket
+  std::string listen;      // "unix:/path"
+  std::string token;       // clients show it
+  std::string join_token;  // workers show it
+  double lease_s = 0;      // default of a session on a unix socket
   double heartbeat_s = 0.25;
   int64_t max_connections = 4096;
   int64_t flow_limit_bytes = 16 << 20;  // of one connection's calls that have not been taken up
-  std::string journal_path; // empty: none
+  std::string journal_path;             // empty: none
   int exit_with_parent_fd = -1;
   CoordinatorConfig config;
 };

@@ -34,8 +34,7 @@ absl::StatusOr<Record> DecodeCall(wire::Call::Reader reader) {
 
 absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
   switch (reader.which()) {
-    case wire::Record::CALL:
-      return DecodeCall(reader.getCall());
+    case wire::Record::CALL: return DecodeCall(reader.getCall());
     case wire::Record::UPLOAD: {
       auto upload = reader.getUpload();
       TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, DecodeTensorSpec(upload.getSpec()));
@@ -53,14 +52,11 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
       for (uint64_t handle : reader.getDrop()) record.handles.emplace_back(handle);
       return record;
     }
-    case wire::Record::COMM_BEGIN:
-      return CommBeginRecord{reader.getCommBegin()};
+    case wire::Record::COMM_BEGIN: return CommBeginRecord{reader.getCommBegin()};
     case wire::Record::COMM_END:
       return CommEndRecord{reader.getCommEnd().getRequest(), reader.getCommEnd().getHandle()};
-    case wire::Record::CANCEL:
-      return CancelRecord{reader.getCancel()};
-    case wire::Record::RELEASE:
-      return ReleaseRecord{TicketId(reader.getRelease())};
+    case wire::Record::CANCEL: return CancelRecord{reader.getCancel()};
+    case wire::Record::RELEASE: return ReleaseRecord{TicketId(reader.getRelease())};
   }
   return absl::InvalidArgumentError(StrCat("unknown record ", static_cast<int>(reader.which())));
 }
@@ -133,8 +129,8 @@ struct EventEncoder {
 
 absl::StatusOr<std::vector<Record>> DecodeRecords(wire::Batch::Reader batch) {
   if (batch.getRecords().size() > kMaxRecordsPerBatch) {
-    return absl::InvalidArgumentError(StrCat("a batch of ", batch.getRecords().size(), " records; max_records_per_batch is ",
-                                             kMaxRecordsPerBatch));
+    return absl::InvalidArgumentError(
+        StrCat("a batch of ", batch.getRecords().size(), " records; max_records_per_batch is ", kMaxRecordsPerBatch));
   }
   std::vector<Record> records;
   records.reserve(batch.getRecords().size());

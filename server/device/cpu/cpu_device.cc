@@ -183,7 +183,8 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     if (AsyncItem* async = std::get_if<AsyncItem>(&item)) {
       lock.unlock();
       // The stream stays busy until Done.
-      async->start([state = shared_from_this(), id](absl::Status status) { state->FinishAsync(id, std::move(status)); });
+      async->start(
+          [state = shared_from_this(), id](absl::Status status) { state->FinishAsync(id, std::move(status)); });
       item = std::monostate{};
       lock.lock();
       return;

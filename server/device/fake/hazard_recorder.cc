@@ -84,8 +84,8 @@ std::unique_ptr<Device> HazardRecorder::MakeDevice(WorkerIndex self) {
 }
 
 void HazardRecorder::AddAlias(const void* mapped, int64_t bytes, const void* original) {
-  aliases_.push_back({reinterpret_cast<uintptr_t>(mapped), static_cast<uintptr_t>(bytes),
-                      reinterpret_cast<uintptr_t>(original)});
+  aliases_.push_back(
+      {reinterpret_cast<uintptr_t>(mapped), static_cast<uintptr_t>(bytes), reinterpret_cast<uintptr_t>(original)});
 }
 
 HazardRecorder::Stream& HazardRecorder::StreamOf(WorkerIndex worker, StreamId id) {
@@ -132,8 +132,7 @@ void HazardRecorder::Run() {
 }
 
 bool HazardRecorder::IsDrained() const {
-  return std::all_of(streams_.begin(), streams_.end(),
-                     [](const auto& s) { return s->queue.empty() && !s->busy; });
+  return std::all_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->queue.empty() && !s->busy; });
 }
 
 void HazardRecorder::RunHead(Stream& stream) {
@@ -159,8 +158,8 @@ void HazardRecorder::RunHead(Stream& stream) {
     absl::Status status = RunDeviceWork(*work);
     if (!status.ok() && stream.error.ok()) stream.error = std::move(status);
   } else if (const SignalItem* signal = std::get_if<SignalItem>(&item)) {
-    items_.push_back(StrCat(text, "signal ", signal->value >> kPhaseBits, ".",
-                            signal->value & ((1u << kPhaseBits) - 1)));
+    items_.push_back(
+        StrCat(text, "signal ", signal->value >> kPhaseBits, ".", signal->value & ((1u << kPhaseBits) - 1)));
     if (stream.signals.empty() || stream.signals.back().value < signal->value) {
       stream.signals.push_back({signal->value, stream.clock});
     }
@@ -207,8 +206,7 @@ void HazardRecorder::RecordWork(Stream& stream, const DeviceWork& work) {
 }
 
 void HazardRecorder::RecordArray(Stream& stream, const void* data, int64_t element_bytes,
-                                 absl::Span<const int64_t> extents, absl::Span<const int64_t> strides,
-                                 Access access) {
+                                 absl::Span<const int64_t> extents, absl::Span<const int64_t> strides, Access access) {
   const int64_t elements = NumElements(extents);
   for (int64_t e = 0; e < elements; ++e) {
     int64_t rest = e, offset = 0;

@@ -167,8 +167,8 @@ absl::StatusOr<WorkerMessage> DecodeInlineRead(wire::InlineRead::Reader read) {
 
 absl::StatusOr<WorkerMessage> DecodeDefine(wire::Define::Reader define) {
   if (define.getPlan().size() > kMaxPlanTextBytes) {
-    return absl::InvalidArgumentError(StrCat("a plan of ", define.getPlan().size(), " bytes; max_plan_text_bytes is ",
-                                             kMaxPlanTextBytes));
+    return absl::InvalidArgumentError(
+        StrCat("a plan of ", define.getPlan().size(), " bytes; max_plan_text_bytes is ", kMaxPlanTextBytes));
   }
   TESSERA_ASSIGN_OR_RETURN(Plan plan, ParsePlan(std::string_view(define.getPlan().cStr(), define.getPlan().size())));
   return DefineTemplate{TemplateId(define.getId()), std::make_shared<const Plan>(std::move(plan))};
@@ -182,29 +182,22 @@ void EncodeWorkerMessage(const WorkerMessage& message, Message::Builder builder)
 
 absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
   switch (reader.which()) {
-    case Message::DEFINE:
-      return DecodeDefine(reader.getDefine());
-    case Message::FORGET:
-      return ForgetTemplate{TemplateId(reader.getForget())};
-    case Message::RUN:
-      return DecodeInstance(reader.getRun());
-    case Message::WINDOW:
-      return DecodeWindow(reader.getWindow());
-    case Message::INLINE_READ:
-      return DecodeInlineRead(reader.getInlineRead());
-    case Message::CLOSE_TICKET:
-      return CloseTicket{TicketId(reader.getCloseTicket())};
+    case Message::DEFINE: return DecodeDefine(reader.getDefine());
+    case Message::FORGET: return ForgetTemplate{TemplateId(reader.getForget())};
+    case Message::RUN: return DecodeInstance(reader.getRun());
+    case Message::WINDOW: return DecodeWindow(reader.getWindow());
+    case Message::INLINE_READ: return DecodeInlineRead(reader.getInlineRead());
+    case Message::CLOSE_TICKET: return CloseTicket{TicketId(reader.getCloseTicket())};
     case Message::PEER_JOINED: {
       auto peer = reader.getPeerJoined();
-      return PeerJoined{WorkerIndex(peer.getIndex()), peer.getIncarnation(), Text(peer.getHost()),
-                        Text(peer.getDataAddress()), Bytes(peer.getMessageAddress()), peer.getMapped()};
+      return PeerJoined{WorkerIndex(peer.getIndex()), peer.getIncarnation(),           Text(peer.getHost()),
+                        Text(peer.getDataAddress()),  Bytes(peer.getMessageAddress()), peer.getMapped()};
     }
     case Message::PEER_DIED: {
       auto died = reader.getPeerDied();
       return PeerDied{WorkerIndex(died.getIndex()), died.getIncarnation(), Text(died.getReason())};
     }
-    case Message::SHUTDOWN:
-      return absl::UnimplementedError("shutdown is handled by the connection");
+    case Message::SHUTDOWN: return absl::UnimplementedError("shutdown is handled by the connection");
   }
   return absl::InvalidArgumentError(StrCat("unknown worker message ", static_cast<int>(reader.which())));
 }

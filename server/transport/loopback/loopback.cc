@@ -51,7 +51,8 @@ class LoopbackHub::State {
     auto it = posts_.find(key);
     const bool pairs = it != posts_.end() && (it->second.destination == nullptr) != is_send;
     if (!pairs) {
-      if (it != posts_.end()) return Finish(std::move(post.done), absl::InternalError("transport: a tag was used twice"));
+      if (it != posts_.end())
+        return Finish(std::move(post.done), absl::InternalError("transport: a tag was used twice"));
       posts_.emplace(key, std::move(post));
       return;
     }
@@ -61,8 +62,8 @@ class LoopbackHub::State {
     Post& receive = is_send ? other : post;
     absl::Status status;
     if (send.bytes != receive.bytes) {
-      status = absl::InvalidArgumentError(StrCat("worker ", from, ": a message of ", send.bytes, " bytes, expected ",
-                                                 receive.bytes));
+      status = absl::InvalidArgumentError(
+          StrCat("worker ", from, ": a message of ", send.bytes, " bytes, expected ", receive.bytes));
     } else if (send.bytes > 0) {
       std::memcpy(receive.destination, send.source, send.bytes);
     }
@@ -153,7 +154,8 @@ class LoopbackTransport : public MessageTransport {
 
   absl::Status Connect(WorkerIndex peer, std::string_view address) override {
     if (address != StrCat("loopback:", peer.value)) {
-      return absl::InvalidArgumentError(StrCat("worker ", peer.value, ": not a loopback address: ", Printable(address)));
+      return absl::InvalidArgumentError(
+          StrCat("worker ", peer.value, ": not a loopback address: ", Printable(address)));
     }
     return absl::OkStatus();
   }
@@ -165,7 +167,9 @@ class LoopbackTransport : public MessageTransport {
     // A receive is known by its destination: an empty one gets an address that is not written.
     static std::byte nowhere;
     hub_->Match({peer.value, self_.value, tag.ordinal, tag.phase},
-                {.source = nullptr, .destination = bytes.empty() ? &nowhere : bytes.data(), .bytes = bytes.size(),
+                {.source = nullptr,
+                 .destination = bytes.empty() ? &nowhere : bytes.data(),
+                 .bytes = bytes.size(),
                  .done = std::move(done)});
   }
   void MarkDead(WorkerIndex peer) override { hub_->MarkDead(self_.value, peer.value); }

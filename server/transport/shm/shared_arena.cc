@@ -90,7 +90,7 @@ absl::StatusOr<SharedArena> SharedArena::Create(int64_t arena_bytes) {
     return SystemError("fallocate", error);
   }
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return SystemError("sealing", errno);
-  TESSERA_ASSIGN_OR_RETURN(std::byte* base, MapWhole(fd.get(), total));
+  TESSERA_ASSIGN_OR_RETURN(std::byte * base, MapWhole(fd.get(), total));
   return SharedArena(fd.Release(), base, total - kCounterPageBytes);
 }
 
@@ -107,7 +107,7 @@ absl::StatusOr<SharedArena> SharedArena::Map(int raw_fd) {
   if (seals < 0 || (static_cast<unsigned>(seals) & kSeals) != kSeals) {
     return absl::InvalidArgumentError(StrCat("arena: the descriptor's seals are ", seals, ", wanted ", kSeals));
   }
-  TESSERA_ASSIGN_OR_RETURN(std::byte* base, MapWhole(fd.get(), total));
+  TESSERA_ASSIGN_OR_RETURN(std::byte * base, MapWhole(fd.get(), total));
   return SharedArena(fd.Release(), base, total - kCounterPageBytes);
 }
 

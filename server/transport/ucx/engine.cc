@@ -57,8 +57,8 @@ absl::Status UcxTransport::Engine::Start(const UcxOptions& options) {
   status = ucp_worker_create(context_, &worker_params, &worker_);
   if (status != UCS_OK) return UcxError("ucp_worker_create", status);
   ucp_am_handler_param_t handler{};
-  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                       UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG |
+                       UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
   handler.id = kMessageId;
   handler.cb = OnMessageCallback;
   handler.arg = this;
@@ -284,15 +284,19 @@ void UcxTransport::Engine::Send(WorkerIndex index, MessageTag tag, absl::Span<co
   operation->peer = index;
   operation->peer_key = it->second.key;
   operation->done = std::move(done);
-  operation->header = UcxHeader{.magic = kMagic, .receiver_key = it->second.key, .sender_key = key_,
-                                .ordinal = tag.ordinal, .bytes = bytes.size(), .phase = tag.phase,
+  operation->header = UcxHeader{.magic = kMagic,
+                                .receiver_key = it->second.key,
+                                .sender_key = key_,
+                                .ordinal = tag.ordinal,
+                                .bytes = bytes.size(),
+                                .phase = tag.phase,
                                 .sender = self_.value};
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = OnSent;
   param.user_data = operation.get();
-  ucs_status_ptr_t request = ucp_am_send_nbx(it->second.endpoint, kMessageId, &operation->header,
-                                             sizeof(UcxHeader), bytes.data(), bytes.size(), &param);
+  ucs_status_ptr_t request = ucp_am_send_nbx(it->second.endpoint, kMessageId, &operation->header, sizeof(UcxHeader),
+                                             bytes.data(), bytes.size(), &param);
   Track(std::move(operation), request);
 }
 
@@ -313,8 +317,8 @@ void UcxTransport::Engine::Receive(WorkerIndex index, MessageTag tag, absl::Span
 void UcxTransport::Engine::Deliver(Arrival arrival, Posted posted) {
   if (arrival.bytes != posted.bytes.size()) {
     Discard(arrival);
-    return posted.done(absl::InvalidArgumentError(StrCat("worker ", posted.peer.value, ": a message of ",
-                                                         arrival.bytes, " bytes, expected ", posted.bytes.size())));
+    return posted.done(absl::InvalidArgumentError(StrCat("worker ", posted.peer.value, ": a message of ", arrival.bytes,
+                                                         " bytes, expected ", posted.bytes.size())));
   }
   if (arrival.rendezvous) return StartRendezvous(arrival.held, std::move(posted));
   const void* from = arrival.held != nullptr ? arrival.held : arrival.copy.data();
@@ -374,16 +378,15 @@ void UcxTransport::Engine::Discard(Arrival& arrival) {
   arrival.held = nullptr;
 }
 
-ucs_status_t UcxTransport::Engine::OnMessageCallback(void* engine, const void* header, size_t header_length,
-                                                     void* data, size_t length, const ucp_am_recv_param_t* param) {
+ucs_status_t UcxTransport::Engine::OnMessageCallback(void* engine, const void* header, size_t header_length, void* data,
+                                                     size_t length, const ucp_am_recv_param_t* param) {
   UcxHeader parsed;
   if (header_length != sizeof(parsed)) return UCS_OK;
   std::memcpy(&parsed, header, sizeof(parsed));
   return static_cast<Engine*>(engine)->OnMessage(parsed, data, length, param->recv_attr);
 }
 
-ucs_status_t UcxTransport::Engine::OnMessage(const UcxHeader& header, void* data, size_t length,
-                                             uint64_t attributes) {
+ucs_status_t UcxTransport::Engine::OnMessage(const UcxHeader& header, void* data, size_t length, uint64_t attributes) {
   // A stranger's message is dropped. `length` is what UCX counted, never what the header says.
   if (header.magic != kMagic || header.receiver_key != key_ || header.bytes != length) return UCS_OK;
   const Key key{header.sender_key, header.ordinal, header.phase};

@@ -25,8 +25,8 @@ namespace tessera {
 inline constexpr int kMaxUnexpectedMessages = 65536;  // docs/limits.md: max_unexpected_messages
 
 struct UcxOptions {
-  std::string transports = "tcp";    // UCX_TLS, where the environment doesn't say
-  std::string net_devices = "lo";    // UCX_NET_DEVICES, likewise: a private interface
+  std::string transports = "tcp";  // UCX_TLS, where the environment doesn't say
+  std::string net_devices = "lo";  // UCX_NET_DEVICES, likewise: a private interface
 };
 
 class UcxTransport : public MessageTransport {

@@ -41,7 +41,8 @@ class ClientMemory {
   static absl::StatusOr<std::shared_ptr<ClientMemory>> Map(int fd, TransferDirection direction) {
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-      return absl::InvalidArgumentError("attach: the memory is no memfd that is sealed against shrinking (F_SEAL_SHRINK)");
+      return absl::InvalidArgumentError(
+          "attach: the memory is no memfd that is sealed against shrinking (F_SEAL_SHRINK)");
     }
     struct stat info = {};
     if (fstat(fd, &info) != 0 || info.st_size < 0) return absl::InvalidArgumentError("attach: the memory has no size");
@@ -94,7 +95,8 @@ class TransferServer final : public wire::Transfer::Server {
       : tickets_(tickets), copies_(copies), ticket_(std::move(ticket)) {}
   ~TransferServer() {
     const bool upload = ticket_->window.direction == TransferDirection::kUpload;
-    if (upload && !finished_) tickets_.End(ticket_, absl::UnavailableError("upload: the client went away before it was done"));
+    if (upload && !finished_)
+      tickets_.End(ticket_, absl::UnavailableError("upload: the client went away before it was done"));
   }
 
   // Calls take effect one after another, though a client sends them without waiting; after one that
@@ -124,7 +126,7 @@ class TransferServer final : public wire::Transfer::Server {
     auto descriptor = memory.getFd();
     return descriptor.then([this, memory = kj::mv(memory)](kj::Maybe<int> fd) {
       absl::Status status = absl::InvalidArgumentError("attach: the memory came without a file descriptor");
-      KJ_IF_MAYBE(own, fd) {
+      KJ_IF_MAYBE (own, fd) {
         auto mapped = ClientMemory::Map(*own, ticket_->window.direction);
         status = mapped.status();
         if (mapped.ok()) memory_ = *std::move(mapped);
@@ -176,7 +178,8 @@ class TransferServer final : public wire::Transfer::Server {
     if (IsEmpty(shard) || box.empty()) return absl::OkStatus();
     const int64_t reached = std::max(ticket_->covered_rows, shard[0].start);
     bool covers = box[0].start <= reached;
-    for (size_t d = 1; d < box.size(); ++d) covers = covers && box[d].start <= shard[d].start && box[d].stop >= shard[d].stop;
+    for (size_t d = 1; d < box.size(); ++d)
+      covers = covers && box[d].start <= shard[d].start && box[d].stop >= shard[d].stop;
     if (covers) return absl::OkStatus();
     return absl::InvalidArgumentError(StrCat("copy: the slab ", ToText(box), " does not go on at ", reached,
                                              " of dim 0 over the whole width of the shard ", ToText(shard)));
@@ -280,8 +283,10 @@ absl::StatusOr<TicketTable::TicketPointer> TicketTable::Redeem(TicketId id, uint
   if (found == tickets_.end() || !found->second->open) {
     return absl::NotFoundError(StrCat("transfer: there is no ticket ", id.value, "; it may have been closed"));
   }
-  if (found->second->window.secret != secret) return absl::PermissionDeniedError("transfer: the ticket's secret is wrong");
-  if (found->second->redeemed) return absl::FailedPreconditionError(StrCat("transfer: ticket ", id.value, " was redeemed before"));
+  if (found->second->window.secret != secret)
+    return absl::PermissionDeniedError("transfer: the ticket's secret is wrong");
+  if (found->second->redeemed)
+    return absl::FailedPreconditionError(StrCat("transfer: ticket ", id.value, " was redeemed before"));
   found->second->redeemed = true;
   return found->second;
 }

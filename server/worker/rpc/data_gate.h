@@ -24,10 +24,10 @@ class TicketTable {
 
   struct Ticket {
     TransferWindow window;
-    Box box;                   // what this worker holds of the tensor
+    Box box;  // what this worker holds of the tensor
     bool open = false;
     bool redeemed = false;
-    bool over = false;         // reported, or to be reported when the last copy ends
+    bool over = false;  // reported, or to be reported when the last copy ends
     bool reported = false;
     int copies = 0;            // that run now
     int64_t covered_rows = 0;  // an upload's progress along dim 0 (elements for rank 0)

@@ -6,12 +6,11 @@
 #include <fstream>
 #include <utility>
 
-#include <capnp/rpc-twoparty.h>
 #include <kj/async-unix.h>
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
-#include "schemas/codec/stream_guard.h"
+#include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/rpc/instance_codec.h"
@@ -20,25 +19,6 @@ namespace tessera {
 namespace {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
-
-// A short-lived connection to a peer's data socket.
-struct PeerConnection {
-  explicit PeerConnection(kj::Own<kj::AsyncIoStream> raw)
-      : stream(MakeGuardedStream(raw.downcast<kj::AsyncCapabilityStream>())),
-        network(*stream, 2, capnp::rpc::twoparty::Side::CLIENT),
-        rpc(capnp::makeRpcClient(network)) {}
-
-  wire::DataGate::Client Gate() {
-    capnp::MallocMessageBuilder message(4);
-    auto id = message.getRoot<capnp::rpc::twoparty::VatId>();
-    id.setSide(capnp::rpc::twoparty::Side::SERVER);
-    return rpc.bootstrap(id).castAs<wire::DataGate>();
-  }
-
-  kj::Own<kj::AsyncCapabilityStream> stream;
-  capnp::TwoPartyVatNetwork network;
-  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
-};
 
 std::string LinkTarget(const char* path) {
   char target[256];
@@ -108,7 +88,8 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
     void operator()(const Instance& m) { self.parts_->executor.Run(m); }
     void operator()(const TransferWindow& m) {
       // One that can't be opened fails in the executor too, by the same check: its report says so.
-      if (absl::Status status = self.parts_->tickets.Expect(m); !status.ok()) spdlog::error("window: {}", Message(status));
+      if (absl::Status status = self.parts_->tickets.Expect(m); !status.ok())
+        spdlog::error("window: {}", Message(status));
       self.parts_->executor.OpenWindow(m);
     }
     void operator()(const InlineRead& m) { self.parts_->executor.ReadInline(m); }
@@ -124,7 +105,8 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
     absl::Status status = absl::FailedPreconditionError("this worker has no message transport");
     if (parts_->messages != nullptr) status = parts_->messages->Connect(peer.worker, peer.message_address);
     if (status.ok()) status = parts_->executor.AddMessagePeer(peer.worker);
-    if (!status.ok()) spdlog::error("worker {}: can't reach worker {}: {}", self_.value, peer.worker.value, Message(status));
+    if (!status.ok())
+      spdlog::error("worker {}: can't reach worker {}: {}", self_.value, peer.worker.value, Message(status));
     return kj::READY_NOW;
   }
   return parts_->network.parseAddress(peer.data_address.c_str())
@@ -133,8 +115,8 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
         return connecting.attach(kj::mv(address));
       })
       .then([this, worker = peer.worker](kj::Own<kj::AsyncIoStream> stream) {
-        auto connection = kj::heap<PeerConnection>(kj::mv(stream));
-        auto request = connection->Gate().arenaRequest();
+        auto connection = kj::heap<DialedConnection>(kj::mv(stream));
+        auto request = connection->Bootstrap<wire::DataGate>().arenaRequest();
         request.setPeerKey(peer_key_);
         request.setIndex(worker.value);
         return request.send()
@@ -148,18 +130,20 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
             })
             .then([this, worker](kj::Maybe<int> fd) {
               absl::Status status = absl::InternalError("its arena came without a descriptor");
-              KJ_IF_MAYBE(descriptor, fd) {
+              KJ_IF_MAYBE (descriptor, fd) {
                 auto arena = SharedArena::Map(*descriptor);
                 status = arena.status();
                 if (arena.ok()) status = parts_->executor.AddMappedPeer(worker, *std::move(arena));
               }
-              if (!status.ok()) spdlog::error("worker {}: can't map worker {}: {}", self_.value, worker.value, Message(status));
+              if (!status.ok())
+                spdlog::error("worker {}: can't map worker {}: {}", self_.value, worker.value, Message(status));
             })
             .attach(kj::mv(connection));
       })
       .catch_([this, worker = peer.worker](kj::Exception&& exception) {
         // It may be dying: the coordinator will say so.
-        spdlog::warn("worker {}: can't map worker {}: {}", self_.value, worker.value, exception.getDescription().cStr());
+        spdlog::warn("worker {}: can't map worker {}: {}", self_.value, worker.value,
+                     exception.getDescription().cStr());
       });
 }
 

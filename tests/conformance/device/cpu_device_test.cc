@@ -14,9 +14,10 @@ class CpuGroup : public DeviceGroup {
  public:
   CpuGroup(int count, int threads, int spin_pauses) : pages_(static_cast<size_t>(count)) {
     for (int w = 0; w < count; ++w) {
-      devices_.push_back(std::make_unique<CpuDevice>(
-          CpuDeviceOptions{.self = WorkerIndex(w), .counters = &pages_[static_cast<size_t>(w)], .threads = threads,
-                           .spin_pauses = spin_pauses}));
+      devices_.push_back(std::make_unique<CpuDevice>(CpuDeviceOptions{.self = WorkerIndex(w),
+                                                                      .counters = &pages_[static_cast<size_t>(w)],
+                                                                      .threads = threads,
+                                                                      .spin_pauses = spin_pauses}));
     }
     for (int w = 0; w < count; ++w) {
       for (int p = 0; p < count; ++p) {

@@ -13,7 +13,11 @@ constexpr StreamId kCompute = StreamId::kCompute;
 constexpr StreamId kExchange = StreamId::kExchange;
 
 CopyWork CopyOne(const int64_t& from, int64_t& to) {
-  return {.extents = {1}, .element_bytes = 8, .source = &from, .source_strides = {1}, .destination = &to,
+  return {.extents = {1},
+          .element_bytes = 8,
+          .source = &from,
+          .source_strides = {1},
+          .destination = &to,
           .destination_strides = {1}};
 }
 
@@ -149,11 +153,20 @@ TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
   int64_t copied = 0, reduced = 0;
   const std::vector<float> a(60, 1), b(60, 2);
   std::vector<float> out(60);
-  CopyWork copy{.extents = {3, 10}, .element_bytes = 4, .source = a.data(), .source_strides = {20, 1},
-                .destination = out.data(), .destination_strides = {10, 1}, .received_bytes = &copied};
-  ReduceWork reduce{.op = ReduceOp::kSum, .dtype = DType::kF32, .extents = {5},
-                    .terms = {{a.data(), {1}}, {b.data(), {1}}}, .destination = out.data(),
-                    .destination_strides = {1}, .received_bytes = {nullptr, &reduced}};
+  CopyWork copy{.extents = {3, 10},
+                .element_bytes = 4,
+                .source = a.data(),
+                .source_strides = {20, 1},
+                .destination = out.data(),
+                .destination_strides = {10, 1},
+                .received_bytes = &copied};
+  ReduceWork reduce{.op = ReduceOp::kSum,
+                    .dtype = DType::kF32,
+                    .extents = {5},
+                    .terms = {{a.data(), {1}}, {b.data(), {1}}},
+                    .destination = out.data(),
+                    .destination_strides = {1},
+                    .received_bytes = {nullptr, &reduced}};
   std::atomic<bool> done{false};
   group->at(0).EnqueueRun(kCompute, copy);
   group->at(0).EnqueueRun(kCompute, reduce);

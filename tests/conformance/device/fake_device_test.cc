@@ -29,14 +29,17 @@ class FakeGroup : public DeviceGroup {
 };
 
 INSTANTIATE_TEST_SUITE_P(Fake, DeviceConformance,
-                         ::testing::Values(DeviceFactory{"fake", [](int count) {
-                                             return std::make_unique<FakeGroup>(count, 1);
-                                           }}),
+                         ::testing::Values(DeviceFactory{
+                             "fake", [](int count) { return std::make_unique<FakeGroup>(count, 1); }}),
                          [](const auto& info) { return info.param.name; });
 
 CopyWork Copy(const std::vector<int64_t>& from, std::vector<int64_t>& to) {
-  return {.extents = {static_cast<int64_t>(from.size())}, .element_bytes = 8, .source = from.data(),
-          .source_strides = {1}, .destination = to.data(), .destination_strides = {1}};
+  return {.extents = {static_cast<int64_t>(from.size())},
+          .element_bytes = 8,
+          .source = from.data(),
+          .source_strides = {1},
+          .destination = to.data(),
+          .destination_strides = {1}};
 }
 
 enum class ReaderWait { kPresent, kMissing, kOfAnEarlierPhase };
@@ -49,7 +52,8 @@ std::vector<std::string> FindHazards(uint32_t seed, ReaderWait wait, bool writer
   group.at(0).EnqueueSignal(kCompute, CounterValue(Ordinal(1), 1));
   group.at(0).EnqueueRun(kCompute, Copy(first, shared));
   group.at(0).EnqueueSignal(kCompute, DoneValue(Ordinal(1)));
-  if (wait == ReaderWait::kPresent) group.at(1).EnqueueWait(kCompute, {WorkerIndex(0), kCompute, DoneValue(Ordinal(1))});
+  if (wait == ReaderWait::kPresent)
+    group.at(1).EnqueueWait(kCompute, {WorkerIndex(0), kCompute, DoneValue(Ordinal(1))});
   if (wait == ReaderWait::kOfAnEarlierPhase) {
     group.at(1).EnqueueWait(kCompute, {WorkerIndex(0), kCompute, CounterValue(Ordinal(1), 1)});
   }
@@ -83,8 +87,11 @@ TEST(HazardRecorder, DisjointBytesOfInterleavedColumnsAreNoHazard) {
   std::vector<int64_t> matrix(40, 0);
   const std::vector<int64_t> column(10, 1);
   for (int w = 0; w < 2; ++w) {
-    group.at(w).EnqueueRun(kCompute, CopyWork{.extents = {10}, .element_bytes = 8, .source = column.data(),
-                                              .source_strides = {1}, .destination = matrix.data() + w,
+    group.at(w).EnqueueRun(kCompute, CopyWork{.extents = {10},
+                                              .element_bytes = 8,
+                                              .source = column.data(),
+                                              .source_strides = {1},
+                                              .destination = matrix.data() + w,
                                               .destination_strides = {4}});
   }
   group.recorder().Run();

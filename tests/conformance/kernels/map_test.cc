@@ -78,10 +78,10 @@ Expression Unary(ScalarOp op, DType operand, DType result) {
 }
 
 TEST(MapKernel, BinaryOpsAgreeWithTheScalarLaws) {
-  const ScalarOp kArithmetic[] = {ScalarOp::kAdd, ScalarOp::kSub, ScalarOp::kMul,
+  const ScalarOp kArithmetic[] = {ScalarOp::kAdd, ScalarOp::kSub,     ScalarOp::kMul,
                                   ScalarOp::kDiv, ScalarOp::kMaximum, ScalarOp::kMinimum};
-  const ScalarOp kComparisons[] = {ScalarOp::kEqual, ScalarOp::kNotEqual, ScalarOp::kLess,
-                                   ScalarOp::kLessEqual, ScalarOp::kGreater, ScalarOp::kGreaterEqual};
+  const ScalarOp kComparisons[] = {ScalarOp::kEqual,     ScalarOp::kNotEqual, ScalarOp::kLess,
+                                   ScalarOp::kLessEqual, ScalarOp::kGreater,  ScalarOp::kGreaterEqual};
   for (DType dtype : kDTypes) {
     for (Layout layout : kLayouts) {
       StridedArray a(dtype, {7, 33}, layout), b(dtype, {7, 33}, Layout::kRowMajor);
@@ -147,9 +147,14 @@ TEST(MapKernel, WhereAndBoolOpsAgree) {
 TEST(MapKernel, BroadcastsAndScalarsInAChain) {
   // relu(in0 * arg0 + in1) with in1 a row, in2 a column taken away.
   const DType f32 = DType::kF32;
-  const Expression chain{{{ScalarOp::kInput, f32, 0}, {ScalarOp::kArgument, f32, 0}, {ScalarOp::kMul, f32, 0, 1},
-                          {ScalarOp::kInput, f32, 1}, {ScalarOp::kAdd, f32, 2, 3}, {ScalarOp::kRelu, f32, 4},
-                          {ScalarOp::kInput, f32, 2}, {ScalarOp::kSub, f32, 5, 6}}};
+  const Expression chain{{{ScalarOp::kInput, f32, 0},
+                          {ScalarOp::kArgument, f32, 0},
+                          {ScalarOp::kMul, f32, 0, 1},
+                          {ScalarOp::kInput, f32, 1},
+                          {ScalarOp::kAdd, f32, 2, 3},
+                          {ScalarOp::kRelu, f32, 4},
+                          {ScalarOp::kInput, f32, 2},
+                          {ScalarOp::kSub, f32, 5, 6}}};
   for (const Shape& extents : {Shape{3, 2500}, Shape{1300, 3}, Shape{1, 1}, Shape{0, 4}, Shape{4, 0}}) {
     StridedArray a(f32, extents, Layout::kPadded), row(f32, {extents[1]}, Layout::kRowMajor),
         column(f32, {extents[0], 1}, Layout::kRowMajor);
@@ -178,8 +183,12 @@ TEST(MapKernel, WritesOnItsOwnInput) {
   std::vector<double> before;
   for (int64_t i = 0; i < a.size(); ++i) before.push_back(a.Get(i).f);
   const LocalOp op = MapOp{Binary(ScalarOp::kAdd, DType::kF32, DType::kF32)};
-  const KernelCall call{.op = &op, .inputs = {a.AsInput(), a.AsInput()}, .output = a.data(),
-                        .output_dtype = DType::kF32, .output_extents = {5000}, .output_strides = a.strides()};
+  const KernelCall call{.op = &op,
+                        .inputs = {a.AsInput(), a.AsInput()},
+                        .output = a.data(),
+                        .output_dtype = DType::kF32,
+                        .output_extents = {5000},
+                        .output_strides = a.strides()};
   ASSERT_TRUE(RunKernel(call).ok());
   for (int64_t i = 0; i < a.size(); ++i) ASSERT_EQ(a.Get(i).f, 2 * before[static_cast<size_t>(i)]);
 }
@@ -191,8 +200,12 @@ TEST(MapKernel, AnInputThatCountsAsZeroIsNotRead) {
   zero.is_zero = true;
   zero.data = nullptr;
   const LocalOp op = MapOp{Binary(ScalarOp::kAdd, DType::kI64, DType::kI64)};
-  const KernelCall call{.op = &op, .inputs = {a.AsInput(), zero}, .output = out.data(), .output_dtype = DType::kI64,
-                        .output_extents = {3, 700}, .output_strides = out.strides()};
+  const KernelCall call{.op = &op,
+                        .inputs = {a.AsInput(), zero},
+                        .output = out.data(),
+                        .output_dtype = DType::kI64,
+                        .output_extents = {3, 700},
+                        .output_strides = out.strides()};
   ASSERT_TRUE(RunKernel(call).ok());
   for (int64_t i = 0; i < a.size(); ++i) ASSERT_EQ(out.Get(i).i, a.Get(i).i);
 }
@@ -201,8 +214,12 @@ TEST(MapKernel, RefusesWhatDoesNotFit) {
   StridedArray a(DType::kF32, {4, 5}, Layout::kRowMajor), b(DType::kF32, {4, 3}, Layout::kRowMajor);
   StridedArray out(DType::kF32, {4, 5}, Layout::kRowMajor);
   const LocalOp op = MapOp{Binary(ScalarOp::kAdd, DType::kF32, DType::kF32)};
-  KernelCall call{.op = &op, .inputs = {a.AsInput(), b.AsInput()}, .output = out.data(), .output_dtype = DType::kF32,
-                  .output_extents = {4, 5}, .output_strides = out.strides()};
+  KernelCall call{.op = &op,
+                  .inputs = {a.AsInput(), b.AsInput()},
+                  .output = out.data(),
+                  .output_dtype = DType::kF32,
+                  .output_extents = {4, 5},
+                  .output_strides = out.strides()};
   EXPECT_EQ(RunKernel(call).code(), absl::StatusCode::kInvalidArgument);
   call.inputs.pop_back();
   EXPECT_FALSE(RunKernel(call).ok());

@@ -18,8 +18,12 @@ constexpr DType kDTypes[] = {DType::kBool, DType::kI32, DType::kI64, DType::kF32
 
 absl::Status Multiply(const KernelInput& a, const KernelInput& b, StridedArray& c) {
   const LocalOp op = MatmulOp{};
-  const KernelCall call{.op = &op, .inputs = {a, b}, .output = c.data(), .output_dtype = c.dtype(),
-                        .output_extents = c.extents(), .output_strides = c.strides()};
+  const KernelCall call{.op = &op,
+                        .inputs = {a, b},
+                        .output = c.data(),
+                        .output_dtype = c.dtype(),
+                        .output_extents = c.extents(),
+                        .output_strides = c.strides()};
   return RunKernel(call);
 }
 
@@ -43,8 +47,8 @@ TEST(MatmulKernel, AgreesOnEveryLayoutAndDType) {
               }
               const ScalarValue got = c.Get(i * n + j);
               const double want = dtype == DType::kBool ? any : sum;
-              ASSERT_EQ(got.f + static_cast<double>(got.i), want)
-                  << ToText(dtype) << " " << m << "x" << k << "x" << n << " " << LayoutText(la) << " " << LayoutText(lc);
+              ASSERT_EQ(got.f + static_cast<double>(got.i), want) << ToText(dtype) << " " << m << "x" << k << "x" << n
+                                                                  << " " << LayoutText(la) << " " << LayoutText(lc);
             }
           }
           ASSERT_TRUE(c.GuardsAreIntact());
@@ -56,7 +60,8 @@ TEST(MatmulKernel, AgreesOnEveryLayoutAndDType) {
 
 TEST(MatmulKernel, EmptyInnerDimGivesZerosAndZeroOperandsCountAsZeros) {
   for (DType dtype : kDTypes) {
-    StridedArray a(dtype, {3, 0}, Layout::kRowMajor), b(dtype, {0, 4}, Layout::kRowMajor), c(dtype, {3, 4}, Layout::kPadded);
+    StridedArray a(dtype, {3, 0}, Layout::kRowMajor), b(dtype, {0, 4}, Layout::kRowMajor),
+        c(dtype, {3, 4}, Layout::kPadded);
     c.FillSmall(3);
     ASSERT_TRUE(Multiply(a.AsInput(), b.AsInput(), c).ok());
     for (int64_t i = 0; i < c.size(); ++i) EXPECT_EQ(c.Get(i).f + static_cast<double>(c.Get(i).i), 0);
@@ -85,13 +90,19 @@ TEST(MatmulKernel, BroadcastOperandsArePacked) {
 }
 
 TEST(MatmulKernel, RefusesOtherInnerDims) {
-  StridedArray a(DType::kF32, {2, 3}, Layout::kRowMajor), b(DType::kF32, {4, 2}, Layout::kRowMajor), c(DType::kF32, {2, 2}, Layout::kRowMajor);
+  StridedArray a(DType::kF32, {2, 3}, Layout::kRowMajor), b(DType::kF32, {4, 2}, Layout::kRowMajor),
+      c(DType::kF32, {2, 2}, Layout::kRowMajor);
   EXPECT_EQ(Multiply(a.AsInput(), b.AsInput(), c).code(), absl::StatusCode::kInvalidArgument);
 }
 
 absl::Status Create(const LocalOp& op, const Box& box, const std::vector<Scalar>& scalars, StridedArray& out) {
-  const KernelCall call{.op = &op, .output = out.data(), .output_dtype = out.dtype(), .output_extents = out.extents(),
-                        .output_strides = out.strides(), .output_box = box, .scalars = scalars};
+  const KernelCall call{.op = &op,
+                        .output = out.data(),
+                        .output_dtype = out.dtype(),
+                        .output_extents = out.extents(),
+                        .output_strides = out.strides(),
+                        .output_box = box,
+                        .scalars = scalars};
   return RunKernel(call);
 }
 

@@ -47,8 +47,12 @@ int64_t OutputIndex(int64_t flat, const Shape& extents, const Shape& output) {
 }
 
 absl::Status RunOnOneInput(const LocalOp& op, const KernelInput& input, StridedArray& output) {
-  const KernelCall call{.op = &op, .inputs = {input}, .output = output.data(), .output_dtype = output.dtype(),
-                        .output_extents = output.extents(), .output_strides = output.strides()};
+  const KernelCall call{.op = &op,
+                        .inputs = {input},
+                        .output = output.data(),
+                        .output_dtype = output.dtype(),
+                        .output_extents = output.extents(),
+                        .output_strides = output.strides()};
   return RunKernel(call);
 }
 
@@ -58,9 +62,8 @@ struct Case {
 };
 const std::vector<Case>& Cases() {
   static const std::vector<Case> cases = {
-      {{300}, {0}},          {{7, 300}, {1}},    {{300, 40}, {0}},      {{6, 50}, {0, 1}}, {{4, 9, 35}, {1}},
-      {{4, 9, 35}, {0, 2}},  {{4, 9, 35}, {2}},  {{5, 4}, {}},          {{1, 1}, {0}},     {{2, 3}, {1}},
-      {{1000, 3}, {1}},      {{129, 130}, {0}},
+      {{300}, {0}},      {{7, 300}, {1}}, {{300, 40}, {0}}, {{6, 50}, {0, 1}}, {{4, 9, 35}, {1}}, {{4, 9, 35}, {0, 2}},
+      {{4, 9, 35}, {2}}, {{5, 4}, {}},    {{1, 1}, {0}},    {{2, 3}, {1}},     {{1000, 3}, {1}},  {{129, 130}, {0}},
   };
   return cases;
 }
@@ -76,7 +79,8 @@ TEST(ReduceKernel, AgreesWithNaiveLoopsOnExactNumbers) {
           if (op == ReduceOp::kProduct) {
             for (int64_t i = 0; i < input.size(); ++i) {
               const double v = i % 97 == 0 ? -2 : 1;
-              input.Set(i, {.dtype = dtype, .f = v, .i = dtype == DType::kBool ? i % 97 != 0 : static_cast<int64_t>(v)});
+              input.Set(i,
+                        {.dtype = dtype, .f = v, .i = dtype == DType::kBool ? i % 97 != 0 : static_cast<int64_t>(v)});
             }
           }
           StridedArray output(dtype, OutputExtents(c.extents, c.dims), Layout::kPadded);
@@ -85,7 +89,8 @@ TEST(ReduceKernel, AgreesWithNaiveLoopsOnExactNumbers) {
           std::vector<char> seen(want.size(), 0);
           for (int64_t i = 0; i < input.size(); ++i) {
             const size_t o = static_cast<size_t>(OutputIndex(i, c.extents, output.extents()));
-            want[o] = seen[o] ? EvaluateScalarOp(PairwiseOp(op, dtype), dtype, want[o], input.Get(i), {}) : input.Get(i);
+            want[o] =
+                seen[o] ? EvaluateScalarOp(PairwiseOp(op, dtype), dtype, want[o], input.Get(i), {}) : input.Get(i);
             seen[o] = 1;
           }
           for (int64_t o = 0; o < output.size(); ++o) {
@@ -189,9 +194,9 @@ TEST(ArgReduceKernel, FirstExtremeAndFirstNanWin) {
               const ScalarValue v = input.Get(i);
               const ScalarValue b = best[o];
               const int64_t index = seen[o]++;
-              const bool less = v.f < b.f || v.i < b.i, more = v.f > b.f || v.i > b.i;
-              const bool beats = want[o] < 0 || (!std::isnan(b.f) && (std::isnan(v.f) ||
-                                                                     (extreme == Extreme::kMin ? less : more)));
+              const bool less = v.f < b.f || v.i<b.i, more = v.f> b.f || v.i > b.i;
+              const bool beats =
+                  want[o] < 0 || (!std::isnan(b.f) && (std::isnan(v.f) || (extreme == Extreme::kMin ? less : more)));
               if (!beats) continue;
               best[o] = v;
               want[o] = index;
@@ -218,12 +223,14 @@ TEST(ReduceTermsKernel, FoldsTermsInOrder) {
     for (Layout layout : kLayouts) {
       for (ReduceOp op : kOps) {
         const Shape extents{11, 130};
-        StridedArray a(dtype, extents, layout), b(dtype, extents, Layout::kRowMajor), c(dtype, extents, Layout::kPadded);
+        StridedArray a(dtype, extents, layout), b(dtype, extents, Layout::kRowMajor),
+            c(dtype, extents, Layout::kPadded);
         a.Randomize(41);
         b.Randomize(42);
         c.Randomize(43);
         StridedArray out(dtype, extents, layout);
-        const std::vector<ReduceTerm> terms = {{a.data(), a.strides()}, {b.data(), b.strides()}, {c.data(), c.strides()}};
+        const std::vector<ReduceTerm> terms = {
+            {a.data(), a.strides()}, {b.data(), b.strides()}, {c.data(), c.strides()}};
         ReduceTerms(op, dtype, extents, terms, out.data(), out.strides());
         for (int64_t i = 0; i < out.size(); ++i) {
           const ScalarOp pair = PairwiseOp(op, dtype);

@@ -80,10 +80,21 @@ void StridedArray::Randomize(uint32_t seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> real(-50, 50);
   std::uniform_int_distribution<int64_t> integer(-100, 100);
-  const double kFloats[] = {0.0, -0.0, 1.0, -1.0, 3e9, -3e9, 1e19, -1e19, std::numeric_limits<double>::infinity(),
-                            -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()};
-  const int64_t kMin = dtype_ == DType::kI32 ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
-  const int64_t kMax = dtype_ == DType::kI32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
+  const double kFloats[] = {0.0,
+                            -0.0,
+                            1.0,
+                            -1.0,
+                            3e9,
+                            -3e9,
+                            1e19,
+                            -1e19,
+                            std::numeric_limits<double>::infinity(),
+                            -std::numeric_limits<double>::infinity(),
+                            std::numeric_limits<double>::quiet_NaN()};
+  const int64_t kMin =
+      dtype_ == DType::kI32 ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
+  const int64_t kMax =
+      dtype_ == DType::kI32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
   const int64_t kIntegers[] = {0, 1, -1, kMin, kMax};
   for (int64_t i = 0; i < size(); ++i) {
     ScalarValue value{.dtype = dtype_};
@@ -92,7 +103,10 @@ void StridedArray::Randomize(uint32_t seed) {
     if (dtype_ == DType::kF32) value.f = static_cast<float>(value.f);
     value.i = awkward ? kIntegers[random() % std::size(kIntegers)] : integer(random);
     if (dtype_ == DType::kBool) value.i = static_cast<int64_t>(random() % 2);
-    if (Kind(dtype_) == DTypeKind::kFloat) value.i = 0; else value.f = 0;
+    if (Kind(dtype_) == DTypeKind::kFloat)
+      value.i = 0;
+    else
+      value.f = 0;
     Set(i, value);
   }
 }
@@ -102,9 +116,12 @@ void StridedArray::FillSmall(uint32_t seed) {
   for (int64_t i = 0; i < size(); ++i) {
     const int64_t v = static_cast<int64_t>(random() % 9) - 4;
     ScalarValue value{.dtype = dtype_};
-    if (dtype_ == DType::kBool) value.i = v > 0;
-    else if (Kind(dtype_) == DTypeKind::kFloat) value.f = static_cast<double>(v);
-    else value.i = v;
+    if (dtype_ == DType::kBool)
+      value.i = v > 0;
+    else if (Kind(dtype_) == DTypeKind::kFloat)
+      value.f = static_cast<double>(v);
+    else
+      value.i = v;
     Set(i, value);
   }
 }

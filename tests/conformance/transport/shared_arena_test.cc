@@ -38,7 +38,8 @@ TEST(SharedArena, MoreThanTheHostHasIsRefusedWithBothNumbers) {
 
 TEST(SharedArena, MapsNothingThatIsNotASealedArena) {
   EXPECT_EQ(SharedArena::Map(-1).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(SharedArena::Map(open("/dev/null", O_RDWR | O_CLOEXEC)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(SharedArena::Map(open("/dev/null", O_RDWR | O_CLOEXEC)).status().code(),
+            absl::StatusCode::kInvalidArgument);
   const int unsealed = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ASSERT_EQ(ftruncate(unsealed, 1 << 20), 0);
   EXPECT_EQ(SharedArena::Map(dup(unsealed)).status().code(), absl::StatusCode::kInvalidArgument);

@@ -67,7 +67,8 @@ void CheckElementwiseBoxes(const OpResolution& resolution) {
 }
 
 TEST(ResolveLaws, ElementwisePairs) {
-  const std::pair<Shape, Shape> shapes[] = {{{5, 3}, {5, 3}}, {{5, 3}, {3}}, {{5, 1}, {1, 3}}, {{0, 3}, {3}}, {{5}, {}}};
+  const std::pair<Shape, Shape> shapes[] = {
+      {{5, 3}, {5, 3}}, {{5, 3}, {3}}, {{5, 1}, {1, 3}}, {{0, 3}, {3}}, {{5}, {}}};
   for (const Mesh& mesh : Meshes()) {
     for (const auto& [left, right] : shapes) {
       for (const TensorSpec& a : AllSpecs(mesh, left)) {
@@ -163,7 +164,7 @@ std::vector<int64_t> Elements(const TensorSpec& spec, const Position& position) 
 
 TEST(ResolveLaws, ReshapeMovesNoElement) {
   const std::vector<std::pair<Shape, Shape>> shapes = {
-      {{6, 4}, {24}}, {{24}, {6, 4}}, {{6, 4}, {4, 6}}, {{6, 4}, {2, 3, 4}}, {{9, 2}, {3, 3, 2}},
+      {{6, 4}, {24}},      {{24}, {6, 4}},    {{6, 4}, {4, 6}},    {{6, 4}, {2, 3, 4}},  {{9, 2}, {3, 3, 2}},
       {{5, 1, 3}, {5, 3}}, {{5, 3}, {1, 15}}, {{8, 3}, {2, 4, 3}}, {{4, 4, 3}, {16, 3}}, {{0, 3}, {3, 0}}};
   int accepted = 0;
   for (const Mesh& mesh : Meshes()) {

@@ -19,8 +19,7 @@ bool HasMixedPartials(const Placements& placements) {
 
 std::vector<Mesh> SmallMeshes() {
   std::vector<Mesh> meshes;
-  for (const char* text :
-       {"mesh(1)", "mesh(2)", "mesh(3)", "mesh(4)", "mesh(2,2)", "mesh(2,3)", "mesh(2,2,2)"}) {
+  for (const char* text : {"mesh(1)", "mesh(2)", "mesh(3)", "mesh(4)", "mesh(2,2)", "mesh(2,3)", "mesh(2,2,2)"}) {
     meshes.push_back(*ParseMesh(text));
   }
   return meshes;

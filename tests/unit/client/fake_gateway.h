@@ -27,8 +27,8 @@ struct SeenBatch {
 };
 
 struct FakeOptions {
-  absl::Status refuse;                 // the answer to open, when not ok
-  absl::Status watch_status;           // what watches settle with
+  absl::Status refuse;        // the answer to open, when not ok
+  absl::Status watch_status;  // what watches settle with
   enum class Watches { kAnswered, kIgnored } watches = Watches::kAnswered;
   enum class Batches { kTakenUp, kQueued } batches = Batches::kTakenUp;
   enum class Opening { kAnswered, kIgnored } opening = Opening::kAnswered;

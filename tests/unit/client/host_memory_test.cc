@@ -32,7 +32,8 @@ TEST(CopyBoxTo, EqualsElementByElementForAnyStrides) {
   std::vector<int32_t> data(1000);
   std::iota(data.begin(), data.end(), 0);
   const Shape shape = {3, 4, 5};
-  const std::vector<Strides> layouts = {{20, 5, 1}, {1, 3, 12}, {40, 10, 2}, {20, -5, 1}, {0, 5, 1}, {25, 5, 1}, {20, 5, 0}};
+  const std::vector<Strides> layouts = {{20, 5, 1}, {1, 3, 12}, {40, 10, 2}, {20, -5, 1},
+                                        {0, 5, 1},  {25, 5, 1}, {20, 5, 0}};
   for (const Strides& strides : layouts) {
     HostView view{DType::kI32, shape, reinterpret_cast<const char*>(data.data() + 100), strides};
     for (int64_t& stride : view.strides_bytes) stride *= 4;

@@ -89,7 +89,8 @@ TEST(Session, DroppedHandlesAreToldAfterTheirLastUse) {
   for (int i = 0; i < 50; ++i) x = *AddOne(*session, x);
   ASSERT_TRUE(session->Wait(*x, 10).ok());
   std::vector<uint64_t> dropped;
-  for (const SeenBatch& batch : fake.batches()) dropped.insert(dropped.end(), batch.dropped.begin(), batch.dropped.end());
+  for (const SeenBatch& batch : fake.batches())
+    dropped.insert(dropped.end(), batch.dropped.begin(), batch.dropped.end());
   std::vector<uint64_t> want(50);
   std::iota(want.begin(), want.end(), first);
   EXPECT_EQ(dropped, want);

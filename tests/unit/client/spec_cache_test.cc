@@ -14,9 +14,9 @@ TEST(SpecCache, SaysWhatResolveOpSays) {
   const std::vector<SpecPtr> specs = {Spec("f32[4,6] @ mesh(2) [S(0)]"), Spec("i32[4,6] @ mesh(2) [S(1)]"),
                                       Spec("f64[4,6] @ mesh(2) [P(max)]"), Spec("f64[4,6] @ mesh(2) [P(sum)]"),
                                       Spec("bool[4,6] @ mesh(2) [R]")};
-  const std::vector<Scalar> scalars = {Scalar::Int(0),  Scalar::Int(3),      Scalar::Int(-3),   Scalar::Int(int64_t{1} << 40),
-                                       Scalar::Bool(true), Scalar::Float(2.5), Scalar::Float(-2.5),
-                                       Scalar::Int(3, ScalarStrength::kStrong)};
+  const std::vector<Scalar> scalars = {
+      Scalar::Int(0),     Scalar::Int(3),     Scalar::Int(-3),     Scalar::Int(int64_t{1} << 40),
+      Scalar::Bool(true), Scalar::Float(2.5), Scalar::Float(-2.5), Scalar::Int(3, ScalarStrength::kStrong)};
   for (int round = 0; round < 2; ++round) {
     for (OpId op : {OpId::kAdd, OpId::kMul, OpId::kDiv, OpId::kMaximum, OpId::kLess}) {
       const OpCall call{op, {}, {}};

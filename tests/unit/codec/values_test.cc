@@ -86,8 +86,8 @@ TEST(ValuesCodecTest, StatusesRoundTripWithTheirPayloads) {
 }
 
 TEST(ExceptionTest, StatusesSurviveAnRpc) {
-  for (const absl::Status& status :
-       {absl::NotFoundError("no tensor: with colons: in it"), DTypeError("bad dtype"), absl::UnavailableError("gone")}) {
+  for (const absl::Status& status : {absl::NotFoundError("no tensor: with colons: in it"), DTypeError("bad dtype"),
+                                     absl::UnavailableError("gone")}) {
     EXPECT_EQ(FromException(ToException(status)), status);
   }
   const kj::Exception lost(kj::Exception::Type::DISCONNECTED, "file", 1, kj::heapString("peer disconnected"));

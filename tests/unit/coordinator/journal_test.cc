@@ -23,7 +23,8 @@ void FillBatch(uint64_t number, std::mt19937& random, uint64_t& next_handle, wir
   batch.setNumber(number);
   auto records = batch.initRecords(4);
   auto full = records[0].initCall();
-  OpCall call = FullRecord(*Mesh::Make({3}, {}, {}), {7, 5}, {Placement::Shard(static_cast<int>(random() % 2))}, 1).call;
+  OpCall call =
+      FullRecord(*Mesh::Make({3}, {}, {}), {7, 5}, {Placement::Shard(static_cast<int>(random() % 2))}, 1).call;
   EncodeOpCall(call, full.initCall());
   full.initResults(1).set(0, next_handle);
   auto neg = records[1].initCall();
@@ -71,7 +72,8 @@ Recorded Record(const std::string& path, unsigned seed) {
       if (to == nullptr) continue;
       for (WorkerIndex worker : *to->workers) {
         if (const auto* run = std::get_if<Instance>(&to->message)) running.emplace_back(worker, run->ordinal);
-        if (const auto* window = std::get_if<TransferWindow>(&to->message)) running.emplace_back(worker, window->ordinal);
+        if (const auto* window = std::get_if<TransferWindow>(&to->message))
+          running.emplace_back(worker, window->ordinal);
       }
     }
   };

@@ -93,7 +93,8 @@ TEST(MemoryMapTest, AgreesWithABitmapOverRandomHistories) {
       const size_t at = random() % live.size();
       map.Free(live[at].workers, live[at].offset, live[at].bytes);
       for (WorkerIndex w : live[at].workers) {
-        for (int64_t b = live[at].offset / 256; b < (live[at].offset + live[at].bytes) / 256; ++b) taken[w.value][b] = false;
+        for (int64_t b = live[at].offset / 256; b < (live[at].offset + live[at].bytes) / 256; ++b)
+          taken[w.value][b] = false;
       }
       live.erase(live.begin() + static_cast<ptrdiff_t>(at));
       continue;

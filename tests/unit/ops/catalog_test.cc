@@ -40,8 +40,10 @@ TEST(CallText, SaysWhatShapesTheResult) {
   call.attributes.dtype = DType::kF32;
   EXPECT_EQ(ToText(call), "full([2,3], 3.5, dtype=f32)");
   call = {OpId::kSlice, {}, {}};
-  call.attributes.index = {{IndexItem::Kind::kSlice, 4, 3, -1}, {IndexItem::Kind::kNewAxis, 0, 0, 1},
-                           {IndexItem::Kind::kInteger, 2, 0, 1}, {IndexItem::Kind::kSlice, 0, 5, 1}};
+  call.attributes.index = {{IndexItem::Kind::kSlice, 4, 3, -1},
+                           {IndexItem::Kind::kNewAxis, 0, 0, 1},
+                           {IndexItem::Kind::kInteger, 2, 0, 1},
+                           {IndexItem::Kind::kSlice, 0, 5, 1}};
   EXPECT_EQ(ToText(call), "slice([4+3*-1, None, 2, 0+5])");
   EXPECT_EQ(ToText(OpCall{OpId::kMatmul, {}, {}}), "matmul()");
 }

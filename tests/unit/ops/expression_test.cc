@@ -49,12 +49,29 @@ TEST(Expression, SharedNodesStaySmall) {
 }
 
 TEST(Expression, HostileTextsAreErrors) {
-  std::vector<std::string> texts = {"", "add", "add:f32", "add:f32(", "add:f32(in0:f32)", "add:f32(in0:f32, in1:f32",
-                                    "add:f32(in0:f32, in1:f64)", "add:f32(in0:f32, in0:f64)", "add:bool(in0:bool, in1:bool)",
-                                    "in:f32", "in8:f32", "in99999999999:f32", "arg64:f32", "in0:f8e4m3", "in0:f16",
-                                    "n0", "n5=in0:f32(", "exp:i32(in0:i32)", "less:f32(in0:f32, in1:f32)",
-                                    "where:f32(in0:f32, in1:f32, in2:f32)", "and:i32(in0:i32, in1:i32)",
-                                    "frob:f32(in0:f32)", "in0:f32 x"};
+  std::vector<std::string> texts = {"",
+                                    "add",
+                                    "add:f32",
+                                    "add:f32(",
+                                    "add:f32(in0:f32)",
+                                    "add:f32(in0:f32, in1:f32",
+                                    "add:f32(in0:f32, in1:f64)",
+                                    "add:f32(in0:f32, in0:f64)",
+                                    "add:bool(in0:bool, in1:bool)",
+                                    "in:f32",
+                                    "in8:f32",
+                                    "in99999999999:f32",
+                                    "arg64:f32",
+                                    "in0:f8e4m3",
+                                    "in0:f16",
+                                    "n0",
+                                    "n5=in0:f32(",
+                                    "exp:i32(in0:i32)",
+                                    "less:f32(in0:f32, in1:f32)",
+                                    "where:f32(in0:f32, in1:f32, in2:f32)",
+                                    "and:i32(in0:i32, in1:i32)",
+                                    "frob:f32(in0:f32)",
+                                    "in0:f32 x"};
   std::string deep;
   for (int i = 0; i < 100000; ++i) deep += "neg:f32(";
   texts.push_back(deep);
@@ -134,9 +151,9 @@ TEST(ScalarLaws, CastsSaturate) {
 }
 
 TEST(LocalOp, TextRoundTrips) {
-  for (const char* text : {"map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0,2])", "reduce(max; dims=[])",
-                           "argreduce(min; dim=1)", "argreduce(max; dim=0)", "matmul()", "fill()", "arange()", "eye()",
-                           "rand([4,6])"}) {
+  for (const char* text :
+       {"map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0,2])", "reduce(max; dims=[])", "argreduce(min; dim=1)",
+        "argreduce(max; dim=0)", "matmul()", "fill()", "arange()", "eye()", "rand([4,6])"}) {
     const absl::StatusOr<LocalOp> op = ParseLocalOp(text);
     ASSERT_TRUE(op.ok()) << text << op.status();
     EXPECT_EQ(ToText(*op), text);

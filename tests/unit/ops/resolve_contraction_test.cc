@@ -17,12 +17,9 @@ std::vector<std::string> Operands(const char* a, const char* b) {
 
 TEST(Matmul, OperandsThatFitARuleAreKept) {
   const MatmulCase cases[] = {
-      {"S(0)", "R", "[S(0)]", "[S(0)] [R]"},
-      {"R", "S(1)", "[S(1)]", "[R] [S(1)]"},
-      {"S(1)", "S(0)", "[P(sum)]", "[S(1)] [S(0)]"},
-      {"R", "R", "[R]", "[R] [R]"},
-      {"P(sum)", "R", "[P(sum)]", "[P(sum)] [R]"},
-      {"R", "P(sum)", "[P(sum)]", "[R] [P(sum)]"},
+      {"S(0)", "R", "[S(0)]", "[S(0)] [R]"},         {"R", "S(1)", "[S(1)]", "[R] [S(1)]"},
+      {"S(1)", "S(0)", "[P(sum)]", "[S(1)] [S(0)]"}, {"R", "R", "[R]", "[R] [R]"},
+      {"P(sum)", "R", "[P(sum)]", "[P(sum)] [R]"},   {"R", "P(sum)", "[P(sum)]", "[R] [P(sum)]"},
       {"P(avg)", "R", "[P(avg)]", "[P(avg)] [R]"},
   };
   for (const MatmulCase& c : cases) {
@@ -34,12 +31,12 @@ TEST(Matmul, OperandsThatFitARuleAreKept) {
 TEST(Matmul, OtherOperandsTakeTheFewestBytes) {
   // Words in brackets: what each candidate S(m), S(n), R, P(k) must move with m = n = 8, k = 6.
   const MatmulCase cases[] = {
-      {"S(0)", "S(1)", "[S(0)]", "[S(0)] [R]"},    // 48, 48, 96, 24+24+128
-      {"S(0)", "S(0)", "[S(0)]", "[S(0)] [R]"},    // 48, 48+24, 96, 24+128
-      {"S(1)", "S(1)", "[S(1)]", "[R] [S(1)]"},    // 24+48, 48, 96, 24+128
-      {"S(1)", "R", "[S(0)]", "[S(0)] [R]"},       // 24, 48, 48, 128
-      {"R", "S(0)", "[S(1)]", "[R] [S(1)]"},       // 48, 24, 48, 128
-      {"P(max)", "R", "[S(0)]", "[S(0)] [R]"},     // 48, 96, 96, 48+128
+      {"S(0)", "S(1)", "[S(0)]", "[S(0)] [R]"},  // 48, 48, 96, 24+24+128
+      {"S(0)", "S(0)", "[S(0)]", "[S(0)] [R]"},  // 48, 48+24, 96, 24+128
+      {"S(1)", "S(1)", "[S(1)]", "[R] [S(1)]"},  // 24+48, 48, 96, 24+128
+      {"S(1)", "R", "[S(0)]", "[S(0)] [R]"},     // 24, 48, 48, 128
+      {"R", "S(0)", "[S(1)]", "[R] [S(1)]"},     // 48, 24, 48, 128
+      {"P(max)", "R", "[S(0)]", "[S(0)] [R]"},   // 48, 96, 96, 48+128
       {"P(sum)", "P(sum)", "[S(0)]", "[S(0)] [R]"},
       {"P(sum)", "S(1)", "[S(0)]", "[S(0)] [R]"},  // 48+48, 96, ...: the tie goes to S(m)
   };
@@ -52,8 +49,7 @@ TEST(Matmul, OtherOperandsTakeTheFewestBytes) {
 TEST(Matmul, ALargeInnerDimIsSplit) {
   EXPECT_EQ(OutputPlacements(OpId::kMatmul, {"f32[4,4096] @ mesh(2) [S(1)]", "f32[4096,4] @ mesh(2) [S(1)]"}),
             "[P(sum)]");
-  EXPECT_EQ(OutputPlacements(OpId::kMatmul, {"f32[4,4096] @ mesh(2) [S(1)]", "f32[4096,4] @ mesh(2) [R]"}),
-            "[P(sum)]");
+  EXPECT_EQ(OutputPlacements(OpId::kMatmul, {"f32[4,4096] @ mesh(2) [S(1)]", "f32[4096,4] @ mesh(2) [R]"}), "[P(sum)]");
 }
 
 TEST(Matmul, TheDigitsGramMatrix) {

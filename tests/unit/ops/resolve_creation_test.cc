@@ -33,9 +33,10 @@ TEST(Creation, NumbersHaveTheResultsDType) {
   const OpResolution counted =
       *Resolve(OpId::kArange, {}, Creation({4}, DType::kF32, "mesh(2)"), {Scalar::Int(1), Scalar::Float(0.1)});
   EXPECT_EQ(ToText(counted.scalars[1]), "0.1:f64") << "rounded at the end, not before it is multiplied";
-  EXPECT_EQ(ToText(*Resolve(OpId::kRand, {}, Creation({4, 6}, DType::kF32, "mesh(2)"), {Scalar::Int(1), Scalar::Int(2)})
-                        ->local),
-            "rand([4,6])");
+  EXPECT_EQ(
+      ToText(
+          *Resolve(OpId::kRand, {}, Creation({4, 6}, DType::kF32, "mesh(2)"), {Scalar::Int(1), Scalar::Int(2)})->local),
+      "rand([4,6])");
 }
 
 TEST(Creation, Errors) {
@@ -84,7 +85,8 @@ TEST(Redistribute, MeshPlacementsAndDType) {
             "f64[4,6] @ mesh(2,2) [R, S(1)]");
   OpAttributes moved;
   moved.mesh = *ParseMesh("mesh(2; workers=2,3)");
-  EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2) [S(0)]"}, moved), "f32[4,6] @ mesh(2; workers=2,3) [S(0)]");
+  EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2) [S(0)]"}, moved),
+            "f32[4,6] @ mesh(2; workers=2,3) [S(0)]");
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2) [P(sum)]"}, moved), "f32[4,6] @ mesh(2; workers=2,3) [R]");
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2,2) [S(0), S(1)]"}, moved),
             "f32[4,6] @ mesh(2; workers=2,3) [R]");

@@ -67,8 +67,7 @@ TEST(Placement, BroadcastDimsAreReplicated) {
   EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,6] @ mesh(2) [S(0)]", "f32[6] @ mesh(2) [S(0)]"}), "[S(0)] [R]");
   EXPECT_EQ(OperandPlacements(OpId::kAdd, {"f32[4,6] @ mesh(2) [S(0)]", "f32[1,6] @ mesh(2) [S(0)]"}), "[S(0)] [R]");
   EXPECT_EQ(Output(OpId::kAdd, {"f32[4,1] @ mesh(2) [S(0)]", "f32[1,6] @ mesh(2) [R]"}), "f32[4,6] @ mesh(2) [S(0)]");
-  EXPECT_EQ(Output(OpId::kAdd, {"f32[6] @ mesh(2) [S(0)]", "f32[3,4,1] @ mesh(2) [R]"}),
-            "f32[3,4,6] @ mesh(2) [S(2)]");
+  EXPECT_EQ(Output(OpId::kAdd, {"f32[6] @ mesh(2) [S(0)]", "f32[3,4,1] @ mesh(2) [R]"}), "f32[3,4,6] @ mesh(2) [S(2)]");
 }
 
 TEST(Placement, OtherMeshesOverTheSameWorkers) {

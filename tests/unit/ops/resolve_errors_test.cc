@@ -12,25 +12,34 @@ struct ErrorCase {
 
 TEST(Errors, NameTheOpBothValuesAndTheTensors) {
   const ErrorCase cases[] = {
-      {OpId::kMatmul, {"f32[128,64] @ mesh(2) [R]", "f32[32,16] @ mesh(2) [R]"},
+      {OpId::kMatmul,
+       {"f32[128,64] @ mesh(2) [R]", "f32[32,16] @ mesh(2) [R]"},
        "matmul: inner dims differ: a is f32[128,64], b is f32[32,16]"},
-      {OpId::kMatmul, {"f32[4] @ mesh(2) [R]", "f32[4,2] @ mesh(2) [R]"},
+      {OpId::kMatmul,
+       {"f32[4] @ mesh(2) [R]", "f32[4,2] @ mesh(2) [R]"},
        "matmul: operands must be 2-D: a is f32[4], b is f32[4,2]"},
-      {OpId::kMatmul, {"f32[4,4] @ mesh(2) [R]", "f64[4,4] @ mesh(2) [R]"},
+      {OpId::kMatmul,
+       {"f32[4,4] @ mesh(2) [R]", "f64[4,4] @ mesh(2) [R]"},
        "matmul: dtypes differ, use astype: a is f32[4,4], b is f64[4,4]"},
       {OpId::kMatmul, {"f32[4,4] @ mesh(2) [R]", "2"}, "matmul: a number can't stand here: a is f32[4,4], b is 2"},
-      {OpId::kAdd, {"f32[2,3] @ mesh(2) [R]", "f32[4] @ mesh(2) [R]"},
+      {OpId::kAdd,
+       {"f32[2,3] @ mesh(2) [R]", "f32[4] @ mesh(2) [R]"},
        "add: shapes don't broadcast: a is f32[2,3], b is f32[4]"},
-      {OpId::kAdd, {"bool[2] @ mesh(2) [R]", "bool[2] @ mesh(2) [R]"},
+      {OpId::kAdd,
+       {"bool[2] @ mesh(2) [R]", "bool[2] @ mesh(2) [R]"},
        "add: needs a numeric dtype: a is bool[2], b is bool[2]"},
-      {OpId::kAdd, {"i32[2] @ mesh(2) [R]", "4294967296"}, "add: 4294967296 doesn't fit dtype i32: a is i32[2], b is "
-                                                           "4294967296"},
+      {OpId::kAdd,
+       {"i32[2] @ mesh(2) [R]", "4294967296"},
+       "add: 4294967296 doesn't fit dtype i32: a is i32[2], b is "
+       "4294967296"},
       {OpId::kAdd, {"f16[2] @ mesh(2) [R]", "2"}, "add: dtype f16 is reserved: a is f16[2], b is 2"},
       {OpId::kAdd, {"f32[2] @ mesh(2) [R]"}, "add: takes 2 operands, not 1"},
       {OpId::kAdd, {"1", "2"}, "add: needs a tensor among its operands: a is 1, b is 2"},
-      {OpId::kWhere, {"f32[2] @ mesh(2) [R]", "1", "2"},
+      {OpId::kWhere,
+       {"f32[2] @ mesh(2) [R]", "1", "2"},
        "where: the dtype of the condition must be bool: condition is f32[2], x1 is 1, x2 is 2"},
-      {OpId::kWhere, {"true", "f32[2] @ mesh(2) [R]", "2"},
+      {OpId::kWhere,
+       {"true", "f32[2] @ mesh(2) [R]", "2"},
        "where: the dtype of the condition must be bool: condition is true, x1 is f32[2], x2 is 2"},
       {static_cast<OpId>(99), {"f32[2] @ mesh(2) [R]"}, "unknown op number 99"},
       {OpId::kAsType, {"f32[2] @ mesh(2) [R]"}, "astype: needs a dtype"},
@@ -65,8 +74,10 @@ TEST(Errors, BroadcastsThatOverflow) {
 }
 
 TEST(Errors, DimsOfReductions) {
-  EXPECT_EQ(Output(OpId::kSum, {"f32[2,3] @ mesh(2) [R]"}, Dims({1, 0})), "sum: dims must increase, got [1,0]: x is f32[2,3]");
-  EXPECT_EQ(Output(OpId::kSum, {"f32[2,3] @ mesh(2) [R]"}, Dims({0, 0})), "sum: dims must increase, got [0,0]: x is f32[2,3]");
+  EXPECT_EQ(Output(OpId::kSum, {"f32[2,3] @ mesh(2) [R]"}, Dims({1, 0})),
+            "sum: dims must increase, got [1,0]: x is f32[2,3]");
+  EXPECT_EQ(Output(OpId::kSum, {"f32[2,3] @ mesh(2) [R]"}, Dims({0, 0})),
+            "sum: dims must increase, got [0,0]: x is f32[2,3]");
   EXPECT_EQ(Output(OpId::kSum, {"f32[2,3] @ mesh(2) [R]"}, Dims({3})),
             "sum: dim 3 is out of range for rank 2: x is f32[2,3]");
 }

@@ -21,8 +21,8 @@ std::vector<OperandSpec> ParseOperands(const std::vector<std::string>& texts) {
   return operands;
 }
 
-absl::StatusOr<OpResolution> Resolve(OpId op, const std::vector<std::string>& operands,
-                                     const OpAttributes& attributes, const std::vector<Scalar>& scalars) {
+absl::StatusOr<OpResolution> Resolve(OpId op, const std::vector<std::string>& operands, const OpAttributes& attributes,
+                                     const std::vector<Scalar>& scalars) {
   return ResolveOp({op, attributes, scalars}, ParseOperands(operands));
 }
 

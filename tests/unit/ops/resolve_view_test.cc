@@ -7,9 +7,7 @@
 namespace tessera {
 namespace {
 
-IndexItem Slice(int64_t start, int64_t size, int64_t step = 1) {
-  return {IndexItem::Kind::kSlice, start, size, step};
-}
+IndexItem Slice(int64_t start, int64_t size, int64_t step = 1) { return {IndexItem::Kind::kSlice, start, size, step}; }
 IndexItem Integer(int64_t at) { return {IndexItem::Kind::kInteger, at, 0, 1}; }
 IndexItem NewAxis() { return {IndexItem::Kind::kNewAxis, 0, 0, 1}; }
 
@@ -63,19 +61,20 @@ TEST(Slicing, WhatIsNotCutIsAView) {
 
 TEST(Slicing, OutOfRangeItems) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  for (const IndexItem& item : {Slice(0, 9), Slice(-1, 2), Slice(8, 1), Slice(0, 2, 0), Slice(0, -1), Slice(0, kMax, kMax),
-                                Slice(7, 9, -1), Slice(3, 3, kMax), Integer(8), Integer(-1)}) {
+  for (const IndexItem& item : {Slice(0, 9), Slice(-1, 2), Slice(8, 1), Slice(0, 2, 0), Slice(0, -1),
+                                Slice(0, kMax, kMax), Slice(7, 9, -1), Slice(3, 3, kMax), Integer(8), Integer(-1)}) {
     const absl::Status status = Resolve(OpId::kSlice, {"f32[8] @ mesh(2) [R]"}, Index({item})).status();
     EXPECT_TRUE(status.GetPayload(kIndexErrorPayload).has_value()) << status;
   }
   EXPECT_FALSE(Resolve(OpId::kSlice, {"f32[8] @ mesh(2) [R]"}, Index({})).ok());
   EXPECT_FALSE(Resolve(OpId::kSlice, {"f32[8] @ mesh(2) [R]"}, Index({Slice(0, 8), Slice(0, 8)})).ok());
-  EXPECT_FALSE(Resolve(OpId::kSlice, {"f32[8] @ mesh(2) [R]"},
-                       Index(std::vector<IndexItem>(100, NewAxis()))).ok());
+  EXPECT_FALSE(Resolve(OpId::kSlice, {"f32[8] @ mesh(2) [R]"}, Index(std::vector<IndexItem>(100, NewAxis()))).ok());
 }
 
 TEST(Reshape, ShardsThatLeadTheirGroupSurvive) {
-  const auto reshape = [](const char* operand, Shape shape) { return Output(OpId::kReshape, {operand}, ToShape(shape)); };
+  const auto reshape = [](const char* operand, Shape shape) {
+    return Output(OpId::kReshape, {operand}, ToShape(shape));
+  };
   EXPECT_EQ(reshape("f32[8,6] @ mesh(2) [S(0)]", {48}), "f32[48] @ mesh(2) [S(0)]");
   EXPECT_EQ(reshape("f32[48] @ mesh(2) [S(0)]", {8, 6}), "f32[8,6] @ mesh(2) [S(0)]");
   EXPECT_EQ(reshape("f32[8,6] @ mesh(2) [S(1)]", {2, 4, 6}), "f32[2,4,6] @ mesh(2) [S(2)]");
@@ -89,7 +88,9 @@ TEST(Reshape, ShardsThatLeadTheirGroupSurvive) {
 }
 
 TEST(Reshape, WhatMovesDataIsRefused) {
-  const auto reshape = [](const char* operand, Shape shape) { return Output(OpId::kReshape, {operand}, ToShape(shape)); };
+  const auto reshape = [](const char* operand, Shape shape) {
+    return Output(OpId::kReshape, {operand}, ToShape(shape));
+  };
   EXPECT_EQ(reshape("f32[9,4] @ mesh(2) [S(0)]", {36}),
             "reshape: [9,4] to [36] would move data between workers, because S(0) does not survive; redistribute to "
             "[R] first: x is f32[9,4] @ mesh(2) [S(0)]");
@@ -98,8 +99,8 @@ TEST(Reshape, WhatMovesDataIsRefused) {
   EXPECT_EQ(reshape("f32[8,6] @ mesh(2) [R]", {7, 7}),
             "reshape: the new shape [7,7] has 49 elements, not 48: x is f32[8,6]");
   EXPECT_EQ(reshape("f32[8] @ mesh(2) [R]", {-1}), "reshape: negative extent -1 in shape [-1]");
-  EXPECT_FALSE(Resolve(OpId::kReshape, {"f32[8] @ mesh(2) [R]"},
-                       ToShape({int64_t{1} << 32, int64_t{1} << 32, 8})).ok());
+  EXPECT_FALSE(
+      Resolve(OpId::kReshape, {"f32[8] @ mesh(2) [R]"}, ToShape({int64_t{1} << 32, int64_t{1} << 32, 8})).ok());
 }
 
 TEST(Reshape, Layouts) {

@@ -9,9 +9,27 @@ namespace tessera {
 namespace {
 
 TEST(Scalar, TextRoundTrips) {
-  for (const char* text : {"2", "-9223372036854775808", "9223372036854775807", "3.5", "2.0", "1e+300", "-0.0", "inf",
-                           "-inf", "nan", "true", "false", "2:i32", "2:i64", "true:bool", "0.1:f32", "0.1:f64",
-                           "nan:f32", "18446744073709551615:u64", "-1:i8", "1:u8"}) {
+  for (const char* text : {"2",
+                           "-9223372036854775808",
+                           "9223372036854775807",
+                           "3.5",
+                           "2.0",
+                           "1e+300",
+                           "-0.0",
+                           "inf",
+                           "-inf",
+                           "nan",
+                           "true",
+                           "false",
+                           "2:i32",
+                           "2:i64",
+                           "true:bool",
+                           "0.1:f32",
+                           "0.1:f64",
+                           "nan:f32",
+                           "18446744073709551615:u64",
+                           "-1:i8",
+                           "1:u8"}) {
     const absl::StatusOr<Scalar> scalar = ParseScalar(text);
     ASSERT_TRUE(scalar.ok()) << text << scalar.status();
     EXPECT_EQ(ToText(*scalar), text);

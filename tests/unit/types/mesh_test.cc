@@ -56,8 +56,7 @@ TEST(Mesh, SubMeshesAndFlattening) {
 TEST(Mesh, RefusesBeforeAllocating) {
   EXPECT_TRUE(Mesh::Make({kMaxMeshSize}, {}, {}).ok());
   const absl::Status status = Mesh::Make({int64_t{1} << 40}, {}, {}).status();
-  EXPECT_EQ(status.message(),
-            "mesh: shape [1099511627776] is over the limit of 65536 workers (max_mesh_size)");
+  EXPECT_EQ(status.message(), "mesh: shape [1099511627776] is over the limit of 65536 workers (max_mesh_size)");
   EXPECT_FALSE(Mesh::Make({int64_t{1} << 40, int64_t{1} << 40}, {}, {}).ok());
   EXPECT_FALSE(Mesh::Make({}, {}, {}).ok());
   EXPECT_FALSE(Mesh::Make({2, 0}, {}, {}).ok());

@@ -43,9 +43,7 @@ TEST(SpecText, ExplicitShardSizesAreReserved) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
 }
 
-TEST(SpecText, DefaultWorkersAreNotPrinted) {
-  EXPECT_EQ(ToText(*ParseMesh("mesh(3; workers=0,1,2)")), "mesh(3)");
-}
+TEST(SpecText, DefaultWorkersAreNotPrinted) { EXPECT_EQ(ToText(*ParseMesh("mesh(3; workers=0,1,2)")), "mesh(3)"); }
 
 TEST(SpecText, ShortTextHasNoMesh) {
   EXPECT_EQ(ToShortText(*ParseTensorSpec("f32[128,64] @ mesh(2) [R]")), "f32[128,64]");
@@ -122,7 +120,8 @@ TEST(Scanner, IntegersAreCheckedForOverflow) {
   EXPECT_EQ(*Scanner("9223372036854775807").TakeInteger(), std::numeric_limits<int64_t>::max());
   EXPECT_EQ(*Scanner("-9223372036854775808").TakeInteger(), std::numeric_limits<int64_t>::min());
   EXPECT_EQ(*Scanner(" +7").TakeInteger(), 7);
-  for (const char* text : {"9223372036854775808", "-9223372036854775809", "99999999999999999999", "", "-", "+-1", "x"}) {
+  for (const char* text :
+       {"9223372036854775808", "-9223372036854775809", "99999999999999999999", "", "-", "+-1", "x"}) {
     EXPECT_FALSE(Scanner(text).TakeInteger().ok()) << text;
   }
 }

@@ -20,7 +20,9 @@ constexpr uint8_t kCompute = 0, kExchange = 1;
 TensorSpec Spec(std::string_view text) { return *ParseTensorSpec(text); }
 
 // f32[8,8] from rows to columns on two workers, or back.
-Plan ToColumns() { return *PlanRedistribute({Spec("f32[8,8] @ mesh(2) [S(0)]"), {}}, Spec("f32[8,8] @ mesh(2) [S(1)]")); }
+Plan ToColumns() {
+  return *PlanRedistribute({Spec("f32[8,8] @ mesh(2) [S(0)]"), {}}, Spec("f32[8,8] @ mesh(2) [S(1)]"));
+}
 Plan ToRows() { return *PlanRedistribute({Spec("f32[8,8] @ mesh(2) [S(1)]"), {}}, Spec("f32[8,8] @ mesh(2) [S(0)]")); }
 
 std::vector<double> Counting(int64_t n) {
@@ -39,7 +41,10 @@ InstanceWait Readers(uint8_t stream, Ordinal ordinal) {
 // to rows on the other, back into the first buffer.
 struct Chain {
   explicit Chain(WorkerWorld& world)
-      : world(world), columns(world.Define(ToColumns())), rows(world.Define(ToRows())), a(world.Allocate(128)),
+      : world(world),
+        columns(world.Define(ToColumns())),
+        rows(world.Define(ToRows())),
+        a(world.Allocate(128)),
         b(world.Allocate(128)) {}
 
   // `drop_wait`: the number of the wait to leave out, or -1.
@@ -47,11 +52,20 @@ struct Chain {
     Ordinal last_rows, last_columns;
     int wait_number = 0;
     for (int r = 0; r < rounds; ++r) {
-      Instance there{.ordinal = world.NextOrdinal(), .plan = columns, .stream = kCompute, .buffer_offsets = {a, b},
-                     .scalars = {}, .waits = {}};
-      if (r > 0) there.waits = {ReadsFrom(kExchange, last_rows), Own(kExchange, last_rows), Readers(kExchange, last_rows)};
-      Instance back{.ordinal = world.NextOrdinal(), .plan = rows, .stream = kExchange, .buffer_offsets = {b, a},
-                    .scalars = {}, .waits = {}};
+      Instance there{.ordinal = world.NextOrdinal(),
+                     .plan = columns,
+                     .stream = kCompute,
+                     .buffer_offsets = {a, b},
+                     .scalars = {},
+                     .waits = {}};
+      if (r > 0)
+        there.waits = {ReadsFrom(kExchange, last_rows), Own(kExchange, last_rows), Readers(kExchange, last_rows)};
+      Instance back{.ordinal = world.NextOrdinal(),
+                    .plan = rows,
+                    .stream = kExchange,
+                    .buffer_offsets = {b, a},
+                    .scalars = {},
+                    .waits = {}};
       back.waits = {ReadsFrom(kCompute, there.ordinal), Own(kCompute, there.ordinal), Readers(kCompute, there.ordinal)};
       last_columns = there.ordinal;
       last_rows = back.ordinal;
@@ -93,9 +107,14 @@ TEST_P(ExecutorReach, ADeadPeerHoldsNobody) {
   const int64_t a = world.Allocate(128), b = world.Allocate(128);
   // Worker 1 never runs ordinal 1, for which ordinal 2 waits.
   const Ordinal lost = world.NextOrdinal();
-  world.at(0).Run({.ordinal = lost, .plan = id, .stream = kExchange, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+  world.at(0).Run(
+      {.ordinal = lost, .plan = id, .stream = kExchange, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
   const Ordinal next = world.NextOrdinal();
-  world.at(0).Run({.ordinal = next, .plan = id, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {},
+  world.at(0).Run({.ordinal = next,
+                   .plan = id,
+                   .stream = kCompute,
+                   .buffer_offsets = {a, b},
+                   .scalars = {},
                    .waits = {ReadsFrom(kExchange, lost), Readers(kExchange, lost)}});
   world.at(0).MarkDead(WorkerIndex(1));
   const absl::Status status = world.WaitFor(next, 1)[0].status;
@@ -119,20 +138,27 @@ TEST_P(ExecutorReach, MessagesThatMakeNoSenseAreReportedAndNothingHangs) {
     return reports.begin()->second.status.code();
   };
   const auto invalid = absl::StatusCode::kInvalidArgument;
-  EXPECT_EQ(code({.ordinal = {}, .plan = TemplateId(999), .buffer_offsets = {a, b}, .scalars = {}, .waits = {}}), invalid);
+  EXPECT_EQ(code({.ordinal = {}, .plan = TemplateId(999), .buffer_offsets = {a, b}, .scalars = {}, .waits = {}}),
+            invalid);
   EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a}, .scalars = {}, .waits = {}}), invalid);
-  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, b}, .scalars = {Scalar::Int(1)}, .waits = {}}), invalid);
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, b}, .scalars = {Scalar::Int(1)}, .waits = {}}),
+            invalid);
   EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, -64}, .scalars = {}, .waits = {}}), invalid);
   EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, 1 << 20}, .scalars = {}, .waits = {}}), invalid);
-  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {INT64_MAX - 8, b}, .scalars = {}, .waits = {}}), invalid);
-  EXPECT_EQ(code({.ordinal = {}, .plan = id, .stream = 77, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}}), invalid);
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {INT64_MAX - 8, b}, .scalars = {}, .waits = {}}),
+            invalid);
+  EXPECT_EQ(code({.ordinal = {}, .plan = id, .stream = 77, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}}),
+            invalid);
   // Only one worker finds its message wrong: the other must not wait for it.
   const Ordinal half = world.NextOrdinal();
   world.at(0).Run({.ordinal = half, .plan = id, .buffer_offsets = {a, -64}, .scalars = {}, .waits = {}});
   world.at(1).Run({.ordinal = half, .plan = id, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
   EXPECT_EQ(world.WaitFor(half)[0].status.code(), invalid);
   // A wait that points forwards is none.
-  EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, b}, .scalars = {},
+  EXPECT_EQ(code({.ordinal = {},
+                  .plan = id,
+                  .buffer_offsets = {a, b},
+                  .scalars = {},
                   .waits = {Own(kExchange, Ordinal(1 << 20)), {1, 200, Ordinal(1), WaitScope::kOwn, {}}}}),
             absl::StatusCode::kOk);
   // An ordinal that doesn't follow the last one of its stream.
@@ -182,8 +208,13 @@ TEST(ExecutorHazards, AWaitThatIsLeftOutIsFoundUnlessOthersImplyIt) {
     const int64_t a = world.Allocate(128), b = world.Allocate(128);
     ASSERT_EQ(world.NextOrdinal(), first);
     const Ordinal second = world.NextOrdinal();
-    world.Issue({.ordinal = first, .plan = there, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
-    world.Issue({.ordinal = second, .plan = back, .stream = kExchange, .buffer_offsets = {b, a}, .scalars = {},
+    world.Issue(
+        {.ordinal = first, .plan = there, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+    world.Issue({.ordinal = second,
+                 .plan = back,
+                 .stream = kExchange,
+                 .buffer_offsets = {b, a},
+                 .scalars = {},
                  .waits = c.waits});
     world.WaitFor(second);
     EXPECT_EQ(recorder.hazards().empty(), c.is_ordered);
@@ -216,8 +247,13 @@ TEST(ExecutorWindows, OpensAfterItsWaitsAndCopiesTheCommonBox) {
   const PlanValue& value = plan.values[static_cast<size_t>(plan.inputs[0])];
   world.Store(value, a, SplitDense(value.spec, Counting(64)));
   const Ordinal run = world.NextOrdinal(), open = world.NextOrdinal();
-  TransferWindow window{.ordinal = open, .ticket = TicketId(1), .secret = 5, .direction = TransferDirection::kDownload,
-                        .spec = Spec("f32[8,8] @ mesh(2) [S(1)]"), .offset_bytes = b, .strides = {4, 1},
+  TransferWindow window{.ordinal = open,
+                        .ticket = TicketId(1),
+                        .secret = 5,
+                        .direction = TransferDirection::kDownload,
+                        .spec = Spec("f32[8,8] @ mesh(2) [S(1)]"),
+                        .offset_bytes = b,
+                        .strides = {4, 1},
                         .waits = {{1, kCompute, run, WaitScope::kOwn, {}}}};
   for (int w = 0; w < 2; ++w) world.at(w).OpenWindow(window);
   world.Issue({.ordinal = run, .plan = id, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
@@ -247,8 +283,12 @@ TEST(ExecutorWindows, OpensAfterItsWaitsAndCopiesTheCommonBox) {
 
 TEST(ExecutorWindows, AWindowOutsideTheArenaIsRefused) {
   WorkerWorld world({.workers = 1, .arena_bytes = 4096});
-  TransferWindow window{.ordinal = world.NextOrdinal(), .ticket = TicketId(1), .spec = Spec("f64[600] @ mesh(1) [R]"),
-                        .offset_bytes = 0, .strides = {1}, .waits = {}};
+  TransferWindow window{.ordinal = world.NextOrdinal(),
+                        .ticket = TicketId(1),
+                        .spec = Spec("f64[600] @ mesh(1) [R]"),
+                        .offset_bytes = 0,
+                        .strides = {1},
+                        .waits = {}};
   world.at(0).OpenWindow(window);
   EXPECT_EQ(world.WaitFor(window.ordinal)[0].status.code(), absl::StatusCode::kInvalidArgument);
   window.spec = Spec("f64[6] @ mesh(1) [R]");
@@ -273,8 +313,11 @@ TEST(ExecutorInline, ReadsTheOwnBoxRowMajor) {
     ASSERT_EQ(reports.at(w).inline_bytes.size(), sizeof(wanted[w]));
     EXPECT_EQ(0, std::memcmp(reports.at(w).inline_bytes.data(), wanted[w], sizeof(wanted[w])));
   }
-  InlineRead large{.ordinal = world.NextOrdinal(), .spec = Spec("f64[513] @ mesh(2) [R]"), .offset_bytes = at,
-                   .strides = {1}, .waits = {}};
+  InlineRead large{.ordinal = world.NextOrdinal(),
+                   .spec = Spec("f64[513] @ mesh(2) [R]"),
+                   .offset_bytes = at,
+                   .strides = {1},
+                   .waits = {}};
   world.at(0).ReadInline(large);
   EXPECT_EQ(world.WaitFor(large.ordinal, 1)[0].status.code(), absl::StatusCode::kInvalidArgument);
 }
@@ -294,7 +337,8 @@ TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
   EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4}, own, peer})), invalid);
   EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4}, {WorkerIndex(1), 7, 0, {1}}, own})), invalid);
   EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4, 4}, peer, own})), invalid);
-  EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {INT64_MAX}, {WorkerIndex(1), 1, 0, {INT64_MAX}}, own})), invalid);
+  EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {INT64_MAX}, {WorkerIndex(1), 1, 0, {INT64_MAX}}, own})),
+            invalid);
   EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {}, own})), invalid);
   Program waits = program(CopyInstruction{DType::kF32, {4}, peer, own});
   waits.phases[0].peer_phase = 1;

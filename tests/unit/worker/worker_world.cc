@@ -79,7 +79,8 @@ double GetElement(DType dtype, const std::byte* at) {
 
 }  // namespace
 
-WorkerWorld::WorkerWorld(const WorldOptions& options) : options_(options), members_(static_cast<size_t>(options.workers)) {
+WorkerWorld::WorkerWorld(const WorldOptions& options)
+    : options_(options), members_(static_cast<size_t>(options.workers)) {
   for (int w = 0; w < options.workers; ++w) {
     Member& member = members_[static_cast<size_t>(w)];
     auto arena = SharedArena::Create(options.arena_bytes);
@@ -115,7 +116,8 @@ WorkerWorld::WorkerWorld(const WorldOptions& options) : options_(options), membe
         EXPECT_TRUE(at(w).AddMappedPeer(WorkerIndex(p), *std::move(peer)).ok());
       } else {
         Member& member = members_[static_cast<size_t>(w)];
-        EXPECT_TRUE(member.messages->Connect(WorkerIndex(p), members_[static_cast<size_t>(p)].messages->Address()).ok());
+        EXPECT_TRUE(
+            member.messages->Connect(WorkerIndex(p), members_[static_cast<size_t>(p)].messages->Address()).ok());
         EXPECT_TRUE(at(w).AddMessagePeer(WorkerIndex(p)).ok());
       }
     }
@@ -155,9 +157,8 @@ ShardedArray WorkerWorld::Load(const PlanValue& value, int64_t base) const {
     const std::byte* at = arena(value.spec.mesh.WorkerAt(position).value).memory() + base + value.offset * bytes;
     std::vector<double>& shard = shards[static_cast<size_t>(flat)];
     shard.resize(static_cast<size_t>(NumElements(box)));
-    ForEachElement(box, value.strides, [&](size_t i, int64_t offset) {
-      shard[i] = GetElement(value.spec.dtype, at + offset * bytes);
-    });
+    ForEachElement(box, value.strides,
+                   [&](size_t i, int64_t offset) { shard[i] = GetElement(value.spec.dtype, at + offset * bytes); });
   }
   return shards;
 }
@@ -179,14 +180,19 @@ std::map<int, CompletionReport> WorkerWorld::WaitFor(Ordinal ordinal, int count)
   std::unique_lock lock(mutex_);
   const bool complete =
       changed_.wait_for(lock, std::chrono::seconds(20), [&] { return reports_[ordinal].size() >= wanted; });
-  EXPECT_TRUE(complete) << "ordinal " << ordinal.value << " has " << reports_[ordinal].size() << " reports of " << wanted;
+  EXPECT_TRUE(complete) << "ordinal " << ordinal.value << " has " << reports_[ordinal].size() << " reports of "
+                        << wanted;
   return reports_[ordinal];
 }
 
 WorkerWorld::Result WorkerWorld::RunPlan(const Plan& plan, const std::vector<ShardedArray>& inputs,
                                          const std::vector<Scalar>& scalars) {
-  Instance instance{.ordinal = NextOrdinal(), .plan = Define(plan), .stream = 0, .buffer_offsets = {},
-                    .scalars = scalars, .waits = {}};
+  Instance instance{.ordinal = NextOrdinal(),
+                    .plan = Define(plan),
+                    .stream = 0,
+                    .buffer_offsets = {},
+                    .scalars = scalars,
+                    .waits = {}};
   for (const PlanBuffer& buffer : plan.buffers) instance.buffer_offsets.push_back(Allocate(buffer.bytes));
   auto base = [&](const PlanValue& value) { return instance.buffer_offsets[static_cast<size_t>(value.buffer)]; };
   for (size_t i = 0; i < inputs.size(); ++i) {

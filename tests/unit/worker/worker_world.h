@@ -27,7 +27,7 @@ struct WorldOptions {
   int workers = 2;
   Reach reach = Reach::kMapped;
   int64_t arena_bytes = 1 << 20;
-  HazardRecorder* recorder = nullptr;                              // fakes of it, instead of CPU devices
+  HazardRecorder* recorder = nullptr;                                  // fakes of it, instead of CPU devices
   std::function<bool(int worker, const DeviceWork& work)> drops = {};  // work that is lost on the way
 };
 

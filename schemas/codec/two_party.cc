@@ -1,0 +1,97 @@
+#include "schemas/codec/two_party.h"
+
+#include <sys/socket.h>
+
+#include <utility>
+
+#include <capnp/message.h>
+#include <kj/timer.h>
+#include <spdlog/spdlog.h>
+
+namespace tessera {
+namespace {
+
+constexpr kj::Duration kAcceptRetry = 100 * kj::MILLISECONDS;
+constexpr unsigned kMaxDescriptorsPerMessage = 2;
+
+// The dialed end.
+struct ServedConnection {
+  ServedConnection(kj::Own<kj::AsyncCapabilityStream> raw, capnp::Capability::Client bootstrap,
+                   int64_t flow_limit_bytes)
+      : stream(MakeGuardedStream(kj::mv(raw), GuardMode::kReadWhenWritesEnded)),
+        network(*stream, kMaxDescriptorsPerMessage, capnp::rpc::twoparty::Side::SERVER),
+        rpc(capnp::makeRpcServer(network, kj::mv(bootstrap))) {
+    rpc.setFlowLimit(static_cast<size_t>(flow_limit_bytes) / sizeof(capnp::word));
+  }
+  kj::Own<kj::AsyncCapabilityStream> stream;
+  capnp::TwoPartyVatNetwork network;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
+};
+
+}  // namespace
+
+DialedConnection::DialedConnection(kj::Own<kj::AsyncCapabilityStream> stream)
+    : stream_(MakeGuardedStream(kj::mv(stream))),
+      network_(*stream_, kMaxDescriptorsPerMessage, capnp::rpc::twoparty::Side::CLIENT),
+      rpc_(capnp::makeRpcClient(network_)) {}
+
+DialedConnection::DialedConnection(kj::Own<kj::AsyncIoStream> stream)
+    : DialedConnection(stream.downcast<kj::AsyncCapabilityStream>()) {}
+
+capnp::Capability::Client DialedConnection::BootstrapCapability() {
+  capnp::MallocMessageBuilder message(4);
+  auto id = message.getRoot<capnp::rpc::twoparty::VatId>();
+  id.setSide(capnp::rpc::twoparty::Side::SERVER);
+  return rpc_.bootstrap(id);
+}
+
+Acceptor::Acceptor(kj::Timer& timer, const AcceptOptions& options,
+                   std::function<capnp::Capability::Client(pid_t)> make_bootstrap)
+    : timer_(timer), options_(options), make_bootstrap_(std::move(make_bootstrap)), tasks_(*this) {}
+
+kj::Promise<void> Acceptor::Run(kj::ConnectionReceiver& receiver) {
+  return kj::evalNow([&receiver]() { return receiver.accept(); })  // which may throw at once
+      .then([this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
+        if (open_ >= options_.max_connections) {
+          spdlog::warn("refusing a connection: {} are open", open_);
+        } else {
+          Serve(stream.downcast<kj::AsyncCapabilityStream>());
+        }
+        return kj::READY_NOW;
+      })
+      .catch_([this](kj::Exception&& exception) {
+        // Out of descriptors: the connection waits in the backlog until some are free again.
+        spdlog::warn("can't accept a connection: {}", exception.getDescription().cStr());
+        return timer_.afterDelay(kAcceptRetry);
+      })
+      .then([this, &receiver]() { return Run(receiver); });
+}
+
+void Acceptor::Serve(kj::Own<kj::AsyncCapabilityStream> stream) {
+  struct ucred credentials = {};
+  kj::uint length = sizeof(credentials);
+  stream->getsockopt(SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+  const pid_t pid = credentials.pid;
+  auto connection = kj::heap<ServedConnection>(kj::mv(stream), make_bootstrap_(pid), options_.flow_limit_bytes);
+  ++open_;
+  auto gone = connection->network.onDisconnect();
+  tasks_.add(gone.then([]() {},
+                       [pid](kj::Exception&& exception) {
+                         spdlog::warn("connection of pid {} ended: {}", pid, exception.getDescription().cStr());
+                       })
+                 .attach(kj::mv(connection), kj::defer([this]() { --open_; })));
+}
+
+void Acceptor::taskFailed(kj::Exception&& exception) {
+  spdlog::warn("connection failed: {}", exception.getDescription().cStr());
+}
+
+kj::Promise<void> WhenPipeCloses(kj::LowLevelAsyncIoProvider& provider, int fd) {
+  if (fd < 0) return kj::NEVER_DONE;
+  auto stream = provider.wrapInputFd(fd);
+  auto buffer = kj::heapArray<kj::byte>(64);
+  auto promise = stream->tryRead(buffer.begin(), 1, buffer.size()).ignoreResult();
+  return promise.attach(kj::mv(stream), kj::mv(buffer));
+}
+
+}  // namespace tessera

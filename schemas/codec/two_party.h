@@ -1,0 +1,69 @@
+#pragma once
+
+// Two ends of a Cap'n Proto connection over a guarded unix socket: what dials, what is dialed, and who
+// accepts. Descriptors may travel with messages.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-io.h>
+
+#include "schemas/codec/stream_guard.h"
+
+namespace tessera {
+
+// The dialing end. Lives as long as anything of it is used.
+class DialedConnection {
+ public:
+  explicit DialedConnection(kj::Own<kj::AsyncCapabilityStream> stream);
+  explicit DialedConnection(kj::Own<kj::AsyncIoStream> stream);
+
+  // The other side's bootstrap capability.
+  template <typename Interface>
+  typename Interface::Client Bootstrap() {
+    return BootstrapCapability().castAs<Interface>();
+  }
+  kj::Promise<void> WhenClosed() { return network_.onDisconnect(); }
+
+ private:
+  capnp::Capability::Client BootstrapCapability();
+  kj::Own<kj::AsyncCapabilityStream> stream_;
+  capnp::TwoPartyVatNetwork network_;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc_;
+};
+
+struct AcceptOptions {
+  int64_t max_connections = 4096;
+  // Of one connection's calls that have not been taken up.
+  int64_t flow_limit_bytes = 16 << 20;
+};
+
+// Accepts connections and gives each its own bootstrap capability. A connection that breaks a rule of
+// the stream is closed, with a line in the log; nothing that a peer does ends the loop.
+class Acceptor final : private kj::TaskSet::ErrorHandler {
+ public:
+  // `make_bootstrap` is given the peer's process id, as the kernel says it (0 when unknown).
+  Acceptor(kj::Timer& timer, const AcceptOptions& options,
+           std::function<capnp::Capability::Client(pid_t)> make_bootstrap);
+
+  // Never ends.
+  kj::Promise<void> Run(kj::ConnectionReceiver& receiver);
+
+ private:
+  void Serve(kj::Own<kj::AsyncCapabilityStream> stream);
+  void taskFailed(kj::Exception&& exception) override;
+
+  kj::Timer& timer_;
+  AcceptOptions options_;
+  std::function<capnp::Capability::Client(pid_t)> make_bootstrap_;
+  int64_t open_ = 0;
+  kj::TaskSet tasks_;
+};
+
+// Ready when the read end of a pipe sees that its writers are gone; never for a negative descriptor.
+kj::Promise<void> WhenPipeCloses(kj::LowLevelAsyncIoProvider& provider, int fd);
+
+}  // namespace tessera
