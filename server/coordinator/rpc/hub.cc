@@ -20,6 +20,8 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxMessagesPerCall = 256;
+// Fewer answers to batches than this don't make a call of their own: they only bound what is in flight.
+constexpr size_t kMaxQuietEvents = 8;
 constexpr auto kTick = 50 * kj::MILLISECONDS;
 
 }  // namespace
@@ -137,11 +139,18 @@ void Hub::FlushWorker(WorkerIndex worker) {
       }));
 }
 
+bool Hub::CanWait(const SessionLink& link) const {
+  if (ticking_ || link.outbox.size() >= kMaxQuietEvents) return false;
+  return std::all_of(link.outbox.begin(), link.outbox.end(), [](const auto& event) {
+    return std::holds_alternative<BatchDoneEvent>(event->body);
+  });
+}
+
 void Hub::FlushSession(SessionId session) {
   auto found = sessions_.find(session);
   if (found == sessions_.end() || !found->second.connected) return;
   SessionLink& link = found->second;
-  if (link.in_flight > 0 || link.outbox.empty()) return;
+  if (link.in_flight > 0 || link.outbox.empty() || CanWait(link)) return;
   link.in_flight = std::min(link.outbox.size(), kMaxMessagesPerCall);
   auto request = link.client.deliverRequest();
   auto list = request.initEvents(static_cast<unsigned>(link.in_flight));
@@ -269,7 +278,9 @@ kj::Promise<void> Hub::Ping(WorkerIndex worker, uint64_t incarnation) {
 
 kj::Promise<void> Hub::RunTicks() {
   return timer_.afterDelay(kTick).then([this]() {
+    ticking_ = true;
     Apply(TickEvent{});
+    ticking_ = false;
     return RunTicks();
   });
 }

@@ -83,6 +83,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     std::vector<kj::Own<kj::PromiseFulfiller<void>>> room;  // submits that wait
   };
   bool HasRoom(SessionId session) const;
+  // Whether what waits can wait for something else to say, or for the next tick: a few taken batches.
+  bool CanWait(const SessionLink& link) const;
   void Carry(Effects effects);
   void FlushWorker(WorkerIndex worker);
   void FlushSession(SessionId session);
@@ -103,6 +105,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   uint64_t next_incarnation_ = 1;
   std::map<WorkerIndex, WorkerLink> workers_;
   std::map<SessionId, SessionLink> sessions_;
+  bool ticking_ = false;
   kj::TaskSet tasks_;
 };
 
