@@ -73,7 +73,7 @@ void PrintStatus(const ClusterReport& report, const ReadOptions& options) {
                     StrCat(worker.outstanding)});
   }
   std::printf("up %.0f s, %d ops issued, %d plans cached\n\n%s\n%s", report.uptime_s,
-              static_cast<int>(report.next_ordinal), static_cast<int>(report.plans_cached), ShowTable(rows).c_str(),
+              static_cast<int>(report.next_ordinal) - 1, static_cast<int>(report.plans_cached), ShowTable(rows).c_str(),
               SessionsText(report).c_str());
 }
 

@@ -126,7 +126,9 @@ void StateMachine::Poison(const OpPointer& first, const absl::Status& cause) {
     for (const Waiter& waiter : op->waiters) SendTo(waiter.session, SettledEvent{waiter.request, why});
     op->waiters.clear();
     if (op->kind != OpEntry::Kind::kRun && op->request != 0) {
-      SendTo(op->session, SettledEvent{op->request, why});
+      // The tensor's own cause says what was lost, not only that its download was.
+      const bool known = op->tensor != nullptr && !op->tensor->status.ok();
+      SendTo(op->session, SettledEvent{op->request, known ? op->tensor->status : why});
       op->request = 0;
     }
     for (const auto& child : op->children) {

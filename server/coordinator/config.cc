@@ -3,23 +3,42 @@
 #include <nlohmann/json.hpp>
 
 namespace tessera {
+namespace {
+
+// The one list of the fields.
+template <typename Config, typename Visit>
+void VisitFields(Config& config, Visit visit) {
+  visit("max_outstanding_per_worker", config.max_outstanding_per_worker);
+  visit("max_outstanding_us_per_worker", config.max_outstanding_us_per_worker);
+  visit("max_queued_records", config.max_queued_records);
+  visit("max_sessions", config.max_sessions);
+  visit("max_tensors_per_session", config.max_tensors_per_session);
+  visit("max_cached_plans", config.max_cached_plans);
+  visit("max_pending_events", config.max_pending_events);
+  visit("max_comm_blocks", config.max_comm_blocks);
+  visit("max_inline_bytes", config.max_inline_bytes);
+  visit("alignment_bytes", config.alignment_bytes);
+  visit("suspect_us", config.suspect_us);
+  visit("worker_timeout_us", config.worker_timeout_us);
+  visit("quantum_us", config.quantum_us);
+}
+
+}  // namespace
 
 std::string ToJson(const CoordinatorConfig& config) {
-  return nlohmann::json{
-      {"max_outstanding_per_worker", config.max_outstanding_per_worker},
-      {"max_outstanding_us_per_worker", config.max_outstanding_us_per_worker},
-      {"max_queued_records", config.max_queued_records},
-      {"max_sessions", config.max_sessions},
-      {"max_tensors_per_session", config.max_tensors_per_session},
-      {"max_cached_plans", config.max_cached_plans},
-      {"max_pending_events", config.max_pending_events},
-      {"max_inline_bytes", config.max_inline_bytes},
-      {"alignment_bytes", config.alignment_bytes},
-      {"suspect_us", config.suspect_us},
-      {"worker_timeout_us", config.worker_timeout_us},
-      {"quantum_us", config.quantum_us},
-  }
-      .dump();
+  nlohmann::json json;
+  VisitFields(config, [&](const char* name, const int64_t& field) { json[name] = field; });
+  return json.dump();
+}
+
+CoordinatorConfig ConfigFromJson(const std::string& text) {
+  CoordinatorConfig config;
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return config;
+  VisitFields(config, [&](const char* name, int64_t& field) {
+    if (json.contains(name) && json[name].is_number_integer()) field = json[name].get<int64_t>();
+  });
+  return config;
 }
 
 }  // namespace tessera

@@ -172,6 +172,8 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DropRecor
 }
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommBeginRecord& record) {
+  // Beyond the limit a block is not opened: its end says so.
+  if (static_cast<int64_t>(session.scopes.size()) >= config_.max_comm_blocks) return Progress::kDone;
   session.current_scope = record.scope;
   CommScope& scope = session.scopes[record.scope];
   const size_t workers = workers_.empty() ? 0 : static_cast<size_t>(workers_.rbegin()->first.value) + 1;

@@ -161,6 +161,7 @@ void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPo
     }
     if (use.first_write > 0) history.WaitsForWrite(instance.stream, use.first_write, instance.waits);
   }
+  DropRejoined(instance.waits);
   // All waits are known before any access of this instruction is recorded: a donated buffer is in twice.
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (plan.uses[b].first_write > 0) buffers[b]->history.AddWrite(access);
@@ -264,6 +265,7 @@ void StateMachine::OpenWindow(SessionEntry& session, TensorPointer tensor, Trans
     AddParent(op, *tensor);
     history.WaitsForRead(kIoStream, 1, window.waits);
   }
+  DropRejoined(window.waits);
   op->request = request;
   op->ticket = window.ticket;
   op->tensor = tensor;
@@ -301,6 +303,7 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
   History& history = tensor->buffer->history;
   history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
   history.WaitsForRead(kIoStream, 1, read.waits);
+  DropRejoined(read.waits);
   op->request = request;
   op->tensor = std::move(tensor);
   if (!workers->empty()) ToGroup(workers, std::move(read));

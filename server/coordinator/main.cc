@@ -74,9 +74,8 @@ int Serve(const CoordinatorOptions& options) {
     return 1;
   }
   Hub hub(options, io.provider->getTimer(), std::move(journal));
-  Acceptor acceptor(io.provider->getTimer(), {options.max_connections, options.flow_limit_bytes}, [&hub](pid_t pid) {
-    return MakeGateway(hub, {pid, nullptr});
-  });
+  Acceptor acceptor(io.provider->getTimer(), {options.max_connections, options.flow_limit_bytes},
+                    [&hub](pid_t pid) { return MakeGateway(hub, pid); });
   std::printf("tessera-coordinator listening on %s\n", options.listen.c_str());
   std::fflush(stdout);
   auto& port = io.unixEventPort;

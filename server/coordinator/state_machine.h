@@ -69,6 +69,9 @@ class StateMachine {
   void On(const WorkerLostEvent& event);
   void On(const WorkerHeardEvent& event);
   void LoseWorker(WorkerIndex worker, const std::string& reason);
+  // A process that came back under a lost number never ran what was issued before it joined, and its
+  // counters will not say so: no wait names it for that.
+  void DropRejoined(std::vector<InstanceWait>& waits) const;
   void PoisonTensorsOn(WorkerIndex worker, const absl::Status& cause);
 
   // intake.cc: records in session order, as far as limits let them.
@@ -144,6 +147,7 @@ class StateMachine {
   std::map<WorkerIndex, WorkerEntry> workers_;
   std::map<SessionId, SessionEntry> sessions_;
   uint64_t joins_ = 0;
+  bool rejoined_ = false;                        // some worker number was used again
   SessionId next_turn_;                          // of the round robin
   absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
   std::map<TicketId, TicketEntry> tickets_;

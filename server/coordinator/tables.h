@@ -30,6 +30,7 @@ struct WorkerEntry {
   int64_t received_bytes = 0;
   std::string lost_reason;
   uint64_t join_number = 0;  // counts all joins of the cluster
+  Ordinal first_ordinal;  // of this process; 0 for the first one of its number
 };
 
 // A counted range at one offset of every arena of a group. The last reference gives it back.

@@ -24,8 +24,11 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
     ToGroup(Group(std::vector<WorkerIndex>{index}),
             PeerJoined{event.worker, event.incarnation, event.host, event.data_address, event.message_address, mapped});
   }
+  const bool again = workers_.contains(event.worker);
   WorkerEntry& entry = workers_[event.worker];
   entry = WorkerEntry{};
+  if (again) entry.first_ordinal = Ordinal(next_ordinal_);
+  rejoined_ = rejoined_ || again;
   entry.info = event;
   entry.last_heard_us = now_us_;
   entry.join_number = ++joins_;
@@ -37,6 +40,18 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
     if (known == hosts.end()) hosts.push_back(worker.info.host);
   }
   ++topology_.version;
+}
+
+void StateMachine::DropRejoined(std::vector<InstanceWait>& waits) const {
+  if (!rejoined_) return;
+  std::erase_if(waits, [this](InstanceWait& wait) {
+    if (wait.scope == WaitScope::kReadsFrom || wait.workers.empty()) return false;
+    std::erase_if(wait.workers, [&](WorkerIndex worker) {
+      auto found = workers_.find(worker);
+      return found != workers_.end() && wait.ordinal < found->second.first_ordinal;
+    });
+    return wait.workers.empty();
+  });
 }
 
 void StateMachine::On(const WorkerHeardEvent& event) {

@@ -123,9 +123,9 @@ class ReportsServer final : public wire::Reports::Server {
 
 class GatewayServer final : public wire::Gateway::Server {
  public:
-  GatewayServer(Hub& hub, ConnectionInfo info) : hub_(hub), info_(std::move(info)) {}
+  GatewayServer(Hub& hub, pid_t peer_pid) : hub_(hub), peer_pid_(peer_pid) {}
   ~GatewayServer() {
-    if (!taken_) spdlog::warn("the connection of pid {} ended without a session", info_.peer_pid);
+    if (!taken_) spdlog::warn("the connection of pid {} ended without a session", peer_pid_);
   }
 
   kj::Promise<void> open(OpenContext context) override {
@@ -178,7 +178,7 @@ class GatewayServer final : public wire::Gateway::Server {
     event.data_address = Text(hello.getDataAddress());
     event.message_address.assign(hello.getMessageAddress().asChars().begin(), hello.getMessageAddress().size());
     event.device = Text(hello.getDevice());
-    event.pid = info_.peer_pid != 0 ? info_.peer_pid : hello.getPid();
+    event.pid = peer_pid_ != 0 ? peer_pid_ : hello.getPid();
     event.map_peers = hello.getMapPeers();
     if (event.memory_bytes < 0 || event.worker.value >= (1 << 16)) {
       Throw(absl::InvalidArgumentError("join: a worker number or a memory size out of range"));
@@ -203,14 +203,12 @@ class GatewayServer final : public wire::Gateway::Server {
   }
 
   Hub& hub_;
-  ConnectionInfo info_;
+  pid_t peer_pid_;
   bool taken_ = false;
 };
 
 }  // namespace
 
-wire::Gateway::Client MakeGateway(Hub& hub, ConnectionInfo info) {
-  return kj::heap<GatewayServer>(hub, std::move(info));
-}
+wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid) { return kj::heap<GatewayServer>(hub, peer_pid); }
 
 }  // namespace tessera

@@ -10,11 +10,7 @@
 
 namespace tessera {
 
-struct ConnectionInfo {
-  pid_t peer_pid = 0;           // as the kernel says; 0 when unknown
-  std::function<void()> close;  // ends the connection from this side
-};
-
-wire::Gateway::Client MakeGateway(Hub& hub, ConnectionInfo info);
+// `peer_pid` is what the kernel says of the other side; 0 when unknown.
+wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid);
 
 }  // namespace tessera

@@ -141,9 +141,8 @@ void Hub::FlushWorker(WorkerIndex worker) {
 
 bool Hub::CanWait(const SessionLink& link) const {
   if (ticking_ || link.outbox.size() >= kMaxQuietEvents) return false;
-  return std::all_of(link.outbox.begin(), link.outbox.end(), [](const auto& event) {
-    return std::holds_alternative<BatchDoneEvent>(event->body);
-  });
+  return std::all_of(link.outbox.begin(), link.outbox.end(),
+                     [](const auto& event) { return std::holds_alternative<BatchDoneEvent>(event->body); });
 }
 
 void Hub::FlushSession(SessionId session) {

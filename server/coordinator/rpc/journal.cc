@@ -12,7 +12,6 @@
 #include <capnp/serialize.h>
 #include <kj/io.h>
 #include <xxhash.h>
-#include <nlohmann/json.hpp>
 
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
@@ -115,27 +114,6 @@ absl::StatusOr<WorkerReportEvent> DecodeReport(wire::WorkerReport::Reader report
   return event;
 }
 
-CoordinatorConfig ConfigFrom(const std::string& text) {
-  CoordinatorConfig config;
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  auto read = [&](const char* name, int64_t& field) {
-    if (json.is_object() && json.contains(name) && json[name].is_number_integer()) field = json[name].get<int64_t>();
-  };
-  read("max_outstanding_per_worker", config.max_outstanding_per_worker);
-  read("max_outstanding_us_per_worker", config.max_outstanding_us_per_worker);
-  read("max_queued_records", config.max_queued_records);
-  read("max_sessions", config.max_sessions);
-  read("max_tensors_per_session", config.max_tensors_per_session);
-  read("max_cached_plans", config.max_cached_plans);
-  read("max_pending_events", config.max_pending_events);
-  read("max_inline_bytes", config.max_inline_bytes);
-  read("alignment_bytes", config.alignment_bytes);
-  read("suspect_us", config.suspect_us);
-  read("worker_timeout_us", config.worker_timeout_us);
-  read("quantum_us", config.quantum_us);
-  return config;
-}
-
 }  // namespace
 
 EffectsDigest::EffectsDigest() : state_(XXH3_createState()) { XXH3_128bits_reset(state_); }
@@ -232,7 +210,7 @@ absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path) {
                  CoordinatorConfig config;
                  {
                    capnp::InputStreamMessageReader message(in);
-                   config = ConfigFrom(Text(message.getRoot<wire::JournalHeader>().getConfig()));
+                   config = ConfigFromJson(Text(message.getRoot<wire::JournalHeader>().getConfig()));
                  }
                  StateMachine machine(config);
                  while (in.tryGetReadBuffer().size() > 0) {

@@ -381,6 +381,42 @@ TEST(StateMachineTest, AWorkerThatJoinsUnderALostNumberOwesNoMemory) {
   EXPECT_EQ(cluster.machine().memory().UsedBytes(WorkerIndex(1)), 0);
 }
 
+TEST(StateMachineTest, ADownloadThatAWorkersDeathEndsSaysWhatWasLost) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {64, 64}, kRows, 1)});
+  cluster.CompleteAll();
+  cluster.Submit(session, {DownloadRecord{7, HandleId(1), false}});
+  cluster.Kill(WorkerIndex(1));
+  const auto settled = cluster.EventsOf<SettledEvent>(session);
+  ASSERT_EQ(settled.size(), 1u);
+  EXPECT_THAT(Message(settled[0].status), HasSubstr("worker 1 was lost (killed); with it went [32:64,0:64]"));
+}
+
+// Its counters will never say that it ran what was issued before it joined.
+TEST(StateMachineTest, NoWaitNamesARejoinedWorkerForWhatItNeverRan) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {64, 64}, kRows, 1), RedistributeRecord(1, kColumns, 2)});
+  const Ordinal last = cluster.InstancesAt(WorkerIndex(0)).back().ordinal;
+  cluster.Kill(WorkerIndex(1));
+  WorkerJoinedEvent joined = cluster.machine().workers().at(WorkerIndex(1)).info;
+  ++joined.incarnation;
+  cluster.Apply(joined);  // worker 0 still runs both
+  cluster.Submit(session, {DropRecord{{HandleId(1), HandleId(2)}}, FullRecord(MeshOf(2), {64, 64}, kRows, 3),
+                           RedistributeRecord(3, kColumns, 4)});
+  int waits = 0;
+  for (const Instance& instance : cluster.InstancesAt(WorkerIndex(0))) {
+    if (instance.ordinal <= last) continue;
+    for (const InstanceWait& wait : instance.waits) {
+      if (wait.scope == WaitScope::kReadsFrom || wait.ordinal > last) continue;
+      EXPECT_THAT(wait.workers, ::testing::ElementsAre(WorkerIndex(0)));
+      ++waits;
+    }
+  }
+  EXPECT_GT(waits, 0);
+}
+
 TEST(StateMachineTest, WhatALostWorkerHadNothingOfCanBeFetched) {
   SimulatedCluster cluster(4);
   const SessionId session = cluster.Open();
