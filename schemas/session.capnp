@@ -168,7 +168,16 @@ struct Event {
     workerLost @7 :WorkerLost;
     uploadDone @8 :UInt64;
     # Request number of an upload: all workers have the bytes; the source may be reused.
+    specKnown @9 :KnownSpec;
+    # Reserved: of a result whose shape depends on data (nonzero, unique, a boolean mask). Its handle has a
+    # pending spec from the call on, and this one from here on.
   }
+}
+
+struct KnownSpec {
+  # Reserved.
+  handle @0 :UInt64;
+  spec @1 :V.TensorSpec;
 }
 
 struct Settled {

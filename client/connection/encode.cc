@@ -187,6 +187,7 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       event.request = reader.getUploadDone();
       return event;
     case wire::Event::BATCH_DONE: return std::nullopt;
+    case wire::Event::SPEC_KNOWN: return std::nullopt;  // reserved
   }
   return std::nullopt;
 }
