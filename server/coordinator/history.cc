@@ -39,7 +39,6 @@ void AddWait(std::vector<InstanceWait>& waits, InstanceWait wait) {
 }
 
 void History::AddWrite(const Access& access) {
-  has_write_ = true;
   writes_.clear();
   writes_.push_back(access);
   reads_.clear();
@@ -53,7 +52,6 @@ void History::Merge(const History& other) {
   for (const Access& access : other.writes_) AddNewest(writes_, access);
   for (const Access& access : other.reads_) AddNewest(reads_, access);
   for (const Access& access : other.peer_reads_) AddNewest(peer_reads_, access);
-  has_write_ = !writes_.empty();
 }
 
 void History::WaitsForRead(uint8_t stream, int phase, std::vector<InstanceWait>& waits) const {

@@ -29,7 +29,7 @@ class History {
   void AddRead(const Access& access);   // on the own worker
   void AddPeerRead(const Access& access);
 
-  bool empty() const { return !has_write_ && reads_.empty() && peer_reads_.empty(); }
+  bool empty() const { return writes_.empty() && reads_.empty() && peer_reads_.empty(); }
   // Adds what another history of (part of) the same range says.
   void Merge(const History& other);
   // Forgets what is complete. `is_complete(ordinal)`.
@@ -43,7 +43,6 @@ class History {
   void WaitsForWrite(uint8_t stream, int phase, std::vector<InstanceWait>& waits) const;
 
  private:
-  bool has_write_ = false;
   absl::InlinedVector<Access, 1> writes_;  // more than one only after Merge
   absl::InlinedVector<Access, 2> reads_;
   absl::InlinedVector<Access, 2> peer_reads_;
@@ -66,7 +65,6 @@ void History::Prune(const F& is_complete) {
   prune(writes_);
   prune(reads_);
   prune(peer_reads_);
-  has_write_ = !writes_.empty();
 }
 
 }  // namespace tessera

@@ -34,7 +34,7 @@ std::string HostIdentity() {
   return StrCat(boot, "/", LinkTarget("/proc/self/ns/mnt"), "/", LinkTarget("/proc/self/ns/user"));
 }
 
-WorkerServer::WorkerServer() : order_(nullptr), tasks_(*this) {
+WorkerServer::WorkerServer() : order_(nullptr) {
   auto pair = kj::newPromiseAndFulfiller<void>();
   start_ = kj::mv(pair.fulfiller);
   order_ = pair.promise.fork();
@@ -180,10 +180,6 @@ kj::Promise<void> WorkerServer::SendReports() {
     if (!transfers[i].status.ok()) EncodeStatus(transfers[i].status, ended[i].initStatus());
   }
   return request.send().then([this]() { return SendReports(); });
-}
-
-void WorkerServer::taskFailed(kj::Exception&& exception) {
-  spdlog::error("worker {}: {}", self_.value, exception.getDescription().cStr());
 }
 
 }  // namespace tessera

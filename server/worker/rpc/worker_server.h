@@ -27,7 +27,7 @@ struct WorkerParts {
   ReportOutbox& outbox;
 };
 
-class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::ErrorHandler {
+class WorkerServer final : public wire::Worker::Server {
  public:
   WorkerServer();
 
@@ -44,7 +44,6 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
   void TakeNow(const WorkerMessage& message);
   kj::Promise<void> MapPeer(const PeerJoined& peer);
   kj::Promise<void> SendReports();
-  void taskFailed(kj::Exception&& exception) override;
 
   kj::Own<kj::PromiseFulfiller<void>> start_;
   std::unique_ptr<WorkerParts> parts_;  // from Start on
@@ -55,7 +54,6 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
   kj::Maybe<wire::Reports::Client> reports_;
   kj::Own<kj::UnixEventPort::FdObserver> observer_;
   kj::ForkedPromise<void> order_;  // of the batches; begins with Start
-  kj::TaskSet tasks_;
 };
 
 // Two workers may map each other's memory when these are equal: one kernel, one set of namespaces.
