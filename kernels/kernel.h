@@ -9,7 +9,6 @@
 // same bits on every run.
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -28,15 +27,16 @@ struct KernelInput {
   bool is_zero = false;  // counts as zeros; data is not read
 };
 
+// What it points at outlives the call.
 struct KernelCall {
   const LocalOp* op = nullptr;
-  std::vector<KernelInput> inputs = {};
+  absl::Span<const KernelInput> inputs = {};
   void* output = nullptr;
   DType output_dtype = DType::kF32;
   Shape output_extents = {};
   Strides output_strides = {};
   Box output_box = {};  // global; creation ops
-  std::vector<Scalar> scalars = {};
+  absl::Span<const Scalar> scalars = {};
 };
 
 // The worker's compute threads, BLAS included; set once before the first call.

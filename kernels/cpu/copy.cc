@@ -47,8 +47,13 @@ Dims OrderDims(absl::Span<const int64_t> extents, absl::Span<const int64_t> sour
   for (size_t d = 0; d < extents.size(); ++d) {
     if (extents[d] != 1) dims.push_back({extents[d], source[d], destination[d]});
   }
-  std::stable_sort(dims.begin(), dims.end(),
-                   [](const Dim& a, const Dim& b) { return std::llabs(a.destination) > std::llabs(b.destination); });
+  // Insertion, for a stable order without memory of its own.
+  for (auto it = dims.begin(); it != dims.end(); ++it) {
+    const auto at = std::upper_bound(dims.begin(), it, *it, [](const Dim& a, const Dim& b) {
+      return std::llabs(a.destination) > std::llabs(b.destination);
+    });
+    std::rotate(at, it, it + 1);
+  }
   Dims merged;
   for (const Dim& d : dims) {
     if (!merged.empty() && merged.back().source == d.source * d.extent &&

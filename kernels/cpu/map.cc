@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
 #include "kernels/cpu/families.h"
@@ -56,7 +57,7 @@ class MapRunner {
   MapRunner(const Expression& expression, const KernelCall& call) : expression_(expression), call_(call) {}
 
   absl::Status Prepare() {
-    std::vector<Strides> strides;
+    absl::InlinedVector<Strides, 4> strides;
     for (const KernelInput& input : call_.inputs) {
       auto broadcast = BroadcastStrides(input, call_.output_extents);
       if (!broadcast.ok()) return broadcast.status();

@@ -42,11 +42,13 @@ T Identity(ReduceOp op, DType dtype) {
   return T{0};
 }
 
-// Combines block results pairwise; `width` results side by side.
+// Combines block results pairwise; `width` results side by side. Its levels lie in scratch memory of the
+// thread, so that a reduction allocates nothing: one stack of a T at a time.
 template <typename T>
 class PairwiseStack {
  public:
-  PairwiseStack(ReduceOp op, DType dtype, int64_t width) : op_(op), dtype_(dtype), width_(width) {}
+  PairwiseStack(ReduceOp op, DType dtype, int64_t width)
+      : op_(op), dtype_(dtype), width_(width), levels_(ThreadLevels()) {}
   void Reset() { count_ = 0; }
   // Takes the block's values; `values` is overwritten.
   void Push(T* values) {
@@ -69,6 +71,10 @@ class PairwiseStack {
   }
 
  private:
+  static std::vector<T>& ThreadLevels() {
+    static thread_local std::vector<T> levels;
+    return levels;
+  }
   T* Level(size_t level) {
     const size_t end = (level + 1) * static_cast<size_t>(width_);
     if (levels_.size() < end) levels_.resize(end);
@@ -83,7 +89,7 @@ class PairwiseStack {
   DType dtype_;
   int64_t width_;
   uint64_t count_ = 0;
-  std::vector<T> levels_;
+  std::vector<T>& levels_;
 };
 
 // The reduction of one call: `kept` walks outputs (operand 0: input, 1: output), `reduced` the input.
@@ -138,10 +144,10 @@ void ReduceByRow(const ReduceLayout& l) {
 
 template <typename T>
 void ReduceByColumn(const ReduceLayout& l) {
-  std::vector<T> lanes(static_cast<size_t>(kReduceLanes * kTileOutputs));
+  alignas(64) std::array<T, kReduceLanes * kTileOutputs> lanes;
   alignas(64) std::array<uint64_t, kTileOutputs> raw;
   alignas(64) std::array<T, kTileOutputs> converted;
-  std::vector<T> result(static_cast<size_t>(kTileOutputs));
+  alignas(64) std::array<T, kTileOutputs> result;
   for (int64_t k = 0; k < l.kept.size; k += kTileOutputs) {
     const int64_t width = std::min(kTileOutputs, l.kept.size - k);
     PairwiseStack<T> stack(l.op, l.dtype, width);
@@ -198,7 +204,7 @@ absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call) {
                                                    call.output_extents.size(), ", dtype ",
                                                    std::string(ToText(input.dtype))));
   }
-  std::vector<char> is_reduced(rank, 0);
+  absl::InlinedVector<char, kMaxRank> is_reduced(rank, 0);
   for (int64_t d : op.dims) {
     if (d < 0 || d >= static_cast<int64_t>(rank)) {
       return absl::InvalidArgumentError(absl::StrCat("reduce: dim ", d, " is out of range for rank ", rank));

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <vector>
+
+#include "absl/container/inlined_vector.h"
 
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/strided.h"
@@ -16,7 +17,7 @@ void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, ab
                  void* destination, absl::Span<const int64_t> destination_strides) {
   if (terms.empty()) return;
   const int64_t bytes = SizeBytes(dtype);
-  std::vector<Strides> strides;
+  absl::InlinedVector<Strides, 4> strides;
   strides.reserve(terms.size() + 1);
   for (const ReduceTerm& term : terms) strides.push_back(term.strides);
   strides.emplace_back(destination_strides.begin(), destination_strides.end());

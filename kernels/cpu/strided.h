@@ -9,8 +9,8 @@
 
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "schemas/types/shape.h"
 
@@ -21,8 +21,8 @@ inline constexpr int64_t kBlockElements = 1024;
 // The dims of several operands, walked together. Never rank 0: an element is {1} with strides {0}.
 struct LoopNest {
   Shape extents;
-  std::vector<Strides> strides;  // by operand, in elements
-  int64_t size = 0;              // number of elements
+  absl::InlinedVector<Strides, 4> strides;  // by operand, in elements
+  int64_t size = 0;                         // number of elements
 };
 
 // Drops extents of 1 and merges neighbours that every operand walks as one.

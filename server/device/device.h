@@ -14,11 +14,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <variant>
-#include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "server/device/counters.h"
 
@@ -35,20 +35,23 @@ struct CopyWork {
   Strides destination_strides = {};
   int64_t* received_bytes = nullptr;
 };
+// What it points at outlives the item, as a KernelCall's does.
 struct ReduceWork {
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kF32;
   Shape extents = {};
-  std::vector<ReduceTerm> terms = {};
+  absl::Span<const ReduceTerm> terms = {};
   void* destination = nullptr;
   Strides destination_strides = {};
-  std::vector<int64_t*> received_bytes = {};  // empty, or one per term
+  absl::Span<int64_t* const> received_bytes = {};  // empty, or one per term
 };
 using DeviceWork = std::variant<CopyWork, ReduceWork, KernelCall>;
 
 class Device {
  public:
-  using Done = std::function<void(absl::Status)>;
+  // Callbacks that capture at most two pointers cost no allocation.
+  using Done = absl::AnyInvocable<void(absl::Status)>;
+  using Start = absl::AnyInvocable<void(Done)>;
 
   virtual ~Device() = default;
 
@@ -57,11 +60,11 @@ class Device {
   virtual void EnqueueRun(StreamId stream, DeviceWork work) = 0;
   // Starts something that ends elsewhere (a message); the stream goes on when Done is called, from
   // any thread, exactly once.
-  virtual void EnqueueAsync(StreamId stream, std::function<void(Done)> start) = 0;
+  virtual void EnqueueAsync(StreamId stream, Start start) = 0;
   // Publishes the worker's own counter and wakes peers that sleep.
   virtual void EnqueueSignal(StreamId stream, uint64_t value) = 0;
   // Calls back, from a device thread, with the first error since the stream's last report.
-  virtual void EnqueueReport(StreamId stream, std::function<void(absl::Status)> report) = 0;
+  virtual void EnqueueReport(StreamId stream, Done report) = 0;
 
   // Waits on this worker are met from now on.
   virtual void MarkDead(WorkerIndex worker) = 0;

@@ -10,9 +10,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -53,7 +53,7 @@ struct MessageTag {
 
 class MessageTransport {
  public:
-  using Done = std::function<void(absl::Status)>;
+  using Done = absl::AnyInvocable<void(absl::Status)>;
 
   virtual ~MessageTransport() = default;
 

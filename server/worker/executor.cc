@@ -23,10 +23,9 @@ Executor::Executor(WorkerIndex self, const SharedArena& own, Device& device, Mes
     : arenas_(self, own),
       device_(device),
       messages_(messages),
-      report_(std::move(report)),
       templates_(self, messages == nullptr ? MessageLists::kOmit : MessageLists::kBuild),
       phases_(arenas_, device, messages),
-      outstanding_(std::make_shared<std::atomic<uint64_t>>(0)) {}
+      records_(RunRecords::Make(std::move(report))) {}
 
 absl::Status Executor::AddMappedPeer(WorkerIndex peer, SharedArena arena) {
   TESSERA_RETURN_IF_ERROR(arenas_.MapPeer(peer, std::move(arena)));
@@ -137,55 +136,55 @@ void Executor::EnqueueWaits(StreamId stream, Ordinal ordinal, const std::vector<
   }
 }
 
-void Executor::EnqueueEnd(StreamId stream, Ordinal ordinal, std::shared_ptr<RunRecord> record, absl::Status failure) {
-  device_.EnqueueSignal(stream, DoneValue(ordinal));
-  device_.EnqueueReport(stream, [record = std::move(record), failure = std::move(failure), report = report_,
-                                 outstanding = outstanding_](absl::Status status) {
-    CompletionReport& done = record->report;
-    done.status = failure.ok() ? std::move(status) : failure;
-    std::erase_if(done.received_bytes, [](const auto& entry) { return entry.second == 0; });
-    outstanding->fetch_sub(1, std::memory_order_relaxed);
-    report(std::move(done));
-  });
+void Executor::EnqueueEnd(StreamId stream, RunRecordRef record) {
+  device_.EnqueueSignal(stream, DoneValue(record->report.ordinal));
+  device_.EnqueueReport(stream, [record = std::move(record)](absl::Status status) { record->End(std::move(status)); });
 }
 
 void Executor::Run(const Instance& instance) {
-  outstanding_->fetch_add(1, std::memory_order_relaxed);
-  auto record = std::make_shared<RunRecord>();
-  record->report.ordinal = instance.ordinal;
+  RunRecordRef record = records_->Take(instance.ordinal);
   StreamId stream = static_cast<StreamId>(instance.stream);
-  absl::Status failure;
   if (instance.stream >= kStreamCount) {
-    failure = absl::InvalidArgumentError(StrCat("ordinal ", instance.ordinal.value, ": stream ", instance.stream));
+    record->failure =
+        absl::InvalidArgumentError(StrCat("ordinal ", instance.ordinal.value, ": stream ", instance.stream));
     stream = StreamId::kCompute;
   } else {
-    failure = CheckOrdinal(stream, instance.ordinal);
+    record->failure = CheckOrdinal(stream, instance.ordinal);
   }
-  if (failure.ok()) {
+  if (record->failure.ok()) {
     auto known = templates_.Find(instance.plan);
-    failure = known.status();
+    record->failure = known.status();
     if (known.ok()) {
       record->known = *std::move(known);
-      failure = CheckInstance(instance, *record->known);
-      if (!failure.ok()) RefusePhases(instance, record);
+      record->failure = CheckInstance(instance, *record->known);
+      if (!record->failure.ok()) RefusePhases(instance, record);
     }
   }
-  if (failure.ok()) {
-    for (WorkerIndex peer : record->known->peers) record->report.received_bytes.emplace_back(peer, 0);
-    const std::vector<Phase>& phases = record->known->program.phases;
-    for (size_t p = 0; p < phases.size(); ++p) {
-      const int number = static_cast<int>(p) + 1;
-      EnqueueWaits(stream, instance.ordinal, instance.waits, number, &phases[p]);
-      if (absl::Status s = phases_.Enqueue(instance, phases[p], number, record); !s.ok() && failure.ok()) failure = s;
-      if (record->known->publishes[p] != 0) {
-        device_.EnqueueSignal(stream, CounterValue(instance.ordinal, static_cast<uint64_t>(number)));
-      }
-    }
-  }
-  EnqueueEnd(stream, instance.ordinal, std::move(record), std::move(failure));
+  if (record->failure.ok()) EnqueuePhases(stream, instance, record);
+  EnqueueEnd(stream, std::move(record));
 }
 
-void Executor::RefusePhases(const Instance& instance, const std::shared_ptr<RunRecord>& record) {
+void Executor::EnqueuePhases(StreamId stream, const Instance& instance, const RunRecordRef& record) {
+  const ProgramTemplate& known = *record->known;
+  for (WorkerIndex peer : known.peers) record->report.received_bytes.emplace_back(peer, 0);
+  record->kernel_inputs.reserve(known.kernel_input_count);
+  record->kernel_scalars.reserve(known.kernel_scalar_count);
+  record->terms.reserve(known.term_count);
+  record->term_counts.reserve(known.term_count);
+  const std::vector<Phase>& phases = known.program.phases;
+  for (size_t p = 0; p < phases.size(); ++p) {
+    const int number = static_cast<int>(p) + 1;
+    EnqueueWaits(stream, instance.ordinal, instance.waits, number, &phases[p]);
+    if (absl::Status s = phases_.Enqueue(instance, phases[p], number, record); !s.ok() && record->failure.ok()) {
+      record->failure = std::move(s);
+    }
+    if (known.publishes[p] != 0) {
+      device_.EnqueueSignal(stream, CounterValue(instance.ordinal, static_cast<uint64_t>(number)));
+    }
+  }
+}
+
+void Executor::RefusePhases(const Instance& instance, const RunRecordRef& record) {
   const std::vector<Phase>& phases = record->known->program.phases;
   for (size_t p = 0; p < phases.size(); ++p) {
     phases_.EnqueueRefusal(instance, phases[p], static_cast<int>(p) + 1, record);
@@ -193,35 +192,31 @@ void Executor::RefusePhases(const Instance& instance, const std::shared_ptr<RunR
 }
 
 void Executor::OpenWindow(const TransferWindow& window) {
-  outstanding_->fetch_add(1, std::memory_order_relaxed);
   constexpr StreamId kIo = StreamId::kIo;
-  auto record = std::make_shared<RunRecord>();
-  record->report.ordinal = window.ordinal;
-  absl::Status failure = CheckOrdinal(kIo, window.ordinal);
-  if (failure.ok()) {
-    failure =
+  RunRecordRef record = records_->Take(window.ordinal);
+  record->failure = CheckOrdinal(kIo, window.ordinal);
+  if (record->failure.ok()) {
+    record->failure =
         CheckShard(window.spec, window.strides, window.offset_bytes, arenas_.self(), arenas_.own().bytes()).status();
   }
-  if (failure.ok()) EnqueueWaits(kIo, window.ordinal, window.waits, 1, nullptr);
-  EnqueueEnd(kIo, window.ordinal, std::move(record), std::move(failure));
+  if (record->failure.ok()) EnqueueWaits(kIo, window.ordinal, window.waits, 1, nullptr);
+  EnqueueEnd(kIo, std::move(record));
 }
 
 void Executor::ReadInline(const InlineRead& read) {
-  outstanding_->fetch_add(1, std::memory_order_relaxed);
   constexpr StreamId kIo = StreamId::kIo;
-  auto record = std::make_shared<RunRecord>();
-  record->report.ordinal = read.ordinal;
-  absl::Status failure = CheckOrdinal(kIo, read.ordinal);
-  if (failure.ok()) {
+  RunRecordRef record = records_->Take(read.ordinal);
+  record->failure = CheckOrdinal(kIo, read.ordinal);
+  if (record->failure.ok()) {
     absl::StatusOr<Box> box =
         CheckShard(read.spec, read.strides, read.offset_bytes, arenas_.self(), arenas_.own().bytes());
-    failure = box.status();
+    record->failure = box.status();
     const int64_t bytes = box.ok() ? NumElements(*box) * SizeBytes(read.spec.dtype) : 0;
     if (bytes > kMaxInlineReadBytes) {
-      failure = absl::InvalidArgumentError(StrCat("ordinal ", read.ordinal.value, ": ", bytes,
-                                                  " bytes are more than an inline value has (max_inline_bytes)"));
+      record->failure = absl::InvalidArgumentError(StrCat(
+          "ordinal ", read.ordinal.value, ": ", bytes, " bytes are more than an inline value has (max_inline_bytes)"));
     }
-    if (failure.ok()) {
+    if (record->failure.ok()) {
       const Shape extents = BoxShape(*box);
       record->report.inline_bytes.resize(static_cast<size_t>(bytes));
       EnqueueWaits(kIo, read.ordinal, read.waits, 1, nullptr);
@@ -233,7 +228,7 @@ void Executor::ReadInline(const InlineRead& read) {
                                        .destination_strides = RowMajorStrides(extents)});
     }
   }
-  EnqueueEnd(kIo, read.ordinal, std::move(record), std::move(failure));
+  EnqueueEnd(kIo, std::move(record));
 }
 
 }  // namespace tessera

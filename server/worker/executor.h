@@ -16,12 +16,12 @@
 // Bytes received are counted where they move: by the device for what is read in a peer's memory, by
 // the message that arrived for the rest; never copied from the plan.
 //
+// After warm-up an ordinal allocates nothing (ranks up to 6): records are used again (run_record.h).
+//
 // All calls come from one thread; reports come from the device's threads.
 
 #include <array>
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -30,6 +30,7 @@
 #include "server/transport/transport.h"
 #include "server/worker/arena.h"
 #include "server/worker/phase_items.h"
+#include "server/worker/run_record.h"
 #include "server/worker/template_cache.h"
 
 namespace tessera {
@@ -38,7 +39,7 @@ inline constexpr int64_t kMaxInlineReadBytes = 4096;  // docs/limits.md: max_inl
 
 class Executor {
  public:
-  using Report = std::function<void(CompletionReport)>;
+  using Report = RunRecords::Report;
 
   // Everything outlives the executor; `messages` may be null: every peer is mapped.
   Executor(WorkerIndex self, const SharedArena& own, Device& device, MessageTransport* messages, Report report);
@@ -59,28 +60,28 @@ class Executor {
   void ReadInline(const InlineRead& read);
 
   // Ordinals that were given and not reported yet.
-  uint64_t outstanding() const { return outstanding_->load(std::memory_order_relaxed); }
+  uint64_t outstanding() const { return records_->outstanding(); }
   WorkerIndex self() const { return arenas_.self(); }
 
  private:
   absl::Status CheckOrdinal(StreamId stream, Ordinal ordinal);
   absl::Status CheckInstance(const Instance& instance, const ProgramTemplate& known) const;
-  void RefusePhases(const Instance& instance, const std::shared_ptr<RunRecord>& record);
+  void RefusePhases(const Instance& instance, const RunRecordRef& record);
+  void EnqueuePhases(StreamId stream, const Instance& instance, const RunRecordRef& record);
   void EnqueueWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number,
                     const Phase* phase);
   void EnqueueWaitOn(StreamId stream, const CounterWait& wait);
-  // Ends the ordinal: its counter, then its report; `failure` is what was wrong with the message itself.
-  void EnqueueEnd(StreamId stream, Ordinal ordinal, std::shared_ptr<RunRecord> record, absl::Status failure);
+  // Ends the ordinal: its counter, then its report.
+  void EnqueueEnd(StreamId stream, RunRecordRef record);
 
   ArenaTable arenas_;
   Device& device_;
   MessageTransport* messages_;
-  Report report_;
   TemplateCache templates_;
   PhaseItems phases_;
   std::array<Ordinal, kStreamCount> last_ordinal_;
-  std::vector<CounterWait> phase_waits_;                // of the phase at hand: each is enqueued once
-  std::shared_ptr<std::atomic<uint64_t>> outstanding_;  // shared with reports under way
+  std::vector<CounterWait> phase_waits_;  // of the phase at hand: each is enqueued once
+  std::shared_ptr<RunRecords> records_;   // shared with reports under way
 };
 
 }  // namespace tessera

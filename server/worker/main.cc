@@ -53,7 +53,7 @@ int Fail(const std::string& message) {
 struct Parts {
   Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, const CpuDeviceOptions& options)
       : device(options),
-        executor(self, arena, device, messages, [this](CompletionReport report) { outbox.Add(std::move(report)); }),
+        executor(self, arena, device, messages, [this](CompletionReport& report) { outbox.Add(report); }),
         tickets(self, arena, outbox) {}
   ReportOutbox outbox;
   CpuDevice device;

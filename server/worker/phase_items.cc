@@ -1,7 +1,6 @@
 #include "server/worker/phase_items.h"
 
 #include <algorithm>
-#include <mutex>
 #include <new>
 #include <utility>
 #include <variant>
@@ -16,60 +15,9 @@ constexpr int64_t kStagingAlignment = 64;
 
 int64_t AlignUp(int64_t bytes) { return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment; }
 
-// The messages of one phase, under way together; the last to end ends the device item.
-class MessageGroup {
- public:
-  MessageGroup(int count, Device::Done done) : left_(count), done_(std::move(done)) {}
-
-  void End(absl::Status status, int64_t* received_bytes, int64_t bytes) {
-    Device::Done done;
-    absl::Status first;
-    {
-      std::lock_guard lock(mutex_);
-      if (status.ok() && received_bytes != nullptr) *received_bytes += bytes;
-      if (!status.ok() && status_.ok()) status_ = std::move(status);
-      if (--left_ > 0) return;
-      done = std::move(done_);
-      first = std::move(status_);
-    }
-    done(std::move(first));
-  }
-
- private:
-  std::mutex mutex_;
-  int left_;
-  absl::Status status_;
-  Device::Done done_;
-};
-
-// One phase's sends and receives, started together: neither waits for the other side's order.
-struct PhaseMessages {
-  struct One {
-    WorkerIndex peer;
-    std::byte* data = nullptr;
-    int64_t bytes = 0;
-    int64_t* received_bytes = nullptr;  // null: a send
-  };
-  MessageTransport* transport = nullptr;
-  MessageTag tag;
-  std::vector<One> all;
-  std::shared_ptr<RunRecord> keep_alive;
-
-  void Start(Device::Done done) const {
-    auto group = std::make_shared<MessageGroup>(static_cast<int>(all.size()), std::move(done));
-    for (const One& one : all) {
-      auto end = [group, keep = keep_alive, received = one.received_bytes, bytes = one.bytes](absl::Status status) {
-        group->End(std::move(status), received, bytes);
-      };
-      const size_t size = static_cast<size_t>(one.bytes);
-      if (one.received_bytes == nullptr) {
-        transport->Send(one.peer, tag, {one.data, size}, std::move(end));
-      } else {
-        transport->Receive(one.peer, tag, {one.data, size}, std::move(end));
-      }
-    }
-  }
-};
+MessageTag TagOf(const Instance& instance, int phase_number) {
+  return {.ordinal = instance.ordinal.value, .phase = static_cast<uint32_t>(phase_number)};
+}
 
 }  // namespace
 
@@ -79,7 +27,7 @@ std::byte* PhaseItems::AddressOf(const Operand& operand, const Instance& instanc
 }
 
 std::byte* PhaseItems::StagedTerm(size_t instruction, size_t term) const {
-  return terms_.empty() ? nullptr : terms_[instruction][term];
+  return staged_terms_.empty() ? nullptr : staged_terms_[first_term_[instruction] + term];
 }
 
 int64_t* PhaseItems::CountOf(WorkerIndex worker, RunRecord& record) const {
@@ -111,7 +59,7 @@ absl::Status PhaseItems::ReserveStaging(StreamId stream, int64_t bytes, RunRecor
 absl::Status PhaseItems::PlaceMessages(const Phase& phase, StreamId stream, RunRecord& record) {
   outgoing_.clear();
   incoming_.clear();
-  terms_.clear();
+  staged_terms_.clear();
   staged_ = nullptr;
   int64_t total = 0;
   auto place = [&](WorkerIndex peer, int64_t bytes) {
@@ -135,15 +83,16 @@ absl::Status PhaseItems::PlaceMessages(const Phase& phase, StreamId stream, RunR
   TESSERA_RETURN_IF_ERROR(ReserveStaging(stream, total, record));
   for (size_t m = 0; m < phase.incoming.size(); ++m) {
     if (incoming_[m].bytes < 0) continue;
-    if (terms_.empty()) {
-      terms_.resize(phase.instructions.size());
-      for (size_t i = 0; i < phase.instructions.size(); ++i) {
-        const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i]);
-        terms_[i].assign(reduce == nullptr ? 1 : reduce->terms.size(), nullptr);
+    if (staged_terms_.empty()) {
+      first_term_.clear();
+      for (const Instruction& instruction : phase.instructions) {
+        first_term_.push_back(staged_terms_.size());
+        const auto* reduce = std::get_if<ReduceInstruction>(&instruction);
+        staged_terms_.resize(staged_terms_.size() + (reduce == nullptr ? 1 : reduce->terms.size()), nullptr);
       }
     }
     for (const IncomingOperand& operand : phase.incoming[m].operands) {
-      terms_[static_cast<size_t>(operand.instruction)][static_cast<size_t>(operand.term)] =
+      staged_terms_[first_term_[static_cast<size_t>(operand.instruction)] + static_cast<size_t>(operand.term)] =
           staged_ + incoming_[m].at + operand.message_offset_bytes;
     }
   }
@@ -168,106 +117,117 @@ void PhaseItems::EnqueuePacking(const Instance& instance, const Phase& phase) {
   }
 }
 
+void PhaseItems::EnqueueStart(StreamId stream, PhaseMessages& messages, const RunRecordRef& record) {
+  if (messages.empty()) return;
+  device_.EnqueueAsync(stream, [&messages, record](Device::Done done) { messages.Start(record, std::move(done)); });
+}
+
 void PhaseItems::EnqueueMessages(const Instance& instance, const Phase& phase, int phase_number,
-                                 const std::shared_ptr<RunRecord>& record) {
-  auto messages = std::make_shared<PhaseMessages>();
-  messages->transport = messages_;
-  messages->tag = {.ordinal = instance.ordinal.value, .phase = static_cast<uint32_t>(phase_number)};
-  messages->keep_alive = record;
+                                 const RunRecordRef& record) {
+  PhaseMessages& messages = record->AddMessages(*messages_, TagOf(instance, phase_number));
   for (size_t m = 0; m < outgoing_.size(); ++m) {
     if (outgoing_[m].bytes <= 0) continue;
-    messages->all.push_back({phase.outgoing[m].to, staged_ + outgoing_[m].at, outgoing_[m].bytes, nullptr});
+    messages.Add(phase.outgoing[m].to, staged_ + outgoing_[m].at, outgoing_[m].bytes, nullptr);
   }
   for (size_t m = 0; m < incoming_.size(); ++m) {
     if (incoming_[m].bytes <= 0) continue;
     const WorkerIndex from = phase.incoming[m].from;
-    messages->all.push_back({from, staged_ + incoming_[m].at, incoming_[m].bytes, CountOf(from, *record)});
+    messages.Add(from, staged_ + incoming_[m].at, incoming_[m].bytes, CountOf(from, *record));
   }
-  if (messages->all.empty()) return;
-  device_.EnqueueAsync(static_cast<StreamId>(instance.stream),
-                       [messages](Device::Done done) { messages->Start(std::move(done)); });
+  EnqueueStart(static_cast<StreamId>(instance.stream), messages, record);
+}
+
+void PhaseItems::EnqueueCopy(const Instance& instance, const CopyInstruction& copy, std::byte* staged,
+                             RunRecord& record) {
+  CopyWork work{.extents = copy.extents,
+                .element_bytes = SizeBytes(copy.dtype),
+                .source = staged,
+                .source_strides = {},
+                .destination = AddressOf(copy.destination, instance),
+                .destination_strides = copy.destination.strides};
+  if (staged != nullptr) {
+    work.source_strides = RowMajorStrides(copy.extents);
+  } else {
+    work.source = AddressOf(copy.source, instance);
+    work.source_strides = copy.source.strides;
+    work.received_bytes = CountOf(copy.source.worker, record);
+  }
+  device_.EnqueueRun(static_cast<StreamId>(instance.stream), std::move(work));
+}
+
+void PhaseItems::EnqueueReduce(const Instance& instance, const ReduceInstruction& reduce, size_t number,
+                               RunRecord& record) {
+  const size_t first = record.terms.size();
+  for (size_t t = 0; t < reduce.terms.size(); ++t) {
+    if (std::byte* staged = StagedTerm(number, t); staged != nullptr) {
+      record.terms.push_back({staged, RowMajorStrides(reduce.extents)});
+      record.term_counts.push_back(nullptr);
+    } else {
+      record.terms.push_back({AddressOf(reduce.terms[t], instance), reduce.terms[t].strides});
+      record.term_counts.push_back(CountOf(reduce.terms[t].worker, record));
+    }
+  }
+  device_.EnqueueRun(static_cast<StreamId>(instance.stream),
+                     ReduceWork{.op = reduce.op,
+                                .dtype = reduce.dtype,
+                                .extents = reduce.extents,
+                                .terms = absl::MakeConstSpan(record.terms).subspan(first),
+                                .destination = AddressOf(reduce.destination, instance),
+                                .destination_strides = reduce.destination.strides,
+                                .received_bytes = absl::MakeConstSpan(record.term_counts).subspan(first)});
+}
+
+void PhaseItems::EnqueueKernel(const Instance& instance, const KernelInstruction& kernel, RunRecord& record) {
+  const size_t first_input = record.kernel_inputs.size();
+  const size_t first_scalar = record.kernel_scalars.size();
+  for (size_t k = 0; k < kernel.inputs.size(); ++k) {
+    record.kernel_inputs.push_back({.data = AddressOf(kernel.inputs[k], instance),
+                                    .dtype = kernel.input_dtypes[k],
+                                    .extents = kernel.input_extents[k],
+                                    .strides = kernel.inputs[k].strides,
+                                    .is_zero = kernel.input_is_zero[k] != 0});
+  }
+  for (int scalar : kernel.scalars) record.kernel_scalars.push_back(instance.scalars[static_cast<size_t>(scalar)]);
+  device_.EnqueueRun(static_cast<StreamId>(instance.stream),
+                     KernelCall{.op = &kernel.op,
+                                .inputs = absl::MakeConstSpan(record.kernel_inputs).subspan(first_input),
+                                .output = AddressOf(kernel.output, instance),
+                                .output_dtype = kernel.output_dtype,
+                                .output_extents = kernel.output_extents,
+                                .output_strides = kernel.output.strides,
+                                .output_box = kernel.output_box,
+                                .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar)});
 }
 
 void PhaseItems::EnqueueInstructions(const Instance& instance, const Phase& phase, RunRecord& record) {
-  const StreamId stream = static_cast<StreamId>(instance.stream);
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
-      std::byte* staged = StagedTerm(i, 0);
-      CopyWork work{.extents = copy->extents,
-                    .element_bytes = SizeBytes(copy->dtype),
-                    .source = staged,
-                    .source_strides = {},
-                    .destination = AddressOf(copy->destination, instance),
-                    .destination_strides = copy->destination.strides};
-      if (staged != nullptr) {
-        work.source_strides = RowMajorStrides(copy->extents);
-      } else {
-        work.source = AddressOf(copy->source, instance);
-        work.source_strides = copy->source.strides;
-        work.received_bytes = CountOf(copy->source.worker, record);
-      }
-      device_.EnqueueRun(stream, std::move(work));
+      EnqueueCopy(instance, *copy, StagedTerm(i, 0), record);
     } else if (const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i])) {
-      ReduceWork work{.op = reduce->op,
-                      .dtype = reduce->dtype,
-                      .extents = reduce->extents,
-                      .destination = AddressOf(reduce->destination, instance),
-                      .destination_strides = reduce->destination.strides};
-      for (size_t t = 0; t < reduce->terms.size(); ++t) {
-        std::byte* staged = StagedTerm(i, t);
-        if (staged != nullptr) {
-          work.terms.push_back({staged, RowMajorStrides(reduce->extents)});
-          work.received_bytes.push_back(nullptr);
-        } else {
-          work.terms.push_back({AddressOf(reduce->terms[t], instance), reduce->terms[t].strides});
-          work.received_bytes.push_back(CountOf(reduce->terms[t].worker, record));
-        }
-      }
-      device_.EnqueueRun(stream, std::move(work));
+      EnqueueReduce(instance, *reduce, i, record);
     } else {
-      const auto& kernel = std::get<KernelInstruction>(phase.instructions[i]);
-      KernelCall call{.op = &kernel.op,
-                      .inputs = {},
-                      .output = AddressOf(kernel.output, instance),
-                      .output_dtype = kernel.output_dtype,
-                      .output_extents = kernel.output_extents,
-                      .output_strides = kernel.output.strides,
-                      .output_box = kernel.output_box};
-      for (size_t k = 0; k < kernel.inputs.size(); ++k) {
-        call.inputs.push_back({.data = AddressOf(kernel.inputs[k], instance),
-                               .dtype = kernel.input_dtypes[k],
-                               .extents = kernel.input_extents[k],
-                               .strides = kernel.inputs[k].strides,
-                               .is_zero = kernel.input_is_zero[k] != 0});
-      }
-      for (int scalar : kernel.scalars) call.scalars.push_back(instance.scalars[static_cast<size_t>(scalar)]);
-      device_.EnqueueRun(stream, std::move(call));
+      EnqueueKernel(instance, std::get<KernelInstruction>(phase.instructions[i]), record);
     }
   }
 }
 
 void PhaseItems::EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number,
-                                const std::shared_ptr<RunRecord>& record) {
+                                const RunRecordRef& record) {
   if (messages_ == nullptr) return;
-  auto messages = std::make_shared<PhaseMessages>();
-  messages->transport = messages_;
-  messages->tag = {.ordinal = instance.ordinal.value, .phase = static_cast<uint32_t>(phase_number)};
-  messages->keep_alive = record;
+  PhaseMessages& messages = record->AddMessages(*messages_, TagOf(instance, phase_number));
   for (const OutgoingMessage& message : phase.outgoing) {
-    if (message.bytes > 0 && !arenas_.IsMapped(message.to)) messages->all.push_back({message.to, nullptr, 0, nullptr});
+    if (message.bytes > 0 && !arenas_.IsMapped(message.to)) messages.Add(message.to, nullptr, 0, nullptr);
   }
   for (const IncomingMessage& message : phase.incoming) {
     if (message.bytes > 0 && !arenas_.IsMapped(message.from)) {
-      messages->all.push_back({message.from, nullptr, 0, &record->refused_bytes});
+      messages.Add(message.from, nullptr, 0, &record->refused_bytes);
     }
   }
-  if (messages->all.empty()) return;
-  device_.EnqueueAsync(static_cast<StreamId>(instance.stream),
-                       [messages](Device::Done done) { messages->Start(std::move(done)); });
+  EnqueueStart(static_cast<StreamId>(instance.stream), messages, record);
 }
 
 absl::Status PhaseItems::Enqueue(const Instance& instance, const Phase& phase, int phase_number,
-                                 const std::shared_ptr<RunRecord>& record) {
+                                 const RunRecordRef& record) {
   if (absl::Status s = PlaceMessages(phase, static_cast<StreamId>(instance.stream), *record); !s.ok()) {
     EnqueueRefusal(instance, phase, phase_number, record);
     return s;

@@ -19,22 +19,10 @@
 #include "server/plan/instance.h"
 #include "server/transport/transport.h"
 #include "server/worker/arena.h"
+#include "server/worker/run_record.h"
 #include "server/worker/template_cache.h"
 
 namespace tessera {
-
-struct StagingMemory {
-  std::unique_ptr<std::byte[]> bytes;
-  int64_t size = 0;
-};
-
-// What an instance under way keeps alive, and what it will report. The device's items point into it.
-struct RunRecord {
-  CompletionReport report;
-  std::shared_ptr<const ProgramTemplate> known;
-  std::vector<std::shared_ptr<StagingMemory>> staging;
-  int64_t refused_bytes = 0;  // what refused messages count; never more than 0
-};
 
 class PhaseItems {
  public:
@@ -42,15 +30,13 @@ class PhaseItems {
       : arenas_(arenas), device_(device), messages_(messages) {}
 
   // Enqueues the phase's messages and instructions. `record.report.received_bytes` has an entry per
-  // peer of the template. Errors enqueue nothing: Unavailable when bytes would come from a peer that
-  // can't be reached at all, ResourceExhausted when there is no memory for staging; the phase's
-  // messages are then refused.
-  absl::Status Enqueue(const Instance& instance, const Phase& phase, int phase_number,
-                       const std::shared_ptr<RunRecord>& record);
+  // peer of the template, and its vectors have room for what the program needs. Errors enqueue nothing: Unavailable
+  // when bytes would come from a peer that can't be reached at all, ResourceExhausted when there is no memory for
+  // staging; the phase's messages are then refused.
+  absl::Status Enqueue(const Instance& instance, const Phase& phase, int phase_number, const RunRecordRef& record);
   // In place of the phase's messages, where the instance can't run: empty ones, which the other ends
   // find to be of the wrong size, so that no peer waits for what never comes.
-  void EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number,
-                      const std::shared_ptr<RunRecord>& record);
+  void EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number, const RunRecordRef& record);
 
  private:
   // Where a message lies in staging memory.
@@ -61,8 +47,11 @@ class PhaseItems {
   absl::Status PlaceMessages(const Phase& phase, StreamId stream, RunRecord& record);
   absl::Status ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
   void EnqueuePacking(const Instance& instance, const Phase& phase);
-  void EnqueueMessages(const Instance& instance, const Phase& phase, int phase_number,
-                       const std::shared_ptr<RunRecord>& record);
+  void EnqueueMessages(const Instance& instance, const Phase& phase, int phase_number, const RunRecordRef& record);
+  void EnqueueStart(StreamId stream, PhaseMessages& messages, const RunRecordRef& record);
+  void EnqueueCopy(const Instance& instance, const CopyInstruction& copy, std::byte* staged, RunRecord& record);
+  void EnqueueReduce(const Instance& instance, const ReduceInstruction& reduce, size_t number, RunRecord& record);
+  void EnqueueKernel(const Instance& instance, const KernelInstruction& kernel, RunRecord& record);
   void EnqueueInstructions(const Instance& instance, const Phase& phase, RunRecord& record);
 
   std::byte* AddressOf(const Operand& operand, const Instance& instance) const;
@@ -77,8 +66,11 @@ class PhaseItems {
 
   // Of the phase at hand.
   std::byte* staged_ = nullptr;
-  std::vector<Placed> outgoing_, incoming_;     // by the phase's lists; bytes -1: mapped, no message
-  std::vector<std::vector<std::byte*>> terms_;  // by instruction and term; empty when all are in place
+  std::vector<Placed> outgoing_, incoming_;  // by the phase's lists; bytes -1: mapped, no message
+  // By instruction and term, one after another from first_term_[instruction] on: the staged bytes, or
+  // null for what is read in place. Empty when all are.
+  std::vector<std::byte*> staged_terms_;
+  std::vector<size_t> first_term_;
 };
 
 }  // namespace tessera

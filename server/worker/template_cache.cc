@@ -79,6 +79,7 @@ class TemplateChecker {
   }
   absl::Status CheckInstruction(const ReduceInstruction& reduce) {
     if (reduce.terms.empty()) return Bad("a reduction of nothing");
+    made_.term_count += reduce.terms.size();
     TESSERA_RETURN_IF_ERROR(Own(reduce.destination));
     for (const Operand& term : reduce.terms) TESSERA_RETURN_IF_ERROR(Touch(term, reduce.extents, reduce.dtype));
     return Touch(reduce.destination, reduce.extents, reduce.dtype);
@@ -90,6 +91,8 @@ class TemplateChecker {
       return Bad("a kernel whose inputs are not all described");
     }
     TESSERA_RETURN_IF_ERROR(Own(kernel.output));
+    made_.kernel_input_count += inputs;
+    made_.kernel_scalar_count += kernel.scalars.size();
     for (size_t i = 0; i < inputs; ++i) {
       TESSERA_RETURN_IF_ERROR(Own(kernel.inputs[i]));
       TESSERA_RETURN_IF_ERROR(Touch(kernel.inputs[i], kernel.input_extents[i], kernel.input_dtypes[i]));

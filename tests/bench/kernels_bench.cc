@@ -83,8 +83,9 @@ void AddSize(Bench& bench, int64_t n) {
     const LocalOp op = ReduceLocalOp{ReduceOp::kSum, {dim}};
     Shape kept = square;
     kept[static_cast<size_t>(dim)] = 1;
+    const KernelInput inputs[] = {Input(a, square)};
     const KernelCall call{.op = &op,
-                          .inputs = {Input(a, square)},
+                          .inputs = inputs,
                           .output = c.data(),
                           .output_dtype = DType::kF32,
                           .output_extents = kept,
@@ -97,13 +98,14 @@ void AddSize(Bench& bench, int64_t n) {
     if (binary) expression.nodes.push_back({ScalarOp::kInput, DType::kF32, 1});
     expression.nodes.push_back({scalar_op, DType::kF32, 0, binary ? 1 : 0});
     const LocalOp op = MapOp{expression};
+    std::vector<KernelInput> inputs = {Input(a, square)};
+    if (binary) inputs.push_back(Input(b, square));
     KernelCall call{.op = &op,
-                    .inputs = {Input(a, square)},
+                    .inputs = inputs,
                     .output = c.data(),
                     .output_dtype = DType::kF32,
                     .output_extents = square,
                     .output_strides = rows};
-    if (binary) call.inputs.push_back(Input(b, square));
     bench.Add(std::string(ToText(scalar_op)) + "_" + size, bytes * Arity(scalar_op), copy,
               [&] { RunKernel(call).IgnoreError(); });
   }

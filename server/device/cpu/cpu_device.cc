@@ -38,10 +38,10 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     Ring(*options_.counters);
     for (std::thread& thread : threads_) thread.join();
     // Items may hold the last reference to what reports into this state: they go without the lock.
-    std::array<StreamState, kStreamCount> dropped;
+    std::array<ItemQueue, kStreamCount> dropped;
     {
       std::lock_guard lock(mutex_);
-      std::swap(dropped, streams_);
+      for (size_t s = 0; s < kStreamCount; ++s) std::swap(dropped[s], streams_[s].queue);
     }
   }
 
@@ -80,6 +80,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     ItemQueue queue;
     bool busy = false;  // an item of it runs, or is under way elsewhere
     absl::Status error;
+    std::shared_ptr<State> keep_alive;  // while an item is under way elsewhere, which outlives the device
   };
   struct Peer {
     CounterPage* page = nullptr;
@@ -181,10 +182,10 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     DeviceItem item = stream.queue.Pop();
     stream.busy = true;
     if (AsyncItem* async = std::get_if<AsyncItem>(&item)) {
-      lock.unlock();
       // The stream stays busy until Done.
-      async->start(
-          [state = shared_from_this(), id](absl::Status status) { state->FinishAsync(id, std::move(status)); });
+      stream.keep_alive = shared_from_this();
+      lock.unlock();
+      async->start([this, id](absl::Status status) { FinishAsync(id, std::move(status)); });
       item = std::monostate{};
       lock.lock();
       return;
@@ -195,7 +196,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     absl::Status status;
     if (const DeviceWork* work = std::get_if<DeviceWork>(&item)) status = RunDeviceWork(*work);
     if (const SignalItem* signal = std::get_if<SignalItem>(&item)) Publish(id, signal->value);
-    if (const ReportItem* report = std::get_if<ReportItem>(&item)) report->report(std::move(reported));
+    if (ReportItem* report = std::get_if<ReportItem>(&item)) report->report(std::move(reported));
     item = std::monostate{};
     lock.lock();
     EndItem(stream, std::move(status));
@@ -209,8 +210,10 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
   }
 
   void FinishAsync(StreamId id, absl::Status status) {
+    std::shared_ptr<State> self;
     {
       std::lock_guard lock(mutex_);
+      self = std::move(At(id).keep_alive);
       EndItem(At(id), std::move(status));
       if (stopping_) return;
     }
@@ -244,13 +247,9 @@ CpuDevice::~CpuDevice() { state_->Stop(); }
 
 void CpuDevice::EnqueueWait(StreamId stream, const CounterWait& wait) { state_->Push(stream, wait); }
 void CpuDevice::EnqueueRun(StreamId stream, DeviceWork work) { state_->Push(stream, std::move(work)); }
-void CpuDevice::EnqueueAsync(StreamId stream, std::function<void(Done)> start) {
-  state_->Push(stream, AsyncItem{std::move(start)});
-}
+void CpuDevice::EnqueueAsync(StreamId stream, Start start) { state_->Push(stream, AsyncItem{std::move(start)}); }
 void CpuDevice::EnqueueSignal(StreamId stream, uint64_t value) { state_->Push(stream, SignalItem{value}); }
-void CpuDevice::EnqueueReport(StreamId stream, std::function<void(absl::Status)> report) {
-  state_->Push(stream, ReportItem{std::move(report)});
-}
+void CpuDevice::EnqueueReport(StreamId stream, Done report) { state_->Push(stream, ReportItem{std::move(report)}); }
 void CpuDevice::MarkDead(WorkerIndex worker) { state_->MarkDead(worker); }
 void CpuDevice::MapCounters(WorkerIndex worker, CounterPage* page) { state_->SetPeer(worker, page); }
 void CpuDevice::Drain() { state_->Drain(); }

@@ -35,9 +35,9 @@ class CpuDevice : public Device {
 
   void EnqueueWait(StreamId stream, const CounterWait& wait) override;
   void EnqueueRun(StreamId stream, DeviceWork work) override;
-  void EnqueueAsync(StreamId stream, std::function<void(Done)> start) override;
+  void EnqueueAsync(StreamId stream, Start start) override;
   void EnqueueSignal(StreamId stream, uint64_t value) override;
-  void EnqueueReport(StreamId stream, std::function<void(absl::Status)> report) override;
+  void EnqueueReport(StreamId stream, Done report) override;
   void MarkDead(WorkerIndex worker) override;
   void MapCounters(WorkerIndex worker, CounterPage* page) override;
   void Drain() override;

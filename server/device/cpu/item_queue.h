@@ -4,7 +4,6 @@
 // allocation in steady state.
 
 #include <cstdint>
-#include <functional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -14,13 +13,13 @@
 namespace tessera {
 
 struct AsyncItem {
-  std::function<void(Device::Done)> start;
+  Device::Start start;
 };
 struct SignalItem {
   uint64_t value = 0;
 };
 struct ReportItem {
-  std::function<void(absl::Status)> report;
+  Device::Done report;
 };
 using DeviceItem = std::variant<std::monostate, CounterWait, DeviceWork, AsyncItem, SignalItem, ReportItem>;
 

@@ -15,13 +15,13 @@ namespace {
 constexpr const char* kStreamNames[kStreamCount] = {"compute", "exchange", "nccl", "io"};
 
 struct AsyncItem {
-  std::function<void(Device::Done)> start;
+  Device::Start start;
 };
 struct SignalItem {
   uint64_t value = 0;
 };
 struct ReportItem {
-  std::function<void(absl::Status)> report;
+  Device::Done report;
 };
 using Item = std::variant<CounterWait, DeviceWork, AsyncItem, SignalItem, ReportItem>;
 
@@ -46,11 +46,11 @@ class HazardRecorder::FakeDevice : public Device {
 
   void EnqueueWait(StreamId stream, const CounterWait& wait) override { Push(stream, wait); }
   void EnqueueRun(StreamId stream, DeviceWork work) override { Push(stream, std::move(work)); }
-  void EnqueueAsync(StreamId stream, std::function<void(Done)> start) override {
+  void EnqueueAsync(StreamId stream, Start start) override {
     Push(stream, AsyncItem{std::move(start)});
   }
   void EnqueueSignal(StreamId stream, uint64_t value) override { Push(stream, SignalItem{value}); }
-  void EnqueueReport(StreamId stream, std::function<void(absl::Status)> report) override {
+  void EnqueueReport(StreamId stream, Done report) override {
     Push(stream, ReportItem{std::move(report)});
   }
   void MarkDead(WorkerIndex worker) override { dead_.insert(worker); }
@@ -163,10 +163,10 @@ void HazardRecorder::RunHead(Stream& stream) {
     if (stream.signals.empty() || stream.signals.back().value < signal->value) {
       stream.signals.push_back({signal->value, stream.clock});
     }
-  } else if (const ReportItem* report = std::get_if<ReportItem>(&item)) {
+  } else if (ReportItem* report = std::get_if<ReportItem>(&item)) {
     items_.push_back(text + "report");
     report->report(std::exchange(stream.error, absl::OkStatus()));
-  } else if (const AsyncItem* async = std::get_if<AsyncItem>(&item)) {
+  } else if (AsyncItem* async = std::get_if<AsyncItem>(&item)) {
     items_.push_back(text + "async");
     {
       std::lock_guard lock(async_mutex_);

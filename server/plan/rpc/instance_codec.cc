@@ -33,21 +33,25 @@ void EncodeWaits(const std::vector<InstanceWait>& waits, capnp::List<wire::Wait>
   }
 }
 
-absl::StatusOr<std::vector<InstanceWait>> DecodeWaits(capnp::List<wire::Wait>::Reader reader) {
-  if (reader.size() > kMaxListEntries) return absl::InvalidArgumentError("too many waits in an instance");
-  std::vector<InstanceWait> waits;
-  waits.reserve(reader.size());
-  for (auto item : reader) {
-    if (item.getScope() > static_cast<uint8_t>(WaitScope::kWorkers)) {
-      return absl::InvalidArgumentError(StrCat("unknown wait scope ", static_cast<int>(item.getScope())));
-    }
-    InstanceWait& wait = waits.emplace_back();
-    wait.phase = item.getPhase();
-    wait.stream = item.getStream();
-    wait.ordinal = Ordinal(item.getOrdinal());
-    wait.scope = static_cast<WaitScope>(item.getScope());
-    for (int32_t worker : item.getWorkers()) wait.workers.emplace_back(worker);
+absl::Status DecodeWait(wire::Wait::Reader item, InstanceWait& wait) {
+  if (item.getScope() > static_cast<uint8_t>(WaitScope::kWorkers)) {
+    return absl::InvalidArgumentError(StrCat("unknown wait scope ", static_cast<int>(item.getScope())));
   }
+  wait.phase = item.getPhase();
+  wait.stream = item.getStream();
+  wait.ordinal = Ordinal(item.getOrdinal());
+  wait.scope = static_cast<WaitScope>(item.getScope());
+  wait.workers.clear();
+  for (int32_t worker : item.getWorkers()) wait.workers.emplace_back(worker);
+  return absl::OkStatus();
+}
+
+absl::Status TooManyWaits() { return absl::InvalidArgumentError("too many waits in an instance"); }
+
+absl::StatusOr<std::vector<InstanceWait>> DecodeWaits(capnp::List<wire::Wait>::Reader reader) {
+  if (reader.size() > kMaxListEntries) return TooManyWaits();
+  std::vector<InstanceWait> waits(reader.size());
+  for (unsigned i = 0; i < reader.size(); ++i) TESSERA_RETURN_IF_ERROR(DecodeWait(reader[i], waits[i]));
   return waits;
 }
 
@@ -122,23 +126,6 @@ struct MessageEncoder {
   }
 };
 
-absl::StatusOr<WorkerMessage> DecodeInstance(wire::Instance::Reader run) {
-  if (run.getBufferOffsets().size() > kMaxListEntries || run.getScalars().size() > kMaxListEntries) {
-    return absl::InvalidArgumentError("too many buffers or scalars in an instance");
-  }
-  Instance m;
-  m.ordinal = Ordinal(run.getOrdinal());
-  m.plan = TemplateId(run.getTemplate());
-  m.stream = run.getStream();
-  for (int64_t offset : run.getBufferOffsets()) m.buffer_offsets.push_back(offset);
-  for (auto item : run.getScalars()) {
-    TESSERA_ASSIGN_OR_RETURN(Scalar scalar, DecodeScalar(item));
-    m.scalars.push_back(scalar);
-  }
-  TESSERA_ASSIGN_OR_RETURN(m.waits, DecodeWaits(run.getWaits()));
-  return m;
-}
-
 absl::StatusOr<WorkerMessage> DecodeWindow(wire::Window::Reader window) {
   TransferWindow m;
   m.ordinal = Ordinal(window.getOrdinal());
@@ -176,6 +163,37 @@ absl::StatusOr<WorkerMessage> DecodeDefine(wire::Define::Reader define) {
 
 }  // namespace
 
+absl::StatusOr<const Instance*> InstanceDecoder::Decode(wire::Instance::Reader run) {
+  if (run.getBufferOffsets().size() > kMaxListEntries || run.getScalars().size() > kMaxListEntries) {
+    return absl::InvalidArgumentError("too many buffers or scalars in an instance");
+  }
+  if (run.getWaits().size() > kMaxListEntries) return TooManyWaits();
+  instance_.ordinal = Ordinal(run.getOrdinal());
+  instance_.plan = TemplateId(run.getTemplate());
+  instance_.stream = run.getStream();
+  instance_.buffer_offsets.clear();
+  for (int64_t offset : run.getBufferOffsets()) instance_.buffer_offsets.push_back(offset);
+  instance_.scalars.clear();
+  for (auto item : run.getScalars()) {
+    TESSERA_ASSIGN_OR_RETURN(Scalar scalar, DecodeScalar(item));
+    instance_.scalars.push_back(scalar);
+  }
+  auto waits = run.getWaits();
+  for (; instance_.waits.size() > waits.size(); instance_.waits.pop_back()) {
+    spare_waits_.push_back(std::move(instance_.waits.back()));
+  }
+  for (unsigned i = 0; i < waits.size(); ++i) {
+    if (i == instance_.waits.size() && !spare_waits_.empty()) {
+      instance_.waits.push_back(std::move(spare_waits_.back()));
+      spare_waits_.pop_back();
+    } else if (i == instance_.waits.size()) {
+      instance_.waits.emplace_back();
+    }
+    TESSERA_RETURN_IF_ERROR(DecodeWait(waits[i], instance_.waits[i]));
+  }
+  return &instance_;
+}
+
 void EncodeWorkerMessage(const WorkerMessage& message, Message::Builder builder) {
   std::visit(MessageEncoder{builder}, message);
 }
@@ -184,7 +202,10 @@ absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
   switch (reader.which()) {
     case Message::DEFINE: return DecodeDefine(reader.getDefine());
     case Message::FORGET: return ForgetTemplate{TemplateId(reader.getForget())};
-    case Message::RUN: return DecodeInstance(reader.getRun());
+    case Message::RUN: {
+      TESSERA_ASSIGN_OR_RETURN(const Instance* instance, InstanceDecoder().Decode(reader.getRun()));
+      return *instance;
+    }
     case Message::WINDOW: return DecodeWindow(reader.getWindow());
     case Message::INLINE_READ: return DecodeInlineRead(reader.getInlineRead());
     case Message::CLOSE_TICKET: return CloseTicket{TicketId(reader.getCloseTicket())};

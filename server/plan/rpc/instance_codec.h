@@ -3,6 +3,9 @@
 // Worker messages and reports <-> schemas/worker.capnp, for both ends of the worker link. Decoding
 // validates as schemas/codec does.
 
+#include <cstddef>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "schemas/worker.capnp.h"
@@ -12,6 +15,17 @@ namespace tessera {
 
 void EncodeWorkerMessage(const WorkerMessage& message, wire::WorkerMessages::Message::Builder builder);
 absl::StatusOr<WorkerMessage> DecodeWorkerMessage(wire::WorkerMessages::Message::Reader reader);
+
+// Decodes one instance after another into the same memory, so that after warm-up none is allocated.
+class InstanceDecoder {
+ public:
+  // Valid until the next call.
+  absl::StatusOr<const Instance*> Decode(wire::Instance::Reader reader);
+
+ private:
+  Instance instance_;
+  std::vector<InstanceWait> spare_waits_;
+};
 
 void EncodeCompletion(const CompletionReport& report, wire::Completion::Builder builder);
 absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reader);

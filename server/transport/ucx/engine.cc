@@ -100,7 +100,17 @@ UcxTransport::Engine::~Engine() {
 
 std::string UcxTransport::Engine::Address() const { return address_; }
 
-void UcxTransport::Engine::Post(std::function<void()> command) {
+void UcxTransport::Engine::PostSend(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done) {
+  PostCommand(SendCommand{peer, tag, bytes, std::move(done)});
+}
+
+void UcxTransport::Engine::PostReceive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) {
+  PostCommand(ReceiveCommand{peer, tag, bytes, std::move(done)});
+}
+
+void UcxTransport::Engine::Post(absl::AnyInvocable<void()> command) { PostCommand(std::move(command)); }
+
+void UcxTransport::Engine::PostCommand(Command command) {
   bool first = false;
   {
     std::lock_guard lock(mutex_);
@@ -151,14 +161,20 @@ void UcxTransport::Engine::Loop() {
 }
 
 bool UcxTransport::Engine::RunCommands() {
-  std::vector<std::function<void()>> commands;
   bool stopping = false;
   {
     std::lock_guard lock(mutex_);
-    commands.swap(commands_);
+    running_.swap(commands_);
     stopping = stopping_;
   }
-  for (auto& command : commands) command();
+  struct Runner {
+    Engine& engine;
+    void operator()(SendCommand& c) { engine.Send(c.peer, c.tag, c.bytes, std::move(c.done)); }
+    void operator()(ReceiveCommand& c) { engine.Receive(c.peer, c.tag, c.bytes, std::move(c.done)); }
+    void operator()(absl::AnyInvocable<void()>& command) { command(); }
+  };
+  for (Command& command : running_) std::visit(Runner{*this}, command);
+  running_.clear();
   return !stopping;
 }
 
@@ -279,11 +295,7 @@ void UcxTransport::Engine::OnEndpointError(void* engine, ucp_ep_h endpoint, ucs_
 void UcxTransport::Engine::Send(WorkerIndex index, MessageTag tag, absl::Span<const std::byte> bytes, Done done) {
   const auto it = peers_.find(index);
   if (it == peers_.end() || it->second.endpoint == nullptr || !it->second.lost.empty()) return done(Lost(index));
-  auto operation = std::make_unique<InFlight>();
-  operation->engine = this;
-  operation->peer = index;
-  operation->peer_key = it->second.key;
-  operation->done = std::move(done);
+  std::unique_ptr<InFlight> operation = MakeInFlight(index, std::move(done));
   operation->header = UcxHeader{.magic = kMagic,
                                 .receiver_key = it->second.key,
                                 .sender_key = key_,
@@ -328,11 +340,7 @@ void UcxTransport::Engine::Deliver(Arrival arrival, Posted posted) {
 }
 
 void UcxTransport::Engine::StartRendezvous(void* descriptor, Posted posted) {
-  auto operation = std::make_unique<InFlight>();
-  operation->engine = this;
-  operation->peer = posted.peer;
-  operation->peer_key = peers_[posted.peer].key;
-  operation->done = std::move(posted.done);
+  std::unique_ptr<InFlight> operation = MakeInFlight(posted.peer, std::move(posted.done));
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.recv_am = OnReceived;
@@ -342,11 +350,32 @@ void UcxTransport::Engine::StartRendezvous(void* descriptor, Posted posted) {
   Track(std::move(operation), request);
 }
 
+std::unique_ptr<UcxTransport::Engine::InFlight> UcxTransport::Engine::MakeInFlight(WorkerIndex peer, Done done) {
+  std::unique_ptr<InFlight> operation;
+  if (spare_.empty()) {
+    operation = std::make_unique<InFlight>();
+  } else {
+    operation = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  operation->engine = this;
+  operation->peer = peer;
+  operation->peer_key = peers_[peer].key;
+  operation->done = std::move(done);
+  operation->lost.clear();
+  return operation;
+}
+
 void UcxTransport::Engine::Track(std::unique_ptr<InFlight> operation, ucs_status_ptr_t request) {
-  if (request == nullptr) return operation->done(absl::OkStatus());
-  if (UCS_PTR_IS_ERR(request)) {
-    return operation->done(absl::UnavailableError(
-        StrCat("worker ", operation->peer.value, ": ", ucs_status_string(UCS_PTR_STATUS(request)))));
+  if (request == nullptr || UCS_PTR_IS_ERR(request)) {
+    absl::Status status;
+    if (request != nullptr) {
+      status = absl::UnavailableError(
+          StrCat("worker ", operation->peer.value, ": ", ucs_status_string(UCS_PTR_STATUS(request))));
+    }
+    std::exchange(operation->done, nullptr)(std::move(status));
+    spare_.push_back(std::move(operation));
+    return;
   }
   InFlight* key = operation.get();
   in_flight_.emplace(key, std::move(operation));
@@ -357,10 +386,13 @@ void UcxTransport::Engine::End(InFlight* operation, ucs_status_t status) {
   if (it == in_flight_.end()) return;
   std::unique_ptr<InFlight> owned = std::move(it->second);
   in_flight_.erase(it);
-  if (!owned->done) return;
-  if (status == UCS_OK && owned->lost.empty()) return owned->done(absl::OkStatus());
-  const std::string why = owned->lost.empty() ? ucs_status_string(status) : owned->lost;
-  owned->done(absl::UnavailableError(StrCat("worker ", owned->peer.value, ": ", why)));
+  if (Done done = std::exchange(owned->done, nullptr); done && status == UCS_OK && owned->lost.empty()) {
+    done(absl::OkStatus());
+  } else if (done) {
+    const std::string why = owned->lost.empty() ? ucs_status_string(status) : owned->lost;
+    done(absl::UnavailableError(StrCat("worker ", owned->peer.value, ": ", why)));
+  }
+  spare_.push_back(std::move(owned));
 }
 
 void UcxTransport::Engine::OnSent(void* request, ucs_status_t status, void* operation) {

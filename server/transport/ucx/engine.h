@@ -3,16 +3,18 @@
 // The inside of UcxTransport: the progress thread and what only it touches.
 //
 // Law: every operation is in exactly one place (command queue, posted receives, in flight) until its
-// Done is called, so each Done is called once.
+// Done is called, so each Done is called once. What describes an operation is used again: after warm-up
+// a message allocates nothing here.
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <thread>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 #include <ucp/api/ucp.h>
@@ -40,8 +42,10 @@ class UcxTransport::Engine {
 
   std::string Address() const;
   absl::Status Connect(WorkerIndex peer, std::string_view address);
-  // Runs on the progress thread, soon.
-  void Post(std::function<void()> command);
+  // Run on the progress thread, soon and in order.
+  void PostSend(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done);
+  void PostReceive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done);
+  void Post(absl::AnyInvocable<void()> command);
 
   // On the progress thread only.
   void Send(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done);
@@ -83,6 +87,21 @@ class UcxTransport::Engine {
     void* request = nullptr;
   };
 
+  struct SendCommand {
+    WorkerIndex peer;
+    MessageTag tag;
+    absl::Span<const std::byte> bytes;
+    Done done;
+  };
+  struct ReceiveCommand {
+    WorkerIndex peer;
+    MessageTag tag;
+    absl::Span<std::byte> bytes;
+    Done done;
+  };
+  using Command = std::variant<SendCommand, ReceiveCommand, absl::AnyInvocable<void()>>;
+
+  void PostCommand(Command command);
   void Loop();
   bool RunCommands();
   void Sleep();
@@ -92,6 +111,7 @@ class UcxTransport::Engine {
   void EndStragglers(uint64_t peer_key);
   void Deliver(Arrival arrival, Posted posted);
   void StartRendezvous(void* descriptor, Posted posted);
+  std::unique_ptr<InFlight> MakeInFlight(WorkerIndex peer, Done done);
   void Track(std::unique_ptr<InFlight> operation, ucs_status_ptr_t request);
   void End(InFlight* operation, ucs_status_t status);
   void Discard(Arrival& arrival);
@@ -114,14 +134,17 @@ class UcxTransport::Engine {
   std::thread thread_;
 
   std::mutex mutex_;
-  std::vector<std::function<void()>> commands_;  // guarded by mutex_
-  bool stopping_ = false;                        // guarded by mutex_
+  std::vector<Command> commands_;  // guarded by mutex_
+  bool stopping_ = false;          // guarded by mutex_
 
   // The progress thread's own.
   std::map<WorkerIndex, Peer> peers_;
-  std::map<Key, Posted> posted_;
-  std::map<Key, Arrival> arrivals_;
-  std::map<InFlight*, std::unique_ptr<InFlight>> in_flight_;
+  std::vector<Command> running_;
+  std::pmr::unsynchronized_pool_resource nodes_;  // of the maps
+  std::pmr::map<Key, Posted> posted_{&nodes_};
+  std::pmr::map<Key, Arrival> arrivals_{&nodes_};
+  std::pmr::map<InFlight*, std::unique_ptr<InFlight>> in_flight_{&nodes_};
+  std::vector<std::unique_ptr<InFlight>> spare_;  // as many as were ever in flight together
   std::vector<Closing> closing_;
 };
 

@@ -23,15 +23,11 @@ absl::Status UcxTransport::Connect(WorkerIndex peer, std::string_view address) {
 }
 
 void UcxTransport::Send(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done) {
-  engine_->Post([engine = engine_.get(), peer, tag, bytes, done = std::move(done)]() mutable {
-    engine->Send(peer, tag, bytes, std::move(done));
-  });
+  engine_->PostSend(peer, tag, bytes, std::move(done));
 }
 
 void UcxTransport::Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) {
-  engine_->Post([engine = engine_.get(), peer, tag, bytes, done = std::move(done)]() mutable {
-    engine->Receive(peer, tag, bytes, std::move(done));
-  });
+  engine_->PostReceive(peer, tag, bytes, std::move(done));
 }
 
 void UcxTransport::MarkDead(WorkerIndex peer) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "schemas/types/status_macros.h"
 
@@ -20,25 +21,28 @@ void ReportOutbox::Wake() {  // mutex_ is held
   TESSERA_CHECK(write(event_fd_, &one, sizeof(one)) == sizeof(one));
 }
 
-void ReportOutbox::Add(CompletionReport report) {
+void ReportOutbox::Add(CompletionReport& report) {
   const std::lock_guard lock(mutex_);
-  completions_.push_back(std::move(report));
+  if (added_.completion_count_ == added_.completions_.size()) added_.completions_.emplace_back();
+  std::swap(added_.completions_[added_.completion_count_++], report);
   Wake();
 }
 
 void ReportOutbox::Add(TransferReport report) {
   const std::lock_guard lock(mutex_);
-  transfers_.push_back(std::move(report));
+  added_.transfers_.push_back(std::move(report));
   Wake();
 }
 
-std::pair<std::vector<CompletionReport>, std::vector<TransferReport>> ReportOutbox::Take() {
+void ReportOutbox::Take(ReportBatch& batch) {
+  batch.completion_count_ = 0;
+  batch.transfers_.clear();
   const std::lock_guard lock(mutex_);
   uint64_t count = 0;
   const ssize_t size = read(event_fd_, &count, sizeof(count));
   TESSERA_CHECK(size == sizeof(count) || !awake_);
   awake_ = false;
-  return {std::exchange(completions_, {}), std::exchange(transfers_, {})};
+  std::swap(batch, added_);
 }
 
 }  // namespace tessera

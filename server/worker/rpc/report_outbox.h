@@ -1,11 +1,14 @@
 #pragma once
 
 // ReportOutbox: what the device's threads have to say, on its way to the coordinator. Any thread adds;
-// the KJ thread takes all there is at once, so that reports travel in batches.
+// the KJ thread takes all there is at once, so that reports travel in batches. Memory goes round: a
+// report that is added gets that of one which was sent.
 
+#include <cstddef>
 #include <mutex>
-#include <utility>
 #include <vector>
+
+#include "absl/types/span.h"
 
 #include "absl/status/status.h"
 #include "schemas/types/ids.h"
@@ -18,6 +21,22 @@ struct TransferReport {
   absl::Status status;
 };
 
+// What was taken at once. Reused for the next taking.
+class ReportBatch {
+ public:
+  absl::Span<const CompletionReport> completions() const {
+    return absl::MakeConstSpan(completions_).subspan(0, completion_count_);
+  }
+  absl::Span<const TransferReport> transfers() const { return transfers_; }
+  bool empty() const { return completion_count_ == 0 && transfers_.empty(); }
+
+ private:
+  friend class ReportOutbox;
+  std::vector<CompletionReport> completions_;  // beyond the count: memory to be used again
+  size_t completion_count_ = 0;
+  std::vector<TransferReport> transfers_;
+};
+
 class ReportOutbox {
  public:
   ReportOutbox();  // Makes an eventfd.
@@ -25,19 +44,20 @@ class ReportOutbox {
   ReportOutbox(const ReportOutbox&) = delete;
   ReportOutbox& operator=(const ReportOutbox&) = delete;
 
-  void Add(CompletionReport report);
+  // Takes the report and leaves another's memory in its place.
+  void Add(CompletionReport& report);
   void Add(TransferReport report);
   // Readable when there is something; Take clears it.
   int event_fd() const { return event_fd_; }
-  std::pair<std::vector<CompletionReport>, std::vector<TransferReport>> Take();
+  // All that was added since the last time; what `batch` had is dropped.
+  void Take(ReportBatch& batch);
 
  private:
   void Wake();
   int event_fd_;
   std::mutex mutex_;
   bool awake_ = false;
-  std::vector<CompletionReport> completions_;
-  std::vector<TransferReport> transfers_;
+  ReportBatch added_;
 };
 
 }  // namespace tessera

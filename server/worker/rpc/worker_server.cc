@@ -55,18 +55,40 @@ kj::Promise<void> WorkerServer::deliver(DeliverContext context) {
   if (parts_ && params.getEpoch() != epoch_) {
     kj::throwFatalException(ToException(absl::FailedPreconditionError("messages of another epoch of the coordinator")));
   }
-  auto messages = std::make_shared<std::vector<WorkerMessage>>();
-  for (auto item : params.getMessages()) {
-    auto message = DecodeWorkerMessage(item);
-    if (!message.ok()) {
-      spdlog::error("worker {}: a message can't be read: {}", self_.value, Message(message.status()));
-      kj::throwFatalException(ToException(message.status()));
-    }
-    messages->push_back(*std::move(message));
+  auto items = params.getMessages();
+  unsigned at = 0;
+  if (parts_ && waiting_batches_ == 0) {
+    while (at < items.size() && !items[at].isPeerJoined()) TakeWire(items[at++]);
+    if (at == items.size()) return kj::READY_NOW;
   }
   // After all that came before, some of which may still map a peer.
-  order_ = order_.addBranch().then([this, messages]() { return Take(messages, 0); }).fork();
+  auto messages = std::make_shared<std::vector<WorkerMessage>>();
+  for (; at < items.size(); ++at) messages->push_back(Decode(items[at]));
+  ++waiting_batches_;
+  order_ = order_.addBranch()
+               .then([this, messages]() { return Take(messages, 0); })
+               .then([this]() { --waiting_batches_; })
+               .fork();
   return order_.addBranch();
+}
+
+WorkerMessage WorkerServer::Decode(wire::WorkerMessages::Message::Reader item) const {
+  auto message = DecodeWorkerMessage(item);
+  if (!message.ok()) {
+    spdlog::error("worker {}: a message can't be read: {}", self_.value, Message(message.status()));
+    kj::throwFatalException(ToException(message.status()));
+  }
+  return *std::move(message);
+}
+
+void WorkerServer::TakeWire(wire::WorkerMessages::Message::Reader item) {
+  if (!item.isRun()) return TakeNow(Decode(item));
+  auto instance = instances_.Decode(item.getRun());
+  if (!instance.ok()) {
+    spdlog::error("worker {}: an instance can't be read: {}", self_.value, Message(instance.status()));
+    kj::throwFatalException(ToException(instance.status()));
+  }
+  parts_->executor.Run(**instance);
 }
 
 kj::Promise<void> WorkerServer::Take(std::shared_ptr<std::vector<WorkerMessage>> messages, size_t at) {
@@ -164,8 +186,10 @@ kj::Promise<void> WorkerServer::RunReports(kj::UnixEventPort& port) {
 
 // Until nothing is left: the observer tells of a change once, and only while someone waits for it.
 kj::Promise<void> WorkerServer::SendReports() {
-  auto [completions, transfers] = parts_->outbox.Take();
-  if (completions.empty() && transfers.empty()) return kj::READY_NOW;
+  parts_->outbox.Take(batch_);
+  if (batch_.empty()) return kj::READY_NOW;
+  const auto completions = batch_.completions();
+  const auto transfers = batch_.transfers();
   for (const CompletionReport& completion : completions) {
     if (completion.status.ok()) parts_->tickets.Open(completion.ordinal);
   }

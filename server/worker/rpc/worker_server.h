@@ -3,14 +3,16 @@
 // WorkerServer: the worker's end of its link to the coordinator. Messages go to the executor in the
 // order in which they came; reports leave in batches.
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <vector>
 
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
 
 #include "schemas/session.capnp.h"
+#include "server/plan/rpc/instance_codec.h"
 #include "server/plan/worker_message.h"
 #include "server/transport/transport.h"
 #include "server/worker/executor.h"
@@ -40,8 +42,11 @@ class WorkerServer final : public wire::Worker::Server {
   kj::Promise<void> ping(PingContext context) override;
 
  private:
+  // In order; what follows a peer that is being mapped waits for that.
   kj::Promise<void> Take(std::shared_ptr<std::vector<WorkerMessage>> messages, size_t at);
   void TakeNow(const WorkerMessage& message);
+  void TakeWire(wire::WorkerMessages::Message::Reader item);
+  WorkerMessage Decode(wire::WorkerMessages::Message::Reader item) const;
   kj::Promise<void> MapPeer(const PeerJoined& peer);
   kj::Promise<void> SendReports();
 
@@ -54,6 +59,9 @@ class WorkerServer final : public wire::Worker::Server {
   kj::Maybe<wire::Reports::Client> reports_;
   kj::Own<kj::UnixEventPort::FdObserver> observer_;
   kj::ForkedPromise<void> order_;  // of the batches; begins with Start
+  size_t waiting_batches_ = 0;     // in that order, not taken yet
+  InstanceDecoder instances_;
+  ReportBatch batch_;
 };
 
 // Two workers may map each other's memory when these are equal: one kernel, one set of namespaces.

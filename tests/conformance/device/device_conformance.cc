@@ -102,7 +102,8 @@ TEST_P(DeviceConformance, DeadAndUnmappedWorkersDontHoldAnybody) {
 TEST_P(DeviceConformance, AFailureIsReportedOnceAndTheStreamGoesOn) {
   auto group = GetParam().make(1);
   const LocalOp op = ArgReduceOp{.extreme = Extreme::kMin, .dim = 7};
-  const KernelCall bad{.op = &op, .inputs = {{}}, .output_dtype = DType::kI64};
+  const KernelInput inputs[1] = {};
+  const KernelCall bad{.op = &op, .inputs = inputs, .output_dtype = DType::kI64};
   int64_t source = 4, destination = 0;
   std::vector<absl::Status> reports;
   std::atomic<int> count{0};
@@ -160,13 +161,15 @@ TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
                 .destination = out.data(),
                 .destination_strides = {10, 1},
                 .received_bytes = &copied};
+  const ReduceTerm terms[] = {{a.data(), {1}}, {b.data(), {1}}};
+  int64_t* const counts[] = {nullptr, &reduced};
   ReduceWork reduce{.op = ReduceOp::kSum,
                     .dtype = DType::kF32,
                     .extents = {5},
-                    .terms = {{a.data(), {1}}, {b.data(), {1}}},
+                    .terms = terms,
                     .destination = out.data(),
                     .destination_strides = {1},
-                    .received_bytes = {nullptr, &reduced}};
+                    .received_bytes = counts};
   std::atomic<bool> done{false};
   group->at(0).EnqueueRun(kCompute, copy);
   group->at(0).EnqueueRun(kCompute, reduce);

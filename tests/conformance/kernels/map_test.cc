@@ -29,13 +29,15 @@ void ExpectMapAgrees(const Expression& expression, std::vector<StridedArray*> in
                      Layout layout, const std::vector<Scalar>& scalars, ScalarOp op) {
   StridedArray output(expression.dtype(), extents, layout);
   const LocalOp local = MapOp{expression};
+  std::vector<KernelInput> operands;
+  for (StridedArray* input : inputs) operands.push_back(input->AsInput());
   KernelCall call{.op = &local,
+                  .inputs = operands,
                   .output = output.data(),
                   .output_dtype = output.dtype(),
                   .output_extents = extents,
                   .output_strides = output.strides(),
                   .scalars = scalars};
-  for (StridedArray* input : inputs) call.inputs.push_back(input->AsInput());
   const absl::Status status = RunKernel(call);
   ASSERT_TRUE(status.ok()) << status << " " << ToText(expression);
   std::vector<ScalarValue> arguments;
@@ -183,8 +185,9 @@ TEST(MapKernel, WritesOnItsOwnInput) {
   std::vector<double> before;
   for (int64_t i = 0; i < a.size(); ++i) before.push_back(a.Get(i).f);
   const LocalOp op = MapOp{Binary(ScalarOp::kAdd, DType::kF32, DType::kF32)};
+  const KernelInput inputs[] = {a.AsInput(), a.AsInput()};
   const KernelCall call{.op = &op,
-                        .inputs = {a.AsInput(), a.AsInput()},
+                        .inputs = inputs,
                         .output = a.data(),
                         .output_dtype = DType::kF32,
                         .output_extents = {5000},
@@ -200,8 +203,9 @@ TEST(MapKernel, AnInputThatCountsAsZeroIsNotRead) {
   zero.is_zero = true;
   zero.data = nullptr;
   const LocalOp op = MapOp{Binary(ScalarOp::kAdd, DType::kI64, DType::kI64)};
+  const KernelInput inputs[] = {a.AsInput(), zero};
   const KernelCall call{.op = &op,
-                        .inputs = {a.AsInput(), zero},
+                        .inputs = inputs,
                         .output = out.data(),
                         .output_dtype = DType::kI64,
                         .output_extents = {3, 700},
@@ -214,14 +218,15 @@ TEST(MapKernel, RefusesWhatDoesNotFit) {
   StridedArray a(DType::kF32, {4, 5}, Layout::kRowMajor), b(DType::kF32, {4, 3}, Layout::kRowMajor);
   StridedArray out(DType::kF32, {4, 5}, Layout::kRowMajor);
   const LocalOp op = MapOp{Binary(ScalarOp::kAdd, DType::kF32, DType::kF32)};
+  const KernelInput inputs[] = {a.AsInput(), b.AsInput()};
   KernelCall call{.op = &op,
-                  .inputs = {a.AsInput(), b.AsInput()},
+                  .inputs = inputs,
                   .output = out.data(),
                   .output_dtype = DType::kF32,
                   .output_extents = {4, 5},
                   .output_strides = out.strides()};
   EXPECT_EQ(RunKernel(call).code(), absl::StatusCode::kInvalidArgument);
-  call.inputs.pop_back();
+  call.inputs.remove_suffix(1);
   EXPECT_FALSE(RunKernel(call).ok());
 }
 

@@ -18,8 +18,9 @@ constexpr DType kDTypes[] = {DType::kBool, DType::kI32, DType::kI64, DType::kF32
 
 absl::Status Multiply(const KernelInput& a, const KernelInput& b, StridedArray& c) {
   const LocalOp op = MatmulOp{};
+  const KernelInput inputs[] = {a, b};
   const KernelCall call{.op = &op,
-                        .inputs = {a, b},
+                        .inputs = inputs,
                         .output = c.data(),
                         .output_dtype = c.dtype(),
                         .output_extents = c.extents(),

@@ -48,7 +48,7 @@ int64_t OutputIndex(int64_t flat, const Shape& extents, const Shape& output) {
 
 absl::Status RunOnOneInput(const LocalOp& op, const KernelInput& input, StridedArray& output) {
   const KernelCall call{.op = &op,
-                        .inputs = {input},
+                        .inputs = {&input, 1},
                         .output = output.data(),
                         .output_dtype = output.dtype(),
                         .output_extents = output.extents(),

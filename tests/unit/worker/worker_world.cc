@@ -22,11 +22,11 @@ class FilterDevice : public Device {
   void EnqueueRun(StreamId stream, DeviceWork work) override {
     if (!drops_(work)) inner_.EnqueueRun(stream, std::move(work));
   }
-  void EnqueueAsync(StreamId stream, std::function<void(Done)> start) override {
+  void EnqueueAsync(StreamId stream, Start start) override {
     inner_.EnqueueAsync(stream, std::move(start));
   }
   void EnqueueSignal(StreamId stream, uint64_t value) override { inner_.EnqueueSignal(stream, value); }
-  void EnqueueReport(StreamId stream, std::function<void(absl::Status)> report) override {
+  void EnqueueReport(StreamId stream, Done report) override {
     inner_.EnqueueReport(stream, std::move(report));
   }
   void MarkDead(WorkerIndex worker) override { inner_.MarkDead(worker); }
@@ -96,7 +96,8 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
     member.filter = std::make_unique<FilterDevice>(
         *member.device, [this, w](const DeviceWork& work) { return options_.drops && options_.drops(w, work); });
     member.executor = std::make_unique<Executor>(WorkerIndex(w), *member.arena, *member.filter, member.messages.get(),
-                                                 [this, w](CompletionReport report) {
+                                                 [this, w](CompletionReport& report) {
+                                                   if (options_.report) return options_.report(report);
                                                    std::lock_guard lock(mutex_);
                                                    const Ordinal ordinal = report.ordinal;
                                                    EXPECT_EQ(reports_[ordinal].count(w), 0u) << "a second report";

@@ -29,6 +29,7 @@ struct WorldOptions {
   int64_t arena_bytes = 1 << 20;
   HazardRecorder* recorder = nullptr;                                  // fakes of it, instead of CPU devices
   std::function<bool(int worker, const DeviceWork& work)> drops = {};  // work that is lost on the way
+  std::function<void(CompletionReport& report)> report = {};           // in place of keeping it for WaitFor
 };
 
 class WorkerWorld {

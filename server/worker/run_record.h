@@ -1,0 +1,149 @@
+#pragma once
+
+// RunRecord: what one ordinal under way keeps alive, what its device items point into, and what it will
+// report. Records are used again with the memory that they have, so that after warm-up an ordinal
+// allocates nothing.
+//
+//   RunRecordRef record = records->Take(Ordinal(7));
+//   device.EnqueueReport(stream, [record](absl::Status status) { record->End(std::move(status)); });
+//
+// The record goes back when its last ref goes, from whichever thread; refs may outlive the executor.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/kernel.h"
+#include "server/device/device.h"
+#include "server/plan/instance.h"
+#include "server/transport/transport.h"
+#include "server/worker/template_cache.h"
+
+namespace tessera {
+
+class RunRecord;
+class RunRecords;
+
+// A counted reference to a record.
+class RunRecordRef {
+ public:
+  RunRecordRef() = default;
+  explicit RunRecordRef(RunRecord* record) : record_(record) {}  // takes one count over
+  RunRecordRef(const RunRecordRef& other);
+  RunRecordRef(RunRecordRef&& other) noexcept : record_(std::exchange(other.record_, nullptr)) {}
+  RunRecordRef& operator=(RunRecordRef other) noexcept {
+    std::swap(record_, other.record_);
+    return *this;
+  }
+  ~RunRecordRef();
+  RunRecord* operator->() const { return record_; }
+  RunRecord& operator*() const { return *record_; }
+
+ private:
+  RunRecord* record_ = nullptr;
+};
+
+// Host memory for the messages of a stream's phases.
+struct StagingMemory {
+  std::unique_ptr<std::byte[]> bytes;
+  int64_t size = 0;
+};
+
+// One phase's sends and receives, started together, so that neither waits for the other side's order;
+// the last to end ends the device item.
+class PhaseMessages {
+ public:
+  void Open(MessageTransport& transport, MessageTag tag) {
+    transport_ = &transport;
+    tag_ = tag;
+    all_.clear();
+  }
+  // `received_bytes` null: a send.
+  void Add(WorkerIndex peer, std::byte* data, int64_t bytes, int64_t* received_bytes) {
+    all_.push_back({this, peer, data, bytes, received_bytes});
+  }
+  bool empty() const { return all_.empty(); }
+  // Not empty. `keep_alive` is the record that this lies in.
+  void Start(const RunRecordRef& keep_alive, Device::Done done);
+
+ private:
+  struct One {
+    PhaseMessages* phase = nullptr;
+    WorkerIndex peer;
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+    int64_t* received_bytes = nullptr;
+  };
+  void End(const One& one, absl::Status status);
+
+  MessageTransport* transport_ = nullptr;
+  MessageTag tag_;
+  std::vector<One> all_;
+  std::mutex mutex_;
+  size_t left_ = 0;
+  absl::Status status_;
+  Device::Done done_;
+};
+
+class RunRecord {
+ public:
+  CompletionReport report;
+  absl::Status failure;  // what was wrong with the message itself; outweighs what the device says
+  std::shared_ptr<const ProgramTemplate> known;
+  std::vector<std::shared_ptr<StagingMemory>> staging;
+  int64_t refused_bytes = 0;  // what refused messages count; never more than 0
+
+  // What device items point at: reserved for the whole program first, so that it stays where it is.
+  std::vector<KernelInput> kernel_inputs;
+  std::vector<Scalar> kernel_scalars;
+  std::vector<ReduceTerm> terms;
+  std::vector<int64_t*> term_counts;
+
+  // The next unused one, opened.
+  PhaseMessages& AddMessages(MessageTransport& transport, MessageTag tag);
+  // Reports, once: the outcome is `failure`, or `status`.
+  void End(absl::Status status);
+
+ private:
+  friend class RunRecordRef;
+  friend class RunRecords;
+  void Clear();
+
+  std::atomic<int> refs_{0};
+  std::shared_ptr<RunRecords> home_;  // while in use
+  std::vector<std::unique_ptr<PhaseMessages>> messages_;
+  size_t messages_used_ = 0;
+};
+
+class RunRecords : public std::enable_shared_from_this<RunRecords> {
+ public:
+  // Called from the device's threads. What it leaves in the report is memory to be used again.
+  using Report = std::function<void(CompletionReport&)>;
+
+  static std::shared_ptr<RunRecords> Make(Report report) {
+    return std::shared_ptr<RunRecords>(new RunRecords(std::move(report)));
+  }
+  // An ordinal begins.
+  RunRecordRef Take(Ordinal ordinal);
+  // Ordinals that began and have not reported yet.
+  uint64_t outstanding() const { return outstanding_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class RunRecord;
+  friend class RunRecordRef;
+  explicit RunRecords(Report report) : report_(std::move(report)) {}
+  void Recycle(std::unique_ptr<RunRecord> record);
+
+  const Report report_;
+  std::atomic<uint64_t> outstanding_{0};
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<RunRecord>> free_;  // as many as were ever under way together
+};
+
+}  // namespace tessera
