@@ -1,0 +1,138 @@
+"""Samples taken in turns, and figures made of them.
+
+A *reference* is what a figure stands beside: a limit (plain processes without the service) or a peer
+(another system). It is a function that measures once more and gives {variant: [seconds]}; the variant
+with the fastest sample of the run counts. It raises Unavailable where it can't run here.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import time
+
+import numpy as np
+
+import tessera as ts
+
+HERE = pathlib.Path(__file__).resolve().parents[1]
+BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", HERE.parents[1] / "bazel-bin"))
+MIB = 1 << 20
+PROGRAM_SECONDS = 240  # a reference that takes longer hangs
+
+
+class Unavailable(Exception):
+    """Why a reference can't run here."""
+
+
+class WrongValues(SystemExit):
+    """A figure of wrong values is none: the run ends."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    rounds: int = 4
+    repetitions: int = 9  # a round
+    quick: bool = False
+    peers: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """At most `ratio` times the reference's time, `plus_seconds`, and the time of the reference `plus`; best
+    beside best."""
+    reference: str
+    ratio: float
+    plus_seconds: float = 0.0
+    plus: str = ""
+
+    def names(self):
+        return [name for name in (self.reference, self.plus) if name]
+
+    def met(self, own_seconds, references):
+        best = lambda name: references[name]["best_seconds"]  # noqa: E731
+        more = best(self.plus) if self.plus else 0.0
+        return own_seconds <= self.ratio * best(self.reference) + self.plus_seconds + more
+
+    def __str__(self):
+        plus = f" + {self.plus_seconds * 1e6:.0f} us" if self.plus_seconds else ""
+        return f"<= {self.ratio:g}x {self.reference}{plus}" + (f" + {self.plus}" if self.plus else "")
+
+
+def seconds_of(run, repetitions, warm_ups=2):
+    """A list of seconds; what `run` returns is dropped outside the timed part."""
+    samples = []
+    for i in range(warm_ups + repetitions):
+        start = time.perf_counter()
+        kept = run()
+        took = time.perf_counter() - start
+        del kept
+        if i >= warm_ups:
+            samples.append(took)
+    return samples
+
+
+def summary(samples):
+    return {"best_seconds": min(samples), "median_seconds": float(np.median(samples)), "samples": samples}
+
+
+def run_program(command, **more):
+    """What a program prints as JSON. Ends the run when it fails: it says wrong values so."""
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, timeout=PROGRAM_SECONDS, **more)
+    if done.returncode != 0:
+        raise WrongValues(f"{command[0]}: exit status {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def limit(subcommand, **arguments):
+    """A reference: what plain processes reach, from tests/bench/limits."""
+    command = [BINARIES / "tests/bench/limits/limits_bench", subcommand]
+    for name, value in arguments.items():
+        text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        command.append(f"--{name.replace('_', '-')}={text}")
+    return lambda repetitions: run_program([*command, f"--repetitions={repetitions}"])["variants"]
+
+
+def beside(options, own, references, goals=(), **facts):
+    """A figure: samples of `own` and of every reference in turns, so that a slow minute meets all."""
+    own_samples, variants, skipped = [], {name: {} for name in references}, {}
+    for _ in range(options.rounds):
+        for name, reference in references.items():
+            if name in skipped:
+                continue
+            try:
+                for variant, samples in reference(options.repetitions).items():
+                    variants[name].setdefault(variant, []).extend(samples)
+            except Unavailable as reason:
+                skipped[name] = str(reason)
+        own_samples += seconds_of(own, options.repetitions)
+    return figure(own_samples, {name: found for name, found in variants.items() if name not in skipped}, goals,
+                  skipped=skipped, **facts)
+
+
+def figure(own_samples, variants, goals=(), skipped=None, **facts):
+    ours, references = summary(own_samples), {}
+    for name, found in variants.items():
+        fastest = min(found, key=lambda variant: min(found[variant]))
+        reference = summary(found[fastest])
+        references[name] = {**reference, "variant": fastest, "best_of_variants": {v: min(s) for v, s in found.items()},
+                            "best_ratio": ours["best_seconds"] / reference["best_seconds"],
+                            "median_ratio": ours["median_seconds"] / reference["median_seconds"]}
+    return {"tessera": ours, "references": references, "skipped": skipped or {},
+            "goals": [{"text": str(goal), "met": goal.met(ours["best_seconds"], references)}
+                      for goal in goals if all(name in references for name in goal.names())], **facts}
+
+
+@contextlib.contextmanager
+def running(workers, memory_bytes, **more):
+    """A session of a fresh cluster."""
+    with ts.local_cluster(workers=workers, memory=int(memory_bytes), **more) as cluster, cluster.connect() as session:
+        session.cluster_of_bench = cluster
+        yield session
+
+
+def check(right, what):
+    if not right:
+        raise WrongValues(f"{what}: wrong values")

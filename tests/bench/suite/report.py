@@ -1,0 +1,72 @@
+"""What is told: a table of lines, and JSON with every sample."""
+
+import datetime
+import json
+import os
+import pathlib
+import platform
+
+WIDTH = 44
+
+
+def is_figure(found):
+    return "references" in found
+
+
+def header():
+    return (f"{'milliseconds':<{WIDTH}} {'best':>9} {'median':>9}  beside{'':<23} {'best':>9} {'median':>9} {'ratio':>6} {'(med.)':>7}")
+
+
+def lines(name, found):
+    """Lines of the table, one for each reference of a figure."""
+    if not isinstance(found, dict):
+        yield f"{name:<{WIDTH}} {found:>13,.2f}" if isinstance(found, float) else f"{name:<{WIDTH}} {found:>10}"
+    elif not is_figure(found):
+        for key, value in found.items():
+            yield from lines(f"{name}.{key}", value)
+    else:
+        yield from figure_lines(name, found)
+
+
+def figure_lines(name, found):
+    ours = found["tessera"]
+    own = f"{name:<{WIDTH}} {ours['best_seconds'] * 1e3:>9.3f} {ours['median_seconds'] * 1e3:>9.3f}"
+    for reference, other in found["references"].items():
+        beside = f"{reference} ({other['variant']})"
+        yield (f"{own}  {beside:<29} {other['best_seconds'] * 1e3:>9.3f} {other['median_seconds'] * 1e3:>9.3f} "
+               f"{other['best_ratio']:>6.2f} {other['median_ratio']:>7.2f}")
+        own = " " * len(own)
+    for reference, reason in found["skipped"].items():
+        yield f"{own}  {reference}: skipped: {reason}"
+        own = " " * len(own)
+    for goal in found["goals"]:
+        yield f"{own}  {'reached' if goal['met'] else 'MISSED '}: {goal['text']}"
+
+
+def missed(found, name=""):
+    """Names of figures with a goal that is not reached."""
+    if not isinstance(found, dict):
+        return
+    if is_figure(found):
+        if not all(goal["met"] for goal in found["goals"]):
+            yield name
+        return
+    for key, value in found.items():
+        yield from missed(value, f"{name}.{key}" if name else key)
+
+
+def machine():
+    models = [line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().split("\n")
+              if line.startswith("model name")]
+    return {"cpu": models[0] if models else platform.processor(), "cores": len(os.sched_getaffinity(0)),
+            "system": platform.platform(), "date": datetime.date.today().isoformat()}
+
+
+def write(result, folder):
+    """Adds to what a run of other figures left in the folder's file; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "tessera.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    figures = {**kept.get("figures", {}), **result["figures"]} if kept.get("machine") == result["machine"] else result["figures"]
+    path.write_text(json.dumps({**result, "figures": figures}, indent=1) + "\n")
+    return path

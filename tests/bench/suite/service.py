@@ -1,0 +1,96 @@
+"""What the service itself costs: small ops, bytes up and down, memory for each tensor."""
+
+import os
+import pathlib
+
+import numpy as np
+
+import tessera as ts
+
+from . import measure
+from .measure import MIB, seconds_of
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def up_and_down(options):
+    """Upload and download of one array by rows, 2 workers, beside a copy of the same bytes."""
+    total = 256 * MIB if options.quick else 1024 * MIB
+    with measure.running(2, total) as session:
+        mesh = session.init_device_mesh((2,))
+        source = np.arange(total // 8, dtype=np.float64).reshape(-1, 1024)
+        target = np.zeros_like(source)
+        touched = seconds_of(lambda: np.copyto(target, source), 5)
+        del target
+        fresh = seconds_of(source.copy, 5)
+        up = lambda: session.distribute_tensor(source, mesh, [ts.Shard(0)]).wait()  # noqa: E731
+        uploads = seconds_of(up, options.repetitions)
+        x = up()
+        downloads = seconds_of(x.full_tensor, options.repetitions)
+        measure.check(np.array_equal(x.full_tensor(), source), "up_and_down")
+    return {"upload": measure.figure(uploads, {"memcpy": {"touched": touched}}, bytes=total),
+            "download": measure.figure(downloads, {"memcpy": {"touched": touched}, "copy to fresh memory": {"fresh": fresh}},
+                                       bytes=total)}
+
+
+def tiny_ops(options):
+    """Chained tiny ops a second from Python, and one tiny op with its fetch; 2 workers."""
+    count = 5_000 if options.quick else 50_000
+    with measure.running(2, 64 * MIB) as session:
+        mesh = session.init_device_mesh((2,))
+        x = session.distribute_tensor(np.zeros(8), mesh, [ts.Shard(0)]).wait()
+        pids = {"client": os.getpid(), "coordinator": session.cluster_of_bench.coordinator_pid,
+                "worker": session.cluster_of_bench.worker_pids[0]}
+
+        def issue():
+            y = x
+            for _ in range(count):
+                y = y + 1
+            return y
+
+        before = {who: cpu_seconds(pid) for who, pid in pids.items()}
+        chained = seconds_of(lambda: issue().wait(), 3, warm_ups=1)
+        spent = {who: (cpu_seconds(pid) - before[who]) / (4 * count) * 1e6 for who, pid in pids.items()}
+        issued = []
+        for _ in range(3):
+            issued += seconds_of(issue, 1, warm_ups=0)
+            session.sync()
+        singles = 200 if options.quick else 2000
+        fetched = seconds_of(lambda: (x + 1).full_tensor(), singles, warm_ups=50)
+        waited = seconds_of(lambda: (x + 1).wait(), singles, warm_ups=50)
+        measure.check(np.array_equal(issue().full_tensor(), np.full(8, float(count))), "tiny_ops")
+    percentile = lambda samples, p: float(np.percentile(samples, p)) * 1e6  # noqa: E731
+    return {"ops": count,
+            "chained_ops_per_second": count / min(chained),
+            "issue_us_per_op": min(issued) / count * 1e6,
+            "cpu_us_per_op": spent,
+            "op_and_fetch_us": {"median": percentile(fetched, 50), "p99": percentile(fetched, 99)},
+            "op_and_wait_us": {"median": percentile(waited, 50), "p99": percentile(waited, 99)}}
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid):
+    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+def live_tensors(options):
+    """Memory of the coordinator for each live tensor."""
+    count = 20_000 if options.quick else 100_000
+    with measure.running(2, 128 * MIB) as session:
+        mesh = session.init_device_mesh((2,))
+        x = session.distribute_tensor(np.zeros(8), mesh, [ts.Shard(0)]).wait()
+        ts.wait(*[x + 1 for _ in range(1000)])
+        session.sync()
+        pid = session.cluster_of_bench.coordinator_pid
+        before = resident_bytes(pid)
+        held = [x + 1 for _ in range(count)]
+        ts.wait(held[-1])
+        session.sync()
+        grown = resident_bytes(pid) - before
+        del held
+        session.sync()
+    return {"tensors": count, "coordinator_bytes_per_tensor": grown / count}
