@@ -25,6 +25,7 @@
 #include "server/device/cpu/cpu_device.h"
 #include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/executor.h"
+#include "server/worker/page_toucher.h"
 #include "server/worker/rpc/data_gate.h"
 #include "server/worker/rpc/worker_server.h"
 
@@ -60,6 +61,7 @@ struct Parts {
   Executor executor;
   TicketTable tickets;
   CopyThread copies;
+  PageToucher pages;
 };
 
 // Asks to join; the answer comes with the worker's number.
@@ -99,7 +101,8 @@ void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTr
   const CpuDeviceOptions device{self, arena.counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
   auto parts = std::make_unique<Parts>(self, arena, messages, device);
   server.Start(joined.getWelcome(), joined.getReports(),
-               {network, parts->executor, messages, parts->tickets, parts->outbox});
+               {network, parts->executor, messages, parts->tickets, parts->outbox, parts->pages});
+  parts->pages.Add(arena.memory(), arena.bytes());
   Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
                     [&parts = *parts, key = joined.getWelcome().getPeerKey()](pid_t) {
                       return MakeDataGate(parts.tickets, parts.copies, key);

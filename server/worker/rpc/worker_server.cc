@@ -155,7 +155,10 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
               KJ_IF_MAYBE (descriptor, fd) {
                 auto arena = SharedArena::Map(*descriptor);
                 status = arena.status();
-                if (arena.ok()) status = parts_->executor.AddMappedPeer(worker, *std::move(arena));
+                if (arena.ok()) {
+                  parts_->pages.Add(arena->memory(), arena->bytes());
+                  status = parts_->executor.AddMappedPeer(worker, *std::move(arena));
+                }
               }
               if (!status.ok())
                 spdlog::error("worker {}: can't map worker {}: {}", self_.value, worker.value, Message(status));

@@ -16,6 +16,7 @@
 #include "server/plan/worker_message.h"
 #include "server/transport/transport.h"
 #include "server/worker/executor.h"
+#include "server/worker/page_toucher.h"
 #include "server/worker/rpc/data_gate.h"
 #include "server/worker/rpc/report_outbox.h"
 
@@ -27,6 +28,7 @@ struct WorkerParts {
   MessageTransport* messages;  // null: every peer is mapped
   TicketTable& tickets;
   ReportOutbox& outbox;
+  PageToucher& pages;
 };
 
 class WorkerServer final : public wire::Worker::Server {
