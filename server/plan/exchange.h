@@ -13,6 +13,7 @@
 // written exactly once (kMove, kReduce with kSpread together), or reduced exactly once per term.
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -30,9 +31,6 @@ struct OverlayEntry {
   int32_t destination_shard = 0;   // in the destination
   int64_t source_offset = 0;       // first element, within the source's shard along this dim
   int64_t destination_offset = 0;  // within the destination's shard
-  // Levels reductions: among the destinations that get this cell, which one reduces it (index over
-  // the free mesh dims, row-major); 0 when there is no choice. See Exchange::leveled_dims.
-  int32_t part = 0;
   bool operator==(const OverlayEntry&) const = default;
 };
 
@@ -57,8 +55,6 @@ struct Exchange {
   TensorSpec source;
   TensorSpec destination;
   std::vector<DimOverlay> dims;
-  // Mesh dims of the destination over which `part` chooses the reducer.
-  std::vector<int> leveled_dims;
   bool operator==(const Exchange&) const = default;
 };
 
@@ -80,70 +76,61 @@ struct Transfer {
 // What `position` of the destination mesh takes, own pieces included, in a fixed order that senders
 // reproduce. This is the meaning of an Exchange: Lower, Interpret and Verify all ask it.
 //
-// Holder of a cell under kMove, same mesh: the source position that agrees with the destination's
-// own coordinates on every mesh dim that does not shard the source (so itself, if it holds the cell;
-// else holders are taken in turn). Other mesh: itself if its worker holds it; else holder number
-// (rank among the destinations) mod (number of holders).
+// Who gives, under kMove: a destination whose worker holds the cell takes it from itself. What the others
+// want of one source shard is laid on a line, cell after cell and destination after destination, and its
+// holders give equal lengths of it (shared_line.h), so a cell may come in parts. On one mesh, where the
+// holders at the destinations' own coordinates (on the mesh dims that replicate the source) are nearly as
+// level, those give, and nothing is cut.
 //
-// Reducer of a cell, same mesh: on mesh dims that the destination replicates, the cell's source
-// coordinate where the source shards, and the coordinate that `part` says on leveled_dims. So it
-// holds a term whenever some destination does. Other mesh: number `part` mod n of the n destinations
-// that hold a term, or of all destinations when none does. Under kSpread the reducer itself takes
-// nothing: the cell is in place.
+// Who reduces: the destinations of a cell that hold a term of it, or all of them where none does. Cells
+// of one destination shard with the same candidates are laid on a line, of which each reduces an equal
+// length. A reducer takes its own term from itself; the others it takes from one replica, as under kMove.
+// Under kSpread the reducer itself takes nothing: the cell is in place.
 std::vector<Transfer> TransfersTo(const Exchange& exchange, absl::Span<const int64_t> position);
 
+class ExchangeTables;
+
 // The same for many positions: the tables that don't depend on the position are made once. Keeps a
-// reference to the exchange. The exchange is one that VerifyPlan accepts.
+// reference to the exchange. The exchange is one that VerifyPlan accepts. One thread at a time.
 class ExchangeWalk {
  public:
   explicit ExchangeWalk(const Exchange& exchange);
+  ~ExchangeWalk();
 
   std::vector<Transfer> TransfersTo(absl::Span<const int64_t> position) const;
   // Calls `visit(worker, elements)` for each piece that TransfersTo takes from another worker, without
   // building the list.
   void VisitReceived(absl::Span<const int64_t> position, absl::FunctionRef<void(WorkerIndex, int64_t)> visit) const;
-  // Flat positions of the destination mesh, increasing, that take something from this worker's
-  // memory. The worker itself is left out.
+  // What another position of the destination's mesh takes from one worker.
+  struct Given {
+    int64_t destination = 0;  // flat position
+    Transfer transfer;        // `sources` has this worker alone
+  };
+  // By destination, increasing; for each in the order of its TransfersTo. What the worker takes from itself is
+  // left out.
+  std::vector<Given> GivenBy(WorkerIndex worker) const;
+  // The destinations of GivenBy.
   std::vector<int64_t> ReadersOf(WorkerIndex worker) const;
+  // Adds to the numbers of elements that positions of the destination's mesh receive and that workers send
+  // (`sent(worker, elements)`), from and to other workers; in far fewer steps than there are transfers.
+  void VisitTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
+                    absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
   // The number of terms of a cell: 1 but under kReduce.
-  int64_t term_count() const { return term_count_; }
+  int64_t term_count() const;
 
  private:
-  // How the mesh dims play when both specs are on one mesh.
-  struct MeshDimRule {
-    int64_t size = 1;
-    bool source_shards = false;
-    bool destination_shards = false;
-    bool destination_replicates = false;
-    bool pending = false;  // Partial in the source and not in the destination
-    bool leveled = false;
-  };
-  using Cell = absl::InlinedVector<const OverlayEntry*, 6>;
-
-  template <typename Visitor>
-  void VisitCells(absl::Span<const std::pair<int, int>> ranges, const Visitor& visitor) const;
-  absl::InlinedVector<std::pair<int, int>, 6> RangesOf(absl::Span<const int64_t> position) const;
-  void SetSourceCoordinates(const Cell& cell, Position& position) const;
-  void SetDestinationCoordinates(const Cell& cell, Position& position) const;
-  void SetPartCoordinates(const Cell& cell, Position& position) const;
-  Position ReducerOf(const Cell& cell, absl::Span<const int64_t> position) const;
-  // Empty: this position takes nothing of the cell.
-  absl::InlinedVector<TransferSource, 2> SourcesOf(const Cell& cell, absl::Span<const int64_t> position) const;
-  absl::InlinedVector<TransferSource, 2> SourcesOnOtherMesh(const Cell& cell, int64_t flat_position) const;
-  std::vector<int64_t> HoldersOf(const Cell& cell, int64_t term) const;
-  std::vector<int64_t> DestinationsOf(const Cell& cell) const;
-  template <typename Visitor>
-  void VisitCellsFrom(absl::Span<const int64_t> source_position, const Visitor& visitor) const;
-  // The readers of one cell at `source_position`, marked by flat position.
-  void MarkReaders(const Cell& cell, absl::Span<const int64_t> source_position, std::vector<bool>& readers) const;
+  void AddMoves(int64_t destination, std::vector<Transfer>& transfers) const;
+  void AddReductions(int64_t destination, std::vector<Transfer>& transfers) const;
+  void AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const;
+  void VisitMoveTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
+                        absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
+  void VisitReduceTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
+                          absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
+  void VisitSpreadTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
+                          absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
 
   const Exchange& exchange_;
-  bool same_mesh_ = true;
-  int64_t term_count_ = 1;
-  std::vector<int> pending_dims_;  // of the source's mesh
-  std::vector<MeshDimRule> rules_;
-  std::vector<std::vector<int>> source_mesh_dims_;       // by tensor dim
-  std::vector<std::vector<int>> destination_mesh_dims_;  // by tensor dim
+  std::unique_ptr<const ExchangeTables> tables_;
 };
 
 // Whether two meshes have the same workers in the same arrangement; names may differ.

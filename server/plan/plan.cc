@@ -57,7 +57,6 @@ class DescriptionSize {
     Add(exchange.source);
     Add(exchange.destination);
     AddArray(exchange.dims);
-    AddArray(exchange.leveled_dims);
     for (const DimOverlay& dim : exchange.dims) AddArray(dim.entries);
   }
   void Add(const LocalStep& step) {
@@ -132,13 +131,11 @@ PlanTraffic TrafficOf(const Plan& plan) {
     const Mesh& mesh = exchange->exchange.destination.mesh;
     const int64_t element_bytes = SizeBytes(exchange->exchange.destination.dtype);
     const ExchangeWalk walk(exchange->exchange);
-    for (int64_t flat = 0; flat < mesh.size(); ++flat) {
-      int64_t& received_bytes = traffic.received_bytes[index(mesh.workers()[static_cast<size_t>(flat)])];
-      walk.VisitReceived(mesh.PositionAt(flat), [&](WorkerIndex from, int64_t elements) {
-        received_bytes += elements * element_bytes;
-        traffic.sent_bytes[index(from)] += elements * element_bytes;
-      });
-    }
+    walk.VisitTraffic(
+        [&](int64_t flat, int64_t elements) {
+          traffic.received_bytes[index(mesh.workers()[static_cast<size_t>(flat)])] += elements * element_bytes;
+        },
+        [&](WorkerIndex from, int64_t elements) { traffic.sent_bytes[index(from)] += elements * element_bytes; });
   }
   return traffic;
 }

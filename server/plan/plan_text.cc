@@ -52,7 +52,6 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   std::string text = StrCat("  ", ToText(step.name), " %", step.source, " -> %", step.destination, " ",
                             kRoles[static_cast<size_t>(exchange.role)]);
   if (exchange.role == ExchangeRole::kReduce) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
-  if (!exchange.leveled_dims.empty()) StrAppend(&text, " level [", ListText(exchange.leveled_dims, ","), "]");
   if (exchange.source != plan.values[static_cast<size_t>(step.source)].spec) {
     StrAppend(&text, " of ", ToText(exchange.source));
   }
@@ -64,7 +63,6 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
       const OverlayEntry& e = dim.entries[i];
       StrAppend(&text, i > 0 ? ", " : " ", "[", e.start, ":", e.start + e.size, ") ", e.source_shard, "+",
                 e.source_offset, " -> ", e.destination_shard, "+", e.destination_offset);
-      if (e.part != 0) StrAppend(&text, " part ", e.part);
     }
     text += "\n";
   }
@@ -318,9 +316,6 @@ class PlanParser {
       TESSERA_ASSIGN_OR_RETURN(step.exchange.reduce_op, ParseReduceOp(op));
       TESSERA_RETURN_IF_ERROR(scanner.Take(")"));
     }
-    if (scanner.TryTake("level")) {
-      TESSERA_ASSIGN_OR_RETURN(step.exchange.leveled_dims, TakeIntegers<int>(scanner));
-    }
     step.exchange.source = plan_.values[static_cast<size_t>(step.source)].spec;
     step.exchange.destination = plan_.values[static_cast<size_t>(step.destination)].spec;
     if (scanner.TryTake("of")) {
@@ -359,9 +354,6 @@ class PlanParser {
       TESSERA_ASSIGN_OR_RETURN(e.destination_shard, TakeIndex(scanner));
       TESSERA_RETURN_IF_ERROR(scanner.Take("+"));
       TESSERA_ASSIGN_OR_RETURN(e.destination_offset, scanner.TakeInteger());
-      if (scanner.TryTake("part")) {
-        TESSERA_ASSIGN_OR_RETURN(e.part, TakeIndex(scanner));
-      }
     }
     exchange.dims.push_back(std::move(overlay));
     return absl::OkStatus();

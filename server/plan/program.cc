@@ -54,12 +54,12 @@ class ExchangeLowering {
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
       AddInstructions(walk_.TransfersTo(mesh.PositionAt(*flat)), phase);
     }
-    const std::vector<int64_t> readers = walk_.ReadersOf(worker_);
-    for (const int64_t reader : readers) {
-      phase.read_by.push_back(mesh.workers()[static_cast<size_t>(reader)]);
-      if (messages == MessageLists::kBuild) AddOutgoing(reader, phase);
+    for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
+      const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
+      if (phase.read_by.empty() || phase.read_by.back() != reader) phase.read_by.push_back(reader);
+      if (messages == MessageLists::kBuild) AddOutgoing(reader, given.transfer, phase);
     }
-    if (!readers.empty()) phase.reads.push_back(source_.buffer);
+    if (!phase.read_by.empty()) phase.reads.push_back(source_.buffer);
     if (messages == MessageLists::kBuild) AddIncoming(phase);
   }
 
@@ -93,19 +93,13 @@ class ExchangeLowering {
     if (!transfers.empty()) phase.writes.push_back(destination_.buffer);
   }
 
-  void AddOutgoing(int64_t reader, Phase& phase) const {
-    const Mesh& mesh = step_.exchange.destination.mesh;
+  // Transfers come reader by reader.
+  void AddOutgoing(WorkerIndex reader, const Transfer& transfer, Phase& phase) const {
     const DType dtype = destination_.spec.dtype;
-    OutgoingMessage message;
-    message.to = mesh.workers()[static_cast<size_t>(reader)];
-    for (const Transfer& transfer : walk_.TransfersTo(mesh.PositionAt(reader))) {
-      for (const TransferSource& from : transfer.sources) {
-        if (from.worker != worker_) continue;
-        message.bytes += NumElements(transfer.box) * SizeBytes(dtype);
-        message.parts.push_back({dtype, BoxShape(transfer.box), Source(transfer, from)});
-      }
-    }
-    phase.outgoing.push_back(std::move(message));
+    if (phase.outgoing.empty() || phase.outgoing.back().to != reader) phase.outgoing.push_back({reader, {}, 0});
+    OutgoingMessage& message = phase.outgoing.back();
+    message.bytes += NumElements(transfer.box) * SizeBytes(dtype);
+    message.parts.push_back({dtype, BoxShape(transfer.box), Source(transfer, transfer.sources[0])});
   }
 
   void AddIncoming(Phase& phase) const {

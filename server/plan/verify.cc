@@ -1,6 +1,7 @@
 #include "server/plan/verify.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <string>
 #include <utility>
@@ -43,7 +44,7 @@ Reach ReachOf(const PlanValue& value) {
 
 // Checks one dim's overlay: the entries tile the destination's dim, lie in the shards they name, and
 // read one affine map of the source.
-absl::Status CheckOverlay(const Exchange& exchange, int dim, int64_t part_count) {
+absl::Status CheckOverlay(const Exchange& exchange, int dim) {
   const DimOverlay& overlay = exchange.dims[static_cast<size_t>(dim)];
   const std::vector<Interval> from = DimIntervals(exchange.source, dim);
   const std::vector<Interval> to = DimIntervals(exchange.destination, dim);
@@ -57,9 +58,9 @@ absl::Status CheckOverlay(const Exchange& exchange, int dim, int64_t part_count)
     }
     next += e.size;
     if (e.source_shard < 0 || e.source_shard >= static_cast<int64_t>(from.size()) || e.destination_shard < 0 ||
-        e.destination_shard >= static_cast<int64_t>(to.size()) || e.part < 0 || e.part >= part_count) {
+        e.destination_shard >= static_cast<int64_t>(to.size())) {
       return Wrong("dim ", dim, ": entry at ", e.start, " names shards ", e.source_shard, " of ", from.size(), ", ",
-                   e.destination_shard, " of ", to.size(), ", part ", e.part, " of ", part_count);
+                   e.destination_shard, " of ", to.size());
     }
     const Interval& source = from[static_cast<size_t>(e.source_shard)];
     const Interval& destination = to[static_cast<size_t>(e.destination_shard)];
@@ -85,31 +86,13 @@ absl::Status CheckOverlay(const Exchange& exchange, int dim, int64_t part_count)
   return absl::OkStatus();
 }
 
-// One reducer for every cell, told by the overlay.
-absl::Status CheckReducers(const Exchange& exchange) {
+// What all workers together receive can be counted.
+absl::Status CheckSize(const Exchange& exchange) {
+  constexpr Wide kMost = std::numeric_limits<int64_t>::max();
   const TensorSpec& to = exchange.destination;
-  const bool same_mesh = SamePositions(exchange.source.mesh, to.mesh);
-  for (size_t j = 0; j < to.placements.size(); ++j) {
-    const bool leveled = std::find(exchange.leveled_dims.begin(), exchange.leveled_dims.end(), static_cast<int>(j)) !=
-                         exchange.leveled_dims.end();
-    if (leveled && !to.placements[j].is_replicate()) return Wrong("mesh dim ", j, " has no choice of reducers");
-    const bool told = !to.placements[j].is_replicate() || to.mesh.shape()[j] == 1 || leveled || !same_mesh ||
-                      exchange.source.placements[j].is_shard();
-    if (!told) return Wrong("mesh dim ", j, ": every coordinate would reduce");
-  }
-  int dims_with_parts = 0;
-  for (const DimOverlay& dim : exchange.dims) {
-    dims_with_parts +=
-        std::any_of(dim.entries.begin(), dim.entries.end(), [](const OverlayEntry& e) { return e.part != 0; }) ? 1 : 0;
-  }
-  if (dims_with_parts > 1) return Wrong("parts on ", dims_with_parts, " dims");
-  return absl::OkStatus();
-}
-
-int64_t PartCount(const Exchange& exchange) {
-  int64_t count = 1;
-  for (const int dim : exchange.leveled_dims) count *= exchange.destination.mesh.shape()[static_cast<size_t>(dim)];
-  return count;
+  const Wide bytes = Wide{NumElements(to.shape)} * SizeBytes(to.dtype);
+  if (bytes * std::max(to.mesh.size(), exchange.source.mesh.size()) <= kMost) return absl::OkStatus();
+  return Wrong("too many bytes to count on ", to.mesh.size(), " workers: ", ToText(to));
 }
 
 int64_t PendingTerms(const Exchange& exchange) {
@@ -268,12 +251,10 @@ class Verifier {
         static_cast<int>(exchange.dims.size()) != exchange.destination.rank()) {
       return Wrong("ranks differ");
     }
-    for (const int dim : exchange.leveled_dims) {
-      if (dim < 0 || dim >= exchange.destination.mesh.ndim()) return Wrong("no mesh dim ", dim);
-    }
     for (int d = 0; d < exchange.destination.rank(); ++d) {
-      TESSERA_RETURN_IF_ERROR(CheckOverlay(exchange, d, PartCount(exchange)));
+      TESSERA_RETURN_IF_ERROR(CheckOverlay(exchange, d));
     }
+    TESSERA_RETURN_IF_ERROR(CheckSize(exchange));
     BufferState& state = state_[BufferOf(step.destination)];
     const int64_t terms = PendingTerms(exchange);
     if (exchange.role == ExchangeRole::kMove) {
@@ -281,10 +262,9 @@ class Verifier {
       state.complete = true;
       return CheckElements({&exchange});
     }
-    TESSERA_RETURN_IF_ERROR(CheckReducers(exchange));
     if (spreads) {
       if (step.source != step.destination || state.reduced == nullptr || state.reduced->dims != exchange.dims ||
-          state.reduced->source != exchange.source || state.reduced->leveled_dims != exchange.leveled_dims) {
+          state.reduced->source != exchange.source) {
         return Wrong("spreads what was not reduced");
       }
       const Exchange* reduced = std::exchange(state.reduced, nullptr);

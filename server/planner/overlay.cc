@@ -57,7 +57,7 @@ DimOverlay MakeOverlay(const TensorSpec& source, const TensorSpec& destination, 
       const Interval both = Intersect(from[f].interval, to[t]);
       if (!both.empty()) {
         overlay.entries.push_back({both.start, both.size(), from[f].shard, static_cast<int32_t>(t),
-                                   start + step * both.start - from[f].source_start, both.start - to[t].start, 0});
+                                   start + step * both.start - from[f].source_start, both.start - to[t].start});
       }
       if (from[f].interval.stop > to[t].stop) break;
       ++f;
@@ -65,39 +65,6 @@ DimOverlay MakeOverlay(const TensorSpec& source, const TensorSpec& destination, 
   }
   overlay.entries.shrink_to_fit();
   return overlay;
-}
-
-// Cuts the entries of the coarsest dim into `count` parts, one for each candidate reducer.
-void LevelReducers(int64_t count, std::vector<DimOverlay>& dims) {
-  DimOverlay* coarsest = nullptr;
-  int64_t largest = -1;
-  for (DimOverlay& dim : dims) {
-    if (dim.entries.empty()) return;
-    int64_t extent = 0;
-    for (const OverlayEntry& entry : dim.entries) extent += entry.size;
-    const int64_t mean = extent / static_cast<int64_t>(dim.entries.size());
-    if (mean > largest) {
-      largest = mean;
-      coarsest = &dim;
-    }
-  }
-  if (coarsest == nullptr) return;
-  std::vector<OverlayEntry> cut;
-  cut.reserve(coarsest->entries.size() * static_cast<size_t>(std::min(count, largest + 1)));
-  for (const OverlayEntry& entry : coarsest->entries) {
-    for (int64_t part = 0; part < count; ++part) {
-      const Interval chunk = ChunkInterval({0, entry.size}, count, part);
-      if (chunk.empty()) continue;
-      OverlayEntry& piece = cut.emplace_back(entry);
-      piece.start += chunk.start;
-      piece.size = chunk.size();
-      piece.source_offset += coarsest->source_step * chunk.start;
-      piece.destination_offset += chunk.start;
-      piece.part = static_cast<int32_t>(part);
-    }
-  }
-  cut.shrink_to_fit();
-  coarsest->entries = std::move(cut);
 }
 
 // Whether every entry is a whole shard of both sides.
@@ -214,14 +181,6 @@ absl::StatusOr<std::vector<NamedExchange>> MakeExchanges(const TensorSpec& sourc
   }
   exchange.role = ExchangeRole::kReduce;
   exchange.reduce_op = source.partial_op();
-  int64_t candidates = 1;
-  for (size_t j = 0; j < destination.placements.size(); ++j) {
-    const bool free = destination.placements[j].is_replicate() && destination.mesh.shape()[j] > 1;
-    if (!free || (same_mesh && source.placements[j].is_shard())) continue;
-    exchange.leveled_dims.push_back(static_cast<int>(j));
-    candidates *= destination.mesh.shape()[j];
-  }
-  if (candidates > 1) LevelReducers(candidates, exchange.dims);
   exchanges.push_back({exchange, Collective::kReduceScatter});
   if (CountReplicas(destination) > 1) {
     exchange.role = ExchangeRole::kSpread;

@@ -163,16 +163,6 @@ TEST(VerifyPlan, FindsWrongDestinationOffsets) {
   ExpectRefused(plan, "outside destination shard");
 }
 
-TEST(VerifyPlan, FindsReductionsThatNobodyOrEverybodyDoes) {
-  Plan everybody = PendingToReplicate();
-  StepOf(everybody, 0).exchange.leveled_dims.clear();
-  for (OverlayEntry& entry : StepOf(everybody, 0).exchange.dims[0].entries) entry.part = 0;
-  ExpectRefused(everybody, "every coordinate would reduce");
-  Plan nobody = PendingToReplicate();
-  StepOf(nobody, 0).exchange.dims[0].entries[1].part = 2;
-  ExpectRefused(nobody, "part 2 of 2");
-}
-
 TEST(VerifyPlan, FindsMissingAndMisplacedSteps) {
   Plan unspread = PendingToReplicate();
   unspread.steps.pop_back();

@@ -1,0 +1,137 @@
+#pragma once
+
+// ExchangeTables: who takes which piece of which cell from whom, worked out from an Exchange alone. What
+// ExchangeWalk (exchange.h) is made of; nobody else needs it.
+//
+// Words: the *family* of a source position is its coordinates but on the dims that replicate and the pending
+// ones: positions of a family hold the same box, once per term and replica. The *group* of a destination
+// position is its coordinates but on the dims that replicate: the members of a group want the same cells.
+// Numbers of positions are sums of what each tensor dim's shard, each term and each replica adds.
+//
+// Tables are made when they are first asked for and kept: a table of a family costs what its holders give, and one
+// of a group what its members take. Not for several threads at once.
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "server/plan/exchange.h"
+#include "server/plan/shared_line.h"
+
+namespace tessera {
+
+// One entry per dim, with its numbers.
+struct ExchangeCell {
+  absl::InlinedVector<const OverlayEntry*, 6> entries;
+  Shape shape;
+  int64_t number = 0;  // row-major over the entries: the order of cells
+  int64_t elements = 1;
+  int64_t family = 0;       // of the positions that hold it
+  int64_t source = 0;       // the flat position of its first holder: term 0, replica 0
+  int64_t destination = 0;  // the flat position of its first destination
+};
+
+// Elements [low, high) of a cell, in row-major order, which `reducer` (a flat position of the destination) reduces.
+struct ReducedPiece {
+  ExchangeCell cell;
+  int64_t low = 0;
+  int64_t high = 0;
+  int64_t reducer = 0;
+};
+
+class ExchangeTables {
+ public:
+  explicit ExchangeTables(const Exchange& exchange);
+
+  bool same_mesh() const { return same_mesh_; }
+  int64_t term_count() const { return static_cast<int64_t>(term_offsets_.size()); }
+  int64_t replica_count() const { return static_cast<int64_t>(replica_offsets_.size()); }
+  // What a term, a replica, a member adds to a flat position.
+  const std::vector<int64_t>& term_offsets() const { return term_offsets_; }
+  const std::vector<int64_t>& replica_offsets() const { return replica_offsets_; }
+  const std::vector<int64_t>& member_offsets() const { return member_offsets_; }
+
+  // A position of the source's mesh, taken apart.
+  struct Holder {
+    int64_t family = -1;  // -1: not in the source's mesh
+    int64_t term = 0;
+    int64_t replica = 0;
+    int64_t flat = -1;
+  };
+  Holder HolderAt(int64_t source_flat) const { return holders_[static_cast<size_t>(source_flat)]; }
+  // As the worker at a flat position of the destination's mesh.
+  const Holder& HolderOfDestination(int64_t destination_flat) const {
+    return destination_holders_[static_cast<size_t>(destination_flat)];
+  }
+  // The first member of the position's group.
+  int64_t GroupOf(int64_t destination_flat) const;
+
+  // The cells that a destination position wants, in order.
+  void VisitWanted(int64_t destination_flat, absl::FunctionRef<void(const ExchangeCell&)> visit) const;
+  // The cells that a source position holds, in order.
+  void VisitHeld(int64_t source_flat, absl::FunctionRef<void(const ExchangeCell&)> visit) const;
+  // Elements that a source position holds and a destination position wants.
+  int64_t CommonElements(int64_t source_flat, int64_t destination_flat) const;
+
+  // Who reduces what of a group's cells, in order. Only where there are terms.
+  const std::vector<ReducedPiece>& PiecesOf(int64_t group) const;
+
+  // Calls `visit(replica, low, high)` for the parts of elements [low, high) of a cell that the destination (or
+  // reducer) takes from holders of that replica; not for a destination that holds the cell.
+  void VisitParts(const ExchangeCell& cell, int64_t low, int64_t high, int64_t destination,
+                  absl::FunctionRef<void(int64_t, int64_t, int64_t)> visit) const;
+
+  // Elements that each source position gives; kMove where nothing has to be cut. Empty: not known in closed form.
+  const std::vector<int64_t>& given_elements() const { return given_elements_; }
+
+ private:
+  struct Take {
+    int64_t cell = 0;
+    int64_t low = 0;
+    int64_t destination = 0;
+    int64_t start = 0;  // on the line
+    bool operator<(const Take& other) const;
+  };
+  // Of a family whose replicas share what they give.
+  struct Sharing {
+    bool own_coordinates = false;  // each takes from the replica at its own coordinates
+    std::vector<Take> takes;
+    SharedLine line;
+  };
+
+  void NumberSource();
+  void NumberDestination();
+  void IndexEntries();
+  void WeighMoves();
+  void FillCell(absl::Span<const int> at, const std::pair<int64_t, int64_t>& carried, ExchangeCell& cell) const;
+  template <typename Choice, typename Visitor>
+  void VisitProduct(absl::Span<const int> counts, const Choice& choice, const Visitor& visit) const;
+  const Sharing& SharingOf(const ExchangeCell& cell) const;
+  Sharing MakeSharing(const ExchangeCell& cell) const;
+
+  const Exchange& exchange_;
+  bool same_mesh_ = true;
+  std::vector<int64_t> term_offsets_;
+  std::vector<int64_t> replica_offsets_;
+  std::vector<int64_t> member_offsets_;
+  std::vector<std::vector<int64_t>> family_parts_;       // by tensor dim and source shard
+  std::vector<std::vector<int64_t>> source_parts_;       // the same, for flat positions
+  std::vector<std::vector<int64_t>> destination_parts_;  // by tensor dim and destination shard
+  std::vector<Holder> holders_;
+  std::vector<Holder> destination_holders_;
+  std::vector<std::pair<int64_t, int64_t>> carried_;  // by destination position: family part, flat part
+  std::vector<int64_t> groups_;                       // by destination position
+  std::vector<std::vector<std::vector<int>>> entries_of_source_shard_;
+  std::vector<std::vector<std::pair<int, int>>> entries_of_destination_shard_;  // ranges
+  std::vector<int64_t> cell_strides_;
+  std::vector<int64_t> given_elements_;
+  mutable absl::flat_hash_map<int64_t, std::unique_ptr<std::vector<ReducedPiece>>> pieces_;  // by group
+  mutable absl::flat_hash_map<int64_t, std::unique_ptr<Sharing>> sharings_;                  // by family
+};
+
+}  // namespace tessera
