@@ -39,25 +39,35 @@ struct KernelCall {
   absl::Span<const Scalar> scalars = {};
 };
 
-// The worker's compute threads, BLAS included; set once before the first call.
+// The worker's compute threads, BLAS included; set once before the first call. Large copies and reductions
+// of terms are divided among them.
 void SetKernelThreads(int threads);
 
 absl::Status RunKernel(const KernelCall& call);
 
-// destination[i] = source[i] for elements of `element_bytes` (1, 2, 4, 8, 16). Blocked for the cache,
-// so that a transpose of layout costs what a copy costs; streaming stores when the size of what is
-// written is above `streaming_threshold_bytes` (set from the cache's size).
+// destination[i] = source[i] for elements of `element_bytes` (1, 2, 4, 8, 16), which don't overlap. Blocked
+// for the cache, so that a transpose of layout costs what a copy costs; streaming stores when what is
+// touched is above `streaming_threshold_bytes` (docs/limits.md).
 void CopyStrided(absl::Span<const int64_t> extents, int64_t element_bytes, const void* source,
                  absl::Span<const int64_t> source_strides, void* destination,
                  absl::Span<const int64_t> destination_strides);
 
-// destination = reduce(terms), element by element, in the order of the terms. kAvg divides the sum by
-// the number of terms. The destination may be one of the terms (same strides).
+// destination = reduce(terms), element by element, in the order of the terms: the same bits however the
+// work is divided. kAvg divides the sum by the number of terms. A destination may be one of the terms
+// (same strides).
 struct ReduceTerm {
   const void* data = nullptr;
   Strides strides = {};
 };
 void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
                  void* destination, absl::Span<const int64_t> destination_strides);
+
+// The same result in several places, each term read once.
+struct ReduceDestination {
+  void* data = nullptr;
+  Strides strides = {};
+};
+void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
+                     absl::Span<const ReduceDestination> destinations);
 
 }  // namespace tessera

@@ -1,105 +1,97 @@
-// CopyStrided: dims are reordered so that the destination is written densely, merged where both sides
-// walk them as one, and then: dense rows are copied whole; where the source is dense along another
-// dim, that plane is transposed in tiles; the rest goes element by element.
-
-#include <unistd.h>
+// CopyStrided: dims are reordered so that the destination is written densely, merged where both sides walk
+// them as one, and then: dense rows are copied whole; where the source is dense along another dim, that
+// plane is transposed; the rest goes element by element.
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/sort_dims.h"
+#include "kernels/cpu/stores.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/kernel.h"
 
 namespace tessera {
 namespace {
 
-// Elements of a side of a transposed tile: a row of it is one or two cache lines.
-constexpr int64_t kTile = 16;
-// Shorter rows would leave partly written cache lines, which streaming makes slow.
-constexpr int64_t kMinStreamedRowBytes = 1024;
-constexpr int64_t kMaxStreamingThresholdBytes = int64_t{32} << 20;
+using cpu::SortDims;
+using cpu::Stores;
 
-// Streaming stores win above the size of the last-level cache and lose below it; a virtual machine
-// reports the cache of the whole host, so no more than 32 MiB is believed.
-int64_t StreamingThresholdBytes() {
-  static const int64_t threshold = [] {
-    const int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    return std::clamp(cache > 0 ? cache : kMaxStreamingThresholdBytes, int64_t{4} << 20, kMaxStreamingThresholdBytes);
-  }();
-  return threshold;
-}
+// Rows that begin or end within a cache line and are shorter than this would make streaming slow.
+constexpr int64_t kMinStreamedRowBytes = 1024;
+// Rows up to this length are copied without a call.
+constexpr int64_t kShortRowBytes = 128;
+// Fewer lines than this are not worth a plane's tiles.
+constexpr int64_t kMinPlaneRows = 4;
+constexpr int64_t kBandRows = 64;
 
 struct Dim {
   int64_t extent = 1;
-  int64_t source = 0;  // strides in elements
+  int64_t source = 0;  // strides in bytes
   int64_t destination = 0;
 };
 using Dims = absl::InlinedVector<Dim, 6>;
 
-// Extents of 1 dropped, the destination's smallest stride last, neighbours merged.
-Dims OrderDims(absl::Span<const int64_t> extents, absl::Span<const int64_t> source,
-               absl::Span<const int64_t> destination) {
+struct CopyJob {
+  Dims dims;
+  int64_t element_bytes = 1;
+  const std::byte* source = nullptr;
+  std::byte* destination = nullptr;
+
+  int64_t bytes() const {
+    int64_t product = element_bytes;
+    for (const Dim& d : dims) product *= d.extent;
+    return product;
+  }
+  bool IsDense(const Dim& d) const { return d.source == element_bytes && d.destination == element_bytes; }
+};
+
+// Extents of 1 dropped, destination strides made positive, the smallest last, neighbours merged; a dense run
+// of 2 to 16 bytes becomes the element.
+CopyJob MakeJob(absl::Span<const int64_t> extents, int64_t element_bytes, const void* source,
+                absl::Span<const int64_t> source_strides, void* destination,
+                absl::Span<const int64_t> destination_strides) {
+  CopyJob job = {{}, element_bytes, static_cast<const std::byte*>(source), static_cast<std::byte*>(destination)};
   Dims dims;
   for (size_t d = 0; d < extents.size(); ++d) {
-    if (extents[d] != 1) dims.push_back({extents[d], source[d], destination[d]});
+    if (extents[d] == 1) continue;
+    Dim dim = {extents[d], source_strides[d] * element_bytes, destination_strides[d] * element_bytes};
+    if (dim.destination < 0) {
+      job.source += dim.source * (dim.extent - 1);
+      job.destination += dim.destination * (dim.extent - 1);
+      dim = {dim.extent, -dim.source, -dim.destination};
+    }
+    dims.push_back(dim);
   }
-  // Insertion, for a stable order without memory of its own.
-  for (auto it = dims.begin(); it != dims.end(); ++it) {
-    const auto at = std::upper_bound(dims.begin(), it, *it, [](const Dim& a, const Dim& b) {
-      return std::llabs(a.destination) > std::llabs(b.destination);
-    });
-    std::rotate(at, it, it + 1);
-  }
-  Dims merged;
+  SortDims(dims, [](const Dim& a, const Dim& b) { return a.destination > b.destination; });
   for (const Dim& d : dims) {
-    if (!merged.empty() && merged.back().source == d.source * d.extent &&
-        merged.back().destination == d.destination * d.extent) {
-      merged.back() = {merged.back().extent * d.extent, d.source, d.destination};
+    if (!job.dims.empty() && job.dims.back().source == d.source * d.extent &&
+        job.dims.back().destination == d.destination * d.extent) {
+      job.dims.back() = {job.dims.back().extent * d.extent, d.source, d.destination};
     } else {
-      merged.push_back(d);
+      job.dims.push_back(d);
     }
   }
-  return merged;
-}
-
-enum class Stores : uint8_t { kCached, kStreaming };
-
-void CopyRow(std::byte* destination, const std::byte* source, int64_t bytes, Stores stores) {
-#if defined(__SSE2__)
-  if (stores == Stores::kStreaming) {
-    const int64_t head = std::min<int64_t>(bytes, static_cast<int64_t>(-reinterpret_cast<uintptr_t>(destination) & 63));
-    std::memcpy(destination, source, static_cast<size_t>(head));
-    int64_t i = head;
-    for (; i + 64 <= bytes; i += 64) {
-      for (int64_t part = 0; part < 64; part += 16) {
-        _mm_stream_si128(reinterpret_cast<__m128i*>(destination + i + part),
-                         _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i + part)));
-      }
+  if (job.dims.size() > 1 && job.IsDense(job.dims.back())) {
+    const int64_t run_bytes = job.dims.back().extent * element_bytes;
+    if (run_bytes <= 16 && (run_bytes & (run_bytes - 1)) == 0) {
+      job.element_bytes = run_bytes;
+      job.dims.pop_back();
     }
-    std::memcpy(destination + i, source + i, static_cast<size_t>(bytes - i));
-    return;
   }
-#endif
-  std::memcpy(destination, source, static_cast<size_t>(bytes));
+  return job;
 }
 
-void EndStreaming(Stores stores) {
-#if defined(__SSE2__)
-  if (stores == Stores::kStreaming) _mm_sfence();
-#endif
-}
-
-// Calls body(source, destination) for every index of the first `count` dims.
-template <typename T, typename Body>
-void ForEachOuter(const Dims& dims, size_t count, const T* source, T* destination, Body&& body) {
-  absl::InlinedVector<int64_t, 6> index(count, 0);
+// Calls body(source, destination) for every index of `dims`.
+template <typename Body>
+void ForEachOuter(absl::Span<const Dim> dims, const std::byte* source, std::byte* destination, const Body& body) {
+  if (dims.empty()) return body(source, destination);
+  const Dim& inner = dims.back();
+  absl::InlinedVector<int64_t, 6> index(dims.size() - 1, 0);
   while (true) {
-    body(source, destination);
-    size_t d = count;
+    for (int64_t i = 0; i < inner.extent; ++i) body(source + i * inner.source, destination + i * inner.destination);
+    size_t d = index.size();
     while (d > 0) {
       const Dim& dim = dims[d - 1];
       source += dim.source;
@@ -114,123 +106,119 @@ void ForEachOuter(const Dims& dims, size_t count, const T* source, T* destinatio
   }
 }
 
-// tile[i][j] = source[i + j * source_stride] for a full tile: 4x4 or 2x2 elements in registers at a time.
-template <typename T>
-void TransposeTile(const T* source, int64_t source_stride, T (&tile)[kTile][kTile]) {
-#if defined(__SSE2__)
-  constexpr int64_t kStep = sizeof(T) == 4 ? 4 : 2;
-  if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
-    for (int64_t j = 0; j < kTile; j += kStep) {
-      const T* line = source + j * source_stride;
-      for (int64_t i = 0; i < kTile; i += kStep) {
-        auto load = [&](int64_t k) {
-          return _mm_loadu_si128(reinterpret_cast<const __m128i*>(line + k * source_stride + i));
-        };
-        auto store = [&](int64_t k, __m128i v) { _mm_store_si128(reinterpret_cast<__m128i*>(&tile[i + k][j]), v); };
-        if constexpr (sizeof(T) == 8) {
-          const __m128i a = load(0), b = load(1);
-          store(0, _mm_unpacklo_epi64(a, b));
-          store(1, _mm_unpackhi_epi64(a, b));
-        } else {
-          const __m128i a = load(0), b = load(1), c = load(2), d = load(3);
-          const __m128i ab_low = _mm_unpacklo_epi32(a, b), ab_high = _mm_unpackhi_epi32(a, b);
-          const __m128i cd_low = _mm_unpacklo_epi32(c, d), cd_high = _mm_unpackhi_epi32(c, d);
-          store(0, _mm_unpacklo_epi64(ab_low, cd_low));
-          store(1, _mm_unpackhi_epi64(ab_low, cd_low));
-          store(2, _mm_unpacklo_epi64(ab_high, cd_high));
-          store(3, _mm_unpackhi_epi64(ab_high, cd_high));
-        }
-      }
-    }
-    return;
-  }
-#endif
-  for (int64_t j = 0; j < kTile; ++j) {
-    for (int64_t i = 0; i < kTile; ++i) tile[i][j] = source[j * source_stride + i];
-  }
+// Whether every row of the destination begins and ends with a cache line.
+bool HasWholeLines(const CopyJob& job, int64_t row_bytes) {
+  bool whole = cpu::BytesToLine(job.destination) == 0 && row_bytes % cpu::kLineBytes == 0;
+  for (size_t d = 0; d + 1 < job.dims.size(); ++d) whole = whole && job.dims[d].destination % cpu::kLineBytes == 0;
+  return whole;
 }
 
-// destination[i*row.destination + j] = source[i + j*column.source]: lines of the source are read whole
-// into a tile, lines of the destination written whole from it. Tiles follow each other along the
-// source's dense dim, where prefetching helps.
-template <typename T>
-void TransposePlane(const Dim& row, const Dim& column, const T* source, T* destination, Stores stores) {
-  alignas(64) T tile[kTile][kTile];
-  const bool whole_lines = kTile * sizeof(T) % 64 == 0 && reinterpret_cast<uintptr_t>(destination) % 64 == 0 &&
-                           row.destination * static_cast<int64_t>(sizeof(T)) % 64 == 0;
-  const Stores tile_stores = whole_lines ? stores : Stores::kCached;
-  for (int64_t j0 = 0; j0 < column.extent; j0 += kTile) {
-    const int64_t nj = std::min(kTile, column.extent - j0);
-    for (int64_t i0 = 0; i0 < row.extent; i0 += kTile) {
-      const int64_t ni = std::min(kTile, row.extent - i0);
-      const T* from = source + j0 * column.source + i0;
-      if (ni == kTile && nj == kTile) {
-        TransposeTile(from, column.source, tile);
-      } else {
-        for (int64_t j = 0; j < nj; ++j) {
-          for (int64_t i = 0; i < ni; ++i) tile[i][j] = from[j * column.source + i];
-        }
-      }
-      for (int64_t i = 0; i < ni; ++i) {
-        std::byte* to = reinterpret_cast<std::byte*>(destination + (i0 + i) * row.destination + j0);
-        const std::byte* line = reinterpret_cast<const std::byte*>(tile[i]);
-        if (nj == kTile) {
-          CopyRow(to, line, kTile * static_cast<int64_t>(sizeof(T)), tile_stores);
-        } else {
-          CopyRow(to, line, nj * static_cast<int64_t>(sizeof(T)), Stores::kCached);
-        }
-      }
-    }
+void CopyRows(const CopyJob& job, Stores stores) {
+  const int64_t bytes = job.dims.back().extent * job.element_bytes;
+  if (bytes < kMinStreamedRowBytes && !HasWholeLines(job, bytes)) stores = Stores::kCached;
+  const absl::Span<const Dim> outer = absl::MakeConstSpan(job.dims).first(job.dims.size() - 1);
+  if (bytes <= kShortRowBytes && stores == Stores::kCached) {
+    ForEachOuter(outer, job.source, job.destination,
+                 [bytes](const std::byte* from, std::byte* to) { cpu::CopyShortRow(to, from, bytes); });
+    return;
   }
-  EndStreaming(tile_stores);
+  ForEachOuter(outer, job.source, job.destination,
+               [bytes, stores](const std::byte* from, std::byte* to) { cpu::WriteRow(to, from, bytes, stores); });
+  cpu::EndStores(stores);
 }
 
-template <typename T>
-void CopyDense(const Dims& dims, const T* source, T* destination, Stores stores) {
-  const int64_t bytes = dims.back().extent * static_cast<int64_t>(sizeof(T));
-  ForEachOuter(dims, dims.size() - 1, source, destination, [&](const T* from, T* to) {
-    CopyRow(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), bytes, stores);
-  });
-  EndStreaming(stores);
+// The dim along which the source is dense, where the destination's last dim is not; dims.size() when there
+// is none.
+size_t FindPlane(const CopyJob& job) {
+  if (job.dims.back().destination != job.element_bytes) return job.dims.size();
+  for (size_t d = 0; d + 1 < job.dims.size(); ++d) {
+    if (std::abs(job.dims[d].source) == job.element_bytes && job.dims[d].extent >= kMinPlaneRows) return d;
+  }
+  return job.dims.size();
 }
 
-template <typename T>
-void CopyElements(Dims dims, const T* source, T* destination) {
-  if (dims.empty()) {
-    *destination = *source;
+void CopyPlanes(CopyJob job, size_t row_dim, Stores stores) {
+  Dim rows = job.dims[row_dim];
+  if (rows.source < 0) {
+    job.source += rows.source * (rows.extent - 1);
+    job.destination += rows.destination * (rows.extent - 1);
+    rows = {rows.extent, -rows.source, -rows.destination};
+  }
+  job.dims.erase(job.dims.begin() + static_cast<ptrdiff_t>(row_dim));
+  const Dim columns = job.dims.back();
+  job.dims.pop_back();
+  const bool is_thin = columns.extent * job.element_bytes < 2 * cpu::kLineBytes;
+  if (is_thin) stores = Stores::kCached;
+  // Thin planes leave lines that the next planes fill: a band of rows of all planes stays in the cache.
+  const int64_t band = is_thin && !job.dims.empty() ? kBandRows : rows.extent;
+  for (int64_t i = 0; i < rows.extent; i += band) {
+    const int64_t count = std::min(band, rows.extent - i);
+    ForEachOuter(job.dims, job.source + i * rows.source, job.destination + i * rows.destination,
+                 [&](const std::byte* from, std::byte* to) {
+                   cpu::TransposePlane({count, columns.extent, from, columns.source, to, rows.destination},
+                                       job.element_bytes, stores);
+                 });
+  }
+  cpu::EndStores(stores);
+}
+
+template <int64_t kBytes>
+void CopyElements(const CopyJob& job) {
+  if (job.dims.empty()) {
+    std::memcpy(job.destination, job.source, kBytes);
     return;
   }
-  int64_t elements = 1;
-  for (const Dim& d : dims) elements *= d.extent;
-  const Dim inner = dims.back();
-  const bool is_large = elements * static_cast<int64_t>(sizeof(T)) > StreamingThresholdBytes();
-  if (inner.source == 1 && inner.destination == 1) {
-    const bool streams = is_large && inner.extent * static_cast<int64_t>(sizeof(T)) >= kMinStreamedRowBytes;
-    CopyDense(dims, source, destination, streams ? Stores::kStreaming : Stores::kCached);
-    return;
-  }
-  const auto dense_in_source =
-      std::find_if(dims.begin(), dims.end() - 1, [](const Dim& d) { return d.source == 1 && d.extent > 3; });
-  if (inner.destination == 1 && dense_in_source != dims.end() - 1) {
-    const Dim row = *dense_in_source;
-    dims.erase(dense_in_source);
-    ForEachOuter(dims, dims.size() - 1, source, destination, [&](const T* from, T* to) {
-      TransposePlane(row, inner, from, to, is_large ? Stores::kStreaming : Stores::kCached);
-    });
-    return;
-  }
-  ForEachOuter(dims, dims.size() - 1, source, destination, [&](const T* from, T* to) {
-    if (inner.source == 0 && inner.destination == 1) {
-      std::fill_n(to, inner.extent, *from);
+  const Dim inner = job.dims.back();
+  const absl::Span<const Dim> outer = absl::MakeConstSpan(job.dims).first(job.dims.size() - 1);
+  const auto copy_row = [&inner](const std::byte* from, std::byte* to, int64_t from_step, int64_t to_step) {
+    for (int64_t i = 0; i < inner.extent; ++i) std::memcpy(to + i * to_step, from + i * from_step, kBytes);
+  };
+  ForEachOuter(outer, job.source, job.destination, [&](const std::byte* from, std::byte* to) {
+    // Constant steps let the compiler use vectors.
+    if (inner.destination == kBytes && inner.source == 0) {
+      std::byte element[kBytes];
+      std::memcpy(element, from, kBytes);
+      copy_row(element, to, 0, kBytes);
+    } else if (inner.destination == kBytes && inner.source == -kBytes) {
+      copy_row(from, to, -kBytes, kBytes);
+    } else if (inner.destination == kBytes) {
+      copy_row(from, to, inner.source, kBytes);
     } else {
-      for (int64_t i = 0; i < inner.extent; ++i) to[i * inner.destination] = from[i * inner.source];
+      copy_row(from, to, inner.source, inner.destination);
     }
   });
 }
 
-struct Element16 {
-  uint64_t words[2];
-};
+void RunJob(const CopyJob& job, Stores stores) {
+  if (!job.dims.empty()) {
+    if (job.IsDense(job.dims.back())) return CopyRows(job, stores);
+    const size_t row_dim = FindPlane(job);
+    if (row_dim < job.dims.size()) return CopyPlanes(job, row_dim, stores);
+  }
+  switch (job.element_bytes) {
+    case 1: return CopyElements<1>(job);
+    case 2: return CopyElements<2>(job);
+    case 4: return CopyElements<4>(job);
+    case 8: return CopyElements<8>(job);
+    case 16: return CopyElements<16>(job);
+    default: break;
+  }
+}
+
+// Part `part` of the job, cut along its first dim.
+CopyJob PartOf(const CopyJob& job, int64_t part, int64_t parts) {
+  CopyJob piece = job;
+  Dim& dim = piece.dims.front();
+  // A multiple of a line's elements, so that parts of one row don't share lines.
+  const int64_t granule = dim.extent >= parts * cpu::kLineBytes ? cpu::kLineBytes : 1;
+  const int64_t size = (dim.extent / granule + parts - 1) / parts * granule;
+  const int64_t first = std::min(dim.extent, part * size);
+  const int64_t last = part + 1 == parts ? dim.extent : std::min(dim.extent, first + size);
+  piece.source += first * dim.source;
+  piece.destination += first * dim.destination;
+  dim.extent = last - first;
+  return piece;
+}
 
 }  // namespace
 
@@ -240,15 +228,15 @@ void CopyStrided(absl::Span<const int64_t> extents, int64_t element_bytes, const
   for (int64_t extent : extents) {
     if (extent <= 0) return;
   }
-  const Dims dims = OrderDims(extents, source_strides, destination_strides);
-  switch (element_bytes) {
-    case 1: return CopyElements(dims, static_cast<const uint8_t*>(source), static_cast<uint8_t*>(destination));
-    case 2: return CopyElements(dims, static_cast<const uint16_t*>(source), static_cast<uint16_t*>(destination));
-    case 4: return CopyElements(dims, static_cast<const uint32_t*>(source), static_cast<uint32_t*>(destination));
-    case 8: return CopyElements(dims, static_cast<const uint64_t*>(source), static_cast<uint64_t*>(destination));
-    case 16: return CopyElements(dims, static_cast<const Element16*>(source), static_cast<Element16*>(destination));
-    default: break;
-  }
+  const CopyJob job = MakeJob(extents, element_bytes, source, source_strides, destination, destination_strides);
+  const int64_t touched_bytes = 2 * job.bytes();
+  const Stores stores = cpu::StoresFor(touched_bytes);
+  const int64_t parts = job.dims.empty() ? 1 : std::min(cpu::PartsFor(touched_bytes), job.dims.front().extent);
+  if (parts == 1) return RunJob(job, stores);
+  cpu::RunParts(parts, [&](int64_t part, int64_t count) {
+    const CopyJob piece = PartOf(job, part, count);
+    if (piece.dims.front().extent > 0) RunJob(piece, stores);
+  });
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <cblas.h>
 
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/parallel.h"
 
 namespace tessera {
 namespace {
@@ -25,7 +26,10 @@ struct Dispatch {
 
 }  // namespace
 
-void SetKernelThreads(int threads) { openblas_set_num_threads(threads < 1 ? 1 : threads); }
+void SetKernelThreads(int threads) {
+  openblas_set_num_threads(threads < 1 ? 1 : threads);
+  cpu::SetThreads(threads);
+}
 
 absl::Status RunKernel(const KernelCall& call) {
   for (const KernelInput& input : call.inputs) {

@@ -307,14 +307,14 @@ ScalarOp PairwiseOp(ReduceOp op) {
   return ScalarOp::kAdd;
 }
 
-void Accumulate(ReduceOp op, DType dtype, void* accumulator, const void* term, int64_t count) {
+void Combine(ReduceOp op, DType dtype, void* result, const void* a, const void* b, int64_t count) {
   Node({.op = PairwiseOp(op),
         .dtype = dtype,
         .operand = dtype,
-        .a = accumulator,
-        .b = term,
+        .a = a,
+        .b = b,
         .c = nullptr,
-        .out = accumulator,
+        .out = result,
         .count = count});
 }
 
@@ -373,13 +373,13 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::cpu {
 
 HWY_EXPORT(Node);
-HWY_EXPORT(Accumulate);
+HWY_EXPORT(Combine);
 HWY_EXPORT(DivideBy);
 HWY_EXPORT(ReduceRow);
 
 bool RunNodeBlock(const NodeBlock& block) { return HWY_DYNAMIC_DISPATCH(Node)(block); }
-void AccumulateBlock(ReduceOp op, DType dtype, void* accumulator, const void* term, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(Accumulate)(op, dtype, accumulator, term, count);
+void CombineBlock(ReduceOp op, DType dtype, void* result, const void* a, const void* b, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Combine)(op, dtype, result, a, b, count);
 }
 void DivideBlock(DType dtype, void* values, int64_t divisor, int64_t count) {
   HWY_DYNAMIC_DISPATCH(DivideBy)(dtype, values, divisor, count);

@@ -25,8 +25,11 @@ struct NodeBlock {
 };
 bool RunNodeBlock(const NodeBlock& block);
 
-// accumulator[i] = op(accumulator[i], term[i]); kAvg adds.
-void AccumulateBlock(ReduceOp op, DType dtype, void* accumulator, const void* term, int64_t count);
+// result[i] = op(a[i], b[i]); kAvg adds. `result` may be `a` or `b`.
+void CombineBlock(ReduceOp op, DType dtype, void* result, const void* a, const void* b, int64_t count);
+inline void AccumulateBlock(ReduceOp op, DType dtype, void* accumulator, const void* term, int64_t count) {
+  CombineBlock(op, dtype, accumulator, accumulator, term, count);
+}
 // values[i] = values[i] / divisor, for f32 and f64.
 void DivideBlock(DType dtype, void* values, int64_t divisor, int64_t count);
 

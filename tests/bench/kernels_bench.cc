@@ -1,6 +1,9 @@
-// The CPU kernels against memcpy of the same bytes in the same run. One JSON object on stdout: for each
-// kernel its seconds (best of several), the bytes it reads and writes, and its ratio to memcpy of as
-// many bytes read.
+// The CPU kernels against memcpy in the same run: kernels_bench [--quick] [--only TEXT]. One JSON object on
+// stdout: for each kernel its seconds (best of several), the bytes it reads and writes, and its ratio to
+// memcpy, in turns with it, of as many bytes read and written. --only runs the kernels whose name
+// contains TEXT.
+
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,66 +22,149 @@
 namespace tessera::bench {
 namespace {
 
-double BestSeconds(int repetitions, const std::function<void()>& run) {
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kArenaBytes = 640 * kMiB;
+
+double Seconds(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
   run();
-  double best = 1e30;
-  for (int r = 0; r < repetitions; ++r) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return best;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-struct Bench {
-  int repetitions;
-  nlohmann::json out;
-
-  void Add(const std::string& name, int64_t bytes_read, double memcpy_seconds, const std::function<void()>& run) {
-    const double seconds = BestSeconds(repetitions, run);
-    out[name] = {{"seconds", seconds}, {"bytes_read", bytes_read}, {"ratio_to_memcpy", seconds / memcpy_seconds}};
-  }
-};
-
-// Memory as an arena's buffers are: it begins with a cache line.
-class Array {
+// Memory as an arena is: shared, its pages touched. Arrays lie one after another.
+class Arena {
  public:
-  Array(size_t count, float value) : data_(static_cast<float*>(std::aligned_alloc(4096, count * sizeof(float)))) {
-    std::fill_n(data_, count, value);
+  Arena()
+      : base_(static_cast<std::byte*>(
+            mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0))) {
+    if (base_ == MAP_FAILED) {
+      std::perror("mmap");
+      std::exit(1);
+    }
+    std::memset(base_, 1, kArenaBytes);
   }
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
-  ~Array() { std::free(data_); }
-  float* data() { return data_; }
-  const float* data() const { return data_; }
+  std::byte* At(int64_t offset_bytes) const { return base_ + offset_bytes; }
 
  private:
-  float* data_;
+  std::byte* base_;
 };
 
-KernelInput Input(const Array& data, const Shape& extents) {
-  return {.data = data.data(), .dtype = DType::kF32, .extents = extents, .strides = RowMajorStrides(extents)};
+struct Bench {
+  int repetitions = 9;
+  std::string only = {};
+  Arena arena = {};
+  nlohmann::json out = {};
+
+  bool Wants(const std::string& name) const { return name.find(only) != std::string::npos; }
+
+  // `touched_bytes`: read and written together.
+  void Add(const std::string& name, int64_t touched_bytes, const std::function<void()>& run) {
+    if (!Wants(name)) return;
+    const int64_t half = std::min(touched_bytes / 2, kArenaBytes / 2);
+    const double scale = static_cast<double>(touched_bytes) / static_cast<double>(2 * half);
+    double best = 1e30, copy = 1e30;
+    run();
+    for (int r = 0; r < repetitions; ++r) {
+      copy = std::min(copy,
+                      Seconds([&] { std::memcpy(arena.At(kArenaBytes / 2), arena.At(0), static_cast<size_t>(half)); }));
+      best = std::min(best, Seconds(run));
+    }
+    copy *= scale;
+    out[name] = {{"seconds", best}, {"bytes", touched_bytes}, {"ratio_to_memcpy", best / copy}};
+    std::fprintf(stderr, "%-44s %9.3f ms  %5.2f\n", name.c_str(), best * 1e3, best / copy);
+  }
+
+  void AddCopy(const std::string& name, const Shape& extents, int64_t element_bytes, int64_t source_first,
+               const Strides& from, const Strides& to) {
+    Add(name, 2 * NumElements(extents) * element_bytes, [&] {
+      CopyStrided(extents, element_bytes, arena.At(source_first * element_bytes), from, arena.At(kArenaBytes / 2), to);
+    });
+  }
+};
+
+std::string SizeText(int64_t bytes) {
+  return bytes < kMiB ? std::to_string(bytes >> 10) + "KiB" : std::to_string(bytes / kMiB) + "MiB";
 }
 
-void AddSize(Bench& bench, int64_t n) {
-  const std::string size = std::to_string(n * n * 4 / (1 << 20)) + "MiB";
-  const size_t count = static_cast<size_t>(n * n);
-  const Array a(count, 1.5f), b(count, 2.5f);
-  Array c(count, 0.5f);
+// A square of `bytes` in elements of every size: whole, in halves of rows, transposed, reversed.
+void AddSquares(Bench& bench, int64_t bytes) {
+  for (int64_t element : {1, 2, 4, 8, 16}) {
+    int64_t n = 1;
+    while (n * n * element < bytes) n *= 2;
+    const int64_t m = bytes / element / n;  // n rows of m
+    const std::string size = "_" + SizeText(bytes) + "_of_" + std::to_string(element);
+    bench.AddCopy("copy_dense" + size, {n, m}, element, 0, {m, 1}, {m, 1});
+    bench.AddCopy("copy_half_rows" + size, {n, m / 2}, element, m / 2, {m, 1}, {m / 2, 1});
+    bench.AddCopy("copy_into_half_rows" + size, {n, m / 2}, element, 0, {m / 2, 1}, {m, 1});
+    bench.AddCopy("copy_transposed" + size, {n, m}, element, 0, {1, n}, {m, 1});
+    bench.AddCopy("copy_transposed_odd" + size, {n - 5, m - 3}, element, 0, {1, n - 5}, {m - 3, 1});
+    bench.AddCopy("copy_reversed" + size, {n, m}, element, m - 1, {m, -1}, {m, 1});
+    bench.AddCopy("copy_every_second" + size, {n, m / 2}, element, 0, {m, 2}, {m / 2, 1});
+  }
+}
+
+// A cube's dims in every order, and thin ones.
+void AddCubes(Bench& bench, int64_t bytes, int64_t element) {
+  struct Case {
+    const char* name;
+    int64_t a, b, c;
+  };
+  const int64_t n = bytes / element;
+  for (const Case& e : {Case{"cube", 256, 256, n / 65536}, Case{"thin_last", n / 2048, 64, 32},
+                        Case{"tiny_last", n / 512, 128, 4}, Case{"odd", 99, 301, n / 29799}}) {
+    const std::string name = std::string("copy_") + e.name + "_" + SizeText(bytes) + "_of_" + std::to_string(element);
+    const Shape extents = {e.a, e.b, e.c};
+    const Strides rows = {e.b * e.c, e.c, 1};
+    bench.AddCopy(name + "_bac", extents, element, 0, {e.c, e.a * e.c, 1}, rows);
+    bench.AddCopy(name + "_acb", extents, element, 0, {e.b * e.c, 1, e.b}, rows);
+    bench.AddCopy(name + "_cab", extents, element, 0, {e.b, 1, e.a * e.b}, rows);
+    bench.AddCopy(name + "_cba", extents, element, 0, {1, e.a, e.a * e.b}, rows);
+  }
+}
+
+void AddReductions(Bench& bench, int64_t bytes) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kBool}) {
+    for (int64_t count : {2, 3, 4, 8}) {
+      if (dtype != DType::kF32 && count != 2) continue;
+      const int64_t element = SizeBytes(dtype), n = bytes / element, side = 1024;
+      const std::string name =
+          "_" + std::to_string(count) + "_terms_" + SizeText(bytes) + "_" + std::string(ToText(dtype));
+      std::vector<ReduceTerm> dense, rows, turned;
+      for (int64_t t = 0; t < count; ++t) {
+        const std::byte* data = bench.arena.At(t * bytes);
+        dense.push_back({data, {side, 1}});
+        rows.push_back({data, {side * 2, 1}});
+        turned.push_back({data, t == 0 ? Strides{1, n / side} : Strides{side, 1}});
+      }
+      std::byte* to = bench.arena.At(count * bytes);
+      const Shape extents = {n / side, side};
+      bench.Add("reduce" + name, (count + 1) * bytes, [&] {
+        ReduceTerms(ReduceOp::kSum, dtype, extents, dense, to, {side, 1});
+      });
+      bench.Add("reduce_half_rows" + name, (count + 1) * bytes / 2, [&] {
+        ReduceTerms(ReduceOp::kSum, dtype, {n / side / 2, side}, rows, to, {side, 1});
+      });
+      bench.Add("reduce_one_turned" + name, (count + 1) * bytes, [&] {
+        ReduceTerms(ReduceOp::kSum, dtype, extents, turned, to, {side, 1});
+      });
+      const std::vector<ReduceDestination> places = {{to, {side, 1}}, {to + bytes, {side, 1}}};
+      if (count <= 4) {
+        bench.Add("reduce_to_two_places" + name, (count + 2) * bytes,
+                  [&] { ReduceTermsInto(ReduceOp::kSum, dtype, extents, dense, places); });
+      }
+    }
+  }
+}
+
+KernelInput Input(const std::byte* data, const Shape& extents) {
+  return {.data = data, .dtype = DType::kF32, .extents = extents, .strides = RowMajorStrides(extents)};
+}
+
+void AddFamilies(Bench& bench, int64_t n) {
   const int64_t bytes = n * n * 4;
-  const double copy =
-      BestSeconds(bench.repetitions, [&] { std::memcpy(c.data(), a.data(), static_cast<size_t>(bytes)); });
-  bench.out["memcpy_" + size] = {{"seconds", copy}, {"bytes_read", bytes}};
+  const std::string size = "_" + SizeText(bytes);
+  const std::byte *a = bench.arena.At(0), *b = bench.arena.At(bytes);
   const Shape square{n, n};
-  const Strides rows = RowMajorStrides(square);
-  bench.Add("copy_dense_" + size, bytes, copy, [&] { CopyStrided(square, 4, a.data(), rows, c.data(), rows); });
-  bench.Add("copy_half_rows_" + size, bytes / 2, copy / 2, [&] {
-    CopyStrided({n, n / 2}, 4, a.data() + n / 2, rows, c.data(), {n / 2, 1});
-  });
-  bench.Add("copy_transposed_" + size, bytes, copy, [&] { CopyStrided(square, 4, a.data(), {1, n}, c.data(), rows); });
-  const std::vector<ReduceTerm> terms = {{a.data(), rows}, {b.data(), rows}};
-  bench.Add("reduce_two_terms_" + size, 2 * bytes, copy * 1.5,
-            [&] { ReduceTerms(ReduceOp::kSum, DType::kF32, square, terms, c.data(), rows); });
   for (int64_t dim : {0, 1}) {
     const LocalOp op = ReduceLocalOp{ReduceOp::kSum, {dim}};
     Shape kept = square;
@@ -86,11 +172,11 @@ void AddSize(Bench& bench, int64_t n) {
     const KernelInput inputs[] = {Input(a, square)};
     const KernelCall call{.op = &op,
                           .inputs = inputs,
-                          .output = c.data(),
+                          .output = bench.arena.At(2 * bytes),
                           .output_dtype = DType::kF32,
                           .output_extents = kept,
                           .output_strides = RowMajorStrides(kept)};
-    bench.Add("sum_dim" + std::to_string(dim) + "_" + size, bytes, copy, [&] { RunKernel(call).IgnoreError(); });
+    bench.Add("sum_dim" + std::to_string(dim) + size, bytes, [&] { RunKernel(call).IgnoreError(); });
   }
   for (ScalarOp scalar_op : {ScalarOp::kAdd, ScalarOp::kExp}) {
     Expression expression{{{ScalarOp::kInput, DType::kF32, 0}}};
@@ -98,17 +184,45 @@ void AddSize(Bench& bench, int64_t n) {
     if (binary) expression.nodes.push_back({ScalarOp::kInput, DType::kF32, 1});
     expression.nodes.push_back({scalar_op, DType::kF32, 0, binary ? 1 : 0});
     const LocalOp op = MapOp{expression};
-    std::vector<KernelInput> inputs = {Input(a, square)};
-    if (binary) inputs.push_back(Input(b, square));
+    const KernelInput inputs[] = {Input(a, square), Input(b, square)};
     KernelCall call{.op = &op,
-                    .inputs = inputs,
-                    .output = c.data(),
+                    .inputs = absl::MakeConstSpan(inputs).first(binary ? 2 : 1),
+                    .output = bench.arena.At(2 * bytes),
                     .output_dtype = DType::kF32,
                     .output_extents = square,
-                    .output_strides = rows};
-    bench.Add(std::string(ToText(scalar_op)) + "_" + size, bytes * Arity(scalar_op), copy,
+                    .output_strides = RowMajorStrides(square)};
+    bench.Add(std::string(ToText(scalar_op)) + size, bytes * (Arity(scalar_op) + 1),
               [&] { RunKernel(call).IgnoreError(); });
   }
+}
+
+int Main(int argc, char** argv) {
+  Bench bench;
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string(argv[i]) == "--quick") {
+      quick = true;
+    } else if (std::string(argv[i]) == "--only" && i + 1 < argc) {
+      bench.only = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: kernels_bench [--quick] [--only TEXT]\n");
+      return 2;
+    }
+  }
+  if (quick) bench.repetitions = 3;
+  SetKernelThreads(1);
+  const int64_t large = (quick ? 32 : 128) * kMiB;
+  AddSquares(bench, kMiB);
+  AddSquares(bench, large);
+  AddCubes(bench, kMiB, 4);
+  AddCubes(bench, large, 4);
+  AddCubes(bench, large, 8);
+  AddReductions(bench, kMiB);
+  AddReductions(bench, (quick ? 16 : 64) * kMiB);
+  AddFamilies(bench, 512);
+  AddFamilies(bench, quick ? 2048 : 6144);
+  std::printf("%s\n", bench.out.dump(2).c_str());
+  return bench.out.empty() ? 2 : 0;
 }
 
 }  // namespace
@@ -116,11 +230,5 @@ void AddSize(Bench& bench, int64_t n) {
 
 int main(int argc, char** argv) {
   tessera::RestartWithKnownBlasCore(argv);
-  const bool quick = argc > 1 && std::string(argv[1]) == "--quick";
-  tessera::bench::Bench bench{quick ? 3 : 9, {}};
-  tessera::SetKernelThreads(1);
-  tessera::bench::AddSize(bench, 512);
-  tessera::bench::AddSize(bench, quick ? 2048 : 8192);
-  std::printf("%s\n", bench.out.dump(2).c_str());
-  return 0;
+  return tessera::bench::Main(argc, argv);
 }

@@ -1,4 +1,4 @@
-// Matmul on every layout and dtype, creation ops by global box, and strided copies.
+// Matmul on every layout and dtype, and creation ops by global box.
 
 #include <cmath>
 #include <cstdlib>
@@ -171,77 +171,6 @@ TEST(CreateKernel, RandIsTheSameOnEveryShardAndUniform) {
   StridedArray integers(DType::kI32, {4}, Layout::kRowMajor);
   EXPECT_EQ(Create(RandOp{{4}}, {{0, 4}}, {Scalar::Int(1), Scalar::Int(0)}, integers).code(),
             absl::StatusCode::kUnimplemented);
-}
-
-TEST(CopyStridedKernel, MovesEveryLayoutToEveryLayout) {
-  for (int64_t bytes : {1, 2, 4, 8, 16}) {
-    for (const Shape& extents : {Shape{}, Shape{1}, Shape{130}, Shape{37, 70}, Shape{3, 40, 35}, Shape{2, 3, 4, 5},
-                                 Shape{0, 3}, Shape{5, 0}}) {
-      for (size_t permutation = 0; permutation < 3; ++permutation) {
-        const int64_t n = NumElements(extents);
-        std::vector<uint8_t> source(static_cast<size_t>((n + 1) * bytes)), got(source.size(), 0xEE), want(got);
-        std::iota(source.begin(), source.end(), uint8_t{1});
-        Strides from = RowMajorStrides(extents), to = RowMajorStrides(extents);
-        if (permutation > 0) {
-          int64_t stride = 1;
-          for (size_t d = 0; d < extents.size(); ++d) {
-            (permutation == 1 ? from : to)[d] = stride;
-            stride *= std::max<int64_t>(1, extents[d]);
-          }
-        }
-        for (int64_t i = 0; i < n; ++i) {
-          int64_t rest = i, s = 0, t = 0;
-          for (size_t d = extents.size(); d-- > 0;) {
-            s += rest % extents[d] * from[d];
-            t += rest % extents[d] * to[d];
-            rest /= extents[d];
-          }
-          std::memcpy(&want[static_cast<size_t>(t * bytes)], &source[static_cast<size_t>(s * bytes)],
-                      static_cast<size_t>(bytes));
-        }
-        CopyStrided(extents, bytes, source.data(), from, got.data(), to);
-        ASSERT_EQ(got, want) << ToText(extents) << " " << bytes << " bytes, permutation " << permutation;
-      }
-    }
-  }
-}
-
-TEST(CopyStridedKernel, StreamsLargeUnalignedRows) {
-  // Above the streaming threshold, rows not a multiple of a cache line, from odd addresses.
-  const int64_t rows = 9, columns = 4 * 1024 * 1024 + 3;
-  std::vector<uint8_t> source(static_cast<size_t>(rows * columns + 1)), got(source.size() + 7, 0);
-  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i * 7 + i / 251);
-  CopyStrided({rows, columns - 5}, 1, source.data() + 1, {columns, 1}, got.data() + 3, {columns, 1});
-  for (int64_t r = 0; r < rows; ++r) {
-    ASSERT_EQ(0, std::memcmp(got.data() + 3 + r * columns, source.data() + 1 + r * columns,
-                             static_cast<size_t>(columns - 5)));
-    ASSERT_EQ(got[static_cast<size_t>(3 + r * columns + columns - 5)], 0);
-  }
-}
-
-TEST(CopyStridedKernel, TransposesAboveTheStreamingThreshold) {
-  const int64_t rows = 3001, columns = 3008;  // 36 MB; rows that are no multiple of a tile
-  const size_t count = static_cast<size_t>(rows * columns);
-  std::vector<float> source(count);
-  std::iota(source.begin(), source.end(), 0.0f);
-  auto* got = static_cast<float*>(std::aligned_alloc(64, count * sizeof(float)));
-  // Element (i, j) of the destination, 3001 x 3008, is element (j, i) of a 3008 x 3001 source.
-  CopyStrided({rows, columns}, 4, source.data(), {1, rows}, got, {columns, 1});
-  int64_t wrong = 0;
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) wrong += got[i * columns + j] != source[static_cast<size_t>(j * rows + i)];
-  }
-  EXPECT_EQ(wrong, 0);
-  std::free(got);
-}
-
-TEST(CopyStridedKernel, ReversesAndBroadcasts) {
-  const float source[] = {1, 2, 3, 4};
-  float got[8] = {};
-  CopyStrided({2, 4}, 4, source + 3, {0, -1}, got, {4, 1});
-  EXPECT_EQ(std::vector<float>(got, got + 8), (std::vector<float>{4, 3, 2, 1, 4, 3, 2, 1}));
-  CopyStrided({2, 4}, 4, source, {1, 0}, got, {4, 1});
-  EXPECT_EQ(std::vector<float>(got, got + 8), (std::vector<float>{1, 1, 1, 1, 2, 2, 2, 2}));
 }
 
 }  // namespace

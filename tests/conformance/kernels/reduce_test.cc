@@ -256,5 +256,58 @@ TEST(ReduceTermsKernel, AveragesAndWritesOnATerm) {
   for (int64_t i = 0; i < 3000; ++i) ASSERT_EQ(b.Get(i).f, want[static_cast<size_t>(i)]);
 }
 
+TEST(ReduceTermsKernel, WritesSeveralPlacesAndATermAmongThem) {
+  for (DType dtype : kDTypes) {
+    for (size_t terms_count : {1, 2, 3, 8}) {
+      for (Layout layout : kLayouts) {
+        const Shape extents{37, 70};
+        std::vector<StridedArray> arrays;
+        for (size_t t = 0; t < terms_count; ++t) {
+          arrays.emplace_back(dtype, extents, t % 2 == 0 ? Layout::kRowMajor : layout);
+          arrays.back().Randomize(static_cast<uint32_t>(60 + t));
+        }
+        StridedArray copy(dtype, extents, layout), other(dtype, extents, Layout::kPadded);
+        std::vector<ScalarValue> want;
+        for (int64_t i = 0; i < copy.size(); ++i) {
+          ScalarValue value = arrays[0].Get(i);
+          for (size_t t = 1; t < terms_count; ++t) {
+            value = EvaluateScalarOp(PairwiseOp(ReduceOp::kSum, dtype), dtype, value, arrays[t].Get(i), {});
+          }
+          want.push_back(value);
+        }
+        std::vector<ReduceTerm> terms;
+        for (StridedArray& array : arrays) terms.push_back({array.data(), array.strides()});
+        StridedArray& own = arrays[terms_count / 2];
+        const std::vector<ReduceDestination> places = {
+            {copy.data(), copy.strides()}, {own.data(), own.strides()}, {other.data(), other.strides()}};
+        ReduceTermsInto(ReduceOp::kSum, dtype, extents, terms, places);
+        for (const StridedArray* array : {&copy, &own, &other}) {
+          for (int64_t i = 0; i < copy.size(); ++i) {
+            ASSERT_TRUE(SameValue(array->Get(i), want[static_cast<size_t>(i)]))
+                << ToText(dtype) << " of " << terms_count << " terms at " << i;
+          }
+          EXPECT_TRUE(array->GuardsAreIntact());
+        }
+      }
+    }
+  }
+}
+
+TEST(ReduceTermsKernel, SeveralThreadsAndStreamingMakeTheSameBits) {
+  const int64_t count = 3'000'011;  // above the streaming threshold with its terms
+  std::vector<float> a(static_cast<size_t>(count)), b(a), one(a), several(a);
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i] = static_cast<float>(i) * 0.37f;
+    b[i] = 1.0f / static_cast<float>(i + 1);
+  }
+  const std::vector<ReduceTerm> terms = {{a.data(), {1}}, {b.data(), {1}}, {a.data(), {1}}, {b.data(), {1}}};
+  ReduceTerms(ReduceOp::kSum, DType::kF32, {count}, terms, one.data(), {1});
+  SetKernelThreads(3);
+  ReduceTerms(ReduceOp::kSum, DType::kF32, {count}, terms, several.data(), {1});
+  SetKernelThreads(1);
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(one[i], ((a[i] + b[i]) + a[i]) + b[i]) << i;
+  EXPECT_EQ(one, several);
+}
+
 }  // namespace
 }  // namespace tessera::testing
