@@ -1,0 +1,138 @@
+// Planning for 4,096 workers on a 64x64 mesh: every ordered pair of placements of a matrix, with even and with
+// uneven extents. One JSON object on stdout: per figure the worst pair, its seconds (or bytes), and the median.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "schemas/types/bounds.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/coordinator/plan_cache.h"
+#include "server/plan/cost.h"
+#include "server/plan/program.h"
+#include "server/plan/verify.h"
+#include "server/planner/planner.h"
+
+namespace tessera::bench {
+namespace {
+
+constexpr int64_t kMeshSide = 64;
+
+double Seconds(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+class Figures {
+ public:
+  void Add(const std::string& name, double value, const std::string& pair) { all_[name].emplace_back(value, pair); }
+  nlohmann::json Json() {
+    nlohmann::json out;
+    for (auto& [name, values] : all_) {
+      std::sort(values.begin(), values.end());
+      out[name] = {{"worst", values.back().first},
+                   {"worst_pair", values.back().second},
+                   {"median", values[values.size() / 2].first},
+                   {"pairs", values.size()}};
+    }
+    return out;
+  }
+
+ private:
+  std::map<std::string, std::vector<std::pair<double, std::string>>> all_;
+};
+
+std::vector<Placements> AllPlacements() {
+  const Placement choices[] = {Placement::Replicate(), Placement::Shard(0), Placement::Shard(1),
+                               Placement::Partial(ReduceOp::kSum)};
+  std::vector<Placements> all;
+  for (const Placement& a : choices) {
+    for (const Placement& b : choices) all.push_back({a, b});
+  }
+  return all;
+}
+
+// A new mesh each time, so that nothing is known of it.
+TensorSpec FreshSpec(const std::vector<int64_t>& shape, const Placements& placements) {
+  absl::StatusOr<Mesh> mesh = Mesh::Make({kMeshSide, kMeshSide}, {}, {});
+  TESSERA_CHECK(mesh.ok());
+  absl::StatusOr<TensorSpec> spec = TensorSpec::Make("bench", DType::kF32, shape, *mesh, placements);
+  TESSERA_CHECK(spec.ok());
+  return *std::move(spec);
+}
+
+PlanKey KeyOf(const OpCall& call, const TensorSpec& source) {
+  PlanKey key;
+  key.op = call.op;
+  key.attributes = call.attributes;
+  key.operands.push_back({});
+  key.operands[0].spec = source;
+  return key;
+}
+
+void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, const Placements& to, Figures& figures) {
+  const TensorSpec source = FreshSpec(shape, from);
+  TensorSpec destination = source;
+  destination.placements = to;
+  if (!ValidateRedistribute(source, destination).ok() || from == to) return;
+  const std::string pair = StrCat(ToText(Shape(shape.begin(), shape.end())), " ", ToText(from), " -> ", ToText(to));
+  OpCall call;
+  call.op = OpId::kRedistribute;
+  call.attributes.placements = to;
+  absl::StatusOr<OpPlan> planned;
+  figures.Add("plan_seconds", Seconds([&] {
+                const PlanOperand operands[] = {OperandLayout{source, {}}};
+                planned = PlanOp(call, operands, Topology());
+              }),
+              pair);
+  TESSERA_CHECK(planned.ok());
+  const Plan& plan = planned->plan;
+  figures.Add("description_bytes", static_cast<double>(DescriptionBytes(plan)), pair);
+  figures.Add("verify_seconds", Seconds([&] { TESSERA_CHECK(VerifyPlan(plan).ok()); }), pair);
+  figures.Add("traffic_seconds", Seconds([&] { TrafficOf(plan); }), pair);
+  figures.Add("peak_seconds", Seconds([&] { PeakBytes(plan); }), pair);
+  figures.Add("predict_seconds", Seconds([&] { PredictSeconds(plan, Topology()); }), pair);
+  const WorkerIndex worker(kMeshSide + 1);
+  figures.Add("lower_seconds", Seconds([&] { TESSERA_CHECK(LowerPlan(plan, worker, MessageLists::kOmit).ok()); }),
+              pair);
+  figures.Add("lower_with_messages_seconds",
+              Seconds([&] { TESSERA_CHECK(LowerPlan(plan, worker, MessageLists::kBuild).ok()); }), pair);
+  std::string text;
+  figures.Add("to_text_seconds", Seconds([&] { text = ToText(plan); }), pair);
+  figures.Add("text_bytes", static_cast<double>(text.size()), pair);
+  figures.Add("parse_seconds", Seconds([&] { TESSERA_CHECK(ParsePlan(text).ok()); }), pair);
+  PlanCache cache(16);
+  std::vector<PlanTemplate> evicted;
+  PlanTemplate made;
+  made.plan = std::make_shared<const Plan>(std::move(planned->plan));
+  cache.Insert(KeyOf(call, source), std::move(made), evicted);
+  figures.Add("cache_hit_seconds", Seconds([&] { TESSERA_CHECK(cache.Find(KeyOf(call, source)) != nullptr); }), pair);
+}
+
+int Run() {
+  Figures figures;
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{65536, 49152}, {65537, 4999}}) {
+    for (const Placements& from : AllPlacements()) {
+      for (const Placements& to : AllPlacements()) MeasurePair(shape, from, to, figures);
+    }
+  }
+  const nlohmann::json out = {{"workers", kMeshSide * kMeshSide}, {"figures", figures.Json()}};
+  std::printf("%s\n", out.dump(2).c_str());
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace tessera::bench
+
+int main() { return tessera::bench::Run(); }
