@@ -38,6 +38,7 @@ struct WorkerOptions {
   int index = -1;
   int64_t memory_bytes = int64_t{1} << 30;
   std::string transport = "shm";
+  std::string net_devices = UcxOptions{}.net_devices;
   std::string socket_dir = "/tmp";
   std::string host_id;
   int threads = 0;
@@ -80,7 +81,7 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setDevice("cpu");
   hello.setPid(getpid());
   hello.setComputeThreads(options.threads);
-  hello.setMapPeers(options.transport == "shm");
+  hello.setMapPeers(options.transport != "ucx");
   request.setWorker(kj::mv(worker));
   return request.send();
 }
@@ -127,9 +128,13 @@ int Serve(WorkerOptions options) {
   if (!arena.ok()) return Fail(std::string(arena.status().message()));
   options.memory_bytes = arena->bytes();
   std::unique_ptr<MessageTransport> messages;
-  if (options.transport == "ucx") {
-    if (options.index < 0) return Fail("--transport ucx needs --index: the number is part of the worker's messages");
-    auto made = UcxTransport::Make(WorkerIndex(options.index), UcxOptions{});
+  if (options.transport != "shm") {
+    if (options.index < 0) {
+      return Fail(StrCat("--transport ", options.transport, " needs --index: the number is part of its messages"));
+    }
+    UcxOptions ucx;
+    ucx.net_devices = options.net_devices;
+    auto made = UcxTransport::Make(WorkerIndex(options.index), ucx);
     if (!made.ok()) return Fail(std::string(made.status().message()));
     messages = *std::move(made);
   }
@@ -162,8 +167,12 @@ int Main(int argc, char** argv) {
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
   app.add_option("--transport", options.transport,
-                 "how peers of this host are reached: shm (mapped memory) or ucx (messages)")
-      ->check(CLI::IsMember({"shm", "ucx"}))
+                 "how peers are reached: shm (mapped memory, all on one host), ucx (messages), or shm+ucx (mapped\n"
+                 "memory on the own host, messages to other hosts)")
+      ->check(CLI::IsMember({"shm", "ucx", "shm+ucx"}))
+      ->capture_default_str();
+  app.add_option("--net-devices", options.net_devices,
+                 "network interfaces of messages (eth1, or several with commas); private ones: messages are not secret")
       ->capture_default_str();
   app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
   app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");

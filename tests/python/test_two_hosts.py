@@ -1,0 +1,151 @@
+"""Workers on two hosts (network namespaces that the test makes): mapped memory on a host, messages between them."""
+
+import itertools
+import pathlib
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import two_hosts  # noqa: E402
+
+S, R, P = ts.Shard, ts.Replicate, ts.Partial
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    try:
+        with two_hosts.TwoHosts() as made:
+            yield made
+    except two_hosts.NotPermitted as reason:
+        pytest.skip(f"two network namespaces are not permitted here: {reason}")
+
+
+@pytest.fixture(scope="module")
+def cluster(hosts):
+    with two_hosts.Cluster(hosts, memory="96MiB") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def session(cluster):
+    with ts.connect(cluster.address) as session:
+        yield session
+
+
+@pytest.fixture
+def mesh(session):
+    return session.init_device_mesh((2, 2), mesh_dim_names=("host", "worker"))
+
+
+def crossing(hosts, run):
+    """Bytes that crossed between the hosts, either way, while `run` ran."""
+    before = [host.received_bytes() for host in hosts.hosts]
+    run()
+    return sum(host.received_bytes() - b for host, b in zip(hosts.hosts, before))
+
+
+def values_of(rng, shape):
+    return rng.integers(-8, 9, shape).astype("f8")
+
+
+def tensor_of(session, mesh, values, placements):
+    """Also where terms are pending: coordinate 0 has the values less one for each other coordinate."""
+    pending = [d for d, p in enumerate(placements) if p.is_partial()]
+    if not pending:
+        return session.distribute_tensor(values, mesh, placements)
+    layout = ts.zeros(values.shape, device_mesh=mesh, placements=[R() if p.is_partial() else p for p in placements])
+    terms = 2 ** len(pending)
+
+    def local(position):
+        piece = values[tuple(slice(*i) for i in layout.box(position))]
+        return piece - (terms - 1) if all(position[d] == 0 for d in pending) else np.ones_like(piece)
+    return ts.from_local(local, mesh, placements, shape=values.shape)
+
+
+def test_each_worker_knows_its_host(session):
+    of_worker = [worker["host"] for worker in session.status()["workers"]]
+    assert of_worker[0] == of_worker[1] != of_worker[2] == of_worker[3]
+
+
+def test_every_pair_of_placements_and_what_it_moves(session, mesh, rng):
+    values = values_of(rng, (7, 5))
+    plain = [R(), S(0), S(1)]
+    for source in itertools.product([*plain, P()], repeat=2):
+        x = tensor_of(session, mesh, values, list(source))
+        for destination in itertools.product(plain, repeat=2):
+            plan = x.explain_redistribute(list(destination))
+            with session.comm_debug() as comm:
+                y = x.redistribute(list(destination))
+            what = f"{source} -> {destination}\n{plan}"
+            assert comm.bytes_received == plan.bytes_received and comm.bytes_sent == plan.bytes_sent, what
+            for position in mesh.positions():
+                box = tuple(slice(*i) for i in y.box(position))
+                np.testing.assert_array_equal(y.to_local(position), values[box], what)
+
+
+def test_what_stays_on_a_host_crosses_no_wire(session, mesh, hosts, rng):
+    values = values_of(rng, (1024, 1024))
+    x = session.distribute_tensor(values, mesh, [R(), S(0)]).wait()
+    assert crossing(hosts, lambda: x.redistribute([R(), S(1)]).wait()) < 65536
+    np.testing.assert_array_equal(x.redistribute([R(), S(1)]).full_tensor(), values)
+
+
+def test_what_must_cross_crosses_once(session, mesh, hosts, rng):
+    values = values_of(rng, (1024, 1024))  # 8 MiB
+    x = session.distribute_tensor(values, mesh, [S(0), S(0)]).wait()
+    turned = []
+    crossed = crossing(hosts, lambda: turned.append(x.redistribute([S(1), S(1)]).wait()))
+    assert 4 * MIB <= crossed < 4.6 * MIB  # half of all; the rest are headers and acknowledgements
+    np.testing.assert_array_equal(turned[0].full_tensor(), values)
+
+
+def test_large_sums_over_both_hosts(session, mesh, rng):
+    values = values_of(rng, (1 << 10, 1 << 10))
+    for placements in ([P(), P()], [P(), S(0)], [R(), P()]):
+        x = tensor_of(session, mesh, values, placements)
+        for destination in ([R(), R()], [S(0), S(1)]):
+            np.testing.assert_array_equal(x.redistribute(destination).full_tensor(), values)
+
+
+def test_products(session, mesh, rng):
+    left, right = values_of(rng, (301, 257)), values_of(rng, (257, 203))
+    for a, b in itertools.product([[S(0), S(1)], [S(1), S(1)], [R(), S(0)], [S(0), S(0)]], repeat=2):
+        product = session.distribute_tensor(left, mesh, a) @ session.distribute_tensor(right, mesh, b)
+        np.testing.assert_array_equal(product.full_tensor(), left @ right)
+
+
+def test_chains_reuse_memory_that_peers_of_both_kinds_read(session, mesh, rng):
+    values = values_of(rng, (256, 512))
+    x = session.distribute_tensor(values, mesh, [S(0), S(1)])
+    for step in range(60):
+        x = (x.redistribute([[S(1), S(0)], [R(), S(1)], [S(0), S(1)], [S(1), R()]][step % 4]) + 1)
+    np.testing.assert_array_equal(x.full_tensor(), values + 60)
+
+
+def test_a_killed_worker_on_the_other_host_is_named_and_the_rest_goes_on(hosts, rng):
+    with two_hosts.Cluster(hosts, memory="160MiB") as cluster, ts.connect(cluster.address) as session:
+        mesh = session.init_device_mesh((2, 2), mesh_dim_names=("host", "worker"))
+        values = values_of(rng, (2048, 1024))  # 16 MiB: exchanges that take a while
+        kept = session.distribute_tensor(values, mesh, [R(), S(0)])
+        whole_on_one = session.distribute_tensor(values, session.init_device_mesh((2,), workers=[0, 1]), [S(0)])
+        x = session.distribute_tensor(values, mesh, [S(0), S(0)]).wait()
+        turned = [x.redistribute([S(1), S(1)]) for _ in range(8)]
+        cluster.workers[3].send_signal(signal.SIGKILL)
+        started = time.monotonic()
+        with pytest.raises(ts.UnavailableError, match="worker 3"):
+            for one in turned:
+                one.wait()
+            kept.redistribute([S(0), S(1)]).wait()
+        assert time.monotonic() - started < 10
+        # What doesn't need it goes on, over the wire too.
+        np.testing.assert_array_equal(whole_on_one.full_tensor(), values)
+        rest = session.init_device_mesh((3,), workers=[0, 1, 2])
+        again = session.distribute_tensor(values, rest, [S(0)]).redistribute([S(1)])
+        np.testing.assert_array_equal((again + 1).full_tensor(), values + 1)
