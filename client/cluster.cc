@@ -214,7 +214,7 @@ absl::Status LocalCluster::State::SpawnAll() {
   TESSERA_RETURN_IF_ERROR(MakeFolder());
   const Clock::time_point deadline =
       Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options.start_timeout_s * 1e3));
-  std::vector<std::string> flags = {"--listen=unix:" + socket_path, StrCat("--worker-count=", options.workers)};
+  std::vector<std::string> flags = {"--listen=unix:" + socket_path};
   flags.insert(flags.end(), options.coordinator_flags.begin(), options.coordinator_flags.end());
   int stdout_fd = -1;
   TESSERA_RETURN_IF_ERROR(Spawn(&coordinator, "coordinator", coordinator_program, flags, &stdout_fd));

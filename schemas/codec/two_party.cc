@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <memory>
 #include <utility>
 
 #include <capnp/message.h>
@@ -45,8 +46,7 @@ capnp::Capability::Client DialedConnection::BootstrapCapability() {
   return rpc_.bootstrap(id);
 }
 
-Acceptor::Acceptor(kj::Timer& timer, const AcceptOptions& options,
-                   std::function<capnp::Capability::Client(pid_t)> make_bootstrap)
+Acceptor::Acceptor(kj::Timer& timer, const AcceptOptions& options, MakeBootstrap make_bootstrap)
     : timer_(timer), options_(options), make_bootstrap_(std::move(make_bootstrap)), tasks_(*this) {}
 
 kj::Promise<void> Acceptor::Run(kj::ConnectionReceiver& receiver) {
@@ -72,9 +72,18 @@ void Acceptor::Serve(kj::Own<kj::AsyncCapabilityStream> stream) {
   kj::uint length = sizeof(credentials);
   stream->getsockopt(SOL_SOCKET, SO_PEERCRED, &credentials, &length);
   const pid_t pid = credentials.pid;
-  auto connection = kj::heap<ServedConnection>(kj::mv(stream), make_bootstrap_(pid), options_.flow_limit_bytes);
+  auto admitted = std::make_shared<bool>(false);
+  auto bootstrap = make_bootstrap_(pid, [admitted]() { *admitted = true; });
+  auto connection = kj::heap<ServedConnection>(kj::mv(stream), kj::mv(bootstrap), options_.flow_limit_bytes);
   ++open_;
-  auto gone = connection->network.onDisconnect();
+  auto late = timer_.afterDelay(options_.handshake_timeout_ms * kj::MILLISECONDS)
+                  .then([this, admitted, pid]() -> kj::Promise<void> {
+                    if (*admitted) return kj::NEVER_DONE;
+                    spdlog::warn("closing the connection of pid {}: nothing shown in {} ms (handshake_timeout)", pid,
+                                 options_.handshake_timeout_ms);
+                    return kj::READY_NOW;
+                  });
+  auto gone = connection->network.onDisconnect().exclusiveJoin(kj::mv(late));
   tasks_.add(gone.then([]() {},
                        [pid](kj::Exception&& exception) {
                          spdlog::warn("connection of pid {} ended: {}", pid, exception.getDescription().cStr());

@@ -39,15 +39,21 @@ struct AcceptOptions {
   int64_t max_connections = 4096;
   // Of one connection's calls that have not been taken up.
   int64_t flow_limit_bytes = 16 << 20;
+  // A connection that has not been admitted by then is closed.
+  int64_t handshake_timeout_ms = 10'000;  // docs/limits.md: handshake_timeout
 };
 
 // Accepts connections and gives each its own bootstrap capability. A connection that breaks a rule of
-// the stream is closed, with a line in the log; nothing that a peer does ends the loop.
+// the stream, or shows nobody in time that it may be there, is closed, with a line in the log; nothing that
+// a peer does ends the loop.
 class Acceptor final : private kj::TaskSet::ErrorHandler {
  public:
-  // `make_bootstrap` is given the peer's process id, as the kernel says it (0 when unknown).
-  Acceptor(kj::Timer& timer, const AcceptOptions& options,
-           std::function<capnp::Capability::Client(pid_t)> make_bootstrap);
+  // What a connection's capability calls when the other side has shown a token, a key or a ticket.
+  using Admit = std::function<void()>;
+  // Is given the peer's process id, as the kernel says it (0 when unknown).
+  using MakeBootstrap = std::function<capnp::Capability::Client(pid_t, Admit)>;
+
+  Acceptor(kj::Timer& timer, const AcceptOptions& options, MakeBootstrap make_bootstrap);
 
   // Never ends.
   kj::Promise<void> Run(kj::ConnectionReceiver& receiver);
@@ -58,7 +64,7 @@ class Acceptor final : private kj::TaskSet::ErrorHandler {
 
   kj::Timer& timer_;
   AcceptOptions options_;
-  std::function<capnp::Capability::Client(pid_t)> make_bootstrap_;
+  MakeBootstrap make_bootstrap_;
   int64_t open_ = 0;
   kj::TaskSet tasks_;
 };

@@ -74,8 +74,9 @@ int Serve(const CoordinatorOptions& options) {
     return 1;
   }
   Hub hub(options, io.provider->getTimer(), std::move(journal));
-  Acceptor acceptor(io.provider->getTimer(), {options.max_connections, options.flow_limit_bytes},
-                    [&hub](pid_t pid) { return MakeGateway(hub, pid); });
+  Acceptor acceptor(io.provider->getTimer(),
+                    {options.max_connections, options.flow_limit_bytes, options.handshake_timeout_ms},
+                    [&hub](pid_t pid, Acceptor::Admit admit) { return MakeGateway(hub, pid, std::move(admit)); });
   std::printf("tessera-coordinator listening on %s\n", options.listen.c_str());
   std::fflush(stdout);
   auto& port = io.unixEventPort;
@@ -106,7 +107,7 @@ int Main(int argc, char** argv) {
   CoordinatorOptions options;
   std::string replay;
   double worker_timeout_s = 10;
-  int worker_count = 0;
+  double handshake_timeout_s = 10;
   app.add_option("--listen", options.listen, "address to serve: unix:/path");
   app.add_option("--token", options.token, "clients' token (better: TESSERA_TOKEN in the environment)");
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
@@ -114,8 +115,10 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--worker-timeout", worker_timeout_s, "seconds after which a silent worker is dead")
       ->capture_default_str();
-  app.add_option("--worker-count", worker_count, "workers that are expected; for people")->capture_default_str();
   app.add_option("--max-connections", options.max_connections, "open connections")->capture_default_str();
+  app.add_option("--handshake-timeout", handshake_timeout_s, "seconds in which a connection must show its token")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--max-outstanding", options.config.max_outstanding_per_worker,
                  "instructions issued to a worker and not reported")
       ->capture_default_str();
@@ -131,6 +134,7 @@ int Main(int argc, char** argv) {
   }
   if (!replay.empty()) return Replay(replay);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-coordinator"));
+  options.handshake_timeout_ms = static_cast<int64_t>(handshake_timeout_s * 1e3);
   options.config.worker_timeout_us = static_cast<int64_t>(worker_timeout_s * 1e6);
   if (options.token.empty()) options.token = FromEnvironment("TESSERA_TOKEN");
   if (options.join_token.empty()) options.join_token = FromEnvironment("TESSERA_JOIN_TOKEN");

@@ -105,8 +105,8 @@ void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTr
                {network, parts->executor, messages, parts->tickets, parts->outbox, parts->pages});
   parts->pages.Add(arena.memory(), arena.bytes());
   Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
-                    [&parts = *parts, key = joined.getWelcome().getPeerKey()](pid_t) {
-                      return MakeDataGate(parts.tickets, parts.copies, key);
+                    [&parts = *parts, key = joined.getWelcome().getPeerKey()](pid_t, Acceptor::Admit admit) {
+                      return MakeDataGate(parts.tickets, parts.copies, key, std::move(admit));
                     });
   auto& port = io.unixEventPort;
   acceptor.Run(*receiver)

@@ -123,7 +123,8 @@ class ReportsServer final : public wire::Reports::Server {
 
 class GatewayServer final : public wire::Gateway::Server {
  public:
-  GatewayServer(Hub& hub, pid_t peer_pid) : hub_(hub), peer_pid_(peer_pid) {}
+  GatewayServer(Hub& hub, pid_t peer_pid, Acceptor::Admit admit)
+      : hub_(hub), peer_pid_(peer_pid), admit_(std::move(admit)) {}
   ~GatewayServer() {
     if (!taken_) spdlog::warn("the connection of pid {} ended without a session", peer_pid_);
   }
@@ -136,6 +137,7 @@ class GatewayServer final : public wire::Gateway::Server {
     if (!SameToken(hub_.options().token, Text(hello.getToken()))) {
       Throw(absl::UnauthenticatedError("connect: the token is wrong"));
     }
+    admit_();
     const double lease_s = hello.getLeaseS() < 0 ? hub_.options().lease_s : std::min(hello.getLeaseS(), 86'400.0);
     // The server lives as long as the client holds it; ended sessions answer with their reason.
     auto ended = std::make_shared<SessionServer*>(nullptr);
@@ -171,6 +173,7 @@ class GatewayServer final : public wire::Gateway::Server {
     if (!SameToken(hub_.options().join_token, Text(hello.getJoinToken()))) {
       Throw(absl::UnauthenticatedError("join: the join token is wrong"));
     }
+    admit_();
     WorkerJoinedEvent event;
     event.worker = WorkerIndex(hello.getIndex());
     event.host = Text(hello.getHost());
@@ -204,11 +207,14 @@ class GatewayServer final : public wire::Gateway::Server {
 
   Hub& hub_;
   pid_t peer_pid_;
+  Acceptor::Admit admit_;
   bool taken_ = false;
 };
 
 }  // namespace
 
-wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid) { return kj::heap<GatewayServer>(hub, peer_pid); }
+wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid, Acceptor::Admit admit) {
+  return kj::heap<GatewayServer>(hub, peer_pid, std::move(admit));
+}
 
 }  // namespace tessera

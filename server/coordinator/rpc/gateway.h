@@ -5,12 +5,14 @@
 
 #include <sys/types.h>
 
+#include "schemas/codec/two_party.h"
 #include "schemas/session.capnp.h"
 #include "server/coordinator/rpc/hub.h"
 
 namespace tessera {
 
-// `peer_pid` is what the kernel says of the other side; 0 when unknown.
-wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid);
+// `peer_pid` is what the kernel says of the other side; 0 when unknown. `admit` is called when a right
+// token was shown.
+wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid, Acceptor::Admit admit);
 
 }  // namespace tessera

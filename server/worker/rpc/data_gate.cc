@@ -199,8 +199,8 @@ class TransferServer final : public wire::Transfer::Server {
 
 class DataGateServer final : public wire::DataGate::Server {
  public:
-  DataGateServer(TicketTable& tickets, CopyThread& copies, uint64_t peer_key)
-      : tickets_(tickets), copies_(copies), peer_key_(peer_key) {}
+  DataGateServer(TicketTable& tickets, CopyThread& copies, uint64_t peer_key, Acceptor::Admit admit)
+      : tickets_(tickets), copies_(copies), peer_key_(peer_key), admit_(std::move(admit)) {}
   ~DataGateServer() {
     if (!called_) spdlog::warn("worker {}: a data connection ended without a call", tickets_.self().value);
   }
@@ -212,6 +212,7 @@ class DataGateServer final : public wire::DataGate::Server {
     if (params.getIndex() != tickets_.self().value) {
       Throw(absl::NotFoundError(StrCat("arena: this is worker ", tickets_.self().value, ", not ", params.getIndex())));
     }
+    admit_();
     context.getResults().setMemory(MakeSharedMemory(tickets_.arena().fd()));
     return kj::READY_NOW;
   }
@@ -220,6 +221,7 @@ class DataGateServer final : public wire::DataGate::Server {
     auto params = context.getParams();
     auto ticket = tickets_.Redeem(TicketId(params.getTicket()), params.getSecret());
     Throw(ticket.status());
+    admit_();
     context.getResults().setTransfer(kj::heap<TransferServer>(tickets_, copies_, *std::move(ticket)));
     return kj::READY_NOW;
   }
@@ -228,6 +230,7 @@ class DataGateServer final : public wire::DataGate::Server {
   TicketTable& tickets_;
   CopyThread& copies_;
   uint64_t peer_key_;
+  Acceptor::Admit admit_;
   bool called_ = false;
 };
 
@@ -293,8 +296,9 @@ absl::StatusOr<TicketTable::TicketPointer> TicketTable::Redeem(TicketId id, uint
 
 wire::SharedMemory::Client MakeSharedMemory(int fd) { return kj::heap<SharedMemoryServer>(fd); }
 
-wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key) {
-  return kj::heap<DataGateServer>(tickets, copies, peer_key);
+wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key,
+                                    Acceptor::Admit admit) {
+  return kj::heap<DataGateServer>(tickets, copies, peer_key, std::move(admit));
 }
 
 }  // namespace tessera

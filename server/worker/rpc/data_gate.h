@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "schemas/codec/two_party.h"
 #include "schemas/worker.capnp.h"
 #include "server/plan/instance.h"
 #include "server/transport/transport.h"
@@ -60,8 +61,8 @@ class TicketTable {
   std::map<Ordinal, TicketPointer> unopened_;
 };
 
-// The bootstrap capability of one data connection.
-wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key);
+// The bootstrap capability of one data connection. `admit` is called when the key or a ticket was shown.
+wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key, Acceptor::Admit admit);
 
 // A capability whose descriptor is `fd` (dup'ed).
 wire::SharedMemory::Client MakeSharedMemory(int fd);
