@@ -14,10 +14,10 @@ import os
 import pathlib
 import sys
 
-from suite import collectives, peers, products, programs, redistribution, report, service
-from suite.measure import HERE, Options
+from suite import collectives, hosts, peers, products, programs, redistribution, report, service
+from suite.measure import HERE, Options, Unavailable
 
-FAMILIES = (redistribution, collectives, products)
+FAMILIES = (redistribution, collectives, products, hosts)
 FIGURES = {name: functools.partial(family.run, name=name) for family in FAMILIES for name in family.CASES}
 FIGURES |= {"up_and_down": service.up_and_down, "tiny_ops": service.tiny_ops, "live_tensors": service.live_tensors,
             "kernels": programs.kernels}
@@ -47,13 +47,17 @@ def main():
         for name, measure in FIGURES.items():
             if not any(name.startswith(wanted) for wanted in arguments.only):
                 continue
-            result["figures"][name] = measure(options)
+            try:
+                result["figures"][name] = measure(options)
+            except Unavailable as reason:
+                print(f"{name:<{report.WIDTH}} skipped: {reason}", flush=True)
+                continue
             for line in report.lines(name, result["figures"][name]):
                 print(line, flush=True)
-            path = report.write(result, folder)
+            report.write(result, folder)
     finally:
         peers.stop()
-    print(f"written to {path}", flush=True)
+    print(f"written to {report.write(result, folder)}", flush=True)
     missed = list(report.missed(result["figures"]))
     for name in missed:
         print(f"goal missed: {name}", file=sys.stderr)

@@ -4,6 +4,7 @@
 //   limits_bench redistribute --extents 8192,8192 --mesh 2 --source 0 --destination 1 [--element-bytes 8]
 //   limits_bench collective --kind all_reduce --elements 16777216 [--processes 2]
 //   limits_bench product --m 2048 --n 2048 --k 2048 --split rows [--processes 2]
+//   limits_bench sockets --listen 10.0.0.1 | --connect 10.0.0.1 --port 7000 --bytes 1000000
 //   limits_bench blas        {"core": the kernels that OpenBLAS takes here, for peers to take the same}
 
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include "tests/bench/limits/collectives.h"
 #include "tests/bench/limits/products.h"
 #include "tests/bench/limits/redistribution.h"
+#include "tests/bench/limits/sockets.h"
 
 namespace tessera::bench {
 namespace {
@@ -46,6 +48,13 @@ int Main(int argc, char** argv) {
   product->add_option("--split", matrices.split)->check(CLI::IsMember({"rows", "columns", "inner"}))->required();
   product->add_option("--processes", matrices.processes);
   product->add_option("--repetitions", matrices.repetitions);
+  SocketCase bytes;
+  CLI::App* sockets = app.add_subcommand("sockets", "bytes each way between two processes by TCP");
+  sockets->add_option("--listen", bytes.listen);
+  sockets->add_option("--connect", bytes.connect)->excludes("--listen");
+  sockets->add_option("--port", bytes.port)->required();
+  sockets->add_option("--bytes", bytes.bytes)->required();
+  sockets->add_option("--repetitions", bytes.repetitions);
   const CLI::App* blas = app.add_subcommand("blas", "which kernels BLAS takes");
   CLI11_PARSE(app, argc, argv);
 
@@ -53,6 +62,7 @@ int Main(int argc, char** argv) {
   if (redistribute->parsed()) out = MeasureRedistribution(boxes);
   if (collective->parsed()) out = MeasureCollective(flat);
   if (product->parsed()) out = MeasureProduct(matrices);
+  if (sockets->parsed()) out = MeasureSockets(bytes);
   if (blas->parsed()) out = {{"core", openblas_get_corename()}};
   std::printf("%s\n", out.dump().c_str());
   return 0;

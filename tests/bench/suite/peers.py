@@ -79,15 +79,17 @@ class DTensorServer:
         python = CACHE / "dtensor/bin/python"
         if not python.exists():
             raise Unavailable("torch is not installed (tools/setup_peers)")
-        self.process = subprocess.Popen([python, PEERS / "dtensor_bench.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True, env=environment())
+        self.log = CACHE / "dtensor.log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen([python, PEERS / "dtensor_bench.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                            stderr=log, text=True, env=environment())
 
     def ask(self, question):
         self.process.stdin.write(json.dumps(question) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise Unavailable("DTensor's program ended")
+            raise Unavailable(f"DTensor's program ended: {self.log}")
         return json.loads(answer)
 
     def stop(self):

@@ -1,0 +1,68 @@
+"""Between two hosts (network namespaces made for it): beside a TCP connection that carries the same bytes."""
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+
+import tessera as ts
+
+from . import measure
+from .measure import BINARIES, HERE, MIB, Unavailable
+
+sys.path.insert(0, str(HERE.parent / "support"))
+import two_hosts  # noqa: E402
+
+PORT = 7007
+TOTAL = 64 * MIB  # of the tensor, f32
+SHAPE = (4096, 4096)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One worker on each host; `crossing` is the part of the tensor that must cross each way."""
+    source: object
+    destination: object
+    crossing: float
+
+
+CASES = {
+    "two_hosts_rows_to_columns_64MiB": Case(ts.Shard(0), ts.Shard(1), 0.25),
+    "two_hosts_all_reduce_64MiB": Case(ts.Partial(), ts.Replicate(), 1.0),
+    "two_hosts_all_gather_64MiB": Case(ts.Shard(0), ts.Replicate(), 0.5),
+}
+
+
+def socket_limit(hosts, total_bytes):
+    def run(repetitions):
+        program = [BINARIES / "tests/bench/limits/limits_bench", "sockets", f"--port={PORT}", f"--bytes={total_bytes}",
+                   f"--repetitions={repetitions}"]
+        listener = subprocess.Popen(hosts[1].command(*program, "--listen=10.77.0.2"), stdout=subprocess.DEVNULL)
+        try:
+            return measure.run_program(hosts[0].command(*program, "--connect=10.77.0.2"))["variants"]
+        finally:
+            listener.wait(measure.PROGRAM_SECONDS)
+    return run
+
+
+def run(options, name):
+    case = CASES[name]
+    try:
+        with two_hosts.TwoHosts() as hosts, two_hosts.Cluster(hosts, (1, 1), "256MiB") as cluster, ts.connect(cluster.address) as session:
+            return run_on(options, name, case, hosts, session)
+    except two_hosts.NotPermitted as reason:
+        raise Unavailable(f"two network namespaces are not permitted here: {reason}") from reason
+
+
+def run_on(options, name, case, hosts, session):
+    mesh = session.init_device_mesh((2,))
+    values = np.random.default_rng(3).integers(-8, 9, SHAPE).astype("f4")
+    pending = case.source == ts.Partial()
+    x = ts.from_local(lambda position: values if position[0] == 0 else np.ones_like(values), mesh, [case.source], shape=SHAPE) \
+        if pending else session.distribute_tensor(values, mesh, [case.source])
+    expected = values + 1 if pending else values
+    move = lambda: x.redistribute(placements=[case.destination])  # noqa: E731
+    measure.check(np.array_equal(move().full_tensor(), expected), name)
+    return measure.beside(options, lambda: move().wait(), {"limit": socket_limit(hosts, int(TOTAL * case.crossing))},
+                          (), bytes=TOTAL, bytes_each_way=int(TOTAL * case.crossing))
