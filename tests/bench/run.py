@@ -20,7 +20,7 @@ from suite.measure import HERE, Options, Unavailable
 FAMILIES = (redistribution, collectives, products, hosts)
 FIGURES = {name: functools.partial(family.run, name=name) for family in FAMILIES for name in family.CASES}
 FIGURES |= {"up_and_down": service.up_and_down, "tiny_ops": service.tiny_ops, "live_tensors": service.live_tensors,
-            "kernels": programs.kernels}
+            "kernels": programs.kernels, "planner": programs.planner}
 
 
 def parse_arguments():

@@ -11,3 +11,17 @@ def run(options, name):
 def kernels(options):
     """Each kernel's time as a multiple of memcpy of the bytes that it reads."""
     return {name: found["ratio_to_memcpy"] for name, found in run(options, "kernels_bench").items() if "ratio_to_memcpy" in found}
+
+
+def planner(options):
+    """Planning for 4,096 workers on a mesh of 64 x 64, every pair of placements: the worst pair and the median."""
+    found = run(options, "planner_bench")["figures"]
+    plain = {name: {"worst": one["worst"], "median": one["median"]} for name, one in found.items()}
+    milliseconds = {name.replace("_seconds", "_ms"): {which: value * 1e3 for which, value in values.items()}
+                    for name, values in plain.items() if name.endswith("_seconds")}
+    sizes = {name: values for name, values in plain.items() if name.endswith("_bytes")}
+    worst = {name: one["worst"] for name, one in found.items()}
+    return {**milliseconds, **sizes,
+            "goals": [{"text": "a plan <= 50 ms cold", "met": worst["plan_seconds"] <= 50e-3},
+                      {"text": "<= 20 us from the cache", "met": worst["cache_hit_seconds"] <= 20e-6},
+                      {"text": "<= 1 MiB of plan", "met": worst["description_bytes"] <= measure.MIB}]}

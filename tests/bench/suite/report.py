@@ -23,7 +23,9 @@ def lines(name, found):
         yield f"{name:<{WIDTH}} {found:>13,.2f}" if isinstance(found, float) else f"{name:<{WIDTH}} {found:>10}"
     elif not is_figure(found):
         for key, value in found.items():
-            yield from lines(f"{name}.{key}", value)
+            if key != "goals":
+                yield from lines(f"{name}.{key}", value)
+        yield from goal_lines(found)
     else:
         yield from figure_lines(name, found)
 
@@ -39,17 +41,21 @@ def figure_lines(name, found):
     for reference, reason in found["skipped"].items():
         yield f"{own}  {reference}: skipped: {reason}"
         own = " " * len(own)
-    for goal in found["goals"]:
-        yield f"{own}  {'reached' if goal['met'] else 'MISSED '}: {goal['text']}"
+    yield from goal_lines(found)
+
+
+def goal_lines(found):
+    for goal in found.get("goals", ()):
+        yield f"{'':<{WIDTH}} {'':>19}  {'reached' if goal['met'] else 'MISSED '}: {goal['text']}"
 
 
 def missed(found, name=""):
     """Names of figures with a goal that is not reached."""
     if not isinstance(found, dict):
         return
+    if not all(goal["met"] for goal in found.get("goals", ())):
+        yield name
     if is_figure(found):
-        if not all(goal["met"] for goal in found["goals"]):
-            yield name
         return
     for key, value in found.items():
         yield from missed(value, f"{name}.{key}" if name else key)
