@@ -1,6 +1,7 @@
 """Benchmarks of a running cluster, each beside a limit or a peer measured in the same run, in turns.
 
     tools/bench [--quick] [--only NAME ...] [--peers] [--check]
+    tools/bench --markdown      the last run's table, as in docs/performance.md
 
 A table on stdout; JSON with every sample in tests/bench/out/tessera.json (or the folder
 $TESSERA_BENCH_OUT). Ratios are of best to best and of median to median: absolute times say little on
@@ -10,6 +11,7 @@ another machine. A NAME may be the beginning of several. --peers: other systems 
 
 import argparse
 import functools
+import json
 import os
 import pathlib
 import sys
@@ -28,6 +30,7 @@ def parse_arguments():
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, 256 MiB instead of 1 GiB")
     parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help=f"some of: {', '.join(FIGURES)}")
     parser.add_argument("--peers", action="store_true", help="beside other systems too, where they are installed")
+    parser.add_argument("--markdown", action="store_true", help="measure nothing: the last run's table")
     parser.add_argument("--check", action="store_true", help="exit status 1 when a goal is missed")
     arguments = parser.parse_args()
     for name in arguments.only:
@@ -42,7 +45,10 @@ def main():
     options = Options(quick=arguments.quick, peers=arguments.peers, **shorter)
     result = {"machine": report.machine(), "quick": arguments.quick, "figures": {}}
     folder = pathlib.Path(os.environ.get("TESSERA_BENCH_OUT", HERE / "out"))
-    print(report.header())
+    if arguments.markdown:
+        print("\n".join(report.markdown(json.loads(report.path_in(folder).read_text()))))
+        return 0
+    print(report.header(), flush=True)
     try:
         for name, measure in FIGURES.items():
             if not any(name.startswith(wanted) for wanted in arguments.only):

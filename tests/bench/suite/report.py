@@ -68,11 +68,48 @@ def machine():
             "system": platform.platform(), "date": datetime.date.today().isoformat()}
 
 
+def path_in(folder):
+    return folder / "tessera.json"
+
+
 def write(result, folder):
     """Adds to what a run of other figures left in the folder's file; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "tessera.json"
+    path = path_in(folder)
     kept = json.loads(path.read_text()) if path.exists() else {}
     figures = {**kept.get("figures", {}), **result["figures"]} if kept.get("machine") == result["machine"] else result["figures"]
     path.write_text(json.dumps({**result, "figures": figures}, indent=1) + "\n")
     return path
+
+
+# ---- as Markdown, for docs/performance.md ----------------------------------------------------------
+
+
+def milliseconds(samples):
+    short = lambda value: f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: E731
+    return f"{short(samples['best_seconds'] * 1e3)} ({short(samples['median_seconds'] * 1e3)})"
+
+
+def markdown(result):
+    """The table of docs/performance.md: every figure that stands beside something."""
+    yield "| figure | Tessera, ms | beside | ms | ratio | goal |"
+    yield "|---|---|---|---|---|---|"
+    for name, found in flat(result["figures"]):
+        goals = {goal["text"].split("x ", 1)[-1].split(" + ")[0]: goal for goal in found["goals"]}
+        shown = f"`{name}` | {milliseconds(found['tessera'])}"
+        for reference, other in found["references"].items():
+            goal = goals.get(reference)
+            told = f"{goal['text']}: {'reached' if goal['met'] else '**missed**'}" if goal else ""
+            yield (f"| {shown} | {reference} ({other['variant']}) | {milliseconds(other)} | "
+                   f"{other['best_ratio']:.2f} ({other['median_ratio']:.2f}) | {told} |")
+            shown = " | "
+
+
+def flat(figures, prefix=""):
+    for name, found in figures.items():
+        if not isinstance(found, dict):
+            continue
+        if is_figure(found):
+            yield prefix + name, found
+        else:
+            yield from flat(found, f"{prefix}{name}.")
