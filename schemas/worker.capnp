@@ -139,6 +139,8 @@ struct Completion {
   # Null when ok.
   received @2 :List(Received);
   inlineBytes @3 :Data;
+  pushed @4 :List(Received);
+  # Stored to these workers' memory, who don't report it.
 }
 
 struct Received {

@@ -92,16 +92,18 @@ void StateMachine::CountTraffic(const OpEntry& op, WorkerIndex worker, const Com
     auto found = session->second.scopes.find(op.comm_scope);
     if (found != session->second.scopes.end()) scope = &found->second;
   }
-  for (const auto& [source, bytes] : report.received_bytes) {
-    workers_.at(worker).received_bytes += bytes;
-    if (scope == nullptr) continue;
-    const size_t size = static_cast<size_t>(std::max(worker.value, source.value)) + 1;
-    if (source.value < 0 || !workers_.contains(source)) continue;
+  const auto count = [&](WorkerIndex from, WorkerIndex to, int64_t bytes) {
+    if (!workers_.contains(from) || !workers_.contains(to)) return;
+    workers_.at(to).received_bytes += bytes;
+    if (scope == nullptr) return;
+    const size_t size = static_cast<size_t>(std::max(from.value, to.value)) + 1;
     if (scope->received_bytes.size() < size) scope->received_bytes.resize(size);
     if (scope->sent_bytes.size() < size) scope->sent_bytes.resize(size);
-    scope->received_bytes[static_cast<size_t>(worker.value)] += bytes;
-    scope->sent_bytes[static_cast<size_t>(source.value)] += bytes;
-  }
+    scope->received_bytes[static_cast<size_t>(to.value)] += bytes;
+    scope->sent_bytes[static_cast<size_t>(from.value)] += bytes;
+  };
+  for (const auto& [source, bytes] : report.received_bytes) count(source, worker, bytes);
+  for (const auto& [destination, bytes] : report.pushed_bytes) count(worker, destination, bytes);
 }
 
 void StateMachine::PoisonTensor(TensorEntry& tensor, const absl::Status& cause) {

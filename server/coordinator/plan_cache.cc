@@ -20,8 +20,12 @@ std::vector<BufferUse> BufferUses(const Plan& plan) {
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const int phase = static_cast<int>(i) + 1;
     if (const auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i])) {
-      First(use(exchange->source).first_read, phase);
-      First(use(exchange->source).first_peer_read, phase);
+      // What was pushed is in its place: a spread of it reads nobody's memory but for messages, which a
+      // worker packs from its own before it is done.
+      if (exchange->delivery == Delivery::kPull) {
+        First(use(exchange->source).first_read, phase);
+        First(use(exchange->source).first_peer_read, phase);
+      }
       First(use(exchange->destination).first_write, phase);
     } else {
       const LocalStep& local = std::get<LocalStep>(plan.steps[i]);

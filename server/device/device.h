@@ -24,8 +24,9 @@
 
 namespace tessera {
 
-// What is taken from a peer's memory is counted where it is moved: after a copy the device adds the
-// bytes to `received_bytes`, unless it is null; likewise for each term of a reduction.
+// What is taken from a peer's memory, or stored to it, is counted where it is moved: after a copy the
+// device adds the bytes to `received_bytes`, unless it is null; likewise for each term of a reduction,
+// and for each of its destinations.
 struct CopyWork {
   Shape extents = {};
   int64_t element_bytes = 4;
@@ -41,9 +42,9 @@ struct ReduceWork {
   DType dtype = DType::kF32;
   Shape extents = {};
   absl::Span<const ReduceTerm> terms = {};
-  void* destination = nullptr;
-  Strides destination_strides = {};
+  absl::Span<const ReduceDestination> destinations = {};
   absl::Span<int64_t* const> received_bytes = {};  // empty, or one per term
+  absl::Span<int64_t* const> pushed_bytes = {};    // empty, or one per destination
 };
 using DeviceWork = std::variant<CopyWork, ReduceWork, KernelCall>;
 

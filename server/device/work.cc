@@ -12,9 +12,13 @@ struct Runner {
     return absl::OkStatus();
   }
   absl::Status operator()(const ReduceWork& w) const {
-    ReduceTerms(w.op, w.dtype, w.extents, w.terms, w.destination, w.destination_strides);
+    ReduceTermsInto(w.op, w.dtype, w.extents, w.terms, w.destinations);
+    const int64_t bytes = NumElements(w.extents) * SizeBytes(w.dtype);
     for (int64_t* received : w.received_bytes) {
-      if (received != nullptr) *received += NumElements(w.extents) * SizeBytes(w.dtype);
+      if (received != nullptr) *received += bytes;
+    }
+    for (int64_t* pushed : w.pushed_bytes) {
+      if (pushed != nullptr) *pushed += bytes;
     }
     return absl::OkStatus();
   }

@@ -70,6 +70,8 @@ struct CompletionReport {
   absl::Status status;
   // (worker it was taken from, bytes), counted where the bytes moved.
   std::vector<std::pair<WorkerIndex, int64_t>> received_bytes;
+  // (worker to whose memory it was stored, bytes): received by that worker, which doesn't count it.
+  std::vector<std::pair<WorkerIndex, int64_t>> pushed_bytes;
   std::string inline_bytes;  // of an InlineRead
 };
 

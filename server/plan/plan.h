@@ -66,11 +66,16 @@ enum class Collective : uint8_t {
   kPermute = 6,
   kSlice = 7,
 };
+// How a spread reaches the other destinations where memory is mapped: they take each cell from its reducer
+// when that has it, or the reducer stores it to them in the step that reduces, which saves reading it
+// again. Whoever is reached by messages gets its message in this step either way.
+enum class Delivery : uint8_t { kPull = 0, kPush = 1 };
 struct ExchangeStep {
   int source = 0;       // a value
   int destination = 0;  // a value; for kSpread the same as the source
   Exchange exchange;
   Collective name = Collective::kExchange;
+  Delivery delivery = Delivery::kPull;  // kPush: a kSpread
   bool operator==(const ExchangeStep&) const = default;
 };
 

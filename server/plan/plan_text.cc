@@ -52,6 +52,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   std::string text = StrCat("  ", ToText(step.name), " %", step.source, " -> %", step.destination, " ",
                             kRoles[static_cast<size_t>(exchange.role)]);
   if (exchange.role == ExchangeRole::kReduce) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
+  if (step.delivery == Delivery::kPush) text += " pushed";
   if (exchange.source != plan.values[static_cast<size_t>(step.source)].spec) {
     StrAppend(&text, " of ", ToText(exchange.source));
   }
@@ -316,6 +317,7 @@ class PlanParser {
       TESSERA_ASSIGN_OR_RETURN(step.exchange.reduce_op, ParseReduceOp(op));
       TESSERA_RETURN_IF_ERROR(scanner.Take(")"));
     }
+    if (scanner.TryTake("pushed")) step.delivery = Delivery::kPush;
     step.exchange.source = plan_.values[static_cast<size_t>(step.source)].spec;
     step.exchange.destination = plan_.values[static_cast<size_t>(step.destination)].spec;
     if (scanner.TryTake("of")) {

@@ -49,10 +49,14 @@ class ExchangeLowering {
         walk_(step.exchange),
         worker_(worker) {}
 
-  void Lower(MessageLists messages, Phase& phase) const {
+  // `spread`: the step by which this one's reductions are pushed, or null.
+  absl::Status Lower(MessageLists messages, const ExchangeStep* spread, Phase& phase) const {
     const Mesh& mesh = step_.exchange.destination.mesh;
+    phase.delivery = step_.delivery;
+    std::vector<Transfer> transfers;
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
-      AddInstructions(walk_.TransfersTo(mesh.PositionAt(*flat)), phase);
+      transfers = walk_.TransfersTo(mesh.PositionAt(*flat));
+      AddInstructions(transfers, phase);
     }
     for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
       const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
@@ -61,9 +65,42 @@ class ExchangeLowering {
     }
     if (!phase.read_by.empty()) phase.reads.push_back(source_.buffer);
     if (messages == MessageLists::kBuild) AddIncoming(phase);
+    return spread == nullptr ? absl::OkStatus() : AddPushes(*spread, transfers, phase);
   }
 
  private:
+  // Each cell that this worker gives to others in `spread` is one that it reduces here, whole or in pieces;
+  // `transfers` are those of the phase's instructions.
+  absl::Status AddPushes(const ExchangeStep& spread, const std::vector<Transfer>& transfers, Phase& phase) const {
+    const Mesh& mesh = spread.exchange.destination.mesh;
+    const ExchangeWalk walk(spread.exchange);
+    for (const ExchangeWalk::Given& given : walk.GivenBy(worker_)) {
+      const Transfer& cell = given.transfer;
+      const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
+      int64_t pushed = 0;
+      for (size_t i = 0; i < transfers.size(); ++i) {
+        const Box& piece = transfers[i].box;
+        if (Intersect(piece, cell.box) != piece) continue;
+        Shape at = cell.destination_offset;
+        for (size_t d = 0; d < at.size(); ++d) at[d] += piece[d].start - cell.box[d].start;
+        std::get<ReduceInstruction>(phase.instructions[i])
+            .pushes.push_back(PieceOperand(destination_, reader, at, nullptr));
+        pushed += NumElements(piece);
+      }
+      if (pushed != NumElements(cell.box)) {
+        return absl::InternalError(StrCat("lower: worker ", worker_.value, " spreads ", ToText(cell.box),
+                                          " and reduces ", pushed, " elements of it"));
+      }
+      phase.pushes_to.push_back(reader);
+    }
+    if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
+      for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(*flat))) {
+        phase.pushed_by.push_back(transfer.sources[0].worker);
+      }
+    }
+    return absl::OkStatus();
+  }
+
   Operand Source(const Transfer& transfer, const TransferSource& from) const {
     const bool spreads = step_.exchange.role == ExchangeRole::kSpread;
     return PieceOperand(source_, from.worker, transfer.source_offset, spreads ? nullptr : &step_.exchange.dims);
@@ -80,12 +117,12 @@ class ExchangeLowering {
         (is_peer ? phase.reads_of_peers : phase.reads).push_back(source_.buffer);
         if (is_peer) phase.reads_from.push_back(from.worker);
       }
-      if (transfer.sources.size() == 1) {
+      if (transfer.sources.size() == 1 && step_.exchange.role != ExchangeRole::kReduce) {
         phase.instructions.emplace_back(
             CopyInstruction{dtype, std::move(extents), Source(transfer, transfer.sources[0]), std::move(destination)});
         continue;
       }
-      ReduceInstruction reduce{dtype, step_.exchange.reduce_op, std::move(extents), {}, std::move(destination)};
+      ReduceInstruction reduce{dtype, step_.exchange.reduce_op, std::move(extents), {}, std::move(destination), {}};
       reduce.terms.reserve(transfer.sources.size());
       for (const TransferSource& from : transfer.sources) reduce.terms.push_back(Source(transfer, from));
       phase.instructions.emplace_back(std::move(reduce));
@@ -174,6 +211,17 @@ int LastWriter(const Plan& plan, size_t index, int buffer) {
   return 0;
 }
 
+// The step after `index` that spreads what this one reduces, if the reducers push it.
+const ExchangeStep* FindPush(const Plan& plan, size_t index, const ExchangeStep& step) {
+  if (step.exchange.role != ExchangeRole::kReduce) return nullptr;
+  for (size_t i = index + 1; i < plan.steps.size(); ++i) {
+    const auto* spread = std::get_if<ExchangeStep>(&plan.steps[i]);
+    if (spread == nullptr || spread->exchange.role != ExchangeRole::kSpread) continue;
+    if (spread->destination == step.destination) return spread->delivery == Delivery::kPush ? spread : nullptr;
+  }
+  return nullptr;
+}
+
 std::string OperandText(const Operand& operand) {
   std::string text = StrCat("w", operand.worker.value, ":b", operand.parameter, "+", operand.offset_bytes, "[");
   for (size_t i = 0; i < operand.strides.size(); ++i) StrAppend(&text, i > 0 ? "," : "", operand.strides[i]);
@@ -188,7 +236,9 @@ std::string InstructionText(const Instruction& instruction) {
   if (const auto* reduce = std::get_if<ReduceInstruction>(&instruction)) {
     std::string text = StrCat("reduce ", ToText(reduce->op), " ", ToText(reduce->dtype), ToText(reduce->extents));
     for (const Operand& term : reduce->terms) StrAppend(&text, " ", OperandText(term));
-    return StrCat(text, " -> ", OperandText(reduce->destination));
+    StrAppend(&text, " -> ", OperandText(reduce->destination));
+    for (const Operand& push : reduce->pushes) StrAppend(&text, " & ", OperandText(push));
+    return text;
   }
   const auto& kernel = std::get<KernelInstruction>(instruction);
   std::string text = ToText(kernel.op);
@@ -209,13 +259,16 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     Phase& phase = program.phases[i];
     if (const auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i])) {
-      ExchangeLowering(plan, *exchange, worker).Lower(messages, phase);
+      TESSERA_RETURN_IF_ERROR(
+          ExchangeLowering(plan, *exchange, worker).Lower(messages, FindPush(plan, i, *exchange), phase));
       phase.peer_phase = LastWriter(plan, i, plan.values[static_cast<size_t>(exchange->source)].buffer);
     } else {
       LowerLocal(plan, std::get<LocalStep>(plan.steps[i]), worker, phase);
     }
     SortUnique(phase.reads_from);
     SortUnique(phase.read_by);
+    SortUnique(phase.pushes_to);
+    SortUnique(phase.pushed_by);
     SortUnique(phase.writes);
     SortUnique(phase.reads);
     SortUnique(phase.reads_of_peers);

@@ -46,6 +46,7 @@ struct ReduceInstruction {
   Shape extents;
   std::vector<Operand> terms;
   Operand destination;
+  std::vector<Operand> pushes;  // the same cell's places in peers' memory, written too where it is mapped
   bool operator==(const ReduceInstruction&) const = default;
 };
 
@@ -103,6 +104,13 @@ struct Phase {
   // The earlier phase of this program that a peer must have published before it is read: 0 when only
   // what was there before the program is read.
   int peer_phase = 0;
+  // Peers whose memory this phase writes, and those that write this worker's in it, sorted. Who is written
+  // publishes the phase before when its memory is free for it, and a pusher waits for that.
+  std::vector<WorkerIndex> pushes_to;
+  std::vector<WorkerIndex> pushed_by;
+  // kPush: what `reads_from` gives was written here by them, in phase `peer_phase`; the instructions are for
+  // what comes in messages.
+  Delivery delivery = Delivery::kPull;
   std::vector<OutgoingMessage> outgoing;
   std::vector<IncomingMessage> incoming;
   // Buffers (parameters) that this phase writes on this worker, reads on this worker, reads on peers.

@@ -172,6 +172,7 @@ class Verifier {
   struct BufferState {
     bool complete = false;
     const Exchange* reduced = nullptr;  // reduced and not yet spread
+    int reduced_value = -1;
   };
 
   const PlanValue& Value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
@@ -238,6 +239,7 @@ class Verifier {
   absl::Status Check(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
     const bool spreads = exchange.role == ExchangeRole::kSpread;
+    if (step.delivery == Delivery::kPush && !spreads) return Wrong("pushes what it does not spread");
     if (!spreads) {
       TESSERA_RETURN_IF_ERROR(CheckRead(step.source));
       TESSERA_RETURN_IF_ERROR(CheckWrite(step.destination));
@@ -263,9 +265,12 @@ class Verifier {
       return CheckElements({&exchange});
     }
     if (spreads) {
-      if (step.source != step.destination || state.reduced == nullptr || state.reduced->dims != exchange.dims ||
-          state.reduced->source != exchange.source) {
+      if (step.source != step.destination || state.reduced == nullptr || state.reduced_value != step.destination ||
+          state.reduced->dims != exchange.dims || state.reduced->source != exchange.source) {
         return Wrong("spreads what was not reduced");
+      }
+      if (step.delivery == Delivery::kPush && IsDonated(step.destination)) {
+        return Wrong("pushes into memory that was an input's, and may be read by peers");
       }
       const Exchange* reduced = std::exchange(state.reduced, nullptr);
       state.complete = true;
@@ -275,6 +280,7 @@ class Verifier {
     state.complete = !Replicates(exchange.destination);
     if (!state.complete) {
       state.reduced = &exchange;
+      state.reduced_value = step.destination;
       return absl::OkStatus();
     }
     return CheckElements({&exchange});
@@ -286,6 +292,12 @@ class Verifier {
     TESSERA_RETURN_IF_ERROR(VerifyLocalStep(plan_, step));
     state_[BufferOf(step.output)].complete = true;
     return absl::OkStatus();
+  }
+
+  bool IsDonated(int value) const {
+    return std::any_of(plan_.donations.begin(), plan_.donations.end(), [&](const Donation& donation) {
+      return BufferOf(plan_.outputs[static_cast<size_t>(donation.output)]) == BufferOf(value);
+    });
   }
 
   absl::Status CheckPeak() const {

@@ -108,7 +108,8 @@ absl::StatusOr<int> PlanBuilder::AddSlicedRedistribute(int value, absl::Span<con
   const int output = AddTemporary(destination);
   for (NamedExchange& named : exchanges) {
     const bool spreads = named.exchange.role == ExchangeRole::kSpread;
-    plan_.steps.emplace_back(ExchangeStep{spreads ? output : value, output, std::move(named.exchange), named.name});
+    plan_.steps.emplace_back(ExchangeStep{spreads ? output : value, output, std::move(named.exchange), named.name,
+                                          spreads ? Delivery::kPush : Delivery::kPull});
   }
   return output;
 }

@@ -91,49 +91,52 @@ void Executor::EnqueueWaitOn(StreamId stream, const CounterWait& wait) {
   device_.EnqueueWait(stream, wait);
 }
 
-// `phase` is null for windows and inline reads, which are one phase that reads no peer.
-void Executor::EnqueueWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number,
-                            const Phase* phase) {
+bool Executor::IsAnyMapped(const std::vector<WorkerIndex>& workers) const {
+  return std::any_of(workers.begin(), workers.end(), [this](WorkerIndex w) { return arenas_.IsMapped(w); });
+}
+
+void Executor::EnqueueOwnWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits,
+                               int phase_number) {
   const WorkerIndex self = arenas_.self();
   phase_waits_.clear();
   for (const InstanceWait& wait : waits) {
     if (wait.stream >= kStreamCount || wait.ordinal >= ordinal) continue;  // no wait points forwards
+    if (phase_number != kAllPhases && wait.phase != phase_number) continue;
     const StreamId other = static_cast<StreamId>(wait.stream);
     const uint64_t value = DoneValue(wait.ordinal);
-    const bool starts_here = wait.phase == phase_number;
-    switch (wait.scope) {
-      case WaitScope::kOwn:
-        if (starts_here && (wait.workers.empty() || Contains(wait.workers, self))) {
-          EnqueueWaitOn(stream, {self, other, value});
-        }
-        break;
-      case WaitScope::kReadsFrom:
-        // From its phase on, for every phase that reads what was there before the program.
-        if (phase != nullptr && (starts_here || (wait.phase < phase_number && phase->peer_phase == 0))) {
-          for (WorkerIndex peer : phase->reads_from) {
-            if (arenas_.IsMapped(peer)) EnqueueWaitOn(stream, {peer, other, value});
-          }
-        }
-        break;
-      case WaitScope::kWorkers:
-        if (!starts_here) break;
-        for (WorkerIndex peer : wait.workers) {
-          if (peer == self || arenas_.IsMapped(peer)) {
-            EnqueueWaitOn(stream, {peer, other, value});
-          } else if (Contains(wait.workers, self)) {
-            // It read this worker's memory through a message that this worker packed.
-            EnqueueWaitOn(stream, {self, other, value});
-          }
-        }
-        break;
+    if (wait.scope == WaitScope::kOwn && (wait.workers.empty() || Contains(wait.workers, self))) {
+      EnqueueWaitOn(stream, {self, other, value});
+    }
+    if (wait.scope != WaitScope::kWorkers) continue;
+    for (WorkerIndex peer : wait.workers) {
+      if (peer == self || arenas_.IsMapped(peer)) {
+        EnqueueWaitOn(stream, {peer, other, value});
+      } else if (Contains(wait.workers, self)) {
+        // It read this worker's memory through a message that this worker packed.
+        EnqueueWaitOn(stream, {self, other, value});
+      }
     }
   }
-  if (phase == nullptr || phase->peer_phase == 0) return;
-  for (WorkerIndex peer : phase->reads_from) {
-    if (arenas_.IsMapped(peer)) {
-      EnqueueWaitOn(stream, {peer, stream, CounterValue(ordinal, static_cast<uint64_t>(phase->peer_phase))});
+}
+
+void Executor::EnqueuePeerWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits,
+                                int phase_number, const Phase& phase) {
+  const auto wait_on = [&](const std::vector<WorkerIndex>& peers, StreamId other, uint64_t value) {
+    for (WorkerIndex peer : peers) {
+      if (arenas_.IsMapped(peer)) EnqueueWaitOn(stream, {peer, other, value});
+    }
+  };
+  for (const InstanceWait& wait : waits) {
+    if (wait.stream >= kStreamCount || wait.ordinal >= ordinal || wait.scope != WaitScope::kReadsFrom) continue;
+    // From its phase on, for every phase that reads what was there before the program.
+    if (wait.phase == phase_number || (wait.phase < phase_number && phase.peer_phase == 0)) {
+      wait_on(phase.reads_from, static_cast<StreamId>(wait.stream), DoneValue(wait.ordinal));
     }
   }
+  if (phase.peer_phase > 0) {
+    wait_on(phase.reads_from, stream, CounterValue(ordinal, static_cast<uint64_t>(phase.peer_phase)));
+  }
+  wait_on(phase.pushes_to, stream, CounterValue(ordinal, static_cast<uint64_t>(phase_number - 1)));
 }
 
 void Executor::EnqueueEnd(StreamId stream, RunRecordRef record) {
@@ -160,25 +163,38 @@ void Executor::Run(const Instance& instance) {
       if (!record->failure.ok()) RefusePhases(instance, record);
     }
   }
-  if (record->failure.ok()) EnqueuePhases(stream, instance, record);
+  if (record->failure.ok()) {
+    EnqueuePhases(stream, instance, record);
+  } else {
+    // Its counters say that peers may write here: not before it is so.
+    EnqueueOwnWaits(stream, instance.ordinal, instance.waits, kAllPhases);
+  }
   EnqueueEnd(stream, std::move(record));
 }
 
 void Executor::EnqueuePhases(StreamId stream, const Instance& instance, const RunRecordRef& record) {
   const ProgramTemplate& known = *record->known;
   for (WorkerIndex peer : known.peers) record->report.received_bytes.emplace_back(peer, 0);
+  for (WorkerIndex peer : known.pushed_peers) record->report.pushed_bytes.emplace_back(peer, 0);
   record->kernel_inputs.reserve(known.kernel_input_count);
   record->kernel_scalars.reserve(known.kernel_scalar_count);
   record->terms.reserve(known.term_count);
   record->term_counts.reserve(known.term_count);
+  record->destinations.reserve(known.destination_count);
+  record->push_counts.reserve(known.destination_count);
   const std::vector<Phase>& phases = known.program.phases;
   for (size_t p = 0; p < phases.size(); ++p) {
     const int number = static_cast<int>(p) + 1;
-    EnqueueWaits(stream, instance.ordinal, instance.waits, number, &phases[p]);
+    EnqueueOwnWaits(stream, instance.ordinal, instance.waits, number);
+    // Peers may write here from now on. Before any wait for them, so that nobody waits in a circle.
+    if (IsAnyMapped(phases[p].pushed_by)) device_.EnqueueSignal(stream, CounterValue(instance.ordinal, p));
+    EnqueuePeerWaits(stream, instance.ordinal, instance.waits, number, phases[p]);
     if (absl::Status s = phases_.Enqueue(instance, phases[p], number, record); !s.ok() && record->failure.ok()) {
       record->failure = std::move(s);
     }
-    if (known.publishes[p] != 0) {
+    // A phase before one that is pushed to is published with that one's readiness, not earlier.
+    const bool is_later = p + 1 < phases.size() && IsAnyMapped(phases[p + 1].pushed_by);
+    if (known.publishes[p] != 0 && !is_later) {
       device_.EnqueueSignal(stream, CounterValue(instance.ordinal, static_cast<uint64_t>(number)));
     }
   }
@@ -199,7 +215,7 @@ void Executor::OpenWindow(const TransferWindow& window) {
     record->failure =
         CheckShard(window.spec, window.strides, window.offset_bytes, arenas_.self(), arenas_.own().bytes()).status();
   }
-  if (record->failure.ok()) EnqueueWaits(kIo, window.ordinal, window.waits, 1, nullptr);
+  if (record->failure.ok()) EnqueueOwnWaits(kIo, window.ordinal, window.waits, 1);
   EnqueueEnd(kIo, std::move(record));
 }
 
@@ -219,7 +235,7 @@ void Executor::ReadInline(const InlineRead& read) {
     if (record->failure.ok()) {
       const Shape extents = BoxShape(*box);
       record->report.inline_bytes.resize(static_cast<size_t>(bytes));
-      EnqueueWaits(kIo, read.ordinal, read.waits, 1, nullptr);
+      EnqueueOwnWaits(kIo, read.ordinal, read.waits, 1);
       device_.EnqueueRun(kIo, CopyWork{.extents = extents,
                                        .element_bytes = SizeBytes(read.spec.dtype),
                                        .source = arenas_.own().memory() + read.offset_bytes,

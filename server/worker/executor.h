@@ -68,9 +68,14 @@ class Executor {
   absl::Status CheckInstance(const Instance& instance, const ProgramTemplate& known) const;
   void RefusePhases(const Instance& instance, const RunRecordRef& record);
   void EnqueuePhases(StreamId stream, const Instance& instance, const RunRecordRef& record);
-  void EnqueueWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number,
-                    const Phase* phase);
+  // Of a phase: for what touched this worker's memory, and for what peers must have written before they are
+  // read or be ready for before they are written. kAllPhases: of every phase.
+  static constexpr int kAllPhases = 0;
+  void EnqueueOwnWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number);
+  void EnqueuePeerWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number,
+                        const Phase& phase);
   void EnqueueWaitOn(StreamId stream, const CounterWait& wait);
+  bool IsAnyMapped(const std::vector<WorkerIndex>& workers) const;
   // Ends the ordinal: its counter, then its report.
   void EnqueueEnd(StreamId stream, RunRecordRef record);
 

@@ -30,9 +30,9 @@ std::byte* PhaseItems::StagedTerm(size_t instruction, size_t term) const {
   return staged_terms_.empty() ? nullptr : staged_terms_[first_term_[instruction] + term];
 }
 
-int64_t* PhaseItems::CountOf(WorkerIndex worker, RunRecord& record) const {
+int64_t* PhaseItems::CountOf(WorkerIndex worker, std::vector<std::pair<WorkerIndex, int64_t>>& counts) const {
   if (worker == arenas_.self()) return nullptr;
-  for (auto& [peer, bytes] : record.report.received_bytes) {
+  for (auto& [peer, bytes] : counts) {
     if (peer == worker) return &bytes;
   }
   return nullptr;
@@ -132,7 +132,7 @@ void PhaseItems::EnqueueMessages(const Instance& instance, const Phase& phase, i
   for (size_t m = 0; m < incoming_.size(); ++m) {
     if (incoming_[m].bytes <= 0) continue;
     const WorkerIndex from = phase.incoming[m].from;
-    messages.Add(from, staged_ + incoming_[m].at, incoming_[m].bytes, CountOf(from, *record));
+    messages.Add(from, staged_ + incoming_[m].at, incoming_[m].bytes, CountOf(from, record->report.received_bytes));
   }
   EnqueueStart(static_cast<StreamId>(instance.stream), messages, record);
 }
@@ -150,31 +150,38 @@ void PhaseItems::EnqueueCopy(const Instance& instance, const CopyInstruction& co
   } else {
     work.source = AddressOf(copy.source, instance);
     work.source_strides = copy.source.strides;
-    work.received_bytes = CountOf(copy.source.worker, record);
+    work.received_bytes = CountOf(copy.source.worker, record.report.received_bytes);
   }
   device_.EnqueueRun(static_cast<StreamId>(instance.stream), std::move(work));
 }
 
 void PhaseItems::EnqueueReduce(const Instance& instance, const ReduceInstruction& reduce, size_t number,
                                RunRecord& record) {
-  const size_t first = record.terms.size();
+  const size_t first = record.terms.size(), first_destination = record.destinations.size();
   for (size_t t = 0; t < reduce.terms.size(); ++t) {
     if (std::byte* staged = StagedTerm(number, t); staged != nullptr) {
       record.terms.push_back({staged, RowMajorStrides(reduce.extents)});
       record.term_counts.push_back(nullptr);
     } else {
       record.terms.push_back({AddressOf(reduce.terms[t], instance), reduce.terms[t].strides});
-      record.term_counts.push_back(CountOf(reduce.terms[t].worker, record));
+      record.term_counts.push_back(CountOf(reduce.terms[t].worker, record.report.received_bytes));
     }
+  }
+  record.destinations.push_back({AddressOf(reduce.destination, instance), reduce.destination.strides});
+  record.push_counts.push_back(nullptr);
+  for (const Operand& push : reduce.pushes) {
+    if (!arenas_.IsMapped(push.worker)) continue;
+    record.destinations.push_back({AddressOf(push, instance), push.strides});
+    record.push_counts.push_back(CountOf(push.worker, record.report.pushed_bytes));
   }
   device_.EnqueueRun(static_cast<StreamId>(instance.stream),
                      ReduceWork{.op = reduce.op,
                                 .dtype = reduce.dtype,
                                 .extents = reduce.extents,
                                 .terms = absl::MakeConstSpan(record.terms).subspan(first),
-                                .destination = AddressOf(reduce.destination, instance),
-                                .destination_strides = reduce.destination.strides,
-                                .received_bytes = absl::MakeConstSpan(record.term_counts).subspan(first)});
+                                .destinations = absl::MakeConstSpan(record.destinations).subspan(first_destination),
+                                .received_bytes = absl::MakeConstSpan(record.term_counts).subspan(first),
+                                .pushed_bytes = absl::MakeConstSpan(record.push_counts).subspan(first_destination)});
 }
 
 void PhaseItems::EnqueueKernel(const Instance& instance, const KernelInstruction& kernel, RunRecord& record) {
@@ -202,7 +209,10 @@ void PhaseItems::EnqueueKernel(const Instance& instance, const KernelInstruction
 void PhaseItems::EnqueueInstructions(const Instance& instance, const Phase& phase, RunRecord& record) {
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
-      EnqueueCopy(instance, *copy, StagedTerm(i, 0), record);
+      std::byte* staged = StagedTerm(i, 0);
+      // What a mapped peer pushed is here.
+      if (staged == nullptr && phase.delivery == Delivery::kPush) continue;
+      EnqueueCopy(instance, *copy, staged, record);
     } else if (const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i])) {
       EnqueueReduce(instance, *reduce, i, record);
     } else {

@@ -57,7 +57,7 @@ class PhaseItems {
   std::byte* AddressOf(const Operand& operand, const Instance& instance) const;
   // The staged bytes of an instruction's term, or null when it is read in place.
   std::byte* StagedTerm(size_t instruction, size_t term) const;
-  int64_t* CountOf(WorkerIndex worker, RunRecord& record) const;
+  int64_t* CountOf(WorkerIndex worker, std::vector<std::pair<WorkerIndex, int64_t>>& counts) const;
 
   const ArenaTable& arenas_;
   Device& device_;

@@ -51,7 +51,9 @@ PhaseMessages& RunRecord::AddMessages(MessageTransport& transport, MessageTag ta
 
 void RunRecord::End(absl::Status status) {
   report.status = failure.ok() ? std::move(status) : std::move(failure);
-  std::erase_if(report.received_bytes, [](const auto& entry) { return entry.second == 0; });
+  for (auto* counts : {&report.received_bytes, &report.pushed_bytes}) {
+    std::erase_if(*counts, [](const auto& entry) { return entry.second == 0; });
+  }
   home_->outstanding_.fetch_sub(1, std::memory_order_relaxed);
   home_->report_(report);
 }
@@ -59,6 +61,7 @@ void RunRecord::End(absl::Status status) {
 void RunRecord::Clear() {
   report.status = absl::OkStatus();
   report.received_bytes.clear();
+  report.pushed_bytes.clear();
   report.inline_bytes.clear();
   failure = absl::OkStatus();
   known = nullptr;
@@ -68,6 +71,8 @@ void RunRecord::Clear() {
   kernel_scalars.clear();
   terms.clear();
   term_counts.clear();
+  destinations.clear();
+  push_counts.clear();
   messages_used_ = 0;
 }
 

@@ -104,6 +104,8 @@ class RunRecord {
   std::vector<Scalar> kernel_scalars;
   std::vector<ReduceTerm> terms;
   std::vector<int64_t*> term_counts;
+  std::vector<ReduceDestination> destinations;
+  std::vector<int64_t*> push_counts;
 
   // The next unused one, opened.
   PhaseMessages& AddMessages(MessageTransport& transport, MessageTag tag);

@@ -37,9 +37,12 @@ class TemplateChecker {
       }
       TESSERA_RETURN_IF_ERROR(CheckMessages(phase));
       made_.peers.insert(made_.peers.end(), phase.reads_from.begin(), phase.reads_from.end());
+      made_.pushed_peers.insert(made_.pushed_peers.end(), phase.pushes_to.begin(), phase.pushes_to.end());
     }
-    std::sort(made_.peers.begin(), made_.peers.end());
-    made_.peers.erase(std::unique(made_.peers.begin(), made_.peers.end()), made_.peers.end());
+    for (auto* peers : {&made_.peers, &made_.pushed_peers}) {
+      std::sort(peers->begin(), peers->end());
+      peers->erase(std::unique(peers->begin(), peers->end()), peers->end());
+    }
     return absl::OkStatus();
   }
 
@@ -81,7 +84,12 @@ class TemplateChecker {
     if (reduce.terms.empty()) return Bad("a reduction of nothing");
     made_.term_count += reduce.terms.size();
     TESSERA_RETURN_IF_ERROR(Own(reduce.destination));
+    made_.destination_count += 1 + reduce.pushes.size();
     for (const Operand& term : reduce.terms) TESSERA_RETURN_IF_ERROR(Touch(term, reduce.extents, reduce.dtype));
+    for (const Operand& push : reduce.pushes) {
+      if (push.worker == self_) return Bad("own memory is pushed to");
+      TESSERA_RETURN_IF_ERROR(Touch(push, reduce.extents, reduce.dtype));
+    }
     return Touch(reduce.destination, reduce.extents, reduce.dtype);
   }
   absl::Status CheckInstruction(const KernelInstruction& kernel) {

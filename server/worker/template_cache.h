@@ -30,12 +30,14 @@ struct ProgramTemplate {
   int buffer_count = 0;
   int scalar_count = 0;
   std::vector<TouchedRange> ranges;
-  std::vector<WorkerIndex> peers;  // that the program takes bytes from, sorted
-  std::vector<uint8_t> publishes;  // by phase: 1 where a peer waits for it before the program is done
+  std::vector<WorkerIndex> peers;         // that the program takes bytes from, sorted
+  std::vector<WorkerIndex> pushed_peers;  // whose memory it writes, sorted
+  std::vector<uint8_t> publishes;         // by phase: 1 where a peer waits for it before the program is done
   // Of all instructions together: what a run needs room for.
   size_t kernel_input_count = 0;
   size_t kernel_scalar_count = 0;
   size_t term_count = 0;
+  size_t destination_count = 0;
 };
 
 // Checks what must hold for the instructions to be safe: parameters, scalars, ranks, dtypes, message

@@ -46,13 +46,9 @@ class HazardRecorder::FakeDevice : public Device {
 
   void EnqueueWait(StreamId stream, const CounterWait& wait) override { Push(stream, wait); }
   void EnqueueRun(StreamId stream, DeviceWork work) override { Push(stream, std::move(work)); }
-  void EnqueueAsync(StreamId stream, Start start) override {
-    Push(stream, AsyncItem{std::move(start)});
-  }
+  void EnqueueAsync(StreamId stream, Start start) override { Push(stream, AsyncItem{std::move(start)}); }
   void EnqueueSignal(StreamId stream, uint64_t value) override { Push(stream, SignalItem{value}); }
-  void EnqueueReport(StreamId stream, Done report) override {
-    Push(stream, ReportItem{std::move(report)});
-  }
+  void EnqueueReport(StreamId stream, Done report) override { Push(stream, ReportItem{std::move(report)}); }
   void MarkDead(WorkerIndex worker) override { dead_.insert(worker); }
   void MapCounters(WorkerIndex worker, CounterPage* page) override {
     dead_.erase(worker);
@@ -192,8 +188,10 @@ void HazardRecorder::RecordWork(Stream& stream, const DeviceWork& work) {
     for (const ReduceTerm& term : reduce->terms) {
       RecordArray(stream, term.data, SizeBytes(reduce->dtype), reduce->extents, term.strides, Access::kRead);
     }
-    RecordArray(stream, reduce->destination, SizeBytes(reduce->dtype), reduce->extents, reduce->destination_strides,
-                Access::kWrite);
+    for (const ReduceDestination& destination : reduce->destinations) {
+      RecordArray(stream, destination.data, SizeBytes(reduce->dtype), reduce->extents, destination.strides,
+                  Access::kWrite);
+    }
   } else if (const KernelCall* call = std::get_if<KernelCall>(&work)) {
     for (const KernelInput& input : call->inputs) {
       if (!input.is_zero) {

@@ -223,13 +223,34 @@ absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
   return absl::InvalidArgumentError(StrCat("unknown worker message ", static_cast<int>(reader.which())));
 }
 
+namespace {
+
+using BytesByWorker = std::vector<std::pair<WorkerIndex, int64_t>>;
+
+void EncodeBytes(const BytesByWorker& bytes, capnp::List<wire::Received>::Builder builder) {
+  for (unsigned i = 0; i < builder.size(); ++i) {
+    builder[i].setWorker(bytes[i].first.value);
+    builder[i].setBytes(bytes[i].second);
+  }
+}
+
+absl::Status DecodeBytes(capnp::List<wire::Received>::Reader reader, BytesByWorker& bytes) {
+  if (reader.size() > kMaxListEntries) return absl::InvalidArgumentError("too many peers in a report");
+  for (auto item : reader) {
+    if (item.getBytes() < 0) return absl::InvalidArgumentError("a negative number of bytes in a report");
+    bytes.emplace_back(WorkerIndex(item.getWorker()), item.getBytes());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 void EncodeCompletion(const CompletionReport& report, wire::Completion::Builder builder) {
   builder.setOrdinal(report.ordinal.value);
   if (!report.status.ok()) EncodeStatus(report.status, builder.initStatus());
-  auto received = builder.initReceived(static_cast<unsigned>(report.received_bytes.size()));
-  for (unsigned i = 0; i < received.size(); ++i) {
-    received[i].setWorker(report.received_bytes[i].first.value);
-    received[i].setBytes(report.received_bytes[i].second);
+  EncodeBytes(report.received_bytes, builder.initReceived(static_cast<unsigned>(report.received_bytes.size())));
+  if (!report.pushed_bytes.empty()) {
+    EncodeBytes(report.pushed_bytes, builder.initPushed(static_cast<unsigned>(report.pushed_bytes.size())));
   }
   if (!report.inline_bytes.empty()) builder.setInlineBytes(Bytes(report.inline_bytes));
 }
@@ -238,11 +259,8 @@ absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reade
   CompletionReport report;
   report.ordinal = Ordinal(reader.getOrdinal());
   if (reader.hasStatus()) report.status = DecodeStatus(reader.getStatus());
-  if (reader.getReceived().size() > kMaxListEntries) return absl::InvalidArgumentError("too many peers in a report");
-  for (auto item : reader.getReceived()) {
-    if (item.getBytes() < 0) return absl::InvalidArgumentError("a negative number of bytes in a report");
-    report.received_bytes.emplace_back(WorkerIndex(item.getWorker()), item.getBytes());
-  }
+  TESSERA_RETURN_IF_ERROR(DecodeBytes(reader.getReceived(), report.received_bytes));
+  TESSERA_RETURN_IF_ERROR(DecodeBytes(reader.getPushed(), report.pushed_bytes));
   report.inline_bytes = Bytes(reader.getInlineBytes());
   return report;
 }

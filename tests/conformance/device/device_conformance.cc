@@ -163,13 +163,17 @@ TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
                 .received_bytes = &copied};
   const ReduceTerm terms[] = {{a.data(), {1}}, {b.data(), {1}}};
   int64_t* const counts[] = {nullptr, &reduced};
+  std::vector<float> other(60);
+  const ReduceDestination destinations[] = {{out.data(), {1}}, {other.data(), {1}}};
+  int64_t pushed = 0;
+  int64_t* const pushes[] = {nullptr, &pushed};
   ReduceWork reduce{.op = ReduceOp::kSum,
                     .dtype = DType::kF32,
                     .extents = {5},
                     .terms = terms,
-                    .destination = out.data(),
-                    .destination_strides = {1},
-                    .received_bytes = counts};
+                    .destinations = destinations,
+                    .received_bytes = counts,
+                    .pushed_bytes = pushes};
   std::atomic<bool> done{false};
   group->at(0).EnqueueRun(kCompute, copy);
   group->at(0).EnqueueRun(kCompute, reduce);
@@ -177,7 +181,9 @@ TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
   ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
   EXPECT_EQ(copied, 120);
   EXPECT_EQ(reduced, 20);
+  EXPECT_EQ(pushed, 20);
   EXPECT_EQ(out[4], 3.0f);
+  EXPECT_EQ(other[4], 3.0f);
 }
 
 // Each worker in turn passes a token on: thousands of waits, each met by a peer that may sleep.

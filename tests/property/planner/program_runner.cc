@@ -82,7 +82,14 @@ absl::Status CheckPeers(const std::vector<Program>& programs, size_t phase) {
     for (const WorkerIndex peer : program.phases[phase].reads_from) reads.emplace(program.worker.value, peer.value);
     for (const WorkerIndex peer : program.phases[phase].read_by) read_by.emplace(peer.value, program.worker.value);
   }
-  return reads == read_by ? absl::OkStatus() : absl::InternalError("reads_from and read_by don't pair up");
+  if (reads != read_by) return absl::InternalError("reads_from and read_by don't pair up");
+  std::set<std::pair<int32_t, int32_t>> pushes;
+  std::set<std::pair<int32_t, int32_t>> pushed_by;
+  for (const Program& program : programs) {
+    for (const WorkerIndex peer : program.phases[phase].pushes_to) pushes.emplace(program.worker.value, peer.value);
+    for (const WorkerIndex peer : program.phases[phase].pushed_by) pushed_by.emplace(peer.value, program.worker.value);
+  }
+  return pushes == pushed_by ? absl::OkStatus() : absl::InternalError("pushes_to and pushed_by don't pair up");
 }
 
 double Reduced(ReduceOp op, const std::vector<std::vector<double>>& terms, size_t i) {
@@ -123,7 +130,12 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     const int id = static_cast<int>(i);
     if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
-      runner.Scatter(copy->destination, copy->extents, read(id, 0, copy->source, copy->extents));
+      const std::vector<double> values = read(id, 0, copy->source, copy->extents);
+      // Where it is pushed, the message says what is here already.
+      if (phase.delivery == Delivery::kPush && runner.Gather(copy->destination, copy->extents) != values) {
+        return absl::InternalError("a cell was not pushed to its place");
+      }
+      runner.Scatter(copy->destination, copy->extents, values);
     } else if (const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i])) {
       std::vector<std::vector<double>> terms;
       for (size_t t = 0; t < reduce->terms.size(); ++t) {
@@ -132,6 +144,7 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
       std::vector<double> values(terms[0].size());
       for (size_t e = 0; e < values.size(); ++e) values[e] = Reduced(reduce->op, terms, e);
       runner.Scatter(reduce->destination, reduce->extents, values);
+      for (const Operand& push : reduce->pushes) runner.Scatter(push, reduce->extents, values);
     } else {
       return absl::InternalError("a kernel in a plan of exchanges");
     }

@@ -105,6 +105,7 @@ Recorded Record(const std::string& path, unsigned seed) {
         done.ordinal = item.second;
         if (random() % 10 == 0) done.status = absl::InternalError("a kernel failed");
         done.received_bytes = {{WorkerIndex(0), static_cast<int64_t>(random() % 100)}};
+        if (done.ordinal.value % 3 == 0) done.pushed_bytes = {{WorkerIndex(1), 70}};
         report.completions.push_back(std::move(done));
         return true;
       });

@@ -334,12 +334,14 @@ TEST(StateMachineTest, CommScopesCountWhatTheWorkersReport) {
     CompletionReport report;
     report.ordinal = ordinal;
     report.received_bytes = {{WorkerIndex(1 - w), 60 + w}};
+    // What worker 0 stored to worker 1 counts for that one, as if it had taken it.
+    if (w == 0) report.pushed_bytes = {{WorkerIndex(1), 1000}, {WorkerIndex(9), 5}};
     cluster.Apply(WorkerReportEvent{WorkerIndex(w), static_cast<uint64_t>(w) + 1, {report}, {}});
   }
   const auto reports = cluster.EventsOf<CommReportEvent>(session);
   ASSERT_EQ(reports.size(), 1u);
-  EXPECT_EQ(reports[0].received_bytes, (std::vector<int64_t>{60, 61}));
-  EXPECT_EQ(reports[0].sent_bytes, (std::vector<int64_t>{61, 60}));
+  EXPECT_EQ(reports[0].received_bytes, (std::vector<int64_t>{60, 1061}));
+  EXPECT_EQ(reports[0].sent_bytes, (std::vector<int64_t>{1061, 60}));
   ASSERT_EQ(reports[0].collectives.size(), 1u);
   EXPECT_EQ(reports[0].collectives[0], (std::pair<std::string, uint64_t>("all_to_all", 1)));
 }

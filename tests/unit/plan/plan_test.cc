@@ -131,6 +131,25 @@ TEST(LowerPlan, SpreadWaitsForTheReduction) {
   EXPECT_EQ(program->phases[0].incoming[0].bytes, 32);
 }
 
+TEST(LowerPlan, AReducerPushesToTheOthers) {
+  const WorkerIndex other(0);
+  const absl::StatusOr<Program> program = LowerPlan(PendingToReplicate(), WorkerIndex(1), MessageLists::kBuild);
+  ASSERT_TRUE(program.ok()) << program.status();
+  const Phase& reduces = program->phases[0];
+  EXPECT_EQ(reduces.pushes_to, std::vector<WorkerIndex>{other});
+  EXPECT_EQ(reduces.pushed_by, std::vector<WorkerIndex>{other});
+  const auto& reduce = std::get<ReduceInstruction>(reduces.instructions[0]);
+  Operand there = reduce.destination;
+  there.worker = other;
+  EXPECT_EQ(reduce.pushes, std::vector<Operand>{there});
+  EXPECT_EQ(program->phases[1].delivery, Delivery::kPush);
+  Plan pull = PendingToReplicate();
+  StepOf(pull, 1).delivery = Delivery::kPull;
+  const absl::StatusOr<Program> pulls = LowerPlan(pull, WorkerIndex(1), MessageLists::kBuild);
+  ASSERT_TRUE(pulls.ok()) << pulls.status();
+  EXPECT_TRUE(pulls->phases[0].pushes_to.empty() && pulls->phases[0].pushed_by.empty());
+}
+
 TEST(LowerPlan, OtherWorkersGetEmptyPhases) {
   const absl::StatusOr<Program> program = LowerPlan(RowsToColumns(), WorkerIndex(7), MessageLists::kBuild);
   ASSERT_TRUE(program.ok());
@@ -170,6 +189,16 @@ TEST(VerifyPlan, FindsMissingAndMisplacedSteps) {
   Plan unreduced = PendingToReplicate();
   unreduced.steps.erase(unreduced.steps.begin());
   ExpectRefused(unreduced, "spreads what was not reduced");
+  Plan pushed = RowsToColumns();
+  StepOf(pushed, 0).delivery = Delivery::kPush;
+  ExpectRefused(pushed, "pushes what it does not spread");
+  Plan donated = PendingToReplicate();
+  donated.donations = {{0, 0}};
+  ExpectRefused(donated, "pushes into memory that was an input's");
+  Plan elsewhere = PendingToReplicate();
+  elsewhere.values.push_back(elsewhere.values[1]);
+  StepOf(elsewhere, 1).source = StepOf(elsewhere, 1).destination = 2;
+  ExpectRefused(elsewhere, "spreads what was not reduced");
   Plan twice = RowsToColumns();
   twice.steps.push_back(twice.steps[0]);
   ExpectRefused(twice, "is written twice");

@@ -239,6 +239,111 @@ TEST(ExecutorHazards, APhaseThatReadsPeersBeforeTheyWroteIsFound) {
   }
 }
 
+// An all-reduce pushes: worker 1 stores half of the result into worker 0's memory.
+struct Push {
+  explicit Push(WorkerWorld& world)
+      : world(world),
+        id(world.Define(*PlanRedistribute({Spec("f32[8] @ mesh(2) [P(sum)]"), {}}, Spec("f32[8] @ mesh(2) [R]")))),
+        a(world.Allocate(32)),
+        b(world.Allocate(32)) {}
+
+  // Worker 0 reads its whole `b` on another stream, as a download does.
+  Ordinal Read() {
+    const Ordinal ordinal = world.NextOrdinal();
+    world.at(0).ReadInline(
+        {.ordinal = ordinal, .spec = Spec("f32[8] @ mesh(2) [R]"), .offset_bytes = b, .strides = {1}, .waits = {}});
+    return ordinal;
+  }
+  Instance Run(std::vector<InstanceWait> waits) {
+    return {.ordinal = world.NextOrdinal(),
+            .plan = id,
+            .stream = kExchange,
+            .buffer_offsets = {a, b},
+            .scalars = {},
+            .waits = std::move(waits)};
+  }
+
+  WorkerWorld& world;
+  TemplateId id;
+  int64_t a, b;
+};
+
+// Hazards between worker 0's read and the push of worker 1, of these hazards.
+int CountPushHazards(const HazardRecorder& recorder) {
+  int count = 0;
+  for (const std::string& hazard : recorder.hazards()) {
+    count += hazard.find("worker 0 io copy") != std::string::npos &&
+             hazard.find("worker 1 exchange reduce") != std::string::npos;
+  }
+  return count;
+}
+
+TEST(ExecutorPush, WaitsUntilTheOwnersMemoryIsFree) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    for (const bool waits : {true, false}) {
+      HazardRecorder recorder(seed);
+      WorkerWorld world({.workers = 2, .recorder = &recorder});
+      Push push(world);
+      const InstanceWait after_read{1, 3, push.Read(), WaitScope::kOwn, {WorkerIndex(0)}};
+      const Instance run = push.Run(waits ? std::vector<InstanceWait>{after_read} : std::vector<InstanceWait>{});
+      world.Issue(run);
+      world.WaitFor(run.ordinal);
+      EXPECT_EQ(recorder.hazards().empty(), waits) << (waits ? recorder.hazards()[0] : "");
+      EXPECT_EQ(CountPushHazards(recorder), waits ? 0 : 1);
+    }
+  }
+}
+
+TEST(ExecutorPush, IsOverBeforeTheOwnerSaysThatItIsDone) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    HazardRecorder recorder(seed);
+    WorkerWorld world({.workers = 2, .recorder = &recorder});
+    Push push(world);
+    const Instance run = push.Run({});
+    world.Issue(run);
+    const Ordinal read = world.NextOrdinal();
+    world.at(0).ReadInline({.ordinal = read,
+                            .spec = Spec("f32[8] @ mesh(2) [R]"),
+                            .offset_bytes = push.b,
+                            .strides = {1},
+                            .waits = {Own(kExchange, run.ordinal)}});
+    world.WaitFor(read, 1);
+    EXPECT_TRUE(recorder.hazards().empty()) << recorder.hazards()[0];
+  }
+}
+
+TEST(ExecutorPush, AnOwnerThatFindsItsMessageWrongIsNotWrittenEarly) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    HazardRecorder recorder(seed);
+    WorkerWorld world({.workers = 2, .recorder = &recorder});
+    Push push(world);
+    const Instance run = push.Run({{1, 3, push.Read(), WaitScope::kOwn, {WorkerIndex(0)}}});
+    Instance wrong = run;
+    wrong.buffer_offsets.pop_back();
+    world.at(0).Run(wrong);
+    world.at(1).Run(run);
+    EXPECT_EQ(world.WaitFor(run.ordinal)[0].status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(CountPushHazards(recorder), 0) << recorder.hazards()[0];
+  }
+}
+
+TEST(ExecutorPush, SeveralOnesOnOneBufferInStreamOrder) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    HazardRecorder recorder(seed);
+    WorkerWorld world({.workers = 2, .recorder = &recorder});
+    Push push(world);
+    Ordinal last;
+    for (int i = 0; i < 3; ++i) {
+      const Instance run = push.Run({});
+      world.Issue(run);
+      last = run.ordinal;
+    }
+    world.WaitFor(last);
+    EXPECT_TRUE(recorder.IsDrained());
+    EXPECT_TRUE(recorder.hazards().empty()) << recorder.hazards()[0];
+  }
+}
+
 TEST(ExecutorWindows, OpensAfterItsWaitsAndCopiesTheCommonBox) {
   WorkerWorld world({.workers = 2});
   const TemplateId id = world.Define(ToColumns());
@@ -339,7 +444,14 @@ TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
   EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4, 4}, peer, own})), invalid);
   EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {INT64_MAX}, {WorkerIndex(1), 1, 0, {INT64_MAX}}, own})),
             invalid);
-  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {}, own})), invalid);
+  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {}, own, {}})), invalid);
+  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {own, peer}, own, {peer}})),
+            absl::StatusCode::kOk);
+  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {own, peer}, own, {own}})), invalid);
+  EXPECT_EQ(
+      refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {own}, own, {{WorkerIndex(1), 7, 0, {1}}}})),
+      invalid);
+  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {own}, peer, {}})), invalid);
   Program waits = program(CopyInstruction{DType::kF32, {4}, peer, own});
   waits.phases[0].peer_phase = 1;
   EXPECT_EQ(refuse(waits), invalid);

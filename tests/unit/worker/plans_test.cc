@@ -184,5 +184,18 @@ TEST(WorkerCounters, ACopyThatIsDroppedIsMissingInTheCounters) {
   EXPECT_EQ(got.received_bytes, (std::vector<int64_t>{64, 0}));
 }
 
+TEST(WorkerCounters, APushThatIsDroppedIsMissingInTheCounters) {
+  WorkerWorld world({.workers = 2, .drops = [](int worker, const DeviceWork& work) {
+                       return worker == 1 && std::holds_alternative<ReduceWork>(work);
+                     }});
+  auto plan = PlanRedistribute({Spec("f32[8,8] @ mesh(2) [P(sum)]"), {}}, Spec("f32[8,8] @ mesh(2) [R]"));
+  ASSERT_TRUE(plan.ok());
+  const TensorSpec& spec = plan->values[static_cast<size_t>(plan->inputs[0])].spec;
+  const WorkerWorld::Result got = world.RunPlan(*plan, {SplitDense(spec, Numbers(spec, 1))}, {});
+  EXPECT_TRUE(got.status.ok());
+  EXPECT_EQ(PlannedBytes(*plan, 2), (std::vector<int64_t>{256, 256}));
+  EXPECT_EQ(got.received_bytes, (std::vector<int64_t>{128, 128}));  // worker 0's terms, and what it pushed
+}
+
 }  // namespace
 }  // namespace tessera::testing

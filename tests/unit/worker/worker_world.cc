@@ -22,13 +22,9 @@ class FilterDevice : public Device {
   void EnqueueRun(StreamId stream, DeviceWork work) override {
     if (!drops_(work)) inner_.EnqueueRun(stream, std::move(work));
   }
-  void EnqueueAsync(StreamId stream, Start start) override {
-    inner_.EnqueueAsync(stream, std::move(start));
-  }
+  void EnqueueAsync(StreamId stream, Start start) override { inner_.EnqueueAsync(stream, std::move(start)); }
   void EnqueueSignal(StreamId stream, uint64_t value) override { inner_.EnqueueSignal(stream, value); }
-  void EnqueueReport(StreamId stream, Done report) override {
-    inner_.EnqueueReport(stream, std::move(report));
-  }
+  void EnqueueReport(StreamId stream, Done report) override { inner_.EnqueueReport(stream, std::move(report)); }
   void MarkDead(WorkerIndex worker) override { inner_.MarkDead(worker); }
   void MapCounters(WorkerIndex worker, CounterPage* page) override { inner_.MapCounters(worker, page); }
   void Drain() override { inner_.Drain(); }
@@ -208,6 +204,10 @@ WorkerWorld::Result WorkerWorld::RunPlan(const Plan& plan, const std::vector<Sha
     for (const auto& [from, bytes] : report.received_bytes) {
       EXPECT_NE(from.value, worker);
       result.received_bytes[static_cast<size_t>(worker)] += bytes;
+    }
+    for (const auto& [to, bytes] : report.pushed_bytes) {
+      EXPECT_NE(to.value, worker);
+      result.received_bytes[static_cast<size_t>(to.value)] += bytes;
     }
   }
   for (int output : plan.outputs) {
