@@ -71,6 +71,11 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
   WorkerEntry& entry = workers_.at(worker);
   --entry.outstanding;
   entry.outstanding_us -= op->cost_us;
+  const auto has_refill = [](int64_t outstanding, int64_t limit) { return outstanding <= limit - (limit + 7) / 8; };
+  if (has_refill(entry.outstanding, config_.max_outstanding_per_worker) &&
+      has_refill(entry.outstanding_us, config_.max_outstanding_us_per_worker)) {
+    entry.full = false;
+  }
   CountTraffic(*op, worker, report);
   if (!report.status.ok()) Poison(op, report.status);
   if (op->kind == OpEntry::Kind::kInlineRead && report.status.ok()) {

@@ -144,6 +144,8 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
     WorkerEntry& entry = workers_.at(worker);
     ++entry.outstanding;
     entry.outstanding_us += cost_us;
+    entry.full = entry.full || entry.outstanding >= config_.max_outstanding_per_worker ||
+                 entry.outstanding_us >= config_.max_outstanding_us_per_worker;
   }
   ops_[op->ordinal] = op;
   return op;
@@ -161,8 +163,7 @@ bool StateMachine::HasRoom(const std::vector<WorkerIndex>& workers) const {
     if (found == workers_.end() || found->second.state == WorkerState::kDead) continue;  // refused later, by name
     const WorkerEntry& entry = found->second;
     if (entry.state == WorkerState::kSuspect) return false;
-    if (entry.outstanding >= config_.max_outstanding_per_worker) return false;
-    if (entry.outstanding > 0 && entry.outstanding_us >= config_.max_outstanding_us_per_worker) return false;
+    if (entry.full) return false;
   }
   return true;
 }

@@ -27,10 +27,13 @@ struct WorkerEntry {
   int64_t last_heard_us = 0;
   int64_t outstanding = 0;
   int64_t outstanding_us = 0;
+  // At a limit of what may be outstanding. It takes new work again when an eighth of that is done, so that
+  // instructions and reports travel in batches and not one by one.
+  bool full = false;
   int64_t received_bytes = 0;
   std::string lost_reason;
   uint64_t join_number = 0;  // counts all joins of the cluster
-  Ordinal first_ordinal;  // of this process; 0 for the first one of its number
+  Ordinal first_ordinal;     // of this process; 0 for the first one of its number
 };
 
 // A counted range at one offset of every arena of a group. The last reference gives it back.

@@ -55,7 +55,10 @@ int Fail(const std::string& message) {
 struct Parts {
   Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, const CpuDeviceOptions& options)
       : device(options),
-        executor(self, arena, device, messages, [this](CompletionReport& report) { outbox.Add(report); }),
+        executor(self, arena, device, messages,
+                 [this](CompletionReport& report, uint64_t outstanding) {
+                   outbox.Add(report, outstanding == 0 ? Urgency::kNow : Urgency::kSoon);
+                 }),
         tickets(self, arena, outbox) {}
   ReportOutbox outbox;
   CpuDevice device;

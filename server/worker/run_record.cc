@@ -54,8 +54,8 @@ void RunRecord::End(absl::Status status) {
   for (auto* counts : {&report.received_bytes, &report.pushed_bytes}) {
     std::erase_if(*counts, [](const auto& entry) { return entry.second == 0; });
   }
-  home_->outstanding_.fetch_sub(1, std::memory_order_relaxed);
-  home_->report_(report);
+  const uint64_t left = home_->outstanding_.fetch_sub(1, std::memory_order_relaxed) - 1;
+  home_->report_(report, left);
 }
 
 void RunRecord::Clear() {

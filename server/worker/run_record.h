@@ -125,8 +125,9 @@ class RunRecord {
 
 class RunRecords : public std::enable_shared_from_this<RunRecords> {
  public:
-  // Called from the device's threads. What it leaves in the report is memory to be used again.
-  using Report = std::function<void(CompletionReport&)>;
+  // Called from the device's threads, with the number of ordinals that have yet to report. What it leaves
+  // in the report is memory to be used again.
+  using Report = std::function<void(CompletionReport&, uint64_t outstanding)>;
 
   static std::shared_ptr<RunRecords> Make(Report report) {
     return std::shared_ptr<RunRecords>(new RunRecords(std::move(report)));

@@ -1,10 +1,13 @@
 #pragma once
 
 // ReportOutbox: what the device's threads have to say, on its way to the coordinator. Any thread adds;
-// the KJ thread takes all there is at once, so that reports travel in batches. Memory goes round: a
-// report that is added gets that of one which was sent.
+// the KJ thread takes all there is at once, so that reports travel in batches. While more ops are under
+// way a report may wait for kReportDelayNs, since a message for each op would cost more than a small op
+// does; nobody waits for the last one. Memory goes round: a report that is added gets that of one which
+// was sent.
 
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <vector>
 
@@ -37,26 +40,30 @@ class ReportBatch {
   std::vector<TransferReport> transfers_;
 };
 
+inline constexpr int64_t kReportDelayNs = 500'000;  // docs/limits.md: report_delay
+enum class Urgency : uint8_t { kNow = 0, kSoon = 1 };
+
 class ReportOutbox {
  public:
-  ReportOutbox();  // Makes an eventfd.
+  ReportOutbox();  // Makes a timerfd.
   ~ReportOutbox();
   ReportOutbox(const ReportOutbox&) = delete;
   ReportOutbox& operator=(const ReportOutbox&) = delete;
 
   // Takes the report and leaves another's memory in its place.
-  void Add(CompletionReport& report);
+  void Add(CompletionReport& report, Urgency urgency);
   void Add(TransferReport report);
-  // Readable when there is something; Take clears it.
+  // Readable when something is due; Take clears it.
   int event_fd() const { return event_fd_; }
-  // All that was added since the last time; what `batch` had is dropped.
+  // All that was added since the last time, if it is due, else nothing; what `batch` had is dropped.
   void Take(ReportBatch& batch);
 
  private:
-  void Wake();
+  enum class Alarm : uint8_t { kNone, kSoon, kNow };
+  void Wake(Alarm alarm);
   int event_fd_;
   std::mutex mutex_;
-  bool awake_ = false;
+  Alarm alarm_ = Alarm::kNone;
   ReportBatch added_;
 };
 

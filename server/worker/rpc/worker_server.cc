@@ -187,7 +187,7 @@ kj::Promise<void> WorkerServer::RunReports(kj::UnixEventPort& port) {
   });
 }
 
-// Until nothing is left: the observer tells of a change once, and only while someone waits for it.
+// Until nothing is due: the observer tells of a change once, and only while someone waits for it.
 kj::Promise<void> WorkerServer::SendReports() {
   parts_->outbox.Take(batch_);
   if (batch_.empty()) return kj::READY_NOW;

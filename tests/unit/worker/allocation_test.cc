@@ -61,7 +61,7 @@ std::vector<OpPlan> TypicalPlans() {
 // Two workers whose reports go where the KJ thread would fetch them.
 class OneHost {
  public:
-  OneHost() : world_({.workers = 2, .report = [this](CompletionReport& report) { outbox_.Add(report); }}) {
+  OneHost() : world_({.workers = 2, .report = [this](CompletionReport& report) { outbox_.Add(report, Urgency::kNow); }}) {
     for (const OpPlan& planned : TypicalPlans()) {
       Instance& instance = instances_.emplace_back();
       instance.plan = world_.Define(planned.plan);

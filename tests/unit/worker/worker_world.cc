@@ -92,7 +92,7 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
     member.filter = std::make_unique<FilterDevice>(
         *member.device, [this, w](const DeviceWork& work) { return options_.drops && options_.drops(w, work); });
     member.executor = std::make_unique<Executor>(WorkerIndex(w), *member.arena, *member.filter, member.messages.get(),
-                                                 [this, w](CompletionReport& report) {
+                                                 [this, w](CompletionReport& report, uint64_t) {
                                                    if (options_.report) return options_.report(report);
                                                    std::lock_guard lock(mutex_);
                                                    const Ordinal ordinal = report.ordinal;
