@@ -11,11 +11,13 @@
 namespace tessera {
 namespace {
 
-OpCall RedistributeCall(const Mesh& mesh, const Placements& placements) {
+OpCall RedistributeCall(const Mesh& mesh, const Placements& placements, const RedistributeOptions& options) {
   OpCall call;
   call.op = OpId::kRedistribute;
   call.attributes.mesh = mesh;
   call.attributes.placements = placements;
+  call.attributes.dtype = options.dtype;
+  call.attributes.relabel = options.workers == WorkerOrder::kMovesLeast;
   return call;
 }
 
@@ -37,19 +39,22 @@ const TensorSpec& Tensor::spec() const { return *state_->spec; }
 uint64_t Tensor::handle() const { return state_->id; }
 const std::shared_ptr<SessionImpl>& Tensor::session() const { return state_->session; }
 
-absl::StatusOr<Tensor> Tensor::Redistribute(const Placements& placements) const {
-  return Redistribute(device_mesh(), placements);
+absl::StatusOr<Tensor> Tensor::Redistribute(const Placements& placements, const RedistributeOptions& options) const {
+  return Redistribute(device_mesh(), placements, options);
 }
 
-absl::StatusOr<Tensor> Tensor::Redistribute(const Mesh& mesh, const Placements& placements) const {
+absl::StatusOr<Tensor> Tensor::Redistribute(const Mesh& mesh, const Placements& placements,
+                                            const RedistributeOptions& options) const {
   const CallOperand operand{&state_, Scalar()};
-  TESSERA_ASSIGN_OR_RETURN(HandlePtr result, state_->session->Call(RedistributeCall(mesh, placements), {&operand, 1}));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr result,
+                           state_->session->Call(RedistributeCall(mesh, placements, options), {&operand, 1}));
   return Tensor(std::move(result));
 }
 
-absl::StatusOr<PlanReport> Tensor::ExplainRedistribute(const Mesh& mesh, const Placements& placements) const {
+absl::StatusOr<PlanReport> Tensor::ExplainRedistribute(const Mesh& mesh, const Placements& placements,
+                                                       const RedistributeOptions& options) const {
   const CallOperand operand{&state_, Scalar()};
-  return state_->session->Explain(RedistributeCall(mesh, placements), {&operand, 1});
+  return state_->session->Explain(RedistributeCall(mesh, placements, options), {&operand, 1});
 }
 
 absl::StatusOr<Box> Tensor::BoxAt(absl::Span<const int64_t> position) const {

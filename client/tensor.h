@@ -25,6 +25,14 @@ namespace tessera {
 struct HandleState;
 class SessionImpl;
 
+// Where the workers stand: as the mesh says, or in the order that moves least (the result's mesh tells).
+enum class WorkerOrder : uint8_t { kAsGiven = 0, kMovesLeast = 1 };
+
+struct RedistributeOptions {
+  std::optional<DType> dtype;  // converted on the way, on the side with fewer bytes; absent: the tensor's own
+  WorkerOrder workers = WorkerOrder::kAsGiven;
+};
+
 class Tensor {
  public:
   explicit Tensor(std::shared_ptr<HandleState> state) : state_(std::move(state)) {}
@@ -38,10 +46,12 @@ class Tensor {
   uint64_t handle() const;
 
   // Other placements, another mesh, or both. InvalidArgument where the specs do not allow it.
-  absl::StatusOr<Tensor> Redistribute(const Placements& placements) const;
-  absl::StatusOr<Tensor> Redistribute(const Mesh& mesh, const Placements& placements) const;
+  absl::StatusOr<Tensor> Redistribute(const Placements& placements, const RedistributeOptions& options = {}) const;
+  absl::StatusOr<Tensor> Redistribute(const Mesh& mesh, const Placements& placements,
+                                      const RedistributeOptions& options = {}) const;
   // What that would do; blocks for the coordinator's answer and runs nothing.
-  absl::StatusOr<PlanReport> ExplainRedistribute(const Mesh& mesh, const Placements& placements) const;
+  absl::StatusOr<PlanReport> ExplainRedistribute(const Mesh& mesh, const Placements& placements,
+                                                 const RedistributeOptions& options = {}) const;
 
   // The indices that the position holds. IndexOutOfRange for a position outside the mesh.
   absl::StatusOr<Box> BoxAt(absl::Span<const int64_t> position) const;

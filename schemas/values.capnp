@@ -72,7 +72,7 @@ struct OpCall {
   hasPlacements @10 :Bool;
   placements @11 :List(Placement);
   relabel @12 :Bool;
-  # Reserved: redistribute to whichever workers cost least.
+  # Redistribute with the mesh's workers in the order that moves least.
   notation @13 :Text;
   # Reserved: einsum's index string.
   group @14 :Group;

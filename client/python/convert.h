@@ -54,7 +54,7 @@ nb::object ClusterToPython(const ClusterReport& report);
 bool OperandFromPython(nb::handle object, CallOperand* out);
 Scalar ScalarFromPython(nb::handle object);
 
-// Attributes of a call from keyword arguments: dtype shape mesh placements dims keepdims index scalars.
+// Attributes of a call from keyword arguments: dtype shape mesh placements dims keepdims relabel index scalars.
 OpCall CallFromPython(int op, const nb::kwargs& attributes);
 
 }  // namespace tessera::python

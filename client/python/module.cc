@@ -106,10 +106,12 @@ nb::tuple CommEnd(const Session& session, uint64_t number) {
   return nb::make_tuple(IntegersToPython(report.received_bytes), IntegersToPython(report.sent_bytes), counts);
 }
 
-nb::object ExplainRedistribute(const PyTensor& tensor, const Mesh& mesh, nb::handle placements) {
-  const Placements wanted = PlacementsFromPython(placements);
+nb::object ExplainRedistribute(const PyTensor& tensor, const nb::kwargs& attributes) {
+  const OpAttributes wanted = CallFromPython(static_cast<int>(OpId::kRedistribute), attributes).attributes;
+  const RedistributeOptions options = {wanted.dtype, wanted.relabel ? WorkerOrder::kMovesLeast : WorkerOrder::kAsGiven};
   const Tensor value = tensor.value;
-  return PlanToPython(ValueOrRaise(Released([&] { return value.ExplainRedistribute(mesh, wanted); })));
+  return PlanToPython(
+      ValueOrRaise(Released([&] { return value.ExplainRedistribute(*wanted.mesh, *wanted.placements, options); })));
 }
 
 void DefineMesh(nb::module_& module) {

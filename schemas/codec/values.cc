@@ -180,6 +180,7 @@ void EncodeOpCall(const OpCall& call, wire::OpCall::Builder builder) {
   if (!attributes.dims.empty())
     FillList(attributes.dims, builder.initDims(static_cast<unsigned>(attributes.dims.size())));
   builder.setKeepdims(attributes.keepdims);
+  builder.setRelabel(attributes.relabel);
   if (!attributes.index.empty()) {
     auto index = builder.initIndex(static_cast<unsigned>(attributes.index.size()));
     for (size_t i = 0; i < attributes.index.size(); ++i) {
@@ -207,7 +208,6 @@ void EncodeOpCall(const OpCall& call, wire::OpCall::Builder builder) {
 }
 
 absl::StatusOr<OpCall> DecodeOpCall(wire::OpCall::Reader reader) {
-  if (reader.getRelabel()) return absl::UnimplementedError("redistribute(relabel=True) is not supported yet");
   if (reader.getScalars().size() > kMaxScalars) return TooMany("scalars", reader.getScalars().size(), kMaxScalars);
   OpCall call;
   call.op = static_cast<OpId>(reader.getOp());
@@ -219,6 +219,7 @@ absl::StatusOr<OpCall> DecodeOpCall(wire::OpCall::Reader reader) {
   TESSERA_ASSIGN_OR_RETURN(Shape dims, DecodeShape("dims", reader.getDims()));
   attributes.dims.assign(dims.begin(), dims.end());
   attributes.keepdims = reader.getKeepdims();
+  attributes.relabel = reader.getRelabel();
   TESSERA_ASSIGN_OR_RETURN(attributes.index, DecodeIndex(reader.getIndex()));
   if (reader.getHasDtype()) {
     TESSERA_ASSIGN_OR_RETURN(attributes.dtype, DTypeFromWire(reader.getDtype()));

@@ -104,7 +104,7 @@ constexpr std::array kRows = {
     Plain(OpId::kReshape, "reshape", F::kView, 1, D::kSame, P::kMove, "reshape(x, /, shape)",
           "Reshapes a tensor in row-major order; refused where it would move data between workers."),
     Plain(OpId::kRedistribute, "redistribute", F::kRedistribute, 1, D::kSame, P::kMove,
-          "redistribute(x, /, device_mesh=None, placements=None, *, dtype=None)",
+          "redistribute(x, /, device_mesh=None, placements=None, *, dtype=None, relabel=False)",
           "Gives the same tensor with other placements, moving the fewest bytes."),
 };
 

@@ -52,6 +52,7 @@ std::string ToText(const OpCall& call) {
   if (attributes.mesh.has_value()) list.Add(ToText(*attributes.mesh));
   if (attributes.placements.has_value()) list.Add(ToText(*attributes.placements));
   if (attributes.dtype.has_value()) list.Add("dtype=", ToText(*attributes.dtype));
+  if (attributes.relabel) list.Add("relabel=true");
   const std::string name = row.ok() ? std::string((*row)->name) : StrCat("op", static_cast<int>(call.op));
   return StrCat(name, "(", list.text(), ")");
 }

@@ -74,6 +74,7 @@ struct OpAttributes {
   std::optional<Placements> placements;  // creation (absent: auto), redistribute
   std::vector<int64_t> dims;             // reductions: dims, normalised, increasing; transpose: the permutation
   bool keepdims = false;                 // reductions
+  bool relabel = false;                  // redistribute: the mesh's workers in the order that moves least
   std::vector<IndexItem> index;          // slice: one per input dim, kNewAxis between
   bool operator==(const OpAttributes&) const = default;
   template <typename H>
@@ -83,7 +84,7 @@ struct OpAttributes {
       return value.has_value() ? H::combine(std::move(state), true, *value) : H::combine(std::move(state), false);
     };
     h = maybe(maybe(maybe(maybe(std::move(h), a.dtype), a.shape), a.mesh), a.placements);
-    return H::combine(std::move(h), a.dims, a.keepdims, a.index);
+    return H::combine(std::move(h), a.dims, a.keepdims, a.relabel, a.index);
   }
 };
 

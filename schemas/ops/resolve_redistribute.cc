@@ -1,5 +1,6 @@
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/bounds.h"
+#include "schemas/types/relabel.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -22,19 +23,22 @@ Placements DefaultPlacements(const TensorSpec& source, const Mesh& mesh) {
 absl::StatusOr<OpResolution> ResolveRedistribute(const ResolveInput& input) {
   const TensorSpec& source = *input.tensors[0];
   const OpAttributes& attributes = input.call.attributes;
-  const Mesh& mesh = attributes.mesh.has_value() ? *attributes.mesh : source.mesh;
+  const Mesh& asked = attributes.mesh.has_value() ? *attributes.mesh : source.mesh;
   TESSERA_ASSIGN_OR_RETURN(
       TensorSpec destination,
-      TensorSpec::Make("redistribute", source.dtype, source.shape, mesh,
-                       attributes.placements.has_value() ? *attributes.placements : DefaultPlacements(source, mesh)));
+      TensorSpec::Make("redistribute", source.dtype, source.shape, asked,
+                       attributes.placements.has_value() ? *attributes.placements : DefaultPlacements(source, asked)));
   TESSERA_RETURN_IF_ERROR(ValidateRedistribute(source, destination));
+  if (attributes.relabel) {
+    TESSERA_ASSIGN_OR_RETURN(destination.mesh, RelabelledMesh(source, asked, destination.placements));
+  }
   const DType dtype = attributes.dtype.value_or(source.dtype);
   if (destination.has_partial() && !IsWidening(source.dtype, dtype)) {
     return DTypeError(StrCat("redistribute: a pending value can't change dtype from ", ToText(source.dtype), " to ",
                              ToText(dtype), "; redistribute to Shard or Replicate first: x is ", ToText(source)));
   }
   OpResolution resolution;
-  resolution.operands.push_back(BringTo(source, mesh, destination.placements));
+  resolution.operands.push_back(BringTo(source, destination.mesh, destination.placements));
   if (dtype != source.dtype) resolution.local = MapOp{MakeCastExpression(source.dtype, dtype)};
   destination.dtype = dtype;
   TESSERA_RETURN_IF_ERROR(ValidateShape("redistribute", destination.shape, SizeBytes(dtype)));

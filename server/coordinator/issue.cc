@@ -11,6 +11,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/state_machine.h"
 #include "server/plan/verify.h"
+#include "server/planner/fitting.h"
 
 namespace tessera {
 namespace {
@@ -121,6 +122,18 @@ bool StateMachine::MayDonate(const CallRecord& record, const CallOperands& opera
   return false;
 }
 
+absl::Status StateMachine::DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  for (const int output : plan.plan->outputs) {
+    const PlanValue& value = plan.plan->values[static_cast<size_t>(output)];
+    if (static_cast<size_t>(value.buffer) != buffer) continue;
+    const int64_t free_bytes = memory_.LargestFit(*plan.buffer_workers[buffer]);
+    return absl::ResourceExhaustedError(
+        StrCat(StdView(status.message()), "; of ", ToText(value.spec), " ", WhatWouldFit(value.spec, free_bytes)));
+  }
+  return status;
+}
+
 absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(const CallRecord& record,
                                                                       const CallOperands& operands,
                                                                       const PlanTemplate& plan, Instance& instance) {
@@ -142,7 +155,9 @@ absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(const Call
   }
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (buffers[b]) continue;
-    TESSERA_ASSIGN_OR_RETURN(buffers[b], NewBuffer(plan.buffer_workers[b], p.buffers[b].bytes, NameOf(record.call.op)));
+    absl::StatusOr<BufferPointer> made = NewBuffer(plan.buffer_workers[b], p.buffers[b].bytes, NameOf(record.call.op));
+    if (!made.ok()) return DoesNotFit(plan, b, made.status());
+    buffers[b] = *std::move(made);
     instance.buffer_offsets[b] = buffers[b]->offset_bytes;
   }
   return buffers;

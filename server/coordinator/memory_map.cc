@@ -1,6 +1,7 @@
 #include "server/coordinator/memory_map.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -95,11 +96,8 @@ void MemoryMap::Give(Class& c, int64_t start, int64_t stop) {
   c.free[start] = stop;
 }
 
-absl::StatusOr<int64_t> MemoryMap::Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op) {
-  const int64_t size = RoundUp(bytes);
-  if (size == 0) return int64_t{0};
-  TESSERA_ASSIGN_OR_RETURN(std::vector<Class*> classes, Isolate(workers));
-  // The lowest start that is free in all classes: each class pushes it up until none does.
+std::optional<int64_t> MemoryMap::FindStart(const std::vector<Class*>& classes, int64_t size) {
+  // Each class pushes it up until none does.
   int64_t start = 0;
   bool fits = size > 0;
   for (size_t agreed = 0, at = 0; fits && agreed < classes.size(); at = (at + 1) % classes.size()) {
@@ -114,7 +112,30 @@ absl::StatusOr<int64_t> MemoryMap::Allocate(absl::Span<const WorkerIndex> worker
     if (fits) start = range->first;
     agreed = fits ? 1 : 0;
   }
-  if (!fits) {
+  if (!fits) return std::nullopt;
+  return start;
+}
+
+int64_t MemoryMap::LargestFit(absl::Span<const WorkerIndex> workers) {
+  absl::StatusOr<std::vector<Class*>> classes = Isolate(workers);
+  if (!classes.ok()) return 0;
+  int64_t fits = 0;  // in units of the alignment
+  int64_t too_large = std::numeric_limits<int64_t>::max() / alignment_bytes_;
+  for (const Class* c : *classes) too_large = std::min(too_large, c->free_bytes / alignment_bytes_ + 1);
+  while (fits + 1 < too_large) {
+    const int64_t middle = fits + (too_large - fits) / 2;
+    (FindStart(*classes, middle * alignment_bytes_).has_value() ? fits : too_large) = middle;
+  }
+  MergeEqual(*classes);
+  return fits * alignment_bytes_;
+}
+
+absl::StatusOr<int64_t> MemoryMap::Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op) {
+  const int64_t size = RoundUp(bytes);
+  if (size == 0) return int64_t{0};
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Class*> classes, Isolate(workers));
+  const std::optional<int64_t> start = FindStart(classes, size);
+  if (!start.has_value()) {
     const Class* tightest = *std::min_element(classes.begin(), classes.end(),
                                               [](Class* a, Class* b) { return a->free_bytes < b->free_bytes; });
     std::string message =
@@ -124,8 +145,8 @@ absl::StatusOr<int64_t> MemoryMap::Allocate(absl::Span<const WorkerIndex> worker
     MergeEqual(classes);
     return absl::ResourceExhaustedError(message);
   }
-  for (Class* c : classes) Take(*c, start, start + size);
-  return start;
+  for (Class* c : classes) Take(*c, *start, *start + size);
+  return *start;
 }
 
 void MemoryMap::Free(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes) {

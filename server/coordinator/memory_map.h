@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -33,6 +34,8 @@ class MemoryMap {
   // ResourceExhausted `op: does not fit: 12582912 bytes wanted on each of 4 workers; worker 2 has
   // 1048576 free of 16777,216`. NotFound when a worker is not in the map. 0 bytes take no space.
   absl::StatusOr<int64_t> Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op);
+  // The most bytes that Allocate would find room for; 0 when a worker is not in the map.
+  int64_t LargestFit(absl::Span<const WorkerIndex> workers);
   // The same group, offset and size that Allocate was asked for. Workers that left are passed over.
   void Free(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes);
 
@@ -50,6 +53,8 @@ class MemoryMap {
   int64_t RoundUp(int64_t bytes) const;
   // Makes `workers` a union of whole classes and returns them.
   absl::StatusOr<std::vector<Class*>> Isolate(absl::Span<const WorkerIndex> workers);
+  // The lowest start of `size` bytes that are free in all classes.
+  static std::optional<int64_t> FindStart(const std::vector<Class*>& classes, int64_t size);
   static void Take(Class& c, int64_t start, int64_t stop);
   static void Give(Class& c, int64_t start, int64_t stop);
   void MergeEqual(const std::vector<Class*>& touched);

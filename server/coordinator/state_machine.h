@@ -108,6 +108,8 @@ class StateMachine {
   absl::Status Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands, PlanTemplate& plan,
                      std::vector<Scalar> scalars);
   absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;
+  // The refusal of a plan's buffer, with what would fit in an output's place.
+  absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
   absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(const CallRecord& record, const CallOperands& operands,
                                                           const PlanTemplate& plan, Instance& instance);
   void AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, Instance& instance);

@@ -78,16 +78,13 @@ void ExchangeWalk::AddMoves(int64_t destination, std::vector<Transfer>& transfer
 
 void ExchangeWalk::AddReductions(int64_t destination, std::vector<Transfer>& transfers) const {
   const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
-  const ExchangeTables::Holder& own = tables_->HolderOfDestination(destination);
   for (const ReducedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
     if (piece.reducer != destination) continue;
     const ExchangeCell& cell = piece.cell;
     tables_->VisitParts(cell, piece.low, piece.high, destination, [&](int64_t replica, int64_t low, int64_t high) {
       Sources sources;
-      const int64_t first = cell.source + tables_->replica_offsets()[static_cast<size_t>(replica)];
       for (int64_t term = 0; term < tables_->term_count(); ++term) {
-        const bool is_own = own.family == cell.family && own.term == term;
-        const int64_t flat = is_own ? own.flat : first + tables_->term_offsets()[static_cast<size_t>(term)];
+        const int64_t flat = tables_->SourceOf(cell, term, replica, destination);
         sources.push_back({workers[static_cast<size_t>(flat)], flat});
       }
       AddBoxes(exchange_, cell, low, high, sources, transfers);
@@ -151,7 +148,10 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::GivenBy(WorkerIndex worker) const
       const bool holds = own.family == cell.family;
       if (holds && (exchange_.role == ExchangeRole::kMove || own.term == self.term)) return;
       tables_->VisitParts(cell, low, high, destination, [&](int64_t replica, int64_t part_low, int64_t part_high) {
-        if (replica == self.replica) given.Add(cell, part_low, part_high, destination);
+        const bool gives = exchange_.role == ExchangeRole::kMove
+                               ? replica == self.replica
+                               : tables_->SourceOf(cell, self.term, replica, destination) == self.flat;
+        if (gives) given.Add(cell, part_low, part_high, destination);
       });
     };
     if (exchange_.role == ExchangeRole::kMove) {
@@ -215,6 +215,13 @@ void ExchangeWalk::VisitReduceTraffic(absl::FunctionRef<void(int64_t, int64_t)> 
       received(piece.reducer, (piece.high - piece.low) * (owns ? terms - 1 : terms));
       tables_->VisitParts(
           piece.cell, piece.low, piece.high, piece.reducer, [&](int64_t replica, int64_t low, int64_t high) {
+            if (exchange_.hosts.several()) {
+              for (int64_t term = 0; term < terms; ++term) {
+                const int64_t giver = tables_->SourceOf(piece.cell, term, replica, piece.reducer);
+                if (giver != own.flat) sent(workers[static_cast<size_t>(giver)], high - low);
+              }
+              return;
+            }
             given[{piece.cell.family, replica}] += high - low;
             if (!owns) return;
             const int64_t asked = piece.cell.source + tables_->term_offsets()[static_cast<size_t>(own.term)] +

@@ -21,6 +21,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "schemas/types/tensor_spec.h"
+#include "server/plan/worker_hosts.h"
 
 namespace tessera {
 
@@ -55,6 +56,7 @@ struct Exchange {
   TensorSpec source;
   TensorSpec destination;
   std::vector<DimOverlay> dims;
+  WorkerHosts hosts;  // the plan's
   bool operator==(const Exchange&) const = default;
 };
 
@@ -82,9 +84,14 @@ struct Transfer {
 // holders at the destinations' own coordinates (on the mesh dims that replicate the source) are nearly as
 // level, those give, and nothing is cut.
 //
+// With several hosts: who wants a cell takes it from holders on its own host if there are some; those share
+// that, and what no host has for itself is shared so that the busiest holder has least.
+//
 // Who reduces: the destinations of a cell that hold a term of it, or all of them where none does. Cells
 // of one destination shard with the same candidates are laid on a line, of which each reduces an equal
 // length. A reducer takes its own term from itself; the others it takes from one replica, as under kMove.
+// With several hosts: only those on the hosts that have the most terms and destinations, and a term comes
+// from the reducer's host if it is there.
 // Under kSpread the reducer itself takes nothing: the cell is in place.
 std::vector<Transfer> TransfersTo(const Exchange& exchange, absl::Span<const int64_t> position);
 

@@ -68,7 +68,8 @@ ExchangeTables::ExchangeTables(const Exchange& exchange)
   NumberSource();
   NumberDestination();
   IndexEntries();
-  if (exchange.role == ExchangeRole::kMove && (same_mesh_ || replica_count() == 1)) WeighMoves();
+  const bool by_host = exchange.hosts.several();
+  if (exchange.role == ExchangeRole::kMove && ((same_mesh_ && !by_host) || replica_count() == 1)) WeighMoves();
 }
 
 void ExchangeTables::NumberSource() {
@@ -279,6 +280,7 @@ const std::vector<ReducedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
   // Cells with the same candidates share a line: those of one family, or all of which no member has a term.
   struct Candidates {
     std::vector<int64_t> members;
+    bool on_nearest_hosts = false;
     int64_t elements = 0;
     SharedLine line;
     int64_t start = 0;
@@ -294,7 +296,13 @@ const std::vector<ReducedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
     const auto at = candidates.find(cell.family);
     return at == candidates.end() ? candidates[kNobody] : at->second;
   };
-  VisitWanted(group, [&](const ExchangeCell& cell) { candidates_of(cell).elements += cell.elements; });
+  VisitWanted(group, [&](const ExchangeCell& cell) {
+    Candidates& reducers = candidates_of(cell);
+    reducers.elements += cell.elements;
+    if (!exchange_.hosts.several() || reducers.on_nearest_hosts) return;
+    reducers.members = OnNearestHosts(cell, reducers.members);
+    reducers.on_nearest_hosts = true;
+  });
   for (auto& [family, each] : candidates) each.line = SharedLine(each.members, each.elements);
   auto pieces = std::make_unique<std::vector<ReducedPiece>>();
   VisitWanted(group, [&](const ExchangeCell& cell) {
@@ -310,10 +318,12 @@ const std::vector<ReducedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
 ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) const {
   Sharing sharing;
   int64_t length = 0;
+  std::vector<int64_t> lengths;
   std::vector<int64_t> own_loads(replica_offsets_.size(), 0);
   const auto add = [&](const ExchangeCell& held, int64_t low, int64_t high, int64_t destination) {
     sharing.takes.push_back({held.number, low, destination, length});
     length += high - low;
+    lengths.push_back(high - low);
     if (same_mesh_) own_loads[static_cast<size_t>(HolderOfDestination(destination).replica)] += high - low;
   };
   VisitHeld(cell.source, [&](const ExchangeCell& held) {
@@ -329,12 +339,86 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
                                [](const ReducedPiece& piece, int64_t number) { return piece.cell.number < number; });
     for (; at != pieces.end() && at->cell.number == held.number; ++at) add(held, at->low, at->high, at->reducer);
   });
+  if (exchange_.role == ExchangeRole::kMove && exchange_.hosts.several()) {
+    ShareByHost(cell, sharing, lengths);
+    return sharing;
+  }
   const int64_t busiest = *std::max_element(own_loads.begin(), own_loads.end());
   sharing.own_coordinates = same_mesh_ && IsSharedLevelly(busiest, ShareOf(length, replica_count()));
   std::vector<int64_t> replicas(replica_offsets_.size());
   std::iota(replicas.begin(), replicas.end(), int64_t{0});
-  sharing.line = SharedLine(std::move(replicas), length);
+  sharing.lines.emplace_back(std::move(replicas), length);
   return sharing;
+}
+
+// A line for each host of holders, for who is there; and one for all others, filling up the holders.
+void ExchangeTables::ShareByHost(const ExchangeCell& cell, Sharing& sharing, absl::Span<const int64_t> lengths) const {
+  std::vector<int64_t> replicas(replica_offsets_.size());
+  std::iota(replicas.begin(), replicas.end(), int64_t{0});
+  absl::flat_hash_map<int32_t, size_t> line_of_host;
+  std::vector<std::vector<int64_t>> givers;
+  for (const int64_t replica : replicas) {
+    const int32_t host = HostOfSource(cell.source + replica_offsets_[static_cast<size_t>(replica)]);
+    const auto [at, is_new] = line_of_host.emplace(host, givers.size());
+    if (is_new) givers.emplace_back();
+    givers[at->second].push_back(replica);
+  }
+  std::vector<int64_t> totals(givers.size() + 1, 0);
+  for (size_t i = 0; i < sharing.takes.size(); ++i) {
+    Take& take = sharing.takes[i];
+    const auto at = line_of_host.find(HostOfDestination(take.destination));
+    take.line = at == line_of_host.end() ? givers.size() : at->second;
+    take.start = totals[take.line];
+    totals[take.line] += lengths[i];
+  }
+  std::vector<int64_t> loads(replicas.size(), 0);
+  for (size_t line = 0; line < givers.size(); ++line) {
+    const SharedLine& made = sharing.lines.emplace_back(givers[line], totals[line]);
+    for (size_t i = 0; i < givers[line].size(); ++i) loads[static_cast<size_t>(givers[line][i])] = made.PartOf(i);
+  }
+  sharing.lines.emplace_back(std::move(replicas), loads, totals.back());
+}
+
+int32_t ExchangeTables::HostOfSource(int64_t flat) const {
+  return exchange_.hosts.HostOf(exchange_.source.mesh.workers()[static_cast<size_t>(flat)]);
+}
+
+int32_t ExchangeTables::HostOfDestination(int64_t flat) const {
+  return exchange_.hosts.HostOf(exchange_.destination.mesh.workers()[static_cast<size_t>(flat)]);
+}
+
+// Those of the candidates that are on the hosts with the most terms of the cell and members of its group.
+std::vector<int64_t> ExchangeTables::OnNearestHosts(const ExchangeCell& cell,
+                                                    absl::Span<const int64_t> candidates) const {
+  absl::flat_hash_map<int32_t, int64_t> saved;  // transfers that stay on the host
+  for (const int64_t term : term_offsets_) {
+    absl::flat_hash_map<int32_t, bool> hosts;
+    for (const int64_t replica : replica_offsets_) hosts[HostOfSource(cell.source + term + replica)] = true;
+    for (const auto& [host, has_it] : hosts) ++saved[host];
+  }
+  for (const int64_t member : member_offsets_) ++saved[HostOfDestination(cell.destination + member)];
+  int64_t most = 0;
+  for (const int64_t candidate : candidates) most = std::max(most, saved[HostOfDestination(candidate)]);
+  std::vector<int64_t> nearest;
+  for (const int64_t candidate : candidates) {
+    if (saved[HostOfDestination(candidate)] == most) nearest.push_back(candidate);
+  }
+  return nearest;
+}
+
+int64_t ExchangeTables::SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t destination) const {
+  const Holder& own = HolderOfDestination(destination);
+  if (own.family == cell.family && own.term == term) return own.flat;
+  const int64_t first = cell.source + term_offsets_[static_cast<size_t>(term)];
+  const int64_t told = first + replica_offsets_[static_cast<size_t>(replica)];
+  if (!exchange_.hosts.several() || replica_count() == 1) return told;
+  const int32_t host = HostOfDestination(destination);
+  if (HostOfSource(told) == host) return told;
+  std::vector<int64_t> near;
+  for (const int64_t offset : replica_offsets_) {
+    if (HostOfSource(first + offset) == host) near.push_back(first + offset);
+  }
+  return near.empty() ? told : near[static_cast<size_t>(replica) % near.size()];
 }
 
 const ExchangeTables::Sharing& ExchangeTables::SharingOf(const ExchangeCell& cell) const {
@@ -350,7 +434,7 @@ void ExchangeTables::VisitParts(const ExchangeCell& cell, int64_t low, int64_t h
   const Sharing& sharing = SharingOf(cell);
   if (sharing.own_coordinates) return visit(HolderOfDestination(destination).replica, low, high);
   const auto at = std::lower_bound(sharing.takes.begin(), sharing.takes.end(), Take{cell.number, low, destination, 0});
-  sharing.line.Visit(at->start, cell.shape, low, high, visit);
+  sharing.lines[at->line].Visit(at->start, cell.shape, low, high, visit);
 }
 
 // With each destination taking from the replica at its own coordinates, a holder gives a box that is a product

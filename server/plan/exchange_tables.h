@@ -81,6 +81,11 @@ class ExchangeTables {
   // Who reduces what of a group's cells, in order. Only where there are terms.
   const std::vector<ReducedPiece>& PiecesOf(int64_t group) const;
 
+  // Where the destination (or reducer) takes a term of a cell from, having been told a replica: a flat position of
+  // the source. From itself if it holds the term; else from that replica or, if only others are on its host, one of
+  // them.
+  int64_t SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t destination) const;
+
   // Calls `visit(replica, low, high)` for the parts of elements [low, high) of a cell that the destination (or
   // reducer) takes from holders of that replica; not for a destination that holds the cell.
   void VisitParts(const ExchangeCell& cell, int64_t low, int64_t high, int64_t destination,
@@ -94,14 +99,15 @@ class ExchangeTables {
     int64_t cell = 0;
     int64_t low = 0;
     int64_t destination = 0;
-    int64_t start = 0;  // on the line
+    int64_t start = 0;  // on its line
+    size_t line = 0;
     bool operator<(const Take& other) const;
   };
   // Of a family whose replicas share what they give.
   struct Sharing {
     bool own_coordinates = false;  // each takes from the replica at its own coordinates
     std::vector<Take> takes;
-    SharedLine line;
+    std::vector<SharedLine> lines;  // of replicas
   };
 
   void NumberSource();
@@ -113,6 +119,10 @@ class ExchangeTables {
   void VisitProduct(absl::Span<const int> counts, const Choice& choice, const Visitor& visit) const;
   const Sharing& SharingOf(const ExchangeCell& cell) const;
   Sharing MakeSharing(const ExchangeCell& cell) const;
+  void ShareByHost(const ExchangeCell& cell, Sharing& sharing, absl::Span<const int64_t> lengths) const;
+  int32_t HostOfSource(int64_t flat) const;
+  int32_t HostOfDestination(int64_t flat) const;
+  std::vector<int64_t> OnNearestHosts(const ExchangeCell& cell, absl::Span<const int64_t> candidates) const;
 
   const Exchange& exchange_;
   bool same_mesh_ = true;

@@ -71,6 +71,7 @@ class DescriptionSize {
   void AddArray(const std::vector<T>& values) {
     bytes_ += static_cast<int64_t>(values.capacity() * sizeof(T));
   }
+  void AddBytes(int64_t bytes) { bytes_ += bytes; }
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -151,6 +152,7 @@ std::vector<int64_t> PeakBytes(const Plan& plan) {
 
 int64_t DescriptionBytes(const Plan& plan) {
   DescriptionSize size;
+  size.AddBytes(static_cast<int64_t>(plan.hosts.list().size() * sizeof(int32_t)));
   size.AddArray(plan.buffers);
   size.AddArray(plan.values);
   size.AddArray(plan.inputs);

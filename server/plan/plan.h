@@ -102,6 +102,7 @@ struct Donation {
 };
 
 struct Plan {
+  WorkerHosts hosts;  // that its workers are on
   std::vector<PlanBuffer> buffers;
   std::vector<PlanValue> values;
   std::vector<int> inputs;   // values

@@ -190,6 +190,7 @@ class PlanParser {
       TESSERA_ASSIGN_OR_RETURN((word == "inputs" ? plan_.inputs : plan_.outputs), TakeIntegers<int>(scanner));
       return absl::OkStatus();
     }
+    if (word == "hosts") return HostsLine(scanner);
     if (word == "donate") {
       Donation& donation = plan_.donations.emplace_back();
       TESSERA_ASSIGN_OR_RETURN(donation.input, TakeIndex(scanner));
@@ -213,6 +214,12 @@ class PlanParser {
     }
     if (word == StrCat("b", plan_.buffers.size())) return BufferLine(scanner);
     return ExchangeLine(word, scanner);
+  }
+
+  absl::Status HostsLine(Scanner& scanner) {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<int32_t> hosts, TakeIntegers<int32_t>(scanner));
+    plan_.hosts = WorkerHosts(hosts);
+    return absl::OkStatus();
   }
 
   absl::Status FlopsLine(Scanner& scanner) {
@@ -318,6 +325,7 @@ class PlanParser {
       TESSERA_RETURN_IF_ERROR(scanner.Take(")"));
     }
     if (scanner.TryTake("pushed")) step.delivery = Delivery::kPush;
+    step.exchange.hosts = plan_.hosts;
     step.exchange.source = plan_.values[static_cast<size_t>(step.source)].spec;
     step.exchange.destination = plan_.values[static_cast<size_t>(step.destination)].spec;
     if (scanner.TryTake("of")) {
@@ -368,6 +376,7 @@ class PlanParser {
 
 std::string ToText(const Plan& plan) {
   std::string text = "plan {\n";
+  if (plan.hosts.several()) StrAppend(&text, "  hosts [", ListText(plan.hosts.list(), ","), "]\n");
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const PlanBuffer& buffer = plan.buffers[i];
     StrAppend(&text, "  b", i, " : ", kBufferKinds[static_cast<size_t>(buffer.kind)], " ", buffer.bytes, " bytes on ",

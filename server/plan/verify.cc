@@ -249,6 +249,7 @@ class Verifier {
       return Wrong("the exchange is to ", ToText(exchange.destination));
     }
     if (exchange.source.dtype != exchange.destination.dtype) return Wrong("dtypes differ");
+    if (exchange.hosts != plan_.hosts) return Wrong("the exchange is between other hosts than the plan");
     if (exchange.source.rank() != exchange.destination.rank() ||
         static_cast<int>(exchange.dims.size()) != exchange.destination.rank()) {
       return Wrong("ranks differ");
@@ -266,7 +267,8 @@ class Verifier {
     }
     if (spreads) {
       if (step.source != step.destination || state.reduced == nullptr || state.reduced_value != step.destination ||
-          state.reduced->dims != exchange.dims || state.reduced->source != exchange.source) {
+          state.reduced->dims != exchange.dims || state.reduced->source != exchange.source ||
+          state.reduced->hosts != exchange.hosts) {
         return Wrong("spreads what was not reduced");
       }
       if (step.delivery == Delivery::kPush && IsDonated(step.destination)) {

@@ -15,6 +15,8 @@
 namespace tessera {
 namespace {
 
+constexpr int32_t kAnyHost = -1;  // of a worker that is not in the plan
+
 // Bytes from element 0 of a shard to the end of its furthest element.
 int64_t BytesFromFirstElement(const TensorSpec& spec, const Strides& strides) {
   const Shape extents = MaxShardShape(spec);
@@ -112,6 +114,25 @@ absl::StatusOr<int> PlanBuilder::AddSlicedRedistribute(int value, absl::Span<con
                                           spreads ? Delivery::kPush : Delivery::kPull});
   }
   return output;
+}
+
+Plan PlanBuilder::Finish(const Topology& topology) && {
+  const std::vector<int32_t>& host_of_worker = topology.host_of_worker;
+  std::vector<int32_t> hosts;
+  bool several = false;
+  for (const PlanBuffer& buffer : plan_.buffers) {
+    for (const WorkerIndex worker : buffer.mesh.workers()) {
+      const size_t index = static_cast<size_t>(worker.value);
+      if (index >= hosts.size()) hosts.resize(index + 1, kAnyHost);
+      hosts[index] = index < host_of_worker.size() ? host_of_worker[index] : 0;
+      several = several || hosts[index] != hosts[static_cast<size_t>(plan_.buffers[0].mesh.workers()[0].value)];
+    }
+  }
+  if (several) plan_.hosts = WorkerHosts(hosts);
+  for (Step& step : plan_.steps) {
+    if (auto* exchange = std::get_if<ExchangeStep>(&step)) exchange->exchange.hosts = plan_.hosts;
+  }
+  return std::move(plan_);
 }
 
 void PlanBuilder::AddOutput(int value) {

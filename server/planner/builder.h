@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "server/plan/cost.h"
 #include "server/plan/plan.h"
 
 namespace tessera {
@@ -47,7 +48,8 @@ class PlanBuilder {
   Plan& plan() { return plan_; }
   // Makes the value an output (its buffer becomes an output buffer unless it is an input's).
   void AddOutput(int value);
-  Plan Finish() && { return std::move(plan_); }
+  // The hosts are those of the workers, where there are several.
+  Plan Finish(const Topology& topology = {}) &&;
 
  private:
   Plan plan_;

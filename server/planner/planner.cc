@@ -67,7 +67,7 @@ class OpPlanner {
     if (!output.ok()) return output.status();
     builder_.AddOutput(*output);
     if (family == OpFamily::kElementwise) AddDonations(*output);
-    return std::move(builder_).Finish();
+    return std::move(builder_).Finish(topology_);
   }
 
  private:
@@ -154,14 +154,18 @@ class OpPlanner {
     return result;
   }
 
-  // The conversion of a dtype comes first where it makes fewer bytes to move; never before a reduction.
+  // The conversion of a dtype comes before what it makes fewer bytes of; never before a reduction.
   absl::StatusOr<int> PlanMove() {
     const TensorSpec source = builder_.value(inputs_[0]).spec;
     if (!resolution_.local.has_value()) return builder_.AddRedistribute(inputs_[0], output_);
-    if (SizeBytes(output_.dtype) < SizeBytes(source.dtype) && !source.has_partial()) {
-      TensorSpec converted = source;
-      converted.dtype = output_.dtype;
-      return builder_.AddRedistribute(AddUnaryMap(inputs_[0], *resolution_.local, converted, {}), output_);
+    if (SizeBytes(output_.dtype) < SizeBytes(source.dtype) && !output_.has_partial()) {
+      const std::optional<TensorSpec> place = PlaceToConvert(source, output_);
+      if (place.has_value()) {
+        TESSERA_ASSIGN_OR_RETURN(const int reduced, builder_.AddRedistribute(inputs_[0], *place));
+        TensorSpec converted = *place;
+        converted.dtype = output_.dtype;
+        return builder_.AddRedistribute(AddUnaryMap(reduced, *resolution_.local, converted, {}), output_);
+      }
     }
     TensorSpec moved = output_;
     moved.dtype = source.dtype;

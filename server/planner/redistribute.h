@@ -9,6 +9,8 @@
 // there is one), then one that spreads it to the others; c + r - 2 transfers an element, or c + r - 1
 // where no destination holds a term. No temporary memory: the reduction lands in its final place.
 
+#include <optional>
+
 #include "absl/status/statusor.h"
 #include "server/plan/plan.h"
 #include "server/planner/builder.h"
@@ -17,6 +19,12 @@ namespace tessera {
 
 // Meshes may differ (in shape or in workers). dtypes and shapes agree; InvalidArgument otherwise, as
 // ValidateRedistribute says.
-absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorSpec& destination);
+absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorSpec& destination,
+                                      const Topology& topology = {});
+
+// Where a tensor is converted to a narrower dtype: where it is; a pending one is reduced first, each element at one
+// worker, which converts it before the others take it. Absent where that moves no fewer bytes than reducing and spreading the wide values
+// does. `destination` has the narrow dtype and no pending terms.
+std::optional<TensorSpec> PlaceToConvert(const TensorSpec& source, const TensorSpec& destination);
 
 }  // namespace tessera

@@ -119,8 +119,9 @@ def _position_of(tensor, position, op: str) -> list[int]:
     return integers(position, "position", op)
 
 
-def _redistribute_arguments(tensor, device_mesh, placements, op: str):
+def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
     """A list of placements is accepted first too."""
+    op = "redistribute"
     if placements is None and device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
         device_mesh, placements = None, device_mesh
     session = session_of(tensor)
@@ -139,7 +140,8 @@ def _redistribute_arguments(tensor, device_mesh, placements, op: str):
             encoded = [(0, 0, 0)] * len(mesh._raw.shape)  # as DTensor: no placements means Replicate
     else:
         encoded = mesh._placements(placements, op)
-    return mesh, encoded
+    code = None if dtype is None else code_of(dtype, op)
+    return {"mesh": mesh._raw, "placements": encoded, "dtype": code, "relabel": bool(relabel)}
 
 
 @attach(_tessera.Tensor)
@@ -183,18 +185,17 @@ class _TensorMethods:
         """The same tensor with other placements, or on another mesh. Returns at once; moves the fewest bytes.
 
         >>> x.redistribute([ts.Shard(1)])
-        """
-        op = "redistribute"
-        if relabel:
-            raise UnimplementedError(f"{op}: relabel is not supported yet: {self._spec}")
-        tensor = self if dtype is None else self.astype(dtype)
-        mesh, encoded = _redistribute_arguments(tensor, device_mesh, placements, op)
-        return _tessera.call(OPS[op], (tensor,), mesh=mesh._raw, placements=encoded)
 
-    def explain_redistribute(self, device_mesh=None, placements=None) -> _plan.Plan:
+        dtype: converted on the way, on the side with fewer bytes. relabel: the workers of the mesh may stand in any
+        order, and the one that moves least is found; the result's device_mesh says which.
+        """
+        attributes = _redistribute_attributes(self, device_mesh, placements, dtype, relabel)
+        return _tessera.call(OPS["redistribute"], (self,), **attributes)
+
+    def explain_redistribute(self, device_mesh=None, placements=None, *, dtype=None, relabel=False) -> _plan.Plan:
         """The plan of redistribute; nothing runs. A list of placements is accepted first too."""
-        mesh, encoded = _redistribute_arguments(self, device_mesh, placements, "redistribute")
-        return _plan.Plan(_tessera.explain_redistribute(self, mesh._raw, encoded))
+        attributes = _redistribute_attributes(self, device_mesh, placements, dtype, relabel)
+        return _plan.Plan(_tessera.explain_redistribute(self, **attributes))
 
     def to_device(self, device_mesh, /, *, stream=None):
         """The same tensor on another mesh, whose workers may be others."""

@@ -290,6 +290,24 @@ TEST(Redistribute, ConvertsTheDTypeOnTheCheaperSide) {
   EXPECT_EQ(TrafficOf(planned->plan).received_bytes, (std::vector<int64_t>{16, 16}));
 }
 
+// A sum in f64 that is wanted in f32 everywhere: the terms move wide, the sums narrow.
+TEST(Redistribute, ConvertsASumBeforeItIsSpread) {
+  OpCall call = Call(OpId::kRedistribute);
+  call.attributes.dtype = DType::kF32;
+  call.attributes.placements = Placements{Placement::Replicate()};
+  const TensorSpec source = MakeSpec(DType::kF64, {8, 3}, MakeMesh({4}), {Placement::Partial(ReduceOp::kSum)});
+  const PlanOperand operands[] = {OperandLayout{source, {}}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
+  ASSERT_TRUE(planned.ok());
+  const int64_t share = 2 * 3;
+  EXPECT_EQ(TrafficOf(planned->plan).received_bytes, std::vector<int64_t>(4, 3 * share * 8 + 3 * share * 4));
+  call.attributes.mesh = MakeMesh({2}, {4, 5});
+  const absl::StatusOr<OpPlan> other = PlanOp(call, operands, Topology());
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(TrafficOf(other->plan).received_bytes,
+            (std::vector<int64_t>{3 * share * 8, 3 * share * 8, 3 * share * 8, 3 * share * 8, 24 * 4, 24 * 4}));
+}
+
 TEST(Creation, EveryPlacement) {
   struct Row {
     OpId op;

@@ -56,12 +56,17 @@ class FlowGraph {
 
 struct WantedBox {
   int64_t elements = 0;
-  std::vector<size_t> holders;
+  std::vector<size_t> holders;  // that may give it
+  bool crosses = false;         // hosts
 };
 
-}  // namespace
-
-int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destination) {
+// What destinations lack, and who can give it.
+std::vector<WantedBox> WantedBoxes(const TensorSpec& source, const TensorSpec& destination,
+                                   const std::vector<int32_t>& host_of_worker) {
+  const auto host_of = [&host_of_worker](WorkerIndex worker) {
+    const size_t index = static_cast<size_t>(worker.value);
+    return index < host_of_worker.size() ? host_of_worker[index] : 0;
+  };
   std::map<std::vector<int64_t>, std::vector<size_t>> holders_of;  // by the source's box (and kept terms)
   std::vector<std::vector<int64_t>> keys;
   std::vector<Box> boxes;
@@ -75,7 +80,6 @@ int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destinati
     holders_of[key].push_back(static_cast<size_t>(flat));
   }
   std::vector<WantedBox> wanted;
-  int64_t total = 0;
   for (int64_t flat = 0; flat < destination.mesh.size(); ++flat) {
     const Position position = destination.mesh.PositionAt(flat);
     const Box box = LocalBox(destination, position);
@@ -89,11 +93,36 @@ int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destinati
       }
       const int64_t elements = same_terms ? NumElements(Intersect(box, boxes[holders[0]])) : 0;
       if (elements == 0) continue;
-      wanted.push_back({elements, holders});
-      total += elements;
+      WantedBox& box_of_one = wanted.emplace_back(WantedBox{elements, {}, false});
+      for (const size_t holder : holders) {
+        if (host_of(source.mesh.workers()[holder]) == host_of(destination.mesh.WorkerAt(position))) {
+          box_of_one.holders.push_back(holder);
+        }
+      }
+      box_of_one.crosses = box_of_one.holders.empty();
+      if (box_of_one.crosses) box_of_one.holders = holders;
     }
   }
-  const size_t senders = boxes.size();
+  return wanted;
+}
+
+}  // namespace
+
+int64_t LeastCrossing(const TensorSpec& source, const TensorSpec& destination,
+                      const std::vector<int32_t>& host_of_worker) {
+  int64_t elements = 0;
+  for (const WantedBox& box : WantedBoxes(source, destination, host_of_worker)) {
+    elements += box.crosses ? box.elements : 0;
+  }
+  return elements;
+}
+
+int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destination,
+                           const std::vector<int32_t>& host_of_worker) {
+  const std::vector<WantedBox> wanted = WantedBoxes(source, destination, host_of_worker);
+  int64_t total = 0;
+  for (const WantedBox& box : wanted) total += box.elements;
+  const size_t senders = static_cast<size_t>(source.mesh.size());
   const size_t start = senders + wanted.size();
   int64_t low = 0;
   int64_t high = total;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,82 @@ TEST(RandomWorlds, AreLevel) {
     const absl::Status status = CheckLevel(drawn.source.spec, drawn.destination);
     ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << ToText(drawn) << "\n" << status;
   }
+}
+
+// Bytes that come from another host.
+int64_t CrossingElements(const Plan& plan, const std::vector<int32_t>& hosts) {
+  int64_t elements = 0;
+  for (const Step& step : plan.steps) {
+    const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
+    const ExchangeWalk walk(exchange);
+    for (int64_t flat = 0; flat < exchange.destination.mesh.size(); ++flat) {
+      const Position position = exchange.destination.mesh.PositionAt(flat);
+      const int32_t host = hosts[static_cast<size_t>(exchange.destination.mesh.WorkerAt(position).value)];
+      walk.VisitReceived(position, [&](WorkerIndex from, int64_t count) {
+        if (hosts[static_cast<size_t>(from.value)] != host) elements += count;
+      });
+    }
+  }
+  return elements;
+}
+
+// Draws one to four hosts for up to 32 workers: in blocks, in turns, or any.
+std::vector<int32_t> DrawHosts(RandomDraws& draws) {
+  const int64_t count = draws.Between(2, 4);
+  const int64_t kind = draws.Below(3);
+  std::vector<int32_t> hosts;
+  for (int64_t worker = 0; worker < 32; ++worker) {
+    const int64_t host = kind == 0 ? worker / 4 % count : kind == 1 ? worker % count : draws.Below(count);
+    hosts.push_back(static_cast<int32_t>(host));
+  }
+  return hosts;
+}
+
+TEST(SeveralHosts, CrossLeastAndAreLevelAfterThat) {
+  RandomDraws draws(5);
+  int several = 0;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    const RandomRedistribute drawn = DrawRedistribute(seed);
+    const std::vector<int32_t> hosts = DrawHosts(draws);
+    if (!drawn.start.empty() || drawn.dtype.has_value()) continue;
+    const TensorSpec& source = drawn.source.spec;
+    SCOPED_TRACE(StrCat("seed ", seed, ": ", ToText(drawn)));
+    Topology topology;
+    topology.host_of_worker = hosts;
+    const absl::StatusOr<Plan> plan = PlanRedistribute(drawn.source, drawn.destination, topology);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    several += plan->hosts.several() ? 1 : 0;
+    const absl::StatusOr<Plan> parsed = ParsePlan(ToText(*plan));
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    ASSERT_TRUE(*parsed == *plan) << ToText(*plan);
+    const std::vector<double> dense = Numbers(source);
+    const absl::StatusOr<std::vector<double>> result = RunPlan(*plan, {dense}, {});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(Agree(*result, dense, 1e-5));
+    const absl::StatusOr<RedistributeBound> bound = BoundRedistribute(source, drawn.destination);
+    ASSERT_TRUE(bound.ok());
+    const PlanTraffic traffic = TrafficOf(*plan);
+    EXPECT_EQ(std::accumulate(traffic.received_bytes.begin(), traffic.received_bytes.end(), int64_t{0}),
+              bound->total_bytes);
+    EXPECT_EQ(std::accumulate(traffic.sent_bytes.begin(), traffic.sent_bytes.end(), int64_t{0}), bound->total_bytes);
+    if (HasTerms(source, drawn.destination)) continue;
+    EXPECT_EQ(CrossingElements(*plan, hosts), LeastCrossing(source, drawn.destination, hosts));
+    const int64_t least = LeastBusiestSender(source, drawn.destination, hosts);
+    EXPECT_LE(10 * BusiestSender(*plan, SizeBytes(source.dtype)), 11 * least) << ToText(*plan);
+  }
+  EXPECT_GT(several, 1000);
+}
+
+// A sum over two hosts that ends on one of them: the other host's terms cross, and nothing else.
+TEST(SeveralHosts, ReduceWhereTheTermsAre) {
+  const Mesh mesh = MakeMesh({4});
+  const TensorSpec source = MakeSpec(DType::kF64, {8}, mesh, {Placement::Partial(ReduceOp::kSum)});
+  const TensorSpec destination = MakeSpec(DType::kF64, {8}, mesh, {Placement::Replicate()});
+  Topology topology;
+  topology.host_of_worker = {0, 0, 0, 1};
+  const absl::StatusOr<Plan> plan = PlanRedistribute({source, {}}, destination, topology);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(CrossingElements(*plan, topology.host_of_worker), 16);
 }
 
 }  // namespace

@@ -125,13 +125,41 @@ RedistributeBound CountBound(const RandomRedistribute& drawn) {
   return bound;
 }
 
+int64_t CountTerms(const TensorSpec& source) {
+  int64_t terms = 1;
+  for (size_t j = 0; j < source.placements.size(); ++j) {
+    if (source.placements[j].is_partial()) terms *= source.mesh.shape()[j];
+  }
+  return terms;
+}
+
+// At least a wide transfer of each other term and a narrow one to each other destination; at most all wide.
+absl::Status CheckNarrowedSum(const TensorSpec& source, const TensorSpec& destination, const Plan& plan) {
+  TensorSpec wide = destination;
+  wide.dtype = source.dtype;
+  TESSERA_ASSIGN_OR_RETURN(const RedistributeBound most, BoundRedistribute(source, wide));
+  const int64_t terms = CountTerms(source);
+  int64_t destinations = 1;
+  for (size_t j = 0; j < destination.placements.size(); ++j) {
+    if (destination.placements[j].is_replicate()) destinations *= destination.mesh.shape()[j];
+  }
+  const int64_t least = NumElements(source.shape) *
+                        ((terms - 1) * SizeBytes(source.dtype) + (destinations - 1) * SizeBytes(destination.dtype));
+  const PlanTraffic traffic = TrafficOf(plan);
+  const int64_t bytes = std::accumulate(traffic.received_bytes.begin(), traffic.received_bytes.end(), int64_t{0});
+  if (bytes >= least && bytes <= most.total_bytes) return absl::OkStatus();
+  return absl::InternalError(StrCat("receives ", bytes, ", not within ", least, " and ", most.total_bytes));
+}
+
 absl::Status CheckReceived(const RandomRedistribute& drawn, const Plan& plan) {
   RedistributeBound bound;
   if (drawn.start.empty()) {
     TensorSpec source = drawn.source.spec;
     TensorSpec destination = drawn.destination;
     // Bytes are those of the dtype that is moved: the smaller one, and the source's under a reduction.
-    const bool before = SizeBytes(destination.dtype) < SizeBytes(source.dtype) && !source.has_partial();
+    const bool narrower = SizeBytes(destination.dtype) < SizeBytes(source.dtype);
+    const bool before = narrower && CountTerms(source) == 1;
+    if (narrower && !before) return CheckNarrowedSum(source, destination, plan);
     (before ? source : destination).dtype = before ? destination.dtype : source.dtype;
     TESSERA_ASSIGN_OR_RETURN(bound, BoundRedistribute(source, destination));
   } else {
@@ -159,7 +187,9 @@ absl::Status CheckPeak(const RandomRedistribute& drawn, const Plan& plan) {
   const TensorSpec& destination = drawn.destination;
   int64_t limit_bytes = plan.buffers[0].bytes + MaxShardElements(destination) * SizeBytes(destination.dtype);
   // A value that is converted on its way lies in the narrower place, or where it was reduced.
-  if (drawn.dtype.has_value() && plan.buffers.size() > 2) limit_bytes += plan.buffers[1].bytes;
+  for (size_t b = 1; b < plan.buffers.size(); ++b) {
+    if (plan.buffers[b].kind == PlanBuffer::Kind::kTemporary) limit_bytes += plan.buffers[b].bytes;
+  }
   for (const int64_t peak_bytes : PeakBytes(plan)) {
     if (peak_bytes > limit_bytes) return absl::InternalError(StrCat("peak ", peak_bytes, " is over ", limit_bytes));
   }

@@ -59,6 +59,18 @@ TEST(MemoryMapTest, RefusesWhatDoesNotFitWithTheNumbers) {
   EXPECT_EQ(map.UsedBytes(WorkerIndex(0)), 0);
 }
 
+TEST(MemoryMapTest, TellsTheLargestPieceThatWouldFit) {
+  MemoryMap map = FourWorkers(4096);
+  EXPECT_EQ(map.LargestFit(Workers({0, 1, 2, 3})), 4096);
+  EXPECT_EQ(*map.Allocate(Workers({2}), 1024, "t"), 0);
+  EXPECT_EQ(*map.Allocate(Workers({0, 1, 2, 3}), 1024, "t"), 1024);
+  map.Free(Workers({2}), 0, 1024);
+  EXPECT_EQ(map.LargestFit(Workers({0, 1, 2, 3})), 2048);
+  EXPECT_EQ(*map.Allocate(Workers({0, 1, 2, 3}), 2048, "t"), 2048);
+  EXPECT_EQ(map.LargestFit(Workers({0, 3})), 1024);
+  EXPECT_EQ(map.LargestFit(Workers({9})), 0);
+}
+
 TEST(MemoryMapTest, HugeAndZeroSizes) {
   MemoryMap map = FourWorkers(4096);
   EXPECT_EQ(map.Allocate(Workers({0}), int64_t{1} << 62, "t").status().code(), absl::StatusCode::kResourceExhausted);

@@ -182,6 +182,12 @@ TEST(VerifyPlan, FindsWrongDestinationOffsets) {
   ExpectRefused(plan, "outside destination shard");
 }
 
+TEST(VerifyPlan, FindsAnExchangeBetweenOtherHosts) {
+  Plan plan = RowsToColumns();
+  plan.hosts = WorkerHosts(std::vector<int32_t>{0, 1});
+  ExpectRefused(plan, "other hosts than the plan");
+}
+
 TEST(VerifyPlan, FindsMissingAndMisplacedSteps) {
   Plan unspread = PendingToReplicate();
   unspread.steps.pop_back();

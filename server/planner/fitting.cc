@@ -1,0 +1,53 @@
+#include "server/planner/fitting.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+bool Fits(const TensorSpec& spec, int64_t free_bytes) {
+  return MaxShardElements(spec) <= free_bytes / SizeBytes(spec.dtype);
+}
+
+std::optional<TensorSpec> ShardedMore(TensorSpec spec, int64_t free_bytes) {
+  for (size_t j = 0; j < spec.placements.size(); ++j) {
+    if (!spec.placements[j].is_replicate() || spec.mesh.shape()[j] == 1 || spec.rank() == 0) continue;
+    const Shape left = MaxShardShape(spec);
+    const int largest = static_cast<int>(std::max_element(left.begin(), left.end()) - left.begin());
+    spec.placements[j] = Placement::Shard(largest);
+    if (Fits(spec, free_bytes)) return spec;
+  }
+  return std::nullopt;
+}
+
+std::optional<TensorSpec> Shortened(TensorSpec spec, int64_t free_bytes) {
+  if (spec.rank() == 0) return std::nullopt;
+  int64_t fits = 0;
+  int64_t too_long = spec.shape[0];
+  while (fits + 1 < too_long) {
+    spec.shape[0] = fits + (too_long - fits) / 2;
+    (Fits(spec, free_bytes) ? fits : too_long) = spec.shape[0];
+  }
+  spec.shape[0] = fits;
+  if (fits == 0) return std::nullopt;
+  return spec;
+}
+
+}  // namespace
+
+std::string WhatWouldFit(const TensorSpec& spec, int64_t free_bytes) {
+  const std::optional<TensorSpec> sharded = ShardedMore(spec, free_bytes);
+  const std::optional<TensorSpec> shortened = Shortened(spec, free_bytes);
+  if (!sharded.has_value() && !shortened.has_value()) return "nothing of it would fit";
+  std::string text;
+  if (sharded.has_value()) text = StrCat(ToText(sharded->placements), " would fit");
+  if (!shortened.has_value()) return text;
+  const std::string short_text = StrCat(ToText(spec.placements), " of ", ToShortText(*shortened));
+  return text.empty() ? StrCat(short_text, " would fit") : StrCat(text, ", or ", short_text);
+}
+
+}  // namespace tessera

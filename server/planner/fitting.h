@@ -1,0 +1,19 @@
+#pragma once
+
+// What of a tensor would fit where the tensor itself does not: for the message that refuses it. Pure.
+//
+//   WhatWouldFit(f32[1024,64] @ mesh(4) [R], 100000): "[S(0)] would fit, or [R] of f32[390,64]"
+
+#include <cstdint>
+#include <string>
+
+#include "schemas/types/tensor_spec.h"
+
+namespace tessera {
+
+// `free_bytes` is the largest piece that is free on every worker of the mesh. Names the placements that differ on the
+// fewest mesh dims, Shard in place of Replicate, and the largest extent of dim 0, under which the largest shard fits;
+// "nothing of it would fit" when neither is there.
+std::string WhatWouldFit(const TensorSpec& spec, int64_t free_bytes);
+
+}  // namespace tessera

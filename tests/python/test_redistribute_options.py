@@ -1,0 +1,125 @@
+"""redistribute(dtype=) converts where fewer bytes move; redistribute(relabel=True) lets the workers stand where least
+has to move; what can't be is refused by name."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+from test_programs import P, R, S, box_of
+
+
+def moved(session, act):
+    with session.comm_debug() as comm:
+        result = act()
+    return result, comm.bytes_received
+
+
+@pytest.mark.parametrize("to, factor", [("float32", 4), ("int32", 4), ("float64", 8)])
+def test_dtype_is_converted_on_the_side_with_fewer_bytes(session, rng, mesh4, to, factor):
+    values = rng.integers(-9, 9, (8, 4)).astype("float64")
+    x = session.distribute_tensor(values, mesh4, [S(0)])
+    y, received = moved(session, lambda: x.redistribute([S(1)], dtype=to))
+    assert y.dtype == np.dtype(to) and received == [6 * factor] * 4
+    assert x.explain_redistribute([S(1)], dtype=to).bytes_received == received
+    np.testing.assert_array_equal(y.full_tensor(), values.astype(to))
+    back, received = moved(session, lambda: y.redistribute([R()], dtype="float64"))
+    assert received == [24 * factor] * 4
+    np.testing.assert_array_equal(back.full_tensor(), values.astype(to).astype("float64"))
+
+
+def test_dtype_of_a_sum_is_converted_after_it_is_reduced_and_before_it_is_spread(session, rng, mesh4):
+    terms = rng.integers(-9, 9, (4, 8, 6)).astype("float64")
+    x = session.from_local(lambda position: terms[position[0]], mesh4, [P("sum")], shape=(8, 6))
+    y, received = moved(session, lambda: x.redistribute([R()], dtype="float32"))
+    assert received == [3 * 12 * 8 + 3 * 12 * 4] * 4
+    np.testing.assert_array_equal(y.full_tensor(), terms.sum(0).astype("float32"))
+    z, received = moved(session, lambda: x.redistribute([S(1)], dtype="float32"))
+    assert sum(received) == 3 * 48 * 8
+    np.testing.assert_array_equal(z.full_tensor(), terms.sum(0))
+
+
+@pytest.mark.parametrize("workers", [[1, 0], [2, 3]], ids=str)
+def test_dtype_changes_between_meshes(session, rng, workers):
+    values = rng.integers(-9, 9, (7, 5)).astype("float64")
+    x = session.distribute_tensor(values, session.init_device_mesh((2,)), [S(0)])
+    mesh = session.init_device_mesh((2,), workers=workers)
+    narrow, received = moved(session, lambda: x.redistribute(mesh, [S(0)], dtype="float32"))
+    assert sum(received) == 35 * 4
+    wide, received = moved(session, lambda: narrow.redistribute(x.device_mesh, [S(0)], dtype="float64"))
+    assert sum(received) == 35 * 4
+    np.testing.assert_array_equal(wide.full_tensor(), values)
+
+
+def test_relabel_finds_the_workers_that_have_the_data(session, rng):
+    values = rng.integers(-9, 9, (9, 4)).astype("float64")
+    reversed_mesh = session.init_device_mesh((4,), workers=[3, 2, 1, 0])
+    x = session.distribute_tensor(values, reversed_mesh, [S(0)])
+    mesh = session.init_device_mesh((4,), mesh_dim_names=("rows",))
+    plan = x.explain_redistribute(mesh, [S(0)], relabel=True)
+    y, received = moved(session, lambda: x.redistribute(mesh, [S(0)], relabel=True))
+    assert received == [0] * 4 == plan.bytes_received
+    assert list(y.device_mesh.workers) == [3, 2, 1, 0] and y.device_mesh.mesh_dim_names == ("rows",)
+    np.testing.assert_array_equal(y.full_tensor(), values)
+    stays = x.redistribute(placements=[S(1)], relabel=True)
+    assert sorted(stays.device_mesh.workers) == [0, 1, 2, 3]
+    np.testing.assert_array_equal(stays.full_tensor(), values)
+
+
+def test_relabel_moves_what_the_best_order_of_workers_moves(session, rng):
+    values = rng.integers(-9, 9, (6, 7)).astype("float64")
+    plain = [R(), S(0), S(1)]
+    for source, destination in itertools.product(itertools.product(plain, repeat=2), repeat=2):
+        x = session.distribute_tensor(values, session.init_device_mesh((2, 2), workers=[2, 0, 3, 1]), source)
+        y, received = moved(session, lambda: x.redistribute(session.init_device_mesh((2, 2)), destination, relabel=True))
+        best = min(sum(x.explain_redistribute(session.init_device_mesh((2, 2), workers=order), destination).bytes_received)
+                   for order in itertools.permutations(range(4)))
+        assert sum(received) == best, f"{x!r} -> {destination}: {y.device_mesh}"
+        np.testing.assert_array_equal(y.full_tensor(), values)
+
+
+def test_what_can_not_be_pending_is_refused_by_name(session, mesh4):
+    x = session.distribute_tensor(np.ones(8), mesh4, [S(0)])
+    with pytest.raises(ts.InvalidArgumentError, match=r"S\(0\) to P\(sum\) on mesh dim 0: nothing else can"):
+        x.redistribute([P("sum")])
+    pending = session.from_local(lambda position: np.ones(8), mesh4, [P("sum")], shape=(8,))
+    with pytest.raises(ts.InvalidArgumentError, match=r"P\(sum\) to P\(max\) on mesh dim 0: Partials of different kinds"):
+        pending.redistribute([P("max")])
+    with pytest.raises(ts.InvalidArgumentError, match="to Partial on another mesh"):
+        pending.redistribute(session.init_device_mesh((2,)), [P("sum")])
+    with pytest.raises(ts.DTypeError, match="a pending value can't change dtype"):
+        pending.redistribute([P("sum")], dtype="float32")
+
+
+def test_a_mesh_whose_workers_are_gone_is_refused_by_name(new_cluster):
+    import os
+    import signal
+
+    cluster = new_cluster(workers=3)
+    session = cluster.connect()
+    mesh = session.init_device_mesh((2,))
+    x = session.distribute_tensor(np.arange(8.0), mesh, [S(0)])
+    x.wait()
+    with pytest.raises(ts.InvalidArgumentError, match="worker 7"):
+        x.redistribute(session.init_device_mesh((2,), workers=[0, 7]), [R()]).wait()
+    os.kill(cluster.worker_pids[2], signal.SIGKILL)
+    with pytest.raises(ts.UnavailableError, match="worker 2"):
+        while True:
+            x.redistribute(session.init_device_mesh((2,), workers=[0, 2]), [R()]).wait()
+    np.testing.assert_array_equal(x.redistribute([R()]).full_tensor(), np.arange(8.0))
+
+
+def test_what_does_not_fit_is_refused_with_what_would(new_cluster):
+    session = new_cluster(workers=2, memory="64MiB").connect()
+    mesh = session.init_device_mesh((2,))
+    x = ts.zeros((6 << 20,), dtype="float64", device_mesh=mesh, placements=[S(0)])
+    with pytest.raises(ts.ResourceExhaustedError) as refused:
+        x.redistribute([R()]).wait()
+    message = str(refused.value)
+    assert f"{48 << 20} bytes wanted on each of 2 workers" in message and "free of" in message, message
+    assert "[S(0)] would fit, or [R] of f64[" in message, message
+    fits = int(message.rsplit("f64[", 1)[1].split("]")[0])
+    assert ts.zeros((fits,), dtype="float64", device_mesh=mesh, placements=[R()]).wait() is not None
+    x.redistribute([R()], dtype="int32").wait()
