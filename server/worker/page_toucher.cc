@@ -1,15 +1,17 @@
 #include "server/worker/page_toucher.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 
 namespace tessera {
 namespace {
 
-// Between two pieces the thread can be stopped, and others get at the process's memory map.
-constexpr int64_t kPieceBytes = int64_t{4} << 20;
+// Between two pieces the thread can be stopped, and others get at the process's memory map. The kernel
+// holds the map's lock during one: small enough to be over within one turn on a core.
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+constexpr std::chrono::milliseconds kPause{1};
 
 #ifndef MADV_POPULATE_WRITE
 constexpr int kPopulateWrite = 23;  // Linux 5.14; an older one refuses it
@@ -47,8 +49,6 @@ void PageToucher::Drain() {
 }
 
 void PageToucher::Loop() {
-  const sched_param parameters{};
-  sched_setscheduler(0, SCHED_IDLE, &parameters);  // this thread alone; refused or not, it goes on
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !ranges_.empty(); });
@@ -61,6 +61,7 @@ void PageToucher::Loop() {
     busy_ = true;
     lock.unlock();
     const bool touched = madvise(piece.memory, static_cast<size_t>(piece.bytes), kPopulateWrite) == 0;
+    std::this_thread::sleep_for(kPause);
     lock.lock();
     busy_ = false;
     if (!touched) ranges_.clear();  // the kernel can't, or the host has no memory for page tables

@@ -1,8 +1,9 @@
 #pragma once
 
-// PageToucher: makes the page tables of arenas in the worker's idle time, so that an op that is the first
-// to use a range doesn't pay for a page fault every 4 KiB (a first redistribution was 4 times slower). Its
-// thread has the idle scheduling class: it runs when nothing else wants the core.
+// PageToucher: makes the page tables of arenas ahead, in small pieces with pauses between them, so that an op
+// that is the first to use a range doesn't pay for a page fault every 4 KiB (a first redistribution was 4
+// times slower). Its thread has no lower priority: the kernel holds the lock of the process's memory map
+// during a piece, and a holder that gets no core stops every thread of the worker that needs memory.
 //
 //   PageToucher pages;  pages.Add(arena.memory(), arena.bytes());
 
