@@ -27,7 +27,7 @@ struct KernelInput {
   bool is_zero = false;  // counts as zeros; data is not read
 };
 
-// What it points at outlives the call.
+// What it points at outlives the call. Only a matmul adds to what the output has.
 struct KernelCall {
   const LocalOp* op = nullptr;
   absl::Span<const KernelInput> inputs = {};
@@ -37,6 +37,7 @@ struct KernelCall {
   Strides output_strides = {};
   Box output_box = {};  // global; creation ops
   absl::Span<const Scalar> scalars = {};
+  KernelStore store = KernelStore::kWrite;
 };
 
 // The worker's compute threads, BLAS included; set once before the first call. Large copies and reductions

@@ -74,7 +74,7 @@ struct OpCall {
   relabel @12 :Bool;
   # Redistribute with the mesh's workers in the order that moves least.
   notation @13 :Text;
-  # Reserved: einsum's index string.
+  # einsum's index string.
   group @14 :Group;
   # Reserved: a c10d collective's group and its number in the group's sequence.
 }

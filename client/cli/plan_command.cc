@@ -27,13 +27,16 @@ std::string_view Trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\n\r") - first + 1);
 }
 
-// Cuts at commas outside of all brackets.
+// Cuts at commas outside of all brackets and quotes.
 std::vector<std::string_view> SplitArguments(std::string_view text) {
   std::vector<std::string_view> arguments;
   int depth = 0;
   size_t start = 0;
+  bool quoted = false;
   for (size_t i = 0; i <= text.size(); ++i) {
     const char c = i < text.size() ? text[i] : ',';
+    if (c == '"') quoted = !quoted;
+    if (quoted && i < text.size()) continue;
     depth += c == '(' || c == '[' ? 1 : c == ')' || c == ']' ? -1 : 0;
     if (c != ',' || (depth != 0 && i < text.size())) continue;
     const std::string_view argument = Trim(text.substr(start, i - start));
@@ -52,6 +55,9 @@ absl::Status SetAttribute(std::string_view name, std::string_view value, OpAttri
       return absl::InvalidArgumentError(StrCat("plan: keepdims is true or false, not ", Printable(value)));
     }
     attributes.keepdims = value == "true";
+  } else if (name == "notation") {
+    const bool is_quoted = value.size() > 1 && value.front() == '"' && value.back() == '"';
+    attributes.notation = std::string(is_quoted ? value.substr(1, value.size() - 2) : value);
   } else if (name == "dtype") {
     TESSERA_ASSIGN_OR_RETURN(attributes.dtype, ParseDType(value));
   } else if (name == "shape") {
@@ -61,8 +67,8 @@ absl::Status SetAttribute(std::string_view name, std::string_view value, OpAttri
   } else if (name == "placements") {
     TESSERA_ASSIGN_OR_RETURN(attributes.placements, ParsePlacements(value));
   } else {
-    return absl::InvalidArgumentError(
-        StrCat("plan: no attribute \"", Printable(name), "\"; known: dims keepdims dtype shape mesh placements"));
+    return absl::InvalidArgumentError(StrCat("plan: no attribute \"", Printable(name),
+                                             "\"; known: dims keepdims notation dtype shape mesh placements"));
   }
   return absl::OkStatus();
 }
@@ -140,7 +146,8 @@ absl::StatusOr<PlanRequest> ParseArrow(std::string_view source, std::string_view
 }
 
 absl::StatusOr<PlanRequest> ParseRequest(std::string_view text) {
-  if (const size_t arrow = text.find("->"); arrow != std::string_view::npos) {
+  const size_t arrow = text.find("->");
+  if (arrow != std::string_view::npos && text.find('"') == std::string_view::npos) {
     return ParseArrow(Trim(text.substr(0, arrow)), Trim(text.substr(arrow + 2)));
   }
   Scanner scanner(text);

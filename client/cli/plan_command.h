@@ -8,7 +8,7 @@
 //   tessera plan "sum(f32[64,64] @ mesh(4) [S(0)], dims=[0], keepdims=true)"
 //
 // Any op of the catalog goes by its name, with specs and numbers as operands, then attributes:
-// dims= keepdims= dtype= shape= mesh= placements=. dims is all dims of a reduction and the reversed
+// dims= keepdims= notation="mk,kn->mn" dtype= shape= mesh= placements=. dims is all dims of a reduction and the reversed
 // ones of permute_dims when it is not given. Creation ops take their numbers first.
 
 #include <cstdint>

@@ -227,6 +227,8 @@ OpCall CallFromPython(int op, const nb::kwargs& attributes) {
       out.keepdims = nb::cast<bool>(value);
     } else if (name == "relabel") {
       out.relabel = nb::cast<bool>(value);
+    } else if (name == "notation") {
+      out.notation = nb::cast<std::string>(value);
     } else if (name == "index") {
       for (nb::handle item : value) {
         out.index.push_back({static_cast<IndexItem::Kind>(nb::cast<int>(item[0])), nb::cast<int64_t>(item[1]),

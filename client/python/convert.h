@@ -54,7 +54,8 @@ nb::object ClusterToPython(const ClusterReport& report);
 bool OperandFromPython(nb::handle object, CallOperand* out);
 Scalar ScalarFromPython(nb::handle object);
 
-// Attributes of a call from keyword arguments: dtype shape mesh placements dims keepdims relabel index scalars.
+// Attributes of a call from keyword arguments: dtype shape mesh placements dims keepdims relabel index notation
+// scalars.
 OpCall CallFromPython(int op, const nb::kwargs& attributes);
 
 }  // namespace tessera::python

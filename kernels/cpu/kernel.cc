@@ -40,6 +40,9 @@ absl::Status RunKernel(const KernelCall& call) {
   if (call.op == nullptr || call.output_strides.size() != call.output_extents.size()) {
     return absl::InvalidArgumentError("kernel: the output's strides and extents differ in rank");
   }
+  if (call.store == KernelStore::kAdd && !std::holds_alternative<MatmulOp>(*call.op)) {
+    return absl::InvalidArgumentError("kernel: only a matmul adds to its output");
+  }
   try {
     return std::visit(Dispatch{call}, *call.op);
   } catch (const std::bad_alloc&) {

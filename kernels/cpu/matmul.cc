@@ -1,12 +1,16 @@
 // Matmul: OpenBLAS for floats, where strides become transposition flags and leading dimensions; what
 // BLAS can't express is packed first. Integers and bool by blocked loops (bool: or of ands).
+//
+// The letters of a notation are grouped by role and dims that lie one in the other are merged, so that most
+// contractions are one product of two matrices. What remains of a group is walked: batch, left and right dims
+// give further products, inner dims are added up in order.
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <cblas.h>
@@ -20,17 +24,75 @@ namespace {
 
 constexpr int64_t kMaxBlasExtent = int64_t{1} << 30;
 
-// A dense copy in row-major order, 64-byte aligned.
-template <typename T>
-struct Packed {
-  std::vector<T> values;
-  const T* Pack(const KernelInput& input) {
-    values.assign(static_cast<size_t>(NumElements(input.extents)), T{0});
-    if (!input.is_zero) {
-      CopyStrided(input.extents, sizeof(T), input.data, input.strides, values.data(), RowMajorStrides(input.extents));
+// A dim of the contraction with its stride in the left operand, the right one and the output; 0 where it has none.
+struct ContractDim {
+  int64_t extent = 1;
+  std::array<int64_t, 3> strides = {0, 0, 0};
+};
+using DimGroup = absl::InlinedVector<ContractDim, 4>;
+
+// Merges dims that lie one in the other in all arrays; the largest comes last.
+void Merge(DimGroup& dims) {
+  const auto lies_in = [](const ContractDim& inner, const ContractDim& outer) {
+    for (size_t a = 0; a < 3; ++a) {
+      if (outer.strides[a] != inner.strides[a] * inner.extent) return false;
     }
-    return values.data();
+    return true;
+  };
+  for (bool merged = true; merged;) {
+    merged = false;
+    for (size_t i = 0; i < dims.size() && !merged; ++i) {
+      for (size_t j = 0; j < dims.size() && !merged; ++j) {
+        if (i == j || !lies_in(dims[j], dims[i])) continue;
+        dims[j].extent *= dims[i].extent;
+        dims.erase(dims.begin() + static_cast<int64_t>(i));
+        merged = true;
+      }
+    }
   }
+  const auto largest = std::max_element(dims.begin(), dims.end(),
+                                        [](const ContractDim& a, const ContractDim& b) { return a.extent < b.extent; });
+  if (largest != dims.end()) std::rotate(largest, largest + 1, dims.end());
+}
+
+struct Groups {
+  DimGroup batch, left, right, inner;
+  bool has_empty_sum = false;
+};
+
+Groups GroupsOf(const Contraction& notation, const KernelCall& call) {
+  const std::array<const std::string*, 3> letters = {&notation.left, &notation.right, &notation.output};
+  const std::array<const Strides*, 3> strides = {&call.inputs[0].strides, &call.inputs[1].strides,
+                                                 &call.output_strides};
+  Groups groups;
+  for (const LetterRole role : {LetterRole::kBatch, LetterRole::kLeft, LetterRole::kRight, LetterRole::kInner}) {
+    DimGroup& group = role == LetterRole::kBatch   ? groups.batch
+                      : role == LetterRole::kLeft  ? groups.left
+                      : role == LetterRole::kRight ? groups.right
+                                                   : groups.inner;
+    for (const char letter : LettersOf(notation, role)) {
+      ContractDim dim;
+      for (size_t a = 0; a < 3; ++a) {
+        const int at = DimOf(*letters[a], letter);
+        if (at < 0) continue;
+        const bool is_zero = a < 2 && call.inputs[a].is_zero;
+        dim.strides[a] = is_zero ? 0 : (*strides[a])[static_cast<size_t>(at)];
+        dim.extent = a < 2 ? call.inputs[a].extents[static_cast<size_t>(at)] : dim.extent;
+      }
+      groups.has_empty_sum = groups.has_empty_sum || (role == LetterRole::kInner && dim.extent == 0);
+      if (dim.extent != 1) group.push_back(dim);
+    }
+    Merge(group);
+  }
+  return groups;
+}
+
+// A strided matrix. Const for the operands.
+template <typename T>
+struct Matrix {
+  T* data = nullptr;
+  int64_t rows = 1, columns = 1;
+  int64_t row_stride = 0, column_stride = 0;
 };
 
 // How a matrix lies for BLAS: rows (leading dimension between rows) or columns.
@@ -39,141 +101,275 @@ struct BlasMatrix {
   CBLAS_TRANSPOSE transpose = CblasNoTrans;
   blasint leading = 1;
 };
-BlasMatrix DescribeMatrix(absl::Span<const int64_t> extents, absl::Span<const int64_t> strides) {
-  const int64_t rows = extents[0], columns = extents[1];
+template <typename T>
+BlasMatrix DescribeMatrix(const Matrix<T>& matrix) {
   auto leading = [](int64_t stride, int64_t width, int64_t count) -> int64_t {
     if (count <= 1) return std::max<int64_t>(1, width);
     return stride >= width && stride <= kMaxBlasExtent ? std::max<int64_t>(1, stride) : 0;
   };
-  if (strides[1] == 1 || columns <= 1) {
-    if (int64_t ld = leading(strides[0], columns, rows); ld > 0) {
+  if (matrix.column_stride == 1 || matrix.columns <= 1) {
+    if (int64_t ld = leading(matrix.row_stride, matrix.columns, matrix.rows); ld > 0) {
       return {true, CblasNoTrans, static_cast<blasint>(ld)};
     }
   }
-  if (strides[0] == 1 || rows <= 1) {
-    if (int64_t ld = leading(strides[1], rows, columns); ld > 0) return {true, CblasTrans, static_cast<blasint>(ld)};
+  if (matrix.row_stride == 1 || matrix.rows <= 1) {
+    if (int64_t ld = leading(matrix.column_stride, matrix.rows, matrix.columns); ld > 0) {
+      return {true, CblasTrans, static_cast<blasint>(ld)};
+    }
   }
   return {};
 }
 
+template <typename T>
+void CopyMatrix(const Matrix<const T>& from, const Matrix<T>& to) {
+  CopyStrided({from.rows, from.columns}, sizeof(T), from.data, {from.row_stride, from.column_stride}, to.data,
+              {to.row_stride, to.column_stride});
+}
+
+// A dense copy in row-major order. The memory is used again by the next one.
+template <typename T>
+struct Packed {
+  std::vector<T> values;
+  Matrix<T> Make(int64_t rows, int64_t columns) {
+    values.resize(static_cast<size_t>(rows * columns));
+    return {values.data(), rows, columns, columns, 1};
+  }
+  Matrix<const T> Pack(const Matrix<const T>& from) {
+    const Matrix<T> dense = Make(from.rows, from.columns);
+    CopyMatrix(from, dense);
+    return {dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride};
+  }
+};
+
 void Gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, const float* a, blasint lda,
-          const float* b, blasint ldb, float* c, blasint ldc) {
+          const float* b, blasint ldb, float beta, float* c, blasint ldc) {
   cblas_sgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0f, a,
-              lda, b, ldb, 0.0f, c, ldc);
+              lda, b, ldb, beta, c, ldc);
 }
 void Gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, const double* a, blasint lda,
-          const double* b, blasint ldb, double* c, blasint ldc) {
+          const double* b, blasint ldb, double beta, double* c, blasint ldc) {
   cblas_dgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0, a,
-              lda, b, ldb, 0.0, c, ldc);
+              lda, b, ldb, beta, c, ldc);
+}
+// y = A x + beta y, A as it lies in row-major order.
+void Gemv(CBLAS_TRANSPOSE t, int64_t rows, int64_t columns, const float* a, blasint lda, const float* x, blasint incx,
+          float beta, float* y, blasint incy) {
+  cblas_sgemv(CblasRowMajor, t, static_cast<blasint>(rows), static_cast<blasint>(columns), 1.0f, a, lda, x, incx, beta,
+              y, incy);
+}
+void Gemv(CBLAS_TRANSPOSE t, int64_t rows, int64_t columns, const double* a, blasint lda, const double* x, blasint incx,
+          double beta, double* y, blasint incy) {
+  cblas_dgemv(CblasRowMajor, t, static_cast<blasint>(rows), static_cast<blasint>(columns), 1.0, a, lda, x, incx, beta,
+              y, incy);
 }
 
 CBLAS_TRANSPOSE Flip(CBLAS_TRANSPOSE t) { return t == CblasNoTrans ? CblasTrans : CblasNoTrans; }
 
 template <typename T>
-void FloatMatmul(const KernelCall& call) {
-  const KernelInput& a = call.inputs[0];
-  const KernelInput& b = call.inputs[1];
-  const int64_t m = a.extents[0], k = a.extents[1], n = b.extents[1];
-  BlasMatrix la = a.is_zero ? BlasMatrix{} : DescribeMatrix(a.extents, a.strides);
-  BlasMatrix lb = b.is_zero ? BlasMatrix{} : DescribeMatrix(b.extents, b.strides);
-  Packed<T> packed_a, packed_b;
-  const T* pa = static_cast<const T*>(a.data);
-  const T* pb = static_cast<const T*>(b.data);
-  if (!la.fits) {
-    pa = packed_a.Pack(a);
-    la = {true, CblasNoTrans, static_cast<blasint>(std::max<int64_t>(1, k))};
-  }
-  if (!lb.fits) {
-    pb = packed_b.Pack(b);
-    lb = {true, CblasNoTrans, static_cast<blasint>(std::max<int64_t>(1, n))};
-  }
-  const BlasMatrix lc = DescribeMatrix(call.output_extents, call.output_strides);
-  if (lc.fits && lc.transpose == CblasNoTrans) {
-    Gemm(la.transpose, lb.transpose, m, n, k, pa, la.leading, pb, lb.leading, static_cast<T*>(call.output), lc.leading);
-  } else if (lc.fits) {
-    // A column-major result is the row-major result of the transposed product.
-    Gemm(Flip(lb.transpose), Flip(la.transpose), n, m, k, pb, lb.leading, pa, la.leading, static_cast<T*>(call.output),
-         lc.leading);
-  } else {
-    std::vector<T> c(static_cast<size_t>(m * n));
-    Gemm(la.transpose, lb.transpose, m, n, k, pa, la.leading, pb, lb.leading, c.data(), static_cast<blasint>(n));
-    CopyStrided(call.output_extents, sizeof(T), c.data(), RowMajorStrides(call.output_extents), call.output,
-                call.output_strides);
-  }
+Matrix<T> Transposed(const Matrix<T>& m) {
+  return {m.data, m.columns, m.rows, m.column_stride, m.row_stride};
 }
 
-// Rows of c stay in cache while k runs. Integers wrap (unsigned arithmetic).
+// c = a b, or c += a b.
+template <typename T>
+class FloatProduct {
+ public:
+  void Run(Matrix<const T> a, Matrix<const T> b, const Matrix<T>& c, KernelStore store) {
+    if (!DescribeMatrix(a).fits) a = packed_a_.Pack(a);
+    if (!DescribeMatrix(b).fits) b = packed_b_.Pack(b);
+    if (b.columns == 1 && IsVector(b.row_stride, c.row_stride)) return Vector(a, b.data, b.row_stride, c, store);
+    if (a.rows == 1 && IsVector(a.column_stride, c.column_stride)) {
+      return Vector(Transposed(b), a.data, a.column_stride, Transposed(c), store);
+    }
+    const T beta = store == KernelStore::kAdd ? T{1} : T{0};
+    const BlasMatrix lc = DescribeMatrix(c);
+    if (lc.fits) return Product(a, b, c, lc, beta);
+    const Matrix<T> dense = packed_c_.Make(c.rows, c.columns);
+    if (beta != 0) CopyMatrix<T>({c.data, c.rows, c.columns, c.row_stride, c.column_stride}, dense);
+    Product(a, b, dense, DescribeMatrix(dense), beta);
+    CopyMatrix<T>({dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride}, c);
+  }
+
+ private:
+  // Strides that BLAS takes as increments.
+  static bool IsVector(int64_t x_stride, int64_t y_stride) {
+    return x_stride > 0 && x_stride <= kMaxBlasExtent && y_stride > 0 && y_stride <= kMaxBlasExtent;
+  }
+
+  static void Vector(const Matrix<const T>& a, const T* x, int64_t x_stride, const Matrix<T>& y, KernelStore store) {
+    const BlasMatrix la = DescribeMatrix(a);
+    const bool by_rows = la.transpose == CblasNoTrans;
+    Gemv(la.transpose, by_rows ? a.rows : a.columns, by_rows ? a.columns : a.rows, a.data, la.leading, x,
+         static_cast<blasint>(x_stride), store == KernelStore::kAdd ? T{1} : T{0}, y.data,
+         static_cast<blasint>(y.row_stride));
+  }
+
+  static void Product(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c, const BlasMatrix& lc,
+                      T beta) {
+    const BlasMatrix la = DescribeMatrix(a), lb = DescribeMatrix(b);
+    if (lc.transpose == CblasNoTrans) {
+      Gemm(la.transpose, lb.transpose, c.rows, c.columns, a.columns, a.data, la.leading, b.data, lb.leading, beta,
+           c.data, lc.leading);
+    } else {
+      // A column-major result is the row-major result of the transposed product.
+      Gemm(Flip(lb.transpose), Flip(la.transpose), c.columns, c.rows, a.columns, b.data, lb.leading, a.data, la.leading,
+           beta, c.data, lc.leading);
+    }
+  }
+
+  Packed<T> packed_a_, packed_b_, packed_c_;
+};
+
+// Rows of c stay in cache while the inner dim runs. Integers wrap (unsigned arithmetic).
 template <typename T, typename MultiplyAdd>
-void BlockedMatmul(const KernelCall& call, MultiplyAdd multiply_add) {
-  constexpr int64_t kColumns = 512, kDepth = 256;
-  const KernelInput& a = call.inputs[0];
-  const KernelInput& b = call.inputs[1];
-  const int64_t m = a.extents[0], k = a.extents[1], n = b.extents[1];
-  Packed<T> packed_a, packed_b;
-  const T* pa = packed_a.Pack(a);
-  const T* pb = packed_b.Pack(b);
-  std::vector<T> c(static_cast<size_t>(m * n), T{0});
-  for (int64_t j0 = 0; j0 < n; j0 += kColumns) {
-    const int64_t j1 = std::min(n, j0 + kColumns);
-    for (int64_t p0 = 0; p0 < k; p0 += kDepth) {
-      const int64_t p1 = std::min(k, p0 + kDepth);
-      for (int64_t i = 0; i < m; ++i) {
-        T* row = c.data() + i * n;
-        for (int64_t p = p0; p < p1; ++p) {
-          const T factor = pa[i * k + p];
-          const T* other = pb + p * n;
-          for (int64_t j = j0; j < j1; ++j) row[j] = multiply_add(row[j], factor, other[j]);
+class BlockedProduct {
+ public:
+  explicit BlockedProduct(MultiplyAdd multiply_add) : multiply_add_(multiply_add) {}
+
+  void Run(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c, KernelStore store) {
+    constexpr int64_t kColumns = 512, kDepth = 256;
+    const int64_t m = a.rows, k = a.columns, n = b.columns;
+    const T* const pa = packed_a_.Pack(a).data;
+    const T* const pb = packed_b_.Pack(b).data;
+    const Matrix<T> sums = packed_c_.Make(m, n);
+    if (store == KernelStore::kAdd) {
+      CopyMatrix<T>({c.data, m, n, c.row_stride, c.column_stride}, sums);
+    } else {
+      std::fill(sums.data, sums.data + m * n, T{0});
+    }
+    for (int64_t j0 = 0; j0 < n; j0 += kColumns) {
+      const int64_t j1 = std::min(n, j0 + kColumns);
+      for (int64_t p0 = 0; p0 < k; p0 += kDepth) {
+        const int64_t p1 = std::min(k, p0 + kDepth);
+        for (int64_t i = 0; i < m; ++i) {
+          T* row = sums.data + i * n;
+          for (int64_t p = p0; p < p1; ++p) {
+            const T factor = pa[i * k + p];
+            const T* other = pb + p * n;
+            for (int64_t j = j0; j < j1; ++j) row[j] = multiply_add_(row[j], factor, other[j]);
+          }
         }
       }
     }
+    CopyMatrix<T>({sums.data, m, n, sums.row_stride, sums.column_stride}, c);
   }
-  CopyStrided(call.output_extents, sizeof(T), c.data(), RowMajorStrides(call.output_extents), call.output,
-              call.output_strides);
+
+ private:
+  const MultiplyAdd multiply_add_;
+  Packed<T> packed_a_, packed_b_, packed_c_;
+};
+
+// Calls `visit` with the offsets (left, right, output) of every index of `dims`.
+template <typename Visitor>
+void Walk(absl::Span<const ContractDim> dims, std::array<int64_t, 3> at, const Visitor& visit) {
+  if (dims.empty()) return visit(at);
+  for (int64_t i = 0; i < dims[0].extent; ++i) {
+    Walk(dims.subspan(1), at, visit);
+    for (size_t a = 0; a < 3; ++a) at[a] += dims[0].strides[a];
+  }
+}
+
+// The last dim, which the product of matrices takes; the others are walked.
+ContractDim TakeLast(DimGroup& group) {
+  if (group.empty()) return {};
+  const ContractDim last = group.back();
+  group.pop_back();
+  return last;
+}
+
+template <typename T, typename Product>
+void RunProducts(Groups groups, const KernelCall& call, Product product) {
+  const ContractDim m = TakeLast(groups.left), n = TakeLast(groups.right), k = TakeLast(groups.inner);
+  DimGroup outer = groups.batch;
+  outer.insert(outer.end(), groups.left.begin(), groups.left.end());
+  outer.insert(outer.end(), groups.right.begin(), groups.right.end());
+  static const T kZero{0};
+  const T* const left = call.inputs[0].is_zero ? &kZero : static_cast<const T*>(call.inputs[0].data);
+  const T* const right = call.inputs[1].is_zero ? &kZero : static_cast<const T*>(call.inputs[1].data);
+  T* const output = static_cast<T*>(call.output);
+  Walk(outer, {0, 0, 0}, [&](const std::array<int64_t, 3>& at) {
+    KernelStore store = call.store;
+    Walk(groups.inner, at, [&](const std::array<int64_t, 3>& from) {
+      product.Run({left + from[0], m.extent, k.extent, m.strides[0], k.strides[0]},
+                  {right + from[1], k.extent, n.extent, k.strides[1], n.strides[1]},
+                  {output + from[2], m.extent, n.extent, m.strides[2], n.strides[2]}, store);
+      store = KernelStore::kAdd;
+    });
+  });
 }
 
 template <typename T>
-void IntegerMatmul(const KernelCall& call) {
-  BlockedMatmul<T>(call, [](T sum, T a, T b) { return static_cast<T>(sum + a * b); });
+void IntegerMatmul(const Groups& groups, const KernelCall& call) {
+  const auto add = [](T sum, T a, T b) { return static_cast<T>(sum + a * b); };
+  RunProducts<T>(groups, call, BlockedProduct<T, decltype(add)>(add));
+}
+
+void BoolMatmul(const Groups& groups, const KernelCall& call) {
+  const auto add = [](uint8_t sum, uint8_t x, uint8_t y) {
+    return static_cast<uint8_t>(sum | (static_cast<uint8_t>(x != 0) & static_cast<uint8_t>(y != 0)));
+  };
+  RunProducts<uint8_t>(groups, call, BlockedProduct<uint8_t, decltype(add)>(add));
+}
+
+absl::Status CheckCall(const Contraction& notation, const KernelCall& call) {
+  if (call.inputs.size() != 2) return absl::InvalidArgumentError("matmul: takes two operands");
+  const KernelInput& a = call.inputs[0];
+  const KernelInput& b = call.inputs[1];
+  bool fits = a.extents.size() == notation.left.size() && b.extents.size() == notation.right.size() &&
+              call.output_extents.size() == notation.output.size() && a.dtype == b.dtype &&
+              a.dtype == call.output_dtype;
+  const std::array<std::pair<const std::string*, const Shape*>, 3> parts = {
+      {{&notation.left, &a.extents}, {&notation.right, &b.extents}, {&notation.output, &call.output_extents}}};
+  for (size_t p = 0; fits && p < 3; ++p) {
+    for (size_t d = 0; d < parts[p].first->size(); ++d) {
+      const char letter = (*parts[p].first)[d];
+      const int64_t extent = (*parts[p].second)[d];
+      if (RoleOf(notation, letter) == LetterRole::kUnit) fits = fits && extent == 1;
+      for (const auto& [letters, extents] : parts) {
+        const int other = DimOf(*letters, letter);
+        fits = fits && (other < 0 || (*extents)[static_cast<size_t>(other)] == extent);
+      }
+    }
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("matmul ", ToText(notation), ": ", std::string(ToText(a.dtype)),
+                                                 ToText(a.extents), " by ", std::string(ToText(b.dtype)),
+                                                 ToText(b.extents), " into ", std::string(ToText(call.output_dtype)),
+                                                 ToText(call.output_extents)));
+}
+
+absl::Status CheckBlasExtents(const Groups& groups) {
+  for (const DimGroup* group : {&groups.left, &groups.right, &groups.inner}) {
+    if (!group->empty() && group->back().extent > kMaxBlasExtent) {
+      return absl::UnimplementedError(absl::StrCat("matmul: extents above ", kMaxBlasExtent));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status RunMatmul(const MatmulOp& op, const KernelCall& call) {
-  if (call.inputs.size() != 2 || call.inputs[0].extents.size() != 2 || call.inputs[1].extents.size() != 2 ||
-      call.output_extents.size() != 2) {
-    return absl::InvalidArgumentError("matmul: takes two matrices");
-  }
-  const KernelInput& a = call.inputs[0];
-  const KernelInput& b = call.inputs[1];
-  if (a.extents[1] != b.extents[0] || call.output_extents[0] != a.extents[0] ||
-      call.output_extents[1] != b.extents[1] || a.dtype != b.dtype || a.dtype != call.output_dtype) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("matmul: ", std::string(ToText(a.dtype)), ToText(a.extents), " by ", std::string(ToText(b.dtype)),
-                     ToText(b.extents), " into ", std::string(ToText(call.output_dtype)), ToText(call.output_extents)));
-  }
-  if (a.extents[0] > kMaxBlasExtent || a.extents[1] > kMaxBlasExtent || b.extents[1] > kMaxBlasExtent) {
-    return absl::UnimplementedError(
-        absl::StrCat("matmul: extents above ", kMaxBlasExtent, ": ", ToText(a.extents), " by ", ToText(b.extents)));
-  }
-  if (call.output_extents[0] == 0 || call.output_extents[1] == 0) return absl::OkStatus();
-  if (a.extents[1] == 0) {
+  if (absl::Status status = CheckCall(op.notation, call); !status.ok()) return status;
+  if (NumElements(call.output_extents) == 0) return absl::OkStatus();
+  const Groups groups = GroupsOf(op.notation, call);
+  if (absl::Status status = CheckBlasExtents(groups); !status.ok()) return status;
+  if (groups.has_empty_sum) {
+    if (call.store == KernelStore::kAdd) return absl::OkStatus();
     const uint64_t zero = 0;
-    CopyStrided(call.output_extents, SizeBytes(call.output_dtype), &zero, {0, 0}, call.output, call.output_strides);
+    const Strides strides(call.output_extents.size(), 0);
+    CopyStrided(call.output_extents, SizeBytes(call.output_dtype), &zero, strides, call.output, call.output_strides);
     return absl::OkStatus();
   }
-  switch (a.dtype) {
-    case DType::kF32: FloatMatmul<float>(call); return absl::OkStatus();
-    case DType::kF64: FloatMatmul<double>(call); return absl::OkStatus();
-    case DType::kI32: IntegerMatmul<uint32_t>(call); return absl::OkStatus();
-    case DType::kI64: IntegerMatmul<uint64_t>(call); return absl::OkStatus();
-    case DType::kBool:
-      BlockedMatmul<uint8_t>(call, [](uint8_t sum, uint8_t x, uint8_t y) {
-        return static_cast<uint8_t>(sum | (static_cast<uint8_t>(x != 0) & static_cast<uint8_t>(y != 0)));
-      });
-      return absl::OkStatus();
+  switch (call.output_dtype) {
+    case DType::kF32: RunProducts<float>(groups, call, FloatProduct<float>()); return absl::OkStatus();
+    case DType::kF64: RunProducts<double>(groups, call, FloatProduct<double>()); return absl::OkStatus();
+    case DType::kI32: IntegerMatmul<uint32_t>(groups, call); return absl::OkStatus();
+    case DType::kI64: IntegerMatmul<uint64_t>(groups, call); return absl::OkStatus();
+    case DType::kBool: BoolMatmul(groups, call); return absl::OkStatus();
     default: break;
   }
-  return absl::UnimplementedError(absl::StrCat("matmul: no CPU kernel for ", std::string(ToText(a.dtype))));
+  return absl::UnimplementedError(absl::StrCat("matmul: no CPU kernel for ", std::string(ToText(call.output_dtype))));
 }
 
 }  // namespace tessera::cpu

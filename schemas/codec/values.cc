@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kMaxIndexItems = 64;
 constexpr uint32_t kMaxScalars = 64;
+constexpr uint32_t kMaxNotationChars = 128;  // docs/limits.md: max_notation_chars
 constexpr uint32_t kMaxPayloads = 8;
 
 absl::Status TooMany(std::string_view field, uint64_t count, uint64_t limit) {
@@ -181,6 +182,7 @@ void EncodeOpCall(const OpCall& call, wire::OpCall::Builder builder) {
     FillList(attributes.dims, builder.initDims(static_cast<unsigned>(attributes.dims.size())));
   builder.setKeepdims(attributes.keepdims);
   builder.setRelabel(attributes.relabel);
+  if (!attributes.notation.empty()) builder.setNotation(attributes.notation.c_str());
   if (!attributes.index.empty()) {
     auto index = builder.initIndex(static_cast<unsigned>(attributes.index.size()));
     for (size_t i = 0; i < attributes.index.size(); ++i) {
@@ -220,6 +222,10 @@ absl::StatusOr<OpCall> DecodeOpCall(wire::OpCall::Reader reader) {
   attributes.dims.assign(dims.begin(), dims.end());
   attributes.keepdims = reader.getKeepdims();
   attributes.relabel = reader.getRelabel();
+  if (reader.getNotation().size() > kMaxNotationChars) {
+    return TooMany("notation", reader.getNotation().size(), kMaxNotationChars);
+  }
+  attributes.notation = std::string(reader.getNotation().begin(), reader.getNotation().size());
   TESSERA_ASSIGN_OR_RETURN(attributes.index, DecodeIndex(reader.getIndex()));
   if (reader.getHasDtype()) {
     TESSERA_ASSIGN_OR_RETURN(attributes.dtype, DTypeFromWire(reader.getDtype()));

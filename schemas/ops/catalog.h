@@ -52,7 +52,7 @@ struct OpRow {
   OpFamily family;
   int min_operands;
   int max_operands;
-  std::string_view notation;          // contraction "mk,kn->mn"; "" otherwise
+  std::string_view notation;          // matmul "mk,kn->mn"; "" otherwise (an einsum's is its call's)
   std::optional<ScalarOp> scalar_op;  // elementwise
   std::optional<ReduceOp> reduce_op;  // reductions (mean: sum, then divided by the global count)
   DTypeRule dtype_rule;

@@ -16,7 +16,9 @@ struct TextVisitor {
   std::string operator()(const ArgReduceOp& op) const {
     return StrCat("argreduce(", op.extreme == Extreme::kMin ? "min" : "max", "; dim=", op.dim, ")");
   }
-  std::string operator()(const MatmulOp&) const { return "matmul()"; }
+  std::string operator()(const MatmulOp& op) const {
+    return op == MatmulOp{} ? "matmul()" : StrCat("matmul(", ToText(op.notation), ")");
+  }
   std::string operator()(const FillOp&) const { return "fill()"; }
   std::string operator()(const ArangeOp&) const { return "arange()"; }
   std::string operator()(const EyeOp&) const { return "eye()"; }
@@ -58,7 +60,10 @@ struct ValidateVisitor {
     if (op.dim >= 0 && op.dim < kMaxRank) return absl::OkStatus();
     return IndexOutOfRangeError(StrCat("argreduce: dim ", op.dim, " is out of range"));
   }
-  absl::Status operator()(const MatmulOp&) const { return ExpectCounts("matmul", inputs, 2, scalars, 0); }
+  absl::Status operator()(const MatmulOp& op) const {
+    TESSERA_RETURN_IF_ERROR(ValidateContraction(op.notation));
+    return ExpectCounts("matmul", inputs, 2, scalars, 0);
+  }
   absl::Status operator()(const FillOp&) const { return ExpectCounts("fill", inputs, 0, scalars, 1); }
   absl::Status operator()(const ArangeOp&) const { return ExpectCounts("arange", inputs, 0, scalars, 2); }
   absl::Status operator()(const EyeOp&) const { return ExpectCounts("eye", inputs, 0, scalars, 1); }
@@ -97,7 +102,15 @@ absl::StatusOr<LocalOp> ParseArguments(std::string_view name, Scanner& scanner) 
     TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 0, 2));
     return op;
   }
-  if (name == "matmul") return MatmulOp{};
+  if (name == "matmul") {
+    scanner.TryTake("");
+    const std::string_view notation = scanner.rest().substr(0, scanner.rest().find(')'));
+    if (notation.empty()) return MatmulOp{};
+    MatmulOp op;
+    TESSERA_ASSIGN_OR_RETURN(op.notation, ParseContraction(notation));
+    TESSERA_RETURN_IF_ERROR(scanner.Take(notation));
+    return op;
+  }
   if (name == "fill") return FillOp{};
   if (name == "arange") return ArangeOp{};
   if (name == "eye") return EyeOp{};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "schemas/ops/contraction.h"
 #include "schemas/ops/expression.h"
 #include "schemas/types/placement.h"
 #include "schemas/types/shape.h"
@@ -39,8 +40,9 @@ struct ArgReduceOp {
   int64_t dim = 0;
   bool operator==(const ArgReduceOp&) const = default;
 };
-// output[m,n] = sum over k of a[m,k] * b[k,n]; k = 0 gives zeros.
+// The product of two tensors by index notation; an empty sum gives zeros.
 struct MatmulOp {
+  Contraction notation;
   bool operator==(const MatmulOp&) const = default;
 };
 // Creation: the kernel is given the global box of the shard.
@@ -62,8 +64,11 @@ struct RandOp {
 
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp>;
 
-// "map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0])", "argreduce(min; dim=1)", "matmul()",
-// "rand([4,6])". Round-trips.
+// What a kernel does with its result; only a matmul can add.
+enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
+
+// "map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0])", "argreduce(min; dim=1)", "matmul()"
+// (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])". Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

@@ -41,6 +41,7 @@ std::string ToText(const OpCall& call) {
   const absl::StatusOr<const OpRow*> row = FindOp(call.op);
   const OpAttributes& attributes = call.attributes;
   ArgumentList list;
+  if (!attributes.notation.empty()) list.Add(attributes.notation);
   if (attributes.shape.has_value()) list.Add(ToText(*attributes.shape));
   for (const Scalar& scalar : call.scalars) list.Add(ToText(scalar));
   if (call.op == OpId::kSlice) list.Add("[", IndexText(attributes.index), "]");

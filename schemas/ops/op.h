@@ -45,6 +45,7 @@ enum class OpId : uint16_t {
   kArgMin = 44,
   kArgMax = 45,
   kMatmul = 50,
+  kEinsum = 51,
   kTranspose = 60,
   kSlice = 61,
   kReshape = 62,
@@ -76,6 +77,7 @@ struct OpAttributes {
   bool keepdims = false;                 // reductions
   bool relabel = false;                  // redistribute: the mesh's workers in the order that moves least
   std::vector<IndexItem> index;          // slice: one per input dim, kNewAxis between
+  std::string notation;                  // einsum: "bij,bjk->bik" (contraction.h)
   bool operator==(const OpAttributes&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const OpAttributes& a) {
@@ -84,7 +86,7 @@ struct OpAttributes {
       return value.has_value() ? H::combine(std::move(state), true, *value) : H::combine(std::move(state), false);
     };
     h = maybe(maybe(maybe(maybe(std::move(h), a.dtype), a.shape), a.mesh), a.placements);
-    return H::combine(std::move(h), a.dims, a.keepdims, a.relabel, a.index);
+    return H::combine(std::move(h), a.dims, a.keepdims, a.relabel, a.index, a.notation);
   }
 };
 

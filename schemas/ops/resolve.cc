@@ -143,6 +143,13 @@ double GridReceivedWords(int64_t m, int64_t n, int64_t k, int64_t pm, int64_t pn
          dm * dn / (dpm * dpn) * (1 - 1 / dpk);
 }
 
+double ContractionLowerBoundWords(int64_t batch, int64_t m, int64_t n, int64_t k, int64_t workers) {
+  if (batch == 0) return 0;
+  if (batch <= workers) return MatmulLowerBoundWords(m, n, k, (workers + batch - 1) / batch);
+  const double dm = static_cast<double>(m), dn = static_cast<double>(n), dk = static_cast<double>(k);
+  return static_cast<double>(batch) / static_cast<double>(workers) * (dm * dk + dk * dn + dm * dn);
+}
+
 double MatmulLowerBoundWords(int64_t m, int64_t n, int64_t k, int64_t workers) {
   std::array<double, 3> extents = {static_cast<double>(m), static_cast<double>(n), static_cast<double>(k)};
   std::sort(extents.begin(), extents.end());

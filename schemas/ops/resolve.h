@@ -73,6 +73,8 @@ absl::StatusOr<ViewLayout> ResolveView(const OpCall& call, const TensorSpec& ope
 // parallel matrix multiplication communication lower bounds"): words received plus words owned on
 // the busiest of P workers.
 double GridReceivedWords(int64_t m, int64_t n, int64_t k, int64_t pm, int64_t pn, int64_t pk);
+// Of a batch of products: workers either take whole products or share one.
+double ContractionLowerBoundWords(int64_t batch, int64_t m, int64_t n, int64_t k, int64_t workers);
 double MatmulLowerBoundWords(int64_t m, int64_t n, int64_t k, int64_t workers);
 
 }  // namespace tessera

@@ -1,8 +1,12 @@
-// Matmul, mk,kn->mn. Per mesh dim: S(m)·R is S(m), R·S(n) is S(n), S(k)·S(k) is P(sum), R·R is R, and
-// a pending sum beside a Replicate stays pending. Otherwise S(m), S(n), R and P(k) are compared by the
-// bytes that must be received, the reduction of P(k) included; ties go to the earlier.
+// Contractions, by index notation; for mk,kn->mn per mesh dim: S(m)·R is S(m), R·S(n) is S(n), S(k)·S(k) is
+// P(sum), R·R is R, a batch letter is sharded in both operands or in neither, and a pending sum beside a
+// Replicate stays pending. Otherwise the rules of all letters, batch, left, right, none, inner, are compared by
+// the bytes that must be received, the reduction of P(k) included; ties go to the earlier.
 
-#include <array>
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/status_macros.h"
@@ -20,10 +24,24 @@ struct MatmulRule {
 
 const Placement kReplicate = Placement::Replicate();
 const Placement kSum = Placement::Partial(ReduceOp::kSum);
-const MatmulRule kRuleM = {Placement::Shard(0), kReplicate, Placement::Shard(0)};
-const MatmulRule kRuleN = {kReplicate, Placement::Shard(1), Placement::Shard(1)};
-const MatmulRule kRuleReplicate = {kReplicate, kReplicate, kReplicate};
-const MatmulRule kRuleK = {Placement::Shard(1), Placement::Shard(0), kSum};
+
+Placement ShardOf(std::string_view letters, char letter) {
+  const int dim = DimOf(letters, letter);
+  return dim >= 0 ? Placement::Shard(dim) : kReplicate;
+}
+
+// A rule per letter: batch, left, right, none, inner.
+std::vector<MatmulRule> RulesOf(const Contraction& notation) {
+  std::vector<MatmulRule> rules;
+  for (const LetterRole role : {LetterRole::kBatch, LetterRole::kLeft, LetterRole::kRight, LetterRole::kInner}) {
+    if (role == LetterRole::kInner) rules.push_back({kReplicate, kReplicate, kReplicate});
+    for (const char letter : LettersOf(notation, role)) {
+      rules.push_back({ShardOf(notation.left, letter), ShardOf(notation.right, letter),
+                       role == LetterRole::kInner ? kSum : ShardOf(notation.output, letter)});
+    }
+  }
+  return rules;
+}
 
 enum class PendingPolicy : uint8_t { kKeepWhereLegal, kReduceAll };
 
@@ -33,8 +51,15 @@ bool IsLinear(const Placement& p) {
 
 class MatmulPlacer {
  public:
-  MatmulPlacer(const TensorSpec& a, const TensorSpec& b, const TensorSpec& product, PendingPolicy policy)
-      : own_b_(b), a_(a), b_(b), product_(product), policy_(policy), aligned_(HaveSameArrangement(a.mesh, b.mesh)) {
+  MatmulPlacer(const std::vector<MatmulRule>& rules, const TensorSpec& a, const TensorSpec& b,
+               const TensorSpec& product, PendingPolicy policy)
+      : rules_(rules),
+        own_b_(b),
+        a_(a),
+        b_(b),
+        product_(product),
+        policy_(policy),
+        aligned_(HaveSameArrangement(a.mesh, b.mesh)) {
     if (aligned_) {
       b_.mesh = a.mesh;
     } else {
@@ -75,7 +100,7 @@ class MatmulPlacer {
 
   // The rule that the operands fit as they are, if any. A Replicate beside S(k) is no fit.
   std::optional<MatmulRule> Fit(int i) const {
-    for (const MatmulRule& rule : {kRuleM, kRuleN, kRuleReplicate, kRuleK}) {
+    for (const MatmulRule& rule : rules_) {
       if (OfA(i) == rule.a && OfB(i) == rule.b) return rule;
     }
     if (policy_ == PendingPolicy::kReduceAll) return std::nullopt;
@@ -87,14 +112,18 @@ class MatmulPlacer {
   // Where the product will probably lie on a mesh dim that isn't decided yet, for the price of others.
   Placement Guess(int i) const {
     if (const std::optional<MatmulRule> rule = Fit(i); rule.has_value()) return rule->product;
-    if (OfA(i).is_shard(0)) return OfA(i);
-    return OfB(i).is_shard(1) ? OfB(i) : kReplicate;
+    for (const MatmulRule& rule : rules_) {
+      const bool by_a = rule.a.is_shard() && OfA(i) == rule.a;
+      const bool by_b = rule.b.is_shard() && OfB(i) == rule.b;
+      if (rule.product.is_shard() && (by_a || by_b)) return rule.product;
+    }
+    return kReplicate;
   }
 
   absl::StatusOr<MatmulRule> Cheapest(int i) const {
     std::optional<MatmulRule> best;
     double best_bytes = 0;
-    for (const MatmulRule& rule : {kRuleM, kRuleN, kRuleReplicate, kRuleK}) {
+    for (const MatmulRule& rule : rules_) {
       TESSERA_ASSIGN_OR_RETURN(const double bytes, Price(i, rule));
       if (best.has_value() && bytes >= best_bytes) continue;
       best = rule;
@@ -122,6 +151,7 @@ class MatmulPlacer {
     return pending;
   }
 
+  const std::vector<MatmulRule>& rules_;
   const TensorSpec& own_b_;
   TensorSpec a_;  // earlier mesh dims as decided
   TensorSpec b_;
@@ -130,38 +160,129 @@ class MatmulPlacer {
   const bool aligned_;
 };
 
-absl::Status CheckOperands(const ResolveInput& input) {
+// Letters for dims that a notation does not name; each is given once.
+class FreshLetters {
+ public:
+  explicit FreshLetters(std::string used) : used_(std::move(used)) {}
+  char Take() {
+    static constexpr std::string_view kAll = "bacdefghijlopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZmnk";
+    for (const char letter : kAll) {
+      if (used_.find(letter) != std::string::npos) continue;
+      used_ += letter;
+      return letter;
+    }
+    return 'k';  // not reached: two operands have at most 2 * kMaxRank letters
+  }
+
+ private:
+  std::string used_;
+};
+
+// A dim of extent 1 beside a longer one of the same letter is broadcast: it gets a letter of its own, which
+// says nothing. Not for letters that are summed over.
+void ReleaseBroadcast(const TensorSpec& a, const TensorSpec& b, FreshLetters& fresh, Contraction& notation) {
+  for (size_t d = 0; d < notation.left.size(); ++d) {
+    const char letter = notation.left[d];
+    const int other = DimOf(notation.right, letter);
+    if (other < 0 || DimOf(notation.output, letter) < 0) continue;
+    const int64_t left = a.shape[d];
+    const int64_t right = b.shape[static_cast<size_t>(other)];
+    if (left == 1 && right != 1) notation.left[d] = fresh.Take();
+    if (right == 1 && left != 1) notation.right[static_cast<size_t>(other)] = fresh.Take();
+  }
+}
+
+// NumPy's matmul: the last two dims are matrices, one dim is a vector, leading dims are broadcast.
+absl::StatusOr<Contraction> MatmulNotation(const ResolveInput& input) {
   const TensorSpec& a = *input.tensors[0];
   const TensorSpec& b = *input.tensors[1];
-  if (a.rank() != 2 || b.rank() != 2) return OperandError(input, "operands must be 2-D");
-  if (a.shape[1] != b.shape[0]) return OperandError(input, "inner dims differ");
-  if (a.dtype != b.dtype) return OperandDTypeError(input, "dtypes differ, use astype");
+  if (a.rank() == 0 || b.rank() == 0) return OperandError(input, "operands need a dim");
+  Contraction notation;
+  notation.left = a.rank() == 1 ? "k" : "mk";
+  notation.right = b.rank() == 1 ? "k" : "kn";
+  notation.output = StrCat(a.rank() == 1 ? "" : "m", b.rank() == 1 ? "" : "n");
+  const int left_batch = std::max(0, a.rank() - 2);
+  const int right_batch = std::max(0, b.rank() - 2);
+  FreshLetters fresh("mkn");
+  std::string batch;
+  for (int i = 0; i < std::max(left_batch, right_batch); ++i) batch += fresh.Take();
+  notation.left = batch.substr(batch.size() - static_cast<size_t>(left_batch)) + notation.left;
+  notation.right = batch.substr(batch.size() - static_cast<size_t>(right_batch)) + notation.right;
+  notation.output = batch + notation.output;
+  return notation;
+}
+
+absl::StatusOr<Contraction> NotationOf(const ResolveInput& input) {
+  if (input.call.op == OpId::kMatmul) return MatmulNotation(input);
+  TESSERA_ASSIGN_OR_RETURN(Contraction notation, ParseContraction(input.call.attributes.notation));
+  const TensorSpec& a = *input.tensors[0];
+  const TensorSpec& b = *input.tensors[1];
+  if (static_cast<int>(notation.left.size()) != a.rank() || static_cast<int>(notation.right.size()) != b.rank()) {
+    return OperandError(input, StrCat(ToText(notation), " has other ranks"));
+  }
+  return notation;
+}
+
+// Broadcasting done, every letter has one extent and is summed over or kept.
+absl::Status CheckExtents(const ResolveInput& input, const Contraction& notation) {
+  const TensorSpec& a = *input.tensors[0];
+  const TensorSpec& b = *input.tensors[1];
+  for (const char letter : LettersOf(notation, LetterRole::kInner) + LettersOf(notation, LetterRole::kBatch)) {
+    const int64_t left = a.shape[static_cast<size_t>(DimOf(notation.left, letter))];
+    const int64_t right = b.shape[static_cast<size_t>(DimOf(notation.right, letter))];
+    if (left == right) continue;
+    const bool is_batch = RoleOf(notation, letter) == LetterRole::kBatch;
+    return OperandError(input, is_batch ? "batch dims don't broadcast" : "inner dims differ");
+  }
+  for (const char letter : LettersOf(notation, LetterRole::kUnit)) {
+    const int dim = DimOf(notation.left, letter);
+    const int64_t extent =
+        dim >= 0 ? a.shape[static_cast<size_t>(dim)] : b.shape[static_cast<size_t>(DimOf(notation.right, letter))];
+    if (extent == 1) continue;
+    return OperandError(input, StrCat("letter ", std::string(1, letter), " of ", ToText(notation),
+                                      " is of one operand alone, sum over it first"));
+  }
   return absl::OkStatus();
+}
+
+Shape OutputShape(const Contraction& notation, const TensorSpec& a, const TensorSpec& b) {
+  Shape shape;
+  for (const char letter : notation.output) {
+    const int dim = DimOf(notation.left, letter);
+    shape.push_back(dim >= 0 ? a.shape[static_cast<size_t>(dim)]
+                             : b.shape[static_cast<size_t>(DimOf(notation.right, letter))]);
+  }
+  return shape;
 }
 
 }  // namespace
 
 absl::StatusOr<OpResolution> ResolveContraction(const ResolveInput& input) {
-  TESSERA_RETURN_IF_ERROR(CheckOperands(input));
-  TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
   const TensorSpec& a = *input.tensors[0];
   const TensorSpec& b = *input.tensors[1];
-  const Shape shape = {a.shape[0], b.shape[1]};
+  TESSERA_ASSIGN_OR_RETURN(Contraction notation, NotationOf(input));
+  FreshLetters fresh(StrCat(notation.left, notation.right));
+  ReleaseBroadcast(a, b, fresh, notation);
+  TESSERA_RETURN_IF_ERROR(CheckExtents(input, notation));
+  TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
+  const Shape shape = OutputShape(notation, a, b);
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, shape, SizeBytes(dtypes.result)));
   const TensorSpec product{dtypes.result, shape, a.mesh, Placements(static_cast<size_t>(a.mesh.ndim()))};
+  const std::vector<MatmulRule> rules = RulesOf(notation);
   std::optional<MatmulPlacer> placer;
-  placer.emplace(a, b, product, PendingPolicy::kKeepWhereLegal);
+  placer.emplace(rules, a, b, product, PendingPolicy::kKeepWhereLegal);
   TESSERA_RETURN_IF_ERROR(placer->Place());
   if (placer->HasMixedPartials()) {
-    placer.emplace(a, b, product, PendingPolicy::kReduceAll);
+    placer.emplace(rules, a, b, product, PendingPolicy::kReduceAll);
     TESSERA_RETURN_IF_ERROR(placer->Place());
   }
   OpResolution resolution;
   resolution.operands.push_back(BringTo(a, a.mesh, placer->a().placements));
   resolution.operands.push_back(BringTo(b, a.mesh, placer->b().placements));
-  resolution.local = MatmulOp{};
-  resolution.flops =
-      2.0 * static_cast<double>(shape[0]) * static_cast<double>(shape[1]) * static_cast<double>(a.shape[1]);
+  resolution.flops = 2.0;
+  for (const int64_t extent : shape) resolution.flops *= static_cast<double>(extent);
+  resolution.flops *= static_cast<double>(ExtentOf(notation, LetterRole::kInner, a.shape, b.shape));
+  resolution.local = MatmulOp{std::move(notation)};
   resolution.outputs.push_back(placer->product());
   return resolution;
 }

@@ -31,11 +31,16 @@ bool OnlyExchanges(const Plan& plan) {
                      [](const Step& step) { return std::holds_alternative<ExchangeStep>(step); });
 }
 
-// One step is one collective; a reduction into place and its spreading are two.
+// One step, or one operand that a contraction reads in pieces, is one collective; a reduction into place and its spreading are two.
 std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
   std::map<std::string, uint64_t> counts;
   for (const Step& step : plan.steps) {
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) ++counts[std::string(ToText(exchange->name))];
+    const auto* contract = std::get_if<ContractStep>(&step);
+    if (contract == nullptr) continue;
+    for (const ContractOperand& operand : contract->operands) {
+      if (operand.pieces.has_value()) ++counts[std::string(ToText(operand.name))];
+    }
   }
   return {counts.begin(), counts.end()};
 }

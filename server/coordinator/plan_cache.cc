@@ -27,6 +27,12 @@ std::vector<BufferUse> BufferUses(const Plan& plan) {
         First(use(exchange->source).first_peer_read, phase);
       }
       First(use(exchange->destination).first_write, phase);
+    } else if (const auto* contract = std::get_if<ContractStep>(&plan.steps[i])) {
+      for (const ContractOperand& operand : contract->operands) {
+        First(use(operand.value).first_read, phase);
+        if (operand.pieces.has_value()) First(use(operand.value).first_peer_read, phase);
+      }
+      First(use(contract->output).first_write, phase);
     } else {
       const LocalStep& local = std::get<LocalStep>(plan.steps[i]);
       for (int input : local.inputs) First(use(input).first_read, phase);

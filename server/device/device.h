@@ -46,7 +46,16 @@ struct ReduceWork {
   absl::Span<int64_t* const> received_bytes = {};  // empty, or one per term
   absl::Span<int64_t* const> pushed_bytes = {};    // empty, or one per destination
 };
-using DeviceWork = std::variant<CopyWork, ReduceWork, KernelCall>;
+// A kernel and, for what it takes from peers' memory, the bytes by counter.
+struct ReceivedCount {
+  int64_t* received_bytes = nullptr;
+  int64_t bytes = 0;
+};
+struct KernelWork {
+  KernelCall call = {};
+  absl::Span<const ReceivedCount> received = {};
+};
+using DeviceWork = std::variant<CopyWork, ReduceWork, KernelWork>;
 
 class Device {
  public:

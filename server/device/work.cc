@@ -22,7 +22,12 @@ struct Runner {
     }
     return absl::OkStatus();
   }
-  absl::Status operator()(const KernelCall& call) const { return RunKernel(call); }
+  absl::Status operator()(const KernelWork& w) const {
+    absl::Status status = RunKernel(w.call);
+    if (!status.ok()) return status;
+    for (const ReceivedCount& count : w.received) *count.received_bytes += count.bytes;
+    return absl::OkStatus();
+  }
 };
 
 }  // namespace

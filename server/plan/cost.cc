@@ -18,7 +18,10 @@ int32_t HostOf(const Topology& topology, WorkerIndex worker) {
   return index < topology.host_of_worker.size() ? topology.host_of_worker[index] : 0;
 }
 
-double SecondsOf(const Exchange& exchange, const Topology& topology) {
+// What the slowest position pays for reading peers, and for copying what it has itself.
+enum class OwnPieces : uint8_t { kCopied, kReadInPlace };
+
+double SecondsOf(const Exchange& exchange, const Topology& topology, OwnPieces own_pieces) {
   const ExchangeWalk walk(exchange);
   const Mesh& mesh = exchange.destination.mesh;
   const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
@@ -36,7 +39,7 @@ double SecondsOf(const Exchange& exchange, const Topology& topology) {
       received += elements;
     });
     const int64_t own = std::max<int64_t>(0, NumElements(LocalBox(exchange.destination, position)) - received);
-    if (exchange.role != ExchangeRole::kSpread) {
+    if (own_pieces == OwnPieces::kCopied && exchange.role != ExchangeRole::kSpread) {
       seconds += static_cast<double>(own * element_bytes) / topology.local_bandwidth_bytes_s;
     }
     if (received > 0) seconds += topology.step_latency_s;
@@ -45,19 +48,40 @@ double SecondsOf(const Exchange& exchange, const Topology& topology) {
   return slowest_s;
 }
 
-double SecondsOf(const Plan& plan, const LocalStep& step, const Topology& topology) {
-  const TensorSpec& output = plan.values[static_cast<size_t>(step.output)].spec;
-  double bytes = static_cast<double>(MaxShardElements(output) * SizeBytes(output.dtype));
-  double flops = static_cast<double>(MaxShardElements(output));
-  for (const int input : step.inputs) {
-    const TensorSpec& spec = plan.values[static_cast<size_t>(input)].spec;
-    bytes += static_cast<double>(MaxShardElements(spec) * SizeBytes(spec.dtype));
+// Reading the operands and writing the result, or multiplying, whichever takes longer.
+double ProductSeconds(const Contraction& notation, const TensorSpec& left, const TensorSpec& right,
+                      const TensorSpec& output, const Topology& topology) {
+  double bytes = 0;
+  for (const TensorSpec* spec : {&left, &right, &output}) {
+    bytes += static_cast<double>(MaxShardElements(*spec) * SizeBytes(spec->dtype));
   }
-  if (std::holds_alternative<MatmulOp>(step.op)) {
-    const Shape left = MaxShardShape(plan.values[static_cast<size_t>(step.inputs[0])].spec);
-    flops *= 2.0 * static_cast<double>(left[1]);
-  }
+  const int64_t inner = ExtentOf(notation, LetterRole::kInner, MaxShardShape(left), MaxShardShape(right));
+  const double flops = 2.0 * static_cast<double>(MaxShardElements(output)) * static_cast<double>(inner);
   return std::max(bytes / topology.local_bandwidth_bytes_s, flops / topology.flops_per_s);
+}
+
+double SecondsOf(const Plan& plan, const LocalStep& step, const Topology& topology) {
+  const auto spec_of = [&plan](int value) -> const TensorSpec& { return plan.values[static_cast<size_t>(value)].spec; };
+  const TensorSpec& output = spec_of(step.output);
+  if (const auto* matmul = std::get_if<MatmulOp>(&step.op)) {
+    return ProductSeconds(matmul->notation, spec_of(step.inputs[0]), spec_of(step.inputs[1]), output, topology);
+  }
+  double bytes = static_cast<double>(MaxShardElements(output) * SizeBytes(output.dtype));
+  for (const int input : step.inputs) {
+    bytes += static_cast<double>(MaxShardElements(spec_of(input)) * SizeBytes(spec_of(input).dtype));
+  }
+  return std::max(bytes / topology.local_bandwidth_bytes_s,
+                  static_cast<double>(MaxShardElements(output)) / topology.flops_per_s);
+}
+
+double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& topology) {
+  double seconds =
+      ProductSeconds(step.op.notation, SpecOnGrid(plan, step.operands[0]), SpecOnGrid(plan, step.operands[1]),
+                     plan.values[static_cast<size_t>(step.output)].spec, topology);
+  for (const ContractOperand& operand : step.operands) {
+    if (operand.pieces.has_value()) seconds += SecondsOf(*operand.pieces, topology, OwnPieces::kReadInPlace);
+  }
+  return seconds;
 }
 
 }  // namespace
@@ -66,7 +90,9 @@ double PredictSeconds(const Plan& plan, const Topology& topology) {
   double seconds = 0;
   for (const Step& step : plan.steps) {
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
-      seconds += SecondsOf(exchange->exchange, topology);
+      seconds += SecondsOf(exchange->exchange, topology, OwnPieces::kCopied);
+    } else if (const auto* contract = std::get_if<ContractStep>(&step)) {
+      seconds += SecondsOf(plan, *contract, topology);
     } else {
       seconds += SecondsOf(plan, std::get<LocalStep>(step), topology);
     }

@@ -74,6 +74,8 @@ class Interpreter {
     for (const Step& step : plan_.steps) {
       if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
         RunExchange(*exchange);
+      } else if (const auto* contract = std::get_if<ContractStep>(&step)) {
+        TESSERA_RETURN_IF_ERROR(RunContract(*contract));
       } else {
         TESSERA_RETURN_IF_ERROR(RunLocal(std::get<LocalStep>(step)));
       }
@@ -177,6 +179,43 @@ class Interpreter {
         }
       }
       TESSERA_RETURN_IF_ERROR(InterpretLocalOp(step.op, inputs, scalars, box, memory_.ShardOf(step.output, self)));
+    }
+    return absl::OkStatus();
+  }
+
+  // The position's box of an operand as a dense array of its own, put together from its pieces.
+  StridedDoubles Gathered(const ContractOperand& operand, WorkerIndex self, std::vector<double>& data) {
+    const TensorSpec& spec = SpecOnGrid(plan_, operand);
+    const Position position = spec.mesh.PositionAt(*spec.mesh.FindWorker(self));
+    StridedDoubles dense;
+    dense.data = &data;
+    dense.extents = BoxShape(LocalBox(spec, position));
+    dense.strides = RowMajorStrides(dense.extents);
+    dense.dtype = spec.dtype;
+    data.assign(static_cast<size_t>(NumElements(dense.extents)), std::numeric_limits<double>::quiet_NaN());
+    for (const Transfer& transfer : TransfersTo(*operand.pieces, position)) {
+      ExchangeStep move;
+      move.source = operand.value;
+      move.exchange = *operand.pieces;
+      CopyTransfer(move, transfer, self, dense);
+    }
+    return dense;
+  }
+
+  absl::Status RunContract(const ContractStep& step) {
+    const TensorSpec& output = plan_.values[static_cast<size_t>(step.output)].spec;
+    for (int64_t flat = 0; flat < output.mesh.size(); ++flat) {
+      const WorkerIndex self = output.mesh.workers()[static_cast<size_t>(flat)];
+      const Box box = LocalBox(output, output.mesh.PositionAt(flat));
+      if (IsEmpty(box)) continue;
+      std::array<std::vector<double>, 2> gathered;
+      std::vector<StridedDoubles> inputs;
+      for (size_t i = 0; i < step.operands.size(); ++i) {
+        const ContractOperand& operand = step.operands[i];
+        inputs.push_back(operand.pieces.has_value() ? Gathered(operand, self, gathered[i])
+                                                    : memory_.ShardOf(operand.value, self));
+      }
+      TESSERA_RETURN_IF_ERROR(InterpretLocalOp(step.op, inputs, {}, box, memory_.ShardOf(step.output, self)));
     }
     return absl::OkStatus();
   }

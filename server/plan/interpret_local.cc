@@ -125,13 +125,32 @@ struct Kernels {
     });
   }
 
-  void operator()(const MatmulOp&) const {
-    ForEachIndex(output.extents, [&](const Shape& index) {
-      double sum = 0;
-      for (int64_t k = 0; k < inputs[0].extents[1]; ++k) {
-        sum += inputs[0].Read({index[0], k}) * inputs[1].Read({k, index[1]});
+  void operator()(const MatmulOp& op) const {
+    const Contraction& notation = op.notation;
+    const std::string inner = LettersOf(notation, LetterRole::kInner);
+    Shape inner_extents;
+    for (const char letter : inner) {
+      inner_extents.push_back(inputs[0].extents[static_cast<size_t>(DimOf(notation.left, letter))]);
+    }
+    // The index of a letter, from the output's indexes or the inner ones; a unit letter has none.
+    const auto index_of = [&](const std::string& letters, const Shape& outer, const Shape& summed) {
+      Shape index;
+      for (const char letter : letters) {
+        const int in_output = DimOf(notation.output, letter);
+        const int in_inner = DimOf(inner, letter);
+        index.push_back(in_output >= 0  ? outer[static_cast<size_t>(in_output)]
+                        : in_inner >= 0 ? summed[static_cast<size_t>(in_inner)]
+                                        : 0);
       }
-      output.Write(index, sum);
+      return index;
+    };
+    ForEachIndex(output.extents, [&](const Shape& outer) {
+      double sum = 0;
+      ForEachIndex(inner_extents, [&](const Shape& summed) {
+        sum += inputs[0].Read(index_of(notation.left, outer, summed)) *
+               inputs[1].Read(index_of(notation.right, outer, summed));
+      });
+      output.Write(outer, sum);
     });
   }
 

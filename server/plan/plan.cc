@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -38,9 +39,30 @@ class FigureIndex {
   size_t worker_count_ = 0;
 };
 
-std::string ValueText(const Plan& plan, int value, std::string_view mesh_text) {
+enum class MeshText : uint8_t { kOmit, kShow };
+
+std::string MeshOf(const TensorSpec& spec, MeshText mesh) {
+  return mesh == MeshText::kShow ? StrCat(" @ ", ToText(spec.mesh)) : "";
+}
+
+// "%0 [S(0)]", with its mesh where there are several; "%7" of a value that isn't there.
+std::string ValueText(const Plan& plan, int value, MeshText mesh) {
+  if (value < 0 || static_cast<size_t>(value) >= plan.values.size()) return StrCat("%", value);
   const TensorSpec& spec = plan.values[static_cast<size_t>(value)].spec;
-  return StrCat("%", value, " ", ToText(spec.placements), mesh_text);
+  return StrCat("%", value, " ", ToText(spec.placements), MeshOf(spec, mesh));
+}
+
+// "contract matmul() %0 [S(0)], %1 [S(0)] all_gather [R] -> %2 [S(0)]".
+std::string ContractLine(const Plan& plan, const ContractStep& step, MeshText mesh) {
+  std::string line = StrCat("contract ", ToText(LocalOp(step.op)));
+  for (size_t i = 0; i < step.operands.size(); ++i) {
+    const ContractOperand& operand = step.operands[i];
+    StrAppend(&line, i > 0 ? ", " : " ", ValueText(plan, operand.value, mesh));
+    if (!operand.pieces.has_value()) continue;
+    const TensorSpec& read_as = operand.pieces->destination;
+    StrAppend(&line, " ", ToText(operand.name), " ", ToText(read_as.placements), MeshOf(read_as, mesh));
+  }
+  return StrCat(line, " -> ", ValueText(plan, step.output, mesh));
 }
 
 class DescriptionSize {
@@ -65,6 +87,11 @@ class DescriptionSize {
     AddArray(step.counted_once);
     for (const auto& dims : step.counted_once) AddArray(dims);
     if (const auto* map = std::get_if<MapOp>(&step.op)) AddArray(map->expression.nodes);
+  }
+  void Add(const ContractStep& step) {
+    for (const ContractOperand& operand : step.operands) {
+      if (operand.pieces.has_value()) Add(*operand.pieces);
+    }
   }
   void Add(const std::string& text) { bytes_ += static_cast<int64_t>(text.capacity()); }
   template <typename T>
@@ -96,25 +123,30 @@ std::string_view ToText(Collective name) {
   return "exchange";
 }
 
+const TensorSpec& SpecOnGrid(const Plan& plan, const ContractOperand& operand) {
+  return operand.pieces.has_value() ? operand.pieces->destination
+                                    : plan.values[static_cast<size_t>(operand.value)].spec;
+}
+
 std::vector<std::string> StepLines(const Plan& plan) {
-  const bool several_meshes = FigureIndex(plan).by_worker();
-  const auto mesh_text = [&plan, several_meshes](int value) {
-    return several_meshes ? StrCat(" @ ", ToText(plan.values[static_cast<size_t>(value)].spec.mesh)) : std::string();
-  };
+  const MeshText mesh = FigureIndex(plan).by_worker() ? MeshText::kShow : MeshText::kOmit;
   std::vector<std::string> lines;
   for (const Step& step : plan.steps) {
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
-      lines.push_back(StrCat(ToText(exchange->name), " ",
-                             ValueText(plan, exchange->source, mesh_text(exchange->source)), " -> ",
-                             ValueText(plan, exchange->destination, mesh_text(exchange->destination))));
+      lines.push_back(StrCat(ToText(exchange->name), " ", ValueText(plan, exchange->source, mesh), " -> ",
+                             ValueText(plan, exchange->destination, mesh)));
+      continue;
+    }
+    if (const auto* contract = std::get_if<ContractStep>(&step)) {
+      lines.push_back(ContractLine(plan, *contract, mesh));
       continue;
     }
     const auto& local = std::get<LocalStep>(step);
     std::string line = StrCat("local ", ToText(local.op));
     for (size_t i = 0; i < local.inputs.size(); ++i) {
-      StrAppend(&line, i > 0 ? ", " : " ", ValueText(plan, local.inputs[i], mesh_text(local.inputs[i])));
+      StrAppend(&line, i > 0 ? ", " : " ", ValueText(plan, local.inputs[i], mesh));
     }
-    StrAppend(&line, " -> ", ValueText(plan, local.output, mesh_text(local.output)));
+    StrAppend(&line, " -> ", ValueText(plan, local.output, mesh));
     lines.push_back(std::move(line));
   }
   return lines;
@@ -126,17 +158,38 @@ PlanTraffic TrafficOf(const Plan& plan) {
   traffic.by_worker = index.by_worker();
   traffic.received_bytes.resize(index.size());
   traffic.sent_bytes.resize(index.size());
-  for (const Step& step : plan.steps) {
-    const auto* exchange = std::get_if<ExchangeStep>(&step);
-    if (exchange == nullptr) continue;
-    const Mesh& mesh = exchange->exchange.destination.mesh;
-    const int64_t element_bytes = SizeBytes(exchange->exchange.destination.dtype);
-    const ExchangeWalk walk(exchange->exchange);
-    walk.VisitTraffic(
+  const auto add = [&](const Exchange& exchange) {
+    const Mesh& mesh = exchange.destination.mesh;
+    const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
+    ExchangeWalk(exchange).VisitTraffic(
         [&](int64_t flat, int64_t elements) {
           traffic.received_bytes[index(mesh.workers()[static_cast<size_t>(flat)])] += elements * element_bytes;
         },
         [&](WorkerIndex from, int64_t elements) { traffic.sent_bytes[index(from)] += elements * element_bytes; });
+  };
+  // A position whose shard of the output is empty takes nothing of an operand's pieces.
+  const auto take_back = [&](const Exchange& pieces, const TensorSpec& output) {
+    const int64_t element_bytes = SizeBytes(pieces.destination.dtype);
+    std::optional<ExchangeWalk> walk;
+    for (int64_t flat = 0; flat < output.mesh.size(); ++flat) {
+      const Position position = output.mesh.PositionAt(flat);
+      if (!IsEmpty(LocalBox(output, position))) continue;
+      if (!walk.has_value()) walk.emplace(pieces);
+      walk->VisitReceived(position, [&](WorkerIndex from, int64_t elements) {
+        traffic.received_bytes[index(output.mesh.workers()[static_cast<size_t>(flat)])] -= elements * element_bytes;
+        traffic.sent_bytes[index(from)] -= elements * element_bytes;
+      });
+    }
+  };
+  for (const Step& step : plan.steps) {
+    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) add(exchange->exchange);
+    const auto* contract = std::get_if<ContractStep>(&step);
+    if (contract == nullptr) continue;
+    for (const ContractOperand& operand : contract->operands) {
+      if (!operand.pieces.has_value()) continue;
+      add(*operand.pieces);
+      take_back(*operand.pieces, plan.values[static_cast<size_t>(contract->output)].spec);
+    }
   }
   return traffic;
 }
@@ -169,6 +222,8 @@ int64_t DescriptionBytes(const Plan& plan) {
   for (const Step& step : plan.steps) {
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
       size.Add(exchange->exchange);
+    } else if (const auto* contract = std::get_if<ContractStep>(&step)) {
+      size.Add(*contract);
     } else {
       size.Add(std::get<LocalStep>(step));
     }

@@ -24,7 +24,9 @@
 // of its mesh. A value's element strides are the same on every position; the default ones are
 // RowMajorStrides(MaxShardShape(spec)). So a peer's layout is known without asking.
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -90,8 +92,25 @@ struct LocalStep {
   bool operator==(const LocalStep&) const = default;
 };
 
+// An operand of a contraction as its position multiplies it: the own shard of the value; or, with `pieces`, a
+// box that lies in the shards of several workers and is read there, cell by cell.
+struct ContractOperand {
+  int value = 0;
+  std::optional<Exchange> pieces;           // kMove, of the value's spec to the one that is multiplied
+  Collective name = Collective::kExchange;  // of the pieces, for people
+  bool operator==(const ContractOperand&) const = default;
+};
+// Every worker of the output's mesh multiplies its boxes of the operands, left and right, into its shard.
+// The inner letters' pieces are added in increasing order; a position whose shard is empty reads nothing.
+struct ContractStep {
+  MatmulOp op;
+  std::array<ContractOperand, 2> operands;
+  int output = 0;  // a value
+  bool operator==(const ContractStep&) const = default;
+};
+
 // Reserved in the wire format: host_in, host_out, load, store, spill, unspill, comm_init, call.
-using Step = std::variant<ExchangeStep, LocalStep>;
+using Step = std::variant<ExchangeStep, LocalStep, ContractStep>;
 
 // The output may take the input's buffer when nobody else reads it: each element of the output
 // depends on the same element of the input alone.
@@ -116,6 +135,9 @@ struct Plan {
   double flops = 0;
   bool operator==(const Plan&) const = default;
 };
+
+// The spec of a contraction's operand as it is multiplied, on the output's mesh.
+const TensorSpec& SpecOnGrid(const Plan& plan, const ContractOperand& operand);
 
 // The notation above, readable and complete: ParsePlan(ToText(p)) == p.
 std::string ToText(const Plan& plan);

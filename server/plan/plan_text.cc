@@ -47,16 +47,8 @@ std::string ValueLine(const Plan& plan, int id) {
   return text + "\n";
 }
 
-std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
-  const Exchange& exchange = step.exchange;
-  std::string text = StrCat("  ", ToText(step.name), " %", step.source, " -> %", step.destination, " ",
-                            kRoles[static_cast<size_t>(exchange.role)]);
-  if (exchange.role == ExchangeRole::kReduce) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
-  if (step.delivery == Delivery::kPush) text += " pushed";
-  if (exchange.source != plan.values[static_cast<size_t>(step.source)].spec) {
-    StrAppend(&text, " of ", ToText(exchange.source));
-  }
-  text += "\n";
+std::string DimLines(const Exchange& exchange) {
+  std::string text;
   for (size_t d = 0; d < exchange.dims.size(); ++d) {
     const DimOverlay& dim = exchange.dims[d];
     StrAppend(&text, "    dim ", d, dim.source_step != 1 ? StrCat(" step ", dim.source_step) : "", ":");
@@ -68,6 +60,31 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
     text += "\n";
   }
   return text;
+}
+
+std::string ContractText(const ContractStep& step) {
+  std::string text = StrCat("  contract ", ToText(LocalOp(step.op)), " %", step.operands[0].value, ", %",
+                            step.operands[1].value, " -> %", step.output, "\n");
+  for (size_t i = 0; i < step.operands.size(); ++i) {
+    const std::optional<Exchange>& pieces = step.operands[i].pieces;
+    if (pieces.has_value())
+      StrAppend(&text, "    pieces ", i, " ", ToText(step.operands[i].name), " as ", ToText(pieces->destination), "\n",
+                DimLines(*pieces));
+  }
+  return text;
+}
+
+std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
+  const Exchange& exchange = step.exchange;
+  std::string text = StrCat("  ", ToText(step.name), " %", step.source, " -> %", step.destination, " ",
+                            kRoles[static_cast<size_t>(exchange.role)]);
+  if (exchange.role == ExchangeRole::kReduce) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
+  if (step.delivery == Delivery::kPush) text += " pushed";
+  if (exchange.source != plan.values[static_cast<size_t>(step.source)].spec) {
+    StrAppend(&text, " of ", ToText(exchange.source));
+  }
+  text += "\n";
+  return text + DimLines(exchange);
 }
 
 std::string LocalText(const LocalStep& step) {
@@ -185,6 +202,8 @@ class PlanParser {
     TESSERA_ASSIGN_OR_RETURN(const std::string_view word, scanner.TakeIdentifier());
     if (word == "in" || word == "out" || word == "inout" || word == "tmp") return ValueLine(word, scanner);
     if (word == "local") return LocalLine(scanner);
+    if (word == "contract") return ContractLine(scanner);
+    if (word == "pieces") return PiecesLine(scanner);
     if (word == "dim") return DimLine(scanner);
     if (word == "inputs" || word == "outputs") {
       TESSERA_ASSIGN_OR_RETURN((word == "inputs" ? plan_.inputs : plan_.outputs), TakeIntegers<int>(scanner));
@@ -270,8 +289,7 @@ class PlanParser {
     return absl::OkStatus();
   }
 
-  absl::Status LocalLine(Scanner& scanner) {
-    LocalStep step;
+  static absl::StatusOr<LocalOp> TakeLocalOp(Scanner& scanner) {
     // The op's text ends where its parentheses close.
     const std::string_view rest = Rest(scanner);
     size_t end = 0;
@@ -280,8 +298,48 @@ class PlanParser {
       depth += c == '(' ? 1 : c == ')' ? -1 : 0;
       if (c == ')' && depth == 0) break;
     }
-    TESSERA_ASSIGN_OR_RETURN(step.op, ParseLocalOp(rest.substr(0, end)));
+    TESSERA_ASSIGN_OR_RETURN(LocalOp op, ParseLocalOp(rest.substr(0, end)));
     TESSERA_RETURN_IF_ERROR(scanner.Take(rest.substr(0, end)));
+    return op;
+  }
+
+  absl::Status ContractLine(Scanner& scanner) {
+    ContractStep step;
+    TESSERA_ASSIGN_OR_RETURN(const LocalOp op, TakeLocalOp(scanner));
+    if (!std::holds_alternative<MatmulOp>(op)) return scanner.Error("a matmul before here");
+    step.op = std::get<MatmulOp>(op);
+    TESSERA_ASSIGN_OR_RETURN(step.operands[0].value, TakeValue(scanner));
+    TESSERA_RETURN_IF_ERROR(scanner.Take(","));
+    TESSERA_ASSIGN_OR_RETURN(step.operands[1].value, TakeValue(scanner));
+    TESSERA_RETURN_IF_ERROR(scanner.Take("->"));
+    TESSERA_ASSIGN_OR_RETURN(step.output, TakeValue(scanner));
+    plan_.steps.emplace_back(std::move(step));
+    return absl::OkStatus();
+  }
+
+  // Where an operand of the contraction above lies; its dims follow.
+  absl::Status PiecesLine(Scanner& scanner) {
+    auto* step = plan_.steps.empty() ? nullptr : std::get_if<ContractStep>(&plan_.steps.back());
+    TESSERA_ASSIGN_OR_RETURN(const int number, TakeIndex(scanner));
+    if (step == nullptr || number > 1 || step->operands[1].pieces.has_value() ||
+        step->operands[static_cast<size_t>(number)].pieces.has_value()) {
+      return scanner.Error("pieces 0, pieces 1 under a contraction");
+    }
+    ContractOperand& operand = step->operands[static_cast<size_t>(number)];
+    TESSERA_ASSIGN_OR_RETURN(const std::string_view name, scanner.TakeIdentifier());
+    TESSERA_ASSIGN_OR_RETURN(operand.name, ParseCollective(name, scanner));
+    TESSERA_RETURN_IF_ERROR(scanner.Take("as"));
+    TESSERA_ASSIGN_OR_RETURN(const std::string spec, TakeUpTo(scanner, ""));
+    Exchange& pieces = operand.pieces.emplace();
+    pieces.source = plan_.values[static_cast<size_t>(operand.value)].spec;
+    pieces.hosts = plan_.hosts;
+    TESSERA_ASSIGN_OR_RETURN(pieces.destination, ParseTensorSpec(spec));
+    return absl::OkStatus();
+  }
+
+  absl::Status LocalLine(Scanner& scanner) {
+    LocalStep step;
+    TESSERA_ASSIGN_OR_RETURN(step.op, TakeLocalOp(scanner));
     if (!scanner.TryTake("->")) {
       do {
         TESSERA_ASSIGN_OR_RETURN(const int input, TakeValue(scanner));
@@ -305,12 +363,16 @@ class PlanParser {
     return absl::OkStatus();
   }
 
+  static absl::StatusOr<Collective> ParseCollective(std::string_view word, const Scanner& scanner) {
+    for (int name = 0; name <= static_cast<int>(Collective::kSlice); ++name) {
+      if (ToText(static_cast<Collective>(name)) == word) return static_cast<Collective>(name);
+    }
+    return scanner.Error("a step");
+  }
+
   absl::Status ExchangeLine(std::string_view word, Scanner& scanner) {
     ExchangeStep step;
-    int name = 0;
-    while (name <= static_cast<int>(Collective::kSlice) && ToText(static_cast<Collective>(name)) != word) ++name;
-    if (name > static_cast<int>(Collective::kSlice)) return scanner.Error("a step");
-    step.name = static_cast<Collective>(name);
+    TESSERA_ASSIGN_OR_RETURN(step.name, ParseCollective(word, scanner));
     TESSERA_ASSIGN_OR_RETURN(step.source, TakeValue(scanner));
     TESSERA_RETURN_IF_ERROR(scanner.Take("->"));
     TESSERA_ASSIGN_OR_RETURN(step.destination, TakeValue(scanner));
@@ -336,11 +398,22 @@ class PlanParser {
     return absl::OkStatus();
   }
 
-  absl::Status DimLine(Scanner& scanner) {
-    if (plan_.steps.empty() || !std::holds_alternative<ExchangeStep>(plan_.steps.back())) {
-      return scanner.Error("a dim under an exchange");
+  // The exchange that the last lines began: a step's, or the last pieces of a contraction.
+  Exchange* LastExchange() {
+    if (plan_.steps.empty()) return nullptr;
+    if (auto* step = std::get_if<ExchangeStep>(&plan_.steps.back())) return &step->exchange;
+    auto* contract = std::get_if<ContractStep>(&plan_.steps.back());
+    if (contract == nullptr) return nullptr;
+    for (size_t i = contract->operands.size(); i-- > 0;) {
+      if (contract->operands[i].pieces.has_value()) return &*contract->operands[i].pieces;
     }
-    Exchange& exchange = std::get<ExchangeStep>(plan_.steps.back()).exchange;
+    return nullptr;
+  }
+
+  absl::Status DimLine(Scanner& scanner) {
+    Exchange* const opened = LastExchange();
+    if (opened == nullptr) return scanner.Error("a dim under an exchange");
+    Exchange& exchange = *opened;
     TESSERA_ASSIGN_OR_RETURN(const int dim, TakeIndex(scanner));
     if (dim != static_cast<int>(exchange.dims.size())) return scanner.Error("dims numbered from 0");
     DimOverlay overlay;
@@ -393,6 +466,8 @@ std::string ToText(const Plan& plan) {
   for (const Step& step : plan.steps) {
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
       text += ExchangeText(plan, *exchange);
+    } else if (const auto* contract = std::get_if<ContractStep>(&step)) {
+      text += ContractText(*contract);
     } else {
       text += LocalText(std::get<LocalStep>(step));
     }

@@ -9,6 +9,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/lower_contraction.h"
 
 namespace tessera {
 namespace {
@@ -141,20 +142,21 @@ class ExchangeLowering {
 
   void AddIncoming(Phase& phase) const {
     std::map<WorkerIndex, IncomingMessage> messages;
-    const auto add = [&](int instruction, int term, WorkerIndex from, int64_t bytes) {
+    const int64_t element_bytes = SizeBytes(destination_.spec.dtype);
+    const auto add = [&](int instruction, int term, WorkerIndex from, const Shape& extents) {
       if (from == worker_) return;
       IncomingMessage& message = messages[from];
+      Strides strides = RowMajorStrides(extents);
       message.from = from;
-      message.operands.push_back({instruction, term, message.bytes});
-      message.bytes += bytes;
+      message.operands.push_back({instruction, term, message.bytes, std::move(strides)});
+      message.bytes += NumElements(extents) * element_bytes;
     };
     for (size_t i = 0; i < phase.instructions.size(); ++i) {
       if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
-        add(static_cast<int>(i), 0, copy->source.worker, NumElements(copy->extents) * SizeBytes(copy->dtype));
+        add(static_cast<int>(i), 0, copy->source.worker, copy->extents);
       } else if (const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i])) {
-        const int64_t bytes = NumElements(reduce->extents) * SizeBytes(reduce->dtype);
         for (size_t t = 0; t < reduce->terms.size(); ++t) {
-          add(static_cast<int>(i), static_cast<int>(t), reduce->terms[t].worker, bytes);
+          add(static_cast<int>(i), static_cast<int>(t), reduce->terms[t].worker, reduce->extents);
         }
       }
     }
@@ -192,14 +194,20 @@ void LowerLocal(const Plan& plan, const LocalStep& step, WorkerIndex worker, Pha
     }
     kernel.input_is_zero.push_back(is_zero);
     phase.reads.push_back(input.buffer);
+    kernel.input_received_bytes.push_back(0);
   }
   phase.writes.push_back(output.buffer);
   phase.instructions.emplace_back(std::move(kernel));
 }
 
+struct WrittenValue {
+  int operator()(const ExchangeStep& step) const { return step.destination; }
+  int operator()(const LocalStep& step) const { return step.output; }
+  int operator()(const ContractStep& step) const { return step.output; }
+};
+
 int BufferWrittenBy(const Plan& plan, const Step& step) {
-  const int value = std::holds_alternative<ExchangeStep>(step) ? std::get<ExchangeStep>(step).destination
-                                                               : std::get<LocalStep>(step).output;
+  const int value = std::visit(WrittenValue{}, step);
   return plan.values[static_cast<size_t>(value)].buffer;
 }
 
@@ -246,8 +254,8 @@ std::string InstructionText(const Instruction& instruction) {
     StrAppend(&text, kernel.input_is_zero[i] ? " zeros " : " ", ToText(kernel.input_dtypes[i]),
               ToText(kernel.input_extents[i]), " ", OperandText(kernel.inputs[i]));
   }
-  return StrCat(text, " -> ", ToText(kernel.output_dtype), ToText(kernel.output_extents), " ",
-                OperandText(kernel.output));
+  return StrCat(text, kernel.store == KernelStore::kAdd ? " +-> " : " -> ", ToText(kernel.output_dtype),
+                ToText(kernel.output_extents), " ", OperandText(kernel.output));
 }
 
 }  // namespace
@@ -262,6 +270,13 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
       TESSERA_RETURN_IF_ERROR(
           ExchangeLowering(plan, *exchange, worker).Lower(messages, FindPush(plan, i, *exchange), phase));
       phase.peer_phase = LastWriter(plan, i, plan.values[static_cast<size_t>(exchange->source)].buffer);
+    } else if (const auto* contract = std::get_if<ContractStep>(&plan.steps[i])) {
+      TESSERA_RETURN_IF_ERROR(LowerContraction(plan, *contract, worker, messages, phase));
+      for (const ContractOperand& operand : contract->operands) {
+        if (!operand.pieces.has_value()) continue;
+        const int buffer = plan.values[static_cast<size_t>(operand.value)].buffer;
+        phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, i, buffer));
+      }
     } else {
       LowerLocal(plan, std::get<LocalStep>(plan.steps[i]), worker, phase);
     }

@@ -5,7 +5,8 @@
 // worker index; an instance adds offsets, scalars, ordinal and waits.
 //
 // A program is a list of phases; phase p (numbered from 1) is published when it is done, and may wait
-// for the phases before it on peers. Within a phase the instructions may run in any order.
+// for the phases before it on peers. Within a phase the instructions may run in any order, but for
+// those that write and add to one output: they follow each other.
 //
 // Two ways to reach a peer's bytes: mapped (read in place from its arena) or messages (one message
 // per pair of workers and phase, packed in the order of the receiver's transfers). A program holds
@@ -50,18 +51,21 @@ struct ReduceInstruction {
   bool operator==(const ReduceInstruction&) const = default;
 };
 
-// A kernel on own shards.
+// A kernel. The inputs of a matmul may be peers'.
 struct KernelInstruction {
   LocalOp op;
   std::vector<Operand> inputs;
   std::vector<Shape> input_extents;
   std::vector<DType> input_dtypes;
   std::vector<uint8_t> input_is_zero;  // 1: counts as zeros here (counted_once)
+  // Of inputs in peers' memory: the bytes that this instruction is the first of its phase to read.
+  std::vector<int64_t> input_received_bytes;
   Operand output;
   Shape output_extents;
   DType output_dtype = DType::kF32;
   Box output_box;            // global, for creation ops
   std::vector<int> scalars;  // indexes into the instance's scalars
+  KernelStore store = KernelStore::kWrite;
   bool operator==(const KernelInstruction&) const = default;
 };
 
@@ -82,11 +86,13 @@ struct OutgoingMessage {
   bool operator==(const OutgoingMessage&) const = default;
 };
 // What comes from a peer: its bytes, and the operands of this phase's instructions that they are, in
-// packing order: instruction number and term number (0 for a copy's source).
+// packing order: instruction number and term number (0 for a copy's source; a kernel's input). Pieces that
+// several instructions multiply come once and are operands of each.
 struct IncomingOperand {
   int instruction = 0;
   int term = 0;
   int64_t message_offset_bytes = 0;
+  Strides strides;  // in elements, of the operand in the message
   bool operator==(const IncomingOperand&) const = default;
 };
 struct IncomingMessage {

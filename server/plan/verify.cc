@@ -10,6 +10,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/contract.h"
 #include "server/plan/exchange.h"
 #include "server/plan/verify_local.h"
 
@@ -286,6 +287,43 @@ class Verifier {
       return absl::OkStatus();
     }
     return CheckElements({&exchange});
+  }
+
+  // Each operand is read where it lies: its pieces are a move that tiles every position's box.
+  absl::Status CheckPieces(const Exchange& pieces, int value) const {
+    if (pieces.source != Value(value).spec) return Wrong("the pieces are of ", ToText(pieces.source));
+    if (pieces.hosts != plan_.hosts) return Wrong("the pieces are between other hosts than the plan");
+    if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces) > 1) return Wrong("the pieces are pending");
+    if (pieces.source.dtype != pieces.destination.dtype || pieces.source.shape != pieces.destination.shape) {
+      return Wrong("the pieces are read as ", ToText(pieces.destination));
+    }
+    if (pieces.dims.size() != pieces.source.shape.size()) return Wrong("ranks differ");
+    for (int d = 0; d < pieces.destination.rank(); ++d) {
+      if (pieces.dims[static_cast<size_t>(d)].source_step != 1) return Wrong("dim ", d, ": pieces have no step");
+      TESSERA_RETURN_IF_ERROR(CheckOverlay(pieces, d));
+    }
+    return CheckElements({&pieces});
+  }
+
+  absl::Status Check(const ContractStep& step) {
+    TESSERA_RETURN_IF_ERROR(ValidateLocalOp(step.op, 2, 0));
+    TESSERA_RETURN_IF_ERROR(CheckWrite(step.output));
+    const TensorSpec& output = Value(step.output).spec;
+    for (const ContractOperand& operand : step.operands) {
+      TESSERA_RETURN_IF_ERROR(CheckRead(operand.value));
+      if (operand.pieces.has_value()) TESSERA_RETURN_IF_ERROR(CheckPieces(*operand.pieces, operand.value));
+      const TensorSpec& on_grid = SpecOnGrid(plan_, operand);
+      if (!SamePositions(on_grid.mesh, output.mesh)) return Wrong("%", operand.value, " is on ", ToText(on_grid.mesh));
+      if (on_grid.dtype != output.dtype) return Wrong("dtypes differ");
+    }
+    for (int64_t flat = 0; flat < output.mesh.size(); ++flat) {
+      const Position position = output.mesh.PositionAt(flat);
+      TESSERA_RETURN_IF_ERROR(
+          CheckContractionBoxes(step.op.notation, LocalBox(SpecOnGrid(plan_, step.operands[0]), position),
+                                LocalBox(SpecOnGrid(plan_, step.operands[1]), position), LocalBox(output, position)));
+    }
+    state_[BufferOf(step.output)].complete = true;
+    return absl::OkStatus();
   }
 
   absl::Status Check(const LocalStep& step) {

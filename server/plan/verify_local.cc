@@ -7,6 +7,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/contract.h"
 #include "server/plan/exchange.h"
 
 namespace tessera {
@@ -47,10 +48,9 @@ struct ExtentsCheck {
   }
   absl::Status operator()(const ReduceLocalOp& op) const { return Reduced(op.dims); }
   absl::Status operator()(const ArgReduceOp& op) const { return Reduced({op.dim}); }
-  absl::Status operator()(const MatmulOp&) const {
-    const bool fits = inputs.size() == 2 && inputs[0].size() == 2 && inputs[1].size() == 2 && output.size() == 2 &&
-                      inputs[0][0] == output[0] && inputs[0][1] == inputs[1][0] && inputs[1][1] == output[1];
-    return fits ? absl::OkStatus() : Mismatch();
+  absl::Status operator()(const MatmulOp& op) const {
+    if (inputs.size() != 2) return Mismatch();
+    return CheckContractionBoxes(op.notation, WholeBox(inputs[0]), WholeBox(inputs[1]), WholeBox(output));
   }
   absl::Status operator()(const FillOp&) const { return absl::OkStatus(); }
   absl::Status operator()(const ArangeOp&) const { return output.size() == 1 ? absl::OkStatus() : Mismatch(); }

@@ -76,6 +76,8 @@ int PlanBuilder::AddView(int of, const TensorSpec& spec, int64_t offset, const S
 
 void PlanBuilder::AddLocal(LocalStep step) { plan_.steps.emplace_back(std::move(step)); }
 
+void PlanBuilder::AddContract(ContractStep step) { plan_.steps.emplace_back(std::move(step)); }
+
 absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& destination, TemporaryLayout layout) {
   const PlanValue from = this->value(value);
   if (from.spec == destination) return value;
@@ -91,15 +93,21 @@ absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& de
 
 absl::StatusOr<int> PlanBuilder::AddImplicitRedistribute(int value, const TensorSpec& destination,
                                                          TemporaryLayout layout) {
-  const TensorSpec source = this->value(value).spec;
   TESSERA_ASSIGN_OR_RETURN(const int moved, AddRedistribute(value, destination, layout));
-  if (this->value(moved).buffer == this->value(value).buffer) return moved;
+  if (this->value(moved).buffer != this->value(value).buffer) {
+    TESSERA_RETURN_IF_ERROR(NoteImplicit(value, destination));
+  }
+  return moved;
+}
+
+absl::Status PlanBuilder::NoteImplicit(int value, const TensorSpec& destination) {
+  const TensorSpec source = this->value(value).spec;
   TESSERA_ASSIGN_OR_RETURN(const RedistributeBound bound, BoundRedistribute(source, destination));
-  if (bound.total_bytes == 0) return moved;
+  if (bound.total_bytes == 0) return absl::OkStatus();
   const std::string mesh = source.mesh == destination.mesh ? "" : StrCat(" on ", ToText(destination.mesh));
   plan_.implicit.push_back(StrCat("redistribute %", value, " ", ToText(source.placements), " -> ",
                                   ToText(destination.placements), mesh, ": ", WithCommas(bound.total_bytes), " bytes"));
-  return moved;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> PlanBuilder::AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,
@@ -131,6 +139,11 @@ Plan PlanBuilder::Finish(const Topology& topology) && {
   if (several) plan_.hosts = WorkerHosts(hosts);
   for (Step& step : plan_.steps) {
     if (auto* exchange = std::get_if<ExchangeStep>(&step)) exchange->exchange.hosts = plan_.hosts;
+    auto* contract = std::get_if<ContractStep>(&step);
+    if (contract == nullptr) continue;
+    for (ContractOperand& operand : contract->operands) {
+      if (operand.pieces.has_value()) operand.pieces->hosts = plan_.hosts;
+    }
   }
   return std::move(plan_);
 }

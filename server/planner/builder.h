@@ -33,6 +33,7 @@ class PlanBuilder {
   // A value in the buffer of another.
   int AddView(int of, const TensorSpec& spec, int64_t offset, const Strides& strides);
   void AddLocal(LocalStep step);
+  void AddContract(ContractStep step);
   // Appends the steps that bring `value` to `destination` and returns the value that has it; the same
   // value, and no step, when it has it already.
   absl::StatusOr<int> AddRedistribute(int value, const TensorSpec& destination,
@@ -40,6 +41,8 @@ class PlanBuilder {
   // Like it, for an op that needs the operand elsewhere: says so in Plan::implicit when bytes move.
   absl::StatusOr<int> AddImplicitRedistribute(int value, const TensorSpec& destination,
                                               TemporaryLayout layout = TemporaryLayout::kDefault);
+  // Says in Plan::implicit what the op moves of an operand to have it as `destination`, when bytes move.
+  absl::Status NoteImplicit(int value, const TensorSpec& destination);
   // Like AddRedistribute, through a slice: `source_start` and `source_step` per dim in the source's indexes; the
   // destination has the source's rank.
   absl::StatusOr<int> AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,

@@ -77,11 +77,16 @@ class OpPlanner {
       case OpFamily::kElementwise: return PlanMap();
       case OpFamily::kReduction:
       case OpFamily::kArgReduction: return PlanReduction();
-      case OpFamily::kContraction: return AddContraction(builder_, inputs_[0], inputs_[1], output_, topology_);
+      case OpFamily::kContraction: return PlanContraction();
       case OpFamily::kView: return PlanView();
       case OpFamily::kRedistribute: return PlanMove();
     }
     return absl::InternalError("unknown op family");
+  }
+
+  absl::StatusOr<int> PlanContraction() {
+    const Contraction& notation = std::get<MatmulOp>(*resolution_.local).notation;
+    return AddContraction(builder_, notation, inputs_[0], inputs_[1], output_, topology_);
   }
 
   absl::StatusOr<int> PlanMap() {

@@ -15,6 +15,13 @@ constexpr int64_t kStagingAlignment = 64;
 
 int64_t AlignUp(int64_t bytes) { return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment; }
 
+// How many of an instruction's operands can come in a message.
+size_t TermCount(const Instruction& instruction) {
+  if (const auto* reduce = std::get_if<ReduceInstruction>(&instruction)) return reduce->terms.size();
+  const auto* kernel = std::get_if<KernelInstruction>(&instruction);
+  return kernel == nullptr ? 1 : kernel->inputs.size();
+}
+
 MessageTag TagOf(const Instance& instance, int phase_number) {
   return {.ordinal = instance.ordinal.value, .phase = static_cast<uint32_t>(phase_number)};
 }
@@ -26,8 +33,8 @@ std::byte* PhaseItems::AddressOf(const Operand& operand, const Instance& instanc
          operand.offset_bytes;
 }
 
-std::byte* PhaseItems::StagedTerm(size_t instruction, size_t term) const {
-  return staged_terms_.empty() ? nullptr : staged_terms_[first_term_[instruction] + term];
+PhaseItems::Staged PhaseItems::StagedTerm(size_t instruction, size_t term) const {
+  return staged_terms_.empty() ? Staged{} : staged_terms_[first_term_[instruction] + term];
 }
 
 int64_t* PhaseItems::CountOf(WorkerIndex worker, std::vector<std::pair<WorkerIndex, int64_t>>& counts) const {
@@ -87,13 +94,12 @@ absl::Status PhaseItems::PlaceMessages(const Phase& phase, StreamId stream, RunR
       first_term_.clear();
       for (const Instruction& instruction : phase.instructions) {
         first_term_.push_back(staged_terms_.size());
-        const auto* reduce = std::get_if<ReduceInstruction>(&instruction);
-        staged_terms_.resize(staged_terms_.size() + (reduce == nullptr ? 1 : reduce->terms.size()), nullptr);
+        staged_terms_.resize(staged_terms_.size() + TermCount(instruction));
       }
     }
     for (const IncomingOperand& operand : phase.incoming[m].operands) {
-      staged_terms_[first_term_[static_cast<size_t>(operand.instruction)] + static_cast<size_t>(operand.term)] =
-          staged_ + incoming_[m].at + operand.message_offset_bytes;
+      staged_terms_[first_term_[static_cast<size_t>(operand.instruction)] + static_cast<size_t>(operand.term)] = {
+          staged_ + incoming_[m].at + operand.message_offset_bytes, &operand.strides};
     }
   }
   return absl::OkStatus();
@@ -137,16 +143,16 @@ void PhaseItems::EnqueueMessages(const Instance& instance, const Phase& phase, i
   EnqueueStart(static_cast<StreamId>(instance.stream), messages, record);
 }
 
-void PhaseItems::EnqueueCopy(const Instance& instance, const CopyInstruction& copy, std::byte* staged,
-                             RunRecord& record) {
+void PhaseItems::EnqueueCopy(const Instance& instance, const CopyInstruction& copy, size_t number, RunRecord& record) {
+  const Staged staged = StagedTerm(number, 0);
   CopyWork work{.extents = copy.extents,
                 .element_bytes = SizeBytes(copy.dtype),
-                .source = staged,
+                .source = staged.data,
                 .source_strides = {},
                 .destination = AddressOf(copy.destination, instance),
                 .destination_strides = copy.destination.strides};
-  if (staged != nullptr) {
-    work.source_strides = RowMajorStrides(copy.extents);
+  if (staged.data != nullptr) {
+    work.source_strides = *staged.strides;
   } else {
     work.source = AddressOf(copy.source, instance);
     work.source_strides = copy.source.strides;
@@ -159,8 +165,8 @@ void PhaseItems::EnqueueReduce(const Instance& instance, const ReduceInstruction
                                RunRecord& record) {
   const size_t first = record.terms.size(), first_destination = record.destinations.size();
   for (size_t t = 0; t < reduce.terms.size(); ++t) {
-    if (std::byte* staged = StagedTerm(number, t); staged != nullptr) {
-      record.terms.push_back({staged, RowMajorStrides(reduce.extents)});
+    if (const Staged staged = StagedTerm(number, t); staged.data != nullptr) {
+      record.terms.push_back({staged.data, *staged.strides});
       record.term_counts.push_back(nullptr);
     } else {
       record.terms.push_back({AddressOf(reduce.terms[t], instance), reduce.terms[t].strides});
@@ -184,39 +190,47 @@ void PhaseItems::EnqueueReduce(const Instance& instance, const ReduceInstruction
                                 .pushed_bytes = absl::MakeConstSpan(record.push_counts).subspan(first_destination)});
 }
 
-void PhaseItems::EnqueueKernel(const Instance& instance, const KernelInstruction& kernel, RunRecord& record) {
+void PhaseItems::EnqueueKernel(const Instance& instance, const KernelInstruction& kernel, size_t number,
+                               RunRecord& record) {
   const size_t first_input = record.kernel_inputs.size();
   const size_t first_scalar = record.kernel_scalars.size();
+  const size_t first_count = record.kernel_counts.size();
   for (size_t k = 0; k < kernel.inputs.size(); ++k) {
-    record.kernel_inputs.push_back({.data = AddressOf(kernel.inputs[k], instance),
+    const Staged staged = StagedTerm(number, k);
+    const bool is_staged = staged.data != nullptr;
+    record.kernel_inputs.push_back({.data = is_staged ? staged.data : AddressOf(kernel.inputs[k], instance),
                                     .dtype = kernel.input_dtypes[k],
                                     .extents = kernel.input_extents[k],
-                                    .strides = kernel.inputs[k].strides,
+                                    .strides = is_staged ? *staged.strides : kernel.inputs[k].strides,
                                     .is_zero = kernel.input_is_zero[k] != 0});
+    int64_t* const received_bytes =
+        is_staged ? nullptr : CountOf(kernel.inputs[k].worker, record.report.received_bytes);
+    if (received_bytes != nullptr) record.kernel_counts.push_back({received_bytes, kernel.input_received_bytes[k]});
   }
   for (int scalar : kernel.scalars) record.kernel_scalars.push_back(instance.scalars[static_cast<size_t>(scalar)]);
   device_.EnqueueRun(static_cast<StreamId>(instance.stream),
-                     KernelCall{.op = &kernel.op,
-                                .inputs = absl::MakeConstSpan(record.kernel_inputs).subspan(first_input),
-                                .output = AddressOf(kernel.output, instance),
-                                .output_dtype = kernel.output_dtype,
-                                .output_extents = kernel.output_extents,
-                                .output_strides = kernel.output.strides,
-                                .output_box = kernel.output_box,
-                                .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar)});
+                     KernelWork{{.op = &kernel.op,
+                                 .inputs = absl::MakeConstSpan(record.kernel_inputs).subspan(first_input),
+                                 .output = AddressOf(kernel.output, instance),
+                                 .output_dtype = kernel.output_dtype,
+                                 .output_extents = kernel.output_extents,
+                                 .output_strides = kernel.output.strides,
+                                 .output_box = kernel.output_box,
+                                 .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar),
+                                 .store = kernel.store},
+                                absl::MakeConstSpan(record.kernel_counts).subspan(first_count)});
 }
 
 void PhaseItems::EnqueueInstructions(const Instance& instance, const Phase& phase, RunRecord& record) {
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
-      std::byte* staged = StagedTerm(i, 0);
       // What a mapped peer pushed is here.
-      if (staged == nullptr && phase.delivery == Delivery::kPush) continue;
-      EnqueueCopy(instance, *copy, staged, record);
+      if (StagedTerm(i, 0).data == nullptr && phase.delivery == Delivery::kPush) continue;
+      EnqueueCopy(instance, *copy, i, record);
     } else if (const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i])) {
       EnqueueReduce(instance, *reduce, i, record);
     } else {
-      EnqueueKernel(instance, std::get<KernelInstruction>(phase.instructions[i]), record);
+      EnqueueKernel(instance, std::get<KernelInstruction>(phase.instructions[i]), i, record);
     }
   }
 }

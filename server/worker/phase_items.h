@@ -44,19 +44,24 @@ class PhaseItems {
     int64_t at = 0;
     int64_t bytes = 0;
   };
+  // An instruction's term in staging memory; no data when it is read in place.
+  struct Staged {
+    std::byte* data = nullptr;
+    const Strides* strides = nullptr;
+  };
   absl::Status PlaceMessages(const Phase& phase, StreamId stream, RunRecord& record);
   absl::Status ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
   void EnqueuePacking(const Instance& instance, const Phase& phase);
   void EnqueueMessages(const Instance& instance, const Phase& phase, int phase_number, const RunRecordRef& record);
   void EnqueueStart(StreamId stream, PhaseMessages& messages, const RunRecordRef& record);
-  void EnqueueCopy(const Instance& instance, const CopyInstruction& copy, std::byte* staged, RunRecord& record);
+  void EnqueueCopy(const Instance& instance, const CopyInstruction& copy, size_t number, RunRecord& record);
   void EnqueueReduce(const Instance& instance, const ReduceInstruction& reduce, size_t number, RunRecord& record);
-  void EnqueueKernel(const Instance& instance, const KernelInstruction& kernel, RunRecord& record);
+  void EnqueueKernel(const Instance& instance, const KernelInstruction& kernel, size_t number, RunRecord& record);
   void EnqueueInstructions(const Instance& instance, const Phase& phase, RunRecord& record);
 
   std::byte* AddressOf(const Operand& operand, const Instance& instance) const;
-  // The staged bytes of an instruction's term, or null when it is read in place.
-  std::byte* StagedTerm(size_t instruction, size_t term) const;
+  // No data when the term is read in place.
+  Staged StagedTerm(size_t instruction, size_t term) const;
   int64_t* CountOf(WorkerIndex worker, std::vector<std::pair<WorkerIndex, int64_t>>& counts) const;
 
   const ArenaTable& arenas_;
@@ -67,9 +72,9 @@ class PhaseItems {
   // Of the phase at hand.
   std::byte* staged_ = nullptr;
   std::vector<Placed> outgoing_, incoming_;  // by the phase's lists; bytes -1: mapped, no message
-  // By instruction and term, one after another from first_term_[instruction] on: the staged bytes, or
-  // null for what is read in place. Empty when all are.
-  std::vector<std::byte*> staged_terms_;
+  // By instruction and term, one after another from first_term_[instruction] on. Empty when all are read
+  // in place.
+  std::vector<Staged> staged_terms_;
   std::vector<size_t> first_term_;
 };
 

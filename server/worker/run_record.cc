@@ -68,6 +68,7 @@ void RunRecord::Clear() {
   staging.clear();
   refused_bytes = 0;
   kernel_inputs.clear();
+  kernel_counts.clear();
   kernel_scalars.clear();
   terms.clear();
   term_counts.clear();

@@ -95,14 +95,16 @@ class TemplateChecker {
   absl::Status CheckInstruction(const KernelInstruction& kernel) {
     const size_t inputs = kernel.inputs.size();
     if (kernel.input_extents.size() != inputs || kernel.input_dtypes.size() != inputs ||
-        kernel.input_is_zero.size() != inputs) {
+        kernel.input_is_zero.size() != inputs || kernel.input_received_bytes.size() != inputs) {
       return Bad("a kernel whose inputs are not all described");
     }
     TESSERA_RETURN_IF_ERROR(Own(kernel.output));
     made_.kernel_input_count += inputs;
     made_.kernel_scalar_count += kernel.scalars.size();
+    const bool is_matmul = std::holds_alternative<MatmulOp>(kernel.op);
+    if (kernel.store == KernelStore::kAdd && !is_matmul) return Bad("a kernel that can't add to its output");
     for (size_t i = 0; i < inputs; ++i) {
-      TESSERA_RETURN_IF_ERROR(Own(kernel.inputs[i]));
+      if (!is_matmul) TESSERA_RETURN_IF_ERROR(Own(kernel.inputs[i]));
       TESSERA_RETURN_IF_ERROR(Touch(kernel.inputs[i], kernel.input_extents[i], kernel.input_dtypes[i]));
     }
     for (int scalar : kernel.scalars) {
@@ -113,18 +115,42 @@ class TemplateChecker {
     return Touch(kernel.output, kernel.output_extents, kernel.output_dtype);
   }
 
-  // The extents and dtype of an instruction's term, if the numbers name one.
-  static bool FindTerm(const Phase& phase, const IncomingOperand& operand, int64_t& bytes) {
-    if (operand.instruction < 0 || static_cast<size_t>(operand.instruction) >= phase.instructions.size()) return false;
+  // The extents and element size of an instruction's term, if the numbers name one.
+  struct Term {
+    const Shape* extents = nullptr;
+    int64_t element_bytes = 1;
+  };
+  static Term FindTerm(const Phase& phase, const IncomingOperand& operand) {
+    if (operand.instruction < 0 || static_cast<size_t>(operand.instruction) >= phase.instructions.size()) return {};
+    const size_t number = static_cast<size_t>(operand.term);
     const Instruction& instruction = phase.instructions[static_cast<size_t>(operand.instruction)];
     if (const auto* copy = std::get_if<CopyInstruction>(&instruction)) {
-      bytes = NumElements(copy->extents) * SizeBytes(copy->dtype);
-      return operand.term == 0;
+      return operand.term == 0 ? Term{&copy->extents, SizeBytes(copy->dtype)} : Term{};
     }
-    const auto* reduce = std::get_if<ReduceInstruction>(&instruction);
-    if (reduce == nullptr) return false;
-    bytes = NumElements(reduce->extents) * SizeBytes(reduce->dtype);
-    return operand.term >= 0 && static_cast<size_t>(operand.term) < reduce->terms.size();
+    if (const auto* reduce = std::get_if<ReduceInstruction>(&instruction)) {
+      if (operand.term < 0 || number >= reduce->terms.size()) return {};
+      return {&reduce->extents, SizeBytes(reduce->dtype)};
+    }
+    const auto& kernel = std::get<KernelInstruction>(instruction);
+    if (operand.term < 0 || number >= kernel.inputs.size()) return {};
+    return {&kernel.input_extents[number], SizeBytes(kernel.input_dtypes[number])};
+  }
+
+  static absl::Status CheckIncoming(const Phase& phase, const IncomingMessage& message) {
+    for (const IncomingOperand& operand : message.operands) {
+      const auto bad = [&] {
+        return Bad(StrCat("a message of ", message.bytes, " bytes with an operand at ", operand.message_offset_bytes));
+      };
+      const Term term = FindTerm(phase, operand);
+      if (term.extents == nullptr) return bad();
+      TESSERA_ASSIGN_OR_RETURN(const auto touched, TouchedBytes(*term.extents, operand.strides, term.element_bytes));
+      if (operand.message_offset_bytes < 0 || operand.message_offset_bytes > message.bytes || touched.first < 0 ||
+          touched.second > message.bytes - operand.message_offset_bytes ||
+          operand.message_offset_bytes % term.element_bytes != 0) {
+        return bad();
+      }
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckMessages(const Phase& phase) {
@@ -138,14 +164,7 @@ class TemplateChecker {
       if (bytes != message.bytes) return Bad(StrCat("a message of ", message.bytes, " bytes with parts of ", bytes));
     }
     for (const IncomingMessage& message : phase.incoming) {
-      for (const IncomingOperand& operand : message.operands) {
-        int64_t bytes = 0;
-        if (!FindTerm(phase, operand, bytes) || operand.message_offset_bytes < 0 ||
-            bytes > message.bytes - operand.message_offset_bytes) {
-          return Bad(
-              StrCat("a message of ", message.bytes, " bytes with an operand at ", operand.message_offset_bytes));
-        }
-      }
+      TESSERA_RETURN_IF_ERROR(CheckIncoming(phase, message));
     }
     return absl::OkStatus();
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/cluster.h"
+#include "client/contraction.h"
 #include "client/ops.h"
 #include "client/session.h"
 #include "client/tensor.h"
@@ -74,6 +75,40 @@ TEST_P(ClusterTest, MultipliesAndRedistributes) {
       EXPECT_EQ(values[static_cast<size_t>(i * 5 + j)], expected) << i << "," << j;
     }
   }
+}
+
+TEST_P(ClusterTest, ContractsOverAnyLetters) {
+  LocalCluster cluster = Start(4);
+  Session session = *cluster.Connect();
+  const Mesh mesh = *session.InitDeviceMesh({4}, {}, {});
+  const std::vector<float> a = Counting(2 * 3 * 4), b = Counting(2 * 4 * 5), one(1, 1.0f);
+  Tensor x = *session.DistributeTensor(MakeHostView(DType::kF32, {2, 3, 4}, a.data()), mesh, {Placement::Shard(2)});
+  Tensor y = *session.DistributeTensor(MakeHostView(DType::kF32, {2, 4, 5}, b.data()), mesh, {Placement::Shard(1)});
+  const auto product = [&](int g, int i, int j) {
+    float sum = 0;
+    for (int k = 0; k < 4; ++k) {
+      sum += a[static_cast<size_t>((g * 3 + i) * 4 + k)] * b[static_cast<size_t>((g * 4 + k) * 5 + j)];
+    }
+    return sum;
+  };
+  const std::vector<float> batches = Values(*Bmm(x, y)->FullTensor());
+  const std::vector<float> turned = Values(*Einsum("bmk,bkn->nbm", x, y)->FullTensor());
+  const Tensor row = *Reshape(*x.Redistribute({Placement::Replicate()}), {6, 4});
+  const Tensor column = *Reshape(*y.Redistribute({Placement::Replicate()}), {4, 10});
+  const Tensor c =
+      *session.DistributeTensor(MakeHostView(DType::kF32, {1}, one.data()), mesh, {Placement::Replicate()});
+  EXPECT_EQ(ToText(Addmm(c, row, column, 2, 0.5)->spec()), "f32[6,10] @ mesh(4) [R]");
+  EXPECT_EQ(ToText(Tensordot(x, column, 1)->spec().shape), "[2,3,10]");
+  for (int g = 0; g < 2; ++g) {
+    for (int i = 0; i < 3; ++i) {
+      for (int j = 0; j < 5; ++j) {
+        EXPECT_EQ(batches[static_cast<size_t>((g * 3 + i) * 5 + j)], product(g, i, j));
+        EXPECT_EQ(turned[static_cast<size_t>((j * 2 + g) * 3 + i)], product(g, i, j));
+      }
+    }
+  }
+  EXPECT_FALSE(Bmm(x, row).ok());
+  EXPECT_FALSE(Outer(x, y).ok());
 }
 
 // A download must not end before its copies do: large enough that the copies take a while.

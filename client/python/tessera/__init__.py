@@ -23,7 +23,8 @@ from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedP
                       InternalError, InvalidArgumentError, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
                       TesseraError, UnauthenticatedError, UnavailableError, UnimplementedError)
 from ._mesh import DeviceMesh
-from ._ops import (add, all, any, argmax, argmin, astype, div, divide, einsum, equal, exp, expand_dims,  # noqa: A004
+from ._contraction import addmm, bmm, einsum, mm, outer, tensordot, vecdot
+from ._ops import (add, all, any, argmax, argmin, astype, div, divide, equal, exp, expand_dims,  # noqa: A004
                    greater, greater_equal, less, less_equal, matmul, matrix_transpose, max, maximum, mean, min, minimum,
                    mul, multiply, neg, negative, not_equal, permute_dims, redistribute, relu, reshape, sqrt, squeeze, sub,
                    subtract, sum, transpose, where)

@@ -6,7 +6,7 @@ import builtins
 
 import _tessera
 from ._dtypes import code_of
-from ._errors import InvalidArgumentError, UnimplementedError
+from ._errors import InvalidArgumentError
 from ._mesh import integers
 from ._tensor import ArgumentError, as_operand, axes_of, call, no_dim
 
@@ -175,29 +175,6 @@ def any(x, /, *, axis=None, keepdims=False):  # noqa: A001
 def all(x, /, *, axis=None, keepdims=False):  # noqa: A001
     """Whether all elements are true along the axes."""
     return min(astype(_tensor_of("all", x) != 0, "i32"), axis=axis, keepdims=keepdims) != 0
-
-
-def einsum(notation, /, *operands):
-    """Reserved: contractions by an index string. Today the two-operand matrix products."""
-    text = notation.replace(" ", "") if isinstance(notation, str) else ""
-    if len(operands) == 2 and text.count("->") == 1:
-        inputs, out = text.split("->")
-        parts = inputs.split(",")
-        if len(parts) == 2 and builtins.all(len(p) == 2 and p[0] != p[1] for p in parts) and len(out) == 2:
-            return _einsum_matmul(parts, out, operands, notation)
-    raise UnimplementedError(f"einsum: {notation!r} is not supported yet; only products of two matrices are")
-
-
-def _einsum_matmul(parts, out, operands, notation):
-    (first, second), (a, b) = parts, operands
-    shared = set(first) & set(second)
-    if len(shared) != 1 or shared & set(out) or set(out) != (set(first) | set(second)) - shared:
-        raise UnimplementedError(f"einsum: {notation!r} is not supported yet; only products of two matrices are")
-    (k,) = shared
-    a = a if first[1] == k else transpose(a)
-    b = b if second[0] == k else transpose(b)
-    product = matmul(a, b)
-    return product if out[0] in first else transpose(product)
 
 
 def redistribute(x, /, device_mesh=None, placements=None, **options):

@@ -1,9 +1,10 @@
 """The array API's linalg, as far as it goes today."""
 
+from ._contraction import outer, tensordot, vecdot
 from ._errors import UnimplementedError
 from ._ops import matmul, matrix_transpose
 
-__all__ = ["matmul", "matrix_transpose"]
+__all__ = ["matmul", "matrix_transpose", "outer", "tensordot", "vecdot"]
 
 
 def __getattr__(name: str):

@@ -192,7 +192,8 @@ void HazardRecorder::RecordWork(Stream& stream, const DeviceWork& work) {
       RecordArray(stream, destination.data, SizeBytes(reduce->dtype), reduce->extents, destination.strides,
                   Access::kWrite);
     }
-  } else if (const KernelCall* call = std::get_if<KernelCall>(&work)) {
+  } else if (const KernelWork* kernel = std::get_if<KernelWork>(&work)) {
+    const KernelCall* const call = &kernel->call;
     for (const KernelInput& input : call->inputs) {
       if (!input.is_zero) {
         RecordArray(stream, input.data, SizeBytes(input.dtype), input.extents, input.strides, Access::kRead);

@@ -103,7 +103,7 @@ TEST_P(DeviceConformance, AFailureIsReportedOnceAndTheStreamGoesOn) {
   auto group = GetParam().make(1);
   const LocalOp op = ArgReduceOp{.extreme = Extreme::kMin, .dim = 7};
   const KernelInput inputs[1] = {};
-  const KernelCall bad{.op = &op, .inputs = inputs, .output_dtype = DType::kI64};
+  const KernelWork bad{.call = {.op = &op, .inputs = inputs, .output_dtype = DType::kI64}};
   int64_t source = 4, destination = 0;
   std::vector<absl::Status> reports;
   std::atomic<int> count{0};

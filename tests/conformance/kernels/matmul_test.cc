@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -87,6 +89,87 @@ TEST(MatmulKernel, BroadcastOperandsArePacked) {
     double want = 0;
     for (int64_t p = 0; p < 6; ++p) want += 2 * a.Get(i * 6 + p).f;
     EXPECT_EQ(c.Get(i * 3 + 1).f, want);
+  }
+}
+
+// The value of a letter is its place in `letters`.
+double NaiveElement(const Contraction& notation, const StridedArray& a, const StridedArray& b, Shape outer) {
+  std::string letters = notation.output;
+  Shape extents = outer;
+  const auto place = [&letters](char letter) { return letters.find(letter); };
+  for (const auto& [operand, array] : {std::pair{&notation.left, &a}, {&notation.right, &b}}) {
+    for (size_t d = 0; d < operand->size(); ++d) {
+      if (place((*operand)[d]) != std::string::npos) continue;
+      letters += (*operand)[d];
+      extents.push_back(array->extents()[d]);
+    }
+  }
+  const size_t kept = notation.output.size();
+  double sum = 0;
+  int64_t count = 1;
+  for (size_t i = kept; i < extents.size(); ++i) count *= extents[i];
+  for (int64_t i = 0; i < count; ++i) {
+    Shape index = outer;
+    int64_t rest = i;
+    for (size_t d = kept; d < extents.size(); ++d) {
+      index.push_back(rest % extents[d]);
+      rest /= extents[d];
+    }
+    const auto element = [&](const std::string& operand, const StridedArray& array) {
+      int64_t flat = 0;
+      for (size_t d = 0; d < operand.size(); ++d) flat = flat * array.extents()[d] + index[place(operand[d])];
+      const ScalarValue value = array.Get(flat);
+      return value.f + static_cast<double>(value.i);
+    };
+    sum += element(notation.left, a) * element(notation.right, b);
+  }
+  return sum;
+}
+
+TEST(MatmulKernel, AgreesOnEveryNotationAndAddsWhereAsked) {
+  const std::map<char, int64_t> sizes = {{'b', 3}, {'c', 2}, {'m', 4}, {'i', 5},
+                                         {'n', 6}, {'j', 2}, {'k', 7}, {'l', 3}};
+  const Contraction kNotations[] = {
+      {"bmk", "bkn", "bmn"},    {"bmk", "kn", "bmn"},  {"mk", "bkn", "bmn"},  {"k", "k", ""},
+      {"mk", "k", "m"},         {"k", "kn", "n"},      {"m", "n", "nm"},      {"cbmk", "bknc", "mcbn"},
+      {"mikl", "lkjn", "injm"}, {"bk", "bk", "b"},     {"zmk", "bkn", "bmn"}, {"", "n", "n"},
+      {"bm", "bn", "mbn"},      {"kmb", "nbk", "nbm"},
+  };
+  for (const Contraction& notation : kNotations) {
+    const auto shape_of = [&sizes](const std::string& letters) {
+      Shape shape;
+      for (const char letter : letters) shape.push_back(letter == 'z' ? 1 : sizes.at(letter));
+      return shape;
+    };
+    for (DType dtype : {DType::kF64, DType::kF32, DType::kI32}) {
+      for (Layout layout : kLayouts) {
+        StridedArray a(dtype, shape_of(notation.left), layout), b(dtype, shape_of(notation.right), Layout::kRowMajor),
+            c(dtype, shape_of(notation.output), layout);
+        a.FillSmall(1);
+        b.FillSmall(2);
+        const LocalOp op = MatmulOp{notation};
+        const KernelInput inputs[] = {a.AsInput(), b.AsInput()};
+        KernelCall call{.op = &op,
+                        .inputs = inputs,
+                        .output = c.data(),
+                        .output_dtype = dtype,
+                        .output_extents = c.extents(),
+                        .output_strides = c.strides()};
+        for (const double times : {1.0, 2.0}) {
+          ASSERT_TRUE(RunKernel(call).ok());
+          for (int64_t i = 0; i < c.size(); ++i) {
+            Shape outer(c.extents().size());
+            int64_t rest = i;
+            for (size_t d = outer.size(); d-- > 0; rest /= c.extents()[d]) outer[d] = rest % c.extents()[d];
+            const ScalarValue got = c.Get(i);
+            ASSERT_EQ(got.f + static_cast<double>(got.i), times * NaiveElement(notation, a, b, outer))
+                << ToText(notation) << " " << ToText(dtype) << " " << LayoutText(layout) << " at " << i;
+          }
+          call.store = KernelStore::kAdd;
+        }
+        ASSERT_TRUE(c.GuardsAreIntact());
+      }
+    }
   }
 }
 

@@ -39,6 +39,20 @@ absl::StatusOr<Plan> PlanMatmul(const TensorSpec& a, const TensorSpec& b) {
   return std::move(planned->plan);
 }
 
+// The same plan with pieces of any extent read where they lie, or none.
+absl::StatusOr<Plan> PlanWithLimits(const TensorSpec& a, const TensorSpec& b, const TensorSpec& output,
+                                    const PieceLimits& limits) {
+  PlanBuilder builder;
+  const int left = builder.AddInput({a, {}});
+  const int right = builder.AddInput({b, {}});
+  const absl::StatusOr<int> result = AddContraction(builder, {}, left, right, output, Topology(), limits);
+  if (!result.ok()) return result.status();
+  builder.AddOutput(*result);
+  return std::move(builder).Finish();
+}
+
+constexpr PieceLimits kAnyPieces = {1, 1, 1 << 20};
+
 absl::Status CheckMatmul(const TensorSpec& a, const TensorSpec& b) {
   absl::StatusOr<Plan> plan = PlanMatmul(a, b);
   if (!plan.ok()) return plan.status();
@@ -56,7 +70,17 @@ absl::Status CheckMatmul(const TensorSpec& a, const TensorSpec& b) {
   if (!Agree(*result, DenseMatmul(left, right, a.shape[0], a.shape[1], b.shape[1]), averages ? 1e-9 : 0)) {
     return absl::InternalError(StrCat("the result differs from the dense answer\n", ToText(*plan)));
   }
-  return absl::OkStatus();
+  const absl::StatusOr<Plan> in_place = PlanWithLimits(a, b, *wanted, kAnyPieces);
+  if (!in_place.ok()) return in_place.status();
+  if (averages) return absl::OkStatus();
+  const absl::StatusOr<std::vector<double>> same = RunPlan(*in_place, {left, right}, {});
+  if (!same.ok()) return same.status();
+  if (*same != *result) return absl::InternalError(StrCat("read in place it differs\n", ToText(*in_place)));
+  if (ParsePlan(ToText(*in_place)).value() != *in_place) {
+    return absl::InternalError(StrCat("the text does not say all\n", ToText(*in_place)));
+  }
+  const bool sums = a.partial_op() == ReduceOp::kSum && b.partial_op() == ReduceOp::kSum;
+  return sums ? CheckPrograms(*in_place, {left, right}) : absl::OkStatus();
 }
 
 struct Sizes {
@@ -121,12 +145,35 @@ TEST(Contraction, GramMatrixOfDigitsTakesTheOtherRowsOnce) {
   const Plan& plan = planned->plan;
   EXPECT_EQ(TrafficOf(plan).received_bytes, (std::vector<int64_t>{344832, 344832, 344832, 345600})) << ToText(plan);
   EXPECT_EQ(plan.values[static_cast<size_t>(plan.outputs[0])].spec.placements, Placements{Placement::Shard(0)});
-  ASSERT_EQ(plan.steps.size(), 2u) << ToText(plan);
-  EXPECT_EQ(StepLines(plan)[0], "all_gather %1 [S(1)] -> %2 [R]");
+  ASSERT_EQ(StepLines(plan),
+            std::vector<std::string>{"contract matmul() %0 [S(0)], %1 [S(1)] all_gather [R] -> %2 [S(0)]"});
   EXPECT_EQ(plan.grid.find("grid (4,1,1) "), 0u) << plan.grid;
   EXPECT_FALSE(plan.runners_up.empty());
   ASSERT_EQ(plan.implicit.size(), 1u);
   EXPECT_EQ(plan.implicit[0], "redistribute %1 [S(1)] -> [R]: 1,380,096 bytes");
+}
+
+TEST(Contraction, AnOperandIsMultipliedWhereItLies) {
+  const Mesh mesh = MakeMesh({2});
+  const TensorSpec rows = MakeSpec(DType::kF64, {2048, 2048}, mesh, {Placement::Shard(0)});
+  const absl::StatusOr<Plan> plan = PlanMatmul(rows, rows);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(StepLines(*plan),
+            std::vector<std::string>{"contract matmul() %0 [S(0)], %1 [S(0)] all_gather [R] -> %2 [S(0)]"});
+  const int64_t half = 2048 * 1024 * 8;
+  EXPECT_EQ(TrafficOf(*plan).received_bytes, (std::vector<int64_t>{half, half}));
+  EXPECT_EQ(PeakBytes(*plan), (std::vector<int64_t>{3 * half, 3 * half})) << "operands and result, nothing else";
+  EXPECT_EQ(plan->implicit, std::vector<std::string>{"redistribute %1 [S(0)] -> [R]: 33,554,432 bytes"});
+}
+
+TEST(Contraction, ThinPiecesAreGatheredFirst) {
+  const Mesh mesh = MakeMesh({2});
+  const TensorSpec a = MakeSpec(DType::kF64, {4096, 64}, mesh, {Placement::Shard(0)});
+  const TensorSpec b = MakeSpec(DType::kF64, {64, 4096}, mesh, {Placement::Shard(0)});
+  const absl::StatusOr<Plan> plan = PlanMatmul(a, b);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(StepLines(*plan), (std::vector<std::string>{"all_gather %1 [S(0)] -> %2 [R]",
+                                                        "local matmul() %0 [S(0)], %2 [R] -> %3 [S(0)]"}));
 }
 
 TEST(Contraction, LargeInnerDimIsSplit) {
@@ -153,7 +200,7 @@ TEST(Contraction, GridsAreComparedByWhatTheyCost) {
   const TensorSpec a = MakeSpec(DType::kF32, {32, 1000000}, mesh, {Placement::Shard(1)});
   const TensorSpec b = MakeSpec(DType::kF32, {1000000, 32}, mesh, {Placement::Shard(0)});
   const TensorSpec output = MakeSpec(DType::kF32, {32, 32}, mesh, {Placement::Shard(0)});
-  const absl::StatusOr<std::vector<GridCandidate>> grids = EnumerateGrids(a, b, output, Topology());
+  const absl::StatusOr<std::vector<GridCandidate>> grids = EnumerateGrids({}, a, b, output, Topology());
   ASSERT_TRUE(grids.ok()) << grids.status();
   EXPECT_EQ((*grids)[0].pk, 4);
   for (size_t i = 1; i < grids->size(); ++i) EXPECT_LE((*grids)[i - 1].seconds, (*grids)[i].seconds);
@@ -183,7 +230,7 @@ TEST(Contraction, PriceIsWhatThePlanReceives) {
       const OperandSpec specs[] = {a, b};
       const absl::StatusOr<TensorSpec> output = OutputSpec(Matmul(), specs);
       ASSERT_TRUE(output.ok());
-      const absl::StatusOr<std::vector<GridCandidate>> grids = EnumerateGrids(a, b, *output, Topology());
+      const absl::StatusOr<std::vector<GridCandidate>> grids = EnumerateGrids({}, a, b, *output, Topology());
       const absl::StatusOr<Plan> plan = PlanMatmul(a, b);
       ASSERT_TRUE(grids.ok() && plan.ok());
       const PlanTraffic traffic = TrafficOf(*plan);

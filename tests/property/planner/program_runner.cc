@@ -1,5 +1,6 @@
 // CheckPrograms: a minimal executor of programs, on vectors of doubles.
 
+#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -101,6 +102,75 @@ double Reduced(ReduceOp op, const std::vector<std::vector<double>>& terms, size_
   return value;
 }
 
+// Every index of `extents`, as letters with values.
+template <typename Visitor>
+void ForEachLetter(const std::string& letters, const std::map<char, int64_t>& extents, std::map<char, int64_t>& index,
+                   size_t next, const Visitor& visit) {
+  if (next == letters.size()) return visit();
+  for (int64_t i = 0; i < extents.at(letters[next]); ++i) {
+    index[letters[next]] = i;
+    ForEachLetter(letters, extents, index, next + 1, visit);
+  }
+}
+
+// The product of two dense arrays by the notation, added to `result`, which is dense too.
+void Multiply(const KernelInstruction& kernel, const std::array<std::vector<double>, 2>& inputs,
+              std::vector<double>& result) {
+  const Contraction& notation = std::get<MatmulOp>(kernel.op).notation;
+  const std::array<const std::string*, 2> letters = {&notation.left, &notation.right};
+  std::map<char, int64_t> extents;
+  std::string summed;
+  for (size_t i = 0; i < 2; ++i) {
+    for (size_t d = 0; d < letters[i]->size(); ++d) {
+      const char letter = (*letters[i])[d];
+      extents[letter] = kernel.input_extents[i][d];
+      const bool is_new = summed.find(letter) == std::string::npos;
+      if (is_new && notation.output.find(letter) == std::string::npos) summed += letter;
+    }
+  }
+  std::map<char, int64_t> index;
+  const auto at = [&](const std::string& of) {
+    int64_t flat = 0;
+    for (const char letter : of) flat = flat * extents[letter] + index[letter];
+    return static_cast<size_t>(flat);
+  };
+  ForEachLetter(notation.output, extents, index, 0, [&] {
+    ForEachLetter(summed, extents, index, 0, [&] {
+      result.at(at(notation.output)) += inputs[0].at(at(notation.left)) * inputs[1].at(at(notation.right));
+    });
+  });
+}
+
+// Where an operand lies in a message.
+std::vector<double> Unpack(const std::vector<double>& message, const IncomingOperand& piece, const Shape& extents) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < NumElements(extents); ++i) {
+    int64_t rest = i;
+    int64_t at = piece.message_offset_bytes / kElementBytes;
+    for (size_t d = extents.size(); d-- > 0; rest /= extents[d]) at += rest % extents[d] * piece.strides[d];
+    values.push_back(message.at(static_cast<size_t>(at)));
+  }
+  return values;
+}
+
+// Each byte of a phase is received once: what the messages bring is what kernels count in mapped memory.
+absl::Status CheckReceived(const Phase& phase) {
+  int64_t counted = 0;
+  bool is_contraction = false;
+  for (const Instruction& instruction : phase.instructions) {
+    const auto* kernel = std::get_if<KernelInstruction>(&instruction);
+    if (kernel == nullptr) continue;
+    is_contraction = true;
+    for (const int64_t bytes : kernel->input_received_bytes) counted += bytes;
+  }
+  int64_t messages = 0;
+  for (const IncomingMessage& in : phase.incoming) messages += in.bytes;
+  if (is_contraction && counted != messages) {
+    return absl::InternalError(StrCat("kernels count ", counted, " received bytes, messages have ", messages));
+  }
+  return absl::OkStatus();
+}
+
 // Runs one worker's phase; what peers hold comes from their messages, and must be what lies there.
 absl::Status RunPhase(Runner& runner, const Program& program, size_t number, const Messages& messages) {
   const Phase& phase = program.phases[number];
@@ -112,6 +182,9 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
   const auto operand_of = [&](const IncomingOperand& in) -> std::pair<const Operand*, const Shape*> {
     const Instruction& instruction = phase.instructions[static_cast<size_t>(in.instruction)];
     if (const auto* copy = std::get_if<CopyInstruction>(&instruction)) return {&copy->source, &copy->extents};
+    if (const auto* kernel = std::get_if<KernelInstruction>(&instruction)) {
+      return {&kernel->inputs[static_cast<size_t>(in.term)], &kernel->input_extents[static_cast<size_t>(in.term)]};
+    }
     const auto& reduce = std::get<ReduceInstruction>(instruction);
     return {&reduce.terms[static_cast<size_t>(in.term)], &reduce.extents};
   };
@@ -120,13 +193,13 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
     if (static_cast<int64_t>(message.size()) * kElementBytes != in.bytes) return absl::InternalError("sizes differ");
     for (const IncomingOperand& piece : in.operands) {
       const auto [operand, extents] = operand_of(piece);
-      const auto first = message.begin() + piece.message_offset_bytes / kElementBytes;
-      arrived[{piece.instruction, piece.term}] = {first, first + NumElements(*extents)};
+      arrived[{piece.instruction, piece.term}] = Unpack(message, piece, *extents);
       if (arrived[{piece.instruction, piece.term}] != runner.Gather(*operand, *extents)) {
         return absl::InternalError("a message differs from the memory it stands for");
       }
     }
   }
+  TESSERA_RETURN_IF_ERROR(CheckReceived(phase));
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     const int id = static_cast<int>(i);
     if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
@@ -146,7 +219,14 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
       runner.Scatter(reduce->destination, reduce->extents, values);
       for (const Operand& push : reduce->pushes) runner.Scatter(push, reduce->extents, values);
     } else {
-      return absl::InternalError("a kernel in a plan of exchanges");
+      const auto& kernel = std::get<KernelInstruction>(phase.instructions[i]);
+      if (!std::holds_alternative<MatmulOp>(kernel.op)) return absl::InternalError("a kernel that is no matmul");
+      const std::array<std::vector<double>, 2> inputs = {read(id, 0, kernel.inputs[0], kernel.input_extents[0]),
+                                                         read(id, 1, kernel.inputs[1], kernel.input_extents[1])};
+      std::vector<double> result(static_cast<size_t>(NumElements(kernel.output_extents)), 0);
+      if (kernel.store == KernelStore::kAdd) result = runner.Gather(kernel.output, kernel.output_extents);
+      Multiply(kernel, inputs, result);
+      runner.Scatter(kernel.output, kernel.output_extents, result);
     }
   }
   return absl::OkStatus();

@@ -121,9 +121,12 @@ absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<
   bool one_size = true;
   int64_t element_bytes = 0;
   for (const Step& step : plan.steps) {
-    const auto* exchange = std::get_if<ExchangeStep>(&step);
-    if (exchange == nullptr) continue;
-    const int64_t bytes = SizeBytes(exchange->exchange.source.dtype);
+    int64_t bytes = 0;
+    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) bytes = SizeBytes(exchange->exchange.source.dtype);
+    if (const auto* contract = std::get_if<ContractStep>(&step)) {
+      bytes = SizeBytes(plan.values[static_cast<size_t>(contract->output)].spec.dtype);
+    }
+    if (bytes == 0) continue;
     one_size = one_size && (element_bytes == 0 || element_bytes == bytes);
     element_bytes = bytes;
   }

@@ -36,7 +36,7 @@ absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<
 absl::Status CheckRedistribute(const TensorSpec& source, const TensorSpec& destination);
 
 // Lowers for every worker, with messages, and runs the programs on plain memory, phase by phase; the
-// outputs must be Interpret's. Plans of exchanges alone. Reads and messages must pair up.
+// outputs must be Interpret's. Plans of exchanges and matmuls alone. Reads and messages must pair up.
 absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs);
 
 }  // namespace tessera

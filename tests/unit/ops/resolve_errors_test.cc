@@ -16,11 +16,14 @@ TEST(Errors, NameTheOpBothValuesAndTheTensors) {
        {"f32[128,64] @ mesh(2) [R]", "f32[32,16] @ mesh(2) [R]"},
        "matmul: inner dims differ: a is f32[128,64], b is f32[32,16]"},
       {OpId::kMatmul,
-       {"f32[4] @ mesh(2) [R]", "f32[4,2] @ mesh(2) [R]"},
-       "matmul: operands must be 2-D: a is f32[4], b is f32[4,2]"},
+       {"f32[] @ mesh(2) [R]", "f32[4,2] @ mesh(2) [R]"},
+       "matmul: operands need a dim: a is f32[], b is f32[4,2]"},
       {OpId::kMatmul,
-       {"f32[4,4] @ mesh(2) [R]", "f64[4,4] @ mesh(2) [R]"},
-       "matmul: dtypes differ, use astype: a is f32[4,4], b is f64[4,4]"},
+       {"f32[2,4,3] @ mesh(2) [R]", "f32[3,3,2] @ mesh(2) [R]"},
+       "matmul: batch dims don't broadcast: a is f32[2,4,3], b is f32[3,3,2]"},
+      {OpId::kMatmul,
+       {"bool[4,4] @ mesh(2) [R]", "bool[4,4] @ mesh(2) [R]"},
+       "matmul: needs a numeric dtype: a is bool[4,4], b is bool[4,4]"},
       {OpId::kMatmul, {"f32[4,4] @ mesh(2) [R]", "2"}, "matmul: a number can't stand here: a is f32[4,4], b is 2"},
       {OpId::kAdd,
        {"f32[2,3] @ mesh(2) [R]", "f32[4] @ mesh(2) [R]"},
@@ -61,7 +64,7 @@ TEST(Errors, DTypeAndIndexErrorsCarryTheirPayloads) {
     return status.GetPayload(kIndexErrorPayload).has_value() ? "index" : "none";
   };
   EXPECT_STREQ(payload(OpId::kNeg, {"bool[2] @ mesh(2) [R]"}), "dtype");
-  EXPECT_STREQ(payload(OpId::kMatmul, {"f32[4,4] @ mesh(2) [R]", "f64[4,4] @ mesh(2) [R]"}), "dtype");
+  EXPECT_STREQ(payload(OpId::kMatmul, {"bool[4,4] @ mesh(2) [R]", "bool[4,4] @ mesh(2) [R]"}), "dtype");
   EXPECT_STREQ(payload(OpId::kSum, {"f32[2] @ mesh(2) [R]"}, Dims({1})), "index");
   EXPECT_STREQ(payload(OpId::kArgMax, {"f32[2] @ mesh(2) [R]"}, Dims({-1})), "index");
   EXPECT_STREQ(payload(OpId::kMatmul, {"f32[4,3] @ mesh(2) [R]", "f32[4,4] @ mesh(2) [R]"}), "none");

@@ -232,6 +232,53 @@ TEST(VerifyPlan, FindsWrongLocalSteps) {
   ExpectRefused(plan, "extents");
 }
 
+// [S(0)] @ [S(0)] of f32[4,4] on two workers, the right operand read where it lies.
+constexpr std::string_view kInPlace = R"(plan {
+  b0 : input 32 bytes on mesh(2)
+  b1 : input 32 bytes on mesh(2)
+  b2 : output 32 bytes on mesh(2)
+  in  %0 : f32[4,4] @ mesh(2) [S(0)] in b0
+  in  %1 : f32[4,4] @ mesh(2) [S(0)] in b1
+  out %2 : f32[4,4] @ mesh(2) [S(0)] in b2
+  contract matmul() %0, %1 -> %2
+    pieces 1 all_gather as f32[4,4] @ mesh(2) [R]
+    dim 0: [0:2) 0+0 -> 0+0, [2:4) 1+0 -> 0+2
+    dim 1: [0:4) 0+0 -> 0+0
+}
+)";
+
+TEST(VerifyPlan, AcceptsAContractionInPlaceAndItsTextSaysAll) {
+  const absl::StatusOr<Plan> plan = ParsePlan(kInPlace);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(ToText(*plan), kInPlace);
+  EXPECT_TRUE(VerifyPlan(*plan).ok()) << VerifyPlan(*plan);
+  EXPECT_EQ(TrafficOf(*plan).received_bytes, (std::vector<int64_t>{32, 32}));
+}
+
+TEST(VerifyPlan, FindsWrongContractions) {
+  const auto refused = [](const auto& change, std::string_view why) {
+    Plan plan = *ParsePlan(kInPlace);
+    change(plan, std::get<ContractStep>(plan.steps[0]));
+    ExpectRefused(plan, why);
+  };
+  using Step = ContractStep;
+  refused([](Plan&, Step& step) { step.operands[0].value = 7; }, "no value %7");
+  refused([](Plan&, Step& step) { step.output = 0; }, "lies in an input");
+  refused([](Plan&, Step& step) { step.op.notation = {"km", "kn", "mn"}; }, "letter k has several ranges");
+  refused([](Plan&, Step& step) { step.op.notation = {"mk", "kn", "mx"}; }, "in no operand");
+  refused([](Plan&, Step& step) { step.op.notation = {"mk", "k", "m"}; }, "ranks differ");
+  refused([](Plan&, Step& step) { step.operands[1].pieces.reset(); }, "letter k has several ranges");
+  refused([](Plan&, Step& step) { step.operands[1].pieces->dims[0].entries[1].source_shard = 2; },
+          "names shards 2 of 2");
+  refused([](Plan&, Step& step) { step.operands[1].pieces->dims[0].entries[1].source_offset = 1; },
+          "reads offsets 1 to 2");
+  refused([](Plan&, Step& step) { step.operands[1].pieces->dims[0].entries.pop_back(); }, "2 of 4 elements");
+  refused([](Plan&, Step& step) { step.operands[1].pieces->dims.pop_back(); }, "ranks differ");
+  refused([](Plan&, Step& step) { step.operands[1].pieces->role = ExchangeRole::kReduce; }, "the pieces are pending");
+  refused([](Plan&, Step& step) { step.operands[1].pieces->source.dtype = DType::kF64; }, "the pieces are of f64");
+  refused([](Plan& plan, Step&) { plan.values[2].spec.dtype = DType::kI32; }, "dtypes differ");
+}
+
 TEST(VerifyPlan, RefusesAPeakOverTheLimit) {
   EXPECT_TRUE(VerifyPlan(RowsToColumns(), {64}).ok());
   const absl::Status status = VerifyPlan(RowsToColumns(), {63});

@@ -1,12 +1,15 @@
 // Real plans on real executors, in one process, over mapped memory and over messages: the results are
 // the interpreter's, and the counters are the plan's.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/planner/contraction.h"
 #include "server/planner/planner.h"
 #include "tests/unit/worker/worker_world.h"
 
@@ -122,6 +125,38 @@ TEST_P(WorkerPlans, MatmulsOfEveryPlacement) {
   }
 }
 
+// A contraction whose operands are read in place, whatever the extents of their pieces.
+Plan PlanInPlace(const Contraction& notation, const char* left, const char* right, const char* output) {
+  PlanBuilder builder;
+  const int a = builder.AddInput({Spec(left), {}});
+  const int b = builder.AddInput({Spec(right), {}});
+  const auto result = AddContraction(builder, notation, a, b, Spec(output), {}, PieceLimits{1, 1, 1 << 20});
+  TESSERA_CHECK(result.ok());
+  builder.AddOutput(*result);
+  return std::move(builder).Finish();
+}
+
+TEST_P(WorkerPlans, ContractionsReadTheirOperandsWhereTheyLie) {
+  WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 4 << 20});
+  for (const char* left : {"S(0)", "S(1)", "R"}) {
+    for (const char* right : {"S(0)", "S(1)", "R"}) {
+      for (const char* output : {"S(0)", "S(1)", "R", "P(sum)"}) {
+        const Plan plan = PlanInPlace({}, StrCat("f64[9,6] @ mesh(4) [", left, "]").c_str(),
+                                      StrCat("f64[6,7] @ mesh(4) [", right, "]").c_str(),
+                                      StrCat("f64[9,7] @ mesh(4) [", output, "]").c_str());
+        ExpectRuns(world, plan, {});
+        if (HasFailure()) return;
+      }
+    }
+  }
+  const Plan batch = PlanInPlace({"bmk", "kbn", "nbm"}, "i64[3,5,6] @ mesh(2,2) [S(1), S(2)]",
+                                 "i64[6,3,7] @ mesh(2,2) [S(2), S(1)]", "i64[7,3,5] @ mesh(2,2) [S(0), S(1)]");
+  ASSERT_TRUE(std::any_of(batch.steps.begin(), batch.steps.end(), [](const Step& step) {
+    return std::holds_alternative<ContractStep>(step);
+  })) << ToText(batch);
+  ExpectRuns(world, batch, {});
+}
+
 TEST_P(WorkerPlans, ElementwiseWithScalarsReductionsAndCreation) {
   WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 4 << 20});
   auto run = [&](const OpCall& call, const std::vector<PlanOperand>& operands) {
@@ -168,6 +203,24 @@ TEST_P(WorkerPlans, ElementwiseWithScalarsReductionsAndCreation) {
 
 INSTANTIATE_TEST_SUITE_P(Reach, WorkerPlans, ::testing::Values(Reach::kMapped, Reach::kMessages),
                          [](const auto& info) { return info.param == Reach::kMapped ? "mapped" : "messages"; });
+
+TEST(WorkerCounters, AKernelThatIsDroppedIsMissingInTheCounters) {
+  WorkerWorld world({.workers = 2, .drops = [](int worker, const DeviceWork& work) {
+                       const KernelWork* kernel = std::get_if<KernelWork>(&work);
+                       return worker == 1 && kernel != nullptr && !kernel->received.empty();
+                     }});
+  const Plan plan =
+      PlanInPlace({}, "f64[4,6] @ mesh(2) [S(0)]", "f64[6,4] @ mesh(2) [S(0)]", "f64[4,4] @ mesh(2) [S(0)]");
+  std::vector<ShardedArray> inputs;
+  for (const int input : plan.inputs) {
+    const TensorSpec& spec = plan.values[static_cast<size_t>(input)].spec;
+    inputs.push_back(SplitDense(spec, Numbers(spec, 1)));
+  }
+  const WorkerWorld::Result got = world.RunPlan(plan, inputs, {});
+  EXPECT_TRUE(got.status.ok());
+  EXPECT_EQ(PlannedBytes(plan, 2), (std::vector<int64_t>{96, 96}));
+  EXPECT_EQ(got.received_bytes, (std::vector<int64_t>{96, 0}));
+}
 
 TEST(WorkerCounters, ACopyThatIsDroppedIsMissingInTheCounters) {
   // Worker 1 loses the copies that it makes from peers' memory.

@@ -1,0 +1,27 @@
+#pragma once
+
+// Products of two tensors over any letters. Like client/ops.h: each returns at once.
+//
+//   absl::StatusOr<Tensor> scores = Einsum("bhqd,bhkd->bhqk", queries, keys);
+//
+// Matmul of client/ops.h takes any leading dims and vectors, as NumPy's does.
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "client/ops.h"
+
+namespace tessera {
+
+// Notations are those of schemas/ops/contraction.h. A letter that one operand alone has must be in the output.
+absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const Tensor& b);
+// bmk,bkn->bmn; nothing is broadcast.
+absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b);
+// beta * c + alpha * (a b), of matrices; c is broadcast to the product.
+absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
+absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b);
+// Over the last `axes` dims of a and the first ones of b.
+absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, int axes = 2);
+
+}  // namespace tessera

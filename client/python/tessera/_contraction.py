@@ -1,0 +1,190 @@
+"""Products of two tensors over any letters: einsum and what is said by it."""
+
+from __future__ import annotations
+
+import builtins
+from itertools import count
+from string import ascii_letters
+
+import _tessera
+from ._errors import IndexOutOfRangeError, InvalidArgumentError, UnimplementedError
+from ._mesh import integers
+from ._ops import _document, add, matmul, multiply, permute_dims, sum
+from ._tensor import ArgumentError, call
+
+
+def _tensors(name: str, operands) -> None:
+    for x in operands:
+        if not isinstance(x, _tessera.Tensor):
+            raise ArgumentError(f"{name}: takes tensors, not {type(x).__name__}; make one with ts.asarray or distribute_tensor")
+
+
+def _product(x1, x2, left: str, right: str, output: str):
+    return call("einsum", x1, x2, notation=f"{left},{right}->{output}")
+
+
+def _fresh(used: str) -> str:
+    return "".join(letter for letter in ascii_letters if letter not in used)
+
+
+class _Notation:
+    """An einsum's letters by operand, and those of the output; "..." becomes letters of its own."""
+
+    def __init__(self, notation, operands):
+        if not isinstance(notation, str):
+            raise ArgumentError(f"einsum: the notation is {notation!r}, not a text")
+        text = notation.replace(" ", "")
+        inputs, arrow, output = text.partition("->")
+        parts = inputs.split(",")
+        if len(parts) != len(operands):
+            raise InvalidArgumentError(f"einsum: {notation!r} is for {len(parts)} operands, not {len(operands)}")
+        fresh = _fresh(text)
+        named = [part.replace("...", "") for part in parts]
+        self.shared = ""
+        for part, letters, x in zip(parts, named, operands):
+            if "..." in part:
+                dims = x.ndim - len(letters)
+                if dims < 0:
+                    raise InvalidArgumentError(f"einsum: {notation!r} has too many letters for {x._spec}")
+                self.shared = max(self.shared, fresh[:dims], key=len)
+        for i, (part, x) in enumerate(zip(parts, operands)):
+            dims = x.ndim - len(named[i])
+            parts[i] = part.replace("...", self.shared[len(self.shared) - dims:] if dims > 0 else "")
+        if not arrow:
+            letters = "".join(named)
+            output = "..." + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+        self.inputs, self.output = parts, output.replace("...", self.shared)
+        self._check(notation, operands)
+
+    def _check(self, notation, operands):
+        for letters, x in zip(self.inputs + [self.output], [*operands, None]):
+            if not builtins.all(letter in ascii_letters for letter in letters):
+                raise InvalidArgumentError(f"einsum: {notation!r} is no notation like mk,kn->mn")
+            if x is not None and len(letters) != x.ndim:
+                raise InvalidArgumentError(f"einsum: {letters!r} of {notation!r} has other dims than {x._spec}")
+            if len(set(letters)) != len(letters):
+                if x is None:
+                    raise InvalidArgumentError(f"einsum: the output of {notation!r} has a letter twice")
+                raise UnimplementedError(f"einsum: a letter stands twice in {letters!r}; diagonals are not supported yet")
+        missing = set(self.output) - set("".join(self.inputs))
+        if missing:
+            raise InvalidArgumentError(f"einsum: {min(missing)!r} of the output of {notation!r} is in no operand")
+
+
+def _sum_out(x, letters: str, kept):
+    """Sums over the letters that are not in `kept`."""
+    axes = tuple(d for d, letter in enumerate(letters) if letter not in kept)
+    if not axes:
+        return x, letters
+    dtype = x.dtype if x.dtype.kind == "i" else None
+    return sum(x, axis=axes, dtype=dtype), "".join(letter for letter in letters if letter in kept)
+
+
+def einsum(notation, /, *operands):
+    _tensors("einsum", operands)
+    if not operands:
+        raise ArgumentError("einsum: takes a notation and tensors")
+    parsed = _Notation(notation, operands)
+    inputs, output = parsed.inputs, parsed.output
+    x, letters = operands[0], inputs[0]
+    if len(operands) == 1:
+        x, letters = _sum_out(x, letters, output)
+        return x if letters == output else permute_dims(x, [letters.index(letter) for letter in output])
+    # From left to right; letters that nobody needs any more are summed over as early as that is exact.
+    for i in range(1, len(operands)):
+        later = set(output).union(*inputs[i + 1:])
+        x, letters = _sum_out(x, letters, later | set(inputs[i]))
+        y, other = _sum_out(operands[i], inputs[i], later | set(letters))
+        both = letters + "".join(letter for letter in other if letter not in letters)
+        kept = output if i == len(operands) - 1 else "".join(letter for letter in both if letter in later)
+        x, letters = _product(x, y, letters, other, kept), kept
+    return x
+
+
+_document(einsum, "einsum")
+
+
+def bmm(x1, x2, /):
+    """bmm(x1, x2, /)
+
+    Multiplies two batches of matrices: bmk,bkn->bmn, nothing is broadcast."""
+    _tensors("bmm", (x1, x2))
+    if x1.ndim != 3 or x2.ndim != 3 or x1.shape[0] != x2.shape[0]:
+        raise InvalidArgumentError(f"bmm: takes two batches of matrices: a is {x1._spec}, b is {x2._spec}")
+    return _product(x1, x2, "bmk", "bkn", "bmn")
+
+
+def mm(x1, x2, /):
+    """mm(x1, x2, /)
+
+    Multiplies two matrices."""
+    _tensors("mm", (x1, x2))
+    if x1.ndim != 2 or x2.ndim != 2:
+        raise InvalidArgumentError(f"mm: takes two matrices: a is {x1._spec}, b is {x2._spec}")
+    return matmul(x1, x2)
+
+
+def addmm(input, mat1, mat2, /, *, beta=1, alpha=1):  # noqa: A002 - the name that torch has
+    """addmm(input, mat1, mat2, /, *, beta=1, alpha=1)
+
+    beta * input + alpha * (mat1 @ mat2); input is broadcast to the product."""
+    product = mm(mat1, mat2)
+    product = product if alpha == 1 else multiply(product, alpha)
+    if beta == 0:
+        return product
+    return add(input if beta == 1 else multiply(input, beta), product)
+
+
+def outer(x1, x2, /):
+    """outer(x1, x2, /)
+
+    Multiplies each element of a vector with each of another."""
+    _tensors("outer", (x1, x2))
+    if x1.ndim != 1 or x2.ndim != 1:
+        raise InvalidArgumentError(f"outer: takes two vectors: a is {x1._spec}, b is {x2._spec}")
+    return _product(x1, x2, "i", "j", "ij")
+
+
+def vecdot(x1, x2, /, *, axis=-1):
+    """vecdot(x1, x2, /, *, axis=-1)
+
+    Sums the products along an axis, counted from the end; the other axes are broadcast."""
+    _tensors("vecdot", (x1, x2))
+    if not isinstance(axis, int) or not -builtins.min(x1.ndim, x2.ndim) <= axis < 0:
+        raise IndexOutOfRangeError(f"vecdot: axis {axis!r} is no negative axis of {x1._spec} and {x2._spec}")
+    letters = _fresh("k")[:builtins.max(x1.ndim, x2.ndim) - 1]
+    parts = []
+    for x in (x1, x2):
+        own = letters[len(letters) - (x.ndim - 1):]
+        at = x.ndim + axis
+        parts.append(own[:at] + "k" + own[at:])
+    return _product(x1, x2, *parts, letters)
+
+
+def tensordot(x1, x2, /, *, axes=2):
+    """tensordot(x1, x2, /, *, axes=2)
+
+    Sums products over the last `axes` axes of x1 and the first of x2, or over the pairs of axes of two lists."""
+    _tensors("tensordot", (x1, x2))
+    if isinstance(axes, int):
+        if not 0 <= axes <= builtins.min(x1.ndim, x2.ndim):
+            raise InvalidArgumentError(f"tensordot: axes {axes} do not fit {x1._spec} and {x2._spec}")
+        first, second = list(range(x1.ndim - axes, x1.ndim)), list(range(axes))
+    else:
+        first, second = (integers(part, "axes", "tensordot") for part in axes)
+        for part, x in ((first, x1), (second, x2)):
+            for a in part:
+                if not -x.ndim <= a < x.ndim:
+                    raise IndexOutOfRangeError(f"tensordot: axis {a} is out of range for {x.ndim} dims")
+        first, second = [a % x1.ndim for a in first], [a % x2.ndim for a in second]
+    if len(first) != len(second) or len(set(first)) != len(first) or len(set(second)) != len(second):
+        raise InvalidArgumentError(f"tensordot: axes {axes!r} are no pairs of axes")
+    fresh = count()
+    left = [ascii_letters[next(fresh)] for _ in range(x1.ndim)]
+    right = [left[first[second.index(d)]] if d in second else ascii_letters[next(fresh)] for d in range(x2.ndim)]
+    kept = [left[d] for d in range(x1.ndim) if d not in first] + [right[d] for d in range(x2.ndim) if d not in second]
+    return _product(x1, x2, *("".join(letters) for letters in (left, right, kept)))
+
+
+for _function in (bmm, mm, addmm, outer, vecdot, tensordot):
+    _function.__module__ = "tessera"

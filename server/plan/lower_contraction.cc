@@ -1,0 +1,155 @@
+#include "server/plan/lower_contraction.h"
+
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "server/plan/contract.h"
+#include "server/plan/exchange.h"
+
+namespace tessera {
+namespace {
+
+// A box of a value's shard on `worker`.
+Operand OperandAt(const PlanValue& value, WorkerIndex worker, absl::Span<const int64_t> start) {
+  Operand operand = {worker, value.buffer, value.offset, value.strides};
+  for (size_t d = 0; d < start.size(); ++d) operand.offset_bytes += start[d] * value.strides[d];
+  operand.offset_bytes *= SizeBytes(value.spec.dtype);
+  return operand;
+}
+
+class ContractionLowering {
+ public:
+  ContractionLowering(const Plan& plan, const ContractStep& step, WorkerIndex worker)
+      : plan_(plan),
+        step_(step),
+        output_(plan.values[static_cast<size_t>(step.output)]),
+        mesh_(output_.spec.mesh),
+        worker_(worker) {}
+
+  absl::Status Lower(MessageLists messages, Phase& phase) const {
+    if (const std::optional<int64_t> flat = mesh_.FindWorker(worker_); flat.has_value()) {
+      TESSERA_ASSIGN_OR_RETURN(const ContractPieces pieces, PiecesOf(plan_, step_, mesh_.PositionAt(*flat)));
+      AddInstructions(pieces, phase);
+      if (messages == MessageLists::kBuild) AddIncoming(pieces, phase);
+    }
+    AddReaders(messages, phase);
+    return absl::OkStatus();
+  }
+
+ private:
+  const PlanValue& Value(size_t operand) const {
+    return plan_.values[static_cast<size_t>(step_.operands[operand].value)];
+  }
+
+  // Where a box that lies in a piece starts in the shard.
+  static Shape StartOf(const OperandPiece& piece, const Box& box) {
+    Shape start = piece.source_offset;
+    for (size_t d = 0; d < start.size(); ++d) start[d] += box[d].start - piece.box[d].start;
+    return start;
+  }
+
+  void AddInstructions(const ContractPieces& pieces, Phase& phase) const {
+    phase.instructions.reserve(pieces.products.size());
+    for (const PieceProduct& product : pieces.products) {
+      KernelInstruction kernel;
+      kernel.op = step_.op;
+      for (size_t i = 0; i < step_.operands.size(); ++i) AddInput(pieces, product, i, kernel, phase);
+      Shape start;
+      for (const Interval& interval : product.output) start.push_back(interval.start);
+      kernel.output = OperandAt(output_, worker_, start);
+      kernel.output_extents = BoxShape(product.output);
+      kernel.output_dtype = output_.spec.dtype;
+      kernel.output_box = product.output;
+      kernel.store = product.adds ? KernelStore::kAdd : KernelStore::kWrite;
+      phase.instructions.emplace_back(std::move(kernel));
+    }
+    if (!pieces.products.empty()) phase.writes.push_back(output_.buffer);
+  }
+
+  void AddInput(const ContractPieces& pieces, const PieceProduct& product, size_t i, KernelInstruction& kernel,
+                Phase& phase) const {
+    const PlanValue& value = Value(i);
+    const OperandPiece& piece = pieces.operands[i][static_cast<size_t>(product.pieces[i])];
+    const Shape extents = BoxShape(product.boxes[i]);
+    const bool is_peer = piece.worker != worker_;
+    const bool is_received = is_peer && product.is_first[i];
+    kernel.inputs.push_back(OperandAt(value, piece.worker, StartOf(piece, product.boxes[i])));
+    kernel.input_received_bytes.push_back(is_received ? NumElements(extents) * SizeBytes(value.spec.dtype) : 0);
+    kernel.input_extents.push_back(extents);
+    kernel.input_dtypes.push_back(value.spec.dtype);
+    kernel.input_is_zero.push_back(0);
+    (is_peer ? phase.reads_of_peers : phase.reads).push_back(value.buffer);
+    if (is_peer) phase.reads_from.push_back(piece.worker);
+  }
+
+  // A message holds the left operand's pieces, then the right one's, as they follow in PiecesOf.
+  void AddIncoming(const ContractPieces& pieces, Phase& phase) const {
+    std::map<WorkerIndex, IncomingMessage> messages;
+    std::array<std::vector<int64_t>, 2> offsets;
+    if (pieces.products.empty()) return;
+    for (size_t i = 0; i < pieces.operands.size(); ++i) {
+      for (const OperandPiece& piece : pieces.operands[i]) {
+        IncomingMessage& message = messages[piece.worker];
+        message.from = piece.worker;
+        offsets[i].push_back(message.bytes);
+        message.bytes += NumElements(piece.box) * SizeBytes(Value(i).spec.dtype);
+      }
+    }
+    for (size_t p = 0; p < pieces.products.size(); ++p) {
+      for (size_t i = 0; i < pieces.operands.size(); ++i) {
+        const size_t number = static_cast<size_t>(pieces.products[p].pieces[i]);
+        const OperandPiece& piece = pieces.operands[i][number];
+        const Box& box = pieces.products[p].boxes[i];
+        IncomingOperand operand{static_cast<int>(p), static_cast<int>(i), 0, RowMajorStrides(BoxShape(piece.box))};
+        for (size_t d = 0; d < box.size(); ++d) {
+          operand.message_offset_bytes += (box[d].start - piece.box[d].start) * operand.strides[d];
+        }
+        operand.message_offset_bytes *= SizeBytes(Value(i).spec.dtype);
+        operand.message_offset_bytes += offsets[i][number];
+        messages[piece.worker].operands.push_back(std::move(operand));
+      }
+    }
+    messages.erase(worker_);
+    for (auto& [from, message] : messages) phase.incoming.push_back(std::move(message));
+  }
+
+  // Those that multiply something and need a piece of this worker's shards.
+  void AddReaders(MessageLists lists, Phase& phase) const {
+    std::map<int64_t, OutgoingMessage> messages;  // by flat position
+    for (size_t i = 0; i < step_.operands.size(); ++i) {
+      if (!step_.operands[i].pieces.has_value()) continue;
+      const DType dtype = Value(i).spec.dtype;
+      for (const ExchangeWalk::Given& given : ExchangeWalk(*step_.operands[i].pieces).GivenBy(worker_)) {
+        if (IsEmpty(LocalBox(output_.spec, mesh_.PositionAt(given.destination)))) continue;
+        OutgoingMessage& message = messages[given.destination];
+        const Transfer& transfer = given.transfer;
+        message.bytes += NumElements(transfer.box) * SizeBytes(dtype);
+        message.parts.push_back({dtype, BoxShape(transfer.box), OperandAt(Value(i), worker_, transfer.source_offset)});
+        phase.reads.push_back(Value(i).buffer);
+      }
+    }
+    for (auto& [reader, message] : messages) {
+      message.to = mesh_.workers()[static_cast<size_t>(reader)];
+      phase.read_by.push_back(message.to);
+      if (lists == MessageLists::kBuild) phase.outgoing.push_back(std::move(message));
+    }
+  }
+
+  const Plan& plan_;
+  const ContractStep& step_;
+  const PlanValue& output_;
+  const Mesh& mesh_;
+  const WorkerIndex worker_;
+};
+
+}  // namespace
+
+absl::Status LowerContraction(const Plan& plan, const ContractStep& step, WorkerIndex worker, MessageLists messages,
+                              Phase& phase) {
+  return ContractionLowering(plan, step, worker).Lower(messages, phase);
+}
+
+}  // namespace tessera

@@ -1,0 +1,16 @@
+#pragma once
+
+// Lowering of a contraction: one worker's products as kernels whose inputs lie where they are. Used by
+// LowerPlan alone.
+
+#include "absl/status/status.h"
+#include "server/plan/plan.h"
+#include "server/plan/program.h"
+
+namespace tessera {
+
+// Appends the phase's instructions, messages and peers; lists may repeat a worker or a buffer.
+absl::Status LowerContraction(const Plan& plan, const ContractStep& step, WorkerIndex worker, MessageLists messages,
+                              Phase& phase);
+
+}  // namespace tessera

@@ -1,0 +1,147 @@
+"""Contractions of every shape against NumPy, over placements and meshes; plans and counters agree."""
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+S, R, P = ts.Shard, ts.Replicate, ts.Partial
+
+
+def close(x, want):
+    got = x.full_tensor()
+    assert got.shape == want.shape and got.dtype == want.dtype, (got.shape, got.dtype, want.shape, want.dtype)
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+
+
+def place(session, array, mesh, seed):
+    """The array under placements that the seed chooses among all that its dims allow."""
+    rng = np.random.default_rng(seed)
+    choices = [R()] + [S(d) for d in range(array.ndim)]
+    return session.distribute_tensor(array, mesh, [choices[rng.integers(len(choices))] for _ in range(mesh.ndim)])
+
+
+def same(session, mesh, function, oracle, shapes, rng, rounds=4, dtype=np.float64):
+    for seed in range(rounds):
+        arrays = [rng.integers(-4, 5, shape).astype(dtype) for shape in shapes]
+        tensors = [place(session, a, mesh, 7 * seed + i) for i, a in enumerate(arrays)]
+        close(function(*tensors), np.asarray(oracle(*arrays)))
+
+
+MATMUL_SHAPES = [((4,), (4,)), ((3, 4), (4,)), ((4,), (4, 5)), ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)),
+                 ((6, 3, 4), (6, 4, 5)), ((6, 1, 3, 4), (2, 4, 5)), ((1, 3, 4), (5, 4, 2)), ((2, 3, 4), (4,)), ((4,), (2, 4, 3)),
+                 ((0, 3, 4), (0, 4, 5)), ((2, 3, 0), (2, 0, 5)), ((5, 1, 1), (1, 1, 7))]
+
+
+@pytest.mark.parametrize("shapes", MATMUL_SHAPES, ids=str)
+def test_matmul_of_any_leading_dims(session, mesh22, rng, shapes):
+    same(session, mesh22, ts.matmul, np.matmul, shapes, rng)
+
+
+EINSUMS = [("bij,bjk->bik", (5, 3, 4), (5, 4, 2)), ("ij,jk", (3, 4), (4, 5)), ("ij,kj->ik", (3, 4), (5, 4)),
+           ("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)), ("ijk,kjl->li", (3, 4, 5), (5, 4, 2)), ("i,j->ji", (3,), (4,)),
+           ("ij,ij->", (3, 4), (3, 4)), ("ij,ij->ij", (3, 4), (3, 4)), ("...ij,...jk->...ik", (2, 3, 4), (4, 5)),
+           ("ijk,k->j", (3, 4, 5), (5,)), ("ab,cd->abcd", (2, 3), (4, 2)), ("kmb,nbk->nbm", (7, 3, 2), (4, 2, 7))]
+
+
+@pytest.mark.parametrize("case", EINSUMS, ids=lambda case: case[0])
+def test_einsum_of_two_operands(session, mesh22, rng, case):
+    notation, *shapes = case
+    same(session, mesh22, lambda a, b: ts.einsum(notation, a, b), lambda a, b: np.einsum(notation, a, b), shapes, rng)
+
+
+def test_einsum_of_one_operand_and_of_three(session, mesh22, rng):
+    for notation in ("ij->ji", "ij->i", "ij->", "ij->ij", "ij"):
+        same(session, mesh22, lambda a: ts.einsum(notation, a), lambda a: np.einsum(notation, a), [(4, 6)], rng, rounds=2)
+    same(session, mesh22, lambda a, b, c: ts.einsum("ij,jk,kl->il", a, b, c),
+         lambda a, b, c: np.einsum("ij,jk,kl->il", a, b, c), [(3, 4), (4, 5), (5, 2)], rng)
+
+
+def test_named_products(session, mesh22, rng):
+    same(session, mesh22, ts.bmm, np.matmul, [(5, 3, 4), (5, 4, 2)], rng)
+    same(session, mesh22, ts.mm, np.matmul, [(3, 4), (4, 2)], rng)
+    same(session, mesh22, ts.outer, np.outer, [(5,), (6,)], rng)
+    same(session, mesh22, ts.vecdot, np.vecdot, [(4, 3, 5), (3, 5)], rng)
+    same(session, mesh22, lambda a, b: ts.linalg.vecdot(a, b, axis=-2), lambda a, b: np.vecdot(a, b, axis=-2),
+         [(4, 3, 5), (3, 5)], rng)
+    same(session, mesh22, ts.tensordot, np.tensordot, [(3, 4, 5), (4, 5, 2)], rng)
+    for axes in (0, 1, ([0, 2], [1, 0]), ([-1], [0])):
+        same(session, mesh22, lambda a, b: ts.tensordot(a, b, axes=axes), lambda a, b: np.tensordot(a, b, axes=axes),
+             [(3, 4, 5), (5, 3, 2)], rng, rounds=2)
+
+
+def test_addmm_scales_and_broadcasts(session, mesh22, rng):
+    shapes = [(5,), (3, 4), (4, 5)]
+    same(session, mesh22, ts.addmm, lambda c, a, b: c + a @ b, shapes, rng)
+    same(session, mesh22, lambda c, a, b: ts.addmm(c, a, b, beta=2, alpha=0.5), lambda c, a, b: 2 * c + 0.5 * (a @ b),
+         shapes, rng)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8", "f4"])
+def test_batches_of_every_dtype(session, mesh22, rng, dtype):
+    same(session, mesh22, ts.matmul, np.matmul, [(2, 3, 4), (2, 4, 5)], rng, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtypes", [("f4", "f8"), ("i4", "i8"), ("i4", "f8")], ids=str)
+def test_dtypes_are_promoted(session, mesh22, rng, dtypes):
+    arrays = [rng.integers(-4, 5, shape).astype(dtype) for shape, dtype in zip([(6, 4), (4, 5)], dtypes)]
+    for seed in range(4):
+        x, y = (place(session, a, mesh22, 3 * seed + i) for i, a in enumerate(arrays))
+        close(x @ y, arrays[0] @ arrays[1])
+        close(y.T @ x.T, arrays[1].T @ arrays[0].T)
+
+
+def test_permuted_and_sliced_operands_are_read_as_they_lie(session, mesh22, rng):
+    a, b = rng.random((4, 6, 5)), rng.random((5, 7, 6))
+    x, y = session.distribute_tensor(a, mesh22, [S(0), R()]), session.distribute_tensor(b, mesh22, [R(), S(1)])
+    close(ts.einsum("bmk,knm->nb", x, y), np.einsum("bmk,knm->nb", a, b))
+    close(x.transpose(1, 0, 2)[:, ::2] @ y[:, 1:4, 0], np.matmul(a.transpose(1, 0, 2)[:, ::2], b[:, 1:4, 0]))
+
+
+def test_pending_operands_stay_pending(session, mesh4, rng):
+    a, b = rng.random((3, 6, 8)), rng.random((3, 8, 5))
+    x, y = session.distribute_tensor(a, mesh4, [S(2)]), session.distribute_tensor(b, mesh4, [S(1)])
+    product = ts.bmm(x, y)
+    assert product.placements == (P("sum"),)
+    close(product, a @ b)
+    close(ts.matmul(product, session.distribute_tensor(np.eye(5), mesh4, [R()])), a @ b)
+    assert ts.bmm(session.distribute_tensor(b, mesh4, [S(0)]), session.distribute_tensor(b.mT.copy(), mesh4, [S(0)])).placements == (S(0),)
+
+
+@pytest.mark.whole_system
+def test_large_operands_are_read_in_place_and_counted_once(session, mesh4, rng):
+    a, b = rng.random((512, 640)), rng.random((640, 256))
+    batches = rng.random((2, 256, 300)), rng.random((2, 300, 192))
+    for left, right in [(S(0), S(0)), (S(0), S(1)), (S(1), S(1)), (R(), S(0)), (S(1), R())]:
+        x, y = session.distribute_tensor(a, mesh4, [left]), session.distribute_tensor(b, mesh4, [right])
+        plan = ts.explain(ts.matmul, x, y)
+        with session.comm_debug() as comm:
+            product = x @ y
+        assert comm.bytes_received[:4] == plan.bytes_received, plan
+        close(product, a @ b)
+    x, y = session.distribute_tensor(a, mesh4, [S(0)]), session.distribute_tensor(b, mesh4, [S(0)])
+    plan = ts.explain(ts.matmul, x, y)
+    assert plan.steps[0].startswith("contract "), plan
+    assert plan.peak_bytes == [(a.nbytes + b.nbytes + 512 * 256 * 8) // 4] * 4, plan
+    for axis in (0, 1, 2):
+        x = session.distribute_tensor(batches[0], mesh4, [S(axis)])
+        y = session.distribute_tensor(batches[1], mesh4, [S(1)])
+        plan = ts.explain(ts.bmm, x, y)
+        with session.comm_debug() as comm:
+            product = ts.bmm(x, y)
+        assert comm.bytes_received[:4] == plan.bytes_received, plan
+        close(product, batches[0] @ batches[1])
+
+
+def test_wrong_shapes_are_errors_where_they_are_made(session, mesh4):
+    x = session.distribute_tensor(np.ones((3, 4, 5)), mesh4, [R()])
+    for function, match in [(lambda: ts.matmul(x, x), "inner dims differ"), (lambda: ts.bmm(x, x[0]), "batches of matrices"),
+                            (lambda: ts.matmul(x, x.transpose(0, 2, 1)[:2]), "batch dims"),
+                            (lambda: ts.einsum("ij,jk->ik", x, x), "has other dims"), (lambda: ts.einsum("ijk,->l", x), "operands"),
+                            (lambda: ts.einsum("ijk->l", x), "in no operand"), (lambda: ts.einsum("i k", x), "other dims"),
+                            (lambda: ts.tensordot(x, x, axes=4), "axes 4"), (lambda: ts.outer(x, x), "vectors"),
+                            (lambda: ts.vecdot(x, x, axis=-4), "axis")]:
+        with pytest.raises(ts.InvalidArgumentError, match=match):
+            function()
+    with pytest.raises(ts.UnimplementedError, match="diagonals"):
+        ts.einsum("iij->j", session.distribute_tensor(np.ones((3, 3, 2)), mesh4, [R()]))
