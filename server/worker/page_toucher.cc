@@ -61,8 +61,8 @@ void PageToucher::Loop() {
     busy_ = true;
     lock.unlock();
     const bool touched = madvise(piece.memory, static_cast<size_t>(piece.bytes), kPopulateWrite) == 0;
-    std::this_thread::sleep_for(kPause);
     lock.lock();
+    changed_.wait_for(lock, kPause, [this] { return stopping_; });
     busy_ = false;
     if (!touched) ranges_.clear();  // the kernel can't, or the host has no memory for page tables
     changed_.notify_all();
