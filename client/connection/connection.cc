@@ -20,6 +20,7 @@
 #include "client/connection/encode.h"
 #include "client/connection/transfers.h"
 #include "client/wait.h"
+#include "schemas/codec/event_loop.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/stream_guard.h"
 #include "schemas/codec/values.h"
@@ -225,7 +226,7 @@ void ConnectionLoop::Run() {
       [this]() { Fail(absl::UnavailableError("the connection to the coordinator was lost")); }));
   tasks_.add(WakeLoop());
   Pump();
-  stop.promise.wait(io_.waitScope);
+  RunLoop(kj::mv(stop.promise), io_);
 }
 
 kj::Promise<void> ConnectionLoop::WakeLoop() {
