@@ -20,7 +20,6 @@
 #include "client/connection/encode.h"
 #include "client/connection/transfers.h"
 #include "client/wait.h"
-#include "schemas/codec/event_loop.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/stream_guard.h"
 #include "schemas/codec/values.h"
@@ -226,7 +225,7 @@ void ConnectionLoop::Run() {
       [this]() { Fail(absl::UnavailableError("the connection to the coordinator was lost")); }));
   tasks_.add(WakeLoop());
   Pump();
-  RunLoop(kj::mv(stop.promise), io_);
+  stop.promise.wait(io_.waitScope);
 }
 
 kj::Promise<void> ConnectionLoop::WakeLoop() {

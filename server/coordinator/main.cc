@@ -18,7 +18,6 @@
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
-#include "schemas/codec/event_loop.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/gateway.h"
@@ -86,7 +85,7 @@ int Serve(const CoordinatorOptions& options) {
                   .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
                   .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd));
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 RunLoop(acceptor.Run(*receiver).exclusiveJoin(hub.RunTicks()).exclusiveJoin(kj::mv(stop)), io);
+                 acceptor.Run(*receiver).exclusiveJoin(hub.RunTicks()).exclusiveJoin(kj::mv(stop)).wait(io.waitScope);
                })) {
     spdlog::error("stopping: {}", exception->getDescription().cStr());
   }

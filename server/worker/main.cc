@@ -19,7 +19,6 @@
 
 #include "kernels/cpu/blas_core.h"
 #include "kernels/kernel.h"
-#include "schemas/codec/event_loop.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/types/str_cat.h"
@@ -113,13 +112,13 @@ void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTr
                       return MakeDataGate(parts.tickets, parts.copies, key, std::move(admit));
                     });
   auto& port = io.unixEventPort;
-  RunLoop(acceptor.Run(*receiver)
-              .exclusiveJoin(server.RunReports(port))
-              .exclusiveJoin(link->WhenClosed())
-              .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
-              .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
-              .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd)),
-          io);
+  acceptor.Run(*receiver)
+      .exclusiveJoin(server.RunReports(port))
+      .exclusiveJoin(link->WhenClosed())
+      .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
+      .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
+      .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
+      .wait(io.waitScope);
   parts.release();  // what runs on its threads is of no use to anyone now; the process ends
 }
 
