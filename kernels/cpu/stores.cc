@@ -8,7 +8,7 @@ namespace tessera::cpu {
 namespace {
 
 constexpr int64_t kMinStreamingThresholdBytes = int64_t{4} << 20;
-constexpr int64_t kMaxStreamingThresholdBytes = int64_t{32} << 20;
+constexpr int64_t kMaxStreamingThresholdBytes = int64_t{16} << 20;
 constexpr int64_t kPageBytes = 4096;
 // Pages that are read and written side by side: memory serves several open pages faster than one.
 constexpr int64_t kPagesTogether = 4;
@@ -28,7 +28,8 @@ void StreamPages(std::byte* to, const std::byte* from) {
 int64_t StreamingThresholdBytes() {
   static const int64_t threshold = [] {
     const int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    return cache > 0 ? std::clamp(cache, kMinStreamingThresholdBytes, kMaxStreamingThresholdBytes)
+    // Half of it: other workers share it.
+    return cache > 0 ? std::clamp(cache / 2, kMinStreamingThresholdBytes, kMaxStreamingThresholdBytes)
                      : kMaxStreamingThresholdBytes;
   }();
   return threshold;

@@ -22,7 +22,8 @@ inline constexpr int64_t kLineBytes = 64;
 enum class Stores : uint8_t { kCached, kStreaming };
 
 // The size from which on streaming stores are used, docs/limits.md: streaming_threshold_bytes. The size of
-// the last-level cache, between 4 and 32 MiB: a virtual machine reports the cache of the whole host.
+// half the last-level cache, between 4 and 16 MiB: workers share it, and a virtual machine reports the cache
+// of the whole host.
 int64_t StreamingThresholdBytes();
 
 inline Stores StoresFor(int64_t touched_bytes) {
