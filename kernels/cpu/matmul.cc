@@ -126,9 +126,25 @@ void CopyMatrix(const Matrix<const T>& from, const Matrix<T>& to) {
               {to.row_stride, to.column_stride});
 }
 
-// A dense copy in row-major order. The memory is used again by the next one.
+// docs/limits.md: max_kept_packing_bytes. Larger memory for packing is given back after the call.
+constexpr size_t kMaxKeptPackingBytes = size_t{16} << 20;
+
+// A dense copy in row-major order. The memory is used again: by the next copy, and by the thread's next
+// call. `role` tells the copies of one call apart: 0 to 2.
 template <typename T>
 struct Packed {
+  explicit Packed(size_t role) : kept(Kept(role)), values(std::move(kept)) {}
+  ~Packed() {
+    if (values.capacity() * sizeof(T) <= kMaxKeptPackingBytes) kept = std::move(values);
+  }
+  Packed(const Packed&) = delete;
+  Packed& operator=(const Packed&) = delete;
+
+  static std::vector<T>& Kept(size_t role) {
+    static thread_local std::array<std::vector<T>, 3> kept;
+    return kept[role];
+  }
+  std::vector<T>& kept;
   std::vector<T> values;
   Matrix<T> Make(int64_t rows, int64_t columns) {
     values.resize(static_cast<size_t>(rows * columns));
@@ -217,7 +233,7 @@ class FloatProduct {
     }
   }
 
-  Packed<T> packed_a_, packed_b_, packed_c_;
+  Packed<T> packed_a_{0}, packed_b_{1}, packed_c_{2};
 };
 
 // Rows of c stay in cache while the inner dim runs. Integers wrap (unsigned arithmetic).
@@ -256,7 +272,7 @@ class BlockedProduct {
 
  private:
   const MultiplyAdd multiply_add_;
-  Packed<T> packed_a_, packed_b_, packed_c_;
+  Packed<T> packed_a_{0}, packed_b_{1}, packed_c_{2};
 };
 
 // Calls `visit` with the offsets (left, right, output) of every index of `dims`.

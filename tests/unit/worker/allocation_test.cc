@@ -48,6 +48,7 @@ std::vector<OpPlan> TypicalPlans() {
   plans.push_back(PlanOf(OpId::kMatmul, {Tensor("f32[16,16] @ mesh(2) [S(0)]"), Tensor("f32[16,16] @ mesh(2) [R]")}));
   plans.push_back(
       PlanOf(OpId::kMatmul, {Tensor("f64[16,16] @ mesh(2) [S(0)]"), Tensor("f64[16,16] @ mesh(2) [S(0)]")}));
+  plans.push_back(PlanOf(OpId::kMatmul, {Tensor("i32[16,16] @ mesh(2) [S(0)]"), Tensor("i32[16,16] @ mesh(2) [R]")}));
   for (const char* to : {"f32[40,30] @ mesh(2) [R]", "f32[40,30] @ mesh(2) [S(0)]", "f32[40,30] @ mesh(2) [S(1)]"}) {
     for (const char* from : {"f32[40,30] @ mesh(2) [P(sum)]", "f32[40,30] @ mesh(2) [S(0)]"}) {
       OpPlan moved;
@@ -61,7 +62,8 @@ std::vector<OpPlan> TypicalPlans() {
 // Two workers whose reports go where the KJ thread would fetch them.
 class OneHost {
  public:
-  OneHost() : world_({.workers = 2, .report = [this](CompletionReport& report) { outbox_.Add(report, Urgency::kNow); }}) {
+  OneHost()
+      : world_({.workers = 2, .report = [this](CompletionReport& report) { outbox_.Add(report, Urgency::kNow); }}) {
     for (const OpPlan& planned : TypicalPlans()) {
       Instance& instance = instances_.emplace_back();
       instance.plan = world_.Define(planned.plan);
