@@ -203,7 +203,8 @@ absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
     case Message::DEFINE: return DecodeDefine(reader.getDefine());
     case Message::FORGET: return ForgetTemplate{TemplateId(reader.getForget())};
     case Message::RUN: {
-      TESSERA_ASSIGN_OR_RETURN(const Instance* instance, InstanceDecoder().Decode(reader.getRun()));
+      InstanceDecoder decoder;
+      TESSERA_ASSIGN_OR_RETURN(const Instance* instance, decoder.Decode(reader.getRun()));
       return *instance;
     }
     case Message::WINDOW: return DecodeWindow(reader.getWindow());
