@@ -31,7 +31,8 @@ bool OnlyExchanges(const Plan& plan) {
                      [](const Step& step) { return std::holds_alternative<ExchangeStep>(step); });
 }
 
-// One step, or one operand that a contraction reads in pieces, is one collective; a reduction into place and its spreading are two.
+// One step, or one operand that a contraction reads in pieces, is one collective; a reduction into place and
+// its spreading are two.
 std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
   std::map<std::string, uint64_t> counts;
   for (const Step& step : plan.steps) {

@@ -13,11 +13,6 @@ namespace {
 // has the largest shard, and the last stand for all.
 constexpr int64_t kPricedPositions = 64;
 
-int32_t HostOf(const Topology& topology, WorkerIndex worker) {
-  const size_t index = static_cast<size_t>(worker.value);
-  return index < topology.host_of_worker.size() ? topology.host_of_worker[index] : 0;
-}
-
 // What the slowest position pays for reading peers, and for copying what it has itself.
 enum class OwnPieces : uint8_t { kCopied, kReadInPlace };
 
@@ -33,7 +28,7 @@ double SecondsOf(const Exchange& exchange, const Topology& topology, OwnPieces o
     double seconds = 0;
     int64_t received = 0;
     walk.VisitReceived(position, [&](WorkerIndex from, int64_t elements) {
-      const bool same_host = HostOf(topology, from) == HostOf(topology, self);
+      const bool same_host = topology.HostOf(from) == topology.HostOf(self);
       const double bandwidth_bytes_s = same_host ? topology.host_bandwidth_bytes_s : topology.network_bandwidth_bytes_s;
       seconds += static_cast<double>(elements * element_bytes) / bandwidth_bytes_s;
       received += elements;

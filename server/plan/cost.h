@@ -18,6 +18,12 @@ struct Topology {
   double local_bandwidth_bytes_s = 6e9;    // one worker's own memory
   double flops_per_s = 50e9;               // of one worker
   std::vector<int32_t> host_of_worker;     // empty: all on one host
+
+  // 0 for a worker that is not listed.
+  int32_t HostOf(WorkerIndex worker) const {
+    const size_t index = static_cast<size_t>(worker.value);
+    return index < host_of_worker.size() ? host_of_worker[index] : 0;
+  }
 };
 
 double PredictSeconds(const Plan& plan, const Topology& topology);

@@ -8,17 +8,10 @@
 #include "schemas/types/status_macros.h"
 #include "server/plan/contract.h"
 #include "server/plan/exchange.h"
+#include "server/plan/operand_at.h"
 
 namespace tessera {
 namespace {
-
-// A box of a value's shard on `worker`.
-Operand OperandAt(const PlanValue& value, WorkerIndex worker, absl::Span<const int64_t> start) {
-  Operand operand = {worker, value.buffer, value.offset, value.strides};
-  for (size_t d = 0; d < start.size(); ++d) operand.offset_bytes += start[d] * value.strides[d];
-  operand.offset_bytes *= SizeBytes(value.spec.dtype);
-  return operand;
-}
 
 class ContractionLowering {
  public:

@@ -10,6 +10,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/lower_contraction.h"
+#include "server/plan/operand_at.h"
 
 namespace tessera {
 namespace {
@@ -22,22 +23,6 @@ void SortUnique(std::vector<int>& values) {
 void SortUnique(std::vector<WorkerIndex>& values) {
   std::sort(values.begin(), values.end());
   values.erase(std::unique(values.begin(), values.end()), values.end());
-}
-
-Operand WholeOperand(const PlanValue& value, WorkerIndex worker) {
-  return {worker, value.buffer, value.offset * SizeBytes(value.spec.dtype), value.strides};
-}
-
-// The piece of a value's shard that starts at `start` (per dim) and walks by `steps` (empty: by 1).
-Operand PieceOperand(const PlanValue& value, WorkerIndex worker, absl::Span<const int64_t> start,
-                     const std::vector<DimOverlay>* overlays) {
-  Operand operand = {worker, value.buffer, value.offset, value.strides};
-  for (size_t d = 0; d < start.size(); ++d) {
-    operand.offset_bytes += start[d] * value.strides[d];
-    if (overlays != nullptr) operand.strides[d] *= (*overlays)[d].source_step;
-  }
-  operand.offset_bytes *= SizeBytes(value.spec.dtype);
-  return operand;
 }
 
 // One exchange as one worker and its peers see it.
@@ -84,8 +69,7 @@ class ExchangeLowering {
         if (Intersect(piece, cell.box) != piece) continue;
         Shape at = cell.destination_offset;
         for (size_t d = 0; d < at.size(); ++d) at[d] += piece[d].start - cell.box[d].start;
-        std::get<ReduceInstruction>(phase.instructions[i])
-            .pushes.push_back(PieceOperand(destination_, reader, at, nullptr));
+        std::get<ReduceInstruction>(phase.instructions[i]).pushes.push_back(OperandAt(destination_, reader, at));
         pushed += NumElements(piece);
       }
       if (pushed != NumElements(cell.box)) {
@@ -104,14 +88,18 @@ class ExchangeLowering {
 
   Operand Source(const Transfer& transfer, const TransferSource& from) const {
     const bool spreads = step_.exchange.role == ExchangeRole::kSpread;
-    return PieceOperand(source_, from.worker, transfer.source_offset, spreads ? nullptr : &step_.exchange.dims);
+    Operand operand = OperandAt(source_, from.worker, transfer.source_offset);
+    for (size_t d = 0; !spreads && d < operand.strides.size(); ++d) {
+      operand.strides[d] *= step_.exchange.dims[d].source_step;
+    }
+    return operand;
   }
 
   void AddInstructions(const std::vector<Transfer>& transfers, Phase& phase) const {
     phase.instructions.reserve(transfers.size());
     const DType dtype = destination_.spec.dtype;
     for (const Transfer& transfer : transfers) {
-      Operand destination = PieceOperand(destination_, worker_, transfer.destination_offset, nullptr);
+      Operand destination = OperandAt(destination_, worker_, transfer.destination_offset);
       Shape extents = BoxShape(transfer.box);
       for (const TransferSource& from : transfer.sources) {
         const bool is_peer = from.worker != worker_;
@@ -179,13 +167,13 @@ void LowerLocal(const Plan& plan, const LocalStep& step, WorkerIndex worker, Pha
   kernel.output_box = LocalBox(output.spec, position);
   if (IsEmpty(kernel.output_box)) return;
   kernel.op = step.op;
-  kernel.output = WholeOperand(output, worker);
+  kernel.output = OperandAt(output, worker);
   kernel.output_extents = BoxShape(kernel.output_box);
   kernel.output_dtype = output.spec.dtype;
   kernel.scalars = step.scalars;
   for (size_t i = 0; i < step.inputs.size(); ++i) {
     const PlanValue& input = plan.values[static_cast<size_t>(step.inputs[i])];
-    kernel.inputs.push_back(WholeOperand(input, worker));
+    kernel.inputs.push_back(OperandAt(input, worker));
     kernel.input_extents.push_back(BoxShape(LocalBox(input.spec, position)));
     kernel.input_dtypes.push_back(input.spec.dtype);
     uint8_t is_zero = 0;

@@ -125,14 +125,13 @@ absl::StatusOr<int> PlanBuilder::AddSlicedRedistribute(int value, absl::Span<con
 }
 
 Plan PlanBuilder::Finish(const Topology& topology) && {
-  const std::vector<int32_t>& host_of_worker = topology.host_of_worker;
   std::vector<int32_t> hosts;
   bool several = false;
   for (const PlanBuffer& buffer : plan_.buffers) {
     for (const WorkerIndex worker : buffer.mesh.workers()) {
       const size_t index = static_cast<size_t>(worker.value);
       if (index >= hosts.size()) hosts.resize(index + 1, kAnyHost);
-      hosts[index] = index < host_of_worker.size() ? host_of_worker[index] : 0;
+      hosts[index] = topology.HostOf(worker);
       several = several || hosts[index] != hosts[static_cast<size_t>(plan_.buffers[0].mesh.workers()[0].value)];
     }
   }

@@ -119,12 +119,8 @@ class GridPricer {
       : notation_(notation), left_(left), right_(right), output_(output), limits_(limits) {
     // What was measured chooses nothing here: only the hosts count.
     reference_.host_of_worker = topology.host_of_worker;
-    const auto host_of = [&topology](WorkerIndex worker) {
-      const size_t index = static_cast<size_t>(worker.value);
-      return index < topology.host_of_worker.size() ? topology.host_of_worker[index] : 0;
-    };
     for (const WorkerIndex worker : output.mesh.workers()) {
-      if (host_of(worker) != host_of(output.mesh.workers()[0])) one_host_ = false;
+      if (topology.HostOf(worker) != topology.HostOf(output.mesh.workers()[0])) one_host_ = false;
     }
   }
 

@@ -23,8 +23,8 @@ absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorS
                                       const Topology& topology = {});
 
 // Where a tensor is converted to a narrower dtype: where it is; a pending one is reduced first, each element at one
-// worker, which converts it before the others take it. Absent where that moves no fewer bytes than reducing and spreading the wide values
-// does. `destination` has the narrow dtype and no pending terms.
+// worker, which converts it before the others take it. Absent where that moves no fewer bytes than reducing
+// and spreading the wide values does. `destination` has the narrow dtype and no pending terms.
 std::optional<TensorSpec> PlaceToConvert(const TensorSpec& source, const TensorSpec& destination);
 
 }  // namespace tessera

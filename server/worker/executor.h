@@ -4,8 +4,9 @@
 // peers whose memory isn't mapped, the instructions, and the counter that peers wait for; then the
 // report. It decides nothing: the plan said everything, the instance the rest.
 //
-//   Executor executor(WorkerIndex(0), arena, device, nullptr, [&](CompletionReport& r, uint64_t) { outbox.Add(r,
-//   Urgency::kNow); }); executor.AddMappedPeer(WorkerIndex(1), *SharedArena::Map(fd)); executor.Define(id, plan);
+//   Executor executor(WorkerIndex(0), arena, device, nullptr, report);
+//   executor.AddMappedPeer(WorkerIndex(1), *SharedArena::Map(fd));
+//   executor.Define(id, plan);
 //   executor.Run({.ordinal = Ordinal(1), .plan = id, .buffer_offsets = {0, 4096}});
 //
 // Law: every ordinal ends in one report and in its counter's DoneValue, whatever goes wrong, so that no
