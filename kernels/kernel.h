@@ -63,12 +63,13 @@ struct ReduceTerm {
 void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
                  void* destination, absl::Span<const int64_t> destination_strides);
 
-// The same result in several places, each term read once.
+// The same result in several places, each term read once. kAvg divides by `term_count`: some terms may be sums of
+// several.
 struct ReduceDestination {
   void* data = nullptr;
   Strides strides = {};
 };
 void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
-                     absl::Span<const ReduceDestination> destinations);
+                     int64_t term_count, absl::Span<const ReduceDestination> destinations);
 
 }  // namespace tessera

@@ -28,6 +28,7 @@ struct Operands {
   absl::InlinedVector<Strides, kInlineOperands> strides;  // in elements
   absl::InlinedVector<std::byte*, kInlineOperands> bases;
   size_t terms = 0;
+  int64_t term_count = 0;
 };
 
 // Whether `operand`'s elements of the last dims with these extents are one run in row-major order.
@@ -52,6 +53,7 @@ Operands Merge(absl::Span<const int64_t> extents, const Operands& given) {
   Operands merged;
   merged.bases = given.bases;
   merged.terms = given.terms;
+  merged.term_count = given.term_count;
   merged.strides.resize(given.strides.size());
   for (const size_t d : dims) {
     bool merges = !merged.extents.empty();
@@ -161,7 +163,7 @@ class TermReducer {
     }
     if (op_ == ReduceOp::kAvg) {
       if (reduced != result) std::memcpy(result, reduced, static_cast<size_t>(count * bytes_));
-      cpu::DivideBlock(dtype_, result, static_cast<int64_t>(operands_.terms), count);
+      cpu::DivideBlock(dtype_, result, operands_.term_count, count);
       reduced = result;
     }
     for (size_t o = operands_.terms; o < operands; ++o) {
@@ -186,11 +188,12 @@ class TermReducer {
 }  // namespace
 
 void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
-                     absl::Span<const ReduceDestination> destinations) {
+                     int64_t term_count, absl::Span<const ReduceDestination> destinations) {
   const int64_t elements = NumElements(extents);
   if (terms.empty() || destinations.empty() || elements == 0) return;
   Operands given;
   given.terms = terms.size();
+  given.term_count = term_count;
   for (const ReduceTerm& term : terms) {
     given.strides.push_back(term.strides);
     given.bases.push_back(static_cast<std::byte*>(const_cast<void*>(term.data)));
@@ -214,7 +217,7 @@ void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents
 void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
                  void* destination, absl::Span<const int64_t> destination_strides) {
   const ReduceDestination only = {destination, Strides(destination_strides.begin(), destination_strides.end())};
-  ReduceTermsInto(op, dtype, extents, terms, {&only, 1});
+  ReduceTermsInto(op, dtype, extents, terms, static_cast<int64_t>(terms.size()), {&only, 1});
 }
 
 }  // namespace tessera

@@ -42,6 +42,7 @@ struct ReduceWork {
   DType dtype = DType::kF32;
   Shape extents = {};
   absl::Span<const ReduceTerm> terms = {};
+  int64_t term_count = 0;  // what kAvg divides by
   absl::Span<const ReduceDestination> destinations = {};
   absl::Span<int64_t* const> received_bytes = {};  // empty, or one per term
   absl::Span<int64_t* const> pushed_bytes = {};    // empty, or one per destination

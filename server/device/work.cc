@@ -12,7 +12,7 @@ struct Runner {
     return absl::OkStatus();
   }
   absl::Status operator()(const ReduceWork& w) const {
-    ReduceTermsInto(w.op, w.dtype, w.extents, w.terms, w.destinations);
+    ReduceTermsInto(w.op, w.dtype, w.extents, w.terms, w.term_count, w.destinations);
     const int64_t bytes = NumElements(w.extents) * SizeBytes(w.dtype);
     for (int64_t* received : w.received_bytes) {
       if (received != nullptr) *received += bytes;

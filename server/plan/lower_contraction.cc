@@ -120,7 +120,8 @@ class ContractionLowering {
         OutgoingMessage& message = messages[given.destination];
         const Transfer& transfer = given.transfer;
         message.bytes += NumElements(transfer.box) * SizeBytes(dtype);
-        message.parts.push_back({dtype, BoxShape(transfer.box), OperandAt(Value(i), worker_, transfer.source_offset)});
+        message.parts.push_back(
+            {dtype, BoxShape(transfer.box), {OperandAt(Value(i), worker_, transfer.source_offset)}});
         phase.reads.push_back(Value(i).buffer);
       }
     }

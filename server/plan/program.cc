@@ -111,7 +111,8 @@ class ExchangeLowering {
             CopyInstruction{dtype, std::move(extents), Source(transfer, transfer.sources[0]), std::move(destination)});
         continue;
       }
-      ReduceInstruction reduce{dtype, step_.exchange.reduce_op, std::move(extents), {}, std::move(destination), {}};
+      ReduceInstruction reduce{dtype, step_.exchange.reduce_op, std::move(extents), {}, std::move(destination), {}, 0};
+      reduce.term_count = walk_.term_count();
       reduce.terms.reserve(transfer.sources.size());
       for (const TransferSource& from : transfer.sources) reduce.terms.push_back(Source(transfer, from));
       phase.instructions.emplace_back(std::move(reduce));
@@ -125,7 +126,7 @@ class ExchangeLowering {
     if (phase.outgoing.empty() || phase.outgoing.back().to != reader) phase.outgoing.push_back({reader, {}, 0});
     OutgoingMessage& message = phase.outgoing.back();
     message.bytes += NumElements(transfer.box) * SizeBytes(dtype);
-    message.parts.push_back({dtype, BoxShape(transfer.box), Source(transfer, transfer.sources[0])});
+    message.parts.push_back({dtype, BoxShape(transfer.box), {Source(transfer, transfer.sources[0])}});
   }
 
   void AddIncoming(Phase& phase) const {

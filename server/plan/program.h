@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "schemas/ops/local_op.h"
 #include "server/plan/plan.h"
@@ -41,6 +42,9 @@ struct CopyInstruction {
 
 // destination = terms reduced in this order, accumulated as the catalog says for the dtype. Terms may
 // be peers'. The destination may be one of the terms.
+//
+// A term may be a sum that its worker adds up as it packs the message: it lies in no memory that could be mapped,
+// and its operand says where the worker's own term lies.
 struct ReduceInstruction {
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
@@ -48,6 +52,8 @@ struct ReduceInstruction {
   std::vector<Operand> terms;
   Operand destination;
   std::vector<Operand> pushes;  // the same cell's places in peers' memory, written too where it is mapped
+  // How many terms there are, those in sums counted: what kAvg divides by.
+  int64_t term_count = 0;
   bool operator==(const ReduceInstruction&) const = default;
 };
 
@@ -76,7 +82,9 @@ using Instruction = std::variant<CopyInstruction, ReduceInstruction, KernelInstr
 struct MessagePart {
   DType dtype = DType::kF32;
   Shape extents;
-  Operand source;  // own memory
+  // One: own memory. Several: terms in mapped memory, added up in this order as they are packed.
+  absl::InlinedVector<Operand, 1> sources;
+  ReduceOp op = ReduceOp::kSum;  // of several; kAvg is a sum here, whoever takes it divides
   bool operator==(const MessagePart&) const = default;
 };
 struct OutgoingMessage {
@@ -99,6 +107,7 @@ struct IncomingMessage {
   WorkerIndex from;
   std::vector<IncomingOperand> operands;
   int64_t bytes = 0;
+  bool has_sums = false;  // some operands lie in no memory of the peer's: it can't be mapped
   bool operator==(const IncomingMessage&) const = default;
 };
 

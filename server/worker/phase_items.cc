@@ -63,6 +63,27 @@ absl::Status PhaseItems::ReserveStaging(StreamId stream, int64_t bytes, RunRecor
   return absl::OkStatus();
 }
 
+absl::Status PhaseItems::CheckReach(const Phase& phase) const {
+  const auto unavailable = [this](WorkerIndex peer, std::string_view why) {
+    return absl::UnavailableError(StrCat("worker ", peer.value, ": its memory is ", why, arenas_.self().value));
+  };
+  size_t next = 0;  // of the messages, which are sorted as the peers are
+  for (const WorkerIndex peer : phase.reads_from) {
+    while (next < phase.incoming.size() && phase.incoming[next].from < peer) ++next;
+    const bool has_message = next < phase.incoming.size() && phase.incoming[next].from == peer;
+    if (arenas_.IsMapped(peer)) {
+      if (has_message && phase.incoming[next].has_sums) {
+        return unavailable(peer, "mapped and its sums are not there: the plan has it on another host than worker ");
+      }
+    } else if (messages_ == nullptr) {
+      return unavailable(peer, "not mapped, and there is no message transport, for worker ");
+    } else if (!has_message) {
+      return unavailable(peer, "not mapped, and the plan has it on one host with worker ");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PhaseItems::PlaceMessages(const Phase& phase, StreamId stream, RunRecord& record) {
   outgoing_.clear();
   incoming_.clear();
@@ -75,15 +96,8 @@ absl::Status PhaseItems::PlaceMessages(const Phase& phase, StreamId stream, RunR
     total += AlignUp(bytes);
     return placed;
   };
-  if (messages_ == nullptr) {
-    for (WorkerIndex peer : phase.reads_from) {
-      if (!arenas_.IsMapped(peer)) {
-        return absl::UnavailableError(StrCat("worker ", peer.value, ": its memory is not mapped by worker ",
-                                             arenas_.self().value, ", which has no message transport"));
-      }
-    }
-    return absl::OkStatus();
-  }
+  TESSERA_RETURN_IF_ERROR(CheckReach(phase));
+  if (messages_ == nullptr) return absl::OkStatus();
   for (const OutgoingMessage& message : phase.outgoing) outgoing_.push_back(place(message.to, message.bytes));
   for (const IncomingMessage& message : phase.incoming) incoming_.push_back(place(message.from, message.bytes));
   if (total == 0) return absl::OkStatus();
@@ -105,19 +119,42 @@ absl::Status PhaseItems::PlaceMessages(const Phase& phase, StreamId stream, RunR
   return absl::OkStatus();
 }
 
-void PhaseItems::EnqueuePacking(const Instance& instance, const Phase& phase) {
+void PhaseItems::EnqueueSum(const Instance& instance, const MessagePart& part, std::byte* to, RunRecord& record) {
+  const size_t first = record.terms.size(), first_destination = record.destinations.size();
+  for (const Operand& source : part.sources) {
+    record.terms.push_back({AddressOf(source, instance), source.strides});
+    record.term_counts.push_back(CountOf(source.worker, record.report.received_bytes));
+  }
+  record.destinations.push_back({to, RowMajorStrides(part.extents)});
+  record.push_counts.push_back(nullptr);
+  device_.EnqueueRun(static_cast<StreamId>(instance.stream),
+                     ReduceWork{.op = part.op == ReduceOp::kAvg ? ReduceOp::kSum : part.op,
+                                .dtype = part.dtype,
+                                .extents = part.extents,
+                                .terms = absl::MakeConstSpan(record.terms).subspan(first),
+                                .term_count = static_cast<int64_t>(part.sources.size()),
+                                .destinations = absl::MakeConstSpan(record.destinations).subspan(first_destination),
+                                .received_bytes = absl::MakeConstSpan(record.term_counts).subspan(first),
+                                .pushed_bytes = absl::MakeConstSpan(record.push_counts).subspan(first_destination)});
+}
+
+void PhaseItems::EnqueuePacking(const Instance& instance, const Phase& phase, RunRecord& record) {
   const StreamId stream = static_cast<StreamId>(instance.stream);
   for (size_t m = 0; m < outgoing_.size(); ++m) {
     if (outgoing_[m].bytes <= 0) continue;
     std::byte* at = staged_ + outgoing_[m].at;
     for (const MessagePart& part : phase.outgoing[m].parts) {
       const int64_t element_bytes = SizeBytes(part.dtype);
-      device_.EnqueueRun(stream, CopyWork{.extents = part.extents,
-                                          .element_bytes = element_bytes,
-                                          .source = AddressOf(part.source, instance),
-                                          .source_strides = part.source.strides,
-                                          .destination = at,
-                                          .destination_strides = RowMajorStrides(part.extents)});
+      if (part.sources.size() > 1) {
+        EnqueueSum(instance, part, at, record);
+      } else {
+        device_.EnqueueRun(stream, CopyWork{.extents = part.extents,
+                                            .element_bytes = element_bytes,
+                                            .source = AddressOf(part.sources[0], instance),
+                                            .source_strides = part.sources[0].strides,
+                                            .destination = at,
+                                            .destination_strides = RowMajorStrides(part.extents)});
+      }
       at += NumElements(part.extents) * element_bytes;
     }
   }
@@ -185,6 +222,7 @@ void PhaseItems::EnqueueReduce(const Instance& instance, const ReduceInstruction
                                 .dtype = reduce.dtype,
                                 .extents = reduce.extents,
                                 .terms = absl::MakeConstSpan(record.terms).subspan(first),
+                                .term_count = reduce.term_count,
                                 .destinations = absl::MakeConstSpan(record.destinations).subspan(first_destination),
                                 .received_bytes = absl::MakeConstSpan(record.term_counts).subspan(first),
                                 .pushed_bytes = absl::MakeConstSpan(record.push_counts).subspan(first_destination)});
@@ -257,7 +295,7 @@ absl::Status PhaseItems::Enqueue(const Instance& instance, const Phase& phase, i
     return s;
   }
   if (staged_ != nullptr) {
-    EnqueuePacking(instance, phase);
+    EnqueuePacking(instance, phase, *record);
     EnqueueMessages(instance, phase, phase_number, record);
   }
   EnqueueInstructions(instance, phase, *record);

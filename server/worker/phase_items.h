@@ -4,6 +4,8 @@
 // lie. Bytes of other peers come in one message per peer into staging memory, and the instructions read
 // them there; what such peers need is packed into staging memory and sent.
 //
+// A part of a message that is a sum is reduced into staging memory, from mapped memory: its packing is its reduction.
+//
 // Staging memory belongs to a stream, is as large as its largest phase needed, and is used again by
 // every phase: the items of a stream run in order, and a phase's messages have ended before its
 // instructions run.
@@ -51,7 +53,10 @@ class PhaseItems {
   };
   absl::Status PlaceMessages(const Phase& phase, StreamId stream, RunRecord& record);
   absl::Status ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
-  void EnqueuePacking(const Instance& instance, const Phase& phase);
+  // Unavailable when the phase needs a peer in another way than it is reached.
+  absl::Status CheckReach(const Phase& phase) const;
+  void EnqueuePacking(const Instance& instance, const Phase& phase, RunRecord& record);
+  void EnqueueSum(const Instance& instance, const MessagePart& part, std::byte* to, RunRecord& record);
   void EnqueueMessages(const Instance& instance, const Phase& phase, int phase_number, const RunRecordRef& record);
   void EnqueueStart(StreamId stream, PhaseMessages& messages, const RunRecordRef& record);
   void EnqueueCopy(const Instance& instance, const CopyInstruction& copy, size_t number, RunRecord& record);

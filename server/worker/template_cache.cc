@@ -82,6 +82,7 @@ class TemplateChecker {
   }
   absl::Status CheckInstruction(const ReduceInstruction& reduce) {
     if (reduce.terms.empty()) return Bad("a reduction of nothing");
+    if (reduce.term_count < static_cast<int64_t>(reduce.terms.size())) return Bad("a reduction of fewer terms");
     made_.term_count += reduce.terms.size();
     TESSERA_RETURN_IF_ERROR(Own(reduce.destination));
     made_.destination_count += 1 + reduce.pushes.size();
@@ -157,8 +158,13 @@ class TemplateChecker {
     for (const OutgoingMessage& message : phase.outgoing) {
       int64_t bytes = 0;
       for (const MessagePart& part : message.parts) {
-        TESSERA_RETURN_IF_ERROR(Own(part.source));
-        TESSERA_RETURN_IF_ERROR(Touch(part.source, part.extents, part.dtype));
+        if (part.sources.empty()) return Bad("a message of nothing");
+        if (part.sources.size() == 1) TESSERA_RETURN_IF_ERROR(Own(part.sources[0]));
+        for (const Operand& source : part.sources) TESSERA_RETURN_IF_ERROR(Touch(source, part.extents, part.dtype));
+        if (part.sources.size() > 1) {
+          made_.term_count += part.sources.size();
+          made_.destination_count += 1;
+        }
         bytes += NumElements(part.extents) * SizeBytes(part.dtype);
       }
       if (bytes != message.bytes) return Bad(StrCat("a message of ", message.bytes, " bytes with parts of ", bytes));

@@ -149,8 +149,9 @@ void AddReductions(Bench& bench, int64_t bytes) {
       });
       const std::vector<ReduceDestination> places = {{to, {side, 1}}, {to + bytes, {side, 1}}};
       if (count <= 4) {
-        bench.Add("reduce_to_two_places" + name, (count + 2) * bytes,
-                  [&] { ReduceTermsInto(ReduceOp::kSum, dtype, extents, dense, places); });
+        bench.Add("reduce_to_two_places" + name, (count + 2) * bytes, [&] {
+          ReduceTermsInto(ReduceOp::kSum, dtype, extents, dense, static_cast<int64_t>(dense.size()), places);
+        });
       }
     }
   }

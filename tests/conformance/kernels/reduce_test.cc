@@ -256,6 +256,17 @@ TEST(ReduceTermsKernel, AveragesAndWritesOnATerm) {
   for (int64_t i = 0; i < 3000; ++i) ASSERT_EQ(b.Get(i).f, want[static_cast<size_t>(i)]);
 }
 
+TEST(ReduceTermsInto, AnAverageOfSumsDividesByAllTheirTerms) {
+  const double own = 5, sum_of_three = 7;
+  double result = 0;
+  const std::vector<ReduceTerm> terms = {{&own, {1}}, {&sum_of_three, {1}}};
+  const ReduceDestination to = {&result, {1}};
+  ReduceTermsInto(ReduceOp::kAvg, DType::kF64, {1}, terms, 4, {&to, 1});
+  EXPECT_EQ(result, 3);
+  ReduceTermsInto(ReduceOp::kAvg, DType::kF64, {1}, absl::MakeConstSpan(terms).first(1), 5, {&to, 1});
+  EXPECT_EQ(result, 1);
+}
+
 TEST(ReduceTermsKernel, WritesSeveralPlacesAndATermAmongThem) {
   for (DType dtype : kDTypes) {
     for (size_t terms_count : {1, 2, 3, 8}) {
@@ -280,7 +291,7 @@ TEST(ReduceTermsKernel, WritesSeveralPlacesAndATermAmongThem) {
         StridedArray& own = arrays[terms_count / 2];
         const std::vector<ReduceDestination> places = {
             {copy.data(), copy.strides()}, {own.data(), own.strides()}, {other.data(), other.strides()}};
-        ReduceTermsInto(ReduceOp::kSum, dtype, extents, terms, places);
+        ReduceTermsInto(ReduceOp::kSum, dtype, extents, terms, static_cast<int64_t>(terms.size()), places);
         for (const StridedArray* array : {&copy, &own, &other}) {
           for (int64_t i = 0; i < copy.size(); ++i) {
             ASSERT_TRUE(SameValue(array->Get(i), want[static_cast<size_t>(i)]))

@@ -67,8 +67,10 @@ absl::Status Pack(const Runner& runner, const Program& program, size_t phase, Me
   for (const OutgoingMessage& out : program.phases[phase].outgoing) {
     std::vector<double>& message = messages[{program.worker.value, out.to.value}];
     for (const MessagePart& part : out.parts) {
-      if (part.source.worker != program.worker) return absl::InternalError("sends another's memory");
-      const std::vector<double> values = runner.Gather(part.source, part.extents);
+      if (part.sources.size() != 1 || part.sources[0].worker != program.worker) {
+        return absl::InternalError("sends another's memory");
+      }
+      const std::vector<double> values = runner.Gather(part.sources[0], part.extents);
       message.insert(message.end(), values.begin(), values.end());
     }
     if (static_cast<int64_t>(message.size()) * kElementBytes != out.bytes) return absl::InternalError("bytes differ");
