@@ -17,8 +17,9 @@ std::vector<BufferUse> BufferUses(const Plan& plan) {
   auto use = [&](int value) -> BufferUse& {
     return uses[static_cast<size_t>(plan.values[static_cast<size_t>(value)].buffer)];
   };
+  const std::vector<int> phases = PhasesOf(plan);
   for (size_t i = 0; i < plan.steps.size(); ++i) {
-    const int phase = static_cast<int>(i) + 1;
+    const int phase = phases[i];
     if (const auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i])) {
       // What was pushed is in its place: a spread of it reads nobody's memory but for messages, which a
       // worker packs from its own before it is done.

@@ -123,6 +123,18 @@ std::string_view ToText(Collective name) {
   return "exchange";
 }
 
+std::vector<int> PhasesOf(const Plan& plan) {
+  std::vector<int> phases;
+  phases.reserve(plan.steps.size());
+  for (const Step& step : plan.steps) {
+    const auto* exchange = std::get_if<ExchangeStep>(&step);
+    const bool shares = exchange != nullptr && exchange->start == StepStart::kWithPrevious && !phases.empty();
+    const int last = phases.empty() ? 0 : phases.back();
+    phases.push_back(shares ? last : last + 1);
+  }
+  return phases;
+}
+
 const TensorSpec& SpecOnGrid(const Plan& plan, const ContractOperand& operand) {
   return operand.pieces.has_value() ? operand.pieces->destination
                                     : plan.values[static_cast<size_t>(operand.value)].spec;
@@ -133,7 +145,8 @@ std::vector<std::string> StepLines(const Plan& plan) {
   std::vector<std::string> lines;
   for (const Step& step : plan.steps) {
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
-      lines.push_back(StrCat(ToText(exchange->name), " ", ValueText(plan, exchange->source, mesh), " -> ",
+      lines.push_back(StrCat(exchange->start == StepStart::kWithPrevious ? "with " : "", ToText(exchange->name), " ",
+                             ValueText(plan, exchange->source, mesh), " -> ",
                              ValueText(plan, exchange->destination, mesh)));
       continue;
     }

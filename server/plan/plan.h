@@ -5,7 +5,8 @@
 //
 // A plan is an SSA list of steps over values. A value lies in a buffer; several values may lie in one
 // buffer (views), and a step writes each value at most once (an exchange that reduces and then
-// spreads writes disjoint parts).
+// spreads writes disjoint parts). Each step is a phase of the programs; exchanges that touch nothing that the
+// others write may share one (`with`): then a pair of workers has one message, and one wait, for all of them.
 //
 //   plan {
 //     b0 : input 32 bytes on mesh(2)
@@ -72,12 +73,16 @@ enum class Collective : uint8_t {
 // when that has it, or the reducer stores it to them in the step that reduces, which saves reading it
 // again. Whoever is reached by messages gets its message in this step either way.
 enum class Delivery : uint8_t { kPull = 0, kPush = 1 };
+// kWithPrevious: in the phase of the step before, which is an exchange. The steps of a phase have one delivery, and
+// read either only inputs or only what earlier phases wrote; none touches a buffer that another one writes.
+enum class StepStart : uint8_t { kNewPhase = 0, kWithPrevious = 1 };
 struct ExchangeStep {
   int source = 0;       // a value
   int destination = 0;  // a value; for kSpread the same as the source
   Exchange exchange;
   Collective name = Collective::kExchange;
   Delivery delivery = Delivery::kPull;  // kPush: a kSpread
+  StepStart start = StepStart::kNewPhase;
   bool operator==(const ExchangeStep&) const = default;
 };
 
@@ -136,13 +141,15 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+// The phase of each step, from 1 on; the last is their number.
+std::vector<int> PhasesOf(const Plan& plan);
 // The spec of a contraction's operand as it is multiplied, on the output's mesh.
 const TensorSpec& SpecOnGrid(const Plan& plan, const ContractOperand& operand);
 
 // The notation above, readable and complete: ParsePlan(ToText(p)) == p.
 std::string ToText(const Plan& plan);
 absl::StatusOr<Plan> ParsePlan(std::string_view text);
-// One line per step for people: "all_to_all %0 [S(0)] -> %1 [S(1)]".
+// One line per step for people: "all_to_all %0 [S(0)] -> %1 [S(1)]"; "with ..." in the phase of the step before.
 std::vector<std::string> StepLines(const Plan& plan);
 std::string_view ToText(Collective name);
 

@@ -76,8 +76,8 @@ std::string ContractText(const ContractStep& step) {
 
 std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   const Exchange& exchange = step.exchange;
-  std::string text = StrCat("  ", ToText(step.name), " %", step.source, " -> %", step.destination, " ",
-                            kRoles[static_cast<size_t>(exchange.role)]);
+  std::string text = StrCat("  ", step.start == StepStart::kWithPrevious ? "with " : "", ToText(step.name), " %",
+                            step.source, " -> %", step.destination, " ", kRoles[static_cast<size_t>(exchange.role)]);
   if (exchange.role == ExchangeRole::kReduce) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
   if (step.delivery == Delivery::kPush) text += " pushed";
   if (exchange.source != plan.values[static_cast<size_t>(step.source)].spec) {
@@ -232,7 +232,11 @@ class PlanParser {
       return absl::OkStatus();
     }
     if (word == StrCat("b", plan_.buffers.size())) return BufferLine(scanner);
-    return ExchangeLine(word, scanner);
+    if (word == "with") {
+      TESSERA_ASSIGN_OR_RETURN(const std::string_view name, scanner.TakeIdentifier());
+      return ExchangeLine(name, StepStart::kWithPrevious, scanner);
+    }
+    return ExchangeLine(word, StepStart::kNewPhase, scanner);
   }
 
   absl::Status HostsLine(Scanner& scanner) {
@@ -370,8 +374,9 @@ class PlanParser {
     return scanner.Error("a step");
   }
 
-  absl::Status ExchangeLine(std::string_view word, Scanner& scanner) {
+  absl::Status ExchangeLine(std::string_view word, StepStart start, Scanner& scanner) {
     ExchangeStep step;
+    step.start = start;
     TESSERA_ASSIGN_OR_RETURN(step.name, ParseCollective(word, scanner));
     TESSERA_ASSIGN_OR_RETURN(step.source, TakeValue(scanner));
     TESSERA_RETURN_IF_ERROR(scanner.Take("->"));

@@ -25,6 +25,28 @@ void SortUnique(std::vector<WorkerIndex>& values) {
   values.erase(std::unique(values.begin(), values.end()), values.end());
 }
 
+// The messages of one phase, as its steps add to them: one for each peer and direction.
+class MessageBuilder {
+ public:
+  OutgoingMessage& To(WorkerIndex reader, Phase& phase) {
+    const auto [at, is_new] = outgoing_.try_emplace(reader, phase.outgoing.size());
+    if (is_new) phase.outgoing.push_back({reader, {}, 0});
+    return phase.outgoing[at->second];
+  }
+  IncomingMessage& From(WorkerIndex sender) {
+    IncomingMessage& message = incoming_[sender];
+    message.from = sender;
+    return message;
+  }
+  void Finish(Phase& phase) {
+    for (auto& [from, message] : incoming_) phase.incoming.push_back(std::move(message));
+  }
+
+ private:
+  std::map<WorkerIndex, size_t> outgoing_;
+  std::map<WorkerIndex, IncomingMessage> incoming_;
+};
+
 // One exchange as one worker and its peers see it.
 class ExchangeLowering {
  public:
@@ -35,9 +57,11 @@ class ExchangeLowering {
         walk_(step.exchange),
         worker_(worker) {}
 
-  // `spread`: the step by which this one's reductions are pushed, or null.
-  absl::Status Lower(MessageLists messages, const ExchangeStep* spread, Phase& phase) const {
+  // Adds to the phase. `spread`: the step by which this one's reductions are pushed, or null. `messages`: null where
+  // none are wanted.
+  absl::Status Lower(MessageBuilder* messages, const ExchangeStep* spread, Phase& phase) const {
     const Mesh& mesh = step_.exchange.destination.mesh;
+    const size_t first_instruction = phase.instructions.size();
     phase.delivery = step_.delivery;
     std::vector<Transfer> transfers;
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
@@ -47,17 +71,18 @@ class ExchangeLowering {
     for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
       const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
       if (phase.read_by.empty() || phase.read_by.back() != reader) phase.read_by.push_back(reader);
-      if (messages == MessageLists::kBuild) AddOutgoing(reader, given.transfer, phase);
+      if (phase.reads.empty() || phase.reads.back() != source_.buffer) phase.reads.push_back(source_.buffer);
+      if (messages != nullptr) AddOutgoing(given.transfer, messages->To(reader, phase));
     }
-    if (!phase.read_by.empty()) phase.reads.push_back(source_.buffer);
-    if (messages == MessageLists::kBuild) AddIncoming(phase);
-    return spread == nullptr ? absl::OkStatus() : AddPushes(*spread, transfers, phase);
+    if (messages != nullptr) AddIncoming(first_instruction, phase, *messages);
+    return spread == nullptr ? absl::OkStatus() : AddPushes(*spread, transfers, first_instruction, phase);
   }
 
  private:
   // Each cell that this worker gives to others in `spread` is one that it reduces here, whole or in pieces;
-  // `transfers` are those of the phase's instructions.
-  absl::Status AddPushes(const ExchangeStep& spread, const std::vector<Transfer>& transfers, Phase& phase) const {
+  // `transfers` are those of the phase's instructions from `first_instruction` on.
+  absl::Status AddPushes(const ExchangeStep& spread, const std::vector<Transfer>& transfers, size_t first_instruction,
+                         Phase& phase) const {
     const Mesh& mesh = spread.exchange.destination.mesh;
     const ExchangeWalk walk(spread.exchange);
     for (const ExchangeWalk::Given& given : walk.GivenBy(worker_)) {
@@ -69,7 +94,8 @@ class ExchangeLowering {
         if (Intersect(piece, cell.box) != piece) continue;
         Shape at = cell.destination_offset;
         for (size_t d = 0; d < at.size(); ++d) at[d] += piece[d].start - cell.box[d].start;
-        std::get<ReduceInstruction>(phase.instructions[i]).pushes.push_back(OperandAt(destination_, reader, at));
+        auto& reduce = std::get<ReduceInstruction>(phase.instructions[first_instruction + i]);
+        reduce.pushes.push_back(OperandAt(destination_, reader, at));
         pushed += NumElements(piece);
       }
       if (pushed != NumElements(cell.box)) {
@@ -96,7 +122,7 @@ class ExchangeLowering {
   }
 
   void AddInstructions(const std::vector<Transfer>& transfers, Phase& phase) const {
-    phase.instructions.reserve(transfers.size());
+    phase.instructions.reserve(phase.instructions.size() + transfers.size());
     const DType dtype = destination_.spec.dtype;
     for (const Transfer& transfer : transfers) {
       Operand destination = OperandAt(destination_, worker_, transfer.destination_offset);
@@ -120,27 +146,22 @@ class ExchangeLowering {
     if (!transfers.empty()) phase.writes.push_back(destination_.buffer);
   }
 
-  // Transfers come reader by reader.
-  void AddOutgoing(WorkerIndex reader, const Transfer& transfer, Phase& phase) const {
+  void AddOutgoing(const Transfer& transfer, OutgoingMessage& message) const {
     const DType dtype = destination_.spec.dtype;
-    if (phase.outgoing.empty() || phase.outgoing.back().to != reader) phase.outgoing.push_back({reader, {}, 0});
-    OutgoingMessage& message = phase.outgoing.back();
     message.bytes += NumElements(transfer.box) * SizeBytes(dtype);
     message.parts.push_back({dtype, BoxShape(transfer.box), {Source(transfer, transfer.sources[0])}});
   }
 
-  void AddIncoming(Phase& phase) const {
-    std::map<WorkerIndex, IncomingMessage> messages;
+  void AddIncoming(size_t first_instruction, const Phase& phase, MessageBuilder& messages) const {
     const int64_t element_bytes = SizeBytes(destination_.spec.dtype);
     const auto add = [&](int instruction, int term, WorkerIndex from, const Shape& extents) {
       if (from == worker_) return;
-      IncomingMessage& message = messages[from];
+      IncomingMessage& message = messages.From(from);
       Strides strides = RowMajorStrides(extents);
-      message.from = from;
       message.operands.push_back({instruction, term, message.bytes, std::move(strides)});
       message.bytes += NumElements(extents) * element_bytes;
     };
-    for (size_t i = 0; i < phase.instructions.size(); ++i) {
+    for (size_t i = first_instruction; i < phase.instructions.size(); ++i) {
       if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
         add(static_cast<int>(i), 0, copy->source.worker, copy->extents);
       } else if (const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i])) {
@@ -149,7 +170,6 @@ class ExchangeLowering {
         }
       }
     }
-    for (auto& [from, message] : messages) phase.incoming.push_back(std::move(message));
   }
 
   const ExchangeStep& step_;
@@ -200,10 +220,10 @@ int BufferWrittenBy(const Plan& plan, const Step& step) {
   return plan.values[static_cast<size_t>(value)].buffer;
 }
 
-// The last phase before step `index` that writes `buffer`; 0 when none does.
-int LastWriter(const Plan& plan, size_t index, int buffer) {
+// The last phase before that of step `index` that writes `buffer`; 0 when none does.
+int LastWriter(const Plan& plan, const std::vector<int>& phases, size_t index, int buffer) {
   for (size_t i = index; i-- > 0;) {
-    if (BufferWrittenBy(plan, plan.steps[i]) == buffer) return static_cast<int>(i) + 1;
+    if (phases[i] < phases[index] && BufferWrittenBy(plan, plan.steps[i]) == buffer) return phases[i];
   }
   return 0;
 }
@@ -217,6 +237,29 @@ const ExchangeStep* FindPush(const Plan& plan, size_t index, const ExchangeStep&
     if (spread->destination == step.destination) return spread->delivery == Delivery::kPush ? spread : nullptr;
   }
   return nullptr;
+}
+
+// Lowers the exchanges of steps [first, end), which share a phase. Those of larger elements come first, so that every
+// part of a message lies at a multiple of its element size.
+absl::Status LowerExchanges(const Plan& plan, const std::vector<int>& phases, size_t first, size_t end,
+                            WorkerIndex worker, MessageLists lists, Phase& phase) {
+  std::vector<size_t> order;
+  for (size_t i = first; i < end; ++i) order.push_back(i);
+  const auto element_bytes = [&plan](size_t i) {
+    return SizeBytes(std::get<ExchangeStep>(plan.steps[i]).exchange.destination.dtype);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return element_bytes(a) > element_bytes(b); });
+  MessageBuilder messages;
+  for (const size_t i : order) {
+    const auto& step = std::get<ExchangeStep>(plan.steps[i]);
+    TESSERA_RETURN_IF_ERROR(
+        ExchangeLowering(plan, step, worker)
+            .Lower(lists == MessageLists::kBuild ? &messages : nullptr, FindPush(plan, i, step), phase));
+    const int buffer = plan.values[static_cast<size_t>(step.source)].buffer;
+    phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, i, buffer));
+  }
+  messages.Finish(phase);
+  return absl::OkStatus();
 }
 
 std::string OperandText(const Operand& operand) {
@@ -252,19 +295,19 @@ std::string InstructionText(const Instruction& instruction) {
 absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageLists messages) {
   Program program;
   program.worker = worker;
-  program.phases.resize(plan.steps.size());
-  for (size_t i = 0; i < plan.steps.size(); ++i) {
-    Phase& phase = program.phases[i];
-    if (const auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i])) {
-      TESSERA_RETURN_IF_ERROR(
-          ExchangeLowering(plan, *exchange, worker).Lower(messages, FindPush(plan, i, *exchange), phase));
-      phase.peer_phase = LastWriter(plan, i, plan.values[static_cast<size_t>(exchange->source)].buffer);
+  const std::vector<int> phases = PhasesOf(plan);
+  program.phases.resize(phases.empty() ? 0 : static_cast<size_t>(phases.back()));
+  for (size_t i = 0, end = 0; i < plan.steps.size(); i = end) {
+    for (end = i + 1; end < phases.size() && phases[end] == phases[i]; ++end) continue;
+    Phase& phase = program.phases[static_cast<size_t>(phases[i]) - 1];
+    if (std::holds_alternative<ExchangeStep>(plan.steps[i])) {
+      TESSERA_RETURN_IF_ERROR(LowerExchanges(plan, phases, i, end, worker, messages, phase));
     } else if (const auto* contract = std::get_if<ContractStep>(&plan.steps[i])) {
       TESSERA_RETURN_IF_ERROR(LowerContraction(plan, *contract, worker, messages, phase));
       for (const ContractOperand& operand : contract->operands) {
         if (!operand.pieces.has_value()) continue;
         const int buffer = plan.values[static_cast<size_t>(operand.value)].buffer;
-        phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, i, buffer));
+        phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, i, buffer));
       }
     } else {
       LowerLocal(plan, std::get<LocalStep>(plan.steps[i]), worker, phase);

@@ -4,9 +4,10 @@
 // nothing: everything was said by the plan. It refers to buffers by parameter number and to peers by
 // worker index; an instance adds offsets, scalars, ordinal and waits.
 //
-// A program is a list of phases; phase p (numbered from 1) is published when it is done, and may wait
-// for the phases before it on peers. Within a phase the instructions may run in any order, but for
-// those that write and add to one output: they follow each other.
+// A program is a list of phases, one per step of the plan or per run of exchanges that share one
+// (PhasesOf); phase p (numbered from 1) is published when it is done, and may wait for the phases before
+// it on peers. Within a phase the instructions may run in any order, but for those that write and add to
+// one output: they follow each other.
 //
 // Two ways to reach a peer's bytes: mapped (read in place from its arena) or messages (one message
 // per pair of workers and phase, packed in the order of the receiver's transfers). A program holds
@@ -116,7 +117,7 @@ struct Phase {
   // Peers that this phase reads from and those that read this worker's memory in it, sorted.
   std::vector<WorkerIndex> reads_from;
   std::vector<WorkerIndex> read_by;
-  // The earlier phase of this program that a peer must have published before it is read: 0 when only
+  // The last earlier phase of this program that a peer must have published before it is read: 0 when only
   // what was there before the program is read.
   int peer_phase = 0;
   // Peers whose memory this phase writes, and those that write this worker's in it, sorted. Who is written
@@ -137,7 +138,7 @@ struct Phase {
 
 struct Program {
   WorkerIndex worker;
-  std::vector<Phase> phases;  // one per step of the plan, possibly without instructions
+  std::vector<Phase> phases;  // of the plan's steps, possibly without instructions
   bool operator==(const Program&) const = default;
 };
 

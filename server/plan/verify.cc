@@ -157,8 +157,10 @@ class Verifier {
     TESSERA_RETURN_IF_ERROR(CheckReferences());
     TESSERA_RETURN_IF_ERROR(CheckStorage());
     for (const int input : plan_.inputs) state_[BufferOf(input)].complete = true;
+    const std::vector<int> phases = PhasesOf(plan_);
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
-      const absl::Status status = std::visit([this](const auto& step) { return Check(step); }, plan_.steps[i]);
+      absl::Status status = CheckStart(i, phases[i]);
+      if (status.ok()) status = std::visit([this](const auto& step) { return Check(step); }, plan_.steps[i]);
       if (!status.ok()) {
         return Wrong("plan step ", i + 1, " (", StepLines(plan_)[i], "): ", StdView(status.message()));
       }
@@ -174,6 +176,8 @@ class Verifier {
     bool complete = false;
     const Exchange* reduced = nullptr;  // reduced and not yet spread
     int reduced_value = -1;
+    int read_phase = 0;  // the last one whose exchanges read it, and write it
+    int written_phase = 0;
   };
 
   const PlanValue& Value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
@@ -232,10 +236,34 @@ class Verifier {
   absl::Status CheckWrite(int value) const {
     if (!IsValue(value)) return Wrong("no value %", value);
     const BufferState& state = state_[BufferOf(value)];
-    if (plan_.buffers[BufferOf(value)].kind == PlanBuffer::Kind::kInput) return Wrong("%", value, " lies in an input");
+    if (IsInput(value)) return Wrong("%", value, " lies in an input");
     if (state.complete || state.reduced != nullptr) return Wrong("%", value, " is written twice");
     return absl::OkStatus();
   }
+
+  // Steps of one phase run in any order, under one wait for peers: none sees what another one writes.
+  absl::Status CheckStart(size_t index, int phase) {
+    const auto* step = std::get_if<ExchangeStep>(&plan_.steps[index]);
+    if (step == nullptr || !IsValue(step->source) || !IsValue(step->destination)) return absl::OkStatus();
+    BufferState& source = state_[BufferOf(step->source)];
+    BufferState& destination = state_[BufferOf(step->destination)];
+    if (step->start == StepStart::kWithPrevious) {
+      const auto* previous = index == 0 ? nullptr : std::get_if<ExchangeStep>(&plan_.steps[index - 1]);
+      if (previous == nullptr) return Wrong("shares a phase with no exchange");
+      if (previous->delivery != step->delivery) return Wrong("shares a phase with exchanges of another delivery");
+      if (IsInput(previous->source) != IsInput(step->source)) {
+        return Wrong("shares a phase, but not with exchanges that wait for the same");
+      }
+      if (source.written_phase == phase || destination.written_phase == phase || destination.read_phase == phase) {
+        return Wrong("shares a phase with an exchange that touches the same buffer");
+      }
+    }
+    source.read_phase = phase;
+    destination.written_phase = phase;
+    return absl::OkStatus();
+  }
+
+  bool IsInput(int value) const { return plan_.buffers[BufferOf(value)].kind == PlanBuffer::Kind::kInput; }
 
   absl::Status Check(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;

@@ -1,6 +1,7 @@
 #include "server/planner/builder.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <numeric>
 #include <utility>
@@ -78,17 +79,45 @@ void PlanBuilder::AddLocal(LocalStep step) { plan_.steps.emplace_back(std::move(
 
 void PlanBuilder::AddContract(ContractStep step) { plan_.steps.emplace_back(std::move(step)); }
 
-absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& destination, TemporaryLayout layout) {
+std::optional<int> PlanBuilder::FindInPlace(int value, const TensorSpec& destination) {
   const PlanValue from = this->value(value);
   if (from.spec == destination) return value;
   if (from.spec.dtype == destination.dtype && HoldSameShards(from.spec, destination)) {
     return AddView(value, destination, from.offset, from.strides);
   }
+  return std::nullopt;
+}
+
+absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& destination, TemporaryLayout layout) {
+  if (const std::optional<int> there = FindInPlace(value, destination); there.has_value()) return *there;
   TESSERA_ASSIGN_OR_RETURN(const int moved, AddSlicedRedistribute(value, {}, {}, destination));
   if (layout == TemporaryLayout::kLikeSource) {
-    plan_.values[static_cast<size_t>(moved)].strides = StridesInOrderOf(from.strides, MaxShardShape(destination));
+    plan_.values[static_cast<size_t>(moved)].strides =
+        StridesInOrderOf(this->value(value).strides, MaxShardShape(destination));
   }
   return moved;
+}
+
+absl::StatusOr<std::vector<int>> PlanBuilder::AddRedistributes(absl::Span<const ValueMove> moves) {
+  std::vector<int> values;
+  std::array<std::vector<ExchangeStep>, 2> phases;
+  for (const ValueMove& move : moves) {
+    std::optional<int> there = FindInPlace(move.value, move.destination);
+    if (!there.has_value()) {
+      TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeSteps(move.value, {}, {}, move.destination));
+      there = steps.front().destination;
+      for (ExchangeStep& step : steps) {
+        std::vector<ExchangeStep>& phase = phases[step.exchange.role == ExchangeRole::kSpread ? 1 : 0];
+        if (!phase.empty()) step.start = StepStart::kWithPrevious;
+        phase.push_back(std::move(step));
+      }
+    }
+    values.push_back(*there);
+  }
+  for (std::vector<ExchangeStep>& phase : phases) {
+    for (ExchangeStep& step : phase) plan_.steps.emplace_back(std::move(step));
+  }
+  return values;
 }
 
 absl::StatusOr<int> PlanBuilder::AddImplicitRedistribute(int value, const TensorSpec& destination,
@@ -110,17 +139,27 @@ absl::Status PlanBuilder::NoteImplicit(int value, const TensorSpec& destination)
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> PlanBuilder::AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,
-                                                       absl::Span<const int64_t> source_step,
-                                                       const TensorSpec& destination) {
+absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeSteps(int value, absl::Span<const int64_t> source_start,
+                                                                 absl::Span<const int64_t> source_step,
+                                                                 const TensorSpec& destination) {
   TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges,
                            MakeExchanges(this->value(value).spec, destination, source_start, source_step));
   const int output = AddTemporary(destination);
+  std::vector<ExchangeStep> steps;
   for (NamedExchange& named : exchanges) {
     const bool spreads = named.exchange.role == ExchangeRole::kSpread;
-    plan_.steps.emplace_back(ExchangeStep{spreads ? output : value, output, std::move(named.exchange), named.name,
-                                          spreads ? Delivery::kPush : Delivery::kPull});
+    steps.push_back({spreads ? output : value, output, std::move(named.exchange), named.name,
+                     spreads ? Delivery::kPush : Delivery::kPull});
   }
+  return steps;
+}
+
+absl::StatusOr<int> PlanBuilder::AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,
+                                                       absl::Span<const int64_t> source_step,
+                                                       const TensorSpec& destination) {
+  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeSteps(value, source_start, source_step, destination));
+  const int output = steps.front().destination;
+  for (ExchangeStep& step : steps) plan_.steps.emplace_back(std::move(step));
   return output;
 }
 

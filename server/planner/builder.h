@@ -3,6 +3,7 @@
 // PlanBuilder: the one way to make plans. Adds buffers, values and steps and keeps the storage law.
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,11 @@ struct OperandLayout {
 // have, so that a transposed operand is moved in long runs.
 enum class TemporaryLayout : uint8_t { kDefault = 0, kLikeSource = 1 };
 
+struct ValueMove {
+  int value = 0;
+  TensorSpec destination;
+};
+
 class PlanBuilder {
  public:
   // A new input with its own parameter.
@@ -38,7 +44,10 @@ class PlanBuilder {
   // value, and no step, when it has it already.
   absl::StatusOr<int> AddRedistribute(int value, const TensorSpec& destination,
                                       TemporaryLayout layout = TemporaryLayout::kDefault);
-  // Like it, for an op that needs the operand elsewhere: says so in Plan::implicit when bytes move.
+  // The same for several values at once, in two phases at most: one moves and reduces, one spreads what was reduced.
+  // The values that have to move are all inputs, or none is.
+  absl::StatusOr<std::vector<int>> AddRedistributes(absl::Span<const ValueMove> moves);
+  // Like AddRedistribute, for an op that needs the operand elsewhere: says so in Plan::implicit when bytes move.
   absl::StatusOr<int> AddImplicitRedistribute(int value, const TensorSpec& destination,
                                               TemporaryLayout layout = TemporaryLayout::kDefault);
   // Says in Plan::implicit what the op moves of an operand to have it as `destination`, when bytes move.
@@ -55,6 +64,13 @@ class PlanBuilder {
   Plan Finish(const Topology& topology = {}) &&;
 
  private:
+  // The value that has `destination` without moving anything: itself or a view of it.
+  std::optional<int> FindInPlace(int value, const TensorSpec& destination);
+  // The steps of AddSlicedRedistribute, and the temporary that they write; at least one.
+  absl::StatusOr<std::vector<ExchangeStep>> MakeSteps(int value, absl::Span<const int64_t> source_start,
+                                                      absl::Span<const int64_t> source_step,
+                                                      const TensorSpec& destination);
+
   Plan plan_;
 };
 

@@ -257,19 +257,20 @@ absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<doubl
     TESSERA_ASSIGN_OR_RETURN(Program program, LowerPlan(plan, WorkerIndex(worker), MessageLists::kBuild));
     programs.push_back(std::move(program));
   }
-  for (size_t phase = 0; phase < plan.steps.size(); ++phase) {
+  for (size_t phase = 0; phase < programs[0].phases.size(); ++phase) {
     TESSERA_RETURN_IF_ERROR(CheckPeers(programs, phase));
     Messages messages;
     for (const Program& program : programs) TESSERA_RETURN_IF_ERROR(Pack(runner, program, phase, messages));
     for (const Program& program : programs) TESSERA_RETURN_IF_ERROR(RunPhase(runner, program, phase, messages));
   }
   TESSERA_ASSIGN_OR_RETURN(const InterpretResult expected, Interpret(plan, shards, {}));
-  const TensorSpec& output = plan.values[static_cast<size_t>(plan.outputs[0])].spec;
-  for (size_t flat = 0; flat < expected.outputs[0].size(); ++flat) {
-    const Operand operand = runner.Whole(plan.outputs[0], output.mesh.workers()[flat], extents);
-    if (runner.Gather(operand, extents) != expected.outputs[0][flat]) {
-      return absl::InternalError(
-          StrCat("position ", flat, " differs from Interpret\n", ToText(programs[flat]), ToText(plan)));
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    const TensorSpec& output = plan.values[static_cast<size_t>(plan.outputs[i])].spec;
+    for (size_t flat = 0; flat < expected.outputs[i].size(); ++flat) {
+      const Operand operand = runner.Whole(plan.outputs[i], output.mesh.workers()[flat], extents);
+      if (runner.Gather(operand, extents) == expected.outputs[i][flat]) continue;
+      return absl::InternalError(StrCat("output ", i, ", position ", flat, " differs from Interpret\n",
+                                        ToText(programs[flat % programs.size()]), ToText(plan)));
     }
   }
   return absl::OkStatus();

@@ -105,8 +105,9 @@ bool Agree(const std::vector<double>& a, const std::vector<double>& b, double to
   return true;
 }
 
-absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<std::vector<double>>& inputs,
-                                            const std::vector<Scalar>& scalars) {
+absl::StatusOr<std::vector<std::vector<double>>> RunPlanOutputs(const Plan& plan,
+                                                                const std::vector<std::vector<double>>& inputs,
+                                                                const std::vector<Scalar>& scalars) {
   if (absl::Status status = VerifyPlan(plan); !status.ok()) return Fail(plan, status.ToString());
   std::vector<ShardedArray> shards;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -114,9 +115,13 @@ absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<
   }
   absl::StatusOr<InterpretResult> result = Interpret(plan, shards, scalars);
   if (!result.ok()) return Fail(plan, result.status().ToString());
-  const TensorSpec& output = plan.values[static_cast<size_t>(plan.outputs[0])].spec;
-  absl::StatusOr<std::vector<double>> joined = JoinDense(output, result->outputs[0]);
-  if (!joined.ok()) return Fail(plan, joined.status().ToString());
+  std::vector<std::vector<double>> outputs;
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    const TensorSpec& output = plan.values[static_cast<size_t>(plan.outputs[i])].spec;
+    absl::StatusOr<std::vector<double>> joined = JoinDense(output, result->outputs[i]);
+    if (!joined.ok()) return Fail(plan, joined.status().ToString());
+    outputs.push_back(*std::move(joined));
+  }
   // Counted in elements, so exact where one dtype is moved.
   bool one_size = true;
   int64_t element_bytes = 0;
@@ -133,7 +138,13 @@ absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<
   if (one_size && CountedBytes(plan, *result, element_bytes) != TrafficOf(plan).received_bytes) {
     return Fail(plan, "TrafficOf differs from what was received");
   }
-  return joined;
+  return outputs;
+}
+
+absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<std::vector<double>>& inputs,
+                                            const std::vector<Scalar>& scalars) {
+  TESSERA_ASSIGN_OR_RETURN(std::vector<std::vector<double>> outputs, RunPlanOutputs(plan, inputs, scalars));
+  return std::move(outputs[0]);
 }
 
 absl::Status CheckRedistribute(const TensorSpec& source, const TensorSpec& destination) {

@@ -27,8 +27,12 @@ std::vector<double> Numbers(const TensorSpec& spec, int64_t seed = 0);
 // Equal sizes, and elements that differ by at most `tolerance`; NaN agrees with NaN.
 bool Agree(const std::vector<double>& a, const std::vector<double>& b, double tolerance);
 
-// Verifies, runs and joins output 0; the plan's traffic must be what Interpret counted. Errors carry the
+// Verifies, runs and joins the outputs; the plan's traffic must be what Interpret counted. Errors carry the
 // plan's text.
+absl::StatusOr<std::vector<std::vector<double>>> RunPlanOutputs(const Plan& plan,
+                                                                const std::vector<std::vector<double>>& inputs,
+                                                                const std::vector<Scalar>& scalars);
+// Output 0 of it.
 absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<std::vector<double>>& inputs,
                                             const std::vector<Scalar>& scalars);
 

@@ -101,6 +101,51 @@ TEST_P(WorkerPlans, OtherMeshesEmptyShardsAndTheOtherReductions) {
   }
 }
 
+// Several tensors in one plan: moved, reduced and spread together, of element sizes 8, 4 and 1.
+Plan PlanTogether(const std::vector<std::pair<const char*, const char*>>& moves) {
+  PlanBuilder builder;
+  std::vector<ValueMove> values;
+  for (const auto& [from, to] : moves) values.push_back({builder.AddInput({Spec(from), {}}), Spec(to)});
+  const auto moved = builder.AddRedistributes(values);
+  TESSERA_CHECK(moved.ok());
+  for (const int value : *moved) builder.AddOutput(value);
+  return std::move(builder).Finish();
+}
+
+Plan FiveTogether() {
+  return PlanTogether({{"bool[7,3] @ mesh(4) [S(0)]", "bool[7,3] @ mesh(4) [S(1)]"},
+                       {"f64[6,5] @ mesh(4) [P(sum)]", "f64[6,5] @ mesh(4) [R]"},
+                       {"f32[9] @ mesh(2; workers=2,0) [P(max)]", "f32[9] @ mesh(2; workers=2,0) [R]"},
+                       {"i32[5,5] @ mesh(2,2) [P(sum), S(0)]", "i32[5,5] @ mesh(2,2) [R, R]"},
+                       {"f32[4] @ mesh(4) [R]", "f32[4] @ mesh(4) [R]"}});
+}
+
+TEST_P(WorkerPlans, SeveralTensorsShareTheirPhases) {
+  WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 1 << 20});
+  const Plan plan = FiveTogether();
+  EXPECT_EQ(PhasesOf(plan), (std::vector<int>{1, 1, 1, 1, 2, 2, 2}));
+  ExpectRuns(world, plan, {});
+}
+
+TEST(WorkerHazards, SeveralTensorsShareTheirPhases) {
+  const Plan plan = FiveTogether();
+  std::vector<ShardedArray> inputs;
+  for (const int input : plan.inputs) {
+    const TensorSpec& spec = plan.values[static_cast<size_t>(input)].spec;
+    inputs.push_back(SplitDense(spec, Numbers(spec, input)));
+  }
+  const auto want = Interpret(plan, inputs, {});
+  ASSERT_TRUE(want.ok()) << want.status();
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    HazardRecorder recorder(seed);
+    WorkerWorld world({.workers = 4, .recorder = &recorder});
+    const WorkerWorld::Result got = world.RunPlan(plan, inputs, {});
+    EXPECT_TRUE(got.status.ok()) << got.status;
+    EXPECT_TRUE(recorder.hazards().empty()) << recorder.hazards()[0];
+    EXPECT_EQ(got.outputs, want->outputs);
+  }
+}
+
 OpCall Call(OpId op) {
   OpCall call;
   call.op = op;
