@@ -1,5 +1,6 @@
 #include "server/plan/interpret.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -15,10 +16,11 @@ namespace tessera {
 namespace {
 
 // The memory of all workers: a vector of doubles for each buffer and position of its mesh. Unwritten
-// elements are NaN.
+// elements are NaN, and so is what another value's writing leaves in a temporary.
 class Memory {
  public:
-  explicit Memory(const Plan& plan) : plan_(plan), below_(plan.buffers.size(), 0), size_(plan.buffers.size(), 0) {
+  explicit Memory(const Plan& plan)
+      : plan_(plan), below_(plan.buffers.size(), 0), size_(plan.buffers.size(), 0), held_(plan.buffers.size(), -1) {
     for (const PlanValue& value : plan.values) Cover(value);
     for (size_t b = 0; b < plan.buffers.size(); ++b) {
       const double unwritten = std::numeric_limits<double>::quiet_NaN();
@@ -40,6 +42,17 @@ class Memory {
     return shard;
   }
 
+  // Before a step writes a value.
+  void BeginWrite(int id) {
+    const size_t b = static_cast<size_t>(plan_.values[static_cast<size_t>(id)].buffer);
+    if (plan_.buffers[b].kind == PlanBuffer::Kind::kTemporary && held_[b] != id) {
+      for (std::vector<double>& shard : data_[b]) {
+        std::fill(shard.begin(), shard.end(), std::numeric_limits<double>::quiet_NaN());
+      }
+    }
+    held_[b] = id;
+  }
+
  private:
   void Cover(const PlanValue& value) {
     const Shape extents = MaxShardShape(value.spec);
@@ -58,6 +71,7 @@ class Memory {
   const Plan& plan_;
   std::vector<int64_t> below_;  // elements below the parameter's offset
   std::vector<int64_t> size_;
+  std::vector<int> held_;  // the value that was written last
   std::vector<std::vector<std::vector<double>>> data_;
 };
 
@@ -124,6 +138,7 @@ class Interpreter {
     const Exchange& exchange = step.exchange;
     const ExchangeWalk walk(exchange);
     const Mesh& mesh = exchange.destination.mesh;
+    memory_.BeginWrite(step.destination);
     for (int64_t flat = 0; flat < mesh.size(); ++flat) {
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
       const StridedDoubles destination = memory_.ShardOf(step.destination, self);
@@ -165,6 +180,7 @@ class Interpreter {
     const Mesh& mesh = output.spec.mesh;
     std::vector<Scalar> scalars;
     for (const int index : step.scalars) scalars.push_back(scalars_[static_cast<size_t>(index)]);
+    memory_.BeginWrite(step.output);
     for (int64_t flat = 0; flat < mesh.size(); ++flat) {
       const Position position = mesh.PositionAt(flat);
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
@@ -204,6 +220,7 @@ class Interpreter {
 
   absl::Status RunContract(const ContractStep& step) {
     const TensorSpec& output = plan_.values[static_cast<size_t>(step.output)].spec;
+    memory_.BeginWrite(step.output);
     for (int64_t flat = 0; flat < output.mesh.size(); ++flat) {
       const WorkerIndex self = output.mesh.workers()[static_cast<size_t>(flat)];
       const Box box = LocalBox(output, output.mesh.PositionAt(flat));

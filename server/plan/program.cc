@@ -228,6 +228,35 @@ int LastWriter(const Plan& plan, const std::vector<int>& phases, size_t index, i
   return 0;
 }
 
+// Whether peers read `buffer` where it lies in this step.
+bool IsReadByPeers(const Plan& plan, const Step& step, int buffer) {
+  const auto lies_there = [&](int value) { return plan.values[static_cast<size_t>(value)].buffer == buffer; };
+  if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
+    return exchange->delivery == Delivery::kPull && lies_there(exchange->source);
+  }
+  const auto* contract = std::get_if<ContractStep>(&step);
+  return contract != nullptr &&
+         std::any_of(contract->operands.begin(), contract->operands.end(), [&](const ContractOperand& operand) {
+           return operand.pieces.has_value() && lies_there(operand.value);
+         });
+}
+
+// Who must have read what step `index` overwrites. Nothing but a temporary is written again.
+void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, std::vector<Phase>& made) {
+  const int buffer = BufferWrittenBy(plan, plan.steps[index]);
+  if (plan.buffers[static_cast<size_t>(buffer)].kind != PlanBuffer::Kind::kTemporary) return;
+  const int written = LastWriter(plan, phases, index, buffer);
+  if (written == 0) return;
+  Phase& phase = made[static_cast<size_t>(phases[index]) - 1];
+  // A spread reads what it writes.
+  for (size_t i = index; i-- > 0 && phases[i] >= written;) {
+    if (phases[i] == phases[index] || !IsReadByPeers(plan, plan.steps[i], buffer)) continue;
+    phase.overwrites_phase = std::max(phase.overwrites_phase, phases[i]);
+    const std::vector<WorkerIndex>& readers = made[static_cast<size_t>(phases[i]) - 1].read_by;
+    phase.overwrites_read_by.insert(phase.overwrites_read_by.end(), readers.begin(), readers.end());
+  }
+}
+
 // The step after `index` that spreads what this one reduces, if the reducers push it.
 const ExchangeStep* FindPush(const Plan& plan, size_t index, const ExchangeStep& step) {
   if (step.exchange.role != ExchangeRole::kReduce) return nullptr;
@@ -319,6 +348,8 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
     SortUnique(phase.writes);
     SortUnique(phase.reads);
     SortUnique(phase.reads_of_peers);
+    for (size_t step = i; step < end; ++step) AddReaders(plan, phases, step, program.phases);
+    SortUnique(phase.overwrites_read_by);
   }
   return program;
 }
@@ -328,7 +359,7 @@ std::string ToText(const Program& program) {
   for (size_t p = 0; p < program.phases.size(); ++p) {
     const Phase& phase = program.phases[p];
     StrAppend(&text, "  phase ", p + 1, phase.peer_phase > 0 ? StrCat(" after peers' phase ", phase.peer_phase) : "",
-              " {\n");
+              phase.overwrites_phase > 0 ? StrCat(" after readers' phase ", phase.overwrites_phase) : "", " {\n");
     for (const Instruction& instruction : phase.instructions)
       StrAppend(&text, "    ", InstructionText(instruction), "\n");
     for (const OutgoingMessage& out : phase.outgoing) {

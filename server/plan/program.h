@@ -127,6 +127,11 @@ struct Phase {
   // kPush: what `reads_from` gives was written here by them, in phase `peer_phase`; the instructions are for
   // what comes in messages.
   Delivery delivery = Delivery::kPull;
+  // Where the phase overwrites what peers read: the last earlier phase of this program in which they did, and
+  // those who read this worker's memory, sorted; the instructions wait until they have published it. Every worker
+  // publishes that phase. Else 0.
+  int overwrites_phase = 0;
+  std::vector<WorkerIndex> overwrites_read_by;
   std::vector<OutgoingMessage> outgoing;
   std::vector<IncomingMessage> incoming;
   // Buffers (parameters) that this phase writes on this worker, reads on this worker, reads on peers.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/buffer_contents.h"
 #include "server/plan/contract.h"
 #include "server/plan/exchange.h"
 #include "server/plan/verify_local.h"
@@ -23,24 +25,6 @@ constexpr int64_t kSmallWorldElements = 1 << 10;
 template <typename... Ts>
 absl::Status Wrong(const Ts&... pieces) {
   return absl::InternalError(StrCat(pieces...));
-}
-
-__extension__ using Wide = __int128;  // offsets and strides that a text names may be any number
-
-struct Reach {
-  Wide lowest = 0;  // element offsets, both included; of the largest shard
-  Wide highest = -1;
-};
-
-Reach ReachOf(const PlanValue& value) {
-  const Shape extents = MaxShardShape(value.spec);
-  if (NumElements(extents) == 0) return {0, -1};
-  Reach reach = {Wide{value.offset}, Wide{value.offset}};
-  for (size_t d = 0; d < extents.size(); ++d) {
-    const Wide span = Wide{extents[d] - 1} * value.strides[d];
-    (span < 0 ? reach.lowest : reach.highest) += span;
-  }
-  return reach;
 }
 
 // Checks one dim's overlay: the entries tile the destination's dim, lie in the shards they name, and
@@ -156,7 +140,7 @@ class Verifier {
   absl::Status Run() {
     TESSERA_RETURN_IF_ERROR(CheckReferences());
     TESSERA_RETURN_IF_ERROR(CheckStorage());
-    for (const int input : plan_.inputs) state_[BufferOf(input)].complete = true;
+    contents_.emplace(plan_);
     const std::vector<int> phases = PhasesOf(plan_);
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       absl::Status status = CheckStart(i, phases[i]);
@@ -165,15 +149,12 @@ class Verifier {
         return Wrong("plan step ", i + 1, " (", StepLines(plan_)[i], "): ", StdView(status.message()));
       }
     }
-    for (const int output : plan_.outputs) {
-      if (!state_[BufferOf(output)].complete) return Wrong("plan: output %", output, " is not written");
-    }
+    TESSERA_RETURN_IF_ERROR(contents_->CheckOutputs());
     return CheckPeak();
   }
 
  private:
   struct BufferState {
-    bool complete = false;
     const Exchange* reduced = nullptr;  // reduced and not yet spread
     int reduced_value = -1;
     int read_phase = 0;  // the last one whose exchanges read it, and write it
@@ -227,18 +208,12 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  absl::Status CheckRead(int value) const {
-    if (!IsValue(value)) return Wrong("no value %", value);
-    if (!state_[BufferOf(value)].complete) return Wrong("%", value, " is read before it is written");
-    return absl::OkStatus();
+  absl::Status CheckRead(int value) { return IsValue(value) ? contents_->Read(value) : Wrong("no value %", value); }
+  absl::Status CheckPeerRead(int value) {
+    return IsValue(value) ? contents_->ReadByPeers(value) : Wrong("no value %", value);
   }
-
-  absl::Status CheckWrite(int value) const {
-    if (!IsValue(value)) return Wrong("no value %", value);
-    const BufferState& state = state_[BufferOf(value)];
-    if (IsInput(value)) return Wrong("%", value, " lies in an input");
-    if (state.complete || state.reduced != nullptr) return Wrong("%", value, " is written twice");
-    return absl::OkStatus();
+  absl::Status CheckWrite(int value, absl::Span<const int> reads) {
+    return IsValue(value) ? contents_->BeginWrite(value, reads) : Wrong("no value %", value);
   }
 
   // Steps of one phase run in any order, under one wait for peers: none sees what another one writes.
@@ -270,8 +245,8 @@ class Verifier {
     const bool spreads = exchange.role == ExchangeRole::kSpread;
     if (step.delivery == Delivery::kPush && !spreads) return Wrong("pushes what it does not spread");
     if (!spreads) {
-      TESSERA_RETURN_IF_ERROR(CheckRead(step.source));
-      TESSERA_RETURN_IF_ERROR(CheckWrite(step.destination));
+      TESSERA_RETURN_IF_ERROR(CheckPeerRead(step.source));
+      TESSERA_RETURN_IF_ERROR(CheckWrite(step.destination, {step.source}));
       if (exchange.source != Value(step.source).spec) return Wrong("the exchange is of ", ToText(exchange.source));
     }
     if (!IsValue(step.destination) || exchange.destination != Value(step.destination).spec) {
@@ -291,7 +266,7 @@ class Verifier {
     const int64_t terms = PendingTerms(exchange);
     if (exchange.role == ExchangeRole::kMove) {
       if (terms > 1) return Wrong("moves ", terms, " pending terms");
-      state.complete = true;
+      contents_->EndWrite(step.destination);
       return CheckElements({&exchange});
     }
     if (spreads) {
@@ -303,26 +278,31 @@ class Verifier {
       if (step.delivery == Delivery::kPush && IsDonated(step.destination)) {
         return Wrong("pushes into memory that was an input's, and may be read by peers");
       }
-      const Exchange* reduced = std::exchange(state.reduced, nullptr);
-      state.complete = true;
-      return CheckElements({reduced, &exchange});
+      if (step.delivery == Delivery::kPush && contents_->ReplacesWhatPeersRead(step.destination)) {
+        return Wrong("pushes into memory that peers may still read");
+      }
+      const Exchange* reduction = std::exchange(state.reduced, nullptr);
+      contents_->EndWrite(step.destination);
+      if (step.delivery == Delivery::kPull) TESSERA_RETURN_IF_ERROR(contents_->ReadByPeers(step.source));
+      return CheckElements({reduction, &exchange});
     }
     if (exchange.reduce_op != exchange.source.partial_op()) return Wrong("reduces with ", ToText(exchange.reduce_op));
-    state.complete = !Replicates(exchange.destination);
-    if (!state.complete) {
+    if (Replicates(exchange.destination)) {
       state.reduced = &exchange;
       state.reduced_value = step.destination;
       return absl::OkStatus();
     }
+    contents_->EndWrite(step.destination);
     return CheckElements({&exchange});
   }
 
-  // Each operand is read where it lies: its pieces are a move that tiles every position's box.
+  // Each operand is read where it lies: its pieces are a move, of all of it or of a box, that tiles every position's
+  // box.
   absl::Status CheckPieces(const Exchange& pieces, int value) const {
     if (pieces.source != Value(value).spec) return Wrong("the pieces are of ", ToText(pieces.source));
     if (pieces.hosts != plan_.hosts) return Wrong("the pieces are between other hosts than the plan");
     if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces) > 1) return Wrong("the pieces are pending");
-    if (pieces.source.dtype != pieces.destination.dtype || pieces.source.shape != pieces.destination.shape) {
+    if (pieces.source.dtype != pieces.destination.dtype || pieces.source.rank() != pieces.destination.rank()) {
       return Wrong("the pieces are read as ", ToText(pieces.destination));
     }
     if (pieces.dims.size() != pieces.source.shape.size()) return Wrong("ranks differ");
@@ -335,11 +315,14 @@ class Verifier {
 
   absl::Status Check(const ContractStep& step) {
     TESSERA_RETURN_IF_ERROR(ValidateLocalOp(step.op, 2, 0));
-    TESSERA_RETURN_IF_ERROR(CheckWrite(step.output));
+    if (!IsValue(step.output)) return Wrong("no value %", step.output);
     const TensorSpec& output = Value(step.output).spec;
     for (const ContractOperand& operand : step.operands) {
       TESSERA_RETURN_IF_ERROR(CheckRead(operand.value));
-      if (operand.pieces.has_value()) TESSERA_RETURN_IF_ERROR(CheckPieces(*operand.pieces, operand.value));
+      if (operand.pieces.has_value()) {
+        TESSERA_RETURN_IF_ERROR(CheckPeerRead(operand.value));
+        TESSERA_RETURN_IF_ERROR(CheckPieces(*operand.pieces, operand.value));
+      }
       const TensorSpec& on_grid = SpecOnGrid(plan_, operand);
       if (!SamePositions(on_grid.mesh, output.mesh)) return Wrong("%", operand.value, " is on ", ToText(on_grid.mesh));
       if (on_grid.dtype != output.dtype) return Wrong("dtypes differ");
@@ -350,15 +333,16 @@ class Verifier {
           CheckContractionBoxes(step.op.notation, LocalBox(SpecOnGrid(plan_, step.operands[0]), position),
                                 LocalBox(SpecOnGrid(plan_, step.operands[1]), position), LocalBox(output, position)));
     }
-    state_[BufferOf(step.output)].complete = true;
+    TESSERA_RETURN_IF_ERROR(CheckWrite(step.output, {step.operands[0].value, step.operands[1].value}));
+    contents_->EndWrite(step.output);
     return absl::OkStatus();
   }
 
   absl::Status Check(const LocalStep& step) {
     for (const int input : step.inputs) TESSERA_RETURN_IF_ERROR(CheckRead(input));
-    TESSERA_RETURN_IF_ERROR(CheckWrite(step.output));
+    TESSERA_RETURN_IF_ERROR(CheckWrite(step.output, step.inputs));
     TESSERA_RETURN_IF_ERROR(VerifyLocalStep(plan_, step));
-    state_[BufferOf(step.output)].complete = true;
+    contents_->EndWrite(step.output);
     return absl::OkStatus();
   }
 
@@ -382,6 +366,7 @@ class Verifier {
 
   const Plan& plan_;
   const VerifyOptions& options_;
+  std::optional<BufferContents> contents_;  // from when references are known to be valid
   std::vector<BufferState> state_;
 };
 

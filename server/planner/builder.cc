@@ -10,6 +10,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/same_shards.h"
 #include "server/planner/figures.h"
 #include "server/planner/overlay.h"
 

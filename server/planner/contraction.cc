@@ -12,6 +12,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/exchange.h"
+#include "server/plan/same_shards.h"
 #include "server/planner/figures.h"
 #include "server/planner/overlay.h"
 

@@ -11,6 +11,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/exchange.h"
+#include "server/plan/same_shards.h"
 #include "server/planner/overlay.h"
 
 namespace tessera {

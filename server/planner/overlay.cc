@@ -1,7 +1,6 @@
 #include "server/planner/overlay.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "schemas/types/bounds.h"
@@ -134,26 +133,6 @@ absl::Status Validate(const TensorSpec& source, const TensorSpec& destination, a
 }
 
 }  // namespace
-
-bool HoldSameShards(const TensorSpec& a, const TensorSpec& b) {
-  if (a.shape != b.shape) return false;
-  if (SamePositions(a.mesh, b.mesh)) {
-    bool same = true;
-    for (size_t j = 0; j < a.placements.size(); ++j) {
-      same = same && (a.placements[j] == b.placements[j] || a.mesh.shape()[j] == 1);
-    }
-    if (same || a.has_partial() || b.has_partial()) return same;
-  }
-  if (a.has_partial() || b.has_partial() || a.mesh.size() != b.mesh.size()) return false;
-  for (int64_t flat = 0; flat < a.mesh.size(); ++flat) {
-    const std::optional<int64_t> other = b.mesh.FindWorker(a.mesh.workers()[static_cast<size_t>(flat)]);
-    if (!other.has_value()) return false;
-    const Box box = LocalBox(a, a.mesh.PositionAt(flat));
-    const Box other_box = LocalBox(b, b.mesh.PositionAt(*other));
-    if (box != other_box && !(IsEmpty(box) && IsEmpty(other_box))) return false;
-  }
-  return true;
-}
 
 absl::StatusOr<std::vector<NamedExchange>> MakeExchanges(const TensorSpec& source, const TensorSpec& destination,
                                                          absl::Span<const int64_t> start,

@@ -25,7 +25,4 @@ absl::StatusOr<std::vector<NamedExchange>> MakeExchanges(const TensorSpec& sourc
                                                          absl::Span<const int64_t> start,
                                                          absl::Span<const int64_t> step);
 
-// Whether every worker holds the same box of both, with the same pending terms: nothing has to move.
-bool HoldSameShards(const TensorSpec& a, const TensorSpec& b);
-
 }  // namespace tessera

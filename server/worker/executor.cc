@@ -136,6 +136,9 @@ void Executor::EnqueuePeerWaits(StreamId stream, Ordinal ordinal, const std::vec
   if (phase.peer_phase > 0) {
     wait_on(phase.reads_from, stream, CounterValue(ordinal, static_cast<uint64_t>(phase.peer_phase)));
   }
+  if (phase.overwrites_phase > 0) {
+    wait_on(phase.overwrites_read_by, stream, CounterValue(ordinal, static_cast<uint64_t>(phase.overwrites_phase)));
+  }
   wait_on(phase.pushes_to, stream, CounterValue(ordinal, static_cast<uint64_t>(phase_number - 1)));
 }
 

@@ -35,6 +35,10 @@ class TemplateChecker {
       if (phase.peer_phase > 0 && !phase.read_by.empty()) {
         made_.publishes[static_cast<size_t>(phase.peer_phase - 1)] = 1;
       }
+      if (phase.overwrites_phase < 0 || phase.overwrites_phase > static_cast<int>(p)) {
+        return Bad(StrCat("phase ", p + 1, " overwrites what was read in phase ", phase.overwrites_phase));
+      }
+      if (phase.overwrites_phase > 0) made_.publishes[static_cast<size_t>(phase.overwrites_phase - 1)] = 1;
       TESSERA_RETURN_IF_ERROR(CheckMessages(phase));
       made_.peers.insert(made_.peers.end(), phase.reads_from.begin(), phase.reads_from.end());
       made_.pushed_peers.insert(made_.pushed_peers.end(), phase.pushes_to.begin(), phase.pushes_to.end());

@@ -14,11 +14,15 @@
 namespace tessera::testing {
 namespace {
 
-// Passes everything on, but for the work that the predicate picks.
+// Passes everything on, but for the work and the waits that the predicates pick.
 class FilterDevice : public Device {
  public:
-  FilterDevice(Device& inner, std::function<bool(const DeviceWork&)> drops) : inner_(inner), drops_(std::move(drops)) {}
-  void EnqueueWait(StreamId stream, const CounterWait& wait) override { inner_.EnqueueWait(stream, wait); }
+  FilterDevice(Device& inner, std::function<bool(const DeviceWork&)> drops,
+               std::function<bool(const CounterWait&)> skips)
+      : inner_(inner), drops_(std::move(drops)), skips_(std::move(skips)) {}
+  void EnqueueWait(StreamId stream, const CounterWait& wait) override {
+    if (!skips_(wait)) inner_.EnqueueWait(stream, wait);
+  }
   void EnqueueRun(StreamId stream, DeviceWork work) override {
     if (!drops_(work)) inner_.EnqueueRun(stream, std::move(work));
   }
@@ -32,6 +36,7 @@ class FilterDevice : public Device {
  private:
   Device& inner_;
   std::function<bool(const DeviceWork&)> drops_;
+  std::function<bool(const CounterWait&)> skips_;
 };
 
 template <typename F>
@@ -90,7 +95,8 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
           CpuDeviceOptions{.self = WorkerIndex(w), .counters = member.arena->counters(), .threads = 1 + w % 2});
     }
     member.filter = std::make_unique<FilterDevice>(
-        *member.device, [this, w](const DeviceWork& work) { return options_.drops && options_.drops(w, work); });
+        *member.device, [this, w](const DeviceWork& work) { return options_.drops && options_.drops(w, work); },
+        [this, w](const CounterWait& wait) { return options_.skips && options_.skips(w, wait); });
     member.executor = std::make_unique<Executor>(WorkerIndex(w), *member.arena, *member.filter, member.messages.get(),
                                                  [this, w](CompletionReport& report, uint64_t) {
                                                    if (options_.report) return options_.report(report);

@@ -27,9 +27,10 @@ struct WorldOptions {
   int workers = 2;
   Reach reach = Reach::kMapped;
   int64_t arena_bytes = 1 << 20;
-  HazardRecorder* recorder = nullptr;                                  // fakes of it, instead of CPU devices
-  std::function<bool(int worker, const DeviceWork& work)> drops = {};  // work that is lost on the way
-  std::function<void(CompletionReport& report)> report = {};           // in place of keeping it for WaitFor
+  HazardRecorder* recorder = nullptr;                                   // fakes of it, instead of CPU devices
+  std::function<bool(int worker, const DeviceWork& work)> drops = {};   // work that is lost on the way
+  std::function<bool(int worker, const CounterWait& wait)> skips = {};  // waits that are left out
+  std::function<void(CompletionReport& report)> report = {};            // in place of keeping it for WaitFor
 };
 
 class WorkerWorld {

@@ -1,0 +1,143 @@
+#include "server/plan/buffer_contents.h"
+
+#include <algorithm>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/plan/same_shards.h"
+
+namespace tessera {
+namespace {
+
+template <typename... Ts>
+absl::Status Wrong(const Ts&... pieces) {
+  return absl::InternalError(StrCat(pieces...));
+}
+
+}  // namespace
+
+Reach ReachOf(const PlanValue& value) {
+  const Shape extents = MaxShardShape(value.spec);
+  if (NumElements(extents) == 0) return {0, -1};
+  Reach reach = {Wide{value.offset}, Wide{value.offset}};
+  for (size_t d = 0; d < extents.size(); ++d) {
+    const Wide span = Wide{extents[d] - 1} * value.strides[d];
+    (span < 0 ? reach.lowest : reach.highest) += span;
+  }
+  return reach;
+}
+
+BufferContents::BufferContents(const Plan& plan)
+    : plan_(plan), states_(plan.buffers.size()), seen_generations_(plan.values.size(), -1) {
+  for (const int input : plan.inputs) states_[BufferOf(input)].is_complete = true;
+  for (const int output : plan.outputs) {
+    State& state = states_[BufferOf(output)];
+    if (state.output < 0) state.output = output;
+  }
+}
+
+bool BufferContents::IsCovered(int value, int by) const {
+  const Reach inner = ReachOf(Value(value)), outer = ReachOf(Value(by));
+  if (inner.highest < inner.lowest) return true;
+  const int64_t inner_bytes = SizeBytes(Value(value).spec.dtype), outer_bytes = SizeBytes(Value(by).spec.dtype);
+  return inner.lowest * inner_bytes >= outer.lowest * outer_bytes &&
+         (inner.highest + 1) * inner_bytes <= (outer.highest + 1) * outer_bytes;
+}
+
+absl::Status BufferContents::Read(int value) {
+  const State& state = states_[BufferOf(value)];
+  if (!state.is_complete) return Wrong("%", value, " is read before it is written");
+  int& seen = seen_generations_[static_cast<size_t>(value)];
+  if (seen < 0) {
+    const bool is_part = state.part_dim >= 0;
+    if (state.held >= 0 && !is_part && !IsCovered(value, state.held)) {
+      return Wrong("%", value, " reaches beyond %", state.held, ", which its buffer holds");
+    }
+    seen = state.generation;
+  }
+  if (seen != state.generation) return Wrong("%", value, " is read after its buffer was written again");
+  return absl::OkStatus();
+}
+
+absl::Status BufferContents::ReadByPeers(int value) {
+  TESSERA_RETURN_IF_ERROR(Read(value));
+  states_[BufferOf(value)].is_read_by_peers = true;
+  return absl::OkStatus();
+}
+
+absl::Status BufferContents::BeginWrite(int value, absl::Span<const int> reads) {
+  State& state = states_[BufferOf(value)];
+  const PlanBuffer& buffer = plan_.buffers[BufferOf(value)];
+  if (buffer.kind == PlanBuffer::Kind::kInput) return Wrong("%", value, " lies in an input");
+  int& seen = seen_generations_[static_cast<size_t>(value)];
+  const bool is_temporary = buffer.kind == PlanBuffer::Kind::kTemporary && state.output < 0;
+  if (state.is_open || seen >= 0 || (state.is_complete && !is_temporary)) {
+    return Wrong("%", value, " is written twice");
+  }
+  for (const int read : reads) {
+    if (BufferOf(read) == BufferOf(value)) return Wrong("%", value, " is written over %", read, ", which is read");
+  }
+  state.is_open = true;
+  if (state.part_dim >= 0 || (state.output >= 0 && !IsCovered(state.output, value))) {
+    TESSERA_RETURN_IF_ERROR(BeginPart(state, value));
+  } else {
+    ++state.generation;
+    state.held = value;
+  }
+  seen = state.generation;
+  state.is_complete = false;
+  state.replaces_peer_reads = std::exchange(state.is_read_by_peers, false);
+  return absl::OkStatus();
+}
+
+absl::Status BufferContents::BeginPart(State& state, int value) {
+  const PlanValue& part = Value(value);
+  const PlanValue& whole = Value(state.output);
+  const auto wrong = [&](std::string_view why) {
+    return Wrong("%", value, " is no part of output %", state.output, ": ", why);
+  };
+  if (part.spec.shape.size() != whole.spec.shape.size() || part.strides != whole.strides) return wrong("other strides");
+  int dim = -1;
+  for (size_t d = 0; d < whole.spec.shape.size(); ++d) {
+    if (part.spec.shape[d] == whole.spec.shape[d]) continue;
+    if (dim >= 0) return wrong("several dims are cut");
+    dim = static_cast<int>(d);
+  }
+  if (dim < 0 || DimIntervals(whole.spec, dim).size() != 1) return wrong("it is cut along a dim that the mesh cuts");
+  if (state.part_dim >= 0 && state.part_dim != dim) return wrong("others are cut along another dim");
+  TensorSpec as_whole = whole.spec;
+  as_whole.shape[static_cast<size_t>(dim)] = part.spec.shape[static_cast<size_t>(dim)];
+  if (part.spec.dtype != whole.spec.dtype || !HoldSameShards(part.spec, as_whole)) return wrong("other shards");
+  const Wide start = Wide{part.offset} - whole.offset;
+  const int64_t size = part.spec.shape[static_cast<size_t>(dim)];
+  if (start != Wide{state.part_stop} * whole.strides[static_cast<size_t>(dim)] || size <= 0 ||
+      size > whole.spec.shape[static_cast<size_t>(dim)] - state.part_stop) {
+    return wrong(StrCat("the one that follows starts at element ", state.part_stop));
+  }
+  state.part_dim = dim;
+  state.generation = 1;
+  return absl::OkStatus();
+}
+
+void BufferContents::EndWrite(int value) {
+  State& state = states_[BufferOf(value)];
+  state.is_open = false;
+  if (state.part_dim < 0) {
+    state.is_complete = true;
+    return;
+  }
+  const auto dim = static_cast<size_t>(state.part_dim);
+  state.part_stop += Value(value).spec.shape[dim];
+  state.is_complete = state.part_stop == Value(state.output).spec.shape[dim];
+}
+
+absl::Status BufferContents::CheckOutputs() {
+  for (const int output : plan_.outputs) {
+    if (!states_[BufferOf(output)].is_complete) return Wrong("plan: output %", output, " is not written");
+    TESSERA_RETURN_IF_ERROR(Read(output));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera

@@ -1,0 +1,76 @@
+#pragma once
+
+// BufferContents: what a plan's buffers hold, step by step; how VerifyPlan knows that a step reads what it means
+// to read. Used by VerifyPlan alone.
+//
+// An input holds its operand and is never written. An output is written once: whole, or in parts by several steps.
+// The parts are ranges of one dim that no mesh dim cuts, in increasing order, and tile it:
+//
+//   out %3 : f64[8,6] @ mesh(2) [S(0)] in b3
+//   tmp %4 : f64[8,4] @ mesh(2) [S(0)] in b3 strides [6,1]              columns 0 to 3
+//   tmp %5 : f64[8,2] @ mesh(2) [S(0)] in b3 offset 4 strides [6,1]     columns 4 and 5
+//
+// A temporary may be written again, by another value. What it held is gone then: a value that was written or read
+// before may not be read again. No step reads the buffer that it writes (but for a spread, in its own value).
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "server/plan/plan.h"
+
+namespace tessera {
+
+__extension__ using Wide = __int128;  // offsets and strides that a text names may be any number
+
+// Element offsets of a value's largest shard, both included.
+struct Reach {
+  Wide lowest = 0;
+  Wide highest = -1;
+};
+Reach ReachOf(const PlanValue& value);
+
+class BufferContents {
+ public:
+  // References of the plan are valid: values of buffers, inputs and outputs of values.
+  explicit BufferContents(const Plan& plan);
+
+  // Internal when the buffer doesn't hold the value. The value exists.
+  absl::Status Read(int value);
+  // The same; workers read it in each other's memory.
+  absl::Status ReadByPeers(int value);
+  // Internal when a step that reads `reads` may not write the value. Until EndWrite nothing else is written to its
+  // buffer.
+  absl::Status BeginWrite(int value, absl::Span<const int> reads);
+  void EndWrite(int value);
+  // Whether what the last BeginWrite of the value's buffer replaced had been read by peers: the plan can't let others
+  // store there, who don't know when that is over.
+  bool ReplacesWhatPeersRead(int value) const { return states_[BufferOf(value)].replaces_peer_reads; }
+  // Every output is there at the end.
+  absl::Status CheckOutputs();
+
+ private:
+  struct State {
+    int output = -1;  // the plan's output in this buffer: the first of several
+    bool is_complete = false;
+    bool is_open = false;  // between BeginWrite and EndWrite
+    int held = -1;         // the value that was written last
+    int generation = 0;    // how many wholes were written; an input's stays 0
+    bool is_read_by_peers = false;
+    bool replaces_peer_reads = false;
+    int part_dim = -1;      // of an output that is written in parts
+    int64_t part_stop = 0;  // elements of that dim that are written
+  };
+  const PlanValue& Value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
+  size_t BufferOf(int id) const { return static_cast<size_t>(Value(id).buffer); }
+  // Whether each byte of `value` is one of `by`.
+  bool IsCovered(int value, int by) const;
+  absl::Status BeginPart(State& state, int value);
+
+  const Plan& plan_;
+  std::vector<State> states_;          // by buffer
+  std::vector<int> seen_generations_;  // by value: in which it was written or first read; -1: not yet
+};
+
+}  // namespace tessera

@@ -1,0 +1,69 @@
+// Plans that write an output in parts and a temporary again, on real executors.
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/device/counters.h"
+#include "tests/support/plan_in_parts.h"
+#include "tests/unit/worker/worker_world.h"
+
+namespace tessera::testing {
+namespace {
+
+std::vector<ShardedArray> Operands(const Plan& plan) {
+  std::vector<ShardedArray> operands;
+  for (const int input : plan.inputs) {
+    const TensorSpec& spec = plan.values[static_cast<size_t>(input)].spec;
+    std::vector<double> dense;
+    for (int64_t i = 0; i < NumElements(spec.shape); ++i) dense.push_back(static_cast<double>((i * 5 + input) % 7 - 3));
+    operands.push_back(SplitDense(spec, dense));
+  }
+  return operands;
+}
+
+class PartsOnWorkers : public ::testing::TestWithParam<Reach> {};
+
+TEST_P(PartsOnWorkers, GiveTheProduct) {
+  WorkerWorld world({.workers = 2, .reach = GetParam()});
+  const Plan plan = PlanInParts();
+  const auto want = Interpret(plan, Operands(plan), {});
+  ASSERT_TRUE(want.ok()) << want.status();
+  for (int run = 0; run < 20; ++run) {
+    const WorkerWorld::Result got = world.RunPlan(plan, Operands(plan), {});
+    ASSERT_TRUE(got.status.ok()) << got.status;
+    ASSERT_EQ(got.outputs, want->outputs);
+    ASSERT_EQ(got.received_bytes, (std::vector<int64_t>{96, 96}));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Reach, PartsOnWorkers, ::testing::Values(Reach::kMapped, Reach::kMessages),
+                         [](const auto& info) { return info.param == Reach::kMapped ? "mapped" : "messages"; });
+
+TEST(PartsHazards, AProductWaitsUntilPeersHaveReadTheOneBefore) {
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    HazardRecorder recorder(seed);
+    WorkerWorld world({.workers = 2, .recorder = &recorder});
+    const WorkerWorld::Result got = world.RunPlan(PlanInParts(), Operands(PlanInParts()), {});
+    EXPECT_TRUE(got.status.ok()) << got.status;
+    EXPECT_TRUE(recorder.IsDrained());
+    EXPECT_TRUE(recorder.hazards().empty()) << recorder.hazards()[0];
+  }
+}
+
+// The second product lies where rows 0 and 1 of the first one lay: those that worker 0 reads.
+TEST(PartsHazards, AWaitForTheReadersThatIsLeftOutIsFound) {
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    HazardRecorder recorder(seed);
+    const auto is_for_readers = [](int worker, const CounterWait& wait) {
+      return worker == 1 && wait.worker == WorkerIndex(0) && wait.value == CounterValue(Ordinal(1), 2);
+    };
+    WorkerWorld world({.workers = 2, .recorder = &recorder, .skips = is_for_readers});
+    world.RunPlan(PlanInParts(), Operands(PlanInParts()), {});
+    ASSERT_FALSE(recorder.hazards().empty()) << seed;
+    EXPECT_NE(recorder.hazards()[0].find("kernel"), std::string::npos) << recorder.hazards()[0];
+    EXPECT_NE(recorder.hazards()[0].find("reduce"), std::string::npos) << recorder.hazards()[0];
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
