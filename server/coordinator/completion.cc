@@ -13,6 +13,13 @@ namespace {
 
 constexpr int kMaxPathSteps = 4;  // of "needed by" in a poison's message
 
+// What a worker says of an op, with the op's name in front.
+absl::Status NamedAfter(std::string_view op, const absl::Status& status) {
+  const std::string_view message = StdView(status.message());
+  if (message.substr(0, op.size()) == op) return status;
+  return absl::Status(status.code(), StrCat(op, ": ", message));
+}
+
 // The first cause and the way from it.
 absl::Status NeededBy(const absl::Status& cause, std::string_view op) {
   const std::string_view message(cause.message().data(), cause.message().size());
@@ -77,7 +84,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
     entry.full = false;
   }
   CountTraffic(*op, worker, report);
-  if (!report.status.ok()) Poison(op, report.status);
+  if (!report.status.ok()) Poison(op, NamedAfter(op->name, report.status));
   if (op->kind == OpEntry::Kind::kInlineRead && report.status.ok()) {
     op->parts.emplace_back(op->tensor->spec.mesh.FindWorker(worker).value_or(0), report.inline_bytes);
   }

@@ -149,3 +149,24 @@ def test_a_killed_worker_on_the_other_host_is_named_and_the_rest_goes_on(hosts, 
         rest = session.init_device_mesh((3,), workers=[0, 1, 2])
         again = session.distribute_tensor(values, rest, [S(0)]).redistribute([S(1)])
         np.testing.assert_array_equal((again + 1).full_tensor(), values + 1)
+
+
+def test_a_transport_that_breaks_fails_what_is_under_way_and_the_next_works(hosts, rng):
+    with two_hosts.Cluster(hosts, memory="160MiB") as cluster, ts.connect(cluster.address) as session:
+        mesh = session.init_device_mesh((2, 2), mesh_dim_names=("host", "worker"))
+        values = values_of(rng, (2048, 1024))  # 16 MiB: exchanges that take a while
+        x = session.distribute_tensor(values, mesh, [S(0), S(0)]).wait()
+        failed = 0
+        for _ in range(4):
+            turned = [x.redistribute([S(1), S(1)]) for _ in range(4)]
+            if not hosts.break_connections():
+                pytest.skip("this kernel can't end the connections of others (ss --kill)")
+            for one in turned:
+                try:
+                    one.wait(timeout=20)
+                except ts.UnavailableError as broken:
+                    failed += 1
+                    assert "redistribute" in str(broken) and "worker" in str(broken) and "connection" in str(broken), broken
+            np.testing.assert_array_equal(x.redistribute([S(1), S(1)]).full_tensor(), values)
+        assert failed > 0
+        assert all(worker["state"] == "alive" for worker in session.status()["workers"])

@@ -90,6 +90,10 @@ class TwoHosts:
             raise
         return self
 
+    def break_connections(self):
+        """Ends all TCP connections between them, as when what carries them fails; False where the kernel can't."""
+        return self.hosts[0].run("ss", "--kill", "--no-header", "state", "established", "dst", "10.77.0.0/24").strip() != ""
+
     def __exit__(self, *_):
         for host in self.hosts:
             host.close()

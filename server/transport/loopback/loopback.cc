@@ -1,5 +1,6 @@
 #include "server/transport/loopback/loopback.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -48,6 +49,7 @@ class LoopbackHub::State {
     if (dead_.count({self, peer}) != 0 || gone_.count(peer) != 0) {
       return Finish(std::move(post.done), Lost(peer));
     }
+    if (ordinal <= broken_ordinal_) return Finish(std::move(post.done), Broken(peer));
     auto it = posts_.find(key);
     const bool pairs = it != posts_.end() && (it->second.destination == nullptr) != is_send;
     if (!pairs) {
@@ -74,16 +76,22 @@ class LoopbackHub::State {
   void MarkDead(int32_t self, int32_t peer) {
     std::lock_guard lock(mutex_);
     dead_.insert({self, peer});
-    EndPosts([&](int32_t owner, int32_t other) { return owner == self && other == peer; });
+    EndPosts([&](int32_t owner, int32_t other) { return owner == self && other == peer; }, Lost);
   }
 
   // The transport of `self` is gone: its posts end, its peers' posts with it too.
   void Close(int32_t self) {
     std::unique_lock lock(mutex_);
     gone_.insert(self);
-    EndPosts([&](int32_t owner, int32_t other) { return owner == self || other == self; });
+    EndPosts([&](int32_t owner, int32_t other) { return owner == self || other == self; }, Lost);
     // No Done may come after the transport is gone.
     drained_.wait(lock, [&] { return ready_.empty() && !running_; });
+  }
+  // All that waits for its other side ends, and what would have met it.
+  void Break() {
+    std::lock_guard lock(mutex_);
+    for (const auto& [key, post] : posts_) broken_ordinal_ = std::max(broken_ordinal_, std::get<2>(key));
+    EndPosts([](int32_t owner, int32_t other) { return true; }, Broken);
   }
   void Open(int32_t self) {
     std::lock_guard lock(mutex_);
@@ -92,16 +100,19 @@ class LoopbackHub::State {
 
  private:
   static absl::Status Lost(int32_t peer) { return absl::UnavailableError(StrCat("worker ", peer, ": lost")); }
+  static absl::Status Broken(int32_t peer) {
+    return absl::UnavailableError(StrCat("worker ", peer, ": the connection broke"));
+  }
 
   // mutex_ is held.
-  template <typename Which>
-  void EndPosts(Which which) {
+  template <typename Which, typename Why>
+  void EndPosts(const Which& which, const Why& why) {
     for (auto it = posts_.begin(); it != posts_.end();) {
       const auto [from, to, ordinal, phase] = it->first;
       const bool is_send = it->second.destination == nullptr;
       const int32_t owner = is_send ? from : to, other = is_send ? to : from;
       if (which(owner, other)) {
-        Finish(std::move(it->second.done), Lost(other));
+        Finish(std::move(it->second.done), why(other));
         it = posts_.erase(it);
       } else {
         ++it;
@@ -135,6 +146,7 @@ class LoopbackHub::State {
   std::map<Key, Post> posts_;
   std::set<std::pair<int32_t, int32_t>> dead_;
   std::set<int32_t> gone_;
+  uint64_t broken_ordinal_ = 0;
   std::deque<std::pair<Done, absl::Status>> ready_;
   bool stopping_ = false;
   bool running_ = false;
@@ -183,6 +195,8 @@ class LoopbackTransport : public MessageTransport {
 
 LoopbackHub::LoopbackHub() : state_(std::make_shared<State>()) {}
 LoopbackHub::~LoopbackHub() = default;
+
+void LoopbackHub::Break() { state_->Break(); }
 
 std::unique_ptr<MessageTransport> LoopbackHub::Make(WorkerIndex self) {
   return std::make_unique<LoopbackTransport>(state_, self);

@@ -20,6 +20,9 @@ class LoopbackHub {
   LoopbackHub();
   ~LoopbackHub();
   std::unique_ptr<MessageTransport> Make(WorkerIndex self);
+  // As when all connections break and are made again: what is posted ends with Unavailable, and what is posted later
+  // for the same ordinals or earlier ones.
+  void Break();
 
   class State;
 

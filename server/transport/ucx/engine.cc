@@ -5,6 +5,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <future>
@@ -16,11 +17,8 @@
 namespace tessera {
 namespace {
 
-constexpr unsigned kMessageId = 1;
-constexpr uint64_t kMagic = 0x3165676173736574;  // "tessage1"
-constexpr char kAddressMagic[] = "tessera-ucx-1:";
+constexpr char kAddressMagic[] = "tessera-ucx-2:";
 constexpr size_t kAddressMagicBytes = sizeof(kAddressMagic) - 1;
-constexpr size_t kMaxAddressBytes = 64 * 1024;
 constexpr int kClosingPollMs = 5;
 
 absl::Status UcxError(const char* what, ucs_status_t status) {
@@ -38,12 +36,16 @@ UcxTransport::Engine::Engine(WorkerIndex self) : self_(self) {}
 
 absl::Status UcxTransport::Engine::Start(const UcxOptions& options) {
   if (getrandom(&key_, sizeof(key_), 0) != sizeof(key_)) return absl::InternalError("transport: no random key");
+  // The tcp transport's own put writes where the message says: not wanted, rendezvous goes by messages. Of a
+  // transport's settings only the environment is heard.
+  setenv("UCX_TCP_PUT_ENABLE", "n", 1);
   ucp_config_t* config = nullptr;
   if (ucs_status_t s = ucp_config_read(nullptr, nullptr, &config); s != UCS_OK) return UcxError("ucp_config_read", s);
   Configure(config, "TLS", options.transports);
   Configure(config, "NET_DEVICES", options.net_devices);
-  // The tcp transport's own put writes where the message says: not wanted, rendezvous goes by messages.
-  Configure(config, "TCP_PUT_ENABLE", "n");
+  // A send without a copy that is under way when its connection breaks completes twice in UCX 1.13's tcp, which then
+  // ends the process (an assertion).
+  Configure(config, "ZCOPY_THRESH", "inf");
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -59,24 +61,22 @@ absl::Status UcxTransport::Engine::Start(const UcxOptions& options) {
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG |
                        UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
-  handler.id = kMessageId;
-  handler.cb = OnMessageCallback;
   handler.arg = this;
   handler.flags = UCP_AM_FLAG_WHOLE_MSG;
-  status = ucp_worker_set_am_recv_handler(worker_, &handler);
-  if (status != UCS_OK) return UcxError("ucp_worker_set_am_recv_handler", status);
+  for (const auto& [id, callback] :
+       {std::pair(kUcxMessageId, &OnMessageCallback), {kUcxGreetingId, &OnGreetingCallback}}) {
+    handler.id = id;
+    handler.cb = callback;
+    status = ucp_worker_set_am_recv_handler(worker_, &handler);
+    if (status != UCS_OK) return UcxError("ucp_worker_set_am_recv_handler", status);
+  }
   status = ucp_worker_get_efd(worker_, &ucx_fd_);
   if (status != UCS_OK) return UcxError("ucp_worker_get_efd", status);
 
-  ucp_address_t* raw = nullptr;
-  size_t raw_bytes = 0;
-  status = ucp_worker_get_address(worker_, &raw, &raw_bytes);
-  if (status != UCS_OK) return UcxError("ucp_worker_get_address", status);
   address_.assign(kAddressMagic, kAddressMagicBytes);
   address_.append(reinterpret_cast<const char*>(&key_), sizeof(key_));
-  address_.append(reinterpret_cast<const char*>(raw), raw_bytes);
-  ucp_worker_release_address(worker_, raw);
-
+  const char* const devices = std::getenv("UCX_NET_DEVICES");
+  TESSERA_RETURN_IF_ERROR(Listen(devices != nullptr ? devices : options.net_devices));
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd_ < 0) return absl::InternalError("transport: eventfd failed");
   thread_ = std::thread([this] { Loop(); });
@@ -123,15 +123,19 @@ void UcxTransport::Engine::PostCommand(Command command) {
 
 absl::Status UcxTransport::Engine::Connect(WorkerIndex peer, std::string_view address) {
   const size_t prefix = kAddressMagicBytes + sizeof(uint64_t);
-  if (address.size() <= prefix || address.size() > kMaxAddressBytes ||
-      address.substr(0, kAddressMagicBytes) != std::string_view(kAddressMagic, kAddressMagicBytes)) {
+  absl::StatusOr<NetAddress> where = absl::InvalidArgumentError("");
+  if (address.size() > prefix &&
+      address.substr(0, kAddressMagicBytes) == std::string_view(kAddressMagic, kAddressMagicBytes)) {
+    where = ParseNetAddress(address.substr(prefix));
+  }
+  if (!where.ok()) {
     return absl::InvalidArgumentError(
         StrCat("worker ", peer.value, ": ", address.size(), " bytes are not a transport address"));
   }
   uint64_t key = 0;
   std::memcpy(&key, address.data() + kAddressMagicBytes, sizeof(key));
   std::promise<absl::Status> opened;
-  Post([&, raw = std::string(address.substr(prefix))] { opened.set_value(OpenEndpoint(peer, key, raw)); });
+  Post([&] { opened.set_value(AddPeer(peer, key, *where)); });
   return opened.get_future().get();
 }
 
@@ -142,12 +146,15 @@ void UcxTransport::Engine::Loop() {
     if (!RunCommands()) break;
     const unsigned progress = ucp_worker_progress(worker_);
     ReapClosed();
+    if (is_mending_) next_mending_ = MendConnections();
     if (progress != 0) continue;
     const ucs_status_t armed = ucp_worker_arm(worker_);
     if (armed == UCS_ERR_BUSY) continue;
     Sleep();
   }
-  for (auto& [index, peer] : peers_) CloseEndpoint(peer);
+  if (listener_ != nullptr) ucp_listener_destroy(listener_);
+  for (const Guest& guest : guests_) CloseEndpoint(guest.endpoint, 0);
+  for (auto& [index, peer] : peers_) CloseEndpoint(std::exchange(peer.endpoint, nullptr), peer.connection);
   // Forced closes end what UCX still has; a bounded number of turns, so that a lost peer can't hold the end.
   for (int turn = 0; turn < 100000 && !(in_flight_.empty() && closing_.empty()); ++turn) {
     ucp_worker_progress(worker_);
@@ -157,6 +164,10 @@ void UcxTransport::Engine::Loop() {
     if (owned->done) owned->done(absl::CancelledError("transport: closed"));
   }
   for (auto& [key, posted] : posted_) posted.done(absl::CancelledError("transport: closed"));
+  for (auto& [index, peer] : peers_) {
+    for (SendCommand& send : peer.waiting) send.done(absl::CancelledError("transport: closed"));
+    TellFailures(peer);
+  }
   for (auto& [key, arrival] : arrivals_) Discard(arrival);
 }
 
@@ -181,122 +192,29 @@ bool UcxTransport::Engine::RunCommands() {
 void UcxTransport::Engine::Sleep() {
   pollfd fds[2] = {{ucx_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
   // A close that is under way may need progress that nothing announces.
-  poll(fds, 2, closing_.empty() ? -1 : kClosingPollMs);
+  int timeout_ms = closing_.empty() ? -1 : kClosingPollMs;
+  if (is_mending_ && next_mending_.has_value()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next_mending_ - Clock::now()).count();
+    const int left_ms = static_cast<int>(std::max<int64_t>(0, left));
+    timeout_ms = timeout_ms < 0 ? left_ms : std::min(timeout_ms, left_ms);
+  }
+  poll(fds, 2, timeout_ms);
   uint64_t drained = 0;
   if (fds[1].revents != 0) (void)!read(wake_fd_, &drained, sizeof(drained));
-}
-
-absl::Status UcxTransport::Engine::OpenEndpoint(WorkerIndex index, uint64_t key, const std::string& address) {
-  Peer& peer = peers_[index];
-  if (peer.endpoint != nullptr && peer.lost.empty() && peer.key == key) return absl::OkStatus();
-  if (peer.endpoint != nullptr) LosePeer(index, "its process was replaced");
-  peer = Peer{.key = key, .endpoint = nullptr, .lost = {}};
-  ucp_ep_params_t params{};
-  params.field_mask =
-      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler.cb = OnEndpointError;
-  params.err_handler.arg = this;
-  const ucs_status_t status = ucp_ep_create(worker_, &params, &peer.endpoint);
-  if (status != UCS_OK) {
-    peer.endpoint = nullptr;
-    peer.lost = ucs_status_string(status);
-    return absl::UnavailableError(StrCat("worker ", index.value, ": ", ucs_status_string(status)));
-  }
-  return absl::OkStatus();
-}
-
-void UcxTransport::Engine::CloseEndpoint(Peer& peer) {
-  if (peer.endpoint == nullptr) return;
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  ucs_status_ptr_t request = ucp_ep_close_nbx(peer.endpoint, &param);
-  peer.endpoint = nullptr;
-  if (UCS_PTR_IS_PTR(request)) {
-    closing_.push_back({peer.key, request});
-  } else {
-    EndStragglers(peer.key);
-  }
-}
-
-void UcxTransport::Engine::ReapClosed() {
-  for (size_t c = 0; c < closing_.size();) {
-    const Closing closing = closing_[c];
-    if (ucp_request_check_status(closing.request) == UCS_INPROGRESS) {
-      ++c;
-      continue;
-    }
-    ucp_request_free(closing.request);
-    closing_.erase(closing_.begin() + static_cast<ptrdiff_t>(c));
-    EndStragglers(closing.peer_key);
-  }
-}
-
-// The endpoint is gone: what UCX has not answered by now, it no longer touches.
-void UcxTransport::Engine::EndStragglers(uint64_t peer_key) {
-  for (auto& [operation, owned] : in_flight_) {
-    if (owned->peer_key != peer_key || !owned->done) continue;
-    Done done = std::exchange(owned->done, nullptr);
-    done(absl::UnavailableError(StrCat("worker ", owned->peer.value, ": ", owned->lost)));
-  }
-}
-
-absl::Status UcxTransport::Engine::Lost(WorkerIndex index) const {
-  const auto it = peers_.find(index);
-  return absl::UnavailableError(
-      StrCat("worker ", index.value, ": ", it == peers_.end() ? "not connected" : it->second.lost.c_str()));
-}
-
-void UcxTransport::Engine::LosePeer(WorkerIndex index, std::string reason) {
-  Peer& peer = peers_[index];
-  if (peer.lost.empty()) peer.lost = std::move(reason);
-  // What UCX holds ends when UCX has let go of its buffer, which closing makes it do.
-  for (auto& [operation, owned] : in_flight_) {
-    if (owned->peer_key == peer.key) owned->lost = peer.lost;
-  }
-  CloseEndpoint(peer);
-  std::vector<Done> ended;
-  for (auto it = posted_.begin(); it != posted_.end();) {
-    if (it->second.peer == index) {
-      ended.push_back(std::move(it->second.done));
-      it = posted_.erase(it);
-    } else {
-      ++it;
-    }
-  }
-  for (auto it = arrivals_.begin(); it != arrivals_.end();) {
-    if (std::get<0>(it->first) == peer.key) {
-      Discard(it->second);
-      it = arrivals_.erase(it);
-    } else {
-      ++it;
-    }
-  }
-  for (Done& done : ended) done(Lost(index));
-}
-
-void UcxTransport::Engine::OnEndpointError(void* engine, ucp_ep_h endpoint, ucs_status_t status) {
-  Engine* self = static_cast<Engine*>(engine);
-  for (auto& [index, peer] : self->peers_) {
-    if (peer.endpoint != endpoint) continue;
-    // Not from inside UCX's callback: closing and answering happen on the next turn.
-    self->Post([self, index = index, endpoint, why = std::string(ucs_status_string(status))] {
-      const auto it = self->peers_.find(index);
-      if (it != self->peers_.end() && it->second.endpoint == endpoint) self->LosePeer(index, why);
-    });
-    return;
-  }
 }
 
 // ---- messages
 
 void UcxTransport::Engine::Send(WorkerIndex index, MessageTag tag, absl::Span<const std::byte> bytes, Done done) {
   const auto it = peers_.find(index);
-  if (it == peers_.end() || it->second.endpoint == nullptr || !it->second.lost.empty()) return done(Lost(index));
+  if (it == peers_.end() || !it->second.lost.empty()) return done(Lost(index));
+  if (!it->second.is_ready) {
+    it->second.waiting.push_back({index, tag, bytes, std::move(done)});
+    return;
+  }
+  it->second.sent_ordinal = std::max(it->second.sent_ordinal, tag.ordinal);
   std::unique_ptr<InFlight> operation = MakeInFlight(index, std::move(done));
-  operation->header = UcxHeader{.magic = kMagic,
+  operation->header = UcxHeader{.magic = kUcxMagic,
                                 .receiver_key = it->second.key,
                                 .sender_key = key_,
                                 .ordinal = tag.ordinal,
@@ -307,7 +225,7 @@ void UcxTransport::Engine::Send(WorkerIndex index, MessageTag tag, absl::Span<co
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = OnSent;
   param.user_data = operation.get();
-  ucs_status_ptr_t request = ucp_am_send_nbx(it->second.endpoint, kMessageId, &operation->header, sizeof(UcxHeader),
+  ucs_status_ptr_t request = ucp_am_send_nbx(it->second.endpoint, kUcxMessageId, &operation->header, sizeof(UcxHeader),
                                              bytes.data(), bytes.size(), &param);
   Track(std::move(operation), request);
 }
@@ -322,6 +240,7 @@ void UcxTransport::Engine::Receive(WorkerIndex index, MessageTag tag, absl::Span
     arrivals_.erase(arrived);
     return Deliver(std::move(arrival), std::move(posted));
   }
+  if (tag.ordinal <= it->second.ended_ordinal) return posted.done(Lost(index));
   if (posted_.count(key) != 0) return posted.done(absl::InternalError("transport: a tag was used twice"));
   posted_.emplace(key, std::move(posted));
 }
@@ -361,6 +280,7 @@ std::unique_ptr<UcxTransport::Engine::InFlight> UcxTransport::Engine::MakeInFlig
   operation->engine = this;
   operation->peer = peer;
   operation->peer_key = peers_[peer].key;
+  operation->connection = peers_[peer].connection;
   operation->done = std::move(done);
   operation->lost.clear();
   return operation;
@@ -389,8 +309,19 @@ void UcxTransport::Engine::End(InFlight* operation, ucs_status_t status) {
   if (Done done = std::exchange(owned->done, nullptr); done && status == UCS_OK && owned->lost.empty()) {
     done(absl::OkStatus());
   } else if (done) {
-    const std::string why = owned->lost.empty() ? ucs_status_string(status) : owned->lost;
-    done(absl::UnavailableError(StrCat("worker ", owned->peer.value, ": ", why)));
+    // UCX may say it of a message before it says it of the endpoint.
+    Peer& peer = peers_[owned->peer];
+    const std::string why =
+        owned->lost.empty() ? StrCat("the connection broke: ", ucs_status_string(status)) : owned->lost;
+    absl::Status failure = absl::UnavailableError(StrCat("worker ", owned->peer.value, ": ", why));
+    if (peer.is_ready && owned->connection == peer.connection) {
+      peer.failed.emplace_back(std::move(done), std::move(failure));
+      Post([this, endpoint = peer.endpoint, reason = std::string(ucs_status_string(status))] {
+        LoseEndpoint(endpoint, reason);
+      });
+    } else {
+      Fail(owned->peer, std::move(done), std::move(failure));
+    }
   }
   spare_.push_back(std::move(owned));
 }
@@ -420,7 +351,7 @@ ucs_status_t UcxTransport::Engine::OnMessageCallback(void* engine, const void* h
 
 ucs_status_t UcxTransport::Engine::OnMessage(const UcxHeader& header, void* data, size_t length, uint64_t attributes) {
   // A stranger's message is dropped. `length` is what UCX counted, never what the header says.
-  if (header.magic != kMagic || header.receiver_key != key_ || header.bytes != length) return UCS_OK;
+  if (header.magic != kUcxMagic || header.receiver_key != key_ || header.bytes != length) return UCS_OK;
   const Key key{header.sender_key, header.ordinal, header.phase};
   Arrival arrival{.bytes = length, .held = nullptr, .rendezvous = false, .copy = {}};
   const bool rendezvous = (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
@@ -441,6 +372,10 @@ ucs_status_t UcxTransport::Engine::OnMessage(const UcxHeader& header, void* data
     return UCS_OK;
   }
   if (arrivals_.count(key) != 0) return UCS_OK;
+  for (const auto& [index, peer] : peers_) {
+    // Its receive has failed, or will.
+    if (peer.key == header.sender_key && header.ordinal <= peer.ended_ordinal) return UCS_OK;
+  }
   if (arrivals_.size() >= static_cast<size_t>(kMaxUnexpectedMessages)) {
     Post([this, sender = header.sender_key] {
       for (auto& [index, peer] : peers_) {

@@ -2,16 +2,25 @@
 
 // The inside of UcxTransport: the progress thread and what only it touches.
 //
+// One connection for each pair, which the lower worker opens. Its first message either way is a greeting: who speaks,
+// and "nothing up to this ordinal comes any more". A connection that breaks is opened again: what was under way on
+// it fails, and so does what the other side had sent and this one not received, which the greeting says. Messages wait
+// until the other side's greeting has come, so that they don't fail with an attempt; and failures are told then, so
+// that whoever hears of one can go on.
+//
 // Law: every operation is in exactly one place (command queue, posted receives, in flight) until its
 // Done is called, so each Done is called once. What describes an operation is used again: after warm-up
 // a message allocates nothing here.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <memory_resource>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <variant>
@@ -19,9 +28,14 @@
 
 #include <ucp/api/ucp.h>
 
+#include "server/transport/ucx/net_address.h"
 #include "server/transport/ucx/ucx_transport.h"
 
 namespace tessera {
+
+inline constexpr unsigned kUcxMessageId = 1;
+inline constexpr unsigned kUcxGreetingId = 2;
+inline constexpr uint64_t kUcxMagic = 0x3165676173736574;  // "tessage1"
 
 // On the wire in front of every message.
 struct UcxHeader {
@@ -32,6 +46,13 @@ struct UcxHeader {
   uint64_t bytes = 0;
   uint32_t phase = 0;
   int32_t sender = 0;
+};
+// The first message of a connection, either way.
+struct UcxGreeting {
+  uint64_t magic = 0;
+  uint64_t receiver_key = 0;
+  uint64_t sender_key = 0;
+  uint64_t ordinal = 0;  // the largest of what the sender has sent before
 };
 
 class UcxTransport::Engine {
@@ -50,13 +71,39 @@ class UcxTransport::Engine {
   // On the progress thread only.
   void Send(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done);
   void Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done);
+  // For good: nothing is sent to it or heard of it until it has another address.
   void LosePeer(WorkerIndex peer, std::string reason);
 
  private:
+  using Clock = std::chrono::steady_clock;
+  struct SendCommand {
+    WorkerIndex peer;
+    MessageTag tag;
+    absl::Span<const std::byte> bytes;
+    Done done;
+  };
   struct Peer {
     uint64_t key = 0;
+    NetAddress address;
     ucp_ep_h endpoint = nullptr;
-    std::string lost;  // why, when it is lost
+    uint64_t connection = 0;    // number of the endpoint's
+    bool is_ready = false;      // the other side's greeting has come
+    bool was_ready = false;     // once
+    std::string lost;           // why, when it is lost for good
+    std::string broken;         // why the connection broke last
+    Clock::time_point since;    // while it isn't ready
+    Clock::time_point next_at;  // while it isn't ready: to open an endpoint, or to give this one up
+    int attempts = 0;           // to open one, since then
+    std::vector<SendCommand> waiting;
+    std::vector<std::pair<Done, absl::Status>> failed;  // to be told when it is ready again, or an attempt has failed
+    uint64_t sent_ordinal = 0;                          // the largest
+    uint64_t ended_ordinal = 0;                         // up to it, nothing that has not arrived will
+  };
+  // A connection that a peer has opened and not spoken on yet, or whose greeting is of a peer not known yet.
+  struct Guest {
+    ucp_ep_h endpoint = nullptr;
+    Clock::time_point until;
+    std::optional<UcxGreeting> greeting;
   };
   // (sender's key, ordinal, phase)
   using Key = std::tuple<uint64_t, uint64_t, uint32_t>;
@@ -77,22 +124,18 @@ class UcxTransport::Engine {
     Engine* engine = nullptr;
     WorkerIndex peer;
     uint64_t peer_key = 0;
+    uint64_t connection = 0;
     UcxHeader header;
+    UcxGreeting greeting;
     Done done;
     std::string lost;  // why its peer is lost; then the outcome is that, whatever UCX says
   };
   // An endpoint that UCX is closing: it may use the buffers of what is in flight until it has closed.
   struct Closing {
-    uint64_t peer_key = 0;
+    uint64_t connection = 0;
     void* request = nullptr;
   };
 
-  struct SendCommand {
-    WorkerIndex peer;
-    MessageTag tag;
-    absl::Span<const std::byte> bytes;
-    Done done;
-  };
   struct ReceiveCommand {
     WorkerIndex peer;
     MessageTag tag;
@@ -105,10 +148,28 @@ class UcxTransport::Engine {
   void Loop();
   bool RunCommands();
   void Sleep();
-  absl::Status OpenEndpoint(WorkerIndex peer, uint64_t key, const std::string& address);
-  void CloseEndpoint(Peer& peer);
+  // In peers.cc.
+  absl::Status Listen(const std::string& devices);
+  absl::Status AddPeer(WorkerIndex index, uint64_t key, const NetAddress& address);
+  absl::Status OpenEndpoint(WorkerIndex index, Peer& peer);
+  void AcceptEndpoint(ucp_conn_request_h request);
+  ucs_status_t CreateEndpoint(ucp_ep_params_t params, ucp_ep_h* endpoint);
+  void CloseEndpoint(ucp_ep_h endpoint, uint64_t connection);
   void ReapClosed();
-  void EndStragglers(uint64_t peer_key);
+  void EndStragglers(uint64_t connection);
+  void EndInFlight(Peer& peer, const std::string& reason);
+  void EndWaiting(WorkerIndex index, Peer& peer);
+  void Fail(WorkerIndex index, Done done, absl::Status status);
+  void TellFailures(Peer& peer);
+  void EndReceives(WorkerIndex index, Peer& peer, uint64_t ordinal);
+  void BreakConnection(WorkerIndex index, Peer& peer, const std::string& reason);
+  // What is due: connections to be opened or given up. Returns when the next is.
+  std::optional<Clock::time_point> MendConnections();
+  void Greet(WorkerIndex index, const Peer& peer);
+  void TakeGreeting(const UcxGreeting& greeting, ucp_ep_h endpoint);
+  void BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal);
+  void LoseEndpoint(ucp_ep_h endpoint, const std::string& reason);
+
   void Deliver(Arrival arrival, Posted posted);
   void StartRendezvous(void* descriptor, Posted posted);
   std::unique_ptr<InFlight> MakeInFlight(WorkerIndex peer, Done done);
@@ -120,6 +181,9 @@ class UcxTransport::Engine {
 
   static ucs_status_t OnMessageCallback(void* engine, const void* header, size_t header_length, void* data,
                                         size_t length, const ucp_am_recv_param_t* param);
+  static ucs_status_t OnGreetingCallback(void* engine, const void* header, size_t header_length, void* data,
+                                         size_t length, const ucp_am_recv_param_t* param);
+  static void OnConnection(ucp_conn_request_h request, void* engine);
   static void OnSent(void* request, ucs_status_t status, void* operation);
   static void OnReceived(void* request, ucs_status_t status, size_t length, void* operation);
   static void OnEndpointError(void* engine, ucp_ep_h endpoint, ucs_status_t status);
@@ -129,6 +193,7 @@ class UcxTransport::Engine {
   std::string address_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
+  ucp_listener_h listener_ = nullptr;
   int ucx_fd_ = -1;
   int wake_fd_ = -1;
   std::thread thread_;
@@ -146,6 +211,10 @@ class UcxTransport::Engine {
   std::pmr::map<InFlight*, std::unique_ptr<InFlight>> in_flight_{&nodes_};
   std::vector<std::unique_ptr<InFlight>> spare_;  // as many as were ever in flight together
   std::vector<Closing> closing_;
+  uint64_t last_connection_ = 0;
+  std::vector<Guest> guests_;
+  bool is_mending_ = false;  // a peer is not ready, or there are guests
+  std::optional<Clock::time_point> next_mending_;
 };
 
 }  // namespace tessera

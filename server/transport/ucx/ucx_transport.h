@@ -12,6 +12,9 @@
 // context asks for active messages only. Not shared memory either: peers that share a host map each
 // other's arenas instead.
 //
+// A connection that breaks fails what was under way on it, with Unavailable that says so, and is made again at once;
+// messages of later instructions pass. (An instruction may fail on one side only, when the other had all it needed.)
+//
 //   auto transport = UcxTransport::Make(WorkerIndex(0), {});
 //   (*transport)->Connect(WorkerIndex(1), address_of_1);
 

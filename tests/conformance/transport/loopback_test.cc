@@ -18,6 +18,7 @@ class LoopbackGroup : public TransportGroup {
   }
   MessageTransport& at(int worker) override { return *transports_[static_cast<size_t>(worker)]; }
   void Kill(int worker) override { transports_[static_cast<size_t>(worker)] = nullptr; }
+  void Break() override { hub_.Break(); }
 
  private:
   LoopbackHub hub_;

@@ -196,6 +196,71 @@ TEST_P(TransportConformance, APeerThatIsGoneEndsWhatIsSentToIt) {
   EXPECT_EQ(received.calls(), 1);
 }
 
+// Sends and receives of both ways, of one ordinal.
+struct Swap {
+  std::vector<std::byte> sources[2];
+  std::vector<std::byte> got[2];
+  Outcome sent[2], received[2];
+
+  Swap(TransportGroup& group, uint64_t ordinal, size_t bytes) {
+    for (int self = 0; self < 2; ++self) {
+      sources[self] = Pattern(bytes, static_cast<uint32_t>(2 * ordinal) + static_cast<uint32_t>(self));
+      got[self].resize(bytes);
+      group.at(self).Receive(WorkerIndex(1 - self), {ordinal, 1}, absl::MakeSpan(got[self]), received[self].Callback());
+    }
+    for (int self = 0; self < 2; ++self) {
+      group.at(self).Send(WorkerIndex(1 - self), {ordinal, 1}, sources[self], sent[self].Callback());
+    }
+  }
+  // The first that is not Ok.
+  absl::Status Wait() {
+    absl::Status first;
+    for (Outcome* outcome : {&sent[0], &sent[1], &received[0], &received[1]}) {
+      if (absl::Status status = outcome->Wait(); first.ok()) first = status;
+    }
+    return first;
+  }
+};
+
+TEST_P(TransportConformance, ABreakEndsWhatIsUnderWayAndTheNextMessagesPass) {
+  auto group = GetParam().make(2);
+  ASSERT_TRUE(Swap(*group, 1, 1000).Wait().ok());
+  uint64_t ordinal = 2;
+  for (int round = 0; round < 4; ++round) {
+    std::vector<std::byte> never(1000);
+    Outcome pending;
+    group->at(0).Receive(WorkerIndex(1), {ordinal, 2}, absl::MakeSpan(never), pending.Callback());
+    Swap broken(*group, ordinal++, 6 << 20);
+    group->Break();
+    const absl::Status status = pending.Wait();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_NE(status.message().find("worker 1: the connection broke"), absl::string_view::npos) << status;
+    // They may have passed before it; if not, they say why. None hangs.
+    const absl::Status outcome = broken.Wait();
+    EXPECT_TRUE(outcome.ok() || absl::IsUnavailable(outcome)) << outcome;
+    for (int later = 0; later < 3; ++later) {
+      Swap after(*group, ordinal++, later == 1 ? 2 << 20 : 1000);
+      ASSERT_TRUE(after.Wait().ok()) << "round " << round << ": " << after.Wait();
+      EXPECT_TRUE(after.got[0] == after.sources[1] && after.got[1] == after.sources[0]);
+    }
+  }
+}
+
+TEST_P(TransportConformance, WhatWasSentBeforeABreakAndNotHeardIsNotWaitedFor) {
+  auto group = GetParam().make(2);
+  ASSERT_TRUE(Swap(*group, 1, 1000).Wait().ok());
+  // Large: it can't have gone out before its receive is posted.
+  const std::vector<std::byte> source = Pattern(6 << 20, 6);
+  std::vector<std::byte> got(source.size());
+  Outcome sent, received;
+  group->at(0).Send(WorkerIndex(1), {.ordinal = 2, .phase = 1}, source, sent.Callback());
+  group->Break();
+  EXPECT_EQ(sent.Wait().code(), absl::StatusCode::kUnavailable) << sent.Wait();
+  group->at(1).Receive(WorkerIndex(0), {.ordinal = 2, .phase = 1}, absl::MakeSpan(got), received.Callback());
+  EXPECT_EQ(received.Wait().code(), absl::StatusCode::kUnavailable) << received.Wait();
+  ASSERT_TRUE(Swap(*group, 3, 1000).Wait().ok());
+}
+
 TEST_P(TransportConformance, DestructionEndsWhatIsPending) {
   auto group = GetParam().make(2);
   std::vector<std::byte> got(100);

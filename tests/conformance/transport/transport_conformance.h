@@ -24,6 +24,8 @@ class TransportGroup {
   virtual MessageTransport& at(int worker) = 0;
   // Ends one transport, as when its process dies.
   virtual void Kill(int worker) = 0;
+  // Breaks the connections between all of them; the transports live on.
+  virtual void Break() = 0;
 };
 
 struct TransportFactory {

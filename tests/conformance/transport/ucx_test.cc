@@ -1,3 +1,8 @@
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <vector>
+
 #include "server/transport/ucx/ucx_transport.h"
 
 #include "tests/conformance/transport/transport_conformance.h"
@@ -22,6 +27,20 @@ class UcxGroup : public TransportGroup {
   }
   MessageTransport& at(int worker) override { return *transports_[static_cast<size_t>(worker)]; }
   void Kill(int worker) override { transports_[static_cast<size_t>(worker)] = nullptr; }
+  void Break() override {
+    std::vector<int> connections;  // all that there are now, and none that takes the place of one
+    for (int fd = 3; fd < 1024; ++fd) {
+      sockaddr_storage address{};
+      socklen_t length = sizeof(address);
+      if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) continue;
+      if (address.ss_family == AF_INET || address.ss_family == AF_INET6) connections.push_back(dup(fd));
+    }
+    EXPECT_FALSE(connections.empty());
+    for (const int fd : connections) {
+      shutdown(fd, SHUT_RDWR);
+      close(fd);
+    }
+  }
 
  private:
   std::vector<std::unique_ptr<UcxTransport>> transports_;
