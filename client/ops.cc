@@ -1,6 +1,7 @@
 #include "client/ops.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "client/session_impl.h"
@@ -46,7 +47,41 @@ absl::StatusOr<Prepared> Prepare(absl::Span<const Operand> operands) {
   return out;
 }
 
+absl::StatusOr<std::vector<Tensor>> RedistributeAll(absl::Span<const Tensor> tensors, const std::optional<Mesh>& mesh,
+                                                    absl::Span<const Placements> placements,
+                                                    const RedistributeOptions& options) {
+  if (tensors.empty()) return absl::InvalidArgumentError("redistribute: needs a tensor among its operands");
+  OpCall call;
+  call.op = OpId::kRedistribute;
+  call.attributes.mesh = mesh;
+  call.attributes.dtype = options.dtype;
+  call.attributes.relabel = options.workers == WorkerOrder::kMovesLeast;
+  if (placements.size() == 1) {
+    call.attributes.placements = placements[0];
+  } else {
+    call.attributes.placements_each.assign(placements.begin(), placements.end());
+  }
+  std::vector<CallOperand> operands;
+  for (const Tensor& tensor : tensors) operands.push_back({&tensor.state(), Scalar()});
+  TESSERA_ASSIGN_OR_RETURN(SessionImpl::Results results, tensors[0].session()->CallAll(call, operands));
+  std::vector<Tensor> moved;
+  for (HandlePtr& result : results) moved.emplace_back(std::move(result));
+  return moved;
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<Tensor>> Redistribute(absl::Span<const Tensor> tensors,
+                                                 absl::Span<const Placements> placements,
+                                                 const RedistributeOptions& options) {
+  return RedistributeAll(tensors, std::nullopt, placements, options);
+}
+
+absl::StatusOr<std::vector<Tensor>> Redistribute(absl::Span<const Tensor> tensors, const Mesh& mesh,
+                                                 absl::Span<const Placements> placements,
+                                                 const RedistributeOptions& options) {
+  return RedistributeAll(tensors, mesh, placements, options);
+}
 
 absl::StatusOr<Tensor> CallOp(const OpCall& call, absl::Span<const Operand> operands) {
   TESSERA_ASSIGN_OR_RETURN(Prepared prepared, Prepare(operands));

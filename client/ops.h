@@ -7,6 +7,7 @@
 
 #include <initializer_list>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/session.h"
@@ -35,13 +36,27 @@ absl::StatusOr<Tensor> CreateOp(const Session& session, const OpCall& call);
 // What a call would do; blocks for the answer and runs nothing.
 absl::StatusOr<PlanReport> ExplainOp(const OpCall& call, absl::Span<const Operand> operands);
 
-#define TESSERA_BINARY_OPS(APPLY)                                                                         \
-  APPLY(Add, kAdd)                                                                                        \
-  APPLY(Subtract, kSub)                                                                                   \
-  APPLY(Multiply, kMul)                                                                                   \
-  APPLY(Divide, kDiv) APPLY(Maximum, kMaximum) APPLY(Minimum, kMinimum) APPLY(Equal, kEqual)              \
-      APPLY(NotEqual, kNotEqual) APPLY(Less, kLess) APPLY(LessEqual, kLessEqual) APPLY(Greater, kGreater) \
-          APPLY(GreaterEqual, kGreaterEqual) APPLY(Matmul, kMatmul)
+// Several tensors of one session in one plan: at most one message for each pair of workers and phase, and fewer waits
+// than one redistribution after the other. Result i is tensors[i] with other placements; `placements` has one list
+// for all, or one for each tensor. One op: where it fails, all results fail. The tensors may be on different meshes;
+// with `mesh` all are brought there. options.workers is for one tensor alone.
+//
+//   absl::StatusOr<std::vector<Tensor>> moved = Redistribute({x, y}, {Placements{Placement::Shard(1)}});
+absl::StatusOr<std::vector<Tensor>> Redistribute(absl::Span<const Tensor> tensors,
+                                                 absl::Span<const Placements> placements,
+                                                 const RedistributeOptions& options = {});
+absl::StatusOr<std::vector<Tensor>> Redistribute(absl::Span<const Tensor> tensors, const Mesh& mesh,
+                                                 absl::Span<const Placements> placements,
+                                                 const RedistributeOptions& options = {});
+
+#define TESSERA_BINARY_OPS(APPLY)                                                             \
+  APPLY(Add, kAdd)                                                                            \
+  APPLY(Subtract, kSub)                                                                       \
+  APPLY(Multiply, kMul)                                                                       \
+  APPLY(Divide, kDiv)                                                                         \
+  APPLY(Maximum, kMaximum)                                                                    \
+  APPLY(Minimum, kMinimum) APPLY(Equal, kEqual) APPLY(NotEqual, kNotEqual) APPLY(Less, kLess) \
+      APPLY(LessEqual, kLessEqual) APPLY(Greater, kGreater) APPLY(GreaterEqual, kGreaterEqual) APPLY(Matmul, kMatmul)
 #define TESSERA_UNARY_OPS(APPLY) APPLY(Negative, kNeg) APPLY(Exp, kExp) APPLY(Sqrt, kSqrt) APPLY(Relu, kRelu)
 #define TESSERA_REDUCTIONS(APPLY) \
   APPLY(Sum, kSum) APPLY(Mean, kMean) APPLY(Max, kMax) APPLY(Min, kMin) APPLY(ArgMin, kArgMin) APPLY(ArgMax, kArgMax)

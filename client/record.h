@@ -3,7 +3,6 @@
 // Records: what a session asks of the coordinator, in order. Events: what it is told. Both are the
 // records of schemas/session.capnp as plain values, so that only client/connection knows the wire.
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,17 +22,17 @@ struct RecordOperand {
   Scalar scalar;
 };
 
-inline constexpr int kMaxOperands = 3;  // of any op of the catalog
+inline constexpr size_t kInlineOperands = 3;  // only a redistribute of several tensors has more
 
 struct Record {
   enum class Kind : uint8_t { kCall, kUpload, kDownload, kWatch, kDrop, kCommBegin, kCommEnd, kCancel, kRelease };
   Kind kind = Kind::kCall;
   bool allow_inline = false;  // kDownload
-  int operand_count = 0;      // kCall
   uint64_t request = 0;       // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
   uint64_t handle = 0;        // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
+  std::vector<uint64_t> more_results;  // kCall: after `handle`
   std::shared_ptr<const OpCall> call;
-  std::array<RecordOperand, kMaxOperands> operands;
+  std::vector<RecordOperand> operands;
   std::shared_ptr<const TensorSpec> spec;  // kUpload
   std::vector<uint64_t> drops;             // kDrop
 };

@@ -85,7 +85,7 @@ struct PlanReport {
   std::vector<int64_t> sent_bytes;
   std::vector<int64_t> peak_bytes;
   double predicted_seconds = 0;
-  TensorSpec output;
+  std::vector<TensorSpec> outputs;  // at least one
   std::string grid;
   std::vector<std::string> runners_up;
 };

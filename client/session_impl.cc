@@ -207,16 +207,19 @@ std::string MoveText(const SpecEntry& entry) {
   return text;
 }
 
-absl::Status FillOperands(SessionImpl* session, absl::Span<const CallOperand> operands,
-                          absl::InlinedVector<SpecOperand, kMaxOperands>* specs, RecordOperand* out) {
+using SpecOperands = absl::InlinedVector<SpecOperand, kInlineOperands>;
+
+absl::Status FillOperands(SessionImpl* session, absl::Span<const CallOperand> operands, SpecOperands* specs,
+                          std::vector<RecordOperand>* out) {
   if (operands.size() > kMaxOperands) {
     return absl::InvalidArgumentError(StrCat("an op takes at most ", kMaxOperands, " operands, not ", operands.size()));
   }
+  out->reserve(operands.size());
   for (size_t i = 0; i < operands.size(); ++i) {
     const CallOperand& operand = operands[i];
     if (operand.tensor == nullptr) {
       specs->push_back({nullptr, operand.scalar});
-      out[i] = {RecordOperand::Kind::kScalar, false, 0, operand.scalar};
+      out->push_back({RecordOperand::Kind::kScalar, false, 0, operand.scalar});
       continue;
     }
     const HandleState& handle = **operand.tensor;
@@ -225,7 +228,7 @@ absl::Status FillOperands(SessionImpl* session, absl::Span<const CallOperand> op
                                                ", is of another session; fetch it there and distribute it here"));
     }
     specs->push_back({&handle.spec, Scalar()});
-    out[i] = {RecordOperand::Kind::kHandle, operand.last_use, handle.id, Scalar()};
+    out->push_back({RecordOperand::Kind::kHandle, operand.last_use, handle.id, Scalar()});
   }
   return absl::OkStatus();
 }
@@ -248,43 +251,63 @@ absl::Status SessionImpl::CheckImplicit(const SpecEntry& entry) {
 }
 
 absl::StatusOr<HandlePtr> SessionImpl::Call(const OpCall& call, absl::Span<const CallOperand> operands) {
+  TESSERA_ASSIGN_OR_RETURN(Results results, Submit(call, operands, ResultCount::kOne));
+  return std::move(results[0]);
+}
+
+absl::StatusOr<SessionImpl::Results> SessionImpl::CallAll(const OpCall& call, absl::Span<const CallOperand> operands) {
+  return Submit(call, operands, ResultCount::kAny);
+}
+
+absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, absl::Span<const CallOperand> operands,
+                                                         ResultCount wanted) {
   TESSERA_RETURN_IF_ERROR(Check());
   Record record;
-  absl::InlinedVector<SpecOperand, kMaxOperands> specs;
-  TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, record.operands.data()));
-  record.operand_count = static_cast<int>(operands.size());
+  SpecOperands specs;
+  TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, &record.operands));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const SpecEntry> entry, specs_.Resolve(call, specs));
+  if (wanted == ResultCount::kOne && entry->outputs.size() != 1) {
+    return absl::InvalidArgumentError(
+        StrCat(ToText(call), ": one result is taken where it has ", entry->outputs.size()));
+  }
   if (!entry->implicit.empty()) TESSERA_RETURN_IF_ERROR(CheckImplicit(*entry));
   if (call.scalars.empty()) {
     record.call = entry->call;
   } else {
     record.call = std::make_shared<const OpCall>(call);
   }
-  HandlePtr result = NewHandle(entry->output, next_handle_++);
-  record.handle = result->id;
+  Results results;
+  for (const SpecPtr& output : entry->outputs) {
+    results.push_back(NewHandle(output, next_handle_++));
+    if (results.size() == 1) {
+      record.handle = results[0]->id;
+    } else {
+      record.more_results.push_back(results.back()->id);
+    }
+  }
   TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
-  return result;
+  return results;
 }
 
 absl::StatusOr<PlanReport> SessionImpl::Explain(const OpCall& call, absl::Span<const CallOperand> operands) {
   TESSERA_RETURN_IF_ERROR(Check());
-  absl::InlinedVector<SpecOperand, kMaxOperands> specs;
-  std::vector<RecordOperand> list(kMaxOperands);
-  TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, list.data()));
-  list.resize(operands.size());
+  SpecOperands specs;
+  std::vector<RecordOperand> list;
+  TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, &list));
   TESSERA_RETURN_IF_ERROR(specs_.Resolve(call, specs).status());
   TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
   auto [number, request] = NewRequest();
-  connection_->Explain(call, std::move(list), [this, n = number, r = request](absl::StatusOr<PlanReport> plan) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      r->done = true;
-      r->status = plan.status();
-      if (plan.ok()) r->plan = *std::move(plan);
-      requests_.erase(n);
-    }
-    changed_.notify_all();
-  });
+  connection_->Explain(call, std::move(list),
+                       [this, n = number, r = request](absl::StatusOr<PlanReport> plan) {
+                         {
+                           std::lock_guard<std::mutex> lock(mutex_);
+                           r->done = true;
+                           r->status = plan.status();
+                           if (plan.ok()) r->plan = *std::move(plan);
+                           requests_.erase(n);
+                         }
+                         changed_.notify_all();
+                       });
   TESSERA_RETURN_IF_ERROR(WaitFor("explain", request));
   return request->plan;
 }

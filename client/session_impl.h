@@ -70,7 +70,11 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   ~SessionImpl() override;
 
   // ---- ops (session_impl.cc) ----
+  // An op with one result.
   absl::StatusOr<HandlePtr> Call(const OpCall& call, absl::Span<const CallOperand> operands);
+  // Any op: its results in order.
+  using Results = absl::InlinedVector<HandlePtr, 1>;
+  absl::StatusOr<Results> CallAll(const OpCall& call, absl::Span<const CallOperand> operands);
   absl::StatusOr<PlanReport> Explain(const OpCall& call, absl::Span<const CallOperand> operands);
   // A handle that the server has and this process has no object for (a resumed session).
   HandlePtr Adopt(uint64_t id, const TensorSpec& spec);
@@ -132,6 +136,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void ProbeProgress();
   void Progress();
   absl::Status CheckImplicit(const SpecEntry& entry);
+  enum class ResultCount : uint8_t { kOne, kAny };
+  absl::StatusOr<Results> Submit(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
 
   absl::Status SendSnapshot(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                             const std::vector<UploadPiece>& pieces, int64_t bytes);

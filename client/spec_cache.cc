@@ -35,7 +35,9 @@ absl::StatusOr<std::shared_ptr<const SpecEntry>> ResolveEntry(const OpCall& call
   TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, ResolveOp(call, specs));
   auto entry = std::make_shared<SpecEntry>();
   entry->call = std::make_shared<const OpCall>(OpCall{call.op, call.attributes, {}});
-  entry->output = std::make_shared<const TensorSpec>(std::move(resolution.outputs[0]));
+  for (TensorSpec& output : resolution.outputs) {
+    entry->outputs.push_back(std::make_shared<const TensorSpec>(std::move(output)));
+  }
   if (call.op == OpId::kRedistribute) return entry;
   for (size_t i = 0; i < resolution.operands.size(); ++i) {
     if (!resolution.operands[i].redistributed) continue;
@@ -54,16 +56,12 @@ absl::StatusOr<std::shared_ptr<const SpecEntry>> ResolveEntry(const OpCall& call
 
 absl::StatusOr<std::shared_ptr<const SpecEntry>> SpecCache::Resolve(const OpCall& call,
                                                                     absl::Span<const SpecOperand> operands) {
-  if (operands.size() > kMaxOperands) return ResolveEntry(call, operands);
   Key key;
   key.op = call.op;
   key.attributes = call.attributes;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (operands[i].spec != nullptr) {
-      key.specs[i] = *operands[i].spec;
-    } else {
-      key.scalars[i] = ClassOf(operands[i].scalar);
-    }
+  for (const SpecOperand& operand : operands) {
+    key.specs.push_back(operand.spec != nullptr ? *operand.spec : nullptr);
+    key.scalars.push_back(operand.spec != nullptr ? 0 : ClassOf(operand.scalar));
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);

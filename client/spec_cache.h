@@ -7,7 +7,6 @@
 // Law: an entry depends only on the op, its attributes, the operands' specs, and of a scalar on its
 // dtype, strength, sign and whether it fits 32 bits. Values of scalars are not part of it.
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -37,7 +36,7 @@ struct ImplicitMove {
 
 struct SpecEntry {
   std::shared_ptr<const OpCall> call;  // without scalars
-  SpecPtr output;
+  absl::InlinedVector<SpecPtr, 1> outputs;
   std::vector<ImplicitMove> implicit;
   int64_t implicit_bytes = 0;
 };
@@ -50,7 +49,7 @@ struct SpecOperand {
 
 class SpecCache {
  public:
-  // The errors are ResolveOp's. At most kMaxOperands operands.
+  // The errors are ResolveOp's.
   absl::StatusOr<std::shared_ptr<const SpecEntry>> Resolve(const OpCall& call, absl::Span<const SpecOperand> operands);
   // The one pointer for equal specs.
   SpecPtr Intern(const TensorSpec& spec);
@@ -59,13 +58,13 @@ class SpecCache {
   struct Key {
     OpId op = OpId::kFull;
     OpAttributes attributes;
-    std::array<SpecPtr, kMaxOperands> specs;
-    std::array<uint32_t, kMaxOperands> scalars = {};  // the scalar's class, plus one
+    absl::InlinedVector<SpecPtr, kInlineOperands> specs;     // null for a scalar
+    absl::InlinedVector<uint32_t, kInlineOperands> scalars;  // the scalar's class, plus one
     bool operator==(const Key&) const = default;
     template <typename H>
     friend H AbslHashValue(H h, const Key& k) {
-      return H::combine(std::move(h), k.op, k.attributes, k.specs[0].get(), k.specs[1].get(), k.specs[2].get(),
-                        k.scalars);
+      for (const SpecPtr& spec : k.specs) h = H::combine(std::move(h), spec.get());
+      return H::combine(std::move(h), k.op, k.attributes, k.scalars);
     }
   };
 

@@ -239,8 +239,10 @@ struct PlanText {
   peakBytes @5 :List(Int64);
   predictedSeconds @6 :Float64;
   output @7 :V.TensorSpec;
+  # The first.
   grid @8 :Text;
   runnersUp @9 :List(Text);
+  outputs @10 :List(V.TensorSpec);
 }
 
 struct ClusterStatus {

@@ -77,6 +77,8 @@ struct OpCall {
   # einsum's index string.
   group @14 :Group;
   # Reserved: a c10d collective's group and its number in the group's sequence.
+  placementsEach @15 :List(List(Placement));
+  # Redistribute of several tensors: of each of them, in place of `placements`.
 }
 
 struct Group {

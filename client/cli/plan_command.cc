@@ -64,6 +64,10 @@ absl::Status SetAttribute(std::string_view name, std::string_view value, OpAttri
     TESSERA_ASSIGN_OR_RETURN(attributes.shape, ParseShape(value));
   } else if (name == "mesh") {
     TESSERA_ASSIGN_OR_RETURN(attributes.mesh, ParseMesh(value));
+  } else if (name == "placements" && value.substr(0, 2) == "[[") {
+    for (const std::string_view one : SplitArguments(value.substr(1, value.size() - 2))) {
+      TESSERA_ASSIGN_OR_RETURN(attributes.placements_each.emplace_back(), ParsePlacements(one));
+    }
   } else if (name == "placements") {
     TESSERA_ASSIGN_OR_RETURN(attributes.placements, ParsePlacements(value));
   } else {
@@ -170,8 +174,10 @@ std::string PlanText(const OpPlan& planned, double seconds) {
   const Plan& plan = planned.plan;
   const PlanTraffic traffic = TrafficOf(plan);
   const std::vector<int64_t> peak_bytes = PeakBytes(plan);
-  const TensorSpec& output = plan.values[static_cast<size_t>(plan.outputs[0])].spec;
-  std::string text = StrCat("output: ", ToText(output), "\n");
+  std::string text;
+  for (const int output : plan.outputs) {
+    StrAppend(&text, "output: ", ToText(plan.values[static_cast<size_t>(output)].spec), "\n");
+  }
   const std::vector<std::string> lines = StepLines(plan);
   text += lines.empty() ? "steps: none, the output is a view\n" : "steps:\n";
   for (const std::string& line : lines) StrAppend(&text, "  ", line, "\n");
@@ -192,6 +198,8 @@ std::string PlanJson(const OpPlan& planned, double seconds) {
   const TensorSpec& output = plan.values[static_cast<size_t>(plan.outputs[0])].spec;
   std::vector<std::string> placements;
   for (const Placement& placement : output.placements) placements.push_back(ToText(placement));
+  std::vector<std::string> outputs;
+  for (const int value : plan.outputs) outputs.push_back(ToText(plan.values[static_cast<size_t>(value)].spec));
   nlohmann::ordered_json json;
   json["steps"] = StepLines(plan);
   json["bytes_received"] = traffic.received_bytes;
@@ -201,6 +209,7 @@ std::string PlanJson(const OpPlan& planned, double seconds) {
   json["placements"] = placements;
   json["implicit"] = plan.implicit;
   json["output"] = ToText(output);
+  json["outputs"] = outputs;
   json["grid"] = plan.grid;
   json["runners_up"] = plan.runners_up;
   json["plan"] = ToText(plan);

@@ -27,8 +27,9 @@ std::vector<int64_t> IntegersOf(capnp::List<int64_t>::Reader values) {
 
 void EncodeCall(const Record& record, wire::Call::Builder builder) {
   EncodeOpCall(*record.call, builder.initCall());
-  auto operands = builder.initOperands(record.operand_count);
-  for (int i = 0; i < record.operand_count; ++i) {
+  const unsigned operand_count = static_cast<unsigned>(record.operands.size());
+  auto operands = builder.initOperands(operand_count);
+  for (unsigned i = 0; i < operand_count; ++i) {
     const RecordOperand& operand = record.operands[i];
     if (operand.kind == RecordOperand::Kind::kHandle) {
       operands[i].setHandle(operand.handle);
@@ -37,7 +38,9 @@ void EncodeCall(const Record& record, wire::Call::Builder builder) {
     }
     operands[i].setLastUse(operand.last_use);
   }
-  builder.initResults(1).set(0, record.handle);
+  auto results = builder.initResults(1 + static_cast<unsigned>(record.more_results.size()));
+  results.set(0, record.handle);
+  for (unsigned i = 1; i < results.size(); ++i) results.set(i, record.more_results[i - 1]);
 }
 
 void EncodeRecord(const Record& record, wire::Record::Builder builder) {
@@ -241,7 +244,10 @@ absl::StatusOr<PlanReport> DecodePlanText(wire::PlanText::Reader reader) {
   plan.sent_bytes = IntegersOf(reader.getSentBytes());
   plan.peak_bytes = IntegersOf(reader.getPeakBytes());
   plan.predicted_seconds = reader.getPredictedSeconds();
-  TESSERA_ASSIGN_OR_RETURN(plan.output, DecodeTensorSpec(reader.getOutput()));
+  TESSERA_ASSIGN_OR_RETURN(plan.outputs.emplace_back(), DecodeTensorSpec(reader.getOutput()));
+  for (unsigned i = 1; i < reader.getOutputs().size(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(plan.outputs.emplace_back(), DecodeTensorSpec(reader.getOutputs()[i]));
+  }
   plan.grid = TextOf(reader.getGrid());
   plan.runners_up = TextsOf(reader.getRunnersUp());
   return plan;

@@ -134,8 +134,13 @@ nb::object PlanToPython(const PlanReport& plan) {
   out["bytes_sent"] = IntegersToPython(plan.sent_bytes);
   out["peak_bytes"] = IntegersToPython(plan.peak_bytes);
   out["predicted_seconds"] = plan.predicted_seconds;
-  out["placements"] = PlacementsToPython(plan.output.placements);
-  out["output"] = ToText(plan.output);
+  nb::list placements, outputs;
+  for (const TensorSpec& output : plan.outputs) {
+    placements.append(PlacementsToPython(output.placements));
+    outputs.append(ToText(output));
+  }
+  out["placements"] = placements;
+  out["outputs"] = outputs;
   out["grid"] = plan.grid;
   out["runners_up"] = TextsToPython(plan.runners_up);
   return out;
@@ -221,6 +226,8 @@ OpCall CallFromPython(int op, const nb::kwargs& attributes) {
       out.mesh = nb::cast<Mesh>(value);
     } else if (name == "placements") {
       out.placements = PlacementsFromPython(value);
+    } else if (name == "placements_each") {
+      for (nb::handle placements : value) out.placements_each.push_back(PlacementsFromPython(placements));
     } else if (name == "dims") {
       for (nb::handle dim : value) out.dims.push_back(nb::cast<int64_t>(dim));
     } else if (name == "keepdims") {

@@ -23,8 +23,8 @@ thread_local std::optional<PlanReport> capture;
 
 nb::object Wrap(HandlePtr handle) { return nb::cast(PyTensor{Tensor(std::move(handle))}); }
 
-absl::StatusOr<HandlePtr> Submit(SessionImpl& session, const OpCall& call, absl::Span<const CallOperand> operands) {
-  if (!capturing) return session.Call(call, operands);
+// In place of the call, while ts.explain plans it: never returns but with an error.
+absl::Status Capture(SessionImpl& session, const OpCall& call, absl::Span<const CallOperand> operands) {
   {
     nb::gil_scoped_release release;
     absl::StatusOr<PlanReport> plan = session.Explain(call, operands);
@@ -33,6 +33,11 @@ absl::StatusOr<HandlePtr> Submit(SessionImpl& session, const OpCall& call, absl:
   }
   PyErr_SetNone(GetHooks().captured.ptr());
   throw nb::python_error();
+}
+
+absl::StatusOr<HandlePtr> Submit(SessionImpl& session, const OpCall& call, absl::Span<const CallOperand> operands) {
+  if (capturing) return Capture(session, call, operands);
+  return session.Call(call, operands);
 }
 
 // Calls without attributes, made once: the hot path copies nothing.
@@ -77,7 +82,7 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   SpecOperand specs[2] = {{&(*operands[0].tensor)->spec, Scalar()}, {nullptr, operands[1].scalar}};
   if (operands[1].tensor != nullptr) specs[1].spec = &(*operands[1].tensor)->spec;
   std::shared_ptr<const SpecEntry> entry = ValueOrRaise(session.specs().Resolve(PlainCall(op), specs));
-  const TensorSpec& result = *entry->output;
+  const TensorSpec& result = *entry->outputs[0];
   if (result.shape != spec.shape) {
     Raise(absl::InvalidArgumentError(
         StrCat("an in-place op keeps the shape: ", ToText(spec), " would become ", ToShortText(result))));
@@ -121,18 +126,41 @@ void DefineBinary(nb::class_<PyTensor>& tensor, const char* name, const char* re
   }
 }
 
-nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
-  OpCall call = CallFromPython(op, attributes);
-  absl::InlinedVector<CallOperand, kMaxOperands> operands(objects.size());
+struct PythonOperands {
+  absl::InlinedVector<CallOperand, kInlineOperands> list;
   SessionImpl* session = nullptr;
+};
+
+PythonOperands OperandsFromPython(const nb::tuple& objects) {
+  PythonOperands operands;
+  operands.list.resize(objects.size());
   for (size_t i = 0; i < objects.size(); ++i) {
-    if (!OperandFromPython(objects[i], &operands[i])) {
+    CallOperand& operand = operands.list[i];
+    if (!OperandFromPython(objects[i], &operand)) {
       Raise(absl::InvalidArgumentError("an operand is neither a tensor nor a number"));
     }
-    if (session == nullptr && operands[i].tensor != nullptr) session = (*operands[i].tensor)->session.get();
+    if (operands.session == nullptr && operand.tensor != nullptr) operands.session = (*operand.tensor)->session.get();
   }
-  if (session == nullptr) Raise(absl::InvalidArgumentError("an op needs a tensor among its operands"));
-  return Wrap(ValueOrRaise(Submit(*session, call, operands)));
+  if (operands.session == nullptr) Raise(absl::InvalidArgumentError("an op needs a tensor among its operands"));
+  return operands;
+}
+
+nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
+  const OpCall call = CallFromPython(op, attributes);
+  const PythonOperands operands = OperandsFromPython(objects);
+  return Wrap(ValueOrRaise(Submit(*operands.session, call, operands.list)));
+}
+
+// All results of an op, as a list.
+nb::list CallAll(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
+  const OpCall call = CallFromPython(op, attributes);
+  const PythonOperands operands = OperandsFromPython(objects);
+  if (capturing) RaiseIfError(Capture(*operands.session, call, operands.list));
+  nb::list out;
+  for (HandlePtr& result : ValueOrRaise(operands.session->CallAll(call, operands.list))) {
+    out.append(Wrap(std::move(result)));
+  }
+  return out;
 }
 
 nb::object ArrayOf(HostArray array) {
@@ -228,6 +256,7 @@ void DefineTensor(nb::module_& module) {
   DefineReading(tensor);
 
   module.def("call", &CallAny);
+  module.def("call_all", &CallAll);
   module.def("capture_begin", [] {
     capturing = true;
     capture.reset();

@@ -207,6 +207,14 @@ void EncodeOpCall(const OpCall& call, wire::OpCall::Builder builder) {
     EncodePlacements(*attributes.placements,
                      builder.initPlacements(static_cast<unsigned>(attributes.placements->size())));
   }
+  if (!attributes.placements_each.empty()) {
+    const unsigned count = static_cast<unsigned>(attributes.placements_each.size());
+    auto each = builder.initPlacementsEach(count);
+    for (unsigned i = 0; i < count; ++i) {
+      const Placements& placements = attributes.placements_each[i];
+      EncodePlacements(placements, each.init(i, static_cast<unsigned>(placements.size())));
+    }
+  }
 }
 
 absl::StatusOr<OpCall> DecodeOpCall(wire::OpCall::Reader reader) {
@@ -238,6 +246,12 @@ absl::StatusOr<OpCall> DecodeOpCall(wire::OpCall::Reader reader) {
   }
   if (reader.getHasPlacements()) {
     TESSERA_ASSIGN_OR_RETURN(attributes.placements, DecodePlacements(reader.getPlacements()));
+  }
+  if (reader.getPlacementsEach().size() > kMaxOperands) {
+    return TooMany("placements of each tensor", reader.getPlacementsEach().size(), kMaxOperands);
+  }
+  for (auto placements : reader.getPlacementsEach()) {
+    TESSERA_ASSIGN_OR_RETURN(attributes.placements_each.emplace_back(), DecodePlacements(placements));
   }
   return call;
 }

@@ -107,9 +107,10 @@ constexpr std::array kRows = {
           "Basic indexing with slices, integers and None; copies nothing unless a sharded dim is cut."),
     Plain(OpId::kReshape, "reshape", F::kView, 1, D::kSame, P::kMove, "reshape(x, /, shape)",
           "Reshapes a tensor in row-major order; refused where it would move data between workers."),
-    Plain(OpId::kRedistribute, "redistribute", F::kRedistribute, 1, D::kSame, P::kMove,
-          "redistribute(x, /, device_mesh=None, placements=None, *, dtype=None, relabel=False)",
-          "Gives the same tensor with other placements, moving the fewest bytes."),
+    OpRow{OpId::kRedistribute, "redistribute", F::kRedistribute, 1, kMaxOperands, "", std::nullopt, std::nullopt,
+          D::kSame, P::kMove,
+          "redistribute(x, /, device_mesh=None, placements=None, *, dtype=None, async_op=False, relabel=False)",
+          "Gives the same tensor with other placements, moving the fewest bytes; several tensors move in one plan."},
 };
 
 constexpr size_t kIdLimit = 128;

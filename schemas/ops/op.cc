@@ -52,6 +52,11 @@ std::string ToText(const OpCall& call) {
   if (attributes.keepdims) list.Add("keepdims=true");
   if (attributes.mesh.has_value()) list.Add(ToText(*attributes.mesh));
   if (attributes.placements.has_value()) list.Add(ToText(*attributes.placements));
+  if (!attributes.placements_each.empty()) {
+    ArgumentList each;
+    for (const Placements& placements : attributes.placements_each) each.Add(ToText(placements));
+    list.Add("[", each.text(), "]");
+  }
   if (attributes.dtype.has_value()) list.Add("dtype=", ToText(*attributes.dtype));
   if (attributes.relabel) list.Add("relabel=true");
   const std::string name = row.ok() ? std::string((*row)->name) : StrCat("op", static_cast<int>(call.op));

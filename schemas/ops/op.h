@@ -66,18 +66,21 @@ struct IndexItem {
   }
 };
 
+inline constexpr uint32_t kMaxOperands = 64;  // docs/limits.md: max_operands
+
 // What shapes the result. Everything here is part of a plan's key; numbers that are not (a fill
 // value, a seed, arange's start and step) are `scalars` of the OpCall.
 struct OpAttributes {
-  std::optional<DType> dtype;            // creation (required), astype, redistribute(dtype=), sum(dtype=)
-  std::optional<Shape> shape;            // creation, reshape (no -1 here: the client resolves it)
-  std::optional<Mesh> mesh;              // creation, redistribute
-  std::optional<Placements> placements;  // creation (absent: auto), redistribute
-  std::vector<int64_t> dims;             // reductions: dims, normalised, increasing; transpose: the permutation
-  bool keepdims = false;                 // reductions
-  bool relabel = false;                  // redistribute: the mesh's workers in the order that moves least
-  std::vector<IndexItem> index;          // slice: one per input dim, kNewAxis between
-  std::string notation;                  // einsum: "bij,bjk->bik" (contraction.h)
+  std::optional<DType> dtype;               // creation (required), astype, redistribute(dtype=), sum(dtype=)
+  std::optional<Shape> shape;               // creation, reshape (no -1 here: the client resolves it)
+  std::optional<Mesh> mesh;                 // creation, redistribute
+  std::optional<Placements> placements;     // creation (absent: auto), redistribute
+  std::vector<Placements> placements_each;  // redistribute of several tensors: of each, in place of `placements`
+  std::vector<int64_t> dims;                // reductions: dims, normalised, increasing; transpose: the permutation
+  bool keepdims = false;                    // reductions
+  bool relabel = false;                     // redistribute: the mesh's workers in the order that moves least
+  std::vector<IndexItem> index;             // slice: one per input dim, kNewAxis between
+  std::string notation;                     // einsum: "bij,bjk->bik" (contraction.h)
   bool operator==(const OpAttributes&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const OpAttributes& a) {
@@ -86,7 +89,7 @@ struct OpAttributes {
       return value.has_value() ? H::combine(std::move(state), true, *value) : H::combine(std::move(state), false);
     };
     h = maybe(maybe(maybe(maybe(std::move(h), a.dtype), a.shape), a.mesh), a.placements);
-    return H::combine(std::move(h), a.dims, a.keepdims, a.relabel, a.index, a.notation);
+    return H::combine(std::move(h), a.placements_each, a.dims, a.keepdims, a.relabel, a.index, a.notation);
   }
 };
 

@@ -22,7 +22,8 @@ absl::Status CheckOperandCount(const OpRow& row, size_t count) {
   if (static_cast<int>(count) >= row.min_operands && static_cast<int>(count) <= row.max_operands) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(StrCat(row.name, ": takes ", row.max_operands, " operands, not ", count));
+  const std::string range = row.min_operands == row.max_operands ? "" : StrCat(row.min_operands, " to ");
+  return absl::InvalidArgumentError(StrCat(row.name, ": takes ", range, row.max_operands, " operands, not ", count));
 }
 
 absl::StatusOr<OpResolution> Dispatch(const ResolveInput& input) {
@@ -43,9 +44,13 @@ absl::StatusOr<OpResolution> Dispatch(const ResolveInput& input) {
 std::string DescribeOperands(const ResolveInput& input) {
   static constexpr std::array<std::string_view, 3> kTwo = {"a", "b", "c"};
   static constexpr std::array<std::string_view, 3> kWhere = {"condition", "x1", "x2"};
+  const size_t count = input.operands.size();
   std::string text;
-  for (size_t i = 0; i < input.operands.size(); ++i) {
-    const std::string_view name = input.operands.size() == 1 ? "x" : input.operands.size() == 2 ? kTwo[i] : kWhere[i];
+  for (size_t i = 0; i < count; ++i) {
+    const std::string name = count == 1                     ? "x"
+                             : count == 2                   ? std::string(kTwo[i])
+                             : input.row.id == OpId::kWhere ? std::string(kWhere[i])
+                                                            : StrCat("operand ", i);
     StrAppend(&text, i > 0 ? ", " : "", name, " is ", DescribeOperand(input.operands[i]));
   }
   return text;
@@ -127,7 +132,7 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
   if (call.attributes.dtype.has_value() && !IsImplemented(*call.attributes.dtype)) {
     return absl::UnimplementedError(StrCat(row->name, ": dtype ", ToText(*call.attributes.dtype), " is reserved"));
   }
-  TESSERA_RETURN_IF_ERROR(CheckMeshes(input));
+  if (row->family != OpFamily::kRedistribute) TESSERA_RETURN_IF_ERROR(CheckMeshes(input));
   return Dispatch(input);
 }
 

@@ -27,6 +27,8 @@ struct ResolvedOperand {
   // Mesh dims on which only coordinate 0 counts the operand, the others take 0: a Replicate beside a
   // P(sum) is added once.
   std::vector<int> counted_once;
+  // redistribute(dtype=): what converts the operand, before or after it is moved.
+  std::optional<LocalOp> conversion = {};
 };
 
 struct OpResolution {
@@ -34,7 +36,7 @@ struct OpResolution {
   // A scalar beside a pending sum counts once too. It is then a rank-0 Replicate made by FillOp from
   // `scalars` (which the local op doesn't read), the last input of the local op, with counted_once.
   std::optional<ResolvedOperand> filled_scalar;
-  std::vector<TensorSpec> outputs;  // today always one
+  std::vector<TensorSpec> outputs;  // of redistribute one for each operand, else one
   // What each worker runs on its shards. Absent for views and redistribute.
   std::optional<LocalOp> local;
   // The local op's scalars: the call's own, then the scalar operands converted to the dtype the
@@ -54,7 +56,7 @@ struct OpResolution {
 // kIndexErrorPayload (schemas/types/errors.h; Python raises DTypeError and IndexOutOfRangeError by them).
 absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const OperandSpec> operands);
 
-// ResolveOp(...).outputs[0].
+// ResolveOp(...).outputs[0]: what an op with one output gives.
 absl::StatusOr<TensorSpec> OutputSpec(const OpCall& call, absl::Span<const OperandSpec> operands);
 
 // How a view reads its operand: the output's element strides and offset, from the operand's. Only for

@@ -18,31 +18,80 @@ Placements DefaultPlacements(const TensorSpec& source, const Mesh& mesh) {
   return placements;
 }
 
-}  // namespace
+// Where operand `number` is asked to be.
+struct Wanted {
+  const Mesh& mesh;
+  Placements placements;
+};
 
-absl::StatusOr<OpResolution> ResolveRedistribute(const ResolveInput& input) {
-  const TensorSpec& source = *input.tensors[0];
+Wanted WantedOf(const ResolveInput& input, size_t number) {
+  const TensorSpec& source = *input.tensors[number];
   const OpAttributes& attributes = input.call.attributes;
-  const Mesh& asked = attributes.mesh.has_value() ? *attributes.mesh : source.mesh;
-  TESSERA_ASSIGN_OR_RETURN(
-      TensorSpec destination,
-      TensorSpec::Make("redistribute", source.dtype, source.shape, asked,
-                       attributes.placements.has_value() ? *attributes.placements : DefaultPlacements(source, asked)));
+  const Mesh& mesh = attributes.mesh.has_value() ? *attributes.mesh : source.mesh;
+  if (!attributes.placements_each.empty()) return {mesh, attributes.placements_each[number]};
+  return {mesh, attributes.placements.has_value() ? *attributes.placements : DefaultPlacements(source, mesh)};
+}
+
+absl::Status AddOperand(const ResolveInput& input, size_t number, OpResolution& resolution) {
+  const TensorSpec& source = *input.tensors[number];
+  const OpAttributes& attributes = input.call.attributes;
+  const Wanted wanted = WantedOf(input, number);
+  TESSERA_ASSIGN_OR_RETURN(TensorSpec destination, TensorSpec::Make("redistribute", source.dtype, source.shape,
+                                                                    wanted.mesh, wanted.placements));
   TESSERA_RETURN_IF_ERROR(ValidateRedistribute(source, destination));
   if (attributes.relabel) {
-    TESSERA_ASSIGN_OR_RETURN(destination.mesh, RelabelledMesh(source, asked, destination.placements));
+    TESSERA_ASSIGN_OR_RETURN(destination.mesh, RelabelledMesh(source, wanted.mesh, destination.placements));
   }
   const DType dtype = attributes.dtype.value_or(source.dtype);
   if (destination.has_partial() && !IsWidening(source.dtype, dtype)) {
     return DTypeError(StrCat("redistribute: a pending value can't change dtype from ", ToText(source.dtype), " to ",
                              ToText(dtype), "; redistribute to Shard or Replicate first: x is ", ToText(source)));
   }
-  OpResolution resolution;
-  resolution.operands.push_back(BringTo(source, destination.mesh, destination.placements));
-  if (dtype != source.dtype) resolution.local = MapOp{MakeCastExpression(source.dtype, dtype)};
+  ResolvedOperand operand = BringTo(source, destination.mesh, destination.placements);
+  if (dtype != source.dtype) operand.conversion = MapOp{MakeCastExpression(source.dtype, dtype)};
+  resolution.operands.push_back(std::move(operand));
   destination.dtype = dtype;
   TESSERA_RETURN_IF_ERROR(ValidateShape("redistribute", destination.shape, SizeBytes(dtype)));
   resolution.outputs.push_back(std::move(destination));
+  return absl::OkStatus();
+}
+
+// Of several operands the message says which one, and both of its specs.
+absl::Status AboutOperand(const ResolveInput& input, size_t number, const absl::Status& status) {
+  constexpr std::string_view kOp = "redistribute: ";
+  std::string_view why = StdView(status.message());
+  if (why.substr(0, kOp.size()) == kOp) why.remove_prefix(kOp.size());
+  std::string specs;
+  if (why.find(": from ") == std::string_view::npos) {
+    const Wanted wanted = WantedOf(input, number);
+    specs =
+        StrCat(": from ", ToText(*input.tensors[number]), " to ", ToText(wanted.mesh), " ", ToText(wanted.placements));
+  }
+  absl::Status named(status.code(), StrCat(kOp, "operand ", number, ": ", why, specs));
+  status.ForEachPayload([&named](absl::string_view url, const absl::Cord& value) { named.SetPayload(url, value); });
+  return named;
+}
+
+}  // namespace
+
+absl::StatusOr<OpResolution> ResolveRedistribute(const ResolveInput& input) {
+  const OpAttributes& attributes = input.call.attributes;
+  const size_t count = input.tensors.size();
+  const size_t lists = attributes.placements_each.size();
+  if (lists > 0 && attributes.placements.has_value()) {
+    return OperandError(input, "placements for all and placements for each are given");
+  }
+  if (lists > 0 && lists != count) {
+    return OperandError(input, StrCat(lists, " lists of placements for ", count, " tensors"));
+  }
+  if (attributes.relabel && count > 1) {
+    return OperandError(input, StrCat("relabel= is for one tensor, not for ", count));
+  }
+  OpResolution resolution;
+  for (size_t i = 0; i < count; ++i) {
+    const absl::Status status = AddOperand(input, i, resolution);
+    if (!status.ok()) return count == 1 ? status : AboutOperand(input, i, status);
+  }
   return resolution;
 }
 

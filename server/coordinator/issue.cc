@@ -250,9 +250,9 @@ void StateMachine::AddOutputs(SessionEntry& session, const CallRecord& record, c
     tensor->producer = op;
     for (size_t j = 0; j < p.inputs.size(); ++j) {
       if (p.values[static_cast<size_t>(p.inputs[j])].buffer != value.buffer) continue;
-      // A view: it lies in its operand and is ready, or poisoned, when that is.
+      // A view lies in its operand, and is ready, or poisoned, when that is; beside results of an op, when they are.
       tensor->offset_bytes = operands.tensors[j]->offset_bytes + value.offset * element_bytes;
-      tensor->producer = operands.tensors[j]->producer;
+      if (op == nullptr || p.outputs.size() == 1) tensor->producer = operands.tensors[j]->producer;
     }
     if (absl::Status status = AddTensor(session, record.results[i], tensor); !status.ok()) {
       SendTo(session.info.session, FailedHandleEvent{record.results[i], status});

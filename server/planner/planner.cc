@@ -63,10 +63,14 @@ class OpPlanner {
     Plan& plan = builder_.plan();
     plan.scalar_count = static_cast<int>(resolution_.scalars.size() + resolution_.epilogue_scalars.size());
     plan.flops = resolution_.flops;
-    absl::StatusOr<int> output = PlanFamily(family);
-    if (!output.ok()) return output.status();
-    builder_.AddOutput(*output);
-    if (family == OpFamily::kElementwise) AddDonations(*output);
+    if (family == OpFamily::kRedistribute) {
+      TESSERA_ASSIGN_OR_RETURN(const std::vector<int> outputs, PlanMoves());
+      for (const int output : outputs) builder_.AddOutput(output);
+      return std::move(builder_).Finish(topology_);
+    }
+    TESSERA_ASSIGN_OR_RETURN(const int output, PlanFamily(family));
+    builder_.AddOutput(output);
+    if (family == OpFamily::kElementwise) AddDonations(output);
     return std::move(builder_).Finish(topology_);
   }
 
@@ -79,7 +83,7 @@ class OpPlanner {
       case OpFamily::kArgReduction: return PlanReduction();
       case OpFamily::kContraction: return PlanContraction();
       case OpFamily::kView: return PlanView();
-      case OpFamily::kRedistribute: return PlanMove();
+      case OpFamily::kRedistribute: break;  // has several outputs: PlanMoves
     }
     return absl::InternalError("unknown op family");
   }
@@ -159,23 +163,40 @@ class OpPlanner {
     return result;
   }
 
-  // The conversion of a dtype comes before what it makes fewer bytes of; never before a reduction.
-  absl::StatusOr<int> PlanMove() {
-    const TensorSpec source = builder_.value(inputs_[0]).spec;
-    if (!resolution_.local.has_value()) return builder_.AddRedistribute(inputs_[0], output_);
-    if (SizeBytes(output_.dtype) < SizeBytes(source.dtype) && !output_.has_partial()) {
-      const std::optional<TensorSpec> place = PlaceToConvert(source, output_);
-      if (place.has_value()) {
-        TESSERA_ASSIGN_OR_RETURN(const int reduced, builder_.AddRedistribute(inputs_[0], *place));
-        TensorSpec converted = *place;
-        converted.dtype = output_.dtype;
-        return builder_.AddRedistribute(AddUnaryMap(reduced, *resolution_.local, converted, {}), output_);
-      }
+  // Where an operand is converted, in its own dtype: before what the conversion makes fewer bytes of, never before a
+  // reduction. The output's place where nothing is converted.
+  TensorSpec PlaceOfConversion(size_t operand) const {
+    const TensorSpec& source = builder_.value(inputs_[operand]).spec;
+    TensorSpec output = resolution_.outputs[operand];
+    if (resolution_.operands[operand].conversion.has_value() && SizeBytes(output.dtype) < SizeBytes(source.dtype) &&
+        !output.has_partial()) {
+      const std::optional<TensorSpec> place = PlaceToConvert(source, output);
+      if (place.has_value()) return *place;
     }
-    TensorSpec moved = output_;
-    moved.dtype = source.dtype;
-    TESSERA_ASSIGN_OR_RETURN(const int value, builder_.AddRedistribute(inputs_[0], moved));
-    return AddUnaryMap(value, *resolution_.local, output_, {});
+    output.dtype = source.dtype;
+    return output;
+  }
+
+  // All tensors move together to where they are converted, and on from there.
+  absl::StatusOr<std::vector<int>> PlanMoves() {
+    std::vector<ValueMove> moves;
+    for (size_t i = 0; i < inputs_.size(); ++i) moves.push_back({inputs_[i], PlaceOfConversion(i)});
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<int> moved, builder_.AddRedistributes(moves));
+    std::vector<int> outputs = moved;
+    std::vector<ValueMove> converted;
+    for (size_t i = 0; i < moves.size(); ++i) {
+      const std::optional<LocalOp>& conversion = resolution_.operands[i].conversion;
+      if (!conversion.has_value()) continue;
+      TensorSpec place = std::move(moves[i].destination);
+      place.dtype = resolution_.outputs[i].dtype;
+      outputs[i] = AddUnaryMap(moved[i], *conversion, place, {});
+      converted.push_back({outputs[i], resolution_.outputs[i]});
+    }
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<int> last, builder_.AddRedistributes(converted));
+    for (size_t i = 0, next = 0; i < outputs.size(); ++i) {
+      if (resolution_.operands[i].conversion.has_value()) outputs[i] = last[next++];
+    }
+    return outputs;
   }
 
   absl::StatusOr<int> PlanView() {

@@ -77,6 +77,31 @@ TEST_P(ClusterTest, MultipliesAndRedistributes) {
   }
 }
 
+TEST_P(ClusterTest, RedistributesSeveralTensorsAtOnce) {
+  LocalCluster cluster = Start(3);
+  Session session = *cluster.Connect();
+  const Mesh mesh = *session.InitDeviceMesh({3}, {}, {}), pair = *session.InitDeviceMesh({2}, {}, {});
+  const std::vector<float> a = Counting(9 * 6), b = Counting(7);
+  const Tensor x = *session.DistributeTensor(MakeHostView(DType::kF32, {9, 6}, a.data()), mesh, {Placement::Shard(0)});
+  const Tensor y = *session.DistributeTensor(MakeHostView(DType::kF32, {7}, b.data()), mesh, {Placement::Replicate()});
+  const std::vector<Tensor> tensors = {x, y, x};
+  const Placements rows = {Placement::Shard(0)}, columns = {Placement::Shard(1)};
+  const auto moved = Redistribute(tensors, {columns, rows, {Placement::Replicate()}});
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  ASSERT_EQ(moved->size(), 3u);
+  EXPECT_EQ(ToText((*moved)[1].spec()), "f32[7] @ mesh(3) [S(0)]");
+  EXPECT_EQ(Values(*(*moved)[0].FullTensor()), a);
+  EXPECT_EQ(Values(*(*moved)[1].FullTensor()), b);
+  EXPECT_EQ(Values(*(*moved)[2].FullTensor()), a);
+  const auto there = Redistribute(*moved, pair, {rows});
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_EQ(ToText((*there)[0].spec()), "f32[9,6] @ mesh(2) [S(0)]");
+  EXPECT_EQ(Values(*(*there)[2].FullTensor()), a);
+  EXPECT_FALSE(Redistribute({}, {rows}).ok());
+  EXPECT_THAT(std::string(Redistribute(tensors, {columns, rows}).status().message()), HasSubstr("2 lists"));
+  EXPECT_THAT(std::string(Redistribute(tensors, {columns}).status().message()), HasSubstr("operand 1: "));
+}
+
 TEST_P(ClusterTest, ContractsOverAnyLetters) {
   LocalCluster cluster = Start(4);
   Session session = *cluster.Connect();

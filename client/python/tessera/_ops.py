@@ -8,7 +8,7 @@ import _tessera
 from ._dtypes import code_of
 from ._errors import InvalidArgumentError
 from ._mesh import integers
-from ._tensor import ArgumentError, as_operand, axes_of, call, no_dim
+from ._tensor import ArgumentError, as_operand, axes_of, call, no_dim, redistribute_all
 
 _ROWS = {row[1]: row for row in _tessera.catalog()}
 
@@ -177,11 +177,26 @@ def all(x, /, *, axis=None, keepdims=False):  # noqa: A001
     return min(astype(_tensor_of("all", x) != 0, "i32"), axis=axis, keepdims=keepdims) != 0
 
 
-def redistribute(x, /, device_mesh=None, placements=None, **options):
-    return _tensor_of("redistribute", x).redistribute(device_mesh, placements, **options)
+def redistribute(x, /, device_mesh=None, placements=None, *, dtype=None, async_op=False, relabel=False):
+    if isinstance(x, (list, tuple)):
+        return redistribute_all(x, device_mesh, placements, dtype, relabel)
+    return _tensor_of("redistribute", x).redistribute(device_mesh, placements, dtype=dtype, relabel=relabel)
 
 
 _document(redistribute, "redistribute")
+redistribute.__doc__ += """
+
+x: a tensor; or a list of tensors, which gives the list of results. They move together: one op, and one message for
+each pair of workers where redistribute of one tensor after the other has one for each tensor. placements: one list
+for all, or a list of lists, one for each tensor. The tensors may be on different meshes; with device_mesh all are
+brought there. If one of them fails, all results do.
+
+>>> y, z = ts.redistribute([a, b], placements=[ts.Shard(1)])
+>>> y, z = ts.redistribute([a, b], placements=[[ts.Shard(1)], [ts.Replicate()]])
+>>> print(ts.explain(ts.redistribute, [a, b], placements=[ts.Shard(1)]))
+
+dtype: converted on the way, on the side with fewer bytes. relabel: of one tensor, the workers in the order that moves
+least."""
 
 sub, mul, div, neg = subtract, multiply, divide, negative
 

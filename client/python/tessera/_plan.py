@@ -8,7 +8,8 @@ from ._placements import decode
 
 
 class Plan:
-    """Lists go by position in row-major order (by worker when source and destination meshes differ)."""
+    """Lists go by position in row-major order (by worker when source and destination meshes differ). Of an op with several
+    results, `placements` is a list with those of each, and `output` names all."""
 
     def __init__(self, raw: dict):
         self.text: str = raw["text"]
@@ -18,8 +19,9 @@ class Plan:
         self.bytes_sent: list[int] = raw["bytes_sent"]
         self.peak_bytes: list[int] = raw["peak_bytes"]
         self.predicted_seconds: float = raw["predicted_seconds"]
-        self.placements = decode(raw["placements"])
-        self.output: str = raw["output"]
+        placements = [decode(one) for one in raw["placements"]]
+        self.placements = placements[0] if len(placements) == 1 else placements
+        self.output: str = ", ".join(raw["outputs"])
         self.grid: str = raw["grid"]
         self.runners_up: list[str] = raw["runners_up"]
 

@@ -144,6 +144,38 @@ def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
     return {"mesh": mesh._raw, "placements": encoded, "dtype": code, "relabel": bool(relabel)}
 
 
+def redistribute_all(tensors, device_mesh, placements, dtype, relabel) -> list:
+    """Several tensors by one op. `placements`: one list for all, or a list of lists."""
+    op = "redistribute"
+    if not tensors:
+        raise InvalidArgumentError(f"{op}: the list of tensors is empty")
+    for i, tensor in enumerate(tensors):
+        if not isinstance(tensor, _tessera.Tensor):
+            raise ArgumentError(f"{op}: item {i} of the list is {type(tensor).__name__}, not a Tensor")
+    if placements is None and device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
+        device_mesh, placements = None, device_mesh
+    each = [placements] * len(tensors)
+    if isinstance(placements, (list, tuple)) and any(isinstance(one, (list, tuple)) for one in placements):
+        each = list(placements)
+        if len(each) != len(tensors):
+            raise InvalidArgumentError(f"{op}: {len(each)} lists of placements for {len(tensors)} tensors")
+    calls = []
+    for i, (tensor, one) in enumerate(zip(tensors, each)):
+        try:
+            calls.append(_redistribute_attributes(tensor, device_mesh, one, dtype, relabel))
+        except InvalidArgumentError as error:
+            raise type(error)(f"{op}: operand {i}, {tensor._spec}: {str(error).removeprefix(op + ': ')}") from None
+    attributes = {"dtype": calls[0]["dtype"], "relabel": calls[0]["relabel"]}
+    if device_mesh is not None:
+        attributes["mesh"] = calls[0]["mesh"]
+    encoded = [one["placements"] for one in calls]
+    if all(one == encoded[0] for one in encoded):
+        attributes["placements"] = encoded[0]
+    else:
+        attributes["placements_each"] = encoded
+    return _tessera.call_all(OPS[op], tuple(tensors), **attributes)
+
+
 @attach(_tessera.Tensor)
 class _TensorMethods:
     # ---- what it is -------------------------------------------------------------------------

@@ -155,6 +155,10 @@ absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::Expl
   if (!plan.outputs.empty()) {
     EncodeTensorSpec(plan.values[static_cast<size_t>(plan.outputs[0])].spec, builder.initOutput());
   }
+  auto outputs = builder.initOutputs(static_cast<unsigned>(plan.outputs.size()));
+  for (unsigned i = 0; i < outputs.size(); ++i) {
+    EncodeTensorSpec(plan.values[static_cast<size_t>(plan.outputs[i])].spec, outputs[i]);
+  }
   builder.setGrid(plan.grid.c_str());
   FillText(builder.initRunnersUp(static_cast<unsigned>(plan.runners_up.size())), plan.runners_up);
   return absl::OkStatus();

@@ -13,7 +13,6 @@
 namespace tessera {
 
 inline constexpr uint32_t kMaxRecordsPerBatch = 4096;  // docs/limits.md: max_records_per_batch
-inline constexpr uint32_t kMaxOperands = 64;           // docs/limits.md: max_operands
 
 // InvalidArgument only when the batch itself is beyond the limits.
 absl::StatusOr<std::vector<Record>> DecodeRecords(wire::Batch::Reader batch);

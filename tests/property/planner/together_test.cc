@@ -13,6 +13,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/program.h"
 #include "server/planner/builder.h"
+#include "server/planner/planner.h"
 #include "tests/property/planner/random_redistribute.h"
 #include "tests/property/planner/small_worlds.h"
 
@@ -145,6 +146,77 @@ TEST(RandomLists, HavePlansOfOneAndOfTwoPhasesWithPendingTensorsBesideOthers) {
     if (reductions > 1) ++kinds["several reductions"];
   }
   for (const char* kind : {"phases 1", "phases 2", "both", "several reductions"}) EXPECT_GE(kinds[kind], 20) << kind;
+}
+
+// As the op is planned: on one mesh, converted to one dtype on the way.
+struct ConvertedList {
+  std::vector<PlanOperand> operands;
+  OpCall call;
+};
+
+ConvertedList DrawConverted(RandomDraws& draws) {
+  const Mesh mesh = draws.OneIn(2) ? MakeMesh({4}) : MakeMesh({2, 2}, {3, 1, 0, 2});
+  ConvertedList list;
+  list.call.op = OpId::kRedistribute;
+  if (!draws.OneIn(4)) list.call.attributes.dtype = draws.OneIn(2) ? DType::kF32 : DType::kF64;
+  const auto draw = [&draws](const std::vector<Placements>& all) {
+    return all[static_cast<size_t>(draws.Below(static_cast<int64_t>(all.size())))];
+  };
+  const int64_t count = draws.Between(2, 5);
+  while (static_cast<int64_t>(list.operands.size()) < count) {
+    const DType dtype = draws.OneIn(3) ? DType::kI32 : draws.OneIn(2) ? DType::kF32 : DType::kF64;
+    const std::vector<int64_t> shape = {draws.Between(0, 9), draws.Between(1, 9)};
+    const Placements from = draw(AllPlacements(mesh.ndim(), 2, {ReduceOp::kSum, ReduceOp::kMax}));
+    list.operands.emplace_back(OperandLayout{MakeSpec(dtype, shape, mesh, from), {}});
+    list.call.attributes.placements_each.push_back(draw(AllPlacements(mesh.ndim(), 2, {})));
+  }
+  return list;
+}
+
+absl::Status CheckConverted(const ConvertedList& list) {
+  TESSERA_ASSIGN_OR_RETURN(const OpPlan planned, PlanOp(list.call, list.operands, Topology()));
+  const Plan& plan = planned.plan;
+  int64_t exchange_phases = 0;
+  for (const Step& step : plan.steps) {
+    const auto* exchange = std::get_if<ExchangeStep>(&step);
+    exchange_phases += exchange != nullptr && exchange->start == StepStart::kNewPhase ? 1 : 0;
+  }
+  // What is converted before it moves makes a third one.
+  if (exchange_phases > (list.call.attributes.dtype.has_value() ? 3 : 2)) return absl::InternalError(ToText(plan));
+  std::vector<std::vector<double>> dense;
+  std::vector<int64_t> single_bytes(TrafficOf(plan).received_bytes.size(), 0);
+  for (size_t i = 0; i < list.operands.size(); ++i) {
+    dense.push_back(Numbers(std::get<OperandLayout>(list.operands[i]).spec, static_cast<int64_t>(i)));
+    OpCall one = list.call;
+    one.attributes.placements = list.call.attributes.placements_each[i];
+    one.attributes.placements_each.clear();
+    TESSERA_ASSIGN_OR_RETURN(const OpPlan single, PlanOp(one, {list.operands[i]}, Topology()));
+    const std::vector<int64_t> bytes = TrafficOf(single.plan).received_bytes;
+    for (size_t w = 0; w < bytes.size(); ++w) single_bytes[w] += bytes[w];
+    const PlanValue& output = plan.values[static_cast<size_t>(plan.outputs[i])];
+    if (output.spec != single.plan.values[static_cast<size_t>(single.plan.outputs[0])].spec) {
+      return absl::InternalError(StrCat("output ", i, " is ", ToText(output.spec)));
+    }
+  }
+  if (TrafficOf(plan).received_bytes != single_bytes)
+    return absl::InternalError("other bytes than one after the other");
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::vector<double>> results, RunPlanOutputs(plan, dense, {}));
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!Agree(results[i], dense[i], 0)) return absl::InternalError(StrCat("result ", i, " is wrong\n", ToText(plan)));
+  }
+  return absl::OkStatus();
+}
+
+TEST(ConvertedLists, AreRightAndReceiveWhatOneAfterTheOtherDoes) {
+  RandomDraws draws(11);
+  for (int n = 0; n < 200; ++n) {
+    const ConvertedList list = DrawConverted(draws);
+    const absl::Status status = CheckConverted(list);
+    std::string text = ToText(list.call);
+    for (const PlanOperand& operand : list.operands)
+      StrAppend(&text, "\n", ToText(std::get<OperandLayout>(operand).spec));
+    ASSERT_TRUE(status.ok()) << "list " << n << ": " << text << "\n" << status;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomLists, testing::Range(uint64_t{0}, kBlocks));

@@ -28,7 +28,7 @@ TEST(SpecCache, SaysWhatResolveOpSays) {
           auto got = cache.Resolve(call, operands);
           ASSERT_EQ(got.status(), want.status());
           if (want.ok()) {
-            EXPECT_EQ(*(*got)->output, *want) << ToText(*spec) << " " << ToText(scalar);
+            EXPECT_EQ(*(*got)->outputs[0], *want) << ToText(*spec) << " " << ToText(scalar);
           }
         }
       }
@@ -41,7 +41,7 @@ TEST(SpecCache, AHitGivesTheSameSpec) {
   const SpecPtr spec = Spec("f32[4,6] @ mesh(2) [S(0)]");
   const SpecOperand operands[] = {{&spec, Scalar()}, {&spec, Scalar()}};
   const OpCall add{OpId::kAdd, {}, {}};
-  EXPECT_EQ((*cache.Resolve(add, operands))->output, (*cache.Resolve(add, operands))->output);
+  EXPECT_EQ((*cache.Resolve(add, operands))->outputs, (*cache.Resolve(add, operands))->outputs);
   EXPECT_EQ(cache.Intern(*spec), cache.Intern(TensorSpec(*spec)));
 }
 
@@ -51,11 +51,28 @@ TEST(SpecCache, AttributesTellCallsApart) {
   const SpecOperand operands[] = {{&spec, Scalar()}};
   OpCall sum{OpId::kSum, {}, {}};
   sum.attributes.dims = {0};
-  EXPECT_EQ((*cache.Resolve(sum, operands))->output->shape, (Shape{6}));
+  EXPECT_EQ((*cache.Resolve(sum, operands))->outputs[0]->shape, (Shape{6}));
   sum.attributes.dims = {1};
-  EXPECT_EQ((*cache.Resolve(sum, operands))->output->shape, (Shape{4}));
+  EXPECT_EQ((*cache.Resolve(sum, operands))->outputs[0]->shape, (Shape{4}));
   sum.attributes.keepdims = true;
-  EXPECT_EQ((*cache.Resolve(sum, operands))->output->shape, (Shape{4, 1}));
+  EXPECT_EQ((*cache.Resolve(sum, operands))->outputs[0]->shape, (Shape{4, 1}));
+}
+
+TEST(SpecCache, SeveralTensorsHaveSeveralResults) {
+  SpecCache cache;
+  const SpecPtr rows = Spec("f32[4,6] @ mesh(2) [S(0)]"), pending = Spec("f64[6,6] @ mesh(2) [P(sum)]");
+  OpCall move{OpId::kRedistribute, {}, {}};
+  move.attributes.placements = Placements{Placement::Shard(1)};
+  const std::vector<SpecOperand> operands(5, {&rows, Scalar()});
+  std::vector<SpecOperand> others = operands;
+  others[4].spec = &pending;
+  const auto entry = *cache.Resolve(move, operands);
+  ASSERT_EQ(entry->outputs.size(), 5u);
+  EXPECT_EQ(*cache.Resolve(move, operands), entry);
+  const auto other = *cache.Resolve(move, others);  // differs in its last operand alone
+  EXPECT_EQ(ToText(*other->outputs[4]), "f64[6,6] @ mesh(2) [S(1)]");
+  EXPECT_EQ(ToText(*entry->outputs[4]), "f32[4,6] @ mesh(2) [S(1)]");
+  EXPECT_TRUE(entry->implicit.empty());
 }
 
 TEST(SpecCache, ImplicitMovesStateTheBound) {

@@ -75,6 +75,23 @@ TEST(ValuesCodecTest, CallsRoundTrip) {
   EXPECT_EQ(decoded->scalars, call.scalars);
 }
 
+TEST(ValuesCodecTest, PlacementsOfEachTensorRoundTripAndAreBounded) {
+  OpCall call;
+  call.op = OpId::kRedistribute;
+  call.attributes.placements_each = {
+      {Placement::Partial(ReduceOp::kMax)}, {}, {Placement::Shard(-1), Placement::Replicate()}};
+  capnp::MallocMessageBuilder message;
+  auto builder = message.initRoot<wire::OpCall>();
+  EncodeOpCall(call, builder);
+  auto decoded = DecodeOpCall(builder.asReader());
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->attributes, call.attributes);
+  builder.initPlacementsEach(kMaxOperands + 1);
+  EXPECT_THAT(std::string(DecodeOpCall(builder.asReader()).status().message()), HasSubstr("65 entries"));
+  builder.initPlacementsEach(1).init(0, 1000);
+  EXPECT_EQ(DecodeOpCall(builder.asReader()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(ValuesCodecTest, StatusesRoundTripWithTheirPayloads) {
   const absl::Status status = DTypeError("add: no common dtype of i64 and u64");
   capnp::MallocMessageBuilder message;

@@ -308,6 +308,82 @@ TEST(StateMachineTest, AViewRunsNothingAndKeepsItsBuffer) {
   EXPECT_EQ(cluster.machine().memory().UsedBytes(WorkerIndex(0)), 0);
 }
 
+// Redistributes all operands to columns, by one record.
+CallRecord ColumnsOf(std::vector<uint64_t> operands, std::vector<uint64_t> results) {
+  CallRecord record = OpRecord(OpId::kRedistribute, std::move(operands), 0);
+  record.call.attributes.placements = kColumns;
+  record.results.clear();
+  for (const uint64_t handle : results) record.results.emplace_back(handle);
+  return record;
+}
+
+TEST(StateMachineTest, SeveralTensorsAreOneInstance) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), FullRecord(MeshOf(2), {4, 4}, kColumns, 2),
+                           FullRecord(MeshOf(2), {2, 2}, kRows, 3), ColumnsOf({1, 2, 3, 1}, {4, 5, 6, 7}),
+                           WatchRecord{9, HandleId(5)}});
+  const auto instances = cluster.InstancesAt(WorkerIndex(0));
+  ASSERT_EQ(instances.size(), 4u);
+  const auto& tensors = cluster.machine().sessions().at(session).tensors;
+  EXPECT_EQ(ToText(tensors.at(HandleId(6))->spec), "f32[2,2] @ mesh(2) [S(1)]");
+  EXPECT_EQ(tensors.at(HandleId(5))->buffer, tensors.at(HandleId(2))->buffer);  // was there already
+  EXPECT_NE(tensors.at(HandleId(4))->buffer, tensors.at(HandleId(7))->buffer);
+  cluster.CompleteAll();
+  ASSERT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
+  EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session)[0].status.ok());
+  EXPECT_TRUE(cluster.EventsOf<FailedHandleEvent>(session).empty());
+}
+
+TEST(StateMachineTest, SeveralTensorsFailTogether) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), FullRecord(MeshOf(2), {4, 4}, kColumns, 2),
+                           ColumnsOf({1, 2}, {3, 4}), WatchRecord{9, HandleId(4)}});
+  cluster.CompleteAll(cluster.InstancesAt(WorkerIndex(0)).at(0).ordinal, absl::InternalError("full: broken"));
+  std::map<uint64_t, std::string> failed;
+  for (const auto& event : cluster.EventsOf<FailedHandleEvent>(session)) {
+    failed[event.handle.value] = Message(event.status);
+  }
+  EXPECT_EQ(failed.size(), 3u);  // 2, which is well, is not one of them
+  EXPECT_THAT(failed[3], HasSubstr("full: broken; needed by redistribute"));
+  EXPECT_THAT(failed[4], HasSubstr("full: broken; needed by redistribute"));
+  ASSERT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
+  EXPECT_FALSE(cluster.EventsOf<SettledEvent>(session)[0].status.ok());
+  cluster.Submit(session, {ColumnsOf({2, 1}, {5, 6})});  // after the failure: the same
+  EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 5u);
+}
+
+TEST(StateMachineTest, SeveralTensorsThatDoNotAllFitAreAllRefusedBeforeAnythingRuns) {
+  SimulatedCluster cluster(2, 1 << 16);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {64, 64}, kRows, 1), FullRecord(MeshOf(2), {96, 96}, kRows, 2)});
+  cluster.CompleteAll();
+  const int64_t used = cluster.machine().memory().UsedBytes(WorkerIndex(0));
+  CallRecord gather = ColumnsOf({1, 2}, {3, 4});
+  gather.call.attributes.placements = kEverywhere;  // 16 KiB and 36 KiB, where 39 KiB are free
+  cluster.Submit(session, {gather});
+  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  ASSERT_EQ(failed.size(), 2u);
+  for (const auto& event : failed) {
+    EXPECT_EQ(event.status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(Message(event.status), HasSubstr("36864 bytes wanted on each of 2 workers"));
+    EXPECT_THAT(Message(event.status), HasSubstr("of f32[96,96] @ mesh(2) [R] [S(0)] would fit"));
+  }
+  EXPECT_TRUE(cluster.InstancesAt(WorkerIndex(0)).empty());
+  EXPECT_EQ(cluster.machine().memory().UsedBytes(WorkerIndex(0)), used);
+}
+
+TEST(StateMachineTest, AResultForEachOutputIsWanted) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), ColumnsOf({1, 1}, {2}), ColumnsOf({1}, {3, 4})});
+  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  ASSERT_EQ(failed.size(), 3u);
+  EXPECT_THAT(Message(failed[0].status), HasSubstr("redistribute: 1 result handles for 2 outputs"));
+  EXPECT_THAT(Message(failed[1].status), HasSubstr("redistribute: 2 result handles for 1 outputs"));
+}
+
 TEST(StateMachineTest, CancelEndsWhatIsNotIssued) {
   CoordinatorConfig config;
   config.max_outstanding_per_worker = 1;

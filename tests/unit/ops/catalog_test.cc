@@ -37,6 +37,9 @@ TEST(CallText, SaysWhatShapesTheResult) {
   call = {OpId::kRedistribute, {}, {}};
   call.attributes.placements = Placements{Placement::Shard(0), Placement::Replicate()};
   EXPECT_EQ(ToText(call), "redistribute([S(0), R])");
+  call.attributes.placements.reset();
+  call.attributes.placements_each = {{Placement::Shard(0)}, {Placement::Replicate(), Placement::Shard(1)}};
+  EXPECT_EQ(ToText(call), "redistribute([[S(0)], [R, S(1)]])");
   call = {OpId::kFull, {}, {Scalar::Float(3.5)}};
   call.attributes.shape = Shape{2, 3};
   call.attributes.dtype = DType::kF32;

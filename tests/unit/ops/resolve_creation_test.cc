@@ -92,6 +92,61 @@ TEST(Redistribute, MeshPlacementsAndDType) {
             "f32[4,6] @ mesh(2; workers=2,3) [R]");
 }
 
+TEST(Redistribute, SeveralTensorsHaveOneOutputEach) {
+  const std::vector<std::string> operands = {"f32[4,6] @ mesh(2,2) [S(0), P(sum)]", "i64[8] @ mesh(4) [S(0)]",
+                                             "f64[3,3] @ mesh(2; workers=6,7) [R]"};
+  const auto outputs = [&operands](const OpAttributes& attributes) {
+    const absl::StatusOr<OpResolution> resolution = Resolve(OpId::kRedistribute, operands, attributes);
+    std::vector<std::string> texts;
+    if (!resolution.ok()) return std::vector<std::string>{std::string(resolution.status().message())};
+    for (size_t i = 0; i < resolution->outputs.size(); ++i) {
+      texts.push_back(ToText(resolution->outputs[i]) + (resolution->operands[i].conversion.has_value() ? " cast" : ""));
+    }
+    return texts;
+  };
+  OpAttributes each;
+  each.placements_each = {*ParsePlacements("[S(1), R]"), *ParsePlacements("[R]"), *ParsePlacements("[S(-1)]")};
+  EXPECT_EQ(outputs(each), (std::vector<std::string>{"f32[4,6] @ mesh(2,2) [S(1), R]", "i64[8] @ mesh(4) [R]",
+                                                     "f64[3,3] @ mesh(2; workers=6,7) [S(1)]"}));
+  OpAttributes all;
+  all.mesh = *ParseMesh("mesh(3)");
+  all.placements = *ParsePlacements("[S(0)]");
+  all.dtype = DType::kF64;
+  EXPECT_EQ(outputs(all), (std::vector<std::string>{"f64[4,6] @ mesh(3) [S(0)] cast", "f64[8] @ mesh(3) [S(0)] cast",
+                                                    "f64[3,3] @ mesh(3) [S(0)]"}));
+}
+
+TEST(Redistribute, ErrorsNameTheTensorOfSeveral) {
+  const std::vector<std::string> operands = {"f32[4,6] @ mesh(2) [S(0)]", "f64[4] @ mesh(2) [P(sum)]"};
+  OpAttributes attributes;
+  attributes.placements = *ParsePlacements("[S(1)]");
+  EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
+            "redistribute: operand 1: placement S(1) is out of range for rank 1: the tensor is f64[4]: from f64[4] @ "
+            "mesh(2) [P(sum)] to mesh(2) [S(1)]");
+  EXPECT_TRUE(Resolve(OpId::kRedistribute, operands, attributes).status().GetPayload(kIndexErrorPayload).has_value());
+  attributes.placements = *ParsePlacements("[P(sum)]");
+  EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
+            "redistribute: operand 0: S(0) to P(sum) on mesh dim 0: nothing else can be redistributed to Partial: from "
+            "f32[4,6] @ mesh(2) [S(0)] to f32[4,6] @ mesh(2) [P(sum)]");
+  attributes.placements = *ParsePlacements("[R]");
+  attributes.relabel = true;
+  EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
+            "redistribute: relabel= is for one tensor, not for 2: a is f32[4,6], b is f64[4]");
+  attributes.relabel = false;
+  attributes.placements_each = {*ParsePlacements("[R]"), *ParsePlacements("[R]")};
+  EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
+            "redistribute: placements for all and placements for each are given: a is f32[4,6], b is f64[4]");
+  attributes.placements.reset();
+  const std::vector<std::string> three = {operands[0], operands[1], operands[0]};
+  EXPECT_EQ(Output(OpId::kRedistribute, three, attributes),
+            "redistribute: 2 lists of placements for 3 tensors: operand 0 is f32[4,6], operand 1 is f64[4], operand 2 "
+            "is f32[4,6]");
+  EXPECT_EQ(Output(OpId::kRedistribute, std::vector<std::string>(65, operands[0]), {}),
+            "redistribute: takes 1 to 64 operands, not 65");
+  EXPECT_EQ(Output(OpId::kRedistribute, {operands[0], "2"}, {}),
+            "redistribute: a number can't stand here: a is f32[4,6], b is 2");
+}
+
 TEST(Redistribute, Errors) {
   OpAttributes attributes;
   attributes.placements = *ParsePlacements("[P(max)]");
