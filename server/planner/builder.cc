@@ -70,6 +70,15 @@ int PlanBuilder::AddTemporary(const TensorSpec& spec) {
   return static_cast<int>(plan_.values.size()) - 1;
 }
 
+int PlanBuilder::AddAgain(int temporary, const TensorSpec& spec) {
+  return AddView(temporary, spec, 0, RowMajorStrides(MaxShardShape(spec)));
+}
+
+void PlanBuilder::OrderLike(int temporary, int like) {
+  PlanValue& value = plan_.values[static_cast<size_t>(temporary)];
+  value.strides = StridesInOrderOf(this->value(like).strides, MaxShardShape(value.spec));
+}
+
 int PlanBuilder::AddView(int of, const TensorSpec& spec, int64_t offset, const Strides& strides) {
   PlanValue view = {spec, value(of).buffer, offset, strides};
   plan_.values.push_back(std::move(view));
@@ -92,10 +101,7 @@ std::optional<int> PlanBuilder::FindInPlace(int value, const TensorSpec& destina
 absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& destination, TemporaryLayout layout) {
   if (const std::optional<int> there = FindInPlace(value, destination); there.has_value()) return *there;
   TESSERA_ASSIGN_OR_RETURN(const int moved, AddSlicedRedistribute(value, {}, {}, destination));
-  if (layout == TemporaryLayout::kLikeSource) {
-    plan_.values[static_cast<size_t>(moved)].strides =
-        StridesInOrderOf(this->value(value).strides, MaxShardShape(destination));
-  }
+  if (layout == TemporaryLayout::kLikeSource) OrderLike(moved, value);
   return moved;
 }
 
@@ -140,19 +146,36 @@ absl::Status PlanBuilder::NoteImplicit(int value, const TensorSpec& destination)
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeSteps(int value, absl::Span<const int64_t> source_start,
-                                                                 absl::Span<const int64_t> source_step,
-                                                                 const TensorSpec& destination) {
-  TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges,
-                           MakeExchanges(this->value(value).spec, destination, source_start, source_step));
-  const int output = AddTemporary(destination);
+absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeStepsTo(int value, absl::Span<const int64_t> source_start,
+                                                                   absl::Span<const int64_t> source_step,
+                                                                   int destination) const {
+  TESSERA_ASSIGN_OR_RETURN(
+      std::vector<NamedExchange> exchanges,
+      MakeExchanges(this->value(value).spec, this->value(destination).spec, source_start, source_step));
   std::vector<ExchangeStep> steps;
   for (NamedExchange& named : exchanges) {
     const bool spreads = named.exchange.role == ExchangeRole::kSpread;
-    steps.push_back({spreads ? output : value, output, std::move(named.exchange), named.name,
+    steps.push_back({spreads ? destination : value, destination, std::move(named.exchange), named.name,
                      spreads ? Delivery::kPush : Delivery::kPull});
   }
   return steps;
+}
+
+absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeSteps(int value, absl::Span<const int64_t> source_start,
+                                                                 absl::Span<const int64_t> source_step,
+                                                                 const TensorSpec& destination) {
+  return MakeStepsTo(value, source_start, source_step, AddTemporary(destination));
+}
+
+absl::Status PlanBuilder::AddMove(int value, absl::Span<const int64_t> source_start, int destination,
+                                  std::optional<Collective> name) {
+  const std::vector<int64_t> step(source_start.size(), 1);
+  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeStepsTo(value, source_start, step, destination));
+  for (ExchangeStep& made : steps) {
+    if (made.exchange.role == ExchangeRole::kMove && name.has_value()) made.name = *name;
+    plan_.steps.emplace_back(std::move(made));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> PlanBuilder::AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,

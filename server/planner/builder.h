@@ -36,6 +36,10 @@ class PlanBuilder {
   int AddInput(const OperandLayout& layout);
   // A new value with default strides in a new temporary buffer.
   int AddTemporary(const TensorSpec& spec);
+  // A new value with default strides in the buffer of a temporary that is as large or larger: it overwrites that.
+  int AddAgain(int temporary, const TensorSpec& spec);
+  // Gives a temporary that no step has written yet the order of dims that `like` has.
+  void OrderLike(int temporary, int like);
   // A value in the buffer of another.
   int AddView(int of, const TensorSpec& spec, int64_t offset, const Strides& strides);
   void AddLocal(LocalStep step);
@@ -56,6 +60,9 @@ class PlanBuilder {
   // destination has the source's rank.
   absl::StatusOr<int> AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,
                                             absl::Span<const int64_t> source_step, const TensorSpec& destination);
+  // The steps of AddSlicedRedistribute with step 1, into a value that is there; a move is called `name` if given.
+  absl::Status AddMove(int value, absl::Span<const int64_t> source_start, int destination,
+                       std::optional<Collective> name = std::nullopt);
   const PlanValue& value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
   Plan& plan() { return plan_; }
   // Makes the value an output (its buffer becomes an output buffer unless it is an input's).
@@ -66,6 +73,9 @@ class PlanBuilder {
  private:
   // The value that has `destination` without moving anything: itself or a view of it.
   std::optional<int> FindInPlace(int value, const TensorSpec& destination);
+  // The steps that bring a slice of a value to another value; at least one.
+  absl::StatusOr<std::vector<ExchangeStep>> MakeStepsTo(int value, absl::Span<const int64_t> source_start,
+                                                        absl::Span<const int64_t> source_step, int destination) const;
   // The steps of AddSlicedRedistribute, and the temporary that they write; at least one.
   absl::StatusOr<std::vector<ExchangeStep>> MakeSteps(int value, absl::Span<const int64_t> source_start,
                                                       absl::Span<const int64_t> source_step,

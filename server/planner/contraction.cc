@@ -1,9 +1,10 @@
 #include "server/planner/contraction.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,10 +12,10 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
 #include "server/planner/figures.h"
-#include "server/planner/overlay.h"
+#include "server/planner/operand_reading.h"
+#include "server/planner/split.h"
 
 namespace tessera {
 namespace {
@@ -48,115 +49,97 @@ std::string BoundText(const Contraction& notation, const GridCandidate& grid, co
                 WithCommas(static_cast<int64_t>(std::ceil(bound))), " together");
 }
 
-// Whether a kernel reads the shard's elements in runs.
-bool HasUnitStride(const PlanValue& value) {
-  const Shape extents = MaxShardShape(value.spec);
-  for (size_t d = 0; d < extents.size(); ++d) {
-    if (std::abs(value.strides[d]) == 1) return true;
-  }
-  return NumElements(extents) <= 1;
-}
-
-// Whether the pieces, as the exchange cuts them at each position, are few and mostly not thin. (The first
-// position stands for all on large meshes.)
-bool HasGoodPieces(const Contraction& notation, std::string_view letters, const Exchange& exchange,
-                   const PieceLimits& limits) {
-  constexpr int64_t kExactUpTo = 16;
-  constexpr int64_t kThinShare = 8;  // an eighth of the elements may lie in thin pieces
-  const Mesh& mesh = exchange.destination.mesh;
-  const ExchangeWalk walk(exchange);
-  for (int64_t flat = 0; flat < (mesh.size() <= kExactUpTo ? mesh.size() : 1); ++flat) {
-    const Shape extents = BoxShape(LocalBox(exchange.destination, mesh.PositionAt(flat)));
-    int64_t thin_elements = 0;
-    const std::vector<Transfer> transfers = walk.TransfersTo(mesh.PositionAt(flat));
-    for (const Transfer& transfer : transfers) {
-      bool is_thin = false;
-      for (size_t d = 0; d < extents.size(); ++d) {
-        const LetterRole role = RoleOf(notation, letters[d]);
-        const int64_t wanted = role == LetterRole::kInner   ? limits.inner_extent
-                               : role == LetterRole::kBatch ? 1
-                                                            : limits.outer_extent;
-        const int64_t extent = transfer.box[d].size();
-        is_thin = is_thin || (extent < extents[d] && extent < wanted);
-      }
-      if (is_thin) thin_elements += NumElements(transfer.box);
-    }
-    if (static_cast<int64_t>(transfers.size()) > limits.pieces || thin_elements * kThinShare > NumElements(extents)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-int AddCast(PlanBuilder& builder, int value, DType dtype) {
-  TensorSpec converted = builder.value(value).spec;
-  const DType own = converted.dtype;
-  converted.dtype = dtype;
-  LocalStep step;
-  step.op = MapOp{Expression{{{ScalarOp::kInput, own, 0, 0, 0}, {ScalarOp::kCast, dtype, 0, 0, 0}}}};
-  step.inputs = {value};
-  step.output = builder.AddTemporary(converted);
-  const int result = step.output;
-  builder.AddLocal(std::move(step));
-  return result;
-}
-
-// One operand as the grid multiplies it.
-absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const Contraction& notation,
-                                             std::string_view letters, int value, const TensorSpec& on_grid,
-                                             DType dtype, const PieceLimits& limits) {
-  const PlanValue own = builder.value(value);
-  ContractOperand operand;
-  operand.value = value;
-  if (own.spec.dtype == dtype && !HoldSameShards(own.spec, on_grid) && HasUnitStride(own) &&
-      IsReadInPlace(notation, letters, own.spec, on_grid, limits)) {
-    TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges, MakeExchanges(own.spec, on_grid, {}, {}));
-    if (exchanges.size() == 1 && exchanges[0].exchange.role == ExchangeRole::kMove &&
-        HasGoodPieces(notation, letters, exchanges[0].exchange, limits)) {
-      TESSERA_RETURN_IF_ERROR(builder.NoteImplicit(value, on_grid));
-      operand.pieces = std::move(exchanges[0].exchange);
-      operand.name = exchanges[0].name;
-      return operand;
-    }
-  }
-  // A kernel reads dims in any order; a transposed operand is moved in the order it has.
-  TESSERA_ASSIGN_OR_RETURN(operand.value,
-                           builder.AddImplicitRedistribute(value, on_grid, TemporaryLayout::kLikeSource));
-  if (own.spec.dtype != dtype) operand.value = AddCast(builder, operand.value, dtype);
-  return operand;
-}
-
-int AddProduct(PlanBuilder& builder, const Contraction& notation, std::array<ContractOperand, 2> operands,
-               const TensorSpec& product) {
-  const int output = builder.AddTemporary(product);
+void AddProduct(PlanBuilder& builder, const Contraction& notation, std::array<ContractOperand, 2> operands,
+                int output) {
   if (operands[0].pieces.has_value() || operands[1].pieces.has_value()) {
     builder.AddContract({MatmulOp{notation}, std::move(operands), output});
-    return output;
+    return;
   }
   LocalStep step;
   step.op = MatmulOp{notation};
   step.inputs = {operands[0].value, operands[1].value};
   step.output = output;
   builder.AddLocal(std::move(step));
+}
+
+absl::StatusOr<int> AddWhole(PlanBuilder& builder, const SplitProblem& problem) {
+  TESSERA_ASSIGN_OR_RETURN(ContractOperand left, BringOperand(builder, *problem.operands[0]));
+  TESSERA_ASSIGN_OR_RETURN(ContractOperand right, BringOperand(builder, *problem.operands[1]));
+  const int product = builder.AddTemporary(problem.product);
+  AddProduct(builder, problem.notation, {std::move(left), std::move(right)}, product);
+  return builder.AddRedistribute(product, problem.output);
+}
+
+// One part after another, each into its place in the output.
+absl::StatusOr<int> AddParts(PlanBuilder& builder, const SplitProblem& problem, const Split& split) {
+  const Contraction& notation = problem.notation;
+  const bool in_place = HoldSameShards(problem.product, problem.output);
+  const int output = builder.AddTemporary(problem.output);
+  const Strides strides = builder.value(output).strides;
+  const int64_t stride = strides[static_cast<size_t>(DimOf(notation.output, split.letter))];
+  OperandParts left(builder, *problem.operands[0]), right(builder, *problem.operands[1]);
+  std::optional<int> first_product;
+  for (int64_t start = 0; start < split.extent; start += split.part_extent) {
+    const LetterRange range = {split.letter, start, std::min(split.part_extent, split.extent - start)};
+    TESSERA_ASSIGN_OR_RETURN(ContractOperand a, left.Bring(range));
+    TESSERA_ASSIGN_OR_RETURN(ContractOperand b, right.Bring(range));
+    const TensorSpec spec = SpecInRange(problem.product, notation.output, range);
+    int product = 0;
+    if (in_place) {
+      product = builder.AddView(output, spec, start * stride, strides);
+    } else if (first_product.has_value()) {
+      product = builder.AddAgain(*first_product, spec);
+    } else {
+      product = builder.AddTemporary(spec);
+      first_product = product;
+    }
+    AddProduct(builder, notation, {std::move(a), std::move(b)}, product);
+    if (in_place) continue;
+    const TensorSpec reduced = SpecInRange(problem.output, notation.output, range);
+    const int part = builder.AddView(output, reduced, start * stride, strides);
+    TESSERA_RETURN_IF_ERROR(builder.AddMove(product, {}, part));
+  }
   return output;
+}
+
+// "; in 4 parts over n, of 256 each: temporaries of 2,097,152 bytes in place of 8,388,608".
+std::string SplitText(const SplitProblem& problem, const Split& split) {
+  std::string text =
+      StrCat("; in ", split.parts(), " parts over ", std::string(1, split.letter), ", of ", split.part_extent,
+             split.extent % split.part_extent == 0 ? " each" : " and the rest", ": temporaries of ",
+             WithCommas(split.temporary_bytes), " bytes in place of ", WithCommas(TemporaryBytes(problem)));
+  if (split.repeated_bytes > 0) {
+    StrAppend(&text, ", and ", WithCommas(split.repeated_bytes), " bytes are received again");
+  }
+  return text;
 }
 
 }  // namespace
 
 absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& notation, int left, int right,
-                                   const TensorSpec& output, const Topology& topology, const PieceLimits& limits) {
+                                   const TensorSpec& output, const Topology& topology, const PieceLimits& pieces,
+                                   const PlanLimits& limits) {
   const TensorSpec left_spec = builder.value(left).spec;
   const TensorSpec right_spec = builder.value(right).spec;
   TESSERA_ASSIGN_OR_RETURN(const std::vector<GridCandidate> grids,
-                           EnumerateGrids(notation, left_spec, right_spec, output, topology, limits));
+                           EnumerateGrids(notation, left_spec, right_spec, output, topology, pieces));
   const GridCandidate& best = grids[0];
-  TESSERA_ASSIGN_OR_RETURN(ContractOperand a,
-                           BringOperand(builder, notation, notation.left, left, best.left, output.dtype, limits));
-  TESSERA_ASSIGN_OR_RETURN(ContractOperand b,
-                           BringOperand(builder, notation, notation.right, right, best.right, output.dtype, limits));
-  const int product = AddProduct(builder, notation, {std::move(a), std::move(b)}, best.product);
-  TESSERA_ASSIGN_OR_RETURN(const int result, builder.AddRedistribute(product, output));
-  builder.plan().grid = GridText(notation, best) + BoundText(notation, best, left_spec, right_spec, output);
+  TESSERA_ASSIGN_OR_RETURN(const OperandReading a,
+                           DecideReading(builder, notation, notation.left, left, best.left, output.dtype, pieces));
+  TESSERA_ASSIGN_OR_RETURN(const OperandReading b,
+                           DecideReading(builder, notation, notation.right, right, best.right, output.dtype, pieces));
+  const SplitProblem problem = {notation, {&a, &b}, best.product, output, topology};
+  std::string split_text;
+  int result = 0;
+  if (limits.temporary_bytes.has_value() && TemporaryBytes(problem) > *limits.temporary_bytes) {
+    TESSERA_ASSIGN_OR_RETURN(const Split split, ChooseSplit(problem, *limits.temporary_bytes));
+    TESSERA_ASSIGN_OR_RETURN(result, AddParts(builder, problem, split));
+    split_text = SplitText(problem, split);
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(result, AddWhole(builder, problem));
+  }
+  builder.plan().grid =
+      GridText(notation, best) + BoundText(notation, best, left_spec, right_spec, output) + split_text;
   for (size_t i = 1; i < grids.size() && i <= kRunnersUp; ++i) {
     builder.plan().runners_up.push_back(GridText(notation, grids[i]));
   }

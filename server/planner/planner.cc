@@ -53,8 +53,12 @@ Expression CopyExpression(DType dtype) { return Expression{{{ScalarOp::kInput, d
 // Plans one op, family by family.
 class OpPlanner {
  public:
-  OpPlanner(const OpCall& call, OpResolution resolution, const Topology& topology)
-      : call_(call), resolution_(std::move(resolution)), output_(resolution_.outputs[0]), topology_(topology) {}
+  OpPlanner(const OpCall& call, OpResolution resolution, const Topology& topology, const PlanLimits& limits)
+      : call_(call),
+        resolution_(std::move(resolution)),
+        output_(resolution_.outputs[0]),
+        topology_(topology),
+        limits_(limits) {}
 
   absl::StatusOr<Plan> Run(OpFamily family, absl::Span<const PlanOperand> operands) {
     for (const PlanOperand& operand : operands) {
@@ -90,7 +94,7 @@ class OpPlanner {
 
   absl::StatusOr<int> PlanContraction() {
     const Contraction& notation = std::get<MatmulOp>(*resolution_.local).notation;
-    return AddContraction(builder_, notation, inputs_[0], inputs_[1], output_, topology_);
+    return AddContraction(builder_, notation, inputs_[0], inputs_[1], output_, topology_, {}, limits_);
   }
 
   absl::StatusOr<int> PlanMap() {
@@ -265,6 +269,7 @@ class OpPlanner {
   const OpResolution resolution_;
   const TensorSpec output_;
   const Topology& topology_;
+  const PlanLimits& limits_;
   PlanBuilder builder_;
   std::vector<int> inputs_;  // the operands' values
   std::vector<int> map_inputs_;
@@ -273,12 +278,14 @@ class OpPlanner {
 
 }  // namespace
 
-absl::StatusOr<OpPlan> PlanOp(const OpCall& call, absl::Span<const PlanOperand> operands, const Topology& topology) {
+absl::StatusOr<OpPlan> PlanOp(const OpCall& call, absl::Span<const PlanOperand> operands, const Topology& topology,
+                              const PlanLimits& limits) {
   TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(call.op));
   TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, ResolveOp(call, SpecsOf(operands)));
   OpPlan planned;
   planned.scalars = PlanScalars(resolution);
-  TESSERA_ASSIGN_OR_RETURN(planned.plan, OpPlanner(call, std::move(resolution), topology).Run(row->family, operands));
+  TESSERA_ASSIGN_OR_RETURN(planned.plan,
+                           OpPlanner(call, std::move(resolution), topology, limits).Run(row->family, operands));
   return planned;
 }
 

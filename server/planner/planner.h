@@ -15,6 +15,7 @@
 #include "schemas/ops/resolve.h"
 #include "server/plan/cost.h"
 #include "server/plan/plan.h"
+#include "server/planner/plan_limits.h"
 #include "server/planner/redistribute.h"
 
 namespace tessera {
@@ -29,8 +30,9 @@ struct OpPlan {
   std::vector<Scalar> scalars;
 };
 
-// Errors are ResolveOp's. The outputs have OutputSpec's specs.
-absl::StatusOr<OpPlan> PlanOp(const OpCall& call, absl::Span<const PlanOperand> operands, const Topology& topology);
+// Errors are ResolveOp's; ResourceExhausted when no plan keeps to the limits. The outputs have OutputSpec's specs.
+absl::StatusOr<OpPlan> PlanOp(const OpCall& call, absl::Span<const PlanOperand> operands, const Topology& topology,
+                              const PlanLimits& limits = {});
 
 // The scalars of an instance, for a call whose plan is already known (same op, attributes, specs).
 absl::StatusOr<std::vector<Scalar>> ScalarsOf(const OpCall& call, absl::Span<const PlanOperand> operands);

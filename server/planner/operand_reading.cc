@@ -1,0 +1,171 @@
+#include "server/planner/operand_reading.h"
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "server/plan/same_shards.h"
+
+namespace tessera {
+namespace {
+
+// Whether a kernel reads the shard's elements in runs.
+bool HasUnitStride(const PlanValue& value) {
+  const Shape extents = MaxShardShape(value.spec);
+  for (size_t d = 0; d < extents.size(); ++d) {
+    if (std::abs(value.strides[d]) == 1) return true;
+  }
+  return NumElements(extents) <= 1;
+}
+
+// Whether the pieces, as the exchange cuts them at each position, are few and mostly not thin. (The first
+// position stands for all on large meshes.)
+bool HasGoodPieces(const Contraction& notation, std::string_view letters, const Exchange& exchange,
+                   const PieceLimits& limits) {
+  constexpr int64_t kExactUpTo = 16;
+  constexpr int64_t kThinShare = 8;  // an eighth of the elements may lie in thin pieces
+  const Mesh& mesh = exchange.destination.mesh;
+  const ExchangeWalk walk(exchange);
+  for (int64_t flat = 0; flat < (mesh.size() <= kExactUpTo ? mesh.size() : 1); ++flat) {
+    const Shape extents = BoxShape(LocalBox(exchange.destination, mesh.PositionAt(flat)));
+    int64_t thin_elements = 0;
+    const std::vector<Transfer> transfers = walk.TransfersTo(mesh.PositionAt(flat));
+    for (const Transfer& transfer : transfers) {
+      bool is_thin = false;
+      for (size_t d = 0; d < extents.size(); ++d) {
+        const LetterRole role = RoleOf(notation, letters[d]);
+        const int64_t wanted = role == LetterRole::kInner   ? limits.inner_extent
+                               : role == LetterRole::kBatch ? 1
+                                                            : limits.outer_extent;
+        const int64_t extent = transfer.box[d].size();
+        is_thin = is_thin || (extent < extents[d] && extent < wanted);
+      }
+      if (is_thin) thin_elements += NumElements(transfer.box);
+    }
+    if (static_cast<int64_t>(transfers.size()) > limits.pieces || thin_elements * kThinShare > NumElements(extents)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void AddCast(PlanBuilder& builder, int value, int converted) {
+  const DType own = builder.value(value).spec.dtype;
+  const DType dtype = builder.value(converted).spec.dtype;
+  LocalStep step;
+  step.op = MapOp{Expression{{{ScalarOp::kInput, own, 0, 0, 0}, {ScalarOp::kCast, dtype, 0, 0, 0}}}};
+  step.inputs = {value};
+  step.output = converted;
+  builder.AddLocal(std::move(step));
+}
+
+TensorSpec WithDType(TensorSpec spec, DType dtype) {
+  spec.dtype = dtype;
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const Contraction& notation,
+                                             std::string_view letters, int value, const TensorSpec& on_grid,
+                                             DType dtype, const PieceLimits& limits) {
+  const PlanValue& own = builder.value(value);
+  OperandReading reading;
+  reading.value = value;
+  reading.letters = std::string(letters);
+  reading.own = own.spec;
+  reading.on_grid = on_grid;
+  reading.dtype = dtype;
+  if (HoldSameShards(own.spec, on_grid)) return reading;
+  TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges, MakeExchanges(own.spec, on_grid, {}, {}));
+  reading.way = OperandReading::Way::kGathered;
+  reading.name = exchanges[0].name;
+  if (!reading.is_converted() && exchanges[0].exchange.role == ExchangeRole::kMove && HasUnitStride(own) &&
+      IsReadInPlace(notation, letters, own.spec, on_grid, limits) &&
+      HasGoodPieces(notation, letters, exchanges[0].exchange, limits)) {
+    reading.way = OperandReading::Way::kPieces;
+    reading.pieces = std::move(exchanges[0].exchange);
+  }
+  return reading;
+}
+
+TensorSpec SpecInRange(TensorSpec spec, std::string_view letters, const LetterRange& range) {
+  const int dim = DimOf(letters, range.letter);
+  if (dim >= 0) spec.shape[static_cast<size_t>(dim)] = range.size;
+  return spec;
+}
+
+absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const OperandReading& reading) {
+  ContractOperand operand;
+  operand.value = reading.value;
+  if (reading.way == OperandReading::Way::kPieces) {
+    TESSERA_RETURN_IF_ERROR(builder.NoteImplicit(reading.value, reading.on_grid));
+    operand.pieces = reading.pieces;
+    operand.name = reading.name;
+    return operand;
+  }
+  // A kernel reads dims in any order; a transposed operand is moved in the order it has.
+  TESSERA_ASSIGN_OR_RETURN(
+      operand.value, builder.AddImplicitRedistribute(reading.value, reading.on_grid, TemporaryLayout::kLikeSource));
+  if (reading.is_converted()) {
+    const int converted = builder.AddTemporary(WithDType(reading.on_grid, reading.dtype));
+    AddCast(builder, operand.value, converted);
+    operand.value = converted;
+  }
+  return operand;
+}
+
+int OperandParts::Temporary(const TensorSpec& spec, std::optional<int>& first) {
+  if (first.has_value()) return builder_.AddAgain(*first, spec);
+  first = builder_.AddTemporary(spec);
+  return *first;
+}
+
+absl::StatusOr<ContractOperand> OperandParts::Bring(const LetterRange& range) {
+  if (DimOf(reading_.letters, range.letter) >= 0) return BringPart(range);
+  if (!whole_.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(whole_, BringOperand(builder_, reading_));
+  }
+  return *whole_;
+}
+
+absl::StatusOr<ContractOperand> OperandParts::BringPart(const LetterRange& range) {
+  const size_t dim = static_cast<size_t>(DimOf(reading_.letters, range.letter));
+  const TensorSpec spec = SpecInRange(reading_.on_grid, reading_.letters, range);
+  std::vector<int64_t> start(spec.shape.size(), 0);
+  start[dim] = range.start;
+  ContractOperand operand;
+  operand.value = reading_.value;
+  if (reading_.way != OperandReading::Way::kOwnShard && range.start == 0) {
+    TESSERA_RETURN_IF_ERROR(builder_.NoteImplicit(reading_.value, reading_.on_grid));
+  }
+  switch (reading_.way) {
+    case OperandReading::Way::kPieces: {
+      const std::vector<int64_t> step(start.size(), 1);
+      TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges, MakeExchanges(reading_.own, spec, start, step));
+      operand.pieces = std::move(exchanges[0].exchange);
+      operand.name = reading_.name;
+      return operand;
+    }
+    case OperandReading::Way::kOwnShard: {
+      const PlanValue own = builder_.value(reading_.value);
+      operand.value = builder_.AddView(reading_.value, spec, own.offset + range.start * own.strides[dim], own.strides);
+      break;
+    }
+    case OperandReading::Way::kGathered:
+      operand.value = Temporary(spec, gathered_);
+      builder_.OrderLike(operand.value, reading_.value);
+      TESSERA_RETURN_IF_ERROR(builder_.AddMove(reading_.value, start, operand.value, reading_.name));
+      break;
+  }
+  if (reading_.is_converted()) {
+    const int converted = Temporary(WithDType(spec, reading_.dtype), converted_);
+    AddCast(builder_, operand.value, converted);
+    operand.value = converted;
+  }
+  return operand;
+}
+
+}  // namespace tessera
