@@ -32,12 +32,15 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
   entry.info = event;
   entry.last_heard_us = now_us_;
   entry.join_number = ++joins_;
-  std::vector<std::string> hosts;
+  // Workers share a host of the topology when they map each other's memory.
+  std::vector<std::pair<std::string, int32_t>> hosts;
   topology_.host_of_worker.assign(static_cast<size_t>(workers_.rbegin()->first.value) + 1, 0);
   for (const auto& [index, worker] : workers_) {
-    auto known = std::find(hosts.begin(), hosts.end(), worker.info.host);
+    constexpr int32_t kShared = -1;
+    const std::pair<std::string, int32_t> host = {worker.info.host, worker.info.map_peers ? kShared : index.value};
+    auto known = std::find(hosts.begin(), hosts.end(), host);
     topology_.host_of_worker[static_cast<size_t>(index.value)] = static_cast<int32_t>(known - hosts.begin());
-    if (known == hosts.end()) hosts.push_back(worker.info.host);
+    if (known == hosts.end()) hosts.push_back(host);
   }
   ++topology_.version;
 }

@@ -43,7 +43,7 @@ void AddExchange(const Exchange& exchange, const Topology& topology, OwnPieces o
     const Position position = mesh.PositionAt(flat);
     Paid& own_paid = paid[self];
     int64_t received = 0;
-    walk.VisitReceived(position, [&](WorkerIndex from, int64_t elements) {
+    walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
       const bool same_host = topology.HostOf(from) == topology.HostOf(self);
       const double bandwidth_bytes_s = same_host ? topology.host_bandwidth_bytes_s : topology.network_bandwidth_bytes_s;
       own_paid.seconds += static_cast<double>(elements * element_bytes) / bandwidth_bytes_s;

@@ -29,14 +29,14 @@ void AddBoxes(const Exchange& exchange, const ExchangeCell& cell, int64_t low, i
   });
 }
 
-// Adds up what is said of the givers of one destination, part by part.
+// Collects what one worker gives, part by part.
 class GivenList {
  public:
-  GivenList(const Exchange& exchange, TransferSource self) : exchange_(exchange), sources_({self}) {}
+  explicit GivenList(const Exchange& exchange) : exchange_(exchange) {}
 
-  void Add(const ExchangeCell& cell, int64_t low, int64_t high, int64_t destination) {
+  void Add(const ExchangeCell& cell, int64_t low, int64_t high, const Sources& sources, int64_t destination) {
     std::vector<Transfer> boxes;
-    AddBoxes(exchange_, cell, low, high, sources_, boxes);
+    AddBoxes(exchange_, cell, low, high, sources, boxes);
     for (Transfer& box : boxes) given_.push_back({destination, std::move(box)});
   }
   std::vector<ExchangeWalk::Given> Sorted() && {
@@ -47,7 +47,6 @@ class GivenList {
 
  private:
   const Exchange& exchange_;
-  const Sources sources_;
   std::vector<ExchangeWalk::Given> given_;
 };
 
@@ -66,7 +65,7 @@ int64_t ExchangeWalk::term_count() const { return exchange_.role == ExchangeRole
 void ExchangeWalk::AddMoves(int64_t destination, std::vector<Transfer>& transfers) const {
   const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
   const ExchangeTables::Holder& own = tables_->HolderOfDestination(destination);
-  const auto from = [&workers](int64_t flat) { return Sources{{workers[static_cast<size_t>(flat)], flat}}; };
+  const auto from = [&workers](int64_t flat) { return Sources{{workers[static_cast<size_t>(flat)], flat, {}}}; };
   tables_->VisitWanted(destination, [&](const ExchangeCell& cell) {
     if (own.family == cell.family) return AddBoxes(exchange_, cell, 0, cell.elements, from(own.flat), transfers);
     tables_->VisitParts(cell, 0, cell.elements, destination, [&](int64_t replica, int64_t low, int64_t high) {
@@ -81,15 +80,36 @@ void ExchangeWalk::AddReductions(int64_t destination, std::vector<Transfer>& tra
   for (const ReducedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
     if (piece.reducer != destination) continue;
     const ExchangeCell& cell = piece.cell;
+    if (exchange_.hosts.several()) {
+      VisitSums(piece, [&](int64_t low, int64_t high, const Sources& sources) {
+        AddBoxes(exchange_, cell, low, high, sources, transfers);
+      });
+      continue;
+    }
     tables_->VisitParts(cell, piece.low, piece.high, destination, [&](int64_t replica, int64_t low, int64_t high) {
       Sources sources;
       for (int64_t term = 0; term < tables_->term_count(); ++term) {
         const int64_t flat = tables_->SourceOf(cell, term, replica, destination);
-        sources.push_back({workers[static_cast<size_t>(flat)], flat});
+        sources.push_back({workers[static_cast<size_t>(flat)], flat, {}});
       }
       AddBoxes(exchange_, cell, low, high, sources, transfers);
     });
   }
+}
+
+void ExchangeWalk::VisitSums(const ReducedPiece& piece,
+                             absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const {
+  const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
+  tables_->VisitSums(piece, [&](int64_t low, int64_t high, absl::Span<const GivenTerms> given) {
+    Sources sources;
+    for (const GivenTerms& from : given) {
+      TransferSource& source = sources.emplace_back();
+      source.worker = workers[static_cast<size_t>(from.giver)];
+      source.flat_position = from.giver;
+      if (from.terms.size() > 1) source.added_up.assign(from.terms.begin(), from.terms.end());
+    }
+    visit(low, high, sources);
+  });
 }
 
 void ExchangeWalk::AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const {
@@ -97,7 +117,7 @@ void ExchangeWalk::AddSpreads(int64_t destination, std::vector<Transfer>& transf
   for (const ReducedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
     if (piece.reducer == destination) continue;
     AddBoxes(exchange_, piece.cell, piece.low, piece.high,
-             {{workers[static_cast<size_t>(piece.reducer)], piece.reducer}}, transfers);
+             {{workers[static_cast<size_t>(piece.reducer)], piece.reducer, {}}}, transfers);
   }
 }
 
@@ -112,15 +132,54 @@ std::vector<Transfer> ExchangeWalk::TransfersTo(absl::Span<const int64_t> positi
   return transfers;
 }
 
-void ExchangeWalk::VisitReceived(absl::Span<const int64_t> position,
-                                 absl::FunctionRef<void(WorkerIndex, int64_t)> visit) const {
-  const WorkerIndex self = exchange_.destination.mesh.WorkerAt(position);
-  for (const Transfer& transfer : TransfersTo(position)) {
-    const int64_t elements = NumElements(transfer.box);
-    for (const TransferSource& source : transfer.sources) {
-      if (source.worker != self) visit(source.worker, elements);
+void ExchangeWalk::VisitReceived(WorkerIndex worker, Count visit) const {
+  const Mesh& to = exchange_.destination.mesh;
+  if (const std::optional<int64_t> flat = to.FindWorker(worker); flat.has_value()) {
+    for (const Transfer& transfer : TransfersTo(to.PositionAt(*flat))) {
+      const int64_t elements = NumElements(transfer.box);
+      for (const TransferSource& source : transfer.sources) {
+        if (source.worker != worker) visit(source.worker, elements);
+      }
     }
   }
+  if (exchange_.role != ExchangeRole::kReduce || !exchange_.hosts.several()) return;
+  for (const Given& given : SumsGivenBy(worker)) {
+    for (const TransferSource& term : given.transfer.sources) {
+      if (term.worker != worker) visit(term.worker, NumElements(given.transfer.box));
+    }
+  }
+}
+
+void ExchangeWalk::VisitSumsOf(
+    int64_t flat, absl::FunctionRef<void(const ReducedPiece&, int64_t, int64_t, const TransferSource&)> visit) const {
+  tables_->VisitHeld(flat, [&](const ExchangeCell& cell) {
+    for (const ReducedPiece& piece : tables_->PiecesOfCell(cell)) {
+      VisitSums(piece, [&](int64_t low, int64_t high, const Sources& sources) {
+        for (const TransferSource& source : sources) {
+          const auto& added_up = source.added_up;
+          const bool has_part =
+              source.flat_position == flat || std::find(added_up.begin(), added_up.end(), flat) != added_up.end();
+          if (has_part) visit(piece, low, high, source);
+        }
+      });
+    }
+  });
+}
+
+std::vector<ExchangeWalk::Given> ExchangeWalk::SumsGivenBy(WorkerIndex worker) const {
+  const std::optional<int64_t> flat = exchange_.source.mesh.FindWorker(worker);
+  if (!flat.has_value()) return {};
+  GivenList given(exchange_);
+  VisitSumsOf(*flat, [&](const ReducedPiece& piece, int64_t low, int64_t high, const TransferSource& source) {
+    if (source.flat_position != *flat || tables_->HolderOfDestination(piece.reducer).flat == *flat) return;
+    Sources terms;
+    for (const int64_t term : source.added_up) {
+      terms.push_back({exchange_.source.mesh.workers()[static_cast<size_t>(term)], term, {}});
+    }
+    if (terms.empty()) terms.push_back(source);
+    given.Add(piece.cell, low, high, terms, piece.reducer);
+  });
+  return std::move(given).Sorted();
 }
 
 std::vector<ExchangeWalk::Given> ExchangeWalk::GivenBy(WorkerIndex worker) const {
@@ -128,20 +187,23 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::GivenBy(WorkerIndex worker) const
   if (exchange_.role == ExchangeRole::kSpread) {
     const std::optional<int64_t> flat = to.FindWorker(worker);
     if (!flat.has_value()) return {};
-    GivenList given(exchange_, {worker, *flat});
+    GivenList given(exchange_);
     const int64_t group = tables_->GroupOf(*flat);
     for (const ReducedPiece& piece : tables_->PiecesOf(group)) {
       if (piece.reducer != *flat) continue;
       for (const int64_t offset : tables_->member_offsets()) {
-        if (group + offset != *flat) given.Add(piece.cell, piece.low, piece.high, group + offset);
+        if (group + offset == *flat) continue;
+        given.Add(piece.cell, piece.low, piece.high, {{worker, *flat, {}}}, group + offset);
       }
     }
     return std::move(given).Sorted();
   }
+  if (exchange_.role == ExchangeRole::kReduce && exchange_.hosts.several()) return SumsGivenBy(worker);
   const std::optional<int64_t> flat = exchange_.source.mesh.FindWorker(worker);
   if (!flat.has_value()) return {};
   const ExchangeTables::Holder self = tables_->HolderAt(*flat);
-  GivenList given(exchange_, {worker, *flat});
+  const Sources sources = {{worker, *flat, {}}};
+  GivenList given(exchange_);
   tables_->VisitHeld(*flat, [&](const ExchangeCell& cell) {
     const auto add = [&](int64_t low, int64_t high, int64_t destination) {
       const ExchangeTables::Holder& own = tables_->HolderOfDestination(destination);
@@ -151,36 +213,38 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::GivenBy(WorkerIndex worker) const
         const bool gives = exchange_.role == ExchangeRole::kMove
                                ? replica == self.replica
                                : tables_->SourceOf(cell, self.term, replica, destination) == self.flat;
-        if (gives) given.Add(cell, part_low, part_high, destination);
+        if (gives) given.Add(cell, part_low, part_high, sources, destination);
       });
     };
     if (exchange_.role == ExchangeRole::kMove) {
       for (const int64_t offset : tables_->member_offsets()) add(0, cell.elements, cell.destination + offset);
       return;
     }
-    for (const ReducedPiece& piece : tables_->PiecesOf(cell.destination)) {
-      if (piece.cell.number == cell.number) add(piece.low, piece.high, piece.reducer);
-    }
+    for (const ReducedPiece& piece : tables_->PiecesOfCell(cell)) add(piece.low, piece.high, piece.reducer);
   });
   return std::move(given).Sorted();
 }
 
-std::vector<int64_t> ExchangeWalk::ReadersOf(WorkerIndex worker) const {
-  std::vector<int64_t> flats;
-  for (const Given& given : GivenBy(worker)) {
-    if (flats.empty() || flats.back() != given.destination) flats.push_back(given.destination);
-  }
-  return flats;
+std::vector<WorkerIndex> ExchangeWalk::AddersOf(WorkerIndex worker) const {
+  const std::optional<int64_t> flat = exchange_.source.mesh.FindWorker(worker);
+  if (exchange_.role != ExchangeRole::kReduce || !exchange_.hosts.several() || !flat.has_value()) return {};
+  std::vector<WorkerIndex> adders;
+  VisitSumsOf(*flat, [&](const ReducedPiece&, int64_t, int64_t, const TransferSource& source) {
+    if (!source.added_up.empty() && source.worker != worker) adders.push_back(source.worker);
+  });
+  std::sort(adders.begin(), adders.end());
+  adders.erase(std::unique(adders.begin(), adders.end()), adders.end());
+  return adders;
 }
 
-void ExchangeWalk::VisitMoveTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
-                                    absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const {
+void ExchangeWalk::VisitMoveTraffic(Count received, Count sent) const {
   const Mesh& from = exchange_.source.mesh;
   const Mesh& to = exchange_.destination.mesh;
   for (int64_t flat = 0; flat < to.size(); ++flat) {
     const ExchangeTables::Holder& own = tables_->HolderOfDestination(flat);
     const int64_t wanted = NumElements(LocalBox(exchange_.destination, to.PositionAt(flat)));
-    received(flat, wanted - (own.flat < 0 ? 0 : tables_->CommonElements(own.flat, flat)));
+    received(to.workers()[static_cast<size_t>(flat)],
+             wanted - (own.flat < 0 ? 0 : tables_->CommonElements(own.flat, flat)));
   }
   for (int64_t flat = 0; flat < from.size(); ++flat) {
     if (!tables_->given_elements().empty()) {
@@ -201,8 +265,30 @@ void ExchangeWalk::VisitMoveTraffic(absl::FunctionRef<void(int64_t, int64_t)> re
   }
 }
 
-void ExchangeWalk::VisitReduceTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
-                                      absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const {
+void ExchangeWalk::VisitSumTraffic(Count received, Count sent) const {
+  const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
+  const Mesh& to = exchange_.destination.mesh;
+  for (int64_t flat = 0; flat < to.size(); ++flat) {
+    if (tables_->GroupOf(flat) != flat) continue;
+    for (const ReducedPiece& piece : tables_->PiecesOf(flat)) {
+      const WorkerIndex reducer = to.workers()[static_cast<size_t>(piece.reducer)];
+      VisitSums(piece, [&](int64_t low, int64_t high, const Sources& sources) {
+        const auto count = [&](WorkerIndex from, WorkerIndex to_worker) {
+          if (from == to_worker) return;
+          sent(from, high - low);
+          received(to_worker, high - low);
+        };
+        for (const TransferSource& source : sources) {
+          count(source.worker, reducer);
+          for (const int64_t term : source.added_up) count(workers[static_cast<size_t>(term)], source.worker);
+        }
+      });
+    }
+  }
+}
+
+void ExchangeWalk::VisitReduceTraffic(Count received, Count sent) const {
+  if (exchange_.hosts.several()) return VisitSumTraffic(received, sent);
   const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
   const int64_t terms = tables_->term_count();
   // What all holders of a family's replica give for each of their terms, own pieces included.
@@ -212,16 +298,10 @@ void ExchangeWalk::VisitReduceTraffic(absl::FunctionRef<void(int64_t, int64_t)> 
     for (const ReducedPiece& piece : tables_->PiecesOf(flat)) {
       const ExchangeTables::Holder& own = tables_->HolderOfDestination(piece.reducer);
       const bool owns = own.family == piece.cell.family;
-      received(piece.reducer, (piece.high - piece.low) * (owns ? terms - 1 : terms));
+      received(exchange_.destination.mesh.workers()[static_cast<size_t>(piece.reducer)],
+               (piece.high - piece.low) * (owns ? terms - 1 : terms));
       tables_->VisitParts(
           piece.cell, piece.low, piece.high, piece.reducer, [&](int64_t replica, int64_t low, int64_t high) {
-            if (exchange_.hosts.several()) {
-              for (int64_t term = 0; term < terms; ++term) {
-                const int64_t giver = tables_->SourceOf(piece.cell, term, replica, piece.reducer);
-                if (giver != own.flat) sent(workers[static_cast<size_t>(giver)], high - low);
-              }
-              return;
-            }
             given[{piece.cell.family, replica}] += high - low;
             if (!owns) return;
             const int64_t asked = piece.cell.source + tables_->term_offsets()[static_cast<size_t>(own.term)] +
@@ -237,22 +317,22 @@ void ExchangeWalk::VisitReduceTraffic(absl::FunctionRef<void(int64_t, int64_t)> 
   }
 }
 
-void ExchangeWalk::VisitSpreadTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
-                                      absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const {
+void ExchangeWalk::VisitSpreadTraffic(Count received, Count sent) const {
   const Mesh& to = exchange_.destination.mesh;
   const int64_t others = static_cast<int64_t>(tables_->member_offsets().size()) - 1;
   for (int64_t flat = 0; flat < to.size(); ++flat) {
-    received(flat, NumElements(LocalBox(exchange_.destination, to.PositionAt(flat))));
+    received(to.workers()[static_cast<size_t>(flat)],
+             NumElements(LocalBox(exchange_.destination, to.PositionAt(flat))));
     if (tables_->GroupOf(flat) != flat) continue;
     for (const ReducedPiece& piece : tables_->PiecesOf(flat)) {
-      received(piece.reducer, piece.low - piece.high);
-      sent(to.workers()[static_cast<size_t>(piece.reducer)], (piece.high - piece.low) * others);
+      const WorkerIndex reducer = to.workers()[static_cast<size_t>(piece.reducer)];
+      received(reducer, piece.low - piece.high);
+      sent(reducer, (piece.high - piece.low) * others);
     }
   }
 }
 
-void ExchangeWalk::VisitTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
-                                absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const {
+void ExchangeWalk::VisitTraffic(Count received, Count sent) const {
   switch (exchange_.role) {
     case ExchangeRole::kMove: return VisitMoveTraffic(received, sent);
     case ExchangeRole::kReduce: return VisitReduceTraffic(received, sent);

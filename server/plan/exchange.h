@@ -60,10 +60,13 @@ struct Exchange {
   bool operator==(const Exchange&) const = default;
 };
 
-// One term or the one holder of a cell.
+// One term or the one holder of a cell; or the sum of a host's terms.
 struct TransferSource {
   WorkerIndex worker;
   int64_t flat_position = 0;  // in the mesh where the data lies
+  // Several: the flat positions, on the worker's host and its own among them, whose terms the worker adds up in this
+  // order. Empty: its own alone.
+  std::vector<int64_t> added_up = {};
 };
 
 // A cell as one destination position gets it. Offsets are in elements along each dim, within the
@@ -90,12 +93,16 @@ struct Transfer {
 // Who reduces: the destinations of a cell that hold a term of it, or all of them where none does. Cells
 // of one destination shard with the same candidates are laid on a line, of which each reduces an equal
 // length. A reducer takes its own term from itself; the others it takes from one replica, as under kMove.
-// With several hosts: only those on the hosts that have the most terms and destinations, and a term comes
-// from the reducer's host if it is there.
+//
+// With several hosts: those on the hosts to which the fewest others have to send. A term comes from the reducer's host
+// if it is there; of another host comes one sum of its terms, which its workers share in adding up (host_sums.h). The
+// reducer's order is its own host's terms by coordinate, then the sums by host.
+//
 // Under kSpread the reducer itself takes nothing: the cell is in place.
 std::vector<Transfer> TransfersTo(const Exchange& exchange, absl::Span<const int64_t> position);
 
 class ExchangeTables;
+struct ReducedPiece;
 
 // The same for many positions: the tables that don't depend on the position are made once. Keeps a
 // reference to the exchange. The exchange is one that VerifyPlan accepts. One thread at a time.
@@ -105,22 +112,22 @@ class ExchangeWalk {
   ~ExchangeWalk();
 
   std::vector<Transfer> TransfersTo(absl::Span<const int64_t> position) const;
-  // Calls `visit(worker, elements)` for each piece that TransfersTo takes from another worker, without
-  // building the list.
-  void VisitReceived(absl::Span<const int64_t> position, absl::FunctionRef<void(WorkerIndex, int64_t)> visit) const;
+  // Calls `visit(from, elements)` for each piece that the worker takes from another: what TransfersTo says of its
+  // position, and the terms that it adds up for others.
+  void VisitReceived(WorkerIndex worker, absl::FunctionRef<void(WorkerIndex, int64_t)> visit) const;
   // What another position of the destination's mesh takes from one worker.
   struct Given {
     int64_t destination = 0;  // flat position
-    Transfer transfer;        // `sources` has this worker alone
+    Transfer transfer;        // `sources` has this worker alone; or those whose terms it adds up
   };
   // By destination, increasing; for each in the order of its TransfersTo. What the worker takes from itself is
   // left out.
   std::vector<Given> GivenBy(WorkerIndex worker) const;
-  // The destinations of GivenBy.
-  std::vector<int64_t> ReadersOf(WorkerIndex worker) const;
-  // Adds to the numbers of elements that positions of the destination's mesh receive and that workers send
-  // (`sent(worker, elements)`), from and to other workers; in far fewer steps than there are transfers.
-  void VisitTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
+  // Those who add up a term of this worker's for others, sorted.
+  std::vector<WorkerIndex> AddersOf(WorkerIndex worker) const;
+  // Adds to the numbers of elements that workers receive and send (`sent(worker, elements)`), from and to other
+  // workers; in far fewer steps than there are transfers.
+  void VisitTraffic(absl::FunctionRef<void(WorkerIndex, int64_t)> received,
                     absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
   // The number of terms of a cell: 1 but under kReduce.
   int64_t term_count() const;
@@ -129,12 +136,18 @@ class ExchangeWalk {
   void AddMoves(int64_t destination, std::vector<Transfer>& transfers) const;
   void AddReductions(int64_t destination, std::vector<Transfer>& transfers) const;
   void AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const;
-  void VisitMoveTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
-                        absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
-  void VisitReduceTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
-                          absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
-  void VisitSpreadTraffic(absl::FunctionRef<void(int64_t, int64_t)> received,
-                          absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
+  using Sources = absl::InlinedVector<TransferSource, 2>;
+  using Count = absl::FunctionRef<void(WorkerIndex, int64_t)>;
+  // With several hosts: the parts of what a position reduces, which differ in their sources.
+  void VisitSums(const ReducedPiece& piece, absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const;
+  // Those of a source position's cells whose source it is, or among whose terms it is.
+  void VisitSumsOf(int64_t flat,
+                   absl::FunctionRef<void(const ReducedPiece&, int64_t, int64_t, const TransferSource&)> visit) const;
+  std::vector<Given> SumsGivenBy(WorkerIndex worker) const;
+  void VisitMoveTraffic(Count received, Count sent) const;
+  void VisitReduceTraffic(Count received, Count sent) const;
+  void VisitSumTraffic(Count received, Count sent) const;
+  void VisitSpreadTraffic(Count received, Count sent) const;
 
   const Exchange& exchange_;
   std::unique_ptr<const ExchangeTables> tables_;

@@ -1,6 +1,7 @@
 #include "server/plan/exchange_tables.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <tuple>
@@ -277,33 +278,36 @@ int64_t ExchangeTables::CommonElements(int64_t source_flat, int64_t destination_
 const std::vector<ReducedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
   const auto found = pieces_.find(group);
   if (found != pieces_.end()) return *found->second;
-  // Cells with the same candidates share a line: those of one family, or all of which no member has a term.
+  // Cells with the same candidates share a line: those of one family, or all of which no member has a term and that
+  // the same members should reduce.
   struct Candidates {
     std::vector<int64_t> members;
-    bool on_nearest_hosts = false;
     int64_t elements = 0;
     SharedLine line;
     int64_t start = 0;
   };
-  constexpr int64_t kNobody = -1;
-  absl::flat_hash_map<int64_t, Candidates> candidates;
+  std::vector<Candidates> candidates;
+  absl::flat_hash_map<int64_t, size_t> of_family;
+  std::map<std::vector<int64_t>, size_t> of_members;  // where none has a term
+  absl::flat_hash_map<int64_t, std::vector<int64_t>> with_term;
+  std::vector<int64_t> all;
   for (const int64_t offset : member_offsets_) {
-    candidates[kNobody].members.push_back(group + offset);
+    all.push_back(group + offset);
     const Holder& holder = HolderOfDestination(group + offset);
-    if (holder.family >= 0) candidates[holder.family].members.push_back(group + offset);
+    if (holder.family >= 0) with_term[holder.family].push_back(group + offset);
   }
   const auto candidates_of = [&](const ExchangeCell& cell) -> Candidates& {
-    const auto at = candidates.find(cell.family);
-    return at == candidates.end() ? candidates[kNobody] : at->second;
+    const auto [at, is_new] = of_family.emplace(cell.family, candidates.size());
+    if (!is_new) return candidates[at->second];
+    const auto own = with_term.find(cell.family);
+    const bool is_own = own != with_term.end();
+    std::vector<int64_t> members = OnNearestHosts(cell, is_own ? own->second : all);
+    if (!is_own) at->second = of_members.emplace(members, candidates.size()).first->second;
+    if (at->second == candidates.size()) candidates.push_back({std::move(members), 0, {}, 0});
+    return candidates[at->second];
   };
-  VisitWanted(group, [&](const ExchangeCell& cell) {
-    Candidates& reducers = candidates_of(cell);
-    reducers.elements += cell.elements;
-    if (!exchange_.hosts.several() || reducers.on_nearest_hosts) return;
-    reducers.members = OnNearestHosts(cell, reducers.members);
-    reducers.on_nearest_hosts = true;
-  });
-  for (auto& [family, each] : candidates) each.line = SharedLine(each.members, each.elements);
+  VisitWanted(group, [&](const ExchangeCell& cell) { candidates_of(cell).elements += cell.elements; });
+  for (Candidates& each : candidates) each.line = SharedLine(each.members, each.elements);
   auto pieces = std::make_unique<std::vector<ReducedPiece>>();
   VisitWanted(group, [&](const ExchangeCell& cell) {
     Candidates& reducers = candidates_of(cell);
@@ -313,6 +317,17 @@ const std::vector<ReducedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
     reducers.start += cell.elements;
   });
   return *pieces_.emplace(group, std::move(pieces)).first->second;
+}
+
+absl::Span<const ReducedPiece> ExchangeTables::PiecesOfCell(const ExchangeCell& cell) const {
+  const std::vector<ReducedPiece>& pieces = PiecesOf(cell.destination);
+  const auto first =
+      std::lower_bound(pieces.begin(), pieces.end(), cell.number,
+                       [](const ReducedPiece& piece, int64_t number) { return piece.cell.number < number; });
+  auto end = first;
+  while (end != pieces.end() && end->cell.number == cell.number) ++end;
+  return absl::MakeConstSpan(pieces).subspan(static_cast<size_t>(first - pieces.begin()),
+                                             static_cast<size_t>(end - first));
 }
 
 ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) const {
@@ -334,13 +349,10 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
       }
       return;
     }
-    const std::vector<ReducedPiece>& pieces = PiecesOf(held.destination);
-    auto at = std::lower_bound(pieces.begin(), pieces.end(), held.number,
-                               [](const ReducedPiece& piece, int64_t number) { return piece.cell.number < number; });
-    for (; at != pieces.end() && at->cell.number == held.number; ++at) add(held, at->low, at->high, at->reducer);
+    for (const ReducedPiece& piece : PiecesOfCell(held)) add(held, piece.low, piece.high, piece.reducer);
   });
-  if (exchange_.role == ExchangeRole::kMove && exchange_.hosts.several()) {
-    ShareByHost(cell, sharing, lengths);
+  if (exchange_.hosts.several()) {
+    exchange_.role == ExchangeRole::kMove ? ShareByHost(cell, sharing, lengths) : SumByHost(cell, sharing, lengths);
     return sharing;
   }
   const int64_t busiest = *std::max_element(own_loads.begin(), own_loads.end());
@@ -379,6 +391,26 @@ void ExchangeTables::ShareByHost(const ExchangeCell& cell, Sharing& sharing, abs
   sharing.lines.emplace_back(std::move(replicas), loads, totals.back());
 }
 
+// What is reduced on one host is one line after another: who gives its terms is shared along it.
+void ExchangeTables::SumByHost(const ExchangeCell& cell, Sharing& sharing, absl::Span<const int64_t> lengths) const {
+  absl::flat_hash_map<int32_t, size_t> line_of_host;
+  std::vector<int32_t> hosts;
+  std::vector<int64_t> totals;
+  for (size_t i = 0; i < sharing.takes.size(); ++i) {
+    Take& take = sharing.takes[i];
+    const int32_t host = HostOfDestination(take.destination);
+    take.line = line_of_host.emplace(host, hosts.size()).first->second;
+    if (take.line == hosts.size()) {
+      hosts.push_back(host);
+      totals.push_back(0);
+    }
+    take.start = totals[take.line];
+    totals[take.line] += lengths[i];
+  }
+  const TermHolders holders = TermHoldersOf(cell);
+  for (size_t i = 0; i < hosts.size(); ++i) sharing.sums.emplace_back(holders, hosts[i], totals[i]);
+}
+
 int32_t ExchangeTables::HostOfSource(int64_t flat) const {
   return exchange_.hosts.HostOf(exchange_.source.mesh.workers()[static_cast<size_t>(flat)]);
 }
@@ -387,38 +419,50 @@ int32_t ExchangeTables::HostOfDestination(int64_t flat) const {
   return exchange_.hosts.HostOf(exchange_.destination.mesh.workers()[static_cast<size_t>(flat)]);
 }
 
-// Those of the candidates that are on the hosts with the most terms of the cell and members of its group.
+TermHolders ExchangeTables::TermHoldersOf(const ExchangeCell& cell) const {
+  TermHolders holders;
+  for (const int64_t term : term_offsets_) {
+    std::vector<TermHolder>& of_term = holders.emplace_back();
+    for (const int64_t replica : replica_offsets_) {
+      const int64_t flat = cell.source + term + replica;
+      of_term.push_back({flat, HostOfSource(flat)});
+    }
+  }
+  return holders;
+}
+
+// Those of the candidates on whose hosts the cell can be reduced with the fewest sums from others.
 std::vector<int64_t> ExchangeTables::OnNearestHosts(const ExchangeCell& cell,
                                                     absl::Span<const int64_t> candidates) const {
-  absl::flat_hash_map<int32_t, int64_t> saved;  // transfers that stay on the host
-  for (const int64_t term : term_offsets_) {
-    absl::flat_hash_map<int32_t, bool> hosts;
-    for (const int64_t replica : replica_offsets_) hosts[HostOfSource(cell.source + term + replica)] = true;
-    for (const auto& [host, has_it] : hosts) ++saved[host];
+  if (!exchange_.hosts.several() || candidates.size() < 2) return {candidates.begin(), candidates.end()};
+  const TermHolders holders = TermHoldersOf(cell);
+  absl::flat_hash_map<int32_t, int64_t> sums;
+  int64_t fewest = term_count();
+  for (const int64_t candidate : candidates) {
+    const auto [at, is_new] = sums.emplace(HostOfDestination(candidate), 0);
+    if (is_new) at->second = CountSendingHosts(holders, at->first);
+    fewest = std::min(fewest, at->second);
   }
-  for (const int64_t member : member_offsets_) ++saved[HostOfDestination(cell.destination + member)];
-  int64_t most = 0;
-  for (const int64_t candidate : candidates) most = std::max(most, saved[HostOfDestination(candidate)]);
   std::vector<int64_t> nearest;
   for (const int64_t candidate : candidates) {
-    if (saved[HostOfDestination(candidate)] == most) nearest.push_back(candidate);
+    if (sums.at(HostOfDestination(candidate)) == fewest) nearest.push_back(candidate);
   }
   return nearest;
 }
 
-int64_t ExchangeTables::SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t destination) const {
-  const Holder& own = HolderOfDestination(destination);
+int64_t ExchangeTables::SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t reducer) const {
+  const Holder& own = HolderOfDestination(reducer);
   if (own.family == cell.family && own.term == term) return own.flat;
-  const int64_t first = cell.source + term_offsets_[static_cast<size_t>(term)];
-  const int64_t told = first + replica_offsets_[static_cast<size_t>(replica)];
-  if (!exchange_.hosts.several() || replica_count() == 1) return told;
-  const int32_t host = HostOfDestination(destination);
-  if (HostOfSource(told) == host) return told;
-  std::vector<int64_t> near;
-  for (const int64_t offset : replica_offsets_) {
-    if (HostOfSource(first + offset) == host) near.push_back(first + offset);
-  }
-  return near.empty() ? told : near[static_cast<size_t>(replica) % near.size()];
+  return cell.source + term_offsets_[static_cast<size_t>(term)] + replica_offsets_[static_cast<size_t>(replica)];
+}
+
+void ExchangeTables::VisitSums(const ReducedPiece& piece,
+                               absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const {
+  const Sharing& sharing = SharingOf(piece.cell);
+  const auto at = std::lower_bound(sharing.takes.begin(), sharing.takes.end(),
+                                   Take{piece.cell.number, piece.low, piece.reducer, 0});
+  sharing.sums[at->line].Visit(at->start, piece.cell.shape, piece.low, piece.high,
+                               HolderOfDestination(piece.reducer).flat, visit);
 }
 
 const ExchangeTables::Sharing& ExchangeTables::SharingOf(const ExchangeCell& cell) const {

@@ -21,6 +21,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "server/plan/exchange.h"
+#include "server/plan/host_sums.h"
 #include "server/plan/shared_line.h"
 
 namespace tessera {
@@ -80,11 +81,16 @@ class ExchangeTables {
 
   // Who reduces what of a group's cells, in order. Only where there are terms.
   const std::vector<ReducedPiece>& PiecesOf(int64_t group) const;
+  // Those of one cell.
+  absl::Span<const ReducedPiece> PiecesOfCell(const ExchangeCell& cell) const;
 
-  // Where the destination (or reducer) takes a term of a cell from, having been told a replica: a flat position of
-  // the source. From itself if it holds the term; else from that replica or, if only others are on its host, one of
-  // them.
-  int64_t SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t destination) const;
+  // Where the reducer takes a term of a cell from, having been told a replica: a flat position of the source. From
+  // itself if it holds the term. Not with several hosts.
+  int64_t SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t reducer) const;
+  // With several hosts: calls `visit(low, high, given)` for the parts of what is reduced, which differ in who gives the
+  // terms (host_sums.h).
+  void VisitSums(const ReducedPiece& piece,
+                 absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const;
 
   // Calls `visit(replica, low, high)` for the parts of elements [low, high) of a cell that the destination (or
   // reducer) takes from holders of that replica; not for a destination that holds the cell.
@@ -108,6 +114,7 @@ class ExchangeTables {
     bool own_coordinates = false;  // each takes from the replica at its own coordinates
     std::vector<Take> takes;
     std::vector<SharedLine> lines;  // of replicas
+    std::vector<HostSums> sums;     // by host that reduces, in place of lines
   };
 
   void NumberSource();
@@ -120,6 +127,8 @@ class ExchangeTables {
   const Sharing& SharingOf(const ExchangeCell& cell) const;
   Sharing MakeSharing(const ExchangeCell& cell) const;
   void ShareByHost(const ExchangeCell& cell, Sharing& sharing, absl::Span<const int64_t> lengths) const;
+  void SumByHost(const ExchangeCell& cell, Sharing& sharing, absl::Span<const int64_t> lengths) const;
+  TermHolders TermHoldersOf(const ExchangeCell& cell) const;
   int32_t HostOfSource(int64_t flat) const;
   int32_t HostOfDestination(int64_t flat) const;
   std::vector<int64_t> OnNearestHosts(const ExchangeCell& cell, absl::Span<const int64_t> candidates) const;

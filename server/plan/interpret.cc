@@ -153,10 +153,24 @@ class Interpreter {
     const Exchange& exchange = step.exchange;
     const bool spreads = exchange.role == ExchangeRole::kSpread;
     const Shape extents = BoxShape(transfer.box);
-    std::vector<StridedDoubles> terms;
+    // By source: what its worker gives, added up; one of them but for a host's sum.
+    std::vector<std::vector<StridedDoubles>> terms;
+    const auto take = [&](WorkerIndex from, WorkerIndex to) {
+      terms.back().push_back(memory_.ShardOf(step.source, from));
+      if (from != to) CountReceived(to, NumElements(extents));
+    };
+    int64_t term_count = 0;
     for (const TransferSource& source : transfer.sources) {
-      terms.push_back(memory_.ShardOf(step.source, source.worker));
-      if (source.worker != self) CountReceived(self, NumElements(extents));
+      terms.emplace_back();
+      if (source.added_up.empty()) {
+        take(source.worker, self);
+      } else {
+        for (const int64_t flat : source.added_up) {
+          take(exchange.source.mesh.workers()[static_cast<size_t>(flat)], source.worker);
+        }
+        if (source.worker != self) CountReceived(self, NumElements(extents));
+      }
+      term_count += static_cast<int64_t>(terms.back().size());
     }
     Shape from = transfer.source_offset;
     Shape to = transfer.destination_offset;
@@ -166,11 +180,15 @@ class Interpreter {
         from[d] = transfer.source_offset[d] + source_step * index[d];
         to[d] = transfer.destination_offset[d] + index[d];
       }
-      double value = terms[0].Read(from);
-      for (size_t t = 1; t < terms.size(); ++t) {
-        value = ReduceTwo(exchange.reduce_op, destination.dtype, value, terms[t].Read(from));
+      double value = 0;
+      for (size_t t = 0; t < terms.size(); ++t) {
+        double given = terms[t][0].Read(from);
+        for (size_t i = 1; i < terms[t].size(); ++i) {
+          given = ReduceTwo(exchange.reduce_op, destination.dtype, given, terms[t][i].Read(from));
+        }
+        value = t == 0 ? given : ReduceTwo(exchange.reduce_op, destination.dtype, value, given);
       }
-      if (terms.size() > 1 && exchange.reduce_op == ReduceOp::kAvg) value /= static_cast<double>(terms.size());
+      if (term_count > 1 && exchange.reduce_op == ReduceOp::kAvg) value /= static_cast<double>(term_count);
       destination.Write(to, value);
     });
   }

@@ -172,12 +172,9 @@ PlanTraffic TrafficOf(const Plan& plan) {
   traffic.received_bytes.resize(index.size());
   traffic.sent_bytes.resize(index.size());
   const auto add = [&](const Exchange& exchange) {
-    const Mesh& mesh = exchange.destination.mesh;
     const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
     ExchangeWalk(exchange).VisitTraffic(
-        [&](int64_t flat, int64_t elements) {
-          traffic.received_bytes[index(mesh.workers()[static_cast<size_t>(flat)])] += elements * element_bytes;
-        },
+        [&](WorkerIndex to, int64_t elements) { traffic.received_bytes[index(to)] += elements * element_bytes; },
         [&](WorkerIndex from, int64_t elements) { traffic.sent_bytes[index(from)] += elements * element_bytes; });
   };
   // A position whose shard of the output is empty takes nothing of an operand's pieces.
@@ -188,8 +185,9 @@ PlanTraffic TrafficOf(const Plan& plan) {
       const Position position = output.mesh.PositionAt(flat);
       if (!IsEmpty(LocalBox(output, position))) continue;
       if (!walk.has_value()) walk.emplace(pieces);
-      walk->VisitReceived(position, [&](WorkerIndex from, int64_t elements) {
-        traffic.received_bytes[index(output.mesh.workers()[static_cast<size_t>(flat)])] -= elements * element_bytes;
+      const WorkerIndex self = output.mesh.workers()[static_cast<size_t>(flat)];
+      walk->VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
+        traffic.received_bytes[index(self)] -= elements * element_bytes;
         traffic.sent_bytes[index(from)] -= elements * element_bytes;
       });
     }

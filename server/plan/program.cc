@@ -68,11 +68,16 @@ class ExchangeLowering {
       transfers = walk_.TransfersTo(mesh.PositionAt(*flat));
       AddInstructions(transfers, phase);
     }
+    for (const WorkerIndex adder : walk_.AddersOf(worker_)) {
+      phase.read_by.push_back(adder);
+      phase.reads.push_back(source_.buffer);
+    }
     for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
       const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
       if (phase.read_by.empty() || phase.read_by.back() != reader) phase.read_by.push_back(reader);
       if (phase.reads.empty() || phase.reads.back() != source_.buffer) phase.reads.push_back(source_.buffer);
       if (messages != nullptr) AddOutgoing(given.transfer, messages->To(reader, phase));
+      if (given.transfer.sources.size() > 1) AddReads(given.transfer.sources, phase);
     }
     if (messages != nullptr) AddIncoming(first_instruction, phase, *messages);
     return spread == nullptr ? absl::OkStatus() : AddPushes(*spread, transfers, first_instruction, phase);
@@ -121,17 +126,22 @@ class ExchangeLowering {
     return operand;
   }
 
+  void AddReads(absl::Span<const TransferSource> sources, Phase& phase) const {
+    for (const TransferSource& from : sources) {
+      const bool is_peer = from.worker != worker_;
+      (is_peer ? phase.reads_of_peers : phase.reads).push_back(source_.buffer);
+      if (is_peer) phase.reads_from.push_back(from.worker);
+      if (!from.added_up.empty()) phase.sums_from.push_back(from.worker);
+    }
+  }
+
   void AddInstructions(const std::vector<Transfer>& transfers, Phase& phase) const {
     phase.instructions.reserve(phase.instructions.size() + transfers.size());
     const DType dtype = destination_.spec.dtype;
     for (const Transfer& transfer : transfers) {
       Operand destination = OperandAt(destination_, worker_, transfer.destination_offset);
       Shape extents = BoxShape(transfer.box);
-      for (const TransferSource& from : transfer.sources) {
-        const bool is_peer = from.worker != worker_;
-        (is_peer ? phase.reads_of_peers : phase.reads).push_back(source_.buffer);
-        if (is_peer) phase.reads_from.push_back(from.worker);
-      }
+      AddReads(transfer.sources, phase);
       if (transfer.sources.size() == 1 && step_.exchange.role != ExchangeRole::kReduce) {
         phase.instructions.emplace_back(
             CopyInstruction{dtype, std::move(extents), Source(transfer, transfer.sources[0]), std::move(destination)});
@@ -149,7 +159,11 @@ class ExchangeLowering {
   void AddOutgoing(const Transfer& transfer, OutgoingMessage& message) const {
     const DType dtype = destination_.spec.dtype;
     message.bytes += NumElements(transfer.box) * SizeBytes(dtype);
-    message.parts.push_back({dtype, BoxShape(transfer.box), {Source(transfer, transfer.sources[0])}});
+    MessagePart& part = message.parts.emplace_back();
+    part.dtype = dtype;
+    part.extents = BoxShape(transfer.box);
+    for (const TransferSource& from : transfer.sources) part.sources.push_back(Source(transfer, from));
+    part.op = step_.exchange.reduce_op;
   }
 
   void AddIncoming(size_t first_instruction, const Phase& phase, MessageBuilder& messages) const {
@@ -343,6 +357,7 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
     }
     SortUnique(phase.reads_from);
     SortUnique(phase.read_by);
+    SortUnique(phase.sums_from);
     SortUnique(phase.pushes_to);
     SortUnique(phase.pushed_by);
     SortUnique(phase.writes);

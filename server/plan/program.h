@@ -108,7 +108,6 @@ struct IncomingMessage {
   WorkerIndex from;
   std::vector<IncomingOperand> operands;
   int64_t bytes = 0;
-  bool has_sums = false;  // some operands lie in no memory of the peer's: it can't be mapped
   bool operator==(const IncomingMessage&) const = default;
 };
 
@@ -117,6 +116,8 @@ struct Phase {
   // Peers that this phase reads from and those that read this worker's memory in it, sorted.
   std::vector<WorkerIndex> reads_from;
   std::vector<WorkerIndex> read_by;
+  // Of those it reads from: whose sums it takes. They come in messages alone.
+  std::vector<WorkerIndex> sums_from;
   // The last earlier phase of this program that a peer must have published before it is read: 0 when only
   // what was there before the program is read.
   int peer_phase = 0;

@@ -111,8 +111,13 @@ absl::Status CheckElements(const std::vector<const Exchange*>& exchanges) {
       const ExchangeWalk walk(*exchange);
       for (const Transfer& transfer : walk.TransfersTo(position)) {
         std::set<int64_t> terms;
-        for (const TransferSource& source : transfer.sources) terms.insert(source.flat_position);
-        if (static_cast<int64_t>(terms.size()) != walk.term_count()) {
+        int64_t taken = 0;
+        for (const TransferSource& source : transfer.sources) {
+          taken += std::max<int64_t>(1, static_cast<int64_t>(source.added_up.size()));
+          terms.insert(source.flat_position);
+          terms.insert(source.added_up.begin(), source.added_up.end());
+        }
+        if (static_cast<int64_t>(terms.size()) != walk.term_count() || taken != walk.term_count()) {
           return Wrong(ToText(transfer.box), " has ", terms.size(), " of ", walk.term_count(), " terms");
         }
         const Shape piece = BoxShape(transfer.box);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -187,18 +188,26 @@ absl::StatusOr<int> PlanBuilder::AddSlicedRedistribute(int value, absl::Span<con
   return output;
 }
 
-Plan PlanBuilder::Finish(const Topology& topology) && {
+// Where each worker has a host of its own, nobody is nearer than others: as if they were all on one.
+WorkerHosts PlanBuilder::HostsOn(const Topology& topology) const {
   std::vector<int32_t> hosts;
-  bool several = false;
+  absl::flat_hash_set<int32_t> different;
+  int64_t workers = 0;
   for (const PlanBuffer& buffer : plan_.buffers) {
     for (const WorkerIndex worker : buffer.mesh.workers()) {
       const size_t index = static_cast<size_t>(worker.value);
       if (index >= hosts.size()) hosts.resize(index + 1, kAnyHost);
+      if (hosts[index] == kAnyHost) ++workers;
       hosts[index] = topology.HostOf(worker);
-      several = several || hosts[index] != hosts[static_cast<size_t>(plan_.buffers[0].mesh.workers()[0].value)];
+      different.insert(hosts[index]);
     }
   }
-  if (several) plan_.hosts = WorkerHosts(hosts);
+  const int64_t count = static_cast<int64_t>(different.size());
+  return count > 1 && count < workers ? WorkerHosts(hosts) : WorkerHosts();
+}
+
+Plan PlanBuilder::Finish(const Topology& topology) && {
+  plan_.hosts = HostsOn(topology);
   for (Step& step : plan_.steps) {
     if (auto* exchange = std::get_if<ExchangeStep>(&step)) exchange->exchange.hosts = plan_.hosts;
     auto* contract = std::get_if<ContractStep>(&step);

@@ -67,7 +67,7 @@ class PlanBuilder {
   Plan& plan() { return plan_; }
   // Makes the value an output (its buffer becomes an output buffer unless it is an input's).
   void AddOutput(int value);
-  // The hosts are those of the workers, where there are several.
+  // The hosts are those of the workers, where there are several and some share one.
   Plan Finish(const Topology& topology = {}) &&;
 
  private:
@@ -80,6 +80,7 @@ class PlanBuilder {
   absl::StatusOr<std::vector<ExchangeStep>> MakeSteps(int value, absl::Span<const int64_t> source_start,
                                                       absl::Span<const int64_t> source_step,
                                                       const TensorSpec& destination);
+  WorkerHosts HostsOn(const Topology& topology) const;
 
   Plan plan_;
 };

@@ -102,7 +102,9 @@ class Conversion {
     for (const NamedExchange& named : *exchanges) {
       ExchangeWalk(named.exchange)
           .VisitTraffic(
-              [this](int64_t flat, int64_t elements) { reduced_elements_[static_cast<size_t>(flat)] += elements; },
+              [this](WorkerIndex worker, int64_t elements) {
+                reduced_elements_[static_cast<size_t>(*destination_.mesh.FindWorker(worker))] += elements;
+              },
               [](WorkerIndex, int64_t) {});
     }
   }

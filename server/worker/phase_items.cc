@@ -72,8 +72,8 @@ absl::Status PhaseItems::CheckReach(const Phase& phase) const {
     while (next < phase.incoming.size() && phase.incoming[next].from < peer) ++next;
     const bool has_message = next < phase.incoming.size() && phase.incoming[next].from == peer;
     if (arenas_.IsMapped(peer)) {
-      if (has_message && phase.incoming[next].has_sums) {
-        return unavailable(peer, "mapped and its sums are not there: the plan has it on another host than worker ");
+      if (std::binary_search(phase.sums_from.begin(), phase.sums_from.end(), peer)) {
+        return unavailable(peer, "mapped, and the plan has it on another host than worker ");
       }
     } else if (messages_ == nullptr) {
       return unavailable(peer, "not mapped, and there is no message transport, for worker ");

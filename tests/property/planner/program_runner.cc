@@ -1,5 +1,6 @@
 // CheckPrograms: a minimal executor of programs, on vectors of doubles.
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -62,16 +63,42 @@ class Runner {
 
 using Messages = std::map<std::pair<int32_t, int32_t>, std::vector<double>>;  // (from, to)
 
-// Packs what every worker sends in a phase; the sender's and the receiver's bytes must agree.
-absl::Status Pack(const Runner& runner, const Program& program, size_t phase, Messages& messages) {
+double Reduced(ReduceOp op, const std::vector<std::vector<double>>& terms, size_t i) {
+  double value = terms[0][i];
+  for (size_t t = 1; t < terms.size(); ++t) {
+    const double term = terms[t][i];
+    switch (op) {
+      case ReduceOp::kMax: value = std::max(value, term); break;
+      case ReduceOp::kMin: value = std::min(value, term); break;
+      case ReduceOp::kProduct: value *= term; break;
+      case ReduceOp::kSum:
+      case ReduceOp::kAvg: value += term; break;
+    }
+  }
+  return value;
+}
+
+// Packs what every worker sends in a phase; the sender's and the receiver's bytes must agree. A sum is of terms on the
+// sender's host, one its own.
+absl::Status Pack(const Runner& runner, const Program& program, const WorkerHosts& hosts, size_t phase,
+                  Messages& messages) {
   for (const OutgoingMessage& out : program.phases[phase].outgoing) {
     std::vector<double>& message = messages[{program.worker.value, out.to.value}];
     for (const MessagePart& part : out.parts) {
-      if (part.sources.size() != 1 || part.sources[0].worker != program.worker) {
-        return absl::InternalError("sends another's memory");
+      std::vector<std::vector<double>> terms;
+      bool has_own = false;
+      for (const Operand& source : part.sources) {
+        has_own = has_own || source.worker == program.worker;
+        if (hosts.HostOf(source.worker) != hosts.HostOf(program.worker)) {
+          return absl::InternalError("adds up another host's memory");
+        }
+        terms.push_back(runner.Gather(source, part.extents));
       }
-      const std::vector<double> values = runner.Gather(part.sources[0], part.extents);
-      message.insert(message.end(), values.begin(), values.end());
+      if (!has_own) return absl::InternalError("sends another's memory");
+      if (terms.size() > 1 && hosts.HostOf(out.to) == hosts.HostOf(program.worker)) {
+        return absl::InternalError("adds up for a peer that could read the terms");
+      }
+      for (size_t e = 0; e < terms[0].size(); ++e) message.push_back(Reduced(part.op, terms, e));
     }
     if (static_cast<int64_t>(message.size()) * kElementBytes != out.bytes) return absl::InternalError("bytes differ");
   }
@@ -93,15 +120,6 @@ absl::Status CheckPeers(const std::vector<Program>& programs, size_t phase) {
     for (const WorkerIndex peer : program.phases[phase].pushed_by) pushed_by.emplace(peer.value, program.worker.value);
   }
   return pushes == pushed_by ? absl::OkStatus() : absl::InternalError("pushes_to and pushed_by don't pair up");
-}
-
-double Reduced(ReduceOp op, const std::vector<std::vector<double>>& terms, size_t i) {
-  double value = terms[0][i];
-  for (size_t t = 1; t < terms.size(); ++t) {
-    const double term = terms[t][i];
-    value = op == ReduceOp::kSum ? value + term : op == ReduceOp::kMax ? std::max(value, term) : std::min(value, term);
-  }
-  return value;
 }
 
 // Every index of `extents`, as letters with values.
@@ -196,7 +214,8 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
     for (const IncomingOperand& piece : in.operands) {
       const auto [operand, extents] = operand_of(piece);
       arrived[{piece.instruction, piece.term}] = Unpack(message, piece, *extents);
-      if (arrived[{piece.instruction, piece.term}] != runner.Gather(*operand, *extents)) {
+      const bool is_memory = !std::binary_search(phase.sums_from.begin(), phase.sums_from.end(), in.from);
+      if (is_memory && arrived[{piece.instruction, piece.term}] != runner.Gather(*operand, *extents)) {
         return absl::InternalError("a message differs from the memory it stands for");
       }
     }
@@ -217,7 +236,10 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
         terms.push_back(read(id, static_cast<int>(t), reduce->terms[t], reduce->extents));
       }
       std::vector<double> values(terms[0].size());
-      for (size_t e = 0; e < values.size(); ++e) values[e] = Reduced(reduce->op, terms, e);
+      for (size_t e = 0; e < values.size(); ++e) {
+        values[e] = Reduced(reduce->op, terms, e);
+        if (reduce->op == ReduceOp::kAvg) values[e] /= static_cast<double>(reduce->term_count);
+      }
       runner.Scatter(reduce->destination, reduce->extents, values);
       for (const Operand& push : reduce->pushes) runner.Scatter(push, reduce->extents, values);
     } else {
@@ -260,7 +282,7 @@ absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<doubl
   for (size_t phase = 0; phase < programs[0].phases.size(); ++phase) {
     TESSERA_RETURN_IF_ERROR(CheckPeers(programs, phase));
     Messages messages;
-    for (const Program& program : programs) TESSERA_RETURN_IF_ERROR(Pack(runner, program, phase, messages));
+    for (const Program& program : programs) TESSERA_RETURN_IF_ERROR(Pack(runner, program, plan.hosts, phase, messages));
     for (const Program& program : programs) TESSERA_RETURN_IF_ERROR(RunPhase(runner, program, phase, messages));
   }
   TESSERA_ASSIGN_OR_RETURN(const InterpretResult expected, Interpret(plan, shards, {}));

@@ -222,6 +222,36 @@ TEST(StateMachineTest, ASilentWorkerIsSuspectThenDeadAndKilled) {
   EXPECT_THAT(cluster.log(), ::testing::Contains(HasSubstr("kill 1")));
 }
 
+// Hosts of the plan of the last redistribution, where workers 0 to 3 are of one host and some map no peers.
+WorkerHosts HostsOfPlan(const std::vector<bool>& map_peers) {
+  StateMachine machine{CoordinatorConfig{}};
+  for (size_t i = 0; i < map_peers.size(); ++i) {
+    WorkerJoinedEvent event;
+    event.worker = WorkerIndex(static_cast<int32_t>(i));
+    event.incarnation = i + 1;
+    event.host = "host";
+    event.memory_bytes = 1 << 20;
+    event.map_peers = map_peers[i];
+    machine.Apply(0, event);
+  }
+  machine.Apply(0, SessionOpenedEvent{SessionId(1), 77, "tenant", "test", 0});
+  WorkerHosts hosts;
+  const Record full = FullRecord(MeshOf(4), {8, 8}, kRows, 1);
+  for (const Effect& effect :
+       machine.Apply(0, BatchEvent{SessionId(1), 1, {full, RedistributeRecord(1, kColumns, 2)}})) {
+    const auto* to = std::get_if<ToWorkers>(&effect);
+    const auto* define = to == nullptr ? nullptr : std::get_if<DefineTemplate>(&to->message);
+    if (define != nullptr) hosts = define->plan->hosts;
+  }
+  return hosts;
+}
+
+TEST(StateMachineTest, WorkersShareAHostWhenTheyMapEachOthersMemory) {
+  EXPECT_EQ(HostsOfPlan({true, true, true, true}), WorkerHosts());
+  EXPECT_EQ(HostsOfPlan({true, false, true, false}), WorkerHosts({0, 1, 0, 2}));
+  EXPECT_EQ(HostsOfPlan({false, false, false, false}), WorkerHosts());  // nobody is nearer than others
+}
+
 TEST(StateMachineTest, ASessionThatEndsGivesEverythingBack) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();

@@ -87,7 +87,7 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
     auto arena = SharedArena::Create(options.arena_bytes);
     EXPECT_TRUE(arena.ok()) << arena.status();
     member.arena = std::make_unique<SharedArena>(*std::move(arena));
-    if (options.reach == Reach::kMessages) member.messages = hub_.Make(WorkerIndex(w));
+    if (options.reach == Reach::kMessages || !options.hosts.empty()) member.messages = hub_.Make(WorkerIndex(w));
     if (options.recorder != nullptr) {
       member.device = options.recorder->MakeDevice(WorkerIndex(w));
     } else {
@@ -110,7 +110,7 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
   for (int w = 0; w < options.workers; ++w) {
     for (int p = 0; p < options.workers; ++p) {
       if (p == w) continue;
-      if (options.reach == Reach::kMapped) {
+      if (IsMapped(w, p)) {
         auto peer = SharedArena::Map(dup(arena(p).fd()));
         EXPECT_TRUE(peer.ok()) << peer.status();
         if (options.recorder != nullptr) {
@@ -118,13 +118,21 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
         }
         EXPECT_TRUE(at(w).AddMappedPeer(WorkerIndex(p), *std::move(peer)).ok());
       } else {
-        Member& member = members_[static_cast<size_t>(w)];
-        EXPECT_TRUE(
-            member.messages->Connect(WorkerIndex(p), members_[static_cast<size_t>(p)].messages->Address()).ok());
-        EXPECT_TRUE(at(w).AddMessagePeer(WorkerIndex(p)).ok());
+        Unmap(w, p);
       }
     }
   }
+}
+
+bool WorkerWorld::IsMapped(int worker, int peer) const {
+  const auto host_of = [this](int w) { return options_.hosts[static_cast<size_t>(w)]; };
+  return options_.hosts.empty() ? options_.reach == Reach::kMapped : host_of(worker) == host_of(peer);
+}
+
+void WorkerWorld::Unmap(int worker, int peer) {
+  MessageTransport& messages = *members_[static_cast<size_t>(worker)].messages;
+  EXPECT_TRUE(messages.Connect(WorkerIndex(peer), members_[static_cast<size_t>(peer)].messages->Address()).ok());
+  EXPECT_TRUE(at(worker).AddMessagePeer(WorkerIndex(peer)).ok());
 }
 
 WorkerWorld::~WorkerWorld() {

@@ -26,6 +26,7 @@ enum class Reach : uint8_t { kMapped, kMessages };
 struct WorldOptions {
   int workers = 2;
   Reach reach = Reach::kMapped;
+  std::vector<int32_t> hosts = {};  // by worker; in place of `reach`: mapped on a host, messages between hosts
   int64_t arena_bytes = 1 << 20;
   HazardRecorder* recorder = nullptr;                                   // fakes of it, instead of CPU devices
   std::function<bool(int worker, const DeviceWork& work)> drops = {};   // work that is lost on the way
@@ -44,6 +45,8 @@ class WorkerWorld {
 
   // Memory at the same offset of every arena.
   int64_t Allocate(int64_t bytes);
+  // `worker` reaches `peer` by messages from now on.
+  void Unmap(int worker, int peer);
   // Shards of a value whose buffer starts at `base`, as doubles, by flat position.
   void Store(const PlanValue& value, int64_t base, const ShardedArray& shards);
   ShardedArray Load(const PlanValue& value, int64_t base) const;
@@ -72,6 +75,8 @@ class WorkerWorld {
     std::unique_ptr<Device> filter;
     std::unique_ptr<Executor> executor;
   };
+  bool IsMapped(int worker, int peer) const;
+
   const WorldOptions options_;
   LoopbackHub hub_;
   std::mutex mutex_;

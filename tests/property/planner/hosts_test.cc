@@ -1,0 +1,201 @@
+// Redistributions on several hosts: the answer and every law of one host, and the fewest elements across hosts.
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "schemas/types/bounds.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/planner/redistribute.h"
+#include "tests/property/planner/crossing.h"
+#include "tests/property/planner/random_redistribute.h"
+#include "tests/property/planner/small_worlds.h"
+
+namespace tessera {
+namespace {
+
+bool HasTerms(const TensorSpec& source, const TensorSpec& destination) {
+  if (!HaveSameArrangement(source.mesh, destination.mesh)) return source.has_partial();
+  for (size_t j = 0; j < source.placements.size(); ++j) {
+    if (source.placements[j].is_partial() && !destination.placements[j].is_partial()) return true;
+  }
+  return false;
+}
+
+// Elements that come from another host, by the role of the step.
+Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
+  const auto host_of = [&hosts](WorkerIndex worker) { return hosts[static_cast<size_t>(worker.value)]; };
+  Crossing crossing;
+  for (const Step& step : plan.steps) {
+    const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
+    const ExchangeWalk walk(exchange);
+    std::vector<WorkerIndex> workers = exchange.destination.mesh.workers();
+    for (const WorkerIndex worker : exchange.source.mesh.workers()) {
+      if (!exchange.destination.mesh.FindWorker(worker).has_value()) workers.push_back(worker);
+    }
+    for (const WorkerIndex self : workers) {
+      walk.VisitReceived(self, [&](WorkerIndex from, int64_t count) {
+        if (host_of(from) == host_of(self)) return;
+        switch (exchange.role) {
+          case ExchangeRole::kMove: crossing.moves += count; break;
+          case ExchangeRole::kReduce: crossing.sums += count; break;
+          case ExchangeRole::kSpread: crossing.spreads += count; break;
+        }
+      });
+    }
+  }
+  return crossing;
+}
+
+absl::Status CheckHosts(const OperandLayout& layout, const TensorSpec& destination, const std::vector<int32_t>& hosts,
+                        double tolerance) {
+  const TensorSpec& source = layout.spec;
+  Topology topology;
+  topology.host_of_worker = hosts;
+  TESSERA_ASSIGN_OR_RETURN(const Plan plan, PlanRedistribute(layout, destination, topology));
+  const auto wrong = [&plan](const auto&... pieces) {
+    return absl::InternalError(StrCat(pieces..., "\n", ToText(plan)));
+  };
+  TESSERA_ASSIGN_OR_RETURN(const Plan parsed, ParsePlan(ToText(plan)));
+  if (!(parsed == plan)) return wrong("the text is another plan's");
+  const std::vector<double> dense = Numbers(source);
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<double> result, RunPlan(plan, {dense}, {}));
+  if (!Agree(result, dense, tolerance)) return wrong("the result differs from the dense answer");
+  TESSERA_ASSIGN_OR_RETURN(const RedistributeBound bound, BoundRedistribute(source, destination));
+  const PlanTraffic traffic = TrafficOf(plan);
+  const auto sum = [](const std::vector<int64_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  };
+  if (sum(traffic.received_bytes) != bound.total_bytes || sum(traffic.sent_bytes) != bound.total_bytes) {
+    return wrong("receives ", sum(traffic.received_bytes), ", sends ", sum(traffic.sent_bytes), ", the bound is ",
+                 bound.total_bytes);
+  }
+  const int64_t limit_bytes = (MaxShardElements(source) + MaxShardElements(destination)) * SizeBytes(source.dtype);
+  if (layout.strides.empty()) {
+    for (const int64_t peak_bytes : PeakBytes(plan)) {
+      if (peak_bytes > limit_bytes) return wrong("a peak of ", peak_bytes, " is over input plus output");
+    }
+  }
+  const Crossing crossing = CrossingOf(plan, hosts);
+  const Crossing least = CountLeastCrossing(source, destination, hosts);
+  if (crossing.sums != least.sums) return wrong(crossing.sums, " elements of sums cross, ", least.sums, " must");
+  return absl::OkStatus();
+}
+
+struct World {
+  std::vector<int64_t> mesh;
+  std::vector<int32_t> hosts;
+};
+
+class SmallWorlds : public testing::TestWithParam<World> {};
+
+TEST_P(SmallWorlds, EveryPairIsRightAndCrossesLeast) {
+  const Mesh mesh = MakeMesh(GetParam().mesh);
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{7}, {5, 4}, {3, 8}, {1, 2}}) {
+    const int rank = static_cast<int>(shape.size());
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct}) {
+      if (op != ReduceOp::kSum && shape[0] != 5) continue;
+      for (const Placements& from : AllPlacements(mesh.ndim(), rank, {op})) {
+        for (const Placements& to : AllPlacements(mesh.ndim(), rank, {op})) {
+          const TensorSpec source = MakeSpec(DType::kF64, shape, mesh, from);
+          const TensorSpec destination = MakeSpec(DType::kF64, shape, mesh, to);
+          if (!ValidateRedistribute(source, destination).ok()) continue;
+          if (op != ReduceOp::kSum && !HasTerms(source, destination)) continue;
+          const absl::Status status =
+              CheckHosts({source, {}}, destination, GetParam().hosts, op == ReduceOp::kAvg ? 1e-12 : 0);
+          ASSERT_TRUE(status.ok()) << ToText(source) << " -> " << ToText(to) << "\n" << status;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SmallWorlds, ProgramsDoWhatThePlanSays) {
+  const Mesh mesh = MakeMesh(GetParam().mesh);
+  Topology topology;
+  topology.host_of_worker = GetParam().hosts;
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin}) {
+    for (const Placements& from : AllPlacements(mesh.ndim(), 2, {op})) {
+      for (const Placements& to : AllPlacements(mesh.ndim(), 2, {op})) {
+        const TensorSpec source = MakeSpec(DType::kF64, {7, 5}, mesh, from);
+        const TensorSpec destination = MakeSpec(DType::kF64, {7, 5}, mesh, to);
+        if (!ValidateRedistribute(source, destination).ok()) continue;
+        if (op != ReduceOp::kSum && !HasTerms(source, destination)) continue;
+        const absl::StatusOr<Plan> plan = PlanRedistribute({source, {}}, destination, topology);
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        const absl::Status status = CheckPrograms(*plan, {Numbers(source)});
+        ASSERT_TRUE(status.ok()) << ToText(source) << " -> " << ToText(to) << "\n" << status << "\n" << ToText(*plan);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, SmallWorlds,
+                         testing::Values(World{{3}, {0, 0, 1}}, World{{4}, {0, 1, 1, 2}}, World{{4}, {0, 1, 0, 1}},
+                                         World{{5}, {0, 0, 0, 1, 1}}, World{{2, 2}, {0, 0, 1, 1}},
+                                         World{{2, 2}, {0, 1, 0, 1}}, World{{2, 2}, {0, 0, 0, 1}},
+                                         World{{2, 3}, {0, 0, 1, 1, 2, 2}}, World{{3, 2}, {0, 1, 2, 2, 1, 1}}));
+
+// Up to four hosts for up to 32 workers: in blocks, in turns, or any.
+std::vector<int32_t> DrawHosts(RandomDraws& draws) {
+  const int64_t count = draws.Between(2, 4);
+  const int64_t kind = draws.Below(3);
+  std::vector<int32_t> hosts;
+  for (int64_t worker = 0; worker < 32; ++worker) {
+    const int64_t host = kind == 0 ? worker / 4 % count : kind == 1 ? worker % count : draws.Below(count);
+    hosts.push_back(static_cast<int32_t>(host));
+  }
+  return hosts;
+}
+
+TEST(RandomWorlds, AreRightAndCrossLeast) {
+  RandomDraws draws(5);
+  int checked = 0;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    const RandomRedistribute drawn = DrawRedistribute(seed);
+    const std::vector<int32_t> hosts = DrawHosts(draws);
+    if (!drawn.start.empty() || drawn.dtype.has_value()) continue;
+    ++checked;
+    const absl::Status status = CheckHosts(drawn.source, drawn.destination, hosts, 1e-5);
+    ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << ToText(drawn) << "\n" << status;
+  }
+  EXPECT_GT(checked, 1000);
+}
+
+Plan PlanOf(const char* source, const char* destination, const std::vector<int32_t>& hosts) {
+  Topology topology;
+  topology.host_of_worker = hosts;
+  const absl::StatusOr<Plan> plan =
+      PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination), topology);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+// What each worker sends in a sum over all of them, which each keeps a part of or all.
+TEST(Sums, AreSharedByAllWorkersOfAHost) {
+  for (const char* to : {"f64[960] @ mesh(6) [S(0)]", "f64[960] @ mesh(6) [R]"}) {
+    for (const std::vector<int32_t>& hosts : {std::vector<int32_t>{0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 0, 1}}) {
+      const Plan plan = PlanOf("f64[960] @ mesh(6) [P(sum)]", to, hosts);
+      const PlanTraffic traffic = TrafficOf(plan);
+      const int64_t total = std::accumulate(traffic.sent_bytes.begin(), traffic.sent_bytes.end(), int64_t{0});
+      for (const int64_t sent : traffic.sent_bytes) EXPECT_LE(sent * 6, total + total / 20) << ToText(plan);
+      EXPECT_EQ(CrossingOf(plan, hosts).sums, 960);
+    }
+  }
+}
+
+// A term that has replicas comes from where it is; what is left from as few hosts as can be.
+TEST(Sums, ComeFromTheFewestHosts) {
+  // Terms by coordinate of y, each on two workers: 0 on hosts 1 and 2, 1 on 2 and 0, 2 on 3 and 2.
+  const std::vector<int32_t> hosts = {1, 2, 3, 2, 0, 2};
+  const Plan plan = PlanOf("f64[8] @ mesh(x:2,y:3) [R, P(sum)]", "f64[8] @ mesh(1; workers=4) [R]", hosts);
+  EXPECT_EQ(CrossingOf(plan, hosts).sums, 8) << ToText(plan);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,164 @@
+// Plans of several hosts on real executors: mapped memory on a host, messages between hosts.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "schemas/types/str_cat.h"
+#include "server/planner/redistribute.h"
+#include "tests/unit/worker/worker_world.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr uint8_t kCompute = 0, kExchange = 1;
+
+using Hosts = std::vector<int32_t>;
+
+TensorSpec Spec(std::string_view text) { return *ParseTensorSpec(text); }
+
+std::vector<double> Numbers(const TensorSpec& spec) {
+  std::vector<double> out(static_cast<size_t>(NumElements(spec.shape)));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(i * 7 % 11) - 5;
+  return out;
+}
+
+Plan PlanOn(const Hosts& hosts, const TensorSpec& source, const TensorSpec& destination) {
+  Topology topology;
+  topology.host_of_worker = hosts;
+  auto plan = PlanRedistribute({source, {}}, destination, topology);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+WorldOptions OptionsOf(const Hosts& hosts) {
+  WorldOptions options;
+  options.workers = static_cast<int>(hosts.size());
+  options.hosts = hosts;
+  return options;
+}
+
+void ExpectRuns(WorkerWorld& world, const Plan& plan) {
+  const TensorSpec& spec = plan.values[static_cast<size_t>(plan.inputs[0])].spec;
+  const std::vector<ShardedArray> inputs = {SplitDense(spec, Numbers(spec))};
+  auto want = Interpret(plan, inputs, {});
+  ASSERT_TRUE(want.ok()) << want.status() << "\n" << ToText(plan);
+  const WorkerWorld::Result got = world.RunPlan(plan, inputs, {});
+  ASSERT_TRUE(got.status.ok()) << got.status << "\n" << ToText(plan);
+  EXPECT_EQ(got.outputs[0], want->outputs[0]) << ToText(plan);
+  want->received_elements.resize(static_cast<size_t>(world.size()), 0);
+  for (int64_t& received : want->received_elements) received *= SizeBytes(spec.dtype);
+  EXPECT_EQ(got.received_bytes, want->received_elements) << ToText(plan);
+}
+
+class HostPlans : public ::testing::TestWithParam<Hosts> {};
+
+TEST_P(HostPlans, EveryRedistributionOnTwoByTwo) {
+  std::vector<Placement> kinds = {Placement::Replicate(), Placement::Shard(0), Placement::Shard(1)};
+  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax}) {
+    WorldOptions options = OptionsOf(GetParam());
+    options.arena_bytes = 4 << 20;
+    WorkerWorld world(options);
+    const Mesh mesh = *Mesh::Make({2, 2}, {}, {});
+    kinds.push_back(Placement::Partial(op));
+    for (size_t source = 0; source < 16; ++source) {
+      for (size_t destination = 0; destination < 9; ++destination) {
+        const Placements from = {kinds[source / 4], kinds[source % 4]};
+        const Placements to = {kinds[destination / 3], kinds[destination % 3]};
+        auto a = TensorSpec::Make("test", DType::kF32, {7, 5}, mesh, from);
+        auto b = TensorSpec::Make("test", DType::kF32, {7, 5}, mesh, to);
+        ASSERT_TRUE(a.ok() && b.ok());
+        ExpectRuns(world, PlanOn(GetParam(), *a, *b));
+        if (HasFailure()) return;
+      }
+    }
+    kinds.pop_back();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, HostPlans,
+                         ::testing::Values(Hosts{0, 0, 1, 1}, Hosts{0, 1, 0, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 2}));
+
+TEST(HostPlans, LongRowsOfThreeHosts) {
+  const Hosts hosts = {0, 1, 2, 0, 1, 2};
+  WorldOptions options = OptionsOf(hosts);
+  options.arena_bytes = 8 << 20;
+  WorkerWorld world(options);
+  for (const char* to : {"R", "S(0)", "S(1)"}) {
+    ExpectRuns(world, PlanOn(hosts, Spec("i64[130,96] @ mesh(6) [P(product)]"),
+                             Spec(StrCat("i64[130,96] @ mesh(6) [", to, "]"))));
+  }
+}
+
+// Where the plan's hosts are not those that are reached so, nobody gets a wrong answer.
+TEST(HostPlans, APeerOfTheOwnHostThatIsNotMappedIsNamed) {
+  const Hosts hosts = {0, 0, 1, 1};
+  WorkerWorld world(OptionsOf(hosts));
+  world.Unmap(2, 3);
+  world.Unmap(3, 2);
+  const Plan plan = PlanOn(hosts, Spec("f64[8] @ mesh(4) [P(sum)]"), Spec("f64[8] @ mesh(2) [R]"));
+  const TensorSpec& spec = plan.values[static_cast<size_t>(plan.inputs[0])].spec;
+  const WorkerWorld::Result got = world.RunPlan(plan, {SplitDense(spec, Numbers(spec))}, {});
+  EXPECT_EQ(got.status.code(), absl::StatusCode::kInvalidArgument);  // of a receiver: the message has another size
+  const auto reports = world.WaitFor(Ordinal(1));
+  for (const int worker : {2, 3}) {
+    const absl::Status& status = reports.at(worker).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_NE(status.message().find(StrCat("worker ", 5 - worker, ": its memory is not mapped")), std::string::npos)
+        << status;
+  }
+}
+
+TEST(HostPlans, APeerOfAnotherHostThatIsMappedIsNamed) {
+  WorkerWorld world({.workers = 4});
+  const Plan plan = PlanOn({0, 0, 1, 1}, Spec("f64[8] @ mesh(4) [P(sum)]"), Spec("f64[8] @ mesh(2) [R]"));
+  const TensorSpec& spec = plan.values[static_cast<size_t>(plan.inputs[0])].spec;
+  const WorkerWorld::Result got = world.RunPlan(plan, {SplitDense(spec, Numbers(spec))}, {});
+  EXPECT_EQ(got.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(got.status.message().find("worker 2: its memory is mapped"), std::string::npos) << got.status;
+}
+
+// A sum whose terms were written by another stream's redistribution.
+TEST(HostHazards, WhoAddsUpForOthersWaitsForItsHost) {
+  const Hosts hosts = {0, 0, 1, 1};
+  const Plan write = PlanOn(hosts, Spec("f64[8] @ mesh(4) [S(0)]"), Spec("f64[8] @ mesh(4) [R]"));
+  Plan sum = PlanOn(hosts, Spec("f64[8] @ mesh(4) [P(sum)]"), Spec("f64[8] @ mesh(2) [S(0)]"));
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    for (const bool waits : {true, false}) {
+      HazardRecorder recorder(seed);
+      WorldOptions options = OptionsOf(hosts);
+      options.recorder = &recorder;
+      WorkerWorld world(options);
+      const TemplateId written = world.Define(write), summed = world.Define(sum);
+      const int64_t a = world.Allocate(64), b = world.Allocate(64), c = world.Allocate(64);
+      const Ordinal first = world.NextOrdinal(), second = world.NextOrdinal();
+      world.Issue({.ordinal = first,
+                   .plan = written,
+                   .stream = kCompute,
+                   .buffer_offsets = {a, b},
+                   .scalars = {},
+                   .waits = {}});
+      Instance run{.ordinal = second,
+                   .plan = summed,
+                   .stream = kExchange,
+                   .buffer_offsets = {b, c},
+                   .scalars = {},
+                   .waits = {{1, kCompute, first, WaitScope::kOwn, {}}}};
+      if (waits) run.waits.push_back({1, kCompute, first, WaitScope::kReadsFrom, {}});
+      world.Issue(run);
+      world.WaitFor(second);
+      int hazards = 0;
+      for (const std::string& hazard : recorder.hazards()) {
+        hazards += hazard.find("worker 2 exchange reduce") != std::string::npos ||
+                   hazard.find("worker 3 exchange reduce") != std::string::npos;
+      }
+      EXPECT_EQ(recorder.hazards().empty(), waits) << (waits ? recorder.hazards()[0] : "");
+      EXPECT_EQ(hazards > 0, !waits);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
