@@ -8,6 +8,7 @@ import pytest
 import tessera as ts
 
 from test_programs import P, R, S
+from test_redistribute_sweep import draw_case, draw_placements, draw_view, make_pending, wide_cluster  # noqa: F401
 
 
 def lists(session, mesh):
@@ -85,6 +86,40 @@ def test_results_may_be_dropped_used_again_and_many(session, mesh4, rng):
     np.testing.assert_allclose(total.full_tensor(), 64 * a + sum(range(64)))
     back = ts.redistribute(many, placements=[S(0)])
     np.testing.assert_array_equal(back[17].full_tensor(), a + 17)
+
+
+def test_it_is_one_op_for_all(session, mesh4):
+    tensors = [ts.ones((8, 8), device_mesh=mesh4, placements=[S(0)]) + i for i in range(5)]
+    session.sync()
+    before = session.status()["next_ordinal"]
+    ts.redistribute(tensors, placements=[S(1)])
+    session.sync()
+    assert session.status()["next_ordinal"] == before + 1
+
+
+@pytest.mark.whole_system
+@pytest.mark.parametrize("seed", range(40))
+def test_random_lists(wide_cluster, seed):
+    rng = np.random.default_rng(seed)
+    with wide_cluster.connect() as session:
+        tensors, values, destinations = [], [], []
+        for n in range(rng.integers(2, 6)):
+            draws, shape, dtype, source, (mesh_shape, workers, destination) = draw_case(1000 * seed + n)
+            x, value = make_pending(session, draws, shape, dtype, source)
+            if n == 0:
+                mesh = session.init_device_mesh(mesh_shape, workers=workers)
+            x, value = draw_view(draws, x, value)
+            tensors.append(x)
+            values.append(value)
+            destinations.append(draw_placements(draws, len(mesh.shape), value.ndim, None))
+        plan = ts.explain(ts.redistribute, tensors, mesh, destinations)
+        with session.comm_debug() as comm:
+            results = ts.redistribute(tensors, mesh, destinations)
+        assert sum(plan.bytes_received) == sum(comm.bytes_received) and sum(plan.bytes_sent) == sum(comm.bytes_sent)
+        single = [x.explain_redistribute(mesh, to) for x, to in zip(tensors, destinations)]
+        assert sum(comm.bytes_received) == sum(sum(one.bytes_received) for one in single), str(plan)
+        for y, value in zip(results, values):
+            np.testing.assert_allclose(y.full_tensor(), value, rtol=1e-6, err_msg=str(plan))
 
 
 def test_a_failure_of_one_tensor_is_that_of_all_results(session, mesh4):

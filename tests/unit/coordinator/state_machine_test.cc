@@ -359,6 +359,9 @@ TEST(StateMachineTest, SeveralTensorsAreOneInstance) {
   EXPECT_EQ(ToText(tensors.at(HandleId(6))->spec), "f32[2,2] @ mesh(2) [S(1)]");
   EXPECT_EQ(tensors.at(HandleId(5))->buffer, tensors.at(HandleId(2))->buffer);  // was there already
   EXPECT_NE(tensors.at(HandleId(4))->buffer, tensors.at(HandleId(7))->buffer);
+  // All is moved in one phase, so it waits for what wrote the operands before that one.
+  EXPECT_FALSE(instances[3].waits.empty());
+  for (const InstanceWait& wait : instances[3].waits) EXPECT_EQ(wait.phase, 1);
   cluster.CompleteAll();
   ASSERT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
   EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session)[0].status.ok());
