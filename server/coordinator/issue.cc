@@ -130,12 +130,16 @@ bool StateMachine::MayDonate(const CallRecord& record, const CallOperands& opera
 
 absl::Status StateMachine::DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return status;
-  for (const int output : plan.plan->outputs) {
-    const PlanValue& value = plan.plan->values[static_cast<size_t>(output)];
+  const std::vector<int>& outputs = plan.plan->outputs;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const PlanValue& value = plan.plan->values[static_cast<size_t>(outputs[i])];
     if (static_cast<size_t>(value.buffer) != buffer) continue;
     const int64_t free_bytes = memory_.LargestFit(*plan.buffer_workers[buffer]);
-    return absl::ResourceExhaustedError(
-        StrCat(StdView(status.message()), "; of ", ToText(value.spec), " ", WhatWouldFit(value.spec, free_bytes)));
+    // The results before it have their memory, until the op is refused.
+    const std::string which =
+        outputs.size() > 1 ? StrCat("; result ", i, " of ", outputs.size(), " beside the others") : "";
+    return absl::ResourceExhaustedError(StrCat(StdView(status.message()), which, "; of ", ToText(value.spec), " ",
+                                               WhatWouldFit(value.spec, free_bytes)));
   }
   return status;
 }

@@ -182,3 +182,17 @@ def test_a_transport_that_breaks_fails_what_is_under_way_and_the_next_works(host
             np.testing.assert_array_equal(x.redistribute([S(1), S(1)]).full_tensor(), values)
         assert failed > 0
         assert all(worker["state"] == "alive" for worker in session.status()["workers"])
+
+
+def test_several_tensors_move_together(session, mesh, rng):
+    pair = session.init_device_mesh((2,), workers=[3, 0])
+    values = [values_of(rng, shape) for shape in ((7, 5), (6, 4), (5, 9))]
+    tensors = [tensor_of(session, on, v, placements) for on, v, placements in
+               zip((mesh, pair, mesh), values, ([P(), S(0)], [P()], [S(1), S(0)]))]
+    for destination in ([R(), R()], [S(1), R()]):
+        plan = ts.explain(ts.redistribute, tensors, mesh, destination)
+        with session.comm_debug() as comm:
+            results = ts.redistribute(tensors, mesh, destination)
+        assert comm.bytes_received == plan.bytes_received and comm.bytes_sent == plan.bytes_sent, str(plan)
+        for result, v in zip(results, values):
+            np.testing.assert_array_equal(result.full_tensor(), v, str(plan))

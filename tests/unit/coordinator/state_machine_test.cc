@@ -401,6 +401,7 @@ TEST(StateMachineTest, SeveralTensorsThatDoNotAllFitAreAllRefusedBeforeAnythingR
   for (const auto& event : failed) {
     EXPECT_EQ(event.status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(Message(event.status), HasSubstr("36864 bytes wanted on each of 2 workers"));
+    EXPECT_THAT(Message(event.status), HasSubstr("; result 1 of 2 beside the others; of f32[96,96]"));
     EXPECT_THAT(Message(event.status), HasSubstr("of f32[96,96] @ mesh(2) [R] [S(0)] would fit"));
   }
   EXPECT_TRUE(cluster.InstancesAt(WorkerIndex(0)).empty());
