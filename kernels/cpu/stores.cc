@@ -4,24 +4,63 @@
 
 #include <algorithm>
 
-namespace tessera::cpu {
-namespace {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/stores.cc"
+// The order is Highway's.
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
 
-constexpr int64_t kMinStreamingThresholdBytes = int64_t{4} << 20;
-constexpr int64_t kMaxStreamingThresholdBytes = int64_t{16} << 20;
+HWY_BEFORE_NAMESPACE();
+namespace tessera::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
 constexpr int64_t kPageBytes = 4096;
 // Pages that are read and written side by side: memory serves several open pages faster than one.
 constexpr int64_t kPagesTogether = 4;
 
+// A whole line with one store where there is one so wide: two streams that take turns then fill no line in parts.
+HWY_INLINE void Lines(std::byte* to, const std::byte* from, int64_t lines) {
+  const hn::CappedTag<uint8_t, kLineBytes> d;
+  constexpr int64_t kStep = static_cast<int64_t>(hn::MaxLanes(d));
+  for (int64_t i = 0; i < lines * kLineBytes; i += kStep) {
+    hn::Stream(hn::LoadU(d, reinterpret_cast<const uint8_t*>(from + i)), d, reinterpret_cast<uint8_t*>(to + i));
+  }
+}
+
 // Streams `kPagesTogether` pages, a pair of lines of each in turn.
-void StreamPages(std::byte* to, const std::byte* from) {
-  constexpr int64_t kStep = 2 * kLineBytes;
-  for (int64_t i = 0; i < kPageBytes; i += kStep) {
+HWY_INLINE void Pages(std::byte* to, const std::byte* from) {
+  for (int64_t i = 0; i < kPageBytes; i += 2 * kLineBytes) {
     for (int64_t page = 0; page < kPagesTogether * kPageBytes; page += kPageBytes) {
-      StreamLines(to + page + i, from + page + i, 2);
+      Lines(to + page + i, from + page + i, 2);
     }
   }
 }
+
+// From the start of a line on, as far as lines go. Returns the bytes that it has written.
+int64_t StreamWholeLines(std::byte* to, const std::byte* from, int64_t bytes) {
+  int64_t i = 0;
+  for (; i + kPagesTogether * kPageBytes <= bytes; i += kPagesTogether * kPageBytes) Pages(to + i, from + i);
+  const int64_t lines = (bytes - i) / kLineBytes;
+  Lines(to + i, from + i, lines);
+  return i + lines * kLineBytes;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::cpu {
+
+HWY_EXPORT(StreamWholeLines);
+
+namespace {
+
+constexpr int64_t kMinStreamingThresholdBytes = int64_t{4} << 20;
+constexpr int64_t kMaxStreamingThresholdBytes = int64_t{16} << 20;
 
 }  // namespace
 
@@ -57,12 +96,9 @@ void WriteRow(std::byte* to, const std::byte* from, int64_t bytes, Stores stores
   }
   const int64_t head = std::min(bytes, BytesToLine(to));
   CopyShortRow(to, from, head);
-  int64_t i = head;
-  for (; i + kPagesTogether * kPageBytes <= bytes; i += kPagesTogether * kPageBytes) StreamPages(to + i, from + i);
-  const int64_t lines = (bytes - i) / kLineBytes;
-  StreamLines(to + i, from + i, lines);
-  i += lines * kLineBytes;
-  CopyShortRow(to + i, from + i, bytes - i);
+  const int64_t done = head + HWY_DYNAMIC_DISPATCH(StreamWholeLines)(to + head, from + head, bytes - head);
+  CopyShortRow(to + done, from + done, bytes - done);
 }
 
 }  // namespace tessera::cpu
+#endif  // HWY_ONCE
