@@ -92,9 +92,10 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecor
     status = plan.status();
     if (plan.ok()) {
       if (!HasRoom(*(*plan)->workers)) return Progress::kBlocked;
-      status = Issue(session, record, *operands, **plan, std::move(scalars));
+      plan = IssueWhatFits(session, record, *operands, **plan, std::move(scalars));
+      status = plan.status();
       // What is refused costs nothing: its predicted cost may be beyond any number of turns.
-      if (status.ok()) session.deficit_us -= (*plan)->cost_us;
+      if (plan.ok()) session.deficit_us -= (*plan)->cost_us;
     }
   }
   if (!status.ok()) {

@@ -81,7 +81,9 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(const CallRecord& record,
     }
     return known;
   }
-  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(record.call, operands.plan_operands, topology_));
+  PlanLimits limits;
+  if (operands.key.temporary_bytes != PlanKey::kNoLimit) limits.temporary_bytes = operands.key.temporary_bytes;
+  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(record.call, operands.plan_operands, topology_, limits));
   scalars = std::move(planned.scalars);
   TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
   PlanTemplate made;
@@ -98,7 +100,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(const CallRecord& record,
   }
   TESSERA_RETURN_IF_ERROR(CheckWorkers(NameOf(record.call.op), *made.workers));
   made.collectives = CollectivesOf(planned.plan);
-  made.cost_us = std::max<int64_t>(1, static_cast<int64_t>(PredictSeconds(planned.plan, Topology{}) * 1e6));
+  made.cost_us = std::max<int64_t>(1, static_cast<int64_t>(PredictSeconds(planned.plan, topology_) * 1e6));
   made.stream = OnlyExchanges(planned.plan) ? kExchangeStream : kComputeStream;
   made.plan = std::make_shared<const Plan>(std::move(planned.plan));
   std::vector<PlanTemplate> evicted;
@@ -163,14 +165,64 @@ absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(const Call
     buffers[out] = operands.tensors[input]->buffer;
     instance.buffer_offsets[out] = buffers[out]->offset_bytes;
   }
-  for (size_t b = 0; b < buffers.size(); ++b) {
-    if (buffers[b]) continue;
-    absl::StatusOr<BufferPointer> made = NewBuffer(plan.buffer_workers[b], p.buffers[b].bytes, NameOf(record.call.op));
-    if (!made.ok()) return DoesNotFit(plan, b, made.status());
-    buffers[b] = *std::move(made);
-    instance.buffer_offsets[b] = buffers[b]->offset_bytes;
+  // Outputs first: they stay.
+  for (const PlanBuffer::Kind kind : {PlanBuffer::Kind::kOutput, PlanBuffer::Kind::kTemporary}) {
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      if (buffers[b] || p.buffers[b].kind != kind) continue;
+      absl::StatusOr<BufferPointer> made =
+          NewBuffer(plan.buffer_workers[b], p.buffers[b].bytes, NameOf(record.call.op));
+      if (!made.ok()) return DoesNotFit(plan, b, made.status());
+      buffers[b] = *std::move(made);
+      instance.buffer_offsets[b] = buffers[b]->offset_bytes;
+    }
   }
   return buffers;
+}
+
+bool StateMachine::FitsNow(const Plan& plan) const {
+  std::vector<MemoryMap::Request> requests;
+  for (const PlanBuffer::Kind kind : {PlanBuffer::Kind::kOutput, PlanBuffer::Kind::kTemporary}) {
+    for (const PlanBuffer& buffer : plan.buffers) {
+      if (buffer.kind == kind) requests.push_back({buffer.mesh.workers(), buffer.bytes});
+    }
+  }
+  return memory_.LargestFitAfter(requests, {}).has_value();
+}
+
+std::optional<PlanLimits> StateMachine::LimitsFor(const Plan& plan) const {
+  constexpr int kKeptBits = 3;  // free bytes differ from call to call; limits, and so plans, are few
+  std::vector<MemoryMap::Request> outputs;
+  std::vector<WorkerIndex> workers;
+  int64_t temporaries = 0;
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (buffer.kind == PlanBuffer::Kind::kInput) continue;
+    workers.insert(workers.end(), buffer.mesh.workers().begin(), buffer.mesh.workers().end());
+    temporaries += buffer.kind == PlanBuffer::Kind::kTemporary ? 1 : 0;
+    if (buffer.kind == PlanBuffer::Kind::kOutput) outputs.push_back({buffer.mesh.workers(), buffer.bytes});
+  }
+  // A plan with a grid is a contraction's.
+  if (plan.grid.empty() || temporaries == 0) return std::nullopt;
+  const std::optional<int64_t> free_bytes = memory_.LargestFitAfter(outputs, workers);
+  if (!free_bytes.has_value()) return std::nullopt;
+  // Each temporary may be rounded up, and there are no more of them in a split.
+  const int64_t usable_bytes = std::max<int64_t>(0, *free_bytes - temporaries * config_.alignment_bytes);
+  int dropped_bits = 0;
+  while (usable_bytes >> dropped_bits >= int64_t{1} << kKeptBits) ++dropped_bits;
+  return PlanLimits{usable_bytes >> dropped_bits << dropped_bits};
+}
+
+absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session, const CallRecord& record,
+                                                          CallOperands& operands, PlanTemplate& plan,
+                                                          std::vector<Scalar> scalars) {
+  const absl::Status status = Issue(session, record, operands, plan, scalars);
+  if (status.ok()) return &plan;
+  if (!absl::IsResourceExhausted(status)) return status;
+  const std::optional<PlanLimits> limits = LimitsFor(*plan.plan);
+  if (!limits.has_value()) return status;
+  operands.key.temporary_bytes = *limits->temporary_bytes;
+  TESSERA_ASSIGN_OR_RETURN(PlanTemplate * smaller, TemplateOf(record, operands, scalars));
+  TESSERA_RETURN_IF_ERROR(Issue(session, record, operands, *smaller, std::move(scalars)));
+  return smaller;
 }
 
 void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, Instance& instance) {

@@ -116,18 +116,51 @@ std::optional<int64_t> MemoryMap::FindStart(const std::vector<Class*>& classes, 
   return start;
 }
 
-int64_t MemoryMap::LargestFit(absl::Span<const WorkerIndex> workers) {
-  absl::StatusOr<std::vector<Class*>> classes = Isolate(workers);
-  if (!classes.ok()) return 0;
+std::vector<MemoryMap::Class*> MemoryMap::ClassesOf(absl::Span<const WorkerIndex> workers) const {
+  std::vector<Class*> classes;
+  for (WorkerIndex worker : workers) {
+    auto found = class_of_.find(worker);
+    if (found == class_of_.end()) return {};
+    if (std::find(classes.begin(), classes.end(), found->second) == classes.end()) classes.push_back(found->second);
+  }
+  return classes;
+}
+
+int64_t MemoryMap::LargestFitOf(const std::vector<Class*>& classes) const {
+  if (classes.empty()) return 0;
   int64_t fits = 0;  // in units of the alignment
   int64_t too_large = std::numeric_limits<int64_t>::max() / alignment_bytes_;
-  for (const Class* c : *classes) too_large = std::min(too_large, c->free_bytes / alignment_bytes_ + 1);
+  for (const Class* c : classes) too_large = std::min(too_large, c->free_bytes / alignment_bytes_ + 1);
   while (fits + 1 < too_large) {
     const int64_t middle = fits + (too_large - fits) / 2;
-    (FindStart(*classes, middle * alignment_bytes_).has_value() ? fits : too_large) = middle;
+    (FindStart(classes, middle * alignment_bytes_).has_value() ? fits : too_large) = middle;
   }
-  MergeEqual(*classes);
   return fits * alignment_bytes_;
+}
+
+int64_t MemoryMap::LargestFit(absl::Span<const WorkerIndex> workers) const { return LargestFitOf(ClassesOf(workers)); }
+
+std::optional<int64_t> MemoryMap::LargestFitAfter(absl::Span<const Request> requests,
+                                                  absl::Span<const WorkerIndex> workers) const {
+  absl::flat_hash_map<const Class*, std::unique_ptr<Class>> copies;
+  const auto copies_of = [&](absl::Span<const WorkerIndex> some) {
+    std::vector<Class*> touched = ClassesOf(some);
+    for (Class*& c : touched) {
+      std::unique_ptr<Class>& copy = copies[c];
+      if (copy == nullptr) copy = std::make_unique<Class>(*c);
+      c = copy.get();
+    }
+    return touched;
+  };
+  for (const Request& request : requests) {
+    const int64_t size = RoundUp(request.bytes);
+    if (size == 0) continue;
+    const std::vector<Class*> touched = copies_of(request.workers);
+    const std::optional<int64_t> start = touched.empty() ? std::nullopt : FindStart(touched, size);
+    if (!start.has_value()) return std::nullopt;
+    for (Class* c : touched) Take(*c, *start, *start + size);
+  }
+  return LargestFitOf(copies_of(workers));
 }
 
 absl::StatusOr<int64_t> MemoryMap::Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op) {

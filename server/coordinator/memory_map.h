@@ -35,7 +35,15 @@ class MemoryMap {
   // 1048576 free of 16777,216`. NotFound when a worker is not in the map. 0 bytes take no space.
   absl::StatusOr<int64_t> Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op);
   // The most bytes that Allocate would find room for; 0 when a worker is not in the map.
-  int64_t LargestFit(absl::Span<const WorkerIndex> workers);
+  int64_t LargestFit(absl::Span<const WorkerIndex> workers) const;
+  // The same after these requests, one after another, which change nothing here; absent when one of them doesn't fit.
+  // A request for some workers of a class counts as one for all of them.
+  struct Request {
+    absl::Span<const WorkerIndex> workers;
+    int64_t bytes = 0;
+  };
+  std::optional<int64_t> LargestFitAfter(absl::Span<const Request> requests,
+                                         absl::Span<const WorkerIndex> workers) const;
   // The same group, offset and size that Allocate was asked for. Workers that left are passed over.
   void Free(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes);
 
@@ -53,6 +61,9 @@ class MemoryMap {
   int64_t RoundUp(int64_t bytes) const;
   // Makes `workers` a union of whole classes and returns them.
   absl::StatusOr<std::vector<Class*>> Isolate(absl::Span<const WorkerIndex> workers);
+  // The classes that the workers are of; empty when a worker is not in the map.
+  std::vector<Class*> ClassesOf(absl::Span<const WorkerIndex> workers) const;
+  int64_t LargestFitOf(const std::vector<Class*>& classes) const;
   // The lowest start of `size` bytes that are free in all classes.
   static std::optional<int64_t> FindStart(const std::vector<Class*>& classes, int64_t size);
   static void Take(Class& c, int64_t start, int64_t stop);

@@ -1,6 +1,6 @@
 #pragma once
 
-// PlanCache: plans by (op, attributes, operands' specs and strides, topology version), each a template
+// PlanCache: plans by (op, attributes, operands' specs and strides, topology version, limits), each a template
 // that workers know by id. The least recently used one goes when the cache is full, and the workers
 // forget it.
 
@@ -34,10 +34,12 @@ struct PlanKey {
   OpAttributes attributes;
   absl::InlinedVector<PlanKeyOperand, 2> operands;
   uint64_t topology_version = 0;
+  int64_t temporary_bytes = kNoLimit;  // what PlanLimits says
+  static constexpr int64_t kNoLimit = -1;
   bool operator==(const PlanKey&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const PlanKey& k) {
-    return H::combine(std::move(h), k.op, k.attributes, k.operands, k.topology_version);
+    return H::combine(std::move(h), k.op, k.attributes, k.operands, k.topology_version, k.temporary_bytes);
   }
 };
 

@@ -50,7 +50,12 @@ absl::StatusOr<OpPlan> StateMachine::Explain(
       plan_operands.emplace_back(OperandLayout{tensor->spec, tensor->strides});
     }
   }
-  return PlanOp(call, plan_operands, topology_);
+  TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, topology_));
+  // As it would be issued now; what fits nowhere is shown as it would be with more memory.
+  const std::optional<PlanLimits> limits = FitsNow(whole.plan) ? std::nullopt : LimitsFor(whole.plan);
+  if (!limits.has_value()) return whole;
+  absl::StatusOr<OpPlan> smaller = PlanOp(call, plan_operands, topology_, *limits);
+  return smaller.ok() ? std::move(smaller) : std::move(whole);
 }
 
 WorkerGroup StateMachine::Group(const Mesh& mesh) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ class StateMachine {
   Effects Apply(int64_t now_us, const Event& event);
 
   // ---- questions; they change nothing -----------------------------------------------------------------
-  // Plans and runs nothing. NotFound for unknown handles, the cause for poisoned ones.
+  // The plan by which the call would be issued now. NotFound for unknown handles, the cause for poisoned ones.
   absl::StatusOr<OpPlan> Explain(SessionId session, const OpCall& call,
                                  const std::vector<std::variant<HandleId, Scalar, TensorSpec>>& operands) const;
   const std::map<WorkerIndex, WorkerEntry>& workers() const { return workers_; }
@@ -105,6 +106,13 @@ class StateMachine {
   absl::StatusOr<CallOperands> ResolveOperands(const SessionEntry& session, const CallRecord& record) const;
   absl::StatusOr<PlanTemplate*> TemplateOf(const CallRecord& record, CallOperands& operands,
                                            std::vector<Scalar>& scalars);
+  // Issues the call by its plan; a contraction whose temporaries don't fit, by one that keeps to what is free.
+  absl::StatusOr<PlanTemplate*> IssueWhatFits(SessionEntry& session, const CallRecord& record, CallOperands& operands,
+                                              PlanTemplate& plan, std::vector<Scalar> scalars);
+  // Whether there is room for all that the plan adds, nothing being donated.
+  bool FitsNow(const Plan& plan) const;
+  // What a contraction's temporaries may take; absent when it has none, or its other buffers don't fit.
+  std::optional<PlanLimits> LimitsFor(const Plan& plan) const;
   absl::Status Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands, PlanTemplate& plan,
                      std::vector<Scalar> scalars);
   absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;

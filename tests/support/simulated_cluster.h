@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -113,6 +114,16 @@ class SimulatedCluster {
       if (const auto* run = std::get_if<Instance>(&message)) instances.push_back(*run);
     }
     return instances;
+  }
+  // The plans that a worker was told since it last reported.
+  std::vector<std::shared_ptr<const Plan>> PlansAt(WorkerIndex worker) const {
+    std::vector<std::shared_ptr<const Plan>> plans;
+    auto found = pending_.find(worker);
+    if (found == pending_.end()) return plans;
+    for (const WorkerMessage& message : found->second) {
+      if (const auto* define = std::get_if<DefineTemplate>(&message)) plans.push_back(define->plan);
+    }
+    return plans;
   }
   template <typename T>
   std::vector<T> EventsOf(SessionId session) const {

@@ -136,5 +136,23 @@ TEST(MemoryMapTest, AgreesWithABitmapOverRandomHistories) {
   }
 }
 
+TEST(MemoryMapTest, WhatWouldBeLeftAfterRequestsIsAskedWithoutMakingThem) {
+  MemoryMap map(256);
+  const std::vector<WorkerIndex> both = {WorkerIndex(0), WorkerIndex(1)}, first = {WorkerIndex(0)};
+  map.AddWorker(WorkerIndex(0), 4096);
+  map.AddWorker(WorkerIndex(1), 4096);
+  ASSERT_EQ(*map.Allocate(first, 1024, "test"), 0);
+  EXPECT_EQ(map.LargestFitAfter({}, both), 3072);
+  const MemoryMap::Request requests[] = {{both, 1000}, {first, 0}, {both, 512}};
+  EXPECT_EQ(map.LargestFitAfter(requests, both), 3072 - 1024 - 512);
+  const MemoryMap::Request large[] = {{both, 2048}, {both, 2048}};
+  EXPECT_EQ(map.LargestFitAfter(large, both), std::nullopt);
+  const std::vector<WorkerIndex> unknown = {WorkerIndex(7)};
+  const MemoryMap::Request nowhere[] = {{unknown, 8}};
+  EXPECT_EQ(map.LargestFitAfter(nowhere, both), std::nullopt);
+  EXPECT_EQ(map.UsedBytes(WorkerIndex(1)), 0);
+  EXPECT_EQ(map.LargestFit(both), 3072);
+}
+
 }  // namespace
 }  // namespace tessera
