@@ -114,9 +114,24 @@ class Splitter {
     return std::nullopt;
   }
 
+  // With several hosts the order of a sum follows from the host where it is reduced; if there is a choice, it may be
+  // another one for a part than for the whole.
+  bool KeepsReducers(const Split& split) const {
+    if (!IsOnSeveralHosts(problem_.output.mesh, problem_.topology)) return true;
+    if (problem_.product.has_partial() && !HoldSameShards(problem_.product, problem_.output) &&
+        Replicates(problem_.output)) {
+      return false;
+    }
+    return std::none_of(problem_.operands.begin(), problem_.operands.end(), [&split](const OperandReading* operand) {
+      return operand->way == OperandReading::Way::kGathered && DimOf(operand->letters, split.letter) >= 0 &&
+             operand->own.has_partial() && Replicates(operand->on_grid);
+    });
+  }
+
   // Whether the parts add up what the whole does. A source that is not replicated is cut by its own shards alone;
   // else its holders share what they give, and may cut a part elsewhere than the whole.
   bool KeepsSums(const Split& split) const {
+    if (!KeepsReducers(split)) return false;
     for (const OperandReading* operand : problem_.operands) {
       if (operand->way != OperandReading::Way::kPieces || DimOf(operand->letters, split.letter) < 0) continue;
       if (!Replicates(operand->own)) continue;

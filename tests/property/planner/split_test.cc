@@ -29,21 +29,22 @@ struct Case {
   TensorSpec right;
   TensorSpec output;
   PieceLimits pieces;
+  Topology topology;
 };
 
 std::string ToText(const Case& c) {
   return StrCat(ToText(c.notation), " ", ToText(c.left), " x ", ToText(c.right), " -> ", ToText(c.output));
 }
 
-absl::StatusOr<Plan> PlanCase(const Case& c, const PlanLimits& limits, const Topology& topology = {}) {
+absl::StatusOr<Plan> PlanCase(const Case& c, const PlanLimits& limits) {
   PlanBuilder builder;
   const int left = builder.AddInput({c.left, {}});
   const int right = builder.AddInput({c.right, {}});
   const absl::StatusOr<int> result =
-      AddContraction(builder, c.notation, left, right, c.output, topology, c.pieces, limits);
+      AddContraction(builder, c.notation, left, right, c.output, c.topology, c.pieces, limits);
   if (!result.ok()) return result.status();
   builder.AddOutput(*result);
-  return std::move(builder).Finish(topology);
+  return std::move(builder).Finish(c.topology);
 }
 
 int64_t TemporariesOf(const Plan& plan) {
@@ -109,6 +110,42 @@ Sums SumsOf(const Plan& plan, const Case& c) {
   return sums;
 }
 
+// For each element that is reduced, of the product (-1) or of an operand: the host where it is. The order of the
+// sum follows from that.
+using Reducers = std::map<std::pair<int, Shape>, int32_t>;
+
+Reducers ReducersOf(const Plan& plan, const Case& c) {
+  Reducers reducers;
+  std::map<int, int64_t> starts;
+  for (const Step& step : plan.steps) {
+    const auto* exchange = std::get_if<ExchangeStep>(&step);
+    if (exchange == nullptr || exchange->exchange.role != ExchangeRole::kReduce) continue;
+    const bool is_operand = exchange->source < 2;
+    const int key = is_operand ? exchange->source : -1;
+    const TensorSpec& to = exchange->exchange.destination;
+    const Shape& whole = is_operand ? exchange->exchange.source.shape : c.output.shape;
+    size_t part_dim = 0;
+    while (part_dim < whole.size() && to.shape[part_dim] == whole[part_dim]) ++part_dim;
+    for (int64_t flat = 0; flat < to.mesh.size(); ++flat) {
+      const int32_t host = plan.hosts.HostOf(to.mesh.workers()[static_cast<size_t>(flat)]);
+      for (const Transfer& transfer : TransfersTo(exchange->exchange, to.mesh.PositionAt(flat))) {
+        const Shape extents = BoxShape(transfer.box);
+        for (int64_t i = 0; i < NumElements(extents); ++i) {
+          Shape index(extents.size());
+          int64_t rest = i;
+          for (size_t d = extents.size(); d-- > 0; rest /= extents[d]) {
+            index[d] = transfer.box[d].start + rest % extents[d];
+          }
+          if (part_dim < index.size()) index[part_dim] += starts[key];
+          reducers[{key, index}] = host;
+        }
+      }
+    }
+    if (part_dim < whole.size()) starts[key] += to.shape[part_dim];
+  }
+  return reducers;
+}
+
 struct Tally {
   int split = 0;
   int refused = 0;
@@ -144,6 +181,9 @@ void CheckPart(const Case& c, const Plan& whole, int64_t limit_bytes, const std:
   ASSERT_EQ(*ParsePlan(ToText(*plan)), *plan) << text;
   ASSERT_EQ(plan->grid.substr(0, whole.grid.size()), whole.grid) << text;
   ASSERT_EQ(SumsOf(*plan, c), SumsOf(whole, c)) << text;
+  if (plan->hosts.several()) {
+    ASSERT_EQ(ReducersOf(*plan, c), ReducersOf(whole, c)) << text;
+  }
   const bool repeats = plan->grid.find("received again") != std::string::npos;
   tally.repeated += repeats ? 1 : 0;
   const int64_t again = ReceivedBy(*plan) - ReceivedBy(whole);
@@ -219,6 +259,15 @@ TEST(Split, SampledPlacementsOnTwoByTwo) {
   ExpectTally(tally, 500, 4);
 }
 
+TEST(Split, WorkersOnTwoHosts) {
+  Tally tally;
+  Case shapes = Shapes({}, "f64[6,8]", "f64[8,10]", "f64[6,10]");
+  shapes.topology.host_of_worker = {0, 0, 1, 1};
+  CheckPlacements(MakeMesh({4}), shapes, 1, tally);
+  CheckPlacements(MakeMesh({2, 2}), shapes, 7, tally);
+  ExpectTally(tally, 100, 4);
+}
+
 TEST(Split, BatchesAndPermutedLetters) {
   Tally tally;
   CheckPlacements(MakeMesh({2, 2}), Shapes({"bmk", "kbn", "nbm"}, "f64[3,4,5]", "f64[5,3,6]", "f64[6,3,4]"), 101,
@@ -243,7 +292,8 @@ TEST(Split, OperandsOnOtherMeshesWhoseHoldersShareWhatTheyGive) {
                         MakeSpec(DType::kF64, {6, 7}, square, left),
                         MakeSpec(DType::kF64, {7, 9}, line, right),
                         MakeSpec(DType::kF64, {6, 9}, line, output),
-                        kAnyPieces};
+                        kAnyPieces,
+                        {}};
         CheckCase(c, tally);
         if (HasFatalFailure()) return;
       }
@@ -253,7 +303,7 @@ TEST(Split, OperandsOnOtherMeshesWhoseHoldersShareWhatTheyGive) {
 }
 
 Case Parse(std::string_view left, std::string_view right, std::string_view output) {
-  return {{}, *ParseTensorSpec(left), *ParseTensorSpec(right), *ParseTensorSpec(output), {}};
+  return {{}, *ParseTensorSpec(left), *ParseTensorSpec(right), *ParseTensorSpec(output), {}, {}};
 }
 
 TEST(Split, SaysWhatItDoes) {
