@@ -179,8 +179,9 @@ class Splitter {
     if (!least_.has_value()) {
       StrAppend(&text, "no letter of the output can be split: the mesh cuts them all, or their extents are 1");
     } else {
-      StrAppend(&text, "split into ", least_->parts(), " parts over ", std::string(1, least_->letter),
-                " they would be ", least_->temporary_bytes);
+      StrAppend(&text, least_->temporary_bytes <= limit_bytes_ ? "and a split would change the order of a sum: " : "",
+                "split into ", least_->parts(), " parts over ", std::string(1, least_->letter), " they would be ",
+                least_->temporary_bytes);
     }
     return absl::ResourceExhaustedError(text);
   }

@@ -17,6 +17,7 @@
 #include "server/plan/contract.h"
 #include "server/plan/verify.h"
 #include "server/planner/contraction.h"
+#include "server/planner/operand_reading.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/small_worlds.h"
 
@@ -28,8 +29,8 @@ struct Case {
   TensorSpec left;
   TensorSpec right;
   TensorSpec output;
-  PieceLimits pieces;
-  Topology topology;
+  PieceLimits pieces = {};
+  Topology topology = {};
 };
 
 std::string ToText(const Case& c) {
@@ -285,25 +286,60 @@ TEST(Split, OperandsOnOtherMeshesWhoseHoldersShareWhatTheyGive) {
   // Row-major cuts of a range of columns lie at other rows than those of the whole: such letters are left alone.
   Tally tally;
   const Mesh square = MakeMesh({2, 2}), line = MakeMesh({4}, {2, 0, 3, 1});
-  for (const Placements& left : AllPlacements(2, 2, {ReduceOp::kSum})) {
-    for (const Placements& right : AllPlacements(1, 2, {ReduceOp::kSum})) {
+  for (const Placements& there : AllPlacements(2, 2, {ReduceOp::kSum})) {
+    for (const Placements& here : AllPlacements(1, 2, {ReduceOp::kSum})) {
       for (const Placements& output : AllPlacements(1, 2, {})) {
-        const Case c = {{},
-                        MakeSpec(DType::kF64, {6, 7}, square, left),
-                        MakeSpec(DType::kF64, {7, 9}, line, right),
-                        MakeSpec(DType::kF64, {6, 9}, line, output),
-                        kAnyPieces,
-                        {}};
-        CheckCase(c, tally);
-        if (HasFatalFailure()) return;
+        const TensorSpec product = MakeSpec(DType::kF64, {6, 9}, line, output);
+        const Case left_there = {{},
+                                 MakeSpec(DType::kF64, {6, 7}, square, there),
+                                 MakeSpec(DType::kF64, {7, 9}, line, here),
+                                 product,
+                                 kAnyPieces};
+        const Case right_there = {{},
+                                  MakeSpec(DType::kF64, {6, 7}, line, here),
+                                  MakeSpec(DType::kF64, {7, 9}, square, there),
+                                  product,
+                                  kAnyPieces};
+        for (const Case& c : {left_there, right_there}) {
+          CheckCase(c, tally);
+          if (HasFatalFailure()) return;
+        }
       }
     }
   }
-  ExpectTally(tally, 100, 3);
+  ExpectTally(tally, 200, 3);
 }
 
 Case Parse(std::string_view left, std::string_view right, std::string_view output) {
-  return {{}, *ParseTensorSpec(left), *ParseTensorSpec(right), *ParseTensorSpec(output), {}, {}};
+  return {{}, *ParseTensorSpec(left), *ParseTensorSpec(right), *ParseTensorSpec(output)};
+}
+
+TEST(Split, LeavesALetterAloneWhosePartsWouldBeCutElsewhere) {
+  // Two workers have the right operand whole and share what they give to three: the second one's 7 rows are cut in
+  // half, after 3 rows and a part of the next. Of columns by themselves it would be after 4 rows.
+  const Mesh three = MakeMesh({3}, {2, 3, 4});
+  const TensorSpec left = MakeSpec(DType::kF64, {6, 21}, three, {Placement::Shard(1)});
+  const TensorSpec right = MakeSpec(DType::kF64, {21, 8}, MakeMesh({2}), {Placement::Replicate()});
+  const TensorSpec right_on_grid = MakeSpec(DType::kF64, {21, 8}, three, {Placement::Shard(0)});
+  const TensorSpec product = MakeSpec(DType::kF64, {6, 8}, three, {Placement::Partial(ReduceOp::kSum)});
+  const TensorSpec output = MakeSpec(DType::kF64, {6, 8}, three, {Placement::Shard(0)});
+  PlanBuilder builder;
+  const int a = builder.AddInput({left, {}}), b = builder.AddInput({right, {}});
+  const Contraction notation;
+  const auto in_place = DecideReading(builder, notation, "mk", a, left, DType::kF64, kAnyPieces);
+  const auto pieces = DecideReading(builder, notation, "kn", b, right_on_grid, DType::kF64, kAnyPieces);
+  ASSERT_TRUE(in_place.ok() && pieces.ok());
+  ASSERT_EQ(pieces->way, OperandReading::Way::kPieces);
+  const Topology topology;
+  const SplitProblem problem = {notation, {&*in_place, &*pieces}, product, output, topology};
+  ASSERT_EQ(TemporaryBytes(problem), 6 * 8 * 8);
+  const absl::StatusOr<Split> halves = ChooseSplit(problem, 6 * 4 * 8);
+  ASSERT_TRUE(halves.ok()) << halves.status();
+  EXPECT_EQ(halves->parts(), 2);
+  const absl::StatusOr<Split> columns = ChooseSplit(problem, 6 * 8);
+  ASSERT_EQ(columns.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(columns.status().message().find("a split would change the order of a sum"), std::string::npos)
+      << columns.status();
 }
 
 TEST(Split, SaysWhatItDoes) {
