@@ -13,6 +13,8 @@
 namespace tessera {
 namespace {
 
+constexpr int64_t kMaxBlocksOfOperand = 64;  // of one piece: each is a product, with each of the other's
+
 class ContractionLowering {
  public:
   ContractionLowering(const Plan& plan, const ContractStep& step, WorkerIndex worker)
@@ -22,13 +24,13 @@ class ContractionLowering {
         mesh_(output_.spec.mesh),
         worker_(worker) {}
 
-  absl::Status Lower(MessageLists messages, Phase& phase) const {
+  absl::Status Lower(MessageDrafts* drafts, Phase& phase) const {
     if (const std::optional<int64_t> flat = mesh_.FindWorker(worker_); flat.has_value()) {
       TESSERA_ASSIGN_OR_RETURN(const ContractPieces pieces, PiecesOf(plan_, step_, mesh_.PositionAt(*flat)));
       AddInstructions(pieces, phase);
-      if (messages == MessageLists::kBuild) AddIncoming(pieces, phase);
+      if (drafts != nullptr) AddIncoming(pieces, drafts->incoming);
     }
-    AddReaders(messages, phase);
+    AddReaders(drafts, phase);
     return absl::OkStatus();
   }
 
@@ -78,57 +80,63 @@ class ContractionLowering {
     if (is_peer) phase.reads_from.push_back(piece.worker);
   }
 
+  // A product is cut along letters of the output alone, and not into thin ones.
+  CutRule RuleOf(size_t i) const {
+    const std::string& letters = i == 0 ? step_.op.notation.left : step_.op.notation.right;
+    CutRule rule{.whole_dims = 0, .least = kMinProductWidth, .most = kMaxBlocksOfOperand};
+    for (size_t d = 0; d < letters.size(); ++d) {
+      if (step_.op.notation.output.find(letters[d]) == std::string::npos) rule.whole_dims |= uint32_t{1} << d;
+    }
+    return rule;
+  }
+
   // A message holds the left operand's pieces, then the right one's, as they follow in PiecesOf.
-  void AddIncoming(const ContractPieces& pieces, Phase& phase) const {
-    std::map<WorkerIndex, IncomingMessage> messages;
-    std::array<std::vector<int64_t>, 2> offsets;
+  void AddIncoming(const ContractPieces& pieces, std::map<WorkerIndex, DraftMessage>& messages) const {
     if (pieces.products.empty()) return;
+    std::array<std::vector<int>, 2> parts;
     for (size_t i = 0; i < pieces.operands.size(); ++i) {
       for (const OperandPiece& piece : pieces.operands[i]) {
-        IncomingMessage& message = messages[piece.worker];
-        message.from = piece.worker;
-        offsets[i].push_back(message.bytes);
-        message.bytes += NumElements(piece.box) * SizeBytes(Value(i).spec.dtype);
+        if (piece.worker == worker_) {
+          parts[i].push_back(-1);
+          continue;
+        }
+        DraftMessage& message = messages[piece.worker];
+        parts[i].push_back(static_cast<int>(message.parts.size()));
+        message.parts.push_back({Value(i).spec.dtype, BoxShape(piece.box), RuleOf(i), {}, ReduceOp::kSum});
       }
     }
     for (size_t p = 0; p < pieces.products.size(); ++p) {
       for (size_t i = 0; i < pieces.operands.size(); ++i) {
         const size_t number = static_cast<size_t>(pieces.products[p].pieces[i]);
         const OperandPiece& piece = pieces.operands[i][number];
-        const Box& box = pieces.products[p].boxes[i];
-        IncomingOperand operand{static_cast<int>(p), static_cast<int>(i), 0, RowMajorStrides(BoxShape(piece.box))};
-        for (size_t d = 0; d < box.size(); ++d) {
-          operand.message_offset_bytes += (box[d].start - piece.box[d].start) * operand.strides[d];
+        if (piece.worker == worker_) continue;
+        Shape start;
+        for (size_t d = 0; d < piece.box.size(); ++d) {
+          start.push_back(pieces.products[p].boxes[i][d].start - piece.box[d].start);
         }
-        operand.message_offset_bytes *= SizeBytes(Value(i).spec.dtype);
-        operand.message_offset_bytes += offsets[i][number];
-        messages[piece.worker].operands.push_back(std::move(operand));
+        messages[piece.worker].operands.push_back(
+            {static_cast<int>(p), static_cast<int>(i), parts[i][number], std::move(start)});
       }
     }
-    messages.erase(worker_);
-    for (auto& [from, message] : messages) phase.incoming.push_back(std::move(message));
   }
 
   // Those that multiply something and need a piece of this worker's shards.
-  void AddReaders(MessageLists lists, Phase& phase) const {
-    std::map<int64_t, OutgoingMessage> messages;  // by flat position
+  void AddReaders(MessageDrafts* drafts, Phase& phase) const {
     for (size_t i = 0; i < step_.operands.size(); ++i) {
       if (!step_.operands[i].pieces.has_value()) continue;
-      const DType dtype = Value(i).spec.dtype;
       for (const ExchangeWalk::Given& given : ExchangeWalk(*step_.operands[i].pieces).GivenBy(worker_)) {
         if (IsEmpty(LocalBox(output_.spec, mesh_.PositionAt(given.destination)))) continue;
-        OutgoingMessage& message = messages[given.destination];
+        const WorkerIndex reader = mesh_.workers()[static_cast<size_t>(given.destination)];
         const Transfer& transfer = given.transfer;
-        message.bytes += NumElements(transfer.box) * SizeBytes(dtype);
-        message.parts.push_back(
-            {dtype, BoxShape(transfer.box), {OperandAt(Value(i), worker_, transfer.source_offset)}});
+        phase.read_by.push_back(reader);
         phase.reads.push_back(Value(i).buffer);
+        if (drafts == nullptr) continue;
+        drafts->outgoing[reader].parts.push_back({Value(i).spec.dtype,
+                                                  BoxShape(transfer.box),
+                                                  RuleOf(i),
+                                                  {OperandAt(Value(i), worker_, transfer.source_offset)},
+                                                  ReduceOp::kSum});
       }
-    }
-    for (auto& [reader, message] : messages) {
-      message.to = mesh_.workers()[static_cast<size_t>(reader)];
-      phase.read_by.push_back(message.to);
-      if (lists == MessageLists::kBuild) phase.outgoing.push_back(std::move(message));
     }
   }
 
@@ -141,9 +149,9 @@ class ContractionLowering {
 
 }  // namespace
 
-absl::Status LowerContraction(const Plan& plan, const ContractStep& step, WorkerIndex worker, MessageLists messages,
+absl::Status LowerContraction(const Plan& plan, const ContractStep& step, WorkerIndex worker, MessageDrafts* drafts,
                               Phase& phase) {
-  return ContractionLowering(plan, step, worker).Lower(messages, phase);
+  return ContractionLowering(plan, step, worker).Lower(drafts, phase);
 }
 
 }  // namespace tessera

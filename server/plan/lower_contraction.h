@@ -4,13 +4,15 @@
 // LowerPlan alone.
 
 #include "absl/status/status.h"
+#include "server/plan/chunks.h"
 #include "server/plan/plan.h"
 #include "server/plan/program.h"
 
 namespace tessera {
 
-// Appends the phase's instructions, messages and peers; lists may repeat a worker or a buffer.
-absl::Status LowerContraction(const Plan& plan, const ContractStep& step, WorkerIndex worker, MessageLists messages,
+// Appends the phase's instructions and peers, and its messages to `drafts` unless that is null; lists may repeat a
+// worker or a buffer.
+absl::Status LowerContraction(const Plan& plan, const ContractStep& step, WorkerIndex worker, MessageDrafts* drafts,
                               Phase& phase);
 
 }  // namespace tessera

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <utility>
 
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/chunks.h"
 #include "server/plan/lower_contraction.h"
 #include "server/plan/operand_at.h"
 
@@ -25,28 +25,6 @@ void SortUnique(std::vector<WorkerIndex>& values) {
   values.erase(std::unique(values.begin(), values.end()), values.end());
 }
 
-// The messages of one phase, as its steps add to them: one for each peer and direction.
-class MessageBuilder {
- public:
-  OutgoingMessage& To(WorkerIndex reader, Phase& phase) {
-    const auto [at, is_new] = outgoing_.try_emplace(reader, phase.outgoing.size());
-    if (is_new) phase.outgoing.push_back({reader, {}, 0});
-    return phase.outgoing[at->second];
-  }
-  IncomingMessage& From(WorkerIndex sender) {
-    IncomingMessage& message = incoming_[sender];
-    message.from = sender;
-    return message;
-  }
-  void Finish(Phase& phase) {
-    for (auto& [from, message] : incoming_) phase.incoming.push_back(std::move(message));
-  }
-
- private:
-  std::map<WorkerIndex, size_t> outgoing_;
-  std::map<WorkerIndex, IncomingMessage> incoming_;
-};
-
 // One exchange as one worker and its peers see it.
 class ExchangeLowering {
  public:
@@ -57,9 +35,9 @@ class ExchangeLowering {
         walk_(step.exchange),
         worker_(worker) {}
 
-  // Adds to the phase. `spread`: the step by which this one's reductions are pushed, or null. `messages`: null where
-  // none are wanted.
-  absl::Status Lower(MessageBuilder* messages, const ExchangeStep* spread, Phase& phase) const {
+  // Adds to the phase. `spread`: the step by which this one's reductions are pushed, or null. `drafts`: null where no
+  // messages are wanted.
+  absl::Status Lower(MessageDrafts* drafts, const ExchangeStep* spread, Phase& phase) const {
     const Mesh& mesh = step_.exchange.destination.mesh;
     const size_t first_instruction = phase.instructions.size();
     phase.delivery = step_.delivery;
@@ -76,10 +54,10 @@ class ExchangeLowering {
       const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
       if (phase.read_by.empty() || phase.read_by.back() != reader) phase.read_by.push_back(reader);
       if (phase.reads.empty() || phase.reads.back() != source_.buffer) phase.reads.push_back(source_.buffer);
-      if (messages != nullptr) AddOutgoing(given.transfer, messages->To(reader, phase));
+      if (drafts != nullptr) AddOutgoing(given.transfer, drafts->outgoing[reader]);
       if (given.transfer.sources.size() > 1) AddReads(given.transfer.sources, phase);
     }
-    if (messages != nullptr) AddIncoming(first_instruction, phase, *messages);
+    if (drafts != nullptr) AddIncoming(first_instruction, phase, drafts->incoming);
     return spread == nullptr ? absl::OkStatus() : AddPushes(*spread, transfers, first_instruction, phase);
   }
 
@@ -156,24 +134,20 @@ class ExchangeLowering {
     if (!transfers.empty()) phase.writes.push_back(destination_.buffer);
   }
 
-  void AddOutgoing(const Transfer& transfer, OutgoingMessage& message) const {
-    const DType dtype = destination_.spec.dtype;
-    message.bytes += NumElements(transfer.box) * SizeBytes(dtype);
-    MessagePart& part = message.parts.emplace_back();
-    part.dtype = dtype;
+  void AddOutgoing(const Transfer& transfer, DraftMessage& message) const {
+    DraftPart& part = message.parts.emplace_back();
+    part.dtype = destination_.spec.dtype;
     part.extents = BoxShape(transfer.box);
     for (const TransferSource& from : transfer.sources) part.sources.push_back(Source(transfer, from));
     part.op = step_.exchange.reduce_op;
   }
 
-  void AddIncoming(size_t first_instruction, const Phase& phase, MessageBuilder& messages) const {
-    const int64_t element_bytes = SizeBytes(destination_.spec.dtype);
+  void AddIncoming(size_t first_instruction, const Phase& phase, std::map<WorkerIndex, DraftMessage>& messages) const {
     const auto add = [&](int instruction, int term, WorkerIndex from, const Shape& extents) {
       if (from == worker_) return;
-      IncomingMessage& message = messages.From(from);
-      Strides strides = RowMajorStrides(extents);
-      message.operands.push_back({instruction, term, message.bytes, std::move(strides)});
-      message.bytes += NumElements(extents) * element_bytes;
+      DraftMessage& message = messages[from];
+      message.operands.push_back({instruction, term, static_cast<int>(message.parts.size()), Shape(extents.size(), 0)});
+      message.parts.push_back({destination_.spec.dtype, extents, {}, {}, ReduceOp::kSum});
     };
     for (size_t i = first_instruction; i < phase.instructions.size(); ++i) {
       if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
@@ -285,23 +259,19 @@ const ExchangeStep* FindPush(const Plan& plan, size_t index, const ExchangeStep&
 // Lowers the exchanges of steps [first, end), which share a phase. Those of larger elements come first, so that every
 // part of a message lies at a multiple of its element size.
 absl::Status LowerExchanges(const Plan& plan, const std::vector<int>& phases, size_t first, size_t end,
-                            WorkerIndex worker, MessageLists lists, Phase& phase) {
+                            WorkerIndex worker, MessageDrafts* drafts, Phase& phase) {
   std::vector<size_t> order;
   for (size_t i = first; i < end; ++i) order.push_back(i);
   const auto element_bytes = [&plan](size_t i) {
     return SizeBytes(std::get<ExchangeStep>(plan.steps[i]).exchange.destination.dtype);
   };
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return element_bytes(a) > element_bytes(b); });
-  MessageBuilder messages;
   for (const size_t i : order) {
     const auto& step = std::get<ExchangeStep>(plan.steps[i]);
-    TESSERA_RETURN_IF_ERROR(
-        ExchangeLowering(plan, step, worker)
-            .Lower(lists == MessageLists::kBuild ? &messages : nullptr, FindPush(plan, i, step), phase));
+    TESSERA_RETURN_IF_ERROR(ExchangeLowering(plan, step, worker).Lower(drafts, FindPush(plan, i, step), phase));
     const int buffer = plan.values[static_cast<size_t>(step.source)].buffer;
     phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, i, buffer));
   }
-  messages.Finish(phase);
   return absl::OkStatus();
 }
 
@@ -335,7 +305,8 @@ std::string InstructionText(const Instruction& instruction) {
 
 }  // namespace
 
-absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageLists messages) {
+absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageLists messages,
+                                  int64_t max_chunk_bytes) {
   Program program;
   program.worker = worker;
   const std::vector<int> phases = PhasesOf(plan);
@@ -343,10 +314,12 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
   for (size_t i = 0, end = 0; i < plan.steps.size(); i = end) {
     for (end = i + 1; end < phases.size() && phases[end] == phases[i]; ++end) continue;
     Phase& phase = program.phases[static_cast<size_t>(phases[i]) - 1];
+    MessageDrafts built;
+    MessageDrafts* const drafts = messages == MessageLists::kBuild ? &built : nullptr;
     if (std::holds_alternative<ExchangeStep>(plan.steps[i])) {
-      TESSERA_RETURN_IF_ERROR(LowerExchanges(plan, phases, i, end, worker, messages, phase));
+      TESSERA_RETURN_IF_ERROR(LowerExchanges(plan, phases, i, end, worker, drafts, phase));
     } else if (const auto* contract = std::get_if<ContractStep>(&plan.steps[i])) {
-      TESSERA_RETURN_IF_ERROR(LowerContraction(plan, *contract, worker, messages, phase));
+      TESSERA_RETURN_IF_ERROR(LowerContraction(plan, *contract, worker, drafts, phase));
       for (const ContractOperand& operand : contract->operands) {
         if (!operand.pieces.has_value()) continue;
         const int buffer = plan.values[static_cast<size_t>(operand.value)].buffer;
@@ -355,6 +328,7 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
     } else {
       LowerLocal(plan, std::get<LocalStep>(plan.steps[i]), worker, phase);
     }
+    TESSERA_RETURN_IF_ERROR(CutMessages(built, max_chunk_bytes, phase));
     SortUnique(phase.reads_from);
     SortUnique(phase.read_by);
     SortUnique(phase.sums_from);
@@ -378,11 +352,15 @@ std::string ToText(const Program& program) {
     for (const Instruction& instruction : phase.instructions)
       StrAppend(&text, "    ", InstructionText(instruction), "\n");
     for (const OutgoingMessage& out : phase.outgoing) {
-      StrAppend(&text, "    send ", out.bytes, " bytes to worker ", out.to.value, " in ", out.parts.size(), " parts\n");
+      StrAppend(&text, "    send ", out.bytes, " bytes to worker ", out.to.value, " in ", out.parts.size(),
+                " parts and ", out.chunks.size(), " chunks\n");
     }
     for (const IncomingMessage& in : phase.incoming) {
-      StrAppend(&text, "    receive ", in.bytes, " bytes from worker ", in.from.value, " as ", in.operands.size(),
-                " operands\n");
+      StrAppend(&text, "    receive ", in.bytes, " bytes from worker ", in.from.value, " in ", in.chunks.size(),
+                " chunks\n");
+    }
+    for (const InstructionPiece& piece : phase.pieces) {
+      StrAppend(&text, "    of ", piece.instruction, ": ", InstructionText(piece.work), "\n");
     }
     text += "  }\n";
   }

@@ -10,8 +10,9 @@
 // one output: they follow each other.
 //
 // Two ways to reach a peer's bytes: mapped (read in place from its arena) or messages (one message
-// per pair of workers and phase, packed in the order of the receiver's transfers). A program holds
-// both descriptions; the executor takes per peer the one that works there.
+// per pair of workers and phase, packed in the order of the receiver's transfers; it travels in chunks). A
+// program holds both descriptions; the executor takes per peer the one that works there. What is mapped is done by
+// whole instructions, what comes in messages by their pieces, each of which waits for its own chunks alone.
 
 #include <cstdint>
 #include <vector>
@@ -78,37 +79,63 @@ struct KernelInstruction {
 
 using Instruction = std::variant<CopyInstruction, ReduceInstruction, KernelInstruction>;
 
-// What this worker sends in a phase where a peer cannot map it: the regions, packed one after another
-// in this order, each row-major.
+// A part of a message that travels on its own.
+struct MessageChunk {
+  int64_t bytes = 0;
+  int64_t at = 0;   // of its first byte, where the whole message is in memory
+  int direct = -1;  // sent from, or received into, a shard: the number of the one part, or piece, that it is (part of)
+  bool operator==(const MessageChunk&) const = default;
+};
+// Where bytes lie in a message's chunks: `offset` is in the first, those after it follow in memory.
+struct ChunkRange {
+  int first = 0;
+  int last = 0;
+  int64_t offset = 0;
+  bool operator==(const ChunkRange&) const = default;
+};
+
+// What this worker sends in a phase where a peer cannot map it: the regions, each row-major, in the order of their
+// chunks.
 struct MessagePart {
   DType dtype = DType::kF32;
   Shape extents;
   // One: own memory. Several: terms in mapped memory, added up in this order as they are packed.
   absl::InlinedVector<Operand, 1> sources;
   ReduceOp op = ReduceOp::kSum;  // of several; kAvg is a sum here, whoever takes it divides
+  ChunkRange place;
   bool operator==(const MessagePart&) const = default;
 };
 struct OutgoingMessage {
   WorkerIndex to;
   std::vector<MessagePart> parts;
-  int64_t bytes = 0;
+  std::vector<MessageChunk> chunks;
+  int64_t bytes = 0;         // of all parts
+  int64_t memory_bytes = 0;  // of the whole message in memory
   bool operator==(const OutgoingMessage&) const = default;
 };
-// What comes from a peer: its bytes, and the operands of this phase's instructions that they are, in
-// packing order: instruction number and term number (0 for a copy's source; a kernel's input). Pieces that
-// several instructions multiply come once and are operands of each.
-struct IncomingOperand {
-  int instruction = 0;
-  int term = 0;
-  int64_t message_offset_bytes = 0;
-  Strides strides;  // in elements, of the operand in the message
-  bool operator==(const IncomingOperand&) const = default;
-};
+// What comes from a peer; the pieces of this phase's instructions say which operands it has.
 struct IncomingMessage {
   WorkerIndex from;
-  std::vector<IncomingOperand> operands;
+  std::vector<MessageChunk> chunks;
   int64_t bytes = 0;
+  int64_t memory_bytes = 0;
   bool operator==(const IncomingMessage&) const = default;
+};
+// An operand that a message brings.
+struct StagedOperand {
+  int term = 0;     // of a reduction, or a kernel's input; 0 for a copy's source
+  int message = 0;  // index into the phase's `incoming`
+  ChunkRange place;
+  Strides strides;  // in elements, in the message
+  bool operator==(const StagedOperand&) const = default;
+};
+// One of the pieces that replace an instruction when an operand of it comes in a message. Operands of mapped peers
+// are read in place. Bytes that several products multiply come once and are operands of each.
+struct InstructionPiece {
+  int instruction = 0;  // index into the phase's `instructions`
+  Instruction work;
+  std::vector<StagedOperand> operands;
+  bool operator==(const InstructionPiece&) const = default;
 };
 
 struct Phase {
@@ -135,6 +162,7 @@ struct Phase {
   std::vector<WorkerIndex> overwrites_read_by;
   std::vector<OutgoingMessage> outgoing;
   std::vector<IncomingMessage> incoming;
+  std::vector<InstructionPiece> pieces;  // by instruction, increasing; those of one follow each other in this order
   // Buffers (parameters) that this phase writes on this worker, reads on this worker, reads on peers.
   std::vector<int> writes;
   std::vector<int> reads;
@@ -150,9 +178,15 @@ struct Program {
 
 enum class MessageLists : uint8_t { kOmit = 0, kBuild = 1 };
 
+// What travels on its own, so that packing, the wire and the work on what has come overlap: large enough that a chunk
+// costs little beside its bytes, small enough that some of them stay in the cache. The same on all workers.
+// docs/limits.md: max_chunk_bytes
+inline constexpr int64_t kMaxChunkBytes = 1 << 20;
+
 // A worker that is in no mesh of the plan gets a program of empty phases. Unit of work: TransfersTo of
 // the own position; with kBuild also that of every position (message transports).
-absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageLists messages);
+absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageLists messages,
+                                  int64_t max_chunk_bytes = kMaxChunkBytes);
 
 std::string ToText(const Program& program);
 

@@ -44,10 +44,11 @@ class SharedArena {
   int64_t bytes_ = 0;
 };
 
-// Distinguishes the messages of a pair: those of one instruction's phase. Never reused for a pair.
+// Distinguishes the messages of a pair: those of one instruction's phase, in chunks. Never reused for a pair.
 struct MessageTag {
   uint64_t ordinal = 0;
   uint32_t phase = 0;  // below 2^12
+  uint32_t chunk = 0;
   bool operator==(const MessageTag&) const = default;
 };
 

@@ -19,11 +19,12 @@ bool Contains(const std::vector<WorkerIndex>& workers, WorkerIndex worker) {
 
 }  // namespace
 
-Executor::Executor(WorkerIndex self, const SharedArena& own, Device& device, MessageTransport* messages, Report report)
+Executor::Executor(WorkerIndex self, const SharedArena& own, Device& device, MessageTransport* messages, Report report,
+                   int64_t max_chunk_bytes)
     : arenas_(self, own),
       device_(device),
       messages_(messages),
-      templates_(self, messages == nullptr ? MessageLists::kOmit : MessageLists::kBuild),
+      templates_(self, messages == nullptr ? MessageLists::kOmit : MessageLists::kBuild, max_chunk_bytes),
       phases_(arenas_, device, messages),
       records_(RunRecords::Make(std::move(report))) {}
 

@@ -42,7 +42,9 @@ class Executor {
   using Report = RunRecords::Report;
 
   // Everything outlives the executor; `messages` may be null: every peer is mapped.
-  Executor(WorkerIndex self, const SharedArena& own, Device& device, MessageTransport* messages, Report report);
+  // `max_chunk_bytes` is the same on all workers.
+  Executor(WorkerIndex self, const SharedArena& own, Device& device, MessageTransport* messages, Report report,
+           int64_t max_chunk_bytes = kMaxChunkBytes);
 
   // A peer whose memory is mapped here; its counters are waited for.
   absl::Status AddMappedPeer(WorkerIndex peer, SharedArena arena);

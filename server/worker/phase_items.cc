@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -15,15 +16,15 @@ constexpr int64_t kStagingAlignment = 64;
 
 int64_t AlignUp(int64_t bytes) { return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment; }
 
-// How many of an instruction's operands can come in a message.
-size_t TermCount(const Instruction& instruction) {
-  if (const auto* reduce = std::get_if<ReduceInstruction>(&instruction)) return reduce->terms.size();
-  const auto* kernel = std::get_if<KernelInstruction>(&instruction);
-  return kernel == nullptr ? 1 : kernel->inputs.size();
-}
-
 MessageTag TagOf(const Instance& instance, int phase_number) {
   return {.ordinal = instance.ordinal.value, .phase = static_cast<uint32_t>(phase_number)};
+}
+
+bool IsKernel(const Instruction& instruction) { return std::holds_alternative<KernelInstruction>(instruction); }
+
+// Whether a mapped peer has written it here.
+bool IsPushed(const Phase& phase, const Instruction& whole) {
+  return phase.delivery == Delivery::kPush && std::holds_alternative<CopyInstruction>(whole);
 }
 
 }  // namespace
@@ -33,8 +34,13 @@ std::byte* PhaseItems::AddressOf(const Operand& operand, const Instance& instanc
          operand.offset_bytes;
 }
 
-PhaseItems::Staged PhaseItems::StagedTerm(size_t instruction, size_t term) const {
-  return staged_terms_.empty() ? Staged{} : staged_terms_[first_term_[instruction] + term];
+PhaseItems::Staged PhaseItems::StagedTerm(const Here& here, const InstructionPiece* piece, size_t term) const {
+  if (piece == nullptr) return {};
+  for (const StagedOperand& operand : piece->operands) {
+    if (static_cast<size_t>(operand.term) != term || !IsActive(operand)) continue;
+    return {here.messages->at(TransferOf(operand, operand.place.first)).data + operand.place.offset, &operand.strides};
+  }
+  return {};
 }
 
 int64_t* PhaseItems::CountOf(WorkerIndex worker, std::vector<std::pair<WorkerIndex, int64_t>>& counts) const {
@@ -45,23 +51,7 @@ int64_t* PhaseItems::CountOf(WorkerIndex worker, std::vector<std::pair<WorkerInd
   return nullptr;
 }
 
-absl::Status PhaseItems::ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record) {
-  std::shared_ptr<StagingMemory>& staging = staging_[static_cast<size_t>(stream)];
-  if (staging == nullptr || staging->size < bytes) {
-    // Phases that were enqueued before keep the smaller one until they have run.
-    auto larger = std::make_shared<StagingMemory>();
-    larger->bytes.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
-    if (larger->bytes == nullptr) {
-      return absl::ResourceExhaustedError(
-          StrCat("worker ", arenas_.self().value, ": no host memory for messages of ", bytes, " bytes"));
-    }
-    larger->size = bytes;
-    staging = std::move(larger);
-  }
-  staged_ = staging->bytes.get();
-  if (record.staging.empty() || record.staging.back() != staging) record.staging.push_back(staging);
-  return absl::OkStatus();
-}
+// ---- which messages, which pieces, how much of them at once
 
 absl::Status PhaseItems::CheckReach(const Phase& phase) const {
   const auto unavailable = [this](WorkerIndex peer, std::string_view why) {
@@ -84,50 +74,234 @@ absl::Status PhaseItems::CheckReach(const Phase& phase) const {
   return absl::OkStatus();
 }
 
-absl::Status PhaseItems::PlaceMessages(const Phase& phase, StreamId stream, RunRecord& record) {
+void PhaseItems::FindMessages(const Phase& phase) {
   outgoing_.clear();
   incoming_.clear();
-  staged_terms_.clear();
-  staged_ = nullptr;
-  int64_t total = 0;
-  auto place = [&](WorkerIndex peer, int64_t bytes) {
-    if (arenas_.IsMapped(peer)) return Placed{0, -1};
-    const Placed placed{total, bytes};
-    total += AlignUp(bytes);
-    return placed;
-  };
-  TESSERA_RETURN_IF_ERROR(CheckReach(phase));
-  if (messages_ == nullptr) return absl::OkStatus();
-  for (const OutgoingMessage& message : phase.outgoing) outgoing_.push_back(place(message.to, message.bytes));
-  for (const IncomingMessage& message : phase.incoming) incoming_.push_back(place(message.from, message.bytes));
-  if (total == 0) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(ReserveStaging(stream, total, record));
+  active_of_incoming_.assign(phase.incoming.size(), -1);
+  if (messages_ == nullptr) return;
+  for (size_t m = 0; m < phase.outgoing.size(); ++m) {
+    const OutgoingMessage& message = phase.outgoing[m];
+    if (message.bytes > 0 && !arenas_.IsMapped(message.to)) outgoing_.push_back({m, message.chunks.size(), 0, 0});
+  }
   for (size_t m = 0; m < phase.incoming.size(); ++m) {
-    if (incoming_[m].bytes < 0) continue;
-    if (staged_terms_.empty()) {
-      first_term_.clear();
-      for (const Instruction& instruction : phase.instructions) {
-        first_term_.push_back(staged_terms_.size());
-        staged_terms_.resize(staged_terms_.size() + TermCount(instruction));
-      }
-    }
-    for (const IncomingOperand& operand : phase.incoming[m].operands) {
-      staged_terms_[first_term_[static_cast<size_t>(operand.instruction)] + static_cast<size_t>(operand.term)] = {
-          staged_ + incoming_[m].at + operand.message_offset_bytes, &operand.strides};
+    const IncomingMessage& message = phase.incoming[m];
+    if (message.bytes == 0 || arenas_.IsMapped(message.from)) continue;
+    active_of_incoming_[m] = static_cast<int>(incoming_.size());
+    incoming_.push_back({m, message.chunks.size(), 0, 0});
+  }
+}
+
+void PhaseItems::ListRuns(const Phase& phase) {
+  runs_.clear();
+  receive_window_ = kMessageWindow;
+  bool has_kernels = false;
+  size_t piece = 0;
+  for (size_t i = 0; i < phase.instructions.size(); ++i) {
+    const size_t first = piece;
+    while (piece < phase.pieces.size() && static_cast<size_t>(phase.pieces[piece].instruction) == i) ++piece;
+    const bool is_cut =
+        first < piece && std::any_of(phase.pieces[first].operands.begin(), phase.pieces[first].operands.end(),
+                                     [this](const StagedOperand& operand) { return IsActive(operand); });
+    const Instruction& whole = phase.instructions[i];
+    has_kernels |= IsKernel(whole);
+    if (is_cut) {
+      ListPieces(phase, first, piece);
+    } else if (!IsPushed(phase, whole)) {
+      runs_.push_back({kNoMessage, i, nullptr});
     }
   }
+  if (has_kernels) {
+    // Products run in their order, and long enough that all that is needed should be under way before.
+    for (Run& run : runs_) run.step = 0;
+    receive_window_ = kWholeMessage;
+    return;
+  }
+  const auto order = [](const Run& a, const Run& b) {
+    return std::tie(a.step, a.instruction, a.piece) < std::tie(b.step, b.instruction, b.piece);
+  };
+  if (!std::is_sorted(runs_.begin(), runs_.end(), order)) std::sort(runs_.begin(), runs_.end(), order);
+}
+
+// The pieces of one instruction.
+void PhaseItems::ListPieces(const Phase& phase, size_t first, size_t end) {
+  for (size_t p = first; p < end; ++p) {
+    const InstructionPiece& piece = phase.pieces[p];
+    int64_t step = kNoMessage;
+    bool is_direct = false;
+    for (const StagedOperand& operand : piece.operands) {
+      if (!IsActive(operand)) continue;
+      // A window has one chunk of each message, the same one, when its turn comes.
+      const bool agrees = step == kNoMessage || step == operand.place.last;
+      if (!agrees || operand.place.first != operand.place.last) receive_window_ = kWholeMessage;
+      step = std::max<int64_t>(step, operand.place.last);
+      const IncomingMessage& message = phase.incoming[static_cast<size_t>(operand.message)];
+      is_direct |= message.chunks[static_cast<size_t>(operand.place.first)].direct == static_cast<int>(p);
+    }
+    if (!is_direct) runs_.push_back({step, static_cast<size_t>(piece.instruction), &piece});
+  }
+}
+
+void PhaseItems::ChooseWindows(const Phase& phase) {
+  int64_t largest = 1;
+  send_window_ = !phase.instructions.empty() && IsKernel(phase.instructions[0]) ? kWholeMessage : kMessageWindow;
+  for (const Active& active : outgoing_) {
+    const OutgoingMessage& message = phase.outgoing[active.number];
+    for (const MessagePart& part : message.parts) {
+      if (part.place.first != part.place.last) send_window_ = kWholeMessage;
+    }
+    for (const MessageChunk& chunk : message.chunks) largest = std::max(largest, chunk.bytes);
+  }
+  for (const Active& active : incoming_) {
+    for (const MessageChunk& chunk : phase.incoming[active.number].chunks) largest = std::max(largest, chunk.bytes);
+  }
+  const int64_t count = static_cast<int64_t>(outgoing_.size() + incoming_.size());
+  const int64_t longest = std::max<int64_t>(1, kMaxStagingBytes / largest / count);
+  if (receive_window_ != kWholeMessage) receive_window_ = std::min(receive_window_, longest);
+  if (send_window_ != kWholeMessage) send_window_ = std::min(send_window_, longest);
+}
+
+// ---- memory
+
+absl::Status PhaseItems::ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record) {
+  std::shared_ptr<StagingMemory>& staging = staging_[static_cast<size_t>(stream)];
+  if (staging == nullptr || staging->size < bytes) {
+    // Phases that were enqueued before keep the smaller one until they have run.
+    auto larger = std::make_shared<StagingMemory>();
+    larger->bytes.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
+    if (larger->bytes == nullptr) {
+      return absl::ResourceExhaustedError(
+          StrCat("worker ", arenas_.self().value, ": no host memory for messages of ", bytes, " bytes"));
+    }
+    larger->size = bytes;
+    staging = std::move(larger);
+  }
+  staged_ = staging->bytes.get();
+  if (record.staging.empty() || record.staging.back() != staging) record.staging.push_back(staging);
   return absl::OkStatus();
 }
 
-void PhaseItems::EnqueueSum(const Instance& instance, const MessagePart& part, std::byte* to, RunRecord& record) {
+PhaseItems::Ring PhaseItems::PlaceRing(const std::vector<MessageChunk>& chunks, int64_t memory_bytes, int64_t window,
+                                       int64_t& total) {
+  Ring ring{total, window, 0};
+  int64_t largest = 0;
+  for (const MessageChunk& chunk : chunks) {
+    if (chunk.direct < 0) largest = std::max(largest, AlignUp(chunk.bytes));
+  }
+  const int64_t count = static_cast<int64_t>(chunks.size());
+  if (window < count) ring.slot_bytes = largest;
+  if (largest > 0) total += window < count ? window * largest : AlignUp(memory_bytes);
+  return ring;
+}
+
+int64_t PhaseItems::At(const Ring& ring, const MessageChunk& chunk, size_t number) {
+  if (ring.slot_bytes == 0) return ring.base + chunk.at;
+  return ring.base + static_cast<int64_t>(number) % ring.window * ring.slot_bytes;
+}
+
+absl::Status PhaseItems::AddTransfers(const Here& here) {
+  int64_t total = 0;
+  rings_.clear();
+  for (const Active& active : outgoing_) {
+    const OutgoingMessage& message = here.phase.outgoing[active.number];
+    rings_.push_back(PlaceRing(message.chunks, message.memory_bytes, send_window_, total));
+  }
+  for (const Active& active : incoming_) {
+    const IncomingMessage& message = here.phase.incoming[active.number];
+    rings_.push_back(PlaceRing(message.chunks, message.memory_bytes, receive_window_, total));
+  }
+  staged_ = nullptr;
+  if (total > 0) TESSERA_RETURN_IF_ERROR(ReserveStaging(here.stream, total, *here.record));
+  auto ring = rings_.begin();
+  // Where a chunk lies: in staging memory, or in the shard that the first chunk of its part or piece begins at.
+  const auto data_of = [&](const MessageChunk& chunk, size_t number, const Operand* shard, int64_t first_at) {
+    return shard == nullptr ? staged_ + At(*ring, chunk, number)
+                            : AddressOf(*shard, here.instance) + (chunk.at - first_at);
+  };
+  for (Active& active : outgoing_) {
+    const OutgoingMessage& message = here.phase.outgoing[active.number];
+    active.first_transfer = here.messages->size();
+    for (size_t c = 0; c < message.chunks.size(); ++c) {
+      const MessageChunk& chunk = message.chunks[c];
+      const MessagePart* part = chunk.direct < 0 ? nullptr : &message.parts[static_cast<size_t>(chunk.direct)];
+      const int64_t first_at = part == nullptr ? 0 : message.chunks[static_cast<size_t>(part->place.first)].at;
+      std::byte* const data = data_of(chunk, c, part == nullptr ? nullptr : &part->sources[0], first_at);
+      here.messages->Add({.direction = PhaseMessages::Direction::kSend,
+                          .peer = message.to,
+                          .chunk = static_cast<uint32_t>(c),
+                          .data = data,
+                          .bytes = chunk.bytes});
+    }
+    ++ring;
+  }
+  for (Active& active : incoming_) {
+    const IncomingMessage& message = here.phase.incoming[active.number];
+    active.first_transfer = here.messages->size();
+    int64_t* const count = CountOf(message.from, here.record->report.received_bytes);
+    for (size_t c = 0; c < message.chunks.size(); ++c) {
+      const MessageChunk& chunk = message.chunks[c];
+      const InstructionPiece* piece =
+          chunk.direct < 0 ? nullptr : &here.phase.pieces[static_cast<size_t>(chunk.direct)];
+      const int first = piece == nullptr ? 0 : piece->operands[0].place.first;
+      const Operand* shard = piece == nullptr ? nullptr : &std::get<CopyInstruction>(piece->work).destination;
+      here.messages->Add({.direction = PhaseMessages::Direction::kReceive,
+                          .peer = message.from,
+                          .chunk = static_cast<uint32_t>(c),
+                          .data = data_of(chunk, c, shard, message.chunks[static_cast<size_t>(first)].at),
+                          .bytes = chunk.bytes,
+                          .received_bytes = count});
+    }
+    ++ring;
+  }
+  awaited_.assign(here.messages->size(), 0);
+  return absl::OkStatus();
+}
+
+// ---- items
+
+// The stream goes on at once.
+void PhaseItems::EnqueueStart(const Here& here, size_t transfer) {
+  PhaseMessages::Transfer* const started = &here.messages->at(transfer);
+  device_.EnqueueAsync(here.stream, [started, record = here.record](Device::Done done) {
+    PhaseMessages::Start(*started, record);
+    done(absl::OkStatus());
+  });
+}
+
+void PhaseItems::EnqueueAwait(const Here& here, size_t transfer) {
+  if (awaited_[transfer] != 0) return;
+  awaited_[transfer] = 1;
+  PhaseMessages::Transfer* const awaited = &here.messages->at(transfer);
+  device_.EnqueueAsync(here.stream, [awaited, record = here.record](Device::Done done) {
+    PhaseMessages::Await(*awaited, std::move(done));
+  });
+}
+
+void PhaseItems::EnqueueReceives(const Here& here, size_t chunk) {
+  for (const Active& active : incoming_) {
+    if (chunk < active.chunk_count) EnqueueStart(here, active.first_transfer + chunk);
+  }
+}
+
+void PhaseItems::EnqueuePart(const Here& here, const MessagePart& part, std::byte* destination) {
+  if (part.sources.size() > 1) return EnqueueSum(here, part, destination);
+  device_.EnqueueRun(here.stream, CopyWork{.extents = part.extents,
+                                           .element_bytes = SizeBytes(part.dtype),
+                                           .source = AddressOf(part.sources[0], here.instance),
+                                           .source_strides = part.sources[0].strides,
+                                           .destination = destination,
+                                           .destination_strides = RowMajorStrides(part.extents)});
+}
+
+void PhaseItems::EnqueueSum(const Here& here, const MessagePart& part, std::byte* destination) {
+  RunRecord& record = *here.record;
   const size_t first = record.terms.size(), first_destination = record.destinations.size();
   for (const Operand& source : part.sources) {
-    record.terms.push_back({AddressOf(source, instance), source.strides});
+    record.terms.push_back({AddressOf(source, here.instance), source.strides});
     record.term_counts.push_back(CountOf(source.worker, record.report.received_bytes));
   }
-  record.destinations.push_back({to, RowMajorStrides(part.extents)});
+  record.destinations.push_back({destination, RowMajorStrides(part.extents)});
   record.push_counts.push_back(nullptr);
-  device_.EnqueueRun(static_cast<StreamId>(instance.stream),
+  device_.EnqueueRun(here.stream,
                      ReduceWork{.op = part.op == ReduceOp::kAvg ? ReduceOp::kSum : part.op,
                                 .dtype = part.dtype,
                                 .extents = part.extents,
@@ -138,86 +312,97 @@ void PhaseItems::EnqueueSum(const Instance& instance, const MessagePart& part, s
                                 .pushed_bytes = absl::MakeConstSpan(record.push_counts).subspan(first_destination)});
 }
 
-void PhaseItems::EnqueuePacking(const Instance& instance, const Phase& phase, RunRecord& record) {
-  const StreamId stream = static_cast<StreamId>(instance.stream);
-  for (size_t m = 0; m < outgoing_.size(); ++m) {
-    if (outgoing_[m].bytes <= 0) continue;
-    std::byte* at = staged_ + outgoing_[m].at;
-    for (const MessagePart& part : phase.outgoing[m].parts) {
-      const int64_t element_bytes = SizeBytes(part.dtype);
-      if (part.sources.size() > 1) {
-        EnqueueSum(instance, part, at, record);
-      } else {
-        device_.EnqueueRun(stream, CopyWork{.extents = part.extents,
-                                            .element_bytes = element_bytes,
-                                            .source = AddressOf(part.sources[0], instance),
-                                            .source_strides = part.sources[0].strides,
-                                            .destination = at,
-                                            .destination_strides = RowMajorStrides(part.extents)});
+void PhaseItems::EnqueueSends(const Here& here, size_t chunk) {
+  for (Active& active : outgoing_) {
+    if (chunk >= active.chunk_count) continue;
+    const OutgoingMessage& message = here.phase.outgoing[active.number];
+    const size_t transfer = active.first_transfer + chunk;
+    // Its memory is that of the one a window before.
+    if (static_cast<int64_t>(chunk) >= send_window_) EnqueueAwait(here, transfer - static_cast<size_t>(send_window_));
+    for (; active.next_part < message.parts.size(); ++active.next_part) {
+      const MessagePart& part = message.parts[active.next_part];
+      if (static_cast<size_t>(part.place.first) != chunk) break;
+      if (message.chunks[chunk].direct < 0) {
+        EnqueuePart(here, part, here.messages->at(transfer).data + part.place.offset);
       }
-      at += NumElements(part.extents) * element_bytes;
+    }
+    EnqueueStart(here, transfer);
+  }
+}
+
+void PhaseItems::EnqueueRunOf(const Here& here, const Run& run) {
+  if (run.piece == nullptr) return EnqueueWork(here, here.phase.instructions[run.instruction], nullptr);
+  for (const StagedOperand& operand : run.piece->operands) {
+    if (!IsActive(operand)) continue;
+    for (int c = operand.place.first; c <= operand.place.last; ++c) EnqueueAwait(here, TransferOf(operand, c));
+  }
+  EnqueueWork(here, run.piece->work, run.piece);
+}
+
+void PhaseItems::EnqueueSteps(const Here& here) {
+  int64_t steps = 1;
+  for (const Active& active : outgoing_) steps = std::max(steps, static_cast<int64_t>(active.chunk_count));
+  for (const Active& active : incoming_) steps = std::max(steps, static_cast<int64_t>(active.chunk_count));
+  int64_t posted = 0, sent = 0;
+  size_t run = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    const int64_t receives = std::min(steps, step + receive_window_), sends = std::min(steps, step + send_window_);
+    for (; posted < receives; ++posted) EnqueueReceives(here, static_cast<size_t>(posted));
+    for (; sent < sends; ++sent) EnqueueSends(here, static_cast<size_t>(sent));
+    for (; run < runs_.size() && runs_[run].step <= step; ++run) EnqueueRunOf(here, runs_[run]);
+    // Also those that are received in place: the step after this may post into this one's memory.
+    for (const Active& active : incoming_) {
+      const bool is_windowed = receive_window_ != kWholeMessage && static_cast<size_t>(step) < active.chunk_count;
+      if (is_windowed) EnqueueAwait(here, active.first_transfer + static_cast<size_t>(step));
     }
   }
+  for (size_t transfer = 0; transfer < awaited_.size(); ++transfer) EnqueueAwait(here, transfer);
 }
 
-void PhaseItems::EnqueueStart(StreamId stream, PhaseMessages& messages, const RunRecordRef& record) {
-  if (messages.empty()) return;
-  device_.EnqueueAsync(stream, [&messages, record](Device::Done done) { messages.Start(record, std::move(done)); });
+void PhaseItems::EnqueueWork(const Here& here, const Instruction& work, const InstructionPiece* piece) {
+  if (const auto* copy = std::get_if<CopyInstruction>(&work)) return EnqueueCopy(here, *copy, piece);
+  if (const auto* reduce = std::get_if<ReduceInstruction>(&work)) return EnqueueReduce(here, *reduce, piece);
+  EnqueueKernel(here, std::get<KernelInstruction>(work), piece);
 }
 
-void PhaseItems::EnqueueMessages(const Instance& instance, const Phase& phase, int phase_number,
-                                 const RunRecordRef& record) {
-  PhaseMessages& messages = record->AddMessages(*messages_, TagOf(instance, phase_number));
-  for (size_t m = 0; m < outgoing_.size(); ++m) {
-    if (outgoing_[m].bytes <= 0) continue;
-    messages.Add(phase.outgoing[m].to, staged_ + outgoing_[m].at, outgoing_[m].bytes, nullptr);
-  }
-  for (size_t m = 0; m < incoming_.size(); ++m) {
-    if (incoming_[m].bytes <= 0) continue;
-    const WorkerIndex from = phase.incoming[m].from;
-    messages.Add(from, staged_ + incoming_[m].at, incoming_[m].bytes, CountOf(from, record->report.received_bytes));
-  }
-  EnqueueStart(static_cast<StreamId>(instance.stream), messages, record);
-}
-
-void PhaseItems::EnqueueCopy(const Instance& instance, const CopyInstruction& copy, size_t number, RunRecord& record) {
-  const Staged staged = StagedTerm(number, 0);
+void PhaseItems::EnqueueCopy(const Here& here, const CopyInstruction& copy, const InstructionPiece* piece) {
+  const Staged staged = StagedTerm(here, piece, 0);
   CopyWork work{.extents = copy.extents,
                 .element_bytes = SizeBytes(copy.dtype),
                 .source = staged.data,
                 .source_strides = {},
-                .destination = AddressOf(copy.destination, instance),
+                .destination = AddressOf(copy.destination, here.instance),
                 .destination_strides = copy.destination.strides};
   if (staged.data != nullptr) {
     work.source_strides = *staged.strides;
   } else {
-    work.source = AddressOf(copy.source, instance);
+    work.source = AddressOf(copy.source, here.instance);
     work.source_strides = copy.source.strides;
-    work.received_bytes = CountOf(copy.source.worker, record.report.received_bytes);
+    work.received_bytes = CountOf(copy.source.worker, here.record->report.received_bytes);
   }
-  device_.EnqueueRun(static_cast<StreamId>(instance.stream), std::move(work));
+  device_.EnqueueRun(here.stream, std::move(work));
 }
 
-void PhaseItems::EnqueueReduce(const Instance& instance, const ReduceInstruction& reduce, size_t number,
-                               RunRecord& record) {
+void PhaseItems::EnqueueReduce(const Here& here, const ReduceInstruction& reduce, const InstructionPiece* piece) {
+  RunRecord& record = *here.record;
   const size_t first = record.terms.size(), first_destination = record.destinations.size();
   for (size_t t = 0; t < reduce.terms.size(); ++t) {
-    if (const Staged staged = StagedTerm(number, t); staged.data != nullptr) {
+    if (const Staged staged = StagedTerm(here, piece, t); staged.data != nullptr) {
       record.terms.push_back({staged.data, *staged.strides});
       record.term_counts.push_back(nullptr);
     } else {
-      record.terms.push_back({AddressOf(reduce.terms[t], instance), reduce.terms[t].strides});
+      record.terms.push_back({AddressOf(reduce.terms[t], here.instance), reduce.terms[t].strides});
       record.term_counts.push_back(CountOf(reduce.terms[t].worker, record.report.received_bytes));
     }
   }
-  record.destinations.push_back({AddressOf(reduce.destination, instance), reduce.destination.strides});
+  record.destinations.push_back({AddressOf(reduce.destination, here.instance), reduce.destination.strides});
   record.push_counts.push_back(nullptr);
   for (const Operand& push : reduce.pushes) {
     if (!arenas_.IsMapped(push.worker)) continue;
-    record.destinations.push_back({AddressOf(push, instance), push.strides});
+    record.destinations.push_back({AddressOf(push, here.instance), push.strides});
     record.push_counts.push_back(CountOf(push.worker, record.report.pushed_bytes));
   }
-  device_.EnqueueRun(static_cast<StreamId>(instance.stream),
+  device_.EnqueueRun(here.stream,
                      ReduceWork{.op = reduce.op,
                                 .dtype = reduce.dtype,
                                 .extents = reduce.extents,
@@ -228,15 +413,15 @@ void PhaseItems::EnqueueReduce(const Instance& instance, const ReduceInstruction
                                 .pushed_bytes = absl::MakeConstSpan(record.push_counts).subspan(first_destination)});
 }
 
-void PhaseItems::EnqueueKernel(const Instance& instance, const KernelInstruction& kernel, size_t number,
-                               RunRecord& record) {
+void PhaseItems::EnqueueKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece) {
+  RunRecord& record = *here.record;
   const size_t first_input = record.kernel_inputs.size();
   const size_t first_scalar = record.kernel_scalars.size();
   const size_t first_count = record.kernel_counts.size();
   for (size_t k = 0; k < kernel.inputs.size(); ++k) {
-    const Staged staged = StagedTerm(number, k);
+    const Staged staged = StagedTerm(here, piece, k);
     const bool is_staged = staged.data != nullptr;
-    record.kernel_inputs.push_back({.data = is_staged ? staged.data : AddressOf(kernel.inputs[k], instance),
+    record.kernel_inputs.push_back({.data = is_staged ? staged.data : AddressOf(kernel.inputs[k], here.instance),
                                     .dtype = kernel.input_dtypes[k],
                                     .extents = kernel.input_extents[k],
                                     .strides = is_staged ? *staged.strides : kernel.inputs[k].strides,
@@ -245,11 +430,11 @@ void PhaseItems::EnqueueKernel(const Instance& instance, const KernelInstruction
         is_staged ? nullptr : CountOf(kernel.inputs[k].worker, record.report.received_bytes);
     if (received_bytes != nullptr) record.kernel_counts.push_back({received_bytes, kernel.input_received_bytes[k]});
   }
-  for (int scalar : kernel.scalars) record.kernel_scalars.push_back(instance.scalars[static_cast<size_t>(scalar)]);
-  device_.EnqueueRun(static_cast<StreamId>(instance.stream),
+  for (int scalar : kernel.scalars) record.kernel_scalars.push_back(here.instance.scalars[static_cast<size_t>(scalar)]);
+  device_.EnqueueRun(here.stream,
                      KernelWork{{.op = &kernel.op,
                                  .inputs = absl::MakeConstSpan(record.kernel_inputs).subspan(first_input),
-                                 .output = AddressOf(kernel.output, instance),
+                                 .output = AddressOf(kernel.output, here.instance),
                                  .output_dtype = kernel.output_dtype,
                                  .output_extents = kernel.output_extents,
                                  .output_strides = kernel.output.strides,
@@ -259,46 +444,53 @@ void PhaseItems::EnqueueKernel(const Instance& instance, const KernelInstruction
                                 absl::MakeConstSpan(record.kernel_counts).subspan(first_count)});
 }
 
-void PhaseItems::EnqueueInstructions(const Instance& instance, const Phase& phase, RunRecord& record) {
-  for (size_t i = 0; i < phase.instructions.size(); ++i) {
-    if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
-      // What a mapped peer pushed is here.
-      if (StagedTerm(i, 0).data == nullptr && phase.delivery == Delivery::kPush) continue;
-      EnqueueCopy(instance, *copy, i, record);
-    } else if (const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i])) {
-      EnqueueReduce(instance, *reduce, i, record);
-    } else {
-      EnqueueKernel(instance, std::get<KernelInstruction>(phase.instructions[i]), i, record);
-    }
-  }
-}
-
 void PhaseItems::EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number,
                                 const RunRecordRef& record) {
-  if (messages_ == nullptr) return;
+  FindMessages(phase);
+  if (outgoing_.empty() && incoming_.empty()) return;
   PhaseMessages& messages = record->AddMessages(*messages_, TagOf(instance, phase_number));
-  for (const OutgoingMessage& message : phase.outgoing) {
-    if (message.bytes > 0 && !arenas_.IsMapped(message.to)) messages.Add(message.to, nullptr, 0, nullptr);
-  }
-  for (const IncomingMessage& message : phase.incoming) {
-    if (message.bytes > 0 && !arenas_.IsMapped(message.from)) {
-      messages.Add(message.from, nullptr, 0, &record->refused_bytes);
+  const Here here{instance, phase, record, static_cast<StreamId>(instance.stream), &messages};
+  for (const Active& active : outgoing_) {
+    for (size_t c = 0; c < active.chunk_count; ++c) {
+      messages.Add({.direction = PhaseMessages::Direction::kSend,
+                    .peer = phase.outgoing[active.number].to,
+                    .chunk = static_cast<uint32_t>(c)});
     }
   }
-  EnqueueStart(static_cast<StreamId>(instance.stream), messages, record);
+  for (const Active& active : incoming_) {
+    for (size_t c = 0; c < active.chunk_count; ++c) {
+      messages.Add({.direction = PhaseMessages::Direction::kReceive,
+                    .peer = phase.incoming[active.number].from,
+                    .chunk = static_cast<uint32_t>(c)});
+    }
+  }
+  awaited_.assign(messages.size(), 0);
+  for (size_t transfer = 0; transfer < messages.size(); ++transfer) EnqueueStart(here, transfer);
+  for (size_t transfer = 0; transfer < messages.size(); ++transfer) EnqueueAwait(here, transfer);
 }
 
 absl::Status PhaseItems::Enqueue(const Instance& instance, const Phase& phase, int phase_number,
                                  const RunRecordRef& record) {
-  if (absl::Status s = PlaceMessages(phase, static_cast<StreamId>(instance.stream), *record); !s.ok()) {
+  if (absl::Status s = CheckReach(phase); !s.ok()) {
     EnqueueRefusal(instance, phase, phase_number, record);
     return s;
   }
-  if (staged_ != nullptr) {
-    EnqueuePacking(instance, phase, *record);
-    EnqueueMessages(instance, phase, phase_number, record);
+  FindMessages(phase);
+  Here here{instance, phase, record, static_cast<StreamId>(instance.stream), nullptr};
+  if (outgoing_.empty() && incoming_.empty()) {
+    for (const Instruction& whole : phase.instructions) {
+      if (!IsPushed(phase, whole)) EnqueueWork(here, whole, nullptr);
+    }
+    return absl::OkStatus();
   }
-  EnqueueInstructions(instance, phase, *record);
+  ListRuns(phase);
+  ChooseWindows(phase);
+  here.messages = &record->AddMessages(*messages_, TagOf(instance, phase_number));
+  if (absl::Status s = AddTransfers(here); !s.ok()) {
+    EnqueueRefusal(instance, phase, phase_number, record);
+    return s;
+  }
+  EnqueueSteps(here);
   return absl::OkStatus();
 }
 

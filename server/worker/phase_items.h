@@ -1,14 +1,19 @@
 #pragma once
 
-// PhaseItems: one phase of a program as device items. Operands in mapped memory are read where they
-// lie. Bytes of other peers come in one message per peer into staging memory, and the instructions read
-// them there; what such peers need is packed into staging memory and sent.
+// PhaseItems: one phase of a program as device items. Operands in mapped memory are read where they lie. Bytes of
+// other peers come in messages, chunk by chunk, and what such peers need is sent so:
 //
-// A part of a message that is a sum is reduced into staging memory, from mapped memory: its packing is its reduction.
+//   receives of the first chunks are posted; the first chunks are packed, and each is sent as soon as it is packed;
+//   instructions that need no message run; then, step by step: the chunks of the step are awaited, the pieces of
+//   instructions that read them run, and the next receive is posted and the next chunk packed and sent
 //
-// Staging memory belongs to a stream, is as large as its largest phase needed, and is used again by
-// every phase: the items of a stream run in order, and a phase's messages have ended before its
-// instructions run.
+// A chunk that is one contiguous range of a shard is sent from there, or received to there. Others go through staging
+// memory, which a part that is a sum of mapped memory is reduced into, and of which each message has a window of a few
+// chunks, used again in turn; where instructions need more of a message at once, all of it. Staging memory belongs to a
+// stream and is used again by every phase: all transfers of a phase have ended when its last item has.
+//
+// Law: nobody waits in a circle. Chunk c of every message is posted, packed and sent before anything of step c is
+// awaited, and what is awaited before that are chunks of earlier steps.
 
 #include <array>
 #include <cstddef>
@@ -26,6 +31,12 @@
 
 namespace tessera {
 
+// Chunks of one message that are under way at once: enough that packing, the wire and the instructions each have one at
+// hand and one to come. docs/limits.md: message_window
+inline constexpr int64_t kMessageWindow = 4;
+// Above it, the windows of a phase's messages are shorter, down to one chunk. docs/limits.md: max_staging_bytes
+inline constexpr int64_t kMaxStagingBytes = 64 << 20;
+
 class PhaseItems {
  public:
   PhaseItems(const ArenaTable& arenas, Device& device, MessageTransport* messages)
@@ -36,37 +47,80 @@ class PhaseItems {
   // when bytes would come from a peer that can't be reached at all, ResourceExhausted when there is no memory for
   // staging; the phase's messages are then refused.
   absl::Status Enqueue(const Instance& instance, const Phase& phase, int phase_number, const RunRecordRef& record);
-  // In place of the phase's messages, where the instance can't run: empty ones, which the other ends
+  // In place of the phase's messages, where the instance can't run: empty chunks, which the other ends
   // find to be of the wrong size, so that no peer waits for what never comes.
   void EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number, const RunRecordRef& record);
 
  private:
-  // Where a message lies in staging memory.
-  struct Placed {
-    int64_t at = 0;
-    int64_t bytes = 0;
+  // The phase at hand.
+  struct Here {
+    const Instance& instance;
+    const Phase& phase;
+    const RunRecordRef& record;
+    StreamId stream;
+    PhaseMessages* messages;
+  };
+  // A message of a peer that isn't mapped.
+  struct Active {
+    size_t number = 0;  // in the phase's list
+    size_t chunk_count = 0;
+    size_t first_transfer = 0;  // its chunks' transfers follow each other
+    size_t next_part = 0;       // to be packed
+  };
+  // An instruction, or a piece of one.
+  struct Run {
+    int64_t step = 0;  // the chunk that it waits for; kNoMessage: none
+    size_t instruction = 0;
+    const InstructionPiece* piece = nullptr;
   };
   // An instruction's term in staging memory; no data when it is read in place.
   struct Staged {
     std::byte* data = nullptr;
     const Strides* strides = nullptr;
   };
-  absl::Status PlaceMessages(const Phase& phase, StreamId stream, RunRecord& record);
-  absl::Status ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
+  // Where a message's chunks lie in staging memory.
+  struct Ring {
+    int64_t base = 0;
+    int64_t window = 0;
+    int64_t slot_bytes = 0;  // 0: the whole message lies there
+  };
+  static constexpr int64_t kNoMessage = -1;
+  static constexpr int64_t kWholeMessage = int64_t{1} << 32;
+
   // Unavailable when the phase needs a peer in another way than it is reached.
   absl::Status CheckReach(const Phase& phase) const;
-  void EnqueuePacking(const Instance& instance, const Phase& phase, RunRecord& record);
-  void EnqueueSum(const Instance& instance, const MessagePart& part, std::byte* to, RunRecord& record);
-  void EnqueueMessages(const Instance& instance, const Phase& phase, int phase_number, const RunRecordRef& record);
-  void EnqueueStart(StreamId stream, PhaseMessages& messages, const RunRecordRef& record);
-  void EnqueueCopy(const Instance& instance, const CopyInstruction& copy, size_t number, RunRecord& record);
-  void EnqueueReduce(const Instance& instance, const ReduceInstruction& reduce, size_t number, RunRecord& record);
-  void EnqueueKernel(const Instance& instance, const KernelInstruction& kernel, size_t number, RunRecord& record);
-  void EnqueueInstructions(const Instance& instance, const Phase& phase, RunRecord& record);
+  void FindMessages(const Phase& phase);
+  void ListRuns(const Phase& phase);
+  void ListPieces(const Phase& phase, size_t first, size_t end);
+  void ChooseWindows(const Phase& phase);
+  absl::Status ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
+  absl::Status AddTransfers(const Here& here);
+  static Ring PlaceRing(const std::vector<MessageChunk>& chunks, int64_t memory_bytes, int64_t window, int64_t& total);
+  static int64_t At(const Ring& ring, const MessageChunk& chunk, size_t number);
+
+  void EnqueueSteps(const Here& here);
+  void EnqueueReceives(const Here& here, size_t chunk);
+  void EnqueueSends(const Here& here, size_t chunk);
+  void EnqueuePart(const Here& here, const MessagePart& part, std::byte* destination);
+  void EnqueueSum(const Here& here, const MessagePart& part, std::byte* destination);
+  void EnqueueRunOf(const Here& here, const Run& run);
+  void EnqueueStart(const Here& here, size_t transfer);
+  void EnqueueAwait(const Here& here, size_t transfer);
+
+  void EnqueueWork(const Here& here, const Instruction& work, const InstructionPiece* piece);
+  void EnqueueCopy(const Here& here, const CopyInstruction& copy, const InstructionPiece* piece);
+  void EnqueueReduce(const Here& here, const ReduceInstruction& reduce, const InstructionPiece* piece);
+  void EnqueueKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece);
 
   std::byte* AddressOf(const Operand& operand, const Instance& instance) const;
-  // No data when the term is read in place.
-  Staged StagedTerm(size_t instruction, size_t term) const;
+  Staged StagedTerm(const Here& here, const InstructionPiece* piece, size_t term) const;
+  bool IsActive(const StagedOperand& operand) const {
+    return active_of_incoming_[static_cast<size_t>(operand.message)] >= 0;
+  }
+  size_t TransferOf(const StagedOperand& operand, int chunk) const {
+    const int active = active_of_incoming_[static_cast<size_t>(operand.message)];
+    return incoming_[static_cast<size_t>(active)].first_transfer + static_cast<size_t>(chunk);
+  }
   int64_t* CountOf(WorkerIndex worker, std::vector<std::pair<WorkerIndex, int64_t>>& counts) const;
 
   const ArenaTable& arenas_;
@@ -76,11 +130,13 @@ class PhaseItems {
 
   // Of the phase at hand.
   std::byte* staged_ = nullptr;
-  std::vector<Placed> outgoing_, incoming_;  // by the phase's lists; bytes -1: mapped, no message
-  // By instruction and term, one after another from first_term_[instruction] on. Empty when all are read
-  // in place.
-  std::vector<Staged> staged_terms_;
-  std::vector<size_t> first_term_;
+  std::vector<Active> outgoing_, incoming_;
+  std::vector<int> active_of_incoming_;  // by the phase's list: index into incoming_, -1 where it is mapped
+  std::vector<Run> runs_;                // in the order in which they are enqueued
+  std::vector<Ring> rings_;
+  std::vector<uint8_t> awaited_;  // by transfer
+  int64_t receive_window_ = 0;
+  int64_t send_window_ = 0;
 };
 
 }  // namespace tessera

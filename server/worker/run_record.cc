@@ -13,33 +13,42 @@ RunRecordRef::~RunRecordRef() {
   home->Recycle(std::move(record));
 }
 
-void PhaseMessages::Start(const RunRecordRef& keep_alive, Device::Done done) {
-  left_ = all_.size();
-  status_ = absl::OkStatus();
-  done_ = std::move(done);
-  for (const One& one : all_) {
-    auto end = [&one, keep_alive](absl::Status status) { one.phase->End(one, std::move(status)); };
-    const size_t size = static_cast<size_t>(one.bytes);
-    if (one.received_bytes == nullptr) {
-      transport_->Send(one.peer, tag_, {one.data, size}, std::move(end));
-    } else {
-      transport_->Receive(one.peer, tag_, {one.data, size}, std::move(end));
-    }
+void PhaseMessages::Start(Transfer& transfer, const RunRecordRef& keep_alive) {
+  auto end = [&transfer, keep_alive](absl::Status status) { End(transfer, std::move(status)); };
+  const PhaseMessages& phase = *transfer.phase;
+  const size_t size = static_cast<size_t>(transfer.bytes);
+  MessageTag tag = phase.tag_;
+  tag.chunk = transfer.chunk;
+  if (transfer.direction == Direction::kSend) {
+    phase.transport_->Send(transfer.peer, tag, {transfer.data, size}, std::move(end));
+  } else {
+    phase.transport_->Receive(transfer.peer, tag, {transfer.data, size}, std::move(end));
   }
 }
 
-void PhaseMessages::End(const One& one, absl::Status status) {
-  Device::Done done;
-  absl::Status first;
+void PhaseMessages::Await(Transfer& transfer, Device::Done done) {
+  absl::Status status;
   {
-    std::lock_guard lock(mutex_);
-    if (status.ok() && one.received_bytes != nullptr) *one.received_bytes += one.bytes;
-    if (!status.ok() && status_.ok()) status_ = std::move(status);
-    if (--left_ > 0) return;
-    done = std::move(done_);
-    first = std::move(status_);
+    std::lock_guard lock(transfer.phase->mutex_);
+    if (!transfer.ended) {
+      transfer.awaited = std::move(done);
+      return;
+    }
+    status = std::move(transfer.status);
   }
-  done(std::move(first));
+  done(std::move(status));
+}
+
+void PhaseMessages::End(Transfer& transfer, absl::Status status) {
+  Device::Done awaited;
+  {
+    std::lock_guard lock(transfer.phase->mutex_);
+    transfer.ended = true;
+    if (status.ok() && transfer.received_bytes != nullptr) *transfer.received_bytes += transfer.bytes;
+    awaited = std::move(transfer.awaited);
+    if (!awaited) transfer.status = std::move(status);
+  }
+  if (awaited) awaited(std::move(status));
 }
 
 PhaseMessages& RunRecord::AddMessages(MessageTransport& transport, MessageTag tag) {
@@ -66,7 +75,6 @@ void RunRecord::Clear() {
   failure = absl::OkStatus();
   known = nullptr;
   staging.clear();
-  refused_bytes = 0;
   kernel_inputs.clear();
   kernel_counts.clear();
   kernel_scalars.clear();

@@ -55,40 +55,50 @@ struct StagingMemory {
   int64_t size = 0;
 };
 
-// One phase's sends and receives, started together, so that neither waits for the other side's order;
-// the last to end ends the device item.
+// One phase's sends and receives, each of one chunk. All are added before the first starts; each is started once and
+// awaited once, in this order, by device items.
 class PhaseMessages {
  public:
+  enum class Direction : uint8_t { kSend, kReceive };
+  struct Transfer {
+    PhaseMessages* phase = nullptr;
+    Direction direction = Direction::kSend;
+    WorkerIndex peer;
+    uint32_t chunk = 0;
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+    int64_t* received_bytes = nullptr;  // of a receive: the count of what has come
+    bool ended = false;
+    absl::Status status = absl::OkStatus();
+    Device::Done awaited = nullptr;  // what goes on when it ends
+  };
+
   void Open(MessageTransport& transport, MessageTag tag) {
     transport_ = &transport;
     tag_ = tag;
     all_.clear();
   }
-  // `received_bytes` null: a send.
-  void Add(WorkerIndex peer, std::byte* data, int64_t bytes, int64_t* received_bytes) {
-    all_.push_back({this, peer, data, bytes, received_bytes});
+  // Returns its number.
+  size_t Add(Transfer transfer) {
+    transfer.phase = this;
+    all_.push_back(std::move(transfer));
+    return all_.size() - 1;
   }
-  bool empty() const { return all_.empty(); }
-  // Not empty. `keep_alive` is the record that this lies in.
-  void Start(const RunRecordRef& keep_alive, Device::Done done);
+  size_t size() const { return all_.size(); }
+  Transfer& at(size_t number) { return all_[number]; }
+
+  // Called by items; `keep_alive` is the record that the transfer lies in.
+  static void Start(Transfer& transfer, const RunRecordRef& keep_alive);
+  // `done` is called when the transfer has ended, with its outcome.
+  static void Await(Transfer& transfer, Device::Done done);
 
  private:
-  struct One {
-    PhaseMessages* phase = nullptr;
-    WorkerIndex peer;
-    std::byte* data = nullptr;
-    int64_t bytes = 0;
-    int64_t* received_bytes = nullptr;
-  };
-  void End(const One& one, absl::Status status);
+  static void End(Transfer& transfer, absl::Status status);
 
   MessageTransport* transport_ = nullptr;
   MessageTag tag_;
-  std::vector<One> all_;
-  std::mutex mutex_;
-  size_t left_ = 0;
-  absl::Status status_;
-  Device::Done done_;
+  std::vector<Transfer> all_;
+  std::mutex mutex_;  // of what changes in the transfers
 };
 
 class RunRecord {
@@ -97,7 +107,6 @@ class RunRecord {
   absl::Status failure;  // what was wrong with the message itself; outweighs what the device says
   std::shared_ptr<const ProgramTemplate> known;
   std::vector<std::shared_ptr<StagingMemory>> staging;
-  int64_t refused_bytes = 0;  // what refused messages count; never more than 0
 
   // What device items point at: reserved for the whole program first, so that it stays where it is.
   std::vector<KernelInput> kernel_inputs;

@@ -120,61 +120,113 @@ class TemplateChecker {
     return Touch(kernel.output, kernel.output_extents, kernel.output_dtype);
   }
 
-  // The extents and element size of an instruction's term, if the numbers name one.
+  // The extents and element size of an instruction's term, if the number names one.
   struct Term {
     const Shape* extents = nullptr;
     int64_t element_bytes = 1;
   };
-  static Term FindTerm(const Phase& phase, const IncomingOperand& operand) {
-    if (operand.instruction < 0 || static_cast<size_t>(operand.instruction) >= phase.instructions.size()) return {};
-    const size_t number = static_cast<size_t>(operand.term);
-    const Instruction& instruction = phase.instructions[static_cast<size_t>(operand.instruction)];
+  static Term FindTerm(const Instruction& instruction, int term) {
+    const size_t number = static_cast<size_t>(term);
+    if (term < 0) return {};
     if (const auto* copy = std::get_if<CopyInstruction>(&instruction)) {
-      return operand.term == 0 ? Term{&copy->extents, SizeBytes(copy->dtype)} : Term{};
+      return term == 0 ? Term{&copy->extents, SizeBytes(copy->dtype)} : Term{};
     }
     if (const auto* reduce = std::get_if<ReduceInstruction>(&instruction)) {
-      if (operand.term < 0 || number >= reduce->terms.size()) return {};
-      return {&reduce->extents, SizeBytes(reduce->dtype)};
+      return number < reduce->terms.size() ? Term{&reduce->extents, SizeBytes(reduce->dtype)} : Term{};
     }
     const auto& kernel = std::get<KernelInstruction>(instruction);
-    if (operand.term < 0 || number >= kernel.inputs.size()) return {};
+    if (number >= kernel.inputs.size()) return {};
     return {&kernel.input_extents[number], SizeBytes(kernel.input_dtypes[number])};
   }
 
-  static absl::Status CheckIncoming(const Phase& phase, const IncomingMessage& message) {
-    for (const IncomingOperand& operand : message.operands) {
-      const auto bad = [&] {
-        return Bad(StrCat("a message of ", message.bytes, " bytes with an operand at ", operand.message_offset_bytes));
-      };
-      const Term term = FindTerm(phase, operand);
-      if (term.extents == nullptr) return bad();
-      TESSERA_ASSIGN_OR_RETURN(const auto touched, TouchedBytes(*term.extents, operand.strides, term.element_bytes));
-      if (operand.message_offset_bytes < 0 || operand.message_offset_bytes > message.bytes || touched.first < 0 ||
-          touched.second > message.bytes - operand.message_offset_bytes ||
-          operand.message_offset_bytes % term.element_bytes != 0) {
-        return bad();
+  // Bytes [first, last) from the place on lie in its chunks: in the one, or in several that follow each other.
+  static absl::Status CheckPlace(const std::vector<MessageChunk>& chunks, const ChunkRange& place, int64_t first,
+                                 int64_t last) {
+    if (place.first < 0 || place.last < place.first || static_cast<size_t>(place.last) >= chunks.size()) {
+      return Bad(StrCat("chunks ", place.first, " to ", place.last, " of ", chunks.size()));
+    }
+    int64_t bytes = 0;
+    for (int c = place.first; c <= place.last; ++c) {
+      const MessageChunk& chunk = chunks[static_cast<size_t>(c)];
+      if (c > place.first &&
+          chunk.at != chunks[static_cast<size_t>(c) - 1].at + chunks[static_cast<size_t>(c) - 1].bytes) {
+        return Bad(StrCat("chunk ", c, " lies apart from the one before"));
       }
+      bytes += chunk.bytes;
+    }
+    if (place.offset < 0 || place.offset > bytes || first < 0 || last > bytes - place.offset) {
+      return Bad(StrCat("bytes ", first, " to ", last, " at ", place.offset, " of ", bytes, " in chunks"));
+    }
+    return absl::OkStatus();
+  }
+  static absl::Status CheckChunks(const std::vector<MessageChunk>& chunks, int64_t bytes, int64_t memory_bytes,
+                                  size_t direct_count) {
+    int64_t sum = 0, end = 0;
+    for (const MessageChunk& chunk : chunks) {
+      if (chunk.bytes <= 0 || chunk.at < end || chunk.direct >= static_cast<int64_t>(direct_count)) {
+        return Bad(StrCat("a chunk of ", chunk.bytes, " bytes at ", chunk.at));
+      }
+      sum += chunk.bytes;
+      end = chunk.at + chunk.bytes;
+    }
+    if (sum == bytes && end <= memory_bytes) return absl::OkStatus();
+    return Bad(StrCat("a message of ", bytes, " bytes with chunks of ", sum));
+  }
+
+  absl::Status CheckOutgoing(const OutgoingMessage& message) {
+    TESSERA_RETURN_IF_ERROR(CheckChunks(message.chunks, message.bytes, message.memory_bytes, message.parts.size()));
+    int64_t bytes = 0;
+    for (const MessagePart& part : message.parts) {
+      if (part.sources.empty()) return Bad("a message of nothing");
+      if (part.sources.size() == 1) TESSERA_RETURN_IF_ERROR(Own(part.sources[0]));
+      for (const Operand& source : part.sources) TESSERA_RETURN_IF_ERROR(Touch(source, part.extents, part.dtype));
+      if (part.sources.size() > 1) {
+        made_.term_count += part.sources.size();
+        made_.destination_count += 1;
+      }
+      const int64_t part_bytes = NumElements(part.extents) * SizeBytes(part.dtype);
+      TESSERA_RETURN_IF_ERROR(CheckPlace(message.chunks, part.place, 0, part_bytes));
+      bytes += part_bytes;
+    }
+    return bytes == message.bytes ? absl::OkStatus()
+                                  : Bad(StrCat("a message of ", message.bytes, " bytes with parts of ", bytes));
+  }
+
+  absl::Status CheckPiece(const Phase& phase, const InstructionPiece& piece, int previous) {
+    if (piece.instruction < previous || static_cast<size_t>(piece.instruction) >= phase.instructions.size()) {
+      return Bad(StrCat("a piece of instruction ", piece.instruction));
+    }
+    TESSERA_RETURN_IF_ERROR(std::visit([this](const auto& i) { return CheckInstruction(i); }, piece.work));
+    for (const StagedOperand& operand : piece.operands) {
+      const Term term = FindTerm(piece.work, operand.term);
+      if (term.extents == nullptr || operand.message < 0 ||
+          static_cast<size_t>(operand.message) >= phase.incoming.size()) {
+        return Bad(StrCat("term ", operand.term, " of a piece in message ", operand.message));
+      }
+      TESSERA_ASSIGN_OR_RETURN(const auto touched, TouchedBytes(*term.extents, operand.strides, term.element_bytes));
+      if (operand.place.offset % term.element_bytes != 0) return Bad("an operand that is not aligned in its message");
+      TESSERA_RETURN_IF_ERROR(CheckPlace(phase.incoming[static_cast<size_t>(operand.message)].chunks, operand.place,
+                                         touched.first, touched.second));
     }
     return absl::OkStatus();
   }
 
   absl::Status CheckMessages(const Phase& phase) {
-    for (const OutgoingMessage& message : phase.outgoing) {
-      int64_t bytes = 0;
-      for (const MessagePart& part : message.parts) {
-        if (part.sources.empty()) return Bad("a message of nothing");
-        if (part.sources.size() == 1) TESSERA_RETURN_IF_ERROR(Own(part.sources[0]));
-        for (const Operand& source : part.sources) TESSERA_RETURN_IF_ERROR(Touch(source, part.extents, part.dtype));
-        if (part.sources.size() > 1) {
-          made_.term_count += part.sources.size();
-          made_.destination_count += 1;
-        }
-        bytes += NumElements(part.extents) * SizeBytes(part.dtype);
-      }
-      if (bytes != message.bytes) return Bad(StrCat("a message of ", message.bytes, " bytes with parts of ", bytes));
-    }
+    for (const OutgoingMessage& message : phase.outgoing) TESSERA_RETURN_IF_ERROR(CheckOutgoing(message));
     for (const IncomingMessage& message : phase.incoming) {
-      TESSERA_RETURN_IF_ERROR(CheckIncoming(phase, message));
+      TESSERA_RETURN_IF_ERROR(CheckChunks(message.chunks, message.bytes, message.memory_bytes, phase.pieces.size()));
+      for (const MessageChunk& chunk : message.chunks) {
+        if (chunk.direct < 0) continue;
+        const InstructionPiece& piece = phase.pieces[static_cast<size_t>(chunk.direct)];
+        if (!std::holds_alternative<CopyInstruction>(piece.work) || piece.operands.size() != 1) {
+          return Bad("a chunk that is received to where nothing is copied to");
+        }
+      }
+    }
+    int previous = 0;
+    for (const InstructionPiece& piece : phase.pieces) {
+      TESSERA_RETURN_IF_ERROR(CheckPiece(phase, piece, previous));
+      previous = piece.instruction;
     }
     return absl::OkStatus();
   }
@@ -225,7 +277,7 @@ absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Make(const
                                                " templates are known, no more are allowed (max_templates)"));
   }
   TESSERA_RETURN_IF_ERROR(VerifyPlan(plan));  // it came over a socket
-  TESSERA_ASSIGN_OR_RETURN(Program program, LowerPlan(plan, self_, messages_));
+  TESSERA_ASSIGN_OR_RETURN(Program program, LowerPlan(plan, self_, messages_, max_chunk_bytes_));
   TESSERA_ASSIGN_OR_RETURN(ProgramTemplate made,
                            MakeTemplate(std::move(program), static_cast<int>(plan.buffers.size()), plan.scalar_count));
   return std::make_shared<const ProgramTemplate>(std::move(made));

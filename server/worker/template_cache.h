@@ -51,7 +51,8 @@ absl::StatusOr<std::pair<int64_t, int64_t>> TouchedBytes(absl::Span<const int64_
 
 class TemplateCache {
  public:
-  TemplateCache(WorkerIndex self, MessageLists messages) : self_(self), messages_(messages) {}
+  TemplateCache(WorkerIndex self, MessageLists messages, int64_t max_chunk_bytes)
+      : self_(self), messages_(messages), max_chunk_bytes_(max_chunk_bytes) {}
 
   // Lowers the plan. What is wrong with it (ResourceExhausted beyond max_templates, InvalidArgument for
   // a plan that can't be run) is remembered, and is what Find answers. An id that is known is replaced.
@@ -63,6 +64,7 @@ class TemplateCache {
  private:
   WorkerIndex self_;
   MessageLists messages_;
+  int64_t max_chunk_bytes_;
   absl::StatusOr<std::shared_ptr<const ProgramTemplate>> Make(const Plan& plan) const;
   std::map<TemplateId, absl::StatusOr<std::shared_ptr<const ProgramTemplate>>> templates_;
 };

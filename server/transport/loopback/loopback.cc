@@ -18,8 +18,8 @@ namespace tessera {
 class LoopbackHub::State {
  public:
   using Done = MessageTransport::Done;
-  // (from, to, ordinal, phase)
-  using Key = std::tuple<int32_t, int32_t, uint64_t, uint32_t>;
+  // (from, to, ordinal, phase, chunk)
+  using Key = std::tuple<int32_t, int32_t, uint64_t, uint32_t, uint32_t>;
   struct Post {
     const std::byte* source = nullptr;  // of a send
     std::byte* destination = nullptr;   // of a receive
@@ -44,7 +44,7 @@ class LoopbackHub::State {
   void Match(const Key& key, Post post) {
     std::unique_lock lock(mutex_);
     const bool is_send = post.destination == nullptr;
-    const auto [from, to, ordinal, phase] = key;
+    const auto [from, to, ordinal, phase, chunk] = key;
     const int32_t self = is_send ? from : to, peer = is_send ? to : from;
     if (dead_.count({self, peer}) != 0 || gone_.count(peer) != 0) {
       return Finish(std::move(post.done), Lost(peer));
@@ -108,7 +108,7 @@ class LoopbackHub::State {
   template <typename Which, typename Why>
   void EndPosts(const Which& which, const Why& why) {
     for (auto it = posts_.begin(); it != posts_.end();) {
-      const auto [from, to, ordinal, phase] = it->first;
+      const auto [from, to, ordinal, phase, chunk] = it->first;
       const bool is_send = it->second.destination == nullptr;
       const int32_t owner = is_send ? from : to, other = is_send ? to : from;
       if (which(owner, other)) {
@@ -172,13 +172,13 @@ class LoopbackTransport : public MessageTransport {
     return absl::OkStatus();
   }
   void Send(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done) override {
-    hub_->Match({self_.value, peer.value, tag.ordinal, tag.phase},
+    hub_->Match({self_.value, peer.value, tag.ordinal, tag.phase, tag.chunk},
                 {.source = bytes.data(), .destination = nullptr, .bytes = bytes.size(), .done = std::move(done)});
   }
   void Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) override {
     // A receive is known by its destination: an empty one gets an address that is not written.
     static std::byte nowhere;
-    hub_->Match({peer.value, self_.value, tag.ordinal, tag.phase},
+    hub_->Match({peer.value, self_.value, tag.ordinal, tag.phase, tag.chunk},
                 {.source = nullptr,
                  .destination = bytes.empty() ? &nowhere : bytes.data(),
                  .bytes = bytes.size(),

@@ -45,7 +45,9 @@ struct UcxHeader {
   uint64_t ordinal = 0;
   uint64_t bytes = 0;
   uint32_t phase = 0;
+  uint32_t chunk = 0;
   int32_t sender = 0;
+  int32_t unused = 0;
 };
 // The first message of a connection, either way.
 struct UcxGreeting {
@@ -105,8 +107,8 @@ class UcxTransport::Engine {
     Clock::time_point until;
     std::optional<UcxGreeting> greeting;
   };
-  // (sender's key, ordinal, phase)
-  using Key = std::tuple<uint64_t, uint64_t, uint32_t>;
+  // (sender's key, ordinal, phase, chunk)
+  using Key = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;
   struct Posted {
     WorkerIndex peer;
     absl::Span<std::byte> bytes;
@@ -175,6 +177,7 @@ class UcxTransport::Engine {
   std::unique_ptr<InFlight> MakeInFlight(WorkerIndex peer, Done done);
   void Track(std::unique_ptr<InFlight> operation, ucs_status_ptr_t request);
   void End(InFlight* operation, ucs_status_t status);
+  void FailInFlight(const InFlight& operation, Done done, ucs_status_t status);
   void Discard(Arrival& arrival);
   absl::Status Lost(WorkerIndex peer) const;
   ucs_status_t OnMessage(const UcxHeader& header, void* data, size_t length, uint64_t attributes);

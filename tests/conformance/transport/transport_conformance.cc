@@ -90,8 +90,10 @@ TEST_P(TransportConformance, ManyInFlightInAnyOrderAreNeverMixed) {
   for (size_t m = 0; m < messages.size(); ++m) {
     messages[m].from = static_cast<int>(random() % 3);
     messages[m].to = (messages[m].from + 1 + static_cast<int>(random() % 2)) % 3;
-    // The same ordinal for several phases and pairs: the whole tag tells them apart.
-    messages[m].tag = {.ordinal = (uint64_t{1} << 40) + m / 4, .phase = static_cast<uint32_t>(m % 4 + 4090)};
+    // The same ordinal for several phases, chunks and pairs: the whole tag tells them apart.
+    messages[m].tag = {.ordinal = (uint64_t{1} << 40) + m / 8,
+                       .phase = static_cast<uint32_t>(m % 4 + 4090),
+                       .chunk = static_cast<uint32_t>(m / 4 % 2)};
     const size_t bytes = random() % 10 == 0 ? 60000 + random() % 300000 : random() % 5000;
     messages[m].source = Pattern(bytes, static_cast<uint32_t>(m));
     messages[m].got.resize(bytes);

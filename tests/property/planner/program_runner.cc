@@ -61,7 +61,17 @@ class Runner {
   std::map<int32_t, std::vector<std::vector<double>>> memory_;
 };
 
-using Messages = std::map<std::pair<int32_t, int32_t>, std::vector<double>>;  // (from, to)
+// The memory of a whole message, and how it was cut.
+struct Message {
+  std::vector<double> memory;
+  std::vector<MessageChunk> chunks;
+};
+using Messages = std::map<std::pair<int32_t, int32_t>, Message>;  // (from, to)
+
+// Where a place in a message's chunks begins in its memory.
+size_t Begin(const std::vector<MessageChunk>& chunks, const ChunkRange& place) {
+  return static_cast<size_t>((chunks.at(static_cast<size_t>(place.first)).at + place.offset) / kElementBytes);
+}
 
 double Reduced(ReduceOp op, const std::vector<std::vector<double>>& terms, size_t i) {
   double value = terms[0][i];
@@ -78,12 +88,15 @@ double Reduced(ReduceOp op, const std::vector<std::vector<double>>& terms, size_
   return value;
 }
 
-// Packs what every worker sends in a phase; the sender's and the receiver's bytes must agree. A sum is of terms on the
+// Packs what every worker sends in a phase. A sum is of terms on the
 // sender's host, one its own.
 absl::Status Pack(const Runner& runner, const Program& program, const WorkerHosts& hosts, size_t phase,
                   Messages& messages) {
   for (const OutgoingMessage& out : program.phases[phase].outgoing) {
-    std::vector<double>& message = messages[{program.worker.value, out.to.value}];
+    Message& message = messages[{program.worker.value, out.to.value}];
+    message.chunks = out.chunks;
+    message.memory.assign(static_cast<size_t>(out.memory_bytes / kElementBytes), -1e300);
+    size_t packed = 0;
     for (const MessagePart& part : out.parts) {
       std::vector<std::vector<double>> terms;
       bool has_own = false;
@@ -98,9 +111,11 @@ absl::Status Pack(const Runner& runner, const Program& program, const WorkerHost
       if (terms.size() > 1 && hosts.HostOf(out.to) == hosts.HostOf(program.worker)) {
         return absl::InternalError("adds up for a peer that could read the terms");
       }
-      for (size_t e = 0; e < terms[0].size(); ++e) message.push_back(Reduced(part.op, terms, e));
+      const size_t at = Begin(out.chunks, part.place);
+      for (size_t e = 0; e < terms[0].size(); ++e) message.memory.at(at + e) = Reduced(part.op, terms, e);
+      packed += terms[0].size();
     }
-    if (static_cast<int64_t>(message.size()) * kElementBytes != out.bytes) return absl::InternalError("bytes differ");
+    if (static_cast<int64_t>(packed) * kElementBytes != out.bytes) return absl::InternalError("bytes differ");
   }
   return absl::OkStatus();
 }
@@ -161,14 +176,14 @@ void Multiply(const KernelInstruction& kernel, const std::array<std::vector<doub
   });
 }
 
-// Where an operand lies in a message.
-std::vector<double> Unpack(const std::vector<double>& message, const IncomingOperand& piece, const Shape& extents) {
+// An operand in a message.
+std::vector<double> Unpack(const Message& message, const StagedOperand& operand, const Shape& extents) {
   std::vector<double> values;
   for (int64_t i = 0; i < NumElements(extents); ++i) {
     int64_t rest = i;
-    int64_t at = piece.message_offset_bytes / kElementBytes;
-    for (size_t d = extents.size(); d-- > 0; rest /= extents[d]) at += rest % extents[d] * piece.strides[d];
-    values.push_back(message.at(static_cast<size_t>(at)));
+    int64_t at = static_cast<int64_t>(Begin(message.chunks, operand.place));
+    for (size_t d = extents.size(); d-- > 0; rest /= extents[d]) at += rest % extents[d] * operand.strides[d];
+    values.push_back(message.memory.at(static_cast<size_t>(at)));
   }
   return values;
 }
@@ -191,74 +206,103 @@ absl::Status CheckReceived(const Phase& phase) {
   return absl::OkStatus();
 }
 
-// Runs one worker's phase; what peers hold comes from their messages, and must be what lies there.
+using Arrived = std::map<int, std::vector<double>>;  // by term
+
+// The terms of a piece that messages bring; each must be what lies in the memory it stands for.
+absl::StatusOr<Arrived> TakeOperands(const Runner& runner, const Program& program, const Phase& phase,
+                                     const InstructionPiece& piece, const Messages& messages) {
+  Arrived arrived;
+  for (const StagedOperand& operand : piece.operands) {
+    const size_t term = static_cast<size_t>(operand.term);
+    const Operand* memory = nullptr;
+    const Shape* extents = nullptr;
+    if (const auto* copy = std::get_if<CopyInstruction>(&piece.work)) {
+      memory = &copy->source, extents = &copy->extents;
+    } else if (const auto* kernel = std::get_if<KernelInstruction>(&piece.work)) {
+      memory = &kernel->inputs[term], extents = &kernel->input_extents[term];
+    } else {
+      const auto& reduce = std::get<ReduceInstruction>(piece.work);
+      memory = &reduce.terms[term], extents = &reduce.extents;
+    }
+    const IncomingMessage& in = phase.incoming[static_cast<size_t>(operand.message)];
+    arrived[operand.term] = Unpack(messages.at({in.from.value, program.worker.value}), operand, *extents);
+    const bool is_memory = !std::binary_search(phase.sums_from.begin(), phase.sums_from.end(), in.from);
+    if (is_memory && arrived[operand.term] != runner.Gather(*memory, *extents)) {
+      return absl::InternalError("a message differs from the memory it stands for");
+    }
+  }
+  return arrived;
+}
+
+absl::Status RunWork(Runner& runner, const Program& program, const Phase& phase, const Instruction& work,
+                     const Arrived& arrived) {
+  const auto read = [&](int term, const Operand& operand, const Shape& extents) {
+    return operand.worker == program.worker || NumElements(extents) == 0 ? runner.Gather(operand, extents)
+                                                                         : arrived.at(term);
+  };
+  if (const auto* copy = std::get_if<CopyInstruction>(&work)) {
+    const std::vector<double> values = read(0, copy->source, copy->extents);
+    // Where it is pushed, the message says what is here already.
+    if (phase.delivery == Delivery::kPush && runner.Gather(copy->destination, copy->extents) != values) {
+      return absl::InternalError("a cell was not pushed to its place");
+    }
+    runner.Scatter(copy->destination, copy->extents, values);
+  } else if (const auto* reduce = std::get_if<ReduceInstruction>(&work)) {
+    std::vector<std::vector<double>> terms;
+    for (size_t t = 0; t < reduce->terms.size(); ++t) {
+      terms.push_back(read(static_cast<int>(t), reduce->terms[t], reduce->extents));
+    }
+    std::vector<double> values(terms[0].size());
+    for (size_t e = 0; e < values.size(); ++e) {
+      values[e] = Reduced(reduce->op, terms, e);
+      if (reduce->op == ReduceOp::kAvg) values[e] /= static_cast<double>(reduce->term_count);
+    }
+    runner.Scatter(reduce->destination, reduce->extents, values);
+    for (const Operand& push : reduce->pushes) runner.Scatter(push, reduce->extents, values);
+  } else {
+    const auto& kernel = std::get<KernelInstruction>(work);
+    if (!std::holds_alternative<MatmulOp>(kernel.op)) return absl::InternalError("a kernel that is no matmul");
+    const std::array<std::vector<double>, 2> inputs = {read(0, kernel.inputs[0], kernel.input_extents[0]),
+                                                       read(1, kernel.inputs[1], kernel.input_extents[1])};
+    std::vector<double> result(static_cast<size_t>(NumElements(kernel.output_extents)), 0);
+    if (kernel.store == KernelStore::kAdd) result = runner.Gather(kernel.output, kernel.output_extents);
+    Multiply(kernel, inputs, result);
+    runner.Scatter(kernel.output, kernel.output_extents, result);
+  }
+  return absl::OkStatus();
+}
+
+// Runs one worker's phase: what peers hold comes from their messages, by pieces.
 absl::Status RunPhase(Runner& runner, const Program& program, size_t number, const Messages& messages) {
   const Phase& phase = program.phases[number];
-  std::map<std::pair<int, int>, std::vector<double>> arrived;
-  const auto read = [&](int instruction, int term, const Operand& operand, const Shape& extents) {
-    if (operand.worker == program.worker) return runner.Gather(operand, extents);
-    return arrived.at({instruction, term});
-  };
-  const auto operand_of = [&](const IncomingOperand& in) -> std::pair<const Operand*, const Shape*> {
-    const Instruction& instruction = phase.instructions[static_cast<size_t>(in.instruction)];
-    if (const auto* copy = std::get_if<CopyInstruction>(&instruction)) return {&copy->source, &copy->extents};
-    if (const auto* kernel = std::get_if<KernelInstruction>(&instruction)) {
-      return {&kernel->inputs[static_cast<size_t>(in.term)], &kernel->input_extents[static_cast<size_t>(in.term)]};
-    }
-    const auto& reduce = std::get<ReduceInstruction>(instruction);
-    return {&reduce.terms[static_cast<size_t>(in.term)], &reduce.extents};
-  };
   for (const IncomingMessage& in : phase.incoming) {
-    const std::vector<double>& message = messages.at({in.from.value, program.worker.value});
-    if (static_cast<int64_t>(message.size()) * kElementBytes != in.bytes) return absl::InternalError("sizes differ");
-    for (const IncomingOperand& piece : in.operands) {
-      const auto [operand, extents] = operand_of(piece);
-      arrived[{piece.instruction, piece.term}] = Unpack(message, piece, *extents);
-      const bool is_memory = !std::binary_search(phase.sums_from.begin(), phase.sums_from.end(), in.from);
-      if (is_memory && arrived[{piece.instruction, piece.term}] != runner.Gather(*operand, *extents)) {
-        return absl::InternalError("a message differs from the memory it stands for");
+    if (in.bytes == 0) continue;
+    if (messages.at({in.from.value, program.worker.value}).chunks.size() != in.chunks.size()) {
+      return absl::InternalError("sender and receiver cut differently");
+    }
+    for (size_t c = 0; c < in.chunks.size(); ++c) {
+      const MessageChunk& sent = messages.at({in.from.value, program.worker.value}).chunks[c];
+      if (sent.bytes != in.chunks[c].bytes || sent.at != in.chunks[c].at) {
+        return absl::InternalError("sender and receiver cut differently");
       }
     }
   }
   TESSERA_RETURN_IF_ERROR(CheckReceived(phase));
+  size_t next = 0;
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
-    const int id = static_cast<int>(i);
-    if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
-      const std::vector<double> values = read(id, 0, copy->source, copy->extents);
-      // Where it is pushed, the message says what is here already.
-      if (phase.delivery == Delivery::kPush && runner.Gather(copy->destination, copy->extents) != values) {
-        return absl::InternalError("a cell was not pushed to its place");
-      }
-      runner.Scatter(copy->destination, copy->extents, values);
-    } else if (const auto* reduce = std::get_if<ReduceInstruction>(&phase.instructions[i])) {
-      std::vector<std::vector<double>> terms;
-      for (size_t t = 0; t < reduce->terms.size(); ++t) {
-        terms.push_back(read(id, static_cast<int>(t), reduce->terms[t], reduce->extents));
-      }
-      std::vector<double> values(terms[0].size());
-      for (size_t e = 0; e < values.size(); ++e) {
-        values[e] = Reduced(reduce->op, terms, e);
-        if (reduce->op == ReduceOp::kAvg) values[e] /= static_cast<double>(reduce->term_count);
-      }
-      runner.Scatter(reduce->destination, reduce->extents, values);
-      for (const Operand& push : reduce->pushes) runner.Scatter(push, reduce->extents, values);
-    } else {
-      const auto& kernel = std::get<KernelInstruction>(phase.instructions[i]);
-      if (!std::holds_alternative<MatmulOp>(kernel.op)) return absl::InternalError("a kernel that is no matmul");
-      const std::array<std::vector<double>, 2> inputs = {read(id, 0, kernel.inputs[0], kernel.input_extents[0]),
-                                                         read(id, 1, kernel.inputs[1], kernel.input_extents[1])};
-      std::vector<double> result(static_cast<size_t>(NumElements(kernel.output_extents)), 0);
-      if (kernel.store == KernelStore::kAdd) result = runner.Gather(kernel.output, kernel.output_extents);
-      Multiply(kernel, inputs, result);
-      runner.Scatter(kernel.output, kernel.output_extents, result);
+    const bool is_cut = next < phase.pieces.size() && phase.pieces[next].instruction == static_cast<int>(i);
+    if (!is_cut) TESSERA_RETURN_IF_ERROR(RunWork(runner, program, phase, phase.instructions[i], {}));
+    for (; next < phase.pieces.size() && phase.pieces[next].instruction == static_cast<int>(i); ++next) {
+      TESSERA_ASSIGN_OR_RETURN(const Arrived arrived,
+                               TakeOperands(runner, program, phase, phase.pieces[next], messages));
+      TESSERA_RETURN_IF_ERROR(RunWork(runner, program, phase, phase.pieces[next].work, arrived));
     }
   }
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs) {
+// With messages in chunks of at most so many bytes.
+absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs, int64_t max_chunk_bytes) {
   std::set<int32_t> workers;
   for (const PlanBuffer& buffer : plan.buffers) {
     for (const WorkerIndex worker : buffer.mesh.workers()) workers.insert(worker.value);
@@ -276,7 +320,8 @@ absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<doubl
   }
   std::vector<Program> programs;
   for (const int32_t worker : workers) {
-    TESSERA_ASSIGN_OR_RETURN(Program program, LowerPlan(plan, WorkerIndex(worker), MessageLists::kBuild));
+    TESSERA_ASSIGN_OR_RETURN(Program program,
+                             LowerPlan(plan, WorkerIndex(worker), MessageLists::kBuild, max_chunk_bytes));
     programs.push_back(std::move(program));
   }
   for (size_t phase = 0; phase < programs[0].phases.size(); ++phase) {
@@ -296,6 +341,13 @@ absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<doubl
     }
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs) {
+  TESSERA_RETURN_IF_ERROR(CheckPrograms(plan, inputs, kMaxChunkBytes));
+  return CheckPrograms(plan, inputs, 5 * kElementBytes);
 }
 
 }  // namespace tessera

@@ -56,13 +56,27 @@ void ExpectRuns(WorkerWorld& world, const Plan& plan, const std::vector<Scalar>&
   EXPECT_EQ(got.received_bytes, PlannedBytes(plan, world.size())) << ToText(plan);
 }
 
-class WorkerPlans : public ::testing::TestWithParam<Reach> {};
+// How the workers reach each other.
+struct Way {
+  const char* name = "";
+  Reach reach = Reach::kMapped;
+  int64_t max_chunk_bytes = kMaxChunkBytes;
+};
+class WorkerPlans : public ::testing::TestWithParam<Way> {
+ protected:
+  static WorldOptions World(int64_t arena_bytes) {
+    return {.workers = 4,
+            .reach = GetParam().reach,
+            .arena_bytes = arena_bytes,
+            .max_chunk_bytes = GetParam().max_chunk_bytes};
+  }
+};
 
 TEST_P(WorkerPlans, EveryRedistributionOnTwoByTwo) {
   const std::vector<Placement> kinds = {Placement::Replicate(), Placement::Shard(0), Placement::Shard(1),
                                         Placement::Partial(ReduceOp::kSum)};
   for (DType dtype : {DType::kF32, DType::kI64}) {
-    WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 4 << 20});
+    WorkerWorld world(World(4 << 20));
     const Mesh mesh = *Mesh::Make({2, 2}, {}, {});
     for (size_t source = 0; source < 16; ++source) {
       for (size_t destination = 0; destination < 9; ++destination) {
@@ -81,7 +95,7 @@ TEST_P(WorkerPlans, EveryRedistributionOnTwoByTwo) {
 }
 
 TEST_P(WorkerPlans, OtherMeshesEmptyShardsAndTheOtherReductions) {
-  WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 1 << 20});
+  WorkerWorld world(World(1 << 20));
   const std::pair<const char*, const char*> kCases[] = {
       {"f64[9,3] @ mesh(x:2; workers=0,1) [S(0)]", "f64[9,3] @ mesh(x:2; workers=3,2) [S(1)]"},
       {"f32[3] @ mesh(4) [S(0)]", "f32[3] @ mesh(2,2) [S(0), S(0)]"},
@@ -121,7 +135,7 @@ Plan FiveTogether() {
 }
 
 TEST_P(WorkerPlans, SeveralTensorsShareTheirPhases) {
-  WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 1 << 20});
+  WorkerWorld world(World(1 << 20));
   const Plan plan = FiveTogether();
   EXPECT_EQ(PhasesOf(plan), (std::vector<int>{1, 1, 1, 1, 2, 2, 2}));
   ExpectRuns(world, plan, {});
@@ -153,7 +167,7 @@ OpCall Call(OpId op) {
 }
 
 TEST_P(WorkerPlans, MatmulsOfEveryPlacement) {
-  WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 4 << 20});
+  WorkerWorld world(World(4 << 20));
   for (const char* left : {"R", "S(0)", "S(1)", "P(sum)"}) {
     for (const char* right : {"R", "S(0)", "S(1)", "P(sum)"}) {
       for (const char* shape : {"5,6", "5,0"}) {
@@ -182,7 +196,7 @@ Plan PlanInPlace(const Contraction& notation, const char* left, const char* righ
 }
 
 TEST_P(WorkerPlans, ContractionsReadTheirOperandsWhereTheyLie) {
-  WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 4 << 20});
+  WorkerWorld world(World(4 << 20));
   for (const char* left : {"S(0)", "S(1)", "R"}) {
     for (const char* right : {"S(0)", "S(1)", "R"}) {
       for (const char* output : {"S(0)", "S(1)", "R", "P(sum)"}) {
@@ -203,7 +217,7 @@ TEST_P(WorkerPlans, ContractionsReadTheirOperandsWhereTheyLie) {
 }
 
 TEST_P(WorkerPlans, ElementwiseWithScalarsReductionsAndCreation) {
-  WorkerWorld world({.workers = 4, .reach = GetParam(), .arena_bytes = 4 << 20});
+  WorkerWorld world(World(4 << 20));
   auto run = [&](const OpCall& call, const std::vector<PlanOperand>& operands) {
     auto planned = PlanOp(call, operands, {});
     ASSERT_TRUE(planned.ok()) << planned.status() << " " << ToText(call);
@@ -246,8 +260,10 @@ TEST_P(WorkerPlans, ElementwiseWithScalarsReductionsAndCreation) {
   run(arange, {});
 }
 
-INSTANTIATE_TEST_SUITE_P(Reach, WorkerPlans, ::testing::Values(Reach::kMapped, Reach::kMessages),
-                         [](const auto& info) { return info.param == Reach::kMapped ? "mapped" : "messages"; });
+INSTANTIATE_TEST_SUITE_P(Ways, WorkerPlans,
+                         ::testing::Values(Way{"mapped", Reach::kMapped}, Way{"messages", Reach::kMessages},
+                                           Way{"chunks", Reach::kMessages, 24}, Way{"elements", Reach::kMessages, 1}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(WorkerCounters, AKernelThatIsDroppedIsMissingInTheCounters) {
   WorkerWorld world({.workers = 2, .drops = [](int worker, const DeviceWork& work) {

@@ -97,15 +97,17 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
     member.filter = std::make_unique<FilterDevice>(
         *member.device, [this, w](const DeviceWork& work) { return options_.drops && options_.drops(w, work); },
         [this, w](const CounterWait& wait) { return options_.skips && options_.skips(w, wait); });
-    member.executor = std::make_unique<Executor>(WorkerIndex(w), *member.arena, *member.filter, member.messages.get(),
-                                                 [this, w](CompletionReport& report, uint64_t) {
-                                                   if (options_.report) return options_.report(report);
-                                                   std::lock_guard lock(mutex_);
-                                                   const Ordinal ordinal = report.ordinal;
-                                                   EXPECT_EQ(reports_[ordinal].count(w), 0u) << "a second report";
-                                                   reports_[ordinal][w] = std::move(report);
-                                                   changed_.notify_all();
-                                                 });
+    member.executor = std::make_unique<Executor>(
+        WorkerIndex(w), *member.arena, *member.filter, member.messages.get(),
+        [this, w](CompletionReport& report, uint64_t) {
+          if (options_.report) return options_.report(report);
+          std::lock_guard lock(mutex_);
+          const Ordinal ordinal = report.ordinal;
+          EXPECT_EQ(reports_[ordinal].count(w), 0u) << "a second report";
+          reports_[ordinal][w] = std::move(report);
+          changed_.notify_all();
+        },
+        options_.max_chunk_bytes);
   }
   for (int w = 0; w < options.workers; ++w) {
     for (int p = 0; p < options.workers; ++p) {

@@ -28,6 +28,7 @@ struct WorldOptions {
   Reach reach = Reach::kMapped;
   std::vector<int32_t> hosts = {};  // by worker; in place of `reach`: mapped on a host, messages between hosts
   int64_t arena_bytes = 1 << 20;
+  int64_t max_chunk_bytes = kMaxChunkBytes;
   HazardRecorder* recorder = nullptr;                                   // fakes of it, instead of CPU devices
   std::function<bool(int worker, const DeviceWork& work)> drops = {};   // work that is lost on the way
   std::function<bool(int worker, const CounterWait& wait)> skips = {};  // waits that are left out
