@@ -4,10 +4,12 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
@@ -114,18 +116,72 @@ class Splitter {
     return std::nullopt;
   }
 
-  // With several hosts the order of a sum follows from the host where it is reduced; if there is a choice, it may be
-  // another one for a part than for the whole.
+  // With several hosts the order of a sum follows from the host where it is reduced; where there is a choice, it may
+  // be another one for a part than for the whole.
   bool KeepsReducers(const Split& split) const {
     if (!IsOnSeveralHosts(problem_.output.mesh, problem_.topology)) return true;
-    if (problem_.product.has_partial() && !HoldSameShards(problem_.product, problem_.output) &&
-        Replicates(problem_.output)) {
-      return false;
+    for (int64_t start = 0; start < split.extent; start += split.part_extent) {
+      const LetterRange range = {split.letter, start, std::min(split.part_extent, split.extent - start)};
+      for (const OperandReading* operand : problem_.operands) {
+        if (operand->way == OperandReading::Way::kGathered && DimOf(operand->letters, split.letter) >= 0 &&
+            !ReducesAlike(operand->own, operand->own, operand->on_grid, operand->letters, range)) {
+          return false;
+        }
+      }
+      const std::string& letters = problem_.notation.output;
+      if (!HoldSameShards(problem_.product, problem_.output) &&
+          !ReducesAlike(problem_.product, SpecInRange(problem_.product, letters, range), problem_.output, letters,
+                        range)) {
+        return false;
+      }
     }
-    return std::none_of(problem_.operands.begin(), problem_.operands.end(), [&split](const OperandReading* operand) {
-      return operand->way == OperandReading::Way::kGathered && DimOf(operand->letters, split.letter) >= 0 &&
-             operand->own.has_partial() && Replicates(operand->on_grid);
-    });
+    return true;
+  }
+
+  // What of a range is reduced on which host: boxes of the whole. Empty when nothing is pending.
+  struct ReducedBox {
+    Box box;
+    int32_t host = 0;
+  };
+  absl::StatusOr<std::vector<ReducedBox>> ReducedBoxes(const TensorSpec& source, const TensorSpec& destination,
+                                                       absl::Span<const int64_t> source_start, size_t dim,
+                                                       int64_t start) const {
+    const std::vector<int64_t> step(source_start.size(), 1);
+    TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges,
+                             MakeExchanges(source, destination, source_start, step));
+    std::vector<ReducedBox> reduced;
+    Exchange& exchange = exchanges[0].exchange;
+    if (exchange.role != ExchangeRole::kReduce) return reduced;
+    exchange.hosts = WorkerHosts(problem_.topology.host_of_worker);
+    const ExchangeWalk walk(exchange);
+    const Mesh& mesh = destination.mesh;
+    for (int64_t flat = 0; flat < mesh.size(); ++flat) {
+      const int32_t host = exchange.hosts.HostOf(mesh.workers()[static_cast<size_t>(flat)]);
+      for (Transfer& transfer : walk.TransfersTo(mesh.PositionAt(flat))) {
+        transfer.box[dim] = {transfer.box[dim].start + start, transfer.box[dim].stop + start};
+        reduced.push_back({std::move(transfer.box), host});
+      }
+    }
+    return reduced;
+  }
+
+  // `part_source`: what the range is reduced from, the whole source or that part of it.
+  bool ReducesAlike(const TensorSpec& source, const TensorSpec& part_source, const TensorSpec& destination,
+                    std::string_view letters, const LetterRange& range) const {
+    if (!source.has_partial() || !Replicates(destination)) return true;  // one worker can reduce a cell
+    if (destination.mesh.size() > kComparedPositions) return false;
+    const size_t dim = static_cast<size_t>(DimOf(letters, range.letter));
+    std::vector<int64_t> start(source.shape.size(), 0);
+    if (part_source.shape == source.shape) start[dim] = range.start;
+    const auto whole = ReducedBoxes(source, destination, {}, dim, 0);
+    const auto part = ReducedBoxes(part_source, SpecInRange(destination, letters, range), start, dim, range.start);
+    if (!whole.ok() || !part.ok()) return false;
+    for (const ReducedBox& a : *whole) {
+      for (const ReducedBox& b : *part) {
+        if (a.host != b.host && !IsEmpty(Intersect(a.box, b.box))) return false;
+      }
+    }
+    return true;
   }
 
   // Whether the parts add up what the whole does. A source that is not replicated is cut by its own shards alone;
