@@ -94,6 +94,9 @@ class Splitter {
     split.letter = letter;
     split.extent = ExtentOfLetter(letter);
     split.part_extent = (split.extent + parts - 1) / parts;
+    if (split.part_extent > kPartGrain) {
+      split.part_extent = (split.part_extent + kPartGrain - 1) / kPartGrain * kPartGrain;
+    }
     split.temporary_bytes = BytesIn(problem_, {letter, 0, split.part_extent});
     for (const OperandReading* operand : problem_.operands) {
       if (operand->way != OperandReading::Way::kPieces || DimOf(operand->letters, letter) >= 0) continue;

@@ -7,7 +7,9 @@
 //   8 MiB of pending sums on each worker; in 4 parts over n it is 2 MiB.
 //
 // Law: a split changes no sum. The grid is chosen before, for the whole; each part adds up the same pieces of the
-// inner letters in the same order, and its reducers the same terms. So how much memory is free changes no answer.
+// inner letters in the same order, and its reducers the same terms. What is left is how BLAS rounds at the edges of its
+// tiles: long parts are multiples of kPartGrain, which are whole tiles of its kernels along the rows; along the columns
+// some kernels still round a product of fewer columns differently in the last place.
 
 #include <array>
 #include <cstdint>
@@ -19,6 +21,7 @@
 
 namespace tessera {
 
+inline constexpr int64_t kPartGrain = 48;
 inline constexpr int64_t kMaxContractionParts = 256;            // docs/limits.md: max_contraction_parts
 inline constexpr int64_t kMaxContractionWorkerParts = 1 << 16;  // docs/limits.md: max_contraction_worker_parts
 

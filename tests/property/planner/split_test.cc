@@ -352,6 +352,14 @@ TEST(Split, SaysWhatItDoes) {
   EXPECT_EQ(PartsOf(*plan), 4);
 }
 
+TEST(Split, LongPartsAreWholeTiles) {
+  const Case c =
+      Parse("f64[64,8192] @ mesh(2) [S(1)]", "f64[8192,1000] @ mesh(2) [S(0)]", "f64[64,1000] @ mesh(2) [S(0)]");
+  const absl::StatusOr<Plan> plan = PlanCase(c, {64 * 300 * 8});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_NE(plan->grid.find("; in 4 parts over n, of 288 and the rest: "), std::string::npos) << plan->grid;
+}
+
 TEST(Split, RefusesWithNumbersWhatDoesNotFitInParts) {
   const Case c = Parse("f64[64,8192] @ mesh(2) [S(1)]", "f64[8192,64] @ mesh(2) [S(0)]", "f64[64,64] @ mesh(2) [S(0)]");
   const absl::StatusOr<Plan> plan = PlanCase(c, {100});
