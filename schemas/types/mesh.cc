@@ -95,6 +95,10 @@ absl::StatusOr<Mesh> Mesh::Make(absl::Span<const int64_t> shape, absl::Span<cons
       if (worker.value < 0) {
         return absl::InvalidArgumentError(StrCat("mesh: negative worker ", worker.value));
       }
+      if (worker.value >= kMaxMeshSize) {
+        return absl::InvalidArgumentError(
+            StrCat("mesh: worker ", worker.value, " is over the limit of ", kMaxMeshSize, " workers (max_mesh_size)"));
+      }
       if (!rep->flat_position_of.emplace(worker, i).second) {
         return absl::InvalidArgumentError(StrCat("mesh: worker ", worker.value, " appears twice"));
       }

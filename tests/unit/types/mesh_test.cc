@@ -64,5 +64,13 @@ TEST(Mesh, RefusesBeforeAllocating) {
   EXPECT_FALSE(Mesh::Make({2}, {}, {WorkerIndex(0)}).ok());
 }
 
+TEST(Mesh, WorkersHaveSmallNumbers) {
+  EXPECT_TRUE(ParseMesh("mesh(2; workers=0,65535)").ok());
+  const absl::Status status = ParseMesh("mesh(2; workers=0,65536)").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(status.message()).find("worker 65536 is over the limit"), std::string::npos) << status;
+  EXPECT_FALSE(Mesh::Make({2}, {}, {WorkerIndex(3), WorkerIndex(2147483647)}).ok());
+}
+
 }  // namespace
 }  // namespace tessera
