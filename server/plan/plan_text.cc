@@ -392,13 +392,13 @@ class PlanParser {
       TESSERA_RETURN_IF_ERROR(scanner.Take(")"));
     }
     if (scanner.TryTake("pushed")) step.delivery = Delivery::kPush;
-    step.exchange.hosts = plan_.hosts;
     step.exchange.source = plan_.values[static_cast<size_t>(step.source)].spec;
     step.exchange.destination = plan_.values[static_cast<size_t>(step.destination)].spec;
     if (scanner.TryTake("of")) {
       TESSERA_ASSIGN_OR_RETURN(const std::string spec, TakeUpTo(scanner, ""));
       TESSERA_ASSIGN_OR_RETURN(step.exchange.source, ParseTensorSpec(spec));
     }
+    step.exchange.hosts = HostsAmong(plan_.hosts, step.exchange.source.mesh, step.exchange.destination.mesh);
     plan_.steps.emplace_back(std::move(step));
     return absl::OkStatus();
   }

@@ -258,7 +258,9 @@ class Verifier {
       return Wrong("the exchange is to ", ToText(exchange.destination));
     }
     if (exchange.source.dtype != exchange.destination.dtype) return Wrong("dtypes differ");
-    if (exchange.hosts != plan_.hosts) return Wrong("the exchange is between other hosts than the plan");
+    if (exchange.hosts != HostsAmong(plan_.hosts, exchange.source.mesh, exchange.destination.mesh)) {
+      return Wrong("the exchange is between other hosts than the plan");
+    }
     if (exchange.source.rank() != exchange.destination.rank() ||
         static_cast<int>(exchange.dims.size()) != exchange.destination.rank()) {
       return Wrong("ranks differ");

@@ -11,6 +11,7 @@
 
 #include "absl/types/span.h"
 #include "schemas/types/ids.h"
+#include "schemas/types/mesh.h"
 
 namespace tessera {
 
@@ -35,5 +36,9 @@ class WorkerHosts {
  private:
   std::shared_ptr<const std::vector<int32_t>> hosts_;  // never changed
 };
+
+// The hosts as an exchange between these meshes knows them, whoever else is in its plan: none where its workers are on
+// one host, or each on its own, so that nobody is nearer than others.
+WorkerHosts HostsAmong(const WorkerHosts& hosts, const Mesh& source, const Mesh& destination);
 
 }  // namespace tessera

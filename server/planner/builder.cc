@@ -209,7 +209,10 @@ WorkerHosts PlanBuilder::HostsOn(const Topology& topology) const {
 Plan PlanBuilder::Finish(const Topology& topology) && {
   plan_.hosts = HostsOn(topology);
   for (Step& step : plan_.steps) {
-    if (auto* exchange = std::get_if<ExchangeStep>(&step)) exchange->exchange.hosts = plan_.hosts;
+    if (auto* exchange = std::get_if<ExchangeStep>(&step)) {
+      Exchange& made = exchange->exchange;
+      made.hosts = HostsAmong(plan_.hosts, made.source.mesh, made.destination.mesh);
+    }
     auto* contract = std::get_if<ContractStep>(&step);
     if (contract == nullptr) continue;
     for (ContractOperand& operand : contract->operands) {

@@ -100,6 +100,22 @@ absl::Status CheckMessages(const Plan& plan) {
   return absl::OkStatus();
 }
 
+// Who gives and who reduces, and in what order, is as of each tensor alone: so are the bits of its result.
+absl::Status CheckAsAlone(const Drawn& list, const Plan& plan, const Topology& topology) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(const Plan alone, PlanOf({list[i]}, topology));
+    std::vector<Exchange> expected;
+    for (const Step& step : alone.steps) expected.push_back(std::get<ExchangeStep>(step).exchange);
+    std::vector<Exchange> exchanges;
+    for (const Step& step : plan.steps) {
+      const auto& exchange = std::get<ExchangeStep>(step);
+      if (exchange.destination == plan.outputs[i]) exchanges.push_back(exchange.exchange);
+    }
+    if (exchanges != expected) return absl::InternalError(StrCat("tensor ", i, " goes otherwise than alone"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckList(const Drawn& list, bool runs_programs, const Topology& topology) {
   TESSERA_ASSIGN_OR_RETURN(const Plan plan, PlanOf(list, topology));
   TESSERA_ASSIGN_OR_RETURN(const Plan parsed, ParsePlan(ToText(plan)));
@@ -112,7 +128,11 @@ absl::Status CheckList(const Drawn& list, bool runs_programs, const Topology& to
     const double tolerance = list[i].source.spec.partial_op() == ReduceOp::kAvg ? 1e-5 : 0;
     if (!Agree(results[i], dense[i], tolerance)) return absl::InternalError(StrCat("result ", i, " is wrong"));
   }
-  if (!plan.hosts.several()) TESSERA_RETURN_IF_ERROR(CheckReceived(list, plan));
+  if (plan.hosts.several()) {
+    TESSERA_RETURN_IF_ERROR(CheckAsAlone(list, plan, topology));
+  } else {
+    TESSERA_RETURN_IF_ERROR(CheckReceived(list, plan));
+  }
   TESSERA_RETURN_IF_ERROR(CheckMessages(plan));
   return runs_programs ? CheckPrograms(plan, dense) : absl::OkStatus();
 }

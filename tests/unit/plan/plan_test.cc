@@ -184,7 +184,7 @@ TEST(VerifyPlan, FindsWrongDestinationOffsets) {
 
 TEST(VerifyPlan, FindsAnExchangeBetweenOtherHosts) {
   Plan plan = RowsToColumns();
-  plan.hosts = WorkerHosts(std::vector<int32_t>{0, 1});
+  StepOf(plan, 0).exchange.hosts = WorkerHosts(std::vector<int32_t>{0, 1});
   ExpectRefused(plan, "other hosts than the plan");
 }
 
