@@ -11,6 +11,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "schemas/types/text.h"
+#include "server/plan/verify.h"
 #include "server/planner/planner.h"
 
 namespace tessera {
@@ -164,6 +165,13 @@ absl::StatusOr<PlanRequest> ParseRequest(std::string_view text) {
   return ParseCall(*name, rest.substr(0, rest.rfind(')')));
 }
 
+// Operands and outputs, on the worker that has the most of them.
+int64_t StayingBytes(Plan plan) {
+  std::erase_if(plan.buffers, [](const PlanBuffer& buffer) { return buffer.kind == PlanBuffer::Kind::kTemporary; });
+  const std::vector<int64_t> bytes = PeakBytes(plan);
+  return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+}
+
 std::string Seconds(double seconds) {
   char text[48];
   std::snprintf(text, sizeof(text), "%.6g", seconds);
@@ -218,10 +226,16 @@ std::string PlanJson(const OpPlan& planned, double seconds) {
 
 }  // namespace
 
-absl::StatusOr<std::string> PlanCommandText(std::string_view request, PlanOutput format) {
+absl::StatusOr<std::string> PlanCommandText(std::string_view request, PlanOutput format,
+                                            std::optional<int64_t> memory_bytes) {
   TESSERA_ASSIGN_OR_RETURN(const PlanRequest parsed, ParseRequest(request));
   const Topology topology;
-  TESSERA_ASSIGN_OR_RETURN(const OpPlan planned, PlanOp(parsed.call, parsed.operands, topology));
+  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(parsed.call, parsed.operands, topology));
+  if (memory_bytes.has_value() && !VerifyPlan(planned.plan, {memory_bytes}).ok()) {
+    const PlanLimits limits = {std::max<int64_t>(0, *memory_bytes - StayingBytes(planned.plan))};
+    TESSERA_ASSIGN_OR_RETURN(planned, PlanOp(parsed.call, parsed.operands, topology, limits));
+    TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan, {memory_bytes}));
+  }
   const double seconds = PredictSeconds(planned.plan, topology);
   return format == PlanOutput::kJson ? PlanJson(planned, seconds) : PlanText(planned, seconds);
 }

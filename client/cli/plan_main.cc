@@ -1,5 +1,7 @@
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "client/cli/command.h"
 #include "client/cli/plan_command.h"
@@ -10,10 +12,13 @@ Command AddPlanCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "What a request would do: steps, bytes, peak, time; needs no server");
   struct Options {
     std::string request;
+    std::string memory;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
   command->add_option("request", options->request, "\"SPEC -> PLACEMENTS\" or \"op(SPEC, ...)\"")->required();
+  command->add_option("--memory", options->memory,
+                      "what each worker has, like 512MiB: a matmul that needs more is split");
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->footer(
       "Examples:\n"
@@ -21,8 +26,14 @@ Command AddPlanCommand(CLI::App& app) {
       "  tessera plan \"f32[1024,1024] @ mesh(4) [S(0)] -> mesh(2,2) [S(0), S(1)]\"\n"
       "  tessera plan --json \"matmul(f32[1797,64] @ mesh(4) [S(0)], f32[64,1797] @ mesh(4) [S(1)])\"");
   return {command, [options] {
+            std::optional<int64_t> memory_bytes;
+            if (!options->memory.empty()) {
+              const absl::StatusOr<int64_t> bytes = ParseBytes(options->memory);
+              if (!bytes.ok()) return Failed(bytes.status());
+              memory_bytes = *bytes;
+            }
             absl::StatusOr<std::string> text =
-                PlanCommandText(options->request, options->json ? PlanOutput::kJson : PlanOutput::kText);
+                PlanCommandText(options->request, options->json ? PlanOutput::kJson : PlanOutput::kText, memory_bytes);
             if (!text.ok()) return Failed(text.status());
             std::fputs(text->c_str(), stdout);
             return 0;

@@ -62,6 +62,20 @@ TEST(PlanCommand, TextHasPlainIntegersByPosition) {
   EXPECT_NE(text->find("\n3 2413800 2413800 "), std::string::npos) << *text;
 }
 
+TEST(PlanCommand, KeepsToTheMemoryThatItIsGiven) {
+  // 11 MiB of operands and 768 KiB of product on each worker; the right operand is gathered into 3 MiB more.
+  const char* request = "matmul(f64[1024,2048] @ mesh(2) [S(0)], f64[2048,192] @ mesh(2) [P(max)])";
+  const auto planned = [request](int64_t mib) { return PlanCommandText(request, PlanOutput::kJson, mib << 20); };
+  const absl::StatusOr<std::string> whole = planned(16), split = planned(14), none = planned(11);
+  ASSERT_TRUE(whole.ok() && split.ok()) << whole.status() << split.status();
+  EXPECT_EQ(*whole, *PlanCommandText(request, PlanOutput::kJson));
+  const nlohmann::json parts = nlohmann::json::parse(*split);
+  EXPECT_NE(parts["grid"].get<std::string>().find("; in 2 parts over n, of 96 each"), std::string::npos) << parts;
+  for (const int64_t bytes : parts["peak_bytes"].get<Bytes>()) EXPECT_LE(bytes, 14 << 20);
+  EXPECT_EQ(parts["bytes_received"], nlohmann::json::parse(*whole)["bytes_received"]);
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted) << none.status();
+}
+
 TEST(PlanCommand, RefusesWhatItCannotRead) {
   for (const char* request :
        {"", "f32[4]", "nonsense(f32[4] @ mesh(2) [R])", "f32[4] @ mesh(2) [R] ->", "f32[4] @ mesh(2) [S(3)] -> [R]",
