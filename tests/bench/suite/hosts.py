@@ -31,6 +31,7 @@ CASES = {
     "two_hosts_rows_to_columns_64MiB": Case(ts.Shard(0), ts.Shard(1), 0.25),
     "two_hosts_all_reduce_64MiB": Case(ts.Partial(), ts.Replicate(), 1.0),
     "two_hosts_all_gather_64MiB": Case(ts.Shard(0), ts.Replicate(), 0.5),
+    "two_hosts_matmul_2048_f64": None,  # half of the right operand crosses each way
 }
 
 
@@ -50,7 +51,7 @@ def run(options, name):
     case = CASES[name]
     try:
         with two_hosts.TwoHosts() as hosts, two_hosts.Cluster(hosts, (1, 1), "256MiB") as cluster, ts.connect(cluster.address) as session:
-            return run_on(options, name, case, hosts, session)
+            return run_matmul(options, name, session) if case is None else run_on(options, name, case, hosts, session)
     except two_hosts.NotPermitted as reason:
         raise Unavailable(f"two network namespaces are not permitted here: {reason}") from reason
 
@@ -66,3 +67,18 @@ def run_on(options, name, case, hosts, session):
     measure.check(np.array_equal(move().full_tensor(), expected), name)
     return measure.beside(options, lambda: move().wait(), {"limit": socket_limit(hosts, int(TOTAL * case.crossing))},
                           (), bytes=TOTAL, bytes_each_way=int(TOTAL * case.crossing))
+
+
+def run_matmul(options, name, session):
+    """Beside the same product where nothing crosses, and beside gathering first and multiplying then."""
+    n = 2048
+    mesh = session.init_device_mesh((2,))
+    left, right = (np.random.default_rng(seed).integers(-8, 9, (n, n)).astype("f8") for seed in (1, 2))
+    a, b = (session.distribute_tensor(values, mesh, [ts.Shard(0)]) for values in (left, right))
+    everywhere = b.redistribute(placements=[ts.Replicate()])
+    product = lambda right_operand: ts.matmul(a, right_operand)  # noqa: E731
+    measure.check(np.array_equal(product(b).full_tensor(), left @ right), name)
+    timed = lambda run: lambda repetitions: {"service": measure.seconds_of(run, repetitions)}  # noqa: E731
+    references = {"nothing crosses": timed(lambda: product(everywhere).wait()),
+                  "gather, then multiply": timed(lambda: product(b.redistribute(placements=[ts.Replicate()])).wait())}
+    return measure.beside(options, lambda: product(b).wait(), references, (), bytes_each_way=n * n * 4)

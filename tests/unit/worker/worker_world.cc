@@ -88,6 +88,7 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
     EXPECT_TRUE(arena.ok()) << arena.status();
     member.arena = std::make_unique<SharedArena>(*std::move(arena));
     if (options.reach == Reach::kMessages || !options.hosts.empty()) member.messages = hub_.Make(WorkerIndex(w));
+    if (options.wraps && member.messages != nullptr) member.messages = options.wraps(w, std::move(member.messages));
     if (options.recorder != nullptr) {
       member.device = options.recorder->MakeDevice(WorkerIndex(w));
     } else {

@@ -32,7 +32,9 @@ struct WorldOptions {
   HazardRecorder* recorder = nullptr;                                   // fakes of it, instead of CPU devices
   std::function<bool(int worker, const DeviceWork& work)> drops = {};   // work that is lost on the way
   std::function<bool(int worker, const CounterWait& wait)> skips = {};  // waits that are left out
-  std::function<void(CompletionReport& report)> report = {};            // in place of keeping it for WaitFor
+  // What stands between a worker and its transport; null: nothing.
+  std::function<std::unique_ptr<MessageTransport>(int worker, std::unique_ptr<MessageTransport> inner)> wraps = {};
+  std::function<void(CompletionReport& report)> report = {};  // in place of keeping it for WaitFor
 };
 
 class WorkerWorld {
