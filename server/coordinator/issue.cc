@@ -36,7 +36,11 @@ bool OnlyExchanges(const Plan& plan) {
 std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
   std::map<std::string, uint64_t> counts;
   for (const Step& step : plan.steps) {
-    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) ++counts[std::string(ToText(exchange->name))];
+    const auto* exchange = std::get_if<ExchangeStep>(&step);
+    // Within a host, the second half of a collective.
+    if (exchange != nullptr && exchange->exchange.role != ExchangeRole::kShare) {
+      ++counts[std::string(ToText(exchange->name))];
+    }
     const auto* contract = std::get_if<ContractStep>(&step);
     if (contract == nullptr) continue;
     for (const ContractOperand& operand : contract->operands) {

@@ -87,7 +87,8 @@ absl::Status BufferContents::BeginWrite(int value, absl::Span<const int> reads) 
   }
   seen = state.generation;
   state.is_complete = false;
-  state.replaces_peer_reads = std::exchange(state.is_read_by_peers, false);
+  // A part replaces nothing.
+  state.replaces_peer_reads = state.part_dim < 0 && std::exchange(state.is_read_by_peers, false);
   return absl::OkStatus();
 }
 

@@ -40,6 +40,8 @@ class BufferContents {
   absl::Status Read(int value);
   // The same; workers read it in each other's memory.
   absl::Status ReadByPeers(int value);
+  // Workers read in each other's memory what they write of it: a spread or share that is not pushed.
+  void NotePeerReads(int value) { states_[BufferOf(value)].is_read_by_peers = true; }
   // Internal when a step that reads `reads` may not write the value. Until EndWrite nothing else is written to its
   // buffer.
   absl::Status BeginWrite(int value, absl::Span<const int> reads);

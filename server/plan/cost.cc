@@ -50,7 +50,8 @@ void AddExchange(const Exchange& exchange, const Topology& topology, OwnPieces o
       received += elements;
     });
     const int64_t own = std::max<int64_t>(0, NumElements(LocalBox(exchange.destination, position)) - received);
-    if (own_pieces == OwnPieces::kCopied && exchange.role != ExchangeRole::kSpread) {
+    if (own_pieces == OwnPieces::kCopied && exchange.role != ExchangeRole::kSpread &&
+        exchange.role != ExchangeRole::kShare) {
       own_paid.seconds += static_cast<double>(own * element_bytes) / topology.local_bandwidth_bytes_s;
     }
     own_paid.waits = own_paid.waits || received > 0;

@@ -22,7 +22,7 @@ void AddBoxes(const Exchange& exchange, const ExchangeCell& cell, int64_t low, i
       const int64_t start = entry.start + offset[d];
       transfer.box.push_back({start, start + extents[d]});
       transfer.destination_offset.push_back(entry.destination_offset + offset[d]);
-      transfer.source_offset.push_back(exchange.role == ExchangeRole::kSpread
+      transfer.source_offset.push_back(exchange.role == ExchangeRole::kSpread || exchange.role == ExchangeRole::kShare
                                            ? entry.destination_offset + offset[d]
                                            : entry.source_offset + exchange.dims[d].source_step * offset[d]);
     }
@@ -68,10 +68,14 @@ void ExchangeWalk::AddMoves(int64_t destination, std::vector<Transfer>& transfer
   const auto from = [&workers](int64_t flat) { return Sources{{workers[static_cast<size_t>(flat)], flat, {}}}; };
   tables_->VisitWanted(destination, [&](const ExchangeCell& cell) {
     if (own.family == cell.family) return AddBoxes(exchange_, cell, 0, cell.elements, from(own.flat), transfers);
-    tables_->VisitParts(cell, 0, cell.elements, destination, [&](int64_t replica, int64_t low, int64_t high) {
-      const int64_t flat = cell.source + tables_->replica_offsets()[static_cast<size_t>(replica)];
-      AddBoxes(exchange_, cell, low, high, from(flat), transfers);
-    });
+    tables_->VisitTaken(
+        cell, 0, cell.elements, ExchangeTables::kMoved, destination, [&](int64_t taken_low, int64_t taken_high) {
+          tables_->VisitParts(
+              cell, taken_low, taken_high, destination, [&](int64_t replica, int64_t low, int64_t high) {
+                const int64_t flat = cell.source + tables_->replica_offsets()[static_cast<size_t>(replica)];
+                AddBoxes(exchange_, cell, low, high, from(flat), transfers);
+              });
+        });
   });
 }
 
@@ -116,9 +120,36 @@ void ExchangeWalk::AddSpreads(int64_t destination, std::vector<Transfer>& transf
   const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
   for (const ReducedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
     if (piece.reducer == destination) continue;
-    AddBoxes(exchange_, piece.cell, piece.low, piece.high,
-             {{workers[static_cast<size_t>(piece.reducer)], piece.reducer, {}}}, transfers);
+    const Sources sources = {{workers[static_cast<size_t>(piece.reducer)], piece.reducer, {}}};
+    tables_->VisitTaken(piece.cell, piece.low, piece.high, piece.reducer, destination, [&](int64_t low, int64_t high) {
+      AddBoxes(exchange_, piece.cell, low, high, sources, transfers);
+    });
   }
+}
+
+void ExchangeWalk::AddShares(int64_t destination, std::vector<Transfer>& transfers) const {
+  const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
+  const int32_t host = tables_->HostOfDestination(destination);
+  tables_->VisitFar(destination, [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t) {
+    tables_->VisitTakers(cell, low, high, host, [&](int64_t taker, int64_t from, int64_t to) {
+      if (taker == destination) return;
+      AddBoxes(exchange_, cell, from, to, {{workers[static_cast<size_t>(taker)], taker, {}}}, transfers);
+    });
+  });
+}
+
+bool ExchangeWalk::IsWantedTwiceFromFar() const {
+  const Mesh& to = exchange_.destination.mesh;
+  for (int64_t group = 0; group < to.size(); ++group) {
+    if (!exchange_.hosts.several() || tables_->GroupOf(group) != group) continue;
+    for (const std::vector<int64_t>& members : tables_->MembersByHost(group)) {
+      bool is_far = false;
+      if (members.size() < 2) continue;
+      tables_->VisitFar(members[0], [&](const ExchangeCell&, int64_t, int64_t, int64_t) { is_far = true; });
+      if (is_far) return true;
+    }
+  }
+  return false;
 }
 
 std::vector<Transfer> ExchangeWalk::TransfersTo(absl::Span<const int64_t> position) const {
@@ -128,6 +159,7 @@ std::vector<Transfer> ExchangeWalk::TransfersTo(absl::Span<const int64_t> positi
     case ExchangeRole::kMove: AddMoves(destination, transfers); break;
     case ExchangeRole::kReduce: AddReductions(destination, transfers); break;
     case ExchangeRole::kSpread: AddSpreads(destination, transfers); break;
+    case ExchangeRole::kShare: AddShares(destination, transfers); break;
   }
   return transfers;
 }
@@ -182,21 +214,47 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::SumsGivenBy(WorkerIndex worker) c
   return std::move(given).Sorted();
 }
 
+std::vector<ExchangeWalk::Given> ExchangeWalk::SpreadBy(int64_t flat) const {
+  GivenList given(exchange_);
+  const Sources self = {{exchange_.destination.mesh.workers()[static_cast<size_t>(flat)], flat, {}}};
+  const int64_t group = tables_->GroupOf(flat);
+  for (const ReducedPiece& piece : tables_->PiecesOf(group)) {
+    if (piece.reducer != flat) continue;
+    for (const int64_t offset : tables_->member_offsets()) {
+      const int64_t destination = group + offset;
+      if (destination == flat) continue;
+      tables_->VisitTaken(piece.cell, piece.low, piece.high, flat, destination,
+                          [&](int64_t low, int64_t high) { given.Add(piece.cell, low, high, self, destination); });
+    }
+  }
+  return std::move(given).Sorted();
+}
+
+std::vector<ExchangeWalk::Given> ExchangeWalk::SharedBy(int64_t flat) const {
+  GivenList given(exchange_);
+  const Sources self = {{exchange_.destination.mesh.workers()[static_cast<size_t>(flat)], flat, {}}};
+  const int32_t host = tables_->HostOfDestination(flat);
+  std::vector<int64_t> mates;
+  for (const int64_t offset : tables_->member_offsets()) {
+    const int64_t mate = tables_->GroupOf(flat) + offset;
+    if (mate != flat && tables_->HostOfDestination(mate) == host) mates.push_back(mate);
+  }
+  if (mates.empty()) return {};
+  tables_->VisitFar(flat, [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t) {
+    tables_->VisitTakers(cell, low, high, host, [&](int64_t taker, int64_t from, int64_t to) {
+      if (taker != flat) return;
+      for (const int64_t mate : mates) given.Add(cell, from, to, self, mate);
+    });
+  });
+  return std::move(given).Sorted();
+}
+
 std::vector<ExchangeWalk::Given> ExchangeWalk::GivenBy(WorkerIndex worker) const {
   const Mesh& to = exchange_.destination.mesh;
-  if (exchange_.role == ExchangeRole::kSpread) {
+  if (exchange_.role == ExchangeRole::kSpread || exchange_.role == ExchangeRole::kShare) {
     const std::optional<int64_t> flat = to.FindWorker(worker);
     if (!flat.has_value()) return {};
-    GivenList given(exchange_);
-    const int64_t group = tables_->GroupOf(*flat);
-    for (const ReducedPiece& piece : tables_->PiecesOf(group)) {
-      if (piece.reducer != *flat) continue;
-      for (const int64_t offset : tables_->member_offsets()) {
-        if (group + offset == *flat) continue;
-        given.Add(piece.cell, piece.low, piece.high, {{worker, *flat, {}}}, group + offset);
-      }
-    }
-    return std::move(given).Sorted();
+    return exchange_.role == ExchangeRole::kSpread ? SpreadBy(*flat) : SharedBy(*flat);
   }
   if (exchange_.role == ExchangeRole::kReduce && exchange_.hosts.several()) return SumsGivenBy(worker);
   const std::optional<int64_t> flat = exchange_.source.mesh.FindWorker(worker);
@@ -217,7 +275,11 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::GivenBy(WorkerIndex worker) const
       });
     };
     if (exchange_.role == ExchangeRole::kMove) {
-      for (const int64_t offset : tables_->member_offsets()) add(0, cell.elements, cell.destination + offset);
+      for (const int64_t offset : tables_->member_offsets()) {
+        const int64_t destination = cell.destination + offset;
+        tables_->VisitTaken(cell, 0, cell.elements, ExchangeTables::kMoved, destination,
+                            [&](int64_t low, int64_t high) { add(low, high, destination); });
+      }
       return;
     }
     for (const ReducedPiece& piece : tables_->PiecesOfCell(cell)) add(piece.low, piece.high, piece.reducer);
@@ -332,11 +394,24 @@ void ExchangeWalk::VisitSpreadTraffic(Count received, Count sent) const {
   }
 }
 
+void ExchangeWalk::VisitEachTransfer(Count received, Count sent) const {
+  const Mesh& to = exchange_.destination.mesh;
+  for (const WorkerIndex worker : to.workers()) {
+    VisitReceived(worker, [&](WorkerIndex from, int64_t elements) {
+      received(worker, elements);
+      sent(from, elements);
+    });
+  }
+}
+
 void ExchangeWalk::VisitTraffic(Count received, Count sent) const {
+  const bool is_shared = exchange_.far_takers == FarTakers::kOne;
+  if (is_shared && exchange_.role != ExchangeRole::kReduce) return VisitEachTransfer(received, sent);
   switch (exchange_.role) {
     case ExchangeRole::kMove: return VisitMoveTraffic(received, sent);
     case ExchangeRole::kReduce: return VisitReduceTraffic(received, sent);
     case ExchangeRole::kSpread: return VisitSpreadTraffic(received, sent);
+    case ExchangeRole::kShare: return VisitEachTransfer(received, sent);
   }
 }
 

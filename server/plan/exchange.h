@@ -46,13 +46,21 @@ enum class ExchangeRole : uint8_t {
   kReduce = 1,  // pending terms: one destination of each cell (the reducer) takes all terms and reduces
                 // them, in the order of the source's coordinates, into its own place
   kSpread = 2,  // the other destinations take the reduced cell from the reducer's place
+  kShare = 3,   // several hosts: the others of a host take what one of them took from far from its place
+};
+
+// Several hosts: who takes what none of its host has, under kMove and kSpread.
+enum class FarTakers : uint8_t {
+  kEach = 0,  // everyone that wants it
+  kOne = 1,   // one of those on its host that want it; a kShare follows
 };
 
 struct Exchange {
   ExchangeRole role = ExchangeRole::kMove;
   ReduceOp reduce_op = ReduceOp::kSum;
-  // The specs that the shard indexes refer to. For kSpread `source` is the pending spec too: the same
-  // reducers are found again.
+  FarTakers far_takers = FarTakers::kEach;
+  // The specs that the shard indexes refer to. For kSpread and kShare `source` is that of the step that moved or
+  // reduced: the same reducers and takers are found again.
   TensorSpec source;
   TensorSpec destination;
   std::vector<DimOverlay> dims;
@@ -88,7 +96,9 @@ struct Transfer {
 // level, those give, and nothing is cut.
 //
 // With several hosts: who wants a cell takes it from holders on its own host if there are some; those share
-// that, and what no host has for itself is shared so that the busiest holder has least.
+// that, and what no host has for itself is shared so that the busiest holder has least. Under FarTakers::kOne what
+// several workers of a host want of a group's cells from far (moved, or reduced elsewhere) is laid on a line, of which
+// each takes an equal length; under kShare the others take it from there.
 //
 // Who reduces: the destinations of a cell that hold a term of it, or all of them where none does. Cells
 // of one destination shard with the same candidates are laid on a line, of which each reduces an equal
@@ -131,11 +141,14 @@ class ExchangeWalk {
                     absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
   // The number of terms of a cell: 1 but under kReduce.
   int64_t term_count() const;
+  // Whether several workers of a host want the same from far: of a kMove or kSpread, which FarTakers::kOne suits.
+  bool IsWantedTwiceFromFar() const;
 
  private:
   void AddMoves(int64_t destination, std::vector<Transfer>& transfers) const;
   void AddReductions(int64_t destination, std::vector<Transfer>& transfers) const;
   void AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const;
+  void AddShares(int64_t destination, std::vector<Transfer>& transfers) const;
   using Sources = absl::InlinedVector<TransferSource, 2>;
   using Count = absl::FunctionRef<void(WorkerIndex, int64_t)>;
   // With several hosts: the parts of what a position reduces, which differ in their sources.
@@ -144,6 +157,9 @@ class ExchangeWalk {
   void VisitSumsOf(int64_t flat,
                    absl::FunctionRef<void(const ReducedPiece&, int64_t, int64_t, const TransferSource&)> visit) const;
   std::vector<Given> SumsGivenBy(WorkerIndex worker) const;
+  std::vector<Given> SpreadBy(int64_t flat) const;
+  std::vector<Given> SharedBy(int64_t flat) const;
+  void VisitEachTransfer(Count received, Count sent) const;
   void VisitMoveTraffic(Count received, Count sent) const;
   void VisitReduceTraffic(Count received, Count sent) const;
   void VisitSumTraffic(Count received, Count sent) const;

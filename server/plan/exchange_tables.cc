@@ -70,7 +70,10 @@ ExchangeTables::ExchangeTables(const Exchange& exchange)
   NumberDestination();
   IndexEntries();
   const bool by_host = exchange.hosts.several();
-  if (exchange.role == ExchangeRole::kMove && ((same_mesh_ && !by_host) || replica_count() == 1)) WeighMoves();
+  const bool takes_itself = exchange.far_takers == FarTakers::kEach;
+  if (exchange.role == ExchangeRole::kMove && takes_itself && ((same_mesh_ && !by_host) || replica_count() == 1)) {
+    WeighMoves();
+  }
 }
 
 void ExchangeTables::NumberSource() {
@@ -332,28 +335,32 @@ absl::Span<const ReducedPiece> ExchangeTables::PiecesOfCell(const ExchangeCell& 
 
 ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) const {
   Sharing sharing;
-  int64_t length = 0;
-  std::vector<int64_t> lengths;
-  std::vector<int64_t> own_loads(replica_offsets_.size(), 0);
   const auto add = [&](const ExchangeCell& held, int64_t low, int64_t high, int64_t destination) {
-    sharing.takes.push_back({held.number, low, destination, length});
-    length += high - low;
-    lengths.push_back(high - low);
-    if (same_mesh_) own_loads[static_cast<size_t>(HolderOfDestination(destination).replica)] += high - low;
+    sharing.takes.push_back({held.number, low, destination, 0, 0, high - low});
   };
   VisitHeld(cell.source, [&](const ExchangeCell& held) {
-    if (exchange_.role == ExchangeRole::kMove) {
-      for (const int64_t offset : member_offsets_) {
-        const int64_t destination = held.destination + offset;
-        if (HolderOfDestination(destination).family != held.family) add(held, 0, held.elements, destination);
-      }
+    if (exchange_.role != ExchangeRole::kMove) {
+      for (const ReducedPiece& piece : PiecesOfCell(held)) add(held, piece.low, piece.high, piece.reducer);
       return;
     }
-    for (const ReducedPiece& piece : PiecesOfCell(held)) add(held, piece.low, piece.high, piece.reducer);
+    for (const int64_t offset : member_offsets_) {
+      const int64_t destination = held.destination + offset;
+      if (HolderOfDestination(destination).family == held.family) continue;
+      VisitTaken(held, 0, held.elements, kMoved, destination,
+                 [&](int64_t low, int64_t high) { add(held, low, high, destination); });
+    }
   });
+  std::sort(sharing.takes.begin(), sharing.takes.end());
   if (exchange_.hosts.several()) {
-    exchange_.role == ExchangeRole::kMove ? ShareByHost(cell, sharing, lengths) : SumByHost(cell, sharing, lengths);
+    exchange_.role == ExchangeRole::kMove ? ShareByHost(cell, sharing) : SumByHost(cell, sharing);
     return sharing;
+  }
+  int64_t length = 0;
+  std::vector<int64_t> own_loads(replica_offsets_.size(), 0);
+  for (Take& take : sharing.takes) {
+    take.start = length;
+    length += take.length;
+    if (same_mesh_) own_loads[static_cast<size_t>(HolderOfDestination(take.destination).replica)] += take.length;
   }
   const int64_t busiest = *std::max_element(own_loads.begin(), own_loads.end());
   sharing.own_coordinates = same_mesh_ && IsSharedLevelly(busiest, ShareOf(length, replica_count()));
@@ -363,106 +370,10 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
   return sharing;
 }
 
-// A line for each host of holders, for who is there; and one for all others, filling up the holders.
-void ExchangeTables::ShareByHost(const ExchangeCell& cell, Sharing& sharing, absl::Span<const int64_t> lengths) const {
-  std::vector<int64_t> replicas(replica_offsets_.size());
-  std::iota(replicas.begin(), replicas.end(), int64_t{0});
-  absl::flat_hash_map<int32_t, size_t> line_of_host;
-  std::vector<std::vector<int64_t>> givers;
-  for (const int64_t replica : replicas) {
-    const int32_t host = HostOfSource(cell.source + replica_offsets_[static_cast<size_t>(replica)]);
-    const auto [at, is_new] = line_of_host.emplace(host, givers.size());
-    if (is_new) givers.emplace_back();
-    givers[at->second].push_back(replica);
-  }
-  std::vector<int64_t> totals(givers.size() + 1, 0);
-  for (size_t i = 0; i < sharing.takes.size(); ++i) {
-    Take& take = sharing.takes[i];
-    const auto at = line_of_host.find(HostOfDestination(take.destination));
-    take.line = at == line_of_host.end() ? givers.size() : at->second;
-    take.start = totals[take.line];
-    totals[take.line] += lengths[i];
-  }
-  std::vector<int64_t> loads(replicas.size(), 0);
-  for (size_t line = 0; line < givers.size(); ++line) {
-    const SharedLine& made = sharing.lines.emplace_back(givers[line], totals[line]);
-    for (size_t i = 0; i < givers[line].size(); ++i) loads[static_cast<size_t>(givers[line][i])] = made.PartOf(i);
-  }
-  sharing.lines.emplace_back(std::move(replicas), loads, totals.back());
-}
-
-// What is reduced on one host is one line after another: who gives its terms is shared along it.
-void ExchangeTables::SumByHost(const ExchangeCell& cell, Sharing& sharing, absl::Span<const int64_t> lengths) const {
-  absl::flat_hash_map<int32_t, size_t> line_of_host;
-  std::vector<int32_t> hosts;
-  std::vector<int64_t> totals;
-  for (size_t i = 0; i < sharing.takes.size(); ++i) {
-    Take& take = sharing.takes[i];
-    const int32_t host = HostOfDestination(take.destination);
-    take.line = line_of_host.emplace(host, hosts.size()).first->second;
-    if (take.line == hosts.size()) {
-      hosts.push_back(host);
-      totals.push_back(0);
-    }
-    take.start = totals[take.line];
-    totals[take.line] += lengths[i];
-  }
-  const TermHolders holders = TermHoldersOf(cell);
-  for (size_t i = 0; i < hosts.size(); ++i) sharing.sums.emplace_back(holders, hosts[i], totals[i]);
-}
-
-int32_t ExchangeTables::HostOfSource(int64_t flat) const {
-  return exchange_.hosts.HostOf(exchange_.source.mesh.workers()[static_cast<size_t>(flat)]);
-}
-
-int32_t ExchangeTables::HostOfDestination(int64_t flat) const {
-  return exchange_.hosts.HostOf(exchange_.destination.mesh.workers()[static_cast<size_t>(flat)]);
-}
-
-TermHolders ExchangeTables::TermHoldersOf(const ExchangeCell& cell) const {
-  TermHolders holders;
-  for (const int64_t term : term_offsets_) {
-    std::vector<TermHolder>& of_term = holders.emplace_back();
-    for (const int64_t replica : replica_offsets_) {
-      const int64_t flat = cell.source + term + replica;
-      of_term.push_back({flat, HostOfSource(flat)});
-    }
-  }
-  return holders;
-}
-
-// Those of the candidates on whose hosts the cell can be reduced with the fewest sums from others.
-std::vector<int64_t> ExchangeTables::OnNearestHosts(const ExchangeCell& cell,
-                                                    absl::Span<const int64_t> candidates) const {
-  if (!exchange_.hosts.several() || candidates.size() < 2) return {candidates.begin(), candidates.end()};
-  const TermHolders holders = TermHoldersOf(cell);
-  absl::flat_hash_map<int32_t, int64_t> sums;
-  int64_t fewest = term_count();
-  for (const int64_t candidate : candidates) {
-    const auto [at, is_new] = sums.emplace(HostOfDestination(candidate), 0);
-    if (is_new) at->second = CountSendingHosts(holders, at->first);
-    fewest = std::min(fewest, at->second);
-  }
-  std::vector<int64_t> nearest;
-  for (const int64_t candidate : candidates) {
-    if (sums.at(HostOfDestination(candidate)) == fewest) nearest.push_back(candidate);
-  }
-  return nearest;
-}
-
 int64_t ExchangeTables::SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t reducer) const {
   const Holder& own = HolderOfDestination(reducer);
   if (own.family == cell.family && own.term == term) return own.flat;
   return cell.source + term_offsets_[static_cast<size_t>(term)] + replica_offsets_[static_cast<size_t>(replica)];
-}
-
-void ExchangeTables::VisitSums(const ReducedPiece& piece,
-                               absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const {
-  const Sharing& sharing = SharingOf(piece.cell);
-  const auto at = std::lower_bound(sharing.takes.begin(), sharing.takes.end(),
-                                   Take{piece.cell.number, piece.low, piece.reducer, 0});
-  sharing.sums[at->line].Visit(at->start, piece.cell.shape, piece.low, piece.high,
-                               HolderOfDestination(piece.reducer).flat, visit);
 }
 
 const ExchangeTables::Sharing& ExchangeTables::SharingOf(const ExchangeCell& cell) const {

@@ -47,6 +47,8 @@ struct ReducedPiece {
 
 class ExchangeTables {
  public:
+  static constexpr int64_t kMoved = -1;  // in place of who reduces
+
   explicit ExchangeTables(const Exchange& exchange);
 
   bool same_mesh() const { return same_mesh_; }
@@ -92,6 +94,24 @@ class ExchangeTables {
   void VisitSums(const ReducedPiece& piece,
                  absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const;
 
+  // With several hosts: whether a position's host has none of what it wants, elements of a cell that is moved or that
+  // `reducer` reduces (or -1).
+  bool IsFar(const ExchangeCell& cell, int64_t reducer, int64_t destination) const;
+  // Calls `visit(taker, low, high)` for the parts of elements of a cell, moved or a whole piece that is reduced, which
+  // members of the cell's group take for their host, to which it is far.
+  void VisitTakers(const ExchangeCell& cell, int64_t low, int64_t high, int32_t host,
+                   absl::FunctionRef<void(int64_t, int64_t, int64_t)> visit) const;
+  // Calls `visit(low, high)` for the parts that the destination takes itself: all, or as a taker.
+  void VisitTaken(const ExchangeCell& cell, int64_t low, int64_t high, int64_t reducer, int64_t destination,
+                  absl::FunctionRef<void(int64_t, int64_t)> visit) const;
+  // Calls `visit(cell, low, high, reducer)` for what a position's host wants from far, in order; the reducer is -1 of
+  // what is moved.
+  void VisitFar(int64_t destination_flat,
+                absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t, int64_t)> visit) const;
+  // Members of the group on each host that has some, by host.
+  std::vector<std::vector<int64_t>> MembersByHost(int64_t group) const;
+  int32_t HostOfDestination(int64_t flat) const;
+
   // Calls `visit(replica, low, high)` for the parts of elements [low, high) of a cell that the destination (or
   // reducer) takes from holders of that replica; not for a destination that holds the cell.
   void VisitParts(const ExchangeCell& cell, int64_t low, int64_t high, int64_t destination,
@@ -107,7 +127,18 @@ class ExchangeTables {
     int64_t destination = 0;
     int64_t start = 0;  // on its line
     size_t line = 0;
+    int64_t length = 0;
     bool operator<(const Take& other) const;
+  };
+  // What the members of a group that are on one host want from far.
+  struct FarLine {
+    struct Item {
+      int64_t cell = 0;
+      int64_t low = 0;
+      int64_t start = 0;
+    };
+    std::vector<Item> items;  // in order
+    SharedLine line;          // of members
   };
   // Of a family whose replicas share what they give.
   struct Sharing {
@@ -126,11 +157,15 @@ class ExchangeTables {
   void VisitProduct(absl::Span<const int> counts, const Choice& choice, const Visitor& visit) const;
   const Sharing& SharingOf(const ExchangeCell& cell) const;
   Sharing MakeSharing(const ExchangeCell& cell) const;
-  void ShareByHost(const ExchangeCell& cell, Sharing& sharing, absl::Span<const int64_t> lengths) const;
-  void SumByHost(const ExchangeCell& cell, Sharing& sharing, absl::Span<const int64_t> lengths) const;
+  void ShareByHost(const ExchangeCell& cell, Sharing& sharing) const;
+  void SumByHost(const ExchangeCell& cell, Sharing& sharing) const;
   TermHolders TermHoldersOf(const ExchangeCell& cell) const;
   int32_t HostOfSource(int64_t flat) const;
-  int32_t HostOfDestination(int64_t flat) const;
+  // Whether what is taken was moved, not reduced.
+  bool moves() const {
+    return exchange_.role == ExchangeRole::kMove || (exchange_.role == ExchangeRole::kShare && term_count() == 1);
+  }
+  const FarLine& FarLineOf(int64_t group, int32_t host) const;
   std::vector<int64_t> OnNearestHosts(const ExchangeCell& cell, absl::Span<const int64_t> candidates) const;
 
   const Exchange& exchange_;
@@ -149,8 +184,10 @@ class ExchangeTables {
   std::vector<std::vector<std::pair<int, int>>> entries_of_destination_shard_;  // ranges
   std::vector<int64_t> cell_strides_;
   std::vector<int64_t> given_elements_;
-  mutable absl::flat_hash_map<int64_t, std::unique_ptr<std::vector<ReducedPiece>>> pieces_;  // by group
-  mutable absl::flat_hash_map<int64_t, std::unique_ptr<Sharing>> sharings_;                  // by family
+  mutable absl::flat_hash_map<int64_t, std::unique_ptr<std::vector<ReducedPiece>>> pieces_;       // by group
+  mutable absl::flat_hash_map<int64_t, std::unique_ptr<Sharing>> sharings_;                       // by family
+  mutable absl::flat_hash_map<std::pair<int64_t, int32_t>, std::unique_ptr<FarLine>> far_lines_;  // by group and host
+  mutable absl::flat_hash_map<int64_t, std::vector<int32_t>> hosts_of_family_;                    // sorted
 };
 
 }  // namespace tessera

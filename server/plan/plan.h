@@ -80,7 +80,7 @@ enum class Delivery : uint8_t { kPull = 0, kPush = 1 };
 enum class StepStart : uint8_t { kNewPhase = 0, kWithPrevious = 1 };
 struct ExchangeStep {
   int source = 0;       // a value
-  int destination = 0;  // a value; for kSpread the same as the source
+  int destination = 0;  // a value; for kSpread and kShare the same as the source
   Exchange exchange;
   Collective name = Collective::kExchange;
   Delivery delivery = Delivery::kPull;  // kPush: a kSpread

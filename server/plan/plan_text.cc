@@ -16,7 +16,7 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kBufferKinds[] = {"input", "temporary", "output"};
-constexpr std::string_view kRoles[] = {"move", "reduce", "spread"};
+constexpr std::string_view kRoles[] = {"move", "reduce", "spread", "share"};
 constexpr int kMaxParsedIndex = 1 << 20;
 
 template <typename Values>
@@ -80,6 +80,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
                             step.source, " -> %", step.destination, " ", kRoles[static_cast<size_t>(exchange.role)]);
   if (exchange.role == ExchangeRole::kReduce) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
   if (step.delivery == Delivery::kPush) text += " pushed";
+  if (exchange.far_takers == FarTakers::kOne && exchange.role != ExchangeRole::kShare) text += " once";
   if (exchange.source != plan.values[static_cast<size_t>(step.source)].spec) {
     StrAppend(&text, " of ", ToText(exchange.source));
   }
@@ -383,7 +384,7 @@ class PlanParser {
     TESSERA_ASSIGN_OR_RETURN(step.destination, TakeValue(scanner));
     TESSERA_ASSIGN_OR_RETURN(const std::string_view role, scanner.TakeIdentifier());
     const auto* const found = std::find(std::begin(kRoles), std::end(kRoles), role);
-    if (found == std::end(kRoles)) return scanner.Error("move, reduce or spread");
+    if (found == std::end(kRoles)) return scanner.Error("move, reduce, spread or share");
     step.exchange.role = static_cast<ExchangeRole>(found - std::begin(kRoles));
     if (step.exchange.role == ExchangeRole::kReduce) {
       TESSERA_RETURN_IF_ERROR(scanner.Take("("));
@@ -392,6 +393,8 @@ class PlanParser {
       TESSERA_RETURN_IF_ERROR(scanner.Take(")"));
     }
     if (scanner.TryTake("pushed")) step.delivery = Delivery::kPush;
+    const bool shares = step.exchange.role == ExchangeRole::kShare;
+    if (shares || scanner.TryTake("once")) step.exchange.far_takers = FarTakers::kOne;
     step.exchange.source = plan_.values[static_cast<size_t>(step.source)].spec;
     step.exchange.destination = plan_.values[static_cast<size_t>(step.destination)].spec;
     if (scanner.TryTake("of")) {

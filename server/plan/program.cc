@@ -68,10 +68,14 @@ class ExchangeLowering {
                          Phase& phase) const {
     const Mesh& mesh = spread.exchange.destination.mesh;
     const ExchangeWalk walk(spread.exchange);
+    const auto is_near = [&](WorkerIndex peer) {
+      return spread.exchange.hosts.HostOf(peer) == spread.exchange.hosts.HostOf(worker_);
+    };
     for (const ExchangeWalk::Given& given : walk.GivenBy(worker_)) {
       const Transfer& cell = given.transfer;
       const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
       int64_t pushed = 0;
+      if (!is_near(reader)) continue;
       for (size_t i = 0; i < transfers.size(); ++i) {
         const Box& piece = transfers[i].box;
         if (Intersect(piece, cell.box) != piece) continue;
@@ -89,16 +93,16 @@ class ExchangeLowering {
     }
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
       for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(*flat))) {
-        phase.pushed_by.push_back(transfer.sources[0].worker);
+        if (is_near(transfer.sources[0].worker)) phase.pushed_by.push_back(transfer.sources[0].worker);
       }
     }
     return absl::OkStatus();
   }
 
   Operand Source(const Transfer& transfer, const TransferSource& from) const {
-    const bool spreads = step_.exchange.role == ExchangeRole::kSpread;
+    const bool in_place = step_.source == step_.destination;  // of a spread or share
     Operand operand = OperandAt(source_, from.worker, transfer.source_offset);
-    for (size_t d = 0; !spreads && d < operand.strides.size(); ++d) {
+    for (size_t d = 0; !in_place && d < operand.strides.size(); ++d) {
       operand.strides[d] *= step_.exchange.dims[d].source_step;
     }
     return operand;

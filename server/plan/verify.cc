@@ -160,8 +160,8 @@ class Verifier {
 
  private:
   struct BufferState {
-    const Exchange* reduced = nullptr;  // reduced and not yet spread
-    int reduced_value = -1;
+    std::vector<const Exchange*> unfinished;  // that wrote parts of the value which others are to add to
+    int unfinished_value = -1;
     int read_phase = 0;  // the last one whose exchanges read it, and write it
     int written_phase = 0;
   };
@@ -247,9 +247,11 @@ class Verifier {
 
   absl::Status Check(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
-    const bool spreads = exchange.role == ExchangeRole::kSpread;
-    if (step.delivery == Delivery::kPush && !spreads) return Wrong("pushes what it does not spread");
-    if (!spreads) {
+    const bool adds = exchange.role == ExchangeRole::kSpread || exchange.role == ExchangeRole::kShare;
+    if (step.delivery == Delivery::kPush && exchange.role != ExchangeRole::kSpread) {
+      return Wrong("pushes what it does not spread");
+    }
+    if (!adds) {
       TESSERA_RETURN_IF_ERROR(CheckPeerRead(step.source));
       TESSERA_RETURN_IF_ERROR(CheckWrite(step.destination, {step.source}));
       if (exchange.source != Value(step.source).spec) return Wrong("the exchange is of ", ToText(exchange.source));
@@ -269,38 +271,61 @@ class Verifier {
       TESSERA_RETURN_IF_ERROR(CheckOverlay(exchange, d));
     }
     TESSERA_RETURN_IF_ERROR(CheckSize(exchange));
-    BufferState& state = state_[BufferOf(step.destination)];
     const int64_t terms = PendingTerms(exchange);
-    if (exchange.role == ExchangeRole::kMove) {
-      if (terms > 1) return Wrong("moves ", terms, " pending terms");
-      contents_->EndWrite(step.destination);
-      return CheckElements({&exchange});
+    switch (exchange.role) {
+      case ExchangeRole::kMove:
+        if (terms > 1) return Wrong("moves ", terms, " pending terms");
+        break;
+      case ExchangeRole::kReduce:
+        if (terms < 2) return Wrong("reduces what has one term");
+        if (exchange.reduce_op != exchange.source.partial_op())
+          return Wrong("reduces with ", ToText(exchange.reduce_op));
+        if (exchange.far_takers == FarTakers::kOne) return Wrong("reduces once for a host");
+        break;
+      case ExchangeRole::kSpread: TESSERA_RETURN_IF_ERROR(CheckSpread(step)); break;
+      case ExchangeRole::kShare: TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once")); break;
     }
-    if (spreads) {
-      if (step.source != step.destination || state.reduced == nullptr || state.reduced_value != step.destination ||
-          state.reduced->dims != exchange.dims || state.reduced->source != exchange.source ||
-          state.reduced->hosts != exchange.hosts) {
-        return Wrong("spreads what was not reduced");
-      }
-      if (step.delivery == Delivery::kPush && IsDonated(step.destination)) {
-        return Wrong("pushes into memory that was an input's, and may be read by peers");
-      }
-      if (step.delivery == Delivery::kPush && contents_->ReplacesWhatPeersRead(step.destination)) {
-        return Wrong("pushes into memory that peers may still read");
-      }
-      const Exchange* reduction = std::exchange(state.reduced, nullptr);
-      contents_->EndWrite(step.destination);
-      if (step.delivery == Delivery::kPull) TESSERA_RETURN_IF_ERROR(contents_->ReadByPeers(step.source));
-      return CheckElements({reduction, &exchange});
+    return Finish(step);
+  }
+
+  // Adds to the last exchange that wrote the value, in the same terms.
+  absl::Status CheckAddsTo(const ExchangeStep& step, std::string_view otherwise) const {
+    const Exchange& exchange = step.exchange;
+    const BufferState& state = state_[BufferOf(step.destination)];
+    const Exchange* last = state.unfinished.empty() ? nullptr : state.unfinished.back();
+    const bool is_share = exchange.role == ExchangeRole::kShare;
+    if (step.source != step.destination || last == nullptr || state.unfinished_value != step.destination ||
+        last->dims != exchange.dims || last->source != exchange.source || last->hosts != exchange.hosts ||
+        (last->role == ExchangeRole::kReduce) == is_share || (is_share && exchange.far_takers != FarTakers::kOne)) {
+      return Wrong(otherwise);
     }
-    if (exchange.reduce_op != exchange.source.partial_op()) return Wrong("reduces with ", ToText(exchange.reduce_op));
-    if (Replicates(exchange.destination)) {
-      state.reduced = &exchange;
-      state.reduced_value = step.destination;
-      return absl::OkStatus();
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckSpread(const ExchangeStep& step) const {
+    TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "spreads what was not reduced"));
+    if (step.delivery == Delivery::kPush && IsDonated(step.destination)) {
+      return Wrong("pushes into memory that was an input's, and may be read by peers");
     }
+    if (step.delivery == Delivery::kPush && contents_->ReplacesWhatPeersRead(step.destination)) {
+      return Wrong("pushes into memory that peers may still read");
+    }
+    return absl::OkStatus();
+  }
+
+  // The value is there when nothing has to be added.
+  absl::Status Finish(const ExchangeStep& step) {
+    const Exchange& exchange = step.exchange;
+    BufferState& state = state_[BufferOf(step.destination)];
+    state.unfinished.push_back(&exchange);
+    state.unfinished_value = step.destination;
+    const bool is_spread_later = exchange.role == ExchangeRole::kReduce && Replicates(exchange.destination);
+    const bool is_shared_later = exchange.role != ExchangeRole::kShare && exchange.far_takers == FarTakers::kOne;
+    if (is_spread_later || is_shared_later) return absl::OkStatus();
+    const std::vector<const Exchange*> written = std::exchange(state.unfinished, {});
     contents_->EndWrite(step.destination);
-    return CheckElements({&exchange});
+    if (step.source == step.destination && step.delivery == Delivery::kPull) contents_->NotePeerReads(step.destination);
+    return CheckElements(written);
   }
 
   // Each operand is read where it lies: its pieces are a move, of all of it or of a box, that tiles every position's
@@ -309,6 +334,7 @@ class Verifier {
     if (pieces.source != Value(value).spec) return Wrong("the pieces are of ", ToText(pieces.source));
     if (pieces.hosts != plan_.hosts) return Wrong("the pieces are between other hosts than the plan");
     if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces) > 1) return Wrong("the pieces are pending");
+    if (pieces.far_takers != FarTakers::kEach) return Wrong("the pieces are taken once for a host");
     if (pieces.source.dtype != pieces.destination.dtype || pieces.source.rank() != pieces.destination.rank()) {
       return Wrong("the pieces are read as ", ToText(pieces.destination));
     }

@@ -206,6 +206,49 @@ WorkerHosts PlanBuilder::HostsOn(const Topology& topology) const {
   return count > 1 && count < workers ? WorkerHosts(hosts) : WorkerHosts();
 }
 
+// Whether others of the values that a temporary has in turn are pushed into it: nobody may read it then.
+bool PlanBuilder::IsPushedAgain(int value) const {
+  bool is_again = false;
+  bool is_pushed = false;
+  for (const Step& step : plan_.steps) {
+    const auto* exchange = std::get_if<ExchangeStep>(&step);
+    if (exchange == nullptr || this->value(exchange->destination).buffer != this->value(value).buffer) continue;
+    is_again = is_again || exchange->destination != value;
+    is_pushed = is_pushed || exchange->delivery == Delivery::kPush;
+  }
+  const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(this->value(value).buffer)];
+  return buffer.kind == PlanBuffer::Kind::kTemporary && is_again && is_pushed;
+}
+
+void PlanBuilder::AddShares() {
+  std::vector<Step> steps;
+  std::vector<ExchangeStep> shares;  // of the moves and spreads before: one phase, after the last spread
+  const auto add_shares = [&] {
+    for (size_t i = 0; i < shares.size(); ++i) {
+      shares[i].start = i == 0 ? StepStart::kNewPhase : StepStart::kWithPrevious;
+      steps.emplace_back(std::move(shares[i]));
+    }
+    shares.clear();
+  };
+  for (Step& step : plan_.steps) {
+    auto* exchange = std::get_if<ExchangeStep>(&step);
+    const bool spreads = exchange != nullptr && exchange->exchange.role == ExchangeRole::kSpread;
+    const bool is_with_previous = exchange != nullptr && exchange->start == StepStart::kWithPrevious;
+    if (!spreads && !is_with_previous) add_shares();
+    const bool takes = spreads || (exchange != nullptr && exchange->exchange.role == ExchangeRole::kMove);
+    if (takes && !IsPushedAgain(exchange->destination) && ExchangeWalk(exchange->exchange).IsWantedTwiceFromFar()) {
+      exchange->exchange.far_takers = FarTakers::kOne;
+      ExchangeStep& share = shares.emplace_back(*exchange);
+      share.exchange.role = ExchangeRole::kShare;
+      share.source = share.destination;
+      share.delivery = Delivery::kPull;
+    }
+    steps.push_back(step);
+  }
+  add_shares();
+  plan_.steps = std::move(steps);
+}
+
 Plan PlanBuilder::Finish(const Topology& topology) && {
   plan_.hosts = HostsOn(topology);
   for (Step& step : plan_.steps) {
@@ -219,6 +262,7 @@ Plan PlanBuilder::Finish(const Topology& topology) && {
       if (operand.pieces.has_value()) operand.pieces->hosts = plan_.hosts;
     }
   }
+  if (plan_.hosts.several()) AddShares();
   return std::move(plan_);
 }
 

@@ -49,6 +49,7 @@ class PlanBuilder {
   absl::StatusOr<int> AddRedistribute(int value, const TensorSpec& destination,
                                       TemporaryLayout layout = TemporaryLayout::kDefault);
   // The same for several values at once, in two phases at most: one moves and reduces, one spreads what was reduced.
+  // (Finish adds a third one where there are several hosts: what was taken once for a host is shared.)
   // The values that have to move are all inputs, or none is.
   absl::StatusOr<std::vector<int>> AddRedistributes(absl::Span<const ValueMove> moves);
   // Like AddRedistribute, for an op that needs the operand elsewhere: says so in Plan::implicit when bytes move.
@@ -81,6 +82,9 @@ class PlanBuilder {
                                                       absl::Span<const int64_t> source_step,
                                                       const TensorSpec& destination);
   WorkerHosts HostsOn(const Topology& topology) const;
+  // What several workers of a host want from far crosses once: adds the steps that share it.
+  void AddShares();
+  bool IsPushedAgain(int value) const;
 
   Plan plan_;
 };

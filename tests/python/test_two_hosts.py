@@ -118,6 +118,31 @@ def test_a_hosts_sum_crosses_once(session, mesh, hosts, rng):
     np.testing.assert_array_equal(reduced[0].full_tensor(), values)
 
 
+@pytest.mark.parametrize("source, crosses", [([S(0), S(0)], 1), ([P(), P()], 2), ([S(0), P()], 1)])
+def test_what_both_workers_of_a_host_need_crosses_once(session, mesh, hosts, rng, source, crosses):
+    """An all-gather: each host's half crosses once. An all-reduce: half as a sum, half as a result, each way."""
+    values = values_of(rng, (1024, 1024))  # 8 MiB
+    x = tensor_of(session, mesh, values, source).wait()
+    gathered = []
+    plan = x.explain_redistribute([R(), R()])
+    with session.comm_debug() as comm:
+        crossed = crossing(hosts, lambda: gathered.append(x.redistribute([R(), R()]).wait()))
+    assert crosses * 8 * MIB <= crossed < crosses * 8.8 * MIB, plan
+    assert comm.bytes_received == plan.bytes_received and comm.bytes_sent == plan.bytes_sent
+    for position in mesh.positions():
+        np.testing.assert_array_equal(gathered[0].to_local(position), values)
+
+
+def test_a_broadcast_crosses_once(session, mesh, hosts, rng):
+    values = values_of(rng, (1024, 1024))
+    x = session.distribute_tensor(values, session.init_device_mesh((1,), workers=[1]), [R()]).wait()
+    everywhere = []
+    crossed = crossing(hosts, lambda: everywhere.append(x.redistribute(mesh, [R(), R()]).wait()))
+    assert 8 * MIB <= crossed < 8.8 * MIB
+    for position in mesh.positions():
+        np.testing.assert_array_equal(everywhere[0].to_local(position), values)
+
+
 def test_large_sums_over_both_hosts(session, mesh, rng):
     values = values_of(rng, (1 << 10, 1 << 10))
     for placements in ([P(), P()], [P(), S(0)], [R(), P()]):

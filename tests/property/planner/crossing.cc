@@ -69,7 +69,7 @@ int64_t FewestSums(const std::vector<std::set<int32_t>>& terms, int32_t host) {
 }  // namespace
 
 Crossing CountLeastCrossing(const TensorSpec& source, const TensorSpec& destination,
-                                 const std::vector<int32_t>& host_of_worker) {
+                            const std::vector<int32_t>& host_of_worker) {
   Crossing least;
   const std::vector<Alike> wanting = AlikePositions(destination, source);
   for (const Alike& held : AlikePositions(source, destination)) {

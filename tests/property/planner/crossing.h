@@ -19,10 +19,11 @@ struct Crossing {
   int64_t moves = 0;
   int64_t sums = 0;
   int64_t spreads = 0;
+  bool operator==(const Crossing&) const = default;
 };
 
 // `host_of_worker` by worker index.
 Crossing CountLeastCrossing(const TensorSpec& source, const TensorSpec& destination,
-                                 const std::vector<int32_t>& host_of_worker);
+                            const std::vector<int32_t>& host_of_worker);
 
 }  // namespace tessera

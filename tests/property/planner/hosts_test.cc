@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/planner/redistribute.h"
 #include "tests/property/planner/crossing.h"
+#include "tests/property/planner/level_solver.h"
 #include "tests/property/planner/random_redistribute.h"
 #include "tests/property/planner/small_worlds.h"
 
@@ -45,11 +47,23 @@ Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
           case ExchangeRole::kMove: crossing.moves += count; break;
           case ExchangeRole::kReduce: crossing.sums += count; break;
           case ExchangeRole::kSpread: crossing.spreads += count; break;
+          case ExchangeRole::kShare: ADD_FAILURE() << "shared with another host"; break;
         }
       });
     }
   }
   return crossing;
+}
+
+// Elements that the busiest worker sends in the step that moves.
+int64_t BusiestMover(const Plan& plan) {
+  std::map<WorkerIndex, int64_t> sent_by;
+  ExchangeWalk(std::get<ExchangeStep>(plan.steps[0]).exchange)
+      .VisitTraffic([](WorkerIndex, int64_t) {},
+                    [&](WorkerIndex from, int64_t elements) { sent_by[from] += elements; });
+  int64_t busiest = 0;
+  for (const auto& [worker, sent] : sent_by) busiest = std::max(busiest, sent);
+  return busiest;
 }
 
 absl::Status CheckHosts(const OperandLayout& layout, const TensorSpec& destination, const std::vector<int32_t>& hosts,
@@ -81,9 +95,17 @@ absl::Status CheckHosts(const OperandLayout& layout, const TensorSpec& destinati
       if (peak_bytes > limit_bytes) return wrong("a peak of ", peak_bytes, " is over input plus output");
     }
   }
+  if (!HasTerms(source, destination) && !plan.steps.empty()) {
+    const int64_t busiest = BusiestMover(plan);
+    const int64_t least = LeastBusiestSender(source, destination, hosts);
+    if (10 * busiest > 11 * least) return wrong("the busiest sends ", busiest, ", it could be ", least);
+  }
   const Crossing crossing = CrossingOf(plan, hosts);
   const Crossing least = CountLeastCrossing(source, destination, hosts);
-  if (crossing.sums != least.sums) return wrong(crossing.sums, " elements of sums cross, ", least.sums, " must");
+  if (crossing != least) {
+    return wrong("moves, sums and spreads of ", crossing.moves, ", ", crossing.sums, " and ", crossing.spreads,
+                 " elements cross, and must of ", least.moves, ", ", least.sums, " and ", least.spreads);
+  }
   return absl::OkStatus();
 }
 
@@ -186,6 +208,31 @@ TEST(Sums, AreSharedByAllWorkersOfAHost) {
       for (const int64_t sent : traffic.sent_bytes) EXPECT_LE(sent * 6, total + total / 20) << ToText(plan);
       EXPECT_EQ(CrossingOf(plan, hosts).sums, 960);
     }
+  }
+}
+
+// An all-gather, an all-reduce and a broadcast cross once for each host that lacks it, and are level.
+TEST(Shares, CrossOnceForAHost) {
+  const std::vector<int32_t> hosts = {0, 0, 0, 1, 1, 1, 2, 2, 2};
+  struct Case {
+    const char* source;
+    int64_t crossing;
+    std::vector<int64_t> shared;  // what each worker gives to the others of its host
+  };
+  for (const Case& each :
+       {Case{"f64[900] @ mesh(9) [S(0)]", 2 * 900, std::vector<int64_t>(9, 2 * 200)},
+        Case{"f64[900] @ mesh(9) [P(sum)]", 4 * 900, std::vector<int64_t>(9, 2 * 200)},
+        Case{"f64[900] @ mesh(1; workers=4) [R]", 2 * 900, {600, 600, 600, 0, 0, 0, 600, 600, 600}}}) {
+    const Plan plan = PlanOf(each.source, "f64[900] @ mesh(9) [R]", hosts);
+    const Exchange& share = std::get<ExchangeStep>(plan.steps.back()).exchange;
+    ASSERT_EQ(share.role, ExchangeRole::kShare) << ToText(plan);
+    const Crossing crossing = CrossingOf(plan, hosts);
+    EXPECT_EQ(crossing.moves + crossing.sums + crossing.spreads, each.crossing) << ToText(plan);
+    std::vector<int64_t> shared(9, 0);
+    ExchangeWalk(share).VisitTraffic(
+        [](WorkerIndex, int64_t) {},
+        [&](WorkerIndex from, int64_t elements) { shared[static_cast<size_t>(from.value)] += elements; });
+    EXPECT_EQ(shared, each.shared) << ToText(plan);
   }
 }
 

@@ -5,6 +5,9 @@
 #include <map>
 #include <optional>
 #include <queue>
+#include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "schemas/types/layout.h"
@@ -57,8 +60,13 @@ class FlowGraph {
 struct WantedBox {
   int64_t elements = 0;
   std::vector<size_t> holders;  // that may give it
-  bool crosses = false;         // hosts
 };
+
+std::vector<int64_t> StartsOf(const Box& box) {
+  std::vector<int64_t> starts;
+  for (const Interval& interval : box) starts.push_back(interval.start);
+  return starts;
+}
 
 // What destinations lack, and who can give it.
 std::vector<WantedBox> WantedBoxes(const TensorSpec& source, const TensorSpec& destination,
@@ -80,6 +88,7 @@ std::vector<WantedBox> WantedBoxes(const TensorSpec& source, const TensorSpec& d
     holders_of[key].push_back(static_cast<size_t>(flat));
   }
   std::vector<WantedBox> wanted;
+  std::set<std::tuple<int32_t, std::vector<int64_t>, std::vector<int64_t>>> taken_from_far;
   for (int64_t flat = 0; flat < destination.mesh.size(); ++flat) {
     const Position position = destination.mesh.PositionAt(flat);
     const Box box = LocalBox(destination, position);
@@ -93,29 +102,23 @@ std::vector<WantedBox> WantedBoxes(const TensorSpec& source, const TensorSpec& d
       }
       const int64_t elements = same_terms ? NumElements(Intersect(box, boxes[holders[0]])) : 0;
       if (elements == 0) continue;
-      WantedBox& box_of_one = wanted.emplace_back(WantedBox{elements, {}, false});
+      WantedBox box_of_one = {elements, {}};
       for (const size_t holder : holders) {
         if (host_of(source.mesh.workers()[holder]) == host_of(destination.mesh.WorkerAt(position))) {
           box_of_one.holders.push_back(holder);
         }
       }
-      box_of_one.crosses = box_of_one.holders.empty();
-      if (box_of_one.crosses) box_of_one.holders = holders;
+      if (box_of_one.holders.empty()) {
+        if (!taken_from_far.emplace(host_of(destination.mesh.WorkerAt(position)), key, StartsOf(box)).second) continue;
+        box_of_one.holders = holders;
+      }
+      wanted.push_back(std::move(box_of_one));
     }
   }
   return wanted;
 }
 
 }  // namespace
-
-int64_t LeastCrossing(const TensorSpec& source, const TensorSpec& destination,
-                      const std::vector<int32_t>& host_of_worker) {
-  int64_t elements = 0;
-  for (const WantedBox& box : WantedBoxes(source, destination, host_of_worker)) {
-    elements += box.crosses ? box.elements : 0;
-  }
-  return elements;
-}
 
 int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destination,
                            const std::vector<int32_t>& host_of_worker) {

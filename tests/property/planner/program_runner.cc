@@ -39,6 +39,7 @@ class Runner {
     size_t next = 0;
     Visit(operand, extents, [&](size_t at) { buffer.at(at) = values.at(next++); });
   }
+  int32_t HostOf(WorkerIndex worker) const { return plan_.hosts.HostOf(worker); }
   // The operand of a program's worker as the plan's value, at its position.
   Operand Whole(int value, WorkerIndex worker, Shape& extents) const {
     const PlanValue& v = plan_.values[static_cast<size_t>(value)];
@@ -243,7 +244,8 @@ absl::Status RunWork(Runner& runner, const Program& program, const Phase& phase,
   if (const auto* copy = std::get_if<CopyInstruction>(&work)) {
     const std::vector<double> values = read(0, copy->source, copy->extents);
     // Where it is pushed, the message says what is here already.
-    if (phase.delivery == Delivery::kPush && runner.Gather(copy->destination, copy->extents) != values) {
+    const bool is_near = runner.HostOf(copy->source.worker) == runner.HostOf(program.worker);
+    if (phase.delivery == Delivery::kPush && is_near && runner.Gather(copy->destination, copy->extents) != values) {
       return absl::InternalError("a cell was not pushed to its place");
     }
     runner.Scatter(copy->destination, copy->extents, values);

@@ -252,6 +252,25 @@ TEST(StateMachineTest, WorkersShareAHostWhenTheyMapEachOthersMemory) {
   EXPECT_EQ(HostsOfPlan({false, false, false, false}), WorkerHosts());  // nobody is nearer than others
 }
 
+TEST(StateMachineTest, AResultThatAHostsWorkersShareIsReadByPeers) {
+  const auto plan = ParsePlan(R"(plan {
+    hosts [0,1,1]
+    b0 : input 4 bytes on mesh(3)
+    b1 : output 12 bytes on mesh(3)
+    in  %0 : f32[3] @ mesh(3) [S(0)] in b0
+    out %1 : f32[3] @ mesh(3) [R] in b1
+    all_gather %0 -> %1 move once
+      dim 0: [0:1) 0+0 -> 0+0, [1:2) 1+0 -> 0+1, [2:3) 2+0 -> 0+2
+    all_gather %1 -> %1 share of f32[3] @ mesh(3) [S(0)]
+      dim 0: [0:1) 0+0 -> 0+0, [1:2) 1+0 -> 0+1, [2:3) 2+0 -> 0+2
+  })");
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::vector<BufferUse> uses = BufferUses(*plan);
+  EXPECT_EQ(uses[0].first_peer_read, 1);
+  EXPECT_EQ(uses[1].first_write, 1);
+  EXPECT_EQ(uses[1].first_peer_read, 2);
+}
+
 TEST(StateMachineTest, ASessionThatEndsGivesEverythingBack) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();

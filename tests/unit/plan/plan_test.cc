@@ -213,6 +213,59 @@ TEST(VerifyPlan, FindsMissingAndMisplacedSteps) {
   ExpectRefused(moved, "moves 2 pending terms");
 }
 
+Plan OnTwoHosts(std::string_view source, std::string_view destination) {
+  Topology topology;
+  topology.host_of_worker = {0, 0, 1, 1};
+  const absl::StatusOr<Plan> plan =
+      PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination), topology);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+TEST(PlanText, SaysWhatIsTakenOnceForAHost) {
+  const Plan plan = OnTwoHosts("f32[8] @ mesh(4) [P(sum)]", "f32[8] @ mesh(4) [R]");
+  const std::string text = ToText(plan);
+  EXPECT_NE(text.find("reduce_scatter %0 -> %1 reduce(sum)\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("all_gather %1 -> %1 spread pushed once of "), std::string::npos) << text;
+  EXPECT_NE(text.find("all_gather %1 -> %1 share of "), std::string::npos) << text;
+  EXPECT_EQ(ParsePlan(text).value(), plan);
+  const Plan one = Redistribution("f32[8] @ mesh(4) [S(0)]", "f32[8] @ mesh(4) [R]");
+  EXPECT_EQ(one.steps.size(), 1u) << "nothing is far on one host";
+}
+
+TEST(VerifyPlan, FindsWrongShares) {
+  const Plan gather = OnTwoHosts("f32[8] @ mesh(4) [S(0)]", "f32[8] @ mesh(4) [R]");
+  ASSERT_EQ(gather.steps.size(), 2u);
+  EXPECT_TRUE(VerifyPlan(gather).ok()) << VerifyPlan(gather);
+  Plan missing = gather;
+  missing.steps.pop_back();
+  ExpectRefused(missing, "output %1 is not written");
+  Plan of_each = gather;
+  StepOf(of_each, 0).exchange.far_takers = FarTakers::kEach;
+  ExpectRefused(of_each, "shares what was not taken once");
+  Plan to_each = gather;
+  StepOf(to_each, 1).exchange.far_takers = FarTakers::kEach;
+  ExpectRefused(to_each, "shares what was not taken once");
+  Plan twice = gather;
+  twice.steps.push_back(twice.steps[1]);
+  ExpectRefused(twice, "shares what was not taken once");
+  Plan pushed = gather;
+  StepOf(pushed, 1).delivery = Delivery::kPush;
+  ExpectRefused(pushed, "pushes what it does not spread");
+  Plan of_one_term = OnTwoHosts("f32[8] @ mesh(4) [S(0)]", "f32[8] @ mesh(4) [R]");
+  StepOf(of_one_term, 0).exchange.role = ExchangeRole::kReduce;
+  ExpectRefused(of_one_term, "reduces what has one term");
+  const Plan sum = OnTwoHosts("f32[8] @ mesh(4) [P(sum)]", "f32[8] @ mesh(4) [R]");
+  ASSERT_EQ(sum.steps.size(), 3u);
+  EXPECT_TRUE(VerifyPlan(sum).ok()) << VerifyPlan(sum);
+  Plan unspread = sum;
+  unspread.steps.erase(unspread.steps.begin() + 1);
+  ExpectRefused(unspread, "shares what was not taken once");
+  Plan reduced_once = sum;
+  StepOf(reduced_once, 0).exchange.far_takers = FarTakers::kOne;
+  ExpectRefused(reduced_once, "reduces once for a host");
+}
+
 TEST(VerifyPlan, FindsValuesThatDoNotFitTheirBuffers) {
   Plan plan = RowsToColumns();
   plan.buffers[1].bytes = 28;

@@ -120,6 +120,39 @@ TEST(HostPlans, APeerOfAnotherHostThatIsMappedIsNamed) {
   EXPECT_NE(got.status.message().find("worker 2: its memory is mapped"), std::string::npos) << got.status;
 }
 
+// Who shares what a mate took waits until it has it; who writes the result again waits for those who read it.
+TEST(HostHazards, WhoSharesWaitsForTheTaker) {
+  const Hosts hosts = {0, 0, 1, 1};
+  // Columns: what comes in messages is copied to its place, where the recorder sees it.
+  const Plan gather = PlanOn(hosts, Spec("f64[2,8] @ mesh(4) [S(1)]"), Spec("f64[2,8] @ mesh(4) [R]"));
+  ASSERT_EQ(gather.steps.size(), 2u) << ToText(gather);
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    for (const bool waits : {true, false}) {
+      HazardRecorder recorder(seed);
+      WorldOptions options = OptionsOf(hosts);
+      options.recorder = &recorder;
+      WorkerWorld world(options);
+      const TemplateId id = world.Define(gather);
+      const int64_t a = world.Allocate(32), b = world.Allocate(128);
+      const Ordinal first = world.NextOrdinal(), second = world.NextOrdinal();
+      world.Issue(
+          {.ordinal = first, .plan = id, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+      Instance run{.ordinal = second,
+                   .plan = id,
+                   .stream = kExchange,
+                   .buffer_offsets = {a, b},
+                   .scalars = {},
+                   .waits = {{1, kCompute, first, WaitScope::kOwn, {}}}};
+      std::vector<WorkerIndex> all;
+      for (int w = 0; w < 4; ++w) all.emplace_back(w);
+      if (waits) run.waits.push_back({1, kCompute, first, WaitScope::kWorkers, all});
+      world.Issue(run);
+      world.WaitFor(second);
+      EXPECT_EQ(recorder.hazards().empty(), waits) << (waits ? recorder.hazards()[0] : "");
+    }
+  }
+}
+
 // A sum whose terms were written by another stream's redistribution.
 TEST(HostHazards, WhoAddsUpForOthersWaitsForItsHost) {
   const Hosts hosts = {0, 0, 1, 1};
