@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <variant>
 
 #include "schemas/types/layout.h"
@@ -17,46 +19,103 @@ constexpr int64_t kPricedPositions = 64;
 // Reading peers is paid, and copying what a worker has itself.
 enum class OwnPieces : uint8_t { kCopied, kReadInPlace };
 
-// What a worker pays in a phase.
-struct Paid {
-  double seconds = 0;
-  bool waits = false;
-};
-using PaidByWorker = std::map<WorkerIndex, Paid>;
+// What the workers of a phase pay, and the links of their hosts.
+class PhasePrice {
+ public:
+  explicit PhasePrice(const Topology& topology) : topology_(topology) {}
 
-// The workers of a phase wait for each other once, however many exchanges share it.
-double SlowestOf(const PaidByWorker& paid, const Topology& topology) {
-  double slowest_s = 0;
-  for (const auto& [worker, one] : paid) {
-    slowest_s = std::max(slowest_s, one.seconds + (one.waits ? topology.step_latency_s : 0));
+  void Add(const Exchange& exchange, OwnPieces own_pieces) {
+    const ExchangeWalk walk(exchange);
+    const Mesh& mesh = exchange.destination.mesh;
+    const bool is_priced_whole = mesh.size() <= kPricedPositions;
+    for (int64_t flat = 0; flat < mesh.size(); flat += is_priced_whole ? 1 : mesh.size() - 1) {
+      const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
+      const int64_t received = AddReceived(exchange, walk, self, is_priced_whole ? 1 : OnHostOf(mesh, self));
+      if (own_pieces != OwnPieces::kCopied || IsInPlace(exchange)) continue;
+      const int64_t own = OwnElements(exchange, walk, flat, received);
+      workers_[self].seconds +=
+          static_cast<double>(own * SizeBytes(exchange.destination.dtype)) / topology_.local_bandwidth_bytes_s;
+    }
+    if (exchange.role != ExchangeRole::kReduce || !exchange.hosts.several() || !is_priced_whole) return;
+    for (const WorkerIndex adder : exchange.source.mesh.workers()) {
+      if (!mesh.FindWorker(adder).has_value()) AddReceived(exchange, walk, adder, 1);
+    }
   }
-  return slowest_s;
-}
 
-void AddExchange(const Exchange& exchange, const Topology& topology, OwnPieces own_pieces, PaidByWorker& paid) {
-  const ExchangeWalk walk(exchange);
-  const Mesh& mesh = exchange.destination.mesh;
-  const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
-  const int64_t stride = mesh.size() <= kPricedPositions ? 1 : mesh.size() - 1;
-  for (int64_t flat = 0; flat < mesh.size(); flat += stride) {
-    const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
-    const Position position = mesh.PositionAt(flat);
-    Paid& own_paid = paid[self];
+  // The workers of a phase wait for each other once, however many exchanges share it; links work meanwhile.
+  double Seconds() const {
+    double slowest_s = 0;
+    for (const auto& [worker, paid] : workers_) {
+      const double waits_s = paid.waits ? topology_.step_latency_s : 0;
+      const double messages_s = static_cast<double>(paid.senders.size()) * topology_.message_latency_s;
+      slowest_s = std::max(slowest_s, paid.seconds + waits_s + messages_s);
+    }
+    for (const auto& [host, bytes] : links_) {
+      const double link_s = static_cast<double>(std::max(bytes.in, bytes.out)) / topology_.network_bandwidth_bytes_s;
+      slowest_s = std::max(slowest_s, link_s + topology_.step_latency_s + topology_.message_latency_s);
+    }
+    return slowest_s;
+  }
+
+ private:
+  struct Paid {
+    double seconds = 0;
+    bool waits = false;
+    std::set<WorkerIndex> senders;  // on other hosts: of each comes a message
+  };
+  struct LinkBytes {
+    int64_t in = 0;
+    int64_t out = 0;
+  };
+
+  // `weight`: how many workers the worker stands for on its host's link.
+  int64_t AddReceived(const Exchange& exchange, const ExchangeWalk& walk, WorkerIndex self, int64_t weight) {
+    const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
+    Paid& paid = workers_[self];
     int64_t received = 0;
     walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
-      const bool same_host = topology.HostOf(from) == topology.HostOf(self);
-      const double bandwidth_bytes_s = same_host ? topology.host_bandwidth_bytes_s : topology.network_bandwidth_bytes_s;
-      own_paid.seconds += static_cast<double>(elements * element_bytes) / bandwidth_bytes_s;
+      const int64_t bytes = elements * element_bytes;
+      const bool is_near = topology_.HostOf(from) == topology_.HostOf(self);
+      // What came in a message is read from the own memory.
+      const double bandwidth_bytes_s = is_near ? topology_.host_bandwidth_bytes_s : topology_.local_bandwidth_bytes_s;
+      paid.seconds += static_cast<double>(bytes) / bandwidth_bytes_s;
       received += elements;
+      if (is_near) return;
+      paid.senders.insert(from);
+      links_[topology_.HostOf(self)].in += bytes * weight;
+      links_[topology_.HostOf(from)].out += bytes * weight;
     });
-    const int64_t own = std::max<int64_t>(0, NumElements(LocalBox(exchange.destination, position)) - received);
-    if (own_pieces == OwnPieces::kCopied && exchange.role != ExchangeRole::kSpread &&
-        exchange.role != ExchangeRole::kShare) {
-      own_paid.seconds += static_cast<double>(own * element_bytes) / topology.local_bandwidth_bytes_s;
-    }
-    own_paid.waits = own_paid.waits || received > 0;
+    paid.waits = paid.waits || received > 0;
+    return received;
   }
-}
+
+  static bool IsInPlace(const Exchange& exchange) {
+    return exchange.role == ExchangeRole::kSpread || exchange.role == ExchangeRole::kShare;
+  }
+
+  int64_t OnHostOf(const Mesh& mesh, WorkerIndex self) const {
+    return std::count_if(mesh.workers().begin(), mesh.workers().end(),
+                         [&](WorkerIndex worker) { return topology_.HostOf(worker) == topology_.HostOf(self); });
+  }
+
+  static int64_t OwnElements(const Exchange& exchange, const ExchangeWalk& walk, int64_t flat, int64_t received) {
+    const Mesh& mesh = exchange.destination.mesh;
+    const Position position = mesh.PositionAt(flat);
+    if (exchange.far_takers == FarTakers::kEach) {
+      return std::max<int64_t>(0, NumElements(LocalBox(exchange.destination, position)) - received);
+    }
+    int64_t own = 0;  // the rest is shared later
+    for (const Transfer& transfer : walk.TransfersTo(position)) {
+      const bool is_own = transfer.sources[0].worker == mesh.workers()[static_cast<size_t>(flat)];
+      own += is_own ? NumElements(transfer.box) : 0;
+    }
+    return own;
+  }
+
+  const Topology& topology_;
+  std::map<WorkerIndex, Paid> workers_;
+  std::map<int32_t, LinkBytes> links_;  // by host
+};
 
 // Reading the operands and writing the result, or multiplying, whichever takes longer.
 double ProductSeconds(const Contraction& notation, const TensorSpec& left, const TensorSpec& right,
@@ -90,9 +149,9 @@ double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& top
                      plan.values[static_cast<size_t>(step.output)].spec, topology);
   for (const ContractOperand& operand : step.operands) {
     if (!operand.pieces.has_value()) continue;
-    PaidByWorker paid;
-    AddExchange(*operand.pieces, topology, OwnPieces::kReadInPlace, paid);
-    seconds += SlowestOf(paid, topology);
+    PhasePrice price(topology);
+    price.Add(*operand.pieces, OwnPieces::kReadInPlace);
+    seconds += price.Seconds();
   }
   return seconds;
 }
@@ -101,22 +160,25 @@ double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& top
 
 double PredictSeconds(const Plan& plan, const Topology& topology) {
   double seconds = 0;
-  PaidByWorker paid;  // in the exchanges of the phase at hand
+  std::optional<PhasePrice> phase;  // of the exchanges at hand
+  const auto end_phase = [&] {
+    if (phase.has_value()) seconds += phase->Seconds();
+    phase.reset();
+  };
   for (const Step& step : plan.steps) {
     const auto* exchange = std::get_if<ExchangeStep>(&step);
-    if (exchange == nullptr || exchange->start == StepStart::kNewPhase) {
-      seconds += SlowestOf(paid, topology);
-      paid.clear();
-    }
+    if (exchange == nullptr || exchange->start == StepStart::kNewPhase) end_phase();
     if (exchange != nullptr) {
-      AddExchange(exchange->exchange, topology, OwnPieces::kCopied, paid);
+      if (!phase.has_value()) phase.emplace(topology);
+      phase->Add(exchange->exchange, OwnPieces::kCopied);
     } else if (const auto* contract = std::get_if<ContractStep>(&step)) {
       seconds += SecondsOf(plan, *contract, topology);
     } else {
       seconds += SecondsOf(plan, std::get<LocalStep>(step), topology);
     }
   }
-  return seconds + SlowestOf(paid, topology);
+  end_phase();
+  return seconds;
 }
 
 }  // namespace tessera

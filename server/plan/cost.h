@@ -14,7 +14,8 @@ struct Topology {
   uint64_t version = 0;
   double step_latency_s = 10e-6;           // one wait between workers
   double host_bandwidth_bytes_s = 6e9;     // one worker reading a peer's arena
-  double network_bandwidth_bytes_s = 1e9;  // between hosts
+  double network_bandwidth_bytes_s = 1e9;  // of a host's link to the others, each way; its workers share it
+  double message_latency_s = 20e-6;        // a message between hosts, to whoever receives it
   double local_bandwidth_bytes_s = 6e9;    // one worker's own memory
   double flops_per_s = 50e9;               // of one worker
   std::vector<int32_t> host_of_worker;     // empty: all on one host

@@ -107,6 +107,35 @@ TEST(PredictSeconds, CountsHosts) {
   EXPECT_GT(PredictSeconds(plan, two_hosts), PredictSeconds(plan, Topology()));
 }
 
+// On eight workers of two hosts: what crosses is paid once for a host's link, not side by side by its workers.
+TEST(PredictSeconds, CountsTheLinksOfHosts) {
+  Topology topology;
+  topology.host_of_worker = {0, 0, 0, 0, 1, 1, 1, 1};
+  const auto seconds_of = [&](std::string_view source, std::string_view destination, const Topology& planned_on) {
+    const absl::StatusOr<Plan> plan =
+        PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination), planned_on);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return PredictSeconds(*plan, topology);
+  };
+  const double mib_s = static_cast<double>(1 << 20) / topology.network_bandwidth_bytes_s;
+  // Each host needs the other's half, four MiB: once, where the plan knows the hosts, or once for each worker.
+  const char* const rows = "f32[2048,1024] @ mesh(8) [S(0)]";
+  const char* const all = "f32[2048,1024] @ mesh(8) [R]";
+  const double once_s = seconds_of(rows, all, topology);
+  EXPECT_GT(once_s, 4 * mib_s);
+  EXPECT_LT(once_s, 8 * mib_s);
+  EXPECT_GT(seconds_of(rows, all, Topology()), 16 * mib_s);
+  // A sum: half of eight MiB each way as sums, then as results; or every term of what the other host reduces.
+  const char* const terms = "f32[2048,1024] @ mesh(8) [P(sum)]";
+  const double summed_s = seconds_of(terms, all, topology);
+  EXPECT_GT(summed_s, 8 * mib_s);
+  EXPECT_LT(summed_s, 14 * mib_s);
+  EXPECT_GT(seconds_of(terms, all, Topology()), 2 * summed_s);
+  // Small ones cost their messages.
+  const double small_s = seconds_of("f32[8] @ mesh(8) [S(0)]", "f32[8] @ mesh(8) [R]", topology);
+  EXPECT_GE(small_s, 2 * topology.step_latency_s + topology.message_latency_s);
+}
+
 TEST(TransfersTo, TakesOwnPiecesFromItself) {
   Plan plan = RowsToColumns();
   const std::vector<Transfer> transfers = TransfersTo(StepOf(plan, 0).exchange, {1});
