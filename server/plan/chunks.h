@@ -27,7 +27,7 @@ struct CutRule {
   int64_t least = 1;        // indexes of a dim that stay together
   int64_t most = 4096;      // blocks, about
 };
-inline constexpr int64_t kMinProductWidth = 256;           // docs/limits.md: min_product_width
+inline constexpr int64_t kMinProductWidth = 1024;          // docs/limits.md: min_product_width
 inline constexpr int64_t kMaxInstructionPieces = 1 << 18;  // of one phase; docs/limits.md: max_instruction_pieces
 
 // The parts of one message in packing order, and which operands of the phase's instructions they are.

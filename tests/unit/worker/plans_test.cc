@@ -210,11 +210,11 @@ TEST_P(WorkerPlans, ContractionsReadTheirOperandsWhereTheyLie) {
   }
   // Wide enough that what comes in a message is multiplied in several blocks.
   for (const char* left : {"S(0)", "S(1)"}) {
-    const Plan wide = PlanInPlace({}, StrCat("f64[4,6] @ mesh(4) [", left, "]").c_str(), "f64[6,1030] @ mesh(4) [S(0)]",
-                                  "f64[4,1030] @ mesh(4) [S(0)]");
+    const Plan wide = PlanInPlace({}, StrCat("f64[4,6] @ mesh(4) [", left, "]").c_str(), "f64[6,2060] @ mesh(4) [S(0)]",
+                                  "f64[4,2060] @ mesh(4) [S(0)]");
     ExpectRuns(world, wide, {});
-    const Plan tall = PlanInPlace({"mk", "nk", "nm"}, "f64[1030,6] @ mesh(4) [S(1)]", "f64[9,6] @ mesh(4) [S(1)]",
-                                  StrCat("f64[9,1030] @ mesh(4) [", left, "]").c_str());
+    const Plan tall = PlanInPlace({"mk", "nk", "nm"}, "f64[2060,6] @ mesh(4) [S(1)]", "f64[9,6] @ mesh(4) [S(1)]",
+                                  StrCat("f64[9,2060] @ mesh(4) [", left, "]").c_str());
     ExpectRuns(world, tall, {});
   }
   const Plan batch = PlanInPlace({"bmk", "kbn", "nbm"}, "i64[3,5,6] @ mesh(2,2) [S(1), S(2)]",
