@@ -34,6 +34,14 @@ double Seconds(const std::function<void()>& run) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Of something so short that one interruption is most of it.
+double BestSeconds(const std::function<void()>& run) {
+  constexpr int kRepetitions = 5;
+  double best = Seconds(run);
+  for (int i = 1; i < kRepetitions; ++i) best = std::min(best, Seconds(run));
+  return best;
+}
+
 class Figures {
  public:
   void Add(const std::string& name, double value, const std::string& pair) { all_[name].emplace_back(value, pair); }
@@ -117,7 +125,8 @@ void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, cons
   PlanTemplate made;
   made.plan = std::make_shared<const Plan>(std::move(planned->plan));
   cache.Insert(KeyOf(call, source), std::move(made), evicted);
-  figures.Add("cache_hit_seconds", Seconds([&] { TESSERA_CHECK(cache.Find(KeyOf(call, source)) != nullptr); }), pair);
+  figures.Add("cache_hit_seconds", BestSeconds([&] { TESSERA_CHECK(cache.Find(KeyOf(call, source)) != nullptr); }),
+              pair);
 }
 
 int Run() {

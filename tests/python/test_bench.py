@@ -47,7 +47,8 @@ def test_a_figure_reaches_the_table_and_the_json(tmp_path):
                           capture_output=True, timeout=120, env={**os.environ, "TESSERA_BENCH_OUT": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "tessera.json").read_text())["figures"]["all_reduce_64KiB"]
-    assert len(found["tessera"]["samples"]) == 10 and found["references"]["limit"]["best_ratio"] > 1
+    assert len(found["tessera"]["samples"]) in (10, 50)  # five times as many where it is short, as it is but on a busy machine
+    assert found["references"]["limit"]["best_ratio"] > 1
     assert "all_reduce_64KiB" in done.stdout and "limit" in done.stdout
 
 

@@ -61,6 +61,9 @@ class Goal:
         return f"<= {self.ratio:g}x {self.reference}{plus}" + (f" + {self.plus}" if self.plus else "")
 
 
+SHORT_SECONDS, SHORT_REPETITIONS = 0.02, 5
+
+
 def seconds_of(run, repetitions, warm_ups=2):
     """A list of seconds; what `run` returns is dropped outside the timed part."""
     samples = []
@@ -98,16 +101,18 @@ def limit(subcommand, **arguments):
 def beside(options, own, references, goals=(), **facts):
     """A figure: samples of `own` and of every reference in turns, so that a slow minute meets all."""
     own_samples, variants, skipped = [], {name: {} for name in references}, {}
+    # What is short is hit more by what else the machine does: as many more samples of both.
+    repetitions = options.repetitions * (SHORT_REPETITIONS if min(seconds_of(own, 2)) < SHORT_SECONDS else 1)
     for _ in range(options.rounds):
         for name, reference in references.items():
             if name in skipped:
                 continue
             try:
-                for variant, samples in reference(options.repetitions).items():
+                for variant, samples in reference(repetitions).items():
                     variants[name].setdefault(variant, []).extend(samples)
             except Unavailable as reason:
                 skipped[name] = str(reason)
-        own_samples += seconds_of(own, options.repetitions)
+        own_samples += seconds_of(own, repetitions)
     return figure(own_samples, {name: found for name, found in variants.items() if name not in skipped}, goals,
                   skipped=skipped, **facts)
 
