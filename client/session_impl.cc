@@ -297,17 +297,16 @@ absl::StatusOr<PlanReport> SessionImpl::Explain(const OpCall& call, absl::Span<c
   TESSERA_RETURN_IF_ERROR(specs_.Resolve(call, specs).status());
   TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
   auto [number, request] = NewRequest();
-  connection_->Explain(call, std::move(list),
-                       [this, n = number, r = request](absl::StatusOr<PlanReport> plan) {
-                         {
-                           std::lock_guard<std::mutex> lock(mutex_);
-                           r->done = true;
-                           r->status = plan.status();
-                           if (plan.ok()) r->plan = *std::move(plan);
-                           requests_.erase(n);
-                         }
-                         changed_.notify_all();
-                       });
+  connection_->Explain(call, std::move(list), [this, n = number, r = request](absl::StatusOr<PlanReport> plan) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      r->done = true;
+      r->status = plan.status();
+      if (plan.ok()) r->plan = *std::move(plan);
+      requests_.erase(n);
+    }
+    changed_.notify_all();
+  });
   TESSERA_RETURN_IF_ERROR(WaitFor("explain", request));
   return request->plan;
 }

@@ -5,8 +5,9 @@
 
 A table on stdout; JSON with every sample in tests/bench/out/tessera.json (or the folder
 $TESSERA_BENCH_OUT). Ratios are of best to best and of median to median: absolute times say little on
-another machine. What takes less than 20 ms has five times as many samples. A NAME may be the beginning of several. --peers: other systems too, where installed
-(tools/setup_peers). --check: exit status 1 when a goal is missed.
+another machine. What takes less than 20 ms has five times as many samples. A NAME may be the beginning
+of several. --peers: other systems too, where installed (tools/setup_peers). --check: exit status 1 when
+a goal is missed.
 """
 
 import argparse
