@@ -247,17 +247,18 @@ class IncomingCut {
       }
     }
     Ranges ranges;
-    return CutLetters(number, whole, matmul->notation, cuts, cuts.begin(), ranges);
+    CutLetters(number, whole, matmul->notation, cuts, cuts.begin(), ranges);
+    return absl::OkStatus();
   }
 
-  absl::Status CutLetters(int number, const KernelInstruction& whole, const Contraction& notation,
-                          const std::map<char, std::set<int64_t>>& cuts,
-                          std::map<char, std::set<int64_t>>::const_iterator next, Ranges& ranges) {
+  void CutLetters(int number, const KernelInstruction& whole, const Contraction& notation,
+                  const std::map<char, std::set<int64_t>>& cuts, std::map<char, std::set<int64_t>>::const_iterator next,
+                  Ranges& ranges) {
     if (next == cuts.end()) {
       if (phase_.pieces.size() <= static_cast<size_t>(kMaxInstructionPieces)) {
         AddProduct(number, whole, notation, ranges);
       }
-      return absl::OkStatus();
+      return;
     }
     const auto& [letter, ends] = *next;
     const int in_left = DimOf(notation.left, letter);
@@ -268,10 +269,9 @@ class IncomingCut {
     stops.insert(extent);
     for (const int64_t stop : stops) {
       ranges[letter] = {start, stop};
-      TESSERA_RETURN_IF_ERROR(CutLetters(number, whole, notation, cuts, std::next(next), ranges));
+      CutLetters(number, whole, notation, cuts, std::next(next), ranges);
       start = stop;
     }
-    return absl::OkStatus();
   }
 
   // The box of an operand of these letters; `is_first`: the ranges of the other letters begin.

@@ -28,4 +28,12 @@ bool HoldSameShards(const TensorSpec& a, const TensorSpec& b) {
   return true;
 }
 
+int64_t CountReplicas(const TensorSpec& spec) {
+  int64_t replicas = 1;
+  for (size_t j = 0; j < spec.placements.size(); ++j) {
+    if (spec.placements[j].is_replicate()) replicas *= spec.mesh.shape()[j];
+  }
+  return replicas;
+}
+
 }  // namespace tessera

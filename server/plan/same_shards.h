@@ -1,8 +1,10 @@
 #pragma once
 
-// HoldSameShards: two specs under which the same elements lie at the same workers.
+// Which workers hold the same elements: under two specs (HoldSameShards), or under one (CountReplicas).
 //
 //   f32[8,8] @ mesh(4) [S(0)] and f32[8,8] @ mesh(4,1) [S(0), S(1)]: each worker has the same two rows.
+
+#include <cstdint>
 
 #include "schemas/types/tensor_spec.h"
 
@@ -10,5 +12,8 @@ namespace tessera {
 
 // Whether every worker holds the same box of both, with the same pending terms: nothing has to move.
 bool HoldSameShards(const TensorSpec& a, const TensorSpec& b);
+
+// How many workers hold each shard (of pending terms: each term of it).
+int64_t CountReplicas(const TensorSpec& spec);
 
 }  // namespace tessera

@@ -14,6 +14,7 @@
 #include "server/plan/buffer_contents.h"
 #include "server/plan/contract.h"
 #include "server/plan/exchange.h"
+#include "server/plan/same_shards.h"
 #include "server/plan/verify_local.h"
 
 namespace tessera {
@@ -88,13 +89,6 @@ int64_t PendingTerms(const Exchange& exchange) {
     if (exchange.source.placements[j].is_partial() && !kept) terms *= exchange.source.mesh.shape()[j];
   }
   return terms;
-}
-
-bool Replicates(const TensorSpec& spec) {
-  for (size_t j = 0; j < spec.placements.size(); ++j) {
-    if (spec.placements[j].is_replicate() && spec.mesh.shape()[j] > 1) return true;
-  }
-  return false;
 }
 
 // Counts, element by element, how often each position's shard is written by these exchanges, and that
@@ -319,7 +313,7 @@ class Verifier {
     BufferState& state = state_[BufferOf(step.destination)];
     state.unfinished.push_back(&exchange);
     state.unfinished_value = step.destination;
-    const bool is_spread_later = exchange.role == ExchangeRole::kReduce && Replicates(exchange.destination);
+    const bool is_spread_later = exchange.role == ExchangeRole::kReduce && CountReplicas(exchange.destination) > 1;
     const bool is_shared_later = exchange.role != ExchangeRole::kShare && exchange.far_takers == FarTakers::kOne;
     if (is_spread_later || is_shared_later) return absl::OkStatus();
     const std::vector<const Exchange*> written = std::exchange(state.unfinished, {});

@@ -170,8 +170,7 @@ absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeSteps(int value, absl
 
 absl::Status PlanBuilder::AddMove(int value, absl::Span<const int64_t> source_start, int destination,
                                   std::optional<Collective> name) {
-  const std::vector<int64_t> step(source_start.size(), 1);
-  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeStepsTo(value, source_start, step, destination));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeStepsTo(value, source_start, {}, destination));
   for (ExchangeStep& made : steps) {
     if (made.exchange.role == ExchangeRole::kMove && name.has_value()) made.name = *name;
     plan_.steps.emplace_back(std::move(made));

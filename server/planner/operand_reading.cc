@@ -143,8 +143,7 @@ absl::StatusOr<ContractOperand> OperandParts::BringPart(const LetterRange& range
   }
   switch (reading_.way) {
     case OperandReading::Way::kPieces: {
-      const std::vector<int64_t> step(start.size(), 1);
-      TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges, MakeExchanges(reading_.own, spec, start, step));
+      TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges, MakeExchanges(reading_.own, spec, start, {}));
       operand.pieces = std::move(exchanges[0].exchange);
       operand.name = reading_.name;
       return operand;

@@ -7,6 +7,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/same_shards.h"
 
 namespace tessera {
 namespace {
@@ -79,14 +80,6 @@ bool MovesWholeShards(const Exchange& exchange) {
     }
   }
   return true;
-}
-
-int64_t CountReplicas(const TensorSpec& spec) {
-  int64_t replicas = 1;
-  for (size_t j = 0; j < spec.placements.size(); ++j) {
-    if (spec.placements[j].is_replicate()) replicas *= spec.mesh.shape()[j];
-  }
-  return replicas;
 }
 
 Collective NameOfMove(const Exchange& exchange) {

@@ -20,7 +20,7 @@ struct NamedExchange {
 };
 
 // The destination's element i along dim d is the source's element start[d] + step[d] * i; both spans
-// empty means the whole tensor. Errors are ValidateRedistribute's.
+// empty means the whole tensor, an empty step is 1 in every dim. Errors are ValidateRedistribute's.
 absl::StatusOr<std::vector<NamedExchange>> MakeExchanges(const TensorSpec& source, const TensorSpec& destination,
                                                          absl::Span<const int64_t> start,
                                                          absl::Span<const int64_t> step);

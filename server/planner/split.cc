@@ -28,13 +28,6 @@ bool IsCut(const TensorSpec& spec, std::string_view letters, char letter) {
   return dim >= 0 && DimIntervals(spec, dim).size() != 1;
 }
 
-bool Replicates(const TensorSpec& spec) {
-  for (size_t j = 0; j < spec.placements.size(); ++j) {
-    if (spec.placements[j].is_replicate() && spec.mesh.shape()[j] > 1) return true;
-  }
-  return false;
-}
-
 bool IsOnSeveralHosts(const Mesh& mesh, const Topology& topology) {
   return std::any_of(mesh.workers().begin(), mesh.workers().end(),
                      [&](WorkerIndex worker) { return topology.HostOf(worker) != topology.HostOf(mesh.workers()[0]); });
@@ -149,9 +142,8 @@ class Splitter {
   absl::StatusOr<std::vector<ReducedBox>> ReducedBoxes(const TensorSpec& source, const TensorSpec& destination,
                                                        absl::Span<const int64_t> source_start, size_t dim,
                                                        int64_t start) const {
-    const std::vector<int64_t> step(source_start.size(), 1);
     TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges,
-                             MakeExchanges(source, destination, source_start, step));
+                             MakeExchanges(source, destination, source_start, {}));
     std::vector<ReducedBox> reduced;
     Exchange& exchange = exchanges[0].exchange;
     if (exchange.role != ExchangeRole::kReduce) return reduced;
@@ -171,7 +163,7 @@ class Splitter {
   // `part_source`: what the range is reduced from, the whole source or that part of it.
   bool ReducesAlike(const TensorSpec& source, const TensorSpec& part_source, const TensorSpec& destination,
                     std::string_view letters, const LetterRange& range) const {
-    if (!source.has_partial() || !Replicates(destination)) return true;  // one worker can reduce a cell
+    if (!source.has_partial() || CountReplicas(destination) == 1) return true;  // one worker can reduce a cell
     if (destination.mesh.size() > kComparedPositions) return false;
     const size_t dim = static_cast<size_t>(DimOf(letters, range.letter));
     std::vector<int64_t> start(source.shape.size(), 0);
@@ -193,7 +185,7 @@ class Splitter {
     if (!KeepsReducers(split)) return false;
     for (const OperandReading* operand : problem_.operands) {
       if (operand->way != OperandReading::Way::kPieces || DimOf(operand->letters, split.letter) < 0) continue;
-      if (!Replicates(operand->own)) continue;
+      if (CountReplicas(operand->own) == 1) continue;
       const Mesh& mesh = operand->on_grid.mesh;
       if (mesh.size() > kComparedPositions || IsOnSeveralHosts(mesh, problem_.topology)) return false;
       for (int64_t start = 0; start < split.extent; start += split.part_extent) {
@@ -210,7 +202,7 @@ class Splitter {
     const TensorSpec spec = SpecInRange(operand.on_grid, operand.letters, range);
     std::vector<int64_t> start(spec.shape.size(), 0);
     start[dim] = range.start;
-    const auto exchanges = MakeExchanges(operand.own, spec, start, std::vector<int64_t>(start.size(), 1));
+    const auto exchanges = MakeExchanges(operand.own, spec, start, {});
     if (!exchanges.ok()) return false;
     const ExchangeWalk whole(operand.pieces), part((*exchanges)[0].exchange);
     for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {

@@ -301,15 +301,21 @@ void PhaseItems::EnqueueSum(const Here& here, const MessagePart& part, std::byte
   }
   record.destinations.push_back({destination, RowMajorStrides(part.extents)});
   record.push_counts.push_back(nullptr);
-  device_.EnqueueRun(here.stream,
-                     ReduceWork{.op = part.op == ReduceOp::kAvg ? ReduceOp::kSum : part.op,
-                                .dtype = part.dtype,
-                                .extents = part.extents,
-                                .terms = absl::MakeConstSpan(record.terms).subspan(first),
-                                .term_count = static_cast<int64_t>(part.sources.size()),
-                                .destinations = absl::MakeConstSpan(record.destinations).subspan(first_destination),
-                                .received_bytes = absl::MakeConstSpan(record.term_counts).subspan(first),
-                                .pushed_bytes = absl::MakeConstSpan(record.push_counts).subspan(first_destination)});
+  EnqueueReduction(here,
+                   {.op = part.op == ReduceOp::kAvg ? ReduceOp::kSum : part.op,
+                    .dtype = part.dtype,
+                    .extents = part.extents,
+                    .term_count = static_cast<int64_t>(part.sources.size())},
+                   first, first_destination);
+}
+
+void PhaseItems::EnqueueReduction(const Here& here, ReduceWork work, size_t first_term, size_t first_destination) {
+  const RunRecord& record = *here.record;
+  work.terms = absl::MakeConstSpan(record.terms).subspan(first_term);
+  work.destinations = absl::MakeConstSpan(record.destinations).subspan(first_destination);
+  work.received_bytes = absl::MakeConstSpan(record.term_counts).subspan(first_term);
+  work.pushed_bytes = absl::MakeConstSpan(record.push_counts).subspan(first_destination);
+  device_.EnqueueRun(here.stream, std::move(work));
 }
 
 void PhaseItems::EnqueueSends(const Here& here, size_t chunk) {
@@ -402,15 +408,9 @@ void PhaseItems::EnqueueReduce(const Here& here, const ReduceInstruction& reduce
     record.destinations.push_back({AddressOf(push, here.instance), push.strides});
     record.push_counts.push_back(CountOf(push.worker, record.report.pushed_bytes));
   }
-  device_.EnqueueRun(here.stream,
-                     ReduceWork{.op = reduce.op,
-                                .dtype = reduce.dtype,
-                                .extents = reduce.extents,
-                                .terms = absl::MakeConstSpan(record.terms).subspan(first),
-                                .term_count = reduce.term_count,
-                                .destinations = absl::MakeConstSpan(record.destinations).subspan(first_destination),
-                                .received_bytes = absl::MakeConstSpan(record.term_counts).subspan(first),
-                                .pushed_bytes = absl::MakeConstSpan(record.push_counts).subspan(first_destination)});
+  EnqueueReduction(here,
+                   {.op = reduce.op, .dtype = reduce.dtype, .extents = reduce.extents, .term_count = reduce.term_count},
+                   first, first_destination);
 }
 
 void PhaseItems::EnqueueKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece) {

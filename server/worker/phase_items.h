@@ -103,6 +103,8 @@ class PhaseItems {
   void EnqueueSends(const Here& here, size_t chunk);
   void EnqueuePart(const Here& here, const MessagePart& part, std::byte* destination);
   void EnqueueSum(const Here& here, const MessagePart& part, std::byte* destination);
+  // Of the record's terms and destinations from these on.
+  void EnqueueReduction(const Here& here, ReduceWork work, size_t first_term, size_t first_destination);
   void EnqueueRunOf(const Here& here, const Run& run);
   void EnqueueStart(const Here& here, size_t transfer);
   void EnqueueAwait(const Here& here, size_t transfer);

@@ -78,11 +78,9 @@ class PhaseMessages {
     tag_ = tag;
     all_.clear();
   }
-  // Returns its number.
-  size_t Add(Transfer transfer) {
+  void Add(Transfer transfer) {
     transfer.phase = this;
     all_.push_back(std::move(transfer));
-    return all_.size() - 1;
   }
   size_t size() const { return all_.size(); }
   Transfer& at(size_t number) { return all_[number]; }

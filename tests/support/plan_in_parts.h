@@ -3,6 +3,9 @@
 // A matmul whose inner letter is cut over two workers, in two parts of the output's columns: the second part's
 // product is written where the first one's was.
 
+#include <vector>
+
+#include "server/plan/interpret.h"
 #include "server/plan/plan.h"
 
 namespace tessera::testing {
@@ -33,5 +36,17 @@ inline constexpr const char* kPlanInParts = R"(plan {
 )";
 
 inline Plan PlanInParts() { return *ParsePlan(kPlanInParts); }
+
+// Small whole numbers for each input.
+inline std::vector<ShardedArray> Operands(const Plan& plan) {
+  std::vector<ShardedArray> operands;
+  for (const int input : plan.inputs) {
+    const TensorSpec& spec = plan.values[static_cast<size_t>(input)].spec;
+    std::vector<double> dense;
+    for (int64_t i = 0; i < NumElements(spec.shape); ++i) dense.push_back(static_cast<double>((i * 5 + input) % 7 - 3));
+    operands.push_back(SplitDense(spec, dense));
+  }
+  return operands;
+}
 
 }  // namespace tessera::testing

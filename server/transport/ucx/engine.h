@@ -152,7 +152,7 @@ class UcxTransport::Engine {
   void Sleep();
   // In peers.cc.
   absl::Status Listen(const std::string& devices);
-  absl::Status AddPeer(WorkerIndex index, uint64_t key, const NetAddress& address);
+  void AddPeer(WorkerIndex index, uint64_t key, const NetAddress& address);
   absl::Status OpenEndpoint(WorkerIndex index, Peer& peer);
   void AcceptEndpoint(ucp_conn_request_h request);
   ucs_status_t CreateEndpoint(ucp_ep_params_t params, ucp_ep_h* endpoint);
@@ -170,6 +170,7 @@ class UcxTransport::Engine {
   void Greet(WorkerIndex index, const Peer& peer);
   void TakeGreeting(const UcxGreeting& greeting, ucp_ep_h endpoint);
   void BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal);
+  std::vector<Guest>::iterator FindGuest(ucp_ep_h endpoint);
   void LoseEndpoint(ucp_ep_h endpoint, const std::string& reason);
 
   void Deliver(Arrival arrival, Posted posted);

@@ -224,7 +224,7 @@ std::optional<UcxTransport::Engine::Clock::time_point> UcxTransport::Engine::Men
         Greet(index, peer);
       }
       ++peer.attempts;
-      if (peer.endpoint != nullptr || !opens) peer.next_at = now + kAnswerTimeout;
+      if (peer.endpoint != nullptr) peer.next_at = now + kAnswerTimeout;
     }
     look_again(peer.next_at);
   }
@@ -240,12 +240,15 @@ std::optional<UcxTransport::Engine::Clock::time_point> UcxTransport::Engine::Men
   return next;
 }
 
+std::vector<UcxTransport::Engine::Guest>::iterator UcxTransport::Engine::FindGuest(ucp_ep_h endpoint) {
+  return std::find_if(guests_.begin(), guests_.end(), [&](const Guest& guest) { return guest.endpoint == endpoint; });
+}
+
 void UcxTransport::Engine::LoseEndpoint(ucp_ep_h endpoint, const std::string& reason) {
   for (auto& [index, peer] : peers_) {
     if (peer.endpoint == endpoint) return BreakConnection(index, peer, reason);
   }
-  const auto guest =
-      std::find_if(guests_.begin(), guests_.end(), [&](const Guest& g) { return g.endpoint == endpoint; });
+  const auto guest = FindGuest(endpoint);
   if (guest == guests_.end()) return;
   CloseEndpoint(endpoint, 0);
   guests_.erase(guest);
@@ -259,9 +262,9 @@ void UcxTransport::Engine::OnEndpointError(void* engine, ucp_ep_h endpoint, ucs_
 
 // ---- peers
 
-absl::Status UcxTransport::Engine::AddPeer(WorkerIndex index, uint64_t key, const NetAddress& address) {
+void UcxTransport::Engine::AddPeer(WorkerIndex index, uint64_t key, const NetAddress& address) {
   Peer& peer = peers_[index];
-  if (peer.key == key && peer.lost.empty()) return absl::OkStatus();
+  if (peer.key == key && peer.lost.empty()) return;
   if (peer.key != 0) LosePeer(index, "its process was replaced");
   peer = Peer();
   peer.key = key;
@@ -274,7 +277,6 @@ absl::Status UcxTransport::Engine::AddPeer(WorkerIndex index, uint64_t key, cons
     TakeGreeting(*guest.greeting, guest.endpoint);
     break;
   }
-  return absl::OkStatus();
 }
 
 void UcxTransport::Engine::Greet(WorkerIndex index, const Peer& peer) {
@@ -303,8 +305,7 @@ ucs_status_t UcxTransport::Engine::OnGreetingCallback(void* engine, const void* 
 }
 
 void UcxTransport::Engine::TakeGreeting(const UcxGreeting& greeting, ucp_ep_h endpoint) {
-  const auto guest =
-      std::find_if(guests_.begin(), guests_.end(), [&](const Guest& g) { return g.endpoint == endpoint; });
+  const auto guest = FindGuest(endpoint);
   const auto known = std::find_if(peers_.begin(), peers_.end(), [&greeting](const auto& entry) {
     return entry.second.key == greeting.sender_key && entry.second.lost.empty();
   });

@@ -40,7 +40,7 @@ class UcxTransport : public MessageTransport {
   ~UcxTransport() override;
 
   std::string Address() const override;
-  // Blocks for a moment: the progress thread opens the endpoint.
+  // Before what is sent or received from then on.
   absl::Status Connect(WorkerIndex peer, std::string_view address) override;
   void Send(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done) override;
   void Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) override;

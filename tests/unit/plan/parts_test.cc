@@ -21,17 +21,6 @@ void ExpectRefused(const Plan& plan, std::string_view why) {
   EXPECT_NE(std::string(status.message()).find(why), std::string::npos) << why << " is not in " << status;
 }
 
-std::vector<ShardedArray> Operands(const Plan& plan) {
-  std::vector<ShardedArray> operands;
-  for (const int input : plan.inputs) {
-    const TensorSpec& spec = plan.values[static_cast<size_t>(input)].spec;
-    std::vector<double> dense;
-    for (int64_t i = 0; i < NumElements(spec.shape); ++i) dense.push_back(static_cast<double>((i * 5 + input) % 7 - 3));
-    operands.push_back(SplitDense(spec, dense));
-  }
-  return operands;
-}
-
 TEST(PlanInPartsTest, IsVerifiedAndGivesTheProduct) {
   const Plan plan = PlanInParts();
   EXPECT_EQ(ToText(plan), kPlanInParts);

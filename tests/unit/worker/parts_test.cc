@@ -10,17 +10,6 @@
 namespace tessera::testing {
 namespace {
 
-std::vector<ShardedArray> Operands(const Plan& plan) {
-  std::vector<ShardedArray> operands;
-  for (const int input : plan.inputs) {
-    const TensorSpec& spec = plan.values[static_cast<size_t>(input)].spec;
-    std::vector<double> dense;
-    for (int64_t i = 0; i < NumElements(spec.shape); ++i) dense.push_back(static_cast<double>((i * 5 + input) % 7 - 3));
-    operands.push_back(SplitDense(spec, dense));
-  }
-  return operands;
-}
-
 class PartsOnWorkers : public ::testing::TestWithParam<Reach> {};
 
 TEST_P(PartsOnWorkers, GiveTheProduct) {
