@@ -1,6 +1,7 @@
 // ReduceTerms: piece by piece, each small enough for the first-level cache. A piece of every term is read
 // where it lies, or brought together first where it is not dense; all of them are read before a
-// destination is written, so a destination may be one of the terms.
+// destination is written, so a destination may be one of the terms. Where nothing fits the caches and all
+// is dense, loads and streaming stores go side by side instead (StreamReduction).
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/sort_dims.h"
 #include "kernels/cpu/stores.h"
+#include "kernels/cpu/stream_reduction.h"
 #include "kernels/kernel.h"
 
 namespace tessera {
@@ -18,6 +20,7 @@ namespace {
 using cpu::Stores;
 
 constexpr int64_t kPieceBytes = 8192;
+constexpr int64_t kStreamedPieceBytes = cpu::kPagesTogether * cpu::kPageBytes;
 // Where operands are dense along different dims: the piece's extent along the other one.
 constexpr int64_t kOtherExtent = 64;
 constexpr size_t kInlineOperands = 9;
@@ -79,7 +82,7 @@ Operands Merge(absl::Span<const int64_t> extents, const Operands& given) {
 
 // The extents of a piece: whole inner dims as far as they fit. Where some operand is dense along another
 // dim than the last, a block of that dim and the last one.
-Shape PieceExtents(const Operands& operands, int64_t element_bytes) {
+Shape PieceExtents(const Operands& operands, int64_t elements) {
   const size_t rank = operands.extents.size();
   Shape piece(rank, 1);
   size_t other = rank;
@@ -88,7 +91,7 @@ Shape PieceExtents(const Operands& operands, int64_t element_bytes) {
       if (std::abs(strides[d]) == 1) other = d;
     }
   }
-  int64_t left = kPieceBytes / element_bytes;
+  int64_t left = elements;
   if (other < rank) {
     piece[other] = std::min(operands.extents[other], kOtherExtent);
     left /= piece[other];
@@ -105,24 +108,37 @@ Shape PieceExtents(const Operands& operands, int64_t element_bytes) {
 class TermReducer {
  public:
   TermReducer(ReduceOp op, DType dtype, const Operands& operands, Stores stores)
-      : op_(op), dtype_(dtype), bytes_(SizeBytes(dtype)), operands_(operands), stores_(stores) {}
+      : op_(op), dtype_(dtype), bytes_(SizeBytes(dtype)), operands_(operands), stores_(stores) {
+    addresses_.resize(operands.bases.size());
+    const auto is_dense = [this](const Strides& strides) { return IsDense(strides, step_); };
+    if (stores == Stores::kStreaming && operands.terms > 1 && cpu::CanStreamReduction(op, dtype)) {
+      step_ = PieceExtents(operands_, kStreamedPieceBytes / bytes_);
+      streams_ = std::all_of(operands.strides.begin(), operands.strides.end(), is_dense);
+    }
+    if (!streams_) step_ = PieceExtents(operands_, kPieceBytes / bytes_);
+    for (const Strides& strides : operands.strides) is_dense_.push_back(is_dense(strides));
+  }
 
   // The pieces whose index in the first dim lies in [first, last).
   void Run(int64_t first, int64_t last) {
     const size_t rank = operands_.extents.size();
-    const Shape step = PieceExtents(operands_, bytes_);
     Shape at(rank, 0), piece(rank);
     at[0] = first;
     if (first >= last) return;
     while (true) {
       for (size_t d = 0; d < rank; ++d) {
-        piece[d] = std::min(step[d], (d == 0 ? last : operands_.extents[d]) - at[d]);
+        piece[d] = std::min(step_[d], (d == 0 ? last : operands_.extents[d]) - at[d]);
       }
-      ReducePiece(at, piece);
+      SetAddresses(at);
+      if (streams_) {
+        StreamPiece(piece);
+      } else {
+        ReducePiece(piece, NumElements(piece));
+      }
       size_t d = rank;
       while (d > 0) {
         --d;
-        at[d] += step[d];
+        at[d] += step_[d];
         if (at[d] < (d == 0 ? last : operands_.extents[d])) break;
         if (d == 0) {
           cpu::EndStores(stores_);
@@ -134,31 +150,33 @@ class TermReducer {
   }
 
  private:
-  std::byte* AddressOf(size_t operand, const Shape& at) const {
-    int64_t offset = 0;
-    for (size_t d = 0; d < at.size(); ++d) offset += at[d] * operands_.strides[operand][d];
-    return operands_.bases[operand] + offset * bytes_;
+  void SetAddresses(const Shape& at) {
+    for (size_t o = 0; o < addresses_.size(); ++o) {
+      int64_t offset = 0;
+      for (size_t d = 0; d < at.size(); ++d) offset += at[d] * operands_.strides[o][d];
+      addresses_[o] = operands_.bases[o] + offset * bytes_;
+    }
   }
 
-  const void* TermPiece(size_t term, const Shape& at, const Shape& piece, void* scratch) const {
-    const std::byte* from = AddressOf(term, at);
-    if (IsDense(operands_.strides[term], piece)) return from;
+  const void* TermPiece(size_t term, const Shape& piece, void* scratch) const {
+    const std::byte* from = addresses_[term];
+    if (is_dense_[term]) return from;
     CopyStrided(piece, bytes_, from, operands_.strides[term], scratch, RowMajorStrides(piece));
     return scratch;
   }
 
-  void ReducePiece(const Shape& at, const Shape& piece) {
-    const int64_t count = NumElements(piece);
-    const size_t operands = operands_.bases.size();
+  // Where every operand is dense the count says all.
+  void ReducePiece(const Shape& piece, int64_t count) {
+    const size_t operands = addresses_.size();
     // The result goes where it is wanted at once when there is one dense destination in the cache.
-    const bool in_place = stores_ == Stores::kCached && operands == operands_.terms + 1 && operands_.terms > 1 &&
-                          IsDense(operands_.strides.back(), piece);
-    std::byte* result = in_place ? AddressOf(operands - 1, at) : result_.data();
-    const void* reduced = TermPiece(0, at, piece, first_.data());
+    const bool in_place =
+        stores_ == Stores::kCached && operands == operands_.terms + 1 && operands_.terms > 1 && is_dense_.back();
+    std::byte* result = in_place ? addresses_.back() : result_.data();
+    const void* reduced = TermPiece(0, piece, first_.data());
     for (size_t t = 1; t < operands_.terms; ++t) {
       // A destination that is a term is not written before that term is read.
       std::byte* to = in_place && t + 1 < operands_.terms ? result_.data() : result;
-      cpu::CombineBlock(op_, dtype_, to, reduced, TermPiece(t, at, piece, scratch_.data()), count);
+      cpu::CombineBlock(op_, dtype_, to, reduced, TermPiece(t, piece, scratch_.data()), count);
       reduced = to;
     }
     if (op_ == ReduceOp::kAvg) {
@@ -167,14 +185,48 @@ class TermReducer {
       reduced = result;
     }
     for (size_t o = operands_.terms; o < operands; ++o) {
-      std::byte* to = AddressOf(o, at);
-      if (reduced == to) continue;
-      if (IsDense(operands_.strides[o], piece)) {
-        cpu::WriteRow(to, static_cast<const std::byte*>(reduced), count * bytes_, stores_);
+      if (reduced == addresses_[o]) continue;
+      if (is_dense_[o]) {
+        cpu::WriteRow(addresses_[o], static_cast<const std::byte*>(reduced), count * bytes_, stores_);
       } else {
-        CopyStrided(piece, bytes_, reduced, RowMajorStrides(piece), to, operands_.strides[o]);
+        CopyStrided(piece, bytes_, reduced, RowMajorStrides(piece), addresses_[o], operands_.strides[o]);
       }
     }
+  }
+
+  // Whole lines of all destinations as streams; what is left at both ends, or where the destinations lie in their
+  // lines differently, by way of the cache.
+  void StreamPiece(const Shape& piece) {
+    const absl::Span<std::byte* const> destinations = absl::MakeConstSpan(addresses_).subspan(operands_.terms);
+    const int64_t bytes = NumElements(piece) * bytes_, to_line = cpu::BytesToLine(destinations[0]);
+    const bool alike = std::all_of(destinations.begin(), destinations.end(),
+                                   [to_line](const std::byte* to) { return cpu::BytesToLine(to) == to_line; });
+    const int64_t head = std::min(to_line, bytes);
+    const int64_t streamed = (bytes - head) / cpu::kLineBytes * cpu::kLineBytes;
+    if (!alike || head % bytes_ != 0 || streamed == 0) return ReduceRun(bytes);
+    ReduceRun(head);
+    cpu::StreamReduction({.op = op_,
+                          .dtype = dtype_,
+                          .terms = absl::MakeConstSpan(addresses_).subspan(0, operands_.terms),
+                          .destinations = destinations,
+                          .bytes = streamed,
+                          .term_count = operands_.term_count});
+    Advance(streamed);
+    ReduceRun(bytes - head - streamed);
+  }
+
+  // The next bytes of all operands, which are dense.
+  void ReduceRun(int64_t bytes) {
+    while (bytes > 0) {
+      const int64_t run = std::min(bytes, kPieceBytes);
+      ReducePiece({}, run / bytes_);
+      Advance(run);
+      bytes -= run;
+    }
+  }
+
+  void Advance(int64_t bytes) {
+    for (std::byte*& address : addresses_) address += bytes;
   }
 
   const ReduceOp op_;
@@ -182,6 +234,10 @@ class TermReducer {
   const int64_t bytes_;
   const Operands& operands_;
   const Stores stores_;
+  bool streams_ = false;
+  Shape step_;
+  absl::InlinedVector<bool, kInlineOperands> is_dense_;         // in a step
+  absl::InlinedVector<std::byte*, kInlineOperands> addresses_;  // of the piece
   alignas(64) std::array<std::byte, kPieceBytes> result_, first_, scratch_;
 };
 

@@ -17,10 +17,6 @@ namespace tessera::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int64_t kPageBytes = 4096;
-// Pages that are read and written side by side: memory serves several open pages faster than one.
-constexpr int64_t kPagesTogether = 4;
-
 // A whole line with one store where there is one so wide: two streams that take turns then fill no line in parts.
 HWY_INLINE void Lines(std::byte* to, const std::byte* from, int64_t lines) {
   const hn::CappedTag<uint8_t, kLineBytes> d;

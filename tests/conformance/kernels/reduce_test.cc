@@ -1,13 +1,17 @@
 // Reductions, argmin and argmax, and the reduction of terms, against naive loops.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "kernels/cpu/stores.h"
+#include "kernels/cpu/stream_reduction.h"
 #include "tests/conformance/kernels/strided_array.h"
 
 namespace tessera::testing {
@@ -318,6 +322,68 @@ TEST(ReduceTermsKernel, SeveralThreadsAndStreamingMakeTheSameBits) {
   SetKernelThreads(1);
   for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(one[i], ((a[i] + b[i]) + a[i]) + b[i]) << i;
   EXPECT_EQ(one, several);
+}
+
+TEST(StreamReduction, MakesTheValuesOfTheLoopsInTheCache) {
+  const int64_t bytes = cpu::kPagesTogether * cpu::kPageBytes + 3 * cpu::kLineBytes;
+  for (DType dtype : kDTypes) {
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin, ReduceOp::kMax}) {
+      if (!cpu::CanStreamReduction(op, dtype)) continue;
+      for (size_t terms_count : {1, 2, 5}) {
+        const Shape extents{bytes / SizeBytes(dtype)};
+        std::vector<StridedArray> arrays;
+        std::vector<ReduceTerm> terms;
+        std::vector<const std::byte*> addresses;
+        for (size_t t = 0; t < terms_count; ++t) {
+          arrays.emplace_back(dtype, extents, Layout::kRowMajor);
+          arrays.back().Randomize(static_cast<uint32_t>(70 + t));
+        }
+        for (StridedArray& array : arrays) {
+          terms.push_back({array.data(), array.strides()});
+          addresses.push_back(static_cast<const std::byte*>(array.data()));
+        }
+        StridedArray want(dtype, extents, Layout::kRowMajor), got(dtype, extents, Layout::kRowMajor);
+        const ReduceDestination whole = {want.data(), want.strides()};
+        ReduceTermsInto(op, dtype, extents, terms, 7, {&whole, 1});
+        std::vector<std::byte> memory(static_cast<size_t>(2 * bytes + cpu::kLineBytes));
+        std::byte* const first = memory.data() + cpu::BytesToLine(memory.data());
+        const std::array<std::byte*, 2> places = {first, first + bytes};
+        cpu::StreamReduction({op, dtype, addresses, places, bytes, 7});
+        cpu::EndStores(cpu::Stores::kStreaming);
+        for (const std::byte* place : places) {
+          std::memcpy(got.data(), place, static_cast<size_t>(bytes));
+          for (int64_t i = 0; i < got.size(); ++i) {
+            ASSERT_TRUE(SameValue(got.Get(i), want.Get(i))) << ToText(op) << " " << ToText(dtype) << " at " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ReduceTermsKernel, StreamsToAnyPlaceInALine) {
+  const int64_t count = 3'000'011, most = 20;
+  std::vector<float> a(static_cast<size_t>(count + most)), b(a), first(a), second(a);
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i] = static_cast<float>(i) * 0.37f;
+    b[i] = 1.0f / static_cast<float>(i + 1);
+  }
+  const std::vector<ReduceTerm> terms = {{a.data() + 2, {1}}, {b.data(), {1}}};
+  for (const auto& [one, other] : {std::pair<int64_t, int64_t>{0, 0}, {5, 5}, {1, 3}}) {
+    std::fill(first.begin(), first.end(), -1.0f);
+    std::fill(second.begin(), second.end(), -1.0f);
+    const std::vector<ReduceDestination> places = {{first.data() + one, {1}}, {second.data() + other, {1}}};
+    ReduceTermsInto(ReduceOp::kAvg, DType::kF32, {count}, terms, 2, places);
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      ASSERT_EQ(first[i + static_cast<size_t>(one)], (a[i + 2] + b[i]) / 2) << i;
+      ASSERT_EQ(second[i + static_cast<size_t>(other)], (a[i + 2] + b[i]) / 2) << i;
+    }
+    for (const auto& [place, from] : {std::pair(&first, one), {&second, other}}) {
+      EXPECT_EQ(std::count(place->begin(), place->end(), -1.0f), most);  // nothing beside it
+      if (from == 0) continue;
+      EXPECT_EQ((*place)[static_cast<size_t>(from) - 1], -1.0f);
+    }
+  }
 }
 
 }  // namespace
