@@ -1,5 +1,7 @@
 #include "server/worker/rpc/report_outbox.h"
 
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -10,39 +12,66 @@
 
 namespace tessera {
 
-ReportOutbox::ReportOutbox() : event_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
-  TESSERA_CHECK(event_fd_ >= 0);
+ReportOutbox::ReportOutbox()
+    : due_fd_(epoll_create1(EPOLL_CLOEXEC)),
+      now_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+  for (const int fd : {now_fd_, timer_fd_}) {
+    epoll_event readable{};
+    readable.events = EPOLLIN;
+    TESSERA_CHECK(epoll_ctl(due_fd_, EPOLL_CTL_ADD, fd, &readable) == 0);
+  }
 }
 
-ReportOutbox::~ReportOutbox() { close(event_fd_); }
+ReportOutbox::~ReportOutbox() {
+  for (const int fd : {due_fd_, now_fd_, timer_fd_}) close(fd);
+}
 
-void ReportOutbox::Wake(Alarm alarm) {  // mutex_ is held
-  if (alarm <= alarm_) return;
+ReportOutbox::Alarm ReportOutbox::Raise(Alarm alarm) {
+  if (alarm <= alarm_) return Alarm::kNone;
   alarm_ = alarm;
-  itimerspec when{};
-  when.it_value.tv_nsec = alarm == Alarm::kNow ? 1 : kReportDelayNs;
-  TESSERA_CHECK(timerfd_settime(event_fd_, 0, &when, nullptr) == 0);
+  return alarm;
+}
+
+// Without the mutex, which the one who is woken takes. An alarm that comes too late finds nothing.
+void ReportOutbox::SetOff(Alarm alarm) {
+  if (alarm == Alarm::kNow) TESSERA_CHECK(eventfd_write(now_fd_, 1) == 0);
+  if (alarm == Alarm::kSoon) {
+    itimerspec when{};
+    when.it_value.tv_nsec = kReportDelayNs;
+    TESSERA_CHECK(timerfd_settime(timer_fd_, 0, &when, nullptr) == 0);
+  }
 }
 
 void ReportOutbox::Add(CompletionReport& report, Urgency urgency) {
-  const std::lock_guard lock(mutex_);
-  if (added_.completion_count_ == added_.completions_.size()) added_.completions_.emplace_back();
-  std::swap(added_.completions_[added_.completion_count_++], report);
-  Wake(urgency == Urgency::kNow ? Alarm::kNow : Alarm::kSoon);
+  Alarm raised;
+  {
+    const std::lock_guard lock(mutex_);
+    if (added_.completion_count_ == added_.completions_.size()) added_.completions_.emplace_back();
+    std::swap(added_.completions_[added_.completion_count_++], report);
+    raised = Raise(urgency == Urgency::kNow ? Alarm::kNow : Alarm::kSoon);
+  }
+  SetOff(raised);
 }
 
 void ReportOutbox::Add(TransferReport report) {
-  const std::lock_guard lock(mutex_);
-  added_.transfers_.push_back(std::move(report));
-  Wake(Alarm::kNow);
+  Alarm raised;
+  {
+    const std::lock_guard lock(mutex_);
+    added_.transfers_.push_back(std::move(report));
+    raised = Raise(Alarm::kNow);
+  }
+  SetOff(raised);
 }
 
 void ReportOutbox::Take(ReportBatch& batch) {
   batch.completion_count_ = 0;
   batch.transfers_.clear();
   const std::lock_guard lock(mutex_);
-  uint64_t expirations = 0;
-  if (read(event_fd_, &expirations, sizeof(expirations)) < 0) return;  // nothing is due
+  uint64_t count = 0;
+  const bool is_now = read(now_fd_, &count, sizeof(count)) > 0;
+  const bool has_expired = read(timer_fd_, &count, sizeof(count)) > 0;
+  if (!is_now && !has_expired) return;  // nothing is due
   alarm_ = Alarm::kNone;
   std::swap(batch, added_);
 }

@@ -45,7 +45,7 @@ enum class Urgency : uint8_t { kNow = 0, kSoon = 1 };
 
 class ReportOutbox {
  public:
-  ReportOutbox();  // Makes a timerfd.
+  ReportOutbox();  // Makes file descriptors.
   ~ReportOutbox();
   ReportOutbox(const ReportOutbox&) = delete;
   ReportOutbox& operator=(const ReportOutbox&) = delete;
@@ -54,14 +54,17 @@ class ReportOutbox {
   void Add(CompletionReport& report, Urgency urgency);
   void Add(TransferReport report);
   // Readable when something is due; Take clears it.
-  int event_fd() const { return event_fd_; }
+  int event_fd() const { return due_fd_; }
   // All that was added since the last time, if it is due, else nothing; what `batch` had is dropped.
   void Take(ReportBatch& batch);
 
  private:
   enum class Alarm : uint8_t { kNone, kSoon, kNow };
-  void Wake(Alarm alarm);
-  int event_fd_;
+  Alarm Raise(Alarm alarm);  // mutex_ is held; what is to be set off
+  void SetOff(Alarm alarm);
+  int due_fd_;  // an epoll of the two: to set off a timer takes longer than an event, even for at once
+  int now_fd_;  // an eventfd
+  int timer_fd_;
   std::mutex mutex_;
   Alarm alarm_ = Alarm::kNone;
   ReportBatch added_;
