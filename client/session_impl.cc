@@ -108,7 +108,9 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
   requests_.erase(it);
 }
 
-void SessionImpl::OnDrained() { changed_.notify_all(); }
+void SessionImpl::OnDrained() {
+  if (queue_waiters_ > 0) changed_.notify_all();
+}
 
 void SessionImpl::OnDisconnect(const absl::Status& status) {
   {
@@ -168,8 +170,11 @@ std::pair<uint64_t, SessionImpl::RequestPtr> SessionImpl::NewRequest() {
 
 absl::Status SessionImpl::Enqueue(Record record) {
   if (connection_->Enqueue(std::move(record)) < kMaxQueuedRecords) return absl::OkStatus();
-  return WaitUntil("the queue to the coordinator", std::nullopt,
-                   [this] { return connection_->queued() < kMaxQueuedRecords / 2; });
+  ++queue_waiters_;
+  absl::Status status = WaitUntil("the queue to the coordinator", std::nullopt,
+                                  [this] { return connection_->queued() < kMaxQueuedRecords / 2; });
+  --queue_waiters_;
+  return status;
 }
 
 void SessionImpl::CancelRequest(uint64_t request) {

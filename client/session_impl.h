@@ -153,7 +153,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   std::atomic<ImplicitPolicy> implicit_policy_{ImplicitPolicy::kAllow};
   std::atomic<uint64_t> next_handle_{1};
   std::atomic<uint64_t> next_request_{1};
-  std::atomic<bool> failed_{false};  // failure_ is set
+  std::atomic<int> queue_waiters_{0};  // who waits for the connection's queue to drain
+  std::atomic<bool> failed_{false};    // failure_ is set
 
   std::mutex mutex_;
   std::condition_variable changed_;
