@@ -130,11 +130,15 @@ def figure(own_samples, variants, goals=(), skipped=None, **facts):
                       for goal in goals if all(name in references for name in goal.names())], **facts}
 
 
+TOUCHED_BYTES_PER_SECOND = 512 * MIB  # by each worker, of all workers' memory, in the background of its first seconds
+
+
 @contextlib.contextmanager
 def running(workers, memory_bytes, **more):
-    """A session of a fresh cluster."""
+    """A session of a fresh cluster, when its page tables are there."""
     with ts.local_cluster(workers=workers, memory=int(memory_bytes), **more) as cluster, cluster.connect() as session:
         session.cluster_of_bench = cluster
+        time.sleep(workers * memory_bytes / TOUCHED_BYTES_PER_SECOND)
         yield session
 
 
