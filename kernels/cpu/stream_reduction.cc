@@ -1,5 +1,7 @@
 #include "kernels/cpu/stream_reduction.h"
 
+#include <algorithm>
+#include <array>
 #include <type_traits>
 
 #include "kernels/cpu/stores.h"
@@ -17,14 +19,28 @@ namespace tessera::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The same values as the loops of loops.cc.
-struct SumOf {
+// The same values as the loops of loops.cc. `End` makes the result of what was put together.
+struct AsItIs {
+  template <typename D, typename V>
+  HWY_INLINE V End(D, V v) const {
+    return v;
+  }
+};
+struct SumOf : AsItIs {
   template <typename D, typename V>
   HWY_INLINE V operator()(D, V a, V b) const {
     return hn::Add(a, b);
   }
 };
-struct MaximumOf {
+template <typename T>
+struct AverageOf : SumOf {
+  T count;
+  template <typename D, typename V>
+  HWY_INLINE V End(D d, V v) const {
+    return hn::Div(v, hn::Set(d, count));
+  }
+};
+struct MaximumOf : AsItIs {
   template <typename D, typename V>
   HWY_INLINE V operator()(D, V a, V b) const {
     if constexpr (std::is_floating_point_v<hn::TFromD<D>>) {
@@ -35,7 +51,7 @@ struct MaximumOf {
     }
   }
 };
-struct MinimumOf {
+struct MinimumOf : AsItIs {
   template <typename D, typename V>
   HWY_INLINE V operator()(D, V a, V b) const {
     if constexpr (std::is_floating_point_v<hn::TFromD<D>>) {
@@ -46,49 +62,73 @@ struct MinimumOf {
   }
 };
 
-template <typename T, typename Op>
+// kTerms, kDestinations: how many there are, so that their addresses stay in registers; 0: any number.
+template <typename T, typename Op, size_t kTerms, size_t kDestinations>
 class Streamer {
  public:
-  Streamer(const StreamedReduction& work, Op op) : work_(work), op_(op), divides_(work.op == ReduceOp::kAvg) {}
+  Streamer(const StreamedReduction& work, Op op) : work_(work), op_(op) {
+    for (size_t t = 0; t < kTerms; ++t) terms_[t] = work.terms[t];
+    for (size_t d = 0; d < kDestinations; ++d) destinations_[d] = work.destinations[d];
+  }
 
-  void Run() const {
+  HWY_INLINE void Run() const {
     int64_t at = 0;
     for (; at + kPagesTogether * kPageBytes <= work_.bytes; at += kPagesTogether * kPageBytes) {
       for (int64_t line = 0; line < kPageBytes; line += 2 * kLineBytes) {
-        for (int64_t page = 0; page < kPagesTogether * kPageBytes; page += kPageBytes) Lines(at + page + line, 2);
+        for (int64_t page = 0; page < kPagesTogether * kPageBytes; page += kPageBytes) {
+          Line(at + page + line);
+          Line(at + page + line + kLineBytes);
+        }
       }
     }
-    Lines(at, (work_.bytes - at) / kLineBytes);
+    for (; at < work_.bytes; at += kLineBytes) Line(at);
   }
 
  private:
   static constexpr hn::CappedTag<T, kLineBytes / sizeof(T)> kTag{};
   static constexpr int64_t kStep = static_cast<int64_t>(hn::MaxLanes(kTag) * sizeof(T));
 
-  const T* Term(size_t t, int64_t at) const { return reinterpret_cast<const T*>(work_.terms[t] + at); }
+  HWY_INLINE auto Load(size_t t, int64_t at) const {
+    const std::byte* const term = kTerms > 0 ? terms_[t] : work_.terms[t];
+    return hn::LoadU(kTag, reinterpret_cast<const T*>(term + at));
+  }
 
-  HWY_INLINE void Lines(int64_t first, int64_t lines) const {
-    for (int64_t at = first; at < first + lines * kLineBytes; at += kStep) {
-      auto reduced = hn::LoadU(kTag, Term(0, at));
-      for (size_t t = 1; t < work_.terms.size(); ++t) reduced = op_(kTag, reduced, hn::LoadU(kTag, Term(t, at)));
-      if constexpr (std::is_floating_point_v<T>) {
-        if (divides_) reduced = hn::Div(reduced, hn::Set(kTag, static_cast<T>(work_.term_count)));
+  HWY_INLINE void Line(int64_t first) const {
+    const size_t terms = kTerms > 0 ? kTerms : work_.terms.size();
+    const size_t destinations = kDestinations > 0 ? kDestinations : work_.destinations.size();
+    for (int64_t at = first; at < first + kLineBytes; at += kStep) {
+      auto reduced = Load(0, at);
+      for (size_t t = 1; t < terms; ++t) reduced = op_(kTag, reduced, Load(t, at));
+      reduced = op_.End(kTag, reduced);
+      for (size_t d = 0; d < destinations; ++d) {
+        std::byte* const to = kDestinations > 0 ? destinations_[d] : work_.destinations[d];
+        hn::Stream(reduced, kTag, reinterpret_cast<T*>(to + at));
       }
-      for (std::byte* to : work_.destinations) hn::Stream(reduced, kTag, reinterpret_cast<T*>(to + at));
     }
   }
 
-  const StreamedReduction work_;
+  const StreamedReduction& work_;
   const Op op_;
-  const bool divides_;
+  std::array<const std::byte*, std::max<size_t>(kTerms, 1)> terms_{};
+  std::array<std::byte*, std::max<size_t>(kDestinations, 1)> destinations_{};
 };
+
+template <typename T, typename Op>
+void StreamOp(const StreamedReduction& work, Op op) {
+  if (work.terms.size() == 2 && work.destinations.size() == 1) return Streamer<T, Op, 2, 1>(work, op).Run();
+  if (work.terms.size() == 2 && work.destinations.size() == 2) return Streamer<T, Op, 2, 2>(work, op).Run();
+  Streamer<T, Op, 0, 0>(work, op).Run();
+}
 
 template <typename T>
 void StreamTyped(const StreamedReduction& work) {
   switch (work.op) {
-    case ReduceOp::kMin: return Streamer<T, MinimumOf>(work, {}).Run();
-    case ReduceOp::kMax: return Streamer<T, MaximumOf>(work, {}).Run();
-    default: return Streamer<T, SumOf>(work, {}).Run();
+    case ReduceOp::kMin: return StreamOp<T>(work, MinimumOf{});
+    case ReduceOp::kMax: return StreamOp<T>(work, MaximumOf{});
+    case ReduceOp::kAvg:
+      if constexpr (std::is_floating_point_v<T>) StreamOp<T>(work, AverageOf<T>{{}, static_cast<T>(work.term_count)});
+      return;
+    default: return StreamOp<T>(work, SumOf{});
   }
 }
 
