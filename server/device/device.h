@@ -66,6 +66,11 @@ class Device {
 
   virtual ~Device() = default;
 
+  // From Hold on, what this thread enqueues may wait for its Flush: a thread is woken once for all of it. One thread
+  // holds at a time.
+  virtual void Hold() {}
+  virtual void Flush() {}
+
   // Parks the stream until the counter is at least the value. A dead worker's counters count as met.
   virtual void EnqueueWait(StreamId stream, const CounterWait& wait) = 0;
   virtual void EnqueueRun(StreamId stream, DeviceWork work) = 0;

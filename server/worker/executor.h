@@ -53,6 +53,9 @@ class Executor {
   // Waits on it are met and its messages end with Unavailable from now on.
   void MarkDead(WorkerIndex peer);
 
+  // Nothing of what comes between Hold and Flush needs to start before Flush (device.h).
+  void Hold() { device_.Hold(); }
+  void Flush() { device_.Flush(); }
   // A plan that can't be run here is remembered as such: instances of it report why.
   void Define(TemplateId id, const std::shared_ptr<const Plan>& plan);
   void Forget(TemplateId id);

@@ -50,6 +50,22 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     {
       std::lock_guard lock(mutex_);
       At(stream).queue.Push(std::move(item));
+      if (is_held_ && ++held_items_ < kMaxHeldItems) return;
+      held_items_ = 0;
+    }
+    Ring(*options_.counters);
+  }
+
+  void Hold() {
+    std::lock_guard lock(mutex_);
+    is_held_ = true;
+  }
+
+  void Flush() {
+    {
+      std::lock_guard lock(mutex_);
+      is_held_ = false;
+      if (std::exchange(held_items_, 0) == 0) return;
     }
     Ring(*options_.counters);
   }
@@ -240,12 +256,16 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
   size_t next_stream_ = 0;
   int drainers_ = 0;
   bool stopping_ = false;
+  bool is_held_ = false;
+  int64_t held_items_ = 0;  // for which nobody was rung
   std::vector<std::thread> threads_;
 };
 
 CpuDevice::CpuDevice(const CpuDeviceOptions& options) : state_(std::make_shared<State>(options)) { state_->Start(); }
 CpuDevice::~CpuDevice() { state_->Stop(); }
 
+void CpuDevice::Hold() { state_->Hold(); }
+void CpuDevice::Flush() { state_->Flush(); }
 void CpuDevice::EnqueueWait(StreamId stream, const CounterWait& wait) { state_->Push(stream, wait); }
 void CpuDevice::EnqueueRun(StreamId stream, DeviceWork work) { state_->Push(stream, std::move(work)); }
 void CpuDevice::EnqueueAsync(StreamId stream, Start start) { state_->Push(stream, AsyncItem{std::move(start)}); }

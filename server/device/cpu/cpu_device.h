@@ -15,6 +15,8 @@
 
 namespace tessera {
 
+inline constexpr int64_t kMaxHeldItems = 64;  // docs/limits.md: max_held_items
+
 struct CpuDeviceOptions {
   WorkerIndex self;
   CounterPage* counters = nullptr;  // the own page; outlives the device
@@ -33,6 +35,8 @@ class CpuDevice : public Device {
   // Ends the threads after their current items; what is still enqueued is dropped, not run.
   ~CpuDevice() override;
 
+  void Hold() override;
+  void Flush() override;
   void EnqueueWait(StreamId stream, const CounterWait& wait) override;
   void EnqueueRun(StreamId stream, DeviceWork work) override;
   void EnqueueAsync(StreamId stream, Start start) override;

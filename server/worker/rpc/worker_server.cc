@@ -58,6 +58,8 @@ kj::Promise<void> WorkerServer::deliver(DeliverContext context) {
   auto items = params.getMessages();
   unsigned at = 0;
   if (parts_ && waiting_batches_ == 0) {
+    parts_->executor.Hold();
+    KJ_DEFER(parts_->executor.Flush());
     while (at < items.size() && !items[at].isPeerJoined()) TakeWire(items[at++]);
     if (at == items.size()) return kj::READY_NOW;
   }

@@ -43,6 +43,18 @@ INSTANTIATE_TEST_SUITE_P(Cpu, DeviceConformance,
                                            Factory("never_spins", 1, 0), Factory("two_threads_never_spin", 2, 0)),
                          [](const auto& info) { return info.param.name; });
 
+TEST(CpuDevice, ManyHeldItemsStartBeforeTheFlush) {
+  CounterPage own;
+  CpuDevice device({.self = WorkerIndex(0), .counters = &own});
+  while (own.sleeping.load() == 0) std::this_thread::yield();
+  std::atomic<int64_t> reports{0};
+  device.Hold();
+  for (int64_t i = 0; i < kMaxHeldItems; ++i)
+    device.EnqueueReport(StreamId::kCompute, [&](absl::Status) { ++reports; });
+  while (reports.load() < kMaxHeldItems) std::this_thread::yield();
+  device.Flush();
+}
+
 TEST(CpuDevice, DestructionDropsWhatIsParked) {
   CounterPage own;
   CounterPage peer;

@@ -51,6 +51,22 @@ TEST_P(DeviceConformance, AStreamRunsItsItemsInOrder) {
   EXPECT_EQ(reports, (std::vector<int>{0, 1, 2, 3, 4}));
 }
 
+TEST_P(DeviceConformance, WhatIsHeldRunsWhenItIsFlushed) {
+  auto group = GetParam().make(1);
+  for (int64_t round = 1; round <= 20; ++round) {
+    // A thread that had its last item long ago sleeps.
+    std::this_thread::sleep_for(std::chrono::milliseconds(round % 5));
+    int64_t source = round, copied = 0;
+    std::atomic<bool> done{false};
+    group->at(0).Hold();
+    group->at(0).EnqueueRun(kCompute, CopyOne(source, copied));
+    group->at(0).EnqueueReport(kCompute, [&done](absl::Status) { done = true; });
+    group->at(0).Flush();
+    ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
+    EXPECT_EQ(copied, round);
+  }
+}
+
 TEST_P(DeviceConformance, AWaitHoldsItsStreamUntilThePeerSignalsAndOtherStreamsGoOn) {
   auto group = GetParam().make(2);
   int64_t source = 5, parked = 0, free_stream = 0;
