@@ -109,7 +109,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecor
 }
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
-  const WorkerGroup workers = Group(record.spec.mesh);
+  const WorkerGroup workers = groups_.Of(record.spec.mesh);
   absl::Status status = CheckWorkers("upload", *workers);
   if (status.ok() && !HasRoom(*workers)) return Progress::kBlocked;
   auto tensor = std::make_shared<TensorEntry>();
@@ -140,7 +140,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadR
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "download");
   if (tensor.ok() && (*tensor)->uploading) return Progress::kBlocked;
   if (tensor.ok()) {
-    if (!HasRoom(*Group((*tensor)->spec.mesh))) return Progress::kBlocked;
+    if (!HasRoom(*groups_.Of((*tensor)->spec.mesh))) return Progress::kBlocked;
   }
   if (!tensor.ok()) {
     Send(session, SettledEvent{record.request, tensor.status()});

@@ -95,10 +95,10 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(const CallRecord& record,
   made.uses = BufferUses(planned.plan);
   std::vector<WorkerIndex> all;
   for (const PlanBuffer& buffer : planned.plan.buffers) {
-    made.buffer_workers.push_back(Group(buffer.mesh));
+    made.buffer_workers.push_back(groups_.Of(buffer.mesh));
     all.insert(all.end(), buffer.mesh.workers().begin(), buffer.mesh.workers().end());
   }
-  made.workers = Group(std::move(all));
+  made.workers = MakeGroup(std::move(all));
   for (const WorkerGroup& group : made.buffer_workers) {
     if (*group == *made.workers) made.workers = group;  // one list, compared by pointer later
   }
@@ -114,7 +114,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(const CallRecord& record,
     for (WorkerIndex worker : gone.defined_on) {
       if (workers_.at(worker).state != WorkerState::kDead) present.push_back(worker);
     }
-    if (!present.empty()) ToGroup(Group(std::move(present)), ForgetTemplate{gone.id});
+    if (!present.empty()) ToGroup(MakeGroup(std::move(present)), ForgetTemplate{gone.id});
   }
   return kept;
 }
@@ -258,7 +258,7 @@ void StateMachine::Define(PlanTemplate& plan) {
   std::set_difference(plan.workers->begin(), plan.workers->end(), plan.defined_on.begin(), plan.defined_on.end(),
                       std::back_inserter(news));
   if (news.empty()) return;
-  ToGroup(news.size() == plan.workers->size() ? plan.workers : Group(news), DefineTemplate{plan.id, plan.plan});
+  ToGroup(news.size() == plan.workers->size() ? plan.workers : MakeGroup(news), DefineTemplate{plan.id, plan.plan});
   plan.defined_on = *plan.workers;
 }
 
@@ -325,7 +325,7 @@ void StateMachine::AddOutputs(SessionEntry& session, const CallRecord& record, c
 void StateMachine::OpenWindow(SessionEntry& session, TensorPointer tensor, TransferDirection direction,
                               uint64_t request) {
   // A lost worker of a tensor that is still good has nothing of it.
-  const WorkerGroup workers = AliveOf(Group(tensor->spec.mesh));
+  const WorkerGroup workers = AliveOf(groups_.Of(tensor->spec.mesh));
   const bool upload = direction == TransferDirection::kUpload;
   OpPointer op = NewOp(OpEntry::Kind::kWindow, upload ? "upload" : "download", session.info.session, workers, 1);
   TransferWindow window;
@@ -373,7 +373,7 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
     }
     if (first && !IsEmpty(LocalBox(spec, position))) holders.push_back(spec.mesh.WorkerAt(position));
   }
-  const WorkerGroup workers = AliveOf(Group(std::move(holders)));
+  const WorkerGroup workers = AliveOf(MakeGroup(std::move(holders)));
   OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "download", session.info.session, workers, 1);
   AddParent(op, *tensor);
   InlineRead read;

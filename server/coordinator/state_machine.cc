@@ -58,22 +58,6 @@ absl::StatusOr<OpPlan> StateMachine::Explain(
   return smaller.ok() ? std::move(smaller) : std::move(whole);
 }
 
-WorkerGroup StateMachine::Group(const Mesh& mesh) {
-  WorkerGroup& group = groups_[mesh];
-  if (!group) {
-    std::vector<WorkerIndex> workers = mesh.workers();
-    std::sort(workers.begin(), workers.end());
-    group = std::make_shared<const std::vector<WorkerIndex>>(std::move(workers));
-  }
-  return group;
-}
-
-WorkerGroup StateMachine::Group(std::vector<WorkerIndex> workers) {
-  std::sort(workers.begin(), workers.end());
-  workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
-  return std::make_shared<const std::vector<WorkerIndex>>(std::move(workers));
-}
-
 WorkerGroup StateMachine::AliveOf(const WorkerGroup& workers) {
   const auto is_dead = [this](WorkerIndex worker) {
     auto found = workers_.find(worker);
@@ -82,7 +66,7 @@ WorkerGroup StateMachine::AliveOf(const WorkerGroup& workers) {
   if (std::none_of(workers->begin(), workers->end(), is_dead)) return workers;
   std::vector<WorkerIndex> alive = *workers;
   std::erase_if(alive, is_dead);
-  return Group(std::move(alive));
+  return MakeGroup(std::move(alive));
 }
 
 void StateMachine::ToGroup(const WorkerGroup& workers, WorkerMessage message) {

@@ -22,6 +22,7 @@
 #include "server/coordinator/config.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
+#include "server/coordinator/group_table.h"
 #include "server/coordinator/memory_map.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/tables.h"
@@ -131,8 +132,6 @@ class StateMachine {
   void AddParent(const OpPointer& op, const TensorEntry& tensor);
   void OpenWindow(SessionEntry& session, TensorPointer tensor, TransferDirection direction, uint64_t request);
   void ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request);
-  WorkerGroup Group(const Mesh& mesh);
-  WorkerGroup Group(std::vector<WorkerIndex> workers);
   WorkerGroup AliveOf(const WorkerGroup& workers);
   void ToGroup(const WorkerGroup& workers, WorkerMessage message);
   bool IsComplete(Ordinal ordinal) const;
@@ -161,7 +160,7 @@ class StateMachine {
   SessionId next_turn_;                          // of the round robin
   absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
   std::map<TicketId, TicketEntry> tickets_;
-  absl::flat_hash_map<Mesh, WorkerGroup> groups_;
+  GroupTable groups_;
   struct FreedRange {
     int64_t start = 0;
     int64_t stop = 0;

@@ -13,7 +13,7 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
   plans_.ForgetWorker(event.worker);
   memory_.AddWorker(event.worker, event.memory_bytes);
   // Those that are here hear of the new one, and it hears of them.
-  const WorkerGroup self = Group(std::vector<WorkerIndex>{event.worker});
+  const WorkerGroup self = MakeGroup(std::vector<WorkerIndex>{event.worker});
   std::vector<WorkerIndex> others;
   for (const auto& [index, worker] : workers_) {
     if (worker.state == WorkerState::kDead || index == event.worker) continue;
@@ -21,7 +21,7 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
     const WorkerJoinedEvent& info = worker.info;
     const bool mapped = info.map_peers && event.map_peers && info.host == event.host;
     ToGroup(self, PeerJoined{index, info.incarnation, info.host, info.data_address, info.message_address, mapped});
-    ToGroup(Group(std::vector<WorkerIndex>{index}),
+    ToGroup(MakeGroup(std::vector<WorkerIndex>{index}),
             PeerJoined{event.worker, event.incarnation, event.host, event.data_address, event.message_address, mapped});
   }
   const bool again = workers_.contains(event.worker);
@@ -86,7 +86,7 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   for (const auto& [index, worker] : workers_) {
     if (worker.state != WorkerState::kDead) others.push_back(index);
   }
-  if (!others.empty()) ToGroup(Group(std::move(others)), PeerDied{lost, incarnation, reason});
+  if (!others.empty()) ToGroup(MakeGroup(std::move(others)), PeerDied{lost, incarnation, reason});
   for (auto& [id, session] : sessions_) Send(session, WorkerLostNotice{lost, incarnation, reason});
 
   const absl::Status cause = absl::UnavailableError(StrCat("worker ", lost.value, " was lost (", reason, ")"));

@@ -54,8 +54,6 @@ TEST_P(DeviceConformance, AStreamRunsItsItemsInOrder) {
 TEST_P(DeviceConformance, WhatIsHeldRunsWhenItIsFlushed) {
   auto group = GetParam().make(1);
   for (int64_t round = 1; round <= 20; ++round) {
-    // A thread that had its last item long ago sleeps.
-    std::this_thread::sleep_for(std::chrono::milliseconds(round % 5));
     int64_t source = round, copied = 0;
     std::atomic<bool> done{false};
     group->at(0).Hold();
