@@ -1,7 +1,5 @@
 #include "kernels/cpu/stream_reduction.h"
 
-#include <algorithm>
-#include <array>
 #include <type_traits>
 
 #include "kernels/cpu/stores.h"
@@ -40,12 +38,12 @@ struct AverageOf : SumOf {
     return hn::Div(v, hn::Set(d, count));
   }
 };
+// A NaN propagates. (Highway's Ne(NaN, NaN) is false.)
 struct MaximumOf : AsItIs {
   template <typename D, typename V>
   HWY_INLINE V operator()(D, V a, V b) const {
     if constexpr (std::is_floating_point_v<hn::TFromD<D>>) {
-      return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::Not(hn::Eq(a, a))), a,
-                            b);  // a NaN propagates; Ne(NaN, NaN) is false
+      return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::Not(hn::Eq(a, a))), a, b);
     } else {
       return hn::Max(a, b);
     }
@@ -62,73 +60,76 @@ struct MinimumOf : AsItIs {
   }
 };
 
-// kTerms, kDestinations: how many there are, so that their addresses stay in registers; 0: any number.
-template <typename T, typename Op, size_t kTerms, size_t kDestinations>
+template <typename T, typename Op>
 class Streamer {
  public:
-  Streamer(const StreamedReduction& work, Op op) : work_(work), op_(op) {
-    for (size_t t = 0; t < kTerms; ++t) terms_[t] = work.terms[t];
-    for (size_t d = 0; d < kDestinations; ++d) destinations_[d] = work.destinations[d];
-  }
+  Streamer(const StreamedReduction& work, Op op) : work_(work), op_(op) {}
 
-  HWY_INLINE void Run() const {
+  void Run() const {
     int64_t at = 0;
     for (; at + kPagesTogether * kPageBytes <= work_.bytes; at += kPagesTogether * kPageBytes) {
-      for (int64_t line = 0; line < kPageBytes; line += 2 * kLineBytes) {
-        for (int64_t page = 0; page < kPagesTogether * kPageBytes; page += kPageBytes) {
-          Line(at + page + line);
-          Line(at + page + line + kLineBytes);
-        }
+      for (int64_t line = 0; line < kPageBytes; line += kBlockBytes) {
+        for (int64_t page = 0; page < kPagesTogether * kPageBytes; page += kPageBytes) Block(at + page + line);
       }
     }
-    for (; at < work_.bytes; at += kLineBytes) Line(at);
+    for (; at + kBlockBytes <= work_.bytes; at += kBlockBytes) Block(at);
+    for (; at < work_.bytes; at += kStep) {
+      auto reduced = Load(work_.terms[0] + at);
+      for (const std::byte* term : work_.terms.subspan(1)) reduced = op_(kTag, reduced, Load(term + at));
+      reduced = op_.End(kTag, reduced);
+      for (std::byte* to : work_.destinations) Stream(reduced, to + at);
+    }
   }
 
  private:
   static constexpr hn::CappedTag<T, kLineBytes / sizeof(T)> kTag{};
   static constexpr int64_t kStep = static_cast<int64_t>(hn::MaxLanes(kTag) * sizeof(T));
+  static constexpr int64_t kBlockBytes = 4 * kStep;
 
-  HWY_INLINE auto Load(size_t t, int64_t at) const {
-    const std::byte* const term = kTerms > 0 ? terms_[t] : work_.terms[t];
-    return hn::LoadU(kTag, reinterpret_cast<const T*>(term + at));
+  static HWY_INLINE auto Load(const std::byte* from) { return hn::LoadU(kTag, reinterpret_cast<const T*>(from)); }
+  template <typename V>
+  static HWY_INLINE void Stream(V reduced, std::byte* to) {
+    hn::Stream(reduced, kTag, reinterpret_cast<T*>(to));
   }
 
-  HWY_INLINE void Line(int64_t first) const {
-    const size_t terms = kTerms > 0 ? kTerms : work_.terms.size();
-    const size_t destinations = kDestinations > 0 ? kDestinations : work_.destinations.size();
-    for (int64_t at = first; at < first + kLineBytes; at += kStep) {
-      auto reduced = Load(0, at);
-      for (size_t t = 1; t < terms; ++t) reduced = op_(kTag, reduced, Load(t, at));
-      reduced = op_.End(kTag, reduced);
-      for (size_t d = 0; d < destinations; ++d) {
-        std::byte* const to = kDestinations > 0 ? destinations_[d] : work_.destinations[d];
-        hn::Stream(reduced, kTag, reinterpret_cast<T*>(to + at));
-      }
+  // Four vectors at once: a term's address is looked up once for all of them.
+  HWY_INLINE void Block(int64_t at) const {
+    const std::byte* from = work_.terms[0] + at;
+    auto a = Load(from), b = Load(from + kStep), c = Load(from + 2 * kStep), d = Load(from + 3 * kStep);
+    for (size_t t = 1; t < work_.terms.size(); ++t) {
+      from = work_.terms[t] + at;
+      a = op_(kTag, a, Load(from));
+      b = op_(kTag, b, Load(from + kStep));
+      c = op_(kTag, c, Load(from + 2 * kStep));
+      d = op_(kTag, d, Load(from + 3 * kStep));
+    }
+    a = op_.End(kTag, a);
+    b = op_.End(kTag, b);
+    c = op_.End(kTag, c);
+    d = op_.End(kTag, d);
+    for (std::byte* destination : work_.destinations) {
+      std::byte* const to = destination + at;
+      Stream(a, to);
+      Stream(b, to + kStep);
+      Stream(c, to + 2 * kStep);
+      Stream(d, to + 3 * kStep);
     }
   }
 
   const StreamedReduction& work_;
   const Op op_;
-  std::array<const std::byte*, std::max<size_t>(kTerms, 1)> terms_{};
-  std::array<std::byte*, std::max<size_t>(kDestinations, 1)> destinations_{};
 };
-
-template <typename T, typename Op>
-void StreamOp(const StreamedReduction& work, Op op) {
-  if (work.terms.size() == 2 && work.destinations.size() == 1) return Streamer<T, Op, 2, 1>(work, op).Run();
-  if (work.terms.size() == 2 && work.destinations.size() == 2) return Streamer<T, Op, 2, 2>(work, op).Run();
-  Streamer<T, Op, 0, 0>(work, op).Run();
-}
 
 template <typename T>
 void StreamTyped(const StreamedReduction& work) {
   switch (work.op) {
-    case ReduceOp::kMin: return StreamOp<T>(work, MinimumOf{});
-    case ReduceOp::kMax: return StreamOp<T>(work, MaximumOf{});
+    case ReduceOp::kMin: return Streamer<T, MinimumOf>(work, {}).Run();
+    case ReduceOp::kMax: return Streamer<T, MaximumOf>(work, {}).Run();
     case ReduceOp::kAvg:
-      if constexpr (std::is_floating_point_v<T>) StreamOp<T>(work, AverageOf<T>{{}, static_cast<T>(work.term_count)});
+      if constexpr (std::is_floating_point_v<T>)
+        Streamer<T, AverageOf<T>>(work, {{}, static_cast<T>(work.term_count)}).Run();
       return;
-    default: return StreamOp<T>(work, SumOf{});
+    default: return Streamer<T, SumOf>(work, {}).Run();
   }
 }
 
