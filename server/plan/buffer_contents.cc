@@ -6,6 +6,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
+#include "server/plan/sub_mesh.h"
 
 namespace tessera {
 namespace {
@@ -38,6 +39,7 @@ BufferContents::BufferContents(const Plan& plan)
 }
 
 bool BufferContents::IsCovered(int value, int by) const {
+  if (!HasWorkersOf(Value(by).spec.mesh, Value(value).spec.mesh)) return false;
   const Reach inner = ReachOf(Value(value)), outer = ReachOf(Value(by));
   if (inner.highest < inner.lowest) return true;
   const int64_t inner_bytes = SizeBytes(Value(value).spec.dtype), outer_bytes = SizeBytes(Value(by).spec.dtype);
@@ -87,8 +89,9 @@ absl::Status BufferContents::BeginWrite(int value, absl::Span<const int> reads) 
   }
   seen = state.generation;
   state.is_complete = false;
-  // A part replaces nothing.
-  state.replaces_peer_reads = state.part_dim < 0 && std::exchange(state.is_read_by_peers, false);
+  // A part replaces nothing. On the workers that don't have the value, peers may read on what was there.
+  state.replaces_peer_reads = state.part_dim < 0 && state.is_read_by_peers;
+  if (HasWorkersOf(Value(value).spec.mesh, buffer.mesh)) state.is_read_by_peers = false;
   return absl::OkStatus();
 }
 
@@ -105,18 +108,28 @@ absl::Status BufferContents::BeginPart(State& state, int value) {
     if (dim >= 0) return wrong("several dims are cut");
     dim = static_cast<int>(d);
   }
-  if (dim < 0 || DimIntervals(whole.spec, dim).size() != 1) return wrong("it is cut along a dim that the mesh cuts");
+  if (dim < 0) return wrong("no dim is cut");
   if (state.part_dim >= 0 && state.part_dim != dim) return wrong("others are cut along another dim");
-  TensorSpec as_whole = whole.spec;
-  as_whole.shape[static_cast<size_t>(dim)] = part.spec.shape[static_cast<size_t>(dim)];
-  if (part.spec.dtype != whole.spec.dtype || !HoldSameShards(part.spec, as_whole)) return wrong("other shards");
-  const Wide start = Wide{part.offset} - whole.offset;
+  const std::vector<Interval> shards = DimIntervals(whole.spec, dim);
+  // A worker of its buffer's mesh is one of the output's.
+  const Position first = whole.spec.mesh.PositionAt(*whole.spec.mesh.FindWorker(part.spec.mesh.workers()[0]));
+  const auto shard = static_cast<size_t>(ShardIndex(whole.spec, dim, first));
   const int64_t size = part.spec.shape[static_cast<size_t>(dim)];
-  if (start != Wide{state.part_stop} * whole.strides[static_cast<size_t>(dim)] || size <= 0 ||
-      size > whole.spec.shape[static_cast<size_t>(dim)] - state.part_stop) {
-    return wrong(StrCat("the one that follows starts at element ", state.part_stop));
+  const int64_t written = state.part_dim < 0 ? 0 : state.part_stops[shard];
+  const TensorSpec expected = RangeOfShard(whole.spec, dim, static_cast<int64_t>(shard), size);
+  if (part.spec.dtype != whole.spec.dtype || !HoldSameShards(part.spec, expected)) {
+    return wrong(StrCat("other shards than ", ToText(expected)));
+  }
+  const Wide start = Wide{part.offset} - whole.offset;
+  if (start != Wide{written} * whole.strides[static_cast<size_t>(dim)] || size <= 0 ||
+      size > shards[shard].size() - written) {
+    return wrong(StrCat("the one that follows starts at element ", written,
+                        shards.size() > 1 ? StrCat(" of shard ", shard) : ""));
   }
   state.part_dim = dim;
+  state.part_stops.resize(shards.size(), 0);
+  state.part_stops[shard] += size;
+  state.part_elements += size;
   state.generation = 1;
   return absl::OkStatus();
 }
@@ -124,13 +137,8 @@ absl::Status BufferContents::BeginPart(State& state, int value) {
 void BufferContents::EndWrite(int value) {
   State& state = states_[BufferOf(value)];
   state.is_open = false;
-  if (state.part_dim < 0) {
-    state.is_complete = true;
-    return;
-  }
-  const auto dim = static_cast<size_t>(state.part_dim);
-  state.part_stop += Value(value).spec.shape[dim];
-  state.is_complete = state.part_stop == Value(state.output).spec.shape[dim];
+  state.is_complete =
+      state.part_dim < 0 || state.part_elements == Value(state.output).spec.shape[static_cast<size_t>(state.part_dim)];
 }
 
 absl::Status BufferContents::CheckOutputs() {

@@ -4,14 +4,21 @@
 // to read. Used by VerifyPlan alone.
 //
 // An input holds its operand and is never written. An output is written once: whole, or in parts by several steps.
-// The parts are ranges of one dim that no mesh dim cuts, in increasing order, and tile it:
+// The parts are ranges of one dim. Each lies in one shard along it, on just those positions that have the shard, whose
+// dim is whole there; those of a shard follow each other and tile it:
 //
 //   out %3 : f64[8,6] @ mesh(2) [S(0)] in b3
 //   tmp %4 : f64[8,4] @ mesh(2) [S(0)] in b3 strides [6,1]              columns 0 to 3
 //   tmp %5 : f64[8,2] @ mesh(2) [S(0)] in b3 offset 4 strides [6,1]     columns 4 and 5
 //
-// A temporary may be written again, by another value. What it held is gone then: a value that was written or read
-// before may not be read again. No step reads the buffer that it writes (but for a spread, in its own value).
+//   out %3 : f64[8,6] @ mesh(2) [S(0)] in b3
+//   tmp %4 : f64[4,6] @ mesh(1) [R] in b3                               rows 0 to 3, which worker 0 has
+//   tmp %5 : f64[2,6] @ mesh(1; workers=1) [R] in b3                    rows 4 and 5, on worker 1
+//   tmp %6 : f64[2,6] @ mesh(1; workers=1) [R] in b3 offset 12          rows 6 and 7
+//
+// A temporary may be written again, by another value. What it held is gone then, on every worker of the buffer: a
+// value that was written or read before may not be read again. What is read was written on all its workers. No step
+// reads the buffer that it writes (but for a spread, in its own value).
 
 #include <cstdint>
 #include <vector>
@@ -61,12 +68,14 @@ class BufferContents {
     int generation = 0;    // how many wholes were written; an input's stays 0
     bool is_read_by_peers = false;
     bool replaces_peer_reads = false;
-    int part_dim = -1;      // of an output that is written in parts
-    int64_t part_stop = 0;  // elements of that dim that are written
+    // Of an output that is written in parts:
+    int part_dim = -1;
+    std::vector<int64_t> part_stops;  // by shard along that dim: elements of it that are written
+    int64_t part_elements = 0;        // of the dim, written in all shards
   };
   const PlanValue& Value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
   size_t BufferOf(int id) const { return static_cast<size_t>(Value(id).buffer); }
-  // Whether each byte of `value` is one of `by`.
+  // Whether each byte of `value`, on each of its workers, is one of `by`.
   bool IsCovered(int value, int by) const;
   absl::Status BeginPart(State& state, int value);
 

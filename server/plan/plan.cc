@@ -45,11 +45,14 @@ std::string MeshOf(const TensorSpec& spec, MeshText mesh) {
   return mesh == MeshText::kShow ? StrCat(" @ ", ToText(spec.mesh)) : "";
 }
 
-// "%0 [S(0)]", with its mesh where there are several; "%7" of a value that isn't there.
+// "%0 [S(0)]", with its mesh where there are several or where it is on some of its buffer's workers alone; "%7" of a
+// value that isn't there.
 std::string ValueText(const Plan& plan, int value, MeshText mesh) {
   if (value < 0 || static_cast<size_t>(value) >= plan.values.size()) return StrCat("%", value);
-  const TensorSpec& spec = plan.values[static_cast<size_t>(value)].spec;
-  return StrCat("%", value, " ", ToText(spec.placements), MeshOf(spec, mesh));
+  const PlanValue& v = plan.values[static_cast<size_t>(value)];
+  const bool is_everywhere = v.buffer < 0 || static_cast<size_t>(v.buffer) >= plan.buffers.size() ||
+                             plan.buffers[static_cast<size_t>(v.buffer)].mesh.size() == v.spec.mesh.size();
+  return StrCat("%", value, " ", ToText(v.spec.placements), MeshOf(v.spec, is_everywhere ? mesh : MeshText::kShow));
 }
 
 // "contract matmul() %0 [S(0)], %1 [S(0)] all_gather [R] -> %2 [S(0)]".

@@ -25,7 +25,8 @@
 //
 // Storage law: a buffer is as large as the largest shard and lies at the same offset on all workers
 // of its mesh. A value's element strides are the same on every position; the default ones are
-// RowMajorStrides(MaxShardShape(spec)). So a peer's layout is known without asking.
+// RowMajorStrides(MaxShardShape(spec)). So a peer's layout is known without asking. A value may be on some of its
+// buffer's workers alone, an input or output is on all.
 
 #include <array>
 #include <cstdint>

@@ -11,6 +11,7 @@
 #include "server/plan/chunks.h"
 #include "server/plan/lower_contraction.h"
 #include "server/plan/operand_at.h"
+#include "server/plan/sub_mesh.h"
 
 namespace tessera {
 namespace {
@@ -207,22 +208,36 @@ struct WrittenValue {
   int operator()(const ContractStep& step) const { return step.output; }
 };
 
-int BufferWrittenBy(const Plan& plan, const Step& step) {
-  const int value = std::visit(WrittenValue{}, step);
-  return plan.values[static_cast<size_t>(value)].buffer;
+const PlanValue& WrittenBy(const Plan& plan, const Step& step) {
+  return plan.values[static_cast<size_t>(std::visit(WrittenValue{}, step))];
 }
 
 // The last phase before that of step `index` that writes `buffer`; 0 when none does.
 int LastWriter(const Plan& plan, const std::vector<int>& phases, size_t index, int buffer) {
   for (size_t i = index; i-- > 0;) {
-    if (phases[i] < phases[index] && BufferWrittenBy(plan, plan.steps[i]) == buffer) return phases[i];
+    if (phases[i] < phases[index] && WrittenBy(plan, plan.steps[i]).buffer == buffer) return phases[i];
   }
   return 0;
 }
 
-// Whether peers read `buffer` where it lies in this step.
-bool IsReadByPeers(const Plan& plan, const Step& step, int buffer) {
-  const auto lies_there = [&](int value) { return plan.values[static_cast<size_t>(value)].buffer == buffer; };
+// The last phase before that of step `index` that writes its buffer on all workers that it writes on: who does, has
+// waited for the readers before. 0 when none does.
+int LastWriterOnAll(const Plan& plan, const std::vector<int>& phases, size_t index) {
+  const PlanValue& written = WrittenBy(plan, plan.steps[index]);
+  for (size_t i = index; i-- > 0;) {
+    if (phases[i] == phases[index]) continue;
+    const PlanValue& earlier = WrittenBy(plan, plan.steps[i]);
+    if (earlier.buffer == written.buffer && HasWorkersOf(earlier.spec.mesh, written.spec.mesh)) return phases[i];
+  }
+  return 0;
+}
+
+// Whether peers read in this step, where it lies, what is in the memory of `written`.
+bool IsReadByPeers(const Plan& plan, const Step& step, const PlanValue& written) {
+  const auto lies_there = [&](int value) {
+    const PlanValue& read = plan.values[static_cast<size_t>(value)];
+    return read.buffer == written.buffer && HaveWorkersInCommon(read.spec.mesh, written.spec.mesh);
+  };
   if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
     return exchange->delivery == Delivery::kPull && lies_there(exchange->source);
   }
@@ -233,17 +248,20 @@ bool IsReadByPeers(const Plan& plan, const Step& step, int buffer) {
          });
 }
 
-// Who must have read what step `index` overwrites. Nothing but a temporary is written again.
-void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, std::vector<Phase>& made) {
-  const int buffer = BufferWrittenBy(plan, plan.steps[index]);
-  if (plan.buffers[static_cast<size_t>(buffer)].kind != PlanBuffer::Kind::kTemporary) return;
-  const int written = LastWriter(plan, phases, index, buffer);
-  if (written == 0) return;
+// Who must have read what step `index` overwrites on this worker. Nothing but a temporary is written again.
+void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, WorkerIndex worker,
+                std::vector<Phase>& made) {
+  const PlanValue& written = WrittenBy(plan, plan.steps[index]);
+  if (plan.buffers[static_cast<size_t>(written.buffer)].kind != PlanBuffer::Kind::kTemporary) return;
+  if (LastWriter(plan, phases, index, written.buffer) == 0) return;
+  const int from_phase = LastWriterOnAll(plan, phases, index);
+  const bool is_written_here = written.spec.mesh.FindWorker(worker).has_value();
   Phase& phase = made[static_cast<size_t>(phases[index]) - 1];
   // A spread reads what it writes.
-  for (size_t i = index; i-- > 0 && phases[i] >= written;) {
-    if (phases[i] == phases[index] || !IsReadByPeers(plan, plan.steps[i], buffer)) continue;
+  for (size_t i = index; i-- > 0 && phases[i] >= from_phase;) {
+    if (phases[i] == phases[index] || !IsReadByPeers(plan, plan.steps[i], written)) continue;
     phase.overwrites_phase = std::max(phase.overwrites_phase, phases[i]);
+    if (!is_written_here) continue;
     const std::vector<WorkerIndex>& readers = made[static_cast<size_t>(phases[i]) - 1].read_by;
     phase.overwrites_read_by.insert(phase.overwrites_read_by.end(), readers.begin(), readers.end());
   }
@@ -341,7 +359,7 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
     SortUnique(phase.writes);
     SortUnique(phase.reads);
     SortUnique(phase.reads_of_peers);
-    for (size_t step = i; step < end; ++step) AddReaders(plan, phases, step, program.phases);
+    for (size_t step = i; step < end; ++step) AddReaders(plan, phases, step, worker, program.phases);
     SortUnique(phase.overwrites_read_by);
   }
   return program;

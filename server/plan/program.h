@@ -157,7 +157,7 @@ struct Phase {
   Delivery delivery = Delivery::kPull;
   // Where the phase overwrites what peers read: the last earlier phase of this program in which they did, and
   // those who read this worker's memory, sorted; the instructions wait until they have published it. Every worker
-  // publishes that phase. Else 0.
+  // publishes that phase, also one that has nothing of what is overwritten. Else 0.
   int overwrites_phase = 0;
   std::vector<WorkerIndex> overwrites_read_by;
   std::vector<OutgoingMessage> outgoing;

@@ -15,6 +15,7 @@
 #include "server/plan/contract.h"
 #include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
+#include "server/plan/sub_mesh.h"
 #include "server/plan/verify_local.h"
 
 namespace tessera {
@@ -173,11 +174,16 @@ class Verifier {
       }
       if (value.strides.size() != value.spec.shape.size()) return Wrong("plan: %", i, " has no stride for each dim");
       const Mesh& mesh = plan_.buffers[static_cast<size_t>(value.buffer)].mesh;
-      if (!HaveSameWorkers(mesh, value.spec.mesh)) return Wrong("plan: %", i, " is on other workers than its buffer");
+      if (value.spec.mesh.size() == 0 || !HasWorkersOf(mesh, value.spec.mesh)) {
+        return Wrong("plan: %", i, " is on other workers than its buffer");
+      }
     }
     for (const std::vector<int>* list : {&plan_.inputs, &plan_.outputs}) {
       for (const int id : *list) {
         if (!IsValue(id)) return Wrong("plan: no value %", id);
+        if (!HaveSameWorkers(plan_.buffers[BufferOf(id)].mesh, Value(id).spec.mesh)) {
+          return Wrong("plan: %", id, " is not on all workers of its buffer");
+        }
       }
     }
     for (const Donation& donation : plan_.donations) {

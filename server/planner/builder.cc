@@ -60,13 +60,15 @@ int PlanBuilder::AddInput(const OperandLayout& layout) {
   return id;
 }
 
-int PlanBuilder::AddTemporary(const TensorSpec& spec) {
+int PlanBuilder::AddTemporary(const TensorSpec& spec) { return AddTemporary(spec, spec.mesh); }
+
+int PlanBuilder::AddTemporary(const TensorSpec& spec, const Mesh& mesh) {
   PlanValue value;
   const Shape extents = MaxShardShape(spec);
   value.spec = spec;
   value.buffer = static_cast<int>(plan_.buffers.size());
   value.strides = RowMajorStrides(extents);
-  plan_.buffers.push_back({PlanBuffer::Kind::kTemporary, spec.mesh, NumElements(extents) * SizeBytes(spec.dtype)});
+  plan_.buffers.push_back({PlanBuffer::Kind::kTemporary, mesh, NumElements(extents) * SizeBytes(spec.dtype)});
   plan_.values.push_back(std::move(value));
   return static_cast<int>(plan_.values.size()) - 1;
 }

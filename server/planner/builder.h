@@ -36,11 +36,13 @@ class PlanBuilder {
   int AddInput(const OperandLayout& layout);
   // A new value with default strides in a new temporary buffer.
   int AddTemporary(const TensorSpec& spec);
+  // The same, in a buffer that all workers of `mesh` have.
+  int AddTemporary(const TensorSpec& spec, const Mesh& mesh);
   // A new value with default strides in the buffer of a temporary that is as large or larger: it overwrites that.
   int AddAgain(int temporary, const TensorSpec& spec);
   // Gives a temporary that no step has written yet the order of dims that `like` has.
   void OrderLike(int temporary, int like);
-  // A value in the buffer of another.
+  // A value in the buffer of another; on some of its workers, or all.
   int AddView(int of, const TensorSpec& spec, int64_t offset, const Strides& strides);
   void AddLocal(LocalStep step);
   void AddContract(ContractStep step);

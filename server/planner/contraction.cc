@@ -79,24 +79,23 @@ absl::StatusOr<int> AddParts(PlanBuilder& builder, const SplitProblem& problem, 
   const int64_t stride = strides[static_cast<size_t>(DimOf(notation.output, split.letter))];
   OperandParts left(builder, *problem.operands[0]), right(builder, *problem.operands[1]);
   std::optional<int> first_product;
-  for (int64_t start = 0; start < split.extent; start += split.part_extent) {
-    const LetterRange range = {split.letter, start, std::min(split.part_extent, split.extent - start)};
+  for (const PartRange& range : split.ranges) {
     TESSERA_ASSIGN_OR_RETURN(ContractOperand a, left.Bring(range));
     TESSERA_ASSIGN_OR_RETURN(ContractOperand b, right.Bring(range));
-    const TensorSpec spec = SpecInRange(problem.product, notation.output, range);
+    const TensorSpec spec = OnGridIn(range, problem.product, notation.output);
+    const int64_t offset = range.start_in_output * stride;
     int product = 0;
     if (in_place) {
-      product = builder.AddView(output, spec, start * stride, strides);
+      product = builder.AddView(output, spec, offset, strides);
     } else if (first_product.has_value()) {
       product = builder.AddAgain(*first_product, spec);
     } else {
-      product = builder.AddTemporary(spec);
+      product = builder.AddTemporary(spec, problem.product.mesh);
       first_product = product;
     }
     AddProduct(builder, notation, {std::move(a), std::move(b)}, product);
     if (in_place) continue;
-    const TensorSpec reduced = SpecInRange(problem.output, notation.output, range);
-    const int part = builder.AddView(output, reduced, start * stride, strides);
+    const int part = builder.AddView(output, OutputIn(range, problem.output, notation.output), offset, strides);
     TESSERA_RETURN_IF_ERROR(builder.AddMove(product, {}, part));
   }
   return output;
@@ -104,10 +103,14 @@ absl::StatusOr<int> AddParts(PlanBuilder& builder, const SplitProblem& problem, 
 
 // "; in 4 parts over n, of 256 each: temporaries of 2,097,152 bytes in place of 8,388,608".
 std::string SplitText(const SplitProblem& problem, const Split& split) {
-  std::string text =
-      StrCat("; in ", split.parts(), " parts over ", std::string(1, split.letter), ", of ", split.part_extent,
-             split.extent % split.part_extent == 0 ? " each" : " and the rest", ": temporaries of ",
-             WithCommas(split.temporary_bytes), " bytes in place of ", WithCommas(TemporaryBytes(problem)));
+  const int64_t size = split.ranges[0].size;
+  const bool is_even =
+      std::all_of(split.ranges.begin(), split.ranges.end(), [&](const PartRange& range) { return range.size == size; });
+  std::string text = StrCat("; in ", split.parts(), " parts over ", std::string(1, split.letter), ", of ", size,
+                            is_even ? " each" : " and the rest",
+                            split.sub_meshes > 1 ? StrCat(", on ", split.sub_meshes, " sub-meshes side by side") : "",
+                            ": temporaries of ", WithCommas(split.temporary_bytes), " bytes in place of ",
+                            WithCommas(TemporaryBytes(problem)));
   if (split.repeated_bytes > 0) {
     StrAppend(&text, ", and ", WithCommas(split.repeated_bytes), " bytes are received again");
   }

@@ -91,12 +91,6 @@ absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const C
   return reading;
 }
 
-TensorSpec SpecInRange(TensorSpec spec, std::string_view letters, const LetterRange& range) {
-  const int dim = DimOf(letters, range.letter);
-  if (dim >= 0) spec.shape[static_cast<size_t>(dim)] = range.size;
-  return spec;
-}
-
 absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const OperandReading& reading) {
   ContractOperand operand;
   operand.value = reading.value;
@@ -119,21 +113,40 @@ absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const Operand
 
 int OperandParts::Temporary(const TensorSpec& spec, std::optional<int>& first) {
   if (first.has_value()) return builder_.AddAgain(*first, spec);
-  first = builder_.AddTemporary(spec);
+  first = builder_.AddTemporary(spec, reading_.on_grid.mesh);
   return *first;
 }
 
-absl::StatusOr<ContractOperand> OperandParts::Bring(const LetterRange& range) {
+absl::StatusOr<ContractOperand> OperandParts::Bring(const PartRange& range) {
   if (DimOf(reading_.letters, range.letter) >= 0) return BringPart(range);
   if (!whole_.has_value()) {
     TESSERA_ASSIGN_OR_RETURN(whole_, BringOperand(builder_, reading_));
   }
-  return *whole_;
+  if (range.on_grid.empty()) return *whole_;
+  if (!whole_in_.has_value() || whole_at_ != range.on_grid) {
+    TESSERA_ASSIGN_OR_RETURN(whole_in_, WholeIn(range));
+    whole_at_ = range.on_grid;
+  }
+  return *whole_in_;
 }
 
-absl::StatusOr<ContractOperand> OperandParts::BringPart(const LetterRange& range) {
+absl::StatusOr<ContractOperand> OperandParts::WholeIn(const PartRange& range) const {
+  ContractOperand operand = *whole_;
+  if (operand.pieces.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges,
+                             MakeExchanges(reading_.own, OnGridIn(range, reading_.on_grid, reading_.letters), {}, {}));
+    operand.pieces = std::move(exchanges[0].exchange);
+    return operand;
+  }
+  const PlanValue whole = builder_.value(operand.value);
+  operand.value =
+      builder_.AddView(operand.value, OnGridIn(range, whole.spec, reading_.letters), whole.offset, whole.strides);
+  return operand;
+}
+
+absl::StatusOr<ContractOperand> OperandParts::BringPart(const PartRange& range) {
   const size_t dim = static_cast<size_t>(DimOf(reading_.letters, range.letter));
-  const TensorSpec spec = SpecInRange(reading_.on_grid, reading_.letters, range);
+  const TensorSpec spec = OnGridIn(range, reading_.on_grid, reading_.letters);
   std::vector<int64_t> start(spec.shape.size(), 0);
   start[dim] = range.start;
   ContractOperand operand;
@@ -150,7 +163,8 @@ absl::StatusOr<ContractOperand> OperandParts::BringPart(const LetterRange& range
     }
     case OperandReading::Way::kOwnShard: {
       const PlanValue own = builder_.value(reading_.value);
-      operand.value = builder_.AddView(reading_.value, spec, own.offset + range.start * own.strides[dim], own.strides);
+      operand.value =
+          builder_.AddView(reading_.value, spec, own.offset + range.start_on_grid * own.strides[dim], own.strides);
       break;
     }
     case OperandReading::Way::kGathered:

@@ -7,12 +7,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "schemas/ops/contraction.h"
 #include "server/planner/builder.h"
 #include "server/planner/grids.h"
 #include "server/planner/overlay.h"
+#include "server/planner/part_range.h"
 
 namespace tessera {
 
@@ -38,15 +40,6 @@ absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const C
                                              std::string_view letters, int value, const TensorSpec& on_grid,
                                              DType dtype, const PieceLimits& limits);
 
-// A range of one letter of the output.
-struct LetterRange {
-  char letter = 0;
-  int64_t start = 0;
-  int64_t size = 0;
-};
-// The spec of what lies in the range; all of it where the letters don't have that one.
-TensorSpec SpecInRange(TensorSpec spec, std::string_view letters, const LetterRange& range);
-
 // Appends the steps that bring the whole operand.
 absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const OperandReading& reading);
 
@@ -57,15 +50,19 @@ class OperandParts {
   OperandParts(PlanBuilder& builder, const OperandReading& reading) : builder_(builder), reading_(reading) {}
 
   // The first range is the largest. An operand without the letter is brought once and used again.
-  absl::StatusOr<ContractOperand> Bring(const LetterRange& range);
+  absl::StatusOr<ContractOperand> Bring(const PartRange& range);
 
  private:
   int Temporary(const TensorSpec& spec, std::optional<int>& first);
-  absl::StatusOr<ContractOperand> BringPart(const LetterRange& range);
+  absl::StatusOr<ContractOperand> BringPart(const PartRange& range);
+  // An operand without the letter, as those have it who multiply the range.
+  absl::StatusOr<ContractOperand> WholeIn(const PartRange& range) const;
 
   PlanBuilder& builder_;
   const OperandReading& reading_;
   std::optional<ContractOperand> whole_;
+  std::optional<ContractOperand> whole_in_;  // on the workers of the last range
+  std::vector<MeshCoordinate> whole_at_;     // which are at these coordinates
   std::optional<int> gathered_, converted_;  // those of the first part
 };
 

@@ -1,23 +1,32 @@
 #pragma once
 
 // Split: a contraction whose temporaries don't fit is worked off in parts of the output, one after another in the
-// same memory. A part is a range of one outer letter (left, right or batch).
+// same memory. A part is a range of one outer letter (left, right or batch) that lies in one shard of the product on
+// the grid, and in one of the output: what the mesh cuts is worked off shard by shard, on the workers that have it
+// (part_range.h). Parts on different workers run side by side.
 //
 //   f64[1024,8192] @ mesh(2) [S(1)] times f64[8192,1024] @ mesh(2) [S(0)] to [S(0)], on grid (1,1,2): the product is
 //   8 MiB of pending sums on each worker; in 4 parts over n it is 2 MiB.
 //
+//   product f64[8,6] @ mesh(2,2) [S(0), P(sum)] to output [S(0), S(1)]: 2 parts over n, columns 0 to 2 and 3 to 5, each
+//   multiplied by all and reduced by the workers that get it; or 4 over m, two rows each, those of 0 to 3 on workers 0
+//   and 1, those of 4 to 7 on workers 2 and 3.
+//
 // Law: a split changes no sum. The grid is chosen before, for the whole; each part adds up the same pieces of the
 // inner letters in the same order, and its reducers the same terms. What is left is how BLAS rounds at the edges of its
 // tiles: long parts are multiples of kPartGrain, which are whole tiles of its kernels along the rows; along the columns
-// some kernels still round a product of fewer columns differently in the last place.
+// some kernels still round a product of fewer columns differently in the last place. (Where the output cuts a letter
+// that the grid doesn't, parts start where its shards do.)
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "schemas/ops/contraction.h"
 #include "server/planner/grids.h"
 #include "server/planner/operand_reading.h"
+#include "server/planner/part_range.h"
 
 namespace tessera {
 
@@ -27,12 +36,12 @@ inline constexpr int64_t kMaxContractionWorkerParts = 1 << 16;  // docs/limits.m
 
 struct Split {
   char letter = 0;
-  int64_t extent = 0;       // of the letter
-  int64_t part_extent = 0;  // of every part but the last, which may be shorter
+  std::vector<PartRange> ranges;  // in increasing order; the first is the largest
+  int64_t sub_meshes = 1;         // that the letter cuts the grid into
   int64_t temporary_bytes = 0;
   int64_t repeated_bytes = 0;  // received by all workers together, beyond what the whole receives
 
-  int64_t parts() const { return (extent + part_extent - 1) / part_extent; }
+  int64_t parts() const { return static_cast<int64_t>(ranges.size()); }
 };
 
 struct SplitProblem {
@@ -47,8 +56,8 @@ struct SplitProblem {
 int64_t TemporaryBytes(const SplitProblem& problem);
 
 // The split whose temporaries fit into `limit_bytes`: one that receives nothing twice if there is one, then the one
-// with the fewest parts (2, 4, 8, ...). A letter that a mesh dim cuts can't be split. ResourceExhausted when none
-// fits, with what would.
+// with the fewest parts (2, 4, 8, ... of a letter that nothing cuts), then one over a letter that nothing cuts.
+// ResourceExhausted when none fits or all would change a sum, with what would fit.
 absl::StatusOr<Split> ChooseSplit(const SplitProblem& problem, int64_t limit_bytes);
 
 }  // namespace tessera

@@ -74,6 +74,56 @@ def test_a_matmul_that_does_not_fit_runs_in_parts(new_cluster, rng, operands, wo
     wait_until_free(session, free)
 
 
+def blocks(dtype):
+    """Both operands lie in blocks, and so does the product: the mesh cuts its rows and its columns. Each worker gathers
+    a block row of the left operand and a block column of the right one, 256 KiB each as f64."""
+
+    def make(session, mesh, rng):
+        a, b = rng.integers(-8, 9, (512, 128)).astype(np.float64), rng.integers(-8, 9, (128, 512)).astype(np.float64)
+        left = session.distribute_tensor(a.astype(dtype), mesh, [S(0), S(1)])
+        return (left, session.distribute_tensor(b, mesh, [S(0), S(1)])), a @ b
+
+    return make
+
+
+def pending_blocks(session, mesh, rng):
+    """Both operands are pending on a mesh dim, whose terms are reduced first, 256 KiB and 256 KiB."""
+    a, b = rng.integers(-8, 9, (512, 128)).astype(np.float64), rng.integers(-8, 9, (128, 512)).astype(np.float64)
+    left = session.from_local(lambda p: a[256 * p[0] : 256 * (p[0] + 1)] - p[1] % 2, mesh, [S(0), P("max")], shape=a.shape)
+    right = session.from_local(lambda p: b[:, 256 * p[1] : 256 * (p[1] + 1)] - p[0] % 2, mesh, [P("max"), S(1)], shape=b.shape)
+    return (left, right), a @ b
+
+
+@pytest.mark.parametrize("operands", [blocks(np.float64), blocks(np.float32), pending_blocks], ids=["f64", "f32", "pending"])
+def test_a_matmul_whose_rows_and_columns_the_mesh_cuts_runs_in_parts(new_cluster, rng, operands):
+    session = new_cluster(workers=4, memory="8MiB").connect()
+    mesh = session.init_device_mesh((2, 2), mesh_dim_names=("dp", "tp"))
+    (a, b), want = operands(session, mesh, rng)
+    free = free_bytes(session)
+    whole = ts.explain(ts.matmul, a, b)
+    assert whole.placements == (S(0), S(1)) and "parts over" not in whole.grid, whole
+    with session.comm_debug() as whole_comm:
+        np.testing.assert_array_equal((a @ b).full_tensor(), want)
+    wait_until_free(session, free)
+    output_bytes = 512 * 512 * 8 // 4
+    for temporary_bytes in (440 << 10, 360 << 10):
+        filler = fill(session, mesh, output_bytes + temporary_bytes)
+        filler.wait()
+        plan = ts.explain(ts.matmul, a, b)
+        assert re.search(r"in \d+ parts over [mn], of \d+( each| and the rest), on 2 sub-meshes side by side", plan.grid), plan
+        with session.comm_debug() as comm:
+            c = a @ b
+        np.testing.assert_array_equal(c.full_tensor(), want)
+        assert comm.bytes_received == plan.bytes_received and comm.bytes_sent == plan.bytes_sent, f"{comm}\n{plan}"
+        assert sum(comm.bytes_received) == sum(whole_comm.bytes_received), "no byte is received twice"
+        del c, filler
+        wait_until_free(session, free)
+    filler = fill(session, mesh, output_bytes + (100 << 10))  # one operand's temporary alone is 256 KiB
+    with pytest.raises(ts.ResourceExhaustedError, match=r"bytes of temporaries wanted on each of 4 workers, \d+ free; split into \d+ parts over"):
+        (a @ b).wait()
+    del filler
+
+
 def test_whole_numbers_are_the_same_bit_for_bit(new_cluster, rng):
     session = new_cluster(workers=2, memory="8MiB").connect()
     mesh = session.init_device_mesh((2,))

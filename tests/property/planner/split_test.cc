@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/contract.h"
+#include "server/plan/same_shards.h"
 #include "server/plan/verify.h"
 #include "server/planner/contraction.h"
 #include "server/planner/operand_reading.h"
@@ -61,31 +63,31 @@ int64_t ReceivedBy(const Plan& plan) {
   return std::accumulate(traffic.received_bytes.begin(), traffic.received_bytes.end(), int64_t{0});
 }
 
-// For each position and element of the product: the ranges of the inner letters that are added up, in order.
-// Elements are numbered as in the whole product's shard; parts follow each other along the one dim they are cut.
-using Sums = std::map<std::pair<int64_t, Shape>, std::vector<Box>>;
+// For each worker and element of the product: the ranges of the inner letters that are added up, in order. Elements are
+// numbered as in the whole product's shard; what a worker multiplies of it follows along the one dim that is cut.
+using Sums = std::map<std::pair<WorkerIndex, Shape>, std::vector<Box>>;
 
-void AddSums(const Contraction& notation, const PieceProduct& product, int64_t flat, size_t part_dim,
-             int64_t part_start, Sums& sums) {
-  Box inner;
-  for (const char letter : LettersOf(notation, LetterRole::kInner)) {
-    inner.push_back(product.boxes[0][static_cast<size_t>(DimOf(notation.left, letter))]);
-  }
-  const Shape extents = BoxShape(product.output);
+template <typename Visitor>
+void VisitBox(const Box& box, const Visitor& visit) {
+  const Shape extents = BoxShape(box);
   for (int64_t i = 0; i < NumElements(extents); ++i) {
     Shape index(extents.size());
     int64_t rest = i;
-    for (size_t d = extents.size(); d-- > 0; rest /= extents[d]) {
-      index[d] = product.output[d].start + rest % extents[d];
-    }
-    if (part_dim < index.size()) index[part_dim] += part_start;
-    sums[{flat, index}].push_back(inner);
+    for (size_t d = extents.size(); d-- > 0; rest /= extents[d]) index[d] = box[d].start + rest % extents[d];
+    visit(std::move(index));
   }
+}
+
+// The dim in which the shapes differ; the rank if there is none.
+size_t PartDim(const Shape& part, const Shape& whole) {
+  size_t dim = 0;
+  while (dim < part.size() && part[dim] == whole[dim]) ++dim;
+  return dim;
 }
 
 Sums SumsOf(const Plan& plan, const Case& c) {
   Sums sums;
-  int64_t part_start = 0;
+  std::map<WorkerIndex, int64_t> starts;  // of the part at hand, in the worker's shard
   for (const Step& step : plan.steps) {
     ContractStep contract;
     if (const auto* local = std::get_if<LocalStep>(&step)) {
@@ -99,56 +101,92 @@ Sums SumsOf(const Plan& plan, const Case& c) {
       continue;
     }
     const TensorSpec& product = plan.values[static_cast<size_t>(contract.output)].spec;
-    size_t part_dim = 0;
-    while (part_dim < product.shape.size() && product.shape[part_dim] == c.output.shape[part_dim]) ++part_dim;
+    const size_t part_dim = PartDim(product.shape, c.output.shape);
     for (int64_t flat = 0; flat < product.mesh.size(); ++flat) {
+      const WorkerIndex worker = product.mesh.workers()[static_cast<size_t>(flat)];
       const auto made = PiecesOf(plan, contract, product.mesh.PositionAt(flat));
       EXPECT_TRUE(made.ok()) << made.status();
-      for (const PieceProduct& p : made->products) AddSums(c.notation, p, flat, part_dim, part_start, sums);
+      for (const PieceProduct& p : made->products) {
+        Box inner;
+        for (const char letter : LettersOf(c.notation, LetterRole::kInner)) {
+          inner.push_back(p.boxes[0][static_cast<size_t>(DimOf(c.notation.left, letter))]);
+        }
+        VisitBox(p.output, [&](Shape index) {
+          if (part_dim < index.size()) index[part_dim] += starts[worker];
+          sums[{worker, std::move(index)}].push_back(inner);
+        });
+      }
+      if (part_dim < product.shape.size()) starts[worker] += product.shape[part_dim];
     }
-    if (part_dim < product.shape.size()) part_start += product.shape[part_dim];
   }
   return sums;
 }
 
-// For each element that is reduced, of the product (-1) or of an operand: the host where it is. The order of the
-// sum follows from that.
-using Reducers = std::map<std::pair<int, Shape>, int32_t>;
+// For each element that is reduced, of an operand (0 or 1) or of the product (-1): in which order its terms are added
+// up, those of one list by one worker before.
+using Reductions = std::map<std::pair<int, Shape>, std::vector<std::vector<int64_t>>>;
 
-Reducers ReducersOf(const Plan& plan, const Case& c) {
-  Reducers reducers;
-  std::map<int, int64_t> starts;
+// The number of a worker's term of a pending value: its coordinates on the mesh dims that are pending.
+int64_t TermAt(const TensorSpec& spec, WorkerIndex worker) {
+  const Position position = spec.mesh.PositionAt(*spec.mesh.FindWorker(worker));
+  int64_t term = 0;
+  for (size_t j = 0; j < spec.placements.size(); ++j) {
+    if (spec.placements[j].is_partial()) term = term * spec.mesh.shape()[j] + position[j];
+  }
+  return term;
+}
+
+// Terms of the product are numbered on its mesh in `whole`.
+Reductions ReductionsOf(const Plan& plan, const Plan& whole, const Case& c) {
+  Reductions reductions;
+  const TensorSpec* product = nullptr;
+  for (const Step& step : whole.steps) {
+    const auto* exchange = std::get_if<ExchangeStep>(&step);
+    if (exchange != nullptr && exchange->source >= 2) product = &exchange->exchange.source;
+  }
+  std::map<WorkerIndex, int64_t> written;  // of the output's shards, along the dim that is cut
   for (const Step& step : plan.steps) {
     const auto* exchange = std::get_if<ExchangeStep>(&step);
     if (exchange == nullptr || exchange->exchange.role != ExchangeRole::kReduce) continue;
     const bool is_operand = exchange->source < 2;
-    const int key = is_operand ? exchange->source : -1;
+    const TensorSpec& from = exchange->exchange.source;
     const TensorSpec& to = exchange->exchange.destination;
-    const Shape& whole = is_operand ? exchange->exchange.source.shape : c.output.shape;
-    size_t part_dim = 0;
-    while (part_dim < whole.size() && to.shape[part_dim] == whole[part_dim]) ++part_dim;
+    const size_t part_dim = PartDim(to.shape, is_operand ? from.shape : c.output.shape);
     for (int64_t flat = 0; flat < to.mesh.size(); ++flat) {
-      const int32_t host = plan.hosts.HostOf(to.mesh.workers()[static_cast<size_t>(flat)]);
+      const WorkerIndex self = to.mesh.workers()[static_cast<size_t>(flat)];
+      int64_t start = 0;  // of the part in the whole, along the dim
+      if (part_dim < to.shape.size() && is_operand) {
+        const OverlayEntry& first = exchange->exchange.dims[part_dim].entries[0];
+        const auto shards = DimIntervals(from, static_cast<int>(part_dim));
+        start = shards[static_cast<size_t>(first.source_shard)].start + first.source_offset;
+      } else if (part_dim < to.shape.size()) {
+        start = LocalBox(c.output, c.output.mesh.PositionAt(*c.output.mesh.FindWorker(self)))[part_dim].start;
+        start += std::exchange(written[self], written[self] + to.shape[part_dim]);
+      }
       for (const Transfer& transfer : TransfersTo(exchange->exchange, to.mesh.PositionAt(flat))) {
-        const Shape extents = BoxShape(transfer.box);
-        for (int64_t i = 0; i < NumElements(extents); ++i) {
-          Shape index(extents.size());
-          int64_t rest = i;
-          for (size_t d = extents.size(); d-- > 0; rest /= extents[d]) {
-            index[d] = transfer.box[d].start + rest % extents[d];
+        std::vector<std::vector<int64_t>> order;
+        for (const TransferSource& source : transfer.sources) {
+          std::vector<int64_t>& terms = order.emplace_back();
+          const TensorSpec& numbered = is_operand ? from : *product;
+          if (source.added_up.empty()) terms.push_back(TermAt(numbered, source.worker));
+          for (const int64_t holder : source.added_up) {
+            terms.push_back(TermAt(numbered, from.mesh.workers()[static_cast<size_t>(holder)]));
           }
-          if (part_dim < index.size()) index[part_dim] += starts[key];
-          reducers[{key, index}] = host;
         }
+        VisitBox(transfer.box, [&](Shape index) {
+          if (part_dim < index.size()) index[part_dim] += start;
+          reductions[{is_operand ? exchange->source : -1, std::move(index)}] = order;
+        });
       }
     }
-    if (part_dim < whole.size()) starts[key] += to.shape[part_dim];
   }
-  return reducers;
+  return reductions;
 }
 
 struct Tally {
   int split = 0;
+  int all_cut = 0;     // of those split: the mesh cuts every dim of the output
+  int sub_meshes = 0;  // of those split: the grid cuts the letter too
   int refused = 0;
   int repeated = 0;
   int most_parts = 0;
@@ -162,16 +200,28 @@ int PartsOf(const Plan& plan) {
   }));
 }
 
+// Nothing is refused but what is too large in the smallest parts, or where the order of a sum could change.
+void CheckRefusal(const Case& c, const std::string& message) {
+  ASSERT_NE(message.find(" parts over "), std::string::npos) << message << "\n" << ToText(c);
+  if (!c.topology.host_of_worker.empty() || CountReplicas(c.left) > 1 || CountReplicas(c.right) > 1) return;
+  ASSERT_EQ(message.find("change the order of a sum"), std::string::npos) << message << "\n" << ToText(c);
+}
+
 // The plan with a limit does what the whole one does.
 void CheckPart(const Case& c, const Plan& whole, int64_t limit_bytes, const std::vector<double>& dense, Tally& tally) {
   const absl::StatusOr<Plan> plan = PlanCase(c, {limit_bytes});
   if (!plan.ok()) {
     ASSERT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted) << plan.status();
     ++tally.refused;
+    CheckRefusal(c, std::string(plan.status().message()));
     return;
   }
   const std::string text = StrCat(ToText(c), " within ", limit_bytes, "\n", ToText(*plan), "\nwhole ", ToText(whole));
   ++tally.split;
+  bool is_all_cut = true;
+  for (int d = 0; d < c.output.rank(); ++d) is_all_cut = is_all_cut && DimIntervals(c.output, d).size() > 1;
+  tally.all_cut += is_all_cut ? 1 : 0;
+  tally.sub_meshes += plan->grid.find(" sub-meshes side by side") != std::string::npos ? 1 : 0;
   tally.most_parts = std::max(tally.most_parts, PartsOf(*plan));
   ASSERT_GT(PartsOf(*plan), 1) << text;
   ASSERT_LE(TemporariesOf(*plan), limit_bytes) << text;
@@ -182,9 +232,7 @@ void CheckPart(const Case& c, const Plan& whole, int64_t limit_bytes, const std:
   ASSERT_EQ(*ParsePlan(ToText(*plan)), *plan) << text;
   ASSERT_EQ(plan->grid.substr(0, whole.grid.size()), whole.grid) << text;
   ASSERT_EQ(SumsOf(*plan, c), SumsOf(whole, c)) << text;
-  if (plan->hosts.several()) {
-    ASSERT_EQ(ReducersOf(*plan, c), ReducersOf(whole, c)) << text;
-  }
+  ASSERT_EQ(ReductionsOf(*plan, whole, c), ReductionsOf(whole, whole, c)) << text;
   const bool repeats = plan->grid.find("received again") != std::string::npos;
   tally.repeated += repeats ? 1 : 0;
   const int64_t again = ReceivedBy(*plan) - ReceivedBy(whole);
@@ -310,8 +358,104 @@ TEST(Split, OperandsOnOtherMeshesWhoseHoldersShareWhatTheyGive) {
   ExpectTally(tally, 200, 3);
 }
 
+// Placements of which many are shards.
+Placements RandomPlacements(std::mt19937& random, int mesh_dims, int rank, bool may_be_pending) {
+  Placements placements;
+  for (int j = 0; j < mesh_dims; ++j) {
+    const int kind = static_cast<int>(random() % 8);
+    if (kind == 0) {
+      placements.push_back(Placement::Replicate());
+    } else if (kind == 1 && may_be_pending) {
+      placements.push_back(Placement::Partial(ReduceOp::kSum));
+    } else {
+      placements.push_back(Placement::Shard(static_cast<int>(random() % static_cast<unsigned>(rank))));
+    }
+  }
+  return placements;
+}
+
+void CheckRandomCases(const std::vector<std::vector<int64_t>>& meshes, int cases, const Topology& topology,
+                      Tally& tally) {
+  std::mt19937 random(7);
+  const auto extent = [&random] { return static_cast<int64_t>(2 + random() % 9); };
+  for (const std::vector<int64_t>& shape : meshes) {
+    const Mesh mesh = MakeMesh(shape);
+    for (int i = 0; i < cases; ++i) {
+      const int64_t b = 2 + static_cast<int64_t>(random() % 3), m = extent(), n = extent(), k = extent();
+      const bool is_batched = random() % 4 == 0;
+      const int rank = is_batched ? 3 : 2;
+      Case c;
+      c.topology = topology;
+      if (random() % 2 == 0) c.pieces = kAnyPieces;
+      if (is_batched) c.notation = {"bmk", "bkn", "bmn"};
+      const auto spec = [&](int64_t rows, int64_t columns, bool may_be_pending) {
+        const std::vector<int64_t> extents =
+            is_batched ? std::vector<int64_t>{b, rows, columns} : std::vector<int64_t>{rows, columns};
+        return MakeSpec(DType::kF64, extents, mesh, RandomPlacements(random, mesh.ndim(), rank, may_be_pending));
+      };
+      c.left = spec(m, k, true);
+      c.right = spec(k, n, true);
+      c.output = spec(m, n, false);
+      CheckCase(c, tally);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(Split, RandomCasesOnTwoMeshDims) {
+  Tally tally;
+  CheckRandomCases({{2, 2}, {2, 3}, {3, 2}, {2, 4}, {4, 2}}, 100, {}, tally);
+  ExpectTally(tally, 500, 6);
+  EXPECT_GE(tally.all_cut, 100);
+  EXPECT_GE(tally.sub_meshes, 150);
+}
+
+TEST(Split, RandomCasesOnThreeMeshDims) {
+  Tally tally;
+  CheckRandomCases({{2, 2, 2}, {1, 2, 3}, {2, 1, 4}}, 100, {}, tally);
+  ExpectTally(tally, 300, 6);
+  EXPECT_GE(tally.all_cut, 60);
+  EXPECT_GE(tally.sub_meshes, 100);
+}
+
+TEST(Split, RandomCasesOnSeveralHosts) {
+  Tally tally;
+  Topology topology;
+  topology.host_of_worker = {0, 1, 1, 0, 2, 2, 0, 2};
+  CheckRandomCases({{2, 2}, {4, 2}, {2, 2, 2}}, 100, topology, tally);
+  ExpectTally(tally, 200, 4);
+  EXPECT_GE(tally.all_cut, 50);
+}
+
 Case Parse(std::string_view left, std::string_view right, std::string_view output) {
   return {{}, *ParseTensorSpec(left), *ParseTensorSpec(right), *ParseTensorSpec(output)};
+}
+
+TEST(Split, OfLettersThatTheMeshCuts) {
+  const Case c = Parse("f64[8,16] @ mesh(2,2) [S(0), S(1)]", "f64[16,6] @ mesh(2,2) [R, S(0)]",
+                       "f64[8,6] @ mesh(2,2) [S(0), S(1)]");
+  const absl::StatusOr<Plan> whole = PlanCase(c, {});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_EQ(TemporariesOf(*whole), 4 * 6 * 8);
+  const absl::StatusOr<Plan> columns = PlanCase(c, {4 * 3 * 8});
+  ASSERT_TRUE(columns.ok()) << columns.status();
+  EXPECT_NE(columns->grid.find("; in 2 parts over n, of 3 each: temporaries of 96 bytes in place of 192"),
+            std::string::npos)
+      << columns->grid;
+  const absl::StatusOr<Plan> uneven = PlanCase(c, {4 * 2 * 8});
+  ASSERT_TRUE(uneven.ok()) << uneven.status();
+  EXPECT_NE(uneven->grid.find("; in 4 parts over n, of 2 and the rest: "), std::string::npos) << uneven->grid;
+  // Of columns that are as few as the mesh has shards of them, there are no smaller parts than these.
+  const Case narrow = Parse("f64[8,16] @ mesh(2,2) [S(0), S(1)]", "f64[16,2] @ mesh(2,2) [R, S(0)]",
+                            "f64[8,2] @ mesh(2,2) [S(0), S(1)]");
+  const absl::StatusOr<Plan> rows = PlanCase(narrow, {2 * 8});
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_NE(rows->grid.find("; in 8 parts over m, of 1 each, on 2 sub-meshes side by side: "), std::string::npos)
+      << rows->grid;
+  for (const auto& [of, plan] : {std::pair(&c, &columns), std::pair(&c, &uneven), std::pair(&narrow, &rows)}) {
+    const absl::Status programs = CheckPrograms(**plan, {Numbers(of->left, 1), Numbers(of->right, 2)});
+    EXPECT_TRUE(programs.ok()) << programs;
+  }
 }
 
 TEST(Split, LeavesALetterAloneWhosePartsWouldBeCutElsewhere) {

@@ -21,21 +21,30 @@ void ExpectRefused(const Plan& plan, std::string_view why) {
   EXPECT_NE(std::string(status.message()).find(why), std::string::npos) << why << " is not in " << status;
 }
 
-TEST(PlanInPartsTest, IsVerifiedAndGivesTheProduct) {
-  const Plan plan = PlanInParts();
-  EXPECT_EQ(ToText(plan), kPlanInParts);
+// Of operands of 4 rows and columns, and of 4 rows: the product.
+void ExpectProduct(const Plan& plan) {
   const absl::Status status = VerifyPlan(plan);
   ASSERT_TRUE(status.ok()) << status;
   const auto result = Interpret(plan, Operands(plan), {});
   ASSERT_TRUE(result.ok()) << result.status();
   const auto dense = JoinDense(plan.values[2].spec, result->outputs[0]);
   ASSERT_TRUE(dense.ok()) << dense.status();
+  const int columns = static_cast<int>(plan.values[2].spec.shape[1]);
   for (int i = 0; i < 4; ++i) {
-    for (int j = 0; j < 6; ++j) {
+    for (int j = 0; j < columns; ++j) {
       double sum = 0;
-      for (int k = 0; k < 4; ++k) sum += ((i * 4 + k) * 5 % 7 - 3) * (((k * 6 + j) * 5 + 1) % 7 - 3);
-      EXPECT_EQ((*dense)[static_cast<size_t>(i * 6 + j)], sum) << i << ", " << j;
+      for (int k = 0; k < 4; ++k) sum += ((i * 4 + k) * 5 % 7 - 3) * (((k * columns + j) * 5 + 1) % 7 - 3);
+      EXPECT_EQ((*dense)[static_cast<size_t>(i * columns + j)], sum) << i << ", " << j;
     }
+  }
+}
+
+TEST(PlanInPartsTest, IsVerifiedAndGivesTheProduct) {
+  EXPECT_EQ(ToText(PlanInParts()), kPlanInParts);
+  EXPECT_EQ(ToText(PlanOfCutColumns()), kPlanOfCutColumns);
+  EXPECT_EQ(ToText(PlanOfCutRows()), kPlanOfCutRows);
+  for (const Plan& plan : {PlanInParts(), PlanOfCutColumns(), PlanOfCutRows(), PlanOfCutRowsInTurns()}) {
+    ExpectProduct(plan);
   }
 }
 
@@ -97,7 +106,81 @@ TEST(PlanInPartsTest, APartIsNoRangeOfADimThatTheMeshCuts) {
   scalars 1
 })");
   ASSERT_TRUE(plan.ok()) << plan.status();
-  ExpectRefused(*plan, "it is cut along a dim that the mesh cuts");
+  ExpectRefused(*plan, "%1 is no part of output %0: other shards than f64[2,3] @ mesh(1) [R]");
+}
+
+TEST(PartsOnSubMeshesTest, TileEachShardInOrder) {
+  Plan twice = PlanOfCutRows();
+  twice.values[16].offset = 0;  // the second row of workers 2 and 3 where the first one is
+  ExpectRefused(twice, "%16 is no part of output %2: the one that follows starts at element 1 of shard 1");
+  Plan other_shard = PlanOfCutColumns();
+  other_shard.values[8].spec.mesh = other_shard.values[5].spec.mesh;
+  std::get<ExchangeStep>(other_shard.steps[3]).exchange.destination.mesh = other_shard.values[5].spec.mesh;
+  ExpectRefused(other_shard, "%8 is no part of output %2: the one that follows starts at element 2 of shard 0");
+  Plan gap = PlanOfCutRows();
+  gap.steps.erase(gap.steps.begin() + 3, gap.steps.begin() + 6);
+  ExpectRefused(gap, "output %2 is not written");
+  Plan late = PlanOfCutRows();
+  late.steps.erase(late.steps.begin() + 6, late.steps.begin() + 9);
+  ExpectRefused(late, "the one that follows starts at element 0 of shard 1");
+  Plan backwards = PlanOfCutRows();
+  std::rotate(backwards.steps.begin(), backwards.steps.begin() + 3, backwards.steps.begin() + 6);
+  ExpectRefused(backwards, "the one that follows starts at element 0 of shard 0");
+}
+
+TEST(PartsOnSubMeshesTest, AreOnJustTheWorkersOfTheirShard) {
+  const Mesh crosswise = *Mesh::Make({1, 2}, {}, {WorkerIndex(0), WorkerIndex(3)});
+  Plan mixed = PlanOfCutRows();
+  for (const size_t value : {3, 4, 5, 6}) mixed.values[value].spec.mesh = crosswise;
+  for (const size_t step : {1, 2}) {
+    std::get<ExchangeStep>(mixed.steps[step]).exchange.source.mesh = crosswise;
+    std::get<ExchangeStep>(mixed.steps[step]).exchange.destination.mesh = crosswise;
+  }
+  ExpectRefused(mixed, "%6 is no part of output %2: other shards than f64[1,1] @ mesh(1,2) [R, R]");
+  // Each worker's part has the elements of the whole, but only two workers write.
+  const auto whole_on_some = ParsePlan(R"(plan {
+  b0 : output 48 bytes on mesh(4)
+  out %0 : f64[2,3] @ mesh(4) [R] in b0
+  tmp %1 : f64[2,3] @ mesh(2) [R] in b0
+  local fill() -> %1 scalars [0]
+  scalars 1
+})");
+  ASSERT_TRUE(whole_on_some.ok()) << whole_on_some.status();
+  ExpectRefused(*whole_on_some, "%1 is no part of output %0: no dim is cut");
+}
+
+TEST(PartsOnSubMeshesTest, WhatIsReadWasWrittenOnItsWorkers) {
+  Plan overwritten = PlanOfCutRows();
+  // The second product before the first one's reduction.
+  std::rotate(overwritten.steps.begin() + 1, overwritten.steps.begin() + 3, overwritten.steps.begin() + 4);
+  ExpectRefused(overwritten, "%5 is read after its buffer was written again");
+  Plan moved = PlanOfCutRows();
+  std::rotate(moved.steps.begin() + 1, moved.steps.begin() + 6, moved.steps.begin() + 7);
+  ExpectRefused(moved, "%5 is read after its buffer was written again");  // on other workers: refused all the same
+  const auto wider = ParsePlan(R"(plan {
+  b0 : temporary 48 bytes on mesh(4)
+  b1 : output 48 bytes on mesh(4)
+  tmp %0 : f64[2,3] @ mesh(2) [R] in b0
+  tmp %1 : f64[2,3] @ mesh(4) [R] in b0
+  out %2 : f64[2,3] @ mesh(4) [R] in b1
+  local fill() -> %0 scalars [0]
+  local map(neg:f64(in0:f64)) %1 -> %2
+  scalars 1
+})");
+  ASSERT_TRUE(wider.ok()) << wider.status();
+  ExpectRefused(*wider, "%1 reaches beyond %0, which its buffer holds");
+}
+
+TEST(PartsOnSubMeshesTest, InputsAndOutputsAreOnAllWorkersOfTheirBuffers) {
+  Plan input = PlanOfCutRows();
+  input.values[0].spec = input.values[3].spec;
+  ExpectRefused(input, "%0 is not on all workers of its buffer");
+  Plan output = PlanOfCutRows();
+  output.outputs[0] = 6;
+  ExpectRefused(output, "%6 is not on all workers of its buffer");
+  Plan stranger = PlanOfCutRows();
+  stranger.values[6].spec.mesh = *Mesh::Make({1, 2}, {}, {WorkerIndex(1), WorkerIndex(4)});
+  ExpectRefused(stranger, "%6 is on other workers than its buffer");
 }
 
 // Peers read a temporary when it is spread by pulling; then it is reduced again.
@@ -133,6 +216,21 @@ TEST(PlanInPartsTest, NothingIsPushedWherePeersMayStillRead) {
   ExpectRefused(ReducedTwice(Delivery::kPush), "pushes into memory that peers may still read");
 }
 
+TEST(PartsOnSubMeshesTest, NothingIsPushedWherePeersReadWhatOthersHaveWrittenOver) {
+  // Peers read %2 on both workers; %4 takes its place on worker 0, and %5 is pushed to worker 1's.
+  Plan plan = ReducedTwice(Delivery::kPush);
+  const Mesh first = *Mesh::Make({1}, {}, {WorkerIndex(0)});
+  plan.values.push_back(plan.values[3]);
+  plan.values[4].spec.mesh = first;
+  LocalStep fill;
+  fill.op = FillOp{};
+  fill.scalars = {0};
+  fill.output = 4;
+  plan.scalar_count = 1;
+  plan.steps.insert(plan.steps.begin() + 2, fill);
+  ExpectRefused(plan, "pushes into memory that peers may still read");
+}
+
 TEST(PlanInPartsTest, APhaseThatOverwritesWaitsForTheReaders) {
   const absl::StatusOr<Program> program = LowerPlan(PlanInParts(), WorkerIndex(1), MessageLists::kOmit);
   ASSERT_TRUE(program.ok()) << program.status();
@@ -148,6 +246,20 @@ TEST(PlanInPartsTest, APhaseThatOverwritesWaitsForTheReaders) {
   ASSERT_TRUE(spread.ok()) << spread.status();
   EXPECT_EQ(spread->phases[2].overwrites_phase, 2);
   EXPECT_EQ(spread->phases[3].overwrites_phase, 0);
+}
+
+TEST(PartsOnSubMeshesTest, APhaseThatOverwritesWaitsForThoseWhoReadThere) {
+  // Phases 1 and 2 are the first part of workers 0 and 1, 3 and 4 that of 2 and 3, 5 and 6 the second one of 0 and 1.
+  for (int worker = 0; worker < 4; ++worker) {
+    const auto program = LowerPlan(PlanOfCutRowsInTurns(), WorkerIndex(worker), MessageLists::kOmit);
+    ASSERT_TRUE(program.ok()) << program.status();
+    EXPECT_EQ(program->phases[2].overwrites_phase, 0) << "nobody read workers 2 and 3 before";
+    EXPECT_EQ(program->phases[4].overwrites_phase, 2) << "the same on all workers, who publish it";
+    EXPECT_EQ(program->phases[6].overwrites_phase, 4);
+    using Workers = std::vector<WorkerIndex>;
+    EXPECT_EQ(program->phases[4].overwrites_read_by, worker == 1 ? Workers{WorkerIndex(0)} : Workers{}) << worker;
+    EXPECT_EQ(program->phases[6].overwrites_read_by, worker == 3 ? Workers{WorkerIndex(2)} : Workers{}) << worker;
+  }
 }
 
 }  // namespace

@@ -25,6 +25,32 @@ TEST_P(PartsOnWorkers, GiveTheProduct) {
   }
 }
 
+// On sub-meshes, whose parts run side by side.
+TEST_P(PartsOnWorkers, GiveTheProductOfLettersThatTheMeshCuts) {
+  WorkerWorld world({.workers = 4, .reach = GetParam()});
+  for (int run = 0; run < 20; ++run) {
+    for (const Plan& plan : {PlanOfCutColumns(), PlanOfCutRows(), PlanOfCutRowsInTurns()}) {
+      const auto want = Interpret(plan, Operands(plan), {});
+      ASSERT_TRUE(want.ok()) << want.status();
+      const WorkerWorld::Result got = world.RunPlan(plan, Operands(plan), {});
+      ASSERT_TRUE(got.status.ok()) << got.status;
+      ASSERT_EQ(got.outputs, want->outputs) << ToText(plan);
+      ASSERT_EQ(got.received_bytes, TrafficOf(plan).received_bytes) << ToText(plan);
+    }
+  }
+}
+
+TEST(PartsOnTwoHosts, GiveTheProductOfLettersThatTheMeshCuts) {
+  WorkerWorld world({.workers = 4, .hosts = {0, 1, 0, 1}});
+  for (const Plan& plan : {PlanOfCutColumns(), PlanOfCutRows(), PlanOfCutRowsInTurns()}) {
+    const auto want = Interpret(plan, Operands(plan), {});
+    ASSERT_TRUE(want.ok()) << want.status();
+    const WorkerWorld::Result got = world.RunPlan(plan, Operands(plan), {});
+    ASSERT_TRUE(got.status.ok()) << got.status;
+    ASSERT_EQ(got.outputs, want->outputs) << ToText(plan);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Reach, PartsOnWorkers, ::testing::Values(Reach::kMapped, Reach::kMessages),
                          [](const auto& info) { return info.param == Reach::kMapped ? "mapped" : "messages"; });
 
@@ -36,6 +62,19 @@ TEST(PartsHazards, AProductWaitsUntilPeersHaveReadTheOneBefore) {
     EXPECT_TRUE(got.status.ok()) << got.status;
     EXPECT_TRUE(recorder.IsDrained());
     EXPECT_TRUE(recorder.hazards().empty()) << recorder.hazards()[0];
+  }
+}
+
+TEST(PartsHazards, AProductOnASubMeshWaitsForThoseWhoReadThere) {
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    for (const Plan& plan : {PlanOfCutColumns(), PlanOfCutRows(), PlanOfCutRowsInTurns()}) {
+      HazardRecorder recorder(seed);
+      WorkerWorld world({.workers = 4, .recorder = &recorder});
+      const WorkerWorld::Result got = world.RunPlan(plan, Operands(plan), {});
+      EXPECT_TRUE(got.status.ok()) << got.status;
+      EXPECT_TRUE(recorder.IsDrained());
+      EXPECT_TRUE(recorder.hazards().empty()) << recorder.hazards()[0] << ToText(plan);
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/planner/contraction.h"
+#include "server/planner/plan_limits.h"
 #include "server/planner/planner.h"
 #include "tests/unit/worker/worker_world.h"
 
@@ -184,15 +185,51 @@ TEST_P(WorkerPlans, MatmulsOfEveryPlacement) {
   }
 }
 
-// A contraction whose operands are read in place, whatever the extents of their pieces.
-Plan PlanInPlace(const Contraction& notation, const char* left, const char* right, const char* output) {
+constexpr PieceLimits kAnyPieces = {1, 1, 1 << 20};
+
+absl::StatusOr<Plan> PlanContraction(const Contraction& notation, const char* left, const char* right,
+                                     const char* output, const PieceLimits& pieces, const PlanLimits& limits) {
   PlanBuilder builder;
   const int a = builder.AddInput({Spec(left), {}});
   const int b = builder.AddInput({Spec(right), {}});
-  const auto result = AddContraction(builder, notation, a, b, Spec(output), {}, PieceLimits{1, 1, 1 << 20});
-  TESSERA_CHECK(result.ok());
-  builder.AddOutput(*result);
+  TESSERA_ASSIGN_OR_RETURN(const int result, AddContraction(builder, notation, a, b, Spec(output), {}, pieces, limits));
+  builder.AddOutput(result);
   return std::move(builder).Finish();
+}
+
+// A contraction whose operands are read in place, whatever the extents of their pieces.
+Plan PlanInPlace(const Contraction& notation, const char* left, const char* right, const char* output) {
+  return *PlanContraction(notation, left, right, output, kAnyPieces, {});
+}
+
+// Every output whose rows and columns the mesh cuts, with half of the temporaries that the whole takes.
+TEST_P(WorkerPlans, ContractionsInPartsOfLettersThatTheMeshCuts) {
+  WorkerWorld world(World(16 << 20));
+  int split = 0;
+  for (const char* left : {"S(0), S(1)", "S(1), S(0)", "S(0), R", "R, S(1)", "S(1), P(sum)", "P(sum), S(0)"}) {
+    for (const char* right : {"S(0), S(1)", "S(1), S(0)", "R, S(0)", "S(1), R", "P(sum), S(1)"}) {
+      for (const char* output : {"S(0), S(1)", "S(1), S(0)"}) {
+        for (const PieceLimits& pieces : {PieceLimits(), kAnyPieces}) {
+          const std::string a = StrCat("f64[9,6] @ mesh(2,2) [", left, "]");
+          const std::string b = StrCat("f64[6,7] @ mesh(2,2) [", right, "]");
+          const std::string c = StrCat("f64[9,7] @ mesh(2,2) [", output, "]");
+          const auto whole = PlanContraction({}, a.c_str(), b.c_str(), c.c_str(), pieces, {});
+          ASSERT_TRUE(whole.ok()) << whole.status();
+          int64_t temporary_bytes = 0;
+          for (const PlanBuffer& buffer : whole->buffers) {
+            temporary_bytes += buffer.kind == PlanBuffer::Kind::kTemporary ? buffer.bytes : 0;
+          }
+          if (temporary_bytes == 0) continue;
+          const auto plan = PlanContraction({}, a.c_str(), b.c_str(), c.c_str(), pieces, {temporary_bytes * 2 / 3});
+          if (!plan.ok()) continue;
+          ++split;
+          ExpectRuns(world, *plan, {});
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+  EXPECT_GE(split, 60);
 }
 
 TEST_P(WorkerPlans, ContractionsReadTheirOperandsWhereTheyLie) {

@@ -1,0 +1,66 @@
+#include "server/plan/sub_mesh.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+
+namespace tessera {
+
+Mesh SubMesh(const Mesh& mesh, absl::Span<const MeshCoordinate> coordinates) {
+  std::vector<int64_t> shape = mesh.shape();
+  for (const MeshCoordinate& fixed : coordinates) shape[static_cast<size_t>(fixed.mesh_dim)] = 1;
+  if (shape == mesh.shape()) return mesh;
+  std::vector<WorkerIndex> workers;
+  for (int64_t flat = 0; flat < mesh.size(); ++flat) {
+    const Position position = mesh.PositionAt(flat);
+    const bool is_there = std::all_of(coordinates.begin(), coordinates.end(), [&](const MeshCoordinate& fixed) {
+      return position[static_cast<size_t>(fixed.mesh_dim)] == fixed.coordinate;
+    });
+    if (is_there) workers.push_back(mesh.workers()[static_cast<size_t>(flat)]);
+  }
+  absl::StatusOr<Mesh> made = Mesh::Make(shape, mesh.names(), workers);
+  TESSERA_CHECK(made.ok());
+  return *std::move(made);
+}
+
+std::vector<MeshCoordinate> CoordinatesOfShard(const TensorSpec& spec, int tensor_dim, int64_t shard) {
+  const std::vector<int> mesh_dims = ShardingMeshDims(spec, tensor_dim);
+  std::vector<MeshCoordinate> coordinates(mesh_dims.size());
+  for (size_t i = mesh_dims.size(); i-- > 0;) {
+    const int64_t count = spec.mesh.shape()[static_cast<size_t>(mesh_dims[i])];
+    coordinates[i] = {mesh_dims[i], shard % count};
+    shard /= count;
+  }
+  return coordinates;
+}
+
+TensorSpec OnSubMesh(TensorSpec spec, absl::Span<const MeshCoordinate> coordinates, const Mesh& sub_mesh) {
+  spec.mesh = sub_mesh;
+  for (const MeshCoordinate& fixed : coordinates) {
+    spec.placements[static_cast<size_t>(fixed.mesh_dim)] = Placement::Replicate();
+  }
+  return spec;
+}
+
+TensorSpec RangeOfShard(const TensorSpec& spec, int tensor_dim, int64_t shard, int64_t size) {
+  const std::vector<MeshCoordinate> coordinates = CoordinatesOfShard(spec, tensor_dim, shard);
+  TensorSpec range = OnSubMesh(spec, coordinates, SubMesh(spec.mesh, coordinates));
+  range.shape[static_cast<size_t>(tensor_dim)] = size;
+  return range;
+}
+
+bool HasWorkersOf(const Mesh& whole, const Mesh& part) {
+  if (whole == part) return true;
+  return part.size() <= whole.size() &&
+         std::all_of(part.workers().begin(), part.workers().end(),
+                     [&](WorkerIndex worker) { return whole.FindWorker(worker).has_value(); });
+}
+
+bool HaveWorkersInCommon(const Mesh& a, const Mesh& b) {
+  return std::any_of(b.workers().begin(), b.workers().end(),
+                     [&](WorkerIndex worker) { return a.FindWorker(worker).has_value(); });
+}
+
+}  // namespace tessera
