@@ -119,7 +119,7 @@ void ExchangeWalk::VisitSums(const ReducedPiece& piece,
 void ExchangeWalk::AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const {
   const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
   for (const ReducedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
-    if (piece.reducer == destination) continue;
+    if (tables_->HasBeforeSpread(piece, destination)) continue;
     const Sources sources = {{workers[static_cast<size_t>(piece.reducer)], piece.reducer, {}}};
     tables_->VisitTaken(piece.cell, piece.low, piece.high, piece.reducer, destination, [&](int64_t low, int64_t high) {
       AddBoxes(exchange_, piece.cell, low, high, sources, transfers);
@@ -222,7 +222,7 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::SpreadBy(int64_t flat) const {
     if (piece.reducer != flat) continue;
     for (const int64_t offset : tables_->member_offsets()) {
       const int64_t destination = group + offset;
-      if (destination == flat) continue;
+      if (tables_->HasBeforeSpread(piece, destination)) continue;
       tables_->VisitTaken(piece.cell, piece.low, piece.high, flat, destination,
                           [&](int64_t low, int64_t high) { given.Add(piece.cell, low, high, self, destination); });
     }
@@ -405,7 +405,7 @@ void ExchangeWalk::VisitEachTransfer(Count received, Count sent) const {
 }
 
 void ExchangeWalk::VisitTraffic(Count received, Count sent) const {
-  const bool is_shared = exchange_.far_takers == FarTakers::kOne;
+  const bool is_shared = exchange_.far_takers != FarTakers::kEach;
   if (is_shared && exchange_.role != ExchangeRole::kReduce) return VisitEachTransfer(received, sent);
   switch (exchange_.role) {
     case ExchangeRole::kMove: return VisitMoveTraffic(received, sent);

@@ -45,14 +45,16 @@ enum class ExchangeRole : uint8_t {
   kMove = 0,    // no pending terms: every destination takes each cell from one holder
   kReduce = 1,  // pending terms: one destination of each cell (the reducer) takes all terms and reduces
                 // them, in the order of the source's coordinates, into its own place
-  kSpread = 2,  // the other destinations take the reduced cell from the reducer's place
+  kSpread = 2,  // the other destinations take the reduced cell from the reducer's place, or the relay's
   kShare = 3,   // several hosts: the others of a host take what one of them took from far from its place
 };
 
 // Several hosts: who takes what none of its host has, under kMove and kSpread.
 enum class FarTakers : uint8_t {
-  kEach = 0,  // everyone that wants it
-  kOne = 1,   // one of those on its host that want it; a kShare follows
+  kEach = 0,    // everyone that wants it
+  kOne = 1,     // one of those on its host that want it; a kShare follows
+  kRelays = 2,  // of a kMove: one of all that want it, the relay; a kSpread, under which one of each host takes it from
+                // the relay, and a kShare follow
 };
 
 struct Exchange {
@@ -98,7 +100,10 @@ struct Transfer {
 // With several hosts: who wants a cell takes it from holders on its own host if there are some; those share
 // that, and what no host has for itself is shared so that the busiest holder has least. Under FarTakers::kOne what
 // several workers of a host want of a group's cells from far (moved, or reduced elsewhere) is laid on a line, of which
-// each takes an equal length; under kShare the others take it from there.
+// each takes an equal length; under kShare the others take it from there. Under FarTakers::kRelays what the workers of
+// all hosts want from far is laid on one line: its source gives each cell once, and the relays pass it on (the scatter
+// and all-gather of van de Geijn's broadcast; Barnett et al., "Interprocessor collective communication library", 1994).
+// Where each worker has a host of its own, or hosts are not told, what a worker doesn't hold is far.
 //
 // Who reduces: the destinations of a cell that hold a term of it, or all of them where none does. Cells
 // of one destination shard with the same candidates are laid on a line, of which each reduces an equal

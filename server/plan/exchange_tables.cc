@@ -303,17 +303,21 @@ const std::vector<ReducedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
     const auto [at, is_new] = of_family.emplace(cell.family, candidates.size());
     if (!is_new) return candidates[at->second];
     const auto own = with_term.find(cell.family);
-    const bool is_own = own != with_term.end();
-    std::vector<int64_t> members = OnNearestHosts(cell, is_own ? own->second : all);
+    const bool is_own = own != with_term.end() && !has_relays();
+    std::vector<int64_t> members =
+        has_relays() ? FarMembers(cell, all) : OnNearestHosts(cell, is_own ? own->second : all);
     if (!is_own) at->second = of_members.emplace(members, candidates.size()).first->second;
     if (at->second == candidates.size()) candidates.push_back({std::move(members), 0, {}, 0});
     return candidates[at->second];
   };
   VisitWanted(group, [&](const ExchangeCell& cell) { candidates_of(cell).elements += cell.elements; });
-  for (Candidates& each : candidates) each.line = SharedLine(each.members, each.elements);
+  for (Candidates& each : candidates) {
+    if (!each.members.empty()) each.line = SharedLine(each.members, each.elements);
+  }
   auto pieces = std::make_unique<std::vector<ReducedPiece>>();
   VisitWanted(group, [&](const ExchangeCell& cell) {
     Candidates& reducers = candidates_of(cell);
+    if (reducers.members.empty()) return;
     reducers.line.Visit(reducers.start, cell.shape, 0, cell.elements, [&](int64_t reducer, int64_t low, int64_t high) {
       pieces->push_back({cell, low, high, reducer});
     });

@@ -37,7 +37,8 @@ struct ExchangeCell {
   int64_t destination = 0;  // the flat position of its first destination
 };
 
-// Elements [low, high) of a cell, in row-major order, which `reducer` (a flat position of the destination) reduces.
+// Elements [low, high) of a cell, in row-major order, which `reducer` (a flat position of the destination) reduces; or
+// takes as a relay.
 struct ReducedPiece {
   ExchangeCell cell;
   int64_t low = 0;
@@ -81,7 +82,8 @@ class ExchangeTables {
   // Elements that a source position holds and a destination position wants.
   int64_t CommonElements(int64_t source_flat, int64_t destination_flat) const;
 
-  // Who reduces what of a group's cells, in order. Only where there are terms.
+  // Who reduces what of a group's cells, in order; or who relays what is far from some. Only where there are terms, or
+  // relays.
   const std::vector<ReducedPiece>& PiecesOf(int64_t group) const;
   // Those of one cell.
   absl::Span<const ReducedPiece> PiecesOfCell(const ExchangeCell& cell) const;
@@ -94,9 +96,14 @@ class ExchangeTables {
   void VisitSums(const ReducedPiece& piece,
                  absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const;
 
+  bool has_relays() const { return exchange_.far_takers == FarTakers::kRelays; }
   // With several hosts: whether a position's host has none of what it wants, elements of a cell that is moved or that
-  // `reducer` reduces (or -1).
+  // `reducer` reduces or relays (or -1).
   bool IsFar(const ExchangeCell& cell, int64_t reducer, int64_t destination) const;
+  // Whether a position takes nothing of a piece in the spread: it has it, or took it when it was moved.
+  bool HasBeforeSpread(const ReducedPiece& piece, int64_t destination) const {
+    return piece.reducer == destination || (has_relays() && !IsFar(piece.cell, kMoved, destination));
+  }
   // Calls `visit(taker, low, high)` for the parts of elements of a cell, moved or a whole piece that is reduced, which
   // members of the cell's group take for their host, to which it is far.
   void VisitTakers(const ExchangeCell& cell, int64_t low, int64_t high, int32_t host,
@@ -163,9 +170,11 @@ class ExchangeTables {
   int32_t HostOfSource(int64_t flat) const;
   // Whether what is taken was moved, not reduced.
   bool moves() const {
-    return exchange_.role == ExchangeRole::kMove || (exchange_.role == ExchangeRole::kShare && term_count() == 1);
+    return exchange_.role == ExchangeRole::kMove ||
+           (exchange_.role == ExchangeRole::kShare && term_count() == 1 && !has_relays());
   }
   const FarLine& FarLineOf(int64_t group, int32_t host) const;
+  std::vector<int64_t> FarMembers(const ExchangeCell& cell, absl::Span<const int64_t> members) const;
   std::vector<int64_t> OnNearestHosts(const ExchangeCell& cell, absl::Span<const int64_t> candidates) const;
 
   const Exchange& exchange_;

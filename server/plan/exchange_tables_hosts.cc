@@ -104,7 +104,8 @@ void ExchangeTables::VisitSums(const ReducedPiece& piece,
 }
 
 bool ExchangeTables::IsFar(const ExchangeCell& cell, int64_t reducer, int64_t destination) const {
-  if (!exchange_.hosts.several()) return false;
+  const bool several = exchange_.hosts.several();
+  if (!several) return has_relays() && reducer == kMoved && HolderOfDestination(destination).family != cell.family;
   const int32_t host = HostOfDestination(destination);
   if (reducer != kMoved) return HostOfDestination(reducer) != host;
   const auto [at, is_new] = hosts_of_family_.try_emplace(cell.family);
@@ -117,11 +118,19 @@ bool ExchangeTables::IsFar(const ExchangeCell& cell, int64_t reducer, int64_t de
   return !std::binary_search(hosts.begin(), hosts.end(), host);
 }
 
+std::vector<int64_t> ExchangeTables::FarMembers(const ExchangeCell& cell, absl::Span<const int64_t> members) const {
+  std::vector<int64_t> far;
+  for (const int64_t member : members) {
+    if (IsFar(cell, kMoved, member)) far.push_back(member);
+  }
+  return far;
+}
+
 void ExchangeTables::VisitFar(int64_t destination_flat,
                               absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t, int64_t)> visit) const {
   if (!moves()) {
     for (const ReducedPiece& piece : PiecesOf(GroupOf(destination_flat))) {
-      if (!IsFar(piece.cell, piece.reducer, destination_flat)) continue;
+      if (!IsFar(piece.cell, piece.reducer, destination_flat) || HasBeforeSpread(piece, destination_flat)) continue;
       visit(piece.cell, piece.low, piece.high, piece.reducer);
     }
     return;
@@ -170,6 +179,12 @@ void ExchangeTables::VisitTakers(const ExchangeCell& cell, int64_t low, int64_t 
 void ExchangeTables::VisitTaken(const ExchangeCell& cell, int64_t low, int64_t high, int64_t reducer,
                                 int64_t destination, absl::FunctionRef<void(int64_t, int64_t)> visit) const {
   if (exchange_.far_takers == FarTakers::kEach || !IsFar(cell, reducer, destination)) return visit(low, high);
+  if (has_relays() && reducer == kMoved) {
+    for (const ReducedPiece& piece : PiecesOfCell(cell)) {
+      if (piece.reducer == destination) visit(piece.low, piece.high);
+    }
+    return;
+  }
   VisitTakers(cell, low, high, HostOfDestination(destination), [&](int64_t taker, int64_t from, int64_t to) {
     if (taker == destination) visit(from, to);
   });

@@ -151,6 +151,8 @@ std::vector<std::string> StepLines(const Plan& plan) {
       lines.push_back(StrCat(exchange->start == StepStart::kWithPrevious ? "with " : "", ToText(exchange->name), " ",
                              ValueText(plan, exchange->source, mesh), " -> ",
                              ValueText(plan, exchange->destination, mesh)));
+      const bool is_relayed = exchange->exchange.far_takers == FarTakers::kRelays;
+      if (is_relayed && exchange->exchange.role == ExchangeRole::kMove) lines.back() += ", by relays";
       continue;
     }
     if (const auto* contract = std::get_if<ContractStep>(&step)) {

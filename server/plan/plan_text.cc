@@ -81,6 +81,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   if (exchange.role == ExchangeRole::kReduce) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
   if (step.delivery == Delivery::kPush) text += " pushed";
   if (exchange.far_takers == FarTakers::kOne && exchange.role != ExchangeRole::kShare) text += " once";
+  if (exchange.far_takers == FarTakers::kRelays) text += " relayed";
   if (exchange.source != plan.values[static_cast<size_t>(step.source)].spec) {
     StrAppend(&text, " of ", ToText(exchange.source));
   }
@@ -394,7 +395,11 @@ class PlanParser {
     }
     if (scanner.TryTake("pushed")) step.delivery = Delivery::kPush;
     const bool shares = step.exchange.role == ExchangeRole::kShare;
-    if (shares || scanner.TryTake("once")) step.exchange.far_takers = FarTakers::kOne;
+    if (scanner.TryTake("relayed")) {
+      step.exchange.far_takers = FarTakers::kRelays;
+    } else if (shares || scanner.TryTake("once")) {
+      step.exchange.far_takers = FarTakers::kOne;
+    }
     step.exchange.source = plan_.values[static_cast<size_t>(step.source)].spec;
     step.exchange.destination = plan_.values[static_cast<size_t>(step.destination)].spec;
     if (scanner.TryTake("of")) {

@@ -280,7 +280,7 @@ class Verifier {
         if (terms < 2) return Wrong("reduces what has one term");
         if (exchange.reduce_op != exchange.source.partial_op())
           return Wrong("reduces with ", ToText(exchange.reduce_op));
-        if (exchange.far_takers == FarTakers::kOne) return Wrong("reduces once for a host");
+        if (exchange.far_takers != FarTakers::kEach) return Wrong("reduces once for a host");
         break;
       case ExchangeRole::kSpread: TESSERA_RETURN_IF_ERROR(CheckSpread(step)); break;
       case ExchangeRole::kShare: TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once")); break;
@@ -288,15 +288,24 @@ class Verifier {
     return Finish(step);
   }
 
+  static bool CanAddTo(const Exchange& last, const Exchange& exchange) {
+    const bool is_relayed = exchange.far_takers == FarTakers::kRelays;
+    if (exchange.role == ExchangeRole::kSpread) {
+      if (last.role == ExchangeRole::kReduce) return !is_relayed;
+      return last.role == ExchangeRole::kMove && last.far_takers == FarTakers::kRelays && is_relayed;
+    }
+    if (exchange.far_takers == FarTakers::kEach || last.far_takers != exchange.far_takers) return false;
+    return last.role == ExchangeRole::kSpread || (last.role == ExchangeRole::kMove && !is_relayed);
+  }
+
   // Adds to the last exchange that wrote the value, in the same terms.
   absl::Status CheckAddsTo(const ExchangeStep& step, std::string_view otherwise) const {
     const Exchange& exchange = step.exchange;
     const BufferState& state = state_[BufferOf(step.destination)];
     const Exchange* last = state.unfinished.empty() ? nullptr : state.unfinished.back();
-    const bool is_share = exchange.role == ExchangeRole::kShare;
     if (step.source != step.destination || last == nullptr || state.unfinished_value != step.destination ||
         last->dims != exchange.dims || last->source != exchange.source || last->hosts != exchange.hosts ||
-        (last->role == ExchangeRole::kReduce) == is_share || (is_share && exchange.far_takers != FarTakers::kOne)) {
+        !CanAddTo(*last, exchange)) {
       return Wrong(otherwise);
     }
     return absl::OkStatus();
@@ -304,6 +313,9 @@ class Verifier {
 
   absl::Status CheckSpread(const ExchangeStep& step) const {
     TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "spreads what was not reduced"));
+    if (step.delivery == Delivery::kPush && step.exchange.far_takers == FarTakers::kRelays) {
+      return Wrong("pushes what was not reduced");
+    }
     if (step.delivery == Delivery::kPush && IsDonated(step.destination)) {
       return Wrong("pushes into memory that was an input's, and may be read by peers");
     }
@@ -320,7 +332,7 @@ class Verifier {
     state.unfinished.push_back(&exchange);
     state.unfinished_value = step.destination;
     const bool is_spread_later = exchange.role == ExchangeRole::kReduce && CountReplicas(exchange.destination) > 1;
-    const bool is_shared_later = exchange.role != ExchangeRole::kShare && exchange.far_takers == FarTakers::kOne;
+    const bool is_shared_later = exchange.role != ExchangeRole::kShare && exchange.far_takers != FarTakers::kEach;
     if (is_spread_later || is_shared_later) return absl::OkStatus();
     const std::vector<const Exchange*> written = std::exchange(state.unfinished, {});
     contents_->EndWrite(step.destination);

@@ -14,6 +14,7 @@
 #include "server/plan/same_shards.h"
 #include "server/planner/figures.h"
 #include "server/planner/overlay.h"
+#include "server/planner/relays.h"
 
 namespace tessera {
 namespace {
@@ -236,8 +237,10 @@ void PlanBuilder::AddShares() {
     const bool spreads = exchange != nullptr && exchange->exchange.role == ExchangeRole::kSpread;
     const bool is_with_previous = exchange != nullptr && exchange->start == StepStart::kWithPrevious;
     if (!spreads && !is_with_previous) add_shares();
+    const bool is_settled = exchange != nullptr && exchange->exchange.far_takers != FarTakers::kEach;
     const bool takes = spreads || (exchange != nullptr && exchange->exchange.role == ExchangeRole::kMove);
-    if (takes && !IsPushedAgain(exchange->destination) && ExchangeWalk(exchange->exchange).IsWantedTwiceFromFar()) {
+    if (takes && !is_settled && !IsPushedAgain(exchange->destination) &&
+        ExchangeWalk(exchange->exchange).IsWantedTwiceFromFar()) {
       exchange->exchange.far_takers = FarTakers::kOne;
       ExchangeStep& share = shares.emplace_back(*exchange);
       share.exchange.role = ExchangeRole::kShare;
@@ -263,6 +266,7 @@ Plan PlanBuilder::Finish(const Topology& topology) && {
       if (operand.pieces.has_value()) operand.pieces->hosts = plan_.hosts;
     }
   }
+  AddRelays(plan_, topology);
   if (plan_.hosts.several()) AddShares();
   return std::move(plan_);
 }

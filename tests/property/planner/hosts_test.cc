@@ -46,7 +46,9 @@ Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
         switch (exchange.role) {
           case ExchangeRole::kMove: crossing.moves += count; break;
           case ExchangeRole::kReduce: crossing.sums += count; break;
-          case ExchangeRole::kSpread: crossing.spreads += count; break;
+          case ExchangeRole::kSpread:
+            (exchange.far_takers == FarTakers::kRelays ? crossing.moves : crossing.spreads) += count;
+            break;
           case ExchangeRole::kShare: ADD_FAILURE() << "shared with another host"; break;
         }
       });

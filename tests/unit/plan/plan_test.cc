@@ -12,6 +12,7 @@
 #include "server/plan/program.h"
 #include "server/plan/verify.h"
 #include "server/planner/redistribute.h"
+#include "server/planner/relays.h"
 
 namespace tessera {
 namespace {
@@ -293,6 +294,53 @@ TEST(VerifyPlan, FindsWrongShares) {
   Plan reduced_once = sum;
   StepOf(reduced_once, 0).exchange.far_takers = FarTakers::kOne;
   ExpectRefused(reduced_once, "reduces once for a host");
+}
+
+TEST(PlanText, SaysWhatIsRelayed) {
+  Topology topology;
+  topology.host_of_worker = {0, 1, 2, 3};
+  const Plan plan = *PlanRedistribute({*ParseTensorSpec("f64[1048576] @ mesh(1) [R]"), {}},
+                                      *ParseTensorSpec("f64[1048576] @ mesh(4) [R]"), topology);
+  const std::string text = ToText(plan);
+  EXPECT_NE(text.find("broadcast %0 -> %1 move relayed\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("all_gather %1 -> %1 spread relayed of "), std::string::npos) << text;
+  EXPECT_NE(text.find("all_gather %1 -> %1 share relayed of "), std::string::npos) << text;
+  EXPECT_EQ(ParsePlan(text).value(), plan);
+}
+
+TEST(VerifyPlan, FindsWrongRelays) {
+  Plan relayed = OnTwoHosts("f32[8] @ mesh(1) [R]", "f32[8] @ mesh(4) [R]");
+  ExchangeStep move = StepOf(relayed, 0);
+  move.exchange.far_takers = FarTakers::kEach;
+  relayed.steps = Relayed(move);
+  EXPECT_TRUE(VerifyPlan(relayed).ok()) << VerifyPlan(relayed);
+  Plan alone = relayed;
+  alone.steps.resize(1);
+  ExpectRefused(alone, "output %1 is not written");
+  Plan unshared = relayed;
+  unshared.steps.resize(2);
+  ExpectRefused(unshared, "output %1 is not written");
+  Plan direct = relayed;
+  StepOf(direct, 0).exchange.far_takers = FarTakers::kOne;
+  ExpectRefused(direct, "spreads what was not reduced");
+  Plan once = relayed;
+  StepOf(once, 1).exchange.far_takers = FarTakers::kOne;
+  ExpectRefused(once, "spreads what was not reduced");
+  Plan shared_otherwise = relayed;
+  StepOf(shared_otherwise, 2).exchange.far_takers = FarTakers::kOne;
+  ExpectRefused(shared_otherwise, "shares what was not taken once");
+  Plan unspread = relayed;
+  unspread.steps.erase(unspread.steps.begin() + 1);
+  ExpectRefused(unspread, "shares what was not taken once");
+  Plan pushed = relayed;
+  StepOf(pushed, 1).delivery = Delivery::kPush;
+  ExpectRefused(pushed, "pushes what was not reduced");
+  Plan sum = OnTwoHosts("f32[8] @ mesh(4) [P(sum)]", "f32[8] @ mesh(4) [R]");
+  StepOf(sum, 0).exchange.far_takers = FarTakers::kRelays;
+  ExpectRefused(sum, "reduces once for a host");
+  Plan sum_spread = OnTwoHosts("f32[8] @ mesh(4) [P(sum)]", "f32[8] @ mesh(4) [R]");
+  StepOf(sum_spread, 1).exchange.far_takers = FarTakers::kRelays;
+  ExpectRefused(sum_spread, "spreads what was not reduced");
 }
 
 TEST(VerifyPlan, FindsValuesThatDoNotFitTheirBuffers) {

@@ -8,6 +8,7 @@
 
 #include "schemas/types/str_cat.h"
 #include "server/planner/redistribute.h"
+#include "server/planner/relays.h"
 #include "tests/unit/worker/worker_world.h"
 
 namespace tessera::testing {
@@ -54,6 +55,28 @@ void ExpectRuns(WorkerWorld& world, const Plan& plan) {
 }
 
 class HostPlans : public ::testing::TestWithParam<Hosts> {};
+
+// By way of relays, whatever the prediction says: own and other workers of the mesh as the source, views of pairs.
+TEST(RelayedPlans, AreRunByRealExecutors) {
+  for (const Hosts& hosts : {Hosts{0, 1, 2, 3}, Hosts{0, 0, 1, 2}, Hosts{0, 1, 1, 1}}) {
+    WorldOptions options = OptionsOf(hosts);
+    options.arena_bytes = 4 << 20;
+    WorkerWorld world(options);
+    for (const char* from : {"mesh(1; workers=0) [R]", "mesh(1; workers=3) [R]", "mesh(2; workers=0,3) [S(0)]",
+                             "mesh(2,2) [S(0), R]", "mesh(2,2) [S(1), S(0)]"}) {
+      for (const char* to : {"mesh(2,2) [R, R]", "mesh(2,2) [S(1), R]", "mesh(4) [R]"}) {
+        Plan plan = PlanOn(hosts, Spec(StrCat("f32[300,70] @ ", from)), Spec(StrCat("f32[300,70] @ ", to)));
+        ASSERT_FALSE(plan.steps.empty());
+        ExchangeStep move = std::get<ExchangeStep>(plan.steps[0]);
+        if (move.exchange.role != ExchangeRole::kMove) continue;
+        move.exchange.far_takers = FarTakers::kEach;
+        plan.steps = Relayed(move);
+        ExpectRuns(world, plan);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
 
 TEST_P(HostPlans, EveryRedistributionOnTwoByTwo) {
   std::vector<Placement> kinds = {Placement::Replicate(), Placement::Shard(0), Placement::Shard(1)};

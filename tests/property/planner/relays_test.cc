@@ -1,0 +1,220 @@
+// Moves by way of relays: the answer and the laws of other moves, and what a source gives.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "schemas/types/bounds.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
+#include "server/plan/same_shards.h"
+#include "server/plan/verify.h"
+#include "server/planner/redistribute.h"
+#include "server/planner/relays.h"
+#include "tests/property/planner/crossing.h"
+#include "tests/property/planner/random_redistribute.h"
+#include "tests/property/planner/small_worlds.h"
+
+namespace tessera {
+namespace {
+
+Topology TopologyOf(const std::vector<int32_t>& hosts) {
+  Topology topology;
+  topology.host_of_worker = hosts;
+  return topology;
+}
+
+// The plan with its move by way of relays; none when it has no single move to replicas.
+std::optional<Plan> RelayedPlan(const TensorSpec& source, const TensorSpec& destination,
+                                const std::vector<int32_t>& hosts) {
+  absl::StatusOr<Plan> plan = PlanRedistribute({source, {}}, destination, TopologyOf(hosts));
+  if (!plan.ok() || plan->steps.empty() || CountReplicas(destination) == 1) return std::nullopt;
+  ExchangeStep move = std::get<ExchangeStep>(plan->steps[0]);
+  if (move.exchange.role != ExchangeRole::kMove) return std::nullopt;
+  move.exchange.far_takers = FarTakers::kEach;
+  plan->steps = Relayed(move);
+  return *std::move(plan);
+}
+
+struct World {
+  std::vector<int64_t> mesh;
+  std::vector<int32_t> hosts;
+};
+
+std::ostream& operator<<(std::ostream& out, const World& world) {
+  out << "mesh";
+  for (const int64_t extent : world.mesh) out << " " << extent;
+  out << " on hosts";
+  for (const int32_t host : world.hosts) out << " " << host;
+  return out;
+}
+
+class RelayedMoves : public testing::TestWithParam<World> {
+ protected:
+  int32_t HostOf(WorkerIndex worker) const { return GetParam().hosts[static_cast<size_t>(worker.value)]; }
+
+  // Everything that a move must be; and across hosts as little as can be.
+  void Check(const TensorSpec& source, const TensorSpec& destination) {
+    const std::optional<Plan> plan = RelayedPlan(source, destination, GetParam().hosts);
+    if (!plan.has_value()) return;
+    ++checked_;
+    const std::string what = StrCat(ToText(source), " -> ", ToText(destination), "\n", ToText(*plan));
+    const absl::Status verified = VerifyPlan(*plan);
+    ASSERT_TRUE(verified.ok()) << verified << "\n" << what;
+    const absl::StatusOr<Plan> parsed = ParsePlan(ToText(*plan));
+    ASSERT_TRUE(parsed.ok()) << parsed.status() << what;
+    ASSERT_EQ(*parsed, *plan) << what;
+    const std::vector<double> dense = Numbers(source);
+    const absl::StatusOr<std::vector<double>> result = RunPlan(*plan, {dense}, {});
+    ASSERT_TRUE(result.ok()) << result.status() << what;
+    ASSERT_TRUE(Agree(*result, dense, 0)) << what;
+    const absl::Status programs = CheckPrograms(*plan, {dense});
+    ASSERT_TRUE(programs.ok()) << programs << what;
+    CheckTraffic(*plan, source, destination, what);
+  }
+
+  void CheckTraffic(const Plan& plan, const TensorSpec& source, const TensorSpec& destination,
+                    const std::string& what) {
+    const auto sum = [](const std::vector<int64_t>& bytes) {
+      return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+    };
+    const absl::StatusOr<RedistributeBound> bound = BoundRedistribute(source, destination);
+    ASSERT_TRUE(bound.ok()) << bound.status();
+    const PlanTraffic traffic = TrafficOf(plan);
+    EXPECT_EQ(sum(traffic.received_bytes), bound->total_bytes) << what;
+    EXPECT_EQ(sum(traffic.sent_bytes), bound->total_bytes) << what;
+    std::vector<int64_t> crossing;  // by step
+    for (const Step& step : plan.steps) {
+      const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
+      const ExchangeWalk walk(exchange);
+      int64_t& count = crossing.emplace_back(0);
+      for (const WorkerIndex self : exchange.destination.mesh.workers()) {
+        walk.VisitReceived(
+            self, [&](WorkerIndex from, int64_t elements) { count += HostOf(from) != HostOf(self) ? elements : 0; });
+      }
+    }
+    EXPECT_EQ(crossing[0] + crossing[1], CountLeastCrossing(source, destination, GetParam().hosts).moves) << what;
+    EXPECT_EQ(crossing[2], 0) << what;
+    if (destination.has_partial()) return;  // each term is another element
+    EXPECT_EQ(crossing[0], WantedFromFar(source, destination)) << what;
+  }
+
+  // Elements that some host wants and has not, each counted once.
+  int64_t WantedFromFar(const TensorSpec& source, const TensorSpec& destination) const {
+    std::vector<std::set<int32_t>> holders(static_cast<size_t>(NumElements(source.shape)));
+    std::vector<bool> wanted(holders.size(), false);
+    const auto visit = [](const TensorSpec& spec, auto each) {
+      for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+        const Box box = LocalBox(spec, spec.mesh.PositionAt(flat));
+        const Shape extents = BoxShape(box);
+        for (int64_t i = 0; i < NumElements(extents); ++i) {
+          int64_t rest = i, at = 0, stride = 1;
+          for (size_t d = extents.size(); d-- > 0; rest /= extents[d]) {
+            at += (box[d].start + rest % extents[d]) * stride;
+            stride *= spec.shape[d];
+          }
+          each(spec.mesh.workers()[static_cast<size_t>(flat)], static_cast<size_t>(at));
+        }
+      }
+    };
+    visit(source, [&](WorkerIndex worker, size_t at) { holders[at].insert(HostOf(worker)); });
+    visit(destination, [&](WorkerIndex worker, size_t at) {
+      if (!holders[at].contains(HostOf(worker))) wanted[at] = true;
+    });
+    return std::count(wanted.begin(), wanted.end(), true);
+  }
+
+  int checked_ = 0;
+};
+
+TEST_P(RelayedMoves, OnOneMesh) {
+  const Mesh mesh = MakeMesh(GetParam().mesh);
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{7}, {5, 4}, {1, 2}}) {
+    const int rank = static_cast<int>(shape.size());
+    for (const Placements& from : AllPlacements(mesh.ndim(), rank, {ReduceOp::kSum})) {
+      for (const Placements& to : AllPlacements(mesh.ndim(), rank, {ReduceOp::kSum})) {
+        const TensorSpec source = MakeSpec(DType::kF64, shape, mesh, from);
+        const TensorSpec destination = MakeSpec(DType::kF64, shape, mesh, to);
+        if (!ValidateRedistribute(source, destination).ok()) continue;
+        ASSERT_NO_FATAL_FAILURE(Check(source, destination));
+      }
+    }
+  }
+  EXPECT_GT(checked_, 3);
+}
+
+// From one worker, of the mesh or not, and from two.
+TEST_P(RelayedMoves, FromAnotherMesh) {
+  const Mesh mesh = MakeMesh(GetParam().mesh);
+  const int last = static_cast<int>(mesh.size()) - 1;
+  for (const std::string& from : {StrCat("mesh(1; workers=0) [R]"), StrCat("mesh(1; workers=", last, ") [R]"),
+                                  StrCat("mesh(2; workers=", last, ",0) [S(0)]"), StrCat("mesh(2; workers=0,1) [R]"),
+                                  StrCat("mesh(1; workers=", last + 1, ") [R]")}) {
+    const TensorSpec source = *ParseTensorSpec(StrCat("f64[6,5] @ ", from));
+    for (const Placements& to : AllPlacements(mesh.ndim(), 2, {})) {
+      ASSERT_NO_FATAL_FAILURE(Check(source, MakeSpec(DType::kF64, {6, 5}, mesh, to)));
+    }
+  }
+  EXPECT_GT(checked_, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, RelayedMoves,
+                         testing::Values(World{{3}, {0, 1, 2, 3}}, World{{4}, {0, 1, 1, 2, 3}},
+                                         World{{5}, {0, 0, 1, 1, 2, 2}}, World{{2, 2}, {0, 1, 2, 3, 0}},
+                                         World{{2, 3}, {0, 0, 1, 1, 2, 2, 3}}, World{{3, 2}, {0, 1, 2, 2, 1, 1, 0}}));
+
+int64_t BusiestLink(const Plan& plan, const std::vector<int32_t>& hosts) {
+  std::map<int32_t, int64_t> given;
+  const auto host_of = [&hosts](WorkerIndex worker) { return hosts[static_cast<size_t>(worker.value)]; };
+  for (const Step& step : plan.steps) {
+    const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
+    const ExchangeWalk walk(exchange);
+    for (const WorkerIndex self : exchange.destination.mesh.workers()) {
+      walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
+        if (host_of(from) != host_of(self)) given[host_of(from)] += elements;
+      });
+    }
+  }
+  int64_t busiest = 0;
+  for (const auto& [host, elements] : given) busiest = std::max(busiest, elements);
+  return busiest;
+}
+
+bool IsRelayed(const Plan& plan) {
+  return std::get<ExchangeStep>(plan.steps[0]).exchange.far_takers == FarTakers::kRelays;
+}
+
+Plan PlanOf(const std::string& source, const std::string& destination, const std::vector<int32_t>& hosts) {
+  const absl::StatusOr<Plan> plan =
+      PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination), TopologyOf(hosts));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+TEST(Relays, AreChosenWhereTheyAreFaster) {
+  const std::vector<int32_t> own_hosts = {0, 1, 2, 3, 4, 5, 6, 7};
+  // Large: the source's link gives each element once.
+  const Plan large = PlanOf("f32[1048576] @ mesh(1; workers=0) [R]", "f32[1048576] @ mesh(8) [R]", own_hosts);
+  EXPECT_TRUE(IsRelayed(large)) << ToText(large);
+  EXPECT_LE(BusiestLink(large, own_hosts), 1048576 + 8);
+  // Small: a round more costs more than it saves.
+  EXPECT_FALSE(IsRelayed(PlanOf("f32[64] @ mesh(1; workers=0) [R]", "f32[64] @ mesh(8) [R]", own_hosts)));
+  // All links give and take the same already, or there are only two hosts.
+  EXPECT_FALSE(IsRelayed(PlanOf("f32[1048576] @ mesh(8) [S(0)]", "f32[1048576] @ mesh(8) [R]", own_hosts)));
+  EXPECT_FALSE(IsRelayed(PlanOf("f32[1048576] @ mesh(1; workers=0) [R]", "f32[1048576] @ mesh(4) [R]", {0, 0, 1, 1})));
+  // Several workers of each host.
+  const std::vector<int32_t> pairs = {0, 0, 1, 1, 2, 2, 3, 3};
+  const Plan shared = PlanOf("f32[1048576] @ mesh(1; workers=0) [R]", "f32[1048576] @ mesh(8) [R]", pairs);
+  EXPECT_TRUE(IsRelayed(shared)) << ToText(shared);
+  EXPECT_LE(BusiestLink(shared, pairs), 1048576 + 8);
+}
+
+}  // namespace
+}  // namespace tessera
