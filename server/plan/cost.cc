@@ -156,13 +156,53 @@ double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& top
   return seconds;
 }
 
+// When each worker is done with the steps so far. A step begins when its workers, and those who hold what it reads of
+// earlier steps, have done theirs; so steps on different workers run side by side.
+class WorkerClocks {
+ public:
+  void WaitFor(const Mesh& mesh) {
+    for (const WorkerIndex worker : mesh.workers()) start_s_ = std::max(start_s_, ClockOf(worker));
+  }
+  void Work(const Mesh& mesh) {
+    WaitFor(mesh);
+    working_.push_back(&mesh);
+  }
+  // Of the step whose workers were named since the one before.
+  void EndStep(double seconds) {
+    for (const Mesh* mesh : working_) {
+      for (const WorkerIndex worker : mesh->workers()) ClockOf(worker) = start_s_ + seconds;
+    }
+    working_.clear();
+    start_s_ = 0;
+  }
+  double Seconds() const { return clocks_s_.empty() ? 0 : *std::max_element(clocks_s_.begin(), clocks_s_.end()); }
+
+ private:
+  double& ClockOf(WorkerIndex worker) {
+    const size_t index = static_cast<size_t>(worker.value);
+    if (index >= clocks_s_.size()) clocks_s_.resize(index + 1, 0);
+    return clocks_s_[index];
+  }
+
+  std::vector<double> clocks_s_;  // by worker index
+  double start_s_ = 0;
+  std::vector<const Mesh*> working_;
+};
+
 }  // namespace
 
 double PredictSeconds(const Plan& plan, const Topology& topology) {
-  double seconds = 0;
+  WorkerClocks clocks;
+  const auto mesh_of = [&plan](int value) -> const Mesh& { return plan.values[static_cast<size_t>(value)].spec.mesh; };
+  // Steps may be priced without the values that they name.
+  const auto is_input = [&plan](int value) {
+    if (value < 0 || static_cast<size_t>(value) >= plan.values.size()) return false;
+    const int buffer = plan.values[static_cast<size_t>(value)].buffer;
+    return plan.buffers[static_cast<size_t>(buffer)].kind == PlanBuffer::Kind::kInput;
+  };
   std::optional<PhasePrice> phase;  // of the exchanges at hand
   const auto end_phase = [&] {
-    if (phase.has_value()) seconds += phase->Seconds();
+    if (phase.has_value()) clocks.EndStep(phase->Seconds());
     phase.reset();
   };
   for (const Step& step : plan.steps) {
@@ -171,14 +211,22 @@ double PredictSeconds(const Plan& plan, const Topology& topology) {
     if (exchange != nullptr) {
       if (!phase.has_value()) phase.emplace(topology);
       phase->Add(exchange->exchange, OwnPieces::kCopied);
+      if (!is_input(exchange->source)) clocks.WaitFor(exchange->exchange.source.mesh);
+      clocks.Work(exchange->exchange.destination.mesh);
     } else if (const auto* contract = std::get_if<ContractStep>(&step)) {
-      seconds += SecondsOf(plan, *contract, topology);
+      for (const ContractOperand& operand : contract->operands) {
+        if (!is_input(operand.value)) clocks.WaitFor(mesh_of(operand.value));
+      }
+      clocks.Work(mesh_of(contract->output));
+      clocks.EndStep(SecondsOf(plan, *contract, topology));
     } else {
-      seconds += SecondsOf(plan, std::get<LocalStep>(step), topology);
+      const auto& local = std::get<LocalStep>(step);
+      clocks.Work(mesh_of(local.output));
+      clocks.EndStep(SecondsOf(plan, local, topology));
     }
   }
   end_phase();
-  return seconds;
+  return clocks.Seconds();
 }
 
 }  // namespace tessera

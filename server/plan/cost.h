@@ -27,6 +27,7 @@ struct Topology {
   }
 };
 
+// Steps on the same workers follow each other, those on different ones run side by side.
 double PredictSeconds(const Plan& plan, const Topology& topology);
 
 }  // namespace tessera

@@ -12,13 +12,18 @@ Mesh SubMesh(const Mesh& mesh, absl::Span<const MeshCoordinate> coordinates) {
   std::vector<int64_t> shape = mesh.shape();
   for (const MeshCoordinate& fixed : coordinates) shape[static_cast<size_t>(fixed.mesh_dim)] = 1;
   if (shape == mesh.shape()) return mesh;
+  int64_t size = 1;
+  for (const int64_t extent : shape) size *= extent;
   std::vector<WorkerIndex> workers;
-  for (int64_t flat = 0; flat < mesh.size(); ++flat) {
-    const Position position = mesh.PositionAt(flat);
-    const bool is_there = std::all_of(coordinates.begin(), coordinates.end(), [&](const MeshCoordinate& fixed) {
-      return position[static_cast<size_t>(fixed.mesh_dim)] == fixed.coordinate;
-    });
-    if (is_there) workers.push_back(mesh.workers()[static_cast<size_t>(flat)]);
+  workers.reserve(static_cast<size_t>(size));
+  Position position(shape.size(), 0);
+  for (const MeshCoordinate& fixed : coordinates) position[static_cast<size_t>(fixed.mesh_dim)] = fixed.coordinate;
+  for (int64_t i = 0; i < size; ++i) {
+    int64_t rest = i;
+    for (size_t j = shape.size(); j-- > 0; rest /= shape[j]) {
+      if (shape[j] > 1) position[j] = rest % shape[j];
+    }
+    workers.push_back(mesh.WorkerAt(position));
   }
   absl::StatusOr<Mesh> made = Mesh::Make(shape, mesh.names(), workers);
   TESSERA_CHECK(made.ok());

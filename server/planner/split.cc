@@ -66,8 +66,15 @@ class Splitter {
     return !split.ranges[0].on_grid.empty() || !split.ranges[0].in_output.empty();
   }
 
-  int64_t MostParts(int64_t extent) const {
-    return std::min({kMaxContractionParts, extent, kMaxContractionWorkerParts / problem_.output.mesh.size()});
+  // Those who have to do with a part, all parts together.
+  int64_t CountWorkers(const std::vector<PartRange>& parts) const {
+    const int64_t all = problem_.output.mesh.size();
+    int64_t workers = 0;
+    for (const PartRange& part : parts) {
+      workers += std::max(part.on_grid.empty() ? all : part.grid_mesh.size(),
+                          part.in_output.empty() ? all : part.output_mesh.size());
+    }
+    return workers;
   }
 
   // How the operand comes to the workers of a range.
@@ -99,9 +106,8 @@ class Splitter {
     if (dim < 0) return std::nullopt;
     CutLetter cut;
     cut.letter = letter;
-    cut.ranges = CommonRanges(problem_.product, problem_.output, letters, letter,
-                              MostParts(problem_.output.shape[static_cast<size_t>(dim)]));
-    if (cut.ranges.empty()) return std::nullopt;
+    cut.ranges = CommonRanges(problem_.product, problem_.output, letters, letter, kMaxContractionParts);
+    if (cut.ranges.empty() || CountWorkers(cut.ranges) > kMaxContractionWorkerParts) return std::nullopt;
     const bool in_place = HoldSameShards(problem_.product, problem_.output);
     for (const PartRange& range : cut.ranges) {
       int64_t received_bytes = 0;
@@ -145,10 +151,10 @@ class Splitter {
   std::optional<Split> TryLetter(char letter) {
     const std::optional<CutLetter> cut = Cut(letter);
     if (!cut.has_value()) return std::nullopt;
-    const int64_t most = MostParts(problem_.output.shape[static_cast<size_t>(DimOf(problem_.notation.output, letter))]);
-    for (int64_t parts = 2; parts <= most; parts *= 2) {
+    const int64_t extent = problem_.output.shape[static_cast<size_t>(DimOf(problem_.notation.output, letter))];
+    for (int64_t parts = 2; parts <= std::min(kMaxContractionParts, extent); parts *= 2) {
       const Split split = Make(*cut, parts);
-      if (split.parts() > most) break;
+      if (split.parts() > kMaxContractionParts || CountWorkers(split.ranges) > kMaxContractionWorkerParts) break;
       const auto rank = [](const Split& s) { return std::tuple(s.temporary_bytes, IsOfCutLetter(s)); };
       if (!least_.has_value() || rank(split) < rank(*least_)) least_ = split;
       if (split.temporary_bytes <= limit_bytes_ && HaveSameSums(problem_, split.ranges)) return split;

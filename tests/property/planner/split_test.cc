@@ -16,6 +16,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/contract.h"
+#include "server/plan/cost.h"
 #include "server/plan/same_shards.h"
 #include "server/plan/verify.h"
 #include "server/planner/contraction.h"
@@ -524,6 +525,21 @@ TEST(Split, IsBoundedOnLargeMeshes) {
   EXPECT_LE(PartsOf(*plan) * 4096, kMaxContractionWorkerParts);
   const absl::StatusOr<Plan> small = PlanCase(c, {TemporariesOf(*whole) / 1000});
   EXPECT_EQ(small.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(Split, PartsOnSubMeshesCountTheirOwnWorkers) {
+  // 256 parts of 4,096 workers would be too many; each is of 128.
+  const Case c = Parse("f64[8192,1024] @ mesh(64,64) [S(0), S(1)]", "f64[1024,8192] @ mesh(64,64) [S(0), S(1)]",
+                       "f64[8192,8192] @ mesh(64,64) [S(0), S(1)]");
+  const absl::StatusOr<Plan> whole = PlanCase(c, {});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const absl::StatusOr<Plan> plan = PlanCase(c, {TemporariesOf(*whole) / 2});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(PartsOf(*plan), 256) << plan->grid;
+  EXPECT_EQ(ReceivedBy(*plan), ReceivedBy(*whole));
+  const absl::Status status = VerifyPlan(*plan);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_LT(PredictSeconds(*plan, {}), 2 * PredictSeconds(*whole, {}));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "server/plan/cost.h"
 #include "server/plan/interpret.h"
 #include "server/plan/program.h"
 #include "server/plan/verify.h"
@@ -169,6 +170,18 @@ TEST(PartsOnSubMeshesTest, WhatIsReadWasWrittenOnItsWorkers) {
 })");
   ASSERT_TRUE(wider.ok()) << wider.status();
   ExpectRefused(*wider, "%1 reaches beyond %0, which its buffer holds");
+}
+
+TEST(PartsOnSubMeshesTest, RunSideBySide) {
+  const Plan plan = PlanOfCutRows();
+  Plan half = plan;
+  half.steps.resize(plan.steps.size() / 2);  // the parts of workers 0 and 1
+  const double half_s = PredictSeconds(half, Topology());
+  EXPECT_GT(half_s, 0);
+  EXPECT_DOUBLE_EQ(PredictSeconds(plan, Topology()), half_s);
+  Plan quarter = plan;
+  quarter.steps.resize(plan.steps.size() / 4);
+  EXPECT_GT(half_s, 1.5 * PredictSeconds(quarter, Topology())) << "one part after another on the same workers";
 }
 
 TEST(PartsOnSubMeshesTest, InputsAndOutputsAreOnAllWorkersOfTheirBuffers) {
