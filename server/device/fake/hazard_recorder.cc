@@ -112,6 +112,11 @@ bool HazardRecorder::IsReady(Stream& stream) {
 
 void HazardRecorder::Run() {
   while (true) {
+    uint64_t ended_before = 0;
+    {
+      std::lock_guard lock(async_mutex_);
+      ended_before = async_ended_;
+    }
     std::vector<Stream*> ready;
     for (size_t s = 0; s < streams_.size(); ++s) {
       if (IsReady(*streams_[s])) ready.push_back(streams_[s].get());
@@ -120,10 +125,10 @@ void HazardRecorder::Run() {
       RunHead(*ready[random_() % ready.size()]);
       continue;
     }
+    // What ended while this looked may have made a stream ready.
     std::unique_lock lock(async_mutex_);
-    if (async_under_way_ == 0) return;
-    const int before = async_under_way_;
-    async_done_.wait(lock, [&] { return async_under_way_ < before; });
+    if (async_under_way_ == 0 && async_ended_ == ended_before) return;
+    async_done_.wait(lock, [&] { return async_ended_ != ended_before; });
   }
 }
 
@@ -174,6 +179,7 @@ void HazardRecorder::RunHead(Stream& stream) {
       if (!status.ok() && stream.error.ok()) stream.error = std::move(status);
       stream.busy = false;
       --async_under_way_;
+      ++async_ended_;
       async_done_.notify_all();
     });
   }

@@ -97,6 +97,7 @@ class HazardRecorder {
   std::mutex async_mutex_;
   std::condition_variable async_done_;
   int async_under_way_ = 0;
+  uint64_t async_ended_ = 0;
 };
 
 }  // namespace tessera
