@@ -32,8 +32,8 @@ struct PartRange {
 };
 
 // The ranges, one for each pair of a product's and an output's shard along the letter that have elements in common; in
-// increasing order, the first is the largest. None where there are more than `most` of them. Both specs have the dims that
-// `letters` says, the letter among them.
+// increasing order, the first is the largest. None where there are more than `most` of them. Both specs have the dims
+// that `letters` says, the letter among them.
 std::vector<PartRange> CommonRanges(const TensorSpec& product, const TensorSpec& output, std::string_view letters,
                                     char letter, int64_t most);
 
