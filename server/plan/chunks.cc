@@ -13,11 +13,9 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kChunkAlignment = 64;  // bytes, in memory
-constexpr int64_t kMaxChunks = 4096;     // of one message, about: longer ones have larger chunks
+constexpr int64_t kMaxChunks = 4096;  // of one message, about: longer ones have larger chunks
 
 int64_t CeilDivide(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
-int64_t AlignUp(int64_t bytes) { return CeilDivide(bytes, kChunkAlignment) * kChunkAlignment; }
 
 Operand Advanced(Operand operand, absl::Span<const int64_t> start, DType dtype) {
   for (size_t d = 0; d < start.size(); ++d) operand.offset_bytes += start[d] * operand.strides[d] * SizeBytes(dtype);
@@ -71,13 +69,13 @@ class ChunkLine {
   ChunkLine(const DraftMessage& message, int64_t max_chunk_bytes) : max_bytes_(max_chunk_bytes) {
     int64_t bytes = 0;
     for (const DraftPart& part : message.parts) bytes += BytesOf(part);
-    max_bytes_ = std::max(max_bytes_, AlignUp(CeilDivide(bytes, kMaxChunks)));
+    max_bytes_ = std::max(max_bytes_, AlignInMessage(CeilDivide(bytes, kMaxChunks)));
   }
 
   ChunkRange Add(int64_t bytes, int64_t element_bytes) {
     const bool fits =
         is_open_ && chunks_.back().bytes + bytes <= max_bytes_ && chunks_.back().bytes % element_bytes == 0;
-    if (!fits) chunks_.push_back({0, AlignUp(memory_bytes()), -1});
+    if (!fits) chunks_.push_back({0, AlignInMessage(memory_bytes()), -1});
     ChunkRange range = {Last(), Last(), chunks_.back().bytes};
     is_open_ = bytes <= max_bytes_;
     for (; bytes > max_bytes_; bytes -= max_bytes_) {

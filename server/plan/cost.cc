@@ -31,7 +31,7 @@ class PhasePrice {
     for (int64_t flat = 0; flat < mesh.size(); flat += is_priced_whole ? 1 : mesh.size() - 1) {
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
       const int64_t received = AddReceived(exchange, walk, self, is_priced_whole ? 1 : OnHostOf(mesh, self));
-      if (own_pieces != OwnPieces::kCopied || IsInPlace(exchange)) continue;
+      if (own_pieces != OwnPieces::kCopied || exchange.is_in_place()) continue;
       const int64_t own = OwnElements(exchange, walk, flat, received);
       workers_[self].seconds +=
           static_cast<double>(own * SizeBytes(exchange.destination.dtype)) / topology_.local_bandwidth_bytes_s;
@@ -87,10 +87,6 @@ class PhasePrice {
     });
     paid.waits = paid.waits || received > 0;
     return received;
-  }
-
-  static bool IsInPlace(const Exchange& exchange) {
-    return exchange.role == ExchangeRole::kSpread || exchange.role == ExchangeRole::kShare;
   }
 
   int64_t OnHostOf(const Mesh& mesh, WorkerIndex self) const {
@@ -194,9 +190,7 @@ class WorkerClocks {
 double PredictSeconds(const Plan& plan, const Topology& topology) {
   WorkerClocks clocks;
   const auto mesh_of = [&plan](int value) -> const Mesh& { return plan.values[static_cast<size_t>(value)].spec.mesh; };
-  // Steps may be priced without the values that they name.
   const auto is_input = [&plan](int value) {
-    if (value < 0 || static_cast<size_t>(value) >= plan.values.size()) return false;
     const int buffer = plan.values[static_cast<size_t>(value)].buffer;
     return plan.buffers[static_cast<size_t>(buffer)].kind == PlanBuffer::Kind::kInput;
   };

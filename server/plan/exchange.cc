@@ -22,7 +22,7 @@ void AddBoxes(const Exchange& exchange, const ExchangeCell& cell, int64_t low, i
       const int64_t start = entry.start + offset[d];
       transfer.box.push_back({start, start + extents[d]});
       transfer.destination_offset.push_back(entry.destination_offset + offset[d]);
-      transfer.source_offset.push_back(exchange.role == ExchangeRole::kSpread || exchange.role == ExchangeRole::kShare
+      transfer.source_offset.push_back(exchange.is_in_place()
                                            ? entry.destination_offset + offset[d]
                                            : entry.source_offset + exchange.dims[d].source_step * offset[d]);
     }
@@ -234,11 +234,8 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::SharedBy(int64_t flat) const {
   GivenList given(exchange_);
   const Sources self = {{exchange_.destination.mesh.workers()[static_cast<size_t>(flat)], flat, {}}};
   const int32_t host = tables_->HostOfDestination(flat);
-  std::vector<int64_t> mates;
-  for (const int64_t offset : tables_->member_offsets()) {
-    const int64_t mate = tables_->GroupOf(flat) + offset;
-    if (mate != flat && tables_->HostOfDestination(mate) == host) mates.push_back(mate);
-  }
+  std::vector<int64_t> mates = tables_->MembersOn(tables_->GroupOf(flat), host);
+  std::erase(mates, flat);
   if (mates.empty()) return {};
   tables_->VisitFar(flat, [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t) {
     tables_->VisitTakers(cell, low, high, host, [&](int64_t taker, int64_t from, int64_t to) {
@@ -251,7 +248,7 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::SharedBy(int64_t flat) const {
 
 std::vector<ExchangeWalk::Given> ExchangeWalk::GivenBy(WorkerIndex worker) const {
   const Mesh& to = exchange_.destination.mesh;
-  if (exchange_.role == ExchangeRole::kSpread || exchange_.role == ExchangeRole::kShare) {
+  if (exchange_.is_in_place()) {
     const std::optional<int64_t> flat = to.FindWorker(worker);
     if (!flat.has_value()) return {};
     return exchange_.role == ExchangeRole::kSpread ? SpreadBy(*flat) : SharedBy(*flat);

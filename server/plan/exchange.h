@@ -67,6 +67,8 @@ struct Exchange {
   TensorSpec destination;
   std::vector<DimOverlay> dims;
   WorkerHosts hosts;  // the plan's
+  // Adds to what an earlier exchange wrote: what it takes lies in the value that it writes.
+  bool is_in_place() const { return role == ExchangeRole::kSpread || role == ExchangeRole::kShare; }
   bool operator==(const Exchange&) const = default;
 };
 

@@ -115,6 +115,7 @@ class ExchangeTables {
   // what is moved.
   void VisitFar(int64_t destination_flat,
                 absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t, int64_t)> visit) const;
+  std::vector<int64_t> MembersOn(int64_t group, int32_t host) const;
   // Members of the group on each host that has some, by host.
   std::vector<std::vector<int64_t>> MembersByHost(int64_t group) const;
   int32_t HostOfDestination(int64_t flat) const;

@@ -140,6 +140,14 @@ void ExchangeTables::VisitFar(int64_t destination_flat,
   });
 }
 
+std::vector<int64_t> ExchangeTables::MembersOn(int64_t group, int32_t host) const {
+  std::vector<int64_t> members;
+  for (const int64_t offset : member_offsets_) {
+    if (HostOfDestination(group + offset) == host) members.push_back(group + offset);
+  }
+  return members;
+}
+
 std::vector<std::vector<int64_t>> ExchangeTables::MembersByHost(int64_t group) const {
   std::map<int32_t, std::vector<int64_t>> members;
   for (const int64_t offset : member_offsets_) members[HostOfDestination(group + offset)].push_back(group + offset);
@@ -153,10 +161,7 @@ const ExchangeTables::FarLine& ExchangeTables::FarLineOf(int64_t group, int32_t 
   if (known != nullptr) return *known;
   known = std::make_unique<FarLine>();
   FarLine& far = *known;  // stays where it is
-  std::vector<int64_t> members;
-  for (const int64_t offset : member_offsets_) {
-    if (HostOfDestination(group + offset) == host) members.push_back(group + offset);
-  }
+  std::vector<int64_t> members = MembersOn(group, host);
   int64_t length = 0;
   VisitFar(members[0], [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t) {
     far.items.push_back({cell.number, low, length});

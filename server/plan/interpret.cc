@@ -151,7 +151,6 @@ class Interpreter {
   void CopyTransfer(const ExchangeStep& step, const Transfer& transfer, WorkerIndex self,
                     const StridedDoubles& destination) {
     const Exchange& exchange = step.exchange;
-    const bool in_place = exchange.role == ExchangeRole::kSpread || exchange.role == ExchangeRole::kShare;
     const Shape extents = BoxShape(transfer.box);
     // By source: what its worker gives, added up; one of them but for a host's sum.
     std::vector<std::vector<StridedDoubles>> terms;
@@ -176,7 +175,7 @@ class Interpreter {
     Shape to = transfer.destination_offset;
     ForEachIndex(extents, [&](const Shape& index) {
       for (size_t d = 0; d < extents.size(); ++d) {
-        const int64_t source_step = in_place ? 1 : exchange.dims[d].source_step;
+        const int64_t source_step = exchange.is_in_place() ? 1 : exchange.dims[d].source_step;
         from[d] = transfer.source_offset[d] + source_step * index[d];
         to[d] = transfer.destination_offset[d] + index[d];
       }

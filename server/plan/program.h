@@ -79,6 +79,12 @@ struct KernelInstruction {
 
 using Instruction = std::variant<CopyInstruction, ReduceInstruction, KernelInstruction>;
 
+// Of what lies in a message's memory, in bytes.
+inline constexpr int64_t kMessageAlignment = 64;
+inline int64_t AlignInMessage(int64_t bytes) {
+  return (bytes + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment;
+}
+
 // A part of a message that travels on its own.
 struct MessageChunk {
   int64_t bytes = 0;

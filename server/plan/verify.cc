@@ -247,11 +247,10 @@ class Verifier {
 
   absl::Status Check(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
-    const bool adds = exchange.role == ExchangeRole::kSpread || exchange.role == ExchangeRole::kShare;
     if (step.delivery == Delivery::kPush && exchange.role != ExchangeRole::kSpread) {
       return Wrong("pushes what it does not spread");
     }
-    if (!adds) {
+    if (!exchange.is_in_place()) {
       TESSERA_RETURN_IF_ERROR(CheckPeerRead(step.source));
       TESSERA_RETURN_IF_ERROR(CheckWrite(step.destination, {step.source}));
       if (exchange.source != Value(step.source).spec) return Wrong("the exchange is of ", ToText(exchange.source));

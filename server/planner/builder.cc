@@ -242,10 +242,7 @@ void PlanBuilder::AddShares() {
     if (takes && !is_settled && !IsPushedAgain(exchange->destination) &&
         ExchangeWalk(exchange->exchange).IsWantedTwiceFromFar()) {
       exchange->exchange.far_takers = FarTakers::kOne;
-      ExchangeStep& share = shares.emplace_back(*exchange);
-      share.exchange.role = ExchangeRole::kShare;
-      share.source = share.destination;
-      share.delivery = Delivery::kPull;
+      shares.push_back(InPlace(*exchange, ExchangeRole::kShare, exchange->name));
     }
     steps.push_back(step);
   }

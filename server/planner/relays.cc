@@ -37,14 +37,6 @@ bool IsOnlyValueOfItsBuffer(const Plan& plan, int value) {
                        [buffer](const PlanValue& other) { return other.buffer == buffer; }) == 1;
 }
 
-ExchangeStep InPlace(const ExchangeStep& move, ExchangeRole role, Collective name) {
-  ExchangeStep step = move;
-  step.source = move.destination;
-  step.exchange.role = role;
-  step.name = name;
-  return step;
-}
-
 // As it is without relays.
 std::vector<Step> Direct(const ExchangeStep& step) {
   ExchangeStep move = step;
@@ -53,13 +45,25 @@ std::vector<Step> Direct(const ExchangeStep& step) {
   return {move, InPlace(move, ExchangeRole::kShare, move.name)};
 }
 
-double SecondsOf(std::vector<Step> steps, const Topology& reference) {
-  Plan plan;
-  plan.steps = std::move(steps);
-  return PredictSeconds(plan, reference);
+// Of these steps alone, which are on the plan's values.
+double SecondsOf(const Plan& plan, std::vector<Step> steps, const Topology& reference) {
+  Plan priced;
+  priced.buffers = plan.buffers;
+  priced.values = plan.values;
+  priced.steps = std::move(steps);
+  return PredictSeconds(priced, reference);
 }
 
 }  // namespace
+
+ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective name) {
+  ExchangeStep added = step;
+  added.source = step.destination;
+  added.exchange.role = role;
+  added.name = name;
+  added.delivery = Delivery::kPull;
+  return added;
+}
 
 std::vector<Step> Relayed(const ExchangeStep& step) {
   ExchangeStep move = step;
@@ -81,7 +85,7 @@ void AddRelays(Plan& plan, const Topology& topology) {
                            CountHosts(move->exchange, topology) >= kFewestHosts;
     if (may_relay) {
       std::vector<Step> relayed = Relayed(*move);
-      if (SecondsOf(relayed, reference) < kWorthwhile * SecondsOf(Direct(*move), reference)) {
+      if (SecondsOf(plan, relayed, reference) < kWorthwhile * SecondsOf(plan, Direct(*move), reference)) {
         std::move(relayed.begin(), relayed.end(), std::back_inserter(steps));
         continue;
       }

@@ -43,9 +43,8 @@ struct Sum {
   std::vector<std::vector<int64_t>> terms;
 };
 
-// The sums of an exchange of `source`, or of a part of it whose indexes along the dim start at `start`. Terms are
-// numbered as in `whole_source`.
-std::vector<Sum> SumsOf(const Exchange& exchange, const TensorSpec& whole_source, size_t dim, int64_t start) {
+// The sums of an exchange. Terms are numbered as in `whole_source`.
+std::vector<Sum> SumsOf(const Exchange& exchange, const TensorSpec& whole_source) {
   std::vector<Sum> sums;
   const ExchangeWalk walk(exchange);
   const std::vector<WorkerIndex>& holders = exchange.source.mesh.workers();
@@ -53,7 +52,6 @@ std::vector<Sum> SumsOf(const Exchange& exchange, const TensorSpec& whole_source
     for (Transfer& transfer : walk.TransfersTo(exchange.destination.mesh.PositionAt(flat))) {
       Sum& sum = sums.emplace_back();
       sum.box = std::move(transfer.box);
-      sum.box[dim] = {sum.box[dim].start + start, sum.box[dim].stop + start};
       for (const TransferSource& source : transfer.sources) {
         std::vector<int64_t>& terms = sum.terms.emplace_back();
         if (source.added_up.empty()) terms.push_back(TermOf(whole_source, source.worker));
@@ -73,7 +71,9 @@ class Reduction {
             std::string_view letters)
       : problem_(problem), source_(source), letters_(letters), destination_(destination) {
     is_compared_ = source.mesh.size() <= kComparedPositions && destination.mesh.size() <= kComparedPositions;
-    if (is_compared_) whole_ = Make(source, destination, {});
+    if (!is_compared_) return;
+    whole_ = Make(source, destination, {});
+    if (whole_.has_value() && whole_->role == ExchangeRole::kReduce) whole_sums_ = SumsOf(*whole_, source_);
   }
 
   // `source`: the whole one, or the part of it.
@@ -87,10 +87,10 @@ class Reduction {
     const std::optional<Exchange> made = Make(source, destination, start);
     if (!made.has_value() || !whole_.has_value() || made->role != whole_->role) return false;
     if (made->role != ExchangeRole::kReduce) return true;
-    const std::vector<Sum> whole = SumsOf(*whole_, source_, dim, 0), sums = SumsOf(*made, source_, dim, part.start);
-    for (const Sum& a : whole) {
-      for (const Sum& b : sums) {
-        if (a.terms != b.terms && !IsEmpty(Intersect(a.box, b.box))) return false;
+    for (Sum& sum : SumsOf(*made, source_)) {
+      sum.box[dim] = {sum.box[dim].start + part.start, sum.box[dim].stop + part.start};
+      for (const Sum& of_whole : whole_sums_) {
+        if (sum.terms != of_whole.terms && !IsEmpty(Intersect(sum.box, of_whole.box))) return false;
       }
     }
     return true;
@@ -112,6 +112,7 @@ class Reduction {
   const TensorSpec& destination_;
   bool is_compared_ = false;
   std::optional<Exchange> whole_;
+  std::vector<Sum> whole_sums_;
 };
 
 bool HaveSameReductions(const SplitProblem& problem, const std::vector<PartRange>& parts) {
@@ -142,7 +143,8 @@ bool HaveSameReductions(const SplitProblem& problem, const std::vector<PartRange
 }
 
 // Whether what lies in the part is cut into the same pieces of the inner letters, in the whole and by itself.
-bool IsCutAlike(const SplitProblem& problem, const OperandReading& operand, const PartRange& part) {
+bool IsCutAlike(const SplitProblem& problem, const OperandReading& operand, const ExchangeWalk& whole,
+                const PartRange& part) {
   const int dim = DimOf(operand.letters, part.letter);
   const TensorSpec spec = OnGridIn(part, operand.on_grid, operand.letters);
   std::vector<int64_t> start(spec.shape.size(), 0);
@@ -150,7 +152,7 @@ bool IsCutAlike(const SplitProblem& problem, const OperandReading& operand, cons
   const auto exchanges = MakeExchanges(operand.own, spec, start, {});
   if (!exchanges.ok()) return false;
   const Mesh& mesh = operand.on_grid.mesh;
-  const ExchangeWalk whole(operand.pieces), by_itself((*exchanges)[0].exchange);
+  const ExchangeWalk by_itself((*exchanges)[0].exchange);
   for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
     const std::vector<Transfer> pieces = by_itself.TransfersTo(spec.mesh.PositionAt(flat));
     const int64_t in_whole = *mesh.FindWorker(spec.mesh.workers()[static_cast<size_t>(flat)]);
@@ -181,9 +183,10 @@ bool HaveSameSums(const SplitProblem& problem, const std::vector<PartRange>& par
     if (mesh.size() > kComparedPositions || AreOnSeveralHosts({&mesh, &operand->own.mesh}, problem.topology)) {
       return false;
     }
+    const ExchangeWalk whole(operand->pieces);
     for (const PartRange& part : parts) {
       const bool is_read_again = !has_letter && part.start_on_grid != 0;
-      if (!is_read_again && !IsCutAlike(problem, *operand, part)) return false;
+      if (!is_read_again && !IsCutAlike(problem, *operand, whole, part)) return false;
     }
   }
   return true;

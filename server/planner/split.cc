@@ -38,6 +38,7 @@ int64_t BytesIn(const SplitProblem& problem, const PartRange& range) {
 // A letter as the grid and the output cut it.
 struct CutLetter {
   char letter = 0;
+  int64_t extent = 0;
   std::vector<PartRange> ranges;
   std::vector<int64_t> received_bytes;  // by range: in place of what lacks the letter, each time a part is multiplied
   int64_t sub_meshes = 0;
@@ -106,6 +107,7 @@ class Splitter {
     if (dim < 0) return std::nullopt;
     CutLetter cut;
     cut.letter = letter;
+    cut.extent = problem_.output.shape[static_cast<size_t>(dim)];
     cut.ranges = CommonRanges(problem_.product, problem_.output, letters, letter, kMaxContractionParts);
     if (cut.ranges.empty() || CountWorkers(cut.ranges) > kMaxContractionWorkerParts) return std::nullopt;
     const bool in_place = HoldSameShards(problem_.product, problem_.output);
@@ -130,9 +132,7 @@ class Splitter {
 
   // Parts of 1/parts of the letter's extent, or less.
   Split Make(const CutLetter& cut, int64_t parts) const {
-    const int dim = DimOf(problem_.notation.output, cut.letter);
-    const int64_t extent = problem_.output.shape[static_cast<size_t>(dim)];
-    int64_t part_extent = (extent + parts - 1) / parts;
+    int64_t part_extent = (cut.extent + parts - 1) / parts;
     if (part_extent > kPartGrain) part_extent = (part_extent + kPartGrain - 1) / kPartGrain * kPartGrain;
     Split split;
     split.letter = cut.letter;
@@ -151,8 +151,7 @@ class Splitter {
   std::optional<Split> TryLetter(char letter) {
     const std::optional<CutLetter> cut = Cut(letter);
     if (!cut.has_value()) return std::nullopt;
-    const int64_t extent = problem_.output.shape[static_cast<size_t>(DimOf(problem_.notation.output, letter))];
-    for (int64_t parts = 2; parts <= std::min(kMaxContractionParts, extent); parts *= 2) {
+    for (int64_t parts = 2; parts <= std::min(kMaxContractionParts, cut->extent); parts *= 2) {
       const Split split = Make(*cut, parts);
       if (split.parts() > kMaxContractionParts || CountWorkers(split.ranges) > kMaxContractionWorkerParts) break;
       const auto rank = [](const Split& s) { return std::tuple(s.temporary_bytes, IsOfCutLetter(s)); };

@@ -12,10 +12,6 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kStagingAlignment = 64;
-
-int64_t AlignUp(int64_t bytes) { return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment; }
-
 MessageTag TagOf(const Instance& instance, int phase_number) {
   return {.ordinal = instance.ordinal.value, .phase = static_cast<uint32_t>(phase_number)};
 }
@@ -185,11 +181,11 @@ PhaseItems::Ring PhaseItems::PlaceRing(const std::vector<MessageChunk>& chunks, 
   Ring ring{total, window, 0};
   int64_t largest = 0;
   for (const MessageChunk& chunk : chunks) {
-    if (chunk.direct < 0) largest = std::max(largest, AlignUp(chunk.bytes));
+    if (chunk.direct < 0) largest = std::max(largest, AlignInMessage(chunk.bytes));
   }
   const int64_t count = static_cast<int64_t>(chunks.size());
   if (window < count) ring.slot_bytes = largest;
-  if (largest > 0) total += window < count ? window * largest : AlignUp(memory_bytes);
+  if (largest > 0) total += window < count ? window * largest : AlignInMessage(memory_bytes);
   return ring;
 }
 

@@ -36,9 +36,8 @@ std::optional<Plan> RelayedPlan(const TensorSpec& source, const TensorSpec& dest
                                 const std::vector<int32_t>& hosts) {
   absl::StatusOr<Plan> plan = PlanRedistribute({source, {}}, destination, TopologyOf(hosts));
   if (!plan.ok() || plan->steps.empty() || CountReplicas(destination) == 1) return std::nullopt;
-  ExchangeStep move = std::get<ExchangeStep>(plan->steps[0]);
+  const ExchangeStep& move = std::get<ExchangeStep>(plan->steps[0]);
   if (move.exchange.role != ExchangeRole::kMove) return std::nullopt;
-  move.exchange.far_takers = FarTakers::kEach;
   plan->steps = Relayed(move);
   return *std::move(plan);
 }

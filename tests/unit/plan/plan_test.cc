@@ -310,9 +310,7 @@ TEST(PlanText, SaysWhatIsRelayed) {
 
 TEST(VerifyPlan, FindsWrongRelays) {
   Plan relayed = OnTwoHosts("f32[8] @ mesh(1) [R]", "f32[8] @ mesh(4) [R]");
-  ExchangeStep move = StepOf(relayed, 0);
-  move.exchange.far_takers = FarTakers::kEach;
-  relayed.steps = Relayed(move);
+  relayed.steps = Relayed(StepOf(relayed, 0));
   EXPECT_TRUE(VerifyPlan(relayed).ok()) << VerifyPlan(relayed);
   Plan alone = relayed;
   alone.steps.resize(1);

@@ -67,9 +67,8 @@ TEST(RelayedPlans, AreRunByRealExecutors) {
       for (const char* to : {"mesh(2,2) [R, R]", "mesh(2,2) [S(1), R]", "mesh(4) [R]"}) {
         Plan plan = PlanOn(hosts, Spec(StrCat("f32[300,70] @ ", from)), Spec(StrCat("f32[300,70] @ ", to)));
         ASSERT_FALSE(plan.steps.empty());
-        ExchangeStep move = std::get<ExchangeStep>(plan.steps[0]);
+        const ExchangeStep& move = std::get<ExchangeStep>(plan.steps[0]);
         if (move.exchange.role != ExchangeRole::kMove) continue;
-        move.exchange.far_takers = FarTakers::kEach;
         plan.steps = Relayed(move);
         ExpectRuns(world, plan);
         if (HasFailure()) return;
