@@ -56,11 +56,28 @@ bool SamePositions(const Mesh& a, const Mesh& b) {
   return a == b || (a.shape() == b.shape() && a.workers() == b.workers());
 }
 
+bool EachHoldsOneOfTwoTerms(const Exchange& exchange) {
+  const TensorSpec& from = exchange.source;
+  const TensorSpec& to = exchange.destination;
+  if (!SamePositions(from.mesh, to.mesh) || exchange.hosts.several()) return false;
+  int64_t terms = 1;
+  for (size_t j = 0; j < from.placements.size(); ++j) {
+    const int64_t extent = from.mesh.shape()[j];
+    if (from.placements[j] == to.placements[j] || extent == 1) continue;
+    if (!from.placements[j].is_partial() || !to.placements[j].is_replicate()) return false;
+    terms *= extent;
+  }
+  return terms == 2 && std::all_of(exchange.dims.begin(), exchange.dims.end(), [](const DimOverlay& dim) {
+           return std::all_of(dim.entries.begin(), dim.entries.end(),
+                              [](const OverlayEntry& entry) { return entry.source_shard == entry.destination_shard; });
+         });
+}
+
 ExchangeWalk::ExchangeWalk(const Exchange& exchange)
     : exchange_(exchange), tables_(std::make_unique<const ExchangeTables>(exchange)) {}
 ExchangeWalk::~ExchangeWalk() = default;
 
-int64_t ExchangeWalk::term_count() const { return exchange_.role == ExchangeRole::kReduce ? tables_->term_count() : 1; }
+int64_t ExchangeWalk::term_count() const { return exchange_.reduces() ? tables_->term_count() : 1; }
 
 void ExchangeWalk::AddMoves(int64_t destination, std::vector<Transfer>& transfers) const {
   const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
@@ -157,7 +174,8 @@ std::vector<Transfer> ExchangeWalk::TransfersTo(absl::Span<const int64_t> positi
   const int64_t destination = exchange_.destination.mesh.FlatPosition(position);
   switch (exchange_.role) {
     case ExchangeRole::kMove: AddMoves(destination, transfers); break;
-    case ExchangeRole::kReduce: AddReductions(destination, transfers); break;
+    case ExchangeRole::kReduce:
+    case ExchangeRole::kReduceEach: AddReductions(destination, transfers); break;
     case ExchangeRole::kSpread: AddSpreads(destination, transfers); break;
     case ExchangeRole::kShare: AddShares(destination, transfers); break;
   }
@@ -406,7 +424,8 @@ void ExchangeWalk::VisitTraffic(Count received, Count sent) const {
   if (is_shared && exchange_.role != ExchangeRole::kReduce) return VisitEachTransfer(received, sent);
   switch (exchange_.role) {
     case ExchangeRole::kMove: return VisitMoveTraffic(received, sent);
-    case ExchangeRole::kReduce: return VisitReduceTraffic(received, sent);
+    case ExchangeRole::kReduce:
+    case ExchangeRole::kReduceEach: return VisitReduceTraffic(received, sent);
     case ExchangeRole::kSpread: return VisitSpreadTraffic(received, sent);
     case ExchangeRole::kShare: return VisitEachTransfer(received, sent);
   }

@@ -10,7 +10,7 @@
 //
 // A cell is one entry per dim: a box of the destination that lies in one shard of the source and in
 // one of the destination. Law: over the cells that a position receives, every element of its box is
-// written exactly once (kMove, kReduce with kSpread together), or reduced exactly once per term.
+// written exactly once (kMove, kReduceEach, kReduce with kSpread together), or reduced exactly once per term.
 
 #include <cstdint>
 #include <memory>
@@ -42,11 +42,13 @@ struct DimOverlay {
 };
 
 enum class ExchangeRole : uint8_t {
-  kMove = 0,    // no pending terms: every destination takes each cell from one holder
-  kReduce = 1,  // pending terms: one destination of each cell (the reducer) takes all terms and reduces
-                // them, in the order of the source's coordinates, into its own place
-  kSpread = 2,  // the other destinations take the reduced cell from the reducer's place, or the relay's
-  kShare = 3,   // several hosts: the others of a host take what one of them took from far from its place
+  kMove = 0,        // no pending terms: every destination takes each cell from one holder
+  kReduce = 1,      // pending terms: one destination of each cell (the reducer) takes all terms and reduces
+                    // them, in the order of the source's coordinates, into its own place
+  kSpread = 2,      // the other destinations take the reduced cell from the reducer's place, or the relay's
+  kShare = 3,       // several hosts: the others of a host take what one of them took from far from its place
+  kReduceEach = 4,  // two pending terms, of which each destination of a cell holds one: each takes the other and
+                    // reduces for itself. As many bytes as kReduce and kSpread, and one wait for others in place of two
 };
 
 // Several hosts: who takes what none of its host has, under kMove and kSpread.
@@ -69,6 +71,7 @@ struct Exchange {
   WorkerHosts hosts;  // the plan's
   // Adds to what an earlier exchange wrote: what it takes lies in the value that it writes.
   bool is_in_place() const { return role == ExchangeRole::kSpread || role == ExchangeRole::kShare; }
+  bool reduces() const { return role == ExchangeRole::kReduce || role == ExchangeRole::kReduceEach; }
   bool operator==(const Exchange&) const = default;
 };
 
@@ -115,6 +118,8 @@ struct Transfer {
 // if it is there; of another host comes one sum of its terms, which its workers share in adding up (host_sums.h). The
 // reducer's order is its own host's terms by coordinate, then the sums by host.
 //
+// Under kReduceEach every destination of a cell is a reducer of all of it.
+//
 // Under kSpread the reducer itself takes nothing: the cell is in place.
 std::vector<Transfer> TransfersTo(const Exchange& exchange, absl::Span<const int64_t> position);
 
@@ -146,7 +151,7 @@ class ExchangeWalk {
   // workers; in far fewer steps than there are transfers.
   void VisitTraffic(absl::FunctionRef<void(WorkerIndex, int64_t)> received,
                     absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
-  // The number of terms of a cell: 1 but under kReduce.
+  // The number of terms of a cell: 1 where nothing is reduced.
   int64_t term_count() const;
   // Whether several workers of a host want the same from far: of a kMove or kSpread, which FarTakers::kOne suits.
   bool IsWantedTwiceFromFar() const;
@@ -178,5 +183,9 @@ class ExchangeWalk {
 
 // Whether two meshes have the same workers in the same arrangement; names may differ.
 bool SamePositions(const Mesh& a, const Mesh& b);
+
+// Whether there are two terms and each destination holds one of all that it wants, within a host or with each worker
+// on a host of its own: what kReduceEach is for.
+bool EachHoldsOneOfTwoTerms(const Exchange& exchange);
 
 }  // namespace tessera

@@ -278,9 +278,18 @@ int64_t ExchangeTables::CommonElements(int64_t source_flat, int64_t destination_
   return elements;
 }
 
+std::unique_ptr<std::vector<ReducedPiece>> ExchangeTables::PiecesOfEach(int64_t group) const {
+  auto pieces = std::make_unique<std::vector<ReducedPiece>>();
+  VisitWanted(group, [&](const ExchangeCell& cell) {
+    for (const int64_t offset : member_offsets_) pieces->push_back({cell, 0, cell.elements, group + offset});
+  });
+  return pieces;
+}
+
 const std::vector<ReducedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
   const auto found = pieces_.find(group);
   if (found != pieces_.end()) return *found->second;
+  if (exchange_.role == ExchangeRole::kReduceEach) return *pieces_.emplace(group, PiecesOfEach(group)).first->second;
   // Cells with the same candidates share a line: those of one family, or all of which no member has a term and that
   // the same members should reduce.
   struct Candidates {

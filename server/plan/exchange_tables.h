@@ -175,6 +175,7 @@ class ExchangeTables {
            (exchange_.role == ExchangeRole::kShare && term_count() == 1 && !has_relays());
   }
   const FarLine& FarLineOf(int64_t group, int32_t host) const;
+  std::unique_ptr<std::vector<ReducedPiece>> PiecesOfEach(int64_t group) const;
   std::vector<int64_t> FarMembers(const ExchangeCell& cell, absl::Span<const int64_t> members) const;
   std::vector<int64_t> OnNearestHosts(const ExchangeCell& cell, absl::Span<const int64_t> candidates) const;
 

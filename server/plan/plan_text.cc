@@ -16,7 +16,7 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kBufferKinds[] = {"input", "temporary", "output"};
-constexpr std::string_view kRoles[] = {"move", "reduce", "spread", "share"};
+constexpr std::string_view kRoles[] = {"move", "reduce", "spread", "share", "reduce_each"};
 constexpr int kMaxParsedIndex = 1 << 20;
 
 template <typename Values>
@@ -78,7 +78,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   const Exchange& exchange = step.exchange;
   std::string text = StrCat("  ", step.start == StepStart::kWithPrevious ? "with " : "", ToText(step.name), " %",
                             step.source, " -> %", step.destination, " ", kRoles[static_cast<size_t>(exchange.role)]);
-  if (exchange.role == ExchangeRole::kReduce) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
+  if (exchange.reduces()) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
   if (step.delivery == Delivery::kPush) text += " pushed";
   if (exchange.far_takers == FarTakers::kOne && exchange.role != ExchangeRole::kShare) text += " once";
   if (exchange.far_takers == FarTakers::kRelays) text += " relayed";
@@ -385,9 +385,9 @@ class PlanParser {
     TESSERA_ASSIGN_OR_RETURN(step.destination, TakeValue(scanner));
     TESSERA_ASSIGN_OR_RETURN(const std::string_view role, scanner.TakeIdentifier());
     const auto* const found = std::find(std::begin(kRoles), std::end(kRoles), role);
-    if (found == std::end(kRoles)) return scanner.Error("move, reduce, spread or share");
+    if (found == std::end(kRoles)) return scanner.Error("move, reduce, reduce_each, spread or share");
     step.exchange.role = static_cast<ExchangeRole>(found - std::begin(kRoles));
-    if (step.exchange.role == ExchangeRole::kReduce) {
+    if (step.exchange.reduces()) {
       TESSERA_RETURN_IF_ERROR(scanner.Take("("));
       TESSERA_ASSIGN_OR_RETURN(const std::string_view op, scanner.TakeIdentifier());
       TESSERA_ASSIGN_OR_RETURN(step.exchange.reduce_op, ParseReduceOp(op));

@@ -125,7 +125,7 @@ class ExchangeLowering {
       Operand destination = OperandAt(destination_, worker_, transfer.destination_offset);
       Shape extents = BoxShape(transfer.box);
       AddReads(transfer.sources, phase);
-      if (transfer.sources.size() == 1 && step_.exchange.role != ExchangeRole::kReduce) {
+      if (transfer.sources.size() == 1 && !step_.exchange.reduces()) {
         phase.instructions.emplace_back(
             CopyInstruction{dtype, std::move(extents), Source(transfer, transfer.sources[0]), std::move(destination)});
         continue;

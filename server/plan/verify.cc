@@ -276,15 +276,21 @@ class Verifier {
         if (terms > 1) return Wrong("moves ", terms, " pending terms");
         break;
       case ExchangeRole::kReduce:
-        if (terms < 2) return Wrong("reduces what has one term");
-        if (exchange.reduce_op != exchange.source.partial_op())
-          return Wrong("reduces with ", ToText(exchange.reduce_op));
-        if (exchange.far_takers != FarTakers::kEach) return Wrong("reduces once for a host");
-        break;
+      case ExchangeRole::kReduceEach: TESSERA_RETURN_IF_ERROR(CheckReduction(exchange, terms)); break;
       case ExchangeRole::kSpread: TESSERA_RETURN_IF_ERROR(CheckSpread(step)); break;
       case ExchangeRole::kShare: TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once")); break;
     }
     return Finish(step);
+  }
+
+  static absl::Status CheckReduction(const Exchange& exchange, int64_t terms) {
+    if (terms < 2) return Wrong("reduces what has one term");
+    if (exchange.reduce_op != exchange.source.partial_op()) return Wrong("reduces with ", ToText(exchange.reduce_op));
+    if (exchange.far_takers != FarTakers::kEach) return Wrong("reduces once for a host");
+    if (exchange.role == ExchangeRole::kReduceEach && !EachHoldsOneOfTwoTerms(exchange)) {
+      return Wrong("reduces on each what not each has one of two terms of");
+    }
+    return absl::OkStatus();
   }
 
   static bool CanAddTo(const Exchange& last, const Exchange& exchange) {

@@ -99,6 +99,21 @@ def test_pending_terms_are_reduced(session, mesh4, rng, op):
     np.testing.assert_array_equal(x.to_local(2), terms[2])
 
 
+@pytest.mark.parametrize("rows, collectives", [(256, {"all_reduce": 1}), (2304, {"reduce_scatter": 1, "all_gather": 1})])
+def test_sums_of_two_terms(session, rng, rows, collectives):
+    """Small ones (1 MiB) in one phase, large ones (9 MiB) in two, with the same bytes, at the bound."""
+    mesh = session.init_device_mesh((2,))
+    terms = [rng.random((rows, 1024), "f4") for _ in range(2)]
+    x = session.from_local(terms, mesh, [P()])
+    plan = x.explain_redistribute([R()])
+    with session.comm_debug() as comm:
+        y = x.redistribute([R()])
+    assert comm.collective_counts == collectives and len(plan.steps) == len(collectives)
+    assert comm.bytes_received[:2] == comm.bytes_sent[:2] == plan.bytes_received == [terms[0].nbytes] * 2
+    for position in mesh.positions():
+        np.testing.assert_array_equal(y.to_local(position), terms[0] + terms[1])
+
+
 def test_a_pending_sum_counts_a_replicate_once(session, mesh4):
     total = session.distribute_tensor(np.arange(10.0), mesh4, [S(0)]).sum()
     assert total.placements == (P("sum"),)

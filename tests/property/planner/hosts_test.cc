@@ -33,6 +33,7 @@ bool HasTerms(const TensorSpec& source, const TensorSpec& destination) {
 Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
   const auto host_of = [&hosts](WorkerIndex worker) { return hosts[static_cast<size_t>(worker.value)]; };
   Crossing crossing;
+  int64_t by_each = 0;
   for (const Step& step : plan.steps) {
     const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
     const ExchangeWalk walk(exchange);
@@ -46,6 +47,7 @@ Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
         switch (exchange.role) {
           case ExchangeRole::kMove: crossing.moves += count; break;
           case ExchangeRole::kReduce: crossing.sums += count; break;
+          case ExchangeRole::kReduceEach: by_each += count; break;
           case ExchangeRole::kSpread:
             (exchange.far_takers == FarTakers::kRelays ? crossing.moves : crossing.spreads) += count;
             break;
@@ -54,6 +56,9 @@ Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
       });
     }
   }
+  // Half of it in place of what is spread.
+  crossing.sums += by_each / 2;
+  crossing.spreads += by_each / 2;
   return crossing;
 }
 

@@ -10,6 +10,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/verify.h"
 #include "server/planner/redistribute.h"
+#include "tests/support/two_phases.h"
 
 namespace tessera {
 namespace {
@@ -147,8 +148,9 @@ absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<
   return std::move(outputs[0]);
 }
 
-absl::Status CheckRedistribute(const TensorSpec& source, const TensorSpec& destination) {
-  TESSERA_ASSIGN_OR_RETURN(const Plan plan, PlanRedistribute({source, {}}, destination));
+namespace {
+
+absl::Status CheckPlan(const Plan& plan, const TensorSpec& source, const TensorSpec& destination) {
   const std::vector<double> dense = Numbers(source);
   TESSERA_ASSIGN_OR_RETURN(const std::vector<double> result, RunPlan(plan, {dense}, {}));
   // The terms of an average that is half done are no longer integers.
@@ -160,6 +162,15 @@ absl::Status CheckRedistribute(const TensorSpec& source, const TensorSpec& desti
     if (peak_bytes > limit_bytes) return Fail(plan, StrCat("peak of ", peak_bytes, " is over input plus output"));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRedistribute(const TensorSpec& source, const TensorSpec& destination) {
+  TESSERA_ASSIGN_OR_RETURN(const Plan plan, PlanRedistribute({source, {}}, destination));
+  TESSERA_RETURN_IF_ERROR(CheckPlan(plan, source, destination));
+  TESSERA_ASSIGN_OR_RETURN(const Plan large, PlanRedistribute({source, {}}, destination, InTwoPhases()));
+  return large == plan ? absl::OkStatus() : CheckPlan(large, source, destination);
 }
 
 }  // namespace tessera

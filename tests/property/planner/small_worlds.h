@@ -36,7 +36,8 @@ absl::StatusOr<std::vector<std::vector<double>>> RunPlanOutputs(const Plan& plan
 absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<std::vector<double>>& inputs,
                                             const std::vector<Scalar>& scalars);
 
-// The redistribution is right and takes the fewest bytes: see the checks in the .cc file.
+// The redistribution is right and takes the fewest bytes, as it is planned and as one of large tensors is: see the
+// checks in the .cc file.
 absl::Status CheckRedistribute(const TensorSpec& source, const TensorSpec& destination);
 
 // Lowers for every worker, with messages, and runs the programs on plain memory, phase by phase; the

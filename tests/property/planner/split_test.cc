@@ -148,7 +148,7 @@ Reductions ReductionsOf(const Plan& plan, const Plan& whole, const Case& c) {
   std::map<WorkerIndex, int64_t> written;  // of the output's shards, along the dim that is cut
   for (const Step& step : plan.steps) {
     const auto* exchange = std::get_if<ExchangeStep>(&step);
-    if (exchange == nullptr || exchange->exchange.role != ExchangeRole::kReduce) continue;
+    if (exchange == nullptr || !exchange->exchange.reduces()) continue;
     const bool is_operand = exchange->source < 2;
     const TensorSpec& from = exchange->exchange.source;
     const TensorSpec& to = exchange->exchange.destination;

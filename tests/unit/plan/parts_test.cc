@@ -12,6 +12,7 @@
 #include "server/plan/verify.h"
 #include "server/planner/redistribute.h"
 #include "tests/support/plan_in_parts.h"
+#include "tests/support/two_phases.h"
 
 namespace tessera::testing {
 namespace {
@@ -199,7 +200,7 @@ TEST(PartsOnSubMeshesTest, InputsAndOutputsAreOnAllWorkersOfTheirBuffers) {
 // Peers read a temporary when it is spread by pulling; then it is reduced again.
 Plan ReducedTwice(Delivery second) {
   Plan plan = *PlanRedistribute({*ParseTensorSpec("f32[4,4] @ mesh(2) [P(sum)]"), {}},
-                                *ParseTensorSpec("f32[4,4] @ mesh(2) [R]"));
+                                *ParseTensorSpec("f32[4,4] @ mesh(2) [R]"), InTwoPhases());
   PlanBuffer buffer = plan.buffers[1];
   buffer.kind = PlanBuffer::Kind::kTemporary;
   plan.buffers.push_back(buffer);

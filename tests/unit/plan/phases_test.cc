@@ -12,6 +12,7 @@
 #include "server/plan/program.h"
 #include "server/plan/verify.h"
 #include "server/planner/builder.h"
+#include "tests/support/two_phases.h"
 
 namespace tessera {
 namespace {
@@ -29,7 +30,7 @@ Plan Together(const Pairs& pairs) {
   const absl::StatusOr<std::vector<int>> values = builder.AddRedistributes(moves);
   EXPECT_TRUE(values.ok()) << values.status();
   for (const int value : *values) builder.AddOutput(value);
-  return std::move(builder).Finish();
+  return std::move(builder).Finish(InTwoPhases());
 }
 
 // A tensor of bytes and a pending one of eight bytes an element: two phases, the first one shared.

@@ -10,6 +10,7 @@
 #include "schemas/types/layout.h"
 #include "server/planner/redistribute.h"
 #include "server/worker/window_copy.h"
+#include "tests/support/two_phases.h"
 #include "tests/unit/worker/worker_world.h"
 
 namespace tessera::testing {
@@ -22,6 +23,9 @@ TensorSpec Spec(std::string_view text) { return *ParseTensorSpec(text); }
 // f32[8,8] from rows to columns on two workers, or back.
 Plan ToColumns() {
   return *PlanRedistribute({Spec("f32[8,8] @ mesh(2) [S(0)]"), {}}, Spec("f32[8,8] @ mesh(2) [S(1)]"));
+}
+Plan AllReduce() {
+  return *PlanRedistribute({Spec("f32[8] @ mesh(2) [P(sum)]"), {}}, Spec("f32[8] @ mesh(2) [R]"), InTwoPhases());
 }
 Plan ToRows() { return *PlanRedistribute({Spec("f32[8,8] @ mesh(2) [S(1)]"), {}}, Spec("f32[8,8] @ mesh(2) [S(0)]")); }
 
@@ -226,7 +230,7 @@ TEST(ExecutorHazards, AWaitThatIsLeftOutIsFoundUnlessOthersImplyIt) {
 
 TEST(ExecutorHazards, APhaseThatReadsPeersBeforeTheyWroteIsFound) {
   // All-reduce: phase 2 spreads what phase 1 reduced. Its wait comes from the program.
-  const Plan plan = *PlanRedistribute({Spec("f32[8] @ mesh(2) [P(sum)]"), {}}, Spec("f32[8] @ mesh(2) [R]"));
+  const Plan plan = AllReduce();
   ASSERT_EQ(plan.steps.size(), 2u);
   for (uint32_t seed = 0; seed < 5; ++seed) {
     HazardRecorder recorder(seed);
@@ -242,10 +246,7 @@ TEST(ExecutorHazards, APhaseThatReadsPeersBeforeTheyWroteIsFound) {
 // An all-reduce pushes: worker 1 stores half of the result into worker 0's memory.
 struct Push {
   explicit Push(WorkerWorld& world)
-      : world(world),
-        id(world.Define(*PlanRedistribute({Spec("f32[8] @ mesh(2) [P(sum)]"), {}}, Spec("f32[8] @ mesh(2) [R]")))),
-        a(world.Allocate(32)),
-        b(world.Allocate(32)) {}
+      : world(world), id(world.Define(AllReduce())), a(world.Allocate(32)), b(world.Allocate(32)) {}
 
   // Worker 0 reads its whole `b` on another stream, as a download does.
   Ordinal Read() {
