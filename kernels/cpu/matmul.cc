@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/thin_product.h"
 
 namespace tessera::cpu {
 namespace {
@@ -186,11 +187,32 @@ Matrix<T> Transposed(const Matrix<T>& m) {
   return {m.data, m.columns, m.rows, m.column_stride, m.row_stride};
 }
 
+// Into dense rows.
+template <typename T>
+bool TakeThinProduct(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c, KernelStore store) {
+  if (c.column_stride != 1 || !IsThinProduct(c.rows, c.columns, a.columns, sizeof(T))) return false;
+  RunThinProduct(ThinProduct<T>{.rows = c.rows,
+                                .columns = c.columns,
+                                .inner = a.columns,
+                                .a = a.data,
+                                .a_row_stride = a.row_stride,
+                                .a_inner_stride = a.column_stride,
+                                .b = b.data,
+                                .b_inner_stride = b.row_stride,
+                                .b_column_stride = b.column_stride,
+                                .c = c.data,
+                                .c_row_stride = c.row_stride,
+                                .adds = store == KernelStore::kAdd});
+  return true;
+}
+
 // c = a b, or c += a b.
 template <typename T>
 class FloatProduct {
  public:
   void Run(Matrix<const T> a, Matrix<const T> b, const Matrix<T>& c, KernelStore store) {
+    if (TakeThinProduct(a, b, c, store)) return;
+    if (TakeThinProduct(Transposed(b), Transposed(a), Transposed(c), store)) return;
     if (!DescribeMatrix(a).fits) a = packed_a_.Pack(a);
     if (!DescribeMatrix(b).fits) b = packed_b_.Pack(b);
     if (b.columns == 1 && IsVector(b.row_stride, c.row_stride)) return Vector(a, b.data, b.row_stride, c, store);

@@ -1,7 +1,7 @@
 // The CPU kernels against memcpy in the same run: kernels_bench [--quick] [--only TEXT]. One JSON object on
 // stdout: for each kernel its seconds (best of several), the bytes it reads and writes, and its ratio to
-// memcpy, in turns with it, of as many bytes read and written. --only runs the kernels whose name
-// contains TEXT.
+// memcpy, in turns with it, of as many bytes read and written; or, of products, to BLAS. --only runs the kernels whose
+// name contains TEXT.
 
 #include <sys/mman.h>
 
@@ -14,9 +14,11 @@
 #include <string>
 #include <vector>
 
+#include <cblas.h>
 #include <nlohmann/json.hpp>
 
 #include "kernels/cpu/blas_core.h"
+#include "kernels/cpu/thin_product.h"
 #include "kernels/kernel.h"
 
 namespace tessera::bench {
@@ -29,6 +31,15 @@ double Seconds(const std::function<void()>& run) {
   const auto start = std::chrono::steady_clock::now();
   run();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Gemm(int64_t m, int64_t n, int64_t k, const float* a, const float* b, float* c) {
+  const auto rows = static_cast<blasint>(m), columns = static_cast<blasint>(n), inner = static_cast<blasint>(k);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, columns, inner, 1, a, inner, b, columns, 0, c, columns);
+}
+void Gemm(int64_t m, int64_t n, int64_t k, const double* a, const double* b, double* c) {
+  const auto rows = static_cast<blasint>(m), columns = static_cast<blasint>(n), inner = static_cast<blasint>(k);
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, columns, inner, 1, a, inner, b, columns, 0, c, columns);
 }
 
 // Memory as an arena is: shared, its pages touched. Arrays lie one after another.
@@ -72,6 +83,18 @@ struct Bench {
     copy *= scale;
     out[name] = {{"seconds", best}, {"bytes", touched_bytes}, {"ratio_to_memcpy", best / copy}};
     std::fprintf(stderr, "%-44s %9.3f ms  %5.2f\n", name.c_str(), best * 1e3, best / copy);
+  }
+  void AddBesideBlas(const std::string& name, const std::function<void()>& run, const std::function<void()>& blas) {
+    if (!Wants(name)) return;
+    double best = 1e30, of_blas = 1e30;
+    for (int r = 0; r <= repetitions; ++r) {  // the first one of each makes pages
+      const double own_s = Seconds(run), blas_s = Seconds(blas);
+      if (r == 0) continue;
+      best = std::min(best, own_s);
+      of_blas = std::min(of_blas, blas_s);
+    }
+    out[name] = {{"seconds", best}, {"ratio_to_blas", best / of_blas}};
+    std::fprintf(stderr, "%-44s %9.3f ms  %5.2f of BLAS\n", name.c_str(), best * 1e3, best / of_blas);
   }
 
   void AddCopy(const std::string& name, const Shape& extents, int64_t element_bytes, int64_t source_first,
@@ -119,6 +142,41 @@ void AddCubes(Bench& bench, int64_t bytes, int64_t element) {
     bench.AddCopy(name + "_acb", extents, element, 0, {e.b * e.c, 1, e.b}, rows);
     bench.AddCopy(name + "_cab", extents, element, 0, {e.b, 1, e.a * e.b}, rows);
     bench.AddCopy(name + "_cba", extents, element, 0, {1, e.a, e.a * e.b}, rows);
+  }
+}
+
+// Products with a short inner dim against BLAS, in turns, on one thread.
+template <typename T>
+void AddThinProducts(Bench& bench, const char* dtype) {
+  struct Size {
+    int64_t rows, columns, inner;
+  };
+  for (const auto& [m, n, k] : {Size{2048, 4096, 8},
+                                {2048, 4096, 32},
+                                {2048, 4096, 64},
+                                {2048, 4096, 128},
+                                {1024, 1024, 64},
+                                {64, 65536, 64},
+                                {65536, 96, 64}}) {
+    const std::string name = std::string("thin_product_") + dtype + "_" + std::to_string(m) + "x" + std::to_string(n) +
+                             "x" + std::to_string(k);
+    T* const a = reinterpret_cast<T*>(bench.arena.At(0));
+    T* const b = a + m * k;
+    T* const c = reinterpret_cast<T*>(bench.arena.At(128 * kMiB));
+    if (bench.Wants(name)) std::fill(a, b + k * n, T{1});
+    const cpu::ThinProduct<T> product{.rows = m,
+                                      .columns = n,
+                                      .inner = k,
+                                      .a = a,
+                                      .a_row_stride = k,
+                                      .a_inner_stride = 1,
+                                      .b = b,
+                                      .b_inner_stride = n,
+                                      .b_column_stride = 1,
+                                      .c = c,
+                                      .c_row_stride = n};
+    bench.AddBesideBlas(
+        name, [&] { cpu::RunThinProduct(product); }, [&] { Gemm(m, n, k, a, b, c); });
   }
 }
 
@@ -220,6 +278,8 @@ int Main(int argc, char** argv) {
   AddCubes(bench, large, 8);
   AddReductions(bench, kMiB);
   AddReductions(bench, (quick ? 16 : 64) * kMiB);
+  AddThinProducts<float>(bench, "f32");
+  AddThinProducts<double>(bench, "f64");
   AddFamilies(bench, 512);
   AddFamilies(bench, quick ? 2048 : 6144);
   std::printf("%s\n", bench.out.dump(2).c_str());

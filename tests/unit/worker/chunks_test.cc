@@ -135,8 +135,12 @@ TEST(Chunks, WorkWaitsForItsOwnChunksAlone) {
   Sum sum(world);
   const Ordinal ordinal = sum.Issue();
   // Worker 1's chunk 2 doesn't come: what chunks 0 and 1 have is summed, 8 elements each, and no more.
+  const auto is_held = [&] {
+    std::lock_guard lock(mutex);
+    return !held.empty();
+  };
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (sum.At(15) == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  while ((sum.At(15) == 0 || !is_held()) && std::chrono::steady_clock::now() < until) std::this_thread::yield();
   // Another stream of the worker goes on meanwhile.
   const Ordinal read = world.NextOrdinal();
   world.at(0).ReadInline({.ordinal = read,
