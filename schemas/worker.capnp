@@ -42,7 +42,9 @@ struct WorkerWelcome {
 
 interface Worker {
   # Implemented by the worker.
-  deliver @0 (messages :WorkerMessages) -> stream;
+  deliver @0 (messages :WorkerMessages) -> (reported :Reported);
+  # Answered when there is something to report, or when the next one comes: so the newest waits, and at most two are
+  # under way.
   ping @1 () -> (outstanding :UInt64);
 }
 
@@ -129,8 +131,16 @@ struct PeerDied {
 
 interface Reports {
   # Implemented by the coordinator; given to a worker when it joins.
-  report @0 (epoch :UInt64, incarnation :UInt64, completions :List(Completion), transfers :List(TransferDone)) -> stream;
+  report @0 (epoch :UInt64, incarnation :UInt64, reported :Reported) -> stream;
+  # What no deliver waits for.
   peerMapped @1 (index :Int32, status :V.Status);
+}
+
+struct Reported {
+  number @0 :UInt64;
+  # Dense from 1, in the worker's order; 0: nothing is reported. An answer and a call may overtake each other.
+  completions @1 :List(Completion);
+  transfers @2 :List(TransferDone);
 }
 
 struct Completion {

@@ -94,17 +94,7 @@ class ReportsServer final : public wire::Reports::Server {
     if (params.getEpoch() != hub_.epoch() || params.getIncarnation() != joined_.incarnation) {
       Throw(absl::FailedPreconditionError("a report of another epoch or incarnation"));
     }
-    WorkerReportEvent event{joined_.worker, joined_.incarnation, {}, {}};
-    for (auto item : params.getCompletions()) {
-      auto completion = DecodeCompletion(item);
-      Throw(completion.status());
-      event.completions.push_back(*std::move(completion));
-    }
-    for (auto item : params.getTransfers()) {
-      event.transfers.push_back(
-          {TicketId(item.getTicket()), item.hasStatus() ? DecodeStatus(item.getStatus()) : absl::OkStatus()});
-    }
-    hub_.Apply(event);
+    Throw(hub_.TakeReported(joined_.worker, joined_.incarnation, params.getReported()));
     return kj::READY_NOW;
   }
   kj::Promise<void> peerMapped(PeerMappedContext context) override {

@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxMessagesPerCall = 256;
+constexpr int kMaxOpenCalls = 2;  // a worker answers the first when the second comes
 // Fewer answers to batches than this don't make a call of their own: they only bound what is in flight.
 constexpr size_t kMaxQuietEvents = 8;
 constexpr auto kTick = 50 * kj::MILLISECONDS;
@@ -83,7 +85,7 @@ void Hub::Carry(Effects effects) {
 
 void Hub::Flush() {
   for (auto& [worker, link] : workers_) {
-    if (!link.outbox.empty() && !link.sending) FlushWorker(worker);
+    if (!link.outbox.empty()) FlushWorker(worker);
   }
   std::vector<SessionId> flooded;
   for (auto& [session, link] : sessions_) {
@@ -115,6 +117,7 @@ kj::Promise<void> Hub::WhenRoom(SessionId session) {
 
 void Hub::FlushWorker(WorkerIndex worker) {
   WorkerLink& link = workers_.at(worker);
+  if (link.open_calls == kMaxOpenCalls) return;
   const size_t count = std::min(link.outbox.size(), kMaxMessagesPerCall);
   auto request = link.client.deliverRequest();
   auto messages = request.initMessages();
@@ -124,19 +127,43 @@ void Hub::FlushWorker(WorkerIndex worker) {
     EncodeWorkerMessage(*link.outbox.front(), list[i]);
     link.outbox.pop_front();
   }
-  link.sending = true;
+  ++link.open_calls;
   const uint64_t incarnation = link.incarnation;
   tasks_.add(request.send().then(
-      [this, worker, incarnation]() {
-        auto found = workers_.find(worker);
-        if (found == workers_.end() || found->second.incarnation != incarnation) return;
-        found->second.sending = false;
-        if (!found->second.outbox.empty()) FlushWorker(worker);
+      [this, worker, incarnation](capnp::Response<wire::Worker::DeliverResults>&& answer) {
+        TakeAnswer(worker, incarnation, kj::mv(answer));
       },
       [this, worker, incarnation](kj::Exception&& exception) {
         const absl::Status status = FromException(exception);
         WorkerGone(worker, incarnation, std::string(status.message()));
       }));
+  link.answer = nullptr;
+}
+
+void Hub::TakeAnswer(WorkerIndex worker, uint64_t incarnation, capnp::Response<wire::Worker::DeliverResults>&& answer) {
+  auto found = workers_.find(worker);
+  if (found == workers_.end() || found->second.incarnation != incarnation) return;
+  --found->second.open_calls;
+  const absl::Status status = TakeReported(worker, incarnation, answer.getReported());
+  if (!status.ok()) return WorkerGone(worker, incarnation, std::string(status.message()));
+  found = workers_.find(worker);
+  if (found == workers_.end() || found->second.incarnation != incarnation) return;
+  found->second.answer = kj::mv(answer);
+  if (!found->second.outbox.empty()) FlushWorker(worker);
+}
+
+absl::Status Hub::TakeReported(WorkerIndex worker, uint64_t incarnation, wire::Reported::Reader reported) {
+  auto found = workers_.find(worker);
+  if (reported.getNumber() == 0 || found == workers_.end() || found->second.incarnation != incarnation) {
+    return absl::OkStatus();
+  }
+  ReportOrder& reports = found->second.reports;
+  TESSERA_ASSIGN_OR_RETURN(WorkerReportEvent event, DecodeReported(worker, incarnation, reported));
+  TESSERA_RETURN_IF_ERROR(reports.Add(reported.getNumber(), std::move(event)));
+  std::vector<WorkerReportEvent> due;
+  while (std::optional<WorkerReportEvent> next = reports.Take()) due.push_back(*std::move(next));
+  for (const WorkerReportEvent& each : due) Apply(each);  // which may end the link
+  return absl::OkStatus();
 }
 
 bool Hub::CanWait(const SessionLink& link) const {
@@ -236,7 +263,7 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
     return absl::FailedPreconditionError(StrCat("join: worker ", event.worker.value, " is here already"));
   }
   event.incarnation = next_incarnation_++;
-  WorkerLink link{kj::mv(client), event.incarnation, {}, false};
+  WorkerLink link{kj::mv(client), event.incarnation};
   workers_.emplace(event.worker, kj::mv(link));
   spdlog::info("worker {} joined: pid {}, {} bytes, {}", event.worker.value, event.pid, event.memory_bytes,
                event.data_address);

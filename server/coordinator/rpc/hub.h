@@ -16,6 +16,7 @@
 #include "schemas/session.capnp.h"
 #include "server/coordinator/rpc/journal.h"
 #include "server/coordinator/rpc/options.h"
+#include "server/coordinator/rpc/report_order.h"
 #include "server/coordinator/state_machine.h"
 
 namespace kj {
@@ -57,6 +58,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   };
   absl::StatusOr<Joined> JoinWorker(WorkerJoinedEvent event, wire::Worker::Client link);
   void WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason);
+  // An answer's or a call's. InvalidArgument: it can't be read, or is out of order (report_order.h).
+  absl::Status TakeReported(WorkerIndex worker, uint64_t incarnation, wire::Reported::Reader reported);
 
   const StateMachine& machine() const { return machine_; }
   const CoordinatorOptions& options() const { return options_; }
@@ -69,8 +72,11 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   struct WorkerLink {
     wire::Worker::Client client;
     uint64_t incarnation = 0;
-    std::deque<std::shared_ptr<const WorkerMessage>> outbox;
-    bool sending = false;
+    std::deque<std::shared_ptr<const WorkerMessage>> outbox = {};
+    int open_calls = 0;  // not answered
+    // The last answer, kept until the next call: to let go of it is a message of its own.
+    kj::Maybe<capnp::Response<wire::Worker::DeliverResults>> answer = nullptr;
+    ReportOrder reports = {};
   };
   struct SessionLink {
     wire::SessionEvents::Client client = nullptr;
@@ -87,6 +93,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   bool CanWait(const SessionLink& link) const;
   void Carry(Effects effects);
   void FlushWorker(WorkerIndex worker);
+  void TakeAnswer(WorkerIndex worker, uint64_t incarnation, capnp::Response<wire::Worker::DeliverResults>&& answer);
   void FlushSession(SessionId session);
   void EndLink(SessionId session, const absl::Status& reason);
   kj::Promise<void> Ping(WorkerIndex worker, uint64_t incarnation);

@@ -6,6 +6,7 @@
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/rpc/instance_codec.h"
 
 namespace tessera {
 namespace {
@@ -139,6 +140,20 @@ absl::StatusOr<std::vector<Record>> DecodeRecords(wire::Batch::Reader batch) {
     records.push_back(record.ok() ? *std::move(record) : Record(MakeBadRecord(item, record.status())));
   }
   return records;
+}
+
+absl::StatusOr<WorkerReportEvent> DecodeReported(WorkerIndex worker, uint64_t incarnation,
+                                                 wire::Reported::Reader reported) {
+  WorkerReportEvent event{worker, incarnation, {}, {}};
+  for (auto item : reported.getCompletions()) {
+    TESSERA_ASSIGN_OR_RETURN(CompletionReport completion, DecodeCompletion(item));
+    event.completions.push_back(std::move(completion));
+  }
+  for (auto item : reported.getTransfers()) {
+    event.transfers.push_back(
+        {TicketId(item.getTicket()), item.hasStatus() ? DecodeStatus(item.getStatus()) : absl::OkStatus()});
+  }
+  return event;
 }
 
 void EncodeClientEvent(const ClientEvent& event, wire::Event::Builder builder) {

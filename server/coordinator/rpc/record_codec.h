@@ -1,7 +1,7 @@
 #pragma once
 
-// Client records and events <-> schemas/session.capnp. A record that can't be decoded becomes a
-// BadRecord: its results are poisoned with the reason and everything else goes on.
+// Client records and events <-> schemas/session.capnp, and what workers report. A record that can't be decoded becomes
+// a BadRecord: its results are poisoned with the reason and everything else goes on.
 
 #include <vector>
 
@@ -16,6 +16,9 @@ inline constexpr uint32_t kMaxRecordsPerBatch = 4096;  // docs/limits.md: max_re
 
 // InvalidArgument only when the batch itself is beyond the limits.
 absl::StatusOr<std::vector<Record>> DecodeRecords(wire::Batch::Reader batch);
+
+absl::StatusOr<WorkerReportEvent> DecodeReported(WorkerIndex worker, uint64_t incarnation,
+                                                 wire::Reported::Reader reported);
 
 void EncodeClientEvent(const ClientEvent& event, wire::Event::Builder builder);
 

@@ -61,7 +61,7 @@ kj::Promise<void> WorkerServer::deliver(DeliverContext context) {
     parts_->executor.Hold();
     KJ_DEFER(parts_->executor.Flush());
     while (at < items.size() && !items[at].isPeerJoined()) TakeWire(items[at++]);
-    if (at == items.size()) return kj::READY_NOW;
+    if (at == items.size()) return AnswerLater(kj::mv(context));
   }
   // After all that came before, some of which may still map a peer.
   auto messages = std::make_shared<std::vector<WorkerMessage>>();
@@ -72,6 +72,16 @@ kj::Promise<void> WorkerServer::deliver(DeliverContext context) {
                .then([this]() { --waiting_batches_; })
                .fork();
   return order_.addBranch();
+}
+
+kj::Promise<void> WorkerServer::AnswerLater(DeliverContext context) {
+  context.releaseParams();
+  KJ_IF_MAYBE (before, open_call_) {
+    before->answer->fulfill();
+  }
+  auto answered = kj::newPromiseAndFulfiller<void>();
+  open_call_ = OpenCall{kj::mv(context), kj::mv(answered.fulfiller)};
+  return kj::mv(answered.promise);
 }
 
 WorkerMessage WorkerServer::Decode(wire::WorkerMessages::Message::Reader item) const {
@@ -193,22 +203,33 @@ kj::Promise<void> WorkerServer::RunReports(kj::UnixEventPort& port) {
 kj::Promise<void> WorkerServer::SendReports() {
   parts_->outbox.Take(batch_);
   if (batch_.empty()) return kj::READY_NOW;
-  const auto completions = batch_.completions();
-  const auto transfers = batch_.transfers();
-  for (const CompletionReport& completion : completions) {
+  for (const CompletionReport& completion : batch_.completions()) {
     if (completion.status.ok()) parts_->tickets.Open(completion.ordinal);
+  }
+  KJ_IF_MAYBE (open, open_call_) {
+    Encode(open->context.getResults().initReported());
+    open->answer->fulfill();
+    open_call_ = nullptr;
+    return SendReports();
   }
   auto request = KJ_ASSERT_NONNULL(reports_).reportRequest();
   request.setEpoch(epoch_);
   request.setIncarnation(incarnation_);
-  auto done = request.initCompletions(static_cast<unsigned>(completions.size()));
+  Encode(request.initReported());
+  return request.send().then([this]() { return SendReports(); });
+}
+
+void WorkerServer::Encode(wire::Reported::Builder reported) {
+  const auto completions = batch_.completions();
+  const auto transfers = batch_.transfers();
+  reported.setNumber(++reports_made_);
+  auto done = reported.initCompletions(static_cast<unsigned>(completions.size()));
   for (unsigned i = 0; i < done.size(); ++i) EncodeCompletion(completions[i], done[i]);
-  auto ended = request.initTransfers(static_cast<unsigned>(transfers.size()));
+  auto ended = reported.initTransfers(static_cast<unsigned>(transfers.size()));
   for (unsigned i = 0; i < ended.size(); ++i) {
     ended[i].setTicket(transfers[i].ticket.value);
     if (!transfers[i].status.ok()) EncodeStatus(transfers[i].status, ended[i].initStatus());
   }
-  return request.send().then([this]() { return SendReports(); });
 }
 
 }  // namespace tessera

@@ -51,7 +51,15 @@ class WorkerServer final : public wire::Worker::Server {
   WorkerMessage Decode(wire::WorkerMessages::Message::Reader item) const;
   kj::Promise<void> MapPeer(const PeerJoined& peer);
   kj::Promise<void> SendReports();
+  void Encode(wire::Reported::Builder reported);  // what was taken last
+  // The promise of an answer with the next report. The call before gets none.
+  kj::Promise<void> AnswerLater(DeliverContext context);
 
+  // A deliver that is not answered.
+  struct OpenCall {
+    DeliverContext context;
+    kj::Own<kj::PromiseFulfiller<void>> answer;
+  };
   kj::Own<kj::PromiseFulfiller<void>> start_;
   std::unique_ptr<WorkerParts> parts_;  // from Start on
   WorkerIndex self_;
@@ -64,6 +72,8 @@ class WorkerServer final : public wire::Worker::Server {
   size_t waiting_batches_ = 0;     // in that order, not taken yet
   InstanceDecoder instances_;
   ReportBatch batch_;
+  uint64_t reports_made_ = 0;
+  kj::Maybe<OpenCall> open_call_;
 };
 
 // Two workers may map each other's memory when these are equal: one kernel, one set of namespaces.
