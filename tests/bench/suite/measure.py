@@ -98,8 +98,9 @@ def limit(subcommand, **arguments):
     return lambda repetitions: run_program([*command, f"--repetitions={repetitions}"])["variants"]
 
 
-def beside(options, own, references, goals=(), **facts):
-    """A figure: samples of `own` and of every reference in turns, so that a slow minute meets all."""
+def beside(options, own, references, goals=(), in_a_row=1, **facts):
+    """A figure: samples of `own` and of every reference in turns, so that a slow minute meets all. `own` does what a
+    reference does as often as `in_a_row` says; its times are divided by that."""
     own_samples, variants, skipped = [], {name: {} for name in references}, {}
     # What is short is hit more by what else the machine does: as many more samples of both.
     repetitions = options.repetitions * (SHORT_REPETITIONS if min(seconds_of(own, 2)) < SHORT_SECONDS else 1)
@@ -112,7 +113,7 @@ def beside(options, own, references, goals=(), **facts):
                     variants[name].setdefault(variant, []).extend(samples)
             except Unavailable as reason:
                 skipped[name] = str(reason)
-        own_samples += seconds_of(own, repetitions)
+        own_samples += [seconds / in_a_row for seconds in seconds_of(own, repetitions)]
     return figure(own_samples, {name: found for name, found in variants.items() if name not in skipped}, goals,
                   skipped=skipped, **facts)
 
