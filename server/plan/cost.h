@@ -19,9 +19,10 @@ struct Topology {
   double local_bandwidth_bytes_s = 6e9;    // one worker's own memory
   double flops_per_s = 50e9;               // of one worker
   std::vector<int32_t> host_of_worker;     // empty: all on one host
-  // Not measured. Sums of two terms, small by this, are reduced by each of those who want them (reduce_each.h): what is
-  // larger takes longer to read than a wait for others. On two cores both ways took as long at some 10 MiB.
+  // Up to where a wait for others costs more than bytes do (server/planner/small_sums.h). Not measured by the cluster:
+  // on two cores both ways took as long at some 10 MiB on two workers, and at some 2 MiB on four.
   int64_t max_reduced_by_each_bytes = int64_t{8} << 20;
+  int64_t max_pulled_bytes = int64_t{1} << 20;
 
   // 0 for a worker that is not listed.
   int32_t HostOf(WorkerIndex worker) const {

@@ -14,8 +14,8 @@
 #include "server/plan/same_shards.h"
 #include "server/planner/figures.h"
 #include "server/planner/overlay.h"
-#include "server/planner/reduce_each.h"
 #include "server/planner/relays.h"
+#include "server/planner/small_sums.h"
 
 namespace tessera {
 namespace {
@@ -264,7 +264,7 @@ Plan PlanBuilder::Finish(const Topology& topology) && {
       if (operand.pieces.has_value()) operand.pieces->hosts = plan_.hosts;
     }
   }
-  ReduceOnEach(plan_, topology.max_reduced_by_each_bytes);
+  SaveWaitsOfSmallSums(plan_, topology);
   AddRelays(plan_, topology);
   if (plan_.hosts.several()) AddShares();
   return std::move(plan_);

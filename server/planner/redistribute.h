@@ -7,7 +7,7 @@
 // Without pending terms: one exchange, each destination takes exactly what it lacks. With pending
 // terms: an exchange that reduces each cell at one of its destinations (one that holds a term, if
 // there is one), then one that spreads it to the others; c + r - 2 transfers an element, or c + r - 1
-// where no destination holds a term. Small sums of two terms take one exchange (reduce_each.h). No temporary memory:
+// where no destination holds a term. Small sums of two terms take one exchange (small_sums.h). No temporary memory:
 // the reduction lands in its final place.
 
 #include <optional>

@@ -1,6 +1,7 @@
 #pragma once
 
-// Plans of small tensors as large ones are planned: what two workers sum up is reduced in halves and then spread.
+// Plans of small tensors as large ones are planned: what is summed up is reduced in parts, which are then stored to the
+// others.
 
 #include "server/plan/cost.h"
 
@@ -9,6 +10,7 @@ namespace tessera {
 inline Topology InTwoPhases() {
   Topology topology;
   topology.max_reduced_by_each_bytes = 0;
+  topology.max_pulled_bytes = 0;
   return topology;
 }
 

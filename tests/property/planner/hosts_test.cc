@@ -17,6 +17,7 @@
 #include "tests/property/planner/level_solver.h"
 #include "tests/property/planner/random_redistribute.h"
 #include "tests/property/planner/small_worlds.h"
+#include "tests/support/two_phases.h"
 
 namespace tessera {
 namespace {
@@ -146,8 +147,6 @@ TEST_P(SmallWorlds, EveryPairIsRightAndCrossesLeast) {
 
 TEST_P(SmallWorlds, ProgramsDoWhatThePlanSays) {
   const Mesh mesh = MakeMesh(GetParam().mesh);
-  Topology topology;
-  topology.host_of_worker = GetParam().hosts;
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin}) {
     for (const Placements& from : AllPlacements(mesh.ndim(), 2, {op})) {
       for (const Placements& to : AllPlacements(mesh.ndim(), 2, {op})) {
@@ -155,10 +154,13 @@ TEST_P(SmallWorlds, ProgramsDoWhatThePlanSays) {
         const TensorSpec destination = MakeSpec(DType::kF64, {7, 5}, mesh, to);
         if (!ValidateRedistribute(source, destination).ok()) continue;
         if (op != ReduceOp::kSum && !HasTerms(source, destination)) continue;
-        const absl::StatusOr<Plan> plan = PlanRedistribute({source, {}}, destination, topology);
-        ASSERT_TRUE(plan.ok()) << plan.status();
-        const absl::Status status = CheckPrograms(*plan, {Numbers(source)});
-        ASSERT_TRUE(status.ok()) << ToText(source) << " -> " << ToText(to) << "\n" << status << "\n" << ToText(*plan);
+        for (Topology topology : {Topology(), InTwoPhases()}) {
+          topology.host_of_worker = GetParam().hosts;
+          const absl::StatusOr<Plan> plan = PlanRedistribute({source, {}}, destination, topology);
+          ASSERT_TRUE(plan.ok()) << plan.status();
+          const absl::Status status = CheckPrograms(*plan, {Numbers(source)});
+          ASSERT_TRUE(status.ok()) << ToText(source) << " -> " << ToText(to) << "\n" << status << ToText(*plan);
+        }
       }
     }
   }

@@ -108,7 +108,7 @@ absl::Status CheckAsAlone(const Drawn& list, const Plan& plan, const Topology& t
     return std::get<ExchangeStep>(step).exchange.role == ExchangeRole::kSpread;
   });
   Topology as_here = topology;
-  if (spreads) as_here.max_reduced_by_each_bytes = InTwoPhases().max_reduced_by_each_bytes;
+  if (spreads) as_here.max_reduced_by_each_bytes = 0;
   for (size_t i = 0; i < list.size(); ++i) {
     TESSERA_ASSIGN_OR_RETURN(const Plan alone, PlanOf({list[i]}, as_here));
     std::vector<Exchange> expected;

@@ -248,7 +248,7 @@ TEST(VerifyPlan, FindsMissingAndMisplacedSteps) {
 }
 
 Plan OnTwoHosts(std::string_view source, std::string_view destination) {
-  Topology topology;
+  Topology topology = InTwoPhases();
   topology.host_of_worker = {0, 0, 1, 1};
   const absl::StatusOr<Plan> plan =
       PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination), topology);

@@ -9,6 +9,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/planner/redistribute.h"
 #include "server/planner/relays.h"
+#include "tests/support/two_phases.h"
 #include "tests/unit/worker/worker_world.h"
 
 namespace tessera::testing {
@@ -26,8 +27,7 @@ std::vector<double> Numbers(const TensorSpec& spec) {
   return out;
 }
 
-Plan PlanOn(const Hosts& hosts, const TensorSpec& source, const TensorSpec& destination) {
-  Topology topology;
+Plan PlanOn(const Hosts& hosts, const TensorSpec& source, const TensorSpec& destination, Topology topology = {}) {
   topology.host_of_worker = hosts;
   auto plan = PlanRedistribute({source, {}}, destination, topology);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -92,7 +92,9 @@ TEST_P(HostPlans, EveryRedistributionOnTwoByTwo) {
         auto a = TensorSpec::Make("test", DType::kF32, {7, 5}, mesh, from);
         auto b = TensorSpec::Make("test", DType::kF32, {7, 5}, mesh, to);
         ASSERT_TRUE(a.ok() && b.ok());
-        ExpectRuns(world, PlanOn(GetParam(), *a, *b));
+        const Plan plan = PlanOn(GetParam(), *a, *b), large = PlanOn(GetParam(), *a, *b, InTwoPhases());
+        ExpectRuns(world, plan);
+        if (!(large == plan)) ExpectRuns(world, large);
         if (HasFailure()) return;
       }
     }
@@ -109,8 +111,10 @@ TEST(HostPlans, LongRowsOfThreeHosts) {
   options.arena_bytes = 8 << 20;
   WorkerWorld world(options);
   for (const char* to : {"R", "S(0)", "S(1)"}) {
-    ExpectRuns(world, PlanOn(hosts, Spec("i64[130,96] @ mesh(6) [P(product)]"),
-                             Spec(StrCat("i64[130,96] @ mesh(6) [", to, "]"))));
+    for (const Topology& topology : {Topology(), InTwoPhases()}) {
+      ExpectRuns(world, PlanOn(hosts, Spec("i64[130,96] @ mesh(6) [P(product)]"),
+                               Spec(StrCat("i64[130,96] @ mesh(6) [", to, "]")), topology));
+    }
   }
 }
 
