@@ -56,21 +56,28 @@ bool SamePositions(const Mesh& a, const Mesh& b) {
   return a == b || (a.shape() == b.shape() && a.workers() == b.workers());
 }
 
+int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination) {
+  const bool same_mesh = SamePositions(source.mesh, destination.mesh);
+  int64_t terms = 1;
+  for (size_t j = 0; j < source.placements.size(); ++j) {
+    const bool is_kept = same_mesh && destination.placements[j].is_partial();
+    if (source.placements[j].is_partial() && !is_kept) terms *= source.mesh.shape()[j];
+  }
+  return terms;
+}
+
 bool EachHoldsOneOfTwoTerms(const Exchange& exchange) {
   const TensorSpec& from = exchange.source;
   const TensorSpec& to = exchange.destination;
-  if (!SamePositions(from.mesh, to.mesh) || exchange.hosts.several()) return false;
-  int64_t terms = 1;
+  if (!SamePositions(from.mesh, to.mesh) || exchange.hosts.several() || PendingTerms(from, to) != 2) return false;
   for (size_t j = 0; j < from.placements.size(); ++j) {
-    const int64_t extent = from.mesh.shape()[j];
-    if (from.placements[j] == to.placements[j] || extent == 1) continue;
-    if (!from.placements[j].is_partial() || !to.placements[j].is_replicate()) return false;
-    terms *= extent;
+    const bool is_kept = from.placements[j] == to.placements[j] || from.mesh.shape()[j] == 1;
+    if (!is_kept && !(from.placements[j].is_partial() && to.placements[j].is_replicate())) return false;
   }
-  return terms == 2 && std::all_of(exchange.dims.begin(), exchange.dims.end(), [](const DimOverlay& dim) {
-           return std::all_of(dim.entries.begin(), dim.entries.end(),
-                              [](const OverlayEntry& entry) { return entry.source_shard == entry.destination_shard; });
-         });
+  return std::all_of(exchange.dims.begin(), exchange.dims.end(), [](const DimOverlay& dim) {
+    return std::all_of(dim.entries.begin(), dim.entries.end(),
+                       [](const OverlayEntry& entry) { return entry.source_shard == entry.destination_shard; });
+  });
 }
 
 ExchangeWalk::ExchangeWalk(const Exchange& exchange)

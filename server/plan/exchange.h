@@ -184,6 +184,9 @@ class ExchangeWalk {
 // Whether two meshes have the same workers in the same arrangement; names may differ.
 bool SamePositions(const Mesh& a, const Mesh& b);
 
+// How many terms an element has that are to be reduced: 1 where nothing is pending, or stays pending.
+int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination);
+
 // Whether there are two terms and each destination holds one of all that it wants, within a host or with each worker
 // on a host of its own: what kReduceEach is for.
 bool EachHoldsOneOfTwoTerms(const Exchange& exchange);

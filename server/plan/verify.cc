@@ -82,16 +82,6 @@ absl::Status CheckSize(const Exchange& exchange) {
   return Wrong("too many bytes to count on ", to.mesh.size(), " workers: ", ToText(to));
 }
 
-int64_t PendingTerms(const Exchange& exchange) {
-  const bool same_mesh = SamePositions(exchange.source.mesh, exchange.destination.mesh);
-  int64_t terms = 1;
-  for (size_t j = 0; j < exchange.source.placements.size(); ++j) {
-    const bool kept = same_mesh && exchange.destination.placements[j].is_partial();
-    if (exchange.source.placements[j].is_partial() && !kept) terms *= exchange.source.mesh.shape()[j];
-  }
-  return terms;
-}
-
 // Counts, element by element, how often each position's shard is written by these exchanges, and that
 // each reduction has every term once.
 absl::Status CheckElements(const std::vector<const Exchange*>& exchanges) {
@@ -270,7 +260,7 @@ class Verifier {
       TESSERA_RETURN_IF_ERROR(CheckOverlay(exchange, d));
     }
     TESSERA_RETURN_IF_ERROR(CheckSize(exchange));
-    const int64_t terms = PendingTerms(exchange);
+    const int64_t terms = PendingTerms(exchange.source, exchange.destination);
     switch (exchange.role) {
       case ExchangeRole::kMove:
         if (terms > 1) return Wrong("moves ", terms, " pending terms");
@@ -350,7 +340,8 @@ class Verifier {
   absl::Status CheckPieces(const Exchange& pieces, int value) const {
     if (pieces.source != Value(value).spec) return Wrong("the pieces are of ", ToText(pieces.source));
     if (pieces.hosts != plan_.hosts) return Wrong("the pieces are between other hosts than the plan");
-    if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces) > 1) return Wrong("the pieces are pending");
+    if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces.source, pieces.destination) > 1)
+      return Wrong("the pieces are pending");
     if (pieces.far_takers != FarTakers::kEach) return Wrong("the pieces are taken once for a host");
     if (pieces.source.dtype != pieces.destination.dtype || pieces.source.rank() != pieces.destination.rank()) {
       return Wrong("the pieces are read as ", ToText(pieces.destination));

@@ -139,14 +139,8 @@ absl::StatusOr<std::vector<NamedExchange>> MakeExchanges(const TensorSpec& sourc
     exchange.dims.push_back(
         MakeOverlay(source, destination, d, start.empty() ? 0 : start[i], step.empty() ? 1 : step[i]));
   }
-  const bool same_mesh = SamePositions(source.mesh, destination.mesh);
-  int64_t terms = 1;
-  for (size_t j = 0; j < source.placements.size(); ++j) {
-    const bool kept = same_mesh && destination.placements[j].is_partial();
-    if (source.placements[j].is_partial() && !kept) terms *= source.mesh.shape()[j];
-  }
   std::vector<NamedExchange> exchanges;
-  if (terms == 1) {
+  if (PendingTerms(source, destination) == 1) {
     const Collective name = IsSliced(start, step, source, destination) ? Collective::kExchange : NameOfMove(exchange);
     exchanges.push_back({std::move(exchange), name});
     return exchanges;

@@ -12,6 +12,8 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/verify.h"
+#include "server/planner/builder.h"
 #include "server/planner/redistribute.h"
 #include "tests/property/planner/crossing.h"
 #include "tests/property/planner/level_solver.h"
@@ -251,6 +253,42 @@ TEST(Sums, ComeFromTheFewestHosts) {
   const std::vector<int32_t> hosts = {1, 2, 3, 2, 0, 2};
   const Plan plan = PlanOf("f64[8] @ mesh(x:2,y:3) [R, P(sum)]", "f64[8] @ mesh(1; workers=4) [R]", hosts);
   EXPECT_EQ(CrossingOf(plan, hosts).sums, 8) << ToText(plan);
+}
+
+// What is pushed to workers of a host is not read there by others when more is pushed to the same memory later.
+TEST(Shares, AreNotTakenFromMemoryThatIsPushedToAgain) {
+  const TensorSpec pending = *ParseTensorSpec("f64[8] @ mesh(4) [P(sum)]");
+  const TensorSpec whole = *ParseTensorSpec("f64[8] @ mesh(4) [R]");
+  Topology topology = InTwoPhases();
+  topology.host_of_worker = {0, 0, 1, 1};
+  for (const bool again : {false, true}) {
+    PlanBuilder builder;
+    const int first = builder.AddInput({pending, {}}), second = builder.AddInput({pending, {}});
+    const auto add_sum_of = [&](int value) {
+      LocalStep sum;
+      sum.op = ReduceLocalOp{ReduceOp::kSum, {0}};
+      sum.inputs = {value};
+      sum.output = builder.AddTemporary(*ParseTensorSpec("f64[1] @ mesh(4) [R]"));
+      builder.AddOutput(sum.output);
+      builder.AddLocal(std::move(sum));
+    };
+    const int temporary = builder.AddTemporary(whole);
+    ASSERT_TRUE(builder.AddMove(first, {}, temporary).ok());
+    add_sum_of(temporary);
+    if (again) {
+      const int other = builder.AddAgain(temporary, whole);
+      ASSERT_TRUE(builder.AddMove(second, {}, other).ok());
+      add_sum_of(other);
+    }
+    const Plan plan = std::move(builder).Finish(topology);
+    EXPECT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan) << ToText(plan);
+    int shares = 0;
+    for (const Step& step : plan.steps) {
+      const auto* exchange = std::get_if<ExchangeStep>(&step);
+      shares += exchange != nullptr && exchange->exchange.role == ExchangeRole::kShare ? 1 : 0;
+    }
+    EXPECT_EQ(shares, again ? 0 : 1) << ToText(plan);
+  }
 }
 
 }  // namespace
