@@ -19,8 +19,7 @@ int DefaultDeviceThreads(int workers_on_host) {
 }
 
 int DefaultSpinPauses(int workers_on_host) {
-  const int processes = workers_on_host + 1;  // the coordinator needs a core too
-  return processes > static_cast<int>(std::thread::hardware_concurrency()) ? 200 : 2000;
+  return workers_on_host > static_cast<int>(std::thread::hardware_concurrency()) ? 200 : 2000;
 }
 
 class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
