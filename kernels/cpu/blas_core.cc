@@ -26,6 +26,8 @@ const char* CoreByCapability() {
 
 }  // namespace
 
+std::string BlasCoreName() { return openblas_get_corename(); }
+
 void RestartWithKnownBlasCore(char** argv) {
   if (std::getenv("OPENBLAS_CORETYPE") != nullptr || !IsFallback(openblas_get_corename())) return;
   const char* core = CoreByCapability();

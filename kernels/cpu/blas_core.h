@@ -4,11 +4,16 @@
 // than itself: 15 times slower on an Emerald Rapids with 0.3.21. The choice is made when the library is
 // loaded and can only be overruled by OPENBLAS_CORETYPE in the environment.
 
+#include <string>
+
 namespace tessera {
 
 // Starts the program anew, with OPENBLAS_CORETYPE set by what the CPU can do, when OpenBLAS did not know
 // the CPU and the environment says nothing. Returns when nothing is to be done (or exec failed). Call it
 // first in main, before threads and sockets.
 void RestartWithKnownBlasCore(char** argv);
+
+// Whose kernels OpenBLAS runs: "SkylakeX".
+std::string BlasCoreName();
 
 }  // namespace tessera

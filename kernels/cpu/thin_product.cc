@@ -18,10 +18,19 @@
 #ifndef TESSERA_THIN_PRODUCT_CONSTANTS
 #define TESSERA_THIN_PRODUCT_CONSTANTS
 namespace tessera::cpu {
-// What is read again for every few rows; stays in the second-level cache.
-constexpr int64_t kBlockBytes = 768 << 10;
-constexpr int64_t kMostRows = 8;  // of a tile
+// What is read again for every few rows; stays in the second-level cache. 11 panels of the longest slab.
+constexpr int64_t kBlockBytes = 832 << 10;
+constexpr int64_t kBlockRows = 512;  // of c, which stay near while a long inner dim runs
+constexpr int64_t kMostRows = 8;     // of a tile
 constexpr int64_t kPanelVectors = 3;
+
+// The next steps of the inner dim, of `left`, that are summed up in registers: as OpenBLAS cuts it (GEMM_Q and
+// GEMM_UNROLL_M of its SkylakeX and Cooperlake kernels, version 0.3.21), so that bits are the same.
+constexpr int64_t kLongestSlab = 384, kSlabStep = 16;
+inline int64_t SlabOf(int64_t left) {
+  if (left >= 2 * kLongestSlab) return kLongestSlab;
+  return left > kLongestSlab ? (left / 2 + kSlabStep - 1) / kSlabStep * kSlabStep : left;
+}
 
 // The thread's own, at the start of a line. Kept for the next call: some more than kBlockBytes at most.
 void* PackingMemory(size_t bytes);
@@ -59,27 +68,40 @@ class Multiplier {
   explicit Multiplier(const ThinProduct<T>& product) : product_(product) {}
 
   void Run(int64_t first_row, int64_t end_row, int64_t first_column, int64_t end_column) const {
-    const int64_t panel_bytes = kPanel * product_.inner * static_cast<int64_t>(sizeof(T));
+    const int64_t longest = std::min(product_.inner, kLongestSlab);
+    const int64_t panel_bytes = kPanel * longest * static_cast<int64_t>(sizeof(T));
     const int64_t block = std::max<int64_t>(1, kBlockBytes / panel_bytes) * kPanel;
     const int64_t widest = std::min(block, (end_column - first_column + kPanel - 1) / kPanel * kPanel);
-    T* const packed = static_cast<T*>(PackingMemory((widest + kTileRows) * product_.inner * sizeof(T)));
-    T* const tail = packed + widest * product_.inner;
+    T* const packed = static_cast<T*>(PackingMemory((widest + kTileRows) * longest * sizeof(T)));
+    T* const packed_rows = packed + widest * longest;
+    const int64_t rows = longest == product_.inner ? end_row - first_row : kBlockRows;
     for (int64_t column = first_column; column < end_column; column += block) {
       const int64_t columns = std::min(block, end_column - column);
-      Pack(column, columns, packed);
-      for (int64_t row = first_row; row < end_row; row += kTileRows) {
-        Rows(row, std::min(kTileRows, end_row - row), column, columns, packed, tail);
+      for (int64_t row = first_row; row < end_row; row += rows) {
+        for (int64_t k = 0; k < product_.inner; k += SlabOf(product_.inner - k)) {
+          const Slab slab{k, SlabOf(product_.inner - k), product_.adds || k > 0};
+          Pack(slab, column, columns, packed);
+          for (int64_t tile = row; tile < std::min(end_row, row + rows); tile += kTileRows) {
+            Rows(slab, tile, std::min(kTileRows, end_row - tile), column, columns, packed, packed_rows);
+          }
+        }
       }
     }
   }
 
  private:
+  struct Slab {
+    int64_t first = 0;  // step of the inner dim
+    int64_t length = 0;
+    bool adds = false;
+  };
+
   // What a panel lacks in columns is zero.
-  void Pack(int64_t first, int64_t columns, T* to) const {
+  void Pack(const Slab& slab, int64_t first, int64_t columns, T* to) const {
     for (int64_t column = first; column < first + columns; column += kPanel) {
       const int64_t width = std::min(kPanel, first + columns - column);
-      const T* from = product_.b + column * product_.b_column_stride;
-      for (int64_t k = 0; k < product_.inner; ++k, from += product_.b_inner_stride, to += kPanel) {
+      const T* from = product_.b + slab.first * product_.b_inner_stride + column * product_.b_column_stride;
+      for (int64_t k = 0; k < slab.length; ++k, from += product_.b_inner_stride, to += kPanel) {
         if (width == kPanel && product_.b_column_stride == 1) {
           for (int64_t v = 0; v < kPanel; v += kLanes) hn::Store(hn::LoadU(kTag, from + v), kTag, to + v);
           continue;
@@ -90,53 +112,53 @@ class Multiplier {
     }
   }
 
-  // `tail`: for the rows of a last tile that is not full, and zeros.
-  void Rows(int64_t row, int64_t rows, int64_t first, int64_t columns, const T* panel, T* tail) const {
-    const T* a = product_.a + row * product_.a_row_stride;
-    int64_t a_row_stride = product_.a_row_stride, a_inner_stride = product_.a_inner_stride;
-    if (rows < kTileRows) {
-      std::fill(tail, tail + kTileRows * product_.inner, T{0});
-      for (int64_t i = 0; i < rows; ++i) {
-        const T* from = a + i * a_row_stride;
-        for (int64_t k = 0; k < product_.inner; ++k) tail[i * product_.inner + k] = from[k * a_inner_stride];
+  // `packed_rows`: for a tile of a that is not full, or not dense along the inner dim.
+  void Rows(const Slab& slab, int64_t row, int64_t rows, int64_t first, int64_t columns, const T* panel,
+            T* packed_rows) const {
+    const T* a = product_.a + row * product_.a_row_stride + slab.first * product_.a_inner_stride;
+    int64_t a_row_stride = product_.a_row_stride;
+    if (rows < kTileRows || product_.a_inner_stride != 1) {
+      std::fill(packed_rows + rows * slab.length, packed_rows + kTileRows * slab.length, T{0});
+      for (int64_t k = 0; k < slab.length; ++k) {
+        const T* from = a + k * product_.a_inner_stride;
+        for (int64_t i = 0; i < rows; ++i) packed_rows[i * slab.length + k] = from[i * product_.a_row_stride];
       }
-      a = tail;
-      a_row_stride = product_.inner;
-      a_inner_stride = 1;
+      a = packed_rows;
+      a_row_stride = slab.length;
     }
     T* c = product_.c + row * product_.c_row_stride + first;
-    for (int64_t column = 0; column < columns; column += kPanel, panel += kPanel * product_.inner, c += kPanel) {
+    for (int64_t column = 0; column < columns; column += kPanel, panel += kPanel * slab.length, c += kPanel) {
       const int64_t width = std::min(kPanel, columns - column);
       if (rows == kTileRows && width == kPanel) {
-        Tile(a, a_row_stride, a_inner_stride, panel, c, product_.c_row_stride, product_.adds);
+        Tile(a, a_row_stride, panel, slab.length, c, product_.c_row_stride, slab.adds);
         continue;
       }
       HWY_ALIGN T whole[kMostRows * kPanel];
-      Tile(a, a_row_stride, a_inner_stride, panel, whole, kPanel, false);
+      Tile(a, a_row_stride, panel, slab.length, whole, kPanel, false);
       for (int64_t i = 0; i < rows; ++i) {
         for (int64_t j = 0; j < width; ++j) {
           T& to = c[i * product_.c_row_stride + j];
-          to = product_.adds ? to + whole[i * kPanel + j] : whole[i * kPanel + j];
+          to = slab.adds ? to + whole[i * kPanel + j] : whole[i * kPanel + j];
         }
       }
     }
   }
 
-  // kTileRows rows of a by a panel.
-  HWY_INLINE void Tile(const T* a, int64_t a_row_stride, int64_t a_inner_stride, const T* panel, T* c,
-                       int64_t c_row_stride, bool adds) const {
+  // kTileRows rows of a, dense along the inner dim, by a panel.
+  static HWY_INLINE void Tile(const T* a, int64_t a_row_stride, const T* panel, int64_t inner, T* c,
+                              int64_t c_row_stride, bool adds) {
     hn::Vec<decltype(kTag)> sums[kTileRows][kPanelVectors];
 #pragma GCC unroll 8
     for (int64_t i = 0; i < kTileRows; ++i) {
 #pragma GCC unroll 3
       for (int64_t v = 0; v < kPanelVectors; ++v) sums[i][v] = hn::Zero(kTag);
     }
-    for (int64_t k = 0; k < product_.inner; ++k, a += a_inner_stride, panel += kPanel) {
+    for (int64_t k = 0; k < inner; ++k, ++a, panel += kPanel) {
       const auto b0 = hn::Load(kTag, panel);
       const auto b1 = hn::Load(kTag, panel + kLanes);
       const auto b2 = hn::Load(kTag, panel + 2 * kLanes);
       // Of the next panel: the step that is read next lies there when this panel ends.
-      const T* const next = panel + kPanel * product_.inner;
+      const T* const next = panel + kPanel * inner;
       hwy::Prefetch(next);
       hwy::Prefetch(next + kLanes);
       hwy::Prefetch(next + 2 * kLanes);
@@ -195,6 +217,8 @@ HWY_EXPORT(MultiplyFloats);
 HWY_EXPORT(MultiplyDoubles);
 
 constexpr int64_t kMostInner = 192;  // above, blocks in all three dims are better
+// But in f64, with AVX-512: BLAS packs all of a, which is much for so few columns.
+constexpr int64_t kFewColumns = 264;
 constexpr int64_t kFewestRows = 16;  // below, packing costs too much
 // Of smaller products: BLAS has kernels for them that pack nothing.
 constexpr int64_t kFewestMultiplications = 1'000'000;
@@ -214,10 +238,11 @@ void* PackingMemory(size_t bytes) {
 }
 
 bool IsThinProduct(int64_t rows, int64_t columns, int64_t inner, int64_t element_bytes) {
-  if (inner < 1 || inner > kMostInner || rows < kFewestRows || columns < 1) return false;
-  if (rows <= kFewestMultiplications / inner / columns) return false;
-  const int64_t panel = kPanelVectors * HWY_DYNAMIC_DISPATCH(FusedVectorBytes)() / element_bytes;
-  if (panel == 0) return false;
+  if (inner < 1 || rows < kFewestRows || columns < 1 || rows <= kFewestMultiplications / inner / columns) return false;
+  const int64_t vector_bytes = HWY_DYNAMIC_DISPATCH(FusedVectorBytes)();
+  const bool is_narrow = columns <= kFewColumns && element_bytes == sizeof(double) && vector_bytes == 64;
+  if (vector_bytes == 0 || (inner > kMostInner && !is_narrow)) return false;
+  const int64_t panel = kPanelVectors * vector_bytes / element_bytes;
   const int64_t rounded = (columns + panel - 1) / panel * panel;
   return (rounded - columns) * 8 <= columns;  // what a last panel lacks is multiplied too
 }

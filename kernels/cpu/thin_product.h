@@ -1,13 +1,16 @@
 #pragma once
 
-// ThinProduct: c = a b, or c += a b, where the inner dim is short and the output large. A general product of BLAS first
-// sets the output to zeros and then adds to it, which takes long beside the few products for each element; here each
-// element is summed up in a register and written once.
+// ThinProduct: c = a b, or c += a b, where the inner dim is short or the columns are few. BLAS sets the output to zeros
+// and then adds to it, and packs both operands: beside a short inner dim the one takes long, beside few columns the
+// other. Here elements are summed up in registers and written once, and a is read as it lies.
 //
-//   f64 2048x64 by 64x4096 into 64 MiB: 0.75 of the time of OpenBLAS's dgemm (AVX-512, tests/bench/kernels_bench)
+//   f64 2048x64 by 64x4096: 0.75 of the time of OpenBLAS's dgemm; 4096x2048 by 2048x256: 0.85 (AVX-512,
+//   tests/bench/kernels_bench)
 //
-// Each element is the sum over the inner dim in order, each step a fused multiply-add, as in OpenBLAS's kernels for
-// CPUs that have it.
+// Each element is the sum over the inner dim in order, each step a fused multiply-add; a long inner dim in slabs of
+// 384, of which two shorter ones make the last ones, whose sums are added up. In f64 these are the bits of OpenBLAS's
+// large products with AVX-512, but for columns beyond the last 16; its small products, and those in f32, sum up in
+// other orders.
 
 #include <cstdint>
 

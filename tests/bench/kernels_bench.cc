@@ -145,13 +145,14 @@ void AddCubes(Bench& bench, int64_t bytes, int64_t element) {
   }
 }
 
-// Products with a short inner dim against BLAS, in turns, on one thread.
+// Products with a short inner dim or few columns against BLAS, in turns, on one thread.
 template <typename T>
 void AddThinProducts(Bench& bench, const char* dtype) {
   struct Size {
     int64_t rows, columns, inner;
   };
   for (const auto& [m, n, k] : {Size{2048, 4096, 8},
+                                {4096, 256, 2048},
                                 {2048, 4096, 32},
                                 {2048, 4096, 64},
                                 {2048, 4096, 128},

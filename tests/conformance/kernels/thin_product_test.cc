@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 
+#include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/philox.h"
 #include "tests/conformance/kernels/strided_array.h"
 
@@ -45,15 +46,20 @@ struct Lying {
   std::vector<T> values;
 };
 
+int64_t SlabLength(int64_t left) { return left >= 768 ? 384 : left > 384 ? (left / 2 + 15) / 16 * 16 : left; }
+
 template <typename T>
 void ExpectExact(int64_t m, int64_t n, int64_t k, Turned a_turned, Turned b_turned, bool adds) {
   Lying<T> a(m, k, a_turned, 1, 1), b(k, n, b_turned, 2, 2), c(m, n, Turned::kNo, 3, 3);
   Lying<T> want = c;
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
-      T sum = 0;
-      for (int64_t p = 0; p < k; ++p) sum = std::fma(a.at(i, p), b.at(p, j), sum);
-      want.at(i, j) = adds ? want.at(i, j) + sum : sum;
+      for (int64_t first = 0, length = 0; first < k; first += length) {
+        length = SlabLength(k - first);
+        T sum = 0;
+        for (int64_t p = first; p < first + length; ++p) sum = std::fma(a.at(i, p), b.at(p, j), sum);
+        want.at(i, j) = adds || first > 0 ? want.at(i, j) + sum : sum;
+      }
     }
   }
   RunThinProduct(ThinProduct<T>{.rows = m,
@@ -93,8 +99,14 @@ TEST_F(ThinProducts, AreExactOnEveryShapeAndLayout) {
   }
 }
 
-// More columns than are packed at once.
+// More columns than are packed at once, more steps of the inner dim than are summed up at once, more rows than stay
+// near.
 TEST_F(ThinProducts, AreExactInSeveralBlocks) {
+  for (const int64_t k : {384, 385, 500, 767, 768, 900, 1700}) {
+    ExpectExact<double>(20, 100, k, Turned::kNo, Turned::kNo, false);
+    ExpectExact<float>(20, 100, k, Turned::kYes, Turned::kYes, true);
+  }
+  ExpectExact<double>(1030, 260, 400, Turned::kYes, Turned::kNo, true);
   ExpectExact<float>(9, 6000, 70, Turned::kNo, Turned::kNo, false);
   ExpectExact<double>(9, 3100, 70, Turned::kNo, Turned::kYes, true);
 }
@@ -111,6 +123,7 @@ TEST_F(ThinProducts, AreThoseWithAShortInnerDimAndFullTiles) {
   EXPECT_TRUE(IsThinProduct(16, 65536, 1, 4));
   EXPECT_FALSE(IsThinProduct(2048, 4096, 0, 8));
   EXPECT_FALSE(IsThinProduct(2048, 4096, 193, 8));
+  EXPECT_FALSE(IsThinProduct(2048, 256, 4096, 4));
   EXPECT_FALSE(IsThinProduct(15, 4096, 64, 8));
   EXPECT_FALSE(IsThinProduct(100, 96, 64, 8));
   EXPECT_FALSE(IsThinProduct(4096, 1, 64, 8));
@@ -153,5 +166,53 @@ TEST_F(ThinProducts, AreTakenFromMatmuls) {
   }
 }
 
+// A part of the columns of a product that BLAS takes as a whole.
+TEST_F(ThinProducts, HaveTheBitsOfBlasWithAvx512) {
+  const std::string core = BlasCoreName();
+  if (core != "SkylakeX" && core != "Cooperlake") GTEST_SKIP() << core;
+  constexpr int64_t kRows = 200, kColumns = 704, kPart = 256;
+  for (const int64_t k : {193, 383, 384, 385, 391, 500, 600, 767, 768, 1000, 1151, 1153, 2048}) {
+    ASSERT_TRUE(IsThinProduct(kRows, kPart, k, 8) && !IsThinProduct(kRows, kColumns, k, 8)) << k;
+    const std::vector<double> a = Random<double>(kRows * k, 7), b = Random<double>(k * kColumns, 8);
+    std::vector<double> of_blas(kRows * kColumns), c(kRows * kPart);
+    const LocalOp op = MatmulOp{};
+    const KernelInput inputs[] = {
+        {.data = a.data(), .dtype = DType::kF64, .extents = {kRows, k}, .strides = {k, 1}},
+        {.data = b.data(), .dtype = DType::kF64, .extents = {k, kColumns}, .strides = {kColumns, 1}}};
+    const KernelCall call{.op = &op,
+                          .inputs = inputs,
+                          .output = of_blas.data(),
+                          .output_dtype = DType::kF64,
+                          .output_extents = {kRows, kColumns},
+                          .output_strides = {kColumns, 1}};
+    ASSERT_TRUE(RunKernel(call).ok());
+    for (const int64_t first : {0, 130, 448}) {
+      RunThinProduct(ThinProduct<double>{.rows = kRows,
+                                         .columns = kPart,
+                                         .inner = k,
+                                         .a = a.data(),
+                                         .a_row_stride = k,
+                                         .a_inner_stride = 1,
+                                         .b = b.data() + first,
+                                         .b_inner_stride = kColumns,
+                                         .b_column_stride = 1,
+                                         .c = c.data(),
+                                         .c_row_stride = kPart});
+      for (int64_t i = 0; i < kRows; ++i) {
+        for (int64_t j = 0; j < kPart; ++j) {
+          ASSERT_EQ(c[static_cast<size_t>(i * kPart + j)], of_blas[static_cast<size_t>(i * kColumns + first + j)])
+              << k << ": " << i << "," << first + j;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing
+
+int main(int argc, char** argv) {
+  tessera::RestartWithKnownBlasCore(argv);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
