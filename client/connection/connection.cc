@@ -31,6 +31,8 @@ namespace {
 
 constexpr uint64_t kEventsPerAcknowledge = 64;
 constexpr size_t kMaxDropsPerRecord = 1024;
+// What a batch takes in most cases. (Cap'n Proto would take, and clear, 8 KiB for each.)
+constexpr uint64_t kWordsPerBatch = 32, kWordsPerRecord = 40;
 
 // Python programs use SIGUSR1 themselves; the loop's own signal is another one.
 void ReserveLoopSignal() {
@@ -284,7 +286,7 @@ void ConnectionLoop::SendNextBatch() {
     return;
   }
   const size_t count = std::min(kMaxBatchRecords, sending_.size() - sent_);
-  auto request = session().submitRequest();
+  auto request = session().submitRequest(capnp::MessageSize{kWordsPerBatch + kWordsPerRecord * count, 0});
   auto batch = request.initBatch();
   batch.setNumber(++batch_);
   batch.setEpoch(shared_.welcome.epoch);

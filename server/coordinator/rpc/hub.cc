@@ -21,6 +21,8 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxMessagesPerCall = 256;
+// What a message takes in most cases. (Cap'n Proto would take, and clear, 8 KiB for each.)
+constexpr uint64_t kWordsPerCall = 32, kWordsPerMessage = 40;
 constexpr int kMaxOpenCalls = 2;  // a worker answers the first when the second comes
 // Fewer answers to batches than this don't make a call of their own: they only bound what is in flight.
 constexpr size_t kMaxQuietEvents = 8;
@@ -119,7 +121,7 @@ void Hub::FlushWorker(WorkerIndex worker) {
   WorkerLink& link = workers_.at(worker);
   if (link.open_calls == kMaxOpenCalls) return;
   const size_t count = std::min(link.outbox.size(), kMaxMessagesPerCall);
-  auto request = link.client.deliverRequest();
+  auto request = link.client.deliverRequest(capnp::MessageSize{kWordsPerCall + kWordsPerMessage * count, 0});
   auto messages = request.initMessages();
   messages.setEpoch(epoch_);
   auto list = messages.initMessages(static_cast<unsigned>(count));
@@ -178,7 +180,7 @@ void Hub::FlushSession(SessionId session) {
   SessionLink& link = found->second;
   if (link.in_flight > 0 || link.outbox.empty() || CanWait(link)) return;
   link.in_flight = std::min(link.outbox.size(), kMaxMessagesPerCall);
-  auto request = link.client.deliverRequest();
+  auto request = link.client.deliverRequest(capnp::MessageSize{kWordsPerCall + kWordsPerMessage * link.in_flight, 0});
   auto list = request.initEvents(static_cast<unsigned>(link.in_flight));
   for (unsigned i = 0; i < link.in_flight; ++i) EncodeClientEvent(*link.outbox[i], list[i]);
   const uint64_t connection = link.connection;

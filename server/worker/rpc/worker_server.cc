@@ -18,6 +18,9 @@
 namespace tessera {
 namespace {
 
+// What a report takes in most cases. (Cap'n Proto would take, and clear, 8 KiB for each.)
+constexpr uint64_t kWordsPerReport = 32, kWordsPerItem = 16;
+
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 std::string LinkTarget(const char* path) {
@@ -207,7 +210,9 @@ kj::Promise<void> WorkerServer::SendReports() {
     if (completion.status.ok()) parts_->tickets.Open(completion.ordinal);
   }
   KJ_IF_MAYBE (open, open_call_) {
-    Encode(open->context.getResults().initReported());
+    const uint64_t items = batch_.completions().size() + batch_.transfers().size();
+    const capnp::MessageSize size{kWordsPerReport + kWordsPerItem * items, 0};
+    Encode(open->context.getResults(size).initReported());
     open->answer->fulfill();
     open_call_ = nullptr;
     return SendReports();
