@@ -49,17 +49,17 @@ absl::StatusOr<std::vector<Tensor>> Redistribute(absl::Span<const Tensor> tensor
                                                  absl::Span<const Placements> placements,
                                                  const RedistributeOptions& options = {});
 
-#define TESSERA_BINARY_OPS(APPLY)                                                                             \
-  APPLY(Add, kAdd)                                                                                            \
-  APPLY(Subtract, kSub)                                                                                       \
-  APPLY(Multiply, kMul)                                                                                       \
-  APPLY(Divide, kDiv)                                                                                         \
-  APPLY(Maximum, kMaximum)                                                                                    \
-  APPLY(Minimum, kMinimum)                                                                                    \
-  APPLY(Equal, kEqual)                                                                                        \
-  APPLY(NotEqual, kNotEqual)                                                                                  \
-  APPLY(Less, kLess) APPLY(LessEqual, kLessEqual) APPLY(Greater, kGreater) APPLY(GreaterEqual, kGreaterEqual) \
-      APPLY(Matmul, kMatmul)
+#define TESSERA_BINARY_OPS(APPLY) \
+  APPLY(Add, kAdd)                \
+  APPLY(Subtract, kSub)           \
+  APPLY(Multiply, kMul)           \
+  APPLY(Divide, kDiv)             \
+  APPLY(Maximum, kMaximum)        \
+  APPLY(Minimum, kMinimum)        \
+  APPLY(Equal, kEqual)            \
+  APPLY(NotEqual, kNotEqual)      \
+  APPLY(Less, kLess)              \
+  APPLY(LessEqual, kLessEqual) APPLY(Greater, kGreater) APPLY(GreaterEqual, kGreaterEqual) APPLY(Matmul, kMatmul)
 #define TESSERA_UNARY_OPS(APPLY) APPLY(Negative, kNeg) APPLY(Exp, kExp) APPLY(Sqrt, kSqrt) APPLY(Relu, kRelu)
 #define TESSERA_REDUCTIONS(APPLY) \
   APPLY(Sum, kSum) APPLY(Mean, kMean) APPLY(Max, kMax) APPLY(Min, kMin) APPLY(ArgMin, kArgMin) APPLY(ArgMax, kArgMax)
