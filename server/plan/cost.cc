@@ -187,6 +187,14 @@ class WorkerClocks {
 
 }  // namespace
 
+bool AreOnOneHost(std::initializer_list<const Mesh*> meshes, const Topology& topology) {
+  const int32_t host = topology.HostOf((*meshes.begin())->workers()[0]);
+  return std::all_of(meshes.begin(), meshes.end(), [&](const Mesh* mesh) {
+    return std::all_of(mesh->workers().begin(), mesh->workers().end(),
+                       [&](WorkerIndex worker) { return topology.HostOf(worker) == host; });
+  });
+}
+
 double PredictSeconds(const Plan& plan, const Topology& topology) {
   WorkerClocks clocks;
   const auto mesh_of = [&plan](int value) -> const Mesh& { return plan.values[static_cast<size_t>(value)].spec.mesh; };

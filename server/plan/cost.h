@@ -4,6 +4,7 @@
 // version, and it chooses nothing that could change a bit of an answer.
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "server/plan/plan.h"
@@ -30,6 +31,9 @@ struct Topology {
     return index < host_of_worker.size() ? host_of_worker[index] : 0;
   }
 };
+
+// Whether all their workers are on one host.
+bool AreOnOneHost(std::initializer_list<const Mesh*> meshes, const Topology& topology);
 
 // Steps on the same workers follow each other, those on different ones run side by side.
 double PredictSeconds(const Plan& plan, const Topology& topology);

@@ -122,9 +122,7 @@ class GridPricer {
       : notation_(notation), left_(left), right_(right), output_(output), limits_(limits) {
     // What was measured chooses nothing here: only the hosts count.
     reference_.host_of_worker = topology.host_of_worker;
-    for (const WorkerIndex worker : output.mesh.workers()) {
-      if (topology.HostOf(worker) != topology.HostOf(output.mesh.workers()[0])) one_host_ = false;
-    }
+    one_host_ = AreOnOneHost({&output.mesh}, topology);
   }
 
   std::vector<GridCandidate> All() {

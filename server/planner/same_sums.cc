@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +9,7 @@
 
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
+#include "server/plan/cost.h"
 #include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
 #include "server/planner/overlay.h"
@@ -18,14 +18,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kComparedPositions = 64;  // beyond it what could be cut or added up otherwise is not compared
-
-bool AreOnSeveralHosts(std::initializer_list<const Mesh*> meshes, const Topology& topology) {
-  const int32_t host = topology.HostOf((*meshes.begin())->workers()[0]);
-  return std::any_of(meshes.begin(), meshes.end(), [&](const Mesh* mesh) {
-    return std::any_of(mesh->workers().begin(), mesh->workers().end(),
-                       [&](WorkerIndex worker) { return topology.HostOf(worker) != host; });
-  });
-}
 
 // The row-major number of a worker's coordinates on the mesh dims of pending terms.
 int64_t TermOf(const TensorSpec& source, WorkerIndex worker) {
@@ -116,7 +108,7 @@ class Reduction {
 };
 
 bool HaveSameReductions(const SplitProblem& problem, const std::vector<PartRange>& parts) {
-  if (!AreOnSeveralHosts(
+  if (AreOnOneHost(
           {&problem.output.mesh, &problem.product.mesh, &problem.operands[0]->own.mesh, &problem.operands[1]->own.mesh},
           problem.topology)) {
     return true;
@@ -180,7 +172,7 @@ bool HaveSameSums(const SplitProblem& problem, const std::vector<PartRange>& par
     const bool has_letter = DimOf(operand->letters, parts[0].letter) >= 0;
     if (!has_letter && parts[0].on_grid.empty()) continue;  // every part reads what the whole does
     const Mesh& mesh = operand->on_grid.mesh;
-    if (mesh.size() > kComparedPositions || AreOnSeveralHosts({&mesh, &operand->own.mesh}, problem.topology)) {
+    if (mesh.size() > kComparedPositions || !AreOnOneHost({&mesh, &operand->own.mesh}, problem.topology)) {
       return false;
     }
     const ExchangeWalk whole(operand->pieces);
