@@ -21,6 +21,7 @@
 #include "client/connection/transfers.h"
 #include "client/wait.h"
 #include "schemas/codec/exception.h"
+#include "schemas/codec/message_size.h"
 #include "schemas/codec/stream_guard.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
@@ -31,8 +32,7 @@ namespace {
 
 constexpr uint64_t kEventsPerAcknowledge = 64;
 constexpr size_t kMaxDropsPerRecord = 1024;
-// What a batch takes in most cases. (Cap'n Proto would take, and clear, 8 KiB for each.)
-constexpr uint64_t kWordsPerBatch = 32, kWordsPerRecord = 40;
+constexpr uint64_t kWordsPerRecord = 40;
 
 // Python programs use SIGUSR1 themselves; the loop's own signal is another one.
 void ReserveLoopSignal() {
@@ -286,7 +286,7 @@ void ConnectionLoop::SendNextBatch() {
     return;
   }
   const size_t count = std::min(kMaxBatchRecords, sending_.size() - sent_);
-  auto request = session().submitRequest(capnp::MessageSize{kWordsPerBatch + kWordsPerRecord * count, 0});
+  auto request = session().submitRequest(SizeOfMessage(count, kWordsPerRecord));
   auto batch = request.initBatch();
   batch.setNumber(++batch_);
   batch.setEpoch(shared_.welcome.epoch);

@@ -29,7 +29,7 @@ const char* CoreByCapability() {
 std::string BlasCoreName() { return openblas_get_corename(); }
 
 void RestartWithKnownBlasCore(char** argv) {
-  if (std::getenv("OPENBLAS_CORETYPE") != nullptr || !IsFallback(openblas_get_corename())) return;
+  if (std::getenv("OPENBLAS_CORETYPE") != nullptr || !IsFallback(BlasCoreName())) return;
   const char* core = CoreByCapability();
   if (core == nullptr || setenv("OPENBLAS_CORETYPE", core, 0) != 0) return;
   execv("/proc/self/exe", argv);

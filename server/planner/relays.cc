@@ -23,12 +23,9 @@ size_t CountHosts(const Exchange& exchange, const Topology& topology) {
   return hosts.size();
 }
 
-bool IsAlone(const Plan& plan, size_t index) {
-  const auto starts_phase = [&plan](size_t i) {
-    const auto* exchange = i < plan.steps.size() ? std::get_if<ExchangeStep>(&plan.steps[i]) : nullptr;
-    return exchange == nullptr || exchange->start == StepStart::kNewPhase;
-  };
-  return starts_phase(index) && starts_phase(index + 1);
+// In its phase.
+bool IsAlone(const std::vector<int>& phases, size_t index) {
+  return std::count(phases.begin(), phases.end(), phases[index]) == 1;
 }
 
 bool IsOnlyValueOfItsBuffer(const Plan& plan, int value) {
@@ -75,12 +72,13 @@ std::vector<Step> Relayed(const ExchangeStep& step) {
 void AddRelays(Plan& plan, const Topology& topology) {
   Topology reference;  // what was measured chooses nothing
   reference.host_of_worker = topology.host_of_worker;
+  const std::vector<int> phases = PhasesOf(plan);
   std::vector<Step> steps;
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const auto* move = std::get_if<ExchangeStep>(&plan.steps[i]);
     const bool may_relay = move != nullptr && move->exchange.role == ExchangeRole::kMove &&
                            CountReplicas(move->exchange.destination) > 1 &&
-                           move->exchange.destination.mesh.size() <= kMaxRelayedPositions && IsAlone(plan, i) &&
+                           move->exchange.destination.mesh.size() <= kMaxRelayedPositions && IsAlone(phases, i) &&
                            IsOnlyValueOfItsBuffer(plan, move->destination) &&
                            CountHosts(move->exchange, topology) >= kFewestHosts;
     if (may_relay) {

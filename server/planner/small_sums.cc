@@ -11,13 +11,9 @@
 namespace tessera {
 namespace {
 
-// The first step of the phase after that of step `index`.
-size_t EndOfPhase(const Plan& plan, size_t index) {
-  for (size_t i = index + 1; i < plan.steps.size(); ++i) {
-    const auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i]);
-    if (exchange == nullptr || exchange->start == StepStart::kNewPhase) return i;
-  }
-  return plan.steps.size();
+// The first step after `index` of another phase.
+size_t EndOfPhase(const std::vector<int>& phases, size_t index) {
+  return static_cast<size_t>(std::upper_bound(phases.begin(), phases.end(), phases[index]) - phases.begin());
 }
 
 const ExchangeStep* FindReduction(const Plan& plan, size_t first, size_t end, int value) {
@@ -46,10 +42,11 @@ std::vector<int> ReducedByEach(const Plan& plan, size_t first, size_t middle, si
 }
 
 void ReduceOnEach(Plan& plan, int64_t max_bytes) {
+  const std::vector<int> phases = PhasesOf(plan);
   std::vector<Step> steps;
   for (size_t first = 0; first < plan.steps.size();) {
-    const size_t middle = EndOfPhase(plan, first);
-    const size_t end = middle < plan.steps.size() ? EndOfPhase(plan, middle) : middle;
+    const size_t middle = EndOfPhase(phases, first);
+    const size_t end = middle < plan.steps.size() ? EndOfPhase(phases, middle) : middle;
     const std::vector<int> values = ReducedByEach(plan, first, middle, end, max_bytes);
     for (size_t i = first; i < middle; ++i) {
       auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i]);

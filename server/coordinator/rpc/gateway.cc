@@ -1,16 +1,13 @@
 #include "server/coordinator/rpc/gateway.h"
 
 #include <utility>
-#include <vector>
 
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
-#include "schemas/codec/values.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/describe.h"
 #include "server/coordinator/rpc/record_codec.h"
-#include "server/plan/rpc/instance_codec.h"
 
 namespace tessera {
 namespace {

@@ -12,6 +12,7 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/codec/message_size.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/record_codec.h"
@@ -21,8 +22,7 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxMessagesPerCall = 256;
-// What a message takes in most cases. (Cap'n Proto would take, and clear, 8 KiB for each.)
-constexpr uint64_t kWordsPerCall = 32, kWordsPerMessage = 40;
+constexpr uint64_t kWordsPerMessage = 40;
 constexpr int kMaxOpenCalls = 2;  // a worker answers the first when the second comes
 // Fewer answers to batches than this don't make a call of their own: they only bound what is in flight.
 constexpr size_t kMaxQuietEvents = 8;
@@ -121,7 +121,7 @@ void Hub::FlushWorker(WorkerIndex worker) {
   WorkerLink& link = workers_.at(worker);
   if (link.open_calls == kMaxOpenCalls) return;
   const size_t count = std::min(link.outbox.size(), kMaxMessagesPerCall);
-  auto request = link.client.deliverRequest(capnp::MessageSize{kWordsPerCall + kWordsPerMessage * count, 0});
+  auto request = link.client.deliverRequest(SizeOfMessage(count, kWordsPerMessage));
   auto messages = request.initMessages();
   messages.setEpoch(epoch_);
   auto list = messages.initMessages(static_cast<unsigned>(count));
@@ -160,7 +160,8 @@ absl::Status Hub::TakeReported(WorkerIndex worker, uint64_t incarnation, wire::R
     return absl::OkStatus();
   }
   ReportOrder& reports = found->second.reports;
-  TESSERA_ASSIGN_OR_RETURN(WorkerReportEvent event, DecodeReported(worker, incarnation, reported));
+  TESSERA_ASSIGN_OR_RETURN(WorkerReportEvent event,
+                           DecodeReport(worker, incarnation, reported.getCompletions(), reported.getTransfers()));
   TESSERA_RETURN_IF_ERROR(reports.Add(reported.getNumber(), std::move(event)));
   std::vector<WorkerReportEvent> due;
   while (std::optional<WorkerReportEvent> next = reports.Take()) due.push_back(*std::move(next));
@@ -180,7 +181,7 @@ void Hub::FlushSession(SessionId session) {
   SessionLink& link = found->second;
   if (link.in_flight > 0 || link.outbox.empty() || CanWait(link)) return;
   link.in_flight = std::min(link.outbox.size(), kMaxMessagesPerCall);
-  auto request = link.client.deliverRequest(capnp::MessageSize{kWordsPerCall + kWordsPerMessage * link.in_flight, 0});
+  auto request = link.client.deliverRequest(SizeOfMessage(link.in_flight, kWordsPerMessage));
   auto list = request.initEvents(static_cast<unsigned>(link.in_flight));
   for (unsigned i = 0; i < link.in_flight; ++i) EncodeClientEvent(*link.outbox[i], list[i]);
   const uint64_t connection = link.connection;

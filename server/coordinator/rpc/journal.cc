@@ -99,21 +99,6 @@ WorkerJoinedEvent DecodeJoined(wire::WorkerJoined::Reader joined) {
   return event;
 }
 
-absl::StatusOr<WorkerReportEvent> DecodeReport(wire::WorkerReport::Reader report) {
-  WorkerReportEvent event;
-  event.worker = WorkerIndex(report.getIndex());
-  event.incarnation = report.getIncarnation();
-  for (auto item : report.getCompletions()) {
-    TESSERA_ASSIGN_OR_RETURN(CompletionReport completion, DecodeCompletion(item));
-    event.completions.push_back(std::move(completion));
-  }
-  for (auto item : report.getTransfers()) {
-    event.transfers.push_back(
-        {TicketId(item.getTicket()), item.hasStatus() ? DecodeStatus(item.getStatus()) : absl::OkStatus()});
-  }
-  return event;
-}
-
 }  // namespace
 
 EffectsDigest::EffectsDigest() : state_(XXH3_createState()) { XXH3_128bits_reset(state_); }
@@ -161,8 +146,8 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
     }
     case Journal::HEARD: return WorkerHeardEvent{WorkerIndex(reader.getHeard())};
     case Journal::REPORT: {
-      TESSERA_ASSIGN_OR_RETURN(WorkerReportEvent event, DecodeReport(reader.getReport()));
-      return event;
+      auto e = reader.getReport();
+      return DecodeReport(WorkerIndex(e.getIndex()), e.getIncarnation(), e.getCompletions(), e.getTransfers());
     }
     case Journal::TICK: return TickEvent{};
     case Journal::ACKNOWLEDGED: break;

@@ -142,14 +142,15 @@ absl::StatusOr<std::vector<Record>> DecodeRecords(wire::Batch::Reader batch) {
   return records;
 }
 
-absl::StatusOr<WorkerReportEvent> DecodeReported(WorkerIndex worker, uint64_t incarnation,
-                                                 wire::Reported::Reader reported) {
+absl::StatusOr<WorkerReportEvent> DecodeReport(WorkerIndex worker, uint64_t incarnation,
+                                               capnp::List<wire::Completion>::Reader completions,
+                                               capnp::List<wire::TransferDone>::Reader transfers) {
   WorkerReportEvent event{worker, incarnation, {}, {}};
-  for (auto item : reported.getCompletions()) {
+  for (auto item : completions) {
     TESSERA_ASSIGN_OR_RETURN(CompletionReport completion, DecodeCompletion(item));
     event.completions.push_back(std::move(completion));
   }
-  for (auto item : reported.getTransfers()) {
+  for (auto item : transfers) {
     event.transfers.push_back(
         {TicketId(item.getTicket()), item.hasStatus() ? DecodeStatus(item.getStatus()) : absl::OkStatus()});
   }

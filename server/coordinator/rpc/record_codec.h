@@ -17,8 +17,9 @@ inline constexpr uint32_t kMaxRecordsPerBatch = 4096;  // docs/limits.md: max_re
 // InvalidArgument only when the batch itself is beyond the limits.
 absl::StatusOr<std::vector<Record>> DecodeRecords(wire::Batch::Reader batch);
 
-absl::StatusOr<WorkerReportEvent> DecodeReported(WorkerIndex worker, uint64_t incarnation,
-                                                 wire::Reported::Reader reported);
+absl::StatusOr<WorkerReportEvent> DecodeReport(WorkerIndex worker, uint64_t incarnation,
+                                               capnp::List<wire::Completion>::Reader completions,
+                                               capnp::List<wire::TransferDone>::Reader transfers);
 
 void EncodeClientEvent(const ClientEvent& event, wire::Event::Builder builder);
 

@@ -10,6 +10,7 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/codec/message_size.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/str_cat.h"
@@ -18,8 +19,7 @@
 namespace tessera {
 namespace {
 
-// What a report takes in most cases. (Cap'n Proto would take, and clear, 8 KiB for each.)
-constexpr uint64_t kWordsPerReport = 32, kWordsPerItem = 16;
+constexpr uint64_t kWordsPerReportItem = 16;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
@@ -210,9 +210,8 @@ kj::Promise<void> WorkerServer::SendReports() {
     if (completion.status.ok()) parts_->tickets.Open(completion.ordinal);
   }
   KJ_IF_MAYBE (open, open_call_) {
-    const uint64_t items = batch_.completions().size() + batch_.transfers().size();
-    const capnp::MessageSize size{kWordsPerReport + kWordsPerItem * items, 0};
-    Encode(open->context.getResults(size).initReported());
+    const size_t items = batch_.completions().size() + batch_.transfers().size();
+    Encode(open->context.getResults(SizeOfMessage(items, kWordsPerReportItem)).initReported());
     open->answer->fulfill();
     open_call_ = nullptr;
     return SendReports();

@@ -130,6 +130,21 @@ TEST_F(ThinProducts, AreThoseWithAShortInnerDimAndFullTiles) {
   EXPECT_FALSE(IsThinProduct(4096, 50, 64, 4));
 }
 
+// By RunKernel; the operands have dense rows.
+absl::Status Multiply(int64_t m, int64_t n, int64_t k, const std::vector<double>& a, const std::vector<double>& b,
+                      std::vector<double>& c, const Strides& strides, KernelStore store) {
+  const LocalOp op = MatmulOp{};
+  const KernelInput inputs[] = {{.data = a.data(), .dtype = DType::kF64, .extents = {m, k}, .strides = {k, 1}},
+                                {.data = b.data(), .dtype = DType::kF64, .extents = {k, n}, .strides = {n, 1}}};
+  return RunKernel({.op = &op,
+                    .inputs = inputs,
+                    .output = c.data(),
+                    .output_dtype = DType::kF64,
+                    .output_extents = {m, n},
+                    .output_strides = strides,
+                    .store = store});
+}
+
 // As RunKernel takes them: with dense rows, with dense columns, added to what is there.
 TEST_F(ThinProducts, AreTakenFromMatmuls) {
   constexpr int64_t kRows = 192, kColumns = 240, kInner = 40;
@@ -140,18 +155,8 @@ TEST_F(ThinProducts, AreTakenFromMatmuls) {
       const std::vector<double> before = Random<double>(kRows * kColumns, 6);
       const bool by_rows = layout == Layout::kRowMajor;
       std::vector<double> c = before;
-      const LocalOp op = MatmulOp{};
-      const KernelInput inputs[] = {
-          {.data = a.data(), .dtype = DType::kF64, .extents = {kRows, kInner}, .strides = {kInner, 1}},
-          {.data = b.data(), .dtype = DType::kF64, .extents = {kInner, kColumns}, .strides = {kColumns, 1}}};
-      const KernelCall call{.op = &op,
-                            .inputs = inputs,
-                            .output = c.data(),
-                            .output_dtype = DType::kF64,
-                            .output_extents = {kRows, kColumns},
-                            .output_strides = by_rows ? Strides{kColumns, 1} : Strides{1, kRows},
-                            .store = store};
-      ASSERT_TRUE(RunKernel(call).ok());
+      const Strides strides = by_rows ? Strides{kColumns, 1} : Strides{1, kRows};
+      ASSERT_TRUE(Multiply(kRows, kColumns, kInner, a, b, c, strides, store).ok());
       for (int64_t i = 0; i < kRows; ++i) {
         for (int64_t j = 0; j < kColumns; ++j) {
           double sum = 0;
@@ -175,17 +180,7 @@ TEST_F(ThinProducts, HaveTheBitsOfBlasWithAvx512) {
     ASSERT_TRUE(IsThinProduct(kRows, kPart, k, 8) && !IsThinProduct(kRows, kColumns, k, 8)) << k;
     const std::vector<double> a = Random<double>(kRows * k, 7), b = Random<double>(k * kColumns, 8);
     std::vector<double> of_blas(kRows * kColumns), c(kRows * kPart);
-    const LocalOp op = MatmulOp{};
-    const KernelInput inputs[] = {
-        {.data = a.data(), .dtype = DType::kF64, .extents = {kRows, k}, .strides = {k, 1}},
-        {.data = b.data(), .dtype = DType::kF64, .extents = {k, kColumns}, .strides = {kColumns, 1}}};
-    const KernelCall call{.op = &op,
-                          .inputs = inputs,
-                          .output = of_blas.data(),
-                          .output_dtype = DType::kF64,
-                          .output_extents = {kRows, kColumns},
-                          .output_strides = {kColumns, 1}};
-    ASSERT_TRUE(RunKernel(call).ok());
+    ASSERT_TRUE(Multiply(kRows, kColumns, k, a, b, of_blas, {kColumns, 1}, KernelStore::kWrite).ok());
     for (const int64_t first : {0, 130, 448}) {
       RunThinProduct(ThinProduct<double>{.rows = kRows,
                                          .columns = kPart,

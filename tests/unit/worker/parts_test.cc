@@ -25,16 +25,21 @@ TEST_P(PartsOnWorkers, GiveTheProduct) {
   }
 }
 
+void RunAsInterpreted(WorkerWorld& world, const Plan& plan, WorkerWorld::Result& got) {
+  const auto want = Interpret(plan, Operands(plan), {});
+  ASSERT_TRUE(want.ok()) << want.status();
+  got = world.RunPlan(plan, Operands(plan), {});
+  ASSERT_TRUE(got.status.ok()) << got.status;
+  ASSERT_EQ(got.outputs, want->outputs) << ToText(plan);
+}
+
 // On sub-meshes, whose parts run side by side.
 TEST_P(PartsOnWorkers, GiveTheProductOfLettersThatTheMeshCuts) {
   WorkerWorld world({.workers = 4, .reach = GetParam()});
   for (int run = 0; run < 20; ++run) {
     for (const Plan& plan : {PlanOfCutColumns(), PlanOfCutRows(), PlanOfCutRowsInTurns()}) {
-      const auto want = Interpret(plan, Operands(plan), {});
-      ASSERT_TRUE(want.ok()) << want.status();
-      const WorkerWorld::Result got = world.RunPlan(plan, Operands(plan), {});
-      ASSERT_TRUE(got.status.ok()) << got.status;
-      ASSERT_EQ(got.outputs, want->outputs) << ToText(plan);
+      WorkerWorld::Result got;
+      ASSERT_NO_FATAL_FAILURE(RunAsInterpreted(world, plan, got));
       ASSERT_EQ(got.received_bytes, TrafficOf(plan).received_bytes) << ToText(plan);
     }
   }
@@ -43,11 +48,8 @@ TEST_P(PartsOnWorkers, GiveTheProductOfLettersThatTheMeshCuts) {
 TEST(PartsOnTwoHosts, GiveTheProductOfLettersThatTheMeshCuts) {
   WorkerWorld world({.workers = 4, .hosts = {0, 1, 0, 1}});
   for (const Plan& plan : {PlanOfCutColumns(), PlanOfCutRows(), PlanOfCutRowsInTurns()}) {
-    const auto want = Interpret(plan, Operands(plan), {});
-    ASSERT_TRUE(want.ok()) << want.status();
-    const WorkerWorld::Result got = world.RunPlan(plan, Operands(plan), {});
-    ASSERT_TRUE(got.status.ok()) << got.status;
-    ASSERT_EQ(got.outputs, want->outputs) << ToText(plan);
+    WorkerWorld::Result got;
+    ASSERT_NO_FATAL_FAILURE(RunAsInterpreted(world, plan, got));
   }
 }
 
