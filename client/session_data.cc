@@ -108,7 +108,7 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
           live->second->failure = status;
           live->second->settled = true;
         }
-        changed_.notify_all();
+        NotifyChanged();
       });
     };
   }
@@ -189,7 +189,7 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
                               if (state->error.ok()) state->error = copied;
                               progress_ = Clock::now();
                             }
-                            changed_.notify_all();
+                            NotifyChanged();
                           });
       }
       slot = (slot + 1) % kUploadSlabs;
@@ -202,7 +202,7 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
       if (state->error.ok()) state->error = finished;
       if (finished.ok()) upload_ring_ = ring;
     }
-    changed_.notify_all();
+    NotifyChanged();
   });
   // The source has been read: what goes wrong from here on poisons the handle.
   return status;
@@ -274,7 +274,7 @@ absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& 
       std::lock_guard<std::mutex> lock(mutex_);
       *ended = {true, std::move(status)};
     }
-    changed_.notify_all();
+    NotifyChanged();
   });
   TESSERA_RETURN_IF_ERROR(
       WaitUntil("download", std::nullopt, [&] { return ended->first || (request->done && !request->status.ok()); }));

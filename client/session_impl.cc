@@ -71,7 +71,7 @@ void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
     for (ClientEvent& event : events) ApplyEvent(event, &callbacks);
     progress_ = Clock::now();
   }
-  changed_.notify_all();
+  NotifyChanged();
   for (auto& callback : callbacks) callback();
 }
 
@@ -109,7 +109,7 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
 }
 
 void SessionImpl::OnDrained() {
-  if (queue_waiters_ > 0) changed_.notify_all();
+  if (queue_waiters_ > 0) NotifyChanged();
 }
 
 void SessionImpl::OnDisconnect(const absl::Status& status) {
@@ -123,7 +123,7 @@ void SessionImpl::OnDisconnect(const absl::Status& status) {
     }
     requests_.clear();
   }
-  changed_.notify_all();
+  NotifyChanged();
 }
 
 // ---- handles and records ------------------------------------------------------------------------
@@ -310,7 +310,7 @@ absl::StatusOr<PlanReport> SessionImpl::Explain(const OpCall& call, absl::Span<c
       if (plan.ok()) r->plan = *std::move(plan);
       requests_.erase(n);
     }
-    changed_.notify_all();
+    NotifyChanged();
   });
   TESSERA_RETURN_IF_ERROR(WaitFor("explain", request));
   return request->plan;

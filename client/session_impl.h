@@ -135,6 +135,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void CancelAll();
   void ProbeProgress();
   void Progress();
+  void NotifyChanged();
   absl::Status CheckImplicit(const SpecEntry& entry);
   enum class ResultCount : uint8_t { kOne, kAny };
   absl::StatusOr<Results> Submit(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
@@ -158,6 +159,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::atomic<uint64_t> changes_{0};  // how often changed_ was notified
   absl::Status failure_;
   absl::flat_hash_map<uint64_t, HandleState*> live_;
   absl::flat_hash_map<uint64_t, RequestPtr> requests_;

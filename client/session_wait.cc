@@ -4,6 +4,7 @@
 #include "client/session_impl.h"
 #include "client/session_request.h"
 #include "client/wait.h"
+#include "schemas/codec/linger.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -32,6 +33,7 @@ size_t MarkOf(const ClusterReport& report) {
 
 absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double> timeout_s,
                                     const std::function<bool()>& done) {
+  uint64_t seen = changes_;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (done()) return absl::OkStatus();
@@ -41,6 +43,16 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
   connection_->Flush();
   WaitScope scope;
   const Clock::time_point start = Clock::now();
+  Linger linger;
+  linger.Begin();
+  while (linger.Yield()) {
+    const uint64_t changes = changes_;
+    if (changes == seen) continue;
+    seen = changes;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (done()) return absl::OkStatus();
+    if (!failure_.ok()) return failure_;
+  }
   Clock::time_point probed = start;
   for (;;) {
     {
@@ -77,6 +89,11 @@ void SessionImpl::ProbeProgress() {
     if (mark != progress_mark_) progress_ = Clock::now();
     progress_mark_ = mark;
   });
+}
+
+void SessionImpl::NotifyChanged() {
+  ++changes_;
+  changed_.notify_all();
 }
 
 void SessionImpl::Progress() {
@@ -182,7 +199,7 @@ absl::StatusOr<ClusterReport> SessionImpl::GetStatus() {
       if (report.ok()) r->cluster = *std::move(report);
       requests_.erase(n);
     }
-    changed_.notify_all();
+    NotifyChanged();
   });
   TESSERA_RETURN_IF_ERROR(WaitFor("status", request));
   return request->cluster;
@@ -219,7 +236,7 @@ absl::Status SessionImpl::Close() {
       r->done = true;
       requests_.erase(n);
     }
-    changed_.notify_all();
+    NotifyChanged();
   });
   absl::Status answered = WaitUntil("close", kCloseTimeoutS, [&r = request] { return r->done; });
   {

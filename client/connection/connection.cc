@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <future>
 #include <mutex>
@@ -21,6 +20,7 @@
 #include "client/connection/transfers.h"
 #include "client/wait.h"
 #include "schemas/codec/exception.h"
+#include "schemas/codec/loop_linger.h"
 #include "schemas/codec/message_size.h"
 #include "schemas/codec/stream_guard.h"
 #include "schemas/codec/values.h"
@@ -58,7 +58,6 @@ class Connection::Impl {
       std::lock_guard<std::mutex> lock(mutex);
       stopping = true;
     }
-    batch_ready.notify_all();
     Wake();
     std::lock_guard<std::mutex> lock(joining);
     if (thread.joinable()) thread.join();
@@ -76,7 +75,6 @@ class Connection::Impl {
       (this->*queue).push_back(std::move(command));
       flush = true;
     }
-    batch_ready.notify_all();
     Wake();
   }
 
@@ -88,8 +86,19 @@ class Connection::Impl {
     idle = false;
     lock.unlock();
     if (wake) Wake();
-    if (size >= kMaxBatchRecords) batch_ready.notify_all();
     return size;
+  }
+
+  // Until a batch is full or wanted, or for the batch window.
+  void AwaitBatch(std::unique_lock<std::mutex>& lock) {
+    const auto is_due = [this] { return flush || stopping || records.size() >= kMaxBatchRecords; };
+    Linger linger;
+    for (linger.Begin(kBatchWindowNs); !is_due();) {
+      lock.unlock();
+      const bool goes_on = linger.Yield();
+      lock.lock();
+      if (!goes_on) return;
+    }
   }
 
   ConnectionOptions options;
@@ -101,7 +110,6 @@ class Connection::Impl {
 
   std::mutex joining;
   std::mutex mutex;
-  std::condition_variable batch_ready;
   std::vector<Record> records;
   std::vector<Command> commands;  // at once
   std::vector<Command> ordered;   // after the records before them
@@ -119,6 +127,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
         wake_(io.lowLevelProvider->wrapInputFd(shared.wake_fd, kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
                                                                    kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)),
         transfers(*io.lowLevelProvider),
+        linger_(io.unixEventPort),
         tasks_(*this) {}
 
   absl::Status Open();
@@ -163,6 +172,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   TransferTable transfers;
 
  private:
+  LoopLinger linger_;
   kj::TaskSet tasks_;
 };
 
@@ -243,9 +253,7 @@ void ConnectionLoop::Pump() {
     std::unique_lock<std::mutex> lock(shared_.mutex);
     const bool may_send = submit_ready_ && sending_.empty() && failure_.ok() && HasCredit();
     if (may_send && !shared_.records.empty()) {
-      shared_.batch_ready.wait_for(lock, std::chrono::nanoseconds(kBatchWindowNs), [this] {
-        return shared_.flush || shared_.stopping || shared_.records.size() >= kMaxBatchRecords;
-      });
+      shared_.AwaitBatch(lock);
     }
     if (shared_.stopping) {
       KJ_IF_MAYBE (stop, stop_) {
@@ -285,6 +293,7 @@ void ConnectionLoop::SendNextBatch() {
     for (auto& command : after) command(*this);
     return;
   }
+  linger_.Begin();
   const size_t count = std::min(kMaxBatchRecords, sending_.size() - sent_);
   auto request = session().submitRequest(SizeOfMessage(count, kWordsPerRecord));
   auto batch = request.initBatch();
@@ -320,6 +329,7 @@ void ConnectionLoop::Deliver(capnp::List<wire::Event>::Reader events) {
     if (auto one = DecodeEvent(event)) decoded.push_back(std::move(*one));
   }
   shared_.last_event = last;
+  linger_.Begin();
   shared_.listener->OnEvents(std::move(decoded));
   if (last - acknowledged_ < kEventsPerAcknowledge) return;
   KJ_IF_MAYBE (session, session_) {
@@ -412,7 +422,6 @@ void Connection::Flush() {
     if (impl_->records.empty()) return;
     impl_->flush = true;
   }
-  impl_->batch_ready.notify_all();
 }
 
 void Connection::GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> done) {

@@ -103,9 +103,10 @@ void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTr
                     .wait(io.waitScope);
   const WorkerIndex self(joined.getWelcome().getIndex());
   const CpuDeviceOptions device{self, arena.counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
+  LoopLinger linger(io.unixEventPort);
   auto parts = std::make_unique<Parts>(self, arena, messages, device);
   server.Start(joined.getWelcome(), joined.getReports(),
-               {network, parts->executor, messages, parts->tickets, parts->outbox, parts->pages});
+               {network, parts->executor, messages, parts->tickets, parts->outbox, parts->pages, linger});
   parts->pages.Add(arena.memory(), arena.bytes());
   Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
                     [&parts = *parts, key = joined.getWelcome().getPeerKey()](pid_t, Acceptor::Admit admit) {

@@ -36,9 +36,11 @@ uint64_t RandomSecret() {
   return secret;
 }
 
-Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, std::unique_ptr<JournalWriter> journal)
+Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, LoopLinger& linger,
+         std::unique_ptr<JournalWriter> journal)
     : options_(options),
       timer_(timer),
+      linger_(linger),
       started_(timer.now()),
       journal_(std::move(journal)),
       machine_(options.config),
@@ -51,6 +53,7 @@ double Hub::uptime_s() const { return static_cast<double>(NowUs()) * 1e-6; }
 
 void Hub::Apply(const Event& event, const wire::Batch::Reader* batch) {
   const int64_t now_us = NowUs();
+  if (!std::holds_alternative<TickEvent>(event)) linger_.Begin();
   if (journal_) {
     if (absl::Status status = journal_->Append(now_us, event, batch); !status.ok()) {
       spdlog::error("{}; going on without a journal", std::string(status.message()));

@@ -13,6 +13,7 @@
 #include <kj/async.h>
 #include <kj/time.h>
 
+#include "schemas/codec/loop_linger.h"
 #include "schemas/session.capnp.h"
 #include "server/coordinator/rpc/journal.h"
 #include "server/coordinator/rpc/options.h"
@@ -31,7 +32,7 @@ inline constexpr size_t kSubmitHighWater = 4096;  // docs/limits.md: submit_high
 
 class Hub final : private kj::TaskSet::ErrorHandler {
  public:
-  Hub(const CoordinatorOptions& options, kj::Timer& timer, std::unique_ptr<JournalWriter> journal);
+  Hub(const CoordinatorOptions& options, kj::Timer& timer, LoopLinger& linger, std::unique_ptr<JournalWriter> journal);
 
   void Apply(const Event& event, const wire::Batch::Reader* batch = nullptr);
   kj::Promise<void> RunTicks();
@@ -102,6 +103,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
 
   CoordinatorOptions options_;
   kj::Timer& timer_;
+  LoopLinger& linger_;
   kj::TimePoint started_;
   std::unique_ptr<JournalWriter> journal_;
   StateMachine machine_;

@@ -19,7 +19,7 @@ int DefaultDeviceThreads(int workers_on_host) {
 }
 
 int DefaultSpinPauses(int workers_on_host) {
-  return workers_on_host > static_cast<int>(std::thread::hardware_concurrency()) ? 200 : 2000;
+  return 2 * workers_on_host > static_cast<int>(std::thread::hardware_concurrency()) ? 200 : 2000;
 }
 
 class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
@@ -161,12 +161,13 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     std::unique_lock lock(mutex_);
     ParkedList parked;
     size_t parked_count = 0;
+    Linger linger;
     while (!stopping_) {
       const uint32_t doorbell = options_.counters->doorbell.load(std::memory_order_seq_cst);
       const size_t s = FindRunnable(parked, parked_count);
       if (s == kStreamCount) {
         lock.unlock();
-        AwaitChange(doorbell, parked, parked_count);
+        AwaitChange(doorbell, parked, parked_count, linger);
         lock.lock();
         continue;
       }
@@ -174,8 +175,8 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     }
   }
 
-  // Until the doorbell has changed or a parked stream's counter is there: spins, then sleeps.
-  void AwaitChange(uint32_t doorbell, const ParkedList& parked, size_t count) {
+  // Until the doorbell has changed or a parked stream's counter is there: spins, lingers, then sleeps.
+  void AwaitChange(uint32_t doorbell, const ParkedList& parked, size_t count, Linger& linger) {
     CounterPage& page = *options_.counters;
     auto changed = [&] {
       if (page.doorbell.load(std::memory_order_seq_cst) != doorbell) return true;
@@ -187,6 +188,9 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     for (int pause = 0; pause < options_.spin_pauses; ++pause) {
       if (changed()) return;
       SpinPause();
+    }
+    for (linger.Begin(options_.linger_ns); linger.Yield();) {
+      if (changed()) return;
     }
     page.sleeping.fetch_add(1, std::memory_order_seq_cst);
     if (!changed()) FutexWait(page.doorbell, doorbell);

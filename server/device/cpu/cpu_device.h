@@ -7,10 +7,11 @@
 //   device.MapCounters(WorkerIndex(1), peer.counters());
 //   device.EnqueueWait(StreamId::kCompute, {WorkerIndex(1), StreamId::kCompute, DoneValue(Ordinal(7))});
 //
-// Waiting spins for `spin_pauses`, then sleeps on the own page's doorbell.
+// Waiting spins for `spin_pauses`, then lingers (schemas/codec/linger.h), then sleeps on the own page's doorbell.
 
 #include <memory>
 
+#include "schemas/codec/linger.h"
 #include "server/device/device.h"
 
 namespace tessera {
@@ -22,11 +23,12 @@ struct CpuDeviceOptions {
   CounterPage* counters = nullptr;  // the own page; outlives the device
   int threads = 1;
   int spin_pauses = 200;
+  int64_t linger_ns = kLingerNs;
 };
 
 // max(1, cores / workers on the host).
 int DefaultDeviceThreads(int workers_on_host);
-// 200 when the host's workers outnumber its cores, else 2000.
+// 2000 when the host has two cores for each of its workers, else 200: others have work too.
 int DefaultSpinPauses(int workers_on_host);
 
 class CpuDevice : public Device {

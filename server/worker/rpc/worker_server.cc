@@ -60,6 +60,7 @@ kj::Promise<void> WorkerServer::deliver(DeliverContext context) {
   }
   auto items = params.getMessages();
   unsigned at = 0;
+  if (parts_) parts_->linger.Begin();
   if (parts_ && waiting_batches_ == 0) {
     parts_->executor.Hold();
     KJ_DEFER(parts_->executor.Flush());

@@ -11,6 +11,7 @@
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
 
+#include "schemas/codec/loop_linger.h"
 #include "schemas/session.capnp.h"
 #include "server/plan/rpc/instance_codec.h"
 #include "server/plan/worker_message.h"
@@ -29,6 +30,7 @@ struct WorkerParts {
   TicketTable& tickets;
   ReportOutbox& outbox;
   PageToucher& pages;
+  LoopLinger& linger;
 };
 
 class WorkerServer final : public wire::Worker::Server {

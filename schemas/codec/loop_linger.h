@@ -1,0 +1,30 @@
+#pragma once
+
+// LoopLinger: an event loop that has just had something to do lingers (linger.h) before it sleeps, and looks at its
+// sockets meanwhile.
+
+#include <kj/async-unix.h>
+#include <kj/async.h>
+
+#include "schemas/codec/linger.h"
+
+namespace tessera {
+
+class LoopLinger {
+ public:
+  // Of the calling thread's loop.
+  explicit LoopLinger(kj::UnixEventPort& port) : port_(port), turns_(kj::READY_NOW) {}
+
+  // Something came, or was asked for: more will come soon.
+  void Begin();
+
+ private:
+  kj::Promise<void> Turn();
+
+  kj::UnixEventPort& port_;
+  Linger linger_;
+  bool lingers_ = false;
+  kj::Promise<void> turns_;
+};
+
+}  // namespace tessera
