@@ -9,13 +9,14 @@ using V = import "values.capnp";
 using W = import "worker.capnp";
 $Cxx.namespace("tessera::wire");
 
-const protocolVersion :UInt32 = 2;
+const protocolVersion :UInt32 = 3;
 # Raised when an old peer could misread a new one. A server of another version is FailedPrecondition.
 
 interface Gateway {
   # The bootstrap capability of the coordinator's socket.
-  open @0 (hello :ClientHello, events :SessionEvents) -> (session :Session, welcome :Welcome);
-  join @1 (hello :W.WorkerHello, worker :W.Worker) -> (welcome :W.WorkerWelcome, reports :W.Reports);
+  open @0 (hello :ClientHello) -> (session :Session, welcome :Welcome, link :W.LinkSocket);
+  join @1 (hello :W.WorkerHello, worker :W.Worker)
+       -> (welcome :W.WorkerWelcome, membership :W.Membership, link :W.LinkSocket);
 }
 
 struct ClientHello {
@@ -74,18 +75,35 @@ struct WorkerInfo {
 }
 
 interface Session {
-  submit @0 (batch :Batch) -> stream;
-  # Batches are dense and in order; one that was seen before is dropped, a gap is FailedPrecondition.
-  status @1 () -> (status :ClusterStatus);
-  explain @2 (call :V.OpCall, operands :List(ExplainOperand)) -> (plan :PlanText);
+  # What is asked once in a while. It may overtake what is on the link: who wants it after a batch waits until that is
+  # taken up.
+  status @0 () -> (status :ClusterStatus);
+  explain @1 (call :V.OpCall, operands :List(ExplainOperand)) -> (plan :PlanText);
   # Plans and runs nothing.
-  acknowledge @3 (event :UInt64);
-  # The client has all events up to this one.
-  close @4 ();
+  close @2 ();
   # Drops everything the session has.
 }
 
+struct ToCoordinator {
+  # What a client sends on its session's link.
+  union {
+    batch @0 :Batch;
+    acknowledge @1 :UInt64;
+    # The client has all events up to this one.
+  }
+}
+
+struct ToClient {
+  # What the coordinator sends on a session's link.
+  union {
+    events @0 :List(Event);
+    ended @1 :V.Status;
+    # The session is over, or another connection has taken it; nothing comes after.
+  }
+}
+
 struct Batch {
+  # Batches are dense and in order; one that was seen before is dropped, a gap ends the session.
   number @0 :UInt64;
   epoch @1 :UInt64;
   connection @2 :UInt64;
@@ -144,11 +162,6 @@ struct Download {
 struct Watch {
   request @0 :UInt64;
   handle @1 :UInt64;
-}
-
-interface SessionEvents {
-  # Implemented by the client.
-  deliver @0 (events :List(Event)) -> stream;
 }
 
 struct Event {

@@ -10,6 +10,11 @@ interface SharedMemory {
   # Carries a memfd: the file descriptor of the capability (getFd). Sealed against shrinking.
 }
 
+interface LinkSocket {
+  # Carries a connected unix socket: the file descriptor of the capability (getFd). On it pass messages in Cap'n
+  # Proto's stream framing, one way each, with nothing around them.
+}
+
 struct WorkerHello {
   protocolVersion @0 :UInt32;
   joinToken @1 :Text;
@@ -42,13 +47,11 @@ struct WorkerWelcome {
 
 interface Worker {
   # Implemented by the worker.
-  deliver @0 (messages :WorkerMessages) -> (reported :Reported);
-  # Answered when there is something to report, or when the next one comes: so the newest waits, and at most two are
-  # under way.
-  ping @1 () -> (outstanding :UInt64);
+  ping @0 () -> (outstanding :UInt64);
 }
 
 struct WorkerMessages {
+  # What the coordinator sends on a worker's link.
   epoch @0 :UInt64;
   messages @1 :List(Message);
 
@@ -129,18 +132,17 @@ struct PeerDied {
   reason @2 :Text;
 }
 
-interface Reports {
-  # Implemented by the coordinator; given to a worker when it joins.
-  report @0 (epoch :UInt64, incarnation :UInt64, reported :Reported) -> stream;
-  # What no deliver waits for.
-  peerMapped @1 (index :Int32, status :V.Status);
+interface Membership {
+  # Implemented by the coordinator; given to a worker when it joins. Who lets go of it leaves.
+  peerMapped @0 (index :Int32, status :V.Status);
 }
 
 struct Reported {
-  number @0 :UInt64;
-  # Dense from 1, in the worker's order; 0: nothing is reported. An answer and a call may overtake each other.
-  completions @1 :List(Completion);
-  transfers @2 :List(TransferDone);
+  # What a worker sends on its link: what has ended since the last one.
+  epoch @0 :UInt64;
+  incarnation @1 :UInt64;
+  completions @2 :List(Completion);
+  transfers @3 :List(TransferDone);
 }
 
 struct Completion {

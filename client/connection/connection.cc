@@ -21,8 +21,8 @@
 #include "client/wait.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/loop_linger.h"
-#include "schemas/codec/message_size.h"
-#include "schemas/codec/stream_guard.h"
+#include "schemas/codec/message_link.h"
+#include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -136,16 +136,18 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   // Ok while the connection works.
   const absl::Status& failure() const { return failure_; }
   wire::Session::Client& session() { return *KJ_ASSERT_NONNULL(session_); }
+  // The session is about to end, as it was asked to.
+  void Close() { closing_ = true; }
   void Add(kj::Promise<void> task) { tasks_.add(kj::mv(task)); }
   void Fail(const absl::Status& status);
 
  private:
-  class Events;
   kj::Promise<void> WakeLoop();
   void Pump();
-  void SendNextBatch();
+  void SendBatches();
   void OnBatchDone(uint64_t number);
   bool HasCredit() const { return in_flight_ < kMaxRecordsInFlight; }
+  void Take(wire::ToClient::Reader message);
   void Deliver(capnp::List<wire::Event>::Reader events);
   void taskFailed(kj::Exception&& exception) override { Fail(FromException(exception)); }
 
@@ -153,16 +155,15 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   kj::AsyncIoContext& io_;
   kj::Own<kj::AsyncInputStream> wake_;
   uint64_t wake_count_ = 0;
-  kj::Own<kj::AsyncCapabilityStream> stream_;
-  kj::Own<capnp::TwoPartyVatNetwork> network_;
-  kj::Own<capnp::RpcSystem<capnp::rpc::twoparty::VatId>> rpc_;
+  kj::Own<DialedConnection> dialed_;
   kj::Maybe<kj::Own<wire::Session::Client>> session_;
+  kj::Own<MessageLink> link_;
   kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> stop_;
   absl::Status failure_;
+  bool closing_ = false;
   std::vector<Record> sending_;
   size_t sent_ = 0;
   std::vector<Connection::Impl::Command> after_sending_;
-  bool submit_ready_ = true;
   uint64_t batch_ = 0;
   std::deque<std::pair<uint64_t, size_t>> unfinished_;  // batches not taken up, and their records
   size_t in_flight_ = 0;                                // records in them
@@ -176,44 +177,29 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   kj::TaskSet tasks_;
 };
 
-class ConnectionLoop::Events final : public wire::SessionEvents::Server {
- public:
-  explicit Events(ConnectionLoop& loop) : loop_(loop) {}
-  kj::Promise<void> deliver(DeliverContext context) override {
-    loop_.Deliver(context.getParams().getEvents());
-    return kj::READY_NOW;
-  }
-
- private:
-  ConnectionLoop& loop_;
-};
-
 absl::Status ConnectionLoop::Open() {
   const ConnectionOptions& options = shared_.options;
   int fd = options.socket_fd;
   if (fd < 0) {
     TESSERA_ASSIGN_OR_RETURN(fd, ConnectUnixSocket("connect", options.socket_path));
   }
-  stream_ = MakeGuardedStream(io_.lowLevelProvider->wrapUnixSocketFd(
+  dialed_ = kj::heap<DialedConnection>(io_.lowLevelProvider->wrapUnixSocketFd(
       fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC));
-  network_ = kj::heap<capnp::TwoPartyVatNetwork>(*stream_, 0, capnp::rpc::twoparty::Side::CLIENT);
-  rpc_ = kj::heap(capnp::makeRpcClient(*network_));
-  capnp::MallocMessageBuilder message;
-  auto vat = message.initRoot<capnp::rpc::twoparty::VatId>();
-  vat.setSide(capnp::rpc::twoparty::Side::SERVER);
-  wire::Gateway::Client gateway = rpc_->bootstrap(vat).castAs<wire::Gateway>();
+  wire::Gateway::Client gateway = dialed_->Bootstrap<wire::Gateway>();
   auto request = gateway.openRequest();
   EncodeHello(options, request.initHello());
   if (options.resume.has_value()) shared_.last_event = options.resume->last_event;
-  request.setEvents(kj::heap<Events>(*this));
   auto timeout = io_.provider->getTimer().afterDelay(static_cast<int64_t>(options.timeout_s * 1e3) * kj::MILLISECONDS);
   absl::Status status;
-  auto opened = request.send().then(
-      [this](capnp::Response<wire::Gateway::OpenResults>&& response) {
-        shared_.welcome = DecodeWelcome(response.getWelcome());
-        session_ = kj::heap(response.getSession());
-      },
-      [&status](kj::Exception&& exception) { status = FromException(exception); });
+  auto opened =
+      request.send()
+          .then([this](capnp::Response<wire::Gateway::OpenResults>&& response) {
+            shared_.welcome = DecodeWelcome(response.getWelcome());
+            session_ = kj::heap(response.getSession());
+            return TakeLinkSocket(response.getLink());
+          })
+          .then([this](kj::AutoCloseFd link) { link_ = kj::heap<MessageLink>(io_.unixEventPort, kj::mv(link)); })
+          .catch_([&status](kj::Exception&& exception) { status = FromException(exception); });
   opened
       .exclusiveJoin(timeout.then([&status, &options]() {
         status = absl::DeadlineExceededError(StrCat("connect: unix:", Printable(options.socket_path, 200),
@@ -233,8 +219,16 @@ absl::Status ConnectionLoop::Open() {
 void ConnectionLoop::Run() {
   auto stop = kj::newPromiseAndFulfiller<void>();
   stop_ = kj::mv(stop.fulfiller);
-  tasks_.add(network_->onDisconnect().then(
-      [this]() { Fail(absl::UnavailableError("the connection to the coordinator was lost")); }));
+  const auto lost = [this]() { Fail(absl::UnavailableError("the connection to the coordinator was lost")); };
+  tasks_.add(dialed_->WhenClosed().then(lost));
+  link_->Start({[this](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
+                  Take(message.getRoot<wire::ToClient>());
+                  return nullptr;
+                },
+                [this, lost](absl::Status status) {
+                  if (!closing_) status.ok() ? lost() : Fail(status);
+                },
+                [this]() { Pump(); }});
   tasks_.add(WakeLoop());
   Pump();
   stop.promise.wait(io_.waitScope);
@@ -251,7 +245,7 @@ void ConnectionLoop::Pump() {
   std::vector<Connection::Impl::Command> commands;
   {
     std::unique_lock<std::mutex> lock(shared_.mutex);
-    const bool may_send = submit_ready_ && sending_.empty() && failure_.ok() && HasCredit();
+    const bool may_send = sending_.empty() && failure_.ok() && HasCredit() && link_->is_clear();
     if (may_send && !shared_.records.empty()) {
       shared_.AwaitBatch(lock);
     }
@@ -273,7 +267,7 @@ void ConnectionLoop::Pump() {
   }
   if (!failure_.ok()) sending_.clear();
   for (auto& command : commands) command(*this);
-  if (submit_ready_) SendNextBatch();
+  SendBatches();
 }
 
 void ConnectionLoop::OnBatchDone(uint64_t number) {
@@ -285,37 +279,38 @@ void ConnectionLoop::OnBatchDone(uint64_t number) {
   if (waited && HasCredit()) tasks_.add(kj::evalLater([this]() { Pump(); }));
 }
 
-void ConnectionLoop::SendNextBatch() {
-  if (!sending_.empty() && !HasCredit() && failure_.ok()) return;  // OnBatchDone goes on
-  if (sending_.empty()) {
-    std::vector<Connection::Impl::Command> after = std::move(after_sending_);
-    after_sending_.clear();
-    for (auto& command : after) command(*this);
-    return;
-  }
-  linger_.Begin();
-  const size_t count = std::min(kMaxBatchRecords, sending_.size() - sent_);
-  auto request = session().submitRequest(SizeOfMessage(count, kWordsPerRecord));
-  auto batch = request.initBatch();
-  batch.setNumber(++batch_);
-  batch.setEpoch(shared_.welcome.epoch);
-  batch.setConnection(shared_.welcome.connection);
-  EncodeRecords(absl::MakeConstSpan(sending_).subspan(sent_, count), batch.initRecords(static_cast<unsigned>(count)));
-  sent_ += count;
-  unfinished_.emplace_back(batch_, count);
-  in_flight_ += count;
-  if (sent_ == sending_.size()) {
+void ConnectionLoop::SendBatches() {
+  if (!sending_.empty()) linger_.Begin();
+  while (!sending_.empty()) {
+    // OnBatchDone goes on, or what the link calls when it is clear.
+    if (!failure_.ok() || !HasCredit() || !link_->is_clear()) return;
+    const size_t count = std::min(kMaxBatchRecords, sending_.size() - sent_);
+    capnp::MallocMessageBuilder message(FirstSegmentWords(count, kWordsPerRecord));
+    auto batch = message.initRoot<wire::ToCoordinator>().initBatch();
+    batch.setNumber(++batch_);
+    batch.setEpoch(shared_.welcome.epoch);
+    batch.setConnection(shared_.welcome.connection);
+    EncodeRecords(absl::MakeConstSpan(sending_).subspan(sent_, count), batch.initRecords(static_cast<unsigned>(count)));
+    sent_ += count;
+    unfinished_.emplace_back(batch_, count);
+    in_flight_ += count;
+    link_->Send(message);
+    if (sent_ < sending_.size()) continue;
     sending_.clear();
     sent_ = 0;
-  }
-  submit_ready_ = false;
-  tasks_.add(request.send().then([this]() {
-    submit_ready_ = true;
-    if (!sending_.empty()) return SendNextBatch();
     shared_.listener->OnDrained();
-    SendNextBatch();
-    Pump();
-  }));
+    tasks_.add(kj::evalLater([this]() { Pump(); }));
+  }
+  std::vector<Connection::Impl::Command> after = std::move(after_sending_);
+  after_sending_.clear();
+  for (auto& command : after) command(*this);
+}
+
+void ConnectionLoop::Take(wire::ToClient::Reader message) {
+  if (message.isEvents()) return Deliver(message.getEvents());
+  if (closing_) return;  // the answer to that says so
+  const absl::Status reason = DecodeStatus(message.getEnded());
+  Fail(reason.ok() ? absl::UnavailableError("the coordinator ended the session") : reason);
 }
 
 void ConnectionLoop::Deliver(capnp::List<wire::Event>::Reader events) {
@@ -332,19 +327,16 @@ void ConnectionLoop::Deliver(capnp::List<wire::Event>::Reader events) {
   linger_.Begin();
   shared_.listener->OnEvents(std::move(decoded));
   if (last - acknowledged_ < kEventsPerAcknowledge) return;
-  KJ_IF_MAYBE (session, session_) {
-    acknowledged_ = last;
-    auto request = (*session)->acknowledgeRequest();
-    request.setEvent(last);
-    tasks_.add(request.send().ignoreResult());
-  }
+  acknowledged_ = last;
+  capnp::MallocMessageBuilder message(FirstSegmentWords(0, 0));
+  message.initRoot<wire::ToCoordinator>().setAcknowledge(last);
+  link_->Send(message);
 }
 
 void ConnectionLoop::Fail(const absl::Status& status) {
   if (!failure_.ok()) return;
   failure_ = status;
   sending_.clear();
-  submit_ready_ = true;
   shared_.listener->OnDisconnect(status);
   tasks_.add(kj::evalLater([this]() { Pump(); }));
 }
@@ -455,6 +447,7 @@ void Connection::Explain(OpCall call, std::vector<RecordOperand> operands,
 void Connection::CloseSession(DoneCallback done) {
   impl_->Post(&Impl::ordered, [done = std::move(done)](ConnectionLoop& loop) {
     if (!loop.failure().ok()) return done(loop.failure());
+    loop.Close();
     loop.Add(loop.session().closeRequest().send().then(
         [done](auto&&) { done(absl::OkStatus()); },
         [done](kj::Exception&& exception) { done(FromException(exception)); }));

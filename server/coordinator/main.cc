@@ -73,8 +73,7 @@ int Serve(const CoordinatorOptions& options) {
                  exception->getDescription().cStr());
     return 1;
   }
-  LoopLinger linger(io.unixEventPort);
-  Hub hub(options, io.provider->getTimer(), linger, std::move(journal));
+  Hub hub(options, io.provider->getTimer(), io.unixEventPort, std::move(journal));
   Acceptor acceptor(io.provider->getTimer(),
                     {options.max_connections, options.flow_limit_bytes, options.handshake_timeout_ms},
                     [&hub](pid_t pid, Acceptor::Admit admit) { return MakeGateway(hub, pid, std::move(admit)); });

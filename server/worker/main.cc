@@ -103,10 +103,8 @@ void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTr
                     .wait(io.waitScope);
   const WorkerIndex self(joined.getWelcome().getIndex());
   const CpuDeviceOptions device{self, arena.counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
-  LoopLinger linger(io.unixEventPort);
   auto parts = std::make_unique<Parts>(self, arena, messages, device);
-  server.Start(joined.getWelcome(), joined.getReports(),
-               {network, parts->executor, messages, parts->tickets, parts->outbox, parts->pages, linger});
+  auto messages_link = TakeLinkSocket(joined.getLink()).wait(io.waitScope);
   parts->pages.Add(arena.memory(), arena.bytes());
   Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
                     [&parts = *parts, key = joined.getWelcome().getPeerKey()](pid_t, Acceptor::Admit admit) {
@@ -114,7 +112,9 @@ void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTr
                     });
   auto& port = io.unixEventPort;
   acceptor.Run(*receiver)
-      .exclusiveJoin(server.RunReports(port))
+      .exclusiveJoin(
+          server.Run(joined.getWelcome(), kj::mv(messages_link),
+                     {network, port, parts->executor, messages, parts->tickets, parts->outbox, parts->pages}))
       .exclusiveJoin(link->WhenClosed())
       .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
       .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <functional>
@@ -16,6 +17,7 @@
 
 #include "client/cluster.h"
 #include "schemas/codec/exception.h"
+#include "schemas/codec/message_link.h"
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
 #include "schemas/worker.capnp.h"
@@ -44,24 +46,32 @@ struct Wire {
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
 };
 
-// Keeps the tickets it is told of; or never answers.
-class Events final : public wire::SessionEvents::Server {
- public:
-  struct Seen {
-    std::vector<std::pair<uint64_t, uint64_t>> tickets;  // number, secret
-    bool deaf = false;
-  };
-  explicit Events(Seen& seen) : seen_(seen) {}
-  kj::Promise<void> deliver(DeliverContext context) override {
-    if (seen_.deaf) return kj::NEVER_DONE;
-    for (auto event : context.getParams().getEvents()) {
-      if (event.isTicket()) seen_.tickets.emplace_back(event.getTicket().getTicket(), event.getTicket().getSecret());
-    }
-    return kj::READY_NOW;
+// The client's end of a session's link. Keeps the tickets and the end it is told of; or never reads.
+struct Client {
+  enum class Ears { kOpen, kDeaf };
+  Client(kj::UnixEventPort& port, kj::AutoCloseFd fd, Ears ears) : link(port, kj::mv(fd)) {
+    if (ears == Ears::kDeaf) return;
+    link.Start({[this](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
+                  Take(message.getRoot<wire::ToClient>());
+                  return nullptr;
+                },
+                [this](absl::Status status) {
+                  if (ended.ok()) ended = status.ok() ? absl::UnavailableError("the link closed") : status;
+                },
+                nullptr});
   }
-
- private:
-  Seen& seen_;
+  void Take(wire::ToClient::Reader message) {
+    if (message.isEnded()) {
+      ended = DecodeStatus(message.getEnded());
+      return;
+    }
+    for (auto event : message.getEvents()) {
+      if (event.isTicket()) tickets.emplace_back(event.getTicket().getTicket(), event.getTicket().getSecret());
+    }
+  }
+  MessageLink link;
+  std::vector<std::pair<uint64_t, uint64_t>> tickets;  // number, secret
+  absl::Status ended;
 };
 
 class NoWorker final : public wire::Worker::Server {};
@@ -113,27 +123,28 @@ class ProtocolTest : public testing::Test {
   struct Opened {
     std::unique_ptr<Wire> wire;
     wire::Session::Client session;
+    std::unique_ptr<Client> client;
     uint64_t epoch;
     uint64_t connection;
     std::vector<std::string> data_addresses;
     uint64_t next_batch = 1;
   };
 
-  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, Events::Seen& seen, uint32_t version,
-                                                   const std::string& token) {
+  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, uint32_t version, const std::string& token) {
     auto request = wire.Root<wire::Gateway>().openRequest();
     request.getHello().setProtocolVersion(version);
     request.getHello().setToken(token.c_str());
     request.getHello().setLeaseS(-1);
-    request.setEvents(kj::heap<Events>(seen));
     return request.send().wait(io_.waitScope);
   }
 
-  Opened Open(Events::Seen& seen) {
+  Opened Open(Client::Ears ears = Client::Ears::kOpen) {
     auto wire = std::make_unique<Wire>(io_, address_);
-    auto response = Open(*wire, seen, wire::PROTOCOL_VERSION, token_);
+    auto response = Open(*wire, wire::PROTOCOL_VERSION, token_);
+    auto link = TakeLinkSocket(response.getLink()).wait(io_.waitScope);
     Opened opened{std::move(wire),
                   response.getSession(),
+                  std::make_unique<Client>(io_.unixEventPort, kj::mv(link), ears),
                   response.getWelcome().getEpoch(),
                   response.getWelcome().getConnection(),
                   {}};
@@ -142,29 +153,33 @@ class ProtocolTest : public testing::Test {
     return opened;
   }
 
-  kj::Promise<void> Submit(Opened& opened, unsigned records,
-                           const std::function<void(unsigned, wire::Record::Builder)>& fill) {
-    auto request = opened.session.submitRequest();
-    auto batch = request.initBatch();
+  void Submit(Opened& opened, unsigned records, const std::function<void(unsigned, wire::Record::Builder)>& fill) {
+    capnp::MallocMessageBuilder message;
+    auto batch = message.initRoot<wire::ToCoordinator>().initBatch();
     batch.setNumber(opened.next_batch++);
     batch.setEpoch(opened.epoch);
     batch.setConnection(opened.connection);
     auto list = batch.initRecords(records);
     for (unsigned i = 0; i < records; ++i) fill(i, list[i]);
-    return request.send();
+    opened.client->link.Send(message);
+  }
+  // Why the session has ended; ok if it has not within 5 seconds.
+  absl::Status AwaitEnd(Opened& opened) {
+    for (int i = 0; i < 500 && opened.client->ended.ok(); ++i) Pause(10);
+    return opened.client->ended;
   }
 
   // An upload of f64[8] in two shards, whose ticket is known when this returns.
-  Opened OpenUpload(Events::Seen& seen) {
-    Opened opened = Open(seen);
+  Opened OpenUpload() {
+    Opened opened = Open();
     Submit(opened, 1, [](unsigned, wire::Record::Builder record) {
       auto upload = record.initUpload();
       upload.setRequest(1);
       upload.setResult(1);
       EncodeTensorSpec(*ParseTensorSpec("f64[8] @ mesh(2) [S(0)]"), upload.initSpec());
-    }).wait(io_.waitScope);
-    for (int i = 0; i < 500 && seen.tickets.empty(); ++i) Pause(10);
-    EXPECT_EQ(seen.tickets.size(), 1u);
+    });
+    for (int i = 0; i < 500 && opened.client->tickets.empty(); ++i) Pause(10);
+    EXPECT_EQ(opened.client->tickets.size(), 1u);
     return opened;
   }
 
@@ -188,15 +203,14 @@ class ProtocolTest : public testing::Test {
 };
 
 TEST_F(ProtocolTest, AnotherVersionOrAWrongTokenIsRefused) {
-  Events::Seen seen;
   Wire old(io_, address_), wrong(io_, address_);
-  const absl::Status version = StatusOf([&]() { Open(old, seen, wire::PROTOCOL_VERSION + 1, token_); });
+  const absl::Status version = StatusOf([&]() { Open(old, wire::PROTOCOL_VERSION + 1, token_); });
   EXPECT_EQ(version.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(version.message()), HasSubstr("protocol version"));
-  const absl::Status token = StatusOf([&]() { Open(wrong, seen, wire::PROTOCOL_VERSION, token_ + "0"); });
+  const absl::Status token = StatusOf([&]() { Open(wrong, wire::PROTOCOL_VERSION, token_ + "0"); });
   EXPECT_EQ(token.code(), absl::StatusCode::kUnauthenticated);
   // A connection has one try.
-  EXPECT_EQ(StatusOf([&]() { Open(wrong, seen, wire::PROTOCOL_VERSION, token_); }).code(),
+  EXPECT_EQ(StatusOf([&]() { Open(wrong, wire::PROTOCOL_VERSION, token_); }).code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
@@ -216,9 +230,8 @@ TEST_F(ProtocolTest, AWorkerNeedsTheJoinToken) {
 }
 
 TEST_F(ProtocolTest, ATicketIsUsedOnceWithItsSecret) {
-  Events::Seen seen;
-  Opened opened = OpenUpload(seen);
-  const auto [ticket, secret] = seen.tickets[0];
+  Opened opened = OpenUpload();
+  const auto [ticket, secret] = opened.client->tickets[0];
   Wire data(io_, opened.data_addresses[0]);
   EXPECT_EQ(Redeem(data, ticket, secret + 1).code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(Redeem(data, ticket + 1, secret).code(), absl::StatusCode::kNotFound);
@@ -229,10 +242,9 @@ TEST_F(ProtocolTest, ATicketIsUsedOnceWithItsSecret) {
 }
 
 TEST_F(ProtocolTest, ATransferRefusesWhatItCannotCopy) {
-  Events::Seen seen;
-  Opened opened = OpenUpload(seen);
+  Opened opened = OpenUpload();
   Wire data(io_, opened.data_addresses[0]);
-  ASSERT_TRUE(Redeem(data, seen.tickets[0].first, seen.tickets[0].second).ok());
+  ASSERT_TRUE(Redeem(data, opened.client->tickets[0].first, opened.client->tickets[0].second).ok());
   const auto attach = [&](wire::Transfer::Client transfer, size_t bytes, unsigned seals) {
     return StatusOf([&]() {
       auto request = transfer.attachRequest();
@@ -243,9 +255,8 @@ TEST_F(ProtocolTest, ATransferRefusesWhatItCannotCopy) {
   // A memory that may shrink would kill the worker that reads it.
   EXPECT_THAT(std::string(attach(held_[0], 64, 0).message()), HasSubstr("F_SEAL_SHRINK"));
 
-  Events::Seen seen_too;
-  Opened too = OpenUpload(seen_too);
-  ASSERT_TRUE(Redeem(data, seen_too.tickets[0].first, seen_too.tickets[0].second).ok());
+  Opened too = OpenUpload();
+  ASSERT_TRUE(Redeem(data, too.client->tickets[0].first, too.client->tickets[0].second).ok());
   const absl::Status sealed = attach(held_[1], 64, F_SEAL_SHRINK | F_SEAL_GROW);
   EXPECT_TRUE(sealed.ok()) << sealed;
   const absl::Status outside = StatusOf([&]() {
@@ -259,8 +270,7 @@ TEST_F(ProtocolTest, ATransferRefusesWhatItCannotCopy) {
 }
 
 TEST_F(ProtocolTest, AForeignKeyGetsNoArena) {
-  Events::Seen seen;
-  Opened opened = Open(seen);
+  Opened opened = Open();
   Wire data(io_, opened.data_addresses[0]);
   const absl::Status status = StatusOf([&]() {
     auto request = data.Root<wire::DataGate>().arenaRequest();
@@ -270,42 +280,59 @@ TEST_F(ProtocolTest, AForeignKeyGetsNoArena) {
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
 }
 
+void DropNothing(unsigned, wire::Record::Builder record) { record.initDrop(0); }
+
 TEST_F(ProtocolTest, BatchesOfAnotherEpochAreRefused) {
-  Events::Seen seen;
-  Opened opened = Open(seen);
-  const auto nothing = [](unsigned, wire::Record::Builder record) { record.initDrop(0); };
+  Opened opened = Open();
   ++opened.epoch;
-  // A streaming call's failure shows at the next one.
-  const absl::Status stale = StatusOf([&]() {
-    for (int i = 0; i < 20; ++i, Pause(10)) Submit(opened, 1, nothing).wait(io_.waitScope);
-  });
+  Submit(opened, 1, DropNothing);
+  const absl::Status stale = AwaitEnd(opened);
   EXPECT_EQ(stale.code(), absl::StatusCode::kFailedPrecondition) << stale;
+  EXPECT_THAT(std::string(stale.message()), HasSubstr("epoch"));
 }
 
 TEST_F(ProtocolTest, AGapBetweenBatchesEndsTheSession) {
-  Events::Seen seen;
-  Opened opened = Open(seen);
+  Opened opened = Open();
   opened.next_batch = 5;
-  StatusOf([&]() {
-    Submit(opened, 1, [](unsigned, wire::Record::Builder record) { record.initDrop(0); }).wait(io_.waitScope);
-  }).IgnoreError();
+  Submit(opened, 1, DropNothing);
+  EXPECT_EQ(AwaitEnd(opened).code(), absl::StatusCode::kFailedPrecondition) << opened.client->ended;
   EXPECT_EQ(StatusOf([&]() { opened.session.statusRequest().send().wait(io_.waitScope); }).code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(ProtocolTest, AClientThatNeverTakesItsEventsLosesItsSession) {
-  Events::Seen seen;
-  seen.deaf = true;
-  Opened opened = Open(seen);
+TEST_F(ProtocolTest, ABatchBeyondTheLimitEndsTheSession) {
+  Opened opened = Open();
+  Submit(opened, 5000, DropNothing);
+  const absl::Status refused = AwaitEnd(opened);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("max_records_per_batch"));
+}
+
+TEST_F(ProtocolTest, GarbageOnALinkEndsItsSessionAlone) {
+  auto wire = std::make_unique<Wire>(io_, address_);
+  auto response = Open(*wire, wire::PROTOCOL_VERSION, token_);
+  wire::Session::Client session = response.getSession();
+  const kj::AutoCloseFd link = TakeLinkSocket(response.getLink()).wait(io_.waitScope);
+  const std::vector<unsigned char> garbage(64, 0xff);
+  ASSERT_EQ(send(link.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL), 64);
   absl::Status status;
-  for (int batch = 0; status.ok() && batch < 300; ++batch) {
-    status = StatusOf([&]() {
-      Submit(opened, 1000, [](unsigned i, wire::Record::Builder record) {
-        record.initWatch().setRequest(i + 1);  // of an unknown handle: answered at once
-      }).wait(io_.waitScope);
+  for (int i = 0; i < 500 && status.ok(); ++i, Pause(10)) {
+    status = StatusOf([&]() { session.statusRequest().send().wait(io_.waitScope); });
+  }
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_segments"));
+}
+
+TEST_F(ProtocolTest, AClientThatNeverTakesItsEventsLosesItsSession) {
+  Opened opened = Open(Client::Ears::kDeaf);
+  for (int batch = 0; batch < 300; ++batch) {
+    Submit(opened, 1000, [](unsigned i, wire::Record::Builder record) {
+      record.initWatch().setRequest(i + 1);  // of an unknown handle: answered at once
     });
   }
-  if (status.ok()) status = StatusOf([&]() { opened.session.statusRequest().send().wait(io_.waitScope); });
+  absl::Status status;
+  for (int i = 0; i < 1000 && status.ok(); ++i, Pause(10)) {
+    status = StatusOf([&]() { opened.session.statusRequest().send().wait(io_.waitScope); });
+  }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("max_pending_events"));
 }

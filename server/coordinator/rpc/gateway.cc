@@ -40,18 +40,6 @@ class SessionServer final : public wire::Session::Server {
 
   void End(absl::Status reason) { ended_ = std::move(reason); }
 
-  kj::Promise<void> submit(SubmitContext context) override {
-    auto batch = context.getParams().getBatch();
-    Check();
-    if (batch.getEpoch() != hub_.epoch()) {
-      Throw(absl::FailedPreconditionError(StrCat("batch ", batch.getNumber(), " is for epoch ", batch.getEpoch(),
-                                                 " of the coordinator; this is ", hub_.epoch())));
-    }
-    auto records = DecodeRecords(batch);
-    Throw(records.status());
-    hub_.Apply(BatchEvent{id_, batch.getNumber(), *std::move(records)}, &batch);
-    return hub_.WhenRoom(id_);
-  }
   kj::Promise<void> status(StatusContext context) override {
     Check();
     DescribeCluster(hub_, id_, context.getResults().initStatus());
@@ -62,7 +50,6 @@ class SessionServer final : public wire::Session::Server {
     Throw(DescribePlan(hub_, id_, context.getParams(), context.getResults().initPlan()));
     return kj::READY_NOW;
   }
-  kj::Promise<void> acknowledge(AcknowledgeContext) override { return kj::READY_NOW; }
   kj::Promise<void> close(CloseContext) override {
     Check();
     hub_.Apply(SessionClosedEvent{id_});
@@ -81,23 +68,16 @@ class SessionServer final : public wire::Session::Server {
   absl::Status ended_;
 };
 
-class ReportsServer final : public wire::Reports::Server {
+class MembershipServer final : public wire::Membership::Server {
  public:
-  ReportsServer(Hub& hub, Hub::Joined joined) : hub_(hub), joined_(joined) {}
-  ~ReportsServer() { hub_.WorkerGone(joined_.worker, joined_.incarnation, "its connection closed"); }
+  MembershipServer(Hub& hub, WorkerIndex worker, uint64_t incarnation)
+      : hub_(hub), worker_(worker), incarnation_(incarnation) {}
+  ~MembershipServer() { hub_.WorkerGone(worker_, incarnation_, "its connection closed"); }
 
-  kj::Promise<void> report(ReportContext context) override {
-    auto params = context.getParams();
-    if (params.getEpoch() != hub_.epoch() || params.getIncarnation() != joined_.incarnation) {
-      Throw(absl::FailedPreconditionError("a report of another epoch or incarnation"));
-    }
-    Throw(hub_.TakeReported(joined_.worker, joined_.incarnation, params.getReported()));
-    return kj::READY_NOW;
-  }
   kj::Promise<void> peerMapped(PeerMappedContext context) override {
     auto params = context.getParams();
     if (params.hasStatus() && params.getStatus().getCode() != 0) {
-      spdlog::warn("worker {} can't map worker {}: {}", joined_.worker.value, params.getIndex(),
+      spdlog::warn("worker {} can't map worker {}: {}", worker_.value, params.getIndex(),
                    params.getStatus().getMessage().cStr());
     }
     return kj::READY_NOW;
@@ -105,7 +85,8 @@ class ReportsServer final : public wire::Reports::Server {
 
  private:
   Hub& hub_;
-  Hub::Joined joined_;
+  WorkerIndex worker_;
+  uint64_t incarnation_;
 };
 
 class GatewayServer final : public wire::Gateway::Server {
@@ -134,12 +115,12 @@ class GatewayServer final : public wire::Gateway::Server {
     Hub::Opened opened;
     if (hello.hasResume()) {
       auto resumed = hub_.ResumeSession(SessionId(hello.getResume().getSessionId()), hello.getResume().getSecret(),
-                                        hello.getResume().getLastEvent(), params.getEvents(), on_end);
+                                        hello.getResume().getLastEvent(), on_end);
       Throw(resumed.status());
-      opened = *resumed;
+      opened = *std::move(resumed);
     } else {
       opened = hub_.OpenSession(Text(hello.getTenant()), Text(hello.getClient()), static_cast<int64_t>(lease_s * 1e6),
-                                params.getEvents(), on_end);
+                                on_end);
       if (!hub_.machine().sessions().contains(opened.session)) {
         Throw(absl::ResourceExhaustedError("connect: the server has as many sessions as max_sessions lets it"));
       }
@@ -148,6 +129,7 @@ class GatewayServer final : public wire::Gateway::Server {
     *ended = server.get();
     auto results = context.getResults();
     results.setSession(kj::mv(server));
+    results.setLink(MakeLinkSocket(kj::mv(opened.link)));
     DescribeWelcome(hub_, opened, lease_s, results.initWelcome());
     return kj::READY_NOW;
   }
@@ -182,7 +164,8 @@ class GatewayServer final : public wire::Gateway::Server {
     welcome.setEpoch(hub_.epoch());
     welcome.setHeartbeatS(hub_.options().heartbeat_s);
     welcome.setPeerKey(hub_.peer_key());
-    results.setReports(kj::heap<ReportsServer>(hub_, *joined));
+    results.setMembership(kj::heap<MembershipServer>(hub_, joined->worker, joined->incarnation));
+    results.setLink(MakeLinkSocket(kj::mv(joined->link)));
     return kj::READY_NOW;
   }
 

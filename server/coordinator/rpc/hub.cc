@@ -12,7 +12,7 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
-#include "schemas/codec/message_size.h"
+#include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/record_codec.h"
@@ -21,12 +21,17 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kMaxMessagesPerCall = 256;
+constexpr size_t kMaxMessagesPerSend = 256;
 constexpr uint64_t kWordsPerMessage = 40;
-constexpr int kMaxOpenCalls = 2;  // a worker answers the first when the second comes
-// Fewer answers to batches than this don't make a call of their own: they only bound what is in flight.
+// Fewer answers to batches than this don't make a message of their own: they only bound what is in flight.
 constexpr size_t kMaxQuietEvents = 8;
 constexpr auto kTick = 50 * kj::MILLISECONDS;
+
+void SendEnded(MessageLink& link, const absl::Status& reason) {
+  capnp::MallocMessageBuilder message(FirstSegmentWords(1, kWordsPerMessage));
+  EncodeStatus(reason, message.initRoot<wire::ToClient>().initEnded());
+  link.Send(message);
+}
 
 }  // namespace
 
@@ -36,11 +41,12 @@ uint64_t RandomSecret() {
   return secret;
 }
 
-Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, LoopLinger& linger,
+Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port,
          std::unique_ptr<JournalWriter> journal)
     : options_(options),
       timer_(timer),
-      linger_(linger),
+      port_(port),
+      linger_(port),
       started_(timer.now()),
       journal_(std::move(journal)),
       machine_(options.config),
@@ -82,29 +88,43 @@ void Hub::Carry(Effects effects) {
     } else if (auto* victim = std::get_if<KillWorker>(&effect)) {
       spdlog::warn("worker {} (pid {}) is silent: killing it", victim->worker.value, victim->pid);
       if (victim->pid > 1) kill(victim->pid, SIGKILL);
-      workers_.erase(victim->worker);
+      if (auto link = workers_.find(victim->worker); link != workers_.end()) {
+        Retire(kj::mv(link->second.link));
+        workers_.erase(link);
+      }
     }
   }
   Flush();
 }
 
 void Hub::Flush() {
-  for (auto& [worker, link] : workers_) {
-    if (!link.outbox.empty()) FlushWorker(worker);
-  }
+  for (auto& [worker, link] : workers_) FlushWorker(link);
   std::vector<SessionId> flooded;
   for (auto& [session, link] : sessions_) {
-    if (!link.outbox.empty() && link.connected) FlushSession(session);
+    FlushSession(session);
     if (static_cast<int64_t>(link.outbox.size()) > options_.config.max_pending_events) flooded.push_back(session);
-    if (!link.room.empty() && HasRoom(session)) {
-      for (auto& fulfiller : std::exchange(link.room, {})) fulfiller->fulfill();
+    KJ_IF_MAYBE (room, link.room) {
+      if (HasRoom(session)) {
+        (*room)->fulfill();
+        link.room = nullptr;
+      }
     }
   }
   for (SessionId session : flooded) {
-    EndLink(session,
-            absl::ResourceExhaustedError("the client does not take its events; max_pending_events is exceeded"));
-    Apply(SessionClosedEvent{session});
+    Refuse(session,
+           absl::ResourceExhaustedError("the client does not take its events; max_pending_events is exceeded"));
   }
+}
+
+void Hub::Refuse(SessionId session, const absl::Status& reason) {
+  EndLink(session, reason);
+  Apply(SessionClosedEvent{session});
+}
+
+void Hub::Retire(kj::Own<MessageLink> link) {
+  if (link.get() == nullptr) return;
+  link->Stop();
+  tasks_.add(kj::evalLater([]() {}).attach(kj::mv(link)));
 }
 
 bool Hub::HasRoom(SessionId session) const {
@@ -112,110 +132,113 @@ bool Hub::HasRoom(SessionId session) const {
   return found == machine_.sessions().end() || found->second.queue.size() < kSubmitHighWater;
 }
 
-kj::Promise<void> Hub::WhenRoom(SessionId session) {
-  auto link = sessions_.find(session);
-  if (link == sessions_.end() || HasRoom(session)) return kj::READY_NOW;
-  auto pair = kj::newPromiseAndFulfiller<void>();
-  link->second.room.push_back(kj::mv(pair.fulfiller));
-  return kj::mv(pair.promise);
-}
+// ---- workers ------------------------------------------------------------------------------------
 
-void Hub::FlushWorker(WorkerIndex worker) {
-  WorkerLink& link = workers_.at(worker);
-  if (link.open_calls == kMaxOpenCalls) return;
-  const size_t count = std::min(link.outbox.size(), kMaxMessagesPerCall);
-  auto request = link.client.deliverRequest(SizeOfMessage(count, kWordsPerMessage));
-  auto messages = request.initMessages();
-  messages.setEpoch(epoch_);
-  auto list = messages.initMessages(static_cast<unsigned>(count));
-  for (unsigned i = 0; i < count; ++i) {
-    EncodeWorkerMessage(*link.outbox.front(), list[i]);
-    link.outbox.pop_front();
+void Hub::FlushWorker(WorkerLink& link) {
+  while (!link.outbox.empty() && link.link->is_clear()) {
+    const size_t count = std::min(link.outbox.size(), kMaxMessagesPerSend);
+    capnp::MallocMessageBuilder message(FirstSegmentWords(count, kWordsPerMessage));
+    auto messages = message.initRoot<wire::WorkerMessages>();
+    messages.setEpoch(epoch_);
+    auto list = messages.initMessages(static_cast<unsigned>(count));
+    for (unsigned i = 0; i < count; ++i) {
+      EncodeWorkerMessage(*link.outbox.front(), list[i]);
+      link.outbox.pop_front();
+    }
+    link.link->Send(message);
   }
-  ++link.open_calls;
-  const uint64_t incarnation = link.incarnation;
-  tasks_.add(request.send().then(
-      [this, worker, incarnation](capnp::Response<wire::Worker::DeliverResults>&& answer) {
-        TakeAnswer(worker, incarnation, kj::mv(answer));
-      },
-      [this, worker, incarnation](kj::Exception&& exception) {
-        const absl::Status status = FromException(exception);
-        WorkerGone(worker, incarnation, std::string(status.message()));
-      }));
-  link.answer = nullptr;
-}
-
-void Hub::TakeAnswer(WorkerIndex worker, uint64_t incarnation, capnp::Response<wire::Worker::DeliverResults>&& answer) {
-  auto found = workers_.find(worker);
-  if (found == workers_.end() || found->second.incarnation != incarnation) return;
-  --found->second.open_calls;
-  const absl::Status status = TakeReported(worker, incarnation, answer.getReported());
-  if (!status.ok()) return WorkerGone(worker, incarnation, std::string(status.message()));
-  found = workers_.find(worker);
-  if (found == workers_.end() || found->second.incarnation != incarnation) return;
-  found->second.answer = kj::mv(answer);
-  if (!found->second.outbox.empty()) FlushWorker(worker);
 }
 
 absl::Status Hub::TakeReported(WorkerIndex worker, uint64_t incarnation, wire::Reported::Reader reported) {
-  auto found = workers_.find(worker);
-  if (reported.getNumber() == 0 || found == workers_.end() || found->second.incarnation != incarnation) {
-    return absl::OkStatus();
+  if (reported.getEpoch() != epoch_ || reported.getIncarnation() != incarnation) {
+    return absl::FailedPreconditionError("a report of another epoch or incarnation");
   }
-  ReportOrder& reports = found->second.reports;
   TESSERA_ASSIGN_OR_RETURN(WorkerReportEvent event,
                            DecodeReport(worker, incarnation, reported.getCompletions(), reported.getTransfers()));
-  TESSERA_RETURN_IF_ERROR(reports.Add(reported.getNumber(), std::move(event)));
-  std::vector<WorkerReportEvent> due;
-  while (std::optional<WorkerReportEvent> next = reports.Take()) due.push_back(*std::move(next));
-  for (const WorkerReportEvent& each : due) Apply(each);  // which may end the link
+  Apply(event);
   return absl::OkStatus();
 }
 
+// ---- sessions -----------------------------------------------------------------------------------
+
 bool Hub::CanWait(const SessionLink& link) const {
-  if (ticking_ || link.outbox.size() >= kMaxQuietEvents) return false;
-  return std::all_of(link.outbox.begin(), link.outbox.end(),
+  if (ticking_ || link.outbox.size() - link.sent >= kMaxQuietEvents) return false;
+  return std::all_of(link.outbox.begin() + static_cast<ptrdiff_t>(link.sent), link.outbox.end(),
                      [](const auto& event) { return std::holds_alternative<BatchDoneEvent>(event->body); });
 }
 
 void Hub::FlushSession(SessionId session) {
   auto found = sessions_.find(session);
-  if (found == sessions_.end() || !found->second.connected) return;
+  if (found == sessions_.end() || found->second.link.get() == nullptr) return;
   SessionLink& link = found->second;
-  if (link.in_flight > 0 || link.outbox.empty() || CanWait(link)) return;
-  link.in_flight = std::min(link.outbox.size(), kMaxMessagesPerCall);
-  auto request = link.client.deliverRequest(SizeOfMessage(link.in_flight, kWordsPerMessage));
-  auto list = request.initEvents(static_cast<unsigned>(link.in_flight));
-  for (unsigned i = 0; i < link.in_flight; ++i) EncodeClientEvent(*link.outbox[i], list[i]);
-  const uint64_t connection = link.connection;
-  tasks_.add(request.send().then(
-      [this, session, connection]() {
-        auto it = sessions_.find(session);
-        if (it == sessions_.end() || it->second.connection != connection) return;
-        SessionLink& delivered = it->second;
-        delivered.outbox.erase(delivered.outbox.begin(),
-                               delivered.outbox.begin() + static_cast<ptrdiff_t>(delivered.in_flight));
-        delivered.in_flight = 0;
-        FlushSession(session);
-      },
-      [this, session, connection](kj::Exception&&) { ConnectionGone(session, connection); }));
+  while (link.sent < link.outbox.size() && link.link->is_clear() && !CanWait(link)) {
+    const size_t count = std::min(link.outbox.size() - link.sent, kMaxMessagesPerSend);
+    capnp::MallocMessageBuilder message(FirstSegmentWords(count, kWordsPerMessage));
+    auto list = message.initRoot<wire::ToClient>().initEvents(static_cast<unsigned>(count));
+    for (unsigned i = 0; i < count; ++i) EncodeClientEvent(*link.outbox[link.sent + i], list[i]);
+    link.sent += count;
+    link.link->Send(message);
+  }
+}
+
+// Messages on the former one are not heard any more.
+void Hub::ConnectSession(SessionId session, SessionLink& link, kj::AutoCloseFd near) {
+  Retire(kj::mv(link.link));
+  link.link = kj::heap<MessageLink>(port_, kj::mv(near));
+  link.connection = next_connection_++;
+  link.sent = 0;
+  link.room = nullptr;
+  link.link->Start({[this, session](capnp::MessageReader& message) {
+                      return TakeFromClient(session, message.getRoot<wire::ToCoordinator>());
+                    },
+                    [this, session, connection = link.connection](absl::Status status) {
+                      if (!status.ok() && IsCurrent(session, connection)) return Refuse(session, status);
+                      ConnectionGone(session, connection);
+                    },
+                    [this, session]() { FlushSession(session); }});
+}
+
+kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, wire::ToCoordinator::Reader message) {
+  if (message.isAcknowledge()) {
+    SessionLink& link = sessions_.at(session);
+    while (link.sent > 0 && link.outbox.front()->number <= message.getAcknowledge()) {
+      link.outbox.pop_front();
+      --link.sent;
+    }
+    return nullptr;
+  }
+  if (absl::Status status = TakeBatch(session, message.getBatch()); !status.ok()) Refuse(session, status);
+  auto found = sessions_.find(session);
+  if (found == sessions_.end() || HasRoom(session)) return nullptr;
+  auto room = kj::newPromiseAndFulfiller<void>();
+  found->second.room = kj::mv(room.fulfiller);
+  return kj::mv(room.promise);
+}
+
+absl::Status Hub::TakeBatch(SessionId session, wire::Batch::Reader batch) {
+  if (batch.getEpoch() != epoch_) {
+    return absl::FailedPreconditionError(StrCat("batch ", batch.getNumber(), " is for epoch ", batch.getEpoch(),
+                                                " of the coordinator; this is ", epoch_));
+  }
+  TESSERA_ASSIGN_OR_RETURN(auto records, DecodeRecords(batch));
+  Apply(BatchEvent{session, batch.getNumber(), std::move(records)}, &batch);
+  return absl::OkStatus();
 }
 
 Hub::Opened Hub::OpenSession(const std::string& tenant, const std::string& client, int64_t lease_us,
-                             wire::SessionEvents::Client events, std::function<void(absl::Status)> on_end) {
-  const Opened opened{SessionId(next_session_++), RandomSecret(), next_connection_++};
-  SessionLink& link = sessions_[opened.session];
-  link.client = kj::mv(events);
-  link.secret = opened.secret;
-  link.connection = opened.connection;
-  link.connected = true;
+                             std::function<void(absl::Status)> on_end) {
+  LinkPair pair = MakeLinkPair();
+  const SessionId session(next_session_++);
+  SessionLink& link = sessions_[session];
+  link.secret = RandomSecret();
   link.on_end = std::move(on_end);
-  Apply(SessionOpenedEvent{opened.session, opened.secret, tenant, client, lease_us});
+  ConnectSession(session, link, kj::mv(pair.near));
+  Opened opened{session, link.secret, link.connection, kj::mv(pair.far)};
+  Apply(SessionOpenedEvent{session, opened.secret, tenant, client, lease_us});
   return opened;
 }
 
 absl::StatusOr<Hub::Opened> Hub::ResumeSession(SessionId session, uint64_t secret, uint64_t last_event,
-                                               wire::SessionEvents::Client events,
                                                std::function<void(absl::Status)> on_end) {
   auto found = sessions_.find(session);
   if (found == sessions_.end()) {
@@ -223,15 +246,16 @@ absl::StatusOr<Hub::Opened> Hub::ResumeSession(SessionId session, uint64_t secre
   }
   SessionLink& link = found->second;
   if (link.secret != secret) return absl::PermissionDeniedError("connect: wrong secret for the session to resume");
-  if (link.on_end) link.on_end(absl::CancelledError("another connection took the session"));
-  link.client = kj::mv(events);
-  link.connection = next_connection_++;
-  link.connected = true;
-  link.in_flight = 0;
+  LinkPair pair = MakeLinkPair();
+  const absl::Status taken = absl::CancelledError("another connection took the session");
+  if (link.link.get() != nullptr) SendEnded(*link.link, taken);
+  if (link.on_end) link.on_end(taken);
   link.on_end = std::move(on_end);
+  ConnectSession(session, link, kj::mv(pair.near));
+  Opened opened{session, secret, link.connection, kj::mv(pair.far)};
   while (!link.outbox.empty() && link.outbox.front()->number <= last_event) link.outbox.pop_front();
   Apply(SessionResumedEvent{session});
-  return Opened{session, secret, link.connection};
+  return opened;
 }
 
 bool Hub::IsCurrent(SessionId session, uint64_t connection) const {
@@ -242,9 +266,10 @@ bool Hub::IsCurrent(SessionId session, uint64_t connection) const {
 void Hub::ConnectionGone(SessionId session, uint64_t connection) {
   if (!IsCurrent(session, connection)) return;
   SessionLink& link = sessions_.at(session);
-  if (!link.connected) return;
-  link.connected = false;
-  link.in_flight = 0;
+  if (link.link.get() == nullptr) return;
+  Retire(kj::mv(link.link));
+  link.sent = 0;
+  link.room = nullptr;
   link.on_end = nullptr;
   Apply(ConnectionLostEvent{session});
 }
@@ -253,7 +278,10 @@ void Hub::EndLink(SessionId session, const absl::Status& reason) {
   auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   auto on_end = std::move(found->second.on_end);
-  for (auto& fulfiller : found->second.room) fulfiller->fulfill();
+  if (found->second.link.get() != nullptr) {
+    SendEnded(*found->second.link, reason);
+    Retire(kj::mv(found->second.link));
+  }
   sessions_.erase(found);
   if (on_end) on_end(reason);
 }
@@ -269,21 +297,35 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
     return absl::FailedPreconditionError(StrCat("join: worker ", event.worker.value, " is here already"));
   }
   event.incarnation = next_incarnation_++;
-  WorkerLink link{kj::mv(client), event.incarnation};
-  workers_.emplace(event.worker, kj::mv(link));
+  LinkPair pair = MakeLinkPair();
+  const WorkerIndex worker = event.worker;
+  const uint64_t incarnation = event.incarnation;
+  WorkerLink& link =
+      workers_.emplace(worker, WorkerLink{kj::mv(client), incarnation, kj::heap<MessageLink>(port_, kj::mv(pair.near))})
+          .first->second;
+  link.link->Start({[this, worker, incarnation](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
+                      const absl::Status status = TakeReported(worker, incarnation, message.getRoot<wire::Reported>());
+                      if (!status.ok()) WorkerGone(worker, incarnation, std::string(status.message()));
+                      return nullptr;
+                    },
+                    [this, worker, incarnation](absl::Status status) {
+                      WorkerGone(worker, incarnation, status.ok() ? "its link closed" : std::string(status.message()));
+                    },
+                    [this, worker]() {
+                      if (auto found = workers_.find(worker); found != workers_.end()) FlushWorker(found->second);
+                    }});
   spdlog::info("worker {} joined: pid {}, {} bytes, {}", event.worker.value, event.pid, event.memory_bytes,
                event.data_address);
   tasks_.add(Ping(event.worker, event.incarnation));
-  const Joined joined{event.worker, event.incarnation};
-  // After the answer to the join has left: its first message finds a worker that knows its number.
-  tasks_.add(kj::evalLast([this, event = std::move(event)]() { Apply(event); }));
-  return joined;
+  Apply(event);
+  return Joined{worker, incarnation, kj::mv(pair.far)};
 }
 
 void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason) {
   auto found = workers_.find(worker);
   if (found == workers_.end() || found->second.incarnation != incarnation) return;
   spdlog::warn("worker {} is gone: {}", worker.value, reason);
+  Retire(kj::mv(found->second.link));
   workers_.erase(found);
   Apply(WorkerLostEvent{worker, incarnation, reason});
 }

@@ -14,10 +14,10 @@
 #include <kj/time.h>
 
 #include "schemas/codec/loop_linger.h"
+#include "schemas/codec/message_link.h"
 #include "schemas/session.capnp.h"
 #include "server/coordinator/rpc/journal.h"
 #include "server/coordinator/rpc/options.h"
-#include "server/coordinator/rpc/report_order.h"
 #include "server/coordinator/state_machine.h"
 
 namespace kj {
@@ -26,13 +26,14 @@ class Timer;
 
 namespace tessera {
 
-// A session's submit call is answered when fewer of its records than this wait to be issued: so the
-// client's stream stops before max_queued_records ends the session.
+// While more of a session's records than this wait to be issued, its link is not read: so the client stops before
+// max_queued_records ends the session.
 inline constexpr size_t kSubmitHighWater = 4096;  // docs/limits.md: submit_high_water
 
 class Hub final : private kj::TaskSet::ErrorHandler {
  public:
-  Hub(const CoordinatorOptions& options, kj::Timer& timer, LoopLinger& linger, std::unique_ptr<JournalWriter> journal);
+  Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port,
+      std::unique_ptr<JournalWriter> journal);
 
   void Apply(const Event& event, const wire::Batch::Reader* batch = nullptr);
   kj::Promise<void> RunTicks();
@@ -41,26 +42,24 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     SessionId session;
     uint64_t secret = 0;
     uint64_t connection = 0;
+    kj::AutoCloseFd link = nullptr;  // the client's end
   };
   // A link to a session's client. `on_end` is called once, when the session is over or another
   // connection has taken it.
   Opened OpenSession(const std::string& tenant, const std::string& client, int64_t lease_us,
-                     wire::SessionEvents::Client events, std::function<void(absl::Status)> on_end);
+                     std::function<void(absl::Status)> on_end);
   absl::StatusOr<Opened> ResumeSession(SessionId session, uint64_t secret, uint64_t last_event,
-                                       wire::SessionEvents::Client events, std::function<void(absl::Status)> on_end);
+                                       std::function<void(absl::Status)> on_end);
   void ConnectionGone(SessionId session, uint64_t connection);
   bool IsCurrent(SessionId session, uint64_t connection) const;
-  // Ready when the session's queue is below the high water, or the session is gone.
-  kj::Promise<void> WhenRoom(SessionId session);
 
   struct Joined {
     WorkerIndex worker;
     uint64_t incarnation = 0;
+    kj::AutoCloseFd link = nullptr;  // the worker's end
   };
-  absl::StatusOr<Joined> JoinWorker(WorkerJoinedEvent event, wire::Worker::Client link);
+  absl::StatusOr<Joined> JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client);
   void WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason);
-  // An answer's or a call's. InvalidArgument: it can't be read, or is out of order (report_order.h).
-  absl::Status TakeReported(WorkerIndex worker, uint64_t incarnation, wire::Reported::Reader reported);
 
   const StateMachine& machine() const { return machine_; }
   const CoordinatorOptions& options() const { return options_; }
@@ -73,28 +72,32 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   struct WorkerLink {
     wire::Worker::Client client;
     uint64_t incarnation = 0;
+    kj::Own<MessageLink> link;
     std::deque<std::shared_ptr<const WorkerMessage>> outbox = {};
-    int open_calls = 0;  // not answered
-    // The last answer, kept until the next call: to let go of it is a message of its own.
-    kj::Maybe<capnp::Response<wire::Worker::DeliverResults>> answer = nullptr;
-    ReportOrder reports = {};
   };
   struct SessionLink {
-    wire::SessionEvents::Client client = nullptr;
+    kj::Own<MessageLink> link;  // null while no connection has the session
     uint64_t secret = 0;
     uint64_t connection = 0;
-    bool connected = false;
-    std::deque<std::shared_ptr<const ClientEvent>> outbox;  // not delivered
-    size_t in_flight = 0;                                   // at the front of the outbox
+    std::deque<std::shared_ptr<const ClientEvent>> outbox;  // not acknowledged
+    size_t sent = 0;                                        // at the front of the outbox
     std::function<void(absl::Status)> on_end;
-    std::vector<kj::Own<kj::PromiseFulfiller<void>>> room;  // submits that wait
+    kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> room;  // for whom the link's reading waits
   };
+  // A session goes on with this socket.
+  void ConnectSession(SessionId session, SessionLink& link, kj::AutoCloseFd near);
+  kj::Maybe<kj::Promise<void>> TakeFromClient(SessionId session, wire::ToCoordinator::Reader message);
+  // Ends the session, for what its client sent.
+  void Refuse(SessionId session, const absl::Status& reason);
+  absl::Status TakeBatch(SessionId session, wire::Batch::Reader batch);
+  absl::Status TakeReported(WorkerIndex worker, uint64_t incarnation, wire::Reported::Reader reported);
+  // Lets go of a link that may be calling this very moment.
+  void Retire(kj::Own<MessageLink> link);
   bool HasRoom(SessionId session) const;
   // Whether what waits can wait for something else to say, or for the next tick: a few taken batches.
   bool CanWait(const SessionLink& link) const;
   void Carry(Effects effects);
-  void FlushWorker(WorkerIndex worker);
-  void TakeAnswer(WorkerIndex worker, uint64_t incarnation, capnp::Response<wire::Worker::DeliverResults>&& answer);
+  void FlushWorker(WorkerLink& link);
   void FlushSession(SessionId session);
   void EndLink(SessionId session, const absl::Status& reason);
   kj::Promise<void> Ping(WorkerIndex worker, uint64_t incarnation);
@@ -103,7 +106,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
 
   CoordinatorOptions options_;
   kj::Timer& timer_;
-  LoopLinger& linger_;
+  kj::UnixEventPort& port_;
+  LoopLinger linger_;
   kj::TimePoint started_;
   std::unique_ptr<JournalWriter> journal_;
   StateMachine machine_;

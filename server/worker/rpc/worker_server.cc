@@ -10,7 +10,6 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
-#include "schemas/codec/message_size.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/str_cat.h"
@@ -37,55 +36,42 @@ std::string HostIdentity() {
   return StrCat(boot, "/", LinkTarget("/proc/self/ns/mnt"), "/", LinkTarget("/proc/self/ns/user"));
 }
 
-WorkerServer::WorkerServer() : order_(nullptr) {
-  auto pair = kj::newPromiseAndFulfiller<void>();
-  start_ = kj::mv(pair.fulfiller);
-  order_ = pair.promise.fork();
-}
-
-void WorkerServer::Start(wire::WorkerWelcome::Reader welcome, wire::Reports::Client reports, const WorkerParts& parts) {
+kj::Promise<void> WorkerServer::Run(wire::WorkerWelcome::Reader welcome, kj::AutoCloseFd link,
+                                    const WorkerParts& parts) {
   parts_ = std::make_unique<WorkerParts>(parts);
   self_ = WorkerIndex(welcome.getIndex());
   incarnation_ = welcome.getIncarnation();
   epoch_ = welcome.getEpoch();
   peer_key_ = welcome.getPeerKey();
-  reports_ = kj::mv(reports);
-  start_->fulfill();
+  linger_ = kj::heap<LoopLinger>(parts.port);
+  link_ = kj::heap<MessageLink>(parts.port, kj::mv(link));
+  observer_ = kj::heap<kj::UnixEventPort::FdObserver>(parts.port, parts.outbox.event_fd(),
+                                                      kj::UnixEventPort::FdObserver::OBSERVE_READ);
+  auto ended = kj::newPromiseAndFulfiller<void>();
+  auto end = std::make_shared<kj::Own<kj::PromiseFulfiller<void>>>(kj::mv(ended.fulfiller));
+  link_->Start({[this](capnp::MessageReader& message) { return Take(message.getRoot<wire::WorkerMessages>()); },
+                [end](absl::Status status) {
+                  if (status.ok()) return (*end)->fulfill();
+                  (*end)->reject(ToException(status));
+                },
+                [this]() { SendReports(); }});
+  return ended.promise.exclusiveJoin(RunReports());
 }
 
-kj::Promise<void> WorkerServer::deliver(DeliverContext context) {
-  auto params = context.getParams().getMessages();
-  if (parts_ && params.getEpoch() != epoch_) {
+kj::Maybe<kj::Promise<void>> WorkerServer::Take(wire::WorkerMessages::Reader messages) {
+  if (messages.getEpoch() != epoch_) {
     kj::throwFatalException(ToException(absl::FailedPreconditionError("messages of another epoch of the coordinator")));
   }
-  auto items = params.getMessages();
+  linger_->Begin();
+  auto items = messages.getMessages();
   unsigned at = 0;
-  if (parts_) parts_->linger.Begin();
-  if (parts_ && waiting_batches_ == 0) {
-    parts_->executor.Hold();
-    KJ_DEFER(parts_->executor.Flush());
-    while (at < items.size() && !items[at].isPeerJoined()) TakeWire(items[at++]);
-    if (at == items.size()) return AnswerLater(kj::mv(context));
-  }
-  // After all that came before, some of which may still map a peer.
-  auto messages = std::make_shared<std::vector<WorkerMessage>>();
-  for (; at < items.size(); ++at) messages->push_back(Decode(items[at]));
-  ++waiting_batches_;
-  order_ = order_.addBranch()
-               .then([this, messages]() { return Take(messages, 0); })
-               .then([this]() { --waiting_batches_; })
-               .fork();
-  return order_.addBranch();
-}
-
-kj::Promise<void> WorkerServer::AnswerLater(DeliverContext context) {
-  context.releaseParams();
-  KJ_IF_MAYBE (before, open_call_) {
-    before->answer->fulfill();
-  }
-  auto answered = kj::newPromiseAndFulfiller<void>();
-  open_call_ = OpenCall{kj::mv(context), kj::mv(answered.fulfiller)};
-  return kj::mv(answered.promise);
+  parts_->executor.Hold();
+  KJ_DEFER(parts_->executor.Flush());
+  while (at < items.size() && !items[at].isPeerJoined()) TakeWire(items[at++]);
+  if (at == items.size()) return nullptr;
+  auto rest = std::make_shared<std::vector<WorkerMessage>>();
+  for (; at < items.size(); ++at) rest->push_back(Decode(items[at]));
+  return TakeRest(rest, 0);
 }
 
 WorkerMessage WorkerServer::Decode(wire::WorkerMessages::Message::Reader item) const {
@@ -107,11 +93,11 @@ void WorkerServer::TakeWire(wire::WorkerMessages::Message::Reader item) {
   parts_->executor.Run(**instance);
 }
 
-kj::Promise<void> WorkerServer::Take(std::shared_ptr<std::vector<WorkerMessage>> messages, size_t at) {
+kj::Promise<void> WorkerServer::TakeRest(std::shared_ptr<std::vector<WorkerMessage>> messages, size_t at) {
   for (; at < messages->size(); ++at) {
     const WorkerMessage& message = (*messages)[at];
     if (const auto* peer = std::get_if<PeerJoined>(&message)) {
-      return MapPeer(*peer).then([this, messages, at]() { return Take(messages, at + 1); });
+      return MapPeer(*peer).then([this, messages, at]() { return TakeRest(messages, at + 1); });
     }
     TakeNow(message);
   }
@@ -132,7 +118,7 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
     }
     void operator()(const InlineRead& m) { self.parts_->executor.ReadInline(m); }
     void operator()(const CloseTicket& m) { self.parts_->tickets.Close(m.ticket); }
-    void operator()(const PeerJoined&) {}  // Take maps the peer
+    void operator()(const PeerJoined&) {}  // TakeRest maps the peer
     void operator()(const PeerDied& m) { self.parts_->executor.MarkDead(m.worker); }
   };
   std::visit(Visitor{*this}, message);
@@ -193,41 +179,33 @@ kj::Promise<void> WorkerServer::ping(PingContext context) {
   return kj::READY_NOW;
 }
 
-kj::Promise<void> WorkerServer::RunReports(kj::UnixEventPort& port) {
-  if (!observer_) {
-    observer_ = kj::heap<kj::UnixEventPort::FdObserver>(port, parts_->outbox.event_fd(),
-                                                        kj::UnixEventPort::FdObserver::OBSERVE_READ);
-  }
-  return observer_->whenBecomesReadable().then([this]() { return SendReports(); }).then([this, &port]() {
-    return RunReports(port);
+kj::Promise<void> WorkerServer::RunReports() {
+  return observer_->whenBecomesReadable().then([this]() {
+    SendReports();
+    return RunReports();
   });
 }
 
 // Until nothing is due: the observer tells of a change once, and only while someone waits for it.
-kj::Promise<void> WorkerServer::SendReports() {
-  parts_->outbox.Take(batch_);
-  if (batch_.empty()) return kj::READY_NOW;
-  for (const CompletionReport& completion : batch_.completions()) {
-    if (completion.status.ok()) parts_->tickets.Open(completion.ordinal);
-  }
-  KJ_IF_MAYBE (open, open_call_) {
+void WorkerServer::SendReports() {
+  while (link_->is_clear()) {
+    parts_->outbox.Take(batch_);
+    if (batch_.empty()) return;
+    for (const CompletionReport& completion : batch_.completions()) {
+      if (completion.status.ok()) parts_->tickets.Open(completion.ordinal);
+    }
     const size_t items = batch_.completions().size() + batch_.transfers().size();
-    Encode(open->context.getResults(SizeOfMessage(items, kWordsPerReportItem)).initReported());
-    open->answer->fulfill();
-    open_call_ = nullptr;
-    return SendReports();
+    capnp::MallocMessageBuilder message(FirstSegmentWords(items, kWordsPerReportItem));
+    Encode(message.initRoot<wire::Reported>());
+    link_->Send(message);
   }
-  auto request = KJ_ASSERT_NONNULL(reports_).reportRequest();
-  request.setEpoch(epoch_);
-  request.setIncarnation(incarnation_);
-  Encode(request.initReported());
-  return request.send().then([this]() { return SendReports(); });
 }
 
 void WorkerServer::Encode(wire::Reported::Builder reported) {
   const auto completions = batch_.completions();
   const auto transfers = batch_.transfers();
-  reported.setNumber(++reports_made_);
+  reported.setEpoch(epoch_);
+  reported.setIncarnation(incarnation_);
   auto done = reported.initCompletions(static_cast<unsigned>(completions.size()));
   for (unsigned i = 0; i < done.size(); ++i) EncodeCompletion(completions[i], done[i]);
   auto ended = reported.initTransfers(static_cast<unsigned>(transfers.size()));

@@ -12,6 +12,7 @@
 #include <kj/async-unix.h>
 
 #include "schemas/codec/loop_linger.h"
+#include "schemas/codec/message_link.h"
 #include "schemas/session.capnp.h"
 #include "server/plan/rpc/instance_codec.h"
 #include "server/plan/worker_message.h"
@@ -25,57 +26,44 @@ namespace tessera {
 
 struct WorkerParts {
   kj::Network& network;
+  kj::UnixEventPort& port;
   Executor& executor;
   MessageTransport* messages;  // null: every peer is mapped
   TicketTable& tickets;
   ReportOutbox& outbox;
   PageToucher& pages;
-  LoopLinger& linger;
 };
 
 class WorkerServer final : public wire::Worker::Server {
  public:
-  WorkerServer();
+  // With the coordinator's answer to the join: takes messages from the link and sends what the outbox has, until the
+  // link ends.
+  kj::Promise<void> Run(wire::WorkerWelcome::Reader welcome, kj::AutoCloseFd link, const WorkerParts& parts);
 
-  // With the coordinator's answer to the join; messages that came before it wait.
-  void Start(wire::WorkerWelcome::Reader welcome, wire::Reports::Client reports, const WorkerParts& parts);
-  // Sends what the outbox has, again and again; ends with the connection.
-  kj::Promise<void> RunReports(kj::UnixEventPort& port);
-
-  kj::Promise<void> deliver(DeliverContext context) override;
   kj::Promise<void> ping(PingContext context) override;
 
  private:
-  // In order; what follows a peer that is being mapped waits for that.
-  kj::Promise<void> Take(std::shared_ptr<std::vector<WorkerMessage>> messages, size_t at);
+  // What the link brought. The rest of it, and what follows, waits for a peer that is being mapped.
+  kj::Maybe<kj::Promise<void>> Take(wire::WorkerMessages::Reader messages);
+  kj::Promise<void> TakeRest(std::shared_ptr<std::vector<WorkerMessage>> messages, size_t at);
   void TakeNow(const WorkerMessage& message);
   void TakeWire(wire::WorkerMessages::Message::Reader item);
   WorkerMessage Decode(wire::WorkerMessages::Message::Reader item) const;
   kj::Promise<void> MapPeer(const PeerJoined& peer);
-  kj::Promise<void> SendReports();
+  kj::Promise<void> RunReports();
+  void SendReports();
   void Encode(wire::Reported::Builder reported);  // what was taken last
-  // The promise of an answer with the next report. The call before gets none.
-  kj::Promise<void> AnswerLater(DeliverContext context);
 
-  // A deliver that is not answered.
-  struct OpenCall {
-    DeliverContext context;
-    kj::Own<kj::PromiseFulfiller<void>> answer;
-  };
-  kj::Own<kj::PromiseFulfiller<void>> start_;
-  std::unique_ptr<WorkerParts> parts_;  // from Start on
+  std::unique_ptr<WorkerParts> parts_;  // from Run on
   WorkerIndex self_;
   uint64_t incarnation_ = 0;
   uint64_t epoch_ = 0;
   uint64_t peer_key_ = 0;
-  kj::Maybe<wire::Reports::Client> reports_;
-  kj::Own<kj::UnixEventPort::FdObserver> observer_;
-  kj::ForkedPromise<void> order_;  // of the batches; begins with Start
-  size_t waiting_batches_ = 0;     // in that order, not taken yet
+  kj::Own<LoopLinger> linger_;
+  kj::Own<MessageLink> link_;
+  kj::Own<kj::UnixEventPort::FdObserver> observer_;  // of the outbox
   InstanceDecoder instances_;
   ReportBatch batch_;
-  uint64_t reports_made_ = 0;
-  kj::Maybe<OpenCall> open_call_;
 };
 
 // Two workers may map each other's memory when these are equal: one kernel, one set of namespaces.

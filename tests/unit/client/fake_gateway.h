@@ -15,6 +15,7 @@
 #include <kj/async-unix.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/codec/message_link.h"
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
 
@@ -64,9 +65,18 @@ class FakeGateway {
  private:
   class SessionServer final : public wire::Session::Server {
    public:
-    SessionServer(FakeGateway& fake, wire::SessionEvents::Client events) : fake_(fake), events_(kj::mv(events)) {}
-    kj::Promise<void> submit(SubmitContext context) override {
-      auto batch = context.getParams().getBatch();
+    SessionServer(FakeGateway& fake, kj::AutoCloseFd link) : fake_(fake), link_(fake.io_->unixEventPort, kj::mv(link)) {
+      link_.Start({[this](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
+                     auto sent = message.getRoot<wire::ToCoordinator>();
+                     if (sent.isBatch()) Take(sent.getBatch());
+                     return nullptr;
+                   },
+                   nullptr, nullptr});
+    }
+    kj::Promise<void> close(CloseContext) override { return kj::READY_NOW; }
+
+   private:
+    void Take(wire::Batch::Reader batch) {
       SeenBatch seen;
       seen.number = batch.getNumber();
       std::vector<uint64_t> watches;
@@ -83,9 +93,9 @@ class FakeGateway {
       }
       if (fake_.options_.watches == FakeOptions::Watches::kIgnored) watches.clear();
       const bool done = fake_.options_.batches == FakeOptions::Batches::kTakenUp;
-      if (watches.empty() && !done) return kj::READY_NOW;
-      auto request = events_.deliverRequest();
-      auto list = request.initEvents(static_cast<unsigned>(watches.size() + (done ? 1 : 0)));
+      if (watches.empty() && !done) return;
+      capnp::MallocMessageBuilder message;
+      auto list = message.initRoot<wire::ToClient>().initEvents(static_cast<unsigned>(watches.size() + (done ? 1 : 0)));
       for (unsigned i = 0; i < watches.size(); ++i) {
         list[i].setNumber(++event_);
         auto settled = list[i].initSettled();
@@ -96,13 +106,12 @@ class FakeGateway {
         list[static_cast<unsigned>(watches.size())].setNumber(++event_);
         list[static_cast<unsigned>(watches.size())].setBatchDone(batch.getNumber());
       }
-      return request.send();
+      link_.Send(message);
     }
-    kj::Promise<void> close(CloseContext) override { return kj::READY_NOW; }
 
    private:
     FakeGateway& fake_;
-    wire::SessionEvents::Client events_;
+    MessageLink link_;
     uint64_t event_ = 0;
   };
 
@@ -113,7 +122,9 @@ class FakeGateway {
       if (fake_.options_.opening == FakeOptions::Opening::kIgnored) return kj::NEVER_DONE;
       if (!fake_.options_.refuse.ok()) return ToException(fake_.options_.refuse);
       auto results = context.getResults();
-      results.setSession(kj::heap<SessionServer>(fake_, context.getParams().getEvents()));
+      LinkPair link = MakeLinkPair();
+      results.setSession(kj::heap<SessionServer>(fake_, kj::mv(link.near)));
+      results.setLink(MakeLinkSocket(kj::mv(link.far)));
       auto welcome = results.initWelcome();
       welcome.setSessionId(5);
       welcome.setEpoch(9);
@@ -128,6 +139,7 @@ class FakeGateway {
 
   void Serve(int fd) {
     kj::AsyncIoContext io = kj::setupAsyncIo();
+    io_ = &io;
     auto stop = kj::newPromiseAndFulfiller<void>();
     {
       auto stream = io.lowLevelProvider->wrapUnixSocketFd(fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP);
@@ -145,6 +157,7 @@ class FakeGateway {
 
   FakeOptions options_;
   int client_fd_ = -1;
+  kj::AsyncIoContext* io_ = nullptr;  // the thread's
   std::mutex mutex_;
   std::condition_variable ready_;
   kj::Own<const kj::Executor> executor_;

@@ -1,0 +1,210 @@
+#include "schemas/codec/message_link.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <capnp/serialize.h>
+#include <kj/debug.h>
+
+#include "schemas/codec/exception.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kWordBytes = sizeof(capnp::word);
+
+class LinkSocketServer final : public wire::LinkSocket::Server {
+ public:
+  explicit LinkSocketServer(kj::AutoCloseFd fd) : fd_(kj::mv(fd)) {}
+  kj::Maybe<int> getFd() override { return fd_.get(); }
+
+ private:
+  kj::AutoCloseFd fd_;
+};
+
+}  // namespace
+
+LinkPair MakeLinkPair() {
+  int fds[2];
+  KJ_SYSCALL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds));
+  return {kj::AutoCloseFd(fds[0]), kj::AutoCloseFd(fds[1])};
+}
+
+wire::LinkSocket::Client MakeLinkSocket(kj::AutoCloseFd fd) { return kj::heap<LinkSocketServer>(kj::mv(fd)); }
+
+kj::Promise<kj::AutoCloseFd> TakeLinkSocket(wire::LinkSocket::Client socket) {
+  auto descriptor = socket.getFd();
+  return descriptor.then([socket = kj::mv(socket)](kj::Maybe<int> fd) -> kj::AutoCloseFd {
+    KJ_IF_MAYBE (own, fd) {
+      int copy = -1;
+      KJ_SYSCALL(copy = fcntl(*own, F_DUPFD_CLOEXEC, 0));
+      return kj::AutoCloseFd(copy);
+    }
+    kj::throwFatalException(ToException(absl::InternalError("a link came without a descriptor")));
+  });
+}
+
+MessageLink::MessageLink(kj::UnixEventPort& port, kj::AutoCloseFd fd)
+    : port_(port),
+      fd_(kj::mv(fd)),
+      readable_(port, fd_.get(), kj::UnixEventPort::FdObserver::OBSERVE_READ),
+      buffer_(kBufferWords),
+      writing_(kj::READY_NOW),
+      clearing_(kj::READY_NOW),
+      reading_(kj::READY_NOW) {}
+
+void MessageLink::Start(Calls calls) {
+  calls_ = std::move(calls);
+  reading_ = kj::evalLater([this]() {
+               return ReadMore();
+             }).catch_([this](kj::Exception&& exception) {
+                 End(FromException(exception));
+               }).eagerlyEvaluate(nullptr);
+}
+
+void MessageLink::End(absl::Status status) {
+  if (std::exchange(stopped_, true)) return;
+  if (calls_.ended) calls_.ended(std::move(status));
+}
+
+// ---- reading ------------------------------------------------------------------------------------
+
+kj::Promise<void> MessageLink::ReadMore() {
+  KJ_IF_MAYBE (wait, TakeBuffered()) {
+    return wait->then([this]() { return ReadMore(); });
+  }
+  if (stopped_) return kj::READY_NOW;
+  kj::byte* const bytes = reinterpret_cast<kj::byte*>(buffer_.data());
+  const size_t room = buffer_.size() * kWordBytes - end_;
+  const ssize_t count = recv(fd_.get(), bytes + end_, room, MSG_DONTWAIT);
+  if (count < 0 && errno == EINTR) return ReadMore();
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    return readable_.whenBecomesReadable().then([this]() { return ReadMore(); });
+  }
+  if (count <= 0) {
+    End(end_ == begin_ || count < 0 ? absl::OkStatus() : absl::DataLossError("the link ended within a message"));
+    return kj::READY_NOW;
+  }
+  const absl::Status status =
+      scanner_.Scan(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes + end_), static_cast<size_t>(count)));
+  if (!status.ok()) {
+    End(status);
+    return kj::READY_NOW;
+  }
+  end_ += static_cast<size_t>(count);
+  // Others have their turn between two reads.
+  if (static_cast<size_t>(count) == room) return kj::evalLater([this]() { return ReadMore(); });
+  KJ_IF_MAYBE (wait, TakeBuffered()) {
+    return wait->then([this]() { return ReadMore(); });
+  }
+  if (stopped_) return kj::READY_NOW;
+  // The socket had less than was asked for: it is empty, and its next byte is an event.
+  return readable_.whenBecomesReadable().then([this]() { return ReadMore(); });
+}
+
+kj::Maybe<kj::Promise<void>> MessageLink::TakeBuffered() {
+  while (!stopped_ && end_ - begin_ >= kWordBytes) {
+    const auto words = kj::arrayPtr(buffer_.data() + begin_ / kWordBytes, (end_ - begin_) / kWordBytes);
+    const size_t expected = capnp::expectedSizeInWordsFromPrefix(words);
+    if (expected > words.size()) {
+      MakeRoom(expected);
+      return nullptr;
+    }
+    begin_ += expected * kWordBytes;
+    capnp::FlatArrayMessageReader message(words.slice(0, expected));
+    KJ_IF_MAYBE (wait, calls_.take(message)) {
+      return kj::mv(*wait);
+    }
+  }
+  MakeRoom(1);
+  return nullptr;
+}
+
+// For a message of so many words, at the buffer's start.
+void MessageLink::MakeRoom(size_t words) {
+  kj::byte* const bytes = reinterpret_cast<kj::byte*>(buffer_.data());
+  const size_t left = end_ - begin_;
+  if (begin_ > 0 && left > 0) std::memmove(bytes, bytes + begin_, left);
+  begin_ = 0;
+  end_ = left;
+  const size_t wanted = std::max(words, kBufferWords);
+  if (buffer_.size() < wanted || (left == 0 && buffer_.size() > kBufferWords)) buffer_.resize(wanted);
+}
+
+// ---- writing ------------------------------------------------------------------------------------
+
+void MessageLink::Send(capnp::MessageBuilder& message) {
+  const auto segments = message.getSegmentsForOutput();
+  // Framing: u32 segment count minus one, a u32 size in words per segment, padding to 8 bytes.
+  std::vector<uint32_t> table((segments.size() + 2) & ~size_t{1});
+  table[0] = static_cast<uint32_t>(segments.size() - 1);
+  std::vector<iovec> pieces(segments.size() + 1);
+  pieces[0] = {table.data(), table.size() * sizeof(uint32_t)};
+  for (size_t i = 0; i < segments.size(); ++i) {
+    table[i + 1] = static_cast<uint32_t>(segments[i].size());
+    const auto bytes = segments[i].asBytes();
+    pieces[i + 1] = {const_cast<kj::byte*>(bytes.begin()), bytes.size()};
+  }
+  size_t written = 0;
+  if (unsent_.empty()) {
+    msghdr header{};
+    header.msg_iov = pieces.data();
+    header.msg_iovlen = pieces.size();
+    ssize_t count = -1;
+    do {
+      count = sendmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (count < 0 && errno == EINTR);
+    if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return;  // gone: the reading side says so
+    written = count < 0 ? 0 : static_cast<size_t>(count);
+  }
+  const bool was_clear = unsent_.empty();
+  for (const iovec& piece : pieces) {
+    const size_t skipped = std::min(written, piece.iov_len);
+    written -= skipped;
+    const kj::byte* const begin = static_cast<const kj::byte*>(piece.iov_base);
+    unsent_.insert(unsent_.end(), begin + skipped, begin + piece.iov_len);
+  }
+  if (was_clear && !unsent_.empty()) WatchWritable();
+}
+
+void MessageLink::WatchWritable() {
+  if (writable_.get() == nullptr) {
+    int copy = -1;
+    KJ_SYSCALL(copy = fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
+    write_fd_ = kj::AutoCloseFd(copy);
+    writable_ = kj::heap<kj::UnixEventPort::FdObserver>(port_, copy, kj::UnixEventPort::FdObserver::OBSERVE_WRITE);
+  }
+  writing_ = kj::evalLater([this]() { return WriteMore(); }).eagerlyEvaluate(nullptr);
+}
+
+kj::Promise<void> MessageLink::WriteMore() {
+  while (!stopped_ && written_ < unsent_.size()) {
+    const ssize_t count =
+        send(fd_.get(), unsent_.data() + written_, unsent_.size() - written_, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count >= 0) {
+      written_ += static_cast<size_t>(count);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return writable_->whenBecomesWritable().then([this]() { return WriteMore(); });
+    } else if (errno != EINTR) {
+      written_ = unsent_.size();
+    }
+  }
+  unsent_.clear();
+  written_ = 0;
+  writable_ = nullptr;
+  write_fd_ = nullptr;
+  // In a turn of its own: it may send, and so begin to write anew.
+  clearing_ = kj::evalLater([this]() {
+                if (!stopped_ && calls_.cleared) calls_.cleared();
+              }).eagerlyEvaluate(nullptr);
+  return kj::READY_NOW;
+}
+
+}  // namespace tessera

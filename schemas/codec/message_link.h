@@ -1,0 +1,105 @@
+#pragma once
+
+// MessageLink: Cap'n Proto messages both ways over a connected unix socket, each written and read once. What passes for
+// every op takes this way: batches, events, instances, reports. A call of Cap'n Proto's RPC is four messages and some
+// hundred promises; it stays for what is asked once in a while.
+//
+//   LinkPair pair = MakeLinkPair();                 // pair.far travels as a LinkSocket capability
+//   MessageLink link(port, kj::mv(pair.near));
+//   link.Start({.take = ..., .ended = ..., .cleared = ...});
+//   link.Send(message);
+//
+// The stream is checked as stream_guard.h checks one: a bad segment table or a message beyond the limits ends the link
+// before it is read. One KJ thread.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <capnp/message.h>
+#include <kj/async-unix.h>
+#include <kj/async.h>
+#include <kj/io.h>
+
+#include "absl/status/status.h"
+#include "schemas/codec/stream_guard.h"
+#include "schemas/worker.capnp.h"
+
+namespace tessera {
+
+// The words with which a message of so many items begins: what it takes in most cases. Cap'n Proto would take, and
+// clear, 8 KiB for each. A larger message grows.
+inline unsigned FirstSegmentWords(size_t items, uint64_t words_per_item) {
+  constexpr uint64_t kWordsBesideItems = 32;
+  return static_cast<unsigned>(kWordsBesideItems + words_per_item * items);
+}
+
+struct LinkPair {
+  kj::AutoCloseFd near;
+  kj::AutoCloseFd far;
+};
+// Two connected sockets. Throws a kj exception when the process has no descriptor left.
+LinkPair MakeLinkPair();
+
+// A capability that carries `fd`, and the descriptor that one carries (a copy).
+wire::LinkSocket::Client MakeLinkSocket(kj::AutoCloseFd fd);
+kj::Promise<kj::AutoCloseFd> TakeLinkSocket(wire::LinkSocket::Client socket);
+
+class MessageLink {
+ public:
+  struct Calls {
+    // Every message, in order; it is gone when the call returns. A promise holds back what follows, until the socket is
+    // full and the other side waits.
+    std::function<kj::Maybe<kj::Promise<void>>(capnp::MessageReader&)> take;
+    // Once, when nothing more comes: ok when the other side has closed, else the rule that it broke or what `take`
+    // threw.
+    std::function<void(absl::Status)> ended;
+    // Whenever all is written that once had to wait.
+    std::function<void()> cleared;
+  };
+
+  MessageLink(kj::UnixEventPort& port, kj::AutoCloseFd fd);
+  MessageLink(const MessageLink&) = delete;
+  MessageLink& operator=(const MessageLink&) = delete;
+
+  void Start(Calls calls);
+  // What the socket doesn't take at once is kept; who sends much waits for is_clear. To a side that is gone: nothing.
+  void Send(capnp::MessageBuilder& message);
+  bool is_clear() const { return unsent_.empty(); }
+  // No call is made any more. For who lets go of a link that may be in the middle of one: Stop, then destroy it in a
+  // later turn of the loop.
+  void Stop() { stopped_ = true; }
+
+ private:
+  static constexpr size_t kBufferWords = 8192;
+
+  kj::Promise<void> ReadMore();
+  // Gives `take` what is whole in the buffer; what it wants to wait for, if so.
+  kj::Maybe<kj::Promise<void>> TakeBuffered();
+  void MakeRoom(size_t words);
+  void WatchWritable();
+  kj::Promise<void> WriteMore();
+  void End(absl::Status status);
+
+  kj::UnixEventPort& port_;
+  kj::AutoCloseFd fd_;
+  kj::UnixEventPort::FdObserver readable_;
+  Calls calls_;
+  bool stopped_ = false;
+  SegmentTableScanner scanner_;
+  std::vector<capnp::word> buffer_;
+  size_t begin_ = 0;  // bytes of the buffer that were taken
+  size_t end_ = 0;    // and that are filled
+  std::vector<kj::byte> unsent_;
+  size_t written_ = 0;  // of them
+  // For a socket that was full: another descriptor of it, since to watch the first one would wake this side whenever
+  // the other one has read.
+  kj::AutoCloseFd write_fd_;
+  kj::Own<kj::UnixEventPort::FdObserver> writable_;
+  kj::Promise<void> writing_;
+  kj::Promise<void> clearing_;
+  kj::Promise<void> reading_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,224 @@
+// Messages over a link: order, sizes, what waits, how it ends.
+
+#include "schemas/codec/message_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <capnp/serialize.h>
+#include <kj/async-io.h>
+
+#include "schemas/session.capnp.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A loop, and one end of a link that notes what it takes; the other end is the test's.
+struct Loop {
+  Loop() : pair(MakeLinkPair()), link(io.unixEventPort, kj::mv(pair.near)) {
+    link.Start({[this](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
+                  taken.push_back(message.getRoot<wire::ToCoordinator>().getAcknowledge());
+                  return hold ? hold() : nullptr;
+                },
+                [this](absl::Status status) { ended = std::move(status); }, [this]() { ++cleared; }});
+  }
+  void RunUntil(const std::function<bool()>& done) {
+    for (int i = 0; i < 2000 && !done(); ++i) {
+      io.provider->getTimer().afterDelay(1 * kj::MILLISECONDS).wait(io.waitScope);
+    }
+    EXPECT_TRUE(done());
+  }
+  kj::AsyncIoContext io = kj::setupAsyncIo();
+  LinkPair pair;
+  MessageLink link;
+  std::vector<uint64_t> taken;
+  std::optional<absl::Status> ended;
+  int cleared = 0;
+  std::function<kj::Maybe<kj::Promise<void>>()> hold;
+};
+
+void SendNumber(MessageLink& link, uint64_t number) {
+  capnp::MallocMessageBuilder message(FirstSegmentWords(0, 0));
+  message.initRoot<wire::ToCoordinator>().setAcknowledge(number);
+  link.Send(message);
+}
+
+// A message of some size with a number in it.
+void SendPadded(MessageLink& link, uint64_t number, unsigned padding_words) {
+  capnp::MallocMessageBuilder message;
+  auto batch = message.initRoot<wire::ToCoordinator>().initBatch();
+  batch.setNumber(number);
+  batch.initRecords(1)[0].initDrop(padding_words);
+  link.Send(message);
+}
+
+std::string NumberAsBytes(uint64_t number) {
+  capnp::MallocMessageBuilder message;
+  message.initRoot<wire::ToCoordinator>().setAcknowledge(number);
+  const auto words = capnp::messageToFlatArray(message);
+  const auto bytes = words.asBytes();
+  return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+}
+
+void SendRaw(int fd, const std::string& bytes) {
+  ASSERT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+}
+
+TEST(MessageLink, MessagesComeInOrder) {
+  Loop loop;
+  MessageLink other(loop.io.unixEventPort, kj::mv(loop.pair.far));
+  for (uint64_t i = 0; i < 1000; ++i) SendNumber(other, i);
+  loop.RunUntil([&] { return loop.taken.size() == 1000; });
+  for (uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(loop.taken[i], i);
+  EXPECT_FALSE(loop.ended.has_value());
+}
+
+TEST(MessageLink, AnyCuttingOfTheStreamIsTheSame) {
+  std::string bytes;
+  for (uint64_t i = 0; i < 200; ++i) bytes += NumberAsBytes(i);
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    Loop loop;
+    std::mt19937 random(seed);
+    for (size_t at = 0; at < bytes.size();) {
+      const size_t size = std::min<size_t>(bytes.size() - at, 1 + random() % (seed < 10 ? 9 : 3000));
+      SendRaw(loop.pair.far.get(), bytes.substr(at, size));
+      at += size;
+      if (random() % 8 == 0) loop.io.waitScope.poll();
+    }
+    loop.RunUntil([&] { return loop.taken.size() == 200; });
+    for (uint64_t i = 0; i < 200; ++i) EXPECT_EQ(loop.taken[i], i);
+  }
+}
+
+TEST(MessageLink, WhatTheSocketDoesNotTakeWaitsAndIsTold) {
+  Loop loop;
+  // Larger than the socket's memory and than the reader's buffer; small ones between.
+  std::vector<std::pair<uint64_t, unsigned>> seen;
+  MessageLink reader(loop.io.unixEventPort, kj::mv(loop.pair.far));
+  constexpr unsigned kPadding[] = {1 << 20, 3, 1 << 18, 1 << 16, 0, 20'000};
+  for (unsigned i = 0; i < 6; ++i) SendPadded(loop.link, i, kPadding[i]);
+  EXPECT_FALSE(loop.link.is_clear());
+  EXPECT_EQ(loop.cleared, 0);
+  reader.Start({[&seen](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
+                  auto batch = message.getRoot<wire::ToCoordinator>().getBatch();
+                  seen.emplace_back(batch.getNumber(), batch.getRecords()[0].getDrop().size());
+                  return nullptr;
+                },
+                nullptr, nullptr});
+  loop.RunUntil([&] { return seen.size() == 6; });
+  for (unsigned i = 0; i < 6; ++i) EXPECT_EQ(seen[i], std::make_pair(uint64_t{i}, kPadding[i]));
+  loop.RunUntil([&] { return loop.link.is_clear() && loop.cleared == 1; });
+}
+
+TEST(MessageLink, WhoIsToldThatItIsClearMaySendAtOnce) {
+  kj::AsyncIoContext io = kj::setupAsyncIo();
+  LinkPair pair = MakeLinkPair();
+  MessageLink writer(io.unixEventPort, kj::mv(pair.near)), reader(io.unixEventPort, kj::mv(pair.far));
+  uint64_t sent = 0, seen = 0;
+  const auto fill = [&]() {
+    while (sent < 40 && writer.is_clear()) SendPadded(writer, sent++, 100'000);
+  };
+  writer.Start({[](capnp::MessageReader&) -> kj::Maybe<kj::Promise<void>> { return nullptr; }, nullptr, fill});
+  reader.Start({[&seen](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
+                  EXPECT_EQ(message.getRoot<wire::ToCoordinator>().getBatch().getNumber(), seen++);
+                  return nullptr;
+                },
+                nullptr, nullptr});
+  fill();
+  for (int i = 0; i < 2000 && seen < 40; ++i)
+    io.provider->getTimer().afterDelay(1 * kj::MILLISECONDS).wait(io.waitScope);
+  EXPECT_EQ(seen, 40u);
+}
+
+TEST(MessageLink, APromiseHoldsBackWhatFollows) {
+  Loop loop;
+  kj::Own<kj::PromiseFulfiller<void>> go_on;
+  loop.hold = [&]() -> kj::Maybe<kj::Promise<void>> {
+    if (loop.taken.back() != 1) return nullptr;
+    auto pair = kj::newPromiseAndFulfiller<void>();
+    go_on = kj::mv(pair.fulfiller);
+    return kj::mv(pair.promise);
+  };
+  for (uint64_t i = 0; i < 3; ++i) SendRaw(loop.pair.far.get(), NumberAsBytes(i));
+  loop.RunUntil([&] { return loop.taken.size() == 2; });
+  for (int i = 0; i < 5; ++i) loop.io.provider->getTimer().afterDelay(1 * kj::MILLISECONDS).wait(loop.io.waitScope);
+  EXPECT_THAT(loop.taken, ElementsAre(0, 1));
+  go_on->fulfill();
+  loop.RunUntil([&] { return loop.taken.size() == 3; });
+}
+
+TEST(MessageLink, TheOtherSidesEndIsToldOnce) {
+  Loop loop;
+  SendRaw(loop.pair.far.get(), NumberAsBytes(7));
+  loop.pair.far = nullptr;
+  loop.RunUntil([&] { return loop.ended.has_value(); });
+  EXPECT_THAT(loop.taken, ElementsAre(7));
+  EXPECT_TRUE(loop.ended->ok()) << *loop.ended;
+  loop.ended.reset();
+  SendNumber(loop.link, 1);  // to nobody: no signal, no second end
+  for (int i = 0; i < 5; ++i) loop.io.provider->getTimer().afterDelay(1 * kj::MILLISECONDS).wait(loop.io.waitScope);
+  EXPECT_FALSE(loop.ended.has_value());
+}
+
+TEST(MessageLink, AnEndWithinAMessageIsDataLoss) {
+  Loop loop;
+  SendRaw(loop.pair.far.get(), NumberAsBytes(7).substr(0, 12));
+  loop.pair.far = nullptr;
+  loop.RunUntil([&] { return loop.ended.has_value(); });
+  EXPECT_EQ(loop.ended->code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(MessageLink, ABadSegmentTableEndsIt) {
+  for (const std::string& garbage : {std::string(16, '\xff'), std::string("\0\0\0\0\xff\xff\xff\x7f", 8)}) {
+    Loop loop;
+    SendRaw(loop.pair.far.get(), NumberAsBytes(7) + garbage);
+    loop.RunUntil([&] { return loop.ended.has_value(); });
+    EXPECT_EQ(loop.ended->code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(loop.ended->message()), HasSubstr("max_"));
+  }
+}
+
+TEST(MessageLink, WhatTakeThrowsEndsIt) {
+  Loop loop;
+  loop.hold = []() -> kj::Maybe<kj::Promise<void>> { KJ_FAIL_REQUIRE("not this one"); };
+  SendRaw(loop.pair.far.get(), NumberAsBytes(7));
+  loop.RunUntil([&] { return loop.ended.has_value(); });
+  EXPECT_THAT(std::string(loop.ended->message()), HasSubstr("not this one"));
+}
+
+TEST(MessageLink, AfterStopNothingIsCalled) {
+  Loop loop;
+  loop.hold = [&]() -> kj::Maybe<kj::Promise<void>> {
+    loop.link.Stop();
+    return nullptr;
+  };
+  for (uint64_t i = 0; i < 3; ++i) SendRaw(loop.pair.far.get(), NumberAsBytes(i));
+  loop.pair.far = nullptr;
+  loop.RunUntil([&] { return !loop.taken.empty(); });
+  for (int i = 0; i < 5; ++i) loop.io.provider->getTimer().afterDelay(1 * kj::MILLISECONDS).wait(loop.io.waitScope);
+  EXPECT_THAT(loop.taken, ElementsAre(0));
+  EXPECT_FALSE(loop.ended.has_value());
+}
+
+TEST(MessageLink, ASocketTravelsAsACapability) {
+  kj::AsyncIoContext io = kj::setupAsyncIo();
+  LinkPair pair = MakeLinkPair();
+  const kj::AutoCloseFd far = TakeLinkSocket(MakeLinkSocket(kj::mv(pair.far))).wait(io.waitScope);
+  SendRaw(far.get(), "x");
+  char byte = 0;
+  EXPECT_EQ(recv(pair.near.get(), &byte, 1, 0), 1);
+  EXPECT_EQ(byte, 'x');
+}
+
+}  // namespace
+}  // namespace tessera
