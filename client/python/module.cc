@@ -110,8 +110,10 @@ nb::object ExplainRedistribute(const PyTensor& tensor, const nb::kwargs& attribu
   const OpAttributes wanted = CallFromPython(static_cast<int>(OpId::kRedistribute), attributes).attributes;
   const RedistributeOptions options = {wanted.dtype, wanted.relabel ? WorkerOrder::kMovesLeast : WorkerOrder::kAsGiven};
   const Tensor value = tensor.value;
-  return PlanToPython(
-      ValueOrRaise(Released([&] { return value.ExplainRedistribute(*wanted.mesh, *wanted.placements, options); })));
+  const TensorSpec& spec = value.spec();
+  const Mesh mesh = wanted.mesh.value_or(spec.mesh);
+  const Placements placements = wanted.placements.value_or(spec.placements);
+  return PlanToPython(ValueOrRaise(Released([&] { return value.ExplainRedistribute(mesh, placements, options); })));
 }
 
 void DefineMesh(nb::module_& module) {

@@ -9,9 +9,29 @@ namespace {
 
 int64_t NowNs() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
+// The kernel moves a thread that may not be where it is, and leaves it there when it may.
+void GoTo(int core) {
+  cpu_set_t before, there;
+  if (sched_getaffinity(0, sizeof(before), &before) != 0 || !CPU_ISSET(core, &before)) return;
+  CPU_ZERO(&there);
+  CPU_SET(core, &there);
+  if (sched_setaffinity(0, sizeof(there), &there) == 0) sched_setaffinity(0, sizeof(before), &before);
+}
+
 }  // namespace
 
+int HomeCore(int slot) {
+  cpu_set_t cores;
+  if (slot < 0 || sched_getaffinity(0, sizeof(cores), &cores) != 0 || CPU_COUNT(&cores) == 0) return kNoHome;
+  int left = slot % CPU_COUNT(&cores);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &cores) && left-- == 0) return core;
+  }
+  return kNoHome;
+}
+
 void Linger::Begin(int64_t linger_ns) {
+  if (home_core_ != kNoHome && sched_getcpu() != home_core_) GoTo(home_core_);
   const int64_t now_ns = NowNs();
   end_ns_ = now_ns < busy_until_ns_ ? now_ns : now_ns + linger_ns;
 }

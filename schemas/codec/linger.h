@@ -16,14 +16,23 @@ inline constexpr int64_t kLingerNs = 1'000'000;     // docs/limits.md: linger
 inline constexpr int64_t kLateYieldNs = 1'000'000;  // docs/limits.md: late_yield
 inline constexpr int64_t kNoLingerNs = 5'000'000;   // docs/limits.md: no_linger
 
+// The slot-th, in turns, of the cores that this process may use: a home for a thread. kNoHome when that can't be told.
+inline constexpr int kNoHome = -1;
+int HomeCore(int slot);
+
 class Linger {
  public:
+  // With a home, the thread goes there when it begins to linger: those who yield stay where they are, and two workers
+  // on one core would take turns while another one has nothing to do. It isn't bound: what runs long, the kernel moves.
+  explicit Linger(int home_core = kNoHome) : home_core_(home_core) {}
+
   // From now on, for so long.
   void Begin(int64_t linger_ns = kLingerNs);
   // False when it is over; else others had a turn.
   bool Yield();
 
  private:
+  const int home_core_;
   int64_t end_ns_ = 0;
   int64_t busy_until_ns_ = 0;
 };

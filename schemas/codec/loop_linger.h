@@ -13,7 +13,8 @@ namespace tessera {
 class LoopLinger {
  public:
   // Of the calling thread's loop.
-  explicit LoopLinger(kj::UnixEventPort& port) : port_(port), turns_(kj::READY_NOW) {}
+  explicit LoopLinger(kj::UnixEventPort& port, int home_core = kNoHome)
+      : port_(port), linger_(home_core), turns_(kj::READY_NOW) {}
 
   // Something came, or was asked for: more will come soon.
   void Begin();

@@ -21,9 +21,8 @@ struct Topology {
   double flops_per_s = 50e9;               // of one worker
   std::vector<int32_t> host_of_worker;     // empty: all on one host
   // Up to where a wait for others costs more than bytes do (server/planner/small_sums.h). Not measured by the cluster:
-  // on two cores both ways took as long at some 10 MiB on two workers, and at some 2 MiB on four.
-  int64_t max_reduced_by_each_bytes = int64_t{8} << 20;
-  int64_t max_pulled_bytes = int64_t{1} << 20;
+  // on two cores both ways took as long at some 512 KiB.
+  int64_t max_reduced_by_each_bytes = int64_t{512} << 10;
 
   // 0 for a worker that is not listed.
   int32_t HostOf(WorkerIndex worker) const {

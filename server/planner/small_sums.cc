@@ -61,26 +61,10 @@ void ReduceOnEach(Plan& plan, int64_t max_bytes) {
   plan.steps = std::move(steps);
 }
 
-// All or nothing: what peers have read is not stored into later.
-void PullSpreads(Plan& plan, int64_t max_bytes) {
-  std::vector<ExchangeStep*> pushes;
-  int64_t bytes = 0;
-  for (Step& step : plan.steps) {
-    auto* exchange = std::get_if<ExchangeStep>(&step);
-    if (exchange == nullptr || exchange->delivery != Delivery::kPush) continue;
-    const TensorSpec& result = exchange->exchange.destination;
-    bytes += MaxShardElements(result) * SizeBytes(result.dtype);
-    pushes.push_back(exchange);
-  }
-  if (bytes > max_bytes) return;
-  for (ExchangeStep* push : pushes) push->delivery = Delivery::kPull;
-}
-
 }  // namespace
 
 void SaveWaitsOfSmallSums(Plan& plan, const Topology& topology) {
   ReduceOnEach(plan, topology.max_reduced_by_each_bytes);
-  PullSpreads(plan, topology.max_pulled_bytes);
 }
 
 }  // namespace tessera

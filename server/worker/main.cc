@@ -102,7 +102,8 @@ void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTr
                      messages == nullptr ? "" : messages->Address(), kj::mv(server_own))
                     .wait(io.waitScope);
   const WorkerIndex self(joined.getWelcome().getIndex());
-  const CpuDeviceOptions device{self, arena.counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
+  CpuDeviceOptions device{self, arena.counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
+  device.first_slot = self.value % options.workers_on_host * options.threads;
   auto parts = std::make_unique<Parts>(self, arena, messages, device);
   auto messages_link = TakeLinkSocket(joined.getLink()).wait(io.waitScope);
   parts->pages.Add(arena.memory(), arena.bytes());
@@ -112,9 +113,9 @@ void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTr
                     });
   auto& port = io.unixEventPort;
   acceptor.Run(*receiver)
-      .exclusiveJoin(
-          server.Run(joined.getWelcome(), kj::mv(messages_link),
-                     {network, port, parts->executor, messages, parts->tickets, parts->outbox, parts->pages}))
+      .exclusiveJoin(server.Run(joined.getWelcome(), kj::mv(messages_link),
+                                {network, port, HomeCore(device.first_slot), parts->executor, messages, parts->tickets,
+                                 parts->outbox, parts->pages}))
       .exclusiveJoin(link->WhenClosed())
       .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
       .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())

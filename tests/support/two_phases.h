@@ -10,7 +10,6 @@ namespace tessera {
 inline Topology InTwoPhases() {
   Topology topology;
   topology.max_reduced_by_each_bytes = 0;
-  topology.max_pulled_bytes = 0;
   return topology;
 }
 

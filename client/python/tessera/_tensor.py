@@ -14,7 +14,7 @@ from ._attach import attach
 from ._dtypes import code_of, numpy_of
 from ._errors import BY_CODE, InvalidArgumentError, ResourceExhaustedError, TesseraError, UnimplementedError
 from ._mesh import DeviceMesh, integers
-from ._placements import Placement, decode
+from ._placements import Placement, decode, encode
 from ._session import distribute, session_of
 
 MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
@@ -124,9 +124,12 @@ def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
     op = "redistribute"
     if placements is None and device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
         device_mesh, placements = None, device_mesh
-    session = session_of(tensor)
+    if device_mesh is None and placements is not None:
+        encoded = encode(placements, op)
+        if len(encoded) == len(tensor._placements):     # without a mesh: the tensor's
+            return {"placements": encoded, "dtype": None if dtype is None else code_of(dtype, op), "relabel": bool(relabel)}
     if device_mesh is None:
-        mesh = DeviceMesh._wrap(session, tensor._mesh)
+        mesh = DeviceMesh._wrap(session_of(tensor), tensor._mesh)
     elif isinstance(device_mesh, DeviceMesh):
         mesh = device_mesh
     else:

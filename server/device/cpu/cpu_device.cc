@@ -27,7 +27,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
   explicit State(const CpuDeviceOptions& options) : options_(options) {}
 
   void Start() {
-    for (int t = 0; t < std::max(1, options_.threads); ++t) threads_.emplace_back([this] { Loop(); });
+    for (int t = 0; t < std::max(1, options_.threads); ++t) threads_.emplace_back([this, t] { Loop(t); });
   }
 
   void Stop() {
@@ -157,11 +157,11 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     return kStreamCount;
   }
 
-  void Loop() {
+  void Loop(int thread) {
     std::unique_lock lock(mutex_);
     ParkedList parked;
     size_t parked_count = 0;
-    Linger linger;
+    Linger linger(options_.first_slot < 0 ? kNoHome : HomeCore(options_.first_slot + thread));
     while (!stopping_) {
       const uint32_t doorbell = options_.counters->doorbell.load(std::memory_order_seq_cst);
       const size_t s = FindRunnable(parked, parked_count);

@@ -24,6 +24,7 @@ struct CpuDeviceOptions {
   int threads = 1;
   int spin_pauses = 200;
   int64_t linger_ns = kLingerNs;
+  int first_slot = -1;  // of a home for each thread (HomeCore); negative: none has one
 };
 
 // max(1, cores / workers on the host).

@@ -43,7 +43,7 @@ kj::Promise<void> WorkerServer::Run(wire::WorkerWelcome::Reader welcome, kj::Aut
   incarnation_ = welcome.getIncarnation();
   epoch_ = welcome.getEpoch();
   peer_key_ = welcome.getPeerKey();
-  linger_ = kj::heap<LoopLinger>(parts.port);
+  linger_ = kj::heap<LoopLinger>(parts.port, parts.home_core);
   link_ = kj::heap<MessageLink>(parts.port, kj::mv(link));
   observer_ = kj::heap<kj::UnixEventPort::FdObserver>(parts.port, parts.outbox.event_fd(),
                                                       kj::UnixEventPort::FdObserver::OBSERVE_READ);

@@ -27,6 +27,7 @@ namespace tessera {
 struct WorkerParts {
   kj::Network& network;
   kj::UnixEventPort& port;
+  int home_core;  // of the event loop's thread
   Executor& executor;
   MessageTransport* messages;  // null: every peer is mapped
   TicketTable& tickets;

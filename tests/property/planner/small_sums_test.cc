@@ -94,37 +94,6 @@ TEST(ReduceOnEach, IsForOneHostOrOneWorkerOnEach) {
   EXPECT_EQ(CountReducedByEach(shared), 0);
 }
 
-int CountPushes(const Plan& plan) {
-  int count = 0;
-  for (const Step& step : plan.steps) count += std::get<ExchangeStep>(step).delivery == Delivery::kPush ? 1 : 0;
-  return count;
-}
-
-TEST(PullSpreads, TakesWhatIsSmall) {
-  const int64_t most = Topology().max_pulled_bytes / 8;  // f64s
-  for (const auto& [elements, pushes] : {std::pair<int64_t, int>{8, 0}, {most, 0}, {most + 1, 1}}) {
-    const Plan plan =
-        PlanOf(StrCat("f64[", elements, "] @ mesh(3) [P(sum)]"), StrCat("f64[", elements, "] @ mesh(3) [R]"));
-    EXPECT_EQ(CountPushes(plan), pushes) << elements;
-    EXPECT_EQ(PhasesOf(plan).back(), 2);
-    EXPECT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
-  }
-}
-
-// Of a plan, not of a phase: what peers read must not be stored into.
-TEST(PullSpreads, CountsTheWholePlan) {
-  PlanBuilder builder;
-  for (const int64_t elements : {8, 1 << 20}) {
-    const int input = builder.AddInput({*ParseTensorSpec(StrCat("f64[", elements, "] @ mesh(3) [P(sum)]")), {}});
-    const auto moved = builder.AddRedistribute(input, *ParseTensorSpec(StrCat("f64[", elements, "] @ mesh(3) [R]")));
-    ASSERT_TRUE(moved.ok()) << moved.status();
-    builder.AddOutput(*moved);
-  }
-  const Plan plan = std::move(builder).Finish();
-  EXPECT_EQ(CountPushes(plan), 2);
-  EXPECT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
-}
-
 // All that is spread in a phase, or nothing of it.
 TEST(ReduceOnEach, SavesAPhaseOfSeveralTensorsOrLeavesThem) {
   const auto together = [](const std::vector<std::pair<std::string, std::string>>& moves) {
