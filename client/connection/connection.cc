@@ -308,7 +308,7 @@ void ConnectionLoop::SendBatches() {
 
 void ConnectionLoop::Take(wire::ToClient::Reader message) {
   if (message.isEvents()) return Deliver(message.getEvents());
-  if (closing_) return;  // the answer to that says so
+  if (closing_ || !message.isEnded()) return;  // the answer to the close says so
   const absl::Status reason = DecodeStatus(message.getEnded());
   Fail(reason.ok() ? absl::UnavailableError("the coordinator ended the session") : reason);
 }

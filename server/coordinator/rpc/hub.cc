@@ -59,7 +59,6 @@ double Hub::uptime_s() const { return static_cast<double>(NowUs()) * 1e-6; }
 
 void Hub::Apply(const Event& event, const wire::Batch::Reader* batch) {
   const int64_t now_us = NowUs();
-  if (!std::holds_alternative<TickEvent>(event)) linger_.Begin();
   if (journal_) {
     if (absl::Status status = journal_->Append(now_us, event, batch); !status.ok()) {
       spdlog::error("{}; going on without a journal", std::string(status.message()));
@@ -98,7 +97,7 @@ void Hub::Carry(Effects effects) {
 }
 
 void Hub::Flush() {
-  for (auto& [worker, link] : workers_) FlushWorker(link);
+  FlushWorkers();
   std::vector<SessionId> flooded;
   for (auto& [session, link] : sessions_) {
     FlushSession(session);
@@ -134,18 +133,25 @@ bool Hub::HasRoom(SessionId session) const {
 
 // ---- workers ------------------------------------------------------------------------------------
 
-void Hub::FlushWorker(WorkerLink& link) {
-  while (!link.outbox.empty() && link.link->is_clear()) {
-    const size_t count = std::min(link.outbox.size(), kMaxMessagesPerSend);
-    capnp::MallocMessageBuilder message(FirstSegmentWords(count, kWordsPerMessage));
-    auto messages = message.initRoot<wire::WorkerMessages>();
-    messages.setEpoch(epoch_);
-    auto list = messages.initMessages(static_cast<unsigned>(count));
-    for (unsigned i = 0; i < count; ++i) {
-      EncodeWorkerMessage(*link.outbox.front(), list[i]);
-      link.outbox.pop_front();
+void Hub::FlushWorkers() {
+  // Workers of one mesh get the same messages: what was encoded for one is sent to the next, too.
+  std::vector<std::shared_ptr<const WorkerMessage>> encoded;
+  std::optional<capnp::MallocMessageBuilder> message;
+  for (auto& [worker, link] : workers_) {
+    while (!link.outbox.empty() && link.link->is_clear()) {
+      const auto begin = link.outbox.begin();
+      const auto end = begin + static_cast<ptrdiff_t>(std::min(link.outbox.size(), kMaxMessagesPerSend));
+      if (!std::equal(encoded.begin(), encoded.end(), begin, end)) {
+        encoded.assign(begin, end);
+        message.emplace(FirstSegmentWords(encoded.size(), kWordsPerMessage));
+        auto messages = message->initRoot<wire::WorkerMessages>();
+        messages.setEpoch(epoch_);
+        auto list = messages.initMessages(static_cast<unsigned>(encoded.size()));
+        for (unsigned i = 0; i < list.size(); ++i) EncodeWorkerMessage(*encoded[i], list[i]);
+      }
+      link.outbox.erase(begin, end);
+      link.link->Send(*message);
     }
-    link.link->Send(message);
   }
 }
 
@@ -153,6 +159,7 @@ absl::Status Hub::TakeReported(WorkerIndex worker, uint64_t incarnation, wire::R
   if (reported.getEpoch() != epoch_ || reported.getIncarnation() != incarnation) {
     return absl::FailedPreconditionError("a report of another epoch or incarnation");
   }
+  linger_.Begin();
   TESSERA_ASSIGN_OR_RETURN(WorkerReportEvent event,
                            DecodeReport(worker, incarnation, reported.getCompletions(), reported.getTransfers()));
   Apply(event);
@@ -207,7 +214,9 @@ kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, wire::ToCoor
     }
     return nullptr;
   }
-  if (absl::Status status = TakeBatch(session, message.getBatch()); !status.ok()) Refuse(session, status);
+  const absl::Status status = message.isBatch() ? TakeBatch(session, message.getBatch())
+                                                : absl::InvalidArgumentError("a message of an unknown kind");
+  if (!status.ok()) Refuse(session, status);
   auto found = sessions_.find(session);
   if (found == sessions_.end() || HasRoom(session)) return nullptr;
   auto room = kj::newPromiseAndFulfiller<void>();
@@ -221,6 +230,7 @@ absl::Status Hub::TakeBatch(SessionId session, wire::Batch::Reader batch) {
                                                 " of the coordinator; this is ", epoch_));
   }
   TESSERA_ASSIGN_OR_RETURN(auto records, DecodeRecords(batch));
+  linger_.Begin();
   Apply(BatchEvent{session, batch.getNumber(), std::move(records)}, &batch);
   return absl::OkStatus();
 }
@@ -311,9 +321,7 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
                     [this, worker, incarnation](absl::Status status) {
                       WorkerGone(worker, incarnation, status.ok() ? "its link closed" : std::string(status.message()));
                     },
-                    [this, worker]() {
-                      if (auto found = workers_.find(worker); found != workers_.end()) FlushWorker(found->second);
-                    }});
+                    [this]() { FlushWorkers(); }});
   spdlog::info("worker {} joined: pid {}, {} bytes, {}", event.worker.value, event.pid, event.memory_bytes,
                event.data_address);
   tasks_.add(Ping(event.worker, event.incarnation));

@@ -198,6 +198,7 @@ void WorkerServer::SendReports() {
     capnp::MallocMessageBuilder message(FirstSegmentWords(items, kWordsPerReportItem));
     Encode(message.initRoot<wire::Reported>());
     link_->Send(message);
+    linger_->Begin();
   }
 }
 
