@@ -32,9 +32,13 @@ SessionImpl::SessionImpl(double stall_timeout_s)
     : stall_timeout_s_(stall_timeout_s), fork_generation_(ForkGeneration()) {}
 
 SessionImpl::~SessionImpl() {
-  // In a forked child the thread does not exist, so nothing may be joined.
-  if (fork_generation_ != fork_generation) [[maybe_unused]]
-    Connection* leaked = connection_.release();
+  // Its thread calls into this object: it ends before any member goes. In a forked child the thread does not exist, so
+  // nothing may be joined.
+  if (fork_generation_ != fork_generation) {
+    [[maybe_unused]] Connection* leaked = connection_.release();
+  } else if (connection_ != nullptr) {
+    connection_->Shutdown();
+  }
 }
 
 absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions options, double stall_timeout_s) {
