@@ -43,7 +43,7 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
   connection_->Flush();
   WaitScope scope;
   const Clock::time_point start = Clock::now();
-  Linger linger;
+  thread_local Linger linger;  // what it learns of the host is for the next wait, too
   linger.Begin();
   while (linger.Yield()) {
     const uint64_t changes = changes_;

@@ -92,7 +92,6 @@ class Connection::Impl {
   // Until a batch is full or wanted, or for the batch window.
   void AwaitBatch(std::unique_lock<std::mutex>& lock) {
     const auto is_due = [this] { return flush || stopping || records.size() >= kMaxBatchRecords; };
-    Linger linger;
     for (linger.Begin(kBatchWindowNs); !is_due();) {
       lock.unlock();
       const bool goes_on = linger.Yield();
@@ -104,6 +103,7 @@ class Connection::Impl {
   ConnectionOptions options;
   ConnectionListener* listener;
   const int wake_fd;
+  Linger linger;  // the thread's, while it waits for a batch to grow
   std::thread thread;
   WelcomeReport welcome;  // set before Open returns
   std::atomic<uint64_t> last_event{0};

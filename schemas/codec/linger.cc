@@ -2,10 +2,13 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace tessera {
 namespace {
+
+constexpr int kForgiven = 64;
 
 int64_t NowNs() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
@@ -33,7 +36,9 @@ int HomeCore(int slot) {
 void Linger::Begin(int64_t linger_ns) {
   if (home_core_ != kNoHome && sched_getcpu() != home_core_) GoTo(home_core_);
   const int64_t now_ns = NowNs();
-  end_ns_ = now_ns < busy_until_ns_ ? now_ns : now_ns + linger_ns;
+  const bool is_busy = now_ns < busy_until_ns_;
+  end_ns_ = is_busy ? now_ns : now_ns + linger_ns;
+  if (!is_busy && ++went_well_ == kForgiven) no_linger_ns_ = kNoLingerNs;
 }
 
 bool Linger::Yield() {
@@ -42,7 +47,9 @@ bool Linger::Yield() {
   sched_yield();
   const int64_t after_ns = NowNs();
   if (after_ns - before_ns > kLateYieldNs) {
-    busy_until_ns_ = after_ns + kNoLingerNs;
+    busy_until_ns_ = after_ns + no_linger_ns_;
+    no_linger_ns_ = std::min(4 * no_linger_ns_, kMaxNoLingerNs);
+    went_well_ = 0;
     end_ns_ = after_ns;
   }
   return true;

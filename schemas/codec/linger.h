@@ -3,7 +3,9 @@
 // Linger: how a thread waits that will soon be told something. It stays runnable and gives its core away, over and over
 // (sched_yield), for kLingerNs; then it is time to sleep. To wake a thread that sleeps on a halted core takes 40 us in
 // a virtual machine, and 15 us of the one that wakes it; to find one that yields takes neither. Whoever has work loses
-// next to nothing to it; once a yield has come back late, somebody needs the core, and for a while nobody lingers.
+// next to nothing to it. Once a yield has come back late, somebody needs the core, and the thread doesn't linger for a
+// while: it sleeps, and is preferred when it wakes. The while grows fourfold each time, until lingering has gone well
+// again.
 //
 //   for (linger.Begin(); !arrived() && linger.Yield();) {}
 //   if (!arrived()) sleep();
@@ -12,9 +14,10 @@
 
 namespace tessera {
 
-inline constexpr int64_t kLingerNs = 1'000'000;     // docs/limits.md: linger
-inline constexpr int64_t kLateYieldNs = 1'000'000;  // docs/limits.md: late_yield
-inline constexpr int64_t kNoLingerNs = 5'000'000;   // docs/limits.md: no_linger
+inline constexpr int64_t kLingerNs = 1'000'000;         // docs/limits.md: linger
+inline constexpr int64_t kLateYieldNs = 1'000'000;      // docs/limits.md: late_yield
+inline constexpr int64_t kNoLingerNs = 5'000'000;       // docs/limits.md: no_linger
+inline constexpr int64_t kMaxNoLingerNs = 200'000'000;  // the same
 
 // The slot-th, in turns, of the cores that this process may use: a home for a thread. kNoHome when that can't be told.
 inline constexpr int kNoHome = -1;
@@ -35,6 +38,8 @@ class Linger {
   const int home_core_;
   int64_t end_ns_ = 0;
   int64_t busy_until_ns_ = 0;
+  int64_t no_linger_ns_ = kNoLingerNs;  // after the next late yield
+  int went_well_ = 0;                   // begun since the last one
 };
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include "schemas/codec/linger.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -51,6 +52,47 @@ TEST(Linger, SeesWhatAnotherThreadDoes) {
     while (turn.load() != 2 * i + 2) std::this_thread::yield();
   }
   other.join();
+}
+
+// Beside a thread that never gives the core away, a yield costs a time slice: few are tried.
+TEST(Linger, DoesNotCompeteWithWork) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(HomeCore(0), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // and of the thread that it starts
+  std::atomic<bool> stop{false};
+  std::thread worker([&stop] {
+    while (!stop) {
+    }
+  });
+  Linger linger;
+  int late = 0;
+  const Clock::time_point start = Clock::now();
+  while (NsSince(start) < 400'000'000) {
+    linger.Begin();
+    for (bool goes_on = true; goes_on;) {
+      const Clock::time_point yielded = Clock::now();
+      goes_on = linger.Yield();
+      if (goes_on && NsSince(yielded) > kLateYieldNs) ++late;
+    }
+  }
+  stop = true;
+  worker.join();
+  EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  EXPECT_LT(late, 30);  // after 5, 20, 80 ms, then every 200; some 100 if it went on
+}
+
+TEST(Linger, GoesHome) {
+  const int home = HomeCore(1);
+  ASSERT_NE(home, kNoHome);
+  Linger linger(home);
+  linger.Begin();
+  EXPECT_EQ(sched_getcpu(), home);
+  cpu_set_t after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+  EXPECT_EQ(CPU_COUNT(&after), static_cast<int>(std::thread::hardware_concurrency()));  // it isn't bound
+  EXPECT_EQ(HomeCore(-1), kNoHome);
 }
 
 struct Loop {
