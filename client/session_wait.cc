@@ -44,11 +44,12 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
   WaitScope scope;
   const Clock::time_point start = Clock::now();
   thread_local Linger linger;  // what it learns of the host is for the next wait, too
-  linger.Begin();
+  linger.Begin(std::min(kLingerNs, static_cast<int64_t>(std::clamp(timeout_s.value_or(1), 0.0, 1.0) * 1e9)));
   while (linger.Yield()) {
     const uint64_t changes = changes_;
     if (changes == seen) continue;
     seen = changes;
+    linger.Arrived();
     std::lock_guard<std::mutex> lock(mutex_);
     if (done()) return absl::OkStatus();
     if (!failure_.ok()) return failure_;

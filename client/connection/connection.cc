@@ -98,6 +98,7 @@ class Connection::Impl {
       lock.lock();
       if (!goes_on) return;
     }
+    linger.Arrived();
   }
 
   ConnectionOptions options;

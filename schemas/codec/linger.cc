@@ -9,6 +9,7 @@ namespace tessera {
 namespace {
 
 constexpr int kForgiven = 64;
+constexpr int64_t kAtOnceNs = 200'000;  // between a late yield and the handling of what was there by then
 
 int64_t NowNs() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
@@ -46,13 +47,19 @@ bool Linger::Yield() {
   if (before_ns >= end_ns_) return false;
   sched_yield();
   const int64_t after_ns = NowNs();
-  if (after_ns - before_ns > kLateYieldNs) {
-    busy_until_ns_ = after_ns + no_linger_ns_;
+  if (after_ns - before_ns > kLateYieldNs) end_ns_ = late_ns_ = after_ns;
+  return true;
+}
+
+void Linger::Arrived() {
+  if (late_ns_ == 0) return;
+  const int64_t now_ns = NowNs();
+  if (now_ns - late_ns_ < kAtOnceNs) {
+    busy_until_ns_ = now_ns + no_linger_ns_;
     no_linger_ns_ = std::min(4 * no_linger_ns_, kMaxNoLingerNs);
     went_well_ = 0;
-    end_ns_ = after_ns;
   }
-  return true;
+  late_ns_ = 0;
 }
 
 }  // namespace tessera

@@ -3,12 +3,12 @@
 // Linger: how a thread waits that will soon be told something. It stays runnable and gives its core away, over and over
 // (sched_yield), for kLingerNs; then it is time to sleep. To wake a thread that sleeps on a halted core takes 40 us in
 // a virtual machine, and 15 us of the one that wakes it; to find one that yields takes neither. Whoever has work loses
-// next to nothing to it. Once a yield has come back late, somebody needs the core, and the thread doesn't linger for a
-// while: it sleeps, and is preferred when it wakes. The while grows fourfold each time, until lingering has gone well
-// again.
+// next to nothing to it. A yield that comes back late ends it: somebody needs the core. If news was there by then, it
+// may have waited for that long, and the thread doesn't linger for a while: it sleeps, and is preferred when it wakes.
+// The while grows fourfold each time, until lingering has gone well again.
 //
 //   for (linger.Begin(); !arrived() && linger.Yield();) {}
-//   if (!arrived()) sleep();
+//   if (arrived()) linger.Arrived(); else sleep();
 
 #include <cstdint>
 
@@ -33,12 +33,15 @@ class Linger {
   void Begin(int64_t linger_ns = kLingerNs);
   // False when it is over; else others had a turn.
   bool Yield();
+  // News has come: to be called at once.
+  void Arrived();
 
  private:
   const int home_core_;
   int64_t end_ns_ = 0;
+  int64_t late_ns_ = 0;  // when the last yield came back, if that was late
   int64_t busy_until_ns_ = 0;
-  int64_t no_linger_ns_ = kNoLingerNs;  // after the next late yield
+  int64_t no_linger_ns_ = kNoLingerNs;  // after the next news that came late
   int went_well_ = 0;                   // begun since the last one
 };
 

@@ -3,6 +3,7 @@
 namespace tessera {
 
 void LoopLinger::Begin() {
+  linger_.Arrived();
   linger_.Begin();
   if (lingers_) return;
   lingers_ = true;

@@ -16,7 +16,7 @@ class LoopLinger {
   explicit LoopLinger(kj::UnixEventPort& port, int home_core = kNoHome)
       : port_(port), linger_(home_core), turns_(kj::READY_NOW) {}
 
-  // Something came, or was asked for: more will come soon.
+  // Something has come just now: more will come soon.
   void Begin();
 
  private:

@@ -190,7 +190,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
       SpinPause();
     }
     for (linger.Begin(options_.linger_ns); linger.Yield();) {
-      if (changed()) return;
+      if (changed()) return linger.Arrived();
     }
     page.sleeping.fetch_add(1, std::memory_order_seq_cst);
     if (!changed()) FutexWait(page.doorbell, doorbell);
