@@ -66,10 +66,12 @@ struct Client {
       return;
     }
     for (auto event : message.getEvents()) {
+      events.push_back(event.getNumber());
       if (event.isTicket()) tickets.emplace_back(event.getTicket().getTicket(), event.getTicket().getSecret());
     }
   }
   MessageLink link;
+  std::vector<uint64_t> events;                        // their numbers
   std::vector<std::pair<uint64_t, uint64_t>> tickets;  // number, secret
   absl::Status ended;
 };
@@ -86,6 +88,13 @@ class Memory final : public wire::SharedMemory::Server {
 
  private:
   int fd_;
+};
+
+// Where a session that is opened comes from.
+struct Former {
+  uint64_t id = 0;
+  uint64_t secret = 0;
+  uint64_t last_event = 0;
 };
 
 class ProtocolTest : public testing::Test {
@@ -126,28 +135,40 @@ class ProtocolTest : public testing::Test {
     std::unique_ptr<Client> client;
     uint64_t epoch;
     uint64_t connection;
-    std::vector<std::string> data_addresses;
+    uint64_t id = 0;
+    uint64_t secret = 0;
+    uint64_t last_batch = 0;
+    std::vector<std::string> data_addresses = {};
     uint64_t next_batch = 1;
   };
 
-  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, uint32_t version, const std::string& token) {
+  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, uint32_t version, const std::string& token,
+                                                   const Former& former = {}) {
     auto request = wire.Root<wire::Gateway>().openRequest();
     request.getHello().setProtocolVersion(version);
     request.getHello().setToken(token.c_str());
-    request.getHello().setLeaseS(-1);
+    request.getHello().setLeaseS(60);
+    if (former.id != 0) {
+      auto resume = request.getHello().initResume();
+      resume.setSessionId(former.id);
+      resume.setSecret(former.secret);
+      resume.setLastEvent(former.last_event);
+    }
     return request.send().wait(io_.waitScope);
   }
 
-  Opened Open(Client::Ears ears = Client::Ears::kOpen) {
+  Opened Open(Client::Ears ears = Client::Ears::kOpen, const Former& former = {}) {
     auto wire = std::make_unique<Wire>(io_, address_);
-    auto response = Open(*wire, wire::PROTOCOL_VERSION, token_);
+    auto response = Open(*wire, wire::PROTOCOL_VERSION, token_, former);
     auto link = TakeLinkSocket(response.getLink()).wait(io_.waitScope);
     Opened opened{std::move(wire),
                   response.getSession(),
                   std::make_unique<Client>(io_.unixEventPort, kj::mv(link), ears),
                   response.getWelcome().getEpoch(),
                   response.getWelcome().getConnection(),
-                  {}};
+                  response.getWelcome().getSessionId(),
+                  response.getWelcome().getSecret(),
+                  response.getWelcome().getLastBatch()};
     for (auto worker : response.getWelcome().getWorkers())
       opened.data_addresses.push_back(worker.getDataAddress().cStr());
     return opened;
@@ -306,6 +327,50 @@ TEST_F(ProtocolTest, ABatchBeyondTheLimitEndsTheSession) {
   const absl::Status refused = AwaitEnd(opened);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("max_records_per_batch"));
+}
+
+// Of handles that nobody knows: answered at once.
+void WatchNothing(unsigned i, wire::Record::Builder record) { record.initWatch().setRequest(i + 1); }
+
+TEST_F(ProtocolTest, AResumedSessionGetsTheEventsThatItHadNotSeen) {
+  Former former;
+  {
+    Opened opened = Open();
+    Submit(opened, 4, WatchNothing);
+    for (int i = 0; i < 500 && opened.client->events.size() < 4; ++i) Pause(10);
+    ASSERT_GE(opened.client->events.size(), 4u);
+    capnp::MallocMessageBuilder message;
+    message.initRoot<wire::ToCoordinator>().setAcknowledge(1);
+    opened.client->link.Send(message);
+    Pause(20);
+    former = {opened.id, opened.secret, 2};
+  }
+  EXPECT_EQ(StatusOf([&]() {
+              Open(Client::Ears::kOpen, {former.id, former.secret + 1, 0});
+            }).code(),
+            absl::StatusCode::kPermissionDenied);
+  Opened resumed = Open(Client::Ears::kOpen, former);
+  EXPECT_EQ(resumed.last_batch, 1u);
+  resumed.next_batch = 2;
+  Submit(resumed, 1, WatchNothing);
+  for (int i = 0; i < 500 && resumed.client->events.size() < 4; ++i) Pause(10);
+  ASSERT_GE(resumed.client->events.size(), 4u);
+  for (size_t i = 0; i < resumed.client->events.size(); ++i) EXPECT_EQ(resumed.client->events[i], i + 3);
+  EXPECT_TRUE(resumed.client->ended.ok()) << resumed.client->ended;
+}
+
+TEST_F(ProtocolTest, WhoResumesASessionTakesItFromItsConnection) {
+  Opened first = Open();
+  Opened second = Open(Client::Ears::kOpen, {first.id, first.secret, 0});
+  EXPECT_EQ(AwaitEnd(first).code(), absl::StatusCode::kCancelled) << first.client->ended;
+  // Whatever the former one still says is not heard.
+  first.next_batch = 7;
+  Submit(first, 1, DropNothing);
+  Pause(20);
+  Submit(second, 1, WatchNothing);
+  for (int i = 0; i < 500 && second.client->events.empty(); ++i) Pause(10);
+  EXPECT_FALSE(second.client->events.empty());
+  EXPECT_TRUE(second.client->ended.ok()) << second.client->ended;
 }
 
 TEST_F(ProtocolTest, GarbageOnALinkEndsItsSessionAlone) {
