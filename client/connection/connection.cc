@@ -13,7 +13,6 @@
 #include <thread>
 #include <utility>
 
-#include <capnp/rpc-twoparty.h>
 #include <kj/async-unix.h>
 
 #include "client/connection/encode.h"
@@ -284,7 +283,7 @@ void ConnectionLoop::SendBatches() {
   if (!sending_.empty()) linger_.Begin();
   while (!sending_.empty()) {
     // OnBatchDone goes on, or what the link calls when it is clear.
-    if (!failure_.ok() || !HasCredit() || !link_->is_clear()) return;
+    if (!HasCredit() || !link_->is_clear()) return;
     const size_t count = std::min(kMaxBatchRecords, sending_.size() - sent_);
     capnp::MallocMessageBuilder message(FirstSegmentWords(count, kWordsPerRecord));
     auto batch = message.initRoot<wire::ToCoordinator>().initBatch();

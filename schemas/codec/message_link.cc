@@ -1,6 +1,5 @@
 #include "schemas/codec/message_link.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -12,22 +11,13 @@
 #include <capnp/serialize.h>
 #include <kj/debug.h>
 
+#include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
-#include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
 
 constexpr size_t kWordBytes = sizeof(capnp::word);
-
-class LinkSocketServer final : public wire::LinkSocket::Server {
- public:
-  explicit LinkSocketServer(kj::AutoCloseFd fd) : fd_(kj::mv(fd)) {}
-  kj::Maybe<int> getFd() override { return fd_.get(); }
-
- private:
-  kj::AutoCloseFd fd_;
-};
 
 }  // namespace
 
@@ -37,17 +27,12 @@ LinkPair MakeLinkPair() {
   return {kj::AutoCloseFd(fds[0]), kj::AutoCloseFd(fds[1])};
 }
 
-wire::LinkSocket::Client MakeLinkSocket(kj::AutoCloseFd fd) { return kj::heap<LinkSocketServer>(kj::mv(fd)); }
-
 kj::Promise<kj::AutoCloseFd> TakeLinkSocket(wire::LinkSocket::Client socket) {
-  auto descriptor = socket.getFd();
-  return descriptor.then([socket = kj::mv(socket)](kj::Maybe<int> fd) -> kj::AutoCloseFd {
-    KJ_IF_MAYBE (own, fd) {
-      int copy = -1;
-      KJ_SYSCALL(copy = fcntl(*own, F_DUPFD_CLOEXEC, 0));
-      return kj::AutoCloseFd(copy);
+  return CopyDescriptor(kj::mv(socket)).then([](kj::AutoCloseFd fd) {
+    if (fd == nullptr) {
+      kj::throwFatalException(ToException(absl::InternalError("a link came without a descriptor")));
     }
-    kj::throwFatalException(ToException(absl::InternalError("a link came without a descriptor")));
+    return fd;
   });
 }
 
@@ -77,17 +62,11 @@ void MessageLink::End(absl::Status status) {
 // ---- reading ------------------------------------------------------------------------------------
 
 kj::Promise<void> MessageLink::ReadMore() {
-  KJ_IF_MAYBE (wait, TakeBuffered()) {
-    return wait->then([this]() { return ReadMore(); });
-  }
-  if (stopped_) return kj::READY_NOW;
   kj::byte* const bytes = reinterpret_cast<kj::byte*>(buffer_.data());
   const size_t room = buffer_.size() * kWordBytes - end_;
   const ssize_t count = recv(fd_.get(), bytes + end_, room, MSG_DONTWAIT);
   if (count < 0 && errno == EINTR) return ReadMore();
-  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-    return readable_.whenBecomesReadable().then([this]() { return ReadMore(); });
-  }
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return ReadWhenReadable();
   if (count <= 0) {
     End(end_ == begin_ || count < 0 ? absl::OkStatus() : absl::DataLossError("the link ended within a message"));
     return kj::READY_NOW;
@@ -99,13 +78,19 @@ kj::Promise<void> MessageLink::ReadMore() {
     return kj::READY_NOW;
   }
   end_ += static_cast<size_t>(count);
-  // Others have their turn between two reads.
-  if (static_cast<size_t>(count) == room) return kj::evalLater([this]() { return ReadMore(); });
+  return TakeAndReadOn(static_cast<size_t>(count) < room ? Socket::kEmpty : Socket::kUnknown);
+}
+
+kj::Promise<void> MessageLink::TakeAndReadOn(Socket socket) {
   KJ_IF_MAYBE (wait, TakeBuffered()) {
-    return wait->then([this]() { return ReadMore(); });
+    return wait->then([this]() { return TakeAndReadOn(Socket::kUnknown); });
   }
   if (stopped_) return kj::READY_NOW;
-  // The socket had less than was asked for: it is empty, and its next byte is an event.
+  // Of an empty socket the next byte is an event. Else others have their turn between two reads.
+  return socket == Socket::kEmpty ? ReadWhenReadable() : kj::evalLater([this]() { return ReadMore(); });
+}
+
+kj::Promise<void> MessageLink::ReadWhenReadable() {
   return readable_.whenBecomesReadable().then([this]() { return ReadMore(); });
 }
 
@@ -176,10 +161,9 @@ void MessageLink::Send(capnp::MessageBuilder& message) {
 
 void MessageLink::WatchWritable() {
   if (writable_.get() == nullptr) {
-    int copy = -1;
-    KJ_SYSCALL(copy = fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
-    write_fd_ = kj::AutoCloseFd(copy);
-    writable_ = kj::heap<kj::UnixEventPort::FdObserver>(port_, copy, kj::UnixEventPort::FdObserver::OBSERVE_WRITE);
+    write_fd_ = CopyDescriptor(fd_.get());
+    writable_ =
+        kj::heap<kj::UnixEventPort::FdObserver>(port_, write_fd_.get(), kj::UnixEventPort::FdObserver::OBSERVE_WRITE);
   }
   writing_ = kj::evalLater([this]() { return WriteMore(); }).eagerlyEvaluate(nullptr);
 }

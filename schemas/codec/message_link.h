@@ -42,8 +42,7 @@ struct LinkPair {
 // Two connected sockets. Throws a kj exception when the process has no descriptor left.
 LinkPair MakeLinkPair();
 
-// A capability that carries `fd`, and the descriptor that one carries (a copy).
-wire::LinkSocket::Client MakeLinkSocket(kj::AutoCloseFd fd);
+// The socket that came (LendDescriptor<wire::LinkSocket>). Fails with Internal when none did.
 kj::Promise<kj::AutoCloseFd> TakeLinkSocket(wire::LinkSocket::Client socket);
 
 class MessageLink {
@@ -74,7 +73,10 @@ class MessageLink {
  private:
   static constexpr size_t kBufferWords = 8192;
 
+  enum class Socket : uint8_t { kEmpty, kUnknown };  // of what there is to read
   kj::Promise<void> ReadMore();
+  kj::Promise<void> TakeAndReadOn(Socket socket);
+  kj::Promise<void> ReadWhenReadable();
   // Gives `take` what is whole in the buffer; what it wants to wait for, if so.
   kj::Maybe<kj::Promise<void>> TakeBuffered();
   void MakeRoom(size_t words);

@@ -69,7 +69,7 @@ void StateMachine::On(const WorkerReportEvent& event) {
     auto op = ops_.find(report.ordinal);
     if (op != ops_.end()) Complete(OpPointer(op->second), event.worker, report);
   }
-  for (const TransferDoneReport& report : event.transfers) TransferDone(event.worker, report);
+  for (const TransferReport& report : event.transfers) TransferDone(event.worker, report);
   Pump();
 }
 
@@ -214,7 +214,7 @@ void StateMachine::AnswerRequest(OpEntry& op) {
   SendTo(op.session, std::move(value));
 }
 
-void StateMachine::TransferDone(WorkerIndex worker, const TransferDoneReport& report) {
+void StateMachine::TransferDone(WorkerIndex worker, const TransferReport& report) {
   auto found = tickets_.find(report.ticket);
   if (found == tickets_.end() || !Remove(found->second.missing, worker)) return;
   TicketEntry& ticket = found->second;

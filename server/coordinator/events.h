@@ -112,15 +112,11 @@ struct WorkerLostEvent {
 struct WorkerHeardEvent {
   WorkerIndex worker;
 };
-struct TransferDoneReport {
-  TicketId ticket;
-  absl::Status status;
-};
 struct WorkerReportEvent {
   WorkerIndex worker;
   uint64_t incarnation = 0;
   std::vector<CompletionReport> completions;
-  std::vector<TransferDoneReport> transfers;
+  std::vector<TransferReport> transfers;
 };
 struct TickEvent {};
 

@@ -145,7 +145,7 @@ class StateMachine {
   void SettleIfDone(const OpPointer& op);
   void Settled(const OpPointer& op);
   void AnswerRequest(OpEntry& op);
-  void TransferDone(WorkerIndex worker, const TransferDoneReport& report);
+  void TransferDone(WorkerIndex worker, const TransferReport& report);
   void FinishTicket(TicketId id, TicketEntry& ticket);
 
   CoordinatorConfig config_;

@@ -75,4 +75,10 @@ struct CompletionReport {
   std::string inline_bytes;  // of an InlineRead
 };
 
+// What one worker says of a ticket that it is finished with.
+struct TransferReport {
+  TicketId ticket;
+  absl::Status status;
+};
+
 }  // namespace tessera

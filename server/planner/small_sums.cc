@@ -41,13 +41,15 @@ std::vector<int> ReducedByEach(const Plan& plan, size_t first, size_t middle, si
   return bytes <= max_bytes ? values : std::vector<int>();
 }
 
-void ReduceOnEach(Plan& plan, int64_t max_bytes) {
+}  // namespace
+
+void SaveWaitsOfSmallSums(Plan& plan, const Topology& topology) {
   const std::vector<int> phases = PhasesOf(plan);
   std::vector<Step> steps;
   for (size_t first = 0; first < plan.steps.size();) {
     const size_t middle = EndOfPhase(phases, first);
     const size_t end = middle < plan.steps.size() ? EndOfPhase(phases, middle) : middle;
-    const std::vector<int> values = ReducedByEach(plan, first, middle, end, max_bytes);
+    const std::vector<int> values = ReducedByEach(plan, first, middle, end, topology.max_reduced_by_each_bytes);
     for (size_t i = first; i < middle; ++i) {
       auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i]);
       if (exchange != nullptr && std::find(values.begin(), values.end(), exchange->destination) != values.end()) {
@@ -59,12 +61,6 @@ void ReduceOnEach(Plan& plan, int64_t max_bytes) {
     first = values.empty() ? middle : end;
   }
   plan.steps = std::move(steps);
-}
-
-}  // namespace
-
-void SaveWaitsOfSmallSums(Plan& plan, const Topology& topology) {
-  ReduceOnEach(plan, topology.max_reduced_by_each_bytes);
 }
 
 }  // namespace tessera

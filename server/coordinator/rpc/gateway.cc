@@ -4,10 +4,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/describe.h"
-#include "server/coordinator/rpc/record_codec.h"
 
 namespace tessera {
 namespace {
@@ -129,7 +129,7 @@ class GatewayServer final : public wire::Gateway::Server {
     *ended = server.get();
     auto results = context.getResults();
     results.setSession(kj::mv(server));
-    results.setLink(MakeLinkSocket(kj::mv(opened.link)));
+    results.setLink(LendDescriptor<wire::LinkSocket>(kj::mv(opened.link)));
     DescribeWelcome(hub_, opened, lease_s, results.initWelcome());
     return kj::READY_NOW;
   }
@@ -165,7 +165,7 @@ class GatewayServer final : public wire::Gateway::Server {
     welcome.setHeartbeatS(hub_.options().heartbeat_s);
     welcome.setPeerKey(hub_.peer_key());
     results.setMembership(kj::heap<MembershipServer>(hub_, joined->worker, joined->incarnation));
-    results.setLink(MakeLinkSocket(kj::mv(joined->link)));
+    results.setLink(LendDescriptor<wire::LinkSocket>(kj::mv(joined->link)));
     return kj::READY_NOW;
   }
 

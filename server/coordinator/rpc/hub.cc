@@ -188,13 +188,18 @@ void Hub::FlushSession(SessionId session) {
   }
 }
 
-// Messages on the former one are not heard any more.
-void Hub::ConnectSession(SessionId session, SessionLink& link, kj::AutoCloseFd near) {
+// What was sent and not acknowledged is to be sent again.
+void Hub::Disconnect(SessionLink& link) {
   Retire(kj::mv(link.link));
-  link.link = kj::heap<MessageLink>(port_, kj::mv(near));
-  link.connection = next_connection_++;
   link.sent = 0;
   link.room = nullptr;
+}
+
+// Messages on the former one are not heard any more.
+void Hub::ConnectSession(SessionId session, SessionLink& link, kj::AutoCloseFd near) {
+  Disconnect(link);
+  link.link = kj::heap<MessageLink>(port_, kj::mv(near));
+  link.connection = next_connection_++;
   link.link->Start({[this, session](capnp::MessageReader& message) {
                       return TakeFromClient(session, message.getRoot<wire::ToCoordinator>());
                     },
@@ -277,9 +282,7 @@ void Hub::ConnectionGone(SessionId session, uint64_t connection) {
   if (!IsCurrent(session, connection)) return;
   SessionLink& link = sessions_.at(session);
   if (link.link.get() == nullptr) return;
-  Retire(kj::mv(link.link));
-  link.sent = 0;
-  link.room = nullptr;
+  Disconnect(link);
   link.on_end = nullptr;
   Apply(ConnectionLostEvent{session});
 }

@@ -84,6 +84,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     std::function<void(absl::Status)> on_end;
     kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> room;  // for whom the link's reading waits
   };
+  void Disconnect(SessionLink& link);
   // A session goes on with this socket.
   void ConnectSession(SessionId session, SessionLink& link, kj::AutoCloseFd near);
   kj::Maybe<kj::Promise<void>> TakeFromClient(SessionId session, wire::ToCoordinator::Reader message);

@@ -73,13 +73,7 @@ struct EventWriter {
     auto report = out.initReport();
     report.setIndex(e.worker.value);
     report.setIncarnation(e.incarnation);
-    auto completions = report.initCompletions(static_cast<unsigned>(e.completions.size()));
-    for (unsigned i = 0; i < completions.size(); ++i) EncodeCompletion(e.completions[i], completions[i]);
-    auto transfers = report.initTransfers(static_cast<unsigned>(e.transfers.size()));
-    for (unsigned i = 0; i < transfers.size(); ++i) {
-      transfers[i].setTicket(e.transfers[i].ticket.value);
-      if (!e.transfers[i].status.ok()) EncodeStatus(e.transfers[i].status, transfers[i].initStatus());
-    }
+    EncodeReport(e.completions, e.transfers, report);
   }
   void operator()(const TickEvent&) { out.setTick(); }
 };

@@ -151,8 +151,7 @@ absl::StatusOr<WorkerReportEvent> DecodeReport(WorkerIndex worker, uint64_t inca
     event.completions.push_back(std::move(completion));
   }
   for (auto item : transfers) {
-    event.transfers.push_back(
-        {TicketId(item.getTicket()), item.hasStatus() ? DecodeStatus(item.getStatus()) : absl::OkStatus()});
+    event.transfers.push_back(DecodeTransfer(item));
   }
   return event;
 }

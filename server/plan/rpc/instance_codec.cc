@@ -266,4 +266,13 @@ absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reade
   return report;
 }
 
+void EncodeTransfer(const TransferReport& report, wire::TransferDone::Builder builder) {
+  builder.setTicket(report.ticket.value);
+  if (!report.status.ok()) EncodeStatus(report.status, builder.initStatus());
+}
+
+TransferReport DecodeTransfer(wire::TransferDone::Reader reader) {
+  return {TicketId(reader.getTicket()), reader.hasStatus() ? DecodeStatus(reader.getStatus()) : absl::OkStatus()};
+}
+
 }  // namespace tessera

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "schemas/worker.capnp.h"
 #include "server/plan/worker_message.h"
 
@@ -29,6 +30,18 @@ class InstanceDecoder {
 
 void EncodeCompletion(const CompletionReport& report, wire::Completion::Builder builder);
 absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reader);
+void EncodeTransfer(const TransferReport& report, wire::TransferDone::Builder builder);
+TransferReport DecodeTransfer(wire::TransferDone::Reader reader);
+
+// The completions and transfers of a Reported, or of a journal's WorkerReport.
+template <typename Builder>
+void EncodeReport(absl::Span<const CompletionReport> completions, absl::Span<const TransferReport> transfers,
+                  Builder builder) {
+  auto completed = builder.initCompletions(static_cast<unsigned>(completions.size()));
+  for (unsigned i = 0; i < completed.size(); ++i) EncodeCompletion(completions[i], completed[i]);
+  auto transferred = builder.initTransfers(static_cast<unsigned>(transfers.size()));
+  for (unsigned i = 0; i < transferred.size(); ++i) EncodeTransfer(transfers[i], transferred[i]);
+}
 
 // At most this much text of a plan is parsed.
 inline constexpr size_t kMaxPlanTextBytes = 16u << 20;  // docs/limits.md: max_plan_text_bytes

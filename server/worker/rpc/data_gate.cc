@@ -12,6 +12,7 @@
 #include <kj/io.h>
 #include <spdlog/spdlog.h>
 
+#include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/layout.h"
@@ -25,15 +26,6 @@ namespace {
 void Throw(const absl::Status& status) {
   if (!status.ok()) kj::throwFatalException(ToException(status));
 }
-
-class SharedMemoryServer final : public wire::SharedMemory::Server {
- public:
-  explicit SharedMemoryServer(int fd) : fd_(fcntl(fd, F_DUPFD_CLOEXEC, 0)) {}
-  kj::Maybe<int> getFd() override { return fd_.get(); }
-
- private:
-  kj::AutoCloseFd fd_;
-};
 
 // A client's memfd, mapped for as long as its transfer lives.
 class ClientMemory {
@@ -213,7 +205,7 @@ class DataGateServer final : public wire::DataGate::Server {
       Throw(absl::NotFoundError(StrCat("arena: this is worker ", tickets_.self().value, ", not ", params.getIndex())));
     }
     admit_();
-    context.getResults().setMemory(MakeSharedMemory(tickets_.arena().fd()));
+    context.getResults().setMemory(LendDescriptor<wire::SharedMemory>(CopyDescriptor(tickets_.arena().fd())));
     return kj::READY_NOW;
   }
   kj::Promise<void> transfer(TransferContext context) override {
@@ -293,8 +285,6 @@ absl::StatusOr<TicketTable::TicketPointer> TicketTable::Redeem(TicketId id, uint
   found->second->redeemed = true;
   return found->second;
 }
-
-wire::SharedMemory::Client MakeSharedMemory(int fd) { return kj::heap<SharedMemoryServer>(fd); }
 
 wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key,
                                     Acceptor::Admit admit) {

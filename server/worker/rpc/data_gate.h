@@ -64,7 +64,4 @@ class TicketTable {
 // The bootstrap capability of one data connection. `admit` is called when the key or a ticket was shown.
 wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key, Acceptor::Admit admit);
 
-// A capability whose descriptor is `fd` (dup'ed).
-wire::SharedMemory::Client MakeSharedMemory(int fd);
-
 }  // namespace tessera

@@ -19,11 +19,6 @@
 
 namespace tessera {
 
-struct TransferReport {
-  TicketId ticket;
-  absl::Status status;
-};
-
 // What was taken at once. Reused for the next taking.
 class ReportBatch {
  public:

@@ -1,6 +1,5 @@
 #include "server/worker/rpc/worker_server.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -9,6 +8,7 @@
 #include <kj/async-unix.h>
 #include <spdlog/spdlog.h>
 
+#include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
@@ -48,11 +48,11 @@ kj::Promise<void> WorkerServer::Run(wire::WorkerWelcome::Reader welcome, kj::Aut
   observer_ = kj::heap<kj::UnixEventPort::FdObserver>(parts.port, parts.outbox.event_fd(),
                                                       kj::UnixEventPort::FdObserver::OBSERVE_READ);
   auto ended = kj::newPromiseAndFulfiller<void>();
-  auto end = std::make_shared<kj::Own<kj::PromiseFulfiller<void>>>(kj::mv(ended.fulfiller));
+  ended_ = kj::mv(ended.fulfiller);
   link_->Start({[this](capnp::MessageReader& message) { return Take(message.getRoot<wire::WorkerMessages>()); },
-                [end](absl::Status status) {
-                  if (status.ok()) return (*end)->fulfill();
-                  (*end)->reject(ToException(status));
+                [this](absl::Status status) {
+                  if (status.ok()) return ended_->fulfill();
+                  ended_->reject(ToException(status));
                 },
                 [this]() { SendReports(); }});
   return ended.promise.exclusiveJoin(RunReports());
@@ -144,18 +144,11 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
         request.setPeerKey(peer_key_);
         request.setIndex(worker.value);
         return request.send()
-            .then([](auto response) {
-              auto memory = response.getMemory();
-              auto descriptor = memory.getFd();
-              // The descriptor is the capability's: duplicated before that goes.
-              return descriptor.then([memory = kj::mv(memory)](kj::Maybe<int> fd) {
-                return fd.map([](int own) { return fcntl(own, F_DUPFD_CLOEXEC, 0); });
-              });
-            })
-            .then([this, worker](kj::Maybe<int> fd) {
+            .then([](auto response) { return CopyDescriptor(response.getMemory()); })
+            .then([this, worker](kj::AutoCloseFd fd) {
               absl::Status status = absl::InternalError("its arena came without a descriptor");
-              KJ_IF_MAYBE (descriptor, fd) {
-                auto arena = SharedArena::Map(*descriptor);
+              if (fd != nullptr) {
+                auto arena = SharedArena::Map(fd.release());
                 status = arena.status();
                 if (arena.ok()) {
                   parts_->pages.Add(arena->memory(), arena->bytes());
@@ -203,17 +196,9 @@ void WorkerServer::SendReports() {
 }
 
 void WorkerServer::Encode(wire::Reported::Builder reported) {
-  const auto completions = batch_.completions();
-  const auto transfers = batch_.transfers();
   reported.setEpoch(epoch_);
   reported.setIncarnation(incarnation_);
-  auto done = reported.initCompletions(static_cast<unsigned>(completions.size()));
-  for (unsigned i = 0; i < done.size(); ++i) EncodeCompletion(completions[i], done[i]);
-  auto ended = reported.initTransfers(static_cast<unsigned>(transfers.size()));
-  for (unsigned i = 0; i < ended.size(); ++i) {
-    ended[i].setTicket(transfers[i].ticket.value);
-    if (!transfers[i].status.ok()) EncodeStatus(transfers[i].status, ended[i].initStatus());
-  }
+  EncodeReport(batch_.completions(), batch_.transfers(), reported);
 }
 
 }  // namespace tessera

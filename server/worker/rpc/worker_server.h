@@ -62,6 +62,7 @@ class WorkerServer final : public wire::Worker::Server {
   uint64_t peer_key_ = 0;
   kj::Own<LoopLinger> linger_;
   kj::Own<MessageLink> link_;
+  kj::Own<kj::PromiseFulfiller<void>> ended_;        // when the link has
   kj::Own<kj::UnixEventPort::FdObserver> observer_;  // of the outbox
   InstanceDecoder instances_;
   ReportBatch batch_;

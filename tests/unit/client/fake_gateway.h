@@ -14,6 +14,7 @@
 #include <capnp/rpc-twoparty.h>
 #include <kj/async-unix.h>
 
+#include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/message_link.h"
 #include "schemas/codec/values.h"
@@ -124,7 +125,7 @@ class FakeGateway {
       auto results = context.getResults();
       LinkPair link = MakeLinkPair();
       results.setSession(kj::heap<SessionServer>(fake_, kj::mv(link.near)));
-      results.setLink(MakeLinkSocket(kj::mv(link.far)));
+      results.setLink(LendDescriptor<wire::LinkSocket>(kj::mv(link.far)));
       auto welcome = results.initWelcome();
       welcome.setSessionId(5);
       welcome.setEpoch(9);

@@ -1,6 +1,7 @@
 // Messages over a link: order, sizes, what waits, how it ends.
 
 #include "schemas/codec/message_link.h"
+#include "schemas/codec/descriptor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -213,7 +214,7 @@ TEST(MessageLink, AfterStopNothingIsCalled) {
 TEST(MessageLink, ASocketTravelsAsACapability) {
   kj::AsyncIoContext io = kj::setupAsyncIo();
   LinkPair pair = MakeLinkPair();
-  const kj::AutoCloseFd far = TakeLinkSocket(MakeLinkSocket(kj::mv(pair.far))).wait(io.waitScope);
+  const kj::AutoCloseFd far = TakeLinkSocket(LendDescriptor<wire::LinkSocket>(kj::mv(pair.far))).wait(io.waitScope);
   SendRaw(far.get(), "x");
   char byte = 0;
   EXPECT_EQ(recv(pair.near.get(), &byte, 1, 0), 1);

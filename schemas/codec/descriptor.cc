@@ -1,0 +1,26 @@
+#include "schemas/codec/descriptor.h"
+
+#include <fcntl.h>
+
+#include <kj/debug.h>
+
+namespace tessera {
+
+kj::AutoCloseFd CopyDescriptor(int fd) {
+  int copy = -1;
+  KJ_SYSCALL(copy = fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  return kj::AutoCloseFd(copy);
+}
+
+kj::Promise<kj::AutoCloseFd> CopyDescriptor(capnp::Capability::Client lender) {
+  auto descriptor = lender.getFd();
+  // The descriptor is the capability's: copied before that goes.
+  return descriptor.then([lender = kj::mv(lender)](kj::Maybe<int> fd) -> kj::AutoCloseFd {
+    KJ_IF_MAYBE (own, fd) {
+      return CopyDescriptor(*own);
+    }
+    return nullptr;
+  });
+}
+
+}  // namespace tessera

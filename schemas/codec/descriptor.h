@@ -1,0 +1,30 @@
+#pragma once
+
+// File descriptors that travel as capabilities: who lends one, and who takes a copy of it.
+
+#include <capnp/capability.h>
+#include <kj/async.h>
+#include <kj/io.h>
+
+namespace tessera {
+
+// A capability of an interface without methods that carries `fd` for as long as someone refers to it.
+template <typename Interface>
+typename Interface::Client LendDescriptor(kj::AutoCloseFd fd) {
+  class Lender final : public Interface::Server {
+   public:
+    explicit Lender(kj::AutoCloseFd fd) : fd_(kj::mv(fd)) {}
+    kj::Maybe<int> getFd() override { return fd_.get(); }
+
+   private:
+    kj::AutoCloseFd fd_;
+  };
+  return kj::heap<Lender>(kj::mv(fd));
+}
+
+// Another descriptor of the same file. Throws a kj exception when the process has none left.
+kj::AutoCloseFd CopyDescriptor(int fd);
+// Of the one that a capability carries; null when it carries none.
+kj::Promise<kj::AutoCloseFd> CopyDescriptor(capnp::Capability::Client lender);
+
+}  // namespace tessera
