@@ -31,14 +31,21 @@ bool OnlyExchanges(const Plan& plan) {
                      [](const Step& step) { return std::holds_alternative<ExchangeStep>(step); });
 }
 
+// A share is the second half of a collective within a host, a round that is in place and of another digit than the
+// first goes on with one.
+bool BeginsCollective(const Exchange& exchange) {
+  if (!exchange.is_by_rounds() || exchange.role == ExchangeRole::kMove) return exchange.role != ExchangeRole::kShare;
+  const int last = static_cast<int>(exchange.rounds.factors.size()) - 1;
+  return exchange.role != ExchangeRole::kShare && exchange.rounds.digit == (exchange.reduces() ? 0 : last);
+}
+
 // One step, or one operand that a contraction reads in pieces, is one collective; a reduction into place and
-// its spreading are two.
+// its spreading are two. All rounds of either are one.
 std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
   std::map<std::string, uint64_t> counts;
   for (const Step& step : plan.steps) {
     const auto* exchange = std::get_if<ExchangeStep>(&step);
-    // Within a host, the second half of a collective.
-    if (exchange != nullptr && exchange->exchange.role != ExchangeRole::kShare) {
+    if (exchange != nullptr && BeginsCollective(exchange->exchange)) {
       ++counts[std::string(ToText(exchange->name))];
     }
     const auto* contract = std::get_if<ContractStep>(&step);

@@ -47,7 +47,9 @@ class PhasePrice {
     double slowest_s = 0;
     for (const auto& [worker, paid] : workers_) {
       const double waits_s = paid.waits ? topology_.step_latency_s : 0;
-      const double messages_s = static_cast<double>(paid.senders.size()) * topology_.message_latency_s;
+      const size_t messages = std::max(paid.senders.size(), paid.receivers.size());
+      const double messages_s = static_cast<double>(messages) * topology_.message_overhead_s +
+                                (paid.senders.empty() ? 0 : topology_.message_latency_s);
       slowest_s = std::max(slowest_s, paid.seconds + waits_s + messages_s);
     }
     for (const auto& [host, bytes] : links_) {
@@ -61,7 +63,8 @@ class PhasePrice {
   struct Paid {
     double seconds = 0;
     bool waits = false;
-    std::set<WorkerIndex> senders;  // on other hosts: of each comes a message
+    std::set<WorkerIndex> senders;    // on other hosts: of each comes a message
+    std::set<WorkerIndex> receivers;  // likewise: to each goes one
   };
   struct LinkBytes {
     int64_t in = 0;
@@ -71,21 +74,26 @@ class PhasePrice {
   // `weight`: how many workers the worker stands for on its host's link.
   int64_t AddReceived(const Exchange& exchange, const ExchangeWalk& walk, WorkerIndex self, int64_t weight) {
     const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
-    Paid& paid = workers_[self];
+    double seconds = 0;
+    std::set<WorkerIndex> senders;
     int64_t received = 0;
     walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
       const int64_t bytes = elements * element_bytes;
       const bool is_near = topology_.HostOf(from) == topology_.HostOf(self);
       // What came in a message is read from the own memory.
       const double bandwidth_bytes_s = is_near ? topology_.host_bandwidth_bytes_s : topology_.local_bandwidth_bytes_s;
-      paid.seconds += static_cast<double>(bytes) / bandwidth_bytes_s;
+      seconds += static_cast<double>(bytes) / bandwidth_bytes_s;
       received += elements;
       if (is_near) return;
-      paid.senders.insert(from);
+      senders.insert(from);
       links_[topology_.HostOf(self)].in += bytes * weight;
       links_[topology_.HostOf(from)].out += bytes * weight;
     });
+    for (const WorkerIndex sender : senders) workers_[sender].receivers.insert(self);
+    Paid& paid = workers_[self];
+    paid.seconds += seconds;
     paid.waits = paid.waits || received > 0;
+    paid.senders.merge(senders);
     return received;
   }
 
@@ -97,10 +105,10 @@ class PhasePrice {
   static int64_t OwnElements(const Exchange& exchange, const ExchangeWalk& walk, int64_t flat, int64_t received) {
     const Mesh& mesh = exchange.destination.mesh;
     const Position position = mesh.PositionAt(flat);
-    if (exchange.far_takers == FarTakers::kEach) {
+    if (exchange.far_takers == FarTakers::kEach && !exchange.is_by_rounds()) {
       return std::max<int64_t>(0, NumElements(LocalBox(exchange.destination, position)) - received);
     }
-    int64_t own = 0;  // the rest is shared later
+    int64_t own = 0;  // the rest comes later
     for (const Transfer& transfer : walk.TransfersTo(position)) {
       const bool is_own = transfer.sources[0].worker == mesh.workers()[static_cast<size_t>(flat)];
       own += is_own ? NumElements(transfer.box) : 0;

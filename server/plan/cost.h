@@ -16,10 +16,13 @@ struct Topology {
   double step_latency_s = 10e-6;           // one wait between workers
   double host_bandwidth_bytes_s = 6e9;     // one worker reading a peer's arena
   double network_bandwidth_bytes_s = 1e9;  // of a host's link to the others, each way; its workers share it
-  double message_latency_s = 20e-6;        // a message between hosts, to whoever receives it
-  double local_bandwidth_bytes_s = 6e9;    // one worker's own memory
-  double flops_per_s = 50e9;               // of one worker
-  std::vector<int32_t> host_of_worker;     // empty: all on one host
+  // Between hosts by TCP (docs/performance.md): until the first message is there, in each phase that waits for some,
+  // and what each costs who sends and who receives it.
+  double message_latency_s = 50e-6;
+  double message_overhead_s = 15e-6;
+  double local_bandwidth_bytes_s = 6e9;  // one worker's own memory
+  double flops_per_s = 50e9;             // of one worker
+  std::vector<int32_t> host_of_worker;   // empty: all on one host
   // Up to where a wait for others costs more than bytes do (server/planner/small_sums.h). Not measured by the cluster:
   // on two cores both ways took as long at some 512 KiB.
   int64_t max_reduced_by_each_bytes = int64_t{512} << 10;

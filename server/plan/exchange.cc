@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "schemas/types/layout.h"
+#include "server/plan/exchange_rounds.h"
 #include "server/plan/exchange_tables.h"
 
 namespace tessera {
@@ -80,8 +81,18 @@ bool EachHoldsOneOfTwoTerms(const Exchange& exchange) {
   });
 }
 
+bool CanGoByRounds(const Exchange& exchange) { return ExchangeRounds::Fit(exchange, ExchangeTables(exchange)); }
+
+int64_t CountHostsOfGroup(const Exchange& exchange) {
+  const ExchangeTables tables(exchange);
+  const size_t hosts = exchange.hosts.several() ? tables.MembersByHost(0).size() : tables.member_offsets().size();
+  return static_cast<int64_t>(hosts);
+}
+
 ExchangeWalk::ExchangeWalk(const Exchange& exchange)
-    : exchange_(exchange), tables_(std::make_unique<const ExchangeTables>(exchange)) {}
+    : exchange_(exchange),
+      tables_(std::make_unique<const ExchangeTables>(exchange)),
+      rounds_(exchange.is_by_rounds() ? std::make_unique<const ExchangeRounds>(exchange, *tables_) : nullptr) {}
 ExchangeWalk::~ExchangeWalk() = default;
 
 int64_t ExchangeWalk::term_count() const { return exchange_.reduces() ? tables_->term_count() : 1; }
@@ -162,6 +173,14 @@ void ExchangeWalk::AddShares(int64_t destination, std::vector<Transfer>& transfe
   });
 }
 
+void ExchangeWalk::AddRound(int64_t destination, std::vector<Transfer>& transfers) const {
+  rounds_->VisitTaken(destination, [&](const ExchangeCell& cell, int64_t low, int64_t high, const Sources& sources) {
+    AddBoxes(exchange_, cell, low, high, sources, transfers);
+  });
+}
+
+bool ExchangeWalk::IsSharedAfterRounds() const { return rounds_ != nullptr && rounds_->has_mates(); }
+
 bool ExchangeWalk::IsWantedTwiceFromFar() const {
   const Mesh& to = exchange_.destination.mesh;
   for (int64_t group = 0; group < to.size(); ++group) {
@@ -179,6 +198,10 @@ bool ExchangeWalk::IsWantedTwiceFromFar() const {
 std::vector<Transfer> ExchangeWalk::TransfersTo(absl::Span<const int64_t> position) const {
   std::vector<Transfer> transfers;
   const int64_t destination = exchange_.destination.mesh.FlatPosition(position);
+  if (rounds_ != nullptr) {
+    AddRound(destination, transfers);
+    return transfers;
+  }
   switch (exchange_.role) {
     case ExchangeRole::kMove: AddMoves(destination, transfers); break;
     case ExchangeRole::kReduce:
@@ -200,7 +223,7 @@ void ExchangeWalk::VisitReceived(WorkerIndex worker, Count visit) const {
     }
   }
   if (exchange_.role != ExchangeRole::kReduce || !exchange_.hosts.several()) return;
-  for (const Given& given : SumsGivenBy(worker)) {
+  for (const Given& given : GivenBy(worker)) {
     for (const TransferSource& term : given.transfer.sources) {
       if (term.worker != worker) visit(term.worker, NumElements(given.transfer.box));
     }
@@ -271,7 +294,29 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::SharedBy(int64_t flat) const {
   return std::move(given).Sorted();
 }
 
+std::vector<ExchangeWalk::Given> ExchangeWalk::RoundGivenBy(WorkerIndex worker) const {
+  const Mesh& mesh = exchange_.destination.mesh;
+  const std::optional<int64_t> flat = mesh.FindWorker(worker);
+  if (!flat.has_value()) return {};
+  GivenList given(exchange_);
+  for (const int64_t taker : rounds_->Takers(*flat)) {
+    rounds_->VisitTaken(taker, [&](const ExchangeCell& cell, int64_t low, int64_t high, const Sources& sources) {
+      const auto own = std::find_if(sources.begin(), sources.end(),
+                                    [&](const TransferSource& source) { return source.flat_position == *flat; });
+      if (own == sources.end()) return;
+      Sources terms;
+      for (const int64_t term : own->added_up) {
+        terms.push_back({mesh.workers()[static_cast<size_t>(term)], term, {}});
+      }
+      if (terms.empty()) terms.push_back(*own);
+      given.Add(cell, low, high, terms, taker);
+    });
+  }
+  return std::move(given).Sorted();
+}
+
 std::vector<ExchangeWalk::Given> ExchangeWalk::GivenBy(WorkerIndex worker) const {
+  if (rounds_ != nullptr) return RoundGivenBy(worker);
   const Mesh& to = exchange_.destination.mesh;
   if (exchange_.is_in_place()) {
     const std::optional<int64_t> flat = to.FindWorker(worker);
@@ -313,6 +358,18 @@ std::vector<WorkerIndex> ExchangeWalk::AddersOf(WorkerIndex worker) const {
   const std::optional<int64_t> flat = exchange_.source.mesh.FindWorker(worker);
   if (exchange_.role != ExchangeRole::kReduce || !exchange_.hosts.several() || !flat.has_value()) return {};
   std::vector<WorkerIndex> adders;
+  if (rounds_ != nullptr) {
+    if (exchange_.is_in_place()) return {};
+    for (const int64_t mate : rounds_->Mates(*flat)) {
+      const WorkerIndex adder = exchange_.source.mesh.workers()[static_cast<size_t>(mate)];
+      const std::vector<Given> given = RoundGivenBy(adder);
+      if (std::any_of(given.begin(), given.end(), [](const Given& each) { return each.transfer.sources.size() > 1; })) {
+        adders.push_back(adder);
+      }
+    }
+    std::sort(adders.begin(), adders.end());
+    return adders;
+  }
   VisitSumsOf(*flat, [&](const ReducedPiece&, int64_t, int64_t, const TransferSource& source) {
     if (!source.added_up.empty() && source.worker != worker) adders.push_back(source.worker);
   });
@@ -427,6 +484,7 @@ void ExchangeWalk::VisitEachTransfer(Count received, Count sent) const {
 }
 
 void ExchangeWalk::VisitTraffic(Count received, Count sent) const {
+  if (rounds_ != nullptr) return VisitEachTransfer(received, sent);
   const bool is_shared = exchange_.far_takers != FarTakers::kEach;
   if (is_shared && exchange_.role != ExchangeRole::kReduce) return VisitEachTransfer(received, sent);
   switch (exchange_.role) {

@@ -10,7 +10,8 @@
 //
 // A cell is one entry per dim: a box of the destination that lies in one shard of the source and in
 // one of the destination. Law: over the cells that a position receives, every element of its box is
-// written exactly once (kMove, kReduceEach, kReduce with kSpread together), or reduced exactly once per term.
+// written exactly once (kMove, kReduceEach, kReduce with kSpread together), or reduced exactly once per term. By rounds
+// what is reduced in part lies there, too, until the whole replaces it.
 
 #include <cstdint>
 #include <memory>
@@ -59,18 +60,31 @@ enum class FarTakers : uint8_t {
                 // the relay, and a kShare follow
 };
 
+// Several hosts: a step of those by which they exchange in rounds, each with the few that differ from it in one digit
+// of their numbers (recursive halving and doubling; exchange_rounds.h).
+struct Rounds {
+  std::vector<int> factors;  // of the number of hosts, most significant first; none: not by rounds
+  int digit = 0;             // the step's; of a kShare 0
+  bool operator==(const Rounds&) const = default;
+};
+
 struct Exchange {
   ExchangeRole role = ExchangeRole::kMove;
   ReduceOp reduce_op = ReduceOp::kSum;
   FarTakers far_takers = FarTakers::kEach;
-  // The specs that the shard indexes refer to. For kSpread and kShare `source` is that of the step that moved or
-  // reduced: the same reducers and takers are found again.
+  // The specs that the shard indexes refer to. In place `source` is that of the step that moved or reduced first: the
+  // same reducers and takers are found again.
   TensorSpec source;
   TensorSpec destination;
   std::vector<DimOverlay> dims;
   WorkerHosts hosts;  // the plan's
+  Rounds rounds;
+  bool is_by_rounds() const { return !rounds.factors.empty(); }
   // Adds to what an earlier exchange wrote: what it takes lies in the value that it writes.
-  bool is_in_place() const { return role == ExchangeRole::kSpread || role == ExchangeRole::kShare; }
+  bool is_in_place() const {
+    const bool reduces_further = role == ExchangeRole::kReduce && is_by_rounds() && rounds.digit > 0;
+    return role == ExchangeRole::kSpread || role == ExchangeRole::kShare || reduces_further;
+  }
   bool reduces() const { return role == ExchangeRole::kReduce || role == ExchangeRole::kReduceEach; }
   bool operator==(const Exchange&) const = default;
 };
@@ -82,6 +96,7 @@ struct TransferSource {
   // Several: the flat positions, on the worker's host and its own among them, whose terms the worker adds up in this
   // order. Empty: its own alone.
   std::vector<int64_t> added_up = {};
+  bool operator==(const TransferSource&) const = default;
 };
 
 // A cell as one destination position gets it. Offsets are in elements along each dim, within the
@@ -121,8 +136,11 @@ struct Transfer {
 // Under kReduceEach every destination of a cell is a reducer of all of it.
 //
 // Under kSpread the reducer itself takes nothing: the cell is in place.
+//
+// By rounds: see exchange_rounds.h.
 std::vector<Transfer> TransfersTo(const Exchange& exchange, absl::Span<const int64_t> position);
 
+class ExchangeRounds;
 class ExchangeTables;
 struct ReducedPiece;
 
@@ -153,6 +171,8 @@ class ExchangeWalk {
                     absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
   // The number of terms of a cell: 1 where nothing is reduced.
   int64_t term_count() const;
+  // By rounds: whether workers share what their host took when all digits are done.
+  bool IsSharedAfterRounds() const;
   // Whether several workers of a host want the same from far: of a kMove or kSpread, which FarTakers::kOne suits.
   bool IsWantedTwiceFromFar() const;
 
@@ -161,6 +181,7 @@ class ExchangeWalk {
   void AddReductions(int64_t destination, std::vector<Transfer>& transfers) const;
   void AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const;
   void AddShares(int64_t destination, std::vector<Transfer>& transfers) const;
+  void AddRound(int64_t destination, std::vector<Transfer>& transfers) const;
   using Sources = absl::InlinedVector<TransferSource, 2>;
   using Count = absl::FunctionRef<void(WorkerIndex, int64_t)>;
   // With several hosts: the parts of what a position reduces, which differ in their sources.
@@ -171,6 +192,7 @@ class ExchangeWalk {
   std::vector<Given> SumsGivenBy(WorkerIndex worker) const;
   std::vector<Given> SpreadBy(int64_t flat) const;
   std::vector<Given> SharedBy(int64_t flat) const;
+  std::vector<Given> RoundGivenBy(WorkerIndex worker) const;
   void VisitEachTransfer(Count received, Count sent) const;
   void VisitMoveTraffic(Count received, Count sent) const;
   void VisitReduceTraffic(Count received, Count sent) const;
@@ -179,6 +201,7 @@ class ExchangeWalk {
 
   const Exchange& exchange_;
   std::unique_ptr<const ExchangeTables> tables_;
+  std::unique_ptr<const ExchangeRounds> rounds_;  // or null
 };
 
 // Whether two meshes have the same workers in the same arrangement; names may differ.
@@ -186,6 +209,11 @@ bool SamePositions(const Mesh& a, const Mesh& b);
 
 // How many terms an element has that are to be reduced: 1 where nothing is pending, or stays pending.
 int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination);
+
+// Whether it can go by the rounds that it names (exchange_rounds.h). Its dims are an overlay that VerifyPlan accepts.
+bool CanGoByRounds(const Exchange& exchange);
+// The hosts of the first destinations that want the same: what the factors of rounds multiply to.
+int64_t CountHostsOfGroup(const Exchange& exchange);
 
 // Whether there are two terms and each destination holds one of all that it wants, within a host or with each worker
 // on a host of its own: what kReduceEach is for.

@@ -143,12 +143,13 @@ class Interpreter {
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
       const StridedDoubles destination = memory_.ShardOf(step.destination, self);
       for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(flat))) {
-        CopyTransfer(step, transfer, self, destination);
+        CopyTransfer(step, transfer, walk.term_count(), self, destination);
       }
     }
   }
 
-  void CopyTransfer(const ExchangeStep& step, const Transfer& transfer, WorkerIndex self,
+  // `term_count`: of the whole reduction, which is what an average divides by.
+  void CopyTransfer(const ExchangeStep& step, const Transfer& transfer, int64_t term_count, WorkerIndex self,
                     const StridedDoubles& destination) {
     const Exchange& exchange = step.exchange;
     const Shape extents = BoxShape(transfer.box);
@@ -158,7 +159,6 @@ class Interpreter {
       terms.back().push_back(memory_.ShardOf(step.source, from));
       if (from != to) CountReceived(to, NumElements(extents));
     };
-    int64_t term_count = 0;
     for (const TransferSource& source : transfer.sources) {
       terms.emplace_back();
       if (source.added_up.empty()) {
@@ -169,7 +169,6 @@ class Interpreter {
         }
         if (source.worker != self) CountReceived(self, NumElements(extents));
       }
-      term_count += static_cast<int64_t>(terms.back().size());
     }
     Shape from = transfer.source_offset;
     Shape to = transfer.destination_offset;
@@ -230,7 +229,7 @@ class Interpreter {
       ExchangeStep move;
       move.source = operand.value;
       move.exchange = *operand.pieces;
-      CopyTransfer(move, transfer, self, dense);
+      CopyTransfer(move, transfer, 1, self, dense);
     }
     return dense;
   }

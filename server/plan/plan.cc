@@ -55,6 +55,15 @@ std::string ValueText(const Plan& plan, int value, MeshText mesh) {
   return StrCat("%", value, " ", ToText(v.spec.placements), MeshOf(v.spec, is_everywhere ? mesh : MeshText::kShow));
 }
 
+// ", halving 1 of 3" and ", doubling 1 of 3"; nothing where it isn't by rounds.
+std::string RoundText(const Exchange& exchange) {
+  if (!exchange.is_by_rounds() || exchange.role == ExchangeRole::kShare) return "";
+  const int count = static_cast<int>(exchange.rounds.factors.size());
+  const int digit = exchange.rounds.digit;
+  if (exchange.reduces()) return StrCat(", halving ", digit + 1, " of ", count);
+  return StrCat(", doubling ", count - digit, " of ", count);
+}
+
 // "contract matmul() %0 [S(0)], %1 [S(0)] all_gather [R] -> %2 [S(0)]".
 std::string ContractLine(const Plan& plan, const ContractStep& step, MeshText mesh) {
   std::string line = StrCat("contract ", ToText(LocalOp(step.op)));
@@ -81,6 +90,7 @@ class DescriptionSize {
   void Add(const Exchange& exchange) {
     Add(exchange.source);
     Add(exchange.destination);
+    AddArray(exchange.rounds.factors);
     AddArray(exchange.dims);
     for (const DimOverlay& dim : exchange.dims) AddArray(dim.entries);
   }
@@ -138,6 +148,10 @@ std::vector<int> PhasesOf(const Plan& plan) {
   return phases;
 }
 
+size_t EndOfPhase(const std::vector<int>& phases, size_t step) {
+  return static_cast<size_t>(std::upper_bound(phases.begin(), phases.end(), phases[step]) - phases.begin());
+}
+
 const TensorSpec& SpecOnGrid(const Plan& plan, const ContractOperand& operand) {
   return operand.pieces.has_value() ? operand.pieces->destination
                                     : plan.values[static_cast<size_t>(operand.value)].spec;
@@ -153,6 +167,7 @@ std::vector<std::string> StepLines(const Plan& plan) {
                              ValueText(plan, exchange->destination, mesh)));
       const bool is_relayed = exchange->exchange.far_takers == FarTakers::kRelays;
       if (is_relayed && exchange->exchange.role == ExchangeRole::kMove) lines.back() += ", by relays";
+      lines.back() += RoundText(exchange->exchange);
       continue;
     }
     if (const auto* contract = std::get_if<ContractStep>(&step)) {

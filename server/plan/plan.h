@@ -5,10 +5,10 @@
 //
 // A plan is an SSA list of steps over values. A value lies in a buffer; several values may lie in one
 // buffer (views), and a step writes each value at most once (an exchange that reduces and then
-// spreads writes disjoint parts). A temporary buffer may be written again, by another value, when what it
-// held is not needed any more; an output may be written in parts (buffer_contents.h). Each step is a phase of
-// the programs; exchanges that touch nothing that the others write may share one (`with`): then a pair of
-// workers has one message, and one wait, for all of them.
+// spreads writes disjoint parts; one that goes by rounds reduces its parts further). A temporary buffer may be written
+// again, by another value, when what it held is not needed any more; an output may be written in parts
+// (buffer_contents.h). Each step is a phase of the programs; exchanges that touch nothing that the others write may
+// share one (`with`): then a pair of workers has one message, and one wait, for all of them.
 //
 //   plan {
 //     b0 : input 32 bytes on mesh(2)
@@ -146,6 +146,8 @@ struct Plan {
 
 // The phase of each step, from 1 on; the last is their number.
 std::vector<int> PhasesOf(const Plan& plan);
+// The first step after `step` of another phase.
+size_t EndOfPhase(const std::vector<int>& phases, size_t step);
 // The spec of a contraction's operand as it is multiplied, on the output's mesh.
 const TensorSpec& SpecOnGrid(const Plan& plan, const ContractOperand& operand);
 

@@ -82,6 +82,9 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   if (step.delivery == Delivery::kPush) text += " pushed";
   if (exchange.far_takers == FarTakers::kOne && exchange.role != ExchangeRole::kShare) text += " once";
   if (exchange.far_takers == FarTakers::kRelays) text += " relayed";
+  if (exchange.is_by_rounds()) {
+    StrAppend(&text, " digit ", exchange.rounds.digit, " of ", ListText(exchange.rounds.factors, "x"));
+  }
   if (exchange.source != plan.values[static_cast<size_t>(step.source)].spec) {
     StrAppend(&text, " of ", ToText(exchange.source));
   }
@@ -376,6 +379,15 @@ class PlanParser {
     return scanner.Error("a step");
   }
 
+  static absl::Status TakeRounds(Scanner& scanner, Rounds& rounds) {
+    TESSERA_ASSIGN_OR_RETURN(rounds.digit, TakeIndex(scanner));
+    TESSERA_RETURN_IF_ERROR(scanner.Take("of"));
+    do {
+      TESSERA_ASSIGN_OR_RETURN(rounds.factors.emplace_back(), TakeIndex(scanner));
+    } while (scanner.TryTake("x"));
+    return absl::OkStatus();
+  }
+
   absl::Status ExchangeLine(std::string_view word, StepStart start, Scanner& scanner) {
     ExchangeStep step;
     step.start = start;
@@ -395,7 +407,9 @@ class PlanParser {
     }
     if (scanner.TryTake("pushed")) step.delivery = Delivery::kPush;
     const bool shares = step.exchange.role == ExchangeRole::kShare;
-    if (scanner.TryTake("relayed")) {
+    if (scanner.TryTake("digit")) {
+      TESSERA_RETURN_IF_ERROR(TakeRounds(scanner, step.exchange.rounds));
+    } else if (scanner.TryTake("relayed")) {
       step.exchange.far_takers = FarTakers::kRelays;
     } else if (shares || scanner.TryTake("once")) {
       step.exchange.far_takers = FarTakers::kOne;

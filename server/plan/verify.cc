@@ -16,13 +16,11 @@
 #include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
 #include "server/plan/sub_mesh.h"
+#include "server/plan/verify_elements.h"
 #include "server/plan/verify_local.h"
 
 namespace tessera {
 namespace {
-
-// Worlds up to this many written elements are checked element by element.
-constexpr int64_t kSmallWorldElements = 1 << 10;
 
 template <typename... Ts>
 absl::Status Wrong(const Ts&... pieces) {
@@ -80,47 +78,6 @@ absl::Status CheckSize(const Exchange& exchange) {
   const Wide bytes = Wide{NumElements(to.shape)} * SizeBytes(to.dtype);
   if (bytes * std::max(to.mesh.size(), exchange.source.mesh.size()) <= kMost) return absl::OkStatus();
   return Wrong("too many bytes to count on ", to.mesh.size(), " workers: ", ToText(to));
-}
-
-// Counts, element by element, how often each position's shard is written by these exchanges, and that
-// each reduction has every term once.
-absl::Status CheckElements(const std::vector<const Exchange*>& exchanges) {
-  const TensorSpec& to = exchanges[0]->destination;
-  if (MaxShardElements(to) * to.mesh.size() > kSmallWorldElements) return absl::OkStatus();
-  for (int64_t flat = 0; flat < to.mesh.size(); ++flat) {
-    const Position position = to.mesh.PositionAt(flat);
-    const Shape extents = BoxShape(LocalBox(to, position));
-    const Strides strides = RowMajorStrides(extents);
-    std::vector<int> writes(static_cast<size_t>(NumElements(extents)), 0);
-    for (const Exchange* exchange : exchanges) {
-      const ExchangeWalk walk(*exchange);
-      for (const Transfer& transfer : walk.TransfersTo(position)) {
-        std::set<int64_t> terms;
-        int64_t taken = 0;
-        for (const TransferSource& source : transfer.sources) {
-          taken += std::max<int64_t>(1, static_cast<int64_t>(source.added_up.size()));
-          terms.insert(source.flat_position);
-          terms.insert(source.added_up.begin(), source.added_up.end());
-        }
-        if (static_cast<int64_t>(terms.size()) != walk.term_count() || taken != walk.term_count()) {
-          return Wrong(ToText(transfer.box), " has ", terms.size(), " of ", walk.term_count(), " terms");
-        }
-        const Shape piece = BoxShape(transfer.box);
-        for (int64_t i = 0; i < NumElements(piece); ++i) {
-          int64_t rest = i;
-          int64_t at = 0;
-          for (size_t d = piece.size(); d-- > 0; rest /= piece[d]) {
-            at += (transfer.destination_offset[d] + rest % piece[d]) * strides[d];
-          }
-          ++writes[static_cast<size_t>(at)];
-        }
-      }
-    }
-    for (size_t i = 0; i < writes.size(); ++i) {
-      if (writes[i] != 1) return Wrong("element ", i, " of position ", flat, " is written ", writes[i], " times");
-    }
-  }
-  return absl::OkStatus();
 }
 
 class Verifier {
@@ -260,13 +217,17 @@ class Verifier {
       TESSERA_RETURN_IF_ERROR(CheckOverlay(exchange, d));
     }
     TESSERA_RETURN_IF_ERROR(CheckSize(exchange));
+    if (exchange.is_by_rounds()) TESSERA_RETURN_IF_ERROR(CheckRounds(step));
     const int64_t terms = PendingTerms(exchange.source, exchange.destination);
     switch (exchange.role) {
       case ExchangeRole::kMove:
         if (terms > 1) return Wrong("moves ", terms, " pending terms");
         break;
       case ExchangeRole::kReduce:
-      case ExchangeRole::kReduceEach: TESSERA_RETURN_IF_ERROR(CheckReduction(exchange, terms)); break;
+      case ExchangeRole::kReduceEach:
+        TESSERA_RETURN_IF_ERROR(CheckReduction(exchange, terms));
+        if (exchange.is_in_place()) TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "reduces further what was not reduced"));
+        break;
       case ExchangeRole::kSpread: TESSERA_RETURN_IF_ERROR(CheckSpread(step)); break;
       case ExchangeRole::kShare: TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once")); break;
     }
@@ -275,7 +236,11 @@ class Verifier {
 
   static absl::Status CheckReduction(const Exchange& exchange, int64_t terms) {
     if (terms < 2) return Wrong("reduces what has one term");
-    if (exchange.reduce_op != exchange.source.partial_op()) return Wrong("reduces with ", ToText(exchange.reduce_op));
+    // Of an average the last round divides.
+    const bool is_last = !exchange.is_by_rounds() || exchange.rounds.digit + 1 == CountDigits(exchange);
+    const ReduceOp op = exchange.source.partial_op();
+    if (exchange.reduce_op != (op == ReduceOp::kAvg && !is_last ? ReduceOp::kSum : op))
+      return Wrong("reduces with ", ToText(exchange.reduce_op));
     if (exchange.far_takers != FarTakers::kEach) return Wrong("reduces once for a host");
     if (exchange.role == ExchangeRole::kReduceEach && !EachHoldsOneOfTwoTerms(exchange)) {
       return Wrong("reduces on each what not each has one of two terms of");
@@ -283,7 +248,40 @@ class Verifier {
     return absl::OkStatus();
   }
 
+  static int CountDigits(const Exchange& exchange) { return static_cast<int>(exchange.rounds.factors.size()); }
+
+  // Sums are halved digit by digit, and what was moved or reduced is doubled in the opposite order.
+  static bool IsNextRound(const Exchange& last, const Exchange& exchange) {
+    const int last_digit = CountDigits(exchange) - 1;
+    const int digit = exchange.rounds.digit;
+    const bool has_reduced = last.role == ExchangeRole::kReduce;
+    const bool has_spread = last.role == ExchangeRole::kMove || last.role == ExchangeRole::kSpread;
+    switch (exchange.role) {
+      case ExchangeRole::kReduce: return has_reduced && digit == last.rounds.digit + 1;
+      case ExchangeRole::kSpread:
+        return (has_reduced && last.rounds.digit == last_digit && digit == last_digit) ||
+               (has_spread && digit == last.rounds.digit - 1);
+      case ExchangeRole::kShare: return has_spread && last.rounds.digit == 0 && digit == 0;
+      case ExchangeRole::kMove:
+      case ExchangeRole::kReduceEach: break;
+    }
+    return false;
+  }
+
+  static absl::Status CheckRounds(const ExchangeStep& step) {
+    const Exchange& exchange = step.exchange;
+    if (exchange.far_takers != FarTakers::kEach || step.delivery != Delivery::kPull ||
+        exchange.role == ExchangeRole::kReduceEach) {
+      return Wrong("goes by rounds and not by rounds");
+    }
+    if (!CanGoByRounds(exchange)) return Wrong("goes by rounds that its workers can't go by");
+    const bool begins_late = exchange.role == ExchangeRole::kMove && exchange.rounds.digit + 1 != CountDigits(exchange);
+    return begins_late ? Wrong("doubles from digit ", exchange.rounds.digit) : absl::OkStatus();
+  }
+
   static bool CanAddTo(const Exchange& last, const Exchange& exchange) {
+    if (last.rounds.factors != exchange.rounds.factors) return false;
+    if (exchange.is_by_rounds()) return IsNextRound(last, exchange);
     const bool is_relayed = exchange.far_takers == FarTakers::kRelays;
     if (exchange.role == ExchangeRole::kSpread) {
       if (last.role == ExchangeRole::kReduce) return !is_relayed;
@@ -327,12 +325,15 @@ class Verifier {
     state.unfinished.push_back(&exchange);
     state.unfinished_value = step.destination;
     const bool is_spread_later = exchange.role == ExchangeRole::kReduce && CountReplicas(exchange.destination) > 1;
-    const bool is_shared_later = exchange.role != ExchangeRole::kShare && exchange.far_takers != FarTakers::kEach;
-    if (is_spread_later || is_shared_later) return absl::OkStatus();
+    const bool is_doubled_later = exchange.is_by_rounds() && exchange.rounds.digit > 0;
+    const bool is_shared_later =
+        exchange.role != ExchangeRole::kShare && (exchange.is_by_rounds() ? ExchangeWalk(exchange).IsSharedAfterRounds()
+                                                                          : exchange.far_takers != FarTakers::kEach);
+    if (is_spread_later || is_doubled_later || is_shared_later) return absl::OkStatus();
     const std::vector<const Exchange*> written = std::exchange(state.unfinished, {});
     contents_->EndWrite(step.destination);
     if (step.source == step.destination && step.delivery == Delivery::kPull) contents_->NotePeerReads(step.destination);
-    return CheckElements(written);
+    return exchange.is_by_rounds() ? CheckRoundElements(written) : CheckElements(written);
   }
 
   // Each operand is read where it lies: its pieces are a move, of all of it or of a box, that tiles every position's
@@ -343,6 +344,7 @@ class Verifier {
     if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces.source, pieces.destination) > 1)
       return Wrong("the pieces are pending");
     if (pieces.far_takers != FarTakers::kEach) return Wrong("the pieces are taken once for a host");
+    if (pieces.is_by_rounds()) return Wrong("the pieces are taken by rounds");
     if (pieces.source.dtype != pieces.destination.dtype || pieces.source.rank() != pieces.destination.rank()) {
       return Wrong("the pieces are read as ", ToText(pieces.destination));
     }

@@ -12,9 +12,11 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
+#include "server/planner/alternatives.h"
 #include "server/planner/figures.h"
 #include "server/planner/overlay.h"
 #include "server/planner/relays.h"
+#include "server/planner/rounds.h"
 #include "server/planner/small_sums.h"
 
 namespace tessera {
@@ -238,7 +240,8 @@ void PlanBuilder::AddShares() {
     const bool spreads = exchange != nullptr && exchange->exchange.role == ExchangeRole::kSpread;
     const bool is_with_previous = exchange != nullptr && exchange->start == StepStart::kWithPrevious;
     if (!spreads && !is_with_previous) add_shares();
-    const bool is_settled = exchange != nullptr && exchange->exchange.far_takers != FarTakers::kEach;
+    const bool is_settled =
+        exchange != nullptr && (exchange->exchange.far_takers != FarTakers::kEach || exchange->exchange.is_by_rounds());
     const bool takes = spreads || (exchange != nullptr && exchange->exchange.role == ExchangeRole::kMove);
     if (takes && !is_settled && !IsPushedAgain(exchange->destination) &&
         ExchangeWalk(exchange->exchange).IsWantedTwiceFromFar()) {
@@ -265,6 +268,7 @@ Plan PlanBuilder::Finish(const Topology& topology) && {
     }
   }
   SaveWaitsOfSmallSums(plan_, topology);
+  AddRounds(plan_, topology);
   AddRelays(plan_, topology);
   if (plan_.hosts.several()) AddShares();
   return std::move(plan_);

@@ -8,12 +8,12 @@
 
 #include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
+#include "server/planner/alternatives.h"
 
 namespace tessera {
 namespace {
 
-constexpr size_t kFewestHosts = 3;   // that make a difference: one that gives and two that take
-constexpr double kWorthwhile = 0.8;  // of the seconds of the direct way: predictions are no better than that
+constexpr size_t kFewestHosts = 3;  // that make a difference: one that gives and two that take
 
 size_t CountHosts(const Exchange& exchange, const Topology& topology) {
   std::set<int32_t> hosts;
@@ -28,39 +28,7 @@ bool IsAlone(const std::vector<int>& phases, size_t index) {
   return std::count(phases.begin(), phases.end(), phases[index]) == 1;
 }
 
-bool IsOnlyValueOfItsBuffer(const Plan& plan, int value) {
-  const int buffer = plan.values[static_cast<size_t>(value)].buffer;
-  return std::count_if(plan.values.begin(), plan.values.end(),
-                       [buffer](const PlanValue& other) { return other.buffer == buffer; }) == 1;
-}
-
-// As it is without relays.
-std::vector<Step> Direct(const ExchangeStep& step) {
-  ExchangeStep move = step;
-  if (!ExchangeWalk(move.exchange).IsWantedTwiceFromFar()) return {move};
-  move.exchange.far_takers = FarTakers::kOne;
-  return {move, InPlace(move, ExchangeRole::kShare, move.name)};
-}
-
-// Of these steps alone, which are on the plan's values.
-double SecondsOf(const Plan& plan, std::vector<Step> steps, const Topology& reference) {
-  Plan priced;
-  priced.buffers = plan.buffers;
-  priced.values = plan.values;
-  priced.steps = std::move(steps);
-  return PredictSeconds(priced, reference);
-}
-
 }  // namespace
-
-ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective name) {
-  ExchangeStep added = step;
-  added.source = step.destination;
-  added.exchange.role = role;
-  added.name = name;
-  added.delivery = Delivery::kPull;
-  return added;
-}
 
 std::vector<Step> Relayed(const ExchangeStep& step) {
   ExchangeStep move = step;
@@ -70,20 +38,19 @@ std::vector<Step> Relayed(const ExchangeStep& step) {
 }
 
 void AddRelays(Plan& plan, const Topology& topology) {
-  Topology reference;  // what was measured chooses nothing
-  reference.host_of_worker = topology.host_of_worker;
+  const Topology reference = ReferenceOf(topology);
   const std::vector<int> phases = PhasesOf(plan);
   std::vector<Step> steps;
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const auto* move = std::get_if<ExchangeStep>(&plan.steps[i]);
     const bool may_relay = move != nullptr && move->exchange.role == ExchangeRole::kMove &&
-                           CountReplicas(move->exchange.destination) > 1 &&
+                           !move->exchange.is_by_rounds() && CountReplicas(move->exchange.destination) > 1 &&
                            move->exchange.destination.mesh.size() <= kMaxRelayedPositions && IsAlone(phases, i) &&
                            IsOnlyValueOfItsBuffer(plan, move->destination) &&
                            CountHosts(move->exchange, topology) >= kFewestHosts;
     if (may_relay) {
       std::vector<Step> relayed = Relayed(*move);
-      if (SecondsOf(plan, relayed, reference) < kWorthwhile * SecondsOf(plan, Direct(*move), reference)) {
+      if (AreWorthwhile(plan, relayed, Direct(*move), reference)) {
         std::move(relayed.begin(), relayed.end(), std::back_inserter(steps));
         continue;
       }

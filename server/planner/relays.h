@@ -18,9 +18,6 @@ namespace tessera {
 
 inline constexpr int64_t kMaxRelayedPositions = 64;  // docs/limits.md: max_relayed_positions
 
-// The step by which others take what `step` wrote from where it lies.
-ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective name);
-
 // A move by way of relays, whatever it takes.
 std::vector<Step> Relayed(const ExchangeStep& move);
 

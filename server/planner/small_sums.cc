@@ -11,11 +11,6 @@
 namespace tessera {
 namespace {
 
-// The first step after `index` of another phase.
-size_t EndOfPhase(const std::vector<int>& phases, size_t index) {
-  return static_cast<size_t>(std::upper_bound(phases.begin(), phases.end(), phases[index]) - phases.begin());
-}
-
 const ExchangeStep* FindReduction(const Plan& plan, size_t first, size_t end, int value) {
   for (size_t i = first; i < end; ++i) {
     const auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i]);

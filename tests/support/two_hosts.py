@@ -4,6 +4,10 @@ workers in both. Workers of different hosts can't tell that they could map each 
     with TwoHosts() as hosts, Cluster(hosts, workers=(2, 2)) as cluster:
         session = tessera.connect(cluster.address)
 
+More hosts are names alone: their workers don't try to map each other, and exchange messages over the loopback interface.
+
+    with Cluster(named_hosts(6), workers=6 * (2,)) as cluster:
+
 Everything ends with the blocks: a namespace lives as long as its holder. NotPermitted says what is missing where
 namespaces can't be made (they take root, `unshare`, `nsenter` and `ip`).
 """
@@ -36,8 +40,24 @@ def wait_until(true, what):
         time.sleep(0.01)
 
 
+class NamedHost:
+    interface = "lo"
+
+    def __init__(self, name):
+        self.options = ["--host-id", name]
+
+    def command(self, *words):
+        return [*map(str, words)]
+
+
+def named_hosts(count):
+    return [NamedHost(f"host {number}") for number in range(count)]
+
+
 class Host:
     """A network and a mount namespace, held by a process that ends with its standard input."""
+
+    interface, options = INTERFACE, []
 
     def __init__(self):
         self.holder = subprocess.Popen(["unshare", "--net", "--mount", "--", "sh", "-c", "echo made; exec cat >/dev/null"],
@@ -132,8 +152,8 @@ class Cluster:
 
     def _start_worker(self, host, number, on_host, memory, listen, environment):
         command = host.command(BINARIES / "server/worker/tessera-worker", "--coordinator", listen, "--index", number, "--memory",
-                               memory, "--threads", 1, "--transport", "shm+ucx", "--net-devices", INTERFACE,
-                               "--workers-on-host", on_host, "--socket-dir", self.folder)
+                               memory, "--threads", 1, "--transport", "shm+ucx", "--net-devices", host.interface,
+                               "--workers-on-host", on_host, "--socket-dir", self.folder, *host.options)
         return self._start(command, environment, f"worker{number}")
 
     def _await_workers(self):

@@ -1,0 +1,175 @@
+#include "server/planner/rounds.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <variant>
+
+#include "server/plan/exchange.h"
+#include "server/planner/alternatives.h"
+
+namespace tessera {
+namespace {
+
+// The factors of a number of hosts, increasing, by which rounds take least: each a wait and a message for each of the
+// others in it. `least`: of the factors.
+struct PricedFactors {
+  std::vector<int> factors;
+  double seconds = 0;  // of the halving or of the doubling
+};
+PricedFactors CheapestFactors(int64_t hosts, int64_t least, const Topology& reference) {
+  const auto round_s = [&reference](int64_t factor) {
+    return reference.step_latency_s + reference.message_latency_s +
+           static_cast<double>(factor - 1) * reference.message_overhead_s;
+  };
+  PricedFactors best = {{static_cast<int>(hosts)}, round_s(hosts)};
+  for (int64_t factor = least; factor * factor <= hosts; ++factor) {
+    if (hosts % factor != 0) continue;
+    PricedFactors others = CheapestFactors(hosts / factor, factor, reference);
+    others.seconds += round_s(factor);
+    if (others.seconds >= best.seconds) continue;
+    others.factors.insert(others.factors.begin(), static_cast<int>(factor));
+    best = std::move(others);
+  }
+  return best;
+}
+
+// Hosts that are not told are one, or one for each worker.
+bool AreApart(const Exchange& exchange, const Topology& reference) {
+  return exchange.hosts.several() || !AreOnOneHost({&exchange.source.mesh, &exchange.destination.mesh}, reference);
+}
+
+bool Multiplies(const Plan& plan) {
+  return std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
+    const auto* local = std::get_if<LocalStep>(&step);
+    return std::holds_alternative<ContractStep>(step) ||
+           (local != nullptr && std::holds_alternative<MatmulOp>(local->op));
+  });
+}
+
+// An exchange in two phases at most, of each of several values, by rounds.
+class RoundPhases {
+ public:
+  // Of the plan's steps [first, middle), and [middle, end) if those spread just what the first ones reduce.
+  RoundPhases(const Plan& plan, const Topology& reference, size_t first, size_t middle, size_t end) {
+    for (size_t i = first; i < middle; ++i) {
+      const auto* step = std::get_if<ExchangeStep>(&plan.steps[i]);
+      if (step == nullptr || !MayGoByRounds(plan, reference, *step)) return;
+      const int64_t hosts = CountHostsOfGroup(step->exchange);
+      std::vector<ExchangeStep> rounds = ByRounds(*step, CheapestFactors(hosts, 2, reference).factors);
+      if (rounds.empty()) return;
+      if (step->exchange.reduces()) reduced_.push_back(step->destination);
+      AddInPhases(std::move(rounds));
+      AddDirect(*step);
+    }
+    end_ = middle;
+    for (; !reduced_.empty() && end_ < end; ++end_) {
+      const auto* step = std::get_if<ExchangeStep>(&plan.steps[end_]);
+      if (step == nullptr || step->exchange.role != ExchangeRole::kSpread) return;
+      if (std::erase(reduced_, step->destination) == 0) return;
+      AddDirect(*step);
+    }
+    is_possible_ = reduced_.empty() && (end_ == middle || end_ == end);
+  }
+
+  bool is_possible() const { return is_possible_; }
+  // The first step that is not replaced.
+  size_t end() const { return end_; }
+  std::vector<Step> Steps() const {
+    std::vector<Step> steps;
+    for (const std::vector<ExchangeStep>& phase : phases_) AddPhase(phase, steps);
+    return steps;
+  }
+  std::vector<Step> DirectSteps() const {
+    std::vector<Step> steps = direct_;
+    AddPhase(shares_, steps);
+    return steps;
+  }
+
+ private:
+  static bool MayGoByRounds(const Plan& plan, const Topology& reference, const ExchangeStep& step) {
+    const ExchangeRole role = step.exchange.role;
+    return (role == ExchangeRole::kMove || role == ExchangeRole::kReduce) &&
+           step.exchange.destination.mesh.size() <= kMaxPositionsByRounds &&
+           IsOnlyValueOfItsBuffer(plan, step.destination) && AreApart(step.exchange, reference);
+  }
+  static void AddPhase(const std::vector<ExchangeStep>& phase, std::vector<Step>& steps) {
+    for (size_t i = 0; i < phase.size(); ++i) {
+      ExchangeStep step = phase[i];
+      step.start = i == 0 ? StepStart::kNewPhase : StepStart::kWithPrevious;
+      steps.emplace_back(std::move(step));
+    }
+  }
+  void AddInPhases(std::vector<ExchangeStep> rounds) {
+    if (phases_.size() < rounds.size()) phases_.resize(rounds.size());
+    for (size_t i = 0; i < rounds.size(); ++i) phases_[i].push_back(std::move(rounds[i]));
+  }
+  void AddDirect(const ExchangeStep& step) {
+    std::vector<Step> steps = Direct(step);
+    direct_.push_back(std::move(steps[0]));
+    if (steps.size() > 1) shares_.push_back(std::get<ExchangeStep>(std::move(steps[1])));
+  }
+
+  std::vector<std::vector<ExchangeStep>> phases_;
+  std::vector<Step> direct_;
+  std::vector<ExchangeStep> shares_;
+  std::vector<int> reduced_;  // values that were not spread yet
+  size_t end_ = 0;
+  bool is_possible_ = false;
+};
+
+}  // namespace
+
+std::vector<ExchangeStep> ByRounds(const ExchangeStep& step, const std::vector<int>& factors) {
+  ExchangeStep made = step;
+  Rounds& rounds = made.exchange.rounds;
+  rounds.factors = factors;
+  const int count = static_cast<int>(factors.size());
+  if (count < 2 || !CanGoByRounds(made.exchange)) return {};
+  std::vector<ExchangeStep> steps;
+  int next = count - 1;
+  if (made.exchange.reduces()) {
+    const ReduceOp op = made.exchange.reduce_op;
+    for (rounds.digit = 0; rounds.digit < count; ++rounds.digit) {
+      const bool divides = op == ReduceOp::kAvg && rounds.digit + 1 == count;
+      made.exchange.reduce_op = op == ReduceOp::kAvg && !divides ? ReduceOp::kSum : op;
+      steps.push_back(rounds.digit == 0 ? made : InPlace(made, ExchangeRole::kReduce, made.name));
+    }
+    made.exchange.reduce_op = ReduceOp::kSum;  // as of a spread that is not by rounds
+  } else {
+    rounds.digit = next--;
+    steps.push_back(made);
+  }
+  for (rounds.digit = next; rounds.digit >= 0; --rounds.digit) {
+    steps.push_back(InPlace(made, ExchangeRole::kSpread, Collective::kAllGather));
+  }
+  rounds.digit = 0;
+  if (ExchangeWalk(made.exchange).IsSharedAfterRounds()) {
+    steps.push_back(InPlace(made, ExchangeRole::kShare, Collective::kAllGather));
+  }
+  return steps;
+}
+
+void AddRounds(Plan& plan, const Topology& topology) {
+  if (Multiplies(plan)) return;
+  const Topology reference = ReferenceOf(topology);
+  const std::vector<int> phases = PhasesOf(plan);
+  std::vector<Step> steps;
+  for (size_t first = 0; first < plan.steps.size();) {
+    const size_t middle = EndOfPhase(phases, first);
+    const size_t end = middle < plan.steps.size() ? EndOfPhase(phases, middle) : middle;
+    const RoundPhases rounds(plan, reference, first, middle, end);
+    if (rounds.is_possible()) {
+      std::vector<Step> made = rounds.Steps();
+      if (AreWorthwhile(plan, made, rounds.DirectSteps(), reference)) {
+        std::move(made.begin(), made.end(), std::back_inserter(steps));
+        first = rounds.end();
+        continue;
+      }
+    }
+    for (; first < middle; ++first) steps.push_back(std::move(plan.steps[first]));
+  }
+  plan.steps = std::move(steps);
+}
+
+}  // namespace tessera
