@@ -120,7 +120,7 @@ void ExchangeWalk::AddReductions(int64_t destination, std::vector<Transfer>& tra
     if (piece.reducer != destination) continue;
     const ExchangeCell& cell = piece.cell;
     if (exchange_.hosts.several()) {
-      VisitSums(piece, [&](int64_t low, int64_t high, const Sources& sources) {
+      VisitSums(piece, std::nullopt, [&](int64_t low, int64_t high, const Sources& sources) {
         AddBoxes(exchange_, cell, low, high, sources, transfers);
       });
       continue;
@@ -136,10 +136,10 @@ void ExchangeWalk::AddReductions(int64_t destination, std::vector<Transfer>& tra
   }
 }
 
-void ExchangeWalk::VisitSums(const ReducedPiece& piece,
+void ExchangeWalk::VisitSums(const ReducedPiece& piece, std::optional<int32_t> from_host,
                              absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const {
   const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
-  tables_->VisitSums(piece, [&](int64_t low, int64_t high, absl::Span<const GivenTerms> given) {
+  tables_->VisitSums(piece, from_host, [&](int64_t low, int64_t high, absl::Span<const GivenTerms> given) {
     Sources sources;
     for (const GivenTerms& from : given) {
       TransferSource& source = sources.emplace_back();
@@ -232,9 +232,10 @@ void ExchangeWalk::VisitReceived(WorkerIndex worker, Count visit) const {
 
 void ExchangeWalk::VisitSumsOf(
     int64_t flat, absl::FunctionRef<void(const ReducedPiece&, int64_t, int64_t, const TransferSource&)> visit) const {
+  const int32_t host = exchange_.hosts.HostOf(exchange_.source.mesh.workers()[static_cast<size_t>(flat)]);
   tables_->VisitHeld(flat, [&](const ExchangeCell& cell) {
     for (const ReducedPiece& piece : tables_->PiecesOfCell(cell)) {
-      VisitSums(piece, [&](int64_t low, int64_t high, const Sources& sources) {
+      VisitSums(piece, host, [&](int64_t low, int64_t high, const Sources& sources) {
         for (const TransferSource& source : sources) {
           const auto& added_up = source.added_up;
           const bool has_part =
@@ -413,15 +414,16 @@ void ExchangeWalk::VisitSumTraffic(Count received, Count sent) const {
     if (tables_->GroupOf(flat) != flat) continue;
     for (const ReducedPiece& piece : tables_->PiecesOf(flat)) {
       const WorkerIndex reducer = to.workers()[static_cast<size_t>(piece.reducer)];
-      VisitSums(piece, [&](int64_t low, int64_t high, const Sources& sources) {
+      tables_->VisitSums(piece, std::nullopt, [&](int64_t low, int64_t high, absl::Span<const GivenTerms> given) {
         const auto count = [&](WorkerIndex from, WorkerIndex to_worker) {
           if (from == to_worker) return;
           sent(from, high - low);
           received(to_worker, high - low);
         };
-        for (const TransferSource& source : sources) {
-          count(source.worker, reducer);
-          for (const int64_t term : source.added_up) count(workers[static_cast<size_t>(term)], source.worker);
+        for (const GivenTerms& from : given) {
+          const WorkerIndex giver = workers[static_cast<size_t>(from.giver)];
+          count(giver, reducer);
+          for (const int64_t term : from.terms) count(workers[static_cast<size_t>(term)], giver);
         }
       });
     }
@@ -473,6 +475,78 @@ void ExchangeWalk::VisitSpreadTraffic(Count received, Count sent) const {
   }
 }
 
+void ExchangeWalk::VisitGroups(absl::FunctionRef<void(int64_t, absl::Span<const std::vector<int64_t>>)> visit) const {
+  for (int64_t flat = 0; flat < exchange_.destination.mesh.size(); ++flat) {
+    if (tables_->GroupOf(flat) == flat) visit(flat, tables_->MembersByHost(flat));
+  }
+}
+
+void ExchangeWalk::VisitFarParts(int64_t group, absl::Span<const std::vector<int64_t>> members,
+                                 absl::FunctionRef<void(int64_t, int64_t, absl::Span<const int64_t>)> visit) const {
+  const std::vector<int64_t> far = tables_->FarElements(group, members);
+  for (size_t host = 0; host < members.size(); ++host) {
+    const SharedLine line(members[host], far[host]);
+    for (size_t i = 0; i < members[host].size(); ++i) visit(members[host][i], line.PartOf(i), members[host]);
+  }
+}
+
+void ExchangeWalk::VisitMoveOnceTraffic(Count received, Count sent) const {
+  const std::vector<WorkerIndex>& from = exchange_.source.mesh.workers();
+  const std::vector<WorkerIndex>& to = exchange_.destination.mesh.workers();
+  VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
+    tables_->VisitWanted(group, [&](const ExchangeCell& cell) {
+      const WorkerIndex holder = from[static_cast<size_t>(cell.source)];
+      for (const std::vector<int64_t>& on_host : members) {
+        if (tables_->IsFar(cell, ExchangeTables::kMoved, on_host[0])) {
+          sent(holder, cell.elements);
+          continue;
+        }
+        for (const int64_t member : on_host) {
+          const WorkerIndex taker = to[static_cast<size_t>(member)];
+          if (taker == holder) continue;
+          sent(holder, cell.elements);
+          received(taker, cell.elements);
+        }
+      }
+    });
+    VisitFarParts(group, members, [&](int64_t member, int64_t elements, absl::Span<const int64_t>) {
+      received(to[static_cast<size_t>(member)], elements);
+    });
+  });
+}
+
+void ExchangeWalk::VisitSpreadOnceTraffic(Count received, Count sent) const {
+  const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
+  VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
+    absl::flat_hash_map<int32_t, absl::Span<const int64_t>> on_host;
+    for (const std::vector<int64_t>& each : members) on_host[tables_->HostOfDestination(each[0])] = each;
+    for (const ReducedPiece& piece : tables_->PiecesOf(group)) {
+      const int64_t elements = piece.high - piece.low;
+      const absl::Span<const int64_t> mates = on_host.at(tables_->HostOfDestination(piece.reducer));
+      for (const int64_t mate : mates) {
+        if (mate != piece.reducer) received(workers[static_cast<size_t>(mate)], elements);
+      }
+      sent(workers[static_cast<size_t>(piece.reducer)],
+           elements * static_cast<int64_t>(mates.size() - 1 + members.size() - 1));
+    }
+    VisitFarParts(group, members, [&](int64_t member, int64_t elements, absl::Span<const int64_t>) {
+      received(workers[static_cast<size_t>(member)], elements);
+    });
+  });
+}
+
+void ExchangeWalk::VisitShareTraffic(Count received, Count sent) const {
+  const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
+  VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
+    VisitFarParts(group, members, [&](int64_t member, int64_t elements, absl::Span<const int64_t> on_host) {
+      sent(workers[static_cast<size_t>(member)], elements * static_cast<int64_t>(on_host.size() - 1));
+      for (const int64_t mate : on_host) {
+        if (mate != member) received(workers[static_cast<size_t>(mate)], elements);
+      }
+    });
+  });
+}
+
 void ExchangeWalk::VisitEachTransfer(Count received, Count sent) const {
   const Mesh& to = exchange_.destination.mesh;
   for (const WorkerIndex worker : to.workers()) {
@@ -484,15 +558,17 @@ void ExchangeWalk::VisitEachTransfer(Count received, Count sent) const {
 }
 
 void ExchangeWalk::VisitTraffic(Count received, Count sent) const {
-  if (rounds_ != nullptr) return VisitEachTransfer(received, sent);
-  const bool is_shared = exchange_.far_takers != FarTakers::kEach;
-  if (is_shared && exchange_.role != ExchangeRole::kReduce) return VisitEachTransfer(received, sent);
+  const bool is_once = exchange_.far_takers == FarTakers::kOne;
+  if (rounds_ != nullptr || tables_->has_relays()) return VisitEachTransfer(received, sent);
   switch (exchange_.role) {
-    case ExchangeRole::kMove: return VisitMoveTraffic(received, sent);
+    case ExchangeRole::kMove:
+      if (!is_once) return VisitMoveTraffic(received, sent);
+      return tables_->replica_count() == 1 ? VisitMoveOnceTraffic(received, sent) : VisitEachTransfer(received, sent);
     case ExchangeRole::kReduce:
     case ExchangeRole::kReduceEach: return VisitReduceTraffic(received, sent);
-    case ExchangeRole::kSpread: return VisitSpreadTraffic(received, sent);
-    case ExchangeRole::kShare: return VisitEachTransfer(received, sent);
+    case ExchangeRole::kSpread:
+      return is_once ? VisitSpreadOnceTraffic(received, sent) : VisitSpreadTraffic(received, sent);
+    case ExchangeRole::kShare: return VisitShareTraffic(received, sent);
   }
 }
 

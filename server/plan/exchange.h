@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -184,8 +185,10 @@ class ExchangeWalk {
   void AddRound(int64_t destination, std::vector<Transfer>& transfers) const;
   using Sources = absl::InlinedVector<TransferSource, 2>;
   using Count = absl::FunctionRef<void(WorkerIndex, int64_t)>;
-  // With several hosts: the parts of what a position reduces, which differ in their sources.
-  void VisitSums(const ReducedPiece& piece, absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const;
+  // With several hosts: the parts of what a position reduces, which differ in their sources; all of these, or those on
+  // one host.
+  void VisitSums(const ReducedPiece& piece, std::optional<int32_t> from_host,
+                 absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const;
   // Those of a source position's cells whose source it is, or among whose terms it is.
   void VisitSumsOf(int64_t flat,
                    absl::FunctionRef<void(const ReducedPiece&, int64_t, int64_t, const TransferSource&)> visit) const;
@@ -198,6 +201,15 @@ class ExchangeWalk {
   void VisitReduceTraffic(Count received, Count sent) const;
   void VisitSumTraffic(Count received, Count sent) const;
   void VisitSpreadTraffic(Count received, Count sent) const;
+  // Under FarTakers::kOne; of moves where nothing is replicated.
+  void VisitMoveOnceTraffic(Count received, Count sent) const;
+  void VisitSpreadOnceTraffic(Count received, Count sent) const;
+  void VisitShareTraffic(Count received, Count sent) const;
+  // Calls `visit(group, members by host)` for all groups of destinations.
+  void VisitGroups(absl::FunctionRef<void(int64_t, absl::Span<const std::vector<int64_t>>)> visit) const;
+  // Calls `visit(member, elements, members of its host)` for what members take once for their host.
+  void VisitFarParts(int64_t group, absl::Span<const std::vector<int64_t>> members,
+                     absl::FunctionRef<void(int64_t, int64_t, absl::Span<const int64_t>)> visit) const;
 
   const Exchange& exchange_;
   std::unique_ptr<const ExchangeTables> tables_;

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -92,8 +93,8 @@ class ExchangeTables {
   // itself if it holds the term. Not with several hosts.
   int64_t SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t reducer) const;
   // With several hosts: calls `visit(low, high, given)` for the parts of what is reduced, which differ in who gives the
-  // terms (host_sums.h).
-  void VisitSums(const ReducedPiece& piece,
+  // terms (host_sums.h); `from_host`: what is given on that host alone, of the same parts.
+  void VisitSums(const ReducedPiece& piece, std::optional<int32_t> from_host,
                  absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const;
 
   bool has_relays() const { return exchange_.far_takers == FarTakers::kRelays; }
@@ -119,6 +120,8 @@ class ExchangeTables {
   // Members of the group on each host that has some, by host.
   std::vector<std::vector<int64_t>> MembersByHost(int64_t group) const;
   int32_t HostOfDestination(int64_t flat) const;
+  // By host of MembersByHost: the elements that are far from it. Not with relays.
+  std::vector<int64_t> FarElements(int64_t group, absl::Span<const std::vector<int64_t>> members) const;
 
   // Calls `visit(replica, low, high)` for the parts of elements [low, high) of a cell that the destination (or
   // reducer) takes from holders of that replica; not for a destination that holds the cell.
@@ -167,13 +170,14 @@ class ExchangeTables {
   Sharing MakeSharing(const ExchangeCell& cell) const;
   void ShareByHost(const ExchangeCell& cell, Sharing& sharing) const;
   void SumByHost(const ExchangeCell& cell, Sharing& sharing) const;
-  TermHolders TermHoldersOf(const ExchangeCell& cell) const;
+  const TermsByHost& TermsOf(const ExchangeCell& cell) const;
   int32_t HostOfSource(int64_t flat) const;
   // Whether what is taken was moved, not reduced.
   bool moves() const {
     return exchange_.role == ExchangeRole::kMove ||
            (exchange_.role == ExchangeRole::kShare && term_count() == 1 && !has_relays());
   }
+  const std::vector<int32_t>& HostsOfFamily(const ExchangeCell& cell) const;  // sorted
   const FarLine& FarLineOf(int64_t group, int32_t host) const;
   std::unique_ptr<std::vector<ReducedPiece>> PiecesOfEach(int64_t group) const;
   std::vector<int64_t> FarMembers(const ExchangeCell& cell, absl::Span<const int64_t> members) const;
@@ -196,6 +200,7 @@ class ExchangeTables {
   std::vector<int64_t> cell_strides_;
   std::vector<int64_t> given_elements_;
   mutable absl::flat_hash_map<int64_t, std::unique_ptr<std::vector<ReducedPiece>>> pieces_;       // by group
+  mutable absl::flat_hash_map<int64_t, std::unique_ptr<const TermsByHost>> terms_;                // by family
   mutable absl::flat_hash_map<int64_t, std::unique_ptr<Sharing>> sharings_;                       // by family
   mutable absl::flat_hash_map<std::pair<int64_t, int32_t>, std::unique_ptr<FarLine>> far_lines_;  // by group and host
   mutable absl::flat_hash_map<int64_t, std::vector<int32_t>> hosts_of_family_;                    // sorted

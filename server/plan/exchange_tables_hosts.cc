@@ -51,8 +51,8 @@ void ExchangeTables::SumByHost(const ExchangeCell& cell, Sharing& sharing) const
     take.start = totals[take.line];
     totals[take.line] += take.length;
   }
-  const TermHolders holders = TermHoldersOf(cell);
-  for (size_t i = 0; i < hosts.size(); ++i) sharing.sums.emplace_back(holders, hosts[i], totals[i]);
+  const TermsByHost& terms = TermsOf(cell);
+  for (size_t i = 0; i < hosts.size(); ++i) sharing.sums.emplace_back(terms, hosts[i], totals[i]);
 }
 
 int32_t ExchangeTables::HostOfSource(int64_t flat) const {
@@ -63,7 +63,9 @@ int32_t ExchangeTables::HostOfDestination(int64_t flat) const {
   return exchange_.hosts.HostOf(exchange_.destination.mesh.workers()[static_cast<size_t>(flat)]);
 }
 
-TermHolders ExchangeTables::TermHoldersOf(const ExchangeCell& cell) const {
+const TermsByHost& ExchangeTables::TermsOf(const ExchangeCell& cell) const {
+  std::unique_ptr<const TermsByHost>& known = terms_[cell.family];
+  if (known != nullptr) return *known;
   TermHolders holders;
   for (const int64_t term : term_offsets_) {
     std::vector<TermHolder>& of_term = holders.emplace_back();
@@ -72,19 +74,20 @@ TermHolders ExchangeTables::TermHoldersOf(const ExchangeCell& cell) const {
       of_term.push_back({flat, HostOfSource(flat)});
     }
   }
-  return holders;
+  known = std::make_unique<const TermsByHost>(std::move(holders));
+  return *known;
 }
 
 // Those of the candidates on whose hosts the cell can be reduced with the fewest sums from others.
 std::vector<int64_t> ExchangeTables::OnNearestHosts(const ExchangeCell& cell,
                                                     absl::Span<const int64_t> candidates) const {
   if (!exchange_.hosts.several() || candidates.size() < 2) return {candidates.begin(), candidates.end()};
-  const TermHolders holders = TermHoldersOf(cell);
+  const TermsByHost& terms = TermsOf(cell);
   absl::flat_hash_map<int32_t, int64_t> sums;
   int64_t fewest = term_count();
   for (const int64_t candidate : candidates) {
     const auto [at, is_new] = sums.emplace(HostOfDestination(candidate), 0);
-    if (is_new) at->second = CountSendingHosts(holders, at->first);
+    if (is_new) at->second = terms.CountSendingHosts(at->first);
     fewest = std::min(fewest, at->second);
   }
   std::vector<int64_t> nearest;
@@ -94,13 +97,13 @@ std::vector<int64_t> ExchangeTables::OnNearestHosts(const ExchangeCell& cell,
   return nearest;
 }
 
-void ExchangeTables::VisitSums(const ReducedPiece& piece,
+void ExchangeTables::VisitSums(const ReducedPiece& piece, std::optional<int32_t> from_host,
                                absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const {
   const Sharing& sharing = SharingOf(piece.cell);
   const auto at = std::lower_bound(sharing.takes.begin(), sharing.takes.end(),
                                    Take{piece.cell.number, piece.low, piece.reducer, 0});
   sharing.sums[at->line].Visit(at->start, piece.cell.shape, piece.low, piece.high,
-                               HolderOfDestination(piece.reducer).flat, visit);
+                               HolderOfDestination(piece.reducer).flat, from_host, visit);
 }
 
 bool ExchangeTables::IsFar(const ExchangeCell& cell, int64_t reducer, int64_t destination) const {
@@ -108,14 +111,37 @@ bool ExchangeTables::IsFar(const ExchangeCell& cell, int64_t reducer, int64_t de
   if (!several) return has_relays() && reducer == kMoved && HolderOfDestination(destination).family != cell.family;
   const int32_t host = HostOfDestination(destination);
   if (reducer != kMoved) return HostOfDestination(reducer) != host;
+  const std::vector<int32_t>& hosts = HostsOfFamily(cell);
+  return !std::binary_search(hosts.begin(), hosts.end(), host);
+}
+
+const std::vector<int32_t>& ExchangeTables::HostsOfFamily(const ExchangeCell& cell) const {
   const auto [at, is_new] = hosts_of_family_.try_emplace(cell.family);
   std::vector<int32_t>& hosts = at->second;
-  if (is_new) {
-    for (const int64_t replica : replica_offsets_) hosts.push_back(HostOfSource(cell.source + replica));
-    std::sort(hosts.begin(), hosts.end());
-    hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+  if (!is_new) return hosts;
+  for (const int64_t replica : replica_offsets_) hosts.push_back(HostOfSource(cell.source + replica));
+  std::sort(hosts.begin(), hosts.end());
+  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+  return hosts;
+}
+
+std::vector<int64_t> ExchangeTables::FarElements(int64_t group, absl::Span<const std::vector<int64_t>> members) const {
+  absl::flat_hash_map<int32_t, int64_t> near;
+  int64_t total = 0;
+  if (moves()) {
+    VisitWanted(group, [&](const ExchangeCell& cell) {
+      total += cell.elements;
+      for (const int32_t host : HostsOfFamily(cell)) near[host] += cell.elements;
+    });
+  } else {
+    for (const ReducedPiece& piece : PiecesOf(group)) {
+      total += piece.high - piece.low;
+      near[HostOfDestination(piece.reducer)] += piece.high - piece.low;
+    }
   }
-  return !std::binary_search(hosts.begin(), hosts.end(), host);
+  std::vector<int64_t> far;
+  for (const std::vector<int64_t>& on_host : members) far.push_back(total - near[HostOfDestination(on_host[0])]);
+  return far;
 }
 
 std::vector<int64_t> ExchangeTables::FarMembers(const ExchangeCell& cell, absl::Span<const int64_t> members) const {

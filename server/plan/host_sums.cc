@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -10,93 +11,79 @@ namespace {
 
 constexpr size_t kExactHosts = 8;
 
-bool IsOn(const std::vector<TermHolder>& holders, int32_t host) {
-  return std::any_of(holders.begin(), holders.end(), [host](const TermHolder& h) { return h.host == host; });
-}
+// Terms, each as the numbers of the hosts that have it, increasing.
+using HostsOfTerms = std::vector<std::vector<size_t>>;
 
-// The terms that are not on `host`, each as the set of hosts that have it, and those hosts.
-struct FarTerms {
-  std::vector<int32_t> hosts;          // increasing
-  std::vector<size_t> terms;           // numbers
-  std::vector<std::vector<bool>> has;  // by far term, by host
-};
+bool Has(const std::vector<size_t>& hosts, size_t host) { return std::binary_search(hosts.begin(), hosts.end(), host); }
 
-FarTerms FarFrom(const TermHolders& holders, int32_t host) {
-  FarTerms far;
-  for (size_t term = 0; term < holders.size(); ++term) {
-    if (IsOn(holders[term], host)) continue;
-    far.terms.push_back(term);
-    for (const TermHolder& holder : holders[term]) far.hosts.push_back(holder.host);
-  }
-  std::sort(far.hosts.begin(), far.hosts.end());
-  far.hosts.erase(std::unique(far.hosts.begin(), far.hosts.end()), far.hosts.end());
-  for (const size_t term : far.terms) {
-    std::vector<bool>& has = far.has.emplace_back(far.hosts.size(), false);
-    for (const TermHolder& holder : holders[term]) {
-      has[static_cast<size_t>(std::lower_bound(far.hosts.begin(), far.hosts.end(), holder.host) - far.hosts.begin())] =
-          true;
-    }
-  }
-  return far;
-}
-
-// The first of the smallest sets of hosts (as bits) that have all terms.
-std::vector<bool> SmallestCover(const FarTerms& far) {
-  const size_t count = far.hosts.size();
-  std::vector<uint32_t> terms;
-  for (const std::vector<bool>& has : far.has) {
+// The first of the smallest sets of hosts (as bits of numbers in `hosts`) that have all terms.
+std::vector<size_t> SmallestCover(const HostsOfTerms& terms, const std::vector<size_t>& hosts) {
+  std::vector<uint32_t> sets;
+  for (const std::vector<size_t>& term : terms) {
     uint32_t bits = 0;
-    for (size_t h = 0; h < count; ++h) bits |= has[h] ? uint32_t{1} << h : 0;
-    terms.push_back(bits);
+    for (size_t h = 0; h < hosts.size(); ++h) bits |= Has(term, hosts[h]) ? uint32_t{1} << h : 0;
+    sets.push_back(bits);
   }
-  std::sort(terms.begin(), terms.end());
-  terms.erase(std::unique(terms.begin(), terms.end()), terms.end());
-  uint32_t best = (uint32_t{1} << count) - 1;
+  std::sort(sets.begin(), sets.end());
+  sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
+  uint32_t best = (uint32_t{1} << hosts.size()) - 1;
   for (uint32_t set = 0; set < best; ++set) {
     if (std::popcount(set) >= std::popcount(best)) continue;
-    if (std::all_of(terms.begin(), terms.end(), [set](uint32_t term) { return (term & set) != 0; })) best = set;
+    if (std::all_of(sets.begin(), sets.end(), [set](uint32_t term) { return (term & set) != 0; })) best = set;
   }
-  std::vector<bool> chosen(count);
-  for (size_t h = 0; h < count; ++h) chosen[h] = ((best >> h) & 1) != 0;
+  std::vector<size_t> chosen;
+  for (size_t h = 0; h < hosts.size(); ++h) {
+    if (((best >> h) & 1) != 0) chosen.push_back(hosts[h]);
+  }
   return chosen;
 }
 
-std::vector<bool> GreedyCover(const FarTerms& far) {
-  std::vector<bool> chosen(far.hosts.size(), false);
-  std::vector<bool> covered(far.has.size(), false);
-  for (size_t left = far.has.size(); left > 0;) {
-    std::vector<size_t> counts(far.hosts.size(), 0);
-    for (size_t t = 0; t < far.has.size(); ++t) {
-      for (size_t h = 0; !covered[t] && h < counts.size(); ++h) counts[h] += far.has[t][h] ? 1 : 0;
-    }
+std::vector<size_t> GreedyCover(const HostsOfTerms& terms, size_t host_count) {
+  std::vector<size_t> chosen;
+  std::vector<size_t> counts(host_count, 0);  // of terms that are not covered
+  for (const std::vector<size_t>& term : terms) {
+    for (const size_t host : term) ++counts[host];
+  }
+  std::vector<bool> covered(terms.size(), false);
+  for (size_t left = terms.size(); left > 0;) {
     const size_t most = static_cast<size_t>(std::max_element(counts.begin(), counts.end()) - counts.begin());
-    chosen[most] = true;
-    for (size_t t = 0; t < far.has.size(); ++t) {
-      if (covered[t] || !far.has[t][most]) continue;
+    chosen.push_back(most);
+    for (size_t t = 0; t < terms.size(); ++t) {
+      if (covered[t] || !Has(terms[t], most)) continue;
       covered[t] = true;
       --left;
+      for (const size_t host : terms[t]) --counts[host];
     }
   }
   return chosen;
 }
 
-// The fewest hosts that have all terms.
-std::vector<bool> SendingHosts(const FarTerms& far) {
-  std::vector<bool> sends(far.hosts.size(), false);
-  for (const std::vector<bool>& has : far.has) {
-    if (std::count(has.begin(), has.end(), true) > 1) continue;
-    sends[static_cast<size_t>(std::find(has.begin(), has.end(), true) - has.begin())] = true;
+// The fewest hosts that have all of some terms, increasing.
+std::vector<size_t> SendingHosts(const HostsOfTerms& terms, size_t host_count) {
+  std::vector<size_t> sends;
+  std::vector<bool> has_some(host_count, false);
+  for (const std::vector<size_t>& term : terms) {
+    for (const size_t host : term) has_some[host] = true;
+    if (term.size() == 1) sends.push_back(term[0]);
   }
-  FarTerms open;  // those that the only holders of others don't have
-  open.hosts = far.hosts;
-  for (const std::vector<bool>& has : far.has) {
-    bool is_given = false;
-    for (size_t h = 0; h < has.size(); ++h) is_given = is_given || (has[h] && sends[h]);
-    if (!is_given) open.has.push_back(has);
+  const auto sort = [&] {
+    std::sort(sends.begin(), sends.end());
+    sends.erase(std::unique(sends.begin(), sends.end()), sends.end());
+  };
+  sort();
+  HostsOfTerms open;  // those that the only holders of others don't have
+  for (const std::vector<size_t>& term : terms) {
+    if (std::none_of(term.begin(), term.end(), [&](size_t host) { return Has(sends, host); })) open.push_back(term);
   }
-  if (open.has.empty()) return sends;
-  const std::vector<bool> more = open.hosts.size() <= kExactHosts ? SmallestCover(open) : GreedyCover(open);
-  for (size_t h = 0; h < sends.size(); ++h) sends[h] = sends[h] || more[h];
+  if (open.empty()) return sends;
+  std::vector<size_t> hosts;
+  for (size_t host = 0; host < host_count; ++host) {
+    if (has_some[host]) hosts.push_back(host);
+  }
+  const std::vector<size_t> more =
+      hosts.size() <= kExactHosts ? SmallestCover(open, hosts) : GreedyCover(open, host_count);
+  sends.insert(sends.end(), more.begin(), more.end());
+  sort();
   return sends;
 }
 
@@ -110,31 +97,105 @@ std::vector<int64_t> HoldersOn(const std::vector<TermHolder>& holders, int32_t h
 
 }  // namespace
 
-int64_t CountSendingHosts(const TermHolders& holders, int32_t host) {
-  const std::vector<bool> sends = SendingHosts(FarFrom(holders, host));
-  return std::count(sends.begin(), sends.end(), true);
+TermsByHost::TermsByHost(TermHolders holders) {
+  std::map<int32_t, HostTerms> hosts;
+  for (const std::vector<TermHolder>& term : holders) {
+    for (const TermHolder& holder : term) {
+      HostTerms& has = hosts[holder.host];
+      has.host = holder.host;
+    }
+  }
+  are_apart_ = std::all_of(holders.begin(), holders.end(), [](const std::vector<TermHolder>& term) {
+    return std::all_of(term.begin(), term.end(), [&](const TermHolder& h) { return h.host == term[0].host; });
+  });
+  for (const std::vector<TermHolder>& term : holders) {
+    if (!are_apart_) break;
+    HostTerms& has = hosts.at(term[0].host);
+    has.holders.push_back(HoldersOn(term, has.host));
+    has.packers.insert(has.packers.end(), has.holders.back().begin(), has.holders.back().end());
+  }
+  for (auto& [host, has] : hosts) {
+    std::sort(has.packers.begin(), has.packers.end());
+    hosts_.push_back(std::move(has));
+  }
+  if (are_apart_) return;
+  terms_of_hosts_.resize(hosts_.size());
+  for (const std::vector<TermHolder>& term : holders) {
+    std::vector<size_t>& on = hosts_of_terms_.emplace_back();
+    for (const TermHolder& holder : term) on.push_back(static_cast<size_t>(Find(holder.host) - hosts_.data()));
+    std::sort(on.begin(), on.end());
+    on.erase(std::unique(on.begin(), on.end()), on.end());
+    for (const size_t host : on) terms_of_hosts_[host].push_back(hosts_of_terms_.size() - 1);
+  }
+  holders_ = std::move(holders);
 }
 
-HostSums::HostSums(const TermHolders& holders, int32_t host, int64_t length) {
-  for (const std::vector<TermHolder>& term : holders) {
-    if (!IsOn(term, host)) continue;
-    near_.holders.push_back(HoldersOn(term, host));
-    AddLine(near_.holders.back().size(), length);
+const std::vector<size_t>& TermsByHost::TermsOn(int32_t host) const {
+  static const std::vector<size_t>* const kNone = new std::vector<size_t>();
+  const HostTerms* const found = Find(host);
+  return found == nullptr ? *kNone : terms_of_hosts_[static_cast<size_t>(found - hosts_.data())];
+}
+
+const std::vector<HostTerms>& TermsByHost::SendersOfOthers(const std::vector<size_t>& near) const {
+  const auto [at, is_new] = senders_.try_emplace(near);
+  std::vector<HostTerms>& senders = at->second;  // stays where it is
+  if (!is_new) return senders;
+  std::vector<size_t> terms;
+  HostsOfTerms hosts_of_terms;
+  for (size_t term = 0; term < holders_.size(); ++term) {
+    if (Has(near, term)) continue;
+    terms.push_back(term);
+    hosts_of_terms.push_back(hosts_of_terms_[term]);
   }
-  const FarTerms far = FarFrom(holders, host);
-  const std::vector<bool> sends = SendingHosts(far);
-  std::vector<bool> is_given(far.terms.size(), false);
-  for (size_t h = 0; h < far.hosts.size(); ++h) {
-    if (!sends[h]) continue;
-    FromHost& from = far_.emplace_back();
-    for (size_t t = 0; t < far.terms.size(); ++t) {
-      if (is_given[t] || !far.has[t][h]) continue;
+  std::vector<bool> is_given(terms.size(), false);
+  for (const size_t host : SendingHosts(hosts_of_terms, hosts_.size())) {
+    HostTerms& from = senders.emplace_back();
+    from.host = hosts_[host].host;
+    for (size_t t = 0; t < terms.size(); ++t) {
+      if (is_given[t] || !Has(hosts_of_terms[t], host)) continue;
       is_given[t] = true;
-      std::vector<int64_t>& on_host = from.holders.emplace_back(HoldersOn(holders[far.terms[t]], far.hosts[h]));
+      const std::vector<int64_t>& on_host = from.holders.emplace_back(HoldersOn(holders_[terms[t]], from.host));
       from.packers.insert(from.packers.end(), on_host.begin(), on_host.end());
     }
     std::sort(from.packers.begin(), from.packers.end());
-    AddLine(from.packers.size(), length);
+  }
+  return senders;
+}
+
+const HostTerms* TermsByHost::Find(int32_t host) const {
+  const auto at = std::lower_bound(hosts_.begin(), hosts_.end(), host,
+                                   [](const HostTerms& terms, int32_t wanted) { return terms.host < wanted; });
+  return at == hosts_.end() || at->host != host ? nullptr : &*at;
+}
+
+int64_t TermsByHost::CountSendingHosts(int32_t host) const {
+  if (are_apart_) return static_cast<int64_t>(hosts_.size()) - (Find(host) == nullptr ? 0 : 1);
+  return static_cast<int64_t>(SendersOfOthers(TermsOn(host)).size());
+}
+
+HostSums::HostSums(const TermsByHost& terms, int32_t host, int64_t length) : host_(host) {
+  if (terms.are_apart_) {
+    if (const HostTerms* near = terms.Find(host); near != nullptr) near_ = *near;
+    far_ = &terms.hosts_;
+  } else {
+    const std::vector<size_t>& near = terms.TermsOn(host);
+    for (const size_t term : near) near_.holders.push_back(HoldersOn(terms.holders_[term], host));
+    far_ = &terms.SendersOfOthers(near);
+  }
+  for (const std::vector<int64_t>& holders : near_.holders) AddLine(holders.size(), length);
+  VisitFar(std::nullopt, [&](const HostTerms& from) { AddLine(from.packers.size(), length); });
+}
+
+void HostSums::VisitFar(std::optional<int32_t> from_host, absl::FunctionRef<void(const HostTerms&)> visit) const {
+  auto from = far_->begin();
+  auto end = far_->end();
+  if (from_host.has_value()) {
+    const auto is_before = [](const HostTerms& terms, int32_t host) { return terms.host < host; };
+    from = std::lower_bound(far_->begin(), far_->end(), *from_host, is_before);
+    end = from == far_->end() || from->host != *from_host ? from : from + 1;
+  }
+  for (; from != end; ++from) {
+    if (from->host != host_) visit(*from);
   }
 }
 
@@ -147,6 +208,7 @@ void HostSums::AddLine(size_t givers, int64_t length) {
 }
 
 void HostSums::Visit(int64_t start, absl::Span<const int64_t> shape, int64_t low, int64_t high, int64_t own_flat,
+                     std::optional<int32_t> from_host,
                      absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const {
   // By line: the ends of its parts and who has each.
   struct Part {
@@ -172,18 +234,19 @@ void HostSums::Visit(int64_t start, absl::Span<const int64_t> shape, int64_t low
     for (size_t i = 0; i < parts.size(); ++i) to = std::min(to, parts[i][at[i]].high);
     given.clear();
     for (const std::vector<int64_t>& holders : near_.holders) {
+      if (from_host.value_or(host_) != host_) break;
       const bool is_own = std::find(holders.begin(), holders.end(), own_flat) != holders.end();
       const int64_t giver = is_own ? own_flat : holders[giver_of(holders.size())];
       given.push_back({giver, {giver}});
     }
-    for (const FromHost& host : far_) {
+    VisitFar(from_host, [&](const HostTerms& host) {
       const size_t number = giver_of(host.packers.size());
       GivenTerms& sum = given.emplace_back(GivenTerms{host.packers[number], {}});
       for (const std::vector<int64_t>& holders : host.holders) {
         const bool is_own = std::find(holders.begin(), holders.end(), sum.giver) != holders.end();
         sum.terms.push_back(is_own ? sum.giver : holders[number % holders.size()]);
       }
-    }
+    });
     visit(from, to, given);
     from = to;
     for (size_t i = 0; i < parts.size(); ++i) {

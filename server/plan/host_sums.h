@@ -11,6 +11,8 @@
 // most is taken first.)
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -30,34 +32,65 @@ using TermHolders = std::vector<std::vector<TermHolder>>;  // by term; one per r
 struct GivenTerms {
   int64_t giver = 0;  // flat position
   // Whose terms the giver adds up, in order; one: just its own.
-  absl::InlinedVector<int64_t, 4> terms;
+  absl::InlinedVector<int64_t, 8> terms;
+};
+
+// What a host has of some terms.
+struct HostTerms {
+  int32_t host = 0;
+  std::vector<std::vector<int64_t>> holders;  // of each of them, on that host
+  std::vector<int64_t> packers;               // all of these, increasing
+};
+
+// The terms of a family, and which hosts have them.
+class TermsByHost {
+ public:
+  explicit TermsByHost(TermHolders holders);
+
+  // How many hosts send a sum to `host`.
+  int64_t CountSendingHosts(int32_t host) const;
+
+ private:
+  friend class HostSums;
+  const HostTerms* Find(int32_t host) const;
+  // The terms that a host has, as numbers.
+  const std::vector<size_t>& TermsOn(int32_t host) const;
+  // Who sends sums of all other terms to the hosts that have these, by host.
+  const std::vector<HostTerms>& SendersOfOthers(const std::vector<size_t>& near) const;
+
+  // Whether no term is on two hosts: then every host but the one that reduces sends what it has.
+  bool are_apart_ = false;
+  std::vector<HostTerms> hosts_;  // by host; their terms, if they are apart
+  // Unless they are:
+  TermHolders holders_;
+  std::vector<std::vector<size_t>> hosts_of_terms_;  // by term: numbers in hosts_, increasing
+  std::vector<std::vector<size_t>> terms_of_hosts_;  // by host: likewise
+  mutable std::map<std::vector<size_t>, std::vector<HostTerms>> senders_;
 };
 
 class HostSums {
  public:
-  // Of `length` elements that are reduced on `host`.
-  HostSums(const TermHolders& holders, int32_t host, int64_t length);
+  // Of `length` elements that are reduced on `host`. Keeps a reference to the terms. Not for several threads at once.
+  HostSums(const TermsByHost& terms, int32_t host, int64_t length);
 
   // Calls `visit(low, high, given)` for parts of elements [low, high) of a cell of this shape, which begin at `start`
   // of what is reduced on the host: its own terms, then the other hosts' sums by host. `own_flat` is the reducer's
-  // position in the source's mesh: a term of its own it takes from itself.
+  // position in the source's mesh: a term of its own it takes from itself. `from_host`: what is given on that host
+  // alone, of the same parts.
   void Visit(int64_t start, absl::Span<const int64_t> shape, int64_t low, int64_t high, int64_t own_flat,
+             std::optional<int32_t> from_host,
              absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const;
 
  private:
-  struct FromHost {
-    std::vector<std::vector<int64_t>> holders;  // of each of its terms, on that host
-    std::vector<int64_t> packers;               // all of them, increasing
-  };
   // A line of equal parts for this many givers, if there is none.
   void AddLine(size_t givers, int64_t length);
+  // Calls `visit(sum)` for those from whom a sum comes: all, or one.
+  void VisitFar(std::optional<int32_t> from_host, absl::FunctionRef<void(const HostTerms&)> visit) const;
 
-  FromHost near_;
-  std::vector<FromHost> far_;
-  std::vector<SharedLine> lines_;  // givers() are numbers from 0
+  int32_t host_ = 0;
+  HostTerms near_;
+  const std::vector<HostTerms>* far_ = nullptr;  // the terms'; who sends to others, and may be this host
+  std::vector<SharedLine> lines_;                // givers() are numbers from 0
 };
-
-// How many hosts send a sum to `host`.
-int64_t CountSendingHosts(const TermHolders& holders, int32_t host);
 
 }  // namespace tessera

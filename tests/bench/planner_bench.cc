@@ -1,5 +1,6 @@
 // Planning for 4,096 workers on a 64x64 mesh: every ordered pair of placements of a matrix, with even and with
-// uneven extents. One JSON object on stdout: per figure the worst pair, its seconds (or bytes), and the median.
+// uneven extents, with all workers on one host and with 8 on each of 512 ("several_hosts_"). One JSON object on stdout:
+// per figure the worst pair, its seconds (or bytes), and the median.
 
 #include <algorithm>
 #include <chrono>
@@ -89,7 +90,8 @@ PlanKey KeyOf(const OpCall& call, const TensorSpec& source) {
   return key;
 }
 
-void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, const Placements& to, Figures& figures) {
+void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, const Placements& to,
+                 const Topology& topology, const std::string& prefix, Figures& figures) {
   const TensorSpec source = FreshSpec(shape, from);
   TensorSpec destination = source;
   destination.placements = to;
@@ -99,41 +101,48 @@ void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, cons
   call.op = OpId::kRedistribute;
   call.attributes.placements = to;
   absl::StatusOr<OpPlan> planned;
-  figures.Add("plan_seconds", Seconds([&] {
+  figures.Add(prefix + "plan_seconds", Seconds([&] {
                 const PlanOperand operands[] = {OperandLayout{source, {}}};
-                planned = PlanOp(call, operands, Topology());
+                planned = PlanOp(call, operands, topology);
               }),
               pair);
   TESSERA_CHECK(planned.ok());
   const Plan& plan = planned->plan;
-  figures.Add("description_bytes", static_cast<double>(DescriptionBytes(plan)), pair);
-  figures.Add("verify_seconds", Seconds([&] { TESSERA_CHECK(VerifyPlan(plan).ok()); }), pair);
-  figures.Add("traffic_seconds", Seconds([&] { TrafficOf(plan); }), pair);
-  figures.Add("peak_seconds", Seconds([&] { PeakBytes(plan); }), pair);
-  figures.Add("predict_seconds", Seconds([&] { PredictSeconds(plan, Topology()); }), pair);
+  figures.Add(prefix + "description_bytes", static_cast<double>(DescriptionBytes(plan)), pair);
+  figures.Add(prefix + "verify_seconds", Seconds([&] { TESSERA_CHECK(VerifyPlan(plan).ok()); }), pair);
+  figures.Add(prefix + "traffic_seconds", Seconds([&] { TrafficOf(plan); }), pair);
+  figures.Add(prefix + "peak_seconds", Seconds([&] { PeakBytes(plan); }), pair);
+  figures.Add(prefix + "predict_seconds", Seconds([&] { PredictSeconds(plan, topology); }), pair);
   const WorkerIndex worker(kMeshSide + 1);
-  figures.Add("lower_seconds", Seconds([&] { TESSERA_CHECK(LowerPlan(plan, worker, MessageLists::kOmit).ok()); }),
-              pair);
-  figures.Add("lower_with_messages_seconds",
+  figures.Add(prefix + "lower_seconds",
+              Seconds([&] { TESSERA_CHECK(LowerPlan(plan, worker, MessageLists::kOmit).ok()); }), pair);
+  figures.Add(prefix + "lower_with_messages_seconds",
               Seconds([&] { TESSERA_CHECK(LowerPlan(plan, worker, MessageLists::kBuild).ok()); }), pair);
   std::string text;
-  figures.Add("to_text_seconds", Seconds([&] { text = ToText(plan); }), pair);
-  figures.Add("text_bytes", static_cast<double>(text.size()), pair);
-  figures.Add("parse_seconds", Seconds([&] { TESSERA_CHECK(ParsePlan(text).ok()); }), pair);
+  figures.Add(prefix + "to_text_seconds", Seconds([&] { text = ToText(plan); }), pair);
+  figures.Add(prefix + "text_bytes", static_cast<double>(text.size()), pair);
+  figures.Add(prefix + "parse_seconds", Seconds([&] { TESSERA_CHECK(ParsePlan(text).ok()); }), pair);
   PlanCache cache(16);
   std::vector<PlanTemplate> evicted;
   PlanTemplate made;
   made.plan = std::make_shared<const Plan>(std::move(planned->plan));
   cache.Insert(KeyOf(call, source), std::move(made), evicted);
-  figures.Add("cache_hit_seconds", BestSeconds([&] { TESSERA_CHECK(cache.Find(KeyOf(call, source)) != nullptr); }),
-              pair);
+  figures.Add(prefix + "cache_hit_seconds",
+              BestSeconds([&] { TESSERA_CHECK(cache.Find(KeyOf(call, source)) != nullptr); }), pair);
 }
 
 int Run() {
+  constexpr int kWorkersOfAHost = 8;
   Figures figures;
+  Topology hosts;
+  for (int worker = 0; worker < kMeshSide * kMeshSide; ++worker)
+    hosts.host_of_worker.push_back(worker / kWorkersOfAHost);
   for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{65536, 49152}, {65537, 4999}}) {
     for (const Placements& from : AllPlacements()) {
-      for (const Placements& to : AllPlacements()) MeasurePair(shape, from, to, figures);
+      for (const Placements& to : AllPlacements()) {
+        MeasurePair(shape, from, to, Topology(), "", figures);
+        MeasurePair(shape, from, to, hosts, "several_hosts_", figures);
+      }
     }
   }
   const nlohmann::json out = {{"workers", kMeshSide * kMeshSide}, {"figures", figures.Json()}};

@@ -14,14 +14,16 @@ def kernels(options):
 
 
 def planner(options):
-    """Planning for 4,096 workers on a mesh of 64 x 64, every pair of placements: the worst pair and the median."""
+    """Planning for 4,096 workers on a mesh of 64 x 64, on one host and on 512, every pair of placements: the worst pair and
+    the median."""
     found = run(options, "planner_bench")["figures"]
     plain = {name: {"worst": one["worst"], "median": one["median"]} for name, one in found.items()}
     milliseconds = {name.replace("_seconds", "_ms"): {which: value * 1e3 for which, value in values.items()}
                     for name, values in plain.items() if name.endswith("_seconds")}
     sizes = {name: values for name, values in plain.items() if name.endswith("_bytes")}
-    worst = {name: one["worst"] for name, one in found.items()}
+    def worst(name):
+        return max(found[prefix + name]["worst"] for prefix in ("", "several_hosts_"))
     return {**milliseconds, **sizes,
-            "goals": [{"text": "a plan <= 50 ms cold", "met": worst["plan_seconds"] <= 50e-3},
-                      {"text": "<= 20 us from the cache", "met": worst["cache_hit_seconds"] <= 20e-6},
-                      {"text": "<= 1 MiB of plan", "met": worst["description_bytes"] <= measure.MIB}]}
+            "goals": [{"text": "a plan <= 50 ms cold", "met": worst("plan_seconds") <= 50e-3},
+                      {"text": "<= 20 us from the cache", "met": worst("cache_hit_seconds") <= 20e-6},
+                      {"text": "<= 1 MiB of plan", "met": worst("description_bytes") <= measure.MIB}]}
