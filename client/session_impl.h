@@ -82,6 +82,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   HandlePtr FindLive(uint64_t id);
 
   // ---- waiting (session_impl.cc) ----
+  // Asks to be told when it is settled; with the next batch.
+  absl::Status Watch(HandleState& handle);
   absl::Status Wait(HandleState& handle, std::optional<double> timeout_s);
   bool IsReady(HandleState& handle);
   absl::Status Sync();

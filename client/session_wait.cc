@@ -136,9 +136,14 @@ absl::Status SessionImpl::AwaitTakenUp() {
   return WaitUntil("the coordinator", std::nullopt, [&r = request] { return r->done; });
 }
 
-absl::Status SessionImpl::Wait(HandleState& handle, std::optional<double> timeout_s) {
+absl::Status SessionImpl::Watch(HandleState& handle) {
   TESSERA_RETURN_IF_ERROR(Check());
   EnsureWatched(handle);
+  return absl::OkStatus();
+}
+
+absl::Status SessionImpl::Wait(HandleState& handle, std::optional<double> timeout_s) {
+  TESSERA_RETURN_IF_ERROR(Watch(handle));
   TESSERA_RETURN_IF_ERROR(
       WaitUntil(StrCat("wait for ", ToText(*handle.spec)), timeout_s, [&] { return handle.settled; }));
   std::lock_guard<std::mutex> lock(mutex_);

@@ -1,5 +1,7 @@
 #include "client/tensor.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "client/session_impl.h"
@@ -63,6 +65,25 @@ absl::StatusOr<Box> Tensor::BoxAt(absl::Span<const int64_t> position) const {
 }
 
 absl::Status Tensor::Wait(std::optional<double> timeout_s) const { return state_->session->Wait(*state_, timeout_s); }
+
+absl::Status WaitAll(absl::Span<const Tensor> tensors, std::optional<double> timeout_s) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  for (const Tensor& tensor : tensors) TESSERA_RETURN_IF_ERROR(tensor.session()->Watch(*tensor.state()));
+  for (const Tensor& tensor : tensors) {
+    const auto left_s = [&] {
+      return std::max(0.0, *timeout_s - std::chrono::duration<double>(Clock::now() - start).count());
+    };
+    const absl::Status status = tensor.Wait(timeout_s.has_value() ? std::optional(left_s()) : std::nullopt);
+    if (timeout_s.has_value() && absl::IsDeadlineExceeded(status) && left_s() == 0) {
+      return absl::DeadlineExceededError(StrCat("wait for ", ToText(tensor.spec()), ", one of ", tensors.size(),
+                                                " tensors: not done after ", *timeout_s, " s"));
+    }
+    TESSERA_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
 bool Tensor::IsReady() const { return state_->session->IsReady(*state_); }
 
 absl::StatusOr<HostArray> Tensor::FullTensor() const {

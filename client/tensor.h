@@ -8,7 +8,7 @@
 //   absl::StatusOr<Tensor> d = c->Redistribute({Placement::Replicate(), Placement::Shard(0)});
 //   absl::StatusOr<HostArray> all = d->FullTensor();      // blocks
 //
-// Nothing here blocks but Wait, FullTensor, ToLocal and ExplainRedistribute. Any thread may call.
+// Nothing here blocks but Wait, WaitAll, FullTensor, ToLocal and ExplainRedistribute. Any thread may call.
 
 #include <memory>
 #include <optional>
@@ -70,6 +70,10 @@ class Tensor {
  private:
   std::shared_ptr<HandleState> state_;
 };
+
+// Until all of them are there: one message asks for all, where a Wait for each takes as many round trips. `timeout_s`
+// is for all together. The first cause, in this order, when something failed.
+absl::Status WaitAll(absl::Span<const Tensor> tensors, std::optional<double> timeout_s = std::nullopt);
 
 // The placements without pending terms that FullTensor reduces to: what was Partial is sharded over
 // the largest dim that is left, or replicated.

@@ -201,6 +201,17 @@ void WaitReleased(const Tensor& tensor, std::optional<double> timeout_s) {
   RaiseIfError(status);
 }
 
+void WaitAllReleased(const std::vector<PyTensor>& waited, std::optional<double> timeout_s) {
+  std::vector<Tensor> tensors;
+  for (const PyTensor& tensor : waited) tensors.emplace_back(tensor.value);
+  absl::Status status;
+  {
+    nb::gil_scoped_release release;
+    status = WaitAll(tensors, timeout_s);
+  }
+  RaiseIfError(status);
+}
+
 void DefineReading(nb::class_<PyTensor>& tensor) {
   tensor.def_prop_ro("shape", [](const PyTensor& t) { return ShapeToPython(t.value.shape()); })
       .def_prop_ro("ndim", [](const PyTensor& t) { return t.value.spec().rank(); })
@@ -255,6 +266,7 @@ void DefineTensor(nb::module_& module) {
   tensor.def("__neg__", [](nb::handle a) { return UnaryOp(OpId::kNeg, a); });
   DefineReading(tensor);
 
+  module.def("wait_all", &WaitAllReleased, nb::arg(), nb::arg().none());
   module.def("call", &CallAny);
   module.def("call_all", &CallAll);
   module.def("capture_begin", [] {

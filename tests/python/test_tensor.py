@@ -117,6 +117,10 @@ def test_wait_and_is_ready(session, mesh4):
     y = x @ x
     assert y.wait() is y and y.is_ready()
     ts.wait(x, y, x + y)
+    ts.wait()
+    ts.wait(x, y, timeout=5)
+    with pytest.raises(ts.InvalidArgumentError, match=r"spread a list"):
+        ts.wait([x, y])
     assert y.wait(timeout=5) is y
     session.sync()
 

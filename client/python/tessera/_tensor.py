@@ -382,6 +382,9 @@ class _TensorMethods:
 
 
 def wait(*tensors, timeout=None):
-    """Waits for all of them; raises the first cause of failure."""
+    """Waits for all of them, with one message to the server; raises the first cause of failure. `timeout` (seconds) is for
+    all together."""
     for tensor in tensors:
-        tensor.wait(timeout)
+        if not isinstance(tensor, _tessera.Tensor):
+            raise InvalidArgumentError(f"wait: takes tensors, not {type(tensor).__name__}; spread a list: wait(*tensors)")
+    _tessera.wait_all(list(tensors), None if timeout is None else float(timeout))

@@ -2,10 +2,12 @@
 
 #include "client/session_impl.h"
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <numeric>
 
+#include "client/tensor.h"
 #include "gtest/gtest.h"
 #include "tests/unit/client/fake_gateway.h"
 
@@ -94,6 +96,37 @@ TEST(Session, DroppedHandlesAreToldAfterTheirLastUse) {
   std::vector<uint64_t> want(50);
   std::iota(want.begin(), want.end(), first);
   EXPECT_EQ(dropped, want);
+}
+
+TEST(Session, AWaitForManyAsksForAllAtOnce) {
+  FakeGateway fake({});
+  auto session = *Open(fake);
+  HandlePtr x = *session->Call(Zeros(), {});
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < 200; ++i) tensors.emplace_back(*AddOne(*session, x));
+  ASSERT_TRUE(WaitAll(tensors, 10).ok());
+  for (const Tensor& tensor : tensors) EXPECT_TRUE(tensor.IsReady());
+  size_t watches = 0, batches = 0;
+  for (const SeenBatch& batch : fake.batches()) {
+    const size_t watched = static_cast<size_t>(std::count(batch.kinds.begin(), batch.kinds.end(), wire::Record::WATCH));
+    watches += watched;
+    batches += watched > 0 ? 1 : 0;
+  }
+  EXPECT_EQ(watches, 200u);
+  EXPECT_LE(batches, 50u) << "one round trip for each";
+}
+
+TEST(Session, AWaitForManyEndsInItsTime) {
+  FakeOptions silent;
+  silent.watches = FakeOptions::Watches::kIgnored;
+  FakeGateway fake(silent);
+  auto session = *Open(fake);
+  const std::vector<Tensor> tensors(20, Tensor(*session->Call(Zeros(), {})));
+  const auto start = std::chrono::steady_clock::now();
+  const absl::Status status = WaitAll(tensors, 0.1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_NE(status.message().find("one of 20 tensors: not done after 0.1 s"), std::string_view::npos) << status;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
 }
 
 TEST(Session, AFailureIsTheFirstCauseAndStays) {
