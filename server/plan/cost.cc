@@ -28,14 +28,18 @@ class PhasePrice {
     const ExchangeWalk walk(exchange);
     const Mesh& mesh = exchange.destination.mesh;
     const bool is_priced_whole = mesh.size() <= kPricedPositions;
+    Crossing crossing;
     for (int64_t flat = 0; flat < mesh.size(); flat += is_priced_whole ? 1 : mesh.size() - 1) {
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
-      const int64_t received = AddReceived(exchange, walk, self, is_priced_whole ? 1 : OnHostOf(mesh, self));
+      const Crossing taken = AddReceived(exchange, walk, self, is_priced_whole ? 1 : OnHostOf(mesh, self));
+      crossing.bytes = std::max(crossing.bytes, taken.bytes);
+      crossing.messages = std::max(crossing.messages, taken.messages);
       if (own_pieces != OwnPieces::kCopied || exchange.is_in_place()) continue;
-      const int64_t own = OwnElements(exchange, walk, flat, received);
+      const int64_t own = OwnElements(exchange, walk, flat, taken.elements);
       workers_[self].seconds +=
           static_cast<double>(own * SizeBytes(exchange.destination.dtype)) / topology_.local_bandwidth_bytes_s;
     }
+    if (!is_priced_whole && crossing.messages > 0) AddGiven(exchange, crossing);
     if (exchange.role != ExchangeRole::kReduce || !exchange.hosts.several() || !is_priced_whole) return;
     for (const WorkerIndex adder : exchange.source.mesh.workers()) {
       if (!mesh.FindWorker(adder).has_value()) AddReceived(exchange, walk, adder, 1);
@@ -47,7 +51,7 @@ class PhasePrice {
     double slowest_s = 0;
     for (const auto& [worker, paid] : workers_) {
       const double waits_s = paid.waits ? topology_.step_latency_s : 0;
-      const size_t messages = std::max(paid.senders.size(), paid.receivers.size());
+      const size_t messages = std::max({paid.senders.size(), paid.receivers.size(), paid.given_messages});
       const double messages_s = static_cast<double>(messages) * topology_.message_overhead_s +
                                 (paid.senders.empty() ? 0 : topology_.message_latency_s);
       slowest_s = std::max(slowest_s, paid.seconds + waits_s + messages_s);
@@ -65,6 +69,13 @@ class PhasePrice {
     bool waits = false;
     std::set<WorkerIndex> senders;    // on other hosts: of each comes a message
     std::set<WorkerIndex> receivers;  // likewise: to each goes one
+    size_t given_messages = 0;        // of a large mesh, to all of them
+  };
+  // What a worker takes, and what its host takes of other hosts.
+  struct Crossing {
+    int64_t elements = 0;
+    int64_t bytes = 0;
+    size_t messages = 0;
   };
   struct LinkBytes {
     int64_t in = 0;
@@ -72,19 +83,20 @@ class PhasePrice {
   };
 
   // `weight`: how many workers the worker stands for on its host's link.
-  int64_t AddReceived(const Exchange& exchange, const ExchangeWalk& walk, WorkerIndex self, int64_t weight) {
+  Crossing AddReceived(const Exchange& exchange, const ExchangeWalk& walk, WorkerIndex self, int64_t weight) {
     const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
     double seconds = 0;
     std::set<WorkerIndex> senders;
-    int64_t received = 0;
+    Crossing taken;
     walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
       const int64_t bytes = elements * element_bytes;
       const bool is_near = topology_.HostOf(from) == topology_.HostOf(self);
       // What came in a message is read from the own memory.
       const double bandwidth_bytes_s = is_near ? topology_.host_bandwidth_bytes_s : topology_.local_bandwidth_bytes_s;
       seconds += static_cast<double>(bytes) / bandwidth_bytes_s;
-      received += elements;
+      taken.elements += elements;
       if (is_near) return;
+      taken.bytes += bytes * weight;
       senders.insert(from);
       links_[topology_.HostOf(self)].in += bytes * weight;
       links_[topology_.HostOf(from)].out += bytes * weight;
@@ -92,9 +104,27 @@ class PhasePrice {
     for (const WorkerIndex sender : senders) workers_[sender].receivers.insert(self);
     Paid& paid = workers_[self];
     paid.seconds += seconds;
-    paid.waits = paid.waits || received > 0;
+    paid.waits = paid.waits || taken.elements > 0;
+    taken.messages = senders.size();
     paid.senders.merge(senders);
-    return received;
+    return taken;
+  }
+
+  // Of a large mesh all take as the first and the last position do, and those who have something give as much each.
+  void AddGiven(const Exchange& exchange, const Crossing& crossing) {
+    const Mesh& takers = exchange.destination.mesh;
+    const Mesh& givers = exchange.is_in_place() ? takers : exchange.source.mesh;
+    const WorkerIndex giver = givers.workers()[0];
+    int64_t& out = links_[topology_.HostOf(giver)].out;
+    out = std::max(out, crossing.bytes * CountHosts(takers) / CountHosts(givers));
+    size_t& messages = workers_[giver].given_messages;
+    messages = std::max(messages, crossing.messages * static_cast<size_t>(takers.size() / givers.size()));
+  }
+
+  int64_t CountHosts(const Mesh& mesh) const {
+    std::set<int32_t> hosts;
+    for (const WorkerIndex worker : mesh.workers()) hosts.insert(topology_.HostOf(worker));
+    return static_cast<int64_t>(hosts.size());
   }
 
   int64_t OnHostOf(const Mesh& mesh, WorkerIndex self) const {

@@ -1,6 +1,7 @@
 #include "server/planner/alternatives.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/plan/exchange.h"
 
@@ -17,6 +18,14 @@ double SecondsOf(const Plan& plan, const std::vector<Step>& steps, const Topolog
   return PredictSeconds(priced, reference);
 }
 
+void AddPhase(const std::vector<ExchangeStep>& phase, std::vector<Step>& steps) {
+  for (size_t i = 0; i < phase.size(); ++i) {
+    ExchangeStep step = phase[i];
+    step.start = i == 0 ? StepStart::kNewPhase : StepStart::kWithPrevious;
+    steps.emplace_back(std::move(step));
+  }
+}
+
 }  // namespace
 
 ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective name) {
@@ -28,17 +37,38 @@ ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective nam
   return added;
 }
 
-std::vector<Step> Direct(const ExchangeStep& step) {
-  ExchangeStep taken = step;
-  if (!ExchangeWalk(taken.exchange).IsWantedTwiceFromFar()) return {taken};
-  taken.exchange.far_takers = FarTakers::kOne;
-  return {taken, InPlace(taken, ExchangeRole::kShare, taken.name)};
-}
-
 bool IsOnlyValueOfItsBuffer(const Plan& plan, int value) {
   const int buffer = plan.values[static_cast<size_t>(value)].buffer;
   return std::count_if(plan.values.begin(), plan.values.end(),
                        [buffer](const PlanValue& other) { return other.buffer == buffer; }) == 1;
+}
+
+void PhaseAlternative::Replace(const ExchangeStep& direct, std::vector<ExchangeStep> way) {
+  if (phases_.size() < way.size()) phases_.resize(way.size());
+  for (size_t i = 0; i < way.size(); ++i) phases_[i].push_back(std::move(way[i]));
+  Omit(direct);
+}
+
+void PhaseAlternative::Omit(const ExchangeStep& direct) {
+  ExchangeStep step = direct;
+  const bool takes = step.exchange.role == ExchangeRole::kMove || step.exchange.role == ExchangeRole::kSpread;
+  if (takes && ExchangeWalk(step.exchange).IsWantedTwiceFromFar()) {
+    step.exchange.far_takers = FarTakers::kOne;
+    shares_.push_back(InPlace(step, ExchangeRole::kShare, step.name));
+  }
+  direct_.emplace_back(std::move(step));
+}
+
+std::vector<Step> PhaseAlternative::Steps() const {
+  std::vector<Step> steps;
+  for (const std::vector<ExchangeStep>& phase : phases_) AddPhase(phase, steps);
+  return steps;
+}
+
+std::vector<Step> PhaseAlternative::DirectSteps() const {
+  std::vector<Step> steps = direct_;
+  AddPhase(shares_, steps);
+  return steps;
 }
 
 Topology ReferenceOf(const Topology& topology) {

@@ -16,12 +16,13 @@
 
 namespace tessera {
 
-inline constexpr int64_t kMaxRelayedPositions = 64;  // docs/limits.md: max_relayed_positions
+inline constexpr int64_t kMaxRelayedPositions = 1024;  // docs/limits.md: max_relayed_positions
 
-// A move by way of relays, whatever it takes.
-std::vector<Step> Relayed(const ExchangeStep& move);
+// A move by way of relays, whatever it takes. One step for each phase.
+std::vector<ExchangeStep> Relayed(const ExchangeStep& move);
 
-// Where it is faster. Before what a host's workers share is settled; the plan's hosts are known.
+// Where it is faster; all moves of a phase that can be relayed, or none. Before what a host's workers share is settled;
+// the plan's hosts are known.
 void AddRelays(Plan& plan, const Topology& topology);
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -47,76 +48,42 @@ bool Multiplies(const Plan& plan) {
   });
 }
 
-// An exchange in two phases at most, of each of several values, by rounds.
-class RoundPhases {
- public:
-  // Of the plan's steps [first, middle), and [middle, end) if those spread just what the first ones reduce.
-  RoundPhases(const Plan& plan, const Topology& reference, size_t first, size_t middle, size_t end) {
-    for (size_t i = first; i < middle; ++i) {
-      const auto* step = std::get_if<ExchangeStep>(&plan.steps[i]);
-      if (step == nullptr || !MayGoByRounds(plan, reference, *step)) return;
-      const int64_t hosts = CountHostsOfGroup(step->exchange);
-      std::vector<ExchangeStep> rounds = ByRounds(*step, CheapestFactors(hosts, 2, reference).factors);
-      if (rounds.empty()) return;
-      if (step->exchange.reduces()) reduced_.push_back(step->destination);
-      AddInPhases(std::move(rounds));
-      AddDirect(*step);
-    }
-    end_ = middle;
-    for (; !reduced_.empty() && end_ < end; ++end_) {
-      const auto* step = std::get_if<ExchangeStep>(&plan.steps[end_]);
-      if (step == nullptr || step->exchange.role != ExchangeRole::kSpread) return;
-      if (std::erase(reduced_, step->destination) == 0) return;
-      AddDirect(*step);
-    }
-    is_possible_ = reduced_.empty() && (end_ == middle || end_ == end);
-  }
+bool MayGoByRounds(const Plan& plan, const Topology& reference, const ExchangeStep& step) {
+  const ExchangeRole role = step.exchange.role;
+  return (role == ExchangeRole::kMove || role == ExchangeRole::kReduce) &&
+         step.exchange.destination.mesh.size() <= kMaxPositionsByRounds &&
+         IsOnlyValueOfItsBuffer(plan, step.destination) && AreApart(step.exchange, reference);
+}
 
-  bool is_possible() const { return is_possible_; }
-  // The first step that is not replaced.
-  size_t end() const { return end_; }
-  std::vector<Step> Steps() const {
-    std::vector<Step> steps;
-    for (const std::vector<ExchangeStep>& phase : phases_) AddPhase(phase, steps);
-    return steps;
-  }
-  std::vector<Step> DirectSteps() const {
-    std::vector<Step> steps = direct_;
-    AddPhase(shares_, steps);
-    return steps;
-  }
-
- private:
-  static bool MayGoByRounds(const Plan& plan, const Topology& reference, const ExchangeStep& step) {
-    const ExchangeRole role = step.exchange.role;
-    return (role == ExchangeRole::kMove || role == ExchangeRole::kReduce) &&
-           step.exchange.destination.mesh.size() <= kMaxPositionsByRounds &&
-           IsOnlyValueOfItsBuffer(plan, step.destination) && AreApart(step.exchange, reference);
-  }
-  static void AddPhase(const std::vector<ExchangeStep>& phase, std::vector<Step>& steps) {
-    for (size_t i = 0; i < phase.size(); ++i) {
-      ExchangeStep step = phase[i];
-      step.start = i == 0 ? StepStart::kNewPhase : StepStart::kWithPrevious;
-      steps.emplace_back(std::move(step));
-    }
-  }
-  void AddInPhases(std::vector<ExchangeStep> rounds) {
-    if (phases_.size() < rounds.size()) phases_.resize(rounds.size());
-    for (size_t i = 0; i < rounds.size(); ++i) phases_[i].push_back(std::move(rounds[i]));
-  }
-  void AddDirect(const ExchangeStep& step) {
-    std::vector<Step> steps = Direct(step);
-    direct_.push_back(std::move(steps[0]));
-    if (steps.size() > 1) shares_.push_back(std::get<ExchangeStep>(std::move(steps[1])));
-  }
-
-  std::vector<std::vector<ExchangeStep>> phases_;
-  std::vector<Step> direct_;
-  std::vector<ExchangeStep> shares_;
-  std::vector<int> reduced_;  // values that were not spread yet
-  size_t end_ = 0;
-  bool is_possible_ = false;
+// What may replace the plan's steps from one on: those of a phase, and those of the next one if they spread just what
+// the first ones reduce.
+struct FoundRounds {
+  PhaseAlternative alternative;
+  size_t end = 0;  // the first step that is not replaced
 };
+std::optional<FoundRounds> FindRounds(const Plan& plan, const Topology& reference, size_t first, size_t middle,
+                                      size_t end) {
+  FoundRounds found;
+  std::vector<int> reduced;  // values that were not spread yet
+  for (size_t i = first; i < middle; ++i) {
+    const auto* step = std::get_if<ExchangeStep>(&plan.steps[i]);
+    if (step == nullptr || !MayGoByRounds(plan, reference, *step)) return std::nullopt;
+    const int64_t hosts = CountHostsOfGroup(step->exchange);
+    std::vector<ExchangeStep> rounds = ByRounds(*step, CheapestFactors(hosts, 2, reference).factors);
+    if (rounds.empty()) return std::nullopt;
+    if (step->exchange.reduces()) reduced.push_back(step->destination);
+    found.alternative.Replace(*step, std::move(rounds));
+  }
+  found.end = reduced.empty() ? middle : end;
+  for (size_t i = middle; i < found.end; ++i) {
+    const auto* step = std::get_if<ExchangeStep>(&plan.steps[i]);
+    if (step == nullptr || step->exchange.role != ExchangeRole::kSpread) return std::nullopt;
+    if (std::erase(reduced, step->destination) == 0) return std::nullopt;
+    found.alternative.Omit(*step);
+  }
+  if (!reduced.empty()) return std::nullopt;
+  return found;
+}
 
 }  // namespace
 
@@ -158,12 +125,12 @@ void AddRounds(Plan& plan, const Topology& topology) {
   for (size_t first = 0; first < plan.steps.size();) {
     const size_t middle = EndOfPhase(phases, first);
     const size_t end = middle < plan.steps.size() ? EndOfPhase(phases, middle) : middle;
-    const RoundPhases rounds(plan, reference, first, middle, end);
-    if (rounds.is_possible()) {
-      std::vector<Step> made = rounds.Steps();
-      if (AreWorthwhile(plan, made, rounds.DirectSteps(), reference)) {
+    const std::optional<FoundRounds> found = FindRounds(plan, reference, first, middle, end);
+    if (found.has_value()) {
+      std::vector<Step> made = found->alternative.Steps();
+      if (AreWorthwhile(plan, made, found->alternative.DirectSteps(), reference)) {
         std::move(made.begin(), made.end(), std::back_inserter(steps));
-        first = rounds.end();
+        first = found->end;
         continue;
       }
     }

@@ -36,3 +36,17 @@ def test_a_small_tensor_goes_straight_to_all(far_workers):
     x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((1,)), [R()])
     plan = x.explain_redistribute(device_mesh=session.init_device_mesh((4,)), placements=[R()])
     assert len(plan.steps) == 1 and "by relays" not in plan.steps[0], plan.steps
+
+
+def test_several_tensors_are_given_once_together(far_workers):
+    session = far_workers
+    everyone, one = session.init_device_mesh((4,)), session.init_device_mesh((1,))
+    values = [np.random.default_rng(k).random(shape, dtype="f4") for k, shape in enumerate([(1 << 19,), (300, 700), (5,)])]
+    tensors = [session.distribute_tensor(value, one, [R()]) for value in values]
+    with session.comm_debug() as comm:
+        moved = ts.redistribute(tensors, device_mesh=everyone, placements=[R()])
+    total = sum(value.nbytes for value in values)
+    assert max(comm.bytes_sent) <= total + 256 and sum(comm.bytes_received) == 3 * total, comm.bytes_sent
+    for tensor, value in zip(moved, values):
+        for position in everyone.positions():
+            np.testing.assert_array_equal(tensor.to_local(position), value)

@@ -16,6 +16,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
 #include "server/plan/verify.h"
+#include "server/planner/builder.h"
 #include "server/planner/redistribute.h"
 #include "server/planner/relays.h"
 #include "tests/property/planner/crossing.h"
@@ -38,7 +39,8 @@ std::optional<Plan> RelayedPlan(const TensorSpec& source, const TensorSpec& dest
   if (!plan.ok() || plan->steps.empty() || CountReplicas(destination) == 1) return std::nullopt;
   const ExchangeStep& move = std::get<ExchangeStep>(plan->steps[0]);
   if (move.exchange.role != ExchangeRole::kMove) return std::nullopt;
-  plan->steps = Relayed(move);
+  const std::vector<ExchangeStep> relayed = Relayed(move);
+  plan->steps.assign(relayed.begin(), relayed.end());
   return *std::move(plan);
 }
 
@@ -195,6 +197,34 @@ Plan PlanOf(const std::string& source, const std::string& destination, const std
       PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination), TopologyOf(hosts));
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
+}
+
+// Tensors of one plan share the three phases; what can't be relayed goes along.
+TEST(Relays, OfSeveralTensorsShareTheirPhases) {
+  const std::vector<int32_t> hosts = {0, 0, 1, 1, 2, 2, 3, 3};
+  PlanBuilder builder;
+  std::vector<ValueMove> moves;
+  std::vector<std::vector<double>> values;
+  const auto add = [&](const std::string& shape, const char* from, const char* to) {
+    const TensorSpec source = *ParseTensorSpec(StrCat("f64", shape, " @ ", from));
+    values.push_back(Numbers(source, static_cast<int64_t>(moves.size())));
+    moves.push_back({builder.AddInput({source, {}}), *ParseTensorSpec(StrCat("f64", shape, " @ mesh(8) ", to))});
+  };
+  add("[400,500]", "mesh(1; workers=0) [R]", "[R]");
+  add("[100000]", "mesh(1; workers=1) [R]", "[R]");
+  add("[240]", "mesh(1; workers=0) [R]", "[S(0)]");
+  const absl::StatusOr<std::vector<int>> outputs = builder.AddRedistributes(moves);
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  for (const int output : *outputs) builder.AddOutput(output);
+  const Plan plan = std::move(builder).Finish(TopologyOf(hosts));
+  EXPECT_TRUE(IsRelayed(plan)) << ToText(plan);
+  EXPECT_EQ(PhasesOf(plan).back(), 3) << ToText(plan);
+  EXPECT_LE(BusiestLink(plan, hosts), 300000 + 240);
+  const absl::StatusOr<std::vector<std::vector<double>>> results = RunPlanOutputs(plan, values, {});
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_EQ(*results, values);
+  const absl::Status programs = CheckPrograms(plan, values);
+  EXPECT_TRUE(programs.ok()) << programs;
 }
 
 TEST(Relays, AreChosenWhereTheyAreFaster) {

@@ -363,7 +363,8 @@ TEST(PlanText, SaysWhatIsRelayed) {
 
 TEST(VerifyPlan, FindsWrongRelays) {
   Plan relayed = OnTwoHosts("f32[8] @ mesh(1) [R]", "f32[8] @ mesh(4) [R]");
-  relayed.steps = Relayed(StepOf(relayed, 0));
+  const std::vector<ExchangeStep> steps = Relayed(StepOf(relayed, 0));
+  relayed.steps.assign(steps.begin(), steps.end());
   EXPECT_TRUE(VerifyPlan(relayed).ok()) << VerifyPlan(relayed);
   Plan alone = relayed;
   alone.steps.resize(1);

@@ -9,6 +9,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/planner/redistribute.h"
 #include "server/planner/relays.h"
+#include "server/planner/rounds.h"
 #include "tests/support/two_phases.h"
 #include "tests/unit/worker/worker_world.h"
 
@@ -69,8 +70,34 @@ TEST(RelayedPlans, AreRunByRealExecutors) {
         ASSERT_FALSE(plan.steps.empty());
         const ExchangeStep& move = std::get<ExchangeStep>(plan.steps[0]);
         if (move.exchange.role != ExchangeRole::kMove) continue;
-        plan.steps = Relayed(move);
+        const std::vector<ExchangeStep> relayed = Relayed(move);
+        plan.steps.assign(relayed.begin(), relayed.end());
         ExpectRuns(world, plan);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// By rounds, whatever the prediction says; also where all map each other, though nobody plans it there.
+TEST(PlansByRounds, AreRunByRealExecutors) {
+  for (const Hosts& hosts :
+       {Hosts{0, 1, 2, 3}, Hosts{0, 0, 1, 1, 2, 2, 3, 3}, Hosts{0, 1, 2, 3, 0, 1, 2, 3}, Hosts{0, 0, 0, 0}}) {
+    WorldOptions options = OptionsOf(hosts);
+    options.arena_bytes = 4 << 20;
+    WorkerWorld world(options);
+    const std::string mesh = StrCat(" @ mesh(", hosts.size(), ") ");
+    for (const char* shape : {"f32[]", "f32[3]", "f32[37,5]", "f32[300,70]"}) {
+      for (const char* from : {"[P(sum)]", "[P(avg)]", "[P(max)]", "[S(0)]"}) {
+        if (std::string_view(shape) == "f32[]" && std::string_view(from) == "[S(0)]") continue;
+        Plan plan = PlanOn(hosts, Spec(StrCat(shape, mesh, from)), Spec(StrCat(shape, mesh, "[R]")));
+        ASSERT_FALSE(plan.steps.empty());
+        ExchangeStep first = std::get<ExchangeStep>(plan.steps[0]);
+        first.exchange.far_takers = FarTakers::kEach;
+        const std::vector<ExchangeStep> rounds = ByRounds(first, {2, 2});
+        ASSERT_FALSE(rounds.empty()) << ToText(plan);
+        plan.steps.assign(rounds.begin(), rounds.end());
+        for (int again = 0; again < 3; ++again) ExpectRuns(world, plan);
         if (HasFailure()) return;
       }
     }
