@@ -3,6 +3,8 @@
 // LoopLinger: an event loop that has just had something to do lingers (linger.h) before it sleeps, and looks at its
 // sockets meanwhile.
 
+#include <atomic>
+
 #include <kj/async-unix.h>
 #include <kj/async.h>
 
@@ -18,13 +20,15 @@ class LoopLinger {
 
   // Something has come just now: more will come soon.
   void Begin();
+  // Any thread may ask.
+  bool lingers() const { return lingers_.load(std::memory_order_relaxed); }
 
  private:
   kj::Promise<void> Turn();
 
   kj::UnixEventPort& port_;
   Linger linger_;
-  bool lingers_ = false;
+  std::atomic<bool> lingers_ = false;
   kj::Promise<void> turns_;
 };
 

@@ -19,6 +19,55 @@ namespace {
 
 constexpr size_t kWordBytes = sizeof(capnp::word);
 
+// A message as it is written: u32 segment count minus one, a u32 size in words per segment, padding to 8 bytes, then
+// the segments. Refers to the message.
+class Framed {
+ public:
+  explicit Framed(capnp::MessageBuilder& message) {
+    const auto segments = message.getSegmentsForOutput();
+    table_.resize((segments.size() + 2) & ~size_t{1});
+    table_[0] = static_cast<uint32_t>(segments.size() - 1);
+    pieces_.resize(segments.size() + 1);
+    pieces_[0] = {table_.data(), table_.size() * sizeof(uint32_t)};
+    for (size_t i = 0; i < segments.size(); ++i) {
+      table_[i + 1] = static_cast<uint32_t>(segments[i].size());
+      const auto bytes = segments[i].asBytes();
+      pieces_[i + 1] = {const_cast<kj::byte*>(bytes.begin()), bytes.size()};
+    }
+    for (const iovec& piece : pieces_) bytes_ += piece.iov_len;
+  }
+  Framed(const Framed&) = delete;
+  Framed& operator=(const Framed&) = delete;
+
+  size_t bytes() const { return bytes_; }
+  // What the socket takes at once; all when the other side is gone: the reading side says so.
+  size_t Write(int fd) const {
+    msghdr header{};
+    header.msg_iov = const_cast<iovec*>(pieces_.data());
+    header.msg_iovlen = pieces_.size();
+    ssize_t count = -1;
+    do {
+      count = sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (count < 0 && errno == EINTR);
+    if (count >= 0) return static_cast<size_t>(count);
+    return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : bytes_;
+  }
+  // What is behind the first `written` bytes.
+  void AppendFrom(size_t written, std::vector<kj::byte>& rest) const {
+    for (const iovec& piece : pieces_) {
+      const size_t skipped = std::min(written, piece.iov_len);
+      written -= skipped;
+      const kj::byte* const begin = static_cast<const kj::byte*>(piece.iov_base);
+      rest.insert(rest.end(), begin + skipped, begin + piece.iov_len);
+    }
+  }
+
+ private:
+  std::vector<uint32_t> table_;
+  std::vector<iovec> pieces_;
+  size_t bytes_ = 0;
+};
+
 }  // namespace
 
 LinkPair MakeLinkPair() {
@@ -125,37 +174,18 @@ void MessageLink::MakeRoom(size_t words) {
 
 // ---- writing ------------------------------------------------------------------------------------
 
+bool MessageLink::TrySend(capnp::MessageBuilder& message) {
+  const Framed framed(message);
+  if (framed.bytes() > kMaxWholeBytes) return false;
+  const std::lock_guard lock(write_mutex_);
+  return unsent_.empty() && framed.Write(fd_.get()) == framed.bytes();
+}
+
 void MessageLink::Send(capnp::MessageBuilder& message) {
-  const auto segments = message.getSegmentsForOutput();
-  // Framing: u32 segment count minus one, a u32 size in words per segment, padding to 8 bytes.
-  std::vector<uint32_t> table((segments.size() + 2) & ~size_t{1});
-  table[0] = static_cast<uint32_t>(segments.size() - 1);
-  std::vector<iovec> pieces(segments.size() + 1);
-  pieces[0] = {table.data(), table.size() * sizeof(uint32_t)};
-  for (size_t i = 0; i < segments.size(); ++i) {
-    table[i + 1] = static_cast<uint32_t>(segments[i].size());
-    const auto bytes = segments[i].asBytes();
-    pieces[i + 1] = {const_cast<kj::byte*>(bytes.begin()), bytes.size()};
-  }
-  size_t written = 0;
-  if (unsent_.empty()) {
-    msghdr header{};
-    header.msg_iov = pieces.data();
-    header.msg_iovlen = pieces.size();
-    ssize_t count = -1;
-    do {
-      count = sendmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL);
-    } while (count < 0 && errno == EINTR);
-    if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return;  // gone: the reading side says so
-    written = count < 0 ? 0 : static_cast<size_t>(count);
-  }
+  const Framed framed(message);
+  const std::lock_guard lock(write_mutex_);
   const bool was_clear = unsent_.empty();
-  for (const iovec& piece : pieces) {
-    const size_t skipped = std::min(written, piece.iov_len);
-    written -= skipped;
-    const kj::byte* const begin = static_cast<const kj::byte*>(piece.iov_base);
-    unsent_.insert(unsent_.end(), begin + skipped, begin + piece.iov_len);
-  }
+  framed.AppendFrom(was_clear ? framed.Write(fd_.get()) : 0, unsent_);
   if (was_clear && !unsent_.empty()) WatchWritable();
 }
 
@@ -169,6 +199,7 @@ void MessageLink::WatchWritable() {
 }
 
 kj::Promise<void> MessageLink::WriteMore() {
+  const std::lock_guard lock(write_mutex_);
   while (!stopped_ && written_ < unsent_.size()) {
     const ssize_t count =
         send(fd_.get(), unsent_.data() + written_, unsent_.size() - written_, MSG_DONTWAIT | MSG_NOSIGNAL);

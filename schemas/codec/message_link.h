@@ -10,11 +10,12 @@
 //   link.Send(message);
 //
 // The stream is checked as stream_guard.h checks one: a bad segment table or a message beyond the limits ends the link
-// before it is read. One KJ thread.
+// before it is read. One KJ thread, but for TrySend.
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <vector>
 
 #include <capnp/message.h>
@@ -66,12 +67,17 @@ class MessageLink {
   // What the socket doesn't take at once is kept; who sends much waits for is_clear. To a side that is gone: nothing.
   void Send(capnp::MessageBuilder& message);
   bool is_clear() const { return unsent_.empty(); }
+  // From any thread: what the socket takes at once as a whole. False: it was not sent, it is too large for that, or the
+  // socket is full.
+  bool TrySend(capnp::MessageBuilder& message);
   // No call is made any more. For who lets go of a link that may be in the middle of one: Stop, then destroy it in a
   // later turn of the loop.
   void Stop() { stopped_ = true; }
 
  private:
   static constexpr size_t kBufferWords = 8192;
+  // The kernel passes so much in one piece: it takes all or nothing.
+  static constexpr size_t kMaxWholeBytes = 8192;
 
   enum class Socket : uint8_t { kEmpty, kUnknown };  // of what there is to read
   kj::Promise<void> ReadMore();
@@ -91,8 +97,9 @@ class MessageLink {
   bool stopped_ = false;
   SegmentTableScanner scanner_;
   std::vector<capnp::word> buffer_;
-  size_t begin_ = 0;  // bytes of the buffer that were taken
-  size_t end_ = 0;    // and that are filled
+  size_t begin_ = 0;        // bytes of the buffer that were taken
+  size_t end_ = 0;          // and that are filled
+  std::mutex write_mutex_;  // of the socket's writing side and what is unsent, which the loop's thread alone changes
   std::vector<kj::byte> unsent_;
   size_t written_ = 0;  // of them
   // For a socket that was full: another descriptor of it, since to watch the first one would wake this side whenever

@@ -234,6 +234,7 @@ absl::Status TicketTable::Expect(const TransferWindow& window) {
   TESSERA_ASSIGN_OR_RETURN(ticket->box,
                            CheckShard(window.spec, window.strides, window.offset_bytes, self_, arena_.bytes()));
   unopened_[window.ordinal] = ticket;
+  unopened_count_ = unopened_.size();
   tickets_[window.ticket] = std::move(ticket);
   return absl::OkStatus();
 }
@@ -243,6 +244,7 @@ void TicketTable::Open(Ordinal ordinal) {
   if (found == unopened_.end()) return;
   found->second->open = true;
   unopened_.erase(found);
+  unopened_count_ = unopened_.size();
 }
 
 void TicketTable::Close(TicketId id) {
@@ -270,6 +272,7 @@ void TicketTable::ReportIfOver(const TicketPointer& ticket) {
   ticket->reported = true;
   outbox_.Add(TransferReport{ticket->window.ticket, ticket->status});
   unopened_.erase(ticket->window.ordinal);
+  unopened_count_ = unopened_.size();
   tickets_.erase(ticket->window.ticket);
 }
 

@@ -3,6 +3,7 @@
 // The worker's own socket: peers fetch the arena, clients bring and fetch bytes by ticket. A client's
 // memory is mapped here, never the reverse.
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -40,6 +41,9 @@ class TicketTable {
   absl::Status Expect(const TransferWindow& window);
   // The window of this ordinal is open; nothing for ordinals that are no window's.
   void Open(Ordinal ordinal);
+  // Whether there are windows that were not opened yet. Any thread may ask: a window that has been reported is one of
+  // them until Open.
+  bool has_unopened() const { return unopened_count_.load() > 0; }
   // Closed by the coordinator. Answered once no copy runs; an unknown ticket has been answered.
   void Close(TicketId id);
   // Ends a ticket from this side.
@@ -59,6 +63,7 @@ class TicketTable {
   ReportOutbox& outbox_;
   std::map<TicketId, TicketPointer> tickets_;
   std::map<Ordinal, TicketPointer> unopened_;
+  std::atomic<size_t> unopened_count_ = 0;
 };
 
 // The bootstrap capability of one data connection. `admit` is called when the key or a ticket was shown.

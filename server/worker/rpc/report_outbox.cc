@@ -5,6 +5,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -43,12 +44,49 @@ void ReportOutbox::SetOff(Alarm alarm) {
   }
 }
 
+void ReportOutbox::SetPassAtOnce(PassAtOnce pass) {
+  const std::lock_guard passing(passing_mutex_);
+  pass_at_once_ = std::move(pass);
+}
+
+void ReportOutbox::Append(CompletionReport& report) {
+  if (added_.completion_count_ == added_.completions_.size()) added_.completions_.emplace_back();
+  std::swap(added_.completions_[added_.completion_count_++], report);
+}
+
+// An alarm that is set off for what is passed on here finds nothing.
+bool ReportOutbox::AddAndPass(CompletionReport& report) {
+  const std::unique_lock passing(passing_mutex_, std::try_to_lock);
+  if (!passing.owns_lock() || !pass_at_once_) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    Append(report);
+    std::swap(passed_, added_);
+  }
+  const bool is_passed = pass_at_once_(passed_);
+  Alarm raised = Alarm::kNone;
+  if (!is_passed) {
+    const std::lock_guard lock(mutex_);
+    // What others have added meanwhile comes after it.
+    for (size_t i = 0; i < added_.completion_count_; ++i) {
+      passed_.completions_.resize(std::max(passed_.completions_.size(), passed_.completion_count_ + 1));
+      std::swap(passed_.completions_[passed_.completion_count_++], added_.completions_[i]);
+    }
+    passed_.transfers_.insert(passed_.transfers_.end(), added_.transfers_.begin(), added_.transfers_.end());
+    std::swap(passed_, added_);
+    raised = Raise(Alarm::kNow);
+  }
+  passed_.clear();
+  SetOff(raised);
+  return true;
+}
+
 void ReportOutbox::Add(CompletionReport& report, Urgency urgency) {
+  if (urgency == Urgency::kNow && AddAndPass(report)) return;
   Alarm raised;
   {
     const std::lock_guard lock(mutex_);
-    if (added_.completion_count_ == added_.completions_.size()) added_.completions_.emplace_back();
-    std::swap(added_.completions_[added_.completion_count_++], report);
+    Append(report);
     raised = Raise(urgency == Urgency::kNow ? Alarm::kNow : Alarm::kSoon);
   }
   SetOff(raised);
@@ -64,16 +102,23 @@ void ReportOutbox::Add(TransferReport report) {
   SetOff(raised);
 }
 
-void ReportOutbox::Take(ReportBatch& batch) {
-  batch.completion_count_ = 0;
-  batch.transfers_.clear();
+bool ReportOutbox::TakeIfDue() {
   const std::lock_guard lock(mutex_);
   uint64_t count = 0;
   const bool is_now = read(now_fd_, &count, sizeof(count)) > 0;
   const bool has_expired = read(timer_fd_, &count, sizeof(count)) > 0;
-  if (!is_now && !has_expired) return;  // nothing is due
+  if (!is_now && !has_expired) return false;
   alarm_ = Alarm::kNone;
-  std::swap(batch, added_);
+  std::swap(passed_, added_);
+  return !passed_.empty();
+}
+
+bool ReportOutbox::Pass(absl::FunctionRef<void(const ReportBatch&)> pass) {
+  const std::lock_guard passing(passing_mutex_);
+  if (!TakeIfDue()) return false;
+  pass(passed_);
+  passed_.clear();
+  return true;
 }
 
 }  // namespace tessera

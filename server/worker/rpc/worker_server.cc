@@ -20,6 +20,10 @@ namespace {
 
 constexpr uint64_t kWordsPerReportItem = 16;
 
+unsigned FirstWords(const ReportBatch& batch) {
+  return FirstSegmentWords(batch.completions().size() + batch.transfers().size(), kWordsPerReportItem);
+}
+
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 std::string LinkTarget(const char* path) {
@@ -55,7 +59,10 @@ kj::Promise<void> WorkerServer::Run(wire::WorkerWelcome::Reader welcome, kj::Aut
                   ended_->reject(ToException(status));
                 },
                 [this]() { SendReports(); }});
-  return ended.promise.exclusiveJoin(RunReports());
+  parts.outbox.SetPassAtOnce([this](const ReportBatch& batch) { return SendAtOnce(batch); });
+  return ended.promise.exclusiveJoin(RunReports()).attach(kj::defer([&outbox = parts.outbox]() {
+    outbox.SetPassAtOnce(nullptr);
+  }));
 }
 
 kj::Maybe<kj::Promise<void>> WorkerServer::Take(wire::WorkerMessages::Reader messages) {
@@ -174,6 +181,7 @@ kj::Promise<void> WorkerServer::ping(PingContext context) {
 
 kj::Promise<void> WorkerServer::RunReports() {
   return observer_->whenBecomesReadable().then([this]() {
+    linger_->Begin();
     SendReports();
     return RunReports();
   });
@@ -181,24 +189,33 @@ kj::Promise<void> WorkerServer::RunReports() {
 
 // Until nothing is due: the observer tells of a change once, and only while someone waits for it.
 void WorkerServer::SendReports() {
-  while (link_->is_clear()) {
-    parts_->outbox.Take(batch_);
-    if (batch_.empty()) return;
-    for (const CompletionReport& completion : batch_.completions()) {
+  const auto send = [this](const ReportBatch& batch) {
+    for (const CompletionReport& completion : batch.completions()) {
       if (completion.status.ok()) parts_->tickets.Open(completion.ordinal);
     }
-    const size_t items = batch_.completions().size() + batch_.transfers().size();
-    capnp::MallocMessageBuilder message(FirstSegmentWords(items, kWordsPerReportItem));
-    Encode(message.initRoot<wire::Reported>());
+    capnp::MallocMessageBuilder message(FirstWords(batch));
+    Encode(batch, message);
     link_->Send(message);
     linger_->Begin();
-  }
+  };
+  while (link_->is_clear() && parts_->outbox.Pass(send)) continue;
 }
 
-void WorkerServer::Encode(wire::Reported::Builder reported) {
+// Windows are opened by the loop's thread, before the coordinator hears of it. The loop waits for what comes next.
+bool WorkerServer::SendAtOnce(const ReportBatch& batch) {
+  if (parts_->tickets.has_unopened()) return false;
+  capnp::MallocMessageBuilder message(FirstWords(batch));
+  Encode(batch, message);
+  if (!link_->TrySend(message)) return false;
+  if (!linger_->lingers()) parts_->outbox.Nudge();
+  return true;
+}
+
+void WorkerServer::Encode(const ReportBatch& batch, capnp::MessageBuilder& message) const {
+  auto reported = message.initRoot<wire::Reported>();
   reported.setEpoch(epoch_);
   reported.setIncarnation(incarnation_);
-  EncodeReport(batch_.completions(), batch_.transfers(), reported);
+  EncodeReport(batch.completions(), batch.transfers(), reported);
 }
 
 }  // namespace tessera

@@ -53,7 +53,9 @@ class WorkerServer final : public wire::Worker::Server {
   kj::Promise<void> MapPeer(const PeerJoined& peer);
   kj::Promise<void> RunReports();
   void SendReports();
-  void Encode(wire::Reported::Builder reported);  // what was taken last
+  // On a thread of the device.
+  bool SendAtOnce(const ReportBatch& batch);
+  void Encode(const ReportBatch& batch, capnp::MessageBuilder& message) const;
 
   std::unique_ptr<WorkerParts> parts_;  // from Run on
   WorkerIndex self_;
@@ -65,7 +67,6 @@ class WorkerServer final : public wire::Worker::Server {
   kj::Own<kj::PromiseFulfiller<void>> ended_;        // when the link has
   kj::Own<kj::UnixEventPort::FdObserver> observer_;  // of the outbox
   InstanceDecoder instances_;
-  ReportBatch batch_;
 };
 
 // Two workers may map each other's memory when these are equal: one kernel, one set of namespaces.

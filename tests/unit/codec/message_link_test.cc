@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <capnp/serialize.h>
@@ -73,6 +75,51 @@ std::string NumberAsBytes(uint64_t number) {
 
 void SendRaw(int fd, const std::string& bytes) {
   ASSERT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+}
+
+// What several threads try to send comes whole, and in each one's order, between what the loop sends.
+TEST(MessageLink, AnyThreadMayTryToSend) {
+  Loop loop;
+  MessageLink other(loop.io.unixEventPort, kj::mv(loop.pair.far));
+  constexpr uint64_t kThreads = 3, kEach = 2000;
+  std::atomic<uint64_t> refused = 0;
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (uint64_t number = 0; number < kEach; ++number) {
+        capnp::MallocMessageBuilder message(FirstSegmentWords(0, 0));
+        message.initRoot<wire::ToCoordinator>().setAcknowledge(thread * kEach + number);
+        while (!other.TrySend(message)) ++refused;
+      }
+    });
+  }
+  for (uint64_t number = 0; number < kEach; ++number) {
+    SendNumber(other, kThreads * kEach + number);
+    if (number % 100 == 0) loop.io.provider->getTimer().afterDelay(0 * kj::MILLISECONDS).wait(loop.io.waitScope);
+  }
+  loop.RunUntil([&] { return loop.taken.size() == (kThreads + 1) * kEach; });
+  for (std::thread& thread : threads) thread.join();
+  std::vector<uint64_t> next(kThreads + 1, 0);
+  for (const uint64_t taken : loop.taken) EXPECT_EQ(taken % kEach, next[taken / kEach]++);
+}
+
+TEST(MessageLink, WhatIsLargeOrMustWaitIsNotTried) {
+  Loop loop;
+  MessageLink other(loop.io.unixEventPort, kj::mv(loop.pair.far));
+  const auto tried = [&other](unsigned padding_words) {
+    capnp::MallocMessageBuilder message;
+    message.initRoot<wire::ToCoordinator>().initBatch().initRecords(1)[0].initDrop(padding_words);
+    return other.TrySend(message);
+  };
+  EXPECT_FALSE(tried(2000));
+  int sent = 0;
+  for (; sent < 100000 && tried(500); ++sent) continue;
+  EXPECT_GT(sent, 2);
+  EXPECT_LT(sent, 100000) << "a full socket takes no more";
+  SendNumber(other, 1);
+  EXPECT_FALSE(tried(1)) << "what waits comes first";
+  loop.RunUntil([&] { return loop.taken.size() == static_cast<size_t>(sent) + 1 && other.is_clear(); });
+  EXPECT_TRUE(tried(1));
 }
 
 TEST(MessageLink, MessagesComeInOrder) {

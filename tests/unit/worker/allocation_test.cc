@@ -93,11 +93,12 @@ class OneHost {
         world_.Issue(instance);
       }
       for (int reports = 0; reports < 4;) {
-        outbox_.Take(batch_);
-        for (const CompletionReport& report : batch_.completions()) {
-          ++reports;
-          if (!report.status.ok()) ++failures;
-        }
+        outbox_.Pass([&](const ReportBatch& batch) {
+          for (const CompletionReport& report : batch.completions()) {
+            ++reports;
+            if (!report.status.ok()) ++failures;
+          }
+        });
       }
     }
     return failures;
@@ -105,7 +106,6 @@ class OneHost {
 
  private:
   ReportOutbox outbox_;
-  ReportBatch batch_;
   std::vector<Instance> instances_;
   WorkerWorld world_;
   Ordinal last_;
