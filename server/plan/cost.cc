@@ -57,7 +57,7 @@ class PhasePrice {
       slowest_s = std::max(slowest_s, paid.seconds + waits_s + messages_s);
     }
     for (const auto& [host, bytes] : links_) {
-      const double link_s = static_cast<double>(std::max(bytes.in, bytes.out)) / topology_.network_bandwidth_bytes_s;
+      const double link_s = std::max(bytes.in, bytes.out) / topology_.network_bandwidth_bytes_s;
       slowest_s = std::max(slowest_s, link_s + topology_.step_latency_s + topology_.message_latency_s);
     }
     return slowest_s;
@@ -74,26 +74,26 @@ class PhasePrice {
   // What a worker takes, and what its host takes of other hosts.
   struct Crossing {
     int64_t elements = 0;
-    int64_t bytes = 0;
+    double bytes = 0;
     size_t messages = 0;
   };
   struct LinkBytes {
-    int64_t in = 0;
-    int64_t out = 0;
+    double in = 0;
+    double out = 0;
   };
 
   // `weight`: how many workers the worker stands for on its host's link.
-  Crossing AddReceived(const Exchange& exchange, const ExchangeWalk& walk, WorkerIndex self, int64_t weight) {
+  Crossing AddReceived(const Exchange& exchange, const ExchangeWalk& walk, WorkerIndex self, double weight) {
     const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
     double seconds = 0;
     std::set<WorkerIndex> senders;
     Crossing taken;
     walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
-      const int64_t bytes = elements * element_bytes;
+      const double bytes = static_cast<double>(elements * element_bytes);
       const bool is_near = topology_.HostOf(from) == topology_.HostOf(self);
       // What came in a message is read from the own memory.
       const double bandwidth_bytes_s = is_near ? topology_.host_bandwidth_bytes_s : topology_.local_bandwidth_bytes_s;
-      seconds += static_cast<double>(bytes) / bandwidth_bytes_s;
+      seconds += bytes / bandwidth_bytes_s;
       taken.elements += elements;
       if (is_near) return;
       taken.bytes += bytes * weight;
@@ -115,21 +115,23 @@ class PhasePrice {
     const Mesh& takers = exchange.destination.mesh;
     const Mesh& givers = exchange.is_in_place() ? takers : exchange.source.mesh;
     const WorkerIndex giver = givers.workers()[0];
-    int64_t& out = links_[topology_.HostOf(giver)].out;
+    double& out = links_[topology_.HostOf(giver)].out;
     out = std::max(out, crossing.bytes * CountHosts(takers) / CountHosts(givers));
     size_t& messages = workers_[giver].given_messages;
     messages = std::max(messages, crossing.messages * static_cast<size_t>(takers.size() / givers.size()));
   }
 
-  int64_t CountHosts(const Mesh& mesh) const {
+  double CountHosts(const Mesh& mesh) const {
     std::set<int32_t> hosts;
     for (const WorkerIndex worker : mesh.workers()) hosts.insert(topology_.HostOf(worker));
-    return static_cast<int64_t>(hosts.size());
+    return static_cast<double>(hosts.size());
   }
 
-  int64_t OnHostOf(const Mesh& mesh, WorkerIndex self) const {
-    return std::count_if(mesh.workers().begin(), mesh.workers().end(),
-                         [&](WorkerIndex worker) { return topology_.HostOf(worker) == topology_.HostOf(self); });
+  double OnHostOf(const Mesh& mesh, WorkerIndex self) const {
+    const auto count = std::count_if(mesh.workers().begin(), mesh.workers().end(), [&](WorkerIndex worker) {
+      return topology_.HostOf(worker) == topology_.HostOf(self);
+    });
+    return static_cast<double>(count);
   }
 
   static int64_t OwnElements(const Exchange& exchange, const ExchangeWalk& walk, int64_t flat, int64_t received) {
