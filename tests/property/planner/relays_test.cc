@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <ostream>
 #include <set>
@@ -15,11 +14,11 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
-#include "server/plan/verify.h"
 #include "server/planner/builder.h"
 #include "server/planner/redistribute.h"
 #include "server/planner/relays.h"
 #include "tests/property/planner/crossing.h"
+#include "tests/property/planner/plan_checks.h"
 #include "tests/property/planner/random_redistribute.h"
 #include "tests/property/planner/small_worlds.h"
 
@@ -66,31 +65,13 @@ class RelayedMoves : public testing::TestWithParam<World> {
     const std::optional<Plan> plan = RelayedPlan(source, destination, GetParam().hosts);
     if (!plan.has_value()) return;
     ++checked_;
-    const std::string what = StrCat(ToText(source), " -> ", ToText(destination), "\n", ToText(*plan));
-    const absl::Status verified = VerifyPlan(*plan);
-    ASSERT_TRUE(verified.ok()) << verified << "\n" << what;
-    const absl::StatusOr<Plan> parsed = ParsePlan(ToText(*plan));
-    ASSERT_TRUE(parsed.ok()) << parsed.status() << what;
-    ASSERT_EQ(*parsed, *plan) << what;
-    const std::vector<double> dense = Numbers(source);
-    const absl::StatusOr<std::vector<double>> result = RunPlan(*plan, {dense}, {});
-    ASSERT_TRUE(result.ok()) << result.status() << what;
-    ASSERT_TRUE(Agree(*result, dense, 0)) << what;
-    const absl::Status programs = CheckPrograms(*plan, {dense});
-    ASSERT_TRUE(programs.ok()) << programs << what;
-    CheckTraffic(*plan, source, destination, what);
+    const absl::Status checked = CheckPlan(*plan, source, destination);
+    ASSERT_TRUE(checked.ok()) << checked;
+    CheckCrossing(*plan, source, destination);
   }
 
-  void CheckTraffic(const Plan& plan, const TensorSpec& source, const TensorSpec& destination,
-                    const std::string& what) {
-    const auto sum = [](const std::vector<int64_t>& bytes) {
-      return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-    };
-    const absl::StatusOr<RedistributeBound> bound = BoundRedistribute(source, destination);
-    ASSERT_TRUE(bound.ok()) << bound.status();
-    const PlanTraffic traffic = TrafficOf(plan);
-    EXPECT_EQ(sum(traffic.received_bytes), bound->total_bytes) << what;
-    EXPECT_EQ(sum(traffic.sent_bytes), bound->total_bytes) << what;
+  void CheckCrossing(const Plan& plan, const TensorSpec& source, const TensorSpec& destination) {
+    const std::string what = ToText(plan);
     std::vector<int64_t> crossing;  // by step
     for (const Step& step : plan.steps) {
       const Exchange& exchange = std::get<ExchangeStep>(step).exchange;

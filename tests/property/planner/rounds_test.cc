@@ -20,6 +20,7 @@
 #include "server/planner/redistribute.h"
 #include "server/planner/rounds.h"
 #include "tests/property/planner/crossing.h"
+#include "tests/property/planner/plan_checks.h"
 #include "tests/property/planner/small_worlds.h"
 
 namespace tessera {
@@ -86,33 +87,14 @@ class RoundWorlds : public testing::TestWithParam<World> {
     const std::optional<Plan> plan = PlanByRounds(source, destination, GetParam().hosts);
     if (!plan.has_value()) return;
     ++checked_;
-    const std::string what = StrCat(ToText(source), " -> ", ToText(destination), "\n", ToText(*plan));
-    const absl::Status verified = VerifyPlan(*plan);
-    ASSERT_TRUE(verified.ok()) << verified << "\n" << what;
-    const absl::StatusOr<Plan> parsed = ParsePlan(ToText(*plan));
-    ASSERT_TRUE(parsed.ok()) << parsed.status() << what;
-    ASSERT_EQ(*parsed, *plan) << what;
-    const std::vector<double> dense = Numbers(source);
-    const absl::StatusOr<std::vector<double>> result = RunPlan(*plan, {dense}, {});
-    ASSERT_TRUE(result.ok()) << result.status() << what;
-    ASSERT_TRUE(Agree(*result, dense, tolerance)) << what;
-    const absl::Status programs = CheckPrograms(*plan, {dense});
-    ASSERT_TRUE(programs.ok()) << programs << what;
-    CheckTraffic(*plan, source, destination, what);
+    const absl::Status checked = CheckPlan(*plan, source, destination, tolerance);
+    ASSERT_TRUE(checked.ok()) << checked;
+    CheckCrossing(*plan, source, destination);
     const int64_t most_bytes = (MaxShardElements(source) + MaxShardElements(destination)) * SizeBytes(source.dtype);
-    for (const int64_t peak_bytes : PeakBytes(*plan)) EXPECT_LE(peak_bytes, most_bytes) << what;
+    for (const int64_t peak_bytes : PeakBytes(*plan)) EXPECT_LE(peak_bytes, most_bytes) << ToText(*plan);
   }
 
-  void CheckTraffic(const Plan& plan, const TensorSpec& source, const TensorSpec& destination,
-                    const std::string& what) {
-    const auto sum = [](const std::vector<int64_t>& bytes) {
-      return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-    };
-    const absl::StatusOr<RedistributeBound> bound = BoundRedistribute(source, destination);
-    ASSERT_TRUE(bound.ok()) << bound.status();
-    const PlanTraffic traffic = TrafficOf(plan);
-    EXPECT_EQ(sum(traffic.received_bytes), bound->total_bytes) << what;
-    EXPECT_EQ(sum(traffic.sent_bytes), bound->total_bytes) << what;
+  void CheckCrossing(const Plan& plan, const TensorSpec& source, const TensorSpec& destination) {
     int64_t crossing = 0;
     for (const Step& step : plan.steps) {
       const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
@@ -120,13 +102,13 @@ class RoundWorlds : public testing::TestWithParam<World> {
       for (const WorkerIndex self : exchange.destination.mesh.workers()) {
         walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
           const bool crosses = HostOf(from) != HostOf(self);
-          EXPECT_FALSE(crosses && exchange.role == ExchangeRole::kShare) << what;
+          EXPECT_FALSE(crosses && exchange.role == ExchangeRole::kShare) << ToText(plan);
           crossing += crosses ? elements : 0;
         });
       }
     }
     const Crossing least = CountLeastCrossing(source, destination, GetParam().hosts);
-    EXPECT_EQ(crossing, least.moves + least.sums + least.spreads) << what;
+    EXPECT_EQ(crossing, least.moves + least.sums + least.spreads) << ToText(plan);
   }
 
   int checked_ = 0;
