@@ -224,12 +224,32 @@ std::string PlanJson(const OpPlan& planned, double seconds) {
   return json.dump(2) + "\n";
 }
 
+// Hosts of so many workers each, for all workers that the request names.
+absl::StatusOr<Topology> TopologyOf(const PlanRequest& request, std::optional<int> workers_per_host) {
+  Topology topology;
+  if (!workers_per_host.has_value()) return topology;
+  if (*workers_per_host < 1) {
+    return absl::InvalidArgumentError(StrCat("plan: ", *workers_per_host, " workers on each host"));
+  }
+  int32_t last_worker = 0;
+  const auto add = [&last_worker](const Mesh& mesh) {
+    for (const WorkerIndex worker : mesh.workers()) last_worker = std::max(last_worker, worker.value);
+  };
+  for (const PlanOperand& operand : request.operands) {
+    if (const auto* layout = std::get_if<OperandLayout>(&operand)) add(layout->spec.mesh);
+  }
+  if (request.call.attributes.mesh.has_value()) add(*request.call.attributes.mesh);
+  for (int32_t worker = 0; worker <= last_worker; ++worker)
+    topology.host_of_worker.push_back(worker / *workers_per_host);
+  return topology;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> PlanCommandText(std::string_view request, PlanOutput format,
-                                            std::optional<int64_t> memory_bytes) {
+                                            std::optional<int64_t> memory_bytes, std::optional<int> workers_per_host) {
   TESSERA_ASSIGN_OR_RETURN(const PlanRequest parsed, ParseRequest(request));
-  const Topology topology;
+  TESSERA_ASSIGN_OR_RETURN(const Topology topology, TopologyOf(parsed, workers_per_host));
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(parsed.call, parsed.operands, topology));
   if (memory_bytes.has_value() && !VerifyPlan(planned.plan, {memory_bytes}).ok()) {
     const PlanLimits limits = {std::max<int64_t>(0, *memory_bytes - StayingBytes(planned.plan))};

@@ -6,6 +6,7 @@
 //   tessera plan "f32[1024,1024] @ mesh(4) [S(0)] -> mesh(2,2) [S(0), S(1)]"
 //   tessera plan "matmul(f32[1797,64] @ mesh(4) [S(0)], f32[64,1797] @ mesh(4) [S(1)])"
 //   tessera plan --memory 64MiB "matmul(f64[4096,1024] @ mesh(2) [P(max)], f64[1024,4096] @ mesh(2) [S(1)])"
+//   tessera plan --workers-per-host 8 "f32[64] @ mesh(512) [P(sum)] -> [R]"
 //   tessera plan "sum(f32[64,64] @ mesh(4) [S(0)], dims=[0], keepdims=true)"
 //
 // Any op of the catalog goes by its name, with specs and numbers as operands, then attributes:
@@ -27,8 +28,10 @@ enum class PlanOutput : uint8_t { kText = 0, kJson = 1 };
 // peak_bytes (by position; by worker when meshes differ), predicted_seconds, placements, implicit,
 // output, grid, runners_up and plan (its whole text). InvalidArgument: what doesn't parse, and
 // the planner's errors. With `memory_bytes`: the plan on workers that have so much for operands, temporaries and
-// output together; ResourceExhausted when there is none.
+// output together; ResourceExhausted when there is none. With `workers_per_host`: the plan on hosts of so many workers
+// each, by their numbers; else all share one host.
 absl::StatusOr<std::string> PlanCommandText(std::string_view request, PlanOutput format,
-                                            std::optional<int64_t> memory_bytes = std::nullopt);
+                                            std::optional<int64_t> memory_bytes = std::nullopt,
+                                            std::optional<int> workers_per_host = std::nullopt);
 
 }  // namespace tessera

@@ -13,17 +13,23 @@ Command AddPlanCommand(CLI::App& app) {
   struct Options {
     std::string request;
     std::string memory;
+    std::optional<int> workers_per_host;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
   command->add_option("request", options->request, "\"SPEC -> PLACEMENTS\" or \"op(SPEC, ...)\"")->required();
   command->add_option("--memory", options->memory,
                       "what each worker has, like 512MiB: a matmul that needs more is split");
+  command
+      ->add_option("--workers-per-host", options->workers_per_host,
+                   "plan for hosts of so many workers each: 0 to N-1 on the first, and so on; else all share one")
+      ->check(CLI::Range(1, 65536));
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->footer(
       "Examples:\n"
       "  tessera plan \"f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]\"\n"
       "  tessera plan \"f32[1024,1024] @ mesh(4) [S(0)] -> mesh(2,2) [S(0), S(1)]\"\n"
+      "  tessera plan --workers-per-host 1 \"f32[64] @ mesh(16) [P(sum)] -> [R]\"\n"
       "  tessera plan --json \"matmul(f32[1797,64] @ mesh(4) [S(0)], f32[64,1797] @ mesh(4) [S(1)])\"");
   return {command, [options] {
             std::optional<int64_t> memory_bytes;
@@ -32,8 +38,9 @@ Command AddPlanCommand(CLI::App& app) {
               if (!bytes.ok()) return Failed(bytes.status());
               memory_bytes = *bytes;
             }
-            absl::StatusOr<std::string> text =
-                PlanCommandText(options->request, options->json ? PlanOutput::kJson : PlanOutput::kText, memory_bytes);
+            const PlanOutput output = options->json ? PlanOutput::kJson : PlanOutput::kText;
+            const absl::StatusOr<std::string> text =
+                PlanCommandText(options->request, output, memory_bytes, options->workers_per_host);
             if (!text.ok()) return Failed(text.status());
             std::fputs(text->c_str(), stdout);
             return 0;

@@ -76,6 +76,19 @@ TEST(PlanCommand, KeepsToTheMemoryThatItIsGiven) {
   EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted) << none.status();
 }
 
+TEST(PlanCommand, PlansForSeveralHosts) {
+  const char* request = "f32[64] @ mesh(16) [P(sum)] -> [R]";
+  const auto steps = [request](int workers_per_host) {
+    const auto text = PlanCommandText(request, PlanOutput::kJson, std::nullopt, workers_per_host);
+    EXPECT_TRUE(text.ok()) << text.status();
+    return nlohmann::json::parse(*text)["steps"].get<std::vector<std::string>>();
+  };
+  EXPECT_EQ(steps(16).size(), 2u);
+  EXPECT_EQ(steps(4).back(), "all_gather %1 [R] -> %1 [R]") << "what crossed once is shared";
+  EXPECT_EQ(steps(1).front(), "reduce_scatter %0 [P(sum)] -> %1 [R], halving 1 of 2");
+  EXPECT_FALSE(PlanCommandText(request, PlanOutput::kText, std::nullopt, 0).ok());
+}
+
 TEST(PlanCommand, RefusesWhatItCannotRead) {
   for (const char* request :
        {"", "f32[4]", "nonsense(f32[4] @ mesh(2) [R])", "f32[4] @ mesh(2) [R] ->", "f32[4] @ mesh(2) [S(3)] -> [R]",
