@@ -221,6 +221,7 @@ void DefineReading(nb::class_<PyTensor>& tensor) {
       .def_prop_ro("_dtype", [](const PyTensor& t) { return static_cast<int>(t.value.dtype()); })
       .def_prop_ro("_mesh", [](const PyTensor& t) { return t.value.device_mesh(); })
       .def_prop_ro("_placements", [](const PyTensor& t) { return PlacementsToPython(t.value.placements()); })
+      .def_prop_ro("_mesh_ndim", [](const PyTensor& t) { return t.value.device_mesh().ndim(); })
       .def_prop_ro("_has_partial", [](const PyTensor& t) { return t.value.spec().has_partial(); })
       .def_prop_ro("_spec", [](const PyTensor& t) { return ToText(t.value.spec()); })
       .def_prop_ro("_handle", [](const PyTensor& t) { return t.value.handle(); })

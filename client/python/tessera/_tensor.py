@@ -124,10 +124,16 @@ def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
     op = "redistribute"
     if placements is None and device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
         device_mesh, placements = None, device_mesh
+    attributes = {}     # those that are not as usual: this is called for every op
+    if dtype is not None:
+        attributes["dtype"] = code_of(dtype, op)
+    if relabel:
+        attributes["relabel"] = True
     if device_mesh is None and placements is not None:
         encoded = encode(placements, op)
-        if len(encoded) == len(tensor._placements):     # without a mesh: the tensor's
-            return {"placements": encoded, "dtype": None if dtype is None else code_of(dtype, op), "relabel": bool(relabel)}
+        if len(encoded) == tensor._mesh_ndim:     # without a mesh: the tensor's
+            attributes["placements"] = encoded
+            return attributes
     if device_mesh is None:
         mesh = DeviceMesh._wrap(session_of(tensor), tensor._mesh)
     elif isinstance(device_mesh, DeviceMesh):
@@ -135,7 +141,7 @@ def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
     else:
         raise InvalidArgumentError(f"{op}: device_mesh is {device_mesh!r}, not a DeviceMesh")
     if placements is None:
-        if len(mesh._raw.shape) != len(tensor._placements):
+        if len(mesh._raw.shape) != tensor._mesh_ndim:
             encoded = [(0, 0, 0)] * len(mesh._raw.shape)
         else:
             encoded = list(tensor._placements)
@@ -143,8 +149,8 @@ def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
             encoded = [(0, 0, 0)] * len(mesh._raw.shape)  # as DTensor: no placements means Replicate
     else:
         encoded = mesh._placements(placements, op)
-    code = None if dtype is None else code_of(dtype, op)
-    return {"mesh": mesh._raw, "placements": encoded, "dtype": code, "relabel": bool(relabel)}
+    attributes["mesh"], attributes["placements"] = mesh._raw, encoded
+    return attributes
 
 
 def redistribute_all(tensors, device_mesh, placements, dtype, relabel) -> list:
@@ -168,7 +174,7 @@ def redistribute_all(tensors, device_mesh, placements, dtype, relabel) -> list:
             calls.append(_redistribute_attributes(tensor, device_mesh, one, dtype, relabel))
         except InvalidArgumentError as error:
             raise type(error)(f"{op}: operand {i}, {tensor._spec}: {str(error).removeprefix(op + ': ')}") from None
-    attributes = {"dtype": calls[0]["dtype"], "relabel": calls[0]["relabel"]}
+    attributes = {name: calls[0][name] for name in ("dtype", "relabel") if name in calls[0]}
     if device_mesh is not None:
         attributes["mesh"] = calls[0]["mesh"]
     encoded = [one["placements"] for one in calls]
