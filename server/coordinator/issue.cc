@@ -34,9 +34,9 @@ bool OnlyExchanges(const Plan& plan) {
 // A share is the second half of a collective within a host, a round that is in place and of another digit than the
 // first goes on with one.
 bool BeginsCollective(const Exchange& exchange) {
-  if (!exchange.is_by_rounds() || exchange.role == ExchangeRole::kMove) return exchange.role != ExchangeRole::kShare;
-  const int last = static_cast<int>(exchange.rounds.factors.size()) - 1;
-  return exchange.role != ExchangeRole::kShare && exchange.rounds.digit == (exchange.reduces() ? 0 : last);
+  if (exchange.role == ExchangeRole::kShare) return false;
+  if (!exchange.is_by_rounds() || exchange.role == ExchangeRole::kMove) return true;
+  return exchange.reduces() ? exchange.rounds.digit == 0 : exchange.rounds.is_last();
 }
 
 // One step, or one operand that a contraction reads in pieces, is one collective; a reduction into place and

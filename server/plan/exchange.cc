@@ -30,6 +30,14 @@ void AddBoxes(const Exchange& exchange, const ExchangeCell& cell, int64_t low, i
   });
 }
 
+// What a giver puts into one message: its own term, or those that it adds up.
+Sources TermsOf(const TransferSource& given, const Mesh& mesh) {
+  if (given.added_up.empty()) return {given};
+  Sources terms;
+  for (const int64_t term : given.added_up) terms.push_back({mesh.workers()[static_cast<size_t>(term)], term, {}});
+  return terms;
+}
+
 // Collects what one worker gives, part by part.
 class GivenList {
  public:
@@ -85,8 +93,7 @@ bool CanGoByRounds(const Exchange& exchange) { return ExchangeRounds::Fit(exchan
 
 int64_t CountHostsOfGroup(const Exchange& exchange) {
   const ExchangeTables tables(exchange);
-  const size_t hosts = exchange.hosts.several() ? tables.MembersByHost(0).size() : tables.member_offsets().size();
-  return static_cast<int64_t>(hosts);
+  return static_cast<int64_t>(ExchangeRounds::HostsOf(exchange, tables, 0).size());
 }
 
 ExchangeWalk::ExchangeWalk(const Exchange& exchange)
@@ -253,12 +260,7 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::SumsGivenBy(WorkerIndex worker) c
   GivenList given(exchange_);
   VisitSumsOf(*flat, [&](const ReducedPiece& piece, int64_t low, int64_t high, const TransferSource& source) {
     if (source.flat_position != *flat || tables_->HolderOfDestination(piece.reducer).flat == *flat) return;
-    Sources terms;
-    for (const int64_t term : source.added_up) {
-      terms.push_back({exchange_.source.mesh.workers()[static_cast<size_t>(term)], term, {}});
-    }
-    if (terms.empty()) terms.push_back(source);
-    given.Add(piece.cell, low, high, terms, piece.reducer);
+    given.Add(piece.cell, low, high, TermsOf(source, exchange_.source.mesh), piece.reducer);
   });
   return std::move(given).Sorted();
 }
@@ -305,12 +307,7 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::RoundGivenBy(WorkerIndex worker) 
       const auto own = std::find_if(sources.begin(), sources.end(),
                                     [&](const TransferSource& source) { return source.flat_position == *flat; });
       if (own == sources.end()) return;
-      Sources terms;
-      for (const int64_t term : own->added_up) {
-        terms.push_back({mesh.workers()[static_cast<size_t>(term)], term, {}});
-      }
-      if (terms.empty()) terms.push_back(*own);
-      given.Add(cell, low, high, terms, taker);
+      given.Add(cell, low, high, TermsOf(*own, mesh), taker);
     });
   }
   return std::move(given).Sorted();
@@ -359,8 +356,7 @@ std::vector<WorkerIndex> ExchangeWalk::AddersOf(WorkerIndex worker) const {
   const std::optional<int64_t> flat = exchange_.source.mesh.FindWorker(worker);
   if (exchange_.role != ExchangeRole::kReduce || !exchange_.hosts.several() || !flat.has_value()) return {};
   std::vector<WorkerIndex> adders;
-  if (rounds_ != nullptr) {
-    if (exchange_.is_in_place()) return {};
+  if (rounds_ != nullptr && !exchange_.is_in_place()) {
     for (const int64_t mate : rounds_->Mates(*flat)) {
       const WorkerIndex adder = exchange_.source.mesh.workers()[static_cast<size_t>(mate)];
       const std::vector<Given> given = RoundGivenBy(adder);
@@ -368,12 +364,11 @@ std::vector<WorkerIndex> ExchangeWalk::AddersOf(WorkerIndex worker) const {
         adders.push_back(adder);
       }
     }
-    std::sort(adders.begin(), adders.end());
-    return adders;
+  } else if (rounds_ == nullptr) {
+    VisitSumsOf(*flat, [&](const ReducedPiece&, int64_t, int64_t, const TransferSource& source) {
+      if (!source.added_up.empty() && source.worker != worker) adders.push_back(source.worker);
+    });
   }
-  VisitSumsOf(*flat, [&](const ReducedPiece&, int64_t, int64_t, const TransferSource& source) {
-    if (!source.added_up.empty() && source.worker != worker) adders.push_back(source.worker);
-  });
   std::sort(adders.begin(), adders.end());
   adders.erase(std::unique(adders.begin(), adders.end()), adders.end());
   return adders;

@@ -66,6 +66,8 @@ enum class FarTakers : uint8_t {
 struct Rounds {
   std::vector<int> factors;  // of the number of hosts, most significant first; none: not by rounds
   int digit = 0;             // the step's; of a kShare 0
+  int count() const { return static_cast<int>(factors.size()); }
+  bool is_last() const { return digit + 1 == count(); }
   bool operator==(const Rounds&) const = default;
 };
 

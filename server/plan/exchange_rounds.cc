@@ -33,7 +33,7 @@ bool ExchangeRounds::Fit(const Exchange& exchange, const ExchangeTables& tables)
   const Rounds& rounds = exchange.rounds;
   if (rounds.digit < 0 || rounds.digit >= static_cast<int>(rounds.factors.size())) return false;
   if (!tables.same_mesh() || tables.replica_count() > 1) return false;
-  const bool moves = PendingTerms(exchange.source, exchange.destination) == 1;
+  const int64_t terms = tables.term_count();
   const std::optional<int64_t> hosts = CountHosts(rounds.factors, exchange.destination.mesh.size());
   for (int64_t group = 0; group < exchange.destination.mesh.size(); ++group) {
     if (tables.GroupOf(group) != group) continue;
@@ -43,14 +43,13 @@ bool ExchangeRounds::Fit(const Exchange& exchange, const ExchangeTables& tables)
                     [&](const auto& on_host) { return on_host.size() != members[0].size(); })) {
       return false;
     }
-    const int64_t wanted_holders = moves ? 1 : static_cast<int64_t>(tables.member_offsets().size());
-    if (!moves && tables.term_count() != wanted_holders) return false;
+    if (terms > 1 && terms != static_cast<int64_t>(tables.member_offsets().size())) return false;
     absl::flat_hash_map<int64_t, int64_t> holders;  // by family
     for (const int64_t offset : tables.member_offsets()) ++holders[tables.HolderOfDestination(group + offset).family];
     bool fit = true;
     tables.VisitWanted(group, [&](const ExchangeCell& cell) {
       const auto found = holders.find(cell.family);
-      fit = fit && found != holders.end() && found->second == wanted_holders;
+      fit = fit && found != holders.end() && found->second == terms;
     });
     if (!fit) return false;
   }
@@ -58,7 +57,13 @@ bool ExchangeRounds::Fit(const Exchange& exchange, const ExchangeTables& tables)
 }
 
 ExchangeRounds::ExchangeRounds(const Exchange& exchange, const ExchangeTables& tables)
-    : exchange_(exchange), tables_(tables), places_(static_cast<size_t>(exchange.destination.mesh.size())) {
+    : exchange_(exchange),
+      tables_(tables),
+      factor_(exchange.rounds.factors[static_cast<size_t>(exchange.rounds.digit)]),
+      places_(static_cast<size_t>(exchange.destination.mesh.size())) {
+  for (int i = exchange.rounds.digit + 1; i < exchange.rounds.count(); ++i) {
+    unit_ *= exchange.rounds.factors[static_cast<size_t>(i)];
+  }
   for (int64_t group = 0; group < exchange.destination.mesh.size(); ++group) {
     if (tables.GroupOf(group) != group) continue;
     const std::vector<std::vector<int64_t>> members = HostsOf(exchange, tables, group);
@@ -69,6 +74,10 @@ ExchangeRounds::ExchangeRounds(const Exchange& exchange, const ExchangeTables& t
       }
     }
   }
+}
+
+void ExchangeRounds::AddPiece(const ExchangeCell& cell, int64_t low, int64_t high, int64_t owner, Group& made) const {
+  made.pieces[static_cast<size_t>(PlaceAt(owner).column)].push_back({cell, low, high, owner});
 }
 
 // The cells lie on a line, of which every member owns an equal length; those of a column follow each other.
@@ -82,23 +91,19 @@ void ExchangeRounds::AddReducedPieces(int64_t group, Group& made) const {
   const SharedLine line(std::move(owners), elements);
   int64_t start = 0;
   tables_.VisitWanted(group, [&](const ExchangeCell& cell) {
-    line.Visit(start, cell.shape, 0, cell.elements, [&](int64_t owner, int64_t low, int64_t high) {
-      const Place& place = PlaceAt(owner);
-      made.pieces[static_cast<size_t>(place.column)].push_back({cell, low, high, place.host, place.column});
-    });
+    line.Visit(start, cell.shape, 0, cell.elements,
+               [&](int64_t owner, int64_t low, int64_t high) { AddPiece(cell, low, high, owner, made); });
     start += cell.elements;
   });
 }
 
 void ExchangeRounds::AddHeldPieces(int64_t group, Group& made) const {
-  absl::flat_hash_map<int64_t, Place> holders;  // by family
+  absl::flat_hash_map<int64_t, int64_t> holders;  // by family
   for (const int64_t offset : tables_.member_offsets()) {
-    holders[tables_.HolderOfDestination(group + offset).family] = PlaceAt(group + offset);
+    holders[tables_.HolderOfDestination(group + offset).family] = group + offset;
   }
-  tables_.VisitWanted(group, [&](const ExchangeCell& cell) {
-    const Place& place = holders.at(cell.family);
-    made.pieces[static_cast<size_t>(place.column)].push_back({cell, 0, cell.elements, place.host, place.column});
-  });
+  tables_.VisitWanted(
+      group, [&](const ExchangeCell& cell) { AddPiece(cell, 0, cell.elements, holders.at(cell.family), made); });
 }
 
 const ExchangeRounds::Group& ExchangeRounds::GroupAt(int64_t flat) const {
@@ -113,58 +118,51 @@ const ExchangeRounds::Group& ExchangeRounds::GroupAt(int64_t flat) const {
   return made;
 }
 
-int64_t ExchangeRounds::UnitOf(int digit) const {
-  int64_t unit = 1;
-  for (size_t i = exchange_.rounds.factors.size(); --i > static_cast<size_t>(digit);)
-    unit *= exchange_.rounds.factors[i];
-  return unit;
-}
-
-int64_t ExchangeRounds::DigitOf(int64_t host, int digit) const {
-  return host / UnitOf(digit) % exchange_.rounds.factors[static_cast<size_t>(digit)];
+std::vector<size_t> ExchangeRounds::PartnersOf(int64_t host) const {
+  std::vector<size_t> partners;
+  for (int64_t digit = 0; digit < factor_; ++digit) {
+    if (digit != DigitOf(host)) partners.push_back(static_cast<size_t>(host + (digit - DigitOf(host)) * unit_));
+  }
+  return partners;
 }
 
 TransferSource ExchangeRounds::SourceAt(int64_t flat) const {
   return {exchange_.destination.mesh.workers()[static_cast<size_t>(flat)], flat, {}};
 }
 
-bool ExchangeRounds::IsTaken(const Piece& piece, const Place& self) const {
-  const int digit = exchange_.rounds.digit;
-  const int64_t unit = UnitOf(digit);
-  const int64_t above = unit * exchange_.rounds.factors[static_cast<size_t>(digit)];  // of the digits before
+bool ExchangeRounds::IsTaken(const ReducedPiece& piece, const Place& self) const {
+  const int64_t owner = PlaceAt(piece.reducer).host;
+  const int64_t above = unit_ * factor_;  // of the digits before
   switch (exchange_.role) {
-    case ExchangeRole::kReduce: return piece.host / unit == self.host / unit;
-    case ExchangeRole::kMove: return piece.host / above == self.host / above;
-    case ExchangeRole::kSpread: return piece.host / above == self.host / above && piece.host / unit != self.host / unit;
+    case ExchangeRole::kReduce: return owner / unit_ == self.host / unit_;
+    case ExchangeRole::kMove: return owner / above == self.host / above;
+    case ExchangeRole::kSpread: return owner / above == self.host / above && owner / unit_ != self.host / unit_;
     case ExchangeRole::kShare:
     case ExchangeRole::kReduceEach: break;
   }
   return true;
 }
 
-ExchangeRounds::Sources ExchangeRounds::SourcesOf(const Piece& piece, const Place& self, const Group& group) const {
-  const int digit = exchange_.rounds.digit;
-  const int64_t unit = UnitOf(digit);
-  const size_t column = static_cast<size_t>(piece.column);
-  const auto member = [&](int64_t host) { return group.members[static_cast<size_t>(host)][column]; };
-  const int64_t own_digit = DigitOf(self.host, digit);
-  if (exchange_.role == ExchangeRole::kShare) return {SourceAt(member(self.host))};
+ExchangeRounds::Sources ExchangeRounds::SourcesOf(const ReducedPiece& piece, const Place& self,
+                                                  const Group& group) const {
+  const Place& owner = PlaceAt(piece.reducer);
+  const auto source_on = [&](int64_t host) {
+    return SourceAt(group.members[static_cast<size_t>(host)][static_cast<size_t>(owner.column)]);
+  };
+  if (exchange_.role == ExchangeRole::kShare) return {source_on(self.host)};
   if (exchange_.role != ExchangeRole::kReduce) {
-    return {SourceAt(member(self.host + (DigitOf(piece.host, digit) - own_digit) * unit))};
+    return {source_on(self.host + (DigitOf(owner.host) - DigitOf(self.host)) * unit_)};
   }
   Sources sources;
-  const bool is_first = digit == 0;
+  const bool is_first = exchange_.rounds.digit == 0;
   if (is_first) {
     for (const int64_t mate : group.members[static_cast<size_t>(self.host)]) sources.push_back(SourceAt(mate));
   } else {
-    sources.push_back(SourceAt(member(self.host)));
+    sources.push_back(source_on(self.host));
   }
-  for (int64_t other = 0; other < exchange_.rounds.factors[static_cast<size_t>(digit)]; ++other) {
-    if (other == own_digit) continue;
-    const int64_t host = self.host + (other - own_digit) * unit;
-    TransferSource& source = sources.emplace_back(SourceAt(member(host)));
-    const std::vector<int64_t>& on_host = group.members[static_cast<size_t>(host)];
-    if (is_first && on_host.size() > 1) source.added_up = on_host;
+  for (const size_t partner : PartnersOf(self.host)) {
+    TransferSource& source = sources.emplace_back(source_on(static_cast<int64_t>(partner)));
+    if (is_first && group.members[partner].size() > 1) source.added_up = group.members[partner];
   }
   return sources;
 }
@@ -175,13 +173,13 @@ void ExchangeRounds::VisitTaken(
   const Group& group = GroupAt(destination);
   for (size_t column = 0; column < group.pieces.size(); ++column) {
     if ((static_cast<int64_t>(column) == self.column) == (exchange_.role == ExchangeRole::kShare)) continue;
-    const std::vector<Piece>& pieces = group.pieces[column];
+    const std::vector<ReducedPiece>& pieces = group.pieces[column];
     for (size_t i = 0; i < pieces.size();) {
       if (!IsTaken(pieces[i], self)) {
         ++i;
         continue;
       }
-      const Piece& first = pieces[i];
+      const ReducedPiece& first = pieces[i];
       const Sources sources = SourcesOf(first, self, group);
       int64_t high = first.high;
       // What comes next to it from the same is taken together.
@@ -208,13 +206,9 @@ std::vector<int64_t> ExchangeRounds::Takers(int64_t flat) const {
   if (exchange_.role == ExchangeRole::kShare || is_first_sum) takers = Mates(flat);
   if (exchange_.role != ExchangeRole::kShare) {
     const Place& self = PlaceAt(flat);
-    const int digit = exchange_.rounds.digit;
-    const int64_t own_digit = DigitOf(self.host, digit);
     const Group& group = GroupAt(flat);
-    for (int64_t other = 0; other < exchange_.rounds.factors[static_cast<size_t>(digit)]; ++other) {
-      const int64_t host = self.host + (other - own_digit) * UnitOf(digit);
-      if (other != own_digit)
-        takers.push_back(group.members[static_cast<size_t>(host)][static_cast<size_t>(self.column)]);
+    for (const size_t partner : PartnersOf(self.host)) {
+      takers.push_back(group.members[partner][static_cast<size_t>(self.column)]);
     }
   }
   std::sort(takers.begin(), takers.end());
@@ -222,10 +216,7 @@ std::vector<int64_t> ExchangeRounds::Takers(int64_t flat) const {
 }
 
 bool ExchangeRounds::has_mates() const {
-  for (int64_t flat = 0; flat < static_cast<int64_t>(places_.size()); ++flat) {
-    if (PlaceAt(flat).group == flat && GroupAt(flat).members[0].size() > 1) return true;
-  }
-  return false;
+  return std::any_of(places_.begin(), places_.end(), [](const Place& place) { return place.column > 0; });
 }
 
 }  // namespace tessera

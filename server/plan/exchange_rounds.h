@@ -45,6 +45,10 @@ class ExchangeRounds {
   // many workers each.
   static bool Fit(const Exchange& exchange, const ExchangeTables& tables);
 
+  // The members of a group, by host.
+  static std::vector<std::vector<int64_t>> HostsOf(const Exchange& exchange, const ExchangeTables& tables,
+                                                   int64_t group);
+
   // Calls `visit(cell, low, high, sources)` for what a position takes, own pieces included, in order.
   void VisitTaken(int64_t destination,
                   absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t, const Sources&)> visit) const;
@@ -61,33 +65,27 @@ class ExchangeRounds {
     int64_t host = 0;  // its number in the group
     int64_t column = 0;
   };
-  struct Piece {
-    ExchangeCell cell;
-    int64_t low = 0;
-    int64_t high = 0;
-    int64_t host = 0;  // of the owner
-    int64_t column = 0;
-  };
   struct Group {
-    std::vector<std::vector<int64_t>> members;  // by host, by column
-    std::vector<std::vector<Piece>> pieces;     // by column, in order
+    std::vector<std::vector<int64_t>> members;      // by host, by column
+    std::vector<std::vector<ReducedPiece>> pieces;  // by column of the owner, who is the `reducer`; in order
   };
 
-  static std::vector<std::vector<int64_t>> HostsOf(const Exchange& exchange, const ExchangeTables& tables,
-                                                   int64_t group);
+  void AddPiece(const ExchangeCell& cell, int64_t low, int64_t high, int64_t owner, Group& made) const;
   void AddReducedPieces(int64_t group, Group& made) const;
   void AddHeldPieces(int64_t group, Group& made) const;
   const Group& GroupAt(int64_t flat) const;
   const Place& PlaceAt(int64_t flat) const { return places_[static_cast<size_t>(flat)]; }
-  // Of digit `i`: what one of it stands for, and the digit of a number.
-  int64_t UnitOf(int digit) const;
-  int64_t DigitOf(int64_t host, int digit) const;
-  bool IsTaken(const Piece& piece, const Place& self) const;
-  Sources SourcesOf(const Piece& piece, const Place& self, const Group& group) const;
+  int64_t DigitOf(int64_t host) const { return host / unit_ % factor_; }
+  // The hosts that differ from this one in the digit alone, increasing.
+  std::vector<size_t> PartnersOf(int64_t host) const;
+  bool IsTaken(const ReducedPiece& piece, const Place& self) const;
+  Sources SourcesOf(const ReducedPiece& piece, const Place& self, const Group& group) const;
   TransferSource SourceAt(int64_t flat) const;
 
   const Exchange& exchange_;
   const ExchangeTables& tables_;
+  int64_t unit_ = 1;           // what one of the digit stands for
+  const int64_t factor_;       // how many values it has
   std::vector<Place> places_;  // by flat position
   mutable absl::flat_hash_map<int64_t, std::unique_ptr<Group>> groups_;
 };

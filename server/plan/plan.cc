@@ -58,7 +58,7 @@ std::string ValueText(const Plan& plan, int value, MeshText mesh) {
 // ", halving 1 of 3" and ", doubling 1 of 3"; nothing where it isn't by rounds.
 std::string RoundText(const Exchange& exchange) {
   if (!exchange.is_by_rounds() || exchange.role == ExchangeRole::kShare) return "";
-  const int count = static_cast<int>(exchange.rounds.factors.size());
+  const int count = exchange.rounds.count();
   const int digit = exchange.rounds.digit;
   if (exchange.reduces()) return StrCat(", halving ", digit + 1, " of ", count);
   return StrCat(", doubling ", count - digit, " of ", count);

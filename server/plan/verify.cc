@@ -237,7 +237,7 @@ class Verifier {
   static absl::Status CheckReduction(const Exchange& exchange, int64_t terms) {
     if (terms < 2) return Wrong("reduces what has one term");
     // Of an average the last round divides.
-    const bool is_last = !exchange.is_by_rounds() || exchange.rounds.digit + 1 == CountDigits(exchange);
+    const bool is_last = !exchange.is_by_rounds() || exchange.rounds.is_last();
     const ReduceOp op = exchange.source.partial_op();
     if (exchange.reduce_op != (op == ReduceOp::kAvg && !is_last ? ReduceOp::kSum : op))
       return Wrong("reduces with ", ToText(exchange.reduce_op));
@@ -248,18 +248,15 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  static int CountDigits(const Exchange& exchange) { return static_cast<int>(exchange.rounds.factors.size()); }
-
   // Sums are halved digit by digit, and what was moved or reduced is doubled in the opposite order.
   static bool IsNextRound(const Exchange& last, const Exchange& exchange) {
-    const int last_digit = CountDigits(exchange) - 1;
     const int digit = exchange.rounds.digit;
     const bool has_reduced = last.role == ExchangeRole::kReduce;
     const bool has_spread = last.role == ExchangeRole::kMove || last.role == ExchangeRole::kSpread;
     switch (exchange.role) {
       case ExchangeRole::kReduce: return has_reduced && digit == last.rounds.digit + 1;
       case ExchangeRole::kSpread:
-        return (has_reduced && last.rounds.digit == last_digit && digit == last_digit) ||
+        return (has_reduced && last.rounds.is_last() && exchange.rounds.is_last()) ||
                (has_spread && digit == last.rounds.digit - 1);
       case ExchangeRole::kShare: return has_spread && last.rounds.digit == 0 && digit == 0;
       case ExchangeRole::kMove:
@@ -275,7 +272,7 @@ class Verifier {
       return Wrong("goes by rounds and not by rounds");
     }
     if (!CanGoByRounds(exchange)) return Wrong("goes by rounds that its workers can't go by");
-    const bool begins_late = exchange.role == ExchangeRole::kMove && exchange.rounds.digit + 1 != CountDigits(exchange);
+    const bool begins_late = exchange.role == ExchangeRole::kMove && !exchange.rounds.is_last();
     return begins_late ? Wrong("doubles from digit ", exchange.rounds.digit) : absl::OkStatus();
   }
 
@@ -318,6 +315,12 @@ class Verifier {
     return absl::OkStatus();
   }
 
+  static bool IsSharedLater(const Exchange& exchange) {
+    if (exchange.role == ExchangeRole::kShare) return false;
+    if (exchange.is_by_rounds()) return ExchangeWalk(exchange).IsSharedAfterRounds();
+    return exchange.far_takers != FarTakers::kEach;
+  }
+
   // The value is there when nothing has to be added.
   absl::Status Finish(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
@@ -326,10 +329,7 @@ class Verifier {
     state.unfinished_value = step.destination;
     const bool is_spread_later = exchange.role == ExchangeRole::kReduce && CountReplicas(exchange.destination) > 1;
     const bool is_doubled_later = exchange.is_by_rounds() && exchange.rounds.digit > 0;
-    const bool is_shared_later =
-        exchange.role != ExchangeRole::kShare && (exchange.is_by_rounds() ? ExchangeWalk(exchange).IsSharedAfterRounds()
-                                                                          : exchange.far_takers != FarTakers::kEach);
-    if (is_spread_later || is_doubled_later || is_shared_later) return absl::OkStatus();
+    if (is_spread_later || is_doubled_later || IsSharedLater(exchange)) return absl::OkStatus();
     const std::vector<const Exchange*> written = std::exchange(state.unfinished, {});
     contents_->EndWrite(step.destination);
     if (step.source == step.destination && step.delivery == Delivery::kPull) contents_->NotePeerReads(step.destination);

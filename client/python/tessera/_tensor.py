@@ -124,7 +124,7 @@ def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
     op = "redistribute"
     if placements is None and device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
         device_mesh, placements = None, device_mesh
-    attributes = {}     # those that are not as usual: this is called for every op
+    attributes = {}     # those that are not as usual
     if dtype is not None:
         attributes["dtype"] = code_of(dtype, op)
     if relabel:

@@ -5,7 +5,6 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -49,44 +48,15 @@ void ReportOutbox::SetPassAtOnce(PassAtOnce pass) {
   pass_at_once_ = std::move(pass);
 }
 
-void ReportOutbox::Append(CompletionReport& report) {
-  if (added_.completion_count_ == added_.completions_.size()) added_.completions_.emplace_back();
-  std::swap(added_.completions_[added_.completion_count_++], report);
-}
-
-// An alarm that is set off for what is passed on here finds nothing.
-bool ReportOutbox::AddAndPass(CompletionReport& report) {
-  const std::unique_lock passing(passing_mutex_, std::try_to_lock);
-  if (!passing.owns_lock() || !pass_at_once_) return false;
-  {
-    const std::lock_guard lock(mutex_);
-    Append(report);
-    std::swap(passed_, added_);
-  }
-  const bool is_passed = pass_at_once_(passed_);
-  Alarm raised = Alarm::kNone;
-  if (!is_passed) {
-    const std::lock_guard lock(mutex_);
-    // What others have added meanwhile comes after it.
-    for (size_t i = 0; i < added_.completion_count_; ++i) {
-      passed_.completions_.resize(std::max(passed_.completions_.size(), passed_.completion_count_ + 1));
-      std::swap(passed_.completions_[passed_.completion_count_++], added_.completions_[i]);
-    }
-    passed_.transfers_.insert(passed_.transfers_.end(), added_.transfers_.begin(), added_.transfers_.end());
-    std::swap(passed_, added_);
-    raised = Raise(Alarm::kNow);
-  }
-  passed_.clear();
-  SetOff(raised);
-  return true;
-}
-
 void ReportOutbox::Add(CompletionReport& report, Urgency urgency) {
-  if (urgency == Urgency::kNow && AddAndPass(report)) return;
+  std::unique_lock passing(passing_mutex_, std::defer_lock);
+  const bool may_pass = urgency == Urgency::kNow && passing.try_lock() && pass_at_once_;
   Alarm raised;
   {
     const std::lock_guard lock(mutex_);
-    Append(report);
+    if (added_.completion_count_ == added_.completions_.size()) added_.completions_.emplace_back();
+    std::swap(added_.completions_[added_.completion_count_++], report);
+    if (may_pass && pass_at_once_(added_)) return added_.clear();  // an alarm that was set off for it finds nothing
     raised = Raise(urgency == Urgency::kNow ? Alarm::kNow : Alarm::kSoon);
   }
   SetOff(raised);

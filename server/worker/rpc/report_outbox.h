@@ -50,7 +50,8 @@ class ReportOutbox {
   ReportOutbox(const ReportOutbox&) = delete;
   ReportOutbox& operator=(const ReportOutbox&) = delete;
 
-  // Passes a batch on, on any thread; false when that can't be done at once. One call at a time.
+  // Passes a batch on, on any thread; false when that can't be done at once. One call at a time. Who adds a report
+  // meanwhile waits for it.
   using PassAtOnce = std::function<bool(const ReportBatch&)>;
   // Null, in the end: no call is made any more, and none is under way.
   void SetPassAtOnce(PassAtOnce pass);
@@ -70,8 +71,6 @@ class ReportOutbox {
   enum class Alarm : uint8_t { kNone, kSoon, kNow };
   Alarm Raise(Alarm alarm);  // mutex_ is held; what is to be set off
   void SetOff(Alarm alarm);
-  void Append(CompletionReport& report);  // mutex_ is held
-  bool AddAndPass(CompletionReport& report);
   bool TakeIfDue();
   int due_fd_;  // an epoll of the two: to set off a timer takes longer than an event, even for at once
   int now_fd_;  // an eventfd

@@ -181,7 +181,6 @@ kj::Promise<void> WorkerServer::ping(PingContext context) {
 
 kj::Promise<void> WorkerServer::RunReports() {
   return observer_->whenBecomesReadable().then([this]() {
-    linger_->Begin();
     SendReports();
     return RunReports();
   });
@@ -189,6 +188,7 @@ kj::Promise<void> WorkerServer::RunReports() {
 
 // Until nothing is due: the observer tells of a change once, and only while someone waits for it.
 void WorkerServer::SendReports() {
+  linger_->Begin();
   const auto send = [this](const ReportBatch& batch) {
     for (const CompletionReport& completion : batch.completions()) {
       if (completion.status.ok()) parts_->tickets.Open(completion.ordinal);
@@ -196,7 +196,6 @@ void WorkerServer::SendReports() {
     capnp::MallocMessageBuilder message(FirstWords(batch));
     Encode(batch, message);
     link_->Send(message);
-    linger_->Begin();
   };
   while (link_->is_clear() && parts_->outbox.Pass(send)) continue;
 }
