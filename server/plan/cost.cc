@@ -116,15 +116,11 @@ class PhasePrice {
     const Mesh& givers = exchange.is_in_place() ? takers : exchange.source.mesh;
     const WorkerIndex giver = givers.workers()[0];
     double& out = links_[topology_.HostOf(giver)].out;
-    out = std::max(out, crossing.bytes * CountHosts(takers) / CountHosts(givers));
+    const double takers_of_giver =
+        static_cast<double>(CountHosts({&takers}, topology_)) / static_cast<double>(CountHosts({&givers}, topology_));
+    out = std::max(out, crossing.bytes * takers_of_giver);
     size_t& messages = workers_[giver].given_messages;
     messages = std::max(messages, crossing.messages * static_cast<size_t>(takers.size() / givers.size()));
-  }
-
-  double CountHosts(const Mesh& mesh) const {
-    std::set<int32_t> hosts;
-    for (const WorkerIndex worker : mesh.workers()) hosts.insert(topology_.HostOf(worker));
-    return static_cast<double>(hosts.size());
   }
 
   double OnHostOf(const Mesh& mesh, WorkerIndex self) const {
@@ -226,6 +222,14 @@ class WorkerClocks {
 };
 
 }  // namespace
+
+size_t CountHosts(std::initializer_list<const Mesh*> meshes, const Topology& topology) {
+  std::set<int32_t> hosts;
+  for (const Mesh* mesh : meshes) {
+    for (const WorkerIndex worker : mesh->workers()) hosts.insert(topology.HostOf(worker));
+  }
+  return hosts.size();
+}
 
 bool AreOnOneHost(std::initializer_list<const Mesh*> meshes, const Topology& topology) {
   const int32_t host = topology.HostOf((*meshes.begin())->workers()[0]);

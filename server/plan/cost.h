@@ -34,6 +34,8 @@ struct Topology {
   }
 };
 
+// The hosts that their workers are on.
+size_t CountHosts(std::initializer_list<const Mesh*> meshes, const Topology& topology);
 // Whether all their workers are on one host.
 bool AreOnOneHost(std::initializer_list<const Mesh*> meshes, const Topology& topology);
 

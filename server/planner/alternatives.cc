@@ -1,6 +1,7 @@
 #include "server/planner/alternatives.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "server/plan/exchange.h"
@@ -18,12 +19,10 @@ double SecondsOf(const Plan& plan, const std::vector<Step>& steps, const Topolog
   return PredictSeconds(priced, reference);
 }
 
-void AddPhase(const std::vector<ExchangeStep>& phase, std::vector<Step>& steps) {
-  for (size_t i = 0; i < phase.size(); ++i) {
-    ExchangeStep step = phase[i];
-    step.start = i == 0 ? StepStart::kNewPhase : StepStart::kWithPrevious;
-    steps.emplace_back(std::move(step));
-  }
+// Both on the plan's values.
+bool AreWorthwhile(const Plan& plan, const std::vector<Step>& steps, const std::vector<Step>& otherwise,
+                   const Topology& reference) {
+  return SecondsOf(plan, steps, reference) < kWorthwhile * SecondsOf(plan, otherwise, reference);
 }
 
 }  // namespace
@@ -35,6 +34,20 @@ ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective nam
   added.name = name;
   added.delivery = Delivery::kPull;
   return added;
+}
+
+std::optional<ExchangeStep> TakeOnce(ExchangeStep& step) {
+  if (!ExchangeWalk(step.exchange).IsWantedTwiceFromFar()) return std::nullopt;
+  step.exchange.far_takers = FarTakers::kOne;
+  return InPlace(step, ExchangeRole::kShare, step.name);
+}
+
+void AddPhase(const std::vector<ExchangeStep>& phase, std::vector<Step>& steps) {
+  for (size_t i = 0; i < phase.size(); ++i) {
+    ExchangeStep step = phase[i];
+    step.start = i == 0 ? StepStart::kNewPhase : StepStart::kWithPrevious;
+    steps.emplace_back(std::move(step));
+  }
 }
 
 bool IsOnlyValueOfItsBuffer(const Plan& plan, int value) {
@@ -51,10 +64,8 @@ void PhaseAlternative::Replace(const ExchangeStep& direct, std::vector<ExchangeS
 
 void PhaseAlternative::Omit(const ExchangeStep& direct) {
   ExchangeStep step = direct;
-  const bool takes = step.exchange.role == ExchangeRole::kMove || step.exchange.role == ExchangeRole::kSpread;
-  if (takes && ExchangeWalk(step.exchange).IsWantedTwiceFromFar()) {
-    step.exchange.far_takers = FarTakers::kOne;
-    shares_.push_back(InPlace(step, ExchangeRole::kShare, step.name));
+  if (!step.exchange.reduces()) {
+    if (std::optional<ExchangeStep> share = TakeOnce(step); share.has_value()) shares_.push_back(*std::move(share));
   }
   direct_.emplace_back(std::move(step));
 }
@@ -77,9 +88,23 @@ Topology ReferenceOf(const Topology& topology) {
   return reference;
 }
 
-bool AreWorthwhile(const Plan& plan, const std::vector<Step>& steps, const std::vector<Step>& otherwise,
-                   const Topology& reference) {
-  return SecondsOf(plan, steps, reference) < kWorthwhile * SecondsOf(plan, otherwise, reference);
+void TakeAlternatives(Plan& plan, const Topology& reference,
+                      absl::FunctionRef<std::optional<PhaseAlternative>(size_t, size_t)> find) {
+  const std::vector<int> phases = PhasesOf(plan);
+  std::vector<Step> steps;
+  for (size_t first = 0; first < plan.steps.size();) {
+    const size_t end = EndOfPhase(phases, first);
+    if (const std::optional<PhaseAlternative> found = find(first, end); found.has_value()) {
+      std::vector<Step> made = found->Steps();
+      if (AreWorthwhile(plan, made, found->DirectSteps(), reference)) {
+        std::move(made.begin(), made.end(), std::back_inserter(steps));
+        first += found->size();
+        continue;
+      }
+    }
+    for (; first < end; ++first) steps.push_back(plan.steps[first]);
+  }
+  plan.steps = std::move(steps);
 }
 
 }  // namespace tessera

@@ -2,8 +2,11 @@
 
 // Alternatives: what it takes to choose, by the predicted seconds, between ways to do the same exchange.
 
+#include <cstddef>
+#include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "server/plan/cost.h"
 #include "server/plan/plan.h"
 
@@ -11,6 +14,13 @@ namespace tessera {
 
 // The step by which others take what `step` wrote from where it lies.
 ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective name);
+
+// Lets one worker of each host take what several want from far, and gives the step by which they share it; none where
+// nobody wants such a thing. `step` is a move or a spread.
+std::optional<ExchangeStep> TakeOnce(ExchangeStep& step);
+
+// Appends steps that share a phase.
+void AddPhase(const std::vector<ExchangeStep>& phase, std::vector<Step>& steps);
 
 // Whether nothing else of the plan lies, at any time, in the value's buffer.
 bool IsOnlyValueOfItsBuffer(const Plan& plan, int value);
@@ -26,6 +36,8 @@ class PhaseAlternative {
   // A step of the first or of a later phase that goes away with those.
   void Omit(const ExchangeStep& direct);
 
+  // How many steps it replaces.
+  size_t size() const { return direct_.size(); }
   std::vector<Step> Steps() const;
   // What they replace, none by relays or rounds; where several workers of a host want the same from far, once, and
   // shared.
@@ -37,8 +49,9 @@ class PhaseAlternative {
   std::vector<ExchangeStep> shares_;
 };
 
-// Whether `steps` are worth taking in place of `otherwise`, both on the plan's values.
-bool AreWorthwhile(const Plan& plan, const std::vector<Step>& steps, const std::vector<Step>& otherwise,
-                   const Topology& reference);
+// Takes what `find(first, end)` says may replace steps [first, end), a phase, and perhaps some after them, wherever it
+// is faster by a fifth.
+void TakeAlternatives(Plan& plan, const Topology& reference,
+                      absl::FunctionRef<std::optional<PhaseAlternative>(size_t, size_t)> find);
 
 }  // namespace tessera

@@ -229,10 +229,7 @@ void PlanBuilder::AddShares() {
   std::vector<Step> steps;
   std::vector<ExchangeStep> shares;  // of the moves and spreads before: one phase, after the last spread
   const auto add_shares = [&] {
-    for (size_t i = 0; i < shares.size(); ++i) {
-      shares[i].start = i == 0 ? StepStart::kNewPhase : StepStart::kWithPrevious;
-      steps.emplace_back(std::move(shares[i]));
-    }
+    AddPhase(shares, steps);
     shares.clear();
   };
   for (Step& step : plan_.steps) {
@@ -243,10 +240,10 @@ void PlanBuilder::AddShares() {
     const bool is_settled =
         exchange != nullptr && (exchange->exchange.far_takers != FarTakers::kEach || exchange->exchange.is_by_rounds());
     const bool takes = spreads || (exchange != nullptr && exchange->exchange.role == ExchangeRole::kMove);
-    if (takes && !is_settled && !IsPushedAgain(exchange->destination) &&
-        ExchangeWalk(exchange->exchange).IsWantedTwiceFromFar()) {
-      exchange->exchange.far_takers = FarTakers::kOne;
-      shares.push_back(InPlace(*exchange, ExchangeRole::kShare, exchange->name));
+    if (takes && !is_settled && !IsPushedAgain(exchange->destination)) {
+      if (std::optional<ExchangeStep> share = TakeOnce(*exchange); share.has_value()) {
+        shares.push_back(*std::move(share));
+      }
     }
     steps.push_back(step);
   }

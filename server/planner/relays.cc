@@ -1,9 +1,6 @@
 #include "server/planner/relays.h"
 
-#include <iterator>
 #include <optional>
-#include <set>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,18 +13,11 @@ namespace {
 
 constexpr size_t kFewestHosts = 3;  // that make a difference: one that gives and two that take
 
-size_t CountHosts(const Exchange& exchange, const Topology& reference) {
-  std::set<int32_t> hosts;
-  for (const TensorSpec* spec : {&exchange.source, &exchange.destination}) {
-    for (const WorkerIndex worker : spec->mesh.workers()) hosts.insert(reference.HostOf(worker));
-  }
-  return hosts.size();
-}
-
 bool MayRelay(const Plan& plan, const Topology& reference, const ExchangeStep& move) {
   return CountReplicas(move.exchange.destination) > 1 &&
          move.exchange.destination.mesh.size() <= kMaxRelayedPositions &&
-         IsOnlyValueOfItsBuffer(plan, move.destination) && CountHosts(move.exchange, reference) >= kFewestHosts;
+         IsOnlyValueOfItsBuffer(plan, move.destination) &&
+         CountHosts({&move.exchange.source.mesh, &move.exchange.destination.mesh}, reference) >= kFewestHosts;
 }
 
 // What may replace the moves [first, end) of a phase; none where there are other steps, or no relays.
@@ -58,21 +48,7 @@ std::vector<ExchangeStep> Relayed(const ExchangeStep& step) {
 
 void AddRelays(Plan& plan, const Topology& topology) {
   const Topology reference = ReferenceOf(topology);
-  const std::vector<int> phases = PhasesOf(plan);
-  std::vector<Step> steps;
-  for (size_t first = 0, end = 0; first < plan.steps.size(); first = end) {
-    end = EndOfPhase(phases, first);
-    if (const auto found = FindRelays(plan, reference, first, end); found.has_value()) {
-      std::vector<Step> relayed = found->Steps();
-      if (AreWorthwhile(plan, relayed, found->DirectSteps(), reference)) {
-        std::move(relayed.begin(), relayed.end(), std::back_inserter(steps));
-        continue;
-      }
-    }
-    std::move(plan.steps.begin() + static_cast<ptrdiff_t>(first), plan.steps.begin() + static_cast<ptrdiff_t>(end),
-              std::back_inserter(steps));
-  }
-  plan.steps = std::move(steps);
+  TakeAlternatives(plan, reference, [&](size_t first, size_t end) { return FindRelays(plan, reference, first, end); });
 }
 
 }  // namespace tessera

@@ -1,7 +1,6 @@
 #include "server/planner/rounds.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -55,15 +54,10 @@ bool MayGoByRounds(const Plan& plan, const Topology& reference, const ExchangeSt
          IsOnlyValueOfItsBuffer(plan, step.destination) && AreApart(step.exchange, reference);
 }
 
-// What may replace the plan's steps from one on: those of a phase, and those of the next one if they spread just what
-// the first ones reduce.
-struct FoundRounds {
+// What may replace the steps [first, middle) of a phase, and those of the next one if they spread just what the first
+// ones reduce.
+std::optional<PhaseAlternative> FindRounds(const Plan& plan, const Topology& reference, size_t first, size_t middle) {
   PhaseAlternative alternative;
-  size_t end = 0;  // the first step that is not replaced
-};
-std::optional<FoundRounds> FindRounds(const Plan& plan, const Topology& reference, size_t first, size_t middle,
-                                      size_t end) {
-  FoundRounds found;
   std::vector<int> reduced;  // values that were not spread yet
   for (size_t i = first; i < middle; ++i) {
     const auto* step = std::get_if<ExchangeStep>(&plan.steps[i]);
@@ -72,17 +66,19 @@ std::optional<FoundRounds> FindRounds(const Plan& plan, const Topology& referenc
     std::vector<ExchangeStep> rounds = ByRounds(*step, CheapestFactors(hosts, 2, reference).factors);
     if (rounds.empty()) return std::nullopt;
     if (step->exchange.reduces()) reduced.push_back(step->destination);
-    found.alternative.Replace(*step, std::move(rounds));
+    alternative.Replace(*step, std::move(rounds));
   }
-  found.end = reduced.empty() ? middle : end;
-  for (size_t i = middle; i < found.end; ++i) {
+  if (reduced.empty()) return alternative;
+  if (middle == plan.steps.size()) return std::nullopt;
+  const size_t end = EndOfPhase(PhasesOf(plan), middle);
+  for (size_t i = middle; i < end; ++i) {
     const auto* step = std::get_if<ExchangeStep>(&plan.steps[i]);
     if (step == nullptr || step->exchange.role != ExchangeRole::kSpread) return std::nullopt;
     if (std::erase(reduced, step->destination) == 0) return std::nullopt;
-    found.alternative.Omit(*step);
+    alternative.Omit(*step);
   }
   if (!reduced.empty()) return std::nullopt;
-  return found;
+  return alternative;
 }
 
 }  // namespace
@@ -120,23 +116,7 @@ std::vector<ExchangeStep> ByRounds(const ExchangeStep& step, const std::vector<i
 void AddRounds(Plan& plan, const Topology& topology) {
   if (Multiplies(plan)) return;
   const Topology reference = ReferenceOf(topology);
-  const std::vector<int> phases = PhasesOf(plan);
-  std::vector<Step> steps;
-  for (size_t first = 0; first < plan.steps.size();) {
-    const size_t middle = EndOfPhase(phases, first);
-    const size_t end = middle < plan.steps.size() ? EndOfPhase(phases, middle) : middle;
-    const std::optional<FoundRounds> found = FindRounds(plan, reference, first, middle, end);
-    if (found.has_value()) {
-      std::vector<Step> made = found->alternative.Steps();
-      if (AreWorthwhile(plan, made, found->alternative.DirectSteps(), reference)) {
-        std::move(made.begin(), made.end(), std::back_inserter(steps));
-        first = found->end;
-        continue;
-      }
-    }
-    for (; first < middle; ++first) steps.push_back(std::move(plan.steps[first]));
-  }
-  plan.steps = std::move(steps);
+  TakeAlternatives(plan, reference, [&](size_t first, size_t end) { return FindRounds(plan, reference, first, end); });
 }
 
 }  // namespace tessera

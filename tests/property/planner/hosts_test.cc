@@ -14,8 +14,8 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/verify.h"
 #include "server/planner/builder.h"
-#include "server/planner/redistribute.h"
 #include "tests/property/planner/crossing.h"
+#include "tests/property/planner/host_worlds.h"
 #include "tests/property/planner/level_solver.h"
 #include "tests/property/planner/random_redistribute.h"
 #include "tests/property/planner/small_worlds.h"
@@ -123,12 +123,7 @@ absl::Status CheckHosts(const OperandLayout& layout, const TensorSpec& destinati
   return absl::OkStatus();
 }
 
-struct World {
-  std::vector<int64_t> mesh;
-  std::vector<int32_t> hosts;
-};
-
-class SmallWorlds : public testing::TestWithParam<World> {};
+class SmallWorlds : public testing::TestWithParam<HostWorld> {};
 
 TEST_P(SmallWorlds, EveryPairIsRightAndCrossesLeast) {
   const Mesh mesh = MakeMesh(GetParam().mesh);
@@ -173,10 +168,11 @@ TEST_P(SmallWorlds, ProgramsDoWhatThePlanSays) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, SmallWorlds,
-                         testing::Values(World{{3}, {0, 0, 1}}, World{{4}, {0, 1, 1, 2}}, World{{4}, {0, 1, 0, 1}},
-                                         World{{5}, {0, 0, 0, 1, 1}}, World{{2, 2}, {0, 0, 1, 1}},
-                                         World{{2, 2}, {0, 1, 0, 1}}, World{{2, 2}, {0, 0, 0, 1}},
-                                         World{{2, 3}, {0, 0, 1, 1, 2, 2}}, World{{3, 2}, {0, 1, 2, 2, 1, 1}}));
+                         testing::Values(HostWorld{{3}, {0, 0, 1}}, HostWorld{{4}, {0, 1, 1, 2}},
+                                         HostWorld{{4}, {0, 1, 0, 1}}, HostWorld{{5}, {0, 0, 0, 1, 1}},
+                                         HostWorld{{2, 2}, {0, 0, 1, 1}}, HostWorld{{2, 2}, {0, 1, 0, 1}},
+                                         HostWorld{{2, 2}, {0, 0, 0, 1}}, HostWorld{{2, 3}, {0, 0, 1, 1, 2, 2}},
+                                         HostWorld{{3, 2}, {0, 1, 2, 2, 1, 1}}));
 
 // Up to four hosts for up to 32 workers: in blocks, in turns, or any. Now and then a host for each worker or two, where
 // small tensors go by rounds.
@@ -213,15 +209,6 @@ TEST(RandomWorlds, AreRightAndCrossLeast) {
   }
   EXPECT_GT(checked, 1000);
   EXPECT_GT(by_rounds, 3);
-}
-
-Plan PlanOf(const char* source, const char* destination, const std::vector<int32_t>& hosts) {
-  Topology topology;
-  topology.host_of_worker = hosts;
-  const absl::StatusOr<Plan> plan =
-      PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination), topology);
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *plan;
 }
 
 // What each worker sends in a sum over all of them, which each keeps a part of or all.

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <ostream>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,21 +14,15 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
 #include "server/planner/builder.h"
-#include "server/planner/redistribute.h"
 #include "server/planner/relays.h"
 #include "tests/property/planner/crossing.h"
+#include "tests/property/planner/host_worlds.h"
 #include "tests/property/planner/plan_checks.h"
 #include "tests/property/planner/random_redistribute.h"
 #include "tests/property/planner/small_worlds.h"
 
 namespace tessera {
 namespace {
-
-Topology TopologyOf(const std::vector<int32_t>& hosts) {
-  Topology topology;
-  topology.host_of_worker = hosts;
-  return topology;
-}
 
 // The plan with its move by way of relays; none when it has no single move to replicas.
 std::optional<Plan> RelayedPlan(const TensorSpec& source, const TensorSpec& destination,
@@ -43,20 +36,7 @@ std::optional<Plan> RelayedPlan(const TensorSpec& source, const TensorSpec& dest
   return *std::move(plan);
 }
 
-struct World {
-  std::vector<int64_t> mesh;
-  std::vector<int32_t> hosts;
-};
-
-std::ostream& operator<<(std::ostream& out, const World& world) {
-  out << "mesh";
-  for (const int64_t extent : world.mesh) out << " " << extent;
-  out << " on hosts";
-  for (const int32_t host : world.hosts) out << " " << host;
-  return out;
-}
-
-class RelayedMoves : public testing::TestWithParam<World> {
+class RelayedMoves : public testing::TestWithParam<HostWorld> {
  protected:
   int32_t HostOf(WorkerIndex worker) const { return GetParam().hosts[static_cast<size_t>(worker.value)]; }
 
@@ -148,9 +128,10 @@ TEST_P(RelayedMoves, FromAnotherMesh) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, RelayedMoves,
-                         testing::Values(World{{3}, {0, 1, 2, 3}}, World{{4}, {0, 1, 1, 2, 3}},
-                                         World{{5}, {0, 0, 1, 1, 2, 2}}, World{{2, 2}, {0, 1, 2, 3, 0}},
-                                         World{{2, 3}, {0, 0, 1, 1, 2, 2, 3}}, World{{3, 2}, {0, 1, 2, 2, 1, 1, 0}}));
+                         testing::Values(HostWorld{{3}, {0, 1, 2, 3}}, HostWorld{{4}, {0, 1, 1, 2, 3}},
+                                         HostWorld{{5}, {0, 0, 1, 1, 2, 2}}, HostWorld{{2, 2}, {0, 1, 2, 3, 0}},
+                                         HostWorld{{2, 3}, {0, 0, 1, 1, 2, 2, 3}},
+                                         HostWorld{{3, 2}, {0, 1, 2, 2, 1, 1, 0}}));
 
 int64_t BusiestLink(const Plan& plan, const std::vector<int32_t>& hosts) {
   std::map<int32_t, int64_t> given;
@@ -171,13 +152,6 @@ int64_t BusiestLink(const Plan& plan, const std::vector<int32_t>& hosts) {
 
 bool IsRelayed(const Plan& plan) {
   return std::get<ExchangeStep>(plan.steps[0]).exchange.far_takers == FarTakers::kRelays;
-}
-
-Plan PlanOf(const std::string& source, const std::string& destination, const std::vector<int32_t>& hosts) {
-  const absl::StatusOr<Plan> plan =
-      PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination), TopologyOf(hosts));
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *plan;
 }
 
 // Tensors of one plan share the three phases; what can't be relayed goes along.

@@ -5,7 +5,6 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <ostream>
 #include <set>
 #include <string>
 #include <utility>
@@ -17,20 +16,14 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/verify.h"
 #include "server/planner/builder.h"
-#include "server/planner/redistribute.h"
 #include "server/planner/rounds.h"
 #include "tests/property/planner/crossing.h"
+#include "tests/property/planner/host_worlds.h"
 #include "tests/property/planner/plan_checks.h"
 #include "tests/property/planner/small_worlds.h"
 
 namespace tessera {
 namespace {
-
-Topology TopologyOf(const std::vector<int32_t>& hosts) {
-  Topology topology;
-  topology.host_of_worker = hosts;
-  return topology;
-}
 
 std::vector<int32_t> OwnHosts(int64_t count) {
   std::vector<int32_t> hosts(static_cast<size_t>(count));
@@ -65,19 +58,9 @@ std::optional<Plan> PlanByRounds(const TensorSpec& source, const TensorSpec& des
   return plan;
 }
 
-struct World {
-  std::vector<int64_t> mesh;
-  std::vector<int32_t> hosts;
+struct World : HostWorld {
   int64_t messages = 0;  // to each worker, in a sum over the whole mesh
 };
-
-std::ostream& operator<<(std::ostream& out, const World& world) {
-  out << "mesh";
-  for (const int64_t extent : world.mesh) out << " " << extent;
-  out << " on hosts";
-  for (const int32_t host : world.hosts) out << " " << host;
-  return out;
-}
 
 class RoundWorlds : public testing::TestWithParam<World> {
  protected:
@@ -173,11 +156,11 @@ TEST_P(RoundWorlds, TakeFewMessages) {
 
 INSTANTIATE_TEST_SUITE_P(
     Meshes, RoundWorlds,
-    testing::Values(World{{4}, {0, 1, 2, 3}, 2 * 2}, World{{8}, {0, 1, 2, 3, 4, 5, 6, 7}, 2 * 3},
-                    World{{6}, {5, 3, 4, 2, 1, 0}, 2 * 3}, World{{2, 3}, {0, 1, 2, 3, 4, 5}, 2 * 3},
-                    World{{8}, {0, 0, 1, 1, 2, 2, 3, 3}, 2 * 2}, World{{8}, {0, 1, 2, 3, 0, 1, 2, 3}, 2 * 2},
-                    World{{4, 2}, {0, 0, 1, 1, 2, 2, 3, 3}, 2 * 2}, World{{2, 4}, {0, 0, 0, 0, 1, 2, 3, 4}, 0},
-                    World{{2, 4}, {0, 1, 2, 3, 3, 2, 1, 0}, 2 * 2}));
+    testing::Values(World{{{4}, {0, 1, 2, 3}}, 2 * 2}, World{{{8}, {0, 1, 2, 3, 4, 5, 6, 7}}, 2 * 3},
+                    World{{{6}, {5, 3, 4, 2, 1, 0}}, 2 * 3}, World{{{2, 3}, {0, 1, 2, 3, 4, 5}}, 2 * 3},
+                    World{{{8}, {0, 0, 1, 1, 2, 2, 3, 3}}, 2 * 2}, World{{{8}, {0, 1, 2, 3, 0, 1, 2, 3}}, 2 * 2},
+                    World{{{4, 2}, {0, 0, 1, 1, 2, 2, 3, 3}}, 2 * 2}, World{{{2, 4}, {0, 0, 0, 0, 1, 2, 3, 4}}, 0},
+                    World{{{2, 4}, {0, 1, 2, 3, 3, 2, 1, 0}}, 2 * 2}));
 
 // Not by rounds: a prime number of hosts, hosts with more workers than others, replicas, what is kept in parts.
 TEST(Rounds, AreRefusedWhereTheyDoNotFit) {
@@ -193,13 +176,6 @@ TEST(Rounds, AreRefusedWhereTheyDoNotFit) {
   EXPECT_TRUE(fit("f32[64] @ mesh(2,4) [S(0), P(sum)]", "f32[64] @ mesh(2,4) [S(0), R]", OwnHosts(8)));
   EXPECT_FALSE(fit("f32[64] @ mesh(8) [R]", "f32[64] @ mesh(8) [S(0)]", OwnHosts(8)));
   EXPECT_FALSE(fit("f32[64] @ mesh(4) [S(0)]", "f32[64] @ mesh(8) [R]", OwnHosts(8)));
-}
-
-Plan PlanOf(const std::string& source, const std::string& destination, const std::vector<int32_t>& hosts) {
-  const absl::StatusOr<Plan> plan =
-      PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination), TopologyOf(hosts));
-  EXPECT_TRUE(plan.ok()) << plan.status();
-  return *plan;
 }
 
 bool IsByRounds(const Plan& plan) { return std::get<ExchangeStep>(plan.steps[0]).exchange.is_by_rounds(); }

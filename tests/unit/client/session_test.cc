@@ -36,6 +36,10 @@ absl::StatusOr<HandlePtr> AddOne(SessionImpl& session, const HandlePtr& x) {
   return session.Call({OpId::kAdd, {}, {}}, operands);
 }
 
+size_t CountOf(const SeenBatch& batch, wire::Record::Which kind) {
+  return static_cast<size_t>(std::count(batch.kinds.begin(), batch.kinds.end(), kind));
+}
+
 TEST(Session, BatchesAreDenseAndNoLongerThanTheLimit) {
   FakeGateway fake({});
   auto session = *Open(fake);
@@ -48,7 +52,7 @@ TEST(Session, BatchesAreDenseAndNoLongerThanTheLimit) {
   for (const SeenBatch& batch : fake.batches()) {
     EXPECT_EQ(batch.number, ++number);
     EXPECT_LE(batch.kinds.size(), kMaxBatchRecords);
-    for (auto kind : batch.kinds) calls += kind == wire::Record::CALL;
+    calls += CountOf(batch, wire::Record::CALL);
   }
   EXPECT_EQ(calls, 2001u);
   EXPECT_LT(number, 1000u) << "records travel one by one";
@@ -108,7 +112,7 @@ TEST(Session, AWaitForManyAsksForAllAtOnce) {
   for (const Tensor& tensor : tensors) EXPECT_TRUE(tensor.IsReady());
   size_t watches = 0, batches = 0;
   for (const SeenBatch& batch : fake.batches()) {
-    const size_t watched = static_cast<size_t>(std::count(batch.kinds.begin(), batch.kinds.end(), wire::Record::WATCH));
+    const size_t watched = CountOf(batch, wire::Record::WATCH);
     watches += watched;
     batches += watched > 0 ? 1 : 0;
   }
