@@ -180,10 +180,7 @@ double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& top
       ProductSeconds(step.op.notation, SpecOnGrid(plan, step.operands[0]), SpecOnGrid(plan, step.operands[1]),
                      plan.values[static_cast<size_t>(step.output)].spec, topology);
   for (const ContractOperand& operand : step.operands) {
-    if (!operand.pieces.has_value()) continue;
-    PhasePrice price(topology);
-    price.Add(*operand.pieces, OwnPieces::kReadInPlace);
-    seconds += price.Seconds();
+    if (operand.pieces.has_value()) seconds += PredictReadingSeconds(*operand.pieces, topology);
   }
   return seconds;
 }
@@ -237,6 +234,12 @@ bool AreOnOneHost(std::initializer_list<const Mesh*> meshes, const Topology& top
     return std::all_of(mesh->workers().begin(), mesh->workers().end(),
                        [&](WorkerIndex worker) { return topology.HostOf(worker) == host; });
   });
+}
+
+double PredictReadingSeconds(const Exchange& pieces, const Topology& topology) {
+  PhasePrice price(topology);
+  price.Add(pieces, OwnPieces::kReadInPlace);
+  return price.Seconds();
 }
 
 double PredictSeconds(const Plan& plan, const Topology& topology) {

@@ -39,6 +39,9 @@ size_t CountHosts(std::initializer_list<const Mesh*> meshes, const Topology& top
 // Whether all their workers are on one host.
 bool AreOnOneHost(std::initializer_list<const Mesh*> meshes, const Topology& topology);
 
+// Of a contraction's operand that its workers read where it lies, or in messages.
+double PredictReadingSeconds(const Exchange& pieces, const Topology& topology);
+
 // Steps on the same workers follow each other, those on different ones run side by side.
 double PredictSeconds(const Plan& plan, const Topology& topology);
 

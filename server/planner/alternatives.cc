@@ -9,8 +9,6 @@
 namespace tessera {
 namespace {
 
-constexpr double kWorthwhile = 0.8;  // of the seconds of the other way: predictions are no better than that
-
 double SecondsOf(const Plan& plan, const std::vector<Step>& steps, const Topology& reference) {
   Plan priced;
   priced.buffers = plan.buffers;

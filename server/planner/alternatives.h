@@ -12,6 +12,9 @@
 
 namespace tessera {
 
+// Of the predicted seconds of the other way: predictions are no better than that.
+inline constexpr double kWorthwhile = 0.8;
+
 // The step by which others take what `step` wrote from where it lies.
 ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective name);
 

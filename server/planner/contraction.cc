@@ -32,8 +32,16 @@ std::string GridText(const Contraction& notation, const GridCandidate& grid) {
   const std::string batch = LettersOf(notation, LetterRole::kBatch).empty() ? "" : StrCat(grid.pb, ",");
   return StrCat("grid (", batch, grid.pm, ",", grid.pn, ",", grid.pk, ") on ", ToText(grid.product.mesh), " ",
                 ToText(grid.left.placements), " x ", ToText(grid.right.placements), " -> ",
-                ToText(grid.product.placements), ": receives ", WithCommas(grid.received_bytes), " bytes, peak ",
-                WithCommas(grid.peak_bytes), " bytes, ", SecondsText(grid.seconds));
+                ToText(grid.product.placements), ": receives ", WithCommas(grid.received_bytes), " bytes, ",
+                grid.host_received_bytes > 0 ? StrCat("a host ", WithCommas(grid.host_received_bytes), ", ") : "",
+                "peak ", WithCommas(grid.peak_bytes), " bytes, ", SecondsText(grid.seconds));
+}
+
+// Bytes of an operand that the grid took for one that is read in place, and that is gathered.
+int64_t GatheredAfterAll(const Contraction& notation, const OperandReading& operand, const PieceLimits& limits) {
+  const bool is_gathered = operand.way == OperandReading::Way::kGathered &&
+                           IsReadInPlace(notation, operand.letters, operand.own, operand.on_grid, limits);
+  return is_gathered ? MaxShardElements(operand.on_grid) * SizeBytes(operand.own.dtype) : 0;
 }
 
 // The chosen grid's words against the bound for all workers of the mesh.
@@ -126,11 +134,12 @@ absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& nota
   const TensorSpec right_spec = builder.value(right).spec;
   TESSERA_ASSIGN_OR_RETURN(const std::vector<GridCandidate> grids,
                            EnumerateGrids(notation, left_spec, right_spec, output, topology, pieces));
-  const GridCandidate& best = grids[0];
-  TESSERA_ASSIGN_OR_RETURN(const OperandReading a,
-                           DecideReading(builder, notation, notation.left, left, best.left, output.dtype, pieces));
-  TESSERA_ASSIGN_OR_RETURN(const OperandReading b,
-                           DecideReading(builder, notation, notation.right, right, best.right, output.dtype, pieces));
+  GridCandidate best = grids[0];
+  TESSERA_ASSIGN_OR_RETURN(const OperandReading a, DecideReading(builder, notation, notation.left, left, best.left,
+                                                                 output.dtype, topology, pieces));
+  TESSERA_ASSIGN_OR_RETURN(const OperandReading b, DecideReading(builder, notation, notation.right, right, best.right,
+                                                                 output.dtype, topology, pieces));
+  for (const OperandReading* operand : {&a, &b}) best.peak_bytes += GatheredAfterAll(notation, *operand, pieces);
   const SplitProblem problem = {notation, {&a, &b}, best.product, output, topology};
   std::string split_text;
   int result = 0;

@@ -10,16 +10,14 @@
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
-#include "server/planner/overlay.h"
+#include "server/planner/conversion.h"
 
 namespace tessera {
 namespace {
 
 constexpr int kMaxRoleDims = 4;           // further mesh dims play no letter: they are idle
 constexpr int64_t kAllSubgridsUpTo = 16;  // workers; above it only grids over all of them
-constexpr int64_t kExactUpTo = 64;        // workers; above it some workers stand for all
 
 const Placement kReplicate = Placement::Replicate();
 
@@ -59,62 +57,6 @@ Cut CutOf(const std::vector<Interval>& source, const std::vector<Interval>& dest
   return cut;
 }
 
-// What a redistribution costs each worker.
-class Conversion {
- public:
-  Conversion(const TensorSpec& source, const TensorSpec& destination) : source_(source), destination_(destination) {
-    const bool same_mesh = SamePositions(source.mesh, destination.mesh);
-    for (size_t j = 0; j < source.placements.size(); ++j) {
-      const bool kept = same_mesh && destination.placements[j].is_partial();
-      if (source.placements[j].is_partial() && !kept) terms_ *= source.mesh.shape()[j];
-    }
-    if (terms_ > 1 && destination.mesh.size() <= kExactUpTo) ReduceExactly();
-  }
-
-  // Bytes that it takes from others.
-  int64_t ReceivedBy(WorkerIndex worker) const {
-    const std::optional<int64_t> to = destination_.mesh.FindWorker(worker);
-    if (!to.has_value()) return 0;
-    const int64_t element_bytes = SizeBytes(source_.dtype);
-    if (!reduced_elements_.empty()) return reduced_elements_[static_cast<size_t>(*to)] * element_bytes;
-    const Box wanted = LocalBox(destination_, destination_.mesh.PositionAt(*to));
-    const std::optional<int64_t> from = source_.mesh.FindWorker(worker);
-    const int64_t held =
-        from.has_value() ? NumElements(Intersect(wanted, LocalBox(source_, source_.mesh.PositionAt(*from)))) : 0;
-    if (terms_ == 1) return (NumElements(wanted) - held) * element_bytes;
-    // It reduces its share of what the replicas get together, and takes the others' shares.
-    double replicas = 1;
-    for (size_t j = 0; j < destination_.placements.size(); ++j) {
-      if (destination_.placements[j].is_replicate()) replicas *= static_cast<double>(destination_.mesh.shape()[j]);
-    }
-    const double elements = static_cast<double>(NumElements(wanted));
-    const double own_terms = elements > 0 ? static_cast<double>(held) / elements : 0;
-    const double words =
-        elements / replicas * (static_cast<double>(terms_) - own_terms) + elements * (replicas - 1) / replicas;
-    return static_cast<int64_t>(std::ceil(words)) * element_bytes;
-  }
-
- private:
-  void ReduceExactly() {
-    const absl::StatusOr<std::vector<NamedExchange>> exchanges = MakeExchanges(source_, destination_, {}, {});
-    if (!exchanges.ok()) return;
-    reduced_elements_.resize(static_cast<size_t>(destination_.mesh.size()));
-    for (const NamedExchange& named : *exchanges) {
-      ExchangeWalk(named.exchange)
-          .VisitTraffic(
-              [this](WorkerIndex worker, int64_t elements) {
-                reduced_elements_[static_cast<size_t>(*destination_.mesh.FindWorker(worker))] += elements;
-              },
-              [](WorkerIndex, int64_t) {});
-    }
-  }
-
-  const TensorSpec& source_;
-  const TensorSpec& destination_;
-  int64_t terms_ = 1;
-  std::vector<int64_t> reduced_elements_;  // by the destination's flat position; empty: a formula says it
-};
-
 class GridPricer {
  public:
   GridPricer(const Contraction& notation, const TensorSpec& left, const TensorSpec& right, const TensorSpec& output,
@@ -122,7 +64,9 @@ class GridPricer {
       : notation_(notation), left_(left), right_(right), output_(output), limits_(limits) {
     // What was measured chooses nothing here: only the hosts count.
     reference_.host_of_worker = topology.host_of_worker;
-    one_host_ = AreOnOneHost({&output.mesh}, topology);
+    if (AreOnOneHost({&left.mesh, &right.mesh, &output.mesh}, topology)) return;
+    on_hosts_.emplace(WorkersOnHosts{WorkersByHost(left.mesh, topology), WorkersByHost(right.mesh, topology),
+                                     WorkersByHost(output.mesh, topology)});
   }
 
   std::vector<GridCandidate> All() {
@@ -305,24 +249,46 @@ class GridPricer {
       return;
     }
     Price(grid);
-    const std::vector<WorkerIndex>& workers = output_.mesh.workers();
-    const int64_t count = static_cast<int64_t>(workers.size());
-    const int64_t stride = count <= kExactUpTo ? 1 : count / kExactUpTo;
+    AddReceived(grid);
+    candidates_.push_back(std::move(grid));
+  }
+
+  // What the busiest worker receives, and of several hosts the busiest from the others.
+  void AddReceived(GridCandidate& grid) const {
     const bool left_in_place = IsReadInPlace(notation_, notation_.left, left_, grid.left, limits_);
     const bool right_in_place = IsReadInPlace(notation_, notation_.right, right_, grid.right, limits_);
-    const Conversion left(left_, grid.left), right(right_, grid.right), result(grid.product, output_);
-    for (int64_t flat = 0; flat < count; flat += stride) {
-      const WorkerIndex worker = workers[static_cast<size_t>(flat)];
+    const Conversion left(left_, grid.left, reference_), right(right_, grid.right, reference_),
+        result(grid.product, output_, reference_);
+    const std::vector<WorkerIndex>& workers = output_.mesh.workers();
+    const size_t stride = StrideOfPriced(workers.size());
+    for (size_t flat = 0; flat < workers.size(); flat += stride) {
+      const WorkerIndex worker = workers[flat];
       int64_t received_bytes = result.ReceivedBy(worker);
       const bool is_empty = HasEmptyShard(grid.product, worker);
       if (!is_empty || !left_in_place) received_bytes += left.ReceivedBy(worker);
       if (!is_empty || !right_in_place) received_bytes += right.ReceivedBy(worker);
       grid.received_bytes = std::max(grid.received_bytes, received_bytes);
     }
-    const double bandwidth_bytes_s =
-        one_host_ ? reference_.host_bandwidth_bytes_s : reference_.network_bandwidth_bytes_s;
-    grid.seconds += static_cast<double>(grid.received_bytes) / bandwidth_bytes_s;
-    candidates_.push_back(std::move(grid));
+    grid.seconds += static_cast<double>(grid.received_bytes) / reference_.host_bandwidth_bytes_s;
+    if (!on_hosts_.has_value()) return;
+    const auto workers_on = [](const HostWorkers& by_host, int32_t host) -> absl::Span<const WorkerIndex> {
+      const auto found = by_host.find(host);
+      return found == by_host.end() ? absl::Span<const WorkerIndex>() : found->second;
+    };
+    size_t number = 0;
+    for (const auto& [host, on_host] : on_hosts_->output) {
+      if (number++ % StrideOfPriced(on_hosts_->output.size()) != 0) continue;
+      std::vector<WorkerIndex> multiply;
+      for (const WorkerIndex worker : on_host) {
+        if (!HasEmptyShard(grid.product, worker)) multiply.push_back(worker);
+      }
+      const int64_t bytes =
+          left.ReceivedByHost(host, left_in_place ? multiply : on_host, workers_on(on_hosts_->left, host)) +
+          right.ReceivedByHost(host, right_in_place ? multiply : on_host, workers_on(on_hosts_->right, host)) +
+          result.ReceivedByHost(host, on_host, on_host);
+      grid.host_received_bytes = std::max(grid.host_received_bytes, bytes);
+    }
+    grid.seconds += static_cast<double>(grid.host_received_bytes) / reference_.network_bandwidth_bytes_s;
   }
 
   static bool HasEmptyShard(const TensorSpec& spec, WorkerIndex worker) {
@@ -356,8 +322,13 @@ class GridPricer {
   const TensorSpec& right_;
   const TensorSpec& output_;
   const PieceLimits& limits_;
+  struct WorkersOnHosts {
+    HostWorkers left;
+    HostWorkers right;
+    HostWorkers output;
+  };
   Topology reference_;
-  bool one_host_ = true;
+  std::optional<WorkersOnHosts> on_hosts_;  // where there are several
   std::vector<GridCandidate> candidates_;
 };
 

@@ -6,7 +6,9 @@
 
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
+#include "server/plan/cost.h"
 #include "server/plan/same_shards.h"
+#include "server/planner/alternatives.h"
 
 namespace tessera {
 namespace {
@@ -51,6 +53,20 @@ bool HasGoodPieces(const Contraction& notation, std::string_view letters, const 
   return true;
 }
 
+// Several hosts: whether it is faster to gather the operand, so that what several workers of a host want of another
+// crosses once, than to read its pieces, which come to each worker by themselves.
+bool IsGatheredFaster(const PlanValue& own, const TensorSpec& on_grid, Exchange pieces, const Topology& topology) {
+  if (AreOnOneHost({&own.spec.mesh, &on_grid.mesh}, topology)) return false;
+  pieces.hosts = HostsAmong(WorkerHosts(topology.host_of_worker), own.spec.mesh, on_grid.mesh);
+  if (!ExchangeWalk(pieces).IsWantedTwiceFromFar()) return false;
+  PlanBuilder gathers;
+  const int operand = gathers.AddInput({own.spec, own.strides});
+  if (!gathers.AddRedistribute(operand, on_grid, TemporaryLayout::kLikeSource).ok()) return false;
+  const Topology reference = ReferenceOf(topology);
+  const double gathered_s = PredictSeconds(std::move(gathers).Finish(reference), reference);
+  return gathered_s < kWorthwhile * PredictReadingSeconds(pieces, reference);
+}
+
 void AddCast(PlanBuilder& builder, int value, int converted) {
   const DType own = builder.value(value).spec.dtype;
   const DType dtype = builder.value(converted).spec.dtype;
@@ -70,7 +86,7 @@ TensorSpec WithDType(TensorSpec spec, DType dtype) {
 
 absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const Contraction& notation,
                                              std::string_view letters, int value, const TensorSpec& on_grid,
-                                             DType dtype, const PieceLimits& limits) {
+                                             DType dtype, const Topology& topology, const PieceLimits& limits) {
   const PlanValue& own = builder.value(value);
   OperandReading reading;
   reading.value = value;
@@ -84,7 +100,8 @@ absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const C
   reading.name = exchanges[0].name;
   if (!reading.is_converted() && exchanges[0].exchange.role == ExchangeRole::kMove && HasUnitStride(own) &&
       IsReadInPlace(notation, letters, own.spec, on_grid, limits) &&
-      HasGoodPieces(notation, letters, exchanges[0].exchange, limits)) {
+      HasGoodPieces(notation, letters, exchanges[0].exchange, limits) &&
+      !IsGatheredFaster(own, on_grid, exchanges[0].exchange, topology)) {
     reading.way = OperandReading::Way::kPieces;
     reading.pieces = std::move(exchanges[0].exchange);
   }

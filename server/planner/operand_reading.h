@@ -2,6 +2,9 @@
 
 // OperandReading: how a contraction on a chosen grid comes by one of its operands. Decided once for the whole
 // contraction; then brought whole, or part by part (split.h).
+//
+//   f64[2048,2048] @ mesh(4) [S(0)] wanted as [R]: on one host, or with a worker on each host, kPieces; with two
+//   workers on each of two hosts kGathered: each half crosses once, and not once for each worker that multiplies it.
 
 #include <cstdint>
 #include <optional>
@@ -38,7 +41,7 @@ struct OperandReading {
 
 absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const Contraction& notation,
                                              std::string_view letters, int value, const TensorSpec& on_grid,
-                                             DType dtype, const PieceLimits& limits);
+                                             DType dtype, const Topology& topology, const PieceLimits& limits);
 
 // Appends the steps that bring the whole operand.
 absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const OperandReading& reading);

@@ -133,6 +133,20 @@ def test_what_both_workers_of_a_host_need_crosses_once(session, mesh, hosts, rng
         np.testing.assert_array_equal(gathered[0].to_local(position), values)
 
 
+@pytest.mark.parametrize("left, right", [([S(0), S(0)], [S(0), S(0)]), ([S(1), S(1)], [S(1), S(1)]), ([S(0), S(1)], [S(0), S(1)])])
+def test_what_both_workers_of_a_host_multiply_crosses_once(session, mesh, hosts, rng, left, right):
+    """Half of one operand, each way; the first worker's and the second's own parts of it where they need different ones."""
+    a, b = values_of(rng, (1024, 1024)), values_of(rng, (1024, 1024))  # 8 MiB
+    x, y = session.distribute_tensor(a, mesh, left).wait(), session.distribute_tensor(b, mesh, right).wait()
+    products = []
+    plan = ts.explain(ts.matmul, x, y)
+    with session.comm_debug() as comm:
+        crossed = crossing(hosts, lambda: products.append((x @ y).wait()))
+    assert 8 * MIB <= crossed < 8.8 * MIB, plan
+    assert comm.bytes_received == plan.bytes_received and comm.bytes_sent == plan.bytes_sent, plan
+    np.testing.assert_array_equal(products[0].full_tensor(), a @ b)
+
+
 def test_a_broadcast_crosses_once(session, mesh, hosts, rng):
     values = values_of(rng, (1024, 1024))
     x = session.distribute_tensor(values, session.init_device_mesh((1,), workers=[1]), [R()]).wait()

@@ -21,17 +21,25 @@ SHAPE = (4096, 4096)
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One worker on each host; `crossing` is the part of the tensor that must cross each way."""
+    """`crossing` is the part of the tensor that must cross each way."""
     source: object
     destination: object
     crossing: float
+    on_each_host: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """Half of the right operand crosses each way, once for all of a host's workers."""
+    on_each_host: int
 
 
 CASES = {
     "two_hosts_rows_to_columns_64MiB": Case(ts.Shard(0), ts.Shard(1), 0.25),
     "two_hosts_all_reduce_64MiB": Case(ts.Partial(), ts.Replicate(), 1.0),
     "two_hosts_all_gather_64MiB": Case(ts.Shard(0), ts.Replicate(), 0.5),
-    "two_hosts_matmul_2048_f64": None,  # half of the right operand crosses each way
+    "two_hosts_matmul_2048_f64": Product(1),
+    "two_hosts_matmul_2048_f64_4_workers": Product(2),
 }
 
 
@@ -50,8 +58,11 @@ def socket_limit(hosts, total_bytes):
 def run(options, name):
     case = CASES[name]
     try:
-        with two_hosts.TwoHosts() as hosts, two_hosts.Cluster(hosts, (1, 1), "256MiB") as cluster, ts.connect(cluster.address) as session:
-            return run_matmul(options, name, session) if case is None else run_on(options, name, case, hosts, session)
+        with two_hosts.TwoHosts() as hosts, two_hosts.Cluster(hosts, (case.on_each_host,) * 2, "256MiB") as cluster, \
+                ts.connect(cluster.address) as session:
+            if isinstance(case, Product):
+                return run_product(options, name, session, 2 * case.on_each_host)
+            return run_on(options, name, case, hosts, session)
     except two_hosts.NotPermitted as reason:
         raise Unavailable(f"two network namespaces are not permitted here: {reason}") from reason
 
@@ -69,10 +80,10 @@ def run_on(options, name, case, hosts, session):
                           (), bytes=TOTAL, bytes_each_way=int(TOTAL * case.crossing))
 
 
-def run_matmul(options, name, session):
+def run_product(options, name, session, workers):
     """Beside the same product where nothing crosses, and beside gathering first and multiplying then."""
     n = 2048
-    mesh = session.init_device_mesh((2,))
+    mesh = session.init_device_mesh((workers,))
     left, right = (np.random.default_rng(seed).integers(-8, 9, (n, n)).astype("f8") for seed in (1, 2))
     a, b = (session.distribute_tensor(values, mesh, [ts.Shard(0)]) for values in (left, right))
     everywhere = b.redistribute(placements=[ts.Replicate()])

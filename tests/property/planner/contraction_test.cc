@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/exchange.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/small_worlds.h"
 
@@ -32,9 +34,9 @@ std::vector<double> DenseMatmul(const std::vector<double>& a, const std::vector<
   return c;
 }
 
-absl::StatusOr<Plan> PlanMatmul(const TensorSpec& a, const TensorSpec& b) {
+absl::StatusOr<Plan> PlanMatmul(const TensorSpec& a, const TensorSpec& b, const Topology& topology = {}) {
   const PlanOperand operands[] = {OperandLayout{a, {}}, OperandLayout{b, {}}};
-  absl::StatusOr<OpPlan> planned = PlanOp(Matmul(), operands, Topology());
+  absl::StatusOr<OpPlan> planned = PlanOp(Matmul(), operands, topology);
   if (!planned.ok()) return planned.status();
   return std::move(planned->plan);
 }
@@ -174,6 +176,82 @@ TEST(Contraction, ThinPiecesAreGatheredFirst) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(StepLines(*plan), (std::vector<std::string>{"all_gather %1 [S(0)] -> %2 [R]",
                                                         "local matmul() %0 [S(0)], %2 [R] -> %3 [S(0)]"}));
+}
+
+// Bytes that each host gets of others.
+std::vector<int64_t> CrossingBytes(const Plan& plan, const std::vector<int32_t>& hosts) {
+  std::vector<int64_t> crossing(hosts.size());
+  const auto add = [&](const Exchange& exchange) {
+    const ExchangeWalk walk(exchange);
+    for (size_t worker = 0; worker < hosts.size(); ++worker) {
+      walk.VisitReceived(WorkerIndex(static_cast<int32_t>(worker)), [&](WorkerIndex from, int64_t elements) {
+        const bool is_far = hosts[static_cast<size_t>(from.value)] != hosts[worker];
+        if (is_far) crossing[static_cast<size_t>(hosts[worker])] += elements * SizeBytes(exchange.destination.dtype);
+      });
+    }
+  };
+  for (const Step& step : plan.steps) {
+    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) add(exchange->exchange);
+    const auto* contract = std::get_if<ContractStep>(&step);
+    if (contract == nullptr) continue;
+    for (const ContractOperand& operand : contract->operands) {
+      if (operand.pieces.has_value()) add(*operand.pieces);
+    }
+  }
+  return crossing;
+}
+
+TEST(Contraction, WhatSeveralWorkersOfAHostNeedCrossesOnce) {
+  Topology topology;
+  topology.host_of_worker = {0, 0, 1, 1};
+  const TensorSpec rows = MakeSpec(DType::kF64, {2048, 2048}, MakeMesh({4}), {Placement::Shard(0)});
+  const absl::StatusOr<Plan> plan = PlanMatmul(rows, rows, topology);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(StepLines(*plan), (std::vector<std::string>{"all_gather %1 [S(0)] -> %2 [R]", "all_gather %2 [R] -> %2 [R]",
+                                                        "local matmul() %0 [S(0)], %2 [R] -> %3 [S(0)]"}));
+  const int64_t quarter = 2048 * 512 * 8;
+  EXPECT_EQ(CrossingBytes(*plan, topology.host_of_worker), (std::vector<int64_t>{2 * quarter, 2 * quarter, 0, 0}));
+  EXPECT_EQ(TrafficOf(*plan).received_bytes, std::vector<int64_t>(4, 3 * quarter));
+  EXPECT_EQ(PeakBytes(*plan), std::vector<int64_t>(4, 7 * quarter));
+  EXPECT_NE(plan->grid.find("receives 25,165,824 bytes, a host 16,777,216, peak 58,720,256 bytes"), std::string::npos)
+      << plan->grid;
+  // A worker on each host, or none that wants the same as another on its host: nothing to share.
+  topology.host_of_worker = {0, 1, 2, 3};
+  EXPECT_EQ(StepLines(*PlanMatmul(rows, rows, topology)),
+            std::vector<std::string>{"contract matmul() %0 [S(0)], %1 [S(0)] all_gather [R] -> %2 [S(0)]"});
+  // A wait for others costs more than a few bytes that cross twice.
+  topology.host_of_worker = {0, 0, 1, 1};
+  const TensorSpec small = MakeSpec(DType::kF64, {512, 16}, MakeMesh({4}), {Placement::Shard(0)});
+  const TensorSpec square = MakeSpec(DType::kF64, {16, 128}, MakeMesh({4}), {Placement::Shard(1)});
+  EXPECT_EQ(StepLines(*PlanMatmul(small, square, topology)),
+            std::vector<std::string>{"contract matmul() %0 [S(0)], %1 [S(1)] all_gather [R] -> %2 [S(0)]"});
+}
+
+TEST(Contraction, TheGridSaysWhatCrosses) {
+  const std::vector<int64_t> meshes[] = {{4}, {2, 2}};
+  const std::vector<int32_t> all_hosts[] = {{0, 0, 1, 1}, {0, 1, 1, 0}};
+  for (const std::vector<int64_t>& shape : meshes) {
+    const Mesh mesh = MakeMesh(shape);
+    for (const std::vector<int32_t>& hosts : all_hosts) {
+      Topology topology;
+      topology.host_of_worker = hosts;
+      for (const Placements& left : AllPlacements(mesh.ndim(), 2, {ReduceOp::kSum})) {
+        for (const Placements& right : AllPlacements(mesh.ndim(), 2, {ReduceOp::kSum})) {
+          const TensorSpec a = MakeSpec(DType::kF64, {2048, 2048}, mesh, left);
+          const TensorSpec b = MakeSpec(DType::kF64, {2048, 2048}, mesh, right);
+          const OperandSpec specs[] = {a, b};
+          const absl::StatusOr<TensorSpec> output = OutputSpec(Matmul(), specs);
+          ASSERT_TRUE(output.ok());
+          const auto grids = EnumerateGrids({}, a, b, *output, topology);
+          const absl::StatusOr<Plan> plan = PlanMatmul(a, b, topology);
+          ASSERT_TRUE(grids.ok() && plan.ok());
+          const std::vector<int64_t> crossing = CrossingBytes(*plan, hosts);
+          EXPECT_EQ((*grids)[0].host_received_bytes, *std::max_element(crossing.begin(), crossing.end()))
+              << ToText(*plan);
+        }
+      }
+    }
+  }
 }
 
 TEST(Contraction, LargeInnerDimIsSplit) {

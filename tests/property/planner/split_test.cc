@@ -471,8 +471,8 @@ TEST(Split, LeavesALetterAloneWhosePartsWouldBeCutElsewhere) {
   PlanBuilder builder;
   const int a = builder.AddInput({left, {}}), b = builder.AddInput({right, {}});
   const Contraction notation;
-  const auto in_place = DecideReading(builder, notation, "mk", a, left, DType::kF64, kAnyPieces);
-  const auto pieces = DecideReading(builder, notation, "kn", b, right_on_grid, DType::kF64, kAnyPieces);
+  const auto in_place = DecideReading(builder, notation, "mk", a, left, DType::kF64, {}, kAnyPieces);
+  const auto pieces = DecideReading(builder, notation, "kn", b, right_on_grid, DType::kF64, {}, kAnyPieces);
   ASSERT_TRUE(in_place.ok() && pieces.ok());
   ASSERT_EQ(pieces->way, OperandReading::Way::kPieces);
   const Topology topology;

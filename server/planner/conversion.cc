@@ -1,0 +1,153 @@
+#include "server/planner/conversion.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "schemas/types/layout.h"
+#include "server/plan/exchange.h"
+#include "server/planner/overlay.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kExactUpTo = 64;  // workers
+
+// Into how many the mesh dims of these kinds cut the positions.
+template <typename IsOfKind>
+int64_t CountAlong(const TensorSpec& spec, const IsOfKind& is_of_kind) {
+  int64_t count = 1;
+  for (size_t j = 0; j < spec.placements.size(); ++j) {
+    if (is_of_kind(spec.placements[j])) count *= spec.mesh.shape()[j];
+  }
+  return count;
+}
+
+int64_t CountDestinations(const TensorSpec& spec) {
+  return CountAlong(spec, [](const Placement& placement) { return placement.is_replicate(); });
+}
+
+}  // namespace
+
+HostWorkers WorkersByHost(const Mesh& mesh, const Topology& topology) {
+  HostWorkers by_host;
+  for (const WorkerIndex worker : mesh.workers()) by_host[topology.HostOf(worker)].push_back(worker);
+  return by_host;
+}
+
+size_t StrideOfPriced(size_t count) {
+  constexpr size_t kPriced = 64;
+  return count <= kPriced ? 1 : count / kPriced;
+}
+
+Conversion::Conversion(const TensorSpec& source, const TensorSpec& destination, const Topology& topology)
+    : source_(source), destination_(destination) {
+  const bool same_mesh = SamePositions(source.mesh, destination.mesh);
+  for (size_t j = 0; j < source.placements.size(); ++j) {
+    const bool kept = same_mesh && destination.placements[j].is_partial();
+    if (source.placements[j].is_partial() && !kept) terms_ *= source.mesh.shape()[j];
+  }
+  if (terms_ > 1 && destination.mesh.size() <= kExactUpTo) ReduceExactly(topology);
+}
+
+int64_t Conversion::ReceivedBy(WorkerIndex worker) const {
+  const std::optional<int64_t> to = destination_.mesh.FindWorker(worker);
+  if (!to.has_value()) return 0;
+  const int64_t element_bytes = SizeBytes(source_.dtype);
+  if (!reduced_elements_.empty()) return reduced_elements_[static_cast<size_t>(*to)] * element_bytes;
+  const Box wanted = LocalBox(destination_, destination_.mesh.PositionAt(*to));
+  const std::optional<int64_t> from = source_.mesh.FindWorker(worker);
+  const int64_t held =
+      from.has_value() ? NumElements(Intersect(wanted, LocalBox(source_, source_.mesh.PositionAt(*from)))) : 0;
+  if (terms_ == 1) return (NumElements(wanted) - held) * element_bytes;
+  // It reduces its share of what the replicas get together, and takes the others' shares.
+  const double replicas = static_cast<double>(CountDestinations(destination_));
+  const double elements = static_cast<double>(NumElements(wanted));
+  const double own_terms = elements > 0 ? static_cast<double>(held) / elements : 0;
+  const double words =
+      elements / replicas * (static_cast<double>(terms_) - own_terms) + elements * (replicas - 1) / replicas;
+  return static_cast<int64_t>(std::ceil(words)) * element_bytes;
+}
+
+std::vector<Conversion::HeldBox> Conversion::BoxesOf(const TensorSpec& spec, absl::Span<const WorkerIndex> workers) {
+  std::vector<HeldBox> boxes;
+  for (const WorkerIndex worker : workers) {
+    const std::optional<int64_t> flat = spec.mesh.FindWorker(worker);
+    if (!flat.has_value()) continue;
+    const Position position = spec.mesh.PositionAt(*flat);
+    HeldBox held = {LocalBox(spec, position), position};
+    for (size_t j = 0; j < position.size(); ++j) {
+      if (!spec.placements[j].is_partial()) held.term[j] = 0;
+    }
+    if (!IsEmpty(held.box) && std::find(boxes.begin(), boxes.end(), held) == boxes.end()) {
+      boxes.push_back(std::move(held));
+    }
+  }
+  return boxes;
+}
+
+int64_t Conversion::ReceivedByHost(int32_t host, absl::Span<const WorkerIndex> takers,
+                                   absl::Span<const WorkerIndex> holders) const {
+  const int64_t element_bytes = SizeBytes(source_.dtype);
+  if (!reduced_elements_.empty()) {
+    const auto found = reduced_elements_of_hosts_.find(host);
+    return found == reduced_elements_of_hosts_.end() ? 0 : found->second * element_bytes;
+  }
+  const std::vector<HeldBox> wanted = BoxesOf(destination_, takers);
+  const std::vector<HeldBox> held = BoxesOf(source_, holders);
+  if (terms_ > 1) return ReducedByHost(wanted, held, takers.size()) * element_bytes;
+  int64_t elements = 0;
+  for (const HeldBox& want : wanted) {
+    elements += NumElements(want.box);
+    for (const HeldBox& have : held) {
+      // A pending term that stays pending is on the same mesh.
+      if (!destination_.has_partial() || have.term == want.term) elements -= NumElements(Intersect(want.box, have.box));
+    }
+  }
+  return elements * element_bytes;
+}
+
+// It reduces its share of what the hosts get together, of one sum of each other host, and takes the others' shares.
+int64_t Conversion::ReducedByHost(absl::Span<const HeldBox> wanted, absl::Span<const HeldBox> held,
+                                  size_t takers) const {
+  if (wanted.empty()) return 0;
+  int64_t elements = 0;
+  for (const HeldBox& want : wanted) elements += NumElements(want.box);
+  int64_t terms_here = 0;
+  for (const HeldBox& have : held) terms_here += have.box == held[0].box ? 1 : 0;
+  const double destinations_here = static_cast<double>(takers) / static_cast<double>(wanted.size());
+  const double hosts = std::max(1.0, static_cast<double>(CountDestinations(destination_)) / destinations_here);
+  const double sums = held.empty() ? static_cast<double>(terms_)
+                                   : static_cast<double>(terms_) / static_cast<double>(terms_here) - 1;
+  return static_cast<int64_t>(std::ceil(static_cast<double>(elements) * (sums + hosts - 1) / hosts));
+}
+
+void Conversion::ReduceExactly(const Topology& topology) {
+  const absl::StatusOr<std::vector<NamedExchange>> exchanges = MakeExchanges(source_, destination_, {}, {});
+  if (!exchanges.ok()) return;
+  reduced_elements_.resize(static_cast<size_t>(destination_.mesh.size()));
+  const bool is_one_host = AreOnOneHost({&source_.mesh, &destination_.mesh}, topology);
+  for (const NamedExchange& named : *exchanges) {
+    ExchangeWalk(named.exchange)
+        .VisitTraffic(
+            [this](WorkerIndex worker, int64_t elements) {
+              reduced_elements_[static_cast<size_t>(*destination_.mesh.FindWorker(worker))] += elements;
+            },
+            [](WorkerIndex, int64_t) {});
+    if (is_one_host) continue;
+    Exchange by_hosts = named.exchange;
+    by_hosts.hosts = HostsAmong(WorkerHosts(topology.host_of_worker), source_.mesh, destination_.mesh);
+    if (by_hosts.role == ExchangeRole::kSpread && ExchangeWalk(by_hosts).IsWantedTwiceFromFar()) {
+      by_hosts.far_takers = FarTakers::kOne;
+    }
+    const ExchangeWalk walk(by_hosts);
+    for (const WorkerIndex worker : destination_.mesh.workers()) {
+      const int32_t host = topology.HostOf(worker);
+      walk.VisitReceived(worker, [&](WorkerIndex from, int64_t elements) {
+        if (topology.HostOf(from) != host) reduced_elements_of_hosts_[host] += elements;
+      });
+    }
+  }
+}
+
+}  // namespace tessera
