@@ -7,6 +7,10 @@ namespace {
 
 bool SameGroup(const WorkerGroup& a, const WorkerGroup& b) { return a == b || *a == *b; }
 
+bool HasAllOf(const WorkerGroup& group, const WorkerGroup& others) {
+  return group == others || std::includes(group->begin(), group->end(), others->begin(), others->end());
+}
+
 template <typename List>
 void AddNewest(List& list, const Access& access) {
   for (Access& known : list) {
@@ -58,8 +62,12 @@ void History::WaitsForRead(uint8_t stream, int phase, std::vector<InstanceWait>&
   for (const Access& write : writes_) AddOwnWait(write, stream, phase, waits);
 }
 
-void History::WaitsForPeerRead(int phase, std::vector<InstanceWait>& waits) const {
-  for (const Access& write : writes_) AddWait(waits, {phase, write.stream, write.ordinal, WaitScope::kReadsFrom, {}});
+void History::WaitsForPeerRead(int phase, const WorkerGroup& readers, std::vector<InstanceWait>& waits) const {
+  for (const Access& write : writes_) {
+    InstanceWait wait = {phase, write.stream, write.ordinal, WaitScope::kReadsFrom, {}};
+    if (!HasAllOf(write.workers, readers)) wait.workers = *write.workers;
+    AddWait(waits, std::move(wait));
+  }
 }
 
 void History::WaitsForWrite(uint8_t stream, int phase, std::vector<InstanceWait>& waits) const {

@@ -39,7 +39,8 @@ class History {
   // Waits of an instruction on `stream` that, from `phase` on, reads the range on its own worker, reads
   // it on peers, or writes it. Appended to `waits`; AddWait drops what others imply.
   void WaitsForRead(uint8_t stream, int phase, std::vector<InstanceWait>& waits) const;
-  void WaitsForPeerRead(int phase, std::vector<InstanceWait>& waits) const;
+  // `readers`: who runs the instruction. Of them only those who ran what is waited for are ever done with it.
+  void WaitsForPeerRead(int phase, const WorkerGroup& readers, std::vector<InstanceWait>& waits) const;
   void WaitsForWrite(uint8_t stream, int phase, std::vector<InstanceWait>& waits) const;
 
  private:

@@ -245,7 +245,7 @@ void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPo
     history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
     if (p.buffers[b].kind == PlanBuffer::Kind::kInput) {
       if (use.first_read > 0) history.WaitsForRead(instance.stream, use.first_read, instance.waits);
-      if (use.first_peer_read > 0) history.WaitsForPeerRead(use.first_peer_read, instance.waits);
+      if (use.first_peer_read > 0) history.WaitsForPeerRead(use.first_peer_read, plan.workers, instance.waits);
     }
     if (use.first_write > 0) history.WaitsForWrite(instance.stream, use.first_write, instance.waits);
   }

@@ -48,7 +48,7 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
 void StateMachine::DropRejoined(std::vector<InstanceWait>& waits) const {
   if (!rejoined_) return;
   std::erase_if(waits, [this](InstanceWait& wait) {
-    if (wait.scope == WaitScope::kReadsFrom || wait.workers.empty()) return false;
+    if (wait.workers.empty()) return false;
     std::erase_if(wait.workers, [&](WorkerIndex worker) {
       auto found = workers_.find(worker);
       return found != workers_.end() && wait.ordinal < found->second.first_ordinal;

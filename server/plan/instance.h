@@ -17,7 +17,8 @@ namespace tessera {
 enum class WaitScope : uint8_t {
   kOwn = 0,        // the worker itself, if it is among `workers` or that is empty (another stream wrote
                    // what this one reads, or reads what it writes)
-  kReadsFrom = 1,  // the peers that the phase reads from (they must have written it)
+  kReadsFrom = 1,  // the peers that the phase reads from, those among `workers`, or all if that is empty (they must
+                   // have written it)
   kWorkers = 2,    // these workers (they read, in place, the memory that is written now)
 };
 struct InstanceWait {
@@ -25,7 +26,7 @@ struct InstanceWait {
   uint8_t stream = 0;  // StreamId
   Ordinal ordinal;
   WaitScope scope = WaitScope::kOwn;
-  std::vector<WorkerIndex> workers;  // kWorkers and kOwn
+  std::vector<WorkerIndex> workers;
   bool operator==(const InstanceWait&) const = default;
 };
 

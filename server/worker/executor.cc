@@ -130,8 +130,12 @@ void Executor::EnqueuePeerWaits(StreamId stream, Ordinal ordinal, const std::vec
   for (const InstanceWait& wait : waits) {
     if (wait.stream >= kStreamCount || wait.ordinal >= ordinal || wait.scope != WaitScope::kReadsFrom) continue;
     // From its phase on, for every phase that reads what was there before the program.
-    if (wait.phase == phase_number || (wait.phase < phase_number && phase.peer_phase == 0)) {
-      wait_on(phase.reads_from, static_cast<StreamId>(wait.stream), DoneValue(wait.ordinal));
+    if (wait.phase != phase_number && (wait.phase > phase_number || phase.peer_phase != 0)) continue;
+    for (WorkerIndex peer : phase.reads_from) {
+      const bool wrote = wait.workers.empty() || Contains(wait.workers, peer);
+      if (wrote && arenas_.IsMapped(peer)) {
+        EnqueueWaitOn(stream, {peer, static_cast<StreamId>(wait.stream), DoneValue(wait.ordinal)});
+      }
     }
   }
   if (phase.peer_phase > 0) {

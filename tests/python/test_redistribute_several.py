@@ -44,6 +44,21 @@ def test_results_counters_and_steps_are_those_of_the_plan(session, mesh4, destin
         np.testing.assert_array_equal(y.full_tensor(), value)
 
 
+def test_each_mesh_waits_for_its_own_tensors(session):
+    """What one mesh has yet to run holds the workers of the other in no stream."""
+    left, right = (session.init_device_mesh((2,), workers=workers) for workers in ([0, 1], [2, 3]))
+    one = session.init_device_mesh((1,), workers=[3])
+    w = ts.ones((8, 8), device_mesh=left, placements=[S(0)]).wait()
+    x = ts.ones((2048, 1024), device_mesh=right, placements=[S(0)]).wait()
+    y = ts.ones((8, 8), device_mesh=one).wait()
+    for _ in range(5):
+        exchanged, computed = x.redistribute([S(1)]), y + 1.0  # in flight
+        moved = ts.redistribute([w, exchanged, computed], placements=[[S(1)], [S(0)], [R()]])
+        ts.wait(*moved, timeout=20)
+        u, v = ts.redistribute([w, y + 1.0], right, [[S(1)], [S(0)]])
+        np.testing.assert_array_equal((u + v).full_tensor(), np.full((8, 8), 3.0))
+
+
 def test_each_tensor_may_have_its_own_placements(session, mesh22, rng):
     a, b = rng.random((5, 7)), rng.random((3, 4, 2))
     every = [[R(), R()], [S(0), R()], [S(1), S(0)], [R(), S(1)]]

@@ -387,6 +387,27 @@ TEST(StateMachineTest, SeveralTensorsAreOneInstance) {
   EXPECT_TRUE(cluster.EventsOf<FailedHandleEvent>(session).empty());
 }
 
+// The workers of one tensor's mesh never run what wrote the other tensor, and their counters never say so.
+TEST(StateMachineTest, ATensorsReadersWaitForItsOwnWritersAlone) {
+  SimulatedCluster cluster(4);
+  const SessionId session = cluster.Open();
+  const Mesh left = *Mesh::Make({2}, {}, std::vector<WorkerIndex>{WorkerIndex(0), WorkerIndex(1)});
+  const Mesh right = *Mesh::Make({2}, {}, std::vector<WorkerIndex>{WorkerIndex(2), WorkerIndex(3)});
+  cluster.Submit(session, {FullRecord(left, {8, 8}, kRows, 1), FullRecord(right, {8, 8}, kRows, 2),
+                           ColumnsOf({1, 2}, {3, 4}), RedistributeRecord(2, kColumns, 5)});
+  const auto instances = cluster.InstancesAt(WorkerIndex(2));
+  ASSERT_EQ(instances.size(), 3u);
+  std::vector<std::vector<WorkerIndex>> writers;
+  for (const InstanceWait& wait : instances[1].waits) {
+    if (wait.scope == WaitScope::kReadsFrom) writers.push_back(wait.workers);
+  }
+  EXPECT_THAT(writers, ::testing::UnorderedElementsAre(left.workers(), right.workers()));
+  // Where all who read ran it, nobody has to be named.
+  for (const InstanceWait& wait : instances[2].waits) {
+    EXPECT_TRUE(wait.scope != WaitScope::kReadsFrom || wait.workers.empty());
+  }
+}
+
 TEST(StateMachineTest, SeveralTensorsFailTogether) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();

@@ -129,6 +129,25 @@ TEST_P(ExecutorReach, ADeadPeerHoldsNobody) {
   EXPECT_EQ(world.WaitFor(lost, 1).size(), 1u);
 }
 
+TEST_P(ExecutorReach, APeerThatIsNotNamedIsNotWaitedFor) {
+  WorkerWorld world({.workers = 2, .reach = GetParam()});
+  const Plan fill = *PlanRedistribute({Spec("f32[8,8] @ mesh(1) [R]"), {}}, Spec("f32[8,8] @ mesh(1) [S(0)]"));
+  const TemplateId alone = world.Define(fill), both = world.Define(ToColumns());
+  const int64_t a = world.Allocate(256), b = world.Allocate(256);
+  // Worker 1 never runs what worker 0 has written by.
+  const Ordinal written = world.NextOrdinal();
+  world.at(0).Run(
+      {.ordinal = written, .plan = alone, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+  const Ordinal next = world.NextOrdinal();
+  world.Issue({.ordinal = next,
+               .plan = both,
+               .stream = kExchange,
+               .buffer_offsets = {a, b},
+               .scalars = {},
+               .waits = {{1, kCompute, written, WaitScope::kReadsFrom, {WorkerIndex(0)}}}});
+  for (const auto& [worker, report] : world.WaitFor(next)) EXPECT_TRUE(report.status.ok()) << report.status;
+}
+
 TEST_P(ExecutorReach, MessagesThatMakeNoSenseAreReportedAndNothingHangs) {
   WorkerWorld world({.workers = 2, .reach = GetParam()});
   const TemplateId id = world.Define(ToColumns());
