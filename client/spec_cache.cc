@@ -1,6 +1,6 @@
 #include "client/spec_cache.h"
 
-#include <limits>
+#include <bit>
 #include <utility>
 
 #include "schemas/ops/resolve.h"
@@ -10,14 +10,21 @@
 namespace tessera {
 namespace {
 
+// How many of the integer dtypes it is too large for.
+uint32_t SizeClassOf(const Scalar& scalar) {
+  if (scalar.dtype() != DType::kI64) return 0;
+  const int64_t value = scalar.AsInt();
+  const int bits = std::bit_width(static_cast<uint64_t>(value < 0 ? ~value : value));
+  uint32_t too_small = 0;
+  for (const int most : {7, 8, 15, 16, 31, 32}) too_small += bits > most ? 1 : 0;
+  return too_small;
+}
+
 uint32_t ClassOf(const Scalar& scalar) {
   const double value = scalar.AsDouble();
-  uint32_t sign = value > 0 ? 2 : value < 0 ? 1 : 0;
-  const int64_t integer = scalar.AsInt();
-  const uint32_t narrow =
-      integer >= std::numeric_limits<int32_t>::min() && integer <= std::numeric_limits<int32_t>::max() ? 1 : 0;
-  return 1 + (static_cast<uint32_t>(scalar.dtype()) << 8 | static_cast<uint32_t>(scalar.strength()) << 4 | sign << 1 |
-              narrow);
+  const uint32_t sign = value > 0 ? 2 : value < 0 ? 1 : 0;
+  return 1 + (static_cast<uint32_t>(scalar.dtype()) << 8 | static_cast<uint32_t>(scalar.strength()) << 6 | sign << 4 |
+              SizeClassOf(scalar));
 }
 
 absl::StatusOr<std::shared_ptr<const SpecEntry>> ResolveEntry(const OpCall& call,
@@ -63,6 +70,7 @@ absl::StatusOr<std::shared_ptr<const SpecEntry>> SpecCache::Resolve(const OpCall
     key.specs.push_back(operand.spec != nullptr ? *operand.spec : nullptr);
     key.scalars.push_back(operand.spec != nullptr ? 0 : ClassOf(operand.scalar));
   }
+  if (call.op == OpId::kFull && !call.scalars.empty()) key.scalars.push_back(ClassOf(call.scalars[0]));
   {
     std::lock_guard<std::mutex> lock(mutex_);
     auto it = entries_.find(key);

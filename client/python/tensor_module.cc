@@ -163,23 +163,33 @@ nb::list CallAll(int op, const nb::tuple& objects, const nb::kwargs& attributes)
   return out;
 }
 
+// How NumPy knows it; bf16 as its bits.
+nb::dlpack::dtype ArrayDType(DType dtype) {
+  const auto of = [dtype](nb::dlpack::dtype_code code) {
+    return nb::dlpack::dtype{static_cast<uint8_t>(code), static_cast<uint8_t>(SizeBits(dtype)), 1};
+  };
+  if (dtype == DType::kBF16) return of(nb::dlpack::dtype_code::UInt);
+  switch (Kind(dtype)) {
+    case DTypeKind::kBool: return of(nb::dlpack::dtype_code::Bool);
+    case DTypeKind::kSigned: return of(nb::dlpack::dtype_code::Int);
+    case DTypeKind::kUnsigned: return of(nb::dlpack::dtype_code::UInt);
+    case DTypeKind::kFloat: return of(nb::dlpack::dtype_code::Float);
+    case DTypeKind::kComplex: return of(nb::dlpack::dtype_code::Complex);
+  }
+  return {};
+}
+
 nb::object ArrayOf(HostArray array) {
   size_t shape[kMaxRank];
   for (size_t d = 0; d < array.shape.size(); ++d) shape[d] = static_cast<size_t>(array.shape[d]);
-  nb::dlpack::dtype dtype;
-  switch (array.dtype) {
-    case DType::kBool: dtype = nb::dtype<bool>(); break;
-    case DType::kI32: dtype = nb::dtype<int32_t>(); break;
-    case DType::kI64: dtype = nb::dtype<int64_t>(); break;
-    case DType::kF32: dtype = nb::dtype<float>(); break;
-    case DType::kF64: dtype = nb::dtype<double>(); break;
-    default: Raise(absl::UnimplementedError(StrCat("dtype ", ToText(array.dtype), " has no NumPy array yet")));
-  }
   char* data = array.memory->data();
   auto* owned = new std::shared_ptr<HostMemory>(std::move(array.memory));
   nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::shared_ptr<HostMemory>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy>(data, array.shape.size(), shape, owner, nullptr, dtype),
-                  nb::rv_policy::reference);
+  nb::object out =
+      nb::cast(nb::ndarray<nb::numpy>(data, array.shape.size(), shape, owner, nullptr, ArrayDType(array.dtype)),
+               nb::rv_policy::reference);
+  if (array.dtype != DType::kBF16) return out;
+  return out.attr("view")(nb::module_::import_("tessera._dtypes").attr("bfloat16"));
 }
 
 absl::StatusOr<HostArray> FullReleased(const Tensor& tensor) {

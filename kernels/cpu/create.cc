@@ -50,7 +50,7 @@ void Arange(const KernelCall& call, bool is_bool) {
   const int64_t stride = call.output_strides[0];
   T* out = static_cast<T*>(call.output);
   for (int64_t i = 0; i < call.output_extents[0]; ++i) {
-    if constexpr (std::is_floating_point_v<T>) {
+    if constexpr (!std::is_integral_v<T>) {
       out[i * stride] =
           static_cast<T>(call.scalars[0].AsDouble() + call.scalars[1].AsDouble() * static_cast<double>(first + i));
     } else {
@@ -103,8 +103,16 @@ ElementBits ToElement(const Scalar& scalar, DType dtype) {
   auto put = [&](auto value) { std::memcpy(element.bytes, &value, sizeof(value)); };
   switch (dtype) {
     case DType::kBool: put(static_cast<uint8_t>(typed.AsBool())); break;
+    case DType::kI8: put(static_cast<int8_t>(typed.AsInt())); break;
+    case DType::kI16: put(static_cast<int16_t>(typed.AsInt())); break;
     case DType::kI32: put(static_cast<int32_t>(typed.AsInt())); break;
     case DType::kI64: put(typed.AsInt()); break;
+    case DType::kU8: put(static_cast<uint8_t>(typed.AsInt())); break;
+    case DType::kU16: put(static_cast<uint16_t>(typed.AsInt())); break;
+    case DType::kU32: put(static_cast<uint32_t>(typed.AsInt())); break;
+    case DType::kU64: put(static_cast<uint64_t>(typed.AsInt())); break;
+    case DType::kF16: put(F16(typed.AsDouble())); break;
+    case DType::kBF16: put(BF16(typed.AsDouble())); break;
     case DType::kF32: put(static_cast<float>(typed.AsDouble())); break;
     case DType::kF64: put(typed.AsDouble()); break;
     default: break;
@@ -139,15 +147,15 @@ absl::Status RunRand(const RandOp& op, const KernelCall& call) {
     return absl::InvalidArgumentError(
         absl::StrCat("rand: global shape ", ToText(op.global_shape), " for an output ", ToText(call.output_extents)));
   }
-  if (call.output_dtype == DType::kF32) {
-    Rand<float>(op, call, ToUniformF32);
-  } else if (call.output_dtype == DType::kF64) {
-    Rand<double>(op, call, ToUniformF64);
-  } else {
-    return absl::UnimplementedError(
-        absl::StrCat("rand: no CPU kernel for ", std::string(ToText(call.output_dtype)), "; f32 and f64 have one"));
+  switch (call.output_dtype) {
+    case DType::kF16: Rand<F16>(op, call, ToUniformF16); return absl::OkStatus();
+    case DType::kBF16: Rand<BF16>(op, call, ToUniformBF16); return absl::OkStatus();
+    case DType::kF32: Rand<float>(op, call, ToUniformF32); return absl::OkStatus();
+    case DType::kF64: Rand<double>(op, call, ToUniformF64); return absl::OkStatus();
+    default: break;
   }
-  return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("rand: no CPU kernel for ", std::string(ToText(call.output_dtype)), "; floats have one"));
 }
 
 }  // namespace tessera::cpu

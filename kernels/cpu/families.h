@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/kernel.h"
+#include "schemas/types/half.h"
 
 namespace tessera::cpu {
 
@@ -26,19 +27,35 @@ struct ElementBits {
 };
 ElementBits ToElement(const Scalar& scalar, DType dtype);
 
-// Calls f(T{}) with the C++ type of an implemented dtype (bool is uint8_t tagged as BoolElement by
+// Calls f(T{}) with the C++ type of a dtype that is accumulated in itself (bool is uint8_t tagged as BoolElement by
 // its dtype alone); Unimplemented for others.
 template <typename F>
-absl::Status VisitDType(const char* kernel, DType dtype, F&& f) {
+absl::Status VisitAccumulated(const char* kernel, DType dtype, F&& f) {
   switch (dtype) {
     case DType::kBool: f(uint8_t{}); return absl::OkStatus();
+    case DType::kI8: f(int8_t{}); return absl::OkStatus();
+    case DType::kI16: f(int16_t{}); return absl::OkStatus();
     case DType::kI32: f(int32_t{}); return absl::OkStatus();
     case DType::kI64: f(int64_t{}); return absl::OkStatus();
+    case DType::kU8: f(uint8_t{}); return absl::OkStatus();
+    case DType::kU16: f(uint16_t{}); return absl::OkStatus();
+    case DType::kU32: f(uint32_t{}); return absl::OkStatus();
+    case DType::kU64: f(uint64_t{}); return absl::OkStatus();
     case DType::kF32: f(float{}); return absl::OkStatus();
     case DType::kF64: f(double{}); return absl::OkStatus();
     default: break;
   }
   return absl::UnimplementedError(std::string(kernel) + ": no CPU kernel for " + std::string(ToText(dtype)));
+}
+
+// The same for every implemented dtype.
+template <typename F>
+absl::Status VisitDType(const char* kernel, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kF16: f(F16{}); return absl::OkStatus();
+    case DType::kBF16: f(BF16{}); return absl::OkStatus();
+    default: return VisitAccumulated(kernel, dtype, f);
+  }
 }
 
 }  // namespace tessera::cpu

@@ -5,6 +5,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "schemas/types/half.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/loops.cc"
 // The order is Highway's.
@@ -29,8 +31,9 @@ struct BoolElement {
 
 template <typename T>
 inline constexpr bool kIsFloat = std::is_floating_point_v<T>;
+// Arithmetic that wraps; of narrow integers not in int, which a product of two can leave.
 template <typename T>
-using Wrapping = std::make_unsigned_t<T>;
+using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 
 // ---- conversions
 
@@ -38,12 +41,16 @@ template <typename To, typename From>
 HWY_INLINE To Convert(From v) {
   if constexpr (std::is_same_v<From, BoolElement>) {
     return Convert<To>(static_cast<int32_t>(v.byte != 0));
+  } else if constexpr (kIsHalf<From>) {
+    return Convert<To>(static_cast<float>(v));
+  } else if constexpr (kIsHalf<To>) {
+    return To(v);
   } else if constexpr (std::is_same_v<To, BoolElement>) {
     return BoolElement{static_cast<uint8_t>(v != From{0})};
   } else if constexpr (kIsFloat<From> && !kIsFloat<To>) {
-    // Saturates, NaN is 0. The bounds are exact in From: -2^k, and the first value above 2^k - 1.
+    // Saturates, NaN is 0. The bounds are exact in From: 0 or -2^k, and the first value above 2^k - 1.
     constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
-    constexpr From kAbove = -kLow;
+    constexpr From kAbove = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * 2;
     if (v >= kAbove) return std::numeric_limits<To>::max();
     if (v < kLow) return std::numeric_limits<To>::min();
     return v == v ? static_cast<To>(v) : To{0};
@@ -61,27 +68,31 @@ bool CastLoop(const NodeBlock& block) {
   return true;
 }
 
-template <typename To>
-bool CastTo(const NodeBlock& block) {
-  switch (block.operand) {
-    case DType::kBool: return CastLoop<To, BoolElement>(block);
-    case DType::kI32: return CastLoop<To, int32_t>(block);
-    case DType::kI64: return CastLoop<To, int64_t>(block);
-    case DType::kF32: return CastLoop<To, float>(block);
-    case DType::kF64: return CastLoop<To, double>(block);
+// Calls f(T{}) with the element type of a number, BoolElement for bool; false for others.
+template <typename F>
+bool VisitElement(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kBool: return f(BoolElement{});
+    case DType::kI8: return f(int8_t{});
+    case DType::kI16: return f(int16_t{});
+    case DType::kI32: return f(int32_t{});
+    case DType::kI64: return f(int64_t{});
+    case DType::kU8: return f(uint8_t{});
+    case DType::kU16: return f(uint16_t{});
+    case DType::kU32: return f(uint32_t{});
+    case DType::kU64: return f(uint64_t{});
+    case DType::kF16: return f(F16{});
+    case DType::kBF16: return f(BF16{});
+    case DType::kF32: return f(float{});
+    case DType::kF64: return f(double{});
     default: return false;
   }
 }
 
 bool Cast(const NodeBlock& block) {
-  switch (block.dtype) {
-    case DType::kBool: return CastTo<BoolElement>(block);
-    case DType::kI32: return CastTo<int32_t>(block);
-    case DType::kI64: return CastTo<int64_t>(block);
-    case DType::kF32: return CastTo<float>(block);
-    case DType::kF64: return CastTo<double>(block);
-    default: return false;
-  }
+  return VisitElement(block.dtype, [&](auto to) {
+    return VisitElement(block.operand, [&](auto from) { return CastLoop<decltype(to), decltype(from)>(block); });
+  });
 }
 
 // ---- numbers
@@ -92,8 +103,10 @@ HWY_INLINE T Divide(T a, T b) {
     return a / b;
   } else {
     if (b == 0) return 0;
-    if (b == -1) return static_cast<T>(Wrapping<T>{0} - static_cast<Wrapping<T>>(a));
-    return a / b;
+    if constexpr (std::is_signed_v<T>) {
+      if (b == -1) return static_cast<T>(Wrapping<T>{0} - static_cast<Wrapping<T>>(a));
+    }
+    return static_cast<T>(a / b);
   }
 }
 
@@ -272,16 +285,49 @@ bool BoolNode(const NodeBlock& block) {
   }
 }
 
+// Computed as float, and rounded at once.
+template <typename Half>
+bool HalfNode(const NodeBlock& block) {
+  if (block.op == ScalarOp::kWhere) return WhereLoop<uint16_t>(block);
+  constexpr int64_t kTogether = 256;
+  alignas(64) float a[kTogether], b[kTogether];
+  const bool compares = block.dtype == DType::kBool;
+  for (int64_t at = 0; at < block.count; at += kTogether) {
+    const int64_t n = block.count - at < kTogether ? block.count - at : kTogether;
+    const Half* const first = static_cast<const Half*>(block.a) + at;
+    TESSERA_LOOP a[i] = static_cast<float>(first[i]);
+    if (block.b != nullptr) {
+      const Half* const second = static_cast<const Half*>(block.b) + at;
+      TESSERA_LOOP b[i] = static_cast<float>(second[i]);
+    }
+    const NodeBlock part = {.op = block.op,
+                            .dtype = compares ? DType::kBool : DType::kF32,
+                            .operand = DType::kF32,
+                            .a = a,
+                            .b = b,
+                            .c = nullptr,
+                            .out = compares ? static_cast<void*>(static_cast<uint8_t*>(block.out) + at) : a,
+                            .count = n};
+    if (!NumberNode<float>(part)) return false;
+    if (compares) continue;
+    Half* const out = static_cast<Half*>(block.out) + at;
+    TESSERA_LOOP out[i] = Half(a[i]);
+  }
+  return true;
+}
+
 bool Node(const NodeBlock& block) {
   if (block.op == ScalarOp::kCast) return Cast(block);
-  switch (block.operand) {
-    case DType::kBool: return BoolNode(block);
-    case DType::kI32: return NumberNode<int32_t>(block);
-    case DType::kI64: return NumberNode<int64_t>(block);
-    case DType::kF32: return NumberNode<float>(block);
-    case DType::kF64: return NumberNode<double>(block);
-    default: return false;
-  }
+  return VisitElement(block.operand, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_same_v<T, BoolElement>) {
+      return BoolNode(block);
+    } else if constexpr (kIsHalf<T>) {
+      return HalfNode<T>(block);
+    } else {
+      return NumberNode<T>(block);
+    }
+  });
 }
 
 // ---- reductions
@@ -345,24 +391,26 @@ void TypedRow(ReduceOp op, const T* row, int64_t count, T* result) {
   }
 }
 
-void ReduceRow(ReduceOp op, DType dtype, const void* row, int64_t count, void* result) {
-  switch (dtype) {
-    case DType::kBool: {
-      const bool any = op != ReduceOp::kMin && op != ReduceOp::kProduct;
-      uint8_t found = any ? 0 : 1;
-      for (int64_t i = 0; i < count; ++i) {
-        const uint8_t v = static_cast<const uint8_t*>(row)[i] != 0;
-        found = any ? (found | v) : (found & v);
-      }
-      *static_cast<uint8_t*>(result) = found;
-      return;
-    }
-    case DType::kI32: return TypedRow(op, static_cast<const int32_t*>(row), count, static_cast<int32_t*>(result));
-    case DType::kI64: return TypedRow(op, static_cast<const int64_t*>(row), count, static_cast<int64_t*>(result));
-    case DType::kF32: return TypedRow(op, static_cast<const float*>(row), count, static_cast<float*>(result));
-    case DType::kF64: return TypedRow(op, static_cast<const double*>(row), count, static_cast<double*>(result));
-    default: return;
+void BoolRow(ReduceOp op, const uint8_t* row, int64_t count, uint8_t* result) {
+  const bool any = op != ReduceOp::kMin && op != ReduceOp::kProduct;
+  uint8_t found = any ? 0 : 1;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint8_t v = row[i] != 0;
+    found = any ? (found | v) : (found & v);
   }
+  *result = found;
+}
+
+void ReduceRow(ReduceOp op, DType dtype, const void* row, int64_t count, void* result) {
+  VisitElement(dtype, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_arithmetic_v<T>) {
+      TypedRow(op, static_cast<const T*>(row), count, static_cast<T*>(result));
+    } else if constexpr (std::is_same_v<T, BoolElement>) {
+      BoolRow(op, static_cast<const uint8_t*>(row), count, static_cast<uint8_t*>(result));
+    }
+    return true;
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -378,6 +426,16 @@ HWY_EXPORT(DivideBy);
 HWY_EXPORT(ReduceRow);
 
 bool RunNodeBlock(const NodeBlock& block) { return HWY_DYNAMIC_DISPATCH(Node)(block); }
+void CastBlock(DType from, DType to, const void* values, int64_t count, void* converted) {
+  RunNodeBlock({.op = ScalarOp::kCast,
+                .dtype = to,
+                .operand = from,
+                .a = values,
+                .b = nullptr,
+                .c = nullptr,
+                .out = converted,
+                .count = count});
+}
 void CombineBlock(ReduceOp op, DType dtype, void* result, const void* a, const void* b, int64_t count) {
   HWY_DYNAMIC_DISPATCH(Combine)(op, dtype, result, a, b, count);
 }

@@ -24,6 +24,8 @@ struct NodeBlock {
   int64_t count = 0;
 };
 bool RunNodeBlock(const NodeBlock& block);
+// converted[i] = values[i] as another dtype.
+void CastBlock(DType from, DType to, const void* values, int64_t count, void* converted);
 
 // result[i] = op(a[i], b[i]); kAvg adds. `result` may be `a` or `b`.
 void CombineBlock(ReduceOp op, DType dtype, void* result, const void* a, const void* b, int64_t count);
@@ -35,7 +37,8 @@ void DivideBlock(DType dtype, void* values, int64_t divisor, int64_t count);
 
 inline constexpr int64_t kReduceLanes = 16;
 // The reduction of up to 128 dense elements by the fixed tree of reduce.cc: lane i takes elements
-// i, i+16, ...; lanes 0..7 take 8..15, and so on. Writes one element.
+// i, i+16, ...; lanes 0..7 take 8..15, and so on. Writes one element. Not of f16 and bf16, which are accumulated in
+// f32.
 void ReduceRowBlock(ReduceOp op, DType dtype, const void* row, int64_t count, void* result);
 
 }  // namespace tessera::cpu

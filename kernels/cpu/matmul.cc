@@ -1,5 +1,6 @@
 // Matmul: OpenBLAS for floats, where strides become transposition flags and leading dimensions; what
-// BLAS can't express is packed first. Integers and bool by blocked loops (bool: or of ands).
+// BLAS can't express is packed first. f16 and bf16 are widened block by block, multiplied in f32 and rounded once.
+// Integers and bool by blocked loops (bool: or of ands).
 //
 // The letters of a notation are grouped by role and dims that lie one in the other are merged, so that most
 // contractions are one product of two matrices. What remains of a group is walked: batch, left and right dims
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/thin_product.h"
 
 namespace tessera::cpu {
@@ -131,7 +133,7 @@ void CopyMatrix(const Matrix<const T>& from, const Matrix<T>& to) {
 constexpr size_t kMaxKeptPackingBytes = size_t{16} << 20;
 
 // A dense copy in row-major order. The memory is used again: by the next copy, and by the thread's next
-// call. `role` tells the copies of one call apart: 0 to 2.
+// call. `role` tells the copies of one call apart.
 template <typename T>
 struct Packed {
   explicit Packed(size_t role) : kept(Kept(role)), values(std::move(kept)) {}
@@ -142,7 +144,7 @@ struct Packed {
   Packed& operator=(const Packed&) = delete;
 
   static std::vector<T>& Kept(size_t role) {
-    static thread_local std::array<std::vector<T>, 3> kept;
+    static thread_local std::array<std::vector<T>, 6> kept;
     return kept[role];
   }
   std::vector<T>& kept;
@@ -258,6 +260,65 @@ class FloatProduct {
   Packed<T> packed_a_{0}, packed_b_{1}, packed_c_{2};
 };
 
+// Blocks of the operands as f32, and of the product until it is rounded.
+template <typename Half, DType dtype>
+class HalfProduct {
+ public:
+  void Run(const Matrix<const Half>& a, const Matrix<const Half>& b, const Matrix<Half>& c, KernelStore store) {
+    constexpr int64_t kRows = 512, kColumns = 1024, kDepth = 1024;
+    for (int64_t i = 0; i < c.rows; i += kRows) {
+      const int64_t rows = std::min(kRows, c.rows - i);
+      for (int64_t j = 0; j < c.columns; j += kColumns) {
+        const int64_t columns = std::min(kColumns, c.columns - j);
+        const Matrix<Half> place = Block(c, i, j, rows, columns);
+        const Matrix<float> sums = sums_.Make(rows, columns);
+        if (store == KernelStore::kAdd) {
+          Widen({place.data, rows, columns, place.row_stride, place.column_stride}, sums.data);
+        }
+        for (int64_t p = 0; p < a.columns; p += kDepth) {
+          const int64_t depth = std::min(kDepth, a.columns - p);
+          const Matrix<const float> left = Widened(Block(a, i, p, rows, depth), left_);
+          const Matrix<const float> right = Widened(Block(b, p, j, depth, columns), right_);
+          product_.Run(left, right, sums, p > 0 ? KernelStore::kAdd : store);
+        }
+        Round(sums, place);
+      }
+    }
+  }
+
+ private:
+  template <typename T>
+  static Matrix<T> Block(const Matrix<T>& m, int64_t row, int64_t column, int64_t rows, int64_t columns) {
+    return {m.data + row * m.row_stride + column * m.column_stride, rows, columns, m.row_stride, m.column_stride};
+  }
+
+  // Into dense rows.
+  void Widen(Matrix<const Half> from, float* to) {
+    if (from.columns > 1 && from.column_stride != 1) from = packed_.Pack(from);
+    for (int64_t r = 0; r < from.rows; ++r) {
+      CastBlock(dtype, DType::kF32, from.data + r * from.row_stride, from.columns, to + r * from.columns);
+    }
+  }
+  Matrix<const float> Widened(const Matrix<const Half>& from, Packed<float>& memory) {
+    const Matrix<float> dense = memory.Make(from.rows, from.columns);
+    Widen(from, dense.data);
+    return {dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride};
+  }
+
+  void Round(const Matrix<float>& from, const Matrix<Half>& to) {
+    const bool is_dense = to.columns <= 1 || to.column_stride == 1;
+    const Matrix<Half> rows = is_dense ? to : packed_.Make(to.rows, to.columns);
+    for (int64_t r = 0; r < to.rows; ++r) {
+      CastBlock(DType::kF32, dtype, from.data + r * from.row_stride, to.columns, rows.data + r * rows.row_stride);
+    }
+    if (!is_dense) CopyMatrix<Half>({rows.data, rows.rows, rows.columns, rows.row_stride, rows.column_stride}, to);
+  }
+
+  FloatProduct<float> product_;
+  Packed<float> left_{3}, right_{4}, sums_{5};
+  Packed<Half> packed_{0};
+};
+
 // Rows of c stay in cache while the inner dim runs. Integers wrap (unsigned arithmetic).
 template <typename T, typename MultiplyAdd>
 class BlockedProduct {
@@ -338,7 +399,8 @@ void RunProducts(Groups groups, const KernelCall& call, Product product) {
 
 template <typename T>
 void IntegerMatmul(const Groups& groups, const KernelCall& call) {
-  const auto add = [](T sum, T a, T b) { return static_cast<T>(sum + a * b); };
+  using Wide = std::common_type_t<T, unsigned>;  // a product of two narrow ones could leave int
+  const auto add = [](T sum, T a, T b) { return static_cast<T>(sum + static_cast<Wide>(a) * b); };
   RunProducts<T>(groups, call, BlockedProduct<T, decltype(add)>(add));
 }
 
@@ -402,8 +464,16 @@ absl::Status RunMatmul(const MatmulOp& op, const KernelCall& call) {
   switch (call.output_dtype) {
     case DType::kF32: RunProducts<float>(groups, call, FloatProduct<float>()); return absl::OkStatus();
     case DType::kF64: RunProducts<double>(groups, call, FloatProduct<double>()); return absl::OkStatus();
-    case DType::kI32: IntegerMatmul<uint32_t>(groups, call); return absl::OkStatus();
-    case DType::kI64: IntegerMatmul<uint64_t>(groups, call); return absl::OkStatus();
+    case DType::kF16: RunProducts<F16>(groups, call, HalfProduct<F16, DType::kF16>()); return absl::OkStatus();
+    case DType::kBF16: RunProducts<BF16>(groups, call, HalfProduct<BF16, DType::kBF16>()); return absl::OkStatus();
+    case DType::kI8:
+    case DType::kU8: IntegerMatmul<uint8_t>(groups, call); return absl::OkStatus();
+    case DType::kI16:
+    case DType::kU16: IntegerMatmul<uint16_t>(groups, call); return absl::OkStatus();
+    case DType::kI32:
+    case DType::kU32: IntegerMatmul<uint32_t>(groups, call); return absl::OkStatus();
+    case DType::kI64:
+    case DType::kU64: IntegerMatmul<uint64_t>(groups, call); return absl::OkStatus();
     case DType::kBool: BoolMatmul(groups, call); return absl::OkStatus();
     default: break;
   }

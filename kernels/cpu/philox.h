@@ -9,6 +9,8 @@
 #include <array>
 #include <cstdint>
 
+#include "schemas/types/half.h"
+
 namespace tessera::cpu {
 
 inline std::array<uint32_t, 4> Philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter) {
@@ -31,7 +33,13 @@ inline std::array<uint32_t, 4> ElementWords(uint64_t seed, uint64_t stream, uint
                  static_cast<uint32_t>(stream >> 32)});
 }
 
-// Uniform in [0, 1): 24 bits for f32, 53 for f64.
+// Uniform in [0, 1), as many bits as the dtype holds: 8 for bf16, 11 for f16, 24 for f32, 53 for f64.
+inline BF16 ToUniformBF16(const std::array<uint32_t, 4>& words) {
+  return BF16(static_cast<float>(words[0] >> 24) * 0x1.0p-8f);
+}
+inline F16 ToUniformF16(const std::array<uint32_t, 4>& words) {
+  return F16(static_cast<float>(words[0] >> 21) * 0x1.0p-11f);
+}
 inline float ToUniformF32(const std::array<uint32_t, 4>& words) {
   return static_cast<float>(words[0] >> 8) * 0x1.0p-24f;
 }

@@ -98,26 +98,29 @@ struct ReduceLayout {
   LoopNest kept;
   LoopNest reduced;
   DType input_dtype = DType::kF32;
-  DType dtype = DType::kF32;  // of the output, in which everything is accumulated
+  DType dtype = DType::kF32;  // in which everything is accumulated
+  DType output_dtype = DType::kF32;
   const std::byte* input = nullptr;
   void* output = nullptr;
 };
 
-// Elements of the input as the output's dtype, dense.
+// Results from the k-th output on.
+template <typename T>
+void StoreResults(const ReduceLayout& l, int64_t k, int64_t count, const T* results) {
+  if (l.output_dtype == l.dtype) return StoreBlock(l.kept, 1, static_cast<T*>(l.output), k, count, results);
+  std::array<uint64_t, kTileOutputs> rounded;
+  CastBlock(l.dtype, l.output_dtype, results, count, rounded.data());
+  StoreBlockBytes(l.kept, 1, SizeBytes(l.output_dtype), l.output, k, count, rounded.data());
+}
+
+// Elements of the input as they are accumulated, dense.
 template <typename T>
 const T* LoadBlock(const ReduceLayout& l, const LoopNest& nest, int64_t base_offset, int64_t start, int64_t count,
                    void* raw, T* converted) {
   const int64_t bytes = SizeBytes(l.input_dtype);
   const void* values = OperandBlockBytes(nest, 0, bytes, l.input + base_offset * bytes, start, count, raw);
   if (l.input_dtype == l.dtype) return static_cast<const T*>(values);
-  RunNodeBlock({.op = ScalarOp::kCast,
-                .dtype = l.dtype,
-                .operand = l.input_dtype,
-                .a = values,
-                .b = nullptr,
-                .c = nullptr,
-                .out = converted,
-                .count = count});
+  CastBlock(l.input_dtype, l.dtype, values, count, converted);
   return converted;
 }
 
@@ -138,7 +141,7 @@ void ReduceByRow(const ReduceLayout& l) {
     }
     T result;
     stack.Finish(&result);
-    static_cast<T*>(l.output)[PlaceOf(l.kept, 1, k).offset] = result;
+    StoreResults(l, k, 1, &result);
   }
 }
 
@@ -172,7 +175,7 @@ void ReduceByColumn(const ReduceLayout& l) {
       stack.Push(lanes.data());
     }
     stack.Finish(result.data());
-    StoreBlock(l.kept, 1, static_cast<T*>(l.output), k, width, result.data());
+    StoreResults(l, k, width, result.data());
   }
 }
 
@@ -180,7 +183,7 @@ template <typename T>
 void Reduce(const ReduceLayout& l) {
   if (l.reduced.size == 0) {
     const T identity = Identity<T>(l.op, l.dtype);
-    for (int64_t k = 0; k < l.kept.size; ++k) static_cast<T*>(l.output)[PlaceOf(l.kept, 1, k).offset] = identity;
+    for (int64_t k = 0; k < l.kept.size; ++k) StoreResults(l, k, 1, &identity);
     return;
   }
   // Along the row where the reduced elements are dense, or where there are too few outputs for a tile.
@@ -233,10 +236,11 @@ absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call) {
                       .kept = Coalesce(kept_extents, {kept_input, kept_output}),
                       .reduced = Coalesce(reduced_extents, {reduced_input}),
                       .input_dtype = input.dtype,
-                      .dtype = call.output_dtype,
+                      .dtype = AccumulatedIn(call.output_dtype),
+                      .output_dtype = call.output_dtype,
                       .input = static_cast<const std::byte*>(input.is_zero ? &kZero : input.data),
                       .output = call.output};
-  return VisitDType("reduce", call.output_dtype, [&](auto zero) { Reduce<decltype(zero)>(layout); });
+  return VisitAccumulated("reduce", layout.dtype, [&](auto zero) { Reduce<decltype(zero)>(layout); });
 }
 
 }  // namespace tessera::cpu

@@ -108,7 +108,12 @@ Shape PieceExtents(const Operands& operands, int64_t elements) {
 class TermReducer {
  public:
   TermReducer(ReduceOp op, DType dtype, const Operands& operands, Stores stores)
-      : op_(op), dtype_(dtype), bytes_(SizeBytes(dtype)), operands_(operands), stores_(stores) {
+      : op_(op),
+        dtype_(dtype),
+        bytes_(SizeBytes(dtype)),
+        is_widened_(AccumulatedIn(dtype) != dtype),
+        operands_(operands),
+        stores_(stores) {
     addresses_.resize(operands.bases.size());
     const auto is_dense = [this](const Strides& strides) { return IsDense(strides, step_); };
     if (stores == Stores::kStreaming && operands.terms > 1 && cpu::CanStreamReduction(op, dtype)) {
@@ -167,6 +172,19 @@ class TermReducer {
 
   // Where every operand is dense the count says all.
   void ReducePiece(const Shape& piece, int64_t count) {
+    const void* const reduced = is_widened_ ? ReduceWidened(piece, count) : Reduce(piece, count);
+    for (size_t o = operands_.terms; o < addresses_.size(); ++o) {
+      if (reduced == addresses_[o]) continue;
+      if (is_dense_[o]) {
+        cpu::WriteRow(addresses_[o], static_cast<const std::byte*>(reduced), count * bytes_, stores_);
+      } else {
+        CopyStrided(piece, bytes_, reduced, RowMajorStrides(piece), addresses_[o], operands_.strides[o]);
+      }
+    }
+  }
+
+  // Where the result lies, dense.
+  const void* Reduce(const Shape& piece, int64_t count) {
     const size_t operands = addresses_.size();
     // The result goes where it is wanted at once when there is one dense destination in the cache.
     const bool in_place =
@@ -184,14 +202,19 @@ class TermReducer {
       cpu::DivideBlock(dtype_, result, operands_.term_count, count);
       reduced = result;
     }
-    for (size_t o = operands_.terms; o < operands; ++o) {
-      if (reduced == addresses_[o]) continue;
-      if (is_dense_[o]) {
-        cpu::WriteRow(addresses_[o], static_cast<const std::byte*>(reduced), count * bytes_, stores_);
-      } else {
-        CopyStrided(piece, bytes_, reduced, RowMajorStrides(piece), addresses_[o], operands_.strides[o]);
-      }
+    return reduced;
+  }
+
+  // The same of 16 bits: all terms are added up in f32, and the sum is rounded once.
+  const void* ReduceWidened(const Shape& piece, int64_t count) {
+    cpu::CastBlock(dtype_, DType::kF32, TermPiece(0, piece, scratch_.data()), count, sum_.data());
+    for (size_t t = 1; t < operands_.terms; ++t) {
+      cpu::CastBlock(dtype_, DType::kF32, TermPiece(t, piece, scratch_.data()), count, term_.data());
+      cpu::AccumulateBlock(op_, DType::kF32, sum_.data(), term_.data(), count);
     }
+    if (op_ == ReduceOp::kAvg) cpu::DivideBlock(DType::kF32, sum_.data(), operands_.term_count, count);
+    cpu::CastBlock(DType::kF32, dtype_, sum_.data(), count, result_.data());
+    return result_.data();
   }
 
   // Whole lines of all destinations as streams; what is left at both ends, or where the destinations lie in their
@@ -232,6 +255,7 @@ class TermReducer {
   const ReduceOp op_;
   const DType dtype_;
   const int64_t bytes_;
+  const bool is_widened_;
   const Operands& operands_;
   const Stores stores_;
   bool streams_ = false;
@@ -239,6 +263,7 @@ class TermReducer {
   absl::InlinedVector<bool, kInlineOperands> is_dense_;         // in a step
   absl::InlinedVector<std::byte*, kInlineOperands> addresses_;  // of the piece
   alignas(64) std::array<std::byte, kPieceBytes> result_, first_, scratch_;
+  alignas(64) std::array<float, kPieceBytes / 2> sum_, term_;  // of widened terms
 };
 
 }  // namespace

@@ -135,8 +135,14 @@ void StreamTyped(const StreamedReduction& work) {
 
 void Stream(const StreamedReduction& work) {
   switch (work.dtype) {
+    case DType::kI8: return StreamTyped<int8_t>(work);
+    case DType::kI16: return StreamTyped<int16_t>(work);
     case DType::kI32: return StreamTyped<int32_t>(work);
     case DType::kI64: return StreamTyped<int64_t>(work);
+    case DType::kU8: return StreamTyped<uint8_t>(work);
+    case DType::kU16: return StreamTyped<uint16_t>(work);
+    case DType::kU32: return StreamTyped<uint32_t>(work);
+    case DType::kU64: return StreamTyped<uint64_t>(work);
     case DType::kF32: return StreamTyped<float>(work);
     case DType::kF64: return StreamTyped<double>(work);
     default: return;
@@ -155,7 +161,7 @@ HWY_EXPORT(Stream);
 bool CanStreamReduction(ReduceOp op, DType dtype) {
   if (op == ReduceOp::kProduct) return false;
   if (op == ReduceOp::kAvg && Kind(dtype) != DTypeKind::kFloat) return false;
-  return dtype == DType::kI32 || dtype == DType::kI64 || dtype == DType::kF32 || dtype == DType::kF64;
+  return IsImplemented(dtype) && dtype != DType::kBool && AccumulatedIn(dtype) == dtype;
 }
 
 void StreamReduction(const StreamedReduction& work) { HWY_DYNAMIC_DISPATCH(Stream)(work); }

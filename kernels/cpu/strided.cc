@@ -59,6 +59,9 @@ const void* OperandBlockBytes(const LoopNest& nest, size_t operand, int64_t elem
     case 1:
       return OperandBlock(nest, operand, static_cast<const uint8_t*>(base), start, count,
                           static_cast<uint8_t*>(scratch));
+    case 2:
+      return OperandBlock(nest, operand, static_cast<const uint16_t*>(base), start, count,
+                          static_cast<uint16_t*>(scratch));
     case 4:
       return OperandBlock(nest, operand, static_cast<const uint32_t*>(base), start, count,
                           static_cast<uint32_t*>(scratch));
@@ -80,6 +83,8 @@ void StoreBlockBytes(const LoopNest& nest, size_t operand, int64_t element_bytes
   switch (element_bytes) {
     case 1:
       return StoreBlock(nest, operand, static_cast<uint8_t*>(base), start, count, static_cast<const uint8_t*>(block));
+    case 2:
+      return StoreBlock(nest, operand, static_cast<uint16_t*>(base), start, count, static_cast<const uint16_t*>(block));
     case 4:
       return StoreBlock(nest, operand, static_cast<uint32_t*>(base), start, count, static_cast<const uint32_t*>(block));
     default:

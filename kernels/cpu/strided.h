@@ -88,7 +88,7 @@ void StoreBlock(const LoopNest& nest, size_t operand, T* base, int64_t start, in
 // The next block's length from `start`: a whole row's rest where rows are long.
 int64_t BlockLength(const LoopNest& nest, int64_t start);
 
-// The same for elements of 1, 4 or 8 bytes whose type doesn't matter.
+// The same for elements of 1, 2, 4 or 8 bytes whose type doesn't matter.
 const void* OperandBlockBytes(const LoopNest& nest, size_t operand, int64_t element_bytes, const void* base,
                               int64_t start, int64_t count, void* scratch);
 void* OutputBlockBytes(const LoopNest& nest, size_t operand, int64_t element_bytes, void* base, int64_t start,

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "schemas/ops/scalar.h"
 #include "schemas/types/errors.h"
@@ -105,27 +104,25 @@ absl::Status ValidateUnused(const ExpressionNode& node, size_t index) {
   return absl::OkStatus();
 }
 
-bool IsFloat(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF64; }
+bool IsFloat(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
+bool IsUnsigned(DType dtype) { return Kind(dtype) == DTypeKind::kUnsigned; }
 
-ScalarValue FloatValue(DType dtype, double value) {
-  return {dtype, dtype == DType::kF32 ? static_cast<double>(static_cast<float>(value)) : value, 0};
-}
+ScalarValue FloatValue(DType dtype, double value) { return {dtype, Scalar::Float(value).As(dtype).AsDouble(), 0}; }
 
-ScalarValue IntegerValue(DType dtype, int64_t value) {
-  if (dtype == DType::kBool) return {dtype, 0, value != 0 ? 1 : 0};
-  return {dtype, 0, dtype == DType::kI32 ? static_cast<int64_t>(static_cast<int32_t>(value)) : value};
-}
+ScalarValue IntegerValue(DType dtype, int64_t value) { return {dtype, 0, Scalar::Int(value).As(dtype).AsInt()}; }
 
 ScalarValue Cast(DType dtype, const ScalarValue& v) {
-  const Scalar source = IsFloat(v.dtype) ? Scalar::Float(v.f) : Scalar::Int(v.i);
+  const Scalar source = IsFloat(v.dtype)
+                            ? Scalar::Float(v.f)
+                            : Scalar::FromBits(v.dtype, ScalarStrength::kStrong, static_cast<uint64_t>(v.i));
   const Scalar cast = source.As(dtype);
   return IsFloat(dtype) ? ScalarValue{dtype, cast.AsDouble(), 0} : ScalarValue{dtype, 0, cast.AsInt()};
 }
 
-// The value in the precision of the dtype, so that f32 functions are those of float.
+// The value in the precision of the dtype, so that f32 functions (and those of 16 bits) are those of float.
 double FloatFunction(ScalarOp op, DType dtype, double a, double b) {
   const auto pick = [&](float (*narrow)(float), double (*wide)(double)) {
-    return dtype == DType::kF32 ? static_cast<double>(narrow(static_cast<float>(a))) : wide(a);
+    return dtype == DType::kF64 ? wide(a) : static_cast<double>(narrow(static_cast<float>(a)));
   };
   switch (op) {
     case ScalarOp::kNeg: return -a;
@@ -144,27 +141,28 @@ double FloatFunction(ScalarOp op, DType dtype, double a, double b) {
   return 0;
 }
 
+// The lowest number by -1 wraps when the value is made to fit.
 int64_t IntegerDivide(DType dtype, int64_t a, int64_t b) {
   if (b == 0) return 0;
-  const int64_t lowest =
-      dtype == DType::kI32 ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
-  if (b == -1) return a == lowest ? lowest : -a;
+  if (IsUnsigned(dtype)) return static_cast<int64_t>(static_cast<uint64_t>(a) / static_cast<uint64_t>(b));
+  if (b == -1) return static_cast<int64_t>(0 - static_cast<uint64_t>(a));
   return a / b;
 }
 
 int64_t IntegerFunction(ScalarOp op, DType dtype, int64_t a, int64_t b) {
   const uint64_t ua = static_cast<uint64_t>(a);
   const uint64_t ub = static_cast<uint64_t>(b);
+  const bool is_less = IsUnsigned(dtype) ? ua < ub : a < b;
   switch (op) {
     case ScalarOp::kNeg: return static_cast<int64_t>(0 - ua);
-    case ScalarOp::kRelu: return a < 0 ? 0 : a;
+    case ScalarOp::kRelu: return a < 0 && !IsUnsigned(dtype) ? 0 : a;
     case ScalarOp::kNot: return a == 0 ? 1 : 0;
     case ScalarOp::kAdd: return static_cast<int64_t>(ua + ub);
     case ScalarOp::kSub: return static_cast<int64_t>(ua - ub);
     case ScalarOp::kMul: return static_cast<int64_t>(ua * ub);
     case ScalarOp::kDiv: return IntegerDivide(dtype, a, b);
-    case ScalarOp::kMaximum: return a >= b ? a : b;
-    case ScalarOp::kMinimum: return a <= b ? a : b;
+    case ScalarOp::kMaximum: return is_less ? b : a;
+    case ScalarOp::kMinimum: return is_less ? a : b;
     case ScalarOp::kAnd: return a & b;
     case ScalarOp::kOr: return a | b;
     default: break;
@@ -174,7 +172,7 @@ int64_t IntegerFunction(ScalarOp op, DType dtype, int64_t a, int64_t b) {
 }
 
 template <typename T>
-bool Compare(ScalarOp op, T a, T b) {
+bool CompareTwo(ScalarOp op, T a, T b) {
   switch (op) {
     case ScalarOp::kEqual: return a == b;
     case ScalarOp::kNotEqual: return a != b;
@@ -183,6 +181,12 @@ bool Compare(ScalarOp op, T a, T b) {
     case ScalarOp::kGreater: return a > b;
     default: return a >= b;
   }
+}
+
+bool Compare(ScalarOp op, const ScalarValue& a, const ScalarValue& b) {
+  if (IsFloat(a.dtype)) return CompareTwo(op, a.f, b.f);
+  if (IsUnsigned(a.dtype)) return CompareTwo(op, static_cast<uint64_t>(a.i), static_cast<uint64_t>(b.i));
+  return CompareTwo(op, a.i, b.i);
 }
 
 }  // namespace
@@ -231,8 +235,7 @@ ScalarValue EvaluateScalarOp(ScalarOp op, DType dtype, ScalarValue a, ScalarValu
     case OpClass::kLeaf: return a;
     case OpClass::kCast: return Cast(dtype, a);
     case OpClass::kWhere: return a.i != 0 ? b : c;
-    case OpClass::kComparison:
-      return {DType::kBool, 0, (IsFloat(a.dtype) ? Compare(op, a.f, b.f) : Compare(op, a.i, b.i)) ? 1 : 0};
+    case OpClass::kComparison: return {DType::kBool, 0, Compare(op, a, b) ? 1 : 0};
     case OpClass::kNumeric:
     case OpClass::kFloating:
     case OpClass::kLogical: break;

@@ -99,8 +99,8 @@ absl::StatusOr<Expression> ParseExpression(Scanner& scanner);
 // Interpret uses it; kernels must agree with it (conformance tests compare them).
 struct ScalarValue {
   DType dtype = DType::kF64;
-  double f = 0;   // kF32 (rounded to float) and kF64
-  int64_t i = 0;  // kBool (0 or 1), kI32 (in range), kI64
+  double f = 0;   // of floats: one that the dtype has
+  int64_t i = 0;  // of others: kBool 0 or 1, integers in the dtype's range (kU64: its bits)
 };
 ScalarValue EvaluateScalarOp(ScalarOp op, DType dtype, ScalarValue a, ScalarValue b, ScalarValue c);
 ScalarValue EvaluateExpression(const Expression& expression, const std::vector<ScalarValue>& inputs,

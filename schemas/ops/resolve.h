@@ -42,8 +42,8 @@ struct OpResolution {
   // The local op's scalars: the call's own, then the scalar operands converted to the dtype the
   // expression reads.
   std::vector<Scalar> scalars;
-  // A second local step on the first one's result, which has the output's dtype (mean: divide by the
-  // global count). Always a MapOp of one input.
+  // A second local step on the first one's result (mean: divide by the global count). Always a MapOp of one input,
+  // which its first node reads; the result has that dtype.
   std::optional<LocalOp> epilogue;
   std::vector<Scalar> epilogue_scalars;
   double flops = 0;  // of the whole mesh

@@ -23,7 +23,7 @@ absl::Status CheckCreation(const ResolveInput& input, DType dtype, const Shape& 
       }
       break;
     case OpId::kRand:
-      if (!IsFloating(dtype)) return DTypeError(StrCat("rand: the dtype must be f32 or f64, not ", ToText(dtype)));
+      if (!IsFloating(dtype)) return DTypeError(StrCat("rand: the dtype must be a float, not ", ToText(dtype)));
       break;
     default: break;
   }
@@ -73,6 +73,9 @@ absl::StatusOr<OpResolution> ResolveCreation(const ResolveInput& input) {
   const DType dtype = *call.attributes.dtype;
   const Shape& shape = *call.attributes.shape;
   TESSERA_RETURN_IF_ERROR(CheckCreation(input, dtype, shape));
+  if (call.op == OpId::kFull && !Fits(call.scalars[0], dtype)) {
+    return DTypeError(StrCat(name, ": ", ToText(call.scalars[0]), " doesn't fit dtype ", ToText(dtype)));
+  }
   // Before the layout is asked, which multiplies extents.
   TESSERA_RETURN_IF_ERROR(ValidateShape(name, shape, SizeBytes(dtype)));
   const Mesh& mesh = *call.attributes.mesh;

@@ -1,7 +1,6 @@
 // The dtype rules of the catalog, and the expressions that convert operands by them.
 
 #include <array>
-#include <limits>
 
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/status_macros.h"
@@ -22,12 +21,8 @@ DType FollowTensors(DType dtype, const Scalar& weak) {
 }
 
 absl::Status CheckFits(const ResolveInput& input, DType dtype, const Scalar& scalar) {
-  if (dtype != DType::kI32 || scalar.dtype() != DType::kI64) return absl::OkStatus();
-  const int64_t value = scalar.AsInt();
-  if (value >= std::numeric_limits<int32_t>::min() && value <= std::numeric_limits<int32_t>::max()) {
-    return absl::OkStatus();
-  }
-  return OperandDTypeError(input, StrCat(value, " doesn't fit dtype i32"));
+  if (Fits(scalar, dtype)) return absl::OkStatus();
+  return OperandDTypeError(input, StrCat(ToText(scalar), " doesn't fit dtype ", ToText(dtype)));
 }
 
 // The common dtype of the operands from `first` on.
@@ -111,17 +106,27 @@ absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
     }
     case DTypeRule::kBool: return ResolvedDTypes{common, DType::kBool};
     case DTypeRule::kSum: {
-      const DType result = floating ? common : DType::kI64;
+      const DType integer = Kind(common) == DTypeKind::kUnsigned ? DType::kU64 : DType::kI64;
+      const DType result = floating ? common : integer;
       return ResolvedDTypes{common, result};
     }
     default: return ResolvedDTypes{common, common};
   }
 }
 
+bool Fits(const Scalar& scalar, DType dtype) {
+  if (!IsInteger(dtype) || scalar.dtype() != DType::kI64 || scalar.strength() == ScalarStrength::kStrong) return true;
+  if (dtype == DType::kU64) return scalar.AsInt() >= 0;
+  return scalar.As(dtype).AsInt() == scalar.AsInt();
+}
+
 bool IsWidening(DType from, DType to) {
   if (from == to || from == DType::kBool) return true;
-  if (IsInteger(from)) return (IsInteger(to) && SizeBits(to) >= SizeBits(from)) || to == DType::kF64;
-  return Kind(to) == DTypeKind::kFloat && SizeBits(to) >= SizeBits(from);
+  if (!IsInteger(from)) return Kind(to) == DTypeKind::kFloat && SizeBits(to) > SizeBits(from);
+  if (Kind(to) == Kind(from)) return SizeBits(to) > SizeBits(from);
+  if (Kind(to) == DTypeKind::kSigned) return SizeBits(to) > SizeBits(from);
+  // Floats have all integers of some bits, and f64 stands for all.
+  return to == DType::kF64 || (Kind(to) == DTypeKind::kFloat && SizeBits(to) > SizeBits(from));
 }
 
 Expression MakeCastExpression(DType from, DType to) {

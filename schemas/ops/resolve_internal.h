@@ -46,6 +46,8 @@ struct ResolvedDTypes {
 };
 // By the row's dtype rule; weak scalars follow the tensors.
 absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input);
+// Whether an integer beside tensors of an integer dtype is one of its numbers. Others are converted.
+bool Fits(const Scalar& scalar, DType dtype);
 // Whether a conversion loses nothing of a pending sum: terms may be converted before they are summed.
 bool IsWidening(DType from, DType to);
 

@@ -109,13 +109,15 @@ int64_t ReducedCount(const ResolveInput& input) {
   return count;
 }
 
-// mean divides the sum by the global count, a pending sum term by term.
+// mean divides the sum by the global count, a pending sum term by term. Neither has to fit a dtype of 16 bits.
 void DivideByCount(const ResolveInput& input, DType dtype, OpResolution& resolution) {
+  const DType sum = AccumulatedIn(dtype);
   Expression divide;
   divide.nodes = {
-      {ScalarOp::kInput, dtype, 0, 0, 0}, {ScalarOp::kArgument, dtype, 0, 0, 0}, {ScalarOp::kDiv, dtype, 0, 1, 0}};
+      {ScalarOp::kInput, sum, 0, 0, 0}, {ScalarOp::kArgument, sum, 0, 0, 0}, {ScalarOp::kDiv, sum, 0, 1, 0}};
+  if (sum != dtype) divide.nodes.push_back({ScalarOp::kCast, dtype, 2, 0, 0});
   resolution.epilogue = MapOp{std::move(divide)};
-  resolution.epilogue_scalars.push_back(Scalar::Int(ReducedCount(input)).As(dtype));
+  resolution.epilogue_scalars.push_back(Scalar::Int(ReducedCount(input)).As(sum));
 }
 
 // Of the result; elements are converted to it before they are reduced.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "schemas/types/half.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "schemas/types/text.h"
@@ -43,7 +44,13 @@ int64_t SaturateToInteger(DType dtype, double value) {
 }
 
 double RoundTo(DType dtype, double value) {
-  return dtype == DType::kF32 || dtype == DType::kC64 ? static_cast<double>(static_cast<float>(value)) : value;
+  switch (dtype) {
+    case DType::kF16: return static_cast<double>(F16(value));
+    case DType::kBF16: return static_cast<double>(BF16(value));
+    case DType::kF32:
+    case DType::kC64: return static_cast<double>(static_cast<float>(value));
+    default: return value;
+  }
 }
 
 std::string FloatText(DType dtype, double value) {
@@ -117,10 +124,11 @@ Scalar Scalar::As(DType dtype) const {
   if (dtype == DType::kBool) {
     bits = AsBool() ? 1 : 0;
   } else if (IsFloating(dtype)) {
-    // One rounding only: an i64 goes to f32 directly.
-    const bool integer_to_f32 = !IsFloating(dtype_) && RoundTo(dtype, 0.1) != 0.1 && dtype_ != DType::kU64;
-    bits =
-        FloatBits(integer_to_f32 ? static_cast<double>(static_cast<float>(static_cast<int64_t>(bits_))) : AsDouble());
+    // One rounding only: an integer goes to f32 directly.
+    const bool integer_to_f32 = !IsFloating(dtype_) && (dtype == DType::kF32 || dtype == DType::kC64);
+    const float direct =
+        dtype_ == DType::kU64 ? static_cast<float>(bits_) : static_cast<float>(static_cast<int64_t>(bits_));
+    bits = FloatBits(integer_to_f32 ? static_cast<double>(direct) : AsDouble());
   } else if (IsFloating(dtype_)) {
     bits = static_cast<uint64_t>(SaturateToInteger(dtype, AsDouble()));
   }

@@ -20,16 +20,16 @@ struct DTypeRow {
 // By the number of the dtype.
 constexpr std::array<DTypeRow, kDTypeCount> kRows = {{
     {"bool", 8, DTypeKind::kBool, true},
-    {"i8", 8, DTypeKind::kSigned, false},
-    {"i16", 16, DTypeKind::kSigned, false},
+    {"i8", 8, DTypeKind::kSigned, true},
+    {"i16", 16, DTypeKind::kSigned, true},
     {"i32", 32, DTypeKind::kSigned, true},
     {"i64", 64, DTypeKind::kSigned, true},
-    {"u8", 8, DTypeKind::kUnsigned, false},
-    {"u16", 16, DTypeKind::kUnsigned, false},
-    {"u32", 32, DTypeKind::kUnsigned, false},
-    {"u64", 64, DTypeKind::kUnsigned, false},
-    {"f16", 16, DTypeKind::kFloat, false},
-    {"bf16", 16, DTypeKind::kFloat, false},
+    {"u8", 8, DTypeKind::kUnsigned, true},
+    {"u16", 16, DTypeKind::kUnsigned, true},
+    {"u32", 32, DTypeKind::kUnsigned, true},
+    {"u64", 64, DTypeKind::kUnsigned, true},
+    {"f16", 16, DTypeKind::kFloat, true},
+    {"bf16", 16, DTypeKind::kFloat, true},
     {"f32", 32, DTypeKind::kFloat, true},
     {"f64", 64, DTypeKind::kFloat, true},
     {"c64", 64, DTypeKind::kComplex, false},
@@ -82,6 +82,9 @@ int SizeBits(DType dtype) { return Row(dtype).bits; }
 int64_t SizeBytes(DType dtype) { return Row(dtype).bits / 8; }
 DTypeKind Kind(DType dtype) { return Row(dtype).kind; }
 bool IsImplemented(DType dtype) { return Row(dtype).implemented; }
+DType AccumulatedIn(DType dtype) {
+  return Kind(dtype) == DTypeKind::kFloat && SizeBits(dtype) == 16 ? DType::kF32 : dtype;
+}
 std::string_view ToText(DType dtype) { return Row(dtype).name; }
 
 absl::StatusOr<DType> ParseDType(std::string_view text) {

@@ -42,8 +42,10 @@ int SizeBits(DType dtype);
 // Bytes of one element. Every dtype of today has whole bytes.
 int64_t SizeBytes(DType dtype);
 DTypeKind Kind(DType dtype);
-// Whether tensors of this dtype can be made and computed on: bool i32 i64 f32 f64 for now.
+// Whether tensors of this dtype can be made and computed on: all but the complex and the reserved ones.
 bool IsImplemented(DType dtype);
+// In which sums and products of several elements are made, and rounded in the end: f32 for f16 and bf16, else itself.
+DType AccumulatedIn(DType dtype);
 
 std::string_view ToText(DType dtype);
 // InvalidArgument that lists the known names.

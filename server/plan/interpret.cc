@@ -179,12 +179,14 @@ class Interpreter {
         to[d] = transfer.destination_offset[d] + index[d];
       }
       double value = 0;
+      const DType accumulated = AccumulatedIn(destination.dtype);
       for (size_t t = 0; t < terms.size(); ++t) {
         double given = terms[t][0].Read(from);
         for (size_t i = 1; i < terms[t].size(); ++i) {
-          given = ReduceTwo(exchange.reduce_op, destination.dtype, given, terms[t][i].Read(from));
+          given = ReduceTwo(exchange.reduce_op, accumulated, given, terms[t][i].Read(from));
         }
-        value = t == 0 ? given : ReduceTwo(exchange.reduce_op, destination.dtype, value, given);
+        given = RoundTo(destination.dtype, given);  // in the message
+        value = t == 0 ? given : ReduceTwo(exchange.reduce_op, accumulated, value, given);
       }
       if (term_count > 1 && exchange.reduce_op == ReduceOp::kAvg) value /= static_cast<double>(term_count);
       destination.Write(to, value);
@@ -333,7 +335,7 @@ absl::StatusOr<std::vector<double>> JoinDense(const TensorSpec& spec, const Shar
       for (size_t d = 0; d < box.size(); ++d) at += static_cast<size_t>((box[d].start + index[d]) * strides[d]);
       const double term = shards[static_cast<size_t>(flat)][next++];
       double& value = joined[replica][at];
-      value = terms[replica][at]++ == 0 ? term : ReduceTwo(spec.partial_op(), spec.dtype, value, term);
+      value = terms[replica][at]++ == 0 ? term : ReduceTwo(spec.partial_op(), AccumulatedIn(spec.dtype), value, term);
     });
   }
   for (size_t i = 0; i < elements; ++i) {
@@ -341,6 +343,7 @@ absl::StatusOr<std::vector<double>> JoinDense(const TensorSpec& spec, const Shar
       double& value = joined[r][i];
       if (terms[r][i] == 0) return absl::InternalError(StrCat("join: no position holds element ", i));
       if (spec.partial_op() == ReduceOp::kAvg) value /= static_cast<double>(terms[r][i]);
+      value = RoundTo(spec.dtype, value);
       if (value != joined[0][i] && !(std::isnan(value) && std::isnan(joined[0][i]))) {
         return absl::InternalError(
             StrCat("join: replicas differ at element ", i, ": ", joined[0][i], " and ", value, " of ", ToText(spec)));

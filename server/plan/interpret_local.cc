@@ -36,13 +36,9 @@ double Identity(ReduceOp op, DType dtype) {
     case ReduceOp::kMax: break;
   }
   const bool lowest = op == ReduceOp::kMax;
-  switch (dtype) {
-    case DType::kBool: return lowest ? 0 : 1;
-    case DType::kI32: return lowest ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max();
-    case DType::kI64:
-      return static_cast<double>(lowest ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max());
-    default: return lowest ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
-  }
+  const double infinite = std::numeric_limits<double>::infinity();
+  if (dtype == DType::kBool) return lowest ? 0 : 1;
+  return Scalar::Float(lowest ? -infinite : infinite).As(dtype).AsDouble();
 }
 
 // Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011), keyed by the seed; the counter is the
@@ -92,7 +88,17 @@ struct Kernels {
     });
   }
 
+  // Where results are rounded once: in memory of their own.
   void operator()(const ReduceLocalOp& op) const {
+    if (AccumulatedIn(output.dtype) == output.dtype) return ReduceInto(op, output);
+    std::vector<double> sums(static_cast<size_t>(NumElements(output.extents)));
+    const StridedDoubles wide = {&sums, 0, RowMajorStrides(output.extents), output.extents,
+                                 AccumulatedIn(output.dtype)};
+    ReduceInto(op, wide);
+    ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, wide.Read(index)); });
+  }
+
+  void ReduceInto(const ReduceLocalOp& op, const StridedDoubles& output) const {
     const DType dtype = output.dtype;
     ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, Identity(op.op, dtype)); });
     const StridedDoubles& input = inputs[0];
@@ -182,9 +188,12 @@ struct Kernels {
       for (size_t d = 0; d < index.size(); ++d) global += (output_box[d].start + index[d]) * strides[d];
       const auto words = PhiloxWords(static_cast<uint64_t>(scalars[0].AsInt()),
                                      static_cast<uint64_t>(scalars[1].AsInt()), static_cast<uint64_t>(global));
-      const double f32 = static_cast<double>(words[0] >> 8) * 0x1.0p-24;
-      const double f64 = static_cast<double>((uint64_t{words[0]} << 32 | words[1]) >> 11) * 0x1.0p-53;
-      output.Write(index, output.dtype == DType::kF32 ? f32 : f64);
+      const int bits = output.dtype == DType::kBF16  ? 8
+                       : output.dtype == DType::kF16 ? 11
+                       : output.dtype == DType::kF32 ? 24
+                                                     : 53;
+      const uint64_t drawn = (uint64_t{words[0]} << 32 | words[1]) >> (64 - bits);
+      output.Write(index, std::ldexp(static_cast<double>(drawn), -bits));
     });
   }
 };
@@ -192,11 +201,10 @@ struct Kernels {
 }  // namespace
 
 double RoundTo(DType dtype, double value) {
-  switch (dtype) {
-    case DType::kF32: return static_cast<double>(static_cast<float>(value));
-    case DType::kBool: return value != 0 ? 1 : 0;
-    default: return value;
-  }
+  if (dtype == DType::kBool) return value != 0 ? 1 : 0;
+  if (IsFloat(dtype)) return Scalar::Float(value).As(dtype).AsDouble();
+  // Integers wrap; those of 64 bits are doubles that stay in range here.
+  return SizeBits(dtype) == 64 ? value : Scalar::Int(static_cast<int64_t>(value)).As(dtype).AsDouble();
 }
 
 double ReduceTwo(ReduceOp op, DType dtype, double a, double b) {

@@ -117,8 +117,8 @@ int64_t Conversion::ReducedByHost(absl::Span<const HeldBox> wanted, absl::Span<c
   for (const HeldBox& have : held) terms_here += have.box == held[0].box ? 1 : 0;
   const double destinations_here = static_cast<double>(takers) / static_cast<double>(wanted.size());
   const double hosts = std::max(1.0, static_cast<double>(CountDestinations(destination_)) / destinations_here);
-  const double sums = held.empty() ? static_cast<double>(terms_)
-                                   : static_cast<double>(terms_) / static_cast<double>(terms_here) - 1;
+  const double sums =
+      held.empty() ? static_cast<double>(terms_) : static_cast<double>(terms_) / static_cast<double>(terms_here) - 1;
   return static_cast<int64_t>(std::ceil(static_cast<double>(elements) * (sums + hosts - 1) / hosts));
 }
 

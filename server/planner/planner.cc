@@ -132,12 +132,17 @@ class OpPlanner {
   // The local kernel leaves extents of 1 on reduced dims: it writes a view of its result that has them.
   TensorSpec LocalReducedSpec(const TensorSpec& operand) const {
     TensorSpec spec = operand;
-    spec.dtype = output_.dtype;
+    spec.dtype = DTypeBeforeEpilogue();
     for (const int64_t dim : call_.attributes.dims) spec.shape[static_cast<size_t>(dim)] = 1;
     for (size_t j = 0; j < spec.placements.size(); ++j) {
       if (!output_.placements[j].is_shard()) spec.placements[j] = output_.placements[j];
     }
     return spec;
+  }
+
+  DType DTypeBeforeEpilogue() const {
+    if (!resolution_.epilogue.has_value()) return output_.dtype;
+    return std::get<MapOp>(*resolution_.epilogue).expression.nodes[0].dtype;
   }
 
   absl::StatusOr<int> PlanReduction() {
@@ -147,9 +152,11 @@ class OpPlanner {
     TESSERA_ASSIGN_OR_RETURN(const int input, builder_.AddImplicitRedistribute(inputs_[0], wanted));
     step.inputs = {input};
     step.scalars = Range(0, resolution_.scalars.size());
-    const int result = builder_.AddTemporary(output_);
+    TensorSpec reduced = output_;
+    reduced.dtype = DTypeBeforeEpilogue();
+    const int result = builder_.AddTemporary(reduced);
     const TensorSpec local = LocalReducedSpec(wanted);
-    step.output = local == output_ ? result : builder_.AddView(result, local, 0, RowMajorStrides(MaxShardShape(local)));
+    step.output = local == reduced ? result : builder_.AddView(result, local, 0, RowMajorStrides(MaxShardShape(local)));
     builder_.AddLocal(std::move(step));
     if (!resolution_.epilogue.has_value()) return result;
     return AddUnaryMap(result, *resolution_.epilogue, output_,

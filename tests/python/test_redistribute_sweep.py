@@ -16,7 +16,7 @@ from test_programs import P, R, S, box_of
 WORKERS = 8
 CASES = 300
 BLOCKS = 10
-DTYPES = ["float64", "float32", "int64", "int32"]
+DTYPES = ["float64", "float32", "int64", "int32", "uint8", "int16", "float16"]
 REDUCE = {"sum": np.add, "avg": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply}
 
 
@@ -51,7 +51,7 @@ def draw_placements(rng, ndim, rank, kind):
 def draw_case(seed):
     rng = np.random.default_rng(seed)
     shape = tuple(int(n) for n in rng.choice([0, 1, 2, 3, 5, 8, 13, 40], rng.integers(0, 4), p=[.05, .1] + [.85 / 6] * 6))
-    dtype = DTYPES[rng.integers(0, 4)]
+    dtype = DTYPES[rng.integers(0, len(DTYPES))]
     kinds = [None, "sum", "min", "max", "product"] + (["avg"] if dtype[0] == "f" else [])
     source_mesh = draw_mesh_shape(rng)
     workers = draw_workers(rng, source_mesh)
@@ -101,7 +101,7 @@ def check(session, seed):
     mesh = session.init_device_mesh(mesh_shape, workers=workers)
     what = f"seed {seed}: {x!r} -> {mesh} {destination}"
     if rng.integers(0, 6) == 0 and not any(p.is_partial() for p in destination):
-        to = DTYPES[rng.integers(0, 4)]
+        to = DTYPES[rng.integers(0, len(DTYPES))]
         y = x.redistribute(mesh, destination, dtype=to)
         np.testing.assert_allclose(y.full_tensor(), values.astype(to), rtol=1e-6, atol=1, err_msg=what)
         return

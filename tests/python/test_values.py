@@ -76,5 +76,9 @@ def test_a_dtype_has_numpys_names_and_the_notations():
     assert code_of("f32", "t") == code_of(np.float32, "t") == code_of("float32", "t") == code_of(ts.float32, "t")
     with pytest.raises(ts.DTypeError, match="unknown dtype 'f7'"):
         code_of("f7", "zeros")
+    assert code_of("bf16", "t") == code_of(ts.bfloat16, "t") == code_of("bfloat16", "t")
+    for name, one, other in (("i8", "int8", "int64"), ("u8", "uint8", "uint64")):
+        with pytest.raises(ts.DTypeError, match=f'say "{one}" or "{other}"'):
+            code_of(name, "zeros")
     with pytest.raises(ts.UnimplementedError):
-        code_of(np.float16, "zeros")
+        code_of(np.complex64, "zeros")

@@ -11,7 +11,7 @@ import numpy as np
 
 import _tessera
 from . import _context
-from ._dtypes import array_of, code_of
+from ._dtypes import array_of, buffer_of, code_of, is_floating
 from ._errors import InvalidArgumentError, UnimplementedError
 from ._mesh import integers
 from ._ops import astype, where
@@ -92,7 +92,7 @@ def arange(start, /, stop=None, step=1, *, dtype=None, device=None, device_mesh=
     if dtype is None:
         dtype = np.int64 if integral else np.float64
     count = len(range(start, stop, step)) if integral else builtins.max(0, math.ceil((stop - start) / step))
-    if np.dtype(np.float64) == np.dtype(dtype) or np.dtype(np.float32) == np.dtype(dtype):
+    if is_floating(dtype, "arange"):
         start, step = float(start), float(step)
     return _create("arange", [count], dtype, [start, step], device, device_mesh, placements)
 
@@ -133,7 +133,7 @@ def asarray(obj, /, *, dtype=None, device=None, copy=None, device_mesh=None, pla
     code = code_of(array.dtype, "asarray")
     if encoded is None:
         encoded = _tessera.auto_placements(code, array.shape, mesh._raw)
-    return mesh._session._distribute(array, code, mesh._raw, encoded)
+    return mesh._session._distribute(buffer_of(array), code, mesh._raw, encoded)
 
 
 def _like(x, device, device_mesh, placements):

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+try:
+    from ml_dtypes import bfloat16
+except ImportError:     # bf16 alone needs it
+    bfloat16 = None
+
 import _tessera
 from ._errors import DTypeError, UnimplementedError
 
@@ -19,12 +24,13 @@ _NUMPY = {
     "f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "f64": np.dtype(np.float64),
     "c64": np.dtype(np.complex64), "c128": np.dtype(np.complex128),
 }
+if bfloat16 is not None:
+    bfloat16 = _NUMPY["bf16"] = np.dtype(bfloat16)
 
 bool = np.dtype(np.bool_)  # noqa: A001 - the array API's name
-int32 = np.dtype(np.int32)
-int64 = np.dtype(np.int64)
-float32 = np.dtype(np.float32)
-float64 = np.dtype(np.float64)
+int8, int16, int32, int64 = (np.dtype(f"int{bits}") for bits in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64))
+float16, float32, float64 = (np.dtype(f"float{bits}") for bits in (16, 32, 64))
 
 _CODE_OF = {_NUMPY[name]: code for code, name in enumerate(NAMES) if name in _NUMPY}
 _BY_CODE = {code: dtype for dtype, code in _CODE_OF.items()}
@@ -34,8 +40,15 @@ def supported() -> str:
     return ", ".join(name for name, implemented in _ROWS if implemented)
 
 
+# What the notation and NumPy both have a meaning for.
+_AMBIGUOUS = {"i8": ("int8", "int64"), "u8": ("uint8", "uint64")}
+
+
 def code_of(dtype, op: str) -> int:
     """The number of anything that NumPy, or the notation ("f32"), calls a dtype."""
+    if isinstance(dtype, str) and dtype in _AMBIGUOUS:
+        here, there = _AMBIGUOUS[dtype]
+        raise DTypeError(f'{op}: dtype "{dtype}" is {here} in Tessera\'s notation and {there} in NumPy\'s; say "{here}" or "{there}"')
     if isinstance(dtype, str) and dtype in NAMES:
         code = NAMES.index(dtype)
     else:
@@ -43,12 +56,20 @@ def code_of(dtype, op: str) -> int:
             code = _CODE_OF.get(np.dtype(dtype))
         except TypeError:
             code = None
+        if code is None and str(dtype) == "bfloat16":
+            code = NAMES.index("bf16")
         if code is None:
             raise DTypeError(f"{op}: unknown dtype {dtype!r}; supported are {supported()}")
+    if NAMES[code] == "bf16" and bfloat16 is None:
+        raise DTypeError(f"{op}: NumPy has bf16 by the package ml_dtypes, which is not installed")
     if not _IMPLEMENTED[code]:
         # Both: the dtype is wrong here, and it is a reserved one.
         raise ReservedDTypeError(f"{op}: dtype {NAMES[code]} is not supported yet; supported are {supported()}")
     return code
+
+
+def is_floating(dtype, op: str) -> bool:
+    return NAMES[code_of(dtype, op)].lstrip("b").startswith("f")
 
 
 def numpy_of(code: int) -> np.dtype:
@@ -60,6 +81,11 @@ class ReservedDTypeError(DTypeError, UnimplementedError):
 
 
 ReservedDTypeError.__module__ = "tessera"
+
+
+def buffer_of(array: np.ndarray) -> np.ndarray:
+    """What has a buffer of Python, which bf16 hasn't: its bits."""
+    return array.view(np.uint16) if bfloat16 is not None and array.dtype == bfloat16 else array
 
 
 def array_of(value, op: str, dtype=None) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 import _tessera
 from . import _context, _mesh
 from ._attach import attach
-from ._dtypes import array_of, code_of
+from ._dtypes import array_of, buffer_of, code_of
 from ._errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from ._mesh import DeviceMesh
 
@@ -213,7 +213,7 @@ def distribute(session, tensor, device_mesh, placements, src_data_rank=0):
     session = session or mesh._session
     encoded = [(0, 0, 0)] * len(mesh._raw.shape) if placements is None else mesh._placements(placements, op)
     array = array_of(tensor, op)
-    return session._distribute(array, code_of(array.dtype, op), mesh._raw, encoded)
+    return session._distribute(buffer_of(array), code_of(array.dtype, op), mesh._raw, encoded)
 
 
 class Cluster:

@@ -16,8 +16,6 @@
 namespace tessera::testing {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kBool, DType::kI32, DType::kI64, DType::kF32, DType::kF64};
-
 absl::Status Multiply(const KernelInput& a, const KernelInput& b, StridedArray& c) {
   const LocalOp op = MatmulOp{};
   const KernelInput inputs[] = {a, b};
@@ -49,9 +47,9 @@ TEST(MatmulKernel, AgreesOnEveryLayoutAndDType) {
                 any |= x.i != 0 && y.i != 0;
               }
               const ScalarValue got = c.Get(i * n + j);
-              const double want = dtype == DType::kBool ? any : sum;
-              ASSERT_EQ(got.f + static_cast<double>(got.i), want) << ToText(dtype) << " " << m << "x" << k << "x" << n
-                                                                  << " " << LayoutText(la) << " " << LayoutText(lc);
+              const ScalarValue want = ValueOf(dtype, dtype == DType::kBool ? any : sum);
+              ASSERT_TRUE(SameValue(got, want)) << ToText(dtype) << " " << m << "x" << k << "x" << n << " "
+                                                << LayoutText(la) << " " << LayoutText(lc);
             }
           }
           ASSERT_TRUE(c.GuardsAreIntact());
@@ -141,7 +139,7 @@ TEST(MatmulKernel, AgreesOnEveryNotationAndAddsWhereAsked) {
       for (const char letter : letters) shape.push_back(letter == 'z' ? 1 : sizes.at(letter));
       return shape;
     };
-    for (DType dtype : {DType::kF64, DType::kF32, DType::kI32}) {
+    for (DType dtype : {DType::kF64, DType::kF32, DType::kI32, DType::kF16, DType::kBF16, DType::kI16}) {
       for (Layout layout : kLayouts) {
         StridedArray a(dtype, shape_of(notation.left), layout), b(dtype, shape_of(notation.right), Layout::kRowMajor),
             c(dtype, shape_of(notation.output), layout);
@@ -162,13 +160,38 @@ TEST(MatmulKernel, AgreesOnEveryNotationAndAddsWhereAsked) {
             int64_t rest = i;
             for (size_t d = outer.size(); d-- > 0; rest /= c.extents()[d]) outer[d] = rest % c.extents()[d];
             const ScalarValue got = c.Get(i);
-            ASSERT_EQ(got.f + static_cast<double>(got.i), times * NaiveElement(notation, a, b, outer))
+            ASSERT_TRUE(SameValue(got, ValueOf(dtype, times * NaiveElement(notation, a, b, outer))))
                 << ToText(notation) << " " << ToText(dtype) << " " << LayoutText(layout) << " at " << i;
           }
           call.store = KernelStore::kAdd;
         }
         ASSERT_TRUE(c.GuardsAreIntact());
       }
+    }
+  }
+}
+
+// More than a block of rows, of columns and of the inner dim; sums that only f32 holds on the way.
+TEST(MatmulKernel, SixteenBitsAreAddedUpInF32) {
+  const int64_t m = 515, k = 2060, n = 1031;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const Layout layout : {Layout::kRowMajor, Layout::kColumnMajor, Layout::kStepped}) {
+      StridedArray a(dtype, {m, k}, layout), b(dtype, {k, n}, layout), c(dtype, {m, n}, layout);
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t p = 0; p < k; ++p) a.Set(i * k + p, ValueOf(dtype, static_cast<double>((i + p) % 3)));
+      }
+      for (int64_t p = 0; p < k; ++p) {
+        for (int64_t j = 0; j < n; ++j) b.Set(p * n + j, ValueOf(dtype, p < k / 2 ? 1 : -1));
+      }
+      ASSERT_TRUE(Multiply(a.AsInput(), b.AsInput(), c).ok());
+      for (const int64_t i : {int64_t{0}, int64_t{1}, m - 2, m - 1}) {
+        double sum = 0;
+        for (int64_t p = 0; p < k; ++p) sum += static_cast<double>((i + p) % 3) * (p < k / 2 ? 1 : -1);
+        for (const int64_t j : {int64_t{0}, n / 2, n - 1}) {
+          ASSERT_TRUE(SameValue(c.Get(i * n + j), ValueOf(dtype, sum))) << ToText(dtype) << " " << LayoutText(layout);
+        }
+      }
+      EXPECT_TRUE(c.GuardsAreIntact());
     }
   }
 }
@@ -206,10 +229,12 @@ TEST(CreateKernel, FillConvertsTheScalar) {
 }
 
 TEST(CreateKernel, ArangeAndEyeDependOnTheGlobalIndex) {
-  for (DType dtype : {DType::kI32, DType::kI64, DType::kF32, DType::kF64}) {
+  for (DType dtype : kDTypes) {
+    if (dtype == DType::kBool) continue;
     StridedArray a(dtype, {6}, Layout::kReversed), e(dtype, {3, 4}, Layout::kColumnMajor);
     ASSERT_TRUE(Create(ArangeOp{}, {{10, 16}}, {Scalar::Int(3), Scalar::Int(-2)}, a).ok());
-    for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(Number(a.Get(i)), 3 - 2 * (10 + static_cast<double>(i)));
+    for (int64_t i = 0; i < 6; ++i)
+      EXPECT_TRUE(SameValue(a.Get(i), ValueOf(dtype, 3 - 2 * (10 + static_cast<double>(i)))));
     for (int64_t diagonal : {-1, 0, 2}) {
       ASSERT_TRUE(Create(EyeOp{}, {{5, 8}, {4, 8}}, {Scalar::Int(diagonal)}, e).ok());
       for (int64_t i = 0; i < 3; ++i) {
@@ -230,7 +255,7 @@ TEST(CreateKernel, PhiloxHasTheKnownAnswers) {
 }
 
 TEST(CreateKernel, RandIsTheSameOnEveryShardAndUniform) {
-  for (DType dtype : {DType::kF32, DType::kF64}) {
+  for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
     const Shape global{40, 50};
     const std::vector<Scalar> key = {Scalar::Int(7), Scalar::Int(3)};
     StridedArray whole(dtype, global, Layout::kRowMajor), part(dtype, {10, 20}, Layout::kColumnMajor);

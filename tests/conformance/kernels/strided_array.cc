@@ -6,6 +6,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "schemas/ops/scalar.h"
+#include "schemas/types/half.h"
 
 namespace tessera::testing {
 namespace {
@@ -56,8 +58,16 @@ ScalarValue StridedArray::Get(int64_t flat_index) const {
   };
   switch (dtype_) {
     case DType::kBool: value.i = get(uint8_t{}); break;
+    case DType::kI8: value.i = get(int8_t{}); break;
+    case DType::kI16: value.i = get(int16_t{}); break;
     case DType::kI32: value.i = get(int32_t{}); break;
     case DType::kI64: value.i = get(int64_t{}); break;
+    case DType::kU8: value.i = get(uint8_t{}); break;
+    case DType::kU16: value.i = get(uint16_t{}); break;
+    case DType::kU32: value.i = get(uint32_t{}); break;
+    case DType::kU64: value.i = static_cast<int64_t>(get(uint64_t{})); break;
+    case DType::kF16: value.f = static_cast<double>(get(F16{})); break;
+    case DType::kBF16: value.f = static_cast<double>(get(BF16{})); break;
     case DType::kF32: value.f = get(float{}); break;
     default: value.f = get(double{}); break;
   }
@@ -68,9 +78,17 @@ void StridedArray::Set(int64_t flat_index, const ScalarValue& value) {
   std::byte* at = storage_.data() + OffsetBytes(flat_index);
   auto put = [&](auto typed) { std::memcpy(at, &typed, sizeof(typed)); };
   switch (dtype_) {
-    case DType::kBool: put(static_cast<uint8_t>(value.i)); break;
-    case DType::kI32: put(static_cast<int32_t>(value.i)); break;
-    case DType::kI64: put(value.i); break;
+    case DType::kBool:
+    case DType::kI8:
+    case DType::kU8: put(static_cast<uint8_t>(value.i)); break;
+    case DType::kI16:
+    case DType::kU16: put(static_cast<uint16_t>(value.i)); break;
+    case DType::kI32:
+    case DType::kU32: put(static_cast<uint32_t>(value.i)); break;
+    case DType::kI64:
+    case DType::kU64: put(value.i); break;
+    case DType::kF16: put(F16(value.f)); break;
+    case DType::kBF16: put(BF16(value.f)); break;
     case DType::kF32: put(static_cast<float>(value.f)); break;
     default: put(value.f); break;
   }
@@ -84,6 +102,8 @@ void StridedArray::Randomize(uint32_t seed) {
                             -0.0,
                             1.0,
                             -1.0,
+                            3e-8,
+                            -7e4,
                             3e9,
                             -3e9,
                             1e19,
@@ -91,38 +111,28 @@ void StridedArray::Randomize(uint32_t seed) {
                             std::numeric_limits<double>::infinity(),
                             -std::numeric_limits<double>::infinity(),
                             std::numeric_limits<double>::quiet_NaN()};
-  const int64_t kMin =
-      dtype_ == DType::kI32 ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
-  const int64_t kMax =
-      dtype_ == DType::kI32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
+  const double kInfinite = std::numeric_limits<double>::infinity();
+  const int64_t kMin = Scalar::Float(-kInfinite).As(dtype_).AsInt(), kMax = Scalar::Float(kInfinite).As(dtype_).AsInt();
   const int64_t kIntegers[] = {0, 1, -1, kMin, kMax};
   for (int64_t i = 0; i < size(); ++i) {
-    ScalarValue value{.dtype = dtype_};
     const bool awkward = random() % 3 == 0;
-    value.f = awkward ? kFloats[random() % std::size(kFloats)] : real(random);
-    if (dtype_ == DType::kF32) value.f = static_cast<float>(value.f);
-    value.i = awkward ? kIntegers[random() % std::size(kIntegers)] : integer(random);
-    if (dtype_ == DType::kBool) value.i = static_cast<int64_t>(random() % 2);
-    if (Kind(dtype_) == DTypeKind::kFloat)
-      value.i = 0;
-    else
-      value.f = 0;
-    Set(i, value);
+    const double number = awkward ? kFloats[random() % std::size(kFloats)] : real(random);
+    const int64_t whole = awkward ? kIntegers[random() % std::size(kIntegers)] : integer(random);
+    if (Kind(dtype_) == DTypeKind::kFloat) {
+      Set(i, ValueOf(dtype_, number));
+    } else if (dtype_ == DType::kBool) {
+      Set(i, {.dtype = dtype_, .i = static_cast<int64_t>(random() % 2)});
+    } else {
+      Set(i, {.dtype = dtype_, .i = Scalar::Int(whole).As(dtype_).AsInt()});
+    }
   }
 }
 
 void StridedArray::FillSmall(uint32_t seed) {
   std::mt19937 random(seed);
   for (int64_t i = 0; i < size(); ++i) {
-    const int64_t v = static_cast<int64_t>(random() % 9) - 4;
-    ScalarValue value{.dtype = dtype_};
-    if (dtype_ == DType::kBool)
-      value.i = v > 0;
-    else if (Kind(dtype_) == DTypeKind::kFloat)
-      value.f = static_cast<double>(v);
-    else
-      value.i = v;
-    Set(i, value);
+    const int64_t v = static_cast<int64_t>(random() % 9) - (Kind(dtype_) == DTypeKind::kUnsigned ? 0 : 4);
+    Set(i, ValueOf(dtype_, dtype_ == DType::kBool ? v > 0 : static_cast<double>(v)));
   }
 }
 
@@ -140,6 +150,22 @@ bool StridedArray::GuardsAreIntact() const {
 
 KernelInput StridedArray::AsInput() const {
   return {.data = data(), .dtype = dtype_, .extents = extents_, .strides = strides_};
+}
+
+ScalarValue ValueOf(DType dtype, double number) {
+  const bool is_float = Kind(dtype) == DTypeKind::kFloat;
+  const Scalar scalar = (is_float ? Scalar::Float(number) : Scalar::Int(static_cast<int64_t>(number))).As(dtype);
+  return {.dtype = dtype, .f = is_float ? scalar.AsDouble() : 0, .i = is_float ? 0 : scalar.AsInt()};
+}
+
+ScalarValue Fold(ScalarOp op, DType dtype, const std::vector<ScalarValue>& terms) {
+  const DType accumulated = AccumulatedIn(dtype);
+  ScalarValue folded;
+  for (size_t t = 0; t < terms.size(); ++t) {
+    const ScalarValue term = EvaluateScalarOp(ScalarOp::kCast, accumulated, terms[t], {}, {});
+    folded = t == 0 ? term : EvaluateScalarOp(op, accumulated, folded, term, {});
+  }
+  return EvaluateScalarOp(ScalarOp::kCast, dtype, folded, {}, {});
 }
 
 bool SameValue(const ScalarValue& a, const ScalarValue& b) {

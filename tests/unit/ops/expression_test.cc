@@ -63,7 +63,7 @@ TEST(Expression, HostileTextsAreErrors) {
                                     "in99999999999:f32",
                                     "arg64:f32",
                                     "in0:f8e4m3",
-                                    "in0:f16",
+                                    "in0:c64",
                                     "n0",
                                     "n5=in0:f32(",
                                     "exp:i32(in0:i32)",

@@ -50,7 +50,7 @@ TEST(Creation, Errors) {
   EXPECT_EQ(Output(OpId::kFull, {}, ToShape({4}), {one}), "full: needs a device mesh");
   EXPECT_EQ(Output(OpId::kFull, {}, {}, {one}), "full: needs a shape");
   EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF32, "mesh(2)"), {}), "full: takes 1 numbers, not 0");
-  EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF16, "mesh(2)"), {one}), "full: dtype f16 is reserved");
+  EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kC64, "mesh(2)"), {one}), "full: dtype c64 is reserved");
   EXPECT_EQ(Output(OpId::kFull, {}, Creation({-4}, DType::kF32, "mesh(2)"), {one}),
             "full: negative extent -4 in shape [-4]");
   EXPECT_EQ(Output(OpId::kArange, {}, Creation({4, 4}, DType::kF32, "mesh(2)"), {one, one}),
@@ -58,7 +58,7 @@ TEST(Creation, Errors) {
   EXPECT_EQ(Output(OpId::kEye, {}, Creation({4}, DType::kF32, "mesh(2)"), {one}),
             "eye: the shape must be 2-D, not [4]");
   EXPECT_EQ(Output(OpId::kRand, {}, Creation({4}, DType::kI32, "mesh(2)"), {one, one}),
-            "rand: the dtype must be f32 or f64, not i32");
+            "rand: the dtype must be a float, not i32");
   OpAttributes no_mesh = Creation({4}, DType::kF32, "mesh(2)");
   no_mesh.mesh = Mesh();
   EXPECT_EQ(Output(OpId::kFull, {}, no_mesh, {one}), "full: the device mesh is not set");
