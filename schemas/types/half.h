@@ -70,7 +70,7 @@ struct Half {
 
   Half() = default;
   template <typename N>
-    requires std::is_arithmetic_v<N>
+  requires std::is_arithmetic_v<N>
   explicit Half(N value) : bits(static_cast<uint16_t>(Format::FromFloat(FloatForHalf(value)))) {}
 
   operator float() const { return Format::ToFloat(bits); }  // NOLINT: read as the number it is

@@ -200,7 +200,7 @@ bool StateMachine::FitsNow(const Plan& plan) const {
   return memory_.LargestFitAfter(requests, {}).has_value();
 }
 
-std::optional<PlanLimits> StateMachine::LimitsFor(const Plan& plan) const {
+std::optional<PlanLimits> StateMachine::LimitsFor(const OpCall& call, const Plan& plan) const {
   constexpr int kKeptBits = 3;  // free bytes differ from call to call; limits, and so plans, are few
   std::vector<MemoryMap::Request> outputs;
   std::vector<WorkerIndex> workers;
@@ -212,7 +212,8 @@ std::optional<PlanLimits> StateMachine::LimitsFor(const Plan& plan) const {
     if (buffer.kind == PlanBuffer::Kind::kOutput) outputs.push_back({buffer.mesh.workers(), buffer.bytes});
   }
   // A plan with a grid is a contraction's.
-  if (plan.grid.empty() || temporaries == 0) return std::nullopt;
+  const bool converts = call.op == OpId::kRedistribute && call.attributes.dtype.has_value();
+  if ((plan.grid.empty() && !converts) || temporaries == 0) return std::nullopt;
   const std::optional<int64_t> free_bytes = memory_.LargestFitAfter(outputs, workers);
   if (!free_bytes.has_value()) return std::nullopt;
   // Each temporary may be rounded up, and there are no more of them in a split.
@@ -228,7 +229,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session,
   const absl::Status status = Issue(session, record, operands, plan, scalars);
   if (status.ok()) return &plan;
   if (!absl::IsResourceExhausted(status)) return status;
-  const std::optional<PlanLimits> limits = LimitsFor(*plan.plan);
+  const std::optional<PlanLimits> limits = LimitsFor(record.call, *plan.plan);
   if (!limits.has_value()) return status;
   operands.key.temporary_bytes = *limits->temporary_bytes;
   TESSERA_ASSIGN_OR_RETURN(PlanTemplate * smaller, TemplateOf(record, operands, scalars));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/ops/catalog.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -51,8 +52,12 @@ absl::StatusOr<OpPlan> StateMachine::Explain(
     }
   }
   TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, topology_));
+  TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(call.op));
+  for (const PlanBuffer& buffer : whole.plan.buffers) {
+    TESSERA_RETURN_IF_ERROR(CheckWorkers(row->name, buffer.mesh.workers()));
+  }
   // As it would be issued now; what fits nowhere is shown as it would be with more memory.
-  const std::optional<PlanLimits> limits = FitsNow(whole.plan) ? std::nullopt : LimitsFor(whole.plan);
+  const std::optional<PlanLimits> limits = FitsNow(whole.plan) ? std::nullopt : LimitsFor(call, whole.plan);
   if (!limits.has_value()) return whole;
   absl::StatusOr<OpPlan> smaller = PlanOp(call, plan_operands, topology_, *limits);
   return smaller.ok() ? std::move(smaller) : std::move(whole);

@@ -8,7 +8,8 @@
 namespace tessera {
 
 struct PlanLimits {
-  // Of a contraction's temporary buffers on each worker together; none: as many as the best grid takes.
+  // Of the temporary buffers of a contraction, or of a redistribution that converts, on each worker together; none: as
+  // many as what moves the fewest bytes takes.
   std::optional<int64_t> temporary_bytes;
 };
 

@@ -7,6 +7,7 @@
 #include "schemas/ops/catalog.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
+#include "server/plan/same_shards.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
 
@@ -188,10 +189,43 @@ class OpPlanner {
     return output;
   }
 
+  // Of the temporaries of an operand that is converted at `place`: as it is moved there, and as it moves on.
+  int64_t TemporaryBytesAt(size_t operand, const TensorSpec& place) const {
+    const TensorSpec& source = builder_.value(inputs_[operand]).spec;
+    const TensorSpec& output = resolution_.outputs[operand];
+    if (!resolution_.operands[operand].conversion.has_value()) return 0;
+    const int64_t elements = MaxShardElements(place);
+    return (HoldSameShards(source, place) ? 0 : elements * SizeBytes(source.dtype)) +
+           (HoldSameShards(place, output) ? 0 : elements * SizeBytes(output.dtype));
+  }
+
+  // Where each operand is converted: where the fewest bytes move, but where the temporaries are small if those of all
+  // are more than the limit.
+  std::vector<TensorSpec> PlacesOfConversions() const {
+    std::vector<TensorSpec> places;
+    int64_t temporary_bytes = 0;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      places.push_back(PlaceOfConversion(i));
+      temporary_bytes += TemporaryBytesAt(i, places.back());
+    }
+    if (!limits_.temporary_bytes.has_value() || temporary_bytes <= *limits_.temporary_bytes) return places;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const TensorSpec& source = builder_.value(inputs_[i]).spec;
+      TensorSpec in_place = resolution_.outputs[i];
+      in_place.dtype = source.dtype;
+      for (const TensorSpec& other : {in_place, source}) {
+        const bool may_be = other == in_place || !source.has_partial();
+        if (may_be && TemporaryBytesAt(i, other) < TemporaryBytesAt(i, places[i])) places[i] = other;
+      }
+    }
+    return places;
+  }
+
   // All tensors move together to where they are converted, and on from there.
   absl::StatusOr<std::vector<int>> PlanMoves() {
     std::vector<ValueMove> moves;
-    for (size_t i = 0; i < inputs_.size(); ++i) moves.push_back({inputs_[i], PlaceOfConversion(i)});
+    std::vector<TensorSpec> places = PlacesOfConversions();
+    for (size_t i = 0; i < inputs_.size(); ++i) moves.push_back({inputs_[i], std::move(places[i])});
     TESSERA_ASSIGN_OR_RETURN(const std::vector<int> moved, builder_.AddRedistributes(moves));
     std::vector<int> outputs = moved;
     std::vector<ValueMove> converted;

@@ -109,6 +109,20 @@ def test_a_mesh_whose_workers_are_gone_is_refused_by_name(new_cluster):
         while True:
             x.redistribute(session.init_device_mesh((2,), workers=[0, 2]), [R()]).wait()
     np.testing.assert_array_equal(x.redistribute([R()]).full_tensor(), np.arange(8.0))
+    with pytest.raises(ts.UnavailableError, match="redistribute: worker 2 was lost"):
+        x.explain_redistribute(session.init_device_mesh((2,), workers=[0, 2]), [R()])
+
+
+def test_a_conversion_moves_more_where_memory_is_short(new_cluster):
+    session = new_cluster(workers=4, memory="12MiB").connect()
+    mesh = session.init_device_mesh((4,))
+    values = np.arange(1 << 20, dtype="float64").reshape(1024, 1024)
+    everywhere = session.distribute_tensor(values, mesh, [R()]).wait()      # 8 of 12 MiB
+    rows = everywhere.redistribute([S(0)], dtype="float32").wait()          # 1, and 2 as it is converted
+    np.testing.assert_array_equal(rows.full_tensor(), values.astype("float32"))
+    del everywhere
+    again = rows.redistribute([R()], dtype="float64").wait()                # 8, and 2
+    np.testing.assert_array_equal(again.full_tensor(), values)
 
 
 def test_what_does_not_fit_is_refused_with_what_would(new_cluster):

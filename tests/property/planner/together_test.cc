@@ -245,6 +245,40 @@ absl::Status CheckConverted(const ConvertedList& list) {
   return absl::OkStatus();
 }
 
+int64_t TemporaryBytesOf(const Plan& plan) {
+  int64_t bytes = 0;
+  for (const PlanBuffer& buffer : plan.buffers) bytes += buffer.kind == PlanBuffer::Kind::kTemporary ? buffer.bytes : 0;
+  return bytes;
+}
+
+// Where memory is short a tensor may be converted elsewhere: never with more temporaries, to the same values.
+TEST(ConvertedLists, TakeLessMemoryWhereItIsShort) {
+  RandomDraws draws(12);
+  int less = 0;
+  for (int n = 0; n < 200; ++n) {
+    const ConvertedList list = DrawConverted(draws);
+    const absl::StatusOr<OpPlan> whole = PlanOp(list.call, list.operands, Topology());
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    const int64_t bytes = TemporaryBytesOf(whole->plan);
+    const absl::StatusOr<OpPlan> fits = PlanOp(list.call, list.operands, Topology(), {bytes});
+    ASSERT_TRUE(fits.ok()) << fits.status();
+    ASSERT_EQ(fits->plan, whole->plan) << "a limit that isn't reached changes nothing";
+    const absl::StatusOr<OpPlan> small =
+        PlanOp(list.call, list.operands, Topology(), {std::max<int64_t>(0, bytes - 1)});
+    ASSERT_TRUE(small.ok()) << small.status();
+    ASSERT_LE(TemporaryBytesOf(small->plan), bytes);
+    less += TemporaryBytesOf(small->plan) < bytes ? 1 : 0;
+    std::vector<std::vector<double>> dense;
+    for (size_t i = 0; i < list.operands.size(); ++i) {
+      dense.push_back(Numbers(std::get<OperandLayout>(list.operands[i]).spec, static_cast<int64_t>(i)));
+    }
+    const absl::StatusOr<std::vector<std::vector<double>>> results = RunPlanOutputs(small->plan, dense, {});
+    ASSERT_TRUE(results.ok()) << results.status();
+    for (size_t i = 0; i < results->size(); ++i) ASSERT_TRUE(Agree((*results)[i], dense[i], 0)) << ToText(small->plan);
+  }
+  EXPECT_GT(less, 40);
+}
+
 TEST(ConvertedLists, AreRightAndReceiveWhatOneAfterTheOtherDoes) {
   RandomDraws draws(11);
   for (int n = 0; n < 200; ++n) {
