@@ -22,6 +22,14 @@ struct RecordOperand {
   Scalar scalar;
 };
 
+// Of a plan that is asked for: an operand of a call; or, where `spec` is set, a tensor that the coordinator doesn't
+// have.
+struct ExplainOperand {
+  RecordOperand operand;
+  std::shared_ptr<const TensorSpec> spec;
+  Strides strides;
+};
+
 inline constexpr size_t kInlineOperands = 3;  // only a redistribute of several tensors has more
 
 struct Record {

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "schemas/types/ids.h"
+#include "schemas/types/shape.h"
 #include "schemas/types/tensor_spec.h"
 
 namespace tessera {
@@ -88,6 +90,8 @@ struct PlanReport {
   std::vector<TensorSpec> outputs;  // at least one
   std::string grid;
   std::vector<std::string> runners_up;
+  std::vector<WorkerIndex> workers;     // of each entry of the lists
+  std::vector<Strides> output_strides;  // in elements, by output
 };
 
 // Lists go by worker index.

@@ -51,6 +51,9 @@ std::vector<int64_t> DistinctHolders(const TensorSpec& spec) {
 
 absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces) {
   TESSERA_RETURN_IF_ERROR(Check());
+  if (PlanCapture::Current() != nullptr) {
+    return PlannedHandle(specs_.Intern(spec), RowMajorStrides(MaxShardShape(spec)));
+  }
   int64_t bytes = 0;
   for (const UploadPiece& piece : pieces) bytes += NumElements(piece.box) * SizeBytes(spec.dtype);
   HandlePtr handle = NewHandle(specs_.Intern(spec), next_handle_++);
@@ -210,6 +213,7 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
 
 absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::optional<int64_t> flat_position) {
   TESSERA_RETURN_IF_ERROR(Check());
+  if (handle->planned != nullptr) return NeverRuns(*handle);
   const TensorSpec& spec = *handle->spec;
   Box box = flat_position.has_value() ? LocalBox(spec, spec.mesh.PositionAt(*flat_position)) : WholeBox(spec.shape);
   const int64_t bytes = NumElements(box) * SizeBytes(spec.dtype);

@@ -25,7 +25,12 @@ uint64_t ForkGeneration() {
 }  // namespace
 
 HandleState::~HandleState() {
-  if (session != nullptr) session->Release(*this);
+  if (session != nullptr && planned == nullptr) session->Release(*this);
+}
+
+absl::Status NeverRuns(const HandleState& planned) {
+  return absl::FailedPreconditionError(StrCat("explain: ", ToText(*planned.spec),
+                                              " was planned and never runs: it has no values to read or to wait for"));
 }
 
 SessionImpl::SessionImpl(double stall_timeout_s)
@@ -142,6 +147,14 @@ HandlePtr SessionImpl::NewHandle(SpecPtr spec, uint64_t id) {
   return handle;
 }
 
+HandlePtr SessionImpl::PlannedHandle(SpecPtr spec, Strides strides) {
+  auto handle = std::make_shared<HandleState>();
+  handle->spec = std::move(spec);
+  handle->session = shared_from_this();
+  handle->planned = std::make_unique<const Strides>(std::move(strides));
+  return handle;
+}
+
 HandlePtr SessionImpl::Adopt(uint64_t id, const TensorSpec& spec) { return NewHandle(specs_.Intern(spec), id); }
 
 HandlePtr SessionImpl::FindLive(uint64_t id) {
@@ -236,6 +249,7 @@ absl::Status FillOperands(SessionImpl* session, absl::Span<const CallOperand> op
       return absl::InvalidArgumentError(StrCat("operand ", i, ", ", ToText(*handle.spec),
                                                ", is of another session; fetch it there and distribute it here"));
     }
+    if (handle.planned != nullptr && PlanCapture::Current() == nullptr) return NeverRuns(handle);
     specs->push_back({&handle.spec, Scalar()});
     out->push_back({RecordOperand::Kind::kHandle, operand.last_use, handle.id, Scalar()});
   }
@@ -279,6 +293,7 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, abs
     return absl::InvalidArgumentError(
         StrCat(ToText(call), ": one result is taken where it has ", entry->outputs.size()));
   }
+  if (PlanCapture* capture = PlanCapture::Current()) return PlanFor(*capture, call, operands, *entry);
   if (!entry->implicit.empty()) TESSERA_RETURN_IF_ERROR(CheckImplicit(*entry));
   if (call.scalars.empty()) {
     record.call = entry->call;
@@ -298,11 +313,34 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, abs
   return results;
 }
 
+absl::StatusOr<SessionImpl::Results> SessionImpl::PlanFor(PlanCapture& capture, const OpCall& call,
+                                                          absl::Span<const CallOperand> operands,
+                                                          const SpecEntry& entry) {
+  TESSERA_ASSIGN_OR_RETURN(PlanReport plan, Explain(call, operands));
+  if (plan.outputs.size() != entry.outputs.size()) {
+    return absl::InternalError(
+        StrCat("explain: ", plan.outputs.size(), " outputs were planned, ", entry.outputs.size(), " are known"));
+  }
+  Results results;
+  for (size_t i = 0; i < entry.outputs.size(); ++i) {
+    results.push_back(PlannedHandle(entry.outputs[i], plan.output_strides[i]));
+  }
+  capture.Add(std::move(plan));
+  return results;
+}
+
 absl::StatusOr<PlanReport> SessionImpl::Explain(const OpCall& call, absl::Span<const CallOperand> operands) {
   TESSERA_RETURN_IF_ERROR(Check());
   SpecOperands specs;
-  std::vector<RecordOperand> list;
-  TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, &list));
+  std::vector<RecordOperand> named;
+  TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, &named));
+  std::vector<ExplainOperand> list(named.size());
+  for (size_t i = 0; i < named.size(); ++i) {
+    list[i].operand = named[i];
+    if (operands[i].tensor == nullptr || (*operands[i].tensor)->planned == nullptr) continue;
+    list[i].spec = (*operands[i].tensor)->spec;
+    list[i].strides = *(*operands[i].tensor)->planned;
+  }
   TESSERA_RETURN_IF_ERROR(specs_.Resolve(call, specs).status());
   TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
   auto [number, request] = NewRequest();

@@ -19,6 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "client/connection/connection.h"
+#include "client/plan_capture.h"
 #include "client/spec_cache.h"
 
 namespace tessera {
@@ -38,6 +39,7 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   std::shared_ptr<SessionImpl> session;
   uint64_t id = 0;
   SpecPtr spec;
+  std::unique_ptr<const Strides> planned;  // of a result that was planned and never runs (plan_capture.h); it has no id
   // Guarded by the session's mutex:
   bool watched = false;
   bool settled = false;
@@ -47,6 +49,9 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   ~HandleState();
 };
 using HandlePtr = std::shared_ptr<HandleState>;
+
+// Of a wait for a planned result, or a read of it: FailedPrecondition.
+absl::Status NeverRuns(const HandleState& planned);
 
 // A tensor, or a scalar when `tensor` is null.
 struct CallOperand {
@@ -120,6 +125,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks);
 
   HandlePtr NewHandle(SpecPtr spec, uint64_t id);
+  HandlePtr PlannedHandle(SpecPtr spec, Strides strides);
   void Release(const HandleState& handle);
   std::pair<uint64_t, RequestPtr> NewRequest();
   // Queues a record; waits while the queue is full.
@@ -141,6 +147,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status CheckImplicit(const SpecEntry& entry);
   enum class ResultCount : uint8_t { kOne, kAny };
   absl::StatusOr<Results> Submit(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
+  // The results of a call that is planned only.
+  absl::StatusOr<Results> PlanFor(PlanCapture& capture, const OpCall& call, absl::Span<const CallOperand> operands,
+                                  const SpecEntry& entry);
 
   absl::Status SendSnapshot(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                             const std::vector<UploadPiece>& pieces, int64_t bytes);

@@ -138,6 +138,7 @@ absl::Status SessionImpl::AwaitTakenUp() {
 
 absl::Status SessionImpl::Watch(HandleState& handle) {
   TESSERA_RETURN_IF_ERROR(Check());
+  if (handle.planned != nullptr) return NeverRuns(handle);
   EnsureWatched(handle);
   return absl::OkStatus();
 }
@@ -151,7 +152,7 @@ absl::Status SessionImpl::Wait(HandleState& handle, std::optional<double> timeou
 }
 
 bool SessionImpl::IsReady(HandleState& handle) {
-  if (!Check().ok()) return true;
+  if (!Check().ok() || handle.planned != nullptr) return true;
   EnsureWatched(handle);
   connection_->Flush();
   std::lock_guard<std::mutex> lock(mutex_);

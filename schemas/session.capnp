@@ -240,7 +240,10 @@ struct ExplainOperand {
     handle @0 :UInt64;
     scalar @1 :V.Scalar;
     spec @2 :V.TensorSpec;
+    # Of a tensor that isn't there.
   }
+  strides @3 :List(Int64);
+  # Of `spec`: in elements, on every position. Empty: the default ones.
 }
 
 struct PlanText {
@@ -256,6 +259,10 @@ struct PlanText {
   grid @8 :Text;
   runnersUp @9 :List(Text);
   outputs @10 :List(V.TensorSpec);
+  workers @11 :List(Int32);
+  # Of each entry of the lists of bytes.
+  outputStrides @12 :List(List(Int64));
+  # In elements, by output.
 }
 
 struct ClusterStatus {

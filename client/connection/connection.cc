@@ -429,7 +429,7 @@ void Connection::GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> do
   });
 }
 
-void Connection::Explain(OpCall call, std::vector<RecordOperand> operands,
+void Connection::Explain(OpCall call, std::vector<ExplainOperand> operands,
                          std::function<void(absl::StatusOr<PlanReport>)> done) {
   impl_->Post(&Impl::ordered,
               [call = std::move(call), operands = std::move(operands), done = std::move(done)](ConnectionLoop& loop) {

@@ -135,8 +135,13 @@ void EncodeHello(const ConnectionOptions& options, wire::ClientHello::Builder bu
   }
 }
 
-void EncodeExplainOperand(const RecordOperand& operand, wire::ExplainOperand::Builder builder) {
-  if (operand.kind == RecordOperand::Kind::kHandle) {
+void EncodeExplainOperand(const ExplainOperand& explained, wire::ExplainOperand::Builder builder) {
+  const RecordOperand& operand = explained.operand;
+  if (explained.spec != nullptr) {
+    EncodeTensorSpec(*explained.spec, builder.initSpec());
+    auto strides = builder.initStrides(static_cast<unsigned>(explained.strides.size()));
+    for (unsigned i = 0; i < strides.size(); ++i) strides.set(i, explained.strides[i]);
+  } else if (operand.kind == RecordOperand::Kind::kHandle) {
     builder.setHandle(operand.handle);
   } else {
     EncodeScalar(operand.scalar, builder.initScalar());
@@ -248,6 +253,13 @@ absl::StatusOr<PlanReport> DecodePlanText(wire::PlanText::Reader reader) {
   for (unsigned i = 1; i < reader.getOutputs().size(); ++i) {
     TESSERA_ASSIGN_OR_RETURN(plan.outputs.emplace_back(), DecodeTensorSpec(reader.getOutputs()[i]));
   }
+  for (unsigned i = 0; i < plan.outputs.size(); ++i) {
+    if (i >= reader.getOutputStrides().size())
+      return absl::InternalError("explain: an output came without its strides");
+    TESSERA_ASSIGN_OR_RETURN(plan.output_strides.emplace_back(),
+                             DecodeStrides(plan.outputs[i], reader.getOutputStrides()[i]));
+  }
+  for (const int32_t worker : reader.getWorkers()) plan.workers.emplace_back(worker);
   plan.grid = TextOf(reader.getGrid());
   plan.runners_up = TextsOf(reader.getRunnersUp());
   return plan;

@@ -143,6 +143,9 @@ nb::object PlanToPython(const PlanReport& plan) {
   out["outputs"] = outputs;
   out["grid"] = plan.grid;
   out["runners_up"] = TextsToPython(plan.runners_up);
+  nb::list workers;
+  for (WorkerIndex worker : plan.workers) workers.append(worker.value);
+  out["workers"] = workers;
   return out;
 }
 

@@ -25,7 +25,6 @@ struct Hooks {
   nb::object error_classes;    // dict: code number, "dtype" or "index" -> class
   nb::object convert_operand;  // (tensor, object) -> Tensor | (dtype number, number) | NotImplemented
   nb::object warn_implicit;    // (text) -> None
-  nb::object captured;         // exception class that ends a captured call
 };
 Hooks& GetHooks();
 

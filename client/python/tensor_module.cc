@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "client/plan_capture.h"
 #include "client/python/convert.h"
 #include "client/session.h"
 #include "schemas/types/errors.h"
@@ -17,28 +18,7 @@
 namespace tessera::python {
 namespace {
 
-// Set while ts.explain runs a function on this thread: calls are planned, not run.
-thread_local bool capturing = false;
-thread_local std::optional<PlanReport> capture;
-
 nb::object Wrap(HandlePtr handle) { return nb::cast(PyTensor{Tensor(std::move(handle))}); }
-
-// In place of the call, while ts.explain plans it: never returns but with an error.
-absl::Status Capture(SessionImpl& session, const OpCall& call, absl::Span<const CallOperand> operands) {
-  {
-    nb::gil_scoped_release release;
-    absl::StatusOr<PlanReport> plan = session.Explain(call, operands);
-    if (!plan.ok()) return plan.status();
-    capture = *std::move(plan);
-  }
-  PyErr_SetNone(GetHooks().captured.ptr());
-  throw nb::python_error();
-}
-
-absl::StatusOr<HandlePtr> Submit(SessionImpl& session, const OpCall& call, absl::Span<const CallOperand> operands) {
-  if (capturing) return Capture(session, call, operands);
-  return session.Call(call, operands);
-}
 
 // Calls without attributes, made once: the hot path copies nothing.
 const OpCall& PlainCall(OpId op) {
@@ -67,7 +47,7 @@ nb::object BinaryOp(OpId op, nb::handle self, nb::handle other, Side side) {
   nb::object keep;
   operands[side == Side::kRight ? 1 : 0].tensor = &tensor.value.state();
   if (!OtherOperand(self, other, &keep, &operands[side == Side::kRight ? 0 : 1])) return nb::borrow(Py_NotImplemented);
-  return Wrap(ValueOrRaise(Submit(*tensor.value.session(), PlainCall(op), operands)));
+  return Wrap(ValueOrRaise(tensor.value.session()->Call(PlainCall(op), operands)));
 }
 
 // x op= y: keeps dtype, shape and placements, and rebinds the handle.
@@ -90,18 +70,20 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   if (Kind(result.dtype) != Kind(spec.dtype)) {
     Raise(DTypeError(StrCat("an in-place op keeps the dtype: ", ToText(spec), " would become ", ToShortText(result))));
   }
-  operands[0].last_use = !capturing && tensor.value.state().use_count() == 1;
-  HandlePtr handle = ValueOrRaise(Submit(session, PlainCall(op), operands));
+  operands[0].last_use = tensor.value.state().use_count() == 1;
+  HandlePtr handle = ValueOrRaise(session.Call(PlainCall(op), operands));
   if (result.dtype != spec.dtype) {
     OpCall cast;
     cast.op = OpId::kAsType;
     cast.attributes.dtype = spec.dtype;
     const CallOperand operand{&handle, Scalar()};
-    handle = ValueOrRaise(Submit(session, cast, {&operand, 1}));
+    handle = ValueOrRaise(session.Call(cast, {&operand, 1}));
   }
   if (!spec.has_partial() && !(handle->spec->placements == spec.placements && handle->spec->mesh == spec.mesh)) {
     handle = ValueOrRaise(Tensor(handle).Redistribute(spec.mesh, spec.placements)).state();
   }
+  // What is only planned leaves the tensor that is there as it is.
+  if (handle->planned != nullptr && tensor.value.state()->planned == nullptr) return Wrap(std::move(handle));
   tensor.value = Tensor(std::move(handle));
   return nb::borrow(self);
 }
@@ -109,7 +91,7 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
 nb::object UnaryOp(OpId op, nb::handle self) {
   const PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
   const CallOperand operand{&tensor.value.state(), Scalar()};
-  return Wrap(ValueOrRaise(Submit(*tensor.value.session(), PlainCall(op), {&operand, 1})));
+  return Wrap(ValueOrRaise(tensor.value.session()->Call(PlainCall(op), {&operand, 1})));
 }
 
 template <OpId op>
@@ -148,14 +130,13 @@ PythonOperands OperandsFromPython(const nb::tuple& objects) {
 nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
   const OpCall call = CallFromPython(op, attributes);
   const PythonOperands operands = OperandsFromPython(objects);
-  return Wrap(ValueOrRaise(Submit(*operands.session, call, operands.list)));
+  return Wrap(ValueOrRaise(operands.session->Call(call, operands.list)));
 }
 
 // All results of an op, as a list.
 nb::list CallAll(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
   const OpCall call = CallFromPython(op, attributes);
   const PythonOperands operands = OperandsFromPython(objects);
-  if (capturing) RaiseIfError(Capture(*operands.session, call, operands.list));
   nb::list out;
   for (HandlePtr& result : ValueOrRaise(operands.session->CallAll(call, operands.list))) {
     out.append(Wrap(std::move(result)));
@@ -222,6 +203,15 @@ void WaitAllReleased(const std::vector<PyTensor>& waited, std::optional<double> 
   RaiseIfError(status);
 }
 
+// The plans of the ops that `function` asks for when it is called; none of them runs.
+nb::list PlansOf(const nb::callable& function) {
+  PlanCapture capture;
+  function();
+  nb::list out;
+  for (const PlanReport& plan : capture.plans()) out.append(PlanToPython(plan));
+  return out;
+}
+
 void DefineReading(nb::class_<PyTensor>& tensor) {
   tensor.def_prop_ro("shape", [](const PyTensor& t) { return ShapeToPython(t.value.shape()); })
       .def_prop_ro("ndim", [](const PyTensor& t) { return t.value.spec().rank(); })
@@ -280,14 +270,7 @@ void DefineTensor(nb::module_& module) {
   module.def("wait_all", &WaitAllReleased, nb::arg(), nb::arg().none());
   module.def("call", &CallAny);
   module.def("call_all", &CallAll);
-  module.def("capture_begin", [] {
-    capturing = true;
-    capture.reset();
-  });
-  module.def("capture_end", []() -> nb::object {
-    capturing = false;
-    return capture.has_value() ? PlanToPython(*capture) : nb::none();
-  });
+  module.def("plans_of", &PlansOf);
 }
 
 }  // namespace tessera::python

@@ -1,6 +1,6 @@
 #pragma once
 
-// Adds the class Tensor, `call` and the capture of calls to the module.
+// Adds the class Tensor, calls of any op and their plans to the module.
 
 #include <nanobind/nanobind.h>
 

@@ -1,9 +1,12 @@
 #include "schemas/codec/values.h"
 
+#include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -158,6 +161,26 @@ absl::StatusOr<TensorSpec> DecodeTensorSpec(wire::TensorSpec::Reader reader) {
   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, DecodeMesh(reader.getMesh()));
   TESSERA_ASSIGN_OR_RETURN(Placements placements, DecodePlacements(reader.getPlacements()));
   return TensorSpec::Make("tensor spec", dtype, shape, mesh, placements);
+}
+
+absl::StatusOr<Strides> DecodeStrides(const TensorSpec& spec, capnp::List<int64_t>::Reader reader) {
+  if (reader.size() > kMaxRank) return TooMany("strides", reader.size(), kMaxRank);
+  const Strides strides = Copy<Strides>(reader);
+  if (strides.empty()) return strides;
+  if (strides.size() != spec.shape.size()) {
+    return absl::InvalidArgumentError(StrCat("strides: ", strides.size(), " of ", ToText(spec)));
+  }
+  __extension__ using Wide = __int128;
+  const Shape extents = MaxShardShape(spec);
+  Wide reach = SizeBytes(spec.dtype);
+  for (size_t d = 0; d < extents.size(); ++d) {
+    const Wide stride = strides[d];
+    reach += (stride < 0 ? -stride : stride) * std::max<int64_t>(1, extents[d] - 1);
+    if (reach > std::numeric_limits<int64_t>::max() / SizeBytes(spec.dtype)) {
+      return absl::InvalidArgumentError(StrCat("strides: ", ToText(strides), " of ", ToText(spec), " reach too far"));
+    }
+  }
+  return strides;
 }
 
 void EncodeScalar(const Scalar& scalar, wire::Scalar::Builder builder) {

@@ -21,6 +21,10 @@ absl::StatusOr<Mesh> DecodeMesh(wire::Mesh::Reader reader);
 void EncodeTensorSpec(const TensorSpec& spec, wire::TensorSpec::Builder builder);
 absl::StatusOr<TensorSpec> DecodeTensorSpec(wire::TensorSpec::Reader reader);
 
+// In elements, of a tensor's shards; none are the default ones. InvalidArgument: not one per dim, or a reach of more
+// than 2^63-1 bytes.
+absl::StatusOr<Strides> DecodeStrides(const TensorSpec& spec, capnp::List<int64_t>::Reader reader);
+
 void EncodeScalar(const Scalar& scalar, wire::Scalar::Builder builder);
 absl::StatusOr<Scalar> DecodeScalar(wire::Scalar::Reader reader);
 

@@ -37,15 +37,15 @@ WorkerIndex StateMachine::FreeWorkerIndex() const {
 
 absl::StatusOr<OpPlan> StateMachine::Explain(
     SessionId session, const OpCall& call,
-    const std::vector<std::variant<HandleId, Scalar, TensorSpec>>& operands) const {
+    const std::vector<std::variant<HandleId, Scalar, OperandLayout>>& operands) const {
   auto found = sessions_.find(session);
   if (found == sessions_.end()) return absl::NotFoundError("explain: the session is closed");
   std::vector<PlanOperand> plan_operands;
   for (const auto& operand : operands) {
     if (const auto* scalar = std::get_if<Scalar>(&operand)) {
       plan_operands.emplace_back(*scalar);
-    } else if (const auto* spec = std::get_if<TensorSpec>(&operand)) {
-      plan_operands.emplace_back(OperandLayout{*spec, {}});
+    } else if (const auto* layout = std::get_if<OperandLayout>(&operand)) {
+      plan_operands.emplace_back(*layout);
     } else {
       TESSERA_ASSIGN_OR_RETURN(TensorPointer tensor, FindTensor(found->second, std::get<HandleId>(operand), "explain"));
       plan_operands.emplace_back(OperandLayout{tensor->spec, tensor->strides});

@@ -39,8 +39,9 @@ class StateMachine {
 
   // ---- questions; they change nothing -----------------------------------------------------------------
   // The plan by which the call would be issued now. NotFound for unknown handles, the cause for poisoned ones.
+  // A layout is that of a tensor that isn't there.
   absl::StatusOr<OpPlan> Explain(SessionId session, const OpCall& call,
-                                 const std::vector<std::variant<HandleId, Scalar, TensorSpec>>& operands) const;
+                                 const std::vector<std::variant<HandleId, Scalar, OperandLayout>>& operands) const;
   const std::map<WorkerIndex, WorkerEntry>& workers() const { return workers_; }
   const std::map<SessionId, SessionEntry>& sessions() const { return sessions_; }
   const PlanCache& plans() const { return plans_; }

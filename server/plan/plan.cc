@@ -29,6 +29,13 @@ class FigureIndex {
     if (by_worker_) return worker_count_;
     return mesh_ == nullptr ? 0 : static_cast<size_t>(mesh_->size());
   }
+  std::vector<WorkerIndex> Workers() const {
+    std::vector<WorkerIndex> workers;
+    for (size_t i = 0; i < size(); ++i) {
+      workers.push_back(by_worker_ ? WorkerIndex(static_cast<int32_t>(i)) : mesh_->workers()[i]);
+    }
+    return workers;
+  }
   size_t operator()(WorkerIndex worker) const {
     return static_cast<size_t>(by_worker_ ? worker.value : *mesh_->FindWorker(worker));
   }
@@ -191,6 +198,7 @@ PlanTraffic TrafficOf(const Plan& plan) {
   traffic.by_worker = index.by_worker();
   traffic.received_bytes.resize(index.size());
   traffic.sent_bytes.resize(index.size());
+  traffic.workers = index.Workers();
   const auto add = [&](const Exchange& exchange) {
     const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
     ExchangeWalk(exchange).VisitTraffic(

@@ -164,6 +164,7 @@ struct PlanTraffic {
   bool by_worker = false;
   std::vector<int64_t> received_bytes;
   std::vector<int64_t> sent_bytes;
+  std::vector<WorkerIndex> workers;  // of each entry
 };
 PlanTraffic TrafficOf(const Plan& plan);
 // Bytes of the plan's buffers on each worker while it runs, inputs included; indexed as TrafficOf.

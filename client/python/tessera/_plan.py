@@ -1,6 +1,8 @@
-"""Plan: what an op would do, without doing it."""
+"""Plan: what ops would do, without doing it."""
 
 from __future__ import annotations
+
+import functools
 
 import _tessera
 from ._errors import InvalidArgumentError
@@ -8,22 +10,28 @@ from ._placements import decode
 
 
 class Plan:
-    """Lists go by position in row-major order (by worker when source and destination meshes differ). Of an op with several
-    results, `placements` is a list with those of each, and `output` names all."""
+    """What one op, or a function of several, would do.
 
-    def __init__(self, raw: dict):
-        self.text: str = raw["text"]
-        self.steps: list[str] = raw["steps"]
-        self.implicit: list[str] = raw["implicit"]
-        self.bytes_received: list[int] = raw["bytes_received"]
-        self.bytes_sent: list[int] = raw["bytes_sent"]
-        self.peak_bytes: list[int] = raw["peak_bytes"]
-        self.predicted_seconds: float = raw["predicted_seconds"]
-        placements = [decode(one) for one in raw["placements"]]
+    Lists go by position in row-major order (by worker when the meshes of source and destination, or of the ops, differ).
+    Of an op with several results, `placements` is a list with those of each, and `output` names all.
+
+    Of several ops: steps, implicit, bytes_received, bytes_sent and predicted_seconds are those of all, peak_bytes are those
+    of the op that needs most on each worker, placements and output those of the last op.
+    """
+
+    def __init__(self, *ops: dict):
+        self.text: str = "\n".join(op["text"] for op in ops)
+        self.steps: list[str] = [step for op in ops for step in op["steps"]]
+        self.implicit: list[str] = [line for op in ops for line in op["implicit"]]
+        self.bytes_received: list[int] = _over(ops, "bytes_received", sum)
+        self.bytes_sent: list[int] = _over(ops, "bytes_sent", sum)
+        self.peak_bytes: list[int] = _over(ops, "peak_bytes", max)
+        self.predicted_seconds: float = sum(op["predicted_seconds"] for op in ops)
+        placements = [decode(one) for one in ops[-1]["placements"]]
         self.placements = placements[0] if len(placements) == 1 else placements
-        self.output: str = ", ".join(raw["outputs"])
-        self.grid: str = raw["grid"]
-        self.runners_up: list[str] = raw["runners_up"]
+        self.output: str = ", ".join(ops[-1]["outputs"])
+        self.grid: str = "; ".join(op["grid"] for op in ops if op["grid"])
+        self.runners_up: list[str] = [line for op in ops for line in op["runners_up"]]
 
     def __str__(self):
         return self.text
@@ -35,24 +43,26 @@ class Plan:
 Plan.__module__ = "tessera"
 
 
-class Captured(BaseException):
-    """Ends a function whose first op was planned."""
+def _over(ops, name: str, combine) -> list[int]:
+    """A list of the ops as one: by position where all are on the same one mesh, else by worker."""
+    if all(op["workers"] == ops[0]["workers"] for op in ops):
+        return [combine(values) for values in zip(*(op[name] for op in ops))]
+    by_worker = [dict(zip(op["workers"], op[name])) for op in ops]
+    count = max(worker for op in ops for worker in op["workers"]) + 1
+    return [combine(values.get(worker, 0) for values in by_worker) for worker in range(count)]
 
 
 def explain(function, *args, **kwargs) -> Plan:
-    """The plan of the one op that `function(*args, **kwargs)` asks for; nothing runs.
+    """The plan of the ops that `function(*args, **kwargs)` asks for; nothing runs.
 
     >>> print(ts.explain(ts.matmul, a, b))
+
+    Each op is planned as it would be issued now, on results that have specs and no values: a function that reads some
+    is FailedPreconditionError.
     """
     if not callable(function):
         raise InvalidArgumentError(f"explain: {function!r} is no function; write ts.explain(ts.matmul, a, b)")
-    _tessera.capture_begin()
-    try:
-        function(*args, **kwargs)
-    except Captured:
-        pass
-    finally:
-        raw = _tessera.capture_end()
-    if raw is None:
+    ops = _tessera.plans_of(functools.partial(function, *args, **kwargs))
+    if not ops:
         raise InvalidArgumentError(f"explain: {getattr(function, '__name__', function)} asked for no op on a tensor")
-    return Plan(raw)
+    return Plan(*ops)

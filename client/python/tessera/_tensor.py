@@ -68,7 +68,7 @@ def _warn_implicit(text: str) -> None:
     warnings.warn(text, ImplicitRedistributionWarning, stacklevel=level)
 
 
-_tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit, _plan.Captured)
+_tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit)
 
 
 # ---- calls --------------------------------------------------------------------------------------

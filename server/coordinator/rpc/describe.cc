@@ -59,7 +59,7 @@ void DescribeTensor(HandleId handle, const TensorEntry& tensor, wire::TensorInfo
 }
 
 template <typename Builder>
-void Fill(Builder list, const std::vector<int64_t>& values) {
+void Fill(Builder list, absl::Span<const int64_t> values) {
   for (unsigned i = 0; i < values.size(); ++i) list.set(i, values[i]);
 }
 
@@ -124,7 +124,7 @@ void DescribeCluster(const Hub& hub, SessionId asking, wire::ClusterStatus::Buil
 absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::ExplainParams::Reader params,
                           wire::PlanText::Builder builder) {
   TESSERA_ASSIGN_OR_RETURN(OpCall call, DecodeOpCall(params.getCall()));
-  std::vector<std::variant<HandleId, Scalar, TensorSpec>> operands;
+  std::vector<std::variant<HandleId, Scalar, OperandLayout>> operands;
   for (auto item : params.getOperands()) {
     switch (item.which()) {
       case wire::ExplainOperand::HANDLE: operands.emplace_back(HandleId(item.getHandle())); break;
@@ -135,7 +135,8 @@ absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::Expl
       }
       case wire::ExplainOperand::SPEC: {
         TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, DecodeTensorSpec(item.getSpec()));
-        operands.emplace_back(std::move(spec));
+        TESSERA_ASSIGN_OR_RETURN(Strides strides, DecodeStrides(spec, item.getStrides()));
+        operands.emplace_back(OperandLayout{std::move(spec), std::move(strides)});
         break;
       }
     }
@@ -151,13 +152,18 @@ absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::Expl
   Fill(builder.initReceivedBytes(static_cast<unsigned>(traffic.received_bytes.size())), traffic.received_bytes);
   Fill(builder.initSentBytes(static_cast<unsigned>(traffic.sent_bytes.size())), traffic.sent_bytes);
   Fill(builder.initPeakBytes(static_cast<unsigned>(peak.size())), peak);
+  auto workers = builder.initWorkers(static_cast<unsigned>(traffic.workers.size()));
+  for (unsigned i = 0; i < workers.size(); ++i) workers.set(i, traffic.workers[i].value);
   builder.setPredictedSeconds(PredictSeconds(plan, hub.machine().topology()));
   if (!plan.outputs.empty()) {
     EncodeTensorSpec(plan.values[static_cast<size_t>(plan.outputs[0])].spec, builder.initOutput());
   }
   auto outputs = builder.initOutputs(static_cast<unsigned>(plan.outputs.size()));
+  auto strides = builder.initOutputStrides(static_cast<unsigned>(plan.outputs.size()));
   for (unsigned i = 0; i < outputs.size(); ++i) {
-    EncodeTensorSpec(plan.values[static_cast<size_t>(plan.outputs[i])].spec, outputs[i]);
+    const PlanValue& value = plan.values[static_cast<size_t>(plan.outputs[i])];
+    EncodeTensorSpec(value.spec, outputs[i]);
+    Fill(strides.init(i, static_cast<unsigned>(value.strides.size())), value.strides);
   }
   builder.setGrid(plan.grid.c_str());
   FillText(builder.initRunnersUp(static_cast<unsigned>(plan.runners_up.size())), plan.runners_up);

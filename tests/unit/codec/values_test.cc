@@ -1,5 +1,8 @@
 #include "schemas/codec/values.h"
 
+#include <limits>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,6 +55,21 @@ TEST(ValuesCodecTest, HostileSpecsAreRefused) {
   EXPECT_TRUE(DecodeTensorSpec(spec.asReader()).ok());
   placement.initSizes(2);
   EXPECT_EQ(DecodeTensorSpec(spec.asReader()).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(ValuesCodecTest, StridesAreOnePerDimAndBounded) {
+  const TensorSpec spec = *ParseTensorSpec("f64[8,4] @ mesh(2) [S(0)]");
+  capnp::MallocMessageBuilder message;
+  const auto decode = [&](std::vector<int64_t> strides) {
+    auto list = message.getOrphanage().newOrphan<capnp::List<int64_t>>(static_cast<unsigned>(strides.size()));
+    for (unsigned i = 0; i < strides.size(); ++i) list.get().set(i, strides[i]);
+    return DecodeStrides(spec, list.getReader());
+  };
+  EXPECT_EQ(*decode({-1, 4}), (Strides{-1, 4}));
+  EXPECT_TRUE(decode({})->empty());
+  EXPECT_FALSE(decode({4}).ok());
+  EXPECT_FALSE(decode({int64_t{1} << 59, 1}).ok());
+  EXPECT_FALSE(decode({1, std::numeric_limits<int64_t>::min()}).ok());
 }
 
 TEST(ValuesCodecTest, CallsRoundTrip) {
