@@ -128,7 +128,7 @@ struct Record {
     drop @4 :List(UInt64);
     # Handles that the client no longer has. Unknown ones are ignored.
     commBegin @5 :UInt64;
-    # Counts the bytes of the calls after it, under this number.
+    # Counts the bytes of the calls after it, under this number. Any may be open at once, and each counts.
     commEnd @6 :Watch;
     # Answers when those calls have ended; `handle` is the number of the commBegin.
     cancel @7 :UInt64;

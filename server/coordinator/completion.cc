@@ -89,30 +89,36 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
     op->parts.emplace_back(op->tensor->spec.mesh.FindWorker(worker).value_or(0), report.inline_bytes);
   }
   if (!op->missing.empty()) return;
-  if (auto session = sessions_.find(op->session); op->comm_scope != 0 && session != sessions_.end()) {
-    if (auto scope = session->second.scopes.find(op->comm_scope); scope != session->second.scopes.end()) {
-      --scope->second.pending;
-      EndScopeIfDone(session->second, op->comm_scope);
-    }
-  }
+  if (!op->comm_scopes.empty()) LeaveScopes(*op);
   SettleIfDone(op);
 }
 
+void StateMachine::LeaveScopes(const OpEntry& op) {
+  auto session = sessions_.find(op.session);
+  if (session == sessions_.end()) return;
+  for (const uint64_t number : op.comm_scopes) {
+    --session->second.scopes.at(number).pending;
+    EndScopeIfDone(session->second, number);
+  }
+}
+
 void StateMachine::CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
-  CommScope* scope = nullptr;
-  if (auto session = sessions_.find(op.session); op.comm_scope != 0 && session != sessions_.end()) {
-    auto found = session->second.scopes.find(op.comm_scope);
-    if (found != session->second.scopes.end()) scope = &found->second;
+  std::vector<CommScope*> scopes;
+  if (!op.comm_scopes.empty()) {
+    if (auto session = sessions_.find(op.session); session != sessions_.end()) {
+      for (const uint64_t number : op.comm_scopes) scopes.push_back(&session->second.scopes.at(number));
+    }
   }
   const auto count = [&](WorkerIndex from, WorkerIndex to, int64_t bytes) {
     if (!workers_.contains(from) || !workers_.contains(to)) return;
     workers_.at(to).received_bytes += bytes;
-    if (scope == nullptr) return;
     const size_t size = static_cast<size_t>(std::max(from.value, to.value)) + 1;
-    if (scope->received_bytes.size() < size) scope->received_bytes.resize(size);
-    if (scope->sent_bytes.size() < size) scope->sent_bytes.resize(size);
-    scope->received_bytes[static_cast<size_t>(to.value)] += bytes;
-    scope->sent_bytes[static_cast<size_t>(from.value)] += bytes;
+    for (CommScope* scope : scopes) {
+      if (scope->received_bytes.size() < size) scope->received_bytes.resize(size);
+      if (scope->sent_bytes.size() < size) scope->sent_bytes.resize(size);
+      scope->received_bytes[static_cast<size_t>(to.value)] += bytes;
+      scope->sent_bytes[static_cast<size_t>(from.value)] += bytes;
+    }
   };
   for (const auto& [source, bytes] : report.received_bytes) count(source, worker, bytes);
   for (const auto& [destination, bytes] : report.pushed_bytes) count(worker, destination, bytes);

@@ -175,8 +175,10 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DropRecor
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommBeginRecord& record) {
   // Beyond the limit a block is not opened: its end says so.
   if (static_cast<int64_t>(session.scopes.size()) >= config_.max_comm_blocks) return Progress::kDone;
-  session.current_scope = record.scope;
-  CommScope& scope = session.scopes[record.scope];
+  auto [entry, is_new] = session.scopes.try_emplace(record.scope);
+  if (!is_new) return Progress::kDone;
+  session.open_scopes.push_back(record.scope);
+  CommScope& scope = entry->second;
   const size_t workers = workers_.empty() ? 0 : static_cast<size_t>(workers_.rbegin()->first.value) + 1;
   scope.received_bytes.resize(workers);
   scope.sent_bytes.resize(workers);
@@ -192,7 +194,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRe
   }
   found->second.ended = true;
   found->second.request = record.request;
-  if (session.current_scope == record.scope) session.current_scope = 0;
+  std::erase(session.open_scopes, record.scope);
   EndScopeIfDone(session, record.scope);
   return Progress::kDone;
 }

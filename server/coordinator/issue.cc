@@ -288,10 +288,11 @@ absl::Status StateMachine::Issue(SessionEntry& session, const CallRecord& record
     Define(plan);
     op = NewOp(OpEntry::Kind::kRun, name, session.info.session, plan.workers, plan.cost_us);
     for (const TensorPointer& tensor : operands.tensors) AddParent(op, *tensor);
-    if (auto scope = session.scopes.find(session.current_scope); scope != session.scopes.end()) {
-      op->comm_scope = session.current_scope;
-      ++scope->second.pending;
-      for (const auto& [collective, count] : plan.collectives) scope->second.collectives[collective] += count;
+    for (const uint64_t open : session.open_scopes) {
+      CommScope& scope = session.scopes.at(open);
+      op->comm_scopes.push_back(open);
+      ++scope.pending;
+      for (const auto& [collective, count] : plan.collectives) scope.collectives[collective] += count;
     }
     instance.ordinal = op->ordinal;
     AddWaits(plan, buffers, instance);

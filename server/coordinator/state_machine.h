@@ -141,6 +141,7 @@ class StateMachine {
   // completion.cc: what workers say.
   void On(const WorkerReportEvent& event);
   void Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report);
+  void LeaveScopes(const OpEntry& op);
   void CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report);
   void Poison(const OpPointer& op, const absl::Status& cause);
   void PoisonTensor(TensorEntry& tensor, const absl::Status& cause);

@@ -84,7 +84,7 @@ struct OpEntry {
   absl::InlinedVector<std::weak_ptr<OpEntry>, 2> children;
   absl::InlinedVector<std::weak_ptr<TensorEntry>, 1> outputs;  // and views of them
   absl::InlinedVector<Waiter, 1> waiters;
-  uint64_t comm_scope = 0;  // of the session; 0: none
+  absl::InlinedVector<uint64_t, 1> comm_scopes;  // of the session: those that were open
   // kWindow and kInlineRead: what is read or written.
   uint64_t request = 0;
   TicketId ticket;
@@ -123,8 +123,8 @@ struct SessionEntry {
   int64_t deficit_us = 0;
   bool connected = true;
   int64_t lease_deadline_us = 0;
-  uint64_t current_scope = 0;
   std::map<uint64_t, CommScope> scopes;
+  std::vector<uint64_t> open_scopes;  // of them, those that have not ended
 };
 
 }  // namespace tessera

@@ -191,6 +191,34 @@ def test_comm_debug_counts_only_its_block(session, mesh4):
     assert comm.collective_counts.get("all_gather") == 2
 
 
+def test_every_open_comm_debug_counts(session, mesh4):
+    x = ts.zeros((64, 64), device_mesh=mesh4, placements=[S(0)])
+
+    def times(count):
+        return [count * 48 * 64 * 8] * 4
+
+    with session.comm_debug() as outer:
+        x.redistribute([R()])
+        with session.comm_debug() as inner:
+            x.redistribute([R()])
+        assert inner.bytes_received == times(1)
+        with session.comm_debug() as empty:
+            pass
+        x.redistribute([R()])
+    assert outer.bytes_received == outer.bytes_sent == times(3) and outer.collective_counts == {"all_gather": 3}
+    assert empty.bytes_received == [0] * 4
+    first, second = session.comm_debug(), session.comm_debug()
+    first.__enter__()
+    x.redistribute([R()])
+    second.__enter__()
+    x.redistribute([R()])
+    first.__exit__(None, None, None)
+    x.redistribute([R()])
+    x.redistribute([R()])
+    second.__exit__(None, None, None)
+    assert first.bytes_received == times(2) and second.bytes_received == times(3)
+
+
 def test_explain_runs_nothing(session, mesh4, rng):
     a = rng.random((64, 64))
     x = session.distribute_tensor(a, mesh4, [S(0)])

@@ -496,6 +496,36 @@ TEST(StateMachineTest, CommScopesCountWhatTheWorkersReport) {
   EXPECT_EQ(reports[0].collectives[0], (std::pair<std::string, uint64_t>("all_to_all", 1)));
 }
 
+TEST(StateMachineTest, EveryOpenCommScopeCounts) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  // 1 and 2 overlap, 3 lies within 2; what is counted before and after belongs to one of them alone.
+  cluster.Submit(session,
+                 {FullRecord(MeshOf(2), {8, 8}, kRows, 1), CommBeginRecord{1}, RedistributeRecord(1, kColumns, 2),
+                  CommBeginRecord{2}, RedistributeRecord(1, kColumns, 3), CommBeginRecord{3}, CommEndRecord{7, 3},
+                  CommEndRecord{6, 1}, RedistributeRecord(1, kColumns, 4), CommEndRecord{8, 2},
+                  RedistributeRecord(1, kColumns, 5)});
+  const std::vector<Instance> instances = cluster.InstancesAt(WorkerIndex(0));
+  ASSERT_EQ(instances.size(), 5u);
+  const int64_t bytes[] = {0, 1, 10, 100, 1000};
+  for (size_t i = 0; i < instances.size(); ++i) {
+    for (int w = 0; w < 2; ++w) {
+      CompletionReport report;
+      report.ordinal = instances[i].ordinal;
+      if (w == 0) report.received_bytes = {{WorkerIndex(1), bytes[i]}};
+      cluster.Apply(WorkerReportEvent{WorkerIndex(w), static_cast<uint64_t>(w) + 1, {report}, {}});
+    }
+  }
+  std::map<uint64_t, CommReportEvent> reports;
+  for (const auto& report : cluster.EventsOf<CommReportEvent>(session)) reports.emplace(report.request, report);
+  ASSERT_EQ(reports.size(), 3u);
+  EXPECT_EQ(reports.at(6).received_bytes, (std::vector<int64_t>{11, 0}));
+  EXPECT_EQ(reports.at(8).received_bytes, (std::vector<int64_t>{110, 0}));
+  EXPECT_EQ(reports.at(8).sent_bytes, (std::vector<int64_t>{0, 110}));
+  EXPECT_EQ(reports.at(7).received_bytes, (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(reports.at(6).collectives, (std::vector<std::pair<std::string, uint64_t>>{{"all_to_all", 2}}));
+}
+
 TEST(StateMachineTest, BadHandlesAndMeshesAreNamed) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
