@@ -6,12 +6,11 @@
 
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/failure.h"
 #include "server/coordinator/state_machine.h"
 
 namespace tessera {
 namespace {
-
-constexpr int kMaxPathSteps = 4;  // of "needed by" in a poison's message
 
 // What a worker says of an op, with the op's name in front.
 absl::Status NamedAfter(std::string_view op, const absl::Status& status) {
@@ -20,16 +19,11 @@ absl::Status NamedAfter(std::string_view op, const absl::Status& status) {
   return absl::Status(status.code(), StrCat(op, ": ", message));
 }
 
-// The first cause and the way from it.
-absl::Status NeededBy(const absl::Status& cause, std::string_view op) {
-  const std::string_view message(cause.message().data(), cause.message().size());
-  int steps = 0;
-  for (size_t at = message.find("; needed by "); at != std::string_view::npos;
-       at = message.find("; needed by ", at + 1)) {
-    ++steps;
-  }
-  if (steps >= kMaxPathSteps) return cause;
-  return absl::Status(cause.code(), StrCat(message, "; needed by ", op));
+// The cause as what the op makes has it; a download makes nothing.
+absl::Status InheritedBy(const OpEntry& op, const absl::Status& cause) {
+  if (op.kind != OpEntry::Kind::kRun) return cause;
+  const TensorPointer result = op.outputs.empty() ? nullptr : op.outputs[0].lock();
+  return OnTheWay(cause, op.name, result == nullptr ? nullptr : &result->spec);
 }
 
 bool Remove(std::vector<WorkerIndex>& list, WorkerIndex worker) {
@@ -152,7 +146,7 @@ void StateMachine::Poison(const OpPointer& first, const absl::Status& cause) {
       op->request = 0;
     }
     for (const auto& child : op->children) {
-      if (OpPointer next = child.lock()) work.emplace_back(next, NeededBy(why, next->name));
+      if (OpPointer next = child.lock(); next && next->status.ok()) work.emplace_back(next, InheritedBy(*next, why));
     }
   }
 }

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "schemas/ops/catalog.h"
+#include "schemas/ops/resolve.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/failure.h"
 #include "server/coordinator/state_machine.h"
 
 namespace tessera {
@@ -70,12 +71,38 @@ absl::Status StateMachine::AddTensor(SessionEntry& session, HandleId handle, Ten
   return absl::OkStatus();
 }
 
-void StateMachine::AddFailedTensor(SessionEntry& session, HandleId handle, const absl::Status& cause) {
+void StateMachine::AddFailedTensor(SessionEntry& session, HandleId handle, const absl::Status& cause,
+                                   const TensorSpec* spec) {
   auto tensor = std::make_shared<TensorEntry>();
   tensor->session = session.info.session;
   tensor->handle = handle;
+  if (spec != nullptr) tensor->spec = *spec;
   tensor->status = cause;
   if (AddTensor(session, handle, std::move(tensor)).ok()) Send(session, FailedHandleEvent{handle, cause});
+}
+
+void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status) {
+  // The results are never there; their specs are for messages.
+  std::vector<OperandSpec> specs;
+  bool is_inherited = false;
+  for (const OperandReference& operand : record.operands) {
+    if (const auto* scalar = std::get_if<Scalar>(&operand.value)) {
+      specs.emplace_back(*scalar);
+      continue;
+    }
+    auto tensor = session.tensors.find(std::get<HandleId>(operand.value));
+    if (tensor == session.tensors.end()) continue;
+    is_inherited = is_inherited || tensor->second->status == status;
+    if (tensor->second->spec.mesh.size() > 0) specs.emplace_back(tensor->second->spec);
+  }
+  absl::StatusOr<OpResolution> resolved = absl::UnknownError("an operand's spec is not known");
+  if (specs.size() == record.operands.size()) resolved = ResolveOp(record.call, specs);
+  const size_t known = resolved.ok() ? resolved->outputs.size() : 0;
+  for (size_t i = 0; i < record.results.size(); ++i) {
+    const TensorSpec* spec = i < known ? &resolved->outputs[i] : nullptr;
+    AddFailedTensor(session, record.results[i], is_inherited ? OnTheWay(status, NameOf(record.call.op), spec) : status,
+                    spec);
+  }
 }
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecord& record) {
@@ -98,9 +125,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecor
       if (plan.ok()) session.deficit_us -= (*plan)->cost_us;
     }
   }
-  if (!status.ok()) {
-    for (HandleId handle : record.results) AddFailedTensor(session, handle, status);
-  }
+  if (!status.ok()) RefuseCall(session, record, status);
   for (const OperandReference& operand : record.operands) {
     if (const auto* handle = std::get_if<HandleId>(&operand.value); handle && operand.last_use)
       DropHandle(session, *handle);
@@ -130,7 +155,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
   if (status.ok()) {
     OpenWindow(session, std::move(tensor), TransferDirection::kUpload, record.request);
   } else {
-    AddFailedTensor(session, record.result, status);
+    AddFailedTensor(session, record.result, status, &record.spec);
     Send(session, SettledEvent{record.request, status});
   }
   return Progress::kDone;

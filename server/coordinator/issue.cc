@@ -5,10 +5,10 @@
 
 #include <xxhash.h>
 
-#include "schemas/ops/catalog.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/failure.h"
 #include "server/coordinator/state_machine.h"
 #include "server/plan/verify.h"
 #include "server/planner/fitting.h"
@@ -20,11 +20,6 @@ namespace {
 constexpr uint8_t kComputeStream = 0;
 constexpr uint8_t kExchangeStream = 1;
 constexpr uint8_t kIoStream = 3;
-
-std::string_view NameOf(OpId op) {
-  auto row = FindOp(op);
-  return row.ok() ? (*row)->name : std::string_view("unknown op");
-}
 
 bool OnlyExchanges(const Plan& plan) {
   return std::all_of(plan.steps.begin(), plan.steps.end(),

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "schemas/ops/catalog.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/failure.h"
 
 namespace tessera {
 
@@ -52,9 +52,8 @@ absl::StatusOr<OpPlan> StateMachine::Explain(
     }
   }
   TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, topology_));
-  TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(call.op));
   for (const PlanBuffer& buffer : whole.plan.buffers) {
-    TESSERA_RETURN_IF_ERROR(CheckWorkers(row->name, buffer.mesh.workers()));
+    TESSERA_RETURN_IF_ERROR(CheckWorkers(NameOf(call.op), buffer.mesh.workers()));
   }
   // As it would be issued now; what fits nowhere is shown as it would be with more memory.
   const std::optional<PlanLimits> limits = FitsNow(whole.plan) ? std::nullopt : LimitsFor(call, whole.plan);

@@ -96,7 +96,9 @@ class StateMachine {
   Progress TakeRecord(SessionEntry& session, BatchEndRecord& record);
   absl::StatusOr<TensorPointer> FindTensor(const SessionEntry& session, HandleId handle, std::string_view op) const;
   absl::Status AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor);
-  void AddFailedTensor(SessionEntry& session, HandleId handle, const absl::Status& cause);
+  void AddFailedTensor(SessionEntry& session, HandleId handle, const absl::Status& cause,
+                       const TensorSpec* spec = nullptr);
+  void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
   bool HasRoom(const std::vector<WorkerIndex>& workers) const;
 
   // issue.cc: one operation onto the workers.

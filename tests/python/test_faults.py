@@ -62,6 +62,28 @@ def test_what_does_not_fit_is_refused_with_the_numbers(session, mesh4):
     np.testing.assert_array_equal(small.full_tensor(), 1)
 
 
+def test_a_failed_dependent_tells_the_way_from_the_first_cause(session, mesh4):
+    z = ts.zeros((1 << 28,), device_mesh=mesh4, placements=[S(0)])  # 512 MiB on each of 256 MiB
+    w = z + 1
+    v = w * 2
+    u = v @ v
+    t = ts.exp(ts.exp(u))
+
+    def message(tensor):
+        with pytest.raises(ts.ResourceExhaustedError) as error:
+            tensor.wait()
+        return str(error.value)
+
+    cause, n = message(z), 1 << 28
+    assert cause.startswith("full: ") and "on the way" not in cause
+    assert message(w) == f"{cause}; on the way here: add f64[{n}]"
+    assert message(v) == f"{cause}; on the way here: add f64[{n}], multiply f64[{n}]"
+    assert message(u) == f"{cause}; on the way here: add f64[{n}], multiply f64[{n}], matmul f64[]"
+    assert message(t) == f"{cause}; on the way here: add f64[{n}], multiply f64[{n}], ..., exp f64[], exp f64[]"
+    with pytest.raises(ts.ResourceExhaustedError, match="on the way here: add"):
+        w.full_tensor()
+
+
 def test_huge_shapes_are_refused(session, mesh4):
     for shape in [(2**31,), (2**31 + 1, 3), (2**59,)]:
         with pytest.raises(ts.TesseraError):

@@ -1,0 +1,22 @@
+#pragma once
+
+// What a failed tensor says: the first cause, word for word, and the ops on the way from it. Of a long way the first
+// two and the last two:
+//
+//   full: does not fit in memory: ...; on the way here: add f64[8], multiply f64[8], ..., exp f64[8], matmul f64[]
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "schemas/ops/op.h"
+#include "schemas/types/tensor_spec.h"
+
+namespace tessera {
+
+// Of the catalog.
+std::string_view NameOf(OpId op);
+
+// `cause`, which an operand of `op` has, as the op's result has it. `result`: null where it is not known.
+absl::Status OnTheWay(const absl::Status& cause, std::string_view op, const TensorSpec* result);
+
+}  // namespace tessera
