@@ -7,6 +7,7 @@
 
 #include "client/session_request.h"
 #include "client/wait.h"
+#include "schemas/ops/catalog.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -49,6 +50,7 @@ SessionImpl::~SessionImpl() {
 absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions options, double stall_timeout_s) {
   const bool resumed = options.resume.has_value();
   std::shared_ptr<SessionImpl> session(new SessionImpl(stall_timeout_s));
+  session->address_ = StrCat("unix:", options.socket_path);
   TESSERA_ASSIGN_OR_RETURN(session->connection_, Connection::Open(std::move(options), session.get()));
   if (resumed) {
     TESSERA_ASSIGN_OR_RETURN(ClusterReport report, session->GetStatus());
@@ -231,10 +233,16 @@ std::string MoveText(const SpecEntry& entry) {
 
 using SpecOperands = absl::InlinedVector<SpecOperand, kInlineOperands>;
 
-absl::Status FillOperands(SessionImpl* session, absl::Span<const CallOperand> operands, SpecOperands* specs,
+std::string_view NameOf(OpId op) {
+  absl::StatusOr<const OpRow*> row = FindOp(op);
+  return row.ok() ? (*row)->name : std::string_view("unknown op");
+}
+
+absl::Status FillOperands(SessionImpl* session, OpId op, absl::Span<const CallOperand> operands, SpecOperands* specs,
                           std::vector<RecordOperand>* out) {
   if (operands.size() > kMaxOperands) {
-    return absl::InvalidArgumentError(StrCat("an op takes at most ", kMaxOperands, " operands, not ", operands.size()));
+    return absl::InvalidArgumentError(
+        StrCat(NameOf(op), ": takes at most ", kMaxOperands, " operands, not ", operands.size()));
   }
   out->reserve(operands.size());
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -246,7 +254,7 @@ absl::Status FillOperands(SessionImpl* session, absl::Span<const CallOperand> op
     }
     const HandleState& handle = **operand.tensor;
     if (handle.session.get() != session) {
-      return absl::InvalidArgumentError(StrCat("operand ", i, ", ", ToText(*handle.spec),
+      return absl::InvalidArgumentError(StrCat(NameOf(op), ": operand ", i, ", ", ToText(*handle.spec),
                                                ", is of another session; fetch it there and distribute it here"));
     }
     if (handle.planned != nullptr && PlanCapture::Current() == nullptr) return NeverRuns(handle);
@@ -287,7 +295,7 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, abs
   TESSERA_RETURN_IF_ERROR(Check());
   Record record;
   SpecOperands specs;
-  TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, &record.operands));
+  TESSERA_RETURN_IF_ERROR(FillOperands(this, call.op, operands, &specs, &record.operands));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const SpecEntry> entry, specs_.Resolve(call, specs));
   if (wanted == ResultCount::kOne && entry->outputs.size() != 1) {
     return absl::InvalidArgumentError(
@@ -333,7 +341,7 @@ absl::StatusOr<PlanReport> SessionImpl::Explain(const OpCall& call, absl::Span<c
   TESSERA_RETURN_IF_ERROR(Check());
   SpecOperands specs;
   std::vector<RecordOperand> named;
-  TESSERA_RETURN_IF_ERROR(FillOperands(this, operands, &specs, &named));
+  TESSERA_RETURN_IF_ERROR(FillOperands(this, call.op, operands, &specs, &named));
   std::vector<ExplainOperand> list(named.size());
   for (size_t i = 0; i < named.size(); ++i) {
     list[i].operand = named[i];

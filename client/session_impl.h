@@ -106,6 +106,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<HostArray> Download(const HandlePtr& handle, std::optional<int64_t> flat_position);
 
   const WelcomeReport& welcome() const { return connection_->welcome(); }
+  const std::string& address() const { return address_; }  // "unix:/path", without the token
   uint64_t last_event() const { return connection_->last_event(); }
   SpecCache& specs() { return specs_; }
   void SetImplicitPolicy(ImplicitPolicy policy) { implicit_policy_ = policy; }
@@ -160,6 +161,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
 
   const double stall_timeout_s_;
   const uint64_t fork_generation_;
+  std::string address_;
   std::unique_ptr<Connection> connection_;
   SpecCache specs_;
   std::atomic<ImplicitPolicy> implicit_policy_{ImplicitPolicy::kAllow};

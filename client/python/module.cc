@@ -166,6 +166,7 @@ void DefineSession(nb::module_& module) {
       .def_prop_ro("id", &Session::id)
       .def_prop_ro("worker_count", &Session::worker_count)
       .def_prop_ro("resume_text", &Session::ResumeText, "What ts.connect(resume=) takes to come back to this session.")
+      .def_prop_ro("_address", [](const Session& s) { return s.impl()->address(); })
       .def_prop_ro("_key", [](const Session& s) { return reinterpret_cast<uintptr_t>(s.impl().get()); })
       .def_prop_ro("_open", [](const Session& s) { return s.impl()->Check().ok(); })
       .def_prop_ro("_lost", [](const Session& s) { return s.impl()->lost_workers(); })

@@ -113,6 +113,39 @@ def test_handles_of_another_session_are_refused(cluster, session):
         np.testing.assert_array_equal((x + 1).full_tensor(), 1)
 
 
+def test_a_mesh_of_another_cluster_is_refused(cluster, session, new_cluster):
+    with new_cluster(workers=4).connect() as stranger, cluster.connect() as other:
+        mesh, x = stranger.default_mesh, ts.ones((4, 4), device_mesh=session.default_mesh, placements=[ts.Shard(0)])
+        uses = {
+            "redistribute": [lambda: x.redistribute(mesh, [ts.Replicate()]), lambda: x.redistribute(device_mesh=mesh),
+                             lambda: ts.redistribute([x, x], mesh, [ts.Replicate()]),
+                             lambda: x.explain_redistribute(mesh, [ts.Shard(1)]),
+                             lambda: ts.asarray(x, device_mesh=mesh), lambda: ts.distribute_tensor(x, mesh, [ts.Shard(1)])],
+            "to_device": [lambda: x.to_device(mesh)],
+            "distribute_tensor": [lambda: session.distribute_tensor(np.ones(4), mesh, [ts.Shard(0)])],
+            "from_local": [lambda: session.from_local([np.ones(1)] * 4, mesh, [ts.Shard(0)])],
+        }
+        for op, calls in uses.items():
+            for call in calls:
+                with pytest.raises(ts.InvalidArgumentError, match=f"^{op}: .*is of the cluster at unix:.*, not of that at unix:"):
+                    call()
+        # A mesh says where new tensors are, and sessions of one cluster share its meshes.
+        assert ts.zeros((4,), device_mesh=mesh).session is stranger
+        moved = x.redistribute(other.default_mesh, [ts.Shard(1)])
+        assert moved.session is session and moved.placements == (ts.Shard(1),)
+        np.testing.assert_array_equal(x.to_device(other.init_device_mesh((2,))).full_tensor(), np.ones((4, 4)))
+
+
+def test_what_an_op_refuses_of_its_operands_is_named_after_it(cluster, session):
+    with cluster.connect() as other:
+        x, y = ts.zeros((2,), device_mesh=session.default_mesh), ts.zeros((2,), device_mesh=other.default_mesh)
+        for op, call in {"add": lambda: x + y, "where": lambda: ts.where(x > 0, x, y)}.items():
+            with pytest.raises(ts.InvalidArgumentError, match=rf"^{op}: operand [12], f64\[2\] .* is of another session"):
+                call()
+        with pytest.raises(ts.InvalidArgumentError, match="^redistribute: takes at most 64 operands, not 65"):
+            ts.redistribute([x] * 65, placements=[ts.Replicate()])
+
+
 def test_a_closed_session_says_so(cluster):
     session = cluster.connect()
     x = ts.zeros((2,), device_mesh=session.default_mesh)

@@ -182,6 +182,6 @@ def test_what_cannot_be_is_refused_by_operand(session, mesh4, mesh22, cluster):
     assert alone.placements == (S(1),)
     other = cluster.connect()
     there = ts.ones((4,), device_mesh=other.init_device_mesh((2,)))
-    with pytest.raises(ts.InvalidArgumentError, match="operand 1, .*of another session"):
+    with pytest.raises(ts.InvalidArgumentError, match="^redistribute: operand 1, .*of another session"):
         ts.redistribute([x, there], placements=[R()])
     other.close()

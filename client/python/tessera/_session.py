@@ -86,7 +86,7 @@ def adopt(session, address: str, token: str):
 def session_of(tensor):
     """The Session of a tensor."""
     session = _context.session_of_key(tensor._session_key)
-    return session if session is not None else adopt(tensor._session, "", "")
+    return session if session is not None else adopt(tensor._session, tensor._session._address, "")
 
 
 class CommDebug:
@@ -197,10 +197,18 @@ def mesh_for(device_mesh, op: str, session=None) -> DeviceMesh:
         raise InvalidArgumentError(f"{op}: device_mesh is {device_mesh!r}, not a DeviceMesh")
     if session is not None and device_mesh._session is not session:
         device_mesh._session._check()
-        if device_mesh._session.address != session.address:
-            raise InvalidArgumentError(
-                f"{op}: {device_mesh} is of session {device_mesh._session.id}, not of session {session.id}")
+        check_cluster(op, device_mesh, session)
     return device_mesh
+
+
+def check_cluster(op: str, device_mesh: DeviceMesh, session) -> None:
+    """A mesh is of the workers of a cluster, whose sessions all may use it; those of others may not."""
+    other = device_mesh._session
+    if other is session or other.address == session.address:
+        return
+    paths = [os.path.realpath(one.address.removeprefix("unix:")) for one in (other, session)]
+    if paths[0] != paths[1]:
+        raise InvalidArgumentError(f"{op}: {device_mesh} is of the cluster at {other.address}, not of that at {session.address}")
 
 
 def distribute(session, tensor, device_mesh, placements, src_data_rank=0):

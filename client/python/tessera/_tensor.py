@@ -15,7 +15,7 @@ from ._dtypes import code_of, numpy_of
 from ._errors import BY_CODE, InvalidArgumentError, ResourceExhaustedError, TesseraError, UnimplementedError
 from ._mesh import DeviceMesh, integers
 from ._placements import Placement, decode, encode
-from ._session import distribute, session_of
+from ._session import check_cluster, distribute, session_of
 
 MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
 MAX_IMPLICIT_DOWNLOAD = 1 << 30    # docs/limits.md: max_implicit_download
@@ -138,6 +138,7 @@ def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
         mesh = DeviceMesh._wrap(session_of(tensor), tensor._mesh)
     elif isinstance(device_mesh, DeviceMesh):
         mesh = device_mesh
+        check_cluster(op, mesh, session_of(tensor))
     else:
         raise InvalidArgumentError(f"{op}: device_mesh is {device_mesh!r}, not a DeviceMesh")
     if placements is None:
@@ -242,7 +243,10 @@ class _TensorMethods:
         """The same tensor on another mesh, whose workers may be others."""
         if not isinstance(device_mesh, DeviceMesh):
             raise InvalidArgumentError(f"to_device: {device_mesh!r} is no DeviceMesh")
-        return self.redistribute(device_mesh, None)
+        try:
+            return self.redistribute(device_mesh, None)
+        except InvalidArgumentError as error:
+            raise type(error)(f"to_device: {str(error).removeprefix('redistribute: ')}") from None
 
     def full_tensor(self) -> np.ndarray:
         """The whole tensor as a NumPy array. Blocks; raises the first cause if something failed."""
