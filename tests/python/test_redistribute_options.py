@@ -53,6 +53,25 @@ def test_dtype_changes_between_meshes(session, rng, workers):
     np.testing.assert_array_equal(wide.full_tensor(), values)
 
 
+def test_another_dtype_alone_keeps_the_placements(session, rng, mesh22):
+    values = rng.integers(-9, 9, (9, 4)).astype("float64")
+    x = session.distribute_tensor(values, mesh22, [S(1), R()])
+    for act in (lambda: x.redistribute(dtype="f4"), lambda: x.redistribute(dtype="f4", relabel=True),
+                lambda: ts.redistribute([x], dtype="f4")[0]):
+        y, received = moved(session, act)
+        assert y.placements == x.placements and y.dtype == np.float32 and received == [0] * 4
+        np.testing.assert_array_equal(y.full_tensor(), values)
+    assert x.explain_redistribute(dtype="f4").placements == x.placements
+    assert x.redistribute(relabel=True).placements == x.redistribute(dtype="f8").placements == x.placements
+    # Without anything it is Replicate, and so is what was pending in another dtype.
+    assert x.redistribute().placements == (R(), R())
+    pending = session.from_local(lambda position: values, mesh22, [P("sum"), R()], shape=(9, 4))
+    assert pending.redistribute(dtype="f8").placements == (P("sum"), R())
+    reduced = pending.redistribute(dtype="f4")
+    assert reduced.placements == (R(), R())
+    np.testing.assert_array_equal(reduced.full_tensor(), 2 * values)
+
+
 def test_relabel_finds_the_workers_that_have_the_data(session, rng):
     values = rng.integers(-9, 9, (9, 4)).astype("float64")
     reversed_mesh = session.init_device_mesh((4,), workers=[3, 2, 1, 0])

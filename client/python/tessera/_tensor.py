@@ -14,7 +14,7 @@ from ._attach import attach
 from ._dtypes import code_of, numpy_of
 from ._errors import BY_CODE, InvalidArgumentError, ResourceExhaustedError, TesseraError, UnimplementedError
 from ._mesh import DeviceMesh, integers
-from ._placements import Placement, decode, encode
+from ._placements import Partial, Placement, Replicate, decode, encode
 from ._session import check_cluster, distribute, session_of
 
 MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
@@ -119,6 +119,13 @@ def _position_of(tensor, position, op: str) -> list[int]:
     return integers(position, "position", op)
 
 
+def _kept(tensor, dtype: int) -> list:
+    """The tensor's placements as another dtype can have them: pending terms can't be converted, and are reduced."""
+    if dtype == tensor._dtype:
+        return list(tensor._placements)
+    return encode([Replicate() if isinstance(p, Partial) else p for p in tensor.placements], "redistribute")
+
+
 def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
     """A list of placements is accepted first too."""
     op = "redistribute"
@@ -129,6 +136,9 @@ def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
         attributes["dtype"] = code_of(dtype, op)
     if relabel:
         attributes["relabel"] = True
+    if device_mesh is None and placements is None and attributes:     # dtype or relabel alone
+        attributes["placements"] = _kept(tensor, attributes.get("dtype", tensor._dtype))
+        return attributes
     if device_mesh is None and placements is not None:
         encoded = encode(placements, op)
         if len(encoded) == tensor._mesh_ndim:     # without a mesh: the tensor's
@@ -228,6 +238,8 @@ class _TensorMethods:
 
         >>> x.redistribute([ts.Shard(1)])
 
+        Without placements: on a mesh of as many dims, or with dtype or relabel alone, x's own (pending terms are reduced to
+        Replicate where the dtype changes, as x.astype does); else Replicate.
         dtype: converted on the way, on the side with fewer bytes. relabel: the workers of the mesh may stand in any
         order, and the one that moves least is found; the result's device_mesh says which.
         """
