@@ -136,6 +136,7 @@ def test_large_operands_are_read_in_place_and_counted_once(session, mesh4, rng):
 def test_wrong_shapes_are_errors_where_they_are_made(session, mesh4):
     x = session.distribute_tensor(np.ones((3, 4, 5)), mesh4, [R()])
     for function, match in [(lambda: ts.matmul(x, x), "inner dims differ"), (lambda: ts.bmm(x, x[0]), "batches of matrices"),
+                            (lambda: ts.bmm(x, x.mT[:2]), r"bmm: the batches differ, 3 and 2 .*f64\[3,4,5\].*f64\[2,5,4\]"),
                             (lambda: ts.matmul(x, x.transpose(0, 2, 1)[:2]), "batch dims"),
                             (lambda: ts.einsum("ij,jk->ik", x, x), "has other dims"), (lambda: ts.einsum("ijk,->l", x), "operands"),
                             (lambda: ts.einsum("ijk->l", x), "in no operand"), (lambda: ts.einsum("i k", x), "other dims"),

@@ -109,8 +109,11 @@ def bmm(x1, x2, /):
 
     Multiplies two batches of matrices: bmk,bkn->bmn, nothing is broadcast."""
     _tensors("bmm", (x1, x2))
-    if x1.ndim != 3 or x2.ndim != 3 or x1.shape[0] != x2.shape[0]:
+    if x1.ndim != 3 or x2.ndim != 3:
         raise InvalidArgumentError(f"bmm: takes two batches of matrices: a is {x1._spec}, b is {x2._spec}")
+    if x1.shape[0] != x2.shape[0]:
+        raise InvalidArgumentError(
+            f"bmm: the batches differ, {x1.shape[0]} and {x2.shape[0]} matrices: a is {x1._spec}, b is {x2._spec}")
     return _product(x1, x2, "bmk", "bkn", "bmn")
 
 
