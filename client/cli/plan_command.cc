@@ -17,6 +17,8 @@
 namespace tessera {
 namespace {
 
+constexpr std::string_view kNotation = "notation=";
+
 struct PlanRequest {
   OpCall call;
   std::vector<PlanOperand> operands;
@@ -28,7 +30,7 @@ std::string_view Trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\n\r") - first + 1);
 }
 
-// Cuts at commas outside of all brackets and quotes.
+// Cuts at commas outside of all brackets and quotes; a notation without quotes goes on to the letters behind its arrow.
 std::vector<std::string_view> SplitArguments(std::string_view text) {
   std::vector<std::string_view> arguments;
   int depth = 0;
@@ -41,6 +43,9 @@ std::vector<std::string_view> SplitArguments(std::string_view text) {
     depth += c == '(' || c == '[' ? 1 : c == ')' || c == ']' ? -1 : 0;
     if (c != ',' || (depth != 0 && i < text.size())) continue;
     const std::string_view argument = Trim(text.substr(start, i - start));
+    const bool is_notation = argument.substr(0, kNotation.size()) == kNotation;
+    if (is_notation && i < text.size() && argument.find("->") == std::string_view::npos && argument.back() != '"')
+      continue;
     if (!argument.empty()) arguments.push_back(argument);
     start = i + 1;
   }
@@ -151,18 +156,20 @@ absl::StatusOr<PlanRequest> ParseArrow(std::string_view source, std::string_view
 }
 
 absl::StatusOr<PlanRequest> ParseRequest(std::string_view text) {
-  const size_t arrow = text.find("->");
-  if (arrow != std::string_view::npos && text.find('"') == std::string_view::npos) {
-    return ParseArrow(Trim(text.substr(0, arrow)), Trim(text.substr(arrow + 2)));
-  }
+  // A call first: an arrow may stand in its notation.
   Scanner scanner(text);
   const absl::StatusOr<std::string_view> name = scanner.TakeIdentifier();
-  if (!name.ok() || !scanner.TryTake("(") || Trim(text).back() != ')') {
-    return absl::InvalidArgumentError(
-        StrCat("plan: expected \"SPEC -> PLACEMENTS\" or \"op(SPEC, ...)\", not \"", Printable(text), "\""));
+  const bool is_call = name.ok() && scanner.TryTake("(");
+  if (is_call && Trim(text).back() == ')') {
+    const std::string_view rest = scanner.rest();
+    return ParseCall(*name, rest.substr(0, rest.rfind(')')));
   }
-  const std::string_view rest = scanner.rest();
-  return ParseCall(*name, rest.substr(0, rest.rfind(')')));
+  const size_t arrow = text.find("->");
+  if (!is_call && arrow != std::string_view::npos) {
+    return ParseArrow(Trim(text.substr(0, arrow)), Trim(text.substr(arrow + 2)));
+  }
+  return absl::InvalidArgumentError(
+      StrCat("plan: expected \"SPEC -> PLACEMENTS\" or \"op(SPEC, ...)\", not \"", Printable(text), "\""));
 }
 
 // Operands and outputs, on the worker that has the most of them.

@@ -46,6 +46,15 @@ TEST(PlanCommand, OtherOpsByName) {
             "f32[4,4] @ mesh(2) [S(1)]");
 }
 
+TEST(PlanCommand, ANotationNeedsNoQuotes) {
+  for (const char* notation : {"notation=ij,jk->ik", "notation=\"ij,jk->ik\""}) {
+    const std::string operands = "f32[4,6] @ mesh(2) [S(0)], f32[6,8] @ mesh(2) [R]";
+    EXPECT_EQ(Planned("einsum(" + operands + ", " + notation + ")")["output"], "f32[4,8] @ mesh(2) [S(0)]");
+    EXPECT_EQ(Planned("einsum(" + std::string(notation) + ", " + operands + ")")["output"],
+              "f32[4,8] @ mesh(2) [S(0)]");
+  }
+}
+
 TEST(PlanCommand, OtherMeshes) {
   EXPECT_EQ(Planned("f32[4,4] @ mesh(4) [S(0)] -> mesh(2,2) [S(0), S(1)]")["output"],
             "f32[4,4] @ mesh(2,2) [S(0), S(1)]");
@@ -93,7 +102,8 @@ TEST(PlanCommand, RefusesWhatItCannotRead) {
   for (const char* request :
        {"", "f32[4]", "nonsense(f32[4] @ mesh(2) [R])", "f32[4] @ mesh(2) [R] ->", "f32[4] @ mesh(2) [S(3)] -> [R]",
         "f32[4] @ mesh(2) [R] -> [P(sum)]", "sum(f32[4] @ mesh(2) [R], dims=[9])", "sum(f32[4] @ mesh(2) [R], what=1)",
-        ")", "add(", "matmul(f32[2,3] @ mesh(2) [R], f32[2,3] @ mesh(2) [R])"}) {
+        ")", "add(", "negative(f32[4] @ mesh(2) [S(0)]) -> [R]", "einsum(f32[4] @ mesh(2) [R], notation=i,->",
+        "matmul(f32[2,3] @ mesh(2) [R], f32[2,3] @ mesh(2) [R])"}) {
     EXPECT_FALSE(PlanCommandText(request, PlanOutput::kText).ok()) << request;
   }
 }
