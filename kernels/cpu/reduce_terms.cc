@@ -111,7 +111,7 @@ class TermReducer {
       : op_(op),
         dtype_(dtype),
         bytes_(SizeBytes(dtype)),
-        is_widened_(AccumulatedIn(dtype) != dtype),
+        is_widened_(AccumulatedIn(dtype) != dtype && (operands.terms > 2 || op == ReduceOp::kAvg)),
         operands_(operands),
         stores_(stores) {
     addresses_.resize(operands.bases.size());
@@ -205,7 +205,7 @@ class TermReducer {
     return reduced;
   }
 
-  // The same of 16 bits: all terms are added up in f32, and the sum is rounded once.
+  // The same of 16 bits, where two terms are not all: they are added up in f32, and the sum is rounded once.
   const void* ReduceWidened(const Shape& piece, int64_t count) {
     cpu::CastBlock(dtype_, DType::kF32, TermPiece(0, piece, scratch_.data()), count, sum_.data());
     for (size_t t = 1; t < operands_.terms; ++t) {
