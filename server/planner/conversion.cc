@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "schemas/types/layout.h"
 #include "server/plan/exchange.h"
+#include "server/plan/same_shards.h"
 #include "server/planner/overlay.h"
 
 namespace tessera {
@@ -13,31 +15,12 @@ namespace {
 
 constexpr int64_t kExactUpTo = 64;  // workers
 
-// Into how many the mesh dims of these kinds cut the positions.
-template <typename IsOfKind>
-int64_t CountAlong(const TensorSpec& spec, const IsOfKind& is_of_kind) {
-  int64_t count = 1;
-  for (size_t j = 0; j < spec.placements.size(); ++j) {
-    if (is_of_kind(spec.placements[j])) count *= spec.mesh.shape()[j];
-  }
-  return count;
-}
-
-int64_t CountDestinations(const TensorSpec& spec) {
-  return CountAlong(spec, [](const Placement& placement) { return placement.is_replicate(); });
-}
-
 }  // namespace
 
 HostWorkers WorkersByHost(const Mesh& mesh, const Topology& topology) {
   HostWorkers by_host;
   for (const WorkerIndex worker : mesh.workers()) by_host[topology.HostOf(worker)].push_back(worker);
   return by_host;
-}
-
-size_t StrideOfPriced(size_t count) {
-  constexpr size_t kPriced = 64;
-  return count <= kPriced ? 1 : count / kPriced;
 }
 
 Conversion::Conversion(const TensorSpec& source, const TensorSpec& destination, const Topology& topology)
@@ -61,7 +44,7 @@ int64_t Conversion::ReceivedBy(WorkerIndex worker) const {
       from.has_value() ? NumElements(Intersect(wanted, LocalBox(source_, source_.mesh.PositionAt(*from)))) : 0;
   if (terms_ == 1) return (NumElements(wanted) - held) * element_bytes;
   // It reduces its share of what the replicas get together, and takes the others' shares.
-  const double replicas = static_cast<double>(CountDestinations(destination_));
+  const double replicas = static_cast<double>(CountReplicas(destination_));
   const double elements = static_cast<double>(NumElements(wanted));
   const double own_terms = elements > 0 ? static_cast<double>(held) / elements : 0;
   const double words =
@@ -75,15 +58,31 @@ std::vector<Conversion::HeldBox> Conversion::BoxesOf(const TensorSpec& spec, abs
     const std::optional<int64_t> flat = spec.mesh.FindWorker(worker);
     if (!flat.has_value()) continue;
     const Position position = spec.mesh.PositionAt(*flat);
-    HeldBox held = {LocalBox(spec, position), position};
+    HeldBox box = {LocalBox(spec, position), position};
     for (size_t j = 0; j < position.size(); ++j) {
-      if (!spec.placements[j].is_partial()) held.term[j] = 0;
+      if (!spec.placements[j].is_partial()) box.term[j] = 0;
     }
-    if (!IsEmpty(held.box) && std::find(boxes.begin(), boxes.end(), held) == boxes.end()) {
-      boxes.push_back(std::move(held));
-    }
+    if (!IsEmpty(box.box)) boxes.push_back(std::move(box));
   }
+  // Boxes of one tensor are the same or have nothing in common: where they start tells them apart.
+  std::sort(boxes.begin(), boxes.end(), [](const HeldBox& a, const HeldBox& b) {
+    for (size_t d = 0; d < a.box.size(); ++d) {
+      if (a.box[d].start != b.box[d].start) return a.box[d].start < b.box[d].start;
+    }
+    return a.term < b.term;
+  });
+  boxes.erase(std::unique(boxes.begin(), boxes.end()), boxes.end());
   return boxes;
+}
+
+// Some of many, which stand for as many each: evenly, but not always at the same place of a row.
+std::pair<std::vector<Conversion::HeldBox>, double> Conversion::SampleOf(std::vector<HeldBox> boxes) {
+  constexpr size_t kAllUpTo = 64, kSampled = 16;
+  if (boxes.size() <= kAllUpTo) return {std::move(boxes), 1};
+  const size_t stride = boxes.size() / kSampled;
+  std::vector<HeldBox> sample;
+  for (size_t i = 0; i < kSampled; ++i) sample.push_back(boxes[i * stride + (5 * i) % stride]);
+  return {std::move(sample), static_cast<double>(boxes.size()) / kSampled};
 }
 
 int64_t Conversion::ReceivedByHost(int32_t host, absl::Span<const WorkerIndex> takers,
@@ -93,18 +92,19 @@ int64_t Conversion::ReceivedByHost(int32_t host, absl::Span<const WorkerIndex> t
     const auto found = reduced_elements_of_hosts_.find(host);
     return found == reduced_elements_of_hosts_.end() ? 0 : found->second * element_bytes;
   }
-  const std::vector<HeldBox> wanted = BoxesOf(destination_, takers);
+  std::vector<HeldBox> wanted = BoxesOf(destination_, takers);
   const std::vector<HeldBox> held = BoxesOf(source_, holders);
   if (terms_ > 1) return ReducedByHost(wanted, held, takers.size()) * element_bytes;
+  const auto [sample, times] = SampleOf(std::move(wanted));
   int64_t elements = 0;
-  for (const HeldBox& want : wanted) {
+  for (const HeldBox& want : sample) {
     elements += NumElements(want.box);
     for (const HeldBox& have : held) {
       // A pending term that stays pending is on the same mesh.
       if (!destination_.has_partial() || have.term == want.term) elements -= NumElements(Intersect(want.box, have.box));
     }
   }
-  return elements * element_bytes;
+  return static_cast<int64_t>(std::ceil(times * static_cast<double>(elements))) * element_bytes;
 }
 
 // It reduces its share of what the hosts get together, of one sum of each other host, and takes the others' shares.
@@ -116,7 +116,7 @@ int64_t Conversion::ReducedByHost(absl::Span<const HeldBox> wanted, absl::Span<c
   int64_t terms_here = 0;
   for (const HeldBox& have : held) terms_here += have.box == held[0].box ? 1 : 0;
   const double destinations_here = static_cast<double>(takers) / static_cast<double>(wanted.size());
-  const double hosts = std::max(1.0, static_cast<double>(CountDestinations(destination_)) / destinations_here);
+  const double hosts = std::max(1.0, static_cast<double>(CountReplicas(destination_)) / destinations_here);
   const double sums =
       held.empty() ? static_cast<double>(terms_) : static_cast<double>(terms_) / static_cast<double>(terms_here) - 1;
   return static_cast<int64_t>(std::ceil(static_cast<double>(elements) * (sums + hosts - 1) / hosts));

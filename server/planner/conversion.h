@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -21,10 +22,8 @@ namespace tessera {
 using HostWorkers = std::map<int32_t, std::vector<WorkerIndex>>;
 HostWorkers WorkersByHost(const Mesh& mesh, const Topology& topology);
 
-// Of many workers, or hosts, which ones stand for all: every so many.
-size_t StrideOfPriced(size_t count);
-
-// Keeps references. Exact on meshes of up to 64 workers; on larger ones sums are what a formula says.
+// Keeps references. Exact on meshes of up to 64 workers; on larger ones sums are what a formula says, and where a
+// host's workers want more than 64 boxes some stand for all.
 class Conversion {
  public:
   Conversion(const TensorSpec& source, const TensorSpec& destination, const Topology& topology);
@@ -44,6 +43,7 @@ class Conversion {
   };
   // What the workers have, each different box once.
   static std::vector<HeldBox> BoxesOf(const TensorSpec& spec, absl::Span<const WorkerIndex> workers);
+  static std::pair<std::vector<HeldBox>, double> SampleOf(std::vector<HeldBox> boxes);
   void ReduceExactly(const Topology& topology);
   int64_t ReducedByHost(absl::Span<const HeldBox> wanted, absl::Span<const HeldBox> held, size_t takers) const;
 

@@ -19,6 +19,11 @@ namespace {
 constexpr int kMaxRoleDims = 4;           // further mesh dims play no letter: they are idle
 constexpr int64_t kAllSubgridsUpTo = 16;  // workers; above it only grids over all of them
 
+constexpr size_t kPricedWorkers = 64;  // of more, some stand for all
+constexpr size_t kPricedHosts = 8;
+
+size_t StrideOf(size_t count, size_t priced) { return count <= priced ? 1 : count / priced; }
+
 const Placement kReplicate = Placement::Replicate();
 
 Placement ShardOf(std::string_view letters, char letter) {
@@ -260,7 +265,7 @@ class GridPricer {
     const Conversion left(left_, grid.left, reference_), right(right_, grid.right, reference_),
         result(grid.product, output_, reference_);
     const std::vector<WorkerIndex>& workers = output_.mesh.workers();
-    const size_t stride = StrideOfPriced(workers.size());
+    const size_t stride = StrideOf(workers.size(), kPricedWorkers);
     for (size_t flat = 0; flat < workers.size(); flat += stride) {
       const WorkerIndex worker = workers[flat];
       int64_t received_bytes = result.ReceivedBy(worker);
@@ -277,7 +282,7 @@ class GridPricer {
     };
     size_t number = 0;
     for (const auto& [host, on_host] : on_hosts_->output) {
-      if (number++ % StrideOfPriced(on_hosts_->output.size()) != 0) continue;
+      if (number++ % StrideOf(on_hosts_->output.size(), kPricedHosts) != 0) continue;
       std::vector<WorkerIndex> multiply;
       for (const WorkerIndex worker : on_host) {
         if (!HasEmptyShard(grid.product, worker)) multiply.push_back(worker);
