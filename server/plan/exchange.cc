@@ -481,7 +481,18 @@ void ExchangeWalk::VisitFarParts(int64_t group, absl::Span<const std::vector<int
   const std::vector<int64_t> far = tables_->FarElements(group, members);
   for (size_t host = 0; host < members.size(); ++host) {
     const SharedLine line(members[host], far[host]);
-    for (size_t i = 0; i < members[host].size(); ++i) visit(members[host][i], line.PartOf(i), members[host]);
+    if (!line.MayRound()) {
+      for (size_t i = 0; i < members[host].size(); ++i) visit(members[host][i], line.PartOf(i), members[host]);
+      continue;
+    }
+    absl::flat_hash_map<int64_t, int64_t> parts;
+    int64_t start = 0;
+    tables_->VisitFar(members[host][0], [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t) {
+      line.Visit(start, cell.shape, low, high,
+                 [&](int64_t taker, int64_t from, int64_t to) { parts[taker] += to - from; });
+      start += high - low;
+    });
+    for (const int64_t member : members[host]) visit(member, parts[member], members[host]);
   }
 }
 

@@ -103,6 +103,8 @@ void SharedLine::Visit(int64_t start, absl::Span<const int64_t> shape, int64_t l
   }
 }
 
+bool SharedLine::MayRound() const { return givers_.size() > 1 && share_ >= 2 * kGrainsPerShare; }
+
 int64_t GrainOf(absl::Span<const int64_t> shape, int64_t share) {
   const int64_t most = std::max<int64_t>(1, share / kGrainsPerShare);
   int64_t grain = 1;

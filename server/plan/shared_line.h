@@ -30,6 +30,8 @@ class SharedLine {
   void Visit(int64_t start, absl::Span<const int64_t> shape, int64_t low, int64_t high,
              absl::FunctionRef<void(int64_t, int64_t, int64_t)> visit) const;
   const std::vector<int64_t>& givers() const { return givers_; }
+  // Whether boxes may be cut elsewhere than the parts end: at whole rows.
+  bool MayRound() const;
   int64_t PartOf(size_t giver) const { return ends_[giver] - (giver == 0 ? 0 : ends_[giver - 1]); }
 
  private:

@@ -212,6 +212,40 @@ TEST(RandomWorlds, AreRightAndCrossLeast) {
 }
 
 // What each worker sends in a sum over all of them, which each keeps a part of or all.
+// Also where parts are so large that they end with whole rows, and extents so odd that they don't end where they would.
+TEST(RandomWorlds, TrafficIsThatOfTheTransfers) {
+  RandomDraws draws(21);
+  int cut_at_rows = 0;
+  for (int n = 0; n < 400; ++n) {
+    const HostWorld world = draws.OneIn(2) ? HostWorld{{6}, {0, 0, 0, 1, 1, 1}} : HostWorld{{2, 3}, {0, 1, 1, 0, 0, 1}};
+    const Mesh mesh = MakeMesh(world.mesh);
+    const auto placements = [&](const std::vector<ReduceOp>& partial_ops) {
+      const std::vector<Placements> all = AllPlacements(mesh.ndim(), 2, partial_ops);
+      return all[static_cast<size_t>(draws.Below(static_cast<int64_t>(all.size())))];
+    };
+    const std::vector<int64_t> shape = {draws.Between(1, 300), draws.Between(1, 300)};
+    const TensorSpec source = MakeSpec(DType::kU8, shape, mesh, placements({ReduceOp::kSum}));
+    const TensorSpec destination = MakeSpec(DType::kU8, shape, mesh, placements({}));
+    const absl::StatusOr<Plan> plan = PlanRedistribute({source, {}}, destination, TopologyOf(world.hosts));
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    std::vector<int64_t> received(world.hosts.size()), sent(world.hosts.size());
+    for (const Step& step : plan->steps) {
+      const ExchangeWalk walk(std::get<ExchangeStep>(step).exchange);
+      for (size_t worker = 0; worker < received.size(); ++worker) {
+        walk.VisitReceived(WorkerIndex(static_cast<int32_t>(worker)), [&](WorkerIndex from, int64_t elements) {
+          received[worker] += elements;
+          sent[static_cast<size_t>(from.value)] += elements;
+        });
+      }
+      cut_at_rows += std::get<ExchangeStep>(step).exchange.role == ExchangeRole::kShare ? 1 : 0;
+    }
+    const PlanTraffic traffic = TrafficOf(*plan);
+    ASSERT_EQ(traffic.received_bytes, received) << ToText(source) << " -> " << ToText(destination);
+    ASSERT_EQ(traffic.sent_bytes, sent) << ToText(source) << " -> " << ToText(destination);
+  }
+  EXPECT_GT(cut_at_rows, 100);
+}
+
 TEST(Sums, AreSharedByAllWorkersOfAHost) {
   for (const char* to : {"f64[960] @ mesh(6) [S(0)]", "f64[960] @ mesh(6) [R]"}) {
     for (const std::vector<int32_t>& hosts : {std::vector<int32_t>{0, 0, 0, 1, 1, 1}, {0, 1, 0, 1, 0, 1}}) {
