@@ -18,6 +18,9 @@
 namespace tessera::python {
 namespace {
 
+// While ops are planned: tensors of Python that in-place ops have bound to planned results, and what they were.
+thread_local std::vector<std::pair<nb::object, Tensor>> planned_rebinds;
+
 nb::object Wrap(HandlePtr handle) { return nb::cast(PyTensor{Tensor(std::move(handle))}); }
 
 // Calls without attributes, made once: the hot path copies nothing.
@@ -82,8 +85,10 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   if (!spec.has_partial() && !(handle->spec->placements == spec.placements && handle->spec->mesh == spec.mesh)) {
     handle = ValueOrRaise(Tensor(handle).Redistribute(spec.mesh, spec.placements)).state();
   }
-  // What is only planned leaves the tensor that is there as it is.
-  if (handle->planned != nullptr && tensor.value.state()->planned == nullptr) return Wrap(std::move(handle));
+  // What is only planned leaves the tensor that is there as it is, when all is planned.
+  if (handle->planned != nullptr && tensor.value.state()->planned == nullptr) {
+    planned_rebinds.emplace_back(nb::borrow(self), tensor.value);
+  }
   tensor.value = Tensor(std::move(handle));
   return nb::borrow(self);
 }
@@ -203,8 +208,26 @@ void WaitAllReleased(const std::vector<PyTensor>& waited, std::optional<double> 
   RaiseIfError(status);
 }
 
+// Tensors that in-place ops have bound to planned results are what they were when the scope ends.
+class RebindScope {
+ public:
+  RebindScope() : first_(planned_rebinds.size()) {}
+  ~RebindScope() {
+    for (size_t i = planned_rebinds.size(); i-- > first_;) {
+      nb::inst_ptr<PyTensor>(planned_rebinds[i].first)->value = planned_rebinds[i].second;
+    }
+    planned_rebinds.erase(planned_rebinds.begin() + static_cast<std::ptrdiff_t>(first_), planned_rebinds.end());
+  }
+  RebindScope(const RebindScope&) = delete;
+  RebindScope& operator=(const RebindScope&) = delete;
+
+ private:
+  const size_t first_;
+};
+
 // The plans of the ops that `function` asks for when it is called; none of them runs.
 nb::list PlansOf(const nb::callable& function) {
+  const RebindScope rebinds;
   PlanCapture capture;
   function();
   nb::list out;

@@ -125,3 +125,29 @@ def test_explained_functions_may_explain(session, mesh4):
 
     assert len(ts.explain(outer).steps) == 2
     assert seen[0].bytes_received == seen[1].bytes_received == [48 * 8] * 4
+
+
+def test_what_is_rebound_in_place_is_what_it_was(session, mesh4):
+    weights = [session.distribute_tensor(np.ones(8), mesh4, [S(0)])]
+    alias = weights[0]
+
+    def step(fails=False):
+        weights[0] -= 0.5
+        weights[0] *= 2.0
+        assert weights[0] is alias
+        if fails:
+            raise KeyError("in the middle")
+        return weights[0]
+
+    assert len(ts.explain(step).steps) == 2
+    np.testing.assert_array_equal(weights[0].full_tensor(), np.ones(8))
+    with pytest.raises(KeyError):
+        ts.explain(step, fails=True)
+    np.testing.assert_array_equal(alias.full_tensor(), np.ones(8))
+    np.testing.assert_array_equal(step().full_tensor(), np.ones(8))
+
+
+def test_of_no_elements_any_is_false_and_all_is_true(session, mesh4):
+    empty = ts.zeros((0, 3), device_mesh=mesh4)
+    assert not ts.any(empty).item() and ts.all(empty).item()
+    assert ts.any(empty, axis=0).tolist() == [False] * 3 and ts.all(empty, axis=0).tolist() == [True] * 3

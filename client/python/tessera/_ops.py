@@ -169,12 +169,18 @@ def squeeze(x, /, axis):
 
 def any(x, /, *, axis=None, keepdims=False):  # noqa: A001
     """Whether any element is true along the axes."""
-    return max(astype(_tensor_of("any", x) != 0, "i32"), axis=axis, keepdims=keepdims) != 0
+    x = _tensor_of("any", x) != 0
+    if x.size == 0:     # of no elements there is a sum and no maximum
+        return sum(x, axis=axis, keepdims=keepdims) != 0
+    return max(astype(x, "i32"), axis=axis, keepdims=keepdims) != 0
 
 
 def all(x, /, *, axis=None, keepdims=False):  # noqa: A001
     """Whether all elements are true along the axes."""
-    return min(astype(_tensor_of("all", x) != 0, "i32"), axis=axis, keepdims=keepdims) != 0
+    x = _tensor_of("all", x) != 0
+    if x.size == 0:
+        return sum(x, axis=axis, keepdims=keepdims) == 0
+    return min(astype(x, "i32"), axis=axis, keepdims=keepdims) != 0
 
 
 def redistribute(x, /, device_mesh=None, placements=None, *, dtype=None, async_op=False, relabel=False):
