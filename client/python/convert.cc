@@ -113,13 +113,29 @@ int64_t IntegerFromPython(nb::handle object) {
   return value;
 }
 
+// 2^63 and more: a number of u64 alone.
+Scalar LargeFromPython(nb::handle object) {
+  const unsigned long long value = PyLong_AsUnsignedLongLong(object.ptr());
+  if (PyErr_Occurred() == nullptr) return Scalar::FromBits(DType::kU64, ScalarStrength::kStrong, value);
+  PyErr_Clear();
+  Raise(DTypeError(StrCat("the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
+}
+
+bool IsLarge(nb::handle object) {
+  int overflow = 0;
+  PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  return overflow > 0;
+}
+
 Scalar StrongScalar(DType dtype, nb::handle value) {
   constexpr ScalarStrength kStrong = ScalarStrength::kStrong;
   switch (Kind(dtype)) {
     case DTypeKind::kBool: return Scalar::Bool(nb::cast<bool>(value), kStrong);
     case DTypeKind::kFloat:
       return Scalar::FromBits(dtype, kStrong, Scalar::Float(nb::cast<double>(value)).As(dtype).bits());
-    default: return Scalar::FromBits(dtype, kStrong, Scalar::Int(IntegerFromPython(value)).As(dtype).bits());
+    default:
+      if (IsLarge(value)) return LargeFromPython(value).As(dtype);
+      return Scalar::FromBits(dtype, kStrong, Scalar::Int(IntegerFromPython(value)).As(dtype).bits());
   }
 }
 
@@ -197,7 +213,7 @@ bool OperandFromPython(nb::handle object, CallOperand* out) {
   } else if (PyBool_Check(raw)) {
     out->scalar = Scalar::Bool(raw == Py_True);
   } else if (PyLong_CheckExact(raw)) {
-    out->scalar = Scalar::Int(IntegerFromPython(object));
+    out->scalar = IsLarge(object) ? LargeFromPython(object) : Scalar::Int(IntegerFromPython(object));
   } else if (PyTuple_CheckExact(raw) && PyTuple_GET_SIZE(raw) == 2) {
     out->scalar = StrongScalar(static_cast<DType>(nb::cast<int>(object[0])), object[1]);
   } else {

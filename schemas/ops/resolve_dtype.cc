@@ -129,6 +129,13 @@ bool IsWidening(DType from, DType to) {
   return to == DType::kF64 || (Kind(to) == DTypeKind::kFloat && SizeBits(to) > SizeBits(from));
 }
 
+bool MayConvertTerms(const TensorSpec& pending, DType to) {
+  if (pending.dtype == to) return true;
+  const ReduceOp op = pending.partial_op();
+  const bool is_extreme = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  return IsWidening(pending.dtype, to) && (is_extreme || !IsInteger(pending.dtype));
+}
+
 Expression MakeCastExpression(DType from, DType to) {
   Expression expression;
   expression.nodes.push_back({ScalarOp::kInput, from, 0, 0, 0});

@@ -48,8 +48,11 @@ struct ResolvedDTypes {
 absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input);
 // Whether an integer beside tensors of an integer dtype is one of its numbers. Others are converted.
 bool Fits(const Scalar& scalar, DType dtype);
-// Whether a conversion loses nothing of a pending sum: terms may be converted before they are summed.
+// Whether every number of a dtype is one of the other.
 bool IsWidening(DType from, DType to);
+// Whether a pending tensor's terms may be converted before they are reduced. Not those of an integer sum, which may
+// wrap as they are added up, and only then.
+bool MayConvertTerms(const TensorSpec& pending, DType to);
 
 // `own` brought to `mesh` and `placements`.
 ResolvedOperand BringTo(const TensorSpec& own, const Mesh& mesh, const Placements& placements);

@@ -25,8 +25,8 @@ struct Participant {
 
 class ElementwisePlacer {
  public:
-  ElementwisePlacer(const ResolveInput& input, const Shape& shape, PendingPolicy policy)
-      : input_(input), shape_(shape), policy_(policy), mesh_(input.tensors[0]->mesh) {
+  ElementwisePlacer(const ResolveInput& input, const Shape& shape, DType compute_dtype, PendingPolicy policy)
+      : input_(input), shape_(shape), compute_dtype_(compute_dtype), policy_(policy), mesh_(input.tensors[0]->mesh) {
     for (size_t i = 0; i < input.operands.size(); ++i) {
       const auto* spec = std::get_if<TensorSpec>(&input.operands[i]);
       if (spec == nullptr) continue;
@@ -158,14 +158,15 @@ class ElementwisePlacer {
   bool RowKeeps(ReduceOp kind, size_t pending, size_t pending_operand, bool all_pending) const {
     const bool is_sum = kind == ReduceOp::kSum || kind == ReduceOp::kAvg;
     const bool is_extreme = kind == ReduceOp::kMax || kind == ReduceOp::kMin;
+    const bool is_float = Kind(compute_dtype_) == DTypeKind::kFloat;
     const ScalarOp op = *input_.row.scalar_op;
     switch (input_.row.partial_rule) {
       case PartialRule::kNone: return false;
       case PartialRule::kLinear:
         if (op == ScalarOp::kNeg) return is_sum;
         if (op == ScalarOp::kCast) return is_sum || is_extreme;
-        // x + c and x - c increase with x, c - x does not.
-        return is_sum || (is_extreme && pending == 1 && (op == ScalarOp::kAdd || pending_operand == 0));
+        // x + c and x - c increase with x, c - x does not; where integers wrap none does.
+        return is_sum || (is_extreme && is_float && pending == 1 && (op == ScalarOp::kAdd || pending_operand == 0));
       case PartialRule::kScale:
         if (op == ScalarOp::kMul && kind == ReduceOp::kProduct) return all_pending;
         return is_sum && pending == 1 && (op == ScalarOp::kMul || pending_operand == 0);
@@ -250,6 +251,7 @@ class ElementwisePlacer {
 
   const ResolveInput& input_;
   const Shape& shape_;
+  const DType compute_dtype_;
   const PendingPolicy policy_;
   const Mesh& mesh_;
   absl::InlinedVector<Participant, 3> participants_;
@@ -277,12 +279,12 @@ absl::StatusOr<ElementwisePlacement> PlaceElementwise(const ResolveInput& input,
   }
   PendingPolicy policy = PendingPolicy::kKeepWhereLegal;
   for (const TensorSpec* spec : input.tensors) {
-    if (spec->has_partial() && !IsWidening(spec->dtype, compute_dtype)) policy = PendingPolicy::kReduceAll;
+    if (spec->has_partial() && !MayConvertTerms(*spec, compute_dtype)) policy = PendingPolicy::kReduceAll;
   }
-  ElementwisePlacer placer(input, output_shape, policy);
+  ElementwisePlacer placer(input, output_shape, compute_dtype, policy);
   TESSERA_ASSIGN_OR_RETURN(ElementwisePlacement placed, placer.Place());
   if (!placer.HasMixedPartials()) return placed;
-  return ElementwisePlacer(input, output_shape, PendingPolicy::kReduceAll).Place();
+  return ElementwisePlacer(input, output_shape, compute_dtype, PendingPolicy::kReduceAll).Place();
 }
 
 }  // namespace tessera

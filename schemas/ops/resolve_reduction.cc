@@ -82,7 +82,7 @@ Placement ReduceScatterTo(const ResolveInput& input, const TensorSpec& operand, 
 ResolvedOperand PrepareOperand(const ResolveInput& input, DType compute) {
   const TensorSpec& own = *input.tensors[0];
   if (!own.has_partial()) return {own, false, {}};
-  const bool passes = PassesReduction(*input.row.reduce_op, own, input) && IsWidening(own.dtype, compute);
+  const bool passes = PassesReduction(*input.row.reduce_op, own, input) && MayConvertTerms(own, compute);
   if (passes) return {own, false, {}};
   TensorSpec changed = own;
   for (int i = 0; i < own.mesh.ndim(); ++i) {

@@ -161,6 +161,35 @@ def test_tensors_are_made(session, mesh4, dtype):
     assert ts.asarray([1, 2, 3], dtype=dtype, device_mesh=mesh4).dtype == dtype
 
 
+def test_numbers_of_64_bits_without_sign(session, mesh4):
+    large = 2**64 - 1
+    x = ts.full((3,), np.uint64(large), dtype="uint64", device_mesh=mesh4)
+    assert x.tolist() == [large] * 3 == ts.full((3,), large, dtype="uint64", device_mesh=mesh4).tolist()
+    assert (x == large).full_tensor().all() and (x - np.uint64(2**63)).tolist() == [2**63 - 1] * 3
+    assert ts.einsum("ij,kj->", *[ts.ones((3, 3), dtype="uint8", device_mesh=mesh4)] * 2).dtype == np.uint8
+    with pytest.raises(ts.DTypeError, match="does not fit 64 bits"):
+        x + 2**64
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers_wrap_where_they_are_reduced_and_not_before(session, mesh4, dtype):
+    """Lazy or not: the value is what it is when everything lies at one worker."""
+    limits = np.iinfo(dtype)
+    for values in (np.array([3], dtype), np.array([limits.max, 5, limits.min], dtype)):
+        x = session.distribute_tensor(values, mesh4, [S(0)])
+        for op, want in ((ts.min, values.min()), (ts.max, values.max())):
+            with np.errstate(over="ignore"):
+                assert_same((op(x) + 2).full_tensor(), np.asarray(want + dtype.type(2)))
+                assert_same((op(x) - 2).full_tensor(), np.asarray(want - dtype.type(2)))
+            assert_same(op(x).astype("int64").full_tensor(), np.asarray(want).astype("int64"))
+    terms = [limits.max, limits.max, 3, 1]
+    total = np.array(terms, dtype).sum(dtype=dtype)
+    pending = session.from_local(lambda p: np.full((2,), terms[p[0]], dtype), mesh4, [P()], shape=(2,))
+    assert_same(pending.astype("float64").full_tensor(), np.full(2, total).astype("f8"))
+    assert ts.sum(pending).item() == 2 * int(total) and ts.mean(pending).item() == float(total)
+    assert ((pending * 1.0).full_tensor() == float(total)).all() and ((pending / 2).full_tensor() == float(total) / 2).all()
+
+
 def test_a_number_that_does_not_fit_is_refused(session, mesh4):
     for dtype in INTEGERS:
         limits = np.iinfo(dtype)

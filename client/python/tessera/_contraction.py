@@ -76,7 +76,7 @@ def _sum_out(x, letters: str, kept):
     axes = tuple(d for d, letter in enumerate(letters) if letter not in kept)
     if not axes:
         return x, letters
-    dtype = x.dtype if x.dtype.kind == "i" else None
+    dtype = x.dtype if x.dtype.kind in "iu" else None
     return sum(x, axis=axes, dtype=dtype), "".join(letter for letter in letters if letter in kept)
 
 
