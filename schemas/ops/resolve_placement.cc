@@ -169,12 +169,20 @@ class ElementwisePlacer {
         return is_sum || (is_extreme && is_float && pending == 1 && (op == ScalarOp::kAdd || pending_operand == 0));
       case PartialRule::kScale:
         if (op == ScalarOp::kMul && kind == ReduceOp::kProduct) return all_pending;
-        return is_sum && pending == 1 && (op == ScalarOp::kMul || pending_operand == 0);
+        return is_sum && pending == 1 && (op == ScalarOp::kMul || pending_operand == 0) && !HasSpecialScalar();
       case PartialRule::kMonotone: return is_extreme;
       case PartialRule::kExtreme: return kind == (op == ScalarOp::kMaximum ? ReduceOp::kMax : ReduceOp::kMin);
       case PartialRule::kMove: return true;
     }
     return false;
+  }
+
+  // A term that is 0, or of the other sign, would make a NaN where the sum makes none.
+  bool HasSpecialScalar() const {
+    return std::any_of(input_.operands.begin(), input_.operands.end(), [](const OperandSpec& operand) {
+      const auto* scalar = std::get_if<Scalar>(&operand);
+      return scalar != nullptr && scalar->IsSpecial();
+    });
   }
 
   std::vector<Placement> Candidates(int mesh_dim) const {

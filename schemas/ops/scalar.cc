@@ -119,6 +119,8 @@ int64_t Scalar::AsInt() const {
 
 bool Scalar::AsBool() const { return IsFloating(dtype_) ? AsDouble() != 0 : bits_ != 0; }
 
+bool Scalar::IsSpecial() const { return AsDouble() == 0 || !std::isfinite(AsDouble()); }
+
 Scalar Scalar::As(DType dtype) const {
   uint64_t bits = bits_;
   if (dtype == DType::kBool) {

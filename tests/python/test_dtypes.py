@@ -190,6 +190,17 @@ def test_integers_wrap_where_they_are_reduced_and_not_before(session, mesh4, dty
     assert ((pending * 1.0).full_tensor() == float(total)).all() and ((pending / 2).full_tensor() == float(total) / 2).all()
 
 
+@pytest.mark.parametrize("terms", [[1.0, 0.0], [1.0, -2.0], [0.0, 0.0]], ids=str)
+def test_a_pending_sum_is_scaled_as_its_value_is(session, mesh4, terms):
+    values = np.array(terms)
+    x = session.distribute_tensor(values, mesh4, [S(0)])
+    with np.errstate(all="ignore"):
+        for number in (3.0, 0.0, 0, 2, np.inf, -np.inf, np.nan):
+            np.testing.assert_array_equal((ts.sum(x) / number).full_tensor(), values.sum() / np.float64(number))
+            np.testing.assert_array_equal((ts.sum(x) * number).full_tensor(), values.sum() * number)
+    assert (ts.sum(x) / 3.0).placements[0].is_partial()
+
+
 def test_a_number_that_does_not_fit_is_refused(session, mesh4):
     for dtype in INTEGERS:
         limits = np.iinfo(dtype)
