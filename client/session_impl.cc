@@ -233,11 +233,6 @@ std::string MoveText(const SpecEntry& entry) {
 
 using SpecOperands = absl::InlinedVector<SpecOperand, kInlineOperands>;
 
-std::string_view NameOf(OpId op) {
-  absl::StatusOr<const OpRow*> row = FindOp(op);
-  return row.ok() ? (*row)->name : std::string_view("unknown op");
-}
-
 absl::Status FillOperands(SessionImpl* session, OpId op, absl::Span<const CallOperand> operands, SpecOperands* specs,
                           std::vector<RecordOperand>* out) {
   if (operands.size() > kMaxOperands) {

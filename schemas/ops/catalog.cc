@@ -133,6 +133,11 @@ absl::StatusOr<const OpRow*> FindOp(OpId id) {
   return absl::InvalidArgumentError(StrCat("unknown op number ", number));
 }
 
+std::string_view NameOf(OpId id) {
+  const absl::StatusOr<const OpRow*> row = FindOp(id);
+  return row.ok() ? (*row)->name : std::string_view("unknown op");
+}
+
 absl::StatusOr<const OpRow*> FindOpByName(std::string_view name) {
   for (const OpRow& row : kRows) {
     if (row.name == name) return &row;

@@ -65,5 +65,7 @@ absl::Span<const OpRow> Catalog();
 // InvalidArgument for an unknown number.
 absl::StatusOr<const OpRow*> FindOp(OpId id);
 absl::StatusOr<const OpRow*> FindOpByName(std::string_view name);
+// For messages; "unknown op" for an unknown number.
+std::string_view NameOf(OpId id);
 
 }  // namespace tessera

@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "schemas/ops/catalog.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -33,11 +32,6 @@ std::string Longer(std::string_view way, std::string_view op) {
 }
 
 }  // namespace
-
-std::string_view NameOf(OpId op) {
-  auto row = FindOp(op);
-  return row.ok() ? (*row)->name : std::string_view("unknown op");
-}
 
 absl::Status OnTheWay(const absl::Status& cause, std::string_view op, const TensorSpec* result) {
   const std::string shown = result == nullptr ? std::string(op) : StrCat(op, " ", ToShortText(*result));

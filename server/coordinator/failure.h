@@ -8,13 +8,9 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "schemas/ops/op.h"
 #include "schemas/types/tensor_spec.h"
 
 namespace tessera {
-
-// Of the catalog.
-std::string_view NameOf(OpId op);
 
 // `cause`, which an operand of `op` has, as the op's result has it. `result`: null where it is not known.
 absl::Status OnTheWay(const absl::Status& cause, std::string_view op, const TensorSpec* result);

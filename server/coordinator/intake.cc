@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/ops/catalog.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"

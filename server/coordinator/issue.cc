@@ -5,10 +5,10 @@
 
 #include <xxhash.h>
 
+#include "schemas/ops/catalog.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/failure.h"
 #include "server/coordinator/state_machine.h"
 #include "server/plan/verify.h"
 #include "server/planner/fitting.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/ops/catalog.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/failure.h"
 
 namespace tessera {
 

@@ -8,6 +8,7 @@
 #include "schemas/types/layout.h"
 #include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
+#include "server/planner/alternatives.h"
 #include "server/planner/overlay.h"
 
 namespace tessera {
@@ -135,12 +136,11 @@ void Conversion::ReduceExactly(const Topology& topology) {
             },
             [](WorkerIndex, int64_t) {});
     if (is_one_host) continue;
-    Exchange by_hosts = named.exchange;
-    by_hosts.hosts = HostsAmong(WorkerHosts(topology.host_of_worker), source_.mesh, destination_.mesh);
-    if (by_hosts.role == ExchangeRole::kSpread && ExchangeWalk(by_hosts).IsWantedTwiceFromFar()) {
-      by_hosts.far_takers = FarTakers::kOne;
-    }
-    const ExchangeWalk walk(by_hosts);
+    ExchangeStep by_hosts;
+    by_hosts.exchange = named.exchange;
+    by_hosts.exchange.hosts = HostsAmong(WorkerHosts(topology.host_of_worker), source_.mesh, destination_.mesh);
+    if (by_hosts.exchange.role == ExchangeRole::kSpread) TakeOnce(by_hosts);
+    const ExchangeWalk walk(by_hosts.exchange);
     for (const WorkerIndex worker : destination_.mesh.workers()) {
       const int32_t host = topology.HostOf(worker);
       walk.VisitReceived(worker, [&](WorkerIndex from, int64_t elements) {
