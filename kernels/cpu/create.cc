@@ -101,22 +101,17 @@ ElementBits ToElement(const Scalar& scalar, DType dtype) {
   ElementBits element{};
   const Scalar typed = scalar.As(dtype);
   auto put = [&](auto value) { std::memcpy(element.bytes, &value, sizeof(value)); };
-  switch (dtype) {
-    case DType::kBool: put(static_cast<uint8_t>(typed.AsBool())); break;
-    case DType::kI8: put(static_cast<int8_t>(typed.AsInt())); break;
-    case DType::kI16: put(static_cast<int16_t>(typed.AsInt())); break;
-    case DType::kI32: put(static_cast<int32_t>(typed.AsInt())); break;
-    case DType::kI64: put(typed.AsInt()); break;
-    case DType::kU8: put(static_cast<uint8_t>(typed.AsInt())); break;
-    case DType::kU16: put(static_cast<uint16_t>(typed.AsInt())); break;
-    case DType::kU32: put(static_cast<uint32_t>(typed.AsInt())); break;
-    case DType::kU64: put(static_cast<uint64_t>(typed.AsInt())); break;
-    case DType::kF16: put(F16(typed.AsDouble())); break;
-    case DType::kBF16: put(BF16(typed.AsDouble())); break;
-    case DType::kF32: put(static_cast<float>(typed.AsDouble())); break;
-    case DType::kF64: put(typed.AsDouble()); break;
-    default: break;
-  }
+  VisitElement(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_same_v<T, BoolElement>) {
+      put(static_cast<uint8_t>(typed.AsBool()));
+    } else if constexpr (std::is_integral_v<T>) {
+      put(static_cast<T>(typed.AsInt()));
+    } else {
+      put(T(typed.AsDouble()));
+    }
+    return true;
+  });
   return element;
 }
 

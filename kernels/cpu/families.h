@@ -5,10 +5,12 @@
 // Unimplemented, with the dtype, for another.
 
 #include <cstddef>
+#include <string>
+#include <type_traits>
 
 #include "absl/status/status.h"
+#include "kernels/cpu/element_types.h"
 #include "kernels/kernel.h"
-#include "schemas/types/half.h"
 
 namespace tessera::cpu {
 
@@ -27,35 +29,28 @@ struct ElementBits {
 };
 ElementBits ToElement(const Scalar& scalar, DType dtype);
 
-// Calls f(T{}) with the C++ type of a dtype that is accumulated in itself (bool is uint8_t tagged as BoolElement by
-// its dtype alone); Unimplemented for others.
+// Calls f(T{}) with the C++ type of an implemented dtype (bool is uint8_t, told by its dtype alone); Unimplemented for
+// others.
 template <typename F>
-absl::Status VisitAccumulated(const char* kernel, DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kBool: f(uint8_t{}); return absl::OkStatus();
-    case DType::kI8: f(int8_t{}); return absl::OkStatus();
-    case DType::kI16: f(int16_t{}); return absl::OkStatus();
-    case DType::kI32: f(int32_t{}); return absl::OkStatus();
-    case DType::kI64: f(int64_t{}); return absl::OkStatus();
-    case DType::kU8: f(uint8_t{}); return absl::OkStatus();
-    case DType::kU16: f(uint16_t{}); return absl::OkStatus();
-    case DType::kU32: f(uint32_t{}); return absl::OkStatus();
-    case DType::kU64: f(uint64_t{}); return absl::OkStatus();
-    case DType::kF32: f(float{}); return absl::OkStatus();
-    case DType::kF64: f(double{}); return absl::OkStatus();
-    default: break;
-  }
+absl::Status VisitDType(const char* kernel, DType dtype, F&& f) {
+  const bool is_known = VisitElement(dtype, [&](auto element) {
+    if constexpr (std::is_same_v<decltype(element), BoolElement>) {
+      f(uint8_t{});
+    } else {
+      f(element);
+    }
+    return true;
+  });
+  if (is_known) return absl::OkStatus();
   return absl::UnimplementedError(std::string(kernel) + ": no CPU kernel for " + std::string(ToText(dtype)));
 }
 
-// The same for every implemented dtype.
+// The same for a dtype that is accumulated in itself; nothing is called for another.
 template <typename F>
-absl::Status VisitDType(const char* kernel, DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kF16: f(F16{}); return absl::OkStatus();
-    case DType::kBF16: f(BF16{}); return absl::OkStatus();
-    default: return VisitAccumulated(kernel, dtype, f);
-  }
+absl::Status VisitAccumulated(const char* kernel, DType dtype, F&& f) {
+  return VisitDType(kernel, dtype, [&](auto element) {
+    if constexpr (!kIsHalf<decltype(element)>) f(element);
+  });
 }
 
 }  // namespace tessera::cpu

@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "schemas/types/half.h"
+#include "kernels/cpu/element_types.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/loops.cc"
@@ -24,10 +24,6 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-struct BoolElement {
-  uint8_t byte;
-};
 
 template <typename T>
 inline constexpr bool kIsFloat = std::is_floating_point_v<T>;
@@ -66,27 +62,6 @@ bool CastLoop(const NodeBlock& block) {
   const int64_t n = block.count;
   TESSERA_LOOP out[i] = Convert<To>(a[i]);
   return true;
-}
-
-// Calls f(T{}) with the element type of a number, BoolElement for bool; false for others.
-template <typename F>
-bool VisitElement(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kBool: return f(BoolElement{});
-    case DType::kI8: return f(int8_t{});
-    case DType::kI16: return f(int16_t{});
-    case DType::kI32: return f(int32_t{});
-    case DType::kI64: return f(int64_t{});
-    case DType::kU8: return f(uint8_t{});
-    case DType::kU16: return f(uint16_t{});
-    case DType::kU32: return f(uint32_t{});
-    case DType::kU64: return f(uint64_t{});
-    case DType::kF16: return f(F16{});
-    case DType::kBF16: return f(BF16{});
-    case DType::kF32: return f(float{});
-    case DType::kF64: return f(double{});
-    default: return false;
-  }
 }
 
 bool Cast(const NodeBlock& block) {

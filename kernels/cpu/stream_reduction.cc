@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "kernels/cpu/element_types.h"
 #include "kernels/cpu/stores.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -134,19 +135,11 @@ void StreamTyped(const StreamedReduction& work) {
 }
 
 void Stream(const StreamedReduction& work) {
-  switch (work.dtype) {
-    case DType::kI8: return StreamTyped<int8_t>(work);
-    case DType::kI16: return StreamTyped<int16_t>(work);
-    case DType::kI32: return StreamTyped<int32_t>(work);
-    case DType::kI64: return StreamTyped<int64_t>(work);
-    case DType::kU8: return StreamTyped<uint8_t>(work);
-    case DType::kU16: return StreamTyped<uint16_t>(work);
-    case DType::kU32: return StreamTyped<uint32_t>(work);
-    case DType::kU64: return StreamTyped<uint64_t>(work);
-    case DType::kF32: return StreamTyped<float>(work);
-    case DType::kF64: return StreamTyped<double>(work);
-    default: return;
-  }
+  VisitElement(work.dtype, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_arithmetic_v<T>) StreamTyped<T>(work);
+    return true;
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,0 +1,38 @@
+#pragma once
+
+// The C++ type of each dtype's elements, in one place.
+
+#include <cstdint>
+
+#include "schemas/types/dtype.h"
+#include "schemas/types/half.h"
+
+namespace tessera::cpu {
+
+// Anything but 0 is true.
+struct BoolElement {
+  uint8_t byte;
+};
+
+// Calls f(T{}), which returns a bool; false for a dtype that is not implemented.
+template <typename F>
+bool VisitElement(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kBool: return f(BoolElement{});
+    case DType::kI8: return f(int8_t{});
+    case DType::kI16: return f(int16_t{});
+    case DType::kI32: return f(int32_t{});
+    case DType::kI64: return f(int64_t{});
+    case DType::kU8: return f(uint8_t{});
+    case DType::kU16: return f(uint16_t{});
+    case DType::kU32: return f(uint32_t{});
+    case DType::kU64: return f(uint64_t{});
+    case DType::kF16: return f(F16{});
+    case DType::kBF16: return f(BF16{});
+    case DType::kF32: return f(float{});
+    case DType::kF64: return f(double{});
+    default: return false;
+  }
+}
+
+}  // namespace tessera::cpu
