@@ -64,12 +64,18 @@ void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, ab
                  void* destination, absl::Span<const int64_t> destination_strides);
 
 // The same result in several places, each term read once. kAvg divides by `term_count`: some terms may be sums of
-// several.
+// several. What was reduced in the terms' dtype is converted to that of the destinations, as a cast of the catalog
+// does it; a destination of another dtype is none of the terms. One term is converted alone.
 struct ReduceDestination {
   void* data = nullptr;
   Strides strides = {};
 };
 void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
-                     int64_t term_count, absl::Span<const ReduceDestination> destinations);
+                     int64_t term_count, DType destination_dtype, absl::Span<const ReduceDestination> destinations);
+inline void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
+                            absl::Span<const ReduceTerm> terms, int64_t term_count,
+                            absl::Span<const ReduceDestination> destinations) {
+  ReduceTermsInto(op, dtype, extents, terms, term_count, dtype, destinations);
+}
 
 }  // namespace tessera

@@ -107,20 +107,22 @@ Shape PieceExtents(const Operands& operands, int64_t elements) {
 
 class TermReducer {
  public:
-  TermReducer(ReduceOp op, DType dtype, const Operands& operands, Stores stores)
+  TermReducer(ReduceOp op, DType dtype, DType destination_dtype, const Operands& operands, Stores stores)
       : op_(op),
         dtype_(dtype),
+        destination_dtype_(destination_dtype),
         bytes_(SizeBytes(dtype)),
+        destination_bytes_(SizeBytes(destination_dtype)),
         is_widened_(AccumulatedIn(dtype) != dtype && (operands.terms > 2 || op == ReduceOp::kAvg)),
         operands_(operands),
         stores_(stores) {
     addresses_.resize(operands.bases.size());
     const auto is_dense = [this](const Strides& strides) { return IsDense(strides, step_); };
-    if (stores == Stores::kStreaming && operands.terms > 1 && cpu::CanStreamReduction(op, dtype)) {
+    if (stores == Stores::kStreaming && operands.terms > 1 && !converts() && cpu::CanStreamReduction(op, dtype)) {
       step_ = PieceExtents(operands_, kStreamedPieceBytes / bytes_);
       streams_ = std::all_of(operands.strides.begin(), operands.strides.end(), is_dense);
     }
-    if (!streams_) step_ = PieceExtents(operands_, kPieceBytes / bytes_);
+    if (!streams_) step_ = PieceExtents(operands_, kPieceBytes / std::max(bytes_, destination_bytes_));
     for (const Strides& strides : operands.strides) is_dense_.push_back(is_dense(strides));
   }
 
@@ -155,11 +157,13 @@ class TermReducer {
   }
 
  private:
+  bool converts() const { return dtype_ != destination_dtype_; }
+
   void SetAddresses(const Shape& at) {
     for (size_t o = 0; o < addresses_.size(); ++o) {
       int64_t offset = 0;
       for (size_t d = 0; d < at.size(); ++d) offset += at[d] * operands_.strides[o][d];
-      addresses_[o] = operands_.bases[o] + offset * bytes_;
+      addresses_[o] = operands_.bases[o] + offset * (o < operands_.terms ? bytes_ : destination_bytes_);
     }
   }
 
@@ -172,23 +176,35 @@ class TermReducer {
 
   // Where every operand is dense the count says all.
   void ReducePiece(const Shape& piece, int64_t count) {
-    const void* const reduced = is_widened_ ? ReduceWidened(piece, count) : Reduce(piece, count);
+    const void* reduced = is_widened_ ? ReduceWidened(piece, count) : Reduce(piece, count);
+    if (converts()) reduced = Convert(reduced, count);
     for (size_t o = operands_.terms; o < addresses_.size(); ++o) {
       if (reduced == addresses_[o]) continue;
       if (is_dense_[o]) {
-        cpu::WriteRow(addresses_[o], static_cast<const std::byte*>(reduced), count * bytes_, stores_);
+        cpu::WriteRow(addresses_[o], static_cast<const std::byte*>(reduced), count * destination_bytes_, stores_);
       } else {
-        CopyStrided(piece, bytes_, reduced, RowMajorStrides(piece), addresses_[o], operands_.strides[o]);
+        CopyStrided(piece, destination_bytes_, reduced, RowMajorStrides(piece), addresses_[o], operands_.strides[o]);
       }
     }
   }
 
+  // A dense destination in the cache, where the result may be put at once.
+  std::byte* OnlyPlace() const {
+    const bool is_only = stores_ == Stores::kCached && addresses_.size() == operands_.terms + 1 && is_dense_.back();
+    return is_only ? addresses_.back() : nullptr;
+  }
+
+  const void* Convert(const void* reduced, int64_t count) {
+    std::byte* const place = OnlyPlace();
+    void* const converted = place != nullptr ? place : converted_.data();
+    cpu::CastBlock(dtype_, destination_dtype_, reduced, count, converted);
+    return converted;
+  }
+
   // Where the result lies, dense.
   const void* Reduce(const Shape& piece, int64_t count) {
-    const size_t operands = addresses_.size();
     // The result goes where it is wanted at once when there is one dense destination in the cache.
-    const bool in_place =
-        stores_ == Stores::kCached && operands == operands_.terms + 1 && operands_.terms > 1 && is_dense_.back();
+    const bool in_place = operands_.terms > 1 && !converts() && OnlyPlace() != nullptr;
     std::byte* result = in_place ? addresses_.back() : result_.data();
     const void* reduced = TermPiece(0, piece, first_.data());
     for (size_t t = 1; t < operands_.terms; ++t) {
@@ -253,8 +269,8 @@ class TermReducer {
   }
 
   const ReduceOp op_;
-  const DType dtype_;
-  const int64_t bytes_;
+  const DType dtype_, destination_dtype_;
+  const int64_t bytes_, destination_bytes_;
   const bool is_widened_;
   const Operands& operands_;
   const Stores stores_;
@@ -262,14 +278,14 @@ class TermReducer {
   Shape step_;
   absl::InlinedVector<bool, kInlineOperands> is_dense_;         // in a step
   absl::InlinedVector<std::byte*, kInlineOperands> addresses_;  // of the piece
-  alignas(64) std::array<std::byte, kPieceBytes> result_, first_, scratch_;
+  alignas(64) std::array<std::byte, kPieceBytes> result_, first_, scratch_, converted_;
   alignas(64) std::array<float, kPieceBytes / 2> sum_, term_;  // of widened terms
 };
 
 }  // namespace
 
 void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
-                     int64_t term_count, absl::Span<const ReduceDestination> destinations) {
+                     int64_t term_count, DType destination_dtype, absl::Span<const ReduceDestination> destinations) {
   const int64_t elements = NumElements(extents);
   if (terms.empty() || destinations.empty() || elements == 0) return;
   Operands given;
@@ -284,14 +300,16 @@ void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents
     given.bases.push_back(static_cast<std::byte*>(destination.data));
   }
   const Operands operands = Merge(extents, given);
-  const int64_t touched_bytes = elements * SizeBytes(dtype) * static_cast<int64_t>(operands.bases.size());
+  const int64_t touched_bytes = elements * (SizeBytes(dtype) * static_cast<int64_t>(terms.size()) +
+                                            SizeBytes(destination_dtype) * static_cast<int64_t>(destinations.size()));
   const Stores stores = cpu::StoresFor(touched_bytes);
   const int64_t rows = operands.extents[0];
   const int64_t granule = rows >= kPieceBytes ? kPieceBytes : 1;
   const int64_t parts = std::min(cpu::PartsFor(touched_bytes), (rows + granule - 1) / granule);
   cpu::RunParts(parts, [&](int64_t part, int64_t count) {
     const int64_t size = ((rows + granule - 1) / granule + count - 1) / count * granule;
-    TermReducer(op, dtype, operands, stores).Run(std::min(rows, part * size), std::min(rows, (part + 1) * size));
+    TermReducer(op, dtype, destination_dtype, operands, stores)
+        .Run(std::min(rows, part * size), std::min(rows, (part + 1) * size));
   });
 }
 

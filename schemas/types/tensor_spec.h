@@ -41,6 +41,11 @@ struct TensorSpec {
   }
 };
 
+inline TensorSpec WithDType(TensorSpec spec, DType dtype) {
+  spec.dtype = dtype;
+  return spec;
+}
+
 // "f32[8192,1024]": for messages that don't need the mesh.
 std::string ToShortText(const TensorSpec& spec);
 std::string ToText(const TensorSpec& spec);

@@ -26,7 +26,7 @@ namespace tessera {
 
 // What is taken from a peer's memory, or stored to it, is counted where it is moved: after a copy the
 // device adds the bytes to `received_bytes`, unless it is null; likewise for each term of a reduction,
-// and for each of its destinations.
+// and for each of its destinations. A reduction of one term, to another dtype, converts it.
 struct CopyWork {
   Shape extents = {};
   int64_t element_bytes = 4;
@@ -39,7 +39,8 @@ struct CopyWork {
 // What it points at outlives the item, as a KernelCall's does.
 struct ReduceWork {
   ReduceOp op = ReduceOp::kSum;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;              // of the terms
+  DType destination_dtype = DType::kF32;  // of the destinations
   Shape extents = {};
   absl::Span<const ReduceTerm> terms = {};
   int64_t term_count = 0;  // what kAvg divides by

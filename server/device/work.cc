@@ -12,13 +12,13 @@ struct Runner {
     return absl::OkStatus();
   }
   absl::Status operator()(const ReduceWork& w) const {
-    ReduceTermsInto(w.op, w.dtype, w.extents, w.terms, w.term_count, w.destinations);
-    const int64_t bytes = NumElements(w.extents) * SizeBytes(w.dtype);
+    ReduceTermsInto(w.op, w.dtype, w.extents, w.terms, w.term_count, w.destination_dtype, w.destinations);
+    const int64_t elements = NumElements(w.extents);
     for (int64_t* received : w.received_bytes) {
-      if (received != nullptr) *received += bytes;
+      if (received != nullptr) *received += elements * SizeBytes(w.dtype);
     }
     for (int64_t* pushed : w.pushed_bytes) {
-      if (pushed != nullptr) *pushed += bytes;
+      if (pushed != nullptr) *pushed += elements * SizeBytes(w.destination_dtype);
     }
     return absl::OkStatus();
   }

@@ -199,8 +199,8 @@ class IncomingCut {
     ReduceInstruction part = whole;
     part.extents = extents;
     for (Operand& term : part.terms) term = Advanced(std::move(term), start, whole.dtype);
-    for (Operand& push : part.pushes) push = Advanced(std::move(push), start, whole.dtype);
-    part.destination = Advanced(std::move(part.destination), start, whole.dtype);
+    for (Operand& push : part.pushes) push = Advanced(std::move(push), start, whole.destination_dtype);
+    part.destination = Advanced(std::move(part.destination), start, whole.destination_dtype);
     return part;
   }
 

@@ -84,7 +84,7 @@ class PhasePrice {
 
   // `weight`: how many workers the worker stands for on its host's link.
   Crossing AddReceived(const Exchange& exchange, const ExchangeWalk& walk, WorkerIndex self, double weight) {
-    const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
+    const int64_t element_bytes = SizeBytes(TakenDType(exchange));
     double seconds = 0;
     std::set<WorkerIndex> senders;
     Crossing taken;

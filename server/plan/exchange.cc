@@ -89,7 +89,9 @@ bool EachHoldsOneOfTwoTerms(const Exchange& exchange) {
   });
 }
 
-bool CanGoByRounds(const Exchange& exchange) { return ExchangeRounds::Fit(exchange, ExchangeTables(exchange)); }
+bool CanGoByRounds(const Exchange& exchange) {
+  return exchange.source.dtype == exchange.destination.dtype && ExchangeRounds::Fit(exchange, ExchangeTables(exchange));
+}
 
 int64_t CountHostsOfGroup(const Exchange& exchange) {
   const ExchangeTables tables(exchange);

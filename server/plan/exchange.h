@@ -9,7 +9,8 @@
 //     dim 1: [0:2) -> destination shard 0, [2:4) -> destination shard 1   source is not cut here
 //
 // A cell is one entry per dim: a box of the destination that lies in one shard of the source and in
-// one of the destination. Law: over the cells that a position receives, every element of its box is
+// one of the destination. What is taken may be converted as it is written: then source and destination differ in dtype.
+// Law: over the cells that a position receives, every element of its box is
 // written exactly once (kMove, kReduceEach, kReduce with kSpread together), or reduced exactly once per term. By rounds
 // what is reduced in part lies there, too, until the whole replaces it.
 
@@ -91,6 +92,11 @@ struct Exchange {
   bool reduces() const { return role == ExchangeRole::kReduce || role == ExchangeRole::kReduceEach; }
   bool operator==(const Exchange&) const = default;
 };
+
+// Of what workers take from each other: the source's; the destination's where it was converted before.
+inline DType TakenDType(const Exchange& exchange) {
+  return exchange.is_in_place() ? exchange.destination.dtype : exchange.source.dtype;
+}
 
 // One term or the one holder of a cell; or the sum of a host's terms.
 struct TransferSource {
@@ -224,7 +230,8 @@ bool SamePositions(const Mesh& a, const Mesh& b);
 // How many terms an element has that are to be reduced: 1 where nothing is pending, or stays pending.
 int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination);
 
-// Whether it can go by the rounds that it names (exchange_rounds.h). Its dims are an overlay that VerifyPlan accepts.
+// Whether it can go by the rounds that it names (exchange_rounds.h); nothing is converted so. Its dims are an overlay
+// that VerifyPlan accepts.
 bool CanGoByRounds(const Exchange& exchange);
 // The hosts of the first destinations that want the same: what the factors of rounds multiply to.
 int64_t CountHostsOfGroup(const Exchange& exchange);

@@ -101,10 +101,10 @@ class Interpreter {
  private:
   const Mesh& MeshOf(int value) const { return plan_.values[static_cast<size_t>(value)].spec.mesh; }
 
-  void CountReceived(WorkerIndex worker, int64_t elements) {
+  void CountReceived(WorkerIndex worker, int64_t bytes) {
     const size_t index = static_cast<size_t>(worker.value);
-    if (result_.received_elements.size() <= index) result_.received_elements.resize(index + 1, 0);
-    result_.received_elements[index] += elements;
+    if (result_.received_bytes.size() <= index) result_.received_bytes.resize(index + 1, 0);
+    result_.received_bytes[index] += bytes;
   }
 
   absl::Status Load(int value, const ShardedArray& shards) {
@@ -153,11 +153,13 @@ class Interpreter {
                     const StridedDoubles& destination) {
     const Exchange& exchange = step.exchange;
     const Shape extents = BoxShape(transfer.box);
+    const DType taken = TakenDType(exchange), accumulated = AccumulatedIn(taken);
+    const int64_t taken_bytes = NumElements(extents) * SizeBytes(taken);
     // By source: what its worker gives, added up; one of them but for a host's sum.
     std::vector<std::vector<StridedDoubles>> terms;
     const auto take = [&](WorkerIndex from, WorkerIndex to) {
       terms.back().push_back(memory_.ShardOf(step.source, from));
-      if (from != to) CountReceived(to, NumElements(extents));
+      if (from != to) CountReceived(to, taken_bytes);
     };
     for (const TransferSource& source : transfer.sources) {
       terms.emplace_back();
@@ -167,7 +169,7 @@ class Interpreter {
         for (const int64_t flat : source.added_up) {
           take(exchange.source.mesh.workers()[static_cast<size_t>(flat)], source.worker);
         }
-        if (source.worker != self) CountReceived(self, NumElements(extents));
+        if (source.worker != self) CountReceived(self, taken_bytes);
       }
     }
     Shape from = transfer.source_offset;
@@ -179,17 +181,16 @@ class Interpreter {
         to[d] = transfer.destination_offset[d] + index[d];
       }
       double value = 0;
-      const DType accumulated = AccumulatedIn(destination.dtype);
       for (size_t t = 0; t < terms.size(); ++t) {
         double given = terms[t][0].Read(from);
         for (size_t i = 1; i < terms[t].size(); ++i) {
           given = ReduceTwo(exchange.reduce_op, accumulated, given, terms[t][i].Read(from));
         }
-        given = RoundTo(destination.dtype, given);  // in the message
+        given = RoundTo(taken, given);  // in the message
         value = t == 0 ? given : ReduceTwo(exchange.reduce_op, accumulated, value, given);
       }
       if (term_count > 1 && exchange.reduce_op == ReduceOp::kAvg) value /= static_cast<double>(term_count);
-      destination.Write(to, value);
+      destination.Write(to, taken == destination.dtype ? value : CastTo(destination.dtype, taken, value));
     });
   }
 

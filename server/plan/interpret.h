@@ -17,7 +17,7 @@ using ShardedArray = std::vector<std::vector<double>>;
 
 struct InterpretResult {
   std::vector<ShardedArray> outputs;
-  std::vector<int64_t> received_elements;  // by worker index, counted at every read from another worker
+  std::vector<int64_t> received_bytes;  // by worker index, counted at every read from another worker
 };
 absl::StatusOr<InterpretResult> Interpret(const Plan& plan, const std::vector<ShardedArray>& inputs,
                                           const std::vector<Scalar>& scalars);

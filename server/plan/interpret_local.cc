@@ -207,6 +207,10 @@ double RoundTo(DType dtype, double value) {
   return SizeBits(dtype) == 64 ? value : Scalar::Int(static_cast<int64_t>(value)).As(dtype).AsDouble();
 }
 
+double CastTo(DType to, DType from, double value) {
+  return FromScalarValue(EvaluateScalarOp(ScalarOp::kCast, to, ToScalarValue(from, RoundTo(from, value)), {}, {}));
+}
+
 double ReduceTwo(ReduceOp op, DType dtype, double a, double b) {
   switch (op) {
     case ReduceOp::kSum:

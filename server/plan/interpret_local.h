@@ -30,6 +30,8 @@ struct StridedDoubles {
 
 // The value as an element of `dtype` holds it.
 double RoundTo(DType dtype, double value);
+// As a cast of the catalog converts it.
+double CastTo(DType to, DType from, double value);
 // a and b reduced; kAvg adds.
 double ReduceTwo(ReduceOp op, DType dtype, double a, double b);
 // Calls visit(index) for every index of the extents, in row-major order.

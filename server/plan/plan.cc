@@ -172,6 +172,8 @@ std::vector<std::string> StepLines(const Plan& plan) {
       lines.push_back(StrCat(exchange->start == StepStart::kWithPrevious ? "with " : "", ToText(exchange->name), " ",
                              ValueText(plan, exchange->source, mesh), " -> ",
                              ValueText(plan, exchange->destination, mesh)));
+      const DType taken = TakenDType(exchange->exchange), written = exchange->exchange.destination.dtype;
+      if (taken != written) StrAppend(&lines.back(), ", as ", ToText(written));
       const bool is_relayed = exchange->exchange.far_takers == FarTakers::kRelays;
       if (is_relayed && exchange->exchange.role == ExchangeRole::kMove) lines.back() += ", by relays";
       lines.back() += RoundText(exchange->exchange);
@@ -200,7 +202,7 @@ PlanTraffic TrafficOf(const Plan& plan) {
   traffic.sent_bytes.resize(index.size());
   traffic.workers = index.Workers();
   const auto add = [&](const Exchange& exchange) {
-    const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
+    const int64_t element_bytes = SizeBytes(TakenDType(exchange));
     ExchangeWalk(exchange).VisitTraffic(
         [&](WorkerIndex to, int64_t elements) { traffic.received_bytes[index(to)] += elements * element_bytes; },
         [&](WorkerIndex from, int64_t elements) { traffic.sent_bytes[index(from)] += elements * element_bytes; });

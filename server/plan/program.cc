@@ -120,17 +120,22 @@ class ExchangeLowering {
 
   void AddInstructions(const std::vector<Transfer>& transfers, Phase& phase) const {
     phase.instructions.reserve(phase.instructions.size() + transfers.size());
-    const DType dtype = destination_.spec.dtype;
+    const DType dtype = TakenDType(step_.exchange), to_dtype = destination_.spec.dtype;
     for (const Transfer& transfer : transfers) {
       Operand destination = OperandAt(destination_, worker_, transfer.destination_offset);
       Shape extents = BoxShape(transfer.box);
       AddReads(transfer.sources, phase);
-      if (transfer.sources.size() == 1 && !step_.exchange.reduces()) {
+      if (!step_.exchange.reduces() && dtype == to_dtype) {
         phase.instructions.emplace_back(
             CopyInstruction{dtype, std::move(extents), Source(transfer, transfer.sources[0]), std::move(destination)});
         continue;
       }
-      ReduceInstruction reduce{dtype, step_.exchange.reduce_op, std::move(extents), {}, std::move(destination), {}, 0};
+      ReduceInstruction reduce;
+      reduce.dtype = dtype;
+      reduce.destination_dtype = to_dtype;
+      reduce.op = step_.exchange.reduce_op;
+      reduce.extents = std::move(extents);
+      reduce.destination = std::move(destination);
       reduce.term_count = walk_.term_count();
       reduce.terms.reserve(transfer.sources.size());
       for (const TransferSource& from : transfer.sources) reduce.terms.push_back(Source(transfer, from));
@@ -141,7 +146,7 @@ class ExchangeLowering {
 
   void AddOutgoing(const Transfer& transfer, DraftMessage& message) const {
     DraftPart& part = message.parts.emplace_back();
-    part.dtype = destination_.spec.dtype;
+    part.dtype = TakenDType(step_.exchange);
     part.extents = BoxShape(transfer.box);
     for (const TransferSource& from : transfer.sources) part.sources.push_back(Source(transfer, from));
     part.op = step_.exchange.reduce_op;
@@ -152,7 +157,7 @@ class ExchangeLowering {
       if (from == worker_) return;
       DraftMessage& message = messages[from];
       message.operands.push_back({instruction, term, static_cast<int>(message.parts.size()), Shape(extents.size(), 0)});
-      message.parts.push_back({destination_.spec.dtype, extents, {}, {}, ReduceOp::kSum});
+      message.parts.push_back({TakenDType(step_.exchange), extents, {}, {}, ReduceOp::kSum});
     };
     for (size_t i = first_instruction; i < phase.instructions.size(); ++i) {
       if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
@@ -285,7 +290,7 @@ absl::Status LowerExchanges(const Plan& plan, const std::vector<int>& phases, si
   std::vector<size_t> order;
   for (size_t i = first; i < end; ++i) order.push_back(i);
   const auto element_bytes = [&plan](size_t i) {
-    return SizeBytes(std::get<ExchangeStep>(plan.steps[i]).exchange.destination.dtype);
+    return SizeBytes(TakenDType(std::get<ExchangeStep>(plan.steps[i]).exchange));
   };
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return element_bytes(a) > element_bytes(b); });
   for (const size_t i : order) {
@@ -311,7 +316,9 @@ std::string InstructionText(const Instruction& instruction) {
   if (const auto* reduce = std::get_if<ReduceInstruction>(&instruction)) {
     std::string text = StrCat("reduce ", ToText(reduce->op), " ", ToText(reduce->dtype), ToText(reduce->extents));
     for (const Operand& term : reduce->terms) StrAppend(&text, " ", OperandText(term));
-    StrAppend(&text, " -> ", OperandText(reduce->destination));
+    const bool converts = reduce->dtype != reduce->destination_dtype;
+    StrAppend(&text, " -> ", converts ? StrCat(ToText(reduce->destination_dtype), " ") : "",
+              OperandText(reduce->destination));
     for (const Operand& push : reduce->pushes) StrAppend(&text, " & ", OperandText(push));
     return text;
   }

@@ -43,12 +43,14 @@ struct CopyInstruction {
 };
 
 // destination = terms reduced in this order, accumulated as the catalog says for the dtype. Terms may
-// be peers'. The destination may be one of the terms.
+// be peers'. The destination may be one of the terms; or of another dtype, to which the result is converted: of one
+// term, that is a move that converts.
 //
 // A term may be a sum that its worker adds up as it packs the message: it lies in no memory that could be mapped,
 // and its operand says where the worker's own term lies.
 struct ReduceInstruction {
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;              // of the terms
+  DType destination_dtype = DType::kF32;  // and of the pushes
   ReduceOp op = ReduceOp::kSum;
   Shape extents;
   std::vector<Operand> terms;

@@ -77,11 +77,6 @@ void AddCast(PlanBuilder& builder, int value, int converted) {
   builder.AddLocal(std::move(step));
 }
 
-TensorSpec WithDType(TensorSpec spec, DType dtype) {
-  spec.dtype = dtype;
-  return spec;
-}
-
 }  // namespace
 
 absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const Contraction& notation,

@@ -115,12 +115,12 @@ bool IsSliced(absl::Span<const int64_t> start, absl::Span<const int64_t> step, c
 }
 
 absl::Status Validate(const TensorSpec& source, const TensorSpec& destination, absl::Span<const int64_t> start) {
-  if (start.empty()) return ValidateRedistribute(source, destination);
+  if (start.empty()) return ValidateRedistribute(WithDType(source, destination.dtype), destination);
   if (source.rank() != destination.rank() || start.size() != source.shape.size()) {
     return absl::InvalidArgumentError(
         StrCat("slice: ranks differ: from ", ToText(source), " to ", ToText(destination)));
   }
-  TensorSpec sliced = source;
+  TensorSpec sliced = WithDType(source, destination.dtype);
   sliced.shape = destination.shape;
   return ValidateRedistribute(sliced, destination);
 }

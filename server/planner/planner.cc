@@ -10,6 +10,7 @@
 #include "server/plan/same_shards.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
+#include "server/planner/redistribute.h"
 
 namespace tessera {
 namespace {
@@ -175,73 +176,62 @@ class OpPlanner {
     return result;
   }
 
-  // Where an operand is converted, in its own dtype: before what the conversion makes fewer bytes of, never before a
-  // reduction. The output's place where nothing is converted.
-  TensorSpec PlaceOfConversion(size_t operand) const {
+  // Where an operand of a redistribution goes first, so that the fewest bytes move. It is converted on the way if that
+  // has the new dtype, else there, and goes on if that is not where it shall be.
+  TensorSpec FirstPlace(size_t operand) const {
+    const TensorSpec& output = resolution_.outputs[operand];
+    if (!resolution_.operands[operand].conversion.has_value()) return output;
     const TensorSpec& source = builder_.value(inputs_[operand]).spec;
-    TensorSpec output = resolution_.outputs[operand];
-    if (resolution_.operands[operand].conversion.has_value() && SizeBytes(output.dtype) < SizeBytes(source.dtype) &&
-        !output.has_partial()) {
-      const std::optional<TensorSpec> place = PlaceToConvert(source, output);
-      if (place.has_value()) return *place;
-    }
-    output.dtype = source.dtype;
-    return output;
+    const TensorSpec moved = WithDType(output, source.dtype);
+    if (HoldSameShards(source, moved)) return moved;
+    if (SizeBytes(output.dtype) < SizeBytes(source.dtype)) return PlaceToNarrow(source, output).value_or(output);
+    // Nobody passes on what is wider by then.
+    const bool is_passed_on = CountReplicas(output) > 1 && (PendingTerms(source, output) > 1 ||
+                                                            !AreOnOneHost({&source.mesh, &output.mesh}, topology_));
+    return is_passed_on && SizeBytes(output.dtype) > SizeBytes(source.dtype) ? moved : output;
   }
 
-  // Of the temporaries of an operand that is converted at `place`: as it is moved there, and as it moves on.
-  int64_t TemporaryBytesAt(size_t operand, const TensorSpec& place) const {
+  int64_t TemporaryBytes(size_t operand, const TensorSpec& first) const {
     const TensorSpec& source = builder_.value(inputs_[operand]).spec;
     const TensorSpec& output = resolution_.outputs[operand];
-    if (!resolution_.operands[operand].conversion.has_value()) return 0;
-    const int64_t elements = MaxShardElements(place);
-    return (HoldSameShards(source, place) ? 0 : elements * SizeBytes(source.dtype)) +
-           (HoldSameShards(place, output) ? 0 : elements * SizeBytes(output.dtype));
+    if (first == output) return 0;
+    const int64_t elements = MaxShardElements(first);
+    const bool is_there = first.dtype == source.dtype && HoldSameShards(source, first);
+    const bool is_converted_there =
+        first.dtype != output.dtype && !HoldSameShards(first, WithDType(output, first.dtype));
+    return (is_there ? 0 : elements * SizeBytes(first.dtype)) +
+           (is_converted_there ? elements * SizeBytes(output.dtype) : 0);
   }
 
-  // Where each operand is converted: where the fewest bytes move, but where the temporaries are small if those of all
-  // are more than the limit.
-  std::vector<TensorSpec> PlacesOfConversions() const {
+  // All are converted on the way if the temporaries are more than the limit.
+  std::vector<TensorSpec> FirstPlaces() const {
     std::vector<TensorSpec> places;
     int64_t temporary_bytes = 0;
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      places.push_back(PlaceOfConversion(i));
-      temporary_bytes += TemporaryBytesAt(i, places.back());
+      places.push_back(FirstPlace(i));
+      temporary_bytes += TemporaryBytes(i, places.back());
     }
     if (!limits_.temporary_bytes.has_value() || temporary_bytes <= *limits_.temporary_bytes) return places;
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      const TensorSpec& source = builder_.value(inputs_[i]).spec;
-      TensorSpec in_place = resolution_.outputs[i];
-      in_place.dtype = source.dtype;
-      for (const TensorSpec& other : {in_place, source}) {
-        const bool may_be = other == in_place || !source.has_partial();
-        if (may_be && TemporaryBytesAt(i, other) < TemporaryBytesAt(i, places[i])) places[i] = other;
-      }
+      if (TemporaryBytes(i, places[i]) > 0) places[i] = resolution_.outputs[i];
     }
     return places;
   }
 
-  // All tensors move together to where they are converted, and on from there.
+  // All tensors move together to where they go first, and on from there.
   absl::StatusOr<std::vector<int>> PlanMoves() {
     std::vector<ValueMove> moves;
-    std::vector<TensorSpec> places = PlacesOfConversions();
+    std::vector<TensorSpec> places = FirstPlaces();
     for (size_t i = 0; i < inputs_.size(); ++i) moves.push_back({inputs_[i], std::move(places[i])});
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<int> moved, builder_.AddRedistributes(moves));
-    std::vector<int> outputs = moved;
-    std::vector<ValueMove> converted;
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<int> first, builder_.AddRedistributes(moves));
     for (size_t i = 0; i < moves.size(); ++i) {
-      const std::optional<LocalOp>& conversion = resolution_.operands[i].conversion;
-      if (!conversion.has_value()) continue;
-      TensorSpec place = std::move(moves[i].destination);
-      place.dtype = resolution_.outputs[i].dtype;
-      outputs[i] = AddUnaryMap(moved[i], *conversion, place, {});
-      converted.push_back({outputs[i], resolution_.outputs[i]});
+      const TensorSpec& output = resolution_.outputs[i];
+      const TensorSpec place = WithDType(std::move(moves[i].destination), output.dtype);
+      const bool is_converted = builder_.value(first[i]).spec.dtype == output.dtype;
+      moves[i] = {is_converted ? first[i] : AddUnaryMap(first[i], *resolution_.operands[i].conversion, place, {}),
+                  output};
     }
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<int> last, builder_.AddRedistributes(converted));
-    for (size_t i = 0, next = 0; i < outputs.size(); ++i) {
-      if (resolution_.operands[i].conversion.has_value()) outputs[i] = last[next++];
-    }
-    return outputs;
+    return builder_.AddRedistributes(moves);
   }
 
   absl::StatusOr<int> PlanView() {

@@ -15,8 +15,8 @@
 #include "schemas/ops/resolve.h"
 #include "server/plan/cost.h"
 #include "server/plan/plan.h"
+#include "server/planner/builder.h"
 #include "server/planner/plan_limits.h"
-#include "server/planner/redistribute.h"
 
 namespace tessera {
 

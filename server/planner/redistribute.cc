@@ -6,12 +6,14 @@
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
+#include "server/plan/exchange.h"
+#include "server/plan/same_shards.h"
 
 namespace tessera {
 
 absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorSpec& destination,
                                       const Topology& topology) {
-  TESSERA_RETURN_IF_ERROR(ValidateRedistribute(source.spec, destination));
+  TESSERA_RETURN_IF_ERROR(ValidateRedistribute(WithDType(source.spec, destination.dtype), destination));
   PlanBuilder builder;
   const int input = builder.AddInput(source);
   TESSERA_ASSIGN_OR_RETURN(const int output, builder.AddRedistribute(input, destination));
@@ -19,44 +21,34 @@ absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorS
   return std::move(builder).Finish(topology);
 }
 
-std::optional<TensorSpec> PlaceToConvert(const TensorSpec& source, const TensorSpec& destination) {
-  TensorSpec wide = destination;
-  wide.dtype = source.dtype;
-  const absl::StatusOr<RedistributeBound> direct = BoundRedistribute(source, wide);
-  if (!direct.ok()) return std::nullopt;
-  TensorSpec one_term = source;
-  bool pending = false;
-  for (size_t j = 0; j < source.placements.size(); ++j) {
-    if (!source.placements[j].is_partial()) continue;
-    pending = pending || source.mesh.shape()[j] > 1;
-    one_term.placements[j] = Placement::Replicate();
-  }
-  if (!pending) return one_term;
-  if (source.rank() == 0) return std::nullopt;
-  std::optional<TensorSpec> best;
-  int64_t best_bytes = direct->total_bytes;
-  for (const bool towards_destination : {true, false}) {
-    if (towards_destination && !SamePositions(source.mesh, destination.mesh)) continue;
-    TensorSpec place = source;
+std::optional<TensorSpec> PlaceToNarrow(const TensorSpec& source, const TensorSpec& destination) {
+  const absl::StatusOr<RedistributeBound> wide = BoundRedistribute(source, WithDType(destination, source.dtype));
+  if (!wide.ok()) return std::nullopt;
+  TensorSpec place = source;
+  if (PendingTerms(source, destination) == 1) {
     for (size_t j = 0; j < place.placements.size(); ++j) {
-      if (!place.placements[j].is_shard()) place.placements[j] = Placement::Replicate();
+      if (place.placements[j].is_partial() && place.mesh.shape()[j] == 1) place.placements[j] = Placement::Replicate();
     }
-    for (size_t j = 0; j < place.placements.size(); ++j) {
-      if (place.placements[j].is_shard()) continue;
-      const Shape left = MaxShardShape(place);
-      const int largest = static_cast<int>(std::max_element(left.begin(), left.end()) - left.begin());
-      const bool as_destination = towards_destination && destination.placements[j].is_shard();
-      place.placements[j] = as_destination ? destination.placements[j] : Placement::Shard(largest);
-    }
-    TensorSpec narrow = place;
-    narrow.dtype = destination.dtype;
-    const absl::StatusOr<RedistributeBound> reduced = BoundRedistribute(source, place);
-    const absl::StatusOr<RedistributeBound> moved = BoundRedistribute(narrow, destination);
-    if (!reduced.ok() || !moved.ok() || reduced->total_bytes + moved->total_bytes >= best_bytes) continue;
-    best_bytes = reduced->total_bytes + moved->total_bytes;
-    best = std::move(place);
+    return wide->total_bytes > 0 ? std::optional(std::move(place)) : std::nullopt;
   }
-  return best;
+  if (source.rank() == 0 || destination.has_partial()) return std::nullopt;
+  for (Placement& placement : place.placements) {
+    if (!placement.is_shard()) placement = Placement::Replicate();
+  }
+  for (Placement& placement : place.placements) {
+    if (placement.is_shard()) continue;
+    const Shape left = MaxShardShape(place);
+    placement = Placement::Shard(static_cast<int>(std::max_element(left.begin(), left.end()) - left.begin()));
+  }
+  const TensorSpec narrow = WithDType(place, destination.dtype);
+  const absl::StatusOr<RedistributeBound> reduced = BoundRedistribute(source, place);
+  const absl::StatusOr<RedistributeBound> moved = BoundRedistribute(narrow, destination);
+  if (!reduced.ok() || !moved.ok()) return std::nullopt;
+  // Of what is reduced where it goes to, all but one replica takes it converted.
+  const int64_t spread_elements = NumElements(source.shape) * (CountReplicas(destination) - 1);
+  const int64_t direct_bytes =
+      wide->total_bytes - spread_elements * (SizeBytes(source.dtype) - SizeBytes(destination.dtype));
+  return reduced->total_bytes + moved->total_bytes < direct_bytes ? std::optional(narrow) : std::nullopt;
 }
 
 }  // namespace tessera

@@ -8,7 +8,8 @@
 // terms: an exchange that reduces each cell at one of its destinations (one that holds a term, if
 // there is one), then one that spreads it to the others; c + r - 2 transfers an element, or c + r - 1
 // where no destination holds a term. Small sums of two terms take one exchange (small_sums.h). No temporary memory:
-// the reduction lands in its final place.
+// the reduction lands in its final place. A destination of another dtype is converted as each worker takes, or reduces,
+// its elements; what is spread after that, is spread in the new dtype.
 
 #include <optional>
 
@@ -18,14 +19,14 @@
 
 namespace tessera {
 
-// Meshes may differ (in shape or in workers). dtypes and shapes agree; InvalidArgument otherwise, as
+// Meshes may differ (in shape or in workers), and dtypes. Shapes agree; InvalidArgument otherwise, as
 // ValidateRedistribute says.
 absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorSpec& destination,
                                       const Topology& topology = {});
 
-// Where a tensor is converted to a narrower dtype: where it is; a pending one is reduced first, each element at one
-// worker, which converts it before the others take it. Absent where that moves no fewer bytes than reducing
-// and spreading the wide values does. `destination` has the narrow dtype and no pending terms.
-std::optional<TensorSpec> PlaceToConvert(const TensorSpec& source, const TensorSpec& destination);
+// Where a tensor goes first that becomes narrower on its way to `destination`: where it is, in its own dtype; or where
+// its pending terms are, each element at one worker, in the narrow one. Absent where no fewer bytes move so than by
+// converting each element as it is taken, or reduced.
+std::optional<TensorSpec> PlaceToNarrow(const TensorSpec& source, const TensorSpec& destination);
 
 }  // namespace tessera

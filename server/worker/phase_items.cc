@@ -300,6 +300,7 @@ void PhaseItems::EnqueueSum(const Here& here, const MessagePart& part, std::byte
   EnqueueReduction(here,
                    {.op = part.op == ReduceOp::kAvg ? ReduceOp::kSum : part.op,
                     .dtype = part.dtype,
+                    .destination_dtype = part.dtype,
                     .extents = part.extents,
                     .term_count = static_cast<int64_t>(part.sources.size())},
                    first, first_destination);
@@ -405,7 +406,11 @@ void PhaseItems::EnqueueReduce(const Here& here, const ReduceInstruction& reduce
     record.push_counts.push_back(CountOf(push.worker, record.report.pushed_bytes));
   }
   EnqueueReduction(here,
-                   {.op = reduce.op, .dtype = reduce.dtype, .extents = reduce.extents, .term_count = reduce.term_count},
+                   {.op = reduce.op,
+                    .dtype = reduce.dtype,
+                    .destination_dtype = reduce.destination_dtype,
+                    .extents = reduce.extents,
+                    .term_count = reduce.term_count},
                    first, first_destination);
 }
 

@@ -93,9 +93,9 @@ class TemplateChecker {
     for (const Operand& term : reduce.terms) TESSERA_RETURN_IF_ERROR(Touch(term, reduce.extents, reduce.dtype));
     for (const Operand& push : reduce.pushes) {
       if (push.worker == self_) return Bad("own memory is pushed to");
-      TESSERA_RETURN_IF_ERROR(Touch(push, reduce.extents, reduce.dtype));
+      TESSERA_RETURN_IF_ERROR(Touch(push, reduce.extents, reduce.destination_dtype));
     }
-    return Touch(reduce.destination, reduce.extents, reduce.dtype);
+    return Touch(reduce.destination, reduce.extents, reduce.destination_dtype);
   }
   absl::Status CheckInstruction(const KernelInstruction& kernel) {
     const size_t inputs = kernel.inputs.size();

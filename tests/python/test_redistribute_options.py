@@ -1,5 +1,5 @@
-"""redistribute(dtype=) converts where fewer bytes move; redistribute(relabel=True) lets the workers stand where least
-has to move; what can't be is refused by name."""
+"""redistribute(dtype=) converts where fewer bytes move, and on the way if memory is short; redistribute(relabel=True)
+lets the workers stand where least has to move; what can't be is refused by name."""
 
 import itertools
 
@@ -132,16 +132,32 @@ def test_a_mesh_whose_workers_are_gone_is_refused_by_name(new_cluster):
         x.explain_redistribute(session.init_device_mesh((2,), workers=[0, 2]), [R()])
 
 
-def test_a_conversion_moves_more_where_memory_is_short(new_cluster):
-    session = new_cluster(workers=4, memory="12MiB").connect()
+def test_a_wider_dtype_is_converted_as_it_is_taken(session, rng, mesh4):
+    values = rng.integers(-9, 9, (64, 36)).astype("float32")
+    x = session.distribute_tensor(values, mesh4, [S(0)])
+    plan = x.explain_redistribute([S(1)], dtype="float64")
+    y, received = moved(session, lambda: x.redistribute([S(1)], dtype="float64"))
+    assert received == plan.bytes_received == [432 * 4] * 4
+    assert plan.peak_bytes == [(x.nbytes + y.nbytes) // 4] * 4
+    assert len(plan.steps) == 1 and plan.steps[0].endswith(", as f64"), plan.steps
+    np.testing.assert_array_equal(y.full_tensor(), values)
+
+
+@pytest.mark.parametrize("source, destination", [(S(0), S(1)), (S(1), R()), (P("sum"), S(0)), (P("sum"), R())], ids=str)
+@pytest.mark.parametrize("narrow, wide", [("float32", "float64"), ("float64", "float32")])
+def test_a_conversion_fits_where_input_and_output_do(new_cluster, source, destination, narrow, wide):
+    values = np.arange(1 << 19, dtype=narrow).reshape(512, 1024)
+    share = lambda placement, dtype: values.size * np.dtype(dtype).itemsize // (4 if placement.is_shard() else 1)  # noqa: E731
+    both = share(source, narrow) + share(destination, wide)
+    session = new_cluster(workers=4, memory=f"{both >> 10}KiB").connect()
     mesh = session.init_device_mesh((4,))
-    values = np.arange(1 << 20, dtype="float64").reshape(1024, 1024)
-    everywhere = session.distribute_tensor(values, mesh, [R()]).wait()      # 8 of 12 MiB
-    rows = everywhere.redistribute([S(0)], dtype="float32").wait()          # 1, and 2 as it is converted
-    np.testing.assert_array_equal(rows.full_tensor(), values.astype("float32"))
-    del everywhere
-    again = rows.redistribute([R()], dtype="float64").wait()                # 8, and 2
-    np.testing.assert_array_equal(again.full_tensor(), values)
+    if source.is_partial():
+        x = ts.from_local(lambda position: values * (position[0] == 1), mesh, [source], shape=values.shape).wait()
+    else:
+        x = session.distribute_tensor(values, mesh, [source]).wait()
+    y, received = moved(session, lambda: x.redistribute([destination], dtype=wide).wait())
+    np.testing.assert_array_equal(y.full_tensor(), values.astype(wide))
+    assert sum(received) > 0
 
 
 def test_what_does_not_fit_is_refused_with_what_would(new_cluster):

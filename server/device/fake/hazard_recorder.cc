@@ -195,7 +195,7 @@ void HazardRecorder::RecordWork(Stream& stream, const DeviceWork& work) {
       RecordArray(stream, term.data, SizeBytes(reduce->dtype), reduce->extents, term.strides, Access::kRead);
     }
     for (const ReduceDestination& destination : reduce->destinations) {
-      RecordArray(stream, destination.data, SizeBytes(reduce->dtype), reduce->extents, destination.strides,
+      RecordArray(stream, destination.data, SizeBytes(reduce->destination_dtype), reduce->extents, destination.strides,
                   Access::kWrite);
     }
   } else if (const KernelWork* kernel = std::get_if<KernelWork>(&work)) {

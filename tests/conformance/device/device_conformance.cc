@@ -183,6 +183,7 @@ TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
   int64_t* const pushes[] = {nullptr, &pushed};
   ReduceWork reduce{.op = ReduceOp::kSum,
                     .dtype = DType::kF32,
+                    .destination_dtype = DType::kF32,
                     .extents = {5},
                     .terms = terms,
                     .destinations = destinations,
@@ -198,6 +199,32 @@ TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
   EXPECT_EQ(pushed, 20);
   EXPECT_EQ(out[4], 3.0f);
   EXPECT_EQ(other[4], 3.0f);
+}
+
+TEST_P(DeviceConformance, AReductionConvertsAndCountsBothDtypes) {
+  auto group = GetParam().make(1);
+  const std::vector<float> a(5, 1.75f);
+  std::vector<int64_t> out(5), other(5);
+  const ReduceTerm terms[] = {{a.data(), {1}}};
+  const ReduceDestination destinations[] = {{out.data(), {1}}, {other.data(), {1}}};
+  int64_t received = 0, pushed = 0;
+  int64_t* const counts[] = {&received};
+  int64_t* const pushes[] = {nullptr, &pushed};
+  group->at(0).EnqueueRun(kCompute, ReduceWork{.dtype = DType::kF32,
+                                               .destination_dtype = DType::kI64,
+                                               .extents = {5},
+                                               .terms = terms,
+                                               .term_count = 1,
+                                               .destinations = destinations,
+                                               .received_bytes = counts,
+                                               .pushed_bytes = pushes});
+  std::atomic<bool> done{false};
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { done = true; });
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
+  EXPECT_EQ(received, 20);
+  EXPECT_EQ(pushed, 40);
+  EXPECT_EQ(out, std::vector<int64_t>(5, 1));
+  EXPECT_EQ(other, out);
 }
 
 // Each worker in turn passes a token on: thousands of waits, each met by a peer that may sleep.

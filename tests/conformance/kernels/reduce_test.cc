@@ -300,6 +300,59 @@ TEST(ReduceTermsKernel, WritesSeveralPlacesAndATermAmongThem) {
   }
 }
 
+TEST(ReduceTermsInto, ConvertsWhatItReducedLikeACast) {
+  for (DType from : kDTypes) {
+    for (DType to : kDTypes) {
+      for (size_t terms_count : {1, 2, 3}) {
+        for (Layout layout : kLayouts) {
+          const Shape extents{37, 70};
+          std::vector<StridedArray> arrays;
+          std::vector<ReduceTerm> terms;
+          for (size_t t = 0; t < terms_count; ++t) {
+            arrays.emplace_back(from, extents, t % 2 == 0 ? layout : Layout::kRowMajor);
+            arrays.back().FillSmall(static_cast<uint32_t>(80 + t));
+          }
+          for (StridedArray& array : arrays) terms.push_back({array.data(), array.strides()});
+          StridedArray dense(to, extents, Layout::kRowMajor), other(to, extents, layout);
+          const std::vector<ReduceDestination> places = {{dense.data(), dense.strides()},
+                                                         {other.data(), other.strides()}};
+          const auto count = static_cast<int64_t>(terms_count);
+          for (const size_t places_count : {1, 2}) {
+            const auto some = absl::MakeConstSpan(places).last(places_count);
+            ReduceTermsInto(ReduceOp::kMax, from, extents, terms, count, to, some);
+          }
+          for (int64_t i = 0; i < dense.size(); ++i) {
+            std::vector<ScalarValue> values;
+            for (const StridedArray& array : arrays) values.push_back(array.Get(i));
+            const ScalarValue reduced = Fold(PairwiseOp(ReduceOp::kMax, from), from, values);
+            const ScalarValue want = EvaluateScalarOp(ScalarOp::kCast, to, reduced, {}, {});
+            ASSERT_TRUE(SameValue(dense.Get(i), want) && SameValue(other.Get(i), want))
+                << ToText(from) << " to " << ToText(to) << " of " << terms_count << " terms at " << i;
+          }
+          EXPECT_TRUE(dense.GuardsAreIntact() && other.GuardsAreIntact());
+        }
+      }
+    }
+  }
+}
+
+TEST(ReduceTermsInto, ConvertsAlikeOnThreadsAndPastTheCache) {
+  const int64_t count = 3'000'011;  // above the streaming threshold
+  std::vector<float> a(static_cast<size_t>(count)), b(a);
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i] = static_cast<float>(i) * 0.37f;
+    b[i] = 1.0f / static_cast<float>(i + 1);
+  }
+  std::vector<double> first(a.size()), second(a.size());
+  const std::vector<ReduceTerm> terms = {{a.data(), {1}}, {b.data(), {1}}};
+  const std::vector<ReduceDestination> places = {{first.data(), {1}}, {second.data(), {1}}};
+  SetKernelThreads(3);
+  ReduceTermsInto(ReduceOp::kSum, DType::kF32, {count}, terms, 2, DType::kF64, places);
+  SetKernelThreads(1);
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(first[i], static_cast<double>(a[i] + b[i])) << i;
+  EXPECT_EQ(first, second);
+}
+
 TEST(ReduceTermsKernel, SeveralThreadsAndStreamingMakeTheSameBits) {
   const int64_t count = 3'000'011;  // above the streaming threshold with its terms
   std::vector<float> a(static_cast<size_t>(count)), b(a), one(a), several(a);

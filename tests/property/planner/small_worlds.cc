@@ -20,7 +20,7 @@ absl::Status Fail(const Plan& plan, std::string_view what) {
 }
 
 // Bytes received by position (or worker) as Interpret counted them.
-std::vector<int64_t> CountedBytes(const Plan& plan, const InterpretResult& result, int64_t element_bytes) {
+std::vector<int64_t> CountedBytes(const Plan& plan, const InterpretResult& result) {
   const PlanTraffic traffic = TrafficOf(plan);
   std::vector<int64_t> bytes(traffic.received_bytes.size(), 0);
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -28,7 +28,7 @@ std::vector<int64_t> CountedBytes(const Plan& plan, const InterpretResult& resul
         traffic.by_worker
             ? i
             : static_cast<size_t>(plan.values[static_cast<size_t>(plan.outputs[0])].spec.mesh.workers()[i].value);
-    if (worker < result.received_elements.size()) bytes[i] = result.received_elements[worker] * element_bytes;
+    if (worker < result.received_bytes.size()) bytes[i] = result.received_bytes[worker];
   }
   return bytes;
 }
@@ -123,20 +123,7 @@ absl::StatusOr<std::vector<std::vector<double>>> RunPlanOutputs(const Plan& plan
     if (!joined.ok()) return Fail(plan, joined.status().ToString());
     outputs.push_back(*std::move(joined));
   }
-  // Counted in elements, so exact where one dtype is moved.
-  bool one_size = true;
-  int64_t element_bytes = 0;
-  for (const Step& step : plan.steps) {
-    int64_t bytes = 0;
-    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) bytes = SizeBytes(exchange->exchange.source.dtype);
-    if (const auto* contract = std::get_if<ContractStep>(&step)) {
-      bytes = SizeBytes(plan.values[static_cast<size_t>(contract->output)].spec.dtype);
-    }
-    if (bytes == 0) continue;
-    one_size = one_size && (element_bytes == 0 || element_bytes == bytes);
-    element_bytes = bytes;
-  }
-  if (one_size && CountedBytes(plan, *result, element_bytes) != TrafficOf(plan).received_bytes) {
+  if (CountedBytes(plan, *result) != TrafficOf(plan).received_bytes) {
     return Fail(plan, "TrafficOf differs from what was received");
   }
   return outputs;

@@ -14,6 +14,7 @@
 
 #include "server/plan/rpc/instance_codec.h"
 #include "server/planner/planner.h"
+#include "server/planner/redistribute.h"
 #include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/rpc/report_outbox.h"
 #include "tests/support/allocation_counter.h"

@@ -464,14 +464,18 @@ TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
   EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4, 4}, peer, own})), invalid);
   EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {INT64_MAX}, {WorkerIndex(1), 1, 0, {INT64_MAX}}, own})),
             invalid);
-  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {}, own, {}, 0})), invalid);
-  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {own, peer}, own, {peer}, 2})),
-            absl::StatusCode::kOk);
-  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {own, peer}, own, {own}, 2})), invalid);
-  EXPECT_EQ(refuse(program(
-                ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {own}, own, {{WorkerIndex(1), 7, 0, {1}}}, 1})),
+  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {}, own, {}, 0})), invalid);
+  EXPECT_EQ(
+      refuse(program(ReduceInstruction{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own, peer}, own, {peer}, 2})),
+      absl::StatusCode::kOk);
+  EXPECT_EQ(
+      refuse(program(ReduceInstruction{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own, peer}, own, {own}, 2})),
+      invalid);
+  EXPECT_EQ(refuse(program(ReduceInstruction{
+                DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own}, own, {{WorkerIndex(1), 7, 0, {1}}}, 1})),
             invalid);
-  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, ReduceOp::kSum, {4}, {own}, peer, {}, 1})), invalid);
+  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own}, peer, {}, 1})),
+            invalid);
   Program waits = program(CopyInstruction{DType::kF32, {4}, peer, own});
   waits.phases[0].peer_phase = 1;
   EXPECT_EQ(refuse(waits), invalid);

@@ -50,9 +50,8 @@ void ExpectRuns(WorkerWorld& world, const Plan& plan) {
   const WorkerWorld::Result got = world.RunPlan(plan, inputs, {});
   ASSERT_TRUE(got.status.ok()) << got.status << "\n" << ToText(plan);
   EXPECT_EQ(got.outputs[0], want->outputs[0]) << ToText(plan);
-  want->received_elements.resize(static_cast<size_t>(world.size()), 0);
-  for (int64_t& received : want->received_elements) received *= SizeBytes(spec.dtype);
-  EXPECT_EQ(got.received_bytes, want->received_elements) << ToText(plan);
+  want->received_bytes.resize(static_cast<size_t>(world.size()), 0);
+  EXPECT_EQ(got.received_bytes, want->received_bytes) << ToText(plan);
 }
 
 class HostPlans : public ::testing::TestWithParam<Hosts> {};
@@ -116,12 +115,14 @@ TEST_P(HostPlans, EveryRedistributionOnTwoByTwo) {
       for (size_t destination = 0; destination < 9; ++destination) {
         const Placements from = {kinds[source / 4], kinds[source % 4]};
         const Placements to = {kinds[destination / 3], kinds[destination % 3]};
-        auto a = TensorSpec::Make("test", DType::kF32, {7, 5}, mesh, from);
-        auto b = TensorSpec::Make("test", DType::kF32, {7, 5}, mesh, to);
-        ASSERT_TRUE(a.ok() && b.ok());
-        const Plan plan = PlanOn(GetParam(), *a, *b), large = PlanOn(GetParam(), *a, *b, InTwoPhases());
-        ExpectRuns(world, plan);
-        if (!(large == plan)) ExpectRuns(world, large);
+        for (const DType to_dtype : {DType::kF32, DType::kF64, DType::kI16}) {  // the same, or converted on the way
+          auto a = TensorSpec::Make("test", DType::kF32, {7, 5}, mesh, from);
+          auto b = TensorSpec::Make("test", to_dtype, {7, 5}, mesh, to);
+          ASSERT_TRUE(a.ok() && b.ok());
+          const Plan plan = PlanOn(GetParam(), *a, *b), large = PlanOn(GetParam(), *a, *b, InTwoPhases());
+          ExpectRuns(world, plan);
+          if (!(large == plan)) ExpectRuns(world, large);
+        }
         if (HasFailure()) return;
       }
     }

@@ -12,6 +12,7 @@
 #include "server/planner/contraction.h"
 #include "server/planner/plan_limits.h"
 #include "server/planner/planner.h"
+#include "server/planner/redistribute.h"
 #include "tests/support/two_phases.h"
 #include "tests/unit/worker/worker_world.h"
 
@@ -77,15 +78,19 @@ class WorkerPlans : public ::testing::TestWithParam<Way> {
 TEST_P(WorkerPlans, EveryRedistributionOnTwoByTwo) {
   const std::vector<Placement> kinds = {Placement::Replicate(), Placement::Shard(0), Placement::Shard(1),
                                         Placement::Partial(ReduceOp::kSum)};
-  for (DType dtype : {DType::kF32, DType::kI64}) {
-    WorkerWorld world(World(4 << 20));
+  // The same, or converted on the way.
+  const std::pair<DType, DType> kDTypes[] = {{DType::kF32, DType::kF32}, {DType::kI64, DType::kI64},
+                                             {DType::kF32, DType::kF64}, {DType::kF64, DType::kI32},
+                                             {DType::kU8, DType::kF32},  {DType::kI64, DType::kBF16}};
+  for (const auto& [from_dtype, to_dtype] : kDTypes) {
+    WorkerWorld world(World(8 << 20));
     const Mesh mesh = *Mesh::Make({2, 2}, {}, {});
     for (size_t source = 0; source < 16; ++source) {
       for (size_t destination = 0; destination < 9; ++destination) {
         const Placements from = {kinds[source / 4], kinds[source % 4]};
         const Placements to = {kinds[destination / 3], kinds[destination % 3]};
-        auto a = TensorSpec::Make("test", dtype, {7, 5}, mesh, from);
-        auto b = TensorSpec::Make("test", dtype, {7, 5}, mesh, to);
+        auto a = TensorSpec::Make("test", from_dtype, {7, 5}, mesh, from);
+        auto b = TensorSpec::Make("test", to_dtype, {7, 5}, mesh, to);
         ASSERT_TRUE(a.ok() && b.ok());
         auto plan = PlanRedistribute({*a, {}}, *b);
         auto large = PlanRedistribute({*a, {}}, *b, InTwoPhases());

@@ -8,7 +8,9 @@
 
 #include "gtest/gtest.h"
 
+#include "schemas/types/half.h"
 #include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
 #include "server/device/cpu/cpu_device.h"
 
 namespace tessera::testing {
@@ -59,8 +61,11 @@ void PutElement(DType dtype, std::byte* at, double value) {
     case DType::kBool: return put(static_cast<uint8_t>(value != 0));
     case DType::kI32: return put(static_cast<int32_t>(value));
     case DType::kI64: return put(static_cast<int64_t>(value));
+    case DType::kU8: return put(static_cast<uint8_t>(value));
+    case DType::kI16: return put(static_cast<int16_t>(value));
+    case DType::kBF16: return put(BF16(value));
     case DType::kF32: return put(static_cast<float>(value));
-    default: return put(value);
+    default: TESSERA_CHECK(dtype == DType::kF64); return put(value);
   }
 }
 
@@ -73,8 +78,11 @@ double GetElement(DType dtype, const std::byte* at) {
     case DType::kBool: return get(uint8_t{});
     case DType::kI32: return get(int32_t{});
     case DType::kI64: return get(int64_t{});
+    case DType::kU8: return get(uint8_t{});
+    case DType::kI16: return get(int16_t{});
+    case DType::kBF16: return get(BF16{});
     case DType::kF32: return get(float{});
-    default: return get(double{});
+    default: TESSERA_CHECK(dtype == DType::kF64); return get(double{});
   }
 }
 
