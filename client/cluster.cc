@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -16,6 +17,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -109,6 +112,40 @@ absl::StatusOr<std::string> FindProgram(const std::string& binary_dir, const std
                                     " nor near it; build it with tools/build, or set TESSERA_BIN_DIR"));
 }
 
+// The write ends of the pipes that keep clusters of this process running. A forked child lets go of its copies, so that
+// a cluster ends with the process that started it.
+class KeepAlivePipes {
+ public:
+  // Never destroyed: a fork may come after static objects are gone.
+  static KeepAlivePipes& Get() {
+    static KeepAlivePipes* const pipes = new KeepAlivePipes;
+    return *pipes;
+  }
+
+  void Add(int fd) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    fds_.insert(fd);
+  }
+  // Nothing where a fork has closed it.
+  void Close(int fd) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (fds_.erase(fd) > 0) close(fd);
+  }
+
+ private:
+  KeepAlivePipes() {
+    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); },
+                   [] {
+                     for (const int fd : Get().fds_) close(fd);
+                     Get().fds_.clear();
+                     Get().mutex_.unlock();
+                   });
+  }
+
+  std::mutex mutex_;
+  std::set<int> fds_;
+};
+
 }  // namespace
 
 struct LocalCluster::State {
@@ -153,6 +190,7 @@ absl::Status LocalCluster::State::MakeFolder() {
   }
   parent_fd = MoveUp(pipe_fds[0]);
   keep_alive_fd = MoveUp(pipe_fds[1]);
+  KeepAlivePipes::Get().Add(keep_alive_fd);
   return absl::OkStatus();
 }
 
@@ -288,7 +326,7 @@ absl::Status LocalCluster::State::AwaitWorkers(Clock::time_point deadline) {
 }
 
 void LocalCluster::State::Stop() {
-  if (keep_alive_fd >= 0) close(keep_alive_fd);
+  if (keep_alive_fd >= 0) KeepAlivePipes::Get().Close(keep_alive_fd);
   if (parent_fd >= 0) close(parent_fd);
   keep_alive_fd = parent_fd = -1;
   if (owner != getpid()) return;  // a fork's copy ends nothing

@@ -33,7 +33,18 @@ struct ExplainOperand {
 inline constexpr size_t kInlineOperands = 3;  // only a redistribute of several tensors has more
 
 struct Record {
-  enum class Kind : uint8_t { kCall, kUpload, kDownload, kWatch, kDrop, kCommBegin, kCommEnd, kCancel, kRelease };
+  enum class Kind : uint8_t {
+    kCall,
+    kUpload,
+    kDownload,
+    kWatch,
+    kDrop,
+    kCommBegin,
+    kCommEnd,
+    kCancel,
+    kRelease,
+    kCancelled
+  };
   Kind kind = Kind::kCall;
   bool allow_inline = false;  // kDownload
   uint64_t request = 0;       // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
@@ -42,11 +53,20 @@ struct Record {
   std::shared_ptr<const OpCall> call;
   std::vector<RecordOperand> operands;
   std::shared_ptr<const TensorSpec> spec;  // kUpload
-  std::vector<uint64_t> drops;             // kDrop
+  std::vector<uint64_t> drops;             // kDrop; the results of kCancelled
 };
 
 struct ClientEvent {
-  enum class Kind : uint8_t { kSettled, kTicket, kInlineValue, kComm, kFailed, kWorkerLost, kUploadDone };
+  enum class Kind : uint8_t {
+    kSettled,
+    kTicket,
+    kInlineValue,
+    kComm,
+    kFailed,
+    kWorkerLost,
+    kWorkerJoined,
+    kUploadDone
+  };
   Kind kind = Kind::kSettled;
   uint64_t request = 0;
   uint64_t handle = 0;  // kFailed
@@ -55,8 +75,9 @@ struct ClientEvent {
   uint64_t secret = 0;
   std::string bytes;  // kInlineValue
   CommReport comm;
-  int32_t worker = 0;  // kWorkerLost
+  int32_t worker = 0;  // kWorkerLost kWorkerJoined
   std::string reason;
+  std::string data_address;  // kWorkerJoined
 };
 
 }  // namespace tessera

@@ -48,18 +48,13 @@ SessionImpl::~SessionImpl() {
 }
 
 absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions options, double stall_timeout_s) {
-  const bool resumed = options.resume.has_value();
   std::shared_ptr<SessionImpl> session(new SessionImpl(stall_timeout_s));
   session->address_ = StrCat("unix:", options.socket_path);
   TESSERA_ASSIGN_OR_RETURN(session->connection_, Connection::Open(std::move(options), session.get()));
-  if (resumed) {
-    TESSERA_ASSIGN_OR_RETURN(ClusterReport report, session->GetStatus());
-    for (const TensorReport& tensor : report.tensors) {
-      session->next_handle_ = std::max(session->next_handle_.load(), tensor.handle + 1);
-    }
-    // Requests of the former connection keep their numbers.
-    session->next_request_ = session->welcome().last_batch * kMaxBatchRecords + 1;
-  }
+  // Requests and handles of a former connection keep their numbers: a record has one request, and a handle for each of
+  // its results.
+  session->next_request_ = session->welcome().last_batch * kMaxBatchRecords + 1;
+  session->next_handle_ = session->welcome().last_batch * kMaxBatchRecords * kMaxOperands + 1;
   return session;
 }
 
@@ -91,6 +86,7 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
     lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
     return;
   }
+  if (event.kind == ClientEvent::Kind::kWorkerJoined) return;  // the connection knows it
   if (event.kind == ClientEvent::Kind::kFailed) {
     auto live = live_.find(event.handle);
     if (live == live_.end()) return;
@@ -204,13 +200,13 @@ void SessionImpl::CancelRequest(uint64_t request) {
   connection_->Flush();
 }
 
-void SessionImpl::CancelAll() { CancelRequest(0); }
+void SessionImpl::CancelAll() { connection_->CancelAll(); }
 
 void SessionImpl::ReleaseTicket(uint64_t ticket) {
   Record record;
   record.kind = Record::Kind::kRelease;
   record.request = ticket;
-  connection_->Enqueue(std::move(record));
+  connection_->SendAhead(std::move(record));
 }
 
 // ---- ops ----------------------------------------------------------------------------------------

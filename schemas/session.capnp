@@ -9,7 +9,7 @@ using V = import "values.capnp";
 using W = import "worker.capnp";
 $Cxx.namespace("tessera::wire");
 
-const protocolVersion :UInt32 = 5;
+const protocolVersion :UInt32 = 6;
 # Raised when an old peer could misread a new one. A server of another version is FailedPrecondition.
 
 interface Gateway {
@@ -132,9 +132,13 @@ struct Record {
     commEnd @6 :Watch;
     # Answers when those calls have ended; `handle` is the number of the commBegin.
     cancel @7 :UInt64;
-    # Ends a request (by number) with Cancelled; what is not issued yet of this session is cancelled when 0.
+    # Ends a request (by number) with Cancelled; what is not issued yet of this session is cancelled when 0. Acts when it
+    # arrives, before the records that wait.
     release @8 :UInt64;
-    # A ticket that the client is done with: the workers end its transfers and the tensor is unpinned.
+    # A ticket that the client is done with: the workers end its transfers and the tensor is unpinned. Acts when it
+    # arrives.
+    cancelled @9 :List(UInt64);
+    # New handles: results of calls that the client took back before it sent them.
   }
 }
 
@@ -184,7 +188,14 @@ struct Event {
     specKnown @9 :KnownSpec;
     # Reserved: of a result whose shape depends on data (nonzero, unique, a boolean mask). Its handle has a
     # pending spec from the call on, and this one from here on.
+    workerJoined @10 :WorkerMoved;
+    # In place of one that was lost, or as a new one.
   }
+}
+
+struct WorkerMoved {
+  worker @0 :Int32;
+  dataAddress @1 :Text;
 }
 
 struct KnownSpec {

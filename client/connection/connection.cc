@@ -9,6 +9,7 @@
 #include <chrono>
 #include <deque>
 #include <future>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -37,6 +38,34 @@ constexpr uint64_t kWordsPerRecord = 40;
 void ReserveLoopSignal() {
   static std::once_flag once;
   std::call_once(once, [] { kj::UnixEventPort::setReservedSignal(SIGRTMAX - 2); });
+}
+
+// Calls that follow each other are one record of their results, and one of the operands that were used last.
+std::vector<Record> WithoutCalls(std::vector<Record> records) {
+  std::vector<Record> kept;
+  Record results, last_uses;
+  results.kind = Record::Kind::kCancelled;
+  last_uses.kind = Record::Kind::kDrop;
+  const auto keep_cancelled = [&] {
+    for (Record* record : {&results, &last_uses}) {
+      if (!record->drops.empty()) kept.push_back(*record);
+      record->drops.clear();
+    }
+  };
+  for (Record& record : records) {
+    if (record.kind != Record::Kind::kCall || results.drops.size() >= kMaxDropsPerRecord) keep_cancelled();
+    if (record.kind != Record::Kind::kCall) {
+      kept.push_back(std::move(record));
+      continue;
+    }
+    results.drops.push_back(record.handle);
+    results.drops.insert(results.drops.end(), record.more_results.begin(), record.more_results.end());
+    for (const RecordOperand& operand : record.operands) {
+      if (operand.kind == RecordOperand::Kind::kHandle && operand.last_use) last_uses.drops.push_back(operand.handle);
+    }
+  }
+  keep_cancelled();
+  return kept;
 }
 
 }  // namespace
@@ -139,12 +168,15 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   // The session is about to end, as it was asked to.
   void Close() { closing_ = true; }
   void Add(kj::Promise<void> task) { tasks_.add(kj::mv(task)); }
+  void SendAhead(const Record& record);
+  void CancelAll();
   void Fail(const absl::Status& status);
 
  private:
   kj::Promise<void> WakeLoop();
   void Pump();
   void SendBatches();
+  void SendBatch(absl::Span<const Record> records);
   void OnBatchDone(uint64_t number);
   bool HasCredit() const { return in_flight_ < kMaxRecordsInFlight; }
   void Take(wire::ToClient::Reader message);
@@ -234,9 +266,12 @@ void ConnectionLoop::Run() {
   stop.promise.wait(io_.waitScope);
 }
 
+// Goes on whatever fails: a Shutdown has to be heard.
 kj::Promise<void> ConnectionLoop::WakeLoop() {
   return wake_->tryRead(&wake_count_, sizeof(wake_count_), sizeof(wake_count_)).then([this](size_t) {
-    Pump();
+    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([this]() { Pump(); })) {
+      Fail(FromException(*exception));
+    }
     return WakeLoop();
   });
 }
@@ -285,16 +320,8 @@ void ConnectionLoop::SendBatches() {
     // OnBatchDone goes on, or what the link calls when it is clear.
     if (!HasCredit() || !link_->is_clear()) return;
     const size_t count = std::min(kMaxBatchRecords, sending_.size() - sent_);
-    capnp::MallocMessageBuilder message(FirstSegmentWords(count, kWordsPerRecord));
-    auto batch = message.initRoot<wire::ToCoordinator>().initBatch();
-    batch.setNumber(++batch_);
-    batch.setEpoch(shared_.welcome.epoch);
-    batch.setConnection(shared_.welcome.connection);
-    EncodeRecords(absl::MakeConstSpan(sending_).subspan(sent_, count), batch.initRecords(static_cast<unsigned>(count)));
+    SendBatch(absl::MakeConstSpan(sending_).subspan(sent_, count));
     sent_ += count;
-    unfinished_.emplace_back(batch_, count);
-    in_flight_ += count;
-    link_->Send(message);
     if (sent_ < sending_.size()) continue;
     sending_.clear();
     sent_ = 0;
@@ -304,6 +331,38 @@ void ConnectionLoop::SendBatches() {
   std::vector<Connection::Impl::Command> after = std::move(after_sending_);
   after_sending_.clear();
   for (auto& command : after) command(*this);
+}
+
+void ConnectionLoop::SendBatch(absl::Span<const Record> records) {
+  capnp::MallocMessageBuilder message(FirstSegmentWords(records.size(), kWordsPerRecord));
+  auto batch = message.initRoot<wire::ToCoordinator>().initBatch();
+  batch.setNumber(++batch_);
+  batch.setEpoch(shared_.welcome.epoch);
+  batch.setConnection(shared_.welcome.connection);
+  EncodeRecords(records, batch.initRecords(static_cast<unsigned>(records.size())));
+  unfinished_.emplace_back(batch_, records.size());
+  in_flight_ += records.size();
+  link_->Send(message);
+}
+
+void ConnectionLoop::SendAhead(const Record& record) {
+  if (failure_.ok()) SendBatch({&record, 1});
+}
+
+void ConnectionLoop::CancelAll() {
+  std::vector<Record> waiting(std::make_move_iterator(sending_.begin() + static_cast<ptrdiff_t>(sent_)),
+                              std::make_move_iterator(sending_.end()));
+  {
+    const std::lock_guard<std::mutex> lock(shared_.mutex);
+    std::move(shared_.records.begin(), shared_.records.end(), std::back_inserter(waiting));
+    shared_.records.clear();
+  }
+  sending_ = WithoutCalls(std::move(waiting));
+  sent_ = 0;
+  Record cancel;
+  cancel.kind = Record::Kind::kCancel;
+  SendAhead(cancel);
+  shared_.listener->OnDrained();
 }
 
 void ConnectionLoop::Take(wire::ToClient::Reader message) {
@@ -321,6 +380,10 @@ void ConnectionLoop::Deliver(capnp::List<wire::Event>::Reader events) {
     if (event.getNumber() <= last) continue;  // seen before the session was resumed
     last = event.getNumber();
     if (event.isBatchDone()) OnBatchDone(event.getBatchDone());
+    if (event.isWorkerJoined()) {
+      const auto joined = event.getWorkerJoined();
+      transfers.SetWorker(joined.getWorker(), joined.getDataAddress().cStr());
+    }
     if (auto one = DecodeEvent(event)) decoded.push_back(std::move(*one));
   }
   shared_.last_event = last;
@@ -401,6 +464,14 @@ void Connection::EnqueueDrop(uint64_t handle) {
   record.kind = Record::Kind::kDrop;
   record.drops.push_back(handle);
   impl_->Push(lock, std::move(record));
+}
+
+void Connection::SendAhead(Record record) {
+  impl_->Post(&Impl::commands, [record = std::move(record)](ConnectionLoop& loop) { loop.SendAhead(record); });
+}
+
+void Connection::CancelAll() {
+  impl_->Post(&Impl::commands, [](ConnectionLoop& loop) { loop.CancelAll(); });
 }
 
 size_t Connection::queued() const {

@@ -43,6 +43,10 @@ void EncodeCall(const Record& record, wire::Call::Builder builder) {
   for (unsigned i = 1; i < results.size(); ++i) results.set(i, record.more_results[i - 1]);
 }
 
+void EncodeHandles(const std::vector<uint64_t>& handles, capnp::List<uint64_t>::Builder list) {
+  for (unsigned i = 0; i < list.size(); ++i) list.set(i, handles[i]);
+}
+
 void EncodeRecord(const Record& record, wire::Record::Builder builder) {
   switch (record.kind) {
     case Record::Kind::kCall: EncodeCall(record, builder.initCall()); return;
@@ -67,14 +71,15 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
       watch.setHandle(record.handle);
       return;
     }
-    case Record::Kind::kDrop: {
-      auto drops = builder.initDrop(static_cast<unsigned>(record.drops.size()));
-      for (size_t i = 0; i < record.drops.size(); ++i) drops.set(static_cast<unsigned>(i), record.drops[i]);
+    case Record::Kind::kDrop:
+      EncodeHandles(record.drops, builder.initDrop(static_cast<unsigned>(record.drops.size())));
       return;
-    }
     case Record::Kind::kCommBegin: builder.setCommBegin(record.handle); return;
     case Record::Kind::kCancel: builder.setCancel(record.request); return;
     case Record::Kind::kRelease: builder.setRelease(record.request); return;
+    case Record::Kind::kCancelled:
+      EncodeHandles(record.drops, builder.initCancelled(static_cast<unsigned>(record.drops.size())));
+      return;
   }
 }
 
@@ -189,6 +194,11 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       event.kind = ClientEvent::Kind::kWorkerLost;
       event.worker = reader.getWorkerLost().getWorker();
       event.reason = TextOf(reader.getWorkerLost().getReason());
+      return event;
+    case wire::Event::WORKER_JOINED:
+      event.kind = ClientEvent::Kind::kWorkerJoined;
+      event.worker = reader.getWorkerJoined().getWorker();
+      event.data_address = TextOf(reader.getWorkerJoined().getDataAddress());
       return event;
     case wire::Event::UPLOAD_DONE:
       event.kind = ClientEvent::Kind::kUploadDone;

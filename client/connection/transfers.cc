@@ -84,12 +84,14 @@ struct TransferTable::Transfer {
 };
 
 void TransferTable::SetWorkers(const std::vector<WorkerReport>& workers) {
-  for (const WorkerReport& worker : workers) {
-    auto [it, inserted] = addresses_.try_emplace(worker.index, worker.data_address);
-    if (inserted || it->second == worker.data_address) continue;
-    it->second = worker.data_address;
-    links_.erase(worker.index);
-  }
+  for (const WorkerReport& worker : workers) SetWorker(worker.index, worker.data_address);
+}
+
+void TransferTable::SetWorker(int32_t worker, const std::string& data_address) {
+  auto [it, inserted] = addresses_.try_emplace(worker, data_address);
+  if (inserted || it->second == data_address) return;
+  it->second = data_address;
+  links_.erase(worker);
 }
 
 absl::StatusOr<std::shared_ptr<TransferTable::Link>> TransferTable::LinkTo(WorkerIndex worker) {

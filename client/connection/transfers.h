@@ -27,6 +27,7 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   explicit TransferTable(kj::LowLevelAsyncIoProvider& provider) : provider_(provider), tasks_(*this) {}
 
   void SetWorkers(const std::vector<WorkerReport>& workers);
+  void SetWorker(int32_t worker, const std::string& data_address);
   void Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, std::shared_ptr<HostMemory> memory,
              const std::vector<WorkerIndex>& workers);
   void Copy(uint64_t transfer, WorkerIndex worker, const Box& box, uint64_t offset_bytes, DoneCallback done);

@@ -90,6 +90,7 @@ MessageLink::MessageLink(kj::UnixEventPort& port, kj::AutoCloseFd fd)
       fd_(kj::mv(fd)),
       readable_(port, fd_.get(), kj::UnixEventPort::FdObserver::OBSERVE_READ),
       buffer_(kBufferWords),
+      write_fd_(CopyDescriptor(fd_.get())),
       writing_(kj::READY_NOW),
       clearing_(kj::READY_NOW),
       reading_(kj::READY_NOW) {}
@@ -191,7 +192,6 @@ void MessageLink::Send(capnp::MessageBuilder& message) {
 
 void MessageLink::WatchWritable() {
   if (writable_.get() == nullptr) {
-    write_fd_ = CopyDescriptor(fd_.get());
     writable_ =
         kj::heap<kj::UnixEventPort::FdObserver>(port_, write_fd_.get(), kj::UnixEventPort::FdObserver::OBSERVE_WRITE);
   }
@@ -214,7 +214,6 @@ kj::Promise<void> MessageLink::WriteMore() {
   unsent_.clear();
   written_ = 0;
   writable_ = nullptr;
-  write_fd_ = nullptr;
   // In a turn of its own: it may send, and so begin to write anew.
   clearing_ = kj::evalLater([this]() {
                 if (!stopped_ && calls_.cleared) calls_.cleared();

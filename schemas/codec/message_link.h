@@ -59,6 +59,7 @@ class MessageLink {
     std::function<void()> cleared;
   };
 
+  // Throws a kj exception when the process has no descriptor left.
   MessageLink(kj::UnixEventPort& port, kj::AutoCloseFd fd);
   MessageLink(const MessageLink&) = delete;
   MessageLink& operator=(const MessageLink&) = delete;
@@ -102,8 +103,8 @@ class MessageLink {
   std::mutex write_mutex_;  // of the socket's writing side and what is unsent, which the loop's thread alone changes
   std::vector<kj::byte> unsent_;
   size_t written_ = 0;  // of them
-  // For a socket that was full: another descriptor of it, since to watch the first one would wake this side whenever
-  // the other one has read.
+  // To watch a socket that was full: another descriptor of it, since to watch the first one so would wake this side
+  // whenever the other one has read. There from the beginning: when it is needed, the process may have none left.
   kj::AutoCloseFd write_fd_;
   kj::Own<kj::UnixEventPort::FdObserver> writable_;
   kj::Promise<void> writing_;

@@ -16,6 +16,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("max_cached_plans", config.max_cached_plans);
   visit("max_pending_events", config.max_pending_events);
   visit("max_comm_blocks", config.max_comm_blocks);
+  visit("max_tickets_per_session", config.max_tickets_per_session);
   visit("max_inline_bytes", config.max_inline_bytes);
   visit("alignment_bytes", config.alignment_bytes);
   visit("suspect_us", config.suspect_us);

@@ -15,8 +15,9 @@ struct CoordinatorConfig {
   int64_t max_sessions = 1024;
   int64_t max_tensors_per_session = 1'000'000;
   int64_t max_cached_plans = 16'384;
-  int64_t max_pending_events = 100'000;  // per session, not acknowledged
-  int64_t max_comm_blocks = 1024;        // open comm_debug blocks per session
+  int64_t max_pending_events = 100'000;      // per session, not acknowledged; and one per tensor
+  int64_t max_comm_blocks = 1024;            // open comm_debug blocks per session
+  int64_t max_tickets_per_session = 16'384;  // uploads and downloads that are not over
   int64_t max_inline_bytes = 4096;
   int64_t alignment_bytes = 256;           // of every buffer
   int64_t suspect_us = 1'000'000;          // a silent worker is shown as suspect

@@ -69,6 +69,9 @@ struct EventText {
     return StrCat("failed ", e.handle.value, " ", TextOf(e.status));
   }
   std::string operator()(const WorkerLostNotice& e) const { return StrCat("lost ", e.worker.value, " ", e.reason); }
+  std::string operator()(const WorkerJoinedNotice& e) const {
+    return StrCat("joined ", e.worker.value, " ", e.data_address);
+  }
   std::string operator()(const UploadDoneEvent& e) const { return StrCat("uploaded ", e.request); }
 };
 

@@ -59,11 +59,15 @@ struct WorkerLostNotice {
   uint64_t incarnation = 0;
   std::string reason;
 };
+struct WorkerJoinedNotice {
+  WorkerIndex worker;
+  std::string data_address;
+};
 struct UploadDoneEvent {
   uint64_t request = 0;
 };
 using ClientEventBody = std::variant<SettledEvent, TicketEvent, InlineValueEvent, BatchDoneEvent, CommReportEvent,
-                                     FailedHandleEvent, WorkerLostNotice, UploadDoneEvent>;
+                                     FailedHandleEvent, WorkerLostNotice, WorkerJoinedNotice, UploadDoneEvent>;
 struct ClientEvent {
   uint64_t number = 0;  // dense from 1 within the session
   ClientEventBody body;

@@ -57,11 +57,12 @@ struct CancelRecord {
 struct ReleaseRecord {
   TicketId ticket;
 };
-// A record that could not be decoded: its results are poisoned with the reason.
+// A record that could not be decoded, or was cancelled: its results are poisoned with the reason.
 struct BadRecord {
   absl::Status status;
   uint64_t request = 0;
   std::vector<HandleId> results;
+  std::vector<HandleId> last_uses;  // operands that the client has no more
 };
 // Behind the last record of a batch: tells the client that all of it was taken up.
 struct BatchEndRecord {

@@ -134,9 +134,17 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecor
   return Progress::kDone;
 }
 
+absl::Status StateMachine::CheckTickets(std::string_view op, const SessionEntry& session) const {
+  if (session.tickets < config_.max_tickets_per_session) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat(op, ": the session has ", session.tickets,
+                                             " transfers that it has not released; max_tickets_per_session is ",
+                                             config_.max_tickets_per_session));
+}
+
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
   const WorkerGroup workers = groups_.Of(record.spec.mesh);
   absl::Status status = CheckWorkers("upload", *workers);
+  if (status.ok()) status = CheckTickets("upload", session);
   if (status.ok() && !HasRoom(*workers)) return Progress::kBlocked;
   auto tensor = std::make_shared<TensorEntry>();
   if (status.ok()) {
@@ -165,6 +173,9 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record) {
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "download");
   if (tensor.ok() && (*tensor)->uploading) return Progress::kBlocked;
+  if (tensor.ok()) {
+    if (absl::Status status = CheckTickets("download", session); !status.ok()) tensor = std::move(status);
+  }
   if (tensor.ok()) {
     if (!HasRoom(*groups_.Of((*tensor)->spec.mesh))) return Progress::kBlocked;
   }
@@ -225,21 +236,33 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRe
   return Progress::kDone;
 }
 
-// Cancels act when they arrive (CancelQueued), before the records they cancel have their turn.
+// Cancels and releases act when they arrive, before the records that they cancel, or that wait for the ticket's tensor,
+// have their turn.
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, CancelRecord&) { return Progress::kDone; }
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, ReleaseRecord&) { return Progress::kDone; }
+
+void StateMachine::ReleaseTicket(const SessionEntry& session, TicketId ticket) {
+  auto found = tickets_.find(ticket);
+  if (found != tickets_.end() && found->second.session == session.info.session) CloseTicketOf(ticket, found->second);
+}
 
 void StateMachine::CancelQueued(SessionEntry& session, uint64_t request) {
   const absl::Status cancelled = absl::CancelledError("cancelled by the client before it was issued");
   for (Record& record : session.queue) {
     if (auto* call = std::get_if<CallRecord>(&record); call && request == 0) {
-      record = BadRecord{cancelled, 0, call->results};
+      BadRecord bad{cancelled, 0, std::move(call->results), {}};
+      for (const OperandReference& operand : call->operands) {
+        const auto* handle = std::get_if<HandleId>(&operand.value);
+        if (handle != nullptr && operand.last_use) bad.last_uses.push_back(*handle);
+      }
+      record = std::move(bad);
     } else if (auto* upload = std::get_if<UploadRecord>(&record);
                upload && (request == 0 || upload->request == request)) {
-      record = BadRecord{cancelled, upload->request, {upload->result}};
+      record = BadRecord{cancelled, upload->request, {upload->result}, {}};
     } else if (auto* download = std::get_if<DownloadRecord>(&record); download && download->request == request) {
-      record = BadRecord{cancelled, download->request, {}};
+      record = BadRecord{cancelled, download->request, {}, {}};
     } else if (auto* watch = std::get_if<WatchRecord>(&record); watch && watch->request == request) {
-      record = BadRecord{cancelled, watch->request, {}};
+      record = BadRecord{cancelled, watch->request, {}, {}};
     }
   }
   if (request != 0) CancelWaiters(session, request);
@@ -258,14 +281,6 @@ void StateMachine::CancelWaiters(SessionEntry& session, uint64_t request) {
   }
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, ReleaseRecord& record) {
-  auto found = tickets_.find(record.ticket);
-  if (found != tickets_.end() && found->second.session == session.info.session) {
-    CloseTicketOf(record.ticket, found->second);
-  }
-  return Progress::kDone;
-}
-
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BatchEndRecord& record) {
   Send(session, BatchDoneEvent{record.number});
   return Progress::kDone;
@@ -273,6 +288,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BatchEndR
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BadRecord& record) {
   for (HandleId handle : record.results) AddFailedTensor(session, handle, record.status);
+  for (HandleId handle : record.last_uses) DropHandle(session, handle);
   if (record.request != 0) Send(session, SettledEvent{record.request, record.status});
   return Progress::kDone;
 }

@@ -88,6 +88,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(const CallRecord& record,
     }
     return known;
   }
+  TESSERA_RETURN_IF_ERROR(CheckMeshes(record.call, operands.plan_operands));
   PlanLimits limits;
   if (operands.key.temporary_bytes != PlanKey::kNoLimit) limits.temporary_bytes = operands.key.temporary_bytes;
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(record.call, operands.plan_operands, topology_, limits));
@@ -105,7 +106,6 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(const CallRecord& record,
   for (const WorkerGroup& group : made.buffer_workers) {
     if (*group == *made.workers) made.workers = group;  // one list, compared by pointer later
   }
-  TESSERA_RETURN_IF_ERROR(CheckWorkers(NameOf(record.call.op), *made.workers));
   made.collectives = CollectivesOf(planned.plan);
   made.cost_us = std::max<int64_t>(1, static_cast<int64_t>(PredictSeconds(planned.plan, topology_) * 1e6));
   made.stream = OnlyExchanges(planned.plan) ? kExchangeStream : kComputeStream;
@@ -355,6 +355,7 @@ void StateMachine::OpenWindow(SessionEntry& session, TensorPointer tensor, Trans
   op->request = request;
   op->ticket = window.ticket;
   op->tensor = tensor;
+  ++session.tickets;
   TicketEntry& ticket = tickets_[window.ticket];
   ticket.session = session.info.session;
   ticket.secret = window.secret;

@@ -1,10 +1,12 @@
 // tessera-coordinator: builds the parts and wires them.
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -38,6 +40,37 @@ absl::Status CheckListenAddress(const std::string& address) {
              "which this version does not have"));
 }
 
+// The path of a socket to be: nothing is there, or a socket that nobody serves any more.
+absl::Status ClaimPath(const std::string& path) {
+  struct stat found;
+  if (lstat(path.c_str(), &found) != 0) return absl::OkStatus();
+  if (!S_ISSOCK(found.st_mode)) return absl::FailedPreconditionError(StrCat(path, " is a file, and not a socket"));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const kj::AutoCloseFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
+      errno != ECONNREFUSED) {
+    return absl::FailedPreconditionError(StrCat("another process serves ", path));
+  }
+  unlink(path.c_str());
+  return absl::OkStatus();
+}
+
+// Which socket is at a path: another process may have put its own there.
+std::pair<dev_t, ino_t> FileAt(const std::string& path) {
+  struct stat found {};
+  return lstat(path.c_str(), &found) == 0 ? std::pair(found.st_dev, found.st_ino) : std::pair(dev_t{}, ino_t{});
+}
+
+// Each connection takes some descriptors, and a shell's limit is often low.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Replay(const std::string& path) {
   auto result = ReplayJournal(path);
   if (!result.ok()) {
@@ -63,7 +96,12 @@ int Serve(const CoordinatorOptions& options) {
   kj::UnixEventPort::captureSignal(SIGINT);
   auto io = kj::setupAsyncIo();
   const std::string path = options.listen.substr(5);
-  unlink(path.c_str());
+  if (const absl::Status claimed = ClaimPath(path); !claimed.ok()) {
+    std::fprintf(stderr, "tessera-coordinator: can't listen on %s: %s\n", options.listen.c_str(),
+                 std::string(claimed.message()).c_str());
+    return 1;
+  }
+  RaiseDescriptorLimit();
   umask(0077);
   kj::Own<kj::ConnectionReceiver> receiver;
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
@@ -73,6 +111,7 @@ int Serve(const CoordinatorOptions& options) {
                  exception->getDescription().cStr());
     return 1;
   }
+  const auto served = FileAt(path);
   Hub hub(options, io.provider->getTimer(), io.unixEventPort, std::move(journal));
   Acceptor acceptor(io.provider->getTimer(),
                     {options.max_connections, options.flow_limit_bytes, options.handshake_timeout_ms},
@@ -89,7 +128,7 @@ int Serve(const CoordinatorOptions& options) {
                })) {
     spdlog::error("stopping: {}", exception->getDescription().cStr());
   }
-  unlink(path.c_str());
+  if (FileAt(path) == served) unlink(path.c_str());
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
   if (options.exit_with_parent_fd >= 0) rmdir(path.substr(0, path.rfind('/')).c_str());
   return 0;

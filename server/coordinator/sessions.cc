@@ -33,7 +33,14 @@ void StateMachine::On(const ConnectionLostEvent& event) {
 
 void StateMachine::On(const SessionResumedEvent& event) {
   auto found = sessions_.find(event.session);
-  if (found != sessions_.end()) found->second.connected = true;
+  if (found == sessions_.end()) return;
+  found->second.connected = true;
+  // Nobody brings what the former client had not brought; what waits for it waits in the session's queue.
+  for (auto& [id, ticket] : tickets_) {
+    if (ticket.session != event.session || ticket.direction != TransferDirection::kUpload) continue;
+    if (ticket.status.ok()) ticket.status = absl::UnavailableError("upload: its client is gone");
+    CloseTicketOf(id, ticket);
+  }
 }
 
 void StateMachine::On(const BatchEvent& event) {
@@ -57,6 +64,8 @@ void StateMachine::On(const BatchEvent& event) {
   for (const Record& record : event.records) {
     if (const auto* cancel = std::get_if<CancelRecord>(&record)) {
       CancelQueued(session, cancel->request);
+    } else if (const auto* release = std::get_if<ReleaseRecord>(&record)) {
+      ReleaseTicket(session, release->ticket);
     } else {
       session.queue.push_back(record);
     }

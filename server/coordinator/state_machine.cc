@@ -51,10 +51,8 @@ absl::StatusOr<OpPlan> StateMachine::Explain(
       plan_operands.emplace_back(OperandLayout{tensor->spec, tensor->strides});
     }
   }
+  TESSERA_RETURN_IF_ERROR(CheckMeshes(call, plan_operands));
   TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, topology_));
-  for (const PlanBuffer& buffer : whole.plan.buffers) {
-    TESSERA_RETURN_IF_ERROR(CheckWorkers(NameOf(call.op), buffer.mesh.workers()));
-  }
   // As it would be issued now; what fits nowhere is shown as it would be with more memory.
   const std::optional<PlanLimits> limits = FitsNow(whole.plan) ? std::nullopt : LimitsFor(call, whole.plan);
   if (!limits.has_value()) return whole;
@@ -159,6 +157,16 @@ bool StateMachine::HasRoom(const std::vector<WorkerIndex>& workers) const {
     if (entry.full) return false;
   }
   return true;
+}
+
+absl::Status StateMachine::CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const {
+  const std::string_view name = NameOf(call.op);
+  if (call.attributes.mesh.has_value()) TESSERA_RETURN_IF_ERROR(CheckWorkers(name, call.attributes.mesh->workers()));
+  for (const PlanOperand& operand : operands) {
+    const auto* layout = std::get_if<OperandLayout>(&operand);
+    if (layout != nullptr) TESSERA_RETURN_IF_ERROR(CheckWorkers(name, layout->spec.mesh.workers()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StateMachine::CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const {

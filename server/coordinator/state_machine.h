@@ -90,6 +90,8 @@ class StateMachine {
   Progress TakeRecord(SessionEntry& session, CommEndRecord& record);
   Progress TakeRecord(SessionEntry& session, CancelRecord& record);
   void CancelQueued(SessionEntry& session, uint64_t request);
+  void ReleaseTicket(const SessionEntry& session, TicketId ticket);
+  absl::Status CheckTickets(std::string_view op, const SessionEntry& session) const;
   void CancelWaiters(SessionEntry& session, uint64_t request);
   Progress TakeRecord(SessionEntry& session, ReleaseRecord& record);
   Progress TakeRecord(SessionEntry& session, BadRecord& record);
@@ -121,6 +123,8 @@ class StateMachine {
   absl::Status Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands, PlanTemplate& plan,
                      std::vector<Scalar> scalars);
   absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;
+  // Of all that the op names; before it is planned, which costs time on a large mesh.
+  absl::Status CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const;
   // The refusal of a plan's buffer, with what would fit in an output's place.
   absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
   absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(const CallRecord& record, const CallOperands& operands,

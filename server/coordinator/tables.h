@@ -125,6 +125,7 @@ struct SessionEntry {
   int64_t lease_deadline_us = 0;
   std::map<uint64_t, CommScope> scopes;
   std::vector<uint64_t> open_scopes;  // of them, those that have not ended
+  int64_t tickets = 0;                // open ones
 };
 
 }  // namespace tessera

@@ -24,6 +24,7 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
     ToGroup(MakeGroup(std::vector<WorkerIndex>{index}),
             PeerJoined{event.worker, event.incarnation, event.host, event.data_address, event.message_address, mapped});
   }
+  for (auto& [id, session] : sessions_) Send(session, WorkerJoinedNotice{event.worker, event.data_address});
   const bool again = workers_.contains(event.worker);
   WorkerEntry& entry = workers_[event.worker];
   entry = WorkerEntry{};

@@ -5,6 +5,9 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
+import sys
+import threading
 import time
 
 import numpy as np
@@ -70,6 +73,152 @@ def test_running_out_of_descriptors_ends_no_process(new_cluster):
     with cluster.connect() as another:
         assert len(another.status()["sessions"]) == 2
     assert [os.path.exists(f"/proc/{pid}") for pid in pids] == [True] * 3
+
+
+def rejoin(cluster, worker):
+    """Kills a worker and starts another process under its number."""
+    folder = os.path.dirname(cluster.address.partition("#")[0].removeprefix("unix:"))
+    environment = dict(one.split("=", 1) for one in open(f"/proc/{cluster.worker_pids[worker]}/environ").read().split("\0") if one)
+    with cluster.connect() as watching:
+        state = lambda: watching.status()["workers"][worker]["state"]  # noqa: E731
+        os.kill(cluster.worker_pids[worker], signal.SIGKILL)
+        wait_until(lambda: state() == "dead")
+        again = subprocess.Popen([os.path.join(environment["TESSERA_BIN_DIR"], "server/worker/tessera-worker"), "--coordinator",
+                                  f"unix:{folder}/coordinator.sock", "--index", str(worker), "--memory", "64MiB",
+                                  "--socket-dir", folder], env=environment, stderr=subprocess.DEVNULL)
+        wait_until(lambda: state() == "alive")
+    return again
+
+
+@pytest.mark.whole_system
+def test_a_session_reaches_a_worker_that_joined_again(new_cluster):
+    cluster = new_cluster(workers=2, memory="64MiB")
+    session = cluster.connect(stall_timeout=10)
+    values = np.arange(8.0)
+    session.distribute_tensor(values, session.default_mesh, [S(0)]).wait()
+    again = rejoin(cluster, 1)
+    x = session.distribute_tensor(values, session.default_mesh, [S(0)])
+    np.testing.assert_array_equal((x + 1).full_tensor(), values + 1)
+    again.kill()
+    again.wait()
+
+
+@pytest.mark.whole_system
+def test_a_coordinator_that_was_held_up_kills_nobody(new_cluster):
+    cluster = new_cluster(workers=2, coordinator_flags=["--worker-timeout", "2"])
+    session = cluster.connect()
+    x = ts.ones((4,), device_mesh=session.default_mesh).wait()
+    os.kill(cluster.coordinator_pid, signal.SIGSTOP)
+    time.sleep(3)
+    os.kill(cluster.coordinator_pid, signal.SIGCONT)
+    assert float((x + 1).sum()) == 8
+    assert [worker["state"] for worker in session.status()["workers"]] == ["alive", "alive"]
+
+
+@pytest.mark.whole_system
+def test_more_tensors_than_pending_events_may_fail_at_once(new_cluster):
+    cluster = new_cluster(workers=2, memory="128MiB")
+    session = cluster.connect()
+    kept = ts.ones((3,), device_mesh=session.init_device_mesh((1,), workers=[0])).wait()
+    one = ts.ones((1,), device_mesh=session.init_device_mesh((1,), workers=[1]))
+    many = [one + i for i in range(101_000)]
+    session.sync()
+    os.kill(cluster.worker_pids[1], signal.SIGKILL)
+    with pytest.raises(ts.UnavailableError, match="worker 1 was lost"):
+        many[-1].full_tensor()
+    np.testing.assert_array_equal(kept.full_tensor(), np.ones(3))
+
+
+@pytest.mark.whole_system
+def test_ctrl_c_cancels_what_waits_in_the_client_too(new_cluster):
+    cluster = new_cluster(workers=2, memory="128MiB")
+    session, other = cluster.connect(), cluster.connect()
+    y = a = ts.rand(256, 256, device_mesh=session.default_mesh, placements=[S(0)]).wait()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for _ in range(40_000):
+        y = y @ a
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        y.wait()
+    wait_until(lambda: other.status()["sessions"][0]["queued"] == 0)
+    with pytest.raises(ts.CancelledError):
+        y.wait()
+    assert (a + 1).wait().shape == (256, 256)
+
+
+def test_a_name_is_not_for_megabytes(cluster):
+    import _tessera
+    address, token = cluster.address.split("#token=")
+    with pytest.raises(ts.InvalidArgumentError, match="client has 2000 bytes; max_name_bytes is 1024"):
+        _tessera.Session._connect(address, token, "", 10.0, -1.0, 60.0, "x" * 2000)
+
+
+def die_with(cluster, body):
+    """A client that runs `body` with a session `s` of a long lease, and is killed; how to resume its session."""
+    code = ("import os, sys, time, numpy as np, tessera as ts\ns = ts.connect(sys.argv[1], lease=60)\nm = s.default_mesh\n"
+            f"{body}\nprint(s.resume_text, flush=True)\nos.kill(os.getpid(), 9)")
+    return subprocess.run([sys.executable, "-c", code, cluster.address], stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+@pytest.mark.whole_system
+@pytest.mark.parametrize("body", [
+    "kept = [ts.full((1,), 7.0, device_mesh=m) for _ in range(10_001)]\ns.sync()",  # more than a status lists
+    "x = ts.zeros((1 << 40,), device_mesh=m, placements=[ts.Replicate()])\ntry: x.wait()\nexcept MemoryError: pass",
+], ids=["many tensors", "a failed one"])
+def test_a_resumed_session_gives_new_tensors_new_handles(new_cluster, body):
+    cluster = new_cluster(workers=2)
+    with ts.connect(cluster.address, resume=die_with(cluster, body)) as session:
+        assert float(ts.full((1,), 5.0, device_mesh=session.default_mesh).sum()) == 5
+
+
+@pytest.mark.whole_system
+def test_a_session_is_resumed_whose_client_died_in_an_upload(new_cluster):
+    cluster = new_cluster(workers=2, coordinator_flags=["--worker-timeout", "60"])
+    resume = die_with(cluster, f"good = ts.ones((4,), device_mesh=m).wait()\nos.kill({cluster.worker_pids[0]}, 19)\n"
+                               "x = s.distribute_tensor(np.arange(9.), m)\ny = x + 1\ny.is_ready()\ntime.sleep(.5)")
+    os.kill(cluster.worker_pids[0], signal.SIGCONT)
+    with ts.connect(cluster.address, resume=resume, stall_timeout=10) as session:
+        assert float(ts.ones((4,), device_mesh=session.default_mesh).sum()) == 4
+
+
+@pytest.mark.whole_system
+def test_a_coordinator_takes_no_path_that_is_in_use(cluster, tmp_path):
+    program = os.path.join(os.environ["TESSERA_BIN_DIR"], "server/coordinator/tessera-coordinator")
+    environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}
+    kept = tmp_path / "kept.npy"
+    kept.write_text("data")
+    for path, why in ((kept, "is a file, and not a socket"), (cluster.address.partition("#")[0].removeprefix("unix:"), "another process serves")):
+        ended = subprocess.run([program, "--listen", f"unix:{path}"], env=environment, capture_output=True, text=True, timeout=10)
+        assert ended.returncode == 1 and why in ended.stderr
+    assert kept.read_text() == "data"
+    ts.connect(cluster.address).close()
+
+
+@pytest.mark.whole_system
+def test_a_client_without_descriptors_still_ends(new_cluster):
+    cluster = new_cluster(workers=1)
+    code = """
+import os, resource, signal, sys, threading, time, tessera as ts
+s = ts.connect(sys.argv[1]); pid = int(sys.argv[2]); y = ts.ones((4,), device_mesh=s.default_mesh).wait()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+os.kill(pid, signal.SIGSTOP); threading.Timer(1, os.kill, (pid, signal.SIGCONT)).start()
+for _ in range(2000): y = y + 1
+y.wait(); del y; s.close()
+"""
+    ended = subprocess.run([sys.executable, "-c", code, cluster.address, str(cluster.coordinator_pid)], timeout=30)
+    assert ended.returncode == 0
+
+
+@pytest.mark.whole_system
+def test_a_forked_child_does_not_keep_a_cluster(tmp_path):
+    code = """
+import os, signal, time, tessera as ts
+c = ts.local_cluster(workers=1, memory="16MiB"); print(c.coordinator_pid, flush=True)
+if os.fork() == 0: os.close(1); time.sleep(20); os._exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=30)
+    wait_until(lambda: not os.path.exists(f"/proc/{int(ended.stdout)}"))
 
 
 def bootstrap(question):

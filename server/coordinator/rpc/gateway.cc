@@ -27,6 +27,14 @@ void Throw(const absl::Status& status) {
   if (!status.ok()) kj::throwFatalException(ToException(status));
 }
 
+// Everybody's status answers have it.
+absl::Status CheckName(std::string_view what, capnp::Text::Reader text) {
+  constexpr size_t kMaxNameBytes = 1024;  // docs/limits.md: max_name_bytes
+  if (text.size() <= kMaxNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("connect: the name of the ", what, " has ", text.size(), " bytes; max_name_bytes is ", kMaxNameBytes));
+}
+
 absl::Status CheckVersion(std::string_view who, uint32_t version) {
   if (version == wire::PROTOCOL_VERSION) return absl::OkStatus();
   return absl::FailedPreconditionError(StrCat(who, ": this server speaks protocol version ", wire::PROTOCOL_VERSION,
@@ -105,6 +113,8 @@ class GatewayServer final : public wire::Gateway::Server {
     if (!SameToken(hub_.options().token, Text(hello.getToken()))) {
       Throw(absl::UnauthenticatedError("connect: the token is wrong"));
     }
+    Throw(CheckName("client", hello.getClient()));
+    Throw(CheckName("tenant", hello.getTenant()));
     admit_();
     const double lease_s = hello.getLeaseS() < 0 ? hub_.options().lease_s : std::min(hello.getLeaseS(), 86'400.0);
     // The server lives as long as the client holds it; ended sessions answer with their reason.

@@ -26,6 +26,7 @@ constexpr uint64_t kWordsPerMessage = 40;
 // Fewer answers to batches than this don't make a message of their own: they only bound what is in flight.
 constexpr size_t kMaxQuietEvents = 8;
 constexpr auto kTick = 50 * kj::MILLISECONDS;
+constexpr int64_t kMaxPauseUs = 1'000'000;  // docs/limits.md: max_pause
 
 void SendEnded(MessageLink& link, const absl::Status& reason) {
   capnp::MallocMessageBuilder message(FirstSegmentWords(1, kWordsPerMessage));
@@ -54,8 +55,20 @@ Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort&
       peer_key_(RandomSecret()),
       tasks_(*this) {}
 
-int64_t Hub::NowUs() const { return (timer_.now() - started_) / kj::MICROSECONDS; }
-double Hub::uptime_s() const { return static_cast<double>(NowUs()) * 1e-6; }
+int64_t Hub::UptimeUs() const { return (timer_.now() - started_) / kj::MICROSECONDS; }
+double Hub::uptime_s() const { return static_cast<double>(UptimeUs()) * 1e-6; }
+
+// Ticks come far more often than this: a process that was held up longer has heard nobody meanwhile, and that counts
+// against no worker and no lease.
+int64_t Hub::NowUs() {
+  const int64_t uptime_us = UptimeUs();
+  if (uptime_us - last_uptime_us_ > kMaxPauseUs) {
+    spdlog::warn("this process was held up for {:.1f} s", static_cast<double>(uptime_us - last_uptime_us_) * 1e-6);
+    paused_us_ += uptime_us - last_uptime_us_;
+  }
+  last_uptime_us_ = uptime_us;
+  return uptime_us - paused_us_;
+}
 
 void Hub::Apply(const Event& event, const wire::Batch::Reader* batch) {
   const int64_t now_us = NowUs();
@@ -101,7 +114,7 @@ void Hub::Flush() {
   std::vector<SessionId> flooded;
   for (auto& [session, link] : sessions_) {
     FlushSession(session);
-    if (static_cast<int64_t>(link.outbox.size()) > options_.config.max_pending_events) flooded.push_back(session);
+    if (static_cast<int64_t>(link.outbox.size()) > MaxPendingEvents(session)) flooded.push_back(session);
     KJ_IF_MAYBE (room, link.room) {
       if (HasRoom(session)) {
         (*room)->fulfill();
@@ -116,6 +129,7 @@ void Hub::Flush() {
 }
 
 void Hub::Refuse(SessionId session, const absl::Status& reason) {
+  spdlog::warn("session {} is ended: {}", session.value, std::string(reason.message()));
   EndLink(session, reason);
   Apply(SessionClosedEvent{session});
 }
@@ -124,6 +138,13 @@ void Hub::Retire(kj::Own<MessageLink> link) {
   if (link.get() == nullptr) return;
   link->Stop();
   tasks_.add(kj::evalLater([]() {}).attach(kj::mv(link)));
+}
+
+// Each tensor may fail once, all of them at a time.
+int64_t Hub::MaxPendingEvents(SessionId session) const {
+  auto found = machine_.sessions().find(session);
+  const size_t tensors = found == machine_.sessions().end() ? 0 : found->second.tensors.size();
+  return options_.config.max_pending_events + static_cast<int64_t>(tensors);
 }
 
 bool Hub::HasRoom(SessionId session) const {
@@ -364,7 +385,9 @@ kj::Promise<void> Hub::Ping(WorkerIndex worker, uint64_t incarnation) {
 kj::Promise<void> Hub::RunTicks() {
   return timer_.afterDelay(kTick).then([this]() {
     ticking_ = true;
-    Apply(TickEvent{});
+    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([this]() { Apply(TickEvent{}); })) {
+      spdlog::error("tick failed: {}", exception->getDescription().cStr());
+    }
     ticking_ = false;
     return RunTicks();
   });

@@ -27,8 +27,9 @@ class Timer;
 namespace tessera {
 
 // While more of a session's records than this wait to be issued, its link is not read: so the client stops before
-// max_queued_records ends the session.
-inline constexpr size_t kSubmitHighWater = 4096;  // docs/limits.md: submit_high_water
+// max_queued_records ends the session. More than a client of this project has in flight (max_records_in_flight): what
+// it says out of turn, a cancel or a release, is read.
+inline constexpr size_t kSubmitHighWater = 32'768;  // docs/limits.md: submit_high_water
 
 class Hub final : private kj::TaskSet::ErrorHandler {
  public:
@@ -103,13 +104,18 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   void EndLink(SessionId session, const absl::Status& reason);
   kj::Promise<void> Ping(WorkerIndex worker, uint64_t incarnation);
   void taskFailed(kj::Exception&& exception) override;
-  int64_t NowUs() const;
+  int64_t UptimeUs() const;
+  // What the state machine takes for the time: without what this process was held up.
+  int64_t NowUs();
+  int64_t MaxPendingEvents(SessionId session) const;
 
   CoordinatorOptions options_;
   kj::Timer& timer_;
   kj::UnixEventPort& port_;
   LoopLinger linger_;
   kj::TimePoint started_;
+  int64_t last_uptime_us_ = 0;
+  int64_t paused_us_ = 0;
   std::unique_ptr<JournalWriter> journal_;
   StateMachine machine_;
   uint64_t epoch_;

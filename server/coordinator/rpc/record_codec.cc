@@ -58,13 +58,19 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
       return CommEndRecord{reader.getCommEnd().getRequest(), reader.getCommEnd().getHandle()};
     case wire::Record::CANCEL: return CancelRecord{reader.getCancel()};
     case wire::Record::RELEASE: return ReleaseRecord{TicketId(reader.getRelease())};
+    case wire::Record::CANCELLED: {
+      if (reader.getCancelled().size() > kMaxDrops) return absl::InvalidArgumentError("too many handles in one record");
+      BadRecord record{absl::CancelledError("cancelled by the client before it was sent"), 0, {}, {}};
+      for (uint64_t handle : reader.getCancelled()) record.results.emplace_back(handle);
+      return record;
+    }
   }
   return absl::InvalidArgumentError(StrCat("unknown record ", static_cast<int>(reader.which())));
 }
 
 // What a record that can't be decoded would have answered.
 BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
-  BadRecord bad{std::move(status), 0, {}};
+  BadRecord bad{std::move(status), 0, {}, {}};
   if (reader.isCall()) {
     for (uint64_t handle : reader.getCall().getResults()) {
       if (bad.results.size() < kMaxOperands) bad.results.emplace_back(handle);
@@ -122,6 +128,11 @@ struct EventEncoder {
     lost.setWorker(e.worker.value);
     lost.setIncarnation(e.incarnation);
     lost.setReason(e.reason.c_str());
+  }
+  void operator()(const WorkerJoinedNotice& e) {
+    auto joined = out.initWorkerJoined();
+    joined.setWorker(e.worker.value);
+    joined.setDataAddress(e.data_address.c_str());
   }
   void operator()(const UploadDoneEvent& e) { out.setUploadDone(e.request); }
 };

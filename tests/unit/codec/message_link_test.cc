@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -166,6 +167,21 @@ TEST(MessageLink, WhatTheSocketDoesNotTakeWaitsAndIsTold) {
   loop.RunUntil([&] { return seen.size() == 6; });
   for (unsigned i = 0; i < 6; ++i) EXPECT_EQ(seen[i], std::make_pair(uint64_t{i}, kPadding[i]));
   loop.RunUntil([&] { return loop.link.is_clear() && loop.cleared == 1; });
+}
+
+TEST(MessageLink, WaitingForTheSocketTakesNoDescriptor) {
+  Loop loop;
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  for (uint64_t i = 0; loop.link.is_clear(); ++i) SendPadded(loop.link, i, 1000);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<char> read(1 << 20);
+  loop.RunUntil([&] {
+    while (recv(loop.pair.far.get(), read.data(), read.size(), MSG_DONTWAIT) > 0) continue;
+    return loop.cleared == 1;
+  });
 }
 
 TEST(MessageLink, WhoIsToldThatItIsClearMaySendAtOnce) {

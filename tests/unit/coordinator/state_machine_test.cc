@@ -220,6 +220,86 @@ TEST(StateMachineTest, ABrokenUploadPoisonsItsTensor) {
   EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 2u);
 }
 
+// What waits for the upload is behind it in the queue; the release is not.
+TEST(StateMachineTest, AReleaseEndsAnUploadThatAnOpWaitsFor) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
+  cluster.CompleteAll();
+  cluster.Submit(session, {ReleaseRecord{cluster.EventsOf<TicketEvent>(session).at(0).ticket}});
+  cluster.CompleteAll();
+  EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 2u);
+  EXPECT_TRUE(cluster.machine().sessions().at(session).queue.empty());
+}
+
+TEST(StateMachineTest, AResumedSessionGivesUpTheUploadsOfItsFormerClient) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open(60'000'000);
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
+  cluster.CompleteAll();
+  cluster.Apply(ConnectionLostEvent{session});
+  cluster.Apply(SessionResumedEvent{session});
+  cluster.CompleteAll();
+  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  ASSERT_EQ(failed.size(), 2u);
+  EXPECT_THAT(Message(failed[0].status), HasSubstr("upload: its client is gone"));
+  EXPECT_TRUE(cluster.machine().sessions().at(session).queue.empty());
+}
+
+TEST(StateMachineTest, TransfersThatAreNotReleasedAreLimited) {
+  CoordinatorConfig config;
+  config.max_tickets_per_session = 2;
+  SimulatedCluster cluster(1, 1 << 20, config);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(1), kEverywhere);
+  cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), DownloadRecord{5, HandleId(1)},
+                           DownloadRecord{6, HandleId(1)}, DownloadRecord{7, HandleId(1)},
+                           UploadRecord{8, HandleId(2), spec}});
+  cluster.CompleteAll();
+  const auto tickets = cluster.EventsOf<TicketEvent>(session);
+  const auto settled = cluster.EventsOf<SettledEvent>(session);
+  ASSERT_EQ(tickets.size(), 2u);
+  ASSERT_EQ(settled.size(), 2u);
+  EXPECT_THAT(Message(settled[0].status), HasSubstr("download: the session has 2 transfers that it has not released"));
+  EXPECT_THAT(Message(settled[1].status), HasSubstr("upload: "));
+  cluster.Submit(session, {ReleaseRecord{tickets[0].ticket}});
+  cluster.CompleteAll();
+  cluster.Submit(session, {DownloadRecord{9, HandleId(1)}});
+  cluster.CompleteAll();
+  EXPECT_EQ(cluster.EventsOf<TicketEvent>(session).back().request, 9u);
+}
+
+TEST(StateMachineTest, SessionsHearWhereAWorkerIsThatJoinsAgain) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Kill(WorkerIndex(1));
+  WorkerJoinedEvent joined = cluster.machine().workers().at(WorkerIndex(1)).info;
+  ++joined.incarnation;
+  joined.data_address = "unix:/elsewhere";
+  cluster.Apply(joined);
+  const auto heard = cluster.EventsOf<WorkerJoinedNotice>(session);
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_EQ(heard[0].worker, WorkerIndex(1));
+  EXPECT_EQ(heard[0].data_address, "unix:/elsewhere");
+}
+
+// Planning for as many workers as a mesh may have takes seconds: those that don't exist are told first.
+TEST(StateMachineTest, MeshesAreCheckedBeforeAnythingIsPlanned) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const Mesh mesh = *Mesh::Make({16, 16, 16, 16}, {}, {});
+  const Placements rows(4, Placement::Shard(0)), columns(4, Placement::Shard(1));
+  const auto operand = [&](const Placements& placements) {
+    return OperandLayout{*TensorSpec::Make("t", DType::kF32, {65536, 65536}, mesh, placements), {}};
+  };
+  OpCall call;
+  call.op = OpId::kMatmul;
+  const auto plan = cluster.machine().Explain(session, call, {operand(rows), operand(columns)});
+  EXPECT_THAT(Message(plan.status()), HasSubstr("the mesh names worker 2; the cluster has 2 workers"));
+}
+
 TEST(StateMachineTest, ALostWorkerPoisonsByNameAndOthersGoOn) {
   SimulatedCluster cluster(4);
   const SessionId session = cluster.Open();
@@ -508,6 +588,19 @@ TEST(StateMachineTest, CancelEndsWhatIsNotIssued) {
   ASSERT_EQ(failed.size(), 1u);
   EXPECT_EQ(failed[0].status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(cluster.EventsOf<SettledEvent>(session).at(0).status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST(StateMachineTest, ACancelledCallLetsGoOfWhatItUsedLast) {
+  CoordinatorConfig config;
+  config.max_outstanding_per_worker = 1;
+  SimulatedCluster cluster(1, 1 << 20, config);
+  const SessionId session = cluster.Open();
+  CallRecord last = OpRecord(OpId::kNeg, {1}, 2);
+  last.operands[0].last_use = true;
+  cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), last});
+  cluster.Submit(session, {CancelRecord{0}});
+  cluster.CompleteAll();
+  EXPECT_FALSE(cluster.machine().sessions().at(session).tensors.contains(HandleId(1)));
 }
 
 TEST(StateMachineTest, CommScopesCountWhatTheWorkersReport) {
