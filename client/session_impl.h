@@ -43,7 +43,7 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   // Guarded by the session's mutex:
   bool watched = false;
   bool settled = false;
-  bool failure_reported = false;  // by Sync
+  bool failure_reported = false;  // to the caller: Sync tells it no more
   absl::Status failure;
 
   ~HandleState();

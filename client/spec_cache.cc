@@ -23,9 +23,8 @@ uint32_t SizeClassOf(const Scalar& scalar) {
 uint32_t ClassOf(const Scalar& scalar) {
   const double value = scalar.AsDouble();
   const uint32_t sign = value > 0 ? 2 : value < 0 ? 1 : 0;
-  const uint32_t special = scalar.IsSpecial() ? 1 : 0;
-  return 1 + (static_cast<uint32_t>(scalar.dtype()) << 8 | static_cast<uint32_t>(scalar.strength()) << 6 | sign << 4 |
-              special << 3 | SizeClassOf(scalar));
+  return 1 + (static_cast<uint32_t>(scalar.SpecialDTypes()) << 16 | static_cast<uint32_t>(scalar.dtype()) << 8 |
+              static_cast<uint32_t>(scalar.strength()) << 6 | sign << 4 | SizeClassOf(scalar));
 }
 
 absl::StatusOr<std::shared_ptr<const SpecEntry>> ResolveEntry(const OpCall& call,

@@ -53,6 +53,11 @@ absl::StatusOr<Session> AddressOption::Connect() const {
   return Session::Connect(options);
 }
 
+std::string CheckBytes(const std::string& text) {
+  const absl::StatusOr<int64_t> bytes = ParseBytes(text);
+  return bytes.ok() ? "" : std::string(bytes.status().message());
+}
+
 absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
   const size_t digits = text.find_first_not_of("0123456789.");
   double number = 0;

@@ -37,6 +37,8 @@ struct AddressOption {
 
 // "512MiB", "1GiB", "1000000" as bytes; InvalidArgument otherwise.
 absl::StatusOr<int64_t> ParseBytes(const std::string& text);
+// For CLI11: "" of what ParseBytes takes, else why it is refused.
+std::string CheckBytes(const std::string& text);
 // "1.50 GiB".
 std::string ShowBytes(int64_t bytes);
 // Prints "tessera: MESSAGE" to stderr; returns 1.

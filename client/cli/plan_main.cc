@@ -18,8 +18,9 @@ Command AddPlanCommand(CLI::App& app) {
   };
   auto options = std::make_shared<Options>();
   command->add_option("request", options->request, "\"SPEC -> PLACEMENTS\" or \"op(SPEC, ...)\"")->required();
-  command->add_option("--memory", options->memory,
-                      "what each worker has, like 512MiB: a matmul that needs more is split");
+  command
+      ->add_option("--memory", options->memory, "what each worker has, like 512MiB: a matmul that needs more is split")
+      ->check(CheckBytes);
   command
       ->add_option("--workers-per-host", options->workers_per_host,
                    "plan for hosts of so many workers each: 0 to N-1 on the first, and so on; else all share one")

@@ -79,7 +79,9 @@ Command AddUpCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("up", "Start a cluster on this host; stays in the foreground");
   auto options = std::make_shared<UpOptions>();
   command->add_option("--workers", options->workers, "workers (default: one per core)")->check(CLI::Range(1, 1024));
-  command->add_option("--memory", options->memory, "memory of each worker, like 512MiB")->capture_default_str();
+  command->add_option("--memory", options->memory, "memory of each worker, like 512MiB")
+      ->check(CheckBytes)
+      ->capture_default_str();
   command->add_option("--transport", options->transport, "between workers")
       ->check(CLI::IsMember({"shm", "ucx"}))
       ->capture_default_str();

@@ -12,6 +12,7 @@
 #include "client/plan_capture.h"
 #include "client/python/convert.h"
 #include "client/session.h"
+#include "schemas/ops/catalog.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 
@@ -68,10 +69,11 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   const TensorSpec& result = *entry->outputs[0];
   if (result.shape != spec.shape) {
     Raise(absl::InvalidArgumentError(
-        StrCat("an in-place op keeps the shape: ", ToText(spec), " would become ", ToShortText(result))));
+        StrCat(NameOf(op), ": an in-place op keeps the shape: ", ToText(spec), " would become ", ToShortText(result))));
   }
   if (Kind(result.dtype) != Kind(spec.dtype)) {
-    Raise(DTypeError(StrCat("an in-place op keeps the dtype: ", ToText(spec), " would become ", ToShortText(result))));
+    Raise(DTypeError(
+        StrCat(NameOf(op), ": an in-place op keeps the dtype: ", ToText(spec), " would become ", ToShortText(result))));
   }
   operands[0].last_use = tensor.value.state().use_count() == 1;
   HandlePtr handle = ValueOrRaise(session.Call(PlainCall(op), operands));

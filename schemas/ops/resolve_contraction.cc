@@ -270,7 +270,9 @@ absl::StatusOr<OpResolution> ResolveContraction(const ResolveInput& input) {
   const TensorSpec product{dtypes.result, shape, a.mesh, Placements(static_cast<size_t>(a.mesh.ndim()))};
   const std::vector<MatmulRule> rules = RulesOf(notation);
   std::optional<MatmulPlacer> placer;
-  placer.emplace(rules, a, b, product, PendingPolicy::kKeepWhereLegal);
+  // Terms are converted to the product's dtype before they are multiplied.
+  const bool may_keep = MayConvertTerms(a, dtypes.result) && MayConvertTerms(b, dtypes.result);
+  placer.emplace(rules, a, b, product, may_keep ? PendingPolicy::kKeepWhereLegal : PendingPolicy::kReduceAll);
   TESSERA_RETURN_IF_ERROR(placer->Place());
   if (placer->HasMixedPartials()) {
     placer.emplace(rules, a, b, product, PendingPolicy::kReduceAll);

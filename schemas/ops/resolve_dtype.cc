@@ -133,7 +133,7 @@ bool MayConvertTerms(const TensorSpec& pending, DType to) {
   if (pending.dtype == to) return true;
   const ReduceOp op = pending.partial_op();
   const bool is_extreme = op == ReduceOp::kMin || op == ReduceOp::kMax;
-  return IsWidening(pending.dtype, to) && (is_extreme || !IsInteger(pending.dtype));
+  return IsWidening(pending.dtype, to) && (is_extreme || Kind(pending.dtype) == DTypeKind::kFloat);
 }
 
 Expression MakeCastExpression(DType from, DType to) {

@@ -50,8 +50,8 @@ absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input);
 bool Fits(const Scalar& scalar, DType dtype);
 // Whether every number of a dtype is one of the other.
 bool IsWidening(DType from, DType to);
-// Whether a pending tensor's terms may be converted before they are reduced. Not those of an integer sum, which may
-// wrap as they are added up, and only then.
+// Whether a pending tensor's terms may be converted before they are reduced. Not those of a sum of integers, which may
+// wrap as they are added up, and only then; nor of bool, whose sum is true or false.
 bool MayConvertTerms(const TensorSpec& pending, DType to);
 
 // `own` brought to `mesh` and `placements`.

@@ -165,8 +165,10 @@ class ElementwisePlacer {
       case PartialRule::kLinear:
         if (op == ScalarOp::kNeg) return is_sum;
         if (op == ScalarOp::kCast) return is_sum || is_extreme;
-        // x + c and x - c increase with x, c - x does not; where integers wrap none does.
-        return is_sum || (is_extreme && is_float && pending == 1 && (op == ScalarOp::kAdd || pending_operand == 0));
+        // x + c and x - c increase with x, c - x does not; where integers wrap none does. An infinite term, as that of
+        // an empty shard is, would make a NaN of the other infinity.
+        return is_sum || (is_extreme && is_float && pending == 1 && !HasSpecialScalar() &&
+                          (op == ScalarOp::kAdd || pending_operand == 0));
       case PartialRule::kScale:
         if (op == ScalarOp::kMul && kind == ReduceOp::kProduct) return all_pending;
         return is_sum && pending == 1 && (op == ScalarOp::kMul || pending_operand == 0) && !HasSpecialScalar();
@@ -179,9 +181,9 @@ class ElementwisePlacer {
 
   // A term that is 0, or of the other sign, would make a NaN where the sum makes none.
   bool HasSpecialScalar() const {
-    return std::any_of(input_.operands.begin(), input_.operands.end(), [](const OperandSpec& operand) {
+    return std::any_of(input_.operands.begin(), input_.operands.end(), [this](const OperandSpec& operand) {
       const auto* scalar = std::get_if<Scalar>(&operand);
-      return scalar != nullptr && scalar->IsSpecial();
+      return scalar != nullptr && scalar->IsSpecialAs(compute_dtype_);
     });
   }
 

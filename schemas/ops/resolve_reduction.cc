@@ -137,6 +137,7 @@ absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input) {
   const ReduceOp op = *input.row.reduce_op;
   if (op != ReduceOp::kSum) TESSERA_RETURN_IF_ERROR(CheckNotEmpty(input));
   OutputDims dims = ReduceShape(input);
+  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, dims.shape, SizeBytes(AccumulatedIn(dtype))));
   OpResolution resolution;
   resolution.flops = static_cast<double>(NumElements(input.tensors[0]->shape));
   resolution.operands.push_back(PrepareOperand(input, dtype));
@@ -164,6 +165,7 @@ absl::StatusOr<OpResolution> ResolveArgReduction(const ResolveInput& input) {
     operand.placements[static_cast<size_t>(i)] = ShardOrReplicate(operand, i, dim);
   }
   OutputDims dims = ReduceShape(input);
+  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, dims.shape, SizeBytes(dtypes.result)));
   OpResolution resolution;
   resolution.flops = static_cast<double>(NumElements(own.shape));
   resolution.operands.push_back(BringTo(own, own.mesh, operand.placements));

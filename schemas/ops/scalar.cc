@@ -119,7 +119,19 @@ int64_t Scalar::AsInt() const {
 
 bool Scalar::AsBool() const { return IsFloating(dtype_) ? AsDouble() != 0 : bits_ != 0; }
 
-bool Scalar::IsSpecial() const { return AsDouble() == 0 || !std::isfinite(AsDouble()); }
+bool Scalar::IsSpecialAs(DType dtype) const {
+  const double value = As(dtype).AsDouble();
+  return value == 0 || !std::isfinite(value);
+}
+
+uint8_t Scalar::SpecialDTypes() const {
+  uint8_t mask = 0;
+  int bit = 0;
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+    mask = static_cast<uint8_t>(mask | (IsSpecialAs(dtype) ? 1 : 0) << bit++);
+  }
+  return mask;
+}
 
 Scalar Scalar::As(DType dtype) const {
   uint64_t bits = bits_;

@@ -35,8 +35,10 @@ class Scalar {
   double AsDouble() const;
   int64_t AsInt() const;
   bool AsBool() const;
-  // Zero, infinite or NaN: what may make a NaN of a number that it multiplies or divides.
-  bool IsSpecial() const;
+  // Zero, infinite or NaN as a number of the dtype: what may make a NaN of a number that it multiplies or divides.
+  bool IsSpecialAs(DType dtype) const;
+  // For keys: a bit for each float dtype of which it is such a number.
+  uint8_t SpecialDTypes() const;
   uint64_t bits() const { return bits_; }  // i64 two's complement, or f64 bits when dtype is a float
   // Bits that the dtype can't have are made to fit, as As does; a weak dtype is bool, i64 or f64, and
   // another one makes the scalar strong.

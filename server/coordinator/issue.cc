@@ -66,7 +66,7 @@ absl::StatusOr<StateMachine::CallOperands> StateMachine::ResolveOperands(const S
       key.is_scalar = true;
       key.scalar_dtype = scalar->dtype();
       key.scalar_strength = scalar->strength();
-      key.scalar_is_special = scalar->IsSpecial();
+      key.scalar_special_dtypes = scalar->SpecialDTypes();
       operands.plan_operands.emplace_back(*scalar);
       continue;
     }

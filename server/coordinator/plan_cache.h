@@ -23,12 +23,12 @@ struct PlanKeyOperand {
   Strides strides;
   DType scalar_dtype = DType::kF64;
   ScalarStrength scalar_strength = ScalarStrength::kWeak;
-  bool scalar_is_special = false;  // Scalar::IsSpecial: terms may not stay pending then
+  uint8_t scalar_special_dtypes = 0;  // Scalar::SpecialDTypes: terms may not stay pending then
   bool operator==(const PlanKeyOperand&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const PlanKeyOperand& o) {
     return H::combine(std::move(h), o.is_scalar, o.spec, o.strides, o.scalar_dtype, o.scalar_strength,
-                      o.scalar_is_special);
+                      o.scalar_special_dtypes);
   }
 };
 struct PlanKey {

@@ -1,6 +1,7 @@
 #include "server/plan/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -239,7 +240,10 @@ std::vector<int64_t> PeakBytes(const Plan& plan) {
   const FigureIndex index(plan);
   std::vector<int64_t> peak_bytes(index.size());
   for (const PlanBuffer& buffer : plan.buffers) {
-    for (const WorkerIndex worker : buffer.mesh.workers()) peak_bytes[index(worker)] += buffer.bytes;
+    for (const WorkerIndex worker : buffer.mesh.workers()) {
+      int64_t& peak = peak_bytes[index(worker)];
+      if (__builtin_add_overflow(peak, buffer.bytes, &peak)) peak = std::numeric_limits<int64_t>::max();
+    }
   }
   return peak_bytes;
 }

@@ -7,6 +7,7 @@
 #include "schemas/ops/catalog.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
@@ -96,7 +97,10 @@ class OpPlanner {
 
   absl::StatusOr<int> PlanContraction() {
     const Contraction& notation = std::get<MatmulOp>(*resolution_.local).notation;
-    return AddContraction(builder_, notation, inputs_[0], inputs_[1], output_, topology_, {}, limits_);
+    absl::StatusOr<int> product =
+        AddContraction(builder_, notation, inputs_[0], inputs_[1], output_, topology_, {}, limits_);
+    if (!absl::IsResourceExhausted(product.status())) return product;
+    return absl::ResourceExhaustedError(StrCat(NameOf(call_.op), ": ", StdView(product.status().message())));
   }
 
   absl::StatusOr<int> PlanMap() {

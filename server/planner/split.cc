@@ -163,7 +163,7 @@ class Splitter {
 
   absl::Status Refusal() const {
     const int64_t wanted_bytes = BytesIn(problem_, {});
-    std::string text = StrCat("matmul: does not fit: ", wanted_bytes, " bytes of temporaries wanted on each of ",
+    std::string text = StrCat("does not fit: ", wanted_bytes, " bytes of temporaries wanted on each of ",
                               problem_.output.mesh.size(), " workers, ", limit_bytes_, " free; ");
     if (!least_.has_value()) {
       StrAppend(&text,
@@ -174,6 +174,8 @@ class Splitter {
                 "split into ", least_->parts(), " parts over ", std::string(1, least_->letter), " they would be ",
                 least_->temporary_bytes);
     }
+    StrAppend(&text, "; it is ", ToText(problem_.notation), " of ", ToText(problem_.operands[0]->own), " and ",
+              ToText(problem_.operands[1]->own));
     return absl::ResourceExhaustedError(text);
   }
 

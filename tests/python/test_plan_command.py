@@ -27,6 +27,7 @@ def test_a_bad_plan_request_fails_with_a_message(request_text):
 
 
 @pytest.mark.parametrize("arguments", [(), ("fly",), ("up", "--workers", "0"), ("up", "--transport", "tcp"), ("plan",),
+                                       ("up", "--memory", "0"), ("up", "--memory", "10XB"), ("plan", "--memory", "10XB", "x"),
                                        ("status", "--wrong")])
 def test_wrong_usage_is_status_2(arguments):
     assert tessera(*arguments).returncode == 2

@@ -16,7 +16,8 @@ def _slice_item(key: slice, extent: int) -> tuple[int, int, int, int]:
         start, stop, step = key.indices(extent)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"index: {key}: {error}") from None
-    return (_SLICE, start, len(range(start, stop, step)), step)
+    size = len(range(start, stop, step))
+    return (_SLICE, start, size, step if size > 1 else 1)
 
 
 def normalise(key, shape) -> list[tuple[int, int, int, int]]:

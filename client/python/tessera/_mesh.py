@@ -120,8 +120,18 @@ class DeviceMesh:
         return list(itertools.product(*(range(n) for n in self.shape)))
 
     def flatten(self, name: str = "") -> "DeviceMesh":
-        """All dims as one; tensors on it have placements of their own."""
-        return DeviceMesh._wrap(self._session, self._raw.flatten(name))
+        """All dims as one; tensors on it have placements of their own. Of a view: the dims that it shows."""
+        if self._dims is None:
+            return DeviceMesh._wrap(self._session, self._raw.flatten(name))
+        # The same workers, with the dims of the view first and as one.
+        raw = self._raw
+        others = [d for d in range(len(raw.shape)) if d not in self._dims]
+        array = np.array(raw.workers).reshape(raw.shape).transpose([*self._dims, *others])
+        array = array.reshape(-1, *(raw.shape[d] for d in others))
+        name = name or "_".join(raw.names[d] for d in self._dims)
+        turned = _tessera.Mesh.make(list(array.shape), [name, *(raw.names[d] for d in others)],
+                                    [int(w) for w in array.reshape(-1)])
+        return DeviceMesh._wrap(self._session, turned, self, (0,))
 
     def _dim_named(self, name: str) -> int:
         names = self.mesh_dim_names or ()

@@ -511,8 +511,8 @@ TEST(Split, RefusesWithNumbersWhatDoesNotFitInParts) {
   ASSERT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(
       plan.status().message(),
-      "matmul: does not fit: 32768 bytes of temporaries wanted on each of 2 workers, 100 free; split into 64 parts "
-      "over n they would be 512");
+      "does not fit: 32768 bytes of temporaries wanted on each of 2 workers, 100 free; split into 64 parts over n they "
+      "would be 512; it is mk,kn->mn of f64[64,8192] @ mesh(2) [S(1)] and f64[8192,64] @ mesh(2) [S(0)]");
 }
 
 TEST(Split, IsBoundedOnLargeMeshes) {

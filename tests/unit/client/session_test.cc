@@ -142,6 +142,8 @@ TEST(Session, AFailureIsTheFirstCauseAndStays) {
   EXPECT_EQ(session->Wait(*x, 10), options.watch_status);
   EXPECT_EQ(session->Wait(*x, 10), options.watch_status);
   EXPECT_TRUE(session->IsReady(*x));
+  EXPECT_TRUE(session->Sync().ok()) << "it was told";
+  HandlePtr y = *session->Call(Zeros(), {});
   EXPECT_EQ(session->Sync(), options.watch_status);
   EXPECT_TRUE(session->Sync().ok()) << "a failure is told once";
 }

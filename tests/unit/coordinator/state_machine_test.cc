@@ -254,9 +254,9 @@ TEST(StateMachineTest, TransfersThatAreNotReleasedAreLimited) {
   SimulatedCluster cluster(1, 1 << 20, config);
   const SessionId session = cluster.Open();
   const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(1), kEverywhere);
-  cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), DownloadRecord{5, HandleId(1)},
-                           DownloadRecord{6, HandleId(1)}, DownloadRecord{7, HandleId(1)},
-                           UploadRecord{8, HandleId(2), spec}});
+  cluster.Submit(session,
+                 {FullRecord(MeshOf(1), {8}, kEverywhere, 1), DownloadRecord{5, HandleId(1)},
+                  DownloadRecord{6, HandleId(1)}, DownloadRecord{7, HandleId(1)}, UploadRecord{8, HandleId(2), spec}});
   cluster.CompleteAll();
   const auto tickets = cluster.EventsOf<TicketEvent>(session);
   const auto settled = cluster.EventsOf<SettledEvent>(session);

@@ -109,6 +109,9 @@ TEST(Partial, AlgebraTable) {
       {OpId::kAdd, "P(max)", "R", "[P(max)]", "[P(max)] [R]"},
       {OpId::kSub, "P(min)", "R", "[P(min)]", "[P(min)] [R]"},
       {OpId::kSub, "R", "P(max)", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kAdd, "P(max)", "2.0", "[P(max)]", "[P(max)]"},
+      {OpId::kAdd, "P(max)", "inf", "[S(0)]", "[S(0)]"},
+      {OpId::kSub, "P(min)", "-inf", "[S(0)]", "[S(0)]"},
       {OpId::kAdd, "P(product)", "R", "[S(0)]", "[S(0)] [S(0)]"},
       {OpId::kAdd, "P(sum)", "S(0)", "[S(0)]", "[S(0)] [S(0)]"},
       {OpId::kAdd, "P(sum)", "S(1)", "[S(1)]", "[S(1)] [S(1)]"},
@@ -121,6 +124,8 @@ TEST(Partial, AlgebraTable) {
       {OpId::kMul, "P(max)", "2.0", "[S(0)]", "[S(0)]"},
       {OpId::kDiv, "P(sum)", "R", "[P(sum)]", "[P(sum)] [R]"},
       {OpId::kDiv, "P(sum)", "2.0", "[P(sum)]", "[P(sum)]"},
+      {OpId::kMul, "P(sum)", "1e300", "[S(0)]", "[S(0)]"},  // inf of f32
+      {OpId::kDiv, "P(sum)", "1e-60", "[S(0)]", "[S(0)]"},  // 0 of f32
       {OpId::kDiv, "R", "P(sum)", "[S(0)]", "[S(0)] [S(0)]"},
       {OpId::kDiv, "2.0", "P(sum)", "[S(0)]", "[S(0)]"},
       {OpId::kMaximum, "P(max)", "P(max)", "[P(max)]", "[P(max)] [P(max)]"},
@@ -138,7 +143,7 @@ TEST(Partial, AlgebraTable) {
     std::vector<std::string> operands;
     for (const std::string text : {c.a, c.b}) {
       if (text.empty()) continue;
-      const bool is_number = text[0] == '2';
+      const bool is_number = ParseScalar(text).ok();
       operands.push_back(is_number ? text : "f32[4,6] @ mesh(2) [" + text + "]");
     }
     EXPECT_EQ(OutputPlacements(c.op, operands), c.output) << c.a << " " << c.b << " op " << static_cast<int>(c.op);

@@ -1,0 +1,81 @@
+"""Values and sizes at the edge of what a dtype, a shard or 64 bits hold."""
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+S, R, P = ts.Shard, ts.Replicate, ts.Partial
+
+
+def test_pending_integers_wrap_before_they_are_multiplied(session, mesh22):
+    mesh = session.init_device_mesh((2,))
+    a = session.from_local([np.full((2, 2), 100, np.int8)] * 2, mesh, [P("sum")])  # -56 each
+    want = np.full((2, 2), -56)
+    for dtype in ("int32", "float16", "float64"):
+        b = session.distribute_tensor(np.eye(2, dtype=dtype), mesh)
+        np.testing.assert_array_equal((a @ b).full_tensor(), want)
+        np.testing.assert_array_equal(ts.einsum("ij,jk->ik", b, a).full_tensor(), want)
+    eye = session.distribute_tensor(np.eye(2, dtype=np.int8), mesh)
+    assert (a @ eye).placements == (P("sum"),)  # of one dtype nothing is converted
+    np.testing.assert_array_equal((a @ eye).full_tensor(), want)
+
+
+def test_a_pending_sum_of_bool_is_true_or_false(session):
+    mesh = session.init_device_mesh((2,))
+    t = session.from_local([np.array([True])] * 2, mesh, [P("sum")])
+    for value in (t, t.sum(), ts.astype(t, "int32"), t.mean(), t.redistribute([R()], dtype="int32"), t + 0):
+        np.testing.assert_array_equal(np.asarray(value.full_tensor()).reshape(()), 1)
+
+
+@pytest.mark.parametrize("dtype, number", [("float32", 1e300), ("float16", 1e6), ("float32", np.inf)])
+def test_a_number_that_is_infinite_in_the_dtype_makes_no_nan(session, dtype, number):
+    x = session.from_local([np.array([2], dtype), np.array([-1], dtype)], session.init_device_mesh((2,)), [P("sum")])
+    assert (x * number).full_tensor() == np.inf
+    assert (x / 1e-60).full_tensor() == np.inf
+    assert (x * 2.0).placements == (P("sum"),)
+
+
+def test_an_empty_shard_of_an_extreme_is_not_seen(session, mesh4):
+    y = session.distribute_tensor(np.array([1, 5, 3], "float32"), mesh4, [S(0)])  # three rows on four workers
+    assert (y.max() + np.inf).full_tensor() == np.inf and (y.min() - np.inf).full_tensor() == -np.inf
+    assert (y.max() + 1.0).full_tensor() == 6 and (y.max() + 1.0).placements == (P("max"),)
+
+
+def test_bytes_that_overflow_in_a_wider_result_are_refused(session, mesh4):
+    z = ts.zeros((0, 2**61 + 1), dtype="uint8", device_mesh=mesh4, placements=[R()])
+    with pytest.raises(ts.InvalidArgumentError, match="sum: "):
+        ts.sum(z, axis=0)
+
+
+def test_a_slice_may_have_any_step(session, mesh4):
+    x = session.distribute_tensor(np.arange(3), mesh4)
+    for step in (2**70, -(2**70), 2**63):
+        np.testing.assert_array_equal(x[::step].full_tensor(), np.arange(3)[::step])
+
+
+def test_an_in_place_op_says_its_name(session, mesh4):
+    k = session.distribute_tensor(np.arange(3), mesh4)
+    with pytest.raises(ts.DTypeError, match="add: an in-place op keeps the dtype"):
+        k += 1.5
+
+
+def test_sync_tells_no_failure_again(session, mesh4):
+    x = ts.zeros((10**9,), device_mesh=mesh4, placements=[R()])
+    with pytest.raises(ts.ResourceExhaustedError):
+        x.wait()
+    session.sync()
+
+
+def test_a_view_of_a_mesh_flattens_to_its_own_dims(session):
+    mesh = session.init_device_mesh((2, 2), mesh_dim_names=("dp", "tp"), workers=[3, 1, 2, 0])
+    values = np.arange(12).reshape(4, 3)
+    for names in (("tp",), ("dp",), ("dp", "tp"), ("tp", "dp")):
+        flat = mesh[names].flatten("x")
+        assert flat.shape == (2 ** len(names),) and flat.mesh_dim_names == ("x",)
+        x = session.distribute_tensor(values, flat, [S(0)])
+        np.testing.assert_array_equal(x.full_tensor(), values)
+        y = session.distribute_tensor(values, mesh[names], [S(0)] * len(names))
+        with session.comm_debug() as comm:
+            x.redistribute(mesh[names], [S(0)] * len(names)).wait()
+        assert sum(comm.bytes_received) == 0 and y.shape == x.shape
