@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <variant>
 
 #include "absl/functional/any_invocable.h"
@@ -83,11 +84,12 @@ class Device {
   // Calls back, from a device thread, with the first error since the stream's last report.
   virtual void EnqueueReport(StreamId stream, Done report) = 0;
 
-  // Waits on this worker are met from now on.
+  // Waits on this worker are met from now on, and its counters are let go of.
   virtual void MarkDead(WorkerIndex worker) = 0;
   // Where a peer's counters are mapped (nullptr: unmapped, waits on it are met: its messages are the
-  // waits). Called before the first wait on it.
-  virtual void MapCounters(WorkerIndex worker, CounterPage* page) = 0;
+  // waits). Called before the first wait on it. The page is shared in until there is another one, the worker is
+  // dead, and nobody looks at it any more.
+  virtual void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) = 0;
   // Blocks until all that was enqueued before has run (tests, shutdown). Not while parked forever.
   virtual void Drain() = 0;
 };

@@ -16,27 +16,23 @@ absl::Status ArenaTable::CheckPeer(WorkerIndex peer) const {
   return absl::OkStatus();
 }
 
-absl::Status ArenaTable::MapPeer(WorkerIndex peer, SharedArena arena) {
+absl::Status ArenaTable::MapPeer(WorkerIndex peer, std::shared_ptr<const SharedArena> arena) {
   TESSERA_RETURN_IF_ERROR(CheckPeer(peer));
   const size_t index = static_cast<size_t>(peer.value);
-  if (arena_of_worker_.size() <= index) arena_of_worker_.resize(index + 1, -1);
-  arena_of_worker_[index] = static_cast<int32_t>(arenas_.size());
-  arenas_.push_back(std::move(arena));
+  if (peers_.size() <= index) peers_.resize(index + 1);
+  peers_[index] = std::move(arena);
   return absl::OkStatus();
 }
 
-absl::Status ArenaTable::UnmapPeer(WorkerIndex peer) {
-  TESSERA_RETURN_IF_ERROR(CheckPeer(peer));
+std::shared_ptr<const SharedArena> ArenaTable::UnmapPeer(WorkerIndex peer) {
   const size_t index = static_cast<size_t>(peer.value);
-  if (index < arena_of_worker_.size()) arena_of_worker_[index] = -1;
-  return absl::OkStatus();
+  return peer.value < 0 || index >= peers_.size() ? nullptr : std::exchange(peers_[index], nullptr);
 }
 
 const SharedArena* ArenaTable::Find(WorkerIndex worker) const {
   if (worker == self_) return &own_;
   const size_t index = static_cast<size_t>(worker.value);
-  if (worker.value < 0 || index >= arena_of_worker_.size() || arena_of_worker_[index] < 0) return nullptr;
-  return &arenas_[static_cast<size_t>(arena_of_worker_[index])];
+  return worker.value < 0 || index >= peers_.size() ? nullptr : peers_[index].get();
 }
 
 std::byte* ArenaTable::MemoryOf(WorkerIndex worker) const {

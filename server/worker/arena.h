@@ -3,11 +3,12 @@
 // ArenaTable: the worker's own shared memory and its peers', by worker index. The executor finds in it
 // where an operand lies, or that a peer's memory can't be reached here (its bytes then come by message).
 //
-// Memory of a peer that died stays mapped while the table lives: items under way may still read it.
-// Used from one thread.
+// A peer's memory stays mapped while anyone shares in it: the table as long as it is the peer's, and whoever has
+// something under way that may still touch it. Used from one thread.
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,10 +29,12 @@ class ArenaTable {
   WorkerIndex self() const { return self_; }
   const SharedArena& own() const { return own_; }
 
-  // Replaces what was known of the peer. InvalidArgument for an index out of range or the own one.
-  absl::Status MapPeer(WorkerIndex peer, SharedArena arena);
-  // The peer is to be reached by messages from now on.
-  absl::Status UnmapPeer(WorkerIndex peer);
+  // Replaces what was known of the peer. Errors: CheckPeer's.
+  absl::Status MapPeer(WorkerIndex peer, std::shared_ptr<const SharedArena> arena);
+  // The peer's memory isn't reached here from now on. What was mapped, or null.
+  std::shared_ptr<const SharedArena> UnmapPeer(WorkerIndex peer);
+  // InvalidArgument for an index out of range or the own one.
+  absl::Status CheckPeer(WorkerIndex peer) const;
 
   bool IsMapped(WorkerIndex worker) const { return Find(worker) != nullptr; }
   // Null where the worker's memory isn't mapped.
@@ -42,12 +45,10 @@ class ArenaTable {
 
  private:
   const SharedArena* Find(WorkerIndex worker) const;
-  absl::Status CheckPeer(WorkerIndex peer) const;
 
   WorkerIndex self_;
   const SharedArena& own_;
-  std::vector<SharedArena> arenas_;       // of peers: all that were ever mapped
-  std::vector<int32_t> arena_of_worker_;  // index into arenas_, -1 where unmapped
+  std::vector<std::shared_ptr<const SharedArena>> peers_;  // by worker; null where unmapped
 };
 
 }  // namespace tessera

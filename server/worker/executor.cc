@@ -28,14 +28,27 @@ Executor::Executor(WorkerIndex self, const SharedArena& own, Device& device, Mes
       phases_(arenas_, device, messages),
       records_(RunRecords::Make(std::move(report))) {}
 
-absl::Status Executor::AddMappedPeer(WorkerIndex peer, SharedArena arena) {
-  TESSERA_RETURN_IF_ERROR(arenas_.MapPeer(peer, std::move(arena)));
-  device_.MapCounters(peer, arenas_.CountersOf(peer));
-  return absl::OkStatus();
+absl::Status Executor::AddMappedPeer(WorkerIndex peer, std::shared_ptr<const SharedArena> arena) {
+  TESSERA_RETURN_IF_ERROR(arenas_.CheckPeer(peer));
+  RetireArena(peer);
+  device_.MapCounters(peer, std::shared_ptr<CounterPage>(arena, arena->counters()));
+  return arenas_.MapPeer(peer, std::move(arena));
+}
+
+// What is enqueued may touch it: every stream lets go of it behind its last item.
+void Executor::RetireArena(WorkerIndex peer) {
+  std::shared_ptr<const SharedArena> arena = arenas_.UnmapPeer(peer);
+  if (arena == nullptr) return;
+  const auto let_go_after = [this](StreamId stream, std::shared_ptr<const SharedArena> held) {
+    device_.EnqueueAsync(stream, [held = std::move(held)](Device::Done done) { done(absl::OkStatus()); });
+  };
+  for (int stream = 1; stream < kStreamCount; ++stream) let_go_after(static_cast<StreamId>(stream), arena);
+  let_go_after(StreamId::kCompute, std::move(arena));  // not the last one here: unmapping takes a while
 }
 
 absl::Status Executor::AddMessagePeer(WorkerIndex peer) {
-  TESSERA_RETURN_IF_ERROR(arenas_.UnmapPeer(peer));
+  TESSERA_RETURN_IF_ERROR(arenas_.CheckPeer(peer));
+  RetireArena(peer);
   device_.MapCounters(peer, nullptr);
   if (messages_ == nullptr) {
     return absl::FailedPreconditionError(
@@ -45,8 +58,9 @@ absl::Status Executor::AddMessagePeer(WorkerIndex peer) {
 }
 
 void Executor::MarkDead(WorkerIndex peer) {
-  if (peer == arenas_.self() || peer.value < 0 || peer.value >= kMaxWorkers) return;
+  if (!arenas_.CheckPeer(peer).ok()) return;
   device_.MarkDead(peer);
+  RetireArena(peer);
   if (messages_ != nullptr) messages_->MarkDead(peer);
 }
 

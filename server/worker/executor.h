@@ -5,7 +5,7 @@
 // report. It decides nothing: the plan said everything, the instance the rest.
 //
 //   Executor executor(WorkerIndex(0), arena, device, nullptr, report);
-//   executor.AddMappedPeer(WorkerIndex(1), *SharedArena::Map(fd));
+//   executor.AddMappedPeer(WorkerIndex(1), std::make_shared<SharedArena>(*SharedArena::Map(fd)));
 //   executor.Define(id, plan);
 //   executor.Run({.ordinal = Ordinal(1), .plan = id, .buffer_offsets = {0, 4096}});
 //
@@ -47,10 +47,11 @@ class Executor {
            int64_t max_chunk_bytes = kMaxChunkBytes);
 
   // A peer whose memory is mapped here; its counters are waited for.
-  absl::Status AddMappedPeer(WorkerIndex peer, SharedArena arena);
+  absl::Status AddMappedPeer(WorkerIndex peer, std::shared_ptr<const SharedArena> arena);
   // A peer that is reached by messages: its messages are the waits.
   absl::Status AddMessagePeer(WorkerIndex peer);
-  // Waits on it are met and its messages end with Unavailable from now on.
+  // Waits on it are met and its messages end with Unavailable from now on. Its memory is let go of when what was
+  // enqueued before has run; the same when it is mapped anew.
   void MarkDead(WorkerIndex peer);
 
   // Nothing of what comes between Hold and Flush needs to start before Flush (device.h).
@@ -69,6 +70,7 @@ class Executor {
   WorkerIndex self() const { return arenas_.self(); }
 
  private:
+  void RetireArena(WorkerIndex peer);
   absl::Status CheckOrdinal(StreamId stream, Ordinal ordinal);
   absl::Status CheckInstance(const Instance& instance, const ProgramTemplate& known) const;
   void RefusePhases(const Instance& instance, const RunRecordRef& record);

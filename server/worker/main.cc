@@ -90,8 +90,8 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
 }
 
 // Runs until the coordinator, the parent or a signal ends it.
-void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTransport* messages,
-               kj::AsyncIoContext& io, const std::string& data_address) {
+void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedArena>& arena,
+               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address) {
   auto& network = io.provider->getNetwork();
   auto receiver = network.parseAddress(data_address.c_str()).wait(io.waitScope)->listen();
   auto link = kj::heap<DialedConnection>(
@@ -102,11 +102,11 @@ void RunWorker(const WorkerOptions& options, const SharedArena& arena, MessageTr
                      messages == nullptr ? "" : messages->Address(), kj::mv(server_own))
                     .wait(io.waitScope);
   const WorkerIndex self(joined.getWelcome().getIndex());
-  CpuDeviceOptions device{self, arena.counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
+  CpuDeviceOptions device{self, arena->counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
   device.first_slot = self.value % options.workers_on_host * options.threads;
-  auto parts = std::make_unique<Parts>(self, arena, messages, device);
+  auto parts = std::make_unique<Parts>(self, *arena, messages, device);
   auto messages_link = TakeLinkSocket(joined.getLink()).wait(io.waitScope);
-  parts->pages.Add(arena.memory(), arena.bytes());
+  parts->pages.Add(arena);
   Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
                     [&parts = *parts, key = joined.getWelcome().getPeerKey()](pid_t, Acceptor::Admit admit) {
                       return MakeDataGate(parts.tickets, parts.copies, key, std::move(admit));
@@ -129,8 +129,9 @@ int Serve(WorkerOptions options) {
   kj::UnixEventPort::captureSignal(SIGINT);
   if (options.threads <= 0) options.threads = DefaultDeviceThreads(options.workers_on_host);
   SetKernelThreads(options.threads);
-  auto arena = SharedArena::Create(options.memory_bytes);
-  if (!arena.ok()) return Fail(std::string(arena.status().message()));
+  auto created = SharedArena::Create(options.memory_bytes);
+  if (!created.ok()) return Fail(std::string(created.status().message()));
+  const auto arena = std::make_shared<const SharedArena>(*std::move(created));
   options.memory_bytes = arena->bytes();
   std::unique_ptr<MessageTransport> messages;
   if (options.transport != "shm") {
@@ -149,7 +150,7 @@ int Serve(WorkerOptions options) {
   unlink(path.c_str());
   int status = 0;
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions(
-                              [&]() { RunWorker(options, *arena, messages.get(), io, StrCat("unix:", path)); })) {
+                              [&]() { RunWorker(options, arena, messages.get(), io, StrCat("unix:", path)); })) {
     const absl::Status reason = FromException(*exception);
     status = Fail(std::string(reason.message()));
   }

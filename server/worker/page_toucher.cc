@@ -21,7 +21,8 @@ constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
 
 }  // namespace
 
-PageToucher::PageToucher() : thread_([this] { Loop(); }) {}
+PageToucher::PageToucher(int64_t max_touched_bytes)
+    : max_touched_bytes_(max_touched_bytes), thread_([this] { Loop(); }) {}
 
 PageToucher::~PageToucher() {
   {
@@ -32,39 +33,45 @@ PageToucher::~PageToucher() {
   thread_.join();
 }
 
-void PageToucher::Add(std::byte* memory, int64_t bytes) {
+void PageToucher::Add(const std::shared_ptr<const SharedArena>& arena) {
   {
     std::lock_guard lock(mutex_);
-    bytes = std::min(bytes, kMaxTouchedBytes - added_bytes_);
-    if (bytes <= 0) return;
-    added_bytes_ += bytes;
-    ranges_.push_back({memory, bytes});
+    std::erase_if(added_, [](const Part& part) { return part.arena.expired(); });
+    int64_t left = max_touched_bytes_;
+    for (const Part& part : added_) left -= part.bytes;
+    const Part part{arena, std::min(arena->bytes(), left)};
+    if (part.bytes <= 0) return;
+    added_.push_back(part);
+    to_touch_.push_back(part);
   }
   changed_.notify_all();
 }
 
 void PageToucher::Drain() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return ranges_.empty() && !busy_; });
+  changed_.wait(lock, [this] { return to_touch_.empty() && !busy_; });
 }
 
 void PageToucher::Loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !ranges_.empty(); });
+    changed_.wait(lock, [this] { return stopping_ || !to_touch_.empty(); });
     if (stopping_) return;
-    Range& next = ranges_.front();
-    const Range piece{next.memory, std::min(next.bytes, kPieceBytes)};
-    next.memory += piece.bytes;
-    next.bytes -= piece.bytes;
-    if (next.bytes == 0) ranges_.pop_front();
+    Part& next = to_touch_.front();
+    std::shared_ptr<const SharedArena> arena = next.arena.lock();
+    const int64_t at = next.touched_bytes;
+    const int64_t bytes = std::min(next.bytes - at, kPieceBytes);
+    next.touched_bytes += bytes;
+    if (arena == nullptr || next.touched_bytes == next.bytes) to_touch_.pop_front();
     busy_ = true;
     lock.unlock();
-    const bool touched = madvise(piece.memory, static_cast<size_t>(piece.bytes), kPopulateWrite) == 0;
+    const bool touched =
+        arena == nullptr || madvise(arena->memory() + at, static_cast<size_t>(bytes), kPopulateWrite) == 0;
+    arena = nullptr;  // it may be the last share: unmapped without the lock
     lock.lock();
     changed_.wait_for(lock, kPause, [this] { return stopping_; });
     busy_ = false;
-    if (!touched) ranges_.clear();  // the kernel can't, or the host has no memory for page tables
+    if (!touched) to_touch_.clear();  // the kernel can't, or the host has no memory for page tables
     changed_.notify_all();
   }
 }

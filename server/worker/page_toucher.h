@@ -5,14 +5,17 @@
 // times slower). Its thread has no lower priority: the kernel holds the lock of the process's memory map
 // during a piece, and a holder that gets no core stops every thread of the worker that needs memory.
 //
-//   PageToucher pages;  pages.Add(arena.memory(), arena.bytes());
+//   PageToucher pages;  pages.Add(arena);
 
 #include <condition_variable>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
+
+#include "server/transport/transport.h"
 
 namespace tessera {
 
@@ -21,27 +24,29 @@ inline constexpr int64_t kMaxTouchedBytes = int64_t{64} << 30;
 
 class PageToucher {
  public:
-  PageToucher();
+  explicit PageToucher(int64_t max_touched_bytes = kMaxTouchedBytes);
   // Ends after the piece at hand.
   ~PageToucher();
 
-  // The range stays mapped while this lives. Ranges are taken in the order in which they came; what is
-  // beyond max_touched_bytes in all is left to the ops that use it.
-  void Add(std::byte* memory, int64_t bytes);
+  // Arenas are taken in the order in which they came; what is beyond max_touched_bytes, of all that there are, is left
+  // to the ops that use it. An arena is shared in for a piece at a time: one that is gone counts no more.
+  void Add(const std::shared_ptr<const SharedArena>& arena);
   // Blocks until all that was added has been touched (tests).
   void Drain();
 
  private:
-  struct Range {
-    std::byte* memory = nullptr;
-    int64_t bytes = 0;
+  struct Part {
+    std::weak_ptr<const SharedArena> arena;
+    int64_t bytes = 0;  // from its start
+    int64_t touched_bytes = 0;
   };
   void Loop();
+  const int64_t max_touched_bytes_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Range> ranges_;
-  int64_t added_bytes_ = 0;
+  std::deque<Part> to_touch_;
+  std::vector<Part> added_;  // that count
   bool busy_ = false;
   bool stopping_ = false;
   std::thread thread_;

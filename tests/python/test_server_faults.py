@@ -2,6 +2,7 @@
 
 import os
 import resource
+import pathlib
 import signal
 import socket
 import struct
@@ -256,3 +257,41 @@ def test_what_a_killed_worker_had_nothing_of_can_be_fetched(new_cluster):
     for tensor, value in kept:
         np.testing.assert_array_equal(tensor.full_tensor(), value)
         np.testing.assert_array_equal(tensor.to_local(1), value[1:2])
+
+
+BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin"))
+
+
+def arenas_of(pid):
+    """Mapped ones, and descriptors of some."""
+    with open(f"/proc/{pid}/maps") as maps:
+        mapped = sum("tessera-arena" in line for line in maps)
+    links = [os.path.join(f"/proc/{pid}/fd", name) for name in os.listdir(f"/proc/{pid}/fd")]
+    return mapped, sum("tessera-arena" in os.readlink(link) for link in links if os.path.islink(link))
+
+
+def test_the_memory_of_a_worker_that_is_gone_is_given_back(new_cluster):
+    cluster = new_cluster(workers=2, transport="shm")
+    session = cluster.connect()
+    state = lambda: session.status()["workers"][1]["state"]  # noqa: E731
+    address = cluster.address.partition("#")[0]
+    with open(f"/proc/{cluster.worker_pids[1]}/environ") as file:
+        environment = dict(entry.split("=", 1) for entry in file.read().split("\0") if "=" in entry)
+    command = [BINARIES / "server/worker/tessera-worker", "--coordinator", address, "--index", "1", "--memory", "64MiB",
+               "--socket-dir", os.path.dirname(address.removeprefix("unix:"))]
+    x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)])
+    x.redistribute([S(1)]).wait()
+    pid, workers = cluster.worker_pids[1], []
+    try:
+        for _ in range(3):
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: state() == "dead" and arenas_of(cluster.worker_pids[0]) == (1, 1))
+            workers.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
+            pid = workers[-1].pid
+            wait_until(lambda: state() == "alive" and arenas_of(cluster.worker_pids[0]) == (2, 2))
+            x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)])
+            assert float(x.redistribute([S(1)]).sum()) == 64
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()

@@ -69,17 +69,11 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     Ring(*options_.counters);
   }
 
-  void SetPeer(WorkerIndex worker, CounterPage* page) {
+  // A page may be the last share of an arena, which takes a while to unmap: it goes without the lock.
+  void SetPeer(WorkerIndex worker, std::shared_ptr<CounterPage> page) {
     {
       std::lock_guard lock(mutex_);
-      PeerAt(worker) = {page, false};
-    }
-    Ring(*options_.counters);
-  }
-  void MarkDead(WorkerIndex worker) {
-    {
-      std::lock_guard lock(mutex_);
-      PeerAt(worker).dead = true;
+      std::swap(PeerAt(worker), page);
     }
     Ring(*options_.counters);
   }
@@ -98,20 +92,17 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     absl::Status error;
     std::shared_ptr<State> keep_alive;  // while an item is under way elsewhere, which outlives the device
   };
-  struct Peer {
-    CounterPage* page = nullptr;
-    bool dead = false;
-  };
   // What a parked stream waits for.
   struct Parked {
     std::atomic<uint64_t>* counter = nullptr;
     uint64_t value = 0;
+    std::shared_ptr<CounterPage> page;  // a peer's, shared while a thread looks at the counter
     bool met() const { return counter->load(std::memory_order_seq_cst) >= value; }
   };
   using ParkedList = std::array<Parked, kStreamCount>;
 
   StreamState& At(StreamId stream) { return streams_[static_cast<size_t>(stream)]; }
-  Peer& PeerAt(WorkerIndex worker) {
+  std::shared_ptr<CounterPage>& PeerAt(WorkerIndex worker) {
     const size_t index = static_cast<size_t>(worker.value);
     if (peers_.size() <= index) peers_.resize(index + 1);
     return peers_[index];
@@ -127,8 +118,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     if (wait.worker == options_.self) {
       page = options_.counters;
     } else if (static_cast<size_t>(wait.worker.value) < peers_.size()) {
-      const Peer& peer = peers_[static_cast<size_t>(wait.worker.value)];
-      page = peer.dead ? nullptr : peer.page;
+      page = PeerAt(wait.worker).get();
     }
     return page == nullptr ? nullptr : &page->counters[static_cast<size_t>(wait.stream)];
   }
@@ -145,9 +135,12 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
           next_stream_ = (s + 1) % kStreamCount;
           return s;
         }
-        const Parked need{CounterOf(*wait), wait->value};
+        Parked& need = parked[parked_count];
+        need.counter = CounterOf(*wait);
+        need.value = wait->value;
         if (need.counter != nullptr && !need.met()) {
-          parked[parked_count++] = need;
+          if (wait->worker != options_.self) need.page = PeerAt(wait->worker);
+          ++parked_count;
           break;
         }
         stream.queue.Pop();
@@ -168,9 +161,11 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
       if (s == kStreamCount) {
         lock.unlock();
         AwaitChange(doorbell, parked, parked_count, linger);
+        for (size_t p = 0; p < parked_count; ++p) parked[p].page = nullptr;
         lock.lock();
         continue;
       }
+      for (size_t p = 0; p < parked_count; ++p) parked[p].page = nullptr;
       RunItem(static_cast<StreamId>(s), lock);
     }
   }
@@ -245,8 +240,8 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     if (counter.load(std::memory_order_relaxed) >= value) return;
     counter.store(value, std::memory_order_seq_cst);
     std::lock_guard lock(mutex_);
-    for (const Peer& peer : peers_) {
-      if (peer.page != nullptr && !peer.dead) RingIfSleeping(*peer.page);
+    for (const std::shared_ptr<CounterPage>& peer : peers_) {
+      if (peer != nullptr) RingIfSleeping(*peer);
     }
     RingIfSleeping(*options_.counters);
   }
@@ -255,7 +250,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
   std::mutex mutex_;
   std::condition_variable drained_;
   std::array<StreamState, kStreamCount> streams_;
-  std::vector<Peer> peers_;  // by worker index
+  std::vector<std::shared_ptr<CounterPage>> peers_;  // by worker index; null: unmapped or dead
   size_t next_stream_ = 0;
   int drainers_ = 0;
   bool stopping_ = false;
@@ -274,8 +269,10 @@ void CpuDevice::EnqueueRun(StreamId stream, DeviceWork work) { state_->Push(stre
 void CpuDevice::EnqueueAsync(StreamId stream, Start start) { state_->Push(stream, AsyncItem{std::move(start)}); }
 void CpuDevice::EnqueueSignal(StreamId stream, uint64_t value) { state_->Push(stream, SignalItem{value}); }
 void CpuDevice::EnqueueReport(StreamId stream, Done report) { state_->Push(stream, ReportItem{std::move(report)}); }
-void CpuDevice::MarkDead(WorkerIndex worker) { state_->MarkDead(worker); }
-void CpuDevice::MapCounters(WorkerIndex worker, CounterPage* page) { state_->SetPeer(worker, page); }
+void CpuDevice::MarkDead(WorkerIndex worker) { state_->SetPeer(worker, nullptr); }
+void CpuDevice::MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) {
+  state_->SetPeer(worker, std::move(page));
+}
 void CpuDevice::Drain() { state_->Drain(); }
 
 }  // namespace tessera

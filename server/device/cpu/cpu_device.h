@@ -4,7 +4,7 @@
 // thread at a time, and a parked stream holds none.
 //
 //   CpuDevice device({.counters = arena.counters(), .threads = 1});
-//   device.MapCounters(WorkerIndex(1), peer.counters());
+//   device.MapCounters(WorkerIndex(1), {peer, peer->counters()});
 //   device.EnqueueWait(StreamId::kCompute, {WorkerIndex(1), StreamId::kCompute, DoneValue(Ordinal(7))});
 //
 // Waiting spins for `spin_pauses`, then lingers (schemas/codec/linger.h), then sleeps on the own page's doorbell.
@@ -46,7 +46,7 @@ class CpuDevice : public Device {
   void EnqueueSignal(StreamId stream, uint64_t value) override;
   void EnqueueReport(StreamId stream, Done report) override;
   void MarkDead(WorkerIndex worker) override;
-  void MapCounters(WorkerIndex worker, CounterPage* page) override;
+  void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) override;
   void Drain() override;
 
   class State;

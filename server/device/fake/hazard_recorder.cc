@@ -50,7 +50,7 @@ class HazardRecorder::FakeDevice : public Device {
   void EnqueueSignal(StreamId stream, uint64_t value) override { Push(stream, SignalItem{value}); }
   void EnqueueReport(StreamId stream, Done report) override { Push(stream, ReportItem{std::move(report)}); }
   void MarkDead(WorkerIndex worker) override { dead_.insert(worker); }
-  void MapCounters(WorkerIndex worker, CounterPage* page) override {
+  void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) override {
     dead_.erase(worker);
     if (page != nullptr) mapped_.insert(worker);
     if (page == nullptr) mapped_.erase(worker);

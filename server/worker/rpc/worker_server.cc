@@ -155,11 +155,12 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
             .then([this, worker](kj::AutoCloseFd fd) {
               absl::Status status = absl::InternalError("its arena came without a descriptor");
               if (fd != nullptr) {
-                auto arena = SharedArena::Map(fd.release());
-                status = arena.status();
-                if (arena.ok()) {
-                  parts_->pages.Add(arena->memory(), arena->bytes());
-                  status = parts_->executor.AddMappedPeer(worker, *std::move(arena));
+                auto mapped = SharedArena::Map(fd.release());
+                status = mapped.status();
+                if (mapped.ok()) {
+                  const auto arena = std::make_shared<SharedArena>(*std::move(mapped));
+                  parts_->pages.Add(arena);
+                  status = parts_->executor.AddMappedPeer(worker, arena);
                 }
               }
               if (!status.ok())

@@ -12,17 +12,18 @@ namespace {
 
 class CpuGroup : public DeviceGroup {
  public:
-  CpuGroup(int count, int threads, int spin_pauses) : pages_(static_cast<size_t>(count)) {
+  CpuGroup(int count, int threads, int spin_pauses)
+      : pages_(std::make_shared<std::vector<CounterPage>>(static_cast<size_t>(count))) {
     for (int w = 0; w < count; ++w) {
       devices_.push_back(std::make_unique<CpuDevice>(CpuDeviceOptions{.self = WorkerIndex(w),
-                                                                      .counters = &pages_[static_cast<size_t>(w)],
+                                                                      .counters = &page(w),
                                                                       .threads = threads,
                                                                       .spin_pauses = spin_pauses,
                                                                       .linger_ns = spin_pauses == 0 ? 0 : kLingerNs}));
     }
     for (int w = 0; w < count; ++w) {
       for (int p = 0; p < count; ++p) {
-        if (p != w) at(w).MapCounters(WorkerIndex(p), &pages_[static_cast<size_t>(p)]);
+        if (p != w) at(w).MapCounters(WorkerIndex(p), std::shared_ptr<CounterPage>(pages_, &page(p)));
       }
     }
   }
@@ -30,7 +31,8 @@ class CpuGroup : public DeviceGroup {
   void Advance() override {}
 
  private:
-  std::vector<CounterPage> pages_;
+  CounterPage& page(int worker) { return (*pages_)[static_cast<size_t>(worker)]; }
+  std::shared_ptr<std::vector<CounterPage>> pages_;
   std::vector<std::unique_ptr<CpuDevice>> devices_;
 };
 
@@ -58,11 +60,10 @@ TEST(CpuDevice, ManyHeldItemsStartBeforeTheFlush) {
 
 TEST(CpuDevice, DestructionDropsWhatIsParked) {
   CounterPage own;
-  CounterPage peer;
   std::atomic<bool> ran{false};
   {
     CpuDevice device({.self = WorkerIndex(0), .counters = &own});
-    device.MapCounters(WorkerIndex(1), &peer);
+    device.MapCounters(WorkerIndex(1), std::make_shared<CounterPage>());
     device.EnqueueWait(StreamId::kCompute, {WorkerIndex(1), StreamId::kCompute, 1});
     device.EnqueueReport(StreamId::kCompute, [&](absl::Status) { ran = true; });
   }

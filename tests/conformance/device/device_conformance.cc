@@ -113,6 +113,22 @@ TEST_P(DeviceConformance, DeadAndUnmappedWorkersDontHoldAnybody) {
   ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 2; }));
 }
 
+TEST_P(DeviceConformance, CountersOfTheDeadAndTheReplacedAreLetGoOf) {
+  auto group = GetParam().make(2);
+  const WorkerIndex peer(30);
+  auto first = std::make_shared<CounterPage>(), second = std::make_shared<CounterPage>();
+  const std::weak_ptr<CounterPage> of_first = first, of_second = second;
+  std::atomic<int> done{0};
+  group->at(0).MapCounters(peer, std::move(first));
+  group->at(0).MapCounters(peer, std::move(second));
+  group->at(0).EnqueueWait(kCompute, {peer, kCompute, DoneValue(Ordinal(1))});
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { ++done; });
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status) { ++done; });
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 1 && of_first.expired(); }));
+  group->at(0).MarkDead(peer);
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 2 && of_second.expired(); }));
+}
+
 TEST_P(DeviceConformance, AFailureIsReportedOnceAndTheStreamGoesOn) {
   auto group = GetParam().make(1);
   const LocalOp op = ArgReduceOp{.extreme = Extreme::kMin, .dim = 7};

@@ -10,11 +10,11 @@ constexpr StreamId kCompute = StreamId::kCompute;
 
 class FakeGroup : public DeviceGroup {
  public:
-  FakeGroup(int count, uint32_t seed) : recorder_(seed), pages_(static_cast<size_t>(count)) {
+  FakeGroup(int count, uint32_t seed) : recorder_(seed) {
     for (int w = 0; w < count; ++w) devices_.push_back(recorder_.MakeDevice(WorkerIndex(w)));
     for (int w = 0; w < count; ++w) {
       for (int p = 0; p < count; ++p) {
-        if (p != w) at(w).MapCounters(WorkerIndex(p), &pages_[static_cast<size_t>(p)]);
+        if (p != w) at(w).MapCounters(WorkerIndex(p), std::make_shared<CounterPage>());
       }
     }
   }
@@ -24,7 +24,6 @@ class FakeGroup : public DeviceGroup {
 
  private:
   HazardRecorder recorder_;
-  std::vector<CounterPage> pages_;
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

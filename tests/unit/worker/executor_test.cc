@@ -1,8 +1,12 @@
 // The executor's laws: waits, order, errors, dead peers, windows.
 
+#include <chrono>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -127,6 +131,49 @@ TEST_P(ExecutorReach, ADeadPeerHoldsNobody) {
     EXPECT_NE(status.message().find("worker 1"), absl::string_view::npos) << status;
   }
   EXPECT_EQ(world.WaitFor(lost, 1).size(), 1u);
+}
+
+TEST(ExecutorArenas, MemoryOfTheDeadAndTheReplacedGoesWhenWhatMayTouchItHasRun) {
+  WorkerWorld world({.workers = 2});
+  const TemplateId id = world.Define(ToColumns());
+  const int64_t a = world.Allocate(128), b = world.Allocate(128);
+  const WorkerIndex peer(7);
+  std::vector<std::weak_ptr<const SharedArena>> arenas;
+  const auto map_one = [&] {
+    auto arena = SharedArena::Create(4096);
+    ASSERT_TRUE(arena.ok()) << arena.status();
+    auto shared = std::make_shared<const SharedArena>(*std::move(arena));
+    arenas.push_back(shared);
+    ASSERT_TRUE(world.at(0).AddMappedPeer(peer, std::move(shared)).ok());
+  };
+  map_one();
+  // Its stream stands still until worker 1 runs it, too.
+  Instance instance{.ordinal = world.NextOrdinal(),
+                    .plan = id,
+                    .stream = kExchange,
+                    .buffer_offsets = {a, b},
+                    .scalars = {},
+                    .waits = {}};
+  const Ordinal first = instance.ordinal;
+  world.at(0).Run(instance);
+  instance.ordinal = world.NextOrdinal();
+  instance.waits = {ReadsFrom(kExchange, first)};
+  world.at(0).Run(instance);
+  map_one();
+  world.at(0).MarkDead(peer);
+  const Ordinal other = world.NextOrdinal();  // of a stream that goes on
+  world.at(0).ReadInline(
+      {.ordinal = other, .spec = Spec("f32[2] @ mesh(1) [R]"), .offset_bytes = a, .strides = {1}, .waits = {}});
+  EXPECT_EQ(world.WaitFor(other, 1).size(), 1u);
+  for (const auto& arena : arenas) EXPECT_FALSE(arena.expired());
+  const Ordinal second = std::exchange(instance.ordinal, first);
+  world.at(1).Run(instance);
+  EXPECT_EQ(world.WaitFor(second, 1).size(), 1u);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!(arenas[0].expired() && arenas[1].expired()) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  for (const auto& arena : arenas) EXPECT_TRUE(arena.expired());
 }
 
 TEST_P(ExecutorReach, APeerThatIsNotNamedIsNotWaitedFor) {

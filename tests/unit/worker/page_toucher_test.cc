@@ -3,6 +3,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <memory>
+#include <utility>
+
 #include "gtest/gtest.h"
 
 #include "server/transport/transport.h"
@@ -23,15 +26,20 @@ __attribute__((no_sanitize("address"))) int64_t FaultsOfWritingEveryPage(const S
   return FaultsOfThisThread() - before;
 }
 
+std::shared_ptr<SharedArena> MakeArena(int64_t bytes) {
+  auto arena = SharedArena::Create(bytes);
+  EXPECT_TRUE(arena.ok()) << arena.status();
+  return std::make_shared<SharedArena>(*std::move(arena));
+}
+
 TEST(PageToucher, WhatItTouchedFaultsNoMore) {
   constexpr int64_t kBytes = 32 << 20;
-  auto arena = SharedArena::Create(kBytes);
-  ASSERT_TRUE(arena.ok()) << arena.status();
+  const auto arena = MakeArena(kBytes);
   auto mapped = SharedArena::Map(dup(arena->fd()));
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   {
     PageToucher pages;
-    pages.Add(arena->memory(), arena->bytes());
+    pages.Add(arena);
     pages.Drain();
   }
   EXPECT_LT(FaultsOfWritingEveryPage(*arena), 100);
@@ -40,20 +48,24 @@ TEST(PageToucher, WhatItTouchedFaultsNoMore) {
 }
 
 TEST(PageToucher, EndsWithWorkLeft) {
-  auto arena = SharedArena::Create(64 << 20);
-  ASSERT_TRUE(arena.ok()) << arena.status();
+  const auto arena = MakeArena(64 << 20);
   PageToucher pages;
-  pages.Add(arena->memory(), arena->bytes());
+  pages.Add(arena);
 }
 
-TEST(PageToucher, AMappingThatIsGoneEndsNothing) {
-  PageToucher pages;
-  {
-    auto arena = SharedArena::Create(8 << 20);
-    ASSERT_TRUE(arena.ok()) << arena.status();
-    pages.Add(arena->memory(), 0);
-  }
+TEST(PageToucher, AnArenaThatIsGoneEndsNothingAndCountsNoMore) {
+  constexpr int64_t kBytes = 8 << 20;
+  PageToucher pages(kBytes);
+  pages.Add(MakeArena(kBytes));
+  const auto another = MakeArena(kBytes);
+  pages.Add(another);
   pages.Drain();
+  EXPECT_LT(FaultsOfWritingEveryPage(*another), 100);
+  // No more than that at a time.
+  const auto beyond = MakeArena(kBytes);
+  pages.Add(beyond);
+  pages.Drain();
+  EXPECT_GT(FaultsOfWritingEveryPage(*beyond), 100);
 }
 
 }  // namespace

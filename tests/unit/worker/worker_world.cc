@@ -32,7 +32,9 @@ class FilterDevice : public Device {
   void EnqueueSignal(StreamId stream, uint64_t value) override { inner_.EnqueueSignal(stream, value); }
   void EnqueueReport(StreamId stream, Done report) override { inner_.EnqueueReport(stream, std::move(report)); }
   void MarkDead(WorkerIndex worker) override { inner_.MarkDead(worker); }
-  void MapCounters(WorkerIndex worker, CounterPage* page) override { inner_.MapCounters(worker, page); }
+  void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) override {
+    inner_.MapCounters(worker, std::move(page));
+  }
   void Drain() override { inner_.Drain(); }
 
  private:
@@ -127,7 +129,7 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
         if (options.recorder != nullptr) {
           options.recorder->AddAlias(peer->memory(), peer->bytes(), arena(p).memory());
         }
-        EXPECT_TRUE(at(w).AddMappedPeer(WorkerIndex(p), *std::move(peer)).ok());
+        EXPECT_TRUE(at(w).AddMappedPeer(WorkerIndex(p), std::make_shared<SharedArena>(*std::move(peer))).ok());
       } else {
         Unmap(w, p);
       }
