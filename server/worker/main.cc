@@ -1,8 +1,10 @@
 // tessera-worker: one device of a cluster. Builds the parts and wires them.
 
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -45,6 +47,23 @@ struct WorkerOptions {
   int workers_on_host = 1;
   int exit_with_parent_fd = -1;
 };
+
+// On whichever thread the signal found unblocked.
+void PassToLoop(int signal) {
+  const int before = errno;
+  syscall(SYS_tgkill, getpid(), getpid(), signal);  // the loop's thread is the first one
+  errno = before;
+}
+
+// The loop takes the signal from its own thread, where KJ blocks it. Not every thread inherits that: OpenBLAS starts
+// its threads before main.
+void CaptureForLoop(int signal) {
+  kj::UnixEventPort::captureSignal(signal);
+  struct sigaction action = {};
+  action.sa_handler = PassToLoop;
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
 
 int Fail(const std::string& message) {
   std::fprintf(stderr, "tessera-worker: %s\n", message.c_str());
@@ -98,13 +117,17 @@ void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedA
       network.parseAddress(options.coordinator.c_str()).wait(io.waitScope)->connect().wait(io.waitScope));
   auto server_own = kj::heap<WorkerServer>();
   WorkerServer& server = *server_own;
+  // The connection lets go of it when it ends, in the middle of what runs below.
+  wire::Worker::Client keep_server = kj::mv(server_own);
   auto joined = Join(link->Bootstrap<wire::Gateway>(), options, data_address,
-                     messages == nullptr ? "" : messages->Address(), kj::mv(server_own))
+                     messages == nullptr ? "" : messages->Address(), keep_server)
                     .wait(io.waitScope);
   const WorkerIndex self(joined.getWelcome().getIndex());
   CpuDeviceOptions device{self, arena->counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
   device.first_slot = self.value % options.workers_on_host * options.threads;
   auto parts = std::make_unique<Parts>(self, *arena, messages, device);
+  // In the end nobody waits for its threads: what they run is of no use to anyone, and the process ends.
+  KJ_DEFER(parts.release());
   auto messages_link = TakeLinkSocket(joined.getLink()).wait(io.waitScope);
   parts->pages.Add(arena);
   Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
@@ -121,12 +144,11 @@ void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedA
       .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
       .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
       .wait(io.waitScope);
-  parts.release();  // what runs on its threads is of no use to anyone now; the process ends
 }
 
 int Serve(WorkerOptions options) {
-  kj::UnixEventPort::captureSignal(SIGTERM);
-  kj::UnixEventPort::captureSignal(SIGINT);
+  CaptureForLoop(SIGTERM);
+  CaptureForLoop(SIGINT);
   if (options.threads <= 0) options.threads = DefaultDeviceThreads(options.workers_on_host);
   SetKernelThreads(options.threads);
   auto created = SharedArena::Create(options.memory_bytes);

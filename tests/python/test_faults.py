@@ -247,6 +247,28 @@ def runs(pid):
         return False
 
 
+def ends_of(cluster):
+    """The exit codes of the workers, once they have ended, and the sockets that they left."""
+    folder = os.path.dirname(cluster.address.partition("#")[0].removeprefix("unix:"))
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in cluster.worker_pids]
+    return codes, [name for name in os.listdir(folder) if name.startswith("worker")] if os.path.exists(folder) else []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_ends_in_order_when_it_is_told_to(new_cluster, number):
+    cluster = new_cluster(workers=2)
+    for pid in cluster.worker_pids:
+        os.kill(pid, number)
+    assert ends_of(cluster) == ([0, 0], [])
+
+
+def test_workers_end_in_order_with_their_coordinator(new_cluster):
+    for _ in range(3):
+        cluster = new_cluster(workers=3, memory="16MiB")
+        os.kill(cluster.coordinator_pid, signal.SIGTERM)
+        assert ends_of(cluster) == ([0, 0, 0], [])
+
+
 @pytest.mark.whole_system
 def test_a_cluster_ends_with_its_owner():
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
