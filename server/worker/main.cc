@@ -45,6 +45,7 @@ struct WorkerOptions {
   std::string host_id;
   int threads = 0;
   int workers_on_host = 1;
+  double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
   int exit_with_parent_fd = -1;
 };
 
@@ -162,6 +163,7 @@ int Serve(WorkerOptions options) {
     }
     UcxOptions ucx;
     ucx.net_devices = options.net_devices;
+    ucx.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
     auto made = UcxTransport::Make(WorkerIndex(options.index), ucx);
     if (!made.ok()) return Fail(std::string(made.status().message()));
     messages = *std::move(made);
@@ -201,6 +203,10 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--net-devices", options.net_devices,
                  "network interfaces of messages (eth1, or several with commas); private ones: messages are not secret")
+      ->capture_default_str();
+  app.add_option("--message-stall-timeout", options.message_stall_timeout_s,
+                 "seconds without a sign of life after which a connection with messages under way counts as broken")
+      ->check(CLI::Range(0.01, 86400.0))
       ->capture_default_str();
   app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
   app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");

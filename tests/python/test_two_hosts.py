@@ -223,6 +223,43 @@ def test_a_transport_that_breaks_fails_what_is_under_way_and_the_next_works(host
         assert all(worker["state"] == "alive" for worker in session.status()["workers"])
 
 
+def first_that_works(make, seconds=10):
+    """A link that is up again is found by the next attempt to connect."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return make().wait()
+        except ts.UnavailableError:
+            assert time.monotonic() < deadline
+
+
+def test_a_link_that_is_down_fails_what_is_under_way_and_the_next_works(hosts, rng):
+    with two_hosts.Cluster(hosts, memory="160MiB", worker_options=["--message-stall-timeout", 1]) as cluster, \
+            ts.connect(cluster.address) as session, ts.connect(cluster.address) as other:
+        values = values_of(rng, (2048, 1024))  # 16 MiB: exchanges that take a while
+        x = session.distribute_tensor(values, session.init_device_mesh((2, 2)), [S(0), S(0)]).wait()
+        of_one_host = other.distribute_tensor(values, other.init_device_mesh((2,), workers=[0, 1]), [S(0)]).wait()
+        turn = lambda: x.redistribute([S(1), S(1)])  # noqa: E731
+        turned = [turn() for _ in range(8)]
+        with hosts.link_down():
+            started = time.monotonic()
+            with pytest.raises(ts.UnavailableError, match="redistribute.*worker [0-3]: the connection broke"):
+                for one in turned:
+                    one.wait(timeout=20)
+            # The workers of one host are held as long as what is queued waits for a connection, and then not at all.
+            np.testing.assert_array_equal(of_one_host.redistribute([S(1)]).full_tensor(), values)
+            assert time.monotonic() - started < 20
+            started, unreachable = time.monotonic(), [turn() for _ in range(8)]
+            np.testing.assert_array_equal(of_one_host.redistribute([S(1)]).full_tensor(), values)
+            assert time.monotonic() - started < 5
+            for one in unreachable:
+                with pytest.raises(ts.UnavailableError, match="worker [0-3]"):
+                    one.wait(timeout=5)
+        np.testing.assert_array_equal(first_that_works(turn).full_tensor(), values)
+        np.testing.assert_array_equal(turn().full_tensor(), values)
+        assert all(worker["state"] == "alive" for worker in session.status()["workers"])
+
+
 def test_several_tensors_move_together(session, mesh, rng):
     pair = session.init_device_mesh((2,), workers=[3, 0])
     values = [values_of(rng, shape) for shape in ((7, 5), (6, 4), (5, 9))]

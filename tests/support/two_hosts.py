@@ -12,6 +12,7 @@ Everything ends with the blocks: a namespace lives as long as its holder. NotPer
 namespaces can't be made (they take root, `unshare`, `nsenter` and `ip`).
 """
 
+import contextlib
 import os
 import pathlib
 import secrets
@@ -114,6 +115,15 @@ class TwoHosts:
         """Ends all TCP connections between them, as when what carries them fails; False where the kernel can't."""
         return self.hosts[0].run("ss", "--kill", "--no-header", "state", "established", "dst", "10.77.0.0/24").strip() != ""
 
+    @contextlib.contextmanager
+    def link_down(self):
+        """Nothing gets from one to the other in the block, and nobody says so."""
+        self.hosts[0].run("ip", "link", "set", INTERFACE, "down")
+        try:
+            yield
+        finally:
+            self.hosts[0].run("ip", "link", "set", INTERFACE, "up")
+
     def __exit__(self, *_):
         for host in self.hosts:
             host.close()
@@ -125,9 +135,9 @@ class TwoHosts:
 class Cluster:
     """A coordinator on the first host, workers[h] workers on host h, numbered in this order."""
 
-    def __init__(self, hosts, workers=(2, 2), memory="64MiB"):
+    def __init__(self, hosts, workers=(2, 2), memory="64MiB", worker_options=()):
         self.folder = tempfile.mkdtemp(prefix="tessera-hosts-")
-        self.processes = []
+        self.processes, self.worker_options = [], worker_options
         token, join_token = secrets.token_hex(16), secrets.token_hex(16)
         environment = {**os.environ, "TESSERA_TOKEN": token, "TESSERA_JOIN_TOKEN": join_token}
         listen = f"unix:{self.folder}/coordinator.sock"
@@ -153,7 +163,7 @@ class Cluster:
     def _start_worker(self, host, number, on_host, memory, listen, environment):
         command = host.command(BINARIES / "server/worker/tessera-worker", "--coordinator", listen, "--index", number, "--memory",
                                memory, "--threads", 1, "--transport", "shm+ucx", "--net-devices", host.interface,
-                               "--workers-on-host", on_host, "--socket-dir", self.folder, *host.options)
+                               "--workers-on-host", on_host, "--socket-dir", self.folder, *host.options, *self.worker_options)
         return self._start(command, environment, f"worker{number}")
 
     def _await_workers(self):

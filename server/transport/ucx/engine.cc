@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-constexpr char kAddressMagic[] = "tessera-ucx-2:";
+constexpr char kAddressMagic[] = "tessera-ucx-3:";
 constexpr size_t kAddressMagicBytes = sizeof(kAddressMagic) - 1;
 constexpr int kClosingPollMs = 5;
 
@@ -34,6 +34,8 @@ void Configure(ucp_config_t* config, const char* name, const std::string& value)
 UcxTransport::Engine::Engine(WorkerIndex self) : self_(self) {}
 
 absl::Status UcxTransport::Engine::Start(const UcxOptions& options) {
+  stall_timeout_ms_ = options.stall_timeout_ms;
+  look_delay_ = std::chrono::milliseconds(stall_timeout_ms_) / (kLooksToAnswer + 2);
   if (getrandom(&key_, sizeof(key_), 0) != sizeof(key_)) return absl::InternalError("transport: no random key");
   // The tcp transport's own put writes where the message says: not wanted, rendezvous goes by messages. Of a
   // transport's settings only the environment is heard.
@@ -66,8 +68,9 @@ absl::Status UcxTransport::Engine::Start(const UcxOptions& options) {
                        UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
   handler.arg = this;
   handler.flags = UCP_AM_FLAG_WHOLE_MSG;
-  for (const auto& [id, callback] :
-       {std::pair(kUcxMessageId, &OnMessageCallback), {kUcxGreetingId, &OnGreetingCallback}}) {
+  for (const auto& [id, callback] : {std::pair(kUcxMessageId, &OnMessageCallback),
+                                     {kUcxGreetingId, &OnGreetingCallback},
+                                     {kUcxProbeId, &OnProbeCallback}}) {
     handler.id = id;
     handler.cb = callback;
     status = ucp_worker_set_am_recv_handler(worker_, &handler);
@@ -150,6 +153,7 @@ void UcxTransport::Engine::Loop() {
     ReapClosed();
     if (is_mending_) next_mending_ = MendConnections();
     if (progress != 0) continue;
+    WatchConnections();
     const ucs_status_t armed = ucp_worker_arm(worker_);
     if (armed == UCS_ERR_BUSY) continue;
     Sleep();
@@ -195,11 +199,14 @@ void UcxTransport::Engine::Sleep() {
   pollfd fds[2] = {{ucx_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
   // A close that is under way may need progress that nothing announces.
   int timeout_ms = closing_.empty() ? -1 : kClosingPollMs;
-  if (is_mending_ && next_mending_.has_value()) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next_mending_ - Clock::now()).count();
+  const auto until = [&timeout_ms](const std::optional<Clock::time_point>& at) {
+    if (!at.has_value()) return;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*at - Clock::now()).count();
     const int left_ms = static_cast<int>(std::max<int64_t>(0, left));
     timeout_ms = timeout_ms < 0 ? left_ms : std::min(timeout_ms, left_ms);
-  }
+  };
+  if (is_mending_) until(next_mending_);
+  until(next_look_);
   poll(fds, 2, timeout_ms);
   uint64_t drained = 0;
   if (fds[1].revents != 0) (void)!read(wake_fd_, &drained, sizeof(drained));
@@ -210,12 +217,17 @@ void UcxTransport::Engine::Sleep() {
 void UcxTransport::Engine::Send(WorkerIndex index, MessageTag tag, absl::Span<const std::byte> bytes, Done done) {
   const auto it = peers_.find(index);
   if (it == peers_.end() || !it->second.lost.empty()) return done(Lost(index));
+  if (IsUnreachable(it->second)) {
+    it->second.sent_ordinal = std::max(it->second.sent_ordinal, tag.ordinal);
+    return done(Lost(index));
+  }
   if (!it->second.is_ready) {
     it->second.waiting.push_back({index, tag, bytes, std::move(done)});
     return;
   }
   it->second.sent_ordinal = std::max(it->second.sent_ordinal, tag.ordinal);
   std::unique_ptr<InFlight> operation = MakeInFlight(index, std::move(done));
+  operation->sent_bytes = bytes.size();
   operation->header = UcxHeader{.magic = kUcxMagic,
                                 .receiver_key = it->second.key,
                                 .sender_key = key_,
@@ -244,6 +256,10 @@ void UcxTransport::Engine::Receive(WorkerIndex index, MessageTag tag, absl::Span
     return Deliver(std::move(arrival), std::move(posted));
   }
   if (tag.ordinal <= it->second.ended_ordinal) return posted.done(Lost(index));
+  if (IsUnreachable(it->second)) {
+    it->second.ended_ordinal = std::max(it->second.ended_ordinal, tag.ordinal);
+    return posted.done(Lost(index));
+  }
   if (posted_.count(key) != 0) return posted.done(absl::InternalError("transport: a tag was used twice"));
   posted_.emplace(key, std::move(posted));
 }
@@ -263,6 +279,7 @@ void UcxTransport::Engine::Deliver(Arrival arrival, Posted posted) {
 
 void UcxTransport::Engine::StartRendezvous(void* descriptor, Posted posted) {
   std::unique_ptr<InFlight> operation = MakeInFlight(posted.peer, std::move(posted.done));
+  operation->is_receive = true;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.recv_am = OnReceived;
@@ -285,6 +302,8 @@ std::unique_ptr<UcxTransport::Engine::InFlight> UcxTransport::Engine::MakeInFlig
   operation->peer_key = peers_[peer].key;
   operation->connection = peers_[peer].connection;
   operation->done = std::move(done);
+  operation->sent_bytes = 0;
+  operation->is_receive = false;
   operation->lost.clear();
   return operation;
 }
@@ -293,6 +312,7 @@ void UcxTransport::Engine::Track(std::unique_ptr<InFlight> operation, ucs_status
   if (request == nullptr || UCS_PTR_IS_ERR(request)) {
     Done done = std::exchange(operation->done, nullptr);
     if (request == nullptr) {
+      CountEnded(*operation);
       done(absl::OkStatus());
     } else {
       FailInFlight(*operation, std::move(done), UCS_PTR_STATUS(request));
@@ -309,6 +329,7 @@ void UcxTransport::Engine::End(InFlight* operation, ucs_status_t status) {
   if (it == in_flight_.end()) return;
   std::unique_ptr<InFlight> owned = std::move(it->second);
   in_flight_.erase(it);
+  if (status == UCS_OK) CountEnded(*owned);
   if (Done done = std::exchange(owned->done, nullptr); done && status == UCS_OK && owned->lost.empty()) {
     done(absl::OkStatus());
   } else if (done) {
@@ -366,6 +387,7 @@ ucs_status_t UcxTransport::Engine::OnMessage(const UcxHeader& header, void* data
   if (auto it = posted_.find(key); it != posted_.end()) {
     Posted posted = std::move(it->second);
     posted_.erase(it);
+    peers_[posted.peer].is_heard = true;
     if (rendezvous && length == posted.bytes.size()) {
       StartRendezvous(data, std::move(posted));
       return UCS_INPROGRESS;
@@ -379,9 +401,10 @@ ucs_status_t UcxTransport::Engine::OnMessage(const UcxHeader& header, void* data
     return UCS_OK;
   }
   if (arrivals_.count(key) != 0) return UCS_OK;
-  for (const auto& [index, peer] : peers_) {
-    // Its receive has failed, or will.
-    if (peer.key == header.sender_key && header.ordinal <= peer.ended_ordinal) return UCS_OK;
+  for (auto& [index, peer] : peers_) {
+    if (peer.key != header.sender_key) continue;
+    peer.is_heard = true;
+    if (header.ordinal <= peer.ended_ordinal) return UCS_OK;  // its receive has failed, or will
   }
   if (arrivals_.size() >= static_cast<size_t>(kMaxUnexpectedMessages)) {
     Post([this, sender = header.sender_key] {

@@ -8,6 +8,10 @@
 // until the other side's greeting has come, so that they don't fail with an attempt; and failures are told then, so
 // that whoever hears of one can go on.
 //
+// A connection may be dead and not broken: nothing tells of a link that is down. Where something is pending on one and
+// nothing has come for a while, the other side is asked for a sign of life, which its progress thread gives however
+// late the worker is; if none comes for message_stall_timeout, the connection counts as broken (stalls.cc).
+//
 // Law: every operation is in exactly one place (command queue, posted receives, in flight) until its
 // Done is called, so each Done is called once. What describes an operation is used again: after warm-up
 // a message allocates nothing here.
@@ -35,6 +39,8 @@ namespace tessera {
 
 inline constexpr unsigned kUcxMessageId = 1;
 inline constexpr unsigned kUcxGreetingId = 2;
+inline constexpr unsigned kUcxProbeId = 3;
+inline constexpr int kLooksToAnswer = 4;                   // stalls.cc
 inline constexpr uint64_t kUcxMagic = 0x3165676173736574;  // "tessage1"
 
 // On the wire in front of every message.
@@ -55,6 +61,14 @@ struct UcxGreeting {
   uint64_t receiver_key = 0;
   uint64_t sender_key = 0;
   uint64_t ordinal = 0;  // the largest of what the sender has sent before
+};
+
+// Asks for an answer, which is one too: it asks for none.
+struct UcxProbe {
+  uint64_t magic = 0;
+  uint64_t receiver_key = 0;
+  uint64_t sender_key = 0;
+  uint64_t is_answer = 0;
 };
 
 class UcxTransport::Engine {
@@ -91,6 +105,7 @@ class UcxTransport::Engine {
     uint64_t connection = 0;    // number of the endpoint's
     bool is_ready = false;      // the other side's greeting has come
     bool was_ready = false;     // once
+    bool is_given_up = false;   // it isn't ready, and messages waited for reconnect_timeout
     std::string lost;           // why, when it is lost for good
     std::string broken;         // why the connection broke last
     Clock::time_point since;    // while it isn't ready
@@ -98,6 +113,9 @@ class UcxTransport::Engine {
     int attempts = 0;           // to open one, since then
     std::vector<SendCommand> waiting;
     std::vector<std::pair<Done, absl::Status>> failed;  // to be told when it is ready again, or an attempt has failed
+    bool is_heard = false;                              // bytes have got somewhere since the last look
+    int quiet_looks = 0;                                // since they did
+    uint64_t sent_bytes = 0;                            // that UCX says are sent, since they showed that they left
     uint64_t sent_ordinal = 0;                          // the largest
     uint64_t ended_ordinal = 0;                         // up to it, nothing that has not arrived will
   };
@@ -129,6 +147,9 @@ class UcxTransport::Engine {
     uint64_t connection = 0;
     UcxHeader header;
     UcxGreeting greeting;
+    UcxProbe probe;
+    uint64_t sent_bytes = 0;  // of a message that is sent
+    bool is_receive = false;
     Done done;
     std::string lost;  // why its peer is lost; then the outcome is that, whatever UCX says
   };
@@ -161,6 +182,8 @@ class UcxTransport::Engine {
   void EndStragglers(uint64_t connection);
   void EndInFlight(Peer& peer, const std::string& reason);
   void EndWaiting(WorkerIndex index, Peer& peer);
+  // Messages don't wait for it: none has come through for long, and no attempt is under way.
+  static bool IsUnreachable(const Peer& peer) { return peer.is_given_up && peer.endpoint == nullptr; }
   void Fail(WorkerIndex index, Done done, absl::Status status);
   void TellFailures(Peer& peer);
   void EndReceives(WorkerIndex index, Peer& peer, uint64_t ordinal);
@@ -172,6 +195,12 @@ class UcxTransport::Engine {
   void BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal);
   std::vector<Guest>::iterator FindGuest(ucp_ep_h endpoint);
   void LoseEndpoint(ucp_ep_h endpoint, const std::string& reason);
+  // In stalls.cc.
+  void WatchConnections();
+  void LookAtConnections();
+  void Probe(WorkerIndex index, const Peer& peer, uint64_t is_answer);
+  void TakeProbe(const UcxProbe& probe);
+  void CountEnded(const InFlight& operation);
 
   void Deliver(Arrival arrival, Posted posted);
   void StartRendezvous(void* descriptor, Posted posted);
@@ -187,6 +216,8 @@ class UcxTransport::Engine {
                                         size_t length, const ucp_am_recv_param_t* param);
   static ucs_status_t OnGreetingCallback(void* engine, const void* header, size_t header_length, void* data,
                                          size_t length, const ucp_am_recv_param_t* param);
+  static ucs_status_t OnProbeCallback(void* engine, const void* header, size_t header_length, void* data, size_t length,
+                                      const ucp_am_recv_param_t* param);
   static void OnConnection(ucp_conn_request_h request, void* engine);
   static void OnSent(void* request, ucs_status_t status, void* operation);
   static void OnReceived(void* request, ucs_status_t status, size_t length, void* operation);
@@ -219,6 +250,9 @@ class UcxTransport::Engine {
   std::vector<Guest> guests_;
   bool is_mending_ = false;  // a peer is not ready, or there are guests
   std::optional<Clock::time_point> next_mending_;
+  Clock::duration look_delay_{};
+  int64_t stall_timeout_ms_ = 0;
+  std::optional<Clock::time_point> next_look_;  // while something is pending
 };
 
 }  // namespace tessera

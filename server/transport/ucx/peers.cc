@@ -139,7 +139,10 @@ void UcxTransport::Engine::EndInFlight(Peer& peer, const std::string& reason) {
 
 void UcxTransport::Engine::EndWaiting(WorkerIndex index, Peer& peer) {
   std::vector<SendCommand> waiting = std::exchange(peer.waiting, {});
-  for (SendCommand& send : waiting) Fail(index, std::move(send.done), Lost(index));
+  for (SendCommand& send : waiting) {
+    peer.sent_ordinal = std::max(peer.sent_ordinal, send.tag.ordinal);  // it won't come
+    Fail(index, std::move(send.done), Lost(index));
+  }
   EndReceives(index, peer, std::numeric_limits<uint64_t>::max());
 }
 
@@ -202,7 +205,8 @@ void UcxTransport::Engine::BreakConnection(WorkerIndex index, Peer& peer, const 
   } else {
     TellFailures(peer);
   }
-  if (was_ready || now - peer.since > kReconnectTimeout) EndWaiting(index, peer);
+  peer.is_given_up = !was_ready && now - peer.since > kReconnectTimeout;
+  if (was_ready || peer.is_given_up) EndWaiting(index, peer);
   const auto delay = std::min(kMaxReconnectDelay, kReconnectDelay * ((1 << std::min(peer.attempts, 10)) - 1));
   peer.next_at = now + (self_ < index ? delay : kAnswerTimeout);
   is_mending_ = true;
@@ -328,6 +332,8 @@ void UcxTransport::Engine::TakeGreeting(const UcxGreeting& greeting, ucp_ep_h en
 void UcxTransport::Engine::BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal) {
   peer.is_ready = true;
   peer.was_ready = true;
+  peer.is_given_up = false;
+  peer.is_heard = true;
   peer.ended_ordinal = std::max(peer.ended_ordinal, ordinal);
   EndReceives(index, peer, ordinal);
   TellFailures(peer);

@@ -14,10 +14,12 @@
 //
 // A connection that breaks fails what was under way on it, with Unavailable that says so, and is made again at once;
 // messages of later instructions pass. (An instruction may fail on one side only, when the other had all it needed.)
+// So does one that is dead, after message_stall_timeout; a peer that is late, and lives, is waited for.
 //
 //   auto transport = UcxTransport::Make(WorkerIndex(0), {});
 //   (*transport)->Connect(WorkerIndex(1), address_of_1);
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -27,9 +29,14 @@ namespace tessera {
 
 inline constexpr int kMaxUnexpectedMessages = 65536;  // docs/limits.md: max_unexpected_messages
 
+// Of a connection on which something is pending, and nothing comes or goes, answers to questions included.
+// docs/limits.md: message_stall_timeout
+inline constexpr int64_t kMessageStallTimeoutMs = 30'000;
+
 struct UcxOptions {
   std::string transports = "tcp";  // UCX_TLS, where the environment doesn't say
   std::string net_devices = "lo";  // UCX_NET_DEVICES, likewise: a private interface
+  int64_t stall_timeout_ms = kMessageStallTimeoutMs;
 };
 
 class UcxTransport : public MessageTransport {
