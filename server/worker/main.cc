@@ -194,7 +194,7 @@ int Main(int argc, char** argv) {
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
   app.add_option("--index", options.index, "wanted worker number; the next free one when not given");
   app.add_option("--memory", options.memory_bytes, "bytes of the arena (1GiB, 512MiB, 1000000)")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::AsSizeValue(true))
       ->capture_default_str();
   app.add_option("--transport", options.transport,
                  "how peers are reached: shm (mapped memory, all on one host), ucx (messages), or shm+ucx (mapped\n"

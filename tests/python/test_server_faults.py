@@ -1,8 +1,9 @@
 """Faults that the servers must survive: what fails is told and named, memory comes back, everything else goes on."""
 
+import contextlib
 import os
-import resource
 import pathlib
+import resource
 import signal
 import socket
 import struct
@@ -76,19 +77,34 @@ def test_running_out_of_descriptors_ends_no_process(new_cluster):
     assert [os.path.exists(f"/proc/{pid}") for pid in pids] == [True] * 3
 
 
-def rejoin(cluster, worker):
-    """Kills a worker and starts another process under its number."""
-    folder = os.path.dirname(cluster.address.partition("#")[0].removeprefix("unix:"))
-    environment = dict(one.split("=", 1) for one in open(f"/proc/{cluster.worker_pids[worker]}/environ").read().split("\0") if one)
+BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin"))
+
+
+@contextlib.contextmanager
+def workers_that_join_again(cluster, worker):
+    """A function that kills the process that has the number, and starts another one; its processes end with the block."""
+    address = cluster.address.partition("#")[0]
+    with open(f"/proc/{cluster.worker_pids[worker]}/environ") as file:
+        environment = dict(entry.split("=", 1) for entry in file.read().split("\0") if "=" in entry)
+    command = [BINARIES / "server/worker/tessera-worker", "--coordinator", address, "--index", str(worker), "--memory", "64MiB",
+               "--socket-dir", os.path.dirname(address.removeprefix("unix:"))]
+    pids, again = [cluster.worker_pids[worker]], []
     with cluster.connect() as watching:
         state = lambda: watching.status()["workers"][worker]["state"]  # noqa: E731
-        os.kill(cluster.worker_pids[worker], signal.SIGKILL)
-        wait_until(lambda: state() == "dead")
-        again = subprocess.Popen([os.path.join(environment["TESSERA_BIN_DIR"], "server/worker/tessera-worker"), "--coordinator",
-                                  f"unix:{folder}/coordinator.sock", "--index", str(worker), "--memory", "64MiB",
-                                  "--socket-dir", folder], env=environment, stderr=subprocess.DEVNULL)
-        wait_until(lambda: state() == "alive")
-    return again
+
+        def rejoin(when_dead=lambda: True):
+            os.kill(pids[-1], signal.SIGKILL)
+            wait_until(lambda: state() == "dead" and when_dead())
+            again.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
+            pids.append(again[-1].pid)
+            wait_until(lambda: state() == "alive")
+
+        try:
+            yield rejoin
+        finally:
+            for process in again:
+                process.kill()
+                process.wait()
 
 
 @pytest.mark.whole_system
@@ -97,11 +113,10 @@ def test_a_session_reaches_a_worker_that_joined_again(new_cluster):
     session = cluster.connect(stall_timeout=10)
     values = np.arange(8.0)
     session.distribute_tensor(values, session.default_mesh, [S(0)]).wait()
-    again = rejoin(cluster, 1)
-    x = session.distribute_tensor(values, session.default_mesh, [S(0)])
-    np.testing.assert_array_equal((x + 1).full_tensor(), values + 1)
-    again.kill()
-    again.wait()
+    with workers_that_join_again(cluster, 1) as rejoin:
+        rejoin()
+        x = session.distribute_tensor(values, session.default_mesh, [S(0)])
+        np.testing.assert_array_equal((x + 1).full_tensor(), values + 1)
 
 
 @pytest.mark.whole_system
@@ -184,7 +199,7 @@ def test_a_session_is_resumed_whose_client_died_in_an_upload(new_cluster):
 
 @pytest.mark.whole_system
 def test_a_coordinator_takes_no_path_that_is_in_use(cluster, tmp_path):
-    program = os.path.join(os.environ["TESSERA_BIN_DIR"], "server/coordinator/tessera-coordinator")
+    program = BINARIES / "server/coordinator/tessera-coordinator"
     environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}
     kept = tmp_path / "kept.npy"
     kept.write_text("data")
@@ -259,9 +274,6 @@ def test_what_a_killed_worker_had_nothing_of_can_be_fetched(new_cluster):
         np.testing.assert_array_equal(tensor.to_local(1), value[1:2])
 
 
-BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin"))
-
-
 def arenas_of(pid):
     """Mapped ones, and descriptors of some."""
     with open(f"/proc/{pid}/maps") as maps:
@@ -273,25 +285,11 @@ def arenas_of(pid):
 def test_the_memory_of_a_worker_that_is_gone_is_given_back(new_cluster):
     cluster = new_cluster(workers=2, transport="shm")
     session = cluster.connect()
-    state = lambda: session.status()["workers"][1]["state"]  # noqa: E731
-    address = cluster.address.partition("#")[0]
-    with open(f"/proc/{cluster.worker_pids[1]}/environ") as file:
-        environment = dict(entry.split("=", 1) for entry in file.read().split("\0") if "=" in entry)
-    command = [BINARIES / "server/worker/tessera-worker", "--coordinator", address, "--index", "1", "--memory", "64MiB",
-               "--socket-dir", os.path.dirname(address.removeprefix("unix:"))]
-    x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)])
-    x.redistribute([S(1)]).wait()
-    pid, workers = cluster.worker_pids[1], []
-    try:
+    rows = lambda: ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)])  # noqa: E731
+    rows().redistribute([S(1)]).wait()
+    arenas = lambda: arenas_of(cluster.worker_pids[0])  # noqa: E731
+    with workers_that_join_again(cluster, 1) as rejoin:
         for _ in range(3):
-            os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: state() == "dead" and arenas_of(cluster.worker_pids[0]) == (1, 1))
-            workers.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
-            pid = workers[-1].pid
-            wait_until(lambda: state() == "alive" and arenas_of(cluster.worker_pids[0]) == (2, 2))
-            x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)])
-            assert float(x.redistribute([S(1)]).sum()) == 64
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+            rejoin(when_dead=lambda: arenas() == (1, 1))
+            wait_until(lambda: arenas() == (2, 2))
+            assert float(rows().redistribute([S(1)]).sum()) == 64
