@@ -88,7 +88,9 @@ class TransferServer final : public wire::Transfer::Server {
   ~TransferServer() {
     const bool upload = ticket_->window.direction == TransferDirection::kUpload;
     if (upload && !finished_)
-      tickets_.End(ticket_, absl::UnavailableError("upload: the client went away before it was done"));
+      tickets_.End(ticket_, attached_.ok()
+                                ? absl::UnavailableError("upload: the client went away before it was done")
+                                : absl::Status(attached_.code(), StrCat("upload: ", StdView(attached_.message()))));
   }
 
   // Calls take effect one after another, though a client sends them without waiting; after one that
@@ -123,6 +125,7 @@ class TransferServer final : public wire::Transfer::Server {
         status = mapped.status();
         if (mapped.ok()) memory_ = *std::move(mapped);
       }
+      attached_ = status;
       Throw(status);
     });
   }
@@ -185,6 +188,7 @@ class TransferServer final : public wire::Transfer::Server {
   CopyThread& copies_;
   TicketTable::TicketPointer ticket_;
   std::shared_ptr<ClientMemory> memory_;
+  absl::Status attached_;  // why there is no memory, if so
   kj::ForkedPromise<void> order_ = kj::Promise<void>(kj::READY_NOW).fork();
   bool finished_ = false;
 };
