@@ -109,9 +109,9 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   return request.send();
 }
 
-// Runs until the coordinator, the parent or a signal ends it.
+// Runs until the coordinator, the parent or a signal ends it. `has_joined` says how far it got, should it throw.
 void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedArena>& arena,
-               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address) {
+               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, bool& has_joined) {
   auto& network = io.provider->getNetwork();
   auto receiver = network.parseAddress(data_address.c_str()).wait(io.waitScope)->listen();
   auto link = kj::heap<DialedConnection>(
@@ -123,6 +123,7 @@ void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedA
   auto joined = Join(link->Bootstrap<wire::Gateway>(), options, data_address,
                      messages == nullptr ? "" : messages->Address(), keep_server)
                     .wait(io.waitScope);
+  has_joined = true;
   const WorkerIndex self(joined.getWelcome().getIndex());
   CpuDeviceOptions device{self, arena->counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
   device.first_slot = self.value % options.workers_on_host * options.threads;
@@ -173,10 +174,15 @@ int Serve(WorkerOptions options) {
   const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
   unlink(path.c_str());
   int status = 0;
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions(
-                              [&]() { RunWorker(options, arena, messages.get(), io, StrCat("unix:", path)); })) {
-    const absl::Status reason = FromException(*exception);
-    status = Fail(std::string(reason.message()));
+  bool has_joined = false;
+  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
+                 RunWorker(options, arena, messages.get(), io, StrCat("unix:", path), has_joined);
+               })) {
+    // The coordinator's end shows in whatever was on its way there.
+    if (!has_joined || exception->getType() != kj::Exception::Type::DISCONNECTED) {
+      const absl::Status reason = FromException(*exception);
+      status = Fail(std::string(reason.message()));
+    }
   }
   unlink(path.c_str());
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.

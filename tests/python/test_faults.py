@@ -265,6 +265,7 @@ def test_a_worker_ends_in_order_when_it_is_told_to(new_cluster, number):
 def test_workers_end_in_order_with_their_coordinator(new_cluster):
     for _ in range(3):
         cluster = new_cluster(workers=3, memory="16MiB")
+        ts.ones((6,), device_mesh=cluster.connect().default_mesh, placements=[S(0)]).wait()  # none is still joining
         os.kill(cluster.coordinator_pid, signal.SIGTERM)
         assert ends_of(cluster) == ([0, 0, 0], [])
 
