@@ -47,6 +47,7 @@ struct Record {
   };
   Kind kind = Kind::kCall;
   bool allow_inline = false;  // kDownload
+  uint64_t number = 0;        // in the order in which records were queued
   uint64_t request = 0;       // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
   uint64_t handle = 0;        // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
   std::vector<uint64_t> more_results;  // kCall: after `handle`

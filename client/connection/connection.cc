@@ -40,8 +40,9 @@ void ReserveLoopSignal() {
   std::call_once(once, [] { kj::UnixEventPort::setReservedSignal(SIGRTMAX - 2); });
 }
 
-// Calls that follow each other are one record of their results, and one of the operands that were used last.
-std::vector<Record> WithoutCalls(std::vector<Record> records) {
+// Without the calls up to a number. Those that follow each other are one record of their results, and one of the
+// operands that were used last.
+std::vector<Record> WithoutCalls(std::vector<Record> records, uint64_t last_number) {
   std::vector<Record> kept;
   Record results, last_uses;
   results.kind = Record::Kind::kCancelled;
@@ -53,8 +54,9 @@ std::vector<Record> WithoutCalls(std::vector<Record> records) {
     }
   };
   for (Record& record : records) {
-    if (record.kind != Record::Kind::kCall || results.drops.size() >= kMaxDropsPerRecord) keep_cancelled();
-    if (record.kind != Record::Kind::kCall) {
+    const bool is_cancelled = record.kind == Record::Kind::kCall && record.number <= last_number;
+    if (!is_cancelled || results.drops.size() >= kMaxDropsPerRecord) keep_cancelled();
+    if (!is_cancelled) {
       kept.push_back(std::move(record));
       continue;
     }
@@ -108,6 +110,7 @@ class Connection::Impl {
 
   size_t Push(std::unique_lock<std::mutex>& lock, Record record) {
     if (stopping) return 0;
+    record.number = ++last_number;
     records.push_back(std::move(record));
     const size_t size = records.size();
     const bool wake = idle;
@@ -140,6 +143,7 @@ class Connection::Impl {
   std::mutex joining;
   std::mutex mutex;
   std::vector<Record> records;
+  uint64_t last_number = 0;       // of all that were queued
   std::vector<Command> commands;  // at once
   std::vector<Command> ordered;   // after the records before them
   bool idle = false;              // a new record needs a wake
@@ -169,7 +173,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   void Close() { closing_ = true; }
   void Add(kj::Promise<void> task) { tasks_.add(kj::mv(task)); }
   void SendAhead(const Record& record);
-  void CancelAll();
+  void CancelAll(uint64_t last_number);
   void Fail(const absl::Status& status);
 
  private:
@@ -349,7 +353,7 @@ void ConnectionLoop::SendAhead(const Record& record) {
   if (failure_.ok()) SendBatch({&record, 1});
 }
 
-void ConnectionLoop::CancelAll() {
+void ConnectionLoop::CancelAll(uint64_t last_number) {
   std::vector<Record> waiting(std::make_move_iterator(sending_.begin() + static_cast<ptrdiff_t>(sent_)),
                               std::make_move_iterator(sending_.end()));
   {
@@ -357,7 +361,7 @@ void ConnectionLoop::CancelAll() {
     std::move(shared_.records.begin(), shared_.records.end(), std::back_inserter(waiting));
     shared_.records.clear();
   }
-  sending_ = WithoutCalls(std::move(waiting));
+  sending_ = WithoutCalls(std::move(waiting), last_number);
   sent_ = 0;
   Record cancel;
   cancel.kind = Record::Kind::kCancel;
@@ -471,7 +475,12 @@ void Connection::SendAhead(Record record) {
 }
 
 void Connection::CancelAll() {
-  impl_->Post(&Impl::commands, [](ConnectionLoop& loop) { loop.CancelAll(); });
+  uint64_t last_number = 0;
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    last_number = impl_->last_number;
+  }
+  impl_->Post(&Impl::commands, [last_number](ConnectionLoop& loop) { loop.CancelAll(last_number); });
 }
 
 size_t Connection::queued() const {

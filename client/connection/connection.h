@@ -81,8 +81,8 @@ class Connection {
   size_t queued() const;
   // Ahead of what waits here, and though the coordinator has enough to take up. For what acts as it arrives.
   void SendAhead(Record record);
-  // Takes back the calls that wait here, and cancels what the coordinator has not issued. Their results fail with
-  // Cancelled.
+  // Takes back the calls that wait here, not those that are queued later, and cancels what the coordinator has not
+  // issued. Their results fail with Cancelled.
   void CancelAll();
   // Sends what is queued without waiting for the batch window.
   void Flush();
