@@ -151,3 +151,12 @@ def test_of_no_elements_any_is_false_and_all_is_true(session, mesh4):
     empty = ts.zeros((0, 3), device_mesh=mesh4)
     assert not ts.any(empty).item() and ts.all(empty).item()
     assert ts.any(empty, axis=0).tolist() == [False] * 3 and ts.all(empty, axis=0).tolist() == [True] * 3
+
+
+def test_an_operand_that_is_given_twice_is_there_once(session, mesh4):
+    x, y = (ts.ones((64, 64), device_mesh=mesh4, placements=[S(0)]) for _ in range(2))
+    own = x.nbytes // 4
+    for op in (ts.add, ts.matmul):
+        once, twice = ts.explain(op, x, x), ts.explain(op, x, y)
+        assert [b - a for a, b in zip(once.peak_bytes, twice.peak_bytes)] == [own] * 4
+    assert ts.explain(ts.add, x, x.T).peak_bytes[0] < ts.explain(ts.add, x, y.T).peak_bytes[0]  # a view of it

@@ -68,6 +68,36 @@ void FillText(Builder list, const std::vector<std::string>& lines) {
   for (unsigned i = 0; i < lines.size(); ++i) list.set(i, lines[i].c_str());
 }
 
+// An operand that lies within another one, as one that is given twice does, takes no memory of its own.
+void TakeBackRepeated(const SessionEntry& session,
+                      absl::Span<const std::variant<HandleId, Scalar, OperandLayout>> operands, const Plan& plan,
+                      absl::Span<const WorkerIndex> workers, std::vector<int64_t>& peak_bytes) {
+  struct Range {
+    const BufferEntry* buffer;
+    int64_t start, stop;
+  };
+  std::vector<Range> seen;
+  size_t input = 0;
+  for (const auto& operand : operands) {
+    if (std::holds_alternative<Scalar>(operand)) continue;
+    const PlanValue& value = plan.values[static_cast<size_t>(plan.inputs[input++])];
+    const auto* handle = std::get_if<HandleId>(&operand);
+    if (handle == nullptr) continue;
+    const TensorEntry& tensor = *session.tensors.at(*handle);
+    const int64_t bytes = plan.buffers[static_cast<size_t>(value.buffer)].bytes;
+    const Range range = {tensor.buffer.get(), tensor.offset_bytes, tensor.offset_bytes + bytes};
+    const bool is_within = std::any_of(seen.begin(), seen.end(), [&range](const Range& other) {
+      return range.buffer == other.buffer && other.start <= range.start && range.stop <= other.stop;
+    });
+    seen.push_back(range);
+    if (!is_within) continue;
+    for (size_t i = 0; i < workers.size(); ++i) {
+      const bool is_there = value.spec.mesh.FindWorker(workers[i]).has_value();
+      if (is_there) peak_bytes[i] -= bytes;
+    }
+  }
+}
+
 }  // namespace
 
 void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, double lease_s, wire::Welcome::Builder builder) {
@@ -144,7 +174,8 @@ absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::Expl
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, hub.machine().Explain(session, call, operands));
   const Plan& plan = planned.plan;
   const PlanTraffic traffic = TrafficOf(plan);
-  const std::vector<int64_t> peak = PeakBytes(plan);
+  std::vector<int64_t> peak = PeakBytes(plan);
+  TakeBackRepeated(hub.machine().sessions().at(session), operands, plan, traffic.workers, peak);
   builder.setText(ToText(plan).c_str());
   const std::vector<std::string> steps = StepLines(plan);
   FillText(builder.initSteps(static_cast<unsigned>(steps.size())), steps);
