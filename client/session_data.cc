@@ -106,8 +106,9 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
         if (status.ok()) return;
         ReleaseTicket(ticket);
         std::lock_guard<std::mutex> lock(mutex_);
+        // A worker that is lost when the coordinator has said that all bytes are there takes nothing back.
         auto live = live_.find(id);
-        if (live != live_.end() && live->second->failure.ok()) {
+        if (live != live_.end() && live->second->failure.ok() && !live->second->settled) {
           live->second->failure = status;
           live->second->settled = true;
         }
