@@ -11,6 +11,8 @@
 
 namespace tessera {
 
+__extension__ using Wide = __int128;  // bytes of all workers together, of a tensor that need not fit anywhere
+
 absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorSpec& destination,
                                       const Topology& topology) {
   TESSERA_RETURN_IF_ERROR(ValidateRedistribute(WithDType(source.spec, destination.dtype), destination));
@@ -45,10 +47,11 @@ std::optional<TensorSpec> PlaceToNarrow(const TensorSpec& source, const TensorSp
   const absl::StatusOr<RedistributeBound> moved = BoundRedistribute(narrow, destination);
   if (!reduced.ok() || !moved.ok()) return std::nullopt;
   // Of what is reduced where it goes to, all but one replica takes it converted.
-  const int64_t spread_elements = NumElements(source.shape) * (CountReplicas(destination) - 1);
-  const int64_t direct_bytes =
+  const Wide spread_elements = Wide{NumElements(source.shape)} * (CountReplicas(destination) - 1);
+  const Wide direct_bytes =
       wide->total_bytes - spread_elements * (SizeBytes(source.dtype) - SizeBytes(destination.dtype));
-  return reduced->total_bytes + moved->total_bytes < direct_bytes ? std::optional(narrow) : std::nullopt;
+  const Wide bytes = Wide{reduced->total_bytes} + moved->total_bytes;
+  return bytes < direct_bytes ? std::optional(narrow) : std::nullopt;
 }
 
 }  // namespace tessera
