@@ -39,6 +39,7 @@ struct SessionReport {
   int64_t bytes = 0;  // on each worker, at most
   uint64_t queued = 0;
   bool connected = false;
+  bool awaits_client = false;  // of the asking session: nothing of it goes on before its client has brought bytes
 };
 
 enum class TensorState : uint8_t { kQueued = 0, kIssued = 1, kReady = 2, kFailed = 3, kUploading = 4 };

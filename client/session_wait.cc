@@ -81,11 +81,16 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
   }
 }
 
-// An answer whose numbers differ from the last one's is progress; the same numbers are none.
+// An answer whose numbers differ from the last one's is progress; the same numbers are none. What other sessions do is
+// none either, where this one waits for bytes from here.
 void SessionImpl::ProbeProgress() {
   connection_->GetStatus([this](absl::StatusOr<ClusterReport> report) {
     if (!report.ok()) return;
     const size_t mark = MarkOf(*report);
+    const bool waits_for_this = std::any_of(
+        report->sessions.begin(), report->sessions.end(),
+        [this](const SessionReport& session) { return session.id == welcome().session_id && session.awaits_client; });
+    if (waits_for_this) return;
     std::lock_guard<std::mutex> lock(mutex_);
     if (mark != progress_mark_) progress_ = Clock::now();
     progress_mark_ = mark;

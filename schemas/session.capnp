@@ -298,6 +298,8 @@ struct SessionInfo {
   # On each worker, at most.
   queued @5 :UInt64;
   connected @6 :Bool;
+  awaitsClient @7 :Bool;
+  # Of the asking session: nothing of it runs, and what it queued waits for bytes that its client is to bring.
 }
 
 struct TensorInfo {

@@ -51,6 +51,8 @@ class StateMachine {
   int64_t unsettled_ops() const { return static_cast<int64_t>(ops_.size()); }
   // The lowest number that a joining worker may take.
   WorkerIndex FreeWorkerIndex() const;
+  // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.
+  bool AwaitsClient(SessionId session) const;
 
  private:
   // sessions.cc

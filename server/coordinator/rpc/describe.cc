@@ -133,6 +133,7 @@ void DescribeCluster(const Hub& hub, SessionId asking, wire::ClusterStatus::Buil
     info.setBytes(bytes);
     info.setQueued(session.queue.size());
     info.setConnected(session.connected);
+    info.setAwaitsClient(id == asking && machine.AwaitsClient(id));
   }
   builder.setNextOrdinal(machine.next_ordinal());
   builder.setPlansCached(machine.plans().size());

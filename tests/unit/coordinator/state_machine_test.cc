@@ -220,6 +220,21 @@ TEST(StateMachineTest, ABrokenUploadPoisonsItsTensor) {
   EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 2u);
 }
 
+TEST(StateMachineTest, ASessionThatWaitsForItsClientIsKnown) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open(), other = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8}, kRows, 1), UploadRecord{5, HandleId(2), spec}});
+  cluster.Submit(session, {OpRecord(OpId::kNeg, {2}, 3)});
+  EXPECT_FALSE(cluster.machine().AwaitsClient(session)) << "it runs something";
+  cluster.CompleteAll();
+  cluster.Submit(other, {FullRecord(MeshOf(2), {8}, kRows, 1)});
+  EXPECT_TRUE(cluster.machine().AwaitsClient(session));
+  EXPECT_FALSE(cluster.machine().AwaitsClient(other));
+  cluster.FinishUpload(cluster.EventsOf<TicketEvent>(session).at(0).ticket);
+  EXPECT_FALSE(cluster.machine().AwaitsClient(session));
+}
+
 // What waits for the upload is behind it in the queue; the release is not.
 TEST(StateMachineTest, AReleaseEndsAnUploadThatAnOpWaitsFor) {
   SimulatedCluster cluster(2);
