@@ -114,7 +114,7 @@ void Hub::Flush() {
   std::vector<SessionId> flooded;
   for (auto& [session, link] : sessions_) {
     FlushSession(session);
-    if (static_cast<int64_t>(link.outbox.size()) > MaxPendingEvents(session)) flooded.push_back(session);
+    if (IsFlooded(session, link)) flooded.push_back(session);
     KJ_IF_MAYBE (room, link.room) {
       if (HasRoom(session)) {
         (*room)->fulfill();
@@ -141,10 +141,12 @@ void Hub::Retire(kj::Own<MessageLink> link) {
 }
 
 // Each tensor may fail once, all of them at a time.
-int64_t Hub::MaxPendingEvents(SessionId session) const {
+bool Hub::IsFlooded(SessionId session, const SessionLink& link) const {
+  const int64_t events = static_cast<int64_t>(link.outbox.size());
+  if (events <= options_.config.max_pending_events) return false;
   auto found = machine_.sessions().find(session);
   const size_t tensors = found == machine_.sessions().end() ? 0 : found->second.tensors.size();
-  return options_.config.max_pending_events + static_cast<int64_t>(tensors);
+  return events > options_.config.max_pending_events + static_cast<int64_t>(tensors);
 }
 
 bool Hub::HasRoom(SessionId session) const {

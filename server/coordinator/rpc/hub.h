@@ -107,7 +107,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   int64_t UptimeUs() const;
   // What the state machine takes for the time: without what this process was held up.
   int64_t NowUs();
-  int64_t MaxPendingEvents(SessionId session) const;
+  bool IsFlooded(SessionId session, const SessionLink& link) const;
 
   CoordinatorOptions options_;
   kj::Timer& timer_;
