@@ -58,16 +58,7 @@ struct Record {
 };
 
 struct ClientEvent {
-  enum class Kind : uint8_t {
-    kSettled,
-    kTicket,
-    kInlineValue,
-    kComm,
-    kFailed,
-    kWorkerLost,
-    kWorkerJoined,
-    kUploadDone
-  };
+  enum class Kind : uint8_t { kSettled, kTicket, kInlineValue, kComm, kFailed, kWorkerLost, kUploadDone };
   Kind kind = Kind::kSettled;
   uint64_t request = 0;
   uint64_t handle = 0;  // kFailed
@@ -76,9 +67,8 @@ struct ClientEvent {
   uint64_t secret = 0;
   std::string bytes;  // kInlineValue
   CommReport comm;
-  int32_t worker = 0;  // kWorkerLost kWorkerJoined
+  int32_t worker = 0;  // kWorkerLost
   std::string reason;
-  std::string data_address;  // kWorkerJoined
 };
 
 }  // namespace tessera

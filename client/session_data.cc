@@ -286,8 +286,7 @@ absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& 
   std::lock_guard<std::mutex> lock(mutex_);
   // The coordinator knows why a worker is gone; the socket only that it is.
   TESSERA_RETURN_IF_ERROR(request->done ? request->status : absl::OkStatus());
-  handle->failure_reported = !handle->failure.ok();
-  TESSERA_RETURN_IF_ERROR(handle->failure);
+  TESSERA_RETURN_IF_ERROR(handle->TellFailure());
   TESSERA_RETURN_IF_ERROR(ended->second);
   out.memory->CloseFd();
   return out;

@@ -86,7 +86,6 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
     lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
     return;
   }
-  if (event.kind == ClientEvent::Kind::kWorkerJoined) return;  // the connection knows it
   if (event.kind == ClientEvent::Kind::kFailed) {
     auto live = live_.find(event.handle);
     if (live == live_.end()) return;

@@ -46,6 +46,12 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   bool failure_reported = false;  // to the caller: Sync tells it no more
   absl::Status failure;
 
+  // The failure, if there is one, as the caller is told it.
+  const absl::Status& TellFailure() {
+    failure_reported = !failure.ok();
+    return failure;
+  }
+
   ~HandleState();
 };
 using HandlePtr = std::shared_ptr<HandleState>;

@@ -153,8 +153,7 @@ absl::Status SessionImpl::Wait(HandleState& handle, std::optional<double> timeou
   TESSERA_RETURN_IF_ERROR(
       WaitUntil(StrCat("wait for ", ToText(*handle.spec)), timeout_s, [&] { return handle.settled; }));
   std::lock_guard<std::mutex> lock(mutex_);
-  handle.failure_reported = handle.failure_reported || !handle.failure.ok();
-  return handle.failure;
+  return handle.TellFailure();
 }
 
 bool SessionImpl::IsReady(HandleState& handle) {

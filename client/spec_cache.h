@@ -5,8 +5,8 @@
 // spec is the entry's own, so that chains hit too.
 //
 // Law: an entry depends only on the op, its attributes, the operands' specs, and of a scalar on its
-// dtype, strength, sign and whether it is zero, infinite or NaN, and which integer dtypes it fits. Values of scalars
-// are not part of it.
+// dtype, strength, sign, in which float dtypes it is zero, infinite or NaN, and which integer dtypes it fits. Values of
+// scalars are not part of it.
 
 #include <cstdint>
 #include <memory>

@@ -195,16 +195,13 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       event.worker = reader.getWorkerLost().getWorker();
       event.reason = TextOf(reader.getWorkerLost().getReason());
       return event;
-    case wire::Event::WORKER_JOINED:
-      event.kind = ClientEvent::Kind::kWorkerJoined;
-      event.worker = reader.getWorkerJoined().getWorker();
-      event.data_address = TextOf(reader.getWorkerJoined().getDataAddress());
-      return event;
     case wire::Event::UPLOAD_DONE:
       event.kind = ClientEvent::Kind::kUploadDone;
       event.request = reader.getUploadDone();
       return event;
-    case wire::Event::BATCH_DONE: return std::nullopt;
+    // The connection takes these itself.
+    case wire::Event::BATCH_DONE:
+    case wire::Event::WORKER_JOINED: return std::nullopt;
     case wire::Event::SPEC_KNOWN: return std::nullopt;  // reserved
   }
   return std::nullopt;

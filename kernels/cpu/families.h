@@ -29,6 +29,10 @@ struct ElementBits {
 };
 ElementBits ToElement(const Scalar& scalar, DType dtype);
 
+inline absl::Status NoKernelFor(const char* kernel, DType dtype) {
+  return absl::UnimplementedError(std::string(kernel) + ": no CPU kernel for " + std::string(ToText(dtype)));
+}
+
 // Calls f(T{}) with the C++ type of an implemented dtype (bool is uint8_t, told by its dtype alone); Unimplemented for
 // others.
 template <typename F>
@@ -41,13 +45,13 @@ absl::Status VisitDType(const char* kernel, DType dtype, F&& f) {
     }
     return true;
   });
-  if (is_known) return absl::OkStatus();
-  return absl::UnimplementedError(std::string(kernel) + ": no CPU kernel for " + std::string(ToText(dtype)));
+  return is_known ? absl::OkStatus() : NoKernelFor(kernel, dtype);
 }
 
-// The same for a dtype that is accumulated in itself; nothing is called for another.
+// The same for a dtype that is accumulated in itself.
 template <typename F>
 absl::Status VisitAccumulated(const char* kernel, DType dtype, F&& f) {
+  if (AccumulatedIn(dtype) != dtype) return NoKernelFor(kernel, dtype);
   return VisitDType(kernel, dtype, [&](auto element) {
     if constexpr (!kIsHalf<decltype(element)>) f(element);
   });

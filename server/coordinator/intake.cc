@@ -13,6 +13,18 @@
 #include "server/coordinator/state_machine.h"
 
 namespace tessera {
+namespace {
+
+std::vector<HandleId> LastUsesOf(const CallRecord& record) {
+  std::vector<HandleId> handles;
+  for (const OperandReference& operand : record.operands) {
+    const auto* handle = std::get_if<HandleId>(&operand.value);
+    if (handle != nullptr && operand.last_use) handles.push_back(*handle);
+  }
+  return handles;
+}
+
+}  // namespace
 
 void StateMachine::Pump() {
   // A round gives every session with work one quantum; rounds go on while one of them moves.
@@ -32,7 +44,9 @@ void StateMachine::Pump() {
       SessionEntry& session = found->second;
       session.deficit_us = std::min(session.deficit_us + config_.quantum_us, 10 * config_.quantum_us);
       while (!session.queue.empty() && session.deficit_us > 0) {
-        if (Take(session, session.queue.front()) == Progress::kBlocked) break;
+        const Progress progress = Take(session, session.queue.front());
+        session.awaits_upload = progress == Progress::kAwaitsUpload;
+        if (progress != Progress::kDone) break;
         session.queue.pop_front();
         moved = true;
         next_turn_ = id;
@@ -110,7 +124,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecor
   absl::StatusOr<CallOperands> operands = ResolveOperands(session, record);
   if (operands.ok()) {
     for (const TensorPointer& tensor : operands->tensors) {
-      if (tensor && tensor->uploading) return Progress::kBlocked;  // its bytes are still on their way
+      if (tensor && tensor->uploading) return Progress::kAwaitsUpload;
     }
   }
   absl::Status status = operands.status();
@@ -127,10 +141,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecor
     }
   }
   if (!status.ok()) RefuseCall(session, record, status);
-  for (const OperandReference& operand : record.operands) {
-    if (const auto* handle = std::get_if<HandleId>(&operand.value); handle && operand.last_use)
-      DropHandle(session, *handle);
-  }
+  for (const HandleId handle : LastUsesOf(record)) DropHandle(session, handle);
   return Progress::kDone;
 }
 
@@ -172,7 +183,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record) {
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "download");
-  if (tensor.ok() && (*tensor)->uploading) return Progress::kBlocked;
+  if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
   if (tensor.ok()) {
     if (absl::Status status = CheckTickets("download", session); !status.ok()) tensor = std::move(status);
   }
@@ -195,7 +206,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadR
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, WatchRecord& record) {
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "wait");
-  if (tensor.ok() && (*tensor)->uploading) return Progress::kBlocked;
+  if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
   if (tensor.ok() && (*tensor)->producer && !(*tensor)->producer->settled) {
     (*tensor)->producer->waiters.push_back({session.info.session, record.request, *tensor});
   } else {
@@ -250,12 +261,7 @@ void StateMachine::CancelQueued(SessionEntry& session, uint64_t request) {
   const absl::Status cancelled = absl::CancelledError("cancelled by the client before it was issued");
   for (Record& record : session.queue) {
     if (auto* call = std::get_if<CallRecord>(&record); call && request == 0) {
-      BadRecord bad{cancelled, 0, std::move(call->results), {}};
-      for (const OperandReference& operand : call->operands) {
-        const auto* handle = std::get_if<HandleId>(&operand.value);
-        if (handle != nullptr && operand.last_use) bad.last_uses.push_back(*handle);
-      }
-      record = std::move(bad);
+      record = BadRecord{cancelled, 0, call->results, LastUsesOf(*call)};
     } else if (auto* upload = std::get_if<UploadRecord>(&record);
                upload && (request == 0 || upload->request == request)) {
       record = BadRecord{cancelled, upload->request, {upload->result}, {}};

@@ -104,22 +104,8 @@ void StateMachine::On(const TickEvent&) {
 
 bool StateMachine::AwaitsClient(SessionId id) const {
   auto found = sessions_.find(id);
-  if (found == sessions_.end() || found->second.queue.empty()) return false;
-  const bool runs = std::any_of(ops_.begin(), ops_.end(), [id](const auto& op) { return op.second->session == id; });
-  const auto is_coming = [&](HandleId handle) {
-    auto tensor = found->second.tensors.find(handle);
-    return tensor != found->second.tensors.end() && tensor->second->uploading;
-  };
-  const Record& next = found->second.queue.front();
-  if (const auto* call = std::get_if<CallRecord>(&next)) {
-    return !runs && std::any_of(call->operands.begin(), call->operands.end(), [&](const OperandReference& operand) {
-      const auto* handle = std::get_if<HandleId>(&operand.value);
-      return handle != nullptr && is_coming(*handle);
-    });
-  }
-  if (const auto* download = std::get_if<DownloadRecord>(&next)) return !runs && is_coming(download->handle);
-  const auto* watch = std::get_if<WatchRecord>(&next);
-  return watch != nullptr && !runs && is_coming(watch->handle);
+  if (found == sessions_.end() || !found->second.awaits_upload) return false;
+  return std::none_of(ops_.begin(), ops_.end(), [id](const auto& op) { return op.second->session == id; });
 }
 
 void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {

@@ -81,7 +81,8 @@ class StateMachine {
 
   // intake.cc: records in session order, as far as limits let them.
   void Pump();
-  enum class Progress { kDone, kBlocked };
+  // kAwaitsUpload: bytes of an operand are still on their way from the client.
+  enum class Progress { kDone, kBlocked, kAwaitsUpload };
   Progress Take(SessionEntry& session, Record& record);
   Progress TakeRecord(SessionEntry& session, CallRecord& record);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);

@@ -118,6 +118,7 @@ struct SessionEntry {
   SessionOpenedEvent info;
   absl::flat_hash_map<HandleId, TensorPointer> tensors;
   std::deque<Record> queue;
+  bool awaits_upload = false;  // the first of the queue waits for bytes that the client is to bring
   uint64_t last_batch = 0;
   uint64_t last_event = 0;
   int64_t deficit_us = 0;

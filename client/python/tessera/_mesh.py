@@ -47,6 +47,10 @@ def integers(values, what: str, op: str) -> list[int]:
     return values
 
 
+def _raw_mesh(workers: np.ndarray, names: list[str]) -> _tessera.Mesh:
+    return _tessera.Mesh.make(list(workers.shape), names, [int(worker) for worker in workers.reshape(-1)])
+
+
 class DeviceMesh:
     """A mesh of workers of the session's cluster.
 
@@ -126,12 +130,9 @@ class DeviceMesh:
         # The same workers, with the dims of the view first and as one.
         raw = self._raw
         others = [d for d in range(len(raw.shape)) if d not in self._dims]
-        array = np.array(raw.workers).reshape(raw.shape).transpose([*self._dims, *others])
-        array = array.reshape(-1, *(raw.shape[d] for d in others))
+        array = self.mesh.transpose([*self._dims, *others]).reshape(-1, *(raw.shape[d] for d in others))
         name = name or "_".join(raw.names[d] for d in self._dims)
-        turned = _tessera.Mesh.make(list(array.shape), [name, *(raw.names[d] for d in others)],
-                                    [int(w) for w in array.reshape(-1)])
-        return DeviceMesh._wrap(self._session, turned, self, (0,))
+        return DeviceMesh._wrap(self._session, _raw_mesh(array, [name, *(raw.names[d] for d in others)]), self, (0,))
 
     def _dim_named(self, name: str) -> int:
         names = self.mesh_dim_names or ()
@@ -156,8 +157,7 @@ class DeviceMesh:
             return DeviceMesh._wrap(self._session, raw, self, None if whole else tuple(dims))
         # Another order of dims: the same workers, with the named dims last and in that order.
         order = [d for d in range(len(raw.shape)) if d not in dims] + dims
-        array = np.array(raw.workers).reshape(raw.shape).transpose(order)
-        turned = _tessera.Mesh.make(list(array.shape), [raw.names[d] for d in order], [int(w) for w in array.reshape(-1)])
+        turned = _raw_mesh(self.mesh.transpose(order), [raw.names[d] for d in order])
         shown = tuple(range(len(order) - len(dims), len(order)))
         return DeviceMesh._wrap(self._session, turned, self, None if len(shown) == len(order) else shown)
 
@@ -179,8 +179,7 @@ class DeviceMesh:
         kept = [names[d] for d, k in enumerate(keys) if isinstance(k, slice)] if names else []
         if array.ndim == 0:
             array, kept = array.reshape(1), []
-        raw = _tessera.Mesh.make(list(array.shape), kept, [int(w) for w in array.reshape(-1)])
-        return DeviceMesh._wrap(self._session, raw)
+        return DeviceMesh._wrap(self._session, _raw_mesh(array, kept))
 
     # ---- for tensors --------------------------------------------------------------------------
 

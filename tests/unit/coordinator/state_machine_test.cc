@@ -209,15 +209,23 @@ TEST(StateMachineTest, DependentsOfAnUploadAreIssuedWhenItsBytesAreThere) {
   EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
 }
 
+// An upload whose windows are open, and an op that waits for its bytes.
+struct UploadUnderWay {
+  explicit UploadUnderWay(int64_t lease_us = 0) : session(cluster.Open(lease_us)) {
+    const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+    cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
+    cluster.CompleteAll();
+  }
+  TicketId ticket() const { return cluster.EventsOf<TicketEvent>(session).at(0).ticket; }
+
+  SimulatedCluster cluster{2};
+  SessionId session;
+};
+
 TEST(StateMachineTest, ABrokenUploadPoisonsItsTensor) {
-  SimulatedCluster cluster(2);
-  const SessionId session = cluster.Open();
-  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
-  cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
-  cluster.CompleteAll();
-  cluster.FinishUpload(cluster.EventsOf<TicketEvent>(session).at(0).ticket,
-                       absl::UnavailableError("the client went away"));
-  EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 2u);
+  UploadUnderWay upload;
+  upload.cluster.FinishUpload(upload.ticket(), absl::UnavailableError("the client went away"));
+  EXPECT_EQ(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).size(), 2u);
 }
 
 TEST(StateMachineTest, ASessionThatWaitsForItsClientIsKnown) {
@@ -237,30 +245,22 @@ TEST(StateMachineTest, ASessionThatWaitsForItsClientIsKnown) {
 
 // What waits for the upload is behind it in the queue; the release is not.
 TEST(StateMachineTest, AReleaseEndsAnUploadThatAnOpWaitsFor) {
-  SimulatedCluster cluster(2);
-  const SessionId session = cluster.Open();
-  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
-  cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
-  cluster.CompleteAll();
-  cluster.Submit(session, {ReleaseRecord{cluster.EventsOf<TicketEvent>(session).at(0).ticket}});
-  cluster.CompleteAll();
-  EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 2u);
-  EXPECT_TRUE(cluster.machine().sessions().at(session).queue.empty());
+  UploadUnderWay upload;
+  upload.cluster.Submit(upload.session, {ReleaseRecord{upload.ticket()}});
+  upload.cluster.CompleteAll();
+  EXPECT_EQ(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).size(), 2u);
+  EXPECT_TRUE(upload.cluster.machine().sessions().at(upload.session).queue.empty());
 }
 
 TEST(StateMachineTest, AResumedSessionGivesUpTheUploadsOfItsFormerClient) {
-  SimulatedCluster cluster(2);
-  const SessionId session = cluster.Open(60'000'000);
-  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
-  cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
-  cluster.CompleteAll();
-  cluster.Apply(ConnectionLostEvent{session});
-  cluster.Apply(SessionResumedEvent{session});
-  cluster.CompleteAll();
-  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  UploadUnderWay upload(60'000'000);
+  upload.cluster.Apply(ConnectionLostEvent{upload.session});
+  upload.cluster.Apply(SessionResumedEvent{upload.session});
+  upload.cluster.CompleteAll();
+  const auto failed = upload.cluster.EventsOf<FailedHandleEvent>(upload.session);
   ASSERT_EQ(failed.size(), 2u);
   EXPECT_THAT(Message(failed[0].status), HasSubstr("upload: its client is gone"));
-  EXPECT_TRUE(cluster.machine().sessions().at(session).queue.empty());
+  EXPECT_TRUE(upload.cluster.machine().sessions().at(upload.session).queue.empty());
 }
 
 TEST(StateMachineTest, TransfersThatAreNotReleasedAreLimited) {

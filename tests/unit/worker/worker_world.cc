@@ -4,11 +4,12 @@
 
 #include <chrono>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "gtest/gtest.h"
 
-#include "schemas/types/half.h"
+#include "kernels/cpu/element_types.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "server/device/cpu/cpu_device.h"
@@ -58,34 +59,31 @@ void ForEachElement(const Box& box, const Strides& strides, F&& f) {
 }
 
 void PutElement(DType dtype, std::byte* at, double value) {
-  auto put = [&](auto typed) { std::memcpy(at, &typed, sizeof(typed)); };
-  switch (dtype) {
-    case DType::kBool: return put(static_cast<uint8_t>(value != 0));
-    case DType::kI32: return put(static_cast<int32_t>(value));
-    case DType::kI64: return put(static_cast<int64_t>(value));
-    case DType::kU8: return put(static_cast<uint8_t>(value));
-    case DType::kI16: return put(static_cast<int16_t>(value));
-    case DType::kBF16: return put(BF16(value));
-    case DType::kF32: return put(static_cast<float>(value));
-    default: TESSERA_CHECK(dtype == DType::kF64); return put(value);
-  }
+  TESSERA_CHECK(cpu::VisitElement(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    T typed{};
+    if constexpr (std::is_same_v<T, cpu::BoolElement>) {
+      typed.byte = value != 0 ? 1 : 0;
+    } else {
+      typed = static_cast<T>(value);
+    }
+    std::memcpy(at, &typed, sizeof(typed));
+    return true;
+  }));
 }
 
 double GetElement(DType dtype, const std::byte* at) {
-  auto get = [&](auto typed) {
+  double value = 0;
+  TESSERA_CHECK(cpu::VisitElement(dtype, [&](auto typed) {
     std::memcpy(&typed, at, sizeof(typed));
-    return static_cast<double>(typed);
-  };
-  switch (dtype) {
-    case DType::kBool: return get(uint8_t{});
-    case DType::kI32: return get(int32_t{});
-    case DType::kI64: return get(int64_t{});
-    case DType::kU8: return get(uint8_t{});
-    case DType::kI16: return get(int16_t{});
-    case DType::kBF16: return get(BF16{});
-    case DType::kF32: return get(float{});
-    default: TESSERA_CHECK(dtype == DType::kF64); return get(double{});
-  }
+    if constexpr (std::is_same_v<decltype(typed), cpu::BoolElement>) {
+      value = typed.byte;
+    } else {
+      value = static_cast<double>(typed);
+    }
+    return true;
+  }));
+  return value;
 }
 
 }  // namespace
