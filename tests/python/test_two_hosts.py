@@ -233,8 +233,10 @@ def first_that_works(make, seconds=10):
             assert time.monotonic() < deadline
 
 
-def test_a_link_that_is_down_fails_what_is_under_way_and_the_next_works(hosts, rng):
-    with two_hosts.Cluster(hosts, memory="160MiB", worker_options=["--message-stall-timeout", 1]) as cluster, \
+def test_a_link_that_is_down_fails_what_is_under_way_and_the_next_works(rng):
+    # On hosts of its own: the connections of every cluster on them break.
+    with two_hosts.TwoHosts() as hosts, \
+            two_hosts.Cluster(hosts, memory="160MiB", worker_options=["--message-stall-timeout", 1]) as cluster, \
             ts.connect(cluster.address) as session, ts.connect(cluster.address) as other:
         values = values_of(rng, (2048, 1024))  # 16 MiB: exchanges that take a while
         x = session.distribute_tensor(values, session.init_device_mesh((2, 2)), [S(0), S(0)]).wait()

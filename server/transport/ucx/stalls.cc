@@ -1,14 +1,14 @@
-// The part of the engine that notices a dead connection which nobody says is broken: one with something pending on
-// which nothing gets anywhere.
+// The part of the engine that notices a dead connection which nobody says is broken: one on which nothing gets
+// anywhere.
 //
-// While anything is pending, the engine looks at its connections a few times in message_stall_timeout. On one that was
+// While anything is pending, the engine looks at its connections a few times in message_stall_timeout: at all of them,
+// since what is pending on one is followed by what needs another, and links die for many at once. On one that was
 // quiet since the last look it asks the other side for an answer, once; a connection that stays quiet for
 // kLooksToAnswer more is broken. With the one look before, in which it was not quiet yet, and part of another that is
 // at most the timeout. Looks are counted, and not the time: a process that stood still, with everything that came
 // waiting in its sockets, has one look for it.
 
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "schemas/types/str_cat.h"
@@ -35,15 +35,9 @@ void UcxTransport::Engine::WatchConnections() {
 }
 
 void UcxTransport::Engine::LookAtConnections() {
-  std::set<WorkerIndex> pending;
-  for (const auto& [key, operation] : in_flight_) {
-    if (operation->lost.empty()) pending.insert(operation->peer);
-  }
   for (auto& [index, peer] : peers_) {
     if (!peer.is_ready) continue;
-    const auto posted = posted_.lower_bound(Key(peer.key, 0, 0, 0));
-    const bool is_posted = posted != posted_.end() && std::get<0>(posted->first) == peer.key;
-    if (std::exchange(peer.is_heard, false) || (!is_posted && pending.count(index) == 0)) {
+    if (std::exchange(peer.is_heard, false)) {
       peer.quiet_looks = 0;
       continue;
     }
