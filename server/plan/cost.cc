@@ -46,15 +46,18 @@ class PhasePrice {
     }
   }
 
+  // Local work before what has come is put into its place; that of several steps is on different workers.
+  void AddWork(double seconds) { work_s_ = std::max(work_s_, seconds); }
+
   // The workers of a phase wait for each other once, however many exchanges share it; links work meanwhile.
   double Seconds() const {
-    double slowest_s = 0;
+    double slowest_s = work_s_;
     for (const auto& [worker, paid] : workers_) {
       const double waits_s = paid.waits ? topology_.step_latency_s : 0;
       const size_t messages = std::max({paid.senders.size(), paid.receivers.size(), paid.given_messages});
       const double messages_s = static_cast<double>(messages) * topology_.message_overhead_s +
                                 (paid.senders.empty() ? 0 : topology_.message_latency_s);
-      slowest_s = std::max(slowest_s, paid.seconds + waits_s + messages_s);
+      slowest_s = std::max(slowest_s, work_s_ + paid.seconds + waits_s + messages_s);
     }
     for (const auto& [host, bytes] : links_) {
       const double link_s = std::max(bytes.in, bytes.out) / topology_.network_bandwidth_bytes_s;
@@ -145,6 +148,7 @@ class PhasePrice {
   }
 
   const Topology& topology_;
+  double work_s_ = 0;
   std::map<WorkerIndex, Paid> workers_;
   std::map<int32_t, LinkBytes> links_;  // by host
 };
@@ -255,10 +259,9 @@ double PredictSeconds(const Plan& plan, const Topology& topology) {
     phase.reset();
   };
   for (const Step& step : plan.steps) {
-    const auto* exchange = std::get_if<ExchangeStep>(&step);
-    if (exchange == nullptr || exchange->start == StepStart::kNewPhase) end_phase();
-    if (exchange != nullptr) {
-      if (!phase.has_value()) phase.emplace(topology);
+    if (StartOf(step) == StepStart::kNewPhase) end_phase();
+    if (!phase.has_value()) phase.emplace(topology);
+    if (const auto* exchange = std::get_if<ExchangeStep>(&step); exchange != nullptr) {
       phase->Add(exchange->exchange, OwnPieces::kCopied);
       if (!is_input(exchange->source)) clocks.WaitFor(exchange->exchange.source.mesh);
       clocks.Work(exchange->exchange.destination.mesh);
@@ -267,11 +270,11 @@ double PredictSeconds(const Plan& plan, const Topology& topology) {
         if (!is_input(operand.value)) clocks.WaitFor(mesh_of(operand.value));
       }
       clocks.Work(mesh_of(contract->output));
-      clocks.EndStep(SecondsOf(plan, *contract, topology));
+      phase->AddWork(SecondsOf(plan, *contract, topology));
     } else {
       const auto& local = std::get<LocalStep>(step);
       clocks.Work(mesh_of(local.output));
-      clocks.EndStep(SecondsOf(plan, local, topology));
+      phase->AddWork(SecondsOf(plan, local, topology));
     }
   }
   end_phase();

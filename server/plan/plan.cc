@@ -144,12 +144,17 @@ std::string_view ToText(Collective name) {
   return "exchange";
 }
 
+StepStart StartOf(const Step& step) {
+  if (const auto* exchange = std::get_if<ExchangeStep>(&step)) return exchange->start;
+  if (const auto* local = std::get_if<LocalStep>(&step)) return local->start;
+  return StepStart::kNewPhase;
+}
+
 std::vector<int> PhasesOf(const Plan& plan) {
   std::vector<int> phases;
   phases.reserve(plan.steps.size());
   for (const Step& step : plan.steps) {
-    const auto* exchange = std::get_if<ExchangeStep>(&step);
-    const bool shares = exchange != nullptr && exchange->start == StepStart::kWithPrevious && !phases.empty();
+    const bool shares = StartOf(step) == StepStart::kWithPrevious && !phases.empty();
     const int last = phases.empty() ? 0 : phases.back();
     phases.push_back(shares ? last : last + 1);
   }
@@ -169,9 +174,9 @@ std::vector<std::string> StepLines(const Plan& plan) {
   const MeshText mesh = FigureIndex(plan).by_worker() ? MeshText::kShow : MeshText::kOmit;
   std::vector<std::string> lines;
   for (const Step& step : plan.steps) {
+    const std::string_view with = StartOf(step) == StepStart::kWithPrevious ? "with " : "";
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
-      lines.push_back(StrCat(exchange->start == StepStart::kWithPrevious ? "with " : "", ToText(exchange->name), " ",
-                             ValueText(plan, exchange->source, mesh), " -> ",
+      lines.push_back(StrCat(with, ToText(exchange->name), " ", ValueText(plan, exchange->source, mesh), " -> ",
                              ValueText(plan, exchange->destination, mesh)));
       const DType taken = TakenDType(exchange->exchange), written = exchange->exchange.destination.dtype;
       if (taken != written) StrAppend(&lines.back(), ", as ", ToText(written));
@@ -185,7 +190,7 @@ std::vector<std::string> StepLines(const Plan& plan) {
       continue;
     }
     const auto& local = std::get<LocalStep>(step);
-    std::string line = StrCat("local ", ToText(local.op));
+    std::string line = StrCat(with, "local ", ToText(local.op));
     for (size_t i = 0; i < local.inputs.size(); ++i) {
       StrAppend(&line, i > 0 ? ", " : " ", ValueText(plan, local.inputs[i], mesh));
     }

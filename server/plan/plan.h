@@ -7,8 +7,9 @@
 // buffer (views), and a step writes each value at most once (an exchange that reduces and then
 // spreads writes disjoint parts; one that goes by rounds reduces its parts further). A temporary buffer may be written
 // again, by another value, when what it held is not needed any more; an output may be written in parts
-// (buffer_contents.h). Each step is a phase of the programs; exchanges that touch nothing that the others write may
-// share one (`with`): then a pair of workers has one message, and one wait, for all of them.
+// (buffer_contents.h). Each step is a phase of the programs; steps that touch nothing that the others write may share
+// one (`with`): exchanges, so that a pair of workers has one message, and one wait, for all of them; and exchanges with
+// the local work before them, whose messages are under way while that runs.
 //
 //   plan {
 //     b0 : input 32 bytes on mesh(2)
@@ -76,8 +77,9 @@ enum class Collective : uint8_t {
 // when that has it, or the reducer stores it to them in the step that reduces, which saves reading it
 // again. Whoever is reached by messages gets its message in this step either way.
 enum class Delivery : uint8_t { kPull = 0, kPush = 1 };
-// kWithPrevious: in the phase of the step before, which is an exchange. The steps of a phase have one delivery, and
-// read either only inputs or only what earlier phases wrote; none touches a buffer that another one writes.
+// kWithPrevious: in the phase of the step before, which is an exchange or, of a local step, a local step; so a phase
+// has its local steps first. The exchanges of a phase have one delivery, and read either only inputs or only what
+// earlier phases wrote; on no worker does a step touch a buffer that another one writes.
 enum class StepStart : uint8_t { kNewPhase = 0, kWithPrevious = 1 };
 struct ExchangeStep {
   int source = 0;       // a value
@@ -97,6 +99,7 @@ struct LocalStep {
   std::vector<int> scalars;  // indexes into the plan's scalar parameters
   // By input: mesh dims on which only coordinate 0 counts the operand and the others take zeros.
   std::vector<std::vector<int>> counted_once;
+  StepStart start = StepStart::kNewPhase;
   bool operator==(const LocalStep&) const = default;
 };
 
@@ -144,6 +147,8 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+// Of a contraction: kNewPhase.
+StepStart StartOf(const Step& step);
 // The phase of each step, from 1 on; the last is their number.
 std::vector<int> PhasesOf(const Plan& plan);
 // The first step after `step` of another phase.

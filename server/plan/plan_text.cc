@@ -93,7 +93,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
 }
 
 std::string LocalText(const LocalStep& step) {
-  std::string text = StrCat("  local ", ToText(step.op));
+  std::string text = StrCat("  ", step.start == StepStart::kWithPrevious ? "with " : "", "local ", ToText(step.op));
   for (size_t i = 0; i < step.inputs.size(); ++i) StrAppend(&text, i > 0 ? ", %" : " %", step.inputs[i]);
   StrAppend(&text, " -> %", step.output);
   if (!step.scalars.empty()) StrAppend(&text, " scalars [", ListText(step.scalars, ","), "]");
@@ -206,7 +206,7 @@ class PlanParser {
   absl::Status Line(Scanner& scanner) {
     TESSERA_ASSIGN_OR_RETURN(const std::string_view word, scanner.TakeIdentifier());
     if (word == "in" || word == "out" || word == "inout" || word == "tmp") return ValueLine(word, scanner);
-    if (word == "local") return LocalLine(scanner);
+    if (word == "local") return LocalLine(StepStart::kNewPhase, scanner);
     if (word == "contract") return ContractLine(scanner);
     if (word == "pieces") return PiecesLine(scanner);
     if (word == "dim") return DimLine(scanner);
@@ -239,6 +239,7 @@ class PlanParser {
     if (word == StrCat("b", plan_.buffers.size())) return BufferLine(scanner);
     if (word == "with") {
       TESSERA_ASSIGN_OR_RETURN(const std::string_view name, scanner.TakeIdentifier());
+      if (name == "local") return LocalLine(StepStart::kWithPrevious, scanner);
       return ExchangeLine(name, StepStart::kWithPrevious, scanner);
     }
     return ExchangeLine(word, StepStart::kNewPhase, scanner);
@@ -346,8 +347,9 @@ class PlanParser {
     return absl::OkStatus();
   }
 
-  absl::Status LocalLine(Scanner& scanner) {
+  absl::Status LocalLine(StepStart start, Scanner& scanner) {
     LocalStep step;
+    step.start = start;
     TESSERA_ASSIGN_OR_RETURN(step.op, TakeLocalOp(scanner));
     if (!scanner.TryTake("->")) {
       do {

@@ -345,9 +345,13 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
     Phase& phase = program.phases[static_cast<size_t>(phases[i]) - 1];
     MessageDrafts built;
     MessageDrafts* const drafts = messages == MessageLists::kBuild ? &built : nullptr;
-    if (std::holds_alternative<ExchangeStep>(plan.steps[i])) {
-      TESSERA_RETURN_IF_ERROR(LowerExchanges(plan, phases, i, end, worker, drafts, phase));
-    } else if (const auto* contract = std::get_if<ContractStep>(&plan.steps[i])) {
+    size_t first_exchange = i;
+    for (; first_exchange < end; ++first_exchange) {
+      const auto* local = std::get_if<LocalStep>(&plan.steps[first_exchange]);
+      if (local == nullptr) break;
+      LowerLocal(plan, *local, worker, phase);
+    }
+    if (const auto* contract = std::get_if<ContractStep>(&plan.steps[i])) {
       TESSERA_RETURN_IF_ERROR(LowerContraction(plan, *contract, worker, drafts, phase));
       for (const ContractOperand& operand : contract->operands) {
         if (!operand.pieces.has_value()) continue;
@@ -355,7 +359,7 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
         phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, i, buffer));
       }
     } else {
-      LowerLocal(plan, std::get<LocalStep>(plan.steps[i]), worker, phase);
+      TESSERA_RETURN_IF_ERROR(LowerExchanges(plan, phases, first_exchange, end, worker, drafts, phase));
     }
     TESSERA_RETURN_IF_ERROR(CutMessages(built, max_chunk_bytes, phase));
     SortUnique(phase.reads_from);

@@ -4,10 +4,10 @@
 // nothing: everything was said by the plan. It refers to buffers by parameter number and to peers by
 // worker index; an instance adds offsets, scalars, ordinal and waits.
 //
-// A program is a list of phases, one per step of the plan or per run of exchanges that share one
-// (PhasesOf); phase p (numbered from 1) is published when it is done, and may wait for the phases before
-// it on peers. Within a phase the instructions may run in any order, but for those that write and add to
-// one output: they follow each other.
+// A program is a list of phases, one per step of the plan or per run of steps that share one
+// (PhasesOf), local ones first; phase p (numbered from 1) is published when it is done, and may wait for the phases
+// before it on peers. Within a phase the instructions may run in any order, but for those that write and add to one
+// output: they follow each other.
 //
 // Two ways to reach a peer's bytes: mapped (read in place from its arena) or messages (one message
 // per pair of workers and phase, packed in the order of the receiver's transfers; it travels in chunks). A

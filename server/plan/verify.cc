@@ -101,11 +101,15 @@ class Verifier {
   }
 
  private:
+  struct Touch {
+    int value = 0;
+    bool is_written = false;
+  };
   struct BufferState {
     std::vector<const Exchange*> unfinished;  // that wrote parts of the value which others are to add to
     int unfinished_value = -1;
-    int read_phase = 0;  // the last one whose exchanges read it, and write it
-    int written_phase = 0;
+    std::vector<Touch> touches;  // of the last phase that touches it
+    int touched_phase = 0;
   };
 
   const PlanValue& Value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
@@ -170,23 +174,63 @@ class Verifier {
 
   // Steps of one phase run in any order, under one wait for peers: none sees what another one writes.
   absl::Status CheckStart(size_t index, int phase) {
-    const auto* step = std::get_if<ExchangeStep>(&plan_.steps[index]);
-    if (step == nullptr || !IsValue(step->source) || !IsValue(step->destination)) return absl::OkStatus();
-    BufferState& source = state_[BufferOf(step->source)];
-    BufferState& destination = state_[BufferOf(step->destination)];
-    if (step->start == StepStart::kWithPrevious) {
-      const auto* previous = index == 0 ? nullptr : std::get_if<ExchangeStep>(&plan_.steps[index - 1]);
-      if (previous == nullptr) return Wrong("shares a phase with no exchange");
-      if (previous->delivery != step->delivery) return Wrong("shares a phase with exchanges of another delivery");
-      if (IsInput(previous->source) != IsInput(step->source)) {
-        return Wrong("shares a phase, but not with exchanges that wait for the same");
-      }
-      if (source.written_phase == phase || destination.written_phase == phase || destination.read_phase == phase) {
-        return Wrong("shares a phase with an exchange that touches the same buffer");
+    const Step& step = plan_.steps[index];
+    const std::vector<Touch> touches = TouchesOf(step);
+    if (StartOf(step) == StepStart::kWithPrevious) {
+      const Step* const previous = index == 0 ? nullptr : &plan_.steps[index - 1];
+      TESSERA_RETURN_IF_ERROR(CheckCompany(previous, step));
+      for (const Touch& touch : touches) {
+        const BufferState& state = state_[BufferOf(touch.value)];
+        if (state.touched_phase == phase && TouchesTheSame(state.touches, touch)) {
+          return Wrong("shares a phase with a step that touches the same memory");
+        }
       }
     }
-    source.read_phase = phase;
-    destination.written_phase = phase;
+    for (const Touch& touch : touches) {
+      BufferState& state = state_[BufferOf(touch.value)];
+      if (state.touched_phase != phase) state.touches.clear();
+      state.touched_phase = phase;
+      state.touches.push_back(touch);
+    }
+    return absl::OkStatus();
+  }
+
+  // Values that there are.
+  std::vector<Touch> TouchesOf(const Step& step) const {
+    std::vector<Touch> touches;
+    const auto add = [&](int value, bool is_written) {
+      if (IsValue(value)) touches.push_back({value, is_written});
+    };
+    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
+      if (exchange->source != exchange->destination) add(exchange->source, false);
+      add(exchange->destination, true);
+    } else if (const auto* local = std::get_if<LocalStep>(&step)) {
+      for (const int input : local->inputs) add(input, false);
+      add(local->output, true);
+    }
+    return touches;
+  }
+
+  bool TouchesTheSame(const std::vector<Touch>& earlier, const Touch& touch) const {
+    return std::any_of(earlier.begin(), earlier.end(), [&](const Touch& other) {
+      return (other.is_written || touch.is_written) &&
+             HaveWorkersInCommon(Value(other.value).spec.mesh, Value(touch.value).spec.mesh);
+    });
+  }
+
+  // Whether a step may be in the phase of the one before.
+  absl::Status CheckCompany(const Step* previous, const Step& step) const {
+    const bool follows_local = previous != nullptr && std::holds_alternative<LocalStep>(*previous);
+    const auto* const exchange = std::get_if<ExchangeStep>(&step);
+    if (exchange == nullptr || follows_local) {
+      return follows_local ? absl::OkStatus() : Wrong("shares a phase with no local step");
+    }
+    const auto* const other = previous == nullptr ? nullptr : std::get_if<ExchangeStep>(previous);
+    if (other == nullptr) return Wrong("shares a phase with no exchange");
+    if (other->delivery != exchange->delivery) return Wrong("shares a phase with exchanges of another delivery");
+    if (!IsValue(other->source) || !IsValue(exchange->source) || IsInput(other->source) != IsInput(exchange->source)) {
+      return Wrong("shares a phase, but not with exchanges that wait for the same");
+    }
     return absl::OkStatus();
   }
 

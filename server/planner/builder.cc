@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -112,31 +113,38 @@ absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& de
   return moved;
 }
 
-absl::StatusOr<std::vector<int>> PlanBuilder::AddRedistributes(absl::Span<const ValueMove> moves) {
-  std::vector<int> values;
+// What moves and reduces is a phase, what spreads is another.
+void PlanBuilder::AddInPhases(std::vector<ExchangeStep> steps, StepStart start) {
   std::array<std::vector<ExchangeStep>, 2> phases;
-  for (const ValueMove& move : moves) {
-    std::optional<int> there = FindInPlace(move.value, move.destination);
-    if (!there.has_value()) {
-      TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeSteps(move.value, {}, {}, move.destination));
-      there = steps.front().destination;
-      for (ExchangeStep& step : steps) {
-        std::vector<ExchangeStep>& phase = phases[step.exchange.role == ExchangeRole::kSpread ? 1 : 0];
-        if (!phase.empty()) step.start = StepStart::kWithPrevious;
-        phase.push_back(std::move(step));
-      }
-    }
-    values.push_back(*there);
+  for (ExchangeStep& step : steps) {
+    std::vector<ExchangeStep>& phase = phases[step.exchange.role == ExchangeRole::kSpread ? 1 : 0];
+    step.start = phase.empty() ? StepStart::kNewPhase : StepStart::kWithPrevious;
+    phase.push_back(std::move(step));
   }
+  if (!phases[0].empty()) phases[0][0].start = start;
   for (std::vector<ExchangeStep>& phase : phases) {
     for (ExchangeStep& step : phase) plan_.steps.emplace_back(std::move(step));
   }
+}
+
+absl::StatusOr<std::vector<int>> PlanBuilder::AddRedistributes(absl::Span<const ValueMove> moves) {
+  std::vector<int> values;
+  std::vector<ExchangeStep> steps;
+  for (const ValueMove& move : moves) {
+    std::optional<int> there = FindInPlace(move.value, move.destination);
+    if (!there.has_value()) {
+      TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> made, MakeSteps(move.value, {}, {}, move.destination));
+      there = made.front().destination;
+      std::move(made.begin(), made.end(), std::back_inserter(steps));
+    }
+    values.push_back(*there);
+  }
+  AddInPhases(std::move(steps), StepStart::kNewPhase);
   return values;
 }
 
-absl::StatusOr<int> PlanBuilder::AddImplicitRedistribute(int value, const TensorSpec& destination,
-                                                         TemporaryLayout layout) {
-  TESSERA_ASSIGN_OR_RETURN(const int moved, AddRedistribute(value, destination, layout));
+absl::StatusOr<int> PlanBuilder::AddImplicitRedistribute(int value, const TensorSpec& destination) {
+  TESSERA_ASSIGN_OR_RETURN(const int moved, AddRedistribute(value, destination));
   if (this->value(moved).buffer != this->value(value).buffer) {
     TESSERA_RETURN_IF_ERROR(NoteImplicit(value, destination));
   }
@@ -174,13 +182,17 @@ absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeSteps(int value, absl
   return MakeStepsTo(value, source_start, source_step, AddTemporary(destination));
 }
 
-absl::Status PlanBuilder::AddMove(int value, absl::Span<const int64_t> source_start, int destination,
-                                  std::optional<Collective> name) {
-  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeStepsTo(value, source_start, {}, destination));
-  for (ExchangeStep& made : steps) {
-    if (made.exchange.role == ExchangeRole::kMove && name.has_value()) made.name = *name;
-    plan_.steps.emplace_back(std::move(made));
+absl::Status PlanBuilder::AddMoves(absl::Span<const SliceMove> moves, StepStart start) {
+  std::vector<ExchangeStep> steps;
+  for (const SliceMove& move : moves) {
+    TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> made,
+                             MakeStepsTo(move.value, move.source_start, {}, move.destination));
+    for (ExchangeStep& step : made) {
+      if (step.exchange.role == ExchangeRole::kMove && move.name.has_value()) step.name = *move.name;
+      steps.push_back(std::move(step));
+    }
   }
+  AddInPhases(std::move(steps), start);
   return absl::OkStatus();
 }
 
@@ -235,8 +247,7 @@ void PlanBuilder::AddShares() {
   for (Step& step : plan_.steps) {
     auto* exchange = std::get_if<ExchangeStep>(&step);
     const bool spreads = exchange != nullptr && exchange->exchange.role == ExchangeRole::kSpread;
-    const bool is_with_previous = exchange != nullptr && exchange->start == StepStart::kWithPrevious;
-    if (!spreads && !is_with_previous) add_shares();
+    if (!spreads && StartOf(step) == StepStart::kNewPhase) add_shares();
     const bool is_settled =
         exchange != nullptr && (exchange->exchange.far_takers != FarTakers::kEach || exchange->exchange.is_by_rounds());
     const bool takes = spreads || (exchange != nullptr && exchange->exchange.role == ExchangeRole::kMove);

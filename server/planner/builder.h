@@ -30,6 +30,14 @@ struct ValueMove {
   TensorSpec destination;
 };
 
+// A slice of a value, with step 1, to another value.
+struct SliceMove {
+  int value = 0;
+  std::vector<int64_t> source_start;  // by dim, in the source's indexes; none: 0
+  int destination = 0;
+  std::optional<Collective> name;  // that a move is called by, if given
+};
+
 class PlanBuilder {
  public:
   // A new input with its own parameter.
@@ -55,17 +63,16 @@ class PlanBuilder {
   // The values that have to move are all inputs, or none is.
   absl::StatusOr<std::vector<int>> AddRedistributes(absl::Span<const ValueMove> moves);
   // Like AddRedistribute, for an op that needs the operand elsewhere: says so in Plan::implicit when bytes move.
-  absl::StatusOr<int> AddImplicitRedistribute(int value, const TensorSpec& destination,
-                                              TemporaryLayout layout = TemporaryLayout::kDefault);
+  absl::StatusOr<int> AddImplicitRedistribute(int value, const TensorSpec& destination);
   // Says in Plan::implicit what the op moves of an operand to have it as `destination`, when bytes move.
   absl::Status NoteImplicit(int value, const TensorSpec& destination);
   // Like AddRedistribute, through a slice: `source_start` and `source_step` per dim in the source's indexes; the
   // destination has the source's rank.
   absl::StatusOr<int> AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,
                                             absl::Span<const int64_t> source_step, const TensorSpec& destination);
-  // The steps of AddSlicedRedistribute with step 1, into a value that is there; a move is called `name` if given.
-  absl::Status AddMove(int value, absl::Span<const int64_t> source_start, int destination,
-                       std::optional<Collective> name = std::nullopt);
+  // The steps of AddSlicedRedistribute with step 1, into values that are there: what moves and reduces in one phase,
+  // `start` of which, and what spreads in the next. The values that move are all inputs, or none is.
+  absl::Status AddMoves(absl::Span<const SliceMove> moves, StepStart start = StepStart::kNewPhase);
   const PlanValue& value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
   Plan& plan() { return plan_; }
   // Makes the value an output (its buffer becomes an output buffer unless it is an input's).
@@ -83,6 +90,7 @@ class PlanBuilder {
   absl::StatusOr<std::vector<ExchangeStep>> MakeSteps(int value, absl::Span<const int64_t> source_start,
                                                       absl::Span<const int64_t> source_step,
                                                       const TensorSpec& destination);
+  void AddInPhases(std::vector<ExchangeStep> steps, StepStart start);
   WorkerHosts HostsOn(const Topology& topology) const;
   // What several workers of a host want from far crosses once: adds the steps that share it.
   void AddShares();

@@ -12,7 +12,9 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/cost.h"
 #include "server/plan/same_shards.h"
+#include "server/planner/alternatives.h"
 #include "server/planner/figures.h"
 #include "server/planner/operand_reading.h"
 #include "server/planner/split.h"
@@ -41,7 +43,7 @@ std::string GridText(const Contraction& notation, const GridCandidate& grid) {
 int64_t GatheredAfterAll(const Contraction& notation, const OperandReading& operand, const PieceLimits& limits) {
   const bool is_gathered = operand.way == OperandReading::Way::kGathered &&
                            IsReadInPlace(notation, operand.letters, operand.own, operand.on_grid, limits);
-  return is_gathered ? MaxShardElements(operand.on_grid) * SizeBytes(operand.own.dtype) : 0;
+  return is_gathered ? MaxShardElements(operand.on_grid) * SizeBytes(operand.gathered().dtype) : 0;
 }
 
 // The chosen grid's words against the bound for all workers of the mesh.
@@ -78,6 +80,16 @@ absl::StatusOr<int> AddWhole(PlanBuilder& builder, const SplitProblem& problem) 
   return builder.AddRedistribute(product, problem.output);
 }
 
+// Gathers the operands of a part, where they are gathered part by part: in one phase.
+absl::Status AddGathers(PlanBuilder& builder, std::array<OperandParts, 2>& operands, const PartRange& range,
+                        StepStart start) {
+  std::vector<SliceMove> moves;
+  for (OperandParts& operand : operands) {
+    if (std::optional<SliceMove> move = operand.Gather(range); move.has_value()) moves.push_back(*std::move(move));
+  }
+  return builder.AddMoves(moves, start);
+}
+
 // One part after another, each into its place in the output.
 absl::StatusOr<int> AddParts(PlanBuilder& builder, const SplitProblem& problem, const Split& split) {
   const Contraction& notation = problem.notation;
@@ -85,11 +97,17 @@ absl::StatusOr<int> AddParts(PlanBuilder& builder, const SplitProblem& problem, 
   const int output = builder.AddTemporary(problem.output);
   const Strides strides = builder.value(output).strides;
   const int64_t stride = strides[static_cast<size_t>(DimOf(notation.output, split.letter))];
-  OperandParts left(builder, *problem.operands[0]), right(builder, *problem.operands[1]);
+  const int at_once = split.is_overlapped ? 2 : 1;
+  std::array<OperandParts, 2> operands = {OperandParts(builder, *problem.operands[0], at_once),
+                                          OperandParts(builder, *problem.operands[1], at_once)};
   std::optional<int> first_product;
-  for (const PartRange& range : split.ranges) {
-    TESSERA_ASSIGN_OR_RETURN(ContractOperand a, left.Bring(range));
-    TESSERA_ASSIGN_OR_RETURN(ContractOperand b, right.Bring(range));
+  for (size_t i = 0; i < split.ranges.size(); ++i) {
+    const PartRange& range = split.ranges[i];
+    if (i == 0 || !split.is_overlapped) {
+      TESSERA_RETURN_IF_ERROR(AddGathers(builder, operands, range, StepStart::kNewPhase));
+    }
+    TESSERA_ASSIGN_OR_RETURN(ContractOperand a, operands[0].Bring(range));
+    TESSERA_ASSIGN_OR_RETURN(ContractOperand b, operands[1].Bring(range));
     const TensorSpec spec = OnGridIn(range, problem.product, notation.output);
     const int64_t offset = range.start_in_output * stride;
     int product = 0;
@@ -102,11 +120,45 @@ absl::StatusOr<int> AddParts(PlanBuilder& builder, const SplitProblem& problem, 
       first_product = product;
     }
     AddProduct(builder, notation, {std::move(a), std::move(b)}, product);
+    if (split.is_overlapped && i + 1 < split.ranges.size()) {
+      TESSERA_RETURN_IF_ERROR(AddGathers(builder, operands, split.ranges[i + 1], StepStart::kWithPrevious));
+    }
     if (in_place) continue;
     const int part = builder.AddView(output, OutputIn(range, problem.output, notation.output), offset, strides);
-    TESSERA_RETURN_IF_ERROR(builder.AddMove(product, {}, part));
+    TESSERA_RETURN_IF_ERROR(builder.AddMoves({{{product, {}, part, {}}}}));
   }
   return output;
+}
+
+// Of the contraction in a plan of its own; `split`: null for the whole.
+absl::StatusOr<double> PredictContraction(const PlanBuilder& builder, const SplitProblem& problem, const Split* split) {
+  PlanBuilder alone;
+  std::array<OperandReading, 2> operands = {*problem.operands[0], *problem.operands[1]};
+  for (OperandReading& operand : operands) {
+    operand.value = alone.AddInput({operand.own, builder.value(operand.value).strides});
+  }
+  const SplitProblem same = {
+      problem.notation, {&operands[0], &operands[1]}, problem.product, problem.output, problem.topology};
+  TESSERA_RETURN_IF_ERROR((split == nullptr ? AddWhole(alone, same) : AddParts(alone, same, *split)).status());
+  const Topology reference = ReferenceOf(problem.topology);
+  return PredictSeconds(std::move(alone).Finish(reference), reference);
+}
+
+// The split that overlaps and is the fastest; none where none is worthwhile.
+absl::StatusOr<std::optional<Split>> ChooseOverlap(const PlanBuilder& builder, const SplitProblem& problem,
+                                                   const OverlapLimits& limits) {
+  std::optional<Split> best;
+  std::vector<Split> splits = OverlappedSplits(problem, limits);
+  if (splits.empty()) return best;
+  TESSERA_ASSIGN_OR_RETURN(const double whole_s, PredictContraction(builder, problem, nullptr));
+  double best_s = limits.worthwhile * whole_s;
+  for (Split& split : splits) {
+    TESSERA_ASSIGN_OR_RETURN(const double split_s, PredictContraction(builder, problem, &split));
+    if (split_s >= best_s) continue;
+    best_s = limits.worth_more * split_s;
+    best = std::move(split);
+  }
+  return best;
 }
 
 // "; in 4 parts over n, of 256 each: temporaries of 2,097,152 bytes in place of 8,388,608".
@@ -114,11 +166,12 @@ std::string SplitText(const SplitProblem& problem, const Split& split) {
   const int64_t size = split.ranges[0].size;
   const bool is_even =
       std::all_of(split.ranges.begin(), split.ranges.end(), [&](const PartRange& range) { return range.size == size; });
-  std::string text = StrCat("; in ", split.parts(), " parts over ", std::string(1, split.letter), ", of ", size,
-                            is_even ? " each" : " and the rest",
-                            split.sub_meshes > 1 ? StrCat(", on ", split.sub_meshes, " sub-meshes side by side") : "",
-                            ": temporaries of ", WithCommas(split.temporary_bytes), " bytes in place of ",
-                            WithCommas(TemporaryBytes(problem)));
+  std::string text =
+      StrCat("; in ", split.parts(), " parts over ", std::string(1, split.letter), ", of ", size,
+             is_even ? " each" : " and the rest",
+             split.sub_meshes > 1 ? StrCat(", on ", split.sub_meshes, " sub-meshes side by side") : "",
+             split.is_overlapped ? ", each of which comes while the one before is multiplied" : "", ": temporaries of ",
+             WithCommas(split.temporary_bytes), " bytes in place of ", WithCommas(TemporaryBytes(problem)));
   if (split.repeated_bytes > 0) {
     StrAppend(&text, ", and ", WithCommas(split.repeated_bytes), " bytes are received again");
   }
@@ -129,7 +182,7 @@ std::string SplitText(const SplitProblem& problem, const Split& split) {
 
 absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& notation, int left, int right,
                                    const TensorSpec& output, const Topology& topology, const PieceLimits& pieces,
-                                   const PlanLimits& limits) {
+                                   const PlanLimits& limits, const OverlapLimits& overlap) {
   const TensorSpec left_spec = builder.value(left).spec;
   const TensorSpec right_spec = builder.value(right).spec;
   TESSERA_ASSIGN_OR_RETURN(const std::vector<GridCandidate> grids,
@@ -141,12 +194,16 @@ absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& nota
                                                                  output.dtype, topology, pieces));
   for (const OperandReading* operand : {&a, &b}) best.peak_bytes += GatheredAfterAll(notation, *operand, pieces);
   const SplitProblem problem = {notation, {&a, &b}, best.product, output, topology};
+  TESSERA_ASSIGN_OR_RETURN(std::optional<Split> split, ChooseOverlap(builder, problem, overlap));
+  const int64_t temporary_bytes = split.has_value() ? split->temporary_bytes : TemporaryBytes(problem);
+  if (limits.temporary_bytes.has_value() && temporary_bytes > *limits.temporary_bytes) {
+    TESSERA_ASSIGN_OR_RETURN(split, ChooseSplit(problem, *limits.temporary_bytes));
+  }
   std::string split_text;
   int result = 0;
-  if (limits.temporary_bytes.has_value() && TemporaryBytes(problem) > *limits.temporary_bytes) {
-    TESSERA_ASSIGN_OR_RETURN(const Split split, ChooseSplit(problem, *limits.temporary_bytes));
-    TESSERA_ASSIGN_OR_RETURN(result, AddParts(builder, problem, split));
-    split_text = SplitText(problem, split);
+  if (split.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(result, AddParts(builder, problem, *split));
+    split_text = SplitText(problem, *split);
   } else {
     TESSERA_ASSIGN_OR_RETURN(result, AddWhole(builder, problem));
   }

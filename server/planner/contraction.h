@@ -5,7 +5,8 @@
 // An operand that lies elsewhere is read there by the kernels, piece by piece: no copy, no temporary. One whose
 // pieces are thin, whose layout no kernel reads well, or that is pending is gathered into a temporary first. The
 // product lands in its place, or is reduced into it where the inner letters are cut over workers. Where the
-// temporaries are more than the limits allow, the same grid works the output off in parts (split.h).
+// temporaries are more than the limits allow, the same grid works the output off in parts (split.h); and where an
+// operand is gathered from other hosts, so that one part comes while the one before is multiplied.
 
 #include <cstdint>
 
@@ -14,6 +15,7 @@
 #include "server/planner/builder.h"
 #include "server/planner/grids.h"
 #include "server/planner/plan_limits.h"
+#include "server/planner/split.h"
 
 namespace tessera {
 
@@ -21,6 +23,6 @@ namespace tessera {
 // with spec `output`. Operands of another dtype are converted. ResourceExhausted when no split keeps to the limits.
 absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& notation, int left, int right,
                                    const TensorSpec& output, const Topology& topology, const PieceLimits& pieces = {},
-                                   const PlanLimits& limits = {});
+                                   const PlanLimits& limits = {}, const OverlapLimits& overlap = {});
 
 }  // namespace tessera

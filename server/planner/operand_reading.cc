@@ -53,12 +53,20 @@ bool HasGoodPieces(const Contraction& notation, std::string_view letters, const 
   return true;
 }
 
+// Several hosts: whether what comes of others is passed on to workers of the host.
+bool IsShared(Exchange exchange, const Topology& topology) {
+  const Mesh& from = exchange.source.mesh;
+  const Mesh& to = exchange.destination.mesh;
+  if (AreOnOneHost({&from, &to}, topology)) return false;
+  exchange.hosts = HostsAmong(WorkerHosts(topology.host_of_worker), from, to);
+  return ExchangeWalk(exchange).IsWantedTwiceFromFar();
+}
+
 // Several hosts: whether it is faster to gather the operand, so that what several workers of a host want of another
 // crosses once, than to read its pieces, which come to each worker by themselves.
 bool IsGatheredFaster(const PlanValue& own, const TensorSpec& on_grid, Exchange pieces, const Topology& topology) {
-  if (AreOnOneHost({&own.spec.mesh, &on_grid.mesh}, topology)) return false;
+  if (!IsShared(pieces, topology)) return false;
   pieces.hosts = HostsAmong(WorkerHosts(topology.host_of_worker), own.spec.mesh, on_grid.mesh);
-  if (!ExchangeWalk(pieces).IsWantedTwiceFromFar()) return false;
   PlanBuilder gathers;
   const int operand = gathers.AddInput({own.spec, own.strides});
   if (!gathers.AddRedistribute(operand, on_grid, TemporaryLayout::kLikeSource).ok()) return false;
@@ -89,11 +97,14 @@ absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const C
   reading.own = own.spec;
   reading.on_grid = on_grid;
   reading.dtype = dtype;
+  const bool is_converted = own.spec.dtype != dtype;
+  reading.is_cast = is_converted;
   if (HoldSameShards(own.spec, on_grid)) return reading;
   TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges, MakeExchanges(own.spec, on_grid, {}, {}));
   reading.way = OperandReading::Way::kGathered;
   reading.name = exchanges[0].name;
-  if (!reading.is_converted() && exchanges[0].exchange.role == ExchangeRole::kMove && HasUnitStride(own) &&
+  reading.is_cast = is_converted && (exchanges.size() > 1 || IsShared(exchanges[0].exchange, topology));
+  if (!is_converted && exchanges[0].exchange.role == ExchangeRole::kMove && HasUnitStride(own) &&
       IsReadInPlace(notation, letters, own.spec, on_grid, limits) &&
       HasGoodPieces(notation, letters, exchanges[0].exchange, limits) &&
       !IsGatheredFaster(own, on_grid, exchanges[0].exchange, topology)) {
@@ -112,10 +123,13 @@ absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const Operand
     operand.name = reading.name;
     return operand;
   }
+  if (reading.way == OperandReading::Way::kGathered) {
+    TESSERA_RETURN_IF_ERROR(builder.NoteImplicit(reading.value, reading.on_grid));
+  }
   // A kernel reads dims in any order; a transposed operand is moved in the order it has.
-  TESSERA_ASSIGN_OR_RETURN(
-      operand.value, builder.AddImplicitRedistribute(reading.value, reading.on_grid, TemporaryLayout::kLikeSource));
-  if (reading.is_converted()) {
+  TESSERA_ASSIGN_OR_RETURN(operand.value,
+                           builder.AddRedistribute(reading.value, reading.gathered(), TemporaryLayout::kLikeSource));
+  if (reading.is_cast) {
     const int converted = builder.AddTemporary(WithDType(reading.on_grid, reading.dtype));
     AddCast(builder, operand.value, converted);
     operand.value = converted;
@@ -156,6 +170,18 @@ absl::StatusOr<ContractOperand> OperandParts::WholeIn(const PartRange& range) co
   return operand;
 }
 
+std::optional<SliceMove> OperandParts::Gather(const PartRange& range) {
+  const int dim = DimOf(reading_.letters, range.letter);
+  if (dim < 0 || reading_.way != OperandReading::Way::kGathered) return std::nullopt;
+  const TensorSpec spec = OnGridIn(range, reading_.gathered(), reading_.letters);
+  SliceMove move = {reading_.value, std::vector<int64_t>(spec.shape.size(), 0), 0, reading_.name};
+  move.source_start[static_cast<size_t>(dim)] = range.start;
+  move.destination = Temporary(spec, gathered_[count_++ % gathered_.size()]);
+  builder_.OrderLike(move.destination, reading_.value);
+  waiting_.push_back(move.destination);
+  return move;
+}
+
 absl::StatusOr<ContractOperand> OperandParts::BringPart(const PartRange& range) {
   const size_t dim = static_cast<size_t>(DimOf(reading_.letters, range.letter));
   const TensorSpec spec = OnGridIn(range, reading_.on_grid, reading_.letters);
@@ -180,12 +206,11 @@ absl::StatusOr<ContractOperand> OperandParts::BringPart(const PartRange& range) 
       break;
     }
     case OperandReading::Way::kGathered:
-      operand.value = Temporary(spec, gathered_);
-      builder_.OrderLike(operand.value, reading_.value);
-      TESSERA_RETURN_IF_ERROR(builder_.AddMove(reading_.value, start, operand.value, reading_.name));
+      operand.value = waiting_.front();
+      waiting_.pop_front();
       break;
   }
-  if (reading_.is_converted()) {
+  if (reading_.is_cast) {
     const int converted = Temporary(WithDType(spec, reading_.dtype), converted_);
     AddCast(builder_, operand.value, converted);
     operand.value = converted;

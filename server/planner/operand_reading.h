@@ -7,6 +7,7 @@
 //   workers on each of two hosts kGathered: each half crosses once, and not once for each worker that multiplies it.
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,12 +32,15 @@ struct OperandReading {
   std::string letters;
   TensorSpec own;
   TensorSpec on_grid;         // in the operand's own dtype
-  DType dtype = DType::kF32;  // that is multiplied; the operand is converted, into a temporary, if its own is another
+  DType dtype = DType::kF32;  // that is multiplied
   Way way = Way::kOwnShard;
+  // Converted by a step of its own, into another temporary. What is gathered is converted on the way, but where it is
+  // passed on: fewer bytes are.
+  bool is_cast = false;
   Exchange pieces;                          // kPieces: the whole operand's
   Collective name = Collective::kExchange;  // of what moves
 
-  bool is_converted() const { return own.dtype != dtype; }
+  TensorSpec gathered() const { return WithDType(on_grid, is_cast ? own.dtype : dtype); }
 };
 
 absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const Contraction& notation,
@@ -49,10 +53,15 @@ absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const Operand
 // Brings an operand part by part, in the same memory.
 class OperandParts {
  public:
-  // Keeps references.
-  OperandParts(PlanBuilder& builder, const OperandReading& reading) : builder_(builder), reading_(reading) {}
+  // In memory for so many parts that are gathered: the next ones may be, while one is multiplied. Keeps references.
+  OperandParts(PlanBuilder& builder, const OperandReading& reading, int gathered_at_once)
+      : builder_(builder), reading_(reading), gathered_(static_cast<size_t>(gathered_at_once)) {}
 
-  // The first range is the largest. An operand without the letter is brought once and used again.
+  // The move, for the caller to add, that gathers the part; none where it isn't gathered. The first range is the
+  // largest.
+  std::optional<SliceMove> Gather(const PartRange& range);
+  // The part; one that has to be gathered was, in the same order. An operand without the letter is brought once and
+  // used again.
   absl::StatusOr<ContractOperand> Bring(const PartRange& range);
 
  private:
@@ -66,7 +75,11 @@ class OperandParts {
   std::optional<ContractOperand> whole_;
   std::optional<ContractOperand> whole_in_;  // on the workers of the last range
   std::vector<MeshCoordinate> whole_at_;     // which are at these coordinates
-  std::optional<int> gathered_, converted_;  // those of the first part
+  // Those of the first parts.
+  std::vector<std::optional<int>> gathered_;
+  std::optional<int> converted_;
+  std::deque<int> waiting_;  // gathered and not brought
+  size_t count_ = 0;         // gathered
 };
 
 }  // namespace tessera

@@ -19,14 +19,16 @@ namespace {
 
 int64_t BytesOf(const TensorSpec& spec, DType dtype) { return MaxShardElements(spec) * SizeBytes(dtype); }
 
-// Bytes of the temporaries of one part; of the whole without one.
-int64_t BytesIn(const SplitProblem& problem, const PartRange& range) {
+// Bytes of the temporaries of one part, and of what is gathered of other parts meanwhile; of the whole without one.
+int64_t BytesIn(const SplitProblem& problem, const PartRange& range, int64_t gathered_at_once = 1) {
   int64_t bytes = 0;
   for (const OperandReading* operand : problem.operands) {
     const bool has_letter = DimOf(operand->letters, range.letter) >= 0;
     const TensorSpec part = has_letter ? OnGridIn(range, operand->on_grid, operand->letters) : operand->on_grid;
-    if (operand->way == OperandReading::Way::kGathered) bytes += BytesOf(part, part.dtype);
-    if (operand->is_converted()) bytes += BytesOf(part, operand->dtype);
+    if (operand->way == OperandReading::Way::kGathered) {
+      bytes += BytesOf(part, operand->gathered().dtype) * (has_letter ? gathered_at_once : 1);
+    }
+    if (operand->is_cast) bytes += BytesOf(part, operand->dtype);
   }
   if (!HoldSameShards(problem.product, problem.output)) {
     const TensorSpec part = OnGridIn(range, problem.product, problem.notation.output);
@@ -62,6 +64,27 @@ class Splitter {
     return Refusal();
   }
 
+  std::vector<Split> Overlapped(const OverlapLimits& limits) const {
+    std::vector<Split> splits;
+    if (problem_.product.mesh.size() > kMaxOverlappedPositions) return splits;
+    for (const LetterRole role : {LetterRole::kBatch, LetterRole::kLeft, LetterRole::kRight}) {
+      for (const char letter : LettersOf(problem_.notation, role)) {
+        const std::optional<CutLetter> cut = IsGatheredFromFar(letter) ? Cut(letter) : std::nullopt;
+        if (!cut.has_value() || cut->ranges.size() != 1) continue;
+        const int64_t least_extent = role == LetterRole::kBatch ? 1 : limits.least_extent;
+        const int64_t most_parts = std::min(limits.most_parts, cut->extent / least_extent);
+        for (int64_t parts = limits.least_parts; parts <= most_parts; parts *= 2) {
+          Split split = Make(*cut, parts);
+          if (split.repeated_bytes > 0 || !HaveSameSums(problem_, split.ranges)) break;
+          split.is_overlapped = true;
+          split.temporary_bytes = BytesIn(problem_, split.ranges[0], 2);
+          splits.push_back(std::move(split));
+        }
+      }
+    }
+    return splits;
+  }
+
  private:
   static bool IsOfCutLetter(const Split& split) {
     return !split.ranges[0].on_grid.empty() || !split.ranges[0].in_output.empty();
@@ -76,6 +99,18 @@ class Splitter {
                           part.in_output.empty() ? all : part.output_mesh.size());
     }
     return workers;
+  }
+
+  // A product that reads an operand in the shards of others waits for messages of its own.
+  bool IsGatheredFromFar(char letter) const {
+    bool is_gathered = false;
+    for (const OperandReading* operand : problem_.operands) {
+      if (operand->way == OperandReading::Way::kPieces) return false;
+      is_gathered =
+          is_gathered || (operand->way == OperandReading::Way::kGathered && DimOf(operand->letters, letter) >= 0 &&
+                          !AreOnOneHost({&operand->own.mesh, &operand->on_grid.mesh}, problem_.topology));
+    }
+    return is_gathered;
   }
 
   // How the operand comes to the workers of a range.
@@ -187,6 +222,10 @@ class Splitter {
 }  // namespace
 
 int64_t TemporaryBytes(const SplitProblem& problem) { return BytesIn(problem, {}); }
+
+std::vector<Split> OverlappedSplits(const SplitProblem& problem, const OverlapLimits& limits) {
+  return Splitter(problem, 0).Overlapped(limits);
+}
 
 absl::StatusOr<Split> ChooseSplit(const SplitProblem& problem, int64_t limit_bytes) {
   return Splitter(problem, limit_bytes).Run();

@@ -1,7 +1,8 @@
 #pragma once
 
-// Split: a contraction whose temporaries don't fit is worked off in parts of the output, one after another in the
-// same memory. A part is a range of one outer letter (left, right or batch) that lies in one shard of the product on
+// Split: a contraction is worked off in parts of the output, one after another in the same memory: where its
+// temporaries don't fit, and where it saves time that a part of an operand comes from other hosts while the part before
+// is multiplied. A part is a range of one outer letter (left, right or batch) that lies in one shard of the product on
 // the grid, and in one of the output: what the mesh cuts is worked off shard by shard, on the workers that have it
 // (part_range.h). Parts on different workers run side by side.
 //
@@ -33,6 +34,17 @@ namespace tessera {
 inline constexpr int64_t kPartGrain = 48;
 inline constexpr int64_t kMaxContractionParts = 256;            // docs/limits.md: max_contraction_parts
 inline constexpr int64_t kMaxContractionWorkerParts = 1 << 16;  // docs/limits.md: max_contraction_worker_parts
+inline constexpr int64_t kMaxOverlappedPositions = 256;         // docs/limits.md: max_overlapped_positions
+
+// Parts that come while others are multiplied.
+struct OverlapLimits {
+  // Of a letter in a part: products of fewer rows or columns are slower. docs/limits.md: min_overlapped_extent
+  int64_t least_extent = 2 * kPartGrain;
+  int64_t least_parts = 2;
+  int64_t most_parts = 16;   // docs/limits.md: max_overlapped_parts
+  double worthwhile = 0.9;   // of the time of the whole, at most
+  double worth_more = 0.95;  // of the time of fewer parts, at most
+};
 
 struct Split {
   char letter = 0;
@@ -40,6 +52,7 @@ struct Split {
   int64_t sub_meshes = 1;         // that the letter cuts the grid into
   int64_t temporary_bytes = 0;
   int64_t repeated_bytes = 0;  // received by all workers together, beyond what the whole receives
+  bool is_overlapped = false;  // what is gathered for a part is under way while the part before is multiplied
 
   int64_t parts() const { return static_cast<int64_t>(ranges.size()); }
 };
@@ -59,5 +72,9 @@ int64_t TemporaryBytes(const SplitProblem& problem);
 // with the fewest parts (2, 4, 8, ... of a letter that nothing cuts), then one over a letter that nothing cuts.
 // ResourceExhausted when none fits or all would change a sum, with what would fit.
 absl::StatusOr<Split> ChooseSplit(const SplitProblem& problem, int64_t limit_bytes);
+
+// Those that overlap: parts of a letter that nothing cuts, their number doubled from one to the next, which receive
+// nothing twice. None where nothing that has the letter is gathered from other hosts.
+std::vector<Split> OverlappedSplits(const SplitProblem& problem, const OverlapLimits& limits);
 
 }  // namespace tessera

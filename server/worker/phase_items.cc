@@ -90,7 +90,7 @@ void PhaseItems::FindMessages(const Phase& phase) {
 void PhaseItems::ListRuns(const Phase& phase) {
   runs_.clear();
   receive_window_ = kMessageWindow;
-  bool has_kernels = false;
+  bool has_kernels = false, kernels_read_messages = false;
   size_t piece = 0;
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     const size_t first = piece;
@@ -100,18 +100,21 @@ void PhaseItems::ListRuns(const Phase& phase) {
                                      [this](const StagedOperand& operand) { return IsActive(operand); });
     const Instruction& whole = phase.instructions[i];
     has_kernels |= IsKernel(whole);
+    kernels_read_messages |= is_cut && IsKernel(whole);
     if (is_cut) {
       ListPieces(phase, first, piece);
     } else if (!IsPushed(phase, whole)) {
       runs_.push_back({kNoMessage, i, nullptr});
     }
   }
-  if (has_kernels) {
+  if (kernels_read_messages) {
     // Products run in their order, and long enough that all that is needed should be under way before.
     for (Run& run : runs_) run.step = 0;
     receive_window_ = kWholeMessage;
     return;
   }
+  // What is exchanged while kernels run should be under way before; what waits for no message runs first.
+  if (has_kernels && receive_window_ != kWholeMessage) receive_window_ = kMaxMessageWindow;
   const auto order = [](const Run& a, const Run& b) {
     return std::tie(a.step, a.instruction, a.piece) < std::tie(b.step, b.instruction, b.piece);
   };
@@ -139,7 +142,9 @@ void PhaseItems::ListPieces(const Phase& phase, size_t first, size_t end) {
 
 void PhaseItems::ChooseWindows(const Phase& phase) {
   int64_t largest = 1;
-  send_window_ = !phase.instructions.empty() && IsKernel(phase.instructions[0]) ? kWholeMessage : kMessageWindow;
+  const bool has_kernels = !phase.instructions.empty() && IsKernel(phase.instructions[0]);
+  const bool is_contraction = has_kernels && IsKernel(phase.instructions.back()) && !phase.reads_of_peers.empty();
+  send_window_ = is_contraction ? kWholeMessage : has_kernels ? kMaxMessageWindow : kMessageWindow;
   for (const Active& active : outgoing_) {
     const OutgoingMessage& message = phase.outgoing[active.number];
     for (const MessagePart& part : message.parts) {

@@ -34,6 +34,8 @@ namespace tessera {
 // Chunks of one message that are under way at once: enough that packing, the wire and the instructions each have one at
 // hand and one to come. docs/limits.md: message_window
 inline constexpr int64_t kMessageWindow = 4;
+// The same where kernels run meanwhile. docs/limits.md: max_message_window
+inline constexpr int64_t kMaxMessageWindow = 64;
 // Above it, the windows of a phase's messages are shorter, down to one chunk. docs/limits.md: max_staging_bytes
 inline constexpr int64_t kMaxStagingBytes = 64 << 20;
 

@@ -147,6 +147,19 @@ def test_what_both_workers_of_a_host_multiply_crosses_once(session, mesh, hosts,
     np.testing.assert_array_equal(products[0].full_tensor(), a @ b)
 
 
+@pytest.mark.parametrize("left, right", [([S(0), S(0)], [S(0), S(0)]), ([P(), P()], [S(0), S(0)])])
+def test_a_part_of_an_operand_comes_while_another_is_multiplied(session, mesh, rng, left, right):
+    a, b = values_of(rng, (1024, 1024)), values_of(rng, (1024, 1024))
+    x, y = tensor_of(session, mesh, a, left), tensor_of(session, mesh, b, right)
+    plan = ts.explain(ts.matmul, x, y)
+    assert "comes while the one before is multiplied" in str(plan)
+    for _ in range(3):
+        with session.comm_debug() as comm:
+            product = (x @ y).wait()
+        assert comm.bytes_received == plan.bytes_received and comm.bytes_sent == plan.bytes_sent, plan
+        np.testing.assert_array_equal(product.full_tensor(), a @ b)
+
+
 def test_a_broadcast_crosses_once(session, mesh, hosts, rng):
     values = values_of(rng, (1024, 1024))
     x = session.distribute_tensor(values, session.init_device_mesh((1,), workers=[1]), [R()]).wait()

@@ -115,6 +115,11 @@ class TwoHosts:
         """Ends all TCP connections between them, as when what carries them fails; False where the kernel can't."""
         return self.hosts[0].run("ss", "--kill", "--no-header", "state", "established", "dst", "10.77.0.0/24").strip() != ""
 
+    def limit_rate(self, rate):
+        """Of the link between them, each way, like "1gbit" (tc's words; NotPermitted where the kernel can't)."""
+        for host in self.hosts:
+            host.run("tc", "qdisc", "add", "dev", INTERFACE, "root", "tbf", "rate", rate, "burst", "256k", "latency", "400ms")
+
     @contextlib.contextmanager
     def link_down(self):
         """Nothing gets from one to the other in the block, and nobody says so."""

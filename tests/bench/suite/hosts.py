@@ -32,6 +32,8 @@ class Case:
 class Product:
     """Half of the right operand crosses each way, once for all of a host's workers."""
     on_each_host: int
+    extent: int = 2048
+    rate: str = ""  # of the link, each way; else what the machine can do
 
 
 CASES = {
@@ -40,6 +42,7 @@ CASES = {
     "two_hosts_all_gather_64MiB": Case(ts.Shard(0), ts.Replicate(), 0.5),
     "two_hosts_matmul_2048_f64": Product(1),
     "two_hosts_matmul_2048_f64_4_workers": Product(2),
+    "two_hosts_matmul_1024_f64_4_workers_1gbit": Product(2, 1024, "1gbit"),
 }
 
 
@@ -61,7 +64,9 @@ def run(options, name):
         with two_hosts.TwoHosts() as hosts, two_hosts.Cluster(hosts, (case.on_each_host,) * 2, "256MiB") as cluster, \
                 ts.connect(cluster.address) as session:
             if isinstance(case, Product):
-                return run_product(options, name, session, 2 * case.on_each_host)
+                if case.rate:
+                    hosts.limit_rate(case.rate)
+                return run_product(options, name, session, 2 * case.on_each_host, case.extent)
             return run_on(options, name, case, hosts, session)
     except two_hosts.NotPermitted as reason:
         raise Unavailable(f"two network namespaces are not permitted here: {reason}") from reason
@@ -80,9 +85,8 @@ def run_on(options, name, case, hosts, session):
                           (), bytes=TOTAL, bytes_each_way=int(TOTAL * case.crossing))
 
 
-def run_product(options, name, session, workers):
+def run_product(options, name, session, workers, n):
     """Beside the same product where nothing crosses, and beside gathering first and multiplying then."""
-    n = 2048
     mesh = session.init_device_mesh((workers,))
     left, right = (np.random.default_rng(seed).integers(-8, 9, (n, n)).astype("f8") for seed in (1, 2))
     a, b = (session.distribute_tensor(values, mesh, [ts.Shard(0)]) for values in (left, right))

@@ -178,6 +178,25 @@ TEST(Contraction, ThinPiecesAreGatheredFirst) {
                                                         "local matmul() %0 [S(0)], %2 [R] -> %3 [S(0)]"}));
 }
 
+TEST(Contraction, AnOperandOfAnotherDTypeIsConvertedAsItIsTaken) {
+  const TensorSpec rows = MakeSpec(DType::kF64, {2048, 2048}, MakeMesh({2}), {Placement::Shard(0)});
+  const TensorSpec narrow = WithDType(rows, DType::kF32);
+  const absl::StatusOr<Plan> plan = PlanMatmul(rows, narrow);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(StepLines(*plan), (std::vector<std::string>{"all_gather %1 [S(0)] -> %2 [R], as f64",
+                                                        "local matmul() %0 [S(0)], %2 [R] -> %3 [S(0)]"}));
+  const int64_t half = 2048 * 1024 * 4;
+  EXPECT_EQ(TrafficOf(*plan).received_bytes, (std::vector<int64_t>{half, half}));
+  // On two hosts what is passed on within a host is, in fewer bytes.
+  Topology topology;
+  topology.host_of_worker = {0, 0, 1, 1};
+  const TensorSpec quarter = MakeSpec(DType::kF64, {128, 128}, MakeMesh({4}), {Placement::Shard(0)});
+  const std::vector<std::string> lines = StepLines(*PlanMatmul(quarter, WithDType(quarter, DType::kF32), topology));
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[1], "all_gather %2 [R] -> %2 [R]");
+  EXPECT_EQ(lines[2], "local map(cast:f64(in0:f32)) %2 [R] -> %3 [R]");
+}
+
 // Bytes that each host gets of others.
 std::vector<int64_t> CrossingBytes(const Plan& plan, const std::vector<int32_t>& hosts) {
   std::vector<int64_t> crossing(hosts.size());

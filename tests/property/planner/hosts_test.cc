@@ -309,11 +309,11 @@ TEST(Shares, AreNotTakenFromMemoryThatIsPushedToAgain) {
       builder.AddLocal(std::move(sum));
     };
     const int temporary = builder.AddTemporary(whole);
-    ASSERT_TRUE(builder.AddMove(first, {}, temporary).ok());
+    ASSERT_TRUE(builder.AddMoves({{{first, {}, temporary, {}}}}).ok());
     add_sum_of(temporary);
     if (again) {
       const int other = builder.AddAgain(temporary, whole);
-      ASSERT_TRUE(builder.AddMove(second, {}, other).ok());
+      ASSERT_TRUE(builder.AddMoves({{{second, {}, other, {}}}}).ok());
       add_sum_of(other);
     }
     const Plan plan = std::move(builder).Finish(topology);

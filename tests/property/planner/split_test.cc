@@ -34,6 +34,7 @@ struct Case {
   TensorSpec output;
   PieceLimits pieces = {};
   Topology topology = {};
+  OverlapLimits overlap = {.worthwhile = 0};
 };
 
 std::string ToText(const Case& c) {
@@ -45,7 +46,7 @@ absl::StatusOr<Plan> PlanCase(const Case& c, const PlanLimits& limits) {
   const int left = builder.AddInput({c.left, {}});
   const int right = builder.AddInput({c.right, {}});
   const absl::StatusOr<int> result =
-      AddContraction(builder, c.notation, left, right, c.output, c.topology, c.pieces, limits);
+      AddContraction(builder, c.notation, left, right, c.output, c.topology, c.pieces, limits, c.overlap);
   if (!result.ok()) return result.status();
   builder.AddOutput(*result);
   return std::move(builder).Finish(c.topology);
@@ -540,6 +541,131 @@ TEST(Split, PartsOnSubMeshesCountTheirOwnWorkers) {
   const absl::Status status = VerifyPlan(*plan);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_LT(PredictSeconds(*plan, {}), 2 * PredictSeconds(*whole, {}));
+}
+
+// ---- parts that come while others are multiplied
+
+int CountBesideProducts(const Plan& plan) {
+  int count = 0;
+  for (size_t i = 1; i < plan.steps.size(); ++i) {
+    const bool is_beside = std::holds_alternative<ExchangeStep>(plan.steps[i]) &&
+                           std::holds_alternative<LocalStep>(plan.steps[i - 1]) &&
+                           StartOf(plan.steps[i]) == StepStart::kWithPrevious;
+    count += is_beside ? 1 : 0;
+  }
+  return count;
+}
+
+// A plan whose parts overlap, if they can, does what the whole one does.
+void CheckOverlap(Case c, int64_t parts, int& overlapped) {
+  const absl::StatusOr<Plan> whole = PlanCase(c, {});
+  if (!whole.ok()) return;
+  c.overlap = {.least_extent = 1, .least_parts = parts, .most_parts = parts, .worthwhile = 1e9};
+  const absl::StatusOr<Plan> plan = PlanCase(c, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  if (*plan == *whole) return;
+  ++overlapped;
+  const std::string text = StrCat(ToText(c), "\n", ToText(*plan), "\nwhole ", ToText(*whole));
+  ASSERT_EQ(CountBesideProducts(*plan), PartsOf(*plan) - 1) << text;
+  ASSERT_GT(PartsOf(*plan), 1) << text;
+  ASSERT_TRUE(VerifyPlan(*plan).ok()) << VerifyPlan(*plan) << text;
+  ASSERT_EQ(*ParsePlan(ToText(*plan)), *plan) << text;
+  const std::vector<double> left = Numbers(c.left, 1), right = Numbers(c.right, 2);
+  const absl::StatusOr<std::vector<double>> result = RunPlan(*plan, {left, right}, {});
+  const absl::StatusOr<std::vector<double>> dense = RunPlan(*whole, {left, right}, {});
+  ASSERT_TRUE(result.ok() && dense.ok()) << result.status() << text;
+  ASSERT_EQ(*result, *dense) << text;
+  ASSERT_EQ(SumsOf(*plan, c), SumsOf(*whole, c)) << text;
+  ASSERT_EQ(ReductionsOf(*plan, *whole, c), ReductionsOf(*whole, *whole, c)) << text;
+  ASSERT_EQ(TrafficOf(*plan).received_bytes, TrafficOf(*whole).received_bytes) << text;
+  if (c.left.dtype != DType::kF64 || c.right.dtype != DType::kF64) return;
+  const absl::Status programs = CheckPrograms(*plan, {left, right});
+  ASSERT_TRUE(programs.ok()) << programs << text;
+}
+
+void CheckOverlaps(const Mesh& mesh, const Case& shapes, const std::vector<int32_t>& hosts, size_t stride,
+                   int& overlapped) {
+  size_t number = 0;
+  const auto on_mesh = [&](const TensorSpec& spec, const Placements& placements) {
+    return MakeSpec(spec.dtype, {spec.shape.begin(), spec.shape.end()}, mesh, placements);
+  };
+  for (const Placements& left : AllPlacements(mesh.ndim(), shapes.left.rank(), {ReduceOp::kSum})) {
+    for (const Placements& right : AllPlacements(mesh.ndim(), shapes.right.rank(), {ReduceOp::kSum})) {
+      for (const Placements& output : AllPlacements(mesh.ndim(), shapes.output.rank(), {})) {
+        if (number++ % stride != 0) continue;
+        Case c = shapes;
+        c.left = on_mesh(c.left, left);
+        c.right = on_mesh(c.right, right);
+        c.output = on_mesh(c.output, output);
+        c.topology.host_of_worker = hosts;
+        for (const int64_t parts : {2, 3}) {
+          CheckOverlap(c, parts, overlapped);
+          if (::testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(Overlap, EveryPlacementOnFourWorkersOfTwoHosts) {
+  int overlapped = 0;
+  for (const std::vector<int32_t>& hosts : {std::vector<int32_t>{0, 0, 1, 1}, {0, 1, 1, 1}, {0, 1, 2, 3}}) {
+    CheckOverlaps(MakeMesh({4}), Shapes({}, "f64[6,8]", "f64[8,7]", "f64[6,7]"), hosts, 1, overlapped);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GE(overlapped, 100);
+}
+
+TEST(Overlap, SampledPlacementsOnTwoByTwoBatchesAndConversions) {
+  int overlapped = 0;
+  const std::vector<int32_t> hosts = {0, 1, 1, 0};
+  CheckOverlaps(MakeMesh({2, 2}), Shapes({}, "f64[6,5]", "f64[5,7]", "f64[6,7]"), hosts, 7, overlapped);
+  CheckOverlaps(MakeMesh({2, 2}), Shapes({"bmk", "bkn", "bmn"}, "f64[4,3,5]", "f64[4,5,2]", "f64[4,3,2]"), hosts, 61,
+                overlapped);
+  CheckOverlaps(MakeMesh({4}), Shapes({}, "f32[6,8]", "f64[8,7]", "f64[6,7]"), hosts, 1, overlapped);
+  CheckOverlaps(MakeMesh({4}), Shapes({"km", "nk", "nm"}, "f64[8,6]", "f64[7,8]", "f64[7,6]"), hosts, 3, overlapped);
+  EXPECT_GE(overlapped, 200);
+}
+
+Case LargeOnTwoHosts(int64_t extent) {
+  const TensorSpec rows = MakeSpec(DType::kF64, {extent, extent}, MakeMesh({4}), {Placement::Shard(0)});
+  Case c = {{}, rows, rows, rows};
+  c.topology.host_of_worker = {0, 0, 1, 1};
+  c.overlap = {};
+  return c;
+}
+
+TEST(Overlap, SaysWhatItDoes) {
+  const absl::StatusOr<Plan> plan = PlanCase(LargeOnTwoHosts(1024), {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::vector<std::string> lines = StepLines(*plan);
+  EXPECT_EQ(lines[2], "local matmul() %0 [S(0)], %3 [R] -> %4 [S(0)]") << ToText(*plan);
+  EXPECT_EQ(lines[3], "with all_gather %1 [S(0)] -> %5 [R]");
+  EXPECT_EQ(lines[4], "all_gather %5 [R] -> %5 [R]");
+  EXPECT_NE(plan->grid.find("each of which comes while the one before is multiplied: temporaries of"),
+            std::string::npos)
+      << plan->grid;
+}
+
+TEST(Overlap, IsNotForWhatTakesNoLess) {
+  EXPECT_EQ(CountBesideProducts(*PlanCase(LargeOnTwoHosts(128), {})), 0);  // its parts would be thin
+  Case one_host = LargeOnTwoHosts(1024);
+  one_host.topology.host_of_worker = {};
+  EXPECT_EQ(CountBesideProducts(*PlanCase(one_host, {})), 0);
+  Case compute = LargeOnTwoHosts(8192);  // what comes takes a small part of the time
+  EXPECT_EQ(CountBesideProducts(*PlanCase(compute, {})), 0);
+}
+
+TEST(Overlap, KeepsToTheMemoryThatThereIs) {
+  const Case c = LargeOnTwoHosts(1024);
+  const absl::StatusOr<Plan> plan = PlanCase(c, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const int64_t bytes = TemporariesOf(*plan);
+  EXPECT_EQ(*PlanCase(c, {bytes}), *plan);
+  const absl::StatusOr<Plan> tight = PlanCase(c, {bytes - 1});
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  EXPECT_EQ(CountBesideProducts(*tight), 0);
+  EXPECT_LT(TemporariesOf(*tight), bytes);
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ TEST(VerifyPlan, FindsStepsThatCannotShareAPhase) {
   ExpectRefused(twice, "plan step 2");
   StepOf(twice, 1) = StepOf(twice, 0);
   StepOf(twice, 1).start = StepStart::kWithPrevious;
-  ExpectRefused(twice, "shares a phase with an exchange that touches the same buffer");
+  ExpectRefused(twice, "shares a phase with a step that touches the same memory");
 }
 
 TEST(VerifyPlan, FindsAStepThatReadsWhatItsPhaseWrites) {
@@ -138,7 +138,7 @@ TEST(VerifyPlan, FindsAStepThatReadsWhatItsPhaseWrites) {
   Plan plan = std::move(builder).Finish();
   EXPECT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
   StepOf(plan, 2).start = StepStart::kWithPrevious;
-  ExpectRefused(plan, "shares a phase with an exchange that touches the same buffer");
+  ExpectRefused(plan, "shares a phase with a step that touches the same memory");
 }
 
 constexpr std::string_view kTwoTensors = R"(plan {
@@ -182,11 +182,72 @@ TEST(PlanText, SaysWhichStepsShareAPhaseAndHostileOnesAreRefused) {
   ExpectRefused(Changed("%3 : f64[4] @ mesh(2) [R] in b3", "%3 : f64[4] @ mesh(2) [R] in b2"), "needs elements");
 }
 
-TEST(PlanText, OnlyExchangesShareAPhase) {
-  for (const char* wrong : {"plan {\n  with local matmul() -> %0\n}\n", "plan {\n  with\n}\n",
+TEST(PlanText, OnlyExchangesAndLocalStepsShareAPhase) {
+  for (const char* wrong : {"plan {\n  with contract matmul() -> %0\n}\n", "plan {\n  with\n}\n",
                             "plan {\n  with with slice %0 -> %0 move\n}\n"}) {
     EXPECT_FALSE(ParsePlan(wrong).ok()) << wrong;
   }
+}
+
+// Zeros are written while %0 is gathered.
+constexpr std::string_view kBeside = R"(plan {
+  b0 : input 8 bytes on mesh(2)
+  b1 : output 16 bytes on mesh(2)
+  b2 : output 16 bytes on mesh(2)
+  in  %0 : f32[4] @ mesh(2) [S(0)] in b0
+  out %1 : f32[4] @ mesh(2) [R] in b1
+  out %2 : f32[4] @ mesh(2) [R] in b2
+  local fill() -> %1 scalars [0]
+  with all_gather %0 -> %2 move
+    dim 0: [0:2) 0+0 -> 0+0, [2:4) 1+0 -> 0+2
+  scalars 1
+}
+)";
+
+TEST(SharedPhases, HaveExchangesUnderWayWhileLocalStepsRun) {
+  const absl::StatusOr<Plan> plan = ParsePlan(kBeside);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(ToText(*plan), kBeside);
+  EXPECT_TRUE(VerifyPlan(*plan).ok()) << VerifyPlan(*plan);
+  EXPECT_EQ(PhasesOf(*plan), (std::vector<int>{1, 1}));
+  EXPECT_EQ(StepLines(*plan)[1], "with all_gather %0 [S(0)] -> %2 [R]");
+  const absl::StatusOr<Program> program = LowerPlan(*plan, WorkerIndex(0), MessageLists::kBuild);
+  ASSERT_TRUE(program.ok()) << program.status();
+  ASSERT_EQ(program->phases.size(), 1u);
+  const Phase& phase = program->phases[0];
+  EXPECT_TRUE(std::holds_alternative<KernelInstruction>(phase.instructions[0])) << ToText(*program);
+  EXPECT_EQ(phase.instructions.size(), 3u);  // and its own half, and the other's
+  EXPECT_EQ(phase.incoming.size(), 1u);
+  EXPECT_EQ(phase.outgoing.size(), 1u);
+}
+
+TEST(SharedPhases, OfExchangesAndLocalStepsTakeAsLongAsTheLonger) {
+  const Plan plan = *ParsePlan(kBeside);
+  Plan local = plan, exchange = plan;
+  local.steps.pop_back();
+  exchange.steps.erase(exchange.steps.begin());
+  StepOf(exchange, 0).start = StepStart::kNewPhase;
+  Topology two_hosts;
+  two_hosts.host_of_worker = {0, 1};
+  two_hosts.network_bandwidth_bytes_s = 1;  // eight seconds
+  EXPECT_DOUBLE_EQ(PredictSeconds(plan, two_hosts), PredictSeconds(exchange, two_hosts));
+  const Topology one_host;  // what copies doesn't compute
+  EXPECT_DOUBLE_EQ(PredictSeconds(plan, one_host),
+                   PredictSeconds(local, one_host) + PredictSeconds(exchange, one_host));
+}
+
+TEST(VerifyPlan, FindsExchangesThatCannotRunBesideLocalSteps) {
+  const auto with_text = [](std::string_view that, std::string_view what) {
+    std::string text(kBeside);
+    const size_t at = text.find(that);
+    EXPECT_NE(at, std::string::npos) << that;
+    const absl::StatusOr<Plan> plan = ParsePlan(text.replace(at, that.size(), what));
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return *plan;
+  };
+  ExpectRefused(with_text("out %2 : f32[4] @ mesh(2) [R] in b2", "out %2 : f32[4] @ mesh(2) [R] in b1"),
+                "shares a phase with a step that touches the same memory");
+  ExpectRefused(with_text("  local fill() -> %1", "  with local fill() -> %1"), "shares a phase with no local step");
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/types/str_cat.h"
 #include "server/device/counters.h"
+#include "server/planner/contraction.h"
 #include "tests/support/plan_in_parts.h"
 #include "tests/unit/worker/worker_world.h"
 
@@ -55,6 +57,63 @@ TEST(PartsOnTwoHosts, GiveTheProductOfLettersThatTheMeshCuts) {
 
 INSTANTIATE_TEST_SUITE_P(Reach, PartsOnWorkers, ::testing::Values(Reach::kMapped, Reach::kMessages),
                          [](const auto& info) { return info.param == Reach::kMapped ? "mapped" : "messages"; });
+
+// A product to rows on workers of these hosts, in four parts that come while others are multiplied.
+Plan OverlappedPlan(const std::vector<int32_t>& hosts, std::string_view left, std::string_view right) {
+  const std::string mesh = StrCat(" @ mesh(", hosts.size(), ") ");
+  Topology topology;
+  topology.host_of_worker = hosts;
+  PlanBuilder builder;
+  const int a = builder.AddInput({*ParseTensorSpec(StrCat("f64[9,16]", mesh, left)), {}});
+  const int b = builder.AddInput({*ParseTensorSpec(StrCat("f64[16,13]", mesh, right)), {}});
+  const OverlapLimits always = {.least_extent = 1, .least_parts = 4, .most_parts = 4, .worthwhile = 1e9};
+  const auto product = AddContraction(builder, {}, a, b, *ParseTensorSpec(StrCat("f64[9,13]", mesh, "[S(0)]")),
+                                      topology, {}, {}, always);
+  EXPECT_TRUE(product.ok()) << product.status();
+  builder.AddOutput(*product);
+  return std::move(builder).Finish(topology);
+}
+
+std::vector<Plan> OverlappedPlans(const std::vector<int32_t>& hosts) {
+  std::vector<Plan> plans;
+  for (const char* left : {"[S(0)]", "[R]", "[P(sum)]"}) {
+    for (const char* right : {"[S(0)]", "[S(1)]", "[P(sum)]"}) {
+      Plan plan = OverlappedPlan(hosts, left, right);
+      if (plan.grid.find("comes while") != std::string::npos) plans.push_back(std::move(plan));
+    }
+  }
+  return plans;
+}
+
+TEST(OverlappedParts, GiveTheProduct) {
+  for (const std::vector<int32_t>& hosts :
+       {std::vector<int32_t>{0, 0, 1, 1}, std::vector<int32_t>{0, 1, 2, 3}, std::vector<int32_t>{0, 1, 1, 1}}) {
+    // Chunks of a few elements, so that there are more of them than a window has.
+    WorkerWorld world({.workers = 4, .hosts = hosts, .max_chunk_bytes = 16});
+    const std::vector<Plan> plans = OverlappedPlans(hosts);
+    ASSERT_GE(plans.size(), 3u);
+    for (const Plan& plan : plans) {
+      for (int run = 0; run < 5; ++run) {
+        WorkerWorld::Result got;
+        ASSERT_NO_FATAL_FAILURE(RunAsInterpreted(world, plan, got));
+      }
+    }
+  }
+}
+
+TEST(PartsHazards, WhatComesForAPartIsNotWrittenWhereOthersAreMultipliedOrRead) {
+  const std::vector<int32_t> hosts = {0, 0, 1, 1};
+  for (uint32_t seed = 0; seed < 5; ++seed) {
+    for (const Plan& plan : OverlappedPlans(hosts)) {
+      HazardRecorder recorder(seed);
+      WorkerWorld world({.workers = 4, .hosts = hosts, .recorder = &recorder});
+      const WorkerWorld::Result got = world.RunPlan(plan, Operands(plan), {});
+      EXPECT_TRUE(got.status.ok()) << got.status;
+      EXPECT_TRUE(recorder.IsDrained());
+      ASSERT_TRUE(recorder.hazards().empty()) << recorder.hazards()[0] << ToText(plan);
+    }
+  }
+}
 
 TEST(PartsHazards, AProductWaitsUntilPeersHaveReadTheOneBefore) {
   for (uint32_t seed = 0; seed < 10; ++seed) {
