@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kMaxRoleDims = 4;           // further mesh dims play no letter: they are idle
 constexpr int64_t kAllSubgridsUpTo = 16;  // workers; above it only grids over all of them
+constexpr int64_t kAllOrdersUpTo = 32;    // workers; above it only row-major ones
 
 constexpr size_t kPricedWorkers = 64;  // of more, some stand for all
 constexpr size_t kPricedHosts = 8;
@@ -233,10 +234,29 @@ class GridPricer {
     }
     const absl::Span<const WorkerIndex> workers(output_.mesh.workers().data(), static_cast<size_t>(used));
     if (shape.empty()) shape.push_back(1), roles.push_back({kReplicate, kReplicate, kReplicate});
-    const absl::StatusOr<Mesh> mesh = Mesh::Make(shape, {}, workers);
-    if (!mesh.ok()) return;
-    GridCandidate grid = MakeGrid(*mesh, roles);
-    if (!IsKnown(grid)) Add(std::move(grid));
+    AddOrders(shape, roles, workers);
+  }
+
+  // The grid's dims in every order: which of them runs fastest over the workers says who already has what.
+  void AddOrders(const std::vector<int64_t>& shape, const std::vector<Role>& roles,
+                 absl::Span<const WorkerIndex> workers) {
+    std::vector<size_t> cut;  // dims of several workers
+    for (size_t i = 0; i < shape.size(); ++i) {
+      if (shape[i] > 1) cut.push_back(i);
+    }
+    const std::vector<size_t> places = cut;
+    do {
+      std::vector<int64_t> ordered_shape = shape;
+      std::vector<Role> ordered_roles = roles;
+      for (size_t i = 0; i < cut.size(); ++i) {
+        ordered_shape[places[i]] = shape[cut[i]];
+        ordered_roles[places[i]] = roles[cut[i]];
+      }
+      const absl::StatusOr<Mesh> mesh = Mesh::Make(ordered_shape, {}, workers);
+      if (!mesh.ok()) return;
+      GridCandidate grid = MakeGrid(*mesh, ordered_roles);
+      if (!IsKnown(grid)) Add(std::move(grid));
+    } while (static_cast<int64_t>(workers.size()) <= kAllOrdersUpTo && std::next_permutation(cut.begin(), cut.end()));
   }
 
   // A mesh grid that is the same in all respects came earlier.

@@ -167,7 +167,7 @@ Price PriceOf(const Grid& grid, const TensorSpec& left, const TensorSpec& right,
   return price;
 }
 
-// Every (pm, pn, pk) over the first pm*pn*pk workers.
+// Every (pm, pn, pk) over the first pm*pn*pk workers, in every order of the three.
 std::vector<Grid> AllGrids(const TensorSpec& left, const TensorSpec& right, const TensorSpec& output) {
   std::vector<Grid> grids;
   const int64_t p = output.mesh.size();
@@ -177,12 +177,17 @@ std::vector<Grid> AllGrids(const TensorSpec& left, const TensorSpec& right, cons
         std::vector<int32_t> workers;
         for (int64_t i = 0; i < pm * pn * pk; ++i)
           workers.push_back(output.mesh.workers()[static_cast<size_t>(i)].value);
-        const Mesh mesh = MakeMesh({pm, pn, pk}, workers);
-        const auto spec = [&mesh](const TensorSpec& of, const Placements& placements) {
-          return TensorSpec{of.dtype, of.shape, mesh, placements};
-        };
-        grids.push_back({spec(left, {Shard(0), kAll, Shard(1)}), spec(right, {kAll, Shard(1), Shard(0)}),
-                         spec(output, {Shard(0), Shard(1), pk > 1 ? kSum : kAll})});
+        const std::vector<int64_t> sizes = {pm, pn, pk};
+        std::vector<size_t> order = {0, 1, 2};
+        do {
+          const Mesh mesh = MakeMesh({sizes[order[0]], sizes[order[1]], sizes[order[2]]}, workers);
+          const auto spec = [&](const TensorSpec& of, const Placements& by_letter) {
+            const Placements placements = {by_letter[order[0]], by_letter[order[1]], by_letter[order[2]]};
+            return TensorSpec{of.dtype, of.shape, mesh, placements};
+          };
+          grids.push_back({spec(left, {Shard(0), kAll, Shard(1)}), spec(right, {kAll, Shard(1), Shard(0)}),
+                           spec(output, {Shard(0), Shard(1), pk > 1 ? kSum : kAll})});
+        } while (std::next_permutation(order.begin(), order.end()));
       }
     }
   }
@@ -240,7 +245,7 @@ int CheckChoices(const std::vector<World>& worlds, const std::vector<int64_t>& e
 }
 
 TEST(Grids, TheChosenOneIsTheBestOfAll) {
-  const std::vector<World> worlds = {{{2}, {}}, {{3}, {}}, {{4}, {}}, {{2, 2}, {}}, {{6}, {}}, {{2, 3}, {}}};
+  const std::vector<World> worlds = {{{2}, {}}, {{3}, {}}, {{4}, {}}, {{2, 2}, {}}, {{6}, {}}, {{2, 3}, {}}, {{8}, {}}};
   EXPECT_GT(CheckChoices(worlds, {1, 3, 7, 16, 60, 301, 1000}, 400), 200);
 }
 
@@ -287,6 +292,16 @@ std::string ChosenGrid(const std::string& left, const std::string& right) {
   const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
   if (!planned.ok()) return planned.status().ToString();
   return planned->plan.grid.substr(0, planned->plan.grid.find(" on "));
+}
+
+// Workers 0 and 1 have columns that are side by side: as neighbours of one column of the grid they read fewer of
+// others.
+TEST(Grids, ItsDimsRunOverTheWorkersInTheBestOrder) {
+  const TensorSpec columns = *ParseTensorSpec("f64[2048,2048] @ mesh(8) [S(1)]");
+  const auto grids = EnumerateGrids({}, columns, columns, columns, Topology());
+  ASSERT_TRUE(grids.ok()) << grids.status();
+  EXPECT_EQ((*grids)[0].received_bytes, 20971520);
+  EXPECT_EQ(ToText((*grids)[0].product), "f64[2048,2048] @ mesh(4,2,1) [S(1), S(0), R]");
 }
 
 TEST(Grids, LongThinAndFlatProductsAreCutWhereItIsCheap) {
