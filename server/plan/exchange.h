@@ -83,6 +83,9 @@ struct Exchange {
   std::vector<DimOverlay> dims;
   WorkerHosts hosts;  // the plan's
   Rounds rounds;
+  // Of a kMove within a host: bytes that the source's positions give in other exchanges of the plan, by flat position;
+  // none: nothing that counts. Of several holders of a cell those give that give least in all.
+  std::vector<int64_t> given_besides;
   bool is_by_rounds() const { return !rounds.factors.empty(); }
   // Adds to what an earlier exchange wrote: what it takes lies in the value that it writes.
   bool is_in_place() const {
@@ -124,7 +127,7 @@ struct Transfer {
 // want of one source shard is laid on a line, cell after cell and destination after destination, and its
 // holders give equal lengths of it (shared_line.h), so a cell may come in parts. On one mesh, where the
 // holders at the destinations' own coordinates (on the mesh dims that replicate the source) are nearly as
-// level, those give, and nothing is cut.
+// level, those give, and nothing is cut. Holders that give in other exchanges too (given_besides) have shorter parts.
 //
 // With several hosts: who wants a cell takes it from holders on its own host if there are some; those share
 // that, and what no host has for itself is shared so that the busiest holder has least. Under FarTakers::kOne what

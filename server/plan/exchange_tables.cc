@@ -71,7 +71,9 @@ ExchangeTables::ExchangeTables(const Exchange& exchange)
   IndexEntries();
   const bool by_host = exchange.hosts.several();
   const bool takes_itself = exchange.far_takers == FarTakers::kEach;
-  if (exchange.role == ExchangeRole::kMove && takes_itself && ((same_mesh_ && !by_host) || replica_count() == 1)) {
+  const bool gives_besides = !exchange.given_besides.empty();
+  if (exchange.role == ExchangeRole::kMove && takes_itself && !gives_besides &&
+      ((same_mesh_ && !by_host) || replica_count() == 1)) {
     WeighMoves();
   }
 }
@@ -375,12 +377,26 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
     length += take.length;
     if (same_mesh_) own_loads[static_cast<size_t>(HolderOfDestination(take.destination).replica)] += take.length;
   }
-  const int64_t busiest = *std::max_element(own_loads.begin(), own_loads.end());
-  sharing.own_coordinates = same_mesh_ && IsSharedLevelly(busiest, ShareOf(length, replica_count()));
   std::vector<int64_t> replicas(replica_offsets_.size());
   std::iota(replicas.begin(), replicas.end(), int64_t{0});
+  if (!exchange_.given_besides.empty()) {
+    sharing.lines.emplace_back(std::move(replicas), LoadsBesides(cell), length);
+    return sharing;
+  }
+  const int64_t busiest = *std::max_element(own_loads.begin(), own_loads.end());
+  sharing.own_coordinates = same_mesh_ && IsSharedLevelly(busiest, ShareOf(length, replica_count()));
   sharing.lines.emplace_back(std::move(replicas), length);
   return sharing;
+}
+
+// What the holders of a cell give besides, by replica, in elements.
+std::vector<int64_t> ExchangeTables::LoadsBesides(const ExchangeCell& cell) const {
+  std::vector<int64_t> loads;
+  for (const int64_t offset : replica_offsets_) {
+    const int64_t bytes = exchange_.given_besides[static_cast<size_t>(cell.source + offset)];
+    loads.push_back(bytes / SizeBytes(TakenDType(exchange_)));
+  }
+  return loads;
 }
 
 int64_t ExchangeTables::SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t reducer) const {

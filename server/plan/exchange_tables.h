@@ -168,6 +168,7 @@ class ExchangeTables {
   void VisitProduct(absl::Span<const int> counts, const Choice& choice, const Visitor& visit) const;
   const Sharing& SharingOf(const ExchangeCell& cell) const;
   Sharing MakeSharing(const ExchangeCell& cell) const;
+  std::vector<int64_t> LoadsBesides(const ExchangeCell& cell) const;
   void ShareByHost(const ExchangeCell& cell, Sharing& sharing) const;
   void SumByHost(const ExchangeCell& cell, Sharing& sharing) const;
   const TermsByHost& TermsOf(const ExchangeCell& cell) const;

@@ -99,6 +99,7 @@ class DescriptionSize {
     Add(exchange.source);
     Add(exchange.destination);
     AddArray(exchange.rounds.factors);
+    AddArray(exchange.given_besides);
     AddArray(exchange.dims);
     for (const DimOverlay& dim : exchange.dims) AddArray(dim.entries);
   }

@@ -85,6 +85,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   if (exchange.is_by_rounds()) {
     StrAppend(&text, " digit ", exchange.rounds.digit, " of ", ListText(exchange.rounds.factors, "x"));
   }
+  if (!exchange.given_besides.empty()) StrAppend(&text, " besides [", ListText(exchange.given_besides, ","), "]");
   if (exchange.source != plan.values[static_cast<size_t>(step.source)].spec) {
     StrAppend(&text, " of ", ToText(exchange.source));
   }
@@ -415,6 +416,9 @@ class PlanParser {
       step.exchange.far_takers = FarTakers::kRelays;
     } else if (shares || scanner.TryTake("once")) {
       step.exchange.far_takers = FarTakers::kOne;
+    }
+    if (scanner.TryTake("besides")) {
+      TESSERA_ASSIGN_OR_RETURN(step.exchange.given_besides, TakeIntegers<int64_t>(scanner));
     }
     step.exchange.source = plan_.values[static_cast<size_t>(step.source)].spec;
     step.exchange.destination = plan_.values[static_cast<size_t>(step.destination)].spec;

@@ -261,6 +261,7 @@ class Verifier {
     }
     TESSERA_RETURN_IF_ERROR(CheckSize(exchange));
     if (exchange.is_by_rounds()) TESSERA_RETURN_IF_ERROR(CheckRounds(step));
+    if (!exchange.given_besides.empty()) TESSERA_RETURN_IF_ERROR(CheckGivenBesides(exchange));
     const int64_t terms = PendingTerms(exchange.source, exchange.destination);
     switch (exchange.role) {
       case ExchangeRole::kMove:
@@ -275,6 +276,19 @@ class Verifier {
       case ExchangeRole::kShare: TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once")); break;
     }
     return Finish(step);
+  }
+
+  static absl::Status CheckGivenBesides(const Exchange& exchange) {
+    constexpr int64_t kMaxGivenBytes = int64_t{1} << 48;
+    if (exchange.role != ExchangeRole::kMove || exchange.far_takers != FarTakers::kEach || exchange.hosts.several() ||
+        exchange.is_by_rounds()) {
+      return Wrong("has holders that give besides, and is no move within a host");
+    }
+    const std::vector<int64_t>& given = exchange.given_besides;
+    const bool is_sound =
+        static_cast<int64_t>(given.size()) == exchange.source.mesh.size() &&
+        std::all_of(given.begin(), given.end(), [](int64_t bytes) { return bytes >= 0 && bytes <= kMaxGivenBytes; });
+    return is_sound ? absl::OkStatus() : Wrong("does not say what each holder gives besides");
   }
 
   static absl::Status CheckReduction(const Exchange& exchange, int64_t terms) {
@@ -388,6 +402,7 @@ class Verifier {
       return Wrong("the pieces are pending");
     if (pieces.far_takers != FarTakers::kEach) return Wrong("the pieces are taken once for a host");
     if (pieces.is_by_rounds()) return Wrong("the pieces are taken by rounds");
+    if (!pieces.given_besides.empty()) return Wrong("the pieces have holders that give besides");
     if (pieces.source.dtype != pieces.destination.dtype || pieces.source.rank() != pieces.destination.rank()) {
       return Wrong("the pieces are read as ", ToText(pieces.destination));
     }

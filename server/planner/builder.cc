@@ -15,6 +15,7 @@
 #include "server/plan/same_shards.h"
 #include "server/planner/alternatives.h"
 #include "server/planner/figures.h"
+#include "server/planner/level_together.h"
 #include "server/planner/overlay.h"
 #include "server/planner/relays.h"
 #include "server/planner/rounds.h"
@@ -279,6 +280,7 @@ Plan PlanBuilder::Finish(const Topology& topology) && {
   AddRounds(plan_, topology);
   AddRelays(plan_, topology);
   if (plan_.hosts.several()) AddShares();
+  LevelTogether(plan_);
   return std::move(plan_);
 }
 

@@ -58,8 +58,8 @@ class FlowGraph {
 };
 
 struct WantedBox {
-  int64_t elements = 0;
-  std::vector<size_t> holders;  // that may give it
+  int64_t size = 0;             // elements or bytes
+  std::vector<size_t> holders;  // workers that may give it
 };
 
 std::vector<int64_t> StartsOf(const Box& box) {
@@ -103,14 +103,16 @@ std::vector<WantedBox> WantedBoxes(const TensorSpec& source, const TensorSpec& d
       const int64_t elements = same_terms ? NumElements(Intersect(box, boxes[holders[0]])) : 0;
       if (elements == 0) continue;
       WantedBox box_of_one = {elements, {}};
+      std::vector<size_t> workers;
+      for (const size_t holder : holders) workers.push_back(static_cast<size_t>(source.mesh.workers()[holder].value));
       for (const size_t holder : holders) {
         if (host_of(source.mesh.workers()[holder]) == host_of(destination.mesh.WorkerAt(position))) {
-          box_of_one.holders.push_back(holder);
+          box_of_one.holders.push_back(static_cast<size_t>(source.mesh.workers()[holder].value));
         }
       }
       if (box_of_one.holders.empty()) {
         if (!taken_from_far.emplace(host_of(destination.mesh.WorkerAt(position)), key, StartsOf(box)).second) continue;
-        box_of_one.holders = holders;
+        box_of_one.holders = std::move(workers);
       }
       wanted.push_back(std::move(box_of_one));
     }
@@ -118,14 +120,14 @@ std::vector<WantedBox> WantedBoxes(const TensorSpec& source, const TensorSpec& d
   return wanted;
 }
 
-}  // namespace
-
-int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destination,
-                           const std::vector<int32_t>& host_of_worker) {
-  const std::vector<WantedBox> wanted = WantedBoxes(source, destination, host_of_worker);
+// The smallest limit on every sender under which all boxes are given.
+int64_t LeastLimit(const std::vector<WantedBox>& wanted) {
   int64_t total = 0;
-  for (const WantedBox& box : wanted) total += box.elements;
-  const size_t senders = static_cast<size_t>(source.mesh.size());
+  size_t senders = 0;
+  for (const WantedBox& box : wanted) {
+    total += box.size;
+    for (const size_t holder : box.holders) senders = std::max(senders, holder + 1);
+  }
   const size_t start = senders + wanted.size();
   int64_t low = 0;
   int64_t high = total;
@@ -133,8 +135,8 @@ int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destinati
     const int64_t limit = low + (high - low) / 2;
     FlowGraph graph(start + 2);
     for (size_t i = 0; i < wanted.size(); ++i) {
-      graph.Connect(start, senders + i, wanted[i].elements);
-      for (const size_t holder : wanted[i].holders) graph.Connect(senders + i, holder, wanted[i].elements);
+      graph.Connect(start, senders + i, wanted[i].size);
+      for (const size_t holder : wanted[i].holders) graph.Connect(senders + i, holder, wanted[i].size);
     }
     for (size_t holder = 0; holder < senders; ++holder) graph.Connect(holder, start + 1, limit);
     if (graph.MaxFlow(start, start + 1) == total) {
@@ -144,6 +146,24 @@ int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destinati
     }
   }
   return low;
+}
+
+}  // namespace
+
+int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destination,
+                           const std::vector<int32_t>& host_of_worker) {
+  return LeastLimit(WantedBoxes(source, destination, host_of_worker));
+}
+
+int64_t LeastBusiestSenderOf(const std::vector<LevelMove>& moves) {
+  std::vector<WantedBox> wanted;
+  for (const LevelMove& move : moves) {
+    for (WantedBox& box : WantedBoxes(move.source, move.destination, {})) {
+      box.size *= SizeBytes(move.source.dtype);
+      wanted.push_back(std::move(box));
+    }
+  }
+  return LeastLimit(wanted);
 }
 
 }  // namespace tessera

@@ -101,7 +101,8 @@ absl::Status CheckMessages(const Plan& plan) {
   return absl::OkStatus();
 }
 
-// Who gives and who reduces, and in what order, is as of each tensor alone: so are the bits of its result.
+// Who reduces, and in what order, is as of each tensor alone: so are the bits of its result. (Of replicas others may
+// give.)
 absl::Status CheckAsAlone(const Drawn& list, const Plan& plan, const Topology& topology) {
   // Small sums are spread too where others are.
   const bool spreads = std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
@@ -116,7 +117,9 @@ absl::Status CheckAsAlone(const Drawn& list, const Plan& plan, const Topology& t
     std::vector<Exchange> exchanges;
     for (const Step& step : plan.steps) {
       const auto& exchange = std::get<ExchangeStep>(step);
-      if (exchange.destination == plan.outputs[i]) exchanges.push_back(exchange.exchange);
+      if (exchange.destination != plan.outputs[i]) continue;
+      exchanges.push_back(exchange.exchange);
+      exchanges.back().given_besides.clear();
     }
     if (exchanges != expected) return absl::InternalError(StrCat("tensor ", i, " goes otherwise than alone"));
   }
