@@ -195,8 +195,9 @@ absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& nota
   for (const OperandReading* operand : {&a, &b}) best.peak_bytes += GatheredAfterAll(notation, *operand, pieces);
   const SplitProblem problem = {notation, {&a, &b}, best.product, output, topology};
   TESSERA_ASSIGN_OR_RETURN(std::optional<Split> split, ChooseOverlap(builder, problem, overlap));
-  const int64_t temporary_bytes = split.has_value() ? split->temporary_bytes : TemporaryBytes(problem);
-  if (limits.temporary_bytes.has_value() && temporary_bytes > *limits.temporary_bytes) {
+  const auto fits = [&limits](int64_t bytes) { return bytes <= limits.temporary_bytes.value_or(bytes); };
+  if (split.has_value() && !fits(split->temporary_bytes)) split.reset();
+  if (!split.has_value() && !fits(TemporaryBytes(problem))) {
     TESSERA_ASSIGN_OR_RETURN(split, ChooseSplit(problem, *limits.temporary_bytes));
   }
   std::string split_text;

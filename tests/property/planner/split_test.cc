@@ -662,6 +662,13 @@ TEST(Overlap, KeepsToTheMemoryThatThereIs) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   const int64_t bytes = TemporariesOf(*plan);
   EXPECT_EQ(*PlanCase(c, {bytes}), *plan);
+  // Two parts of 528 columns count for more than the whole, which is done where it fits and they do not.
+  Case in_two = c;
+  in_two.overlap.most_parts = 2;
+  const int64_t whole_bytes = 1024 * 1024 * 8;
+  const absl::StatusOr<Plan> whole = PlanCase(in_two, {whole_bytes});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(PartsOf(*whole), 1);
   const absl::StatusOr<Plan> tight = PlanCase(c, {bytes - 1});
   ASSERT_TRUE(tight.ok()) << tight.status();
   EXPECT_EQ(CountBesideProducts(*tight), 0);
