@@ -1,5 +1,6 @@
 """Meshes, views, sub-meshes, and which session a function means."""
 
+import gc
 import os
 import threading
 
@@ -103,6 +104,30 @@ def test_the_innermost_session_is_meant(cluster):
         assert ts.zeros((2,)).session is first
     with pytest.raises(ts.FailedPreconditionError):
         ts.zeros((2,), device_mesh=first.default_mesh)
+
+
+@pytest.mark.parametrize("mesh_of", [lambda session: session.default_mesh, lambda session: session.init_device_mesh((2,))],
+                         ids=["default mesh", "own mesh"])
+def test_a_session_that_is_dropped_is_closed_at_once(cluster, mesh_of):
+    def use():
+        session = cluster.connect()
+        mesh = mesh_of(session)
+        assert mesh == mesh_of(session)
+        np.testing.assert_array_equal(session.distribute_tensor(np.ones(8), mesh).full_tensor(), 1)
+
+    def count_open():
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    use()
+    gc.collect()
+    gc.disable()
+    try:
+        before = count_open()
+        for _ in range(3):
+            use()
+        assert count_open() == before
+    finally:
+        gc.enable()
 
 
 def test_handles_of_another_session_are_refused(cluster, session):

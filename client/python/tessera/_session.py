@@ -77,7 +77,7 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
 def adopt(session, address: str, token: str):
     session.address = address
     session._token = token
-    session._default_mesh = None
+    session._default_mesh = None    # once asked for: the extension's Mesh
     session._cluster = None
     _context.register(session)
     return session
@@ -132,10 +132,10 @@ class _SessionMethods:
 
     @property
     def default_mesh(self) -> DeviceMesh:
-        """One dim over all workers."""
+        """One dim over all workers. A new object each time: one that the session kept would keep the session."""
         if self._default_mesh is None:
-            self._default_mesh = DeviceMesh._wrap(self, self._mesh([self.worker_count], [], []))
-        return self._default_mesh
+            self._default_mesh = self._mesh([self.worker_count], [], [])
+        return DeviceMesh._wrap(self, self._default_mesh)
 
     def distribute_tensor(self, tensor, device_mesh=None, placements=None, *, src_data_rank=0):
         """Uploads an array (NumPy, DLPack, memmap); placements default to Replicate.
