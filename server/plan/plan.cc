@@ -12,7 +12,8 @@
 namespace tessera {
 namespace {
 
-// Where a worker's figures go: its position when the plan has one mesh, else its index.
+// Where a worker's figures go: its position when the plan has one mesh, else its index. A result that is a view may be
+// on another mesh than its buffer.
 class FigureIndex {
  public:
   explicit FigureIndex(const Plan& plan) {
@@ -22,6 +23,10 @@ class FigureIndex {
       for (const WorkerIndex worker : buffer.mesh.workers()) {
         worker_count_ = std::max(worker_count_, static_cast<size_t>(worker.value) + 1);
       }
+    }
+    for (const int output : plan.outputs) {
+      if (mesh_ == nullptr || output < 0 || static_cast<size_t>(output) >= plan.values.size()) continue;
+      by_worker_ = by_worker_ || !SamePositions(*mesh_, plan.values[static_cast<size_t>(output)].spec.mesh);
     }
   }
 

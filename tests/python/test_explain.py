@@ -78,6 +78,14 @@ def test_figures_on_several_meshes_go_by_worker(session):
     assert ts.explain(lambda: (y.redistribute([R]), y + 1)).bytes_received == [256] * 2
 
 
+def test_figures_go_by_worker_where_meshes_differ_and_nothing_moves(session):
+    one, other = (session.init_device_mesh((2,), workers=workers) for workers in ([3, 1], [1, 3]))
+    x = ts.ones((8,), device_mesh=one, placements=[R])
+    plan = x.explain_redistribute(other, [R])
+    assert not plan.steps and plan.bytes_received == plan.bytes_sent == [0] * 4 and plan.peak_bytes == [0, 64, 0, 64]
+    assert x.explain_redistribute(one, [R]).bytes_received == [0, 0]
+
+
 def test_nothing_of_an_explained_function_runs(session, mesh4, ordinal):
     x = ts.ones((8,), device_mesh=mesh4, placements=[S(0)]).wait()
     before, tensors = ordinal(), len(session.tensors())

@@ -105,6 +105,16 @@ TEST(PlanFigures, GoByWorkerWhenMeshesDiffer) {
   EXPECT_EQ(traffic.sent_bytes, (std::vector<int64_t>{8, 0, 0, 0}));
 }
 
+TEST(PlanFigures, GoByWorkerWhenTheResultIsAViewOnAnotherMesh) {
+  const Plan plan = Redistribution("f32[4] @ mesh(2; workers=3,1) [R]", "f32[4] @ mesh(2; workers=1,3) [R]");
+  EXPECT_TRUE(plan.steps.empty());
+  const PlanTraffic traffic = TrafficOf(plan);
+  EXPECT_TRUE(traffic.by_worker);
+  EXPECT_EQ(traffic.received_bytes, (std::vector<int64_t>{0, 0, 0, 0}));
+  EXPECT_EQ(traffic.workers.size(), 4u);
+  EXPECT_EQ(PeakBytes(plan), (std::vector<int64_t>{0, 16, 0, 16}));
+}
+
 TEST(PredictSeconds, CountsHosts) {
   const Plan plan = Redistribution("f32[1024,1024] @ mesh(2) [S(0)]", "f32[1024,1024] @ mesh(2) [R]");
   Topology two_hosts;
