@@ -240,3 +240,30 @@ def test_any_and_all(session, mesh4):
     close(ts.any(x, axis=1), a.any(1))
     close(ts.all(x, axis=1), a.all(1))
     assert bool(ts.any(x)) and not bool(ts.all(x))
+
+
+REDUCED = [{}, {"axis": 1}, {"axis": 0, "keepdims": True}]
+NUMPYS = {**{name: REDUCED for name in ("sum", "mean", "max", "min", "any", "all", "argmax", "argmin")},
+          "squeeze": [{}, {"axis": 1}], "transpose": [{}, {"axes": (1, 0, 2)}]}
+
+
+@pytest.mark.parametrize("name", NUMPYS)
+def test_numpys_functions_give_tensors(session, mesh22, rng, name):
+    a = sample(rng, (5, 1, 7), "float64")
+    x = session.distribute_tensor(a, mesh22, [S(0), R()])
+    function = getattr(np, name)
+    for arguments in NUMPYS[name]:
+        got = function(x, **arguments)
+        assert isinstance(got, ts.Tensor)
+        close(got, np.asarray(function(a, **arguments)))
+
+
+def test_numpys_functions_with_more_are_refused(session, mesh4):
+    x = ts.ones((4,), device_mesh=mesh4)
+    for name in ("sum", "mean", "max", "min", "any", "all"):
+        with pytest.raises(TypeError, match=f"{name}: takes no out=: tensors are immutable"):
+            getattr(np, name)(x, out=np.zeros(()))
+        with pytest.raises(TypeError, match=f"{name}: unexpected arguments where"):
+            getattr(np, name)(x, where=np.ones(4, bool))
+    with pytest.raises(TypeError, match="argmax: takes no out="):
+        x.argmax(out=np.zeros(()))

@@ -48,12 +48,19 @@ def _tensor_of(name: str, x):
     return x
 
 
+def _check_reduction(name: str, x, out, unknown: dict):
+    """Of a reduction: its tensor. NumPy's functions call the method of that name, with out=None: np.sum(x) is x.sum()."""
+    no_dim(name, unknown)
+    if out is not None:
+        raise ArgumentError(f"{name}: takes no out=: tensors are immutable, use the result")
+    return _tensor_of(name, x)
+
+
 def _reduction(name: str):
     takes_dtype = name == "sum"
 
-    def function(x, /, axis=None, *, dtype=None, keepdims=False, **unknown):
-        no_dim(name, unknown)
-        x = _tensor_of(name, x)
+    def function(x, /, axis=None, *, dtype=None, out=None, keepdims=False, **unknown):
+        x = _check_reduction(name, x, out, unknown)
         if dtype is not None and not takes_dtype:
             raise ArgumentError(f"{name}: takes no dtype")
         attributes = {} if dtype is None else {"dtype": code_of(dtype, name)}
@@ -66,9 +73,8 @@ sum, mean, max, min = map(_reduction, ("sum", "mean", "max", "min"))  # noqa: A0
 
 
 def _arg_reduction(name: str):
-    def function(x, /, axis=None, *, keepdims=False, **unknown):
-        no_dim(name, unknown)
-        x = _tensor_of(name, x)
+    def function(x, /, axis=None, *, out=None, keepdims=False, **unknown):
+        x = _check_reduction(name, x, out, unknown)
         if axis is None:
             ndim = x.ndim
             if ndim != 1:
@@ -157,27 +163,27 @@ def expand_dims(x, /, *, axis=0):
     return x[(slice(None),) * dim + (None,)]
 
 
-def squeeze(x, /, axis):
-    """Drops dims of extent 1."""
+def squeeze(x, /, axis=None):
+    """Drops dims of extent 1: those of `axis`, by default all that there are."""
     x = _tensor_of("squeeze", x)
-    dims = axes_of("squeeze", axis, x.ndim)
+    dims = [d for d, n in enumerate(x.shape) if n == 1] if axis is None else axes_of("squeeze", axis, x.ndim)
     for dim in dims:
         if x.shape[dim] != 1:
             raise InvalidArgumentError(f"squeeze: dim {dim} of {x._spec} has extent {x.shape[dim]}, not 1")
     return x[tuple(0 if d in dims else slice(None) for d in range(x.ndim))]
 
 
-def any(x, /, *, axis=None, keepdims=False):  # noqa: A001
+def any(x, /, *, axis=None, out=None, keepdims=False, **unknown):  # noqa: A001
     """Whether any element is true along the axes."""
-    x = _tensor_of("any", x) != 0
+    x = _check_reduction("any", x, out, unknown) != 0
     if x.size == 0:     # of no elements there is a sum and no maximum
         return sum(x, axis=axis, keepdims=keepdims) != 0
     return max(astype(x, "i32"), axis=axis, keepdims=keepdims) != 0
 
 
-def all(x, /, *, axis=None, keepdims=False):  # noqa: A001
+def all(x, /, *, axis=None, out=None, keepdims=False, **unknown):  # noqa: A001
     """Whether all elements are true along the axes."""
-    x = _tensor_of("all", x) != 0
+    x = _check_reduction("all", x, out, unknown) != 0
     if x.size == 0:
         return sum(x, axis=axis, keepdims=keepdims) == 0
     return min(astype(x, "i32"), axis=axis, keepdims=keepdims) != 0
