@@ -25,6 +25,7 @@ struct Hooks {
   nb::object error_classes;    // dict: code number, "dtype" or "index" -> class
   nb::object convert_operand;  // (tensor, object) -> Tensor | (dtype number, number) | NotImplemented
   nb::object warn_implicit;    // (text) -> None
+  nb::object refuse_operand;   // (op, tensor, object) raises
 };
 Hooks& GetHooks();
 

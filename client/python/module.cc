@@ -250,8 +250,10 @@ NB_MODULE(_tessera, module) {
   DefineTensor(module);
   DefineSession(module);
   DefineCluster(module);
-  module.def("set_hooks", [](nb::object error_classes, nb::object convert_operand, nb::object warn_implicit) {
-    GetHooks() = {std::move(error_classes), std::move(convert_operand), std::move(warn_implicit)};
+  module.def("set_hooks", [](nb::object error_classes, nb::object convert_operand, nb::object warn_implicit,
+                             nb::object refuse_operand) {
+    GetHooks() = {std::move(error_classes), std::move(convert_operand), std::move(warn_implicit),
+                  std::move(refuse_operand)};
   });
   module.def("catalog", &CatalogToPython, "Rows of the op catalog: (number, name, family, operands, signature, doc).");
   module.def("dtype_names", [] {

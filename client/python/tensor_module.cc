@@ -54,6 +54,19 @@ nb::object BinaryOp(OpId op, nb::handle self, nb::handle other, Side side) {
   return Wrap(ValueOrRaise(tensor.value.session()->Call(PlainCall(op), operands)));
 }
 
+// == and != are elementwise beside what may stand beside a tensor. Of anything else Python would compare identities,
+// and answer silently; it is an error, as it is of < and +, but for None and for what knows itself how it compares.
+nb::object EqualityOp(OpId op, int comparison, nb::handle self, nb::handle other) {
+  nb::object result = BinaryOp(op, self, other, Side::kLeft);
+  if (result.ptr() != Py_NotImplemented || other.is_none()) return result;
+  if (const richcmpfunc compare = Py_TYPE(other.ptr())->tp_richcompare; compare != nullptr) {
+    result = nb::steal(compare(other.ptr(), self.ptr(), comparison));
+    if (!result.is_valid()) throw nb::python_error();
+    if (result.ptr() != Py_NotImplemented) return result;
+  }
+  return GetHooks().refuse_operand(std::string(NameOf(op)), self, other);
+}
+
 // x op= y: keeps dtype, shape and placements, and rebinds the handle.
 nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
@@ -283,8 +296,12 @@ void DefineTensor(nb::module_& module) {
   DefineBinary<OpId::kMul>(tensor, "__mul__", "__rmul__", "__imul__");
   DefineBinary<OpId::kDiv>(tensor, "__truediv__", "__rtruediv__", "__itruediv__");
   DefineBinary<OpId::kMatmul>(tensor, "__matmul__", "__rmatmul__", "__imatmul__");
-  DefineBinary<OpId::kEqual>(tensor, "__eq__", nullptr, nullptr);
-  DefineBinary<OpId::kNotEqual>(tensor, "__ne__", nullptr, nullptr);
+  tensor.def(
+      "__eq__", [](nb::handle a, nb::handle b) { return EqualityOp(OpId::kEqual, Py_EQ, a, b); }, nb::is_operator(),
+      "Elementwise, a bool tensor. x == None is False; of a list, a tuple or a text it is a TypeError.");
+  tensor.def(
+      "__ne__", [](nb::handle a, nb::handle b) { return EqualityOp(OpId::kNotEqual, Py_NE, a, b); }, nb::is_operator(),
+      "Elementwise, a bool tensor. x != None is True; of a list, a tuple or a text it is a TypeError.");
   DefineBinary<OpId::kLess>(tensor, "__lt__", nullptr, nullptr);
   DefineBinary<OpId::kLessEqual>(tensor, "__le__", nullptr, nullptr);
   DefineBinary<OpId::kGreater>(tensor, "__gt__", nullptr, nullptr);

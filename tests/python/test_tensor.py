@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import unittest.mock
 import warnings
 
 import numpy as np
@@ -123,6 +124,25 @@ def test_wait_and_is_ready(session, mesh4):
         ts.wait([x, y])
     assert y.wait(timeout=5) is y
     session.sync()
+
+
+def test_what_cannot_be_compared_is_no_silent_answer(session, mesh4):
+    x = session.distribute_tensor(np.arange(3), mesh4)
+    for value in ([1, 2, 3], (1, 2, 3), "abc", b"abc", {1}, {1: 2}, range(3), int, object()):
+        for compare in (lambda: x == value, lambda: x != value, lambda: value == x, lambda: value != x, lambda: value in x,
+                        lambda: ts.equal(x, value), lambda: x < value):
+            with pytest.raises(TypeError, match=type(value).__name__):
+                compare()
+    with pytest.raises(ts.InvalidArgumentError, match=r"equal: list can't stand beside i64\[3\].*make np.array\(values\)"):
+        x == [1, 2, 3]
+    np.testing.assert_array_equal((x == np.array([0, 5, 2])).full_tensor(), [True, False, True])
+
+
+def test_what_knows_how_it_compares_is_asked(session, mesh4):
+    x = ts.ones((3,), device_mesh=mesh4)
+    assert (x == None) is False and (x != None) is True and (None == x) is False  # noqa: E711
+    assert x == unittest.mock.ANY and not x != unittest.mock.ANY
+    assert None not in x and 1 in x and x in [x, "other"] and {x: 1, "other": 2}[x] == 1
 
 
 def test_dropped_handles_free_their_memory(session, mesh4):

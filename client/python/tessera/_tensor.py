@@ -68,17 +68,22 @@ def _warn_implicit(text: str) -> None:
     warnings.warn(text, ImplicitRedistributionWarning, stacklevel=level)
 
 
-_tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit)
+def refuse_operand(op: str, tensor, other):
+    raise ArgumentError(f"{op}: {type(other).__name__} can't stand beside {tensor._spec}; "
+                        "of values make np.array(values) or ts.asarray(values)")
+
+
+_tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit, refuse_operand)
 
 
 # ---- calls --------------------------------------------------------------------------------------
 
-def as_operand(tensor, value):
+def _as_operand(op: str, tensor, value):
     if isinstance(value, (_tessera.Tensor, bool, int, float)) and not isinstance(value, np.generic):
         return value
     out = convert_operand(tensor, value)
     if out is NotImplemented:
-        raise ArgumentError(f"operand: {type(value).__name__} can't stand beside {tensor._spec}")
+        refuse_operand(op, tensor, value)
     return out
 
 
@@ -88,7 +93,7 @@ def call(op: str, *values, **attributes):
     if tensor is None:
         shown = ", ".join(type(value).__name__ for value in values)
         raise ArgumentError(f"{op}: needs a Tensor among its operands, not {shown}; make one with ts.asarray or distribute_tensor")
-    return _tessera.call(OPS[op], tuple(as_operand(tensor, value) for value in values), **attributes)
+    return _tessera.call(OPS[op], tuple(_as_operand(op, tensor, value) for value in values), **attributes)
 
 
 def no_dim(op: str, unknown: dict) -> None:
@@ -336,7 +341,7 @@ class _TensorMethods:
         return (self[i] for i in range(self.shape[0]))
 
     def __contains__(self, value):
-        return bool((self == value).any())
+        return value is not None and bool((self == value).any())
 
     # ---- indexing ---------------------------------------------------------------------------
 
