@@ -57,6 +57,29 @@ def test_einsum_of_one_operand_and_of_three(session, mesh22, rng):
          lambda a, b, c: np.einsum("ij,jk,kl->il", a, b, c), [(3, 4), (4, 5), (5, 2)], rng)
 
 
+STRETCHED = [("i,i->", (1,), (5,)), ("ij,jk->ik", (3, 1), (2, 3)), ("ij,jk->ik", (3, 4), (1, 5)),
+             ("bij,bjk->bik", (2, 3, 1), (2, 4, 5)), ("bij,bjk->bik", (1, 3, 4), (2, 1, 5)), ("ij,ij->", (1, 4), (3, 1)),
+             ("ij,ij->i", (3, 1), (1, 4)), ("...j,j", (2, 3, 1), (4,)), ("ij,jk->ik", (3, 1), (1, 5)),
+             ("i,i,i->", (1,), (5,), (1,)), ("i,i,i->", (1,), (1,), (5,)), ("ij,jk,kl->il", (3, 1), (4, 1), (5, 2))]
+
+
+@pytest.mark.parametrize("case", STRETCHED, ids=str)
+def test_einsum_broadcasts_letters_that_are_summed_over(session, mesh22, rng, case):
+    notation, *shapes = case
+    for dtype in (np.float64, np.int32):
+        same(session, mesh22, lambda *xs: ts.einsum(notation, *xs), lambda *xs: np.einsum(notation, *xs), shapes, rng,
+             dtype=dtype)
+
+
+def test_einsum_refuses_what_does_not_broadcast(session, mesh4):
+    x, y = ts.ones((3, 2), device_mesh=mesh4), ts.ones((4, 5), device_mesh=mesh4)
+    with pytest.raises(ts.InvalidArgumentError, match="einsum: inner dims differ"):
+        ts.einsum("ij,jk->ik", x, y)
+    for refused in (lambda: x[:, :1] @ y, lambda: ts.tensordot(x[:, :1], y, axes=1)):
+        with pytest.raises(ts.InvalidArgumentError, match="inner dims differ"):
+            refused()
+
+
 def test_named_products(session, mesh22, rng):
     same(session, mesh22, ts.bmm, np.matmul, [(5, 3, 4), (5, 4, 2)], rng)
     same(session, mesh22, ts.mm, np.matmul, [(3, 4), (4, 2)], rng)

@@ -80,6 +80,12 @@ def _sum_out(x, letters: str, kept):
     return sum(x, axis=axes, dtype=dtype), "".join(letter for letter in letters if letter in kept)
 
 
+def _stretched(x, letters: str, y, other: str) -> set[str]:
+    """Letters along which y, of extent 1, is broadcast to x: summed over, they are a sum of x."""
+    return {letter for d, letter in enumerate(letters)
+            if letter in other and y.shape[other.index(letter)] == 1 != x.shape[d]}
+
+
 def einsum(notation, /, *operands):
     _tensors("einsum", operands)
     if not operands:
@@ -93,8 +99,11 @@ def einsum(notation, /, *operands):
     # From left to right; letters that nobody needs any more are summed over as early as that is exact.
     for i in range(1, len(operands)):
         later = set(output).union(*inputs[i + 1:])
-        x, letters = _sum_out(x, letters, later | set(inputs[i]))
-        y, other = _sum_out(operands[i], inputs[i], later | set(letters))
+        y, other = operands[i], inputs[i]
+        of_x = set(other) - _stretched(x, letters, y, other)
+        of_y = set(letters) - _stretched(y, other, x, letters)
+        x, letters = _sum_out(x, letters, later | of_x)
+        y, other = _sum_out(y, other, later | of_y)
         both = letters + "".join(letter for letter in other if letter not in letters)
         kept = output if i == len(operands) - 1 else "".join(letter for letter in both if letter in later)
         x, letters = _product(x, y, letters, other, kept), kept
