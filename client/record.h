@@ -55,6 +55,7 @@ struct Record {
   std::vector<RecordOperand> operands;
   std::shared_ptr<const TensorSpec> spec;  // kUpload
   std::vector<uint64_t> drops;             // kDrop; the results of kCancelled
+  absl::Status reason;                     // kRelease: why an upload is given up
 };
 
 struct ClientEvent {

@@ -67,7 +67,7 @@ absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vecto
     status = SendSnapshot(number, request, handle, pieces, bytes);
   } else {
     status = SendSlabs(number, request, handle, pieces);
-    if (!status.ok()) request->ticketed ? ReleaseTicket(request->ticket) : CancelRequest(number);
+    if (!status.ok()) request->ticketed ? ReleaseTicket(request->ticket, status) : CancelRequest(number);
   }
   TESSERA_RETURN_IF_ERROR(status);
   return handle;
@@ -103,16 +103,7 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
       }
       connection_->FinishTransfer(number, [this, ticket = r->ticket, id, memory](absl::Status status) {
         memory->CloseFd();
-        if (status.ok()) return;
-        ReleaseTicket(ticket);
-        std::lock_guard<std::mutex> lock(mutex_);
-        // A worker that is lost when the coordinator has said that all bytes are there takes nothing back.
-        auto live = live_.find(id);
-        if (live != live_.end() && live->second->failure.ok() && !live->second->settled) {
-          live->second->failure = status;
-          live->second->settled = true;
-        }
-        NotifyChanged();
+        if (!status.ok()) GiveUpUpload(ticket, id, status);
       });
     };
   }
@@ -122,6 +113,20 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
   record.handle = handle->id;
   record.spec = handle->spec;
   return Enqueue(std::move(record));
+}
+
+void SessionImpl::GiveUpUpload(uint64_t ticket, uint64_t handle, const absl::Status& why) {
+  ReleaseTicket(ticket, why);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // A worker that is lost when the coordinator has said that all bytes are there takes nothing back.
+    auto live = live_.find(handle);
+    if (live != live_.end() && live->second->failure.ok() && !live->second->settled) {
+      live->second->failure = why;
+      live->second->settled = true;
+    }
+  }
+  NotifyChanged();
 }
 
 absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
@@ -199,7 +204,9 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
       slot = (slot + 1) % kUploadSlabs;
     }
   }
-  connection_->FinishTransfer(number, [this, state, ring](absl::Status finished) {
+  const uint64_t ticket = request->ticket, id = handle->id;
+  connection_->FinishTransfer(number, [this, state, ring, ticket, id](absl::Status finished) {
+    if (!finished.ok()) GiveUpUpload(ticket, id, finished);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       state->finished = true;

@@ -201,10 +201,11 @@ void SessionImpl::CancelRequest(uint64_t request) {
 
 void SessionImpl::CancelAll() { connection_->CancelAll(); }
 
-void SessionImpl::ReleaseTicket(uint64_t ticket) {
+void SessionImpl::ReleaseTicket(uint64_t ticket, absl::Status reason) {
   Record record;
   record.kind = Record::Kind::kRelease;
   record.request = ticket;
+  record.reason = std::move(reason);
   connection_->SendAhead(std::move(record));
 }
 

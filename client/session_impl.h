@@ -143,8 +143,11 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status WaitUntil(std::string_view what, std::optional<double> timeout_s, const std::function<bool()>& done);
   absl::Status WaitFor(std::string_view what, const RequestPtr& request);
   void CancelRequest(uint64_t request);
-  // Gives up a ticket: workers close its windows.
-  void ReleaseTicket(uint64_t ticket);
+  // Gives up a ticket: workers close its windows. Of an upload that is not complete: what depends on its tensor fails
+  // with `reason`, where there is one.
+  void ReleaseTicket(uint64_t ticket, absl::Status reason = absl::OkStatus());
+  // Of an upload whose bytes can't be brought: releases its ticket, and the tensor has failed here at once.
+  void GiveUpUpload(uint64_t ticket, uint64_t handle, const absl::Status& why);
   // Until the coordinator has taken up all records before this call.
   absl::Status AwaitTakenUp();
   void CancelAll();

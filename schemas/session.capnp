@@ -140,6 +140,9 @@ struct Record {
     cancelled @9 :List(UInt64);
     # New handles: results of calls that the client took back before it sent them.
   }
+  reason @10 :V.Status;
+  # Of a `release` of an upload that is not complete: why the client gives it up, which is what the tensor fails with.
+  # Null: Cancelled.
 }
 
 struct Call {

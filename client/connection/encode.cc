@@ -76,7 +76,10 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
       return;
     case Record::Kind::kCommBegin: builder.setCommBegin(record.handle); return;
     case Record::Kind::kCancel: builder.setCancel(record.request); return;
-    case Record::Kind::kRelease: builder.setRelease(record.request); return;
+    case Record::Kind::kRelease:
+      builder.setRelease(record.request);
+      if (!record.reason.ok()) EncodeStatus(record.reason, builder.initReason());
+      return;
     case Record::Kind::kCancelled:
       EncodeHandles(record.drops, builder.initCancelled(static_cast<unsigned>(record.drops.size())));
       return;

@@ -56,6 +56,7 @@ struct CancelRecord {
 };
 struct ReleaseRecord {
   TicketId ticket;
+  absl::Status reason;  // of an upload that the client gives up; ok: none is known
 };
 // A record that could not be decoded, or was cancelled: its results are poisoned with the reason.
 struct BadRecord {

@@ -252,9 +252,11 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRe
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, CancelRecord&) { return Progress::kDone; }
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, ReleaseRecord&) { return Progress::kDone; }
 
-void StateMachine::ReleaseTicket(const SessionEntry& session, TicketId ticket) {
-  auto found = tickets_.find(ticket);
-  if (found != tickets_.end() && found->second.session == session.info.session) CloseTicketOf(ticket, found->second);
+void StateMachine::ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release) {
+  auto found = tickets_.find(release.ticket);
+  if (found == tickets_.end() || found->second.session != session.info.session) return;
+  if (found->second.status.ok()) found->second.status = release.reason;
+  CloseTicketOf(release.ticket, found->second);
 }
 
 void StateMachine::CancelQueued(SessionEntry& session, uint64_t request) {

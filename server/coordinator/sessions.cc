@@ -65,7 +65,7 @@ void StateMachine::On(const BatchEvent& event) {
     if (const auto* cancel = std::get_if<CancelRecord>(&record)) {
       CancelQueued(session, cancel->request);
     } else if (const auto* release = std::get_if<ReleaseRecord>(&record)) {
-      ReleaseTicket(session, release->ticket);
+      ReleaseTicket(session, *release);
     } else {
       session.queue.push_back(record);
     }

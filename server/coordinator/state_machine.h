@@ -93,7 +93,7 @@ class StateMachine {
   Progress TakeRecord(SessionEntry& session, CommEndRecord& record);
   Progress TakeRecord(SessionEntry& session, CancelRecord& record);
   void CancelQueued(SessionEntry& session, uint64_t request);
-  void ReleaseTicket(const SessionEntry& session, TicketId ticket);
+  void ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release);
   absl::Status CheckTickets(std::string_view op, const SessionEntry& session) const;
   void CancelWaiters(SessionEntry& session, uint64_t request);
   Progress TakeRecord(SessionEntry& session, ReleaseRecord& record);

@@ -231,6 +231,40 @@ def test_a_killed_client_leaves_nothing(new_cluster):
     wait_until(lambda: [w["used_bytes"] for w in session.status()["workers"]] == used)
 
 
+SHORT_OF_FILES = """
+import os, resource, sys, numpy as np, tessera as ts
+session = ts.connect(sys.argv[1], stall_timeout=5)
+mesh, rows, left = session.default_mesh, [ts.Shard(0)], int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+held = []
+try:
+    while True:
+        held.append(os.dup(0))
+except OSError:
+    for fd in held[:left]:
+        os.close(fd)
+x = session.distribute_tensor(np.ones(int(sys.argv[3])), mesh, rows)
+y = x.sum()
+for tensor in (y, x):
+    try:
+        tensor.wait()
+    except ts.ResourceExhaustedError as error:
+        print(error, flush=True)
+for fd in held[left:]:
+    os.close(fd)
+print(float(session.distribute_tensor(np.ones(4), mesh, rows).sum()))
+"""
+
+
+@pytest.mark.parametrize("left, elements", [(1, 10000), (2, 10000), (2, 1000000)])
+def test_what_depends_on_an_upload_that_failed_here_has_the_first_cause(new_cluster, left, elements):
+    cluster = new_cluster(workers=2)
+    out = subprocess.run([sys.executable, "-c", SHORT_OF_FILES, cluster.address, str(left), str(elements)], text=True,
+                         capture_output=True, timeout=60)
+    cause = f"worker {left - 1}: data: socket: Too many open files"
+    assert out.stdout.splitlines() == [f"{cause}; on the way here: sum f64[]", cause, "4.0"], out.stderr
+
+
 OWNER = """
 import sys, tessera as ts
 cluster = ts.local_cluster(workers=2, memory="32MiB")

@@ -12,6 +12,7 @@ namespace tessera {
 namespace {
 
 constexpr uint32_t kMaxDrops = 1u << 16;
+constexpr size_t kMaxReasonChars = 1024;  // docs/limits.md: max_reason_chars
 
 absl::StatusOr<Record> DecodeCall(wire::Call::Reader reader) {
   CallRecord record;
@@ -31,6 +32,12 @@ absl::StatusOr<Record> DecodeCall(wire::Call::Reader reader) {
   }
   for (uint64_t handle : reader.getResults()) record.results.emplace_back(handle);
   return record;
+}
+
+// The client's own words; they go into the messages of all that depends on the upload.
+absl::Status DecodeReason(wire::Status::Reader reader) {
+  const absl::Status reason = DecodeStatus(reader);
+  return absl::Status(reason.code(), Printable(StdView(reason.message()), kMaxReasonChars));
 }
 
 absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
@@ -57,7 +64,7 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
     case wire::Record::COMM_END:
       return CommEndRecord{reader.getCommEnd().getRequest(), reader.getCommEnd().getHandle()};
     case wire::Record::CANCEL: return CancelRecord{reader.getCancel()};
-    case wire::Record::RELEASE: return ReleaseRecord{TicketId(reader.getRelease())};
+    case wire::Record::RELEASE: return ReleaseRecord{TicketId(reader.getRelease()), DecodeReason(reader.getReason())};
     case wire::Record::CANCELLED: {
       if (reader.getCancelled().size() > kMaxDrops) return absl::InvalidArgumentError("too many handles in one record");
       BadRecord record{absl::CancelledError("cancelled by the client before it was sent"), 0, {}, {}};

@@ -246,10 +246,23 @@ TEST(StateMachineTest, ASessionThatWaitsForItsClientIsKnown) {
 // What waits for the upload is behind it in the queue; the release is not.
 TEST(StateMachineTest, AReleaseEndsAnUploadThatAnOpWaitsFor) {
   UploadUnderWay upload;
-  upload.cluster.Submit(upload.session, {ReleaseRecord{upload.ticket()}});
+  upload.cluster.Submit(upload.session, {ReleaseRecord{upload.ticket(), {}}});
   upload.cluster.CompleteAll();
   EXPECT_EQ(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).size(), 2u);
   EXPECT_TRUE(upload.cluster.machine().sessions().at(upload.session).queue.empty());
+}
+
+TEST(StateMachineTest, WhatDependsOnAnUploadThatIsGivenUpFailsWithTheReason) {
+  UploadUnderWay upload;
+  const absl::Status reason = absl::ResourceExhaustedError("no more files");
+  upload.cluster.Submit(upload.session, {ReleaseRecord{upload.ticket(), reason}});
+  upload.cluster.CompleteAll();
+  const auto failed = upload.cluster.EventsOf<FailedHandleEvent>(upload.session);
+  ASSERT_EQ(failed.size(), 2u);
+  EXPECT_EQ(failed[0].status, reason);
+  EXPECT_EQ(failed[1].status.code(), reason.code());
+  EXPECT_NE(std::string(failed[1].status.message()).find("no more files; on the way here: negative"), std::string::npos)
+      << failed[1].status;
 }
 
 TEST(StateMachineTest, AResumedSessionGivesUpTheUploadsOfItsFormerClient) {
@@ -279,7 +292,7 @@ TEST(StateMachineTest, TransfersThatAreNotReleasedAreLimited) {
   ASSERT_EQ(settled.size(), 2u);
   EXPECT_THAT(Message(settled[0].status), HasSubstr("download: the session has 2 transfers that it has not released"));
   EXPECT_THAT(Message(settled[1].status), HasSubstr("upload: "));
-  cluster.Submit(session, {ReleaseRecord{tickets[0].ticket}});
+  cluster.Submit(session, {ReleaseRecord{tickets[0].ticket, {}}});
   cluster.CompleteAll();
   cluster.Submit(session, {DownloadRecord{9, HandleId(1)}});
   cluster.CompleteAll();
