@@ -145,6 +145,14 @@ def test_what_knows_how_it_compares_is_asked(session, mesh4):
     assert None not in x and 1 in x and x in [x, "other"] and {x: 1, "other": 2}[x] == 1
 
 
+def test_a_format_is_of_one_number(session, mesh4):
+    x = session.distribute_tensor(np.arange(3.0), mesh4)
+    assert f"{x.sum():.2f}" == "3.00" and f"{x}" == str(x)
+    for many in (x, x[:1]):
+        with pytest.raises(TypeError, match=r"format: '\.2f' is for one number, not for f64"):
+            format(many, ".2f")
+
+
 def test_dropped_handles_free_their_memory(session, mesh4):
     for _ in range(200):
         ts.zeros((1 << 20,), device_mesh=mesh4, placements=[S(0)]) + 1  # 2 MiB a worker and op, 256 MiB each

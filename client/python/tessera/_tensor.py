@@ -392,7 +392,11 @@ class _TensorMethods:
             return f"{self!r}: {type(error).__name__}: {error}"
 
     def __format__(self, spec):
-        return format(self.item(), spec) if spec and self.ndim == 0 else str(self)
+        if not spec:
+            return str(self)
+        if self.ndim != 0:
+            raise ArgumentError(f"format: {spec!r} is for one number, not for {self._spec}; format elements of x.full_tensor()")
+        return format(self.item(), spec)
 
     def _repr_html_(self):
         from ._display import html
