@@ -8,20 +8,33 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
 
 struct Unit {
-  const char* name;
+  std::string_view name;
   double bytes;
 };
-constexpr Unit kUnits[] = {
-    {"", 1},      {"b", 1},        {"kb", 1e3},        {"mb", 1e6},           {"gb", 1e9},
-    {"tb", 1e12}, {"kib", 1024.0}, {"mib", 1048576.0}, {"gib", 1073741824.0}, {"tib", 1099511627776.0}};
+constexpr Unit kUnits[] = {{"B", 1},           {"kB", 1e3},           {"MB", 1e6},
+                           {"GB", 1e9},        {"TB", 1e12},          {"KiB", 1024.0},
+                           {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+
+// In any case; none is B.
+absl::StatusOr<double> UnitBytes(std::string_view unit) {
+  if (unit.empty()) return 1;
+  std::string known;
+  for (const Unit& one : kUnits) {
+    if (absl::EqualsIgnoreCase(AbslView(unit), AbslView(one.name))) return one.bytes;
+    StrAppend(&known, " ", one.name);
+  }
+  return absl::InvalidArgumentError(StrCat("unknown unit \"", Printable(unit, 40), "\"; known:", known));
+}
 
 }  // namespace
 
@@ -47,7 +60,7 @@ absl::StatusOr<Session> AddressOption::Connect() const {
     }
   }
   if (options.address.empty()) {
-    return absl::InvalidArgumentError(
+    return absl::FailedPreconditionError(
         "no address: give --address, or set TESSERA_ADDRESS, or write it to ~/.config/tessera/config.json");
   }
   return Session::Connect(options);
@@ -59,16 +72,18 @@ std::string CheckBytes(const std::string& text) {
 }
 
 absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
-  const size_t digits = text.find_first_not_of("0123456789.");
+  const size_t end = std::min(text.find_first_not_of("+-0123456789."), text.size());
+  const auto refused = [&text](std::string_view why) {
+    return absl::InvalidArgumentError(StrCat("\"", Printable(text, 40), "\" ", why));
+  };
   double number = 0;
-  const std::string unit =
-      digits == std::string::npos ? "" : absl::AsciiStrToLower(absl::StripAsciiWhitespace(text.substr(digits)));
-  for (const Unit& known : kUnits) {
-    if (unit != known.name || !absl::SimpleAtod(text.substr(0, digits), &number)) continue;
-    const double bytes = number * known.bytes;
-    if (bytes >= 1 && bytes < 9e18) return static_cast<int64_t>(bytes);
-  }
-  return absl::InvalidArgumentError(StrCat("\"", Printable(text, 40), "\" is no number of bytes; write like 512MiB"));
+  if (!absl::SimpleAtod(text.substr(0, end), &number)) return refused("is no number of bytes; write like 512MiB");
+  TESSERA_ASSIGN_OR_RETURN(const double unit_bytes,
+                           UnitBytes(StdView(absl::StripAsciiWhitespace(absl::string_view(text).substr(end)))));
+  const double bytes = number * unit_bytes;
+  if (bytes < 1) return refused("must be positive, and a byte at least");
+  if (bytes >= 9e18) return refused("is more than 9e18 bytes");
+  return static_cast<int64_t>(bytes);
 }
 
 std::string ShowBytes(int64_t bytes) {
@@ -81,7 +96,7 @@ std::string ShowBytes(int64_t bytes) {
 
 int Failed(const absl::Status& status) {
   std::fprintf(stderr, "tessera: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return absl::IsInvalidArgument(status) ? 2 : 1;
 }
 
 std::string ShowTable(const std::vector<std::vector<std::string>>& rows) {

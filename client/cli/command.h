@@ -1,7 +1,7 @@
 #pragma once
 
 // The commands of `tessera`. Each adds itself to the application; what it returns is the exit status:
-// 0 done, 1 failed. Wrong usage is 2 and main's.
+// 0 done, 1 failed, 2 wrong usage: a value that can't be taken. Words and flags that don't exist are main's.
 
 #include <cstdint>
 #include <functional>
@@ -35,13 +35,13 @@ struct AddressOption {
   absl::StatusOr<Session> Connect() const;
 };
 
-// "512MiB", "1GiB", "1000000" as bytes; InvalidArgument otherwise.
+// "512MiB", "1GiB", "1000000" as bytes; InvalidArgument otherwise: no number, a unit that is none, or not positive.
 absl::StatusOr<int64_t> ParseBytes(const std::string& text);
 // For CLI11: "" of what ParseBytes takes, else why it is refused.
 std::string CheckBytes(const std::string& text);
 // "1.50 GiB".
 std::string ShowBytes(int64_t bytes);
-// Prints "tessera: MESSAGE" to stderr; returns 1.
+// Prints "tessera: MESSAGE" to stderr; returns 2 for InvalidArgument, else 1.
 int Failed(const absl::Status& status);
 // Rows as columns, the first row is the head.
 std::string ShowTable(const std::vector<std::vector<std::string>>& rows);

@@ -1,9 +1,30 @@
 // tessera: the command line.
 
 #include <cstdio>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/cli/command.h"
+#include "schemas/types/str_cat.h"
+
+namespace {
+
+// What stands first is a command or an option of the program: CLI11 would pass over any other word, and help itself to
+// the flags behind it. "" or why it is refused.
+std::string CheckFirstWord(const CLI::App& app, const std::vector<tessera::Command>& commands, std::string_view word) {
+  const bool is_option = word.substr(0, 1) == "-";
+  if (is_option && app.get_option_no_throw(std::string(word)) != nullptr) return "";
+  std::string known;
+  for (const tessera::Command& command : commands) {
+    if (command.app->get_name() == word) return "";
+    known += " " + command.app->get_name();
+  }
+  return tessera::StrCat(is_option ? "unknown option \"" : "unknown command \"", tessera::Printable(word, 40),
+                         "\"; commands:", known);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Tessera: large tensors in shards on worker servers", "tessera");
@@ -15,6 +36,9 @@ int main(int argc, char** argv) {
   const std::vector<tessera::Command> commands = {tessera::AddUpCommand(app),      tessera::AddStatusCommand(app),
                                                   tessera::AddTensorsCommand(app), tessera::AddPlanCommand(app),
                                                   tessera::AddDemoCommand(app),    tessera::AddDoctorCommand(app)};
+  if (const std::string why = argc > 1 ? CheckFirstWord(app, commands, argv[1]) : ""; !why.empty()) {
+    return tessera::Failed(absl::InvalidArgumentError(why));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

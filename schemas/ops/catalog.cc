@@ -139,10 +139,12 @@ std::string_view NameOf(OpId id) {
 }
 
 absl::StatusOr<const OpRow*> FindOpByName(std::string_view name) {
+  std::string known;
   for (const OpRow& row : kRows) {
     if (row.name == name) return &row;
+    StrAppend(&known, " ", row.name);
   }
-  return absl::InvalidArgumentError(StrCat("unknown op \"", Printable(name, 40), "\""));
+  return absl::InvalidArgumentError(StrCat("unknown op \"", Printable(name, 40), "\"; known:", known));
 }
 
 }  // namespace tessera

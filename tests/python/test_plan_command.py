@@ -21,16 +21,35 @@ def test_plan_prints_bytes_by_position():
 
 
 @pytest.mark.parametrize("request_text", ["", "f32[2", "f32[4] @ mesh(2) [S(3)] -> [R]", "x" * 100000, "f99[2] @ mesh(2) [R] -> [R]"])
-def test_a_bad_plan_request_fails_with_a_message(request_text):
+def test_a_bad_plan_request_is_wrong_usage_with_a_message(request_text):
     out = tessera("plan", request_text)
-    assert out.returncode == 1 and out.stderr.startswith("tessera:") and len(out.stderr) < 4000
+    assert out.returncode == 2 and out.stderr.startswith("tessera:") and len(out.stderr) < 4000
 
 
 @pytest.mark.parametrize("arguments", [(), ("fly",), ("up", "--workers", "0"), ("up", "--transport", "tcp"), ("plan",),
                                        ("up", "--memory", "0"), ("up", "--memory", "10XB"), ("plan", "--memory", "10XB", "x"),
-                                       ("status", "--wrong")])
+                                       ("status", "--wrong"), ("",), ("fly", "--help"), ("status", "--address", "foo"),
+                                       ("up", "--listen", "tcp:1")])
 def test_wrong_usage_is_status_2(arguments):
     assert tessera(*arguments).returncode == 2
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (("--bogus",), 'unknown option "--bogus"; commands: up status tensors plan demo doctor'),
+    (("bench", "--help"), 'unknown command "bench"; commands: up status tensors plan demo doctor'),
+    (("up", "--memory", "1PiB"), 'unknown unit "PiB"; known: B kB MB GB TB KiB MiB GiB TiB'),
+    (("up", "--memory", "0"), '"0" must be positive'), (("plan", "--memory", "-1", "x"), '"-1" must be positive'),
+    (("up", "--memory", "much"), '"much" is no number of bytes'), (("up", "--memory", "1.2.3MiB"), "is no number of bytes"),
+    (("up", "--memory", "9999999TiB"), '"9999999TiB" is more than'),
+    (("plan", "nosuch(f32[4] @ mesh(2) [R])"), 'unknown op "nosuch"; known: ')])
+def test_wrong_usage_says_what_is_wrong(arguments, message):
+    out = tessera(*arguments)
+    assert out.returncode == 2 and message in out.stderr and not out.stdout
+
+
+def test_what_does_not_fit_is_status_1():
+    out = tessera("plan", "--memory", "1KiB", "matmul(f64[64,64] @ mesh(2) [S(0)], f64[64,64] @ mesh(2) [S(0)])")
+    assert out.returncode == 1 and "bytes" in out.stderr
 
 
 @pytest.mark.parametrize("command", ["up", "status", "tensors", "plan", "demo", "doctor"])
