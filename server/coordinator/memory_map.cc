@@ -1,15 +1,67 @@
 #include "server/coordinator/memory_map.h"
 
 #include <algorithm>
-#include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
+namespace {
+
+// One for each class.
+using Cursors = std::vector<FreeRanges::Cursor>;
+
+// The lowest start, at or after `from`, of `size` bytes that are free in all classes: each pushes it up until none
+// does.
+std::optional<int64_t> NextFit(Cursors& cursors, int64_t from, int64_t size) {
+  size_t agreed = 0;
+  for (size_t at = 0; agreed < cursors.size(); at = (at + 1) % cursors.size()) {
+    const std::optional<int64_t> start = cursors[at].Next(from, size);
+    if (!start.has_value()) return std::nullopt;
+    agreed = *start == from ? agreed + 1 : 1;
+    from = *start;
+  }
+  return from;
+}
+
+// The lowest start of `size` bytes that are free in all of them. A size that overflowed fits nowhere.
+std::optional<int64_t> FindStart(absl::Span<FreeRanges* const> classes, int64_t size) {
+  if (size <= 0) return std::nullopt;
+  if (classes.size() == 1) return classes[0]->FirstFit(size);
+  Cursors cursors;
+  for (const FreeRanges* free : classes) cursors.emplace_back(*free);
+  return NextFit(cursors, 0, size);
+}
+
+// The most bytes in one piece that are free in all of them: each fit is looked at in full, and the next one is larger.
+int64_t LargestFitOf(absl::Span<FreeRanges* const> classes) {
+  if (classes.empty()) return 0;
+  if (classes.size() == 1) return classes[0]->largest();
+  Cursors cursors;
+  for (const FreeRanges* free : classes) cursors.emplace_back(*free);
+  int64_t largest = 0;
+  for (std::optional<int64_t> start = 0; (start = NextFit(cursors, *start, largest + 1)).has_value();) {
+    const auto lowest = std::min_element(cursors.begin(), cursors.end(),
+                                         [](const auto& a, const auto& b) { return a.stop() < b.stop(); });
+    largest = lowest->stop() - *start;
+  }
+  return largest;
+}
+
+template <typename Class>
+absl::InlinedVector<FreeRanges*, 4> FreeOf(const std::vector<Class*>& classes) {
+  absl::InlinedVector<FreeRanges*, 4> free;
+  for (Class* c : classes) free.push_back(&c->free);
+  return free;
+}
+
+}  // namespace
+
 int64_t MemoryMap::RoundUp(int64_t bytes) const {
   return (bytes + alignment_bytes_ - 1) / alignment_bytes_ * alignment_bytes_;
 }
@@ -18,7 +70,7 @@ void MemoryMap::AddWorker(WorkerIndex worker, int64_t bytes) {
   RemoveWorker(worker);
   const int64_t usable = bytes / alignment_bytes_ * alignment_bytes_;
   for (auto& c : classes_) {  // untouched arenas of one size are one class
-    if (c->bytes == usable && c->free_bytes == usable) {
+    if (c->bytes == usable && c->free.bytes() == usable) {
       c->workers.insert(std::lower_bound(c->workers.begin(), c->workers.end(), worker), worker);
       class_of_[worker] = c.get();
       return;
@@ -26,8 +78,8 @@ void MemoryMap::AddWorker(WorkerIndex worker, int64_t bytes) {
   }
   auto fresh = std::make_unique<Class>();
   fresh->workers = {worker};
-  fresh->bytes = fresh->free_bytes = usable;
-  if (usable > 0) fresh->free[0] = usable;
+  fresh->bytes = usable;
+  fresh->free = FreeRanges(usable);
   class_of_[worker] = fresh.get();
   classes_.push_back(std::move(fresh));
 }
@@ -56,8 +108,7 @@ absl::StatusOr<std::vector<MemoryMap::Class*>> MemoryMap::Isolate(absl::Span<con
   if (covered == workers.size()) return touched;
   const absl::flat_hash_set<WorkerIndex> wanted(workers.begin(), workers.end());
   for (Class*& c : touched) {
-    auto part = std::make_unique<Class>(*c);
-    part->workers.clear();
+    auto part = std::make_unique<Class>(Class{{}, c->bytes, c->free});
     std::vector<WorkerIndex> rest;
     for (WorkerIndex worker : c->workers) (wanted.contains(worker) ? part->workers : rest).push_back(worker);
     if (rest.empty()) continue;
@@ -67,53 +118,6 @@ absl::StatusOr<std::vector<MemoryMap::Class*>> MemoryMap::Isolate(absl::Span<con
     classes_.push_back(std::move(part));
   }
   return touched;
-}
-
-void MemoryMap::Take(Class& c, int64_t start, int64_t stop) {
-  auto range = std::prev(c.free.upper_bound(start));
-  const auto [free_start, free_stop] = *range;
-  TESSERA_CHECK(free_start <= start && stop <= free_stop);
-  c.free.erase(range);
-  if (free_start < start) c.free[free_start] = start;
-  if (stop < free_stop) c.free[stop] = free_stop;
-  c.free_bytes -= stop - start;
-}
-
-void MemoryMap::Give(Class& c, int64_t start, int64_t stop) {
-  c.free_bytes += stop - start;
-  auto next = c.free.lower_bound(start);
-  if (next != c.free.end() && next->first == stop) {
-    stop = next->second;
-    next = c.free.erase(next);
-  }
-  if (next != c.free.begin()) {
-    auto previous = std::prev(next);
-    if (previous->second == start) {
-      previous->second = stop;
-      return;
-    }
-  }
-  c.free[start] = stop;
-}
-
-std::optional<int64_t> MemoryMap::FindStart(const std::vector<Class*>& classes, int64_t size) {
-  // Each class pushes it up until none does.
-  int64_t start = 0;
-  bool fits = size > 0;
-  for (size_t agreed = 0, at = 0; fits && agreed < classes.size(); at = (at + 1) % classes.size()) {
-    const auto& free = classes[at]->free;
-    auto range = free.upper_bound(start);
-    if (range != free.begin() && std::prev(range)->second >= start + size) {
-      ++agreed;
-      continue;
-    }
-    while (range != free.end() && range->second - range->first < size) ++range;
-    fits = range != free.end();
-    if (fits) start = range->first;
-    agreed = fits ? 1 : 0;
-  }
-  if (!fits) return std::nullopt;
-  return start;
 }
 
 std::vector<MemoryMap::Class*> MemoryMap::ClassesOf(absl::Span<const WorkerIndex> workers) const {
@@ -126,39 +130,25 @@ std::vector<MemoryMap::Class*> MemoryMap::ClassesOf(absl::Span<const WorkerIndex
   return classes;
 }
 
-int64_t MemoryMap::LargestFitOf(const std::vector<Class*>& classes) const {
-  if (classes.empty()) return 0;
-  int64_t fits = 0;  // in units of the alignment
-  int64_t too_large = std::numeric_limits<int64_t>::max() / alignment_bytes_;
-  for (const Class* c : classes) too_large = std::min(too_large, c->free_bytes / alignment_bytes_ + 1);
-  while (fits + 1 < too_large) {
-    const int64_t middle = fits + (too_large - fits) / 2;
-    (FindStart(classes, middle * alignment_bytes_).has_value() ? fits : too_large) = middle;
-  }
-  return fits * alignment_bytes_;
+int64_t MemoryMap::LargestFit(absl::Span<const WorkerIndex> workers) const {
+  return LargestFitOf(FreeOf(ClassesOf(workers)));
 }
-
-int64_t MemoryMap::LargestFit(absl::Span<const WorkerIndex> workers) const { return LargestFitOf(ClassesOf(workers)); }
 
 std::optional<int64_t> MemoryMap::LargestFitAfter(absl::Span<const Request> requests,
                                                   absl::Span<const WorkerIndex> workers) const {
-  absl::flat_hash_map<const Class*, std::unique_ptr<Class>> copies;
+  std::map<const Class*, FreeRanges> copies;
   const auto copies_of = [&](absl::Span<const WorkerIndex> some) {
-    std::vector<Class*> touched = ClassesOf(some);
-    for (Class*& c : touched) {
-      std::unique_ptr<Class>& copy = copies[c];
-      if (copy == nullptr) copy = std::make_unique<Class>(*c);
-      c = copy.get();
-    }
+    std::vector<FreeRanges*> touched;
+    for (const Class* c : ClassesOf(some)) touched.push_back(&copies.try_emplace(c, c->free).first->second);
     return touched;
   };
   for (const Request& request : requests) {
     const int64_t size = RoundUp(request.bytes);
     if (size == 0) continue;
-    const std::vector<Class*> touched = copies_of(request.workers);
+    const std::vector<FreeRanges*> touched = copies_of(request.workers);
     const std::optional<int64_t> start = touched.empty() ? std::nullopt : FindStart(touched, size);
     if (!start.has_value()) return std::nullopt;
-    for (Class* c : touched) Take(*c, *start, *start + size);
+    for (FreeRanges* free : touched) free->Take(*start, *start + size);
   }
   return LargestFitOf(copies_of(workers));
 }
@@ -167,18 +157,18 @@ absl::StatusOr<int64_t> MemoryMap::Allocate(absl::Span<const WorkerIndex> worker
   const int64_t size = RoundUp(bytes);
   if (size == 0) return int64_t{0};
   TESSERA_ASSIGN_OR_RETURN(std::vector<Class*> classes, Isolate(workers));
-  const std::optional<int64_t> start = FindStart(classes, size);
+  const std::optional<int64_t> start = FindStart(FreeOf(classes), size);
   if (!start.has_value()) {
     const Class* tightest = *std::min_element(classes.begin(), classes.end(),
-                                              [](Class* a, Class* b) { return a->free_bytes < b->free_bytes; });
+                                              [](Class* a, Class* b) { return a->free.bytes() < b->free.bytes(); });
     std::string message =
         StrCat(op, ": does not fit in memory: ", bytes, " bytes wanted on each of ", workers.size(),
-               " workers; worker ", tightest->workers[0].value, " has ", tightest->free_bytes, " free of ",
-               tightest->bytes, tightest->free_bytes >= size ? " (not in one piece)" : "");
+               " workers; worker ", tightest->workers[0].value, " has ", tightest->free.bytes(), " free of ",
+               tightest->bytes, tightest->free.bytes() >= size ? " (not in one piece)" : "");
     MergeEqual(classes);
     return absl::ResourceExhaustedError(message);
   }
-  for (Class* c : classes) Take(*c, *start, *start + size);
+  for (Class* c : classes) c->free.Take(*start, *start + size);
   return *start;
 }
 
@@ -191,7 +181,7 @@ void MemoryMap::Free(absl::Span<const WorkerIndex> workers, int64_t offset, int6
   }
   if (present.empty()) return;
   std::vector<Class*> classes = *Isolate(present);
-  for (Class* c : classes) Give(*c, offset, offset + size);
+  for (Class* c : classes) c->free.Give(offset, offset + size);
   MergeEqual(classes);
 }
 
@@ -202,7 +192,7 @@ void MemoryMap::MergeEqual(const std::vector<Class*>& touched) {
     if (std::find(gone.begin(), gone.end(), c) != gone.end()) continue;
     for (size_t i = 0; i < classes_.size();) {
       Class* other = classes_[i].get();
-      if (other == c || other->bytes != c->bytes || other->free_bytes != c->free_bytes || other->free != c->free) {
+      if (other == c || other->bytes != c->bytes || other->free != c->free) {
         ++i;
         continue;
       }
@@ -223,7 +213,7 @@ int64_t MemoryMap::TotalBytes(WorkerIndex worker) const {
 
 int64_t MemoryMap::UsedBytes(WorkerIndex worker) const {
   auto found = class_of_.find(worker);
-  return found == class_of_.end() ? 0 : found->second->bytes - found->second->free_bytes;
+  return found == class_of_.end() ? 0 : found->second->bytes - found->second->free.bytes();
 }
 
 }  // namespace tessera

@@ -4,13 +4,14 @@
 // offset on all workers of a group, at the lowest offset that is free on all of them.
 //
 // Free space is kept per class of workers with the same history (at first all of them are one class);
-// a request for some of a class splits it. Not thread-safe. Pure bookkeeping: no memory is touched.
+// a request for some of a class splits it, and the parts share what they have in common. A request costs about the
+// logarithm of the number of holes for each class that it touches. Where the classes' holes lie apart, the search
+// for a place goes by those that it has to pass. Not thread-safe. Pure bookkeeping: no memory is touched.
 //
 //   map.AddWorker(WorkerIndex(0), 1 << 20);
 //   *map.Allocate({WorkerIndex(0)}, 1000, "zeros") == 0;   the next one gets 1024
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "schemas/types/ids.h"
+#include "server/coordinator/free_ranges.h"
 
 namespace tessera {
 
@@ -55,19 +57,13 @@ class MemoryMap {
   struct Class {
     std::vector<WorkerIndex> workers;  // sorted
     int64_t bytes = 0;
-    int64_t free_bytes = 0;
-    std::map<int64_t, int64_t> free;  // start -> stop, disjoint, not adjacent
+    FreeRanges free;
   };
   int64_t RoundUp(int64_t bytes) const;
   // Makes `workers` a union of whole classes and returns them.
   absl::StatusOr<std::vector<Class*>> Isolate(absl::Span<const WorkerIndex> workers);
   // The classes that the workers are of; empty when a worker is not in the map.
   std::vector<Class*> ClassesOf(absl::Span<const WorkerIndex> workers) const;
-  int64_t LargestFitOf(const std::vector<Class*>& classes) const;
-  // The lowest start of `size` bytes that are free in all classes.
-  static std::optional<int64_t> FindStart(const std::vector<Class*>& classes, int64_t size);
-  static void Take(Class& c, int64_t start, int64_t stop);
-  static void Give(Class& c, int64_t start, int64_t stop);
   void MergeEqual(const std::vector<Class*>& touched);
 
   int64_t alignment_bytes_;

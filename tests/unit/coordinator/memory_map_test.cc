@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+
+#include "tests/support/allocation_counter.h"
 
 namespace tessera {
 namespace {
@@ -116,6 +119,13 @@ TEST(MemoryMapTest, AgreesWithABitmapOverRandomHistories) {
       if (random() % 2 == 0) workers.emplace_back(w);
     }
     if (workers.empty()) continue;
+    int run = 0, longest = 0;
+    for (int b = 0; b < kBlocks; ++b) {
+      const bool free = std::none_of(workers.begin(), workers.end(), [&](WorkerIndex w) { return taken[w.value][b]; });
+      run = free ? run + 1 : 0;
+      longest = std::max(longest, run);
+    }
+    ASSERT_EQ(map.LargestFit(workers), longest * 256) << "step " << step;
     const int blocks = 1 + static_cast<int>(random() % 6);
     int64_t expected = -1;
     for (int start = 0; start + blocks <= kBlocks && expected < 0; ++start) {
@@ -134,6 +144,22 @@ TEST(MemoryMapTest, AgreesWithABitmapOverRandomHistories) {
     }
     live.push_back({workers, *offset, blocks * 256});
   }
+}
+
+TEST(MemoryMapTest, WorkOnSomeWorkersOfAFragmentedClassCopiesNoHoles) {
+  constexpr int kHoles = 10'000;
+  MemoryMap map = FourWorkers(int64_t{1} << 30);
+  for (int i = 0; i < 2 * kHoles; ++i) ASSERT_TRUE(map.Allocate(Workers({0, 1, 2, 3}), 256, "t").ok());
+  for (int i = 0; i < kHoles; ++i) map.Free(Workers({0, 1, 2, 3}), i * 512, 256);
+  constexpr int64_t kBehind = int64_t{2} * kHoles * 256;
+  const int64_t before = testing::AllocationCount();
+  EXPECT_EQ(*map.Allocate(Workers({0, 1}), 1024, "t"), kBehind);
+  EXPECT_EQ(*map.Allocate(Workers({0, 1, 2, 3}), 512, "t"), kBehind + 1024);
+  EXPECT_EQ(map.class_count(), 2);
+  map.Free(Workers({0, 1, 2, 3}), kBehind + 1024, 512);
+  map.Free(Workers({0, 1}), kBehind, 1024);
+  EXPECT_LT(testing::AllocationCount() - before, 200);
+  EXPECT_EQ(map.class_count(), 1);
 }
 
 TEST(MemoryMapTest, WhatWouldBeLeftAfterRequestsIsAskedWithoutMakingThem) {
