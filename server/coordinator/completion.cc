@@ -229,6 +229,8 @@ void StateMachine::TransferDone(WorkerIndex worker, const TransferReport& report
 void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
   TicketEntry gone = std::move(ticket);
   tickets_.erase(id);
+  closing_.erase(id);
+  ++closed_windows_;
   if (auto session = sessions_.find(gone.session); session != sessions_.end()) --session->second.tickets;
   if (gone.direction != TransferDirection::kUpload) return;
   gone.tensor->uploading = false;

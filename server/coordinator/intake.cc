@@ -24,6 +24,15 @@ std::vector<HandleId> LastUsesOf(const CallRecord& record) {
   return handles;
 }
 
+// Of sorted lists.
+bool HaveCommon(const std::vector<WorkerIndex>& a, const std::vector<WorkerIndex>& b) {
+  for (auto i = a.begin(), j = b.begin(); i != a.end() && j != b.end();) {
+    if (*i == *j) return true;
+    *i < *j ? ++i : ++j;
+  }
+  return false;
+}
+
 }  // namespace
 
 void StateMachine::Pump() {
@@ -61,7 +70,22 @@ void StateMachine::Pump() {
 }
 
 StateMachine::Progress StateMachine::Take(SessionEntry& session, Record& record) {
-  return std::visit([&](auto& r) { return TakeRecord(session, r); }, record);
+  const auto& wait = session.memory_wait;
+  if (wait.has_value() && wait->closed_windows == closed_windows_) return Progress::kBlocked;
+  const Progress progress = std::visit([&](auto& r) { return TakeRecord(session, r); }, record);
+  if (progress == Progress::kDone) session.memory_wait.reset();
+  return progress;
+}
+
+bool StateMachine::AwaitsWindows(SessionEntry& session, const std::vector<WorkerIndex>& workers) {
+  if (!session.memory_wait.has_value()) session.memory_wait = MemoryWait{TicketId(next_ticket_)};
+  session.memory_wait->closed_windows = closed_windows_;
+  for (auto id = closing_.begin(); id != closing_.end() && *id < session.memory_wait->before; ++id) {
+    const TicketEntry& ticket = tickets_.at(*id);
+    const BufferEntry& pinned = *ticket.tensor->buffer;
+    if (pinned.bytes > 0 && !ticket.missing.empty() && HaveCommon(*pinned.workers, workers)) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<TensorPointer> StateMachine::FindTensor(const SessionEntry& session, HandleId handle,
@@ -133,9 +157,11 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecor
     absl::StatusOr<PlanTemplate*> plan = TemplateOf(record, *operands, scalars);
     status = plan.status();
     if (plan.ok()) {
-      if (!HasRoom(*(*plan)->workers)) return Progress::kBlocked;
+      const WorkerGroup workers = (*plan)->workers;
+      if (!HasRoom(*workers)) return Progress::kBlocked;
       plan = IssueWhatFits(session, record, *operands, **plan, std::move(scalars));
       status = plan.status();
+      if (absl::IsResourceExhausted(status) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
       // What is refused costs nothing: its predicted cost may be beyond any number of turns.
       if (plan.ok()) session.deficit_us -= (*plan)->cost_us;
     }
@@ -166,6 +192,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
     tensor->uploading = true;
     auto buffer = NewBuffer(workers, MaxShardElements(record.spec) * SizeBytes(record.spec.dtype), "upload");
     status = buffer.status();
+    if (absl::IsResourceExhausted(status) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
     if (buffer.ok()) {
       tensor->buffer = *std::move(buffer);
       tensor->offset_bytes = tensor->buffer->offset_bytes;
@@ -261,6 +288,7 @@ void StateMachine::ReleaseTicket(const SessionEntry& session, const ReleaseRecor
 
 void StateMachine::CancelQueued(SessionEntry& session, uint64_t request) {
   const absl::Status cancelled = absl::CancelledError("cancelled by the client before it was issued");
+  session.memory_wait.reset();  // the first may be one of them
   for (Record& record : session.queue) {
     if (auto* call = std::get_if<CallRecord>(&record); call && request == 0) {
       record = BadRecord{cancelled, 0, call->results, LastUsesOf(*call)};

@@ -129,6 +129,7 @@ void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {
 void StateMachine::CloseTicketOf(TicketId id, TicketEntry& ticket) {
   if (ticket.closing) return;
   ticket.closing = true;
+  closing_.insert(id);
   ToGroup(ticket.workers, CloseTicket{id});
 }
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,8 @@ class StateMachine {
 
   // intake.cc: records in session order, as far as limits let them.
   void Pump();
-  // kAwaitsUpload: bytes of an operand are still on their way from the client.
+  // kBlocked: by a limit per worker, or by windows that are being closed. kAwaitsUpload: bytes of an operand are still
+  // on their way from the client.
   enum class Progress { kDone, kBlocked, kAwaitsUpload };
   Progress Take(SessionEntry& session, Record& record);
   Progress TakeRecord(SessionEntry& session, CallRecord& record);
@@ -105,6 +107,9 @@ class StateMachine {
                        const TensorSpec* spec = nullptr);
   void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
   bool HasRoom(const std::vector<WorkerIndex>& workers) const;
+  // What was refused memory on these workers: whether a window is being closed there, of those that the session's
+  // first record may wait for. A window that a client may still use is none of them.
+  bool AwaitsWindows(SessionEntry& session, const std::vector<WorkerIndex>& workers);
 
   // issue.cc: one operation onto the workers.
   struct CallOperands {
@@ -172,6 +177,8 @@ class StateMachine {
   SessionId next_turn_;                          // of the round robin
   absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
   std::map<TicketId, TicketEntry> tickets_;
+  std::set<TicketId> closing_;   // of them: nothing but workers' answers is missing
+  uint64_t closed_windows_ = 0;  // so far
   GroupTable groups_;
   struct FreedRange {
     int64_t start = 0;

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -114,11 +115,19 @@ struct CommScope {
   uint64_t request = 0;
 };
 
+// The first record of a session's queue got no memory, and may get it when windows that are being closed are closed.
+// Those opened since don't count: there is an end to it whatever other sessions do.
+struct MemoryWait {
+  TicketId before;              // the first ticket that doesn't count
+  uint64_t closed_windows = 0;  // of the cluster, when it was tried last
+};
+
 struct SessionEntry {
   SessionOpenedEvent info;
   absl::flat_hash_map<HandleId, TensorPointer> tensors;
   std::deque<Record> queue;
   bool awaits_upload = false;  // the first of the queue waits for bytes that the client is to bring
+  std::optional<MemoryWait> memory_wait;
   uint64_t last_batch = 0;
   uint64_t last_event = 0;
   int64_t deficit_us = 0;

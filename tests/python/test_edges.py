@@ -79,3 +79,14 @@ def test_a_view_of_a_mesh_flattens_to_its_own_dims(session):
         with session.comm_debug() as comm:
             x.redistribute(mesh[names], [S(0)] * len(names)).wait()
         assert sum(comm.bytes_received) == 0 and y.shape == x.shape
+
+
+@pytest.mark.whole_system
+@pytest.mark.parametrize("fetch", ["full_tensor", "to_local"])
+def test_what_was_fetched_and_dropped_makes_room_for_what_comes_next(fetch):
+    with ts.local_cluster(workers=4, memory="1MiB") as cluster, cluster.connect() as s:
+        m = s.init_device_mesh((4,))
+        for _ in range(100):
+            x = ts.full(90000, 1.0, device_mesh=m, placements=[ts.Replicate()]).wait()
+            x.full_tensor() if fetch == "full_tensor" else x.to_local(0)
+            x = None
