@@ -24,7 +24,7 @@ struct PinnedByAWindow {
     cluster.CompleteAll();
     cluster.Submit(session, {DropRecord{{HandleId(1)}}});
   }
-  ReleaseRecord Release() const { return {cluster.EventsOf<TicketEvent>(session).at(0).ticket}; }
+  ReleaseRecord Release() const { return {cluster.EventsOf<TicketEvent>(session).at(0).ticket, {}}; }
   size_t IssuedAt(int worker) const { return cluster.InstancesAt(WorkerIndex(worker)).size(); }
   auto Failed() const { return cluster.EventsOf<FailedHandleEvent>(session); }
 
@@ -60,7 +60,7 @@ TEST(ClosingWindowsTest, AnOpOnWhatWasDownloadedWaitsForItsMemory) {
   cluster.Submit(session, {FullRecord(Both(), {kMost}, kEverywhere, 1), DownloadRecord{5, HandleId(1)}});
   cluster.CompleteAll();
   const TicketId ticket = cluster.EventsOf<TicketEvent>(session).at(0).ticket;
-  cluster.Submit(session, {ReleaseRecord{ticket}, OpRecord(OpId::kNeg, {1}, 2, /*last_use=*/true)});
+  cluster.Submit(session, {ReleaseRecord{ticket, {}}, OpRecord(OpId::kNeg, {1}, 2, /*last_use=*/true)});
   EXPECT_TRUE(cluster.InstancesAt(WorkerIndex(0)).empty());
   cluster.CompleteAll();
   EXPECT_TRUE(cluster.EventsOf<FailedHandleEvent>(session).empty());
@@ -98,7 +98,7 @@ TEST(ClosingWindowsTest, NothingWaitsForAWindowOnOtherWorkers) {
   cluster.Submit(session, {FullRecord(second, {kMost}, kEverywhere, 1), DownloadRecord{5, HandleId(1)}});
   cluster.CompleteAll();
   const TicketId ticket = cluster.EventsOf<TicketEvent>(session).at(0).ticket;
-  cluster.Submit(session, {ReleaseRecord{ticket}, FullRecord(First(), {2 * kMost}, kEverywhere, 2)});
+  cluster.Submit(session, {ReleaseRecord{ticket, {}}, FullRecord(First(), {2 * kMost}, kEverywhere, 2)});
   EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 1u);
 }
 
@@ -111,7 +111,7 @@ TEST(ClosingWindowsTest, WindowsThatWereOpenedLaterAreNotWaitedFor) {
   pinned.cluster.CompleteOn(WorkerIndex(0));
   const auto later = pinned.cluster.EventsOf<TicketEvent>(other);
   ASSERT_EQ(later.size(), 1u);
-  pinned.cluster.Submit(other, {ReleaseRecord{later[0].ticket}});
+  pinned.cluster.Submit(other, {ReleaseRecord{later[0].ticket, {}}});
   EXPECT_TRUE(pinned.Failed().empty());
   pinned.cluster.CompleteOn(WorkerIndex(1));
   EXPECT_EQ(pinned.Failed().size(), 1u) << "worker 0 has not answered the other session's";
