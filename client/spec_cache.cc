@@ -78,8 +78,19 @@ absl::StatusOr<std::shared_ptr<const SpecEntry>> SpecCache::Resolve(const OpCall
   }
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const SpecEntry> entry, ResolveEntry(call, operands));
   std::lock_guard<std::mutex> lock(mutex_);
-  if (entries_.size() >= kMaxSpecCacheEntries) entries_.clear();
-  return entries_.try_emplace(std::move(key), std::move(entry)).first->second;
+  const size_t specs = key.specs.size() + entry->outputs.size() + 2 * entry->implicit.size();
+  if (entries_.size() >= kMaxSpecCacheEntries || spec_count_ + specs > kMaxSpecCacheSpecs) {
+    entries_.clear();
+    spec_count_ = 0;
+  }
+  const auto [place, is_new] = entries_.try_emplace(std::move(key), std::move(entry));
+  if (is_new) spec_count_ += specs;
+  return place->second;
+}
+
+size_t SpecCache::spec_count() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return spec_count_;
 }
 
 SpecPtr SpecCache::Intern(const TensorSpec& spec) {

@@ -1,6 +1,7 @@
 #include "server/coordinator/plan_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace tessera {
@@ -8,6 +9,30 @@ namespace {
 
 void First(int& phase, int candidate) {
   if (phase == 0 || candidate < phase) phase = candidate;
+}
+
+template <typename List>
+int64_t BytesOf(const List& list) {
+  return static_cast<int64_t>(list.size() * sizeof(*list.data()));
+}
+
+// The most that the program of one worker takes, nearly: a piece from, or for, every other worker.
+int64_t ProgramBytes(const Plan& plan) {
+  constexpr int64_t kPieceBytes = 1024;
+  int64_t pieces = 0;
+  const auto add = [&](const Exchange& exchange) {
+    pieces += std::max(exchange.source.mesh.size(), exchange.destination.mesh.size());
+  };
+  for (const Step& step : plan.steps) {
+    ++pieces;
+    if (const auto* exchange = std::get_if<ExchangeStep>(&step)) add(exchange->exchange);
+    const auto* contract = std::get_if<ContractStep>(&step);
+    if (contract == nullptr) continue;
+    for (const ContractOperand& operand : contract->operands) {
+      if (operand.pieces.has_value()) add(*operand.pieces);
+    }
+  }
+  return pieces * kPieceBytes;
 }
 
 }  // namespace
@@ -43,6 +68,25 @@ std::vector<BufferUse> BufferUses(const Plan& plan) {
   return uses;
 }
 
+int64_t MemoryBytes(const PlanTemplate& value) {
+  int64_t bytes =
+      static_cast<int64_t>(sizeof(PlanTemplate)) + DescriptionBytes(*value.plan) + ProgramBytes(*value.plan);
+  bytes += BytesOf(value.uses) + BytesOf(value.buffer_workers) + BytesOf(value.collectives);
+  // Its workers, and those that know it.
+  return bytes + 2 * BytesOf(*value.workers);
+}
+
+int64_t MemoryBytes(const PlanKey& key) {
+  const OpAttributes& attributes = key.attributes;
+  int64_t bytes = static_cast<int64_t>(sizeof(PlanKey) + attributes.notation.size());
+  bytes += BytesOf(attributes.dims) + BytesOf(attributes.index) + BytesOf(attributes.placements_each);
+  for (const Placements& each : attributes.placements_each) bytes += BytesOf(each);
+  if (attributes.mesh.has_value()) bytes += BytesOf(attributes.mesh->workers());
+  bytes += BytesOf(key.operands);
+  for (const PlanKeyOperand& operand : key.operands) bytes += BytesOf(operand.spec.placements);
+  return bytes;
+}
+
 PlanTemplate* PlanCache::Find(const PlanKey& key) {
   auto found = index_.find(key);
   if (found == index_.end()) {
@@ -50,24 +94,28 @@ PlanTemplate* PlanCache::Find(const PlanKey& key) {
     return nullptr;
   }
   ++hits_;
-  if (found->second != entries_.begin()) entries_.splice(entries_.begin(), entries_, found->second);
-  return &entries_.front().second;
+  if (*found != entries_.begin()) entries_.splice(entries_.begin(), entries_, *found);
+  return &entries_.front().value;
 }
 
 PlanTemplate* PlanCache::Insert(PlanKey key, PlanTemplate value, std::vector<PlanTemplate>& evicted) {
-  entries_.emplace_front(std::move(key), std::move(value));
-  index_[entries_.front().first] = entries_.begin();
-  while (static_cast<int64_t>(entries_.size()) > capacity_ && entries_.size() > 1) {
-    index_.erase(entries_.back().first);
-    evicted.push_back(std::move(entries_.back().second));
+  const int64_t bytes = MemoryBytes(key) + MemoryBytes(value);
+  entries_.push_front({std::move(key), std::move(value), bytes});
+  index_.insert(entries_.begin());
+  bytes_ += bytes;
+  while ((static_cast<int64_t>(entries_.size()) > max_plans_ || bytes_ > max_bytes_) && entries_.size() > 1) {
+    const Place last = std::prev(entries_.end());
+    index_.erase(last);
+    bytes_ -= last->bytes;
+    evicted.push_back(std::move(last->value));
     entries_.pop_back();
   }
-  return &entries_.front().second;
+  return &entries_.front().value;
 }
 
 void PlanCache::ForgetWorker(WorkerIndex worker) {
   for (Entry& entry : entries_) {
-    auto& known = entry.second.defined_on;
+    auto& known = entry.value.defined_on;
     known.erase(std::remove(known.begin(), known.end(), worker), known.end());
   }
 }

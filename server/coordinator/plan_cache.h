@@ -1,8 +1,8 @@
 #pragma once
 
 // PlanCache: plans by (op, attributes, operands' specs and strides, topology version, limits), each a template
-// that workers know by id. The least recently used one goes when the cache is full, and the workers
-// forget it.
+// that workers know by id. When the cache is full, in plans or in bytes, the least recently used ones go, and the
+// workers forget them.
 
 #include <cstdint>
 #include <list>
@@ -10,7 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "schemas/ops/op.h"
 #include "server/coordinator/effects.h"
 #include "server/plan/plan.h"
@@ -66,24 +67,56 @@ struct PlanTemplate {
 
 std::vector<BufferUse> BufferUses(const Plan& plan);
 
+// What the cache counts: the template, its plan, the program that a worker keeps of it (about 1 KiB for each exchange
+// and peer), and the key. So the limit bounds what the coordinator keeps, and what each worker does.
+int64_t MemoryBytes(const PlanTemplate& value);
+int64_t MemoryBytes(const PlanKey& key);
+
 class PlanCache {
  public:
-  explicit PlanCache(int64_t capacity) : capacity_(capacity) {}
+  PlanCache(int64_t max_plans, int64_t max_bytes) : max_plans_(max_plans), max_bytes_(max_bytes) {}
 
   PlanTemplate* Find(const PlanKey& key);
-  // Takes the template over. What had to go is appended to `evicted`.
+  // Takes the template over, and keeps it until the next one comes, however large it is. What had to go is appended
+  // to `evicted`.
   PlanTemplate* Insert(PlanKey key, PlanTemplate value, std::vector<PlanTemplate>& evicted);
   // A worker that is new knows none of them.
   void ForgetWorker(WorkerIndex worker);
   uint64_t size() const { return index_.size(); }
+  int64_t bytes() const { return bytes_; }
   uint64_t hits() const { return hits_; }
   uint64_t misses() const { return misses_; }
 
  private:
-  using Entry = std::pair<PlanKey, PlanTemplate>;
-  int64_t capacity_;
+  struct Entry {
+    PlanKey key;
+    PlanTemplate value;
+    int64_t bytes = 0;
+  };
+  using Place = std::list<Entry>::iterator;
+  static const PlanKey& KeyOf(const PlanKey& key) { return key; }
+  static const PlanKey& KeyOf(Place place) { return place->key; }
+  // Entries by their keys, which they alone hold.
+  struct Hash {
+    using is_transparent = void;
+    template <typename T>
+    size_t operator()(const T& at) const {
+      return absl::Hash<PlanKey>()(KeyOf(at));
+    }
+  };
+  struct Equal {
+    using is_transparent = void;
+    template <typename A, typename B>
+    bool operator()(const A& a, const B& b) const {
+      return KeyOf(a) == KeyOf(b);
+    }
+  };
+
+  int64_t max_plans_;
+  int64_t max_bytes_;
+  int64_t bytes_ = 0;
   std::list<Entry> entries_;  // most recent first
-  absl::flat_hash_map<PlanKey, std::list<Entry>::iterator> index_;
+  absl::flat_hash_set<Place, Hash, Equal> index_;
   uint64_t hits_ = 0;
   uint64_t misses_ = 0;
 };

@@ -12,7 +12,7 @@ namespace tessera {
 StateMachine::StateMachine(const CoordinatorConfig& config)
     : config_(config),
       memory_(config.alignment_bytes),
-      plans_(config.max_cached_plans),
+      plans_(config.max_cached_plans, config.max_cached_plan_bytes),
       alive_(std::make_shared<bool>(true)) {}
 
 StateMachine::~StateMachine() { *alive_ = false; }

@@ -75,6 +75,22 @@ TEST(SpecCache, SeveralTensorsHaveSeveralResults) {
   EXPECT_TRUE(entry->implicit.empty());
 }
 
+// An op on many tensors counts as many: what is remembered is bounded by specs, not by calls alone.
+TEST(SpecCache, CallsOnManyTensorsAreForgottenSooner) {
+  SpecCache cache;
+  OpCall move{OpId::kRedistribute, {}, {}};
+  move.attributes.placements = Placements{Placement::Shard(1)};
+  for (size_t call = 0; call < 600; ++call) {
+    const SpecPtr rows = Spec("f32[4,6] @ mesh(2) [S(0)]");
+    const std::vector<SpecOperand> operands(64, {&rows, Scalar()});
+    const auto entry = *cache.Resolve(move, operands);
+    ASSERT_EQ(entry->outputs.size(), 64u);
+    ASSERT_EQ(*cache.Resolve(move, operands), entry) << "the newest is remembered";
+    ASSERT_LE(cache.spec_count(), kMaxSpecCacheSpecs);
+  }
+  EXPECT_GT(cache.spec_count(), kMaxSpecCacheSpecs / 8);
+}
+
 TEST(SpecCache, ImplicitMovesStateTheBound) {
   SpecCache cache;
   const SpecPtr rows = Spec("f64[8,8] @ mesh(4) [S(0)]"), columns = Spec("f64[8,8] @ mesh(4) [S(1)]");
