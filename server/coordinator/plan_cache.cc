@@ -4,6 +4,9 @@
 #include <iterator>
 #include <utility>
 
+#include "server/plan/exchange.h"
+#include "server/plan/same_shards.h"
+
 namespace tessera {
 namespace {
 
@@ -16,13 +19,28 @@ int64_t BytesOf(const List& list) {
   return static_cast<int64_t>(list.size() * sizeof(*list.data()));
 }
 
-// The most that the program of one worker takes, nearly: a piece from, or for, every other worker.
+// What a worker takes and gives in an exchange, about: the cells of its shard, each term, each reader.
+double PiecesOf(const Exchange& exchange) {
+  double taken = static_cast<double>(PendingTerms(exchange.source, exchange.destination));
+  double given = static_cast<double>(CountReplicas(exchange.destination));
+  for (const DimOverlay& dim : exchange.dims) {
+    int32_t last_source = 0, last_destination = 0;
+    for (const OverlayEntry& entry : dim.entries) {
+      last_source = std::max(last_source, entry.source_shard);
+      last_destination = std::max(last_destination, entry.destination_shard);
+    }
+    const double entries = static_cast<double>(dim.entries.size());
+    taken *= std::max(1.0, entries / (last_destination + 1));
+    given *= std::max(1.0, entries / (last_source + 1));
+  }
+  return taken + given / static_cast<double>(CountReplicas(exchange.source));
+}
+
+// What the program of one worker takes, about.
 int64_t ProgramBytes(const Plan& plan) {
-  constexpr int64_t kPieceBytes = 1024;
-  int64_t pieces = 0;
-  const auto add = [&](const Exchange& exchange) {
-    pieces += std::max(exchange.source.mesh.size(), exchange.destination.mesh.size());
-  };
+  constexpr double kPieceBytes = 1024, kMost = 1e15;
+  double pieces = 0;
+  const auto add = [&](const Exchange& exchange) { pieces += PiecesOf(exchange); };
   for (const Step& step : plan.steps) {
     ++pieces;
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) add(exchange->exchange);
@@ -32,7 +50,7 @@ int64_t ProgramBytes(const Plan& plan) {
       if (operand.pieces.has_value()) add(*operand.pieces);
     }
   }
-  return pieces * kPieceBytes;
+  return static_cast<int64_t>(std::min(pieces * kPieceBytes, kMost));
 }
 
 }  // namespace
