@@ -122,7 +122,7 @@ void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, cons
   figures.Add(prefix + "to_text_seconds", Seconds([&] { text = ToText(plan); }), pair);
   figures.Add(prefix + "text_bytes", static_cast<double>(text.size()), pair);
   figures.Add(prefix + "parse_seconds", Seconds([&] { TESSERA_CHECK(ParsePlan(text).ok()); }), pair);
-  PlanCache cache(16);
+  PlanCache cache(16, int64_t{1} << 30);
   std::vector<PlanTemplate> evicted;
   PlanTemplate made;
   made.plan = std::make_shared<const Plan>(std::move(planned->plan));
