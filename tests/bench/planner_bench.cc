@@ -126,6 +126,8 @@ void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, cons
   std::vector<PlanTemplate> evicted;
   PlanTemplate made;
   made.plan = std::make_shared<const Plan>(std::move(planned->plan));
+  made.workers =
+      std::make_shared<const std::vector<WorkerIndex>>(source.mesh.workers().begin(), source.mesh.workers().end());
   cache.Insert(KeyOf(call, source), std::move(made), evicted);
   figures.Add(prefix + "cache_hit_seconds",
               BestSeconds([&] { TESSERA_CHECK(cache.Find(KeyOf(call, source)) != nullptr); }), pair);
