@@ -161,8 +161,8 @@ constexpr std::string_view kTwoTensors = R"(plan {
 )";
 
 // The plan with `what` in place of `that`, as a worker would be given it.
-Plan Changed(std::string_view that, std::string_view what) {
-  std::string text(kTwoTensors);
+Plan Changed(std::string_view that, std::string_view what, std::string_view of = kTwoTensors) {
+  std::string text(of);
   const size_t at = text.find(that);
   EXPECT_NE(at, std::string::npos) << that;
   const absl::StatusOr<Plan> plan = ParsePlan(text.replace(at, that.size(), what));
@@ -243,17 +243,10 @@ TEST(SharedPhases, OfExchangesAndLocalStepsTakeAsLongAsTheLonger) {
 }
 
 TEST(VerifyPlan, FindsExchangesThatCannotRunBesideLocalSteps) {
-  const auto with_text = [](std::string_view that, std::string_view what) {
-    std::string text(kBeside);
-    const size_t at = text.find(that);
-    EXPECT_NE(at, std::string::npos) << that;
-    const absl::StatusOr<Plan> plan = ParsePlan(text.replace(at, that.size(), what));
-    EXPECT_TRUE(plan.ok()) << plan.status();
-    return *plan;
-  };
-  ExpectRefused(with_text("out %2 : f32[4] @ mesh(2) [R] in b2", "out %2 : f32[4] @ mesh(2) [R] in b1"),
+  ExpectRefused(Changed("out %2 : f32[4] @ mesh(2) [R] in b2", "out %2 : f32[4] @ mesh(2) [R] in b1", kBeside),
                 "shares a phase with a step that touches the same memory");
-  ExpectRefused(with_text("  local fill() -> %1", "  with local fill() -> %1"), "shares a phase with no local step");
+  ExpectRefused(Changed("  local fill() -> %1", "  with local fill() -> %1", kBeside),
+                "shares a phase with no local step");
 }
 
 }  // namespace
