@@ -156,6 +156,8 @@ StepStart StartOf(const Step& step) {
   return StepStart::kNewPhase;
 }
 
+std::string_view ToText(StepStart start) { return start == StepStart::kWithPrevious ? "with " : ""; }
+
 std::vector<int> PhasesOf(const Plan& plan) {
   std::vector<int> phases;
   phases.reserve(plan.steps.size());
@@ -180,7 +182,7 @@ std::vector<std::string> StepLines(const Plan& plan) {
   const MeshText mesh = FigureIndex(plan).by_worker() ? MeshText::kShow : MeshText::kOmit;
   std::vector<std::string> lines;
   for (const Step& step : plan.steps) {
-    const std::string_view with = StartOf(step) == StepStart::kWithPrevious ? "with " : "";
+    const std::string_view with = ToText(StartOf(step));
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
       lines.push_back(StrCat(with, ToText(exchange->name), " ", ValueText(plan, exchange->source, mesh), " -> ",
                              ValueText(plan, exchange->destination, mesh)));

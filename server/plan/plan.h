@@ -149,6 +149,8 @@ struct Plan {
 
 // Of a contraction: kNewPhase.
 StepStart StartOf(const Step& step);
+// What a step's line begins with: "with " of one in the phase of the step before, else "".
+std::string_view ToText(StepStart start);
 // The phase of each step, from 1 on; the last is their number.
 std::vector<int> PhasesOf(const Plan& plan);
 // The first step after `step` of another phase.

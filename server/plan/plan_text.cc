@@ -76,8 +76,8 @@ std::string ContractText(const ContractStep& step) {
 
 std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   const Exchange& exchange = step.exchange;
-  std::string text = StrCat("  ", step.start == StepStart::kWithPrevious ? "with " : "", ToText(step.name), " %",
-                            step.source, " -> %", step.destination, " ", kRoles[static_cast<size_t>(exchange.role)]);
+  std::string text = StrCat("  ", ToText(step.start), ToText(step.name), " %", step.source, " -> %", step.destination,
+                            " ", kRoles[static_cast<size_t>(exchange.role)]);
   if (exchange.reduces()) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
   if (step.delivery == Delivery::kPush) text += " pushed";
   if (exchange.far_takers == FarTakers::kOne && exchange.role != ExchangeRole::kShare) text += " once";
@@ -94,7 +94,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
 }
 
 std::string LocalText(const LocalStep& step) {
-  std::string text = StrCat("  ", step.start == StepStart::kWithPrevious ? "with " : "", "local ", ToText(step.op));
+  std::string text = StrCat("  ", ToText(step.start), "local ", ToText(step.op));
   for (size_t i = 0; i < step.inputs.size(); ++i) StrAppend(&text, i > 0 ? ", %" : " %", step.inputs[i]);
   StrAppend(&text, " -> %", step.output);
   if (!step.scalars.empty()) StrAppend(&text, " scalars [", ListText(step.scalars, ","), "]");

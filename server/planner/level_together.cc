@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/types/span.h"
 #include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
 
@@ -25,19 +26,18 @@ bool HasChoice(const Exchange& exchange) {
 
 class Leveller {
  public:
-  explicit Leveller(Plan& plan) {
-    for (Step& step : plan.steps) {
-      auto* exchange = std::get_if<ExchangeStep>(&step);
-      if (exchange == nullptr) continue;
-      const BytesByWorker given = GivenIn(exchange->exchange);
+  // One of them has a choice.
+  explicit Leveller(absl::Span<Exchange* const> exchanges) {
+    for (Exchange* exchange : exchanges) {
+      const BytesByWorker given = GivenIn(*exchange);
       Add(given, total_);
-      if (HasChoice(exchange->exchange)) chosen_.push_back({&exchange->exchange, given});
+      if (HasChoice(*exchange)) chosen_.push_back({exchange, given});
     }
   }
 
   void Run() {
     const int64_t alone = Busiest();
-    if (chosen_.empty() || !IsWorthwhile(LeastForAll(), alone)) return;
+    if (!IsWorthwhile(LeastForAll(), alone)) return;
     for (int turn = 0; turn < kTurns; ++turn) {
       for (Chosen& each : chosen_) Level(each);
     }
@@ -103,16 +103,13 @@ class Leveller {
 }  // namespace
 
 void LevelTogether(Plan& plan) {
-  const auto is_exchange = [](const Step& step) { return std::holds_alternative<ExchangeStep>(step); };
-  const auto has_choice = [](const Step& step) {
-    const auto* exchange = std::get_if<ExchangeStep>(&step);
-    return exchange != nullptr && HasChoice(exchange->exchange);
-  };
-  if (std::count_if(plan.steps.begin(), plan.steps.end(), is_exchange) < 2 || plan.hosts.several() ||
-      std::none_of(plan.steps.begin(), plan.steps.end(), has_choice)) {
-    return;
+  if (plan.hosts.several()) return;
+  std::vector<Exchange*> exchanges;
+  for (Step& step : plan.steps) {
+    if (auto* exchange = std::get_if<ExchangeStep>(&step)) exchanges.push_back(&exchange->exchange);
   }
-  Leveller(plan).Run();
+  const auto has_choice = [](const Exchange* exchange) { return HasChoice(*exchange); };
+  if (exchanges.size() > 1 && std::any_of(exchanges.begin(), exchanges.end(), has_choice)) Leveller(exchanges).Run();
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include "server/planner/operand_reading.h"
 
 #include <cstdlib>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -53,26 +54,28 @@ bool HasGoodPieces(const Contraction& notation, std::string_view letters, const 
   return true;
 }
 
-// Several hosts: whether what comes of others is passed on to workers of the host.
-bool IsShared(Exchange exchange, const Topology& topology) {
+// Several hosts: the exchange with their names, if several workers of one want the same of another.
+std::optional<Exchange> SharedOnHosts(Exchange exchange, const Topology& topology) {
   const Mesh& from = exchange.source.mesh;
   const Mesh& to = exchange.destination.mesh;
-  if (AreOnOneHost({&from, &to}, topology)) return false;
+  if (AreOnOneHost({&from, &to}, topology)) return std::nullopt;
   exchange.hosts = HostsAmong(WorkerHosts(topology.host_of_worker), from, to);
-  return ExchangeWalk(exchange).IsWantedTwiceFromFar();
+  if (!ExchangeWalk(exchange).IsWantedTwiceFromFar()) return std::nullopt;
+  return exchange;
 }
 
 // Several hosts: whether it is faster to gather the operand, so that what several workers of a host want of another
 // crosses once, than to read its pieces, which come to each worker by themselves.
-bool IsGatheredFaster(const PlanValue& own, const TensorSpec& on_grid, Exchange pieces, const Topology& topology) {
-  if (!IsShared(pieces, topology)) return false;
-  pieces.hosts = HostsAmong(WorkerHosts(topology.host_of_worker), own.spec.mesh, on_grid.mesh);
+bool IsGatheredFaster(const PlanValue& own, const TensorSpec& on_grid, const Exchange& pieces,
+                      const Topology& topology) {
+  const std::optional<Exchange> shared = SharedOnHosts(pieces, topology);
+  if (!shared.has_value()) return false;
   PlanBuilder gathers;
   const int operand = gathers.AddInput({own.spec, own.strides});
   if (!gathers.AddRedistribute(operand, on_grid, TemporaryLayout::kLikeSource).ok()) return false;
   const Topology reference = ReferenceOf(topology);
   const double gathered_s = PredictSeconds(std::move(gathers).Finish(reference), reference);
-  return gathered_s < kWorthwhile * PredictReadingSeconds(pieces, reference);
+  return gathered_s < kWorthwhile * PredictReadingSeconds(*shared, reference);
 }
 
 void AddCast(PlanBuilder& builder, int value, int converted) {
@@ -103,7 +106,8 @@ absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const C
   TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges, MakeExchanges(own.spec, on_grid, {}, {}));
   reading.way = OperandReading::Way::kGathered;
   reading.name = exchanges[0].name;
-  reading.is_cast = is_converted && (exchanges.size() > 1 || IsShared(exchanges[0].exchange, topology));
+  reading.is_cast =
+      is_converted && (exchanges.size() > 1 || SharedOnHosts(exchanges[0].exchange, topology).has_value());
   if (!is_converted && exchanges[0].exchange.role == ExchangeRole::kMove && HasUnitStride(own) &&
       IsReadInPlace(notation, letters, own.spec, on_grid, limits) &&
       HasGoodPieces(notation, letters, exchanges[0].exchange, limits) &&
@@ -176,9 +180,9 @@ std::optional<SliceMove> OperandParts::Gather(const PartRange& range) {
   const TensorSpec spec = OnGridIn(range, reading_.gathered(), reading_.letters);
   SliceMove move = {reading_.value, std::vector<int64_t>(spec.shape.size(), 0), 0, reading_.name};
   move.source_start[static_cast<size_t>(dim)] = range.start;
-  move.destination = Temporary(spec, gathered_[count_++ % gathered_.size()]);
-  builder_.OrderLike(move.destination, reading_.value);
-  waiting_.push_back(move.destination);
+  last_gathered_ = Temporary(spec, gathered_[gathered_count_++ % gathered_.size()]);
+  builder_.OrderLike(last_gathered_, reading_.value);
+  move.destination = last_gathered_;
   return move;
 }
 
@@ -205,10 +209,7 @@ absl::StatusOr<ContractOperand> OperandParts::BringPart(const PartRange& range) 
           builder_.AddView(reading_.value, spec, own.offset + range.start_on_grid * own.strides[dim], own.strides);
       break;
     }
-    case OperandReading::Way::kGathered:
-      operand.value = waiting_.front();
-      waiting_.pop_front();
-      break;
+    case OperandReading::Way::kGathered: operand.value = last_gathered_; break;
   }
   if (reading_.is_cast) {
     const int converted = Temporary(WithDType(spec, reading_.dtype), converted_);

@@ -7,7 +7,6 @@
 //   workers on each of two hosts kGathered: each half crosses once, and not once for each worker that multiplies it.
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -60,8 +59,8 @@ class OperandParts {
   // The move, for the caller to add, that gathers the part; none where it isn't gathered. The first range is the
   // largest.
   std::optional<SliceMove> Gather(const PartRange& range);
-  // The part; one that has to be gathered was, in the same order. An operand without the letter is brought once and
-  // used again.
+  // The part; if it has to be gathered, the last one that was. An operand without the letter is brought once and used
+  // again.
   absl::StatusOr<ContractOperand> Bring(const PartRange& range);
 
  private:
@@ -78,8 +77,8 @@ class OperandParts {
   // Those of the first parts.
   std::vector<std::optional<int>> gathered_;
   std::optional<int> converted_;
-  std::deque<int> waiting_;  // gathered and not brought
-  size_t count_ = 0;         // gathered
+  size_t gathered_count_ = 0;
+  int last_gathered_ = 0;
 };
 
 }  // namespace tessera

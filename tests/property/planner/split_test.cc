@@ -263,25 +263,36 @@ void CheckCase(const Case& c, Tally& tally) {
 
 constexpr PieceLimits kAnyPieces = {1, 1, 1 << 20};
 
-void CheckPlacements(const Mesh& mesh, const Case& shapes, size_t stride, Tally& tally) {
-  const auto rank = [](const TensorSpec& spec) { return static_cast<int>(spec.shape.size()); };
+// Calls `check(case)` for the shapes with every strideth choice of placements on the mesh, until one fails.
+template <typename Check>
+void ForPlacements(const Mesh& mesh, const Case& shapes, size_t stride, const Check& check) {
+  const auto on_mesh = [&mesh](const TensorSpec& spec, const Placements& placements) {
+    return MakeSpec(spec.dtype, {spec.shape.begin(), spec.shape.end()}, mesh, placements);
+  };
   size_t number = 0;
-  for (const Placements& left : AllPlacements(mesh.ndim(), rank(shapes.left), {ReduceOp::kSum})) {
-    for (const Placements& right : AllPlacements(mesh.ndim(), rank(shapes.right), {ReduceOp::kSum})) {
-      for (const Placements& output : AllPlacements(mesh.ndim(), rank(shapes.output), {})) {
+  for (const Placements& left : AllPlacements(mesh.ndim(), shapes.left.rank(), {ReduceOp::kSum})) {
+    for (const Placements& right : AllPlacements(mesh.ndim(), shapes.right.rank(), {ReduceOp::kSum})) {
+      for (const Placements& output : AllPlacements(mesh.ndim(), shapes.output.rank(), {})) {
         if (number++ % stride != 0) continue;
         Case c = shapes;
-        c.left = MakeSpec(c.left.dtype, {c.left.shape.begin(), c.left.shape.end()}, mesh, left);
-        c.right = MakeSpec(c.right.dtype, {c.right.shape.begin(), c.right.shape.end()}, mesh, right);
-        c.output = MakeSpec(c.output.dtype, {c.output.shape.begin(), c.output.shape.end()}, mesh, output);
-        for (const PieceLimits& pieces : {PieceLimits(), kAnyPieces}) {
-          c.pieces = pieces;
-          CheckCase(c, tally);
-          if (::testing::Test::HasFatalFailure()) return;
-        }
+        c.left = on_mesh(c.left, left);
+        c.right = on_mesh(c.right, right);
+        c.output = on_mesh(c.output, output);
+        check(c);
+        if (::testing::Test::HasFatalFailure()) return;
       }
     }
   }
+}
+
+void CheckPlacements(const Mesh& mesh, const Case& shapes, size_t stride, Tally& tally) {
+  ForPlacements(mesh, shapes, stride, [&tally](Case c) {
+    for (const PieceLimits& pieces : {PieceLimits(), kAnyPieces}) {
+      c.pieces = pieces;
+      CheckCase(c, tally);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  });
 }
 
 Case Shapes(const Contraction& notation, std::string_view left, std::string_view right, std::string_view output) {
@@ -585,26 +596,13 @@ void CheckOverlap(Case c, int64_t parts, int& overlapped) {
 
 void CheckOverlaps(const Mesh& mesh, const Case& shapes, const std::vector<int32_t>& hosts, size_t stride,
                    int& overlapped) {
-  size_t number = 0;
-  const auto on_mesh = [&](const TensorSpec& spec, const Placements& placements) {
-    return MakeSpec(spec.dtype, {spec.shape.begin(), spec.shape.end()}, mesh, placements);
-  };
-  for (const Placements& left : AllPlacements(mesh.ndim(), shapes.left.rank(), {ReduceOp::kSum})) {
-    for (const Placements& right : AllPlacements(mesh.ndim(), shapes.right.rank(), {ReduceOp::kSum})) {
-      for (const Placements& output : AllPlacements(mesh.ndim(), shapes.output.rank(), {})) {
-        if (number++ % stride != 0) continue;
-        Case c = shapes;
-        c.left = on_mesh(c.left, left);
-        c.right = on_mesh(c.right, right);
-        c.output = on_mesh(c.output, output);
-        c.topology.host_of_worker = hosts;
-        for (const int64_t parts : {2, 3}) {
-          CheckOverlap(c, parts, overlapped);
-          if (::testing::Test::HasFatalFailure()) return;
-        }
-      }
+  ForPlacements(mesh, shapes, stride, [&](Case c) {
+    c.topology.host_of_worker = hosts;
+    for (const int64_t parts : {2, 3}) {
+      CheckOverlap(c, parts, overlapped);
+      if (::testing::Test::HasFatalFailure()) return;
     }
-  }
+  });
 }
 
 TEST(Overlap, EveryPlacementOnFourWorkersOfTwoHosts) {
