@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/sort_dims.h"
 #include "kernels/cpu/stores.h"
@@ -25,11 +26,14 @@ constexpr int64_t kShortRowBytes = 128;
 // Fewer lines than this are not worth a plane's tiles.
 constexpr int64_t kMinPlaneRows = 4;
 constexpr int64_t kBandRows = 64;
+// Of what is copied to several places: read once, it is still in the first-level cache for the last of them.
+constexpr int64_t kBandBytes = 32 << 10;
 
 struct Dim {
   int64_t extent = 1;
   int64_t source = 0;  // strides in bytes
   int64_t destination = 0;
+  bool operator==(const Dim&) const = default;
 };
 using Dims = absl::InlinedVector<Dim, 6>;
 
@@ -220,7 +224,71 @@ CopyJob PartOf(const CopyJob& job, int64_t part, int64_t parts) {
   return piece;
 }
 
+// Whether they differ in where they are written alone.
+bool AreAlike(const CopyJob& a, const CopyJob& b) {
+  return a.dims == b.dims && a.element_bytes == b.element_bytes && a.source == b.source;
+}
+
+// The job, and the same with its destination at each of `others` (bytes from it), band by band.
+void RunBands(const CopyJob& job, absl::Span<const int64_t> others, Stores stores) {
+  size_t cut = job.dims.size();  // of the dims before it, a band has one index; of the one before them, some
+  int64_t bytes = job.element_bytes;
+  while (cut > 0 && bytes * job.dims[cut - 1].extent <= kBandBytes) bytes *= job.dims[--cut].extent;
+  CopyJob band = job;
+  const auto run = [&](const std::byte* source, std::byte* destination) {
+    band.source = source;
+    band.destination = destination;
+    RunJob(band, stores);
+    for (const int64_t other : others) {
+      band.destination = destination + other;
+      RunJob(band, stores);
+    }
+  };
+  if (cut == 0) return run(job.source, job.destination);
+  const Dim rows = job.dims[cut - 1];
+  const int64_t count = std::max<int64_t>(1, kBandBytes / bytes);
+  band.dims.erase(band.dims.begin(), band.dims.begin() + static_cast<ptrdiff_t>(cut) - 1);
+  const auto run_rows = [&](const std::byte* source, std::byte* destination) {
+    for (int64_t i = 0; i < rows.extent; i += count) {
+      band.dims.front().extent = std::min(count, rows.extent - i);
+      run(source + i * rows.source, destination + i * rows.destination);
+    }
+  };
+  ForEachOuter(absl::MakeConstSpan(job.dims).first(cut - 1), job.source, job.destination, run_rows);
+}
+
 }  // namespace
+
+namespace cpu {
+
+void CopyToEach(absl::Span<const int64_t> extents, int64_t element_bytes, const ReduceTerm& source,
+                absl::Span<const ReduceDestination> destinations) {
+  absl::InlinedVector<CopyJob, 4> jobs;
+  for (const ReduceDestination& to : destinations) {
+    if (to.data == source.data && to.strides == source.strides) continue;
+    jobs.push_back(MakeJob(extents, element_bytes, source.data, source.strides, to.data, to.strides));
+  }
+  const bool are_alike =
+      std::all_of(jobs.begin(), jobs.end(), [&](const CopyJob& job) { return AreAlike(job, jobs[0]); });
+  if (!are_alike || jobs.size() < 2 || jobs[0].dims.empty() || FindPlane(jobs[0]) < jobs[0].dims.size()) {
+    for (const ReduceDestination& to : destinations) {
+      if (to.data == source.data && to.strides == source.strides) continue;
+      CopyStrided(extents, element_bytes, source.data, source.strides, to.data, to.strides);
+    }
+    return;
+  }
+  absl::InlinedVector<int64_t, 4> others;
+  for (size_t i = 1; i < jobs.size(); ++i) others.push_back(jobs[i].destination - jobs[0].destination);
+  const int64_t touched_bytes = static_cast<int64_t>(jobs.size() + 1) * jobs[0].bytes();
+  const Stores stores = StoresFor(touched_bytes);
+  const int64_t parts = std::min(PartsFor(touched_bytes), jobs[0].dims.front().extent);
+  RunParts(parts, [&](int64_t part, int64_t count) {
+    const CopyJob piece = PartOf(jobs[0], part, count);
+    if (piece.dims.front().extent > 0) RunBands(piece, others, stores);
+  });
+}
+
+}  // namespace cpu
 
 void CopyStrided(absl::Span<const int64_t> extents, int64_t element_bytes, const void* source,
                  absl::Span<const int64_t> source_strides, void* destination,

@@ -23,6 +23,11 @@ absl::Status RunArange(const ArangeOp& op, const KernelCall& call);
 absl::Status RunEye(const EyeOp& op, const KernelCall& call);
 absl::Status RunRand(const RandOp& op, const KernelCall& call);
 
+// CopyStrided (kernels/kernel.h) to several places, one of which may be the source's own: what is dense is read once
+// for all of them, in bands that stay in the cache.
+void CopyToEach(absl::Span<const int64_t> extents, int64_t element_bytes, const ReduceTerm& source,
+                absl::Span<const ReduceDestination> destinations);
+
 // The scalar as one element of `dtype`, in the first SizeBytes(dtype) bytes.
 struct ElementBits {
   alignas(8) std::byte bytes[8];

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/sort_dims.h"
@@ -288,6 +289,9 @@ void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents
                      int64_t term_count, DType destination_dtype, absl::Span<const ReduceDestination> destinations) {
   const int64_t elements = NumElements(extents);
   if (terms.empty() || destinations.empty() || elements == 0) return;
+  if (terms.size() == 1 && dtype == destination_dtype && (op != ReduceOp::kAvg || term_count == 1)) {
+    return cpu::CopyToEach(extents, SizeBytes(dtype), terms[0], destinations);
+  }
   Operands given;
   given.terms = terms.size();
   given.term_count = term_count;

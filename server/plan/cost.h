@@ -26,6 +26,8 @@ struct Topology {
   // Up to where a wait for others costs more than bytes do (server/planner/small_sums.h). Not measured by the cluster:
   // on two cores both ways took as long at some 512 KiB.
   int64_t max_reduced_by_each_bytes = int64_t{512} << 10;
+  // From where on what several want is stored to them, and not read by each (server/planner/pushed_moves.h). Likewise.
+  int64_t min_pushed_bytes = int64_t{16} << 20;
 
   // 0 for a worker that is not listed.
   int32_t HostOf(WorkerIndex worker) const {

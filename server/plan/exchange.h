@@ -54,12 +54,14 @@ enum class ExchangeRole : uint8_t {
                     // reduces for itself. As many bytes as kReduce and kSpread, and one wait for others in place of two
 };
 
-// Several hosts: who takes what none of its host has, under kMove and kSpread.
+// Who takes what is far from it, under kMove and kSpread: with several hosts, what none of its host has.
 enum class FarTakers : uint8_t {
   kEach = 0,    // everyone that wants it
   kOne = 1,     // one of those on its host that want it; a kShare follows
   kRelays = 2,  // of a kMove: one of all that want it, the relay; a kSpread, under which one of each host takes it from
                 // the relay, and a kShare follow
+  kHolders = 3,  // within a host, of a kMove: nobody; a kSpread follows, under which the others take it from the places
+                 // of those who hold it and want it, too, and have moved it there
 };
 
 // Several hosts: a step of those by which they exchange in rounds, each with the few that differ from it in one digit
@@ -135,7 +137,8 @@ struct Transfer {
 // each takes an equal length; under kShare the others take it from there. Under FarTakers::kRelays what the workers of
 // all hosts want from far is laid on one line: its source gives each cell once, and the relays pass it on (the scatter
 // and all-gather of van de Geijn's broadcast; Barnett et al., "Interprocessor collective communication library", 1994).
-// Where each worker has a host of its own, or hosts are not told, what a worker doesn't hold is far.
+// Where each worker has a host of its own, or hosts are not told, what a worker doesn't hold is far. Under
+// FarTakers::kHolders the workers that hold a cell and want it have equal lengths of it to give.
 //
 // Who reduces: the destinations of a cell that hold a term of it, or all of them where none does. Cells
 // of one destination shard with the same candidates are laid on a line, of which each reduces an equal
@@ -238,6 +241,10 @@ int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination);
 bool CanGoByRounds(const Exchange& exchange);
 // The hosts of the first destinations that want the same: what the factors of rounds multiply to.
 int64_t CountHostsOfGroup(const Exchange& exchange);
+
+// Whether someone who wants it holds each cell, within a host or with each worker on a host of its own: what
+// FarTakers::kHolders is for.
+bool AreWantedByHolders(const Exchange& exchange);
 
 // Whether there are two terms and each destination holds one of all that it wants, within a host or with each worker
 // on a host of its own: what kReduceEach is for.

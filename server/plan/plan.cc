@@ -54,6 +54,17 @@ class FigureIndex {
 
 enum class MeshText : uint8_t { kOmit, kShow };
 
+// How what is moved comes to those who don't hold it.
+std::string_view WayText(FarTakers far_takers) {
+  switch (far_takers) {
+    case FarTakers::kRelays: return ", by relays";
+    case FarTakers::kHolders: return ", stored by holders";
+    case FarTakers::kEach:
+    case FarTakers::kOne: break;
+  }
+  return "";
+}
+
 std::string MeshOf(const TensorSpec& spec, MeshText mesh) {
   return mesh == MeshText::kShow ? StrCat(" @ ", ToText(spec.mesh)) : "";
 }
@@ -188,8 +199,7 @@ std::vector<std::string> StepLines(const Plan& plan) {
                              ValueText(plan, exchange->destination, mesh)));
       const DType taken = TakenDType(exchange->exchange), written = exchange->exchange.destination.dtype;
       if (taken != written) StrAppend(&lines.back(), ", as ", ToText(written));
-      const bool is_relayed = exchange->exchange.far_takers == FarTakers::kRelays;
-      if (is_relayed && exchange->exchange.role == ExchangeRole::kMove) lines.back() += ", by relays";
+      if (exchange->exchange.role == ExchangeRole::kMove) lines.back() += WayText(exchange->exchange.far_takers);
       lines.back() += RoundText(exchange->exchange);
       continue;
     }

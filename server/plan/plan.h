@@ -73,8 +73,8 @@ enum class Collective : uint8_t {
   kPermute = 6,
   kSlice = 7,
 };
-// How a spread reaches the other destinations where memory is mapped: they take each cell from its reducer
-// when that has it, or the reducer stores it to them in the step that reduces, which saves reading it
+// How a spread reaches the other destinations where memory is mapped: they take each cell from its reducer (or holder)
+// when that has it in place, or it stores the cell to them in the step that reduces or moves, which saves reading it
 // again. Whoever is reached by messages gets its message in this step either way.
 enum class Delivery : uint8_t { kPull = 0, kPush = 1 };
 // kWithPrevious: in the phase of the step before, which is an exchange or, of a local step, a local step; so a phase

@@ -82,6 +82,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   if (step.delivery == Delivery::kPush) text += " pushed";
   if (exchange.far_takers == FarTakers::kOne && exchange.role != ExchangeRole::kShare) text += " once";
   if (exchange.far_takers == FarTakers::kRelays) text += " relayed";
+  if (exchange.far_takers == FarTakers::kHolders) text += " by_holders";
   if (exchange.is_by_rounds()) {
     StrAppend(&text, " digit ", exchange.rounds.digit, " of ", ListText(exchange.rounds.factors, "x"));
   }
@@ -414,6 +415,8 @@ class PlanParser {
       TESSERA_RETURN_IF_ERROR(TakeRounds(scanner, step.exchange.rounds));
     } else if (scanner.TryTake("relayed")) {
       step.exchange.far_takers = FarTakers::kRelays;
+    } else if (scanner.TryTake("by_holders")) {
+      step.exchange.far_takers = FarTakers::kHolders;
     } else if (shares || scanner.TryTake("once")) {
       step.exchange.far_takers = FarTakers::kOne;
     }

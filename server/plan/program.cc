@@ -36,8 +36,8 @@ class ExchangeLowering {
         walk_(step.exchange),
         worker_(worker) {}
 
-  // Adds to the phase. `spread`: the step by which this one's reductions are pushed, or null. `drafts`: null where no
-  // messages are wanted.
+  // Adds to the phase. `spread`: the step whose cells are pushed as this one reduces or moves them, or null. `drafts`:
+  // null where no messages are wanted.
   absl::Status Lower(MessageDrafts* drafts, const ExchangeStep* spread, Phase& phase) const {
     const Mesh& mesh = step_.exchange.destination.mesh;
     const size_t first_instruction = phase.instructions.size();
@@ -45,7 +45,7 @@ class ExchangeLowering {
     std::vector<Transfer> transfers;
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
       transfers = walk_.TransfersTo(mesh.PositionAt(*flat));
-      AddInstructions(transfers, phase);
+      AddInstructions(transfers, spread, phase);
     }
     for (const WorkerIndex adder : walk_.AddersOf(worker_)) {
       phase.read_by.push_back(adder);
@@ -63,7 +63,7 @@ class ExchangeLowering {
   }
 
  private:
-  // Each cell that this worker gives to others in `spread` is one that it reduces here, whole or in pieces;
+  // Each cell that this worker gives to others in `spread` is one that it reduces or moves here, whole or in pieces;
   // `transfers` are those of the phase's instructions from `first_instruction` on.
   absl::Status AddPushes(const ExchangeStep& spread, const std::vector<Transfer>& transfers, size_t first_instruction,
                          Phase& phase) const {
@@ -88,7 +88,7 @@ class ExchangeLowering {
       }
       if (pushed != NumElements(cell.box)) {
         return absl::InternalError(StrCat("lower: worker ", worker_.value, " spreads ", ToText(cell.box),
-                                          " and reduces ", pushed, " elements of it"));
+                                          " and writes ", pushed, " elements of it"));
       }
       phase.pushes_to.push_back(reader);
     }
@@ -118,14 +118,14 @@ class ExchangeLowering {
     }
   }
 
-  void AddInstructions(const std::vector<Transfer>& transfers, Phase& phase) const {
+  void AddInstructions(const std::vector<Transfer>& transfers, const ExchangeStep* spread, Phase& phase) const {
     phase.instructions.reserve(phase.instructions.size() + transfers.size());
     const DType dtype = TakenDType(step_.exchange), to_dtype = destination_.spec.dtype;
     for (const Transfer& transfer : transfers) {
       Operand destination = OperandAt(destination_, worker_, transfer.destination_offset);
       Shape extents = BoxShape(transfer.box);
       AddReads(transfer.sources, phase);
-      if (!step_.exchange.reduces() && dtype == to_dtype) {
+      if (!step_.exchange.reduces() && dtype == to_dtype && spread == nullptr) {
         phase.instructions.emplace_back(
             CopyInstruction{dtype, std::move(extents), Source(transfer, transfer.sources[0]), std::move(destination)});
         continue;
@@ -272,9 +272,9 @@ void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, 
   }
 }
 
-// The step after `index` that spreads what this one reduces, if the reducers push it.
+// The step after `index` that spreads what this one reduces or moves, if it is pushed.
 const ExchangeStep* FindPush(const Plan& plan, size_t index, const ExchangeStep& step) {
-  if (step.exchange.role != ExchangeRole::kReduce) return nullptr;
+  if (step.exchange.role != ExchangeRole::kReduce && step.exchange.role != ExchangeRole::kMove) return nullptr;
   for (size_t i = index + 1; i < plan.steps.size(); ++i) {
     const auto* spread = std::get_if<ExchangeStep>(&plan.steps[i]);
     if (spread == nullptr || spread->exchange.role != ExchangeRole::kSpread) continue;

@@ -43,8 +43,8 @@ struct CopyInstruction {
 };
 
 // destination = terms reduced in this order, accumulated as the catalog says for the dtype. Terms may
-// be peers'. The destination may be one of the terms; or of another dtype, to which the result is converted: of one
-// term, that is a move that converts.
+// be peers'. The destination may be one of the terms; or of another dtype, to which the result is converted. Of one
+// term, it is a move that converts, or that is stored to peers, too.
 //
 // A term may be a sum that its worker adds up as it packs the message: it lies in no memory that could be mapped,
 // and its operand says where the worker's own term lies.
@@ -55,7 +55,7 @@ struct ReduceInstruction {
   Shape extents;
   std::vector<Operand> terms;
   Operand destination;
-  std::vector<Operand> pushes;  // the same cell's places in peers' memory, written too where it is mapped
+  std::vector<Operand> pushes;  // the same box's places in peers' memory, written too where it is mapped
   // How many terms there are, those in sums counted: what kAvg divides by.
   int64_t term_count = 0;
   bool operator==(const ReduceInstruction&) const = default;

@@ -266,6 +266,9 @@ class Verifier {
     switch (exchange.role) {
       case ExchangeRole::kMove:
         if (terms > 1) return Wrong("moves ", terms, " pending terms");
+        if (exchange.far_takers == FarTakers::kHolders && !AreWantedByHolders(exchange)) {
+          return Wrong("is by holders, and of what somebody wants that no holder does");
+        }
         break;
       case ExchangeRole::kReduce:
       case ExchangeRole::kReduceEach:
@@ -336,13 +339,13 @@ class Verifier {
   static bool CanAddTo(const Exchange& last, const Exchange& exchange) {
     if (last.rounds.factors != exchange.rounds.factors) return false;
     if (exchange.is_by_rounds()) return IsNextRound(last, exchange);
-    const bool is_relayed = exchange.far_takers == FarTakers::kRelays;
+    const bool is_passed_on = exchange.far_takers == FarTakers::kRelays || exchange.far_takers == FarTakers::kHolders;
     if (exchange.role == ExchangeRole::kSpread) {
-      if (last.role == ExchangeRole::kReduce) return !is_relayed;
-      return last.role == ExchangeRole::kMove && last.far_takers == FarTakers::kRelays && is_relayed;
+      if (last.role == ExchangeRole::kReduce) return !is_passed_on;
+      return last.role == ExchangeRole::kMove && last.far_takers == exchange.far_takers && is_passed_on;
     }
     if (exchange.far_takers == FarTakers::kEach || last.far_takers != exchange.far_takers) return false;
-    return last.role == ExchangeRole::kSpread || (last.role == ExchangeRole::kMove && !is_relayed);
+    return last.role == ExchangeRole::kSpread || (last.role == ExchangeRole::kMove && !is_passed_on);
   }
 
   // Adds to the last exchange that wrote the value, in the same terms.
@@ -361,7 +364,7 @@ class Verifier {
   absl::Status CheckSpread(const ExchangeStep& step) const {
     TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "spreads what was not reduced"));
     if (step.delivery == Delivery::kPush && step.exchange.far_takers == FarTakers::kRelays) {
-      return Wrong("pushes what was not reduced");
+      return Wrong("pushes what comes by relays");
     }
     if (step.delivery == Delivery::kPush && IsDonated(step.destination)) {
       return Wrong("pushes into memory that was an input's, and may be read by peers");
@@ -372,8 +375,9 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  static bool IsSharedLater(const Exchange& exchange) {
+  static bool IsAddedToLater(const Exchange& exchange) {
     if (exchange.role == ExchangeRole::kShare) return false;
+    if (exchange.far_takers == FarTakers::kHolders) return exchange.role == ExchangeRole::kMove;
     if (exchange.is_by_rounds()) return ExchangeWalk(exchange).IsSharedAfterRounds();
     return exchange.far_takers != FarTakers::kEach;
   }
@@ -386,7 +390,7 @@ class Verifier {
     state.unfinished_value = step.destination;
     const bool is_spread_later = exchange.role == ExchangeRole::kReduce && CountReplicas(exchange.destination) > 1;
     const bool is_doubled_later = exchange.is_by_rounds() && exchange.rounds.digit > 0;
-    if (is_spread_later || is_doubled_later || IsSharedLater(exchange)) return absl::OkStatus();
+    if (is_spread_later || is_doubled_later || IsAddedToLater(exchange)) return absl::OkStatus();
     const std::vector<const Exchange*> written = std::exchange(state.unfinished, {});
     contents_->EndWrite(step.destination);
     if (step.source == step.destination && step.delivery == Delivery::kPull) contents_->NotePeerReads(step.destination);

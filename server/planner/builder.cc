@@ -17,6 +17,7 @@
 #include "server/planner/figures.h"
 #include "server/planner/level_together.h"
 #include "server/planner/overlay.h"
+#include "server/planner/pushed_moves.h"
 #include "server/planner/relays.h"
 #include "server/planner/rounds.h"
 #include "server/planner/small_sums.h"
@@ -281,6 +282,7 @@ Plan PlanBuilder::Finish(const Topology& topology) && {
   AddRelays(plan_, topology);
   if (plan_.hosts.several()) AddShares();
   LevelTogether(plan_);
+  PushMoves(plan_, topology);
   return std::move(plan_);
 }
 

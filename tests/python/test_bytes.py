@@ -9,6 +9,7 @@ import pytest
 
 import tessera as ts
 
+from conftest import TRANSPORT
 from test_programs import P, R, S, box_of
 
 
@@ -87,3 +88,19 @@ def test_plan_and_counters_of_matmul_are_equal(session, rng, mesh_shape):
             z = x @ y
         assert comm.bytes_received == plan.bytes_received and comm.bytes_sent == plan.bytes_sent, f"{comm}\n{plan}"
         np.testing.assert_array_equal(z.full_tensor(), a @ b, err_msg=str(plan))
+
+
+@pytest.mark.parametrize("mesh_shape, source, destination", [((4,), [S(0)], [R()]), ((4,), [S(1)], [R()]),
+                                                             ((2, 2), [S(0), S(1)], [R(), S(1)]),
+                                                             ((2, 2), [S(0), R()], [R(), R()])], ids=str)
+def test_what_all_want_is_stored_by_its_holders(session, rng, mesh_shape, source, destination):
+    values = rng.integers(0, 256, (4096, 8192)).astype("u1")
+    x = session.distribute_tensor(values, session.init_device_mesh(mesh_shape), source)
+    plan = x.explain_redistribute(destination)
+    assert ("stored by holders" in plan.steps[0]) == (TRANSPORT == "shm")
+    for _ in range(3):  # into memory that was used before
+        with session.comm_debug() as comm:
+            y = x.redistribute(destination)
+        assert (comm.bytes_received, comm.bytes_sent) == (plan.bytes_received, plan.bytes_sent), f"{comm}\n{plan}"
+        for position in y.device_mesh.positions():
+            assert np.array_equal(y.to_local(position), values[tuple(slice(*i) for i in y.box(position))])

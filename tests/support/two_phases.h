@@ -1,7 +1,7 @@
 #pragma once
 
 // Plans of small tensors as large ones are planned: what is summed up is reduced in parts, which are then stored to the
-// others.
+// others, and so is what each holds a part of.
 
 #include "server/plan/cost.h"
 
@@ -10,6 +10,7 @@ namespace tessera {
 inline Topology InTwoPhases() {
   Topology topology;
   topology.max_reduced_by_each_bytes = 0;
+  topology.min_pushed_bytes = 0;
   return topology;
 }
 

@@ -300,6 +300,62 @@ TEST(ReduceTermsKernel, WritesSeveralPlacesAndATermAmongThem) {
   }
 }
 
+// One term is copied, whatever the op.
+TEST(ReduceTermsInto, OneTermIsCopiedToEachPlace) {
+  for (const int threads : {1, 3}) {
+    SetKernelThreads(threads);
+    for (const Shape& extents : {Shape{}, Shape{0, 5}, Shape{7}, Shape{300, 190}}) {
+      for (const Layout from : kLayouts) {
+        for (const Layout to : kLayouts) {
+          StridedArray term(DType::kU16, extents, from);
+          term.Randomize(3);
+          StridedArray first(DType::kU16, extents, to), second(DType::kU16, extents, to);
+          StridedArray other(DType::kU16, extents, Layout::kPadded);
+          const std::vector<ReduceTerm> terms = {{term.data(), term.strides()}};
+          // Of one layout; of several; and where it lies already.
+          for (const bool are_alike : {true, false}) {
+            std::vector<ReduceDestination> places = {
+                {first.data(), first.strides()}, {second.data(), second.strides()}, {term.data(), term.strides()}};
+            if (!are_alike) places.push_back({other.data(), other.strides()});
+            for (StridedArray* place : {&first, &second, &other}) place->Randomize(4);
+            ReduceTermsInto(ReduceOp::kProduct, DType::kU16, extents, terms, 1, places);
+            for (const StridedArray* place : {&first, &second, &other}) {
+              EXPECT_TRUE(place->GuardsAreIntact());
+              for (int64_t i = 0; i < term.size() && (place != &other || !are_alike); ++i) {
+                ASSERT_TRUE(SameValue(place->Get(i), term.Get(i))) << ToText(extents) << " at " << i;
+              }
+            }
+          }
+        }
+      }
+    }
+    SetKernelThreads(1);
+  }
+}
+
+// In bands, past the cache, and on threads: rows of all lengths, at any place in a line.
+TEST(ReduceTermsInto, OneLargeTermIsCopiedToEachPlace) {
+  SetKernelThreads(3);
+  for (const int64_t columns : {int64_t{1}, int64_t{16}, int64_t{700}, int64_t{9000}, int64_t{4'500'000}}) {
+    const int64_t rows = 4'500'000 / columns, stride = columns + (columns == 4'500'000 ? 0 : 3);
+    std::vector<float> term(static_cast<size_t>(rows * columns)), first(static_cast<size_t>(rows * stride + 16), -1.0f);
+    for (size_t i = 0; i < term.size(); ++i) term[i] = static_cast<float>(i % 8191);
+    std::vector<float> second = first;
+    const std::vector<ReduceTerm> terms = {{term.data(), {columns, 1}}};
+    const std::vector<ReduceDestination> places = {{first.data() + 5, {stride, 1}}, {second.data() + 9, {stride, 1}}};
+    ReduceTermsInto(ReduceOp::kSum, DType::kF32, {rows, columns}, terms, 1, places);
+    for (const auto& [place, from] : {std::pair(&first, 5), {&second, 9}}) {
+      EXPECT_EQ(std::count(place->begin(), place->end(), -1.0f), static_cast<int64_t>(place->size() - term.size()));
+      for (int64_t r = 0; r < rows; ++r) {
+        ASSERT_TRUE(std::equal(term.begin() + r * columns, term.begin() + (r + 1) * columns,
+                               place->begin() + from + r * stride))
+            << columns << " columns, row " << r;
+      }
+    }
+  }
+  SetKernelThreads(1);
+}
+
 TEST(ReduceTermsInto, ConvertsWhatItReducedLikeACast) {
   for (DType from : kDTypes) {
     for (DType to : kDTypes) {

@@ -18,6 +18,7 @@
 #include "server/planner/redistribute.h"
 #include "tests/property/planner/random_redistribute.h"
 #include "tests/property/planner/small_worlds.h"
+#include "tests/support/two_phases.h"
 
 namespace tessera {
 namespace {
@@ -25,23 +26,24 @@ namespace {
 constexpr uint64_t kCases = 10'000;
 constexpr uint64_t kBlocks = 40;
 
-absl::StatusOr<Plan> PlanOf(const RandomRedistribute& drawn, const PlanLimits& limits = {}) {
+absl::StatusOr<Plan> PlanOf(const RandomRedistribute& drawn, const PlanLimits& limits = {},
+                            const Topology& topology = {}) {
   if (!drawn.start.empty()) {
     PlanBuilder builder;
     const int input = builder.AddInput(drawn.source);
     TESSERA_ASSIGN_OR_RETURN(const int output,
                              builder.AddSlicedRedistribute(input, drawn.start, drawn.step, drawn.destination));
     builder.AddOutput(output);
-    return std::move(builder).Finish();
+    return std::move(builder).Finish(topology);
   }
-  if (!drawn.dtype.has_value()) return PlanRedistribute(drawn.source, drawn.destination);
+  if (!drawn.dtype.has_value()) return PlanRedistribute(drawn.source, drawn.destination, topology);
   OpCall call;
   call.op = OpId::kRedistribute;
   call.attributes.dtype = drawn.dtype;
   call.attributes.mesh = drawn.destination.mesh;
   call.attributes.placements = drawn.destination.placements;
   const PlanOperand operands[] = {drawn.source};
-  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(call, operands, Topology(), limits));
+  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(call, operands, topology, limits));
   return std::move(planned.plan);
 }
 
@@ -217,15 +219,21 @@ absl::Status CheckShortOfMemory(const RandomRedistribute& drawn) {
   return status.ok() ? status : absl::InternalError(StrCat("short of memory: ", status.ToString(), "\n", ToText(plan)));
 }
 
-absl::Status CheckCase(const RandomRedistribute& drawn) {
-  TESSERA_ASSIGN_OR_RETURN(const Plan plan, PlanOf(drawn));
+absl::Status CheckPlanOf(const RandomRedistribute& drawn, const Plan& plan) {
   TESSERA_ASSIGN_OR_RETURN(const Plan parsed, ParsePlan(ToText(plan)));
   if (!(parsed == plan)) return absl::InternalError(StrCat("the text is another plan's:\n", ToText(plan)));
   absl::Status status = CheckReceived(drawn, plan);
   if (status.ok()) status = CheckPeak(drawn, plan, drawn.dtype.has_value());
   if (status.ok()) status = CheckValues(drawn, plan);
-  if (status.ok()) return drawn.dtype.has_value() ? CheckShortOfMemory(drawn) : status;
-  return absl::InternalError(StrCat(status.ToString(), "\n", ToText(plan)));
+  return status.ok() ? status : absl::InternalError(StrCat(status.ToString(), "\n", ToText(plan)));
+}
+
+absl::Status CheckCase(const RandomRedistribute& drawn) {
+  TESSERA_ASSIGN_OR_RETURN(const Plan plan, PlanOf(drawn));
+  TESSERA_RETURN_IF_ERROR(CheckPlanOf(drawn, plan));
+  TESSERA_ASSIGN_OR_RETURN(const Plan large, PlanOf(drawn, {}, InTwoPhases()));
+  if (!(large == plan)) TESSERA_RETURN_IF_ERROR(CheckPlanOf(drawn, large));
+  return drawn.dtype.has_value() ? CheckShortOfMemory(drawn) : absl::OkStatus();
 }
 
 class RandomRedistributes : public testing::TestWithParam<uint64_t> {};

@@ -396,13 +396,87 @@ TEST(VerifyPlan, FindsWrongRelays) {
   ExpectRefused(unspread, "shares what was not taken once");
   Plan pushed = relayed;
   StepOf(pushed, 1).delivery = Delivery::kPush;
-  ExpectRefused(pushed, "pushes what was not reduced");
+  ExpectRefused(pushed, "pushes what comes by relays");
   Plan sum = OnTwoHosts("f32[8] @ mesh(4) [P(sum)]", "f32[8] @ mesh(4) [R]");
   StepOf(sum, 0).exchange.far_takers = FarTakers::kRelays;
   ExpectRefused(sum, "reduces once for a host");
   Plan sum_spread = OnTwoHosts("f32[8] @ mesh(4) [P(sum)]", "f32[8] @ mesh(4) [R]");
   StepOf(sum_spread, 1).exchange.far_takers = FarTakers::kRelays;
   ExpectRefused(sum_spread, "spreads what was not reduced");
+}
+
+// Four workers, of which each stores its rows to the others.
+Plan GatherByHolders() {
+  return *PlanRedistribute({*ParseTensorSpec("f32[4,2] @ mesh(4) [S(0)]"), {}},
+                           *ParseTensorSpec("f32[4,2] @ mesh(4) [R]"), InTwoPhases());
+}
+
+TEST(PlanText, SaysWhatHoldersStore) {
+  const Plan plan = GatherByHolders();
+  const std::string text = ToText(plan);
+  EXPECT_NE(text.find("all_gather %0 -> %1 move by_holders\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("all_gather %1 -> %1 spread pushed by_holders of "), std::string::npos) << text;
+  EXPECT_EQ(ParsePlan(text).value(), plan);
+  EXPECT_EQ(StepLines(plan), (std::vector<std::string>{"all_gather %0 [S(0)] -> %1 [R], stored by holders",
+                                                       "all_gather %1 [R] -> %1 [R]"}));
+}
+
+TEST(LowerPlan, AHolderReadsItsPartOnceAndStoresItToAll) {
+  const absl::StatusOr<Program> program = LowerPlan(GatherByHolders(), WorkerIndex(2), MessageLists::kBuild);
+  ASSERT_TRUE(program.ok()) << program.status();
+  ASSERT_EQ(program->phases.size(), 2u);
+  const Phase& stores = program->phases[0];
+  const std::vector<WorkerIndex> others = {WorkerIndex(0), WorkerIndex(1), WorkerIndex(3)};
+  ASSERT_EQ(stores.instructions.size(), 1u);
+  const auto& copy = std::get<ReduceInstruction>(stores.instructions[0]);
+  EXPECT_EQ(copy.term_count, 1);
+  ASSERT_EQ(copy.terms.size(), 1u);
+  EXPECT_EQ(copy.terms[0].worker, WorkerIndex(2));
+  EXPECT_EQ(copy.destination.offset_bytes, 16);
+  ASSERT_EQ(copy.pushes.size(), 3u);
+  for (const Operand& push : copy.pushes) EXPECT_EQ(push.offset_bytes, 16);
+  EXPECT_EQ(stores.pushes_to, others);
+  EXPECT_EQ(stores.pushed_by, others);
+  EXPECT_TRUE(stores.reads_from.empty());
+  EXPECT_TRUE(stores.outgoing.empty());
+  // Whom it can't be stored to gets it in a message, from where it was moved to.
+  const Phase& spread = program->phases[1];
+  EXPECT_EQ(spread.delivery, Delivery::kPush);
+  EXPECT_EQ(spread.peer_phase, 1);
+  EXPECT_EQ(spread.reads_from, others);
+  ASSERT_EQ(spread.outgoing.size(), 3u);
+  EXPECT_EQ(spread.outgoing[0].parts[0].sources[0].parameter, 1);
+}
+
+TEST(VerifyPlan, FindsWrongHolders) {
+  const Plan gather = GatherByHolders();
+  EXPECT_TRUE(VerifyPlan(gather).ok()) << VerifyPlan(gather);
+  Plan alone = gather;
+  alone.steps.resize(1);
+  ExpectRefused(alone, "output %1 is not written");
+  Plan of_each = gather;
+  StepOf(of_each, 0).exchange.far_takers = FarTakers::kEach;
+  ExpectRefused(of_each, "spreads what was not reduced");
+  Plan to_each = gather;
+  StepOf(to_each, 1).exchange.far_takers = FarTakers::kEach;
+  ExpectRefused(to_each, "spreads what was not reduced");
+  Plan shared = gather;
+  StepOf(shared, 1).exchange.role = ExchangeRole::kShare;
+  StepOf(shared, 1).delivery = Delivery::kPull;
+  ExpectRefused(shared, "shares what was not taken once");
+  Plan twice = gather;
+  twice.steps.push_back(twice.steps[1]);
+  ExpectRefused(twice, "spreads what was not reduced");
+  Plan sum = PendingToReplicate();
+  StepOf(sum, 0).exchange.far_takers = FarTakers::kHolders;
+  ExpectRefused(sum, "reduces once for a host");
+  const char* const unwanted = "is by holders, and of what somebody wants that no holder does";
+  Plan scatter = Redistribution("f32[8] @ mesh(2; workers=0,1) [S(0)]", "f32[8] @ mesh(2; workers=2,3) [R]");
+  StepOf(scatter, 0).exchange.far_takers = FarTakers::kHolders;
+  ExpectRefused(scatter, unwanted);
+  Plan far = OnTwoHosts("f32[8] @ mesh(4) [S(0)]", "f32[8] @ mesh(4) [R]");
+  StepOf(far, 0).exchange.far_takers = FarTakers::kHolders;
+  ExpectRefused(far, unwanted);
 }
 
 TEST(VerifyPlan, FindsValuesThatDoNotFitTheirBuffers) {

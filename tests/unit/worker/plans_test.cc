@@ -125,14 +125,14 @@ TEST_P(WorkerPlans, OtherMeshesEmptyShardsAndTheOtherReductions) {
 }
 
 // Several tensors in one plan: moved, reduced and spread together, of element sizes 8, 4 and 1.
-Plan PlanTogether(const std::vector<std::pair<const char*, const char*>>& moves) {
+Plan PlanTogether(const std::vector<std::pair<const char*, const char*>>& moves, const Topology& topology = {}) {
   PlanBuilder builder;
   std::vector<ValueMove> values;
   for (const auto& [from, to] : moves) values.push_back({builder.AddInput({Spec(from), {}}), Spec(to)});
   const auto moved = builder.AddRedistributes(values);
   TESSERA_CHECK(moved.ok());
   for (const int value : *moved) builder.AddOutput(value);
-  return std::move(builder).Finish();
+  return std::move(builder).Finish(topology);
 }
 
 Plan FiveTogether() {
@@ -143,6 +143,15 @@ Plan FiveTogether() {
                        {"f32[4] @ mesh(4) [R]", "f32[4] @ mesh(4) [R]"}});
 }
 
+// Rows and columns that their holders store to the others, beside a sum that is stored in the same phase.
+Plan GathersTogether() {
+  return PlanTogether({{"bool[8,3] @ mesh(4) [S(0)]", "bool[8,3] @ mesh(4) [R]"},
+                       {"f64[6,8] @ mesh(4) [S(1)]", "f64[6,8] @ mesh(4) [R]"},
+                       {"f64[12] @ mesh(2,2) [S(0), R]", "f32[12] @ mesh(2,2) [R, R]"},
+                       {"f32[9] @ mesh(2; workers=2,0) [P(max)]", "f32[9] @ mesh(2; workers=2,0) [R]"}},
+                      InTwoPhases());
+}
+
 TEST_P(WorkerPlans, SeveralTensorsShareTheirPhases) {
   WorkerWorld world(World(1 << 20));
   const Plan plan = FiveTogether();
@@ -150,8 +159,14 @@ TEST_P(WorkerPlans, SeveralTensorsShareTheirPhases) {
   ExpectRuns(world, plan, {});
 }
 
-TEST(WorkerHazards, SeveralTensorsShareTheirPhases) {
-  const Plan plan = FiveTogether();
+TEST_P(WorkerPlans, HoldersStoreWhatAllWant) {
+  WorkerWorld world(World(1 << 20));
+  const Plan plan = GathersTogether();
+  EXPECT_EQ(PhasesOf(plan), (std::vector<int>{1, 1, 1, 1, 2, 2, 2, 2}));
+  ExpectRuns(world, plan, {});
+}
+
+void ExpectNoHazards(const Plan& plan) {
   std::vector<ShardedArray> inputs;
   for (const int input : plan.inputs) {
     const TensorSpec& spec = plan.values[static_cast<size_t>(input)].spec;
@@ -168,6 +183,9 @@ TEST(WorkerHazards, SeveralTensorsShareTheirPhases) {
     EXPECT_EQ(got.outputs, want->outputs);
   }
 }
+
+TEST(WorkerHazards, SeveralTensorsShareTheirPhases) { ExpectNoHazards(FiveTogether()); }
+TEST(WorkerHazards, HoldersStoreWhatAllWant) { ExpectNoHazards(GathersTogether()); }
 
 OpCall Call(OpId op) {
   OpCall call;
