@@ -64,13 +64,16 @@ std::vector<BufferUse> BufferUses(const Plan& plan) {
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const int phase = phases[i];
     if (const auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i])) {
-      // What was pushed is in its place: a spread of it reads nobody's memory but for messages, which a
-      // worker packs from its own before it is done.
-      if (exchange->delivery == Delivery::kPull) {
+      // What is pushed is read by none but who has it: a spread, where it was reduced; a move, before its own phase. So
+      // are messages packed, before a worker is done.
+      const bool is_pushed_move = exchange->exchange.is_pushed_move();
+      if (exchange->exchange.delivery == Delivery::kPull) {
         First(use(exchange->source).first_read, phase);
         First(use(exchange->source).first_peer_read, phase);
+      } else if (is_pushed_move) {
+        First(use(exchange->source).first_read, phase - 1);
       }
-      First(use(exchange->destination).first_write, phase);
+      First(use(exchange->destination).first_write, is_pushed_move ? phase - 1 : phase);
     } else if (const auto* contract = std::get_if<ContractStep>(&plan.steps[i])) {
       for (const ContractOperand& operand : contract->operands) {
         First(use(operand.value).first_read, phase);

@@ -112,8 +112,9 @@ OutgoingMessage CutOutgoing(WorkerIndex to, const DraftMessage& draft, int64_t m
     const int64_t element_bytes = SizeBytes(part.dtype);
     ForEachBlock(part.extents, BlockOf(part, max_chunk_bytes), [&](const Shape& start, const Shape& extents) {
       const ChunkRange place = line.Add(NumElements(extents) * element_bytes, element_bytes);
-      MessagePart& cut = message.parts.emplace_back(MessagePart{part.dtype, extents, part.sources, part.op, place});
-      for (Operand& source : cut.sources) source = Advanced(std::move(source), start, part.dtype);
+      MessagePart& cut =
+          message.parts.emplace_back(MessagePart{part.dtype, part.source_dtype, extents, part.sources, part.op, place});
+      for (Operand& source : cut.sources) source = Advanced(std::move(source), start, part.source_dtype);
     });
     message.bytes += BytesOf(part);
   }
@@ -121,7 +122,8 @@ OutgoingMessage CutOutgoing(WorkerIndex to, const DraftMessage& draft, int64_t m
   message.chunks = line.Take();
   for (size_t p = 0; p < message.parts.size(); ++p) {
     const MessagePart& part = message.parts[p];
-    if (part.sources.size() > 1 || !IsRowMajor(part.extents, part.sources[0].strides)) continue;
+    const bool is_made = part.sources.size() > 1 || part.source_dtype != part.dtype;
+    if (is_made || !IsRowMajor(part.extents, part.sources[0].strides)) continue;
     MarkDirect(part.place, NumElements(part.extents) * SizeBytes(part.dtype), static_cast<int>(p), message.chunks);
   }
   return message;

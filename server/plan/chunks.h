@@ -32,11 +32,12 @@ inline constexpr int64_t kMaxInstructionPieces = 1 << 18;  // of one phase; docs
 
 // The parts of one message in packing order, and which operands of the phase's instructions they are.
 struct DraftPart {
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;  // in the message
   Shape extents;
-  CutRule rule;
+  CutRule rule = {};
   // Of the sender; not used on the other side.
-  absl::InlinedVector<Operand, 1> sources;
+  absl::InlinedVector<Operand, 1> sources = {};
+  DType source_dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
 };
 struct DraftOperand {

@@ -25,6 +25,7 @@ class PhasePrice {
   explicit PhasePrice(const Topology& topology) : topology_(topology) {}
 
   void Add(const Exchange& exchange, OwnPieces own_pieces) {
+    is_stored_before_ = is_stored_before_ || exchange.is_pushed_move();
     const ExchangeWalk walk(exchange);
     const Mesh& mesh = exchange.destination.mesh;
     const bool is_priced_whole = mesh.size() <= kPricedPositions;
@@ -51,6 +52,7 @@ class PhasePrice {
 
   // The workers of a phase wait for each other once, however many exchanges share it; links work meanwhile.
   double Seconds() const {
+    const double stored_s = is_stored_before_ ? topology_.step_latency_s : 0;
     double slowest_s = work_s_;
     for (const auto& [worker, paid] : workers_) {
       const double waits_s = paid.waits ? topology_.step_latency_s : 0;
@@ -63,7 +65,7 @@ class PhasePrice {
       const double link_s = std::max(bytes.in, bytes.out) / topology_.network_bandwidth_bytes_s;
       slowest_s = std::max(slowest_s, link_s + topology_.step_latency_s + topology_.message_latency_s);
     }
-    return slowest_s;
+    return slowest_s + stored_s;
   }
 
  private:
@@ -149,6 +151,7 @@ class PhasePrice {
 
   const Topology& topology_;
   double work_s_ = 0;
+  bool is_stored_before_ = false;  // pushed moves: who stores waits, too
   std::map<WorkerIndex, Paid> workers_;
   std::map<int32_t, LinkBytes> links_;  // by host
 };

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "schemas/types/layout.h"
 #include "server/plan/exchange_rounds.h"
 #include "server/plan/exchange_tables.h"
@@ -91,24 +89,6 @@ bool EachHoldsOneOfTwoTerms(const Exchange& exchange) {
   });
 }
 
-bool AreWantedByHolders(const Exchange& exchange) {
-  if (exchange.hosts.several()) return false;
-  const ExchangeTables tables(exchange);
-  const int64_t positions = exchange.destination.mesh.size();
-  absl::flat_hash_set<std::pair<int64_t, int64_t>> held;  // group, family
-  for (int64_t flat = 0; flat < positions; ++flat) {
-    held.emplace(tables.GroupOf(flat), tables.HolderOfDestination(flat).family);
-  }
-  bool are_held = true;
-  for (int64_t flat = 0; flat < positions && are_held; ++flat) {
-    if (tables.GroupOf(flat) != flat) continue;
-    tables.VisitWanted(flat, [&](const ExchangeCell& cell) {
-      are_held = are_held && held.contains({flat, cell.family});
-    });
-  }
-  return are_held;
-}
-
 bool CanGoByRounds(const Exchange& exchange) {
   return exchange.source.dtype == exchange.destination.dtype && ExchangeRounds::Fit(exchange, ExchangeTables(exchange));
 }
@@ -131,15 +111,7 @@ void ExchangeWalk::AddMoves(int64_t destination, std::vector<Transfer>& transfer
   const ExchangeTables::Holder& own = tables_->HolderOfDestination(destination);
   const auto from = [&workers](int64_t flat) { return Sources{{workers[static_cast<size_t>(flat)], flat, {}}}; };
   tables_->VisitWanted(destination, [&](const ExchangeCell& cell) {
-    if (own.family == cell.family) {
-      if (exchange_.far_takers != FarTakers::kHolders) {
-        return AddBoxes(exchange_, cell, 0, cell.elements, from(own.flat), transfers);
-      }
-      for (const ReducedPiece& piece : tables_->PiecesOfCell(cell)) {
-        AddBoxes(exchange_, cell, piece.low, piece.high, from(own.flat), transfers);
-      }
-      return;
-    }
+    if (own.family == cell.family) return AddBoxes(exchange_, cell, 0, cell.elements, from(own.flat), transfers);
     tables_->VisitTaken(
         cell, 0, cell.elements, ExchangeTables::kMoved, destination, [&](int64_t taken_low, int64_t taken_high) {
           tables_->VisitParts(

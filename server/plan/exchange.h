@@ -9,7 +9,8 @@
 //     dim 1: [0:2) -> destination shard 0, [2:4) -> destination shard 1   source is not cut here
 //
 // A cell is one entry per dim: a box of the destination that lies in one shard of the source and in
-// one of the destination. What is taken may be converted as it is written: then source and destination differ in dtype.
+// one of the destination. Where source and destination differ in dtype, what is taken is converted as it is written, or
+// before it is given (Delivery::kPush).
 // Law: over the cells that a position receives, every element of its box is
 // written exactly once (kMove, kReduceEach, kReduce with kSpread together), or reduced exactly once per term. By rounds
 // what is reduced in part lies there, too, until the whole replaces it.
@@ -54,14 +55,17 @@ enum class ExchangeRole : uint8_t {
                     // reduces for itself. As many bytes as kReduce and kSpread, and one wait for others in place of two
 };
 
-// Who takes what is far from it, under kMove and kSpread: with several hosts, what none of its host has.
+// How what is moved or spread reaches others where memory is mapped: they take it when its giver has it; or the giver
+// stores it to them, which saves reading it again for each, and converts it before (kMove), or as it reduces (kSpread).
+// Whoever is reached by messages gets them when the others find it in its place.
+enum class Delivery : uint8_t { kPull = 0, kPush = 1 };
+
+// Several hosts: who takes what none of its host has, under kMove and kSpread.
 enum class FarTakers : uint8_t {
   kEach = 0,    // everyone that wants it
   kOne = 1,     // one of those on its host that want it; a kShare follows
   kRelays = 2,  // of a kMove: one of all that want it, the relay; a kSpread, under which one of each host takes it from
                 // the relay, and a kShare follow
-  kHolders = 3,  // within a host, of a kMove: nobody; a kSpread follows, under which the others take it from the places
-                 // of those who hold it and want it, too, and have moved it there
 };
 
 // Several hosts: a step of those by which they exchange in rounds, each with the few that differ from it in one digit
@@ -77,6 +81,7 @@ struct Rounds {
 struct Exchange {
   ExchangeRole role = ExchangeRole::kMove;
   ReduceOp reduce_op = ReduceOp::kSum;
+  Delivery delivery = Delivery::kPull;  // kPush: of a kMove or kSpread
   FarTakers far_takers = FarTakers::kEach;
   // The specs that the shard indexes refer to. In place `source` is that of the step that moved or reduced first: the
   // same reducers and takers are found again.
@@ -89,6 +94,7 @@ struct Exchange {
   // none: nothing that counts. Of several holders of a cell those give that give least in all.
   std::vector<int64_t> given_besides;
   bool is_by_rounds() const { return !rounds.factors.empty(); }
+  bool is_pushed_move() const { return role == ExchangeRole::kMove && delivery == Delivery::kPush; }
   // Adds to what an earlier exchange wrote: what it takes lies in the value that it writes.
   bool is_in_place() const {
     const bool reduces_further = role == ExchangeRole::kReduce && is_by_rounds() && rounds.digit > 0;
@@ -100,7 +106,7 @@ struct Exchange {
 
 // Of what workers take from each other: the source's; the destination's where it was converted before.
 inline DType TakenDType(const Exchange& exchange) {
-  return exchange.is_in_place() ? exchange.destination.dtype : exchange.source.dtype;
+  return exchange.is_in_place() || exchange.is_pushed_move() ? exchange.destination.dtype : exchange.source.dtype;
 }
 
 // One term or the one holder of a cell; or the sum of a host's terms.
@@ -137,8 +143,7 @@ struct Transfer {
 // each takes an equal length; under kShare the others take it from there. Under FarTakers::kRelays what the workers of
 // all hosts want from far is laid on one line: its source gives each cell once, and the relays pass it on (the scatter
 // and all-gather of van de Geijn's broadcast; Barnett et al., "Interprocessor collective communication library", 1994).
-// Where each worker has a host of its own, or hosts are not told, what a worker doesn't hold is far. Under
-// FarTakers::kHolders the workers that hold a cell and want it have equal lengths of it to give.
+// Where each worker has a host of its own, or hosts are not told, what a worker doesn't hold is far.
 //
 // Who reduces: the destinations of a cell that hold a term of it, or all of them where none does. Cells
 // of one destination shard with the same candidates are laid on a line, of which each reduces an equal
@@ -241,10 +246,6 @@ int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination);
 bool CanGoByRounds(const Exchange& exchange);
 // The hosts of the first destinations that want the same: what the factors of rounds multiply to.
 int64_t CountHostsOfGroup(const Exchange& exchange);
-
-// Whether someone who wants it holds each cell, within a host or with each worker on a host of its own: what
-// FarTakers::kHolders is for.
-bool AreWantedByHolders(const Exchange& exchange);
 
 // Whether there are two terms and each destination holds one of all that it wants, within a host or with each worker
 // on a host of its own: what kReduceEach is for.

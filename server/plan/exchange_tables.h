@@ -39,7 +39,7 @@ struct ExchangeCell {
 };
 
 // Elements [low, high) of a cell, in row-major order, which `reducer` (a flat position of the destination) reduces; or
-// takes as a relay; or holds and passes on.
+// takes as a relay.
 struct ReducedPiece {
   ExchangeCell cell;
   int64_t low = 0;
@@ -83,8 +83,8 @@ class ExchangeTables {
   // Elements that a source position holds and a destination position wants.
   int64_t CommonElements(int64_t source_flat, int64_t destination_flat) const;
 
-  // Who reduces what of a group's cells, in order; or who passes on what is far from some. Only where there are terms,
-  // or something is passed on.
+  // Who reduces what of a group's cells, in order; or who relays what is far from some. Only where there are terms, or
+  // relays.
   const std::vector<ReducedPiece>& PiecesOf(int64_t group) const;
   // Those of one cell.
   absl::Span<const ReducedPiece> PiecesOfCell(const ExchangeCell& cell) const;
@@ -98,14 +98,12 @@ class ExchangeTables {
                  absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const;
 
   bool has_relays() const { return exchange_.far_takers == FarTakers::kRelays; }
-  // Whether some pass on in the spread what was moved.
-  bool is_passed_on() const { return has_relays() || exchange_.far_takers == FarTakers::kHolders; }
   // With several hosts: whether a position's host has none of what it wants, elements of a cell that is moved or that
   // `reducer` reduces or relays (or -1).
   bool IsFar(const ExchangeCell& cell, int64_t reducer, int64_t destination) const;
   // Whether a position takes nothing of a piece in the spread: it has it, or took it when it was moved.
   bool HasBeforeSpread(const ReducedPiece& piece, int64_t destination) const {
-    return piece.reducer == destination || (is_passed_on() && !IsFar(piece.cell, kMoved, destination));
+    return piece.reducer == destination || (has_relays() && !IsFar(piece.cell, kMoved, destination));
   }
   // Calls `visit(taker, low, high)` for the parts of elements of a cell, moved or a whole piece that is reduced, which
   // members of the cell's group take for their host, to which it is far.

@@ -108,7 +108,7 @@ void ExchangeTables::VisitSums(const ReducedPiece& piece, std::optional<int32_t>
 
 bool ExchangeTables::IsFar(const ExchangeCell& cell, int64_t reducer, int64_t destination) const {
   const bool several = exchange_.hosts.several();
-  if (!several) return is_passed_on() && reducer == kMoved && HolderOfDestination(destination).family != cell.family;
+  if (!several) return has_relays() && reducer == kMoved && HolderOfDestination(destination).family != cell.family;
   const int32_t host = HostOfDestination(destination);
   if (reducer != kMoved) return HostOfDestination(reducer) != host;
   const std::vector<int32_t>& hosts = HostsOfFamily(cell);
@@ -210,7 +210,7 @@ void ExchangeTables::VisitTakers(const ExchangeCell& cell, int64_t low, int64_t 
 void ExchangeTables::VisitTaken(const ExchangeCell& cell, int64_t low, int64_t high, int64_t reducer,
                                 int64_t destination, absl::FunctionRef<void(int64_t, int64_t)> visit) const {
   if (exchange_.far_takers == FarTakers::kEach || !IsFar(cell, reducer, destination)) return visit(low, high);
-  if (is_passed_on() && reducer == kMoved) {
+  if (has_relays() && reducer == kMoved) {
     for (const ReducedPiece& piece : PiecesOfCell(cell)) {
       if (piece.reducer == destination) visit(piece.low, piece.high);
     }

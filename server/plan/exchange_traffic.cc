@@ -202,7 +202,7 @@ void ExchangeWalk::VisitEachTransfer(Count received, Count sent) const {
 
 void ExchangeWalk::VisitTraffic(Count received, Count sent) const {
   const bool is_once = exchange_.far_takers == FarTakers::kOne;
-  if (rounds_ != nullptr || tables_->is_passed_on()) return VisitEachTransfer(received, sent);
+  if (rounds_ != nullptr || tables_->has_relays()) return VisitEachTransfer(received, sent);
   switch (exchange_.role) {
     case ExchangeRole::kMove:
       if (!is_once) return VisitMoveTraffic(received, sent);

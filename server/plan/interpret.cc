@@ -186,7 +186,8 @@ class Interpreter {
         for (size_t i = 1; i < terms[t].size(); ++i) {
           given = ReduceTwo(exchange.reduce_op, accumulated, given, terms[t][i].Read(from));
         }
-        given = RoundTo(taken, given);  // in the message
+        // In the message, or in the other's memory.
+        given = exchange.is_pushed_move() ? CastTo(taken, exchange.source.dtype, given) : RoundTo(taken, given);
         value = t == 0 ? given : ReduceTwo(exchange.reduce_op, accumulated, value, given);
       }
       if (term_count > 1 && exchange.reduce_op == ReduceOp::kAvg) value /= static_cast<double>(term_count);

@@ -102,7 +102,7 @@ class ContractionLowering {
         }
         DraftMessage& message = messages[piece.worker];
         parts[i].push_back(static_cast<int>(message.parts.size()));
-        message.parts.push_back({Value(i).spec.dtype, BoxShape(piece.box), RuleOf(i), {}, ReduceOp::kSum});
+        message.parts.push_back({.dtype = Value(i).spec.dtype, .extents = BoxShape(piece.box), .rule = RuleOf(i)});
       }
     }
     for (size_t p = 0; p < pieces.products.size(); ++p) {
@@ -131,11 +131,11 @@ class ContractionLowering {
         phase.read_by.push_back(reader);
         phase.reads.push_back(Value(i).buffer);
         if (drafts == nullptr) continue;
-        drafts->outgoing[reader].parts.push_back({Value(i).spec.dtype,
-                                                  BoxShape(transfer.box),
-                                                  RuleOf(i),
-                                                  {OperandAt(Value(i), worker_, transfer.source_offset)},
-                                                  ReduceOp::kSum});
+        drafts->outgoing[reader].parts.push_back({.dtype = Value(i).spec.dtype,
+                                                  .extents = BoxShape(transfer.box),
+                                                  .rule = RuleOf(i),
+                                                  .sources = {OperandAt(Value(i), worker_, transfer.source_offset)},
+                                                  .source_dtype = Value(i).spec.dtype});
       }
     }
   }

@@ -54,17 +54,6 @@ class FigureIndex {
 
 enum class MeshText : uint8_t { kOmit, kShow };
 
-// How what is moved comes to those who don't hold it.
-std::string_view WayText(FarTakers far_takers) {
-  switch (far_takers) {
-    case FarTakers::kRelays: return ", by relays";
-    case FarTakers::kHolders: return ", stored by holders";
-    case FarTakers::kEach:
-    case FarTakers::kOne: break;
-  }
-  return "";
-}
-
 std::string MeshOf(const TensorSpec& spec, MeshText mesh) {
   return mesh == MeshText::kShow ? StrCat(" @ ", ToText(spec.mesh)) : "";
 }
@@ -175,7 +164,9 @@ std::vector<int> PhasesOf(const Plan& plan) {
   for (const Step& step : plan.steps) {
     const bool shares = StartOf(step) == StepStart::kWithPrevious && !phases.empty();
     const int last = phases.empty() ? 0 : phases.back();
-    phases.push_back(shares ? last : last + 1);
+    const auto* exchange = std::get_if<ExchangeStep>(&step);
+    const bool is_pushed_move = exchange != nullptr && exchange->exchange.is_pushed_move();
+    phases.push_back(shares ? last : last + (is_pushed_move ? 2 : 1));
   }
   return phases;
 }
@@ -197,9 +188,12 @@ std::vector<std::string> StepLines(const Plan& plan) {
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
       lines.push_back(StrCat(with, ToText(exchange->name), " ", ValueText(plan, exchange->source, mesh), " -> ",
                              ValueText(plan, exchange->destination, mesh)));
-      const DType taken = TakenDType(exchange->exchange), written = exchange->exchange.destination.dtype;
-      if (taken != written) StrAppend(&lines.back(), ", as ", ToText(written));
-      if (exchange->exchange.role == ExchangeRole::kMove) lines.back() += WayText(exchange->exchange.far_takers);
+      const DType written = exchange->exchange.destination.dtype;
+      const bool converts = !exchange->exchange.is_in_place() && exchange->exchange.source.dtype != written;
+      if (converts) StrAppend(&lines.back(), ", as ", ToText(written));
+      const bool is_relayed = exchange->exchange.far_takers == FarTakers::kRelays;
+      if (is_relayed && exchange->exchange.role == ExchangeRole::kMove) lines.back() += ", by relays";
+      if (exchange->exchange.is_pushed_move()) lines.back() += ", stored by holders";
       lines.back() += RoundText(exchange->exchange);
       continue;
     }

@@ -73,20 +73,16 @@ enum class Collective : uint8_t {
   kPermute = 6,
   kSlice = 7,
 };
-// How a spread reaches the other destinations where memory is mapped: they take each cell from its reducer (or holder)
-// when that has it in place, or it stores the cell to them in the step that reduces or moves, which saves reading it
-// again. Whoever is reached by messages gets its message in this step either way.
-enum class Delivery : uint8_t { kPull = 0, kPush = 1 };
 // kWithPrevious: in the phase of the step before, which is an exchange or, of a local step, a local step; so a phase
 // has its local steps first. The exchanges of a phase have one delivery, and read either only inputs or only what
-// earlier phases wrote; on no worker does a step touch a buffer that another one writes.
+// earlier phases wrote; on no worker does a step touch a buffer that another one writes. A pushed move that is with
+// others reads an input, writes what nothing touched before, and has nothing but exchanges in the phase before its own.
 enum class StepStart : uint8_t { kNewPhase = 0, kWithPrevious = 1 };
 struct ExchangeStep {
   int source = 0;       // a value
   int destination = 0;  // a value; for kSpread and kShare the same as the source
   Exchange exchange;
   Collective name = Collective::kExchange;
-  Delivery delivery = Delivery::kPull;  // kPush: a kSpread
   StepStart start = StepStart::kNewPhase;
   bool operator==(const ExchangeStep&) const = default;
 };
@@ -151,7 +147,8 @@ struct Plan {
 StepStart StartOf(const Step& step);
 // What a step's line begins with: "with " of one in the phase of the step before, else "".
 std::string_view ToText(StepStart start);
-// The phase of each step, from 1 on; the last is their number.
+// The phase of each step, from 1 on; the last is their number. A move that is pushed takes two: it is stored in the one
+// before its own, in which it is there.
 std::vector<int> PhasesOf(const Plan& plan);
 // The first step after `step` of another phase.
 size_t EndOfPhase(const std::vector<int>& phases, size_t step);

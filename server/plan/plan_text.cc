@@ -79,10 +79,9 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   std::string text = StrCat("  ", ToText(step.start), ToText(step.name), " %", step.source, " -> %", step.destination,
                             " ", kRoles[static_cast<size_t>(exchange.role)]);
   if (exchange.reduces()) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
-  if (step.delivery == Delivery::kPush) text += " pushed";
+  if (step.exchange.delivery == Delivery::kPush) text += " pushed";
   if (exchange.far_takers == FarTakers::kOne && exchange.role != ExchangeRole::kShare) text += " once";
   if (exchange.far_takers == FarTakers::kRelays) text += " relayed";
-  if (exchange.far_takers == FarTakers::kHolders) text += " by_holders";
   if (exchange.is_by_rounds()) {
     StrAppend(&text, " digit ", exchange.rounds.digit, " of ", ListText(exchange.rounds.factors, "x"));
   }
@@ -409,14 +408,12 @@ class PlanParser {
       TESSERA_ASSIGN_OR_RETURN(step.exchange.reduce_op, ParseReduceOp(op));
       TESSERA_RETURN_IF_ERROR(scanner.Take(")"));
     }
-    if (scanner.TryTake("pushed")) step.delivery = Delivery::kPush;
+    if (scanner.TryTake("pushed")) step.exchange.delivery = Delivery::kPush;
     const bool shares = step.exchange.role == ExchangeRole::kShare;
     if (scanner.TryTake("digit")) {
       TESSERA_RETURN_IF_ERROR(TakeRounds(scanner, step.exchange.rounds));
     } else if (scanner.TryTake("relayed")) {
       step.exchange.far_takers = FarTakers::kRelays;
-    } else if (scanner.TryTake("by_holders")) {
-      step.exchange.far_takers = FarTakers::kHolders;
     } else if (shares || scanner.TryTake("once")) {
       step.exchange.far_takers = FarTakers::kOne;
     }

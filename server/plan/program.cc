@@ -36,17 +36,18 @@ class ExchangeLowering {
         walk_(step.exchange),
         worker_(worker) {}
 
-  // Adds to the phase. `spread`: the step whose cells are pushed as this one reduces or moves them, or null. `drafts`:
-  // null where no messages are wanted.
-  absl::Status Lower(MessageDrafts* drafts, const ExchangeStep* spread, Phase& phase) const {
+  // Adds to the phase. `spread`: the step by which this one's reductions are pushed, or null. `before`: of a pushed
+  // move, the phase before. `drafts`: null where no messages are wanted.
+  absl::Status Lower(MessageDrafts* drafts, const ExchangeStep* spread, Phase* before, Phase& phase) const {
     const Mesh& mesh = step_.exchange.destination.mesh;
     const size_t first_instruction = phase.instructions.size();
-    phase.delivery = step_.delivery;
+    phase.delivery = step_.exchange.delivery;
     std::vector<Transfer> transfers;
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
       transfers = walk_.TransfersTo(mesh.PositionAt(*flat));
-      AddInstructions(transfers, spread, phase);
     }
+    if (step_.exchange.is_pushed_move()) AddStores(transfers, *before);
+    AddInstructions(transfers, phase);
     for (const WorkerIndex adder : walk_.AddersOf(worker_)) {
       phase.read_by.push_back(adder);
       phase.reads.push_back(source_.buffer);
@@ -63,20 +64,17 @@ class ExchangeLowering {
   }
 
  private:
-  // Each cell that this worker gives to others in `spread` is one that it reduces or moves here, whole or in pieces;
+  // Each cell that this worker gives to others in `spread` is one that it reduces here, whole or in pieces;
   // `transfers` are those of the phase's instructions from `first_instruction` on.
   absl::Status AddPushes(const ExchangeStep& spread, const std::vector<Transfer>& transfers, size_t first_instruction,
                          Phase& phase) const {
     const Mesh& mesh = spread.exchange.destination.mesh;
     const ExchangeWalk walk(spread.exchange);
-    const auto is_near = [&](WorkerIndex peer) {
-      return spread.exchange.hosts.HostOf(peer) == spread.exchange.hosts.HostOf(worker_);
-    };
     for (const ExchangeWalk::Given& given : walk.GivenBy(worker_)) {
       const Transfer& cell = given.transfer;
       const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
       int64_t pushed = 0;
-      if (!is_near(reader)) continue;
+      if (!IsNear(reader)) continue;
       for (size_t i = 0; i < transfers.size(); ++i) {
         const Box& piece = transfers[i].box;
         if (Intersect(piece, cell.box) != piece) continue;
@@ -88,16 +86,62 @@ class ExchangeLowering {
       }
       if (pushed != NumElements(cell.box)) {
         return absl::InternalError(StrCat("lower: worker ", worker_.value, " spreads ", ToText(cell.box),
-                                          " and writes ", pushed, " elements of it"));
+                                          " and reduces ", pushed, " elements of it"));
       }
       phase.pushes_to.push_back(reader);
     }
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
       for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(*flat))) {
-        if (is_near(transfer.sources[0].worker)) phase.pushed_by.push_back(transfer.sources[0].worker);
+        if (IsNear(transfer.sources[0].worker)) phase.pushed_by.push_back(transfer.sources[0].worker);
       }
     }
     return absl::OkStatus();
+  }
+
+  // Of a pushed move: what the worker has of its own part, and all that it gives, each box read once. Takes the own
+  // part out of `taken`.
+  void AddStores(std::vector<Transfer>& taken, Phase& phase) const {
+    std::map<std::pair<Shape, Shape>, size_t> known;  // by source offset and extents
+    const auto store = [&](const Transfer& transfer, WorkerIndex to) {
+      Shape extents = BoxShape(transfer.box);
+      const Operand place = OperandAt(destination_, to, transfer.destination_offset);
+      const auto [at, is_new] = known.try_emplace({transfer.source_offset, extents}, phase.instructions.size());
+      if (!is_new) {
+        std::get<ReduceInstruction>(phase.instructions[at->second]).pushes.push_back(place);
+        return;
+      }
+      ReduceInstruction copy;
+      copy.dtype = source_.spec.dtype;
+      copy.destination_dtype = destination_.spec.dtype;
+      copy.extents = std::move(extents);
+      copy.terms.push_back(Source(transfer, {worker_, 0, {}}));
+      copy.destination = place;
+      copy.term_count = 1;
+      phase.instructions.emplace_back(std::move(copy));
+    };
+    for (const Transfer& transfer : taken) {
+      const WorkerIndex giver = transfer.sources[0].worker;
+      if (giver == worker_) {
+        store(transfer, worker_);
+      } else if (IsNear(giver)) {
+        phase.pushed_by.push_back(giver);
+      }
+    }
+    std::erase_if(taken, [this](const Transfer& transfer) { return transfer.sources[0].worker == worker_; });
+    for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
+      const WorkerIndex taker = step_.exchange.destination.mesh.workers()[static_cast<size_t>(given.destination)];
+      if (!IsNear(taker)) continue;
+      store(given.transfer, taker);
+      phase.pushes_to.push_back(taker);
+    }
+    if (known.empty()) return;
+    phase.reads.push_back(source_.buffer);
+    phase.writes.push_back(destination_.buffer);
+  }
+
+  // Whether what it wants is stored to it where it can be.
+  bool IsNear(WorkerIndex peer) const {
+    return step_.exchange.hosts.HostOf(peer) == step_.exchange.hosts.HostOf(worker_);
   }
 
   Operand Source(const Transfer& transfer, const TransferSource& from) const {
@@ -118,14 +162,14 @@ class ExchangeLowering {
     }
   }
 
-  void AddInstructions(const std::vector<Transfer>& transfers, const ExchangeStep* spread, Phase& phase) const {
+  void AddInstructions(const std::vector<Transfer>& transfers, Phase& phase) const {
     phase.instructions.reserve(phase.instructions.size() + transfers.size());
     const DType dtype = TakenDType(step_.exchange), to_dtype = destination_.spec.dtype;
     for (const Transfer& transfer : transfers) {
       Operand destination = OperandAt(destination_, worker_, transfer.destination_offset);
       Shape extents = BoxShape(transfer.box);
       AddReads(transfer.sources, phase);
-      if (!step_.exchange.reduces() && dtype == to_dtype && spread == nullptr) {
+      if (!step_.exchange.reduces() && dtype == to_dtype) {
         phase.instructions.emplace_back(
             CopyInstruction{dtype, std::move(extents), Source(transfer, transfer.sources[0]), std::move(destination)});
         continue;
@@ -147,6 +191,7 @@ class ExchangeLowering {
   void AddOutgoing(const Transfer& transfer, DraftMessage& message) const {
     DraftPart& part = message.parts.emplace_back();
     part.dtype = TakenDType(step_.exchange);
+    part.source_dtype = source_.spec.dtype;
     part.extents = BoxShape(transfer.box);
     for (const TransferSource& from : transfer.sources) part.sources.push_back(Source(transfer, from));
     part.op = step_.exchange.reduce_op;
@@ -157,7 +202,7 @@ class ExchangeLowering {
       if (from == worker_) return;
       DraftMessage& message = messages[from];
       message.operands.push_back({instruction, term, static_cast<int>(message.parts.size()), Shape(extents.size(), 0)});
-      message.parts.push_back({TakenDType(step_.exchange), extents, {}, {}, ReduceOp::kSum});
+      message.parts.push_back({.dtype = TakenDType(step_.exchange), .extents = extents});
     };
     for (size_t i = first_instruction; i < phase.instructions.size(); ++i) {
       if (const auto* copy = std::get_if<CopyInstruction>(&phase.instructions[i])) {
@@ -244,7 +289,7 @@ bool IsReadByPeers(const Plan& plan, const Step& step, const PlanValue& written)
     return read.buffer == written.buffer && HaveWorkersInCommon(read.spec.mesh, written.spec.mesh);
   };
   if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
-    return exchange->delivery == Delivery::kPull && lies_there(exchange->source);
+    return exchange->exchange.delivery == Delivery::kPull && lies_there(exchange->source);
   }
   const auto* contract = std::get_if<ContractStep>(&step);
   return contract != nullptr &&
@@ -272,21 +317,33 @@ void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, 
   }
 }
 
-// The step after `index` that spreads what this one reduces or moves, if it is pushed.
+// The step after `index` that spreads what this one reduces, if the reducers push it.
 const ExchangeStep* FindPush(const Plan& plan, size_t index, const ExchangeStep& step) {
-  if (step.exchange.role != ExchangeRole::kReduce && step.exchange.role != ExchangeRole::kMove) return nullptr;
+  if (step.exchange.role != ExchangeRole::kReduce) return nullptr;
   for (size_t i = index + 1; i < plan.steps.size(); ++i) {
     const auto* spread = std::get_if<ExchangeStep>(&plan.steps[i]);
     if (spread == nullptr || spread->exchange.role != ExchangeRole::kSpread) continue;
-    if (spread->destination == step.destination) return spread->delivery == Delivery::kPush ? spread : nullptr;
+    if (spread->destination == step.destination) return spread->exchange.delivery == Delivery::kPush ? spread : nullptr;
   }
   return nullptr;
+}
+
+// Its peers and buffers, which are added as they are found.
+void SortPeers(Phase& phase) {
+  for (std::vector<WorkerIndex>* workers :
+       {&phase.reads_from, &phase.read_by, &phase.sums_from, &phase.pushes_to, &phase.pushed_by}) {
+    SortUnique(*workers);
+  }
+  for (std::vector<int>* buffers : {&phase.writes, &phase.reads, &phase.reads_of_peers}) SortUnique(*buffers);
 }
 
 // Lowers the exchanges of steps [first, end), which share a phase. Those of larger elements come first, so that every
 // part of a message lies at a multiple of its element size.
 absl::Status LowerExchanges(const Plan& plan, const std::vector<int>& phases, size_t first, size_t end,
-                            WorkerIndex worker, MessageDrafts* drafts, Phase& phase) {
+                            WorkerIndex worker, MessageDrafts* drafts, std::vector<Phase>& made) {
+  const size_t number = static_cast<size_t>(phases[first]);
+  Phase& phase = made[number - 1];
+  Phase* const before = number > 1 ? &made[number - 2] : nullptr;
   std::vector<size_t> order;
   for (size_t i = first; i < end; ++i) order.push_back(i);
   const auto element_bytes = [&plan](size_t i) {
@@ -295,9 +352,11 @@ absl::Status LowerExchanges(const Plan& plan, const std::vector<int>& phases, si
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return element_bytes(a) > element_bytes(b); });
   for (const size_t i : order) {
     const auto& step = std::get<ExchangeStep>(plan.steps[i]);
-    TESSERA_RETURN_IF_ERROR(ExchangeLowering(plan, step, worker).Lower(drafts, FindPush(plan, i, step), phase));
+    TESSERA_RETURN_IF_ERROR(ExchangeLowering(plan, step, worker).Lower(drafts, FindPush(plan, i, step), before, phase));
     const int buffer = plan.values[static_cast<size_t>(step.source)].buffer;
-    phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, i, buffer));
+    const bool is_pushed_move = step.exchange.is_pushed_move();
+    phase.peer_phase = std::max(phase.peer_phase, is_pushed_move ? phases[i] - 1 : LastWriter(plan, phases, i, buffer));
+    if (is_pushed_move) SortPeers(*before);
   }
   return absl::OkStatus();
 }
@@ -359,17 +418,10 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
         phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, i, buffer));
       }
     } else {
-      TESSERA_RETURN_IF_ERROR(LowerExchanges(plan, phases, first_exchange, end, worker, drafts, phase));
+      TESSERA_RETURN_IF_ERROR(LowerExchanges(plan, phases, first_exchange, end, worker, drafts, program.phases));
     }
     TESSERA_RETURN_IF_ERROR(CutMessages(built, max_chunk_bytes, phase));
-    SortUnique(phase.reads_from);
-    SortUnique(phase.read_by);
-    SortUnique(phase.sums_from);
-    SortUnique(phase.pushes_to);
-    SortUnique(phase.pushed_by);
-    SortUnique(phase.writes);
-    SortUnique(phase.reads);
-    SortUnique(phase.reads_of_peers);
+    SortPeers(phase);
     for (size_t step = i; step < end; ++step) AddReaders(plan, phases, step, worker, program.phases);
     SortUnique(phase.overwrites_read_by);
   }

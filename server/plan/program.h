@@ -44,7 +44,8 @@ struct CopyInstruction {
 
 // destination = terms reduced in this order, accumulated as the catalog says for the dtype. Terms may
 // be peers'. The destination may be one of the terms; or of another dtype, to which the result is converted. Of one
-// term, it is a move that converts, or that is stored to peers, too.
+// term, it is a move that converts, or that is stored to peers: to them alone, the first of whom has the destination,
+// where nothing of it stays here.
 //
 // A term may be a sum that its worker adds up as it packs the message: it lies in no memory that could be mapped,
 // and its operand says where the worker's own term lies.
@@ -55,7 +56,7 @@ struct ReduceInstruction {
   Shape extents;
   std::vector<Operand> terms;
   Operand destination;
-  std::vector<Operand> pushes;  // the same box's places in peers' memory, written too where it is mapped
+  std::vector<Operand> pushes;  // more places, in peers' memory: written where it is mapped
   // How many terms there are, those in sums counted: what kAvg divides by.
   int64_t term_count = 0;
   bool operator==(const ReduceInstruction&) const = default;
@@ -105,7 +106,8 @@ struct ChunkRange {
 // What this worker sends in a phase where a peer cannot map it: the regions, each row-major, in the order of their
 // chunks.
 struct MessagePart {
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;         // in the message
+  DType source_dtype = DType::kF32;  // converted as it is packed
   Shape extents;
   // One: own memory. Several: terms in mapped memory, added up in this order as they are packed.
   absl::InlinedVector<Operand, 1> sources;
@@ -161,7 +163,7 @@ struct Phase {
   std::vector<WorkerIndex> pushes_to;
   std::vector<WorkerIndex> pushed_by;
   // kPush: what `reads_from` gives was written here by them, in phase `peer_phase`; the instructions are for
-  // what comes in messages.
+  // what comes in messages, in its dtype there.
   Delivery delivery = Delivery::kPull;
   // Where the phase overwrites what peers read: the last earlier phase of this program in which they did, and
   // those who read this worker's memory, sorted; the instructions wait until they have published it. Every worker

@@ -90,7 +90,7 @@ class Verifier {
     contents_.emplace(plan_);
     const std::vector<int> phases = PhasesOf(plan_);
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
-      absl::Status status = CheckStart(i, phases[i]);
+      absl::Status status = CheckStart(i, phases);
       if (status.ok()) status = std::visit([this](const auto& step) { return Check(step); }, plan_.steps[i]);
       if (!status.ok()) {
         return Wrong("plan step ", i + 1, " (", StepLines(plan_)[i], "): ", StdView(status.message()));
@@ -173,12 +173,17 @@ class Verifier {
   }
 
   // Steps of one phase run in any order, under one wait for peers: none sees what another one writes.
-  absl::Status CheckStart(size_t index, int phase) {
+  absl::Status CheckStart(size_t index, absl::Span<const int> phases) {
     const Step& step = plan_.steps[index];
+    const int phase = phases[index];
     const std::vector<Touch> touches = TouchesOf(step);
     if (StartOf(step) == StepStart::kWithPrevious) {
       const Step* const previous = index == 0 ? nullptr : &plan_.steps[index - 1];
       TESSERA_RETURN_IF_ERROR(CheckCompany(previous, step));
+      const auto* const exchange = std::get_if<ExchangeStep>(&step);
+      if (exchange != nullptr && exchange->exchange.is_pushed_move()) {
+        TESSERA_RETURN_IF_ERROR(CheckStores(index, *exchange, phases));
+      }
       for (const Touch& touch : touches) {
         const BufferState& state = state_[BufferOf(touch.value)];
         if (state.touched_phase == phase && TouchesTheSame(state.touches, touch)) {
@@ -227,9 +232,23 @@ class Verifier {
     }
     const auto* const other = previous == nullptr ? nullptr : std::get_if<ExchangeStep>(previous);
     if (other == nullptr) return Wrong("shares a phase with no exchange");
-    if (other->delivery != exchange->delivery) return Wrong("shares a phase with exchanges of another delivery");
-    if (!IsValue(other->source) || !IsValue(exchange->source) || IsInput(other->source) != IsInput(exchange->source)) {
+    if (other->exchange.delivery != exchange->exchange.delivery)
+      return Wrong("shares a phase with exchanges of another delivery");
+    if (!IsValue(other->source) || !IsValue(exchange->source)) return Wrong("no value %", exchange->source);
+    // What was pushed waits for who pushed it alone.
+    if (exchange->exchange.delivery == Delivery::kPull && IsInput(other->source) != IsInput(exchange->source)) {
       return Wrong("shares a phase, but not with exchanges that wait for the same");
+    }
+    return absl::OkStatus();
+  }
+
+  // What stores in the phase before `phase`, beside what that has.
+  absl::Status CheckStores(size_t index, const ExchangeStep& move, absl::Span<const int> phases) const {
+    if (!IsInput(move.source) || !IsValue(move.destination) || state_[BufferOf(move.destination)].touched_phase != 0) {
+      return Wrong("stores beside others what they may touch");
+    }
+    for (size_t i = index; i-- > 0 && phases[i] + 1 >= phases[index];) {
+      if (!std::holds_alternative<ExchangeStep>(plan_.steps[i])) return Wrong("stores beside what is no exchange");
     }
     return absl::OkStatus();
   }
@@ -238,11 +257,12 @@ class Verifier {
 
   absl::Status Check(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
-    if (step.delivery == Delivery::kPush && exchange.role != ExchangeRole::kSpread) {
-      return Wrong("pushes what it does not spread");
+    if (exchange.delivery == Delivery::kPush && exchange.role != ExchangeRole::kSpread &&
+        exchange.role != ExchangeRole::kMove) {
+      return Wrong("pushes what it does not move or spread");
     }
     if (!exchange.is_in_place()) {
-      TESSERA_RETURN_IF_ERROR(CheckPeerRead(step.source));
+      TESSERA_RETURN_IF_ERROR(exchange.is_pushed_move() ? CheckRead(step.source) : CheckPeerRead(step.source));
       TESSERA_RETURN_IF_ERROR(CheckWrite(step.destination, {step.source}));
       if (exchange.source != Value(step.source).spec) return Wrong("the exchange is of ", ToText(exchange.source));
     }
@@ -266,9 +286,7 @@ class Verifier {
     switch (exchange.role) {
       case ExchangeRole::kMove:
         if (terms > 1) return Wrong("moves ", terms, " pending terms");
-        if (exchange.far_takers == FarTakers::kHolders && !AreWantedByHolders(exchange)) {
-          return Wrong("is by holders, and of what somebody wants that no holder does");
-        }
+        if (exchange.is_pushed_move()) TESSERA_RETURN_IF_ERROR(CheckPushedMove(step));
         break;
       case ExchangeRole::kReduce:
       case ExchangeRole::kReduceEach:
@@ -327,7 +345,7 @@ class Verifier {
 
   static absl::Status CheckRounds(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
-    if (exchange.far_takers != FarTakers::kEach || step.delivery != Delivery::kPull ||
+    if (exchange.far_takers != FarTakers::kEach || exchange.delivery != Delivery::kPull ||
         exchange.role == ExchangeRole::kReduceEach) {
       return Wrong("goes by rounds and not by rounds");
     }
@@ -339,13 +357,13 @@ class Verifier {
   static bool CanAddTo(const Exchange& last, const Exchange& exchange) {
     if (last.rounds.factors != exchange.rounds.factors) return false;
     if (exchange.is_by_rounds()) return IsNextRound(last, exchange);
-    const bool is_passed_on = exchange.far_takers == FarTakers::kRelays || exchange.far_takers == FarTakers::kHolders;
+    const bool is_relayed = exchange.far_takers == FarTakers::kRelays;
     if (exchange.role == ExchangeRole::kSpread) {
-      if (last.role == ExchangeRole::kReduce) return !is_passed_on;
-      return last.role == ExchangeRole::kMove && last.far_takers == exchange.far_takers && is_passed_on;
+      if (last.role == ExchangeRole::kReduce) return !is_relayed;
+      return last.role == ExchangeRole::kMove && last.far_takers == FarTakers::kRelays && is_relayed;
     }
     if (exchange.far_takers == FarTakers::kEach || last.far_takers != exchange.far_takers) return false;
-    return last.role == ExchangeRole::kSpread || (last.role == ExchangeRole::kMove && !is_passed_on);
+    return last.role == ExchangeRole::kSpread || (last.role == ExchangeRole::kMove && !is_relayed);
   }
 
   // Adds to the last exchange that wrote the value, in the same terms.
@@ -363,21 +381,27 @@ class Verifier {
 
   absl::Status CheckSpread(const ExchangeStep& step) const {
     TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "spreads what was not reduced"));
-    if (step.delivery == Delivery::kPush && step.exchange.far_takers == FarTakers::kRelays) {
-      return Wrong("pushes what comes by relays");
+    if (step.exchange.delivery == Delivery::kPull) return absl::OkStatus();
+    if (step.exchange.far_takers == FarTakers::kRelays) return Wrong("pushes what was not reduced");
+    return CheckPushes(step.destination);
+  }
+
+  absl::Status CheckPushedMove(const ExchangeStep& step) const {
+    const Exchange& exchange = step.exchange;
+    if (SizeBytes(exchange.destination.dtype) > SizeBytes(exchange.source.dtype)) {
+      return Wrong("pushes as ", ToText(exchange.destination.dtype), " what is smaller as it is");
     }
-    if (step.delivery == Delivery::kPush && IsDonated(step.destination)) {
-      return Wrong("pushes into memory that was an input's, and may be read by peers");
-    }
-    if (step.delivery == Delivery::kPush && contents_->ReplacesWhatPeersRead(step.destination)) {
-      return Wrong("pushes into memory that peers may still read");
-    }
+    return CheckPushes(step.destination);
+  }
+
+  absl::Status CheckPushes(int destination) const {
+    if (IsDonated(destination)) return Wrong("pushes into memory that was an input's, and may be read by peers");
+    if (contents_->ReplacesWhatPeersRead(destination)) return Wrong("pushes into memory that peers may still read");
     return absl::OkStatus();
   }
 
-  static bool IsAddedToLater(const Exchange& exchange) {
+  static bool IsSharedLater(const Exchange& exchange) {
     if (exchange.role == ExchangeRole::kShare) return false;
-    if (exchange.far_takers == FarTakers::kHolders) return exchange.role == ExchangeRole::kMove;
     if (exchange.is_by_rounds()) return ExchangeWalk(exchange).IsSharedAfterRounds();
     return exchange.far_takers != FarTakers::kEach;
   }
@@ -390,10 +414,11 @@ class Verifier {
     state.unfinished_value = step.destination;
     const bool is_spread_later = exchange.role == ExchangeRole::kReduce && CountReplicas(exchange.destination) > 1;
     const bool is_doubled_later = exchange.is_by_rounds() && exchange.rounds.digit > 0;
-    if (is_spread_later || is_doubled_later || IsAddedToLater(exchange)) return absl::OkStatus();
+    if (is_spread_later || is_doubled_later || IsSharedLater(exchange)) return absl::OkStatus();
     const std::vector<const Exchange*> written = std::exchange(state.unfinished, {});
     contents_->EndWrite(step.destination);
-    if (step.source == step.destination && step.delivery == Delivery::kPull) contents_->NotePeerReads(step.destination);
+    if (step.source == step.destination && exchange.delivery == Delivery::kPull)
+      contents_->NotePeerReads(step.destination);
     return exchange.is_by_rounds() ? CheckRoundElements(written) : CheckElements(written);
   }
 

@@ -30,7 +30,7 @@ ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective nam
   added.source = step.destination;
   added.exchange.role = role;
   added.name = name;
-  added.delivery = Delivery::kPull;
+  added.exchange.delivery = Delivery::kPull;
   return added;
 }
 

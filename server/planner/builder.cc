@@ -172,8 +172,8 @@ absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeStepsTo(int value, ab
   std::vector<ExchangeStep> steps;
   for (NamedExchange& named : exchanges) {
     const bool spreads = named.exchange.role == ExchangeRole::kSpread;
-    steps.push_back({spreads ? destination : value, destination, std::move(named.exchange), named.name,
-                     spreads ? Delivery::kPush : Delivery::kPull});
+    if (spreads) named.exchange.delivery = Delivery::kPush;
+    steps.push_back({spreads ? destination : value, destination, std::move(named.exchange), named.name});
   }
   return steps;
 }
@@ -233,7 +233,7 @@ bool PlanBuilder::IsPushedAgain(int value) const {
     const auto* exchange = std::get_if<ExchangeStep>(&step);
     if (exchange == nullptr || this->value(exchange->destination).buffer != this->value(value).buffer) continue;
     is_again = is_again || exchange->destination != value;
-    is_pushed = is_pushed || exchange->delivery == Delivery::kPush;
+    is_pushed = is_pushed || exchange->exchange.delivery == Delivery::kPush;
   }
   const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(this->value(value).buffer)];
   return buffer.kind == PlanBuffer::Kind::kTemporary && is_again && is_pushed;

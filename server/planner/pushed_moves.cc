@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,18 +17,13 @@ namespace {
 // The busiest stores at most this part more than an equal share.
 constexpr int64_t kLevelPart = 10;
 
-// Whether those who want it have about as much of it each to store.
-bool IsLevel(const Exchange& spread) {
-  std::map<WorkerIndex, int64_t> sent;
-  ExchangeWalk(spread).VisitTraffic([](WorkerIndex, int64_t) {},
-                                    [&sent](WorkerIndex worker, int64_t elements) { sent[worker] += elements; });
-  int64_t total = 0, busiest = 0;
-  for (const auto& [worker, elements] : sent) {
-    total += elements;
-    busiest = std::max(busiest, elements);
-  }
-  const int64_t share = total / spread.destination.mesh.size();
-  return busiest <= share + share / kLevelPart;
+// What others take of each worker, in elements.
+std::map<WorkerIndex, int64_t> GivenIn(const Exchange& exchange) {
+  std::map<WorkerIndex, int64_t> given;
+  ExchangeWalk(exchange).VisitTraffic([](WorkerIndex, int64_t) {},
+                                      [&given](WorkerIndex worker, int64_t elements) { given[worker] += elements; });
+  std::erase_if(given, [](const auto& each) { return each.second == 0; });
+  return given;
 }
 
 bool IsDonatedTo(const Plan& plan, int value) {
@@ -37,63 +32,92 @@ bool IsDonatedTo(const Plan& plan, int value) {
   });
 }
 
-// The step by which the others have what `move` moves, which becomes the holders' own; none where it stays as it is.
-std::optional<ExchangeStep> PassOn(const Plan& plan, const Topology& topology, ExchangeStep& move) {
-  const Exchange& exchange = move.exchange;
+// Whether it is a large gather on one host to which all who want it give about as much.
+bool IsLevelGather(const Exchange& exchange, const Topology& topology) {
   const TensorSpec& to = exchange.destination;
-  const bool may = exchange.role == ExchangeRole::kMove && exchange.far_takers == FarTakers::kEach &&
-                   !exchange.is_by_rounds() && exchange.given_besides.empty() && CountReplicas(to) > 1 && to.mesh.size() <= kMaxPushedPositions &&
-                   SizeBytes(to.dtype) <= SizeBytes(exchange.source.dtype) &&
-                   MaxShardElements(to) * SizeBytes(to.dtype) >= topology.min_pushed_bytes &&
-                   AreOnOneHost({&exchange.source.mesh, &to.mesh}, topology) &&
-                   IsOnlyValueOfItsBuffer(plan, move.destination) && !IsDonatedTo(plan, move.destination) &&
-                   AreWantedByHolders(exchange);
-  if (!may) return std::nullopt;
-  ExchangeStep own = move;
-  own.exchange.far_takers = FarTakers::kHolders;
-  ExchangeStep spread = InPlace(own, ExchangeRole::kSpread, Collective::kAllGather);
-  spread.delivery = Delivery::kPush;
-  if (!IsLevel(spread.exchange)) return std::nullopt;
-  move = std::move(own);
-  return spread;
+  const bool is_large_gather = CountReplicas(to) > 1 && exchange.source.dtype == to.dtype &&
+                               to.mesh.size() <= kMaxPushedPositions &&
+                               MaxShardElements(to) * SizeBytes(to.dtype) >= topology.min_pushed_bytes &&
+                               AreOnOneHost({&exchange.source.mesh, &to.mesh}, topology);
+  if (!is_large_gather) return false;
+  int64_t total = 0, busiest = 0;
+  for (const auto& [worker, elements] : GivenIn(exchange)) {
+    total += elements;
+    busiest = std::max(busiest, elements);
+  }
+  const int64_t share = total / to.mesh.size();
+  return total > 0 && busiest <= share + share / kLevelPart;
 }
 
-bool ArePushed(const Plan& plan, size_t first, size_t end) {
+bool ShouldPush(const Plan& plan, const Topology& topology, const ExchangeStep& step) {
+  const Exchange& exchange = step.exchange;
+  if (exchange.role != ExchangeRole::kMove || exchange.is_by_rounds()) return false;
+  if (!IsOnlyValueOfItsBuffer(plan, step.destination) || IsDonatedTo(plan, step.destination)) return false;
+  const bool is_narrower = SizeBytes(exchange.destination.dtype) < SizeBytes(exchange.source.dtype);
+  return (is_narrower && !GivenIn(exchange).empty()) || IsLevelGather(exchange, topology);
+}
+
+using Phase = std::vector<ExchangeStep>;
+
+// The exchanges of steps [first, end); empty where there are other steps.
+Phase ExchangesOf(const Plan& plan, size_t first, size_t end) {
+  Phase exchanges;
   for (size_t i = first; i < end; ++i) {
     const auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i]);
-    if (exchange == nullptr || exchange->delivery != Delivery::kPush) return false;
+    if (exchange == nullptr) return {};
+    exchanges.push_back(*exchange);
   }
-  return true;
+  return exchanges;
+}
+
+// Takes those that are pushed from now on out of a phase.
+Phase TakePushed(const Plan& plan, const Topology& topology, Phase& phase) {
+  Phase pushed;
+  for (const ExchangeStep& step : phase) {
+    if (!ShouldPush(plan, topology, step)) continue;
+    pushed.push_back(step);
+    pushed.back().exchange.delivery = Delivery::kPush;
+  }
+  std::erase_if(phase, [&](const ExchangeStep& step) { return ShouldPush(plan, topology, step); });
+  return pushed;
+}
+
+// Whether moves may be stored in the phase before that of `spreads`, and be there in that.
+bool MayJoin(const Plan& plan, const Phase& moves, const Phase& spreads) {
+  const bool are_pushed = !spreads.empty() && std::all_of(spreads.begin(), spreads.end(), [](const ExchangeStep& step) {
+    return step.exchange.delivery == Delivery::kPush;
+  });
+  return are_pushed && std::all_of(moves.begin(), moves.end(), [&plan](const ExchangeStep& move) {
+           const int buffer = plan.values[static_cast<size_t>(move.source)].buffer;
+           return plan.buffers[static_cast<size_t>(buffer)].kind == PlanBuffer::Kind::kInput;
+         });
 }
 
 }  // namespace
 
 void PushMoves(Plan& plan, const Topology& topology) {
-  if (plan.hosts.several()) return;
   const std::vector<int> phases = PhasesOf(plan);
   std::vector<Step> steps;
   for (size_t first = 0; first < plan.steps.size();) {
-    size_t end = EndOfPhase(phases, first);
-    std::vector<ExchangeStep> spreads;
-    for (size_t i = first; i < end; ++i) {
-      if (auto* move = std::get_if<ExchangeStep>(&plan.steps[i]); move != nullptr) {
-        if (std::optional<ExchangeStep> spread = PassOn(plan, topology, *move); spread.has_value()) {
-          spreads.push_back(*std::move(spread));
-        }
-      }
-      steps.push_back(plan.steps[i]);
+    const size_t end = EndOfPhase(phases, first);
+    Phase pulled = ExchangesOf(plan, first, end);
+    Phase pushed = TakePushed(plan, topology, pulled);
+    if (pushed.empty()) {
+      for (; first < end; ++first) steps.push_back(plan.steps[first]);
+      continue;
     }
     first = end;
-    if (spreads.empty()) continue;
+    AddPhase(pulled, steps);
     // With what is spread after them anyhow.
-    end = first < plan.steps.size() ? EndOfPhase(phases, first) : first;
-    const bool is_joined = end > first && ArePushed(plan, first, end);
-    for (; is_joined && first < end; ++first) steps.push_back(plan.steps[first]);
-    for (ExchangeStep& spread : spreads) {
-      const bool is_first = !is_joined && &spread == &spreads.front();
-      spread.start = is_first ? StepStart::kNewPhase : StepStart::kWithPrevious;
-      steps.emplace_back(std::move(spread));
+    const size_t next_end = first < plan.steps.size() ? EndOfPhase(phases, first) : first;
+    Phase joined = ExchangesOf(plan, first, next_end);
+    if (!pulled.empty() && MayJoin(plan, pushed, joined)) {
+      first = next_end;
+    } else {
+      joined.clear();
     }
+    joined.insert(joined.end(), pushed.begin(), pushed.end());
+    AddPhase(joined, steps);
   }
   plan.steps = std::move(steps);
 }

@@ -1,11 +1,17 @@
 #pragma once
 
-// Pushed moves: within a host, what several want of a tensor that they hold a part of each (an all-gather) is read once
-// by who holds it, and stored to all of them, in place of being read by each: r + 1 passes over memory in place of 2 r.
-// That costs a wait more, and is only done with what doesn't fit the caches.
+// Pushed moves: what is moved is stored to those who want it by those who hold it, in place of being read by each.
+//
+// What becomes narrower is converted by its holders, so that the narrow bytes move and no temporary has them.
+//
+//   f32[4096] [S(0)] -> bf16 [R] on 4 workers: each receives 6 KiB.
+//
+// What several want of a tensor that they hold an equal part of each (an all-gather) is read once and stored to all of
+// them within a host: r + 1 passes over memory in place of 2 r. That costs a wait more, and is only done with what
+// doesn't fit the caches. Bytes received and sent are the same.
 //
 //   f32[16777216] [S(0)] -> [R] on 4 workers: each reads 16 MiB and stores them to 4 places, in place of reading 64 MiB
-//   and storing 64 MiB. Bytes received and sent are the same.
+//   and storing 64 MiB.
 
 #include <cstdint>
 
@@ -16,7 +22,7 @@ namespace tessera {
 
 inline constexpr int64_t kMaxPushedPositions = 256;  // docs/limits.md: max_pushed_positions
 
-// Where the topology's `min_pushed_bytes` are moved to a worker. The plan's hosts are known.
+// What is gathered, where the topology's `min_pushed_bytes` go to a worker. After all else of the exchanges is settled.
 void PushMoves(Plan& plan, const Topology& topology);
 
 }  // namespace tessera

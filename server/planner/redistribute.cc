@@ -25,15 +25,9 @@ absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorS
 
 std::optional<TensorSpec> PlaceToNarrow(const TensorSpec& source, const TensorSpec& destination) {
   const absl::StatusOr<RedistributeBound> wide = BoundRedistribute(source, WithDType(destination, source.dtype));
-  if (!wide.ok()) return std::nullopt;
+  const bool is_reduced = PendingTerms(source, destination) > 1 && !destination.has_partial();
+  if (!wide.ok() || !is_reduced || source.rank() == 0) return std::nullopt;
   TensorSpec place = source;
-  if (PendingTerms(source, destination) == 1) {
-    for (size_t j = 0; j < place.placements.size(); ++j) {
-      if (place.placements[j].is_partial() && place.mesh.shape()[j] == 1) place.placements[j] = Placement::Replicate();
-    }
-    return wide->total_bytes > 0 ? std::optional(std::move(place)) : std::nullopt;
-  }
-  if (source.rank() == 0 || destination.has_partial()) return std::nullopt;
   for (Placement& placement : place.placements) {
     if (!placement.is_shard()) placement = Placement::Replicate();
   }

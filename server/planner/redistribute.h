@@ -9,7 +9,8 @@
 // there is one), then one that spreads it to the others; c + r - 2 transfers an element, or c + r - 1
 // where no destination holds a term. Small sums of two terms take one exchange (small_sums.h). No temporary memory:
 // the reduction lands in its final place. A destination of another dtype is converted as each worker takes, or reduces,
-// its elements; what is spread after that, is spread in the new dtype.
+// its elements, or before its holders store them, if they become narrower (pushed_moves.h); what is spread after that,
+// is spread in the new dtype.
 
 #include <optional>
 
@@ -24,9 +25,9 @@ namespace tessera {
 absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorSpec& destination,
                                       const Topology& topology = {});
 
-// Where a tensor goes first that becomes narrower on its way to `destination`: where it is, in its own dtype; or where
-// its pending terms are, each element at one worker, in the narrow one. Absent where no fewer bytes move so than by
-// converting each element as it is taken, or reduced.
+// Where a tensor with pending terms goes first that becomes narrower on its way to `destination`: where the terms are,
+// each element at one worker, in the narrow dtype. Absent where no fewer bytes move so than by converting each element
+// as it is reduced.
 std::optional<TensorSpec> PlaceToNarrow(const TensorSpec& source, const TensorSpec& destination);
 
 }  // namespace tessera

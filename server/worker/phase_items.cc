@@ -20,7 +20,7 @@ bool IsKernel(const Instruction& instruction) { return std::holds_alternative<Ke
 
 // Whether a mapped peer has written it here.
 bool IsPushed(const Phase& phase, const Instruction& whole) {
-  return phase.delivery == Delivery::kPush && std::holds_alternative<CopyInstruction>(whole);
+  return phase.delivery == Delivery::kPush && !IsKernel(whole);
 }
 
 }  // namespace
@@ -284,7 +284,7 @@ void PhaseItems::EnqueueReceives(const Here& here, size_t chunk) {
 }
 
 void PhaseItems::EnqueuePart(const Here& here, const MessagePart& part, std::byte* destination) {
-  if (part.sources.size() > 1) return EnqueueSum(here, part, destination);
+  if (part.sources.size() > 1 || part.source_dtype != part.dtype) return EnqueueSum(here, part, destination);
   device_.EnqueueRun(here.stream, CopyWork{.extents = part.extents,
                                            .element_bytes = SizeBytes(part.dtype),
                                            .source = AddressOf(part.sources[0], here.instance),
@@ -304,7 +304,7 @@ void PhaseItems::EnqueueSum(const Here& here, const MessagePart& part, std::byte
   record.push_counts.push_back(nullptr);
   EnqueueReduction(here,
                    {.op = part.op == ReduceOp::kAvg ? ReduceOp::kSum : part.op,
-                    .dtype = part.dtype,
+                    .dtype = part.source_dtype,
                     .destination_dtype = part.dtype,
                     .extents = part.extents,
                     .term_count = static_cast<int64_t>(part.sources.size())},
@@ -403,13 +403,14 @@ void PhaseItems::EnqueueReduce(const Here& here, const ReduceInstruction& reduce
       record.term_counts.push_back(CountOf(reduce.terms[t].worker, record.report.received_bytes));
     }
   }
-  record.destinations.push_back({AddressOf(reduce.destination, here.instance), reduce.destination.strides});
-  record.push_counts.push_back(nullptr);
-  for (const Operand& push : reduce.pushes) {
-    if (!arenas_.IsMapped(push.worker)) continue;
-    record.destinations.push_back({AddressOf(push, here.instance), push.strides});
-    record.push_counts.push_back(CountOf(push.worker, record.report.pushed_bytes));
-  }
+  const auto add_destination = [&](const Operand& to) {
+    if (to.worker != arenas_.self() && !arenas_.IsMapped(to.worker)) return;
+    record.destinations.push_back({AddressOf(to, here.instance), to.strides});
+    record.push_counts.push_back(CountOf(to.worker, record.report.pushed_bytes));
+  };
+  add_destination(reduce.destination);
+  for (const Operand& push : reduce.pushes) add_destination(push);
+  if (record.destinations.size() == first_destination) return;
   EnqueueReduction(here,
                    {.op = reduce.op,
                     .dtype = reduce.dtype,

@@ -26,6 +26,7 @@ class TemplateChecker {
     made_.publishes.assign(made_.program.phases.size(), 0);
     for (size_t p = 0; p < made_.program.phases.size(); ++p) {
       const Phase& phase = made_.program.phases[p];
+      pushes_to_ = &phase.pushes_to;
       for (const Instruction& instruction : phase.instructions) {
         TESSERA_RETURN_IF_ERROR(std::visit([this](const auto& i) { return CheckInstruction(i); }, instruction));
       }
@@ -79,6 +80,12 @@ class TemplateChecker {
     return operand.worker == self_ ? absl::OkStatus() : Bad("a peer's memory is written");
   }
 
+  // Those whose memory the phase waits for.
+  absl::Status MayStoreTo(WorkerIndex peer) const {
+    return std::binary_search(pushes_to_->begin(), pushes_to_->end(), peer) ? absl::OkStatus()
+                                                                            : Bad("a peer's memory is written");
+  }
+
   absl::Status CheckInstruction(const CopyInstruction& copy) {
     TESSERA_RETURN_IF_ERROR(Own(copy.destination));
     TESSERA_RETURN_IF_ERROR(Touch(copy.source, copy.extents, copy.dtype));
@@ -88,11 +95,12 @@ class TemplateChecker {
     if (reduce.terms.empty()) return Bad("a reduction of nothing");
     if (reduce.term_count < static_cast<int64_t>(reduce.terms.size())) return Bad("a reduction of fewer terms");
     made_.term_count += reduce.terms.size();
-    TESSERA_RETURN_IF_ERROR(Own(reduce.destination));
+    if (reduce.destination.worker != self_) TESSERA_RETURN_IF_ERROR(MayStoreTo(reduce.destination.worker));
     made_.destination_count += 1 + reduce.pushes.size();
     for (const Operand& term : reduce.terms) TESSERA_RETURN_IF_ERROR(Touch(term, reduce.extents, reduce.dtype));
     for (const Operand& push : reduce.pushes) {
       if (push.worker == self_) return Bad("own memory is pushed to");
+      TESSERA_RETURN_IF_ERROR(MayStoreTo(push.worker));
       TESSERA_RETURN_IF_ERROR(Touch(push, reduce.extents, reduce.destination_dtype));
     }
     return Touch(reduce.destination, reduce.extents, reduce.destination_dtype);
@@ -179,8 +187,9 @@ class TemplateChecker {
     for (const MessagePart& part : message.parts) {
       if (part.sources.empty()) return Bad("a message of nothing");
       if (part.sources.size() == 1) TESSERA_RETURN_IF_ERROR(Own(part.sources[0]));
-      for (const Operand& source : part.sources) TESSERA_RETURN_IF_ERROR(Touch(source, part.extents, part.dtype));
-      if (part.sources.size() > 1) {
+      for (const Operand& source : part.sources)
+        TESSERA_RETURN_IF_ERROR(Touch(source, part.extents, part.source_dtype));
+      if (part.sources.size() > 1 || part.source_dtype != part.dtype) {
         made_.term_count += part.sources.size();
         made_.destination_count += 1;
       }
@@ -233,6 +242,7 @@ class TemplateChecker {
 
   ProgramTemplate& made_;
   const WorkerIndex self_;
+  const std::vector<WorkerIndex>* pushes_to_ = nullptr;  // of the phase at hand
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,7 @@ Plan PlanOf(const TensorSpec& source, const TensorSpec& destination, const Topol
 
 int CountPushedMoves(const Plan& plan) {
   return static_cast<int>(std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
-    const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
-    return exchange.role == ExchangeRole::kMove && exchange.far_takers == FarTakers::kHolders;
+    return std::get<ExchangeStep>(step).exchange.is_pushed_move();
   }));
 }
 
@@ -82,9 +82,10 @@ TEST(PushMoves, TakesWhatEachHoldsAsMuchOf) {
   // One alone would store everything, or more than the others.
   EXPECT_FALSE(IsPushed("f32[8] @ mesh(1) [R]", "f32[8] @ mesh(4) [R]"));
   EXPECT_FALSE(IsPushed("f32[3] @ mesh(4) [S(0)]", "f32[3] @ mesh(4) [R]"));
-  // Who holds it doesn't want it.
-  EXPECT_FALSE(IsPushed("f32[8] @ mesh(2; workers=0,1) [S(0)]", "f32[8] @ mesh(2; workers=2,3) [R]"));
+  EXPECT_TRUE(IsPushed("f32[8] @ mesh(2; workers=0,1) [S(0)]", "f32[8] @ mesh(2; workers=2,3) [R]"));
+  // Nobody wants the same, or what others have.
   EXPECT_FALSE(IsPushed("f32[8,8] @ mesh(4) [S(0)]", "f32[8,8] @ mesh(4) [S(1)]"));
+  EXPECT_FALSE(IsPushed("f32[8,8] @ mesh(4) [R]", "f32[8,8] @ mesh(4) [S(1)]"));
 }
 
 TEST(PushMoves, TakesWhatIsLargeAndOnOneHost) {
@@ -103,6 +104,36 @@ TEST(PushMoves, TakesWhatIsLargeAndOnOneHost) {
   EXPECT_FALSE(gather(least, own_hosts));
   EXPECT_FALSE(IsPushed(StrCat("u8[", 2 * kMaxPushedPositions, "] @ mesh(", 2 * kMaxPushedPositions, ") [S(0)]"),
                         StrCat("u8[", 2 * kMaxPushedPositions, "] @ mesh(", 2 * kMaxPushedPositions, ") [R]")));
+}
+
+// Converted by who holds it: the narrow bytes move, and nothing has them but the output.
+TEST(PushMoves, TakesWhatBecomesNarrower) {
+  const std::pair<const char*, const char*> moves[] = {
+      {"f64[8,6] @ mesh(4) [S(0)]", "f32[8,6] @ mesh(4) [R]"},
+      {"f64[8,6] @ mesh(4) [S(0)]", "f32[8,6] @ mesh(4) [S(1)]"},
+      {"f64[7,6] @ mesh(2,2) [S(0), R]", "f32[7,6] @ mesh(2,2) [S(1), S(0)]"},
+      {"f64[8,6] @ mesh(1) [R]", "f32[8,6] @ mesh(3) [R]"},
+      {"f64[8,6] @ mesh(2; workers=0,1) [S(0)]", "f32[8,6] @ mesh(3; workers=1,2,3) [S(1)]"},
+      {"f64[] @ mesh(1; workers=2) [R]", "f32[] @ mesh(2) [R]"}};
+  Topology pairs, own_hosts;
+  pairs.host_of_worker = {0, 0, 1, 1};
+  own_hosts.host_of_worker = {0, 1, 2, 3};
+  for (const auto& [from, to] : moves) {
+    const TensorSpec source = *ParseTensorSpec(from), destination = *ParseTensorSpec(to);
+    for (const Topology& topology : {Topology(), pairs, own_hosts}) {
+      const Plan plan = PlanOf(source, destination, topology);
+      EXPECT_EQ(CountPushedMoves(plan), 1) << ToText(plan);
+      EXPECT_EQ(plan.buffers.size(), 2u) << ToText(plan);
+      const RedistributeBound bound = *BoundRedistribute(WithDType(source, DType::kF32), destination);
+      const std::vector<int64_t> received = TrafficOf(plan).received_bytes;
+      EXPECT_EQ(std::accumulate(received.begin(), received.end(), int64_t{0}), bound.total_bytes) << ToText(plan);
+      const std::vector<double> dense = Numbers(source);
+      EXPECT_EQ(*RunPlan(plan, {dense}, {}), dense) << ToText(plan);
+      EXPECT_EQ(ParsePlan(ToText(plan)).value(), plan);
+    }
+  }
+  EXPECT_FALSE(IsPushed("f32[8] @ mesh(4) [S(0)]", "f64[8] @ mesh(4) [R]"));
+  EXPECT_FALSE(IsPushed("f64[8] @ mesh(4) [R]", "f32[8] @ mesh(4) [S(0)]"));
 }
 
 // Of a list: what is moved and what is reduced in one phase, and both are spread in the next.

@@ -247,7 +247,7 @@ TEST(Rounds, AreVerified) {
   std::swap(rounds_of(swapped, 2).rounds.digit, rounds_of(swapped, 3).rounds.digit);
   EXPECT_FALSE(VerifyPlan(swapped).ok()) << ToText(swapped);
   Plan pushed = right;
-  std::get<ExchangeStep>(pushed.steps[2]).delivery = Delivery::kPush;
+  std::get<ExchangeStep>(pushed.steps[2]).exchange.delivery = Delivery::kPush;
   EXPECT_FALSE(VerifyPlan(pushed).ok()) << ToText(pushed);
 }
 

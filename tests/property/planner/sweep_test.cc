@@ -186,7 +186,13 @@ absl::Status CheckReceived(const RandomRedistribute& drawn, const Plan& plan) {
   return absl::OkStatus();
 }
 
-// Input and output; and where the dtype changes, and there is memory, a temporary in the narrower one.
+// Whether there may be a temporary: of a sum that is converted, and of what is wider when it is passed on.
+bool MayHaveTemporary(const RandomRedistribute& drawn) {
+  const bool is_wider = SizeBytes(drawn.destination.dtype) > SizeBytes(drawn.source.spec.dtype);
+  return drawn.dtype.has_value() && (is_wider || CountTerms(drawn.source.spec) > 1);
+}
+
+// Input and output; and a temporary in the narrower dtype where there may be one.
 absl::Status CheckPeak(const RandomRedistribute& drawn, const Plan& plan, bool may_have_temporary) {
   const TensorSpec& destination = drawn.destination;
   int64_t limit_bytes = plan.buffers[0].bytes + MaxShardElements(destination) * SizeBytes(destination.dtype);
@@ -223,7 +229,7 @@ absl::Status CheckPlanOf(const RandomRedistribute& drawn, const Plan& plan) {
   TESSERA_ASSIGN_OR_RETURN(const Plan parsed, ParsePlan(ToText(plan)));
   if (!(parsed == plan)) return absl::InternalError(StrCat("the text is another plan's:\n", ToText(plan)));
   absl::Status status = CheckReceived(drawn, plan);
-  if (status.ok()) status = CheckPeak(drawn, plan, drawn.dtype.has_value());
+  if (status.ok()) status = CheckPeak(drawn, plan, MayHaveTemporary(drawn));
   if (status.ok()) status = CheckValues(drawn, plan);
   return status.ok() ? status : absl::InternalError(StrCat(status.ToString(), "\n", ToText(plan)));
 }

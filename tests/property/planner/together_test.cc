@@ -258,7 +258,7 @@ int64_t TemporaryBytesOf(const Plan& plan) {
 TEST(ConvertedLists, TakeNoTemporaryWhereMemoryIsShort) {
   RandomDraws draws(12);
   int less = 0;
-  for (int n = 0; n < 200; ++n) {
+  for (int n = 0; n < 400; ++n) {
     const ConvertedList list = DrawConverted(draws);
     const absl::StatusOr<OpPlan> whole = PlanOp(list.call, list.operands, Topology());
     ASSERT_TRUE(whole.ok()) << whole.status();

@@ -214,7 +214,7 @@ Plan ReducedTwice(Delivery second) {
       auto& exchange = std::get<ExchangeStep>(step);
       if (exchange.exchange.role == ExchangeRole::kSpread) {
         exchange.source = id;
-        exchange.delivery = id == 2 ? Delivery::kPull : second;
+        exchange.exchange.delivery = id == 2 ? Delivery::kPull : second;
       }
       exchange.destination = id;
       plan.steps.push_back(step);

@@ -113,11 +113,11 @@ TEST(VerifyPlan, FindsStepsThatCannotShareAPhase) {
   Plan own = BytesAndPending();
   StepOf(own, 3).start = StepStart::kWithPrevious;  // spreads what the same phase reduces
   ExpectRefused(own, "shares a phase with exchanges of another delivery");
-  StepOf(own, 3).delivery = StepOf(own, 4).delivery = Delivery::kPull;
+  StepOf(own, 3).exchange.delivery = StepOf(own, 4).exchange.delivery = Delivery::kPull;
   ExpectRefused(own, "shares a phase, but not with exchanges that wait for the same");
 
   Plan mixed = BytesAndPending();
-  StepOf(mixed, 4).delivery = Delivery::kPull;
+  StepOf(mixed, 4).exchange.delivery = Delivery::kPull;
   ExpectRefused(mixed, "shares a phase with exchanges of another delivery");
 
   Plan twice = BytesAndPending();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/types/str_cat.h"
 #include "server/plan/cost.h"
 #include "server/plan/exchange.h"
 #include "server/plan/interpret.h"
@@ -188,7 +189,7 @@ TEST(LowerPlan, AReducerPushesToTheOthers) {
   EXPECT_EQ(reduce.pushes, std::vector<Operand>{there});
   EXPECT_EQ(program->phases[1].delivery, Delivery::kPush);
   Plan pull = PendingToReplicate();
-  StepOf(pull, 1).delivery = Delivery::kPull;
+  StepOf(pull, 1).exchange.delivery = Delivery::kPull;
   const absl::StatusOr<Program> pulls = LowerPlan(pull, WorkerIndex(1), MessageLists::kBuild);
   ASSERT_TRUE(pulls.ok()) << pulls.status();
   EXPECT_TRUE(pulls->phases[0].pushes_to.empty() && pulls->phases[0].pushed_by.empty());
@@ -239,9 +240,9 @@ TEST(VerifyPlan, FindsMissingAndMisplacedSteps) {
   Plan unreduced = PendingToReplicate();
   unreduced.steps.erase(unreduced.steps.begin());
   ExpectRefused(unreduced, "spreads what was not reduced");
-  Plan pushed = RowsToColumns();
-  StepOf(pushed, 0).delivery = Delivery::kPush;
-  ExpectRefused(pushed, "pushes what it does not spread");
+  Plan pushed = PendingToReplicate();
+  StepOf(pushed, 0).exchange.delivery = Delivery::kPush;
+  ExpectRefused(pushed, "pushes what it does not move or spread");
   Plan donated = PendingToReplicate();
   donated.donations = {{0, 0}};
   ExpectRefused(donated, "pushes into memory that was an input's");
@@ -294,8 +295,8 @@ TEST(VerifyPlan, FindsWrongShares) {
   twice.steps.push_back(twice.steps[1]);
   ExpectRefused(twice, "shares what was not taken once");
   Plan pushed = gather;
-  StepOf(pushed, 1).delivery = Delivery::kPush;
-  ExpectRefused(pushed, "pushes what it does not spread");
+  StepOf(pushed, 1).exchange.delivery = Delivery::kPush;
+  ExpectRefused(pushed, "pushes what it does not move or spread");
   Plan of_one_term = OnTwoHosts("f32[8] @ mesh(4) [S(0)]", "f32[8] @ mesh(4) [R]");
   StepOf(of_one_term, 0).exchange.role = ExchangeRole::kReduce;
   ExpectRefused(of_one_term, "reduces what has one term");
@@ -395,8 +396,8 @@ TEST(VerifyPlan, FindsWrongRelays) {
   unspread.steps.erase(unspread.steps.begin() + 1);
   ExpectRefused(unspread, "shares what was not taken once");
   Plan pushed = relayed;
-  StepOf(pushed, 1).delivery = Delivery::kPush;
-  ExpectRefused(pushed, "pushes what comes by relays");
+  StepOf(pushed, 1).exchange.delivery = Delivery::kPush;
+  ExpectRefused(pushed, "pushes what was not reduced");
   Plan sum = OnTwoHosts("f32[8] @ mesh(4) [P(sum)]", "f32[8] @ mesh(4) [R]");
   StepOf(sum, 0).exchange.far_takers = FarTakers::kRelays;
   ExpectRefused(sum, "reduces once for a host");
@@ -406,77 +407,83 @@ TEST(VerifyPlan, FindsWrongRelays) {
 }
 
 // Four workers, of which each stores its rows to the others.
-Plan GatherByHolders() {
+Plan PushedGather(std::string_view dtype = "f32") {
   return *PlanRedistribute({*ParseTensorSpec("f32[4,2] @ mesh(4) [S(0)]"), {}},
-                           *ParseTensorSpec("f32[4,2] @ mesh(4) [R]"), InTwoPhases());
+                           *ParseTensorSpec(StrCat(dtype, "[4,2] @ mesh(4) [R]")), InTwoPhases());
 }
 
 TEST(PlanText, SaysWhatHoldersStore) {
-  const Plan plan = GatherByHolders();
+  const Plan plan = PushedGather();
   const std::string text = ToText(plan);
-  EXPECT_NE(text.find("all_gather %0 -> %1 move by_holders\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("all_gather %1 -> %1 spread pushed by_holders of "), std::string::npos) << text;
+  EXPECT_NE(text.find("all_gather %0 -> %1 move pushed\n"), std::string::npos) << text;
   EXPECT_EQ(ParsePlan(text).value(), plan);
-  EXPECT_EQ(StepLines(plan), (std::vector<std::string>{"all_gather %0 [S(0)] -> %1 [R], stored by holders",
-                                                       "all_gather %1 [R] -> %1 [R]"}));
+  EXPECT_EQ(StepLines(plan), std::vector<std::string>{"all_gather %0 [S(0)] -> %1 [R], stored by holders"});
+  EXPECT_EQ(PhasesOf(plan), std::vector<int>{2});
+  EXPECT_EQ(StepLines(PushedGather("bf16")),
+            std::vector<std::string>{"all_gather %0 [S(0)] -> %1 [R], as bf16, stored by holders"});
 }
 
 TEST(LowerPlan, AHolderReadsItsPartOnceAndStoresItToAll) {
-  const absl::StatusOr<Program> program = LowerPlan(GatherByHolders(), WorkerIndex(2), MessageLists::kBuild);
-  ASSERT_TRUE(program.ok()) << program.status();
-  ASSERT_EQ(program->phases.size(), 2u);
-  const Phase& stores = program->phases[0];
-  const std::vector<WorkerIndex> others = {WorkerIndex(0), WorkerIndex(1), WorkerIndex(3)};
-  ASSERT_EQ(stores.instructions.size(), 1u);
-  const auto& copy = std::get<ReduceInstruction>(stores.instructions[0]);
-  EXPECT_EQ(copy.term_count, 1);
-  ASSERT_EQ(copy.terms.size(), 1u);
-  EXPECT_EQ(copy.terms[0].worker, WorkerIndex(2));
-  EXPECT_EQ(copy.destination.offset_bytes, 16);
-  ASSERT_EQ(copy.pushes.size(), 3u);
-  for (const Operand& push : copy.pushes) EXPECT_EQ(push.offset_bytes, 16);
-  EXPECT_EQ(stores.pushes_to, others);
-  EXPECT_EQ(stores.pushed_by, others);
-  EXPECT_TRUE(stores.reads_from.empty());
-  EXPECT_TRUE(stores.outgoing.empty());
-  // Whom it can't be stored to gets it in a message, from where it was moved to.
-  const Phase& spread = program->phases[1];
-  EXPECT_EQ(spread.delivery, Delivery::kPush);
-  EXPECT_EQ(spread.peer_phase, 1);
-  EXPECT_EQ(spread.reads_from, others);
-  ASSERT_EQ(spread.outgoing.size(), 3u);
-  EXPECT_EQ(spread.outgoing[0].parts[0].sources[0].parameter, 1);
+  for (const auto& [dtype, bytes] : {std::pair("f32", 4), {"bf16", 2}}) {
+    const absl::StatusOr<Program> program = LowerPlan(PushedGather(dtype), WorkerIndex(2), MessageLists::kBuild);
+    ASSERT_TRUE(program.ok()) << program.status();
+    ASSERT_EQ(program->phases.size(), 2u);
+    const Phase& stores = program->phases[0];
+    const std::vector<WorkerIndex> others = {WorkerIndex(0), WorkerIndex(1), WorkerIndex(3)};
+    ASSERT_EQ(stores.instructions.size(), 1u);
+    const auto& copy = std::get<ReduceInstruction>(stores.instructions[0]);
+    EXPECT_EQ(copy.term_count, 1);
+    ASSERT_EQ(copy.terms.size(), 1u);
+    EXPECT_EQ(copy.terms[0].worker, WorkerIndex(2));
+    EXPECT_EQ(copy.destination.worker, WorkerIndex(2));
+    EXPECT_EQ(copy.destination.offset_bytes, 4 * bytes);
+    ASSERT_EQ(copy.pushes.size(), 3u);
+    for (const Operand& push : copy.pushes) EXPECT_EQ(push.offset_bytes, 4 * bytes);
+    EXPECT_EQ(stores.pushes_to, others);
+    EXPECT_EQ(stores.pushed_by, others);
+    EXPECT_TRUE(stores.reads_from.empty());
+    EXPECT_TRUE(stores.outgoing.empty());
+    // Whom it can't be stored to gets it in a message, converted by its holder.
+    const Phase& arrival = program->phases[1];
+    EXPECT_EQ(arrival.delivery, Delivery::kPush);
+    EXPECT_EQ(arrival.peer_phase, 1);
+    EXPECT_EQ(arrival.reads_from, others);
+    ASSERT_EQ(arrival.instructions.size(), 3u);
+    ASSERT_EQ(arrival.outgoing.size(), 3u);
+    EXPECT_EQ(arrival.outgoing[0].bytes, 2 * bytes);
+    EXPECT_EQ(arrival.outgoing[0].parts[0].source_dtype, DType::kF32);
+    EXPECT_EQ(arrival.outgoing[0].parts[0].sources[0].parameter, 0);
+    EXPECT_EQ(arrival.outgoing[0].chunks[0].direct < 0, bytes == 2);
+  }
 }
 
-TEST(VerifyPlan, FindsWrongHolders) {
-  const Plan gather = GatherByHolders();
+// Nothing of it stays where it is: the first of its new places is a peer's.
+TEST(LowerPlan, AHolderThatWantsNothingStoresToPeersAlone) {
+  const Plan plan = *PlanRedistribute({*ParseTensorSpec("f64[4] @ mesh(1) [R]"), {}},
+                                      *ParseTensorSpec("f32[4] @ mesh(2; workers=1,2) [R]"));
+  const absl::StatusOr<Program> holder = LowerPlan(plan, WorkerIndex(0), MessageLists::kOmit);
+  ASSERT_TRUE(holder.ok()) << holder.status();
+  ASSERT_EQ(holder->phases[0].instructions.size(), 1u);
+  const auto& copy = std::get<ReduceInstruction>(holder->phases[0].instructions[0]);
+  EXPECT_EQ(copy.destination.worker, WorkerIndex(1));
+  ASSERT_EQ(copy.pushes.size(), 1u);
+  EXPECT_EQ(copy.pushes[0].worker, WorkerIndex(2));
+}
+
+TEST(VerifyPlan, FindsWrongPushedMoves) {
+  const Plan gather = PushedGather();
   EXPECT_TRUE(VerifyPlan(gather).ok()) << VerifyPlan(gather);
-  Plan alone = gather;
-  alone.steps.resize(1);
-  ExpectRefused(alone, "output %1 is not written");
-  Plan of_each = gather;
-  StepOf(of_each, 0).exchange.far_takers = FarTakers::kEach;
-  ExpectRefused(of_each, "spreads what was not reduced");
-  Plan to_each = gather;
-  StepOf(to_each, 1).exchange.far_takers = FarTakers::kEach;
-  ExpectRefused(to_each, "spreads what was not reduced");
-  Plan shared = gather;
-  StepOf(shared, 1).exchange.role = ExchangeRole::kShare;
-  StepOf(shared, 1).delivery = Delivery::kPull;
-  ExpectRefused(shared, "shares what was not taken once");
-  Plan twice = gather;
-  twice.steps.push_back(twice.steps[1]);
-  ExpectRefused(twice, "spreads what was not reduced");
-  Plan sum = PendingToReplicate();
-  StepOf(sum, 0).exchange.far_takers = FarTakers::kHolders;
-  ExpectRefused(sum, "reduces once for a host");
-  const char* const unwanted = "is by holders, and of what somebody wants that no holder does";
-  Plan scatter = Redistribution("f32[8] @ mesh(2; workers=0,1) [S(0)]", "f32[8] @ mesh(2; workers=2,3) [R]");
-  StepOf(scatter, 0).exchange.far_takers = FarTakers::kHolders;
-  ExpectRefused(scatter, unwanted);
-  Plan far = OnTwoHosts("f32[8] @ mesh(4) [S(0)]", "f32[8] @ mesh(4) [R]");
-  StepOf(far, 0).exchange.far_takers = FarTakers::kHolders;
-  ExpectRefused(far, unwanted);
+  Plan wider = Redistribution("f32[8] @ mesh(2) [S(0)]", "f64[8] @ mesh(2) [R]");
+  StepOf(wider, 0).exchange.delivery = Delivery::kPush;
+  ExpectRefused(wider, "pushes as f64 what is smaller as it is");
+  Plan donated = gather;
+  donated.donations.push_back({0, 0});
+  ExpectRefused(donated, "pushes into memory that was an input's");
+  Plan beside = Redistribution("f32[8] @ mesh(4) [S(0)]", "f32[8] @ mesh(4) [R]");
+  beside.steps.push_back(beside.steps[0]);
+  StepOf(beside, 1).start = StepStart::kWithPrevious;
+  StepOf(beside, 1).exchange.delivery = Delivery::kPush;
+  ExpectRefused(beside, "shares a phase with exchanges of another delivery");
 }
 
 TEST(VerifyPlan, FindsValuesThatDoNotFitTheirBuffers) {

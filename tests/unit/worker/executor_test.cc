@@ -504,6 +504,12 @@ TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
     made.phases[0].instructions.push_back(std::move(instruction));
     return made;
   };
+  // Who may be stored to.
+  auto pushing = [&](Instruction instruction) {
+    Program made = program(std::move(instruction));
+    made.phases[0].pushes_to = {WorkerIndex(1)};
+    return made;
+  };
   const auto invalid = absl::StatusCode::kInvalidArgument;
   EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4}, peer, own})), absl::StatusCode::kOk);
   EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {4}, own, peer})), invalid);
@@ -512,17 +518,18 @@ TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
   EXPECT_EQ(refuse(program(CopyInstruction{DType::kF32, {INT64_MAX}, {WorkerIndex(1), 1, 0, {INT64_MAX}}, own})),
             invalid);
   EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {}, own, {}, 0})), invalid);
+  const ReduceInstruction pushed{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own, peer}, own, {peer}, 2};
+  EXPECT_EQ(refuse(pushing(pushed)), absl::StatusCode::kOk);
+  EXPECT_EQ(refuse(program(pushed)), invalid);
   EXPECT_EQ(
-      refuse(program(ReduceInstruction{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own, peer}, own, {peer}, 2})),
-      absl::StatusCode::kOk);
-  EXPECT_EQ(
-      refuse(program(ReduceInstruction{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own, peer}, own, {own}, 2})),
+      refuse(pushing(ReduceInstruction{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own, peer}, own, {own}, 2})),
       invalid);
-  EXPECT_EQ(refuse(program(ReduceInstruction{
+  EXPECT_EQ(refuse(pushing(ReduceInstruction{
                 DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own}, own, {{WorkerIndex(1), 7, 0, {1}}}, 1})),
             invalid);
-  EXPECT_EQ(refuse(program(ReduceInstruction{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own}, peer, {}, 1})),
-            invalid);
+  const ReduceInstruction stored{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own}, peer, {}, 1};
+  EXPECT_EQ(refuse(pushing(stored)), absl::StatusCode::kOk);
+  EXPECT_EQ(refuse(program(stored)), invalid);
   Program waits = program(CopyInstruction{DType::kF32, {4}, peer, own});
   waits.phases[0].peer_phase = 1;
   EXPECT_EQ(refuse(waits), invalid);
