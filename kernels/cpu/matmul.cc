@@ -98,6 +98,39 @@ struct Matrix {
   int64_t row_stride = 0, column_stride = 0;
 };
 
+// Calls `visit` with the offsets (left, right, output) of every index of `dims`.
+template <typename Visitor>
+void Walk(absl::Span<const ContractDim> dims, std::array<int64_t, 3> at, const Visitor& visit) {
+  if (dims.empty()) return visit(at);
+  for (int64_t i = 0; i < dims[0].extent; ++i) {
+    Walk(dims.subspan(1), at, visit);
+    for (size_t a = 0; a < 3; ++a) at[a] += dims[0].strides[a];
+  }
+}
+
+// c = the sum of a b over the indexes of `inner`, in order; or c += it.
+template <typename T>
+struct SumOfProducts {
+  Matrix<const T> a, b;  // of the first index
+  Matrix<T> c;
+  absl::Span<const ContractDim> inner;
+  KernelStore store = KernelStore::kWrite;
+};
+
+// Calls multiply(a, b, store) for the indexes of `inner`: the first product is stored as the sum is, the others are
+// added.
+template <typename T, typename Multiply>
+void ForEachProduct(const SumOfProducts<T>& sum, const Multiply& multiply) {
+  KernelStore store = sum.store;
+  Walk(sum.inner, {0, 0, 0}, [&](const std::array<int64_t, 3>& at) {
+    Matrix<const T> a = sum.a, b = sum.b;
+    a.data += at[0];
+    b.data += at[1];
+    multiply(a, b, store);
+    store = KernelStore::kAdd;
+  });
+}
+
 // How a matrix lies for BLAS: rows (leading dimension between rows) or columns.
 struct BlasMatrix {
   bool fits = false;
@@ -208,11 +241,17 @@ bool TakeThinProduct(const Matrix<const T>& a, const Matrix<const T>& b, const M
   return true;
 }
 
-// c = a b, or c += a b.
 template <typename T>
 class FloatProduct {
  public:
-  void Run(Matrix<const T> a, Matrix<const T> b, const Matrix<T>& c, KernelStore store) {
+  void Run(const SumOfProducts<T>& sum) {
+    ForEachProduct(sum, [&](const Matrix<const T>& a, const Matrix<const T>& b, KernelStore store) {
+      Multiply(a, b, sum.c, store);
+    });
+  }
+
+  // c = a b, or c += a b.
+  void Multiply(Matrix<const T> a, Matrix<const T> b, const Matrix<T>& c, KernelStore store) {
     if (TakeThinProduct(a, b, c, store)) return;
     if (TakeThinProduct(Transposed(b), Transposed(a), Transposed(c), store)) return;
     if (!DescribeMatrix(a).fits) a = packed_a_.Pack(a);
@@ -260,27 +299,24 @@ class FloatProduct {
   Packed<T> packed_a_{0}, packed_b_{1}, packed_c_{2};
 };
 
-// Blocks of the operands as f32, and of the product until it is rounded.
+// Blocks of the operands as f32, and of the sum until all its products are added up and it is rounded.
 template <typename Half, DType dtype>
 class HalfProduct {
  public:
-  void Run(const Matrix<const Half>& a, const Matrix<const Half>& b, const Matrix<Half>& c, KernelStore store) {
-    constexpr int64_t kRows = 512, kColumns = 1024, kDepth = 1024;
-    for (int64_t i = 0; i < c.rows; i += kRows) {
-      const int64_t rows = std::min(kRows, c.rows - i);
-      for (int64_t j = 0; j < c.columns; j += kColumns) {
-        const int64_t columns = std::min(kColumns, c.columns - j);
-        const Matrix<Half> place = Block(c, i, j, rows, columns);
+  void Run(const SumOfProducts<Half>& sum) {
+    constexpr int64_t kRows = 512, kColumns = 1024;
+    for (int64_t i = 0; i < sum.c.rows; i += kRows) {
+      const int64_t rows = std::min(kRows, sum.c.rows - i);
+      for (int64_t j = 0; j < sum.c.columns; j += kColumns) {
+        const int64_t columns = std::min(kColumns, sum.c.columns - j);
+        const Matrix<Half> place = Block(sum.c, i, j, rows, columns);
         const Matrix<float> sums = sums_.Make(rows, columns);
-        if (store == KernelStore::kAdd) {
+        if (sum.store == KernelStore::kAdd) {
           Widen({place.data, rows, columns, place.row_stride, place.column_stride}, sums.data);
         }
-        for (int64_t p = 0; p < a.columns; p += kDepth) {
-          const int64_t depth = std::min(kDepth, a.columns - p);
-          const Matrix<const float> left = Widened(Block(a, i, p, rows, depth), left_);
-          const Matrix<const float> right = Widened(Block(b, p, j, depth, columns), right_);
-          product_.Run(left, right, sums, p > 0 ? KernelStore::kAdd : store);
-        }
+        ForEachProduct(sum, [&](const Matrix<const Half>& a, const Matrix<const Half>& b, KernelStore store) {
+          Multiply(Block(a, i, 0, rows, a.columns), Block(b, 0, j, b.rows, columns), sums, store);
+        });
         Round(sums, place);
       }
     }
@@ -290,6 +326,17 @@ class HalfProduct {
   template <typename T>
   static Matrix<T> Block(const Matrix<T>& m, int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return {m.data + row * m.row_stride + column * m.column_stride, rows, columns, m.row_stride, m.column_stride};
+  }
+
+  void Multiply(const Matrix<const Half>& a, const Matrix<const Half>& b, const Matrix<float>& sums,
+                KernelStore store) {
+    constexpr int64_t kDepth = 1024;
+    for (int64_t p = 0; p < a.columns; p += kDepth) {
+      const int64_t depth = std::min(kDepth, a.columns - p);
+      const Matrix<const float> left = Widened(Block(a, 0, p, a.rows, depth), left_);
+      const Matrix<const float> right = Widened(Block(b, p, 0, depth, b.columns), right_);
+      product_.Multiply(left, right, sums, p > 0 ? KernelStore::kAdd : store);
+    }
   }
 
   // Into dense rows.
@@ -325,7 +372,14 @@ class BlockedProduct {
  public:
   explicit BlockedProduct(MultiplyAdd multiply_add) : multiply_add_(multiply_add) {}
 
-  void Run(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c, KernelStore store) {
+  void Run(const SumOfProducts<T>& sum) {
+    ForEachProduct(sum, [&](const Matrix<const T>& a, const Matrix<const T>& b, KernelStore store) {
+      Multiply(a, b, sum.c, store);
+    });
+  }
+
+ private:
+  void Multiply(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c, KernelStore store) {
     constexpr int64_t kColumns = 512, kDepth = 256;
     const int64_t m = a.rows, k = a.columns, n = b.columns;
     const T* const pa = packed_a_.Pack(a).data;
@@ -353,20 +407,9 @@ class BlockedProduct {
     CopyMatrix<T>({sums.data, m, n, sums.row_stride, sums.column_stride}, c);
   }
 
- private:
   const MultiplyAdd multiply_add_;
   Packed<T> packed_a_{0}, packed_b_{1}, packed_c_{2};
 };
-
-// Calls `visit` with the offsets (left, right, output) of every index of `dims`.
-template <typename Visitor>
-void Walk(absl::Span<const ContractDim> dims, std::array<int64_t, 3> at, const Visitor& visit) {
-  if (dims.empty()) return visit(at);
-  for (int64_t i = 0; i < dims[0].extent; ++i) {
-    Walk(dims.subspan(1), at, visit);
-    for (size_t a = 0; a < 3; ++a) at[a] += dims[0].strides[a];
-  }
-}
 
 // The last dim, which the product of matrices takes; the others are walked.
 ContractDim TakeLast(DimGroup& group) {
@@ -387,13 +430,11 @@ void RunProducts(Groups groups, const KernelCall& call, Product product) {
   const T* const right = call.inputs[1].is_zero ? &kZero : static_cast<const T*>(call.inputs[1].data);
   T* const output = static_cast<T*>(call.output);
   Walk(outer, {0, 0, 0}, [&](const std::array<int64_t, 3>& at) {
-    KernelStore store = call.store;
-    Walk(groups.inner, at, [&](const std::array<int64_t, 3>& from) {
-      product.Run({left + from[0], m.extent, k.extent, m.strides[0], k.strides[0]},
-                  {right + from[1], k.extent, n.extent, k.strides[1], n.strides[1]},
-                  {output + from[2], m.extent, n.extent, m.strides[2], n.strides[2]}, store);
-      store = KernelStore::kAdd;
-    });
+    product.Run(SumOfProducts<T>{.a = {left + at[0], m.extent, k.extent, m.strides[0], k.strides[0]},
+                                 .b = {right + at[1], k.extent, n.extent, k.strides[1], n.strides[1]},
+                                 .c = {output + at[2], m.extent, n.extent, m.strides[2], n.strides[2]},
+                                 .inner = groups.inner,
+                                 .store = call.store});
   });
 }
 

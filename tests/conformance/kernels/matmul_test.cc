@@ -196,6 +196,24 @@ TEST(MatmulKernel, SixteenBitsAreAddedUpInF32) {
   }
 }
 
+// However many inner letters there are: the right one lies the other way round, so that they are no one dim.
+TEST(MatmulKernel, SixteenBitsAreRoundedOnceForAllInnerLetters) {
+  for (const auto& [dtype, k, l] : {std::tuple{DType::kBF16, 512, 512}, {DType::kF16, 99, 101}}) {
+    StridedArray a(dtype, {k, l}, Layout::kRowMajor), b(dtype, {l, k}, Layout::kRowMajor),
+        c(dtype, {}, Layout::kRowMajor);
+    for (int64_t i = 0; i < a.size(); ++i) a.Set(i, ValueOf(dtype, 1));
+    for (int64_t i = 0; i < b.size(); ++i) b.Set(i, ValueOf(dtype, 1));
+    const LocalOp op = MatmulOp{{"kl", "lk", ""}};
+    const KernelInput inputs[] = {a.AsInput(), b.AsInput()};
+    KernelCall call{.op = &op, .inputs = inputs, .output = c.data(), .output_dtype = dtype};
+    ASSERT_TRUE(RunKernel(call).ok());
+    EXPECT_EQ(c.Get(0).f, ValueOf(dtype, k * l).f) << ToText(dtype);
+    call.store = KernelStore::kAdd;
+    ASSERT_TRUE(RunKernel(call).ok());
+    EXPECT_EQ(c.Get(0).f, ValueOf(dtype, ValueOf(dtype, k * l).f + k * l).f) << ToText(dtype);
+  }
+}
+
 TEST(MatmulKernel, RefusesOtherInnerDims) {
   StridedArray a(DType::kF32, {2, 3}, Layout::kRowMajor), b(DType::kF32, {4, 2}, Layout::kRowMajor),
       c(DType::kF32, {2, 2}, Layout::kRowMajor);
