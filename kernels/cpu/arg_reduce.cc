@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/strided.h"
 
@@ -19,6 +20,10 @@ bool Beats(T candidate, T best, Extreme extreme) {
   if (best != best) return false;
   if (candidate != candidate) return true;
   return extreme == Extreme::kMin ? candidate < best : candidate > best;
+}
+
+bool Beats(BoolElement candidate, BoolElement best, Extreme extreme) {
+  return Beats<uint8_t>(candidate.byte != 0, best.byte != 0, extreme);
 }
 
 struct ArgLayout {
@@ -88,14 +93,16 @@ absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call) {
   if (layout.extent == 0) return absl::InvalidArgumentError("argmin, argmax: of an empty dim");
   static const uint64_t kZero = 0;
   const void* data = input.is_zero ? &kZero : input.data;
-  return VisitDType("argmin, argmax", input.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  const bool is_known = VisitElement(input.dtype, [&](auto element) {
+    using T = decltype(element);
     if (layout.stride == 1 || layout.kept.size < 8) {
       AlongRow(layout, static_cast<const T*>(data), static_cast<int64_t*>(call.output));
     } else {
       AcrossColumns(layout, static_cast<const T*>(data), static_cast<int64_t*>(call.output));
     }
+    return true;
   });
+  return is_known ? absl::OkStatus() : NoKernelFor("argmin, argmax", input.dtype);
 }
 
 }  // namespace tessera::cpu

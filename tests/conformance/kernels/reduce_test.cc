@@ -212,6 +212,18 @@ TEST(ArgReduceKernel, FirstExtremeAndFirstNanWin) {
   }
 }
 
+// Along rows and across columns.
+TEST(ArgReduceKernel, AnyByteButZeroIsTrue) {
+  for (const Shape& extents : {Shape{3, 1}, Shape{3, 20}}) {
+    StridedArray input(DType::kBool, extents, Layout::kRowMajor), output(DType::kI64, {1, extents[1]}, Layout::kPadded);
+    for (int64_t i = 0; i < input.size(); ++i) input.Set(i, {.dtype = DType::kBool, .i = 1 + i / extents[1]});
+    for (const Extreme extreme : {Extreme::kMin, Extreme::kMax}) {
+      ASSERT_TRUE(RunOnOneInput(ArgReduceOp{extreme, 0}, input.AsInput(), output).ok());
+      for (int64_t i = 0; i < output.size(); ++i) EXPECT_EQ(output.Get(i).i, 0);
+    }
+  }
+}
+
 TEST(ArgReduceKernel, RefusesAnEmptyDim) {
   StridedArray input(DType::kF32, {3, 0}, Layout::kRowMajor), output(DType::kI64, {3, 1}, Layout::kRowMajor);
   EXPECT_EQ(RunOnOneInput(ArgReduceOp{Extreme::kMin, 1}, input.AsInput(), output).code(),
