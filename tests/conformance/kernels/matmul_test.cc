@@ -1,6 +1,7 @@
 // Matmul on every layout and dtype, and creation ops by global box.
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -259,6 +260,14 @@ TEST(CreateKernel, ArangeAndEyeDependOnTheGlobalIndex) {
         for (int64_t j = 0; j < 4; ++j) EXPECT_EQ(Number(e.Get(i * 4 + j)), (4 + j) - (5 + i) == diagonal ? 1 : 0);
       }
     }
+  }
+}
+
+TEST(CreateKernel, EyeTakesEveryDiagonal) {
+  StridedArray e(DType::kI32, {2, 3}, Layout::kRowMajor);
+  for (int64_t diagonal : {INT64_MIN, INT64_MAX, INT64_MIN + 6, INT64_MAX - 6}) {
+    ASSERT_TRUE(Create(EyeOp{}, {{0, 2}, {5, 8}}, {Scalar::Int(diagonal)}, e).ok());
+    for (int64_t i = 0; i < e.size(); ++i) EXPECT_EQ(e.Get(i).i, 0);
   }
 }
 
