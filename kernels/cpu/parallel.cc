@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -11,6 +12,16 @@ namespace tessera::cpu {
 namespace {
 
 using Run = absl::FunctionRef<void(int64_t, int64_t)>;
+
+// What the part threw; null when it returned.
+std::exception_ptr RunPart(Run run, int64_t part, int64_t parts) {
+  try {
+    run(part, parts);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
 
 // Helper threads that sleep until a piece of work is given out. They end with the process.
 class Helpers {
@@ -39,10 +50,15 @@ class Helpers {
       ++piece_;
     }
     given_.notify_all();
-    run(0, parts);
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return left_ == 0; });
-    run_ = nullptr;
+    std::exception_ptr thrown = RunPart(run, 0, parts);
+    {
+      std::unique_lock lock(mutex_);
+      done_.wait(lock, [this] { return left_ == 0; });
+      run_ = nullptr;
+      if (thrown == nullptr) thrown = thrown_;
+      thrown_ = nullptr;
+    }
+    if (thrown != nullptr) std::rethrow_exception(thrown);
     return true;
   }
 
@@ -58,8 +74,9 @@ class Helpers {
       Run* run = run_;
       const int64_t parts = parts_;
       lock.unlock();
-      (*run)(number + 1, parts);
+      const std::exception_ptr thrown = RunPart(*run, number + 1, parts);
       lock.lock();
+      if (thrown_ == nullptr) thrown_ = thrown;
       if (--left_ == 0) done_.notify_one();
     }
   }
@@ -71,6 +88,7 @@ class Helpers {
   Run* run_ = nullptr;
   int64_t parts_ = 0;
   int64_t left_ = 0;
+  std::exception_ptr thrown_;  // by the first helper that failed
   uint64_t piece_ = 0;
   bool stops_ = false;
 };
