@@ -224,15 +224,13 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     if (drainers_ > 0) drained_.notify_all();
   }
 
+  // Rings under the lock: the page lasts until Stop, which may be over as soon as the lock is free.
   void FinishAsync(StreamId id, absl::Status status) {
-    std::shared_ptr<State> self;
-    {
-      std::lock_guard lock(mutex_);
-      self = std::move(At(id).keep_alive);
-      EndItem(At(id), std::move(status));
-      if (stopping_) return;
-    }
-    Ring(*options_.counters);
+    std::shared_ptr<State> self;  // may be the last: it goes after the lock
+    std::lock_guard lock(mutex_);
+    self = std::move(At(id).keep_alive);
+    EndItem(At(id), std::move(status));
+    if (!stopping_) Ring(*options_.counters);
   }
 
   void Publish(StreamId id, uint64_t value) {
