@@ -131,6 +131,27 @@ void ForEachProduct(const SumOfProducts<T>& sum, const Multiply& multiply) {
   });
 }
 
+template <typename T>
+Matrix<T> BlockOf(const Matrix<T>& m, int64_t row, int64_t column, int64_t rows, int64_t columns) {
+  return {m.data + row * m.row_stride + column * m.column_stride, rows, columns, m.row_stride, m.column_stride};
+}
+
+// Calls visit(block of the sum) for blocks of c.
+template <typename T, typename Visitor>
+void ForEachBlock(const SumOfProducts<T>& sum, int64_t most_rows, int64_t most_columns, const Visitor& visit) {
+  for (int64_t i = 0; i < sum.c.rows; i += most_rows) {
+    const int64_t rows = std::min(most_rows, sum.c.rows - i);
+    for (int64_t j = 0; j < sum.c.columns; j += most_columns) {
+      const int64_t columns = std::min(most_columns, sum.c.columns - j);
+      visit(SumOfProducts<T>{.a = BlockOf(sum.a, i, 0, rows, sum.a.columns),
+                             .b = BlockOf(sum.b, 0, j, sum.b.rows, columns),
+                             .c = BlockOf(sum.c, i, j, rows, columns),
+                             .inner = sum.inner,
+                             .store = sum.store});
+    }
+  }
+}
+
 // How a matrix lies for BLAS: rows (leading dimension between rows) or columns.
 struct BlasMatrix {
   bool fits = false;
@@ -305,36 +326,27 @@ class HalfProduct {
  public:
   void Run(const SumOfProducts<Half>& sum) {
     constexpr int64_t kRows = 512, kColumns = 1024;
-    for (int64_t i = 0; i < sum.c.rows; i += kRows) {
-      const int64_t rows = std::min(kRows, sum.c.rows - i);
-      for (int64_t j = 0; j < sum.c.columns; j += kColumns) {
-        const int64_t columns = std::min(kColumns, sum.c.columns - j);
-        const Matrix<Half> place = Block(sum.c, i, j, rows, columns);
-        const Matrix<float> sums = sums_.Make(rows, columns);
-        if (sum.store == KernelStore::kAdd) {
-          Widen({place.data, rows, columns, place.row_stride, place.column_stride}, sums.data);
-        }
-        ForEachProduct(sum, [&](const Matrix<const Half>& a, const Matrix<const Half>& b, KernelStore store) {
-          Multiply(Block(a, i, 0, rows, a.columns), Block(b, 0, j, b.rows, columns), sums, store);
-        });
-        Round(sums, place);
+    ForEachBlock(sum, kRows, kColumns, [&](const SumOfProducts<Half>& block) {
+      const Matrix<Half>& c = block.c;
+      const Matrix<float> sums = sums_.Make(c.rows, c.columns);
+      if (block.store == KernelStore::kAdd) {
+        Widen({c.data, c.rows, c.columns, c.row_stride, c.column_stride}, sums.data);
       }
-    }
+      ForEachProduct(block, [&](const Matrix<const Half>& a, const Matrix<const Half>& b, KernelStore store) {
+        Multiply(a, b, sums, store);
+      });
+      Round(sums, c);
+    });
   }
 
  private:
-  template <typename T>
-  static Matrix<T> Block(const Matrix<T>& m, int64_t row, int64_t column, int64_t rows, int64_t columns) {
-    return {m.data + row * m.row_stride + column * m.column_stride, rows, columns, m.row_stride, m.column_stride};
-  }
-
   void Multiply(const Matrix<const Half>& a, const Matrix<const Half>& b, const Matrix<float>& sums,
                 KernelStore store) {
     constexpr int64_t kDepth = 1024;
     for (int64_t p = 0; p < a.columns; p += kDepth) {
       const int64_t depth = std::min(kDepth, a.columns - p);
-      const Matrix<const float> left = Widened(Block(a, 0, p, a.rows, depth), left_);
-      const Matrix<const float> right = Widened(Block(b, p, 0, depth, b.columns), right_);
+      const Matrix<const float> left = Widened(BlockOf(a, 0, p, a.rows, depth), left_);
+      const Matrix<const float> right = Widened(BlockOf(b, p, 0, depth, b.columns), right_);
       product_.Multiply(left, right, sums, p > 0 ? KernelStore::kAdd : store);
     }
   }
@@ -366,49 +378,56 @@ class HalfProduct {
   Packed<Half> packed_{0};
 };
 
-// Rows of c stay in cache while the inner dim runs. Integers wrap (unsigned arithmetic).
+// Integers wrap (unsigned arithmetic). Of c a block stays in cache while the inner dim runs; blocks of b and c whose
+// rows are not dense are packed.
 template <typename T, typename MultiplyAdd>
 class BlockedProduct {
  public:
   explicit BlockedProduct(MultiplyAdd multiply_add) : multiply_add_(multiply_add) {}
 
   void Run(const SumOfProducts<T>& sum) {
-    ForEachProduct(sum, [&](const Matrix<const T>& a, const Matrix<const T>& b, KernelStore store) {
-      Multiply(a, b, sum.c, store);
+    constexpr int64_t kRows = 512, kColumns = 512;
+    ForEachBlock(sum, kRows, kColumns, [&](const SumOfProducts<T>& block) {
+      const Matrix<T>& c = block.c;
+      const bool is_dense = HasDenseRows(c);
+      const Matrix<T> sums = is_dense ? c : packed_c_.Make(c.rows, c.columns);
+      if (block.store == KernelStore::kWrite) {
+        for (int64_t i = 0; i < sums.rows; ++i) std::fill_n(sums.data + i * sums.row_stride, sums.columns, T{0});
+      } else if (!is_dense) {
+        CopyMatrix<T>({c.data, c.rows, c.columns, c.row_stride, c.column_stride}, sums);
+      }
+      ForEachProduct(block, [&](const Matrix<const T>& a, const Matrix<const T>& b, KernelStore) { Add(a, b, sums); });
+      if (!is_dense) CopyMatrix<T>({sums.data, sums.rows, sums.columns, sums.row_stride, sums.column_stride}, c);
     });
   }
 
  private:
-  void Multiply(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c, KernelStore store) {
-    constexpr int64_t kColumns = 512, kDepth = 256;
-    const int64_t m = a.rows, k = a.columns, n = b.columns;
-    const T* const pa = packed_a_.Pack(a).data;
-    const T* const pb = packed_b_.Pack(b).data;
-    const Matrix<T> sums = packed_c_.Make(m, n);
-    if (store == KernelStore::kAdd) {
-      CopyMatrix<T>({c.data, m, n, c.row_stride, c.column_stride}, sums);
-    } else {
-      std::fill(sums.data, sums.data + m * n, T{0});
-    }
-    for (int64_t j0 = 0; j0 < n; j0 += kColumns) {
-      const int64_t j1 = std::min(n, j0 + kColumns);
-      for (int64_t p0 = 0; p0 < k; p0 += kDepth) {
-        const int64_t p1 = std::min(k, p0 + kDepth);
-        for (int64_t i = 0; i < m; ++i) {
-          T* row = sums.data + i * n;
-          for (int64_t p = p0; p < p1; ++p) {
-            const T factor = pa[i * k + p];
-            const T* other = pb + p * n;
-            for (int64_t j = j0; j < j1; ++j) row[j] = multiply_add_(row[j], factor, other[j]);
-          }
-        }
+  template <typename Element>
+  static bool HasDenseRows(const Matrix<Element>& m) {
+    return m.column_stride == 1 || m.columns <= 1;
+  }
+
+  void Add(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& sums) {
+    constexpr int64_t kDepth = 256;
+    for (int64_t first = 0; first < b.rows; first += kDepth) {
+      const int64_t depth = std::min(kDepth, b.rows - first);
+      Matrix<const T> other = BlockOf(b, first, 0, depth, b.columns);
+      if (!HasDenseRows(other)) other = packed_b_.Pack(other);
+      for (int64_t i = 0; i < sums.rows; ++i) {
+        const T* const factors = a.data + i * a.row_stride + first * a.column_stride;
+        T* const row = sums.data + i * sums.row_stride;
+        for (int64_t p = 0; p < depth; ++p)
+          AddRow(factors[p * a.column_stride], other.data + p * other.row_stride, sums.columns, row);
       }
     }
-    CopyMatrix<T>({sums.data, m, n, sums.row_stride, sums.column_stride}, c);
+  }
+
+  void AddRow(T factor, const T* other, int64_t count, T* row) {
+    for (int64_t j = 0; j < count; ++j) row[j] = multiply_add_(row[j], factor, other[j]);
   }
 
   const MultiplyAdd multiply_add_;
-  Packed<T> packed_a_{0}, packed_b_{1}, packed_c_{2};
+  Packed<T> packed_b_{1}, packed_c_{2};
 };
 
 // The last dim, which the product of matrices takes; the others are walked.

@@ -1,10 +1,12 @@
 // Matmul on every layout and dtype, and creation ops by global box.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <new>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -13,6 +15,18 @@
 
 #include "kernels/cpu/philox.h"
 #include "tests/conformance/kernels/strided_array.h"
+
+namespace {
+size_t largest_allocation = 0;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  largest_allocation = std::max(largest_allocation, bytes);
+  if (void* memory = std::malloc(bytes); memory != nullptr) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace tessera::testing {
 namespace {
@@ -192,6 +206,23 @@ TEST(MatmulKernel, SixteenBitsAreAddedUpInF32) {
           ASSERT_TRUE(SameValue(c.Get(i * n + j), ValueOf(dtype, sum))) << ToText(dtype) << " " << LayoutText(layout);
         }
       }
+      EXPECT_TRUE(c.GuardsAreIntact());
+    }
+  }
+}
+
+// Blocks of what does not lie densely are: the right operand, then the output.
+TEST(MatmulKernel, IntegersPackNoWholeOperand) {
+  const int64_t n = 1200;
+  for (const Layout layout : {Layout::kRowMajor, Layout::kColumnMajor}) {
+    for (const DType dtype : {DType::kI32, DType::kBool}) {
+      StridedArray a(dtype, {2, n}, Layout::kColumnMajor), b(dtype, {n, n}, layout), c(dtype, {2, n}, layout);
+      a.FillSmall(1);
+      for (int64_t i = 0; i < n; ++i) b.Set(i * n + (i + 1) % n, ValueOf(dtype, 1));
+      largest_allocation = 0;
+      ASSERT_TRUE(Multiply(a.AsInput(), b.AsInput(), c).ok());
+      EXPECT_LT(largest_allocation, size_t{1} << 20) << ToText(dtype) << " " << LayoutText(layout);
+      for (int64_t i = 0; i < a.size(); ++i) ASSERT_EQ(c.Get(i / n * n + (i + 1) % n).i, a.Get(i).i);
       EXPECT_TRUE(c.GuardsAreIntact());
     }
   }
