@@ -20,19 +20,18 @@
 
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/sum_of_products.h"
 #include "kernels/cpu/thin_product.h"
 
 namespace tessera::cpu {
 namespace {
 
 constexpr int64_t kMaxBlasExtent = int64_t{1} << 30;
-
-// A dim of the contraction with its stride in the left operand, the right one and the output; 0 where it has none.
-struct ContractDim {
-  int64_t extent = 1;
-  std::array<int64_t, 3> strides = {0, 0, 0};
-};
-using DimGroup = absl::InlinedVector<ContractDim, 4>;
+// docs/limits.md: max_inner_piece
+constexpr int64_t kMaxInnerPiece = int64_t{1} << 18;
+// docs/limits.md: max_packed_bytes. Of an output, so many rows and columns.
+constexpr int64_t kMaxPackedBytes = int64_t{64} << 20;
+constexpr int64_t kMaxPackedSide = 2048;
 
 // Merges dims that lie one in the other in all arrays; the largest comes last.
 void Merge(DimGroup& dims) {
@@ -98,60 +97,6 @@ struct Matrix {
   int64_t row_stride = 0, column_stride = 0;
 };
 
-// Calls `visit` with the offsets (left, right, output) of every index of `dims`.
-template <typename Visitor>
-void Walk(absl::Span<const ContractDim> dims, std::array<int64_t, 3> at, const Visitor& visit) {
-  if (dims.empty()) return visit(at);
-  for (int64_t i = 0; i < dims[0].extent; ++i) {
-    Walk(dims.subspan(1), at, visit);
-    for (size_t a = 0; a < 3; ++a) at[a] += dims[0].strides[a];
-  }
-}
-
-// c = the sum of a b over the indexes of `inner`, in order; or c += it.
-template <typename T>
-struct SumOfProducts {
-  Matrix<const T> a, b;  // of the first index
-  Matrix<T> c;
-  absl::Span<const ContractDim> inner;
-  KernelStore store = KernelStore::kWrite;
-};
-
-// Calls multiply(a, b, store) for the indexes of `inner`: the first product is stored as the sum is, the others are
-// added.
-template <typename T, typename Multiply>
-void ForEachProduct(const SumOfProducts<T>& sum, const Multiply& multiply) {
-  KernelStore store = sum.store;
-  Walk(sum.inner, {0, 0, 0}, [&](const std::array<int64_t, 3>& at) {
-    Matrix<const T> a = sum.a, b = sum.b;
-    a.data += at[0];
-    b.data += at[1];
-    multiply(a, b, store);
-    store = KernelStore::kAdd;
-  });
-}
-
-template <typename T>
-Matrix<T> BlockOf(const Matrix<T>& m, int64_t row, int64_t column, int64_t rows, int64_t columns) {
-  return {m.data + row * m.row_stride + column * m.column_stride, rows, columns, m.row_stride, m.column_stride};
-}
-
-// Calls visit(block of the sum) for blocks of c.
-template <typename T, typename Visitor>
-void ForEachBlock(const SumOfProducts<T>& sum, int64_t most_rows, int64_t most_columns, const Visitor& visit) {
-  for (int64_t i = 0; i < sum.c.rows; i += most_rows) {
-    const int64_t rows = std::min(most_rows, sum.c.rows - i);
-    for (int64_t j = 0; j < sum.c.columns; j += most_columns) {
-      const int64_t columns = std::min(most_columns, sum.c.columns - j);
-      visit(SumOfProducts<T>{.a = BlockOf(sum.a, i, 0, rows, sum.a.columns),
-                             .b = BlockOf(sum.b, 0, j, sum.b.rows, columns),
-                             .c = BlockOf(sum.c, i, j, rows, columns),
-                             .inner = sum.inner,
-                             .store = sum.store});
-    }
-  }
-}
-
 // How a matrix lies for BLAS: rows (leading dimension between rows) or columns.
 struct BlasMatrix {
   bool fits = false;
@@ -214,6 +159,62 @@ struct Packed {
   }
 };
 
+// Whether an operand walks all inner dims as one; its stride is that of the last.
+bool IsOneRun(absl::Span<const ContractDim> inner, size_t operand) {
+  for (size_t d = 1; d < inner.size(); ++d) {
+    if (inner[d - 1].extent == 1) continue;
+    if (inner[d - 1].strides[operand] != inner[d].strides[operand] * inner[d].extent) return false;
+  }
+  return true;
+}
+int64_t RunStride(absl::Span<const ContractDim> inner, size_t operand) {
+  return inner.empty() ? 0 : inner.back().strides[operand];
+}
+
+// The operands of a sum as matrices: in place, for one run of inner dims, or packed where they are none.
+template <typename T>
+Matrix<const T> LeftInPlace(const SumOfProducts<T>& sum) {
+  return {sum.a, sum.m.extent, sum.depth(), sum.m.strides[0], RunStride(sum.inner, 0)};
+}
+template <typename T>
+Matrix<const T> RightInPlace(const SumOfProducts<T>& sum) {
+  return {sum.b, sum.depth(), sum.n.extent, RunStride(sum.inner, 1), sum.n.strides[1]};
+}
+template <typename T>
+Matrix<const T> LeftMatrix(const SumOfProducts<T>& sum, Packed<T>& memory) {
+  const int64_t depth = sum.depth();
+  if (IsOneRun(sum.inner, 0)) return LeftInPlace(sum);
+  Shape extents = {sum.m.extent};
+  Strides strides = {sum.m.strides[0]};
+  for (const ContractDim& dim : sum.inner) {
+    extents.push_back(dim.extent);
+    strides.push_back(dim.strides[0]);
+  }
+  const Matrix<T> dense = memory.Make(sum.m.extent, depth);
+  CopyStrided(extents, sizeof(T), sum.a, strides, dense.data, RowMajorStrides(extents));
+  return {dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride};
+}
+template <typename T>
+Matrix<const T> RightMatrix(const SumOfProducts<T>& sum, Packed<T>& memory) {
+  const int64_t depth = sum.depth();
+  if (IsOneRun(sum.inner, 1)) return RightInPlace(sum);
+  Shape extents;
+  Strides strides;
+  for (const ContractDim& dim : sum.inner) {
+    extents.push_back(dim.extent);
+    strides.push_back(dim.strides[1]);
+  }
+  extents.push_back(sum.n.extent);
+  strides.push_back(sum.n.strides[1]);
+  const Matrix<T> dense = memory.Make(depth, sum.n.extent);
+  CopyStrided(extents, sizeof(T), sum.b, strides, dense.data, RowMajorStrides(extents));
+  return {dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride};
+}
+template <typename T>
+Matrix<T> OutputMatrix(const SumOfProducts<T>& sum) {
+  return {sum.c, sum.m.extent, sum.n.extent, sum.m.strides[2], sum.n.strides[2]};
+}
+
 void Gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, const float* a, blasint lda,
           const float* b, blasint ldb, float beta, float* c, blasint ldc) {
   cblas_sgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0f, a,
@@ -266,8 +267,18 @@ template <typename T>
 class FloatProduct {
  public:
   void Run(const SumOfProducts<T>& sum) {
-    ForEachProduct(sum, [&](const Matrix<const T>& a, const Matrix<const T>& b, KernelStore store) {
-      Multiply(a, b, sum.c, store);
+    ForEachPiece(sum, kMaxInnerPiece, [&](const SumOfProducts<T>& piece) {
+      int64_t most_rows = kMaxBlasExtent, most_columns = kMaxBlasExtent;
+      const int64_t packed = std::max<int64_t>(1, kMaxPackedBytes / static_cast<int64_t>(sizeof(T)) / piece.depth());
+      if (!IsOneRun(piece.inner, 0) || !DescribeMatrix(LeftInPlace(piece)).fits) most_rows = packed;
+      if (!IsOneRun(piece.inner, 1) || !DescribeMatrix(RightInPlace(piece)).fits) most_columns = packed;
+      if (!DescribeMatrix(OutputMatrix(piece)).fits) {
+        most_rows = std::min(most_rows, kMaxPackedSide);
+        most_columns = std::min(most_columns, kMaxPackedSide);
+      }
+      ForEachBlock(piece, most_rows, most_columns, [&](const SumOfProducts<T>& block) {
+        Multiply(LeftMatrix(block, packed_a_), RightMatrix(block, packed_b_), OutputMatrix(block), block.store);
+      });
     });
   }
 
@@ -325,32 +336,23 @@ template <typename Half, DType dtype>
 class HalfProduct {
  public:
   void Run(const SumOfProducts<Half>& sum) {
-    constexpr int64_t kRows = 512, kColumns = 1024;
+    constexpr int64_t kRows = 512, kColumns = 1024, kDepth = 1024;
     ForEachBlock(sum, kRows, kColumns, [&](const SumOfProducts<Half>& block) {
-      const Matrix<Half>& c = block.c;
+      const Matrix<Half> c = OutputMatrix(block);
       const Matrix<float> sums = sums_.Make(c.rows, c.columns);
       if (block.store == KernelStore::kAdd) {
         Widen({c.data, c.rows, c.columns, c.row_stride, c.column_stride}, sums.data);
       }
-      ForEachProduct(block, [&](const Matrix<const Half>& a, const Matrix<const Half>& b, KernelStore store) {
-        Multiply(a, b, sums, store);
+      ForEachPiece(block, kDepth, [&](const SumOfProducts<Half>& piece) {
+        const Matrix<const float> left = Widened(LeftMatrix(piece, packed_), left_);
+        const Matrix<const float> right = Widened(RightMatrix(piece, packed_), right_);
+        product_.Multiply(left, right, sums, piece.store);
       });
       Round(sums, c);
     });
   }
 
  private:
-  void Multiply(const Matrix<const Half>& a, const Matrix<const Half>& b, const Matrix<float>& sums,
-                KernelStore store) {
-    constexpr int64_t kDepth = 1024;
-    for (int64_t p = 0; p < a.columns; p += kDepth) {
-      const int64_t depth = std::min(kDepth, a.columns - p);
-      const Matrix<const float> left = Widened(BlockOf(a, 0, p, a.rows, depth), left_);
-      const Matrix<const float> right = Widened(BlockOf(b, p, 0, depth, b.columns), right_);
-      product_.Multiply(left, right, sums, p > 0 ? KernelStore::kAdd : store);
-    }
-  }
-
   // Into dense rows.
   void Widen(Matrix<const Half> from, float* to) {
     if (from.columns > 1 && from.column_stride != 1) from = packed_.Pack(from);
@@ -386,9 +388,9 @@ class BlockedProduct {
   explicit BlockedProduct(MultiplyAdd multiply_add) : multiply_add_(multiply_add) {}
 
   void Run(const SumOfProducts<T>& sum) {
-    constexpr int64_t kRows = 512, kColumns = 512;
+    constexpr int64_t kRows = 512, kColumns = 512, kDepth = 256;
     ForEachBlock(sum, kRows, kColumns, [&](const SumOfProducts<T>& block) {
-      const Matrix<T>& c = block.c;
+      const Matrix<T> c = OutputMatrix(block);
       const bool is_dense = HasDenseRows(c);
       const Matrix<T> sums = is_dense ? c : packed_c_.Make(c.rows, c.columns);
       if (block.store == KernelStore::kWrite) {
@@ -396,7 +398,11 @@ class BlockedProduct {
       } else if (!is_dense) {
         CopyMatrix<T>({c.data, c.rows, c.columns, c.row_stride, c.column_stride}, sums);
       }
-      ForEachProduct(block, [&](const Matrix<const T>& a, const Matrix<const T>& b, KernelStore) { Add(a, b, sums); });
+      ForEachPiece(block, kDepth, [&](const SumOfProducts<T>& piece) {
+        Matrix<const T> b = RightMatrix(piece, packed_b_);
+        if (!HasDenseRows(b)) b = packed_b_.Pack(b);
+        Add(LeftMatrix(piece, packed_a_), b, sums);
+      });
       if (!is_dense) CopyMatrix<T>({sums.data, sums.rows, sums.columns, sums.row_stride, sums.column_stride}, c);
     });
   }
@@ -408,16 +414,11 @@ class BlockedProduct {
   }
 
   void Add(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& sums) {
-    constexpr int64_t kDepth = 256;
-    for (int64_t first = 0; first < b.rows; first += kDepth) {
-      const int64_t depth = std::min(kDepth, b.rows - first);
-      Matrix<const T> other = BlockOf(b, first, 0, depth, b.columns);
-      if (!HasDenseRows(other)) other = packed_b_.Pack(other);
-      for (int64_t i = 0; i < sums.rows; ++i) {
-        const T* const factors = a.data + i * a.row_stride + first * a.column_stride;
-        T* const row = sums.data + i * sums.row_stride;
-        for (int64_t p = 0; p < depth; ++p)
-          AddRow(factors[p * a.column_stride], other.data + p * other.row_stride, sums.columns, row);
+    for (int64_t i = 0; i < sums.rows; ++i) {
+      const T* const factors = a.data + i * a.row_stride;
+      T* const row = sums.data + i * sums.row_stride;
+      for (int64_t p = 0; p < b.rows; ++p) {
+        AddRow(factors[p * a.column_stride], b.data + p * b.row_stride, sums.columns, row);
       }
     }
   }
@@ -427,7 +428,7 @@ class BlockedProduct {
   }
 
   const MultiplyAdd multiply_add_;
-  Packed<T> packed_b_{1}, packed_c_{2};
+  Packed<T> packed_a_{0}, packed_b_{1}, packed_c_{2};
 };
 
 // The last dim, which the product of matrices takes; the others are walked.
@@ -440,7 +441,7 @@ ContractDim TakeLast(DimGroup& group) {
 
 template <typename T, typename Product>
 void RunProducts(Groups groups, const KernelCall& call, Product product) {
-  const ContractDim m = TakeLast(groups.left), n = TakeLast(groups.right), k = TakeLast(groups.inner);
+  const ContractDim m = TakeLast(groups.left), n = TakeLast(groups.right);
   DimGroup outer = groups.batch;
   outer.insert(outer.end(), groups.left.begin(), groups.left.end());
   outer.insert(outer.end(), groups.right.begin(), groups.right.end());
@@ -449,9 +450,11 @@ void RunProducts(Groups groups, const KernelCall& call, Product product) {
   const T* const right = call.inputs[1].is_zero ? &kZero : static_cast<const T*>(call.inputs[1].data);
   T* const output = static_cast<T*>(call.output);
   Walk(outer, {0, 0, 0}, [&](const std::array<int64_t, 3>& at) {
-    product.Run(SumOfProducts<T>{.a = {left + at[0], m.extent, k.extent, m.strides[0], k.strides[0]},
-                                 .b = {right + at[1], k.extent, n.extent, k.strides[1], n.strides[1]},
-                                 .c = {output + at[2], m.extent, n.extent, m.strides[2], n.strides[2]},
+    product.Run(SumOfProducts<T>{.a = left + at[0],
+                                 .b = right + at[1],
+                                 .c = output + at[2],
+                                 .m = m,
+                                 .n = n,
                                  .inner = groups.inner,
                                  .store = call.store});
   });
@@ -498,22 +501,12 @@ absl::Status CheckCall(const Contraction& notation, const KernelCall& call) {
                                                  ToText(call.output_extents)));
 }
 
-absl::Status CheckBlasExtents(const Groups& groups) {
-  for (const DimGroup* group : {&groups.left, &groups.right, &groups.inner}) {
-    if (!group->empty() && group->back().extent > kMaxBlasExtent) {
-      return absl::UnimplementedError(absl::StrCat("matmul: extents above ", kMaxBlasExtent));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status RunMatmul(const MatmulOp& op, const KernelCall& call) {
   if (absl::Status status = CheckCall(op.notation, call); !status.ok()) return status;
   if (NumElements(call.output_extents) == 0) return absl::OkStatus();
   const Groups groups = GroupsOf(op.notation, call);
-  if (absl::Status status = CheckBlasExtents(groups); !status.ok()) return status;
   if (groups.has_empty_sum) {
     if (call.store == KernelStore::kAdd) return absl::OkStatus();
     const uint64_t zero = 0;

@@ -246,6 +246,18 @@ TEST(MatmulKernel, SixteenBitsAreRoundedOnceForAllInnerLetters) {
   }
 }
 
+// More than BLAS takes at once.
+TEST(MatmulKernel, SumsAreAsLongAsTheyAre) {
+  const float one = 1;
+  float sum = 0;
+  const int64_t k = (int64_t{1} << 30) + 1;
+  const LocalOp op = MatmulOp{{"k", "k", ""}};
+  const KernelInput ones{.data = &one, .dtype = DType::kF32, .extents = {k}, .strides = {0}};
+  const KernelInput inputs[] = {ones, ones};
+  ASSERT_TRUE(RunKernel({.op = &op, .inputs = inputs, .output = &sum}).ok());
+  EXPECT_EQ(sum, 1 << 30);
+}
+
 TEST(MatmulKernel, RefusesOtherInnerDims) {
   StridedArray a(DType::kF32, {2, 3}, Layout::kRowMajor), b(DType::kF32, {4, 2}, Layout::kRowMajor),
       c(DType::kF32, {2, 2}, Layout::kRowMajor);
