@@ -2,9 +2,15 @@
 // BLAS can't express is packed first. f16 and bf16 are widened block by block, multiplied in f32 and rounded once.
 // Integers and bool by blocked loops (bool: or of ands).
 //
-// The letters of a notation are grouped by role and dims that lie one in the other are merged, so that most
-// contractions are one product of two matrices. What remains of a group is walked: batch, left and right dims
-// give further products, inner dims are added up in order.
+// The letters of a notation are grouped by role. Batch, left and right dims that lie one in the other are merged; the
+// largest of the left and of the right ones are the rows and columns of a sum of products of matrices
+// (sum_of_products.h), the others are walked and give further sums.
+//
+// Sums are in the order of the inner letters, however the operands lie; in f16 and bf16, and in integers, that is all.
+// In f32 and f64 strides have a say in one thing, which kernel multiplies: another one for a matrix whose other dim is
+// the dense one (a transposed view), for an output whose rows are not dense, and for fewer rows where left dims are not
+// one. Those for vectors and for small products add up in another order. To pack a matrix for that would make its
+// product with a vector take thrice the time.
 
 #include <algorithm>
 #include <array>
@@ -33,7 +39,8 @@ constexpr int64_t kMaxInnerPiece = int64_t{1} << 18;
 constexpr int64_t kMaxPackedBytes = int64_t{64} << 20;
 constexpr int64_t kMaxPackedSide = 2048;
 
-// Merges dims that lie one in the other in all arrays; the largest comes last.
+// Merges dims that lie one in the other in all arrays; the largest comes last. Not for inner dims: their order is that
+// of the sum.
 void Merge(DimGroup& dims) {
   const auto lies_in = [](const ContractDim& inner, const ContractDim& outer) {
     for (size_t a = 0; a < 3; ++a) {
@@ -84,7 +91,7 @@ Groups GroupsOf(const Contraction& notation, const KernelCall& call) {
       groups.has_empty_sum = groups.has_empty_sum || (role == LetterRole::kInner && dim.extent == 0);
       if (dim.extent != 1) group.push_back(dim);
     }
-    Merge(group);
+    if (role != LetterRole::kInner) Merge(group);
   }
   return groups;
 }
@@ -225,16 +232,16 @@ void Gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t 
   cblas_dgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0, a,
               lda, b, ldb, beta, c, ldc);
 }
-// y = A x + beta y, A as it lies in row-major order.
-void Gemv(CBLAS_TRANSPOSE t, int64_t rows, int64_t columns, const float* a, blasint lda, const float* x, blasint incx,
-          float beta, float* y, blasint incy) {
-  cblas_sgemv(CblasRowMajor, t, static_cast<blasint>(rows), static_cast<blasint>(columns), 1.0f, a, lda, x, incx, beta,
-              y, incy);
+// y = A x + beta y, A as it lies in row-major order, x dense.
+void Gemv(CBLAS_TRANSPOSE t, int64_t rows, int64_t columns, const float* a, blasint lda, const float* x, float beta,
+          float* y, blasint incy) {
+  cblas_sgemv(CblasRowMajor, t, static_cast<blasint>(rows), static_cast<blasint>(columns), 1.0f, a, lda, x, 1, beta, y,
+              incy);
 }
-void Gemv(CBLAS_TRANSPOSE t, int64_t rows, int64_t columns, const double* a, blasint lda, const double* x, blasint incx,
-          double beta, double* y, blasint incy) {
-  cblas_dgemv(CblasRowMajor, t, static_cast<blasint>(rows), static_cast<blasint>(columns), 1.0, a, lda, x, incx, beta,
-              y, incy);
+void Gemv(CBLAS_TRANSPOSE t, int64_t rows, int64_t columns, const double* a, blasint lda, const double* x, double beta,
+          double* y, blasint incy) {
+  cblas_dgemv(CblasRowMajor, t, static_cast<blasint>(rows), static_cast<blasint>(columns), 1.0, a, lda, x, 1, beta, y,
+              incy);
 }
 
 CBLAS_TRANSPOSE Flip(CBLAS_TRANSPOSE t) { return t == CblasNoTrans ? CblasTrans : CblasNoTrans; }
@@ -286,12 +293,11 @@ class FloatProduct {
   void Multiply(Matrix<const T> a, Matrix<const T> b, const Matrix<T>& c, KernelStore store) {
     if (TakeThinProduct(a, b, c, store)) return;
     if (TakeThinProduct(Transposed(b), Transposed(a), Transposed(c), store)) return;
-    if (!DescribeMatrix(a).fits) a = packed_a_.Pack(a);
-    if (!DescribeMatrix(b).fits) b = packed_b_.Pack(b);
-    if (b.columns == 1 && IsVector(b.row_stride, c.row_stride)) return Vector(a, b.data, b.row_stride, c, store);
-    if (a.rows == 1 && IsVector(a.column_stride, c.column_stride)) {
-      return Vector(Transposed(b), a.data, a.column_stride, Transposed(c), store);
-    }
+    // A vector with gaps is packed, too: BLAS would add up in another order.
+    if (!DescribeMatrix(a).fits || (a.rows == 1 && a.column_stride != 1)) a = packed_a_.Pack(a);
+    if (!DescribeMatrix(b).fits || (b.columns == 1 && b.row_stride != 1)) b = packed_b_.Pack(b);
+    if (b.columns == 1 && IsIncrement(c.row_stride)) return Vector(a, b.data, c, store);
+    if (a.rows == 1 && IsIncrement(c.column_stride)) return Vector(Transposed(b), a.data, Transposed(c), store);
     const T beta = store == KernelStore::kAdd ? T{1} : T{0};
     const BlasMatrix lc = DescribeMatrix(c);
     if (lc.fits) return Product(a, b, c, lc, beta);
@@ -302,17 +308,14 @@ class FloatProduct {
   }
 
  private:
-  // Strides that BLAS takes as increments.
-  static bool IsVector(int64_t x_stride, int64_t y_stride) {
-    return x_stride > 0 && x_stride <= kMaxBlasExtent && y_stride > 0 && y_stride <= kMaxBlasExtent;
-  }
+  // A stride that BLAS takes as one.
+  static bool IsIncrement(int64_t stride) { return stride > 0 && stride <= kMaxBlasExtent; }
 
-  static void Vector(const Matrix<const T>& a, const T* x, int64_t x_stride, const Matrix<T>& y, KernelStore store) {
+  static void Vector(const Matrix<const T>& a, const T* x, const Matrix<T>& y, KernelStore store) {
     const BlasMatrix la = DescribeMatrix(a);
     const bool by_rows = la.transpose == CblasNoTrans;
     Gemv(la.transpose, by_rows ? a.rows : a.columns, by_rows ? a.columns : a.rows, a.data, la.leading, x,
-         static_cast<blasint>(x_stride), store == KernelStore::kAdd ? T{1} : T{0}, y.data,
-         static_cast<blasint>(y.row_stride));
+         store == KernelStore::kAdd ? T{1} : T{0}, y.data, static_cast<blasint>(y.row_stride));
   }
 
   static void Product(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c, const BlasMatrix& lc,

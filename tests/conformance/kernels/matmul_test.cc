@@ -246,6 +246,53 @@ TEST(MatmulKernel, SixteenBitsAreRoundedOnceForAllInnerLetters) {
   }
 }
 
+// Letters that lie in another order, or with gaps, are no reason to add up in another one.
+TEST(MatmulKernel, TheOrderOfASumIsThatOfItsLettersHoweverOperandsLie) {
+  const std::map<char, int64_t> sizes = {{'m', 33}, {'n', 21}, {'k', 40}, {'l', 30}};
+  for (const Contraction& notation :
+       {Contraction{"kl", "kl", ""}, {"kl", "kln", "n"}, {"mkl", "kl", "m"}, {"mkl", "kln", "mn"}}) {
+    const auto shape_of = [&sizes](const std::string& letters) {
+      Shape shape;
+      for (const char letter : letters) shape.push_back(sizes.at(letter));
+      return shape;
+    };
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+      StridedArray a(dtype, shape_of(notation.left), Layout::kRowMajor);
+      StridedArray b(dtype, shape_of(notation.right), Layout::kRowMajor);
+      std::mt19937 random(1);
+      std::uniform_real_distribution<double> real(-1, 1);
+      for (StridedArray* const array : {&a, &b}) {
+        for (int64_t i = 0; i < array->size(); ++i) array->Set(i, ValueOf(dtype, real(random)));
+      }
+      const LocalOp op = MatmulOp{notation};
+      const auto product = [&](Layout left, Layout right) {
+        StridedArray x(dtype, a.extents(), left), y(dtype, b.extents(), right);
+        for (int64_t i = 0; i < a.size(); ++i) x.Set(i, a.Get(i));
+        for (int64_t i = 0; i < b.size(); ++i) y.Set(i, b.Get(i));
+        StridedArray c(dtype, shape_of(notation.output), Layout::kRowMajor);
+        const KernelInput inputs[] = {x.AsInput(), y.AsInput()};
+        EXPECT_TRUE(RunKernel({.op = &op,
+                               .inputs = inputs,
+                               .output = c.data(),
+                               .output_dtype = dtype,
+                               .output_extents = c.extents(),
+                               .output_strides = c.strides()})
+                        .ok());
+        std::vector<double> values;
+        for (int64_t i = 0; i < c.size(); ++i) values.push_back(c.Get(i).f);
+        return values;
+      };
+      const std::vector<double> want = product(Layout::kRowMajor, Layout::kRowMajor);
+      for (const Layout left : kLayouts) {
+        for (const Layout right : kLayouts) {
+          EXPECT_EQ(product(left, right), want)
+              << ToText(notation) << " " << ToText(dtype) << " " << LayoutText(left) << " by " << LayoutText(right);
+        }
+      }
+    }
+  }
+}
+
 // More than BLAS takes at once.
 TEST(MatmulKernel, SumsAreAsLongAsTheyAre) {
   const float one = 1;
