@@ -67,7 +67,7 @@ class MapRunner {
     nest_ = Coalesce(call_.output_extents, strides);
     const size_t nodes = expression_.nodes.size();
     static thread_local std::vector<std::byte> scratch;
-    if (scratch.size() < (nodes + 1) * kBlockBytes) scratch.resize((nodes + 1) * kBlockBytes);
+    if (scratch.size() < nodes * kBlockBytes) scratch.resize(nodes * kBlockBytes);
     states_.resize(nodes);
     for (size_t n = 0; n < nodes; ++n) {
       states_[n].scratch = scratch.data() + n * kBlockBytes;

@@ -38,7 +38,8 @@ inline int64_t BytesToLine(const void* address) {
   return static_cast<int64_t>(-reinterpret_cast<uintptr_t>(address) & (kLineBytes - 1));
 }
 
-// Copies `lines` cache lines to the start of a line.
+// Copies a few cache lines to the start of a line, in line: a call and a choice of instructions, as WriteRow has them,
+// cost more than wider stores gain.
 inline void StreamLines(std::byte* to, const std::byte* from, int64_t lines) {
 #if defined(__SSE2__)
   for (int64_t i = 0; i < lines * kLineBytes; i += kLineBytes) {
@@ -52,7 +53,7 @@ inline void StreamLines(std::byte* to, const std::byte* from, int64_t lines) {
 #endif
 }
 
-// A row of up to some cache lines, in line: no call for a few bytes.
+// A row of up to some cache lines, without a call of memcpy.
 void CopyShortRow(std::byte* to, const std::byte* from, int64_t bytes);
 
 // A row of any length. Lines that the row fills in part are written through the cache.

@@ -18,7 +18,7 @@ namespace tessera::cpu {
 
 inline constexpr int64_t kBlockElements = 1024;
 
-// The dims of several operands, walked together. Never rank 0: an element is {1} with strides {0}.
+// The dims of several operands, walked together. Never rank 0: an element is {1} with strides {1}.
 struct LoopNest {
   Shape extents;
   absl::InlinedVector<Strides, 4> strides;  // by operand, in elements
@@ -68,14 +68,7 @@ const T* OperandBlock(const LoopNest& nest, size_t operand, const T* base, int64
   return scratch;
 }
 
-// Where to write elements [start, start + count): the place itself when dense, else `scratch`, which
-// StoreBlock then brings there.
-template <typename T>
-T* OutputBlock(const LoopNest& nest, size_t operand, T* base, int64_t start, int64_t count, T* scratch) {
-  if (nest.strides[operand].back() != 1) return scratch;
-  const RowPlace place = PlaceOf(nest, operand, start);
-  return place.left >= count ? base + place.offset : scratch;
-}
+// Brings `block` to where elements [start, start + count) lie.
 template <typename T>
 void StoreBlock(const LoopNest& nest, size_t operand, T* base, int64_t start, int64_t count, const T* block) {
   const int64_t stride = nest.strides[operand].back();
@@ -91,6 +84,8 @@ int64_t BlockLength(const LoopNest& nest, int64_t start);
 // The same for elements of 1, 2, 4 or 8 bytes whose type doesn't matter.
 const void* OperandBlockBytes(const LoopNest& nest, size_t operand, int64_t element_bytes, const void* base,
                               int64_t start, int64_t count, void* scratch);
+// Where to write elements [start, start + count): the place itself when dense, else `scratch`, which StoreBlockBytes
+// then brings there.
 void* OutputBlockBytes(const LoopNest& nest, size_t operand, int64_t element_bytes, void* base, int64_t start,
                        int64_t count, void* scratch);
 void StoreBlockBytes(const LoopNest& nest, size_t operand, int64_t element_bytes, void* base, int64_t start,

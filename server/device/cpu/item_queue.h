@@ -26,7 +26,6 @@ using DeviceItem = std::variant<std::monostate, CounterWait, DeviceWork, AsyncIt
 class ItemQueue {
  public:
   bool empty() const { return count_ == 0; }
-  size_t size() const { return count_; }
   const DeviceItem& front() const { return ring_[first_]; }
   void Push(DeviceItem item) {
     if (count_ == ring_.size()) Grow();
