@@ -28,7 +28,8 @@ struct ThinProduct {
   bool adds = false;
 };
 
-// Whether a product of this shape is worth it, and the CPU has the instructions.
+// Whether a product of this shape is worth it, and the CPU has the instructions. A part of the rows or columns of such
+// a product may be none, and then has the bits of another kernel.
 bool IsThinProduct(int64_t rows, int64_t columns, int64_t inner, int64_t element_bytes);
 
 // On the compute threads. Takes any shape with an inner dim of 1 or more.

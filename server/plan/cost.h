@@ -1,7 +1,8 @@
 #pragma once
 
 // Cost: predicted time of a plan on a topology. A pure function; measured topology is an input with a
-// version, and it chooses nothing that could change a bit of an answer.
+// version, and it chooses nothing that could change the order of a sum. (Parts of a product that it chooses may
+// round differently: server/planner/split.h.)
 
 #include <cstdint>
 #include <initializer_list>

@@ -1,6 +1,7 @@
 #pragma once
 
-// PlanLimits: what a plan must keep to where it runs. They may cost time; they change no bit of an answer.
+// PlanLimits: what a plan must keep to where it runs. They may cost time; they change the order of no sum of terms. How
+// a product of floats rounds they may change where they have it worked off in parts (split.h).
 
 #include <cstdint>
 #include <optional>

@@ -14,10 +14,16 @@
 //   and 1, those of 4 to 7 on workers 2 and 3.
 //
 // Law: a split changes no sum. The grid is chosen before, for the whole; each part adds up the same pieces of the
-// inner letters in the same order, and its reducers the same terms. What is left is how BLAS rounds at the edges of its
-// tiles: long parts are multiples of kPartGrain, which are whole tiles of its kernels along the rows; along the columns
-// some kernels still round a product of fewer columns differently in the last place. (Where the output cuts a letter
-// that the grid doesn't, parts start where its shards do.)
+// inner letters in the same order, and its reducers the same terms. What is left, of floats, is how a kernel adds up
+// within a piece, which may differ in the last places:
+//
+//   at the edges of BLAS's tiles: long parts are multiples of kPartGrain, which are whole tiles of its kernels along
+//   the rows; along the columns some kernels still round a product of fewer columns differently. (Where the output cuts
+//   a letter that the grid doesn't, parts start where its shards do.)
+//
+//   where a part is so much smaller than the whole that another kernel multiplies it. Rows and columns have a say in
+//   that (IsThinProduct, kernels/cpu/thin_product.h, and BLAS's own kernels for up to 10^6 multiplications): f32 64x128
+//   by 128x2048 is a thin product, a part of 48 columns is BLAS's.
 
 #include <array>
 #include <cstdint>
