@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kMaxRoleDims = 4;           // further mesh dims play no letter: they are idle
+constexpr size_t kMaxRoleDims = 4;        // further mesh dims play no letter but those that they cut already
 constexpr int64_t kAllSubgridsUpTo = 16;  // workers; above it only grids over all of them
 constexpr int64_t kAllOrdersUpTo = 32;    // workers; above it only row-major ones
 
@@ -115,9 +115,10 @@ class GridPricer {
     return j < spec.placements.size() && DimOf(letters, letter) >= 0 && spec.placements[j] == ShardOf(letters, letter);
   }
 
-  // The letters of a role that mesh dim `j` may cut: the main one, and those that it cuts already.
+  // The letters of a role that mesh dim `j` may cut: the main one, unless there are many mesh dims, and those that it
+  // cuts already.
   void AddLetters(LetterRole kind, size_t j, std::vector<Role>& roles) const {
-    const std::optional<char> main = MainLetter(kind);
+    const std::optional<char> main = j < kMaxRoleDims ? MainLetter(kind) : std::nullopt;
     for (const char letter : LettersOf(notation_, kind)) {
       if (letter == main || Shards(left_, notation_.left, j, letter) || Shards(right_, notation_.right, j, letter) ||
           Shards(output_, notation_.output, j, letter)) {
@@ -137,7 +138,6 @@ class GridPricer {
       if (wanted.reduce_op() == ReduceOp::kSum) AddLetters(LetterRole::kInner, j, roles);
       return roles;
     }
-    if (static_cast<int>(j) >= kMaxRoleDims) return {{kReplicate, kReplicate, kReplicate}};
     for (const LetterRole kind : {LetterRole::kBatch, LetterRole::kLeft, LetterRole::kRight})
       AddLetters(kind, j, roles);
     roles.push_back({kReplicate, kReplicate, kReplicate});

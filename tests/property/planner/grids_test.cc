@@ -4,6 +4,7 @@
 #include "server/planner/grids.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -302,6 +303,20 @@ TEST(Grids, ItsDimsRunOverTheWorkersInTheBestOrder) {
   ASSERT_TRUE(grids.ok()) << grids.status();
   EXPECT_EQ((*grids)[0].received_bytes, 20971520);
   EXPECT_EQ(ToText((*grids)[0].product), "f64[2048,2048] @ mesh(4,2,1) [S(1), S(0), R]");
+}
+
+// A grid on the mesh's own dims, however many they are, comes before any other.
+TEST(Grids, OperandsThatFitOnFiveMeshDimsAreNotConverted) {
+  const std::string at = "f64[1024,1024] @ mesh(2,2,2,2,2) ";
+  for (const auto& [left, right, output] : {std::array{"[R,R,R,R,S(0)]", "[R,R,R,R,R]", "[R,R,R,R,S(0)]"},
+                                            {"[R,R,R,R,R]", "[S(1),R,R,R,S(1)]", "[S(1),R,R,R,S(1)]"},
+                                            {"[S(0),R,R,R,S(1)]", "[R,R,R,R,S(0)]", "[S(0),R,R,R,P(sum)]"}}) {
+    const auto grids = EnumerateGrids({}, *ParseTensorSpec(at + left), *ParseTensorSpec(at + right),
+                                      *ParseTensorSpec(at + output), Topology());
+    ASSERT_TRUE(grids.ok()) << grids.status();
+    EXPECT_TRUE((*grids)[0].is_resident) << left << right;
+    EXPECT_EQ((*grids)[0].received_bytes, 0) << left << right;
+  }
 }
 
 TEST(Grids, LongThinAndFlatProductsAreCutWhereItIsCheap) {
