@@ -26,8 +26,9 @@ std::vector<size_t> SmallestCover(const HostsOfTerms& terms, const std::vector<s
   }
   std::sort(sets.begin(), sets.end());
   sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
-  uint32_t best = (uint32_t{1} << hosts.size()) - 1;
-  for (uint32_t set = 0; set < best; ++set) {
+  const uint32_t all = (uint32_t{1} << hosts.size()) - 1;
+  uint32_t best = all;
+  for (uint32_t set = 0; set < all; ++set) {
     if (std::popcount(set) >= std::popcount(best)) continue;
     if (std::all_of(sets.begin(), sets.end(), [set](uint32_t term) { return (term & set) != 0; })) best = set;
   }

@@ -285,10 +285,12 @@ TEST(Shares, CrossOnceForAHost) {
 
 // A term that has replicas comes from where it is; what is left from as few hosts as can be.
 TEST(Sums, ComeFromTheFewestHosts) {
-  // Terms by coordinate of y, each on two workers: 0 on hosts 1 and 2, 1 on 2 and 0, 2 on 3 and 2.
-  const std::vector<int32_t> hosts = {1, 2, 3, 2, 0, 2};
-  const Plan plan = PlanOf("f64[8] @ mesh(x:2,y:3) [R, P(sum)]", "f64[8] @ mesh(1; workers=4) [R]", hosts);
-  EXPECT_EQ(CrossingOf(plan, hosts).sums, 8) << ToText(plan);
+  // Terms by coordinate of y, each on two workers. On hosts 1 and 2, 2 and 0, 3 and 2: host 2 has what 0, which
+  // reduces, lacks. On hosts 0 and 3, 1 and 1, 2 and 3, reduced on 1: host 3.
+  for (const std::vector<int32_t>& hosts : {std::vector<int32_t>{1, 2, 3, 2, 0, 2}, {0, 1, 2, 3, 1, 3}}) {
+    const Plan plan = PlanOf("f64[8] @ mesh(x:2,y:3) [R, P(sum)]", "f64[8] @ mesh(1; workers=4) [R]", hosts);
+    EXPECT_EQ(CrossingOf(plan, hosts).sums, 8) << ToText(plan);
+  }
 }
 
 // What is pushed to workers of a host is not read there by others when more is pushed to the same memory later.
