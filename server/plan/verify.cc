@@ -440,6 +440,7 @@ class Verifier {
       if (pieces.dims[static_cast<size_t>(d)].source_step != 1) return Wrong("dim ", d, ": pieces have no step");
       TESSERA_RETURN_IF_ERROR(CheckOverlay(pieces, d));
     }
+    TESSERA_RETURN_IF_ERROR(CheckSize(pieces));
     return CheckElements({&pieces});
   }
 

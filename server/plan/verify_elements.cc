@@ -15,7 +15,7 @@ namespace {
 // Worlds up to this many written elements are checked element by element.
 constexpr int64_t kSmallWorldElements = 1 << 10;
 
-bool IsSmallWorld(const TensorSpec& to) { return MaxShardElements(to) * to.mesh.size() <= kSmallWorldElements; }
+bool IsSmallWorld(const TensorSpec& to) { return MaxShardElements(to) <= kSmallWorldElements / to.mesh.size(); }
 
 template <typename... Ts>
 absl::Status Wrong(const Ts&... pieces) {

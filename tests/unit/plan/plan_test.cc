@@ -552,6 +552,18 @@ TEST(VerifyPlan, FindsWrongContractions) {
   refused([](Plan& plan, Step&) { plan.values[2].spec.dtype = DType::kI32; }, "dtypes differ");
 }
 
+// 2^62 elements on four workers are 2^64, which is 0 where it wraps.
+TEST(VerifyPlan, RefusesPiecesThatCannotBeCounted) {
+  Plan plan = *ParsePlan(kInPlace);
+  const TensorSpec huge = *ParseTensorSpec("i8[4611686018427387904] @ mesh(4) [R]");
+  plan.buffers[1] = {PlanBuffer::Kind::kInput, huge.mesh, huge.shape[0]};
+  plan.values[1] = {huge, 1, 0, {1}};
+  Exchange& pieces = *std::get<ContractStep>(plan.steps[0]).operands[1].pieces;
+  pieces.source = pieces.destination = huge;
+  pieces.dims = {{1, {{0, huge.shape[0], 0, 0, 0, 0}}}};
+  ExpectRefused(plan, "too many bytes to count on 4 workers");
+}
+
 TEST(VerifyPlan, RefusesAPeakOverTheLimit) {
   EXPECT_TRUE(VerifyPlan(RowsToColumns(), {64}).ok());
   const absl::Status status = VerifyPlan(RowsToColumns(), {63});
