@@ -258,7 +258,9 @@ absl::StatusOr<std::string> PlanCommandText(std::string_view request, PlanOutput
   TESSERA_ASSIGN_OR_RETURN(const PlanRequest parsed, ParseRequest(request));
   TESSERA_ASSIGN_OR_RETURN(const Topology topology, TopologyOf(parsed, workers_per_host));
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(parsed.call, parsed.operands, topology));
-  if (memory_bytes.has_value() && !VerifyPlan(planned.plan, {memory_bytes}).ok()) {
+  const absl::Status fits = VerifyPlan(planned.plan, {memory_bytes});
+  if (!fits.ok() && !absl::IsResourceExhausted(fits)) return fits;
+  if (!fits.ok()) {
     const PlanLimits limits = {std::max<int64_t>(0, *memory_bytes - StayingBytes(planned.plan))};
     TESSERA_ASSIGN_OR_RETURN(planned, PlanOp(parsed.call, parsed.operands, topology, limits));
     TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan, {memory_bytes}));

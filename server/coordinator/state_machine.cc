@@ -6,6 +6,7 @@
 #include "schemas/ops/catalog.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/verify.h"
 
 namespace tessera {
 
@@ -53,6 +54,7 @@ absl::StatusOr<OpPlan> StateMachine::Explain(
   }
   TESSERA_RETURN_IF_ERROR(CheckMeshes(call, plan_operands));
   TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, topology_));
+  TESSERA_RETURN_IF_ERROR(VerifyPlan(whole.plan));  // its figures can be counted
   // As it would be issued now; what fits nowhere is shown as it would be with more memory.
   const std::optional<PlanLimits> limits = FitsNow(whole.plan) ? std::nullopt : LimitsFor(call, whole.plan);
   if (!limits.has_value()) return whole;

@@ -71,13 +71,10 @@ absl::Status CheckOverlay(const Exchange& exchange, int dim) {
   return absl::OkStatus();
 }
 
-// What all workers together receive can be counted.
-absl::Status CheckSize(const Exchange& exchange) {
-  constexpr Wide kMost = std::numeric_limits<int64_t>::max();
+bool CanBeCounted(const Exchange& exchange) {
   const TensorSpec& to = exchange.destination;
   const Wide bytes = Wide{NumElements(to.shape)} * std::max(SizeBytes(exchange.source.dtype), SizeBytes(to.dtype));
-  if (bytes * std::max(to.mesh.size(), exchange.source.mesh.size()) <= kMost) return absl::OkStatus();
-  return Wrong("too many bytes to count on ", to.mesh.size(), " workers: ", ToText(to));
+  return bytes * std::max(to.mesh.size(), exchange.source.mesh.size()) <= std::numeric_limits<int64_t>::max();
 }
 
 class Verifier {
@@ -87,6 +84,7 @@ class Verifier {
   absl::Status Run() {
     TESSERA_RETURN_IF_ERROR(CheckReferences());
     TESSERA_RETURN_IF_ERROR(CheckStorage());
+    TESSERA_RETURN_IF_ERROR(CheckSizes());
     contents_.emplace(plan_);
     const std::vector<int> phases = PhasesOf(plan_);
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
@@ -159,6 +157,27 @@ class Verifier {
       if (reach.lowest < lowest || (reach.highest + 1) * SizeBytes(value.spec.dtype) > buffer.bytes) {
         return Wrong("plan: %", i, " needs elements ", static_cast<int64_t>(reach.lowest), " to ",
                      static_cast<int64_t>(reach.highest), " of buffer b", value.buffer, " of ", buffer.bytes, " bytes");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // What all workers together receive can be counted. Otherwise it is the tensor that is too large, and no step that is
+  // wrong.
+  absl::Status CheckSizes() const {
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      std::vector<const Exchange*> exchanges;
+      if (const auto* step = std::get_if<ExchangeStep>(&plan_.steps[i])) exchanges.push_back(&step->exchange);
+      if (const auto* step = std::get_if<ContractStep>(&plan_.steps[i])) {
+        for (const ContractOperand& operand : step->operands) {
+          if (operand.pieces.has_value()) exchanges.push_back(&*operand.pieces);
+        }
+      }
+      for (const Exchange* exchange : exchanges) {
+        if (CanBeCounted(*exchange)) continue;
+        return absl::InvalidArgumentError(StrCat("plan step ", i + 1, " (", StepLines(plan_)[i],
+                                                 "): too many bytes to count on ", exchange->destination.mesh.size(),
+                                                 " workers: ", ToText(exchange->destination)));
       }
     }
     return absl::OkStatus();
@@ -279,7 +298,6 @@ class Verifier {
     for (int d = 0; d < exchange.destination.rank(); ++d) {
       TESSERA_RETURN_IF_ERROR(CheckOverlay(exchange, d));
     }
-    TESSERA_RETURN_IF_ERROR(CheckSize(exchange));
     if (exchange.is_by_rounds()) TESSERA_RETURN_IF_ERROR(CheckRounds(step));
     if (!exchange.given_besides.empty()) TESSERA_RETURN_IF_ERROR(CheckGivenBesides(exchange));
     const int64_t terms = PendingTerms(exchange.source, exchange.destination);
@@ -440,7 +458,6 @@ class Verifier {
       if (pieces.dims[static_cast<size_t>(d)].source_step != 1) return Wrong("dim ", d, ": pieces have no step");
       TESSERA_RETURN_IF_ERROR(CheckOverlay(pieces, d));
     }
-    TESSERA_RETURN_IF_ERROR(CheckSize(pieces));
     return CheckElements({&pieces});
   }
 

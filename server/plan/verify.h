@@ -16,7 +16,8 @@ namespace tessera {
 struct VerifyOptions {
   std::optional<int64_t> memory_limit_bytes;  // per worker
 };
-// Internal with the offending step's line and numbers; ResourceExhausted when the peak doesn't fit.
+// Internal with the offending step's line and numbers; InvalidArgument where the bytes that move don't fit in 2^63 - 1;
+// ResourceExhausted when the peak doesn't fit.
 absl::Status VerifyPlan(const Plan& plan, const VerifyOptions& options = {});
 
 }  // namespace tessera

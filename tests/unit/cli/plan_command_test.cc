@@ -98,6 +98,13 @@ TEST(PlanCommand, PlansForSeveralHosts) {
   EXPECT_FALSE(PlanCommandText(request, PlanOutput::kText, std::nullopt, 0).ok());
 }
 
+TEST(PlanCommand, RefusesWhatItCannotCount) {
+  const char* request = "f32[1000000000,1000000000] @ mesh(1) [R] -> mesh(4) [R]";
+  const absl::Status status = PlanCommandText(request, PlanOutput::kText).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("too many bytes to count on 4 workers"), absl::string_view::npos) << status;
+}
+
 TEST(PlanCommand, RefusesWhatItCannotRead) {
   for (const char* request :
        {"", "f32[4]", "nonsense(f32[4] @ mesh(2) [R])", "f32[4] @ mesh(2) [R] ->", "f32[4] @ mesh(2) [S(3)] -> [R]",

@@ -328,6 +328,19 @@ TEST(StateMachineTest, MeshesAreCheckedBeforeAnythingIsPlanned) {
   EXPECT_THAT(Message(plan.status()), HasSubstr("the mesh names worker 2; the cluster has 2 workers"));
 }
 
+TEST(StateMachineTest, ExplainRefusesWhatItCannotCount) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const OperandLayout rows = {*TensorSpec::Make("t", DType::kF32, {int64_t{1} << 60}, MeshOf(2), {Placement::Shard(0)}),
+                              {}};
+  OpCall call;
+  call.op = OpId::kRedistribute;
+  call.attributes.placements = {Placement::Replicate()};
+  const auto plan = cluster.machine().Explain(session, call, {rows});
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(plan.status()), HasSubstr("too many bytes to count on 2 workers"));
+}
+
 TEST(StateMachineTest, ALostWorkerPoisonsByNameAndOthersGoOn) {
   SimulatedCluster cluster(4);
   const SessionId session = cluster.Open();

@@ -33,9 +33,9 @@ Plan PendingToReplicate() {
 
 ExchangeStep& StepOf(Plan& plan, size_t index) { return std::get<ExchangeStep>(plan.steps[index]); }
 
-void ExpectRefused(const Plan& plan, std::string_view why) {
+void ExpectRefused(const Plan& plan, std::string_view why, absl::StatusCode code = absl::StatusCode::kInternal) {
   const absl::Status status = VerifyPlan(plan);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << why;
+  EXPECT_EQ(status.code(), code) << why;
   EXPECT_NE(std::string(status.message()).find(why), std::string::npos) << why << " is not in " << status;
 }
 
@@ -561,7 +561,7 @@ TEST(VerifyPlan, RefusesPiecesThatCannotBeCounted) {
   Exchange& pieces = *std::get<ContractStep>(plan.steps[0]).operands[1].pieces;
   pieces.source = pieces.destination = huge;
   pieces.dims = {{1, {{0, huge.shape[0], 0, 0, 0, 0}}}};
-  ExpectRefused(plan, "too many bytes to count on 4 workers");
+  ExpectRefused(plan, "too many bytes to count on 4 workers", absl::StatusCode::kInvalidArgument);
 }
 
 TEST(VerifyPlan, RefusesAPeakOverTheLimit) {
