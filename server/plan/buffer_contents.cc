@@ -1,6 +1,7 @@
 #include "server/plan/buffer_contents.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -14,6 +15,40 @@ namespace {
 template <typename... Ts>
 absl::Status Wrong(const Ts&... pieces) {
   return absl::InternalError(StrCat(pieces...));
+}
+
+// Whether no two elements of the largest shard lie at one place, in that each dim steps over all that the dims of
+// smaller strides span: as every array does that is dims cut, ordered or turned round.
+bool AreElementsApart(const PlanValue& value) {
+  const Shape extents = MaxShardShape(value.spec);
+  if (NumElements(extents) == 0) return true;
+  std::vector<std::pair<Wide, Wide>> dims;  // stride, extent
+  for (size_t d = 0; d < extents.size(); ++d) {
+    const Wide stride = value.strides[d];
+    if (extents[d] > 1) dims.emplace_back(stride < 0 ? -stride : stride, extents[d]);
+  }
+  std::sort(dims.begin(), dims.end());
+  Wide span = 1;
+  for (const auto& [stride, extent] : dims) {
+    if (stride < span) return false;
+    span += stride * (extent - 1);
+  }
+  return true;
+}
+
+// Whether there is nothing between the elements of the largest shard.
+bool IsDense(const PlanValue& value) {
+  const Reach reach = ReachOf(value);
+  return AreElementsApart(value) && reach.highest - reach.lowest + 1 == MaxShardElements(value.spec);
+}
+
+// Elements of a worker's shard; of what is repeated by a stride of 0, one.
+int64_t PlacesOn(const PlanValue& value, WorkerIndex worker) {
+  const Mesh& mesh = value.spec.mesh;
+  const Shape extents = BoxShape(LocalBox(value.spec, mesh.PositionAt(*mesh.FindWorker(worker))));
+  int64_t places = NumElements(extents) == 0 ? 0 : 1;
+  for (size_t d = 0; d < extents.size() && places > 0; ++d) places *= value.strides[d] == 0 ? 1 : extents[d];
+  return places;
 }
 
 }  // namespace
@@ -39,12 +74,20 @@ BufferContents::BufferContents(const Plan& plan)
 }
 
 bool BufferContents::IsCovered(int value, int by) const {
+  if (value == by || Value(value) == Value(by)) return true;
   if (!HasWorkersOf(Value(by).spec.mesh, Value(value).spec.mesh)) return false;
   const Reach inner = ReachOf(Value(value)), outer = ReachOf(Value(by));
   if (inner.highest < inner.lowest) return true;
   const int64_t inner_bytes = SizeBytes(Value(value).spec.dtype), outer_bytes = SizeBytes(Value(by).spec.dtype);
-  return inner.lowest * inner_bytes >= outer.lowest * outer_bytes &&
-         (inner.highest + 1) * inner_bytes <= (outer.highest + 1) * outer_bytes;
+  if (inner.lowest * inner_bytes < outer.lowest * outer_bytes ||
+      (inner.highest + 1) * inner_bytes > (outer.highest + 1) * outer_bytes) {
+    return false;
+  }
+  // Where shards are uneven, some have less than the largest.
+  const std::vector<WorkerIndex>& workers = Value(value).spec.mesh.workers();
+  return std::all_of(workers.begin(), workers.end(), [&](WorkerIndex worker) {
+    return Wide{PlacesOn(Value(value), worker)} * inner_bytes <= Wide{PlacesOn(Value(by), worker)} * outer_bytes;
+  });
 }
 
 absl::Status BufferContents::Read(int value) {
@@ -80,10 +123,12 @@ absl::Status BufferContents::BeginWrite(int value, absl::Span<const int> reads) 
   for (const int read : reads) {
     if (BufferOf(read) == BufferOf(value)) return Wrong("%", value, " is written over %", read, ", which is read");
   }
+  if (!AreElementsApart(Value(value))) return Wrong("%", value, " is written, and several elements are at one place");
   state.is_open = true;
   if (state.part_dim >= 0 || (state.output >= 0 && !IsCovered(state.output, value))) {
     TESSERA_RETURN_IF_ERROR(BeginPart(state, value));
   } else {
+    if (!IsDense(Value(value))) return Wrong("%", value, " is written with gaps between its elements");
     ++state.generation;
     state.held = value;
   }
@@ -101,6 +146,7 @@ absl::Status BufferContents::BeginPart(State& state, int value) {
   const auto wrong = [&](std::string_view why) {
     return Wrong("%", value, " is no part of output %", state.output, ": ", why);
   };
+  if (!IsDense(whole)) return wrong("it has gaps, or several elements at one place");
   if (part.spec.shape.size() != whole.spec.shape.size() || part.strides != whole.strides) return wrong("other strides");
   int dim = -1;
   for (size_t d = 0; d < whole.spec.shape.size(); ++d) {

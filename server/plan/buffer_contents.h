@@ -18,7 +18,8 @@
 //
 // A temporary may be written again, by another value. What it held is gone then, on every worker of the buffer: a
 // value that was written or read before may not be read again. What is read was written on all its workers. No step
-// reads the buffer that it writes (but for a spread, in its own value).
+// reads the buffer that it writes (but for a spread, in its own value). What is written, or is the whole of parts, is
+// dense: its strides are those of an array of the largest shard's extents, the dims in any order and direction.
 
 #include <cstdint>
 #include <vector>

@@ -77,6 +77,19 @@ bool CanBeCounted(const Exchange& exchange) {
   return bytes * std::max(to.mesh.size(), exchange.source.mesh.size()) <= std::numeric_limits<int64_t>::max();
 }
 
+// Where the destination is pending the same terms are there already: nothing that moves makes terms of a value.
+absl::Status CheckKeptTerms(const Exchange& exchange) {
+  const TensorSpec& from = exchange.source;
+  const TensorSpec& to = exchange.destination;
+  const bool same_mesh = SamePositions(from.mesh, to.mesh);
+  for (size_t j = 0; j < to.placements.size(); ++j) {
+    if (!to.placements[j].is_partial() || to.mesh.shape()[j] == 1) continue;
+    if (same_mesh && from.placements[j] == to.placements[j]) continue;
+    return Wrong("makes pending terms ", ToText(to.placements), " of ", ToText(from.placements));
+  }
+  return absl::OkStatus();
+}
+
 class Verifier {
  public:
   Verifier(const Plan& plan, const VerifyOptions& options) : plan_(plan), options_(options) {}
@@ -298,6 +311,7 @@ class Verifier {
     for (int d = 0; d < exchange.destination.rank(); ++d) {
       TESSERA_RETURN_IF_ERROR(CheckOverlay(exchange, d));
     }
+    TESSERA_RETURN_IF_ERROR(CheckKeptTerms(exchange));
     if (exchange.is_by_rounds()) TESSERA_RETURN_IF_ERROR(CheckRounds(step));
     if (!exchange.given_besides.empty()) TESSERA_RETURN_IF_ERROR(CheckGivenBesides(exchange));
     const int64_t terms = PendingTerms(exchange.source, exchange.destination);
@@ -447,6 +461,7 @@ class Verifier {
     if (pieces.hosts != plan_.hosts) return Wrong("the pieces are between other hosts than the plan");
     if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces.source, pieces.destination) > 1)
       return Wrong("the pieces are pending");
+    TESSERA_RETURN_IF_ERROR(CheckKeptTerms(pieces));
     if (pieces.far_takers != FarTakers::kEach) return Wrong("the pieces are taken once for a host");
     if (pieces.is_by_rounds()) return Wrong("the pieces are taken by rounds");
     if (!pieces.given_besides.empty()) return Wrong("the pieces have holders that give besides");

@@ -495,6 +495,63 @@ TEST(VerifyPlan, FindsValuesThatDoNotFitTheirBuffers) {
   ExpectRefused(below, "%1 needs elements -1");
 }
 
+TEST(VerifyPlan, FindsMovesThatMakeTerms) {
+  const auto as = [](std::string_view from, std::string_view to) {
+    Plan plan = Redistribution("f32[4] @ mesh(x:2,y:1) [R, R]", "f32[4] @ mesh(2; workers=2,3) [R]");
+    const Placements source = *ParsePlacements(from), destination = *ParsePlacements(to);
+    const Mesh& mesh = plan.buffers[0].mesh;
+    plan.buffers[1].mesh = mesh;
+    plan.values[0].spec.placements = source;
+    plan.values[1].spec = plan.values[0].spec;
+    plan.values[1].spec.placements = destination;
+    StepOf(plan, 0).exchange.source = plan.values[0].spec;
+    StepOf(plan, 0).exchange.destination = plan.values[1].spec;
+    return plan;
+  };
+  ExpectRefused(as("[R, R]", "[P(sum), R]"), "makes pending terms [P(sum), R] of [R, R]");
+  ExpectRefused(as("[P(sum), R]", "[P(max), R]"), "makes pending terms [P(max), R] of [P(sum), R]");
+  for (const Plan& kept : {as("[P(sum), R]", "[P(sum), R]"), as("[R, R]", "[R, P(sum)]")}) {
+    EXPECT_TRUE(VerifyPlan(kept).ok()) << VerifyPlan(kept) << ToText(kept);
+  }
+  // Terms are kept where they are: under another name of the mesh dim, not on other workers.
+  Plan moved = as("[P(sum), R]", "[P(sum), R]");
+  moved.values[1].spec.mesh = StepOf(moved, 0).exchange.destination.mesh = *ParseMesh("mesh(a:2,b:1)");
+  EXPECT_TRUE(VerifyPlan(moved).ok()) << VerifyPlan(moved);
+  moved.values[1].spec.mesh = StepOf(moved, 0).exchange.destination.mesh = *ParseMesh("mesh(2,1; workers=1,0)");
+  ExpectRefused(moved, "makes pending terms");
+}
+
+TEST(VerifyPlan, FindsElementsAtOnePlaceAndGaps) {
+  Plan repeated = RowsToColumns();
+  repeated.values[1].strides = {0, 1};
+  ExpectRefused(repeated, "%1 is written, and several elements are at one place");
+  Plan wide = RowsToColumns();
+  wide.values[1].strides = {3, 1};
+  wide.buffers[1].bytes = 64;
+  ExpectRefused(wide, "%1 is written with gaps");
+  // An output that is a view of what is written.
+  const auto view = [](std::string_view written, const Strides& strides, std::string_view output) {
+    Plan plan = Redistribution("f32[8] @ mesh(2) [R]", "f32[8] @ mesh(2; workers=2,3) [R]");
+    const TensorSpec spec = *ParseTensorSpec(written);
+    plan.buffers[1].mesh = spec.mesh;
+    plan.buffers[1].bytes = 16;
+    StepOf(plan, 0).exchange.dims[0].entries = {{0, spec.shape[0], 0, 0, 0, 0}};
+    if (spec.placements[0].is_shard()) {
+      StepOf(plan, 0).exchange.dims[0].entries = {{0, 2, 0, 0, 0, 0}, {2, spec.shape[0] - 2, 0, 1, 2, 0}};
+    }
+    plan.values[1] = {spec, 1, 0, strides};
+    StepOf(plan, 0).exchange.destination = spec;
+    plan.values.push_back({*ParseTensorSpec(output), 1, 0, {1}});
+    plan.outputs = {2};
+    return plan;
+  };
+  ExpectRefused(view("f32[2] @ mesh(2) [R]", {3}, "f32[4] @ mesh(2) [R]"), "%1 is no part of output %2");
+  // Worker 1 has one of the two elements.
+  ExpectRefused(view("f32[3] @ mesh(2) [S(0)]", {1}, "f32[4] @ mesh(2) [S(0)]"), "is no part of output %2");
+  const Plan all = view("f32[4] @ mesh(2) [S(0)]", {1}, "f32[3] @ mesh(2) [S(0)]");
+  EXPECT_TRUE(VerifyPlan(all).ok()) << VerifyPlan(all) << ToText(all);
+}
+
 TEST(VerifyPlan, FindsWrongLocalSteps) {
   Plan plan = RowsToColumns();
   LocalStep step;
