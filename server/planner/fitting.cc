@@ -1,6 +1,8 @@
 #include "server/planner/fitting.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <optional>
 
 #include "schemas/types/layout.h"
@@ -13,13 +15,30 @@ bool Fits(const TensorSpec& spec, int64_t free_bytes) {
   return MaxShardElements(spec) <= free_bytes / SizeBytes(spec.dtype);
 }
 
-std::optional<TensorSpec> ShardedMore(TensorSpec spec, int64_t free_bytes) {
-  for (size_t j = 0; j < spec.placements.size(); ++j) {
-    if (!spec.placements[j].is_replicate() || spec.mesh.shape()[j] == 1 || spec.rank() == 0) continue;
+// Shard in place of Replicate on the mesh dims of `dims`, bit by bit from the last: each takes the largest extent left.
+TensorSpec ShardedOn(TensorSpec spec, uint32_t dims) {
+  const size_t ndim = spec.placements.size();
+  for (size_t j = 0; j < ndim; ++j) {
+    if (((dims >> (ndim - 1 - j)) & 1) == 0) continue;
     const Shape left = MaxShardShape(spec);
-    const int largest = static_cast<int>(std::max_element(left.begin(), left.end()) - left.begin());
-    spec.placements[j] = Placement::Shard(largest);
-    if (Fits(spec, free_bytes)) return spec;
+    spec.placements[j] = Placement::Shard(static_cast<int>(std::max_element(left.begin(), left.end()) - left.begin()));
+  }
+  return spec;
+}
+
+std::optional<TensorSpec> ShardedMore(const TensorSpec& spec, int64_t free_bytes) {
+  if (spec.rank() == 0) return std::nullopt;
+  uint32_t free = 0;  // mesh dims that may shard, one bit each
+  for (size_t j = 0; j < spec.placements.size(); ++j) {
+    free = free << 1 | (spec.placements[j].is_replicate() && spec.mesh.shape()[j] > 1 ? 1u : 0u);
+  }
+  // There are at most kMaxMeshDims. Of as many the first: downwards, since the first mesh dim is the highest bit.
+  for (int count = 1; count <= std::popcount(free); ++count) {
+    for (uint32_t dims = free; dims > 0; --dims) {
+      if (std::popcount(dims) != count || (dims & ~free) != 0) continue;
+      TensorSpec sharded = ShardedOn(spec, dims);
+      if (Fits(sharded, free_bytes)) return sharded;
+    }
   }
   return std::nullopt;
 }

@@ -21,6 +21,11 @@ TEST(WhatWouldFit, TakesAsManyMeshDimsAsItNeeds) {
   EXPECT_EQ(Fitting("f64[64] @ mesh(2,4) [R, R]", 256), "[S(0), R] would fit, or [R, R] of f64[32]");
 }
 
+TEST(WhatWouldFit, TakesTheFewestMeshDims) {
+  EXPECT_EQ(Fitting("f32[1024,64] @ mesh(2,8) [R, R]", 32768), "[R, S(0)] would fit, or [R, R] of f32[128,64]");
+  EXPECT_EQ(Fitting("f64[64] @ mesh(2,2,4) [R, R, R]", 64), "[S(0), R, S(0)] would fit, or [R, R, R] of f64[8]");
+}
+
 TEST(WhatWouldFit, SaysWhenNothingWould) {
   EXPECT_EQ(Fitting("f64[] @ mesh(2) [R]", 7), "nothing of it would fit");
   EXPECT_EQ(Fitting("f64[10,10] @ mesh(2) [S(0)]", 79), "nothing of it would fit");
