@@ -28,20 +28,25 @@ std::string ListText(const Values& values, std::string_view separator) {
 
 Strides DefaultStrides(const TensorSpec& spec) { return RowMajorStrides(MaxShardShape(spec)); }
 
-bool Contains(const std::vector<int>& values, int value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
+constexpr std::string_view kIn = "in ", kOut = "out", kInOut = "inout", kTemporary = "tmp";
+
+// By value: the word that its line begins with.
+std::vector<std::string_view> WordsOf(const Plan& plan) {
+  std::vector<std::string_view> words(plan.values.size(), kTemporary);
+  const auto is_value = [&words](int id) { return id >= 0 && static_cast<size_t>(id) < words.size(); };
+  for (const int id : plan.inputs) {
+    if (is_value(id)) words[static_cast<size_t>(id)] = kIn;
+  }
+  for (const int id : plan.outputs) {
+    if (!is_value(id)) continue;
+    std::string_view& word = words[static_cast<size_t>(id)];
+    word = word == kIn || word == kInOut ? kInOut : kOut;
+  }
+  return words;
 }
 
-std::string ValueLine(const Plan& plan, int id) {
-  const PlanValue& value = plan.values[static_cast<size_t>(id)];
-  const bool in = Contains(plan.inputs, id);
-  const bool out = Contains(plan.outputs, id);
-  std::string text = StrCat("  ",
-                            in && out ? "inout"
-                            : in      ? "in "
-                            : out     ? "out"
-                                      : "tmp",
-                            " %", id, " : ", ToText(value.spec), " in b", value.buffer);
+std::string ValueLine(std::string_view word, size_t id, const PlanValue& value) {
+  std::string text = StrCat("  ", word, " %", id, " : ", ToText(value.spec), " in b", value.buffer);
   if (value.offset != 0) StrAppend(&text, " offset ", value.offset);
   if (value.strides != DefaultStrides(value.spec)) StrAppend(&text, " strides [", ListText(value.strides, ","), "]");
   return text + "\n";
@@ -170,6 +175,7 @@ class PlanParser {
     if (scanner.TryTake("]")) return values;
     do {
       TESSERA_ASSIGN_OR_RETURN(const int64_t value, scanner.TakeInteger());
+      if (!std::in_range<T>(value)) return scanner.Error("a smaller number before here");
       values.push_back(static_cast<T>(value));
     } while (scanner.TryTake(","));
     TESSERA_RETURN_IF_ERROR(scanner.Take("]"));
@@ -254,8 +260,9 @@ class PlanParser {
 
   absl::Status FlopsLine(Scanner& scanner) {
     TESSERA_ASSIGN_OR_RETURN(const std::string text, TakeUpTo(scanner, ""));
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), plan_.flops);
-    if (result.ec != std::errc()) return scanner.Error("a number");
+    const char* const end = text.data() + text.size();
+    const auto result = std::from_chars(text.data(), end, plan_.flops);
+    if (result.ec != std::errc() || result.ptr != end) return scanner.Error("a number before here");
     return absl::OkStatus();
   }
 
@@ -488,7 +495,8 @@ std::string ToText(const Plan& plan) {
     StrAppend(&text, "  b", i, " : ", kBufferKinds[static_cast<size_t>(buffer.kind)], " ", buffer.bytes, " bytes on ",
               ToText(buffer.mesh), "\n");
   }
-  for (size_t i = 0; i < plan.values.size(); ++i) text += ValueLine(plan, static_cast<int>(i));
+  const std::vector<std::string_view> words = WordsOf(plan);
+  for (size_t i = 0; i < plan.values.size(); ++i) text += ValueLine(words[i], i, plan.values[i]);
   // The lines above say which values are inputs and outputs, in increasing order.
   if (!std::is_sorted(plan.inputs.begin(), plan.inputs.end())) {
     StrAppend(&text, "  inputs [", ListText(plan.inputs, ","), "]\n");

@@ -158,16 +158,16 @@ class Verifier {
   }
 
   absl::Status CheckStorage() const {
+    // An input may reach below its first element where a stride is negative.
+    std::vector<Wide> lowest(plan_.buffers.size(), 0);
+    for (const int input : plan_.inputs)
+      lowest[BufferOf(input)] = std::min(lowest[BufferOf(input)], ReachOf(Value(input)).lowest);
     for (size_t i = 0; i < plan_.values.size(); ++i) {
       const PlanValue& value = plan_.values[i];
       const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(value.buffer)];
-      // An input may reach below its first element where a stride is negative.
-      Wide lowest = 0;
-      for (const int input : plan_.inputs) {
-        if (Value(input).buffer == value.buffer) lowest = std::min(lowest, ReachOf(Value(input)).lowest);
-      }
       const Reach reach = ReachOf(value);
-      if (reach.lowest < lowest || (reach.highest + 1) * SizeBytes(value.spec.dtype) > buffer.bytes) {
+      if (reach.lowest < lowest[static_cast<size_t>(value.buffer)] ||
+          (reach.highest + 1) * SizeBytes(value.spec.dtype) > buffer.bytes) {
         return Wrong("plan: %", i, " needs elements ", static_cast<int64_t>(reach.lowest), " to ",
                      static_cast<int64_t>(reach.highest), " of buffer b", value.buffer, " of ", buffer.bytes, " bytes");
       }

@@ -84,9 +84,21 @@ TEST(PlanText, RefusesOtherTexts) {
   }
   for (const char* wrong : {"plan {\n  in %0 : f32[4] @ mesh(2) [R] in b0\n}\n", "plan {\n  bogus %0 -> %1 move\n}\n",
                             "plan {\n  dim 0: [0:2) 0+0 -> 0+0\n}\n", "plan {\n}\nmore\n", "plan {\n  flops x\n}\n",
-                            "plan {\n  implicit \"open\n}\n"}) {
+                            "plan {\n  implicit \"open\n}\n", "plan {\n  flops 12abc\n}\n",
+                            "plan {\n  inputs [4294967296]\n}\n", "plan {\n  hosts [0,4294967296]\n}\n"}) {
     EXPECT_FALSE(ParsePlan(wrong).ok()) << wrong;
   }
+}
+
+// Each line in the same time: a worker may be given 16 MiB of them.
+TEST(PlanText, AndItsChecksTakeManyInputs) {
+  std::string text = "plan {\n  b0 : input 4 bytes on mesh(1)\n";
+  for (int i = 0; i < 1 << 17; ++i) text += "  in  %" + std::to_string(i) + " : f32[] @ mesh(1) [R] in b0\n";
+  text += "}\n";
+  const absl::StatusOr<Plan> plan = ParsePlan(text);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(ToText(*plan) == text);
+  EXPECT_TRUE(VerifyPlan(*plan).ok()) << VerifyPlan(*plan);
 }
 
 TEST(PlanFigures, OfRowsToColumns) {
