@@ -152,6 +152,17 @@ std::optional<int64_t> Mesh::FindWorker(WorkerIndex worker) const {
   return found->second;
 }
 
+int64_t Mesh::SharedBytes() const {
+  if (rep_ == nullptr) return 0;
+  const Rep& r = *rep_;
+  // A hash map has a control byte for each slot.
+  size_t bytes = sizeof(Rep) + r.shape.capacity() * sizeof(int64_t) + r.workers.capacity() * sizeof(WorkerIndex) +
+                 r.flat_position_of.capacity() * (sizeof(std::pair<const WorkerIndex, int64_t>) + 1) +
+                 r.names.capacity() * sizeof(std::string);
+  for (const std::string& name : r.names) bytes += name.capacity();
+  return static_cast<int64_t>(bytes);
+}
+
 absl::StatusOr<int> Mesh::DimByName(std::string_view name) const {
   for (size_t i = 0; i < names().size(); ++i) {
     if (names()[i] == name) return static_cast<int>(i);

@@ -55,6 +55,8 @@ class Mesh {
   Position PositionAt(int64_t flat_position) const;                // in range
   // The flat position of a worker, if it is in the mesh.
   std::optional<int64_t> FindWorker(WorkerIndex worker) const;
+  // Bytes of the description that copies share. Who has the same workers() at the same address shares it.
+  int64_t SharedBytes() const;
   // The index of a mesh dim by name; InvalidArgument that lists the names.
   absl::StatusOr<int> DimByName(std::string_view name) const;
 

@@ -102,7 +102,7 @@ int64_t MemoryBytes(const PlanKey& key) {
   int64_t bytes = static_cast<int64_t>(sizeof(PlanKey) + attributes.notation.size());
   bytes += BytesOf(attributes.dims) + BytesOf(attributes.index) + BytesOf(attributes.placements_each);
   for (const Placements& each : attributes.placements_each) bytes += BytesOf(each);
-  if (attributes.mesh.has_value()) bytes += BytesOf(attributes.mesh->workers());
+  if (attributes.mesh.has_value()) bytes += attributes.mesh->SharedBytes();
   bytes += BytesOf(key.operands);
   for (const PlanKeyOperand& operand : key.operands) bytes += BytesOf(operand.spec.placements);
   return bytes;

@@ -93,8 +93,10 @@ std::string ContractLine(const Plan& plan, const ContractStep& step, MeshText me
 class DescriptionSize {
  public:
   void Add(const Mesh& mesh) {
-    if (!seen_.insert(&mesh.workers()).second) return;
-    bytes_ += static_cast<int64_t>(mesh.workers().capacity() * sizeof(WorkerIndex) + 64);
+    if (seen_.insert(&mesh.workers()).second) bytes_ += mesh.SharedBytes();
+  }
+  void Add(const WorkerHosts& hosts) {
+    if (seen_.insert(hosts.list().data()).second) bytes_ += static_cast<int64_t>(hosts.list().size() * sizeof(int32_t));
   }
   void Add(const TensorSpec& spec) {
     Add(spec.mesh);
@@ -103,6 +105,7 @@ class DescriptionSize {
   void Add(const Exchange& exchange) {
     Add(exchange.source);
     Add(exchange.destination);
+    Add(exchange.hosts);
     AddArray(exchange.rounds.factors);
     AddArray(exchange.given_besides);
     AddArray(exchange.dims);
@@ -125,12 +128,11 @@ class DescriptionSize {
   void AddArray(const std::vector<T>& values) {
     bytes_ += static_cast<int64_t>(values.capacity() * sizeof(T));
   }
-  void AddBytes(int64_t bytes) { bytes_ += bytes; }
   int64_t bytes() const { return bytes_; }
 
  private:
   int64_t bytes_ = sizeof(Plan);
-  // Specs of one mesh share its description.
+  // Specs of one mesh share its description, exchanges between the same hosts their list.
   std::set<const void*> seen_;
 };
 
@@ -267,7 +269,7 @@ std::vector<int64_t> PeakBytes(const Plan& plan) {
 
 int64_t DescriptionBytes(const Plan& plan) {
   DescriptionSize size;
-  size.AddBytes(static_cast<int64_t>(plan.hosts.list().size() * sizeof(int32_t)));
+  size.Add(plan.hosts);
   size.AddArray(plan.buffers);
   size.AddArray(plan.values);
   size.AddArray(plan.inputs);

@@ -279,6 +279,23 @@ Plan OnTwoHosts(std::string_view source, std::string_view destination) {
   return *plan;
 }
 
+TEST(PlanFigures, CountAMeshAndAListOfHostsOnce) {
+  const auto bytes_on = [](const std::string& mesh) {
+    const Plan plan = Redistribution("f32[8] @ " + mesh + " [S(0)]", "f32[8] @ " + mesh + " [R]");
+    return DescriptionBytes(plan);
+  };
+  // Two meshes are parsed, of 64 workers each. Other workers than 0 to 63 are looked up in a table.
+  const std::string others = "mesh(64; workers=64";
+  std::string list;
+  for (int worker = 63; worker > 0; --worker) list += "," + std::to_string(worker);
+  EXPECT_GE(bytes_on(others + list + ")"), bytes_on("mesh(64)") + 2 * 64 * 8);
+  EXPECT_GE(bytes_on("mesh(" + std::string(60, 'n') + ":64)"), bytes_on("mesh(64)") + 2 * 60);
+  Plan hosts = OnTwoHosts("f32[8] @ mesh(4) [S(0)]", "f32[8] @ mesh(4) [R]");
+  const int64_t bytes = DescriptionBytes(hosts);
+  StepOf(hosts, 0).exchange.hosts = WorkerHosts(std::vector<int32_t>{0, 0, 1, 1});
+  EXPECT_EQ(DescriptionBytes(hosts), bytes + 4 * 4);
+}
+
 TEST(PlanText, SaysWhatIsTakenOnceForAHost) {
   const Plan plan = OnTwoHosts("f32[8] @ mesh(4) [P(sum)]", "f32[8] @ mesh(4) [R]");
   const std::string text = ToText(plan);
