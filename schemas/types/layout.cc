@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "schemas/types/divide.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera {
 namespace {
-
-int64_t CeilDivide(int64_t value, int64_t count) { return value / count + (value % count != 0 ? 1 : 0); }
 
 // The part of `tensor_dim` at the position, in order along the dim even where it is empty.
 Interval OrderedInterval(const TensorSpec& spec, int tensor_dim, absl::Span<const int64_t> position) {

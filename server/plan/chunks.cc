@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "schemas/types/divide.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -14,8 +15,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kMaxChunks = 4096;  // of one message, about: longer ones have larger chunks
-
-int64_t CeilDivide(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 Operand Advanced(Operand operand, absl::Span<const int64_t> start, DType dtype) {
   for (size_t d = 0; d < start.size(); ++d) operand.offset_bytes += start[d] * operand.strides[d] * SizeBytes(dtype);

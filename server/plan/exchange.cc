@@ -61,12 +61,8 @@ class GivenList {
 
 }  // namespace
 
-bool SamePositions(const Mesh& a, const Mesh& b) {
-  return a == b || (a.shape() == b.shape() && a.workers() == b.workers());
-}
-
 int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination) {
-  const bool same_mesh = SamePositions(source.mesh, destination.mesh);
+  const bool same_mesh = HaveSameArrangement(source.mesh, destination.mesh);
   int64_t terms = 1;
   for (size_t j = 0; j < source.placements.size(); ++j) {
     const bool is_kept = same_mesh && destination.placements[j].is_partial();
@@ -78,7 +74,7 @@ int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination) {
 bool EachHoldsOneOfTwoTerms(const Exchange& exchange) {
   const TensorSpec& from = exchange.source;
   const TensorSpec& to = exchange.destination;
-  if (!SamePositions(from.mesh, to.mesh) || exchange.hosts.several() || PendingTerms(from, to) != 2) return false;
+  if (!HaveSameArrangement(from.mesh, to.mesh) || exchange.hosts.several() || PendingTerms(from, to) != 2) return false;
   for (size_t j = 0; j < from.placements.size(); ++j) {
     const bool is_kept = from.placements[j] == to.placements[j] || from.mesh.shape()[j] == 1;
     if (!is_kept && !(from.placements[j].is_partial() && to.placements[j].is_replicate())) return false;

@@ -235,9 +235,6 @@ class ExchangeWalk {
   std::unique_ptr<const ExchangeRounds> rounds_;  // or null
 };
 
-// Whether two meshes have the same workers in the same arrangement; names may differ.
-bool SamePositions(const Mesh& a, const Mesh& b);
-
 // How many terms an element has that are to be reduced: 1 where nothing is pending, or stays pending.
 int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination);
 

@@ -65,7 +65,7 @@ bool ExchangeTables::Take::operator<(const Take& other) const {
 }
 
 ExchangeTables::ExchangeTables(const Exchange& exchange)
-    : exchange_(exchange), same_mesh_(SamePositions(exchange.source.mesh, exchange.destination.mesh)) {
+    : exchange_(exchange), same_mesh_(HaveSameArrangement(exchange.source.mesh, exchange.destination.mesh)) {
   NumberSource();
   NumberDestination();
   IndexEntries();

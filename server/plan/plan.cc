@@ -19,14 +19,14 @@ class FigureIndex {
   explicit FigureIndex(const Plan& plan) {
     for (const PlanBuffer& buffer : plan.buffers) {
       if (mesh_ == nullptr) mesh_ = &buffer.mesh;
-      by_worker_ = by_worker_ || !SamePositions(*mesh_, buffer.mesh);
+      by_worker_ = by_worker_ || !HaveSameArrangement(*mesh_, buffer.mesh);
       for (const WorkerIndex worker : buffer.mesh.workers()) {
         worker_count_ = std::max(worker_count_, static_cast<size_t>(worker.value) + 1);
       }
     }
     for (const int output : plan.outputs) {
       if (mesh_ == nullptr || output < 0 || static_cast<size_t>(output) >= plan.values.size()) continue;
-      by_worker_ = by_worker_ || !SamePositions(*mesh_, plan.values[static_cast<size_t>(output)].spec.mesh);
+      by_worker_ = by_worker_ || !HaveSameArrangement(*mesh_, plan.values[static_cast<size_t>(output)].spec.mesh);
     }
   }
 

@@ -10,7 +10,7 @@ namespace tessera {
 
 bool HoldSameShards(const TensorSpec& a, const TensorSpec& b) {
   if (a.shape != b.shape) return false;
-  if (SamePositions(a.mesh, b.mesh)) {
+  if (HaveSameArrangement(a.mesh, b.mesh)) {
     bool same = true;
     for (size_t j = 0; j < a.placements.size(); ++j) {
       same = same && (a.placements[j] == b.placements[j] || a.mesh.shape()[j] == 1);

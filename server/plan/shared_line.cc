@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/types/divide.h"
+
 namespace tessera {
 namespace {
 
@@ -50,8 +52,6 @@ class RangeVisitor {
   Shape offset_;
   Shape extents_;
 };
-
-int64_t CeilDivide(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 }  // namespace
 

@@ -81,7 +81,7 @@ bool CanBeCounted(const Exchange& exchange) {
 absl::Status CheckKeptTerms(const Exchange& exchange) {
   const TensorSpec& from = exchange.source;
   const TensorSpec& to = exchange.destination;
-  const bool same_mesh = SamePositions(from.mesh, to.mesh);
+  const bool same_mesh = HaveSameArrangement(from.mesh, to.mesh);
   for (size_t j = 0; j < to.placements.size(); ++j) {
     if (!to.placements[j].is_partial() || to.mesh.shape()[j] == 1) continue;
     if (same_mesh && from.placements[j] == to.placements[j]) continue;
@@ -487,7 +487,8 @@ class Verifier {
         TESSERA_RETURN_IF_ERROR(CheckPieces(*operand.pieces, operand.value));
       }
       const TensorSpec& on_grid = SpecOnGrid(plan_, operand);
-      if (!SamePositions(on_grid.mesh, output.mesh)) return Wrong("%", operand.value, " is on ", ToText(on_grid.mesh));
+      if (!HaveSameArrangement(on_grid.mesh, output.mesh))
+        return Wrong("%", operand.value, " is on ", ToText(on_grid.mesh));
       if (on_grid.dtype != output.dtype) return Wrong("dtypes differ");
     }
     for (int64_t flat = 0; flat < output.mesh.size(); ++flat) {

@@ -94,7 +94,7 @@ absl::Status VerifyLocalStep(const Plan& plan, const LocalStep& step) {
   }
   for (const int input : step.inputs) {
     const Mesh& mesh = plan.values[static_cast<size_t>(input)].spec.mesh;
-    if (!SamePositions(mesh, output.mesh)) return Wrong("%", input, " is on ", ToText(mesh));
+    if (!HaveSameArrangement(mesh, output.mesh)) return Wrong("%", input, " is on ", ToText(mesh));
   }
   std::vector<Shape> extents(step.inputs.size());
   for (int64_t flat = 0; flat < output.mesh.size(); ++flat) {

@@ -25,12 +25,7 @@ HostWorkers WorkersByHost(const Mesh& mesh, const Topology& topology) {
 }
 
 Conversion::Conversion(const TensorSpec& source, const TensorSpec& destination, const Topology& topology)
-    : source_(source), destination_(destination) {
-  const bool same_mesh = SamePositions(source.mesh, destination.mesh);
-  for (size_t j = 0; j < source.placements.size(); ++j) {
-    const bool kept = same_mesh && destination.placements[j].is_partial();
-    if (source.placements[j].is_partial() && !kept) terms_ *= source.mesh.shape()[j];
-  }
+    : source_(source), destination_(destination), terms_(PendingTerms(source, destination)) {
   if (terms_ > 1 && destination.mesh.size() <= kExactUpTo) ReduceExactly(topology);
 }
 

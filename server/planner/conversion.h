@@ -49,7 +49,7 @@ class Conversion {
 
   const TensorSpec& source_;
   const TensorSpec& destination_;
-  int64_t terms_ = 1;
+  int64_t terms_;
   // Of sums: by the destination's flat position, and what comes to each host from others. Empty: a formula says it.
   std::vector<int64_t> reduced_elements_;
   std::map<int32_t, int64_t> reduced_elements_of_hosts_;

@@ -10,6 +10,7 @@
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
 #include "server/planner/conversion.h"
 
@@ -133,7 +134,7 @@ class GridPricer {
     std::vector<Role> roles;
     if (wanted.is_partial()) {
       if (left_.placements[j] == wanted) roles.push_back({wanted, kReplicate, wanted});
-      if (SamePositions(right_.mesh, left_.mesh) && right_.placements[j] == wanted)
+      if (HaveSameArrangement(right_.mesh, left_.mesh) && right_.placements[j] == wanted)
         roles.push_back({kReplicate, wanted, wanted});
       if (wanted.reduce_op() == ReduceOp::kSum) AddLetters(LetterRole::kInner, j, roles);
       return roles;
@@ -361,10 +362,7 @@ class GridPricer {
 
 bool IsReadInPlace(const Contraction& notation, std::string_view letters, const TensorSpec& own,
                    const TensorSpec& on_grid, const PieceLimits& limits) {
-  const bool same_mesh = SamePositions(own.mesh, on_grid.mesh);
-  for (size_t j = 0; j < own.placements.size(); ++j) {
-    if (own.placements[j].is_partial() && !(same_mesh && on_grid.placements[j].is_partial())) return false;
-  }
+  if (PendingTerms(own, on_grid) > 1) return false;
   int64_t pieces = 1;
   for (int d = 0; d < own.rank(); ++d) {
     const Cut cut = CutOf(DimIntervals(own, d), DimIntervals(on_grid, d));

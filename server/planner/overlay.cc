@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schemas/types/bounds.h"
+#include "schemas/types/divide.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -11,9 +12,6 @@
 
 namespace tessera {
 namespace {
-
-int64_t FloorDivide(int64_t a, int64_t b) { return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0); }
-int64_t CeilDivide(int64_t a, int64_t b) { return -FloorDivide(-a, b); }
 
 // A shard of the source in the destination's indexes.
 struct MappedShard {
@@ -35,7 +33,7 @@ std::vector<MappedShard> MapSourceShards(const TensorSpec& source, int dim, int6
     if (step > 0) {
       in = {CeilDivide(shard.start - start, step), CeilDivide(shard.stop - start, step)};
     } else {
-      in = {FloorDivide(start - shard.stop, -step) + 1, FloorDivide(start - shard.start, -step) + 1};
+      in = {CeilDivide(start - shard.stop + 1, -step), CeilDivide(start - shard.start + 1, -step)};
     }
     in = {std::clamp<int64_t>(in.start, 0, extent), std::clamp<int64_t>(in.stop, 0, extent)};
     if (!in.empty()) mapped.push_back({in, static_cast<int32_t>(i), shard.start});
@@ -85,7 +83,7 @@ bool MovesWholeShards(const Exchange& exchange) {
 Collective NameOfMove(const Exchange& exchange) {
   const TensorSpec& from = exchange.source;
   const TensorSpec& to = exchange.destination;
-  if (!SamePositions(from.mesh, to.mesh)) {
+  if (!HaveSameArrangement(from.mesh, to.mesh)) {
     if (!MovesWholeShards(exchange)) return Collective::kExchange;
     return CountReplicas(to) > CountReplicas(from) ? Collective::kBroadcast : Collective::kPermute;
   }

@@ -293,7 +293,7 @@ class OpPlanner {
       const bool in_place = builder_.value(map_inputs_[i]).buffer == input.buffer;
       const bool counted = i >= map_counted_once_.size() || map_counted_once_[i].empty();
       const bool same_bytes = SizeBytes(input.spec.dtype) == SizeBytes(to.dtype) && input.spec.shape == to.shape &&
-                              input.spec.placements == to.placements && SamePositions(input.spec.mesh, to.mesh);
+                              input.spec.placements == to.placements && HaveSameArrangement(input.spec.mesh, to.mesh);
       if (in_place && counted && same_bytes && HasDefaultStrides(input)) {
         plan.donations.push_back({static_cast<int>(i), 0});
       }

@@ -117,7 +117,7 @@ class Splitter {
   bool CanBeBrought(const OperandReading& operand, const PartRange& range) const {
     const Mesh& mesh = problem_.product.mesh;
     if (range.on_grid.empty()) return true;
-    if (!SamePositions(operand.on_grid.mesh, mesh)) return false;
+    if (!HaveSameArrangement(operand.on_grid.mesh, mesh)) return false;
     const int dim = DimOf(operand.letters, range.letter);
     for (const MeshCoordinate& fixed : range.on_grid) {
       const Placement& placement = operand.on_grid.placements[static_cast<size_t>(fixed.mesh_dim)];

@@ -137,6 +137,16 @@ TEST(Contraction, OperandsOnMeshesOfOtherShapes) {
   }
 }
 
+// On a mesh dim of size 1 nothing is pending: the operand is read where it lies.
+TEST(Contraction, OneTermIsReadInPlace) {
+  const TensorSpec a = *ParseTensorSpec("f64[2048,2048] @ mesh(2) [S(0)]");
+  const TensorSpec b = *ParseTensorSpec("f64[2048,2048] @ mesh(1,2) [P(sum), S(0)]");
+  const absl::StatusOr<Plan> plan = PlanMatmul(a, b);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->steps.size(), 1u) << ToText(*plan);
+  EXPECT_TRUE(std::get<ContractStep>(plan->steps[0]).operands[1].pieces.has_value()) << ToText(*plan);
+}
+
 TEST(Contraction, GramMatrixOfDigitsTakesTheOtherRowsOnce) {
   const Mesh mesh = MakeMesh({4});
   const TensorSpec x = MakeSpec(DType::kF32, {1797, 64}, mesh, {Placement::Shard(0)});

@@ -138,7 +138,7 @@ RandomRedistribute DrawRedistribute(uint64_t seed) {
   const TensorSpec source = MakeSpec(dtype, extents, mesh, DrawPlacements(draws, mesh, rank, pending));
   Placements to = DrawPlacements(draws, other, rank, std::nullopt);
   RandomRedistribute drawn;
-  if (SamePositions(mesh, other)) {
+  if (HaveSameArrangement(mesh, other)) {
     for (size_t j = 0; j < to.size(); ++j) {
       if (source.placements[j].is_partial() && draws.OneIn(4)) to[j] = source.placements[j];
     }

@@ -85,7 +85,7 @@ bool Contains(const Box& box, const Shape& index) {
 RedistributeBound CountBound(const RandomRedistribute& drawn) {
   const TensorSpec& source = drawn.source.spec;
   const TensorSpec& destination = drawn.destination;
-  const bool same_mesh = SamePositions(source.mesh, destination.mesh);
+  const bool same_mesh = HaveSameArrangement(source.mesh, destination.mesh);
   int64_t terms = 1;
   for (size_t j = 0; j < source.placements.size(); ++j) {
     const bool kept = same_mesh && destination.placements[j].is_partial();
@@ -265,7 +265,7 @@ TEST(RandomDraws, ReachEveryKind) {
     if (!drawn.start.empty()) ++kinds["slices"];
     if (drawn.dtype.has_value()) ++kinds["dtypes"];
     if (NumElements(source.shape) == 0) ++kinds["empty"];
-    const bool same_mesh = SamePositions(source.mesh, drawn.destination.mesh);
+    const bool same_mesh = HaveSameArrangement(source.mesh, drawn.destination.mesh);
     const bool same_workers = HaveSameWorkers(source.mesh, drawn.destination.mesh);
     ++kinds[same_mesh ? "same mesh" : same_workers ? "same workers" : "other workers"];
   }
