@@ -186,7 +186,7 @@ absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& nota
   const TensorSpec left_spec = builder.value(left).spec;
   const TensorSpec right_spec = builder.value(right).spec;
   TESSERA_ASSIGN_OR_RETURN(const std::vector<GridCandidate> grids,
-                           EnumerateGrids(notation, left_spec, right_spec, output, topology, pieces));
+                           EnumerateGrids(notation, left_spec, right_spec, output, topology, pieces, 1 + kRunnersUp));
   GridCandidate best = grids[0];
   TESSERA_ASSIGN_OR_RETURN(const OperandReading a, DecideReading(builder, notation, notation.left, left, best.left,
                                                                  output.dtype, topology, pieces));

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
+#include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
@@ -17,9 +22,14 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kMaxRoleDims = 4;        // further mesh dims play no letter but those that they cut already
-constexpr int64_t kAllSubgridsUpTo = 16;  // workers; above it only grids over all of them
-constexpr int64_t kAllOrdersUpTo = 32;    // workers; above it only row-major ones
+// Mesh dims of several workers; further ones play no letter but those that they cut already.
+constexpr int64_t kMaxRoleDims = 4;  // docs/limits.md: max_role_dims
+// On the mesh's own dims.
+constexpr int64_t kMaxMeshGrids = 1024;  // docs/limits.md: max_mesh_grids
+// Workers; above it only grids over all of them.
+constexpr int64_t kAllSubgridsUpTo = 16;  // docs/limits.md: all_subgrids_up_to
+// Workers; above it only grids whose dims run over them in row-major order.
+constexpr int64_t kAllOrdersUpTo = 32;  // docs/limits.md: all_orders_up_to
 
 constexpr size_t kPricedWorkers = 64;  // of more, some stand for all
 constexpr size_t kPricedHosts = 8;
@@ -76,17 +86,42 @@ class GridPricer {
                                      WorkersByHost(output.mesh, topology)});
   }
 
-  std::vector<GridCandidate> All() {
+  // The `count` best, in the order of choice. A grid that can't be one of them, by what it costs at least, is not
+  // priced.
+  std::vector<GridCandidate> Best(size_t count) {
     AddMeshGrids();
     const bool fits =
         std::any_of(candidates_.begin(), candidates_.end(), [](const GridCandidate& grid) { return grid.is_resident; });
     if (!fits && !output_.has_partial()) AddFactorisations();
+    std::vector<double> least_s;
+    for (const GridCandidate& grid : candidates_) least_s.push_back(LeastSeconds(grid));
     // Operands that fit as they lie are not converted.
-    std::stable_sort(candidates_.begin(), candidates_.end(), [](const GridCandidate& a, const GridCandidate& b) {
-      if (a.is_resident != b.is_resident) return a.is_resident;
-      return a.seconds < b.seconds;
-    });
-    return std::move(candidates_);
+    const auto is_before = [this](const std::vector<double>& seconds, size_t a, size_t b) {
+      if (candidates_[a].is_resident != candidates_[b].is_resident) return candidates_[a].is_resident;
+      return seconds[a] != seconds[b] ? seconds[a] < seconds[b] : a < b;
+    };
+    std::vector<size_t> order(candidates_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return is_before(least_s, a, b); });
+    std::vector<double> seconds(candidates_.size());
+    std::vector<size_t> best;
+    for (const size_t number : order) {
+      GridCandidate& grid = candidates_[number];
+      double worst_s = std::numeric_limits<double>::infinity();
+      if (!grid.is_resident && best.size() == count) {
+        worst_s = candidates_[best.back()].is_resident ? 0 : seconds[best.back()];
+      }
+      if (least_s[number] > worst_s) break;
+      AddReceived(grid, worst_s);
+      seconds[number] = grid.seconds;
+      best.insert(std::upper_bound(best.begin(), best.end(), number,
+                                   [&](size_t a, size_t b) { return is_before(seconds, a, b); }),
+                  number);
+      if (best.size() > count) best.pop_back();
+    }
+    std::vector<GridCandidate> grids;
+    for (const size_t number : best) grids.push_back(std::move(candidates_[number]));
+    return grids;
   }
 
  private:
@@ -116,10 +151,13 @@ class GridPricer {
     return j < spec.placements.size() && DimOf(letters, letter) >= 0 && spec.placements[j] == ShardOf(letters, letter);
   }
 
-  // The letters of a role that mesh dim `j` may cut: the main one, unless there are many mesh dims, and those that it
-  // cuts already.
+  // The letters of a role that mesh dim `j` may cut: the main one, unless there are many mesh dims before it, and those
+  // that it cuts already.
   void AddLetters(LetterRole kind, size_t j, std::vector<Role>& roles) const {
-    const std::optional<char> main = j < kMaxRoleDims ? MainLetter(kind) : std::nullopt;
+    const std::vector<int64_t>& mesh = output_.mesh.shape();
+    const auto cuts = std::count_if(mesh.begin(), mesh.begin() + static_cast<std::ptrdiff_t>(j),
+                                    [](int64_t size) { return size > 1; });
+    const std::optional<char> main = cuts < kMaxRoleDims && mesh[j] > 1 ? MainLetter(kind) : std::nullopt;
     for (const char letter : LettersOf(notation_, kind)) {
       if (letter == main || Shards(left_, notation_.left, j, letter) || Shards(right_, notation_.right, j, letter) ||
           Shards(output_, notation_.output, j, letter)) {
@@ -160,12 +198,26 @@ class GridPricer {
     }
   }
 
-  // Every assignment of roles to the mesh's dims.
+  // The role on mesh dim `j` that leaves most as it lies, the first of several.
+  Role RoleThatKeeps(const std::vector<Role>& roles, size_t j) const {
+    const auto keeps = [j](const TensorSpec& spec, const Placement& placement) {
+      return j < spec.placements.size() && spec.placements[j] == placement ? 1 : 0;
+    };
+    const auto kept = [&](const Role& role) {
+      return keeps(left_, role.left) + keeps(right_, role.right) + keeps(output_, role.product);
+    };
+    return *std::max_element(roles.begin(), roles.end(),
+                             [&](const Role& a, const Role& b) { return kept(a) < kept(b); });
+  }
+
+  // Every assignment of roles to the mesh's dims, as far as they are not too many: then the last dims play one role.
   void AddMeshGrids() {
     std::vector<std::vector<Role>> roles;
     int64_t count = 1;
     for (size_t j = 0; j < output_.placements.size(); ++j) {
       roles.push_back(RolesOf(j));
+      const int64_t size = static_cast<int64_t>(roles.back().size());
+      if (size > 0 && count > kMaxMeshGrids / size) roles.back() = {RoleThatKeeps(roles.back(), j)};
       count *= static_cast<int64_t>(roles.back().size());
     }
     for (int64_t i = 0; i < count; ++i) {
@@ -271,72 +323,156 @@ class GridPricer {
 
   void Add(GridCandidate grid) {
     if (!HasOneKindOfPartial(grid.product) || !ValidateRedistribute(grid.product, output_).ok() ||
-        !ValidateRedistribute(left_, grid.left).ok() || !ValidateRedistribute(right_, grid.right).ok()) {
+        !Way(left_, notation_.left, grid.left).is_valid || !Way(right_, notation_.right, grid.right).is_valid) {
       return;
     }
     Price(grid);
-    AddReceived(grid);
     candidates_.push_back(std::move(grid));
   }
 
-  // What the busiest worker receives, and of several hosts the busiest from the others.
-  void AddReceived(GridCandidate& grid) const {
-    const bool left_in_place = IsReadInPlace(notation_, notation_.left, left_, grid.left, limits_);
-    const bool right_in_place = IsReadInPlace(notation_, notation_.right, right_, grid.right, limits_);
-    const Conversion left(left_, grid.left, reference_), right(right_, grid.right, reference_),
-        result(grid.product, output_, reference_);
+  // Bytes, by worker and by host of those that are priced.
+  struct Received {
+    std::vector<int64_t> by_worker;
+    std::vector<int64_t> by_host;  // of several hosts
+  };
+  // How an operand comes to a grid. Many grids want it alike.
+  struct OperandWay {
+    bool is_valid = false;
+    bool is_there = false;
+    bool in_place = false;
+    int64_t least_bytes = 0;           // that all workers together receive
+    std::optional<Received> received;  // where every worker of the grid multiplies; found when it is asked for
+  };
+
+  bool AreAllPriced() const { return output_.mesh.size() <= static_cast<int64_t>(kPricedWorkers); }
+
+  OperandWay& Way(const TensorSpec& own, std::string_view letters, const TensorSpec& on_grid) {
+    const auto [at, is_new] = (&own == &left_ ? left_ways_ : right_ways_).try_emplace(on_grid);
+    OperandWay& way = at->second;
+    if (!is_new) return way;
+    way.is_valid = ValidateRedistribute(own, on_grid).ok();
+    if (!way.is_valid) return way;
+    way.is_there = HoldSameShards(own, on_grid);
+    way.in_place = IsReadInPlace(notation_, letters, own, on_grid, limits_);
+    if (AreAllPriced()) way.least_bytes = BoundRedistribute(own, on_grid)->total_bytes;
+    return way;
+  }
+
+  Received ReceivedIn(const TensorSpec& from, const TensorSpec& to, const HostWorkers* holders,
+                      absl::FunctionRef<bool(WorkerIndex)> takes) const {
+    const Conversion conversion(from, to, reference_);
+    Received received;
     const std::vector<WorkerIndex>& workers = output_.mesh.workers();
-    const size_t stride = StrideOf(workers.size(), kPricedWorkers);
-    for (size_t flat = 0; flat < workers.size(); flat += stride) {
-      const WorkerIndex worker = workers[flat];
-      int64_t received_bytes = result.ReceivedBy(worker);
-      const bool is_empty = HasEmptyShard(grid.product, worker);
-      if (!is_empty || !left_in_place) received_bytes += left.ReceivedBy(worker);
-      if (!is_empty || !right_in_place) received_bytes += right.ReceivedBy(worker);
-      grid.received_bytes = std::max(grid.received_bytes, received_bytes);
+    for (size_t flat = 0; flat < workers.size(); flat += StrideOf(workers.size(), kPricedWorkers)) {
+      received.by_worker.push_back(takes(workers[flat]) ? conversion.ReceivedBy(workers[flat]) : 0);
     }
-    grid.seconds += static_cast<double>(grid.received_bytes) / reference_.host_bandwidth_bytes_s;
-    if (!on_hosts_.has_value()) return;
-    const auto workers_on = [](const HostWorkers& by_host, int32_t host) -> absl::Span<const WorkerIndex> {
-      const auto found = by_host.find(host);
-      return found == by_host.end() ? absl::Span<const WorkerIndex>() : found->second;
-    };
+    if (holders == nullptr) return received;
     size_t number = 0;
     for (const auto& [host, on_host] : on_hosts_->output) {
       if (number++ % StrideOf(on_hosts_->output.size(), kPricedHosts) != 0) continue;
-      std::vector<WorkerIndex> multiply;
-      for (const WorkerIndex worker : on_host) {
-        if (!HasEmptyShard(grid.product, worker)) multiply.push_back(worker);
-      }
-      const int64_t bytes =
-          left.ReceivedByHost(host, left_in_place ? multiply : on_host, workers_on(on_hosts_->left, host)) +
-          right.ReceivedByHost(host, right_in_place ? multiply : on_host, workers_on(on_hosts_->right, host)) +
-          result.ReceivedByHost(host, on_host, on_host);
-      grid.host_received_bytes = std::max(grid.host_received_bytes, bytes);
+      std::vector<WorkerIndex> takers;
+      std::copy_if(on_host.begin(), on_host.end(), std::back_inserter(takers), takes);
+      const auto found = holders->find(host);
+      received.by_host.push_back(conversion.ReceivedByHost(
+          host, takers, found == holders->end() ? absl::Span<const WorkerIndex>() : found->second));
     }
-    grid.seconds += static_cast<double>(grid.host_received_bytes) / reference_.network_bandwidth_bytes_s;
+    return received;
   }
 
+  // What is read in place, those who multiply nothing don't take.
+  Received ReceivedOf(const TensorSpec& own, std::string_view letters, const TensorSpec& on_grid,
+                      const TensorSpec& product, const HostWorkers* holders) {
+    OperandWay& way = Way(own, letters, on_grid);
+    if (way.in_place && HasEmptyShards(product)) {
+      return ReceivedIn(own, on_grid, holders, [&](WorkerIndex worker) { return !HasEmptyShard(product, worker); });
+    }
+    if (!way.received.has_value()) {
+      way.received = ReceivedIn(own, on_grid, holders, [](WorkerIndex) { return true; });
+    }
+    return *way.received;
+  }
+
+  static void Add(const Received& more, Received& sum) {
+    for (size_t i = 0; i < more.by_worker.size(); ++i) sum.by_worker[i] += more.by_worker[i];
+    for (size_t i = 0; i < more.by_host.size(); ++i) sum.by_host[i] += more.by_host[i];
+  }
+  double SecondsOf(int64_t received_bytes, int64_t host_received_bytes) const {
+    return static_cast<double>(received_bytes) / reference_.host_bandwidth_bytes_s +
+           static_cast<double>(host_received_bytes) / reference_.network_bandwidth_bytes_s;
+  }
+  static int64_t MostOf(const std::vector<int64_t>& bytes) {
+    return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+  }
+
+  // What the busiest worker receives, and of several hosts the busiest from the others. Of a grid that takes longer
+  // than `worst_s` only as much as it takes to know that.
+  void AddReceived(GridCandidate& grid, double worst_s) {
+    const WorkersOnHosts* const hosts = on_hosts_.has_value() ? &*on_hosts_ : nullptr;
+    Received all =
+        ReceivedOf(left_, notation_.left, grid.left, grid.product, hosts == nullptr ? nullptr : &hosts->left);
+    const auto may_be_better = [&] {
+      return grid.seconds + SecondsOf(MostOf(all.by_worker), MostOf(all.by_host)) <= worst_s;
+    };
+    if (may_be_better()) {
+      Add(ReceivedOf(right_, notation_.right, grid.right, grid.product, hosts == nullptr ? nullptr : &hosts->right),
+          all);
+    }
+    if (may_be_better()) {
+      Add(ReceivedIn(grid.product, output_, hosts == nullptr ? nullptr : &hosts->output,
+                     [](WorkerIndex) { return true; }),
+          all);
+    }
+    grid.received_bytes = MostOf(all.by_worker);
+    grid.host_received_bytes = MostOf(all.by_host);
+    grid.seconds += SecondsOf(grid.received_bytes, grid.host_received_bytes);
+  }
+
+  // The busiest worker receives the mean of all, or more. A little less, since it is summed up in another order.
+  double LeastSeconds(const GridCandidate& grid) {
+    constexpr double kRounding = 1 - 1e-9;
+    if (!AreAllPriced()) return grid.seconds;  // those that stand for all may receive less
+    const double elements = static_cast<double>(NumElements(output_.shape));
+    const double terms = static_cast<double>(PendingTerms(grid.product, output_));
+    const double replicas = static_cast<double>(CountReplicas(output_));
+    double bytes = 0;
+    if (terms > 1) bytes += elements * (terms + replicas - 2) * static_cast<double>(SizeBytes(output_.dtype));
+    if (!HasEmptyShards(grid.product)) {
+      bytes += static_cast<double>(Way(left_, notation_.left, grid.left).least_bytes);
+      bytes += static_cast<double>(Way(right_, notation_.right, grid.right).least_bytes);
+    }
+    return kRounding *
+           (grid.seconds + bytes / static_cast<double>(output_.mesh.size()) / reference_.host_bandwidth_bytes_s);
+  }
+
+  static bool HasEmptyShards(const TensorSpec& spec) {
+    for (int d = 0; d < spec.rank(); ++d) {
+      const std::vector<Interval> intervals = DimIntervals(spec, d);
+      if (std::any_of(intervals.begin(), intervals.end(), [](const Interval& i) { return i.empty(); })) return true;
+    }
+    return false;
+  }
   static bool HasEmptyShard(const TensorSpec& spec, WorkerIndex worker) {
     const std::optional<int64_t> flat = spec.mesh.FindWorker(worker);
     return !flat.has_value() || IsEmpty(LocalBox(spec, spec.mesh.PositionAt(*flat)));
   }
 
   // All but the time of what is received.
-  void Price(GridCandidate& grid) const {
+  void Price(GridCandidate& grid) {
     const int64_t inner = ExtentOf(notation_, LetterRole::kInner, MaxShardShape(grid.left), MaxShardShape(grid.right));
     grid.flops = 2.0 * static_cast<double>(MaxShardElements(grid.product)) * static_cast<double>(inner);
     grid.peak_bytes = BytesOf(left_) + BytesOf(right_) + BytesOf(output_);
     double exchanges = 0;
-    const auto convert = [&](const TensorSpec& own, const TensorSpec& on_grid, bool in_place) {
-      if (HoldSameShards(own, on_grid)) return;
+    const auto convert = [&](const TensorSpec& on_grid, bool is_there, bool in_place) {
+      if (is_there) return;
       grid.is_resident = false;
       if (!in_place) grid.peak_bytes += BytesOf(on_grid);
       exchanges += 1;
     };
-    convert(left_, grid.left, IsReadInPlace(notation_, notation_.left, left_, grid.left, limits_));
-    convert(right_, grid.right, IsReadInPlace(notation_, notation_.right, right_, grid.right, limits_));
-    convert(output_, grid.product, false);
+    const OperandWay& left = Way(left_, notation_.left, grid.left);
+    convert(grid.left, left.is_there, left.in_place);
+    const OperandWay& right = Way(right_, notation_.right, grid.right);
+    convert(grid.right, right.is_there, right.in_place);
+    convert(grid.product, HoldSameShards(output_, grid.product), false);
     if (grid.pk > 1 && !output_.has_partial()) exchanges += 1;
     grid.seconds = grid.flops / reference_.flops_per_s + exchanges * reference_.step_latency_s;
   }
@@ -354,7 +490,9 @@ class GridPricer {
     HostWorkers output;
   };
   Topology reference_;
-  std::optional<WorkersOnHosts> on_hosts_;  // where there are several
+  std::optional<WorkersOnHosts> on_hosts_;                 // where there are several
+  absl::flat_hash_map<TensorSpec, OperandWay> left_ways_;  // by what the grid wants
+  absl::flat_hash_map<TensorSpec, OperandWay> right_ways_;
   std::vector<GridCandidate> candidates_;
 };
 
@@ -379,8 +517,9 @@ bool IsReadInPlace(const Contraction& notation, std::string_view letters, const 
 
 absl::StatusOr<std::vector<GridCandidate>> EnumerateGrids(const Contraction& notation, const TensorSpec& left,
                                                           const TensorSpec& right, const TensorSpec& output,
-                                                          const Topology& topology, const PieceLimits& limits) {
-  std::vector<GridCandidate> candidates = GridPricer(notation, left, right, output, topology, limits).All();
+                                                          const Topology& topology, const PieceLimits& limits,
+                                                          size_t count) {
+  std::vector<GridCandidate> candidates = GridPricer(notation, left, right, output, topology, limits).Best(count);
   if (candidates.empty()) {
     return absl::InvalidArgumentError(
         StrCat("matmul: no grid leads from ", ToText(left), " and ", ToText(right), " to ", ToText(output)));

@@ -13,7 +13,9 @@
 // what the busiest host receives is priced as well: bytes that its workers want of others cross once
 // (operand_reading.h). The choice follows from specs, hosts and reference constants, never from what was measured.
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -50,10 +52,11 @@ struct GridCandidate {
   double seconds = 0;  // by reference constants: what is compared
 };
 
-// All grids for the contraction of `left` and `right` to `output`, in the order of choice.
+// The `count` best grids for the contraction of `left` and `right` to `output`, or all, in the order of choice.
 absl::StatusOr<std::vector<GridCandidate>> EnumerateGrids(const Contraction& notation, const TensorSpec& left,
                                                           const TensorSpec& right, const TensorSpec& output,
-                                                          const Topology& topology, const PieceLimits& limits = {});
+                                                          const Topology& topology, const PieceLimits& limits = {},
+                                                          size_t count = std::numeric_limits<size_t>::max());
 
 // Whether an operand with these letters is read where it lies when a grid wants it as `on_grid`: nothing is
 // pending, and its pieces are not thin.

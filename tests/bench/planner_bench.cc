@@ -1,6 +1,7 @@
 // Planning for 4,096 workers on a 64x64 mesh: every ordered pair of placements of a matrix, with even and with
-// uneven extents, with all workers on one host and with 8 on each of 512 ("several_hosts_"). One JSON object on stdout:
-// per figure the worst pair, its seconds (or bytes), and the median.
+// uneven extents, with all workers on one host and with 8 on each of 512 ("several_hosts_"); and products of two
+// operands on 64 workers, whose grids are many ("contraction_seconds"). One JSON object on stdout: per figure the worst
+// pair, its seconds (or bytes), and the median.
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -133,6 +135,30 @@ void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, cons
               BestSeconds([&] { TESSERA_CHECK(cache.Find(KeyOf(call, source)) != nullptr); }), pair);
 }
 
+void MeasureContraction(std::string_view notation, std::string_view left, std::string_view right,
+                        const Topology& topology, const std::string& prefix, Figures& figures) {
+  OpCall call;
+  call.op = OpId::kEinsum;
+  call.attributes.notation = notation;
+  const PlanOperand operands[] = {OperandLayout{*ParseTensorSpec(left), {}},
+                                  OperandLayout{*ParseTensorSpec(right), {}}};
+  figures.Add(prefix + "contraction_seconds", Seconds([&] { TESSERA_CHECK(PlanOp(call, operands, topology).ok()); }),
+              StrCat(left, " x ", right));
+}
+
+void MeasureContractions(const Topology& topology, const std::string& prefix, Figures& figures) {
+  const char* const matmul = "mk,kn->mn";
+  const char* const batched = "bmk,bkn->bmn";
+  MeasureContraction(matmul, "f64[4096,4096] @ mesh(64) [S(0)]", "f64[4096,4096] @ mesh(64) [S(0)]", topology, prefix,
+                     figures);
+  MeasureContraction(matmul, "f64[4096,4096] @ mesh(8,8) [S(0), S(1)]", "f64[4096,4096] @ mesh(8,8) [S(0), S(1)]",
+                     topology, prefix, figures);
+  MeasureContraction(batched, "f64[16,1024,1024] @ mesh(4,2,2,4) [S(0), S(1), R, R]",
+                     "f64[16,1024,1024] @ mesh(4,2,2,4) [S(1), S(2), R, S(0)]", topology, prefix, figures);
+  MeasureContraction(batched, "f64[16,1024,1024] @ mesh(2,2,2,2,2,2) [S(0), S(1), R, R, S(0), S(1)]",
+                     "f64[16,1024,1024] @ mesh(2,2,2,2,2,2) [S(1), S(2), R, S(0), S(1), R]", topology, prefix, figures);
+}
+
 int Run() {
   constexpr int kWorkersOfAHost = 8;
   Figures figures;
@@ -147,6 +173,8 @@ int Run() {
       }
     }
   }
+  MeasureContractions(Topology(), "", figures);
+  MeasureContractions(hosts, "several_hosts_", figures);
   const nlohmann::json out = {{"workers", kMeshSide * kMeshSide}, {"figures", figures.Json()}};
   std::printf("%s\n", out.dump(2).c_str());
   return EXIT_SUCCESS;

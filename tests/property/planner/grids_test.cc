@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -305,6 +306,34 @@ TEST(Grids, ItsDimsRunOverTheWorkersInTheBestOrder) {
   EXPECT_EQ(ToText((*grids)[0].product), "f64[2048,2048] @ mesh(4,2,1) [S(1), S(0), R]");
 }
 
+// Grids that can't be among the best are not priced; those that are come out the same.
+TEST(Grids, TheBestAreTheFirstOfAll) {
+  std::mt19937 random(11);
+  const std::vector<World> worlds = {{{2, 3}, {}}, {{8}, {}}, {{2, 2, 2}, {}}, {{2, 4}, {0, 0, 1, 1, 2, 2, 3, 3}}};
+  for (int round = 0; round < 60; ++round) {
+    const World& world = worlds[random() % worlds.size()];
+    Topology topology;
+    topology.host_of_worker = world.hosts;
+    const int64_t extents[] = {1, 7, 60, 301, 1000};
+    const auto extent = [&] { return extents[random() % std::size(extents)]; };
+    const int64_t m = extent(), n = extent(), k = extent();
+    const Mesh mesh = MakeMesh(world.mesh);
+    const TensorSpec left = RandomSpec(random, {m, k}, mesh, true);
+    const TensorSpec right = RandomSpec(random, {k, n}, mesh, true);
+    const TensorSpec output = RandomSpec(random, {m, n}, mesh, false);
+    const auto all = EnumerateGrids({}, left, right, output, topology);
+    const auto best = EnumerateGrids({}, left, right, output, topology, {}, 3);
+    ASSERT_TRUE(all.ok() && best.ok()) << all.status() << best.status();
+    ASSERT_EQ(best->size(), std::min<size_t>(3, all->size()));
+    for (size_t i = 0; i < best->size(); ++i) {
+      EXPECT_EQ((*best)[i].left, (*all)[i].left) << ToText(left) << " x " << ToText(right) << " -> " << ToText(output);
+      EXPECT_EQ((*best)[i].product, (*all)[i].product);
+      EXPECT_EQ((*best)[i].seconds, (*all)[i].seconds);
+      EXPECT_EQ((*best)[i].received_bytes, (*all)[i].received_bytes);
+    }
+  }
+}
+
 // A grid on the mesh's own dims, however many they are, comes before any other.
 TEST(Grids, OperandsThatFitOnFiveMeshDimsAreNotConverted) {
   const std::string at = "f64[1024,1024] @ mesh(2,2,2,2,2) ";
@@ -317,6 +346,18 @@ TEST(Grids, OperandsThatFitOnFiveMeshDimsAreNotConverted) {
     EXPECT_TRUE((*grids)[0].is_resident) << left << right;
     EXPECT_EQ((*grids)[0].received_bytes, 0) << left << right;
   }
+}
+
+// All of whose letters are played on each mesh dim: too many grids to list.
+TEST(Grids, OperandsThatFitOnEightMeshDimsAreNotConverted) {
+  const std::string at = "f64[1024,1024] @ mesh(2,2,2,2,2,2,2,2) ";
+  const TensorSpec left = *ParseTensorSpec(at + "[S(0),S(0),S(0),S(0),R,R,R,S(1)]");
+  const TensorSpec right = *ParseTensorSpec(at + "[R,R,R,R,S(1),S(1),R,S(0)]");
+  const TensorSpec output = *ParseTensorSpec(at + "[S(0),S(0),S(0),S(0),S(1),S(1),R,P(sum)]");
+  const auto grids = EnumerateGrids({}, left, right, output, Topology());
+  ASSERT_TRUE(grids.ok()) << grids.status();
+  EXPECT_TRUE((*grids)[0].is_resident);
+  EXPECT_LE(grids->size(), 1024u);
 }
 
 TEST(Grids, LongThinAndFlatProductsAreCutWhereItIsCheap) {
