@@ -13,7 +13,8 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMaxBlocksOfOperand = 64;  // of one piece: each is a product, with each of the other's
+// Of one piece: each is a product, with each of the other's.
+constexpr int64_t kMaxBlocksOfOperand = 64;  // docs/limits.md: max_blocks_of_operand
 
 class ContractionLowering {
  public:

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kBufferKinds[] = {"input", "temporary", "output"};
 constexpr std::string_view kRoles[] = {"move", "reduce", "spread", "share", "reduce_each"};
-constexpr int kMaxParsedIndex = 1 << 20;
+constexpr int kMaxParsedIndex = 1 << 20;  // docs/limits.md: max_parsed_index
 
 template <typename Values>
 std::string ListText(const Values& values, std::string_view separator) {

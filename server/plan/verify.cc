@@ -332,7 +332,7 @@ class Verifier {
   }
 
   static absl::Status CheckGivenBesides(const Exchange& exchange) {
-    constexpr int64_t kMaxGivenBytes = int64_t{1} << 48;
+    constexpr int64_t kMaxGivenBytes = int64_t{1} << 48;  // docs/limits.md: max_given_bytes
     if (exchange.role != ExchangeRole::kMove || exchange.far_takers != FarTakers::kEach || exchange.hosts.several() ||
         exchange.is_by_rounds()) {
       return Wrong("has holders that give besides, and is no move within a host");

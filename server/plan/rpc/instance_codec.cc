@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-constexpr uint32_t kMaxListEntries = 1u << 16;
+constexpr uint32_t kMaxListEntries = 1u << 16;  // docs/limits.md: max_list_entries
 
 using Message = wire::WorkerMessages::Message;
 
