@@ -1,8 +1,8 @@
 #pragma once
 
 // Interpret runs a plan on plain vectors, one per position, so that planners are tested with no
-// server. It shares the IR with the executor and nothing else: elements are doubles, kernels are the
-// scalar laws of schemas/ops/expression.h and naive loops.
+// server. It shares with the executor the IR and what an exchange means (ExchangeWalk), and nothing else: elements are
+// doubles, kernels are the scalar laws of schemas/ops/expression.h and naive loops.
 
 #include <cstdint>
 #include <vector>
