@@ -47,21 +47,26 @@ absl::StatusOr<Session> AddressOption::Connect() const {
   ConnectOptions options;
   options.client = "tessera CLI 0.1";
   options.address = address;
-  if (const char* token = std::getenv("TESSERA_TOKEN"); token != nullptr) options.token = token;
   if (const char* from_env = std::getenv("TESSERA_ADDRESS"); options.address.empty() && from_env != nullptr) {
     options.address = from_env;
   }
+  std::string configured_token;
   if (const char* home = std::getenv("HOME"); options.address.empty() && home != nullptr) {
     std::ifstream file(StrCat(std::string_view(home), "/.config/tessera/config.json"));
     const nlohmann::json config = nlohmann::json::parse(file, nullptr, false);
     if (config.is_object()) {
       options.address = config.value("address", "");
-      if (options.token.empty()) options.token = config.value("token", "");
+      configured_token = config.value("token", "");
     }
   }
   if (options.address.empty()) {
     return absl::FailedPreconditionError(
         "no address: give --address, or set TESSERA_ADDRESS, or write it to ~/.config/tessera/config.json");
+  }
+  // An address that carries a token means the cluster that made it, whatever else the environment is for.
+  if (options.address.find("#token=") == std::string::npos) {
+    const char* token = std::getenv("TESSERA_TOKEN");
+    options.token = token != nullptr && *token != '\0' ? token : configured_token;
   }
   return Session::Connect(options);
 }

@@ -42,6 +42,18 @@ def test_a_wrong_token_is_status_1(session):
     assert out.returncode == 1 and "token" in out.stderr
 
 
+def test_a_token_in_the_address_beats_the_environments(cluster, monkeypatch):
+    base, _, token = cluster.address.partition("#token=")
+    monkeypatch.setenv("TESSERA_TOKEN", "another")
+    cluster.connect().close()
+    assert tessera("status", "--address", cluster.address).returncode == 0
+    with pytest.raises(ts.UnauthenticatedError):
+        ts.connect(cluster.address, token="another")
+    monkeypatch.setenv("TESSERA_TOKEN", token)
+    ts.connect(base).close()
+    assert tessera("status", "--address", base).returncode == 0
+
+
 @pytest.mark.whole_system
 def test_up_prints_the_address_first_and_ends_on_ctrl_c():
     up = subprocess.Popen([TESSERA, "up", "--workers", "2", "--memory", "32MiB", "--transport", TRANSPORT],

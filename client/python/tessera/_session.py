@@ -38,11 +38,19 @@ def parse_bytes(value, op: str) -> int:
 
 
 def _address_of(address, token):
-    """The address and token to use: the argument, TESSERA_ADDRESS, then the config file."""
-    token = token or os.environ.get("TESSERA_TOKEN") or ""
-    address = address or os.environ.get("TESSERA_ADDRESS")
-    if address:
-        return str(address), token
+    """The address and token to use. The address: the argument, TESSERA_ADDRESS, then the config file. The token: the
+    argument, what the address carries (then ""), TESSERA_TOKEN, then the config file."""
+    address, configured = address or os.environ.get("TESSERA_ADDRESS"), ""
+    if not address:
+        address, configured = _configured()
+    address = str(address)
+    if not token and "#token=" not in address:
+        token = os.environ.get("TESSERA_TOKEN") or configured
+    return address, token or ""
+
+
+def _configured():
+    """The address and token of the config file."""
     try:
         with open(os.path.expanduser(_CONFIG), encoding="utf-8") as file:
             config = json.load(file)
@@ -53,7 +61,7 @@ def _address_of(address, token):
         raise InvalidArgumentError(f"connect: {_CONFIG} is not JSON: {error}") from None
     if not isinstance(config, dict) or not config.get("address"):
         raise InvalidArgumentError(f"connect: {_CONFIG} has no \"address\"")
-    return str(config["address"]), token or str(config.get("token", ""))
+    return config["address"], str(config.get("token", ""))
 
 
 def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, stall_timeout=None):
