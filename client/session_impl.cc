@@ -134,8 +134,9 @@ void SessionImpl::OnDisconnect(const absl::Status& status) {
 
 // ---- handles and records ------------------------------------------------------------------------
 
-HandlePtr SessionImpl::NewHandle(SpecPtr spec, uint64_t id) {
+HandlePtr SessionImpl::NewHandle(SpecPtr spec, uint64_t id, Keeper keeper) {
   auto handle = std::make_shared<HandleState>();
+  handle->keeper = keeper;
   handle->id = id;
   handle->spec = std::move(spec);
   handle->session = shared_from_this();
@@ -152,7 +153,19 @@ HandlePtr SessionImpl::PlannedHandle(SpecPtr spec, Strides strides) {
   return handle;
 }
 
-HandlePtr SessionImpl::Adopt(uint64_t id, const TensorSpec& spec) { return NewHandle(specs_.Intern(spec), id); }
+HandlePtr SessionImpl::Adopt(uint64_t id, const TensorSpec& spec) {
+  return NewHandle(specs_.Intern(spec), id, Keeper::kSession);
+}
+
+void SessionImpl::LetGo(HandleState& handle) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  handle.keeper = Keeper::kHandle;
+}
+
+bool SessionImpl::MayDonate(const HandlePtr& handle) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return handle.use_count() == 1 && handle->keeper == Keeper::kHandle;
+}
 
 HandlePtr SessionImpl::FindLive(uint64_t id) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -165,6 +178,7 @@ void SessionImpl::Release(const HandleState& handle) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     live_.erase(handle.id);
+    if (handle.keeper == Keeper::kSession) return;
   }
   if (!failed_) connection_->EnqueueDrop(handle.id);
 }

@@ -34,13 +34,18 @@ inline constexpr int64_t kWarnImplicitBytes = 1 << 30;  // docs/limits.md: warn_
 
 enum class ImplicitPolicy : uint8_t { kAllow = 0, kWarn = 1, kForbid = 2 };
 
-// A client's name for a tensor. The last reference drops it.
+// Who keeps a tensor: the last reference to its handle drops it; or it stays until the session lets go of it or is closed,
+// as what a session had when it was resumed, which nobody here has asked to free.
+enum class Keeper : uint8_t { kHandle, kSession };
+
+// A client's name for a tensor. The last reference drops it, if the handle keeps it.
 struct HandleState : std::enable_shared_from_this<HandleState> {
   std::shared_ptr<SessionImpl> session;
   uint64_t id = 0;
   SpecPtr spec;
   std::unique_ptr<const Strides> planned;  // of a result that was planned and never runs (plan_capture.h); it has no id
   // Guarded by the session's mutex:
+  Keeper keeper = Keeper::kHandle;
   bool watched = false;
   bool settled = false;
   bool failure_reported = false;  // to the caller: Sync tells it no more
@@ -87,8 +92,12 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   using Results = absl::InlinedVector<HandlePtr, 1>;
   absl::StatusOr<Results> CallAll(const OpCall& call, absl::Span<const CallOperand> operands);
   absl::StatusOr<PlanReport> Explain(const OpCall& call, absl::Span<const CallOperand> operands);
-  // A handle that the server has and this process has no object for (a resumed session).
+  // A handle that the server has and this process has no object for (a resumed session). The session keeps it.
   HandlePtr Adopt(uint64_t id, const TensorSpec& spec);
+  // From here on the handle keeps the tensor, whoever did before.
+  void LetGo(HandleState& handle);
+  // Whether an op that uses the tensor last may take its memory.
+  bool MayDonate(const HandlePtr& handle);
   // The handle of that number that this process holds, or null.
   HandlePtr FindLive(uint64_t id);
 
@@ -131,7 +140,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void OnDisconnect(const absl::Status& status) override;
   void ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks);
 
-  HandlePtr NewHandle(SpecPtr spec, uint64_t id);
+  HandlePtr NewHandle(SpecPtr spec, uint64_t id, Keeper keeper = Keeper::kHandle);
   HandlePtr PlannedHandle(SpecPtr spec, Strides strides);
   void Release(const HandleState& handle);
   std::pair<uint64_t, RequestPtr> NewRequest();

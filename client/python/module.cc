@@ -193,6 +193,7 @@ void DefineSession(nb::module_& module) {
              if (live == nullptr) live = s.impl()->Adopt(handle, ValueOrRaise(ParseTensorSpec(spec)));
              return PyTensor{Tensor(std::move(live))};
            })
+      .def("_let_go", [](const Session& s, const PyTensor& t) { s.impl()->LetGo(*t.value.state()); })
       .def("_set_implicit_policy",
            [](const Session& s, int policy) { s.impl()->SetImplicitPolicy(static_cast<ImplicitPolicy>(policy)); });
   module.def(

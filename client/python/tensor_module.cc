@@ -88,7 +88,7 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
     Raise(DTypeError(
         StrCat(NameOf(op), ": an in-place op keeps the dtype: ", ToText(spec), " would become ", ToShortText(result))));
   }
-  operands[0].last_use = tensor.value.state().use_count() == 1;
+  operands[0].last_use = session.MayDonate(tensor.value.state());
   HandlePtr handle = ValueOrRaise(session.Call(PlainCall(op), operands));
   if (result.dtype != spec.dtype) {
     OpCall cast;

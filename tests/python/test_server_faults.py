@@ -189,6 +189,27 @@ def test_a_resumed_session_gives_new_tensors_new_handles(new_cluster, body):
 
 
 @pytest.mark.whole_system
+def test_a_resumed_session_has_its_tensors_until_it_drops_them(new_cluster):
+    cluster = new_cluster(workers=2)
+    resume = die_with(cluster, "x, y = (ts.full((1000,), v, device_mesh=m).wait() for v in (3.0, 4.0))")
+    with ts.connect(cluster.address, resume=resume) as session:
+        used = [w["used_bytes"] for w in session.status()["workers"]]
+        for _ in range(2):      # looking at them, working with them and forgetting them frees nothing
+            assert [float(x[0]) for x in session.tensors()] == [3, 4]
+        x, y = session.tensors()
+        x += 1
+        assert float(x.sum()) == 4000 and float(session.tensors()[0].sum()) == 3000
+        del x
+        assert [w["used_bytes"] for w in session.status()["workers"]] == used
+        session.drop(y)
+        assert float(y.sum()) == 4000
+        del y
+        assert [float(x.sum()) for x in session.tensors()] == [3000]
+        session.drop(*session.tensors())
+        assert session.tensors() == [] and [w["used_bytes"] for w in session.status()["workers"]] < used
+
+
+@pytest.mark.whole_system
 def test_a_session_is_resumed_whose_client_died_in_an_upload(new_cluster):
     cluster = new_cluster(workers=2, coordinator_flags=["--worker-timeout", "60"])
     resume = die_with(cluster, f"good = ts.ones((4,), device_mesh=m).wait()\nos.kill({cluster.worker_pids[0]}, 19)\n"

@@ -162,8 +162,18 @@ class _SessionMethods:
         return CommDebug(self)
 
     def tensors(self) -> list:
-        """The tensors that this session has on the cluster."""
+        """The tensors that this session has on the cluster.
+
+        Those that it had when it was resumed stay until it is closed, or drops them.
+        """
         return [self._tensor(one["handle"], one["spec"]) for one in self._status()["tensors"]]
+
+    def drop(self, *tensors) -> None:
+        """Lets go of tensors that a resumed session keeps: like any other, each is freed when its last handle is gone."""
+        for tensor in tensors:
+            if not isinstance(tensor, _tessera.Tensor) or tensor._session_key != self._key:
+                raise InvalidArgumentError(f"drop: {tensor!r} is no tensor of {self!r}")
+            self._let_go(tensor)
 
     def status(self) -> dict:
         """Workers, sessions and this session's tensors, as the coordinator knows them."""
