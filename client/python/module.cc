@@ -257,6 +257,9 @@ NB_MODULE(_tessera, module) {
                   std::move(refuse_operand)};
   });
   module.def("catalog", &CatalogToPython, "Rows of the op catalog: (number, name, family, operands, signature, doc).");
+  module.def("promote", [](int a, int b) {
+    return static_cast<int>(ValueOrRaise(Promote(static_cast<DType>(a), static_cast<DType>(b))));
+  });
   module.def("dtype_names", [] {
     nb::list out;
     for (int i = 0; i < kDTypeCount; ++i) {

@@ -71,6 +71,21 @@ def test_einsum_broadcasts_letters_that_are_summed_over(session, mesh22, rng, ca
              dtype=dtype)
 
 
+MIXED = [("ij,k->ik", (np.full((1, 3), 100, "i1"), np.array([1, 2], "i4"))),
+         ("ij,k->k", (np.ones((1000, 100), "f2"), np.ones(1, "f4"))), ("ij,jk->ik", (np.full((2, 1), 100, "i1"), np.full((3, 2), 2, "i2"))),
+         ("ij,jk,kl->il", (np.full((1, 2), 100, "i1"), np.ones((2, 1), "i1"), np.full((1, 1), 2, "i4"))),
+         ("i,i,->", (np.ones(3, bool), np.full(3, 100, "i1"), np.array(2, "i8"))), ("ij->i", (np.eye(3, 4) > 0,)), ("ij->", (np.zeros((2, 2), bool),)),
+         ("ij,k->k", (np.full((2, 3), True), np.array([1, 2], "i4")))]
+
+
+@pytest.mark.parametrize("case", MIXED, ids=lambda case: f"{case[0]} {' '.join(str(a.dtype) for a in case[1])}")
+def test_einsum_works_in_the_common_dtype(session, mesh22, case):
+    notation, arrays = case
+    for seed in range(3):
+        tensors = [place(session, a, mesh22, seed + i) for i, a in enumerate(arrays)]
+        close(ts.einsum(notation, *tensors), np.asarray(np.einsum(notation, *arrays)))
+
+
 def test_einsum_refuses_what_does_not_broadcast(session, mesh4):
     x, y = ts.ones((3, 2), device_mesh=mesh4), ts.ones((4, 5), device_mesh=mesh4)
     with pytest.raises(ts.InvalidArgumentError, match="einsum: inner dims differ"):

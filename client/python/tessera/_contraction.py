@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import builtins
+from functools import reduce
 from itertools import count
 from string import ascii_letters
 
 import _tessera
-from ._errors import IndexOutOfRangeError, InvalidArgumentError, UnimplementedError
+from ._dtypes import bool as bool_dtype, numpy_of
+from ._errors import DTypeError, IndexOutOfRangeError, InvalidArgumentError, UnimplementedError
 from ._mesh import integers
-from ._ops import _document, add, matmul, multiply, permute_dims, sum
+from ._ops import _document, add, any, astype, matmul, multiply, permute_dims, sum
 from ._tensor import ArgumentError, call
 
 
@@ -71,13 +73,21 @@ class _Notation:
             raise InvalidArgumentError(f"einsum: {min(missing)!r} of the output of {notation!r} is in no operand")
 
 
-def _sum_out(x, letters: str, kept):
-    """Sums over the letters that are not in `kept`."""
+def _common_dtype(operands):
+    """What all operands become before anything is multiplied or added up."""
+    try:
+        return numpy_of(reduce(_tessera.promote, (x._dtype for x in operands)))
+    except DTypeError as error:
+        raise DTypeError(f"einsum: {', '.join(x._spec for x in operands)}: {error}") from None
+
+
+def _sum_out(x, letters: str, kept, dtype):
+    """Sums over the letters that are not in `kept`, in that dtype; of bool, whether any is true."""
     axes = tuple(d for d, letter in enumerate(letters) if letter not in kept)
     if not axes:
         return x, letters
-    dtype = x.dtype if x.dtype.kind in "iu" else None
-    return sum(x, axis=axes, dtype=dtype), "".join(letter for letter in letters if letter in kept)
+    total = any(x, axis=axes) if dtype == bool_dtype else sum(x, axis=axes, dtype=dtype)
+    return total, "".join(letter for letter in letters if letter in kept)
 
 
 def _stretched(x, letters: str, y, other: str) -> set[str]:
@@ -93,17 +103,20 @@ def einsum(notation, /, *operands):
     parsed = _Notation(notation, operands)
     inputs, output = parsed.inputs, parsed.output
     x, letters = operands[0], inputs[0]
+    dtype = _common_dtype(operands)
     if len(operands) == 1:
-        x, letters = _sum_out(x, letters, output)
+        x, letters = _sum_out(x, letters, output, dtype)
         return x if letters == output else permute_dims(x, [letters.index(letter) for letter in output])
+    if len(operands) > 2:   # of two the product itself takes the common dtype
+        x = astype(x, dtype)
     # From left to right; letters that nobody needs any more are summed over as early as that is exact.
     for i in range(1, len(operands)):
         later = set(output).union(*inputs[i + 1:])
         y, other = operands[i], inputs[i]
         of_x = set(other) - _stretched(x, letters, y, other)
         of_y = set(letters) - _stretched(y, other, x, letters)
-        x, letters = _sum_out(x, letters, later | of_x)
-        y, other = _sum_out(y, other, later | of_y)
+        x, letters = _sum_out(x, letters, later | of_x, dtype)
+        y, other = _sum_out(y, other, later | of_y, dtype)
         both = letters + "".join(letter for letter in other if letter not in letters)
         kept = output if i == len(operands) - 1 else "".join(letter for letter in both if letter in later)
         x, letters = _product(x, y, letters, other, kept), kept
