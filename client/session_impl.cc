@@ -8,6 +8,7 @@
 #include "client/session_request.h"
 #include "client/wait.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/resolve.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -265,6 +266,15 @@ absl::Status FillOperands(SessionImpl* session, OpId op, absl::Span<const CallOp
     if (handle.planned != nullptr && PlanCapture::Current() == nullptr) return NeverRuns(handle);
     specs->push_back({&handle.spec, Scalar()});
     out->push_back({RecordOperand::Kind::kHandle, operand.last_use, handle.id, Scalar()});
+  }
+  TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(op));
+  if (row->dtype_rule != DTypeRule::kBool || operands.size() != 2) return absl::OkStatus();
+  for (const size_t i : {0, 1}) {
+    SpecOperand& number = (*specs)[i];
+    const SpecOperand& other = (*specs)[1 - i];
+    if (number.spec != nullptr || other.spec == nullptr) continue;
+    number.scalar = AsCompared(number.scalar, (*other.spec)->dtype);
+    (*out)[i].scalar = number.scalar;
   }
   return absl::OkStatus();
 }

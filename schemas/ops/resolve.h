@@ -59,6 +59,10 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
 // ResolveOp(...).outputs[0]: what an op with one output gives.
 absl::StatusOr<TensorSpec> OutputSpec(const OpCall& call, absl::Span<const OperandSpec> operands);
 
+// What a number is compared as with a tensor of `dtype`: of a number beyond all integers of the dtype (-1 or 300 beside
+// u8, 2^63 beside i64) the infinity on its side, which every one of them compares with in the same way, in f64.
+Scalar AsCompared(const Scalar& number, DType dtype);
+
 // How a view reads its operand: the output's element strides and offset, from the operand's. Only for
 // views that copy nothing on any worker (transpose; slice of unsharded dims; reshape that keeps order).
 struct ViewLayout {

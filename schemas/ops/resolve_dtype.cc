@@ -1,6 +1,7 @@
 // The dtype rules of the catalog, and the expressions that convert operands by them.
 
 #include <array>
+#include <limits>
 
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/status_macros.h"
@@ -118,6 +119,13 @@ bool Fits(const Scalar& scalar, DType dtype) {
   if (!IsInteger(dtype) || scalar.dtype() != DType::kI64 || scalar.strength() == ScalarStrength::kStrong) return true;
   if (dtype == DType::kU64) return scalar.AsInt() >= 0;
   return scalar.As(dtype).AsInt() == scalar.AsInt();
+}
+
+Scalar AsCompared(const Scalar& number, DType dtype) {
+  const bool above_signed = number.dtype() == DType::kU64 && number.AsInt() < 0 && Kind(dtype) == DTypeKind::kSigned;
+  if (Fits(number, dtype) && !above_signed) return number;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return Scalar::Float(above_signed || number.AsInt() > 0 ? kInfinity : -kInfinity);
 }
 
 bool IsWidening(DType from, DType to) {

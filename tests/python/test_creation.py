@@ -32,7 +32,9 @@ def test_arange(session, mesh4, arguments):
 
 
 @pytest.mark.parametrize("arguments, options", [((0, 1, 5), {}), ((2, -3, 7), {}), ((0, 1, 4), {"endpoint": False}),
-                                                ((1, 1, 1), {}), ((0, 1, 0), {}), ((0, 10, 3), {"dtype": "float32"})])
+                                                ((1, 1, 1), {}), ((0, 1, 0), {}), ((0, 10, 3), {"dtype": "float32"}),
+                                                ((-1.5, 1.5, 4), {"dtype": int}), ((3, -2, 7), {"dtype": "int8"}),
+                                                ((-4, 3, 8), {"dtype": "int32"})])
 def test_linspace(session, mesh4, arguments, options):
     got = ts.linspace(*arguments, device_mesh=mesh4, **options).full_tensor()
     np.testing.assert_allclose(got, np.linspace(*arguments, **options), rtol=1e-14)

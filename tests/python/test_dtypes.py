@@ -1,6 +1,7 @@
 """Every dtype through real workers: what NumPy says of it (ml_dtypes for bf16), in each placement."""
 
 import itertools
+import operator
 
 import ml_dtypes
 import numpy as np
@@ -199,6 +200,21 @@ def test_a_pending_sum_is_scaled_as_its_value_is(session, mesh4, terms):
             np.testing.assert_array_equal((ts.sum(x) / number).full_tensor(), values.sum() / np.float64(number))
             np.testing.assert_array_equal((ts.sum(x) * number).full_tensor(), values.sum() * number)
     assert (ts.sum(x) / 3.0).placements[0].is_partial()
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(bool)] + INTEGERS, ids=str)
+def test_integers_are_compared_with_numbers_of_any_size(session, mesh4, dtype):
+    limits = np.iinfo(dtype) if dtype.kind != "b" else np.iinfo("u1")
+    values = np.array([int(limits.min), 0, 1, int(limits.max)], dtype)
+    x = session.distribute_tensor(values, mesh4, [S(0)])
+    numbers = [-2**63, -2**31 - 1, -129, -1, 0, 1, 255, 300, 2**16, 2**32, 2**63 - 1, 2**63, 2**64 - 1, limits.min, limits.max]
+    for number in map(int, numbers):
+        for op in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+            want = [op(int(value), number) for value in values]     # Python's integers are never too large
+            assert op(x, number).tolist() == want, (op, number)
+            assert op(number, x).tolist() == [op(number, int(value)) for value in values], (op, number)
+        assert (number in x) == (number in values.tolist())
+    assert ts.less(-1, x).tolist() == [-1 < int(value) for value in values]
 
 
 def test_a_number_that_does_not_fit_is_refused(session, mesh4):

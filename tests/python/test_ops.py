@@ -191,8 +191,25 @@ def test_views(session, mesh22, rng):
         close(x.T.T, a)
         close(ts.permute_dims(x, (1, 0)), a.T)
         close(x[None], a[None])
-        close(ts.expand_dims(x, axis=1), a[:, None])
+        for axis in (1, (0, 2), (-1, 0), (0, -2, 2)):
+            close(ts.expand_dims(x, axis=axis), np.expand_dims(a, axis))
         close(x.T @ x, a.T @ a)
+
+
+def test_expand_dims_refuses_an_axis_that_is_none_or_stands_twice(session, mesh4):
+    x = ts.ones((3,), device_mesh=mesh4)
+    for axis in ((0, 0), (0, 3), 2, None, "0"):
+        with pytest.raises(ts.InvalidArgumentError, match="expand_dims"):
+            ts.expand_dims(x, axis=axis)
+
+
+def test_a_power_is_that_of_two(session, mesh4):
+    x = session.distribute_tensor(np.arange(3.0), mesh4)
+    for two in (2, 2.0, np.int8(2)):
+        assert (x ** two).tolist() == [0, 1, 4]
+    for other in (3, x, np.array([2, 2, 2]), "2"):
+        with pytest.raises(ts.UnimplementedError, match="only x"):
+            x ** other
 
 
 @pytest.mark.parametrize("key", [

@@ -11,7 +11,7 @@ import numpy as np
 
 import _tessera
 from . import _context
-from ._dtypes import array_of, buffer_of, code_of, is_floating
+from ._dtypes import array_of, buffer_of, code_of, is_floating, numpy_of
 from ._errors import InvalidArgumentError, UnimplementedError
 from ._mesh import integers
 from ._ops import astype, where
@@ -109,7 +109,13 @@ def linspace(start, stop, /, num, *, dtype=None, device=None, device_mesh=None, 
     if endpoint and count > 1:
         last = _create("arange", [count], np.int64, [0, 1], **options) == count - 1
         out = where(last, float(stop), out)
-    return out if dtype is None else astype(out, dtype)
+    if dtype is None:
+        return out
+    if builtins.min(float(start), float(stop)) < 0 and numpy_of(code_of(dtype, "linspace")).kind in "iu":
+        # NumPy rounds down, and a conversion rounds to zero.
+        whole = astype(out, np.int64)
+        out = where(whole > out, whole - 1, whole)
+    return astype(out, dtype)
 
 
 def eye(n_rows, n_cols=None, /, *, k=0, dtype=None, device=None, device_mesh=None, placements=None):

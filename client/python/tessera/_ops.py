@@ -157,10 +157,12 @@ _document(reshape, "reshape")
 
 
 def expand_dims(x, /, *, axis=0):
-    """A new dim of extent 1 at `axis`."""
+    """A new dim of extent 1 at `axis`; of a tuple, at each of them, counted in the result."""
     x = _tensor_of("expand_dims", x)
-    (dim,) = axes_of("expand_dims", axis, x.ndim + 1)
-    return x[(slice(None),) * dim + (None,)]
+    axes = integers(axis, "axis", "expand_dims")
+    ndim = x.ndim + len(axes)
+    dims = axes_of("expand_dims", axes, ndim)
+    return x[tuple(None if d in dims else slice(None) for d in range(ndim))]
 
 
 def squeeze(x, /, axis=None):
