@@ -26,6 +26,7 @@ struct SlabCursor {
   int64_t rows_per_slab = 1;
   int64_t next_row = 0;
 
+  int64_t slab_count() const { return (piece->box[0].size() + rows_per_slab - 1) / rows_per_slab; }
   bool done() const { return next_row >= piece->box[0].stop; }
   Box Take() {
     Box slab = piece->box;
@@ -141,21 +142,25 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
   connection_->Flush();
 
   std::vector<SlabCursor> cursors;
-  int64_t slab_bytes = kUploadSlabBytes;
+  int64_t slab_bytes = kUploadSlabBytes, wanted_slabs = 0;
   for (const UploadPiece& piece : pieces) {
     if (IsEmpty(piece.box)) continue;
     const int64_t row_bytes = NumElements(piece.box) / piece.box[0].size() * element_bytes;
     cursors.push_back({&piece, row_bytes, std::max<int64_t>(1, kUploadSlabBytes / row_bytes), piece.box[0].start});
     slab_bytes = std::max(slab_bytes, row_bytes);
+    wanted_slabs += cursors.back().slab_count();
   }
+  // A slab is filled while another one is taken: two are enough where rows are long.
+  const int64_t fitting_slabs = std::max<int64_t>(2, kUploadSlabs * kUploadSlabBytes / slab_bytes);
+  const int slabs = static_cast<int>(std::min({wanted_slabs, fitting_slabs, int64_t{kUploadSlabs}}));
   // Warm memory of an earlier upload is used again; a second upload at a time brings its own.
   std::shared_ptr<HostMemory> ring;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ring.swap(upload_ring_);
   }
-  if (ring == nullptr || ring->size_bytes() < slab_bytes * kUploadSlabs) {
-    TESSERA_ASSIGN_OR_RETURN(ring, HostMemory::Make(slab_bytes * kUploadSlabs));
+  if (ring == nullptr || ring->size_bytes() < slabs * slab_bytes) {
+    TESSERA_ASSIGN_OR_RETURN(ring, HostMemory::Make(slabs * slab_bytes));
   }
 
   TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
@@ -201,7 +206,7 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
                             NotifyChanged();
                           });
       }
-      slot = (slot + 1) % kUploadSlabs;
+      slot = (slot + 1) % slabs;
     }
   }
   const uint64_t ticket = request->ticket, id = handle->id;
@@ -211,7 +216,7 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
       std::lock_guard<std::mutex> lock(mutex_);
       state->finished = true;
       if (state->error.ok()) state->error = finished;
-      if (finished.ok()) upload_ring_ = ring;
+      if (finished.ok() && ring->size_bytes() <= kUploadSlabs * kUploadSlabBytes) upload_ring_ = ring;
     }
     NotifyChanged();
   });

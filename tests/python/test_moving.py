@@ -1,6 +1,8 @@
 """Upload, redistribute and download: values, layouts, and the bytes that plans and workers count."""
 
 import itertools
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -48,6 +50,34 @@ def test_large_uploads_in_slabs(session, mesh22, rng):
     np.testing.assert_array_equal(session.distribute_tensor(a.T, mesh22, [S(0), S(1)]).full_tensor(), a.T)
     wide = rng.random((2, 1_000_000))  # a row is larger than a slab
     np.testing.assert_array_equal(session.distribute_tensor(wide, mesh22, [S(0), R()]).full_tensor(), wide)
+
+
+def shared_bytes():
+    """What this process has in memfds for transfers."""
+    total = 0
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:tessera"):
+                total += os.stat(f"/proc/self/fd/{fd}").st_blocks * 512
+        except FileNotFoundError:   # the descriptor of the listing itself
+            pass
+    return total
+
+
+def test_long_rows_take_no_more_memory_than_they_have(session, mesh22, rng):
+    values = rng.random(5_000_000)
+    most = 0
+    for shape in ((1, 5_000_000), (2, 2_500_000), (8, 625_000)):
+        a = values.reshape(shape)
+        for placements in ([R(), R()], [S(0), S(1)]):
+            done = []
+            thread = threading.Thread(target=lambda: done.append(session.distribute_tensor(a, mesh22, placements).wait()))
+            thread.start()
+            while thread.is_alive():
+                most = max(most, shared_bytes())
+                thread.join(1e-3)
+            np.testing.assert_array_equal(done[0].full_tensor(), a)
+    assert most <= values.nbytes + (1 << 20) and shared_bytes() <= 4 * (4 << 20)
 
 
 def test_a_snapshot_is_taken_before_distribute_returns(session, mesh4):
