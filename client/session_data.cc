@@ -68,10 +68,10 @@ absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vecto
     status = SendSnapshot(number, request, handle, pieces, bytes);
   } else {
     status = SendSlabs(number, request, handle, pieces);
-    if (!status.ok()) request->ticketed ? ReleaseTicket(request->ticket, status) : CancelRequest(number);
   }
-  TESSERA_RETURN_IF_ERROR(status);
-  return handle;
+  if (status.ok()) return handle;
+  EndRequest(number, request, status);
+  return status;
 }
 
 absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
@@ -90,19 +90,17 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
     parts.push_back({piece.box, piece.workers, offset});
     offset += static_cast<uint64_t>(NumElements(piece.box) * SizeBytes(handle->spec->dtype));
   }
-  std::weak_ptr<Request> weak = request;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    request->on_ticket = [this, number, weak, memory, parts = std::move(parts), spec = handle->spec, id = handle->id] {
-      RequestPtr r = weak.lock();
-      if (r == nullptr) return;
-      connection_->BeginTransfer(number, r->ticket, r->secret, memory, spec->mesh.workers());
+    request->on_ticket = [this, number, memory, parts = std::move(parts), spec = handle->spec, id = handle->id](
+                             uint64_t ticket, uint64_t secret) {
+      connection_->BeginTransfer(number, ticket, secret, memory, spec->mesh.workers());
       for (const Part& part : parts) {
         for (WorkerIndex worker : part.workers) {
           connection_->Copy(number, worker, part.box, part.offset_bytes, [](absl::Status) {});
         }
       }
-      connection_->FinishTransfer(number, [this, ticket = r->ticket, id, memory](absl::Status status) {
+      connection_->FinishTransfer(number, [this, ticket, id, memory](absl::Status status) {
         memory->CloseFd();
         if (!status.ok()) GiveUpUpload(ticket, id, status);
       });
@@ -164,11 +162,14 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
   }
 
   TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
-  if (!request->ticketed) {
+  uint64_t ticket = 0, secret = 0;
+  {
     std::lock_guard<std::mutex> lock(mutex_);
-    return request->status;
+    if (!request->ticketed) return request->status;
+    ticket = request->ticket;
+    secret = request->secret;
   }
-  connection_->BeginTransfer(number, request->ticket, request->secret, ring, handle->spec->mesh.workers());
+  connection_->BeginTransfer(number, ticket, secret, ring, handle->spec->mesh.workers());
 
   // Callbacks may come after an early return, so what they touch is shared.
   struct Progress {
@@ -209,8 +210,7 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
       slot = (slot + 1) % slabs;
     }
   }
-  const uint64_t ticket = request->ticket, id = handle->id;
-  connection_->FinishTransfer(number, [this, state, ring, ticket, id](absl::Status finished) {
+  connection_->FinishTransfer(number, [this, state, ring, ticket, id = handle->id](absl::Status finished) {
     if (!finished.ok()) GiveUpUpload(ticket, id, finished);
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -245,12 +245,7 @@ absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::op
   TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
   absl::StatusOr<HostArray> fetched = Fetch(number, request, handle, flat_position, box, std::move(out));
   // Workers that were not asked keep their windows until the request ends.
-  if (request->ticketed) ReleaseTicket(request->ticket);
-  if (!request->ticketed && !request->done) CancelRequest(number);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    requests_.erase(number);
-  }
+  EndRequest(number, request);
   return fetched;
 }
 
@@ -264,7 +259,15 @@ absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& 
     TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::Make(bytes));
   }
   TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
-  if (request->done) {
+  uint64_t ticket = 0, secret = 0;
+  bool done = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    done = request->done;
+    ticket = request->ticket;
+    secret = request->secret;
+  }
+  if (done) {
     TESSERA_RETURN_IF_ERROR(request->status);
     if (static_cast<int64_t>(request->bytes.size()) != bytes) {
       return absl::InternalError(
@@ -281,7 +284,7 @@ absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& 
       flat_position.has_value() ? std::vector<int64_t>{*flat_position} : DistinctHolders(spec);
   std::vector<WorkerIndex> workers;
   for (int64_t flat : holders) workers.push_back(spec.mesh.workers()[static_cast<size_t>(flat)]);
-  connection_->BeginTransfer(number, request->ticket, request->secret, out.memory, workers);
+  connection_->BeginTransfer(number, ticket, secret, out.memory, workers);
   for (WorkerIndex worker : workers) {
     connection_->Copy(number, worker, box, 0, [this](absl::Status) { Progress(); });
   }

@@ -55,6 +55,7 @@ absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions
   // Requests and handles of a former connection keep their numbers: a record has one request, and a handle for each of
   // its results.
   session->next_request_ = session->welcome().last_batch * kMaxBatchRecords + 1;
+  session->first_request_ = session->next_request_.load();
   session->next_handle_ = session->welcome().last_batch * kMaxBatchRecords * kMaxOperands + 1;
   return session;
 }
@@ -95,13 +96,21 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
     return;
   }
   auto it = requests_.find(event.request);
-  if (it == requests_.end()) return;
+  if (it == requests_.end()) {
+    // The request was given up while its ticket was on the way. Those of a former connection ended with it.
+    if (event.kind == ClientEvent::Kind::kTicket && event.request >= first_request_) {
+      callbacks->push_back([this, ticket = event.ticket] { ReleaseTicket(ticket); });
+    }
+    return;
+  }
   Request& request = *it->second;
   if (event.kind == ClientEvent::Kind::kTicket) {
     request.ticketed = true;
     request.ticket = event.ticket;
     request.secret = event.secret;
-    if (request.on_ticket) callbacks->push_back(std::move(request.on_ticket));
+    if (!request.on_ticket) return;
+    callbacks->push_back(
+        [begin = std::move(request.on_ticket), t = event.ticket, s = event.secret] { begin(t, s); });
     return;
   }
   request.done = true;
@@ -212,6 +221,23 @@ void SessionImpl::CancelRequest(uint64_t request) {
   record.request = request;
   connection_->Enqueue(std::move(record));
   connection_->Flush();
+}
+
+void SessionImpl::EndRequest(uint64_t number, const RequestPtr& request, absl::Status reason) {
+  bool ticketed = false, done = false;
+  uint64_t ticket = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ticketed = request->ticketed;
+    ticket = request->ticket;
+    done = request->done;
+    requests_.erase(number);
+  }
+  if (ticketed) {
+    ReleaseTicket(ticket, std::move(reason));
+  } else if (!done) {
+    CancelRequest(number);
+  }
 }
 
 void SessionImpl::CancelAll() { connection_->CancelAll(); }

@@ -152,6 +152,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status WaitUntil(std::string_view what, std::optional<double> timeout_s, const std::function<bool()>& done);
   absl::Status WaitFor(std::string_view what, const RequestPtr& request);
   void CancelRequest(uint64_t request);
+  // Nobody waits for it any more: it is cancelled, or its ticket is given back, now or when it comes.
+  void EndRequest(uint64_t number, const RequestPtr& request, absl::Status reason = absl::OkStatus());
   // Gives up a ticket: workers close its windows. Of an upload that is not complete: what depends on its tensor fails
   // with `reason`, where there is one.
   void ReleaseTicket(uint64_t ticket, absl::Status reason = absl::OkStatus());
@@ -185,6 +187,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   std::atomic<ImplicitPolicy> implicit_policy_{ImplicitPolicy::kAllow};
   std::atomic<uint64_t> next_handle_{1};
   std::atomic<uint64_t> next_request_{1};
+  std::atomic<uint64_t> first_request_{UINT64_MAX};  // of this connection, once it is open
   std::atomic<int> queue_waiters_{0};  // who waits for the connection's queue to drain
   std::atomic<bool> failed_{false};    // failure_ is set
 

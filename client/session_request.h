@@ -1,6 +1,7 @@
 #pragma once
 
-// A request of a session that an event answers. For session_*.cc alone. Guarded by the session's mutex.
+// A request of a session that an event answers. For session_*.cc alone. Guarded by the session's mutex; what answers it
+// doesn't change once `done` was seen.
 
 #include <functional>
 
@@ -20,7 +21,7 @@ struct SessionImpl::Request {
   ClusterReport cluster;
   PlanReport plan;
   // Called once without the mutex, on the connection's thread, when the ticket comes.
-  std::function<void()> on_ticket;
+  std::function<void(uint64_t ticket, uint64_t secret)> on_ticket;
 };
 
 }  // namespace tessera

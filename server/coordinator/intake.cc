@@ -315,6 +315,10 @@ void StateMachine::CancelWaiters(SessionEntry& session, uint64_t request) {
     if (reads) op->request = 0;
     if (waits || reads) Send(session, SettledEvent{request, absl::CancelledError("cancelled by the client")});
   }
+  // Whose ticket is on its way to a client that has stopped waiting.
+  for (auto& [id, ticket] : tickets_) {
+    if (ticket.session == session.info.session && ticket.request == request) CloseTicketOf(id, ticket);
+  }
 }
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BatchEndRecord& record) {

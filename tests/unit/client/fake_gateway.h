@@ -26,6 +26,7 @@ struct SeenBatch {
   uint64_t number = 0;
   std::vector<wire::Record::Which> kinds;
   std::vector<uint64_t> dropped;
+  std::vector<uint64_t> released;  // tickets
 };
 
 struct FakeOptions {
@@ -33,6 +34,7 @@ struct FakeOptions {
   absl::Status watch_status;  // what watches settle with
   enum class Watches { kAnswered, kIgnored } watches = Watches::kAnswered;
   enum class Batches { kTakenUp, kQueued } batches = Batches::kTakenUp;
+  enum class Tickets { kNone, kAfterCancel } tickets = Tickets::kNone;  // of requests that are cancelled, number 77
   enum class Opening { kAnswered, kIgnored } opening = Opening::kAnswered;
 };
 
@@ -80,10 +82,12 @@ class FakeGateway {
     void Take(wire::Batch::Reader batch) {
       SeenBatch seen;
       seen.number = batch.getNumber();
-      std::vector<uint64_t> watches;
+      std::vector<uint64_t> watches, tickets;
       for (auto record : batch.getRecords()) {
         seen.kinds.push_back(record.which());
         if (record.isWatch()) watches.push_back(record.getWatch().getRequest());
+        if (record.isCancel() && record.getCancel() > 0) tickets.push_back(record.getCancel());
+        if (record.isRelease()) seen.released.push_back(record.getRelease());
         if (record.isDrop()) {
           for (uint64_t handle : record.getDrop()) seen.dropped.push_back(handle);
         }
@@ -93,20 +97,28 @@ class FakeGateway {
         fake_.batches_.push_back(std::move(seen));
       }
       if (fake_.options_.watches == FakeOptions::Watches::kIgnored) watches.clear();
+      if (fake_.options_.tickets == FakeOptions::Tickets::kNone) tickets.clear();
       const bool done = fake_.options_.batches == FakeOptions::Batches::kTakenUp;
-      if (watches.empty() && !done) return;
+      const size_t count = watches.size() + tickets.size() + (done ? 1 : 0);
+      if (count == 0) return;
       capnp::MallocMessageBuilder message;
-      auto list = message.initRoot<wire::ToClient>().initEvents(static_cast<unsigned>(watches.size() + (done ? 1 : 0)));
-      for (unsigned i = 0; i < watches.size(); ++i) {
-        list[i].setNumber(++event_);
-        auto settled = list[i].initSettled();
-        settled.setRequest(watches[i]);
+      auto list = message.initRoot<wire::ToClient>().initEvents(static_cast<unsigned>(count));
+      unsigned next = 0;
+      const auto event = [&]() -> wire::Event::Builder {
+        list[next].setNumber(++event_);
+        return list[next++];
+      };
+      for (const uint64_t request : watches) {
+        auto settled = event().initSettled();
+        settled.setRequest(request);
         EncodeStatus(fake_.options_.watch_status, settled.initStatus());
       }
-      if (done) {
-        list[static_cast<unsigned>(watches.size())].setNumber(++event_);
-        list[static_cast<unsigned>(watches.size())].setBatchDone(batch.getNumber());
+      for (const uint64_t request : tickets) {
+        auto ticket = event().initTicket();
+        ticket.setRequest(request);
+        ticket.setTicket(77);
       }
+      if (done) event().setBatchDone(batch.getNumber());
       link_.Send(message);
     }
 

@@ -175,6 +175,23 @@ TEST(Session, NoProgressIsDeadlineExceeded) {
   EXPECT_NE(status.message().find("no progress"), absl::string_view::npos) << status;
 }
 
+TEST(Session, ATicketThatComesTooLateIsGivenBack) {
+  FakeOptions late;
+  late.tickets = FakeOptions::Tickets::kAfterCancel;
+  FakeGateway fake(late);
+  auto session = *Open(fake, 0.2);
+  HandlePtr x = *session->Call(Zeros(), {});
+  EXPECT_EQ(session->Download(x, std::nullopt).status().code(), absl::StatusCode::kDeadlineExceeded);
+  std::vector<uint64_t> released;
+  for (int i = 0; i < 100 && released.empty(); ++i) {
+    ASSERT_TRUE(session->Wait(**AddOne(*session, x), 10).ok());  // a round trip
+    for (const SeenBatch& batch : fake.batches()) {
+      released.insert(released.end(), batch.released.begin(), batch.released.end());
+    }
+  }
+  EXPECT_EQ(released, std::vector<uint64_t>{77});
+}
+
 TEST(Session, ARefusalIsTheServersOwnError) {
   for (const absl::Status& refusal :
        {absl::UnauthenticatedError("the token is wrong"), absl::FailedPreconditionError("this is version 2")}) {

@@ -243,13 +243,16 @@ TEST(StateMachineTest, ASessionThatWaitsForItsClientIsKnown) {
   EXPECT_FALSE(cluster.machine().AwaitsClient(session));
 }
 
-// What waits for the upload is behind it in the queue; the release is not.
-TEST(StateMachineTest, AReleaseEndsAnUploadThatAnOpWaitsFor) {
-  UploadUnderWay upload;
-  upload.cluster.Submit(upload.session, {ReleaseRecord{upload.ticket(), {}}});
-  upload.cluster.CompleteAll();
-  EXPECT_EQ(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).size(), 2u);
-  EXPECT_TRUE(upload.cluster.machine().sessions().at(upload.session).queue.empty());
+// What waits for the upload is behind it in the queue; the release is not, nor a cancel that the ticket crosses.
+TEST(StateMachineTest, AReleaseOrACancelEndsAnUploadThatAnOpWaitsFor) {
+  UploadUnderWay released, cancelled;
+  released.cluster.Submit(released.session, {ReleaseRecord{released.ticket(), {}}});
+  cancelled.cluster.Submit(cancelled.session, {CancelRecord{5}});
+  for (UploadUnderWay* upload : {&released, &cancelled}) {
+    upload->cluster.CompleteAll();
+    EXPECT_EQ(upload->cluster.EventsOf<FailedHandleEvent>(upload->session).size(), 2u);
+    EXPECT_TRUE(upload->cluster.machine().sessions().at(upload->session).queue.empty());
+  }
 }
 
 TEST(StateMachineTest, WhatDependsOnAnUploadThatIsGivenUpFailsWithTheReason) {
