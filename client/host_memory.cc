@@ -101,8 +101,7 @@ HostMemory::~HostMemory() {
 }
 
 void HostMemory::CloseFd() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
+  if (const int fd = fd_.exchange(-1); fd >= 0) close(fd);
 }
 
 HostView MakeHostView(DType dtype, absl::Span<const int64_t> shape, const void* data) {

@@ -5,6 +5,7 @@
 //
 // HostView and HostArray: an array of the caller that is read, and one that was fetched.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -27,7 +28,7 @@ class HostMemory {
 
   char* data() { return data_; }
   int64_t size_bytes() const { return size_bytes_; }
-  // The memfd, until CloseFd.
+  // The memfd, until CloseFd; then -1. Of any thread.
   int fd() const { return fd_; }
   // The mapping stays; a long-lived array needs no file descriptor.
   void CloseFd();
@@ -39,7 +40,7 @@ class HostMemory {
   Kind kind_;
   char* data_;
   int64_t size_bytes_;
-  int fd_;
+  std::atomic<int> fd_;
 };
 
 // Bytes that this host can still give: the kernel's MemAvailable, and what the control group leaves.

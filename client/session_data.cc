@@ -74,9 +74,31 @@ absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vecto
   return status;
 }
 
+absl::StatusOr<std::shared_ptr<HostMemory>> SessionImpl::SnapshotMemory(int64_t bytes) {
+  const auto under_way = [this] {  // with the mutex held
+    std::erase_if(snapshots_, [](const std::weak_ptr<HostMemory>& weak) {
+      const std::shared_ptr<HostMemory> memory = weak.lock();
+      return memory == nullptr || memory->fd() < 0;
+    });
+    return snapshots_.size();
+  };
+  bool full = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    full = snapshots_.size() >= kMaxSnapshots && under_way() >= kMaxSnapshots;
+  }
+  if (full) {
+    TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&] { return under_way() < kMaxSnapshots / 2; }));
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<HostMemory> memory, HostMemory::Make(bytes));
+  std::lock_guard<std::mutex> lock(mutex_);
+  snapshots_.push_back(memory);
+  return memory;
+}
+
 absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
                                        const std::vector<UploadPiece>& pieces, int64_t bytes) {
-  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<HostMemory> memory, HostMemory::Make(bytes));
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<HostMemory> memory, SnapshotMemory(bytes));
   struct Part {
     Box box;
     std::vector<WorkerIndex> workers;
@@ -103,6 +125,7 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
       connection_->FinishTransfer(number, [this, ticket, id, memory](absl::Status status) {
         memory->CloseFd();
         if (!status.ok()) GiveUpUpload(ticket, id, status);
+        NotifyChanged();  // who waits for room
       });
     };
   }

@@ -27,6 +27,7 @@ namespace tessera {
 class SessionImpl;
 
 inline constexpr int64_t kSnapshotBytes = 4 << 20;      // docs/limits.md: snapshot_bytes
+inline constexpr size_t kMaxSnapshots = 256;            // docs/limits.md: max_snapshots
 inline constexpr int64_t kUploadSlabBytes = 4 << 20;    // docs/limits.md: upload_slab_bytes
 inline constexpr int kUploadSlabs = 4;                  // docs/limits.md: upload_slabs
 inline constexpr double kDefaultStallTimeoutS = 60;     // docs/limits.md: stall_timeout
@@ -172,6 +173,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<Results> PlanFor(PlanCapture& capture, const OpCall& call, absl::Span<const CallOperand> operands,
                                   const SpecEntry& entry);
 
+  // Memory for one more snapshot; waits while too many are under way.
+  absl::StatusOr<std::shared_ptr<HostMemory>> SnapshotMemory(int64_t bytes);
   absl::Status SendSnapshot(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                             const std::vector<UploadPiece>& pieces, int64_t bytes);
   absl::Status SendSlabs(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
@@ -200,6 +203,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   std::vector<std::string> lost_workers_;
   Clock::time_point progress_ = Clock::now();
   size_t progress_mark_ = 0;  // what the last probe saw
+  std::vector<std::weak_ptr<HostMemory>> snapshots_;  // under way, and some that were
   std::shared_ptr<HostMemory> upload_ring_;
 };
 

@@ -265,6 +265,20 @@ def test_what_depends_on_an_upload_that_failed_here_has_the_first_cause(new_clus
     assert out.stdout.splitlines() == [f"{cause}; on the way here: sum f64[]", cause, "4.0"], out.stderr
 
 
+MANY_UPLOADS = """
+import resource, sys, numpy as np, tessera as ts
+session = ts.connect(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+kept = [session.distribute_tensor(np.full(4, float(i)), session.default_mesh) for i in range(3000)]
+print(*[x.tolist()[0] for x in kept[::500]])
+"""
+
+
+def test_small_uploads_under_way_are_bounded(new_cluster):
+    out = subprocess.run([sys.executable, "-c", MANY_UPLOADS, new_cluster().address], text=True, capture_output=True, timeout=60)
+    assert out.stdout.split() == ["0.0", "500.0", "1000.0", "1500.0", "2000.0", "2500.0"], out.stderr
+
+
 OWNER = """
 import sys, tessera as ts
 cluster = ts.local_cluster(workers=2, memory="32MiB")
