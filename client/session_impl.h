@@ -114,6 +114,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status Close();
   // Ok while the session can be used.
   absl::Status Check();
+  // Holds what the session needs, a cluster of this process, until it is closed or nobody has it any more.
+  void KeepUntilClosed(std::shared_ptr<void> needed);
 
   // ---- bulk data (session_data.cc) ----
   // Up to kSnapshotBytes it copies and returns; above, it returns when the source has been read.
@@ -182,6 +184,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<HostArray> Fetch(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                                   std::optional<int64_t> flat_position, const Box& box, HostArray out);
 
+  std::shared_ptr<void> needed_;  // of KeepUntilClosed; the last member to go
   const double stall_timeout_s_;
   const uint64_t fork_generation_;
   std::string address_;

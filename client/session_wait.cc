@@ -256,7 +256,13 @@ absl::Status SessionImpl::Close() {
     connection_->Shutdown();
   }
   OnDisconnect(absl::FailedPreconditionError("session: it is closed"));
+  KeepUntilClosed(nullptr);
   return answered.code() == absl::StatusCode::kCancelled ? answered : absl::OkStatus();
+}
+
+void SessionImpl::KeepUntilClosed(std::shared_ptr<void> needed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  needed_.swap(needed);  // what it held goes when the lock is gone
 }
 
 std::vector<std::string> SessionImpl::lost_workers() {

@@ -99,6 +99,15 @@ PyTensor Create(const Session& session, int op, const nb::kwargs& attributes) {
   return PyTensor{Tensor(ValueOrRaise(session.impl()->Call(call, {})))};
 }
 
+// The session holds a Python object until it is closed, or its last tensor is gone.
+void KeepUntilClosed(const Session& session, nb::object needed) {
+  session.impl()->KeepUntilClosed(std::shared_ptr<void>(needed.release().ptr(), [](void* object) {
+    if (!Py_IsInitialized()) return;
+    const nb::gil_scoped_acquire acquired;
+    Py_DECREF(static_cast<PyObject*>(object));
+  }));
+}
+
 nb::tuple CommEnd(const Session& session, uint64_t number) {
   CommReport report = ValueOrRaise(Released([&] { return session.CommEnd(number); }));
   nb::dict counts;
@@ -185,6 +194,7 @@ void DefineSession(nb::module_& module) {
            [](const Session& s) { return ClusterToPython(ValueOrRaise(Released([&] { return s.Status(); }))); })
       .def("_sync", [](const Session& s) { RaiseIfError(Released([&] { return s.Sync(); })); })
       .def("_close", [](const Session& s) { RaiseIfError(Released([&] { return s.Close(); })); })
+      .def("_keep_until_closed", &KeepUntilClosed)
       .def("_comm_begin", [](const Session& s) { return ValueOrRaise(s.CommBegin()); })
       .def("_comm_end", &CommEnd)
       .def("_tensor",

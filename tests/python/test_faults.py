@@ -1,5 +1,6 @@
 """Bad input and faults: a typed error that names what is wrong, and everything else goes on."""
 
+import gc
 import os
 import signal
 import socket
@@ -328,6 +329,29 @@ def test_a_cluster_ends_with_its_owner():
     owner.wait()
     wait_until(lambda: not any(map(runs, pids)), 5)
     assert not os.path.exists(os.path.dirname(path))
+
+
+@pytest.mark.whole_system
+def test_a_cluster_lasts_as_long_as_a_tensor_or_an_open_session():
+    def start():
+        return ts.local_cluster(workers=2, memory="32MiB").connect()
+
+    def pids_of(session):
+        return [worker["pid"] for worker in session.status()["workers"]]
+
+    x = start().distribute_tensor(np.ones(4))
+    gc.collect()
+    assert float((x + x).sum()) == 8
+    pids = pids_of(x.session)
+    del x
+    wait_until(lambda: not any(map(runs, pids)), 5)
+    session = start()
+    y = session.distribute_tensor(np.ones(4))
+    pids = pids_of(session)
+    session.close()
+    wait_until(lambda: not any(map(runs, pids)), 5)
+    with pytest.raises(ts.FailedPreconditionError):
+        y.full_tensor()
 
 
 def test_a_stopped_cluster_leaves_no_process_and_no_file(new_cluster):

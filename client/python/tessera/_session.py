@@ -86,7 +86,6 @@ def adopt(session, address: str, token: str):
     session.address = address
     session._token = token
     session._default_mesh = None    # once asked for: the extension's Mesh
-    session._cluster = None
     _context.register(session)
     return session
 
@@ -243,7 +242,10 @@ def distribute(session, tensor, device_mesh, placements, src_data_rank=0):
 
 
 class Cluster:
-    """A coordinator and N CPU workers on this host, as child processes. Ends with the `with` block."""
+    """A coordinator and N CPU workers on this host, as child processes.
+
+    It ends with the `with` block; else when neither it, nor an open session of it, nor a tensor is left.
+    """
 
     def __init__(self, raw):
         self._raw = raw
@@ -273,7 +275,7 @@ class Cluster:
         if self._stopped:
             raise FailedPreconditionError("cluster: it is stopped")
         session = connect(self.address, **options)
-        session._cluster = self
+        session._keep_until_closed(self)    # tensors outlive this object, and need the processes
         self._sessions.add(session)
         return session
 
