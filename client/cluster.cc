@@ -169,6 +169,7 @@ struct LocalCluster::State {
   absl::Status AwaitListening(int stdout_fd, Clock::time_point deadline);
   absl::Status AwaitWorkers(Clock::time_point deadline);
   absl::Status CheckChildren();
+  std::string LogTail(int worker) const;
   void Stop();
   ~State() { Stop(); }
 };
@@ -309,20 +310,27 @@ absl::Status LocalCluster::State::AwaitWorkers(Clock::time_point deadline) {
   connect.address = address;
   connect.client = "local_cluster";
   TESSERA_ASSIGN_OR_RETURN(Session session, Session::Connect(connect));
-  int alive = 0;
+  std::set<int32_t> missing;
+  for (int i = 0; i < options.workers; ++i) missing.insert(i);
   while (Clock::now() < deadline) {
     TESSERA_RETURN_IF_ERROR(CheckChildren());
     TESSERA_ASSIGN_OR_RETURN(ClusterReport report, session.Status());
-    alive =
-        static_cast<int>(std::count_if(report.workers.begin(), report.workers.end(),
-                                       [](const WorkerReport& worker) { return worker.state == WorkerState::kAlive; }));
-    if (alive >= options.workers) return session.Close();
+    for (const WorkerReport& worker : report.workers) {
+      if (worker.state == WorkerState::kAlive) missing.erase(worker.index);
+    }
+    if (missing.empty()) return session.Close();
     WaitScope scope;
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
     TESSERA_RETURN_IF_ERROR(scope.Poll());
   }
   return absl::DeadlineExceededError(
-      StrCat("local_cluster: ", alive, " of ", options.workers, " workers joined in ", options.start_timeout_s, " s"));
+      StrCat("local_cluster: ", workers.size() - missing.size(), " of ", workers.size(), " workers joined in ",
+             options.start_timeout_s, " s; worker ", *missing.begin(), ": ", LogTail(*missing.begin())));
+}
+
+std::string LocalCluster::State::LogTail(int worker) const {
+  if (worker < 0) return coordinator.LogTail();
+  return worker < static_cast<int>(workers.size()) ? workers[static_cast<size_t>(worker)].LogTail() : "";
 }
 
 void LocalCluster::State::Stop() {
@@ -386,11 +394,7 @@ const std::string& LocalCluster::address() const { return state_->address; }
 int LocalCluster::coordinator_pid() const { return state_->coordinator.pid; }
 const std::vector<int>& LocalCluster::worker_pids() const { return state_->worker_pids; }
 
-std::string LocalCluster::LogTail(int worker) const {
-  if (worker < 0) return state_->coordinator.LogTail();
-  if (worker >= static_cast<int>(state_->workers.size())) return "";
-  return state_->workers[static_cast<size_t>(worker)].LogTail();
-}
+std::string LocalCluster::LogTail(int worker) const { return state_->LogTail(worker); }
 
 void LocalCluster::Stop() { state_->Stop(); }
 

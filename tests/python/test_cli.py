@@ -116,6 +116,25 @@ def test_a_cluster_whose_programs_are_missing_says_so(monkeypatch, tmp_path):
         ts.local_cluster(workers=1, memory="16MiB")
 
 
+def wrap(folder, role, script):
+    """A program of that role that is a shell script; "$REAL" is the real one."""
+    program = folder / f"tessera-{role}"
+    program.write_text(f"#!/bin/sh\nREAL={os.path.abspath(os.path.join(BIN, 'server', role, f'tessera-{role}'))}\n{script}\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.whole_system
+@pytest.mark.parametrize("role, match", [("coordinator", "the coordinator does not listen after 1 s: on my way"),
+                                         ("worker", "0 of 1 workers joined in 1 s; worker 0: on my way")])
+def test_a_cluster_that_is_not_up_in_time_tells_who_is_late(monkeypatch, tmp_path, role, match):
+    for real in ("coordinator", "worker"):
+        wrap(tmp_path, real, 'exec "$REAL" "$@"')
+    wrap(tmp_path, role, "echo on my way >&2\nexec cat <&3")    # until the parent's pipe closes
+    monkeypatch.setenv("TESSERA_BIN_DIR", str(tmp_path))
+    with pytest.raises(ts.DeadlineExceededError, match=match):
+        ts.local_cluster(workers=1, memory="16MiB", timeout=1)
+
+
 @pytest.mark.whole_system
 def test_a_child_that_ends_is_told_at_once(monkeypatch, tmp_path):
     for role in ("coordinator", "worker"):
