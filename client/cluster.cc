@@ -8,15 +8,18 @@
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -39,6 +42,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kLogTailBytes = 2000;
 constexpr auto kStopTimeout = std::chrono::seconds(3);
 constexpr int kParentFd = 3;
+constexpr int64_t kMaxLogBytes = 1 << 20;  // docs/limits.md: max_log_bytes
+constexpr auto kLogPeriod = std::chrono::milliseconds(250);
 
 std::string RandomHex() {
   unsigned char bytes[16];
@@ -70,11 +75,59 @@ struct Child {
     return false;
   }
   std::string LogTail() const {
-    const off_t size = lseek(log_fd, 0, SEEK_END);
+    struct stat log {};
+    fstat(log_fd, &log);
+    const off_t size = log.st_size;
     std::string tail(static_cast<size_t>(std::min<off_t>(size, kLogTailBytes)), '\0');
     if (pread(log_fd, tail.data(), tail.size(), size - static_cast<off_t>(tail.size())) < 0) tail.clear();
     return tail;
   }
+};
+
+// Gives the host back what logs have above kMaxLogBytes, but for their second half. A thread looks at them now and then:
+// children write as they like.
+class LogTrimmer {
+ public:
+  LogTrimmer() {
+    // Signals go to the program's own threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { Run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  ~LogTrimmer() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+    }
+    stop_.notify_all();
+    thread_.join();
+  }
+  void Add(int fd) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    fds_.push_back(fd);
+  }
+
+ private:
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!stop_.wait_for(lock, kLogPeriod, [this] { return stopping_; })) {
+      for (const int fd : fds_) Trim(fd);
+    }
+  }
+  static void Trim(int fd) {
+    struct stat log {};
+    if (fstat(fd, &log) != 0 || log.st_blocks * 512 <= kMaxLogBytes) return;
+    // The size stays, so that the child writes on where it was.
+    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, log.st_size - kMaxLogBytes / 2);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopping_ = false;
+  std::vector<int> fds_;
+  std::thread thread_;
 };
 
 bool IsProgram(const fs::path& path) { return access(path.c_str(), X_OK) == 0 && !fs::is_directory(path); }
@@ -161,6 +214,7 @@ struct LocalCluster::State {
   Child coordinator;
   std::vector<Child> workers;
   std::vector<int> worker_pids;
+  std::unique_ptr<LogTrimmer> logs = std::make_unique<LogTrimmer>();
 
   absl::Status MakeFolder();
   absl::Status Spawn(Child* child, const std::string& name, const std::string& program,
@@ -199,6 +253,7 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& name, c
                                         const std::vector<std::string>& flags, int* stdout_fd) {
   child->name = name;
   child->log_fd = MoveUp(memfd_create(name.c_str(), MFD_CLOEXEC));
+  logs->Add(child->log_fd);
   int out_fds[2] = {-1, -1};
   if (stdout_fd != nullptr) {
     if (pipe2(out_fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("local_cluster: pipe");
@@ -337,7 +392,11 @@ void LocalCluster::State::Stop() {
   if (keep_alive_fd >= 0) KeepAlivePipes::Get().Close(keep_alive_fd);
   if (parent_fd >= 0) close(parent_fd);
   keep_alive_fd = parent_fd = -1;
-  if (owner != getpid()) return;  // a fork's copy ends nothing
+  if (owner != getpid()) {  // a fork's copy ends nothing, and has no thread to join
+    [[maybe_unused]] LogTrimmer* leaked = logs.release();
+    return;
+  }
+  logs = nullptr;
   std::vector<Child*> children = {&coordinator};
   for (Child& worker : workers) children.push_back(&worker);
   const Clock::time_point deadline = Clock::now() + kStopTimeout;

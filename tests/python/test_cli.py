@@ -136,6 +136,25 @@ def test_a_cluster_that_is_not_up_in_time_tells_who_is_late(monkeypatch, tmp_pat
 
 
 @pytest.mark.whole_system
+def test_a_log_is_kept_up_to_its_end(monkeypatch, tmp_path):
+    wrap(tmp_path, "coordinator", 'head -c 20000000 /dev/zero | tr "\\0" x >&2\necho the end >&2\nexec "$REAL" "$@"')
+    wrap(tmp_path, "worker", 'exec "$REAL" "$@"')
+    monkeypatch.setenv("TESSERA_BIN_DIR", str(tmp_path))
+
+    def kept():
+        logs = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        return sum(os.stat(log).st_blocks * 512 for log in logs if os.path.islink(log) and "memfd:coordinator" in os.readlink(log))
+
+    before = kept()     # of other clusters of this process
+    with ts.local_cluster(workers=1, memory="16MiB") as cluster:
+        deadline = time.monotonic() + 5
+        while kept() - before > 1 << 20:
+            assert time.monotonic() < deadline, kept()
+            time.sleep(0.05)
+        assert "xxxthe end\n" in cluster.log_tail()
+
+
+@pytest.mark.whole_system
 def test_a_child_that_ends_is_told_at_once(monkeypatch, tmp_path):
     for role in ("coordinator", "worker"):
         program = tmp_path / f"tessera-{role}"
