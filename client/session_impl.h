@@ -102,7 +102,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // The handle of that number that this process holds, or null.
   HandlePtr FindLive(uint64_t id);
 
-  // ---- waiting (session_impl.cc) ----
+  // ---- waiting (session_wait.cc) ----
   // Asks to be told when it is settled; with the next batch.
   absl::Status Watch(HandleState& handle);
   absl::Status Wait(HandleState& handle, std::optional<double> timeout_s);

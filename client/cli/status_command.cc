@@ -77,28 +77,13 @@ void PrintStatus(const ClusterReport& report, const ReadOptions& options) {
               SessionsText(report).c_str());
 }
 
+// By session: what a session has is told to that session alone.
 void PrintTensors(const ClusterReport& report, const ReadOptions& options) {
   if (options.json) {
-    nlohmann::json tensors = nlohmann::json::array();
-    for (const TensorReport& tensor : report.tensors) {
-      tensors.push_back({{"handle", tensor.handle},
-                         {"spec", ToText(tensor.spec)},
-                         {"bytes_per_worker", tensor.bytes_per_worker},
-                         {"state", std::string(ToText(tensor.state))},
-                         {"error", std::string(tensor.status.message())}});
-    }
-    nlohmann::json out = {{"sessions", SessionsJson(report)}, {"tensors", tensors}};
-    std::printf("%s\n", out.dump(2).c_str());
+    std::printf("%s\n", nlohmann::json{{"sessions", SessionsJson(report)}}.dump(2).c_str());
     return;
   }
   std::printf("%s", SessionsText(report).c_str());
-  if (report.tensors.empty()) return;
-  std::vector<std::vector<std::string>> rows = {{"HANDLE", "STATE", "BYTES/WORKER", "TENSOR"}};
-  for (const TensorReport& tensor : report.tensors) {
-    rows.push_back({StrCat(tensor.handle), std::string(ToText(tensor.state)), ShowBytes(tensor.bytes_per_worker),
-                    ToText(tensor.spec)});
-  }
-  std::printf("\n%s", ShowTable(rows).c_str());
 }
 
 using Print = void (*)(const ClusterReport&, const ReadOptions&);

@@ -34,7 +34,8 @@ def test_status_and_tensors_show_who_holds_what(session, mesh4):
     text = tessera("status", TESSERA_ADDRESS=address).stdout
     assert "WORKER" in text and "alive" in text and "SESSION" in text
     assert "python" in tessera("tensors", "--address", address).stdout
-    assert json.loads(tessera("tensors", "--json", "--address", address).stdout)["sessions"]
+    listed = json.loads(tessera("tensors", "--json", "--address", address).stdout)
+    assert list(listed) == ["sessions"] and mine[0] in listed["sessions"]
 
 
 def test_a_wrong_token_is_status_1(session):
