@@ -50,7 +50,7 @@ nb::object PlanToPython(const PlanReport& plan);
 nb::object ClusterToPython(const ClusterReport& report);
 
 // An operand of an op: a Tensor, a plain number (weak), or (dtype number, number) (strong). False for
-// anything else, with nothing raised. `keep` keeps what the operand points to.
+// anything else, with nothing raised. A tensor is pointed to: `object` outlives the operand.
 bool OperandFromPython(nb::handle object, CallOperand* out);
 Scalar ScalarFromPython(nb::handle object);
 

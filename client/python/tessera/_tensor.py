@@ -120,10 +120,6 @@ def axes_of(op: str, axis, ndim: int) -> list[int]:
     return axes
 
 
-def _position_of(tensor, position, op: str) -> list[int]:
-    return integers(position, "position", op)
-
-
 def _kept(tensor, dtype: int) -> list:
     """The tensor's placements as another dtype can have them: pending terms can't be converted, and are reduced."""
     if dtype == tensor._dtype:
@@ -271,11 +267,11 @@ class _TensorMethods:
 
     def to_local(self, position) -> np.ndarray:
         """The shard at a position; of a Partial, that position's term. Blocks."""
-        return self._local(_position_of(self, position, "to_local"))
+        return self._local(integers(position, "position", "to_local"))
 
     def box(self, position) -> list[tuple[int, int]]:
         """[(start, stop), ...] per dim: what of the tensor lies at the position."""
-        return self._box(_position_of(self, position, "box"))
+        return self._box(integers(position, "position", "box"))
 
     # ---- reading ----------------------------------------------------------------------------
 
