@@ -84,8 +84,8 @@ struct Child {
   }
 };
 
-// Gives the host back what logs have above kMaxLogBytes, but for their second half. A thread looks at them now and then:
-// children write as they like.
+// Gives the host back what logs have above kMaxLogBytes, but for their second half. A thread looks at them now and
+// then: children write as they like.
 class LogTrimmer {
  public:
   LogTrimmer() {
@@ -378,9 +378,9 @@ absl::Status LocalCluster::State::AwaitWorkers(Clock::time_point deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
     TESSERA_RETURN_IF_ERROR(scope.Poll());
   }
-  return absl::DeadlineExceededError(
-      StrCat("local_cluster: ", workers.size() - missing.size(), " of ", workers.size(), " workers joined in ",
-             options.start_timeout_s, " s; worker ", *missing.begin(), ": ", LogTail(*missing.begin())));
+  return absl::DeadlineExceededError(StrCat("local_cluster: ", workers.size() - missing.size(), " of ", workers.size(),
+                                            " workers joined in ", options.start_timeout_s, " s; worker ",
+                                            *missing.begin(), ": ", LogTail(*missing.begin())));
 }
 
 std::string LocalCluster::State::LogTail(int worker) const {

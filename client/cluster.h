@@ -33,7 +33,8 @@ struct ClusterOptions {
 class LocalCluster {
  public:
   // Unavailable, with the end of its log, when a child ends before the cluster is up; DeadlineExceeded, with the end of
-  // a log of one that isn't, after start_timeout_s; NotFound when the programs are not found; ResourceExhausted when an arena does not fit the host.
+  // a log of one that isn't, after start_timeout_s; NotFound when the programs are not found; ResourceExhausted when an
+  // arena does not fit the host.
   static absl::StatusOr<LocalCluster> Start(const ClusterOptions& options);
   // Stops it.
   ~LocalCluster();

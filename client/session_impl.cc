@@ -109,8 +109,7 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
     request.ticket = event.ticket;
     request.secret = event.secret;
     if (!request.on_ticket) return;
-    callbacks->push_back(
-        [begin = std::move(request.on_ticket), t = event.ticket, s = event.secret] { begin(t, s); });
+    callbacks->push_back([begin = std::move(request.on_ticket), t = event.ticket, s = event.secret] { begin(t, s); });
     return;
   }
   request.done = true;

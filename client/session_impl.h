@@ -35,8 +35,8 @@ inline constexpr int64_t kWarnImplicitBytes = 1 << 30;  // docs/limits.md: warn_
 
 enum class ImplicitPolicy : uint8_t { kAllow = 0, kWarn = 1, kForbid = 2 };
 
-// Who keeps a tensor: the last reference to its handle drops it; or it stays until the session lets go of it or is closed,
-// as what a session had when it was resumed, which nobody here has asked to free.
+// Who keeps a tensor: the last reference to its handle drops it; or it stays until the session lets go of it or is
+// closed, as what a session had when it was resumed, which nobody here has asked to free.
 enum class Keeper : uint8_t { kHandle, kSession };
 
 // A client's name for a tensor. The last reference drops it, if the handle keeps it.
@@ -194,8 +194,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   std::atomic<uint64_t> next_handle_{1};
   std::atomic<uint64_t> next_request_{1};
   std::atomic<uint64_t> first_request_{UINT64_MAX};  // of this connection, once it is open
-  std::atomic<int> queue_waiters_{0};  // who waits for the connection's queue to drain
-  std::atomic<bool> failed_{false};    // failure_ is set
+  std::atomic<int> queue_waiters_{0};                // who waits for the connection's queue to drain
+  std::atomic<bool> failed_{false};                  // failure_ is set
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -205,7 +205,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::flat_hash_map<uint64_t, RequestPtr> requests_;
   std::vector<std::string> lost_workers_;
   Clock::time_point progress_ = Clock::now();
-  size_t progress_mark_ = 0;  // what the last probe saw
+  size_t progress_mark_ = 0;                          // what the last probe saw
   std::vector<std::weak_ptr<HostMemory>> snapshots_;  // under way, and some that were
   std::shared_ptr<HostMemory> upload_ring_;
 };

@@ -121,8 +121,8 @@ void ExchangeWalk::AddMoves(int64_t destination, std::vector<Transfer>& transfer
 
 void ExchangeWalk::AddReductions(int64_t destination, std::vector<Transfer>& transfers) const {
   const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
-  for (const ReducedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
-    if (piece.reducer != destination) continue;
+  for (const OwnedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
+    if (piece.owner != destination) continue;
     const ExchangeCell& cell = piece.cell;
     if (exchange_.hosts.several()) {
       VisitSums(piece, std::nullopt, [&](int64_t low, int64_t high, const Sources& sources) {
@@ -141,7 +141,7 @@ void ExchangeWalk::AddReductions(int64_t destination, std::vector<Transfer>& tra
   }
 }
 
-void ExchangeWalk::VisitSums(const ReducedPiece& piece, std::optional<int32_t> from_host,
+void ExchangeWalk::VisitSums(const OwnedPiece& piece, std::optional<int32_t> from_host,
                              absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const {
   const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
   tables_->VisitSums(piece, from_host, [&](int64_t low, int64_t high, absl::Span<const GivenTerms> given) {
@@ -158,10 +158,10 @@ void ExchangeWalk::VisitSums(const ReducedPiece& piece, std::optional<int32_t> f
 
 void ExchangeWalk::AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const {
   const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
-  for (const ReducedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
+  for (const OwnedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
     if (tables_->HasBeforeSpread(piece, destination)) continue;
-    const Sources sources = {{workers[static_cast<size_t>(piece.reducer)], piece.reducer, {}}};
-    tables_->VisitTaken(piece.cell, piece.low, piece.high, piece.reducer, destination, [&](int64_t low, int64_t high) {
+    const Sources sources = {{workers[static_cast<size_t>(piece.owner)], piece.owner, {}}};
+    tables_->VisitTaken(piece.cell, piece.low, piece.high, piece.owner, destination, [&](int64_t low, int64_t high) {
       AddBoxes(exchange_, piece.cell, low, high, sources, transfers);
     });
   }
@@ -170,7 +170,7 @@ void ExchangeWalk::AddSpreads(int64_t destination, std::vector<Transfer>& transf
 void ExchangeWalk::AddShares(int64_t destination, std::vector<Transfer>& transfers) const {
   const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
   const int32_t host = tables_->HostOfDestination(destination);
-  tables_->VisitFar(destination, [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t) {
+  tables_->VisitFar(destination, [&](const ExchangeCell& cell, int64_t low, int64_t high) {
     tables_->VisitTakers(cell, low, high, host, [&](int64_t taker, int64_t from, int64_t to) {
       if (taker == destination) return;
       AddBoxes(exchange_, cell, from, to, {{workers[static_cast<size_t>(taker)], taker, {}}}, transfers);
@@ -193,7 +193,7 @@ bool ExchangeWalk::IsWantedTwiceFromFar() const {
     for (const std::vector<int64_t>& members : tables_->MembersByHost(group)) {
       bool is_far = false;
       if (members.size() < 2) continue;
-      tables_->VisitFar(members[0], [&](const ExchangeCell&, int64_t, int64_t, int64_t) { is_far = true; });
+      tables_->VisitFar(members[0], [&](const ExchangeCell&, int64_t, int64_t) { is_far = true; });
       if (is_far) return true;
     }
   }
@@ -236,10 +236,10 @@ void ExchangeWalk::VisitReceived(WorkerIndex worker, Count visit) const {
 }
 
 void ExchangeWalk::VisitSumsOf(
-    int64_t flat, absl::FunctionRef<void(const ReducedPiece&, int64_t, int64_t, const TransferSource&)> visit) const {
+    int64_t flat, absl::FunctionRef<void(const OwnedPiece&, int64_t, int64_t, const TransferSource&)> visit) const {
   const int32_t host = exchange_.hosts.HostOf(exchange_.source.mesh.workers()[static_cast<size_t>(flat)]);
   tables_->VisitHeld(flat, [&](const ExchangeCell& cell) {
-    for (const ReducedPiece& piece : tables_->PiecesOfCell(cell)) {
+    for (const OwnedPiece& piece : tables_->PiecesOfCell(cell)) {
       VisitSums(piece, host, [&](int64_t low, int64_t high, const Sources& sources) {
         for (const TransferSource& source : sources) {
           const auto& added_up = source.added_up;
@@ -256,9 +256,9 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::SumsGivenBy(WorkerIndex worker) c
   const std::optional<int64_t> flat = exchange_.source.mesh.FindWorker(worker);
   if (!flat.has_value()) return {};
   GivenList given(exchange_);
-  VisitSumsOf(*flat, [&](const ReducedPiece& piece, int64_t low, int64_t high, const TransferSource& source) {
-    if (source.flat_position != *flat || tables_->HolderOfDestination(piece.reducer).flat == *flat) return;
-    given.Add(piece.cell, low, high, TermsOf(source, exchange_.source.mesh), piece.reducer);
+  VisitSumsOf(*flat, [&](const OwnedPiece& piece, int64_t low, int64_t high, const TransferSource& source) {
+    if (source.flat_position != *flat || tables_->HolderOfDestination(piece.owner).flat == *flat) return;
+    given.Add(piece.cell, low, high, TermsOf(source, exchange_.source.mesh), piece.owner);
   });
   return std::move(given).Sorted();
 }
@@ -267,8 +267,8 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::SpreadBy(int64_t flat) const {
   GivenList given(exchange_);
   const Sources self = {{exchange_.destination.mesh.workers()[static_cast<size_t>(flat)], flat, {}}};
   const int64_t group = tables_->GroupOf(flat);
-  for (const ReducedPiece& piece : tables_->PiecesOf(group)) {
-    if (piece.reducer != flat) continue;
+  for (const OwnedPiece& piece : tables_->PiecesOf(group)) {
+    if (piece.owner != flat) continue;
     for (const int64_t offset : tables_->member_offsets()) {
       const int64_t destination = group + offset;
       if (tables_->HasBeforeSpread(piece, destination)) continue;
@@ -286,7 +286,7 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::SharedBy(int64_t flat) const {
   std::vector<int64_t> mates = tables_->MembersOn(tables_->GroupOf(flat), host);
   std::erase(mates, flat);
   if (mates.empty()) return {};
-  tables_->VisitFar(flat, [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t) {
+  tables_->VisitFar(flat, [&](const ExchangeCell& cell, int64_t low, int64_t high) {
     tables_->VisitTakers(cell, low, high, host, [&](int64_t taker, int64_t from, int64_t to) {
       if (taker != flat) return;
       for (const int64_t mate : mates) given.Add(cell, from, to, self, mate);
@@ -345,7 +345,7 @@ std::vector<ExchangeWalk::Given> ExchangeWalk::GivenBy(WorkerIndex worker) const
       }
       return;
     }
-    for (const ReducedPiece& piece : tables_->PiecesOfCell(cell)) add(piece.low, piece.high, piece.reducer);
+    for (const OwnedPiece& piece : tables_->PiecesOfCell(cell)) add(piece.low, piece.high, piece.owner);
   });
   return std::move(given).Sorted();
 }
@@ -363,7 +363,7 @@ std::vector<WorkerIndex> ExchangeWalk::AddersOf(WorkerIndex worker) const {
       }
     }
   } else if (rounds_ == nullptr) {
-    VisitSumsOf(*flat, [&](const ReducedPiece&, int64_t, int64_t, const TransferSource& source) {
+    VisitSumsOf(*flat, [&](const OwnedPiece&, int64_t, int64_t, const TransferSource& source) {
       if (!source.added_up.empty() && source.worker != worker) adders.push_back(source.worker);
     });
   }

@@ -162,7 +162,7 @@ std::vector<Transfer> TransfersTo(const Exchange& exchange, absl::Span<const int
 
 class ExchangeRounds;
 class ExchangeTables;
-struct ReducedPiece;
+struct OwnedPiece;
 
 // The same for many positions: the tables that don't depend on the position are made once. Keeps a
 // reference to the exchange. The exchange is one that VerifyPlan accepts. One thread at a time.
@@ -206,11 +206,11 @@ class ExchangeWalk {
   using Count = absl::FunctionRef<void(WorkerIndex, int64_t)>;
   // With several hosts: the parts of what a position reduces, which differ in their sources; all of these, or those on
   // one host.
-  void VisitSums(const ReducedPiece& piece, std::optional<int32_t> from_host,
+  void VisitSums(const OwnedPiece& piece, std::optional<int32_t> from_host,
                  absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const;
   // Those of a source position's cells whose source it is, or among whose terms it is.
   void VisitSumsOf(int64_t flat,
-                   absl::FunctionRef<void(const ReducedPiece&, int64_t, int64_t, const TransferSource&)> visit) const;
+                   absl::FunctionRef<void(const OwnedPiece&, int64_t, int64_t, const TransferSource&)> visit) const;
   std::vector<Given> SumsGivenBy(WorkerIndex worker) const;
   std::vector<Given> SpreadBy(int64_t flat) const;
   std::vector<Given> SharedBy(int64_t flat) const;

@@ -130,8 +130,8 @@ TransferSource ExchangeRounds::SourceAt(int64_t flat) const {
   return {exchange_.destination.mesh.workers()[static_cast<size_t>(flat)], flat, {}};
 }
 
-bool ExchangeRounds::IsTaken(const ReducedPiece& piece, const Place& self) const {
-  const int64_t owner = PlaceAt(piece.reducer).host;
+bool ExchangeRounds::IsTaken(const OwnedPiece& piece, const Place& self) const {
+  const int64_t owner = PlaceAt(piece.owner).host;
   const int64_t above = unit_ * factor_;  // of the digits before
   switch (exchange_.role) {
     case ExchangeRole::kReduce: return owner / unit_ == self.host / unit_;
@@ -143,9 +143,9 @@ bool ExchangeRounds::IsTaken(const ReducedPiece& piece, const Place& self) const
   return true;
 }
 
-ExchangeRounds::Sources ExchangeRounds::SourcesOf(const ReducedPiece& piece, const Place& self,
+ExchangeRounds::Sources ExchangeRounds::SourcesOf(const OwnedPiece& piece, const Place& self,
                                                   const Group& group) const {
-  const Place& owner = PlaceAt(piece.reducer);
+  const Place& owner = PlaceAt(piece.owner);
   const auto source_on = [&](int64_t host) {
     return SourceAt(group.members[static_cast<size_t>(host)][static_cast<size_t>(owner.column)]);
   };
@@ -173,13 +173,13 @@ void ExchangeRounds::VisitTaken(
   const Group& group = GroupAt(destination);
   for (size_t column = 0; column < group.pieces.size(); ++column) {
     if ((static_cast<int64_t>(column) == self.column) == (exchange_.role == ExchangeRole::kShare)) continue;
-    const std::vector<ReducedPiece>& pieces = group.pieces[column];
+    const std::vector<OwnedPiece>& pieces = group.pieces[column];
     for (size_t i = 0; i < pieces.size();) {
       if (!IsTaken(pieces[i], self)) {
         ++i;
         continue;
       }
-      const ReducedPiece& first = pieces[i];
+      const OwnedPiece& first = pieces[i];
       const Sources sources = SourcesOf(first, self, group);
       int64_t high = first.high;
       // What comes next to it from the same is taken together.

@@ -66,8 +66,8 @@ class ExchangeRounds {
     int64_t column = 0;
   };
   struct Group {
-    std::vector<std::vector<int64_t>> members;      // by host, by column
-    std::vector<std::vector<ReducedPiece>> pieces;  // by column of the owner, who is the `reducer`; in order
+    std::vector<std::vector<int64_t>> members;    // by host, by column
+    std::vector<std::vector<OwnedPiece>> pieces;  // by column of the owner; in order
   };
 
   void AddPiece(const ExchangeCell& cell, int64_t low, int64_t high, int64_t owner, Group& made) const;
@@ -78,8 +78,8 @@ class ExchangeRounds {
   int64_t DigitOf(int64_t host) const { return host / unit_ % factor_; }
   // The hosts that differ from this one in the digit alone, increasing.
   std::vector<size_t> PartnersOf(int64_t host) const;
-  bool IsTaken(const ReducedPiece& piece, const Place& self) const;
-  Sources SourcesOf(const ReducedPiece& piece, const Place& self, const Group& group) const;
+  bool IsTaken(const OwnedPiece& piece, const Place& self) const;
+  Sources SourcesOf(const OwnedPiece& piece, const Place& self, const Group& group) const;
   TransferSource SourceAt(int64_t flat) const;
 
   const Exchange& exchange_;

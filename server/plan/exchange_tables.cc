@@ -280,15 +280,15 @@ int64_t ExchangeTables::CommonElements(int64_t source_flat, int64_t destination_
   return elements;
 }
 
-std::unique_ptr<std::vector<ReducedPiece>> ExchangeTables::PiecesOfEach(int64_t group) const {
-  auto pieces = std::make_unique<std::vector<ReducedPiece>>();
+std::unique_ptr<std::vector<OwnedPiece>> ExchangeTables::PiecesOfEach(int64_t group) const {
+  auto pieces = std::make_unique<std::vector<OwnedPiece>>();
   VisitWanted(group, [&](const ExchangeCell& cell) {
     for (const int64_t offset : member_offsets_) pieces->push_back({cell, 0, cell.elements, group + offset});
   });
   return pieces;
 }
 
-const std::vector<ReducedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
+const std::vector<OwnedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
   const auto found = pieces_.find(group);
   if (found != pieces_.end()) return *found->second;
   if (exchange_.role == ExchangeRole::kReduceEach) return *pieces_.emplace(group, PiecesOfEach(group)).first->second;
@@ -325,7 +325,7 @@ const std::vector<ReducedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
   for (Candidates& each : candidates) {
     if (!each.members.empty()) each.line = SharedLine(each.members, each.elements);
   }
-  auto pieces = std::make_unique<std::vector<ReducedPiece>>();
+  auto pieces = std::make_unique<std::vector<OwnedPiece>>();
   VisitWanted(group, [&](const ExchangeCell& cell) {
     Candidates& reducers = candidates_of(cell);
     if (reducers.members.empty()) return;
@@ -337,11 +337,11 @@ const std::vector<ReducedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
   return *pieces_.emplace(group, std::move(pieces)).first->second;
 }
 
-absl::Span<const ReducedPiece> ExchangeTables::PiecesOfCell(const ExchangeCell& cell) const {
-  const std::vector<ReducedPiece>& pieces = PiecesOf(cell.destination);
+absl::Span<const OwnedPiece> ExchangeTables::PiecesOfCell(const ExchangeCell& cell) const {
+  const std::vector<OwnedPiece>& pieces = PiecesOf(cell.destination);
   const auto first =
       std::lower_bound(pieces.begin(), pieces.end(), cell.number,
-                       [](const ReducedPiece& piece, int64_t number) { return piece.cell.number < number; });
+                       [](const OwnedPiece& piece, int64_t number) { return piece.cell.number < number; });
   auto end = first;
   while (end != pieces.end() && end->cell.number == cell.number) ++end;
   return absl::MakeConstSpan(pieces).subspan(static_cast<size_t>(first - pieces.begin()),
@@ -355,7 +355,7 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
   };
   VisitHeld(cell.source, [&](const ExchangeCell& held) {
     if (exchange_.role != ExchangeRole::kMove) {
-      for (const ReducedPiece& piece : PiecesOfCell(held)) add(held, piece.low, piece.high, piece.reducer);
+      for (const OwnedPiece& piece : PiecesOfCell(held)) add(held, piece.low, piece.high, piece.owner);
       return;
     }
     for (const int64_t offset : member_offsets_) {

@@ -38,13 +38,13 @@ struct ExchangeCell {
   int64_t destination = 0;  // the flat position of its first destination
 };
 
-// Elements [low, high) of a cell, in row-major order, which `reducer` (a flat position of the destination) reduces; or
-// takes as a relay.
-struct ReducedPiece {
+// Elements [low, high) of a cell, in row-major order, which its owner (a flat position of the destination) has first:
+// it reduces them, or takes them as a relay, and others take them from its place.
+struct OwnedPiece {
   ExchangeCell cell;
   int64_t low = 0;
   int64_t high = 0;
-  int64_t reducer = 0;
+  int64_t owner = 0;
 };
 
 class ExchangeTables {
@@ -85,16 +85,16 @@ class ExchangeTables {
 
   // Who reduces what of a group's cells, in order; or who relays what is far from some. Only where there are terms, or
   // relays.
-  const std::vector<ReducedPiece>& PiecesOf(int64_t group) const;
+  const std::vector<OwnedPiece>& PiecesOf(int64_t group) const;
   // Those of one cell.
-  absl::Span<const ReducedPiece> PiecesOfCell(const ExchangeCell& cell) const;
+  absl::Span<const OwnedPiece> PiecesOfCell(const ExchangeCell& cell) const;
 
   // Where the reducer takes a term of a cell from, having been told a replica: a flat position of the source. From
   // itself if it holds the term. Not with several hosts.
   int64_t SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t reducer) const;
   // With several hosts: calls `visit(low, high, given)` for the parts of what is reduced, which differ in who gives the
   // terms (host_sums.h); `from_host`: what is given on that host alone, of the same parts.
-  void VisitSums(const ReducedPiece& piece, std::optional<int32_t> from_host,
+  void VisitSums(const OwnedPiece& piece, std::optional<int32_t> from_host,
                  absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const;
 
   bool has_relays() const { return exchange_.far_takers == FarTakers::kRelays; }
@@ -102,8 +102,8 @@ class ExchangeTables {
   // `reducer` reduces or relays (or -1).
   bool IsFar(const ExchangeCell& cell, int64_t reducer, int64_t destination) const;
   // Whether a position takes nothing of a piece in the spread: it has it, or took it when it was moved.
-  bool HasBeforeSpread(const ReducedPiece& piece, int64_t destination) const {
-    return piece.reducer == destination || (has_relays() && !IsFar(piece.cell, kMoved, destination));
+  bool HasBeforeSpread(const OwnedPiece& piece, int64_t destination) const {
+    return piece.owner == destination || (has_relays() && !IsFar(piece.cell, kMoved, destination));
   }
   // Calls `visit(taker, low, high)` for the parts of elements of a cell, moved or a whole piece that is reduced, which
   // members of the cell's group take for their host, to which it is far.
@@ -112,10 +112,8 @@ class ExchangeTables {
   // Calls `visit(low, high)` for the parts that the destination takes itself: all, or as a taker.
   void VisitTaken(const ExchangeCell& cell, int64_t low, int64_t high, int64_t reducer, int64_t destination,
                   absl::FunctionRef<void(int64_t, int64_t)> visit) const;
-  // Calls `visit(cell, low, high, reducer)` for what a position's host wants from far, in order; the reducer is -1 of
-  // what is moved.
-  void VisitFar(int64_t destination_flat,
-                absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t, int64_t)> visit) const;
+  // Calls `visit(cell, low, high)` for what a position's host wants from far, in order.
+  void VisitFar(int64_t destination_flat, absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t)> visit) const;
   std::vector<int64_t> MembersOn(int64_t group, int32_t host) const;
   // Members of the group on each host that has some, by host.
   std::vector<std::vector<int64_t>> MembersByHost(int64_t group) const;
@@ -180,7 +178,7 @@ class ExchangeTables {
   }
   const std::vector<int32_t>& HostsOfFamily(const ExchangeCell& cell) const;  // sorted
   const FarLine& FarLineOf(int64_t group, int32_t host) const;
-  std::unique_ptr<std::vector<ReducedPiece>> PiecesOfEach(int64_t group) const;
+  std::unique_ptr<std::vector<OwnedPiece>> PiecesOfEach(int64_t group) const;
   std::vector<int64_t> FarMembers(const ExchangeCell& cell, absl::Span<const int64_t> members) const;
   std::vector<int64_t> OnNearestHosts(const ExchangeCell& cell, absl::Span<const int64_t> candidates) const;
 
@@ -200,7 +198,7 @@ class ExchangeTables {
   std::vector<std::vector<std::pair<int, int>>> entries_of_destination_shard_;  // ranges
   std::vector<int64_t> cell_strides_;
   std::vector<int64_t> given_elements_;
-  mutable absl::flat_hash_map<int64_t, std::unique_ptr<std::vector<ReducedPiece>>> pieces_;       // by group
+  mutable absl::flat_hash_map<int64_t, std::unique_ptr<std::vector<OwnedPiece>>> pieces_;         // by group
   mutable absl::flat_hash_map<int64_t, std::unique_ptr<const TermsByHost>> terms_;                // by family
   mutable absl::flat_hash_map<int64_t, std::unique_ptr<Sharing>> sharings_;                       // by family
   mutable absl::flat_hash_map<std::pair<int64_t, int32_t>, std::unique_ptr<FarLine>> far_lines_;  // by group and host

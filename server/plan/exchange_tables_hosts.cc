@@ -97,13 +97,13 @@ std::vector<int64_t> ExchangeTables::OnNearestHosts(const ExchangeCell& cell,
   return nearest;
 }
 
-void ExchangeTables::VisitSums(const ReducedPiece& piece, std::optional<int32_t> from_host,
+void ExchangeTables::VisitSums(const OwnedPiece& piece, std::optional<int32_t> from_host,
                                absl::FunctionRef<void(int64_t, int64_t, absl::Span<const GivenTerms>)> visit) const {
   const Sharing& sharing = SharingOf(piece.cell);
-  const auto at = std::lower_bound(sharing.takes.begin(), sharing.takes.end(),
-                                   Take{piece.cell.number, piece.low, piece.reducer, 0});
+  const auto at =
+      std::lower_bound(sharing.takes.begin(), sharing.takes.end(), Take{piece.cell.number, piece.low, piece.owner, 0});
   sharing.sums[at->line].Visit(at->start, piece.cell.shape, piece.low, piece.high,
-                               HolderOfDestination(piece.reducer).flat, from_host, visit);
+                               HolderOfDestination(piece.owner).flat, from_host, visit);
 }
 
 bool ExchangeTables::IsFar(const ExchangeCell& cell, int64_t reducer, int64_t destination) const {
@@ -134,9 +134,9 @@ std::vector<int64_t> ExchangeTables::FarElements(int64_t group, absl::Span<const
       for (const int32_t host : HostsOfFamily(cell)) near[host] += cell.elements;
     });
   } else {
-    for (const ReducedPiece& piece : PiecesOf(group)) {
+    for (const OwnedPiece& piece : PiecesOf(group)) {
       total += piece.high - piece.low;
-      near[HostOfDestination(piece.reducer)] += piece.high - piece.low;
+      near[HostOfDestination(piece.owner)] += piece.high - piece.low;
     }
   }
   std::vector<int64_t> far;
@@ -153,16 +153,16 @@ std::vector<int64_t> ExchangeTables::FarMembers(const ExchangeCell& cell, absl::
 }
 
 void ExchangeTables::VisitFar(int64_t destination_flat,
-                              absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t, int64_t)> visit) const {
+                              absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t)> visit) const {
   if (!moves()) {
-    for (const ReducedPiece& piece : PiecesOf(GroupOf(destination_flat))) {
-      if (!IsFar(piece.cell, piece.reducer, destination_flat) || HasBeforeSpread(piece, destination_flat)) continue;
-      visit(piece.cell, piece.low, piece.high, piece.reducer);
+    for (const OwnedPiece& piece : PiecesOf(GroupOf(destination_flat))) {
+      if (!IsFar(piece.cell, piece.owner, destination_flat) || HasBeforeSpread(piece, destination_flat)) continue;
+      visit(piece.cell, piece.low, piece.high);
     }
     return;
   }
   VisitWanted(destination_flat, [&](const ExchangeCell& cell) {
-    if (IsFar(cell, kMoved, destination_flat)) visit(cell, 0, cell.elements, kMoved);
+    if (IsFar(cell, kMoved, destination_flat)) visit(cell, 0, cell.elements);
   });
 }
 
@@ -189,7 +189,7 @@ const ExchangeTables::FarLine& ExchangeTables::FarLineOf(int64_t group, int32_t 
   FarLine& far = *known;  // stays where it is
   std::vector<int64_t> members = MembersOn(group, host);
   int64_t length = 0;
-  VisitFar(members[0], [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t) {
+  VisitFar(members[0], [&](const ExchangeCell& cell, int64_t low, int64_t high) {
     far.items.push_back({cell.number, low, length});
     length += high - low;
   });
@@ -211,8 +211,8 @@ void ExchangeTables::VisitTaken(const ExchangeCell& cell, int64_t low, int64_t h
                                 int64_t destination, absl::FunctionRef<void(int64_t, int64_t)> visit) const {
   if (exchange_.far_takers == FarTakers::kEach || !IsFar(cell, reducer, destination)) return visit(low, high);
   if (has_relays() && reducer == kMoved) {
-    for (const ReducedPiece& piece : PiecesOfCell(cell)) {
-      if (piece.reducer == destination) visit(piece.low, piece.high);
+    for (const OwnedPiece& piece : PiecesOfCell(cell)) {
+      if (piece.owner == destination) visit(piece.low, piece.high);
     }
     return;
   }

@@ -44,8 +44,8 @@ void ExchangeWalk::VisitSumTraffic(Count received, Count sent) const {
   const Mesh& to = exchange_.destination.mesh;
   for (int64_t flat = 0; flat < to.size(); ++flat) {
     if (tables_->GroupOf(flat) != flat) continue;
-    for (const ReducedPiece& piece : tables_->PiecesOf(flat)) {
-      const WorkerIndex reducer = to.workers()[static_cast<size_t>(piece.reducer)];
+    for (const OwnedPiece& piece : tables_->PiecesOf(flat)) {
+      const WorkerIndex reducer = to.workers()[static_cast<size_t>(piece.owner)];
       tables_->VisitSums(piece, std::nullopt, [&](int64_t low, int64_t high, absl::Span<const GivenTerms> given) {
         const auto count = [&](WorkerIndex from, WorkerIndex to_worker) {
           if (from == to_worker) return;
@@ -70,13 +70,13 @@ void ExchangeWalk::VisitReduceTraffic(Count received, Count sent) const {
   absl::flat_hash_map<std::pair<int64_t, int64_t>, int64_t> given;
   for (int64_t flat = 0; flat < exchange_.destination.mesh.size(); ++flat) {
     if (tables_->GroupOf(flat) != flat) continue;
-    for (const ReducedPiece& piece : tables_->PiecesOf(flat)) {
-      const ExchangeTables::Holder& own = tables_->HolderOfDestination(piece.reducer);
+    for (const OwnedPiece& piece : tables_->PiecesOf(flat)) {
+      const ExchangeTables::Holder& own = tables_->HolderOfDestination(piece.owner);
       const bool owns = own.family == piece.cell.family;
-      received(exchange_.destination.mesh.workers()[static_cast<size_t>(piece.reducer)],
+      received(exchange_.destination.mesh.workers()[static_cast<size_t>(piece.owner)],
                (piece.high - piece.low) * (owns ? terms - 1 : terms));
       tables_->VisitParts(
-          piece.cell, piece.low, piece.high, piece.reducer, [&](int64_t replica, int64_t low, int64_t high) {
+          piece.cell, piece.low, piece.high, piece.owner, [&](int64_t replica, int64_t low, int64_t high) {
             given[{piece.cell.family, replica}] += high - low;
             if (!owns) return;
             const int64_t asked = piece.cell.source + tables_->term_offsets()[static_cast<size_t>(own.term)] +
@@ -99,8 +99,8 @@ void ExchangeWalk::VisitSpreadTraffic(Count received, Count sent) const {
     received(to.workers()[static_cast<size_t>(flat)],
              NumElements(LocalBox(exchange_.destination, to.PositionAt(flat))));
     if (tables_->GroupOf(flat) != flat) continue;
-    for (const ReducedPiece& piece : tables_->PiecesOf(flat)) {
-      const WorkerIndex reducer = to.workers()[static_cast<size_t>(piece.reducer)];
+    for (const OwnedPiece& piece : tables_->PiecesOf(flat)) {
+      const WorkerIndex reducer = to.workers()[static_cast<size_t>(piece.owner)];
       received(reducer, piece.low - piece.high);
       sent(reducer, (piece.high - piece.low) * others);
     }
@@ -124,7 +124,7 @@ void ExchangeWalk::VisitFarParts(int64_t group, absl::Span<const std::vector<int
     }
     absl::flat_hash_map<int64_t, int64_t> parts;
     int64_t start = 0;
-    tables_->VisitFar(members[host][0], [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t) {
+    tables_->VisitFar(members[host][0], [&](const ExchangeCell& cell, int64_t low, int64_t high) {
       line.Visit(start, cell.shape, low, high,
                  [&](int64_t taker, int64_t from, int64_t to) { parts[taker] += to - from; });
       start += high - low;
@@ -163,13 +163,13 @@ void ExchangeWalk::VisitSpreadOnceTraffic(Count received, Count sent) const {
   VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
     absl::flat_hash_map<int32_t, absl::Span<const int64_t>> on_host;
     for (const std::vector<int64_t>& each : members) on_host[tables_->HostOfDestination(each[0])] = each;
-    for (const ReducedPiece& piece : tables_->PiecesOf(group)) {
+    for (const OwnedPiece& piece : tables_->PiecesOf(group)) {
       const int64_t elements = piece.high - piece.low;
-      const absl::Span<const int64_t> mates = on_host.at(tables_->HostOfDestination(piece.reducer));
+      const absl::Span<const int64_t> mates = on_host.at(tables_->HostOfDestination(piece.owner));
       for (const int64_t mate : mates) {
-        if (mate != piece.reducer) received(workers[static_cast<size_t>(mate)], elements);
+        if (mate != piece.owner) received(workers[static_cast<size_t>(mate)], elements);
       }
-      sent(workers[static_cast<size_t>(piece.reducer)],
+      sent(workers[static_cast<size_t>(piece.owner)],
            elements * static_cast<int64_t>(mates.size() - 1 + members.size() - 1));
     }
     VisitFarParts(group, members, [&](int64_t member, int64_t elements, absl::Span<const int64_t>) {
