@@ -22,7 +22,7 @@ std::string TextOf(const Strides& strides) { return ToText(absl::MakeConstSpan(s
 std::string TextOf(const absl::Status& status) { return status.ToString(); }
 
 struct MessageText {
-  std::string operator()(const DefineTemplate& m) const { return StrCat("define ", m.id.value, " ", ToText(*m.plan)); }
+  std::string operator()(const DefineTemplate& m) const { return StrCat("define ", m.id.value, " ", ToText(**m.plan)); }
   std::string operator()(const ForgetTemplate& m) const { return StrCat("forget ", m.id.value); }
   std::string operator()(const Instance& m) const {
     std::string text =

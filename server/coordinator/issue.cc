@@ -80,6 +80,13 @@ absl::StatusOr<StateMachine::CallOperands> StateMachine::ResolveOperands(const S
   return operands;
 }
 
+absl::Status StateMachine::CheckPlanText(std::string_view op, const Plan& plan) const {
+  const auto bytes = static_cast<int64_t>(ToText(plan).size());
+  if (bytes <= config_.max_plan_text_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      StrCat(op, ": its plan has ", bytes, " bytes; max_plan_text_bytes is ", config_.max_plan_text_bytes));
+}
+
 absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(const CallRecord& record, CallOperands& operands,
                                                        std::vector<Scalar>& scalars) {
   if (PlanTemplate* known = plans_.Find(operands.key)) {
@@ -93,6 +100,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(const CallRecord& record,
   if (operands.key.temporary_bytes != PlanKey::kNoLimit) limits.temporary_bytes = operands.key.temporary_bytes;
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(record.call, operands.plan_operands, topology_, limits));
   scalars = std::move(planned.scalars);
+  TESSERA_RETURN_IF_ERROR(CheckPlanText(NameOf(record.call.op), planned.plan));
   TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
   PlanTemplate made;
   made.id = TemplateId(next_template_++);

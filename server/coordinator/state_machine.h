@@ -118,6 +118,8 @@ class StateMachine {
     PlanKey key;
   };
   absl::StatusOr<CallOperands> ResolveOperands(const SessionEntry& session, const CallRecord& record) const;
+  // Workers would refuse what they can't take.
+  absl::Status CheckPlanText(std::string_view op, const Plan& plan) const;
   absl::StatusOr<PlanTemplate*> TemplateOf(const CallRecord& record, CallOperands& operands,
                                            std::vector<Scalar>& scalars);
   // Issues the call by its plan; a contraction whose temporaries don't fit, by one that keeps to what is free.

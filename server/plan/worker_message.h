@@ -8,6 +8,7 @@
 #include <string>
 #include <variant>
 
+#include "absl/status/statusor.h"
 #include "schemas/types/ids.h"
 #include "server/plan/instance.h"
 
@@ -15,7 +16,8 @@ namespace tessera {
 
 struct DefineTemplate {
   TemplateId id;
-  std::shared_ptr<const Plan> plan;
+  // At a worker: or why what came is no plan. That is remembered, and the template's instances report it.
+  absl::StatusOr<std::shared_ptr<const Plan>> plan;
 };
 struct ForgetTemplate {
   TemplateId id;

@@ -64,8 +64,9 @@ void Executor::MarkDead(WorkerIndex peer) {
   if (messages_ != nullptr) messages_->MarkDead(peer);
 }
 
-void Executor::Define(TemplateId id, const std::shared_ptr<const Plan>& plan) {
-  templates_.Define(id, *plan).IgnoreError();
+void Executor::Define(TemplateId id, const absl::StatusOr<std::shared_ptr<const Plan>>& plan) {
+  if (!plan.ok()) return templates_.Refuse(id, plan.status());
+  templates_.Define(id, **plan).IgnoreError();
 }
 void Executor::Forget(TemplateId id) { templates_.Forget(id); }
 

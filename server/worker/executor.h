@@ -57,8 +57,8 @@ class Executor {
   // Nothing of what comes between Hold and Flush needs to start before Flush (device.h).
   void Hold() { device_.Hold(); }
   void Flush() { device_.Flush(); }
-  // A plan that can't be run here is remembered as such: instances of it report why.
-  void Define(TemplateId id, const std::shared_ptr<const Plan>& plan);
+  // A plan that can't be read, or run here, is remembered as such: instances of it report why.
+  void Define(TemplateId id, const absl::StatusOr<std::shared_ptr<const Plan>>& plan);
   void Forget(TemplateId id);
   void Run(const Instance& instance);
   // The report of the window's ordinal says that it is open; the copies are not the executor's.

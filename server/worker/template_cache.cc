@@ -301,6 +301,11 @@ absl::Status TemplateCache::Define(TemplateId id, const Plan& plan) {
   return status;
 }
 
+void TemplateCache::Refuse(TemplateId id, const absl::Status& why) {
+  templates_.erase(id);
+  if (templates_.size() < kMaxTemplates) templates_.emplace(id, why);
+}
+
 void TemplateCache::Forget(TemplateId id) { templates_.erase(id); }
 
 absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Find(TemplateId id) const {

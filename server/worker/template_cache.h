@@ -57,6 +57,8 @@ class TemplateCache {
   // Lowers the plan. What is wrong with it (ResourceExhausted beyond max_templates, InvalidArgument for
   // a plan that can't be run) is remembered, and is what Find answers. An id that is known is replaced.
   absl::Status Define(TemplateId id, const Plan& plan);
+  // Of a plan that could not be read: Find answers why.
+  void Refuse(TemplateId id, const absl::Status& why);
   void Forget(TemplateId id);
   // InvalidArgument when the id is unknown. The template stays alive while an instance of it runs.
   absl::StatusOr<std::shared_ptr<const ProgramTemplate>> Find(TemplateId id) const;

@@ -121,7 +121,7 @@ class SimulatedCluster {
     auto found = pending_.find(worker);
     if (found == pending_.end()) return plans;
     for (const WorkerMessage& message : found->second) {
-      if (const auto* define = std::get_if<DefineTemplate>(&message)) plans.push_back(define->plan);
+      if (const auto* define = std::get_if<DefineTemplate>(&message)) plans.push_back(*define->plan);
     }
     return plans;
   }

@@ -34,6 +34,10 @@ void SendEnded(MessageLink& link, const absl::Status& reason) {
   link.Send(message);
 }
 
+// What the state machine lets by, workers read.
+static_assert(CoordinatorConfig{}.max_plan_text_bytes <= static_cast<int64_t>(kMaxPlanTextBytes));
+static_assert(2 * kFullSendBytes < kMaxMessageBytes && kMaxPlanTextBytes <= kFullSendBytes);
+
 }  // namespace
 
 uint64_t RandomSecret() {
@@ -158,21 +162,19 @@ bool Hub::HasRoom(SessionId session) const {
 
 void Hub::FlushWorkers() {
   // Workers of one mesh get the same messages: what was encoded for one is sent to the next, too.
-  std::vector<std::shared_ptr<const WorkerMessage>> encoded;
+  std::vector<std::shared_ptr<const WorkerMessage>> waiting;
+  size_t encoded = 0;  // of them: what a message holds
   std::optional<capnp::MallocMessageBuilder> message;
   for (auto& [worker, link] : workers_) {
     while (!link.outbox.empty() && link.link->is_clear()) {
       const auto begin = link.outbox.begin();
       const auto end = begin + static_cast<ptrdiff_t>(std::min(link.outbox.size(), kMaxMessagesPerSend));
-      if (!std::equal(encoded.begin(), encoded.end(), begin, end)) {
-        encoded.assign(begin, end);
-        message.emplace(FirstSegmentWords(encoded.size(), kWordsPerMessage));
-        auto messages = message->initRoot<wire::WorkerMessages>();
-        messages.setEpoch(epoch_);
-        auto list = messages.initMessages(static_cast<unsigned>(encoded.size()));
-        for (unsigned i = 0; i < list.size(); ++i) EncodeWorkerMessage(*encoded[i], list[i]);
+      if (!std::equal(waiting.begin(), waiting.end(), begin, end)) {
+        waiting.assign(begin, end);
+        message.emplace(FirstSegmentWords(waiting.size(), kWordsPerMessage));
+        encoded = EncodeWorkerMessages(waiting, epoch_, *message);
       }
-      link.outbox.erase(begin, end);
+      link.outbox.erase(begin, begin + static_cast<ptrdiff_t>(encoded));
       link.link->Send(*message);
     }
   }

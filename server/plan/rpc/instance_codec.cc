@@ -75,7 +75,7 @@ struct MessageEncoder {
   void operator()(const DefineTemplate& m) {
     auto define = out.initDefine();
     define.setId(m.id.value);
-    define.setPlan(Text(ToText(*m.plan)));
+    define.setPlan(Text(ToText(**m.plan)));
   }
   void operator()(const ForgetTemplate& m) { out.setForget(m.id.value); }
   void operator()(const Instance& m) {
@@ -152,13 +152,13 @@ absl::StatusOr<WorkerMessage> DecodeInlineRead(wire::InlineRead::Reader read) {
   return m;
 }
 
-absl::StatusOr<WorkerMessage> DecodeDefine(wire::Define::Reader define) {
-  if (define.getPlan().size() > kMaxPlanTextBytes) {
-    return absl::InvalidArgumentError(
-        StrCat("a plan of ", define.getPlan().size(), " bytes; max_plan_text_bytes is ", kMaxPlanTextBytes));
+absl::StatusOr<std::shared_ptr<const Plan>> DecodePlan(capnp::Text::Reader text) {
+  if (text.size() > kMaxPlanTextBytes) {
+    return absl::ResourceExhaustedError(
+        StrCat("a plan of ", text.size(), " bytes; max_plan_text_bytes is ", kMaxPlanTextBytes));
   }
-  TESSERA_ASSIGN_OR_RETURN(Plan plan, ParsePlan(std::string_view(define.getPlan().cStr(), define.getPlan().size())));
-  return DefineTemplate{TemplateId(define.getId()), std::make_shared<const Plan>(std::move(plan))};
+  TESSERA_ASSIGN_OR_RETURN(Plan plan, ParsePlan(std::string_view(text.cStr(), text.size())));
+  return std::make_shared<const Plan>(std::move(plan));
 }
 
 }  // namespace
@@ -198,9 +198,25 @@ void EncodeWorkerMessage(const WorkerMessage& message, Message::Builder builder)
   std::visit(MessageEncoder{builder}, message);
 }
 
+size_t EncodeWorkerMessages(absl::Span<const std::shared_ptr<const WorkerMessage>> messages, uint64_t epoch,
+                            capnp::MessageBuilder& builder) {
+  auto root = builder.initRoot<wire::WorkerMessages>();
+  root.setEpoch(epoch);
+  auto list = builder.getOrphanage().newOrphan<capnp::List<Message>>(static_cast<unsigned>(messages.size()));
+  unsigned count = 0;
+  do {
+    EncodeWorkerMessage(*messages[count], list.get()[count]);
+    ++count;
+  } while (count < messages.size() && builder.sizeInWords() * sizeof(capnp::word) < kFullSendBytes);
+  if (count < messages.size()) list.truncate(count);
+  root.adoptMessages(kj::mv(list));
+  return count;
+}
+
 absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
   switch (reader.which()) {
-    case Message::DEFINE: return DecodeDefine(reader.getDefine());
+    case Message::DEFINE:
+      return DefineTemplate{TemplateId(reader.getDefine().getId()), DecodePlan(reader.getDefine().getPlan())};
     case Message::FORGET: return ForgetTemplate{TemplateId(reader.getForget())};
     case Message::RUN: {
       InstanceDecoder decoder;

@@ -4,7 +4,11 @@
 // validates as schemas/codec does.
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <vector>
+
+#include <capnp/message.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +19,11 @@
 namespace tessera {
 
 void EncodeWorkerMessage(const WorkerMessage& message, wire::WorkerMessages::Message::Builder builder);
+// One WorkerMessages of the first so many: of all, or of those with which it is full. How many they are; at least one.
+// A message that is full has less than twice kFullSendBytes, since no plan's text is longer than that.
+inline constexpr size_t kFullSendBytes = 16u << 20;  // docs/limits.md: full_send_bytes
+size_t EncodeWorkerMessages(absl::Span<const std::shared_ptr<const WorkerMessage>> messages, uint64_t epoch,
+                            capnp::MessageBuilder& builder);
 absl::StatusOr<WorkerMessage> DecodeWorkerMessage(wire::WorkerMessages::Message::Reader reader);
 
 // Decodes one instance after another into the same memory, so that after warm-up none is allocated.

@@ -103,6 +103,20 @@ TEST(StateMachineTest, WhatDoesNotFitPoisonsItsHandleAndNothingElse) {
   EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
 }
 
+TEST(StateMachineTest, APlanThatWorkersWouldRefuseIsRefusedWithTheNumbers) {
+  CoordinatorConfig config;
+  config.max_plan_text_bytes = 300;
+  SimulatedCluster cluster(8, 1 << 20, config);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(8), {64, 64}, kRows, 1), RedistributeRecord(1, kColumns, 2)});
+  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_EQ(failed[0].handle, HandleId(2));
+  EXPECT_EQ(failed[0].status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(failed[0].status), HasSubstr("max_plan_text_bytes is 300"));
+  EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
+}
+
 TEST(StateMachineTest, AFailurePoisonsWhatDependsOnItWithTheFirstCause) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
@@ -402,7 +416,7 @@ WorkerHosts HostsOfPlan(const std::vector<bool>& map_peers) {
        machine.Apply(0, BatchEvent{SessionId(1), 1, {full, RedistributeRecord(1, kColumns, 2)}})) {
     const auto* to = std::get_if<ToWorkers>(&effect);
     const auto* define = to == nullptr ? nullptr : std::get_if<DefineTemplate>(&to->message);
-    if (define != nullptr) hosts = define->plan->hosts;
+    if (define != nullptr) hosts = (*define->plan)->hosts;
   }
   return hosts;
 }

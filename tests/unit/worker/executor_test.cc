@@ -234,6 +234,10 @@ TEST_P(ExecutorReach, MessagesThatMakeNoSenseAreReportedAndNothingHangs) {
   // An ordinal that doesn't follow the last one of its stream.
   world.at(0).Run({.ordinal = skipped, .plan = id, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
   EXPECT_EQ(world.WaitFor(skipped, 1)[0].status.code(), invalid);
+  // A plan that could not be read.
+  for (int w = 0; w < 2; ++w) world.at(w).Define(TemplateId(1000), absl::ResourceExhaustedError("a long plan"));
+  EXPECT_EQ(code({.ordinal = {}, .plan = TemplateId(1000), .buffer_offsets = {a, b}, .scalars = {}, .waits = {}}),
+            absl::StatusCode::kResourceExhausted);
   for (int w = 0; w < 2; ++w) world.at(w).Forget(id);
   EXPECT_EQ(code({.ordinal = {}, .plan = id, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}}), invalid);
 }

@@ -1,0 +1,61 @@
+// What the coordinator sends to workers: how much at once, and what a worker makes of a plan that it can't read.
+
+#include "server/plan/rpc/instance_codec.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <capnp/message.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Whose text has some of these bytes.
+std::shared_ptr<const Plan> PlanOfBytes(size_t bytes) {
+  Plan plan;
+  plan.implicit.emplace_back(bytes, 'x');
+  return std::make_shared<const Plan>(std::move(plan));
+}
+
+TEST(WorkerMessagesTest, AreSentTogetherUntilAMessageIsFull) {
+  std::vector<std::shared_ptr<const WorkerMessage>> waiting;
+  for (uint64_t id = 1; id <= 12; ++id) {
+    waiting.push_back(std::make_shared<const WorkerMessage>(DefineTemplate{TemplateId(id), PlanOfBytes(6 << 20)}));
+  }
+  for (size_t sent = 0; sent < waiting.size();) {
+    capnp::MallocMessageBuilder message;
+    const size_t count = EncodeWorkerMessages(absl::MakeConstSpan(waiting).subspan(sent), 7, message);
+    ASSERT_EQ(count, 3u);
+    const auto messages = message.getRoot<wire::WorkerMessages>().asReader();
+    EXPECT_EQ(messages.getEpoch(), 7u);
+    ASSERT_EQ(messages.getMessages().size(), count);
+    for (unsigned i = 0; i < count; ++i) EXPECT_EQ(messages.getMessages()[i].getDefine().getId(), sent + i + 1);
+    EXPECT_LT(message.sizeInWords() * sizeof(capnp::word), 2 * kFullSendBytes);
+    sent += count;
+  }
+}
+
+TEST(WorkerMessagesTest, APlanThatCantBeReadIsATemplateThatSaysWhy) {
+  for (const std::string& text : {std::string("no plan"), std::string(kMaxPlanTextBytes + 1, 'x')}) {
+    capnp::MallocMessageBuilder message;
+    auto define = message.initRoot<wire::WorkerMessages::Message>().initDefine();
+    define.setId(5);
+    define.setPlan(text.c_str());
+    const auto decoded = DecodeWorkerMessage(message.getRoot<wire::WorkerMessages::Message>().asReader());
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    const auto& known = std::get<DefineTemplate>(*decoded);
+    EXPECT_EQ(known.id, TemplateId(5));
+    EXPECT_FALSE(known.plan.ok());
+    if (text.size() > kMaxPlanTextBytes) {
+      EXPECT_THAT(std::string(known.plan.status().message()), HasSubstr("max_plan_text_bytes"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
