@@ -103,7 +103,7 @@ struct WorkerJoinedEvent {
   std::string data_address;
   std::string message_address;
   std::string device;
-  int32_t pid = 0;
+  int32_t pid = 0;  // as the kernel says; 0: of another PID namespace
   bool map_peers = true;
 };
 struct WorkerLostEvent {

@@ -160,7 +160,9 @@ class GatewayServer final : public wire::Gateway::Server {
     event.data_address = Text(hello.getDataAddress());
     event.message_address.assign(hello.getMessageAddress().asChars().begin(), hello.getMessageAddress().size());
     event.device = Text(hello.getDevice());
-    event.pid = peer_pid_ != 0 ? peer_pid_ : hello.getPid();
+    // What the worker says of itself may be a number of another PID namespace, and somebody else's here.
+    event.pid = peer_pid_;
+    if (peer_pid_ == 0) spdlog::info("a worker joins from another PID namespace, as pid {} there", hello.getPid());
     event.map_peers = hello.getMapPeers();
     if (event.memory_bytes < 0 || event.worker.value >= (1 << 16)) {
       Throw(absl::InvalidArgumentError("join: a worker number or a memory size out of range"));
