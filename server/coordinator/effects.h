@@ -82,7 +82,8 @@ struct EndSession {
   SessionId session;
   absl::Status reason;
 };
-// A worker process on this host that must not go on (it was declared dead).
+// A silent worker, whose process is to be ended. Until that is so it may write what it was told to, and counts as
+// there: WorkerLostEvent says that it is gone.
 struct KillWorker {
   WorkerIndex worker;
   uint64_t incarnation = 0;

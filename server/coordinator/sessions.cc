@@ -80,20 +80,14 @@ void StateMachine::On(const TickEvent&) {
     if (!session.connected && now_us_ >= session.lease_deadline_us) over.push_back(id);
   }
   for (SessionId id : over) CloseSession(id, absl::DeadlineExceededError("the session's lease is over"));
-  std::vector<WorkerIndex> silent;
   for (auto& [index, worker] : workers_) {
     if (worker.state == WorkerState::kDead) continue;
     const int64_t quiet_us = now_us_ - worker.last_heard_us;
-    if (quiet_us >= config_.worker_timeout_us) {
-      silent.push_back(index);
-    } else {
-      worker.state = quiet_us >= config_.suspect_us ? WorkerState::kSuspect : WorkerState::kAlive;
-    }
-  }
-  for (WorkerIndex index : silent) {
-    const WorkerEntry& worker = workers_.at(index);
+    worker.state = quiet_us >= config_.suspect_us ? WorkerState::kSuspect : WorkerState::kAlive;
+    // It is lost when it is gone. A process that can't be ended is tried again.
+    if (now_us_ - std::max(worker.last_heard_us, worker.last_kill_us) < config_.worker_timeout_us) continue;
+    worker.last_kill_us = now_us_;
     effects_.push_back(KillWorker{index, worker.info.incarnation, worker.info.pid});
-    LoseWorker(index, StrCat("silent for ", config_.worker_timeout_us / 1'000'000, " s"));
   }
   std::erase_if(freed_, [this](FreedRange& range) {
     range.history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });

@@ -50,6 +50,8 @@ class StateMachine {
   const Topology& topology() const { return topology_; }
   uint64_t next_ordinal() const { return next_ordinal_; }
   int64_t unsettled_ops() const { return static_cast<int64_t>(ops_.size()); }
+  // Whether the worker and another one that is there map each other's memory.
+  bool IsMappedByPeers(WorkerIndex worker) const;
   // The lowest number that a joining worker may take.
   WorkerIndex FreeWorkerIndex() const;
   // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.

@@ -26,6 +26,7 @@ struct WorkerEntry {
   WorkerJoinedEvent info;
   WorkerState state = WorkerState::kAlive;
   int64_t last_heard_us = 0;
+  int64_t last_kill_us = 0;  // since it was heard; 0: not ordered
   int64_t outstanding = 0;
   int64_t outstanding_us = 0;
   // At a limit of what may be outstanding. It takes new work again when an eighth of that is done, so that

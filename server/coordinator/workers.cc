@@ -73,8 +73,22 @@ void StateMachine::On(const WorkerLostEvent& event) {
       found->second.state == WorkerState::kDead) {
     return;
   }
-  LoseWorker(event.worker, event.reason);
+  const WorkerEntry& entry = found->second;
+  const bool was_silent = entry.last_kill_us > entry.last_heard_us;
+  LoseWorker(event.worker,
+             was_silent ? StrCat("silent for ", config_.worker_timeout_us / 1'000'000, " s") : event.reason);
   Pump();
+}
+
+bool StateMachine::IsMappedByPeers(WorkerIndex index) const {
+  auto found = workers_.find(index);
+  if (found == workers_.end() || !found->second.info.map_peers) return false;
+  const WorkerJoinedEvent& info = found->second.info;
+  return std::any_of(workers_.begin(), workers_.end(), [&](const auto& other) {
+    const WorkerEntry& entry = other.second;
+    return other.first != index && entry.state != WorkerState::kDead && entry.info.map_peers &&
+           entry.info.host == info.host;
+  });
 }
 
 void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {

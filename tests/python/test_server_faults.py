@@ -132,6 +132,44 @@ def test_a_coordinator_that_was_held_up_kills_nobody(new_cluster):
 
 
 @pytest.mark.whole_system
+def test_a_stopped_worker_is_killed_and_what_waits_for_it_fails(new_cluster):
+    cluster = new_cluster(workers=2, coordinator_flags=["--worker-timeout", "1"])
+    session = cluster.connect()
+    x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)]).wait()
+    os.kill(cluster.worker_pids[1], signal.SIGSTOP)
+    with pytest.raises(ts.UnavailableError, match=r"worker 1 was lost \(silent for 1 s\)"):
+        x.redistribute([S(1)]).wait()
+    assert float(ts.ones((8,), device_mesh=session.init_device_mesh((1,))).sum()) == 8
+
+
+@contextlib.contextmanager
+def started(*command, **options):
+    process = subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(subprocess.run(["unshare", "-pf", "true"], capture_output=True).returncode != 0, reason="no PID namespaces here")
+def test_a_worker_of_another_pid_namespace_has_no_number_here(tmp_path):
+    address = f"unix:{tmp_path}/socket"
+    environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}
+    coordinator = ["unshare", "-pf", "--kill-child", BINARIES / "server/coordinator/tessera-coordinator", "--listen", address]
+    with started(*coordinator, "--worker-timeout", "1", env=environment):
+        wait_until(lambda: os.path.exists(f"{tmp_path}/socket"))
+        worker = [BINARIES / "server/worker/tessera-worker", "--coordinator", address, "--memory", "1MiB", "--socket-dir", tmp_path]
+        with ts.connect(address, token="a") as session, started(*worker, env=environment) as process:
+            info = lambda: (session.status()["workers"] or [{"state": "none"}])[0]  # noqa: E731
+            wait_until(lambda: info()["state"] == "alive")
+            assert info()["pid"] == 0
+            process.send_signal(signal.SIGSTOP)
+            wait_until(lambda: info()["state"] == "dead")  # nobody maps its memory
+            assert process.poll() is None
+
+
+@pytest.mark.whole_system
 def test_more_tensors_than_pending_events_may_fail_at_once(new_cluster):
     cluster = new_cluster(workers=2, memory="128MiB")
     session = cluster.connect()

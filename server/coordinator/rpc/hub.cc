@@ -4,6 +4,8 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -88,6 +90,7 @@ void Hub::Apply(const Event& event, const wire::Batch::Reader* batch) {
 }
 
 void Hub::Carry(Effects effects) {
+  std::vector<KillWorker> victims;
   for (Effect& effect : effects) {
     if (auto* to_workers = std::get_if<ToWorkers>(&effect)) {
       auto message = std::make_shared<const WorkerMessage>(std::move(to_workers->message));
@@ -102,15 +105,29 @@ void Hub::Carry(Effects effects) {
       FlushSession(end->session);
       EndLink(end->session, end->reason);
     } else if (auto* victim = std::get_if<KillWorker>(&effect)) {
-      spdlog::warn("worker {} (pid {}) is silent: killing it", victim->worker.value, victim->pid);
-      if (victim->pid > 1) kill(victim->pid, SIGKILL);
-      if (auto link = workers_.find(victim->worker); link != workers_.end()) {
-        Retire(kj::mv(link->second.link));
-        workers_.erase(link);
-      }
+      victims.push_back(*victim);
     }
   }
   Flush();
+  for (const KillWorker& victim : victims) Kill(victim);  // which may be an event of its own
+}
+
+// Its link ends when the process is gone, and with it what it mapped.
+void Hub::Kill(const KillWorker& victim) {
+  spdlog::warn("worker {} (pid {}) is silent: killing it", victim.worker.value, victim.pid);
+  std::string why = "it is of another PID namespace";
+  if (victim.pid > 0) {
+    if (kill(victim.pid, SIGKILL) == 0) return;
+    if (errno == ESRCH) return WorkerGone(victim.worker, victim.incarnation, "its process is gone");
+    why = strerror(errno);
+  }
+  if (!machine_.IsMappedByPeers(victim.worker)) {
+    return WorkerGone(victim.worker, victim.incarnation, "it is silent, and can't be killed: " + why);
+  }
+  spdlog::error(
+      "worker {} can't be killed from here ({}). It may still write to the memory of its peers: what waits for it goes "
+      "on waiting until it is heard again or its process ends",
+      victim.worker.value, why);
 }
 
 void Hub::Flush() {

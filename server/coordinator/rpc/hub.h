@@ -99,6 +99,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   // Whether what waits can wait for something else to say, or for the next tick: a few taken batches.
   bool CanWait(const SessionLink& link) const;
   void Carry(Effects effects);
+  void Kill(const KillWorker& victim);
   void FlushWorkers();
   void FlushSession(SessionId session);
   void EndLink(SessionId session, const absl::Status& reason);

@@ -384,19 +384,6 @@ TEST(StateMachineTest, ALostWorkerPoisonsByNameAndOthersGoOn) {
   EXPECT_THAT(Message(cluster.EventsOf<FailedHandleEvent>(session).back().status), HasSubstr("worker 3 was lost"));
 }
 
-TEST(StateMachineTest, ASilentWorkerIsSuspectThenDeadAndKilled) {
-  SimulatedCluster cluster(2);
-  cluster.Open();
-  cluster.Advance(500'000);
-  cluster.Apply(WorkerHeardEvent{WorkerIndex(0)});
-  cluster.Advance(600'000);
-  EXPECT_EQ(cluster.machine().workers().at(WorkerIndex(0)).state, WorkerState::kAlive);
-  EXPECT_EQ(cluster.machine().workers().at(WorkerIndex(1)).state, WorkerState::kSuspect);
-  cluster.Advance(9'000'000);
-  EXPECT_EQ(cluster.machine().workers().at(WorkerIndex(1)).state, WorkerState::kDead);
-  EXPECT_THAT(cluster.log(), ::testing::Contains(HasSubstr("kill 1")));
-}
-
 // Hosts of the plan of the last redistribution, where workers 0 to 3 are of one host and some map no peers.
 WorkerHosts HostsOfPlan(const std::vector<bool>& map_peers) {
   StateMachine machine{CoordinatorConfig{}};
