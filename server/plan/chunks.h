@@ -56,7 +56,7 @@ struct MessageDrafts {
 };
 
 // Makes the phase's messages and the pieces of its instructions. Operands of a copy or a reduction are whole parts.
-// ResourceExhausted above kMaxInstructionPieces.
+// ResourceExhausted above kMaxInstructionPieces; the messages are made all the same.
 absl::Status CutMessages(const MessageDrafts& drafts, int64_t max_chunk_bytes, Phase& phase);
 
 }  // namespace tessera

@@ -420,7 +420,10 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
     } else {
       TESSERA_RETURN_IF_ERROR(LowerExchanges(plan, phases, first_exchange, end, worker, drafts, program.phases));
     }
-    TESSERA_RETURN_IF_ERROR(CutMessages(built, max_chunk_bytes, phase));
+    if (absl::Status cut = CutMessages(built, max_chunk_bytes, phase); !cut.ok()) {
+      phase.pieces = {};
+      if (program.status.ok()) program.status = std::move(cut);
+    }
     SortPeers(phase);
     for (size_t step = i; step < end; ++step) AddReaders(plan, phases, step, worker, program.phases);
     SortUnique(phase.overwrites_read_by);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "schemas/ops/local_op.h"
 #include "server/plan/plan.h"
@@ -183,6 +184,9 @@ struct Phase {
 struct Program {
   WorkerIndex worker;
   std::vector<Phase> phases;  // of the plan's steps, possibly without instructions
+  // Why this worker can't run it, though others may: the chunks of its messages are right, so that it can refuse them
+  // and nobody waits for what never comes.
+  absl::Status status;
   bool operator==(const Program&) const = default;
 };
 

@@ -182,7 +182,8 @@ void Executor::Run(const Instance& instance) {
     record->failure = known.status();
     if (known.ok()) {
       record->known = *std::move(known);
-      record->failure = CheckInstance(instance, *record->known);
+      record->failure = record->known->status;
+      if (record->failure.ok()) record->failure = CheckInstance(instance, *record->known);
       if (!record->failure.ok()) RefusePhases(instance, record);
     }
   }

@@ -272,12 +272,13 @@ absl::StatusOr<std::pair<int64_t, int64_t>> TouchedBytes(absl::Span<const int64_
   return std::pair<int64_t, int64_t>(static_cast<int64_t>(lowest), static_cast<int64_t>(highest));
 }
 
-absl::StatusOr<ProgramTemplate> MakeTemplate(Program program, int buffer_count, int scalar_count) {
+ProgramTemplate MakeTemplate(Program program, int buffer_count, int scalar_count) {
   ProgramTemplate made;
   made.program = std::move(program);
   made.buffer_count = buffer_count;
   made.scalar_count = scalar_count;
-  TESSERA_RETURN_IF_ERROR(TemplateChecker(made).Check());
+  made.status = made.program.status;
+  if (made.status.ok()) made.status = TemplateChecker(made).Check();
   return made;
 }
 
@@ -288,9 +289,8 @@ absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Make(const
   }
   TESSERA_RETURN_IF_ERROR(VerifyPlan(plan));  // it came over a socket
   TESSERA_ASSIGN_OR_RETURN(Program program, LowerPlan(plan, self_, messages_, max_chunk_bytes_));
-  TESSERA_ASSIGN_OR_RETURN(ProgramTemplate made,
-                           MakeTemplate(std::move(program), static_cast<int>(plan.buffers.size()), plan.scalar_count));
-  return std::make_shared<const ProgramTemplate>(std::move(made));
+  return std::make_shared<const ProgramTemplate>(
+      MakeTemplate(std::move(program), static_cast<int>(plan.buffers.size()), plan.scalar_count));
 }
 
 absl::Status TemplateCache::Define(TemplateId id, const Plan& plan) {

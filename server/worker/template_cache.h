@@ -27,6 +27,7 @@ struct TouchedRange {
 
 struct ProgramTemplate {
   Program program;
+  absl::Status status;  // why it can't be run: its messages are refused then
   int buffer_count = 0;
   int scalar_count = 0;
   std::vector<TouchedRange> ranges;
@@ -41,8 +42,8 @@ struct ProgramTemplate {
 };
 
 // Checks what must hold for the instructions to be safe: parameters, scalars, ranks, dtypes, message
-// offsets. InvalidArgument that says what does not.
-absl::StatusOr<ProgramTemplate> MakeTemplate(Program program, int buffer_count, int scalar_count);
+// offsets. The template's status says what does not (InvalidArgument), or is the program's.
+ProgramTemplate MakeTemplate(Program program, int buffer_count, int scalar_count);
 
 // The bytes an array of these extents and strides touches, relative to its first element: [first, last).
 // Empty extents touch nothing. InvalidArgument when they overflow.
@@ -55,7 +56,7 @@ class TemplateCache {
       : self_(self), messages_(messages), max_chunk_bytes_(max_chunk_bytes) {}
 
   // Lowers the plan. What is wrong with it (ResourceExhausted beyond max_templates, InvalidArgument for
-  // a plan that can't be run) is remembered, and is what Find answers. An id that is known is replaced.
+  // a plan that no worker can run) is remembered, and is what Find answers. An id that is known is replaced.
   absl::Status Define(TemplateId id, const Plan& plan);
   // Of a plan that could not be read: Find answers why.
   void Refuse(TemplateId id, const absl::Status& why);

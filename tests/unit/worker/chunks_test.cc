@@ -15,6 +15,7 @@
 
 #include "schemas/types/layout.h"
 #include "server/plan/program.h"
+#include "server/planner/builder.h"
 #include "server/planner/redistribute.h"
 #include "tests/unit/worker/worker_world.h"
 
@@ -189,6 +190,33 @@ TEST(Chunks, ALostOneFailsTheOpAndTheNextWorks) {
     for (const auto& [worker, report] : world.WaitFor(sum.Issue())) EXPECT_TRUE(report.status.ok()) << report.status;
     for (size_t i = 0; i < 64; ++i) EXPECT_EQ(sum.At(i), 2.0 * static_cast<double>(i + 1)) << i;
   }
+}
+
+// 64 tensors for worker 1, whose instructions would be cut into 4,098 pieces each.
+TEST(Chunks, WhoCantRunAPlanRefusesItsMessages) {
+  PlanBuilder builder;
+  std::vector<ValueMove> moves;
+  for (int i = 0; i < 64; ++i) {
+    moves.push_back({builder.AddInput({*ParseTensorSpec("f32[3,4096] @ mesh(1) [R]"), {}}),
+                     *ParseTensorSpec("f32[3,4096] @ mesh(1; workers=1) [R]")});
+  }
+  const auto moved = builder.AddRedistributes(moves);
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  for (const int value : *moved) builder.AddOutput(value);
+  const Plan plan = std::move(builder).Finish();
+  WorkerWorld world({.reach = Reach::kMessages, .arena_bytes = 8 << 20, .max_chunk_bytes = 8});
+  Instance instance{.ordinal = world.NextOrdinal(),
+                    .plan = world.Define(plan),
+                    .stream = 1,
+                    .buffer_offsets = {},
+                    .scalars = {},
+                    .waits = {}};
+  for (const PlanBuffer& buffer : plan.buffers) instance.buffer_offsets.push_back(world.Allocate(buffer.bytes));
+  world.Issue(instance);
+  const auto reports = world.WaitFor(instance.ordinal);
+  ASSERT_EQ(reports.size(), 2u);  // nobody waits for ever
+  EXPECT_TRUE(reports.at(0).status.ok()) << reports.at(0).status;
+  EXPECT_EQ(reports.at(1).status.code(), absl::StatusCode::kResourceExhausted) << reports.at(1).status;
 }
 
 TEST(Chunks, APeerThatDiesEndsAllOfThem) {

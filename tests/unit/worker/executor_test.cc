@@ -499,7 +499,7 @@ TEST(ExecutorInline, ReadsTheOwnBoxRowMajor) {
 }
 
 TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
-  auto refuse = [](Program program) { return MakeTemplate(std::move(program), 2, 1).status().code(); };
+  auto refuse = [](Program program) { return MakeTemplate(std::move(program), 2, 1).status.code(); };
   const Operand own{WorkerIndex(0), 0, 0, {1}}, peer{WorkerIndex(1), 1, 0, {1}};
   auto program = [](Instruction instruction) {
     Program made;
