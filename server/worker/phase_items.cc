@@ -89,8 +89,7 @@ void PhaseItems::FindMessages(const Phase& phase) {
 
 void PhaseItems::ListRuns(const Phase& phase) {
   runs_.clear();
-  receive_window_ = kMessageWindow;
-  bool has_kernels = false, kernels_read_messages = false;
+  bool kernels_read_messages = false;
   size_t piece = 0;
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     const size_t first = piece;
@@ -99,7 +98,6 @@ void PhaseItems::ListRuns(const Phase& phase) {
         first < piece && std::any_of(phase.pieces[first].operands.begin(), phase.pieces[first].operands.end(),
                                      [this](const StagedOperand& operand) { return IsActive(operand); });
     const Instruction& whole = phase.instructions[i];
-    has_kernels |= IsKernel(whole);
     kernels_read_messages |= is_cut && IsKernel(whole);
     if (is_cut) {
       ListPieces(phase, first, piece);
@@ -108,13 +106,11 @@ void PhaseItems::ListRuns(const Phase& phase) {
     }
   }
   if (kernels_read_messages) {
-    // Products run in their order, and long enough that all that is needed should be under way before.
+    // Products run in their order: all messages are under way before.
     for (Run& run : runs_) run.step = 0;
-    receive_window_ = kWholeMessage;
     return;
   }
-  // What is exchanged while kernels run should be under way before; what waits for no message runs first.
-  if (has_kernels && receive_window_ != kWholeMessage) receive_window_ = kMaxMessageWindow;
+  // What waits for no message runs first.
   const auto order = [](const Run& a, const Run& b) {
     return std::tie(a.step, a.instruction, a.piece) < std::tie(b.step, b.instruction, b.piece);
   };
@@ -129,9 +125,6 @@ void PhaseItems::ListPieces(const Phase& phase, size_t first, size_t end) {
     bool is_direct = false;
     for (const StagedOperand& operand : piece.operands) {
       if (!IsActive(operand)) continue;
-      // A window has one chunk of each message, the same one, when its turn comes.
-      const bool agrees = step == kNoMessage || step == operand.place.last;
-      if (!agrees || operand.place.first != operand.place.last) receive_window_ = kWholeMessage;
       step = std::max<int64_t>(step, operand.place.last);
       const IncomingMessage& message = phase.incoming[static_cast<size_t>(operand.message)];
       is_direct |= message.chunks[static_cast<size_t>(operand.place.first)].direct == static_cast<int>(p);
@@ -140,45 +133,30 @@ void PhaseItems::ListPieces(const Phase& phase, size_t first, size_t end) {
   }
 }
 
-void PhaseItems::ChooseWindows(const Phase& phase) {
-  int64_t largest = 1;
-  const bool has_kernels = !phase.instructions.empty() && IsKernel(phase.instructions[0]);
-  const bool is_contraction = has_kernels && IsKernel(phase.instructions.back()) && !phase.reads_of_peers.empty();
-  send_window_ = is_contraction ? kWholeMessage : has_kernels ? kMaxMessageWindow : kMessageWindow;
-  for (const Active& active : outgoing_) {
-    const OutgoingMessage& message = phase.outgoing[active.number];
-    for (const MessagePart& part : message.parts) {
-      if (part.place.first != part.place.last) send_window_ = kWholeMessage;
-    }
-    for (const MessageChunk& chunk : message.chunks) largest = std::max(largest, chunk.bytes);
-  }
-  for (const Active& active : incoming_) {
-    for (const MessageChunk& chunk : phase.incoming[active.number].chunks) largest = std::max(largest, chunk.bytes);
-  }
-  const int64_t count = static_cast<int64_t>(outgoing_.size() + incoming_.size());
-  const int64_t longest = std::max<int64_t>(1, kMaxStagingBytes / largest / count);
-  if (receive_window_ != kWholeMessage) receive_window_ = std::min(receive_window_, longest);
-  if (send_window_ != kWholeMessage) send_window_ = std::min(send_window_, longest);
-}
-
 // ---- memory
 
-absl::Status PhaseItems::ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record) {
-  std::shared_ptr<StagingMemory>& staging = staging_[static_cast<size_t>(stream)];
+absl::StatusOr<std::byte*> PhaseItems::ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record) {
+  const int64_t most = std::max(kMaxStagingBytes, arenas_.own().bytes());
+  if (bytes > most) {
+    return absl::ResourceExhaustedError(StrCat("worker ", arenas_.self().value, ": messages take ", bytes,
+                                               " bytes beside the arena; max_phase_staging_bytes is ", most));
+  }
+  std::shared_ptr<StagingMemory> staging = staging_[static_cast<size_t>(stream)].lock();
+  if (staging == nullptr || staging->size < bytes) staging = kept_staging_[static_cast<size_t>(stream)];
   if (staging == nullptr || staging->size < bytes) {
     // Phases that were enqueued before keep the smaller one until they have run.
-    auto larger = std::make_shared<StagingMemory>();
-    larger->bytes.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
-    if (larger->bytes == nullptr) {
+    staging = std::make_shared<StagingMemory>();
+    staging->bytes.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
+    if (staging->bytes == nullptr) {
       return absl::ResourceExhaustedError(
           StrCat("worker ", arenas_.self().value, ": no host memory for messages of ", bytes, " bytes"));
     }
-    larger->size = bytes;
-    staging = std::move(larger);
+    staging->size = bytes;
+    staging_[static_cast<size_t>(stream)] = staging;
+    if (bytes <= kMaxStagingBytes) kept_staging_[static_cast<size_t>(stream)] = staging;
   }
-  staged_ = staging->bytes.get();
   if (record.staging.empty() || record.staging.back() != staging) record.staging.push_back(staging);
-  return absl::OkStatus();
+  return staging->bytes.get();
 }
 
 PhaseItems::Ring PhaseItems::PlaceRing(const std::vector<MessageChunk>& chunks, int64_t memory_bytes, int64_t window,
@@ -204,18 +182,20 @@ absl::Status PhaseItems::AddTransfers(const Here& here) {
   rings_.clear();
   for (const Active& active : outgoing_) {
     const OutgoingMessage& message = here.phase.outgoing[active.number];
-    rings_.push_back(PlaceRing(message.chunks, message.memory_bytes, send_window_, total));
+    rings_.push_back(PlaceRing(message.chunks, message.memory_bytes, here.windows.send, total));
   }
   for (const Active& active : incoming_) {
     const IncomingMessage& message = here.phase.incoming[active.number];
-    rings_.push_back(PlaceRing(message.chunks, message.memory_bytes, receive_window_, total));
+    rings_.push_back(PlaceRing(message.chunks, message.memory_bytes, here.windows.receive, total));
   }
-  staged_ = nullptr;
-  if (total > 0) TESSERA_RETURN_IF_ERROR(ReserveStaging(here.stream, total, *here.record));
+  std::byte* staged = nullptr;
+  if (total > 0) {
+    TESSERA_ASSIGN_OR_RETURN(staged, ReserveStaging(here.stream, total, *here.record));
+  }
   auto ring = rings_.begin();
   // Where a chunk lies: in staging memory, or in the shard that the first chunk of its part or piece begins at.
   const auto data_of = [&](const MessageChunk& chunk, size_t number, const Operand* shard, int64_t first_at) {
-    return shard == nullptr ? staged_ + At(*ring, chunk, number)
+    return shard == nullptr ? staged + At(*ring, chunk, number)
                             : AddressOf(*shard, here.instance) + (chunk.at - first_at);
   };
   for (Active& active : outgoing_) {
@@ -326,7 +306,8 @@ void PhaseItems::EnqueueSends(const Here& here, size_t chunk) {
     const OutgoingMessage& message = here.phase.outgoing[active.number];
     const size_t transfer = active.first_transfer + chunk;
     // Its memory is that of the one a window before.
-    if (static_cast<int64_t>(chunk) >= send_window_) EnqueueAwait(here, transfer - static_cast<size_t>(send_window_));
+    const int64_t window = here.windows.send;
+    if (static_cast<int64_t>(chunk) >= window) EnqueueAwait(here, transfer - static_cast<size_t>(window));
     for (; active.next_part < message.parts.size(); ++active.next_part) {
       const MessagePart& part = message.parts[active.next_part];
       if (static_cast<size_t>(part.place.first) != chunk) break;
@@ -354,13 +335,14 @@ void PhaseItems::EnqueueSteps(const Here& here) {
   int64_t posted = 0, sent = 0;
   size_t run = 0;
   for (int64_t step = 0; step < steps; ++step) {
-    const int64_t receives = std::min(steps, step + receive_window_), sends = std::min(steps, step + send_window_);
+    const int64_t receives = std::min(steps, step + here.windows.receive);
+    const int64_t sends = std::min(steps, step + here.windows.send);
     for (; posted < receives; ++posted) EnqueueReceives(here, static_cast<size_t>(posted));
     for (; sent < sends; ++sent) EnqueueSends(here, static_cast<size_t>(sent));
     for (; run < runs_.size() && runs_[run].step <= step; ++run) EnqueueRunOf(here, runs_[run]);
     // Also those that are received in place: the step after this may post into this one's memory.
     for (const Active& active : incoming_) {
-      const bool is_windowed = receive_window_ != kWholeMessage && static_cast<size_t>(step) < active.chunk_count;
+      const bool is_windowed = here.windows.receive != kWholeMessage && static_cast<size_t>(step) < active.chunk_count;
       if (is_windowed) EnqueueAwait(here, active.first_transfer + static_cast<size_t>(step));
     }
   }
@@ -456,7 +438,7 @@ void PhaseItems::EnqueueRefusal(const Instance& instance, const Phase& phase, in
   FindMessages(phase);
   if (outgoing_.empty() && incoming_.empty()) return;
   PhaseMessages& messages = record->AddMessages(*messages_, TagOf(instance, phase_number));
-  const Here here{instance, phase, record, static_cast<StreamId>(instance.stream), &messages};
+  const Here here{instance, phase, record, static_cast<StreamId>(instance.stream), {}, &messages};
   for (const Active& active : outgoing_) {
     for (size_t c = 0; c < active.chunk_count; ++c) {
       messages.Add({.direction = PhaseMessages::Direction::kSend,
@@ -483,7 +465,7 @@ absl::Status PhaseItems::Enqueue(const Instance& instance, const Phase& phase, i
     return s;
   }
   FindMessages(phase);
-  Here here{instance, phase, record, static_cast<StreamId>(instance.stream), nullptr};
+  Here here{instance, phase, record, static_cast<StreamId>(instance.stream), {}, nullptr};
   if (outgoing_.empty() && incoming_.empty()) {
     for (const Instruction& whole : phase.instructions) {
       if (!IsPushed(phase, whole)) EnqueueWork(here, whole, nullptr);
@@ -491,7 +473,7 @@ absl::Status PhaseItems::Enqueue(const Instance& instance, const Phase& phase, i
     return absl::OkStatus();
   }
   ListRuns(phase);
-  ChooseWindows(phase);
+  here.windows = ChooseWindows(phase, [this](WorkerIndex peer) { return arenas_.IsMapped(peer); });
   here.messages = &record->AddMessages(*messages_, TagOf(instance, phase_number));
   if (absl::Status s = AddTransfers(here); !s.ok()) {
     EnqueueRefusal(instance, phase, phase_number, record);

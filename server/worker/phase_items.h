@@ -10,7 +10,8 @@
 // A chunk that is one contiguous range of a shard is sent from there, or received to there. Others go through staging
 // memory, which a part that is a sum of mapped memory is reduced into, and of which each message has a window of a few
 // chunks, used again in turn; where instructions need more of a message at once, all of it. Staging memory belongs to a
-// stream and is used again by every phase: all transfers of a phase have ended when its last item has.
+// stream and is used again by every phase: all transfers of a phase have ended when its last item has. Up to
+// kMaxStagingBytes of it stay; more, which whole messages may take, goes when what was enqueued with it has run.
 //
 // Law: nobody waits in a circle. Chunk c of every message is posted, packed and sent before anything of step c is
 // awaited, and what is awaited before that are chunks of earlier steps.
@@ -22,22 +23,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/device/device.h"
 #include "server/plan/instance.h"
 #include "server/transport/transport.h"
 #include "server/worker/arena.h"
+#include "server/worker/message_windows.h"
 #include "server/worker/run_record.h"
 #include "server/worker/template_cache.h"
 
 namespace tessera {
-
-// Chunks of one message that are under way at once: enough that packing, the wire and the instructions each have one at
-// hand and one to come. docs/limits.md: message_window
-inline constexpr int64_t kMessageWindow = 4;
-// The same where kernels run meanwhile. docs/limits.md: max_message_window
-inline constexpr int64_t kMaxMessageWindow = 64;
-// Above it, the windows of a phase's messages are shorter, down to one chunk. docs/limits.md: max_staging_bytes
-inline constexpr int64_t kMaxStagingBytes = 64 << 20;
 
 class PhaseItems {
  public:
@@ -46,8 +41,9 @@ class PhaseItems {
 
   // Enqueues the phase's messages and instructions. `record.report.received_bytes` has an entry per
   // peer of the template, and its vectors have room for what the program needs. Errors enqueue nothing: Unavailable
-  // when bytes would come from a peer that can't be reached at all, ResourceExhausted when there is no memory for
-  // staging; the phase's messages are then refused.
+  // when bytes would come from a peer that can't be reached at all, ResourceExhausted when messages would take more
+  // memory than the arena has (docs/limits.md: max_phase_staging_bytes) or than there is; the phase's messages are then
+  // refused.
   absl::Status Enqueue(const Instance& instance, const Phase& phase, int phase_number, const RunRecordRef& record);
   // In place of the phase's messages, where the instance can't run: empty chunks, which the other ends
   // find to be of the wrong size, so that no peer waits for what never comes.
@@ -60,6 +56,7 @@ class PhaseItems {
     const Phase& phase;
     const RunRecordRef& record;
     StreamId stream;
+    MessageWindows windows;
     PhaseMessages* messages;
   };
   // A message of a peer that isn't mapped.
@@ -87,15 +84,13 @@ class PhaseItems {
     int64_t slot_bytes = 0;  // 0: the whole message lies there
   };
   static constexpr int64_t kNoMessage = -1;
-  static constexpr int64_t kWholeMessage = int64_t{1} << 32;
 
   // Unavailable when the phase needs a peer in another way than it is reached.
   absl::Status CheckReach(const Phase& phase) const;
   void FindMessages(const Phase& phase);
   void ListRuns(const Phase& phase);
   void ListPieces(const Phase& phase, size_t first, size_t end);
-  void ChooseWindows(const Phase& phase);
-  absl::Status ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
+  absl::StatusOr<std::byte*> ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
   absl::Status AddTransfers(const Here& here);
   static Ring PlaceRing(const std::vector<MessageChunk>& chunks, int64_t memory_bytes, int64_t window, int64_t& total);
   static int64_t At(const Ring& ring, const MessageChunk& chunk, size_t number);
@@ -130,17 +125,16 @@ class PhaseItems {
   const ArenaTable& arenas_;
   Device& device_;
   MessageTransport* messages_;
-  std::array<std::shared_ptr<StagingMemory>, kStreamCount> staging_;
+  // By stream: what its phases share while any of them is under way, and what stays.
+  std::array<std::weak_ptr<StagingMemory>, kStreamCount> staging_;
+  std::array<std::shared_ptr<StagingMemory>, kStreamCount> kept_staging_;
 
   // Of the phase at hand.
-  std::byte* staged_ = nullptr;
   std::vector<Active> outgoing_, incoming_;
   std::vector<int> active_of_incoming_;  // by the phase's list: index into incoming_, -1 where it is mapped
   std::vector<Run> runs_;                // in the order in which they are enqueued
   std::vector<Ring> rings_;
   std::vector<uint8_t> awaited_;  // by transfer
-  int64_t receive_window_ = 0;
-  int64_t send_window_ = 0;
 };
 
 }  // namespace tessera
