@@ -135,6 +135,8 @@ struct PeerDied {
 interface Membership {
   # Implemented by the coordinator; given to a worker when it joins. Who lets go of it leaves.
   peerMapped @0 (index :Int32, status :V.Status);
+  # The worker can't reach a peer, or not yet: why. Ops that have to do with both fail by name; the coordinator's log
+  # says it.
 }
 
 struct Reported {

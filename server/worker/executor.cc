@@ -30,6 +30,7 @@ Executor::Executor(WorkerIndex self, const SharedArena& own, Device& device, Mes
 
 absl::Status Executor::AddMappedPeer(WorkerIndex peer, std::shared_ptr<const SharedArena> arena) {
   TESSERA_RETURN_IF_ERROR(arenas_.CheckPeer(peer));
+  unreached_.erase(peer);
   RetireArena(peer);
   device_.MapCounters(peer, std::shared_ptr<CounterPage>(arena, arena->counters()));
   return arenas_.MapPeer(peer, std::move(arena));
@@ -54,11 +55,17 @@ absl::Status Executor::AddMessagePeer(WorkerIndex peer) {
     return absl::FailedPreconditionError(
         StrCat("worker ", peer.value, ": worker ", arenas_.self().value, " has no message transport to reach it"));
   }
+  unreached_.erase(peer);
   return absl::OkStatus();
+}
+
+void Executor::AddUnreachedPeer(WorkerIndex peer, const absl::Status& why) {
+  if (arenas_.CheckPeer(peer).ok()) unreached_[peer] = std::string(why.message());
 }
 
 void Executor::MarkDead(WorkerIndex peer) {
   if (!arenas_.CheckPeer(peer).ok()) return;
+  unreached_.erase(peer);
   device_.MarkDead(peer);
   RetireArena(peer);
   if (messages_ != nullptr) messages_->MarkDead(peer);
@@ -80,7 +87,37 @@ absl::Status Executor::CheckOrdinal(StreamId stream, Ordinal ordinal) {
   return absl::OkStatus();
 }
 
+absl::Status Executor::CheckReached(const std::vector<WorkerIndex>& workers) const {
+  for (const auto& [peer, why] : unreached_) {
+    if (!Contains(workers, peer)) continue;
+    return absl::UnavailableError(
+        StrCat("worker ", peer.value, ": worker ", arenas_.self().value, " can't reach it: ", why));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::CheckReached(const std::vector<InstanceWait>& waits) const {
+  if (unreached_.empty()) return absl::OkStatus();
+  for (const InstanceWait& wait : waits) {
+    if (wait.scope != WaitScope::kOwn) TESSERA_RETURN_IF_ERROR(CheckReached(wait.workers));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::CheckReached(const Program& program) const {
+  if (unreached_.empty()) return absl::OkStatus();
+  for (const Phase& phase : program.phases) {
+    for (const auto* peers :
+         {&phase.reads_from, &phase.read_by, &phase.pushes_to, &phase.pushed_by, &phase.overwrites_read_by}) {
+      TESSERA_RETURN_IF_ERROR(CheckReached(*peers));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Executor::CheckInstance(const Instance& instance, const ProgramTemplate& known) const {
+  TESSERA_RETURN_IF_ERROR(CheckReached(instance.waits));
+  TESSERA_RETURN_IF_ERROR(CheckReached(known.program));
   if (instance.buffer_offsets.size() != static_cast<size_t>(known.buffer_count) ||
       instance.scalars.size() != static_cast<size_t>(known.scalar_count)) {
     return absl::InvalidArgumentError(StrCat("ordinal ", instance.ordinal.value, ": ", instance.buffer_offsets.size(),
@@ -240,6 +277,7 @@ void Executor::OpenWindow(const TransferWindow& window) {
     record->failure =
         CheckShard(window.spec, window.strides, window.offset_bytes, arenas_.self(), arenas_.own().bytes()).status();
   }
+  if (record->failure.ok()) record->failure = CheckReached(window.waits);
   if (record->failure.ok()) EnqueueOwnWaits(kIo, window.ordinal, window.waits, 1);
   EnqueueEnd(kIo, std::move(record));
 }
@@ -248,6 +286,7 @@ void Executor::ReadInline(const InlineRead& read) {
   constexpr StreamId kIo = StreamId::kIo;
   RunRecordRef record = records_->Take(read.ordinal);
   record->failure = CheckOrdinal(kIo, read.ordinal);
+  if (record->failure.ok()) record->failure = CheckReached(read.waits);
   if (record->failure.ok()) {
     absl::StatusOr<Box> box =
         CheckShard(read.spec, read.strides, read.offset_bytes, arenas_.self(), arenas_.own().bytes());

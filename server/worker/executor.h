@@ -22,7 +22,9 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "server/device/device.h"
@@ -50,6 +52,9 @@ class Executor {
   absl::Status AddMappedPeer(WorkerIndex peer, std::shared_ptr<const SharedArena> arena);
   // A peer that is reached by messages: its messages are the waits.
   absl::Status AddMessagePeer(WorkerIndex peer);
+  // A peer that can't be reached in the way that plans rely on, until one of the other three is called for it: what has
+  // to do with it ends with Unavailable. It may read and write here all the same, and nobody here could wait for it.
+  void AddUnreachedPeer(WorkerIndex peer, const absl::Status& why);
   // Waits on it are met and its messages end with Unavailable from now on. Its memory is let go of when what was
   // enqueued before has run; the same when it is mapped anew.
   void MarkDead(WorkerIndex peer);
@@ -72,6 +77,9 @@ class Executor {
  private:
   void RetireArena(WorkerIndex peer);
   absl::Status CheckOrdinal(StreamId stream, Ordinal ordinal);
+  absl::Status CheckReached(const std::vector<WorkerIndex>& workers) const;
+  absl::Status CheckReached(const std::vector<InstanceWait>& waits) const;
+  absl::Status CheckReached(const Program& program) const;
   absl::Status CheckInstance(const Instance& instance, const ProgramTemplate& known) const;
   void RefusePhases(const Instance& instance, const RunRecordRef& record);
   void EnqueuePhases(StreamId stream, const Instance& instance, const RunRecordRef& record);
@@ -88,6 +96,7 @@ class Executor {
   void EnqueueEnd(StreamId stream, RunRecordRef record);
 
   ArenaTable arenas_;
+  std::map<WorkerIndex, std::string> unreached_;  // and why
   Device& device_;
   MessageTransport* messages_;
   TemplateCache templates_;

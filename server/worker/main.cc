@@ -138,9 +138,9 @@ void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedA
                     });
   auto& port = io.unixEventPort;
   acceptor.Run(*receiver)
-      .exclusiveJoin(server.Run(joined.getWelcome(), kj::mv(messages_link),
-                                {network, port, HomeCore(device.first_slot), parts->executor, messages, parts->tickets,
-                                 parts->outbox, parts->pages}))
+      .exclusiveJoin(server.Run(joined.getWelcome(), joined.getMembership(), kj::mv(messages_link),
+                                {network, port, io.provider->getTimer(), HomeCore(device.first_slot), parts->executor,
+                                 messages, parts->tickets, parts->outbox, parts->pages}))
       .exclusiveJoin(link->WhenClosed())
       .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
       .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,11 +17,14 @@
 #include <kj/async-io.h>
 
 #include "client/cluster.h"
+#include "client/session.h"
+#include "client/tensor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/message_link.h"
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
 #include "schemas/worker.capnp.h"
+#include "server/worker/rpc/worker_server.h"
 
 namespace tessera {
 namespace {
@@ -78,6 +82,21 @@ struct Client {
 
 class NoWorker final : public wire::Worker::Server {};
 
+class AnsweringWorker final : public wire::Worker::Server {
+ public:
+  kj::Promise<void> ping(PingContext) override { return kj::READY_NOW; }
+};
+
+// Of a process, from its environment.
+std::string JoinTokenOf(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
+  const std::string name = "TESSERA_JOIN_TOKEN=";
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry.rfind(name, 0) == 0) return entry.substr(name.size());
+  }
+  return "";
+}
+
 class Memory final : public wire::SharedMemory::Server {
  public:
   Memory(size_t bytes, unsigned seals) : fd_(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
@@ -119,7 +138,7 @@ class ProtocolTest : public testing::Test {
     ASSERT_TRUE(session.ok()) << session.status();
     const auto status = session->Status();
     ASSERT_TRUE(status.ok()) << status.status();
-    EXPECT_EQ(status->workers.size(), 2u);
+    EXPECT_EQ(status->workers.size(), workers_);
   }
 
   absl::Status StatusOf(std::function<void()> call) {
@@ -221,6 +240,7 @@ class ProtocolTest : public testing::Test {
   std::string address_;
   std::string token_;
   std::vector<wire::Transfer::Client> held_;
+  size_t workers_ = 2;  // that ever were there
 };
 
 TEST_F(ProtocolTest, AnotherVersionOrAWrongTokenIsRefused) {
@@ -248,6 +268,42 @@ TEST_F(ProtocolTest, AWorkerNeedsTheJoinToken) {
     });
     EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
   }
+}
+
+TEST_F(ProtocolTest, APeerThatShowsNobodyItsMemoryHoldsNobodyBack) {
+  workers_ = 3;
+  const Session session = *cluster_->Connect();
+  const Mesh two = *session.InitDeviceMesh({2}, {}, {});
+  const std::vector<float> ones(64, 1);
+  const Tensor x =
+      *session.DistributeTensor(MakeHostView(DType::kF32, {8, 8}, ones.data()), two, {Placement::Shard(0)});
+  ASSERT_TRUE(x.Wait(5).ok());
+  // Its socket takes connections, and nobody answers there.
+  const std::string socket = "unix:" + testing::TempDir() + "/silent-" + std::to_string(getpid());
+  auto receiver = io_.provider->getNetwork().parseAddress(socket.c_str()).wait(io_.waitScope)->listen();
+  Wire wire(io_, address_);
+  auto request = wire.Root<wire::Gateway>().joinRequest();
+  auto hello = request.initHello();
+  hello.setProtocolVersion(wire::PROTOCOL_VERSION);
+  hello.setJoinToken(JoinTokenOf(cluster_->coordinator_pid()).c_str());
+  hello.setIndex(-1);
+  hello.setHost(HostIdentity().c_str());
+  hello.setMemoryBytes(1 << 20);
+  hello.setDataAddress(socket.c_str());
+  hello.setMapPeers(true);
+  request.setWorker(kj::heap<AnsweringWorker>());
+  auto joined = request.send().wait(io_.waitScope);
+  const absl::Status between_others = x.Redistribute({Placement::Shard(1)})->Wait(8);
+  EXPECT_TRUE(between_others.ok()) << between_others;
+  const Session later = *cluster_->Connect();
+  const Tensor y = *later.DistributeTensor(MakeHostView(DType::kF32, {8, 8}, ones.data()), two, {Placement::Shard(0)});
+  Pause(600);  // its heart beats
+  const Mesh three = *later.InitDeviceMesh({3}, {}, {});
+  const absl::Status with_it = y.Redistribute(three, {Placement::Replicate()})->Wait(5);
+  EXPECT_EQ(with_it.code(), absl::StatusCode::kUnavailable) << with_it;
+  EXPECT_THAT(std::string(with_it.message()), HasSubstr("worker 2: worker"));
+  EXPECT_THAT(cluster_->LogTail(-1), HasSubstr("can't map worker 2"));
+  unlink(socket.substr(5).c_str());
 }
 
 TEST_F(ProtocolTest, ATicketIsUsedOnceWithItsSecret) {

@@ -85,7 +85,7 @@ class MembershipServer final : public wire::Membership::Server {
   kj::Promise<void> peerMapped(PeerMappedContext context) override {
     auto params = context.getParams();
     if (params.hasStatus() && params.getStatus().getCode() != 0) {
-      spdlog::warn("worker {} can't map worker {}: {}", worker_.value, params.getIndex(),
+      spdlog::warn("worker {} can't map worker {} or send to it: {}", worker_.value, params.getIndex(),
                    params.getStatus().getMessage().cStr());
     }
     return kj::READY_NOW;

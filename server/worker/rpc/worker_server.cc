@@ -40,8 +40,9 @@ std::string HostIdentity() {
   return StrCat(boot, "/", LinkTarget("/proc/self/ns/mnt"), "/", LinkTarget("/proc/self/ns/user"));
 }
 
-kj::Promise<void> WorkerServer::Run(wire::WorkerWelcome::Reader welcome, kj::AutoCloseFd link,
-                                    const WorkerParts& parts) {
+kj::Promise<void> WorkerServer::Run(wire::WorkerWelcome::Reader welcome, wire::Membership::Client membership,
+                                    kj::AutoCloseFd link, const WorkerParts& parts) {
+  membership_ = kj::mv(membership);
   parts_ = std::make_unique<WorkerParts>(parts);
   self_ = WorkerIndex(welcome.getIndex());
   incarnation_ = welcome.getIncarnation();
@@ -104,7 +105,7 @@ kj::Promise<void> WorkerServer::TakeRest(std::shared_ptr<std::vector<WorkerMessa
   for (; at < messages->size(); ++at) {
     const WorkerMessage& message = (*messages)[at];
     if (const auto* peer = std::get_if<PeerJoined>(&message)) {
-      return MapPeer(*peer).then([this, messages, at]() { return TakeRest(messages, at + 1); });
+      return TakeIn(*peer).then([this, messages, at]() { return TakeRest(messages, at + 1); });
     }
     TakeNow(message);
   }
@@ -125,10 +126,24 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
     }
     void operator()(const InlineRead& m) { self.parts_->executor.ReadInline(m); }
     void operator()(const CloseTicket& m) { self.parts_->tickets.Close(m.ticket); }
-    void operator()(const PeerJoined&) {}  // TakeRest maps the peer
-    void operator()(const PeerDied& m) { self.parts_->executor.MarkDead(m.worker); }
+    void operator()(const PeerJoined&) {}  // TakeRest takes the peer in
+    void operator()(const PeerDied& m) {
+      self.peers_.erase(m.worker);
+      self.parts_->executor.MarkDead(m.worker);
+    }
   };
   std::visit(Visitor{*this}, message);
+}
+
+// A peer that is stopped would hold back all that comes behind it: ops of others, and the word that it is dead.
+kj::Promise<void> WorkerServer::TakeIn(const PeerJoined& peer) {
+  peers_[peer.worker] = peer.incarnation;
+  auto mapping = MapPeer(peer).fork();
+  tasks_.add(mapping.addBranch());
+  auto late = parts_->timer.afterDelay(kMapTimeout).then([this, peer]() {
+    PeerNotReached(peer, absl::UnavailableError("its memory is not mapped yet (map_timeout)"));
+  });
+  return mapping.addBranch().exclusiveJoin(kj::mv(late));
 }
 
 kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
@@ -136,8 +151,7 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
     absl::Status status = absl::FailedPreconditionError("this worker has no message transport");
     if (parts_->messages != nullptr) status = parts_->messages->Connect(peer.worker, peer.message_address);
     if (status.ok()) status = parts_->executor.AddMessagePeer(peer.worker);
-    if (!status.ok())
-      spdlog::error("worker {}: can't reach worker {}: {}", self_.value, peer.worker.value, Message(status));
+    if (!status.ok()) PeerNotReached(peer, status);
     return kj::READY_NOW;
   }
   return parts_->network.parseAddress(peer.data_address.c_str())
@@ -145,34 +159,55 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
         auto connecting = address->connect();
         return connecting.attach(kj::mv(address));
       })
-      .then([this, worker = peer.worker](kj::Own<kj::AsyncIoStream> stream) {
+      .then([this, peer](kj::Own<kj::AsyncIoStream> stream) {
         auto connection = kj::heap<DialedConnection>(kj::mv(stream));
-        auto request = connection->Bootstrap<wire::DataGate>().arenaRequest();
-        request.setPeerKey(peer_key_);
-        request.setIndex(worker.value);
-        return request.send()
-            .then([](auto response) { return CopyDescriptor(response.getMemory()); })
-            .then([this, worker](kj::AutoCloseFd fd) {
-              absl::Status status = absl::InternalError("its arena came without a descriptor");
-              if (fd != nullptr) {
-                auto mapped = SharedArena::Map(fd.release());
-                status = mapped.status();
-                if (mapped.ok()) {
-                  const auto arena = std::make_shared<SharedArena>(*std::move(mapped));
-                  parts_->pages.Add(arena);
-                  status = parts_->executor.AddMappedPeer(worker, arena);
-                }
-              }
-              if (!status.ok())
-                spdlog::error("worker {}: can't map worker {}: {}", self_.value, worker.value, Message(status));
-            })
-            .attach(kj::mv(connection));
+        auto mapped = MapArenaOf(connection->Bootstrap<wire::DataGate>(), peer);
+        return mapped.attach(kj::mv(connection));
       })
-      .catch_([this, worker = peer.worker](kj::Exception&& exception) {
-        // It may be dying: the coordinator will say so.
-        spdlog::warn("worker {}: can't map worker {}: {}", self_.value, worker.value,
-                     exception.getDescription().cStr());
+      .catch_([this, peer](kj::Exception&& exception) { PeerNotReached(peer, FromException(exception)); });
+}
+
+kj::Promise<void> WorkerServer::MapArenaOf(wire::DataGate::Client gate, const PeerJoined& peer) {
+  auto request = gate.arenaRequest();
+  request.setPeerKey(peer_key_);
+  request.setIndex(peer.worker.value);
+  return request.send()
+      .then([](auto response) { return CopyDescriptor(response.getMemory()); })
+      .then([this, peer](kj::AutoCloseFd fd) {
+        if (!IsPresent(peer)) return;
+        absl::Status status = absl::InternalError("its arena came without a descriptor");
+        if (fd != nullptr) {
+          auto mapped = SharedArena::Map(fd.release());
+          status = mapped.status();
+          if (mapped.ok()) {
+            const auto arena = std::make_shared<SharedArena>(*std::move(mapped));
+            parts_->pages.Add(arena);
+            status = parts_->executor.AddMappedPeer(peer.worker, arena);
+          }
+        }
+        if (!status.ok()) PeerNotReached(peer, status);
       });
+}
+
+bool WorkerServer::IsPresent(const PeerJoined& peer) const {
+  auto found = peers_.find(peer.worker);
+  return found != peers_.end() && found->second == peer.incarnation;
+}
+
+void WorkerServer::PeerNotReached(const PeerJoined& peer, const absl::Status& why) {
+  if (!IsPresent(peer)) return;
+  spdlog::warn("worker {}: can't reach worker {}: {}", self_.value, peer.worker.value, Message(why));
+  parts_->executor.AddUnreachedPeer(peer.worker, why);
+  KJ_IF_MAYBE (membership, membership_) {
+    auto request = membership->peerMappedRequest();
+    request.setIndex(peer.worker.value);
+    EncodeStatus(why, request.initStatus());
+    tasks_.add(request.send().ignoreResult());
+  }
+}
+
+void WorkerServer::taskFailed(kj::Exception&& exception) {
+  spdlog::warn("worker {}: {}", self_.value, exception.getDescription().cStr());
 }
 
 kj::Promise<void> WorkerServer::ping(PingContext context) {

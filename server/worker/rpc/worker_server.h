@@ -5,11 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
+#include <kj/timer.h>
 
 #include "schemas/codec/loop_linger.h"
 #include "schemas/codec/message_link.h"
@@ -27,6 +29,7 @@ namespace tessera {
 struct WorkerParts {
   kj::Network& network;
   kj::UnixEventPort& port;
+  kj::Timer& timer;
   int home_core;  // of the event loop's thread
   Executor& executor;
   MessageTransport* messages;  // null: every peer is mapped
@@ -35,11 +38,17 @@ struct WorkerParts {
   PageToucher& pages;
 };
 
-class WorkerServer final : public wire::Worker::Server {
+// For a peer that has just joined, what follows waits so long until its memory is mapped. docs/limits.md: map_timeout
+inline constexpr kj::Duration kMapTimeout = 5 * kj::SECONDS;
+
+class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::ErrorHandler {
  public:
+  WorkerServer() : tasks_(*this) {}
+
   // With the coordinator's answer to the join: takes messages from the link and sends what the outbox has, until the
   // link ends.
-  kj::Promise<void> Run(wire::WorkerWelcome::Reader welcome, kj::AutoCloseFd link, const WorkerParts& parts);
+  kj::Promise<void> Run(wire::WorkerWelcome::Reader welcome, wire::Membership::Client membership, kj::AutoCloseFd link,
+                        const WorkerParts& parts);
 
   kj::Promise<void> ping(PingContext context) override;
 
@@ -50,7 +59,14 @@ class WorkerServer final : public wire::Worker::Server {
   void TakeNow(const WorkerMessage& message);
   void TakeWire(wire::WorkerMessages::Message::Reader item);
   WorkerMessage Decode(wire::WorkerMessages::Message::Reader item) const;
+  // Ready when the peer is reached, or can't be, or is late: mapping goes on then.
+  kj::Promise<void> TakeIn(const PeerJoined& peer);
   kj::Promise<void> MapPeer(const PeerJoined& peer);
+  kj::Promise<void> MapArenaOf(wire::DataGate::Client gate, const PeerJoined& peer);
+  bool IsPresent(const PeerJoined& peer) const;
+  // Until it is: what has to do with the peer fails by its name. The coordinator hears of it.
+  void PeerNotReached(const PeerJoined& peer, const absl::Status& why);
+  void taskFailed(kj::Exception&& exception) override;
   kj::Promise<void> RunReports();
   void SendReports();
   // On a thread of the device.
@@ -67,6 +83,9 @@ class WorkerServer final : public wire::Worker::Server {
   kj::Own<kj::PromiseFulfiller<void>> ended_;        // when the link has
   kj::Own<kj::UnixEventPort::FdObserver> observer_;  // of the outbox
   InstanceDecoder instances_;
+  kj::Maybe<wire::Membership::Client> membership_;
+  std::map<WorkerIndex, uint64_t> peers_;  // that are there: their incarnations
+  kj::TaskSet tasks_;
 };
 
 // Two workers may map each other's memory when these are equal: one kernel, one set of namespaces.
