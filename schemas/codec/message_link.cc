@@ -68,6 +68,13 @@ class Framed {
   size_t bytes_ = 0;
 };
 
+// What one large message needed, when the buffer is as small as most again.
+template <typename Element>
+void GiveBack(std::vector<Element>& buffer) {
+  constexpr size_t kKept = kMaxKeptLinkBytes / sizeof(Element);
+  if (buffer.capacity() > kKept && buffer.size() <= kKept / 2) buffer.shrink_to_fit();
+}
+
 }  // namespace
 
 LinkPair MakeLinkPair() {
@@ -171,6 +178,7 @@ void MessageLink::MakeRoom(size_t words) {
   end_ = left;
   const size_t wanted = std::max(words, kBufferWords);
   if (buffer_.size() < wanted || (left == 0 && buffer_.size() > kBufferWords)) buffer_.resize(wanted);
+  GiveBack(buffer_);
 }
 
 // ---- writing ------------------------------------------------------------------------------------
@@ -212,6 +220,7 @@ kj::Promise<void> MessageLink::WriteMore() {
     }
   }
   unsent_.clear();
+  GiveBack(unsent_);
   written_ = 0;
   writable_ = nullptr;
   // In a turn of its own: it may send, and so begin to write anew.

@@ -46,6 +46,9 @@ LinkPair MakeLinkPair();
 // The socket that came (LendDescriptor<wire::LinkSocket>). Fails with Internal when none did.
 kj::Promise<kj::AutoCloseFd> TakeLinkSocket(wire::LinkSocket::Client socket);
 
+// Of a buffer of a link, when no message needs more. docs/limits.md: max_kept_link_bytes
+inline constexpr size_t kMaxKeptLinkBytes = 1 << 20;
+
 class MessageLink {
  public:
   struct Calls {

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <random>
@@ -167,6 +169,23 @@ TEST(MessageLink, WhatTheSocketDoesNotTakeWaitsAndIsTold) {
   loop.RunUntil([&] { return seen.size() == 6; });
   for (unsigned i = 0; i < 6; ++i) EXPECT_EQ(seen[i], std::make_pair(uint64_t{i}, kPadding[i]));
   loop.RunUntil([&] { return loop.link.is_clear() && loop.cleared == 1; });
+}
+
+int64_t ResidentBytes() {
+  int64_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(MessageLink, WhatALargeMessageNeededIsGivenBack) {
+  Loop loop;
+  MessageLink other(loop.io.unixEventPort, kj::mv(loop.pair.far));
+  const int64_t before = ResidentBytes();
+  SendPadded(other, 1, 6 << 20);  // 48 MiB
+  loop.RunUntil([&]() { return !loop.taken.empty() && other.is_clear(); });
+  EXPECT_LT(ResidentBytes() - before, 16 << 20);
+  SendNumber(other, 7);
+  loop.RunUntil([&]() { return loop.taken.size() == 2; });
 }
 
 TEST(MessageLink, WaitingForTheSocketTakesNoDescriptor) {
