@@ -1,10 +1,18 @@
 #include "schemas/codec/descriptor.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #include <kj/debug.h>
 
 namespace tessera {
+
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 kj::AutoCloseFd CopyDescriptor(int fd) {
   int copy = -1;

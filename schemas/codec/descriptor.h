@@ -1,6 +1,6 @@
 #pragma once
 
-// File descriptors that travel as capabilities: who lends one, and who takes a copy of it.
+// File descriptors: how many there may be, and those that travel as capabilities, who lends one and who takes a copy.
 
 #include <capnp/capability.h>
 #include <kj/async.h>
@@ -21,6 +21,9 @@ typename Interface::Client LendDescriptor(kj::AutoCloseFd fd) {
   };
   return kj::heap<Lender>(kj::mv(fd));
 }
+
+// To the most that this process may have: each connection takes some, and a shell's limit is often low.
+void RaiseDescriptorLimit();
 
 // Another descriptor of the same file. Throws a kj exception when the process has none left.
 kj::AutoCloseFd CopyDescriptor(int fd);

@@ -1,6 +1,5 @@
 // tessera-coordinator: builds the parts and wires them.
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -20,6 +19,7 @@
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
+#include "schemas/codec/descriptor.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/gateway.h"
@@ -61,14 +61,6 @@ absl::Status ClaimPath(const std::string& path) {
 std::pair<dev_t, ino_t> FileAt(const std::string& path) {
   struct stat found {};
   return lstat(path.c_str(), &found) == 0 ? std::pair(found.st_dev, found.st_ino) : std::pair(dev_t{}, ino_t{});
-}
-
-// Each connection takes some descriptors, and a shell's limit is often low.
-void RaiseDescriptorLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int Replay(const std::string& path) {

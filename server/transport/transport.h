@@ -25,14 +25,14 @@ class SharedArena {
  public:
   // A memfd with its pages reserved now (ResourceExhausted says bytes wanted and free on the host).
   static absl::StatusOr<SharedArena> Create(int64_t arena_bytes);
-  // Maps a peer's. Takes the descriptor over. InvalidArgument when its size or seals are not right.
+  // Maps a peer's. Takes the descriptor over, and closes it. InvalidArgument when its size or seals are not right.
   static absl::StatusOr<SharedArena> Map(int fd);
 
   SharedArena(SharedArena&&) noexcept;
   SharedArena& operator=(SharedArena&&) noexcept;
   ~SharedArena();
 
-  int fd() const { return fd_; }                      // stays owned by the arena
+  int fd() const { return fd_; }                      // of Create; stays owned by the arena
   std::byte* memory() const { return base_ + 4096; }  // the arena itself
   int64_t bytes() const { return bytes_; }            // of the arena, without the counter page
   struct CounterPage* counters() const;

@@ -21,6 +21,7 @@
 
 #include "kernels/cpu/blas_core.h"
 #include "kernels/kernel.h"
+#include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/types/str_cat.h"
@@ -149,6 +150,7 @@ void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedA
 }
 
 int Serve(WorkerOptions options) {
+  RaiseDescriptorLimit();
   CaptureForLoop(SIGTERM);
   CaptureForLoop(SIGINT);
   if (options.threads <= 0) options.threads = DefaultDeviceThreads(options.workers_on_host);

@@ -108,7 +108,7 @@ absl::StatusOr<SharedArena> SharedArena::Map(int raw_fd) {
     return absl::InvalidArgumentError(StrCat("arena: the descriptor's seals are ", seals, ", wanted ", kSeals));
   }
   TESSERA_ASSIGN_OR_RETURN(std::byte * base, MapWhole(fd.get(), total));
-  return SharedArena(fd.Release(), base, total - kCounterPageBytes);
+  return SharedArena(-1, base, total - kCounterPageBytes);  // the mapping is enough, and a worker has many peers
 }
 
 SharedArena::SharedArena(SharedArena&& other) noexcept

@@ -16,8 +16,10 @@ TEST(SharedArena, APeerSeesWhatTheOwnerWrites) {
   auto own = SharedArena::Create(1 << 20);
   ASSERT_TRUE(own.ok()) << own.status();
   EXPECT_GE(own->bytes(), 1 << 20);
-  auto peer = SharedArena::Map(dup(own->fd()));
+  const int fd = dup(own->fd());
+  auto peer = SharedArena::Map(fd);
   ASSERT_TRUE(peer.ok()) << peer.status();
+  EXPECT_LT(fcntl(fd, F_GETFD), 0);  // a mapped peer takes no descriptor
   EXPECT_EQ(peer->bytes(), own->bytes());
   EXPECT_EQ(own->counters()->counters[0].load(), 0u);
   own->memory()[own->bytes() - 1] = std::byte{42};
