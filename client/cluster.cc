@@ -26,8 +26,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "client/host_memory.h"
 #include "client/wait.h"
+#include "schemas/codec/available_memory.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

@@ -6,14 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <new>
-#include <string>
 
 #include "absl/status/status.h"
+#include "schemas/codec/available_memory.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -39,22 +36,6 @@ void CopyRow(char* destination, const char* source, int64_t count, int64_t strid
 }
 
 }  // namespace
-
-int64_t HostAvailableBytes() {
-  int64_t available = std::numeric_limits<int64_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    long long kib = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %lld kB", &kib) == 1) available = kib * 1024;
-  }
-  // "max" in the first file is no limit and reads as no number.
-  int64_t limit = 0, current = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
-      std::ifstream("/sys/fs/cgroup/memory.current") >> current) {
-    available = std::min(available, std::max<int64_t>(limit - current, 0));
-  }
-  return available;
-}
 
 absl::StatusOr<std::shared_ptr<HostMemory>> HostMemory::Make(int64_t bytes) {
   const int64_t size = std::max<int64_t>(bytes, 1);

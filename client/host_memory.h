@@ -43,10 +43,6 @@ class HostMemory {
   std::atomic<int> fd_;
 };
 
-// Bytes that this host can still give: the kernel's MemAvailable, and what the control group leaves.
-// Asked before anything large is reserved, because the kernel would rather end a process than refuse.
-int64_t HostAvailableBytes();
-
 // A strided array in the caller's memory, which must outlive the call it is given to.
 struct HostView {
   DType dtype = DType::kF32;

@@ -7,12 +7,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "absl/status/statusor.h"
 
+#include "schemas/codec/available_memory.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/counters.h"
@@ -46,19 +46,6 @@ absl::Status SystemError(const char* what, int error) {
   return absl::InternalError(message);
 }
 
-// MemAvailable of /proc/meminfo, or -1 where it can't be read.
-int64_t AvailableHostBytes() {
-  FILE* file = std::fopen("/proc/meminfo", "re");
-  if (file == nullptr) return -1;
-  char line[256];
-  long long kib = -1;
-  while (std::fgets(line, sizeof(line), file) != nullptr) {
-    if (std::sscanf(line, "MemAvailable: %lld kB", &kib) == 1) break;
-  }
-  std::fclose(file);
-  return kib < 0 ? -1 : static_cast<int64_t>(kib) * 1024;
-}
-
 absl::StatusOr<std::byte*> MapWhole(int fd, int64_t bytes) {
   void* base = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return SystemError("mmap", errno);
@@ -76,12 +63,12 @@ absl::StatusOr<SharedArena> SharedArena::Create(int64_t arena_bytes) {
   }
   const int64_t page = sysconf(_SC_PAGESIZE);
   const int64_t total = (arena_bytes + kCounterPageBytes + page - 1) / page * page;
-  const int64_t available = AvailableHostBytes();
+  const int64_t available = HostAvailableBytes();
   auto no_memory = [&](std::string_view why) {
     return absl::ResourceExhaustedError(
         StrCat("arena: ", total, " bytes wanted, ", available, " free on the host", why));
   };
-  if (available >= 0 && total > available) return no_memory("");
+  if (total > available) return no_memory("");
   OwnedFd fd(memfd_create("tessera-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) return SystemError("memfd_create", errno);
   if (fallocate(fd.get(), 0, 0, total) != 0) {
