@@ -143,15 +143,20 @@ int Main(int argc, char** argv) {
   app.add_option("--token", options.token, "clients' token (better: TESSERA_TOKEN in the environment)");
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
   app.add_option("--session-lease", options.lease_s, "seconds that a session without a connection is kept")
+      ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
-  app.add_option("--worker-timeout", worker_timeout_s, "seconds after which a silent worker is dead")
+  app.add_option("--worker-timeout", worker_timeout_s, "seconds after which a silent worker is killed")
+      ->check(CLI::Range(0.5, 1e6))  // some heartbeats at least
       ->capture_default_str();
-  app.add_option("--max-connections", options.max_connections, "open connections")->capture_default_str();
+  app.add_option("--max-connections", options.max_connections, "open connections")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
   app.add_option("--handshake-timeout", handshake_timeout_s, "seconds in which a connection must show its token")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(0.01, 86'400.0))
       ->capture_default_str();
   app.add_option("--max-outstanding", options.config.max_outstanding_per_worker,
                  "instructions issued to a worker and not reported")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--journal", options.journal_path,
                  "write every event to this file, and at the end a digest of the effects to FILE.digest");

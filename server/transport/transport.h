@@ -20,6 +20,8 @@
 
 namespace tessera {
 
+inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;  // docs/limits.md: max_arena_bytes
+
 // One block of shared memory: counter page, then the arena. Owner or mapped peer.
 class SharedArena {
  public:

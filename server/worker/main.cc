@@ -35,6 +35,8 @@
 namespace tessera {
 namespace {
 
+constexpr int kMaxThreads = 1024;  // docs/limits.md: threads
+
 struct WorkerOptions {
   std::string coordinator;  // "unix:/path"
   std::string join_token;
@@ -200,9 +202,11 @@ int Main(int argc, char** argv) {
   WorkerOptions options;
   app.add_option("--coordinator", options.coordinator, "address of the coordinator: unix:/path")->required();
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
-  app.add_option("--index", options.index, "wanted worker number; the next free one when not given");
+  app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
+      ->check(CLI::Range(-1, kMaxWorkers - 1));
   app.add_option("--memory", options.memory_bytes, "bytes of the arena (1GiB, 512MiB, 1000000)")
       ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::Range(int64_t{1}, kMaxArenaBytes))
       ->capture_default_str();
   app.add_option("--transport", options.transport,
                  "how peers are reached: shm (mapped memory, all on one host), ucx (messages), or shm+ucx (mapped\n"
@@ -218,10 +222,11 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
   app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");
-  app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1");
+  app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1")
+      ->check(CLI::Range(0, kMaxThreads));
   app.add_option("--workers-on-host", options.workers_on_host,
                  "workers that share the host's cores; for threads and spinning")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, kMaxWorkers))
       ->capture_default_str();
   app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
   try {

@@ -270,6 +270,18 @@ def test_a_coordinator_takes_no_path_that_is_in_use(cluster, tmp_path):
     ts.connect(cluster.address).close()
 
 
+@pytest.mark.parametrize("program, flag", [
+    ("coordinator", "--worker-timeout=0"), ("coordinator", "--max-outstanding=-1"), ("coordinator", "--max-connections=0"),
+    ("coordinator", "--session-lease=-1"), ("coordinator", "--handshake-timeout=0"), ("worker", "--memory=0"),
+    ("worker", "--index=65536"), ("worker", "--threads=-1"), ("worker", "--workers-on-host=0"), ("worker", "--message-stall-timeout=0")])
+def test_a_number_out_of_range_is_wrong_usage(program, flag):
+    needed = {"coordinator": "--listen=unix:/nowhere/socket", "worker": "--coordinator=unix:/nowhere/socket"}[program]
+    environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}
+    command = [BINARIES / f"server/{program}/tessera-{program}", needed, flag]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=10)
+    assert ended.returncode == 2 and flag.partition("=")[0] in ended.stderr + ended.stdout
+
+
 @pytest.mark.whole_system
 def test_a_client_without_descriptors_still_ends(new_cluster):
     cluster = new_cluster(workers=1)

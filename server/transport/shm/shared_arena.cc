@@ -21,7 +21,6 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;  // docs/limits.md: max_arena_bytes
 constexpr unsigned kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 static_assert(kCounterPageBytes == 4096);
 
