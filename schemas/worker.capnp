@@ -68,6 +68,7 @@ struct WorkerMessages {
       peerJoined @6 :Peer;
       peerDied @7 :PeerDied;
       shutdown @8 :Text;
+      # The worker ends, with success; the reason. Reserved: no coordinator sends it yet.
     }
   }
 }

@@ -48,6 +48,7 @@ struct MessageText {
   std::string operator()(const PeerDied& m) const {
     return StrCat("died ", m.worker.value, "/", m.incarnation, " ", m.reason);
   }
+  std::string operator()(const Shutdown& m) const { return StrCat("shutdown ", m.reason); }
 };
 
 struct EventText {

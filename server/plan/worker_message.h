@@ -38,7 +38,11 @@ struct PeerDied {
   uint64_t incarnation = 0;
   std::string reason;
 };
+// The worker is to end. Nobody sends it yet.
+struct Shutdown {
+  std::string reason;
+};
 using WorkerMessage = std::variant<DefineTemplate, ForgetTemplate, Instance, TransferWindow, InlineRead, CloseTicket,
-                                   PeerJoined, PeerDied>;
+                                   PeerJoined, PeerDied, Shutdown>;
 
 }  // namespace tessera

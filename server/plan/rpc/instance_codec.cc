@@ -124,6 +124,7 @@ struct MessageEncoder {
     died.setIncarnation(m.incarnation);
     died.setReason(Text(m.reason));
   }
+  void operator()(const Shutdown& m) { out.setShutdown(Text(m.reason)); }
 };
 
 absl::StatusOr<WorkerMessage> DecodeWindow(wire::Window::Reader window) {
@@ -235,7 +236,7 @@ absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
       auto died = reader.getPeerDied();
       return PeerDied{WorkerIndex(died.getIndex()), died.getIncarnation(), Text(died.getReason())};
     }
-    case Message::SHUTDOWN: return absl::UnimplementedError("shutdown is handled by the connection");
+    case Message::SHUTDOWN: return Shutdown{Text(reader.getShutdown())};
   }
   return absl::InvalidArgumentError(StrCat("unknown worker message ", static_cast<int>(reader.which())));
 }

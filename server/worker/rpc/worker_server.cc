@@ -131,6 +131,10 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
       self.peers_.erase(m.worker);
       self.parts_->executor.MarkDead(m.worker);
     }
+    void operator()(const Shutdown& m) {
+      spdlog::info("worker {}: ending: {}", self.self_.value, m.reason);
+      self.ended_->fulfill();
+    }
   };
   std::visit(Visitor{*this}, message);
 }

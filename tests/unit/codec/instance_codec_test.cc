@@ -57,5 +57,13 @@ TEST(WorkerMessagesTest, APlanThatCantBeReadIsATemplateThatSaysWhy) {
   }
 }
 
+TEST(WorkerMessagesTest, AWorkerMayBeToldToEnd) {
+  capnp::MallocMessageBuilder message;
+  EncodeWorkerMessage(Shutdown{"the host goes down"}, message.initRoot<wire::WorkerMessages::Message>());
+  const auto decoded = DecodeWorkerMessage(message.getRoot<wire::WorkerMessages::Message>().asReader());
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(std::get<Shutdown>(*decoded).reason, "the host goes down");
+}
+
 }  // namespace
 }  // namespace tessera
