@@ -2,7 +2,7 @@
 
 // Transport: how bytes get from worker to worker. Two abilities, asked per peer:
 //
-//   PeerMemory        the peer's shared memory, mapped: plain loads and stores (shm)
+//   SharedArena       the peer's memory, mapped: plain loads and stores (shm)
 //   MessageTransport  tagged messages between a pair of workers (ucx; loopback for tests)
 //
 // A pair of workers uses mapped memory if both are on one host and mapping is on; else messages.

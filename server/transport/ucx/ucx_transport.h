@@ -53,7 +53,7 @@ class UcxTransport : public MessageTransport {
   void Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) override;
   void MarkDead(WorkerIndex peer) override;
 
-  class Engine;  // all that UCX sees; in the .cc
+  class Engine;  // all that UCX sees: engine.h
 
  private:
   explicit UcxTransport(std::unique_ptr<Engine> engine);
