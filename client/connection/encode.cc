@@ -10,8 +10,6 @@
 namespace tessera {
 namespace {
 
-std::string TextOf(capnp::Text::Reader text) { return std::string(text.cStr(), text.size()); }
-
 std::vector<std::string> TextsOf(capnp::List<capnp::Text>::Reader texts) {
   std::vector<std::string> out;
   for (capnp::Text::Reader text : texts) out.push_back(TextOf(text));

@@ -31,6 +31,10 @@ kj::Exception ToException(const absl::Status& status) {
                        kj::heapString(StrCat(kMark, status.raw_code(), ":", payloads, ":", status.message()).c_str()));
 }
 
+void ThrowIfError(const absl::Status& status) {
+  if (!status.ok()) kj::throwFatalException(ToException(status));
+}
+
 absl::Status FromException(const kj::Exception& exception) {
   absl::string_view text(exception.getDescription().cStr(), exception.getDescription().size());
   // The far side's RPC layer puts "remote exception: " in front.

@@ -12,6 +12,7 @@
 namespace tessera {
 
 kj::Exception ToException(const absl::Status& status);
+void ThrowIfError(const absl::Status& status);
 absl::Status FromException(const kj::Exception& exception);
 
 }  // namespace tessera

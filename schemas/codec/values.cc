@@ -98,6 +98,8 @@ absl::StatusOr<std::vector<IndexItem>> DecodeIndex(capnp::List<wire::IndexItem>:
 
 }  // namespace
 
+std::string TextOf(capnp::Text::Reader text) { return std::string(text.cStr(), text.size()); }
+
 void EncodeStatus(const absl::Status& status, wire::Status::Builder builder) {
   builder.setCode(static_cast<uint16_t>(status.raw_code()));
   if (status.ok()) return;

@@ -4,6 +4,8 @@
 // as a value made by Make or Parse, or it is an InvalidArgument that says which field is wrong. Sizes
 // are checked before anything is allocated.
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "schemas/ops/op.h"
@@ -11,6 +13,8 @@
 #include "schemas/values.capnp.h"
 
 namespace tessera {
+
+std::string TextOf(capnp::Text::Reader text);
 
 void EncodeStatus(const absl::Status& status, wire::Status::Builder builder);
 absl::Status DecodeStatus(wire::Status::Reader reader);

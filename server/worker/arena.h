@@ -14,12 +14,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "schemas/types/ids.h"
+#include "schemas/types/mesh.h"
 #include "server/device/counters.h"
 #include "server/transport/transport.h"
 
 namespace tessera {
 
-inline constexpr int32_t kMaxWorkers = 65536;  // docs/limits.md: max_workers
+inline constexpr int32_t kMaxWorkers = kMaxMeshSize;  // docs/limits.md: max_workers
 
 class ArenaTable {
  public:

@@ -6,13 +6,13 @@
 
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
+#include "schemas/codec/values.h"
+#include "schemas/types/mesh.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/describe.h"
 
 namespace tessera {
 namespace {
-
-std::string Text(capnp::Text::Reader text) { return std::string(text.cStr(), text.size()); }
 
 // Takes as long for every wrong token of one length.
 bool SameToken(const std::string& wanted, const std::string& shown) {
@@ -21,10 +21,6 @@ bool SameToken(const std::string& wanted, const std::string& shown) {
     difference |= static_cast<unsigned char>(shown[i] ^ wanted[i % std::max<size_t>(1, wanted.size())]);
   }
   return difference == 0 && !wanted.empty();
-}
-
-void Throw(const absl::Status& status) {
-  if (!status.ok()) kj::throwFatalException(ToException(status));
 }
 
 // Everybody's status answers have it.
@@ -55,7 +51,7 @@ class SessionServer final : public wire::Session::Server {
   }
   kj::Promise<void> explain(ExplainContext context) override {
     Check();
-    Throw(DescribePlan(hub_, id_, context.getParams(), context.getResults().initPlan()));
+    ThrowIfError(DescribePlan(hub_, id_, context.getParams(), context.getResults().initPlan()));
     return kj::READY_NOW;
   }
   kj::Promise<void> close(CloseContext) override {
@@ -66,8 +62,8 @@ class SessionServer final : public wire::Session::Server {
 
  private:
   void Check() {
-    Throw(ended_);
-    if (!hub_.IsCurrent(id_, connection_)) Throw(absl::FailedPreconditionError("the session is closed"));
+    ThrowIfError(ended_);
+    if (!hub_.IsCurrent(id_, connection_)) ThrowIfError(absl::FailedPreconditionError("the session is closed"));
   }
 
   Hub& hub_;
@@ -109,12 +105,12 @@ class GatewayServer final : public wire::Gateway::Server {
     auto params = context.getParams();
     auto hello = params.getHello();
     TakeConnection();
-    Throw(CheckVersion("connect", hello.getProtocolVersion()));
-    if (!SameToken(hub_.options().token, Text(hello.getToken()))) {
-      Throw(absl::UnauthenticatedError("connect: the token is wrong"));
+    ThrowIfError(CheckVersion("connect", hello.getProtocolVersion()));
+    if (!SameToken(hub_.options().token, TextOf(hello.getToken()))) {
+      ThrowIfError(absl::UnauthenticatedError("connect: the token is wrong"));
     }
-    Throw(CheckName("client", hello.getClient()));
-    Throw(CheckName("tenant", hello.getTenant()));
+    ThrowIfError(CheckName("client", hello.getClient()));
+    ThrowIfError(CheckName("tenant", hello.getTenant()));
     admit_();
     const double lease_s = hello.getLeaseS() < 0 ? hub_.options().lease_s : std::min(hello.getLeaseS(), 86'400.0);
     // The server lives as long as the client holds it; ended sessions answer with their reason.
@@ -126,13 +122,13 @@ class GatewayServer final : public wire::Gateway::Server {
     if (hello.hasResume()) {
       auto resumed = hub_.ResumeSession(SessionId(hello.getResume().getSessionId()), hello.getResume().getSecret(),
                                         hello.getResume().getLastEvent(), on_end);
-      Throw(resumed.status());
+      ThrowIfError(resumed.status());
       opened = *std::move(resumed);
     } else {
-      opened = hub_.OpenSession(Text(hello.getTenant()), Text(hello.getClient()), static_cast<int64_t>(lease_s * 1e6),
-                                on_end);
+      opened = hub_.OpenSession(TextOf(hello.getTenant()), TextOf(hello.getClient()),
+                                static_cast<int64_t>(lease_s * 1e6), on_end);
       if (!hub_.machine().sessions().contains(opened.session)) {
-        Throw(absl::ResourceExhaustedError("connect: the server has as many sessions as max_sessions lets it"));
+        ThrowIfError(absl::ResourceExhaustedError("connect: the server has as many sessions as max_sessions lets it"));
       }
     }
     auto server = kj::heap<SessionServer>(hub_, opened.session, opened.connection);
@@ -148,27 +144,27 @@ class GatewayServer final : public wire::Gateway::Server {
     auto params = context.getParams();
     auto hello = params.getHello();
     TakeConnection();
-    Throw(CheckVersion("join", hello.getProtocolVersion()));
-    if (!SameToken(hub_.options().join_token, Text(hello.getJoinToken()))) {
-      Throw(absl::UnauthenticatedError("join: the join token is wrong"));
+    ThrowIfError(CheckVersion("join", hello.getProtocolVersion()));
+    if (!SameToken(hub_.options().join_token, TextOf(hello.getJoinToken()))) {
+      ThrowIfError(absl::UnauthenticatedError("join: the join token is wrong"));
     }
     admit_();
     WorkerJoinedEvent event;
     event.worker = WorkerIndex(hello.getIndex());
-    event.host = Text(hello.getHost());
+    event.host = TextOf(hello.getHost());
     event.memory_bytes = hello.getMemoryBytes();
-    event.data_address = Text(hello.getDataAddress());
+    event.data_address = TextOf(hello.getDataAddress());
     event.message_address.assign(hello.getMessageAddress().asChars().begin(), hello.getMessageAddress().size());
-    event.device = Text(hello.getDevice());
+    event.device = TextOf(hello.getDevice());
     // What the worker says of itself may be a number of another PID namespace, and somebody else's here.
     event.pid = peer_pid_;
     if (peer_pid_ == 0) spdlog::info("a worker joins from another PID namespace, as pid {} there", hello.getPid());
     event.map_peers = hello.getMapPeers();
-    if (event.memory_bytes < 0 || event.worker.value >= (1 << 16)) {
-      Throw(absl::InvalidArgumentError("join: a worker number or a memory size out of range"));
+    if (event.memory_bytes < 0 || event.worker.value >= kMaxMeshSize) {
+      ThrowIfError(absl::InvalidArgumentError("join: a worker number or a memory size out of range"));
     }
     auto joined = hub_.JoinWorker(std::move(event), params.getWorker());
-    Throw(joined.status());
+    ThrowIfError(joined.status());
     auto results = context.getResults();
     auto welcome = results.initWelcome();
     welcome.setIndex(joined->worker.value);
@@ -183,7 +179,7 @@ class GatewayServer final : public wire::Gateway::Server {
 
  private:
   void TakeConnection() {
-    if (taken_) Throw(absl::FailedPreconditionError("this connection has a session or a worker already"));
+    if (taken_) ThrowIfError(absl::FailedPreconditionError("this connection has a session or a worker already"));
     taken_ = true;
   }
 

@@ -26,8 +26,6 @@ namespace {
 
 using Journal = wire::JournalEvent;
 
-std::string Text(capnp::Text::Reader text) { return std::string(text.cStr(), text.size()); }
-
 struct EventWriter {
   Journal::Builder out;
   const wire::Batch::Reader* batch;
@@ -83,11 +81,11 @@ WorkerJoinedEvent DecodeJoined(wire::WorkerJoined::Reader joined) {
   WorkerJoinedEvent event;
   event.worker = WorkerIndex(joined.getIndex());
   event.incarnation = joined.getIncarnation();
-  event.host = Text(hello.getHost());
+  event.host = TextOf(hello.getHost());
   event.memory_bytes = hello.getMemoryBytes();
-  event.data_address = Text(hello.getDataAddress());
+  event.data_address = TextOf(hello.getDataAddress());
   event.message_address.assign(hello.getMessageAddress().asChars().begin(), hello.getMessageAddress().size());
-  event.device = Text(hello.getDevice());
+  event.device = TextOf(hello.getDevice());
   event.pid = hello.getPid();
   event.map_peers = hello.getMapPeers();
   return event;
@@ -120,7 +118,7 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
   switch (reader.which()) {
     case Journal::SESSION_OPENED: {
       auto e = reader.getSessionOpened();
-      return SessionOpenedEvent{SessionId(e.getSession()), e.getSecret(), Text(e.getTenant()), Text(e.getClient()),
+      return SessionOpenedEvent{SessionId(e.getSession()), e.getSecret(), TextOf(e.getTenant()), TextOf(e.getClient()),
                                 e.getLeaseUs()};
     }
     case Journal::SESSION_CLOSED: return SessionClosedEvent{SessionId(reader.getSessionClosed())};
@@ -136,7 +134,7 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
     case Journal::WORKER_JOINED: return DecodeJoined(reader.getWorkerJoined());
     case Journal::WORKER_LOST: {
       auto e = reader.getWorkerLost();
-      return WorkerLostEvent{WorkerIndex(e.getIndex()), e.getIncarnation(), Text(e.getReason())};
+      return WorkerLostEvent{WorkerIndex(e.getIndex()), e.getIncarnation(), TextOf(e.getReason())};
     }
     case Journal::HEARD: return WorkerHeardEvent{WorkerIndex(reader.getHeard())};
     case Journal::REPORT: {
@@ -189,7 +187,7 @@ absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path) {
                  CoordinatorConfig config;
                  {
                    capnp::InputStreamMessageReader message(in);
-                   config = ConfigFromJson(Text(message.getRoot<wire::JournalHeader>().getConfig()));
+                   config = ConfigFromJson(TextOf(message.getRoot<wire::JournalHeader>().getConfig()));
                  }
                  StateMachine machine(config);
                  while (in.tryGetReadBuffer().size() > 0) {

@@ -16,7 +16,6 @@ constexpr uint32_t kMaxListEntries = 1u << 16;  // docs/limits.md: max_list_entr
 using Message = wire::WorkerMessages::Message;
 
 kj::StringPtr Text(const std::string& text) { return kj::StringPtr(text.c_str(), text.size()); }
-std::string Text(capnp::Text::Reader text) { return std::string(text.cStr(), text.size()); }
 std::string Bytes(capnp::Data::Reader data) { return std::string(data.asChars().begin(), data.size()); }
 kj::ArrayPtr<const kj::byte> Bytes(const std::string& data) {
   return kj::arrayPtr(reinterpret_cast<const kj::byte*>(data.data()), data.size());
@@ -229,14 +228,14 @@ absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
     case Message::CLOSE_TICKET: return CloseTicket{TicketId(reader.getCloseTicket())};
     case Message::PEER_JOINED: {
       auto peer = reader.getPeerJoined();
-      return PeerJoined{WorkerIndex(peer.getIndex()), peer.getIncarnation(),           Text(peer.getHost()),
-                        Text(peer.getDataAddress()),  Bytes(peer.getMessageAddress()), peer.getMapped()};
+      return PeerJoined{WorkerIndex(peer.getIndex()),  peer.getIncarnation(),           TextOf(peer.getHost()),
+                        TextOf(peer.getDataAddress()), Bytes(peer.getMessageAddress()), peer.getMapped()};
     }
     case Message::PEER_DIED: {
       auto died = reader.getPeerDied();
-      return PeerDied{WorkerIndex(died.getIndex()), died.getIncarnation(), Text(died.getReason())};
+      return PeerDied{WorkerIndex(died.getIndex()), died.getIncarnation(), TextOf(died.getReason())};
     }
-    case Message::SHUTDOWN: return Shutdown{Text(reader.getShutdown())};
+    case Message::SHUTDOWN: return Shutdown{TextOf(reader.getShutdown())};
   }
   return absl::InvalidArgumentError(StrCat("unknown worker message ", static_cast<int>(reader.which())));
 }

@@ -23,10 +23,6 @@
 namespace tessera {
 namespace {
 
-void Throw(const absl::Status& status) {
-  if (!status.ok()) kj::throwFatalException(ToException(status));
-}
-
 // A client's memfd, mapped for as long as its transfer lives.
 class ClientMemory {
  public:
@@ -103,7 +99,7 @@ class TransferServer final : public wire::Transfer::Server {
   }
   kj::Promise<void> finish(FinishContext) override {
     return InOrder([this]() -> kj::Promise<void> {
-      Throw(Finish());
+      ThrowIfError(Finish());
       return kj::READY_NOW;
     });
   }
@@ -126,18 +122,18 @@ class TransferServer final : public wire::Transfer::Server {
         if (mapped.ok()) memory_ = *std::move(mapped);
       }
       attached_ = status;
-      Throw(status);
+      ThrowIfError(status);
     });
   }
 
   kj::Promise<void> Copy(CopyContext context) {
-    if (ticket_->over) Throw(absl::FailedPreconditionError("copy: the transfer is over"));
-    if (!memory_) Throw(absl::FailedPreconditionError("copy: attach the memory first"));
+    if (ticket_->over) ThrowIfError(absl::FailedPreconditionError("copy: the transfer is over"));
+    if (!memory_) ThrowIfError(absl::FailedPreconditionError("copy: attach the memory first"));
     auto params = context.getParams();
     const Box box = DecodeBox(params.getBox().getStarts(), params.getBox().getStops());
     const TransferWindow& window = ticket_->window;
-    Throw(CheckWindow(window.spec, box, params.getOffset(), memory_->bytes()));
-    if (window.direction == TransferDirection::kUpload) Throw(CheckSlab(box));
+    ThrowIfError(CheckWindow(window.spec, box, params.getOffset(), memory_->bytes()));
+    if (window.direction == TransferDirection::kUpload) ThrowIfError(CheckSlab(box));
     ++ticket_->copies;
     auto copied = std::make_shared<int64_t>(0);
     std::byte* client = memory_->base() + params.getOffset();
@@ -204,9 +200,10 @@ class DataGateServer final : public wire::DataGate::Server {
   kj::Promise<void> arena(ArenaContext context) override {
     called_ = true;
     auto params = context.getParams();
-    if (params.getPeerKey() != peer_key_) Throw(absl::PermissionDeniedError("arena: the key is wrong"));
+    if (params.getPeerKey() != peer_key_) ThrowIfError(absl::PermissionDeniedError("arena: the key is wrong"));
     if (params.getIndex() != tickets_.self().value) {
-      Throw(absl::NotFoundError(StrCat("arena: this is worker ", tickets_.self().value, ", not ", params.getIndex())));
+      ThrowIfError(
+          absl::NotFoundError(StrCat("arena: this is worker ", tickets_.self().value, ", not ", params.getIndex())));
     }
     admit_();
     context.getResults().setMemory(LendDescriptor<wire::SharedMemory>(CopyDescriptor(tickets_.arena().fd())));
@@ -216,7 +213,7 @@ class DataGateServer final : public wire::DataGate::Server {
     called_ = true;
     auto params = context.getParams();
     auto ticket = tickets_.Redeem(TicketId(params.getTicket()), params.getSecret());
-    Throw(ticket.status());
+    ThrowIfError(ticket.status());
     admit_();
     context.getResults().setTransfer(kj::heap<TransferServer>(tickets_, copies_, *std::move(ticket)));
     return kj::READY_NOW;
