@@ -82,7 +82,7 @@ struct Parts {
                  [this](CompletionReport& report, uint64_t outstanding) {
                    outbox.Add(report, outstanding == 0 ? Urgency::kNow : Urgency::kSoon);
                  }),
-        tickets(self, arena, outbox) {}
+        tickets(self, arena, [this](TransferReport report) { outbox.Add(std::move(report)); }) {}
   ReportOutbox outbox;
   CpuDevice device;
   Executor executor;

@@ -16,7 +16,6 @@
 #include "schemas/codec/exception.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/layout.h"
-#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/worker/window_copy.h"
 
@@ -228,67 +227,6 @@ class DataGateServer final : public wire::DataGate::Server {
 };
 
 }  // namespace
-
-absl::Status TicketTable::Expect(const TransferWindow& window) {
-  auto ticket = std::make_shared<Ticket>();
-  ticket->window = window;
-  TESSERA_ASSIGN_OR_RETURN(ticket->box,
-                           CheckShard(window.spec, window.strides, window.offset_bytes, self_, arena_.bytes()));
-  unopened_[window.ordinal] = ticket;
-  unopened_count_ = unopened_.size();
-  tickets_[window.ticket] = std::move(ticket);
-  return absl::OkStatus();
-}
-
-void TicketTable::Open(Ordinal ordinal) {
-  auto found = unopened_.find(ordinal);
-  if (found == unopened_.end()) return;
-  found->second->open = true;
-  unopened_.erase(found);
-  unopened_count_ = unopened_.size();
-}
-
-void TicketTable::Close(TicketId id) {
-  auto found = tickets_.find(id);
-  if (found == tickets_.end()) return;
-  const TicketPointer ticket = found->second;
-  ticket->over = true;
-  ReportIfOver(ticket);
-}
-
-void TicketTable::End(const TicketPointer& ticket, absl::Status status) {
-  if (ticket->over) return;
-  ticket->over = true;
-  ticket->status = std::move(status);
-  ReportIfOver(ticket);
-}
-
-void TicketTable::CopyEnded(const TicketPointer& ticket) {
-  --ticket->copies;
-  ReportIfOver(ticket);
-}
-
-void TicketTable::ReportIfOver(const TicketPointer& ticket) {
-  if (!ticket->over || ticket->copies > 0 || ticket->reported) return;
-  ticket->reported = true;
-  outbox_.Add(TransferReport{ticket->window.ticket, ticket->status});
-  unopened_.erase(ticket->window.ordinal);
-  unopened_count_ = unopened_.size();
-  tickets_.erase(ticket->window.ticket);
-}
-
-absl::StatusOr<TicketTable::TicketPointer> TicketTable::Redeem(TicketId id, uint64_t secret) {
-  auto found = tickets_.find(id);
-  if (found == tickets_.end() || !found->second->open) {
-    return absl::NotFoundError(StrCat("transfer: there is no ticket ", id.value, "; it may have been closed"));
-  }
-  if (found->second->window.secret != secret)
-    return absl::PermissionDeniedError("transfer: the ticket's secret is wrong");
-  if (found->second->redeemed)
-    return absl::FailedPreconditionError(StrCat("transfer: ticket ", id.value, " was redeemed before"));
-  found->second->redeemed = true;
-  return found->second;
-}
 
 wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key,
                                     Acceptor::Admit admit) {

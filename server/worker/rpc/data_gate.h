@@ -3,68 +3,14 @@
 // The worker's own socket: peers fetch the arena, clients bring and fetch bytes by ticket. A client's
 // memory is mapped here, never the reverse.
 
-#include <atomic>
 #include <cstdint>
-#include <map>
-#include <memory>
 
 #include "schemas/codec/two_party.h"
 #include "schemas/worker.capnp.h"
-#include "server/plan/instance.h"
-#include "server/transport/transport.h"
 #include "server/worker/rpc/copy_thread.h"
-#include "server/worker/rpc/report_outbox.h"
+#include "server/worker/tickets.h"
 
 namespace tessera {
-
-// The tickets that this worker knows. A ticket comes with the coordinator's message, is opened when its
-// waits are met, is redeemed by one client, and ends once: with all bytes in, or closed.
-class TicketTable {
- public:
-  TicketTable(WorkerIndex self, const SharedArena& arena, ReportOutbox& outbox)
-      : self_(self), arena_(arena), outbox_(outbox) {}
-
-  struct Ticket {
-    TransferWindow window;
-    Box box;  // what this worker holds of the tensor
-    bool open = false;
-    bool redeemed = false;
-    bool over = false;  // reported, or to be reported when the last copy ends
-    bool reported = false;
-    int copies = 0;            // that run now
-    int64_t covered_rows = 0;  // an upload's progress along dim 0 (elements for rank 0)
-    absl::Status status;
-  };
-  using TicketPointer = std::shared_ptr<Ticket>;
-
-  // InvalidArgument when the window lies outside the arena; the ticket then is closed.
-  absl::Status Expect(const TransferWindow& window);
-  // The window of this ordinal is open; nothing for ordinals that are no window's.
-  void Open(Ordinal ordinal);
-  // Whether there are windows that were not opened yet. Any thread may ask: a window that has been reported is one of
-  // them until Open.
-  bool has_unopened() const { return unopened_count_.load() > 0; }
-  // Closed by the coordinator. Answered once no copy runs; an unknown ticket has been answered.
-  void Close(TicketId id);
-  // Ends a ticket from this side.
-  void End(const TicketPointer& ticket, absl::Status status);
-  void CopyEnded(const TicketPointer& ticket);
-
-  // NotFound, PermissionDenied (wrong secret) or FailedPrecondition (redeemed before).
-  absl::StatusOr<TicketPointer> Redeem(TicketId id, uint64_t secret);
-
-  WorkerIndex self() const { return self_; }
-  const SharedArena& arena() const { return arena_; }
-
- private:
-  void ReportIfOver(const TicketPointer& ticket);
-  WorkerIndex self_;
-  const SharedArena& arena_;
-  ReportOutbox& outbox_;
-  std::map<TicketId, TicketPointer> tickets_;
-  std::map<Ordinal, TicketPointer> unopened_;
-  std::atomic<size_t> unopened_count_ = 0;
-};
 
 // The bootstrap capability of one data connection. `admit` is called when the key or a ticket was shown.
 wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key, Acceptor::Admit admit);

@@ -21,8 +21,8 @@
 #include "server/transport/transport.h"
 #include "server/worker/executor.h"
 #include "server/worker/page_toucher.h"
-#include "server/worker/rpc/data_gate.h"
 #include "server/worker/rpc/report_outbox.h"
+#include "server/worker/tickets.h"
 
 namespace tessera {
 

@@ -1,0 +1,75 @@
+#pragma once
+
+// TicketTable: the tickets that this worker knows. A ticket comes with the coordinator's message, is opened when its
+// waits are met, is redeemed by one client, and ends once: with all bytes in, or closed. It is reported when no copy of
+// it runs any more. What clients say to it is the data gate's (rpc/data_gate.h).
+//
+//   tickets.Expect(window);  tickets.Open(window.ordinal);      // Redeem would have been NotFound until then
+//   auto ticket = *tickets.Redeem(window.ticket, window.secret);
+//   ++ticket->copies;  ...  tickets.CopyEnded(ticket);  tickets.End(ticket, absl::OkStatus());
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/plan/instance.h"
+#include "server/transport/transport.h"
+
+namespace tessera {
+
+class TicketTable {
+ public:
+  // Called for each ticket, once: it is over, and no copy of it runs.
+  using Report = std::function<void(TransferReport)>;
+
+  TicketTable(WorkerIndex self, const SharedArena& arena, Report report)
+      : self_(self), arena_(arena), report_(std::move(report)) {}
+
+  struct Ticket {
+    TransferWindow window;
+    Box box;  // what this worker holds of the tensor
+    bool open = false;
+    bool redeemed = false;
+    bool over = false;  // reported, or to be reported when the last copy ends
+    bool reported = false;
+    int copies = 0;            // that run now
+    int64_t covered_rows = 0;  // an upload's progress along dim 0 (elements for rank 0)
+    absl::Status status;
+  };
+  using TicketPointer = std::shared_ptr<Ticket>;
+
+  // InvalidArgument when the window lies outside the arena; the ticket then is closed.
+  absl::Status Expect(const TransferWindow& window);
+  // The window of this ordinal is open; nothing for ordinals that are no window's.
+  void Open(Ordinal ordinal);
+  // Whether there are windows that were not opened yet. Any thread may ask: a window that has been reported is one of
+  // them until Open.
+  bool has_unopened() const { return unopened_count_.load() > 0; }
+  // Closed by the coordinator. Answered once no copy runs; an unknown ticket has been answered.
+  void Close(TicketId id);
+  // Ends a ticket from this side.
+  void End(const TicketPointer& ticket, absl::Status status);
+  void CopyEnded(const TicketPointer& ticket);
+
+  // NotFound, PermissionDenied (wrong secret) or FailedPrecondition (redeemed before).
+  absl::StatusOr<TicketPointer> Redeem(TicketId id, uint64_t secret);
+
+  WorkerIndex self() const { return self_; }
+  const SharedArena& arena() const { return arena_; }
+
+ private:
+  void ReportIfOver(const TicketPointer& ticket);
+  WorkerIndex self_;
+  const SharedArena& arena_;
+  const Report report_;
+  std::map<TicketId, TicketPointer> tickets_;
+  std::map<Ordinal, TicketPointer> unopened_;
+  std::atomic<size_t> unopened_count_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,98 @@
+// Tickets: opened once their window is, redeemed once, reported once and not while a copy runs.
+
+#include "server/worker/tickets.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "schemas/types/layout.h"
+#include "schemas/types/tensor_spec.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint64_t kSecret = 77;
+
+class Tickets : public ::testing::Test {
+ protected:
+  TransferWindow Window(uint64_t number, int64_t offset_bytes = 0) const {
+    TransferWindow window;
+    window.ordinal = Ordinal(number);
+    window.ticket = TicketId(number);
+    window.secret = kSecret;
+    window.spec = *ParseTensorSpec("f32[8] @ mesh(2) [S(0)]");
+    window.strides = {1};
+    window.offset_bytes = offset_bytes;
+    return window;
+  }
+  TicketTable::TicketPointer Redeemed(uint64_t number) {
+    EXPECT_TRUE(table_.Expect(Window(number)).ok());
+    table_.Open(Ordinal(number));
+    return *table_.Redeem(TicketId(number), kSecret);
+  }
+  absl::StatusCode CodeOf(uint64_t number, uint64_t secret = kSecret) {
+    return table_.Redeem(TicketId(number), secret).status().code();
+  }
+
+  SharedArena arena_ = *SharedArena::Create(4096);
+  std::vector<TransferReport> reports_;
+  TicketTable table_{WorkerIndex(1), arena_, [this](TransferReport report) { reports_.push_back(std::move(report)); }};
+};
+
+TEST_F(Tickets, AreRedeemedOnceByWhoKnowsTheSecretWhenTheirWindowIsOpen) {
+  ASSERT_TRUE(table_.Expect(Window(1)).ok());
+  EXPECT_TRUE(table_.has_unopened());
+  EXPECT_EQ(CodeOf(1), absl::StatusCode::kNotFound);
+  table_.Open(Ordinal(9));  // no window's
+  EXPECT_TRUE(table_.has_unopened());
+  table_.Open(Ordinal(1));
+  EXPECT_FALSE(table_.has_unopened());
+  EXPECT_EQ(CodeOf(1, kSecret + 1), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(CodeOf(2), absl::StatusCode::kNotFound);
+  const auto ticket = table_.Redeem(TicketId(1), kSecret);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_EQ((*ticket)->box, (Box{{4, 8}}));
+  EXPECT_EQ(CodeOf(1), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(Tickets, OneWhoseWindowLiesOutsideTheArenaIsNone) {
+  EXPECT_EQ(table_.Expect(Window(1, 1 << 20)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(table_.has_unopened());
+  table_.Open(Ordinal(1));
+  EXPECT_EQ(CodeOf(1), absl::StatusCode::kNotFound);
+}
+
+TEST_F(Tickets, EndOnceWithTheFirstOutcome) {
+  const auto ticket = Redeemed(1);
+  table_.End(ticket, absl::UnavailableError("the client went away"));
+  table_.End(ticket, absl::OkStatus());
+  table_.Close(TicketId(1));
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_EQ(reports_[0].ticket, TicketId(1));
+  EXPECT_EQ(reports_[0].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(CodeOf(1), absl::StatusCode::kNotFound);
+}
+
+TEST_F(Tickets, AreReportedWhenNoCopyRunsAnyMore) {
+  const auto ticket = Redeemed(1);
+  ticket->copies = 2;
+  table_.Close(TicketId(1));
+  EXPECT_TRUE(ticket->over);
+  table_.CopyEnded(ticket);
+  EXPECT_TRUE(reports_.empty());
+  table_.CopyEnded(ticket);
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_TRUE(reports_[0].status.ok());
+}
+
+TEST_F(Tickets, ClosedBeforeTheyAreOpenAreUnopenedNoMore) {
+  ASSERT_TRUE(table_.Expect(Window(1)).ok());
+  table_.Close(TicketId(1));
+  table_.Close(TicketId(5));  // answered before
+  EXPECT_FALSE(table_.has_unopened());
+  EXPECT_EQ(reports_.size(), 1u);
+}
+
+}  // namespace
+}  // namespace tessera
