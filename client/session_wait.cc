@@ -240,7 +240,10 @@ absl::StatusOr<CommReport> SessionImpl::CommEnd(uint64_t number) {
 }
 
 absl::Status SessionImpl::Close() {
-  if (absl::Status usable = Check(); !usable.ok()) return absl::OkStatus();
+  if (!Check().ok()) {
+    KeepUntilClosed(nullptr);
+    return absl::OkStatus();
+  }
   auto [number, request] = NewRequest();
   connection_->CloseSession([this, n = number, r = request](absl::Status status) {
     {

@@ -125,15 +125,15 @@ def wrap(folder, role, script):
 
 
 @pytest.mark.whole_system
-@pytest.mark.parametrize("role, match", [("coordinator", "the coordinator does not listen after 1 s: on my way"),
-                                         ("worker", "0 of 1 workers joined in 1 s; worker 0: on my way")])
+@pytest.mark.parametrize("role, match", [("coordinator", "the coordinator does not listen after 2 s: on my way"),
+                                         ("worker", "0 of 1 workers joined in 2 s; worker 0: on my way")])
 def test_a_cluster_that_is_not_up_in_time_tells_who_is_late(monkeypatch, tmp_path, role, match):
     for real in ("coordinator", "worker"):
         wrap(tmp_path, real, 'exec "$REAL" "$@"')
-    wrap(tmp_path, role, "echo on my way >&2\nexec cat <&3")    # until the parent's pipe closes
+    wrap(tmp_path, role, "echo on my way >&2\nexec sleep 60")    # the cluster ends it
     monkeypatch.setenv("TESSERA_BIN_DIR", str(tmp_path))
     with pytest.raises(ts.DeadlineExceededError, match=match):
-        ts.local_cluster(workers=1, memory="16MiB", timeout=1)
+        ts.local_cluster(workers=1, memory="16MiB", timeout=2)
 
 
 @pytest.mark.whole_system
