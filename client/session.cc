@@ -5,10 +5,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "client/address.h"
 #include "client/session_impl.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "schemas/types/version.h"
 
 namespace tessera {
 namespace {
@@ -40,20 +42,11 @@ absl::Status CheckWorkers(std::string_view op, const Mesh& mesh, int worker_coun
 
 absl::StatusOr<Session> Session::Connect(const ConnectOptions& options) {
   ConnectionOptions out;
-  std::string address = options.address;
-  constexpr std::string_view kToken = "#token=";
-  if (const size_t at = address.find(kToken); at != std::string::npos) {
-    out.token = address.substr(at + kToken.size());
-    address.resize(at);
-  }
-  if (!options.token.empty()) out.token = options.token;
-  constexpr std::string_view kScheme = "unix:";
-  if (address.substr(0, kScheme.size()) != kScheme || address.size() == kScheme.size()) {
-    return absl::InvalidArgumentError(StrCat("connect: an address is unix:/path, not \"", Printable(address), "\""));
-  }
-  out.socket_path = address.substr(kScheme.size());
+  TESSERA_ASSIGN_OR_RETURN(Address address, ParseAddress("connect", options.address));
+  out.token = options.token.empty() ? std::move(address.token) : options.token;
+  out.socket_path = std::move(address.socket_path);
   out.tenant = options.tenant;
-  out.client = options.client;
+  out.client = options.client.empty() ? StrCat("C++ tessera ", kVersion) : options.client;
   out.lease_s = options.lease_s;
   if (!std::isfinite(options.timeout_s) || options.timeout_s <= 0 || options.timeout_s > 1e6) {
     return absl::InvalidArgumentError(StrCat("connect: timeout is ", options.timeout_s, " s, it must be in (0, 1e6]"));

@@ -29,9 +29,9 @@ struct ConnectOptions {
   std::string address;  // "unix:/path" or "unix:/path#token=HEX"
   std::string token;    // beats the address's
   std::string tenant;
-  std::string client = "C++ tessera 0.1";  // for people
-  std::string resume;                      // what ResumeText gave
-  double lease_s = -1;                     // negative: the server's default
+  std::string client;   // for people; "": this library
+  std::string resume;   // what ResumeText gave
+  double lease_s = -1;  // negative: the server's default
   double timeout_s = 10;
   double stall_timeout_s = 60;
 };

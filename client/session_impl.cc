@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/address.h"
 #include "client/session_request.h"
 #include "client/wait.h"
 #include "schemas/ops/catalog.h"
@@ -50,7 +51,7 @@ SessionImpl::~SessionImpl() {
 
 absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions options, double stall_timeout_s) {
   std::shared_ptr<SessionImpl> session(new SessionImpl(stall_timeout_s));
-  session->address_ = StrCat("unix:", options.socket_path);
+  session->address_ = ToText(Address{options.socket_path, ""});
   TESSERA_ASSIGN_OR_RETURN(session->connection_, Connection::Open(std::move(options), session.get()));
   // Requests and handles of a former connection keep their numbers: a record has one request, and a handle for each of
   // its results.

@@ -8,35 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "client/address.h"
+#include "schemas/types/byte_size.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "schemas/types/version.h"
 
 namespace tessera {
-namespace {
-
-struct Unit {
-  std::string_view name;
-  double bytes;
-};
-constexpr Unit kUnits[] = {{"B", 1},           {"kB", 1e3},           {"MB", 1e6},
-                           {"GB", 1e9},        {"TB", 1e12},          {"KiB", 1024.0},
-                           {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
-
-// In any case; none is B.
-absl::StatusOr<double> UnitBytes(std::string_view unit) {
-  if (unit.empty()) return 1;
-  std::string known;
-  for (const Unit& one : kUnits) {
-    if (absl::EqualsIgnoreCase(AbslView(unit), AbslView(one.name))) return one.bytes;
-    StrAppend(&known, " ", one.name);
-  }
-  return absl::InvalidArgumentError(StrCat("unknown unit \"", Printable(unit, 40), "\"; known:", known));
-}
-
-}  // namespace
 
 void AddressOption::AddTo(CLI::App& command) {
   command.add_option("--address", address,
@@ -45,7 +24,7 @@ void AddressOption::AddTo(CLI::App& command) {
 
 absl::StatusOr<Session> AddressOption::Connect() const {
   ConnectOptions options;
-  options.client = "tessera CLI 0.1";
+  options.client = StrCat("tessera CLI ", kVersion);
   options.address = address;
   if (const char* from_env = std::getenv("TESSERA_ADDRESS"); options.address.empty() && from_env != nullptr) {
     options.address = from_env;
@@ -64,7 +43,8 @@ absl::StatusOr<Session> AddressOption::Connect() const {
         "no address: give --address, or set TESSERA_ADDRESS, or write it to ~/.config/tessera/config.json");
   }
   // An address that carries a token means the cluster that made it, whatever else the environment is for.
-  if (options.address.find("#token=") == std::string::npos) {
+  TESSERA_ASSIGN_OR_RETURN(const Address parsed, ParseAddress("connect", options.address));
+  if (parsed.token.empty()) {
     const char* token = std::getenv("TESSERA_TOKEN");
     options.token = token != nullptr && *token != '\0' ? token : configured_token;
   }
@@ -74,21 +54,6 @@ absl::StatusOr<Session> AddressOption::Connect() const {
 std::string CheckBytes(const std::string& text) {
   const absl::StatusOr<int64_t> bytes = ParseBytes(text);
   return bytes.ok() ? "" : std::string(bytes.status().message());
-}
-
-absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
-  const size_t end = std::min(text.find_first_not_of("+-0123456789."), text.size());
-  const auto refused = [&text](std::string_view why) {
-    return absl::InvalidArgumentError(StrCat("\"", Printable(text, 40), "\" ", why));
-  };
-  double number = 0;
-  if (!absl::SimpleAtod(text.substr(0, end), &number)) return refused("is no number of bytes; write like 512MiB");
-  TESSERA_ASSIGN_OR_RETURN(const double unit_bytes,
-                           UnitBytes(StdView(absl::StripAsciiWhitespace(absl::string_view(text).substr(end)))));
-  const double bytes = number * unit_bytes;
-  if (bytes < 1) return refused("must be positive, and a byte at least");
-  if (bytes >= 9e18) return refused("is more than 9e18 bytes");
-  return static_cast<int64_t>(bytes);
 }
 
 std::string ShowBytes(int64_t bytes) {

@@ -35,8 +35,6 @@ struct AddressOption {
   absl::StatusOr<Session> Connect() const;
 };
 
-// "512MiB", "1GiB", "1000000" as bytes; InvalidArgument otherwise: no number, a unit that is none, or not positive.
-absl::StatusOr<int64_t> ParseBytes(const std::string& text);
 // For CLI11: "" of what ParseBytes takes, else why it is refused.
 std::string CheckBytes(const std::string& text);
 // "1.50 GiB".

@@ -7,6 +7,7 @@
 
 #include "client/cli/command.h"
 #include "schemas/types/str_cat.h"
+#include "schemas/types/version.h"
 
 namespace {
 
@@ -29,7 +30,7 @@ std::string CheckFirstWord(const CLI::App& app, const std::vector<tessera::Comma
 int main(int argc, char** argv) {
   CLI::App app("Tessera: large tensors in shards on worker servers", "tessera");
   app.require_subcommand(1);
-  app.set_version_flag("--version", "tessera 0.1");
+  app.set_version_flag("--version", tessera::StrCat("tessera ", tessera::kVersion));
   app.footer(
       "Examples:\n  tessera up --workers 4\n  tessera status --address unix:/run/tessera.sock\n"
       "  tessera plan \"f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]\"\n  tessera demo");

@@ -5,6 +5,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/plan_command.h"
+#include "schemas/types/byte_size.h"
 
 namespace tessera {
 

@@ -6,8 +6,10 @@
 #include <memory>
 #include <thread>
 
+#include "client/address.h"
 #include "client/cli/command.h"
 #include "client/cluster.h"
+#include "schemas/types/byte_size.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -47,13 +49,12 @@ int Up(const UpOptions& up) {
   if (!memory.ok()) return Failed(memory.status());
   options.memory_bytes = *memory;
   if (!up.listen.empty()) {
-    constexpr std::string_view kScheme = "unix:";
-    if (up.listen.substr(0, kScheme.size()) != kScheme) {
+    const absl::StatusOr<Address> listen = ParseAddress("--listen", up.listen);
+    if (!listen.ok()) {
       return Failed(absl::InvalidArgumentError(
-          StrCat("--listen ", Printable(up.listen),
-                 ": only unix:/path is served; an address that other hosts can reach needs TLS")));
+          StrCat(listen.status().message(), "; an address that other hosts can reach needs TLS")));
     }
-    options.socket_path = up.listen.substr(kScheme.size());
+    options.socket_path = listen->socket_path;
   }
   // Blocked in every thread from here on, so that sigtimedwait alone takes them.
   sigset_t signals;

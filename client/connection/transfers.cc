@@ -9,6 +9,7 @@
 #include <map>
 #include <utility>
 
+#include "client/address.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/types/status_macros.h"
@@ -37,14 +38,6 @@ absl::Status OfWorker(WorkerIndex worker, const absl::Status& status) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::string> UnixPathOf(std::string_view address) {
-  constexpr std::string_view kScheme = "unix:";
-  if (address.substr(0, kScheme.size()) != kScheme || address.size() == kScheme.size()) {
-    return absl::InvalidArgumentError(StrCat("connect: an address is unix:/path, not \"", Printable(address), "\""));
-  }
-  return std::string(address.substr(kScheme.size()));
-}
 
 absl::StatusOr<int> ConnectUnixSocket(std::string_view what, const std::string& path) {
   sockaddr_un address{};
@@ -99,8 +92,8 @@ absl::StatusOr<std::shared_ptr<TransferTable::Link>> TransferTable::LinkTo(Worke
   if (known != links_.end() && !known->second->broken) return known->second;
   auto address = addresses_.find(worker.value);
   if (address == addresses_.end()) return absl::UnavailableError("it has no data address");
-  TESSERA_ASSIGN_OR_RETURN(std::string path, UnixPathOf(address->second));
-  TESSERA_ASSIGN_OR_RETURN(int fd, ConnectUnixSocket("data", path));
+  TESSERA_ASSIGN_OR_RETURN(const Address known_address, ParseAddress("data", address->second));
+  TESSERA_ASSIGN_OR_RETURN(int fd, ConnectUnixSocket("data", known_address.socket_path));
   auto stream = provider_.wrapUnixSocketFd(
       fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC);
   auto link = std::make_shared<Link>(kj::mv(stream));

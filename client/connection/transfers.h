@@ -19,8 +19,6 @@ namespace tessera {
 
 // A connected unix socket; Unavailable when nobody listens. `what` opens the message.
 absl::StatusOr<int> ConnectUnixSocket(std::string_view what, const std::string& path);
-// "unix:/path" without its scheme; InvalidArgument for another one.
-absl::StatusOr<std::string> UnixPathOf(std::string_view address);
 
 class TransferTable : private kj::TaskSet::ErrorHandler {
  public:

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "client/address.h"
 #include "client/cluster.h"
 #include "client/python/convert.h"
 #include "client/python/tensor_module.h"
@@ -15,8 +16,10 @@
 #include "client/wait.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/types/bounds.h"
+#include "schemas/types/byte_size.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
+#include "schemas/types/version.h"
 
 namespace tessera::python {
 namespace {
@@ -267,6 +270,12 @@ NB_MODULE(_tessera, module) {
                   std::move(refuse_operand)};
   });
   module.def("catalog", &CatalogToPython, "Rows of the op catalog: (number, name, family, operands, signature, doc).");
+  module.attr("version") = kVersion;
+  module.def("parse_bytes", [](const std::string& text) { return ValueOrRaise(ParseBytes(text)); });
+  module.def("parse_address", [](const std::string& what, const std::string& text) {
+    Address address = ValueOrRaise(ParseAddress(what, text));
+    return nb::make_tuple(address.socket_path, address.token);
+  });
   module.def("promote", [](int a, int b) {
     return static_cast<int>(ValueOrRaise(Promote(static_cast<DType>(a), static_cast<DType>(b))));
   });

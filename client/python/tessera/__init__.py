@@ -12,7 +12,7 @@
 
 from math import e, inf, nan, pi
 
-from _tessera import Mesh as _Mesh, Session, Tensor
+from _tessera import Mesh as _Mesh, Session, Tensor, version as _version
 
 from . import linalg
 from ._context import implicit_redistribution
@@ -36,4 +36,4 @@ from ._tensor import ImplicitRedistributionWarning, wait
 
 newaxis = None
 
-__version__ = "0.1"
+__version__ = _version

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import weakref
 
 import numpy as np
@@ -17,20 +16,17 @@ from ._dtypes import array_of, buffer_of, code_of
 from ._errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from ._mesh import DeviceMesh
 
-_CLIENT = f"python {platform.python_version()} tessera 0.1"
+_CLIENT = f"python {platform.python_version()} tessera {_tessera.version}"
 _CONFIG = "~/.config/tessera/config.json"
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
 def parse_bytes(value, op: str) -> int:
     """1 << 30, "1GiB", "512 MiB" or "2GB" as a number of bytes."""
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
-        unit = match and _UNITS.get(match.group(2).lower())
-        if not unit:
-            raise InvalidArgumentError(f"{op}: memory is {value!r}; write bytes, or like \"1GiB\"")
-        value = int(float(match.group(1)) * unit)
+        try:
+            return _tessera.parse_bytes(value)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{op}: memory: {error}") from None
     (number,) = _mesh.integers(value, "memory", op)
     if number <= 0:
         raise InvalidArgumentError(f"{op}: memory is {number} bytes")
@@ -44,7 +40,7 @@ def _address_of(address, token):
     if not address:
         address, configured = _configured()
     address = str(address)
-    if not token and "#token=" not in address:
+    if not token and not _tessera.parse_address("connect", address)[1]:
         token = os.environ.get("TESSERA_TOKEN") or configured
     return address, token or ""
 
@@ -78,8 +74,7 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
     session = _tessera.Session._connect(address, token, resume or "", float(timeout), -1.0 if lease is None else float(lease),
                                         stall_timeout, _CLIENT)
     # The explicit token wins over one in the address.
-    base, _, inner = address.partition("#token=")
-    return adopt(session, base, token or inner)
+    return adopt(session, session._address, token or _tessera.parse_address("connect", address)[1])
 
 
 def adopt(session, address: str, token: str):
@@ -223,7 +218,7 @@ def check_cluster(op: str, device_mesh: DeviceMesh, session) -> None:
     other = device_mesh._session
     if other is session or other.address == session.address:
         return
-    paths = [os.path.realpath(one.address.removeprefix("unix:")) for one in (other, session)]
+    paths = [os.path.realpath(_tessera.parse_address(op, one.address)[0]) for one in (other, session)]
     if paths[0] != paths[1]:
         raise InvalidArgumentError(f"{op}: {device_mesh} is of the cluster at {other.address}, not of that at {session.address}")
 
@@ -319,9 +314,9 @@ def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, 
         raise InvalidArgumentError(f"{op}: workers is {count}, it must be in [1, 1024]")
     path = ""
     if address is not None:
-        if not str(address).startswith("unix:/"):
+        path, _ = _tessera.parse_address(op, str(address))
+        if not path.startswith("/"):
             raise InvalidArgumentError(f"{op}: address is {address!r}; a cluster on this host listens on unix:/path")
-        path = str(address)[len("unix:"):]
     transport = transport or os.environ.get("TESSERA_TRANSPORT", "shm")
     raw = _tessera.LocalCluster._start(count, parse_bytes(memory, op), str(transport), path, float(timeout),
                                        list(coordinator_flags))
