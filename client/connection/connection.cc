@@ -1,8 +1,6 @@
 #include "client/connection/connection.h"
 
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,6 +15,7 @@
 #include <kj/async-unix.h>
 
 #include "client/connection/encode.h"
+#include "client/connection/record_queue.h"
 #include "client/connection/transfers.h"
 #include "client/wait.h"
 #include "schemas/codec/exception.h"
@@ -30,8 +29,9 @@
 namespace tessera {
 namespace {
 
+using Order = RecordQueue::Order;
+
 constexpr uint64_t kEventsPerAcknowledge = 64;
-constexpr size_t kMaxDropsPerRecord = 1024;
 constexpr uint64_t kWordsPerRecord = 40;
 
 // Python programs use SIGUSR1 themselves; the loop's own signal is another one.
@@ -74,81 +74,25 @@ std::vector<Record> WithoutCalls(std::vector<Record> records, uint64_t last_numb
 
 class Connection::Impl {
  public:
-  using Command = std::function<void(ConnectionLoop&)>;
-
-  Impl(ConnectionOptions options, ConnectionListener* listener)
-      : options(std::move(options)), listener(listener), wake_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-  ~Impl() {
-    Shutdown();
-    close(wake_fd);
-  }
+  Impl(ConnectionOptions options, ConnectionListener* listener) : options(std::move(options)), listener(listener) {}
+  ~Impl() { Shutdown(); }
 
   void Shutdown() {
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      stopping = true;
-    }
-    Wake();
-    std::lock_guard<std::mutex> lock(joining);
-    if (thread.joinable()) thread.join();
+    queue.Stop();
+    std::lock_guard<std::mutex> lock(joining_);
+    if (thread_.joinable()) thread_.join();
   }
+  void Start(std::function<void()> run) { thread_ = std::thread(std::move(run)); }
 
-  void Wake() {
-    const uint64_t one = 1;
-    [[maybe_unused]] ssize_t written = write(wake_fd, &one, sizeof(one));
-  }
-
-  // Runs `command` on the thread: at once, or when the records before it are sent.
-  void Post(std::vector<Command> Impl::*queue, Command command) {
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      (this->*queue).push_back(std::move(command));
-      flush = true;
-    }
-    Wake();
-  }
-
-  size_t Push(std::unique_lock<std::mutex>& lock, Record record) {
-    if (stopping) return 0;
-    record.number = ++last_number;
-    records.push_back(std::move(record));
-    const size_t size = records.size();
-    const bool wake = idle;
-    idle = false;
-    lock.unlock();
-    if (wake) Wake();
-    return size;
-  }
-
-  // Until a batch is full or wanted, or for the batch window.
-  void AwaitBatch(std::unique_lock<std::mutex>& lock) {
-    const auto is_due = [this] { return flush || stopping || records.size() >= kMaxBatchRecords; };
-    for (linger.Begin(kBatchWindowNs); !is_due();) {
-      lock.unlock();
-      const bool goes_on = linger.Yield();
-      lock.lock();
-      if (!goes_on) return;
-    }
-    linger.Arrived();
-  }
-
-  ConnectionOptions options;
-  ConnectionListener* listener;
-  const int wake_fd;
-  Linger linger;  // the thread's, while it waits for a batch to grow
-  std::thread thread;
-  WelcomeReport welcome;  // set before Open returns
+  const ConnectionOptions options;
+  ConnectionListener* const listener;
+  RecordQueue queue;
+  WelcomeReport welcome;  // set by the thread before Open returns
   std::atomic<uint64_t> last_event{0};
 
-  std::mutex joining;
-  std::mutex mutex;
-  std::vector<Record> records;
-  uint64_t last_number = 0;       // of all that were queued
-  std::vector<Command> commands;  // at once
-  std::vector<Command> ordered;   // after the records before them
-  bool idle = false;              // a new record needs a wake
-  bool flush = false;
-  bool stopping = false;
+ private:
+  std::mutex joining_;
+  std::thread thread_;
 };
 
 // What lives on the thread alone.
@@ -157,9 +101,10 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   ConnectionLoop(Connection::Impl& shared, kj::AsyncIoContext& io)
       : shared_(shared),
         io_(io),
-        wake_(io.lowLevelProvider->wrapInputFd(shared.wake_fd, kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
-                                                                   kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)),
-        transfers(*io.lowLevelProvider),
+        wake_(io.lowLevelProvider->wrapInputFd(
+            shared.queue.wake_fd(),
+            kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC | kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)),
+        transfers_(*io.lowLevelProvider),
         linger_(io.unixEventPort),
         tasks_(*this) {}
 
@@ -169,6 +114,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   // Ok while the connection works.
   const absl::Status& failure() const { return failure_; }
   wire::Session::Client& session() { return *KJ_ASSERT_NONNULL(session_); }
+  TransferTable& transfers() { return transfers_; }
   // The session is about to end, as it was asked to.
   void Close() { closing_ = true; }
   void Add(kj::Promise<void> task) { tasks_.add(kj::mv(task)); }
@@ -199,16 +145,12 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   bool closing_ = false;
   std::vector<Record> sending_;
   size_t sent_ = 0;
-  std::vector<Connection::Impl::Command> after_sending_;
+  std::vector<RecordQueue::Command> after_sending_;
   uint64_t batch_ = 0;
   std::deque<std::pair<uint64_t, size_t>> unfinished_;  // batches not taken up, and their records
   size_t in_flight_ = 0;                                // records in them
   uint64_t acknowledged_ = 0;
-
- public:
-  TransferTable transfers;
-
- private:
+  TransferTable transfers_;
   LoopLinger linger_;
   kj::TaskSet tasks_;
 };
@@ -248,7 +190,7 @@ absl::Status ConnectionLoop::Open() {
   }
   TESSERA_RETURN_IF_ERROR(status);
   batch_ = shared_.welcome.last_batch;
-  transfers.SetWorkers(shared_.welcome.workers);
+  transfers_.SetWorkers(shared_.welcome.workers);
   return absl::OkStatus();
 }
 
@@ -281,29 +223,17 @@ kj::Promise<void> ConnectionLoop::WakeLoop() {
 }
 
 void ConnectionLoop::Pump() {
-  std::vector<Connection::Impl::Command> commands;
-  {
-    std::unique_lock<std::mutex> lock(shared_.mutex);
-    const bool may_send = sending_.empty() && failure_.ok() && HasCredit() && link_->is_clear();
-    if (may_send && !shared_.records.empty()) {
-      shared_.AwaitBatch(lock);
+  using Taking = RecordQueue::Taking;
+  const bool may_send = sending_.empty() && HasCredit() && link_->is_clear();
+  const Taking taking = !failure_.ok() ? Taking::kRest : may_send ? Taking::kBatch : Taking::kCommands;
+  std::vector<RecordQueue::Command> commands;
+  if (!shared_.queue.Take(taking, &commands, &sending_, &after_sending_)) {
+    KJ_IF_MAYBE (stop, stop_) {
+      (*stop)->fulfill();
     }
-    if (shared_.stopping) {
-      KJ_IF_MAYBE (stop, stop_) {
-        (*stop)->fulfill();
-      }
-      return;
-    }
-    commands.swap(shared_.commands);
-    if (may_send || !failure_.ok()) {
-      sending_.swap(shared_.records);
-      sent_ = 0;
-      for (auto& command : shared_.ordered) after_sending_.push_back(std::move(command));
-      shared_.ordered.clear();
-      shared_.flush = false;
-      shared_.idle = sending_.empty() || !failure_.ok();
-    }
+    return;
   }
+  if (taking != Taking::kCommands) sent_ = 0;
   if (!failure_.ok()) sending_.clear();
   for (auto& command : commands) command(*this);
   SendBatches();
@@ -332,7 +262,7 @@ void ConnectionLoop::SendBatches() {
     shared_.listener->OnDrained();
     tasks_.add(kj::evalLater([this]() { Pump(); }));
   }
-  std::vector<Connection::Impl::Command> after = std::move(after_sending_);
+  std::vector<RecordQueue::Command> after = std::move(after_sending_);
   after_sending_.clear();
   for (auto& command : after) command(*this);
 }
@@ -356,11 +286,7 @@ void ConnectionLoop::SendAhead(const Record& record) {
 void ConnectionLoop::CancelAll(uint64_t last_number) {
   std::vector<Record> waiting(std::make_move_iterator(sending_.begin() + static_cast<ptrdiff_t>(sent_)),
                               std::make_move_iterator(sending_.end()));
-  {
-    const std::lock_guard<std::mutex> lock(shared_.mutex);
-    std::move(shared_.records.begin(), shared_.records.end(), std::back_inserter(waiting));
-    shared_.records.clear();
-  }
+  shared_.queue.AppendRecords(&waiting);
   sending_ = WithoutCalls(std::move(waiting), last_number);
   sent_ = 0;
   Record cancel;
@@ -386,7 +312,7 @@ void ConnectionLoop::Deliver(capnp::List<wire::Event>::Reader events) {
     if (event.isBatchDone()) OnBatchDone(event.getBatchDone());
     if (event.isWorkerJoined()) {
       const auto joined = event.getWorkerJoined();
-      transfers.SetWorker(joined.getWorker(), joined.getDataAddress().cStr());
+      transfers_.SetWorker(joined.getWorker(), joined.getDataAddress().cStr());
     }
     if (auto one = DecodeEvent(event)) decoded.push_back(std::move(*one));
   }
@@ -417,7 +343,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(ConnectionOptions o
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  impl->thread = std::thread([shared = impl.get(), &opened] {
+  impl->Start([shared = impl.get(), &opened] {
     try {
       kj::AsyncIoContext io = kj::setupAsyncIo();
       ConnectionLoop loop(*shared, io);
@@ -450,59 +376,27 @@ void Connection::Shutdown() { impl_->Shutdown(); }
 const WelcomeReport& Connection::welcome() const { return impl_->welcome; }
 uint64_t Connection::last_event() const { return impl_->last_event; }
 
-size_t Connection::Enqueue(Record record) {
-  std::unique_lock<std::mutex> lock(impl_->mutex);
-  return impl_->Push(lock, std::move(record));
-}
-
-void Connection::EnqueueDrop(uint64_t handle) {
-  std::unique_lock<std::mutex> lock(impl_->mutex);
-  if (!impl_->records.empty()) {
-    Record& last = impl_->records.back();
-    if (last.kind == Record::Kind::kDrop && last.drops.size() < kMaxDropsPerRecord) {
-      last.drops.push_back(handle);
-      return;
-    }
-  }
-  Record record;
-  record.kind = Record::Kind::kDrop;
-  record.drops.push_back(handle);
-  impl_->Push(lock, std::move(record));
-}
+size_t Connection::Enqueue(Record record) { return impl_->queue.Push(std::move(record)); }
+void Connection::EnqueueDrop(uint64_t handle) { impl_->queue.PushDrop(handle); }
+size_t Connection::queued() const { return impl_->queue.size(); }
+void Connection::Flush() { impl_->queue.Flush(); }
 
 void Connection::SendAhead(Record record) {
-  impl_->Post(&Impl::commands, [record = std::move(record)](ConnectionLoop& loop) { loop.SendAhead(record); });
+  impl_->queue.Post(Order::kAtOnce, [record = std::move(record)](ConnectionLoop& loop) { loop.SendAhead(record); });
 }
 
 void Connection::CancelAll() {
-  uint64_t last_number = 0;
-  {
-    const std::lock_guard<std::mutex> lock(impl_->mutex);
-    last_number = impl_->last_number;
-  }
-  impl_->Post(&Impl::commands, [last_number](ConnectionLoop& loop) { loop.CancelAll(last_number); });
-}
-
-size_t Connection::queued() const {
-  std::lock_guard<std::mutex> lock(impl_->mutex);
-  return impl_->records.size();
-}
-
-void Connection::Flush() {
-  {
-    std::lock_guard<std::mutex> lock(impl_->mutex);
-    if (impl_->records.empty()) return;
-    impl_->flush = true;
-  }
+  impl_->queue.Post(Order::kAtOnce,
+                    [last = impl_->queue.last_number()](ConnectionLoop& loop) { loop.CancelAll(last); });
 }
 
 void Connection::GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> done) {
-  impl_->Post(&Impl::ordered, [done = std::move(done)](ConnectionLoop& loop) {
+  impl_->queue.Post(Order::kAfterRecords, [done = std::move(done)](ConnectionLoop& loop) {
     if (!loop.failure().ok()) return done(loop.failure());
     loop.Add(loop.session().statusRequest().send().then(
         [&loop, done](auto&& response) {
           absl::StatusOr<ClusterReport> report = DecodeClusterStatus(response.getStatus());
-          if (report.ok()) loop.transfers.SetWorkers(report->workers);
+          if (report.ok()) loop.transfers().SetWorkers(report->workers);
           done(std::move(report));
         },
         [done](kj::Exception&& exception) { done(FromException(exception)); }));
@@ -511,21 +405,20 @@ void Connection::GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> do
 
 void Connection::Explain(OpCall call, std::vector<ExplainOperand> operands,
                          std::function<void(absl::StatusOr<PlanReport>)> done) {
-  impl_->Post(&Impl::ordered,
-              [call = std::move(call), operands = std::move(operands), done = std::move(done)](ConnectionLoop& loop) {
-                if (!loop.failure().ok()) return done(loop.failure());
-                auto request = loop.session().explainRequest();
-                EncodeOpCall(call, request.initCall());
-                auto list = request.initOperands(static_cast<unsigned>(operands.size()));
-                for (size_t i = 0; i < operands.size(); ++i)
-                  EncodeExplainOperand(operands[i], list[static_cast<unsigned>(i)]);
-                loop.Add(request.send().then([done](auto&& response) { done(DecodePlanText(response.getPlan())); },
-                                             [done](kj::Exception&& exception) { done(FromException(exception)); }));
-              });
+  impl_->queue.Post(Order::kAfterRecords, [call = std::move(call), operands = std::move(operands),
+                                           done = std::move(done)](ConnectionLoop& loop) {
+    if (!loop.failure().ok()) return done(loop.failure());
+    auto request = loop.session().explainRequest();
+    EncodeOpCall(call, request.initCall());
+    auto list = request.initOperands(static_cast<unsigned>(operands.size()));
+    for (size_t i = 0; i < operands.size(); ++i) EncodeExplainOperand(operands[i], list[static_cast<unsigned>(i)]);
+    loop.Add(request.send().then([done](auto&& response) { done(DecodePlanText(response.getPlan())); },
+                                 [done](kj::Exception&& exception) { done(FromException(exception)); }));
+  });
 }
 
 void Connection::CloseSession(DoneCallback done) {
-  impl_->Post(&Impl::ordered, [done = std::move(done)](ConnectionLoop& loop) {
+  impl_->queue.Post(Order::kAfterRecords, [done = std::move(done)](ConnectionLoop& loop) {
     if (!loop.failure().ok()) return done(loop.failure());
     loop.Close();
     loop.Add(loop.session().closeRequest().send().then(
@@ -536,20 +429,20 @@ void Connection::CloseSession(DoneCallback done) {
 
 void Connection::BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, std::shared_ptr<HostMemory> memory,
                                const std::vector<WorkerIndex>& workers) {
-  impl_->Post(&Impl::commands, [=, memory = std::move(memory)](ConnectionLoop& loop) {
-    loop.transfers.Begin(transfer, ticket, secret, memory, workers);
+  impl_->queue.Post(Order::kAtOnce, [=, memory = std::move(memory)](ConnectionLoop& loop) {
+    loop.transfers().Begin(transfer, ticket, secret, memory, workers);
   });
 }
 
 void Connection::Copy(uint64_t transfer, WorkerIndex worker, Box box, uint64_t offset_bytes, DoneCallback done) {
-  impl_->Post(&Impl::commands, [=, box = std::move(box), done = std::move(done)](ConnectionLoop& loop) {
-    loop.transfers.Copy(transfer, worker, box, offset_bytes, done);
+  impl_->queue.Post(Order::kAtOnce, [=, box = std::move(box), done = std::move(done)](ConnectionLoop& loop) {
+    loop.transfers().Copy(transfer, worker, box, offset_bytes, done);
   });
 }
 
 void Connection::FinishTransfer(uint64_t transfer, DoneCallback done) {
-  impl_->Post(&Impl::commands,
-              [=, done = std::move(done)](ConnectionLoop& loop) { loop.transfers.Finish(transfer, done); });
+  impl_->queue.Post(Order::kAtOnce,
+                    [=, done = std::move(done)](ConnectionLoop& loop) { loop.transfers().Finish(transfer, done); });
 }
 
 }  // namespace tessera
