@@ -181,24 +181,25 @@ std::string SplitText(const SplitProblem& problem, const Split& split) {
 }  // namespace
 
 absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& notation, int left, int right,
-                                   const TensorSpec& output, const Topology& topology, const PieceLimits& pieces,
-                                   const PlanLimits& limits, const OverlapLimits& overlap) {
+                                   const TensorSpec& output, const Topology& topology,
+                                   const ContractionLimits& limits) {
   const TensorSpec left_spec = builder.value(left).spec;
   const TensorSpec right_spec = builder.value(right).spec;
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<GridCandidate> grids,
-                           EnumerateGrids(notation, left_spec, right_spec, output, topology, pieces, 1 + kRunnersUp));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<GridCandidate> grids,
+      EnumerateGrids(notation, left_spec, right_spec, output, topology, limits.pieces, 1 + kRunnersUp));
   GridCandidate best = grids[0];
   TESSERA_ASSIGN_OR_RETURN(const OperandReading a, DecideReading(builder, notation, notation.left, left, best.left,
-                                                                 output.dtype, topology, pieces));
+                                                                 output.dtype, topology, limits.pieces));
   TESSERA_ASSIGN_OR_RETURN(const OperandReading b, DecideReading(builder, notation, notation.right, right, best.right,
-                                                                 output.dtype, topology, pieces));
-  for (const OperandReading* operand : {&a, &b}) best.peak_bytes += GatheredAfterAll(notation, *operand, pieces);
+                                                                 output.dtype, topology, limits.pieces));
+  for (const OperandReading* operand : {&a, &b}) best.peak_bytes += GatheredAfterAll(notation, *operand, limits.pieces);
   const SplitProblem problem = {notation, {&a, &b}, best.product, output, topology};
-  TESSERA_ASSIGN_OR_RETURN(std::optional<Split> split, ChooseOverlap(builder, problem, overlap));
-  const auto fits = [&limits](int64_t bytes) { return bytes <= limits.temporary_bytes.value_or(bytes); };
+  TESSERA_ASSIGN_OR_RETURN(std::optional<Split> split, ChooseOverlap(builder, problem, limits.overlap));
+  const auto fits = [&limits](int64_t bytes) { return bytes <= limits.plan.temporary_bytes.value_or(bytes); };
   if (split.has_value() && !fits(split->temporary_bytes)) split.reset();
   if (!split.has_value() && !fits(TemporaryBytes(problem))) {
-    TESSERA_ASSIGN_OR_RETURN(split, ChooseSplit(problem, *limits.temporary_bytes));
+    TESSERA_ASSIGN_OR_RETURN(split, ChooseSplit(problem, *limits.plan.temporary_bytes));
   }
   std::string split_text;
   int result = 0;

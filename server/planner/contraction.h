@@ -19,10 +19,16 @@
 
 namespace tessera {
 
+struct ContractionLimits {
+  PieceLimits pieces;
+  PlanLimits plan;
+  OverlapLimits overlap;
+};
+
 // Appends the steps to a builder whose values `left` and `right` are the operands; returns the value
 // with spec `output`. Operands of another dtype are converted. ResourceExhausted when no split keeps to the limits.
 absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& notation, int left, int right,
-                                   const TensorSpec& output, const Topology& topology, const PieceLimits& pieces = {},
-                                   const PlanLimits& limits = {}, const OverlapLimits& overlap = {});
+                                   const TensorSpec& output, const Topology& topology,
+                                   const ContractionLimits& limits = {});
 
 }  // namespace tessera

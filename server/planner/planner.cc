@@ -11,7 +11,7 @@
 #include "server/plan/same_shards.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
-#include "server/planner/redistribute.h"
+#include "server/planner/place_to_narrow.h"
 
 namespace tessera {
 namespace {
@@ -97,8 +97,8 @@ class OpPlanner {
 
   absl::StatusOr<int> PlanContraction() {
     const Contraction& notation = std::get<MatmulOp>(*resolution_.local).notation;
-    absl::StatusOr<int> product =
-        AddContraction(builder_, notation, inputs_[0], inputs_[1], output_, topology_, {}, limits_);
+    absl::StatusOr<int> product = AddContraction(builder_, notation, inputs_[0], inputs_[1], output_, topology_,
+                                                 {.pieces = {}, .plan = limits_, .overlap = {}});
     if (!absl::IsResourceExhausted(product.status())) return product;
     return absl::ResourceExhaustedError(StrCat(NameOf(call_.op), ": ", StdView(product.status().message())));
   }

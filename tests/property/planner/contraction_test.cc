@@ -47,7 +47,7 @@ absl::StatusOr<Plan> PlanWithLimits(const TensorSpec& a, const TensorSpec& b, co
   PlanBuilder builder;
   const int left = builder.AddInput({a, {}});
   const int right = builder.AddInput({b, {}});
-  const absl::StatusOr<int> result = AddContraction(builder, {}, left, right, output, Topology(), limits);
+  const absl::StatusOr<int> result = AddContraction(builder, {}, left, right, output, Topology(), {limits, {}, {}});
   if (!result.ok()) return result.status();
   builder.AddOutput(*result);
   return std::move(builder).Finish();

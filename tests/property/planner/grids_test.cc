@@ -23,8 +23,8 @@
 #include "schemas/types/layout.h"
 #include "server/plan/exchange.h"
 #include "server/planner/planner.h"
-#include "server/planner/redistribute.h"
 #include "tests/property/planner/small_worlds.h"
+#include "tests/support/plan_redistribute.h"
 
 namespace tessera {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "server/plan/cost.h"
-#include "server/planner/redistribute.h"
+#include "tests/support/plan_redistribute.h"
 
 namespace tessera {
 

@@ -11,10 +11,10 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/verify.h"
 #include "server/planner/builder.h"
-#include "server/planner/redistribute.h"
 #include "tests/property/planner/level_solver.h"
 #include "tests/property/planner/random_redistribute.h"
 #include "tests/property/planner/small_worlds.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/support/two_phases.h"
 
 namespace tessera {

@@ -13,9 +13,9 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/exchange.h"
-#include "server/planner/redistribute.h"
 #include "tests/property/planner/plan_checks.h"
 #include "tests/property/planner/small_worlds.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/support/two_phases.h"
 
 namespace tessera {

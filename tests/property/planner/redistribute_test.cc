@@ -5,8 +5,8 @@
 #include "gtest/gtest.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/str_cat.h"
-#include "server/planner/redistribute.h"
 #include "tests/property/planner/small_worlds.h"
+#include "tests/support/plan_redistribute.h"
 
 namespace tessera {
 namespace {

@@ -12,8 +12,8 @@
 #include "server/plan/program.h"
 #include "server/plan/verify.h"
 #include "server/planner/planner.h"
-#include "server/planner/redistribute.h"
 #include "tests/property/planner/small_worlds.h"
+#include "tests/support/plan_redistribute.h"
 
 namespace tessera {
 namespace {

@@ -12,8 +12,8 @@
 #include "server/plan/exchange.h"
 #include "server/plan/verify.h"
 #include "server/planner/builder.h"
-#include "server/planner/redistribute.h"
 #include "tests/property/planner/small_worlds.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/support/two_phases.h"
 
 namespace tessera {

@@ -9,7 +9,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/verify.h"
-#include "server/planner/redistribute.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/support/two_phases.h"
 
 namespace tessera {

@@ -46,7 +46,7 @@ absl::StatusOr<Plan> PlanCase(const Case& c, const PlanLimits& limits) {
   const int left = builder.AddInput({c.left, {}});
   const int right = builder.AddInput({c.right, {}});
   const absl::StatusOr<int> result =
-      AddContraction(builder, c.notation, left, right, c.output, c.topology, c.pieces, limits, c.overlap);
+      AddContraction(builder, c.notation, left, right, c.output, c.topology, {c.pieces, limits, c.overlap});
   if (!result.ok()) return result.status();
   builder.AddOutput(*result);
   return std::move(builder).Finish(c.topology);

@@ -15,9 +15,9 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/planner/planner.h"
-#include "server/planner/redistribute.h"
 #include "tests/property/planner/random_redistribute.h"
 #include "tests/property/planner/small_worlds.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/support/two_phases.h"
 
 namespace tessera {

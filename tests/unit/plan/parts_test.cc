@@ -10,8 +10,8 @@
 #include "server/plan/interpret.h"
 #include "server/plan/program.h"
 #include "server/plan/verify.h"
-#include "server/planner/redistribute.h"
 #include "tests/support/plan_in_parts.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/support/two_phases.h"
 
 namespace tessera::testing {

@@ -12,8 +12,8 @@
 #include "server/plan/interpret.h"
 #include "server/plan/program.h"
 #include "server/plan/verify.h"
-#include "server/planner/redistribute.h"
 #include "server/planner/relays.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/support/two_phases.h"
 
 namespace tessera {

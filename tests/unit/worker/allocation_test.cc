@@ -14,10 +14,10 @@
 
 #include "server/plan/rpc/instance_codec.h"
 #include "server/planner/planner.h"
-#include "server/planner/redistribute.h"
 #include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/rpc/report_outbox.h"
 #include "tests/support/allocation_counter.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/unit/worker/worker_world.h"
 
 namespace tessera::testing {

@@ -16,7 +16,7 @@
 #include "schemas/types/layout.h"
 #include "server/plan/program.h"
 #include "server/planner/builder.h"
-#include "server/planner/redistribute.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/unit/worker/worker_world.h"
 
 namespace tessera::testing {

@@ -12,8 +12,8 @@
 #include "gtest/gtest.h"
 
 #include "schemas/types/layout.h"
-#include "server/planner/redistribute.h"
 #include "server/worker/window_copy.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/support/two_phases.h"
 #include "tests/unit/worker/worker_world.h"
 

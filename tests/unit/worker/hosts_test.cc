@@ -7,9 +7,9 @@
 #include "gtest/gtest.h"
 
 #include "schemas/types/str_cat.h"
-#include "server/planner/redistribute.h"
 #include "server/planner/relays.h"
 #include "server/planner/rounds.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/support/two_phases.h"
 #include "tests/unit/worker/worker_world.h"
 

@@ -28,7 +28,8 @@ Phase Copies(int peers, int chunks, int64_t chunk_bytes) {
     phase.outgoing.push_back({peer, {}, Chunks(chunks, chunk_bytes), bytes, bytes});
     for (int c = 0; c < chunks; ++c) {
       phase.pieces.push_back({p, CopyInstruction{}, {{0, p, {c, c, 0}, {1}}}});
-      phase.outgoing.back().parts.push_back({DType::kF32, {chunk_bytes / 4}, {Operand{}}, ReduceOp::kSum, {c, c, 0}});
+      phase.outgoing.back().parts.push_back(
+          {DType::kF32, DType::kF32, {chunk_bytes / 4}, {Operand{}}, ReduceOp::kSum, {c, c, 0}});
     }
   }
   return phase;

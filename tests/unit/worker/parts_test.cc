@@ -68,7 +68,7 @@ Plan OverlappedPlan(const std::vector<int32_t>& hosts, std::string_view left, st
   const int b = builder.AddInput({*ParseTensorSpec(StrCat("f64[16,13]", mesh, right)), {}});
   const OverlapLimits always = {.least_extent = 1, .least_parts = 4, .most_parts = 4, .worthwhile = 1e9};
   const auto product = AddContraction(builder, {}, a, b, *ParseTensorSpec(StrCat("f64[9,13]", mesh, "[S(0)]")),
-                                      topology, {}, {}, always);
+                                      topology, {.pieces = {}, .plan = {}, .overlap = always});
   EXPECT_TRUE(product.ok()) << product.status();
   builder.AddOutput(*product);
   return std::move(builder).Finish(topology);

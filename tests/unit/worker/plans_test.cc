@@ -12,7 +12,7 @@
 #include "server/planner/contraction.h"
 #include "server/planner/plan_limits.h"
 #include "server/planner/planner.h"
-#include "server/planner/redistribute.h"
+#include "tests/support/plan_redistribute.h"
 #include "tests/support/two_phases.h"
 #include "tests/unit/worker/worker_world.h"
 
@@ -218,7 +218,8 @@ absl::StatusOr<Plan> PlanContraction(const Contraction& notation, const char* le
   PlanBuilder builder;
   const int a = builder.AddInput({Spec(left), {}});
   const int b = builder.AddInput({Spec(right), {}});
-  TESSERA_ASSIGN_OR_RETURN(const int result, AddContraction(builder, notation, a, b, Spec(output), {}, pieces, limits));
+  TESSERA_ASSIGN_OR_RETURN(const int result,
+                           AddContraction(builder, notation, a, b, Spec(output), {}, {pieces, limits, {}}));
   builder.AddOutput(result);
   return std::move(builder).Finish();
 }

@@ -33,7 +33,8 @@ Phase LongMessage() {
   message.bytes = message.memory_bytes = kChunks * kChunkBytes;
   for (int c = 0; c < kChunks; ++c) message.chunks.push_back({kChunkBytes, c * kChunkBytes, -1});
   const Operand source{WorkerIndex(0), 0, 0, {0}};
-  message.parts.push_back({DType::kF64, {message.bytes / 8}, {source}, ReduceOp::kSum, {0, kChunks - 1, 0}});
+  message.parts.push_back(
+      {DType::kF64, DType::kF64, {message.bytes / 8}, {source}, ReduceOp::kSum, {0, kChunks - 1, 0}});
   return phase;
 }
 

@@ -1,27 +1,17 @@
-#include "server/planner/redistribute.h"
+#include "server/planner/place_to_narrow.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
-#include "schemas/types/status_macros.h"
 #include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
 
 namespace tessera {
 
 __extension__ using Wide = __int128;  // bytes of all workers together, of a tensor that need not fit anywhere
-
-absl::StatusOr<Plan> PlanRedistribute(const OperandLayout& source, const TensorSpec& destination,
-                                      const Topology& topology) {
-  TESSERA_RETURN_IF_ERROR(ValidateRedistribute(WithDType(source.spec, destination.dtype), destination));
-  PlanBuilder builder;
-  const int input = builder.AddInput(source);
-  TESSERA_ASSIGN_OR_RETURN(const int output, builder.AddRedistribute(input, destination));
-  builder.AddOutput(output);
-  return std::move(builder).Finish(topology);
-}
 
 std::optional<TensorSpec> PlaceToNarrow(const TensorSpec& source, const TensorSpec& destination) {
   const absl::StatusOr<RedistributeBound> wide = BoundRedistribute(source, WithDType(destination, source.dtype));

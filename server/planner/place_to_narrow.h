@@ -1,0 +1,20 @@
+#pragma once
+
+// PlaceToNarrow: where a sum that becomes narrower is reduced and converted, so that the fewest bytes move. Pure. (What
+// has no pending terms is converted by its holders: pushed_moves.h.)
+//
+//   f64[8,8] @ mesh(2) [P(sum)] -> f32[8,8] @ mesh(2; workers=2,3) [R]: where its terms are, by rows, which go on as
+//   f32.
+
+#include <optional>
+
+#include "schemas/types/tensor_spec.h"
+
+namespace tessera {
+
+// Where a tensor with pending terms goes first that becomes narrower on its way to `destination`: where the terms are,
+// each element at one worker, in the narrow dtype. Absent where no fewer bytes move so than by converting each element
+// as it is reduced.
+std::optional<TensorSpec> PlaceToNarrow(const TensorSpec& source, const TensorSpec& destination);
+
+}  // namespace tessera
