@@ -341,6 +341,7 @@ void SortPeers(Phase& phase) {
 // part of a message lies at a multiple of its element size.
 absl::Status LowerExchanges(const Plan& plan, const std::vector<int>& phases, size_t first, size_t end,
                             WorkerIndex worker, MessageDrafts* drafts, std::vector<Phase>& made) {
+  if (first == end) return absl::OkStatus();
   const size_t number = static_cast<size_t>(phases[first]);
   Phase& phase = made[number - 1];
   Phase* const before = number > 1 ? &made[number - 2] : nullptr;
