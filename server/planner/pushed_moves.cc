@@ -22,8 +22,18 @@ std::map<WorkerIndex, int64_t> GivenIn(const Exchange& exchange) {
   std::map<WorkerIndex, int64_t> given;
   ExchangeWalk(exchange).VisitTraffic([](WorkerIndex, int64_t) {},
                                       [&given](WorkerIndex worker, int64_t elements) { given[worker] += elements; });
-  std::erase_if(given, [](const auto& each) { return each.second == 0; });
   return given;
+}
+
+// Whether anybody takes anything of another.
+bool IsGiven(const Exchange& exchange) {
+  const ExchangeWalk walk(exchange);
+  return std::any_of(exchange.destination.mesh.workers().begin(), exchange.destination.mesh.workers().end(),
+                     [&walk](WorkerIndex worker) {
+                       bool takes = false;
+                       walk.VisitReceived(worker, [&takes](WorkerIndex, int64_t elements) { takes |= elements > 0; });
+                       return takes;
+                     });
 }
 
 bool IsDonatedTo(const Plan& plan, int value) {
@@ -54,7 +64,7 @@ bool ShouldPush(const Plan& plan, const Topology& topology, const ExchangeStep& 
   if (exchange.role != ExchangeRole::kMove || exchange.is_by_rounds()) return false;
   if (!IsOnlyValueOfItsBuffer(plan, step.destination) || IsDonatedTo(plan, step.destination)) return false;
   const bool is_narrower = SizeBytes(exchange.destination.dtype) < SizeBytes(exchange.source.dtype);
-  return (is_narrower && !GivenIn(exchange).empty()) || IsLevelGather(exchange, topology);
+  return (is_narrower && IsGiven(exchange)) || IsLevelGather(exchange, topology);
 }
 
 using Phase = std::vector<ExchangeStep>;
@@ -72,13 +82,11 @@ Phase ExchangesOf(const Plan& plan, size_t first, size_t end) {
 
 // Takes those that are pushed from now on out of a phase.
 Phase TakePushed(const Plan& plan, const Topology& topology, Phase& phase) {
-  Phase pushed;
-  for (const ExchangeStep& step : phase) {
-    if (!ShouldPush(plan, topology, step)) continue;
-    pushed.push_back(step);
-    pushed.back().exchange.delivery = Delivery::kPush;
-  }
-  std::erase_if(phase, [&](const ExchangeStep& step) { return ShouldPush(plan, topology, step); });
+  const auto first = std::stable_partition(phase.begin(), phase.end(),
+                                           [&](const ExchangeStep& step) { return !ShouldPush(plan, topology, step); });
+  Phase pushed(first, phase.end());
+  phase.erase(first, phase.end());
+  for (ExchangeStep& step : pushed) step.exchange.delivery = Delivery::kPush;
   return pushed;
 }
 
