@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "schemas/types/bounds.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/verify.h"
 #include "server/planner/builder.h"
@@ -62,15 +61,10 @@ TEST_P(SmallWorlds, EveryPairIsLevel) {
     for (const int64_t b : kExtents) shapes.push_back({a, b});
   }
   for (const std::vector<int64_t>& shape : shapes) {
-    const int rank = static_cast<int>(shape.size());
-    for (const Placements& from : AllPlacements(mesh.ndim(), rank, {ReduceOp::kSum})) {
-      for (const Placements& to : AllPlacements(mesh.ndim(), rank, {ReduceOp::kSum})) {
-        const TensorSpec source = MakeSpec(DType::kF64, shape, mesh, from);
-        const TensorSpec destination = MakeSpec(DType::kF64, shape, mesh, to);
-        if (!ValidateRedistribute(source, destination).ok() || HasTerms(source, destination)) continue;
-        const absl::Status status = CheckLevel(source, destination);
-        ASSERT_TRUE(status.ok()) << ToText(source) << " -> " << ToText(to) << "\n" << status;
-      }
+    for (const auto& [source, destination] : AllRedistributions(mesh, shape)) {
+      if (HasTerms(source, destination)) continue;
+      const absl::Status status = CheckLevel(source, destination);
+      ASSERT_TRUE(status.ok()) << ToText(source) << " -> " << ToText(destination) << "\n" << status;
     }
   }
 }

@@ -45,23 +45,17 @@ TEST_P(PushedMoves, AreAsThoseThatAreTaken) {
   const Mesh mesh = MakeMesh(GetParam());
   int pushed = 0;
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{24}, {8, 6}, {7, 5}}) {
-    const int rank = static_cast<int>(shape.size());
-    for (const Placements& from : AllPlacements(mesh.ndim(), rank, {ReduceOp::kSum})) {
-      for (const Placements& to : AllPlacements(mesh.ndim(), rank, {ReduceOp::kSum})) {
-        const TensorSpec source = MakeSpec(DType::kF64, shape, mesh, from);
-        const TensorSpec destination = MakeSpec(DType::kF64, shape, mesh, to);
-        if (!ValidateRedistribute(source, destination).ok()) continue;
-        const Plan plan = PlanOf(source, destination, InTwoPhases());
-        if (CountPushedMoves(plan) == 0) continue;
-        ++pushed;
-        const absl::Status checked = CheckPlan(plan, source, destination);
-        ASSERT_TRUE(checked.ok()) << checked;
-        const Plan taken = PlanOf(source, destination);
-        EXPECT_EQ(CountPushedMoves(taken), 0);
-        EXPECT_EQ(TrafficOf(plan).received_bytes, TrafficOf(taken).received_bytes) << ToText(plan);
-        EXPECT_LE(10 * BusiestSender(plan), 11 * BusiestSender(taken)) << ToText(plan);
-        EXPECT_EQ(PhasesOf(plan).back(), 2) << ToText(plan);
-      }
+    for (const auto& [source, destination] : AllRedistributions(mesh, shape)) {
+      const Plan plan = PlanOf(source, destination, InTwoPhases());
+      if (CountPushedMoves(plan) == 0) continue;
+      ++pushed;
+      const absl::Status checked = CheckPlan(plan, source, destination);
+      ASSERT_TRUE(checked.ok()) << checked;
+      const Plan taken = PlanOf(source, destination);
+      EXPECT_EQ(CountPushedMoves(taken), 0);
+      EXPECT_EQ(TrafficOf(plan).received_bytes, TrafficOf(taken).received_bytes) << ToText(plan);
+      EXPECT_LE(10 * BusiestSender(plan), 11 * BusiestSender(taken)) << ToText(plan);
+      EXPECT_EQ(PhasesOf(plan).back(), 2) << ToText(plan);
     }
   }
   EXPECT_GE(pushed, GetParam().size() == 1 ? 2 : 12);

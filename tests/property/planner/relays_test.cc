@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
@@ -99,14 +98,8 @@ class RelayedMoves : public testing::TestWithParam<HostWorld> {
 TEST_P(RelayedMoves, OnOneMesh) {
   const Mesh mesh = MakeMesh(GetParam().mesh);
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{7}, {5, 4}, {1, 2}}) {
-    const int rank = static_cast<int>(shape.size());
-    for (const Placements& from : AllPlacements(mesh.ndim(), rank, {ReduceOp::kSum})) {
-      for (const Placements& to : AllPlacements(mesh.ndim(), rank, {ReduceOp::kSum})) {
-        const TensorSpec source = MakeSpec(DType::kF64, shape, mesh, from);
-        const TensorSpec destination = MakeSpec(DType::kF64, shape, mesh, to);
-        if (!ValidateRedistribute(source, destination).ok()) continue;
-        ASSERT_NO_FATAL_FAILURE(Check(source, destination));
-      }
+    for (const auto& [source, destination] : AllRedistributions(mesh, shape)) {
+      ASSERT_NO_FATAL_FAILURE(Check(source, destination));
     }
   }
   EXPECT_GT(checked_, 3);

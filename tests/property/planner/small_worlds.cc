@@ -88,6 +88,20 @@ std::vector<Placements> AllPlacements(int mesh_dims, int rank, const std::vector
   return all;
 }
 
+std::vector<std::pair<TensorSpec, TensorSpec>> AllRedistributions(const Mesh& mesh, const std::vector<int64_t>& shape) {
+  const std::vector<Placements> placements =
+      AllPlacements(mesh.ndim(), static_cast<int>(shape.size()), {ReduceOp::kSum});
+  std::vector<std::pair<TensorSpec, TensorSpec>> pairs;
+  for (const Placements& from : placements) {
+    for (const Placements& to : placements) {
+      std::pair<TensorSpec, TensorSpec> specs = {MakeSpec(DType::kF64, shape, mesh, from),
+                                                 MakeSpec(DType::kF64, shape, mesh, to)};
+      if (ValidateRedistribute(specs.first, specs.second).ok()) pairs.push_back(std::move(specs));
+    }
+  }
+  return pairs;
+}
+
 std::vector<double> Numbers(const TensorSpec& spec, int64_t seed) {
   std::vector<double> numbers(static_cast<size_t>(NumElements(spec.shape)));
   for (size_t i = 0; i < numbers.size(); ++i) {

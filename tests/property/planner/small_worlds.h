@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,6 +21,9 @@ TensorSpec MakeSpec(DType dtype, const std::vector<int64_t>& shape, const Mesh& 
 // R, S(0)..S(rank-1) and, where `partial_ops` has some, P of each: all lists of one per mesh dim, with
 // Partials of one kind.
 std::vector<Placements> AllPlacements(int mesh_dims, int rank, const std::vector<ReduceOp>& partial_ops);
+
+// Every source and destination of f64 on the mesh, sums pending or not, between which a tensor can be redistributed.
+std::vector<std::pair<TensorSpec, TensorSpec>> AllRedistributions(const Mesh& mesh, const std::vector<int64_t>& shape);
 
 // Small integers that differ from element to element; exact in every dtype.
 std::vector<double> Numbers(const TensorSpec& spec, int64_t seed = 0);
