@@ -107,7 +107,20 @@ absl::Status BufferContents::Read(int value) {
 
 absl::Status BufferContents::ReadByPeers(int value) {
   TESSERA_RETURN_IF_ERROR(Read(value));
-  states_[BufferOf(value)].is_read_by_peers = true;
+  NotePeerReads(value);
+  return absl::OkStatus();
+}
+
+void BufferContents::NotePeerReads(int value) {
+  State& state = states_[BufferOf(value)];
+  state.is_read_by_peers = true;
+  state.generation_read_by_peers = state.generation;
+}
+
+absl::Status BufferContents::CheckApart(int value, absl::Span<const int> reads) const {
+  for (const int read : reads) {
+    if (BufferOf(read) == BufferOf(value)) return Wrong("%", value, " is written over %", read, ", which is read");
+  }
   return absl::OkStatus();
 }
 
@@ -120,9 +133,7 @@ absl::Status BufferContents::BeginWrite(int value, absl::Span<const int> reads) 
   if (state.is_open || seen >= 0 || (state.is_complete && !is_temporary)) {
     return Wrong("%", value, " is written twice");
   }
-  for (const int read : reads) {
-    if (BufferOf(read) == BufferOf(value)) return Wrong("%", value, " is written over %", read, ", which is read");
-  }
+  TESSERA_RETURN_IF_ERROR(CheckApart(value, reads));
   if (!AreElementsApart(Value(value))) return Wrong("%", value, " is written, and several elements are at one place");
   state.is_open = true;
   if (state.part_dim >= 0 || (state.output >= 0 && !IsCovered(state.output, value))) {
@@ -185,6 +196,19 @@ void BufferContents::EndWrite(int value) {
   state.is_open = false;
   state.is_complete =
       state.part_dim < 0 || state.part_elements == Value(state.output).spec.shape[static_cast<size_t>(state.part_dim)];
+}
+
+absl::Status BufferContents::Add(int value, absl::Span<const int> reads) const {
+  const State& state = states_[BufferOf(value)];
+  const bool is_there = state.generation > 0 && seen_generations_[static_cast<size_t>(value)] == state.generation;
+  if (!is_there || state.is_open || (state.held != value && state.part_dim < 0)) {
+    return Wrong("%", value, " is added to, and was not written before");
+  }
+  if (!AreElementsApart(Value(value))) return Wrong("%", value, " is added to, and several elements are at one place");
+  if (state.generation_read_by_peers == state.generation) {
+    return Wrong("%", value, " is added to, and peers may read it");
+  }
+  return CheckApart(value, reads);
 }
 
 absl::Status BufferContents::CheckOutputs() {

@@ -18,8 +18,9 @@
 //
 // A temporary may be written again, by another value. What it held is gone then, on every worker of the buffer: a
 // value that was written or read before may not be read again. What is read was written on all its workers. No step
-// reads the buffer that it writes (but for a spread, in its own value). What is written, or is the whole of parts, is
-// dense: its strides are those of an array of the largest shard's extents, the dims in any order and direction.
+// reads the buffer that it writes (but for a spread, in its own value). What no peer has read yet may be added to. What
+// is written, or is the whole of parts, is dense: its strides are those of an array of the largest shard's extents, the
+// dims in any order and direction.
 
 #include <cstdint>
 #include <vector>
@@ -49,11 +50,13 @@ class BufferContents {
   // The same; workers read it in each other's memory.
   absl::Status ReadByPeers(int value);
   // Workers read in each other's memory what they write of it: a spread or share that is not pushed.
-  void NotePeerReads(int value) { states_[BufferOf(value)].is_read_by_peers = true; }
+  void NotePeerReads(int value);
   // Internal when a step that reads `reads` may not write the value. Until EndWrite nothing else is written to its
   // buffer.
   absl::Status BeginWrite(int value, absl::Span<const int> reads);
   void EndWrite(int value);
+  // Internal when a step that reads `reads` may not add to the value.
+  absl::Status Add(int value, absl::Span<const int> reads) const;
   // Whether what the last BeginWrite of the value's buffer replaced had been read by peers: the plan can't let others
   // store there, who don't know when that is over.
   bool ReplacesWhatPeersRead(int value) const { return states_[BufferOf(value)].replaces_peer_reads; }
@@ -64,10 +67,11 @@ class BufferContents {
   struct State {
     int output = -1;  // the plan's output in this buffer: the first of several
     bool is_complete = false;
-    bool is_open = false;  // between BeginWrite and EndWrite
-    int held = -1;         // the value that was written last
-    int generation = 0;    // how many wholes were written; an input's stays 0
-    bool is_read_by_peers = false;
+    bool is_open = false;           // between BeginWrite and EndWrite
+    int held = -1;                  // the value that was written last
+    int generation = 0;             // how many wholes were written; an input's stays 0
+    bool is_read_by_peers = false;  // on some of its workers, also of an earlier whole
+    int generation_read_by_peers = -1;
     bool replaces_peer_reads = false;
     // Of an output that is written in parts:
     int part_dim = -1;
@@ -79,6 +83,8 @@ class BufferContents {
   // Whether each byte of `value`, on each of its workers, is one of `by`.
   bool IsCovered(int value, int by) const;
   absl::Status BeginPart(State& state, int value);
+  // No step reads the buffer that it writes.
+  absl::Status CheckApart(int value, absl::Span<const int> reads) const;
 
   const Plan& plan_;
   std::vector<State> states_;          // by buffer

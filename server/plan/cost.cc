@@ -156,13 +156,14 @@ class PhasePrice {
   std::map<int32_t, LinkBytes> links_;  // by host
 };
 
-// Reading the operands and writing the result, or multiplying, whichever takes longer.
+// Reading the operands, writing the result and reading what it is added to; or multiplying, whichever takes longer.
 double ProductSeconds(const Contraction& notation, const TensorSpec& left, const TensorSpec& right,
-                      const TensorSpec& output, const Topology& topology) {
+                      const TensorSpec& output, KernelStore store, const Topology& topology) {
   double bytes = 0;
   for (const TensorSpec* spec : {&left, &right, &output}) {
     bytes += static_cast<double>(MaxShardElements(*spec) * SizeBytes(spec->dtype));
   }
+  if (store == KernelStore::kAdd) bytes += static_cast<double>(MaxShardElements(output) * SizeBytes(output.dtype));
   const int64_t inner = ExtentOf(notation, LetterRole::kInner, MaxShardShape(left), MaxShardShape(right));
   const double flops = 2.0 * static_cast<double>(MaxShardElements(output)) * static_cast<double>(inner);
   return std::max(bytes / topology.local_bandwidth_bytes_s, flops / topology.flops_per_s);
@@ -172,7 +173,8 @@ double SecondsOf(const Plan& plan, const LocalStep& step, const Topology& topolo
   const auto spec_of = [&plan](int value) -> const TensorSpec& { return plan.values[static_cast<size_t>(value)].spec; };
   const TensorSpec& output = spec_of(step.output);
   if (const auto* matmul = std::get_if<MatmulOp>(&step.op)) {
-    return ProductSeconds(matmul->notation, spec_of(step.inputs[0]), spec_of(step.inputs[1]), output, topology);
+    return ProductSeconds(matmul->notation, spec_of(step.inputs[0]), spec_of(step.inputs[1]), output, step.store,
+                          topology);
   }
   double bytes = static_cast<double>(MaxShardElements(output) * SizeBytes(output.dtype));
   for (const int input : step.inputs) {
@@ -185,7 +187,7 @@ double SecondsOf(const Plan& plan, const LocalStep& step, const Topology& topolo
 double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& topology) {
   double seconds =
       ProductSeconds(step.op.notation, SpecOnGrid(plan, step.operands[0]), SpecOnGrid(plan, step.operands[1]),
-                     plan.values[static_cast<size_t>(step.output)].spec, topology);
+                     plan.values[static_cast<size_t>(step.output)].spec, KernelStore::kWrite, topology);
   for (const ContractOperand& operand : step.operands) {
     if (operand.pieces.has_value()) seconds += PredictReadingSeconds(*operand.pieces, topology);
   }

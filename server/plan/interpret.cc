@@ -214,7 +214,8 @@ class Interpreter {
           input.is_zero = input.is_zero || position[static_cast<size_t>(dim)] != 0;
         }
       }
-      TESSERA_RETURN_IF_ERROR(InterpretLocalOp(step.op, inputs, scalars, box, memory_.ShardOf(step.output, self)));
+      TESSERA_RETURN_IF_ERROR(
+          InterpretLocalOp(step.op, inputs, scalars, box, memory_.ShardOf(step.output, self), step.store));
     }
     return absl::OkStatus();
   }

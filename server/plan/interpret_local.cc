@@ -64,6 +64,7 @@ struct Kernels {
   const std::vector<Scalar>& scalars;
   const Box& output_box;
   const StridedDoubles& output;
+  const KernelStore store;  // of a matmul
 
   void operator()(const MapOp& op) const {
     std::vector<ScalarValue> arguments;
@@ -151,7 +152,7 @@ struct Kernels {
       return index;
     };
     ForEachIndex(output.extents, [&](const Shape& outer) {
-      double sum = 0;
+      double sum = store == KernelStore::kAdd ? output.Read(outer) : 0;
       ForEachIndex(inner_extents, [&](const Shape& summed) {
         sum += inputs[0].Read(index_of(notation.left, outer, summed)) *
                inputs[1].Read(index_of(notation.right, outer, summed));
@@ -236,12 +237,13 @@ void StridedDoubles::Write(absl::Span<const int64_t> index, double value) const 
 }
 
 absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedDoubles>& inputs,
-                              const std::vector<Scalar>& scalars, const Box& output_box, const StridedDoubles& output) {
+                              const std::vector<Scalar>& scalars, const Box& output_box, const StridedDoubles& output,
+                              KernelStore store) {
   if (absl::Status status = ValidateLocalOp(op, static_cast<int>(inputs.size()), static_cast<int>(scalars.size()));
       !status.ok()) {
     return status;
   }
-  std::visit(Kernels{inputs, scalars, output_box, output}, op);
+  std::visit(Kernels{inputs, scalars, output_box, output, store}, op);
   return absl::OkStatus();
 }
 

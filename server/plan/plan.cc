@@ -208,7 +208,7 @@ std::vector<std::string> StepLines(const Plan& plan) {
     for (size_t i = 0; i < local.inputs.size(); ++i) {
       StrAppend(&line, i > 0 ? ", " : " ", ValueText(plan, local.inputs[i], mesh));
     }
-    StrAppend(&line, " -> ", ValueText(plan, local.output, mesh));
+    StrAppend(&line, local.store == KernelStore::kAdd ? " +-> " : " -> ", ValueText(plan, local.output, mesh));
     lines.push_back(std::move(line));
   }
   return lines;

@@ -7,9 +7,10 @@
 // buffer (views), and a step writes each value at most once (an exchange that reduces and then
 // spreads writes disjoint parts; one that goes by rounds reduces its parts further). A temporary buffer may be written
 // again, by another value, when what it held is not needed any more; an output may be written in parts
-// (buffer_contents.h). Each step is a phase of the programs; steps that touch nothing that the others write may share
-// one (`with`): exchanges, so that a pair of workers has one message, and one wait, for all of them; and exchanges with
-// the local work before them, whose messages are under way while that runs.
+// (buffer_contents.h); a product may be added to one that is there. Each step is a phase of the programs; steps that
+// touch nothing that the others write may share one (`with`): exchanges, so that a pair of workers has one message, and
+// one wait, for all of them; and exchanges with the local work before them, whose messages are under way while that
+// runs.
 //
 //   plan {
 //     b0 : input 32 bytes on mesh(2)
@@ -95,6 +96,9 @@ struct LocalStep {
   std::vector<int> scalars;  // indexes into the plan's scalar parameters
   // By input: mesh dims on which only coordinate 0 counts the operand and the others take zeros.
   std::vector<std::vector<int>> counted_once;
+  // kAdd: of a matmul, to what an earlier step wrote of the output. Nothing is rounded between: the output's dtype is
+  // the one in which products are summed.
+  KernelStore store = KernelStore::kWrite;
   StepStart start = StepStart::kNewPhase;
   bool operator==(const LocalStep&) const = default;
 };

@@ -101,7 +101,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
 std::string LocalText(const LocalStep& step) {
   std::string text = StrCat("  ", ToText(step.start), "local ", ToText(step.op));
   for (size_t i = 0; i < step.inputs.size(); ++i) StrAppend(&text, i > 0 ? ", %" : " %", step.inputs[i]);
-  StrAppend(&text, " -> %", step.output);
+  StrAppend(&text, step.store == KernelStore::kAdd ? " +-> %" : " -> %", step.output);
   if (!step.scalars.empty()) StrAppend(&text, " scalars [", ListText(step.scalars, ","), "]");
   if (!step.counted_once.empty()) {
     std::vector<std::string> lists;
@@ -364,6 +364,7 @@ class PlanParser {
         TESSERA_ASSIGN_OR_RETURN(const int input, TakeValue(scanner));
         step.inputs.push_back(input);
       } while (scanner.TryTake(","));
+      if (scanner.TryTake("+")) step.store = KernelStore::kAdd;
       TESSERA_RETURN_IF_ERROR(scanner.Take("->"));
     }
     TESSERA_ASSIGN_OR_RETURN(step.output, TakeValue(scanner));

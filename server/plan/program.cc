@@ -235,6 +235,7 @@ void LowerLocal(const Plan& plan, const LocalStep& step, WorkerIndex worker, Pha
   kernel.output_extents = BoxShape(kernel.output_box);
   kernel.output_dtype = output.spec.dtype;
   kernel.scalars = step.scalars;
+  kernel.store = step.store;
   for (size_t i = 0; i < step.inputs.size(); ++i) {
     const PlanValue& input = plan.values[static_cast<size_t>(step.inputs[i])];
     kernel.inputs.push_back(OperandAt(input, worker));

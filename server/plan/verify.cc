@@ -504,10 +504,20 @@ class Verifier {
 
   absl::Status Check(const LocalStep& step) {
     for (const int input : step.inputs) TESSERA_RETURN_IF_ERROR(CheckRead(input));
+    if (step.store == KernelStore::kAdd) return CheckAdds(step);
     TESSERA_RETURN_IF_ERROR(CheckWrite(step.output, step.inputs));
     TESSERA_RETURN_IF_ERROR(VerifyLocalStep(plan_, step));
     contents_->EndWrite(step.output);
     return absl::OkStatus();
+  }
+
+  absl::Status CheckAdds(const LocalStep& step) const {
+    if (!IsValue(step.output)) return Wrong("no value %", step.output);
+    const DType dtype = Value(step.output).spec.dtype;
+    if (!std::holds_alternative<MatmulOp>(step.op)) return Wrong("adds what is no product");
+    if (AccumulatedIn(dtype) != dtype) return Wrong("adds to what is rounded to ", ToText(dtype));
+    TESSERA_RETURN_IF_ERROR(contents_->Add(step.output, step.inputs));
+    return VerifyLocalStep(plan_, step);
   }
 
   bool IsDonated(int value) const {

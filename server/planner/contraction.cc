@@ -15,7 +15,9 @@
 #include "server/plan/cost.h"
 #include "server/plan/same_shards.h"
 #include "server/planner/alternatives.h"
+#include "server/planner/contraction_steps.h"
 #include "server/planner/figures.h"
+#include "server/planner/inner_panels.h"
 #include "server/planner/operand_reading.h"
 #include "server/planner/split.h"
 
@@ -59,79 +61,9 @@ std::string BoundText(const Contraction& notation, const GridCandidate& grid, co
                 WithCommas(static_cast<int64_t>(std::ceil(bound))), " together");
 }
 
-void AddProduct(PlanBuilder& builder, const Contraction& notation, std::array<ContractOperand, 2> operands,
-                int output) {
-  if (operands[0].pieces.has_value() || operands[1].pieces.has_value()) {
-    builder.AddContract({MatmulOp{notation}, std::move(operands), output});
-    return;
-  }
-  LocalStep step;
-  step.op = MatmulOp{notation};
-  step.inputs = {operands[0].value, operands[1].value};
-  step.output = output;
-  builder.AddLocal(std::move(step));
-}
-
-absl::StatusOr<int> AddWhole(PlanBuilder& builder, const SplitProblem& problem) {
-  TESSERA_ASSIGN_OR_RETURN(ContractOperand left, BringOperand(builder, *problem.operands[0]));
-  TESSERA_ASSIGN_OR_RETURN(ContractOperand right, BringOperand(builder, *problem.operands[1]));
-  const int product = builder.AddTemporary(problem.product);
-  AddProduct(builder, problem.notation, {std::move(left), std::move(right)}, product);
-  return builder.AddRedistribute(product, problem.output);
-}
-
-// Gathers the operands of a part, where they are gathered part by part: in one phase.
-absl::Status AddGathers(PlanBuilder& builder, std::array<OperandParts, 2>& operands, const PartRange& range,
-                        StepStart start) {
-  std::vector<SliceMove> moves;
-  for (OperandParts& operand : operands) {
-    if (std::optional<SliceMove> move = operand.Gather(range); move.has_value()) moves.push_back(*std::move(move));
-  }
-  return builder.AddMoves(moves, start);
-}
-
-// One part after another, each into its place in the output.
-absl::StatusOr<int> AddParts(PlanBuilder& builder, const SplitProblem& problem, const Split& split) {
-  const Contraction& notation = problem.notation;
-  const bool in_place = HoldSameShards(problem.product, problem.output);
-  const int output = builder.AddTemporary(problem.output);
-  const Strides strides = builder.value(output).strides;
-  const int64_t stride = strides[static_cast<size_t>(DimOf(notation.output, split.letter))];
-  const int at_once = split.is_overlapped ? 2 : 1;
-  std::array<OperandParts, 2> operands = {OperandParts(builder, *problem.operands[0], at_once),
-                                          OperandParts(builder, *problem.operands[1], at_once)};
-  std::optional<int> first_product;
-  for (size_t i = 0; i < split.ranges.size(); ++i) {
-    const PartRange& range = split.ranges[i];
-    if (i == 0 || !split.is_overlapped) {
-      TESSERA_RETURN_IF_ERROR(AddGathers(builder, operands, range, StepStart::kNewPhase));
-    }
-    TESSERA_ASSIGN_OR_RETURN(ContractOperand a, operands[0].Bring(range));
-    TESSERA_ASSIGN_OR_RETURN(ContractOperand b, operands[1].Bring(range));
-    const TensorSpec spec = OnGridIn(range, problem.product, notation.output);
-    const int64_t offset = range.start_in_output * stride;
-    int product = 0;
-    if (in_place) {
-      product = builder.AddView(output, spec, offset, strides);
-    } else if (first_product.has_value()) {
-      product = builder.AddAgain(*first_product, spec);
-    } else {
-      product = builder.AddTemporary(spec, problem.product.mesh);
-      first_product = product;
-    }
-    AddProduct(builder, notation, {std::move(a), std::move(b)}, product);
-    if (split.is_overlapped && i + 1 < split.ranges.size()) {
-      TESSERA_RETURN_IF_ERROR(AddGathers(builder, operands, split.ranges[i + 1], StepStart::kWithPrevious));
-    }
-    if (in_place) continue;
-    const int part = builder.AddView(output, OutputIn(range, problem.output, notation.output), offset, strides);
-    TESSERA_RETURN_IF_ERROR(builder.AddMoves({{{product, {}, part, {}}}}));
-  }
-  return output;
-}
-
-// Of the contraction in a plan of its own; `split`: null for the whole.
-absl::StatusOr<double> PredictContraction(const PlanBuilder& builder, const SplitProblem& problem, const Split* split) {
+// Of the contraction in a plan of its own.
+absl::StatusOr<double> PredictContraction(const PlanBuilder& builder, const SplitProblem& problem,
+                                          const WorkingOff& way) {
   PlanBuilder alone;
   std::array<OperandReading, 2> operands = {*problem.operands[0], *problem.operands[1]};
   for (OperandReading& operand : operands) {
@@ -139,42 +71,100 @@ absl::StatusOr<double> PredictContraction(const PlanBuilder& builder, const Spli
   }
   const SplitProblem same = {
       problem.notation, {&operands[0], &operands[1]}, problem.product, problem.output, problem.topology};
-  TESSERA_RETURN_IF_ERROR((split == nullptr ? AddWhole(alone, same) : AddParts(alone, same, *split)).status());
+  TESSERA_RETURN_IF_ERROR(AddContractionSteps(alone, same, way).status());
   const Topology reference = ReferenceOf(problem.topology);
   return PredictSeconds(std::move(alone).Finish(reference), reference);
 }
 
-// The split that overlaps and is the fastest; none where none is worthwhile.
-absl::StatusOr<std::optional<Split>> ChooseOverlap(const PlanBuilder& builder, const SplitProblem& problem,
-                                                   const OverlapLimits& limits) {
-  std::optional<Split> best;
-  std::vector<Split> splits = OverlappedSplits(problem, limits);
-  if (splits.empty()) return best;
-  TESSERA_ASSIGN_OR_RETURN(const double whole_s, PredictContraction(builder, problem, nullptr));
+// Panels that take no more memory, one after the other, than the whole; their number doubled from one to the next.
+std::vector<WorkingOff> OverlappedPanels(const SplitProblem& problem, const OverlapLimits& limits) {
+  std::vector<WorkingOff> ways;
+  const int64_t whole_bytes = TemporaryBytes(problem);
+  for (const WrittenInPanels& written : WriteInPanels(problem)) {
+    const int64_t most = std::min(limits.most_parts, written.extent * written.in_shards / limits.least_extent);
+    for (int64_t count = limits.least_parts; count <= std::min(most, written.extent); count *= 2) {
+      Panels panels = PanelsOf(written, problem, count);
+      if (OneAfterTheOther(panels, problem).temporary_bytes > whole_bytes) continue;
+      ways.push_back({std::nullopt, std::move(panels)});
+    }
+  }
+  return ways;
+}
+
+// Of several ways the fastest; at once where none is worthwhile.
+absl::StatusOr<WorkingOff> ChooseFastest(const PlanBuilder& builder, const SplitProblem& problem,
+                                         std::vector<WorkingOff> ways, const OverlapLimits& limits) {
+  WorkingOff best;
+  if (ways.empty()) return best;
+  TESSERA_ASSIGN_OR_RETURN(const double whole_s, PredictContraction(builder, problem, {}));
   double best_s = limits.worthwhile * whole_s;
-  for (Split& split : splits) {
-    TESSERA_ASSIGN_OR_RETURN(const double split_s, PredictContraction(builder, problem, &split));
-    if (split_s >= best_s) continue;
-    best_s = limits.worth_more * split_s;
-    best = std::move(split);
+  for (WorkingOff& way : ways) {
+    TESSERA_ASSIGN_OR_RETURN(const double way_s, PredictContraction(builder, problem, way));
+    if (way_s >= best_s) continue;
+    best_s = limits.worth_more * way_s;
+    best = std::move(way);
   }
   return best;
 }
 
-// "; in 4 parts over n, of 256 each: temporaries of 2,097,152 bytes in place of 8,388,608".
-std::string SplitText(const SplitProblem& problem, const Split& split) {
-  const int64_t size = split.ranges[0].size;
-  const bool is_even =
-      std::all_of(split.ranges.begin(), split.ranges.end(), [&](const PartRange& range) { return range.size == size; });
-  std::string text =
-      StrCat("; in ", split.parts(), " parts over ", std::string(1, split.letter), ", of ", size,
-             is_even ? " each" : " and the rest",
-             split.sub_meshes > 1 ? StrCat(", on ", split.sub_meshes, " sub-meshes side by side") : "",
-             split.is_overlapped ? ", each of which comes while the one before is multiplied" : "", ": temporaries of ",
-             WithCommas(split.temporary_bytes), " bytes in place of ", WithCommas(TemporaryBytes(problem)));
-  if (split.repeated_bytes > 0) {
-    StrAppend(&text, ", and ", WithCommas(split.repeated_bytes), " bytes are received again");
+// Parts that overlap; panels where there are none, since no part of the output could wait for less than the whole.
+absl::StatusOr<WorkingOff> ChooseOverlap(const PlanBuilder& builder, const SplitProblem& problem,
+                                         const OverlapLimits& limits) {
+  std::vector<WorkingOff> ways;
+  for (Split& split : OverlappedSplits(problem, limits)) ways.push_back({std::move(split), std::nullopt});
+  if (ways.empty()) ways = OverlappedPanels(problem, limits);
+  return ChooseFastest(builder, problem, std::move(ways), limits);
+}
+
+// Less at once where that doesn't fit. Parts of the output change no sum; panels stay as they are.
+absl::Status FitInto(int64_t limit_bytes, const SplitProblem& problem, WorkingOff& way) {
+  if (way.split.has_value() && way.split->temporary_bytes > limit_bytes) way.split.reset();
+  if (way.split.has_value()) return absl::OkStatus();
+  if (!way.panels.has_value()) {
+    if (TemporaryBytes(problem) <= limit_bytes) return absl::OkStatus();
+    TESSERA_ASSIGN_OR_RETURN(way.split, ChooseSplit(problem, limit_bytes));
+    return absl::OkStatus();
   }
+  if (way.panels->temporary_bytes <= limit_bytes) return absl::OkStatus();
+  way.panels = OneAfterTheOther(*std::move(way.panels), problem);
+  if (way.panels->temporary_bytes <= limit_bytes) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(way.split, ChooseSplit(way.panels->written.InPlaceOf(problem), limit_bytes));
+  return absl::OkStatus();
+}
+
+constexpr char kOverlapText[] = ", each of which comes while the one before is multiplied";
+
+// ", of 256 each", ", of 256 and the rest"
+std::string SizesText(const std::vector<PartRange>& ranges) {
+  const int64_t size = ranges[0].size;
+  const bool is_even =
+      std::all_of(ranges.begin(), ranges.end(), [size](const PartRange& range) { return range.size == size; });
+  return StrCat(", of ", size, is_even ? " each" : " and the rest");
+}
+
+std::string PanelsText(const Panels& panels) {
+  const WrittenInPanels& written = panels.written;
+  return StrCat("; in ", panels.ranges.size(), " panels of ", std::string(1, written.letter), SizesText(panels.ranges),
+                written.in_shards > 1 ? StrCat(", in each of ", written.in_shards, " shards") : "",
+                panels.is_overlapped ? kOverlapText : "");
+}
+
+std::string SplitText(const Split& split) {
+  return StrCat("; in ", split.parts(), " parts over ", std::string(1, split.letter), SizesText(split.ranges),
+                split.sub_meshes > 1 ? StrCat(", on ", split.sub_meshes, " sub-meshes side by side") : "",
+                split.is_overlapped ? kOverlapText : "");
+}
+
+// "; in 4 parts over n, of 256 each: temporaries of 2,097,152 bytes in place of 8,388,608".
+std::string WayText(const SplitProblem& problem, const WorkingOff& way) {
+  if (!way.panels.has_value() && !way.split.has_value()) return "";
+  std::string text = way.panels.has_value() ? PanelsText(*way.panels) : "";
+  if (way.split.has_value()) text += SplitText(*way.split);
+  const int64_t temporary_bytes = way.split.has_value() ? way.split->temporary_bytes : way.panels->temporary_bytes;
+  StrAppend(&text, ": temporaries of ", WithCommas(temporary_bytes), " bytes in place of ",
+            WithCommas(TemporaryBytes(problem)));
+  const int64_t repeated_bytes = way.split.has_value() ? way.split->repeated_bytes : 0;
+  if (repeated_bytes > 0) StrAppend(&text, ", and ", WithCommas(repeated_bytes), " bytes are received again");
   return text;
 }
 
@@ -195,22 +185,17 @@ absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& nota
                                                                  output.dtype, topology, limits.pieces));
   for (const OperandReading* operand : {&a, &b}) best.peak_bytes += GatheredAfterAll(notation, *operand, limits.pieces);
   const SplitProblem problem = {notation, {&a, &b}, best.product, output, topology};
-  TESSERA_ASSIGN_OR_RETURN(std::optional<Split> split, ChooseOverlap(builder, problem, limits.overlap));
-  const auto fits = [&limits](int64_t bytes) { return bytes <= limits.plan.temporary_bytes.value_or(bytes); };
-  if (split.has_value() && !fits(split->temporary_bytes)) split.reset();
-  if (!split.has_value() && !fits(TemporaryBytes(problem))) {
-    TESSERA_ASSIGN_OR_RETURN(split, ChooseSplit(problem, *limits.plan.temporary_bytes));
+  TESSERA_ASSIGN_OR_RETURN(WorkingOff way, ChooseOverlap(builder, problem, limits.overlap));
+  if (limits.plan.temporary_bytes.has_value()) {
+    TESSERA_RETURN_IF_ERROR(FitInto(*limits.plan.temporary_bytes, problem, way));
   }
-  std::string split_text;
-  int result = 0;
-  if (split.has_value()) {
-    TESSERA_ASSIGN_OR_RETURN(result, AddParts(builder, problem, *split));
-    split_text = SplitText(problem, *split);
-  } else {
-    TESSERA_ASSIGN_OR_RETURN(result, AddWhole(builder, problem));
+  for (const OperandReading* operand : {&a, &b}) {
+    if (operand->way == OperandReading::Way::kOwnShard) continue;
+    TESSERA_RETURN_IF_ERROR(builder.NoteImplicit(operand->value, operand->on_grid));
   }
+  TESSERA_ASSIGN_OR_RETURN(const int result, AddContractionSteps(builder, problem, way));
   builder.plan().grid =
-      GridText(notation, best) + BoundText(notation, best, left_spec, right_spec, output) + split_text;
+      GridText(notation, best) + BoundText(notation, best, left_spec, right_spec, output) + WayText(problem, way);
   for (size_t i = 1; i < grids.size() && i <= kRunnersUp; ++i) {
     builder.plan().runners_up.push_back(GridText(notation, grids[i]));
   }

@@ -6,7 +6,8 @@
 // pieces are thin, whose layout no kernel reads well, or that is pending is gathered into a temporary first. The
 // product lands in its place, or is reduced into it where the inner letters are cut over workers. Where the
 // temporaries are more than the limits allow, the same grid works the output off in parts (split.h); and where an
-// operand is gathered from other hosts, so that one part comes while the one before is multiplied.
+// operand is gathered from other hosts in parts, or in panels of an inner letter (inner_panels.h), so that one comes
+// while the one before is multiplied.
 
 #include <cstdint>
 

@@ -122,13 +122,9 @@ absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const Operand
   ContractOperand operand;
   operand.value = reading.value;
   if (reading.way == OperandReading::Way::kPieces) {
-    TESSERA_RETURN_IF_ERROR(builder.NoteImplicit(reading.value, reading.on_grid));
     operand.pieces = reading.pieces;
     operand.name = reading.name;
     return operand;
-  }
-  if (reading.way == OperandReading::Way::kGathered) {
-    TESSERA_RETURN_IF_ERROR(builder.NoteImplicit(reading.value, reading.on_grid));
   }
   // A kernel reads dims in any order; a transposed operand is moved in the order it has.
   TESSERA_ASSIGN_OR_RETURN(operand.value,
@@ -193,9 +189,6 @@ absl::StatusOr<ContractOperand> OperandParts::BringPart(const PartRange& range) 
   start[dim] = range.start;
   ContractOperand operand;
   operand.value = reading_.value;
-  if (reading_.way != OperandReading::Way::kOwnShard && range.start == 0) {
-    TESSERA_RETURN_IF_ERROR(builder_.NoteImplicit(reading_.value, reading_.on_grid));
-  }
   switch (reading_.way) {
     case OperandReading::Way::kPieces: {
       TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges, MakeExchanges(reading_.own, spec, start, {}));

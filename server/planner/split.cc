@@ -19,14 +19,24 @@ namespace {
 
 int64_t BytesOf(const TensorSpec& spec, DType dtype) { return MaxShardElements(spec) * SizeBytes(dtype); }
 
-// Bytes of the temporaries of one part, and of what is gathered of other parts meanwhile; of the whole without one.
-int64_t BytesIn(const SplitProblem& problem, const PartRange& range, int64_t gathered_at_once = 1) {
+// Of what is gathered for a range; of all of it without one.
+int64_t GatheredBytesIn(const SplitProblem& problem, const PartRange& range) {
   int64_t bytes = 0;
+  for (const OperandReading* operand : problem.operands) {
+    if (operand->way != OperandReading::Way::kGathered || DimOf(operand->letters, range.letter) < 0) continue;
+    bytes += BytesOf(OnGridIn(range, operand->on_grid, operand->letters), operand->gathered().dtype);
+  }
+  return bytes;
+}
+
+// Of the whole without a range.
+int64_t BytesIn(const SplitProblem& problem, const PartRange& range) {
+  int64_t bytes = GatheredBytesIn(problem, range);
   for (const OperandReading* operand : problem.operands) {
     const bool has_letter = DimOf(operand->letters, range.letter) >= 0;
     const TensorSpec part = has_letter ? OnGridIn(range, operand->on_grid, operand->letters) : operand->on_grid;
-    if (operand->way == OperandReading::Way::kGathered) {
-      bytes += BytesOf(part, operand->gathered().dtype) * (has_letter ? gathered_at_once : 1);
+    if (operand->way == OperandReading::Way::kGathered && !has_letter) {
+      bytes += BytesOf(part, operand->gathered().dtype);
     }
     if (operand->is_cast) bytes += BytesOf(part, operand->dtype);
   }
@@ -77,7 +87,7 @@ class Splitter {
           Split split = Make(*cut, parts);
           if (split.repeated_bytes > 0 || !HaveSameSums(problem_, split.ranges)) break;
           split.is_overlapped = true;
-          split.temporary_bytes = BytesIn(problem_, split.ranges[0], 2);
+          split.temporary_bytes = TemporaryBytesOf(problem_, split.ranges, true);
           splits.push_back(std::move(split));
         }
       }
@@ -222,6 +232,11 @@ class Splitter {
 }  // namespace
 
 int64_t TemporaryBytes(const SplitProblem& problem) { return BytesIn(problem, {}); }
+
+int64_t TemporaryBytesOf(const SplitProblem& problem, const std::vector<PartRange>& ranges, bool is_overlapped) {
+  const bool has_next = is_overlapped && ranges.size() > 1;
+  return BytesIn(problem, ranges[0]) + (has_next ? GatheredBytesIn(problem, ranges[1]) : 0);
+}
 
 std::vector<Split> OverlappedSplits(const SplitProblem& problem, const OverlapLimits& limits) {
   return Splitter(problem, 0).Overlapped(limits);

@@ -42,9 +42,9 @@ inline constexpr int64_t kMaxContractionParts = 256;            // docs/limits.m
 inline constexpr int64_t kMaxContractionWorkerParts = 1 << 16;  // docs/limits.md: max_contraction_worker_parts
 inline constexpr int64_t kMaxOverlappedPositions = 256;         // docs/limits.md: max_overlapped_positions
 
-// Parts that come while others are multiplied.
+// Parts, or panels of an inner letter (inner_panels.h), that come while others are multiplied.
 struct OverlapLimits {
-  // Of a letter in a part: products of fewer rows or columns are slower. docs/limits.md: min_overlapped_extent
+  // Of a letter in one: products of fewer rows or columns are slower. docs/limits.md: min_overlapped_extent
   int64_t least_extent = 2 * kPartGrain;
   int64_t least_parts = 2;
   int64_t most_parts = 16;   // docs/limits.md: max_overlapped_parts
@@ -73,6 +73,9 @@ struct SplitProblem {
 
 // Bytes of the temporaries on each worker when nothing is split.
 int64_t TemporaryBytes(const SplitProblem& problem);
+// When it is worked off by these ranges, of any letter, one after the other; overlapped: what is gathered for the next
+// one comes meanwhile.
+int64_t TemporaryBytesOf(const SplitProblem& problem, const std::vector<PartRange>& ranges, bool is_overlapped);
 
 // The split whose temporaries fit into `limit_bytes`: one that receives nothing twice if there is one, then the one
 // with the fewest parts (2, 4, 8, ... of a letter that nothing cuts), then one over a letter that nothing cuts.

@@ -160,6 +160,22 @@ def test_a_part_of_an_operand_comes_while_another_is_multiplied(session, mesh, r
         np.testing.assert_array_equal(product.full_tensor(), a @ b)
 
 
+def test_operands_come_in_panels_where_the_grid_cuts_all_of_the_output(rng):
+    with two_hosts.Cluster(two_hosts.named_hosts(2), workers=(4, 4), memory="16MiB") as cluster, \
+            ts.connect(cluster.address) as session:
+        mesh = session.init_device_mesh((4, 2))
+        for (m, k, n), is_in_panels in (((512, 512, 512), True), ((640, 520, 768), True), ((33, 41, 37), False)):
+            left, right = values_of(rng, (m, k)), values_of(rng, (k, n))
+            a, b = (tensor_of(session, mesh, v, [S(0), S(1)]) for v in (left, right))
+            plan = ts.explain(ts.matmul, a, b)
+            assert (" panels of k, " in str(plan)) == is_in_panels, str(plan)
+            for _ in range(3):
+                with session.comm_debug() as comm:
+                    product = ts.matmul(a, b).wait()
+                assert comm.bytes_received == plan.bytes_received and comm.bytes_sent == plan.bytes_sent, str(plan)
+                np.testing.assert_array_equal(product.full_tensor(), left @ right, str(plan))
+
+
 def test_a_broadcast_crosses_once(session, mesh, hosts, rng):
     values = values_of(rng, (1024, 1024))
     x = session.distribute_tensor(values, session.init_device_mesh((1,), workers=[1]), [R()]).wait()

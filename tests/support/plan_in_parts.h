@@ -119,9 +119,32 @@ inline constexpr const char* kPlanOfCutRows = R"(plan {
 }
 )";
 
+// Two workers, two panels of the inner letter: the second product is added to the first, and reduced with it.
+inline constexpr const char* kPlanInPanels = R"(plan {
+  b0 : input 64 bytes on mesh(2)
+  b1 : input 96 bytes on mesh(2)
+  b2 : output 96 bytes on mesh(2)
+  b3 : temporary 192 bytes on mesh(2)
+  in  %0 : f64[4,4] @ mesh(2) [S(1)] in b0
+  in  %1 : f64[4,6] @ mesh(2) [S(0)] in b1
+  out %2 : f64[4,6] @ mesh(2) [S(0)] in b2
+  tmp %3 : f64[4,2] @ mesh(2) [S(1)] in b0 strides [2,1]
+  tmp %4 : f64[2,6] @ mesh(2) [S(0)] in b1
+  tmp %5 : f64[4,2] @ mesh(2) [S(1)] in b0 offset 1 strides [2,1]
+  tmp %6 : f64[2,6] @ mesh(2) [S(0)] in b1 offset 6
+  tmp %7 : f64[4,6] @ mesh(2) [P(sum)] in b3
+  local matmul() %3, %4 -> %7
+  local matmul() %5, %6 +-> %7
+  reduce_scatter %7 -> %2 reduce(sum)
+    dim 0: [0:2) 0+0 -> 0+0, [2:4) 0+2 -> 1+0
+    dim 1: [0:6) 0+0 -> 0+0
+}
+)";
+
 inline Plan PlanInParts() { return *ParsePlan(kPlanInParts); }
 inline Plan PlanOfCutColumns() { return *ParsePlan(kPlanOfCutColumns); }
 inline Plan PlanOfCutRows() { return *ParsePlan(kPlanOfCutRows); }
+inline Plan PlanInPanels() { return *ParsePlan(kPlanInPanels); }
 
 // The same with the parts of both halves in turns, so that workers 2 and 3 write the temporary between two writes of 0
 // and 1. Workers 0 and 2 alone get the sums, in parts of two steps; nothing else makes 1 and 3 wait for them.

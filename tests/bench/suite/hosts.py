@@ -34,6 +34,19 @@ class Product:
     on_each_host: int
     extent: int = 2048
     rate: str = ""  # of the link, each way; else what the machine can do
+    columns: int = 1  # of the mesh: of several both operands lie in blocks, and each worker multiplies rows by columns
+
+    @property
+    def mesh(self):
+        rows = 2 * self.on_each_host // self.columns
+        return (rows, self.columns) if self.columns > 1 else (rows,)
+
+    @property
+    def placements(self):
+        """Of both operands, and of each as it is multiplied."""
+        if self.columns > 1:
+            return [ts.Shard(0), ts.Shard(1)], [ts.Shard(0), ts.Replicate()], [ts.Replicate(), ts.Shard(1)]
+        return [ts.Shard(0)], [ts.Shard(0)], [ts.Replicate()]
 
 
 CASES = {
@@ -43,6 +56,7 @@ CASES = {
     "two_hosts_matmul_2048_f64": Product(1),
     "two_hosts_matmul_2048_f64_4_workers": Product(2),
     "two_hosts_matmul_1024_f64_4_workers_1gbit": Product(2, 1024, "1gbit"),
+    "two_hosts_matmul_1024_f64_blocks_8_workers_1gbit": Product(4, 1024, "1gbit", columns=2),
 }
 
 
@@ -66,7 +80,7 @@ def run(options, name):
             if isinstance(case, Product):
                 if case.rate:
                     hosts.limit_rate(case.rate)
-                return run_product(options, name, session, 2 * case.on_each_host, case.extent)
+                return run_product(options, name, session, case)
             return run_on(options, name, case, hosts, session)
     except two_hosts.NotPermitted as reason:
         raise Unavailable(f"two network namespaces are not permitted here: {reason}") from reason
@@ -85,15 +99,17 @@ def run_on(options, name, case, hosts, session):
                           (), bytes=TOTAL, bytes_each_way=int(TOTAL * case.crossing))
 
 
-def run_product(options, name, session, workers, n):
+def run_product(options, name, session, case):
     """Beside the same product where nothing crosses, and beside gathering first and multiplying then."""
-    mesh = session.init_device_mesh((workers,))
-    left, right = (np.random.default_rng(seed).integers(-8, 9, (n, n)).astype("f8") for seed in (1, 2))
-    a, b = (session.distribute_tensor(values, mesh, [ts.Shard(0)]) for values in (left, right))
-    everywhere = b.redistribute(placements=[ts.Replicate()])
-    product = lambda right_operand: ts.matmul(a, right_operand)  # noqa: E731
-    measure.check(np.array_equal(product(b).full_tensor(), left @ right), name)
+    n = case.extent
+    mesh = session.init_device_mesh(case.mesh)
+    own, *multiplied = case.placements
+    values = [np.random.default_rng(seed).integers(-8, 9, (n, n)).astype("f8") for seed in (1, 2)]
+    operands = [session.distribute_tensor(value, mesh, own) for value in values]
+    gather = lambda: [x.redistribute(placements=there) for x, there in zip(operands, multiplied)]  # noqa: E731
+    gathered = gather()
+    measure.check(np.array_equal(ts.matmul(*operands).full_tensor(), values[0] @ values[1]), name)
     timed = lambda run: lambda repetitions: {"service": measure.seconds_of(run, repetitions)}  # noqa: E731
-    references = {"nothing crosses": timed(lambda: product(everywhere).wait()),
-                  "gather, then multiply": timed(lambda: product(b.redistribute(placements=[ts.Replicate()])).wait())}
-    return measure.beside(options, lambda: product(b).wait(), references, (), bytes_each_way=n * n * 4)
+    references = {"nothing crosses": timed(lambda: ts.matmul(*gathered).wait()),
+                  "gather, then multiply": timed(lambda: ts.matmul(*gather()).wait())}
+    return measure.beside(options, lambda: ts.matmul(*operands).wait(), references, (), bytes_each_way=n * n * 4)

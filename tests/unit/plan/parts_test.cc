@@ -50,6 +50,42 @@ TEST(PlanInPartsTest, IsVerifiedAndGivesTheProduct) {
   }
 }
 
+TEST(PlanInPanelsTest, IsVerifiedAndGivesTheProduct) {
+  EXPECT_EQ(ToText(PlanInPanels()), kPlanInPanels);
+  ExpectProduct(PlanInPanels());
+  EXPECT_EQ(StepLines(PlanInPanels())[1], "local matmul() %5 [S(1)], %6 [S(0)] +-> %7 [P(sum)]");
+}
+
+TEST(PlanInPanelsTest, AddsToWhatIsThereAndNobodyReads) {
+  Plan first = PlanInPanels();
+  std::swap(first.steps[0], first.steps[1]);
+  ExpectRefused(first, "%7 is added to, and was not written before");
+  Plan late = PlanInPanels();
+  std::swap(late.steps[1], late.steps[2]);
+  ExpectRefused(late, "%7 is added to, and peers may read it");
+  Plan twice = PlanInPanels();
+  std::get<LocalStep>(twice.steps[1]).store = KernelStore::kWrite;
+  ExpectRefused(twice, "%7 is written twice");
+  Plan itself = PlanInPanels();
+  itself.values[6].buffer = 3;
+  ExpectRefused(itself, "is read");
+}
+
+TEST(PlanInPanelsTest, AddsProductsThatAreNotRounded) {
+  Plan sum = PlanInPanels();
+  auto& step = std::get<LocalStep>(sum.steps[1]);
+  step.op = FillOp{};
+  step.inputs.clear();
+  step.scalars = {0};
+  sum.scalar_count = 1;
+  ExpectRefused(sum, "adds what is no product");
+  std::string text = kPlanInPanels;
+  for (size_t at = text.find("f64"); at != std::string::npos; at = text.find("f64")) text.replace(at, 3, "f16");
+  const absl::StatusOr<Plan> rounded = ParsePlan(text);
+  ASSERT_TRUE(rounded.ok()) << rounded.status();
+  ExpectRefused(*rounded, "adds to what is rounded to f16");
+}
+
 TEST(PlanInPartsTest, WhatWasOverwrittenIsNotRead) {
   Plan plan = PlanInParts();
   std::swap(plan.steps[1], plan.steps[2]);  // both products, then both reductions

@@ -16,14 +16,15 @@ class PartsOnWorkers : public ::testing::TestWithParam<Reach> {};
 
 TEST_P(PartsOnWorkers, GiveTheProduct) {
   WorkerWorld world({.workers = 2, .reach = GetParam()});
-  const Plan plan = PlanInParts();
-  const auto want = Interpret(plan, Operands(plan), {});
-  ASSERT_TRUE(want.ok()) << want.status();
-  for (int run = 0; run < 20; ++run) {
-    const WorkerWorld::Result got = world.RunPlan(plan, Operands(plan), {});
-    ASSERT_TRUE(got.status.ok()) << got.status;
-    ASSERT_EQ(got.outputs, want->outputs);
-    ASSERT_EQ(got.received_bytes, (std::vector<int64_t>{96, 96}));
+  for (const Plan& plan : {PlanInParts(), PlanInPanels()}) {
+    const auto want = Interpret(plan, Operands(plan), {});
+    ASSERT_TRUE(want.ok()) << want.status();
+    for (int run = 0; run < 20; ++run) {
+      const WorkerWorld::Result got = world.RunPlan(plan, Operands(plan), {});
+      ASSERT_TRUE(got.status.ok()) << got.status;
+      ASSERT_EQ(got.outputs, want->outputs);
+      ASSERT_EQ(got.received_bytes, (std::vector<int64_t>{96, 96}));
+    }
   }
 }
 
@@ -58,17 +59,18 @@ TEST(PartsOnTwoHosts, GiveTheProductOfLettersThatTheMeshCuts) {
 INSTANTIATE_TEST_SUITE_P(Reach, PartsOnWorkers, ::testing::Values(Reach::kMapped, Reach::kMessages),
                          [](const auto& info) { return info.param == Reach::kMapped ? "mapped" : "messages"; });
 
-// A product to rows on workers of these hosts, in four parts that come while others are multiplied.
-Plan OverlappedPlan(const std::vector<int32_t>& hosts, std::string_view left, std::string_view right) {
-  const std::string mesh = StrCat(" @ mesh(", hosts.size(), ") ");
+// A product on workers of these hosts, in four parts, or panels, that come while others are multiplied.
+Plan OverlappedPlan(const std::vector<int32_t>& hosts, std::string_view mesh_text, std::string_view left,
+                    std::string_view right, std::string_view output) {
+  const std::string mesh = StrCat(" @ ", mesh_text, " ");
   Topology topology;
   topology.host_of_worker = hosts;
   PlanBuilder builder;
   const int a = builder.AddInput({*ParseTensorSpec(StrCat("f64[9,16]", mesh, left)), {}});
   const int b = builder.AddInput({*ParseTensorSpec(StrCat("f64[16,13]", mesh, right)), {}});
   const OverlapLimits always = {.least_extent = 1, .least_parts = 4, .most_parts = 4, .worthwhile = 1e9};
-  const auto product = AddContraction(builder, {}, a, b, *ParseTensorSpec(StrCat("f64[9,13]", mesh, "[S(0)]")),
-                                      topology, {.pieces = {}, .plan = {}, .overlap = always});
+  const auto product = AddContraction(builder, {}, a, b, *ParseTensorSpec(StrCat("f64[9,13]", mesh, output)), topology,
+                                      {.pieces = {}, .plan = {}, .overlap = always});
   EXPECT_TRUE(product.ok()) << product.status();
   builder.AddOutput(*product);
   return std::move(builder).Finish(topology);
@@ -78,8 +80,21 @@ std::vector<Plan> OverlappedPlans(const std::vector<int32_t>& hosts) {
   std::vector<Plan> plans;
   for (const char* left : {"[S(0)]", "[R]", "[P(sum)]"}) {
     for (const char* right : {"[S(0)]", "[S(1)]", "[P(sum)]"}) {
-      Plan plan = OverlappedPlan(hosts, left, right);
+      Plan plan = OverlappedPlan(hosts, StrCat("mesh(", hosts.size(), ")"), left, right, "[S(0)]");
       if (plan.grid.find("comes while") != std::string::npos) plans.push_back(std::move(plan));
+    }
+  }
+  return plans;
+}
+
+std::vector<Plan> PlansInPanels(const std::vector<int32_t>& hosts) {
+  std::vector<Plan> plans;
+  for (const char* left : {"[S(0), S(1)]", "[S(1), S(0)]", "[S(0), R]"}) {
+    for (const char* right : {"[S(0), S(1)]", "[S(0), S(0)]"}) {
+      for (const char* output : {"[S(0), S(1)]", "[S(1), R]"}) {
+        Plan plan = OverlappedPlan(hosts, "mesh(2,2)", left, right, output);
+        if (plan.grid.find(" panels of ") != std::string::npos) plans.push_back(std::move(plan));
+      }
     }
   }
   return plans;
@@ -90,8 +105,11 @@ TEST(OverlappedParts, GiveTheProduct) {
        {std::vector<int32_t>{0, 0, 1, 1}, std::vector<int32_t>{0, 1, 2, 3}, std::vector<int32_t>{0, 1, 1, 1}}) {
     // Chunks of a few elements, so that there are more of them than a window has.
     WorkerWorld world({.workers = 4, .hosts = hosts, .max_chunk_bytes = 16});
-    const std::vector<Plan> plans = OverlappedPlans(hosts);
+    std::vector<Plan> plans = OverlappedPlans(hosts);
     ASSERT_GE(plans.size(), 3u);
+    const std::vector<Plan> panels = PlansInPanels(hosts);
+    ASSERT_GE(panels.size(), 3u);
+    plans.insert(plans.end(), panels.begin(), panels.end());
     for (const Plan& plan : plans) {
       for (int run = 0; run < 5; ++run) {
         WorkerWorld::Result got;
@@ -104,7 +122,9 @@ TEST(OverlappedParts, GiveTheProduct) {
 TEST(PartsHazards, WhatComesForAPartIsNotWrittenWhereOthersAreMultipliedOrRead) {
   const std::vector<int32_t> hosts = {0, 0, 1, 1};
   for (uint32_t seed = 0; seed < 5; ++seed) {
-    for (const Plan& plan : OverlappedPlans(hosts)) {
+    std::vector<Plan> plans = OverlappedPlans(hosts);
+    for (const Plan& plan : PlansInPanels(hosts)) plans.push_back(plan);
+    for (const Plan& plan : plans) {
       HazardRecorder recorder(seed);
       WorkerWorld world({.workers = 4, .hosts = hosts, .recorder = &recorder});
       const WorkerWorld::Result got = world.RunPlan(plan, Operands(plan), {});

@@ -1,0 +1,192 @@
+// Contractions whose operands come in panels of an inner letter: the answer and the bytes received are those of the
+// whole, and the sums are the same with little memory.
+
+#include "server/planner/inner_panels.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "schemas/types/str_cat.h"
+#include "server/plan/verify.h"
+#include "tests/property/planner/contraction_case.h"
+#include "tests/property/planner/small_worlds.h"
+
+namespace tessera {
+namespace {
+
+using Case = ContractionCase;
+
+bool IsInPanels(const Plan& plan) { return plan.grid.find(" panels of ") != std::string::npos; }
+bool IsInParts(const Plan& plan) { return plan.grid.find(" parts over ") != std::string::npos; }
+
+// Numbers whose sums are rounded, so that they differ with their order.
+std::vector<double> Fractions(const TensorSpec& spec, int64_t seed) {
+  std::vector<double> numbers = Numbers(spec, seed);
+  for (double& number : numbers) number /= 7;
+  return numbers;
+}
+
+struct Tally {
+  int panels = 0;
+  int with_two_letters = 0;
+  int one_after_the_other = 0;
+  int in_parts = 0;
+  int refused = 0;
+};
+
+// Panels with less memory: the sums are the same, to the last bit.
+void CheckLimit(const Case& c, const Plan& plan, int64_t limit_bytes, Tally& tally) {
+  const absl::StatusOr<Plan> limited = PlanCase(c, {limit_bytes});
+  if (!limited.ok()) {
+    ASSERT_EQ(limited.status().code(), absl::StatusCode::kResourceExhausted) << limited.status();
+    ++tally.refused;
+    return;
+  }
+  const std::string text = StrCat(ToText(c), " within ", limit_bytes, "\n", ToText(*limited), "\n", ToText(plan));
+  ASSERT_LE(TemporariesOf(*limited), limit_bytes) << text;
+  ASSERT_TRUE(IsInPanels(*limited)) << text;
+  ++(IsInParts(*limited) ? tally.in_parts : tally.one_after_the_other);
+  const std::vector<std::vector<double>> operands = {Fractions(c.left, 1), Fractions(c.right, 2)};
+  const auto got = RunPlan(*limited, operands, {});
+  const auto want = RunPlan(plan, operands, {});
+  ASSERT_TRUE(got.ok() && want.ok()) << got.status() << text;
+  ASSERT_EQ(*got, *want) << text;
+  ASSERT_EQ(*ParsePlan(ToText(*limited)), *limited) << text;
+}
+
+// A plan in panels, if there is one, does what the whole one does.
+void CheckPanels(Case c, int64_t count, Tally& tally) {
+  const absl::StatusOr<Plan> whole = PlanCase(c, {});
+  if (!whole.ok()) return;
+  c.overlap = {.least_extent = 1, .least_parts = count, .most_parts = count, .worthwhile = 1e9};
+  const absl::StatusOr<Plan> plan = PlanCase(c, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  if (!IsInPanels(*plan)) return;
+  ++tally.panels;
+  tally.with_two_letters += plan->grid.find(", in each of ") != std::string::npos ? 1 : 0;
+  const std::string text = StrCat(ToText(c), "\n", ToText(*plan), "\nwhole ", ToText(*whole));
+  ASSERT_GT(CountProducts(*plan), 1) << text;
+  ASSERT_LE(CountProducts(*plan), count) << text;
+  ASSERT_EQ(CountBesideProducts(*plan), CountProducts(*plan) - 1) << text;
+  ASSERT_TRUE(VerifyPlan(*plan).ok()) << VerifyPlan(*plan) << text;
+  ASSERT_EQ(*ParsePlan(ToText(*plan)), *plan) << text;
+  ASSERT_EQ(plan->implicit, whole->implicit) << text;
+  const std::vector<std::vector<double>> operands = {Numbers(c.left, 1), Numbers(c.right, 2)};
+  const auto got = RunPlan(*plan, operands, {});
+  const auto want = RunPlan(*whole, operands, {});
+  ASSERT_TRUE(got.ok() && want.ok()) << got.status() << text;
+  ASSERT_EQ(*got, *want) << text;
+  ASSERT_EQ(TrafficOf(*plan).received_bytes, TrafficOf(*whole).received_bytes) << text;
+  if (c.left.dtype == DType::kF64 && c.right.dtype == DType::kF64) {
+    const absl::Status programs = CheckPrograms(*plan, operands);
+    ASSERT_TRUE(programs.ok()) << programs << text;
+  }
+  const int64_t bytes = TemporariesOf(*plan);
+  const int64_t whole_bytes = TemporariesOf(*whole);
+  const absl::StatusOr<Plan> as_much = PlanCase(c, {bytes});
+  ASSERT_TRUE(as_much.ok() && *as_much == *plan) << text;
+  const int refused = tally.refused;
+  CheckLimit(c, *plan, std::min(bytes - 1, whole_bytes), tally);
+  ASSERT_EQ(tally.refused, refused) << "what fits at once is not refused\n" << text;
+  for (const int64_t limit_bytes : {bytes / 2 - 1, bytes / 3, bytes / 6}) {
+    CheckLimit(c, *plan, limit_bytes, tally);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+void CheckPlacements(const Mesh& mesh, const Case& shapes, const std::vector<int32_t>& hosts, size_t stride,
+                     Tally& tally) {
+  ForPlacements(mesh, shapes, stride, [&](Case c) {
+    c.topology.host_of_worker = hosts;
+    for (const int64_t count : {2, 3}) {
+      CheckPanels(c, count, tally);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  });
+}
+
+TEST(Panels, EveryPlacementOnTwoByTwo) {
+  Tally tally;
+  for (const std::vector<int32_t>& hosts : {std::vector<int32_t>{0, 0, 1, 1}, {0, 1, 1, 0}, {0, 1, 2, 3}}) {
+    CheckPlacements(MakeMesh({2, 2}), ShapesOf({}, "f64[6,8]", "f64[8,4]", "f64[6,4]"), hosts, 7, tally);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GE(tally.panels, 200);
+  EXPECT_GE(tally.with_two_letters, 100);
+  EXPECT_GE(tally.one_after_the_other, 100);
+  EXPECT_GE(tally.in_parts, 50);
+}
+
+TEST(Panels, UnevenShards) {
+  Tally tally;
+  CheckPlacements(MakeMesh({2, 2}), ShapesOf({}, "f64[5,7]", "f64[7,6]", "f64[5,6]"), {0, 0, 1, 1}, 11, tally);
+  EXPECT_GE(tally.panels, 50);
+}
+
+TEST(Panels, SampledPlacementsOnThreeMeshDims) {
+  Tally tally;
+  CheckPlacements(MakeMesh({2, 2, 2}), ShapesOf({}, "f64[4,8]", "f64[8,6]", "f64[4,6]"), {0, 0, 0, 0, 1, 1, 1, 1}, 307,
+                  tally);
+  CheckPlacements(MakeMesh({2, 4}), ShapesOf({}, "f64[4,16]", "f64[16,6]", "f64[4,6]"), {0, 0, 1, 1, 2, 2, 3, 3}, 5,
+                  tally);
+  EXPECT_GE(tally.panels, 100);
+  EXPECT_GE(tally.with_two_letters, 50);
+}
+
+TEST(Panels, BatchesConversionsAndPermutedLetters) {
+  Tally tally;
+  const std::vector<int32_t> hosts = {0, 0, 1, 1};
+  CheckPlacements(MakeMesh({2, 2}), ShapesOf({"bmk", "bkn", "bmn"}, "f64[2,3,8]", "f64[2,8,2]", "f64[2,3,2]"), hosts,
+                  97, tally);
+  CheckPlacements(MakeMesh({2, 2}), ShapesOf({"km", "nk", "nm"}, "f64[8,6]", "f64[5,8]", "f64[5,6]"), hosts, 23, tally);
+  CheckPlacements(MakeMesh({2, 2}), ShapesOf({"mjk", "kjn", "mn"}, "f64[4,2,8]", "f64[8,2,6]", "f64[4,6]"), hosts, 97,
+                  tally);
+  CheckPlacements(MakeMesh({2, 2}), ShapesOf({}, "f32[6,8]", "f64[8,4]", "f64[6,4]"), hosts, 23, tally);
+  CheckPlacements(MakeMesh({2, 2}), ShapesOf({}, "i32[6,8]", "i32[8,4]", "i32[6,4]"), hosts, 23, tally);
+  EXPECT_GE(tally.panels, 100);
+}
+
+Case SquareOnHosts(DType dtype, int64_t extent, const std::vector<int64_t>& mesh_shape, int32_t workers_per_host) {
+  const Mesh mesh = MakeMesh(mesh_shape);
+  const TensorSpec blocks = MakeSpec(dtype, {extent, extent}, mesh, {Placement::Shard(0), Placement::Shard(1)});
+  Case c = {{}, blocks, blocks, blocks};
+  for (int32_t worker = 0; worker < mesh.size(); ++worker) {
+    c.topology.host_of_worker.push_back(worker / workers_per_host);
+  }
+  c.overlap = {};
+  return c;
+}
+
+TEST(Panels, SaysWhatItDoes) {
+  const absl::StatusOr<Plan> plan = PlanCase(SquareOnHosts(DType::kF64, 2048, {4, 2}, 4), {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::vector<std::string> lines = StepLines(*plan);
+  ASSERT_EQ(lines.size(), 16u) << ToText(*plan);
+  EXPECT_EQ(lines[3], "local matmul(mak,akn->mn) %5 [S(0), R], %6 [R, S(2)] -> %4 [S(0), S(1)]");
+  EXPECT_EQ(lines[7], "local matmul(mak,akn->mn) %7 [S(0), R], %8 [R, S(2)] +-> %4 [S(0), S(1)]");
+  EXPECT_NE(plan->grid.find("; in 4 panels of k, of 128 each, in each of 4 shards, each of which comes while the one "
+                            "before is multiplied: temporaries of 12,582,912 bytes in place of 16,777,216"),
+            std::string::npos)
+      << plan->grid;
+  const absl::StatusOr<Plan> less = PlanCase(SquareOnHosts(DType::kF64, 2048, {4, 2}, 4), {7 << 20});
+  ASSERT_TRUE(less.ok()) << less.status();
+  EXPECT_NE(less->grid.find("; in 4 panels of k, of 128 each, in each of 4 shards: temporaries of 6,291,456 bytes"),
+            std::string::npos)
+      << less->grid;
+  EXPECT_EQ(CountBesideProducts(*less), 0);
+}
+
+TEST(Panels, NoneWhereTheyAreNotWorthwhileOrWouldBeRounded) {
+  for (const Case& c : {SquareOnHosts(DType::kF64, 64, {4, 2}, 4), SquareOnHosts(DType::kF64, 2048, {4, 2}, 8),
+                        SquareOnHosts(DType::kBF16, 4096, {4, 2}, 4), SquareOnHosts(DType::kF64, 2048, {32, 16}, 8)}) {
+    const absl::StatusOr<Plan> plan = PlanCase(c, {});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_FALSE(IsInPanels(*plan)) << ToText(c);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
