@@ -5,12 +5,10 @@
 //
 //   f32[8] @ mesh(4; workers=3,2,1,0) [S(0)] to mesh(4) [S(0)]: mesh(4; workers=3,2,1,0), and nothing moves.
 //
-// An exact assignment (the Hungarian method; Kuhn 1955, Jonker and Volgenant 1987) of workers to positions, by the
-// elements that a worker holds of the box that the position wants. Among equals the one that leaves most
-// workers where they are.
+// An exact assignment (assignment.h) of workers to positions, by the elements that a worker holds of the box that the
+// position wants. Among equals the one that leaves most workers where they are.
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "schemas/types/tensor_spec.h"
@@ -24,9 +22,5 @@ inline constexpr int64_t kMaxRelabelledMeshSize = 256;  // docs/limits.md: max_r
 // lead to fewer bytes, and where the destination keeps pending terms, the mesh stays. InvalidArgument: more than
 // kMaxRelabelledMeshSize workers, or what ValidateRedistribute says.
 absl::StatusOr<Mesh> RelabelledMesh(const TensorSpec& source, const Mesh& mesh, const Placements& placements);
-
-// The column of each row that together have the largest sum; `weights` is square. Of several such, one with the
-// most rows at their own number.
-std::vector<int> AssignRows(const std::vector<std::vector<int64_t>>& weights);
 
 }  // namespace tessera

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
-#include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -103,30 +102,6 @@ TEST(RelabelledMesh, LeavesWhatCannotBeBetter) {
   const absl::StatusOr<Mesh> large = RelabelledMesh(source, *Mesh::Make({300}, {}, {}), {Placement::Replicate()});
   EXPECT_EQ(large.status().message(),
             "redistribute: relabel is for meshes of up to 256 workers, this one has 300: mesh(300)");
-}
-
-TEST(AssignRows, IsTheBestOfAllAssignments) {
-  std::mt19937_64 draws(11);
-  for (int round = 0; round < 300; ++round) {
-    const size_t size = 1 + draws() % 6;
-    std::vector<std::vector<int64_t>> weights(size, std::vector<int64_t>(size));
-    for (auto& row : weights) {
-      for (int64_t& weight : row) weight = static_cast<int64_t>(draws() % (round % 2 == 0 ? 4 : 1000));
-    }
-    const auto sum_of = [&weights](const std::vector<int>& columns) {
-      int64_t sum = 0;
-      for (size_t row = 0; row < columns.size(); ++row) sum += weights[row][static_cast<size_t>(columns[row])];
-      return sum;
-    };
-    std::vector<int> order = Identity(size);
-    int64_t best = 0;
-    do best = std::max(best, sum_of(order));
-    while (std::next_permutation(order.begin(), order.end()));
-    std::vector<int> chosen = AssignRows(weights);
-    EXPECT_EQ(sum_of(chosen), best);
-    std::sort(chosen.begin(), chosen.end());
-    EXPECT_EQ(chosen, Identity(size));
-  }
 }
 
 }  // namespace
