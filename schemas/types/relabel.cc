@@ -1,5 +1,6 @@
 #include "schemas/types/relabel.h"
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -10,6 +11,72 @@
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
+namespace {
+
+using Weights = std::vector<std::vector<int64_t>>;
+
+template <typename T>
+struct Numbered {
+  std::vector<T> values;       // different ones
+  std::vector<int> number_of;  // which of them each has
+};
+
+template <typename T>
+Numbered<T> Number(const std::vector<T>& all) {
+  Numbered<T> numbered;
+  for (const T& value : all) {
+    const auto found = std::find(numbered.values.begin(), numbered.values.end(), value);
+    numbered.number_of.push_back(static_cast<int>(found - numbered.values.begin()));
+    if (found == numbered.values.end()) numbered.values.push_back(value);
+  }
+  return numbered;
+}
+
+// By flat position of `mesh`: what its worker has of the source (maybe a term), or none where it is in no position
+// there. Two boxes are equal, or have nothing in common.
+Numbered<std::optional<Box>> HeldBoxes(const TensorSpec& source, const Mesh& mesh) {
+  std::vector<std::optional<Box>> held;
+  for (const WorkerIndex worker : mesh.workers()) {
+    const std::optional<int64_t> flat = source.mesh.FindWorker(worker);
+    held.push_back(flat.has_value() ? std::optional(LocalBox(source, source.mesh.PositionAt(*flat))) : std::nullopt);
+  }
+  return Number(held);
+}
+
+// By flat position.
+Numbered<Box> WantedBoxes(const TensorSpec& destination) {
+  std::vector<Box> wanted;
+  for (int64_t flat = 0; flat < destination.mesh.size(); ++flat) {
+    wanted.push_back(LocalBox(destination, destination.mesh.PositionAt(flat)));
+  }
+  return Number(wanted);
+}
+
+// Where nothing is pending, each destination saves what it holds. Of an element with pending terms one transfer is
+// saved, however many of its destinations hold a term (bounds.h).
+enum class Counting { kEach, kOncePerBox };
+
+// The worker, by its flat position, that each position gets.
+std::vector<int> BestWorkers(const TensorSpec& source, const TensorSpec& destination, Counting counting) {
+  const Numbered<std::optional<Box>> held = HeldBoxes(source, destination.mesh);
+  const Numbered<Box> wanted = WantedBoxes(destination);
+  Weights common(wanted.values.size(), std::vector<int64_t>(held.values.size(), 0));  // elements
+  for (size_t group = 0; group < common.size(); ++group) {
+    for (size_t of_class = 0; of_class < held.values.size(); ++of_class) {
+      const std::optional<Box>& box = held.values[of_class];
+      if (box.has_value()) common[group][of_class] = NumElements(Intersect(wanted.values[group], *box));
+    }
+  }
+  if (counting == Counting::kOncePerBox) return AssignGroupedRows(wanted.number_of, held.number_of, common);
+  Weights weights;
+  for (const int group : wanted.number_of) {
+    std::vector<int64_t>& row = weights.emplace_back();
+    for (const int of_class : held.number_of) row.push_back(common[group][of_class]);
+  }
+  return AssignRows(weights);
+}
+
+}  // namespace
 
 absl::StatusOr<Mesh> RelabelledMesh(const TensorSpec& source, const Mesh& mesh, const Placements& placements) {
   if (mesh.size() > kMaxRelabelledMeshSize) {
@@ -21,25 +88,10 @@ absl::StatusOr<Mesh> RelabelledMesh(const TensorSpec& source, const Mesh& mesh, 
   destination.placements = placements;
   TESSERA_ASSIGN_OR_RETURN(const RedistributeBound kept, BoundRedistribute(source, destination));
   if (destination.has_partial() || kept.total_bytes == 0) return mesh;
-  const size_t size = static_cast<size_t>(mesh.size());
-  std::vector<Box> held(size);
-  std::vector<bool> holds(size, false);
-  for (size_t worker = 0; worker < size; ++worker) {
-    const std::optional<int64_t> flat = source.mesh.FindWorker(mesh.workers()[worker]);
-    holds[worker] = flat.has_value();
-    if (flat.has_value()) held[worker] = LocalBox(source, source.mesh.PositionAt(*flat));
-  }
-  std::vector<std::vector<int64_t>> weights(size, std::vector<int64_t>(size, 0));
-  for (size_t position = 0; position < size; ++position) {
-    const Box wanted = LocalBox(destination, mesh.PositionAt(static_cast<int64_t>(position)));
-    for (size_t worker = 0; worker < size; ++worker) {
-      if (holds[worker]) weights[position][worker] = NumElements(Intersect(wanted, held[worker]));
-    }
-  }
-  const std::vector<int> chosen = AssignRows(weights);
+  const bool is_reduced = kept.received_bytes.empty();
   std::vector<WorkerIndex> workers;
-  for (size_t position = 0; position < size; ++position) {
-    workers.push_back(mesh.workers()[static_cast<size_t>(chosen[position])]);
+  for (const int flat : BestWorkers(source, destination, is_reduced ? Counting::kOncePerBox : Counting::kEach)) {
+    workers.push_back(mesh.workers()[flat]);
   }
   TESSERA_ASSIGN_OR_RETURN(destination.mesh, Mesh::Make(mesh.shape(), mesh.names(), workers));
   TESSERA_ASSIGN_OR_RETURN(const RedistributeBound moved, BoundRedistribute(source, destination));

@@ -99,6 +99,21 @@ def test_relabel_moves_what_the_best_order_of_workers_moves(session, rng):
         np.testing.assert_array_equal(y.full_tensor(), values)
 
 
+@pytest.mark.parametrize("source", [[P("sum"), R()], [P("sum"), S(0)], [S(1), P("sum")], [P("sum"), P("sum")]], ids=str)
+def test_relabel_of_pending_terms_moves_what_the_best_order_moves(session, rng, source):
+    mesh = session.init_device_mesh((2, 2), workers=[2, 0, 3, 1])
+    terms = sum(p.is_partial() for p in source) * 2
+    values = rng.integers(-9, 9, (6, 7)).astype("float64")
+    x = session.from_local(lambda position: values[tuple(slice(*d) for d in box_of((6, 7), source, (2, 2), position))],
+                           mesh, source, shape=(6, 7))
+    for destination in itertools.product([R(), S(0), S(1)], repeat=2):
+        y, received = moved(session, lambda: x.redistribute(session.init_device_mesh((2, 2)), destination, relabel=True))
+        best = min(sum(x.explain_redistribute(session.init_device_mesh((2, 2), workers=order), destination).bytes_received)
+                   for order in itertools.permutations(range(4)))
+        assert sum(received) == best, f"{x!r} -> {destination}: {y.device_mesh}"
+        np.testing.assert_array_equal(y.full_tensor(), terms * values)
+
+
 def test_what_can_not_be_pending_is_refused_by_name(session, mesh4):
     x = session.distribute_tensor(np.ones(8), mesh4, [S(0)])
     with pytest.raises(ts.InvalidArgumentError, match=r"S\(0\) to P\(sum\) on mesh dim 0: nothing else can"):
