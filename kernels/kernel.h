@@ -27,7 +27,13 @@ struct KernelInput {
   bool is_zero = false;  // counts as zeros; data is not read
 };
 
-// What it points at outlives the call. Only a matmul adds to what the output has.
+// What it points at outlives the call. Only a matmul adds to what the output has. A map may write over an input:
+// element by element, with the same strides; or where it only casts to a wider dtype what lies at the end of its
+// memory, with the same strides, row-major:
+//
+//   f32[6] in the last 24 of 48 bytes -> f64[6] in all of them
+//
+// which is for shards that are smaller than their memory, too: both have the strides of the largest shard.
 struct KernelCall {
   const LocalOp* op = nullptr;
   absl::Span<const KernelInput> inputs = {};

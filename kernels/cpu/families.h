@@ -23,6 +23,11 @@ absl::Status RunArange(const ArangeOp& op, const KernelCall& call);
 absl::Status RunEye(const EyeOp& op, const KernelCall& call);
 absl::Status RunRand(const RandOp& op, const KernelCall& call);
 
+// A map that only casts to a wider dtype what lies in its output's own memory (kernels/kernel.h says where), and its
+// kernel.
+bool IsWideningInPlace(const MapOp& op, const KernelCall& call);
+void WidenInPlace(const KernelCall& call);
+
 // CopyStrided (kernels/kernel.h) to several places, one of which may be the source's own: what is dense is read once
 // for all of them, in bands that stay in the cache.
 void CopyToEach(absl::Span<const int64_t> extents, int64_t element_bytes, const ReduceTerm& source,

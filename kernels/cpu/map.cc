@@ -174,6 +174,10 @@ absl::Status RunMap(const MapOp& op, const KernelCall& call) {
                                                    std::string(ToText(op.expression.dtype())), ", the output is ",
                                                    std::string(ToText(call.output_dtype))));
   }
+  if (IsWideningInPlace(op, call)) {
+    WidenInPlace(call);
+    return absl::OkStatus();
+  }
   MapRunner runner(op.expression, call);
   if (absl::Status s = runner.Prepare(); !s.ok()) return s;
   return runner.Run();
