@@ -8,6 +8,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
 #include "server/plan/sub_mesh.h"
+#include "server/plan/widening.h"
 
 namespace tessera {
 namespace {
@@ -128,27 +129,53 @@ absl::Status BufferContents::BeginWrite(int value, absl::Span<const int> reads) 
   State& state = states_[BufferOf(value)];
   const PlanBuffer& buffer = plan_.buffers[BufferOf(value)];
   if (buffer.kind == PlanBuffer::Kind::kInput) return Wrong("%", value, " lies in an input");
-  int& seen = seen_generations_[static_cast<size_t>(value)];
+  const bool is_seen = seen_generations_[static_cast<size_t>(value)] >= 0;
   const bool is_temporary = buffer.kind == PlanBuffer::Kind::kTemporary && state.output < 0;
-  if (state.is_open || seen >= 0 || (state.is_complete && !is_temporary)) {
+  if (state.is_open || is_seen || (state.is_complete && !is_temporary)) {
     return Wrong("%", value, " is written twice");
   }
   TESSERA_RETURN_IF_ERROR(CheckApart(value, reads));
   if (!AreElementsApart(Value(value))) return Wrong("%", value, " is written, and several elements are at one place");
   state.is_open = true;
-  if (state.part_dim >= 0 || (state.output >= 0 && !IsCovered(state.output, value))) {
+  state.is_narrow = MayHoldNarrow(state, value);
+  if (!state.is_narrow && (state.part_dim >= 0 || (state.output >= 0 && !IsCovered(state.output, value)))) {
     TESSERA_RETURN_IF_ERROR(BeginPart(state, value));
   } else {
     if (!IsDense(Value(value))) return Wrong("%", value, " is written with gaps between its elements");
     ++state.generation;
     state.held = value;
   }
-  seen = state.generation;
+  Replace(state, value);
+  return absl::OkStatus();
+}
+
+absl::Status BufferContents::BeginWidening(int value, int narrow) {
+  State& state = states_[BufferOf(value)];
+  const bool is_held = state.is_narrow && state.held == narrow && !state.is_open;
+  // Which says what is wrong.
+  if (!is_held || !LiesAtEndOf(Value(narrow), Value(value))) return BeginWrite(value, {narrow});
+  state.is_open = true;
+  state.is_narrow = false;
+  ++state.generation;
+  state.held = value;
+  Replace(state, value);
+  return absl::OkStatus();
+}
+
+bool BufferContents::MayHoldNarrow(const State& state, int value) const {
+  if (state.output < 0 || state.generation > 0 || !LiesAtEndOf(Value(value), Value(state.output))) return false;
+  // An input's memory is written element by element, as the elements are read.
+  return std::none_of(plan_.donations.begin(), plan_.donations.end(), [&](const Donation& donation) {
+    return BufferOf(plan_.outputs[static_cast<size_t>(donation.output)]) == BufferOf(value);
+  });
+}
+
+void BufferContents::Replace(State& state, int value) {
+  seen_generations_[static_cast<size_t>(value)] = state.generation;
   state.is_complete = false;
   // A part replaces nothing. On the workers that don't have the value, peers may read on what was there.
   state.replaces_peer_reads = state.part_dim < 0 && state.is_read_by_peers;
-  if (HasWorkersOf(Value(value).spec.mesh, buffer.mesh)) state.is_read_by_peers = false;
-  return absl::OkStatus();
+  if (HasWorkersOf(Value(value).spec.mesh, plan_.buffers[BufferOf(value)].mesh)) state.is_read_by_peers = false;
 }
 
 absl::Status BufferContents::BeginPart(State& state, int value) {
@@ -213,7 +240,8 @@ absl::Status BufferContents::Add(int value, absl::Span<const int> reads) const {
 
 absl::Status BufferContents::CheckOutputs() {
   for (const int output : plan_.outputs) {
-    if (!states_[BufferOf(output)].is_complete) return Wrong("plan: output %", output, " is not written");
+    const State& state = states_[BufferOf(output)];
+    if (!state.is_complete || state.is_narrow) return Wrong("plan: output %", output, " is not written");
     TESSERA_RETURN_IF_ERROR(Read(output));
   }
   return absl::OkStatus();

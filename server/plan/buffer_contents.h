@@ -16,11 +16,17 @@
 //   tmp %5 : f64[2,6] @ mesh(1; workers=1) [R] in b3                    rows 4 and 5, on worker 1
 //   tmp %6 : f64[2,6] @ mesh(1; workers=1) [R] in b3 offset 12          rows 6 and 7
 //
+// Before it is written, an output that begins its buffer may hold one value of a narrower dtype, at its end; a local
+// step that does nothing but cast this one writes the output then (widening.h):
+//
+//   out %1 : f64[6] @ mesh(2) [R] in b1
+//   tmp %2 : f32[6] @ mesh(2) [R] in b1 offset 6
+//
 // A temporary may be written again, by another value. What it held is gone then, on every worker of the buffer: a
-// value that was written or read before may not be read again. What is read was written on all its workers. No step
-// reads the buffer that it writes (but for a spread, in its own value). What no peer has read yet may be added to. What
-// is written, or is the whole of parts, is dense: its strides are those of an array of the largest shard's extents, the
-// dims in any order and direction.
+// value that was written or read before may not be read again. So it is with what was widened. What is read was written
+// on all its workers. No step reads the buffer that it writes (but for a spread, in its own value, and for what
+// widens). What no peer has read yet may be added to. What is written, or is the whole of parts, is dense: its strides
+// are those of an array of the largest shard's extents, the dims in any order and direction.
 
 #include <cstdint>
 #include <vector>
@@ -54,6 +60,8 @@ class BufferContents {
   // Internal when a step that reads `reads` may not write the value. Until EndWrite nothing else is written to its
   // buffer.
   absl::Status BeginWrite(int value, absl::Span<const int> reads);
+  // The same of a step that widens `narrow` to the value in its place.
+  absl::Status BeginWidening(int value, int narrow);
   void EndWrite(int value);
   // Internal when a step that reads `reads` may not add to the value.
   absl::Status Add(int value, absl::Span<const int> reads) const;
@@ -69,6 +77,7 @@ class BufferContents {
     bool is_complete = false;
     bool is_open = false;           // between BeginWrite and EndWrite
     int held = -1;                  // the value that was written last
+    bool is_narrow = false;         // of an output: it is `held` that is to be widened
     int generation = 0;             // how many wholes were written; an input's stays 0
     bool is_read_by_peers = false;  // on some of its workers, also of an earlier whole
     int generation_read_by_peers = -1;
@@ -82,9 +91,13 @@ class BufferContents {
   size_t BufferOf(int id) const { return static_cast<size_t>(Value(id).buffer); }
   // Whether each byte of `value`, on each of its workers, is one of `by`.
   bool IsCovered(int value, int by) const;
+  // Whether an output that nothing was written of yet may hold the value until it is widened.
+  bool MayHoldNarrow(const State& state, int value) const;
   absl::Status BeginPart(State& state, int value);
   // No step reads the buffer that it writes.
   absl::Status CheckApart(int value, absl::Span<const int> reads) const;
+  // The value is being written: it can't be read until EndWrite, and what its buffer held before it not any more.
+  void Replace(State& state, int value);
 
   const Plan& plan_;
   std::vector<State> states_;          // by buffer

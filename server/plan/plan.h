@@ -7,10 +7,10 @@
 // buffer (views), and a step writes each value at most once (an exchange that reduces and then
 // spreads writes disjoint parts; one that goes by rounds reduces its parts further). A temporary buffer may be written
 // again, by another value, when what it held is not needed any more; an output may be written in parts
-// (buffer_contents.h); a product may be added to one that is there. Each step is a phase of the programs; steps that
-// touch nothing that the others write may share one (`with`): exchanges, so that a pair of workers has one message, and
-// one wait, for all of them; and exchanges with the local work before them, whose messages are under way while that
-// runs.
+// (buffer_contents.h), or hold a narrower value before, which is widened there (widening.h); a product may be added to
+// one that is there. Each step is a phase of the programs; steps that touch nothing that the others write may share one
+// (`with`): exchanges, so that a pair of workers has one message, and one wait, for all of them; and exchanges with the
+// local work before them, whose messages are under way while that runs.
 //
 //   plan {
 //     b0 : input 32 bytes on mesh(2)

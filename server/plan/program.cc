@@ -12,6 +12,7 @@
 #include "server/plan/lower_contraction.h"
 #include "server/plan/operand_at.h"
 #include "server/plan/sub_mesh.h"
+#include "server/plan/widening.h"
 
 namespace tessera {
 namespace {
@@ -299,13 +300,16 @@ bool IsReadByPeers(const Plan& plan, const Step& step, const PlanValue& written)
          });
 }
 
-// Who must have read what step `index` overwrites on this worker. Nothing but a temporary is written again.
+// Who must have read what step `index` overwrites on this worker: of a temporary, or what it widens in its place.
 void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, WorkerIndex worker,
                 std::vector<Phase>& made) {
   const PlanValue& written = WrittenBy(plan, plan.steps[index]);
-  if (plan.buffers[static_cast<size_t>(written.buffer)].kind != PlanBuffer::Kind::kTemporary) return;
+  const auto* local = std::get_if<LocalStep>(&plan.steps[index]);
+  const bool widens = local != nullptr && WidensInPlace(plan, *local);
+  if (!widens && plan.buffers[static_cast<size_t>(written.buffer)].kind != PlanBuffer::Kind::kTemporary) return;
   if (LastWriter(plan, phases, index, written.buffer) == 0) return;
-  const int from_phase = LastWriterOnAll(plan, phases, index);
+  // Those who write parts of what is widened don't wait for each other's readers.
+  const int from_phase = widens ? 0 : LastWriterOnAll(plan, phases, index);
   const bool is_written_here = written.spec.mesh.FindWorker(worker).has_value();
   Phase& phase = made[static_cast<size_t>(phases[index]) - 1];
   // A spread reads what it writes.

@@ -63,7 +63,7 @@ struct ReduceInstruction {
   bool operator==(const ReduceInstruction&) const = default;
 };
 
-// A kernel. The inputs of a matmul may be peers'.
+// A kernel. The inputs of a matmul may be peers'. That of a cast may lie in its output's memory (widening.h).
 struct KernelInstruction {
   LocalOp op;
   std::vector<Operand> inputs;

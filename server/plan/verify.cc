@@ -18,6 +18,7 @@
 #include "server/plan/sub_mesh.h"
 #include "server/plan/verify_elements.h"
 #include "server/plan/verify_local.h"
+#include "server/plan/widening.h"
 
 namespace tessera {
 namespace {
@@ -505,7 +506,9 @@ class Verifier {
   absl::Status Check(const LocalStep& step) {
     for (const int input : step.inputs) TESSERA_RETURN_IF_ERROR(CheckRead(input));
     if (step.store == KernelStore::kAdd) return CheckAdds(step);
-    TESSERA_RETURN_IF_ERROR(CheckWrite(step.output, step.inputs));
+    TESSERA_RETURN_IF_ERROR(IsValue(step.output) && WidensInPlace(plan_, step)
+                                ? contents_->BeginWidening(step.output, step.inputs[0])
+                                : CheckWrite(step.output, step.inputs));
     TESSERA_RETURN_IF_ERROR(VerifyLocalStep(plan_, step));
     contents_->EndWrite(step.output);
     return absl::OkStatus();
