@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/plan/exchange.h"
+#include "server/plan/widening.h"
 
 namespace tessera {
 namespace {
@@ -50,8 +51,13 @@ void AddPhase(const std::vector<ExchangeStep>& phase, std::vector<Step>& steps) 
 
 bool IsOnlyValueOfItsBuffer(const Plan& plan, int value) {
   const int buffer = plan.values[static_cast<size_t>(value)].buffer;
-  return std::count_if(plan.values.begin(), plan.values.end(),
-                       [buffer](const PlanValue& other) { return other.buffer == buffer; }) == 1;
+  const auto values = std::count_if(plan.values.begin(), plan.values.end(),
+                                    [buffer](const PlanValue& other) { return other.buffer == buffer; });
+  const bool is_widened = std::any_of(plan.steps.begin(), plan.steps.end(), [&](const Step& step) {
+    const auto* local = std::get_if<LocalStep>(&step);
+    return local != nullptr && WidensInPlace(plan, *local) && local->inputs[0] == value;
+  });
+  return values == (is_widened ? 2 : 1);
 }
 
 void PhaseAlternative::Replace(const ExchangeStep& direct, std::vector<ExchangeStep> way) {

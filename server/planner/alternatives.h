@@ -25,7 +25,7 @@ std::optional<ExchangeStep> TakeOnce(ExchangeStep& step);
 // Appends steps that share a phase.
 void AddPhase(const std::vector<ExchangeStep>& phase, std::vector<Step>& steps);
 
-// Whether nothing else of the plan lies, at any time, in the value's buffer.
+// Whether nothing else of the plan lies in the value's buffer, at any time or until the value is widened in its place.
 bool IsOnlyValueOfItsBuffer(const Plan& plan, int value);
 
 // What was measured chooses nothing: the reference constants, and which hosts the workers are on.

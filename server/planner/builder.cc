@@ -13,6 +13,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
+#include "server/plan/widening.h"
 #include "server/planner/alternatives.h"
 #include "server/planner/figures.h"
 #include "server/planner/level_together.h"
@@ -95,6 +96,11 @@ int PlanBuilder::AddView(int of, const TensorSpec& spec, int64_t offset, const S
   return static_cast<int>(plan_.values.size()) - 1;
 }
 
+int PlanBuilder::AddNarrow(int temporary, DType dtype) {
+  plan_.values.push_back(NarrowAtEndOf(value(temporary), dtype));
+  return static_cast<int>(plan_.values.size()) - 1;
+}
+
 void PlanBuilder::AddLocal(LocalStep step) { plan_.steps.emplace_back(std::move(step)); }
 
 void PlanBuilder::AddContract(ContractStep step) { plan_.steps.emplace_back(std::move(step)); }
@@ -135,8 +141,8 @@ absl::StatusOr<std::vector<int>> PlanBuilder::AddRedistributes(absl::Span<const 
   for (const ValueMove& move : moves) {
     std::optional<int> there = FindInPlace(move.value, move.destination);
     if (!there.has_value()) {
-      TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> made, MakeSteps(move.value, {}, {}, move.destination));
-      there = made.front().destination;
+      there = move.place.has_value() ? *move.place : AddTemporary(move.destination);
+      TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> made, MakeStepsTo(move.value, {}, {}, *there));
       std::move(made.begin(), made.end(), std::back_inserter(steps));
     }
     values.push_back(*there);
@@ -178,12 +184,6 @@ absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeStepsTo(int value, ab
   return steps;
 }
 
-absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeSteps(int value, absl::Span<const int64_t> source_start,
-                                                                 absl::Span<const int64_t> source_step,
-                                                                 const TensorSpec& destination) {
-  return MakeStepsTo(value, source_start, source_step, AddTemporary(destination));
-}
-
 absl::Status PlanBuilder::AddMoves(absl::Span<const SliceMove> moves, StepStart start) {
   std::vector<ExchangeStep> steps;
   for (const SliceMove& move : moves) {
@@ -201,8 +201,8 @@ absl::Status PlanBuilder::AddMoves(absl::Span<const SliceMove> moves, StepStart 
 absl::StatusOr<int> PlanBuilder::AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,
                                                        absl::Span<const int64_t> source_step,
                                                        const TensorSpec& destination) {
-  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeSteps(value, source_start, source_step, destination));
-  const int output = steps.front().destination;
+  const int output = AddTemporary(destination);
+  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeStepsTo(value, source_start, source_step, output));
   for (ExchangeStep& step : steps) plan_.steps.emplace_back(std::move(step));
   return output;
 }

@@ -28,6 +28,7 @@ enum class TemporaryLayout : uint8_t { kDefault = 0, kLikeSource = 1 };
 struct ValueMove {
   int value = 0;
   TensorSpec destination;
+  std::optional<int> place = {};  // the value that it is brought to, where it has to move; none: a new temporary
 };
 
 // A slice of a value, with step 1, to another value.
@@ -52,6 +53,8 @@ class PlanBuilder {
   void OrderLike(int temporary, int like);
   // A value in the buffer of another; on some of its workers, or all.
   int AddView(int of, const TensorSpec& spec, int64_t offset, const Strides& strides);
+  // A value of a dtype of fewer bytes at the end of a new temporary, for a local step that widens it in its place.
+  int AddNarrow(int temporary, DType dtype);
   void AddLocal(LocalStep step);
   void AddContract(ContractStep step);
   // Appends the steps that bring `value` to `destination` and returns the value that has it; the same
@@ -86,10 +89,6 @@ class PlanBuilder {
   // The steps that bring a slice of a value to another value; at least one.
   absl::StatusOr<std::vector<ExchangeStep>> MakeStepsTo(int value, absl::Span<const int64_t> source_start,
                                                         absl::Span<const int64_t> source_step, int destination) const;
-  // The steps of AddSlicedRedistribute, and the temporary that they write; at least one.
-  absl::StatusOr<std::vector<ExchangeStep>> MakeSteps(int value, absl::Span<const int64_t> source_start,
-                                                      absl::Span<const int64_t> source_step,
-                                                      const TensorSpec& destination);
   void AddInPhases(std::vector<ExchangeStep> steps, StepStart start);
   WorkerHosts HostsOn(const Topology& topology) const;
   // What several workers of a host want from far crosses once: adds the steps that share it.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "schemas/ops/catalog.h"
@@ -165,19 +166,19 @@ class OpPlanner {
     step.output = local == reduced ? result : builder_.AddView(result, local, 0, RowMajorStrides(MaxShardShape(local)));
     builder_.AddLocal(std::move(step));
     if (!resolution_.epilogue.has_value()) return result;
-    return AddUnaryMap(result, *resolution_.epilogue, output_,
+    return AddUnaryMap(result, *resolution_.epilogue, builder_.AddTemporary(output_),
                        Range(resolution_.scalars.size(), resolution_.epilogue_scalars.size()));
   }
 
-  int AddUnaryMap(int input, const LocalOp& op, const TensorSpec& output, std::vector<int> scalars) {
+  // Returns the output.
+  int AddUnaryMap(int input, const LocalOp& op, int output, std::vector<int> scalars) {
     LocalStep step;
     step.op = op;
     step.inputs = {input};
-    step.output = builder_.AddTemporary(output);
+    step.output = output;
     step.scalars = std::move(scalars);
-    const int result = step.output;
     builder_.AddLocal(std::move(step));
-    return result;
+    return output;
   }
 
   // Where an operand of a redistribution goes first, so that the fewest bytes move. It is converted on the way if that
@@ -195,16 +196,11 @@ class OpPlanner {
     return is_passed_on && SizeBytes(output.dtype) > SizeBytes(source.dtype) ? moved : output;
   }
 
+  // Of what is converted before it goes on, elsewhere than where it is or will be.
   int64_t TemporaryBytes(size_t operand, const TensorSpec& first) const {
-    const TensorSpec& source = builder_.value(inputs_[operand]).spec;
     const TensorSpec& output = resolution_.outputs[operand];
-    if (first == output) return 0;
-    const int64_t elements = MaxShardElements(first);
-    const bool is_there = first.dtype == source.dtype && HoldSameShards(source, first);
-    const bool is_converted_there =
-        first.dtype != output.dtype && !HoldSameShards(first, WithDType(output, first.dtype));
-    return (is_there ? 0 : elements * SizeBytes(first.dtype)) +
-           (is_converted_there ? elements * SizeBytes(output.dtype) : 0);
+    const bool is_between = first != output && first.dtype == output.dtype;
+    return is_between ? MaxShardElements(first) * SizeBytes(first.dtype) : 0;
   }
 
   // All are converted on the way if the temporaries are more than the limit.
@@ -222,18 +218,30 @@ class OpPlanner {
     return places;
   }
 
-  // All tensors move together to where they go first, and on from there.
+  // All tensors move together to where they go first, and on from there. What moves in a dtype of fewer bytes than its
+  // result has comes to the end of the result's memory.
   absl::StatusOr<std::vector<int>> PlanMoves() {
     std::vector<ValueMove> moves;
+    std::vector<std::optional<int>> widened(inputs_.size());
     std::vector<TensorSpec> places = FirstPlaces();
-    for (size_t i = 0; i < inputs_.size(); ++i) moves.push_back({inputs_[i], std::move(places[i])});
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const TensorSpec& output = resolution_.outputs[i];
+      ValueMove& move = moves.emplace_back(ValueMove{inputs_[i], std::move(places[i])});
+      const bool is_there = HoldSameShards(builder_.value(inputs_[i]).spec, move.destination);
+      if (move.destination.dtype == output.dtype || is_there) continue;
+      widened[i] = builder_.AddTemporary(output);
+      move.place = builder_.AddNarrow(*widened[i], move.destination.dtype);
+    }
     TESSERA_ASSIGN_OR_RETURN(const std::vector<int> first, builder_.AddRedistributes(moves));
     for (size_t i = 0; i < moves.size(); ++i) {
       const TensorSpec& output = resolution_.outputs[i];
-      const TensorSpec place = WithDType(std::move(moves[i].destination), output.dtype);
-      const bool is_converted = builder_.value(first[i]).spec.dtype == output.dtype;
-      moves[i] = {is_converted ? first[i] : AddUnaryMap(first[i], *resolution_.operands[i].conversion, place, {}),
-                  output};
+      int there = first[i];
+      if (builder_.value(there).spec.dtype != output.dtype) {
+        const TensorSpec place = WithDType(std::move(moves[i].destination), output.dtype);
+        const int converted = widened[i].has_value() ? *widened[i] : builder_.AddTemporary(place);
+        there = AddUnaryMap(there, *resolution_.operands[i].conversion, converted, {});
+      }
+      moves[i] = {there, output};
     }
     return builder_.AddRedistributes(moves);
   }
@@ -246,7 +254,7 @@ class OpPlanner {
     if (!layout.ok()) {
       // Strides that can't say it: a copy with default ones can.
       const TensorSpec spec = builder_.value(input).spec;
-      input = AddUnaryMap(input, MapOp{CopyExpression(spec.dtype)}, spec, {});
+      input = AddUnaryMap(input, MapOp{CopyExpression(spec.dtype)}, builder_.AddTemporary(spec), {});
       layout = ViewOf(input);
       if (!layout.ok()) return layout.status();
     }

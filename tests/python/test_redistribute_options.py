@@ -173,6 +173,23 @@ def test_a_conversion_fits_where_input_and_output_do(new_cluster, source, destin
     y, received = moved(session, lambda: x.redistribute([destination], dtype=wide).wait())
     np.testing.assert_array_equal(y.full_tensor(), values.astype(wide))
     assert sum(received) > 0
+    if narrow == "float32":  # which is what moves
+        transfers = {(S(0), S(1)): 3 / 4, (S(1), R()): 3, (P("sum"), S(0)): 3, (P("sum"), R()): 6}[source, destination]
+        assert sum(received) == transfers * values.nbytes
+        assert x.explain_redistribute([destination], dtype=wide).peak_bytes == [both] * 4
+
+
+@pytest.mark.parametrize("narrow, wide", [("float16", "float32"), ("int32", "int64"), ("float32", "float64")])
+@pytest.mark.parametrize("shape", [(1,), (3,), (0, 5), (7, 5), (600, 701)], ids=str)
+def test_a_sum_that_becomes_wider_is_widened_where_its_result_lies(session, mesh4, narrow, wide, shape):
+    values = np.arange(np.prod(shape), dtype="int64").reshape(shape) % 11 - 5
+    terms = [(values + position).astype(narrow) for position in range(4)]
+    x = session.from_local(lambda position: terms[position[0]], mesh4, [P("sum")], shape=shape)
+    plan = x.explain_redistribute([R()], dtype=wide)
+    y, received = moved(session, lambda: x.redistribute([R()], dtype=wide))
+    assert plan.peak_bytes == [terms[0].nbytes + y.nbytes] * 4
+    assert sum(received) == sum(plan.bytes_received) == 6 * terms[0].nbytes
+    np.testing.assert_array_equal(y.full_tensor(), sum(term.astype(wide) for term in terms))
 
 
 def test_what_does_not_fit_is_refused_with_what_would(new_cluster):

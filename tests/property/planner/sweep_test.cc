@@ -186,10 +186,10 @@ absl::Status CheckReceived(const RandomRedistribute& drawn, const Plan& plan) {
   return absl::OkStatus();
 }
 
-// Whether there may be a temporary: of a sum that is converted, and of what is wider when it is passed on.
+// Whether there may be a temporary: of a sum that becomes narrower.
 bool MayHaveTemporary(const RandomRedistribute& drawn) {
-  const bool is_wider = SizeBytes(drawn.destination.dtype) > SizeBytes(drawn.source.spec.dtype);
-  return drawn.dtype.has_value() && (is_wider || CountTerms(drawn.source.spec) > 1);
+  const bool is_narrower = SizeBytes(drawn.destination.dtype) < SizeBytes(drawn.source.spec.dtype);
+  return drawn.dtype.has_value() && is_narrower && CountTerms(drawn.source.spec) > 1;
 }
 
 // Input and output; and a temporary in the narrower dtype where there may be one.

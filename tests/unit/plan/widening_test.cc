@@ -6,9 +6,12 @@
 
 #include "gtest/gtest.h"
 #include "schemas/types/layout.h"
+#include "server/plan/cost.h"
 #include "server/plan/interpret.h"
+#include "server/plan/program.h"
 #include "server/plan/verify.h"
 #include "server/plan/widening.h"
+#include "server/planner/planner.h"
 
 namespace tessera::testing {
 namespace {
@@ -170,6 +173,29 @@ TEST(WideningPlan, IsOfNoTemporaryAndOfNoDonation) {
   Plan donated = Widened();
   donated.donations.push_back({0, 0});
   ExpectRefused(donated, "%2 is no part of output %1");
+}
+
+// A host's workers share what each took of a far one; what lies there is widened when they have read it.
+TEST(WideningPlan, WaitsForThoseWhoReadWhatItOverwrites) {
+  Topology topology;
+  topology.host_of_worker = {0, 0, 1, 1};
+  OpCall call;
+  call.op = OpId::kRedistribute;
+  call.attributes.dtype = DType::kF64;
+  call.attributes.placements = Placements{Placement::Replicate()};
+  const OperandLayout rows = {*ParseTensorSpec("f32[8] @ mesh(4) [S(0)]"), {}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(call, {rows}, topology);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const Plan& plan = planned->plan;
+  ASSERT_EQ(PhasesOf(plan), (std::vector<int>{1, 2, 3})) << ToText(plan);
+  for (int32_t worker = 0; worker < 4; ++worker) {
+    const absl::StatusOr<Program> program = LowerPlan(plan, WorkerIndex(worker), MessageLists::kOmit);
+    ASSERT_TRUE(program.ok()) << program.status();
+    EXPECT_EQ(program->phases[0].overwrites_phase, 0);
+    EXPECT_EQ(program->phases[1].overwrites_phase, 0);
+    EXPECT_EQ(program->phases[2].overwrites_phase, 2);
+    EXPECT_EQ(program->phases[2].overwrites_read_by, std::vector<WorkerIndex>{WorkerIndex(worker ^ 1)});
+  }
 }
 
 }  // namespace
