@@ -56,6 +56,7 @@ CASES = {
     "two_hosts_matmul_2048_f64": Product(1),
     "two_hosts_matmul_2048_f64_4_workers": Product(2),
     "two_hosts_matmul_1024_f64_4_workers_1gbit": Product(2, 1024, "1gbit"),
+    "two_hosts_matmul_1024_f64_1gbit": Product(1, 1024, "1gbit"),
     "two_hosts_matmul_1024_f64_blocks_8_workers_1gbit": Product(4, 1024, "1gbit", columns=2),
 }
 
