@@ -3,9 +3,9 @@
 // BufferContents: what a plan's buffers hold, step by step; how VerifyPlan knows that a step reads what it means
 // to read. Used by VerifyPlan alone.
 //
-// An input holds its operand and is never written. An output is written once: whole, or in parts by several steps.
-// The parts are ranges of one dim. Each lies in one shard along it, on just those positions that have the shard, whose
-// dim is whole there; those of a shard follow each other and tile it:
+// An input holds its operand and is never written. An output that has elements is written once: whole, or in parts by
+// several steps. The parts are ranges of one dim. Each lies in one shard along it, on just those positions that have
+// the shard, whose dim is whole there; those of a shard follow each other and tile it:
 //
 //   out %3 : f64[8,6] @ mesh(2) [S(0)] in b3
 //   tmp %4 : f64[8,4] @ mesh(2) [S(0)] in b3 strides [6,1]              columns 0 to 3
@@ -102,6 +102,7 @@ class BufferContents {
   const Plan& plan_;
   std::vector<State> states_;          // by buffer
   std::vector<int> seen_generations_;  // by value: in which it was written or first read; -1: not yet
+  std::vector<bool> is_written_;       // by value
 };
 
 }  // namespace tessera

@@ -34,8 +34,11 @@ std::vector<OperandPiece> PiecesOfOperand(const Plan& plan, const ContractOperan
 // Pairs the pieces of one position.
 class Pairing {
  public:
-  Pairing(const Contraction& notation, ContractPieces& made)
-      : notation_(notation), inner_(LettersOf(notation, LetterRole::kInner)), made_(made) {}
+  Pairing(const ContractStep& step, ContractPieces& made)
+      : notation_(step.op.notation),
+        store_(step.store),
+        inner_(LettersOf(notation_, LetterRole::kInner)),
+        made_(made) {}
 
   absl::Status Run() {
     const int64_t pairs =
@@ -53,7 +56,8 @@ class Pairing {
                      [this](const auto& a, const auto& b) { return InnerStarts(a) < InnerStarts(b); });
     for (PieceProduct& product : made_.products) {
       const Shape starts = InnerStarts(product);
-      product.adds = std::any_of(starts.begin(), starts.end(), [](int64_t start) { return start != 0; });
+      product.adds = store_ == KernelStore::kAdd ||
+                     std::any_of(starts.begin(), starts.end(), [](int64_t start) { return start != 0; });
     }
     return absl::OkStatus();
   }
@@ -98,6 +102,7 @@ class Pairing {
   }
 
   const Contraction& notation_;
+  const KernelStore store_;
   const std::string inner_;
   ContractPieces& made_;
 };
@@ -117,7 +122,7 @@ absl::StatusOr<ContractPieces> PiecesOf(const Plan& plan, const ContractStep& st
     const Shape extents = BoxShape(LocalBox(SpecOnGrid(plan, step.operands[i]), position));
     made.operands[i].push_back({WholeBox(extents), output.mesh.WorkerAt(position), Shape(extents.size(), 0)});
   }
-  if (absl::Status status = Pairing(step.op.notation, made).Run(); !status.ok()) return status;
+  if (absl::Status status = Pairing(step, made).Run(); !status.ok()) return status;
   return made;
 }
 

@@ -7,9 +7,9 @@
 //   reads the right one in two pieces: left[0:2,0:2] * right[0:2] writes, left[0:2,2:4] * right[2:4]
 //   (worker 1's shard) is added.
 //
-// Law: the output boxes of the products that write are disjoint and cover the position's shard; those that
-// add follow in the order of the inner letters' indexes, and run in this order. Each element of a piece that a position
-// needs is counted once.
+// Law: the output boxes of the products that write are disjoint and cover the position's shard (of a step that adds,
+// all products add); those that add follow in the order of the inner letters' indexes, and run in this order. Each
+// element of a piece that a position needs is counted once.
 
 #include <array>
 #include <cstdint>

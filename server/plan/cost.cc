@@ -49,6 +49,8 @@ class PhasePrice {
 
   // Local work before what has come is put into its place; that of several steps is on different workers.
   void AddWork(double seconds) { work_s_ = std::max(work_s_, seconds); }
+  // That adds to what the step before wrote, on the same workers.
+  void AddMoreWork(double seconds) { work_s_ += seconds; }
 
   // The workers of a phase wait for each other once, however many exchanges share it; links work meanwhile.
   double Seconds() const {
@@ -187,7 +189,7 @@ double SecondsOf(const Plan& plan, const LocalStep& step, const Topology& topolo
 double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& topology) {
   double seconds =
       ProductSeconds(step.op.notation, SpecOnGrid(plan, step.operands[0]), SpecOnGrid(plan, step.operands[1]),
-                     plan.values[static_cast<size_t>(step.output)].spec, KernelStore::kWrite, topology);
+                     plan.values[static_cast<size_t>(step.output)].spec, step.store, topology);
   for (const ContractOperand& operand : step.operands) {
     if (operand.pieces.has_value()) seconds += PredictReadingSeconds(*operand.pieces, topology);
   }
@@ -279,7 +281,12 @@ double PredictSeconds(const Plan& plan, const Topology& topology) {
     } else {
       const auto& local = std::get<LocalStep>(step);
       clocks.Work(mesh_of(local.output));
-      phase->AddWork(SecondsOf(plan, local, topology));
+      const double seconds = SecondsOf(plan, local, topology);
+      if (local.start == StepStart::kWithPrevious && local.store == KernelStore::kAdd) {
+        phase->AddMoreWork(seconds);
+      } else {
+        phase->AddWork(seconds);
+      }
     }
   }
   end_phase();

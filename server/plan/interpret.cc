@@ -253,7 +253,8 @@ class Interpreter {
         inputs.push_back(operand.pieces.has_value() ? Gathered(operand, self, gathered[i])
                                                     : memory_.ShardOf(operand.value, self));
       }
-      TESSERA_RETURN_IF_ERROR(InterpretLocalOp(step.op, inputs, {}, box, memory_.ShardOf(step.output, self)));
+      TESSERA_RETURN_IF_ERROR(
+          InterpretLocalOp(step.op, inputs, {}, box, memory_.ShardOf(step.output, self), step.store));
     }
     return absl::OkStatus();
   }

@@ -8,18 +8,24 @@
 
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/sub_mesh.h"
 
 namespace tessera {
 namespace {
 
-// Where a worker's figures go: its position when the plan has one mesh, else its index. A result that is a view may be
-// on another mesh than its buffer.
+// Where a worker's figures go: its position when operands and results are on one mesh and all else on its workers, else
+// its index. A result that is a view may be on another mesh than its buffer.
 class FigureIndex {
  public:
   explicit FigureIndex(const Plan& plan) {
     for (const PlanBuffer& buffer : plan.buffers) {
-      if (mesh_ == nullptr) mesh_ = &buffer.mesh;
-      by_worker_ = by_worker_ || !HaveSameArrangement(*mesh_, buffer.mesh);
+      if (mesh_ == nullptr || buffer.kind == PlanBuffer::Kind::kOutput) mesh_ = &buffer.mesh;
+    }
+    for (const PlanBuffer& buffer : plan.buffers) {
+      const bool is_same = HaveSameArrangement(*mesh_, buffer.mesh);
+      has_several_meshes_ = has_several_meshes_ || !is_same;
+      const bool is_between = buffer.kind == PlanBuffer::Kind::kTemporary && HasWorkersOf(*mesh_, buffer.mesh);
+      by_worker_ = by_worker_ || !(is_same || is_between);
       for (const WorkerIndex worker : buffer.mesh.workers()) {
         worker_count_ = std::max(worker_count_, static_cast<size_t>(worker.value) + 1);
       }
@@ -31,6 +37,7 @@ class FigureIndex {
   }
 
   bool by_worker() const { return by_worker_; }
+  bool has_several_meshes() const { return has_several_meshes_ || by_worker_; }
   size_t size() const {
     if (by_worker_) return worker_count_;
     return mesh_ == nullptr ? 0 : static_cast<size_t>(mesh_->size());
@@ -49,6 +56,7 @@ class FigureIndex {
  private:
   const Mesh* mesh_ = nullptr;
   bool by_worker_ = false;
+  bool has_several_meshes_ = false;
   size_t worker_count_ = 0;
 };
 
@@ -87,7 +95,7 @@ std::string ContractLine(const Plan& plan, const ContractStep& step, MeshText me
     const TensorSpec& read_as = operand.pieces->destination;
     StrAppend(&line, " ", ToText(operand.name), " ", ToText(read_as.placements), MeshOf(read_as, mesh));
   }
-  return StrCat(line, " -> ", ValueText(plan, step.output, mesh));
+  return StrCat(line, step.store == KernelStore::kAdd ? " +-> " : " -> ", ValueText(plan, step.output, mesh));
 }
 
 class DescriptionSize {
@@ -183,7 +191,7 @@ const TensorSpec& SpecOnGrid(const Plan& plan, const ContractOperand& operand) {
 }
 
 std::vector<std::string> StepLines(const Plan& plan) {
-  const MeshText mesh = FigureIndex(plan).by_worker() ? MeshText::kShow : MeshText::kOmit;
+  const MeshText mesh = FigureIndex(plan).has_several_meshes() ? MeshText::kShow : MeshText::kOmit;
   std::vector<std::string> lines;
   for (const Step& step : plan.steps) {
     const std::string_view with = ToText(StartOf(step));

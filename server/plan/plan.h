@@ -45,6 +45,8 @@
 
 namespace tessera {
 
+inline constexpr int kMaxPlanPhases = 4094;  // max_phases: what a worker's counter can say (server/device/counters.h)
+
 struct PlanBuffer {
   enum class Kind : uint8_t { kInput = 0, kTemporary = 1, kOutput = 2 };
   Kind kind = Kind::kTemporary;
@@ -116,7 +118,8 @@ struct ContractOperand {
 struct ContractStep {
   MatmulOp op;
   std::array<ContractOperand, 2> operands;
-  int output = 0;  // a value
+  int output = 0;                           // a value
+  KernelStore store = KernelStore::kWrite;  // as of a local step
   bool operator==(const ContractStep&) const = default;
 };
 
@@ -166,8 +169,8 @@ absl::StatusOr<Plan> ParsePlan(std::string_view text);
 std::vector<std::string> StepLines(const Plan& plan);
 std::string_view ToText(Collective name);
 
-// Bytes by position of the destination mesh in row-major order (by worker index when the plan has
-// several meshes: `by_worker`). Received: taken from another worker's memory, each byte once.
+// Bytes by position of the results' mesh in row-major order (by worker index when operands are on another one, or
+// results are on several: `by_worker`). Received: taken from another worker's memory, each byte once.
 struct PlanTraffic {
   bool by_worker = false;
   std::vector<int64_t> received_bytes;

@@ -67,9 +67,11 @@ std::string DimLines(const Exchange& exchange) {
   return text;
 }
 
+std::string_view StoreText(KernelStore store) { return store == KernelStore::kAdd ? " +-> %" : " -> %"; }
+
 std::string ContractText(const ContractStep& step) {
   std::string text = StrCat("  contract ", ToText(LocalOp(step.op)), " %", step.operands[0].value, ", %",
-                            step.operands[1].value, " -> %", step.output, "\n");
+                            step.operands[1].value, StoreText(step.store), step.output, "\n");
   for (size_t i = 0; i < step.operands.size(); ++i) {
     const std::optional<Exchange>& pieces = step.operands[i].pieces;
     if (pieces.has_value())
@@ -101,7 +103,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
 std::string LocalText(const LocalStep& step) {
   std::string text = StrCat("  ", ToText(step.start), "local ", ToText(step.op));
   for (size_t i = 0; i < step.inputs.size(); ++i) StrAppend(&text, i > 0 ? ", %" : " %", step.inputs[i]);
-  StrAppend(&text, step.store == KernelStore::kAdd ? " +-> %" : " -> %", step.output);
+  StrAppend(&text, StoreText(step.store), step.output);
   if (!step.scalars.empty()) StrAppend(&text, " scalars [", ListText(step.scalars, ","), "]");
   if (!step.counted_once.empty()) {
     std::vector<std::string> lists;
@@ -329,6 +331,7 @@ class PlanParser {
     TESSERA_ASSIGN_OR_RETURN(step.operands[0].value, TakeValue(scanner));
     TESSERA_RETURN_IF_ERROR(scanner.Take(","));
     TESSERA_ASSIGN_OR_RETURN(step.operands[1].value, TakeValue(scanner));
+    if (scanner.TryTake("+")) step.store = KernelStore::kAdd;
     TESSERA_RETURN_IF_ERROR(scanner.Take("->"));
     TESSERA_ASSIGN_OR_RETURN(step.output, TakeValue(scanner));
     plan_.steps.emplace_back(std::move(step));

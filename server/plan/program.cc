@@ -300,7 +300,8 @@ bool IsReadByPeers(const Plan& plan, const Step& step, const PlanValue& written)
          });
 }
 
-// Who must have read what step `index` overwrites on this worker: of a temporary, or what it widens in its place.
+// Who must have read what step `index` overwrites on this worker: of a temporary, or what it widens in its place. (Of
+// what is added to nobody has read anything: BufferContents::Add.)
 void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, WorkerIndex worker,
                 std::vector<Phase>& made) {
   const PlanValue& written = WrittenBy(plan, plan.steps[index]);

@@ -101,6 +101,10 @@ class Verifier {
     TESSERA_RETURN_IF_ERROR(CheckSizes());
     contents_.emplace(plan_);
     const std::vector<int> phases = PhasesOf(plan_);
+    if (!phases.empty() && phases.back() > kMaxPlanPhases) {
+      return absl::ResourceExhaustedError(
+          StrCat("plan: ", phases.back(), " phases; ", kMaxPlanPhases, " are allowed (max_phases)"));
+    }
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       absl::Status status = CheckStart(i, phases);
       if (status.ok()) status = std::visit([this](const auto& step) { return Check(step); }, plan_.steps[i]);
@@ -205,7 +209,8 @@ class Verifier {
     return IsValue(value) ? contents_->BeginWrite(value, reads) : Wrong("no value %", value);
   }
 
-  // Steps of one phase run in any order, under one wait for peers: none sees what another one writes.
+  // Steps of one phase run in any order, under one wait for peers: none sees what another one writes, but for products
+  // that are added to each other, which follow each other.
   absl::Status CheckStart(size_t index, absl::Span<const int> phases) {
     const Step& step = plan_.steps[index];
     const int phase = phases[index];
@@ -219,7 +224,7 @@ class Verifier {
       }
       for (const Touch& touch : touches) {
         const BufferState& state = state_[BufferOf(touch.value)];
-        if (state.touched_phase == phase && TouchesTheSame(state.touches, touch)) {
+        if (state.touched_phase == phase && TouchesTheSame(state.touches, touch) && !Adds(step, state.touches, touch)) {
           return Wrong("shares a phase with a step that touches the same memory");
         }
       }
@@ -254,6 +259,14 @@ class Verifier {
       return (other.is_written || touch.is_written) &&
              HaveWorkersInCommon(Value(other.value).spec.mesh, Value(touch.value).spec.mesh);
     });
+  }
+
+  // Whether the touch is of a product that is added to what local steps of the phase wrote.
+  static bool Adds(const Step& step, const std::vector<Touch>& earlier, const Touch& touch) {
+    const auto* local = std::get_if<LocalStep>(&step);
+    return local != nullptr && local->store == KernelStore::kAdd && local->output == touch.value && touch.is_written &&
+           std::all_of(earlier.begin(), earlier.end(),
+                       [&](const Touch& other) { return other.is_written && other.value == touch.value; });
   }
 
   // Whether a step may be in the phase of the one before.
@@ -498,14 +511,20 @@ class Verifier {
           CheckContractionBoxes(step.op.notation, LocalBox(SpecOnGrid(plan_, step.operands[0]), position),
                                 LocalBox(SpecOnGrid(plan_, step.operands[1]), position), LocalBox(output, position)));
     }
-    TESSERA_RETURN_IF_ERROR(CheckWrite(step.output, {step.operands[0].value, step.operands[1].value}));
+    const std::array<int, 2> reads = {step.operands[0].value, step.operands[1].value};
+    if (step.store == KernelStore::kAdd) return CheckAdds(step.output, reads);
+    TESSERA_RETURN_IF_ERROR(CheckWrite(step.output, reads));
     contents_->EndWrite(step.output);
     return absl::OkStatus();
   }
 
   absl::Status Check(const LocalStep& step) {
     for (const int input : step.inputs) TESSERA_RETURN_IF_ERROR(CheckRead(input));
-    if (step.store == KernelStore::kAdd) return CheckAdds(step);
+    if (step.store == KernelStore::kAdd) {
+      if (!std::holds_alternative<MatmulOp>(step.op)) return Wrong("adds what is no product");
+      TESSERA_RETURN_IF_ERROR(CheckAdds(step.output, step.inputs));
+      return VerifyLocalStep(plan_, step);
+    }
     TESSERA_RETURN_IF_ERROR(IsValue(step.output) && WidensInPlace(plan_, step)
                                 ? contents_->BeginWidening(step.output, step.inputs[0])
                                 : CheckWrite(step.output, step.inputs));
@@ -514,13 +533,11 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  absl::Status CheckAdds(const LocalStep& step) const {
-    if (!IsValue(step.output)) return Wrong("no value %", step.output);
-    const DType dtype = Value(step.output).spec.dtype;
-    if (!std::holds_alternative<MatmulOp>(step.op)) return Wrong("adds what is no product");
+  absl::Status CheckAdds(int value, absl::Span<const int> reads) const {
+    if (!IsValue(value)) return Wrong("no value %", value);
+    const DType dtype = Value(value).spec.dtype;
     if (AccumulatedIn(dtype) != dtype) return Wrong("adds to what is rounded to ", ToText(dtype));
-    TESSERA_RETURN_IF_ERROR(contents_->Add(step.output, step.inputs));
-    return VerifyLocalStep(plan_, step);
+    return contents_->Add(value, reads);
   }
 
   bool IsDonated(int value) const {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "schemas/ops/resolve.h"
+#include "schemas/types/divide.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -25,6 +26,7 @@ namespace tessera {
 namespace {
 
 constexpr size_t kRunnersUp = 5;
+constexpr int64_t kLeastShareOfShard = 4;  // of a panel: a quarter of the least extent lies together in a shard
 
 std::string SecondsText(double seconds) {
   char text[48];
@@ -76,16 +78,17 @@ absl::StatusOr<double> PredictContraction(const PlanBuilder& builder, const Spli
   return PredictSeconds(std::move(alone).Finish(reference), reference);
 }
 
-// Panels that take no more memory, one after the other, than the whole; their number doubled from one to the next.
-std::vector<WorkingOff> OverlappedPanels(const SplitProblem& problem, const OverlapLimits& limits) {
+// Panels that overlap, their number doubled from one to the next.
+std::vector<WorkingOff> WaysInPanels(const SplitProblem& problem, const OverlapLimits& limits) {
   std::vector<WorkingOff> ways;
-  const int64_t whole_bytes = TemporaryBytes(problem);
   for (const WrittenInPanels& written : WriteInPanels(problem)) {
-    const int64_t most = std::min(limits.most_parts, written.extent * written.in_shards / limits.least_extent);
-    for (int64_t count = limits.least_parts; count <= std::min(most, written.extent); count *= 2) {
-      Panels panels = PanelsOf(written, problem, count);
-      if (OneAfterTheOther(panels, problem).temporary_bytes > whole_bytes) continue;
-      ways.push_back({std::nullopt, std::move(panels)});
+    // Of the letter: what one product adds up, and what lies together of a shard.
+    const int64_t products = std::max<int64_t>(1, static_cast<int64_t>(written.cuts.size()));
+    const int64_t least_extent = std::max(CeilDivide(limits.least_extent * products, written.shard_count),
+                                          CeilDivide(limits.least_extent, kLeastShareOfShard));
+    const int64_t most = std::min(limits.most_panels, written.extent / least_extent);
+    for (int64_t count = limits.least_parts; count <= most; count *= 2) {
+      ways.push_back({std::nullopt, PanelsOf(written, count)});
     }
   }
   return ways;
@@ -107,63 +110,72 @@ absl::StatusOr<WorkingOff> ChooseFastest(const PlanBuilder& builder, const Split
   return best;
 }
 
-// Parts that overlap; panels where there are none, since no part of the output could wait for less than the whole.
+// Parts that overlap, or else panels.
 absl::StatusOr<WorkingOff> ChooseOverlap(const PlanBuilder& builder, const SplitProblem& problem,
                                          const OverlapLimits& limits) {
   std::vector<WorkingOff> ways;
   for (Split& split : OverlappedSplits(problem, limits)) ways.push_back({std::move(split), std::nullopt});
-  if (ways.empty()) ways = OverlappedPanels(problem, limits);
+  if (ways.empty()) ways = WaysInPanels(problem, limits);
   return ChooseFastest(builder, problem, std::move(ways), limits);
 }
 
-// Less at once where that doesn't fit. Parts of the output change no sum; panels stay as they are.
+// Less at once where that doesn't fit; no sum changes.
 absl::Status FitInto(int64_t limit_bytes, const SplitProblem& problem, WorkingOff& way) {
-  if (way.split.has_value() && way.split->temporary_bytes > limit_bytes) way.split.reset();
-  if (way.split.has_value()) return absl::OkStatus();
-  if (!way.panels.has_value()) {
-    if (TemporaryBytes(problem) <= limit_bytes) return absl::OkStatus();
-    TESSERA_ASSIGN_OR_RETURN(way.split, ChooseSplit(problem, limit_bytes));
-    return absl::OkStatus();
+  if (way.split.has_value() && way.split->temporary_bytes <= limit_bytes) return absl::OkStatus();
+  way.split.reset();
+  if (way.panels.has_value()) {
+    for (const Panels::Way next : {Panels::Way::kOverlapped, Panels::Way::kOfWhole, Panels::Way::kInTurns}) {
+      way.panels->way = next;
+      if (TemporaryBytes(*way.panels, problem) <= limit_bytes) return absl::OkStatus();
+    }
+    way.panels->way = Panels::Way::kOfWhole;
   }
-  if (way.panels->temporary_bytes <= limit_bytes) return absl::OkStatus();
-  way.panels = OneAfterTheOther(*std::move(way.panels), problem);
-  if (way.panels->temporary_bytes <= limit_bytes) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(way.split, ChooseSplit(way.panels->written.InPlaceOf(problem), limit_bytes));
+  if (TemporaryBytes(problem) <= limit_bytes) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(way.split, ChooseSplit(problem, limit_bytes));
   return absl::OkStatus();
 }
 
-constexpr char kOverlapText[] = ", each of which comes while the one before is multiplied";
+constexpr char kOverlapText[] = " of which comes while the one before is multiplied";
 
-// ", of 256 each", ", of 256 and the rest"
+// "256 each", "256 and the rest"
 std::string SizesText(const std::vector<PartRange>& ranges) {
   const int64_t size = ranges[0].size;
   const bool is_even =
       std::all_of(ranges.begin(), ranges.end(), [size](const PartRange& range) { return range.size == size; });
-  return StrCat(", of ", size, is_even ? " each" : " and the rest");
+  return StrCat(size, is_even ? " each" : " and the rest");
 }
 
+// "; in 4 panels of k, of 128 each in all of its 4 shards (in the steps k is ak)"
 std::string PanelsText(const Panels& panels) {
   const WrittenInPanels& written = panels.written;
-  return StrCat("; in ", panels.ranges.size(), " panels of ", std::string(1, written.letter), SizesText(panels.ranges),
-                written.in_shards > 1 ? StrCat(", in each of ", written.in_shards, " shards") : "",
-                panels.is_overlapped ? kOverlapText : "");
+  const std::string letter(1, written.letter);
+  std::string text = StrCat("; in ", panels.ranges.size(), " panels of ", letter, ", of ", SizesText(panels.ranges));
+  if (written.shards != 0) {
+    StrAppend(&text, " in all of its ", written.shard_count, " shards (in the steps ", letter, " is ",
+              std::string(1, written.shards), letter, ")");
+  }
+  if (panels.way == Panels::Way::kOverlapped) StrAppend(&text, ", each panel", kOverlapText);
+  if (panels.way == Panels::Way::kInTurns) StrAppend(&text, ", one after the other");
+  return text;
 }
 
 std::string SplitText(const Split& split) {
-  return StrCat("; in ", split.parts(), " parts over ", std::string(1, split.letter), SizesText(split.ranges),
+  return StrCat("; in ", split.parts(), " parts over ", std::string(1, split.letter), ", of ", SizesText(split.ranges),
                 split.sub_meshes > 1 ? StrCat(", on ", split.sub_meshes, " sub-meshes side by side") : "",
-                split.is_overlapped ? kOverlapText : "");
+                split.is_overlapped ? StrCat(", each", kOverlapText) : "");
 }
 
 // "; in 4 parts over n, of 256 each: temporaries of 2,097,152 bytes in place of 8,388,608".
 std::string WayText(const SplitProblem& problem, const WorkingOff& way) {
-  if (!way.panels.has_value() && !way.split.has_value()) return "";
-  std::string text = way.panels.has_value() ? PanelsText(*way.panels) : "";
-  if (way.split.has_value()) text += SplitText(*way.split);
-  const int64_t temporary_bytes = way.split.has_value() ? way.split->temporary_bytes : way.panels->temporary_bytes;
+  const bool has_panels = way.panels.has_value();
+  const bool is_split = way.split.has_value();
+  std::string text = has_panels ? PanelsText(*way.panels) : "";
+  if (is_split) text += SplitText(*way.split);
+  if (!is_split && !(has_panels && way.panels->way != Panels::Way::kOfWhole)) return text;
+  const int64_t temporary_bytes = is_split ? way.split->temporary_bytes : TemporaryBytes(*way.panels, problem);
   StrAppend(&text, ": temporaries of ", WithCommas(temporary_bytes), " bytes in place of ",
             WithCommas(TemporaryBytes(problem)));
-  const int64_t repeated_bytes = way.split.has_value() ? way.split->repeated_bytes : 0;
+  const int64_t repeated_bytes = is_split ? way.split->repeated_bytes : 0;
   if (repeated_bytes > 0) StrAppend(&text, ", and ", WithCommas(repeated_bytes), " bytes are received again");
   return text;
 }

@@ -14,27 +14,86 @@ namespace tessera {
 namespace {
 
 using ValuePair = std::array<int, 2>;
+using OperandPair = std::array<ContractOperand, 2>;
 
 // What parts, or panels, have in memory at once of what is gathered.
 constexpr int kOverlapped = 2;
 
+// What of a value is in the range, whose letter starts at `start` there.
+int AddRangeView(PlanBuilder& builder, int value, const PartRange& range, int64_t start, const std::string& letters) {
+  const PlanValue whole = builder.value(value);
+  const int64_t stride = whole.strides[static_cast<size_t>(DimOf(letters, range.letter))];
+  return builder.AddView(value, OnGridIn(range, whole.spec, letters), whole.offset + start * stride, whole.strides);
+}
+
 void AddLocalProduct(PlanBuilder& builder, const Contraction& notation, const ValuePair& operands, int output,
-                     KernelStore store = KernelStore::kWrite) {
+                     KernelStore store = KernelStore::kWrite, StepStart start = StepStart::kNewPhase) {
   LocalStep step;
   step.op = MatmulOp{notation};
   step.inputs = {operands[0], operands[1]};
   step.output = output;
   step.store = store;
+  step.start = start;
   builder.AddLocal(std::move(step));
 }
 
-void AddProduct(PlanBuilder& builder, const Contraction& notation, std::array<ContractOperand, 2> operands,
-                int output) {
+void AddProduct(PlanBuilder& builder, const Contraction& notation, OperandPair operands, int output,
+                KernelStore store = KernelStore::kWrite) {
   if (operands[0].pieces.has_value() || operands[1].pieces.has_value()) {
-    builder.AddContract({MatmulOp{notation}, std::move(operands), output});
+    builder.AddContract({MatmulOp{notation}, std::move(operands), output, store});
   } else {
-    AddLocalProduct(builder, notation, {operands[0].value, operands[1].value}, output);
+    AddLocalProduct(builder, notation, {operands[0].value, operands[1].value}, output, store);
   }
+}
+
+KernelStore StoreOf(const PartRange& panel) { return panel.start == 0 ? KernelStore::kWrite : KernelStore::kAdd; }
+
+// The product of a panel of operands that are there, cut by cut in one phase.
+void AddProductInCuts(PlanBuilder& builder, const WrittenInPanels& written, const ValuePair& operands, int output,
+                      KernelStore store) {
+  if (written.cuts.empty()) return AddLocalProduct(builder, written.notation, operands, output, store);
+  StepStart start = StepStart::kNewPhase;
+  for (const PartRange& cut : written.cuts) {
+    const ValuePair views = {AddRangeView(builder, operands[0], cut, cut.start, written.notation.left),
+                             AddRangeView(builder, operands[1], cut, cut.start, written.notation.right)};
+    AddLocalProduct(builder, written.notation, views, output, store, start);
+    store = KernelStore::kAdd;
+    start = StepStart::kWithPrevious;
+  }
+}
+
+// A panel of an operand that was brought whole along the panels' letter, for a range of the output or all of it.
+absl::StatusOr<ContractOperand> PanelOf(PlanBuilder& builder, const OperandReading& reading, ContractOperand operand,
+                                        const PartRange* range, const PartRange& panel) {
+  if (!operand.pieces.has_value()) {
+    operand.value = AddRangeView(builder, operand.value, panel, panel.start, reading.letters);
+    return operand;
+  }
+  const TensorSpec spec = OnGridIn(panel, operand.pieces->destination, reading.letters);
+  std::vector<int64_t> start(spec.shape.size(), 0);
+  start[static_cast<size_t>(DimOf(reading.letters, panel.letter))] = panel.start;
+  const int dim = range == nullptr ? -1 : DimOf(reading.letters, range->letter);
+  if (dim >= 0) start[static_cast<size_t>(dim)] = range->start;
+  TESSERA_ASSIGN_OR_RETURN(std::vector<NamedExchange> exchanges, MakeExchanges(reading.own, spec, start, {}));
+  operand.pieces = std::move(exchanges[0].exchange);
+  return operand;
+}
+
+// The product of operands that were brought, at once or added up panel by panel. `range`: of the output, or null.
+absl::Status AddProducts(PlanBuilder& builder, const SplitProblem& problem, OperandPair operands,
+                         const PartRange* range, int output, const Panels* panels) {
+  if (panels == nullptr) {
+    AddProduct(builder, problem.notation, std::move(operands), output);
+    return absl::OkStatus();
+  }
+  for (const PartRange& panel : panels->ranges) {
+    OperandPair in_panel;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      TESSERA_ASSIGN_OR_RETURN(in_panel[i], PanelOf(builder, *problem.operands[i], operands[i], range, panel));
+    }
+    AddProduct(builder, problem.notation, std::move(in_panel), output, StoreOf(panel));
+  }
+  return absl::OkStatus();
 }
 
 // Gathers the operands of a part, or panel, where they are gathered: in one phase.
@@ -47,27 +106,9 @@ absl::Status AddGathers(PlanBuilder& builder, std::array<OperandParts, 2>& opera
   return builder.AddMoves(moves, start);
 }
 
-KernelStore StoreOf(const PartRange& panel) { return panel.start == 0 ? KernelStore::kWrite : KernelStore::kAdd; }
-
-// The product of operands that are there, panel by panel.
-void AddProductInPanels(PlanBuilder& builder, const Contraction& notation, const ValuePair& operands, int output,
-                        const std::vector<PartRange>& panels) {
-  for (const PartRange& panel : panels) {
-    ValuePair views = {};
-    for (size_t i = 0; i < views.size(); ++i) {
-      const PlanValue whole = builder.value(operands[i]);
-      const std::string& letters = i == 0 ? notation.left : notation.right;
-      const int64_t stride = whole.strides[static_cast<size_t>(DimOf(letters, panel.letter))];
-      views[i] = builder.AddView(operands[i], OnGridIn(panel, whole.spec, letters), whole.offset + panel.start * stride,
-                                 whole.strides);
-    }
-    AddLocalProduct(builder, notation, views, output, StoreOf(panel));
-  }
-}
-
-// One part after another, each into its place in the output. `panels`: of an inner letter; none: all of it at once.
+// One part after another, each into its place in the output.
 absl::StatusOr<int> AddParts(PlanBuilder& builder, const SplitProblem& problem, const Split& split,
-                             const std::vector<PartRange>& panels) {
+                             const Panels* panels) {
   const Contraction& notation = problem.notation;
   const bool in_place = HoldSameShards(problem.product, problem.output);
   const int output = builder.AddTemporary(problem.output);
@@ -95,11 +136,7 @@ absl::StatusOr<int> AddParts(PlanBuilder& builder, const SplitProblem& problem, 
       product = builder.AddTemporary(spec, problem.product.mesh);
       first_product = product;
     }
-    if (panels.empty()) {
-      AddProduct(builder, notation, {std::move(a), std::move(b)}, product);
-    } else {
-      AddProductInPanels(builder, notation, {a.value, b.value}, product, panels);
-    }
+    TESSERA_RETURN_IF_ERROR(AddProducts(builder, problem, {std::move(a), std::move(b)}, &range, product, panels));
     if (split.is_overlapped && i + 1 < split.ranges.size()) {
       TESSERA_RETURN_IF_ERROR(AddGathers(builder, operands, split.ranges[i + 1], StepStart::kWithPrevious));
     }
@@ -110,31 +147,33 @@ absl::StatusOr<int> AddParts(PlanBuilder& builder, const SplitProblem& problem, 
   return output;
 }
 
-absl::StatusOr<int> AddWhole(PlanBuilder& builder, const SplitProblem& problem) {
+absl::StatusOr<int> AddWhole(PlanBuilder& builder, const SplitProblem& problem, const Panels* panels) {
   TESSERA_ASSIGN_OR_RETURN(ContractOperand left, BringOperand(builder, *problem.operands[0]));
   TESSERA_ASSIGN_OR_RETURN(ContractOperand right, BringOperand(builder, *problem.operands[1]));
   const int product = builder.AddTemporary(problem.product);
-  AddProduct(builder, problem.notation, {std::move(left), std::move(right)}, product);
+  TESSERA_RETURN_IF_ERROR(AddProducts(builder, problem, {std::move(left), std::move(right)}, nullptr, product, panels));
   return builder.AddRedistribute(product, problem.output);
 }
 
-// One panel after another. `problem`: as it is written in panels.
+// One panel after another, or each while the one before is multiplied.
 absl::StatusOr<int> AddPanels(PlanBuilder& builder, const SplitProblem& problem, const Panels& panels) {
-  const int at_once = panels.is_overlapped ? kOverlapped : 1;
-  std::array<OperandParts, 2> operands = {OperandParts(builder, *problem.operands[0], at_once),
-                                          OperandParts(builder, *problem.operands[1], at_once)};
+  WrittenInPanels written = Gathered(panels.written);
+  ViewOperands(builder, problem, written);
+  const bool is_overlapped = panels.way == Panels::Way::kOverlapped;
+  const int at_once = is_overlapped ? kOverlapped : 1;
+  std::array<OperandParts, 2> operands = {OperandParts(builder, written.operands[0], at_once),
+                                          OperandParts(builder, written.operands[1], at_once)};
   const int product = builder.AddTemporary(problem.product);
   for (size_t i = 0; i < panels.ranges.size(); ++i) {
     const PartRange& panel = panels.ranges[i];
-    if (i == 0 || !panels.is_overlapped) {
+    if (i == 0 || !is_overlapped) {
       TESSERA_RETURN_IF_ERROR(AddGathers(builder, operands, panel, StepStart::kNewPhase));
     }
     TESSERA_ASSIGN_OR_RETURN(const ContractOperand a, operands[0].Bring(panel));
     TESSERA_ASSIGN_OR_RETURN(const ContractOperand b, operands[1].Bring(panel));
-    AddLocalProduct(builder, problem.notation, {a.value, b.value}, product, StoreOf(panel));
-    if (panels.is_overlapped && i + 1 < panels.ranges.size()) {
-      TESSERA_RETURN_IF_ERROR(AddGathers(builder, operands, panels.ranges[i + 1], StepStart::kWithPrevious));
-    }
+    AddProductInCuts(builder, written, {a.value, b.value}, product, StoreOf(panel));
+    if (!is_overlapped || i + 1 == panels.ranges.size()) continue;
+    TESSERA_RETURN_IF_ERROR(AddGathers(builder, operands, panels.ranges[i + 1], StepStart::kWithPrevious));
   }
   return builder.AddRedistribute(product, problem.output);
 }
@@ -142,14 +181,16 @@ absl::StatusOr<int> AddPanels(PlanBuilder& builder, const SplitProblem& problem,
 }  // namespace
 
 absl::StatusOr<int> AddContractionSteps(PlanBuilder& builder, const SplitProblem& problem, const WorkingOff& way) {
-  if (!way.panels.has_value()) {
-    return way.split.has_value() ? AddParts(builder, problem, *way.split, {}) : AddWhole(builder, problem);
+  if (way.panels.has_value() && way.panels->way != Panels::Way::kOfWhole) {
+    return AddPanels(builder, problem, *way.panels);
   }
+  const auto add = [&](const SplitProblem& written, const Panels* panels) {
+    return way.split.has_value() ? AddParts(builder, written, *way.split, panels) : AddWhole(builder, written, panels);
+  };
+  if (!way.panels.has_value()) return add(problem, nullptr);
   WrittenInPanels written = way.panels->written;
   ViewOperands(builder, problem, written);
-  const SplitProblem in_panels = written.InPlaceOf(problem);
-  return way.split.has_value() ? AddParts(builder, in_panels, *way.split, way.panels->ranges)
-                               : AddPanels(builder, in_panels, *way.panels);
+  return add(written.InPlaceOf(problem), &*way.panels);
 }
 
 }  // namespace tessera

@@ -12,8 +12,7 @@
 
 namespace tessera {
 
-// How it is worked off: neither: at once. Both: in parts of the output, each of which adds up the panels of operands
-// that are there; the split is of what is written in panels.
+// How it is worked off; neither: at once. A split is of the problem as it was; with panels, each part adds them up.
 struct WorkingOff {
   std::optional<Split> split;
   std::optional<Panels> panels;

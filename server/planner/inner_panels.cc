@@ -10,6 +10,8 @@
 #include "schemas/types/layout.h"
 #include "server/plan/cost.h"
 #include "server/plan/exchange.h"
+#include "server/plan/same_shards.h"
+#include "server/planner/overlay.h"
 
 namespace tessera {
 namespace {
@@ -43,6 +45,14 @@ std::optional<char> UnusedLetter(const Contraction& notation) {
   return std::nullopt;
 }
 
+bool HasEmptyShards(const TensorSpec& spec) {
+  for (int d = 0; d < spec.rank(); ++d) {
+    const std::vector<Interval> shards = DimIntervals(spec, d);
+    if (std::any_of(shards.begin(), shards.end(), [](const Interval& shard) { return shard.empty(); })) return true;
+  }
+  return false;
+}
+
 class Writer {
  public:
   Writer(const SplitProblem& problem, char letter) : problem_(problem), letter_(letter) {}
@@ -52,21 +62,24 @@ class Writer {
     written.notation = problem_.notation;
     written.letter = letter_;
     int64_t shards = 1;
-    int64_t on_grid = 1;
+    bool is_whole_on_grid = true;
+    bool is_whole_in_pieces = true;
     for (size_t i = 0; i < 2; ++i) {
       const OperandReading& operand = *problem_.operands[i];
       written.operands[i] = operand;
-      if (operand.way == OperandReading::Way::kPieces) written.operands[i].way = OperandReading::Way::kGathered;
       const int dim = DimOf(operand.letters, letter_);
       written.extent = operand.own.shape[static_cast<size_t>(dim)];
       const int64_t in_own = CountShards(operand.own, dim);
-      const int64_t in_grid = CountShards(operand.on_grid, dim);
-      shards = std::lcm(shards, std::lcm(in_own, in_grid));
-      on_grid = std::max(on_grid, in_grid);
+      const int64_t on_grid = CountShards(operand.on_grid, dim);
+      shards = std::lcm(shards, std::lcm(in_own, on_grid));
+      is_whole_on_grid = is_whole_on_grid && on_grid == 1;
+      if (operand.way == OperandReading::Way::kPieces) is_whole_in_pieces = in_own == 1;
     }
-    if (shards > 1 && AsTwo(shards, written)) return written;
-    if (on_grid > 1) return std::nullopt;
-    return written;
+    if (written.extent == 0) return std::nullopt;
+    if (shards == 1) return written;
+    if (WriteAsTwo(shards, written)) return written;
+    // Panels of one letter: nothing may cut it but who gives it.
+    return is_whole_on_grid && is_whole_in_pieces ? std::optional(written) : std::nullopt;
   }
 
  private:
@@ -75,12 +88,12 @@ class Writer {
   }
 
   // Writes the letter as two, if all shards allow it.
-  bool AsTwo(int64_t shards, WrittenInPanels& written) const {
+  bool WriteAsTwo(int64_t shards, WrittenInPanels& written) const {
     const std::optional<char> first = UnusedLetter(problem_.notation);
-    const bool is_even = written.extent % shards == 0 && written.extent > 0;
-    if (!is_even || !first.has_value()) return false;
+    if (written.extent % shards != 0 || !first.has_value()) return false;
     WrittenInPanels as_two = written;
-    as_two.in_shards = shards;
+    as_two.shards = *first;
+    as_two.shard_count = shards;
     as_two.extent /= shards;
     const std::string both = {*first, letter_};
     for (std::string* letters : {&as_two.notation.left, &as_two.notation.right}) {
@@ -88,17 +101,36 @@ class Writer {
     }
     if (!ValidateContraction(as_two.notation).ok()) return false;
     for (OperandReading& operand : as_two.operands) {
-      const int dim = DimOf(operand.letters, letter_);
-      for (TensorSpec* spec : {&operand.own, &operand.on_grid}) {
-        TensorSpec split = WithDimAsTwo(*spec, dim, shards);
-        if (!IsCutBetween(*spec, split, dim)) return false;
-        *spec = std::move(split);
-      }
-      operand.letters.replace(static_cast<size_t>(dim), 1, both);
-      operand.pieces = {};
+      if (!WriteAsTwo(both, shards, operand)) return false;
+      if (operand.way == OperandReading::Way::kPieces) as_two.cuts = CutsOf(operand, *first);
     }
     written = std::move(as_two);
     return true;
+  }
+
+  bool WriteAsTwo(const std::string& letters, int64_t shards, OperandReading& operand) const {
+    const int dim = DimOf(operand.letters, letter_);
+    for (TensorSpec* spec : {&operand.own, &operand.on_grid}) {
+      TensorSpec as_two = WithDimAsTwo(*spec, dim, shards);
+      if (!IsCutBetween(*spec, as_two, dim)) return false;
+      *spec = std::move(as_two);
+    }
+    operand.letters.replace(static_cast<size_t>(dim), 1, letters);
+    if (operand.way != OperandReading::Way::kPieces) return true;
+    absl::StatusOr<std::vector<NamedExchange>> exchanges = MakeExchanges(operand.own, operand.on_grid, {}, {});
+    if (exchanges.ok()) operand.pieces = std::move((*exchanges)[0].exchange);
+    return exchanges.ok();
+  }
+
+  static std::vector<PartRange> CutsOf(const OperandReading& operand, char letter) {
+    std::vector<PartRange> cuts;
+    for (const Interval& shard : DimIntervals(operand.own, DimOf(operand.letters, letter))) {
+      PartRange& cut = cuts.emplace_back();
+      cut.letter = letter;
+      cut.start = shard.start;
+      cut.size = shard.size();
+    }
+    return cuts;
   }
 
   const SplitProblem& problem_;
@@ -112,6 +144,10 @@ bool MayComeInPanels(const SplitProblem& problem) {
   bool is_from_far = false;
   for (const OperandReading* operand : problem.operands) {
     if (PendingTerms(operand->own, operand->on_grid) > 1) return false;
+    if (operand->way == OperandReading::Way::kPieces) {
+      // Holders that share what they give may cut a panel elsewhere. Who multiplies nothing takes no pieces.
+      if (CountReplicas(operand->own) > 1 || HasEmptyShards(problem.product)) return false;
+    }
     is_from_far = is_from_far || (operand->way == OperandReading::Way::kGathered &&
                                   !AreOnOneHost({&operand->own.mesh, &operand->on_grid.mesh}, problem.topology));
   }
@@ -129,34 +165,39 @@ std::vector<WrittenInPanels> WriteInPanels(const SplitProblem& problem) {
   if (!MayComeInPanels(problem)) return ways;
   for (const char letter : LettersOf(problem.notation, LetterRole::kInner)) {
     std::optional<WrittenInPanels> written = Writer(problem, letter).Write();
-    if (written.has_value() && written->extent > 0) ways.push_back(*std::move(written));
+    if (written.has_value()) ways.push_back(*std::move(written));
   }
   return ways;
 }
 
-Panels PanelsOf(const WrittenInPanels& written, const SplitProblem& problem, int64_t count) {
+WrittenInPanels Gathered(WrittenInPanels written) {
+  for (OperandReading& operand : written.operands) {
+    if (operand.way == OperandReading::Way::kPieces) operand.way = OperandReading::Way::kGathered;
+  }
+  return written;
+}
+
+int64_t TemporaryBytes(const Panels& panels, const SplitProblem& problem) {
+  if (panels.way == Panels::Way::kOfWhole) return TemporaryBytes(problem);
+  const WrittenInPanels gathered = Gathered(panels.written);
+  return TemporaryBytesOf(gathered.InPlaceOf(problem), panels.ranges, panels.way == Panels::Way::kOverlapped);
+}
+
+Panels PanelsOf(const WrittenInPanels& written, int64_t count) {
   PartRange whole;
   whole.letter = written.letter;
   whole.size = written.extent;
-  Panels panels = {written, CutRanges({whole}, CeilDivide(written.extent, count)), true, 0};
-  panels.temporary_bytes = TemporaryBytesOf(written.InPlaceOf(problem), panels.ranges, true);
-  return panels;
-}
-
-Panels OneAfterTheOther(Panels panels, const SplitProblem& problem) {
-  panels.is_overlapped = false;
-  panels.temporary_bytes = TemporaryBytesOf(panels.written.InPlaceOf(problem), panels.ranges, false);
-  return panels;
+  return {written, CutRanges({whole}, CeilDivide(written.extent, count))};
 }
 
 void ViewOperands(PlanBuilder& builder, const SplitProblem& problem, WrittenInPanels& written) {
   for (size_t i = 0; i < written.operands.size(); ++i) {
     OperandReading& operand = written.operands[i];
     operand.value = problem.operands[i]->value;
-    if (written.in_shards == 1) continue;
+    if (written.shards == 0) continue;
     const PlanValue whole = builder.value(operand.value);
     Strides strides = whole.strides;
-    const auto at = strides.begin() + DimOf(operand.letters, written.letter) - 1;
+    const auto at = strides.begin() + DimOf(operand.letters, written.shards);
     strides.insert(at, *at * written.extent);
     operand.value = builder.AddView(operand.value, operand.own, whole.offset, strides);
   }

@@ -48,6 +48,7 @@ struct OverlapLimits {
   int64_t least_extent = 2 * kPartGrain;
   int64_t least_parts = 2;
   int64_t most_parts = 16;   // docs/limits.md: max_overlapped_parts
+  int64_t most_panels = 8;   // docs/limits.md: max_overlapped_panels
   double worthwhile = 0.9;   // of the time of the whole, at most
   double worth_more = 0.95;  // of the time of fewer parts, at most
 };

@@ -20,6 +20,7 @@ class TemplateChecker {
   explicit TemplateChecker(ProgramTemplate& made) : made_(made), self_(made.program.worker) {}
 
   absl::Status Check() {
+    static_assert(kMaxPlanPhases == kMaxPhases);
     if (made_.program.phases.size() > kMaxPhases) {
       return Bad(StrCat(made_.program.phases.size(), " phases; ", kMaxPhases, " are allowed (max_phases)"));
     }

@@ -42,7 +42,8 @@ ContractionCase ParseCase(std::string_view left, std::string_view right, std::st
   return {{}, *ParseTensorSpec(left), *ParseTensorSpec(right), *ParseTensorSpec(output)};
 }
 
-ContractionCase ShapesOf(const Contraction& notation, std::string_view left, std::string_view right, std::string_view output) {
+ContractionCase ShapesOf(const Contraction& notation, std::string_view left, std::string_view right,
+                         std::string_view output) {
   return {notation,
           *ParseTensorSpec(StrCat(left, " @ mesh(1) [R]")),
           *ParseTensorSpec(StrCat(right, " @ mesh(1) [R]")),

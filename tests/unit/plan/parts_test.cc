@@ -71,6 +71,59 @@ TEST(PlanInPanelsTest, AddsToWhatIsThereAndNobodyReads) {
   ExpectRefused(itself, "is read");
 }
 
+TEST(PlanInPanelsTest, ProductsOfAPhaseAreAddedInTheirOrder) {
+  Plan plan = PlanInPanels();
+  std::get<LocalStep>(plan.steps[1]).start = StepStart::kWithPrevious;
+  EXPECT_EQ(StepLines(plan)[1], "with local matmul() %5 [S(1)], %6 [S(0)] +-> %7 [P(sum)]");
+  EXPECT_EQ(*ParsePlan(ToText(plan)), plan);
+  ExpectProduct(plan);
+  EXPECT_LT(PredictSeconds(plan, {}), PredictSeconds(PlanInPanels(), {}) + 1e-9);
+  std::get<LocalStep>(plan.steps[1]).store = KernelStore::kWrite;
+  ExpectRefused(plan, "shares a phase with a step that touches the same memory");
+}
+
+TEST(PlanInPanelsTest, AddsWhatIsReadInTheShardsOfOthers) {
+  // The left operand is replicated, and the right one cut along the inner letter: panels of rows 0 and 2, and 1 and 3.
+  constexpr const char* kText = R"(plan {
+  b0 : input 128 bytes on mesh(2)
+  b1 : input 96 bytes on mesh(2)
+  b2 : output 192 bytes on mesh(2)
+  in  %0 : f64[4,4] @ mesh(2) [R] in b0
+  in  %1 : f64[4,6] @ mesh(2) [S(0)] in b1
+  out %2 : f64[4,6] @ mesh(2) [R] in b2
+  tmp %3 : f64[2,6] @ mesh(2) [S(0)] in b1
+  tmp %4 : f64[4,2] @ mesh(2) [R] in b0 strides [4,2]
+  tmp %5 : f64[2,6] @ mesh(2) [S(0)] in b1 offset 6
+  tmp %6 : f64[4,2] @ mesh(2) [R] in b0 offset 1 strides [4,2]
+  contract matmul() %4, %3 -> %2
+    pieces 1 all_gather as f64[2,6] @ mesh(2) [R]
+    dim 0: [0:1) 0+0 -> 0+0, [1:2) 1+0 -> 0+1
+    dim 1: [0:6) 0+0 -> 0+0
+  contract matmul() %6, %5 +-> %2
+    pieces 1 all_gather as f64[2,6] @ mesh(2) [R]
+    dim 0: [0:1) 0+0 -> 0+0, [1:2) 1+0 -> 0+1
+    dim 1: [0:6) 0+0 -> 0+0
+}
+)";
+  const absl::StatusOr<Plan> plan = ParsePlan(kText);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(ToText(*plan), kText);
+  ExpectProduct(*plan);
+  EXPECT_EQ(StepLines(*plan)[1], "contract matmul() %6 [R], %5 [S(0)] all_gather [R] +-> %2 [R]");
+  Plan first = *plan;
+  std::swap(first.steps[0], first.steps[1]);
+  ExpectRefused(first, "%2 is added to, and was not written before");
+}
+
+TEST(PlanInPanelsTest, HasNoMorePhasesThanWorkersCanCount) {
+  Plan plan = PlanInPanels();
+  const Step added = plan.steps[1];
+  plan.steps.insert(plan.steps.begin() + 1, kMaxPlanPhases - 3, added);
+  EXPECT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
+  plan.steps.insert(plan.steps.begin() + 1, added);
+  EXPECT_EQ(VerifyPlan(plan).message(), "plan: 4095 phases; 4094 are allowed (max_phases)");
+}
+
 TEST(PlanInPanelsTest, AddsProductsThatAreNotRounded) {
   Plan sum = PlanInPanels();
   auto& step = std::get<LocalStep>(sum.steps[1]);
