@@ -204,7 +204,7 @@ bool StateMachine::FitsNow(const Plan& plan) const {
   return memory_.LargestFitAfter(requests, {}).has_value();
 }
 
-std::optional<PlanLimits> StateMachine::LimitsFor(const OpCall& call, const Plan& plan) const {
+std::vector<PlanLimits> StateMachine::LimitsFor(const OpCall& call, const Plan& plan) const {
   constexpr int kKeptBits = 3;  // free bytes differ from call to call; limits, and so plans, are few
   std::vector<MemoryMap::Request> outputs;
   std::vector<WorkerIndex> workers;
@@ -217,14 +217,14 @@ std::optional<PlanLimits> StateMachine::LimitsFor(const OpCall& call, const Plan
   }
   // A plan with a grid is a contraction's.
   const bool converts = call.op == OpId::kRedistribute && call.attributes.dtype.has_value();
-  if ((plan.grid.empty() && !converts) || temporaries == 0) return std::nullopt;
+  if ((plan.grid.empty() && !converts) || temporaries == 0) return {};
   const std::optional<int64_t> free_bytes = memory_.LargestFitAfter(outputs, workers);
-  if (!free_bytes.has_value()) return std::nullopt;
+  if (!free_bytes.has_value()) return {};
   // Each temporary may be rounded up, and there are no more of them in a split.
   const int64_t usable_bytes = std::max<int64_t>(0, *free_bytes - temporaries * config_.alignment_bytes);
   int dropped_bits = 0;
   while (usable_bytes >> dropped_bits >= int64_t{1} << kKeptBits) ++dropped_bits;
-  return PlanLimits{usable_bytes >> dropped_bits << dropped_bits};
+  return {PlanLimits{usable_bytes >> dropped_bits << dropped_bits}, PlanLimits{usable_bytes}};
 }
 
 absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session, const CallRecord& record,
@@ -233,12 +233,15 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session,
   const absl::Status status = Issue(session, record, operands, plan, scalars);
   if (status.ok()) return &plan;
   if (!absl::IsResourceExhausted(status)) return status;
-  const std::optional<PlanLimits> limits = LimitsFor(record.call, *plan.plan);
-  if (!limits.has_value()) return status;
-  operands.key.temporary_bytes = *limits->temporary_bytes;
-  TESSERA_ASSIGN_OR_RETURN(PlanTemplate * smaller, TemplateOf(record, operands, scalars));
-  TESSERA_RETURN_IF_ERROR(Issue(session, record, operands, *smaller, std::move(scalars)));
-  return smaller;
+  absl::Status last = status;
+  for (const PlanLimits& limits : LimitsFor(record.call, *plan.plan)) {
+    operands.key.temporary_bytes = *limits.temporary_bytes;
+    absl::StatusOr<PlanTemplate*> smaller = TemplateOf(record, operands, scalars);
+    last = smaller.ok() ? Issue(session, record, operands, **smaller, scalars) : smaller.status();
+    if (last.ok()) return smaller;
+    if (!absl::IsResourceExhausted(last)) return last;
+  }
+  return last;
 }
 
 void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, Instance& instance) {

@@ -56,10 +56,12 @@ absl::StatusOr<OpPlan> StateMachine::Explain(
   TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, topology_));
   TESSERA_RETURN_IF_ERROR(VerifyPlan(whole.plan));  // its figures can be counted
   // As it would be issued now; what fits nowhere is shown as it would be with more memory.
-  const std::optional<PlanLimits> limits = FitsNow(whole.plan) ? std::nullopt : LimitsFor(call, whole.plan);
-  if (!limits.has_value()) return whole;
-  absl::StatusOr<OpPlan> smaller = PlanOp(call, plan_operands, topology_, *limits);
-  return smaller.ok() ? std::move(smaller) : std::move(whole);
+  if (FitsNow(whole.plan)) return whole;
+  for (const PlanLimits& limits : LimitsFor(call, whole.plan)) {
+    absl::StatusOr<OpPlan> smaller = PlanOp(call, plan_operands, topology_, limits);
+    if (smaller.ok()) return smaller;
+  }
+  return whole;
 }
 
 WorkerGroup StateMachine::AliveOf(const WorkerGroup& workers) {

@@ -129,9 +129,9 @@ class StateMachine {
                                               PlanTemplate& plan, std::vector<Scalar> scalars);
   // Whether there is room for all that the plan adds, nothing being donated.
   bool FitsNow(const Plan& plan) const;
-  // What the temporaries of a contraction, or of a conversion, may take; absent when it has none, or its other buffers
-  // don't fit.
-  std::optional<PlanLimits> LimitsFor(const OpCall& call, const Plan& plan) const;
+  // What the temporaries of a contraction, or of a conversion, may take: rounded down, and to the byte, for what the
+  // rounding would refuse. None when it has none, or its other buffers don't fit.
+  std::vector<PlanLimits> LimitsFor(const OpCall& call, const Plan& plan) const;
   absl::Status Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands, PlanTemplate& plan,
                      std::vector<Scalar> scalars);
   absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;

@@ -17,13 +17,14 @@ namespace tessera {
 
 class SimulatedCluster {
  public:
-  explicit SimulatedCluster(int workers, int64_t memory_bytes = 1 << 20, const CoordinatorConfig& config = {})
+  explicit SimulatedCluster(int workers, int64_t memory_bytes = 1 << 20, const CoordinatorConfig& config = {},
+                            int hosts = 1)
       : machine_(config) {
     for (int i = 0; i < workers; ++i) {
       WorkerJoinedEvent event;
       event.worker = WorkerIndex(i);
       event.incarnation = static_cast<uint64_t>(i) + 1;
-      event.host = "host";
+      event.host = hosts == 1 ? "host" : "host " + std::to_string(i * hosts / workers);
       event.memory_bytes = memory_bytes;
       Apply(event);
     }

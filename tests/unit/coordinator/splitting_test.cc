@@ -96,6 +96,39 @@ TEST(Splitting, WhatFitsInNoPartsIsRefusedAndNothingIsLost) {
   EXPECT_EQ(world.cluster.InstancesAt(WorkerIndex(0)).size(), 1u) << "the session goes on";
 }
 
+// Rows of both on two hosts of two workers: half of one operand crosses, in parts while others are multiplied, or in
+// panels where its columns are cut: which takes more memory than all of it at once.
+struct WorldOfHosts {
+  explicit WorldOfHosts(int64_t free_bytes) : cluster(8, 3 * kBlockBytes + free_bytes, {}, 2), session(cluster.Open()) {
+    const Mesh mesh = *Mesh::Make({4, 2}, {}, {});
+    const Placements blocks = {Placement::Shard(0), Placement::Shard(1)};
+    cluster.Submit(session,
+                   {FullRecord(mesh, {kExtent, kExtent}, blocks, 1), FullRecord(mesh, {kExtent, kExtent}, blocks, 2)});
+    cluster.CompleteAll();
+    cluster.Submit(session, {OpRecord(OpId::kMatmul, {1, 2}, 3)});
+  }
+  std::string Grid() {
+    const auto plans = cluster.PlansAt(WorkerIndex(0));
+    return plans.empty() ? "" : plans.back()->grid;
+  }
+
+  static constexpr int64_t kExtent = 1024;
+  static constexpr int64_t kBlockBytes = kExtent * kExtent * 4 / 8;
+
+  SimulatedCluster cluster;
+  SessionId session;
+};
+
+TEST(Splitting, WhatFitsToTheByteIsNotRefusedByRoundedLimits) {
+  constexpr int64_t kPart = WorldOfHosts::kBlockBytes;
+  EXPECT_THAT(WorldOfHosts(16 * kPart).Grid(), HasSubstr("comes while the one before is multiplied: temporaries of "));
+  for (int64_t free_bytes = 16 * kPart; free_bytes > kPart; free_bytes -= kPart / 3) {
+    WorldOfHosts world(free_bytes);
+    EXPECT_TRUE(world.cluster.EventsOf<FailedHandleEvent>(world.session).empty()) << free_bytes << world.Grid();
+    EXPECT_THAT(world.Grid(), HasSubstr(" panels of k, ")) << free_bytes;
+  }
+}
+
 TEST(Splitting, AProductThatDoesNotFitItselfIsRefusedWithWhatWould) {
   World world(kProductBytes - 256);
   world.Multiply(3);
