@@ -76,6 +76,10 @@ class OpPlanner {
       for (const int output : outputs) builder_.AddOutput(output);
       return std::move(builder_).Finish(topology_);
     }
+    if (family != OpFamily::kView && NumElements(output_.shape) == 0) {  // nothing is read for it
+      builder_.AddOutput(builder_.AddTemporary(output_));
+      return std::move(builder_).Finish(topology_);
+    }
     TESSERA_ASSIGN_OR_RETURN(const int output, PlanFamily(family));
     builder_.AddOutput(output);
     if (family == OpFamily::kElementwise) AddDonations(output);

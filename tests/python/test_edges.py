@@ -36,6 +36,23 @@ def test_a_number_that_is_infinite_in_the_dtype_makes_no_nan(session, dtype, num
     assert (x * 2.0).placements == (P("sum"),)
 
 
+def test_nothing_moves_for_a_result_without_elements(session, mesh4):
+    x = ts.ones((8, 5), device_mesh=mesh4, placements=[S(1)])
+    none = ts.ones((0, 8), device_mesh=mesh4, placements=[S(1)])
+    pending = ts.sum(ts.ones((4, 8, 5), device_mesh=mesh4, placements=[S(0)]), axis=0)
+    row = ts.ones((1, 5), device_mesh=mesh4, placements=[S(1)])
+    for make, shape in ((lambda: none @ x, (0, 5)), (lambda: none @ pending, (0, 5)), (lambda: none.T[:8, :] + row[:, :0], (8, 0)),
+                        (lambda: ts.sum(none, axis=1), (0,)), (lambda: none + ts.ones((1, 8)), (0, 8)),
+                        (lambda: ts.addmm(row, none, x), (0, 5))):
+        plan = ts.explain(make)
+        assert sum(plan.bytes_received) == 0, str(plan)
+        with session.comm_debug() as comm:
+            result = make().wait()
+        assert result.shape == shape and sum(comm.bytes_received) == 0
+        np.testing.assert_array_equal(np.asarray(result), np.ones(shape))
+        np.testing.assert_array_equal(np.asarray(result + 1), np.ones(shape))
+
+
 def test_an_empty_shard_of_an_extreme_is_not_seen(session, mesh4):
     y = session.distribute_tensor(np.array([1, 5, 3], "float32"), mesh4, [S(0)])  # three rows on four workers
     assert (y.max() + np.inf).full_tensor() == np.inf and (y.min() - np.inf).full_tensor() == -np.inf
