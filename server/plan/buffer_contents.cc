@@ -134,30 +134,36 @@ absl::Status BufferContents::BeginWrite(int value, absl::Span<const int> reads) 
   if (buffer.kind == PlanBuffer::Kind::kInput) return Wrong("%", value, " lies in an input");
   const bool is_seen = seen_generations_[static_cast<size_t>(value)] >= 0;
   const bool is_temporary = buffer.kind == PlanBuffer::Kind::kTemporary && state.output < 0;
-  if (state.is_open || is_seen || (state.is_complete && !is_temporary)) {
+  const bool is_beside_others = std::none_of(state.open.begin(), state.open.end(), [&](int other) {
+    return HaveWorkersInCommon(Value(other).spec.mesh, Value(value).spec.mesh);
+  });
+  if (!is_beside_others || is_seen || (state.is_complete && !is_temporary)) {
     return Wrong("%", value, " is written twice");
   }
   TESSERA_RETURN_IF_ERROR(CheckApart(value, reads));
   if (!AreElementsApart(Value(value))) return Wrong("%", value, " is written, and several elements are at one place");
-  state.is_open = true;
   state.is_narrow = MayHoldNarrow(state, value);
-  if (!state.is_narrow && (state.part_dim >= 0 || (state.output >= 0 && !IsCovered(state.output, value)))) {
+  const bool is_part =
+      !state.is_narrow && (state.part_dim >= 0 || (state.output >= 0 && !IsCovered(state.output, value)));
+  if (!is_part && !state.open.empty()) return Wrong("%", value, " is written beside what is written");
+  if (is_part) {
     TESSERA_RETURN_IF_ERROR(BeginPart(state, value));
   } else {
     if (!IsDense(Value(value))) return Wrong("%", value, " is written with gaps between its elements");
     ++state.generation;
     state.held = value;
   }
+  state.open.push_back(value);
   Replace(state, value);
   return absl::OkStatus();
 }
 
 absl::Status BufferContents::BeginWidening(int value, int narrow) {
   State& state = states_[BufferOf(value)];
-  const bool is_held = state.is_narrow && state.held == narrow && !state.is_open;
+  const bool is_held = state.is_narrow && state.held == narrow && state.open.empty();
   // Which says what is wrong.
   if (!is_held || !LiesAtEndOf(Value(narrow), Value(value))) return BeginWrite(value, {narrow});
-  state.is_open = true;
+  state.open.push_back(value);
   state.is_narrow = false;
   ++state.generation;
   state.held = value;
@@ -224,15 +230,16 @@ absl::Status BufferContents::BeginPart(State& state, int value) {
 
 void BufferContents::EndWrite(int value) {
   State& state = states_[BufferOf(value)];
-  state.is_open = false;
-  state.is_complete =
+  std::erase(state.open, value);
+  const bool is_whole =
       state.part_dim < 0 || state.part_elements == Value(state.output).spec.shape[static_cast<size_t>(state.part_dim)];
+  state.is_complete = is_whole && state.open.empty();
 }
 
 absl::Status BufferContents::Add(int value, absl::Span<const int> reads) const {
   const State& state = states_[BufferOf(value)];
   const size_t at = static_cast<size_t>(value);
-  if (!is_written_[at] || seen_generations_[at] != state.generation || state.is_open) {
+  if (!is_written_[at] || seen_generations_[at] != state.generation || !state.open.empty()) {
     return Wrong("%", value, " is added to, and was not written before");
   }
   if (state.generation_read_by_peers == state.generation) {

@@ -58,7 +58,7 @@ class BufferContents {
   // Workers read in each other's memory what they write of it: a spread or share that is not pushed.
   void NotePeerReads(int value);
   // Internal when a step that reads `reads` may not write the value. Until EndWrite nothing else is written to its
-  // buffer.
+  // buffer, but for parts on other workers.
   absl::Status BeginWrite(int value, absl::Span<const int> reads);
   // The same of a step that widens `narrow` to the value in its place.
   absl::Status BeginWidening(int value, int narrow);
@@ -75,7 +75,7 @@ class BufferContents {
   struct State {
     int output = -1;  // the plan's output in this buffer: the first of several
     bool is_complete = false;
-    bool is_open = false;           // between BeginWrite and EndWrite
+    std::vector<int> open;          // values between BeginWrite and EndWrite
     int held = -1;                  // the value that was written last
     bool is_narrow = false;         // of an output: it is `held` that is to be widened
     int generation = 0;             // how many wholes were written; an input's stays 0

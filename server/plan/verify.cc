@@ -122,8 +122,6 @@ class Verifier {
     bool is_written = false;
   };
   struct BufferState {
-    std::vector<const Exchange*> unfinished;  // that wrote parts of the value which others are to add to
-    int unfinished_value = -1;
     std::vector<Touch> touches;  // of the last phase that touches it
     int touched_phase = 0;
   };
@@ -134,6 +132,7 @@ class Verifier {
 
   absl::Status CheckReferences() {
     state_.resize(plan_.buffers.size());
+    unfinished_.resize(plan_.values.size());
     for (size_t i = 0; i < plan_.values.size(); ++i) {
       const PlanValue& value = plan_.values[i];
       if (value.buffer < 0 || value.buffer >= static_cast<int>(plan_.buffers.size())) {
@@ -415,11 +414,10 @@ class Verifier {
   // Adds to the last exchange that wrote the value, in the same terms.
   absl::Status CheckAddsTo(const ExchangeStep& step, std::string_view otherwise) const {
     const Exchange& exchange = step.exchange;
-    const BufferState& state = state_[BufferOf(step.destination)];
-    const Exchange* last = state.unfinished.empty() ? nullptr : state.unfinished.back();
-    if (step.source != step.destination || last == nullptr || state.unfinished_value != step.destination ||
-        last->dims != exchange.dims || last->source != exchange.source || last->hosts != exchange.hosts ||
-        !CanAddTo(*last, exchange)) {
+    const std::vector<const Exchange*>& unfinished = unfinished_[static_cast<size_t>(step.destination)];
+    const Exchange* last = unfinished.empty() ? nullptr : unfinished.back();
+    if (step.source != step.destination || last == nullptr || last->dims != exchange.dims ||
+        last->source != exchange.source || last->hosts != exchange.hosts || !CanAddTo(*last, exchange)) {
       return Wrong(otherwise);
     }
     return absl::OkStatus();
@@ -455,13 +453,12 @@ class Verifier {
   // The value is there when nothing has to be added.
   absl::Status Finish(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
-    BufferState& state = state_[BufferOf(step.destination)];
-    state.unfinished.push_back(&exchange);
-    state.unfinished_value = step.destination;
+    std::vector<const Exchange*>& unfinished = unfinished_[static_cast<size_t>(step.destination)];
+    unfinished.push_back(&exchange);
     const bool is_spread_later = exchange.role == ExchangeRole::kReduce && CountReplicas(exchange.destination) > 1;
     const bool is_doubled_later = exchange.is_by_rounds() && exchange.rounds.digit > 0;
     if (is_spread_later || is_doubled_later || IsSharedLater(exchange)) return absl::OkStatus();
-    const std::vector<const Exchange*> written = std::exchange(state.unfinished, {});
+    const std::vector<const Exchange*> written = std::exchange(unfinished, {});
     contents_->EndWrite(step.destination);
     if (step.source == step.destination && exchange.delivery == Delivery::kPull)
       contents_->NotePeerReads(step.destination);
@@ -562,6 +559,7 @@ class Verifier {
   const VerifyOptions& options_;
   std::optional<BufferContents> contents_;  // from when references are known to be valid
   std::vector<BufferState> state_;
+  std::vector<std::vector<const Exchange*>> unfinished_;  // by value: that wrote parts which others are to add to
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
+#include "server/plan/sub_mesh.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
 #include "server/planner/place_to_narrow.h"
@@ -185,67 +186,111 @@ class OpPlanner {
     return output;
   }
 
-  // Where an operand of a redistribution goes first, so that the fewest bytes move. It is converted on the way if that
-  // has the new dtype, else there, and goes on if that is not where it shall be.
-  TensorSpec FirstPlace(size_t operand) const {
-    const TensorSpec& output = resolution_.outputs[operand];
-    if (!resolution_.operands[operand].conversion.has_value()) return output;
-    const TensorSpec& source = builder_.value(inputs_[operand]).spec;
-    const TensorSpec moved = WithDType(output, source.dtype);
-    if (HoldSameShards(source, moved)) return moved;
+  // A tensor of a redistribution, or a part of it: of a sum that becomes narrower some elements may be reduced
+  // elsewhere than others.
+  struct Moved {
+    int value = 0;
+    TensorSpec output;
+    std::optional<LocalOp> conversion;
+    std::optional<int> target;  // a part's place in the result; none: a new value
+    TensorSpec first;           // where it goes first
+  };
+
+  // Where it goes first, so that the fewest bytes move. It is converted on the way if that has the new dtype, else
+  // there, and goes on if that is not where it shall be.
+  TensorSpec FirstPlace(const Moved& moved) const {
+    const TensorSpec& output = moved.output;
+    if (!moved.conversion.has_value()) return output;
+    const TensorSpec& source = builder_.value(moved.value).spec;
+    const TensorSpec unconverted = WithDType(output, source.dtype);
+    if (HoldSameShards(source, unconverted)) return unconverted;
     if (SizeBytes(output.dtype) < SizeBytes(source.dtype)) return PlaceToNarrow(source, output).value_or(output);
     // Nobody passes on what is wider by then.
     const bool is_passed_on = CountReplicas(output) > 1 && (PendingTerms(source, output) > 1 ||
                                                             !AreOnOneHost({&source.mesh, &output.mesh}, topology_));
-    return is_passed_on && SizeBytes(output.dtype) > SizeBytes(source.dtype) ? moved : output;
+    return is_passed_on && SizeBytes(output.dtype) > SizeBytes(source.dtype) ? unconverted : output;
   }
 
   // Of what is converted before it goes on, elsewhere than where it is or will be.
-  int64_t TemporaryBytes(size_t operand, const TensorSpec& first) const {
-    const TensorSpec& output = resolution_.outputs[operand];
-    const bool is_between = first != output && first.dtype == output.dtype;
-    return is_between ? MaxShardElements(first) * SizeBytes(first.dtype) : 0;
+  static int64_t TemporaryBytes(const Moved& moved) {
+    const bool is_between = moved.first != moved.output && moved.first.dtype == moved.output.dtype;
+    return is_between ? MaxShardElements(moved.first) * SizeBytes(moved.first.dtype) : 0;
   }
 
-  // All are converted on the way if the temporaries are more than the limit.
-  std::vector<TensorSpec> FirstPlaces() const {
-    std::vector<TensorSpec> places;
-    int64_t temporary_bytes = 0;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      places.push_back(FirstPlace(i));
-      temporary_bytes += TemporaryBytes(i, places.back());
+  // An operand, or its parts; and the value of its result, if there is one already.
+  std::vector<Moved> MovedOf(size_t operand, std::optional<int>& result) {
+    const int value = inputs_[operand];
+    const TensorSpec output = resolution_.outputs[operand];
+    const std::optional<LocalOp>& conversion = resolution_.operands[operand].conversion;
+    const PlanValue source = builder_.value(value);
+    const bool is_narrower = conversion.has_value() && SizeBytes(output.dtype) < SizeBytes(source.spec.dtype);
+    const std::optional<int> dim = is_narrower ? DimToNarrowBy(source.spec, output) : std::nullopt;
+    if (!dim.has_value()) return {{value, output, conversion, std::nullopt, {}}};
+    const size_t d = static_cast<size_t>(*dim);
+    result = builder_.AddTemporary(output);
+    const Strides strides = builder_.value(*result).strides;
+    std::vector<Moved> parts;
+    const std::vector<Interval> shards = DimIntervals(output, *dim);
+    for (size_t shard = 0; shard < shards.size(); ++shard) {
+      if (shards[shard].empty()) continue;
+      TensorSpec part = source.spec;
+      part.shape[d] = shards[shard].size();
+      const TensorSpec in_output = RangeOfShard(output, *dim, static_cast<int64_t>(shard), part.shape[d]);
+      const int view =
+          builder_.AddView(value, part, source.offset + shards[shard].start * source.strides[d], source.strides);
+      parts.push_back({view, in_output, conversion, builder_.AddView(*result, in_output, 0, strides), {}});
     }
-    if (!limits_.temporary_bytes.has_value() || temporary_bytes <= *limits_.temporary_bytes) return places;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (TemporaryBytes(i, places[i]) > 0) places[i] = resolution_.outputs[i];
-    }
-    return places;
+    return parts;
   }
 
   // All tensors move together to where they go first, and on from there. What moves in a dtype of fewer bytes than its
-  // result has comes to the end of the result's memory.
+  // result has comes to the end of the result's memory. All are converted on the way if the temporaries are more than
+  // the limit.
   absl::StatusOr<std::vector<int>> PlanMoves() {
-    std::vector<ValueMove> moves;
-    std::vector<std::optional<int>> widened(inputs_.size());
-    std::vector<TensorSpec> places = FirstPlaces();
+    std::vector<Moved> all;
+    std::vector<std::optional<int>> results(inputs_.size());
+    std::vector<size_t> ends;  // by operand: of its parts in `all`
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      const TensorSpec& output = resolution_.outputs[i];
-      ValueMove& move = moves.emplace_back(ValueMove{inputs_[i], std::move(places[i])});
-      const bool is_there = HoldSameShards(builder_.value(inputs_[i]).spec, move.destination);
-      if (move.destination.dtype == output.dtype || is_there) continue;
-      widened[i] = builder_.AddTemporary(output);
-      move.place = builder_.AddNarrow(*widened[i], move.destination.dtype);
+      for (Moved& moved : MovedOf(i, results[i])) all.push_back(std::move(moved));
+      ends.push_back(all.size());
     }
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<int> first, builder_.AddRedistributes(moves));
-    for (size_t i = 0; i < moves.size(); ++i) {
-      const TensorSpec& output = resolution_.outputs[i];
-      int there = first[i];
-      if (builder_.value(there).spec.dtype != output.dtype) {
-        const TensorSpec place = WithDType(std::move(moves[i].destination), output.dtype);
-        const int converted = widened[i].has_value() ? *widened[i] : builder_.AddTemporary(place);
-        there = AddUnaryMap(there, *resolution_.operands[i].conversion, converted, {});
+    int64_t temporary_bytes = 0;
+    for (Moved& moved : all) {
+      moved.first = FirstPlace(moved);
+      temporary_bytes += TemporaryBytes(moved);
+    }
+    if (temporary_bytes > limits_.temporary_bytes.value_or(temporary_bytes)) {
+      for (Moved& moved : all) {
+        if (TemporaryBytes(moved) > 0) moved.first = moved.output;
       }
-      moves[i] = {there, output};
+    }
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<int> there, AddMoves(all));
+    std::vector<int> outputs;
+    for (size_t i = 0; i < inputs_.size(); ++i) outputs.push_back(results[i].value_or(there[ends[i] - 1]));
+    return outputs;
+  }
+
+  absl::StatusOr<std::vector<int>> AddMoves(const std::vector<Moved>& all) {
+    std::vector<ValueMove> moves;
+    std::vector<std::optional<int>> widened(all.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Moved& moved = all[i];
+      ValueMove& move = moves.emplace_back(ValueMove{moved.value, moved.first});
+      if (moved.first == moved.output) move.place = moved.target;
+      const bool is_there = HoldSameShards(builder_.value(moved.value).spec, moved.first);
+      if (moved.first.dtype == moved.output.dtype || is_there) continue;
+      widened[i] = builder_.AddTemporary(moved.output);
+      move.place = builder_.AddNarrow(*widened[i], moved.first.dtype);
+    }
+    TESSERA_ASSIGN_OR_RETURN(std::vector<int> values, builder_.AddRedistributes(moves));
+    for (size_t i = 0; i < all.size(); ++i) {
+      const TensorSpec& output = all[i].output;
+      if (builder_.value(values[i]).spec.dtype != output.dtype) {
+        const TensorSpec place = WithDType(all[i].first, output.dtype);
+        const int converted = widened[i].has_value() ? *widened[i] : builder_.AddTemporary(place);
+        values[i] = AddUnaryMap(values[i], *all[i].conversion, converted, {});
+      }
+      moves[i] = {values[i], output, all[i].target};
     }
     return builder_.AddRedistributes(moves);
   }

@@ -204,3 +204,28 @@ def test_what_does_not_fit_is_refused_with_what_would(new_cluster):
     fits = int(message.rsplit("f64[", 1)[1].split("]")[0])
     assert ts.zeros((fits,), dtype="float64", device_mesh=mesh, placements=[R()]).wait() is not None
     x.redistribute([R()], dtype="int32").wait()
+
+
+def test_a_sum_that_becomes_narrower_is_reduced_where_each_element_is_nearest(session):
+    """c - 1 transfers of the wide terms, and narrow ones to all who want it but one that has a term."""
+    n = (36, 20)
+    terms = [np.arange(n[0] * n[1]).reshape(n) % 30 + k for k in range(3)]
+    for workers, to, shape, placements in (([0, 1], [0, 3], (2,), [S(1)]), ([0, 1, 2], [0, 3], (2,), [S(0)]),
+                                           ([0, 1, 2], [3, 0, 1], (3,), [S(0)]), ([0, 1], [2, 1, 3], (3,), [S(1)]),
+                                           ([0, 1], [0, 1, 2, 3], (2, 2), [S(0), R()]), ([0, 2], [3, 2, 1, 0], (2, 2), [R(), S(1)])):
+        source = session.init_device_mesh((len(workers),), workers=workers)
+        x = session.from_local([t.astype("f8") for t in terms[:len(workers)]], source, [P()])
+        mesh = session.init_device_mesh(shape, workers=to)
+        want = sum(terms[:len(workers)])
+        replicas = 2 if R() in placements else 1
+        shard_of = {w: k // replicas if placements[-1] == R() else k % len(to) if replicas == 1 else k % 2 for k, w in enumerate(to)}
+        shards = len(to) // replicas
+        near = {shard_of[w] for w in to if w in workers}
+        for dtype in ("f4", "i2", "i1"):
+            plan = x.explain_redistribute(mesh, placements, dtype=dtype)
+            with session.comm_debug() as comm:
+                y = x.redistribute(mesh, placements, dtype=dtype).wait()
+            np.testing.assert_array_equal(y.full_tensor(), want.astype(dtype))
+            elements = n[0] * n[1]
+            least = elements * (len(workers) - 1) * 8 + (elements * replicas - elements * len(near) // shards) * np.dtype(dtype).itemsize
+            assert sum(comm.bytes_received) == sum(plan.bytes_received) == least, str(plan)
