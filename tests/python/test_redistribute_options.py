@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused_with_what_would(new_cluster):
 
 def test_a_sum_that_becomes_narrower_is_reduced_where_each_element_is_nearest(session):
     """c - 1 transfers of the wide terms, and narrow ones to all who want it but one that has a term."""
-    n = (36, 20)
+    n = (36, 24)
     terms = [np.arange(n[0] * n[1]).reshape(n) % 30 + k for k in range(3)]
     for workers, to, shape, placements in (([0, 1], [0, 3], (2,), [S(1)]), ([0, 1, 2], [0, 3], (2,), [S(0)]),
                                            ([0, 1, 2], [3, 0, 1], (3,), [S(0)]), ([0, 1], [2, 1, 3], (3,), [S(1)]),
