@@ -68,7 +68,7 @@ struct OpCall {
   hasShape @7 :Bool;
   shape @8 :List(Int64);
   mesh @9 :Mesh;
-  # Null when absent.
+  # Null when absent. Of an elementwise op, as its placements: where the result is to be (x += y).
   hasPlacements @10 :Bool;
   placements @11 :List(Placement);
   relabel @12 :Bool;

@@ -67,6 +67,17 @@ nb::object EqualityOp(OpId op, int comparison, nb::handle self, nb::handle other
   return GetHooks().refuse_operand(std::string(NameOf(op)), self, other);
 }
 
+// The op with a result where the tensor is: the other operand comes there, even if the tensor would go to it for fewer
+// bytes, which it would have to come back from. What is pending can only be kept on its mesh.
+OpCall CallInPlace(OpId op, const TensorSpec& tensor) {
+  OpCall call;
+  call.op = op;
+  if (op == OpId::kMatmul) return call;
+  call.attributes.mesh = tensor.mesh;
+  if (!tensor.has_partial()) call.attributes.placements = tensor.placements;
+  return call;
+}
+
 // x op= y: keeps dtype, shape and placements, and rebinds the handle.
 nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
@@ -89,7 +100,8 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
         StrCat(NameOf(op), ": an in-place op keeps the dtype: ", ToText(spec), " would become ", ToShortText(result))));
   }
   operands[0].last_use = session.MayDonate(tensor.value.state());
-  HandlePtr handle = ValueOrRaise(session.Call(PlainCall(op), operands));
+  const bool stays = result.mesh == spec.mesh && (spec.has_partial() || result.placements == spec.placements);
+  HandlePtr handle = ValueOrRaise(session.Call(stays ? PlainCall(op) : CallInPlace(op, spec), operands));
   if (result.dtype != spec.dtype) {
     OpCall cast;
     cast.op = OpId::kAsType;

@@ -73,8 +73,8 @@ inline constexpr uint32_t kMaxOperands = 64;  // docs/limits.md: max_operands
 struct OpAttributes {
   std::optional<DType> dtype;               // creation (required), astype, redistribute(dtype=), sum(dtype=)
   std::optional<Shape> shape;               // creation, reshape (no -1 here: the client resolves it)
-  std::optional<Mesh> mesh;                 // creation, redistribute
-  std::optional<Placements> placements;     // creation (absent: auto), redistribute
+  std::optional<Mesh> mesh;                 // creation, redistribute; elementwise: where the result is to be
+  std::optional<Placements> placements;     // creation (absent: auto), redistribute; elementwise: of the result
   std::vector<Placements> placements_each;  // redistribute of several tensors: of each, in place of `placements`
   std::vector<int64_t> dims;                // reductions: dims, normalised, increasing; transpose: the permutation
   bool keepdims = false;                    // reductions

@@ -36,7 +36,7 @@ absl::StatusOr<OpResolution> ResolveElementwise(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
   TESSERA_ASSIGN_OR_RETURN(Shape shape, BroadcastOperands(input));
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, shape, SizeBytes(dtypes.result)));
-  TESSERA_ASSIGN_OR_RETURN(ElementwisePlacement placed, PlaceElementwise(input, shape, dtypes.compute));
+  TESSERA_ASSIGN_OR_RETURN(ElementwisePlacement placed, PlaceElementwise(input, shape, dtypes));
   OpResolution resolution;
   resolution.flops = static_cast<double>(NumElements(shape));
   resolution.local = MapOp{MakeElementwiseExpression(input, dtypes)};
@@ -47,7 +47,7 @@ absl::StatusOr<OpResolution> ResolveElementwise(const ResolveInput& input) {
   resolution.operands.assign(std::make_move_iterator(placed.operands.begin()),
                              std::make_move_iterator(placed.operands.end()));
   resolution.outputs.push_back(
-      TensorSpec{dtypes.result, std::move(shape), input.tensors[0]->mesh, std::move(placed.output)});
+      TensorSpec{dtypes.result, std::move(shape), std::move(placed.mesh), std::move(placed.output)});
   if (!placed.scalar_counted_once.empty()) FillScalar(placed, dtypes.compute, resolution);
   return resolution;
 }

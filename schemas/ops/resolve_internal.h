@@ -68,14 +68,15 @@ absl::StatusOr<double> RedistributeBytes(const TensorSpec& source, const TensorS
 // A copy with another placement on one mesh dim.
 TensorSpec WithPlacement(const TensorSpec& spec, int mesh_dim, const Placement& placement);
 
-// The placements of an elementwise op's output and of its operands (resolve_placement.cc).
+// The mesh and placements of an elementwise op's output, and those of its operands (resolve_placement.cc).
 struct ElementwisePlacement {
+  Mesh mesh;
   Placements output;
   absl::InlinedVector<ResolvedOperand, 3> operands;  // tensor operands
   std::vector<int> scalar_counted_once;              // mesh dims; empty: scalars are read everywhere
 };
 absl::StatusOr<ElementwisePlacement> PlaceElementwise(const ResolveInput& input, const Shape& output_shape,
-                                                      DType compute_dtype);
+                                                      const ResolvedDTypes& dtypes);
 
 // One node of the row's op over inputs and scalars, operands converted to their dtype.
 Expression MakeElementwiseExpression(const ResolveInput& input, const ResolvedDTypes& dtypes);

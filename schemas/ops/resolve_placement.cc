@@ -3,6 +3,9 @@
 // Per mesh dim, left to right: what the operands agree on is kept; pending terms stay pending where
 // the row's partial rule allows it; else the operands' own placements (as dims of the output, left to
 // right) and then Replicate are priced by the bytes that must be received, ties to the earlier.
+// Operands on several meshes: the result is placed so on each of them, and the mesh on which all
+// operands together receive the fewest bytes is taken, ties to the earlier operand's.
+// A call that says where its result is to be (an in-place op) decides the mesh, or all of it.
 
 #include <algorithm>
 
@@ -25,8 +28,10 @@ struct Participant {
 
 class ElementwisePlacer {
  public:
-  ElementwisePlacer(const ResolveInput& input, const Shape& shape, DType compute_dtype, PendingPolicy policy)
-      : input_(input), shape_(shape), compute_dtype_(compute_dtype), policy_(policy), mesh_(input.tensors[0]->mesh) {
+  // The result is on `mesh`, and has the call's placements where it gives some.
+  ElementwisePlacer(const ResolveInput& input, const Shape& shape, DType compute_dtype, const Mesh& mesh,
+                    PendingPolicy policy)
+      : input_(input), shape_(shape), compute_dtype_(compute_dtype), policy_(policy), mesh_(mesh) {
     for (size_t i = 0; i < input.operands.size(); ++i) {
       const auto* spec = std::get_if<TensorSpec>(&input.operands[i]);
       if (spec == nullptr) continue;
@@ -43,6 +48,7 @@ class ElementwisePlacer {
 
   absl::StatusOr<ElementwisePlacement> Place() {
     ElementwisePlacement result;
+    result.mesh = mesh_;
     for (int i = 0; i < mesh_.ndim(); ++i) {
       TESSERA_ASSIGN_OR_RETURN(const Placement placement, Decide(i));
       output_.push_back(placement);
@@ -96,6 +102,8 @@ class ElementwisePlacer {
   }
 
   absl::StatusOr<Placement> Decide(int mesh_dim) const {
+    const std::optional<Placements>& wanted = input_.call.attributes.placements;
+    if (wanted.has_value()) return (*wanted)[static_cast<size_t>(mesh_dim)];
     bool partial = false;
     bool agree = true;
     std::optional<Placement> first;
@@ -268,33 +276,91 @@ class ElementwisePlacer {
   Placements output_;
 };
 
-// All operands are on one mesh with equal shapes and placements and nothing pending.
+// All operands are on one mesh with equal shapes and placements and nothing pending, and nothing else is asked for.
 bool IsUniform(const ResolveInput& input) {
   const TensorSpec& first = *input.tensors[0];
-  if (first.has_partial()) return false;
+  const OpAttributes& attributes = input.call.attributes;
+  if (first.has_partial() || attributes.mesh.has_value() || attributes.placements.has_value()) return false;
   return std::all_of(input.tensors.begin() + 1, input.tensors.end(), [&](const TensorSpec* other) {
     return other->mesh == first.mesh && other->placements == first.placements && other->shape == first.shape;
   });
 }
 
+// Where the call says that its result is to be.
+absl::Status CheckWantedLayout(const ResolveInput& input, const Shape& shape, DType dtype) {
+  const OpAttributes& attributes = input.call.attributes;
+  const TensorSpec& first = *input.tensors[0];
+  const Mesh& mesh = attributes.mesh.value_or(first.mesh);
+  if (!(mesh == first.mesh) && !HaveSameWorkers(mesh, first.mesh)) {
+    return OperandError(input, StrCat("the result can't be on ", ToText(mesh), ", the operands live on other workers"));
+  }
+  if (!attributes.placements.has_value()) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const TensorSpec wanted,
+                           TensorSpec::Make(input.row.name, dtype, shape, mesh, *attributes.placements));
+  if (wanted.placements == *attributes.placements && !wanted.has_partial()) return absl::OkStatus();
+  return OperandError(input, StrCat("the result can't be asked to be ", ToText(*attributes.placements)));
+}
+
+// Those of the operands, without one that another has with other names; or the one that is asked for.
+absl::InlinedVector<const Mesh*, 3> CandidateMeshes(const ResolveInput& input) {
+  const OpAttributes& attributes = input.call.attributes;
+  if (attributes.mesh.has_value()) return {&*attributes.mesh};
+  absl::InlinedVector<const Mesh*, 3> meshes = {&input.tensors[0]->mesh};
+  if (attributes.placements.has_value()) return meshes;
+  for (const TensorSpec* spec : input.tensors) {
+    const bool is_known = std::any_of(meshes.begin(), meshes.end(),
+                                      [&](const Mesh* known) { return HaveSameArrangement(*known, spec->mesh); });
+    if (!is_known) meshes.push_back(&spec->mesh);
+  }
+  return meshes;
+}
+
+absl::StatusOr<double> OperandBytes(const ResolveInput& input, const ElementwisePlacement& placed) {
+  double bytes = 0;
+  for (size_t i = 0; i < placed.operands.size(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(const double part, RedistributeBytes(*input.tensors[i], placed.operands[i].spec));
+    bytes += part;
+  }
+  return bytes;
+}
+
+absl::StatusOr<ElementwisePlacement> PlaceOn(const ResolveInput& input, const Shape& shape, DType compute_dtype,
+                                             const Mesh& mesh, PendingPolicy policy) {
+  ElementwisePlacer placer(input, shape, compute_dtype, mesh, policy);
+  TESSERA_ASSIGN_OR_RETURN(ElementwisePlacement placed, placer.Place());
+  if (!placer.HasMixedPartials()) return placed;
+  return ElementwisePlacer(input, shape, compute_dtype, mesh, PendingPolicy::kReduceAll).Place();
+}
+
 }  // namespace
 
 absl::StatusOr<ElementwisePlacement> PlaceElementwise(const ResolveInput& input, const Shape& output_shape,
-                                                      DType compute_dtype) {
+                                                      const ResolvedDTypes& dtypes) {
   if (IsUniform(input)) {
     ElementwisePlacement result;
+    result.mesh = input.tensors[0]->mesh;
     result.output = input.tensors[0]->placements;
     for (const TensorSpec* spec : input.tensors) result.operands.push_back({*spec, false, {}});
     return result;
   }
+  TESSERA_RETURN_IF_ERROR(CheckWantedLayout(input, output_shape, dtypes.result));
   PendingPolicy policy = PendingPolicy::kKeepWhereLegal;
   for (const TensorSpec* spec : input.tensors) {
-    if (spec->has_partial() && !MayConvertTerms(*spec, compute_dtype)) policy = PendingPolicy::kReduceAll;
+    if (spec->has_partial() && !MayConvertTerms(*spec, dtypes.compute)) policy = PendingPolicy::kReduceAll;
   }
-  ElementwisePlacer placer(input, output_shape, compute_dtype, policy);
-  TESSERA_ASSIGN_OR_RETURN(ElementwisePlacement placed, placer.Place());
-  if (!placer.HasMixedPartials()) return placed;
-  return ElementwisePlacer(input, output_shape, compute_dtype, PendingPolicy::kReduceAll).Place();
+  const absl::InlinedVector<const Mesh*, 3> meshes = CandidateMeshes(input);
+  TESSERA_ASSIGN_OR_RETURN(ElementwisePlacement best, PlaceOn(input, output_shape, dtypes.compute, *meshes[0], policy));
+  if (meshes.size() == 1) return best;
+  TESSERA_ASSIGN_OR_RETURN(double best_bytes, OperandBytes(input, best));
+  for (size_t i = 1; i < meshes.size(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(ElementwisePlacement placed,
+                             PlaceOn(input, output_shape, dtypes.compute, *meshes[i], policy));
+    TESSERA_ASSIGN_OR_RETURN(const double bytes, OperandBytes(input, placed));
+    if (bytes >= best_bytes) continue;
+    best = std::move(placed);
+    best_bytes = bytes;
+  }
+  return best;
 }
 
 }  // namespace tessera

@@ -235,3 +235,33 @@ def test_threads_share_a_session(session, mesh4):
     for thread in threads:
         thread.join(60)
     assert out == [256 * (1225 + i) for i in range(4)]
+
+
+def test_of_two_meshes_the_one_is_taken_that_receives_less(session, mesh4, mesh22, rng):
+    a, b, v = rng.random((16, 8)), rng.random((8, 16)), rng.random(16)
+    x, y = session.distribute_tensor(a, mesh22, [S(0), R()]), session.distribute_tensor(b, mesh22, [R(), S(1)])
+    bias = session.distribute_tensor(v, mesh4, [R()])
+    functions = [lambda: x @ y + bias, lambda: bias + x @ y, lambda: ts.addmm(bias, x, y), lambda: (bias > x @ y) * 1.0,
+                 lambda: ts.where(bias > 0.5, x @ y, 0.0), lambda: ts.where(bias > 0.5, bias, x @ y), lambda: bias[0] * (x @ y)]
+    wants = [a @ b + v, v + a @ b, v + a @ b, (v > a @ b) * 1.0, np.where(v > 0.5, a @ b, 0.0), np.where(v > 0.5, v, a @ b), v[0] * (a @ b)]
+    for function, want in zip(functions, wants):
+        with session.comm_debug() as comm:
+            result = function()
+        assert comm.total_bytes == 0 and result.device_mesh == mesh22 and result.placements == (S(0), S(1))
+        np.testing.assert_allclose(result.full_tensor(), want)
+
+
+def test_operands_on_two_meshes_move_as_much_in_either_order(session, mesh4, mesh22, rng):
+    a, b = rng.random((6, 5)), rng.random((6, 5))
+    turned = session.init_device_mesh((4,), workers=(2, 0, 3, 1))
+    for mesh, flat in [(mesh4, [R()]), (mesh4, [S(0)]), (turned, [S(1)]), (turned, [S(0)])]:
+        for folded in ([R(), R()], [S(0), R()], [S(0), S(1)], [S(1), S(1)]):
+            x, y = session.distribute_tensor(a, mesh, flat), session.distribute_tensor(b, mesh22, folded)
+            moved = []
+            for left, right in ((x, y), (y, x)):
+                with session.comm_debug() as comm:
+                    result = left + right
+                np.testing.assert_array_equal(result.full_tensor(), a + b)
+                assert comm.bytes_received == ts.explain(ts.add, left, right).bytes_received
+                moved.append(comm.total_bytes)
+            assert moved[0] == moved[1], (flat, folded)

@@ -291,7 +291,9 @@ class Program:
         turned = self.session.init_device_mesh((self.mesh.size(),), workers=sorted(self.mesh.workers))
         placement = [self.choose([R()] + [S(d) for d in range(a.ndim)])]
         y = x.redistribute(turned, placement)
-        self.keep(ts.where(x == y, y, x), a, f"{x!r} with {y!r}")
+        z = ts.where(x == y, y, x)      # on the mesh of either
+        self.leaves.append((z, a, len(self.log)))
+        self.keep(z.redistribute(self.mesh, self.placements(a.ndim)), a, f"{x!r} with {y!r}")
 
     def drop(self):
         if len(self.pool) > 2:

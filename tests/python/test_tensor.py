@@ -57,6 +57,24 @@ def test_augmented_assignment_keeps_dtype_and_shape(session, mesh4):
     np.testing.assert_array_equal(i.full_tensor(), np.arange(4))
 
 
+def test_augmented_assignment_brings_the_other_operand(session, mesh4, mesh22):
+    """The tensor stays where it is, although it would be placed as the other one for nothing."""
+    for placements, other, received in [([R()], mesh4, 3 * 2 * 8), ([S(0)], mesh4, 3 * 2 * 8), ([R()], mesh22, 4 * 8)]:
+        x = session.distribute_tensor(np.arange(64.0).reshape(8, 8), mesh4, placements)
+        y = session.distribute_tensor(np.arange(8.0), other, [S(0)] + [R()] * (other.ndim - 1))
+        with session.comm_debug() as comm:
+            x += y
+        assert x.device_mesh == mesh4 and x.placements == tuple(placements)
+        np.testing.assert_array_equal(x.full_tensor(), np.arange(64.0).reshape(8, 8) + np.arange(8.0))
+        assert comm.total_bytes == 4 * received
+    pending = session.from_local(lambda position: np.ones(8), mesh4, [P()])
+    pending += session.distribute_tensor(np.arange(8.0), mesh22, [S(0), S(0)])
+    assert pending.device_mesh == mesh4
+    np.testing.assert_array_equal(pending.full_tensor(), np.arange(8.0) + 4)
+    with ts.implicit_redistribution("forbid"), pytest.raises(ts.FailedPreconditionError, match="forbidden: add"):
+        x += y
+
+
 def test_item_assignment_is_reserved(session, mesh4):
     x = session.distribute_tensor(np.zeros(4), mesh4)
     with pytest.raises(ts.UnimplementedError, match="immutable"):

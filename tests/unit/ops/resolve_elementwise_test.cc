@@ -1,4 +1,5 @@
 #include "gtest/gtest.h"
+#include "schemas/types/bounds.h"
 #include "tests/unit/ops/resolve_testing.h"
 
 namespace tessera {
@@ -81,6 +82,85 @@ TEST(Placement, OtherMeshesOverTheSameWorkers) {
   EXPECT_EQ(Output(OpId::kAdd, {"f32[8] @ mesh(2) [S(0)]", "f32[8] @ mesh(2; workers=2,3) [S(0)]"}),
             "add: operands live on different workers, mesh(2) and mesh(2; workers=2,3); bring one over with "
             "to_device: a is f32[8], b is f32[8]");
+}
+
+TEST(Placement, OfSeveralMeshesTheOneWithTheFewestBytes) {
+  const std::string bias = "f64[512] @ mesh(4) [R]";
+  const std::string product = "f64[512,512] @ mesh(2,2) [S(0), S(1)]";
+  const std::string result = "f64[512,512] @ mesh(2,2) [S(0), S(1)]";
+  EXPECT_EQ(Output(OpId::kAdd, {bias, product}), result);
+  EXPECT_EQ(Output(OpId::kAdd, {product, bias}), result);
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, {bias, product}), "[R, S(0)] [S(0), S(1)]");
+  // A number of 0 dims, whatever it is on.
+  EXPECT_EQ(Output(OpId::kMul, {"f64[] @ mesh(4) [R]", product}), result);
+  EXPECT_EQ(Output(OpId::kMul, {"f64[] @ mesh(4) [P(sum)]", product}), result);
+  EXPECT_EQ(Output(OpId::kLess, {bias, product}), "bool[512,512] @ mesh(2,2) [S(0), S(1)]");
+  // Three operands, of which the last is large.
+  EXPECT_EQ(Output(OpId::kWhere, {"bool[512] @ mesh(4) [S(0)]", "2", product}), result);
+  EXPECT_EQ(Output(OpId::kWhere, {"bool[512] @ mesh(4) [S(0)]", "f64[1,1] @ mesh(4) [R]", product}), result);
+  // Of two meshes that cost the same the first operand's.
+  EXPECT_EQ(Output(OpId::kAdd, {"f32[8,8] @ mesh(2,2) [S(0), S(1)]", "f32[8,8] @ mesh(4) [S(0)]"}),
+            "f32[8,8] @ mesh(2,2) [S(0), S(1)]");
+  EXPECT_EQ(Output(OpId::kAdd, {"f32[8,8] @ mesh(4) [S(0)]", "f32[8,8] @ mesh(2,2) [S(0), S(1)]"}),
+            "f32[8,8] @ mesh(4) [S(0)]");
+  // A pending sum stays pending where the other operand is there already.
+  EXPECT_EQ(Output(OpId::kAdd, {"f32[8] @ mesh(4) [R]", "f32[8,8] @ mesh(2,2) [P(sum), R]"}),
+            "f32[8,8] @ mesh(2,2) [P(sum), R]");
+}
+
+int64_t OperandBytes(OpId op, const std::vector<std::string>& operands) {
+  const absl::StatusOr<OpResolution> resolution = Resolve(op, operands);
+  EXPECT_TRUE(resolution.ok()) << resolution.status();
+  int64_t bytes = 0;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    bytes += BoundRedistribute(*ParseTensorSpec(operands[i]), resolution->operands[i].spec)->total_bytes;
+  }
+  return bytes;
+}
+
+TEST(Placement, OperandsOnTwoMeshesReceiveAsMuchInEitherOrder) {
+  const std::vector<std::string> flat = {"mesh(4) [R]", "mesh(4) [S(0)]", "mesh(4; workers=2,0,3,1) [S(0)]",
+                                         "mesh(4) [P(sum)]", "mesh(4) [P(max)]"};
+  const std::vector<std::string> folded = {
+      "mesh(2,2) [R, R]",      "mesh(2,2) [S(0), R]",      "mesh(2,2) [R, S(0)]",       "mesh(2,2) [S(0), S(0)]",
+      "mesh(2,2) [P(sum), R]", "mesh(2,2) [P(sum), S(0)]", "mesh(2,2) [P(min), P(min)]"};
+  for (const char* shape : {"f32[6]", "f32[1]", "f64[5,6]", "f64[6,1]"}) {
+    for (const std::string& a : flat) {
+      for (const std::string& b : folded) {
+        const std::string first = "f32[6] @ " + a, second = std::string(shape) + " @ " + b;
+        for (OpId op : {OpId::kAdd, OpId::kMaximum, OpId::kMul, OpId::kLess}) {
+          EXPECT_EQ(OperandBytes(op, {first, second}), OperandBytes(op, {second, first})) << first << ", " << second;
+        }
+      }
+    }
+  }
+}
+
+TEST(Placement, TheResultIsWhereTheCallSays) {
+  OpAttributes there;
+  there.mesh = *ParseMesh("mesh(4)");
+  there.placements = Placements{Placement::Replicate()};
+  const std::vector<std::string> operands = {"f32[8,8] @ mesh(4) [R]", "f32[8] @ mesh(2,2) [S(0), R]"};
+  EXPECT_EQ(Output(OpId::kAdd, operands), "f32[8,8] @ mesh(2,2) [S(1), R]");
+  EXPECT_EQ(Output(OpId::kAdd, operands, there), "f32[8,8] @ mesh(4) [R]");
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, operands, there), "[R] [R]");
+  there.placements = Placements{Placement::Shard(1)};
+  EXPECT_EQ(OperandPlacements(OpId::kAdd, operands, there), "[S(1)] [S(0)]");
+  there.placements = std::nullopt;
+  EXPECT_EQ(Output(OpId::kAdd, operands, there), "f32[8,8] @ mesh(4) [R]");
+
+  there.placements = Placements{Placement::Partial(ReduceOp::kSum)};
+  EXPECT_EQ(Output(OpId::kAdd, operands, there),
+            "add: the result can't be asked to be [P(sum)]: a is f32[8,8], b is f32[8]");
+  for (const Placements& wrong : {Placements{Placement::Shard(2)}, Placements{Placement::Shard(-1)}, Placements{},
+                                  Placements{Placement::Replicate(), Placement::Replicate()}}) {
+    there.placements = wrong;
+    EXPECT_FALSE(Resolve(OpId::kAdd, operands, there).ok()) << ToText(wrong);
+  }
+  there.mesh = *ParseMesh("mesh(2)");
+  there.placements = std::nullopt;
+  EXPECT_EQ(Output(OpId::kAdd, operands, there),
+            "add: the result can't be on mesh(2), the operands live on other workers: a is f32[8,8], b is f32[8]");
 }
 
 struct PartialCase {
