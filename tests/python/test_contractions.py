@@ -57,6 +57,34 @@ def test_einsum_of_one_operand_and_of_three(session, mesh22, rng):
          lambda a, b, c: np.einsum("ij,jk,kl->il", a, b, c), [(3, 4), (4, 5), (5, 2)], rng)
 
 
+def test_einsum_of_one_operand_is_a_tensor_of_its_own(session, mesh22):
+    x = session.distribute_tensor(np.zeros((4, 6)), mesh22, [S(0), R()])
+    scalar = session.distribute_tensor(np.array(0.0), mesh22, [R(), R()])
+    for notation, operand in [("ij->ij", x), ("ij", x), ("...->...", x), ("i...->i...", x), ("i", x[0]), ("", scalar), ("->", scalar)]:
+        result = ts.einsum(notation, operand)
+        assert result is not operand and result.placements == operand.placements
+        assert ts.explain(ts.einsum, notation, operand).bytes_received == [0] * 4
+        result += 1
+        np.testing.assert_array_equal(operand.full_tensor(), np.zeros(operand.shape))
+        np.testing.assert_array_equal(result.full_tensor(), np.ones(operand.shape))
+
+
+@pytest.mark.parametrize("notation, shapes", [
+    ("...ij,...jk->ik", [(2, 3, 4), (2, 4, 5)]), ("...ij->ij", [(2, 3, 4)]), ("...,...->", [(3,), (3,)]), ("...j,j->", [(2, 3), (3,)]),
+    ("i...j...->ij", [(3, 4)]), ("......", [()]), ("...->......", [(3,)]), ("...->......", [()])])
+def test_einsum_refuses_the_ellipses_that_numpy_refuses(session, mesh4, notation, shapes):
+    with pytest.raises(ValueError):
+        np.einsum(notation, *map(np.ones, shapes))
+    with pytest.raises(ts.InvalidArgumentError, match=r"^einsum: .*\.\.\."):
+        ts.einsum(notation, *(ts.ones(shape, device_mesh=mesh4) for shape in shapes))
+
+
+def test_einsum_takes_an_ellipsis_of_no_dims_anywhere(session, mesh22, rng):
+    for notation in ("...ij,...jk->ik", "ij,jk...->ik", "ij...,jk->...ik", "ij,jk->ik..."):
+        same(session, mesh22, lambda a, b: ts.einsum(notation, a, b), lambda a, b: np.einsum(notation, a, b), [(3, 4), (4, 5)], rng,
+             rounds=2)
+
+
 STRETCHED = [("i,i->", (1,), (5,)), ("ij,jk->ik", (3, 1), (2, 3)), ("ij,jk->ik", (3, 4), (1, 5)),
              ("bij,bjk->bik", (2, 3, 1), (2, 4, 5)), ("bij,bjk->bik", (1, 3, 4), (2, 1, 5)), ("ij,ij->", (1, 4), (3, 1)),
              ("ij,ij->i", (3, 1), (1, 4)), ("...j,j", (2, 3, 1), (4,)), ("ij,jk->ik", (3, 1), (1, 5)),
@@ -84,6 +112,16 @@ def test_einsum_works_in_the_common_dtype(session, mesh22, case):
     for seed in range(3):
         tensors = [place(session, a, mesh22, seed + i) for i, a in enumerate(arrays)]
         close(ts.einsum(notation, *tensors), np.asarray(np.einsum(notation, *arrays)))
+
+
+@pytest.mark.parametrize("dtypes", [
+    ("int8", "uint8", "bfloat16"), ("bfloat16", "int8", "uint8"), ("uint8", "float16", "int8"), ("int16", "uint16", "float32"),
+    ("int8", "uint8", "int16"), ("int64", "uint64", "float32"), ("bool", "int8", "float16")], ids=str)
+def test_einsum_promotes_all_operands_together(session, mesh4, dtypes):
+    operands = [ts.ones((2,), dtype=getattr(ts, name), device_mesh=mesh4) for name in dtypes]
+    result = ts.einsum("i,i,i->i", *operands)
+    assert result.dtype == np.result_type(*(getattr(ts, name) for name in dtypes))
+    np.testing.assert_array_equal(result.full_tensor().astype("f8"), np.ones(2))
 
 
 def test_einsum_refuses_what_does_not_broadcast(session, mesh4):

@@ -103,3 +103,14 @@ def test_random_integers(session, mesh4):
 def test_bad_requests_are_refused_at_once(session, mesh4, make):
     with pytest.raises(ts.TesseraError):
         make(mesh4)
+
+
+def test_asarray_copies_where_it_is_asked_to(session, mesh4):
+    x = session.distribute_tensor(np.zeros(8), mesh4, [ts.Shard(0)])
+    for copy in (ts.asarray(x, copy=True), ts.asarray(x, copy=True, dtype="f8"), ts.asarray(x, dtype="f4"),
+                 ts.asarray(x, copy=True, device=mesh4)):
+        copy += 1
+        assert copy.full_tensor().sum() == 8
+    assert ts.asarray(x) is x and ts.asarray(x, copy=False, dtype="f8").full_tensor().sum() == 0
+    with pytest.raises(ts.InvalidArgumentError, match="asarray: .*copy"):
+        ts.asarray(x, copy=False, dtype="f4")

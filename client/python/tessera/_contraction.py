@@ -40,21 +40,27 @@ class _Notation:
         parts = inputs.split(",")
         if len(parts) != len(operands):
             raise InvalidArgumentError(f"einsum: {notation!r} is for {len(parts)} operands, not {len(operands)}")
+        for part in [*parts, output]:
+            if part.count("...") > 1:
+                raise InvalidArgumentError(f"einsum: ... stands twice in {part!r} of {notation!r}")
         fresh = _fresh(text)
-        named = [part.replace("...", "") for part in parts]
+        bare = [part.replace("...", "") for part in parts]
         self.shared = ""
-        for part, letters, x in zip(parts, named, operands):
+        for part, letters, x in zip(parts, bare, operands):
             if "..." in part:
                 dims = x.ndim - len(letters)
                 if dims < 0:
                     raise InvalidArgumentError(f"einsum: {notation!r} has too many letters for {x._spec}")
                 self.shared = max(self.shared, fresh[:dims], key=len)
         for i, (part, x) in enumerate(zip(parts, operands)):
-            dims = x.ndim - len(named[i])
+            dims = x.ndim - len(bare[i])
             parts[i] = part.replace("...", self.shared[len(self.shared) - dims:] if dims > 0 else "")
         if not arrow:
-            letters = "".join(named)
+            letters = "".join(bare)
             output = "..." + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+        if self.shared and "..." not in output:
+            raise InvalidArgumentError(
+                f"einsum: ... of {notation!r} stands for {len(self.shared)} dims, and must stand in the output too")
         self.inputs, self.output = parts, output.replace("...", self.shared)
         self._check(notation, operands)
 
@@ -74,9 +80,10 @@ class _Notation:
 
 
 def _common_dtype(operands):
-    """What all operands become before anything is multiplied or added up."""
+    """What all operands become before anything is multiplied or added up: each integer is promoted with the floats, not with
+    another integer first (i8 and u8 are i16, which beside bf16 is f32; each of the two beside bf16 is bf16)."""
     try:
-        return numpy_of(reduce(_tessera.promote, (x._dtype for x in operands)))
+        return numpy_of(reduce(_tessera.promote, sorted((x._dtype for x in operands), key=lambda d: numpy_of(d).kind in "biu")))
     except DTypeError as error:
         raise DTypeError(f"einsum: {', '.join(x._spec for x in operands)}: {error}") from None
 
@@ -106,7 +113,7 @@ def einsum(notation, /, *operands):
     dtype = _common_dtype(operands)
     if len(operands) == 1:
         x, letters = _sum_out(x, letters, output, dtype)
-        return x if letters == output else permute_dims(x, [letters.index(letter) for letter in output])
+        return x if letters == output and x is not operands[0] else permute_dims(x, [letters.index(letter) for letter in output])
     if len(operands) > 2:   # of two the product itself takes the common dtype
         x = astype(x, dtype)
     # From left to right; letters that nobody needs any more are summed over as early as that is exact.
