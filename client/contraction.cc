@@ -1,11 +1,55 @@
 #include "client/contraction.h"
 
 #include <string>
+#include <utility>
+#include <variant>
 
+#include "client/session_impl.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
+namespace {
+
+// What one of its ops refuses is said by addmm.
+absl::Status AboutAddmm(const absl::Status& status) {
+  std::string_view why = StdView(status.message());
+  if (const size_t name = why.find_first_not_of("abcdefghijklmnopqrstuvwxyz_"); why.substr(name, 2) == ": ") {
+    why.remove_prefix(name + 2);
+  }
+  absl::Status named(status.code(), StrCat("addmm: ", why));
+  status.ForEachPayload([&named](absl::string_view url, const absl::Cord& value) { named.SetPayload(url, value); });
+  return named;
+}
+
+// An addend that isn't read, because beta is 0, is checked all the same.
+absl::Status CheckAddend(const Tensor& c, const Tensor& product) {
+  if (c.session() != product.session()) {
+    return absl::InvalidArgumentError(
+        StrCat("addmm: c, ", ToText(c.spec()), ", is of another session; fetch it there and distribute it here"));
+  }
+  const absl::StatusOr<Shape> joined = BroadcastShapes(c.shape(), product.shape());
+  if (joined.ok() && *joined == product.shape()) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("addmm: c of shape ", ToText(c.shape()),
+                                           " is not broadcast to the product, of shape ", ToText(product.shape())));
+}
+
+// An op of addmm on a tensor that it made and does not use again: the result may take its memory.
+absl::StatusOr<Tensor> CallOnOwn(OpId op, Tensor own, const Operand& other) {
+  SessionImpl& session = *own.session();
+  CallOperand operands[2];
+  operands[0] = {&own.state(), Scalar(), session.MayDonate(own.state())};
+  if (const auto* tensor = std::get_if<const Tensor*>(&other.value())) {
+    operands[1].tensor = &(*tensor)->state();
+  } else {
+    operands[1].scalar = std::get<Scalar>(other.value());
+  }
+  absl::StatusOr<HandlePtr> result = session.Call(OpCall{op, {}, {}}, operands);
+  if (!result.ok()) return AboutAddmm(result.status());
+  return Tensor(*std::move(result));
+}
+
+}  // namespace
 
 absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const Tensor& b) {
   OpCall call;
@@ -24,14 +68,15 @@ absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b) {
 }
 
 absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  TESSERA_ASSIGN_OR_RETURN(Tensor product, Einsum("mk,kn->mn", a, b));
-  if (alpha != 1) {
-    TESSERA_ASSIGN_OR_RETURN(product, Multiply(product, alpha));
-  }
-  if (beta == 0) return product;
-  if (beta == 1) return Add(c, product);
-  TESSERA_ASSIGN_OR_RETURN(const Tensor scaled, Multiply(c, beta));
-  return Add(scaled, product);
+  absl::StatusOr<Tensor> product = Einsum("mk,kn->mn", a, b);
+  if (!product.ok()) return AboutAddmm(product.status());
+  TESSERA_RETURN_IF_ERROR(CheckAddend(c, *product));
+  if (alpha != 1) product = CallOnOwn(OpId::kMul, *std::move(product), alpha);
+  if (!product.ok() || beta == 0) return product;
+  if (beta == 1) return CallOnOwn(OpId::kAdd, *std::move(product), c);
+  const absl::StatusOr<Tensor> scaled = Multiply(c, beta);
+  if (!scaled.ok()) return AboutAddmm(scaled.status());
+  return CallOnOwn(OpId::kAdd, *std::move(product), *scaled);
 }
 
 absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b) { return Einsum("i,j->ij", a, b); }

@@ -18,7 +18,8 @@ namespace tessera {
 absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const Tensor& b);
 // bmk,bkn->bmn; nothing is broadcast.
 absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b);
-// beta * c + alpha * (a b), of matrices; c is broadcast to the product.
+// beta * c + alpha * (a b), of matrices. The result has the product's shape, and c is broadcast to it; where beta is 0
+// it is not read.
 absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta = 1, double alpha = 1);
 absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b);
 // Over the last `axes` dims of a and the first ones of b.

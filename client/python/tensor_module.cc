@@ -165,6 +165,20 @@ nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attribute
   return Wrap(ValueOrRaise(operands.session->Call(call, operands.list)));
 }
 
+// The op on a tensor that its caller does not use again and another operand: the memory of the tensor may be given to
+// the result, where nobody else has the handle.
+nb::object CallOnOwn(int op, nb::handle own, nb::handle other) {
+  const PyTensor& tensor = nb::cast<const PyTensor&>(own);
+  CallOperand operands[2];
+  operands[0].tensor = &tensor.value.state();
+  if (!OperandFromPython(other, &operands[1])) {
+    Raise(absl::InvalidArgumentError("an operand is neither a tensor nor a number"));
+  }
+  SessionImpl& session = *tensor.value.session();
+  operands[0].last_use = session.MayDonate(tensor.value.state());
+  return Wrap(ValueOrRaise(session.Call(PlainCall(static_cast<OpId>(op)), operands)));
+}
+
 // All results of an op, as a list.
 nb::list CallAll(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
   const OpCall call = CallFromPython(op, attributes);
@@ -323,6 +337,7 @@ void DefineTensor(nb::module_& module) {
 
   module.def("wait_all", &WaitAllReleased, nb::arg(), nb::arg().none());
   module.def("call", &CallAny);
+  module.def("call_on_own", &CallOnOwn);
   module.def("call_all", &CallAll);
   module.def("plans_of", &PlansOf);
 }

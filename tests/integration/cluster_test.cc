@@ -123,6 +123,10 @@ TEST_P(ClusterTest, ContractsOverAnyLetters) {
   const Tensor c =
       *session.DistributeTensor(MakeHostView(DType::kF32, {1}, one.data()), mesh, {Placement::Replicate()});
   EXPECT_EQ(ToText(Addmm(c, row, column, 2, 0.5)->spec()), "f32[6,10] @ mesh(4) [R]");
+  EXPECT_EQ(Addmm(column, row, column, 0).status().message(),
+            "addmm: c of shape [4,10] is not broadcast to the product, of shape [6,10]");
+  EXPECT_THAT(std::string(Addmm(c, row, row).status().message()), HasSubstr("addmm: inner dims differ"));
+  EXPECT_EQ(Values(*Addmm(c, row, column, 0)->FullTensor()), Values(*Matmul(row, column)->FullTensor()));
   EXPECT_EQ(ToText(Tensordot(x, column, 1)->spec().shape), "[2,3,10]");
   for (int g = 0; g < 2; ++g) {
     for (int i = 0; i < 3; ++i) {

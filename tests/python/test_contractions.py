@@ -153,6 +153,63 @@ def test_addmm_scales_and_broadcasts(session, mesh22, rng):
          shapes, rng)
 
 
+def test_addmm_takes_numbers_and_arrays(session, mesh22, rng):
+    a, b = rng.random((3, 4)), rng.random((4, 5))
+    x, y = (session.distribute_tensor(array, mesh22, [S(0), S(1)]) for array in (a, b))
+    for addend in (1, 1.5, True, np.float64(2), np.int8(3), np.ones((3, 1)), np.array(2.0)):
+        for options in ({}, {"beta": 2}, {"beta": np.float32(0.5), "alpha": 3}, {"beta": 0}, {"beta": True, "alpha": False},
+                        {"alpha": np.array(0.5)}):
+            want = options.get("beta", 1) * addend + options.get("alpha", 1) * (a @ b)
+            close(ts.addmm(addend, x, y, **options), want)
+    close(ts.addmm(0, x, y, alpha=x[0, 0]), a[0, 0] * (a @ b))
+    ones = ts.ones((2, 2), dtype="int32", device_mesh=mesh22)
+    assert ts.addmm(ones, ones, ones, alpha=0.5).dtype == np.float64
+    close(ts.addmm(ts.full((5,), np.nan, device_mesh=mesh22), x, y, beta=0), a @ b)
+
+
+def test_addmm_checks_an_input_that_it_does_not_read(session, mesh4, cluster):
+    x = ts.ones((3, 4), device_mesh=mesh4)
+    other = cluster.connect()
+    foreign = ts.ones((3,), device_mesh=other.default_mesh)
+    for beta in (1, 0, 2, 0.0):
+        for addend, match in [("junk", "addmm: str"), (None, "addmm: NoneType"), ([1.0], "addmm: list"), (1j, "addmm: .*complex"),
+                              (ts.ones((3, 3, 4), device_mesh=mesh4), r"addmm: .*\[3,3,4\].*\[3,3\]"), (np.ones((2, 3, 3)), r"addmm: .*\[2,3,3\].*\[3,3\]"),
+                              (ts.ones((7, 7), device_mesh=mesh4), r"addmm: .*\[7,7\].*\[3,3\]"), (ts.ones((1, 1, 1), device_mesh=mesh4), r"addmm: .*\[1,1,1\].*\[3,3\]"),
+                              (foreign, "addmm: .*another session")]:
+            with pytest.raises(ts.InvalidArgumentError, match="^" + match):
+                ts.addmm(addend, x, x.T, beta=beta)
+    other.close()
+
+
+@pytest.mark.parametrize("name", ["beta", "alpha"])
+def test_addmm_scales_by_numbers(session, mesh4, name):
+    x = ts.ones((4, 4), device_mesh=mesh4)
+    for factor in ("2", None, np.array([1, 2]), x, x[0, :1], 1j, 10**30, [1], np.str_("2")):
+        with pytest.raises(ts.InvalidArgumentError, match="^addmm: "):
+            ts.addmm(x, x, x, **{name: factor})
+
+
+def test_what_addmm_refuses_is_named_after_it(session, mesh4):
+    x, y = ts.ones((3, 4), device_mesh=mesh4), ts.ones((4,), device_mesh=mesh4)
+    for operands in ((y, x, y), (y, x, x), (y, x, np.ones((4, 3))), (y, y, x)):
+        with pytest.raises(ts.InvalidArgumentError, match="^addmm: "):
+            ts.addmm(*operands)
+    sharded = session.distribute_tensor(np.ones((8, 8)), mesh4, [S(1)])
+    with ts.implicit_redistribution("forbid"), pytest.raises(ts.FailedPreconditionError, match="^addmm: .*forbidden: matmul"):
+        ts.addmm(sharded, sharded.T, sharded.T)
+
+
+def test_addmm_works_in_the_memory_of_its_product(new_cluster):
+    cluster = new_cluster(workers=1, memory="36MiB")
+    session = cluster.connect()
+    mesh = session.init_device_mesh((1,))
+    a, b, r = (session.distribute_tensor(np.ones(shape), mesh) for shape in [(2048, 16), (16, 2048), (2048,)])
+    for options in ({}, {"alpha": 2}, {"alpha": 2, "beta": 3}):
+        result = ts.addmm(r, a, b, **options)
+        assert result[0, 0].item() == options.get("beta", 1) + options.get("alpha", 1) * 16
+        del result
+
+
 @pytest.mark.parametrize("dtype", ["i4", "i8", "f4"])
 def test_batches_of_every_dtype(session, mesh22, rng, dtype):
     same(session, mesh22, ts.matmul, np.matmul, [(2, 3, 4), (2, 4, 5)], rng, dtype=dtype)

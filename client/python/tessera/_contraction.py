@@ -7,12 +7,14 @@ from functools import reduce
 from itertools import count
 from string import ascii_letters
 
+import numpy as np
+
 import _tessera
 from ._dtypes import bool as bool_dtype, numpy_of
-from ._errors import DTypeError, IndexOutOfRangeError, InvalidArgumentError, UnimplementedError
+from ._errors import DTypeError, IndexOutOfRangeError, InvalidArgumentError, UnimplementedError, named
 from ._mesh import integers
-from ._ops import _document, add, any, astype, matmul, multiply, permute_dims, sum
-from ._tensor import ArgumentError, call
+from ._ops import _document, any, astype, matmul, multiply, permute_dims, sum
+from ._tensor import ArgumentError, as_operand, call, call_on_own
 
 
 def _tensors(name: str, operands) -> None:
@@ -146,25 +148,69 @@ def bmm(x1, x2, /):
     return _product(x1, x2, "bmk", "bkn", "bmn")
 
 
+def _check_matrices(name: str, x1, x2) -> None:
+    _tensors(name, (x1, x2))
+    if x1.ndim != 2 or x2.ndim != 2:
+        raise InvalidArgumentError(f"{name}: takes two matrices: a is {x1._spec}, b is {x2._spec}")
+
+
 def mm(x1, x2, /):
     """mm(x1, x2, /)
 
     Multiplies two matrices."""
-    _tensors("mm", (x1, x2))
-    if x1.ndim != 2 or x2.ndim != 2:
-        raise InvalidArgumentError(f"mm: takes two matrices: a is {x1._spec}, b is {x2._spec}")
+    _check_matrices("mm", x1, x2)
     return matmul(x1, x2)
+
+
+def _factor(name: str, beside, value):
+    """A number that scales a tensor; of 0 dims it may be a tensor, which isn't read here."""
+    if getattr(value, "ndim", 0) == 0:
+        number = value[()] if isinstance(value, np.ndarray) else value
+        if isinstance(as_operand("addmm", beside, number), (_tessera.Tensor, builtins.bool, int, float, tuple)):
+            return number
+    raise ArgumentError(f"addmm: {name} is {type(value).__name__} of shape {tuple(value.shape)}, not a number")
+
+
+def _is_number(value, number: int) -> builtins.bool:
+    return not isinstance(value, _tessera.Tensor) and value == number
+
+
+def _addend(value, shape, beside, beta):
+    """beta * value, to be added to a product of that shape; None where it adds nothing, and is checked all the same."""
+    is_array = isinstance(value, (_tessera.Tensor, np.ndarray)) and value.ndim > 0
+    if is_array and (len(value.shape) > len(shape) or builtins.any(
+            n not in (1, whole) for n, whole in zip(value.shape[::-1], shape[::-1]))):
+        text = "".join(str(list(value.shape)).split())
+        raise InvalidArgumentError(f"input of shape {text} is not broadcast to the product, of shape [{shape[0]},{shape[1]}]")
+    if isinstance(value, _tessera.Tensor) and value._session_key != beside._session_key:
+        raise InvalidArgumentError(f"input, {value._spec}, is of another session; fetch it there and distribute it here")
+    if not is_array:
+        as_operand("addmm", beside, value)
+    if _is_number(beta, 0):
+        return None
+    if isinstance(value, np.ndarray) and is_array:    # uploaded
+        value = as_operand("addmm", beside, value)
+    if _is_number(beta, 1):
+        return value
+    if isinstance(value, _tessera.Tensor) or isinstance(beta, _tessera.Tensor):
+        return multiply(value, beta)
+    with np.errstate(all="ignore"):
+        return value * beta
 
 
 def addmm(input, mat1, mat2, /, *, beta=1, alpha=1):  # noqa: A002 - the name that torch has
     """addmm(input, mat1, mat2, /, *, beta=1, alpha=1)
 
-    beta * input + alpha * (mat1 @ mat2); input is broadcast to the product."""
-    product = mm(mat1, mat2)
-    product = product if alpha == 1 else multiply(product, alpha)
-    if beta == 0:
-        return product
-    return add(input if beta == 1 else multiply(input, beta), product)
+    beta * input + alpha * (mat1 @ mat2). The result has the product's shape, and input is broadcast to it; where beta is 0 it
+    is not read. beta and alpha are numbers."""
+    _check_matrices("addmm", mat1, mat2)
+    with named("addmm"):
+        beta, alpha = _factor("beta", mat1, beta), _factor("alpha", mat1, alpha)
+        addend = _addend(input, (mat1.shape[0], mat2.shape[1]), mat1, beta)
+        product = matmul(mat1, mat2)
+        if not _is_number(alpha, 1):
+            product = call_on_own("multiply", product, alpha)
+        return product if addend is None else call_on_own("add", product, addend)
 
 
 def outer(x1, x2, /):

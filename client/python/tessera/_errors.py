@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+
 
 class TesseraError(Exception):
     """Anything that went wrong in Tessera."""
@@ -59,6 +62,15 @@ class UnimplementedError(TesseraError, NotImplementedError):
 
 class InternalError(TesseraError, RuntimeError):
     """A fault of Tessera itself."""
+
+
+@contextlib.contextmanager
+def named(op: str):
+    """What the ops in the block refuse is said by `op`, which the user called."""
+    try:
+        yield
+    except TesseraError as error:
+        raise type(error)(f"{op}: {re.sub(r'^[a-z_]+: ', '', str(error))}") from None
 
 
 # By absl's status code; "dtype" and "index" are InvalidArgument with a payload.

@@ -78,7 +78,8 @@ _tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit, refuse_operand)
 
 # ---- calls --------------------------------------------------------------------------------------
 
-def _as_operand(op: str, tensor, value):
+def as_operand(op: str, tensor, value):
+    """What the extension module takes as an operand beside `tensor`: a tensor, a number, or (dtype number, number)."""
     if isinstance(value, (_tessera.Tensor, bool, int, float)) and not isinstance(value, np.generic):
         return value
     out = convert_operand(tensor, value)
@@ -93,7 +94,12 @@ def call(op: str, *values, **attributes):
     if tensor is None:
         shown = ", ".join(type(value).__name__ for value in values)
         raise ArgumentError(f"{op}: needs a Tensor among its operands, not {shown}; make one with ts.asarray or distribute_tensor")
-    return _tessera.call(OPS[op], tuple(_as_operand(op, tensor, value) for value in values), **attributes)
+    return _tessera.call(OPS[op], tuple(as_operand(op, tensor, value) for value in values), **attributes)
+
+
+def call_on_own(op: str, own, value):
+    """An op on a tensor that the calling function made and does not use again: the result may take its memory."""
+    return _tessera.call_on_own(OPS[op], own, as_operand(op, own, value))
 
 
 def no_dim(op: str, unknown: dict) -> None:
