@@ -140,8 +140,9 @@ def test_named_products(session, mesh22, rng):
     same(session, mesh22, ts.vecdot, np.vecdot, [(4, 3, 5), (3, 5)], rng)
     same(session, mesh22, lambda a, b: ts.linalg.vecdot(a, b, axis=-2), lambda a, b: np.vecdot(a, b, axis=-2),
          [(4, 3, 5), (3, 5)], rng)
+    same(session, mesh22, lambda a, b: ts.vecdot(a, b, axis=np.int64(-1)), np.vecdot, [(4, 5), (5,)], rng, rounds=1)
     same(session, mesh22, ts.tensordot, np.tensordot, [(3, 4, 5), (4, 5, 2)], rng)
-    for axes in (0, 1, ([0, 2], [1, 0]), ([-1], [0])):
+    for axes in (0, 1, np.int64(1), np.array([[2], [0]]), ([0, 2], [1, 0]), ([-1], [0])):
         same(session, mesh22, lambda a, b: ts.tensordot(a, b, axes=axes), lambda a, b: np.tensordot(a, b, axes=axes),
              [(3, 4, 5), (5, 3, 2)], rng, rounds=2)
 
@@ -277,5 +278,11 @@ def test_wrong_shapes_are_errors_where_they_are_made(session, mesh4):
                             (lambda: ts.vecdot(x, x, axis=-4), "axis")]:
         with pytest.raises(ts.InvalidArgumentError, match=match):
             function()
+    for axes in (np.nan, None, ([1],), ([1], [0], [0]), 1.0, "1", ([1.0], [0])):
+        with pytest.raises(ts.InvalidArgumentError, match="^tensordot: axes"):
+            ts.tensordot(x, x, axes=axes)
+    for axis in (0, 1.0, "0", None, np.int64(1), [-1, -2]):
+        with pytest.raises(ts.InvalidArgumentError, match="^vecdot: axis"):
+            ts.vecdot(x, x, axis=axis)
     with pytest.raises(ts.UnimplementedError, match="diagonals"):
         ts.einsum("iij->j", session.distribute_tensor(np.ones((3, 3, 2)), mesh4, [R()]))

@@ -87,6 +87,32 @@ def test_bad_placements_name_the_mesh(session, mesh22, placements):
         session.distribute_tensor(np.zeros((4, 4)), mesh22, placements)
 
 
+def test_one_placement_is_no_list_for_two_mesh_dims(session, mesh22):
+    x = ts.ones((4, 4), device_mesh=mesh22)
+    for refused in (lambda: x.redistribute(S(0)), lambda: x.redistribute(placements=S(0)), lambda: x.redistribute(mesh22, S(0)),
+                    lambda: session.distribute_tensor(np.ones(3), mesh22, S(0)), lambda: ts.redistribute([x, x], placements=S(0)),
+                    lambda: ts.zeros((3,), device_mesh=mesh22, placements=S(0)), lambda: x.explain_redistribute(S(0))):
+        with pytest.raises(ts.InvalidArgumentError, match=r"Shard\(0\) .*mesh\(dp:2,tp:2\).*list.* one for each of its 2 dims"):
+            refused()
+
+
+def test_placements_are_taken_from_anything_that_iterates(session, mesh22):
+    x = ts.ones((4, 4), device_mesh=mesh22)
+    assert x.redistribute(p for p in (S(0), R())).placements == (S(0), R())
+    with pytest.raises(ts.InvalidArgumentError, match=r"1 placements \[Shard\(0\)\]"):
+        x.redistribute(p for p in (S(0),))
+
+
+def test_arguments_of_a_mesh_are_checked(session, mesh22):
+    for refused in (lambda: ts.DeviceMesh("cpu", [[0, 1], [2]], _session=session), lambda: ts.DeviceMesh("cpu", [2**40], _session=session),
+                    lambda: ts.DeviceMesh("cpu", [2**70], _session=session), lambda: ts.DeviceMesh("cpu", None, _session=session),
+                    lambda: mesh22.flatten(5), lambda: mesh22["tp",].flatten(5), lambda: mesh22[::0], lambda: mesh22[True],
+                    lambda: mesh22[np.True_], lambda: mesh22.size(1.0), lambda: mesh22.size([0]), lambda: mesh22["a":"b"]):
+        with pytest.raises(ts.InvalidArgumentError):
+            refused()
+    assert mesh22.size(np.int64(1)) == 2
+
+
 def test_with_mesh_is_the_default(session, mesh22):
     with session:
         with mesh22:

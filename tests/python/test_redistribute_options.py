@@ -229,3 +229,13 @@ def test_a_sum_that_becomes_narrower_is_reduced_where_each_element_is_nearest(se
             elements = n[0] * n[1]
             least = elements * (len(workers) - 1) * 8 + (elements * replicas - elements * len(near) // shards) * np.dtype(dtype).itemsize
             assert sum(comm.bytes_received) == sum(plan.bytes_received) == least, str(plan)
+
+
+def test_relabel_is_a_bool(session, mesh4):
+    x = ts.ones((8,), device_mesh=mesh4)
+    assert x.redistribute([S(0)], relabel=np.True_).placements == (S(0),)
+    for relabel in ("yes", 2, 1, None, float("nan"), x):
+        for refused in (lambda: x.redistribute([S(0)], relabel=relabel), lambda: x.explain_redistribute([S(0)], relabel=relabel),
+                        lambda: ts.redistribute(x, [S(0)], relabel=relabel), lambda: ts.redistribute([x], [S(0)], relabel=relabel)):
+            with pytest.raises(ts.InvalidArgumentError, match="redistribute: .*relabel is .*not a bool"):
+                refused()

@@ -144,6 +144,18 @@ def test_wait_and_is_ready(session, mesh4):
     session.sync()
 
 
+def test_a_timeout_is_a_number_of_seconds(session, mesh4):
+    x = ts.ones((4,), device_mesh=mesh4)
+    assert x.wait(10) is x and x.wait(np.float32(10)) is x and x.wait(float("inf")) is x
+    for timeout in ("a", "1", float("nan"), -1, 10**400, [1], x):
+        for wait in (lambda: x.wait(timeout), lambda: ts.wait(x, timeout=timeout)):
+            with pytest.raises(ts.InvalidArgumentError, match="^wait: timeout is"):
+                wait()
+    for options in ({"timeout": "a"}, {"timeout": -1}, {"lease": None, "stall_timeout": "1"}, {"lease": "long"}):
+        with pytest.raises(ts.InvalidArgumentError, match="^connect: "):
+            ts.connect(session.address, **options)
+
+
 def test_what_cannot_be_compared_is_no_silent_answer(session, mesh4):
     x = session.distribute_tensor(np.arange(3), mesh4)
     for value in ([1, 2, 3], (1, 2, 3), "abc", b"abc", {1}, {1: 2}, range(3), int, object()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import operator
 from functools import reduce
 from itertools import count
 from string import ascii_letters
@@ -228,7 +229,11 @@ def vecdot(x1, x2, /, *, axis=-1):
 
     Sums the products along an axis, counted from the end; the other axes are broadcast."""
     _tensors("vecdot", (x1, x2))
-    if not isinstance(axis, int) or not -builtins.min(x1.ndim, x2.ndim) <= axis < 0:
+    try:
+        axis = operator.index(axis)
+    except TypeError:
+        raise InvalidArgumentError(f"vecdot: axis is {axis!r}; it must be an integer") from None
+    if not -builtins.min(x1.ndim, x2.ndim) <= axis < 0:
         raise IndexOutOfRangeError(f"vecdot: axis {axis!r} is no negative axis of {x1._spec} and {x2._spec}")
     letters = _fresh("k")[:builtins.max(x1.ndim, x2.ndim) - 1]
     parts = []
@@ -239,22 +244,33 @@ def vecdot(x1, x2, /, *, axis=-1):
     return _product(x1, x2, *parts, letters)
 
 
+def _lists_of_axes(axes, x1, x2) -> list[list[int]]:
+    try:
+        parts = [integers(part, "axes", "tensordot") for part in axes]
+    except TypeError:
+        parts = []
+    if len(parts) != 2:
+        raise InvalidArgumentError(f"tensordot: axes is {axes!r}; it must be an integer or two lists of integers")
+    for part, x in zip(parts, (x1, x2)):
+        for a in part:
+            if not -x.ndim <= a < x.ndim:
+                raise IndexOutOfRangeError(f"tensordot: axis {a} is out of range for {x.ndim} dims")
+    return [[a % x.ndim for a in part] for part, x in zip(parts, (x1, x2))]
+
+
 def tensordot(x1, x2, /, *, axes=2):
     """tensordot(x1, x2, /, *, axes=2)
 
     Sums products over the last `axes` axes of x1 and the first of x2, or over the pairs of axes of two lists."""
     _tensors("tensordot", (x1, x2))
-    if isinstance(axes, int):
+    try:
+        axes = operator.index(axes)
+    except TypeError:
+        first, second = _lists_of_axes(axes, x1, x2)
+    else:
         if not 0 <= axes <= builtins.min(x1.ndim, x2.ndim):
             raise InvalidArgumentError(f"tensordot: axes {axes} do not fit {x1._spec} and {x2._spec}")
         first, second = list(range(x1.ndim - axes, x1.ndim)), list(range(axes))
-    else:
-        first, second = (integers(part, "axes", "tensordot") for part in axes)
-        for part, x in ((first, x1), (second, x2)):
-            for a in part:
-                if not -x.ndim <= a < x.ndim:
-                    raise IndexOutOfRangeError(f"tensordot: axis {a} is out of range for {x.ndim} dims")
-        first, second = [a % x1.ndim for a in first], [a % x2.ndim for a in second]
     if len(first) != len(second) or len(set(first)) != len(first) or len(set(second)) != len(second):
         raise InvalidArgumentError(f"tensordot: axes {axes!r} are no pairs of axes")
     fresh = count()

@@ -102,16 +102,20 @@ def linspace(start, stop, /, num, *, dtype=None, device=None, device_mesh=None, 
     (count,) = integers(num, "num", "linspace")
     if count < 0:
         raise InvalidArgumentError(f"linspace: num is {count}")
+    try:
+        start, stop = float(start), float(stop)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgumentError(f"linspace: {start!r} and {stop!r} must be numbers") from None
     gaps = count - 1 if endpoint else count
-    step = (float(stop) - float(start)) / gaps if gaps > 0 else 0.0
+    step = (stop - start) / gaps if gaps > 0 else 0.0
     options = {"device": device, "device_mesh": device_mesh, "placements": placements}
-    out = _create("arange", [count], np.float64, [float(start), step], device, device_mesh, placements)
+    out = _create("arange", [count], np.float64, [start, step], device, device_mesh, placements)
     if endpoint and count > 1:
         last = _create("arange", [count], np.int64, [0, 1], **options) == count - 1
-        out = where(last, float(stop), out)
+        out = where(last, stop, out)
     if dtype is None:
         return out
-    if builtins.min(float(start), float(stop)) < 0 and numpy_of(code_of(dtype, "linspace")).kind in "iu":
+    if builtins.min(start, stop) < 0 and numpy_of(code_of(dtype, "linspace")).kind in "iu":
         # NumPy rounds down, and a conversion rounds to zero.
         whole = astype(out, np.int64)
         out = where(whole > out, whole - 1, whole)

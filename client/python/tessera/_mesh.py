@@ -11,7 +11,7 @@ import numpy as np
 import _tessera
 from . import _context
 from ._errors import IndexOutOfRangeError, InvalidArgumentError
-from ._placements import encode
+from ._placements import Placement, encode, listed
 
 _current = threading.local()
 
@@ -47,6 +47,11 @@ def integers(values, what: str, op: str) -> list[int]:
     return values
 
 
+def _check_workers(numbers: list[int], op: str) -> None:
+    if any(not -2**31 <= worker < 2**31 for worker in numbers):
+        raise InvalidArgumentError(f"{op}: workers {numbers} do not exist")
+
+
 def _raw_mesh(workers: np.ndarray, names: list[str]) -> _tessera.Mesh:
     return _tessera.Mesh.make(list(workers.shape), names, [int(worker) for worker in workers.reshape(-1)])
 
@@ -59,13 +64,18 @@ class DeviceMesh:
 
     def __init__(self, device_type, mesh, *, mesh_dim_names=None, _session=None):
         _check_device_type(device_type, "DeviceMesh")
-        workers = np.asarray(mesh)
+        try:
+            workers = np.asarray(mesh)
+        except ValueError:      # rows of different lengths
+            workers = np.array(None)
         if workers.dtype.kind not in "iu":
             raise InvalidArgumentError(f"DeviceMesh: mesh must be an array of worker numbers, not {mesh!r}")
         workers = workers.reshape(-1) if workers.ndim == 0 else workers
+        numbers = [int(worker) for worker in workers.reshape(-1)]
+        _check_workers(numbers, "DeviceMesh")
         session = _session if _session is not None else _context.current_session()
         self._setup(session, session._mesh(list(workers.shape), _names_of(mesh_dim_names, workers.ndim, "DeviceMesh"),
-                                           [int(w) for w in workers.reshape(-1)]))
+                                           numbers))
 
     def _setup(self, session, raw, parent=None, dims=None):
         self._session = session
@@ -115,6 +125,10 @@ class DeviceMesh:
             return int(np.prod(self.shape, dtype=np.int64))
         if isinstance(mesh_dim, str):
             return self.shape[self._dim_named(mesh_dim)]
+        try:
+            mesh_dim = operator.index(mesh_dim)
+        except TypeError:
+            raise InvalidArgumentError(f"mesh: dim {mesh_dim!r} is no integer and no name: {self}") from None
         if not -self.ndim <= mesh_dim < self.ndim:
             raise IndexOutOfRangeError(f"mesh: dim {mesh_dim} is out of range for {self}")
         return self.shape[mesh_dim]
@@ -125,6 +139,8 @@ class DeviceMesh:
 
     def flatten(self, name: str = "") -> "DeviceMesh":
         """All dims as one; tensors on it have placements of their own. Of a view: the dims that it shows."""
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"mesh: the name of a dim is a string, not {name!r}")
         if self._dims is None:
             return DeviceMesh._wrap(self._session, self._raw.flatten(name))
         # The same workers, with the dims of the view first and as one.
@@ -169,12 +185,15 @@ class DeviceMesh:
             at = keys.index(Ellipsis)
             keys[at:at + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
         keys += [slice(None)] * (self.ndim - len(keys))
-        if len(keys) > self.ndim or not all(isinstance(k, (int, np.integer, slice)) for k in keys):
+        # True is an int, and not the index of a worker.
+        if len(keys) > self.ndim or not all(isinstance(k, (int, np.integer, slice)) and not isinstance(k, bool) for k in keys):
             raise InvalidArgumentError(f"mesh: {keys!r} is no index of {self}")
         try:
             array = self.mesh[tuple(keys)]
         except IndexError as error:
             raise IndexOutOfRangeError(f"mesh: {error}: {self}") from None
+        except (TypeError, ValueError) as error:    # of a slice
+            raise InvalidArgumentError(f"mesh: {error}: {self}") from None
         names = self._raw.names
         kept = [names[d] for d, k in enumerate(keys) if isinstance(k, slice)] if names else []
         if array.ndim == 0:
@@ -185,10 +204,14 @@ class DeviceMesh:
 
     def _placements(self, placements, op: str) -> list[tuple[int, int, int]]:
         """Placements of this mesh in the terms of the mesh that tensors live on."""
+        if isinstance(placements, Placement) and self.ndim != 1:
+            raise InvalidArgumentError(
+                f"{op}: {placements!r} alone is for a mesh of one dim; {self} takes a list, with one for each of its {self.ndim} dims")
+        placements = listed(placements, op)
         encoded = encode(placements, op)
         if len(encoded) != self.ndim:
             raise InvalidArgumentError(
-                f"{op}: {len(encoded)} placements {list(placements)} for {self}, which has {self.ndim} dims")
+                f"{op}: {len(encoded)} placements {placements} for {self}, which has {self.ndim} dims")
         if self._dims is None:
             return encoded
         out = [(0, 0, 0)] * len(self._raw.shape)
@@ -236,6 +259,5 @@ def init_device_mesh(session, args, mesh_dim_names, workers) -> DeviceMesh:
     shape = integers(args[-1], "mesh_shape", op)
     names = _names_of(mesh_dim_names, len(shape), op)
     numbers = [] if workers is None else integers(workers, "workers", op)
-    if any(not -2**31 <= w < 2**31 for w in numbers):
-        raise InvalidArgumentError(f"{op}: workers {numbers} do not exist")
+    _check_workers(numbers, op)
     return DeviceMesh._wrap(session, session._mesh(shape, names, numbers))

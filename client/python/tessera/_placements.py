@@ -104,16 +104,20 @@ for _class in (Placement, Shard, Replicate, Partial):
     _class.__module__ = "tessera"
 
 
-def encode(placements, op: str) -> list[tuple[int, int, int]]:
-    """For the extension module."""
+def listed(placements, op: str) -> list:
+    """A list of what was given: one placement, or anything that iterates over some."""
     if isinstance(placements, Placement):
-        placements = [placements]
+        return [placements]
     try:
-        placements = list(placements)
+        return list(placements)
     except TypeError:
         raise InvalidArgumentError(f"{op}: placements is {placements!r}; it must be a list, one per mesh dim") from None
+
+
+def encode(placements, op: str) -> list[tuple[int, int, int]]:
+    """For the extension module."""
     out = []
-    for placement in placements:
+    for placement in listed(placements, op):
         if isinstance(placement, Shard):
             if not -2**31 <= placement.dim < 2**31:
                 raise InvalidArgumentError(f"{op}: {placement!r} is out of range")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import numbers
 import os
 import platform
 import weakref
@@ -30,6 +32,17 @@ def parse_bytes(value, op: str) -> int:
     (number,) = _mesh.integers(value, "memory", op)
     if number <= 0:
         raise InvalidArgumentError(f"{op}: memory is {number} bytes")
+    return number
+
+
+def seconds(value, op: str, what: str = "timeout") -> float:
+    """A number of seconds, which may be infinite."""
+    try:
+        number = float(value) if isinstance(value, numbers.Real) else math.nan
+    except OverflowError:
+        number = math.nan
+    if not number >= 0:
+        raise InvalidArgumentError(f"{op}: {what} is {value!r}; it must be a number of seconds that is not negative")
     return number
 
 
@@ -70,9 +83,11 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
     if resume is not None:
         resume = getattr(resume, "resume_text", resume)
     address, token = _address_of(address, token)
-    stall_timeout = float(os.environ.get("TESSERA_STALL_TIMEOUT", 60) if stall_timeout is None else stall_timeout)
-    session = _tessera.Session._connect(address, token, resume or "", float(timeout), -1.0 if lease is None else float(lease),
-                                        stall_timeout, _CLIENT)
+    if stall_timeout is None:
+        stall_timeout = float(os.environ.get("TESSERA_STALL_TIMEOUT", 60))
+    session = _tessera.Session._connect(address, token, resume or "", seconds(timeout, "connect"),
+                                        -1.0 if lease is None else seconds(lease, "connect", "lease"),
+                                        seconds(stall_timeout, "connect", "stall_timeout"), _CLIENT)
     # The explicit token wins over one in the address.
     return adopt(session, session._address, token or _tessera.parse_address("connect", address)[1])
 
@@ -318,7 +333,7 @@ def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, 
         if not path.startswith("/"):
             raise InvalidArgumentError(f"{op}: address is {address!r}; a cluster on this host listens on unix:/path")
     transport = transport or os.environ.get("TESSERA_TRANSPORT", "shm")
-    raw = _tessera.LocalCluster._start(count, parse_bytes(memory, op), str(transport), path, float(timeout),
+    raw = _tessera.LocalCluster._start(count, parse_bytes(memory, op), str(transport), path, seconds(timeout, op),
                                        list(coordinator_flags))
     return Cluster(raw)
 

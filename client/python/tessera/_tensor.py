@@ -14,8 +14,8 @@ from ._attach import attach
 from ._dtypes import code_of, numpy_of
 from ._errors import BY_CODE, InvalidArgumentError, ResourceExhaustedError, TesseraError, UnimplementedError
 from ._mesh import DeviceMesh, integers
-from ._placements import Partial, Placement, Replicate, decode, encode
-from ._session import check_cluster, distribute, session_of
+from ._placements import Partial, Placement, Replicate, decode, encode, listed
+from ._session import check_cluster, distribute, seconds, session_of
 
 MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
 MAX_IMPLICIT_DOWNLOAD = 1 << 30    # docs/limits.md: max_implicit_download
@@ -136,8 +136,12 @@ def _kept(tensor, dtype: int) -> list:
 def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
     """A list of placements is accepted first too."""
     op = "redistribute"
+    if not isinstance(relabel, (bool, np.bool_)):
+        raise ArgumentError(f"{op}: relabel is {relabel!r}, not a bool")
     if placements is None and device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
         device_mesh, placements = None, device_mesh
+    if placements is not None and not isinstance(placements, Placement):
+        placements = listed(placements, op)
     attributes = {}     # those that are not as usual
     if dtype is not None:
         attributes["dtype"] = code_of(dtype, op)
@@ -283,7 +287,7 @@ class _TensorMethods:
 
     def wait(self, timeout=None):
         """Blocks until everything that led here has run; returns the tensor, raises the first cause of failure."""
-        self._wait(None if timeout is None else float(timeout))
+        self._wait(None if timeout is None else seconds(timeout, "wait"))
         return self
 
     def item(self):
@@ -420,4 +424,4 @@ def wait(*tensors, timeout=None):
     for tensor in tensors:
         if not isinstance(tensor, _tessera.Tensor):
             raise InvalidArgumentError(f"wait: takes tensors, not {type(tensor).__name__}; spread a list: wait(*tensors)")
-    _tessera.wait_all(list(tensors), None if timeout is None else float(timeout))
+    _tessera.wait_all(list(tensors), None if timeout is None else seconds(timeout, "wait"))
