@@ -1,7 +1,9 @@
 #include "server/planner/inner_panels.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -66,6 +68,7 @@ class Writer {
     bool is_whole_in_pieces = true;
     for (size_t i = 0; i < 2; ++i) {
       const OperandReading& operand = *problem_.operands[i];
+      if (IsCutElsewhere(operand)) return std::nullopt;
       written.operands[i] = operand;
       const int dim = DimOf(operand.letters, letter_);
       written.extent = operand.own.shape[static_cast<size_t>(dim)];
@@ -73,7 +76,7 @@ class Writer {
       const int64_t on_grid = CountShards(operand.on_grid, dim);
       shards = std::lcm(shards, std::lcm(in_own, on_grid));
       is_whole_on_grid = is_whole_on_grid && on_grid == 1;
-      if (operand.way == OperandReading::Way::kPieces) is_whole_in_pieces = in_own == 1;
+      if (operand.way == OperandReading::Way::kPieces && in_own > 1) is_whole_in_pieces = false;
     }
     if (written.extent == 0) return std::nullopt;
     if (shards == 1) return written;
@@ -85,6 +88,15 @@ class Writer {
  private:
   static int64_t CountShards(const TensorSpec& spec, int dim) {
     return static_cast<int64_t>(DimIntervals(spec, dim).size());
+  }
+
+  // Whether its pieces are cut along another inner letter, as its panels would not be.
+  bool IsCutElsewhere(const OperandReading& operand) const {
+    if (operand.way != OperandReading::Way::kPieces) return false;
+    const std::string inner = LettersOf(problem_.notation, LetterRole::kInner);
+    return std::any_of(inner.begin(), inner.end(), [&](char letter) {
+      return letter != letter_ && CountShards(operand.own, DimOf(operand.letters, letter)) > 1;
+    });
   }
 
   // Writes the letter as two, if all shards allow it.
@@ -100,9 +112,18 @@ class Writer {
       letters->replace(static_cast<size_t>(DimOf(*letters, letter_)), 1, both);
     }
     if (!ValidateContraction(as_two.notation).ok()) return false;
+    std::set<int64_t> starts;  // of what is cut
     for (OperandReading& operand : as_two.operands) {
       if (!WriteAsTwo(both, shards, operand)) return false;
-      if (operand.way == OperandReading::Way::kPieces) as_two.cuts = CutsOf(operand, *first);
+      if (operand.way != OperandReading::Way::kPieces) continue;
+      for (const Interval& shard : DimIntervals(operand.own, DimOf(operand.letters, *first)))
+        starts.insert(shard.start);
+    }
+    for (auto start = starts.begin(); start != starts.end(); ++start) {
+      PartRange& cut = as_two.cuts.emplace_back();
+      cut.letter = *first;
+      cut.start = *start;
+      cut.size = (std::next(start) == starts.end() ? shards : *std::next(start)) - *start;
     }
     written = std::move(as_two);
     return true;
@@ -122,17 +143,6 @@ class Writer {
     return exchanges.ok();
   }
 
-  static std::vector<PartRange> CutsOf(const OperandReading& operand, char letter) {
-    std::vector<PartRange> cuts;
-    for (const Interval& shard : DimIntervals(operand.own, DimOf(operand.letters, letter))) {
-      PartRange& cut = cuts.emplace_back();
-      cut.letter = letter;
-      cut.start = shard.start;
-      cut.size = shard.size();
-    }
-    return cuts;
-  }
-
   const SplitProblem& problem_;
   const char letter_;
 };
@@ -148,7 +158,7 @@ bool MayComeInPanels(const SplitProblem& problem) {
       // Holders that share what they give may cut a panel elsewhere. Who multiplies nothing takes no pieces.
       if (CountReplicas(operand->own) > 1 || HasEmptyShards(problem.product)) return false;
     }
-    is_from_far = is_from_far || (operand->way == OperandReading::Way::kGathered &&
+    is_from_far = is_from_far || (operand->way != OperandReading::Way::kOwnShard &&
                                   !AreOnOneHost({&operand->own.mesh, &operand->on_grid.mesh}, problem.topology));
   }
   return is_from_far;

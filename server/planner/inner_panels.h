@@ -40,7 +40,7 @@ struct WrittenInPanels {
   int64_t extent = 0;           // of the letter
   char shards = 0;              // the letter before it, of which each index is in one shard; 0 where it stayed one
   int64_t shard_count = 1;      // the extent of that
-  std::vector<PartRange> cuts;  // of that, where an operand is cut that is read in the shards of others; or none
+  std::vector<PartRange> cuts;  // of that, where operands are cut that are read in the shards of others; or none
 
   // The problem that it was, written so. Keeps references.
   SplitProblem InPlaceOf(const SplitProblem& problem) const;
@@ -61,9 +61,9 @@ struct Panels {
 // Bytes of the temporaries on each worker.
 int64_t TemporaryBytes(const Panels& panels, const SplitProblem& problem);
 
-// By each inner letter in which panels could come from other hosts: some operand is gathered from there, and none is
-// reduced, which adds up its terms as a whole; the output's dtype is the one in which products are summed; the shards
-// allow it. None on meshes of more than kMaxOverlappedPositions workers.
+// By each inner letter in which panels could come from other hosts: some operand does, and none is reduced, which adds
+// up its terms as a whole; the output's dtype is the one in which products are summed; the shards allow it. None on
+// meshes of more than kMaxOverlappedPositions workers.
 std::vector<WrittenInPanels> WriteInPanels(const SplitProblem& problem);
 
 // `count` panels, or fewer.
