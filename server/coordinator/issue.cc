@@ -224,7 +224,9 @@ std::vector<PlanLimits> StateMachine::LimitsFor(const OpCall& call, const Plan& 
   const int64_t usable_bytes = std::max<int64_t>(0, *free_bytes - temporaries * config_.alignment_bytes);
   int dropped_bits = 0;
   while (usable_bytes >> dropped_bits >= int64_t{1} << kKeptBits) ++dropped_bits;
-  return {PlanLimits{usable_bytes >> dropped_bits << dropped_bits}, PlanLimits{usable_bytes}};
+  std::vector<PlanLimits> limits = {PlanLimits{usable_bytes >> dropped_bits << dropped_bits}};
+  if (*limits[0].temporary_bytes != usable_bytes) limits.push_back(PlanLimits{usable_bytes});
+  return limits;
 }
 
 absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session, const CallRecord& record,

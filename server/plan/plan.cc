@@ -95,7 +95,7 @@ std::string ContractLine(const Plan& plan, const ContractStep& step, MeshText me
     const TensorSpec& read_as = operand.pieces->destination;
     StrAppend(&line, " ", ToText(operand.name), " ", ToText(read_as.placements), MeshOf(read_as, mesh));
   }
-  return StrCat(line, step.store == KernelStore::kAdd ? " +-> " : " -> ", ValueText(plan, step.output, mesh));
+  return StrCat(line, " ", ToText(step.store), " ", ValueText(plan, step.output, mesh));
 }
 
 class DescriptionSize {
@@ -167,6 +167,7 @@ StepStart StartOf(const Step& step) {
 }
 
 std::string_view ToText(StepStart start) { return start == StepStart::kWithPrevious ? "with " : ""; }
+std::string_view ToText(KernelStore store) { return store == KernelStore::kAdd ? "+->" : "->"; }
 
 std::vector<int> PhasesOf(const Plan& plan) {
   std::vector<int> phases;
@@ -216,7 +217,7 @@ std::vector<std::string> StepLines(const Plan& plan) {
     for (size_t i = 0; i < local.inputs.size(); ++i) {
       StrAppend(&line, i > 0 ? ", " : " ", ValueText(plan, local.inputs[i], mesh));
     }
-    StrAppend(&line, local.store == KernelStore::kAdd ? " +-> " : " -> ", ValueText(plan, local.output, mesh));
+    StrAppend(&line, " ", ToText(local.store), " ", ValueText(plan, local.output, mesh));
     lines.push_back(std::move(line));
   }
   return lines;

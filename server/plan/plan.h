@@ -154,6 +154,8 @@ struct Plan {
 StepStart StartOf(const Step& step);
 // What a step's line begins with: "with " of one in the phase of the step before, else "".
 std::string_view ToText(StepStart start);
+// "->" or "+->".
+std::string_view ToText(KernelStore store);
 // The phase of each step, from 1 on; the last is their number. A move that is pushed takes two: it is stored in the one
 // before its own, in which it is there.
 std::vector<int> PhasesOf(const Plan& plan);

@@ -67,11 +67,9 @@ std::string DimLines(const Exchange& exchange) {
   return text;
 }
 
-std::string_view StoreText(KernelStore store) { return store == KernelStore::kAdd ? " +-> %" : " -> %"; }
-
 std::string ContractText(const ContractStep& step) {
   std::string text = StrCat("  contract ", ToText(LocalOp(step.op)), " %", step.operands[0].value, ", %",
-                            step.operands[1].value, StoreText(step.store), step.output, "\n");
+                            step.operands[1].value, " ", ToText(step.store), " %", step.output, "\n");
   for (size_t i = 0; i < step.operands.size(); ++i) {
     const std::optional<Exchange>& pieces = step.operands[i].pieces;
     if (pieces.has_value())
@@ -103,7 +101,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
 std::string LocalText(const LocalStep& step) {
   std::string text = StrCat("  ", ToText(step.start), "local ", ToText(step.op));
   for (size_t i = 0; i < step.inputs.size(); ++i) StrAppend(&text, i > 0 ? ", %" : " %", step.inputs[i]);
-  StrAppend(&text, StoreText(step.store), step.output);
+  StrAppend(&text, " ", ToText(step.store), " %", step.output);
   if (!step.scalars.empty()) StrAppend(&text, " scalars [", ListText(step.scalars, ","), "]");
   if (!step.counted_once.empty()) {
     std::vector<std::string> lists;

@@ -394,8 +394,8 @@ std::string InstructionText(const Instruction& instruction) {
     StrAppend(&text, kernel.input_is_zero[i] ? " zeros " : " ", ToText(kernel.input_dtypes[i]),
               ToText(kernel.input_extents[i]), " ", OperandText(kernel.inputs[i]));
   }
-  return StrCat(text, kernel.store == KernelStore::kAdd ? " +-> " : " -> ", ToText(kernel.output_dtype),
-                ToText(kernel.output_extents), " ", OperandText(kernel.output));
+  return StrCat(text, " ", ToText(kernel.store), " ", ToText(kernel.output_dtype), ToText(kernel.output_extents), " ",
+                OperandText(kernel.output));
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "server/plan/same_shards.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "schemas/types/layout.h"
 #include "server/plan/exchange.h"
@@ -34,6 +36,14 @@ int64_t CountReplicas(const TensorSpec& spec) {
     if (spec.placements[j].is_replicate()) replicas *= spec.mesh.shape()[j];
   }
   return replicas;
+}
+
+bool HasEmptyShards(const TensorSpec& spec) {
+  for (int d = 0; d < spec.rank(); ++d) {
+    const std::vector<Interval> shards = DimIntervals(spec, d);
+    if (std::any_of(shards.begin(), shards.end(), [](const Interval& shard) { return shard.empty(); })) return true;
+  }
+  return false;
 }
 
 }  // namespace tessera

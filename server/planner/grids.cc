@@ -444,13 +444,6 @@ class GridPricer {
            (grid.seconds + bytes / static_cast<double>(output_.mesh.size()) / reference_.host_bandwidth_bytes_s);
   }
 
-  static bool HasEmptyShards(const TensorSpec& spec) {
-    for (int d = 0; d < spec.rank(); ++d) {
-      const std::vector<Interval> intervals = DimIntervals(spec, d);
-      if (std::any_of(intervals.begin(), intervals.end(), [](const Interval& i) { return i.empty(); })) return true;
-    }
-    return false;
-  }
   static bool HasEmptyShard(const TensorSpec& spec, WorkerIndex worker) {
     const std::optional<int64_t> flat = spec.mesh.FindWorker(worker);
     return !flat.has_value() || IsEmpty(LocalBox(spec, spec.mesh.PositionAt(*flat)));

@@ -10,7 +10,6 @@
 
 #include "schemas/types/divide.h"
 #include "schemas/types/layout.h"
-#include "server/plan/cost.h"
 #include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
 #include "server/planner/overlay.h"
@@ -45,14 +44,6 @@ std::optional<char> UnusedLetter(const Contraction& notation) {
     if (!has(notation.left) && !has(notation.right) && !has(notation.output)) return letter;
   }
   return std::nullopt;
-}
-
-bool HasEmptyShards(const TensorSpec& spec) {
-  for (int d = 0; d < spec.rank(); ++d) {
-    const std::vector<Interval> shards = DimIntervals(spec, d);
-    if (std::any_of(shards.begin(), shards.end(), [](const Interval& shard) { return shard.empty(); })) return true;
-  }
-  return false;
 }
 
 class Writer {
@@ -158,8 +149,7 @@ bool MayComeInPanels(const SplitProblem& problem) {
       // Holders that share what they give may cut a panel elsewhere. Who multiplies nothing takes no pieces.
       if (CountReplicas(operand->own) > 1 || HasEmptyShards(problem.product)) return false;
     }
-    is_from_far = is_from_far || (operand->way != OperandReading::Way::kOwnShard &&
-                                  !AreOnOneHost({&operand->own.mesh, &operand->on_grid.mesh}, problem.topology));
+    is_from_far = is_from_far || ComesFromFar(*operand, problem.topology);
   }
   return is_from_far;
 }

@@ -118,6 +118,11 @@ absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const C
   return reading;
 }
 
+bool ComesFromFar(const OperandReading& reading, const Topology& topology) {
+  return reading.way != OperandReading::Way::kOwnShard &&
+         !AreOnOneHost({&reading.own.mesh, &reading.on_grid.mesh}, topology);
+}
+
 absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const OperandReading& reading) {
   ContractOperand operand;
   operand.value = reading.value;

@@ -46,6 +46,9 @@ absl::StatusOr<OperandReading> DecideReading(const PlanBuilder& builder, const C
                                              std::string_view letters, int value, const TensorSpec& on_grid,
                                              DType dtype, const Topology& topology, const PieceLimits& limits);
 
+// Whether some of it comes from other hosts.
+bool ComesFromFar(const OperandReading& reading, const Topology& topology);
+
 // Appends the steps that bring the whole operand.
 absl::StatusOr<ContractOperand> BringOperand(PlanBuilder& builder, const OperandReading& reading);
 

@@ -116,9 +116,7 @@ class Splitter {
     bool is_gathered = false;
     for (const OperandReading* operand : problem_.operands) {
       if (operand->way == OperandReading::Way::kPieces) return false;
-      is_gathered =
-          is_gathered || (operand->way == OperandReading::Way::kGathered && DimOf(operand->letters, letter) >= 0 &&
-                          !AreOnOneHost({&operand->own.mesh, &operand->on_grid.mesh}, problem_.topology));
+      is_gathered = is_gathered || (DimOf(operand->letters, letter) >= 0 && ComesFromFar(*operand, problem_.topology));
     }
     return is_gathered;
   }
