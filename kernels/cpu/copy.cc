@@ -10,6 +10,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/sort_dims.h"
 #include "kernels/cpu/stores.h"
+#include "kernels/cpu/stream_reduction.h"
 #include "kernels/cpu/transpose.h"
 #include "kernels/kernel.h"
 
@@ -229,6 +230,27 @@ bool AreAlike(const CopyJob& a, const CopyJob& b) {
   return a.dims == b.dims && a.element_bytes == b.element_bytes && a.source == b.source;
 }
 
+// Rows that are read once, and streamed to `to` and to each of `others` (bytes from it, whole lines).
+void StreamRowsToEach(const CopyJob& job, absl::Span<const int64_t> others) {
+  const int64_t bytes = job.dims.back().extent * job.element_bytes;
+  absl::InlinedVector<std::byte*, 4> destinations(others.size() + 1);
+  const auto stream_row = [&](const std::byte* from, std::byte* to) {
+    const int64_t head = std::min(bytes, cpu::BytesToLine(to));
+    const int64_t lines = (bytes - head) / cpu::kLineBytes * cpu::kLineBytes, done = head + lines;
+    const auto copy_ends = [&](std::byte* row) {
+      cpu::CopyShortRow(row, from, head);
+      cpu::CopyShortRow(row + done, from + done, bytes - done);
+      return row + head;
+    };
+    destinations[0] = copy_ends(to);
+    for (size_t i = 0; i < others.size(); ++i) destinations[i + 1] = copy_ends(to + others[i]);
+    const std::byte* const source = from + head;
+    cpu::StreamReduction({.dtype = DType::kU8, .terms = {&source, 1}, .destinations = destinations, .bytes = lines});
+  };
+  ForEachOuter(absl::MakeConstSpan(job.dims).first(job.dims.size() - 1), job.source, job.destination, stream_row);
+  cpu::EndStores(Stores::kStreaming);
+}
+
 // The job, and the same with its destination at each of `others` (bytes from it), band by band.
 void RunBands(const CopyJob& job, absl::Span<const int64_t> others, Stores stores) {
   size_t cut = job.dims.size();  // of the dims before it, a band has one index; of the one before them, some
@@ -281,10 +303,20 @@ void CopyToEach(absl::Span<const int64_t> extents, int64_t element_bytes, const 
   for (size_t i = 1; i < jobs.size(); ++i) others.push_back(jobs[i].destination - jobs[0].destination);
   const int64_t touched_bytes = static_cast<int64_t>(jobs.size() + 1) * jobs[0].bytes();
   const Stores stores = StoresFor(touched_bytes);
+  const Dim& row = jobs[0].dims.back();
+  const bool streams_rows =
+      stores == Stores::kStreaming && jobs[0].IsDense(row) &&
+      row.extent * jobs[0].element_bytes >= kMinStreamedRowBytes &&
+      std::all_of(others.begin(), others.end(), [](int64_t other) { return other % kLineBytes == 0; });
   const int64_t parts = std::min(PartsFor(touched_bytes), jobs[0].dims.front().extent);
   RunParts(parts, [&](int64_t part, int64_t count) {
     const CopyJob piece = PartOf(jobs[0], part, count);
-    if (piece.dims.front().extent > 0) RunBands(piece, others, stores);
+    if (piece.dims.front().extent == 0) return;
+    if (streams_rows) {
+      StreamRowsToEach(piece, others);
+    } else {
+      RunBands(piece, others, stores);
+    }
   });
 }
 

@@ -21,7 +21,9 @@ namespace {
 using cpu::Stores;
 
 constexpr int64_t kPieceBytes = 8192;
-constexpr int64_t kStreamedPieceBytes = cpu::kPagesTogether * cpu::kPageBytes;
+// Rows that all operands have whole are streamed from this length on, in runs.
+constexpr int64_t kMinStreamedRowBytes = 4096;
+constexpr int64_t kStreamedRunBytes = int64_t{1} << 20;
 // Where operands are dense along different dims: the piece's extent along the other one.
 constexpr int64_t kOtherExtent = 64;
 constexpr size_t kInlineOperands = 9;
@@ -119,11 +121,17 @@ class TermReducer {
         stores_(stores) {
     addresses_.resize(operands.bases.size());
     const auto is_dense = [this](const Strides& strides) { return IsDense(strides, step_); };
-    if (stores == Stores::kStreaming && operands.terms > 1 && !converts() && cpu::CanStreamReduction(op, dtype)) {
-      step_ = PieceExtents(operands_, kStreamedPieceBytes / bytes_);
-      streams_ = std::all_of(operands.strides.begin(), operands.strides.end(), is_dense);
+    const int64_t row = operands_.extents.back();
+    streams_ =
+        stores == Stores::kStreaming && operands.terms > 1 && !converts() && row * bytes_ >= kMinStreamedRowBytes &&
+        cpu::CanStreamReduction(op, dtype) &&
+        std::all_of(operands.strides.begin(), operands.strides.end(), [](const Strides& s) { return s.back() == 1; });
+    if (streams_) {
+      step_.assign(operands_.extents.size(), 1);
+      step_.back() = std::min(row, kStreamedRunBytes / bytes_);
+    } else {
+      step_ = PieceExtents(operands_, kPieceBytes / std::max(bytes_, destination_bytes_));
     }
-    if (!streams_) step_ = PieceExtents(operands_, kPieceBytes / std::max(bytes_, destination_bytes_));
     for (const Strides& strides : operands.strides) is_dense_.push_back(is_dense(strides));
   }
 

@@ -18,9 +18,6 @@
 namespace tessera::cpu {
 
 inline constexpr int64_t kLineBytes = 64;
-inline constexpr int64_t kPageBytes = 4096;
-// Pages that are read and written side by side: memory serves several open pages faster than one.
-inline constexpr int64_t kPagesTogether = 4;
 
 enum class Stores : uint8_t { kCached, kStreaming };
 

@@ -68,11 +68,6 @@ class Streamer {
 
   void Run() const {
     int64_t at = 0;
-    for (; at + kPagesTogether * kPageBytes <= work_.bytes; at += kPagesTogether * kPageBytes) {
-      for (int64_t line = 0; line < kPageBytes; line += kBlockBytes) {
-        for (int64_t page = 0; page < kPagesTogether * kPageBytes; page += kPageBytes) Block(at + page + line);
-      }
-    }
     for (; at + kBlockBytes <= work_.bytes; at += kBlockBytes) Block(at);
     for (; at < work_.bytes; at += kStep) {
       auto reduced = Load(work_.terms[0] + at);
@@ -85,7 +80,7 @@ class Streamer {
  private:
   static constexpr hn::CappedTag<T, kLineBytes / sizeof(T)> kTag{};
   static constexpr int64_t kStep = static_cast<int64_t>(hn::MaxLanes(kTag) * sizeof(T));
-  static constexpr int64_t kBlockBytes = 4 * kStep;
+  static constexpr int64_t kBlockBytes = 2 * kStep;
 
   static HWY_INLINE auto Load(const std::byte* from) { return hn::LoadU(kTag, reinterpret_cast<const T*>(from)); }
   template <typename V>
@@ -93,27 +88,21 @@ class Streamer {
     hn::Stream(reduced, kTag, reinterpret_cast<T*>(to));
   }
 
-  // Four vectors at once: a term's address is looked up once for all of them.
+  // Two vectors at once: a term's address is looked up once for both.
   HWY_INLINE void Block(int64_t at) const {
     const std::byte* from = work_.terms[0] + at;
-    auto a = Load(from), b = Load(from + kStep), c = Load(from + 2 * kStep), d = Load(from + 3 * kStep);
+    auto a = Load(from), b = Load(from + kStep);
     for (size_t t = 1; t < work_.terms.size(); ++t) {
       from = work_.terms[t] + at;
       a = op_(kTag, a, Load(from));
       b = op_(kTag, b, Load(from + kStep));
-      c = op_(kTag, c, Load(from + 2 * kStep));
-      d = op_(kTag, d, Load(from + 3 * kStep));
     }
     a = op_.End(kTag, a);
     b = op_.End(kTag, b);
-    c = op_.End(kTag, c);
-    d = op_.End(kTag, d);
     for (std::byte* destination : work_.destinations) {
       std::byte* const to = destination + at;
       Stream(a, to);
       Stream(b, to + kStep);
-      Stream(c, to + 2 * kStep);
-      Stream(d, to + 3 * kStep);
     }
   }
 

@@ -345,23 +345,29 @@ TEST(ReduceTermsInto, OneTermIsCopiedToEachPlace) {
   }
 }
 
-// In bands, past the cache, and on threads: rows of all lengths, at any place in a line.
+// In bands or line by line, past the cache, and on threads: rows of all lengths, at any place in a line, and at the
+// same place in their lines or not.
 TEST(ReduceTermsInto, OneLargeTermIsCopiedToEachPlace) {
   SetKernelThreads(3);
   for (const int64_t columns : {int64_t{1}, int64_t{16}, int64_t{700}, int64_t{9000}, int64_t{4'500'000}}) {
     const int64_t rows = 4'500'000 / columns, stride = columns + (columns == 4'500'000 ? 0 : 3);
-    std::vector<float> term(static_cast<size_t>(rows * columns)), first(static_cast<size_t>(rows * stride + 16), -1.0f);
+    std::vector<float> term(static_cast<size_t>(rows * columns));
     for (size_t i = 0; i < term.size(); ++i) term[i] = static_cast<float>(i % 8191);
-    std::vector<float> second = first;
     const std::vector<ReduceTerm> terms = {{term.data(), {columns, 1}}};
-    const std::vector<ReduceDestination> places = {{first.data() + 5, {stride, 1}}, {second.data() + 9, {stride, 1}}};
-    ReduceTermsInto(ReduceOp::kSum, DType::kF32, {rows, columns}, terms, 1, places);
-    for (const auto& [place, from] : {std::pair(&first, 5), {&second, 9}}) {
-      EXPECT_EQ(std::count(place->begin(), place->end(), -1.0f), static_cast<int64_t>(place->size() - term.size()));
-      for (int64_t r = 0; r < rows; ++r) {
-        ASSERT_TRUE(std::equal(term.begin() + r * columns, term.begin() + (r + 1) * columns,
-                               place->begin() + from + r * stride))
-            << columns << " columns, row " << r;
+    const int64_t whole_lines = (rows * stride / 16 + 2) * 16;
+    for (const int64_t apart : {whole_lines, whole_lines + 4}) {
+      std::vector<float> both(static_cast<size_t>(2 * whole_lines + 16), -1.0f);
+      const std::vector<int64_t> firsts = {5, 5 + apart};
+      const std::vector<ReduceDestination> places = {{both.data() + firsts[0], {stride, 1}},
+                                                     {both.data() + firsts[1], {stride, 1}}};
+      ReduceTermsInto(ReduceOp::kSum, DType::kF32, {rows, columns}, terms, 1, places);
+      EXPECT_EQ(std::count(both.begin(), both.end(), -1.0f), static_cast<int64_t>(both.size() - 2 * term.size()));
+      for (const int64_t first : firsts) {
+        for (int64_t r = 0; r < rows; ++r) {
+          ASSERT_TRUE(std::equal(term.begin() + r * columns, term.begin() + (r + 1) * columns,
+                                 both.begin() + first + r * stride))
+              << columns << " columns, row " << r << ", " << apart << " apart";
+        }
       }
     }
   }
@@ -438,7 +444,7 @@ TEST(ReduceTermsKernel, SeveralThreadsAndStreamingMakeTheSameBits) {
 }
 
 TEST(StreamReduction, MakesTheValuesOfTheLoopsInTheCache) {
-  const int64_t bytes = cpu::kPagesTogether * cpu::kPageBytes + 3 * cpu::kLineBytes;
+  const int64_t bytes = 67 * cpu::kLineBytes;  // an odd number of the blocks that two lines make
   for (DType dtype : kDTypes) {
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin, ReduceOp::kMax}) {
       if (!cpu::CanStreamReduction(op, dtype)) continue;
