@@ -39,7 +39,8 @@ Shape BlockOf(const DraftPart& part, int64_t max_bytes) {
   for (size_t d = 0; d < block.size() && bytes > limit; ++d) {
     if ((part.rule.whole_dims >> d & 1) != 0) continue;
     const int64_t row_bytes = bytes / block[d];
-    const int64_t least = std::min(part.rule.least, block[d]);
+    const int64_t half = std::max(part.rule.least_of_half, CeilDivide(block[d], 2));
+    const int64_t least = std::min({part.rule.least, half, block[d]});
     const int64_t count = std::min(CeilDivide(block[d], std::max(least, limit / row_bytes)), block[d] / least);
     block[d] = CeilDivide(block[d], count);
     bytes = row_bytes * block[d];
@@ -136,8 +137,9 @@ class IncomingCut {
 
   absl::Status Run(const std::map<WorkerIndex, DraftMessage>& drafts) {
     for (const auto& [from, draft] : drafts) AddMessage(from, draft);
+    FindOutputCuts();
     for (size_t i = 0; i < operands_.size(); ++i) {
-      if (operands_[i].empty()) continue;
+      if (operands_[i].empty() && output_cuts_.empty()) continue;
       TESSERA_RETURN_IF_ERROR(
           std::visit([this, i](const auto& whole) { return Cut(static_cast<int>(i), whole); }, phase_.instructions[i]));
       if (phase_.pieces.size() > static_cast<size_t>(kMaxInstructionPieces)) {
@@ -146,6 +148,7 @@ class IncomingCut {
       }
     }
     MarkCopies();
+    NumberRegions();
     return absl::OkStatus();
   }
 
@@ -230,19 +233,53 @@ class IncomingCut {
 
   // Ranges of letters, from the start of what a product multiplies.
   using Ranges = std::map<char, Interval>;
+  using Cuts = std::map<char, std::set<int64_t>>;
+
+  using OutputCuts = std::vector<std::set<int64_t>>;  // by the output's dims
+
+  // Where the blocks of a product's operands end, along the output's dims. (A product's part has the letters that are
+  // summed over whole.)
+  void AddCutsOf(size_t number, const KernelInstruction& whole, const Contraction& notation, OutputCuts& cuts) const {
+    cuts.resize(whole.output_box.size());
+    for (const Source& source : operands_[number]) {
+      const size_t term = static_cast<size_t>(source.term);
+      const std::string& letters = term == 0 ? notation.left : notation.right;
+      for (size_t d = 0; d < letters.size(); ++d) {
+        const int dim = DimOf(notation.output, letters[d]);
+        if (dim < 0) continue;
+        const int64_t block = source.blocks->block[d], start = whole.output_box[static_cast<size_t>(dim)].start;
+        for (int64_t at = block - source.start[d] % block; at < whole.input_extents[term][d]; at += block) {
+          cuts[static_cast<size_t>(dim)].insert(start + at);
+        }
+      }
+    }
+  }
+
+  // Those of all products that read messages, if no thin ones come of it.
+  void FindOutputCuts() {
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      const auto* whole = std::get_if<KernelInstruction>(&phase_.instructions[i]);
+      const auto* matmul = whole == nullptr ? nullptr : std::get_if<MatmulOp>(&whole->op);
+      if (matmul != nullptr && !operands_[i].empty()) AddCutsOf(i, *whole, matmul->notation, output_cuts_);
+    }
+    for (const std::set<int64_t>& along : output_cuts_) {
+      const auto are_close = [](int64_t a, int64_t b) { return b - a < kMinHalfProductWidth; };
+      if (std::adjacent_find(along.begin(), along.end(), are_close) != along.end()) cuts_agree_ = false;
+    }
+  }
 
   absl::Status Cut(int number, const KernelInstruction& whole) {
     const auto* matmul = std::get_if<MatmulOp>(&whole.op);
     if (matmul == nullptr) return absl::InternalError("lower: a kernel other than a product reads a message");
-    std::map<char, std::set<int64_t>> cuts;
-    for (const Source& source : operands_[static_cast<size_t>(number)]) {
-      const size_t term = static_cast<size_t>(source.term);
-      const std::string& letters = term == 0 ? matmul->notation.left : matmul->notation.right;
-      for (size_t d = 0; d < letters.size(); ++d) {
-        const int64_t block = source.blocks->block[d];
-        for (int64_t at = block - source.start[d] % block; at < whole.input_extents[term][d]; at += block) {
-          cuts[letters[d]].insert(at);
-        }
+    OutputCuts own;
+    if (!cuts_agree_) AddCutsOf(static_cast<size_t>(number), whole, matmul->notation, own);
+    const OutputCuts& output_cuts = cuts_agree_ ? output_cuts_ : own;
+    Cuts cuts;
+    for (size_t d = 0; d < output_cuts.size(); ++d) {
+      const auto [start, stop] = whole.output_box[d];
+      const std::set<int64_t>& all = output_cuts[d];
+      for (auto at = all.upper_bound(start); at != all.end() && *at < stop; ++at) {
+        cuts[matmul->notation.output[d]].insert(*at - start);
       }
     }
     Ranges ranges;
@@ -250,9 +287,35 @@ class IncomingCut {
     return absl::OkStatus();
   }
 
-  void CutLetters(int number, const KernelInstruction& whole, const Contraction& notation,
-                  const std::map<char, std::set<int64_t>>& cuts, std::map<char, std::set<int64_t>>::const_iterator next,
-                  Ranges& ranges) {
+  // Of products: pieces that write or add to the same elements, if no others have some of these.
+  void NumberRegions() {
+    if (output_cuts_.empty()) return;
+    std::vector<std::map<int64_t, int64_t>> ends(output_cuts_.size());  // of the intervals along each dim, by start
+    std::map<Shape, int> regions;
+    for (InstructionPiece& piece : phase_.pieces) {
+      const Box& box = std::get<KernelInstruction>(piece.work).output_box;
+      Shape start;
+      for (size_t d = 0; d < box.size(); ++d) {
+        start.push_back(box[d].start);
+        if (ends[d].emplace(box[d].start, box[d].stop).first->second != box[d].stop) return KeepOrder();
+      }
+      piece.region = regions.emplace(std::move(start), static_cast<int>(regions.size())).first->second;
+    }
+    for (const std::map<int64_t, int64_t>& along : ends) {
+      int64_t last = 0;
+      for (const auto& [start, stop] : along) {
+        if (start < last) return KeepOrder();
+        last = stop;
+      }
+    }
+  }
+
+  void KeepOrder() {
+    for (InstructionPiece& piece : phase_.pieces) piece.region = 0;
+  }
+
+  void CutLetters(int number, const KernelInstruction& whole, const Contraction& notation, const Cuts& cuts,
+                  Cuts::const_iterator next, Ranges& ranges) {
     if (next == cuts.end()) {
       if (phase_.pieces.size() <= static_cast<size_t>(kMaxInstructionPieces)) {
         AddProduct(number, whole, notation, ranges);
@@ -353,6 +416,8 @@ class IncomingCut {
   Phase& phase_;
   std::vector<std::vector<std::unique_ptr<Blocks>>> parts_;  // by message
   std::vector<std::vector<Source>> operands_;                // by instruction
+  OutputCuts output_cuts_;                                   // of a phase whose products read messages
+  bool cuts_agree_ = true;
 };
 
 }  // namespace

@@ -8,8 +8,9 @@
 //
 // A part of a message is cut into blocks, equal but for the last along each dim; blocks follow each other in row-major
 // order, each of them row-major. A chunk is as many blocks as fit; a block that doesn't fit is several chunks. The
-// instructions that read a part are cut as it is. Law: no result changes by a bit. Copies and reductions work element
-// by element; a product is never cut along a letter that is summed over.
+// instructions that read a part are cut as it is; of a contraction all products are, so that what its columns need of
+// others' products and of own ones follows each other. Law: no result changes by a bit. Copies and reductions work
+// element by element; a product is never cut along a letter that is summed over.
 
 #include <cstdint>
 #include <map>
@@ -23,11 +24,13 @@ namespace tessera {
 
 // How a part may be cut.
 struct CutRule {
-  uint32_t whole_dims = 0;  // bit d: dim d is not cut
-  int64_t least = 1;        // indexes of a dim that stay together
-  int64_t most = 4096;      // blocks, about
+  uint32_t whole_dims = 0;    // bit d: dim d is not cut
+  int64_t least = 1;          // indexes of a dim that stay together
+  int64_t least_of_half = 1;  // the same of half a dim that is shorter than two of those
+  int64_t most = 4096;        // blocks, about
 };
 inline constexpr int64_t kMinProductWidth = 1024;          // docs/limits.md: min_product_width
+inline constexpr int64_t kMinHalfProductWidth = 256;       // docs/limits.md: min_half_product_width
 inline constexpr int64_t kMaxInstructionPieces = 1 << 18;  // of one phase; docs/limits.md: max_instruction_pieces
 
 // The parts of one message in packing order, and which operands of the phase's instructions they are.

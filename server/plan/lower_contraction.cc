@@ -84,7 +84,8 @@ class ContractionLowering {
   // A product is cut along letters of the output alone, and not into thin ones.
   CutRule RuleOf(size_t i) const {
     const std::string& letters = i == 0 ? step_.op.notation.left : step_.op.notation.right;
-    CutRule rule{.whole_dims = 0, .least = kMinProductWidth, .most = kMaxBlocksOfOperand};
+    CutRule rule{
+        .whole_dims = 0, .least = kMinProductWidth, .least_of_half = kMinHalfProductWidth, .most = kMaxBlocksOfOperand};
     for (size_t d = 0; d < letters.size(); ++d) {
       if (step_.op.notation.output.find(letters[d]) == std::string::npos) rule.whole_dims |= uint32_t{1} << d;
     }

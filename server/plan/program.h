@@ -140,12 +140,16 @@ struct StagedOperand {
   Strides strides;  // in elements, in the message
   bool operator==(const StagedOperand&) const = default;
 };
-// One of the pieces that replace an instruction when an operand of it comes in a message. Operands of mapped peers
-// are read in place. Bytes that several products multiply come once and are operands of each.
+// One of the pieces that replace an instruction when an operand of it comes in a message; of a contraction, all its
+// products when some operand comes so. Operands of mapped peers are read in place. Bytes that several products multiply
+// come once and are operands of each.
 struct InstructionPiece {
   int instruction = 0;  // index into the phase's `instructions`
   Instruction work;
   std::vector<StagedOperand> operands;
+  // Of products: those of a region write and add to the same elements, and run in this order. Others may run before
+  // them.
+  int region = 0;
   bool operator==(const InstructionPiece&) const = default;
 };
 

@@ -110,6 +110,15 @@ class Writer {
       for (const Interval& shard : DimIntervals(operand.own, DimOf(operand.letters, *first)))
         starts.insert(shard.start);
     }
+    const OperandReading& left = as_two.operands[0];
+    if (const auto on_grid = DimIntervals(left.on_grid, DimOf(left.letters, *first)); on_grid.size() > 1) {
+      // Each worker has its shard of it, and a product is cut nowhere or at the same index by all.
+      for (const Interval& shard : on_grid) {
+        const auto inside = starts.upper_bound(shard.start);
+        if (inside != starts.end() && *inside < shard.stop) return false;
+      }
+      starts.clear();
+    }
     for (auto start = starts.begin(); start != starts.end(); ++start) {
       PartRange& cut = as_two.cuts.emplace_back();
       cut.letter = *first;

@@ -89,32 +89,44 @@ void PhaseItems::FindMessages(const Phase& phase) {
 
 void PhaseItems::ListRuns(const Phase& phase) {
   runs_.clear();
-  bool kernels_read_messages = false;
+  const auto waits = [this](const InstructionPiece& piece) {
+    return std::any_of(piece.operands.begin(), piece.operands.end(),
+                       [this](const StagedOperand& operand) { return IsActive(operand); });
+  };
+  const bool products_wait = std::any_of(phase.pieces.begin(), phase.pieces.end(), [&](const InstructionPiece& piece) {
+    return IsKernel(piece.work) && waits(piece);
+  });
   size_t piece = 0;
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     const size_t first = piece;
     while (piece < phase.pieces.size() && static_cast<size_t>(phase.pieces[piece].instruction) == i) ++piece;
-    const bool is_cut =
-        first < piece && std::any_of(phase.pieces[first].operands.begin(), phase.pieces[first].operands.end(),
-                                     [this](const StagedOperand& operand) { return IsActive(operand); });
-    const Instruction& whole = phase.instructions[i];
-    kernels_read_messages |= is_cut && IsKernel(whole);
-    if (is_cut) {
+    if (first < piece && (products_wait || waits(phase.pieces[first]))) {
       ListPieces(phase, first, piece);
-    } else if (!IsPushed(phase, whole)) {
+    } else if (!IsPushed(phase, phase.instructions[i])) {
       runs_.push_back({kNoMessage, i, nullptr});
     }
   }
-  if (kernels_read_messages) {
-    // Products run in their order: all messages are under way before.
-    for (Run& run : runs_) run.step = 0;
-    return;
-  }
+  if (products_wait) OrderProducts();
   // What waits for no message runs first.
   const auto order = [](const Run& a, const Run& b) {
     return std::tie(a.step, a.instruction, a.piece) < std::tie(b.step, b.instruction, b.piece);
   };
   if (!std::is_sorted(runs_.begin(), runs_.end(), order)) std::sort(runs_.begin(), runs_.end(), order);
+  // Products take long: all messages are under way before the first one.
+  for (Run& run : runs_) {
+    if (products_wait) run.step = 0;
+  }
+}
+
+// A product waits for its own chunks, and for those before it in its region.
+void PhaseItems::OrderProducts() {
+  std::vector<int64_t> steps;  // by region
+  for (Run& run : runs_) {
+    const size_t region = run.piece == nullptr ? 0 : static_cast<size_t>(run.piece->region);
+    if (steps.size() <= region) steps.resize(region + 1, kNoMessage);
+    steps[region] = std::max(steps[region], run.step);
+    run.step = steps[region];
+  }
 }
 
 // The pieces of one instruction.

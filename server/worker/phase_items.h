@@ -90,6 +90,7 @@ class PhaseItems {
   void FindMessages(const Phase& phase);
   void ListRuns(const Phase& phase);
   void ListPieces(const Phase& phase, size_t first, size_t end);
+  void OrderProducts();
   absl::StatusOr<std::byte*> ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
   absl::Status AddTransfers(const Here& here);
   static Ring PlaceRing(const std::vector<MessageChunk>& chunks, int64_t memory_bytes, int64_t window, int64_t& total);

@@ -206,6 +206,9 @@ class TemplateChecker {
     if (piece.instruction < previous || static_cast<size_t>(piece.instruction) >= phase.instructions.size()) {
       return Bad(StrCat("a piece of instruction ", piece.instruction));
     }
+    if (piece.region < 0 || static_cast<size_t>(piece.region) >= phase.pieces.size()) {
+      return Bad(StrCat("a piece in region ", piece.region));
+    }
     TESSERA_RETURN_IF_ERROR(std::visit([this](const auto& i) { return CheckInstruction(i); }, piece.work));
     for (const StagedOperand& operand : piece.operands) {
       const Term term = FindTerm(piece.work, operand.term);

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/exchange.h"
+#include "server/plan/program.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/small_worlds.h"
 
@@ -83,6 +87,30 @@ absl::Status CheckMatmul(const TensorSpec& a, const TensorSpec& b) {
   }
   const bool sums = a.partial_op() == ReduceOp::kSum && b.partial_op() == ReduceOp::kSum;
   return sums ? CheckPrograms(*in_place, {left, right}) : absl::OkStatus();
+}
+
+// What a worker multiplies of messages, with chunks of so many bytes: how many pieces, and in how many regions.
+std::pair<size_t, size_t> CountPieces(const Plan& plan, int64_t max_chunk_bytes) {
+  const auto program = LowerPlan(plan, WorkerIndex(0), MessageLists::kBuild, max_chunk_bytes);
+  if (!program.ok()) return {0, 0};
+  std::set<int> regions;
+  for (const InstructionPiece& piece : program->phases[0].pieces) regions.insert(piece.region);
+  return {program->phases[0].pieces.size(), regions.size()};
+}
+
+// Of 20 rows worker 0 has 7, and 7 and 6 come; the columns in 7 blocks of each, or in 7 and 6 that don't fit each
+// other.
+TEST(Contraction, WhatComesInBlocksIsMultipliedRegionByRegion) {
+  const TensorSpec a = *ParseTensorSpec("f64[48,20] @ mesh(3) [S(0)]");
+  const TensorSpec b = *ParseTensorSpec("f64[20,7200] @ mesh(3) [S(0)]");
+  const TensorSpec output = *ParseTensorSpec("f64[48,7200] @ mesh(3) [S(0)]");
+  const auto plan = PlanWithLimits(a, b, output, kAnyPieces);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const auto& [max_chunk_bytes, pieces, regions] :
+       {std::tuple<int64_t, size_t, size_t>{49152, 7 * 3, 7}, {57600, 1 + 7 + 6, 1}}) {
+    EXPECT_EQ(CountPieces(*plan, max_chunk_bytes), std::pair(pieces, regions)) << max_chunk_bytes;
+    EXPECT_TRUE(CheckPrograms(*plan, {Numbers(a), Numbers(b)}, max_chunk_bytes).ok()) << max_chunk_bytes;
+  }
 }
 
 struct Sizes {

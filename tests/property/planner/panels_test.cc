@@ -79,6 +79,7 @@ void CheckPanels(Case c, int64_t count, Tally& tally) {
   c.overlap = {.least_extent = 1, .least_parts = count, .most_parts = count, .worthwhile = 1e9};
   const absl::StatusOr<Plan> plan = PlanCase(c, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
+
   if (!IsInPanels(*plan)) return;
   ++tally.panels;
   tally.with_two_letters += plan->grid.find(" in all of its ") != std::string::npos ? 1 : 0;
@@ -153,6 +154,30 @@ TEST(Panels, SampledPlacementsOnThreeMeshDims) {
   EXPECT_GE(tally.in_cuts, 5);
   EXPECT_GE(tally.at_once, 10);
   EXPECT_GE(tally.in_parts, 20);
+}
+
+// An inner letter that the grid cuts in another number of shards than an operand that is read in pieces.
+TEST(Panels, LettersThatGridAndOperandsCutDifferently) {
+  Tally tally;
+  for (const std::vector<int64_t>& extents : {std::vector<int64_t>{2, 3}, {3, 2}, {2, 4}, {4, 2}}) {
+    const Mesh mesh = MakeMesh(extents);
+    std::vector<int32_t> hosts;
+    for (int64_t worker = 0; worker < mesh.size(); ++worker) hosts.push_back(worker < mesh.size() / 2 ? 0 : 1);
+    for (const char* right : {"[S(0), S(1)]", "[S(0), S(0)]"}) {
+      for (const int64_t inner : {12, 24}) {
+        const std::string on = StrCat(" @ ", ToText(mesh), " ");
+        Case c = ShapesOf({}, "f64[12,1]", "f64[1,8]", "f64[12,8]");
+        c.left = *ParseTensorSpec(StrCat("f64[12,", inner, "]", on, "[S(0), S(1)]"));
+        c.right = *ParseTensorSpec(StrCat("f64[", inner, ",8]", on, right));
+        c.output = *ParseTensorSpec(StrCat("f64[12,8]", on, "[S(0), P(sum)]"));
+        c.topology.host_of_worker = hosts;
+        c.pieces = {1, 1, 1 << 20};
+        CheckPanels(c, 3, tally);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+  EXPECT_GE(tally.panels, 2);
 }
 
 TEST(Panels, BatchesConversionsAndPermutedLetters) {

@@ -274,6 +274,20 @@ absl::Status RunWork(Runner& runner, const Program& program, const Phase& phase,
   return absl::OkStatus();
 }
 
+// The pieces of a contraction: regions in another order than they have in the program.
+absl::Status RunProducts(Runner& runner, const Program& program, const Phase& phase, const Messages& messages) {
+  std::vector<const InstructionPiece*> pieces;
+  for (const InstructionPiece& piece : phase.pieces) pieces.push_back(&piece);
+  std::stable_sort(pieces.begin(), pieces.end(), [](const auto* a, const auto* b) { return a->region > b->region; });
+  std::set<int> cut;
+  for (const InstructionPiece* piece : pieces) {
+    cut.insert(piece->instruction);
+    TESSERA_ASSIGN_OR_RETURN(const Arrived arrived, TakeOperands(runner, program, phase, *piece, messages));
+    TESSERA_RETURN_IF_ERROR(RunWork(runner, program, phase, piece->work, arrived));
+  }
+  return cut.size() == phase.instructions.size() ? absl::OkStatus() : absl::InternalError("a product without pieces");
+}
+
 // Runs one worker's phase: what peers hold comes from their messages, by pieces.
 absl::Status RunPhase(Runner& runner, const Program& program, size_t number, const Messages& messages) {
   const Phase& phase = program.phases[number];
@@ -290,6 +304,9 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
     }
   }
   TESSERA_RETURN_IF_ERROR(CheckReceived(phase));
+  if (!phase.pieces.empty() && std::holds_alternative<KernelInstruction>(phase.pieces[0].work)) {
+    return RunProducts(runner, program, phase, messages);
+  }
   size_t next = 0;
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     const bool is_cut = next < phase.pieces.size() && phase.pieces[next].instruction == static_cast<int>(i);
@@ -303,7 +320,8 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
   return absl::OkStatus();
 }
 
-// With messages in chunks of at most so many bytes.
+}  // namespace
+
 absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs, int64_t max_chunk_bytes) {
   std::set<int32_t> workers;
   for (const PlanBuffer& buffer : plan.buffers) {
@@ -344,8 +362,6 @@ absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<doubl
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs) {
   TESSERA_RETURN_IF_ERROR(CheckPrograms(plan, inputs, kMaxChunkBytes));

@@ -47,5 +47,7 @@ absl::Status CheckRedistribute(const TensorSpec& source, const TensorSpec& desti
 // Lowers for every worker, with messages, and runs the programs on plain memory, phase by phase; the
 // outputs must be Interpret's. Plans of exchanges and matmuls alone. Reads and messages must pair up.
 absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs);
+// With messages in chunks of at most so many bytes.
+absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs, int64_t max_chunk_bytes);
 
 }  // namespace tessera

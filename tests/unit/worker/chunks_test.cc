@@ -14,8 +14,10 @@
 #include "gtest/gtest.h"
 
 #include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
 #include "server/plan/program.h"
 #include "server/planner/builder.h"
+#include "server/planner/contraction.h"
 #include "tests/support/plan_redistribute.h"
 #include "tests/unit/worker/worker_world.h"
 
@@ -163,6 +165,70 @@ TEST(Chunks, WorkWaitsForItsOwnChunksAlone) {
     EXPECT_EQ(report.received_bytes[0].second, 64 * 8);
   }
   for (size_t i = 0; i < 64; ++i) EXPECT_EQ(sum.At(i), 2.0 * static_cast<double>(i + 1)) << i;
+}
+
+// Of a product whose first terms come from a peer: the columns that are there are finished, own terms and all, while
+// the others are on their way.
+TEST(Chunks, ProductsGoOnWithTheColumnsThatAreThere) {
+  std::mutex mutex;
+  std::function<void()> held;
+  const auto is_held = [&] {
+    std::lock_guard lock(mutex);
+    return held != nullptr;
+  };
+  WorkerWorld world({.reach = Reach::kMessages,
+                     .max_chunk_bytes = 4096,  // 2 rows of 256 columns
+                     .wraps = [&](int worker, std::unique_ptr<MessageTransport> inner) {
+                       auto send = [&, worker](MessageTransport& to, WorkerIndex peer, MessageTag tag,
+                                               absl::Span<const std::byte> bytes, MessageTransport::Done done) {
+                         if (worker != 0 || tag.chunk != 1) return to.Send(peer, tag, bytes, std::move(done));
+                         auto kept = std::make_shared<MessageTransport::Done>(std::move(done));
+                         std::lock_guard lock(mutex);
+                         held = [&to, peer, tag, bytes, kept] { to.Send(peer, tag, bytes, std::move(*kept)); };
+                       };
+                       return std::make_unique<SendFilter>(std::move(inner), send);
+                     }});
+  constexpr int64_t kColumns = 512;
+  const std::string wide = StrCat("f64[4,", kColumns, "] @ mesh(2) [S(0)]");
+  PlanBuilder builder;
+  const int a = builder.AddInput({*ParseTensorSpec("f64[4,4] @ mesh(2) [S(0)]"), {}});
+  const int b = builder.AddInput({*ParseTensorSpec(wide), {}});
+  const auto product = AddContraction(builder, {}, a, b, *ParseTensorSpec(wide), {}, {{1, 1, 1 << 20}, {}, {}});
+  ASSERT_TRUE(product.ok()) << product.status();
+  builder.AddOutput(*product);
+  const Plan plan = std::move(builder).Finish();
+  const TemplateId id = world.Define(plan);
+  std::vector<int64_t> offsets;
+  for (const PlanBuffer& buffer : plan.buffers) offsets.push_back(world.Allocate(buffer.bytes));
+  std::vector<double> left(4 * 4, 1), right(static_cast<size_t>(4 * kColumns), 1);
+  const auto store = [&](size_t input, const std::vector<double>& values) {
+    const PlanValue& value = plan.values[static_cast<size_t>(plan.inputs[input])];
+    world.Store(value, offsets[static_cast<size_t>(value.buffer)], SplitDense(value.spec, values));
+  };
+  store(0, left);
+  store(1, right);
+  const int64_t output = offsets[static_cast<size_t>(plan.values[static_cast<size_t>(plan.outputs[0])].buffer)];
+  std::memset(world.arena(1).memory() + output, 0, static_cast<size_t>(2 * kColumns * 8));
+  const auto at = [&](int64_t row, int64_t column) {
+    double value = 0;
+    std::memcpy(&value, world.arena(1).memory() + output + (row * kColumns + column) * 8, 8);
+    return value;
+  };
+  const Ordinal ordinal = world.NextOrdinal();
+  world.Issue({.ordinal = ordinal, .plan = id, .stream = 1, .buffer_offsets = offsets, .scalars = {}, .waits = {}});
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while ((at(1, 255) != 4 || !is_held()) && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  for (int64_t column = 0; column < kColumns; ++column) {
+    ASSERT_EQ(at(0, column), column < 256 ? 4 : 0) << column;
+    ASSERT_EQ(at(1, column), column < 256 ? 4 : 0) << column;
+  }
+  ASSERT_TRUE(is_held());
+  held();
+  for (const auto& [worker, report] : world.WaitFor(ordinal)) {
+    EXPECT_TRUE(report.status.ok()) << report.status;
+    EXPECT_EQ(report.received_bytes[0].second, 2 * kColumns * 8);
+  }
+  for (int64_t column = 0; column < kColumns; ++column) ASSERT_EQ(at(1, column), 4) << column;
 }
 
 TEST(Chunks, ALostOneFailsTheOpAndTheNextWorks) {

@@ -534,6 +534,11 @@ TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
   const ReduceInstruction stored{DType::kF32, DType::kF32, ReduceOp::kSum, {4}, {own}, peer, {}, 1};
   EXPECT_EQ(refuse(pushing(stored)), absl::StatusCode::kOk);
   EXPECT_EQ(refuse(program(stored)), invalid);
+  Program in_pieces = program(CopyInstruction{DType::kF32, {4}, peer, own});
+  in_pieces.phases[0].pieces.push_back({0, CopyInstruction{DType::kF32, {4}, peer, own}, {}});
+  EXPECT_EQ(refuse(in_pieces), absl::StatusCode::kOk);
+  in_pieces.phases[0].pieces[0].region = 1;
+  EXPECT_EQ(refuse(in_pieces), invalid);
   Program waits = program(CopyInstruction{DType::kF32, {4}, peer, own});
   waits.phases[0].peer_phase = 1;
   EXPECT_EQ(refuse(waits), invalid);

@@ -273,19 +273,23 @@ TEST_P(WorkerPlans, ContractionsReadTheirOperandsWhereTheyLie) {
     }
   }
   // Wide enough that what comes in a message is multiplied in several blocks.
+  const auto reads_pieces = [](const Plan& plan) {
+    return std::any_of(plan.steps.begin(), plan.steps.end(),
+                       [](const Step& step) { return std::holds_alternative<ContractStep>(step); });
+  };
   for (const char* left : {"S(0)", "S(1)"}) {
-    const Plan wide = PlanInPlace({}, StrCat("f64[4,6] @ mesh(4) [", left, "]").c_str(), "f64[6,2060] @ mesh(4) [S(0)]",
-                                  "f64[4,2060] @ mesh(4) [S(0)]");
+    const Plan wide = PlanInPlace({}, StrCat("f64[9,6] @ mesh(4) [", left, "]").c_str(), "f64[6,2060] @ mesh(4) [S(0)]",
+                                  "f64[9,2060] @ mesh(4) [S(0)]");
+    ASSERT_TRUE(reads_pieces(wide)) << ToText(wide);
     ExpectRuns(world, wide, {});
     const Plan tall = PlanInPlace({"mk", "nk", "nm"}, "f64[2060,6] @ mesh(4) [S(1)]", "f64[9,6] @ mesh(4) [S(1)]",
                                   StrCat("f64[9,2060] @ mesh(4) [", left, "]").c_str());
+    ASSERT_TRUE(reads_pieces(tall)) << ToText(tall);
     ExpectRuns(world, tall, {});
   }
   const Plan batch = PlanInPlace({"bmk", "kbn", "nbm"}, "i64[3,5,6] @ mesh(2,2) [S(1), S(2)]",
                                  "i64[6,3,7] @ mesh(2,2) [S(2), S(1)]", "i64[7,3,5] @ mesh(2,2) [S(0), S(1)]");
-  ASSERT_TRUE(std::any_of(batch.steps.begin(), batch.steps.end(), [](const Step& step) {
-    return std::holds_alternative<ContractStep>(step);
-  })) << ToText(batch);
+  ASSERT_TRUE(reads_pieces(batch)) << ToText(batch);
   ExpectRuns(world, batch, {});
 }
 
