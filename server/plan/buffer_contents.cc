@@ -1,6 +1,8 @@
 #include "server/plan/buffer_contents.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "schemas/types/layout.h"
@@ -43,6 +45,27 @@ bool IsDense(const PlanValue& value) {
   return AreElementsApart(value) && reach.highest - reach.lowest + 1 == MaxShardElements(value.spec);
 }
 
+// By dim, where in the largest shard of a dense value the element lies that is `offset` from the first.
+std::optional<Shape> StartIn(const PlanValue& value, Wide offset) {
+  const Shape extents = MaxShardShape(value.spec);
+  std::vector<size_t> dims;  // the largest steps first
+  for (size_t d = 0; d < extents.size(); ++d) {
+    if (extents[d] > 1) dims.push_back(d);
+  }
+  const auto step = [&value](size_t d) { return std::abs(value.strides[d]); };
+  std::sort(dims.begin(), dims.end(), [&](size_t a, size_t b) { return step(a) > step(b); });
+  // From the lowest address on, where dims that are turned round end.
+  offset -= ReachOf(value).lowest - value.offset;
+  Shape start(extents.size(), 0);
+  for (const size_t d : dims) {
+    const Wide index = offset / step(d);
+    if (offset < 0 || index >= extents[d]) return std::nullopt;
+    start[d] = value.strides[d] > 0 ? static_cast<int64_t>(index) : extents[d] - 1 - static_cast<int64_t>(index);
+    offset -= index * step(d);
+  }
+  return offset == 0 ? std::optional(std::move(start)) : std::nullopt;
+}
+
 // Elements of a worker's shard; of what is repeated by a stride of 0, one.
 int64_t PlacesOn(const PlanValue& value, WorkerIndex worker) {
   const Mesh& mesh = value.spec.mesh;
@@ -69,7 +92,8 @@ BufferContents::BufferContents(const Plan& plan)
     : plan_(plan),
       states_(plan.buffers.size()),
       seen_generations_(plan.values.size(), -1),
-      is_written_(plan.values.size(), false) {
+      is_written_(plan.values.size(), false),
+      is_part_(plan.values.size(), false) {
   for (const int input : plan.inputs) states_[BufferOf(input)].is_complete = true;
   for (const int output : plan.outputs) {
     State& state = states_[BufferOf(output)];
@@ -99,7 +123,7 @@ absl::Status BufferContents::Read(int value) {
   if (!state.is_complete) return Wrong("%", value, " is read before it is written");
   int& seen = seen_generations_[static_cast<size_t>(value)];
   if (seen < 0) {
-    const bool is_part = state.part_dim >= 0;
+    const bool is_part = !state.parts.empty();
     if (state.held >= 0 && !is_part && !IsCovered(value, state.held)) {
       return Wrong("%", value, " reaches beyond %", state.held, ", which its buffer holds");
     }
@@ -134,18 +158,14 @@ absl::Status BufferContents::BeginWrite(int value, absl::Span<const int> reads) 
   if (buffer.kind == PlanBuffer::Kind::kInput) return Wrong("%", value, " lies in an input");
   const bool is_seen = seen_generations_[static_cast<size_t>(value)] >= 0;
   const bool is_temporary = buffer.kind == PlanBuffer::Kind::kTemporary && state.output < 0;
-  const bool is_beside_others = std::none_of(state.open.begin(), state.open.end(), [&](int other) {
-    return HaveWorkersInCommon(Value(other).spec.mesh, Value(value).spec.mesh);
-  });
-  if (!is_beside_others || is_seen || (state.is_complete && !is_temporary)) {
-    return Wrong("%", value, " is written twice");
-  }
+  if (is_seen || (state.is_complete && !is_temporary)) return Wrong("%", value, " is written twice");
   TESSERA_RETURN_IF_ERROR(CheckApart(value, reads));
   if (!AreElementsApart(Value(value))) return Wrong("%", value, " is written, and several elements are at one place");
   state.is_narrow = MayHoldNarrow(state, value);
   const bool is_part =
-      !state.is_narrow && (state.part_dim >= 0 || (state.output >= 0 && !IsCovered(state.output, value)));
-  if (!is_part && !state.open.empty()) return Wrong("%", value, " is written beside what is written");
+      !state.is_narrow && (!state.parts.empty() || (state.output >= 0 && !IsCovered(state.output, value)));
+  const bool is_beside_parts = is_part && !state.parts.empty();
+  if (!is_beside_parts && !state.open.empty()) return Wrong("%", value, " is written beside what is written");
   if (is_part) {
     TESSERA_RETURN_IF_ERROR(BeginPart(state, value));
   } else {
@@ -184,46 +204,55 @@ void BufferContents::Replace(State& state, int value) {
   is_written_[static_cast<size_t>(value)] = true;
   state.is_complete = false;
   // A part replaces nothing. On the workers that don't have the value, peers may read on what was there.
-  state.replaces_peer_reads = state.part_dim < 0 && state.is_read_by_peers;
+  state.replaces_peer_reads = state.parts.empty() && state.is_read_by_peers;
   if (HasWorkersOf(Value(value).spec.mesh, plan_.buffers[BufferOf(value)].mesh)) state.is_read_by_peers = false;
 }
 
+absl::StatusOr<Box> BufferContents::BoxOfPart(const PlanValue& part, const PlanValue& whole) const {
+  if (part.spec.shape.size() != whole.spec.shape.size() || part.strides != whole.strides) return Wrong("other strides");
+  const std::optional<Shape> start = StartIn(whole, Wide{part.offset} - whole.offset);
+  if (!start.has_value()) return Wrong("it starts elsewhere");
+  // A worker of its buffer's mesh is one of the output's.
+  const Position first = whole.spec.mesh.PositionAt(*whole.spec.mesh.FindWorker(part.spec.mesh.workers()[0]));
+  TensorSpec expected = whole.spec;
+  Box box = WholeBox(whole.spec.shape);
+  std::vector<MeshCoordinate> coordinates;
+  for (size_t d = 0; d < box.size(); ++d) {
+    const int dim = static_cast<int>(d);
+    const int64_t size = part.spec.shape[d];
+    if (size == whole.spec.shape[d] && (*start)[d] == 0) continue;
+    const int64_t shard = ShardIndex(whole.spec, dim, first);
+    const Interval interval = DimIntervals(whole.spec, dim)[static_cast<size_t>(shard)];
+    if (size <= 0 || size > interval.size() - (*start)[d]) {
+      return Wrong("dim ", d, " of shard ", shard, " has ", interval.size(), " elements");
+    }
+    box[d] = {interval.start + (*start)[d], interval.start + (*start)[d] + size};
+    expected.shape[d] = size;
+    for (const MeshCoordinate& coordinate : CoordinatesOfShard(whole.spec, dim, shard)) {
+      coordinates.push_back(coordinate);
+    }
+  }
+  if (box == WholeBox(whole.spec.shape)) return Wrong("no dim is cut");
+  expected = OnSubMesh(std::move(expected), coordinates, SubMesh(whole.spec.mesh, coordinates));
+  if (part.spec.dtype != whole.spec.dtype || !HoldSameShards(part.spec, expected)) {
+    return Wrong("other shards than ", ToText(expected));
+  }
+  return box;
+}
+
 absl::Status BufferContents::BeginPart(State& state, int value) {
-  const PlanValue& part = Value(value);
-  const PlanValue& whole = Value(state.output);
   const auto wrong = [&](std::string_view why) {
     return Wrong("%", value, " is no part of output %", state.output, ": ", why);
   };
-  if (!IsDense(whole)) return wrong("it has gaps, or several elements at one place");
-  if (part.spec.shape.size() != whole.spec.shape.size() || part.strides != whole.strides) return wrong("other strides");
-  int dim = -1;
-  for (size_t d = 0; d < whole.spec.shape.size(); ++d) {
-    if (part.spec.shape[d] == whole.spec.shape[d]) continue;
-    if (dim >= 0) return wrong("several dims are cut");
-    dim = static_cast<int>(d);
+  if (!IsDense(Value(state.output))) return wrong("it has gaps, or several elements at one place");
+  absl::StatusOr<Box> box = BoxOfPart(Value(value), Value(state.output));
+  if (!box.ok()) return wrong(StdView(box.status().message()));
+  for (const Box& other : state.parts) {
+    if (!IsEmpty(Intersect(*box, other))) return wrong(StrCat(ToText(*box), " and ", ToText(other), " overlap"));
   }
-  if (dim < 0) return wrong("no dim is cut");
-  if (state.part_dim >= 0 && state.part_dim != dim) return wrong("others are cut along another dim");
-  const std::vector<Interval> shards = DimIntervals(whole.spec, dim);
-  // A worker of its buffer's mesh is one of the output's.
-  const Position first = whole.spec.mesh.PositionAt(*whole.spec.mesh.FindWorker(part.spec.mesh.workers()[0]));
-  const auto shard = static_cast<size_t>(ShardIndex(whole.spec, dim, first));
-  const int64_t size = part.spec.shape[static_cast<size_t>(dim)];
-  const int64_t written = state.part_dim < 0 ? 0 : state.part_stops[shard];
-  const TensorSpec expected = RangeOfShard(whole.spec, dim, static_cast<int64_t>(shard), size);
-  if (part.spec.dtype != whole.spec.dtype || !HoldSameShards(part.spec, expected)) {
-    return wrong(StrCat("other shards than ", ToText(expected)));
-  }
-  const Wide start = Wide{part.offset} - whole.offset;
-  if (start != Wide{written} * whole.strides[static_cast<size_t>(dim)] || size <= 0 ||
-      size > shards[shard].size() - written) {
-    return wrong(StrCat("the one that follows starts at element ", written,
-                        shards.size() > 1 ? StrCat(" of shard ", shard) : ""));
-  }
-  state.part_dim = dim;
-  state.part_stops.resize(shards.size(), 0);
-  state.part_stops[shard] += size;
-  state.part_elements += size;
+  state.part_elements += NumElements(*box);
+  state.parts.push_back(*std::move(box));
+  is_part_[static_cast<size_t>(value)] = true;
   state.generation = 1;
   return absl::OkStatus();
 }
@@ -231,8 +260,7 @@ absl::Status BufferContents::BeginPart(State& state, int value) {
 void BufferContents::EndWrite(int value) {
   State& state = states_[BufferOf(value)];
   std::erase(state.open, value);
-  const bool is_whole =
-      state.part_dim < 0 || state.part_elements == Value(state.output).spec.shape[static_cast<size_t>(state.part_dim)];
+  const bool is_whole = state.parts.empty() || state.part_elements == NumElements(Value(state.output).spec.shape);
   state.is_complete = is_whole && state.open.empty();
 }
 

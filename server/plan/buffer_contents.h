@@ -4,8 +4,9 @@
 // to read. Used by VerifyPlan alone.
 //
 // An input holds its operand and is never written. An output that has elements is written once: whole, or in parts by
-// several steps. The parts are ranges of one dim. Each lies in one shard along it, on just those positions that have
-// the shard, whose dim is whole there; those of a shard follow each other and tile it:
+// several steps. A part is a box that is cut out along some dims. It lies in one shard along each of them, on just
+// those positions that have the shard, whose dim is whole there; the parts have no element in common and tile the
+// output:
 //
 //   out %3 : f64[8,6] @ mesh(2) [S(0)] in b3
 //   tmp %4 : f64[8,4] @ mesh(2) [S(0)] in b3 strides [6,1]              columns 0 to 3
@@ -14,7 +15,8 @@
 //   out %3 : f64[8,6] @ mesh(2) [S(0)] in b3
 //   tmp %4 : f64[4,6] @ mesh(1) [R] in b3                               rows 0 to 3, which worker 0 has
 //   tmp %5 : f64[2,6] @ mesh(1; workers=1) [R] in b3                    rows 4 and 5, on worker 1
-//   tmp %6 : f64[2,6] @ mesh(1; workers=1) [R] in b3 offset 12          rows 6 and 7
+//   tmp %6 : f64[2,2] @ mesh(1; workers=1) [R] in b3 offset 12 strides [6,1]
+//   tmp %7 : f64[2,4] @ mesh(1; workers=1) [R] in b3 offset 14 strides [6,1]
 //
 // Before it is written, an output that begins its buffer may hold one value of a narrower dtype, at its end; a local
 // step that does nothing but cast this one writes the output then (widening.h):
@@ -32,6 +34,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/plan/plan.h"
 
@@ -58,7 +61,7 @@ class BufferContents {
   // Workers read in each other's memory what they write of it: a spread or share that is not pushed.
   void NotePeerReads(int value);
   // Internal when a step that reads `reads` may not write the value. Until EndWrite nothing else is written to its
-  // buffer, but for parts on other workers.
+  // buffer, but for other parts.
   absl::Status BeginWrite(int value, absl::Span<const int> reads);
   // The same of a step that widens `narrow` to the value in its place.
   absl::Status BeginWidening(int value, int narrow);
@@ -68,6 +71,8 @@ class BufferContents {
   // Whether what the last BeginWrite of the value's buffer replaced had been read by peers: the plan can't let others
   // store there, who don't know when that is over.
   bool ReplacesWhatPeersRead(int value) const { return states_[BufferOf(value)].replaces_peer_reads; }
+  // Whether it was written as a part of an output. What is written to its buffer after it has no element of it.
+  bool IsPart(int value) const { return is_part_[static_cast<size_t>(value)]; }
   // Every output is there at the end.
   absl::Status CheckOutputs();
 
@@ -82,10 +87,8 @@ class BufferContents {
     bool is_read_by_peers = false;  // on some of its workers, also of an earlier whole
     int generation_read_by_peers = -1;
     bool replaces_peer_reads = false;
-    // Of an output that is written in parts:
-    int part_dim = -1;
-    std::vector<int64_t> part_stops;  // by shard along that dim: elements of it that are written
-    int64_t part_elements = 0;        // of the dim, written in all shards
+    std::vector<Box> parts;  // of an output that is written in parts
+    Wide part_elements = 0;  // of all of them
   };
   const PlanValue& Value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
   size_t BufferOf(int id) const { return static_cast<size_t>(Value(id).buffer); }
@@ -94,6 +97,8 @@ class BufferContents {
   // Whether an output that nothing was written of yet may hold the value until it is widened.
   bool MayHoldNarrow(const State& state, int value) const;
   absl::Status BeginPart(State& state, int value);
+  // The part's box in the output `whole`.
+  absl::StatusOr<Box> BoxOfPart(const PlanValue& part, const PlanValue& whole) const;
   // No step reads the buffer that it writes.
   absl::Status CheckApart(int value, absl::Span<const int> reads) const;
   // The value is being written: it can't be read until EndWrite, and what its buffer held before it not any more.
@@ -103,6 +108,7 @@ class BufferContents {
   std::vector<State> states_;          // by buffer
   std::vector<int> seen_generations_;  // by value: in which it was written or first read; -1: not yet
   std::vector<bool> is_written_;       // by value
+  std::vector<bool> is_part_;          // by value
 };
 
 }  // namespace tessera

@@ -255,7 +255,10 @@ class Verifier {
 
   bool TouchesTheSame(const std::vector<Touch>& earlier, const Touch& touch) const {
     return std::any_of(earlier.begin(), earlier.end(), [&](const Touch& other) {
-      return (other.is_written || touch.is_written) &&
+      // What is written after a part is another one.
+      const bool are_parts =
+          other.is_written && touch.is_written && other.value != touch.value && contents_->IsPart(other.value);
+      return (other.is_written || touch.is_written) && !are_parts &&
              HaveWorkersInCommon(Value(other.value).spec.mesh, Value(touch.value).spec.mesh);
     });
   }

@@ -1,8 +1,10 @@
 #include "server/planner/place_to_narrow.h"
 
 #include <algorithm>
+#include <bit>
+#include <numeric>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "schemas/types/bounds.h"
@@ -10,14 +12,18 @@
 #include "server/plan/exchange.h"
 #include "server/plan/same_shards.h"
 #include "server/plan/sub_mesh.h"
+#include "server/planner/part_range.h"
 
 namespace tessera {
 namespace {
 
 __extension__ using Wide = __int128;  // bytes of all workers together, of a tensor that need not fit anywhere
 
+constexpr int kMostDimsTried = 2;  // of those that could be cut, together; then all of them
+
 struct Narrowing {
   Wide bytes = 0;
+  Wide least_bytes = 0;             // the bound of each element (place_to_narrow.h)
   std::optional<TensorSpec> place;  // none: each element is converted as it is reduced
 };
 
@@ -58,50 +64,118 @@ std::optional<Narrowing> BestNarrowing(const TensorSpec& source, const TensorSpe
   const bool is_reduced = PendingTerms(source, destination) > 1 && !destination.has_partial();
   if (!wide.ok() || !is_reduced) return std::nullopt;
   // Of what is reduced where it goes to, all but one replica takes it converted.
-  const Wide spread_elements = Wide{NumElements(source.shape)} * (CountReplicas(destination) - 1);
+  const int64_t wide_bytes = SizeBytes(source.dtype), narrow_bytes = SizeBytes(destination.dtype);
+  const Wide elements = NumElements(source.shape), terms = PendingTerms(source, destination);
+  const Wide replicas = CountReplicas(destination);
   Narrowing best;
-  best.bytes = wide->total_bytes - spread_elements * (SizeBytes(source.dtype) - SizeBytes(destination.dtype));
+  best.bytes = wide->total_bytes - elements * (replicas - 1) * (wide_bytes - narrow_bytes);
+  // One transfer less is made of those that a worker wants who has a term.
+  const Wide nearer = elements * (terms + replicas - 1) - wide->total_bytes / wide_bytes;
+  best.least_bytes = elements * (terms - 1) * wide_bytes + (elements * replicas - nearer) * narrow_bytes;
+  if (best.bytes == best.least_bytes) return best;
+  const bool is_sharded = std::any_of(source.placements.begin(), source.placements.end(),
+                                      [](const Placement& placement) { return placement.is_shard(); });
+  if (nearer == 0 && !is_sharded) {  // each worker has a term of all, and nobody who reduces some of it wants it
+    best.bytes = best.least_bytes;
+    best.place = WithDType(PlacesFor(source)[0], destination.dtype);
+    return best;
+  }
   for (const TensorSpec& place : PlacesFor(source)) {
     const TensorSpec narrow = WithDType(place, destination.dtype);
     const absl::StatusOr<RedistributeBound> reduced = BoundRedistribute(source, place);
     const absl::StatusOr<RedistributeBound> moved = BoundRedistribute(narrow, destination);
     if (!reduced.ok() || !moved.ok()) continue;
     const Wide bytes = Wide{reduced->total_bytes} + moved->total_bytes;
-    if (bytes < best.bytes) best = {bytes, narrow};
+    if (bytes >= best.bytes) continue;
+    best.bytes = bytes;
+    best.place = narrow;
+    if (bytes == best.least_bytes) break;
   }
   return best;
 }
 
-}  // namespace
-
-std::optional<TensorSpec> PlaceToNarrow(const TensorSpec& source, const TensorSpec& destination) {
-  std::optional<Narrowing> best = BestNarrowing(source, destination);
-  return best.has_value() ? std::move(best->place) : std::nullopt;
+// Names of tensor dims, as contractions have letters.
+std::string NamesOfDims(int rank) {
+  std::string names(static_cast<size_t>(rank), 'a');
+  std::iota(names.begin(), names.end(), 'a');
+  return names;
 }
 
-std::optional<int> DimToNarrowBy(const TensorSpec& source, const TensorSpec& destination) {
-  std::optional<int> best_dim;
-  const std::optional<Narrowing> whole = BestNarrowing(source, destination);
-  if (!whole.has_value()) return best_dim;
-  Wide best_bytes = whole->bytes;
-  for (int dim = 0; dim < source.rank(); ++dim) {
-    const std::vector<Interval> shards = DimIntervals(destination, dim);
-    const int64_t count = static_cast<int64_t>(shards.size());
-    if (count < 2 || count > kMaxNarrowedParts || DimIntervals(source, dim).size() > 1) continue;
-    Wide bytes = 0;
-    for (int64_t shard = 0; shard < count; ++shard) {
-      const int64_t size = shards[static_cast<size_t>(shard)].size();
-      if (size == 0) continue;
-      TensorSpec part = source;
-      part.shape[static_cast<size_t>(dim)] = size;
-      const std::optional<Narrowing> of_part = BestNarrowing(part, RangeOfShard(destination, dim, shard, size));
-      bytes += of_part.has_value() ? of_part->bytes : best_bytes;
+// Cuts parts along a dim wherever a shard of the source or of the destination ends; false above the limit.
+bool CutAlong(int dim, std::vector<NarrowedPart>& parts) {
+  std::vector<NarrowedPart> cut;
+  const size_t d = static_cast<size_t>(dim);
+  for (const NarrowedPart& part : parts) {
+    const std::string names = NamesOfDims(part.source.rank());
+    const std::vector<PartRange> ranges =
+        CommonRanges(part.source, part.destination, names, names[d], kMaxNarrowedParts);
+    if (ranges.empty() || static_cast<int64_t>(cut.size() + ranges.size()) > kMaxNarrowedParts) return false;
+    for (const PartRange& range : ranges) {
+      NarrowedPart& in_range = cut.emplace_back(part);
+      in_range.source = OnGridIn(range, part.source, names);
+      in_range.destination = OutputIn(range, part.destination, names);
+      in_range.source_start[d] += range.start_on_grid;
+      in_range.destination_start[d] += range.start_in_output;
     }
-    if (bytes >= best_bytes) continue;
-    best_bytes = bytes;
-    best_dim = dim;
   }
-  return best_dim;
+  parts = std::move(cut);
+  return true;
+}
+
+struct Cut {
+  std::vector<NarrowedPart> parts;
+  Wide bytes = 0;
+  Wide least_bytes = 0;
+};
+
+// Along these dims, bit by bit.
+std::optional<Cut> CutAlongDims(const NarrowedPart& whole, uint32_t dims) {
+  Cut cut;
+  cut.parts = {whole};
+  for (int dim = 0; dim < whole.source.rank(); ++dim) {
+    if ((dims >> dim & 1) != 0 && !CutAlong(dim, cut.parts)) return std::nullopt;
+  }
+  for (NarrowedPart& part : cut.parts) {
+    std::optional<Narrowing> best = BestNarrowing(part.source, part.destination);
+    if (!best.has_value()) return std::nullopt;
+    cut.bytes += best->bytes;
+    cut.least_bytes += best->least_bytes;
+    part.place = std::move(best->place);
+  }
+  return cut;
+}
+
+// The dims that some shard ends within, bit by bit.
+uint32_t DimsThatAreCut(const TensorSpec& source, const TensorSpec& destination) {
+  uint32_t dims = 0;
+  for (int dim = 0; dim < source.rank(); ++dim) {
+    const bool is_cut = DimIntervals(source, dim).size() > 1 || DimIntervals(destination, dim).size() > 1;
+    if (is_cut) dims |= uint32_t{1} << dim;
+  }
+  return dims;
+}
+
+}  // namespace
+
+std::vector<NarrowedPart> PartsToNarrow(const TensorSpec& source, const TensorSpec& destination) {
+  const Shape start(source.shape.size(), 0);
+  const NarrowedPart whole = {source, destination, start, start, std::nullopt};
+  std::optional<Cut> best = CutAlongDims(whole, 0);
+  if (!best.has_value()) return {whole};
+  // Cut along all dims the bound is reached. It may be with fewer parts.
+  const uint32_t all = DimsThatAreCut(source, destination);
+  const auto try_dims = [&](uint32_t dims) {
+    if (best->bytes == best->least_bytes) return;
+    std::optional<Cut> cut = CutAlongDims(whole, dims);
+    if (cut.has_value() && cut->bytes < best->bytes) best = std::move(cut);
+  };
+  for (int count = 1; count <= kMostDimsTried; ++count) {
+    for (uint32_t dims = all; dims > 0; dims = (dims - 1) & all) {
+      if (std::popcount(dims) == count) try_dims(dims);
+    }
+  }
+  if (std::popcount(all) > kMostDimsTried) try_dims(all);
+  return std::move(best->parts);
 }
 
 }  // namespace tessera

@@ -10,7 +10,6 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/same_shards.h"
-#include "server/plan/sub_mesh.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
 #include "server/planner/place_to_narrow.h"
@@ -51,6 +50,10 @@ bool HasDefaultStrides(const PlanValue& value) {
     if (extents[d] > 1 && value.strides[d] != strides[d]) return false;
   }
   return true;
+}
+
+int64_t OffsetOf(const Shape& start, const Strides& strides) {
+  return std::inner_product(start.begin(), start.end(), strides.begin(), int64_t{0});
 }
 
 Expression CopyExpression(DType dtype) { return Expression{{{ScalarOp::kInput, dtype, 0, 0, 0}}}; }
@@ -192,8 +195,9 @@ class OpPlanner {
     int value = 0;
     TensorSpec output;
     std::optional<LocalOp> conversion;
-    std::optional<int> target;  // a part's place in the result; none: a new value
-    TensorSpec first;           // where it goes first
+    std::optional<int> target;        // a part's place in the result; none: a new value
+    std::optional<TensorSpec> place;  // where it is narrowed, if not as it is reduced or converted
+    TensorSpec first;                 // where it goes first
   };
 
   // Where it goes first, so that the fewest bytes move. It is converted on the way if that has the new dtype, else
@@ -204,7 +208,7 @@ class OpPlanner {
     const TensorSpec& source = builder_.value(moved.value).spec;
     const TensorSpec unconverted = WithDType(output, source.dtype);
     if (HoldSameShards(source, unconverted)) return unconverted;
-    if (SizeBytes(output.dtype) < SizeBytes(source.dtype)) return PlaceToNarrow(source, output).value_or(output);
+    if (SizeBytes(output.dtype) < SizeBytes(source.dtype)) return moved.place.value_or(output);
     // Nobody passes on what is wider by then.
     const bool is_passed_on = CountReplicas(output) > 1 && (PendingTerms(source, output) > 1 ||
                                                             !AreOnOneHost({&source.mesh, &output.mesh}, topology_));
@@ -224,23 +228,20 @@ class OpPlanner {
     const std::optional<LocalOp>& conversion = resolution_.operands[operand].conversion;
     const PlanValue source = builder_.value(value);
     const bool is_narrower = conversion.has_value() && SizeBytes(output.dtype) < SizeBytes(source.spec.dtype);
-    const std::optional<int> dim = is_narrower ? DimToNarrowBy(source.spec, output) : std::nullopt;
-    if (!dim.has_value()) return {{value, output, conversion, std::nullopt, {}}};
-    const size_t d = static_cast<size_t>(*dim);
+    if (!is_narrower) return {{value, output, conversion, std::nullopt, std::nullopt, {}}};
+    std::vector<NarrowedPart> parts = PartsToNarrow(source.spec, output);
+    if (parts.size() == 1) return {{value, output, conversion, std::nullopt, std::move(parts[0].place), {}}};
     result = builder_.AddTemporary(output);
     const Strides strides = builder_.value(*result).strides;
-    std::vector<Moved> parts;
-    const std::vector<Interval> shards = DimIntervals(output, *dim);
-    for (size_t shard = 0; shard < shards.size(); ++shard) {
-      if (shards[shard].empty()) continue;
-      TensorSpec part = source.spec;
-      part.shape[d] = shards[shard].size();
-      const TensorSpec in_output = RangeOfShard(output, *dim, static_cast<int64_t>(shard), part.shape[d]);
-      const int view =
-          builder_.AddView(value, part, source.offset + shards[shard].start * source.strides[d], source.strides);
-      parts.push_back({view, in_output, conversion, builder_.AddView(*result, in_output, 0, strides), {}});
+    std::vector<Moved> moved;
+    for (NarrowedPart& part : parts) {
+      const int view = builder_.AddView(value, part.source, source.offset + OffsetOf(part.source_start, source.strides),
+                                        source.strides);
+      const int target =
+          builder_.AddView(*result, part.destination, OffsetOf(part.destination_start, strides), strides);
+      moved.push_back({view, std::move(part.destination), conversion, target, std::move(part.place), {}});
     }
-    return parts;
+    return moved;
   }
 
   // All tensors move together to where they go first, and on from there. What moves in a dtype of fewer bytes than its

@@ -136,15 +136,12 @@ int64_t CountTerms(const TensorSpec& source) {
   return terms;
 }
 
-bool IsSharded(const TensorSpec& spec, int dim) { return DimIntervals(spec, dim).size() > 1; }
-
 // A wide transfer of each other term, and a narrow one to each other destination: the others than one that has a term,
-// or all. That is reached where shards along one dim of the destination alone tell who has a term, and the source has
-// that dim whole; and all wide is more.
+// or all.
 absl::Status CheckNarrowedSum(const TensorSpec& source, const TensorSpec& destination, const Plan& plan) {
   TensorSpec wide = destination;
   wide.dtype = source.dtype;
-  TESSERA_ASSIGN_OR_RETURN(const RedistributeBound most, BoundRedistribute(source, wide));
+  TESSERA_ASSIGN_OR_RETURN(const RedistributeBound all_wide, BoundRedistribute(source, wide));
   const int64_t terms = CountTerms(source);
   int64_t destinations = 1;
   for (size_t j = 0; j < destination.placements.size(); ++j) {
@@ -152,20 +149,13 @@ absl::Status CheckNarrowedSum(const TensorSpec& source, const TensorSpec& destin
   }
   const int64_t elements = NumElements(source.shape);
   // Transfers are terms + destinations - 1 of each, or one less.
-  const int64_t nearer = elements * (terms + destinations - 1) - most.total_bytes / SizeBytes(source.dtype);
+  const int64_t nearer = elements * (terms + destinations - 1) - all_wide.total_bytes / SizeBytes(source.dtype);
   const int64_t least = elements * (terms - 1) * SizeBytes(source.dtype) +
                         (elements * destinations - nearer) * SizeBytes(destination.dtype);
-  int sharded_dims = 0;
-  bool is_sharded_in_source = false;
-  for (int d = 0; d < source.rank(); ++d) {
-    sharded_dims += IsSharded(destination, d) ? 1 : 0;
-    is_sharded_in_source = is_sharded_in_source || IsSharded(source, d);
-  }
-  const bool is_reached = !is_sharded_in_source && sharded_dims <= 1 && source.rank() > 0;
   const PlanTraffic traffic = TrafficOf(plan);
   const int64_t bytes = std::accumulate(traffic.received_bytes.begin(), traffic.received_bytes.end(), int64_t{0});
-  if (bytes == least || (!is_reached && bytes > least && bytes <= most.total_bytes)) return absl::OkStatus();
-  return absl::InternalError(StrCat("receives ", bytes, ", the bound is ", least, ", all wide ", most.total_bytes));
+  if (bytes == least) return absl::OkStatus();
+  return absl::InternalError(StrCat("receives ", bytes, ", the bound is ", least, ", all wide ", all_wide.total_bytes));
 }
 
 absl::Status CheckReceived(const RandomRedistribute& drawn, const Plan& plan) {
