@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "schemas/codec/available_memory.h"
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -18,10 +19,19 @@ namespace {
 
 // So small that asking costs more than it saves.
 constexpr int64_t kAlwaysTriedBytes = 1 << 20;
+constexpr int64_t kLargePageBytes = 2 << 20;
 
 absl::Status MemoryError(std::string_view what, int64_t bytes, int error) {
   return absl::ResourceExhaustedError(
       StrCat("host memory: ", what, " of ", bytes, " bytes failed: ", std::string_view(strerror(error))));
+}
+
+absl::Status CheckAvailable(int64_t bytes) {
+  if (bytes <= kAlwaysTriedBytes) return absl::OkStatus();
+  const int64_t available = HostAvailableBytes();
+  if (bytes <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      StrCat("host memory: ", bytes, " bytes wanted in this process, the host has ", available, " available"));
 }
 
 // Copies one row of the innermost dim.
@@ -39,12 +49,7 @@ void CopyRow(char* destination, const char* source, int64_t count, int64_t strid
 
 absl::StatusOr<std::shared_ptr<HostMemory>> HostMemory::Make(int64_t bytes) {
   const int64_t size = std::max<int64_t>(bytes, 1);
-  if (size > kAlwaysTriedBytes) {
-    if (const int64_t available = HostAvailableBytes(); size > available) {
-      return absl::ResourceExhaustedError(
-          StrCat("host memory: ", size, " bytes wanted in this process, the host has ", available, " available"));
-    }
-  }
+  TESSERA_RETURN_IF_ERROR(CheckAvailable(size));
   const int fd = memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return MemoryError("memfd_create", size, errno);
   if (const int error = posix_fallocate(fd, 0, size); error != 0) {
@@ -72,11 +77,33 @@ std::shared_ptr<HostMemory> HostMemory::MakePrivate(int64_t bytes) {
       new HostMemory(Kind::kPrivate, static_cast<char*>(::operator new(size)), size, -1));
 }
 
+absl::StatusOr<std::shared_ptr<HostMemory>> HostMemory::MakeLarge(int64_t bytes) {
+  const int64_t size = std::max<int64_t>(bytes, 1), mapping_bytes = size + kLargePageBytes;
+  TESSERA_RETURN_IF_ERROR(CheckAvailable(size));
+  void* mapping = mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) return MemoryError("mapping", size, errno);
+  char* const start = static_cast<char*>(mapping);
+  char* const data = start + (-reinterpret_cast<uintptr_t>(start) & (kLargePageBytes - 1));
+  madvise(data, size, MADV_HUGEPAGE);  // a wish
+  std::shared_ptr<HostMemory> made(new HostMemory(Kind::kMapped, data, size, -1));
+  made->mapping_ = start;
+  made->mapping_bytes_ = mapping_bytes;
+  return made;
+}
+
+void HostMemory::MakePages(int64_t start, int64_t bytes) {
+#if defined(MADV_POPULATE_WRITE)
+  madvise(data_ + start, std::min(bytes, size_bytes_ - start), MADV_POPULATE_WRITE);
+#else
+  (void)start, (void)bytes;
+#endif
+}
+
 HostMemory::~HostMemory() {
   if (kind_ == Kind::kPrivate) {
     ::operator delete(data_);
   } else {
-    munmap(data_, size_bytes_);
+    munmap(mapping_, mapping_bytes_);
   }
   CloseFd();
 }

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "client/session_impl.h"
 #include "client/session_request.h"
+#include "schemas/types/divide.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -18,6 +20,10 @@ Box Relative(Box box, const Shape& origin) {
   }
   return box;
 }
+
+// What is fewer than this comes at once: a ring pays from then on.
+constexpr int64_t kLeastSlabs = 2;
+constexpr int64_t kSlotAlignment = 4096;
 
 // Walks a piece in slabs along dim 0.
 struct SlabCursor {
@@ -163,27 +169,18 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
   connection_->Flush();
 
   std::vector<SlabCursor> cursors;
-  int64_t slab_bytes = kUploadSlabBytes, wanted_slabs = 0;
+  int64_t slab_bytes = kSlabBytes, wanted_slabs = 0;
   for (const UploadPiece& piece : pieces) {
     if (IsEmpty(piece.box)) continue;
     const int64_t row_bytes = NumElements(piece.box) / piece.box[0].size() * element_bytes;
-    cursors.push_back({&piece, row_bytes, std::max<int64_t>(1, kUploadSlabBytes / row_bytes), piece.box[0].start});
+    cursors.push_back({&piece, row_bytes, std::max<int64_t>(1, kSlabBytes / row_bytes), piece.box[0].start});
     slab_bytes = std::max(slab_bytes, row_bytes);
     wanted_slabs += cursors.back().slab_count();
   }
   // A slab is filled while another one is taken: two are enough where rows are long.
-  const int64_t fitting_slabs = std::max<int64_t>(2, kUploadSlabs * kUploadSlabBytes / slab_bytes);
-  const int slabs = static_cast<int>(std::min({wanted_slabs, fitting_slabs, int64_t{kUploadSlabs}}));
-  // Warm memory of an earlier upload is used again; a second upload at a time brings its own.
-  std::shared_ptr<HostMemory> ring;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    ring.swap(upload_ring_);
-  }
-  if (ring == nullptr || ring->size_bytes() < slabs * slab_bytes) {
-    TESSERA_ASSIGN_OR_RETURN(ring, HostMemory::Make(slabs * slab_bytes));
-  }
-
+  const int64_t fitting_slabs = std::max<int64_t>(2, kSlabs * kSlabBytes / slab_bytes);
+  const int slabs = static_cast<int>(std::min({wanted_slabs, fitting_slabs, int64_t{kSlabs}}));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> ring, TakeRing(slabs * slab_bytes));
   TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
   uint64_t ticket = 0, secret = 0;
   {
@@ -194,13 +191,7 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
   }
   connection_->BeginTransfer(number, ticket, secret, ring, handle->spec->mesh.workers());
 
-  // Callbacks may come after an early return, so what they touch is shared.
-  struct Progress {
-    int pending[kUploadSlabs] = {};  // copies that still read the slab
-    absl::Status error;
-    bool finished = false;
-  };
-  auto state = std::make_shared<Progress>();
+  auto state = std::make_shared<SlabProgress>();
   absl::Status status;
   int slot = 0;
   for (bool more = true; more && status.ok();) {
@@ -209,27 +200,11 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
       if (cursor.done()) continue;
       more = true;
       const Box slab = cursor.Take();
-      status = WaitUntil("upload", std::nullopt, [&] { return state->pending[slot] == 0 || !state->error.ok(); });
-      if (status.ok()) {
-        std::lock_guard<std::mutex> lock(mutex_);
-        status = state->error;
-        if (status.ok()) state->pending[slot] = static_cast<int>(cursor.piece->workers.size());
-      }
+      status = WaitForSlot("upload", state, slot, static_cast<int>(cursor.piece->workers.size()));
       if (!status.ok()) break;
       const int64_t offset = slot * slab_bytes;
       CopyBoxTo(cursor.piece->source, Relative(slab, cursor.piece->origin), ring->data() + offset);
-      for (WorkerIndex worker : cursor.piece->workers) {
-        connection_->Copy(number, worker, slab, static_cast<uint64_t>(offset),
-                          [this, state, slot](absl::Status copied) {
-                            {
-                              std::lock_guard<std::mutex> lock(mutex_);
-                              --state->pending[slot];
-                              if (state->error.ok()) state->error = copied;
-                              progress_ = Clock::now();
-                            }
-                            NotifyChanged();
-                          });
-      }
+      for (WorkerIndex worker : cursor.piece->workers) CopySlab(number, worker, slab, offset, slot, state);
       slot = (slot + 1) % slabs;
     }
   }
@@ -239,12 +214,48 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
       std::lock_guard<std::mutex> lock(mutex_);
       state->finished = true;
       if (state->error.ok()) state->error = finished;
-      if (finished.ok() && ring->size_bytes() <= kUploadSlabs * kUploadSlabBytes) upload_ring_ = ring;
+      if (finished.ok()) KeepRing(ring);
     }
     NotifyChanged();
   });
   // The source has been read: what goes wrong from here on poisons the handle.
   return status;
+}
+
+absl::StatusOr<std::shared_ptr<HostMemory>> SessionImpl::TakeRing(int64_t bytes) {
+  std::shared_ptr<HostMemory> ring;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ring.swap(ring_);
+  }
+  if (ring != nullptr && ring->size_bytes() >= bytes) return ring;
+  return HostMemory::Make(bytes);
+}
+
+void SessionImpl::KeepRing(std::shared_ptr<HostMemory> ring) {
+  if (ring->size_bytes() <= kSlabs * kSlabBytes) ring_ = std::move(ring);
+}
+
+absl::Status SessionImpl::WaitForSlot(std::string_view what, const SlabProgressPtr& progress, int slot, int copies) {
+  TESSERA_RETURN_IF_ERROR(WaitUntil(
+      what, std::nullopt, [&progress, slot] { return progress->pending[slot] == 0 || !progress->error.ok(); }));
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (progress->error.ok()) progress->pending[slot] = copies;
+  return progress->error;
+}
+
+void SessionImpl::CopySlab(uint64_t number, WorkerIndex worker, const Box& slab, int64_t offset_bytes, int slot,
+                           const SlabProgressPtr& progress) {
+  connection_->Copy(number, worker, slab, static_cast<uint64_t>(offset_bytes),
+                    [this, progress, slot](absl::Status copied) {
+                      {
+                        std::lock_guard<std::mutex> lock(mutex_);
+                        --progress->pending[slot];
+                        if (progress->error.ok()) progress->error = copied;
+                        progress_ = Clock::now();
+                      }
+                      NotifyChanged();
+                    });
 }
 
 absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::optional<int64_t> flat_position) {
@@ -277,8 +288,12 @@ absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& 
   const TensorSpec& spec = *handle->spec;
   const int64_t bytes = NumElements(box) * SizeBytes(spec.dtype);
   connection_->Flush();
+  const SlabShape shape = SlabsOf(box, SizeBytes(spec.dtype));
   // The pages are made while the workers compute.
-  if (bytes > static_cast<int64_t>(welcome().max_inline_bytes)) {
+  if (shape.slots > 0) {
+    TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::MakeLarge(bytes));
+    MakePagesUntilTicket(request, *out.memory);
+  } else if (bytes > static_cast<int64_t>(welcome().max_inline_bytes)) {
     TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::Make(bytes));
   }
   TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
@@ -307,27 +322,103 @@ absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& 
       flat_position.has_value() ? std::vector<int64_t>{*flat_position} : DistinctHolders(spec);
   std::vector<WorkerIndex> workers;
   for (int64_t flat : holders) workers.push_back(spec.mesh.workers()[static_cast<size_t>(flat)]);
-  connection_->BeginTransfer(number, ticket, secret, out.memory, workers);
-  for (WorkerIndex worker : workers) {
-    connection_->Copy(number, worker, box, 0, [this](absl::Status) { Progress(); });
+  // What the workers write to: a ring, or the array.
+  std::shared_ptr<HostMemory> shared = out.memory;
+  if (shape.slots > 0) {
+    TESSERA_ASSIGN_OR_RETURN(shared, TakeRing(shape.slots * shape.slot_bytes));
   }
-  auto ended = std::make_shared<std::pair<bool, absl::Status>>(false, absl::OkStatus());
-  connection_->FinishTransfer(number, [this, ended](absl::Status status) {
+  connection_->BeginTransfer(number, ticket, secret, shared, workers);
+  const auto progress = std::make_shared<SlabProgress>();
+  absl::Status fetched;
+  if (shape.slots > 0) {
+    fetched = FetchSlabs(number, spec, holders, shape, box, *shared, progress, out.memory->data());
+  } else {
+    for (WorkerIndex worker : workers) {
+      connection_->Copy(number, worker, box, 0, [this](absl::Status) { Progress(); });
+    }
+  }
+  connection_->FinishTransfer(number, [this, progress, shared, is_ring = shape.slots > 0](absl::Status status) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      *ended = {true, std::move(status)};
+      progress->finished = true;
+      if (is_ring && status.ok() && progress->error.ok()) KeepRing(shared);
+      if (!status.ok()) progress->error = std::move(status);
     }
     NotifyChanged();
   });
-  TESSERA_RETURN_IF_ERROR(
-      WaitUntil("download", std::nullopt, [&] { return ended->first || (request->done && !request->status.ok()); }));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (progress->error.ok()) TESSERA_RETURN_IF_ERROR(fetched);  // it was not waited for
+  }
+  TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt,
+                                    [&] { return progress->finished || (request->done && !request->status.ok()); }));
   std::lock_guard<std::mutex> lock(mutex_);
   // The coordinator knows why a worker is gone; the socket only that it is.
   TESSERA_RETURN_IF_ERROR(request->done ? request->status : absl::OkStatus());
   TESSERA_RETURN_IF_ERROR(handle->TellFailure());
-  TESSERA_RETURN_IF_ERROR(ended->second);
+  TESSERA_RETURN_IF_ERROR(progress->error);
+  TESSERA_RETURN_IF_ERROR(fetched);
   out.memory->CloseFd();
   return out;
+}
+
+SessionImpl::SlabShape SessionImpl::SlabsOf(const Box& box, int64_t element_bytes) {
+  SlabShape shape;
+  const int64_t bytes = NumElements(box) * element_bytes;
+  if (bytes < kLeastSlabs * kSlabBytes) return shape;
+  shape.row_bytes = bytes / box[0].size();
+  shape.rows = std::max<int64_t>(1, kSlabBytes / shape.row_bytes);
+  shape.slot_bytes = CeilDivide(shape.rows * shape.row_bytes, kSlotAlignment) * kSlotAlignment;
+  // Longer rows come at once.
+  if (shape.row_bytes <= kSlabBytes) shape.slots = kSlabs;
+  return shape;
+}
+
+void SessionImpl::MakePagesUntilTicket(const RequestPtr& request, HostMemory& memory) {
+  for (int64_t at = 0; at < memory.size_bytes(); at += kSlabBytes) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (request->ticketed || request->done) return;
+    }
+    memory.MakePages(at, kSlabBytes);
+  }
+}
+
+absl::Status SessionImpl::FetchSlabs(uint64_t number, const TensorSpec& spec, const std::vector<int64_t>& holders,
+                                     const SlabShape& shape, const Box& box, HostMemory& ring,
+                                     const SlabProgressPtr& progress, char* destination) {
+  const int64_t rows = box[0].size();
+  const int64_t slabs = CeilDivide(rows, shape.rows);
+  const auto slab_at = [&](int64_t number) {
+    Box slab = box;
+    slab[0].start = box[0].start + number * shape.rows;
+    slab[0].stop = std::min(slab[0].start + shape.rows, box[0].stop);
+    return slab;
+  };
+  const auto ask_for = [&](int64_t slab_number) -> absl::Status {
+    const Box slab = slab_at(slab_number);
+    const int slot = static_cast<int>(slab_number % shape.slots);
+    std::vector<WorkerIndex> workers;  // that have some of it
+    for (const int64_t flat : holders) {
+      if (IsEmpty(Intersect(slab, LocalBox(spec, spec.mesh.PositionAt(flat))))) continue;
+      workers.push_back(spec.mesh.workers()[static_cast<size_t>(flat)]);
+    }
+    TESSERA_RETURN_IF_ERROR(WaitForSlot("download", progress, slot, static_cast<int>(workers.size())));
+    for (const WorkerIndex worker : workers) {
+      CopySlab(number, worker, slab, slot * shape.slot_bytes, slot, progress);
+    }
+    return absl::OkStatus();
+  };
+  for (int64_t slab = 0; slab < std::min<int64_t>(slabs, shape.slots); ++slab) TESSERA_RETURN_IF_ERROR(ask_for(slab));
+  for (int64_t slab = 0; slab < slabs; ++slab) {
+    const int slot = static_cast<int>(slab % shape.slots);
+    TESSERA_RETURN_IF_ERROR(WaitForSlot("download", progress, slot, 0));
+    const int64_t bytes = BoxShape(slab_at(slab))[0] * shape.row_bytes;
+    std::memcpy(destination + slab * shape.rows * shape.row_bytes, ring.data() + slot * shape.slot_bytes,
+                static_cast<size_t>(bytes));
+    if (slab + shape.slots < slabs) TESSERA_RETURN_IF_ERROR(ask_for(slab + shape.slots));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tessera

@@ -28,8 +28,8 @@ class SessionImpl;
 
 inline constexpr int64_t kSnapshotBytes = 4 << 20;      // docs/limits.md: snapshot_bytes
 inline constexpr size_t kMaxSnapshots = 256;            // docs/limits.md: max_snapshots
-inline constexpr int64_t kUploadSlabBytes = 4 << 20;    // docs/limits.md: upload_slab_bytes
-inline constexpr int kUploadSlabs = 4;                  // docs/limits.md: upload_slabs
+inline constexpr int64_t kSlabBytes = 4 << 20;          // docs/limits.md: slab_bytes
+inline constexpr int kSlabs = 4;                        // docs/limits.md: slabs
 inline constexpr double kDefaultStallTimeoutS = 60;     // docs/limits.md: stall_timeout
 inline constexpr int64_t kWarnImplicitBytes = 1 << 30;  // docs/limits.md: warn_implicit_bytes
 
@@ -134,6 +134,20 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
  private:
   friend struct HandleState;
   struct Request;
+  // How a box goes through a ring: some rows of dim 0 at a time.
+  struct SlabShape {
+    int64_t row_bytes = 0;
+    int64_t rows = 1;  // of a slab
+    int slots = 0;     // of the ring; 0: at once and without one
+    int64_t slot_bytes = 0;
+  };
+  // Callbacks may come after an early return, so what they touch is shared.
+  struct SlabProgress {
+    int pending[kSlabs] = {};  // copies under way in the slot
+    absl::Status error;
+    bool finished = false;
+  };
+  using SlabProgressPtr = std::shared_ptr<SlabProgress>;
   using RequestPtr = std::shared_ptr<Request>;
   using Clock = std::chrono::steady_clock;
 
@@ -183,6 +197,19 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
                          const std::vector<UploadPiece>& pieces);
   absl::StatusOr<HostArray> Fetch(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                                   std::optional<int64_t> flat_position, const Box& box, HostArray out);
+  static SlabShape SlabsOf(const Box& box, int64_t element_bytes);
+  // The box by slabs; what goes wrong is in `progress`, or returned.
+  absl::Status FetchSlabs(uint64_t request, const TensorSpec& spec, const std::vector<int64_t>& holders,
+                          const SlabShape& shape, const Box& box, HostMemory& ring, const SlabProgressPtr& progress,
+                          char* destination);
+  // Makes the pages of a download while its tensor isn't there yet.
+  void MakePagesUntilTicket(const RequestPtr& state, HostMemory& memory);
+  // A ring for slabs: warm memory of an earlier transfer is used again, a second one at a time brings its own.
+  absl::StatusOr<std::shared_ptr<HostMemory>> TakeRing(int64_t bytes);
+  void KeepRing(std::shared_ptr<HostMemory> ring);  // with the mutex held
+  absl::Status WaitForSlot(std::string_view what, const SlabProgressPtr& progress, int slot, int copies);
+  void CopySlab(uint64_t request, WorkerIndex worker, const Box& slab, int64_t offset_bytes, int slot,
+                const SlabProgressPtr& progress);
 
   std::shared_ptr<void> needed_;  // of KeepUntilClosed; the last member to go
   const double stall_timeout_s_;
@@ -207,7 +234,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   Clock::time_point progress_ = Clock::now();
   size_t progress_mark_ = 0;                          // what the last probe saw
   std::vector<std::weak_ptr<HostMemory>> snapshots_;  // under way, and some that were
-  std::shared_ptr<HostMemory> upload_ring_;
+  std::shared_ptr<HostMemory> ring_;                  // of the last transfer by slabs
 };
 
 // How implicit redistributions are told: set once for the process. Called on the calling thread.

@@ -1,5 +1,6 @@
 """Upload, redistribute and download: values, layouts, and the bytes that plans and workers count."""
 
+import concurrent.futures
 import itertools
 import os
 import threading
@@ -200,6 +201,31 @@ def test_what_is_replicated_is_fetched_once(session, mesh4):
     np.testing.assert_array_equal(x.full_tensor(), a)
     for p in range(4):
         np.testing.assert_array_equal(x.to_local(p), a)
+
+
+@pytest.mark.parametrize("shape", [(1 << 20,), (1 << 20, 2), (1031, 1039), (7, 300, 501), (2, 1 << 19), (1, 1 << 20)])
+def test_large_arrays_are_fetched_whatever_their_rows(session, mesh4, mesh22, rng, shape):
+    """8 MiB and more come by slabs of rows; a row above 4 MiB at once."""
+    a = rng.integers(-1000, 1000, shape).astype("f8")
+    last = S(len(shape) - 1)
+    for mesh, placements in [(mesh4, [S(0)]), (mesh4, [last]), (mesh4, [R()]), (mesh22, [S(0), last]), (mesh22, [R(), S(0)])]:
+        x = session.distribute_tensor(a, mesh, placements)
+        np.testing.assert_array_equal(x.full_tensor(), a)
+        if len(shape) == 2:
+            np.testing.assert_array_equal(np.asarray(x.T), a.T)
+        for position in mesh.positions():
+            box = tuple(slice(*interval) for interval in x.box(position))
+            np.testing.assert_array_equal(x.to_local(position), a[box])
+
+
+def test_large_arrays_are_fetched_side_by_side(session, mesh4):
+    arrays = [np.full((3000, 512), float(i)) for i in range(4)]
+    tensors = [session.distribute_tensor(a, mesh4, [S(0)]) for a in arrays]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            for got, a in zip(pool.map(lambda x: x.full_tensor(), tensors), arrays):
+                np.testing.assert_array_equal(got, a)
+                got += 1  # nobody else's memory
 
 
 def test_the_array_outlives_everything(session, mesh4):

@@ -346,6 +346,38 @@ def test_what_a_killed_worker_had_nothing_of_can_be_fetched(new_cluster):
         np.testing.assert_array_equal(tensor.to_local(1), value[1:2])
 
 
+def test_a_worker_that_dies_while_a_large_array_comes_fails_that_fetch_alone(new_cluster):
+    cluster = new_cluster(workers=3, memory="256MiB")
+    session = cluster.connect()
+    mesh, rest = session.init_device_mesh((3,)), session.init_device_mesh((2,), workers=[0, 1])
+    a = np.arange(12 << 20, dtype="f8").reshape(-1, 1024)
+    x = session.distribute_tensor(a, mesh, [ts.Shard(0)]).wait()
+    kept = session.distribute_tensor(a[:2048], rest, [ts.Shard(0)]).wait()
+    os.kill(cluster.worker_pids[2], signal.SIGSTOP)  # the first rows come, its own don't
+    threading.Timer(0.5, os.kill, (cluster.worker_pids[2], signal.SIGKILL)).start()
+    with pytest.raises(ts.UnavailableError, match="worker 2"):
+        x.full_tensor()
+    for _ in range(2):
+        np.testing.assert_array_equal(kept.full_tensor(), a[:2048])
+
+
+def test_a_large_fetch_can_be_interrupted(new_cluster):
+    cluster = new_cluster(workers=2, memory="128MiB")
+    session = cluster.connect()
+    a = np.arange(4 << 20, dtype="f8").reshape(-1, 1024)
+    x = session.distribute_tensor(a, session.init_device_mesh((2,)), [ts.Shard(0)]).wait()
+    os.kill(cluster.worker_pids[1], signal.SIGSTOP)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            x.full_tensor()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.kill(cluster.worker_pids[1], signal.SIGCONT)
+    np.testing.assert_array_equal(x.full_tensor(), a)
+
+
 def arenas_of(pid):
     """Mapped ones, and descriptors of some."""
     with open(f"/proc/{pid}/maps") as maps:

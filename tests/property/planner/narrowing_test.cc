@@ -1,4 +1,5 @@
-// Sums that become narrower: the parts that are reduced each where it is nearest. (That the fewest bytes move: sweep_test.)
+// Sums that become narrower: the parts that are reduced each where it is nearest. (That the fewest bytes move:
+// sweep_test.)
 
 #include "server/planner/place_to_narrow.h"
 
@@ -39,7 +40,8 @@ TEST(PartsToNarrow, AShardOfTheDestinationEach) {
 // Workers 0 and 1 have the terms of rows 0 to 3, 2 and 3 those of the others. Worker 1 wants a quarter that it has a
 // term of, and so does worker 2; neither rows nor columns alone tell that.
 TEST(PartsToNarrow, ABoxForEachPairOfShards) {
-  const auto parts = PartsOf("f64[8,8] @ mesh(2,2) [S(0), P(sum)]", "f32[8,8] @ mesh(2,2; workers=1,4,5,2) [S(0), S(1)]");
+  const auto parts =
+      PartsOf("f64[8,8] @ mesh(2,2) [S(0), P(sum)]", "f32[8,8] @ mesh(2,2; workers=1,4,5,2) [S(0), S(1)]");
   ASSERT_EQ(parts.size(), 4u);
   for (size_t i = 0; i < parts.size(); ++i) {
     EXPECT_EQ(parts[i].source.shape, (Shape{4, 4}));
@@ -60,7 +62,8 @@ TEST(PartsToNarrow, ShardsThatEndElsewhereAreCutThere) {
 }
 
 TEST(PartsToNarrow, NoMoreThanTheLimit) {
-  const auto some = PartsOf("f64[64,64] @ mesh(2) [P(sum)]", "f32[64,64] @ mesh(64; workers=1,0,2,3,4,5,6,7,8,9,10,11,12,"
+  const auto some = PartsOf("f64[64,64] @ mesh(2) [P(sum)]",
+                            "f32[64,64] @ mesh(64; workers=1,0,2,3,4,5,6,7,8,9,10,11,12,"
                             "13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,"
                             "43,44,45,46,47,48,49,50,51,52,53,54,55,56,57,58,59,60,61,62,63) [S(0)]");
   EXPECT_EQ(static_cast<int64_t>(some.size()), kMaxNarrowedParts);
