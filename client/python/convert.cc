@@ -108,7 +108,7 @@ int64_t IntegerFromPython(nb::handle object) {
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
   if (overflow != 0) {
-    Raise(DTypeError(StrCat("the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
+    Raise(DTypeError(StrCat("operand: the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
   }
   return value;
 }
@@ -118,7 +118,7 @@ Scalar LargeFromPython(nb::handle object) {
   const unsigned long long value = PyLong_AsUnsignedLongLong(object.ptr());
   if (PyErr_Occurred() == nullptr) return Scalar::FromBits(DType::kU64, ScalarStrength::kStrong, value);
   PyErr_Clear();
-  Raise(DTypeError(StrCat("the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
+  Raise(DTypeError(StrCat("operand: the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
 }
 
 bool IsLarge(nb::handle object) {

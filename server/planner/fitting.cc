@@ -43,17 +43,20 @@ std::optional<TensorSpec> ShardedMore(const TensorSpec& spec, int64_t free_bytes
   return std::nullopt;
 }
 
-std::optional<TensorSpec> Shortened(TensorSpec spec, int64_t free_bytes) {
-  if (spec.rank() == 0) return std::nullopt;
-  int64_t fits = 0;
-  int64_t too_long = spec.shape[0];
-  while (fits + 1 < too_long) {
-    spec.shape[0] = fits + (too_long - fits) / 2;
-    (Fits(spec, free_bytes) ? fits : too_long) = spec.shape[0];
+// With the largest extent of the first dim along which some of it fits.
+std::optional<TensorSpec> Shortened(const TensorSpec& whole, int64_t free_bytes) {
+  for (size_t dim = 0; dim < whole.shape.size(); ++dim) {
+    TensorSpec spec = whole;
+    int64_t fits = 0;
+    int64_t too_long = whole.shape[dim];
+    while (fits + 1 < too_long) {
+      spec.shape[dim] = fits + (too_long - fits) / 2;
+      (Fits(spec, free_bytes) ? fits : too_long) = spec.shape[dim];
+    }
+    spec.shape[dim] = fits;
+    if (fits > 0) return spec;
   }
-  spec.shape[0] = fits;
-  if (fits == 0) return std::nullopt;
-  return spec;
+  return std::nullopt;
 }
 
 }  // namespace

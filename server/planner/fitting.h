@@ -12,7 +12,8 @@
 namespace tessera {
 
 // `free_bytes` is the largest piece that is free on every worker of the mesh. Names the placements that differ on the
-// fewest mesh dims, Shard in place of Replicate, and the largest extent of dim 0, under which the largest shard fits;
+// fewest mesh dims, Shard in place of Replicate, and the largest extent of the first dim, under which the largest shard
+// fits (of the next dim, where one index of that is too much);
 // "nothing of it would fit" when neither is there.
 std::string WhatWouldFit(const TensorSpec& spec, int64_t free_bytes);
 

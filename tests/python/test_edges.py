@@ -71,6 +71,37 @@ def test_a_slice_may_have_any_step(session, mesh4):
         np.testing.assert_array_equal(x[::step].full_tensor(), np.arange(3)[::step])
 
 
+@pytest.mark.parametrize("said, run", [
+    ("bmm: needs a numeric dtype", lambda b, x, v: ts.bmm(b, b.mT)),
+    ("outer: needs a numeric dtype", lambda b, x, v: ts.outer(b[0, 0], b[0, 0])),
+    ("vecdot: inner dims differ", lambda b, x, v: ts.vecdot(x, v)),
+    ("tensordot: inner dims differ", lambda b, x, v: ts.tensordot(x, x, axes=1)),
+    ("zeros: shape", lambda b, x, v: ts.zeros((-1,), device_mesh=x.device_mesh)),
+    ("ones: shape", lambda b, x, v: ts.ones((-1,), device_mesh=x.device_mesh)),
+    ("empty_like: int is no Tensor", lambda b, x, v: ts.empty_like(3)),
+    ("full_like: fill_value", lambda b, x, v: ts.full_like(x, "1")),
+    ("arange: 0 to", lambda b, x, v: ts.arange(2**70, device_mesh=x.device_mesh)),
+    ("operand: the integer 1180591620717411303424 does not fit", lambda b, x, v: v + 2**70),
+    ("init_device_mesh: mesh_dim_names must be strings", lambda b, x, v: x.device_mesh._session.init_device_mesh((4,), mesh_dim_names=3)),
+    ("init_device_mesh: mesh_dim_names .* UTF-8",
+     lambda b, x, v: x.device_mesh._session.init_device_mesh((4,), mesh_dim_names=("\ud800",))),
+])
+def test_an_error_says_what_the_user_called(session, mesh4, said, run):
+    values = np.ones((1, 4, 6), bool), np.ones((4, 6)), np.ones(5, int)
+    with pytest.raises(ts.InvalidArgumentError, match=f"^{said}"):
+        run(*(session.distribute_tensor(value, mesh4) for value in values))
+
+
+def test_a_closed_session_says_so_itself(new_cluster):
+    session = new_cluster().connect()
+    mesh = session.default_mesh
+    x = ts.ones((2, 2, 2), device_mesh=mesh)
+    session.close()
+    for run in (lambda: ts.zeros(3, device_mesh=mesh), lambda: ts.bmm(x, x)):
+        with pytest.raises(ts.FailedPreconditionError, match="^session: it is closed"):
+            run()
+
+
 def test_an_in_place_op_says_its_name(session, mesh4):
     k = session.distribute_tensor(np.arange(3), mesh4)
     with pytest.raises(ts.DTypeError, match="add: an in-place op keeps the dtype"):

@@ -24,8 +24,10 @@ def _tensors(name: str, operands) -> None:
             raise ArgumentError(f"{name}: takes tensors, not {type(x).__name__}; make one with ts.asarray or distribute_tensor")
 
 
-def _product(x1, x2, left: str, right: str, output: str):
-    return call("einsum", x1, x2, notation=f"{left},{right}->{output}")
+def _product(x1, x2, left: str, right: str, output: str, name: str = "einsum"):
+    """The product that the user called `name`."""
+    with named(name):
+        return call("einsum", x1, x2, notation=f"{left},{right}->{output}")
 
 
 def _fresh(used: str) -> str:
@@ -146,7 +148,7 @@ def bmm(x1, x2, /):
     if x1.shape[0] != x2.shape[0]:
         raise InvalidArgumentError(
             f"bmm: the batches differ, {x1.shape[0]} and {x2.shape[0]} matrices: a is {x1._spec}, b is {x2._spec}")
-    return _product(x1, x2, "bmk", "bkn", "bmn")
+    return _product(x1, x2, "bmk", "bkn", "bmn", "bmm")
 
 
 def _check_matrices(name: str, x1, x2) -> None:
@@ -221,7 +223,7 @@ def outer(x1, x2, /):
     _tensors("outer", (x1, x2))
     if x1.ndim != 1 or x2.ndim != 1:
         raise InvalidArgumentError(f"outer: takes two vectors: a is {x1._spec}, b is {x2._spec}")
-    return _product(x1, x2, "i", "j", "ij")
+    return _product(x1, x2, "i", "j", "ij", "outer")
 
 
 def vecdot(x1, x2, /, *, axis=-1):
@@ -241,7 +243,7 @@ def vecdot(x1, x2, /, *, axis=-1):
         own = letters[len(letters) - (x.ndim - 1):]
         at = x.ndim + axis
         parts.append(own[:at] + "k" + own[at:])
-    return _product(x1, x2, *parts, letters)
+    return _product(x1, x2, *parts, letters, "vecdot")
 
 
 def _lists_of_axes(axes, x1, x2) -> list[list[int]]:
@@ -277,7 +279,7 @@ def tensordot(x1, x2, /, *, axes=2):
     left = [ascii_letters[next(fresh)] for _ in range(x1.ndim)]
     right = [left[first[second.index(d)]] if d in second else ascii_letters[next(fresh)] for d in range(x2.ndim)]
     kept = [left[d] for d in range(x1.ndim) if d not in first] + [right[d] for d in range(x2.ndim) if d not in second]
-    return _product(x1, x2, *("".join(letters) for letters in (left, right, kept)))
+    return _product(x1, x2, *("".join(letters) for letters in (left, right, kept)), "tensordot")
 
 
 for _function in (bmm, mm, addmm, outer, vecdot, tensordot):

@@ -12,7 +12,7 @@ import numpy as np
 import _tessera
 from . import _context
 from ._dtypes import array_of, buffer_of, code_of, is_floating, numpy_of
-from ._errors import InvalidArgumentError, UnimplementedError
+from ._errors import InvalidArgumentError, UnimplementedError, named
 from ._mesh import integers
 from ._ops import astype, where
 from ._placements import Partial, Replicate
@@ -50,31 +50,34 @@ def _create(op: str, shape, dtype, scalars, device, device_mesh, placements):
 def full(shape, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None, **unknown):
     """full(shape, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None)"""
     no_dim("full", unknown)
+    return _full("full", shape, fill_value, dtype, device, device_mesh, placements)
+
+
+def _full(op: str, shape, fill_value, dtype, device, device_mesh, placements):
     if isinstance(fill_value, np.generic):
         dtype = fill_value.dtype if dtype is None else dtype
         fill_value = fill_value.item()
     if not isinstance(fill_value, (bool, int, float)):
-        raise InvalidArgumentError(f"full: fill_value is {fill_value!r}, not a number")
+        raise InvalidArgumentError(f"{op}: fill_value is {fill_value!r}, not a number")
     if dtype is None:
         dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, int) else np.float64
-    return _create("full", _shape("full", shape), dtype, [fill_value], device, device_mesh, placements)
+    with named(op):
+        return _create("full", _shape(op, shape), dtype, [fill_value], device, device_mesh, placements)
 
 
 def zeros(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
     """A tensor of zeros, f64 by default."""
-    return full(shape, 0, dtype=np.float64 if dtype is None else dtype, device=device, device_mesh=device_mesh,
-                placements=placements)
+    return _full("zeros", shape, 0, np.float64 if dtype is None else dtype, device, device_mesh, placements)
 
 
 def ones(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
     """A tensor of ones, f64 by default."""
-    return full(shape, 1, dtype=np.float64 if dtype is None else dtype, device=device, device_mesh=device_mesh,
-                placements=placements)
+    return _full("ones", shape, 1, np.float64 if dtype is None else dtype, device, device_mesh, placements)
 
 
 def empty(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
     """A tensor whose values nobody should read; they are zeros, so that no other tenant's bytes show."""
-    return zeros(shape, dtype=dtype, device=device, device_mesh=device_mesh, placements=placements)
+    return _full("empty", shape, 0, np.float64 if dtype is None else dtype, device, device_mesh, placements)
 
 
 def arange(start, /, stop=None, step=1, *, dtype=None, device=None, device_mesh=None, placements=None):
@@ -91,7 +94,10 @@ def arange(start, /, stop=None, step=1, *, dtype=None, device=None, device_mesh=
     integral = builtins.all(isinstance(value, int) for value in numbers)
     if dtype is None:
         dtype = np.int64 if integral else np.float64
-    count = len(range(start, stop, step)) if integral else builtins.max(0, math.ceil((stop - start) / step))
+    try:
+        count = len(range(start, stop, step)) if integral else builtins.max(0, math.ceil((stop - start) / step))
+    except OverflowError:
+        raise InvalidArgumentError(f"arange: {start!r} to {stop!r} by {step!r} has more elements than 64 bits count") from None
     if is_floating(dtype, "arange"):
         start, step = float(start), float(step)
     return _create("arange", [count], dtype, [start, step], device, device_mesh, placements)
@@ -150,31 +156,32 @@ def asarray(obj, /, *, dtype=None, device=None, copy=None, device_mesh=None, pla
     return mesh._session._distribute(buffer_of(array), code, mesh._raw, encoded)
 
 
-def _like(x, device, device_mesh, placements):
-    """Mesh and placements of a *_like: x's own, pending terms aside."""
+def _like(op: str, x, fill_value, dtype, device, device_mesh, placements):
+    """A tensor like x, on its own mesh and placements if no others are given, pending terms aside."""
     if not isinstance(x, _tessera.Tensor):
-        raise InvalidArgumentError(f"like: {type(x).__name__} is no Tensor")
+        raise InvalidArgumentError(f"{op}: {type(x).__name__} is no Tensor")
     mesh = device_mesh if device_mesh is not None else device
     if placements is None and mesh is None:
         mesh = x.device_mesh
         placements = [Replicate() if isinstance(p, Partial) else p for p in x.placements]
-    return {"device_mesh": x.device_mesh if mesh is None else mesh, "placements": placements}
+    return _full(op, x.shape, fill_value, x.dtype if dtype is None else dtype, None, x.device_mesh if mesh is None else mesh,
+                 placements)
 
 
 def zeros_like(x, /, *, dtype=None, device=None, device_mesh=None, placements=None):
-    return zeros(x.shape, dtype=x.dtype if dtype is None else dtype, **_like(x, device, device_mesh, placements))
+    return _like("zeros_like", x, 0, dtype, device, device_mesh, placements)
 
 
 def ones_like(x, /, *, dtype=None, device=None, device_mesh=None, placements=None):
-    return ones(x.shape, dtype=x.dtype if dtype is None else dtype, **_like(x, device, device_mesh, placements))
+    return _like("ones_like", x, 1, dtype, device, device_mesh, placements)
 
 
 def empty_like(x, /, *, dtype=None, device=None, device_mesh=None, placements=None):
-    return empty(x.shape, dtype=x.dtype if dtype is None else dtype, **_like(x, device, device_mesh, placements))
+    return _like("empty_like", x, 0, dtype, device, device_mesh, placements)
 
 
 def full_like(x, /, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None):
-    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, **_like(x, device, device_mesh, placements))
+    return _like("full_like", x, fill_value, dtype, device, device_mesh, placements)
 
 
 # ---- random: counter-based, keyed by (seed, number of the call, global index) --------------------

@@ -66,11 +66,15 @@ class InternalError(TesseraError, RuntimeError):
 
 @contextlib.contextmanager
 def named(op: str):
-    """What the ops in the block refuse is said by `op`, which the user called."""
+    """What the ops in the block refuse is said by `op`, which the user called; what others refuse stays theirs."""
+    from ._tensor import OPS
     try:
         yield
     except TesseraError as error:
-        raise type(error)(f"{op}: {re.sub(r'^[a-z_]+: ', '', str(error))}") from None
+        speaker, said, rest = re.match(r"(?s)(?:([a-z_]+)(: ))?(.*)", str(error)).groups()
+        if said and speaker not in OPS and speaker != "operand":
+            raise
+        raise type(error)(f"{op}: {rest}") from None
 
 
 # By absl's status code; "dtype" and "index" are InvalidArgument with a payload.

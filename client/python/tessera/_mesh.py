@@ -19,9 +19,14 @@ _current = threading.local()
 def _names_of(names, ndim: int, op: str) -> list[str]:
     if names is None:
         return []
-    names = [names] if isinstance(names, str) else list(names)
+    try:
+        names = [names] if isinstance(names, str) else list(names)
+    except TypeError:
+        raise InvalidArgumentError(f"{op}: mesh_dim_names must be strings, not {names!r}") from None
     if not all(isinstance(name, str) for name in names):
         raise InvalidArgumentError(f"{op}: mesh_dim_names must be strings, not {names!r}")
+    if any("\ud800" <= character <= "\udfff" for name in names for character in name):
+        raise InvalidArgumentError(f"{op}: mesh_dim_names {names!r} can't be written as UTF-8")
     if len(names) != ndim:
         raise InvalidArgumentError(f"{op}: {len(names)} mesh_dim_names {tuple(names)} for {ndim} mesh dims")
     return names

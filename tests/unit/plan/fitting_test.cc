@@ -17,6 +17,8 @@ TEST(WhatWouldFit, NamesAShardingAndAnExtent) {
 }
 
 TEST(WhatWouldFit, TakesAsManyMeshDimsAsItNeeds) {
+  // Of one index of dim 0 there is too much.
+  EXPECT_EQ(Fitting("f64[2,200,1000] @ mesh(1) [R]", 1 << 20), "[R] of f64[2,65,1000] would fit");
   EXPECT_EQ(Fitting("f64[64] @ mesh(2,4) [R, R]", 64), "[S(0), S(0)] would fit, or [R, R] of f64[8]");
   EXPECT_EQ(Fitting("f64[64] @ mesh(2,4) [R, R]", 256), "[S(0), R] would fit, or [R, R] of f64[32]");
 }
@@ -28,7 +30,8 @@ TEST(WhatWouldFit, TakesTheFewestMeshDims) {
 
 TEST(WhatWouldFit, SaysWhenNothingWould) {
   EXPECT_EQ(Fitting("f64[] @ mesh(2) [R]", 7), "nothing of it would fit");
-  EXPECT_EQ(Fitting("f64[10,10] @ mesh(2) [S(0)]", 79), "nothing of it would fit");
+  EXPECT_EQ(Fitting("f64[10,10] @ mesh(2) [S(0)]", 79), "[S(0)] of f64[10,1] would fit");
+  EXPECT_EQ(Fitting("f64[10,10] @ mesh(2) [S(0)]", 7), "nothing of it would fit");
 }
 
 }  // namespace
