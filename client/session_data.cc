@@ -389,19 +389,22 @@ absl::Status SessionImpl::FetchSlabs(uint64_t number, const TensorSpec& spec, co
                                      const SlabProgressPtr& progress, char* destination) {
   const int64_t rows = box[0].size();
   const int64_t slabs = CeilDivide(rows, shape.rows);
-  const auto slab_at = [&](int64_t number) {
-    Box slab = box;
-    slab[0].start = box[0].start + number * shape.rows;
-    slab[0].stop = std::min(slab[0].start + shape.rows, box[0].stop);
-    return slab;
+  std::vector<std::pair<WorkerIndex, Box>> held;
+  for (const int64_t flat : holders) {
+    held.emplace_back(spec.mesh.workers()[static_cast<size_t>(flat)], LocalBox(spec, spec.mesh.PositionAt(flat)));
+  }
+  const auto box_of = [&](int64_t slab) {
+    Box rows_of_box = box;
+    rows_of_box[0].start = box[0].start + slab * shape.rows;
+    rows_of_box[0].stop = std::min(rows_of_box[0].start + shape.rows, box[0].stop);
+    return rows_of_box;
   };
-  const auto ask_for = [&](int64_t slab_number) -> absl::Status {
-    const Box slab = slab_at(slab_number);
-    const int slot = static_cast<int>(slab_number % shape.slots);
+  const auto ask_for = [&](int64_t number_of_slab) -> absl::Status {
+    const Box slab = box_of(number_of_slab);
+    const int slot = static_cast<int>(number_of_slab % shape.slots);
     std::vector<WorkerIndex> workers;  // that have some of it
-    for (const int64_t flat : holders) {
-      if (IsEmpty(Intersect(slab, LocalBox(spec, spec.mesh.PositionAt(flat))))) continue;
-      workers.push_back(spec.mesh.workers()[static_cast<size_t>(flat)]);
+    for (const auto& [worker, own] : held) {
+      if (!IsEmpty(Intersect(slab, own))) workers.push_back(worker);
     }
     TESSERA_RETURN_IF_ERROR(WaitForSlot("download", progress, slot, static_cast<int>(workers.size())));
     for (const WorkerIndex worker : workers) {
@@ -413,7 +416,7 @@ absl::Status SessionImpl::FetchSlabs(uint64_t number, const TensorSpec& spec, co
   for (int64_t slab = 0; slab < slabs; ++slab) {
     const int slot = static_cast<int>(slab % shape.slots);
     TESSERA_RETURN_IF_ERROR(WaitForSlot("download", progress, slot, 0));
-    const int64_t bytes = BoxShape(slab_at(slab))[0] * shape.row_bytes;
+    const int64_t bytes = box_of(slab)[0].size() * shape.row_bytes;
     std::memcpy(destination + slab * shape.rows * shape.row_bytes, ring.data() + slot * shape.slot_bytes,
                 static_cast<size_t>(bytes));
     if (slab + shape.slots < slabs) TESSERA_RETURN_IF_ERROR(ask_for(slab + shape.slots));
