@@ -104,12 +104,14 @@ nb::dict WorkerToPython(const WorkerReport& worker) {
   return out;
 }
 
+[[noreturn]] void RaiseTooLarge(nb::handle object) {
+  Raise(DTypeError(StrCat("operand: the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
+}
+
 int64_t IntegerFromPython(nb::handle object) {
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
-  if (overflow != 0) {
-    Raise(DTypeError(StrCat("operand: the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
-  }
+  if (overflow != 0) RaiseTooLarge(object);
   return value;
 }
 
@@ -118,7 +120,7 @@ Scalar LargeFromPython(nb::handle object) {
   const unsigned long long value = PyLong_AsUnsignedLongLong(object.ptr());
   if (PyErr_Occurred() == nullptr) return Scalar::FromBits(DType::kU64, ScalarStrength::kStrong, value);
   PyErr_Clear();
-  Raise(DTypeError(StrCat("operand: the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
+  RaiseTooLarge(object);
 }
 
 bool IsLarge(nb::handle object) {

@@ -49,13 +49,6 @@ TensorSpec OnSubMesh(TensorSpec spec, absl::Span<const MeshCoordinate> coordinat
   return spec;
 }
 
-TensorSpec RangeOfShard(const TensorSpec& spec, int tensor_dim, int64_t shard, int64_t size) {
-  const std::vector<MeshCoordinate> coordinates = CoordinatesOfShard(spec, tensor_dim, shard);
-  TensorSpec range = OnSubMesh(spec, coordinates, SubMesh(spec.mesh, coordinates));
-  range.shape[static_cast<size_t>(tensor_dim)] = size;
-  return range;
-}
-
 bool HasWorkersOf(const Mesh& whole, const Mesh& part) {
   if (whole == part) return true;
   return part.size() <= whole.size() &&

@@ -5,7 +5,7 @@
 //
 //   x = f64[8,6] @ mesh(2,2) [S(0), S(1)]
 //   CoordinatesOfShard(x, 0, 1) is coordinate 1 of mesh dim 0: workers 2 and 3 have rows 4 to 7
-//   RangeOfShard(x, 0, 1, 3) is f64[3,6] @ mesh(1,2; workers=2,3) [R, S(1)]: three of those rows
+//   OnSubMesh of x there, with 3 rows, is f64[3,6] @ mesh(1,2; workers=2,3) [R, S(1)]: three of those
 //
 // Law: a range of one shard lies at the same places of the storage on all positions that have the shard, so it is a
 // tensor on their sub-mesh, with the strides of the whole.
@@ -33,9 +33,6 @@ Mesh SubMesh(const Mesh& mesh, absl::Span<const MeshCoordinate> coordinates);
 // The tensor on its sub-mesh at these coordinates. A shard along their mesh dims is taken for the whole: the caller
 // says its extent.
 TensorSpec OnSubMesh(TensorSpec spec, absl::Span<const MeshCoordinate> coordinates, const Mesh& sub_mesh);
-
-// `size` elements of one shard along the dim, on the positions that have it. The other dims are as in the whole.
-TensorSpec RangeOfShard(const TensorSpec& spec, int tensor_dim, int64_t shard, int64_t size);
 
 // Whether every worker of `part` is one of `whole`.
 bool HasWorkersOf(const Mesh& whole, const Mesh& part);

@@ -12,7 +12,7 @@
 #include "server/plan/same_shards.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
-#include "server/planner/place_to_narrow.h"
+#include "server/planner/parts_to_narrow.h"
 
 namespace tessera {
 namespace {

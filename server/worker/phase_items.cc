@@ -112,10 +112,9 @@ void PhaseItems::ListRuns(const Phase& phase) {
     return std::tie(a.step, a.instruction, a.piece) < std::tie(b.step, b.instruction, b.piece);
   };
   if (!std::is_sorted(runs_.begin(), runs_.end(), order)) std::sort(runs_.begin(), runs_.end(), order);
+  if (!products_wait) return;
   // Products take long: all messages are under way before the first one.
-  for (Run& run : runs_) {
-    if (products_wait) run.step = 0;
-  }
+  for (Run& run : runs_) run.step = 0;
 }
 
 // A product waits for its own chunks, and for those before it in its region.

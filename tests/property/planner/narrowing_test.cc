@@ -1,7 +1,7 @@
 // Sums that become narrower: the parts that are reduced each where it is nearest. (That the fewest bytes move:
 // sweep_test.)
 
-#include "server/planner/place_to_narrow.h"
+#include "server/planner/parts_to_narrow.h"
 
 #include <string_view>
 #include <vector>

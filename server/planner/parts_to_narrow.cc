@@ -1,4 +1,4 @@
-#include "server/planner/place_to_narrow.h"
+#include "server/planner/parts_to_narrow.h"
 
 #include <algorithm>
 #include <bit>
@@ -23,7 +23,7 @@ constexpr int kMostDimsTried = 2;  // of those that could be cut, together; then
 
 struct Narrowing {
   Wide bytes = 0;
-  Wide least_bytes = 0;             // the bound of each element (place_to_narrow.h)
+  Wide least_bytes = 0;             // the bound of each element (parts_to_narrow.h)
   std::optional<TensorSpec> place;  // none: each element is converted as it is reduced
 };
 
@@ -105,8 +105,8 @@ std::string NamesOfDims(int rank) {
 bool CutAlong(int dim, std::vector<NarrowedPart>& parts) {
   std::vector<NarrowedPart> cut;
   const size_t d = static_cast<size_t>(dim);
+  const std::string names = NamesOfDims(parts[0].source.rank());
   for (const NarrowedPart& part : parts) {
-    const std::string names = NamesOfDims(part.source.rank());
     const std::vector<PartRange> ranges =
         CommonRanges(part.source, part.destination, names, names[d], kMaxNarrowedParts);
     if (ranges.empty() || static_cast<int64_t>(cut.size() + ranges.size()) > kMaxNarrowedParts) return false;
