@@ -210,14 +210,13 @@ std::vector<PlanLimits> StateMachine::LimitsFor(const OpCall& call, const Plan& 
   std::vector<WorkerIndex> workers;
   int64_t temporaries = 0;
   for (const PlanBuffer& buffer : plan.buffers) {
-    if (buffer.kind == PlanBuffer::Kind::kInput) continue;
+    if (buffer.kind == PlanBuffer::Kind::kInput || buffer.kind == PlanBuffer::Kind::kPassing) continue;
     workers.insert(workers.end(), buffer.mesh.workers().begin(), buffer.mesh.workers().end());
     temporaries += buffer.kind == PlanBuffer::Kind::kTemporary ? 1 : 0;
     if (buffer.kind == PlanBuffer::Kind::kOutput) outputs.push_back({buffer.mesh.workers(), buffer.bytes});
   }
   // A plan with a grid is a contraction's.
-  const bool converts = call.op == OpId::kRedistribute && call.attributes.dtype.has_value();
-  if ((plan.grid.empty() && !converts) || temporaries == 0) return {};
+  if (plan.grid.empty() || temporaries == 0) return {};
   const std::optional<int64_t> free_bytes = memory_.LargestFitAfter(outputs, workers);
   if (!free_bytes.has_value()) return {};
   // Each temporary may be rounded up, and there are no more of them in a split.
@@ -250,6 +249,7 @@ void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPo
   const Plan& p = *plan.plan;
   const Access access{instance.stream, instance.ordinal, plan.workers};
   for (size_t b = 0; b < buffers.size(); ++b) {
+    if (buffers[b] == nullptr) continue;  // it passes on
     History& history = buffers[b]->history;
     const BufferUse& use = plan.uses[b];
     history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
@@ -262,9 +262,10 @@ void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPo
   DropRejoined(instance.waits);
   // All waits are known before any access of this instruction is recorded: a donated buffer is in twice.
   for (size_t b = 0; b < buffers.size(); ++b) {
-    if (plan.uses[b].first_write > 0) buffers[b]->history.AddWrite(access);
+    if (buffers[b] && plan.uses[b].first_write > 0) buffers[b]->history.AddWrite(access);
   }
   for (size_t b = 0; b < buffers.size(); ++b) {
+    if (buffers[b] == nullptr) continue;
     if (plan.uses[b].first_read > 0) buffers[b]->history.AddRead(access);
     if (plan.uses[b].first_peer_read > 0) buffers[b]->history.AddPeerRead(access);
   }

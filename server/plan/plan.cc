@@ -24,7 +24,8 @@ class FigureIndex {
     for (const PlanBuffer& buffer : plan.buffers) {
       const bool is_same = HaveSameArrangement(*mesh_, buffer.mesh);
       has_several_meshes_ = has_several_meshes_ || !is_same;
-      const bool is_between = buffer.kind == PlanBuffer::Kind::kTemporary && HasWorkersOf(*mesh_, buffer.mesh);
+      const bool stays = buffer.kind == PlanBuffer::Kind::kInput || buffer.kind == PlanBuffer::Kind::kOutput;
+      const bool is_between = !stays && HasWorkersOf(*mesh_, buffer.mesh);
       by_worker_ = by_worker_ || !(is_same || is_between);
       for (const WorkerIndex worker : buffer.mesh.workers()) {
         worker_count_ = std::max(worker_count_, static_cast<size_t>(worker.value) + 1);
@@ -169,6 +170,13 @@ StepStart StartOf(const Step& step) {
 std::string_view ToText(StepStart start) { return start == StepStart::kWithPrevious ? "with " : ""; }
 std::string_view ToText(KernelStore store) { return store == KernelStore::kAdd ? "+->" : "->"; }
 
+bool IsPassing(const Plan& plan, int value) {
+  if (value < 0 || static_cast<size_t>(value) >= plan.values.size()) return false;
+  const int buffer = plan.values[static_cast<size_t>(value)].buffer;
+  return buffer >= 0 && static_cast<size_t>(buffer) < plan.buffers.size() &&
+         plan.buffers[static_cast<size_t>(buffer)].kind == PlanBuffer::Kind::kPassing;
+}
+
 std::vector<int> PhasesOf(const Plan& plan) {
   std::vector<int> phases;
   phases.reserve(plan.steps.size());
@@ -176,8 +184,9 @@ std::vector<int> PhasesOf(const Plan& plan) {
     const bool shares = StartOf(step) == StepStart::kWithPrevious && !phases.empty();
     const int last = phases.empty() ? 0 : phases.back();
     const auto* exchange = std::get_if<ExchangeStep>(&step);
-    const bool is_pushed_move = exchange != nullptr && exchange->exchange.is_pushed_move();
-    phases.push_back(shares ? last : last + (is_pushed_move ? 2 : 1));
+    const bool is_stored_before =
+        exchange != nullptr && exchange->exchange.is_pushed_move() && !IsPassing(plan, exchange->source);
+    phases.push_back(shares ? last : last + (is_stored_before ? 2 : 1));
   }
   return phases;
 }
@@ -204,7 +213,9 @@ std::vector<std::string> StepLines(const Plan& plan) {
       if (converts) StrAppend(&lines.back(), ", as ", ToText(written));
       const bool is_relayed = exchange->exchange.far_takers == FarTakers::kRelays;
       if (is_relayed && exchange->exchange.role == ExchangeRole::kMove) lines.back() += ", by relays";
-      if (exchange->exchange.is_pushed_move()) lines.back() += ", stored by holders";
+      if (exchange->exchange.is_pushed_move()) {
+        lines.back() += IsPassing(plan, exchange->source) ? ", stored as it is reduced" : ", stored by holders";
+      }
       lines.back() += RoundText(exchange->exchange);
       continue;
     }
@@ -268,6 +279,7 @@ std::vector<int64_t> PeakBytes(const Plan& plan) {
   const FigureIndex index(plan);
   std::vector<int64_t> peak_bytes(index.size());
   for (const PlanBuffer& buffer : plan.buffers) {
+    if (buffer.kind == PlanBuffer::Kind::kPassing) continue;
     for (const WorkerIndex worker : buffer.mesh.workers()) {
       int64_t& peak = peak_bytes[index(worker)];
       if (__builtin_add_overflow(peak, buffer.bytes, &peak)) peak = std::numeric_limits<int64_t>::max();

@@ -8,7 +8,8 @@
 // spreads writes disjoint parts; one that goes by rounds reduces its parts further). A temporary buffer may be written
 // again, by another value, when what it held is not needed any more; an output may be written in parts
 // (buffer_contents.h), or hold a narrower value before, which is widened there (widening.h); a product may be added to
-// one that is there. Each step is a phase of the programs; steps that touch nothing that the others write may share one
+// one that is there. What is reduced for others alone may pass on, in their memory, and have none (kPassing). Each step
+// is a phase of the programs; steps that touch nothing that the others write may share one
 // (`with`): exchanges, so that a pair of workers has one message, and one wait, for all of them; and exchanges with the
 // local work before them, whose messages are under way while that runs.
 //
@@ -48,11 +49,14 @@ namespace tessera {
 inline constexpr int kMaxPlanPhases = 4094;  // max_phases: what a worker's counter can say (server/device/counters.h)
 
 struct PlanBuffer {
-  enum class Kind : uint8_t { kInput = 0, kTemporary = 1, kOutput = 2 };
+  // kPassing: of one value that has each element at one worker, who reduces it. A pushed move of the next phase brings
+  // it to an output: it is stored to those who want it as it is reduced, and takes no memory of an arena.
+  enum class Kind : uint8_t { kInput = 0, kTemporary = 1, kOutput = 2, kPassing = 3 };
   Kind kind = Kind::kTemporary;
   Mesh mesh;          // whose workers have it
   int64_t bytes = 0;  // on every worker; for inputs: bytes from the parameter's offset on, which is
-                      // where the operand's element 0 lies (negative strides reach below it)
+                      // where the operand's element 0 lies (negative strides reach below it);
+                      // of kPassing: what it would take
   bool operator==(const PlanBuffer&) const = default;
 };
 
@@ -156,8 +160,10 @@ StepStart StartOf(const Step& step);
 std::string_view ToText(StepStart start);
 // "->" or "+->".
 std::string_view ToText(KernelStore store);
+// Whether the value lies in a kPassing buffer; false of one that isn't there.
+bool IsPassing(const Plan& plan, int value);
 // The phase of each step, from 1 on; the last is their number. A move that is pushed takes two: it is stored in the one
-// before its own, in which it is there.
+// before its own, in which it is there; of what passes on, that is the one in which it is reduced.
 std::vector<int> PhasesOf(const Plan& plan);
 // The first step after `step` of another phase.
 size_t EndOfPhase(const std::vector<int>& phases, size_t step);
@@ -180,7 +186,7 @@ struct PlanTraffic {
   std::vector<WorkerIndex> workers;  // of each entry
 };
 PlanTraffic TrafficOf(const Plan& plan);
-// Bytes of the plan's buffers on each worker while it runs, inputs included; indexed as TrafficOf.
+// Bytes of the plan's buffers on each worker while it runs, inputs included, what passes on not; indexed as TrafficOf.
 std::vector<int64_t> PeakBytes(const Plan& plan);
 // In-memory size of the plan's description; what the coordinator's cache counts.
 int64_t DescriptionBytes(const Plan& plan);

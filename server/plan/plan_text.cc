@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kBufferKinds[] = {"input", "temporary", "output"};
+constexpr std::string_view kBufferKinds[] = {"input", "temporary", "output", "passing"};
 constexpr std::string_view kRoles[] = {"move", "reduce", "spread", "share", "reduce_each"};
 constexpr int kMaxParsedIndex = 1 << 20;  // docs/limits.md: max_parsed_index
 
@@ -271,7 +271,7 @@ class PlanParser {
     TESSERA_RETURN_IF_ERROR(scanner.Take(":"));
     TESSERA_ASSIGN_OR_RETURN(const std::string_view kind, scanner.TakeIdentifier());
     const auto* const found = std::find(std::begin(kBufferKinds), std::end(kBufferKinds), kind);
-    if (found == std::end(kBufferKinds)) return scanner.Error("input, temporary or output");
+    if (found == std::end(kBufferKinds)) return scanner.Error("input, temporary, output or passing");
     buffer.kind = static_cast<PlanBuffer::Kind>(found - std::begin(kBufferKinds));
     TESSERA_ASSIGN_OR_RETURN(buffer.bytes, scanner.TakeInteger());
     TESSERA_RETURN_IF_ERROR(scanner.Take("bytes on"));

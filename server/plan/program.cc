@@ -11,6 +11,7 @@
 #include "server/plan/chunks.h"
 #include "server/plan/lower_contraction.h"
 #include "server/plan/operand_at.h"
+#include "server/plan/passing.h"
 #include "server/plan/sub_mesh.h"
 #include "server/plan/widening.h"
 
@@ -30,16 +31,18 @@ void SortUnique(std::vector<WorkerIndex>& values) {
 // One exchange as one worker and its peers see it.
 class ExchangeLowering {
  public:
-  ExchangeLowering(const Plan& plan, const ExchangeStep& step, WorkerIndex worker)
-      : step_(step),
+  // `onward`: the step by which this one's reductions are pushed, or null: a spread; or, of what passes on, a move.
+  ExchangeLowering(const Plan& plan, const ExchangeStep& step, const ExchangeStep* onward, WorkerIndex worker)
+      : plan_(plan),
+        step_(step),
+        onward_(onward),
         source_(plan.values[static_cast<size_t>(step.source)]),
         destination_(plan.values[static_cast<size_t>(step.destination)]),
         walk_(step.exchange),
         worker_(worker) {}
 
-  // Adds to the phase. `spread`: the step by which this one's reductions are pushed, or null. `before`: of a pushed
-  // move, the phase before. `drafts`: null where no messages are wanted.
-  absl::Status Lower(MessageDrafts* drafts, const ExchangeStep* spread, Phase* before, Phase& phase) const {
+  // Adds to the phase. `before`: of a pushed move, the phase before. `drafts`: null where no messages are wanted.
+  absl::Status Lower(MessageDrafts* drafts, Phase* before, Phase& phase) const {
     const Mesh& mesh = step_.exchange.destination.mesh;
     const size_t first_instruction = phase.instructions.size();
     phase.delivery = step_.exchange.delivery;
@@ -47,6 +50,8 @@ class ExchangeLowering {
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
       transfers = walk_.TransfersTo(mesh.PositionAt(*flat));
     }
+    std::map<Shape, std::vector<size_t>> cells;
+    if (passes_on()) transfers = Cut(transfers, &cells);
     if (step_.exchange.is_pushed_move()) AddStores(transfers, *before);
     AddInstructions(transfers, phase);
     for (const WorkerIndex adder : walk_.AddersOf(worker_)) {
@@ -61,7 +66,9 @@ class ExchangeLowering {
       if (given.transfer.sources.size() > 1) AddReads(given.transfer.sources, phase);
     }
     if (drafts != nullptr) AddIncoming(first_instruction, phase, drafts->incoming);
-    return spread == nullptr ? absl::OkStatus() : AddPushes(*spread, transfers, first_instruction, phase);
+    if (onward_ == nullptr) return absl::OkStatus();
+    return passes_on() ? AddPassedOn(transfers, cells, first_instruction, phase)
+                       : AddPushes(*onward_, transfers, first_instruction, phase);
   }
 
  private:
@@ -99,9 +106,70 @@ class ExchangeLowering {
     return absl::OkStatus();
   }
 
-  // Of a pushed move: what the worker has of its own part, and all that it gives, each box read once. Takes the own
-  // part out of `taken`.
+  bool passes_on() const { return onward_ != nullptr && onward_->exchange.role == ExchangeRole::kMove; }
+
+  // Of what passes on: each transfer in one cell of the move that brings it on. `cells`: their numbers, by where it
+  // begins.
+  std::vector<Transfer> Cut(absl::Span<const Transfer> transfers, std::map<Shape, std::vector<size_t>>* cells) const {
+    std::vector<Transfer> cut;
+    for (PassedTransfer& part : CutForPassing(step_.exchange, onward_->exchange, transfers)) {
+      if (cells != nullptr) (*cells)[part.cell_start].push_back(cut.size());
+      cut.push_back(std::move(part.transfer));
+    }
+    return cut;
+  }
+
+  // Each cell that this worker has of what passes on is one that it reduces here, whole or in pieces: all who want it
+  // get it as it is reduced.
+  absl::Status AddPassedOn(const std::vector<Transfer>& transfers, const std::map<Shape, std::vector<size_t>>& cells,
+                           size_t first_instruction, Phase& phase) const {
+    const Mesh& mesh = onward_->exchange.destination.mesh;
+    const PlanValue& result = plan_.values[static_cast<size_t>(onward_->destination)];
+    const ExchangeWalk walk(onward_->exchange);
+    const auto store = [&](const Transfer& cell, WorkerIndex to) {
+      int64_t pushed = 0;
+      const auto at = cells.find(StartOf(cell.box));
+      for (size_t p = 0; at != cells.end() && p < at->second.size(); ++p) {
+        const size_t i = at->second[p];
+        Shape start = cell.destination_offset;
+        for (size_t d = 0; d < start.size(); ++d) start[d] += transfers[i].box[d].start - cell.box[d].start;
+        auto& reduce = std::get<ReduceInstruction>(phase.instructions[first_instruction + i]);
+        reduce.pushes.push_back(OperandAt(result, to, start));
+        pushed += NumElements(transfers[i].box);
+      }
+      if (pushed == NumElements(cell.box)) return absl::OkStatus();
+      return absl::InternalError(StrCat("lower: worker ", worker_.value, " passes on ", ToText(cell.box),
+                                        " and reduces ", pushed, " elements of it"));
+    };
+    if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
+      for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(*flat))) {
+        const WorkerIndex giver = transfer.sources[0].worker;
+        if (giver == worker_) TESSERA_RETURN_IF_ERROR(store(transfer, worker_));
+        if (giver != worker_ && IsNear(giver, onward_->exchange)) phase.pushed_by.push_back(giver);
+      }
+    }
+    for (const ExchangeWalk::Given& given : walk.GivenBy(worker_)) {
+      const WorkerIndex taker = mesh.workers()[static_cast<size_t>(given.destination)];
+      if (!IsNear(taker, onward_->exchange)) continue;
+      TESSERA_RETURN_IF_ERROR(store(given.transfer, taker));
+      phase.pushes_to.push_back(taker);
+    }
+    return absl::OkStatus();
+  }
+
+  static Shape StartOf(const Box& box) {
+    Shape start;
+    for (const Interval& range : box) start.push_back(range.start);
+    return start;
+  }
+
+  // Of a pushed move: what the worker has of its own part, and all that it gives, each box read once; where it passes
+  // on, it is stored as it is reduced. Takes the own part out of `taken`.
   void AddStores(std::vector<Transfer>& taken, Phase& phase) const {
+    const auto take_own = [&] {
+      std::erase_if(taken, [this](const Transfer& transfer) { return transfer.sources[0].worker == worker_; });
+    };
+    if (IsPassing(plan_, step_.source)) return take_own();
     std::map<std::pair<Shape, Shape>, size_t> known;  // by source offset and extents
     const auto store = [&](const Transfer& transfer, WorkerIndex to) {
       Shape extents = BoxShape(transfer.box);
@@ -128,7 +196,7 @@ class ExchangeLowering {
         phase.pushed_by.push_back(giver);
       }
     }
-    std::erase_if(taken, [this](const Transfer& transfer) { return transfer.sources[0].worker == worker_; });
+    take_own();
     for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
       const WorkerIndex taker = step_.exchange.destination.mesh.workers()[static_cast<size_t>(given.destination)];
       if (!IsNear(taker)) continue;
@@ -141,9 +209,10 @@ class ExchangeLowering {
   }
 
   // Whether what it wants is stored to it where it can be.
-  bool IsNear(WorkerIndex peer) const {
-    return step_.exchange.hosts.HostOf(peer) == step_.exchange.hosts.HostOf(worker_);
+  bool IsNear(WorkerIndex peer, const Exchange& exchange) const {
+    return exchange.hosts.HostOf(peer) == exchange.hosts.HostOf(worker_);
   }
+  bool IsNear(WorkerIndex peer) const { return IsNear(peer, step_.exchange); }
 
   Operand Source(const Transfer& transfer, const TransferSource& from) const {
     const bool in_place = step_.source == step_.destination;  // of a spread or share
@@ -189,13 +258,16 @@ class ExchangeLowering {
     if (!transfers.empty()) phase.writes.push_back(destination_.buffer);
   }
 
-  void AddOutgoing(const Transfer& transfer, DraftMessage& message) const {
-    DraftPart& part = message.parts.emplace_back();
-    part.dtype = TakenDType(step_.exchange);
-    part.source_dtype = source_.spec.dtype;
-    part.extents = BoxShape(transfer.box);
-    for (const TransferSource& from : transfer.sources) part.sources.push_back(Source(transfer, from));
-    part.op = step_.exchange.reduce_op;
+  void AddOutgoing(const Transfer& whole, DraftMessage& message) const {
+    const std::vector<Transfer> transfers = passes_on() ? Cut({&whole, 1}, nullptr) : std::vector<Transfer>{whole};
+    for (const Transfer& transfer : transfers) {
+      DraftPart& part = message.parts.emplace_back();
+      part.dtype = TakenDType(step_.exchange);
+      part.source_dtype = source_.spec.dtype;
+      part.extents = BoxShape(transfer.box);
+      for (const TransferSource& from : transfer.sources) part.sources.push_back(Source(transfer, from));
+      part.op = step_.exchange.reduce_op;
+    }
   }
 
   void AddIncoming(size_t first_instruction, const Phase& phase, std::map<WorkerIndex, DraftMessage>& messages) const {
@@ -216,7 +288,9 @@ class ExchangeLowering {
     }
   }
 
+  const Plan& plan_;
   const ExchangeStep& step_;
+  const ExchangeStep* onward_;
   const PlanValue& source_;
   const PlanValue& destination_;
   const ExchangeWalk walk_;
@@ -323,11 +397,12 @@ void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, 
   }
 }
 
-// The step after `index` that spreads what this one reduces, if the reducers push it.
+// The step after `index` that spreads what this one reduces, if the reducers push it; or moves it, if it passes on.
 const ExchangeStep* FindPush(const Plan& plan, size_t index, const ExchangeStep& step) {
   if (step.exchange.role != ExchangeRole::kReduce) return nullptr;
   for (size_t i = index + 1; i < plan.steps.size(); ++i) {
     const auto* spread = std::get_if<ExchangeStep>(&plan.steps[i]);
+    if (spread != nullptr && spread->source == step.destination && IsPassing(plan, step.destination)) return spread;
     if (spread == nullptr || spread->exchange.role != ExchangeRole::kSpread) continue;
     if (spread->destination == step.destination) return spread->exchange.delivery == Delivery::kPush ? spread : nullptr;
   }
@@ -359,7 +434,8 @@ absl::Status LowerExchanges(const Plan& plan, const std::vector<int>& phases, si
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return element_bytes(a) > element_bytes(b); });
   for (const size_t i : order) {
     const auto& step = std::get<ExchangeStep>(plan.steps[i]);
-    TESSERA_RETURN_IF_ERROR(ExchangeLowering(plan, step, worker).Lower(drafts, FindPush(plan, i, step), before, phase));
+    const ExchangeLowering lowering(plan, step, FindPush(plan, i, step), worker);
+    TESSERA_RETURN_IF_ERROR(lowering.Lower(drafts, before, phase));
     const int buffer = plan.values[static_cast<size_t>(step.source)].buffer;
     const bool is_pushed_move = step.exchange.is_pushed_move();
     phase.peer_phase = std::max(phase.peer_phase, is_pushed_move ? phases[i] - 1 : LastWriter(plan, phases, i, buffer));
@@ -404,6 +480,10 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
                                   int64_t max_chunk_bytes) {
   Program program;
   program.worker = worker;
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (plan.buffers[b].kind != PlanBuffer::Kind::kPassing) continue;
+    program.passing.push_back({static_cast<int>(b), plan.buffers[b].bytes});
+  }
   const std::vector<int> phases = PhasesOf(plan);
   program.phases.resize(phases.empty() ? 0 : static_cast<size_t>(phases.back()));
   for (size_t i = 0, end = 0; i < plan.steps.size(); i = end) {

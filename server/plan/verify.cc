@@ -14,6 +14,7 @@
 #include "server/plan/buffer_contents.h"
 #include "server/plan/contract.h"
 #include "server/plan/exchange.h"
+#include "server/plan/passing.h"
 #include "server/plan/same_shards.h"
 #include "server/plan/sub_mesh.h"
 #include "server/plan/verify_elements.h"
@@ -105,6 +106,7 @@ class Verifier {
       return absl::ResourceExhaustedError(
           StrCat("plan: ", phases.back(), " phases; ", kMaxPlanPhases, " are allowed (max_phases)"));
     }
+    TESSERA_RETURN_IF_ERROR(VerifyPassing(plan_, phases));
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       absl::Status status = CheckStart(i, phases);
       if (status.ok()) status = std::visit([this](const auto& step) { return Check(step); }, plan_.steps[i]);
@@ -292,6 +294,7 @@ class Verifier {
 
   // What stores in the phase before `phase`, beside what that has.
   absl::Status CheckStores(size_t index, const ExchangeStep& move, absl::Span<const int> phases) const {
+    if (IsPassing(plan_, move.source)) return absl::OkStatus();  // VerifyPassing
     if (!IsInput(move.source) || !IsValue(move.destination) || state_[BufferOf(move.destination)].touched_phase != 0) {
       return Wrong("stores beside others what they may touch");
     }

@@ -121,11 +121,12 @@ absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& de
   return moved;
 }
 
-// What moves and reduces is a phase, what spreads is another.
+// What moves and reduces is a phase, what spreads is another; between them comes what was stored as it was reduced.
 void PlanBuilder::AddInPhases(std::vector<ExchangeStep> steps, StepStart start) {
-  std::array<std::vector<ExchangeStep>, 2> phases;
+  std::array<std::vector<ExchangeStep>, 3> phases;
   for (ExchangeStep& step : steps) {
-    std::vector<ExchangeStep>& phase = phases[step.exchange.role == ExchangeRole::kSpread ? 1 : 0];
+    const size_t number = step.exchange.role == ExchangeRole::kSpread ? 2 : step.exchange.is_pushed_move() ? 1 : 0;
+    std::vector<ExchangeStep>& phase = phases[number];
     step.start = phase.empty() ? StepStart::kNewPhase : StepStart::kWithPrevious;
     phase.push_back(std::move(step));
   }
@@ -142,7 +143,9 @@ absl::StatusOr<std::vector<int>> PlanBuilder::AddRedistributes(absl::Span<const 
     std::optional<int> there = FindInPlace(move.value, move.destination);
     if (!there.has_value()) {
       there = move.place.has_value() ? *move.place : AddTemporary(move.destination);
-      TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> made, MakeStepsTo(move.value, {}, {}, *there));
+      TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> made, move.reduced_at.has_value()
+                                                                   ? MakePassingSteps(move, *there)
+                                                                   : MakeStepsTo(move.value, {}, {}, *there));
       std::move(made.begin(), made.end(), std::back_inserter(steps));
     }
     values.push_back(*there);
@@ -180,6 +183,18 @@ absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeStepsTo(int value, ab
     const bool spreads = named.exchange.role == ExchangeRole::kSpread;
     if (spreads) named.exchange.delivery = Delivery::kPush;
     steps.push_back({spreads ? destination : value, destination, std::move(named.exchange), named.name});
+  }
+  return steps;
+}
+
+absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakePassingSteps(const ValueMove& move, int destination) {
+  const int passing = AddTemporary(*move.reduced_at);
+  plan_.buffers.back().kind = PlanBuffer::Kind::kPassing;
+  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeStepsTo(move.value, {}, {}, passing));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> onward, MakeStepsTo(passing, {}, {}, destination));
+  for (ExchangeStep& step : onward) {
+    step.exchange.delivery = Delivery::kPush;
+    steps.push_back(std::move(step));
   }
   return steps;
 }

@@ -29,6 +29,8 @@ struct ValueMove {
   int value = 0;
   TensorSpec destination;
   std::optional<int> place = {};  // the value that it is brought to, where it has to move; none: a new temporary
+  // Of pending terms: where each element is reduced, in the destination's dtype, and stored from to the destination.
+  std::optional<TensorSpec> reduced_at = {};
 };
 
 // A slice of a value, with step 1, to another value.
@@ -61,8 +63,9 @@ class PlanBuilder {
   // value, and no step, when it has it already.
   absl::StatusOr<int> AddRedistribute(int value, const TensorSpec& destination,
                                       TemporaryLayout layout = TemporaryLayout::kDefault);
-  // The same for several values at once, in two phases at most: one moves and reduces, one spreads what was reduced.
-  // (Finish adds a third one where there are several hosts: what was taken once for a host is shared.)
+  // The same for several values at once, in three phases at most: one moves and reduces, in one what was reduced
+  // elsewhere is there, one spreads what was reduced.
+  // (Finish adds another one where there are several hosts: what was taken once for a host is shared.)
   // The values that have to move are all inputs, or none is.
   absl::StatusOr<std::vector<int>> AddRedistributes(absl::Span<const ValueMove> moves);
   // Like AddRedistribute, for an op that needs the operand elsewhere: says so in Plan::implicit when bytes move.
@@ -89,6 +92,8 @@ class PlanBuilder {
   // The steps that bring a slice of a value to another value; at least one.
   absl::StatusOr<std::vector<ExchangeStep>> MakeStepsTo(int value, absl::Span<const int64_t> source_start,
                                                         absl::Span<const int64_t> source_step, int destination) const;
+  // Of a value with pending terms that is reduced elsewhere.
+  absl::StatusOr<std::vector<ExchangeStep>> MakePassingSteps(const ValueMove& move, int destination);
   void AddInPhases(std::vector<ExchangeStep> steps, StepStart start);
   WorkerHosts HostsOn(const Topology& topology) const;
   // What several workers of a host want from far crosses once: adds the steps that share it.

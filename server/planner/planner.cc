@@ -195,30 +195,23 @@ class OpPlanner {
     int value = 0;
     TensorSpec output;
     std::optional<LocalOp> conversion;
-    std::optional<int> target;        // a part's place in the result; none: a new value
-    std::optional<TensorSpec> place;  // where it is narrowed, if not as it is reduced or converted
-    TensorSpec first;                 // where it goes first
+    std::optional<int> target;             // a part's place in the result; none: a new value
+    std::optional<TensorSpec> reduced_at;  // if not where it goes
+    TensorSpec moves_as;                   // where it goes, in the dtype in which it moves
   };
 
-  // Where it goes first, so that the fewest bytes move. It is converted on the way if that has the new dtype, else
-  // there, and goes on if that is not where it shall be.
-  TensorSpec FirstPlace(const Moved& moved) const {
+  // Where it goes, so that the fewest bytes move: to its place, converted on the way; or to the same in its own dtype,
+  // and is converted there.
+  TensorSpec MovesAs(const Moved& moved) const {
     const TensorSpec& output = moved.output;
     if (!moved.conversion.has_value()) return output;
     const TensorSpec& source = builder_.value(moved.value).spec;
     const TensorSpec unconverted = WithDType(output, source.dtype);
     if (HoldSameShards(source, unconverted)) return unconverted;
-    if (SizeBytes(output.dtype) < SizeBytes(source.dtype)) return moved.place.value_or(output);
     // Nobody passes on what is wider by then.
     const bool is_passed_on = CountReplicas(output) > 1 && (PendingTerms(source, output) > 1 ||
                                                             !AreOnOneHost({&source.mesh, &output.mesh}, topology_));
     return is_passed_on && SizeBytes(output.dtype) > SizeBytes(source.dtype) ? unconverted : output;
-  }
-
-  // Of what is converted before it goes on, elsewhere than where it is or will be.
-  static int64_t TemporaryBytes(const Moved& moved) {
-    const bool is_between = moved.first != moved.output && moved.first.dtype == moved.output.dtype;
-    return is_between ? MaxShardElements(moved.first) * SizeBytes(moved.first.dtype) : 0;
   }
 
   // An operand, or its parts; and the value of its result, if there is one already.
@@ -244,9 +237,8 @@ class OpPlanner {
     return moved;
   }
 
-  // All tensors move together to where they go first, and on from there. What moves in a dtype of fewer bytes than its
-  // result has comes to the end of the result's memory. All are converted on the way if the temporaries are more than
-  // the limit.
+  // All tensors move together. What moves in a dtype of fewer bytes than its result has comes to the end of the
+  // result's memory.
   absl::StatusOr<std::vector<int>> PlanMoves() {
     std::vector<Moved> all;
     std::vector<std::optional<int>> results(inputs_.size());
@@ -255,16 +247,7 @@ class OpPlanner {
       for (Moved& moved : MovedOf(i, results[i])) all.push_back(std::move(moved));
       ends.push_back(all.size());
     }
-    int64_t temporary_bytes = 0;
-    for (Moved& moved : all) {
-      moved.first = FirstPlace(moved);
-      temporary_bytes += TemporaryBytes(moved);
-    }
-    if (temporary_bytes > limits_.temporary_bytes.value_or(temporary_bytes)) {
-      for (Moved& moved : all) {
-        if (TemporaryBytes(moved) > 0) moved.first = moved.output;
-      }
-    }
+    for (Moved& moved : all) moved.moves_as = MovesAs(moved);
     TESSERA_ASSIGN_OR_RETURN(const std::vector<int> there, AddMoves(all));
     std::vector<int> outputs;
     for (size_t i = 0; i < inputs_.size(); ++i) outputs.push_back(results[i].value_or(there[ends[i] - 1]));
@@ -276,24 +259,26 @@ class OpPlanner {
     std::vector<std::optional<int>> widened(all.size());
     for (size_t i = 0; i < all.size(); ++i) {
       const Moved& moved = all[i];
-      ValueMove& move = moves.emplace_back(ValueMove{moved.value, moved.first});
-      if (moved.first == moved.output) move.place = moved.target;
-      const bool is_there = HoldSameShards(builder_.value(moved.value).spec, moved.first);
-      if (moved.first.dtype == moved.output.dtype || is_there) continue;
+      ValueMove& move = moves.emplace_back(ValueMove{moved.value, moved.moves_as});
+      if (moved.moves_as == moved.output) {
+        move.place = moved.target;
+        move.reduced_at = moved.reduced_at;
+      }
+      const bool is_there = HoldSameShards(builder_.value(moved.value).spec, moved.moves_as);
+      if (moved.moves_as.dtype == moved.output.dtype || is_there) continue;
       widened[i] = builder_.AddTemporary(moved.output);
-      move.place = builder_.AddNarrow(*widened[i], moved.first.dtype);
+      move.place = builder_.AddNarrow(*widened[i], moved.moves_as.dtype);
     }
     TESSERA_ASSIGN_OR_RETURN(std::vector<int> values, builder_.AddRedistributes(moves));
     for (size_t i = 0; i < all.size(); ++i) {
       const TensorSpec& output = all[i].output;
       if (builder_.value(values[i]).spec.dtype != output.dtype) {
-        const TensorSpec place = WithDType(all[i].first, output.dtype);
+        const TensorSpec place = WithDType(all[i].moves_as, output.dtype);
         const int converted = widened[i].has_value() ? *widened[i] : builder_.AddTemporary(place);
         values[i] = AddUnaryMap(values[i], *all[i].conversion, converted, {});
       }
-      moves[i] = {values[i], output, all[i].target};
     }
-    return builder_.AddRedistributes(moves);
+    return values;
   }
 
   absl::StatusOr<int> PlanView() {

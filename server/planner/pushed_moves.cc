@@ -61,7 +61,7 @@ bool IsLevelGather(const Exchange& exchange, const Topology& topology) {
 
 bool ShouldPush(const Plan& plan, const Topology& topology, const ExchangeStep& step) {
   const Exchange& exchange = step.exchange;
-  if (exchange.role != ExchangeRole::kMove || exchange.is_by_rounds()) return false;
+  if (exchange.role != ExchangeRole::kMove || exchange.is_pushed_move() || exchange.is_by_rounds()) return false;
   if (!IsOnlyValueOfItsBuffer(plan, step.destination) || IsDonatedTo(plan, step.destination)) return false;
   const bool is_narrower = SizeBytes(exchange.destination.dtype) < SizeBytes(exchange.source.dtype);
   return (is_narrower && IsGiven(exchange)) || IsLevelGather(exchange, topology);

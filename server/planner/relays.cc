@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kFewestHosts = 3;  // that make a difference: one that gives and two that take
 
 bool MayRelay(const Plan& plan, const Topology& reference, const ExchangeStep& move) {
-  return CountReplicas(move.exchange.destination) > 1 &&
+  return !move.exchange.is_pushed_move() && CountReplicas(move.exchange.destination) > 1 &&
          move.exchange.destination.mesh.size() <= kMaxRelayedPositions &&
          IsOnlyValueOfItsBuffer(plan, move.destination) &&
          CountHosts({&move.exchange.source.mesh, &move.exchange.destination.mesh}, reference) >= kFewestHosts;

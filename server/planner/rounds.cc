@@ -49,7 +49,7 @@ bool Multiplies(const Plan& plan) {
 
 bool MayGoByRounds(const Plan& plan, const Topology& reference, const ExchangeStep& step) {
   const ExchangeRole role = step.exchange.role;
-  return (role == ExchangeRole::kMove || role == ExchangeRole::kReduce) &&
+  return (role == ExchangeRole::kMove || role == ExchangeRole::kReduce) && !step.exchange.is_pushed_move() &&
          step.exchange.destination.mesh.size() <= kMaxPositionsByRounds &&
          IsOnlyValueOfItsBuffer(plan, step.destination) && AreApart(step.exchange, reference);
 }

@@ -221,6 +221,7 @@ void Executor::Run(const Instance& instance) {
       record->known = *std::move(known);
       record->failure = record->known->status;
       if (record->failure.ok()) record->failure = CheckInstance(instance, *record->known);
+      if (record->failure.ok()) record->failure = phases_.Begin(*record->known, *record);
       if (!record->failure.ok()) RefusePhases(instance, record);
     }
   }

@@ -25,7 +25,14 @@ bool IsPushed(const Phase& phase, const Instruction& whole) {
 
 }  // namespace
 
+const PhaseItems::Passing* PhaseItems::PassingAt(const Operand& operand) const {
+  if (passing_.empty()) return nullptr;
+  const Passing& passing = passing_[static_cast<size_t>(operand.parameter)];
+  return passing.passes_on ? &passing : nullptr;
+}
+
 std::byte* PhaseItems::AddressOf(const Operand& operand, const Instance& instance) const {
+  if (const Passing* passing = PassingAt(operand); passing != nullptr) return passing->data + operand.offset_bytes;
   return arenas_.MemoryOf(operand.worker) + instance.buffer_offsets[static_cast<size_t>(operand.parameter)] +
          operand.offset_bytes;
 }
@@ -146,23 +153,45 @@ void PhaseItems::ListPieces(const Phase& phase, size_t first, size_t end) {
 
 // ---- memory
 
-absl::StatusOr<std::byte*> PhaseItems::ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record) {
+absl::StatusOr<std::shared_ptr<StagingMemory>> PhaseItems::NewStaging(int64_t bytes) const {
   const int64_t most = std::max(kMaxStagingBytes, arenas_.own().bytes());
   if (bytes > most) {
     return absl::ResourceExhaustedError(StrCat("worker ", arenas_.self().value, ": messages take ", bytes,
                                                " bytes beside the arena; max_phase_staging_bytes is ", most));
   }
+  auto staging = std::make_shared<StagingMemory>();
+  staging->bytes.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
+  if (staging->bytes == nullptr) {
+    return absl::ResourceExhaustedError(
+        StrCat("worker ", arenas_.self().value, ": no host memory for messages of ", bytes, " bytes"));
+  }
+  staging->size = bytes;
+  return staging;
+}
+
+absl::Status PhaseItems::Begin(const ProgramTemplate& known, RunRecord& record) {
+  passing_.clear();
+  if (known.passing.empty()) return absl::OkStatus();
+  passing_.resize(static_cast<size_t>(known.buffer_count));
+  for (const PassingUse& use : known.passing) {
+    Passing& passing = passing_[static_cast<size_t>(use.buffer.parameter)];
+    passing.passes_on = true;
+    const bool is_sent = messages_ != nullptr && std::any_of(use.takers.begin(), use.takers.end(),
+                                                             [this](WorkerIndex to) { return !arenas_.IsMapped(to); });
+    if (!is_sent) continue;
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<StagingMemory> memory, NewStaging(use.buffer.bytes));
+    passing.data = memory->bytes.get();
+    record.staging.push_back(std::move(memory));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> PhaseItems::ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record) {
   std::shared_ptr<StagingMemory> staging = staging_[static_cast<size_t>(stream)].lock();
   if (staging == nullptr || staging->size < bytes) staging = kept_staging_[static_cast<size_t>(stream)];
   if (staging == nullptr || staging->size < bytes) {
     // Phases that were enqueued before keep the smaller one until they have run.
-    staging = std::make_shared<StagingMemory>();
-    staging->bytes.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
-    if (staging->bytes == nullptr) {
-      return absl::ResourceExhaustedError(
-          StrCat("worker ", arenas_.self().value, ": no host memory for messages of ", bytes, " bytes"));
-    }
-    staging->size = bytes;
+    TESSERA_ASSIGN_OR_RETURN(staging, NewStaging(bytes));
     staging_[static_cast<size_t>(stream)] = staging;
     if (bytes <= kMaxStagingBytes) kept_staging_[static_cast<size_t>(stream)] = staging;
   }
@@ -397,6 +426,7 @@ void PhaseItems::EnqueueReduce(const Here& here, const ReduceInstruction& reduce
     }
   }
   const auto add_destination = [&](const Operand& to) {
+    if (const Passing* passing = PassingAt(to); passing != nullptr && passing->data == nullptr) return;
     if (to.worker != arenas_.self() && !arenas_.IsMapped(to.worker)) return;
     record.destinations.push_back({AddressOf(to, here.instance), to.strides});
     record.push_counts.push_back(CountOf(to.worker, record.report.pushed_bytes));

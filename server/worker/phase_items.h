@@ -39,6 +39,8 @@ class PhaseItems {
   PhaseItems(const ArenaTable& arenas, Device& device, MessageTransport* messages)
       : arenas_(arenas), device_(device), messages_(messages) {}
 
+  // Before the phases of a run: host memory for what passes on and is taken by messages. ResourceExhausted as Enqueue.
+  absl::Status Begin(const ProgramTemplate& known, RunRecord& record);
   // Enqueues the phase's messages and instructions. `record.report.received_bytes` has an entry per
   // peer of the template, and its vectors have room for what the program needs. Errors enqueue nothing: Unavailable
   // when bytes would come from a peer that can't be reached at all, ResourceExhausted when messages would take more
@@ -77,6 +79,11 @@ class PhaseItems {
     std::byte* data = nullptr;
     const Strides* strides = nullptr;
   };
+  // A buffer: whether it is of what passes on; no data where nobody gets it in messages.
+  struct Passing {
+    bool passes_on = false;
+    std::byte* data = nullptr;
+  };
   // Where a message's chunks lie in staging memory.
   struct Ring {
     int64_t base = 0;
@@ -91,6 +98,7 @@ class PhaseItems {
   void ListRuns(const Phase& phase);
   void ListPieces(const Phase& phase, size_t first, size_t end);
   void OrderProducts();
+  absl::StatusOr<std::shared_ptr<StagingMemory>> NewStaging(int64_t bytes) const;
   absl::StatusOr<std::byte*> ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
   absl::Status AddTransfers(const Here& here);
   static Ring PlaceRing(const std::vector<MessageChunk>& chunks, int64_t memory_bytes, int64_t window, int64_t& total);
@@ -113,6 +121,8 @@ class PhaseItems {
   void EnqueueKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece);
 
   std::byte* AddressOf(const Operand& operand, const Instance& instance) const;
+  // Null where nothing passes on in the operand's buffer.
+  const Passing* PassingAt(const Operand& operand) const;
   Staged StagedTerm(const Here& here, const InstructionPiece* piece, size_t term) const;
   bool IsActive(const StagedOperand& operand) const {
     return active_of_incoming_[static_cast<size_t>(operand.message)] >= 0;
@@ -129,6 +139,8 @@ class PhaseItems {
   // By stream: what its phases share while any of them is under way, and what stays.
   std::array<std::weak_ptr<StagingMemory>, kStreamCount> staging_;
   std::array<std::shared_ptr<StagingMemory>, kStreamCount> kept_staging_;
+
+  std::vector<Passing> passing_;  // of the run at hand, by parameter; empty: nothing passes on
 
   // Of the phase at hand.
   std::vector<Active> outgoing_, incoming_;

@@ -25,6 +25,7 @@ class TemplateChecker {
       return Bad(StrCat(made_.program.phases.size(), " phases; ", kMaxPhases, " are allowed (max_phases)"));
     }
     made_.publishes.assign(made_.program.phases.size(), 0);
+    for (const PassingBuffer& buffer : made_.program.passing) made_.passing.push_back({buffer, {}});
     for (size_t p = 0; p < made_.program.phases.size(); ++p) {
       const Phase& phase = made_.program.phases[p];
       pushes_to_ = &phase.pushes_to;
@@ -53,11 +54,33 @@ class TemplateChecker {
   }
 
  private:
+  PassingUse* FindPassing(const Operand& operand) {
+    const auto at = std::find_if(made_.passing.begin(), made_.passing.end(),
+                                 [&](const PassingUse& use) { return use.buffer.parameter == operand.parameter; });
+    return at == made_.passing.end() ? nullptr : &*at;
+  }
+
+  // What a reduction writes, or a message takes, of what passes on.
+  absl::Status TouchPassing(const PassingUse& use, const Operand& operand, absl::Span<const int64_t> extents,
+                            DType dtype) const {
+    TESSERA_RETURN_IF_ERROR(Own(operand));
+    TESSERA_ASSIGN_OR_RETURN(const auto touched, TouchedBytes(extents, operand.strides, SizeBytes(dtype)));
+    const int64_t bytes = use.buffer.bytes;
+    const bool lies_within = operand.offset_bytes >= 0 && operand.offset_bytes <= bytes && touched.first >= 0 &&
+                             touched.second <= bytes - operand.offset_bytes &&
+                             operand.offset_bytes % SizeBytes(dtype) == 0;
+    return lies_within ? absl::OkStatus() : Bad(StrCat("an operand at ", operand.offset_bytes, " of what passes on"));
+  }
+
   absl::Status Touch(const Operand& operand, absl::Span<const int64_t> extents, DType dtype) {
     if (operand.parameter < 0 || operand.parameter >= made_.buffer_count || operand.worker.value < 0) {
       return Bad(StrCat("an operand in buffer ", operand.parameter, " of worker ", operand.worker.value));
     }
     if (static_cast<int>(dtype) >= kDTypeCount || !IsImplemented(dtype)) return Bad("an operand of a reserved dtype");
+    if (FindPassing(operand) != nullptr) {
+      // A peer's comes in messages.
+      return operand.worker == self_ ? Bad("what passes on is read, or written where it is") : absl::OkStatus();
+    }
     const int64_t element_bytes = SizeBytes(dtype);
     TESSERA_ASSIGN_OR_RETURN(auto touched, TouchedBytes(extents, operand.strides, element_bytes));
     int64_t first = 0, last = 0;
@@ -99,12 +122,14 @@ class TemplateChecker {
     if (reduce.destination.worker != self_) TESSERA_RETURN_IF_ERROR(MayStoreTo(reduce.destination.worker));
     made_.destination_count += 1 + reduce.pushes.size();
     for (const Operand& term : reduce.terms) TESSERA_RETURN_IF_ERROR(Touch(term, reduce.extents, reduce.dtype));
+    const PassingUse* const passing = FindPassing(reduce.destination);
     for (const Operand& push : reduce.pushes) {
-      if (push.worker == self_) return Bad("own memory is pushed to");
-      TESSERA_RETURN_IF_ERROR(MayStoreTo(push.worker));
+      if (push.worker == self_ && passing == nullptr) return Bad("own memory is pushed to");
+      if (push.worker != self_) TESSERA_RETURN_IF_ERROR(MayStoreTo(push.worker));
       TESSERA_RETURN_IF_ERROR(Touch(push, reduce.extents, reduce.destination_dtype));
     }
-    return Touch(reduce.destination, reduce.extents, reduce.destination_dtype);
+    return passing == nullptr ? Touch(reduce.destination, reduce.extents, reduce.destination_dtype)
+                              : TouchPassing(*passing, reduce.destination, reduce.extents, reduce.destination_dtype);
   }
   absl::Status CheckInstruction(const KernelInstruction& kernel) {
     const size_t inputs = kernel.inputs.size();
@@ -188,8 +213,14 @@ class TemplateChecker {
     for (const MessagePart& part : message.parts) {
       if (part.sources.empty()) return Bad("a message of nothing");
       if (part.sources.size() == 1) TESSERA_RETURN_IF_ERROR(Own(part.sources[0]));
-      for (const Operand& source : part.sources)
-        TESSERA_RETURN_IF_ERROR(Touch(source, part.extents, part.source_dtype));
+      PassingUse* const passing = FindPassing(part.sources[0]);
+      if (passing != nullptr) {
+        passing->takers.push_back(message.to);
+        TESSERA_RETURN_IF_ERROR(TouchPassing(*passing, part.sources[0], part.extents, part.source_dtype));
+      }
+      for (size_t s = passing == nullptr ? 0 : 1; s < part.sources.size(); ++s) {
+        TESSERA_RETURN_IF_ERROR(Touch(part.sources[s], part.extents, part.source_dtype));
+      }
       if (part.sources.size() > 1 || part.source_dtype != part.dtype) {
         made_.term_count += part.sources.size();
         made_.destination_count += 1;

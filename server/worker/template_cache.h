@@ -25,12 +25,19 @@ struct TouchedRange {
   int64_t last = 0;
 };
 
+// A buffer of what passes on, and who gets it of this worker in messages, where they don't map each other.
+struct PassingUse {
+  PassingBuffer buffer;
+  std::vector<WorkerIndex> takers;
+};
+
 struct ProgramTemplate {
   Program program;
   absl::Status status;  // why it can't be run: its messages are refused then
   int buffer_count = 0;
   int scalar_count = 0;
   std::vector<TouchedRange> ranges;
+  std::vector<PassingUse> passing;
   std::vector<WorkerIndex> peers;         // that the program takes bytes from, sorted
   std::vector<WorkerIndex> pushed_peers;  // whose memory it writes, sorted
   std::vector<uint8_t> publishes;         // by phase: 1 where a peer waits for it before the program is done

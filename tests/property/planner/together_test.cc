@@ -248,40 +248,31 @@ absl::Status CheckConverted(const ConvertedList& list) {
   return absl::OkStatus();
 }
 
-int64_t TemporaryBytesOf(const Plan& plan) {
-  int64_t bytes = 0;
-  for (const PlanBuffer& buffer : plan.buffers) bytes += buffer.kind == PlanBuffer::Kind::kTemporary ? buffer.bytes : 0;
-  return bytes;
+int64_t CountBuffers(const Plan& plan, PlanBuffer::Kind kind) {
+  return std::count_if(plan.buffers.begin(), plan.buffers.end(),
+                       [kind](const PlanBuffer& buffer) { return buffer.kind == kind; });
 }
 
-// Where memory is short tensors are converted on the way: without a temporary, to the same values.
-TEST(ConvertedLists, TakeNoTemporaryWhereMemoryIsShort) {
+// They are converted on the way, or where they are; what is reduced for others alone passes on.
+TEST(ConvertedLists, TakeNoTemporary) {
   RandomDraws draws(12);
-  int less = 0;
+  int passing = 0;
   for (int n = 0; n < 1600; ++n) {
     const ConvertedList list = DrawConverted(draws);
-    const absl::StatusOr<OpPlan> whole = PlanOp(list.call, list.operands, Topology());
-    ASSERT_TRUE(whole.ok()) << whole.status();
-    const int64_t bytes = TemporaryBytesOf(whole->plan);
-    const absl::StatusOr<OpPlan> fits = PlanOp(list.call, list.operands, Topology(), {bytes});
-    ASSERT_TRUE(fits.ok()) << fits.status();
-    ASSERT_EQ(fits->plan, whole->plan) << "a limit that isn't reached changes nothing";
-    const absl::StatusOr<OpPlan> small =
-        PlanOp(list.call, list.operands, Topology(), {std::max<int64_t>(0, bytes - 1)});
-    ASSERT_TRUE(small.ok()) << small.status();
-    if (bytes > 0) {
-      ASSERT_EQ(TemporaryBytesOf(small->plan), 0) << ToText(small->plan);
-    }
-    less += bytes > 0 ? 1 : 0;
+    const absl::StatusOr<OpPlan> planned = PlanOp(list.call, list.operands, Topology());
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    const Plan& plan = planned->plan;
+    EXPECT_EQ(CountBuffers(plan, PlanBuffer::Kind::kTemporary), 0) << ToText(plan);
+    passing += CountBuffers(plan, PlanBuffer::Kind::kPassing) > 0 ? 1 : 0;
     std::vector<std::vector<double>> dense;
     for (size_t i = 0; i < list.operands.size(); ++i) {
       dense.push_back(Numbers(std::get<OperandLayout>(list.operands[i]).spec, static_cast<int64_t>(i)));
     }
-    const absl::StatusOr<std::vector<std::vector<double>>> results = RunPlanOutputs(small->plan, dense, {});
+    const absl::StatusOr<std::vector<std::vector<double>>> results = RunPlanOutputs(plan, dense, {});
     ASSERT_TRUE(results.ok()) << results.status();
-    for (size_t i = 0; i < results->size(); ++i) ASSERT_TRUE(Agree((*results)[i], dense[i], 0)) << ToText(small->plan);
+    for (size_t i = 0; i < results->size(); ++i) ASSERT_TRUE(Agree((*results)[i], dense[i], 0)) << ToText(plan);
   }
-  EXPECT_GT(less, 20);
+  EXPECT_GT(passing, 20);
 }
 
 TEST(ConvertedLists, AreRightAndReceiveWhatOneAfterTheOtherDoes) {
