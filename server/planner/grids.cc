@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -27,9 +28,12 @@ constexpr int64_t kMaxRoleDims = 4;  // docs/limits.md: max_role_dims
 // On the mesh's own dims.
 constexpr int64_t kMaxMeshGrids = 1024;  // docs/limits.md: max_mesh_grids
 // Workers; above it only grids over all of them.
-constexpr int64_t kAllSubgridsUpTo = 16;  // docs/limits.md: all_subgrids_up_to
+constexpr int64_t kAllSubgridsUpTo = 128;        // docs/limits.md: all_subgrids_up_to
+constexpr int64_t kAllSubgridsOfHostsUpTo = 32;  // docs/limits.md: all_subgrids_of_hosts_up_to
 // Workers; above it only grids whose dims run over them in row-major order.
 constexpr int64_t kAllOrdersUpTo = 32;  // docs/limits.md: all_orders_up_to
+
+constexpr double kRounding = 1 - 1e-9;  // of bounds, which are summed up in another order than prices
 
 constexpr size_t kPricedWorkers = 64;  // of more, some stand for all
 constexpr size_t kPricedHosts = 8;
@@ -84,6 +88,7 @@ class GridPricer {
     if (AreOnOneHost({&left.mesh, &right.mesh, &output.mesh}, topology)) return;
     on_hosts_.emplace(WorkersOnHosts{WorkersByHost(left.mesh, topology), WorkersByHost(right.mesh, topology),
                                      WorkersByHost(output.mesh, topology)});
+    FindFullestHosts();
   }
 
   // The `count` best, in the order of choice. A grid that can't be one of them, by what it costs at least, is not
@@ -92,39 +97,57 @@ class GridPricer {
     AddMeshGrids();
     const bool fits =
         std::any_of(candidates_.begin(), candidates_.end(), [](const GridCandidate& grid) { return grid.is_resident; });
-    if (!fits && !output_.has_partial()) AddFactorisations();
-    std::vector<double> least_s;
-    for (const GridCandidate& grid : candidates_) least_s.push_back(LeastSeconds(grid));
-    // Operands that fit as they lie are not converted.
-    const auto is_before = [this](const std::vector<double>& seconds, size_t a, size_t b) {
-      if (candidates_[a].is_resident != candidates_[b].is_resident) return candidates_[a].is_resident;
-      return seconds[a] != seconds[b] ? seconds[a] < seconds[b] : a < b;
-    };
-    std::vector<size_t> order(candidates_.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return is_before(least_s, a, b); });
-    std::vector<double> seconds(candidates_.size());
-    std::vector<size_t> best;
-    for (const size_t number : order) {
-      GridCandidate& grid = candidates_[number];
-      double worst_s = std::numeric_limits<double>::infinity();
-      if (!grid.is_resident && best.size() == count) {
-        worst_s = candidates_[best.back()].is_resident ? 0 : seconds[best.back()];
-      }
-      if (least_s[number] > worst_s) break;
-      AddReceived(grid, worst_s);
-      seconds[number] = grid.seconds;
-      best.insert(std::upper_bound(best.begin(), best.end(), number,
-                                   [&](size_t a, size_t b) { return is_before(seconds, a, b); }),
-                  number);
-      if (best.size() > count) best.pop_back();
+    const bool may_convert = !fits && !output_.has_partial();
+    if (may_convert) AddFactorisations(output_.mesh.size());
+    Rank(0, count);
+    const int64_t most = on_hosts_.has_value() ? kAllSubgridsOfHostsUpTo : kAllSubgridsUpTo;
+    if (may_convert && output_.mesh.size() <= most) {
+      const size_t first = candidates_.size();
+      worst_s_ = WorstSeconds(count);
+      for (int64_t used = output_.mesh.size() - 1; used >= 1; --used) AddFactorisations(used);
+      Rank(first, count);
     }
     std::vector<GridCandidate> grids;
-    for (const size_t number : best) grids.push_back(std::move(candidates_[number]));
+    for (const size_t number : best_) grids.push_back(std::move(candidates_[number]));
     return grids;
   }
 
  private:
+  // Operands that fit as they lie are not converted.
+  bool IsBefore(const std::vector<double>& seconds, size_t a, size_t b) const {
+    if (candidates_[a].is_resident != candidates_[b].is_resident) return candidates_[a].is_resident;
+    return seconds[a] != seconds[b] ? seconds[a] < seconds[b] : a < b;
+  }
+
+  // What one more of the best takes at most, if anything has to be converted for it.
+  double WorstSeconds(size_t count) const {
+    if (best_.size() < count) return std::numeric_limits<double>::infinity();
+    return candidates_[best_.back()].is_resident ? 0 : candidates_[best_.back()].seconds;
+  }
+
+  // Those from `first` on among the best.
+  void Rank(size_t first, size_t count) {
+    std::vector<double> least_s(candidates_.size());
+    for (size_t number = first; number < candidates_.size(); ++number) {
+      least_s[number] = LeastSeconds(candidates_[number]);
+    }
+    std::vector<size_t> order(candidates_.size() - first);
+    std::iota(order.begin(), order.end(), first);
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return IsBefore(least_s, a, b); });
+    seconds_.resize(candidates_.size());
+    for (const size_t number : order) {
+      GridCandidate& grid = candidates_[number];
+      const double worst_s = grid.is_resident ? std::numeric_limits<double>::infinity() : WorstSeconds(count);
+      if (least_s[number] > worst_s) break;
+      AddReceived(grid, worst_s);
+      seconds_[number] = grid.seconds;
+      best_.insert(std::upper_bound(best_.begin(), best_.end(), number,
+                                    [&](size_t a, size_t b) { return IsBefore(seconds_, a, b); }),
+                   number);
+      if (best_.size() > count) best_.pop_back();
+    }
+  }
+
   int64_t ExtentOfLetter(char letter) const {
     const int dim = DimOf(notation_.left, letter);
     return dim >= 0 ? left_.shape[static_cast<size_t>(dim)]
@@ -249,15 +272,11 @@ class GridPricer {
     return grid;
   }
 
-  // (pb, pm, pn, pk) over the first workers of the mesh, whatever its own dims are.
-  void AddFactorisations() {
-    const int64_t workers = output_.mesh.size();
-    const int64_t batches = MainLetter(LetterRole::kBatch).has_value() ? workers : 1;
-    for (int64_t used = workers; used >= 1; --used) {
-      if (used < workers && workers > kAllSubgridsUpTo) return;
-      for (int64_t pb = std::min(batches, used); pb >= 1; --pb) {
-        if (used % pb == 0) AddFactorisationsOf(pb, used / pb);
-      }
+  // (pb, pm, pn, pk) over the first `used` workers of the mesh, whatever its own dims are.
+  void AddFactorisations(int64_t used) {
+    const int64_t batches = MainLetter(LetterRole::kBatch).has_value() ? used : 1;
+    for (int64_t pb = batches; pb >= 1; --pb) {
+      if (used % pb == 0) AddFactorisationsOf(pb, used / pb);
     }
   }
 
@@ -286,6 +305,7 @@ class GridPricer {
       used *= sizes[i];
     }
     const absl::Span<const WorkerIndex> workers(output_.mesh.workers().data(), static_cast<size_t>(used));
+    if (LeastSecondsOf(sizes) > worst_s_) return;
     if (shape.empty()) shape.push_back(1), roles.push_back({kReplicate, kReplicate, kReplicate});
     AddOrders(shape, roles, workers);
   }
@@ -427,9 +447,51 @@ class GridPricer {
     grid.seconds += SecondsOf(grid.received_bytes, grid.host_received_bytes);
   }
 
+  // What every grid of these sizes takes at least: its workers multiply an equal part each, of which they have no more
+  // than the largest shards.
+  double LeastSecondsOf(const std::array<int64_t, 4>& sizes) const {
+    const auto [pb, pm, pn, pk] = sizes;
+    const auto part_bytes = [](const TensorSpec& spec, int64_t workers) {
+      return static_cast<double>(NumElements(spec.shape) * SizeBytes(spec.dtype)) / static_cast<double>(workers);
+    };
+    const double left = part_bytes(left_, pb * pm * pk), right = part_bytes(right_, pb * pn * pk);
+    const double worker_bytes = std::max(0.0, left - static_cast<double>(BytesOf(left_))) +
+                                std::max(0.0, right - static_cast<double>(BytesOf(right_)));
+    const double inner = static_cast<double>(ExtentOf(notation_, LetterRole::kInner, left_.shape, right_.shape));
+    const double flops = 2 * part_bytes(output_, pb * pm * pn) / static_cast<double>(SizeBytes(output_.dtype)) * inner /
+                         static_cast<double>(pk);
+    double seconds = flops / reference_.flops_per_s + worker_bytes / reference_.host_bandwidth_bytes_s;
+    if (on_hosts_.has_value()) {
+      // No two workers have the same two parts: k of them have 2 sqrt(k) of the mean size at least.
+      const FullestHost& host = fullest_hosts_[static_cast<size_t>(pb * pm * pn * pk) - 1];
+      const double together = 2 * std::sqrt(static_cast<double>(host.workers) * left * right);
+      seconds += std::max(0.0, together - host.own_bytes) / reference_.network_bandwidth_bytes_s;
+    }
+    return kRounding * seconds;
+  }
+
+  // By number of the mesh's first workers, from 1 on: the host that has most of them.
+  void FindFullestHosts() {
+    std::map<int32_t, int64_t> counts;
+    FullestHost fullest;
+    for (const WorkerIndex worker : output_.mesh.workers()) {
+      const int32_t host = reference_.HostOf(worker);
+      const int64_t count = ++counts[host];
+      if (count > fullest.workers) {
+        fullest.workers = count;
+        fullest.own_bytes = static_cast<double>(CountOn(on_hosts_->left, host) * BytesOf(left_) +
+                                                CountOn(on_hosts_->right, host) * BytesOf(right_));
+      }
+      fullest_hosts_.push_back(fullest);
+    }
+  }
+  static int64_t CountOn(const HostWorkers& workers, int32_t host) {
+    const auto found = workers.find(host);
+    return found == workers.end() ? 0 : static_cast<int64_t>(found->second.size());
+  }
+
   // The busiest worker receives the mean of all, or more. A little less, since it is summed up in another order.
   double LeastSeconds(const GridCandidate& grid) {
-    constexpr double kRounding = 1 - 1e-9;
     if (!AreAllPriced()) return grid.seconds;  // those that stand for all may receive less
     const double elements = static_cast<double>(NumElements(output_.shape));
     const double terms = static_cast<double>(PendingTerms(grid.product, output_));
@@ -483,10 +545,18 @@ class GridPricer {
     HostWorkers output;
   };
   Topology reference_;
-  std::optional<WorkersOnHosts> on_hosts_;                 // where there are several
+  std::optional<WorkersOnHosts> on_hosts_;  // where there are several
+  struct FullestHost {
+    int64_t workers = 0;
+    double own_bytes = 0;  // that it has of the operands, at most
+  };
+  std::vector<FullestHost> fullest_hosts_;
   absl::flat_hash_map<TensorSpec, OperandWay> left_ways_;  // by what the grid wants
   absl::flat_hash_map<TensorSpec, OperandWay> right_ways_;
   std::vector<GridCandidate> candidates_;
+  std::vector<double> seconds_;                               // by candidate, of those that were among the best
+  std::vector<size_t> best_;                                  // candidates, in the order of choice
+  double worst_s_ = std::numeric_limits<double>::infinity();  // factorisations that take longer are not added
 };
 
 }  // namespace

@@ -258,6 +258,22 @@ TEST(Grids, TheChosenOneIsTheBestOnSeveralHosts) {
   EXPECT_GT(CheckChoices(worlds, {1, 3, 7, 16, 30, 61}, 250), 120);
 }
 
+// Numbers of workers that few grids use all of.
+TEST(Grids, TheChosenOneIsTheBestOfManyWorkers) {
+  const std::vector<World> worlds = {
+      {{17}, {}}, {{23}, {}}, {{19}, {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2}}};
+  EXPECT_GT(CheckChoices(worlds, {3, 16, 60, 301}, 24), 12);
+}
+
+// On 17 workers a grid of 16 computes a little longer and receives much less than one of 17 stripes.
+TEST(Grids, SomeWorkersMayBeBetterThanAll) {
+  const TensorSpec rows = *ParseTensorSpec("f64[1024,1024] @ mesh(17) [S(0)]");
+  const auto grids = EnumerateGrids({}, rows, rows, rows, Topology(), {}, 3);
+  ASSERT_TRUE(grids.ok()) << grids.status();
+  const GridCandidate& best = (*grids)[0];
+  EXPECT_EQ(best.pm * best.pn * best.pk, 16);
+}
+
 // On operands that are spread evenly over the faces of a grid, each worker receives what the formula says.
 TEST(Grids, EvenlySpreadOperandsCostTheFormula) {
   const int64_t sizes[][3] = {{4, 1, 1}, {2, 2, 1}, {1, 2, 2}, {2, 1, 2}, {2, 2, 2}, {1, 1, 4}, {3, 2, 2}};
@@ -309,8 +325,10 @@ TEST(Grids, ItsDimsRunOverTheWorkersInTheBestOrder) {
 // Grids that can't be among the best are not priced; those that are come out the same.
 TEST(Grids, TheBestAreTheFirstOfAll) {
   std::mt19937 random(11);
-  const std::vector<World> worlds = {{{2, 3}, {}}, {{8}, {}}, {{2, 2, 2}, {}}, {{2, 4}, {0, 0, 1, 1, 2, 2, 3, 3}}};
-  for (int round = 0; round < 60; ++round) {
+  const std::vector<World> worlds = {{{2, 3}, {}},    {{8}, {}},
+                                     {{2, 2, 2}, {}}, {{2, 4}, {0, 0, 1, 1, 2, 2, 3, 3}},
+                                     {{19}, {}},      {{18}, {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2}}};
+  for (int round = 0; round < 90; ++round) {
     const World& world = worlds[random() % worlds.size()];
     Topology topology;
     topology.host_of_worker = world.hosts;
