@@ -1,5 +1,7 @@
 #include "schemas/ops/resolve_reshape.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "schemas/types/layout.h"
@@ -17,7 +19,8 @@ struct DimGroup {
 
 using DimGroups = absl::InlinedVector<DimGroup, 6>;
 
-// Products are equal and not 0.
+// Both shapes cut into groups of neighbouring dims with equal products, as small as possible: [6,4,5] -> [24,5] has
+// the groups [6,4]:[24] and [5]:[5]. The products of the shapes are equal and not 0.
 DimGroups GroupDims(const Shape& from, const Shape& to) {
   DimGroups groups;
   size_t i = 0;
@@ -47,55 +50,119 @@ DimGroups GroupDims(const Shape& from, const Shape& to) {
   return groups;
 }
 
-// The output dim that a sharded dim may become; -1 when there is none.
-int CandidateDim(const TensorSpec& own, const Shape& shape, int dim) {
-  // An empty tensor, or a dim without indices: kept where it stands.
-  const int64_t extent = own.shape[static_cast<size_t>(dim)];
-  if (extent == 1 || NumElements(own.shape) == 0) {
-    const size_t at = static_cast<size_t>(dim);
-    return at < shape.size() && shape[at] == extent ? dim : -1;
-  }
-  for (const DimGroup& group : GroupDims(own.shape, shape)) {
-    if (group.from[0] == dim) return group.to[0];
-  }
-  return -1;
-}
-
 int64_t ElementsBehind(const Shape& shape, int dim) {
   int64_t product = 1;
   for (size_t d = static_cast<size_t>(dim) + 1; d < shape.size(); ++d) product *= shape[d];
   return product;
 }
 
-// Every shard along `dim` of `own` has the same elements as along `output_dim` of `output`.
-bool ShardsAgree(const TensorSpec& own, int dim, const TensorSpec& output, int output_dim) {
-  const int64_t behind = ElementsBehind(own.shape, dim);
-  const int64_t output_behind = ElementsBehind(output.shape, output_dim);
-  // Equal extents (a dim that keeps its place in its group) need no look at the shards.
-  if (behind == output_behind && own.shape[static_cast<size_t>(dim)] == output.shape[static_cast<size_t>(output_dim)]) {
-    return true;
-  }
-  const std::vector<Interval> before = DimIntervals(own, dim);
-  const std::vector<Interval> after = DimIntervals(output, output_dim);
-  for (size_t i = 0; i < before.size(); ++i) {
-    if (before[i].empty() && after[i].empty()) continue;
-    if (before[i].start * behind != after[i].start * output_behind ||
-        before[i].stop * behind != after[i].stop * output_behind) {
-      return false;
+// So many times `count` elements, `stride` apart.
+struct Run {
+  int64_t stride = 0;
+  int64_t count = 0;
+  bool operator==(const Run&) const = default;
+};
+
+// A box by the row-major numbers of its elements: where they start, and runs from the inner to the outer, as few as
+// there can be. Boxes of shapes of equal size have the same elements when these are equal. None for an empty box.
+struct ElementRuns {
+  int64_t start = 0;
+  absl::InlinedVector<Run, 4> runs;
+  bool operator==(const ElementRuns&) const = default;
+};
+
+std::optional<ElementRuns> RunsOf(const Shape& shape, const Box& box) {
+  if (IsEmpty(box)) return std::nullopt;
+  ElementRuns elements;
+  int64_t stride = 1;
+  for (size_t d = shape.size(); d-- > 0; stride *= shape[d]) {
+    const int64_t count = box[d].size();
+    elements.start += box[d].start * stride;
+    if (count == 1) continue;
+    if (!elements.runs.empty() && elements.runs.back().stride * elements.runs.back().count == stride) {
+      elements.runs.back().count *= count;
+    } else {
+      elements.runs.push_back({stride, count});
     }
   }
+  return elements;
+}
+
+// Moves `position` on over the mesh dims that one of the two shards; false behind the last one.
+bool Advance(const TensorSpec& own, const TensorSpec& output, Position& position) {
+  for (size_t i = position.size(); i-- > 0;) {
+    if (!own.placements[i].is_shard() && !output.placements[i].is_shard()) continue;
+    if (++position[i] < own.mesh.shape()[i]) return true;
+    position[i] = 0;
+  }
+  return false;
+}
+
+bool HoldSameElements(const TensorSpec& own, const TensorSpec& output) {
+  Position position(own.placements.size(), 0);
+  do {
+    if (RunsOf(own.shape, LocalBox(own, position)) != RunsOf(output.shape, LocalBox(output, position))) return false;
+  } while (Advance(own, output, position));
   return true;
 }
 
-absl::Status Refuse(const ResolveInput& input, const Shape& shape, int dim) {
-  const TensorSpec& own = *input.tensors[0];
-  Placements wanted = own.placements;
-  for (Placement& placement : wanted) {
-    if (placement.is_shard(dim)) placement = Placement::Replicate();
+// What S(dim) may become, on a mesh dim that has several coordinates or one. First what a reader expects: the dim
+// that has the same digits of an element's number, then the one that leads where it led.
+absl::InlinedVector<Placement, 8> Candidates(const Shape& from, const Shape& to, int dim, int64_t coordinates) {
+  absl::InlinedVector<Placement, 8> candidates;
+  const int rank = static_cast<int>(to.size());
+  const int64_t extent = from[static_cast<size_t>(dim)];
+  const int64_t behind = ElementsBehind(from, dim);
+  for (int i = 0; i < rank; ++i) {
+    const int at = (dim + i) % rank;
+    if (to[static_cast<size_t>(at)] == extent && ElementsBehind(to, at) == behind)
+      candidates.push_back(Placement::Shard(at));
   }
-  return absl::InvalidArgumentError(
-      StrCat("reshape: ", ToText(own.shape), " to ", ToText(shape), " would move data between workers, because S(", dim,
-             ") does not survive; redistribute to ", ToText(wanted), " first: x is ", ToText(own)));
+  for (int at = 0; at < rank && extent > 1; ++at) {
+    const int64_t own = to[static_cast<size_t>(at)];
+    if (own > 1 && own * ElementsBehind(to, at) == extent * behind) candidates.push_back(Placement::Shard(at));
+  }
+  for (int at = 0; at < rank && coordinates > 1; ++at) candidates.push_back(Placement::Shard(at));
+  // Where nothing is cut, or there is nothing.
+  candidates.push_back(Placement::Replicate());
+  return candidates;
+}
+
+// Replicate on the mesh dims whose shards can't stay.
+struct ReshapePlacements {
+  Placements own;
+  Placements output;
+};
+
+ReshapePlacements PlaceReshape(const TensorSpec& own, const Shape& shape) {
+  TensorSpec before = own;
+  TensorSpec after = own;
+  after.shape = shape;
+  for (Placement& placement : before.placements) {
+    if (placement.is_shard()) placement = Placement::Replicate();
+  }
+  after.placements = before.placements;
+  for (size_t i = 0; i < own.placements.size(); ++i) {
+    if (!own.placements[i].is_shard()) continue;
+    before.placements[i] = own.placements[i];
+    const auto agrees = [&](const Placement& candidate) {
+      after.placements[i] = candidate;
+      return HoldSameElements(before, after);
+    };
+    const auto candidates = Candidates(own.shape, shape, own.placements[i].dim(), own.mesh.shape()[i]);
+    if (std::any_of(candidates.begin(), candidates.end(), agrees)) continue;
+    before.placements[i] = after.placements[i] = Placement::Replicate();
+  }
+  return {std::move(before.placements), std::move(after.placements)};
+}
+
+absl::Status Refuse(const TensorSpec& own, const Shape& shape, const Placements& wanted) {
+  size_t lost = 0;
+  while (own.placements[lost] == wanted[lost]) ++lost;
+  return absl::InvalidArgumentError(StrCat("reshape: ", ToText(own.shape), " to ", ToText(shape),
+                                           " would move data between workers, because ", ToText(own.placements[lost]),
+                                           " does not survive; write x.redistribute(placements=", ToText(wanted),
+                                           ") first: x is ", ToText(own)));
 }
 
 }  // namespace
@@ -112,18 +179,9 @@ absl::StatusOr<TensorSpec> ReshapeSpec(const ResolveInput& input) {
   TensorSpec output = own;
   output.shape = shape;
   if (shape == own.shape) return output;
-  absl::InlinedVector<std::pair<int, int>, 4> renamed;
-  for (Placement& placement : output.placements) {
-    if (!placement.is_shard()) continue;
-    const int dim = placement.dim();
-    const int output_dim = CandidateDim(own, shape, dim);
-    if (output_dim < 0) return Refuse(input, shape, dim);
-    placement = Placement::Shard(output_dim);
-    renamed.emplace_back(dim, output_dim);
-  }
-  for (const auto& [dim, output_dim] : renamed) {
-    if (!ShardsAgree(own, dim, output, output_dim)) return Refuse(input, shape, dim);
-  }
+  ReshapePlacements places = PlaceReshape(own, shape);
+  if (places.own != own.placements) return Refuse(own, shape, places.own);
+  output.placements = std::move(places.output);
   return output;
 }
 
@@ -134,15 +192,18 @@ absl::StatusOr<ViewLayout> ReshapeLayout(const TensorSpec& operand, absl::Span<c
     layout.strides.assign(operand_strides.begin(), operand_strides.end());
     return layout;
   }
+  // The first position has the largest shard of each. Its groups are those of every position: the dims behind the
+  // leading one of a group are whole, or there is nothing.
+  const Shape from = MaxShardShape(operand);
+  const Shape to = MaxShardShape(output);
   // Dims of extent 1, and all dims of an empty tensor, may have any stride.
-  layout.strides = RowMajorStrides(MaxShardShape(output));
-  if (NumElements(operand.shape) == 0) return layout;
-  for (const DimGroup& group : GroupDims(operand.shape, output.shape)) {
-    // Only the leading dim of a group is sharded, so the others' local extents are their own.
+  layout.strides = RowMajorStrides(to);
+  if (NumElements(from) == 0) return layout;
+  for (const DimGroup& group : GroupDims(from, to)) {
     for (size_t i = 0; i + 1 < group.from.size(); ++i) {
       const size_t outer = static_cast<size_t>(group.from[i]);
       const size_t inner = static_cast<size_t>(group.from[i + 1]);
-      if (operand_strides[outer] != operand_strides[inner] * operand.shape[inner]) {
+      if (operand_strides[outer] != operand_strides[inner] * from[inner]) {
         return absl::FailedPreconditionError(StrCat("reshape: a tensor of strides ", ToText(operand_strides),
                                                     " can't be read as ", ToText(output.shape),
                                                     " without a copy: x is ", ToText(operand)));
@@ -152,7 +213,7 @@ absl::StatusOr<ViewLayout> ReshapeLayout(const TensorSpec& operand, absl::Span<c
     for (size_t j = group.to.size(); j-- > 0;) {
       const size_t dim = static_cast<size_t>(group.to[j]);
       layout.strides[dim] = stride;
-      stride *= output.shape[dim];
+      stride *= to[dim];
     }
   }
   return layout;

@@ -233,6 +233,20 @@ def test_reshape_where_nothing_moves(session, mesh4, rng):
         x.reshape(-1, -1)
 
 
+def test_reshape_of_shards_that_cut_nothing(session, mesh22, rng):
+    one, a = session.init_device_mesh((1,)), rng.random((5, 1))
+    column = session.distribute_tensor(a, one, [S(1)])
+    close(column.reshape(5) + 1, a.reshape(5) + 1)
+    close(column.T.reshape(-1), a.reshape(-1))
+    b = rng.random((2, 6))
+    x = session.distribute_tensor(b, mesh22, [S(0), S(1)])
+    assert x.reshape(12).placements == (S(0), S(0))
+    close(x.reshape(12) * 2, b.reshape(12) * 2)
+    close(x.reshape(12).reshape(2, 6), b)
+    with pytest.raises(ts.InvalidArgumentError, match=r"write x\.redistribute\(placements=\[R, R\]\) first"):
+        session.distribute_tensor(rng.random((7, 13)), mesh22, [S(1), S(0)]).reshape(91)
+
+
 def test_chains_with_everything_in_flight(session, mesh22, rng):
     a = rng.random((20, 20))
     x = session.distribute_tensor(a, mesh22, [S(0), S(1)])

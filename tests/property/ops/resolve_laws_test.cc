@@ -146,49 +146,5 @@ TEST(ResolveLaws, Reductions) {
   }
 }
 
-// The elements of a shard, in row-major order of the shard, as row-major numbers in the whole tensor.
-std::vector<int64_t> Elements(const TensorSpec& spec, const Position& position) {
-  const Box box = LocalBox(spec, position);
-  std::vector<int64_t> elements = {0};
-  for (int d = 0; d < spec.rank(); ++d) {
-    std::vector<int64_t> longer;
-    for (const int64_t element : elements) {
-      for (int64_t i = box[static_cast<size_t>(d)].start; i < box[static_cast<size_t>(d)].stop; ++i) {
-        longer.push_back(element * spec.shape[static_cast<size_t>(d)] + i);
-      }
-    }
-    elements = std::move(longer);
-  }
-  return elements;
-}
-
-TEST(ResolveLaws, ReshapeMovesNoElement) {
-  const std::vector<std::pair<Shape, Shape>> shapes = {
-      {{6, 4}, {24}},      {{24}, {6, 4}},    {{6, 4}, {4, 6}},    {{6, 4}, {2, 3, 4}},  {{9, 2}, {3, 3, 2}},
-      {{5, 1, 3}, {5, 3}}, {{5, 3}, {1, 15}}, {{8, 3}, {2, 4, 3}}, {{4, 4, 3}, {16, 3}}, {{0, 3}, {3, 0}}};
-  int accepted = 0;
-  for (const Mesh& mesh : Meshes()) {
-    for (const auto& [from, to] : shapes) {
-      for (const TensorSpec& x : AllSpecs(mesh, from)) {
-        OpCall call{OpId::kReshape, {}, {}};
-        call.attributes.shape = to;
-        const std::vector<OperandSpec> operands = {x};
-        const absl::StatusOr<OpResolution> resolution = ResolveOp(call, operands);
-        if (!resolution.ok()) continue;
-        ++accepted;
-        CheckValid(*resolution, operands);
-        for (int64_t flat = 0; flat < mesh.size(); ++flat) {
-          const Position position = mesh.PositionAt(flat);
-          ASSERT_EQ(Elements(x, position), Elements(resolution->outputs[0], position)) << Describe(*resolution);
-        }
-        const Strides strides = RowMajorStrides(MaxShardShape(x));
-        const absl::StatusOr<ViewLayout> layout = ResolveView(call, x, strides);
-        ASSERT_TRUE(layout.ok()) << layout.status();
-      }
-    }
-  }
-  EXPECT_GT(accepted, 200);
-}
-
 }  // namespace
 }  // namespace tessera

@@ -249,7 +249,13 @@ TEST(Views, TransposeAndReshape) {
     reshape.attributes.shape = shape;
     CheckOp(reshape, {{{4, 6}}}, {2}, 1, 2);
     CheckOp(reshape, {{{4, 6}}}, {2, 2}, 1, 2);
+    CheckOp(reshape, {{{4, 6}}}, {1}, 1, 6);
+    CheckOp(reshape, {{{4, 6}}}, {4, 3}, 1, 4);
   }
+  OpCall reshape = Call(OpId::kReshape);
+  reshape.attributes.shape = Shape{5};
+  CheckOp(reshape, {{{5, 1}}}, {1}, 1, 6);
+  CheckOp(reshape, {{{1, 5}}}, {1, 2}, 1, 10);
 }
 
 TEST(Views, CopyNothingOnUnshardedDims) {

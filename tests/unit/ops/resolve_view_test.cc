@@ -87,15 +87,36 @@ TEST(Reshape, ShardsThatLeadTheirGroupSurvive) {
   EXPECT_EQ(reshape("f32[] @ mesh(2) [R]", {1, 1}), "f32[1,1] @ mesh(2) [R]");
 }
 
+TEST(Reshape, WhatCutsNothingStandsInNobodysWay) {
+  const auto reshape = [](const char* operand, Shape shape) {
+    return Output(OpId::kReshape, {operand}, ToShape(shape));
+  };
+  EXPECT_EQ(reshape("f64[5,1] @ mesh(1) [S(1)]", {5}), "f64[5] @ mesh(1) [R]");
+  EXPECT_EQ(reshape("f64[8,6] @ mesh(1) [S(1)]", {48}), "f64[48] @ mesh(1) [R]");
+  EXPECT_EQ(reshape("f64[8,6] @ mesh(1) [S(0)]", {48}), "f64[48] @ mesh(1) [S(0)]");
+  EXPECT_EQ(reshape("f64[8,6] @ mesh(1,2) [S(1), S(0)]", {48}), "f64[48] @ mesh(1,2) [R, S(0)]");
+  EXPECT_EQ(reshape("f64[5,1] @ mesh(2) [S(1)]", {1, 5}), "f64[1,5] @ mesh(2) [S(0)]") << "all of it at position 0";
+  EXPECT_EQ(reshape("f64[4,1,5] @ mesh(2) [S(1)]", {1, 4, 1, 5}), "f64[1,4,1,5] @ mesh(2) [S(2)]");
+  EXPECT_EQ(reshape("f64[2,6] @ mesh(2,3) [S(0), S(1)]", {12}), "f64[12] @ mesh(2,3) [S(0), S(0)]");
+  EXPECT_EQ(reshape("f64[12] @ mesh(2,3) [S(0), S(0)]", {2, 6}), "f64[2,6] @ mesh(2,3) [S(0), S(1)]");
+  EXPECT_EQ(reshape("f64[0,3] @ mesh(2) [S(1)]", {0}), "f64[0] @ mesh(2) [S(0)]");
+}
+
+TEST(Reshape, TheHintNamesAllThatHasToGo) {
+  EXPECT_EQ(Output(OpId::kReshape, {"f64[7,13] @ mesh(2,3) [S(1), S(0)]"}, ToShape({91})),
+            "reshape: [7,13] to [91] would move data between workers, because S(1) does not survive; write "
+            "x.redistribute(placements=[R, R]) first: x is f64[7,13] @ mesh(2,3) [S(1), S(0)]");
+}
+
 TEST(Reshape, WhatMovesDataIsRefused) {
   const auto reshape = [](const char* operand, Shape shape) {
     return Output(OpId::kReshape, {operand}, ToShape(shape));
   };
   EXPECT_EQ(reshape("f32[9,4] @ mesh(2) [S(0)]", {36}),
-            "reshape: [9,4] to [36] would move data between workers, because S(0) does not survive; redistribute to "
-            "[R] first: x is f32[9,4] @ mesh(2) [S(0)]");
-  EXPECT_NE(reshape("f32[8,6] @ mesh(2) [S(1)]", {48}).find("redistribute to [R] first"), std::string::npos);
-  EXPECT_NE(reshape("f32[6] @ mesh(2) [S(0)]", {3, 2}).find("redistribute to [R] first"), std::string::npos);
+            "reshape: [9,4] to [36] would move data between workers, because S(0) does not survive; write "
+            "x.redistribute(placements=[R]) first: x is f32[9,4] @ mesh(2) [S(0)]");
+  EXPECT_NE(reshape("f32[8,6] @ mesh(2) [S(1)]", {48}).find("redistribute(placements=[R]) first"), std::string::npos);
+  EXPECT_NE(reshape("f32[6] @ mesh(2) [S(0)]", {3, 2}).find("redistribute(placements=[R]) first"), std::string::npos);
   EXPECT_EQ(reshape("f32[8,6] @ mesh(2) [R]", {7, 7}),
             "reshape: the new shape [7,7] has 49 elements, not 48: x is f32[8,6]");
   EXPECT_EQ(reshape("f32[8] @ mesh(2) [R]", {-1}), "reshape: negative extent -1 in shape [-1]");
@@ -108,6 +129,8 @@ TEST(Reshape, Layouts) {
   EXPECT_EQ(Layout(OpId::kReshape, "f32[9,4] @ mesh(4) [S(0)]", ToShape({3, 3, 4})), "0 [12,4,1]");
   // Columns of a default layout are 6/2 apart: the rows can be split, not merged with them.
   EXPECT_EQ(Layout(OpId::kReshape, "f32[8,6] @ mesh(2) [S(1)]", ToShape({2, 4, 6})), "0 [12,3,1]");
+  EXPECT_EQ(Layout(OpId::kReshape, "f32[2,6] @ mesh(2,3) [S(0), S(1)]", ToShape({12})), "0 [1]");
+  EXPECT_EQ(Layout(OpId::kReshape, "f32[2,6] @ mesh(2,3) [S(0), S(1)]", ToShape({12}), {7, 3}), "0 [3]");
   EXPECT_EQ(Layout(OpId::kReshape, "f32[8,6] @ mesh(2) [R]", ToShape({48}), {1, 8}), "FAILED_PRECONDITION");
   EXPECT_EQ(Layout(OpId::kReshape, "f32[8,6] @ mesh(2) [R]", ToShape({2, 4, 6}), {1, 8}), "0 [4,1,8]");
   EXPECT_EQ(Layout(OpId::kReshape, "f32[8,6] @ mesh(2) [R]", ToShape({8, 6}), {1, 8}), "0 [1,8]");
