@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "nlohmann/json.hpp"
 #include "schemas/ops/catalog.h"
 #include "schemas/types/status_macros.h"
@@ -18,6 +20,7 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kNotation = "notation=";
+constexpr std::string_view kEinsumUsage = "einsum takes its notation in quotes: einsum('ij,jk->ik', SPEC, SPEC)";
 
 struct PlanRequest {
   OpCall call;
@@ -30,21 +33,23 @@ std::string_view Trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\n\r") - first + 1);
 }
 
+bool IsQuote(char c) { return c == '"' || c == '\''; }
+
 // Cuts at commas outside of all brackets and quotes; a notation without quotes goes on to the letters behind its arrow.
 std::vector<std::string_view> SplitArguments(std::string_view text) {
   std::vector<std::string_view> arguments;
   int depth = 0;
   size_t start = 0;
-  bool quoted = false;
+  char quote = '\0';
   for (size_t i = 0; i <= text.size(); ++i) {
     const char c = i < text.size() ? text[i] : ',';
-    if (c == '"') quoted = !quoted;
-    if (quoted && i < text.size()) continue;
+    if (quote == '\0' ? IsQuote(c) : c == quote) quote = quote == '\0' ? c : '\0';
+    if (quote != '\0' && i < text.size()) continue;
     depth += c == '(' || c == '[' ? 1 : c == ')' || c == ']' ? -1 : 0;
     if (c != ',' || (depth != 0 && i < text.size())) continue;
     const std::string_view argument = Trim(text.substr(start, i - start));
     const bool is_notation = argument.substr(0, kNotation.size()) == kNotation;
-    if (is_notation && i < text.size() && argument.find("->") == std::string_view::npos && argument.back() != '"')
+    if (is_notation && i < text.size() && argument.find("->") == std::string_view::npos && !IsQuote(argument.back()))
       continue;
     if (!argument.empty()) arguments.push_back(argument);
     start = i + 1;
@@ -52,7 +57,37 @@ std::vector<std::string_view> SplitArguments(std::string_view text) {
   return arguments;
 }
 
-absl::Status SetAttribute(std::string_view name, std::string_view value, OpAttributes& attributes) {
+// The letters of "ij,jk" that stand in one operand alone, in the alphabet's order: the output that NumPy takes.
+std::string ImplicitOutput(std::string_view operands) {
+  std::map<char, int> times;
+  for (const char letter : operands) times[letter] += 1;
+  std::string output;
+  for (const auto& [letter, count] : times) {
+    if (absl::ascii_isalpha(static_cast<unsigned char>(letter)) && count == 1) output += letter;
+  }
+  return output;
+}
+
+// `text` may be in quotes.
+absl::Status SetNotation(const OpRow& row, std::string_view text, OpAttributes& attributes) {
+  if (row.id != OpId::kEinsum) {
+    return absl::InvalidArgumentError(StrCat("plan: ", row.name, " takes no notation; einsum does"));
+  }
+  if (!attributes.notation.empty()) return absl::InvalidArgumentError("plan: einsum takes one notation, not two");
+  if (!text.empty() && IsQuote(text.front())) {
+    if (text.size() < 2 || text.find(text.front(), 1) != text.size() - 1) {
+      return absl::InvalidArgumentError(
+          StrCat("plan: expected a notation and a comma behind it, not ", Printable(text, 60)));
+    }
+    text = text.substr(1, text.size() - 2);
+  }
+  if (Trim(text).empty()) return absl::InvalidArgumentError("plan: the notation of einsum is empty");
+  attributes.notation = std::string(text);
+  if (text.find("->") == std::string_view::npos) StrAppend(&attributes.notation, "->", ImplicitOutput(text));
+  return absl::OkStatus();
+}
+
+absl::Status SetAttribute(const OpRow& row, std::string_view name, std::string_view value, OpAttributes& attributes) {
   if (name == "dims") {
     TESSERA_ASSIGN_OR_RETURN(const Shape dims, ParseShape(value));
     attributes.dims.assign(dims.begin(), dims.end());
@@ -62,8 +97,7 @@ absl::Status SetAttribute(std::string_view name, std::string_view value, OpAttri
     }
     attributes.keepdims = value == "true";
   } else if (name == "notation") {
-    const bool is_quoted = value.size() > 1 && value.front() == '"' && value.back() == '"';
-    attributes.notation = std::string(is_quoted ? value.substr(1, value.size() - 2) : value);
+    return SetNotation(row, value, attributes);
   } else if (name == "dtype") {
     TESSERA_ASSIGN_OR_RETURN(attributes.dtype, ParseDType(value));
   } else if (name == "shape") {
@@ -83,18 +117,21 @@ absl::Status SetAttribute(std::string_view name, std::string_view value, OpAttri
   return absl::OkStatus();
 }
 
-absl::Status AddArgument(std::string_view text, OpFamily family, PlanRequest& request) {
+absl::Status AddArgument(std::string_view text, const OpRow& row, PlanRequest& request) {
+  if (IsQuote(text.front())) return SetNotation(row, text, request.call.attributes);
   const size_t equals = text.find('=');
   const std::string_view name = Trim(text.substr(0, equals));
   // `workers=` of a mesh stands inside a spec.
   if (equals != std::string_view::npos && name.find_first_of("([ ") == std::string_view::npos) {
-    return SetAttribute(name, Trim(text.substr(equals + 1)), request.call.attributes);
+    return SetAttribute(row, name, Trim(text.substr(equals + 1)), request.call.attributes);
   }
   const absl::StatusOr<Scalar> number = ParseScalar(text);
-  if (number.ok() && family == OpFamily::kCreation) {
+  if (number.ok() && row.family == OpFamily::kCreation) {
     request.call.scalars.push_back(*number);
   } else if (number.ok()) {
     request.operands.emplace_back(*number);
+  } else if (row.id == OpId::kEinsum && text.find('[') == std::string_view::npos) {
+    return absl::InvalidArgumentError(StrCat("plan: \"", Printable(text, 60), "\" is no spec; ", kEinsumUsage));
   } else {
     TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, ParseTensorSpec(text));
     request.operands.emplace_back(OperandLayout{std::move(spec), {}});
@@ -118,7 +155,10 @@ absl::StatusOr<PlanRequest> ParseCall(std::string_view name, std::string_view ar
   TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOpByName(name));
   request.call.op = row->id;
   for (const std::string_view argument : SplitArguments(arguments)) {
-    TESSERA_RETURN_IF_ERROR(AddArgument(argument, row->family, request));
+    TESSERA_RETURN_IF_ERROR(AddArgument(argument, *row, request));
+  }
+  if (row->id == OpId::kEinsum && request.call.attributes.notation.empty()) {
+    return absl::InvalidArgumentError(StrCat("plan: no notation: ", kEinsumUsage));
   }
   AddDefaultDims(*row, request);
   return request;

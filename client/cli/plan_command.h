@@ -5,13 +5,15 @@
 //   tessera plan "f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]"
 //   tessera plan "f32[1024,1024] @ mesh(4) [S(0)] -> mesh(2,2) [S(0), S(1)]"
 //   tessera plan "matmul(f32[1797,64] @ mesh(4) [S(0)], f32[64,1797] @ mesh(4) [S(1)])"
+//   tessera plan "einsum('bij,bjk->bik', f32[8,64,32] @ mesh(4) [S(0)], f32[8,32,64] @ mesh(4) [R])"
 //   tessera plan --memory 64MiB "matmul(f64[4096,1024] @ mesh(2) [P(max)], f64[1024,4096] @ mesh(2) [S(1)])"
 //   tessera plan --workers-per-host 8 "f32[64] @ mesh(512) [P(sum)] -> [R]"
 //   tessera plan "sum(f32[64,64] @ mesh(4) [S(0)], dims=[0], keepdims=true)"
 //
 // Any op of the catalog goes by its name, with specs and numbers as operands, then attributes:
-// dims= keepdims= notation="mk,kn->mn" dtype= shape= mesh= placements=. dims is all dims of a reduction and the
-// reversed ones of permute_dims when it is not given. Creation ops take their numbers first.
+// dims= keepdims= notation= dtype= shape= mesh= placements=. einsum has its notation in quotes of either kind, anywhere
+// among its arguments; without an arrow the output has the letters that stand once, as NumPy's has. dims is all dims of
+// a reduction and the reversed ones of permute_dims when it is not given. Creation ops take their numbers first.
 
 #include <cstdint>
 #include <optional>

@@ -18,7 +18,10 @@ Command AddPlanCommand(CLI::App& app) {
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  command->add_option("request", options->request, "\"SPEC -> PLACEMENTS\" or \"op(SPEC, ...)\"")->required();
+  command
+      ->add_option("request", options->request,
+                   "\"SPEC -> PLACEMENTS\", \"op(SPEC, ...)\" or \"einsum('ij,jk->ik', SPEC, SPEC)\"")
+      ->required();
   command
       ->add_option("--memory", options->memory, "what each worker has, like 512MiB: a matmul that needs more is split")
       ->check(CheckBytes);
@@ -31,6 +34,8 @@ Command AddPlanCommand(CLI::App& app) {
       "Examples:\n"
       "  tessera plan \"f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]\"\n"
       "  tessera plan \"f32[1024,1024] @ mesh(4) [S(0)] -> mesh(2,2) [S(0), S(1)]\"\n"
+      "  tessera plan \"einsum('ij,jk->ik', f32[64,32] @ mesh(2) [S(0)], f32[32,8] @ mesh(2) [R])\"\n"
+      "  tessera plan \"sum(f32[64,64] @ mesh(4) [S(0)], dims=[0], keepdims=true)\"\n"
       "  tessera plan --workers-per-host 1 \"f32[64] @ mesh(16) [P(sum)] -> [R]\"\n"
       "  tessera plan --json \"matmul(f32[1797,64] @ mesh(4) [S(0)], f32[64,1797] @ mesh(4) [S(1)])\"");
   return {command, [options] {

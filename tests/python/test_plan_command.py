@@ -20,6 +20,11 @@ def test_plan_prints_bytes_by_position():
     assert json.loads(out.stdout)["bytes_received"] == [50331648] * 4
 
 
+def test_plan_takes_an_einsum_as_python_writes_it():
+    out = tessera("plan", "einsum('ij,jk->ik', f64[4,6] @ mesh(2) [S(0)], f64[6,8] @ mesh(2) [R])")
+    assert out.returncode == 0 and out.stdout.startswith("output: f64[4,8] @ mesh(2) [S(0)]\n")
+
+
 @pytest.mark.parametrize("request_text", ["", "f32[2", "f32[4] @ mesh(2) [S(3)] -> [R]", "x" * 100000, "f99[2] @ mesh(2) [R] -> [R]"])
 def test_a_bad_plan_request_is_wrong_usage_with_a_message(request_text):
     out = tessera("plan", request_text)

@@ -55,6 +55,40 @@ TEST(PlanCommand, ANotationNeedsNoQuotes) {
   }
 }
 
+TEST(PlanCommand, ANotationStandsWherePythonHasIt) {
+  const std::string operands = "f64[4,6] @ mesh(2) [S(0)], f64[6,8] @ mesh(2) [R]";
+  for (const char* notation : {"'ij,jk->ik'", "\"ij,jk->ik\"", "' ij , jk -> ik '", "'ij,jk'"}) {
+    EXPECT_EQ(Planned("einsum(" + std::string(notation) + ", " + operands + ")")["output"],
+              "f64[4,8] @ mesh(2) [S(0)]");
+    EXPECT_EQ(Planned("einsum(" + operands + ", " + notation + ")")["output"], "f64[4,8] @ mesh(2) [S(0)]");
+  }
+  EXPECT_EQ(Planned("einsum('ki,kj', f64[4,6] @ mesh(2) [S(0)], f64[4,8] @ mesh(2) [S(0)])")["output"],
+            "f64[6,8] @ mesh(2) [P(sum)]");
+  EXPECT_EQ(Planned("einsum('ba,ac', f64[4,6] @ mesh(2) [S(0)], f64[6,8] @ mesh(2) [R])")["output"],
+            "f64[4,8] @ mesh(2) [S(0)]");
+}
+
+TEST(PlanCommand, WhatIsWrongWithANotation) {
+  const auto why = [](const std::string& arguments) {
+    return std::string(PlanCommandText(arguments, PlanOutput::kText).status().message());
+  };
+  const std::string a = "f64[4,6] @ mesh(2) [S(0)]", b = "f64[6,8] @ mesh(2) [R]";
+  const std::string usage = "einsum takes its notation in quotes: einsum('ij,jk->ik', SPEC, SPEC)";
+  EXPECT_EQ(why("einsum(" + a + ", " + b + ")"), "plan: no notation: " + usage);
+  EXPECT_EQ(why("einsum(ij,jk->ik, " + a + ", " + b + ")"), "plan: \"ij\" is no spec; " + usage);
+  EXPECT_EQ(why("einsum('ij,jk->ik', 'ij,jk->ki', " + a + ", " + b + ")"), "plan: einsum takes one notation, not two");
+  EXPECT_EQ(why("einsum('', " + a + ", " + b + ")"), "plan: the notation of einsum is empty");
+  EXPECT_EQ(why("einsum('ij,jk->ik' " + a + ", " + b + ")").find("plan: expected a notation and a comma behind it"),
+            0u);
+  EXPECT_EQ(why("einsum('ij,jk->ik, " + a + ", " + b + ")").find("plan: expected a notation and a comma behind it"),
+            0u);
+  EXPECT_EQ(why("matmul('ij,jk->ik', " + a + ", " + b + ")"), "plan: matmul takes no notation; einsum does");
+  EXPECT_EQ(why("matmul(" + a + ", " + b + ", notation=ij,jk->ik)"), "plan: matmul takes no notation; einsum does");
+  EXPECT_EQ(why("einsum('ij,jk->iq', " + a + ", " + b + ")"),
+            "contraction ij,jk->iq: letter q of the output is in no operand");
+  EXPECT_EQ(why("einsum('ij,jk->ik', " + a + ")"), "einsum: takes 2 operands, not 1");
+}
+
 TEST(PlanCommand, OtherMeshes) {
   EXPECT_EQ(Planned("f32[4,4] @ mesh(4) [S(0)] -> mesh(2,2) [S(0), S(1)]")["output"],
             "f32[4,4] @ mesh(2,2) [S(0), S(1)]");
