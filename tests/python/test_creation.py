@@ -105,6 +105,28 @@ def test_bad_requests_are_refused_at_once(session, mesh4, make):
         make(mesh4)
 
 
+MASKED = np.ma.array([1.0, 2.0, 3.0, 4.0], mask=[False, True, False, False])
+
+
+@pytest.mark.parametrize("make", [
+    lambda mesh, x: ts.asarray(MASKED, device_mesh=mesh),
+    lambda mesh, x: ts.asarray(np.ma.array([1.0, 2.0]), device_mesh=mesh),     # nothing is masked, and the kind still says it may be
+    lambda mesh, x: ts.asarray(np.ma.masked, device_mesh=mesh),
+    lambda mesh, x: ts.asarray([[MASKED, MASKED], [MASKED, MASKED]], device_mesh=mesh),
+    lambda mesh, x: ts.asarray([1.0, np.ma.masked], device_mesh=mesh),
+    lambda mesh, x: ts.distribute_tensor(MASKED, mesh, [S(0)]),
+    lambda mesh, x: ts.from_local([MASKED] * 4, mesh, [S(0)]),
+    lambda mesh, x: ts.from_local({(i,): MASKED for i in range(4)}, mesh, [S(0)]),
+    lambda mesh, x: x + MASKED, lambda mesh, x: MASKED * x, lambda mesh, x: x < np.ma.array(2.0, mask=True),
+    lambda mesh, x: ts.where(x > 2, x, MASKED), lambda mesh, x: ts.maximum(x, np.ma.masked)])
+def test_a_mask_is_not_lost_in_silence(session, mesh4, make):
+    x = session.distribute_tensor(MASKED.filled(0), mesh4, [S(0)])
+    with pytest.raises(TypeError, match=r"call \.filled\(value\) of the masked array first") as caught:
+        make(mesh4, x)
+    assert isinstance(caught.value, ts.InvalidArgumentError)
+    np.testing.assert_array_equal((x + MASKED.filled(-1)).full_tensor(), MASKED.filled(0) + MASKED.filled(-1))
+
+
 def test_asarray_copies_where_it_is_asked_to(session, mesh4):
     x = session.distribute_tensor(np.zeros(8), mesh4, [ts.Shard(0)])
     for copy in (ts.asarray(x, copy=True), ts.asarray(x, copy=True, dtype="f8"), ts.asarray(x, dtype="f4"),

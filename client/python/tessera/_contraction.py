@@ -12,10 +12,10 @@ import numpy as np
 
 import _tessera
 from ._dtypes import bool as bool_dtype, numpy_of
-from ._errors import DTypeError, IndexOutOfRangeError, InvalidArgumentError, UnimplementedError, named
+from ._errors import ArgumentError, DTypeError, IndexOutOfRangeError, InvalidArgumentError, UnimplementedError, named
 from ._mesh import integers
 from ._ops import _document, any, astype, matmul, multiply, permute_dims, sum
-from ._tensor import ArgumentError, as_operand, call, call_on_own
+from ._tensor import as_operand, call, call_on_own
 
 
 def _tensors(name: str, operands) -> None:

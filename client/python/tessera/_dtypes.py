@@ -10,7 +10,7 @@ except ImportError:     # bf16 alone needs it
     bfloat16 = None
 
 import _tessera
-from ._errors import DTypeError, UnimplementedError
+from ._errors import ArgumentError, DTypeError, UnimplementedError
 
 # Position in the list = number on the wire.
 _ROWS = _tessera.dtype_names()
@@ -88,8 +88,20 @@ def buffer_of(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint16) if bfloat16 is not None and array.dtype == bfloat16 else array
 
 
+def refuse_masked(value, op: str) -> None:
+    """Of a masked array, also one in a list, only the data would arrive, where it is masked too."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(f"{op}: a tensor has no mask, and the values under it would count; call .filled(value) of the "
+                            "masked array first")
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            if isinstance(part, (list, tuple, np.ma.MaskedArray)):
+                refuse_masked(part, op)
+
+
 def array_of(value, op: str, dtype=None) -> np.ndarray:
     """`value` as a NumPy array of a supported dtype in native byte order. Copies only if it must."""
+    refuse_masked(value, op)
     if isinstance(value, np.ndarray):
         array = value
     elif hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):

@@ -14,6 +14,10 @@ class InvalidArgumentError(TesseraError, ValueError):
     """Shapes, dtypes, placements or meshes that don't fit what was asked."""
 
 
+class ArgumentError(InvalidArgumentError, TypeError):
+    """An argument of the wrong kind or name."""
+
+
 class DTypeError(InvalidArgumentError, TypeError):
     """A dtype that is unknown, or that an op doesn't take."""
 
@@ -99,5 +103,5 @@ BY_CODE = {
     "index": IndexOutOfRangeError,
 }
 
-for _class in list(BY_CODE.values()) + [TesseraError]:
+for _class in list(BY_CODE.values()) + [ArgumentError, TesseraError]:
     _class.__module__ = "tessera"

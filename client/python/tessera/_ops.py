@@ -6,9 +6,9 @@ import builtins
 
 import _tessera
 from ._dtypes import code_of
-from ._errors import InvalidArgumentError
+from ._errors import ArgumentError, InvalidArgumentError
 from ._mesh import integers
-from ._tensor import ArgumentError, axes_of, call, no_dim, redistribute_all
+from ._tensor import axes_of, call, no_dim, redistribute_all
 
 _ROWS = {row[1]: row for row in _tessera.catalog()}
 

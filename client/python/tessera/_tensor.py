@@ -11,8 +11,9 @@ import numpy as np
 import _tessera
 from . import _context, _dtypes, _index, _plan
 from ._attach import attach
-from ._dtypes import code_of, numpy_of
-from ._errors import BY_CODE, InvalidArgumentError, ResourceExhaustedError, TesseraError, UnimplementedError
+from ._dtypes import code_of, numpy_of, refuse_masked
+from ._errors import (BY_CODE, ArgumentError, InvalidArgumentError, ResourceExhaustedError, TesseraError,
+                      UnimplementedError)
 from ._mesh import DeviceMesh, integers
 from ._placements import Partial, Placement, Replicate, decode, encode, listed
 from ._session import check_cluster, distribute, seconds, session_of
@@ -24,21 +25,18 @@ MAX_ITERATION = 4096               # docs/limits.md: max_iteration
 OPS = {row[1]: row[0] for row in _tessera.catalog()}
 
 
-class ArgumentError(InvalidArgumentError, TypeError):
-    """An argument of the wrong kind or name."""
-
-
 class ImplicitRedistributionWarning(UserWarning):
     """An op moved bytes that nobody asked for by name."""
 
 
-ArgumentError.__module__ = ImplicitRedistributionWarning.__module__ = "tessera"
+ImplicitRedistributionWarning.__module__ = "tessera"
 
 
 # ---- what the extension module calls ------------------------------------------------------------
 
 def convert_operand(tensor, other):
     """What stands beside `tensor` in an op, or NotImplemented."""
+    refuse_masked(other, "operand")
     if isinstance(other, np.ndarray) and other.ndim == 0:
         other = other[()]
     if isinstance(other, np.generic):
