@@ -8,7 +8,6 @@
 #include <memory>
 
 #include "client/cli/command.h"
-#include "client/cluster.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -38,30 +37,6 @@ int Demo(const std::vector<std::string>& arguments) {
   return Failed(absl::NotFoundError(StrCat("demo: ", all[0], " does not start: ", std::string_view(strerror(errno)))));
 }
 
-int Doctor() {
-  std::printf("starting one worker of 16 MiB ...\n");
-  ClusterOptions options;
-  options.workers = 1;
-  options.memory_bytes = 16 << 20;
-  options.start_timeout_s = 20;
-  absl::StatusOr<LocalCluster> cluster = LocalCluster::Start(options);
-  if (!cluster.ok()) return Failed(cluster.status());
-  absl::StatusOr<Session> session = cluster->Connect();
-  if (!session.ok()) return Failed(session.status());
-  const float value = 42;
-  absl::StatusOr<Mesh> mesh = session->DefaultMesh();
-  if (!mesh.ok()) return Failed(mesh.status());
-  absl::StatusOr<Tensor> tensor =
-      session->DistributeTensor(MakeHostView(DType::kF32, {}, &value), *mesh, {Placement::Replicate()});
-  if (!tensor.ok()) return Failed(tensor.status());
-  absl::StatusOr<HostArray> back = tensor->FullTensor();
-  if (!back.ok()) return Failed(back.status());
-  if (std::memcmp(back->memory->data(), &value, sizeof(value)) != 0)
-    return Failed(absl::InternalError("a number came back changed"));
-  std::printf("ok: coordinator, worker, shared memory, upload and download work on this host\n");
-  return 0;
-}
-
 }  // namespace
 
 Command AddDemoCommand(CLI::App& app) {
@@ -80,12 +55,6 @@ Command AddDemoCommand(CLI::App& app) {
             if (!options->transport.empty()) arguments->push_back("--transport=" + options->transport);
             return Demo(*arguments);
           }};
-}
-
-Command AddDoctorCommand(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("doctor", "Whether a cluster works on this host");
-  command->footer("Examples:\n  tessera doctor");
-  return {command, [] { return Doctor(); }};
 }
 
 }  // namespace tessera

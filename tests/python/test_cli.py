@@ -24,6 +24,22 @@ def read_line(process, seconds=30):
     return process.stdout.readline().strip()
 
 
+def test_doctor_says_what_works(tmp_path):
+    checks = ["start", "connect", "upload", "download"]
+    out = tessera("doctor", "--json")
+    report = json.loads(out.stdout)
+    assert out.returncode == 0 and report["ok"] is True and report["error"] is None
+    assert report["checks"] == [{"check": check, "ok": True} for check in checks]
+    assert report["workers"] == 1 and report["memory_bytes"] == 16 << 20
+    assert tessera("doctor").stdout.splitlines()[-1].startswith("ok: ")
+    out = tessera("doctor", "--json", TESSERA_BIN_DIR=str(tmp_path))
+    report = json.loads(out.stdout)
+    assert out.returncode == 1 and report["ok"] is False and report["checks"] == [{"check": "start", "ok": False}]
+    assert "tessera-coordinator" in report["error"] and report["error"] in out.stderr
+    help_text = tessera("doctor", "--help").stdout
+    assert all(word in help_text for word in ["--json", "error", *checks])
+
+
 def test_status_and_tensors_show_who_holds_what(session, mesh4):
     x = ts.zeros((1000, 100), device_mesh=mesh4, placements=[ts.Shard(0)]).wait()
     address = f"{session.address}#token={session._token}"
