@@ -91,6 +91,22 @@ def test_random_integers(session, mesh4):
         ts.randn(3, device_mesh=mesh4)
 
 
+@pytest.mark.parametrize("low, high, dtype", [
+    (0, 300, "int8"), (-200, 3, "int8"), (-5, 3, "uint8"), (0, 257, "uint8"), (0, 3, "bool"), (-1, 1, "bool"), (-1, 3, "uint64"),
+    (0, 2**31 + 1, "int32")])
+def test_random_integers_are_those_that_the_dtype_has(session, mesh4, low, high, dtype):
+    with pytest.raises(ValueError) as numpys:
+        np.random.randint(low, high, 3, dtype)
+    with pytest.raises(ts.InvalidArgumentError, match=f"^randint: {numpys.value}"):
+        ts.randint(low, high, (3,), dtype=dtype, device_mesh=mesh4)
+
+
+@pytest.mark.parametrize("low, high, dtype", [(-128, 128, "int8"), (0, 256, "uint8"), (0, 2, "bool"), (-2**31, 2**31, "int32")])
+def test_random_integers_may_be_all_of_a_dtype(session, mesh4, low, high, dtype):
+    x = ts.randint(low, high, (5000,), dtype=dtype, device_mesh=mesh4).full_tensor()
+    assert x.dtype == dtype and (high - low > 256 or set(x.tolist()) == set(range(low, high)))
+
+
 @pytest.mark.parametrize("make", [
     lambda m: ts.zeros((-1,), device_mesh=m), lambda m: ts.zeros((2**62, 4), device_mesh=m),
     lambda m: ts.zeros((2**63,), device_mesh=m), lambda m: ts.zeros((2**31, 2**31, 2**31), device_mesh=m),

@@ -206,12 +206,24 @@ def rand(*shape, dtype=None, device=None, device_mesh=None, placements=None):
                    device_mesh, placements)
 
 
+def _check_bounds(op: str, low: int, high: int, dtype: np.dtype) -> None:
+    """That each integer in [low, high) is one of a dtype of integers or bool; floats round."""
+    if dtype.kind not in "iub":
+        return
+    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if low < least:
+        raise InvalidArgumentError(f"{op}: low is out of bounds for {dtype}: {low} is below {least}")
+    if high - 1 > most:
+        raise InvalidArgumentError(f"{op}: high is out of bounds for {dtype}: {high} is above {most + 1}")
+
+
 def randint(low, high=None, shape=(), *, dtype=None, device=None, device_mesh=None, placements=None):
-    """Random integers in [low, high)."""
+    """Random integers in [low, high), which the dtype must have."""
     low, high = (0, low) if high is None else (low, high)
     low, high = integers([low, high], "low and high", "randint")
     if not low < high or high - low > 2**53:
         raise InvalidArgumentError(f"randint: [{low}, {high}) must hold 1 to 2^53 integers")
+    _check_bounds("randint", low, high, numpy_of(code_of(np.int64 if dtype is None else dtype, "randint")))
     unit = rand(shape, device=device, device_mesh=device_mesh, placements=placements)
     return astype(astype(unit * float(high - low), np.int64) + low, np.int64 if dtype is None else dtype)
 
