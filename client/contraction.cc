@@ -3,8 +3,10 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "client/session_impl.h"
+#include "schemas/ops/contraction.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -49,9 +51,7 @@ absl::StatusOr<Tensor> CallOnOwn(OpId op, Tensor own, const Operand& other) {
   return Tensor(*std::move(result));
 }
 
-}  // namespace
-
-absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const Tensor& b) {
+absl::StatusOr<Tensor> Product(std::string_view notation, const Tensor& a, const Tensor& b) {
   OpCall call;
   call.op = OpId::kEinsum;
   call.attributes.notation = std::string(notation);
@@ -59,16 +59,61 @@ absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const 
   return CallOp(call, operands);
 }
 
+// The dims of x, longer than 1, whose letters neither the output has nor y, or y with an extent of 1, which stands for
+// every index of x: the sum over them is one of x alone.
+std::vector<int64_t> DimsOfOneAlone(const Tensor& x, std::string_view letters, const Tensor& y, std::string_view other,
+                                    std::string_view output) {
+  std::vector<int64_t> dims;
+  for (size_t d = 0; d < letters.size(); ++d) {
+    const int in_other = DimOf(other, letters[d]);
+    const bool is_needed =
+        DimOf(output, letters[d]) >= 0 || (in_other >= 0 && y.shape()[static_cast<size_t>(in_other)] != 1);
+    if (!is_needed && x.shape()[d] != 1) dims.push_back(static_cast<int64_t>(d));
+  }
+  return dims;
+}
+
+// In the product's dtype. Takes the dims out of `letters` too.
+absl::StatusOr<Tensor> SumOver(const Tensor& x, const std::vector<int64_t>& dims, DType dtype, std::string& letters) {
+  if (dims.empty()) return x;
+  for (size_t i = dims.size(); i-- > 0;) letters.erase(static_cast<size_t>(dims[i]), 1);
+  OpCall call;
+  call.op = OpId::kSum;
+  call.attributes.dims = dims;
+  call.attributes.dtype = dtype;
+  const Operand operands[] = {x};
+  return CallOp(call, operands);
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const Tensor& b) {
+  absl::StatusOr<Contraction> letters = ParseContraction(notation);
+  const absl::StatusOr<DType> dtype = Promote(a.dtype(), b.dtype());
+  // What is wrong with them is said by the product.
+  if (!letters.ok() || !dtype.ok() || *dtype == DType::kBool ||
+      static_cast<int>(letters->left.size()) != a.spec().rank() ||
+      static_cast<int>(letters->right.size()) != b.spec().rank()) {
+    return Product(notation, a, b);
+  }
+  const std::vector<int64_t> left = DimsOfOneAlone(a, letters->left, b, letters->right, letters->output);
+  const std::vector<int64_t> right = DimsOfOneAlone(b, letters->right, a, letters->left, letters->output);
+  if (left.empty() && right.empty()) return Product(notation, a, b);
+  TESSERA_ASSIGN_OR_RETURN(const Tensor x, SumOver(a, left, *dtype, letters->left));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor y, SumOver(b, right, *dtype, letters->right));
+  return Product(ToText(*letters), x, y);
+}
+
 absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b) {
   if (a.spec().rank() != 3 || b.spec().rank() != 3 || a.spec().shape[0] != b.spec().shape[0]) {
     return absl::InvalidArgumentError(
         StrCat("bmm: takes two batches of matrices: a is ", ToShortText(a.spec()), ", b is ", ToShortText(b.spec())));
   }
-  return Einsum("bmk,bkn->bmn", a, b);
+  return Product("bmk,bkn->bmn", a, b);
 }
 
 absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  absl::StatusOr<Tensor> product = Einsum("mk,kn->mn", a, b);
+  absl::StatusOr<Tensor> product = Product("mk,kn->mn", a, b);
   if (!product.ok()) return AboutAddmm(product.status());
   TESSERA_RETURN_IF_ERROR(CheckAddend(c, *product));
   if (alpha != 1) product = CallOnOwn(OpId::kMul, *std::move(product), alpha);
@@ -79,7 +124,7 @@ absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, 
   return CallOnOwn(OpId::kAdd, *std::move(product), *scaled);
 }
 
-absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b) { return Einsum("i,j->ij", a, b); }
+absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b) { return Product("i,j->ij", a, b); }
 
 absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, int axes) {
   const int left = a.spec().rank() - axes;
@@ -93,7 +138,7 @@ absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, int axes) {
   const std::string rows = letters.substr(0, static_cast<size_t>(left));
   const std::string inner = letters.substr(static_cast<size_t>(left), static_cast<size_t>(axes));
   const std::string columns = letters.substr(static_cast<size_t>(left + axes));
-  return Einsum(StrCat(rows, inner, ",", inner, columns, "->", rows, columns), a, b);
+  return Product(StrCat(rows, inner, ",", inner, columns, "->", rows, columns), a, b);
 }
 
 }  // namespace tessera

@@ -14,7 +14,8 @@
 
 namespace tessera {
 
-// Notations are those of schemas/ops/contraction.h. A letter that one operand alone has must be in the output.
+// Notations are those of schemas/ops/contraction.h, and as in NumPy the output may leave out what one operand alone
+// has, and a letter may have the extent 1 in one of them: such letters are summed over first, in the product's dtype.
 absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const Tensor& b);
 // bmk,bkn->bmn; nothing is broadcast.
 absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b);

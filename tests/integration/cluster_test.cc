@@ -140,6 +140,31 @@ TEST_P(ClusterTest, ContractsOverAnyLetters) {
   EXPECT_FALSE(Outer(x, y).ok());
 }
 
+TEST_P(ClusterTest, SumsOverTheLettersOfOneOperandAlone) {
+  LocalCluster cluster = Start(2);
+  Session session = *cluster.Connect();
+  const Mesh mesh = *session.InitDeviceMesh({2}, {}, {});
+  const std::vector<float> a = Counting(3 * 4), b = Counting(5);
+  const Tensor x = *session.DistributeTensor(MakeHostView(DType::kF32, {3, 4}, a.data()), mesh, {Placement::Shard(1)});
+  const Tensor y = *session.DistributeTensor(MakeHostView(DType::kF32, {1, 5}, b.data()), mesh, {Placement::Shard(1)});
+  std::vector<float> want;
+  for (size_t i = 0; i < 3; ++i) {
+    const float sum = a[i * 4] + a[i * 4 + 1] + a[i * 4 + 2] + a[i * 4 + 3];
+    for (size_t j = 0; j < 5; ++j) want.push_back(sum * b[j]);
+  }
+  const auto values = [](const absl::StatusOr<Tensor>& tensor) {
+    EXPECT_TRUE(tensor.ok()) << tensor.status();
+    return tensor.ok() ? Values(*tensor->FullTensor()) : std::vector<float>();
+  };
+  EXPECT_EQ(values(Einsum("mk,kn->mn", x, y)), want) << "of extent 1 in y";
+  EXPECT_EQ(values(Einsum("kn,mk->mn", y, x)), want) << "of extent 1 in the first";
+  EXPECT_EQ(values(Einsum("mk,jn->mn", x, y)), want) << "k stands in x alone";
+  EXPECT_EQ(ToText(Einsum("mk,kn->m", x, y)->spec().shape), "[3]");
+  // Of matrices and batches nothing is stretched.
+  EXPECT_THAT(std::string(Tensordot(x, y, 1).status().message()), HasSubstr("inner dims differ"));
+  EXPECT_THAT(std::string(Matmul(x, y).status().message()), HasSubstr("inner dims differ"));
+}
+
 // A download must not end before its copies do: large enough that the copies take a while.
 TEST_P(ClusterTest, ManyDownloadsAreWholeEveryTime) {
   LocalCluster cluster = Start(4);
