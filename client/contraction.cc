@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/session_impl.h"
+#include "schemas/ops/catalog.h"
 #include "schemas/ops/contraction.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -13,13 +14,15 @@
 namespace tessera {
 namespace {
 
-// What one of its ops refuses is said by addmm.
-absl::Status AboutAddmm(const absl::Status& status) {
+// What one of a speaker's ops refuses, in its name. What others refuse stays theirs.
+absl::Status SaidBy(Speaker speaker, const absl::Status& status) {
+  if (speaker == Speaker::kOp) return status;
   std::string_view why = StdView(status.message());
   if (const size_t name = why.find_first_not_of("abcdefghijklmnopqrstuvwxyz_"); why.substr(name, 2) == ": ") {
+    if (why.substr(0, name) != "contraction" && !FindOpByName(why.substr(0, name)).ok()) return status;
     why.remove_prefix(name + 2);
   }
-  absl::Status named(status.code(), StrCat("addmm: ", why));
+  absl::Status named(status.code(), StrCat(NameOf(speaker), ": ", why));
   status.ForEachPayload([&named](absl::string_view url, const absl::Cord& value) { named.SetPayload(url, value); });
   return named;
 }
@@ -47,16 +50,19 @@ absl::StatusOr<Tensor> CallOnOwn(OpId op, Tensor own, const Operand& other) {
     operands[1].scalar = std::get<Scalar>(other.value());
   }
   absl::StatusOr<HandlePtr> result = session.Call(OpCall{op, {}, {}}, operands);
-  if (!result.ok()) return AboutAddmm(result.status());
+  if (!result.ok()) return SaidBy(Speaker::kAddmm, result.status());
   return Tensor(*std::move(result));
 }
 
-absl::StatusOr<Tensor> Product(std::string_view notation, const Tensor& a, const Tensor& b) {
+absl::StatusOr<Tensor> Product(Speaker speaker, std::string_view notation, const Tensor& a, const Tensor& b) {
+  const SpeakAs speak(speaker);
   OpCall call;
   call.op = OpId::kEinsum;
   call.attributes.notation = std::string(notation);
   const Operand operands[] = {a, b};
-  return CallOp(call, operands);
+  absl::StatusOr<Tensor> product = CallOp(call, operands);
+  if (!product.ok()) return SaidBy(speaker, product.status());
+  return product;
 }
 
 // The dims of x, longer than 1, whose letters neither the output has nor y, or y with an extent of 1, which stands for
@@ -94,14 +100,15 @@ absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const 
   if (!letters.ok() || !dtype.ok() || *dtype == DType::kBool ||
       static_cast<int>(letters->left.size()) != a.spec().rank() ||
       static_cast<int>(letters->right.size()) != b.spec().rank()) {
-    return Product(notation, a, b);
+    return Product(Speaker::kEinsum, notation, a, b);
   }
   const std::vector<int64_t> left = DimsOfOneAlone(a, letters->left, b, letters->right, letters->output);
   const std::vector<int64_t> right = DimsOfOneAlone(b, letters->right, a, letters->left, letters->output);
-  if (left.empty() && right.empty()) return Product(notation, a, b);
+  if (left.empty() && right.empty()) return Product(Speaker::kEinsum, notation, a, b);
+  const SpeakAs speak(Speaker::kEinsum);
   TESSERA_ASSIGN_OR_RETURN(const Tensor x, SumOver(a, left, *dtype, letters->left));
   TESSERA_ASSIGN_OR_RETURN(const Tensor y, SumOver(b, right, *dtype, letters->right));
-  return Product(ToText(*letters), x, y);
+  return Product(Speaker::kEinsum, ToText(*letters), x, y);
 }
 
 absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b) {
@@ -109,22 +116,23 @@ absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b) {
     return absl::InvalidArgumentError(
         StrCat("bmm: takes two batches of matrices: a is ", ToShortText(a.spec()), ", b is ", ToShortText(b.spec())));
   }
-  return Product("bmk,bkn->bmn", a, b);
+  return Product(Speaker::kBmm, "bmk,bkn->bmn", a, b);
 }
 
 absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  absl::StatusOr<Tensor> product = Product("mk,kn->mn", a, b);
-  if (!product.ok()) return AboutAddmm(product.status());
+  const SpeakAs speak(Speaker::kAddmm);
+  absl::StatusOr<Tensor> product = Product(Speaker::kAddmm, "mk,kn->mn", a, b);
+  if (!product.ok()) return product;
   TESSERA_RETURN_IF_ERROR(CheckAddend(c, *product));
   if (alpha != 1) product = CallOnOwn(OpId::kMul, *std::move(product), alpha);
   if (!product.ok() || beta == 0) return product;
   if (beta == 1) return CallOnOwn(OpId::kAdd, *std::move(product), c);
   const absl::StatusOr<Tensor> scaled = Multiply(c, beta);
-  if (!scaled.ok()) return AboutAddmm(scaled.status());
+  if (!scaled.ok()) return SaidBy(Speaker::kAddmm, scaled.status());
   return CallOnOwn(OpId::kAdd, *std::move(product), *scaled);
 }
 
-absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b) { return Product("i,j->ij", a, b); }
+absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b) { return Product(Speaker::kOuter, "i,j->ij", a, b); }
 
 absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, int axes) {
   const int left = a.spec().rank() - axes;
@@ -138,7 +146,7 @@ absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, int axes) {
   const std::string rows = letters.substr(0, static_cast<size_t>(left));
   const std::string inner = letters.substr(static_cast<size_t>(left), static_cast<size_t>(axes));
   const std::string columns = letters.substr(static_cast<size_t>(left + axes));
-  return Product(StrCat(rows, inner, ",", inner, columns, "->", rows, columns), a, b);
+  return Product(Speaker::kTensordot, StrCat(rows, inner, ",", inner, columns, "->", rows, columns), a, b);
 }
 
 }  // namespace tessera

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "client/report.h"
 #include "schemas/ops/op.h"
+#include "schemas/ops/speaker.h"
 
 namespace tessera {
 
@@ -46,10 +47,11 @@ struct Record {
     kCancelled
   };
   Kind kind = Kind::kCall;
-  bool allow_inline = false;  // kDownload
-  uint64_t number = 0;        // in the order in which records were queued
-  uint64_t request = 0;       // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
-  uint64_t handle = 0;        // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
+  bool allow_inline = false;       // kDownload
+  Speaker speaker = Speaker::kOp;  // kCall
+  uint64_t number = 0;             // in the order in which records were queued
+  uint64_t request = 0;            // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
+  uint64_t handle = 0;             // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
   std::vector<uint64_t> more_results;  // kCall: after `handle`
   std::shared_ptr<const OpCall> call;
   std::vector<RecordOperand> operands;

@@ -256,6 +256,7 @@ namespace {
 
 std::atomic<ImplicitObserver> implicit_observer{nullptr};
 thread_local std::optional<ImplicitPolicy> thread_policy;
+thread_local Speaker thread_speaker = Speaker::kOp;
 
 std::string MoveText(const SpecEntry& entry) {
   std::string text = ToText(*entry.call);
@@ -311,6 +312,14 @@ void SetImplicitObserver(ImplicitObserver observer) { implicit_observer = observ
 void SetThreadImplicitPolicy(std::optional<ImplicitPolicy> policy) { thread_policy = policy; }
 std::optional<ImplicitPolicy> ThreadImplicitPolicy() { return thread_policy; }
 
+Speaker ThreadSpeaker() { return thread_speaker; }
+void SetThreadSpeaker(Speaker speaker) { thread_speaker = speaker; }
+
+SpeakAs::SpeakAs(Speaker speaker) : outer_(thread_speaker) {
+  if (outer_ == Speaker::kOp) thread_speaker = speaker;
+}
+SpeakAs::~SpeakAs() { thread_speaker = outer_; }
+
 absl::Status SessionImpl::CheckImplicit(const SpecEntry& entry) {
   const ImplicitPolicy policy = thread_policy.value_or(implicit_policy_.load());
   if (policy == ImplicitPolicy::kForbid) {
@@ -335,6 +344,7 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, abs
                                                          ResultCount wanted) {
   TESSERA_RETURN_IF_ERROR(Check());
   Record record;
+  record.speaker = thread_speaker;
   SpecOperands specs;
   TESSERA_RETURN_IF_ERROR(FillOperands(this, call.op, operands, &specs, &record.operands));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const SpecEntry> entry, specs_.Resolve(call, specs));

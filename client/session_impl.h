@@ -237,6 +237,20 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   std::shared_ptr<HostMemory> ring_;                  // of the last transfer by slabs
 };
 
+// While it lives, what fails of the calling thread's calls is said by a speaker, now and later. The outermost counts.
+class SpeakAs {
+ public:
+  explicit SpeakAs(Speaker speaker);
+  ~SpeakAs();
+  SpeakAs(const SpeakAs&) = delete;
+  SpeakAs& operator=(const SpeakAs&) = delete;
+
+ private:
+  const Speaker outer_;
+};
+Speaker ThreadSpeaker();
+void SetThreadSpeaker(Speaker speaker);
+
 // How implicit redistributions are told: set once for the process. Called on the calling thread.
 using ImplicitObserver = void (*)(const std::string& text);
 void SetImplicitObserver(ImplicitObserver observer);

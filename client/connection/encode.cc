@@ -25,6 +25,7 @@ std::vector<int64_t> IntegersOf(capnp::List<int64_t>::Reader values) {
 
 void EncodeCall(const Record& record, wire::Call::Builder builder) {
   EncodeOpCall(*record.call, builder.initCall());
+  builder.setSpeaker(static_cast<uint16_t>(record.speaker));
   const unsigned operand_count = static_cast<unsigned>(record.operands.size());
   auto operands = builder.initOperands(operand_count);
   for (unsigned i = 0; i < operand_count; ++i) {

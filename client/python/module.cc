@@ -217,6 +217,8 @@ void DefineSession(nb::module_& module) {
     if (!policy.has_value()) return std::nullopt;
     return static_cast<int>(*policy);
   });
+  module.def("speaker", [] { return std::string(NameOf(ThreadSpeaker())); });
+  module.def("set_speaker", [](const std::string& name) { SetThreadSpeaker(SpeakerOf(name)); });
   module.def("explain_redistribute", &ExplainRedistribute);
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "schemas/ops/op.h"
+#include "schemas/ops/speaker.h"
 #include "schemas/types/ids.h"
 #include "schemas/types/tensor_spec.h"
 #include "server/plan/instance.h"
@@ -26,6 +27,7 @@ struct CallRecord {
   OpCall call;
   std::vector<OperandReference> operands;
   std::vector<HandleId> results;
+  Speaker speaker = Speaker::kOp;
 };
 struct UploadRecord {
   uint64_t request = 0;

@@ -31,7 +31,19 @@ std::string Longer(std::string_view way, std::string_view op) {
   return text;
 }
 
+absl::Status WithMessage(const absl::Status& status, const std::string& message) {
+  absl::Status changed(status.code(), message);
+  status.ForEachPayload([&](auto url, const absl::Cord& payload) { changed.SetPayload(url, payload); });
+  return changed;
+}
+
 }  // namespace
+
+absl::Status SaidBy(std::string_view speaker, std::string_view op, const absl::Status& status) {
+  const std::string_view message = StdView(status.message());
+  if (speaker == op || message.substr(0, op.size()) != op || message.substr(op.size(), 2) != ": ") return status;
+  return WithMessage(status, StrCat(speaker, message.substr(op.size())));
+}
 
 absl::Status OnTheWay(const absl::Status& cause, std::string_view op, const TensorSpec* result) {
   const std::string shown = result == nullptr ? std::string(op) : StrCat(op, " ", ToShortText(*result));
@@ -40,9 +52,7 @@ absl::Status OnTheWay(const absl::Status& cause, std::string_view op, const Tens
   const std::string text = at == std::string_view::npos
                                ? StrCat(message, kWay, shown)
                                : StrCat(message.substr(0, at), kWay, Longer(message.substr(at + kWay.size()), shown));
-  absl::Status status(cause.code(), text);
-  cause.ForEachPayload([&](auto url, const absl::Cord& payload) { status.SetPayload(url, payload); });
-  return status;
+  return WithMessage(cause, text);
 }
 
 }  // namespace tessera

@@ -137,10 +137,11 @@ void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, c
   absl::StatusOr<OpResolution> resolved = absl::UnknownError("an operand's spec is not known");
   if (specs.size() == record.operands.size()) resolved = ResolveOp(record.call, specs);
   const size_t known = resolved.ok() ? resolved->outputs.size() : 0;
+  const std::string_view name = NameOf(record.call.op, record.speaker);
   for (size_t i = 0; i < record.results.size(); ++i) {
     const TensorSpec* spec = i < known ? &resolved->outputs[i] : nullptr;
-    AddFailedTensor(session, record.results[i], is_inherited ? OnTheWay(status, NameOf(record.call.op), spec) : status,
-                    spec);
+    AddFailedTensor(session, record.results[i],
+                    is_inherited ? OnTheWay(status, name, spec) : SaidBy(name, NameOf(record.call.op), status), spec);
   }
 }
 

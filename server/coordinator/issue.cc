@@ -282,7 +282,7 @@ void StateMachine::Define(PlanTemplate& plan) {
 
 absl::Status StateMachine::Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands,
                                  PlanTemplate& plan, std::vector<Scalar> scalars) {
-  const std::string_view name = NameOf(record.call.op);
+  const std::string_view name = NameOf(record.call.op, record.speaker);
   if (record.results.size() != plan.plan->outputs.size()) {
     return absl::InvalidArgumentError(
         StrCat(name, ": ", record.results.size(), " result handles for ", plan.plan->outputs.size(), " outputs"));

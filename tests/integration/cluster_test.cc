@@ -161,8 +161,11 @@ TEST_P(ClusterTest, SumsOverTheLettersOfOneOperandAlone) {
   EXPECT_EQ(values(Einsum("mk,jn->mn", x, y)), want) << "k stands in x alone";
   EXPECT_EQ(ToText(Einsum("mk,kn->m", x, y)->spec().shape), "[3]");
   // Of matrices and batches nothing is stretched.
-  EXPECT_THAT(std::string(Tensordot(x, y, 1).status().message()), HasSubstr("inner dims differ"));
-  EXPECT_THAT(std::string(Matmul(x, y).status().message()), HasSubstr("inner dims differ"));
+  EXPECT_THAT(std::string(Tensordot(x, y, 1).status().message()), HasSubstr("tensordot: inner dims differ"));
+  EXPECT_THAT(std::string(Matmul(x, y).status().message()), HasSubstr("matmul: inner dims differ"));
+  ASSERT_TRUE(session.Close().ok());
+  const std::string closed(Matmul(x, y).status().message());
+  EXPECT_EQ(std::string(Outer(x, y).status().message()), closed) << "is no matter of the op's";
 }
 
 // A download must not end before its copies do: large enough that the copies take a while.

@@ -92,6 +92,31 @@ def test_an_error_says_what_the_user_called(session, mesh4, said, run):
         run(*(session.distribute_tensor(value, mesh4) for value in values))
 
 
+@pytest.mark.parametrize("said, run", [
+    ("bmm", lambda x, v: ts.bmm(x, ts.permute_dims(x, (0, 2, 1)))), ("outer", lambda x, v: ts.outer(v, v)),
+    ("einsum", lambda x, v: ts.einsum("i,j->ij", v, v)), ("vecdot", lambda x, v: ts.vecdot(v[:, None, None], v[:, None])),
+    ("tensordot", lambda x, v: ts.tensordot(v, v, axes=0)), ("addmm", lambda x, v: ts.addmm(0, v[:, None], v[None])),
+    ("addmm", lambda x, v: ts.addmm(ts.zeros((1, 1), device_mesh=x.device_mesh), v[:, None], v[None], alpha=2)),
+    ("matmul", lambda x, v: v[:, None] @ v[None]),
+    *((name, lambda x, v, name=name: getattr(ts, name)((1 << 13, 1 << 13), device_mesh=x.device_mesh))
+      for name in ("zeros", "ones", "empty")),
+    ("full", lambda x, v: ts.full((1 << 26,), 3, device_mesh=x.device_mesh)),
+    ("rand", lambda x, v: ts.rand(1 << 26, device_mesh=x.device_mesh)),
+    ("randint", lambda x, v: ts.randint(9, shape=(1 << 26,), device_mesh=x.device_mesh)),
+    ("linspace", lambda x, v: ts.linspace(0, 1, 1 << 26, device_mesh=x.device_mesh))])
+def test_what_fails_later_says_what_the_user_called_too(new_cluster, said, run):
+    """Of a tensor that does not fit: the coordinator says so, when the call is over."""
+    with new_cluster(workers=2, memory="16MiB").connect() as session:
+        x = ts.zeros((1 << 13, 1 << 13, 0), device_mesh=session.default_mesh)
+        v = ts.zeros((1 << 13,), device_mesh=session.default_mesh)
+        with pytest.raises(ts.ResourceExhaustedError, match=f"^{said}: does not fit"):
+            run(x, v).wait()
+        with pytest.raises(ts.ResourceExhaustedError, match="on the way here: .*negative f64"):
+            (-run(x, v).astype("float64")).wait()
+        with pytest.raises(ts.ResourceExhaustedError, match="^full: does not fit"):     # a name is gone with its call
+            ts.full((1 << 26,), 3, device_mesh=x.device_mesh).wait()
+
+
 def test_a_closed_session_says_so_itself(new_cluster):
     session = new_cluster().connect()
     mesh = session.default_mesh

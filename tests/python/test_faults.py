@@ -76,7 +76,7 @@ def test_a_failed_dependent_tells_the_way_from_the_first_cause(session, mesh4):
         return str(error.value)
 
     cause, n = message(z), 1 << 28
-    assert cause.startswith("full: ") and "on the way" not in cause
+    assert cause.startswith("zeros: ") and "on the way" not in cause
     assert message(w) == f"{cause}; on the way here: add f64[{n}]"
     assert message(v) == f"{cause}; on the way here: add f64[{n}], multiply f64[{n}]"
     assert message(u) == f"{cause}; on the way here: add f64[{n}], multiply f64[{n}], matmul f64[]"

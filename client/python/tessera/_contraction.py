@@ -112,6 +112,14 @@ def einsum(notation, /, *operands):
     _tensors("einsum", operands)
     if not operands:
         raise ArgumentError("einsum: takes a notation and tensors")
+    with named("einsum"):
+        return _einsum(notation, operands)
+
+
+_document(einsum, "einsum")
+
+
+def _einsum(notation, operands):
     parsed = _Notation(notation, operands)
     inputs, output = parsed.inputs, parsed.output
     x, letters = operands[0], inputs[0]
@@ -133,9 +141,6 @@ def einsum(notation, /, *operands):
         kept = output if i == len(operands) - 1 else "".join(letter for letter in both if letter in later)
         x, letters = _product(x, y, letters, other, kept), kept
     return x
-
-
-_document(einsum, "einsum")
 
 
 def bmm(x1, x2, /):

@@ -112,10 +112,15 @@ def linspace(start, stop, /, num, *, dtype=None, device=None, device_mesh=None, 
         start, stop = float(start), float(stop)
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgumentError(f"linspace: {start!r} and {stop!r} must be numbers") from None
+    with named("linspace"):
+        return _linspace(start, stop, count, dtype, endpoint,
+                         {"device": device, "device_mesh": device_mesh, "placements": placements})
+
+
+def _linspace(start: float, stop: float, count: int, dtype, endpoint, options):
     gaps = count - 1 if endpoint else count
     step = (stop - start) / gaps if gaps > 0 else 0.0
-    options = {"device": device, "device_mesh": device_mesh, "placements": placements}
-    out = _create("arange", [count], np.float64, [start, step], device, device_mesh, placements)
+    out = _create("arange", [count], np.float64, [start, step], **options)
     if endpoint and count > 1:
         last = _create("arange", [count], np.int64, [0, 1], **options) == count - 1
         out = where(last, stop, out)
@@ -224,8 +229,9 @@ def randint(low, high=None, shape=(), *, dtype=None, device=None, device_mesh=No
     if not low < high or high - low > 2**53:
         raise InvalidArgumentError(f"randint: [{low}, {high}) must hold 1 to 2^53 integers")
     _check_bounds("randint", low, high, numpy_of(code_of(np.int64 if dtype is None else dtype, "randint")))
-    unit = rand(shape, device=device, device_mesh=device_mesh, placements=placements)
-    return astype(astype(unit * float(high - low), np.int64) + low, np.int64 if dtype is None else dtype)
+    with named("randint"):
+        unit = rand(shape, device=device, device_mesh=device_mesh, placements=placements)
+        return astype(astype(unit * float(high - low), np.int64) + low, np.int64 if dtype is None else dtype)
 
 
 def randn(*shape, dtype=None, device=None, device_mesh=None, placements=None):

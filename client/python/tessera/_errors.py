@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 
+import _tessera
+
 
 class TesseraError(Exception):
     """Anything that went wrong in Tessera."""
@@ -70,15 +72,22 @@ class InternalError(TesseraError, RuntimeError):
 
 @contextlib.contextmanager
 def named(op: str):
-    """What the ops in the block refuse is said by `op`, which the user called; what others refuse stays theirs."""
+    """What the ops in the block refuse is said by `op`, which the user called, and what fails of them later too (op is a
+    name of schemas/ops/speaker.h, else each op says it); what others refuse stays theirs. Of blocks in blocks the outer
+    one counts."""
     from ._tensor import OPS
+    outer = _tessera.speaker()
     try:
+        if not outer:
+            _tessera.set_speaker(op)
         yield
     except TesseraError as error:
         speaker, said, rest = re.match(r"(?s)(?:([a-z_]+)(: ))?(.*)", str(error)).groups()
         if said and speaker not in OPS and speaker != "operand":
             raise
         raise type(error)(f"{op}: {rest}") from None
+    finally:
+        _tessera.set_speaker(outer)
 
 
 # By absl's status code; "dtype" and "index" are InvalidArgument with a payload.

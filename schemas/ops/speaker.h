@@ -1,0 +1,58 @@
+#pragma once
+
+// Speaker: the function that a user called, where that is not an op of the catalog: bmm is an einsum, zeros is a full,
+// linspace some of this and that. What fails in one of its ops is said by its name, also later and by the coordinator:
+//
+//   NameOf(OpId::kEinsum, Speaker::kBmm) == "bmm",  NameOf(OpId::kEinsum, Speaker::kOp) == "einsum"
+//
+// It is for messages alone: no plan, spec or cache knows it.
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "schemas/ops/catalog.h"
+
+namespace tessera {
+
+// The numbers are on the wire: append only.
+enum class Speaker : uint8_t {
+  kOp = 0,  // each op speaks for itself
+  kEinsum = 1,
+  kBmm = 2,
+  kOuter = 3,
+  kVecdot = 4,
+  kTensordot = 5,
+  kAddmm = 6,
+  kZeros = 7,
+  kOnes = 8,
+  kEmpty = 9,
+  kZerosLike = 10,
+  kOnesLike = 11,
+  kEmptyLike = 12,
+  kFullLike = 13,
+  kLinspace = 14,
+  kRandint = 15
+};
+
+inline constexpr std::array<std::string_view, 16> kSpeakerNames = {
+    "",     "einsum", "bmm",        "outer",     "vecdot",     "tensordot", "addmm",    "zeros",
+    "ones", "empty",  "zeros_like", "ones_like", "empty_like", "full_like", "linspace", "randint"};
+
+// kOp for a name or a number that is none of them, as a newer client may send.
+inline Speaker SpeakerOf(std::string_view name) {
+  for (size_t i = 1; i < kSpeakerNames.size(); ++i) {
+    if (kSpeakerNames[i] == name) return static_cast<Speaker>(i);
+  }
+  return Speaker::kOp;
+}
+inline Speaker SpeakerOf(uint64_t number) {
+  return number < kSpeakerNames.size() ? static_cast<Speaker>(number) : Speaker::kOp;
+}
+
+inline std::string_view NameOf(Speaker speaker) { return kSpeakerNames[static_cast<size_t>(speaker)]; }
+inline std::string_view NameOf(OpId op, Speaker speaker) {
+  return speaker == Speaker::kOp ? NameOf(op) : NameOf(speaker);
+}
+
+}  // namespace tessera
