@@ -11,6 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/bench/limits/processes.h"
+
 namespace tessera::bench {
 
 struct CollectiveCase {
@@ -18,6 +20,7 @@ struct CollectiveCase {
   size_t elements = 0;  // f32, of the whole tensor
   int processes = 2;
   int repetitions = 11;
+  Asked asked = Asked::kNever;
 };
 
 // {"variants": {"ordinary": [seconds ...], ...}}. Ends the process on wrong values.

@@ -2,12 +2,14 @@
 // object on stdout: every sample in seconds, by variant; the fastest variant is the limit.
 //
 //   limits_bench redistribute --extents 8192,8192 --mesh 2 --source 0 --destination 1 [--element-bytes 8]
-//   limits_bench collective --kind all_reduce --elements 16777216 [--processes 2]
+//   limits_bench collective --kind all_reduce --elements 16777216 [--processes 2] [--asked through_one]
 //   limits_bench product --m 2048 --n 2048 --k 2048 --split rows [--processes 2]
 //   limits_bench sockets --listen 10.0.0.1 | --connect 10.0.0.1 --port 7000 --bytes 1000000
 //   limits_bench blas        {"core": the kernels that OpenBLAS takes here, for peers to take the same}
 
 #include <cstdio>
+#include <map>
+#include <string>
 
 #include <cblas.h>
 #include <CLI/CLI.hpp>
@@ -40,6 +42,9 @@ int Main(int argc, char** argv) {
   collective->add_option("--elements", flat.elements)->required();
   collective->add_option("--processes", flat.processes);
   collective->add_option("--repetitions", flat.repetitions);
+  const std::map<std::string, Asked> asked = {{"directly", Asked::kDirectly}, {"through_one", Asked::kThroughOne}};
+  collective->add_option("--asked", flat.asked, "by processes that are asked each time, over unix sockets")
+      ->transform(CLI::CheckedTransformer(asked));
   ProductCase matrices;
   CLI::App* product = app.add_subcommand("product", "a dgemm in each process");
   product->add_option("--m", matrices.m)->required();
