@@ -123,8 +123,8 @@ class TermReducer {
     const auto is_dense = [this](const Strides& strides) { return IsDense(strides, step_); };
     const int64_t row = operands_.extents.back();
     streams_ =
-        stores == Stores::kStreaming && operands.terms > 1 && !converts() && row * bytes_ >= kMinStreamedRowBytes &&
-        cpu::CanStreamReduction(op, dtype) &&
+        (stores == Stores::kStreaming || operands.bases.size() > 3) && operands.terms > 1 && !converts() &&
+        row * bytes_ >= kMinStreamedRowBytes && cpu::CanStreamReduction(op, dtype) &&
         std::all_of(operands.strides.begin(), operands.strides.end(), [](const Strides& s) { return s.back() == 1; });
     if (streams_) {
       step_.assign(operands_.extents.size(), 1);
@@ -258,7 +258,8 @@ class TermReducer {
                           .terms = absl::MakeConstSpan(addresses_).subspan(0, operands_.terms),
                           .destinations = destinations,
                           .bytes = streamed,
-                          .term_count = operands_.term_count});
+                          .term_count = operands_.term_count,
+                          .stores = stores_});
     Advance(streamed);
     ReduceRun(bytes - head - streamed);
   }

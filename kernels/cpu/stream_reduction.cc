@@ -61,7 +61,7 @@ struct MinimumOf : AsItIs {
   }
 };
 
-template <typename T, typename Op>
+template <typename T, typename Op, Stores kStores>
 class Streamer {
  public:
   Streamer(const StreamedReduction& work, Op op) : work_(work), op_(op) {}
@@ -85,7 +85,11 @@ class Streamer {
   static HWY_INLINE auto Load(const std::byte* from) { return hn::LoadU(kTag, reinterpret_cast<const T*>(from)); }
   template <typename V>
   static HWY_INLINE void Stream(V reduced, std::byte* to) {
-    hn::Stream(reduced, kTag, reinterpret_cast<T*>(to));
+    if constexpr (kStores == Stores::kStreaming) {
+      hn::Stream(reduced, kTag, reinterpret_cast<T*>(to));
+    } else {
+      hn::StoreU(reduced, kTag, reinterpret_cast<T*>(to));
+    }
   }
 
   // Two vectors at once: a term's address is looked up once for both.
@@ -110,16 +114,21 @@ class Streamer {
   const Op op_;
 };
 
+template <typename T, typename Op>
+void StreamWith(const StreamedReduction& work, Op op) {
+  if (work.stores == Stores::kStreaming) return Streamer<T, Op, Stores::kStreaming>(work, op).Run();
+  Streamer<T, Op, Stores::kCached>(work, op).Run();
+}
+
 template <typename T>
 void StreamTyped(const StreamedReduction& work) {
   switch (work.op) {
-    case ReduceOp::kMin: return Streamer<T, MinimumOf>(work, {}).Run();
-    case ReduceOp::kMax: return Streamer<T, MaximumOf>(work, {}).Run();
+    case ReduceOp::kMin: return StreamWith<T>(work, MinimumOf{});
+    case ReduceOp::kMax: return StreamWith<T>(work, MaximumOf{});
     case ReduceOp::kAvg:
-      if constexpr (std::is_floating_point_v<T>)
-        Streamer<T, AverageOf<T>>(work, {{}, static_cast<T>(work.term_count)}).Run();
+      if constexpr (std::is_floating_point_v<T>) StreamWith<T>(work, AverageOf<T>{{}, static_cast<T>(work.term_count)});
       return;
-    default: return Streamer<T, SumOf>(work, {}).Run();
+    default: return StreamWith<T>(work, SumOf{});
   }
 }
 

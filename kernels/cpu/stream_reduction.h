@@ -1,12 +1,13 @@
 #pragma once
 
-// StreamReduction: dense terms reduced into destinations by streaming stores, line by line, so that loads and stores
-// are under way at once. For what doesn't fit the caches.
+// StreamReduction: dense terms reduced into destinations line by line, so that loads and stores are under way at once:
+// by streaming stores where what is touched doesn't fit the caches, through them where others' caches have it.
 
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "kernels/cpu/stores.h"
 #include "schemas/types/dtype.h"
 #include "schemas/types/placement.h"
 
@@ -19,6 +20,7 @@ struct StreamedReduction {
   absl::Span<std::byte* const> destinations;  // each at the start of a line; one may be a term
   int64_t bytes = 0;                          // whole lines
   int64_t term_count = 1;                     // kAvg divides by it
+  Stores stores = Stores::kStreaming;
 };
 
 // The dtypes with whole vectors, and no products: what is left is reduced in the cache.
