@@ -19,7 +19,9 @@ int DefaultDeviceThreads(int workers_on_host) {
 }
 
 int DefaultSpinPauses(int workers_on_host) {
-  return 2 * workers_on_host > static_cast<int>(std::thread::hardware_concurrency()) ? 200 : 2000;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (workers_on_host > cores) return 10;
+  return workers_on_host > cores / 2 ? 200 : 2000;
 }
 
 class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {

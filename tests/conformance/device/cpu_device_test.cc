@@ -88,7 +88,7 @@ TEST(CpuDevice, DoneMayComeAfterTheDeviceIsGone) {
 TEST(CpuDevice, ThreadsAndSpinsFollowTheHost) {
   EXPECT_GE(DefaultDeviceThreads(1), 1);
   EXPECT_EQ(DefaultDeviceThreads(1 << 20), 1);
-  EXPECT_EQ(DefaultSpinPauses(1 << 20), 200);
+  EXPECT_EQ(DefaultSpinPauses(1 << 20), 10);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   EXPECT_EQ(DefaultSpinPauses(cores), 200);
   if (cores > 1) {
