@@ -95,6 +95,8 @@ struct Instance {
   bufferOffsets @3 :List(Int64);
   scalars @4 :List(V.Scalar);
   waits @5 :List(Wait);
+  writesAreFree @6 :Bool;
+  # Nothing that was issued before is still about what it writes: who stores to peers in its first phase need not wait.
 }
 
 struct Window {

@@ -248,6 +248,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session,
 void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, Instance& instance) {
   const Plan& p = *plan.plan;
   const Access access{instance.stream, instance.ordinal, plan.workers};
+  instance.writes_are_free = true;
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (buffers[b] == nullptr) continue;  // it passes on
     History& history = buffers[b]->history;
@@ -257,7 +258,9 @@ void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPo
       if (use.first_read > 0) history.WaitsForRead(instance.stream, use.first_read, instance.waits);
       if (use.first_peer_read > 0) history.WaitsForPeerRead(use.first_peer_read, plan.workers, instance.waits);
     }
-    if (use.first_write > 0) history.WaitsForWrite(instance.stream, use.first_write, instance.waits);
+    if (use.first_write == 0) continue;
+    history.WaitsForWrite(instance.stream, use.first_write, instance.waits);
+    instance.writes_are_free = instance.writes_are_free && history.empty();
   }
   DropRejoined(instance.waits);
   // All waits are known before any access of this instruction is recorded: a donated buffer is in twice.

@@ -37,6 +37,9 @@ struct Instance {
   std::vector<int64_t> buffer_offsets;  // by the plan's buffer number: bytes in every arena
   std::vector<Scalar> scalars;
   std::vector<InstanceWait> waits;
+  // Nothing that was issued before is still about what this writes: in its first phase who stores to peers doesn't wait
+  // until they are there.
+  bool writes_are_free = false;
   bool operator==(const Instance&) const = default;
 };
 

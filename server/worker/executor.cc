@@ -196,7 +196,13 @@ void Executor::EnqueuePeerWaits(StreamId stream, Ordinal ordinal, const std::vec
   if (phase.overwrites_phase > 0) {
     wait_on(phase.overwrites_read_by, stream, CounterValue(ordinal, static_cast<uint64_t>(phase.overwrites_phase)));
   }
-  wait_on(phase.pushes_to, stream, CounterValue(ordinal, static_cast<uint64_t>(phase_number - 1)));
+}
+
+void Executor::EnqueueWaitsToPush(StreamId stream, Ordinal ordinal, int phase_number, const Phase& phase) {
+  for (WorkerIndex peer : phase.pushes_to) {
+    if (!arenas_.IsMapped(peer)) continue;
+    EnqueueWaitOn(stream, {peer, stream, CounterValue(ordinal, static_cast<uint64_t>(phase_number - 1))});
+  }
 }
 
 void Executor::EnqueueEnd(StreamId stream, RunRecordRef record) {
@@ -250,8 +256,12 @@ void Executor::EnqueuePhases(StreamId stream, const Instance& instance, const Ru
     const int number = static_cast<int>(p) + 1;
     EnqueueOwnWaits(stream, instance.ordinal, instance.waits, number);
     // Peers may write here from now on. Before any wait for them, so that nobody waits in a circle.
-    if (IsAnyMapped(phases[p].pushed_by)) device_.EnqueueSignal(stream, CounterValue(instance.ordinal, p));
+    const bool may_push_at_once = p == 0 && instance.writes_are_free;
+    if (!may_push_at_once && IsAnyMapped(phases[p].pushed_by)) {
+      device_.EnqueueSignal(stream, CounterValue(instance.ordinal, p));
+    }
     EnqueuePeerWaits(stream, instance.ordinal, instance.waits, number, phases[p]);
+    if (!may_push_at_once) EnqueueWaitsToPush(stream, instance.ordinal, number, phases[p]);
     if (absl::Status s = phases_.Enqueue(instance, phases[p], number, record); !s.ok() && record->failure.ok()) {
       record->failure = std::move(s);
     }

@@ -90,6 +90,7 @@ class Executor {
   void EnqueueOwnWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number);
   void EnqueuePeerWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number,
                         const Phase& phase);
+  void EnqueueWaitsToPush(StreamId stream, Ordinal ordinal, int phase_number, const Phase& phase);
   void EnqueueWaitOn(StreamId stream, const CounterWait& wait);
   bool IsAnyMapped(const std::vector<WorkerIndex>& workers) const;
   // Ends the ordinal: its counter, then its report.

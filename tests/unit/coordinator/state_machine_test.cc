@@ -78,6 +78,24 @@ TEST(StateMachineTest, ReusedMemoryWaitsForPeersThatReadIt) {
   EXPECT_TRUE(waits_for_readers);
 }
 
+// Then nobody waits for its readiness who stores to it.
+TEST(StateMachineTest, KnowsWhetherWhatIsWrittenIsFree) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1), RedistributeRecord(1, kColumns, 2),
+                           DropRecord{{HandleId(2)}}, RedistributeRecord(1, kColumns, 3)});
+  auto instances = cluster.InstancesAt(WorkerIndex(0));
+  ASSERT_EQ(instances.size(), 3u);
+  ASSERT_EQ(instances[2].buffer_offsets, instances[1].buffer_offsets);
+  EXPECT_TRUE(instances[0].writes_are_free);
+  EXPECT_TRUE(instances[1].writes_are_free) << "its operand isn't there, but that is read";
+  EXPECT_FALSE(instances[2].writes_are_free) << "what had the memory may be under way";
+  cluster.CompleteAll();
+  cluster.Submit(session, {DropRecord{{HandleId(3)}}, RedistributeRecord(1, kColumns, 4)});
+  instances = cluster.InstancesAt(WorkerIndex(0));
+  EXPECT_TRUE(instances.back().writes_are_free);
+}
+
 TEST(StateMachineTest, WhatIsCompleteNeedsNoWait) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();

@@ -365,6 +365,31 @@ TEST(ExecutorPush, WaitsUntilTheOwnersMemoryIsFree) {
   }
 }
 
+// What nobody is still about is stored to before its owner has heard of the run.
+TEST(ExecutorPush, ComesAtOnceWhereTheMemoryIsFree) {
+  WorkerWorld world({.workers = 2});
+  Push push(world);
+  const Plan plan = AllReduce();
+  const PlanValue& input = plan.values[static_cast<size_t>(plan.inputs[0])];
+  const PlanValue& output = plan.values[static_cast<size_t>(plan.outputs[0])];
+  world.Store(input, push.a, SplitDense(input.spec, Counting(8)));
+  Instance run = push.Run({});
+  run.writes_are_free = true;
+  world.at(1).Run(run);
+  const std::vector<double> whole = Counting(8);
+  const auto is_there = [&] {  // the half that worker 1 reduces
+    const std::vector<double> shard = world.Load(output, push.b)[0];
+    return std::equal(shard.begin() + 4, shard.end(), whole.begin() + 4);
+  };
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!is_there() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_TRUE(is_there());
+  world.at(0).Run(run);
+  for (const auto& [worker, report] : world.WaitFor(run.ordinal)) EXPECT_TRUE(report.status.ok()) << report.status;
+  EXPECT_EQ(world.Load(output, push.b)[0], Counting(8));
+  EXPECT_EQ(world.Load(output, push.b)[1], Counting(8));
+}
+
 TEST(ExecutorPush, IsOverBeforeTheOwnerSaysThatItIsDone) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     HazardRecorder recorder(seed);
