@@ -13,9 +13,11 @@
 //
 // Captures of one thread nest; the innermost takes the plans.
 
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "client/record.h"
 #include "client/report.h"
 
 namespace tessera {
@@ -32,9 +34,16 @@ class PlanCapture {
   void Add(PlanReport plan) { plans_.push_back(std::move(plan)); }
   const std::vector<PlanReport>& plans() const { return plans_; }
 
+  // Memory that a planned result would have, for as long as something refers to it. What is planned then has to do
+  // without it.
+  std::shared_ptr<const HeldMemory> Hold(HeldMemory memory);
+  // What is held now, that of outer captures too.
+  std::vector<HeldMemory> Held() const;
+
  private:
   PlanCapture* const outer_;
   std::vector<PlanReport> plans_;
+  std::vector<std::weak_ptr<const HeldMemory>> held_;
 };
 
 }  // namespace tessera

@@ -31,6 +31,12 @@ struct ExplainOperand {
   Strides strides;
 };
 
+// What a result would have that was planned only: bytes on each worker of its mesh.
+struct HeldMemory {
+  Mesh mesh;
+  int64_t bytes = 0;
+};
+
 inline constexpr size_t kInlineOperands = 3;  // only a redistribute of several tensors has more
 
 struct Record {

@@ -93,6 +93,10 @@ struct PlanReport {
   std::vector<std::string> runners_up;
   std::vector<WorkerIndex> workers;     // of each entry of the lists
   std::vector<Strides> output_strides;  // in elements, by output
+  // By output: the tensor among the operands in whose memory it lies, -1: its own; and of that the bytes on each
+  // worker.
+  std::vector<int> output_operands;
+  std::vector<int64_t> output_bytes;
 };
 
 // Lists go by worker index.

@@ -58,8 +58,9 @@ std::vector<int64_t> DistinctHolders(const TensorSpec& spec) {
 
 absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces) {
   TESSERA_RETURN_IF_ERROR(Check());
-  if (PlanCapture::Current() != nullptr) {
-    return PlannedHandle(specs_.Intern(spec), RowMajorStrides(MaxShardShape(spec)));
+  if (PlanCapture* capture = PlanCapture::Current(); capture != nullptr) {
+    return PlannedHandle(specs_.Intern(spec), RowMajorStrides(MaxShardShape(spec)),
+                         capture->Hold({spec.mesh, MaxShardElements(spec) * SizeBytes(spec.dtype)}));
   }
   int64_t bytes = 0;
   for (const UploadPiece& piece : pieces) bytes += NumElements(piece.box) * SizeBytes(spec.dtype);

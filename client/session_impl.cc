@@ -155,11 +155,12 @@ HandlePtr SessionImpl::NewHandle(SpecPtr spec, uint64_t id, Keeper keeper) {
   return handle;
 }
 
-HandlePtr SessionImpl::PlannedHandle(SpecPtr spec, Strides strides) {
+HandlePtr SessionImpl::PlannedHandle(SpecPtr spec, Strides strides, std::shared_ptr<const HeldMemory> memory) {
   auto handle = std::make_shared<HandleState>();
   handle->spec = std::move(spec);
   handle->session = shared_from_this();
-  handle->planned = std::make_unique<const Strides>(std::move(strides));
+  handle->planned =
+      std::make_unique<const HandleState::Planned>(HandleState::Planned{std::move(strides), std::move(memory)});
   return handle;
 }
 
@@ -382,10 +383,23 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::PlanFor(PlanCapture& capture, 
   }
   Results results;
   for (size_t i = 0; i < entry.outputs.size(); ++i) {
-    results.push_back(PlannedHandle(entry.outputs[i], plan.output_strides[i]));
+    results.push_back(PlannedHandle(entry.outputs[i], plan.output_strides[i], MemoryOf(capture, plan, i, operands)));
   }
   capture.Add(std::move(plan));
   return results;
+}
+
+// What a planned result has: its own memory, or that of the operand in which it lies.
+std::shared_ptr<const HeldMemory> SessionImpl::MemoryOf(PlanCapture& capture, const PlanReport& plan, size_t output,
+                                                        absl::Span<const CallOperand> operands) {
+  if (plan.output_operands[output] < 0) return capture.Hold({plan.outputs[output].mesh, plan.output_bytes[output]});
+  int number = plan.output_operands[output];
+  for (const CallOperand& operand : operands) {
+    if (operand.tensor == nullptr || number-- > 0) continue;
+    const HandleState& handle = **operand.tensor;
+    return handle.planned == nullptr ? nullptr : handle.planned->memory;
+  }
+  return nullptr;
 }
 
 absl::StatusOr<PlanReport> SessionImpl::Explain(const OpCall& call, absl::Span<const CallOperand> operands) {
@@ -398,21 +412,24 @@ absl::StatusOr<PlanReport> SessionImpl::Explain(const OpCall& call, absl::Span<c
     list[i].operand = named[i];
     if (operands[i].tensor == nullptr || (*operands[i].tensor)->planned == nullptr) continue;
     list[i].spec = (*operands[i].tensor)->spec;
-    list[i].strides = *(*operands[i].tensor)->planned;
+    list[i].strides = (*operands[i].tensor)->planned->strides;
   }
   TESSERA_RETURN_IF_ERROR(specs_.Resolve(call, specs).status());
   TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
   auto [number, request] = NewRequest();
-  connection_->Explain(call, std::move(list), [this, n = number, r = request](absl::StatusOr<PlanReport> plan) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      r->done = true;
-      r->status = plan.status();
-      if (plan.ok()) r->plan = *std::move(plan);
-      requests_.erase(n);
-    }
-    NotifyChanged();
-  });
+  const PlanCapture* const capture = PlanCapture::Current();
+  std::vector<HeldMemory> held = capture == nullptr ? std::vector<HeldMemory>() : capture->Held();
+  connection_->Explain(call, std::move(list), std::move(held),
+                       [this, n = number, r = request](absl::StatusOr<PlanReport> plan) {
+                         {
+                           std::lock_guard<std::mutex> lock(mutex_);
+                           r->done = true;
+                           r->status = plan.status();
+                           if (plan.ok()) r->plan = *std::move(plan);
+                           requests_.erase(n);
+                         }
+                         NotifyChanged();
+                       });
   TESSERA_RETURN_IF_ERROR(WaitFor("explain", request));
   return request->plan;
 }

@@ -44,7 +44,12 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   std::shared_ptr<SessionImpl> session;
   uint64_t id = 0;
   SpecPtr spec;
-  std::unique_ptr<const Strides> planned;  // of a result that was planned and never runs (plan_capture.h); it has no id
+  // Of a result that was planned and never runs (plan_capture.h); it has no id.
+  struct Planned {
+    Strides strides;
+    std::shared_ptr<const HeldMemory> memory;  // null: that of a tensor which is there, or none
+  };
+  std::unique_ptr<const Planned> planned;
   // Guarded by the session's mutex:
   Keeper keeper = Keeper::kHandle;
   bool watched = false;
@@ -158,7 +163,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks);
 
   HandlePtr NewHandle(SpecPtr spec, uint64_t id, Keeper keeper = Keeper::kHandle);
-  HandlePtr PlannedHandle(SpecPtr spec, Strides strides);
+  HandlePtr PlannedHandle(SpecPtr spec, Strides strides, std::shared_ptr<const HeldMemory> memory = nullptr);
   void Release(const HandleState& handle);
   std::pair<uint64_t, RequestPtr> NewRequest();
   // Queues a record; waits while the queue is full.
@@ -186,6 +191,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   enum class ResultCount : uint8_t { kOne, kAny };
   absl::StatusOr<Results> Submit(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
   // The results of a call that is planned only.
+  static std::shared_ptr<const HeldMemory> MemoryOf(PlanCapture& capture, const PlanReport& plan, size_t output,
+                                                    absl::Span<const CallOperand> operands);
   absl::StatusOr<Results> PlanFor(PlanCapture& capture, const OpCall& call, absl::Span<const CallOperand> operands,
                                   const SpecEntry& entry);
 

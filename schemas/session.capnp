@@ -78,8 +78,8 @@ interface Session {
   # What is asked once in a while. It may overtake what is on the link: who wants it after a batch waits until that is
   # taken up.
   status @0 () -> (status :ClusterStatus);
-  explain @1 (call :V.OpCall, operands :List(ExplainOperand)) -> (plan :PlanText);
-  # Plans and runs nothing.
+  explain @1 (call :V.OpCall, operands :List(ExplainOperand), held :List(HeldMemory)) -> (plan :PlanText);
+  # Plans and runs nothing. `held`: what results of earlier calls would have, that were planned only.
   close @2 ();
   # Drops everything the session has.
 }
@@ -262,6 +262,12 @@ struct ExplainOperand {
   # Of `spec`: in elements, on every position. Empty: the default ones.
 }
 
+struct HeldMemory {
+  workers @0 :List(Int32);
+  bytes @1 :Int64;
+  # On each of them.
+}
+
 struct PlanText {
   text @0 :Text;
   steps @1 :List(Text);
@@ -279,6 +285,10 @@ struct PlanText {
   # Of each entry of the lists of bytes.
   outputStrides @12 :List(List(Int64));
   # In elements, by output.
+  outputOperands @13 :List(Int32);
+  # By output: the number of the tensor among the operands in whose memory it lies; -1: in its own.
+  outputBytes @14 :List(Int64);
+  # By output: of its own memory, on each of its workers.
 }
 
 struct ClusterStatus {

@@ -403,15 +403,17 @@ void Connection::GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> do
   });
 }
 
-void Connection::Explain(OpCall call, std::vector<ExplainOperand> operands,
+void Connection::Explain(OpCall call, std::vector<ExplainOperand> operands, std::vector<HeldMemory> held,
                          std::function<void(absl::StatusOr<PlanReport>)> done) {
   impl_->queue.Post(Order::kAfterRecords, [call = std::move(call), operands = std::move(operands),
-                                           done = std::move(done)](ConnectionLoop& loop) {
+                                           held = std::move(held), done = std::move(done)](ConnectionLoop& loop) {
     if (!loop.failure().ok()) return done(loop.failure());
     auto request = loop.session().explainRequest();
     EncodeOpCall(call, request.initCall());
     auto list = request.initOperands(static_cast<unsigned>(operands.size()));
     for (size_t i = 0; i < operands.size(); ++i) EncodeExplainOperand(operands[i], list[static_cast<unsigned>(i)]);
+    auto memory = request.initHeld(static_cast<unsigned>(held.size()));
+    for (size_t i = 0; i < held.size(); ++i) EncodeHeldMemory(held[i], memory[static_cast<unsigned>(i)]);
     loop.Add(request.send().then([done](auto&& response) { done(DecodePlanText(response.getPlan())); },
                                  [done](kj::Exception&& exception) { done(FromException(exception)); }));
   });

@@ -89,7 +89,8 @@ class Connection {
 
   // Callbacks run on the connection's thread.
   void GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> done);
-  void Explain(OpCall call, std::vector<ExplainOperand> operands, std::function<void(absl::StatusOr<PlanReport>)> done);
+  void Explain(OpCall call, std::vector<ExplainOperand> operands, std::vector<HeldMemory> held,
+               std::function<void(absl::StatusOr<PlanReport>)> done);
   // Drops everything that the session has.
   void CloseSession(DoneCallback done);
 

@@ -142,6 +142,13 @@ void EncodeHello(const ConnectionOptions& options, wire::ClientHello::Builder bu
   }
 }
 
+void EncodeHeldMemory(const HeldMemory& held, wire::HeldMemory::Builder builder) {
+  const std::vector<WorkerIndex>& workers = held.mesh.workers();
+  auto list = builder.initWorkers(static_cast<unsigned>(workers.size()));
+  for (unsigned i = 0; i < list.size(); ++i) list.set(i, workers[i].value);
+  builder.setBytes(held.bytes);
+}
+
 void EncodeExplainOperand(const ExplainOperand& explained, wire::ExplainOperand::Builder builder) {
   const RecordOperand& operand = explained.operand;
   if (explained.spec != nullptr) {
@@ -269,6 +276,12 @@ absl::StatusOr<PlanReport> DecodePlanText(wire::PlanText::Reader reader) {
     TESSERA_ASSIGN_OR_RETURN(plan.output_strides.emplace_back(),
                              DecodeStrides(plan.outputs[i], reader.getOutputStrides()[i]));
   }
+  if (reader.getOutputOperands().size() != plan.outputs.size() ||
+      reader.getOutputBytes().size() != plan.outputs.size()) {
+    return absl::InternalError("explain: an output came without its memory");
+  }
+  for (const int32_t operand : reader.getOutputOperands()) plan.output_operands.push_back(operand);
+  for (const int64_t bytes : reader.getOutputBytes()) plan.output_bytes.push_back(bytes);
   for (const int32_t worker : reader.getWorkers()) plan.workers.emplace_back(worker);
   plan.grid = TextOf(reader.getGrid());
   plan.runners_up = TextsOf(reader.getRunnersUp());

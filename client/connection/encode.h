@@ -12,6 +12,7 @@ namespace tessera {
 void EncodeRecords(absl::Span<const Record> records, capnp::List<wire::Record>::Builder builder);
 void EncodeHello(const ConnectionOptions& options, wire::ClientHello::Builder builder);
 void EncodeExplainOperand(const ExplainOperand& explained, wire::ExplainOperand::Builder builder);
+void EncodeHeldMemory(const HeldMemory& held, wire::HeldMemory::Builder builder);
 
 // Nothing for an event that only the connection itself looks at.
 std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader);

@@ -194,8 +194,8 @@ absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(const Call
   return buffers;
 }
 
-bool StateMachine::FitsNow(const Plan& plan) const {
-  std::vector<MemoryMap::Request> requests;
+bool StateMachine::FitsNow(const Plan& plan, const std::vector<MemoryMap::Request>& held) const {
+  std::vector<MemoryMap::Request> requests = held;
   for (const PlanBuffer::Kind kind : {PlanBuffer::Kind::kOutput, PlanBuffer::Kind::kTemporary}) {
     for (const PlanBuffer& buffer : plan.buffers) {
       if (buffer.kind == kind) requests.push_back({buffer.mesh.workers(), buffer.bytes});
@@ -204,9 +204,10 @@ bool StateMachine::FitsNow(const Plan& plan) const {
   return memory_.LargestFitAfter(requests, {}).has_value();
 }
 
-std::vector<PlanLimits> StateMachine::LimitsFor(const OpCall& call, const Plan& plan) const {
+std::vector<PlanLimits> StateMachine::LimitsFor(const OpCall& call, const Plan& plan,
+                                                const std::vector<MemoryMap::Request>& held) const {
   constexpr int kKeptBits = 3;  // free bytes differ from call to call; limits, and so plans, are few
-  std::vector<MemoryMap::Request> outputs;
+  std::vector<MemoryMap::Request> outputs = held;
   std::vector<WorkerIndex> workers;
   int64_t temporaries = 0;
   for (const PlanBuffer& buffer : plan.buffers) {

@@ -36,9 +36,9 @@ WorkerIndex StateMachine::FreeWorkerIndex() const {
   }
 }
 
-absl::StatusOr<OpPlan> StateMachine::Explain(
-    SessionId session, const OpCall& call,
-    const std::vector<std::variant<HandleId, Scalar, OperandLayout>>& operands) const {
+absl::StatusOr<OpPlan> StateMachine::Explain(SessionId session, const OpCall& call,
+                                             const std::vector<std::variant<HandleId, Scalar, OperandLayout>>& operands,
+                                             const std::vector<MemoryMap::Request>& held) const {
   auto found = sessions_.find(session);
   if (found == sessions_.end()) return absl::NotFoundError("explain: the session is closed");
   std::vector<PlanOperand> plan_operands;
@@ -56,8 +56,8 @@ absl::StatusOr<OpPlan> StateMachine::Explain(
   TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, topology_));
   TESSERA_RETURN_IF_ERROR(VerifyPlan(whole.plan));  // its figures can be counted
   // As it would be issued now; what fits nowhere is shown as it would be with more memory.
-  if (FitsNow(whole.plan)) return whole;
-  for (const PlanLimits& limits : LimitsFor(call, whole.plan)) {
+  if (FitsNow(whole.plan, held)) return whole;
+  for (const PlanLimits& limits : LimitsFor(call, whole.plan, held)) {
     absl::StatusOr<OpPlan> smaller = PlanOp(call, plan_operands, topology_, limits);
     if (smaller.ok()) return smaller;
   }

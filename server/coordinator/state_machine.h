@@ -40,9 +40,10 @@ class StateMachine {
 
   // ---- questions; they change nothing -----------------------------------------------------------------
   // The plan by which the call would be issued now. NotFound for unknown handles, the cause for poisoned ones.
-  // A layout is that of a tensor that isn't there.
+  // A layout is that of a tensor that isn't there. `held`: memory that such tensors would have.
   absl::StatusOr<OpPlan> Explain(SessionId session, const OpCall& call,
-                                 const std::vector<std::variant<HandleId, Scalar, OperandLayout>>& operands) const;
+                                 const std::vector<std::variant<HandleId, Scalar, OperandLayout>>& operands,
+                                 const std::vector<MemoryMap::Request>& held = {}) const;
   const std::map<WorkerIndex, WorkerEntry>& workers() const { return workers_; }
   const std::map<SessionId, SessionEntry>& sessions() const { return sessions_; }
   const PlanCache& plans() const { return plans_; }
@@ -128,10 +129,11 @@ class StateMachine {
   absl::StatusOr<PlanTemplate*> IssueWhatFits(SessionEntry& session, const CallRecord& record, CallOperands& operands,
                                               PlanTemplate& plan, std::vector<Scalar> scalars);
   // Whether there is room for all that the plan adds, nothing being donated.
-  bool FitsNow(const Plan& plan) const;
+  bool FitsNow(const Plan& plan, const std::vector<MemoryMap::Request>& held) const;
   // What the temporaries of a contraction, or of a conversion, may take: rounded down, and to the byte, for what the
   // rounding would refuse. None when it has none, or its other buffers don't fit.
-  std::vector<PlanLimits> LimitsFor(const OpCall& call, const Plan& plan) const;
+  std::vector<PlanLimits> LimitsFor(const OpCall& call, const Plan& plan,
+                                    const std::vector<MemoryMap::Request>& held = {}) const;
   absl::Status Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands, PlanTemplate& plan,
                      std::vector<Scalar> scalars);
   absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;

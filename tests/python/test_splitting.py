@@ -124,6 +124,28 @@ def test_a_matmul_whose_rows_and_columns_the_mesh_cuts_runs_in_parts(new_cluster
     del filler
 
 
+def test_explain_counts_what_the_ops_before_hold(new_cluster, rng):
+    """Of a function: its results, as long as it has them, and views of them; not those that it has dropped."""
+    session = new_cluster(workers=2, memory="8MiB").connect()
+    mesh = session.init_device_mesh((2,))
+    (a, b), _ = gathered(session, mesh, rng)
+    room = free_bytes(session)
+
+    def large(keep):
+        first = ts.zeros((room // 8 // 2,), device_mesh=mesh, placements=[R()])
+        kept = first.reshape((-1, 1)) if keep == "view" else first if keep else None
+        del first
+        second = ts.ones((room // 8 * 42 // 100,), device_mesh=mesh, placements=[R()])
+        return a @ b, kept, second
+
+    for keep in (True, "view", False):
+        assert ("parts over n" in str(ts.explain(large, keep))) == bool(keep), keep
+        results = large(keep)
+        results[0].wait()
+        del results
+        wait_until_free(session, room)
+
+
 def test_whole_numbers_are_the_same_bit_for_bit(new_cluster, rng):
     session = new_cluster(workers=2, memory="8MiB").connect()
     mesh = session.init_device_mesh((2,))

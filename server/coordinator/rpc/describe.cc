@@ -9,12 +9,14 @@
 #include "schemas/codec/values.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
 #include "server/plan/cost.h"
 
 namespace tessera {
 namespace {
 
 constexpr size_t kMaxTensorsListed = 10'000;  // docs/limits.md: max_tensors_listed
+constexpr size_t kMaxHeldResults = 10'000;    // docs/limits.md: max_held_results
 
 wire::WorkerInfo::State StateOf(const WorkerEntry& worker) {
   switch (worker.state) {
@@ -66,6 +68,43 @@ void Fill(Builder list, absl::Span<const int64_t> values) {
 template <typename Builder>
 void FillText(Builder list, const std::vector<std::string>& lines) {
   for (unsigned i = 0; i < lines.size(); ++i) list.set(i, lines[i].c_str());
+}
+
+struct HeldMemory {
+  std::vector<WorkerIndex> workers;
+  int64_t bytes = 0;
+};
+
+absl::StatusOr<std::vector<HeldMemory>> DecodeHeld(capnp::List<wire::HeldMemory>::Reader reader) {
+  if (reader.size() > kMaxHeldResults) {
+    return absl::InvalidArgumentError(StrCat("explain: ", reader.size(), " planned results are held; ", kMaxHeldResults,
+                                             " are allowed (max_held_results)"));
+  }
+  std::vector<HeldMemory> held;
+  for (const auto item : reader) {
+    HeldMemory& memory = held.emplace_back();
+    memory.bytes = item.getBytes();
+    for (const int32_t worker : item.getWorkers()) memory.workers.emplace_back(worker);
+    const bool is_sound = memory.bytes >= 0 && std::all_of(memory.workers.begin(), memory.workers.end(),
+                                                           [](WorkerIndex worker) { return worker.value >= 0; });
+    if (!is_sound) return absl::InvalidArgumentError("explain: memory that no result can have");
+  }
+  return held;
+}
+
+// Where results lie, for the client to know what it has of results that were planned only.
+void DescribeOutputMemory(const Plan& plan, wire::PlanText::Builder builder) {
+  auto operands = builder.initOutputOperands(static_cast<unsigned>(plan.outputs.size()));
+  auto bytes = builder.initOutputBytes(static_cast<unsigned>(plan.outputs.size()));
+  for (unsigned i = 0; i < plan.outputs.size(); ++i) {
+    const int buffer = plan.values[static_cast<size_t>(plan.outputs[i])].buffer;
+    const auto operand = std::find_if(plan.inputs.begin(), plan.inputs.end(), [&](int input) {
+      return plan.values[static_cast<size_t>(input)].buffer == buffer;
+    });
+    const bool is_view = operand != plan.inputs.end();
+    operands.set(i, is_view ? static_cast<int32_t>(operand - plan.inputs.begin()) : -1);
+    bytes.set(i, is_view ? 0 : plan.buffers[static_cast<size_t>(buffer)].bytes);
+  }
 }
 
 // An operand that lies within another one, as one that is given twice does, takes no memory of its own.
@@ -172,7 +211,10 @@ absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::Expl
       }
     }
   }
-  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, hub.machine().Explain(session, call, operands));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<HeldMemory> held, DecodeHeld(params.getHeld()));
+  std::vector<MemoryMap::Request> requests;
+  for (const HeldMemory& memory : held) requests.push_back({memory.workers, memory.bytes});
+  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, hub.machine().Explain(session, call, operands, requests));
   const Plan& plan = planned.plan;
   const PlanTraffic traffic = TrafficOf(plan);
   std::vector<int64_t> peak = PeakBytes(plan);
@@ -197,6 +239,7 @@ absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::Expl
     EncodeTensorSpec(value.spec, outputs[i]);
     Fill(strides.init(i, static_cast<unsigned>(value.strides.size())), value.strides);
   }
+  DescribeOutputMemory(plan, builder);
   builder.setGrid(plan.grid.c_str());
   FillText(builder.initRunnersUp(static_cast<unsigned>(plan.runners_up.size())), plan.runners_up);
   return absl::OkStatus();
