@@ -264,7 +264,9 @@ void PlanBuilder::AddShares() {
   for (Step& step : plan_.steps) {
     auto* exchange = std::get_if<ExchangeStep>(&step);
     const bool spreads = exchange != nullptr && exchange->exchange.role == ExchangeRole::kSpread;
-    if (!spreads && StartOf(step) == StepStart::kNewPhase) add_shares();
+    // What passes on is there in the phase after it was reduced.
+    const bool follows = spreads || (exchange != nullptr && IsPassing(plan_, exchange->source));
+    if (!follows && StartOf(step) == StepStart::kNewPhase) add_shares();
     const bool is_settled =
         exchange != nullptr && (exchange->exchange.far_takers != FarTakers::kEach || exchange->exchange.is_by_rounds());
     const bool takes = spreads || (exchange != nullptr && exchange->exchange.role == ExchangeRole::kMove);

@@ -109,8 +109,17 @@ int64_t Conversion::ReducedByHost(absl::Span<const HeldBox> wanted, absl::Span<c
   if (wanted.empty()) return 0;
   int64_t elements = 0;
   for (const HeldBox& want : wanted) elements += NumElements(want.box);
-  int64_t terms_here = 0;
-  for (const HeldBox& have : held) terms_here += have.box == held[0].box ? 1 : 0;
+  // What stays pending tells several sums apart.
+  const bool same_mesh = HaveSameArrangement(source_.mesh, destination_.mesh);
+  const auto is_of_first_sum = [&](const HeldBox& have) {
+    bool is_same = have.box == held[0].box;
+    for (size_t j = 0; j < have.term.size(); ++j) {
+      const bool is_kept = same_mesh && destination_.placements[j].is_partial();
+      is_same = is_same && (!is_kept || have.term[j] == held[0].term[j]);
+    }
+    return is_same;
+  };
+  const auto terms_here = std::count_if(held.begin(), held.end(), is_of_first_sum);
   const double destinations_here = static_cast<double>(takers) / static_cast<double>(wanted.size());
   const double hosts = std::max(1.0, static_cast<double>(CountReplicas(destination_)) / destinations_here);
   const double sums =

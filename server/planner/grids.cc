@@ -29,7 +29,7 @@ constexpr int64_t kMaxRoleDims = 4;  // docs/limits.md: max_role_dims
 constexpr int64_t kMaxMeshGrids = 1024;  // docs/limits.md: max_mesh_grids
 // Workers; above it only grids over all of them.
 constexpr int64_t kAllSubgridsUpTo = 128;        // docs/limits.md: all_subgrids_up_to
-constexpr int64_t kAllSubgridsOfHostsUpTo = 32;  // docs/limits.md: all_subgrids_of_hosts_up_to
+constexpr int64_t kAllSubgridsOfHostsUpTo = 16;  // docs/limits.md: all_subgrids_of_hosts_up_to
 // Workers; above it only grids whose dims run over them in row-major order.
 constexpr int64_t kAllOrdersUpTo = 32;  // docs/limits.md: all_orders_up_to
 

@@ -4,7 +4,7 @@
 //
 // A grid (pb, pm, pn, pk) uses p' = pb*pm*pn*pk <= p workers for the batch, left, right and inner letters. Grids
 // that follow the mesh's own dims (each dim plays a letter, is idle, or carries a pending operand) and all
-// factorisations over the first p' workers (p' = p alone on meshes of more than 128 workers, of several hosts 32), with
+// factorisations over the first p' workers (p' = p alone on meshes of more than 128 workers, of several hosts 16), with
 // the workers in every order of the grid's dims (on more than 32 in row-major order alone), are priced on the operands'
 // resident placements, with the conversion of operands and of the result: received words per worker
 // mk/(pm pk)(1 - 1/pn) + kn/(pk pn)(1 - 1/pm) + mn/(pm pn)(1 - 1/pk) when operands are spread evenly over

@@ -265,6 +265,22 @@ TEST(Grids, TheChosenOneIsTheBestOfManyWorkers) {
   EXPECT_GT(CheckChoices(worlds, {3, 16, 60, 301}, 24), 12);
 }
 
+// Where more workers are priced by a formula than exactly, and some sums stay pending.
+TEST(Grids, NoneOfManyWorkersReceivesLessThanNothing) {
+  Topology topology;
+  for (int32_t worker = 0; worker < 66; ++worker) topology.host_of_worker.push_back(worker / 6);
+  const TensorSpec left = *ParseTensorSpec("f64[100,512] @ mesh(33,2) [S(0), R]");
+  const TensorSpec right = *ParseTensorSpec("f64[512,100] @ mesh(33,2) [S(1), S(0)]");
+  for (const char* output : {"f64[100,100] @ mesh(33,2) [S(0), P(sum)]", "f64[100,100] @ mesh(33,2) [P(sum), R]"}) {
+    const auto grids = EnumerateGrids({}, left, right, *ParseTensorSpec(output), topology);
+    ASSERT_TRUE(grids.ok()) << grids.status();
+    for (const GridCandidate& grid : *grids) {
+      EXPECT_GE(grid.host_received_bytes, 0) << ToText(grid.product) << " -> " << output;
+      EXPECT_GE(grid.received_bytes, 0) << ToText(grid.product) << " -> " << output;
+    }
+  }
+}
+
 // On 17 workers a grid of 16 computes a little longer and receives much less than one of 17 stripes.
 TEST(Grids, SomeWorkersMayBeBetterThanAll) {
   const TensorSpec rows = *ParseTensorSpec("f64[1024,1024] @ mesh(17) [S(0)]");

@@ -253,26 +253,44 @@ int64_t CountBuffers(const Plan& plan, PlanBuffer::Kind kind) {
                        [kind](const PlanBuffer& buffer) { return buffer.kind == kind; });
 }
 
+// To workers some of which have none of the tensors; some tensors are on one worker alone.
+void GoElsewhere(ConvertedList& list, RandomDraws& draws) {
+  const int ndim = std::get<OperandLayout>(list.operands[0]).spec.mesh.ndim();
+  list.call.attributes.mesh = ndim == 1 ? MakeMesh({3}, {4, 1, 5}) : MakeMesh({2, 2}, {6, 5, 2, 4});
+  for (PlanOperand& operand : list.operands) {
+    if (draws.OneIn(4))
+      std::get<OperandLayout>(operand).spec.mesh = ndim == 1 ? MakeMesh({1}, {2}) : MakeMesh({1, 1}, {0});
+  }
+}
+
 // They are converted on the way, or where they are; what is reduced for others alone passes on.
 TEST(ConvertedLists, TakeNoTemporary) {
   RandomDraws draws(12);
+  std::vector<Topology> topologies(3);  // one host; two and three
+  for (int32_t worker = 0; worker < 64; ++worker) {
+    topologies[1].host_of_worker.push_back(worker / 2 % 2);
+    topologies[2].host_of_worker.push_back(worker % 3);
+  }
   int passing = 0;
   for (int n = 0; n < 1600; ++n) {
-    const ConvertedList list = DrawConverted(draws);
-    const absl::StatusOr<OpPlan> planned = PlanOp(list.call, list.operands, Topology());
-    ASSERT_TRUE(planned.ok()) << planned.status();
-    const Plan& plan = planned->plan;
-    EXPECT_EQ(CountBuffers(plan, PlanBuffer::Kind::kTemporary), 0) << ToText(plan);
-    passing += CountBuffers(plan, PlanBuffer::Kind::kPassing) > 0 ? 1 : 0;
+    ConvertedList list = DrawConverted(draws);
+    if (n % 2 != 0) GoElsewhere(list, draws);
     std::vector<std::vector<double>> dense;
     for (size_t i = 0; i < list.operands.size(); ++i) {
       dense.push_back(Numbers(std::get<OperandLayout>(list.operands[i]).spec, static_cast<int64_t>(i)));
     }
-    const absl::StatusOr<std::vector<std::vector<double>>> results = RunPlanOutputs(plan, dense, {});
-    ASSERT_TRUE(results.ok()) << results.status();
-    for (size_t i = 0; i < results->size(); ++i) ASSERT_TRUE(Agree((*results)[i], dense[i], 0)) << ToText(plan);
+    for (const Topology& topology : topologies) {
+      const absl::StatusOr<OpPlan> planned = PlanOp(list.call, list.operands, topology);
+      ASSERT_TRUE(planned.ok()) << planned.status();
+      const Plan& plan = planned->plan;
+      EXPECT_EQ(CountBuffers(plan, PlanBuffer::Kind::kTemporary), 0) << ToText(plan);
+      passing += CountBuffers(plan, PlanBuffer::Kind::kPassing) > 0 ? 1 : 0;
+      const absl::StatusOr<std::vector<std::vector<double>>> results = RunPlanOutputs(plan, dense, {});
+      ASSERT_TRUE(results.ok()) << results.status() << "\n" << ToText(plan);
+      for (size_t i = 0; i < results->size(); ++i) ASSERT_TRUE(Agree((*results)[i], dense[i], 0)) << ToText(plan);
+    }
   }
-  EXPECT_GT(passing, 20);
+  EXPECT_GT(passing, 200);
 }
 
 TEST(ConvertedLists, AreRightAndReceiveWhatOneAfterTheOtherDoes) {

@@ -67,6 +67,19 @@ TEST_P(PassingWorkers, OfSeveralTensorsTogether) {
   EXPECT_EQ(passing, 4);
 }
 
+// With one that several workers of another host want: it crosses once and is shared, after what passes on is there.
+TEST_P(PassingWorkers, BesideWhatIsShared) {
+  WorkerWorld world(World(6, 1 << 20));
+  for (const char* mesh : {"mesh(2; workers=2,3)", "mesh(2; workers=4,5)", "mesh(3; workers=2,3,5)"}) {
+    for (const char* placements : {"[R]", "[S(0)]"}) {
+      const Plan plan = PlanPassing({"f64[8] @ mesh(2) [R]", "f64[8] @ mesh(2) [P(sum)]", "f64[8] @ mesh(1) [P(sum)]"},
+                                    DType::kF32, placements, mesh, Hosts({}));
+      EXPECT_EQ(CountBuffers(plan, PlanBuffer::Kind::kPassing), 1) << ToText(plan);
+      ExpectRuns(world, plan);
+    }
+  }
+}
+
 // Large enough for several threads, parts and chunks; and of uneven rows.
 TEST_P(PassingWorkers, OfMuch) {
   WorkerWorld world(World(6, 64 << 20));
