@@ -324,10 +324,16 @@ SpeakAs::~SpeakAs() { thread_speaker = outer_; }
 absl::Status SessionImpl::CheckImplicit(const SpecEntry& entry) {
   const ImplicitPolicy policy = thread_policy.value_or(implicit_policy_.load());
   if (policy == ImplicitPolicy::kForbid) {
-    return absl::FailedPreconditionError(StrCat("implicit redistribution is forbidden: ", MoveText(entry)));
+    return absl::FailedPreconditionError(
+        StrCat(NameOf(entry.call->op, thread_speaker), ": implicit redistribution is forbidden: ", MoveText(entry)));
   }
   if (policy == ImplicitPolicy::kWarn || entry.implicit_bytes > kWarnImplicitBytes) {
-    if (ImplicitObserver observer = implicit_observer.load(); observer != nullptr) observer(MoveText(entry));
+    ImplicitObserver observer = implicit_observer.load();
+    const std::string speaker = thread_speaker == Speaker::kOp ? "" : StrCat(NameOf(thread_speaker), ": ");
+    // Its own ops speak for themselves.
+    const Speaker outer = std::exchange(thread_speaker, Speaker::kOp);
+    if (observer != nullptr) observer(StrCat(speaker, MoveText(entry)));
+    thread_speaker = outer;
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 // tessera: the command line.
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -46,7 +47,10 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   for (const tessera::Command& command : commands) {
-    if (command.app->parsed()) return command.run();
+    if (!command.app->parsed()) continue;
+    const int status = command.run();
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+    return std::max(status, tessera::Failed(absl::UnavailableError("the output can't be written")));
   }
   return 2;
 }

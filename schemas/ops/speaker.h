@@ -32,12 +32,13 @@ enum class Speaker : uint8_t {
   kEmptyLike = 12,
   kFullLike = 13,
   kLinspace = 14,
-  kRandint = 15
+  kRandint = 15,
+  kMm = 16
 };
 
-inline constexpr std::array<std::string_view, 16> kSpeakerNames = {
-    "",     "einsum", "bmm",        "outer",     "vecdot",     "tensordot", "addmm",    "zeros",
-    "ones", "empty",  "zeros_like", "ones_like", "empty_like", "full_like", "linspace", "randint"};
+inline constexpr std::array<std::string_view, 17> kSpeakerNames = {
+    "",      "einsum",     "bmm",       "outer",      "vecdot",    "tensordot", "addmm",   "zeros", "ones",
+    "empty", "zeros_like", "ones_like", "empty_like", "full_like", "linspace",  "randint", "mm"};
 
 // kOp for a name or a number that is none of them, as a newer client may send.
 inline Speaker SpeakerOf(std::string_view name) {

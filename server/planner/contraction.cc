@@ -30,7 +30,12 @@ constexpr int64_t kLeastShareOfShard = 4;  // of a panel: a quarter of the least
 
 std::string SecondsText(double seconds) {
   char text[48];
-  std::snprintf(text, sizeof(text), "%.3g ms", seconds * 1e3);
+  if (seconds >= 1) {
+    std::snprintf(text, sizeof(text), seconds < 1e3 ? "%.3g s" : "%.0f s", seconds);
+  } else {
+    const bool is_short = seconds > 0 && seconds < 1e-6;
+    std::snprintf(text, sizeof(text), is_short ? "%.3g us" : "%.3g ms", seconds * (is_short ? 1e6 : 1e3));
+  }
   return text;
 }
 

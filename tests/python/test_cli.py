@@ -24,6 +24,13 @@ def read_line(process, seconds=30):
     return process.stdout.readline().strip()
 
 
+def test_what_can_not_be_written_is_no_success():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([TESSERA, "plan", "--json", "f32[8] @ mesh(2) [S(0)] -> [R]"], stdout=full, stderr=subprocess.PIPE,
+                              text=True)
+    assert done.returncode == 1 and done.stderr == "tessera: the output can't be written\n"
+
+
 def test_doctor_says_what_works(tmp_path):
     checks = ["start", "connect", "upload", "download"]
     out = tessera("doctor", "--json")

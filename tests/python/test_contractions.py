@@ -200,6 +200,35 @@ def test_what_addmm_refuses_is_named_after_it(session, mesh4):
         ts.addmm(sharded, sharded.T, sharded.T)
 
 
+def test_implicit_moves_are_told_by_what_was_called(session, mesh4):
+    x = session.distribute_tensor(np.ones((4, 8, 8)), mesh4, [S(2)])
+    with ts.implicit_redistribution("forbid"):
+        for call, name in ((ts.bmm, "bmm"), (ts.matmul, "matmul")):
+            with pytest.raises(ts.FailedPreconditionError, match=f"^{name}: implicit redistribution is forbidden: "):
+                call(x, x)
+        with pytest.raises(ts.FailedPreconditionError, match="^mm: implicit"):
+            ts.mm(x[0], x[0])
+    with ts.implicit_redistribution("warn"), pytest.warns(ts.ImplicitRedistributionWarning, match="^bmm: einsum"):
+        ts.bmm(x, x)
+    with pytest.raises(ts.InvalidArgumentError, match="^mm: inner dims differ"):
+        ts.mm(x[0], x[0, :4])
+
+
+def test_what_a_warning_runs_speaks_for_itself(session, mesh4, monkeypatch):
+    x = session.distribute_tensor(np.ones((4, 8, 8)), mesh4, [S(2)])
+    said = []
+
+    def show(*_, **__):
+        with pytest.raises(ts.TesseraError) as caught:
+            ts.ones((1 << 20, 1 << 20), device_mesh=mesh4).wait()
+        said.append(str(caught.value))
+
+    monkeypatch.setattr("warnings.showwarning", show)
+    with ts.implicit_redistribution("warn"):
+        ts.bmm(x, x)
+    assert said and said[0].startswith("ones: "), said
+
+
 def test_addmm_works_in_the_memory_of_its_product(new_cluster):
     cluster = new_cluster(workers=1, memory="36MiB")
     session = cluster.connect()

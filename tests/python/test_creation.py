@@ -129,7 +129,7 @@ MASKED = np.ma.array([1.0, 2.0, 3.0, 4.0], mask=[False, True, False, False])
     lambda mesh, x: ts.asarray(np.ma.array([1.0, 2.0]), device_mesh=mesh),     # nothing is masked, and the kind still says it may be
     lambda mesh, x: ts.asarray(np.ma.masked, device_mesh=mesh),
     lambda mesh, x: ts.asarray([[MASKED, MASKED], [MASKED, MASKED]], device_mesh=mesh),
-    lambda mesh, x: ts.asarray([1.0, np.ma.masked], device_mesh=mesh),
+    lambda mesh, x: ts.asarray([1.0, np.ma.masked], device_mesh=mesh), lambda mesh, x: ts.linspace(np.ma.masked, 2, 3, device_mesh=mesh),
     lambda mesh, x: ts.distribute_tensor(MASKED, mesh, [S(0)]),
     lambda mesh, x: ts.from_local([MASKED] * 4, mesh, [S(0)]),
     lambda mesh, x: ts.from_local({(i,): MASKED for i in range(4)}, mesh, [S(0)]),
@@ -141,6 +141,12 @@ def test_a_mask_is_not_lost_in_silence(session, mesh4, make):
         make(mesh4, x)
     assert isinstance(caught.value, ts.InvalidArgumentError)
     np.testing.assert_array_equal((x + MASKED.filled(-1)).full_tensor(), MASKED.filled(0) + MASKED.filled(-1))
+
+
+def test_the_byte_order_of_a_dtype_is_that_of_the_machine(session, mesh4):
+    x = session.distribute_tensor(np.arange(8, dtype=">i4"), mesh4, [S(0)])
+    assert x.dtype == x.astype(">i4").dtype == ts.asarray([1, 2], dtype=np.dtype(">i4"), device_mesh=mesh4).dtype == np.dtype("i4")
+    assert ts.zeros(2, dtype=">f4", device_mesh=mesh4).dtype == np.dtype("f4")
 
 
 def test_asarray_copies_where_it_is_asked_to(session, mesh4):

@@ -167,7 +167,8 @@ def mm(x1, x2, /):
 
     Multiplies two matrices."""
     _check_matrices("mm", x1, x2)
-    return matmul(x1, x2)
+    with named("mm"):
+        return matmul(x1, x2)
 
 
 def _factor(name: str, beside, value):

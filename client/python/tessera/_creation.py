@@ -11,7 +11,7 @@ import numpy as np
 
 import _tessera
 from . import _context
-from ._dtypes import array_of, buffer_of, code_of, is_floating, numpy_of
+from ._dtypes import array_of, buffer_of, code_of, is_floating, numpy_of, refuse_masked
 from ._errors import InvalidArgumentError, UnimplementedError, named
 from ._mesh import integers
 from ._ops import astype, where
@@ -108,6 +108,7 @@ def linspace(start, stop, /, num, *, dtype=None, device=None, device_mesh=None, 
     (count,) = integers(num, "num", "linspace")
     if count < 0:
         raise InvalidArgumentError(f"linspace: num is {count}")
+    refuse_masked((start, stop), "linspace")
     try:
         start, stop = float(start), float(stop)
     except (TypeError, ValueError, OverflowError):

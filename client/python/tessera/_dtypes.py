@@ -53,7 +53,7 @@ def code_of(dtype, op: str) -> int:
         code = NAMES.index(dtype)
     else:
         try:
-            code = _CODE_OF.get(np.dtype(dtype))
+            code = _CODE_OF.get(np.dtype(dtype).newbyteorder("="))
         except TypeError:
             code = None
         if code is None and str(dtype) == "bfloat16":
