@@ -25,8 +25,8 @@ struct Topology {
   double flops_per_s = 50e9;             // of one worker
   std::vector<int32_t> host_of_worker;   // empty: all on one host
   // Up to where a wait for others costs more than bytes do (server/planner/small_sums.h). Not measured by the cluster:
-  // on two cores both ways took as long at some 512 KiB.
-  int64_t max_reduced_by_each_bytes = int64_t{512} << 10;
+  // on two cores both ways took as long at some 128 KiB.
+  int64_t max_reduced_by_each_bytes = int64_t{128} << 10;
   // From where on what several want is stored to them, and not read by each (server/planner/pushed_moves.h). Likewise.
   int64_t min_pushed_bytes = int64_t{16} << 20;
 

@@ -130,9 +130,9 @@ def test_pending_terms_are_reduced(session, mesh4, rng, op):
     np.testing.assert_array_equal(x.to_local(2), terms[2])
 
 
-@pytest.mark.parametrize("rows, collectives", [(128, {"all_reduce": 1}), (256, {"reduce_scatter": 1, "all_gather": 1})])
+@pytest.mark.parametrize("rows, collectives", [(32, {"all_reduce": 1}), (64, {"reduce_scatter": 1, "all_gather": 1})])
 def test_sums_of_two_terms(session, rng, rows, collectives):
-    """Small ones (512 KiB) in one phase, larger ones (1 MiB) in two, with the same bytes, at the bound."""
+    """Small ones (128 KiB) in one phase, larger ones (256 KiB) in two, with the same bytes, at the bound."""
     mesh = session.init_device_mesh((2,))
     terms = [rng.random((rows, 1024), "f4") for _ in range(2)]
     x = session.from_local(terms, mesh, [P()])
