@@ -78,13 +78,24 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
     entry.full = false;
   }
   CountTraffic(*op, worker, report);
-  if (!report.status.ok()) Poison(op, NamedAfter(op->name, report.status));
+  if (!report.status.ok()) Blame(op, NamedAfter(op->name, report.status));
   if (op->kind == OpEntry::Kind::kInlineRead && report.status.ok()) {
     op->parts.emplace_back(op->tensor->spec.mesh.FindWorker(worker).value_or(0), report.inline_bytes);
   }
   if (!op->missing.empty()) return;
+  if (!op->broken_connection.ok()) Poison(op, op->broken_connection);  // unless the worker is lost
   if (!op->comm_scopes.empty()) LeaveScopes(*op);
   SettleIfDone(op);
+}
+
+// A connection to a worker that is being killed breaks: why that is done is said when the worker is gone.
+void StateMachine::Blame(const OpPointer& op, const absl::Status& cause) {
+  const bool is_being_killed = std::any_of(op->missing.begin(), op->missing.end(), [this](WorkerIndex worker) {
+    const WorkerEntry& entry = workers_.at(worker);
+    return entry.last_kill_us > entry.last_heard_us;
+  });
+  if (!is_being_killed || !absl::IsUnavailable(cause)) return Poison(op, cause);
+  if (op->broken_connection.ok()) op->broken_connection = cause;
 }
 
 void StateMachine::LeaveScopes(const OpEntry& op) {

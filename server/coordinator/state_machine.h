@@ -163,6 +163,7 @@ class StateMachine {
   void Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report);
   void LeaveScopes(const OpEntry& op);
   void CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report);
+  void Blame(const OpPointer& op, const absl::Status& cause);
   void Poison(const OpPointer& op, const absl::Status& cause);
   void PoisonTensor(TensorEntry& tensor, const absl::Status& cause);
   void SettleIfDone(const OpPointer& op);

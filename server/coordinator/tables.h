@@ -82,6 +82,7 @@ struct OpEntry {
   std::vector<WorkerIndex> missing;  // have not reported
   int64_t cost_us = 0;
   absl::Status status;
+  absl::Status broken_connection;  // what a peer of a worker that is being killed said
   int unsettled_parents = 0;
   absl::InlinedVector<std::weak_ptr<OpEntry>, 2> children;
   absl::InlinedVector<std::weak_ptr<TensorEntry>, 1> outputs;  // and views of them

@@ -45,6 +45,39 @@ TEST(SilentWorkersTest, AreSuspectThenKilledAndLostWhenTheyAreGone) {
   EXPECT_EQ(cluster.EventsOf<WorkerLostNotice>(session)[0].reason, "silent for 10 s");
 }
 
+// Its peer finds the connection broken first.
+TEST(SilentWorkersTest, AreTheCauseOfWhatTheirEndBreaks) {
+  for (const bool is_gone : {true, false}) {
+    SimulatedCluster cluster(2);
+    const SessionId session = cluster.Open();
+    cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1)});
+    const Ordinal ordinal = cluster.InstancesAt(WorkerIndex(0)).back().ordinal;
+    cluster.Advance(9'000'000);
+    cluster.Apply(WorkerHeardEvent{WorkerIndex(0)});
+    cluster.Advance(1'500'000);
+    const auto report = [&](int32_t worker, absl::Status status) {
+      CompletionReport completion;
+      completion.ordinal = ordinal;
+      completion.status = std::move(status);
+      const uint64_t incarnation = cluster.machine().workers().at(WorkerIndex(worker)).info.incarnation;
+      cluster.Apply(WorkerReportEvent{WorkerIndex(worker), incarnation, {completion}, {}});
+    };
+    report(0, absl::UnavailableError("worker 1: the connection broke"));
+    EXPECT_TRUE(cluster.EventsOf<FailedHandleEvent>(session).empty());
+    if (is_gone) {
+      cluster.Kill(WorkerIndex(1));
+    } else {
+      report(1, absl::OkStatus());
+    }
+    const auto failures = cluster.EventsOf<FailedHandleEvent>(session);
+    ASSERT_EQ(failures.size(), 1u);
+    const std::string message(failures[0].status.message());
+    EXPECT_NE(message.find(is_gone ? "worker 1 was lost (silent for 10 s)" : "full: worker 1: the connection broke"),
+              std::string::npos)
+        << message;
+  }
+}
+
 TEST(SilentWorkersTest, GoOnWhenTheyAreHeardAgain) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
