@@ -8,6 +8,7 @@
 #include "client/session_impl.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/contraction.h"
+#include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -22,9 +23,7 @@ absl::Status SaidBy(Speaker speaker, const absl::Status& status) {
     if (why.substr(0, name) != "contraction" && !FindOpByName(why.substr(0, name)).ok()) return status;
     why.remove_prefix(name + 2);
   }
-  absl::Status named(status.code(), StrCat(NameOf(speaker), ": ", why));
-  status.ForEachPayload([&named](absl::string_view url, const absl::Cord& value) { named.SetPayload(url, value); });
-  return named;
+  return WithMessage(status, StrCat(NameOf(speaker), ": ", why));
 }
 
 // An addend that isn't read, because beta is 0, is checked all the same.

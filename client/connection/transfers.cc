@@ -12,6 +12,7 @@
 #include "client/address.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/two_party.h"
+#include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -32,9 +33,7 @@ class MemoryServer final : public wire::SharedMemory::Server {
 };
 
 absl::Status OfWorker(WorkerIndex worker, const absl::Status& status) {
-  absl::Status out(status.code(), StrCat("worker ", worker.value, ": ", status.message()));
-  status.ForEachPayload([&](absl::string_view name, const absl::Cord& value) { out.SetPayload(name, value); });
-  return out;
+  return WithMessage(status, StrCat("worker ", worker.value, ": ", status.message()));
 }
 
 }  // namespace

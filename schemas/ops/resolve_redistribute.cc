@@ -1,5 +1,6 @@
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/bounds.h"
+#include "schemas/types/errors.h"
 #include "schemas/types/relabel.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -67,9 +68,7 @@ absl::Status AboutOperand(const ResolveInput& input, size_t number, const absl::
     specs =
         StrCat(": from ", ToText(*input.tensors[number]), " to ", ToText(wanted.mesh), " ", ToText(wanted.placements));
   }
-  absl::Status named(status.code(), StrCat(kOp, "operand ", number, ": ", why, specs));
-  status.ForEachPayload([&named](absl::string_view url, const absl::Cord& value) { named.SetPayload(url, value); });
-  return named;
+  return WithMessage(status, StrCat(kOp, "operand ", number, ": ", why, specs));
 }
 
 }  // namespace

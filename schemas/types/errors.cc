@@ -17,4 +17,10 @@ absl::Status IndexOutOfRangeError(std::string_view message) {
   return status;
 }
 
+absl::Status WithMessage(const absl::Status& status, std::string_view message) {
+  absl::Status changed(status.code(), AbslView(message));
+  status.ForEachPayload([&changed](absl::string_view url, const absl::Cord& value) { changed.SetPayload(url, value); });
+  return changed;
+}
+
 }  // namespace tessera

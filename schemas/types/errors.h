@@ -18,4 +18,7 @@ absl::Status DTypeError(std::string_view message);
 // InvalidArgument with kIndexErrorPayload: a dim, an index or a coordinate out of range.
 absl::Status IndexOutOfRangeError(std::string_view message);
 
+// The same error, payloads included, in other words.
+absl::Status WithMessage(const absl::Status& status, std::string_view message);
+
 }  // namespace tessera

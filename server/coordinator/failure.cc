@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -29,12 +30,6 @@ std::string Longer(std::string_view way, std::string_view op) {
   std::string text(ops[0]);
   for (size_t i = 1; i < ops.size(); ++i) StrAppend(&text, kBetween, ops[i]);
   return text;
-}
-
-absl::Status WithMessage(const absl::Status& status, const std::string& message) {
-  absl::Status changed(status.code(), message);
-  status.ForEachPayload([&](auto url, const absl::Cord& payload) { changed.SetPayload(url, payload); });
-  return changed;
 }
 
 }  // namespace

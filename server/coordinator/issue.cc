@@ -204,8 +204,7 @@ bool StateMachine::FitsNow(const Plan& plan, const std::vector<MemoryMap::Reques
   return memory_.LargestFitAfter(requests, {}).has_value();
 }
 
-std::vector<PlanLimits> StateMachine::LimitsFor(const OpCall& call, const Plan& plan,
-                                                const std::vector<MemoryMap::Request>& held) const {
+std::vector<PlanLimits> StateMachine::LimitsFor(const Plan& plan, const std::vector<MemoryMap::Request>& held) const {
   constexpr int kKeptBits = 3;  // free bytes differ from call to call; limits, and so plans, are few
   std::vector<MemoryMap::Request> outputs = held;
   std::vector<WorkerIndex> workers;
@@ -236,7 +235,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session,
   if (status.ok()) return &plan;
   if (!absl::IsResourceExhausted(status)) return status;
   absl::Status last = status;
-  for (const PlanLimits& limits : LimitsFor(record.call, *plan.plan)) {
+  for (const PlanLimits& limits : LimitsFor(*plan.plan)) {
     operands.key.temporary_bytes = *limits.temporary_bytes;
     absl::StatusOr<PlanTemplate*> smaller = TemplateOf(record, operands, scalars);
     last = smaller.ok() ? Issue(session, record, operands, **smaller, scalars) : smaller.status();

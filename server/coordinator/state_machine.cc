@@ -57,7 +57,7 @@ absl::StatusOr<OpPlan> StateMachine::Explain(SessionId session, const OpCall& ca
   TESSERA_RETURN_IF_ERROR(VerifyPlan(whole.plan));  // its figures can be counted
   // As it would be issued now; what fits nowhere is shown as it would be with more memory.
   if (FitsNow(whole.plan, held)) return whole;
-  for (const PlanLimits& limits : LimitsFor(call, whole.plan, held)) {
+  for (const PlanLimits& limits : LimitsFor(whole.plan, held)) {
     absl::StatusOr<OpPlan> smaller = PlanOp(call, plan_operands, topology_, limits);
     if (smaller.ok()) return smaller;
   }

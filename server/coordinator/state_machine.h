@@ -132,8 +132,7 @@ class StateMachine {
   bool FitsNow(const Plan& plan, const std::vector<MemoryMap::Request>& held) const;
   // What the temporaries of a contraction, or of a conversion, may take: rounded down, and to the byte, for what the
   // rounding would refuse. None when it has none, or its other buffers don't fit.
-  std::vector<PlanLimits> LimitsFor(const OpCall& call, const Plan& plan,
-                                    const std::vector<MemoryMap::Request>& held = {}) const;
+  std::vector<PlanLimits> LimitsFor(const Plan& plan, const std::vector<MemoryMap::Request>& held = {}) const;
   absl::Status Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands, PlanTemplate& plan,
                      std::vector<Scalar> scalars);
   absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;

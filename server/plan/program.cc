@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -66,46 +67,10 @@ class ExchangeLowering {
       if (given.transfer.sources.size() > 1) AddReads(given.transfer.sources, phase);
     }
     if (drafts != nullptr) AddIncoming(first_instruction, phase, drafts->incoming);
-    if (onward_ == nullptr) return absl::OkStatus();
-    return passes_on() ? AddPassedOn(transfers, cells, first_instruction, phase)
-                       : AddPushes(*onward_, transfers, first_instruction, phase);
+    return onward_ == nullptr ? absl::OkStatus() : AddPushes(transfers, cells, first_instruction, phase);
   }
 
  private:
-  // Each cell that this worker gives to others in `spread` is one that it reduces here, whole or in pieces;
-  // `transfers` are those of the phase's instructions from `first_instruction` on.
-  absl::Status AddPushes(const ExchangeStep& spread, const std::vector<Transfer>& transfers, size_t first_instruction,
-                         Phase& phase) const {
-    const Mesh& mesh = spread.exchange.destination.mesh;
-    const ExchangeWalk walk(spread.exchange);
-    for (const ExchangeWalk::Given& given : walk.GivenBy(worker_)) {
-      const Transfer& cell = given.transfer;
-      const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
-      int64_t pushed = 0;
-      if (!IsNear(reader)) continue;
-      for (size_t i = 0; i < transfers.size(); ++i) {
-        const Box& piece = transfers[i].box;
-        if (Intersect(piece, cell.box) != piece) continue;
-        Shape at = cell.destination_offset;
-        for (size_t d = 0; d < at.size(); ++d) at[d] += piece[d].start - cell.box[d].start;
-        auto& reduce = std::get<ReduceInstruction>(phase.instructions[first_instruction + i]);
-        reduce.pushes.push_back(OperandAt(destination_, reader, at));
-        pushed += NumElements(piece);
-      }
-      if (pushed != NumElements(cell.box)) {
-        return absl::InternalError(StrCat("lower: worker ", worker_.value, " spreads ", ToText(cell.box),
-                                          " and reduces ", pushed, " elements of it"));
-      }
-      phase.pushes_to.push_back(reader);
-    }
-    if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
-      for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(*flat))) {
-        if (IsNear(transfer.sources[0].worker)) phase.pushed_by.push_back(transfer.sources[0].worker);
-      }
-    }
-    return absl::OkStatus();
-  }
-
   bool passes_on() const { return onward_ != nullptr && onward_->exchange.role == ExchangeRole::kMove; }
 
   // Of what passes on: each transfer in one cell of the move that brings it on. `cells`: their numbers, by where it
@@ -119,45 +84,49 @@ class ExchangeLowering {
     return cut;
   }
 
-  // Each cell that this worker has of what passes on is one that it reduces here, whole or in pieces: all who want it
-  // get it as it is reduced.
-  absl::Status AddPassedOn(const std::vector<Transfer>& transfers, const std::map<Shape, std::vector<size_t>>& cells,
-                           size_t first_instruction, Phase& phase) const {
+  // Each cell that others want under `onward_` is one that this worker reduces, whole or in pieces: it is stored to
+  // them as it is reduced, and what passes on to this worker's own place too. `transfers` are those of the phase's
+  // instructions from `first_instruction` on.
+  absl::Status AddPushes(const std::vector<Transfer>& transfers, const std::map<Shape, std::vector<size_t>>& cells,
+                         size_t first_instruction, Phase& phase) const {
     const Mesh& mesh = onward_->exchange.destination.mesh;
     const PlanValue& result = plan_.values[static_cast<size_t>(onward_->destination)];
     const ExchangeWalk walk(onward_->exchange);
-    const auto store = [&](const Transfer& cell, WorkerIndex to) {
+    std::vector<size_t> all(passes_on() ? 0 : transfers.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    const auto push = [&](const Transfer& cell, WorkerIndex to) {
+      const auto at = cells.find(FirstOf(cell.box));
       int64_t pushed = 0;
-      const auto at = cells.find(StartOf(cell.box));
-      for (size_t p = 0; at != cells.end() && p < at->second.size(); ++p) {
-        const size_t i = at->second[p];
+      for (const size_t i : at == cells.end() ? all : at->second) {
+        const Box& piece = transfers[i].box;
+        if (Intersect(piece, cell.box) != piece) continue;
         Shape start = cell.destination_offset;
-        for (size_t d = 0; d < start.size(); ++d) start[d] += transfers[i].box[d].start - cell.box[d].start;
+        for (size_t d = 0; d < start.size(); ++d) start[d] += piece[d].start - cell.box[d].start;
         auto& reduce = std::get<ReduceInstruction>(phase.instructions[first_instruction + i]);
         reduce.pushes.push_back(OperandAt(result, to, start));
-        pushed += NumElements(transfers[i].box);
+        pushed += NumElements(piece);
       }
       if (pushed == NumElements(cell.box)) return absl::OkStatus();
-      return absl::InternalError(StrCat("lower: worker ", worker_.value, " passes on ", ToText(cell.box),
-                                        " and reduces ", pushed, " elements of it"));
+      return absl::InternalError(StrCat("lower: worker ", worker_.value, passes_on() ? " passes on " : " spreads ",
+                                        ToText(cell.box), " and reduces ", pushed, " elements of it"));
     };
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
       for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(*flat))) {
         const WorkerIndex giver = transfer.sources[0].worker;
-        if (giver == worker_) TESSERA_RETURN_IF_ERROR(store(transfer, worker_));
+        if (giver == worker_) TESSERA_RETURN_IF_ERROR(push(transfer, worker_));
         if (giver != worker_ && IsNear(giver, onward_->exchange)) phase.pushed_by.push_back(giver);
       }
     }
     for (const ExchangeWalk::Given& given : walk.GivenBy(worker_)) {
       const WorkerIndex taker = mesh.workers()[static_cast<size_t>(given.destination)];
       if (!IsNear(taker, onward_->exchange)) continue;
-      TESSERA_RETURN_IF_ERROR(store(given.transfer, taker));
+      TESSERA_RETURN_IF_ERROR(push(given.transfer, taker));
       phase.pushes_to.push_back(taker);
     }
     return absl::OkStatus();
   }
 
-  static Shape StartOf(const Box& box) {
+  static Shape FirstOf(const Box& box) {
     Shape start;
     for (const Interval& range : box) start.push_back(range.start);
     return start;
@@ -401,10 +370,10 @@ void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, 
 const ExchangeStep* FindPush(const Plan& plan, size_t index, const ExchangeStep& step) {
   if (step.exchange.role != ExchangeRole::kReduce) return nullptr;
   for (size_t i = index + 1; i < plan.steps.size(); ++i) {
-    const auto* spread = std::get_if<ExchangeStep>(&plan.steps[i]);
-    if (spread != nullptr && spread->source == step.destination && IsPassing(plan, step.destination)) return spread;
-    if (spread == nullptr || spread->exchange.role != ExchangeRole::kSpread) continue;
-    if (spread->destination == step.destination) return spread->exchange.delivery == Delivery::kPush ? spread : nullptr;
+    const auto* onward = std::get_if<ExchangeStep>(&plan.steps[i]);
+    if (onward != nullptr && onward->source == step.destination && IsPassing(plan, step.destination)) return onward;
+    if (onward == nullptr || onward->exchange.role != ExchangeRole::kSpread) continue;
+    if (onward->destination == step.destination) return onward->exchange.delivery == Delivery::kPush ? onward : nullptr;
   }
   return nullptr;
 }
