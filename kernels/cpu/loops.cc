@@ -1,19 +1,21 @@
 #include "kernels/cpu/loops.h"
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 
 #include "kernels/cpu/element_types.h"
+#include "kernels/cpu/math_loops.h"
+#include "schemas/ops/scalar_meaning.h"
 
+// Memory is slower than plain loops with AVX2; each set of instructions takes its time to compile.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/loops.cc"
 // The order is Highway's.
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "hwy/contrib/math/math-inl.h"
 // clang-format on
 
 // Plain loops: the compiler vectorises them for each instruction set. The pragma says what donation
@@ -23,13 +25,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename T>
-inline constexpr bool kIsFloat = std::is_floating_point_v<T>;
-// Arithmetic that wraps; of narrow integers not in int, which a product of two can leave.
-template <typename T>
-using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+using scalar::kIsFloat;
 
 // ---- conversions
 
@@ -72,136 +69,32 @@ bool Cast(const NodeBlock& block) {
 
 // ---- numbers
 
-template <typename T>
-HWY_INLINE T Divide(T a, T b) {
-  if constexpr (kIsFloat<T>) {
-    return a / b;
-  } else {
-    if (b == 0) return 0;
-    if constexpr (std::is_signed_v<T>) {
-      if (b == -1) return static_cast<T>(Wrapping<T>{0} - static_cast<Wrapping<T>>(a));
-    }
-    return static_cast<T>(a / b);
+// Loops over a function of scalar_meaning.h, called with it.
+template <typename T, typename Out>
+struct UnaryLoop {
+  const NodeBlock& block;
+  template <typename F>
+  bool operator()(F f) const {
+    const T* a = static_cast<const T*>(block.a);
+    Out* out = static_cast<Out*>(block.out);
+    const int64_t n = block.count;
+    TESSERA_LOOP out[i] = static_cast<Out>(f(a[i]));
+    return true;
   }
-}
-
-// NaN propagates: a comparison with a NaN is false, so a NaN in b is taken last.
-template <typename T>
-HWY_INLINE T Maximum(T a, T b) {
-  if constexpr (kIsFloat<T>) return (a > b || a != a) ? a : b;
-  return a > b ? a : b;
-}
-template <typename T>
-HWY_INLINE T Minimum(T a, T b) {
-  if constexpr (kIsFloat<T>) return (a < b || a != a) ? a : b;
-  return a < b ? a : b;
-}
-template <typename T>
-HWY_INLINE T Add(T a, T b) {
-  if constexpr (kIsFloat<T>)
-    return a + b;
-  else
-    return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
-}
-template <typename T>
-HWY_INLINE T Subtract(T a, T b) {
-  if constexpr (kIsFloat<T>)
-    return a - b;
-  else
-    return static_cast<T>(static_cast<Wrapping<T>>(a) - static_cast<Wrapping<T>>(b));
-}
-template <typename T>
-HWY_INLINE T Multiply(T a, T b) {
-  if constexpr (kIsFloat<T>)
-    return a * b;
-  else
-    return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
-}
-
-// Highway's polynomial where it is valid; the library's exp for a vector with a lane outside (overflow,
-// NaN).
-template <typename T>
-void ExpLoop(const T* a, T* out, int64_t n) {
-  const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto limit = hn::Set(d, static_cast<T>(sizeof(T) == 4 ? 88.0 : 706.0));
-  const auto low = hn::Set(d, static_cast<T>(sizeof(T) == 4 ? -87.0 : -707.0));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto x = hn::LoadU(d, a + i);
-    if (hn::AllTrue(d, hn::And(hn::Le(x, limit), hn::Ge(x, low)))) {
-      hn::StoreU(hn::Exp(d, x), d, out + i);
-    } else {
-      for (int64_t l = 0; l < lanes; ++l) out[i + l] = std::exp(a[i + l]);
-    }
+};
+template <typename T, typename Out>
+struct BinaryLoop {
+  const NodeBlock& block;
+  template <typename F>
+  bool operator()(F f) const {
+    const T* a = static_cast<const T*>(block.a);
+    const T* b = static_cast<const T*>(block.b);
+    Out* out = static_cast<Out*>(block.out);
+    const int64_t n = block.count;
+    TESSERA_LOOP out[i] = static_cast<Out>(f(a[i], b[i]));
+    return true;
   }
-  for (; i < n; ++i) {
-    // The tail takes the same path as a full vector, so that a value's bits don't depend on its place.
-    const auto x = hn::Set(d, a[i]);
-    out[i] = (a[i] <= static_cast<T>(sizeof(T) == 4 ? 88.0 : 706.0) &&
-              a[i] >= static_cast<T>(sizeof(T) == 4 ? -87.0 : -707.0))
-                 ? hn::GetLane(hn::Exp(d, x))
-                 : std::exp(a[i]);
-  }
-}
-
-template <typename T>
-bool UnaryLoop(const NodeBlock& block) {
-  const T* a = static_cast<const T*>(block.a);
-  T* out = static_cast<T*>(block.out);
-  const int64_t n = block.count;
-  switch (block.op) {
-    case ScalarOp::kNeg:
-      if constexpr (kIsFloat<T>) {
-        TESSERA_LOOP out[i] = -a[i];
-      } else {
-        TESSERA_LOOP out[i] = Subtract(T{0}, a[i]);
-      }
-      return true;
-    case ScalarOp::kRelu: TESSERA_LOOP out[i] = Maximum(a[i], T{0}); return true;
-    case ScalarOp::kExp:
-      if constexpr (kIsFloat<T>) ExpLoop(a, out, n);
-      return kIsFloat<T>;
-    case ScalarOp::kSqrt:
-      if constexpr (kIsFloat<T>) TESSERA_LOOP out[i] = std::sqrt(a[i]);
-      return kIsFloat<T>;
-    default: return false;
-  }
-}
-
-template <typename T>
-bool ArithmeticLoop(const NodeBlock& block) {
-  const T* a = static_cast<const T*>(block.a);
-  const T* b = static_cast<const T*>(block.b);
-  T* out = static_cast<T*>(block.out);
-  const int64_t n = block.count;
-  switch (block.op) {
-    case ScalarOp::kAdd: TESSERA_LOOP out[i] = Add(a[i], b[i]); return true;
-    case ScalarOp::kSub: TESSERA_LOOP out[i] = Subtract(a[i], b[i]); return true;
-    case ScalarOp::kMul: TESSERA_LOOP out[i] = Multiply(a[i], b[i]); return true;
-    case ScalarOp::kDiv: TESSERA_LOOP out[i] = Divide(a[i], b[i]); return true;
-    case ScalarOp::kMaximum: TESSERA_LOOP out[i] = Maximum(a[i], b[i]); return true;
-    case ScalarOp::kMinimum: TESSERA_LOOP out[i] = Minimum(a[i], b[i]); return true;
-    default: return UnaryLoop<T>(block);
-  }
-}
-
-template <typename T>
-bool CompareLoop(const NodeBlock& block) {
-  const T* a = static_cast<const T*>(block.a);
-  const T* b = static_cast<const T*>(block.b);
-  uint8_t* out = static_cast<uint8_t*>(block.out);
-  const int64_t n = block.count;
-  switch (block.op) {
-    case ScalarOp::kEqual: TESSERA_LOOP out[i] = a[i] == b[i]; return true;
-    case ScalarOp::kNotEqual: TESSERA_LOOP out[i] = a[i] != b[i]; return true;
-    case ScalarOp::kLess: TESSERA_LOOP out[i] = a[i] < b[i]; return true;
-    case ScalarOp::kLessEqual: TESSERA_LOOP out[i] = a[i] <= b[i]; return true;
-    case ScalarOp::kGreater: TESSERA_LOOP out[i] = a[i] > b[i]; return true;
-    case ScalarOp::kGreaterEqual: TESSERA_LOOP out[i] = a[i] >= b[i]; return true;
-    default: return false;
-  }
-}
+};
 
 template <typename T>
 bool WhereLoop(const NodeBlock& block) {
@@ -214,18 +107,20 @@ bool WhereLoop(const NodeBlock& block) {
   return true;
 }
 
+// Only comparisons and predicates make a bool of numbers.
 template <typename T>
 bool NumberNode(const NodeBlock& block) {
-  switch (block.op) {
-    case ScalarOp::kEqual:
-    case ScalarOp::kNotEqual:
-    case ScalarOp::kLess:
-    case ScalarOp::kLessEqual:
-    case ScalarOp::kGreater:
-    case ScalarOp::kGreaterEqual: return CompareLoop<T>(block);
-    case ScalarOp::kWhere: return WhereLoop<T>(block);
-    default: return ArithmeticLoop<T>(block);
+  const bool is_unary = Arity(block.op) == 1;
+  if (block.op == ScalarOp::kWhere) return WhereLoop<T>(block);
+  if (block.dtype == DType::kBool) {
+    return is_unary ? scalar::VisitPredicate<T>(block.op, UnaryLoop<T, uint8_t>{block})
+                    : scalar::VisitComparison<T>(block.op, BinaryLoop<T, uint8_t>{block});
   }
+  if (is_unary ? scalar::VisitUnary<T>(block.op, UnaryLoop<T, T>{block})
+               : scalar::VisitBinary<T>(block.op, BinaryLoop<T, T>{block})) {
+    return true;
+  }
+  return RunMathBlock(block);
 }
 
 // Bool: + and max are or, * and min are and, the order is false < true.
@@ -246,6 +141,7 @@ bool BoolNode(const NodeBlock& block) {
       TESSERA_LOOP out[i] = static_cast<uint8_t>(a[i] != 0) & static_cast<uint8_t>(b[i] != 0);
       return true;
     case ScalarOp::kEqual: TESSERA_LOOP out[i] = (a[i] != 0) == (b[i] != 0); return true;
+    case ScalarOp::kXor:
     case ScalarOp::kNotEqual: TESSERA_LOOP out[i] = (a[i] != 0) != (b[i] != 0); return true;
     case ScalarOp::kLess: TESSERA_LOOP out[i] = (a[i] != 0) < (b[i] != 0); return true;
     case ScalarOp::kLessEqual: TESSERA_LOOP out[i] = (a[i] != 0) <= (b[i] != 0); return true;
@@ -264,6 +160,9 @@ bool BoolNode(const NodeBlock& block) {
 template <typename Half>
 bool HalfNode(const NodeBlock& block) {
   if (block.op == ScalarOp::kWhere) return WhereLoop<uint16_t>(block);
+  if (block.op == ScalarOp::kNextAfter) {
+    return scalar::VisitLibraryBinary<Half>(block.op, BinaryLoop<Half, Half>{block});
+  }
   constexpr int64_t kTogether = 256;
   alignas(64) float a[kTogether], b[kTogether];
   const bool compares = block.dtype == DType::kBool;
@@ -359,10 +258,10 @@ template <typename T>
 void TypedRow(ReduceOp op, const T* row, int64_t count, T* result) {
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAvg: return RowTree(row, count, result, [](T a, T b) { return Add(a, b); });
-    case ReduceOp::kMin: return RowTree(row, count, result, [](T a, T b) { return Minimum(a, b); });
-    case ReduceOp::kMax: return RowTree(row, count, result, [](T a, T b) { return Maximum(a, b); });
-    case ReduceOp::kProduct: return RowTree(row, count, result, [](T a, T b) { return Multiply(a, b); });
+    case ReduceOp::kAvg: return RowTree(row, count, result, [](T a, T b) { return scalar::Add(a, b); });
+    case ReduceOp::kMin: return RowTree(row, count, result, [](T a, T b) { return scalar::Minimum(a, b); });
+    case ReduceOp::kMax: return RowTree(row, count, result, [](T a, T b) { return scalar::Maximum(a, b); });
+    case ReduceOp::kProduct: return RowTree(row, count, result, [](T a, T b) { return scalar::Multiply(a, b); });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "schemas/ops/scalar.h"
+#include "schemas/ops/scalar_meaning.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -12,13 +13,26 @@ namespace tessera {
 namespace {
 
 // What the operands and the value of a node must be.
-enum class OpClass : uint8_t { kLeaf, kCast, kNumeric, kFloating, kComparison, kWhere, kLogical };
+enum class OpClass : uint8_t {
+  kLeaf,
+  kCast,
+  kNumeric,     // numbers
+  kFloating,    // floats
+  kInteger,     // integers
+  kBits,        // bools or integers
+  kComparison,  // anything, to a bool
+  kPredicate,   // a number, to a bool
+  kWhere,
+};
 
 struct ScalarOpRow {
   std::string_view name;
   int arity;
   OpClass op_class;
+  int max_ulps = 0;
 };
+// That of the vectors of libmvec (https://sourceware.org/glibc/wiki/libmvec).
+constexpr int kVectorUlps = 4;
 
 // By the number of the op.
 constexpr std::array<ScalarOpRow, kScalarOpCount> kRows = {{
@@ -26,10 +40,10 @@ constexpr std::array<ScalarOpRow, kScalarOpCount> kRows = {{
     {"arg", 0, OpClass::kLeaf},
     {"cast", 1, OpClass::kCast},
     {"neg", 1, OpClass::kNumeric},
-    {"exp", 1, OpClass::kFloating},
+    {"exp", 1, OpClass::kFloating, kVectorUlps},
     {"sqrt", 1, OpClass::kFloating},
     {"relu", 1, OpClass::kNumeric},
-    {"not", 1, OpClass::kLogical},
+    {"not", 1, OpClass::kBits},
     {"add", 2, OpClass::kNumeric},
     {"sub", 2, OpClass::kNumeric},
     {"mul", 2, OpClass::kNumeric},
@@ -43,30 +57,60 @@ constexpr std::array<ScalarOpRow, kScalarOpCount> kRows = {{
     {"greater", 2, OpClass::kComparison},
     {"greater_equal", 2, OpClass::kComparison},
     {"where", 3, OpClass::kWhere},
-    {"and", 2, OpClass::kLogical},
-    {"or", 2, OpClass::kLogical},
+    {"and", 2, OpClass::kBits},
+    {"or", 2, OpClass::kBits},
+    {"xor", 2, OpClass::kBits},
+    {"shift_left", 2, OpClass::kInteger},
+    {"shift_right", 2, OpClass::kInteger},
+    {"floor_divide", 2, OpClass::kNumeric},
+    {"remainder", 2, OpClass::kNumeric},
+    {"pow", 2, OpClass::kNumeric, kVectorUlps},
+    {"atan2", 2, OpClass::kFloating},
+    {"hypot", 2, OpClass::kFloating},
+    {"logaddexp", 2, OpClass::kFloating},
+    {"copysign", 2, OpClass::kFloating},
+    {"nextafter", 2, OpClass::kFloating},
+    {"abs", 1, OpClass::kNumeric},
+    {"sign", 1, OpClass::kNumeric},
+    {"floor", 1, OpClass::kNumeric},
+    {"ceil", 1, OpClass::kNumeric},
+    {"trunc", 1, OpClass::kNumeric},
+    {"round", 1, OpClass::kNumeric},
+    {"isnan", 1, OpClass::kPredicate},
+    {"isinf", 1, OpClass::kPredicate},
+    {"isfinite", 1, OpClass::kPredicate},
+    {"signbit", 1, OpClass::kPredicate},
+    {"log", 1, OpClass::kFloating, kVectorUlps},
+    {"log1p", 1, OpClass::kFloating, kVectorUlps},
+    {"log2", 1, OpClass::kFloating, kVectorUlps},
+    {"log10", 1, OpClass::kFloating, kVectorUlps},
+    {"expm1", 1, OpClass::kFloating, kVectorUlps},
+    {"sin", 1, OpClass::kFloating, kVectorUlps},
+    {"cos", 1, OpClass::kFloating, kVectorUlps},
+    {"tan", 1, OpClass::kFloating, kVectorUlps},
+    {"asin", 1, OpClass::kFloating, kVectorUlps},
+    {"acos", 1, OpClass::kFloating, kVectorUlps},
+    {"atan", 1, OpClass::kFloating, kVectorUlps},
+    {"sinh", 1, OpClass::kFloating, kVectorUlps},
+    {"cosh", 1, OpClass::kFloating, kVectorUlps},
+    {"tanh", 1, OpClass::kFloating, kVectorUlps},
+    {"asinh", 1, OpClass::kFloating, kVectorUlps},
+    {"acosh", 1, OpClass::kFloating, kVectorUlps},
+    {"atanh", 1, OpClass::kFloating, kVectorUlps},
+    {"erf", 1, OpClass::kFloating, kVectorUlps},
+    {"sigmoid", 1, OpClass::kFloating, kVectorUlps},
 }};
 
 const ScalarOpRow& Row(ScalarOp op) { return kRows[static_cast<size_t>(op)]; }
 
 bool DTypesAgree(const ExpressionNode& node, absl::Span<const DType> operands) {
-  const DType d = node.dtype;
-  switch (Row(node.op).op_class) {
-    case OpClass::kLeaf:
-    case OpClass::kCast: return true;
-    case OpClass::kNumeric:
-    case OpClass::kFloating:
-    case OpClass::kLogical:
-      for (const DType operand : operands) {
-        if (operand != d) return false;
-      }
-      if (Row(node.op).op_class == OpClass::kLogical) return d == DType::kBool;
-      if (Row(node.op).op_class == OpClass::kFloating) return Kind(d) == DTypeKind::kFloat;
-      return d != DType::kBool;
-    case OpClass::kComparison: return d == DType::kBool && operands[0] == operands[1];
-    case OpClass::kWhere: return operands[0] == DType::kBool && operands[1] == d && operands[2] == d;
+  if (node.op == ScalarOp::kWhere) {
+    return operands[0] == DType::kBool && operands[1] == operands[2] && operands[1] == node.dtype;
   }
-  return false;
+  for (const DType operand : operands) {
+    if (operand != operands[0]) return false;
+  }
+  return IsDefinedFor(node.op, operands[0], node.dtype);
 }
 
 absl::Status ValidateLeaf(const ExpressionNode& node, size_t index, int inputs, int arguments) {
@@ -105,7 +149,6 @@ absl::Status ValidateUnused(const ExpressionNode& node, size_t index) {
 }
 
 bool IsFloat(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
-bool IsUnsigned(DType dtype) { return Kind(dtype) == DTypeKind::kUnsigned; }
 
 ScalarValue FloatValue(DType dtype, double value) { return {dtype, Scalar::Float(value).As(dtype).AsDouble(), 0}; }
 
@@ -119,80 +162,120 @@ ScalarValue Cast(DType dtype, const ScalarValue& v) {
   return IsFloat(dtype) ? ScalarValue{dtype, cast.AsDouble(), 0} : ScalarValue{dtype, 0, cast.AsInt()};
 }
 
-// The value in the precision of the dtype, so that f32 functions (and those of 16 bits) are those of float.
-double FloatFunction(ScalarOp op, DType dtype, double a, double b) {
-  const auto pick = [&](float (*narrow)(float), double (*wide)(double)) {
-    return dtype == DType::kF64 ? wide(a) : static_cast<double>(narrow(static_cast<float>(a)));
-  };
-  switch (op) {
-    case ScalarOp::kNeg: return -a;
-    case ScalarOp::kExp: return pick(std::exp, std::exp);
-    case ScalarOp::kSqrt: return pick(std::sqrt, std::sqrt);
-    case ScalarOp::kRelu: return a < 0 ? 0 : a;
-    case ScalarOp::kAdd: return a + b;
-    case ScalarOp::kSub: return a - b;
-    case ScalarOp::kMul: return a * b;
-    case ScalarOp::kDiv: return a / b;
-    case ScalarOp::kMaximum: return std::isnan(a) || a >= b ? a : b;
-    case ScalarOp::kMinimum: return std::isnan(a) || a <= b ? a : b;
-    default: break;
+// Calls visit with the C++ type in which numbers of the dtype are computed, which is float for those of 16 bits.
+template <typename Visit>
+auto VisitNumber(DType dtype, Visit&& visit) {
+  switch (dtype) {
+    case DType::kI8: return visit(int8_t{});
+    case DType::kI16: return visit(int16_t{});
+    case DType::kI32: return visit(int32_t{});
+    case DType::kI64: return visit(int64_t{});
+    case DType::kU8: return visit(uint8_t{});
+    case DType::kU16: return visit(uint16_t{});
+    case DType::kU32: return visit(uint32_t{});
+    case DType::kU64: return visit(uint64_t{});
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF32: return visit(float{});
+    default: return visit(double{});
   }
-  TESSERA_CHECK(false && "not a function of floats");
-  return 0;
-}
-
-// The lowest number by -1 wraps when the value is made to fit.
-int64_t IntegerDivide(DType dtype, int64_t a, int64_t b) {
-  if (b == 0) return 0;
-  if (IsUnsigned(dtype)) return static_cast<int64_t>(static_cast<uint64_t>(a) / static_cast<uint64_t>(b));
-  if (b == -1) return static_cast<int64_t>(0 - static_cast<uint64_t>(a));
-  return a / b;
-}
-
-int64_t IntegerFunction(ScalarOp op, DType dtype, int64_t a, int64_t b) {
-  const uint64_t ua = static_cast<uint64_t>(a);
-  const uint64_t ub = static_cast<uint64_t>(b);
-  const bool is_less = IsUnsigned(dtype) ? ua < ub : a < b;
-  switch (op) {
-    case ScalarOp::kNeg: return static_cast<int64_t>(0 - ua);
-    case ScalarOp::kRelu: return a < 0 && !IsUnsigned(dtype) ? 0 : a;
-    case ScalarOp::kNot: return a == 0 ? 1 : 0;
-    case ScalarOp::kAdd: return static_cast<int64_t>(ua + ub);
-    case ScalarOp::kSub: return static_cast<int64_t>(ua - ub);
-    case ScalarOp::kMul: return static_cast<int64_t>(ua * ub);
-    case ScalarOp::kDiv: return IntegerDivide(dtype, a, b);
-    case ScalarOp::kMaximum: return is_less ? b : a;
-    case ScalarOp::kMinimum: return is_less ? a : b;
-    case ScalarOp::kAnd: return a & b;
-    case ScalarOp::kOr: return a | b;
-    default: break;
-  }
-  TESSERA_CHECK(false && "not a function of integers");
-  return 0;
 }
 
 template <typename T>
-bool CompareTwo(ScalarOp op, T a, T b) {
-  switch (op) {
-    case ScalarOp::kEqual: return a == b;
-    case ScalarOp::kNotEqual: return a != b;
-    case ScalarOp::kLess: return a < b;
-    case ScalarOp::kLessEqual: return a <= b;
-    case ScalarOp::kGreater: return a > b;
-    default: return a >= b;
+T Get(const ScalarValue& value) {
+  if constexpr (std::is_floating_point_v<T>) return static_cast<T>(value.f);
+  if constexpr (!std::is_floating_point_v<T>) return static_cast<T>(value.i);
+}
+
+template <typename T>
+ScalarValue Put(DType dtype, T value) {
+  if constexpr (std::is_floating_point_v<T>) return FloatValue(dtype, static_cast<double>(value));
+  if constexpr (!std::is_floating_point_v<T>) return IntegerValue(dtype, static_cast<int64_t>(value));
+}
+
+ScalarValue Bool(bool value) { return {DType::kBool, 0, value ? 1 : 0}; }
+
+// The next number is one of the dtype's own.
+double NextAfterOf(DType dtype, double a, double b) {
+  switch (dtype) {
+    case DType::kF16: return static_cast<double>(scalar::NextAfter(F16(a), F16(b)));
+    case DType::kBF16: return static_cast<double>(scalar::NextAfter(BF16(a), BF16(b)));
+    case DType::kF32: return static_cast<double>(scalar::NextAfter(static_cast<float>(a), static_cast<float>(b)));
+    default: return scalar::NextAfter(a, b);
   }
 }
 
-bool Compare(ScalarOp op, const ScalarValue& a, const ScalarValue& b) {
-  if (IsFloat(a.dtype)) return CompareTwo(op, a.f, b.f);
-  if (IsUnsigned(a.dtype)) return CompareTwo(op, static_cast<uint64_t>(a.i), static_cast<uint64_t>(b.i));
-  return CompareTwo(op, a.i, b.i);
+// `function` of the numbers to a number of their dtype.
+ScalarValue Function(ScalarOp op, DType dtype, const ScalarValue& a, const ScalarValue& b) {
+  if (op == ScalarOp::kNextAfter) return FloatValue(dtype, NextAfterOf(dtype, a.f, b.f));
+  return VisitNumber(dtype, [&]<typename T>(T) {
+    ScalarValue result;
+    const auto unary = [&](auto f) {
+      result = Put(dtype, f(Get<T>(a)));
+      return true;
+    };
+    const auto binary = [&](auto f) {
+      result = Put(dtype, f(Get<T>(a), Get<T>(b)));
+      return true;
+    };
+    bool is_found = false;
+    if (Arity(op) == 2) {
+      is_found = scalar::VisitBinary<T>(op, binary) || scalar::VisitLibraryBinary<T>(op, binary);
+    } else {
+      is_found = scalar::VisitUnary<T>(op, unary);
+      if constexpr (std::is_floating_point_v<T>) is_found = is_found || scalar::VisitLibrary<T>(op, unary);
+    }
+    TESSERA_CHECK(is_found && "the op has no meaning for the dtype");
+    return result;
+  });
+}
+
+ScalarValue Test(ScalarOp op, const ScalarValue& a, const ScalarValue& b) {
+  return VisitNumber(a.dtype == DType::kBool ? DType::kU8 : a.dtype, [&]<typename T>(T) {
+    bool result = false;
+    const bool is_found = Arity(op) == 1 ? scalar::VisitPredicate<T>(op,
+                                                                     [&](auto f) {
+                                                                       result = f(Get<T>(a));
+                                                                       return true;
+                                                                     })
+                                         : scalar::VisitComparison<T>(op, [&](auto f) {
+                                             result = f(Get<T>(a), Get<T>(b));
+                                             return true;
+                                           });
+    TESSERA_CHECK(is_found && "the op has no meaning for the dtype");
+    return Bool(result);
+  });
+}
+
+ScalarValue Bits(ScalarOp op, DType dtype, const ScalarValue& a, const ScalarValue& b) {
+  if (dtype != DType::kBool) return Function(op, dtype, a, b);
+  if (op == ScalarOp::kNot) return Bool(a.i == 0);
+  return Bool(Function(op, DType::kU8, a, b).i != 0);
 }
 
 }  // namespace
 
 std::string_view ToText(ScalarOp op) { return Row(op).name; }
 int Arity(ScalarOp op) { return Row(op).arity; }
+int MaxUlps(ScalarOp op) { return Row(op).max_ulps; }
+
+bool IsDefinedFor(ScalarOp op, DType operand, DType value) {
+  const bool is_bool = operand == DType::kBool;
+  const bool is_float = Kind(operand) == DTypeKind::kFloat;
+  const bool is_same = operand == value;
+  switch (Row(op).op_class) {
+    case OpClass::kLeaf:
+    case OpClass::kCast: return true;
+    case OpClass::kNumeric: return is_same && !is_bool;
+    case OpClass::kFloating: return is_same && is_float;
+    case OpClass::kInteger: return is_same && !is_float && !is_bool;
+    case OpClass::kBits: return is_same && !is_float;
+    case OpClass::kComparison: return value == DType::kBool;
+    case OpClass::kPredicate: return value == DType::kBool && !is_bool;
+    case OpClass::kWhere: return is_same;
+  }
+  return false;
+}
 
 absl::Status ValidateExpression(const Expression& expression, int inputs, int arguments) {
   const size_t count = expression.nodes.size();
@@ -235,13 +318,14 @@ ScalarValue EvaluateScalarOp(ScalarOp op, DType dtype, ScalarValue a, ScalarValu
     case OpClass::kLeaf: return a;
     case OpClass::kCast: return Cast(dtype, a);
     case OpClass::kWhere: return a.i != 0 ? b : c;
-    case OpClass::kComparison: return {DType::kBool, 0, Compare(op, a, b) ? 1 : 0};
+    case OpClass::kComparison:
+    case OpClass::kPredicate: return Test(op, a, b);
+    case OpClass::kBits: return Bits(op, dtype, a, b);
     case OpClass::kNumeric:
     case OpClass::kFloating:
-    case OpClass::kLogical: break;
+    case OpClass::kInteger: break;
   }
-  if (IsFloat(dtype)) return FloatValue(dtype, FloatFunction(op, dtype, a.f, b.f));
-  return IntegerValue(dtype, IntegerFunction(op, dtype, a.i, b.i));
+  return Function(op, dtype, a, b);
 }
 
 ScalarValue EvaluateExpression(const Expression& expression, const std::vector<ScalarValue>& inputs,

@@ -48,13 +48,59 @@ enum class ScalarOp : uint8_t {
   kGreater = 18,
   kGreaterEqual = 19,
   kWhere = 20,  // (condition, then, else)
-  kAnd = 21,
+  kAnd = 21,    // of bools, and of each bit of integers; kNot, kOr and kXor, too
   kOr = 22,
+  kXor = 23,
+  kShiftLeft = 24,
+  kShiftRight = 25,
+  kFloorDivide = 26,
+  kRemainder = 27,
+  kPow = 28,
+  kAtan2 = 29,
+  kHypot = 30,
+  kLogAddExp = 31,
+  kCopySign = 32,
+  kNextAfter = 33,
+  kAbs = 34,
+  kSign = 35,
+  kFloor = 36,
+  kCeil = 37,
+  kTrunc = 38,
+  kRound = 39,
+  kIsNan = 40,
+  kIsInf = 41,
+  kIsFinite = 42,
+  kSignBit = 43,
+  kLog = 44,
+  kLog1p = 45,
+  kLog2 = 46,
+  kLog10 = 47,
+  kExpm1 = 48,
+  kSin = 49,
+  kCos = 50,
+  kTan = 51,
+  kAsin = 52,
+  kAcos = 53,
+  kAtan = 54,
+  kSinh = 55,
+  kCosh = 56,
+  kTanh = 57,
+  kAsinh = 58,
+  kAcosh = 59,
+  kAtanh = 60,
+  kErf = 61,
+  kSigmoid = 62,
 };
-inline constexpr int kScalarOpCount = 23;
+inline constexpr int kScalarOpCount = 63;
 // "add", "less_equal", ...; "in" and "arg" for the leaves.
 std::string_view ToText(ScalarOp op);
 int Arity(ScalarOp op);  // 0 for the leaves
+// Whether a node of the op may have operands of the dtype (of the branches, for where), and a value of it; a comparison
+// or predicate has a bool.
+bool IsDefinedFor(ScalarOp op, DType operand, DType value);
+// By how many units in the last place of f32 and f64 a kernel's value may differ from EvaluateScalarOp's; 0 where they
+// are the same. f16 and bf16 are rounded from f32: where this is not 0, by one.
+int MaxUlps(ScalarOp op);
 
 struct ExpressionNode {
   ScalarOp op = ScalarOp::kInput;
@@ -93,10 +139,10 @@ absl::StatusOr<Expression> ParseExpression(std::string_view text);
 // Takes one from a longer text.
 absl::StatusOr<Expression> ParseExpression(Scanner& scanner);
 
-// The laws of the numbers, one element at a time, in one place: NaN propagates through maximum and
-// minimum; integer division by zero is 0 and INT_MIN / -1 is INT_MIN (wraps); integers wrap; a float
-// out of range casts to the nearest integer, NaN to 0. Values are passed as bits of the node's dtype.
-// Interpret uses it; kernels must agree with it (conformance tests compare them).
+// The laws of the numbers, one element at a time (schemas/ops/scalar_meaning.h has the functions): NaN propagates
+// through maximum and minimum; integer division by zero is 0 and INT_MIN / -1 is INT_MIN (wraps); integers wrap; a
+// float out of range casts to the nearest integer, NaN to 0. Values are passed as bits of the node's dtype. Interpret
+// uses it; kernels must agree with it (conformance tests compare them), within MaxUlps.
 struct ScalarValue {
   DType dtype = DType::kF64;
   double f = 0;   // of floats: one that the dtype has

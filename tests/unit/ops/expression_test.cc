@@ -12,6 +12,7 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kI32Min = std::numeric_limits<int32_t>::min();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kI64Min = std::numeric_limits<int64_t>::min();
 
 TEST(Expression, TextRoundTrips) {
@@ -69,7 +70,10 @@ TEST(Expression, HostileTextsAreErrors) {
                                     "exp:i32(in0:i32)",
                                     "less:f32(in0:f32, in1:f32)",
                                     "where:f32(in0:f32, in1:f32, in2:f32)",
-                                    "and:i32(in0:i32, in1:i32)",
+                                    "and:f32(in0:f32, in1:f32)",
+                                    "shift_left:f32(in0:f32, in1:f32)",
+                                    "isnan:f32(in0:f32)",
+                                    "log:i32(in0:i32)",
                                     "frob:f32(in0:f32)",
                                     "in0:f32 x"};
   std::string deep;
@@ -141,6 +145,110 @@ TEST(ScalarLaws, F32IsRoundedAfterEveryOp) {
   EXPECT_EQ(EvaluateScalarOp(ScalarOp::kAdd, DType::kF32, a, b, {}).f, static_cast<double>(0.1f + 0.2f));
   EXPECT_EQ(EvaluateScalarOp(ScalarOp::kCast, DType::kF32, F64(1e300), {}, {}).f,
             std::numeric_limits<double>::infinity());
+}
+
+TEST(ScalarLaws, DivisionRoundsDownAndTheRemainderHasTheDivisorsSign) {
+  struct Case {
+    int64_t a, b, quotient, remainder;
+  };
+  for (const Case& c : {Case{7, 2, 3, 1}, Case{-7, 2, -4, 1}, Case{7, -2, -4, -1}, Case{-7, -2, 3, -1},
+                        Case{6, -2, -3, 0}, Case{7, 0, 0, 0}, Case{kI32Min, -1, kI32Min, 0}}) {
+    EXPECT_EQ(Int32(ScalarOp::kFloorDivide, c.a, c.b), c.quotient) << c.a << " " << c.b;
+    EXPECT_EQ(Int32(ScalarOp::kRemainder, c.a, c.b), c.remainder) << c.a << " " << c.b;
+  }
+  EXPECT_EQ(Double(ScalarOp::kFloorDivide, -7.5, 2), -4);
+  EXPECT_EQ(Double(ScalarOp::kRemainder, -7.5, 2), 0.5);
+  EXPECT_EQ(Double(ScalarOp::kFloorDivide, 1, 0.1), 9);  // 0.1 is a little more than a tenth
+  EXPECT_EQ(Double(ScalarOp::kRemainder, 3, -kInfinity), -kInfinity);
+  EXPECT_EQ(Double(ScalarOp::kFloorDivide, 3, -kInfinity), -1);
+  EXPECT_EQ(Double(ScalarOp::kFloorDivide, -3, 0), -kInfinity);
+  EXPECT_TRUE(std::isnan(Double(ScalarOp::kRemainder, 3, 0)));
+  EXPECT_TRUE(std::signbit(Double(ScalarOp::kRemainder, 4, -2)));
+  EXPECT_TRUE(std::isnan(Double(ScalarOp::kFloorDivide, kInfinity, 2)));
+}
+
+TEST(ScalarLaws, PowersOfIntegersAreExact) {
+  EXPECT_EQ(Int32(ScalarOp::kPow, 3, 4), 81);
+  EXPECT_EQ(Int32(ScalarOp::kPow, -3, 3), -27);
+  EXPECT_EQ(Int32(ScalarOp::kPow, 0, 0), 1);
+  EXPECT_EQ(Int32(ScalarOp::kPow, 3, 40), static_cast<int32_t>(12157665459056928801ull)) << "wraps";
+  EXPECT_EQ(Int32(ScalarOp::kPow, 2, -1), 0);
+  EXPECT_EQ(Int32(ScalarOp::kPow, 0, -1), 0);
+  EXPECT_EQ(Int32(ScalarOp::kPow, 1, -9), 1);
+  EXPECT_EQ(Int32(ScalarOp::kPow, -1, -9), -1);
+  const ScalarValue three{DType::kU64, 0, 3}, forty{DType::kU64, 0, 40};
+  EXPECT_EQ(static_cast<uint64_t>(EvaluateScalarOp(ScalarOp::kPow, DType::kU64, three, forty, {}).i),
+            12157665459056928801ull);
+}
+
+TEST(ScalarLaws, BitsAndShifts) {
+  EXPECT_EQ(Int32(ScalarOp::kAnd, 12, 10), 8);
+  EXPECT_EQ(Int32(ScalarOp::kOr, 12, 10), 14);
+  EXPECT_EQ(Int32(ScalarOp::kXor, 12, 10), 6);
+  EXPECT_EQ(Int32(ScalarOp::kNot, 12, 0), -13);
+  EXPECT_EQ(Int32(ScalarOp::kShiftLeft, 1, 31), kI32Min);
+  EXPECT_EQ(Int32(ScalarOp::kShiftLeft, 1, 32), 0);
+  EXPECT_EQ(Int32(ScalarOp::kShiftLeft, 1, -1), 0);
+  EXPECT_EQ(Int32(ScalarOp::kShiftRight, -8, 1), -4);
+  EXPECT_EQ(Int32(ScalarOp::kShiftRight, -8, 32), -1);
+  EXPECT_EQ(Int32(ScalarOp::kShiftRight, -8, -1), -1);
+  EXPECT_EQ(Int32(ScalarOp::kShiftRight, 8, 99), 0);
+  const ScalarValue yes{DType::kBool, 0, 1}, no{DType::kBool, 0, 0};
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kXor, DType::kBool, yes, yes, {}).i, 0);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kXor, DType::kBool, yes, no, {}).i, 1);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kNot, DType::kBool, yes, {}, {}).i, 0);
+  const ScalarValue byte{DType::kU8, 0, 0xF0};
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kNot, DType::kU8, byte, {}, {}).i, 0x0F);
+}
+
+TEST(ScalarLaws, RoundingSignsAndPredicates) {
+  EXPECT_EQ(Double(ScalarOp::kRound, 2.5, 0), 2);
+  EXPECT_EQ(Double(ScalarOp::kRound, -3.5, 0), -4);
+  EXPECT_EQ(Double(ScalarOp::kFloor, -1.5, 0), -2);
+  EXPECT_EQ(Double(ScalarOp::kCeil, -1.5, 0), -1);
+  EXPECT_EQ(Double(ScalarOp::kTrunc, -1.5, 0), -1);
+  EXPECT_EQ(Int32(ScalarOp::kFloor, -7, 0), -7);
+  EXPECT_EQ(Int32(ScalarOp::kAbs, kI32Min, 0), kI32Min);
+  EXPECT_EQ(Int32(ScalarOp::kSign, -7, 0), -1);
+  EXPECT_EQ(Double(ScalarOp::kSign, -0.5, 0), -1);
+  EXPECT_TRUE(std::isnan(Double(ScalarOp::kSign, std::nan(""), 0)));
+  EXPECT_EQ(Double(ScalarOp::kCopySign, 3, -0.0), -3);
+  const auto is = [](ScalarOp op, double a) { return EvaluateScalarOp(op, DType::kBool, F64(a), {}, {}).i; };
+  EXPECT_EQ(is(ScalarOp::kIsNan, std::nan("")), 1);
+  EXPECT_EQ(is(ScalarOp::kIsInf, -kInfinity), 1);
+  EXPECT_EQ(is(ScalarOp::kIsInf, std::nan("")), 0);
+  EXPECT_EQ(is(ScalarOp::kIsFinite, std::nan("")), 0);
+  EXPECT_EQ(is(ScalarOp::kIsFinite, 1e308), 1);
+  EXPECT_EQ(is(ScalarOp::kSignBit, -0.0), 1);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kIsFinite, DType::kBool, I32(5), {}, {}).i, 1);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kSignBit, DType::kBool, I32(-5), {}, {}).i, 1);
+}
+
+TEST(ScalarLaws, SteepFunctionsNeitherOverflowNorLoseTheirTail) {
+  EXPECT_EQ(Double(ScalarOp::kSigmoid, 0, 0), 0.5);
+  EXPECT_EQ(Double(ScalarOp::kSigmoid, 1000, 0), 1);
+  EXPECT_EQ(Double(ScalarOp::kSigmoid, -700, 0), std::exp(-700.0));
+  EXPECT_EQ(Double(ScalarOp::kLogAddExp, 1000, 1000), 1000 + std::log(2.0));
+  EXPECT_EQ(Double(ScalarOp::kLogAddExp, -kInfinity, 3), 3);
+  EXPECT_EQ(Double(ScalarOp::kLogAddExp, -kInfinity, -kInfinity), -kInfinity);
+  EXPECT_TRUE(std::isnan(Double(ScalarOp::kLogAddExp, std::nan(""), 3)));
+  EXPECT_EQ(Double(ScalarOp::kHypot, 3, -4), 5);
+  EXPECT_DOUBLE_EQ(Double(ScalarOp::kHypot, 3e200, 4e200), 5e200);
+  EXPECT_EQ(Double(ScalarOp::kAtan2, 0, -1), std::acos(-1.0));
+}
+
+TEST(ScalarLaws, TheNextNumberIsOneOfTheDType) {
+  const auto next = [](DType dtype, double a, double b) {
+    return EvaluateScalarOp(ScalarOp::kNextAfter, dtype, {dtype, a, 0}, {dtype, b, 0}, {}).f;
+  };
+  EXPECT_EQ(next(DType::kF64, 1, 2), std::nextafter(1.0, 2.0));
+  EXPECT_EQ(next(DType::kF64, 0, -1), -std::numeric_limits<double>::denorm_min());
+  EXPECT_EQ(next(DType::kF64, -1, 0), std::nextafter(-1.0, 0.0));
+  EXPECT_EQ(next(DType::kF32, 1, 2), static_cast<double>(std::nextafter(1.0f, 2.0f)));
+  EXPECT_EQ(next(DType::kF16, 1, 2), 1 + std::ldexp(1.0, -10));
+  EXPECT_EQ(next(DType::kBF16, 1, 0), 1 - std::ldexp(1.0, -8));
+  EXPECT_EQ(next(DType::kF16, 65504, kInfinity), kInfinity);
+  EXPECT_TRUE(std::isnan(next(DType::kF32, 1, std::nan(""))));
 }
 
 TEST(ScalarLaws, CastsSaturate) {

@@ -1,0 +1,209 @@
+#include "kernels/cpu/math_loops.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cpu/element_types.h"
+#include "schemas/ops/scalar_meaning.h"
+
+// libmvec has vectors of 128 bits, of 256 with AVX2 and of 512 with AVX-512 (Highway's AVX3).
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/math_loops.cc"
+// The order is Highway's.
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+
+// The functions of one number, by their names in ScalarOp and in libmvec.
+#undef TESSERA_VECTOR_FUNCTIONS
+#define TESSERA_VECTOR_FUNCTIONS(ROW) \
+  ROW(Exp, exp)        \
+  ROW(Expm1, expm1)    \
+  ROW(Log, log)        \
+  ROW(Log1p, log1p)    \
+  ROW(Log2, log2)      \
+  ROW(Log10, log10)    \
+  ROW(Sin, sin)        \
+  ROW(Cos, cos)        \
+  ROW(Tan, tan)        \
+  ROW(Asin, asin)      \
+  ROW(Acos, acos)      \
+  ROW(Atan, atan)      \
+  ROW(Sinh, sinh)      \
+  ROW(Cosh, cosh)      \
+  ROW(Tanh, tanh)      \
+  ROW(Asinh, asinh)    \
+  ROW(Acosh, acosh)    \
+  ROW(Atanh, atanh)    \
+  ROW(Erf, erf)       
+
+// libmvec's name of a function, by the vector ABI: the instruction set and the number of lanes.
+#undef TESSERA_MVEC
+#undef TESSERA_MVEC_POW
+#if defined(__x86_64__) && defined(__GLIBC__)
+#if HWY_TARGET == HWY_SSE2
+#define TESSERA_MVEC(name) _ZGVbN4v_##name##f, _ZGVbN2v_##name
+#define TESSERA_MVEC_POW _ZGVbN2vv_pow
+#elif HWY_TARGET == HWY_AVX2
+#define TESSERA_MVEC(name) _ZGVdN8v_##name##f, _ZGVdN4v_##name
+#define TESSERA_MVEC_POW _ZGVdN4vv_pow
+#elif HWY_TARGET == HWY_AVX3
+#define TESSERA_MVEC(name) _ZGVeN16v_##name##f, _ZGVeN8v_##name
+#define TESSERA_MVEC_POW _ZGVeN8vv_pow
+#endif
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::cpu {
+namespace HWY_NAMESPACE {
+
+#ifdef TESSERA_MVEC
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32Tag = hn::ScalableTag<float>;
+using F64Tag = hn::ScalableTag<double>;
+using F32s = hn::Vec<F32Tag>;
+using F64s = hn::Vec<F64Tag>;
+using RawF32s = decltype(F32s::raw);
+using RawF64s = decltype(F64s::raw);
+
+#undef TESSERA_DECLARE_BOTH
+#undef TESSERA_DECLARE
+#define TESSERA_DECLARE_BOTH(f32, f64) \
+  RawF32s f32(RawF32s);                \
+  RawF64s f64(RawF64s);
+#define TESSERA_DECLARE_EXPANDED(...) TESSERA_DECLARE_BOTH(__VA_ARGS__)
+#define TESSERA_DECLARE(Name, name) TESSERA_DECLARE_EXPANDED(TESSERA_MVEC(name))
+extern "C" {
+TESSERA_VECTOR_FUNCTIONS(TESSERA_DECLARE)
+RawF64s TESSERA_MVEC_POW(RawF64s, RawF64s);
+}
+
+// Vectors to vectors, by overload.
+#undef TESSERA_DEFINE_BOTH
+#undef TESSERA_DEFINE
+#define TESSERA_DEFINE_BOTH(Name, f32, f64)                                    \
+  struct Name {                                                                \
+    HWY_INLINE F32s operator()(F32s a) const { return F32s{f32(a.raw)}; }      \
+    HWY_INLINE F64s operator()(F64s a) const { return F64s{f64(a.raw)}; }      \
+  };
+#define TESSERA_DEFINE_EXPANDED(...) TESSERA_DEFINE_BOTH(__VA_ARGS__)
+#define TESSERA_DEFINE(Name, name) TESSERA_DEFINE_EXPANDED(Name, TESSERA_MVEC(name))
+TESSERA_VECTOR_FUNCTIONS(TESSERA_DEFINE)
+
+// As scalar::Sigmoid.
+struct SigmoidOf {
+  template <typename V>
+  HWY_INLINE V operator()(V a) const {
+    const hn::DFromV<V> d;
+    const auto one = hn::Set(d, 1);
+    const auto e = Exp()(hn::Neg(hn::Abs(a)));
+    return hn::Div(hn::IfThenElse(hn::Lt(a, hn::Zero(d)), e, one), hn::Add(one, e));
+  }
+};
+
+template <typename T, typename F>
+void VectorLoop(const NodeBlock& block, F f) {
+  const hn::ScalableTag<T> d;
+  const T* a = static_cast<const T*>(block.a);
+  T* out = static_cast<T*>(block.out);
+  const int64_t n = block.count, lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(f(hn::LoadU(d, a + i)), d, out + i);
+  if (i == n) return;
+  HWY_ALIGN T rest[hn::MaxLanes(d)] = {};
+  std::copy_n(a + i, n - i, rest);
+  hn::Store(f(hn::Load(d, rest)), d, rest);
+  std::copy_n(rest, n - i, out + i);
+}
+
+// In f64, so that a power that f32 has comes out exactly.
+void PowLoop(const NodeBlock& block) {
+  const F64Tag d;
+  const hn::Rebind<float, F64Tag> narrow;
+  const float* a = static_cast<const float*>(block.a);
+  const float* b = static_cast<const float*>(block.b);
+  float* out = static_cast<float*>(block.out);
+  const int64_t n = block.count, lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_ALIGN float bases[hn::MaxLanes(d)] = {}, exponents[hn::MaxLanes(d)] = {};
+  for (int64_t i = 0; i < n; i += lanes) {
+    const bool is_whole = i + lanes <= n;
+    if (!is_whole) {
+      std::copy_n(a + i, n - i, bases);
+      std::copy_n(b + i, n - i, exponents);
+    }
+    const F64s base = hn::PromoteTo(d, hn::LoadU(narrow, is_whole ? a + i : bases));
+    const F64s exponent = hn::PromoteTo(d, hn::LoadU(narrow, is_whole ? b + i : exponents));
+    const auto power = hn::DemoteTo(narrow, F64s{TESSERA_MVEC_POW(base.raw, exponent.raw)});
+    hn::StoreU(power, narrow, is_whole ? out + i : bases);
+    if (!is_whole) std::copy_n(bases, n - i, out + i);
+  }
+}
+
+template <typename T>
+bool VectorMath(const NodeBlock& block) {
+  switch (block.op) {
+#undef TESSERA_CASE
+#define TESSERA_CASE(Name, name) \
+  case ScalarOp::k##Name: VectorLoop<T>(block, Name()); return true;
+    TESSERA_VECTOR_FUNCTIONS(TESSERA_CASE)
+    case ScalarOp::kSigmoid: VectorLoop<T>(block, SigmoidOf()); return true;
+    case ScalarOp::kPow:
+      if constexpr (sizeof(T) == 4) PowLoop(block);
+      return sizeof(T) == 4;
+    default: return false;
+  }
+}
+
+bool Vectors(const NodeBlock& block) {
+  if (block.operand == DType::kF32) return VectorMath<float>(block);
+  return block.operand == DType::kF64 && VectorMath<double>(block);
+}
+#else
+bool Vectors(const NodeBlock&) { return false; }
+#endif  // TESSERA_MVEC
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::cpu {
+namespace {
+
+HWY_EXPORT(Vectors);
+
+template <typename T>
+bool ElementByElement(const NodeBlock& block) {
+  const T* a = static_cast<const T*>(block.a);
+  const T* b = static_cast<const T*>(block.b);
+  T* out = static_cast<T*>(block.out);
+  [[maybe_unused]] const auto unary = [&](auto f) {
+    for (int64_t i = 0; i < block.count; ++i) out[i] = f(a[i]);
+    return true;
+  };
+  const auto binary = [&](auto f) {
+    for (int64_t i = 0; i < block.count; ++i) out[i] = f(a[i], b[i]);
+    return true;
+  };
+  if (Arity(block.op) == 2) return scalar::VisitLibraryBinary<T>(block.op, binary);
+  if constexpr (std::is_floating_point_v<T>) return scalar::VisitLibrary<T>(block.op, unary);
+  return false;
+}
+
+}  // namespace
+
+bool RunMathBlock(const NodeBlock& block) {
+  if (HWY_DYNAMIC_DISPATCH(Vectors)(block)) return true;
+  return VisitElement(block.operand, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_arithmetic_v<T>) return ElementByElement<T>(block);
+    return false;
+  });
+}
+
+}  // namespace tessera::cpu
+#endif  // HWY_ONCE
