@@ -1,7 +1,8 @@
 // Contractions, by index notation; for mk,kn->mn per mesh dim: S(m)·R is S(m), R·S(n) is S(n), S(k)·S(k) is
-// P(sum), R·R is R, a batch letter is sharded in both operands or in neither, and a pending sum beside a
-// Replicate stays pending. Otherwise the rules of all letters, batch, left, right, none, inner, are compared by
-// the bytes that must be received, the reduction of P(k) included; ties go to the earlier.
+// P(sum), R·R is R, a batch letter is sharded in both operands or in neither, and a pending sum of integers beside a
+// Replicate stays pending (of floats it is reduced: a term times an infinity may be NaN where the sum's product is
+// not). Otherwise the rules of all letters, batch, left, right, none, inner, are compared by the bytes that must be
+// received, the reduction of P(k) included; ties go to the earlier.
 
 #include <algorithm>
 #include <string>
@@ -271,7 +272,8 @@ absl::StatusOr<OpResolution> ResolveContraction(const ResolveInput& input) {
   const std::vector<MatmulRule> rules = RulesOf(notation);
   std::optional<MatmulPlacer> placer;
   // Terms are converted to the product's dtype before they are multiplied.
-  const bool may_keep = MayConvertTerms(a, dtypes.result) && MayConvertTerms(b, dtypes.result);
+  const bool may_keep = Kind(dtypes.result) != DTypeKind::kFloat && MayConvertTerms(a, dtypes.result) &&
+                        MayConvertTerms(b, dtypes.result);
   placer.emplace(rules, a, b, product, may_keep ? PendingPolicy::kKeepWhereLegal : PendingPolicy::kReduceAll);
   TESSERA_RETURN_IF_ERROR(placer->Place());
   if (placer->HasMixedPartials()) {

@@ -163,6 +163,7 @@ class ElementwisePlacer {
     return RowKeeps(kind->reduce_op(), pending, pending_operand, all_pending) ? kind : std::nullopt;
   }
 
+  // A row keeps terms pending where what is reduced later is what the reduced value gives, whatever the operands have.
   bool RowKeeps(ReduceOp kind, size_t pending, size_t pending_operand, bool all_pending) const {
     const bool is_sum = kind == ReduceOp::kSum || kind == ReduceOp::kAvg;
     const bool is_extreme = kind == ReduceOp::kMax || kind == ReduceOp::kMin;
@@ -175,11 +176,12 @@ class ElementwisePlacer {
         if (op == ScalarOp::kCast) return is_sum || is_extreme;
         // x + c and x - c increase with x, c - x does not; where integers wrap none does. An infinite term, as that of
         // an empty shard is, would make a NaN of the other infinity.
-        return is_sum || (is_extreme && is_float && pending == 1 && !HasSpecialScalar() &&
+        return is_sum || (is_extreme && is_float && pending == 1 && !IsBesideSpecials(pending_operand) &&
                           (op == ScalarOp::kAdd || pending_operand == 0));
       case PartialRule::kScale:
         if (op == ScalarOp::kMul && kind == ReduceOp::kProduct) return all_pending;
-        return is_sum && pending == 1 && (op == ScalarOp::kMul || pending_operand == 0) && !HasSpecialScalar();
+        return is_sum && pending == 1 && (op == ScalarOp::kMul || pending_operand == 0) &&
+               (!is_float || !IsBesideSpecials(pending_operand));
       case PartialRule::kMonotone: return is_extreme;
       case PartialRule::kExtreme: return kind == (op == ScalarOp::kMaximum ? ReduceOp::kMax : ReduceOp::kMin);
       case PartialRule::kMove: return true;
@@ -187,12 +189,17 @@ class ElementwisePlacer {
     return false;
   }
 
-  // A term that is 0, or of the other sign, would make a NaN where the sum makes none.
-  bool HasSpecialScalar() const {
-    return std::any_of(input_.operands.begin(), input_.operands.end(), [this](const OperandSpec& operand) {
-      const auto* scalar = std::get_if<Scalar>(&operand);
-      return scalar != nullptr && scalar->IsSpecialAs(compute_dtype_);
-    });
+  // Whether the other operand is, or may have, a number that makes a NaN of a term where it makes none of the reduced
+  // value: infinity beside a term of 0 or of the other sign, and 0 as a divisor of terms of both signs. Nobody knows
+  // what a tensor of floats has; one of integers is finite, and may have zeros.
+  bool IsBesideSpecials(size_t pending_operand) const {
+    for (size_t i = 0; i < input_.operands.size(); ++i) {
+      if (i == pending_operand) continue;
+      if (const auto* scalar = std::get_if<Scalar>(&input_.operands[i])) return scalar->IsSpecialAs(compute_dtype_);
+      const bool is_float = Kind(std::get<TensorSpec>(input_.operands[i]).dtype) == DTypeKind::kFloat;
+      return is_float || *input_.row.scalar_op == ScalarOp::kDiv;
+    }
+    return false;
   }
 
   std::vector<Placement> Candidates(int mesh_dim) const {

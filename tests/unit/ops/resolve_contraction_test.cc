@@ -17,10 +17,10 @@ std::vector<std::string> Operands(const char* a, const char* b) {
 
 TEST(Matmul, OperandsThatFitARuleAreKept) {
   const MatmulCase cases[] = {
-      {"S(0)", "R", "[S(0)]", "[S(0)] [R]"},         {"R", "S(1)", "[S(1)]", "[R] [S(1)]"},
-      {"S(1)", "S(0)", "[P(sum)]", "[S(1)] [S(0)]"}, {"R", "R", "[R]", "[R] [R]"},
-      {"P(sum)", "R", "[P(sum)]", "[P(sum)] [R]"},   {"R", "P(sum)", "[P(sum)]", "[R] [P(sum)]"},
-      {"P(avg)", "R", "[P(avg)]", "[P(avg)] [R]"},
+      {"S(0)", "R", "[S(0)]", "[S(0)] [R]"},
+      {"R", "S(1)", "[S(1)]", "[R] [S(1)]"},
+      {"S(1)", "S(0)", "[P(sum)]", "[S(1)] [S(0)]"},
+      {"R", "R", "[R]", "[R] [R]"},
   };
   for (const MatmulCase& c : cases) {
     EXPECT_EQ(OutputPlacements(OpId::kMatmul, Operands(c.a, c.b)), c.output) << c.a << " " << c.b;
@@ -38,12 +38,24 @@ TEST(Matmul, OtherOperandsTakeTheFewestBytes) {
       {"R", "S(0)", "[S(1)]", "[R] [S(1)]"},     // 48, 24, 48, 128
       {"P(max)", "R", "[S(0)]", "[S(0)] [R]"},   // 48, 96, 96, 48+128
       {"P(sum)", "P(sum)", "[S(0)]", "[S(0)] [R]"},
+      {"P(sum)", "R", "[S(0)]", "[S(0)] [R]"},  // a term of floats times an infinity may be NaN
+      {"R", "P(sum)", "[S(1)]", "[R] [S(1)]"},
+      {"P(avg)", "R", "[S(0)]", "[S(0)] [R]"},
       {"P(sum)", "S(1)", "[S(0)]", "[S(0)] [R]"},  // 48+48, 96, ...: the tie goes to S(m)
   };
   for (const MatmulCase& c : cases) {
     EXPECT_EQ(OutputPlacements(OpId::kMatmul, Operands(c.a, c.b)), c.output) << c.a << " " << c.b;
     EXPECT_EQ(OperandPlacements(OpId::kMatmul, Operands(c.a, c.b)), c.operands) << c.a << " " << c.b;
   }
+}
+
+TEST(Matmul, PendingSumsOfIntegersStayPending) {
+  const auto integers = [](const char* a, const char* b) -> std::vector<std::string> {
+    return {std::string("i32[8,6] @ mesh(2) [") + a + "]", std::string("i32[6,8] @ mesh(2) [") + b + "]"};
+  };
+  EXPECT_EQ(OutputPlacements(OpId::kMatmul, integers("P(sum)", "R")), "[P(sum)]");
+  EXPECT_EQ(OutputPlacements(OpId::kMatmul, integers("R", "P(sum)")), "[P(sum)]");
+  EXPECT_EQ(OutputPlacements(OpId::kMatmul, integers("P(max)", "R")), "[S(0)]");
 }
 
 TEST(Matmul, ALargeInnerDimIsSplit) {

@@ -186,8 +186,8 @@ TEST(Partial, AlgebraTable) {
       {OpId::kAdd, "R", "P(sum)", "[P(sum)]", "[R]once0 [P(sum)]"},
       {OpId::kSub, "R", "P(sum)", "[P(sum)]", "[R]once0 [P(sum)]"},
       {OpId::kAdd, "P(avg)", "R", "[P(avg)]", "[P(avg)] [R]"},
-      {OpId::kAdd, "P(max)", "R", "[P(max)]", "[P(max)] [R]"},
-      {OpId::kSub, "P(min)", "R", "[P(min)]", "[P(min)] [R]"},
+      {OpId::kAdd, "P(max)", "R", "[S(0)]", "[S(0)] [S(0)]"},  // a term of -inf plus inf would be NaN
+      {OpId::kSub, "P(min)", "R", "[S(0)]", "[S(0)] [S(0)]"},
       {OpId::kSub, "R", "P(max)", "[S(0)]", "[S(0)] [S(0)]"},
       {OpId::kAdd, "P(max)", "2.0", "[P(max)]", "[P(max)]"},
       {OpId::kAdd, "P(max)", "inf", "[S(0)]", "[S(0)]"},
@@ -195,14 +195,14 @@ TEST(Partial, AlgebraTable) {
       {OpId::kAdd, "P(product)", "R", "[S(0)]", "[S(0)] [S(0)]"},
       {OpId::kAdd, "P(sum)", "S(0)", "[S(0)]", "[S(0)] [S(0)]"},
       {OpId::kAdd, "P(sum)", "S(1)", "[S(1)]", "[S(1)] [S(1)]"},
-      {OpId::kMul, "P(sum)", "R", "[P(sum)]", "[P(sum)] [R]"},
+      {OpId::kMul, "P(sum)", "R", "[S(0)]", "[S(0)] [S(0)]"},  // a term of 0 times inf would be NaN
       {OpId::kMul, "P(sum)", "P(sum)", "[S(0)]", "[S(0)] [S(0)]"},
       {OpId::kMul, "P(product)", "P(product)", "[P(product)]", "[P(product)] [P(product)]"},
       {OpId::kMul, "P(product)", "R", "[S(0)]", "[S(0)] [S(0)]"},
       {OpId::kMul, "P(sum)", "2.0", "[P(sum)]", "[P(sum)]"},
       {OpId::kMul, "2.0", "P(avg)", "[P(avg)]", "[P(avg)]"},
       {OpId::kMul, "P(max)", "2.0", "[S(0)]", "[S(0)]"},
-      {OpId::kDiv, "P(sum)", "R", "[P(sum)]", "[P(sum)] [R]"},
+      {OpId::kDiv, "P(sum)", "R", "[S(0)]", "[S(0)] [S(0)]"},  // terms of both signs by 0 would be NaN
       {OpId::kDiv, "P(sum)", "2.0", "[P(sum)]", "[P(sum)]"},
       {OpId::kMul, "P(sum)", "1e300", "[S(0)]", "[S(0)]"},  // inf of f32
       {OpId::kDiv, "P(sum)", "1e-60", "[S(0)]", "[S(0)]"},  // 0 of f32
@@ -229,6 +229,20 @@ TEST(Partial, AlgebraTable) {
     EXPECT_EQ(OutputPlacements(c.op, operands), c.output) << c.a << " " << c.b << " op " << static_cast<int>(c.op);
     EXPECT_EQ(OperandPlacements(c.op, operands), c.operands) << c.a << " " << c.b << " op " << static_cast<int>(c.op);
   }
+}
+
+TEST(Partial, BesideIntegersTermsOfFloatsStayPending) {
+  const auto placed = [](OpId op, const char* a, const char* b) {
+    return OutputPlacements(op, {std::string(a) + "]", std::string(b) + "]"});
+  };
+  EXPECT_EQ(placed(OpId::kMul, "f64[4,6] @ mesh(2) [P(sum)", "i32[4,6] @ mesh(2) [R"), "[P(sum)]");
+  EXPECT_EQ(placed(OpId::kAdd, "i32[4,6] @ mesh(2) [R", "f64[4,6] @ mesh(2) [P(max)"), "[P(max)]");
+  EXPECT_EQ(placed(OpId::kDiv, "f64[4,6] @ mesh(2) [P(sum)", "i32[4,6] @ mesh(2) [R"), "[S(0)]");  // it may have zeros
+}
+
+TEST(Partial, PendingSumsOfIntegersAreScaledByAnyTensor) {
+  EXPECT_EQ(OutputPlacements(OpId::kMul, {"i64[4,6] @ mesh(2) [P(sum)]", "i64[4,6] @ mesh(2) [R]"}), "[P(sum)]");
+  EXPECT_EQ(OutputPlacements(OpId::kMul, {"0", "i64[4,6] @ mesh(2) [P(sum)]"}), "[P(sum)]");
 }
 
 TEST(Partial, ANumberBesideAPendingSumCountsOnce) {
