@@ -116,6 +116,7 @@ absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
 }
 
 bool Fits(const Scalar& scalar, DType dtype) {
+  if (scalar.dtype() == DType::kU64 && scalar.AsInt() < 0 && Kind(dtype) == DTypeKind::kSigned) return false;
   if (!IsInteger(dtype) || scalar.dtype() != DType::kI64 || scalar.strength() == ScalarStrength::kStrong) return true;
   if (dtype == DType::kU64) return scalar.AsInt() >= 0;
   return scalar.As(dtype).AsInt() == scalar.AsInt();

@@ -46,7 +46,7 @@ struct ResolvedDTypes {
 };
 // By the row's dtype rule; weak scalars follow the tensors.
 absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input);
-// Whether an integer beside tensors of an integer dtype is one of its numbers. Others are converted.
+// Whether a weak integer, or one of 2^63 and more, is one of an integer dtype's numbers. Others are converted.
 bool Fits(const Scalar& scalar, DType dtype);
 // Whether every number of a dtype is one of the other.
 bool IsWidening(DType from, DType to);

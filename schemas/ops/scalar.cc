@@ -43,13 +43,15 @@ int64_t SaturateToInteger(DType dtype, double value) {
   return static_cast<int64_t>(value);
 }
 
-double RoundTo(DType dtype, double value) {
+// Rounded once, from an integer, too.
+template <typename N>
+double RoundTo(DType dtype, N value) {
   switch (dtype) {
     case DType::kF16: return static_cast<double>(F16(value));
     case DType::kBF16: return static_cast<double>(BF16(value));
     case DType::kF32:
     case DType::kC64: return static_cast<double>(static_cast<float>(value));
-    default: return value;
+    default: return static_cast<double>(value);
   }
 }
 
@@ -138,11 +140,9 @@ Scalar Scalar::As(DType dtype) const {
   if (dtype == DType::kBool) {
     bits = AsBool() ? 1 : 0;
   } else if (IsFloating(dtype)) {
-    // One rounding only: an integer goes to f32 directly.
-    const bool integer_to_f32 = !IsFloating(dtype_) && (dtype == DType::kF32 || dtype == DType::kC64);
-    const float direct =
-        dtype_ == DType::kU64 ? static_cast<float>(bits_) : static_cast<float>(static_cast<int64_t>(bits_));
-    bits = FloatBits(integer_to_f32 ? static_cast<double>(direct) : AsDouble());
+    bits = FloatBits(IsFloating(dtype_)      ? RoundTo(dtype, AsDouble())
+                     : dtype_ == DType::kU64 ? RoundTo(dtype, bits_)
+                                             : RoundTo(dtype, static_cast<int64_t>(bits_)));
   } else if (IsFloating(dtype_)) {
     bits = static_cast<uint64_t>(SaturateToInteger(dtype, AsDouble()));
   }

@@ -24,12 +24,27 @@ inline float RoundToOdd(double value) {
   return std::bit_cast<float>(bits | 1);
 }
 
+// The double that rounds to 16 bits as the number does: of 64 bits that a double has not, 53 are kept, the last of them
+// odd where something was cut off.
+template <typename N>
+inline double DoubleForHalf(N value) {
+  if constexpr (std::is_integral_v<N> && sizeof(N) == 8) {
+    constexpr N kExact = N{1} << 53;
+    bool is_exact = value <= kExact;
+    if constexpr (std::is_signed_v<N>) is_exact = is_exact && value >= -kExact;
+    const N odd = (value >> 11) | static_cast<N>((value & 0x7FF) != 0 ? 1 : 0);
+    return is_exact ? static_cast<double>(value) : static_cast<double>(odd) * 0x1p11;
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
 template <typename N>
 inline float FloatForHalf(N value) {
   if constexpr (std::is_same_v<N, float>) {
     return value;
   } else {
-    return RoundToOdd(static_cast<double>(value));
+    return RoundToOdd(DoubleForHalf(value));
   }
 }
 

@@ -232,3 +232,52 @@ def test_a_number_that_does_not_fit_is_refused(session, mesh4):
                 x + -1
     with pytest.raises(ts.UnimplementedError, match="c64 is not supported"):
         ts.zeros((3,), dtype="c64", device_mesh=mesh4)
+
+
+def adversarial_integers():
+    """Around the middles between neighbours of 16 bits, where a double can't tell on which side they lie."""
+    for exponent in range(8, 64):
+        for step in (exponent - 8, exponent - 11):
+            for odd in (1, 3, 5):
+                middle = (1 << exponent) + (odd << step) if step >= 0 else 1 << exponent
+                yield from (middle - 1, middle, middle + 1)
+
+
+def half_of(integer, bits, largest):
+    """The integer rounded once, to nearest, ties to even, to so many significant bits."""
+    magnitude = abs(integer)
+    drop = max(0, magnitude.bit_length() - bits)
+    kept, rest = magnitude >> drop, magnitude & ((1 << drop) - 1)
+    half = 1 << drop >> 1
+    kept += 1 if drop and (rest > half or (rest == half and kept & 1)) else 0
+    value = float(kept << drop)
+    return np.copysign(value if value <= largest else np.inf, integer)
+
+
+@pytest.mark.parametrize("dtype, bits, largest", [("bfloat16", 8, 3.4e38), ("float16", 11, 65504.0)])
+def test_integers_are_rounded_once_to_16_bits(session, mesh4, dtype, bits, largest):
+    wide = sorted(set(adversarial_integers()))
+    for source, values in (("uint64", wide), ("int64", [v for v in wide if v < 2**63] + [-v for v in wide if v <= 2**63])):
+        want = np.array([half_of(v, bits, largest) for v in values])
+        array = np.array(values, source)
+        x = session.distribute_tensor(array, mesh4, [S(0)])
+        np.testing.assert_array_equal(np.asarray(x.astype(dtype)).astype("f8"), want)
+        np.testing.assert_array_equal(np.asarray(ts.asarray(array, dtype=dtype, device_mesh=mesh4)).astype("f8"), want)
+        alike = [v for v in values if v < 2**63]    # NumPy makes floats of a list of both
+        np.testing.assert_array_equal(np.asarray(ts.asarray(alike, dtype=dtype, device_mesh=mesh4)).astype("f8"), want[:len(alike)])
+    for value in wide[::7]:
+        got = ts.full((1,), value, dtype=dtype, device_mesh=mesh4).full_tensor()
+        assert float(got[0]) == half_of(value, bits, largest)
+
+
+def test_asarray_converts_as_astype_does(session, mesh4):
+    floats = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 1e300, -1e300, 2.0**63, -2.0**63, -1.5, 255.9, 0.1, 65520, 1 + 2**-11 + 2**-40])
+    for source in ("float64", "float32", "float16", "bfloat16"):
+        with np.errstate(all="ignore"):
+            array = floats.astype(ts.bfloat16 if source == "bfloat16" else source)
+        x = session.distribute_tensor(array, mesh4, [R()])
+        for dtype in ("bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64"):
+            with np.errstate(all="ignore"):
+                got, want = (np.asarray(y).astype("f8") for y in (ts.asarray(array, dtype=dtype, device_mesh=mesh4), x.astype(dtype)))
+            np.testing.assert_array_equal(got, want, err_msg=f"{source} to {dtype}")
+    assert ts.asarray([np.nan, 1e300, -1e300], dtype="int32", device_mesh=mesh4).tolist() == [0, 2**31 - 1, -(2**31)]

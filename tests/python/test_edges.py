@@ -163,3 +163,30 @@ def test_what_was_fetched_and_dropped_makes_room_for_what_comes_next(fetch):
             x = ts.full(90000, 1.0, device_mesh=m, placements=[ts.Replicate()]).wait()
             x.full_tensor() if fetch == "full_tensor" else x.to_local(0)
             x = None
+
+
+@pytest.mark.parametrize("make, said", [
+    (lambda m: ts.full((2,), 2**63, device_mesh=m), f"full: fill_value {2**63} doesn't fit dtype i64, whose numbers are"),
+    (lambda m: ts.full((2,), -(2**63) - 1, device_mesh=m), "full: fill_value -9223372036854775809 doesn't"),
+    (lambda m: ts.full((2,), 256, dtype="uint8", device_mesh=m), "full: fill_value 256 doesn't fit dtype u8, whose numbers are 0 to 255"),
+    (lambda m: ts.full_like(ts.ones((2,), dtype="int32", device_mesh=m), 2**31), f"full_like: fill_value {2**31} doesn't"),
+    (lambda m: ts.arange(2**63, 2**63 + 3, device_mesh=m), f"arange: an element {2**63} doesn't"),
+    (lambda m: ts.arange(250, 260, dtype="uint8", device_mesh=m), "arange: an element 259 doesn't fit dtype u8"),
+    (lambda m: ts.arange(1e20, device_mesh=m), "arange: 0 to 1e\\+20 by 1 has more elements than 64 bits count"),
+    (lambda m: ts.arange(2**70, device_mesh=m), "has more elements than 64 bits count"),
+    (lambda m: ts.asarray([300], dtype="uint8", device_mesh=m), "asarray: an element 300 doesn't fit dtype u8"),
+    (lambda m: ts.asarray(-1, dtype="uint64", device_mesh=m), "asarray: an element -1 doesn't fit dtype u64")])
+def test_an_integer_that_the_dtype_has_not_is_refused(mesh4, make, said):
+    with pytest.raises(ts.InvalidArgumentError, match="^(full|full_like|arange|asarray): .*" * said.startswith("has") + said):
+        make(mesh4)
+
+
+def test_integers_at_the_edge_of_a_dtype_are_taken(mesh4):
+    for value, dtype in ((2**63, "uint64"), (2**64 - 1, "uint64"), (-(2**63), "int64"), (255, "uint8"), (-128, "int8")):
+        for x in (ts.full((2,), value, dtype=dtype, device_mesh=mesh4), ts.asarray([value] * 2, dtype=dtype, device_mesh=mesh4),
+                  ts.arange(value, value + 1, dtype=dtype, device_mesh=mesh4)):
+            assert x.tolist() == [value] * x.size
+    assert ts.asarray([1, 2**63 + 1], dtype="uint64", device_mesh=mesh4).tolist() == [1, 2**63 + 1]
+    assert ts.asarray([2**63], device_mesh=mesh4).dtype == np.uint64    # as NumPy
+    assert ts.asarray(np.array([300]), dtype="uint8", device_mesh=mesh4).tolist() == [44]    # what an array has wraps
+    assert ts.full((1,), 2**63, dtype="float64", device_mesh=mesh4).tolist() == [2.0**63]

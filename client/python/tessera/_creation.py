@@ -11,7 +11,7 @@ import numpy as np
 
 import _tessera
 from . import _context
-from ._dtypes import array_of, buffer_of, code_of, is_floating, numpy_of, refuse_masked
+from ._dtypes import array_of, buffer_of, check_number, code_of, is_floating, numpy_of, refuse_masked
 from ._errors import InvalidArgumentError, UnimplementedError, named
 from ._mesh import integers
 from ._ops import astype, where
@@ -61,6 +61,7 @@ def _full(op: str, shape, fill_value, dtype, device, device_mesh, placements):
         raise InvalidArgumentError(f"{op}: fill_value is {fill_value!r}, not a number")
     if dtype is None:
         dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, int) else np.float64
+    check_number(op, "fill_value", fill_value, dtype)
     with named(op):
         return _create("full", _shape(op, shape), dtype, [fill_value], device, device_mesh, placements)
 
@@ -97,7 +98,12 @@ def arange(start, /, stop=None, step=1, *, dtype=None, device=None, device_mesh=
     try:
         count = len(range(start, stop, step)) if integral else builtins.max(0, math.ceil((stop - start) / step))
     except OverflowError:
-        raise InvalidArgumentError(f"arange: {start!r} to {stop!r} by {step!r} has more elements than 64 bits count") from None
+        count = 2**63
+    if count >= 2**63:
+        raise InvalidArgumentError(f"arange: {start!r} to {stop!r} by {step!r} has more elements than 64 bits count")
+    if integral and count > 0:
+        for number in (start, start + step * (count - 1)):
+            check_number("arange", "an element", number, dtype)
     if is_floating(dtype, "arange"):
         start, step = float(start), float(step)
     return _create("arange", [count], dtype, [start, step], device, device_mesh, placements)
@@ -157,9 +163,11 @@ def asarray(obj, /, *, dtype=None, device=None, copy=None, device_mesh=None, pla
     mesh, encoded = _place("asarray", device, device_mesh, placements)
     array = array_of(obj, "asarray", dtype)
     code = code_of(array.dtype, "asarray")
+    wanted = code if dtype is None else code_of(dtype, "asarray")
     if encoded is None:
-        encoded = _tessera.auto_placements(code, array.shape, mesh._raw)
-    return mesh._session._distribute(buffer_of(array), code, mesh._raw, encoded)
+        encoded = _tessera.auto_placements(wanted, array.shape, mesh._raw)
+    out = mesh._session._distribute(buffer_of(array), code, mesh._raw, encoded)
+    return out if wanted == code else astype(out, dtype)
 
 
 def _like(op: str, x, fill_value, dtype, device, device_mesh, placements):

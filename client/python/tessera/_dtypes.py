@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+
 import numpy as np
 
 try:
@@ -10,7 +12,7 @@ except ImportError:     # bf16 alone needs it
     bfloat16 = None
 
 import _tessera
-from ._errors import ArgumentError, DTypeError, UnimplementedError
+from ._errors import ArgumentError, DTypeError, InvalidArgumentError, UnimplementedError
 
 # Position in the list = number on the wire.
 _ROWS = _tessera.dtype_names()
@@ -99,9 +101,71 @@ def refuse_masked(value, op: str) -> None:
                 refuse_masked(part, op)
 
 
+def _described(value) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def check_number(op: str, what: str, number, dtype) -> None:
+    """That an integer is one of the numbers of a dtype of integers; floats are converted as everywhere."""
+    code = code_of(dtype, op)
+    wanted = numpy_of(code)
+    if wanted.kind not in "iu" or not isinstance(number, int):
+        return
+    range_ = np.iinfo(wanted)
+    if not range_.min <= number <= range_.max:
+        raise DTypeError(f"{op}: {what} {number} doesn't fit dtype {NAMES[code]}, whose numbers are {range_.min} to {range_.max}")
+
+
+def _array_of_objects(array: np.ndarray, value, op: str, wanted) -> np.ndarray:
+    """What NumPy has only as Python's objects: integers over 64 bits, which a float has, and what is no number."""
+    for one in array.flat:
+        if not isinstance(one, (int, float, np.number)):
+            raise DTypeError(f"{op}: {_described(one)} is no number, and a tensor has numbers alone")
+        if wanted is None or wanted.kind in "iub":
+            if isinstance(one, int):
+                check_number(op, "an element", one, np.int64 if wanted is None else wanted)
+    try:
+        return array.astype(wanted if wanted is not None and wanted.kind == "f" else np.float64)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"{op}: {_described(value)}: {error}") from None
+
+
+def _check_fits(array: np.ndarray, op: str, wanted: np.dtype) -> None:
+    """That the integers which a program wrote are numbers of the dtype, as NumPy wants it; those of an array wrap."""
+    if array.dtype.kind not in "iu" or wanted.kind not in "iu" or not array.size:
+        return
+    for one in (int(array.min()), int(array.max())):
+        check_number(op, "an element", one, wanted)
+
+
+def _integers_of(value, array: np.ndarray, wanted: np.dtype, op: str) -> np.ndarray:
+    """A list of integers on both sides of 2^63, which NumPy makes floats of unless it is told the dtype."""
+    if wanted.kind not in "iu" or array.dtype != float64 or not isinstance(value, (list, tuple)):
+        return array
+    objects = np.asarray(value, dtype=object)
+    if not builtins.all(isinstance(one, int) for one in objects.flat):
+        return array
+    for one in objects.flat:
+        check_number(op, "an element", one, wanted)
+    return objects.astype(wanted)
+
+
+def converts_alike(source: np.dtype, wanted: np.dtype) -> builtins.bool:
+    """Whether NumPy converts as the workers do (schemas/ops/expression.h). It rounds twice to 16 bits, and leaves open what
+    a float out of an integer's range becomes."""
+    is_float = source.kind == "f" or source == bfloat16
+    if wanted.kind in "iu":
+        return not is_float
+    is_half = wanted == bfloat16 or wanted == float16
+    return not is_half or source.itemsize <= 2
+
+
 def array_of(value, op: str, dtype=None) -> np.ndarray:
-    """`value` as a NumPy array of a supported dtype in native byte order. Copies only if it must."""
+    """`value` as a NumPy array of a supported dtype in native byte order: of `dtype`, where NumPy converts to it as the
+    workers do, else as it is. Copies only if it must."""
     refuse_masked(value, op)
+    wanted = None if dtype is None else numpy_of(code_of(dtype, op))
     if isinstance(value, np.ndarray):
         array = value
     elif hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
@@ -111,9 +175,14 @@ def array_of(value, op: str, dtype=None) -> np.ndarray:
             array = np.asarray(value)
         except ValueError as error:
             raise DTypeError(f"{op}: not an array: {error}") from None
-    if dtype is not None:
-        wanted = numpy_of(code_of(dtype, op))
-        if array.dtype != wanted:
+    if array.dtype == object:
+        array = _array_of_objects(array, value, op, wanted)
+    if wanted is not None and array.dtype != wanted:
+        array = _integers_of(value, array, wanted, op)
+        code_of(array.dtype, op)
+        if isinstance(value, (int, np.generic, list, tuple)):
+            _check_fits(array, op, wanted)
+        if converts_alike(array.dtype, wanted):
             array = array.astype(wanted)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

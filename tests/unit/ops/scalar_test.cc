@@ -70,5 +70,13 @@ TEST(Scalar, F32RoundsOnce) {
   EXPECT_EQ(Scalar::Int(between).As(DType::kF32).AsDouble(), static_cast<double>(static_cast<float>(between)));
 }
 
+TEST(Scalar, SixteenBitsAreRoundedToOnce) {
+  const int64_t above = (int64_t{1} << 62) + (int64_t{1} << 54) + 1;  // f64 first would lie in the middle
+  EXPECT_EQ(Scalar::Int(above).As(DType::kBF16).AsDouble(), 0x1p62 + 0x1p55);
+  EXPECT_EQ(Scalar::Int(-above).As(DType::kBF16).AsDouble(), -0x1p62 - 0x1p55);
+  const uint64_t large = (uint64_t{1} << 63) + (uint64_t{1} << 55) + 1;
+  EXPECT_EQ(Scalar::FromBits(DType::kU64, ScalarStrength::kStrong, large).As(DType::kBF16).AsDouble(), 0x1p63 + 0x1p56);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -60,6 +60,29 @@ TYPED_TEST(HalfTest, RoundsToTheNearest) {
   }
 }
 
+// Integers of 64 bits, by which a double may lie in the middle where they don't.
+TYPED_TEST(HalfTest, LargeIntegersAreRoundedOnce) {
+  constexpr uint32_t kInfinite = std::is_same_v<TypeParam, F16> ? 0x7C00 : 0x7F80;
+  constexpr double kMost = 0x1p64;
+  for (uint32_t bits = 0; bits + 1 < kInfinite; ++bits) {
+    const double low = static_cast<double>(static_cast<float>(FromBits<TypeParam>(bits)));
+    const double high = static_cast<double>(static_cast<float>(FromBits<TypeParam>(bits + 1)));
+    const double middle = low + (high - low) / 2;
+    if (low < 1 || high >= kMost || middle != std::floor(middle)) continue;
+    const uint64_t whole = static_cast<uint64_t>(middle);
+    ASSERT_EQ(TypeParam(whole - 1).bits, bits) << whole;
+    ASSERT_EQ(TypeParam(whole).bits, bits % 2 == 0 ? bits : bits + 1) << whole;
+    ASSERT_EQ(TypeParam(whole + 1).bits, bits + 1) << whole;
+    if (high >= kMost / 2) continue;
+    const int64_t negative = -static_cast<int64_t>(whole);
+    ASSERT_EQ(TypeParam(negative + 1).bits, bits | 0x8000) << negative;
+    ASSERT_EQ(TypeParam(negative).bits, (bits % 2 == 0 ? bits : bits + 1) | 0x8000) << negative;
+    ASSERT_EQ(TypeParam(negative - 1).bits, (bits + 1) | 0x8000) << negative;
+  }
+  EXPECT_EQ(static_cast<float>(BF16(std::numeric_limits<int64_t>::min())), -0x1p63f);
+  EXPECT_EQ(static_cast<float>(BF16(std::numeric_limits<uint64_t>::max())), 0x1p64f);
+}
+
 TYPED_TEST(HalfTest, WhatIsTooLargeIsInfinite) {
   for (const double large : {1e39, 1e300, std::numeric_limits<double>::infinity()}) {
     EXPECT_EQ(static_cast<float>(TypeParam(large)), std::numeric_limits<float>::infinity());
