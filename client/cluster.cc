@@ -230,7 +230,10 @@ struct LocalCluster::State {
 
 absl::Status LocalCluster::State::MakeFolder() {
   const char* temporary = std::getenv("TMPDIR");
-  std::string pattern = temporary != nullptr && strlen(temporary) > 0 && strlen(temporary) < 60 ? temporary : "/tmp";
+  // The address is for any process, in whatever folder it runs. The path of a socket has little room.
+  std::error_code unknown;  // what the relative path starts from: then there is none here either
+  std::string pattern = std::filesystem::absolute(temporary == nullptr ? "" : temporary, unknown).native();
+  if (pattern.empty() || pattern.size() >= 60) pattern = "/tmp";
   pattern += "/tessera-XXXXXX";
   if (mkdtemp(pattern.data()) == nullptr) {
     return absl::UnavailableError(

@@ -35,7 +35,7 @@ class PythonWaits final : public WaitObserver {
     PyGILState_STATE state = PyGILState_Ensure();
     const bool raised = PyErr_CheckSignals() != 0;
     PyGILState_Release(state);
-    return raised ? absl::CancelledError("interrupted") : absl::OkStatus();
+    return raised ? absl::CancelledError("wait: interrupted") : absl::OkStatus();
   }
 };
 

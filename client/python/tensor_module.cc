@@ -54,13 +54,15 @@ nb::object BinaryOp(OpId op, nb::handle self, nb::handle other, Side side) {
   return Wrap(ValueOrRaise(tensor.value.session()->Call(PlainCall(op), operands)));
 }
 
-// == and != are elementwise beside what may stand beside a tensor. Of anything else Python would compare identities,
-// and answer silently; it is an error, as it is of < and +, but for None and for what knows itself how it compares.
-nb::object EqualityOp(OpId op, int comparison, nb::handle self, nb::handle other) {
+// Comparisons are elementwise beside what may stand beside a tensor. Of anything else it is an error: of == Python
+// would compare identities, and answer silently. But for what knows itself how it compares, which is asked with the
+// sides swapped. (None does not come here: x == None is False.)
+template <OpId op, int swapped>
+nb::object ComparisonOp(nb::handle self, nb::handle other) {
   nb::object result = BinaryOp(op, self, other, Side::kLeft);
-  if (result.ptr() != Py_NotImplemented || other.is_none()) return result;
+  if (result.ptr() != Py_NotImplemented) return result;
   if (const richcmpfunc compare = Py_TYPE(other.ptr())->tp_richcompare; compare != nullptr) {
-    result = nb::steal(compare(other.ptr(), self.ptr(), comparison));
+    result = nb::steal(compare(other.ptr(), self.ptr(), swapped));
     if (!result.is_valid()) throw nb::python_error();
     if (result.ptr() != Py_NotImplemented) return result;
   }
@@ -322,16 +324,16 @@ void DefineTensor(nb::module_& module) {
   DefineBinary<OpId::kMul>(tensor, "__mul__", "__rmul__", "__imul__");
   DefineBinary<OpId::kDiv>(tensor, "__truediv__", "__rtruediv__", "__itruediv__");
   DefineBinary<OpId::kMatmul>(tensor, "__matmul__", "__rmatmul__", "__imatmul__");
-  tensor.def(
-      "__eq__", [](nb::handle a, nb::handle b) { return EqualityOp(OpId::kEqual, Py_EQ, a, b); }, nb::is_operator(),
-      "Elementwise, a bool tensor. x == None is False; of a list, a tuple or a text it is a TypeError.");
-  tensor.def(
-      "__ne__", [](nb::handle a, nb::handle b) { return EqualityOp(OpId::kNotEqual, Py_NE, a, b); }, nb::is_operator(),
-      "Elementwise, a bool tensor. x != None is True; of a list, a tuple or a text it is a TypeError.");
-  DefineBinary<OpId::kLess>(tensor, "__lt__", nullptr, nullptr);
-  DefineBinary<OpId::kLessEqual>(tensor, "__le__", nullptr, nullptr);
-  DefineBinary<OpId::kGreater>(tensor, "__gt__", nullptr, nullptr);
-  DefineBinary<OpId::kGreaterEqual>(tensor, "__ge__", nullptr, nullptr);
+  constexpr const char* kEqualDoc =
+      "Elementwise, a bool tensor. x == None is False; of a list, a tuple or a text it is a TypeError.";
+  constexpr const char* kNotEqualDoc =
+      "Elementwise, a bool tensor. x != None is True; of a list, a tuple or a text it is a TypeError.";
+  tensor.def("__eq__", &ComparisonOp<OpId::kEqual, Py_EQ>, nb::is_operator(), kEqualDoc)
+      .def("__ne__", &ComparisonOp<OpId::kNotEqual, Py_NE>, nb::is_operator(), kNotEqualDoc)
+      .def("__lt__", &ComparisonOp<OpId::kLess, Py_GT>, nb::is_operator())
+      .def("__le__", &ComparisonOp<OpId::kLessEqual, Py_GE>, nb::is_operator())
+      .def("__gt__", &ComparisonOp<OpId::kGreater, Py_LT>, nb::is_operator())
+      .def("__ge__", &ComparisonOp<OpId::kGreaterEqual, Py_LE>, nb::is_operator());
   tensor.def("__neg__", [](nb::handle a) { return UnaryOp(OpId::kNeg, a); });
   DefineReading(tensor);
 

@@ -288,18 +288,20 @@ void StateMachine::ReleaseTicket(const SessionEntry& session, const ReleaseRecor
 }
 
 void StateMachine::CancelQueued(SessionEntry& session, uint64_t request) {
-  const absl::Status cancelled = absl::CancelledError("cancelled by the client before it was issued");
+  const auto cancelled = [](std::string_view op) {
+    return absl::CancelledError(StrCat(op, ": cancelled by the client before it was issued"));
+  };
   session.memory_wait.reset();  // the first may be one of them
   for (Record& record : session.queue) {
     if (auto* call = std::get_if<CallRecord>(&record); call && request == 0) {
-      record = BadRecord{cancelled, 0, call->results, LastUsesOf(*call)};
+      record = BadRecord{cancelled(NameOf(call->call.op, call->speaker)), 0, call->results, LastUsesOf(*call)};
     } else if (auto* upload = std::get_if<UploadRecord>(&record);
                upload && (request == 0 || upload->request == request)) {
-      record = BadRecord{cancelled, upload->request, {upload->result}, {}};
+      record = BadRecord{cancelled("upload"), upload->request, {upload->result}, {}};
     } else if (auto* download = std::get_if<DownloadRecord>(&record); download && download->request == request) {
-      record = BadRecord{cancelled, download->request, {}, {}};
+      record = BadRecord{cancelled("download"), download->request, {}, {}};
     } else if (auto* watch = std::get_if<WatchRecord>(&record); watch && watch->request == request) {
-      record = BadRecord{cancelled, watch->request, {}, {}};
+      record = BadRecord{cancelled("wait"), watch->request, {}, {}};
     }
   }
   if (request != 0) CancelWaiters(session, request);
@@ -314,7 +316,7 @@ void StateMachine::CancelWaiters(SessionEntry& session, uint64_t request) {
     op->waiters.erase(kept, op->waiters.end());
     const bool reads = op->request == request;
     if (reads) op->request = 0;
-    if (waits || reads) Send(session, SettledEvent{request, absl::CancelledError("cancelled by the client")});
+    if (waits || reads) Send(session, SettledEvent{request, absl::CancelledError("wait: cancelled by the client")});
   }
   // Whose ticket is on its way to a client that has stopped waiting.
   for (auto& [id, ticket] : tickets_) {

@@ -155,8 +155,8 @@ absl::Status StateMachine::DoesNotFit(const PlanTemplate& plan, size_t buffer, c
     // The results before it have their memory, until the op is refused.
     const std::string which =
         outputs.size() > 1 ? StrCat("; result ", i, " of ", outputs.size(), " beside the others") : "";
-    return absl::ResourceExhaustedError(StrCat(StdView(status.message()), which, "; of ", ToText(value.spec), " ",
-                                               WhatWouldFit(value.spec, free_bytes)));
+    return absl::ResourceExhaustedError(
+        StrCat(StdView(status.message()), which, "; ", WhatWouldFit(value.spec, free_bytes)));
   }
   return status;
 }

@@ -64,12 +64,11 @@ std::optional<TensorSpec> Shortened(const TensorSpec& whole, int64_t free_bytes)
 std::string WhatWouldFit(const TensorSpec& spec, int64_t free_bytes) {
   const std::optional<TensorSpec> sharded = ShardedMore(spec, free_bytes);
   const std::optional<TensorSpec> shortened = Shortened(spec, free_bytes);
-  if (!sharded.has_value() && !shortened.has_value()) return "nothing of it would fit";
-  std::string text;
-  if (sharded.has_value()) text = StrCat(ToText(sharded->placements), " would fit");
-  if (!shortened.has_value()) return text;
-  const std::string short_text = StrCat(ToText(spec.placements), " of ", ToShortText(*shortened));
-  return text.empty() ? StrCat(short_text, " would fit") : StrCat(text, ", or ", short_text);
+  if (!sharded.has_value() && !shortened.has_value()) return StrCat("nothing of ", ToText(spec), " would fit");
+  const std::string shard_text = sharded.has_value() ? StrCat("with placements ", ToText(sharded->placements)) : "";
+  const std::string short_text = shortened.has_value() ? StrCat("shortened to ", ToShortText(*shortened)) : "";
+  const std::string_view both = sharded.has_value() && shortened.has_value() ? ", or " : "";
+  return StrCat(ToText(spec), " would fit ", shard_text, both, short_text);
 }
 
 }  // namespace tessera

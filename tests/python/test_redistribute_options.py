@@ -200,7 +200,7 @@ def test_what_does_not_fit_is_refused_with_what_would(new_cluster):
         x.redistribute([R()]).wait()
     message = str(refused.value)
     assert f"{48 << 20} bytes wanted on each of 2 workers" in message and "free of" in message, message
-    assert "[S(0)] would fit, or [R] of f64[" in message, message
+    assert f"f64[{6 << 20}] @ mesh(2) [R] would fit with placements [S(0)], or shortened to f64[" in message, message
     fits = int(message.rsplit("f64[", 1)[1].split("]")[0])
     assert ts.zeros((fits,), dtype="float64", device_mesh=mesh, placements=[R()]).wait() is not None
     x.redistribute([R()], dtype="int32").wait()

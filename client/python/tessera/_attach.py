@@ -1,5 +1,7 @@
 """Python methods for the extension's classes."""
 
+import types
+
 
 def attach(target):
     """Class decorator: the body's functions and properties become the target's."""
@@ -7,6 +9,9 @@ def attach(target):
     def move(body):
         for name, value in vars(body).items():
             if name not in ("__module__", "__dict__", "__weakref__", "__doc__", "__qualname__"):
+                for function in (value, getattr(value, "fget", None), getattr(value, "__func__", None)):
+                    if isinstance(function, types.FunctionType):
+                        function.__qualname__ = f"{target.__name__}.{name}"     # errors say it
                 setattr(target, name, value)
         target.__module__ = "tessera"
         return target

@@ -41,8 +41,16 @@ def _boxes(tensor):
     return _tessera.boxes(tensor._dtype, tensor.shape, tensor._mesh, placements)
 
 
+def _pending(tensor) -> str:
+    """"sum" of a tensor whose workers have terms of one, "" of one that has its values."""
+    return next((p.reduce_op for p in tensor.placements if p.is_partial()), "")
+
+
 def _svg(tensor, boxes, workers) -> str:
-    """A 1-D or 2-D tensor with the boxes of its shards, coloured by the first worker that has each."""
+    """A 1-D or 2-D tensor with the boxes of its shards, coloured by the first worker that has each; of boxes that several
+    have terms of it says so, in a dashed frame."""
+    pending = _pending(tensor)
+    frame = 'stroke="black" stroke-dasharray="4 3"' if pending else 'stroke="white"'
     rows, columns = tensor.shape if tensor.ndim == 2 else (1, tensor.shape[0])
     scale = 240 / max(rows, columns, 1)
     height, width = max(rows * scale, 24), max(columns * scale, 24)
@@ -58,8 +66,9 @@ def _svg(tensor, boxes, workers) -> str:
         w, h = (right - left) * width / max(columns, 1), (bottom - top) * height / max(rows, 1)
         colour = _COLOURS[owners[0] % len(_COLOURS)]
         label = ",".join(map(str, owners[:8])) + ("..." if len(owners) > 8 else "")
+        label = f"{pending} of {label}" if pending else label
         parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" fill="{colour}" fill-opacity="0.75" '
-                     f'stroke="white"/><text x="{x + w / 2:.1f}" y="{y + h / 2 + 4:.1f}" font-size="11" '
+                     f'{frame}/><text x="{x + w / 2:.1f}" y="{y + h / 2 + 4:.1f}" font-size="11" '
                      f'text-anchor="middle" fill="white">{label}</text>')
     return f'<svg width="{width:.0f}" height="{height:.0f}" xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
 
@@ -74,10 +83,12 @@ def html(tensor) -> str:
         boxes = _boxes(tensor)
         drawing = _svg(tensor, boxes, workers) if tensor.ndim in (1, 2) and tensor.size else ""
         rows = []
+        pending = _pending(tensor)
         for position, worker, box in zip(itertools.product(*(range(n) for n in tensor._mesh.shape)), workers, boxes):
             shown = ", ".join(f"{start}:{stop}" for start, stop in box)
+            shown = f"[{shown}], a term of the {pending}" if pending else f"[{shown}]"
             rows.append(f'<tr><td>{position}</td><td><span style="color:{_COLOURS[worker % len(_COLOURS)]}">&#9632;</span> '
-                        f"worker {worker}</td><td>[{shown}]</td></tr>")
+                        f"worker {worker}</td><td>{shown}</td></tr>")
         return (f"<div>{head}<br>{drawing}<table><tr><th>position</th><th>worker</th><th>shard</th></tr>"
                 f'{"".join(rows)}</table></div>')
     except Exception:  # a repr never raises

@@ -231,9 +231,9 @@ def _transpose_method(self, *axes):
 def attach_methods() -> None:
     for name in _METHODS:
         setattr(_tessera.Tensor, name, globals()[name])
-    _reshape_method.__doc__ = reshape.__doc__
-    _tessera.Tensor.reshape = _reshape_method
-    _tessera.Tensor.transpose = _transpose_method
+    for name, method in (("reshape", _reshape_method), ("transpose", _transpose_method)):
+        method.__doc__, method.__name__, method.__qualname__ = globals()[name].__doc__, name, f"Tensor.{name}"
+        setattr(_tessera.Tensor, name, method)
 
 
 attach_methods()

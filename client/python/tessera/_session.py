@@ -73,6 +73,17 @@ def _configured():
     return config["address"], str(config.get("token", ""))
 
 
+def _stall_timeout() -> float:
+    text = os.environ.get("TESSERA_STALL_TIMEOUT", "60")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value >= 0:
+        raise InvalidArgumentError(f"connect: TESSERA_STALL_TIMEOUT is {text!r}; it must be a number of seconds that is not negative")
+    return value
+
+
 def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, stall_timeout=None):
     """Opens a session. Blocks until the coordinator answers, at most `timeout` seconds.
 
@@ -84,7 +95,7 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
         resume = getattr(resume, "resume_text", resume)
     address, token = _address_of(address, token)
     if stall_timeout is None:
-        stall_timeout = float(os.environ.get("TESSERA_STALL_TIMEOUT", 60))
+        stall_timeout = _stall_timeout()
     session = _tessera.Session._connect(address, token, resume or "", seconds(timeout, "connect"),
                                         -1.0 if lease is None else seconds(lease, "connect", "lease"),
                                         seconds(stall_timeout, "connect", "stall_timeout"), _CLIENT)

@@ -7,9 +7,14 @@ from ._ops import matmul, matrix_transpose
 __all__ = ["matmul", "matrix_transpose", "outer", "tensordot", "vecdot"]
 
 
+class ReservedNameError(UnimplementedError, AttributeError):
+    """A name of the array API that nothing is behind yet; hasattr says so, too."""
+
+
+ReservedNameError.__module__ = "tessera"
+
+
 def __getattr__(name: str):
     if name in ("cholesky", "det", "eigh", "inv", "qr", "solve", "svd", "norm", "matrix_norm", "vector_norm"):
-        def reserved(*args, **kwargs):
-            raise UnimplementedError(f"linalg.{name} is not supported yet")
-        return reserved
-    raise AttributeError(name)
+        raise ReservedNameError(f"linalg.{name} is not supported yet")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

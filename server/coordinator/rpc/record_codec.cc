@@ -68,7 +68,7 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
     case wire::Record::RELEASE: return ReleaseRecord{TicketId(reader.getRelease()), DecodeReason(reader.getReason())};
     case wire::Record::CANCELLED: {
       if (reader.getCancelled().size() > kMaxDrops) return absl::InvalidArgumentError("too many handles in one record");
-      BadRecord record{absl::CancelledError("cancelled by the client before it was sent"), 0, {}, {}};
+      BadRecord record{absl::CancelledError("call: cancelled by the client before it was sent"), 0, {}, {}};
       for (uint64_t handle : reader.getCancelled()) record.results.emplace_back(handle);
       return record;
     }

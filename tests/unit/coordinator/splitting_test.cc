@@ -137,7 +137,7 @@ TEST(Splitting, AProductThatDoesNotFitItselfIsRefusedWithWhatWould) {
   ASSERT_EQ(failed.size(), 1u);
   EXPECT_THAT(std::string(failed[0].status.message()),
               HasSubstr("6144 bytes wanted on each of 2 workers; worker 0 has 5888 free"));
-  EXPECT_THAT(std::string(failed[0].status.message()), HasSubstr("[S(0)] of f32[60,48] would fit"));
+  EXPECT_THAT(std::string(failed[0].status.message()), HasSubstr(" [S(0)] would fit shortened to f32[60,48]"));
   EXPECT_EQ(world.UsedBytes(), kOperandBytes);
 }
 

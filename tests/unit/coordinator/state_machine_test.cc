@@ -565,8 +565,8 @@ TEST(StateMachineTest, SeveralTensorsThatDoNotAllFitAreAllRefusedBeforeAnythingR
   for (const auto& event : failed) {
     EXPECT_EQ(event.status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(Message(event.status), HasSubstr("36864 bytes wanted on each of 2 workers"));
-    EXPECT_THAT(Message(event.status), HasSubstr("; result 1 of 2 beside the others; of f32[96,96]"));
-    EXPECT_THAT(Message(event.status), HasSubstr("of f32[96,96] @ mesh(2) [R] [S(0)] would fit"));
+    EXPECT_THAT(Message(event.status), HasSubstr("; result 1 of 2 beside the others; f32[96,96]"));
+    EXPECT_THAT(Message(event.status), HasSubstr("; f32[96,96] @ mesh(2) [R] would fit with placements [S(0)]"));
   }
   EXPECT_TRUE(cluster.InstancesAt(WorkerIndex(0)).empty());
   EXPECT_EQ(cluster.machine().memory().UsedBytes(WorkerIndex(0)), used);
