@@ -36,22 +36,48 @@ TEST(Linger, EndsByItself) {
   EXPECT_FALSE(linger.Yield());
 }
 
+// On one core the other thread runs only when this one gives the core away.
 TEST(Linger, SeesWhatAnotherThreadDoes) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(HomeCore(0), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // and of the thread that it starts
+  constexpr int kTurns = 1000;
   std::atomic<int> turn{0};
   std::thread other([&turn] {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < kTurns; ++i) {
       while (turn.load() != 2 * i + 1) std::this_thread::yield();
       turn = 2 * i + 2;
     }
   });
   Linger linger;
-  for (int i = 0; i < 1000; ++i) {
+  int seen = 0;
+  int missed = 0;  // lingered to the end, always back in time, and saw nothing
+  for (int i = 0; i < kTurns; ++i) {
     turn = 2 * i + 1;
-    for (linger.Begin(); turn.load() != 2 * i + 2 && linger.Yield();) {
+    linger.Begin();
+    bool lingers = true;
+    bool is_late = false;
+    bool has_lingered = false;
+    while (turn.load() != 2 * i + 2 && lingers) {
+      const Clock::time_point yielded = Clock::now();
+      lingers = linger.Yield();
+      has_lingered = has_lingered || lingers;
+      is_late = is_late || NsSince(yielded) > kLateYieldNs;
+    }
+    if (turn.load() == 2 * i + 2) {
+      linger.Arrived();
+      ++seen;
+    } else if (has_lingered && !is_late) {
+      ++missed;
     }
     while (turn.load() != 2 * i + 2) std::this_thread::yield();
   }
   other.join();
+  EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  EXPECT_GT(seen, 0);
+  EXPECT_LT(missed, kTurns / 10);
 }
 
 // Beside a thread that never gives the core away, a yield costs a time slice: few are tried.

@@ -2,11 +2,26 @@
 
 #include <set>
 #include <string>
+#include <utility>
 
 #include "gtest/gtest.h"
 
 namespace tessera {
 namespace {
+
+// The fewest and the most that a row of the family takes.
+std::pair<int, int> OperandsOf(const OpRow& row) {
+  switch (row.family) {
+    case OpFamily::kCreation: return {0, 0};
+    case OpFamily::kElementwise: return {Arity(row.scalar_op.value()), Arity(row.scalar_op.value())};
+    case OpFamily::kReduction:
+    case OpFamily::kArgReduction:
+    case OpFamily::kView: return {1, 1};
+    case OpFamily::kContraction: return {2, 2};
+    case OpFamily::kRedistribute: return {1, kMaxOperands};
+  }
+  return {-1, -1};
+}
 
 TEST(Catalog, RowsAreFoundByIdAndByName) {
   std::set<OpId> ids;
@@ -22,7 +37,7 @@ TEST(Catalog, RowsAreFoundByIdAndByName) {
     // An einsum's notation is its call's.
     const bool has_notation = row.family == OpFamily::kContraction && row.id != OpId::kEinsum;
     EXPECT_EQ(has_notation, !row.notation.empty()) << row.name;
-    EXPECT_EQ(row.scalar_op.has_value() ? Arity(*row.scalar_op) : row.max_operands, row.max_operands) << row.name;
+    EXPECT_EQ(OperandsOf(row), std::pair(row.min_operands, row.max_operands)) << row.name;
   }
   EXPECT_FALSE(FindOp(static_cast<OpId>(127)).ok());
   EXPECT_FALSE(FindOp(static_cast<OpId>(65535)).ok());
