@@ -46,8 +46,8 @@ struct KernelCall {
   KernelStore store = KernelStore::kWrite;
 };
 
-// The worker's compute threads, BLAS included; set once before the first call. Large copies and reductions
-// of terms are divided among them.
+// The worker's compute threads; set once before the first call. Large copies, reductions of terms and products are
+// divided among them; BLAS itself runs on the thread that calls it.
 void SetKernelThreads(int threads);
 
 absl::Status RunKernel(const KernelCall& call);

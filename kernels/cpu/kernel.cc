@@ -27,7 +27,7 @@ struct Dispatch {
 }  // namespace
 
 void SetKernelThreads(int threads) {
-  openblas_set_num_threads(threads < 1 ? 1 : threads);
+  openblas_set_num_threads(1);  // its own cuts go by the number of threads, and so would the bits
   cpu::SetThreads(threads);
 }
 

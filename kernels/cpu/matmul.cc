@@ -6,6 +6,9 @@
 // largest of the left and of the right ones are the rows and columns of a sum of products of matrices
 // (sum_of_products.h), the others are walked and give further sums.
 //
+// A product is cut into blocks of its output by extents alone, and each block is BLAS's on one thread: how many threads
+// there are has no say in the bits.
+//
 // Sums are in the order of the inner letters, however the operands lie; in f16 and bf16, and in integers, that is all.
 // In f32 and f64 strides have a say in one thing, which kernel multiplies: another one for a matrix whose other dim is
 // the dense one (a transposed view), for an output whose rows are not dense, and for fewer rows where left dims are not
@@ -26,6 +29,8 @@
 
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/product_cuts.h"
 #include "kernels/cpu/sum_of_products.h"
 #include "kernels/cpu/thin_product.h"
 
@@ -314,21 +319,35 @@ class FloatProduct {
   static void Vector(const Matrix<const T>& a, const T* x, const Matrix<T>& y, KernelStore store) {
     const BlasMatrix la = DescribeMatrix(a);
     const bool by_rows = la.transpose == CblasNoTrans;
-    Gemv(la.transpose, by_rows ? a.rows : a.columns, by_rows ? a.columns : a.rows, a.data, la.leading, x,
-         store == KernelStore::kAdd ? T{1} : T{0}, y.data, static_cast<blasint>(y.row_stride));
+    const Cuts cuts = CutMatrixVector(a.rows, a.columns, by_rows ? 1 : kMaxProductBlock);
+    RunBlocks(cuts.count(), [&](int64_t block) {
+      const int64_t start = cuts.start(block), rows = cuts.length(block);
+      Gemv(la.transpose, by_rows ? rows : a.columns, by_rows ? a.columns : rows, a.data + start * a.row_stride,
+           la.leading, x, store == KernelStore::kAdd ? T{1} : T{0}, y.data + start * y.row_stride,
+           static_cast<blasint>(y.row_stride));
+    });
   }
 
   static void Product(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c, const BlasMatrix& lc,
                       T beta) {
     const BlasMatrix la = DescribeMatrix(a), lb = DescribeMatrix(b);
-    if (lc.transpose == CblasNoTrans) {
-      Gemm(la.transpose, lb.transpose, c.rows, c.columns, a.columns, a.data, la.leading, b.data, lb.leading, beta,
-           c.data, lc.leading);
-    } else {
-      // A column-major result is the row-major result of the transposed product.
-      Gemm(Flip(lb.transpose), Flip(la.transpose), c.columns, c.rows, a.columns, b.data, lb.leading, a.data, la.leading,
-           beta, c.data, lc.leading);
-    }
+    const ProductCuts cuts = CutProduct(c.rows, c.columns, a.columns);
+    RunBlocks(cuts.rows.count() * cuts.columns.count(), [&](int64_t block) {
+      const int64_t down = block / cuts.columns.count(), across = block % cuts.columns.count();
+      const int64_t row = cuts.rows.start(down), column = cuts.columns.start(across);
+      const int64_t rows = cuts.rows.length(down), columns = cuts.columns.length(across);
+      const T* const left = a.data + row * a.row_stride;
+      const T* const right = b.data + column * b.column_stride;
+      T* const out = c.data + row * c.row_stride + column * c.column_stride;
+      if (lc.transpose == CblasNoTrans) {
+        Gemm(la.transpose, lb.transpose, rows, columns, a.columns, left, la.leading, right, lb.leading, beta, out,
+             lc.leading);
+      } else {
+        // A column-major result is the row-major result of the transposed product.
+        Gemm(Flip(lb.transpose), Flip(la.transpose), columns, rows, a.columns, right, lb.leading, left, la.leading,
+             beta, out, lc.leading);
+      }
+    });
   }
 
   Packed<T> packed_a_{0}, packed_b_{1}, packed_c_{2};

@@ -109,4 +109,12 @@ void RunParts(int64_t parts, Run run) {
   for (int64_t part = 0; part < parts; ++part) run(part, parts);
 }
 
+void RunBlocks(int64_t blocks, absl::FunctionRef<void(int64_t)> run) {
+  std::atomic<int64_t> next{0};
+  const int64_t threads = threads_to_use.load(std::memory_order_relaxed);
+  RunParts(std::min(blocks, threads), [&](int64_t, int64_t) {
+    for (int64_t block = next++; block < blocks; block = next++) run(block);
+  });
+}
+
 }  // namespace tessera::cpu

@@ -1,6 +1,7 @@
 // Matmul on every layout and dtype, and creation ops by global box.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -287,6 +288,38 @@ TEST(MatmulKernel, TheOrderOfASumIsThatOfItsLettersHoweverOperandsLie) {
         for (const Layout right : kLayouts) {
           EXPECT_EQ(product(left, right), want)
               << ToText(notation) << " " << ToText(dtype) << " " << LayoutText(left) << " by " << LayoutText(right);
+        }
+      }
+    }
+  }
+}
+
+// On one thread, two and more: matrices, views of them, vectors, and what is no multiple of a block.
+TEST(MatmulKernel, BitsDoNotDependOnTheThreads) {
+  const std::vector<std::array<int64_t, 3>> sizes = {{512, 512, 300}, {70, 515, 1100}, {1, 700, 1300}, {900, 777, 1}};
+  for (const DType dtype : {DType::kF16, DType::kF32, DType::kF64}) {
+    for (const auto& [m, k, n] : sizes) {
+      for (const Layout layout : {Layout::kRowMajor, Layout::kColumnMajor}) {
+        StridedArray a(dtype, {m, k}, layout), b(dtype, {k, n}, Layout::kRowMajor);
+        std::mt19937 random(1);
+        std::uniform_real_distribution<double> real(-1, 1);
+        for (StridedArray* const array : {&a, &b}) {
+          for (int64_t i = 0; i < array->size(); ++i) array->Set(i, ValueOf(dtype, real(random)));
+        }
+        const auto product = [&](int threads) {
+          SetKernelThreads(threads);
+          StridedArray c(dtype, {m, n}, Layout::kRowMajor);
+          EXPECT_TRUE(Multiply(a.AsInput(), b.AsInput(), c).ok());
+          SetKernelThreads(1);
+          std::vector<double> values;
+          for (int64_t i = 0; i < c.size(); ++i) values.push_back(c.Get(i).f);
+          return values;
+        };
+        const std::vector<double> want = product(1);
+        for (const int threads : {2, 3}) {
+          // Not EXPECT_EQ: it would print all of them.
+          EXPECT_TRUE(product(threads) == want) << ToText(dtype) << " " << m << "x" << k << "x" << n << " "
+                                                << LayoutText(layout) << " on " << threads << " threads";
         }
       }
     }
