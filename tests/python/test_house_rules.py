@@ -148,3 +148,16 @@ def test_every_limit_is_documented():
     limits = text("docs/limits.md")
     missing = sorted(limit for limit in named if f"`{limit}`" not in limits)
     assert not missing, f"not in docs/limits.md: {missing}"
+
+
+def test_every_bug_has_a_test_that_is_there():
+    python = {f"{name.rsplit('/', 1)[-1]}::{test}" for name in PYTHON for test in re.findall(r"^def (test_\w+)\(", text(name), re.MULTILINE)}
+    cxx = {f"{suite}.{test}" for name in CXX if name.startswith("tests/")
+           for suite, test in re.findall(r"^(?:TYPED_)?TEST(?:_[FP])?\((\w+), (\w+)\)", text(name), re.MULTILINE)}
+    rows = [line.split("|") for line in text("docs/bugs.md").split("\n") if line.startswith("| ") and not line.startswith("| bug")]
+    assert len(rows) > 10
+    for row in rows:
+        named = re.findall(r"`([^`]+)`", row[-2])
+        assert named, f"no test is named: {row[1]}"
+        for test in named:
+            assert test in python | cxx, f"docs/bugs.md: there is no test {test}"
