@@ -26,6 +26,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "client/cluster_folder.h"
 #include "client/wait.h"
 #include "schemas/codec/available_memory.h"
 #include "schemas/types/status_macros.h"
@@ -42,6 +43,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kLogTailBytes = 2000;
 constexpr auto kStopTimeout = std::chrono::seconds(3);
 constexpr int kParentFd = 3;
+constexpr int kLockFd = 4;
 constexpr int64_t kMaxLogBytes = 1 << 20;  // docs/limits.md: max_log_bytes
 constexpr auto kLogPeriod = std::chrono::milliseconds(250);
 
@@ -65,13 +67,24 @@ struct Child {
   pid_t pid = -1;
   int log_fd = -1;  // a memfd that holds its stderr
   bool reaped = false;
+  bool told = false;   // of its end
+  std::string reason;  // of its end
 
   // Whether it runs. A child that ended is reaped.
   bool Alive() {
     if (reaped || pid < 0) return false;
     int status = 0;
-    if (waitpid(pid, &status, WNOHANG) == 0) return true;
+    const pid_t ended = waitpid(pid, &status, WNOHANG);
+    if (ended == 0) return true;
     reaped = true;
+    if (ended != pid) {
+      reason = "ended";  // somebody else took its status
+    } else if (WIFSIGNALED(status)) {
+      const char* const name = sigabbrev_np(WTERMSIG(status));
+      reason = StrCat("killed by signal ", WTERMSIG(status), " (SIG", name == nullptr ? "?" : name, ")");
+    } else {
+      reason = StrCat("ended with status ", WEXITSTATUS(status));
+    }
     return false;
   }
   std::string LogTail() const {
@@ -165,8 +178,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& binary_dir, const std
                                     " nor near it; build it with tools/build, or set TESSERA_BIN_DIR"));
 }
 
-// The write ends of the pipes that keep clusters of this process running. A forked child lets go of its copies, so that
-// a cluster ends with the process that started it.
+// The write ends of the pipes that keep clusters of this process running, and the locks of their folders. A forked
+// child lets go of its copies, so that a cluster ends with the process that started it.
 class KeepAlivePipes {
  public:
   // Never destroyed: a fork may come after static objects are gone.
@@ -205,6 +218,7 @@ struct LocalCluster::State {
   ClusterOptions options;
   pid_t owner = getpid();
   std::string folder;  // made here, removed at the end
+  int lock_fd = -1;    // of the folder
   std::string socket_path;
   std::string token = RandomHex();
   std::string join_token = RandomHex();
@@ -214,12 +228,16 @@ struct LocalCluster::State {
   Child coordinator;
   std::vector<Child> workers;
   std::vector<int> worker_pids;
+  std::string worker_program;
   std::unique_ptr<LogTrimmer> logs = std::make_unique<LogTrimmer>();
 
   absl::Status MakeFolder();
-  absl::Status Spawn(Child* child, const std::string& name, const std::string& program,
-                     const std::vector<std::string>& flags, int* stdout_fd);
+  // `environment` beside this process's own, whose tokens it doesn't get.
+  absl::Status Spawn(Child* child, const std::string& program, const std::vector<std::string>& flags,
+                     std::vector<std::string> environment, int* stdout_fd);
   absl::Status SpawnAll();
+  absl::Status SpawnWorker(int index);
+  std::vector<std::string> WorkerFlags(int index) const;
   absl::Status AwaitListening(int stdout_fd, Clock::time_point deadline);
   absl::Status AwaitWorkers(Clock::time_point deadline);
   absl::Status CheckChildren();
@@ -229,17 +247,10 @@ struct LocalCluster::State {
 };
 
 absl::Status LocalCluster::State::MakeFolder() {
-  const char* temporary = std::getenv("TMPDIR");
-  // The address is for any process, in whatever folder it runs. The path of a socket has little room.
-  std::error_code unknown;  // what the relative path starts from: then there is none here either
-  std::string pattern = std::filesystem::absolute(temporary == nullptr ? "" : temporary, unknown).native();
-  if (pattern.empty() || pattern.size() >= 60) pattern = "/tmp";
-  pattern += "/tessera-XXXXXX";
-  if (mkdtemp(pattern.data()) == nullptr) {
-    return absl::UnavailableError(
-        StrCat("local_cluster: no folder at ", pattern, ": ", std::string_view(strerror(errno))));
-  }
-  folder = pattern;
+  TESSERA_ASSIGN_OR_RETURN(const ClusterFolder made, ClusterFolder::Make());
+  folder = made.path();
+  lock_fd = made.lock_fd();
+  KeepAlivePipes::Get().Add(lock_fd);
   socket_path = options.socket_path.empty() ? folder + "/coordinator.sock" : options.socket_path;
   address = StrCat("unix:", socket_path, "#token=", token);
   int pipe_fds[2];
@@ -252,11 +263,13 @@ absl::Status LocalCluster::State::MakeFolder() {
   return absl::OkStatus();
 }
 
-absl::Status LocalCluster::State::Spawn(Child* child, const std::string& name, const std::string& program,
-                                        const std::vector<std::string>& flags, int* stdout_fd) {
-  child->name = name;
-  child->log_fd = MoveUp(memfd_create(name.c_str(), MFD_CLOEXEC));
-  logs->Add(child->log_fd);
+absl::Status LocalCluster::State::Spawn(Child* child, const std::string& program, const std::vector<std::string>& flags,
+                                        std::vector<std::string> environment, int* stdout_fd) {
+  if (child->log_fd < 0) {
+    child->log_fd = MoveUp(memfd_create(child->name.c_str(), MFD_CLOEXEC));
+    logs->Add(child->log_fd);
+  }
+  child->reaped = child->told = false;
   int out_fds[2] = {-1, -1};
   if (stdout_fd != nullptr) {
     if (pipe2(out_fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("local_cluster: pipe");
@@ -269,6 +282,7 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& name, c
   posix_spawn_file_actions_adddup2(&actions, stdout_fd != nullptr ? out_fds[1] : child->log_fd, 1);
   posix_spawn_file_actions_adddup2(&actions, child->log_fd, 2);
   posix_spawn_file_actions_adddup2(&actions, parent_fd, kParentFd);
+  posix_spawn_file_actions_adddup2(&actions, lock_fd, kLockFd);
   // A group of its own: Ctrl-C is for the client.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -283,7 +297,6 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& name, c
   std::vector<std::string> arguments = {program};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   arguments.push_back(StrCat("--exit-with-parent-fd=", kParentFd));
-  std::vector<std::string> environment = {"TESSERA_TOKEN=" + token, "TESSERA_JOIN_TOKEN=" + join_token};
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (!absl::StartsWith(*entry, "TESSERA_TOKEN=") && !absl::StartsWith(*entry, "TESSERA_JOIN_TOKEN=")) {
       environment.push_back(*entry);
@@ -307,34 +320,44 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& name, c
 
 absl::Status LocalCluster::State::SpawnAll() {
   TESSERA_ASSIGN_OR_RETURN(std::string coordinator_program, FindProgram(options.binary_dir, "coordinator"));
-  TESSERA_ASSIGN_OR_RETURN(std::string worker_program, FindProgram(options.binary_dir, "worker"));
+  TESSERA_ASSIGN_OR_RETURN(worker_program, FindProgram(options.binary_dir, "worker"));
   TESSERA_RETURN_IF_ERROR(MakeFolder());
   const Clock::time_point deadline =
       Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options.start_timeout_s * 1e3));
   std::vector<std::string> flags = {"--listen=unix:" + socket_path};
   flags.insert(flags.end(), options.coordinator_flags.begin(), options.coordinator_flags.end());
   int stdout_fd = -1;
-  TESSERA_RETURN_IF_ERROR(Spawn(&coordinator, "coordinator", coordinator_program, flags, &stdout_fd));
+  coordinator.name = "coordinator";
+  TESSERA_RETURN_IF_ERROR(Spawn(&coordinator, coordinator_program, flags,
+                                {"TESSERA_TOKEN=" + token, "TESSERA_JOIN_TOKEN=" + join_token}, &stdout_fd));
   absl::Status listening = AwaitListening(stdout_fd, deadline);
   close(stdout_fd);
   TESSERA_RETURN_IF_ERROR(listening);
   workers.resize(static_cast<size_t>(options.workers));
-  for (int i = 0; i < options.workers; ++i) {
-    Child* worker = &workers[static_cast<size_t>(i)];
-    TESSERA_RETURN_IF_ERROR(Spawn(
-        worker, StrCat("worker ", i), worker_program,
-        {"--coordinator=unix:" + socket_path, StrCat("--memory=", options.memory_bytes), StrCat("--index=", i),
-         "--transport=" + options.transport, StrCat("--workers-on-host=", options.workers), "--socket-dir=" + folder},
-        nullptr));
-    worker_pids.push_back(worker->pid);
-  }
+  worker_pids.resize(workers.size());
+  for (int i = 0; i < options.workers; ++i) TESSERA_RETURN_IF_ERROR(SpawnWorker(i));
   return AwaitWorkers(deadline);
+}
+
+std::vector<std::string> LocalCluster::State::WorkerFlags(int index) const {
+  return {"--coordinator=unix:" + socket_path, StrCat("--memory=", options.memory_bytes),     StrCat("--index=", index),
+          "--transport=" + options.transport,  StrCat("--workers-on-host=", options.workers), "--socket-dir=" + folder};
+}
+
+absl::Status LocalCluster::State::SpawnWorker(int index) {
+  Child& worker = workers[static_cast<size_t>(index)];
+  worker.name = StrCat("worker ", index);
+  TESSERA_RETURN_IF_ERROR(
+      Spawn(&worker, worker_program, WorkerFlags(index), {"TESSERA_JOIN_TOKEN=" + join_token}, nullptr));
+  worker_pids[static_cast<size_t>(index)] = worker.pid;
+  return absl::OkStatus();
 }
 
 absl::Status LocalCluster::State::CheckChildren() {
   auto check = [](Child& child) {
     if (child.Alive()) return absl::OkStatus();
-    return absl::UnavailableError(StrCat("local_cluster: the ", child.name, " ended: ", child.LogTail()));
+    return absl::UnavailableError(
+        StrCat("local_cluster: the ", child.name, " ended (", child.reason, "): ", child.LogTail()));
   };
   TESSERA_RETURN_IF_ERROR(check(coordinator));
   for (Child& worker : workers) TESSERA_RETURN_IF_ERROR(check(worker));
@@ -393,8 +416,9 @@ std::string LocalCluster::State::LogTail(int worker) const {
 
 void LocalCluster::State::Stop() {
   if (keep_alive_fd >= 0) KeepAlivePipes::Get().Close(keep_alive_fd);
+  if (lock_fd >= 0) KeepAlivePipes::Get().Close(lock_fd);
   if (parent_fd >= 0) close(parent_fd);
-  keep_alive_fd = parent_fd = -1;
+  keep_alive_fd = lock_fd = parent_fd = -1;
   if (owner != getpid()) {  // a fork's copy ends nothing, and has no thread to join
     [[maybe_unused]] LogTrimmer* leaked = logs.release();
     return;
@@ -459,5 +483,34 @@ const std::vector<int>& LocalCluster::worker_pids() const { return state_->worke
 std::string LocalCluster::LogTail(int worker) const { return state_->LogTail(worker); }
 
 void LocalCluster::Stop() { state_->Stop(); }
+
+std::vector<LocalCluster::Ended> LocalCluster::TakeEnded() {
+  std::vector<Ended> ended;
+  const auto look = [&ended](int worker, Child& child) {
+    if (child.told || child.Alive()) return;
+    child.told = true;
+    ended.push_back({worker, child.reason});
+  };
+  look(-1, state_->coordinator);
+  for (size_t i = 0; i < state_->workers.size(); ++i) look(static_cast<int>(i), state_->workers[i]);
+  return ended;
+}
+
+absl::Status LocalCluster::StartWorker(int worker) {
+  if (worker < 0 || worker >= state_->options.workers) {
+    return absl::InvalidArgumentError(
+        StrCat("local_cluster: worker ", worker, " is none of 0 to ", state_->options.workers - 1));
+  }
+  if (state_->workers[static_cast<size_t>(worker)].Alive()) {
+    return absl::FailedPreconditionError(StrCat("local_cluster: worker ", worker, " runs"));
+  }
+  return state_->SpawnWorker(worker);
+}
+
+std::string LocalCluster::JoinCommand(int worker) const {
+  std::string command = StrCat("TESSERA_JOIN_TOKEN=", state_->join_token, " ", state_->worker_program);
+  for (const std::string& flag : state_->WorkerFlags(worker)) absl::StrAppend(&command, " ", flag);
+  return command;
+}
 
 }  // namespace tessera

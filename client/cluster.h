@@ -48,6 +48,17 @@ class LocalCluster {
   const std::vector<int>& worker_pids() const;
   // The end of what a child wrote to stderr: -1 the coordinator, else a worker.
   std::string LogTail(int worker) const;
+  // A process that has ended: a worker's number, or -1 the coordinator; "killed by signal 9 (SIGKILL)".
+  struct Ended {
+    int worker;
+    std::string reason;
+  };
+  // Those that have since the last call.
+  std::vector<Ended> TakeEnded();
+  // Starts a worker that has ended again, in its place; it joins with its number. worker_pids() has the new process.
+  absl::Status StartWorker(int worker);
+  // What a shell would start a worker with this number by; carries the workers' token.
+  std::string JoinCommand(int worker) const;
   // Ends the processes (they are killed after 3 s) and removes the sockets. Twice is fine.
   void Stop();
 

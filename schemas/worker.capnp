@@ -33,6 +33,8 @@ struct WorkerHello {
   computeThreads @9 :Int32;
   mapPeers @10 :Bool;
   # False: peers are reached by messages even on the same host.
+  reachesHosts @11 :Bool;
+  # It exchanges messages with workers of other hosts that do, too.
 }
 
 struct WorkerWelcome {

@@ -1,9 +1,9 @@
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "client/address.h"
@@ -23,20 +23,61 @@ struct UpOptions {
   std::string listen;
 };
 
-// Blocks until SIGINT or SIGTERM; 1 when the coordinator ends before. A worker's end is told.
-int Serve(const LocalCluster& cluster, const sigset_t& signals) {
-  std::vector<bool> told(cluster.worker_pids().size(), false);
+using Clock = std::chrono::steady_clock;
+
+// Of a worker that ends again and again: each time after twice the delay. docs/limits.md: max_worker_restarts,
+// restart_delay, restart_forgiven
+constexpr int kMaxWorkerRestarts = 5;
+constexpr std::chrono::milliseconds kRestartDelay(250);
+constexpr std::chrono::seconds kRestartForgiven(60);
+
+// What `tessera up` knows of a worker.
+struct Kept {
+  int restarts = 0;                          // since it last ran for kRestartForgiven
+  Clock::time_point started = Clock::now();  // the last time
+  std::optional<Clock::time_point> start_at;
+};
+
+void TellEnd(const LocalCluster& cluster, const LocalCluster::Ended& ended, Kept& kept) {
+  const Clock::time_point now = Clock::now();
+  if (now - kept.started > kRestartForgiven) kept.restarts = 0;
+  const std::string log = cluster.LogTail(ended.worker);
+  std::fprintf(stderr, "tessera up: worker %d: %s%s%s\n", ended.worker, ended.reason.c_str(), log.empty() ? "" : ": ",
+               log.c_str());
+  if (kept.restarts == kMaxWorkerRestarts) {
+    std::fprintf(
+        stderr,
+        "tessera up: worker %d stays away: it was started %d times again (max_worker_restarts). By hand:\n  %s\n",
+        ended.worker, kept.restarts, cluster.JoinCommand(ended.worker).c_str());
+    return;
+  }
+  const auto delay = kRestartDelay * (1 << kept.restarts);
+  ++kept.restarts;
+  kept.start_at = now + delay;
+  std::fprintf(stderr, "tessera up: worker %d is started again in %.2f s (%d of %d); what it held is lost\n",
+               ended.worker, std::chrono::duration<double>(delay).count(), kept.restarts, kMaxWorkerRestarts);
+}
+
+// Blocks until SIGINT or SIGTERM; 1 when the coordinator ends before. A worker that ends is told, and started again.
+int Serve(LocalCluster& cluster, const sigset_t& signals) {
+  std::vector<Kept> kept(cluster.worker_pids().size());
   for (;;) {
-    const timespec poll{0, 200 * 1000 * 1000};
+    const timespec poll{0, 100 * 1000 * 1000};
     if (sigtimedwait(&signals, nullptr, &poll) > 0) return 0;
-    if (kill(cluster.coordinator_pid(), 0) != 0 || waitpid(cluster.coordinator_pid(), nullptr, WNOHANG) != 0) {
-      std::fprintf(stderr, "tessera up: the coordinator ended: %s\n", cluster.LogTail(-1).c_str());
-      return 1;
+    for (const LocalCluster::Ended& ended : cluster.TakeEnded()) {
+      if (ended.worker < 0) {
+        std::fprintf(stderr, "tessera up: the coordinator: %s: %s\n", ended.reason.c_str(),
+                     cluster.LogTail(-1).c_str());
+        return 1;
+      }
+      TellEnd(cluster, ended, kept[static_cast<size_t>(ended.worker)]);
     }
-    for (size_t i = 0; i < told.size(); ++i) {
-      if (told[i] || waitpid(cluster.worker_pids()[i], nullptr, WNOHANG) == 0) continue;
-      told[i] = true;
-      std::fprintf(stderr, "tessera up: worker %zu ended: %s\n", i, cluster.LogTail(static_cast<int>(i)).c_str());
+    for (size_t i = 0; i < kept.size(); ++i) {
+      if (!kept[i].start_at.has_value() || Clock::now() < *kept[i].start_at) continue;
+      kept[i].start_at.reset();
+      kept[i].started = Clock::now();
+      const absl::Status status = cluster.StartWorker(static_cast<int>(i));
+      if (!status.ok()) std::fprintf(stderr, "tessera up: %s\n", std::string(StdView(status.message())).c_str());
     }
   }
 }
@@ -68,6 +109,7 @@ int Up(const UpOptions& up) {
   std::printf("%s\n", cluster->address().c_str());
   std::printf("%d workers of %s each, transport %s; Ctrl-C ends them\n", options.workers,
               ShowBytes(options.memory_bytes).c_str(), options.transport.c_str());
+  std::printf("another worker joins by: %s\n", cluster->JoinCommand(options.workers).c_str());
   std::fflush(stdout);
   const int status = Serve(*cluster, signals);
   cluster->Stop();

@@ -1,6 +1,7 @@
 #include "client/connection/connection.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,6 +22,7 @@
 #include "schemas/codec/exception.h"
 #include "schemas/codec/loop_linger.h"
 #include "schemas/codec/message_link.h"
+#include "schemas/codec/server_identity.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
@@ -160,6 +162,10 @@ absl::Status ConnectionLoop::Open() {
   int fd = options.socket_fd;
   if (fd < 0) {
     TESSERA_ASSIGN_OR_RETURN(fd, ConnectUnixSocket("connect", options.socket_path));
+    if (absl::Status status = CheckServer("connect", fd, options.socket_path); !status.ok()) {
+      close(fd);
+      return status;
+    }
   }
   dialed_ = kj::heap<DialedConnection>(io_.lowLevelProvider->wrapUnixSocketFd(
       fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC));

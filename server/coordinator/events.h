@@ -107,6 +107,7 @@ struct WorkerJoinedEvent {
   std::string device;
   int32_t pid = 0;  // as the kernel says; 0: of another PID namespace
   bool map_peers = true;
+  bool reaches_hosts = false;
 };
 struct WorkerLostEvent {
   WorkerIndex worker;

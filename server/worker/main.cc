@@ -23,9 +23,14 @@
 #include "kernels/kernel.h"
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
+#include "schemas/codec/server_identity.h"
+#include "schemas/codec/socket_folder.h"
 #include "schemas/codec/two_party.h"
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/cpu/cpu_device.h"
+#include "server/transport/routed/routed_transport.h"
+#include "server/transport/socket/socket_transport.h"
 #include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/executor.h"
 #include "server/worker/page_toucher.h"
@@ -37,12 +42,16 @@ namespace {
 
 constexpr int kMaxThreads = 1024;  // docs/limits.md: threads
 
+// Whether there is a network on which messages may go to other hosts: UCX's port does what any sender says.
+enum class TrustedNetwork : uint8_t { kNone, kNetDevices };
+
 struct WorkerOptions {
   std::string coordinator;  // "unix:/path"
   std::string join_token;
   int index = -1;
   int64_t memory_bytes = int64_t{1} << 30;
   std::string transport = "shm";
+  TrustedNetwork trusted_network = TrustedNetwork::kNone;
   std::string net_devices = UcxOptions{}.net_devices;
   std::string socket_dir = "/tmp";
   std::string host_id;
@@ -88,6 +97,7 @@ struct Parts {
   Executor executor;
   TicketTable tickets;
   CopyThread copies;
+  AttachedMemory attached{AttachedMemory::HostLimits()};
   PageToucher pages;
 };
 
@@ -108,6 +118,7 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setPid(getpid());
   hello.setComputeThreads(options.threads);
   hello.setMapPeers(options.transport != "ucx");
+  hello.setReachesHosts(options.trusted_network != TrustedNetwork::kNone);
   request.setWorker(kj::mv(worker));
   return request.send();
 }
@@ -117,8 +128,11 @@ void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedA
                MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, bool& has_joined) {
   auto& network = io.provider->getNetwork();
   auto receiver = network.parseAddress(data_address.c_str()).wait(io.waitScope)->listen();
-  auto link = kj::heap<DialedConnection>(
-      network.parseAddress(options.coordinator.c_str()).wait(io.waitScope)->connect().wait(io.waitScope));
+  auto stream = network.parseAddress(options.coordinator.c_str()).wait(io.waitScope)->connect().wait(io.waitScope);
+  KJ_IF_MAYBE (fd, stream->getFd()) {
+    ThrowIfError(CheckServer("join", *fd, options.coordinator));
+  }
+  auto link = kj::heap<DialedConnection>(kj::mv(stream));
   auto server_own = kj::heap<WorkerServer>();
   WorkerServer& server = *server_own;
   // The connection lets go of it when it ends, in the middle of what runs below.
@@ -137,7 +151,7 @@ void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedA
   parts->pages.Add(arena);
   Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
                     [&parts = *parts, key = joined.getWelcome().getPeerKey()](pid_t, Acceptor::Admit admit) {
-                      return MakeDataGate(parts.tickets, parts.copies, key, std::move(admit));
+                      return MakeDataGate(parts.tickets, parts.copies, parts.attached, key, std::move(admit));
                     });
   auto& port = io.unixEventPort;
   acceptor.Run(*receiver)
@@ -151,6 +165,35 @@ void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedA
       .wait(io.waitScope);
 }
 
+// How peers whose memory isn't mapped are reached; null where all are.
+absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptions& options, const std::string& path) {
+  const bool is_trusted = options.trusted_network != TrustedNetwork::kNone;
+  if (options.transport == "shm") {
+    if (!is_trusted) return nullptr;
+    return absl::InvalidArgumentError("--trusted-network is for messages to other hosts: --transport ucx or shm+ucx");
+  }
+  if (options.transport == "shm+ucx" && !is_trusted) {
+    return absl::InvalidArgumentError(
+        "--transport shm+ucx sends messages to other hosts, and those are neither encrypted nor authenticated: whoever "
+        "reaches UCX's port on --net-devices writes into this process. Where all who do are trusted, as MPI and NCCL "
+        "want it, say so by --trusted-network");
+  }
+  if (options.index < 0) {
+    return absl::InvalidArgumentError(
+        StrCat("--transport ", options.transport, " needs --index: the number is part of its messages"));
+  }
+  const WorkerIndex self(options.index);
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<MessageTransport> on_host, SocketTransport::Make(self, path));
+  std::unique_ptr<MessageTransport> between_hosts;
+  if (is_trusted) {
+    UcxOptions ucx;
+    ucx.net_devices = options.net_devices;
+    ucx.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
+    TESSERA_ASSIGN_OR_RETURN(between_hosts, UcxTransport::Make(self, ucx));
+  }
+  return std::make_unique<RoutedTransport>(options.host_id, std::move(on_host), std::move(between_hosts));
+}
+
 int Serve(WorkerOptions options) {
   RaiseDescriptorLimit();
   CaptureForLoop(SIGTERM);
@@ -161,20 +204,12 @@ int Serve(WorkerOptions options) {
   if (!created.ok()) return Fail(std::string(created.status().message()));
   const auto arena = std::make_shared<const SharedArena>(*std::move(created));
   options.memory_bytes = arena->bytes();
-  std::unique_ptr<MessageTransport> messages;
-  if (options.transport != "shm") {
-    if (options.index < 0) {
-      return Fail(StrCat("--transport ", options.transport, " needs --index: the number is part of its messages"));
-    }
-    UcxOptions ucx;
-    ucx.net_devices = options.net_devices;
-    ucx.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
-    auto made = UcxTransport::Make(WorkerIndex(options.index), ucx);
-    if (!made.ok()) return Fail(std::string(made.status().message()));
-    messages = *std::move(made);
-  }
-  auto io = kj::setupAsyncIo();
   umask(0077);
+  const std::string messages_path = StrCat(options.socket_dir, "/worker-", getpid(), "-messages.sock");
+  auto messages_made = MakeMessages(options, messages_path);
+  if (!messages_made.ok()) return Fail(std::string(messages_made.status().message()));
+  const std::unique_ptr<MessageTransport> messages = *std::move(messages_made);
+  auto io = kj::setupAsyncIo();
   const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
   unlink(path.c_str());
   int status = 0;
@@ -189,8 +224,10 @@ int Serve(WorkerOptions options) {
     }
   }
   unlink(path.c_str());
-  // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
-  if (options.exit_with_parent_fd >= 0) rmdir(options.socket_dir.c_str());
+  unlink(messages_path.c_str());
+  // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone, and what those
+  // left who were killed.
+  if (options.exit_with_parent_fd >= 0) RemoveDeadSockets(options.socket_dir);
   std::fflush(nullptr);
   _exit(status);  // without waiting for what runs on the device
 }
@@ -209,12 +246,16 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{1}, kMaxArenaBytes))
       ->capture_default_str();
   app.add_option("--transport", options.transport,
-                 "how peers are reached: shm (mapped memory, all on one host), ucx (messages), or shm+ucx (mapped\n"
-                 "memory on the own host, messages to other hosts)")
+                 "how peers are reached: shm (mapped memory, all on one host), ucx (messages: by unix sockets on the\n"
+                 "own host, by UCX to others), or shm+ucx (mapped memory on the own host, messages to others)")
       ->check(CLI::IsMember({"shm", "ucx", "shm+ucx"}))
       ->capture_default_str();
+  app.add_flag_callback(
+      "--trusted-network", [&options]() { options.trusted_network = TrustedNetwork::kNetDevices; },
+      "workers of other hosts are reached by UCX over --net-devices. Messages are not encrypted, and whoever reaches\n"
+      "the port writes into this process: only where all who do are trusted");
   app.add_option("--net-devices", options.net_devices,
-                 "network interfaces of messages (eth1, or several with commas); private ones: messages are not secret")
+                 "network interfaces of messages to other hosts (eth1, or several with commas)")
       ->capture_default_str();
   app.add_option("--message-stall-timeout", options.message_stall_timeout_s,
                  "seconds without a sign of life after which a connection with messages under way counts as broken")

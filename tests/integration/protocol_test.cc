@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -344,6 +345,57 @@ TEST_F(ProtocolTest, ATransferRefusesWhatItCannotCopy) {
     request.send().wait(io_.waitScope);
   });
   EXPECT_EQ(outside.code(), absl::StatusCode::kInvalidArgument) << outside;
+}
+
+// A call that waited for it would keep those behind it, and their descriptors, waiting.
+TEST_F(ProtocolTest, ADescriptorThatIsStillPromisedIsNotWaitedFor) {
+  Opened opened = OpenUpload();
+  Wire data(io_, opened.data_addresses[0]);
+  ASSERT_TRUE(Redeem(data, opened.client->tickets[0].first, opened.client->tickets[0].second).ok());
+  auto never = kj::newPromiseAndFulfiller<wire::SharedMemory::Client>();
+  auto promised = held_[0].attachRequest();
+  promised.setMemory(kj::mv(never.promise));
+  auto answer = promised.send();
+  auto behind = held_[0].attachRequest();
+  behind.setMemory(kj::heap<Memory>(64, F_SEAL_SHRINK | F_SEAL_GROW));
+  auto second = behind.send();
+  const absl::Status first_status = StatusOf([&]() { answer.wait(io_.waitScope); });
+  EXPECT_EQ(first_status.code(), absl::StatusCode::kInvalidArgument) << first_status;
+  EXPECT_THAT(std::string(first_status.message()), HasSubstr("without a file descriptor"));
+  const absl::Status second_status = StatusOf([&]() { second.wait(io_.waitScope); });
+  EXPECT_EQ(second_status.code(), absl::StatusCode::kFailedPrecondition) << second_status;
+}
+
+// Files that the process has open.
+size_t OpenFiles(int pid) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+TEST_F(ProtocolTest, DescriptorsOfCallsThatWaitForNothingAreNotKept) {
+  Opened opened = OpenUpload();
+  Wire data(io_, opened.data_addresses[0]);
+  ASSERT_TRUE(Redeem(data, opened.client->tickets[0].first, opened.client->tickets[0].second).ok());
+  const int pid = cluster_->worker_pids()[0];
+  const size_t before = OpenFiles(pid);
+  auto never = kj::newPromiseAndFulfiller<wire::SharedMemory::Client>();
+  kj::Vector<kj::Promise<void>> answers;
+  for (int i = 0; i < 200; ++i) {
+    auto request = held_[0].attachRequest();
+    if (i == 0) {
+      request.setMemory(kj::mv(never.promise));
+    } else {
+      request.setMemory(kj::heap<Memory>(64, F_SEAL_SHRINK | F_SEAL_GROW));
+    }
+    answers.add(request.send().ignoreResult().catch_([](kj::Exception&&) {}));
+  }
+  for (auto& answer : answers) answer.wait(io_.waitScope);
+  Pause(100);
+  EXPECT_LE(OpenFiles(pid), before + 8);
 }
 
 TEST_F(ProtocolTest, AForeignKeyGetsNoArena) {

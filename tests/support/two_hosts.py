@@ -167,7 +167,7 @@ class Cluster:
 
     def _start_worker(self, host, number, on_host, memory, listen, environment):
         command = host.command(BINARIES / "server/worker/tessera-worker", "--coordinator", listen, "--index", number, "--memory",
-                               memory, "--threads", 1, "--transport", "shm+ucx", "--net-devices", host.interface,
+                               memory, "--threads", 1, "--transport", "shm+ucx", "--trusted-network", "--net-devices", host.interface,
                                "--workers-on-host", on_host, "--socket-dir", self.folder, *host.options, *self.worker_options)
         return self._start(command, environment, f"worker{number}")
 

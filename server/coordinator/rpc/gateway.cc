@@ -160,6 +160,7 @@ class GatewayServer final : public wire::Gateway::Server {
     event.pid = peer_pid_;
     if (peer_pid_ == 0) spdlog::info("a worker joins from another PID namespace, as pid {} there", hello.getPid());
     event.map_peers = hello.getMapPeers();
+    event.reaches_hosts = hello.getReachesHosts();
     if (event.memory_bytes < 0 || event.worker.value >= kMaxMeshSize) {
       ThrowIfError(absl::InvalidArgumentError("join: a worker number or a memory size out of range"));
     }

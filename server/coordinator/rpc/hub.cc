@@ -351,6 +351,16 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
       (known != machine_.workers().end() && known->second.state != WorkerState::kDead)) {
     return absl::FailedPreconditionError(StrCat("join: worker ", event.worker.value, " is here already"));
   }
+  for (const auto& [index, other] : machine_.workers()) {
+    const WorkerJoinedEvent& info = other.info;
+    if (other.state == WorkerState::kDead || info.host == event.host || (info.reaches_hosts && event.reaches_hosts)) {
+      continue;
+    }
+    return absl::FailedPreconditionError(
+        StrCat("join: worker ", event.worker.value, " is on host ", event.host, ", worker ", index.value, " on ",
+               info.host, ": workers of several hosts exchange messages by UCX, on a network that is trusted; start ",
+               "each of them with --transport shm+ucx --trusted-network"));
+  }
   event.incarnation = next_incarnation_++;
   LinkPair pair = MakeLinkPair();
   const WorkerIndex worker = event.worker;

@@ -59,6 +59,7 @@ struct EventWriter {
     hello.setDevice(e.device.c_str());
     hello.setPid(e.pid);
     hello.setMapPeers(e.map_peers);
+    hello.setReachesHosts(e.reaches_hosts);
   }
   void operator()(const WorkerLostEvent& e) {
     auto lost = out.initWorkerLost();
@@ -88,6 +89,7 @@ WorkerJoinedEvent DecodeJoined(wire::WorkerJoined::Reader joined) {
   event.device = TextOf(hello.getDevice());
   event.pid = hello.getPid();
   event.map_peers = hello.getMapPeers();
+  event.reaches_hosts = hello.getReachesHosts();
   return event;
 }
 

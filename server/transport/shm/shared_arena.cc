@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 
 #include "schemas/codec/available_memory.h"
+#include "schemas/codec/memory_file.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/counters.h"
@@ -89,9 +90,8 @@ absl::StatusOr<SharedArena> SharedArena::Map(int raw_fd) {
       total % sysconf(_SC_PAGESIZE) != 0) {
     return absl::InvalidArgumentError(StrCat("arena: a descriptor of ", total, " bytes is not an arena"));
   }
-  const int seals = fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (static_cast<unsigned>(seals) & kSeals) != kSeals) {
-    return absl::InvalidArgumentError(StrCat("arena: the descriptor's seals are ", seals, ", wanted ", kSeals));
+  if (absl::Status status = CheckMemoryFile(fd.get(), kSeals); !status.ok()) {
+    return absl::InvalidArgumentError(StrCat("arena: ", StdView(status.message())));
   }
   TESSERA_ASSIGN_OR_RETURN(std::byte * base, MapWhole(fd.get(), total));
   return SharedArena(-1, base, total - kCounterPageBytes);  // the mapping is enough, and a worker has many peers

@@ -14,8 +14,10 @@
 
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
+#include "schemas/codec/memory_file.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/worker/window_copy.h"
 
@@ -25,37 +27,43 @@ namespace {
 // A client's memfd, mapped for as long as its transfer lives.
 class ClientMemory {
  public:
-  static absl::StatusOr<std::shared_ptr<ClientMemory>> Map(int fd, TransferDirection direction) {
-    const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-      return absl::InvalidArgumentError(
-          "attach: the memory is no memfd that is sealed against shrinking (F_SEAL_SHRINK)");
-    }
+  static absl::StatusOr<std::shared_ptr<ClientMemory>> Map(int fd, TransferDirection direction,
+                                                           std::shared_ptr<AttachedMemory::Share> share) {
+    TESSERA_RETURN_IF_ERROR(Prefixed(CheckMemoryFile(fd, F_SEAL_SHRINK)));
     struct stat info = {};
     if (fstat(fd, &info) != 0 || info.st_size < 0) return absl::InvalidArgumentError("attach: the memory has no size");
-    const auto bytes = static_cast<size_t>(info.st_size);
     // A page that isn't there is made when it is touched; on a host without memory that is a SIGBUS here.
     if (static_cast<int64_t>(info.st_blocks) * 512 < info.st_size) {
       return absl::InvalidArgumentError("attach: the memory has pages that are not reserved (posix_fallocate)");
     }
-    if (bytes == 0) return std::shared_ptr<ClientMemory>(new ClientMemory(nullptr, 0));
+    TESSERA_RETURN_IF_ERROR(share->Take(info.st_size));
+    std::shared_ptr<ClientMemory> memory(new ClientMemory(static_cast<size_t>(info.st_size), std::move(share)));
+    if (memory->bytes_ == 0) return memory;
     const int protection = direction == TransferDirection::kUpload ? PROT_READ : PROT_READ | PROT_WRITE;
-    void* base = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+    void* base = mmap(nullptr, memory->bytes_, protection, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED) {
-      return absl::ResourceExhaustedError(StrCat("attach: can't map ", bytes, " bytes: ", std::strerror(errno)));
+      return absl::ResourceExhaustedError(
+          StrCat("attach: can't map ", memory->bytes_, " bytes: ", std::strerror(errno)));
     }
-    return std::shared_ptr<ClientMemory>(new ClientMemory(static_cast<std::byte*>(base), bytes));
+    memory->base_ = static_cast<std::byte*>(base);
+    return memory;
   }
   ~ClientMemory() {
     if (base_ != nullptr) munmap(base_, bytes_);
+    share_->Give(static_cast<int64_t>(bytes_));
   }
   std::byte* base() const { return base_; }
   size_t bytes() const { return bytes_; }
 
  private:
-  ClientMemory(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
-  std::byte* base_;
+  ClientMemory(size_t bytes, std::shared_ptr<AttachedMemory::Share> share) : bytes_(bytes), share_(std::move(share)) {}
+  static absl::Status Prefixed(const absl::Status& status) {
+    return status.ok() ? status : absl::Status(status.code(), StrCat("attach: ", StdView(status.message())));
+  }
+
+  std::byte* base_ = nullptr;
   size_t bytes_;
+  std::shared_ptr<AttachedMemory::Share> share_;
 };
 
 // The box lies in the tensor, and what it holds lies in the memory.
@@ -78,8 +86,9 @@ absl::Status CheckWindow(const TensorSpec& spec, const Box& box, uint64_t offset
 
 class TransferServer final : public wire::Transfer::Server {
  public:
-  TransferServer(TicketTable& tickets, CopyThread& copies, TicketTable::TicketPointer ticket)
-      : tickets_(tickets), copies_(copies), ticket_(std::move(ticket)) {}
+  TransferServer(TicketTable& tickets, CopyThread& copies, std::shared_ptr<AttachedMemory::Share> share,
+                 TicketTable::TicketPointer ticket)
+      : tickets_(tickets), copies_(copies), share_(std::move(share)), ticket_(std::move(ticket)) {}
   ~TransferServer() {
     const bool upload = ticket_->window.direction == TransferDirection::kUpload;
     if (upload && !finished_)
@@ -88,13 +97,22 @@ class TransferServer final : public wire::Transfer::Server {
                                 : absl::Status(attached_.code(), StrCat("upload: ", StdView(attached_.message()))));
   }
 
-  // Calls take effect one after another, though a client sends them without waiting; after one that
-  // fails, the rest fail the same way.
+  // At once: nothing that a client sends keeps a descriptor open here, be it that the call waits for others or for one
+  // that never comes.
   kj::Promise<void> attach(AttachContext context) override {
-    return InOrder([this, context]() mutable { return Attach(context); });
+    const absl::Status status = Attach(context.getParams().getMemory());
+    context.releaseParams();
+    ThrowIfError(status);
+    return kj::READY_NOW;
   }
+  // Copies and finish take effect one after another, though a client sends them without waiting; after one that
+  // fails, the rest fail the same way.
   kj::Promise<void> copy(CopyContext context) override {
-    return InOrder([this, context]() mutable { return Copy(context); });
+    auto params = context.getParams();
+    const Box box = DecodeBox(params.getBox().getStarts(), params.getBox().getStops());
+    const uint64_t offset = params.getOffset();
+    context.releaseParams();
+    return InOrder([this, context, box, offset]() mutable { return Copy(context, box, offset); });
   }
   kj::Promise<void> finish(FinishContext) override {
     return InOrder([this]() -> kj::Promise<void> {
@@ -110,32 +128,29 @@ class TransferServer final : public wire::Transfer::Server {
     return order_.addBranch();
   }
 
-  kj::Promise<void> Attach(AttachContext context) {
-    auto memory = context.getParams().getMemory();
-    auto descriptor = memory.getFd();
-    return descriptor.then([this, memory = kj::mv(memory)](kj::Maybe<int> fd) {
-      absl::Status status = absl::InvalidArgumentError("attach: the memory came without a file descriptor");
-      KJ_IF_MAYBE (own, fd) {
-        auto mapped = ClientMemory::Map(*own, ticket_->window.direction);
-        status = mapped.status();
-        if (mapped.ok()) memory_ = *std::move(mapped);
-      }
-      attached_ = status;
-      ThrowIfError(status);
-    });
+  absl::Status Attach(wire::SharedMemory::Client lender) {
+    if (memory_ || !attached_.ok()) return absl::FailedPreconditionError("attach: the transfer has had its memory");
+    // One that is still promised has none.
+    kj::Own<capnp::ClientHook> hook = capnp::ClientHook::from(kj::mv(lender));
+    attached_ = absl::InvalidArgumentError("attach: the memory came without a file descriptor");
+    KJ_IF_MAYBE (fd, hook->getFd()) {
+      auto mapped = ClientMemory::Map(*fd, ticket_->window.direction, share_);
+      attached_ = mapped.status();
+      if (mapped.ok()) memory_ = *std::move(mapped);
+    }
+    return attached_;
   }
 
-  kj::Promise<void> Copy(CopyContext context) {
+  kj::Promise<void> Copy(CopyContext context, const Box& box, uint64_t offset) {
     if (ticket_->over) ThrowIfError(absl::FailedPreconditionError("copy: the transfer is over"));
+    ThrowIfError(attached_);
     if (!memory_) ThrowIfError(absl::FailedPreconditionError("copy: attach the memory first"));
-    auto params = context.getParams();
-    const Box box = DecodeBox(params.getBox().getStarts(), params.getBox().getStops());
     const TransferWindow& window = ticket_->window;
-    ThrowIfError(CheckWindow(window.spec, box, params.getOffset(), memory_->bytes()));
+    ThrowIfError(CheckWindow(window.spec, box, offset, memory_->bytes()));
     if (window.direction == TransferDirection::kUpload) ThrowIfError(CheckSlab(box));
     ++ticket_->copies;
     auto copied = std::make_shared<int64_t>(0);
-    std::byte* client = memory_->base() + params.getOffset();
+    std::byte* client = memory_->base() + offset;
     std::byte* shard = tickets_.arena().memory() + window.offset_bytes;
     auto job = [ticket = ticket_, memory = memory_, box, client, shard, copied]() {
       *copied = CopyWindow(ticket->window, ticket->box, box, shard, client);
@@ -181,6 +196,7 @@ class TransferServer final : public wire::Transfer::Server {
 
   TicketTable& tickets_;
   CopyThread& copies_;
+  std::shared_ptr<AttachedMemory::Share> share_;
   TicketTable::TicketPointer ticket_;
   std::shared_ptr<ClientMemory> memory_;
   absl::Status attached_;  // why there is no memory, if so
@@ -190,8 +206,13 @@ class TransferServer final : public wire::Transfer::Server {
 
 class DataGateServer final : public wire::DataGate::Server {
  public:
-  DataGateServer(TicketTable& tickets, CopyThread& copies, uint64_t peer_key, Acceptor::Admit admit)
-      : tickets_(tickets), copies_(copies), peer_key_(peer_key), admit_(std::move(admit)) {}
+  DataGateServer(TicketTable& tickets, CopyThread& copies, AttachedMemory& attached, uint64_t peer_key,
+                 Acceptor::Admit admit)
+      : tickets_(tickets),
+        copies_(copies),
+        share_(std::make_shared<AttachedMemory::Share>(attached)),
+        peer_key_(peer_key),
+        admit_(std::move(admit)) {}
   ~DataGateServer() {
     if (!called_) spdlog::warn("worker {}: a data connection ended without a call", tickets_.self().value);
   }
@@ -214,13 +235,14 @@ class DataGateServer final : public wire::DataGate::Server {
     auto ticket = tickets_.Redeem(TicketId(params.getTicket()), params.getSecret());
     ThrowIfError(ticket.status());
     admit_();
-    context.getResults().setTransfer(kj::heap<TransferServer>(tickets_, copies_, *std::move(ticket)));
+    context.getResults().setTransfer(kj::heap<TransferServer>(tickets_, copies_, share_, *std::move(ticket)));
     return kj::READY_NOW;
   }
 
  private:
   TicketTable& tickets_;
   CopyThread& copies_;
+  std::shared_ptr<AttachedMemory::Share> share_;
   uint64_t peer_key_;
   Acceptor::Admit admit_;
   bool called_ = false;
@@ -228,9 +250,9 @@ class DataGateServer final : public wire::DataGate::Server {
 
 }  // namespace
 
-wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, uint64_t peer_key,
-                                    Acceptor::Admit admit) {
-  return kj::heap<DataGateServer>(tickets, copies, peer_key, std::move(admit));
+wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, AttachedMemory& attached,
+                                    uint64_t peer_key, Acceptor::Admit admit) {
+  return kj::heap<DataGateServer>(tickets, copies, attached, peer_key, std::move(admit));
 }
 
 }  // namespace tessera

@@ -1,0 +1,192 @@
+#pragma once
+
+// The inside of SocketTransport: its thread, and what only that touches.
+//
+// One connection for each pair, which the lower worker opens. Its first message either way is a greeting: who speaks,
+// and "nothing up to this ordinal comes any more". Messages wait until the other side's greeting has come. When a
+// connection breaks, what was under way on it fails, and so does what the other side had sent and this one not
+// received; that is told when the next connection is ready, so that whoever hears of it can go on.
+//
+// Law: every operation is in exactly one place (command queue, waiting, out, announced; posted, expected, the
+// connection's receiving) until its Done is called, so each Done is called once.
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include "server/transport/socket/frames.h"
+#include "server/transport/socket/socket_transport.h"
+
+namespace tessera {
+
+class SocketTransport::Engine {
+ public:
+  explicit Engine(WorkerIndex self) : self_(self) {}
+  ~Engine();
+  absl::Status Start(const std::string& path);
+
+  std::string Address() const;
+  absl::Status Connect(WorkerIndex peer, std::string_view address);
+  // Run on the thread, soon and in order.
+  void PostSend(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done);
+  void PostReceive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done);
+  void PostMarkDead(WorkerIndex peer);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Tag = std::tuple<uint64_t, uint32_t, uint32_t>;  // ordinal, phase, chunk
+
+  struct SendCommand {
+    WorkerIndex peer;
+    MessageTag tag;
+    absl::Span<const std::byte> bytes;
+    Done done;
+  };
+  struct ReceiveCommand {
+    WorkerIndex peer;
+    MessageTag tag;
+    absl::Span<std::byte> bytes;
+    Done done;
+  };
+  using Command = std::variant<SendCommand, ReceiveCommand, absl::AnyInvocable<void()>>;
+
+  struct Posted {
+    absl::Span<std::byte> bytes;
+    Done done;
+  };
+  struct Announced {
+    absl::Span<const std::byte> bytes;
+    Done done;
+  };
+  // A message that came, or was announced, before its receive.
+  struct Arrival {
+    uint64_t bytes = 0;
+    bool is_announced = false;
+    std::vector<std::byte> copy;
+  };
+  // What is written next: a greeting or a frame, and the bytes behind it.
+  struct Out {
+    std::array<std::byte, sizeof(SocketFrame)> head = {};
+    absl::Span<const std::byte> bytes;
+    Done done;           // empty: nobody asks
+    size_t written = 0;  // of both
+  };
+  struct Connection {
+    int fd = -1;
+    uint64_t number = 0;
+    std::optional<WorkerIndex> peer;  // none: a guest, who has not said who it is, or is not known yet
+    std::optional<SocketGreeting> greeting;
+    Clock::time_point until;  // of a guest without a greeting
+    bool is_closed = false;   // goes at the end of the turn
+    bool is_dirty = false;    // something was queued in this turn
+    bool is_full = false;     // the socket is watched until it takes more
+    std::deque<Out> out;
+    std::vector<std::byte> staged = std::vector<std::byte>(size_t{64} << 10);
+    size_t begin = 0, end = 0;  // of what is staged and not looked at
+    SocketFrame frame;        // the last one
+    bool is_in_bytes = false;  // of it: what comes next are its bytes
+    uint64_t left_bytes = 0;
+    std::byte* to = nullptr;         // null: they are skipped
+    std::optional<Posted> posted;    // whose bytes they are
+    std::optional<Arrival> arrival;  // nobody's yet
+  };
+  struct Peer {
+    uint64_t key = 0;
+    std::string path;
+    Connection* connection = nullptr;
+    bool is_ready = false;     // the other side's greeting has come
+    bool was_ready = false;    // once
+    bool is_given_up = false;  // nobody is there, or messages waited for reconnect_timeout: they end at once
+    std::string lost;          // why, when it is lost for good
+    std::string broken;        // why the connection broke last
+    Clock::time_point since;   // while it isn't ready
+    Clock::time_point next_at;
+    int attempts = 0;  // to open a connection, since then
+    std::vector<SendCommand> waiting;
+    std::vector<std::pair<Done, absl::Status>> failed;  // to be told when it is ready again, or can't be
+    std::map<Tag, Announced> announced;
+    std::map<Tag, Posted> posted;
+    std::map<Tag, Posted> expected;  // said kReady for
+    std::map<Tag, Arrival> arrivals;
+    uint64_t sent_ordinal = 0;   // the largest
+    uint64_t ended_ordinal = 0;  // up to it, nothing that has not arrived will
+  };
+
+  void PostCommand(Command command);
+  void Loop();
+  bool RunCommands();
+  int SleepMs() const;
+  void EndAll();
+
+  // In messages.cc.
+  void Send(WorkerIndex index, MessageTag tag, absl::Span<const std::byte> bytes, Done done);
+  void Receive(WorkerIndex index, MessageTag tag, absl::Span<std::byte> bytes, Done done);
+  void Take(WorkerIndex index, Peer& peer, Tag tag, Posted posted, uint64_t bytes);
+  void Queue(Connection& connection, Out out);
+  static Out MakeOut(FrameKind kind, Tag tag, uint64_t bytes);
+  void QueueFrame(Connection& connection, FrameKind kind, Tag tag, uint64_t bytes);
+  void Flush(Connection& connection);
+  void Read(Connection& connection);
+  void Parse(Connection& connection);
+  void TakeFrame(Connection& connection, WorkerIndex index, Peer& peer);
+  void TakeMessage(Connection& connection, WorkerIndex index, Peer& peer, Tag tag);
+  void TakeAnnouncement(Connection& connection, WorkerIndex index, Peer& peer, Tag tag);
+  void EndPayload(Connection& connection, WorkerIndex index, Peer& peer);
+  static absl::Status WrongSize(WorkerIndex index, uint64_t bytes, uint64_t expected);
+
+  // In connections.cc.
+  void AddPeer(WorkerIndex index, uint64_t key, const std::string& path);
+  void LosePeer(WorkerIndex index, std::string reason);
+  void Accept();
+  Connection& AddConnection(int fd);
+  void OpenConnection(WorkerIndex index, Peer& peer);
+  void CloseConnection(Connection& connection);
+  void Greet(Connection& connection, const Peer& peer);
+  void TakeGreeting(Connection& connection);
+  void BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal);
+  void LoseConnection(Connection& connection, const std::string& reason);
+  void BreakConnection(WorkerIndex index, Peer& peer, const std::string& reason);
+  void EndUnderWay(WorkerIndex index, Peer& peer, const std::string& reason);
+  void EndWaiting(WorkerIndex index, Peer& peer);
+  void EndReceives(WorkerIndex index, Peer& peer, uint64_t ordinal);
+  void Fail(WorkerIndex index, Peer& peer, Done done, absl::Status status);
+  void TellFailures(Peer& peer);
+  absl::Status Lost(WorkerIndex index) const;
+  void Mend();
+  void Watch(const Connection& connection) const;
+
+  const WorkerIndex self_;
+  uint64_t key_ = 0;
+  std::string path_;
+  int listen_fd_ = -1;
+  int wake_fd_ = -1;
+  int epoll_fd_ = -1;
+  std::thread thread_;
+
+  std::mutex mutex_;
+  std::vector<Command> commands_;  // guarded by mutex_
+  bool stopping_ = false;          // guarded by mutex_
+
+  // The thread's own.
+  std::map<WorkerIndex, Peer> peers_;
+  std::map<uint64_t, std::unique_ptr<Connection>> connections_;  // by number, from kFirstConnection
+  std::vector<uint64_t> closed_;
+  std::vector<uint64_t> dirty_;
+  std::vector<Command> running_;
+  uint64_t last_connection_ = 1;  // 0 is the wake-up's, 1 the listener's
+  size_t guests_ = 0;
+  std::optional<Clock::time_point> accept_at_;  // the process has no descriptor left until then, perhaps
+  std::optional<Clock::time_point> next_mending_;
+};
+
+}  // namespace tessera

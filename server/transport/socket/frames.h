@@ -1,0 +1,41 @@
+#pragma once
+
+// What passes on a connection of SocketTransport: first a greeting either way, then frames, some with bytes behind them.
+// All of it is of one host, so numbers are as the host has them.
+
+#include <cstdint>
+
+namespace tessera {
+
+inline constexpr uint64_t kSocketMagic = 0x3174656b636f7374;  // "tsocket1"
+
+// Who speaks, and "nothing up to this ordinal comes any more".
+struct SocketGreeting {
+  uint64_t magic = 0;
+  uint64_t receiver_key = 0;
+  uint64_t sender_key = 0;
+  uint64_t ordinal = 0;  // the largest of what the sender has sent before
+};
+
+enum class FrameKind : uint32_t {
+  kMessage = 1,   // a message of up to max_eager_bytes, its bytes behind it
+  kAnnounce = 2,  // a larger one, which comes when its receiver says kReady
+  kReady = 3,
+  kData = 4,    // what was announced, its bytes behind it
+  kRefuse = 5,  // what was announced is not taken; `bytes`: what was expected, or kNotWanted
+};
+
+inline constexpr uint64_t kNotWanted = ~uint64_t{0};
+
+struct SocketFrame {
+  FrameKind kind = FrameKind::kMessage;
+  uint32_t phase = 0;
+  uint64_t ordinal = 0;
+  uint64_t bytes = 0;
+  uint32_t chunk = 0;
+  uint32_t unused = 0;
+};
+
+static_assert(sizeof(SocketGreeting) == 32 && sizeof(SocketFrame) == 32);
+
+}  // namespace tessera

@@ -1,0 +1,50 @@
+#include "server/worker/attached_memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+
+AttachedMemory::Limits AttachedMemory::HostLimits() {
+  Limits limits;
+  int64_t max_map_count = 0;
+  if (std::ifstream("/proc/sys/vm/max_map_count") >> max_map_count && max_map_count > 0) {
+    limits.count = std::min(limits.count, max_map_count / 4);
+  }
+  limits.bytes = kMaxAttachedHostMemories * sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  return limits;
+}
+
+absl::Status AttachedMemory::Share::Take(int64_t bytes) {
+  const std::lock_guard lock(all_.mutex_);
+  const int64_t left = all_.limits_.count - all_.count_;
+  if (count_ + 1 > left) {
+    return absl::ResourceExhaustedError(StrCat("attach: this connection has attached ", count_, " memories, and ", left,
+                                               " of ", all_.limits_.count, " are left for all (max_attached)"));
+  }
+  const int64_t left_bytes = all_.limits_.bytes - all_.bytes_;
+  if (bytes > left_bytes - bytes_) {
+    return absl::ResourceExhaustedError(StrCat("attach: ", bytes, " bytes beside ", bytes_,
+                                               " of this connection, and ", left_bytes, " of ", all_.limits_.bytes,
+                                               " are left for all (max_attached_bytes)"));
+  }
+  ++count_;
+  ++all_.count_;
+  bytes_ += bytes;
+  all_.bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+void AttachedMemory::Share::Give(int64_t bytes) {
+  const std::lock_guard lock(all_.mutex_);
+  --count_;
+  --all_.count_;
+  bytes_ -= bytes;
+  all_.bytes_ -= bytes;
+}
+
+}  // namespace tessera

@@ -1,0 +1,204 @@
+"""The processes of a cluster on this host: what they listen to, know and leave behind, and who starts them again."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+S, R = ts.Shard, ts.Replicate
+BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin"))
+WORKER = BINARIES / "server/worker/tessera-worker"
+TESSERA = BINARIES / "client/cli/tessera"
+
+
+def wait_until(true, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.02)
+
+
+def runs(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def folder_of(address):
+    return os.path.dirname(address.partition("#")[0].removeprefix("unix:"))
+
+
+def inet_sockets(pid):
+    """The lines of /proc/net for internet sockets that the process has open."""
+    inodes = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}
+    lines = [line for table in ("tcp", "tcp6", "udp", "udp6") if os.path.exists(f"/proc/net/{table}")
+             for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    return [line for line in lines if f"socket:[{line.split()[9]}]" in inodes]
+
+
+@pytest.mark.parametrize("transport", ["shm", "ucx"])
+def test_on_one_host_no_process_has_an_internet_socket(new_cluster, transport):
+    cluster = new_cluster(workers=3, transport=transport)
+    with cluster.connect() as session:
+        values = np.arange(300_000.0).reshape(600, 500)
+        x = session.distribute_tensor(values, session.default_mesh, [S(0)])
+        np.testing.assert_array_equal(x.redistribute([S(1)]).full_tensor(), values)
+        for pid in [cluster.coordinator_pid, *cluster.worker_pids]:
+            assert inet_sockets(pid) == []
+
+
+def start_worker(path, index, *options):
+    environment = {**os.environ, "TESSERA_JOIN_TOKEN": "b"}
+    command = [WORKER, "--coordinator", f"unix:{path}/socket", "--index", index, "--memory", "1MiB", "--socket-dir", path, *options]
+    return subprocess.Popen([*map(str, command)], env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_workers_of_several_hosts_need_a_network_that_is_trusted(tmp_path):
+    environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}
+    coordinator = subprocess.Popen([BINARIES / "server/coordinator/tessera-coordinator", "--listen", f"unix:{tmp_path}/socket"],
+                                   env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    workers = []
+    try:
+        coordinator.stdout.readline()
+        first = start_worker(tmp_path, 0, "--transport", "ucx", "--host-id", "here")
+        workers.append(first)
+        with ts.connect(f"unix:{tmp_path}/socket", token="a") as session:
+            wait_until(lambda: [worker["state"] for worker in session.status()["workers"]] == ["alive"])
+        for index, options in enumerate([("ucx",), ("shm",), ("ucx", "--trusted-network"), ("shm+ucx",)], 1):
+            workers.append(start_worker(tmp_path, index, "--host-id", "there", "--transport", *options))
+            assert workers[-1].wait(10) == 1
+            said = workers[-1].stderr.read()
+            assert "--trusted-network" in said, said
+        assert first.poll() is None
+    finally:
+        for process in [coordinator, *workers]:
+            process.kill()
+            process.wait()
+
+
+def test_a_worker_does_not_know_the_clients_token(new_cluster, monkeypatch):
+    monkeypatch.setenv("TESSERA_TOKEN", "of-another-cluster")
+    cluster = new_cluster(workers=1)
+    environment = pathlib.Path(f"/proc/{cluster.worker_pids[0]}/environ").read_text()
+    token = cluster.address.partition("#token=")[2]
+    assert "TESSERA_JOIN_TOKEN=" in environment and token not in environment and "TESSERA_TOKEN=" not in environment
+
+
+SOMEBODY_ELSE = """
+import os, socket, sys
+os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1]); listener.listen(); print("listens", flush=True)
+    other, _ = listener.accept()
+    print(len(other.recv(4096)), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_no_token_is_shown_to_another_user(tmp_path, monkeypatch):
+    tmp_path.chmod(0o777)
+    for parent in list(tmp_path.parents)[:-2]:
+        parent.chmod(0o755)
+    path = f"{tmp_path}/socket"
+    for trusted in (None, "65534"):
+        listener = subprocess.Popen([sys.executable, "-c", SOMEBODY_ELSE, path], stdout=subprocess.PIPE, text=True)
+        assert listener.stdout.readline() == "listens\n"
+        if trusted:
+            monkeypatch.setenv("TESSERA_SERVER_UID", trusted)
+        with pytest.raises(ts.UnavailableError if trusted else ts.PermissionDeniedError) as error:
+            ts.connect(f"unix:{path}", token="secret", timeout=5)
+        if not trusted:
+            assert "65534" in str(error.value) and "TESSERA_SERVER_UID" in str(error.value) and path in str(error.value)
+        assert (listener.stdout.readline() != "0\n") == bool(trusted)
+        listener.wait()
+        listener.stdout.close()
+        os.unlink(path)
+
+
+OWNER = """
+import sys, tessera as ts
+cluster = ts.local_cluster(workers=2, memory="16MiB")
+print(cluster.coordinator_pid, *cluster.worker_pids, cluster.address, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", ["owner and coordinator", "all"])
+def test_no_folder_of_sockets_stays(killed):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    *pids, address = owner.stdout.readline().split()
+    pids = [int(pid) for pid in pids]
+    os.kill(owner.pid, signal.SIGSTOP)  # it can't do anything about it
+    for pid in pids[:1] if killed == "owner and coordinator" else pids:
+        os.kill(pid, signal.SIGKILL)
+    owner.kill()
+    owner.wait()
+    wait_until(lambda: not any(map(runs, pids)))
+    if killed == "all":
+        assert os.listdir(folder_of(address)) != []
+        # Threads of what was killed may take a moment longer.
+        wait_until(lambda: ts.local_cluster(workers=1, memory="1MiB").stop() or not os.path.exists(folder_of(address)))
+    assert not os.path.exists(folder_of(address))
+
+
+def test_a_sweep_leaves_clusters_that_live(new_cluster):
+    cluster = new_cluster(workers=1)
+    new_cluster(workers=1)
+    with cluster.connect() as session:
+        assert float(ts.ones((4,), device_mesh=session.default_mesh).sum()) == 4
+
+
+class Up:
+    """tessera up, with what it says."""
+
+    def __init__(self, *options):
+        self.process = subprocess.Popen([TESSERA, "up", "--memory", "16MiB", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.address, _, self.join = (self.process.stdout.readline().strip() for _ in range(3))
+        self.said = []
+        self.reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
+        self.reader.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        assert self.process.wait(10) == 0
+        self.reader.join()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def test_up_tells_how_a_worker_ended_and_starts_it_again():
+    with Up("--workers", "2") as up, ts.connect(up.address) as session:
+        info = lambda: session.status()["workers"]  # noqa: E731
+        for _ in range(2):
+            old = info()[1]["pid"]
+            os.kill(old, signal.SIGKILL)
+            wait_until(lambda: info()[1]["state"] == "alive" and info()[1]["pid"] != old)
+            assert float(ts.ones((4,), device_mesh=session.init_device_mesh((2,))).sum()) == 4
+        wait_until(lambda: sum("worker 1: killed by signal 9 (SIGKILL)" in line for line in up.said) == 2)
+        assert any("worker 1 is started again in 0.50 s (2 of 5)" in line for line in up.said)
+
+
+def test_what_up_says_makes_another_worker_join():
+    with Up("--workers", "1") as up, ts.connect(up.address) as session:
+        assert up.join.startswith("another worker joins by: TESSERA_JOIN_TOKEN=")
+        other = subprocess.Popen(["sh", "-c", "exec env " + up.join.partition(": ")[2]], stderr=subprocess.DEVNULL)
+        try:
+            wait_until(lambda: [worker["state"] for worker in session.status()["workers"]] == ["alive"] * 2)
+            with ts.connect(up.address) as later:
+                assert float(ts.ones((4,), device_mesh=later.init_device_mesh((2,)), placements=[S(0)]).sum()) == 4
+        finally:
+            other.terminate()
+            assert other.wait(10) == 0

@@ -1,0 +1,292 @@
+"""Rounds of faults under load. In each, a cluster of four workers has three clients that run random ops with NumPy as the
+oracle, while workers are killed (and started again), stopped for a moment, clients killed and connections cut.
+
+    python faults.py --rounds 150 --seed 7
+
+A round holds if no client ever gets a wrong number, every error is one that a fault explains, nobody hangs, and in the
+end the cluster has all its workers, computes, and has its memory back. Else it says its seed and what happened, and
+`--rounds 1 --seed SEED` makes the same plan again (when each op meets a fault is up to the machine)."""
+
+import argparse
+import os
+import pathlib
+import random
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import numpy as np
+
+import tessera as ts
+
+BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin"))
+WORKERS, CLIENTS = 4, 3
+ROUNDS_PER_CLUSTER = 10
+FAULT_SECONDS = 1.5
+END_SECONDS = 60
+# What a fault may end an op with. A session whose connection is cut is closed from then on.
+EXPLAINED = (ts.UnavailableError, ts.DeadlineExceededError, ts.CancelledError)
+
+
+class Wrong(Exception):
+    """What a round found."""
+
+
+# ---- a client, in a process of its own
+
+
+def placements(rng, ndim):
+    return [rng.choice([ts.Replicate(), *(ts.Shard(d) for d in range(ndim))])]
+
+
+def mesh_of(rng, session):
+    return session.init_device_mesh((size,), workers=rng.sample(range(WORKERS), size)) if (size := rng.randint(1, WORKERS)) else None
+
+
+def step(rng, session, values):
+    """Values by handle: one of them becomes another, which is compared now and then."""
+    if not values or rng.random() < 0.25:
+        rows, columns = rng.randint(1, 200), rng.randint(1, 200)
+        if rng.random() < 0.1:
+            rows *= 40  # an upload in slabs
+        made = np.random.default_rng(rng.getrandbits(32)).integers(-4, 5, (rows, columns)).astype("f8")
+        values.append((session.distribute_tensor(made, mesh_of(rng, session), placements(rng, 2)), made))
+        del values[:-6]
+        return
+    x, of_x = rng.choice(values)
+    kind = rng.randrange(6)
+    if kind == 0:
+        made = x + 1, of_x + 1
+    elif kind == 1:
+        made = x.redistribute(placements(rng, 2)), of_x
+    elif kind == 2:
+        made = x.redistribute(mesh_of(rng, session), placements(rng, 2)), of_x
+    elif kind == 3:
+        made = x * 2 - x, of_x
+    elif kind == 4 and max(of_x.shape) <= 200 and np.abs(of_x).max() < 1000:
+        made = x @ x.T, of_x @ of_x.T
+    else:
+        compare(x.full_tensor(), of_x)
+        return
+    values.append(made)
+    del values[:-6]
+
+
+def compare(got, wanted):
+    if not np.array_equal(got, wanted):
+        differ = np.argwhere(got != wanted)
+        raise Wrong(f"{len(differ)} of {wanted.size} elements differ, the first at {differ[0]}: {got[tuple(differ[0])]}, "
+                    f"NumPy has {wanted[tuple(differ[0])]}")
+
+
+def cut_connections(*_):
+    """As when something between ends them: the process's own unix sockets, one half at random."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            if fd > 2 and stat.S_ISSOCK(os.fstat(fd).st_mode) and random.random() < 0.5:
+                with socket.socket(fileno=os.dup(fd)) as own:
+                    own.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+
+def client(address, seed):
+    rng, stopping = random.Random(seed), threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), stopping.set()), daemon=True).start()
+    signal.signal(signal.SIGUSR1, cut_connections)
+    session, values, steps, failures = None, [], 0, 0
+    print("ready", flush=True)
+    while not stopping.is_set():
+        try:
+            if session is None:
+                session = ts.connect(address, stall_timeout=20)
+            step(rng, session, values)
+            steps += 1
+        except EXPLAINED:
+            failures += 1
+            values.clear()
+            session = None if rng.random() < 0.3 else session
+            time.sleep(0.01)
+        except ts.FailedPreconditionError as error:
+            if "closed" not in str(error):
+                raise
+            session, values = None, []
+    print(f"done {steps} {failures}", flush=True)
+
+
+# ---- the cluster and its rounds
+
+
+class Cluster:
+    def __init__(self, transport):
+        self.folder = tempfile.mkdtemp(prefix="tessera-faults-")
+        self.transport = transport
+        self.token, join_token = secrets.token_hex(16), secrets.token_hex(16)
+        self.environment = {**os.environ, "TESSERA_JOIN_TOKEN": join_token}
+        self.listen = f"unix:{self.folder}/coordinator.sock"
+        self.address = f"{self.listen}#token={self.token}"
+        command = [BINARIES / "server/coordinator/tessera-coordinator", "--listen", self.listen]
+        with open(f"{self.folder}/coordinator.log", "wb") as log:
+            self.coordinator = subprocess.Popen(command, env={**self.environment, "TESSERA_TOKEN": self.token}, stdout=subprocess.PIPE,
+                                                stderr=log)
+        self.coordinator.stdout.readline()
+        self.workers = [self.start_worker(index) for index in range(WORKERS)]
+        self.session = ts.connect(self.address)
+
+    def start_worker(self, index):
+        command = [BINARIES / "server/worker/tessera-worker", "--coordinator", self.listen, "--index", str(index), "--memory", "64MiB",
+                   "--transport", self.transport, "--threads", "1", "--workers-on-host", str(WORKERS), "--socket-dir", self.folder]
+        with open(f"{self.folder}/worker{index}.log", "ab") as log:
+            return subprocess.Popen(command, env=self.environment, stderr=log)
+
+    def restart_worker(self, index):
+        """Once the coordinator knows that the old one is dead."""
+        self.workers[index].wait()
+        wait_until(lambda: self.states()[index] != "alive", f"worker {index} is known to be dead")
+        self.workers[index] = self.start_worker(index)
+
+    def states(self):
+        known = {worker["index"]: worker["state"] for worker in self.session.status()["workers"]}
+        return [known.get(index, "none") for index in range(WORKERS)]
+
+    def is_whole(self):
+        return all(worker.poll() is None for worker in self.workers) and self.states() == ["alive"] * WORKERS
+
+    def check(self):
+        wait_until(self.is_whole, "all workers are alive")
+        wait_until(lambda: len(self.session.status()["sessions"]) == 1, "the clients' sessions are gone")
+        wait_until(lambda: all(worker["used_bytes"] == 0 for worker in self.session.status()["workers"]), "their memory is free")
+        made = np.arange(600.0).reshape(30, 20)
+        mesh = self.session.init_device_mesh((WORKERS,), workers=list(range(WORKERS)))
+        x = self.session.distribute_tensor(made, mesh, [ts.Shard(0)])
+        compare((x.redistribute([ts.Shard(1)]) + 1).full_tensor(), made + 1)
+
+    def logs(self):
+        return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(pathlib.Path(self.folder).glob("*.log")))
+
+    def stop(self):
+        for process in [*self.workers, self.coordinator]:
+            process.kill()
+            process.wait()
+        self.coordinator.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def wait_until(true, what):
+    deadline = time.monotonic() + END_SECONDS
+    while not true():
+        if time.monotonic() > deadline:
+            raise Wrong(f"after {END_SECONDS} s it is not so that {what}")
+        time.sleep(0.02)
+
+
+def start_client(cluster, seed):
+    command = [sys.executable, __file__, "--client", cluster.address, "--seed", str(seed)]
+    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started.stdout.readline()
+    return started
+
+
+def end_client(started, told):
+    """What it did; it is told to end, and has END_SECONDS for it."""
+    try:
+        out, err = started.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise Wrong("a client hangs") from None
+    if started.returncode != 0:
+        raise Wrong(f"a client ended with status {started.returncode}:\n{err[-3000:]}")
+    steps, failures = map(int, out.split()[1:])
+    told.append(f"a client made {steps} steps, {failures} of them failed")
+    return steps
+
+
+def run_round(cluster, seed, told):
+    rng = random.Random(seed)
+    clients = [start_client(cluster, rng.getrandbits(32)) for _ in range(CLIENTS)]
+    began = time.monotonic()
+    stopped = []
+    try:
+        for at in sorted(rng.uniform(0.1, FAULT_SECONDS) for _ in range(rng.randint(2, 5))):
+            time.sleep(max(0.0, began + at - time.monotonic()))
+            fault, index, one = rng.randrange(4), rng.randrange(WORKERS), rng.randrange(CLIENTS)
+            pause, new_seed = rng.uniform(0.05, 0.6), rng.getrandbits(32)
+            if fault == 0:
+                told.append(f"{at:.2f} s: worker {index} is killed, and starts again")
+                cluster.workers[index].kill()
+                cluster.restart_worker(index)
+            elif fault == 1:
+                told.append(f"{at:.2f} s: worker {index} is stopped for {pause:.2f} s")
+                stopped.append(cluster.workers[index])
+                stopped[-1].send_signal(signal.SIGSTOP)
+                time.sleep(pause)
+                stopped.pop().send_signal(signal.SIGCONT)
+            elif fault == 2:
+                told.append(f"{at:.2f} s: client {one} is killed, and another comes")
+                clients[one].kill()
+                clients[one].communicate()
+                clients[one] = start_client(cluster, new_seed)
+            else:
+                told.append(f"{at:.2f} s: connections of client {one} are cut")
+                clients[one].send_signal(signal.SIGUSR1)
+        time.sleep(max(0.0, began + FAULT_SECONDS - time.monotonic()))
+        steps = sum(end_client(one, told) for one in clients)
+    finally:
+        for worker in stopped:
+            worker.send_signal(signal.SIGCONT)
+        for one in clients:
+            if one.poll() is None:
+                one.kill()
+                one.communicate()
+    cluster.check()
+    return steps
+
+
+def run(rounds, seed, transport):
+    """How many steps the clients made; raises Wrong, with the seed and what happened."""
+    cluster, steps = None, 0
+    try:
+        for number in range(rounds):
+            if cluster is None or number % ROUNDS_PER_CLUSTER == 0:
+                if cluster is not None:
+                    cluster.stop()
+                cluster = Cluster(transport)
+            told = []
+            try:
+                cluster.check()
+                steps += run_round(cluster, seed + number, told)
+            except (Wrong, ts.TesseraError) as error:
+                raise Wrong("\n".join([f"round {number}, transport {transport}: tools/faults --rounds 1 --seed {seed + number}",
+                                       *told, f"{type(error).__name__}: {error}", cluster.logs()])) from error
+    finally:
+        if cluster is not None:
+            cluster.stop()
+    return steps
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--transport", choices=["shm", "ucx"], default="shm")
+    parser.add_argument("--client", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    seed = random.SystemRandom().getrandbits(31) if options.seed is None else options.seed
+    if options.client:
+        return client(options.client, seed)
+    print(f"{options.rounds} rounds, seed {seed}, transport {options.transport}", flush=True)
+    try:
+        print(f"all held; {run(options.rounds, seed, options.transport)} steps")
+    except Wrong as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
