@@ -139,7 +139,9 @@ class Cluster:
                                                 stderr=log)
         self.coordinator.stdout.readline()
         self.workers = [self.start_worker(index) for index in range(WORKERS)]
-        self.session = ts.connect(self.address)
+        with ts.connect(self.address) as self.session:
+            wait_until(self.is_whole, "all workers have joined")
+        self.session = ts.connect(self.address)  # which knows them all
 
     def start_worker(self, index):
         command = [BINARIES / "server/worker/tessera-worker", "--coordinator", self.listen, "--index", str(index), "--memory", "64MiB",

@@ -19,7 +19,7 @@ TEST(AttachedMemory, OneConnectionGetsAHalfAndTheNextStillGetsSome) {
   AttachedMemory::Share greedy(attached), other(attached), third(attached);
   EXPECT_EQ(TakeAll(greedy, 1), 50);
   EXPECT_EQ(TakeAll(other, 1), 25);
-  EXPECT_EQ(TakeAll(third, 1), 12);
+  EXPECT_EQ(TakeAll(third, 1), 13);
   const absl::Status status = greedy.Take(1);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(status.message().find("max_attached"), absl::string_view::npos) << status;
