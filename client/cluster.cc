@@ -222,6 +222,7 @@ struct LocalCluster::State {
   std::string socket_path;
   std::string token = RandomHex();
   std::string join_token = RandomHex();
+  std::string admin_token = RandomHex();
   std::string address;
   int keep_alive_fd = -1;  // the children end when this closes
   int parent_fd = -1;      // its read end, which children inherit
@@ -298,10 +299,12 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& program
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   arguments.push_back(StrCat("--exit-with-parent-fd=", kParentFd));
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!absl::StartsWith(*entry, "TESSERA_TOKEN=") && !absl::StartsWith(*entry, "TESSERA_JOIN_TOKEN=")) {
+    if (!absl::StartsWith(*entry, "TESSERA_TOKEN=") && !absl::StartsWith(*entry, "TESSERA_JOIN_TOKEN=") &&
+        !absl::StartsWith(*entry, "TESSERA_ADMIN_TOKEN=")) {
       environment.push_back(*entry);
     }
   }
+  if (child == &coordinator) environment.push_back("TESSERA_ADMIN_TOKEN=" + admin_token);
   std::vector<char*> argv, envp;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   for (std::string& entry : environment) envp.push_back(entry.data());
@@ -477,6 +480,9 @@ absl::StatusOr<Session> LocalCluster::Connect() const {
 }
 
 const std::string& LocalCluster::address() const { return state_->address; }
+std::string LocalCluster::admin_address() const {
+  return StrCat("unix:", state_->socket_path, "#token=", state_->admin_token);
+}
 int LocalCluster::coordinator_pid() const { return state_->coordinator.pid; }
 const std::vector<int>& LocalCluster::worker_pids() const { return state_->worker_pids; }
 

@@ -44,6 +44,8 @@ class LocalCluster {
   absl::StatusOr<Session> Connect() const;
   // Carries the token: "unix:/path#token=HEX".
   const std::string& address() const;
+  // The same with the admin's token.
+  std::string admin_address() const;
   int coordinator_pid() const;
   const std::vector<int>& worker_pids() const;
   // The end of what a child wrote to stderr: -1 the coordinator, else a worker.

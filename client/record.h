@@ -67,7 +67,16 @@ struct Record {
 };
 
 struct ClientEvent {
-  enum class Kind : uint8_t { kSettled, kTicket, kInlineValue, kComm, kFailed, kWorkerLost, kUploadDone };
+  enum class Kind : uint8_t {
+    kSettled,
+    kTicket,
+    kInlineValue,
+    kComm,
+    kFailed,
+    kWorkerLost,
+    kWorkerJoined,
+    kUploadDone
+  };
   Kind kind = Kind::kSettled;
   uint64_t request = 0;
   uint64_t handle = 0;  // kFailed

@@ -29,6 +29,7 @@ struct WorkerReport {
   std::string device;
   int64_t received_bytes = 0;  // from other workers, since it joined
   int64_t outstanding = 0;     // instructions issued and not yet reported
+  uint64_t activity = 0;       // heartbeats that found it at work
 };
 
 struct SessionReport {
@@ -57,12 +58,14 @@ struct ClusterReport {
   uint64_t epoch = 0;
   double uptime_s = 0;
   std::vector<WorkerReport> workers;
-  std::vector<SessionReport> sessions;
-  std::vector<TensorReport> tensors;  // of the asking session
+  std::vector<SessionReport> sessions;  // the asking one; all of them for an admin
+  std::vector<TensorReport> tensors;    // of the asking session
   uint64_t next_ordinal = 0;
   uint64_t plans_cached = 0;
   uint64_t plan_hits = 0;
   uint64_t plan_misses = 0;
+  uint64_t session_count = 0;  // of everybody
+  uint64_t tensor_count = 0;
 };
 
 // What a session learns when it opens.

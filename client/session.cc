@@ -25,7 +25,9 @@ absl::StatusOr<ResumeToken> ParseResume(const std::string& text) {
   return token;
 }
 
-absl::Status CheckWorkers(std::string_view op, const Mesh& mesh, int worker_count) {
+// A lost worker is told by the coordinator, which knows why.
+absl::Status CheckWorkers(std::string_view op, const Mesh& mesh, const SessionImpl::Membership& membership) {
+  const int worker_count = membership.numbers;
   if (mesh.size() > worker_count) {
     return absl::InvalidArgumentError(
         StrCat(op, ": ", ToText(mesh), " has ", mesh.size(), " positions, the cluster has ", worker_count, " workers"));
@@ -63,13 +65,25 @@ absl::StatusOr<Session> Session::Connect(const ConnectOptions& options) {
 absl::StatusOr<Mesh> Session::InitDeviceMesh(absl::Span<const int64_t> shape, absl::Span<const std::string> names,
                                              absl::Span<const WorkerIndex> workers) const {
   TESSERA_RETURN_IF_ERROR(impl_->Check());
+  const SessionImpl::Membership membership = impl_->membership();
   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Make(shape, names, workers));
-  TESSERA_RETURN_IF_ERROR(CheckWorkers("init_device_mesh", mesh, worker_count()));
+  if (workers.empty()) {
+    const auto size = static_cast<size_t>(mesh.size());
+    if (size > membership.present.size()) {
+      return absl::InvalidArgumentError(StrCat("init_device_mesh: ", ToText(mesh), " has ", size,
+                                               " positions, the cluster has ", membership.present.size(), " workers",
+                                               impl_->lost_workers().empty() ? "" : " that are there"));
+    }
+    const auto first = absl::MakeConstSpan(membership.present).first(size);
+    if (first != absl::MakeConstSpan(mesh.workers())) return Mesh::Make(shape, names, first);
+  }
+  TESSERA_RETURN_IF_ERROR(CheckWorkers("init_device_mesh", mesh, membership));
   return mesh;
 }
 
 absl::StatusOr<Mesh> Session::DefaultMesh() const {
   const int64_t count = worker_count();
+  if (count == 0) return absl::UnavailableError("default_mesh: no worker of the cluster is there");
   return InitDeviceMesh({&count, 1}, {}, {});
 }
 
@@ -78,7 +92,7 @@ absl::StatusOr<Tensor> Session::DistributeTensor(const HostView& source, const M
   TESSERA_RETURN_IF_ERROR(impl_->Check());
   TESSERA_ASSIGN_OR_RETURN(TensorSpec spec,
                            TensorSpec::Make("distribute_tensor", source.dtype, source.shape, mesh, placements));
-  TESSERA_RETURN_IF_ERROR(CheckWorkers("distribute_tensor", mesh, worker_count()));
+  TESSERA_RETURN_IF_ERROR(CheckWorkers("distribute_tensor", mesh, impl_->membership()));
   if (!IsImplemented(spec.dtype)) {
     return absl::UnimplementedError(
         StrCat("distribute_tensor: dtype ", ToText(spec.dtype), " is reserved: ", ToText(spec)));
@@ -102,7 +116,7 @@ absl::StatusOr<Tensor> Session::DistributeTensor(const HostView& source, const M
 
 absl::StatusOr<Tensor> Session::FromLocal(const TensorSpec& spec, absl::Span<const HostView> locals) const {
   TESSERA_RETURN_IF_ERROR(impl_->Check());
-  TESSERA_RETURN_IF_ERROR(CheckWorkers("from_local", spec.mesh, worker_count()));
+  TESSERA_RETURN_IF_ERROR(CheckWorkers("from_local", spec.mesh, impl_->membership()));
   if (!IsImplemented(spec.dtype)) {
     return absl::UnimplementedError(StrCat("from_local: dtype ", ToText(spec.dtype), " is reserved: ", ToText(spec)));
   }
@@ -129,13 +143,14 @@ absl::StatusOr<Tensor> Session::FromLocal(const TensorSpec& spec, absl::Span<con
   return Tensor(std::move(handle));
 }
 
-absl::StatusOr<ClusterReport> Session::Status() const { return impl_->GetStatus(); }
+absl::StatusOr<ClusterReport> Session::Status() const { return impl_->GetStatus(UINT32_MAX); }
+absl::Status Session::CloseOther(uint64_t session) const { return impl_->CloseOther(session); }
 absl::Status Session::Sync() const { return impl_->Sync(); }
 absl::StatusOr<uint64_t> Session::CommBegin() const { return impl_->CommBegin(); }
 absl::StatusOr<CommReport> Session::CommEnd(uint64_t number) const { return impl_->CommEnd(number); }
 absl::Status Session::Close() const { return impl_->Close(); }
 uint64_t Session::id() const { return impl_->welcome().session_id; }
-int Session::worker_count() const { return static_cast<int>(impl_->welcome().workers.size()); }
+int Session::worker_count() const { return static_cast<int>(impl_->membership().present.size()); }
 
 std::string Session::ResumeText() const {
   return StrCat(impl_->welcome().session_id, ":", impl_->welcome().secret, ":", impl_->last_event());

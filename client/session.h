@@ -44,11 +44,11 @@ class Session {
   // of another version. DeadlineExceeded: no answer in timeout_s.
   static absl::StatusOr<Session> Connect(const ConnectOptions& options);
 
-  // A mesh of this cluster's workers: `workers` empty takes the first ones. InvalidArgument when it
-  // is larger than the cluster.
+  // A mesh of this cluster's workers: `workers` empty takes the first ones that are there. InvalidArgument when it is
+  // larger than the cluster.
   absl::StatusOr<Mesh> InitDeviceMesh(absl::Span<const int64_t> shape, absl::Span<const std::string> names,
                                       absl::Span<const WorkerIndex> workers) const;
-  // One dim over all workers.
+  // One dim over all workers that are there.
   absl::StatusOr<Mesh> DefaultMesh() const;
 
   // Uploads an array; every position gets its box.
@@ -56,7 +56,10 @@ class Session {
   // Uploads each position's own array, by flat position; each must have the shape of its box.
   absl::StatusOr<Tensor> FromLocal(const TensorSpec& spec, absl::Span<const HostView> locals) const;
 
+  // With the session's tensors: the first of them, up to max_tensors_listed. An admin sees every session.
   absl::StatusOr<ClusterReport> Status() const;
+  // Ends another session, with all that it has. PermissionDenied for who is no admin.
+  absl::Status CloseOther(uint64_t session) const;
   // Until everything that is held has run; the first failure that was not told before.
   absl::Status Sync() const;
   // Counts the bytes that the workers move for the ops between the two.
@@ -65,6 +68,7 @@ class Session {
   absl::Status Close() const;
 
   uint64_t id() const;
+  // How many are there now.
   int worker_count() const;
   // Names this session for ConnectOptions::resume.
   std::string ResumeText() const;

@@ -87,6 +87,10 @@ void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
 void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks) {
   if (event.kind == ClientEvent::Kind::kWorkerLost) {
     lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
+  }
+  if (event.kind == ClientEvent::Kind::kWorkerLost || event.kind == ClientEvent::Kind::kWorkerJoined) {
+    worker_moves_[event.worker] = event.kind == ClientEvent::Kind::kWorkerJoined;
+    ++membership_version_;
     return;
   }
   if (event.kind == ClientEvent::Kind::kFailed) {

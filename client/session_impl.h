@@ -10,6 +10,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -113,7 +114,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status Wait(HandleState& handle, std::optional<double> timeout_s);
   bool IsReady(HandleState& handle);
   absl::Status Sync();
-  absl::StatusOr<ClusterReport> GetStatus();
+  absl::StatusOr<ClusterReport> GetStatus(uint32_t max_tensors);
+  // Ends another session, as an admin may.
+  absl::Status CloseOther(uint64_t session);
   absl::StatusOr<uint64_t> CommBegin();
   absl::StatusOr<CommReport> CommEnd(uint64_t number);
   absl::Status Close();
@@ -135,6 +138,14 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void SetImplicitPolicy(ImplicitPolicy policy) { implicit_policy_ = policy; }
   ImplicitPolicy implicit_policy() const { return implicit_policy_; }
   std::vector<std::string> lost_workers();
+  // The workers that are there, by index, and how many numbers the cluster has given out.
+  struct Membership {
+    std::vector<WorkerIndex> present;
+    int32_t numbers = 0;
+  };
+  Membership membership();
+  // Changes with it.
+  uint64_t membership_version() const { return membership_version_; }
 
  private:
   friend struct HandleState;
@@ -238,6 +249,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::flat_hash_map<uint64_t, HandleState*> live_;
   absl::flat_hash_map<uint64_t, RequestPtr> requests_;
   std::vector<std::string> lost_workers_;
+  std::map<int32_t, bool> worker_moves_;  // who came (true) or went since the welcome
+  std::atomic<uint64_t> membership_version_{0};
   Clock::time_point progress_ = Clock::now();
   size_t progress_mark_ = 0;                          // what the last probe saw
   std::vector<std::weak_ptr<HostMemory>> snapshots_;  // under way, and some that were

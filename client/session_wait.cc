@@ -25,6 +25,7 @@ size_t MarkOf(const ClusterReport& report) {
     mix(static_cast<uint64_t>(worker.outstanding));
     mix(static_cast<uint64_t>(worker.received_bytes));
     mix(static_cast<uint64_t>(worker.state));
+    mix(worker.activity);
   }
   return mark;
 }
@@ -66,8 +67,12 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
       if (timeout_s.has_value() && SecondsSince(start) >= *timeout_s) {
         return absl::DeadlineExceededError(StrCat(what, ": not done after ", *timeout_s, " s"));
       }
-      if (SecondsSince(progress_) > stall_timeout_s_) {
-        return absl::DeadlineExceededError(StrCat(what, ": no progress for ", stall_timeout_s_, " s"));
+      // Who says how long to wait, waits so long.
+      if (!timeout_s.has_value() && SecondsSince(progress_) > stall_timeout_s_) {
+        return absl::DeadlineExceededError(
+            StrCat(what, ": no progress for ", stall_timeout_s_,
+                   " s: nothing ran on the workers, as far as the coordinator said (stall_timeout of connect, or "
+                   "TESSERA_STALL_TIMEOUT, allows more)"));
       }
     }
     if (SecondsSince(probed) > std::min(kProbeAfterS, stall_timeout_s_ / 4)) {
@@ -81,10 +86,11 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
   }
 }
 
-// An answer whose numbers differ from the last one's is progress; the same numbers are none. What other sessions do is
-// none either, where this one waits for bytes from here.
+// An answer whose numbers differ from the last one's is progress; the same numbers are none. A worker that answers and
+// is at work makes a number grow, however long its op takes. What other sessions do is no progress, where this one
+// waits for bytes from here.
 void SessionImpl::ProbeProgress() {
-  connection_->GetStatus([this](absl::StatusOr<ClusterReport> report) {
+  connection_->GetStatus(/*max_tensors=*/0, [this](absl::StatusOr<ClusterReport> report) {
     if (!report.ok()) return;
     const size_t mark = MarkOf(*report);
     const bool waits_for_this = std::any_of(
@@ -199,11 +205,11 @@ absl::Status SessionImpl::Sync() {
   return first;
 }
 
-absl::StatusOr<ClusterReport> SessionImpl::GetStatus() {
+absl::StatusOr<ClusterReport> SessionImpl::GetStatus(uint32_t max_tensors) {
   TESSERA_RETURN_IF_ERROR(Check());
   TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
   auto [number, request] = NewRequest();
-  connection_->GetStatus([this, n = number, r = request](absl::StatusOr<ClusterReport> report) {
+  connection_->GetStatus(max_tensors, [this, n = number, r = request](absl::StatusOr<ClusterReport> report) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       r->done = true;
@@ -215,6 +221,21 @@ absl::StatusOr<ClusterReport> SessionImpl::GetStatus() {
   });
   TESSERA_RETURN_IF_ERROR(WaitFor("status", request));
   return request->cluster;
+}
+
+absl::Status SessionImpl::CloseOther(uint64_t session) {
+  TESSERA_RETURN_IF_ERROR(Check());
+  auto [number, request] = NewRequest();
+  connection_->CloseOther(session, [this, n = number, r = request](absl::Status status) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      r->done = true;
+      r->status = std::move(status);
+      requests_.erase(n);
+    }
+    NotifyChanged();
+  });
+  return WaitFor("close", request);
 }
 
 absl::StatusOr<uint64_t> SessionImpl::CommBegin() {
@@ -266,6 +287,21 @@ absl::Status SessionImpl::Close() {
 void SessionImpl::KeepUntilClosed(std::shared_ptr<void> needed) {
   std::lock_guard<std::mutex> lock(mutex_);
   needed_.swap(needed);  // what it held goes when the lock is gone
+}
+
+SessionImpl::Membership SessionImpl::membership() {
+  std::map<int32_t, bool> workers;
+  for (const WorkerReport& worker : welcome().workers) workers[worker.index] = worker.state != WorkerState::kDead;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [index, is_here] : worker_moves_) workers[index] = is_here;
+  }
+  Membership membership;
+  for (const auto& [index, is_here] : workers) {
+    if (is_here) membership.present.emplace_back(index);
+    membership.numbers = index + 1;
+  }
+  return membership;
 }
 
 std::vector<std::string> SessionImpl::lost_workers() {

@@ -1,5 +1,6 @@
 @0xd1e7f3a25b90c846;
-# The coordinator's inputs, in order. Replayed through Apply they give the same effects, bit for bit.
+# The coordinator's inputs, in order. Replayed through Apply they give the same effects, bit for bit. Behind each message
+# stands XXH3 of its bytes, as a little-endian UInt64.
 
 using Cxx = import "/capnp/c++.capnp";
 using V = import "values.capnp";
@@ -29,6 +30,8 @@ struct JournalEvent {
     heard @10 :Int32;
     # A worker answered a ping.
     sessionResumed @11 :UInt64;
+    continued @12 :Void;
+    # The machine went on with what it had.
   }
 }
 
@@ -38,6 +41,8 @@ struct SessionOpened {
   tenant @2 :Text;
   client @3 :Text;
   leaseUs @4 :Int64;
+  role @5 :UInt8;
+  # client admin
 }
 
 struct SessionBatch {

@@ -23,12 +23,12 @@ struct ClientHello {
   protocolVersion @0 :UInt32;
   token @1 :Text;
   tenant @2 :Text;
-  # The token's tenant when empty; another one is PermissionDenied.
+  # The token's tenant when empty; another one is PermissionDenied. The tokens of this version are of the tenant "".
   client @3 :Text;
   # For people: "python 3.11 tessera 0.1".
   pid @4 :Int32;
   leaseS @5 :Float64;
-  # Wanted lease in seconds; negative: the server's default for the kind of connection.
+  # Wanted lease in seconds; negative: the server's default. More than max_session_lease is refused.
   resume @6 :Resume;
   # Null for a new session.
 }
@@ -44,7 +44,7 @@ struct Welcome {
   sessionId @0 :UInt64;
   secret @1 :UInt64;
   epoch @2 :UInt64;
-  # Of the coordinator: a restart raises it. Messages of another epoch are refused.
+  # Of the coordinator: the host's time at its start, so that a restart raises it. Messages of another epoch are refused.
   connection @3 :UInt64;
   # A new connection of a session fences the old one.
   workers @4 :List(WorkerInfo);
@@ -71,17 +71,22 @@ struct WorkerInfo {
   # From other workers, since it joined.
   outstanding @10 :Int64;
   # Instructions issued and not yet reported.
+  activity @11 :UInt64;
+  # Grows with each heartbeat that finds the worker at work: an op that takes long is no stall.
   enum State { alive @0; suspect @1; dead @2; }
 }
 
 interface Session {
   # What is asked once in a while. It may overtake what is on the link: who wants it after a batch waits until that is
   # taken up.
-  status @0 () -> (status :ClusterStatus);
+  status @0 (maxTensors :UInt32) -> (status :ClusterStatus);
+  # With so many of this session's tensors.
   explain @1 (call :V.OpCall, operands :List(ExplainOperand), held :List(HeldMemory)) -> (plan :PlanText);
   # Plans and runs nothing. `held`: what results of earlier calls would have, that were planned only.
   close @2 ();
   # Drops everything the session has.
+  closeOther @3 (session :UInt64);
+  # Ends a session as if its client had closed it. For admins; PermissionDenied for others.
 }
 
 struct ToCoordinator {
@@ -296,12 +301,16 @@ struct ClusterStatus {
   uptimeS @1 :Float64;
   workers @2 :List(WorkerInfo);
   sessions @3 :List(SessionInfo);
+  # All of them for an admin, else the asking one.
   tensors @4 :List(TensorInfo);
   # Of this session.
   nextOrdinal @5 :UInt64;
   plansCached @6 :UInt64;
   planHits @7 :UInt64;
   planMisses @8 :UInt64;
+  sessionCount @9 :UInt64;
+  # Of everybody, with the tensors that they hold.
+  tensorCount @10 :UInt64;
 }
 
 struct SessionInfo {

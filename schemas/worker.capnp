@@ -49,7 +49,8 @@ struct WorkerWelcome {
 
 interface Worker {
   # Implemented by the worker.
-  ping @0 () -> (outstanding :UInt64);
+  ping @0 () -> (outstanding :UInt64, isAtWork :Bool);
+  # isAtWork: an op's item runs, or one has run since the ping before; waits are none.
 }
 
 struct WorkerMessages {

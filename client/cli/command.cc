@@ -45,8 +45,10 @@ absl::StatusOr<Session> AddressOption::Connect() const {
   // An address that carries a token means the cluster that made it, whatever else the environment is for.
   TESSERA_ASSIGN_OR_RETURN(const Address parsed, ParseAddress("connect", options.address));
   if (parsed.token.empty()) {
-    const char* token = std::getenv("TESSERA_TOKEN");
-    options.token = token != nullptr && *token != '\0' ? token : configured_token;
+    options.token = configured_token;
+    for (const char* name : {"TESSERA_TOKEN", "TESSERA_ADMIN_TOKEN"}) {
+      if (const char* token = std::getenv(name); token != nullptr && *token != '\0') options.token = token;
+    }
   }
   return Session::Connect(options);
 }
@@ -69,7 +71,14 @@ int Failed(const absl::Status& status) {
   return absl::IsInvalidArgument(status) ? 2 : 1;
 }
 
-std::string ShowTable(const std::vector<std::vector<std::string>>& rows) {
+std::string ShowTable(std::vector<std::vector<std::string>> rows) {
+  constexpr size_t kMaxCellChars = 80;
+  for (auto& row : rows) {
+    for (std::string& cell : row) {
+      const bool is_plain = std::all_of(cell.begin(), cell.end(), [](char c) { return c >= ' ' && c <= '~'; });
+      if (!is_plain || cell.size() > kMaxCellChars) cell = Printable(cell, kMaxCellChars);
+    }
+  }
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));

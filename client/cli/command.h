@@ -24,11 +24,13 @@ struct Command {
 Command AddUpCommand(CLI::App& app);
 Command AddStatusCommand(CLI::App& app);
 Command AddTensorsCommand(CLI::App& app);
+Command AddCloseCommand(CLI::App& app);
 Command AddDemoCommand(CLI::App& app);
 Command AddDoctorCommand(CLI::App& app);
 Command AddPlanCommand(CLI::App& app);
 
-// --address, with TESSERA_ADDRESS and the config file (~/.config/tessera/config.json) behind it.
+// --address, with TESSERA_ADDRESS and the config file (~/.config/tessera/config.json) behind it. The token: that of the
+// address, TESSERA_ADMIN_TOKEN, TESSERA_TOKEN, then the config file.
 struct AddressOption {
   std::string address;
   void AddTo(CLI::App& command);
@@ -41,7 +43,7 @@ std::string CheckBytes(const std::string& text);
 std::string ShowBytes(int64_t bytes);
 // Prints "tessera: MESSAGE" to stderr; returns 2 for InvalidArgument, else 1.
 int Failed(const absl::Status& status);
-// Rows as columns, the first row is the head.
-std::string ShowTable(const std::vector<std::vector<std::string>>& rows);
+// Rows as columns, the first row is the head. What people named shows as printable text of one line.
+std::string ShowTable(std::vector<std::vector<std::string>> rows);
 
 }  // namespace tessera

@@ -56,13 +56,25 @@ std::string SessionsText(const ClusterReport& report) {
   return ShowTable(rows);
 }
 
+// Bytes that are no text are shown as such, and all that isn't ASCII is escaped.
+std::string JsonText(const nlohmann::json& json) {
+  return json.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
+}
+
+// Who sees its own session alone is told how many there are.
+std::string TotalsText(const ClusterReport& report) {
+  return StrCat(report.session_count, " sessions hold ", report.tensor_count, " tensors",
+                report.sessions.size() < report.session_count ? "; an admin's token shows them all" : "", "\n");
+}
+
 void PrintStatus(const ClusterReport& report, const ReadOptions& options) {
   if (options.json) {
-    nlohmann::json out = {{"uptime_s", report.uptime_s},         {"epoch", report.epoch},
-                          {"workers", WorkersJson(report)},      {"sessions", SessionsJson(report)},
-                          {"next_ordinal", report.next_ordinal}, {"plans_cached", report.plans_cached},
-                          {"plan_hits", report.plan_hits},       {"plan_misses", report.plan_misses}};
-    std::printf("%s\n", out.dump(2).c_str());
+    nlohmann::json out = {{"uptime_s", report.uptime_s},           {"epoch", report.epoch},
+                          {"workers", WorkersJson(report)},        {"sessions", SessionsJson(report)},
+                          {"next_ordinal", report.next_ordinal},   {"plans_cached", report.plans_cached},
+                          {"plan_hits", report.plan_hits},         {"plan_misses", report.plan_misses},
+                          {"session_count", report.session_count}, {"tensor_count", report.tensor_count}};
+    std::printf("%s\n", JsonText(out).c_str());
     return;
   }
   std::vector<std::vector<std::string>> rows = {
@@ -72,18 +84,31 @@ void PrintStatus(const ClusterReport& report, const ReadOptions& options) {
                     ShowBytes(worker.used_bytes), ShowBytes(worker.memory_bytes), ShowBytes(worker.received_bytes),
                     StrCat(worker.outstanding)});
   }
-  std::printf("up %.0f s, %d ops issued, %d plans cached\n\n%s\n%s", report.uptime_s,
+  std::printf("up %.0f s, %d ops issued, %d plans cached\n\n%s\n%s%s", report.uptime_s,
               static_cast<int>(report.next_ordinal) - 1, static_cast<int>(report.plans_cached), ShowTable(rows).c_str(),
-              SessionsText(report).c_str());
+              SessionsText(report).c_str(), TotalsText(report).c_str());
 }
 
 // By session: what a session has is told to that session alone.
 void PrintTensors(const ClusterReport& report, const ReadOptions& options) {
   if (options.json) {
-    std::printf("%s\n", nlohmann::json{{"sessions", SessionsJson(report)}}.dump(2).c_str());
+    std::printf("%s\n", JsonText({{"sessions", SessionsJson(report)}}).c_str());
     return;
   }
-  std::printf("%s", SessionsText(report).c_str());
+  std::printf("%s%s", SessionsText(report).c_str(), TotalsText(report).c_str());
+}
+
+struct CloseOptions {
+  AddressOption address;
+  uint64_t session = 0;
+};
+
+int CloseSession(const CloseOptions& options) {
+  absl::StatusOr<Session> session = options.address.Connect();
+  if (!session.ok()) return Failed(session.status());
+  if (absl::Status status = session->CloseOther(options.session); !status.ok()) return Failed(status);
+  std::printf("session %llu is closed\n", static_cast<unsigned long long>(options.session));
+  return 0;
 }
 
 using Print = void (*)(const ClusterReport&, const ReadOptions&);
@@ -113,6 +138,15 @@ Command AddStatusCommand(CLI::App& app) {
   return AddReadCommand(app, "status", "Workers, their memory, and who is connected",
                         "Examples:\n  tessera status --address unix:/run/tessera.sock\n  tessera status --json",
                         &PrintStatus);
+}
+
+Command AddCloseCommand(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("close", "End a session and free what it has; needs the admin's token");
+  auto options = std::make_shared<CloseOptions>();
+  options->address.AddTo(*command);
+  command->add_option("session", options->session, "its number, as `tessera status` shows it")->required();
+  command->footer("Example:\n  TESSERA_ADMIN_TOKEN=... tessera close 7 --address unix:/run/tessera.sock");
+  return {command, [options] { return CloseSession(*options); }};
 }
 
 Command AddTensorsCommand(CLI::App& app) {

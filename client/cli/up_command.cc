@@ -110,6 +110,7 @@ int Up(const UpOptions& up) {
   std::printf("%d workers of %s each, transport %s; Ctrl-C ends them\n", options.workers,
               ShowBytes(options.memory_bytes).c_str(), options.transport.c_str());
   std::printf("another worker joins by: %s\n", cluster->JoinCommand(options.workers).c_str());
+  std::printf("admin: %s\n", cluster->admin_address().c_str());
   std::fflush(stdout);
   const int status = Serve(*cluster, signals);
   cluster->Stop();

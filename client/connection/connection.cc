@@ -128,6 +128,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> WakeLoop();
   void Pump();
   void SendBatches();
+  size_t NextBatch() const;
   void SendBatch(absl::Span<const Record> records);
   void OnBatchDone(uint64_t number);
   bool HasCredit() const { return in_flight_ < kMaxRecordsInFlight; }
@@ -259,7 +260,7 @@ void ConnectionLoop::SendBatches() {
   while (!sending_.empty()) {
     // OnBatchDone goes on, or what the link calls when it is clear.
     if (!HasCredit() || !link_->is_clear()) return;
-    const size_t count = std::min(kMaxBatchRecords, sending_.size() - sent_);
+    const size_t count = NextBatch();
     SendBatch(absl::MakeConstSpan(sending_).subspan(sent_, count));
     sent_ += count;
     if (sent_ < sending_.size()) continue;
@@ -271,6 +272,18 @@ void ConnectionLoop::SendBatches() {
   std::vector<RecordQueue::Command> after = std::move(after_sending_);
   after_sending_.clear();
   for (auto& command : after) command(*this);
+}
+
+// How many records the next batch has.
+size_t ConnectionLoop::NextBatch() const {
+  const size_t most = std::min(kMaxBatchRecords, sending_.size() - sent_);
+  size_t handles = 0;
+  for (size_t count = 0; count < most; ++count) {
+    const Record& record = sending_[sent_ + count];
+    handles += 1 + record.more_results.size() + record.drops.size();
+    if (handles > kMaxBatchHandles && count > 0) return count;
+  }
+  return most;
 }
 
 void ConnectionLoop::SendBatch(absl::Span<const Record> records) {
@@ -396,10 +409,12 @@ void Connection::CancelAll() {
                     [last = impl_->queue.last_number()](ConnectionLoop& loop) { loop.CancelAll(last); });
 }
 
-void Connection::GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> done) {
-  impl_->queue.Post(Order::kAfterRecords, [done = std::move(done)](ConnectionLoop& loop) {
+void Connection::GetStatus(uint32_t max_tensors, std::function<void(absl::StatusOr<ClusterReport>)> done) {
+  impl_->queue.Post(Order::kAfterRecords, [max_tensors, done = std::move(done)](ConnectionLoop& loop) {
     if (!loop.failure().ok()) return done(loop.failure());
-    loop.Add(loop.session().statusRequest().send().then(
+    auto request = loop.session().statusRequest();
+    request.setMaxTensors(max_tensors);
+    loop.Add(request.send().then(
         [&loop, done](auto&& response) {
           absl::StatusOr<ClusterReport> report = DecodeClusterStatus(response.getStatus());
           if (report.ok()) loop.transfers().SetWorkers(report->workers);
@@ -432,6 +447,16 @@ void Connection::CloseSession(DoneCallback done) {
     loop.Add(loop.session().closeRequest().send().then(
         [done](auto&&) { done(absl::OkStatus()); },
         [done](kj::Exception&& exception) { done(FromException(exception)); }));
+  });
+}
+
+void Connection::CloseOther(uint64_t session, DoneCallback done) {
+  impl_->queue.Post(Order::kAfterRecords, [session, done = std::move(done)](ConnectionLoop& loop) {
+    if (!loop.failure().ok()) return done(loop.failure());
+    auto request = loop.session().closeOtherRequest();
+    request.setSession(session);
+    loop.Add(request.send().then([done](auto&&) { done(absl::OkStatus()); },
+                                 [done](kj::Exception&& exception) { done(FromException(exception)); }));
   });
 }
 

@@ -25,6 +25,7 @@
 namespace tessera {
 
 inline constexpr size_t kMaxBatchRecords = 256;       // docs/limits.md: max_batch_records
+inline constexpr size_t kMaxBatchHandles = 16'384;    // docs/limits.md: max_handles_per_batch
 inline constexpr size_t kMaxQueuedRecords = 65536;    // docs/limits.md: max_queued_records
 inline constexpr size_t kMaxRecordsInFlight = 16384;  // docs/limits.md: max_records_in_flight
 inline constexpr int64_t kBatchWindowNs = 50000;      // docs/limits.md: batch_window
@@ -87,12 +88,14 @@ class Connection {
   // Sends what is queued without waiting for the batch window.
   void Flush();
 
-  // Callbacks run on the connection's thread.
-  void GetStatus(std::function<void(absl::StatusOr<ClusterReport>)> done);
+  // Callbacks run on the connection's thread. With up to so many of the session's tensors.
+  void GetStatus(uint32_t max_tensors, std::function<void(absl::StatusOr<ClusterReport>)> done);
   void Explain(OpCall call, std::vector<ExplainOperand> operands, std::vector<HeldMemory> held,
                std::function<void(absl::StatusOr<PlanReport>)> done);
   // Drops everything that the session has.
   void CloseSession(DoneCallback done);
+  // Another one, as an admin may.
+  void CloseOther(uint64_t session, DoneCallback done);
 
   // Bytes between `memory` and workers, under a ticket. A transfer is numbered by the caller.
   // Each worker's calls run in order; workers run beside each other. Errors name the worker.

@@ -98,6 +98,7 @@ WorkerReport DecodeWorker(wire::WorkerInfo::Reader reader) {
   worker.device = TextOf(reader.getDevice());
   worker.received_bytes = reader.getReceivedBytes();
   worker.outstanding = reader.getOutstanding();
+  worker.activity = reader.getActivity();
   return worker;
 }
 
@@ -208,9 +209,11 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       event.kind = ClientEvent::Kind::kUploadDone;
       event.request = reader.getUploadDone();
       return event;
-    // The connection takes these itself.
-    case wire::Event::BATCH_DONE:
-    case wire::Event::WORKER_JOINED: return std::nullopt;
+    case wire::Event::WORKER_JOINED:
+      event.kind = ClientEvent::Kind::kWorkerJoined;
+      event.worker = reader.getWorkerJoined().getWorker();
+      return event;
+    case wire::Event::BATCH_DONE: return std::nullopt;  // the connection takes it itself
     case wire::Event::SPEC_KNOWN: return std::nullopt;  // reserved
   }
   return std::nullopt;
@@ -254,6 +257,8 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
   report.plans_cached = reader.getPlansCached();
   report.plan_hits = reader.getPlanHits();
   report.plan_misses = reader.getPlanMisses();
+  report.session_count = reader.getSessionCount();
+  report.tensor_count = reader.getTensorCount();
   return report;
 }
 

@@ -196,6 +196,8 @@ nb::object ClusterToPython(const ClusterReport& report) {
   out["workers"] = workers;
   out["sessions"] = sessions;
   out["tensors"] = tensors;
+  out["session_count"] = report.session_count;
+  out["tensor_count"] = report.tensor_count;
   out["next_ordinal"] = report.next_ordinal;
   out["plans_cached"] = report.plans_cached;
   out["plan_hits"] = report.plan_hits;

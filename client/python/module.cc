@@ -181,6 +181,8 @@ void DefineSession(nb::module_& module) {
       .def_prop_ro("_address", [](const Session& s) { return s.impl()->address(); })
       .def_prop_ro("_key", [](const Session& s) { return reinterpret_cast<uintptr_t>(s.impl().get()); })
       .def_prop_ro("_open", [](const Session& s) { return s.impl()->Check().ok(); })
+      .def_prop_ro("_membership_version", [](const Session& s) { return s.impl()->membership_version(); })
+      .def("_default_mesh_now", [](const Session& s) { return ValueOrRaise(s.DefaultMesh()); })
       .def_prop_ro("_lost", [](const Session& s) { return s.impl()->lost_workers(); })
       .def("_check", [](const Session& s) { RaiseIfError(s.impl()->Check()); })
       .def("_mesh",
@@ -237,6 +239,7 @@ void DefineCluster(nb::module_& module) {
                     return ValueOrRaise(Released([&] { return LocalCluster::Start(options); }));
                   })
       .def_prop_ro("address", &LocalCluster::address)
+      .def_prop_ro("admin_address", &LocalCluster::admin_address)
       .def_prop_ro("coordinator_pid", &LocalCluster::coordinator_pid)
       .def_prop_ro("worker_pids", [](const LocalCluster& c) { return c.worker_pids(); })
       .def("_log_tail", &LocalCluster::LogTail)

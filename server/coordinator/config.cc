@@ -5,6 +5,8 @@
 namespace tessera {
 namespace {
 
+constexpr int64_t kMaxValue = int64_t{1} << 50;
+
 // The one list of the fields.
 template <typename Config, typename Visit>
 void VisitFields(Config& config, Visit visit) {
@@ -12,6 +14,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("max_outstanding_us_per_worker", config.max_outstanding_us_per_worker);
   visit("max_queued_records", config.max_queued_records);
   visit("max_sessions", config.max_sessions);
+  visit("max_admin_sessions", config.max_admin_sessions);
   visit("max_tensors_per_session", config.max_tensors_per_session);
   visit("max_cached_plans", config.max_cached_plans);
   visit("max_cached_plan_bytes", config.max_cached_plan_bytes);
@@ -24,6 +27,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("suspect_us", config.suspect_us);
   visit("worker_timeout_us", config.worker_timeout_us);
   visit("quantum_us", config.quantum_us);
+  visit("max_intake_us", config.max_intake_us);
 }
 
 }  // namespace
@@ -39,7 +43,8 @@ CoordinatorConfig ConfigFromJson(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return config;
   VisitFields(config, [&](const char* name, int64_t& field) {
-    if (json.contains(name) && json[name].is_number_integer()) field = json[name].get<int64_t>();
+    if (!json.contains(name) || !json[name].is_number_integer()) return;
+    if (const auto value = json[name].get<int64_t>(); value >= 1 && value <= kMaxValue) field = value;
   });
   return config;
 }

@@ -9,10 +9,11 @@
 namespace tessera {
 
 struct CoordinatorConfig {
-  int64_t max_outstanding_per_worker = 1024;       // instructions issued and not reported
-  int64_t max_outstanding_us_per_worker = 50'000;  // predicted work issued and not reported
+  int64_t max_outstanding_per_worker = 64;         // instructions issued and not reported
+  int64_t max_outstanding_us_per_worker = 10'000;  // predicted work issued and not reported
   int64_t max_queued_records = 100'000;            // per session; more is ResourceExhausted
-  int64_t max_sessions = 1024;
+  int64_t max_sessions = 1024;                     // of clients
+  int64_t max_admin_sessions = 16;                 // beside them: clients can't lock an admin out
   int64_t max_tensors_per_session = 1'000'000;
   int64_t max_cached_plans = 16'384;
   int64_t max_cached_plan_bytes = int64_t{256} << 20;
@@ -25,12 +26,13 @@ struct CoordinatorConfig {
   int64_t suspect_us = 1'000'000;          // a silent worker is shown as suspect
   int64_t worker_timeout_us = 10'000'000;  // and then is dead
   int64_t quantum_us = 1'000;              // of the deficit round robin between sessions
+  int64_t max_intake_us = 2'000;           // of own work in answer to one event
 
   bool operator==(const CoordinatorConfig&) const = default;
 };
 
 std::string ToJson(const CoordinatorConfig& config);
-// Fields that the text doesn't have, or that are no integers, keep their defaults.
+// Fields that the text doesn't have, or that are no integers of 1 to 2^50, keep their defaults.
 CoordinatorConfig ConfigFromJson(const std::string& text);
 
 }  // namespace tessera

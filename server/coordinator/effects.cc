@@ -2,6 +2,7 @@
 
 #include "absl/strings/escaping.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/events.h"
 
 namespace tessera {
 namespace {
@@ -90,6 +91,15 @@ struct EffectText {
 };
 
 }  // namespace
+
+int64_t WeightOf(const Record& record) {
+  constexpr size_t kHandlesOfOne = 64;
+  size_t handles = 0;
+  if (const auto* call = std::get_if<CallRecord>(&record)) handles = call->results.size();
+  if (const auto* drop = std::get_if<DropRecord>(&record)) handles = drop->handles.size();
+  if (const auto* bad = std::get_if<BadRecord>(&record)) handles = bad->results.size() + bad->last_uses.size();
+  return static_cast<int64_t>(1 + handles / kHandlesOfOne);
+}
 
 std::string ToText(const Effect& effect) { return std::visit(EffectText{}, effect); }
 

@@ -74,7 +74,13 @@ struct BatchEndRecord {
 using Record = std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord,
                             CommEndRecord, CancelRecord, ReleaseRecord, BadRecord, BatchEndRecord>;
 
+// As how many records it counts in a queue: one, and one more for each 64 handles that it names.
+int64_t WeightOf(const Record& record);
+
 // ---- events -----------------------------------------------------------------------------------------
+
+// What a token lets its holder do. An admin sees every session and may close it.
+enum class Role : uint8_t { kClient = 0, kAdmin = 1 };
 
 struct SessionOpenedEvent {
   SessionId session;
@@ -82,6 +88,7 @@ struct SessionOpenedEvent {
   std::string tenant;
   std::string client;
   int64_t lease_us = 0;
+  Role role = Role::kClient;
 };
 struct SessionClosedEvent {
   SessionId session;
@@ -124,8 +131,11 @@ struct WorkerReportEvent {
   std::vector<TransferReport> transfers;
 };
 struct TickEvent {};
+// The machine had more to take up than it does at a time (StateMachine::has_more), and now is its next turn.
+struct ContinuedEvent {};
 
-using Event = std::variant<SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent, SessionResumedEvent, BatchEvent,
-                           WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent, WorkerReportEvent, TickEvent>;
+using Event =
+    std::variant<SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent, SessionResumedEvent, BatchEvent,
+                 WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent, WorkerReportEvent, TickEvent, ContinuedEvent>;
 
 }  // namespace tessera

@@ -1,5 +1,7 @@
-// Intake: the records of each session in order, in turn between sessions (deficit round robin by
-// predicted cost; Shreedhar and Varghese 1996), as far as the limits per worker let them.
+// Intake: the records of each session in order, in turn between sessions (deficit round robin by predicted
+// cost; Shreedhar and Varghese 1996), as far as the limits per worker let them. A session pays for what its
+// records are predicted to take on the workers, and for the coordinator's own work, plans above all. One
+// event does at most max_intake_us of that: then others have their turn, and ContinuedEvent goes on.
 
 #include <algorithm>
 #include <utility>
@@ -14,6 +16,8 @@
 
 namespace tessera {
 namespace {
+
+constexpr int64_t kRecordUs = 10;  // about what one takes to take up
 
 std::vector<HandleId> LastUsesOf(const CallRecord& record) {
   std::vector<HandleId> handles;
@@ -37,6 +41,7 @@ bool HaveCommon(const std::vector<WorkerIndex>& a, const std::vector<WorkerIndex
 
 void StateMachine::Pump() {
   // A round gives every session with work one quantum; rounds go on while one of them moves.
+  has_more_ = false;
   bool moved = true;
   while (moved) {
     moved = false;
@@ -52,18 +57,26 @@ void StateMachine::Pump() {
       if (found == sessions_.end()) continue;
       SessionEntry& session = found->second;
       session.deficit_us = std::min(session.deficit_us + config_.quantum_us, 10 * config_.quantum_us);
+      bool is_blocked = false;
       while (!session.queue.empty() && session.deficit_us > 0) {
+        if (intake_left_us_ <= 0) {
+          has_more_ = true;
+          return;
+        }
+        const int64_t weight = WeightOf(session.queue.front());
         const Progress progress = Take(session, session.queue.front());
         session.awaits_upload = progress == Progress::kAwaitsUpload;
-        if (progress != Progress::kDone) break;
+        is_blocked = progress != Progress::kDone;
+        if (is_blocked) break;
         session.queue.pop_front();
+        session.queue_weight -= weight;
         moved = true;
         next_turn_ = id;
       }
       if (session.queue.empty()) {
         session.deficit_us = 0;
-      } else if (session.deficit_us <= 0) {
-        moved = true;  // out of turn, not blocked: another round
+      } else if (!is_blocked && session.deficit_us <= 0) {
+        moved = true;  // out of turn: another round
       }
     }
   }
@@ -72,9 +85,17 @@ void StateMachine::Pump() {
 StateMachine::Progress StateMachine::Take(SessionEntry& session, Record& record) {
   const auto& wait = session.memory_wait;
   if (wait.has_value() && wait->closed_windows == closed_windows_) return Progress::kBlocked;
+  const int64_t weight = WeightOf(record);
   const Progress progress = std::visit([&](auto& r) { return TakeRecord(session, r); }, record);
-  if (progress == Progress::kDone) session.memory_wait.reset();
+  if (progress != Progress::kDone) return progress;
+  session.memory_wait.reset();
+  Charge(session, weight * kRecordUs);
   return progress;
+}
+
+void StateMachine::Charge(SessionEntry& session, int64_t own_us) {
+  session.deficit_us -= own_us;
+  intake_left_us_ -= own_us;
 }
 
 bool StateMachine::AwaitsWindows(SessionEntry& session, const std::vector<WorkerIndex>& workers) {
@@ -110,14 +131,19 @@ absl::Status StateMachine::AddTensor(SessionEntry& session, HandleId handle, Ten
   return absl::OkStatus();
 }
 
-void StateMachine::AddFailedTensor(SessionEntry& session, HandleId handle, const absl::Status& cause,
-                                   const TensorSpec* spec) {
+TensorPointer StateMachine::MakeFailedTensor(const SessionEntry& session, HandleId first, const absl::Status& cause,
+                                             const TensorSpec* spec) {
   auto tensor = std::make_shared<TensorEntry>();
   tensor->session = session.info.session;
-  tensor->handle = handle;
+  tensor->handle = first;
   if (spec != nullptr) tensor->spec = *spec;
   tensor->status = cause;
-  if (AddTensor(session, handle, std::move(tensor)).ok()) Send(session, FailedHandleEvent{handle, cause});
+  return tensor;
+}
+
+void StateMachine::AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed) {
+  const absl::Status cause = failed->status;
+  if (AddTensor(session, handle, std::move(failed)).ok()) Send(session, FailedHandleEvent{handle, cause});
 }
 
 void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status) {
@@ -140,8 +166,9 @@ void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, c
   const std::string_view name = NameOf(record.call.op, record.speaker);
   for (size_t i = 0; i < record.results.size(); ++i) {
     const TensorSpec* spec = i < known ? &resolved->outputs[i] : nullptr;
-    AddFailedTensor(session, record.results[i],
-                    is_inherited ? OnTheWay(status, name, spec) : SaidBy(name, NameOf(record.call.op), status), spec);
+    const absl::Status cause =
+        is_inherited ? OnTheWay(status, name, spec) : SaidBy(name, NameOf(record.call.op), status);
+    AddFailedTensor(session, record.results[i], MakeFailedTensor(session, record.results[i], cause, spec));
   }
 }
 
@@ -155,7 +182,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecor
   absl::Status status = operands.status();
   if (operands.ok()) {
     std::vector<Scalar> scalars;
-    absl::StatusOr<PlanTemplate*> plan = TemplateOf(record, *operands, scalars);
+    absl::StatusOr<PlanTemplate*> plan = TemplateOf(session, record, *operands, scalars);
     status = plan.status();
     if (plan.ok()) {
       const WorkerGroup workers = (*plan)->workers;
@@ -191,7 +218,8 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
     tensor->spec = record.spec;
     tensor->strides = RowMajorStrides(MaxShardShape(record.spec));
     tensor->uploading = true;
-    auto buffer = NewBuffer(workers, MaxShardElements(record.spec) * SizeBytes(record.spec.dtype), "upload");
+    auto buffer = NewBuffer(session.info.session, workers, MaxShardElements(record.spec) * SizeBytes(record.spec.dtype),
+                            "upload");
     status = buffer.status();
     if (absl::IsResourceExhausted(status) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
     if (buffer.ok()) {
@@ -203,7 +231,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
   if (status.ok()) {
     OpenWindow(session, std::move(tensor), TransferDirection::kUpload, record.request);
   } else {
-    AddFailedTensor(session, record.result, status, &record.spec);
+    AddFailedTensor(session, record.result, MakeFailedTensor(session, record.result, status, &record.spec));
     Send(session, SettledEvent{record.request, status});
   }
   return Progress::kDone;
@@ -287,40 +315,51 @@ void StateMachine::ReleaseTicket(const SessionEntry& session, const ReleaseRecor
   CloseTicketOf(release.ticket, found->second);
 }
 
-void StateMachine::CancelQueued(SessionEntry& session, uint64_t request) {
+// One walk for all of a batch, however many there are.
+void StateMachine::Cancel(SessionEntry& session, const Cancels& cancels) {
+  if (cancels.requests.empty() && cancels.calls_before == 0) return;
   const auto cancelled = [](std::string_view op) {
     return absl::CancelledError(StrCat(op, ": cancelled by the client before it was issued"));
   };
   session.memory_wait.reset();  // the first may be one of them
-  for (Record& record : session.queue) {
-    if (auto* call = std::get_if<CallRecord>(&record); call && request == 0) {
+  session.queue_weight = 0;
+  for (size_t at = 0; at < session.queue.size(); ++at) {
+    Record& record = session.queue[at];
+    const bool is_before = at < cancels.calls_before;
+    if (auto* call = std::get_if<CallRecord>(&record); call && is_before) {
       record = BadRecord{cancelled(NameOf(call->call.op, call->speaker)), 0, call->results, LastUsesOf(*call)};
     } else if (auto* upload = std::get_if<UploadRecord>(&record);
-               upload && (request == 0 || upload->request == request)) {
+               upload && (is_before || cancels.requests.contains(upload->request))) {
       record = BadRecord{cancelled("upload"), upload->request, {upload->result}, {}};
-    } else if (auto* download = std::get_if<DownloadRecord>(&record); download && download->request == request) {
+    } else if (auto* download = std::get_if<DownloadRecord>(&record);
+               download && cancels.requests.contains(download->request)) {
       record = BadRecord{cancelled("download"), download->request, {}, {}};
-    } else if (auto* watch = std::get_if<WatchRecord>(&record); watch && watch->request == request) {
+    } else if (auto* watch = std::get_if<WatchRecord>(&record); watch && cancels.requests.contains(watch->request)) {
       record = BadRecord{cancelled("wait"), watch->request, {}, {}};
     }
+    session.queue_weight += WeightOf(record);
   }
-  if (request != 0) CancelWaiters(session, request);
+  if (!cancels.requests.empty()) CancelWaiters(session, cancels.requests);
 }
 
-void StateMachine::CancelWaiters(SessionEntry& session, uint64_t request) {
+void StateMachine::CancelWaiters(SessionEntry& session, const std::set<uint64_t>& requests) {
+  std::set<uint64_t> ended;  // told in their order, whatever that of the ops
   for (auto& [ordinal, op] : ops_) {
     if (op->session != session.info.session) continue;
-    const auto kept = std::remove_if(op->waiters.begin(), op->waiters.end(),
-                                     [&](const Waiter& waiter) { return waiter.request == request; });
-    const bool waits = kept != op->waiters.end();
+    const auto kept = std::remove_if(op->waiters.begin(), op->waiters.end(), [&](const Waiter& waiter) {
+      return requests.contains(waiter.request) && (ended.insert(waiter.request), true);
+    });
     op->waiters.erase(kept, op->waiters.end());
-    const bool reads = op->request == request;
-    if (reads) op->request = 0;
-    if (waits || reads) Send(session, SettledEvent{request, absl::CancelledError("wait: cancelled by the client")});
+    if (!requests.contains(op->request)) continue;
+    ended.insert(op->request);
+    op->request = 0;
+  }
+  for (const uint64_t request : ended) {
+    Send(session, SettledEvent{request, absl::CancelledError("wait: cancelled by the client")});
   }
   // Whose ticket is on its way to a client that has stopped waiting.
   for (auto& [id, ticket] : tickets_) {
-    if (ticket.session == session.info.session && ticket.request == request) CloseTicketOf(id, ticket);
+    if (ticket.session == session.info.session && requests.contains(ticket.request)) CloseTicketOf(id, ticket);
   }
 }
 
@@ -330,7 +369,10 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BatchEndR
 }
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BadRecord& record) {
-  for (HandleId handle : record.results) AddFailedTensor(session, handle, record.status);
+  if (!record.results.empty()) {
+    const TensorPointer failed = MakeFailedTensor(session, record.results[0], record.status);
+    for (HandleId handle : record.results) AddFailedTensor(session, handle, failed);
+  }
   for (HandleId handle : record.last_uses) DropHandle(session, handle);
   if (record.request != 0) Send(session, SettledEvent{record.request, record.status});
   return Progress::kDone;

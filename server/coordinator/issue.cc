@@ -21,6 +21,10 @@ constexpr uint8_t kComputeStream = 0;
 constexpr uint8_t kExchangeStream = 1;
 constexpr uint8_t kIoStream = 3;
 
+// About what a plan takes to make: the coordinator's own work, which the session that asks for it pays.
+constexpr int64_t kPlanUs = 100;
+constexpr int64_t kPlanBytesPerUs = 10;  // of its text
+
 bool OnlyExchanges(const Plan& plan) {
   return std::all_of(plan.steps.begin(), plan.steps.end(),
                      [](const Step& step) { return std::holds_alternative<ExchangeStep>(step); });
@@ -80,27 +84,29 @@ absl::StatusOr<StateMachine::CallOperands> StateMachine::ResolveOperands(const S
   return operands;
 }
 
-absl::Status StateMachine::CheckPlanText(std::string_view op, const Plan& plan) const {
+absl::StatusOr<int64_t> StateMachine::CheckPlanText(std::string_view op, const Plan& plan) const {
   const auto bytes = static_cast<int64_t>(ToText(plan).size());
-  if (bytes <= config_.max_plan_text_bytes) return absl::OkStatus();
+  if (bytes <= config_.max_plan_text_bytes) return bytes;
   return absl::ResourceExhaustedError(
       StrCat(op, ": its plan has ", bytes, " bytes; max_plan_text_bytes is ", config_.max_plan_text_bytes));
 }
 
-absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(const CallRecord& record, CallOperands& operands,
-                                                       std::vector<Scalar>& scalars) {
+absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, const CallRecord& record,
+                                                       CallOperands& operands, std::vector<Scalar>& scalars) {
   if (PlanTemplate* known = plans_.Find(operands.key)) {
     if (known->plan->scalar_count > 0) {
       TESSERA_ASSIGN_OR_RETURN(scalars, ScalarsOf(record.call, operands.plan_operands));
     }
     return known;
   }
+  Charge(session, kPlanUs);
   TESSERA_RETURN_IF_ERROR(CheckMeshes(record.call, operands.plan_operands));
   PlanLimits limits;
   if (operands.key.temporary_bytes != PlanKey::kNoLimit) limits.temporary_bytes = operands.key.temporary_bytes;
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(record.call, operands.plan_operands, topology_, limits));
   scalars = std::move(planned.scalars);
-  TESSERA_RETURN_IF_ERROR(CheckPlanText(NameOf(record.call.op), planned.plan));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t text_bytes, CheckPlanText(NameOf(record.call.op), planned.plan));
+  Charge(session, text_bytes / kPlanBytesPerUs);
   TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
   PlanTemplate made;
   made.id = TemplateId(next_template_++);
@@ -161,7 +167,7 @@ absl::Status StateMachine::DoesNotFit(const PlanTemplate& plan, size_t buffer, c
   return status;
 }
 
-absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(const CallRecord& record,
+absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(SessionId owner, const CallRecord& record,
                                                                       const CallOperands& operands,
                                                                       const PlanTemplate& plan, Instance& instance) {
   const Plan& p = *plan.plan;
@@ -185,7 +191,7 @@ absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(const Call
     for (size_t b = 0; b < buffers.size(); ++b) {
       if (buffers[b] || p.buffers[b].kind != kind) continue;
       absl::StatusOr<BufferPointer> made =
-          NewBuffer(plan.buffer_workers[b], p.buffers[b].bytes, NameOf(record.call.op));
+          NewBuffer(owner, plan.buffer_workers[b], p.buffers[b].bytes, NameOf(record.call.op));
       if (!made.ok()) return DoesNotFit(plan, b, made.status());
       buffers[b] = *std::move(made);
       instance.buffer_offsets[b] = buffers[b]->offset_bytes;
@@ -237,7 +243,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session,
   absl::Status last = status;
   for (const PlanLimits& limits : LimitsFor(*plan.plan)) {
     operands.key.temporary_bytes = *limits.temporary_bytes;
-    absl::StatusOr<PlanTemplate*> smaller = TemplateOf(record, operands, scalars);
+    absl::StatusOr<PlanTemplate*> smaller = TemplateOf(session, record, operands, scalars);
     last = smaller.ok() ? Issue(session, record, operands, **smaller, scalars) : smaller.status();
     if (last.ok()) return smaller;
     if (!absl::IsResourceExhausted(last)) return last;
@@ -295,7 +301,8 @@ absl::Status StateMachine::Issue(SessionEntry& session, const CallRecord& record
   instance.plan = plan.id;
   instance.stream = plan.stream;
   instance.scalars = std::move(scalars);
-  TESSERA_ASSIGN_OR_RETURN(std::vector<BufferPointer> buffers, PlaceBuffers(record, operands, plan, instance));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<BufferPointer> buffers,
+                           PlaceBuffers(session.info.session, record, operands, plan, instance));
   OpPointer op;
   if (!plan.plan->steps.empty()) {  // else a view: nothing runs
     Define(plan);

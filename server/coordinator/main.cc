@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -40,6 +41,22 @@ absl::Status CheckListenAddress(const std::string& address) {
              "which this version does not have"));
 }
 
+absl::Status CheckUsage(const CoordinatorOptions& options) {
+  if (absl::Status status = CheckListenAddress(options.listen); !status.ok()) return status;
+  if (options.token.empty() || options.join_token.empty()) {
+    return absl::InvalidArgumentError(
+        "a token for clients and one for workers are needed: TESSERA_TOKEN, TESSERA_JOIN_TOKEN");
+  }
+  if (options.admin_token == options.token || options.admin_token == options.join_token) {
+    return absl::InvalidArgumentError("TESSERA_ADMIN_TOKEN is another one's token, too");
+  }
+  if (options.lease_s > options.max_lease_s) {
+    return absl::InvalidArgumentError(
+        StrCat("--session-lease ", options.lease_s, " is more than --max-session-lease ", options.max_lease_s));
+  }
+  return absl::OkStatus();
+}
+
 // The path of a socket to be: nothing is there, or a socket that nobody serves any more.
 absl::Status ClaimPath(const std::string& path) {
   struct stat found;
@@ -71,6 +88,9 @@ int Replay(const std::string& path) {
   }
   std::printf("replay: %llu events, %llu effects, digest %s\n", static_cast<unsigned long long>(result->events),
               static_cast<unsigned long long>(result->effects), result->digest.c_str());
+  if (result->torn_bytes == 0) return 0;
+  std::fprintf(stderr, "tessera-coordinator: the last %llu bytes of %s are no whole event, and were left out\n",
+               static_cast<unsigned long long>(result->torn_bytes), path.c_str());
   return 0;
 }
 
@@ -105,9 +125,9 @@ int Serve(const CoordinatorOptions& options) {
   }
   const auto served = FileAt(path);
   Hub hub(options, io.provider->getTimer(), io.unixEventPort, std::move(journal));
-  Acceptor acceptor(io.provider->getTimer(),
-                    {options.max_connections, options.flow_limit_bytes, options.handshake_timeout_ms},
-                    [&hub](pid_t pid, Acceptor::Admit admit) { return MakeGateway(hub, pid, std::move(admit)); });
+  Acceptor acceptor(
+      io.provider->getTimer(), {options.max_connections, options.flow_limit_bytes, options.handshake_timeout_ms},
+      [&hub](pid_t pid, Acceptor::Admission admission) { return MakeGateway(hub, pid, std::move(admission)); });
   std::printf("tessera-coordinator listening on %s\n", options.listen.c_str());
   std::fflush(stdout);
   auto& port = io.unixEventPort;
@@ -142,6 +162,11 @@ int Main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "address to serve: unix:/path");
   app.add_option("--token", options.token, "clients' token (better: TESSERA_TOKEN in the environment)");
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
+  app.add_option("--admin-token", options.admin_token,
+                 "admins' token (better: TESSERA_ADMIN_TOKEN in the environment); none: nobody is admin");
+  app.add_option("--max-session-lease", options.max_lease_s, "seconds of a lease that a client may ask for")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
   app.add_option("--session-lease", options.lease_s, "seconds that a session without a connection is kept")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
@@ -151,12 +176,19 @@ int Main(int argc, char** argv) {
   app.add_option("--max-connections", options.max_connections, "open connections")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
+  app.add_option("--max-sessions", options.config.max_sessions, "sessions of clients")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
   app.add_option("--handshake-timeout", handshake_timeout_s, "seconds in which a connection must show its token")
       ->check(CLI::Range(0.01, 86'400.0))
       ->capture_default_str();
   app.add_option("--max-outstanding", options.config.max_outstanding_per_worker,
                  "instructions issued to a worker and not reported")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("--max-outstanding-us", options.config.max_outstanding_us_per_worker,
+                 "microseconds of predicted work issued to a worker and not reported")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
   app.add_option("--journal", options.journal_path,
                  "write every event to this file, and at the end a digest of the effects to FILE.digest");
@@ -174,11 +206,11 @@ int Main(int argc, char** argv) {
   options.config.worker_timeout_us = static_cast<int64_t>(worker_timeout_s * 1e6);
   if (options.token.empty()) options.token = FromEnvironment("TESSERA_TOKEN");
   if (options.join_token.empty()) options.join_token = FromEnvironment("TESSERA_JOIN_TOKEN");
-  absl::Status usage = CheckListenAddress(options.listen);
-  if (usage.ok() && (options.token.empty() || options.join_token.empty())) {
-    usage = absl::InvalidArgumentError(
-        "a token for clients and one for workers are needed: TESSERA_TOKEN, TESSERA_JOIN_TOKEN");
-  }
+  if (options.admin_token.empty()) options.admin_token = FromEnvironment("TESSERA_ADMIN_TOKEN");
+  options.epoch = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
+  absl::Status usage = CheckUsage(options);
   if (!usage.ok()) {
     std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(usage.message()).c_str());
     return 2;

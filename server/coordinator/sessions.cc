@@ -9,10 +9,16 @@
 namespace tessera {
 
 void StateMachine::On(const SessionOpenedEvent& event) {
-  if (static_cast<int64_t>(sessions_.size()) >= config_.max_sessions) {
+  const int64_t open = std::count_if(sessions_.begin(), sessions_.end(),
+                                     [&](const auto& session) { return session.second.info.role == event.role; });
+  const bool is_admins = event.role == Role::kAdmin;
+  const int64_t limit = is_admins ? config_.max_admin_sessions : config_.max_sessions;
+  if (open >= limit) {
     effects_.push_back(EndSession{event.session, absl::ResourceExhaustedError(StrCat(
-                                                     "connect: ", sessions_.size(),
-                                                     " sessions are open, max_sessions is ", config_.max_sessions))});
+                                                     "connect: ", open,
+                                                     is_admins ? " admins' sessions are open, max_admin_sessions is "
+                                                               : " sessions are open, max_sessions is ",
+                                                     limit))});
     return;
   }
   SessionEntry& session = sessions_[event.session];
@@ -53,26 +59,34 @@ void StateMachine::On(const BatchEvent& event) {
                                                                      session.last_batch, "; batches are dense")));
     return;
   }
-  if (static_cast<int64_t>(session.queue.size() + event.records.size()) > config_.max_queued_records) {
-    CloseSession(event.session,
-                 absl::ResourceExhaustedError(StrCat("the session has ", session.queue.size(),
-                                                     " records in its queue and sent ", event.records.size(),
-                                                     " more; max_queued_records is ", config_.max_queued_records)));
+  int64_t weight = 0;
+  for (const Record& record : event.records) weight += WeightOf(record);
+  if (session.queue_weight + weight > config_.max_queued_records) {
+    CloseSession(event.session, absl::ResourceExhaustedError(
+                                    StrCat("the session has ", session.queue_weight, " records in its queue and sent ",
+                                           weight, " more; max_queued_records is ", config_.max_queued_records)));
     return;
   }
   session.last_batch = event.number;
+  Cancels cancels;
   for (const Record& record : event.records) {
     if (const auto* cancel = std::get_if<CancelRecord>(&record)) {
-      CancelQueued(session, cancel->request);
+      if (cancel->request == 0) cancels.calls_before = session.queue.size();
+      if (cancel->request != 0) cancels.requests.insert(cancel->request);
     } else if (const auto* release = std::get_if<ReleaseRecord>(&record)) {
       ReleaseTicket(session, *release);
     } else {
       session.queue.push_back(record);
+      session.queue_weight += WeightOf(record);
     }
   }
+  Cancel(session, cancels);
   session.queue.push_back(BatchEndRecord{event.number});
+  ++session.queue_weight;
   Pump();
 }
+
+void StateMachine::On(const ContinuedEvent&) { Pump(); }
 
 void StateMachine::On(const TickEvent&) {
   std::vector<SessionId> over;

@@ -20,6 +20,7 @@ StateMachine::~StateMachine() { *alive_ = false; }
 
 Effects StateMachine::Apply(int64_t now_us, const Event& event) {
   now_us_ = now_us;
+  intake_left_us_ = config_.max_intake_us;
   std::visit([this](const auto& e) { On(e); }, event);
   return std::exchange(effects_, {});
 }
@@ -79,10 +80,13 @@ void StateMachine::ToGroup(const WorkerGroup& workers, WorkerMessage message) {
   effects_.push_back(ToWorkers{workers, std::move(message)});
 }
 
-absl::StatusOr<BufferPointer> StateMachine::NewBuffer(const WorkerGroup& workers, int64_t bytes, std::string_view op) {
+absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
+                                                      std::string_view op) {
   TESSERA_ASSIGN_OR_RETURN(int64_t offset, memory_.Allocate(*workers, bytes, op));
-  auto give_back = [this, alive = alive_, born = joins_](BufferEntry* buffer) {
+  if (auto session = sessions_.find(owner); session != sessions_.end()) session->second.bytes += bytes;
+  auto give_back = [this, alive = alive_, born = joins_, owner](BufferEntry* buffer) {
     if (*alive) {
+      if (auto session = sessions_.find(owner); session != sessions_.end()) session->second.bytes -= buffer->bytes;
       // The range went with a worker that was lost; one that joined under its number never had it.
       const auto is_new = [&](WorkerIndex worker) {
         auto found = workers_.find(worker);

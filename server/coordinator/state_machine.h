@@ -37,6 +37,8 @@ class StateMachine {
   ~StateMachine();
 
   Effects Apply(int64_t now_us, const Event& event);
+  // Queued records could be taken up, and wait for ContinuedEvent, so that other events have their turn.
+  bool has_more() const { return has_more_; }
 
   // ---- questions; they change nothing -----------------------------------------------------------------
   // The plan by which the call would be issued now. NotFound for unknown handles, the cause for poisoned ones.
@@ -66,6 +68,7 @@ class StateMachine {
   void On(const SessionResumedEvent& event);
   void On(const BatchEvent& event);
   void On(const TickEvent& event);
+  void On(const ContinuedEvent& event);
   void CloseSession(SessionId id, const absl::Status& reason);
   void DropHandle(SessionEntry& session, HandleId handle);
   void Send(SessionEntry& session, ClientEventBody body);
@@ -83,8 +86,9 @@ class StateMachine {
   void DropRejoined(std::vector<InstanceWait>& waits) const;
   void PoisonTensorsOn(WorkerIndex worker, const absl::Status& cause);
 
-  // intake.cc: records in session order, as far as limits let them.
+  // intake.cc: records in session order, as far as limits let them and until the event's time is used up.
   void Pump();
+  void Charge(SessionEntry& session, int64_t own_us);
   // kBlocked: by a limit per worker, or by windows that are being closed. kAwaitsUpload: bytes of an operand are still
   // on their way from the client.
   enum class Progress { kDone, kBlocked, kAwaitsUpload };
@@ -97,17 +101,24 @@ class StateMachine {
   Progress TakeRecord(SessionEntry& session, CommBeginRecord& record);
   Progress TakeRecord(SessionEntry& session, CommEndRecord& record);
   Progress TakeRecord(SessionEntry& session, CancelRecord& record);
-  void CancelQueued(SessionEntry& session, uint64_t request);
+  // What the cancels of a batch name.
+  struct Cancels {
+    std::set<uint64_t> requests;
+    size_t calls_before = 0;  // all calls and uploads of the queue up to here
+  };
+  void Cancel(SessionEntry& session, const Cancels& cancels);
+  void CancelWaiters(SessionEntry& session, const std::set<uint64_t>& requests);
   void ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release);
   absl::Status CheckTickets(std::string_view op, const SessionEntry& session) const;
-  void CancelWaiters(SessionEntry& session, uint64_t request);
   Progress TakeRecord(SessionEntry& session, ReleaseRecord& record);
   Progress TakeRecord(SessionEntry& session, BadRecord& record);
   Progress TakeRecord(SessionEntry& session, BatchEndRecord& record);
   absl::StatusOr<TensorPointer> FindTensor(const SessionEntry& session, HandleId handle, std::string_view op) const;
   absl::Status AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor);
-  void AddFailedTensor(SessionEntry& session, HandleId handle, const absl::Status& cause,
-                       const TensorSpec* spec = nullptr);
+  // One entry may stand for several handles that failed together.
+  static TensorPointer MakeFailedTensor(const SessionEntry& session, HandleId first, const absl::Status& cause,
+                                        const TensorSpec* spec = nullptr);
+  void AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed);
   void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
   bool HasRoom(const std::vector<WorkerIndex>& workers) const;
   // What was refused memory on these workers: whether a window is being closed there, of those that the session's
@@ -122,8 +133,8 @@ class StateMachine {
   };
   absl::StatusOr<CallOperands> ResolveOperands(const SessionEntry& session, const CallRecord& record) const;
   // Workers would refuse what they can't take.
-  absl::Status CheckPlanText(std::string_view op, const Plan& plan) const;
-  absl::StatusOr<PlanTemplate*> TemplateOf(const CallRecord& record, CallOperands& operands,
+  absl::StatusOr<int64_t> CheckPlanText(std::string_view op, const Plan& plan) const;  // its bytes
+  absl::StatusOr<PlanTemplate*> TemplateOf(SessionEntry& session, const CallRecord& record, CallOperands& operands,
                                            std::vector<Scalar>& scalars);
   // Issues the call by its plan; a contraction whose temporaries don't fit, by one that keeps to what is free.
   absl::StatusOr<PlanTemplate*> IssueWhatFits(SessionEntry& session, const CallRecord& record, CallOperands& operands,
@@ -140,14 +151,16 @@ class StateMachine {
   absl::Status CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const;
   // The refusal of a plan's buffer, with what would fit in an output's place.
   absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
-  absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(const CallRecord& record, const CallOperands& operands,
-                                                          const PlanTemplate& plan, Instance& instance);
+  absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const CallRecord& record,
+                                                          const CallOperands& operands, const PlanTemplate& plan,
+                                                          Instance& instance);
   void AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, Instance& instance);
   bool MayDonate(const CallRecord& record, const CallOperands& operands, size_t input, int64_t output_bytes) const;
   void AddOutputs(SessionEntry& session, const CallRecord& record, const CallOperands& operands,
                   const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, const OpPointer& op);
   void Define(PlanTemplate& plan);
-  absl::StatusOr<BufferPointer> NewBuffer(const WorkerGroup& workers, int64_t bytes, std::string_view op);
+  absl::StatusOr<BufferPointer> NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
+                                          std::string_view op);
   OpPointer NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
                   int64_t cost_us);
   void AddParent(const OpPointer& op, const TensorEntry& tensor);
@@ -179,8 +192,10 @@ class StateMachine {
   std::map<WorkerIndex, WorkerEntry> workers_;
   std::map<SessionId, SessionEntry> sessions_;
   uint64_t joins_ = 0;
-  bool rejoined_ = false;                        // some worker number was used again
-  SessionId next_turn_;                          // of the round robin
+  bool rejoined_ = false;       // some worker number was used again
+  SessionId next_turn_;         // of the round robin
+  int64_t intake_left_us_ = 0;  // of the event that is being applied
+  bool has_more_ = false;
   absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
   std::map<TicketId, TicketEntry> tickets_;
   std::set<TicketId> closing_;   // of them: nothing but workers' answers is missing

@@ -128,6 +128,8 @@ struct SessionEntry {
   SessionOpenedEvent info;
   absl::flat_hash_map<HandleId, TensorPointer> tensors;
   std::deque<Record> queue;
+  int64_t queue_weight = 0;    // WeightOf them all
+  int64_t bytes = 0;           // of its buffers, on each of their workers
   bool awaits_upload = false;  // the first of the queue waits for bytes that the client is to bring
   std::optional<MemoryWait> memory_wait;
   uint64_t last_batch = 0;

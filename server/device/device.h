@@ -90,6 +90,9 @@ class Device {
   // waits). Called before the first wait on it. The page is shared in until there is another one, the worker is
   // dead, and nobody looks at it any more.
   virtual void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) = 0;
+  // Whether work of an EnqueueRun is being done, or some was since the last call; an EnqueueAsync counts as it starts
+  // and as it ends. Who only waits is not at work.
+  virtual bool WasAtWork() { return false; }
   // Blocks until all that was enqueued before has run (tests, shutdown). Not while parked forever.
   virtual void Drain() = 0;
 };

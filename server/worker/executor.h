@@ -62,6 +62,8 @@ class Executor {
   // Nothing of what comes between Hold and Flush needs to start before Flush (device.h).
   void Hold() { device_.Hold(); }
   void Flush() { device_.Flush(); }
+  // Whether an item runs on the device, or one has run since the last time (device.h).
+  bool WasAtWork() { return device_.WasAtWork(); }
   // A plan that can't be read, or run here, is remembered as such: instances of it report why.
   void Define(TemplateId id, const absl::StatusOr<std::shared_ptr<const Plan>>& plan);
   void Forget(TemplateId id);

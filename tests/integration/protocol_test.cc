@@ -456,7 +456,7 @@ TEST_F(ProtocolTest, AResumedSessionGetsTheEventsThatItHadNotSeen) {
   EXPECT_EQ(StatusOf([&]() {
               Open(Client::Ears::kOpen, {former.id, former.secret + 1, 0});
             }).code(),
-            absl::StatusCode::kPermissionDenied);
+            absl::StatusCode::kNotFound);
   Opened resumed = Open(Client::Ears::kOpen, former);
   EXPECT_EQ(resumed.last_batch, 1u);
   resumed.next_batch = 2;

@@ -47,9 +47,9 @@ def test_doctor_says_what_works(tmp_path):
     assert all(word in help_text for word in ["--json", "error", *checks])
 
 
-def test_status_and_tensors_show_who_holds_what(session, mesh4):
+def test_status_and_tensors_show_who_holds_what(cluster, session, mesh4):
     x = ts.zeros((1000, 100), device_mesh=mesh4, placements=[ts.Shard(0)]).wait()
-    address = f"{session.address}#token={session._token}"
+    address = cluster.admin_address
     status = json.loads(tessera("status", "--json", "--address", address).stdout)
     assert [w["state"] for w in status["workers"]] == ["alive"] * 4
     mine = [s for s in status["sessions"] if s["id"] == session.id]

@@ -224,11 +224,11 @@ def test_a_killed_client_leaves_nothing(new_cluster):
     used = [w["used_bytes"] for w in session.status()["workers"]]
     client = subprocess.Popen([sys.executable, "-c", CLIENT, cluster.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert client.stdout.readline() == b"ready\n"
-    assert len(session.status()["sessions"]) == 2
+    assert session.status()["session_count"] == 2
     assert [w["used_bytes"] for w in session.status()["workers"]] != used
     client.kill()
     client.wait()
-    wait_until(lambda: len(session.status()["sessions"]) == 1)
+    wait_until(lambda: session.status()["session_count"] == 1)
     wait_until(lambda: [w["used_bytes"] for w in session.status()["workers"]] == used)
 
 

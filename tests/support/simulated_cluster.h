@@ -17,8 +17,16 @@ namespace tessera {
 
 class SimulatedCluster {
  public:
-  explicit SimulatedCluster(int workers, int64_t memory_bytes = 1 << 20, const CoordinatorConfig& config = {},
-                            int hosts = 1)
+  // Its workers may have much outstanding, so that a test sees all that it submits.
+  static CoordinatorConfig RoomyConfig() {
+    CoordinatorConfig config;
+    config.max_outstanding_per_worker = 1024;
+    config.max_outstanding_us_per_worker = 1'000'000;
+    return config;
+  }
+
+  explicit SimulatedCluster(int workers, int64_t memory_bytes = 1 << 20,
+                            const CoordinatorConfig& config = RoomyConfig(), int hosts = 1)
       : machine_(config) {
     for (int i = 0; i < workers; ++i) {
       WorkerJoinedEvent event;
@@ -32,7 +40,15 @@ class SimulatedCluster {
 
   StateMachine& machine() { return machine_; }
 
+  // And what the machine goes on with by itself.
   Effects Apply(const Event& event) {
+    Effects effects = ApplyOne(event);
+    while (machine_.has_more()) {
+      for (Effect& effect : ApplyOne(ContinuedEvent{})) effects.push_back(std::move(effect));
+    }
+    return effects;
+  }
+  Effects ApplyOne(const Event& event) {
     Effects effects = machine_.Apply(now_us_, event);
     for (const Effect& effect : effects) {
       log_.push_back(ToText(effect));

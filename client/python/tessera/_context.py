@@ -8,7 +8,7 @@ import threading
 import weakref
 
 import _tessera
-from ._errors import FailedPreconditionError, InvalidArgumentError
+from ._errors import FailedPreconditionError, InvalidArgumentError, TesseraError
 
 _local = threading.local()
 _open: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
@@ -52,9 +52,21 @@ def current_session():
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
+        _tell_lost_session()
         raise FailedPreconditionError("no session is open: connect with ts.connect(address) or ts.local_cluster()")
     names = ", ".join(f"session {session.id} ({session.address})" for session in candidates)
     raise FailedPreconditionError(f"{len(candidates)} sessions are open, say which with `with session:`: {names}")
+
+
+def _tell_lost_session() -> None:
+    """Raises the failure of a session that its user did not close: that its coordinator is gone, or ended it."""
+    for session in list(_open.values()):
+        if session._closed:
+            continue
+        try:
+            session._check()
+        except TesseraError as error:
+            raise type(error)(f"session {session.id} at {session.address}: {error}; no other session is open") from None
 
 
 @contextlib.contextmanager

@@ -114,6 +114,7 @@ class DeviceMesh:
 
     @property
     def device_type(self) -> str:
+        """Of the workers: "cpu", which all are in this version."""
         return "cpu"
 
     @property

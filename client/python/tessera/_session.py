@@ -103,10 +103,21 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
     return adopt(session, session._address, token or _tessera.parse_address("connect", address)[1])
 
 
+def _stall_timeout() -> float:
+    """Of TESSERA_STALL_TIMEOUT, or the default."""
+    text = os.environ.get("TESSERA_STALL_TIMEOUT") or "60"
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    return seconds(number, f"connect: {text!r}", "TESSERA_STALL_TIMEOUT")
+
+
 def adopt(session, address: str, token: str):
     session.address = address
     session._token = token
-    session._default_mesh = None    # once asked for: the extension's Mesh
+    session._default_mesh = None    # once asked for: the extension's Mesh, and of which membership it is
+    session._closed = False         # by its user
     _context.register(session)
     return session
 
@@ -160,10 +171,12 @@ class _SessionMethods:
 
     @property
     def default_mesh(self) -> DeviceMesh:
-        """One dim over all workers. A new object each time: one that the session kept would keep the session."""
-        if self._default_mesh is None:
-            self._default_mesh = self._mesh([self.worker_count], [], [])
-        return DeviceMesh._wrap(self, self._default_mesh)
+        """One dim over the workers that are there. A new object each time: one that the session kept would keep the
+        session."""
+        version = self._membership_version
+        if self._default_mesh is None or self._default_mesh[1] != version:
+            self._default_mesh = self._default_mesh_now(), version
+        return DeviceMesh._wrap(self, self._default_mesh[0])
 
     def distribute_tensor(self, tensor, device_mesh=None, placements=None, *, src_data_rank=0):
         """Uploads an array (NumPy, DLPack, memmap); placements default to Replicate.
@@ -196,7 +209,7 @@ class _SessionMethods:
             self._let_go(tensor)
 
     def status(self) -> dict:
-        """Workers, sessions and this session's tensors, as the coordinator knows them."""
+        """Workers, this session and its tensors, as the coordinator knows them. An admin's session sees all sessions."""
         return self._status()
 
     def implicit_redistribution(self, policy: str) -> None:
@@ -209,6 +222,7 @@ class _SessionMethods:
 
     def close(self) -> None:
         """Drops everything the session has. Closing twice is fine."""
+        self._closed = True
         self._close()
 
     def __enter__(self):
@@ -278,6 +292,11 @@ class Cluster:
     def address(self) -> str:
         """What another process gives to ts.connect. It carries the token."""
         return self._raw.address
+
+    @property
+    def admin_address(self) -> str:
+        """The address with the admin's token: its sessions see everybody's, and may close them."""
+        return self._raw.admin_address
 
     @property
     def worker_pids(self) -> list[int]:

@@ -249,6 +249,7 @@ class _TensorMethods:
 
         Without placements: on a mesh of as many dims, or with dtype or relabel alone, x's own (pending terms are reduced to
         Replicate where the dtype changes, as x.astype does); else Replicate.
+        async_op is taken as DTensor's callers give it: the call returns at once either way.
         dtype: converted on the way, on the side with fewer bytes. relabel: the workers of the mesh may stand in any
         order, and the one that moves least is found; the result's device_mesh says which.
         """

@@ -27,7 +27,8 @@ wire::WorkerInfo::State StateOf(const WorkerEntry& worker) {
   return wire::WorkerInfo::State::DEAD;
 }
 
-void DescribeWorkers(const StateMachine& machine, capnp::List<wire::WorkerInfo>::Builder list) {
+void DescribeWorkers(const Hub& hub, capnp::List<wire::WorkerInfo>::Builder list) {
+  const StateMachine& machine = hub.machine();
   unsigned i = 0;
   for (const auto& [index, worker] : machine.workers()) {
     auto info = list[i++];
@@ -42,6 +43,7 @@ void DescribeWorkers(const StateMachine& machine, capnp::List<wire::WorkerInfo>:
     info.setDevice(worker.info.device.c_str());
     info.setReceivedBytes(worker.received_bytes);
     info.setOutstanding(worker.outstanding);
+    info.setActivity(hub.ActivityOf(index));
   }
 }
 
@@ -58,6 +60,30 @@ void DescribeTensor(HandleId handle, const TensorEntry& tensor, wire::TensorInfo
   info.setBytesPerWorker(tensor.buffer->bytes);
   info.setState(StateOf(tensor));
   if (!tensor.status.ok()) EncodeStatus(tensor.status, info.initStatus());
+}
+
+void DescribeSession(SessionId id, const SessionEntry& session, wire::SessionInfo::Builder info) {
+  info.setId(id.value);
+  info.setTenant(session.info.tenant.c_str());
+  info.setClient(session.info.client.c_str());
+  info.setTensors(session.tensors.size());
+  info.setBytes(session.bytes);
+  info.setQueued(session.queue.size());
+  info.setConnected(session.connected);
+}
+
+// The first ones by their handles. What was refused has no spec here and nothing on the workers.
+void DescribeTensors(const SessionEntry& session, size_t max_tensors, wire::ClusterStatus::Builder builder) {
+  if (max_tensors == 0) return;
+  std::vector<std::pair<HandleId, const TensorEntry*>> tensors;
+  for (const auto& [handle, tensor] : session.tensors) {
+    if (tensor->buffer) tensors.emplace_back(handle, tensor.get());
+  }
+  const auto before = [](const auto& a, const auto& b) { return a.first < b.first; };
+  const size_t listed = std::min(max_tensors, tensors.size());
+  std::partial_sort(tensors.begin(), tensors.begin() + static_cast<ptrdiff_t>(listed), tensors.end(), before);
+  auto list = builder.initTensors(static_cast<unsigned>(listed));
+  for (unsigned t = 0; t < listed; ++t) DescribeTensor(tensors[t].first, *tensors[t].second, list[t]);
 }
 
 template <typename Builder>
@@ -144,7 +170,7 @@ void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, double lease_s, 
   builder.setSecret(opened.secret);
   builder.setEpoch(hub.epoch());
   builder.setConnection(opened.connection);
-  DescribeWorkers(hub.machine(), builder.initWorkers(static_cast<unsigned>(hub.machine().workers().size())));
+  DescribeWorkers(hub, builder.initWorkers(static_cast<unsigned>(hub.machine().workers().size())));
   builder.setLastBatch(hub.machine().sessions().at(opened.session).last_batch);
   builder.setLeaseS(lease_s);
   builder.setServerVersion(kServerVersion);
@@ -152,46 +178,37 @@ void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, double lease_s, 
   builder.setMaxInlineBytes(static_cast<uint32_t>(hub.options().config.max_inline_bytes));
 }
 
-void DescribeCluster(const Hub& hub, SessionId asking, wire::ClusterStatus::Builder builder) {
+void DescribeCluster(const Hub& hub, const StatusView& view, wire::ClusterStatus::Builder builder) {
   const StateMachine& machine = hub.machine();
   builder.setEpoch(hub.epoch());
   builder.setUptimeS(hub.uptime_s());
-  DescribeWorkers(machine, builder.initWorkers(static_cast<unsigned>(machine.workers().size())));
-  auto sessions = builder.initSessions(static_cast<unsigned>(machine.sessions().size()));
-  unsigned i = 0;
-  for (const auto& [id, session] : machine.sessions()) {
-    auto info = sessions[i++];
-    info.setId(id.value);
-    info.setTenant(session.info.tenant.c_str());
-    info.setClient(session.info.client.c_str());
-    info.setTensors(session.tensors.size());
-    int64_t bytes = 0;
-    for (const auto& [handle, tensor] : session.tensors) {
-      if (tensor->buffer) bytes += tensor->buffer->bytes / std::max<int64_t>(1, tensor->buffer.use_count());
-    }
-    info.setBytes(bytes);
-    info.setQueued(session.queue.size());
-    info.setConnected(session.connected);
-    info.setAwaitsClient(id == asking && machine.AwaitsClient(id));
-  }
+  DescribeWorkers(hub, builder.initWorkers(static_cast<unsigned>(machine.workers().size())));
   builder.setNextOrdinal(machine.next_ordinal());
   builder.setPlansCached(machine.plans().size());
   builder.setPlanHits(machine.plans().hits());
   builder.setPlanMisses(machine.plans().misses());
-  auto found = machine.sessions().find(asking);
-  if (found == machine.sessions().end()) return;
-  std::vector<std::pair<HandleId, const TensorEntry*>> tensors;
-  // What was refused has no spec here and nothing on the workers.
-  for (const auto& [handle, tensor] : found->second.tensors) {
-    if (tensor->buffer) tensors.emplace_back(handle, tensor.get());
+  builder.setSessionCount(machine.sessions().size());
+  uint64_t tensor_count = 0;
+  for (const auto& [id, session] : machine.sessions()) tensor_count += session.tensors.size();
+  builder.setTensorCount(tensor_count);
+  auto asking = machine.sessions().find(view.asking);
+  if (asking == machine.sessions().end()) return;
+  if (view.role == Role::kAdmin) {
+    auto sessions = builder.initSessions(static_cast<unsigned>(machine.sessions().size()));
+    unsigned i = 0;
+    for (const auto& [id, session] : machine.sessions()) {
+      sessions[i].setAwaitsClient(id == view.asking && machine.AwaitsClient(id));
+      DescribeSession(id, session, sessions[i++]);
+    }
+  } else {
+    auto sessions = builder.initSessions(1);
+    sessions[0].setAwaitsClient(machine.AwaitsClient(view.asking));
+    DescribeSession(view.asking, asking->second, sessions[0]);
   }
-  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  if (tensors.size() > kMaxTensorsListed) tensors.resize(kMaxTensorsListed);
-  auto list = builder.initTensors(static_cast<unsigned>(tensors.size()));
-  for (unsigned t = 0; t < tensors.size(); ++t) DescribeTensor(tensors[t].first, *tensors[t].second, list[t]);
+  DescribeTensors(asking->second, std::min<size_t>(view.max_tensors, kMaxTensorsListed), builder);
 }
 
-absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::ExplainParams::Reader params,
+absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::Session::ExplainParams::Reader params,
                           wire::PlanText::Builder builder) {
   TESSERA_ASSIGN_OR_RETURN(OpCall call, DecodeOpCall(params.getCall()));
   std::vector<std::variant<HandleId, Scalar, OperandLayout>> operands;
@@ -214,11 +231,11 @@ absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::Expl
   TESSERA_ASSIGN_OR_RETURN(const std::vector<HeldMemory> held, DecodeHeld(params.getHeld()));
   std::vector<MemoryMap::Request> requests;
   for (const HeldMemory& memory : held) requests.push_back({memory.workers, memory.bytes});
-  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, hub.machine().Explain(session, call, operands, requests));
+  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, machine.Explain(session, call, operands, requests));
   const Plan& plan = planned.plan;
   const PlanTraffic traffic = TrafficOf(plan);
   std::vector<int64_t> peak = PeakBytes(plan);
-  TakeBackRepeated(hub.machine().sessions().at(session), operands, plan, traffic.workers, peak);
+  TakeBackRepeated(machine.sessions().at(session), operands, plan, traffic.workers, peak);
   builder.setText(ToText(plan).c_str());
   const std::vector<std::string> steps = StepLines(plan);
   FillText(builder.initSteps(static_cast<unsigned>(steps.size())), steps);
@@ -228,7 +245,7 @@ absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::Expl
   Fill(builder.initPeakBytes(static_cast<unsigned>(peak.size())), peak);
   auto workers = builder.initWorkers(static_cast<unsigned>(traffic.workers.size()));
   for (unsigned i = 0; i < workers.size(); ++i) workers.set(i, traffic.workers[i].value);
-  builder.setPredictedSeconds(PredictSeconds(plan, hub.machine().topology()));
+  builder.setPredictedSeconds(PredictSeconds(plan, machine.topology()));
   if (!plan.outputs.empty()) {
     EncodeTensorSpec(plan.values[static_cast<size_t>(plan.outputs[0])].spec, builder.initOutput());
   }

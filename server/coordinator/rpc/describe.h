@@ -9,9 +9,15 @@
 namespace tessera {
 
 void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, double lease_s, wire::Welcome::Builder builder);
-// All workers and sessions; the tensors of one session.
-void DescribeCluster(const Hub& hub, SessionId session, wire::ClusterStatus::Builder builder);
-absl::Status DescribePlan(const Hub& hub, SessionId session, wire::Session::ExplainParams::Reader params,
+// Who asks, and what for.
+struct StatusView {
+  SessionId asking;
+  Role role = Role::kClient;
+  size_t max_tensors = 0;
+};
+// All workers, and how much there is of everybody. Of sessions the asking one, all of them for an admin; its tensors.
+void DescribeCluster(const Hub& hub, const StatusView& view, wire::ClusterStatus::Builder builder);
+absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::Session::ExplainParams::Reader params,
                           wire::PlanText::Builder builder);
 
 }  // namespace tessera

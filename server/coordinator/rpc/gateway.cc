@@ -7,9 +7,9 @@
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/values.h"
-#include "schemas/types/mesh.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/describe.h"
+#include "server/coordinator/rpc/hello_codec.h"
 
 namespace tessera {
 namespace {
@@ -23,40 +23,44 @@ bool SameToken(const std::string& wanted, const std::string& shown) {
   return difference == 0 && !wanted.empty();
 }
 
-// Everybody's status answers have it.
-absl::Status CheckName(std::string_view what, capnp::Text::Reader text) {
-  constexpr size_t kMaxNameBytes = 1024;  // docs/limits.md: max_name_bytes
-  if (text.size() <= kMaxNameBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      StrCat("connect: the name of the ", what, " has ", text.size(), " bytes; max_name_bytes is ", kMaxNameBytes));
-}
-
-absl::Status CheckVersion(std::string_view who, uint32_t version) {
-  if (version == wire::PROTOCOL_VERSION) return absl::OkStatus();
-  return absl::FailedPreconditionError(StrCat(who, ": this server speaks protocol version ", wire::PROTOCOL_VERSION,
-                                              ", the other side ", version, "; use the same release on both"));
-}
-
 class SessionServer final : public wire::Session::Server {
  public:
-  SessionServer(Hub& hub, SessionId id, uint64_t connection) : hub_(hub), id_(id), connection_(connection) {}
-  ~SessionServer() { hub_.ConnectionGone(id_, connection_); }
+  SessionServer(Hub& hub, SessionId id, uint64_t connection, Role role, Acceptor::Admission admission)
+      : hub_(hub), id_(id), connection_(connection), role_(role), admission_(std::move(admission)) {}
+  ~SessionServer() {
+    hub_.ConnectionGone(id_, connection_);
+    admission_.Dismiss();
+  }
 
-  void End(absl::Status reason) { ended_ = std::move(reason); }
+  void End(absl::Status reason) {
+    ended_ = std::move(reason);
+    admission_.Dismiss();
+  }
 
   kj::Promise<void> status(StatusContext context) override {
     Check();
-    DescribeCluster(hub_, id_, context.getResults().initStatus());
+    const StatusView view{id_, role_, context.getParams().getMaxTensors()};
+    DescribeCluster(hub_, view, context.getResults().initStatus());
     return kj::READY_NOW;
   }
   kj::Promise<void> explain(ExplainContext context) override {
     Check();
-    ThrowIfError(DescribePlan(hub_, id_, context.getParams(), context.getResults().initPlan()));
+    ThrowIfError(DescribePlan(hub_.machine(), id_, context.getParams(), context.getResults().initPlan()));
     return kj::READY_NOW;
   }
   kj::Promise<void> close(CloseContext) override {
     Check();
     hub_.Apply(SessionClosedEvent{id_});
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> closeOther(CloseOtherContext context) override {
+    Check();
+    const SessionId other(context.getParams().getSession());
+    if (role_ != Role::kAdmin) {
+      ThrowIfError(absl::PermissionDeniedError(
+          StrCat("close: session ", other.value, " may be closed with the admin's token alone")));
+    }
+    ThrowIfError(hub_.CloseByAdmin(other, id_));
     return kj::READY_NOW;
   }
 
@@ -69,6 +73,8 @@ class SessionServer final : public wire::Session::Server {
   Hub& hub_;
   SessionId id_;
   uint64_t connection_;
+  Role role_;
+  Acceptor::Admission admission_;
   absl::Status ended_;
 };
 
@@ -95,43 +101,40 @@ class MembershipServer final : public wire::Membership::Server {
 
 class GatewayServer final : public wire::Gateway::Server {
  public:
-  GatewayServer(Hub& hub, pid_t peer_pid, Acceptor::Admit admit)
-      : hub_(hub), peer_pid_(peer_pid), admit_(std::move(admit)) {}
+  GatewayServer(Hub& hub, pid_t peer_pid, Acceptor::Admission admission)
+      : hub_(hub), peer_pid_(peer_pid), admission_(std::move(admission)) {}
   ~GatewayServer() {
     if (!taken_) spdlog::warn("the connection of pid {} ended without a session", peer_pid_);
   }
 
   kj::Promise<void> open(OpenContext context) override {
-    auto params = context.getParams();
-    auto hello = params.getHello();
-    TakeConnection();
-    ThrowIfError(CheckVersion("connect", hello.getProtocolVersion()));
-    if (!SameToken(hub_.options().token, TextOf(hello.getToken()))) {
-      ThrowIfError(absl::UnauthenticatedError("connect: the token is wrong"));
-    }
-    ThrowIfError(CheckName("client", hello.getClient()));
-    ThrowIfError(CheckName("tenant", hello.getTenant()));
-    admit_();
-    const double lease_s = hello.getLeaseS() < 0 ? hub_.options().lease_s : std::min(hello.getLeaseS(), 86'400.0);
+    const auto reader = context.getParams().getHello();
+    TakeTry();
+    ThrowIfError(CheckVersion("connect", reader.getProtocolVersion()));
+    const Role role = RoleOf(TextOf(reader.getToken()));
+    auto decoded = DecodeClientHello(reader, kTenantOfTokens, hub_.options().max_lease_s);
+    ThrowIfError(decoded.status());
+    ClientHello& hello = *decoded;
     // The server lives as long as the client holds it; ended sessions answer with their reason.
     auto ended = std::make_shared<SessionServer*>(nullptr);
     auto on_end = [ended](absl::Status reason) {
       if (*ended != nullptr) (*ended)->End(std::move(reason));
     };
+    const double lease_s = hello.lease_s.value_or(hub_.options().lease_s);
     Hub::Opened opened;
-    if (hello.hasResume()) {
-      auto resumed = hub_.ResumeSession(SessionId(hello.getResume().getSessionId()), hello.getResume().getSecret(),
-                                        hello.getResume().getLastEvent(), on_end);
+    if (hello.resume.has_value()) {
+      auto resumed = hub_.ResumeSession(*hello.resume, role, on_end);
       ThrowIfError(resumed.status());
       opened = *std::move(resumed);
     } else {
-      opened = hub_.OpenSession(TextOf(hello.getTenant()), TextOf(hello.getClient()),
-                                static_cast<int64_t>(lease_s * 1e6), on_end);
-      if (!hub_.machine().sessions().contains(opened.session)) {
-        ThrowIfError(absl::ResourceExhaustedError("connect: the server has as many sessions as max_sessions lets it"));
-      }
+      auto made = hub_.OpenSession(
+          {SessionId(), 0, kTenantOfTokens, std::move(hello.client), static_cast<int64_t>(lease_s * 1e6), role},
+          on_end);
+      ThrowIfError(made.status());
+      opened = *std::move(made);
     }
-    auto server = kj::heap<SessionServer>(hub_, opened.session, opened.connection);
+    Admit();
+    auto server = kj::heap<SessionServer>(hub_, opened.session, opened.connection, role, admission_);
     *ended = server.get();
     auto results = context.getResults();
     results.setSession(kj::mv(server));
@@ -142,30 +145,20 @@ class GatewayServer final : public wire::Gateway::Server {
 
   kj::Promise<void> join(JoinContext context) override {
     auto params = context.getParams();
-    auto hello = params.getHello();
-    TakeConnection();
+    const auto hello = params.getHello();
+    TakeTry();
     ThrowIfError(CheckVersion("join", hello.getProtocolVersion()));
     if (!SameToken(hub_.options().join_token, TextOf(hello.getJoinToken()))) {
-      ThrowIfError(absl::UnauthenticatedError("join: the join token is wrong"));
+      Refuse("join: the join token is wrong");
     }
-    admit_();
-    WorkerJoinedEvent event;
-    event.worker = WorkerIndex(hello.getIndex());
-    event.host = TextOf(hello.getHost());
-    event.memory_bytes = hello.getMemoryBytes();
-    event.data_address = TextOf(hello.getDataAddress());
-    event.message_address.assign(hello.getMessageAddress().asChars().begin(), hello.getMessageAddress().size());
-    event.device = TextOf(hello.getDevice());
+    auto event = DecodeWorkerHello(hello);
+    ThrowIfError(event.status());
     // What the worker says of itself may be a number of another PID namespace, and somebody else's here.
-    event.pid = peer_pid_;
-    if (peer_pid_ == 0) spdlog::info("a worker joins from another PID namespace, as pid {} there", hello.getPid());
-    event.map_peers = hello.getMapPeers();
-    event.reaches_hosts = hello.getReachesHosts();
-    if (event.memory_bytes < 0 || event.worker.value >= kMaxMeshSize) {
-      ThrowIfError(absl::InvalidArgumentError("join: a worker number or a memory size out of range"));
-    }
-    auto joined = hub_.JoinWorker(std::move(event), params.getWorker());
+    if (peer_pid_ == 0) spdlog::info("a worker joins from another PID namespace, as pid {} there", event->pid);
+    event->pid = peer_pid_;
+    auto joined = hub_.JoinWorker(*std::move(event), params.getWorker());
     ThrowIfError(joined.status());
+    Admit();
     auto results = context.getResults();
     auto welcome = results.initWelcome();
     welcome.setIndex(joined->worker.value);
@@ -179,21 +172,41 @@ class GatewayServer final : public wire::Gateway::Server {
   }
 
  private:
-  void TakeConnection() {
+  // Of the tokens of this version: all are of one tenant.
+  static constexpr char kTenantOfTokens[] = "";
+
+  // A connection has one: who guesses tokens connects for each.
+  void TakeTry() {
     if (taken_) ThrowIfError(absl::FailedPreconditionError("this connection has a session or a worker already"));
+    if (tried_) ThrowIfError(absl::FailedPreconditionError("this connection was refused; connect again"));
+    tried_ = true;
+  }
+  // The connection stays, and has what it came for.
+  void Admit() {
     taken_ = true;
+    admission_();
+  }
+  void Refuse(const char* why) {
+    spdlog::warn("pid {}: {}", peer_pid_, why);
+    ThrowIfError(absl::UnauthenticatedError(why));
+  }
+  Role RoleOf(const std::string& token) {
+    const bool is_admins = SameToken(hub_.options().admin_token, token);  // both are compared, whichever it is
+    if (!SameToken(hub_.options().token, token) && !is_admins) Refuse("connect: the token is wrong");
+    return is_admins ? Role::kAdmin : Role::kClient;
   }
 
   Hub& hub_;
   pid_t peer_pid_;
-  Acceptor::Admit admit_;
-  bool taken_ = false;
+  Acceptor::Admission admission_;
+  bool tried_ = false;
+  bool taken_ = false;  // it has a session or a worker
 };
 
 }  // namespace
 
-wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid, Acceptor::Admit admit) {
-  return kj::heap<GatewayServer>(hub, peer_pid, std::move(admit));
+wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid, Acceptor::Admission admission) {
+  return kj::heap<GatewayServer>(hub, peer_pid, std::move(admission));
 }
 
 }  // namespace tessera

@@ -13,6 +13,6 @@ namespace tessera {
 
 // `peer_pid` is what the kernel says of the other side; 0 when unknown. `admit` is called when a right
 // token was shown.
-wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid, Acceptor::Admit admit);
+wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid, Acceptor::Admission admission);
 
 }  // namespace tessera

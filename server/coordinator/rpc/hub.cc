@@ -57,7 +57,6 @@ Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort&
       started_(timer.now()),
       journal_(std::move(journal)),
       machine_(options.config),
-      epoch_(RandomSecret() >> 16),
       peer_key_(RandomSecret()),
       tasks_(*this) {}
 
@@ -87,6 +86,21 @@ void Hub::Apply(const Event& event, const wire::Batch::Reader* batch) {
   Effects effects = machine_.Apply(now_us, event);
   if (journal_) journal_->digest().Add(effects);
   Carry(std::move(effects));
+  if (machine_.has_more()) GoOn();
+}
+
+// By the timer: sockets are looked at before it fires.
+void Hub::GoOn() {
+  if (std::exchange(going_on_, true)) return;
+  tasks_.add(timer_.afterDelay(0 * kj::NANOSECONDS).then([this]() {
+    going_on_ = false;
+    Apply(ContinuedEvent{});
+  }));
+}
+
+uint64_t Hub::ActivityOf(WorkerIndex worker) const {
+  auto link = workers_.find(worker);
+  return link == workers_.end() ? 0 : link->second.activity;
 }
 
 void Hub::Carry(Effects effects) {
@@ -172,7 +186,7 @@ bool Hub::IsFlooded(SessionId session, const SessionLink& link) const {
 
 bool Hub::HasRoom(SessionId session) const {
   auto found = machine_.sessions().find(session);
-  return found == machine_.sessions().end() || found->second.queue.size() < kSubmitHighWater;
+  return found == machine_.sessions().end() || found->second.queue_weight < static_cast<int64_t>(kSubmitHighWater);
 }
 
 // ---- workers ------------------------------------------------------------------------------------
@@ -189,7 +203,7 @@ void Hub::FlushWorkers() {
       if (!std::equal(waiting.begin(), waiting.end(), begin, end)) {
         waiting.assign(begin, end);
         message.emplace(FirstSegmentWords(waiting.size(), kWordsPerMessage));
-        encoded = EncodeWorkerMessages(waiting, epoch_, *message);
+        encoded = EncodeWorkerMessages(waiting, epoch(), *message);
       }
       link.outbox.erase(begin, begin + static_cast<ptrdiff_t>(encoded));
       link.link->Send(*message);
@@ -198,7 +212,7 @@ void Hub::FlushWorkers() {
 }
 
 absl::Status Hub::TakeReported(WorkerIndex worker, uint64_t incarnation, wire::Reported::Reader reported) {
-  if (reported.getEpoch() != epoch_ || reported.getIncarnation() != incarnation) {
+  if (reported.getEpoch() != epoch() || reported.getIncarnation() != incarnation) {
     return absl::FailedPreconditionError("a report of another epoch or incarnation");
   }
   linger_.Begin();
@@ -272,9 +286,9 @@ kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, wire::ToCoor
 }
 
 absl::Status Hub::TakeBatch(SessionId session, wire::Batch::Reader batch) {
-  if (batch.getEpoch() != epoch_) {
+  if (batch.getEpoch() != epoch()) {
     return absl::FailedPreconditionError(StrCat("batch ", batch.getNumber(), " is for epoch ", batch.getEpoch(),
-                                                " of the coordinator; this is ", epoch_));
+                                                " of the coordinator; this is ", epoch()));
   }
   TESSERA_ASSIGN_OR_RETURN(auto records, DecodeRecords(batch));
   linger_.Begin();
@@ -282,37 +296,52 @@ absl::Status Hub::TakeBatch(SessionId session, wire::Batch::Reader batch) {
   return absl::OkStatus();
 }
 
-Hub::Opened Hub::OpenSession(const std::string& tenant, const std::string& client, int64_t lease_us,
-                             std::function<void(absl::Status)> on_end) {
+absl::StatusOr<Hub::Opened> Hub::OpenSession(SessionOpenedEvent event, std::function<void(absl::Status)> on_end) {
   LinkPair pair = MakeLinkPair();
-  const SessionId session(next_session_++);
-  SessionLink& link = sessions_[session];
-  link.secret = RandomSecret();
-  link.on_end = std::move(on_end);
-  ConnectSession(session, link, kj::mv(pair.near));
-  Opened opened{session, link.secret, link.connection, kj::mv(pair.far)};
-  Apply(SessionOpenedEvent{session, opened.secret, tenant, client, lease_us});
+  event.session = SessionId(next_session_++);
+  event.secret = RandomSecret();
+  absl::Status refused;
+  SessionLink& link = sessions_[event.session];
+  link.secret = event.secret;
+  link.on_end = [&refused](absl::Status status) { refused = std::move(status); };
+  ConnectSession(event.session, link, kj::mv(pair.near));
+  Opened opened{event.session, link.secret, link.connection, kj::mv(pair.far)};
+  Apply(event);
+  TESSERA_RETURN_IF_ERROR(refused);
+  sessions_.at(opened.session).on_end = std::move(on_end);
   return opened;
 }
 
-absl::StatusOr<Hub::Opened> Hub::ResumeSession(SessionId session, uint64_t secret, uint64_t last_event,
+absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, Role role,
                                                std::function<void(absl::Status)> on_end) {
+  const SessionId session = resume.session;
   auto found = sessions_.find(session);
-  if (found == sessions_.end()) {
-    return absl::NotFoundError(StrCat("connect: session ", session.value, " is not here; its lease may be over"));
+  if (found == sessions_.end() || found->second.secret != resume.secret ||
+      machine_.sessions().at(session).info.role != role) {
+    return absl::NotFoundError(
+        StrCat("connect: no session ", session.value, " with this secret is here; its lease may be over"));
   }
   SessionLink& link = found->second;
-  if (link.secret != secret) return absl::PermissionDeniedError("connect: wrong secret for the session to resume");
   LinkPair pair = MakeLinkPair();
   const absl::Status taken = absl::CancelledError("another connection took the session");
   if (link.link.get() != nullptr) SendEnded(*link.link, taken);
   if (link.on_end) link.on_end(taken);
   link.on_end = std::move(on_end);
   ConnectSession(session, link, kj::mv(pair.near));
-  Opened opened{session, secret, link.connection, kj::mv(pair.far)};
-  while (!link.outbox.empty() && link.outbox.front()->number <= last_event) link.outbox.pop_front();
+  Opened opened{session, resume.secret, link.connection, kj::mv(pair.far)};
+  while (!link.outbox.empty() && link.outbox.front()->number <= resume.last_event) link.outbox.pop_front();
   Apply(SessionResumedEvent{session});
   return opened;
+}
+
+absl::Status Hub::CloseByAdmin(SessionId session, SessionId by) {
+  if (!sessions_.contains(session)) {
+    return absl::NotFoundError(StrCat("close: session ", session.value, " is not here"));
+  }
+  spdlog::info("session {} is closed by the admin of session {}", session.value, by.value);
+  EndLink(session, absl::CancelledError("an admin closed the session"));
+  Apply(SessionClosedEvent{session});
+  return absl::OkStatus();
 }
 
 bool Hub::IsCurrent(SessionId session, uint64_t connection) const {
@@ -398,10 +427,11 @@ kj::Promise<void> Hub::Ping(WorkerIndex worker, uint64_t incarnation) {
   return timer_.afterDelay(pause).then([this, worker, incarnation]() -> kj::Promise<void> {
     auto found = workers_.find(worker);
     if (found == workers_.end() || found->second.incarnation != incarnation) return kj::READY_NOW;
-    return found->second.client.pingRequest().send().ignoreResult().then(
-        [this, worker, incarnation]() -> kj::Promise<void> {
+    return found->second.client.pingRequest().send().then(
+        [this, worker, incarnation](auto&& answer) -> kj::Promise<void> {
           auto alive = workers_.find(worker);
           if (alive == workers_.end() || alive->second.incarnation != incarnation) return kj::READY_NOW;
+          if (answer.getIsAtWork()) ++alive->second.activity;
           Apply(WorkerHeardEvent{worker});
           return Ping(worker, incarnation);
         },

@@ -16,6 +16,7 @@
 #include "schemas/codec/loop_linger.h"
 #include "schemas/codec/message_link.h"
 #include "schemas/session.capnp.h"
+#include "server/coordinator/rpc/hello_codec.h"
 #include "server/coordinator/rpc/journal.h"
 #include "server/coordinator/rpc/options.h"
 #include "server/coordinator/state_machine.h"
@@ -47,10 +48,12 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   };
   // A link to a session's client. `on_end` is called once, when the session is over or another
   // connection has taken it.
-  Opened OpenSession(const std::string& tenant, const std::string& client, int64_t lease_us,
-                     std::function<void(absl::Status)> on_end);
-  absl::StatusOr<Opened> ResumeSession(SessionId session, uint64_t secret, uint64_t last_event,
+  // With a number and a secret of its own. ResourceExhausted when there are too many.
+  absl::StatusOr<Opened> OpenSession(SessionOpenedEvent event, std::function<void(absl::Status)> on_end);
+  // NotFound for a session that is not here, has another secret, or is of another role: which is not told.
+  absl::StatusOr<Opened> ResumeSession(const ResumeRequest& resume, Role role,
                                        std::function<void(absl::Status)> on_end);
+  absl::Status CloseByAdmin(SessionId session, SessionId by);
   void ConnectionGone(SessionId session, uint64_t connection);
   bool IsCurrent(SessionId session, uint64_t connection) const;
 
@@ -64,9 +67,11 @@ class Hub final : private kj::TaskSet::ErrorHandler {
 
   const StateMachine& machine() const { return machine_; }
   const CoordinatorOptions& options() const { return options_; }
-  uint64_t epoch() const { return epoch_; }
+  uint64_t epoch() const { return options_.epoch; }
   uint64_t peer_key() const { return peer_key_; }
   double uptime_s() const;
+  // In how many heartbeats the worker was at work.
+  uint64_t ActivityOf(WorkerIndex worker) const;
   void Flush();
 
  private:
@@ -75,6 +80,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     uint64_t incarnation = 0;
     kj::Own<MessageLink> link;
     std::deque<std::shared_ptr<const WorkerMessage>> outbox = {};
+    uint64_t activity = 0;
   };
   struct SessionLink {
     kj::Own<MessageLink> link;  // null while no connection has the session
@@ -99,6 +105,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   // Whether what waits can wait for something else to say, or for the next tick: a few taken batches.
   bool CanWait(const SessionLink& link) const;
   void Carry(Effects effects);
+  // With what the machine has more, when others have had their turn.
+  void GoOn();
   void Kill(const KillWorker& victim);
   void FlushWorkers();
   void FlushSession(SessionId session);
@@ -119,7 +127,6 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   int64_t paused_us_ = 0;
   std::unique_ptr<JournalWriter> journal_;
   StateMachine machine_;
-  uint64_t epoch_;
   uint64_t peer_key_;
   uint64_t next_session_ = 1;
   uint64_t next_connection_ = 1;
@@ -127,6 +134,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   std::map<WorkerIndex, WorkerLink> workers_;
   std::map<SessionId, SessionLink> sessions_;
   bool ticking_ = false;
+  bool going_on_ = false;
   kj::TaskSet tasks_;
 };
 

@@ -1,6 +1,8 @@
 #include "server/coordinator/rpc/journal.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,10 +15,14 @@
 #include <kj/io.h>
 #include <xxhash.h>
 
+#include "schemas/codec/stream_guard.h"
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
+#include "schemas/types/errors.h"
+#include "schemas/types/mesh.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/rpc/hello_codec.h"
 #include "server/coordinator/rpc/record_codec.h"
 #include "server/coordinator/state_machine.h"
 #include "server/plan/rpc/instance_codec.h"
@@ -25,6 +31,8 @@ namespace tessera {
 namespace {
 
 using Journal = wire::JournalEvent;
+
+constexpr int64_t kMaxTimeUs = int64_t{1} << 60;  // sums of two don't overflow
 
 struct EventWriter {
   Journal::Builder out;
@@ -37,6 +45,7 @@ struct EventWriter {
     opened.setTenant(e.tenant.c_str());
     opened.setClient(e.client.c_str());
     opened.setLeaseUs(e.lease_us);
+    opened.setRole(static_cast<uint8_t>(e.role));
   }
   void operator()(const SessionClosedEvent& e) { out.setSessionClosed(e.session.value); }
   void operator()(const ConnectionLostEvent& e) { out.setConnectionLost(e.session.value); }
@@ -75,23 +84,85 @@ struct EventWriter {
     EncodeReport(e.completions, e.transfers, report);
   }
   void operator()(const TickEvent&) { out.setTick(); }
+  void operator()(const ContinuedEvent&) { out.setContinued(); }
 };
 
-WorkerJoinedEvent DecodeJoined(wire::WorkerJoined::Reader joined) {
-  auto hello = joined.getHello();
-  WorkerJoinedEvent event;
+absl::StatusOr<Event> DecodeJoined(wire::WorkerJoined::Reader joined) {
+  TESSERA_ASSIGN_OR_RETURN(WorkerJoinedEvent event, DecodeWorkerHello(joined.getHello()));
   event.worker = WorkerIndex(joined.getIndex());
   event.incarnation = joined.getIncarnation();
-  event.host = TextOf(hello.getHost());
-  event.memory_bytes = hello.getMemoryBytes();
-  event.data_address = TextOf(hello.getDataAddress());
-  event.message_address.assign(hello.getMessageAddress().asChars().begin(), hello.getMessageAddress().size());
-  event.device = TextOf(hello.getDevice());
-  event.pid = hello.getPid();
-  event.map_peers = hello.getMapPeers();
-  event.reaches_hosts = hello.getReachesHosts();
+  if (event.worker.value < 0 || event.worker.value >= kMaxMeshSize) {
+    return absl::InvalidArgumentError(StrCat("journal: worker ", event.worker.value, " joined"));
+  }
   return event;
 }
+
+// The whole of a message and its checksum in one write, so that only the end of the process tears one.
+absl::Status WriteMessage(int fd, capnp::MessageBuilder& message) {
+  const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
+  const auto bytes = words.asBytes();
+  const uint64_t checksum = XXH3_64bits(bytes.begin(), bytes.size());
+  const kj::ArrayPtr<const kj::byte> pieces[] = {
+      bytes, kj::arrayPtr(reinterpret_cast<const kj::byte*>(&checksum), sizeof(checksum))};
+  kj::FdOutputStream out(fd);
+  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { out.write(pieces); })) {
+    return absl::UnavailableError(StrCat("journal: can't write: ", exception->getDescription().cStr()));
+  }
+  return absl::OkStatus();
+}
+
+// The messages of a journal that lies in memory, one after the other.
+class JournalReader {
+ public:
+  explicit JournalReader(kj::ArrayPtr<const kj::byte> bytes) : bytes_(bytes) {}
+
+  bool is_at_end() const { return at_ == bytes_.size(); }
+  size_t left() const { return bytes_.size() - at_; }
+  // Gives the next message to `take`. DataLoss: what is there is not whole (OutOfRange), or is not what was written.
+  template <typename Take>
+  absl::Status Next(const Take& take) {
+    const auto words = kj::arrayPtr(reinterpret_cast<const capnp::word*>(bytes_.begin() + at_), left() / 8);
+    TESSERA_ASSIGN_OR_RETURN(const size_t size, SizeOfNext(words));
+    uint64_t checksum = 0;
+    std::memcpy(&checksum, words.begin() + size, sizeof(checksum));
+    if (checksum != XXH3_64bits(words.begin(), size * sizeof(capnp::word))) return Broken();
+    absl::Status status;
+    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
+                   capnp::FlatArrayMessageReader message(words.slice(0, size), kReaderOptions);
+                   status = take(message);
+                 })) {
+      return absl::DataLossError(StrCat("journal: ", exception->getDescription().cStr()));
+    }
+    at_ += (size + 1) * sizeof(capnp::word);
+    return status;
+  }
+
+ private:
+  static constexpr capnp::ReaderOptions kReaderOptions{2 * kMaxMessageBytes / sizeof(capnp::word), 64};
+  // In words, with its segment table; the checksum follows.
+  absl::StatusOr<size_t> SizeOfNext(kj::ArrayPtr<const capnp::word> words) const {
+    const auto at = [&words](size_t index) {
+      uint32_t value = 0;
+      std::memcpy(&value, words.asBytes().begin() + index * sizeof(value), sizeof(value));
+      return value;
+    };
+    if (words.size() == 0) return absl::OutOfRangeError("");
+    const size_t segments = size_t{at(0)} + 1;
+    if (segments > kMaxSegments) return Broken();
+    size_t size = segments / 2 + 1;
+    if (size > words.size()) return absl::OutOfRangeError("");
+    for (size_t i = 1; i <= segments; ++i) size += at(i);
+    if (size >= words.size()) return absl::OutOfRangeError("");
+    return size;
+  }
+  absl::Status Broken() const {
+    return absl::DataLossError(
+        StrCat("journal: what stands at byte ", at_, " of ", bytes_.size(), " is not what was written there"));
+  }
+
+  kj::ArrayPtr<const kj::byte> bytes_;
+  size_t at_ = 0;
+};
 
 }  // namespace
 
@@ -120,8 +191,12 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
   switch (reader.which()) {
     case Journal::SESSION_OPENED: {
       auto e = reader.getSessionOpened();
-      return SessionOpenedEvent{SessionId(e.getSession()), e.getSecret(), TextOf(e.getTenant()), TextOf(e.getClient()),
-                                e.getLeaseUs()};
+      if (e.getLeaseUs() < 0 || e.getLeaseUs() > kMaxTimeUs) {
+        return absl::InvalidArgumentError(StrCat("journal: a lease of ", e.getLeaseUs(), " us"));
+      }
+      return SessionOpenedEvent{
+          SessionId(e.getSession()), e.getSecret(),  TextOf(e.getTenant()),
+          TextOf(e.getClient()),     e.getLeaseUs(), e.getRole() == 0 ? Role::kClient : Role::kAdmin};
     }
     case Journal::SESSION_CLOSED: return SessionClosedEvent{SessionId(reader.getSessionClosed())};
     case Journal::CONNECTION_LOST: return ConnectionLostEvent{SessionId(reader.getConnectionLost())};
@@ -144,6 +219,7 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
       return DecodeReport(WorkerIndex(e.getIndex()), e.getIncarnation(), e.getCompletions(), e.getTransfers());
     }
     case Journal::TICK: return TickEvent{};
+    case Journal::CONTINUED: return ContinuedEvent{};
     case Journal::ACKNOWLEDGED: break;
   }
   return absl::InvalidArgumentError(StrCat("journal: unknown event ", static_cast<int>(reader.which())));
@@ -157,9 +233,11 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::
   auto header = message.initRoot<wire::JournalHeader>();
   header.setProtocolVersion(wire::PROTOCOL_VERSION);
   header.setConfig(ToJson(config).c_str());
-  kj::FdOutputStream out(fd);
-  capnp::writeMessage(out, message);
-  return std::unique_ptr<JournalWriter>(new JournalWriter(fd, path));
+  std::unique_ptr<JournalWriter> writer(new JournalWriter(fd, path));
+  if (absl::Status status = WriteMessage(fd, message); !status.ok()) {
+    return absl::UnavailableError(StrCat(StdView(status.message()), " (", path, ")"));
+  }
+  return writer;
 }
 
 JournalWriter::~JournalWriter() {
@@ -170,46 +248,59 @@ JournalWriter::~JournalWriter() {
 absl::Status JournalWriter::Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch) {
   capnp::MallocMessageBuilder message;
   EncodeEvent(now_us, event, batch, message.initRoot<Journal>());
-  kj::FdOutputStream out(fd_);
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { capnp::writeMessage(out, message); })) {
-    return absl::UnavailableError(StrCat("journal: ", exception->getDescription().cStr()));
-  }
-  return absl::OkStatus();
+  return WriteMessage(fd_, message);
 }
 
-absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::NotFoundError(StrCat("journal: can't read ", path, ": ", std::strerror(errno)));
-  kj::FdInputStream raw{kj::AutoCloseFd(fd)};
-  kj::BufferedInputStreamWrapper in(raw);
-  ReplayResult result;
+absl::StatusOr<ReplayResult> ReplayBytes(absl::Span<const std::byte> journal) {
+  JournalReader in(kj::arrayPtr(reinterpret_cast<const kj::byte*>(journal.data()), journal.size()));
+  CoordinatorConfig config;
+  const absl::Status header = in.Next([&](capnp::MessageReader& message) {
+    config = ConfigFromJson(TextOf(message.getRoot<wire::JournalHeader>().getConfig()));
+    return absl::OkStatus();
+  });
+  if (!header.ok()) return absl::InvalidArgumentError("journal: it does not begin as one");
+  StateMachine machine(config);
   EffectsDigest digest;
-  absl::Status status;
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 CoordinatorConfig config;
-                 {
-                   capnp::InputStreamMessageReader message(in);
-                   config = ConfigFromJson(TextOf(message.getRoot<wire::JournalHeader>().getConfig()));
-                 }
-                 StateMachine machine(config);
-                 while (in.tryGetReadBuffer().size() > 0) {
-                   capnp::InputStreamMessageReader message(in);
-                   auto reader = message.getRoot<Journal>();
-                   absl::StatusOr<Event> event = DecodeEvent(reader);
-                   if (!event.ok()) {
-                     status = event.status();
-                     return;
-                   }
-                   digest.Add(machine.Apply(reader.getNowUs(), *event));
-                   ++result.events;
-                 }
-               })) {
-    if (result.events == 0) return absl::InvalidArgumentError(StrCat("journal: ", exception->getDescription().cStr()));
+  ReplayResult result;
+  int64_t now_us = 0;
+  while (!in.is_at_end()) {
+    const absl::Status status = in.Next([&](capnp::MessageReader& message) -> absl::Status {
+      const auto reader = message.getRoot<Journal>();
+      TESSERA_ASSIGN_OR_RETURN(const Event event, DecodeEvent(reader));
+      if (reader.getNowUs() < now_us || reader.getNowUs() > kMaxTimeUs) {
+        return absl::InvalidArgumentError(StrCat("journal: the time is ", reader.getNowUs(), " after ", now_us));
+      }
+      now_us = reader.getNowUs();
+      digest.Add(machine.Apply(now_us, event));
+      ++result.events;
+      return absl::OkStatus();
+    });
+    if (absl::IsOutOfRange(status)) {
+      result.torn_bytes = in.left();
+      break;
+    }
+    if (!status.ok()) return WithMessage(status, StrCat(StdView(status.message()), "; event ", result.events));
   }
-  TESSERA_RETURN_IF_ERROR(status);
   result.effects = digest.count();
   result.digest = digest.Hex();
   return result;
+}
+
+absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path) {
+  const kj::AutoCloseFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat found {};
+  if (fd.get() < 0 || fstat(fd, &found) != 0) {
+    return absl::NotFoundError(StrCat("journal: can't read ", path, ": ", std::strerror(errno)));
+  }
+  if (!S_ISREG(found.st_mode)) return absl::InvalidArgumentError(StrCat("journal: ", path, " is no file"));
+  const auto size = static_cast<size_t>(found.st_size);
+  if (size == 0) return absl::InvalidArgumentError(StrCat("journal: ", path, " is empty"));
+  void* const start = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (start == MAP_FAILED) {
+    return absl::UnavailableError(StrCat("journal: can't map ", path, ": ", std::strerror(errno)));
+  }
+  KJ_DEFER(munmap(start, size));
+  return ReplayBytes({static_cast<const std::byte*>(start), size});
 }
 
 }  // namespace tessera

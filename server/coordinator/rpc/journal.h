@@ -3,12 +3,14 @@
 // The journal: every event that the state machine was given, in order, with a digest of the effects.
 // `ReplayJournal` feeds the events to a fresh state machine; equal digests mean equal effects, bit for bit.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "schemas/journal.capnp.h"
 #include "server/coordinator/config.h"
 #include "server/coordinator/effects.h"
@@ -34,7 +36,7 @@ class EffectsDigest {
 
 class JournalWriter {
  public:
-  // Truncates. Unavailable when the file can't be written.
+  // Truncates. Unavailable when the file can't be written, as on a full disk.
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path,
                                                                const CoordinatorConfig& config);
   // Writes the digest of all effects to PATH.digest: the last connections end after the last request.
@@ -55,9 +57,12 @@ struct ReplayResult {
   uint64_t events = 0;
   uint64_t effects = 0;
   std::string digest;
+  uint64_t torn_bytes = 0;  // at the end: of an event that was not written whole, when the process ended
 };
-// InvalidArgument for a file that isn't a journal; a torn last record ends the replay.
+// InvalidArgument for a file that isn't a journal, DataLoss where it is not as it was written.
 absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path);
+// Of one that is in memory, aligned to 8 bytes.
+absl::StatusOr<ReplayResult> ReplayBytes(absl::Span<const std::byte> journal);
 
 // Pieces, for tests.
 void EncodeEvent(int64_t now_us, const Event& event, const wire::Batch::Reader* batch,

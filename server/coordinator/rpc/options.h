@@ -10,10 +10,13 @@
 namespace tessera {
 
 struct CoordinatorOptions {
-  std::string listen;      // "unix:/path"
-  std::string token;       // clients show it
-  std::string join_token;  // workers show it
-  double lease_s = 0;      // default of a session on a unix socket
+  std::string listen;       // "unix:/path"
+  std::string token;        // clients show it
+  std::string join_token;   // workers show it
+  std::string admin_token;  // admins show it; empty: there are none
+  uint64_t epoch = 0;       // of this process: larger than that of any before
+  double lease_s = 0;       // default of a session on a unix socket
+  double max_lease_s = 3600;
   double heartbeat_s = 0.25;
   int64_t max_connections = 4096;
   int64_t flow_limit_bytes = 16 << 20;  // of one connection's calls that have not been taken up

@@ -11,7 +11,6 @@
 namespace tessera {
 namespace {
 
-constexpr uint32_t kMaxDrops = 1u << 16;
 constexpr size_t kMaxReasonChars = 1024;  // docs/limits.md: max_reason_chars
 
 absl::StatusOr<Record> DecodeCall(wire::Call::Reader reader) {
@@ -56,7 +55,6 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
     case wire::Record::WATCH:
       return WatchRecord{reader.getWatch().getRequest(), HandleId(reader.getWatch().getHandle())};
     case wire::Record::DROP: {
-      if (reader.getDrop().size() > kMaxDrops) return absl::InvalidArgumentError("too many handles in one drop");
       DropRecord record;
       for (uint64_t handle : reader.getDrop()) record.handles.emplace_back(handle);
       return record;
@@ -67,7 +65,6 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
     case wire::Record::CANCEL: return CancelRecord{reader.getCancel()};
     case wire::Record::RELEASE: return ReleaseRecord{TicketId(reader.getRelease()), DecodeReason(reader.getReason())};
     case wire::Record::CANCELLED: {
-      if (reader.getCancelled().size() > kMaxDrops) return absl::InvalidArgumentError("too many handles in one record");
       BadRecord record{absl::CancelledError("call: cancelled by the client before it was sent"), 0, {}, {}};
       for (uint64_t handle : reader.getCancelled()) record.results.emplace_back(handle);
       return record;
@@ -88,6 +85,14 @@ BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
     bad.results.emplace_back(reader.getUpload().getResult());
   }
   return bad;
+}
+
+// Those that a record adds to a session or takes from it: each is work, and may be an event.
+size_t HandlesOf(wire::Record::Reader reader) {
+  if (reader.isCall()) return reader.getCall().getResults().size();
+  if (reader.isDrop()) return reader.getDrop().size();
+  if (reader.isCancelled()) return reader.getCancelled().size();
+  return 0;
 }
 
 void EncodeBytesList(const std::vector<int64_t>& values, capnp::List<int64_t>::Builder builder) {
@@ -151,6 +156,12 @@ absl::StatusOr<std::vector<Record>> DecodeRecords(wire::Batch::Reader batch) {
   if (batch.getRecords().size() > kMaxRecordsPerBatch) {
     return absl::InvalidArgumentError(
         StrCat("a batch of ", batch.getRecords().size(), " records; max_records_per_batch is ", kMaxRecordsPerBatch));
+  }
+  size_t handles = 0;
+  for (auto item : batch.getRecords()) handles += HandlesOf(item);
+  if (handles > kMaxHandlesPerBatch) {
+    return absl::InvalidArgumentError(
+        StrCat("a batch that names ", handles, " handles; max_handles_per_batch is ", kMaxHandlesPerBatch));
   }
   std::vector<Record> records;
   records.reserve(batch.getRecords().size());

@@ -80,6 +80,11 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     Ring(*options_.counters);
   }
 
+  bool WasAtWork() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(has_worked_, false) || running_ > 0;
+  }
+
   void Drain() {
     std::unique_lock lock(mutex_);
     ++drainers_;
@@ -201,6 +206,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     if (AsyncItem* async = std::get_if<AsyncItem>(&item)) {
       // The stream stays busy until Done.
       stream.keep_alive = shared_from_this();
+      has_worked_ = true;
       lock.unlock();
       async->start([this, id](absl::Status status) { FinishAsync(id, std::move(status)); });
       item = std::monostate{};
@@ -209,13 +215,20 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     }
     absl::Status reported;
     if (std::holds_alternative<ReportItem>(item)) reported = std::exchange(stream.error, absl::OkStatus());
+    const DeviceWork* work = std::get_if<DeviceWork>(&item);
+    if (work != nullptr) {
+      has_worked_ = true;
+      ++running_;
+    }
     lock.unlock();
     absl::Status status;
-    if (const DeviceWork* work = std::get_if<DeviceWork>(&item)) status = RunDeviceWork(*work);
+    if (work != nullptr) status = RunDeviceWork(*work);
     if (const SignalItem* signal = std::get_if<SignalItem>(&item)) Publish(id, signal->value);
     if (ReportItem* report = std::get_if<ReportItem>(&item)) report->report(std::move(reported));
+    const bool was_work = work != nullptr;
     item = std::monostate{};
     lock.lock();
+    if (was_work) --running_;
     EndItem(stream, std::move(status));
   }
 
@@ -232,6 +245,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     std::lock_guard lock(mutex_);
     self = std::move(At(id).keep_alive);
     EndItem(At(id), std::move(status));
+    has_worked_ = true;
     if (!stopping_) Ring(*options_.counters);
   }
 
@@ -253,6 +267,8 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
   std::vector<std::shared_ptr<CounterPage>> peers_;  // by worker index; null: unmapped or dead
   size_t next_stream_ = 0;
   int drainers_ = 0;
+  bool has_worked_ = false;  // since WasAtWork was asked
+  int running_ = 0;          // works of EnqueueRun
   bool stopping_ = false;
   bool is_held_ = false;
   int64_t held_items_ = 0;  // for which nobody was rung
@@ -273,6 +289,7 @@ void CpuDevice::MarkDead(WorkerIndex worker) { state_->SetPeer(worker, nullptr);
 void CpuDevice::MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) {
   state_->SetPeer(worker, std::move(page));
 }
+bool CpuDevice::WasAtWork() { return state_->WasAtWork(); }
 void CpuDevice::Drain() { state_->Drain(); }
 
 }  // namespace tessera

@@ -48,6 +48,7 @@ class CpuDevice : public Device {
   void EnqueueReport(StreamId stream, Done report) override;
   void MarkDead(WorkerIndex worker) override;
   void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) override;
+  bool WasAtWork() override;
   void Drain() override;
 
   class State;

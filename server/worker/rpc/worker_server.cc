@@ -215,7 +215,9 @@ void WorkerServer::taskFailed(kj::Exception&& exception) {
 }
 
 kj::Promise<void> WorkerServer::ping(PingContext context) {
-  if (parts_) context.getResults().setOutstanding(parts_->executor.outstanding());
+  if (!parts_) return kj::READY_NOW;
+  context.getResults().setOutstanding(parts_->executor.outstanding());
+  context.getResults().setIsAtWork(parts_->executor.WasAtWork());
   return kj::READY_NOW;
 }
 

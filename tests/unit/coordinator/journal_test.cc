@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <random>
 
 #include <capnp/message.h>
@@ -140,6 +143,44 @@ TEST(JournalTest, DifferentEventsGiveDifferentDigests) {
   const Recorded b = Record(path, 2);
   EXPECT_NE(a.digest, b.digest);
   unlink(path.c_str());
+}
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+absl::StatusOr<ReplayResult> ReplayText(const std::string& text) {
+  std::vector<uint64_t> aligned(text.size() / 8 + 1);
+  std::memcpy(aligned.data(), text.data(), text.size());
+  return ReplayBytes({reinterpret_cast<const std::byte*>(aligned.data()), text.size()});
+}
+
+TEST(JournalTest, ATornTailIsTold) {
+  const std::string path = testing::TempDir() + "/torn." + std::to_string(getpid());
+  const Recorded recorded = Record(path, 1);
+  const std::string whole = Contents(path);
+  unlink(path.c_str());
+  auto replayed = ReplayText(whole.substr(0, whole.size() - 3));
+  ASSERT_TRUE(replayed.ok()) << replayed.status();
+  EXPECT_EQ(replayed->events, recorded.events - 1);
+  EXPECT_GT(replayed->torn_bytes, 0u);
+  EXPECT_EQ(ReplayText(whole)->torn_bytes, 0u);
+}
+
+TEST(JournalTest, WhatIsNotAsItWasWrittenIsDataLoss) {
+  const std::string path = testing::TempDir() + "/changed." + std::to_string(getpid());
+  Record(path, 1);
+  std::string whole = Contents(path);
+  unlink(path.c_str());
+  whole[whole.size() / 2] ^= 1;
+  const auto replayed = ReplayText(whole);
+  EXPECT_EQ(replayed.status().code(), absl::StatusCode::kDataLoss) << replayed.status();
+}
+
+TEST(JournalTest, AFullDiskIsUnavailable) {
+  const auto writer = JournalWriter::Create("/dev/full", CoordinatorConfig{});
+  EXPECT_EQ(writer.status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST(JournalTest, WhatIsNoJournalIsRefused) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include "tests/support/allocation_counter.h"
@@ -77,6 +78,9 @@ TEST(MemoryMapTest, TellsTheLargestPieceThatWouldFit) {
 TEST(MemoryMapTest, HugeAndZeroSizes) {
   MemoryMap map = FourWorkers(4096);
   EXPECT_EQ(map.Allocate(Workers({0}), int64_t{1} << 62, "t").status().code(), absl::StatusCode::kResourceExhausted);
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(map.Allocate(Workers({0}), most, "t").status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(map.LargestFitAfter({{{WorkerIndex(0)}, most}}, Workers({0})).has_value());
   EXPECT_EQ(*map.Allocate(Workers({0}), 0, "t"), 0);
   EXPECT_EQ(map.UsedBytes(WorkerIndex(0)), 0);
 }

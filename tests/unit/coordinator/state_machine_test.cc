@@ -437,7 +437,7 @@ TEST(StateMachineTest, ResentBatchesAreTakenOnceAndAGapEndsTheSession) {
   EXPECT_EQ(cluster.ended().at(session).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(StateMachineTest, OneTenantsFloodIsAnothersShortWait) {
+TEST(StateMachineTest, OneSessionsFloodIsAnothersShortWait) {
   CoordinatorConfig config;
   config.max_outstanding_per_worker = 8;
   SimulatedCluster cluster(1, 1 << 20, config);

@@ -1,0 +1,82 @@
+#include "server/coordinator/rpc/hello_codec.h"
+
+#include "schemas/codec/values.h"
+#include "schemas/types/mesh.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kMaxNameBytes = 1024;            // docs/limits.md: max_name_bytes
+constexpr size_t kMaxMessageAddressBytes = 32768;  // docs/limits.md: max_message_address_bytes
+
+// Status answers have it.
+absl::Status CheckName(std::string_view op, std::string_view what, capnp::Text::Reader text) {
+  if (text.size() <= kMaxNameBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat(op, ": the ", what, " has ", text.size(), " bytes; max_name_bytes is ", kMaxNameBytes));
+}
+
+}  // namespace
+
+absl::Status CheckVersion(std::string_view who, uint32_t version) {
+  if (version == wire::PROTOCOL_VERSION) return absl::OkStatus();
+  return absl::FailedPreconditionError(StrCat(who, ": this server speaks protocol version ", wire::PROTOCOL_VERSION,
+                                              ", the other side ", version, "; use the same release on both"));
+}
+
+absl::StatusOr<ClientHello> DecodeClientHello(wire::ClientHello::Reader reader, std::string_view tenant,
+                                              double max_lease_s) {
+  TESSERA_RETURN_IF_ERROR(CheckName("connect", "name of the client", reader.getClient()));
+  TESSERA_RETURN_IF_ERROR(CheckName("connect", "name of the tenant", reader.getTenant()));
+  const std::string wanted = TextOf(reader.getTenant());
+  if (!wanted.empty() && wanted != tenant) {
+    return absl::PermissionDeniedError(StrCat("connect: tenant \"", Printable(wanted, kMaxNameBytes),
+                                              "\" is not the token's, which is \"", tenant, "\""));
+  }
+  ClientHello hello;
+  hello.client = Printable(TextOf(reader.getClient()), kMaxNameBytes);
+  // A negative one asks for the server's own.
+  if (const double lease_s = reader.getLeaseS(); !(lease_s < 0)) {
+    if (!(lease_s <= max_lease_s)) {
+      return absl::InvalidArgumentError(
+          StrCat("connect: a lease of ", lease_s, " s is wanted; max_session_lease is ", max_lease_s, " s"));
+    }
+    hello.lease_s = lease_s;
+  }
+  if (reader.hasResume()) {
+    const auto resume = reader.getResume();
+    hello.resume = ResumeRequest{SessionId(resume.getSessionId()), resume.getSecret(), resume.getLastEvent()};
+  }
+  return hello;
+}
+
+absl::StatusOr<WorkerJoinedEvent> DecodeWorkerHello(wire::WorkerHello::Reader reader) {
+  TESSERA_RETURN_IF_ERROR(CheckName("join", "host", reader.getHost()));
+  TESSERA_RETURN_IF_ERROR(CheckName("join", "data address", reader.getDataAddress()));
+  TESSERA_RETURN_IF_ERROR(CheckName("join", "device", reader.getDevice()));
+  const auto message_address = reader.getMessageAddress().asChars();
+  if (message_address.size() > kMaxMessageAddressBytes) {
+    return absl::InvalidArgumentError(StrCat("join: the message address has ", message_address.size(),
+                                             " bytes; max_message_address_bytes is ", kMaxMessageAddressBytes));
+  }
+  WorkerJoinedEvent event;
+  event.worker = WorkerIndex(reader.getIndex());
+  event.host = TextOf(reader.getHost());
+  event.memory_bytes = reader.getMemoryBytes();
+  event.data_address = TextOf(reader.getDataAddress());
+  event.message_address.assign(message_address.begin(), message_address.size());
+  event.device = TextOf(reader.getDevice());
+  event.pid = reader.getPid();
+  event.map_peers = reader.getMapPeers();
+  event.reaches_hosts = reader.getReachesHosts();
+  if (event.memory_bytes < 0 || event.worker.value >= kMaxMeshSize) {
+    return absl::InvalidArgumentError(StrCat("join: worker ", event.worker.value, " with ", event.memory_bytes,
+                                             " bytes; numbers are below max_workers, ", kMaxMeshSize,
+                                             ", and bytes are not negative"));
+  }
+  return event;
+}
+
+}  // namespace tessera

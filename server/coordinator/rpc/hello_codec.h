@@ -1,0 +1,37 @@
+#pragma once
+
+// What a client and a worker say of themselves when they connect, checked: nothing of it is believed that a token has
+// to say. Pure; who has a token is the gateway's.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "schemas/session.capnp.h"
+#include "schemas/worker.capnp.h"
+#include "server/coordinator/events.h"
+
+namespace tessera {
+
+struct ResumeRequest {
+  SessionId session;
+  uint64_t secret = 0;
+  uint64_t last_event = 0;
+};
+
+struct ClientHello {
+  std::string client;  // printable
+  std::optional<double> lease_s;
+  std::optional<ResumeRequest> resume;
+};
+
+// FailedPrecondition for another version of the protocol.
+absl::Status CheckVersion(std::string_view who, uint32_t version);
+// InvalidArgument for what is out of range, PermissionDenied for a tenant that is not the token's.
+absl::StatusOr<ClientHello> DecodeClientHello(wire::ClientHello::Reader reader, std::string_view tenant,
+                                              double max_lease_s);
+// Without an incarnation; `pid` is the worker's own word.
+absl::StatusOr<WorkerJoinedEvent> DecodeWorkerHello(wire::WorkerHello::Reader reader);
+
+}  // namespace tessera
