@@ -4,16 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include <capnp/message.h>
-#include <capnp/serialize.h>
 
 #include "schemas/types/status_macros.h"
 #include "server/coordinator/rpc/record_codec.h"
 #include "server/plan/rpc/instance_codec.h"
+#include "tests/fuzz/capnp_words.h"
 #include "tests/support/simulated_cluster.h"
 
 namespace tessera {
@@ -43,24 +42,13 @@ void DecodeWorkerLink(capnp::MessageReader& reader) {
   DecodeCompletion(reader.getRoot<wire::Completion>()).status().IgnoreError();
 }
 
-template <typename Read>
-void ReadAs(const std::vector<capnp::word>& words, const Read& read) {
-  try {
-    capnp::FlatArrayMessageReader reader(kj::ArrayPtr<const capnp::word>(words.data(), words.size()));
-    read(reader);
-  } catch (const kj::Exception& e) {  // malformed pointers and texts: the RPC edge ends the call with it
-    TESSERA_CHECK(e.getDescription().size() > 0);
-  }
-}
-
 }  // namespace
 }  // namespace tessera
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tessera;  // NOLINT: the function's name is fixed, the global namespace with it
-  std::vector<capnp::word> words(size / sizeof(capnp::word));
+  const std::vector<capnp::word> words = WordsOf(data, size);
   if (words.empty()) return 0;
-  std::memcpy(static_cast<void*>(words.data()), data, words.size() * sizeof(capnp::word));
   ReadAs(words, SubmitBatch);
   ReadAs(words, DecodeWorkerLink);
   return 0;
