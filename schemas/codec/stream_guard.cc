@@ -25,9 +25,11 @@ absl::Status SegmentTableScanner::TakeWord(uint32_t word) {
   if (segments_left_ > 0) {
     --segments_left_;
     body_words_ += word;
-    if (body_words_ * 8 > kMaxMessageBytes) {
+    if (body_words_ * 8 > max_message_bytes_) {
       return absl::InvalidArgumentError(
-          StrCat("a message of at least ", body_words_ * 8, " bytes; max_message_bytes is ", kMaxMessageBytes));
+          StrCat("a message of at least ", body_words_ * 8, " bytes; ",
+                 max_message_bytes_ == kMaxMessageBytes ? "max_message_bytes is " : "a guest may still send ",
+                 max_message_bytes_));
     }
   } else {
     padding_ = false;
@@ -65,7 +67,8 @@ namespace {
 
 class GuardedStream final : public kj::AsyncCapabilityStream {
  public:
-  GuardedStream(kj::Own<kj::AsyncCapabilityStream> inner, GuardMode mode) : inner_(kj::mv(inner)), mode_(mode) {}
+  GuardedStream(kj::Own<kj::AsyncCapabilityStream> inner, GuardMode mode, std::shared_ptr<GuestAllowance> allowance)
+      : inner_(kj::mv(inner)), mode_(mode), allowance_(std::move(allowance)) {}
 
   kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
     return WhenQuiet([=, this]() {
@@ -143,8 +146,21 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
     }));
   }
 
+  absl::Status CheckGuest(size_t size) {
+    scanner_.set_max_message_bytes(kMaxMessageBytes);
+    if (allowance_ == nullptr || !allowance_->is_guest) return absl::OkStatus();
+    if (size > allowance_->bytes_left) {
+      return absl::ResourceExhaustedError(
+          StrCat("it has not shown who it is, and sent more than ", kMaxGuestBytes, " bytes (max_guest_bytes)"));
+    }
+    scanner_.set_max_message_bytes(allowance_->bytes_left);
+    allowance_->bytes_left -= size;
+    return absl::OkStatus();
+  }
+
   void Check(const void* buffer, size_t size) {
-    const absl::Status status = scanner_.Scan(absl::MakeConstSpan(static_cast<const std::byte*>(buffer), size));
+    absl::Status status = CheckGuest(size);
+    if (status.ok()) status = scanner_.Scan(absl::MakeConstSpan(static_cast<const std::byte*>(buffer), size));
     if (status.ok()) return;
     kj::throwFatalException(kj::Exception(kj::Exception::Type::DISCONNECTED, __FILE__, __LINE__,
                                           kj::heapString(std::string(status.message()).c_str())));
@@ -152,6 +168,7 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
 
   kj::Own<kj::AsyncCapabilityStream> inner_;
   const GuardMode mode_;
+  const std::shared_ptr<GuestAllowance> allowance_;  // null: of no guest
   SegmentTableScanner scanner_;
   int writes_ = 0;  // under way
   kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> quiet_;
@@ -159,8 +176,9 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
 
 }  // namespace
 
-kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner, GuardMode mode) {
-  return kj::heap<GuardedStream>(kj::mv(inner), mode);
+kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner, GuardMode mode,
+                                                     std::shared_ptr<GuestAllowance> allowance) {
+  return kj::heap<GuardedStream>(kj::mv(inner), mode, std::move(allowance));
 }
 
 }  // namespace tessera

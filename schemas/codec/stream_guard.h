@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include <kj/async-io.h>
 
@@ -19,10 +20,13 @@ namespace tessera {
 
 inline constexpr uint32_t kMaxSegments = 512;              // docs/limits.md: max_segments
 inline constexpr uint64_t kMaxMessageBytes = 64ull << 20;  // docs/limits.md: max_message_bytes
+inline constexpr uint64_t kMaxGuestBytes = 64 << 10;       // docs/limits.md: max_guest_bytes
 
 // Follows the framing of a byte stream of messages, across any cutting into reads.
 class SegmentTableScanner {
  public:
+  // Of the messages that begin from now on.
+  void set_max_message_bytes(uint64_t bytes) { max_message_bytes_ = bytes; }
   // InvalidArgument at the first bad table, with the numbers; the scanner then stays failed.
   absl::Status Scan(absl::Span<const std::byte> bytes);
   bool inside_message() const { return segments_left_ != 0 || body_left_ != 0 || header_bytes_ != 0; }
@@ -36,6 +40,7 @@ class SegmentTableScanner {
   bool padding_ = false;
   uint64_t body_words_ = 0;
   uint64_t body_left_ = 0;  // bytes
+  uint64_t max_message_bytes_ = kMaxMessageBytes;
   bool failed_ = false;
 };
 
@@ -44,7 +49,16 @@ enum class GuardMode : uint8_t {
   kReadWhenWritesEnded,  // who accepts connections
 };
 
+// Of a connection whose other side has not shown who it is, a guest: what it may still send, all messages together.
+// Who lets it in says so here.
+struct GuestAllowance {
+  bool is_guest = true;
+  uint64_t bytes_left = kMaxGuestBytes;
+};
+
+// Without an allowance: of no guest.
 kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner,
-                                                     GuardMode mode = GuardMode::kReadAlways);
+                                                     GuardMode mode = GuardMode::kReadAlways,
+                                                     std::shared_ptr<GuestAllowance> allowance = nullptr);
 
 }  // namespace tessera
