@@ -384,7 +384,7 @@ def reshape(p):
     """Of replicas, or it might move data between workers, which is refused."""
     x = p.any()
     shape = p.choose([(-1,), (1,) + p.pool[x].shape, p.pool[x].shape[::-1], (2, -1)])
-    if p.pool[x].low.size == 0 or (shape[0] == 2 and p.pool[x].low.size % 2):
+    if p.pool[x].low.size == 0 or (shape[:1] == (2,) and p.pool[x].low.size % 2):
         return
     everywhere = ", ".join(["ts.Replicate()"] * len(p.mesh_shape))
     p.keep(f"ts.reshape({x}.redistribute([{everywhere}]), {shape})", p.pool[x].moved(lambda a: a.reshape(shape)))
