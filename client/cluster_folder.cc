@@ -32,15 +32,14 @@ std::string Parent() {
   return !parent.empty() && parent.size() <= kMaxParentChars ? parent : "/tmp";
 }
 
-int OpenFolder(const std::string& path) {
-  return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-}
+int OpenFolder(const std::string& path) { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }
 
 // Folders of clusters all of whose processes were killed.
 void Sweep(const std::string& parent) {
   std::error_code error;
   for (fs::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
-    if (!absl::StartsWith(entry->path().filename().string(), absl::string_view(kPrefix.data(), kPrefix.size()))) continue;
+    if (!absl::StartsWith(entry->path().filename().string(), absl::string_view(kPrefix.data(), kPrefix.size())))
+      continue;
     const int fd = OpenFolder(entry->path().string());
     if (fd < 0) continue;
     struct stat info {};
@@ -53,7 +52,8 @@ void Sweep(const std::string& parent) {
 
 // Whether the descriptor is still what the path names: somebody's sweep may have come between.
 bool IsThere(int fd, const std::string& path) {
-  struct stat opened {}, named {};
+  struct stat opened {
+  }, named{};
   return fstat(fd, &opened) == 0 && stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
          opened.st_dev == named.st_dev;
 }

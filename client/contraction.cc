@@ -57,7 +57,7 @@ absl::StatusOr<Tensor> Product(Speaker speaker, std::string_view notation, const
   const SpeakAs speak(speaker);
   OpCall call;
   call.op = OpId::kEinsum;
-  call.attributes.notation = std::string(notation);
+  call.attributes.set_notation(std::string(notation));
   const Operand operands[] = {a, b};
   absl::StatusOr<Tensor> product = CallOp(call, operands);
   if (!product.ok()) return SaidBy(speaker, product.status());
@@ -84,8 +84,8 @@ absl::StatusOr<Tensor> SumOver(const Tensor& x, const std::vector<int64_t>& dims
   for (size_t i = dims.size(); i-- > 0;) letters.erase(static_cast<size_t>(dims[i]), 1);
   OpCall call;
   call.op = OpId::kSum;
-  call.attributes.dims = dims;
-  call.attributes.dtype = dtype;
+  call.attributes.set_dims(dims);
+  call.attributes.set_dtype(dtype);
   const Operand operands[] = {x};
   return CallOp(call, operands);
 }

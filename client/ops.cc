@@ -15,16 +15,18 @@ namespace {
 absl::StatusOr<OpCall> ReductionCall(OpId id, const Tensor& x, absl::Span<const int64_t> dims, KeepDims keepdims) {
   OpCall call;
   call.op = id;
-  call.attributes.keepdims = keepdims == KeepDims::kYes;
+  call.attributes.set_keepdims(keepdims == KeepDims::kYes);
+  std::vector<int64_t> normal;
   TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(id));
   for (int64_t dim : dims) {
     TESSERA_ASSIGN_OR_RETURN(int normalised, NormalizeDim(row->name, dim, x.spec().rank()));
-    call.attributes.dims.push_back(normalised);
+    normal.push_back(normalised);
   }
   if (dims.empty()) {
-    for (int d = 0; d < x.spec().rank(); ++d) call.attributes.dims.push_back(d);
+    for (int d = 0; d < x.spec().rank(); ++d) normal.push_back(d);
   }
-  std::sort(call.attributes.dims.begin(), call.attributes.dims.end());
+  std::sort(normal.begin(), normal.end());
+  call.attributes.set_dims(std::move(normal));
   return call;
 }
 
@@ -53,13 +55,13 @@ absl::StatusOr<std::vector<Tensor>> RedistributeAll(absl::Span<const Tensor> ten
   if (tensors.empty()) return absl::InvalidArgumentError("redistribute: needs a tensor among its operands");
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.mesh = mesh;
-  call.attributes.dtype = options.dtype;
-  call.attributes.relabel = options.workers == WorkerOrder::kMovesLeast;
+  if (mesh.has_value()) call.attributes.set_mesh(*mesh);
+  if (options.dtype.has_value()) call.attributes.set_dtype(*options.dtype);
+  call.attributes.set_relabel(options.workers == WorkerOrder::kMovesLeast);
   if (placements.size() == 1) {
-    call.attributes.placements = placements[0];
+    call.attributes.set_placements(placements[0]);
   } else {
-    call.attributes.placements_each.assign(placements.begin(), placements.end());
+    call.attributes.set_placements_each({placements.begin(), placements.end()});
   }
   std::vector<CallOperand> operands;
   for (const Tensor& tensor : tensors) operands.push_back({&tensor.state(), Scalar()});
@@ -127,7 +129,7 @@ absl::StatusOr<Tensor> Where(const Operand& condition, const Operand& x1, const 
 absl::StatusOr<Tensor> AsType(const Tensor& x, DType dtype) {
   OpCall call;
   call.op = OpId::kAsType;
-  call.attributes.dtype = dtype;
+  call.attributes.set_dtype(dtype);
   const Operand operands[] = {x};
   return CallOp(call, operands);
 }
@@ -135,10 +137,12 @@ absl::StatusOr<Tensor> AsType(const Tensor& x, DType dtype) {
 absl::StatusOr<Tensor> PermuteDims(const Tensor& x, absl::Span<const int64_t> axes) {
   OpCall call;
   call.op = OpId::kTranspose;
+  std::vector<int64_t> dims;
   for (int64_t axis : axes) {
     TESSERA_ASSIGN_OR_RETURN(int dim, NormalizeDim("permute_dims", axis, x.spec().rank()));
-    call.attributes.dims.push_back(dim);
+    dims.push_back(dim);
   }
+  call.attributes.set_dims(std::move(dims));
   const Operand operands[] = {x};
   return CallOp(call, operands);
 }
@@ -146,7 +150,7 @@ absl::StatusOr<Tensor> PermuteDims(const Tensor& x, absl::Span<const int64_t> ax
 absl::StatusOr<Tensor> Reshape(const Tensor& x, absl::Span<const int64_t> shape) {
   OpCall call;
   call.op = OpId::kReshape;
-  call.attributes.shape = Shape(shape.begin(), shape.end());
+  call.attributes.set_shape(Shape(shape.begin(), shape.end()));
   const Operand operands[] = {x};
   return CallOp(call, operands);
 }

@@ -62,7 +62,7 @@ class SpecCache {
  private:
   struct Key {
     OpId op = OpId::kFull;
-    OpAttributes attributes;
+    Attributes attributes;
     absl::InlinedVector<SpecPtr, kInlineOperands> specs;     // null for a scalar
     absl::InlinedVector<uint32_t, kInlineOperands> scalars;  // the scalar's class, plus one
     bool operator==(const Key&) const = default;

@@ -16,10 +16,10 @@ namespace {
 OpCall RedistributeCall(const Mesh& mesh, const Placements& placements, const RedistributeOptions& options) {
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.mesh = mesh;
-  call.attributes.placements = placements;
-  call.attributes.dtype = options.dtype;
-  call.attributes.relabel = options.workers == WorkerOrder::kMovesLeast;
+  call.attributes.set_mesh(mesh);
+  call.attributes.set_placements(placements);
+  if (options.dtype.has_value()) call.attributes.set_dtype(*options.dtype);
+  call.attributes.set_relabel(options.workers == WorkerOrder::kMovesLeast);
   return call;
 }
 

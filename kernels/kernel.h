@@ -27,6 +27,14 @@ struct KernelInput {
   bool is_zero = false;  // counts as zeros; data is not read
 };
 
+// A result beside the output.
+struct KernelOutput {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  Shape extents = {};
+  Strides strides = {};
+};
+
 // What it points at outlives the call. Only a matmul adds to what the output has. A map may write over an input:
 // element by element, with the same strides; or where it only casts to a wider dtype what lies at the end of its
 // memory, with the same strides, row-major:
@@ -41,7 +49,9 @@ struct KernelCall {
   DType output_dtype = DType::kF32;
   Shape output_extents = {};
   Strides output_strides = {};
-  Box output_box = {};  // global; creation ops
+  Box output_box = {};  // global; creation ops, and maps that read an index
+  // Of ops with several results, which say what these are. An argreduce may have one: the extremes themselves.
+  absl::Span<const KernelOutput> more_outputs = {};
   absl::Span<const Scalar> scalars = {};
   KernelStore store = KernelStore::kWrite;
 };

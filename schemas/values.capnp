@@ -30,7 +30,7 @@ struct Placement {
   reduceOp @2 :UInt8;
   # partial only: sum avg min max product.
   sizes @3 :List(Int64);
-  # Reserved: explicit shard sizes, written S(0;3,1,5).
+  # shard only: explicit sizes, written S(0;3,1,5); empty: as torch.chunk splits.
   enum Kind { replicate @0; shard @1; partial @2; }
 }
 
@@ -56,29 +56,32 @@ struct IndexItem {
   step @3 :Int64;
 }
 
+struct Attribute {
+  # A value of schemas/ops/attributes.h, of the kind that its table has for the name.
+  id @0 :UInt16;
+  union {
+    flag @1 :Bool;
+    integer @2 :Int64;
+    number @3 :Float64;
+    dtype @4 :UInt8;
+    text @5 :Text;
+    integers @6 :List(Int64);
+    # Also a shape.
+    mesh @7 :Mesh;
+    placements @8 :List(Placement);
+    placementsEach @9 :List(List(Placement));
+    index @10 :List(IndexItem);
+  }
+}
+
 struct OpCall {
   # One operation, generic over the catalog.
   op @0 :UInt16;
   scalars @1 :List(Scalar);
-  dims @2 :List(Int64);
-  keepdims @3 :Bool;
-  index @4 :List(IndexItem);
-  hasDtype @5 :Bool;
-  dtype @6 :UInt8;
-  hasShape @7 :Bool;
-  shape @8 :List(Int64);
-  mesh @9 :Mesh;
-  # Null when absent. Of an elementwise op, as its placements: where the result is to be (x += y).
-  hasPlacements @10 :Bool;
-  placements @11 :List(Placement);
-  relabel @12 :Bool;
-  # Redistribute with the mesh's workers in the order that moves least.
-  notation @13 :Text;
-  # einsum's index string.
-  group @14 :Group;
+  attributes @2 :List(Attribute);
+  # Each at most once.
+  group @3 :Group;
   # Reserved: a c10d collective's group and its number in the group's sequence.
-  placementsEach @15 :List(List(Placement));
-  # Redistribute of several tensors: of each of them, in place of `placements`.
 }
 
 struct Group {

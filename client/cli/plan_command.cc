@@ -69,11 +69,11 @@ std::string ImplicitOutput(std::string_view operands) {
 }
 
 // `text` may be in quotes.
-absl::Status SetNotation(const OpRow& row, std::string_view text, OpAttributes& attributes) {
+absl::Status SetNotation(const OpRow& row, std::string_view text, Attributes& attributes) {
   if (row.id != OpId::kEinsum) {
     return absl::InvalidArgumentError(StrCat("plan: ", row.name, " takes no notation; einsum does"));
   }
-  if (!attributes.notation.empty()) return absl::InvalidArgumentError("plan: einsum takes one notation, not two");
+  if (!attributes.notation().empty()) return absl::InvalidArgumentError("plan: einsum takes one notation, not two");
   if (!text.empty() && IsQuote(text.front())) {
     if (text.size() < 2 || text.find(text.front(), 1) != text.size() - 1) {
       return absl::InvalidArgumentError(
@@ -82,38 +82,21 @@ absl::Status SetNotation(const OpRow& row, std::string_view text, OpAttributes& 
     text = text.substr(1, text.size() - 2);
   }
   if (Trim(text).empty()) return absl::InvalidArgumentError("plan: the notation of einsum is empty");
-  attributes.notation = std::string(text);
-  if (text.find("->") == std::string_view::npos) StrAppend(&attributes.notation, "->", ImplicitOutput(text));
+  const bool has_output = text.find("->") != std::string_view::npos;
+  attributes.set_notation(has_output ? std::string(text) : StrCat(text, "->", ImplicitOutput(text)));
   return absl::OkStatus();
 }
 
-absl::Status SetAttribute(const OpRow& row, std::string_view name, std::string_view value, OpAttributes& attributes) {
-  if (name == "dims") {
-    TESSERA_ASSIGN_OR_RETURN(const Shape dims, ParseShape(value));
-    attributes.dims.assign(dims.begin(), dims.end());
-  } else if (name == "keepdims") {
-    if (value != "true" && value != "false") {
-      return absl::InvalidArgumentError(StrCat("plan: keepdims is true or false, not ", Printable(value)));
-    }
-    attributes.keepdims = value == "true";
-  } else if (name == "notation") {
-    return SetNotation(row, value, attributes);
-  } else if (name == "dtype") {
-    TESSERA_ASSIGN_OR_RETURN(attributes.dtype, ParseDType(value));
-  } else if (name == "shape") {
-    TESSERA_ASSIGN_OR_RETURN(attributes.shape, ParseShape(value));
-  } else if (name == "mesh") {
-    TESSERA_ASSIGN_OR_RETURN(attributes.mesh, ParseMesh(value));
-  } else if (name == "placements" && value.substr(0, 2) == "[[") {
-    for (const std::string_view one : SplitArguments(value.substr(1, value.size() - 2))) {
-      TESSERA_ASSIGN_OR_RETURN(attributes.placements_each.emplace_back(), ParsePlacements(one));
-    }
-  } else if (name == "placements") {
-    TESSERA_ASSIGN_OR_RETURN(attributes.placements, ParsePlacements(value));
-  } else {
-    return absl::InvalidArgumentError(StrCat("plan: no attribute \"", Printable(name),
-                                             "\"; known: dims keepdims notation dtype shape mesh placements"));
-  }
+// placements=[[S(1)], [R]] are those of each tensor.
+absl::Status SetAttribute(const OpRow& row, std::string_view name, std::string_view value, Attributes& attributes) {
+  if (name == "notation") return SetNotation(row, value, attributes);
+  if (name == "placements" && value.substr(0, 2) == "[[") name = NameOf(AttributeId::kPlacementsEach);
+  const absl::StatusOr<AttributeId> id = FindAttributeByName(name);
+  if (!id.ok())
+    return absl::InvalidArgumentError(StrCat("plan: no attribute \"", Printable(name), "\" of ", row.signature));
+  absl::StatusOr<AttributeValue> parsed = ParseAttribute(*id, value);
+  if (!parsed.ok()) return absl::InvalidArgumentError(StrCat("plan: ", StdView(parsed.status().message())));
+  attributes.Set(*id, *std::move(parsed));
   return absl::OkStatus();
 }
 
@@ -140,14 +123,14 @@ absl::Status AddArgument(std::string_view text, const OpRow& row, PlanRequest& r
 }
 
 void AddDefaultDims(const OpRow& row, PlanRequest& request) {
-  std::vector<int64_t>& dims = request.call.attributes.dims;
-  if (!dims.empty() || request.operands.empty()) return;
+  if (!request.call.attributes.dims().empty() || request.operands.empty()) return;
   const auto* layout = std::get_if<OperandLayout>(&request.operands[0]);
   const bool takes_dims = row.family == OpFamily::kReduction || row.id == OpId::kTranspose;
   if (layout == nullptr || !takes_dims) return;
-  dims.resize(layout->spec.shape.size());
+  std::vector<int64_t> dims(layout->spec.shape.size());
   std::iota(dims.begin(), dims.end(), int64_t{0});
   if (row.id == OpId::kTranspose) std::reverse(dims.begin(), dims.end());
+  request.call.attributes.set_dims(std::move(dims));
 }
 
 absl::StatusOr<PlanRequest> ParseCall(std::string_view name, std::string_view arguments) {
@@ -157,7 +140,7 @@ absl::StatusOr<PlanRequest> ParseCall(std::string_view name, std::string_view ar
   for (const std::string_view argument : SplitArguments(arguments)) {
     TESSERA_RETURN_IF_ERROR(AddArgument(argument, *row, request));
   }
-  if (row->id == OpId::kEinsum && request.call.attributes.notation.empty()) {
+  if (row->id == OpId::kEinsum && request.call.attributes.notation().empty()) {
     return absl::InvalidArgumentError(StrCat("plan: no notation: ", kEinsumUsage));
   }
   AddDefaultDims(*row, request);
@@ -168,7 +151,7 @@ absl::StatusOr<PlanRequest> ParseCall(std::string_view name, std::string_view ar
 absl::StatusOr<PlanRequest> ParseArrow(std::string_view source, std::string_view destination) {
   PlanRequest request;
   request.call.op = OpId::kRedistribute;
-  OpAttributes& attributes = request.call.attributes;
+  Attributes& attributes = request.call.attributes;
   TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, ParseTensorSpec(source));
   const size_t placements = destination.rfind('[');
   if (destination.empty() || placements == std::string_view::npos) {
@@ -176,10 +159,12 @@ absl::StatusOr<PlanRequest> ParseArrow(std::string_view source, std::string_view
   }
   const std::string_view before = Trim(destination.substr(0, placements));
   if (before.empty() || before.substr(0, 4) == "mesh" || before[0] == '@') {
-    TESSERA_ASSIGN_OR_RETURN(attributes.placements, ParsePlacements(destination.substr(placements)));
+    TESSERA_ASSIGN_OR_RETURN(Placements wanted, ParsePlacements(destination.substr(placements)));
+    attributes.set_placements(std::move(wanted));
     const std::string_view mesh = !before.empty() && before[0] == '@' ? Trim(before.substr(1)) : before;
     if (!mesh.empty()) {
-      TESSERA_ASSIGN_OR_RETURN(attributes.mesh, ParseMesh(mesh));
+      TESSERA_ASSIGN_OR_RETURN(Mesh wanted_mesh, ParseMesh(mesh));
+      attributes.set_mesh(std::move(wanted_mesh));
     }
   } else {
     TESSERA_ASSIGN_OR_RETURN(const TensorSpec wanted, ParseTensorSpec(destination));
@@ -187,9 +172,9 @@ absl::StatusOr<PlanRequest> ParseArrow(std::string_view source, std::string_view
       return absl::InvalidArgumentError(
           StrCat("redistribute: shapes differ: from ", ToText(spec), " to ", ToText(wanted)));
     }
-    attributes.mesh = wanted.mesh;
-    attributes.placements = wanted.placements;
-    attributes.dtype = wanted.dtype;
+    attributes.set_mesh(wanted.mesh);
+    attributes.set_placements(wanted.placements);
+    attributes.set_dtype(wanted.dtype);
   }
   request.operands.emplace_back(OperandLayout{std::move(spec), {}});
   return request;
@@ -285,7 +270,7 @@ absl::StatusOr<Topology> TopologyOf(const PlanRequest& request, std::optional<in
   for (const PlanOperand& operand : request.operands) {
     if (const auto* layout = std::get_if<OperandLayout>(&operand)) add(layout->spec.mesh);
   }
-  if (request.call.attributes.mesh.has_value()) add(*request.call.attributes.mesh);
+  if (request.call.attributes.mesh() != nullptr) add(*request.call.attributes.mesh());
   for (int32_t worker = 0; worker <= last_worker; ++worker)
     topology.host_of_worker.push_back(worker / *workers_per_host);
   return topology;

@@ -52,6 +52,12 @@ nb::list IntegersToPython(const std::vector<int64_t>& values) {
   return out;
 }
 
+static std::vector<int64_t> IntegersFromPython(nb::handle values) {
+  std::vector<int64_t> out;
+  for (nb::handle value : values) out.push_back(nb::cast<int64_t>(value));
+  return out;
+}
+
 Position PositionFromPython(nb::handle position) {
   Position out;
   for (nb::handle coordinate : position) out.push_back(nb::cast<int64_t>(coordinate));
@@ -61,8 +67,12 @@ Position PositionFromPython(nb::handle position) {
 nb::tuple PlacementsToPython(const Placements& placements) {
   nb::list out;
   for (const Placement& placement : placements) {
-    out.append(
-        nb::make_tuple(static_cast<int>(placement.kind()), placement.dim(), static_cast<int>(placement.reduce_op())));
+    const int kind = static_cast<int>(placement.kind());
+    if (placement.has_sizes()) {
+      out.append(nb::make_tuple(kind, placement.dim(), 0, nb::tuple(IntegersToPython(placement.sizes()))));
+    } else {
+      out.append(nb::make_tuple(kind, placement.dim(), static_cast<int>(placement.reduce_op())));
+    }
   }
   return nb::tuple(out);
 }
@@ -73,7 +83,11 @@ Placements PlacementsFromPython(nb::handle placements) {
     const int kind = nb::cast<int>(placement[0]);
     switch (static_cast<Placement::Kind>(kind)) {
       case Placement::Kind::kReplicate: out.push_back(Placement::Replicate()); break;
-      case Placement::Kind::kShard: out.push_back(Placement::Shard(nb::cast<int>(placement[1]))); break;
+      case Placement::Kind::kShard:
+        out.push_back(Placement::Shard(nb::cast<int>(placement[1]), nb::len(placement) > 3
+                                                                        ? IntegersFromPython(placement[3])
+                                                                        : std::vector<int64_t>()));
+        break;
       case Placement::Kind::kPartial:
         out.push_back(Placement::Partial(static_cast<ReduceOp>(nb::cast<int>(placement[2]))));
         break;
@@ -234,39 +248,48 @@ Scalar ScalarFromPython(nb::handle object) {
   return operand.scalar;
 }
 
+namespace {
+
+AttributeValue AttributeFromPython(AttributeKind kind, nb::handle value) {
+  switch (kind) {
+    case AttributeKind::kFlag: return nb::cast<bool>(value);
+    case AttributeKind::kInteger: return nb::cast<int64_t>(value);
+    case AttributeKind::kNumber: return nb::cast<double>(value);
+    case AttributeKind::kDType: return static_cast<DType>(nb::cast<int>(value));
+    case AttributeKind::kText: return nb::cast<std::string>(value);
+    case AttributeKind::kIntegers: return IntegersFromPython(value);
+    case AttributeKind::kShape: return ShapeFromPython(value);
+    case AttributeKind::kMesh: return nb::cast<Mesh>(value);
+    case AttributeKind::kPlacements: return PlacementsFromPython(value);
+    case AttributeKind::kPlacementsEach: {
+      std::vector<Placements> each;
+      for (nb::handle placements : value) each.push_back(PlacementsFromPython(placements));
+      return each;
+    }
+    case AttributeKind::kIndex: break;
+  }
+  std::vector<IndexItem> index;
+  for (nb::handle item : value) {
+    index.push_back({static_cast<IndexItem::Kind>(nb::cast<int>(item[0])), nb::cast<int64_t>(item[1]),
+                     nb::cast<int64_t>(item[2]), nb::cast<int64_t>(item[3])});
+  }
+  return index;
+}
+
+}  // namespace
+
 OpCall CallFromPython(int op, const nb::kwargs& attributes) {
   OpCall call;
   call.op = static_cast<OpId>(op);
-  OpAttributes& out = call.attributes;
   for (auto [key, value] : attributes) {
     if (value.is_none()) continue;
     const std::string name = nb::cast<std::string>(key);
-    if (name == "dtype") {
-      out.dtype = static_cast<DType>(nb::cast<int>(value));
-    } else if (name == "shape") {
-      out.shape = ShapeFromPython(value);
-    } else if (name == "mesh") {
-      out.mesh = nb::cast<Mesh>(value);
-    } else if (name == "placements") {
-      out.placements = PlacementsFromPython(value);
-    } else if (name == "placements_each") {
-      for (nb::handle placements : value) out.placements_each.push_back(PlacementsFromPython(placements));
-    } else if (name == "dims") {
-      for (nb::handle dim : value) out.dims.push_back(nb::cast<int64_t>(dim));
-    } else if (name == "keepdims") {
-      out.keepdims = nb::cast<bool>(value);
-    } else if (name == "relabel") {
-      out.relabel = nb::cast<bool>(value);
-    } else if (name == "notation") {
-      out.notation = nb::cast<std::string>(value);
-    } else if (name == "index") {
-      for (nb::handle item : value) {
-        out.index.push_back({static_cast<IndexItem::Kind>(nb::cast<int>(item[0])), nb::cast<int64_t>(item[1]),
-                             nb::cast<int64_t>(item[2]), nb::cast<int64_t>(item[3])});
-      }
-    } else if (name == "scalars") {
+    if (name == "scalars") {
       for (nb::handle scalar : value) call.scalars.push_back(ScalarFromPython(scalar));
+      continue;
     }
+    const AttributeId id = ValueOrRaise(FindAttributeByName(name));
+    call.attributes.Set(id, AttributeFromPython(KindOf(id), value));
   }
   return call;
 }

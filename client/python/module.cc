@@ -119,12 +119,13 @@ nb::tuple CommEnd(const Session& session, uint64_t number) {
 }
 
 nb::object ExplainRedistribute(const PyTensor& tensor, const nb::kwargs& attributes) {
-  const OpAttributes wanted = CallFromPython(static_cast<int>(OpId::kRedistribute), attributes).attributes;
-  const RedistributeOptions options = {wanted.dtype, wanted.relabel ? WorkerOrder::kMovesLeast : WorkerOrder::kAsGiven};
+  const Attributes wanted = CallFromPython(static_cast<int>(OpId::kRedistribute), attributes).attributes;
+  const RedistributeOptions options = {wanted.dtype() == nullptr ? std::nullopt : std::optional<DType>(*wanted.dtype()),
+                                       wanted.relabel() ? WorkerOrder::kMovesLeast : WorkerOrder::kAsGiven};
   const Tensor value = tensor.value;
   const TensorSpec& spec = value.spec();
-  const Mesh mesh = wanted.mesh.value_or(spec.mesh);
-  const Placements placements = wanted.placements.value_or(spec.placements);
+  const Mesh mesh = wanted.mesh() == nullptr ? spec.mesh : *wanted.mesh();
+  const Placements placements = wanted.placements() == nullptr ? spec.placements : *wanted.placements();
   return PlanToPython(ValueOrRaise(Released([&] { return value.ExplainRedistribute(mesh, placements, options); })));
 }
 
@@ -274,6 +275,26 @@ NB_MODULE(_tessera, module) {
     GetHooks() = {std::move(error_classes), std::move(convert_operand), std::move(warn_implicit),
                   std::move(refuse_operand)};
   });
+  module.def(
+      "promote",
+      [](int a, int b) {
+        const absl::StatusOr<DType> joined = Promote(static_cast<DType>(a), static_cast<DType>(b));
+        return joined.ok() ? static_cast<int>(*joined) : -1;
+      },
+      "The common dtype of two, or -1.");
+  module.def(
+      "attributes",
+      [] {
+        static constexpr const char* kKinds[] = {"flag",       "integer",         "number", "dtype",
+                                                 "text",       "integers",        "shape",  "mesh",
+                                                 "placements", "placements_each", "index"};
+        nb::list out;
+        for (const AttributeRow& row : AttributeTable()) {
+          out.append(nb::make_tuple(std::string(row.name), kKinds[static_cast<size_t>(row.kind)]));
+        }
+        return out;
+      },
+      "What an op may be given besides operands: (name, kind).");
   module.def("catalog", &CatalogToPython, "Rows of the op catalog: (number, name, family, operands, signature, doc).");
   module.attr("version") = kVersion;
   module.def("parse_bytes", [](const std::string& text) { return ValueOrRaise(ParseBytes(text)); });

@@ -27,7 +27,9 @@ nb::object Wrap(HandlePtr handle) { return nb::cast(PyTensor{Tensor(std::move(ha
 // Calls without attributes, made once: the hot path copies nothing.
 const OpCall& PlainCall(OpId op) {
   static const std::vector<OpCall>* calls = [] {
-    auto* all = new std::vector<OpCall>(128);
+    size_t count = 0;
+    for (const OpRow& row : Catalog()) count = std::max(count, static_cast<size_t>(row.id) + 1);
+    auto* all = new std::vector<OpCall>(count);
     for (size_t i = 0; i < all->size(); ++i) (*all)[i].op = static_cast<OpId>(i);
     return all;
   }();
@@ -75,8 +77,8 @@ OpCall CallInPlace(OpId op, const TensorSpec& tensor) {
   OpCall call;
   call.op = op;
   if (op == OpId::kMatmul) return call;
-  call.attributes.mesh = tensor.mesh;
-  if (!tensor.has_partial()) call.attributes.placements = tensor.placements;
+  call.attributes.set_mesh(tensor.mesh);
+  if (!tensor.has_partial()) call.attributes.set_placements(tensor.placements);
   return call;
 }
 
@@ -107,7 +109,7 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   if (result.dtype != spec.dtype) {
     OpCall cast;
     cast.op = OpId::kAsType;
-    cast.attributes.dtype = spec.dtype;
+    cast.attributes.set_dtype(spec.dtype);
     const CallOperand operand{&handle, Scalar()};
     handle = ValueOrRaise(session.Call(cast, {&operand, 1}));
   }
@@ -161,10 +163,43 @@ PythonOperands OperandsFromPython(const nb::tuple& objects) {
   return operands;
 }
 
+// A tensor; of an op with several results, or none, a tuple.
 nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
   const OpCall call = CallFromPython(op, attributes);
   const PythonOperands operands = OperandsFromPython(objects);
-  return Wrap(ValueOrRaise(operands.session->Call(call, operands.list)));
+  SessionImpl::Results results = ValueOrRaise(operands.session->CallAll(call, operands.list));
+  if (results.size() == 1) return Wrap(std::move(results[0]));
+  nb::list out;
+  for (HandlePtr& result : results) out.append(Wrap(std::move(result)));
+  return nb::tuple(out);
+}
+
+// x[index] = value: a new tensor, which x is from here on.
+void SetItem(nb::handle self, const nb::kwargs& attributes, nb::handle value) {
+  PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
+  const OpCall call = CallFromPython(static_cast<int>(OpId::kAssign), attributes);
+  CallOperand operands[2];
+  nb::object keep;
+  operands[0].tensor = &tensor.value.state();
+  if (!OtherOperand(self, value, &keep, &operands[1])) {
+    GetHooks().refuse_operand("assign", self, value);
+    throw nb::python_error();
+  }
+  operands[0].last_use = tensor.value.session()->MayDonate(tensor.value.state());
+  HandlePtr handle = ValueOrRaise(tensor.value.session()->Call(call, operands));
+  if (handle->planned != nullptr && tensor.value.state()->planned == nullptr) {
+    planned_rebinds.emplace_back(nb::borrow(self), tensor.value);
+  }
+  tensor.value = Tensor(std::move(handle));
+}
+
+// x becomes what another tensor is.
+void Rebind(nb::handle self, const PyTensor& other) {
+  PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
+  if (other.value.state()->planned != nullptr && tensor.value.state()->planned == nullptr) {
+    planned_rebinds.emplace_back(nb::borrow(self), tensor.value);
+  }
+  tensor.value = other.value;
 }
 
 // The op on a tensor that its caller does not use again and another operand: the memory of the tensor may be given to
@@ -324,6 +359,16 @@ void DefineTensor(nb::module_& module) {
   DefineBinary<OpId::kMul>(tensor, "__mul__", "__rmul__", "__imul__");
   DefineBinary<OpId::kDiv>(tensor, "__truediv__", "__rtruediv__", "__itruediv__");
   DefineBinary<OpId::kMatmul>(tensor, "__matmul__", "__rmatmul__", "__imatmul__");
+  DefineBinary<OpId::kFloorDivide>(tensor, "__floordiv__", "__rfloordiv__", "__ifloordiv__");
+  DefineBinary<OpId::kRemainder>(tensor, "__mod__", "__rmod__", "__imod__");
+  DefineBinary<OpId::kPow>(tensor, "__pow__", "__rpow__", "__ipow__");
+  DefineBinary<OpId::kBitwiseAnd>(tensor, "__and__", "__rand__", "__iand__");
+  DefineBinary<OpId::kBitwiseOr>(tensor, "__or__", "__ror__", "__ior__");
+  DefineBinary<OpId::kBitwiseXor>(tensor, "__xor__", "__rxor__", "__ixor__");
+  DefineBinary<OpId::kShiftLeft>(tensor, "__lshift__", "__rlshift__", "__ilshift__");
+  DefineBinary<OpId::kShiftRight>(tensor, "__rshift__", "__rrshift__", "__irshift__");
+  tensor.def("__invert__", [](nb::handle a) { return UnaryOp(OpId::kBitwiseInvert, a); });
+  tensor.def("__abs__", [](nb::handle a) { return UnaryOp(OpId::kAbs, a); });
   constexpr const char* kEqualDoc =
       "Elementwise, a bool tensor. x == None is False; of a list, a tuple or a text it is a TypeError.";
   constexpr const char* kNotEqualDoc =
@@ -339,6 +384,9 @@ void DefineTensor(nb::module_& module) {
 
   module.def("wait_all", &WaitAllReleased, nb::arg(), nb::arg().none());
   module.def("call", &CallAny);
+  module.def("set_item",
+             [](nb::handle self, nb::handle value, const nb::kwargs& attributes) { SetItem(self, attributes, value); });
+  module.def("rebind", &Rebind);
   module.def("call_on_own", &CallOnOwn);
   module.def("call_all", &CallAll);
   module.def("plans_of", &PlansOf);

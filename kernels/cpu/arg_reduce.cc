@@ -1,13 +1,16 @@
-// argmin and argmax along one dim: the index of the first extreme; the first NaN wins.
+// argmin and argmax: the number of the first extreme among the reduced elements in row-major order; the first NaN wins.
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/reduce_loops.h"
 #include "kernels/cpu/strided.h"
 
 namespace tessera::cpu {
@@ -27,78 +30,160 @@ bool Beats(BoolElement candidate, BoolElement best, Extreme extreme) {
 }
 
 struct ArgLayout {
-  LoopNest kept;  // operand 0: input, 1: output
-  int64_t extent = 0;
-  int64_t stride = 0;
+  LoopNest kept;     // operands: the inputs, the output, and where it is asked for that of the values
+  LoopNest reduced;  // the inputs
   Extreme extreme = Extreme::kMin;
+  DType dtype = DType::kF32;
+  const void* input = nullptr;
+  const int64_t* numbers = nullptr;  // the second input; null where they are counted
+  int64_t* output = nullptr;
+  void* values = nullptr;  // the extremes themselves, where asked for
 };
 
+// Of the reduced elements [start, start + count) after those that gave best and index.
 template <typename T>
-void AlongRow(const ArgLayout& l, const T* input, int64_t* output) {
+void TakeBlock(const ArgLayout& l, const T* values, int64_t count, int64_t start, T* best, int64_t* index) {
+  const int64_t first =
+      l.extreme == Extreme::kMin ? FirstMinimum(l.dtype, values, count) : FirstMaximum(l.dtype, values, count);
+  if (start > 0 && !Beats(values[first], *best, l.extreme)) return;
+  *best = values[first];
+  *index = start + first;
+}
+
+template <typename T>
+void AlongRow(const ArgLayout& l) {
+  const bool is_dense = l.reduced.extents.size() == 1 && l.reduced.strides[0][0] == 1;
+  const int64_t step = is_dense ? l.reduced.size : kBlockElements;
+  std::array<T, kBlockElements> scratch;
   for (int64_t k = 0; k < l.kept.size; ++k) {
-    const T* row = input + PlaceOf(l.kept, 0, k).offset;
-    T best = row[0];
+    const T* base = static_cast<const T*>(l.input) + PlaceOf(l.kept, 0, k).offset;
+    T best{};
     int64_t index = 0;
-    for (int64_t i = 1; i < l.extent; ++i) {
-      if (Beats(row[i * l.stride], best, l.extreme)) {
-        best = row[i * l.stride];
-        index = i;
-      }
+    for (int64_t r = 0; r < l.reduced.size; r += step) {
+      const int64_t n = std::min(step, l.reduced.size - r);
+      TakeBlock(l, OperandBlock(l.reduced, 0, base, r, n, scratch.data()), n, r, &best, &index);
     }
-    output[PlaceOf(l.kept, 1, k).offset] = index;
+    l.output[PlaceOf(l.kept, 1, k).offset] = index;
+    if (l.values != nullptr) static_cast<T*>(l.values)[PlaceOf(l.kept, 2, k).offset] = best;
   }
 }
 
 // A tile of outputs at a time, so that dense memory is read densely.
 template <typename T>
-void AcrossColumns(const ArgLayout& l, const T* input, int64_t* output) {
+void AcrossColumns(const ArgLayout& l) {
   std::array<T, kTileOutputs> best, scratch;
   std::array<int64_t, kTileOutputs> index;
+  const T* input = static_cast<const T*>(l.input);
   for (int64_t k = 0; k < l.kept.size; k += kTileOutputs) {
     const int64_t width = std::min(kTileOutputs, l.kept.size - k);
     index.fill(0);
     std::copy_n(OperandBlock(l.kept, 0, input, k, width, scratch.data()), width, best.data());
-    for (int64_t i = 1; i < l.extent; ++i) {
-      const T* values = OperandBlock(l.kept, 0, input + i * l.stride, k, width, scratch.data());
+    for (int64_t r = 1; r < l.reduced.size; ++r) {
+      const T* values = OperandBlock(l.kept, 0, input + PlaceOf(l.reduced, 0, r).offset, k, width, scratch.data());
       for (int64_t c = 0; c < width; ++c) {
         const bool beats = Beats(values[c], best[static_cast<size_t>(c)], l.extreme);
         best[static_cast<size_t>(c)] = beats ? values[c] : best[static_cast<size_t>(c)];
-        index[static_cast<size_t>(c)] = beats ? i : index[static_cast<size_t>(c)];
+        index[static_cast<size_t>(c)] = beats ? r : index[static_cast<size_t>(c)];
       }
     }
-    StoreBlock(l.kept, 1, output, k, width, index.data());
+    StoreBlock(l.kept, 1, l.output, k, width, index.data());
+    if (l.values != nullptr) StoreBlock(l.kept, 2, static_cast<T*>(l.values), k, width, best.data());
   }
+}
+
+// Winners of parts: of equal ones that with the lower number.
+template <typename T>
+void ByNumbers(const ArgLayout& l) {
+  for (int64_t k = 0; k < l.kept.size; ++k) {
+    const T* values = static_cast<const T*>(l.input) + PlaceOf(l.kept, 0, k).offset;
+    const int64_t* numbers = l.numbers + PlaceOf(l.kept, 1, k).offset;
+    T best{};
+    int64_t index = 0;
+    for (int64_t r = 0; r < l.reduced.size; ++r) {
+      const T value = values[PlaceOf(l.reduced, 0, r).offset];
+      const int64_t number = numbers[PlaceOf(l.reduced, 1, r).offset];
+      const bool beats = Beats(value, best, l.extreme), is_beaten = Beats(best, value, l.extreme);
+      if (r > 0 && (is_beaten || (!beats && number >= index))) continue;
+      best = value;
+      index = number;
+    }
+    l.output[PlaceOf(l.kept, 2, k).offset] = index;
+    if (l.values != nullptr) static_cast<T*>(l.values)[PlaceOf(l.kept, 3, k).offset] = best;
+  }
+}
+
+absl::Status CheckOperands(const ArgReduceOp& op, const KernelCall& call) {
+  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
+      !s.ok()) {
+    return s;
+  }
+  const KernelInput& input = call.inputs[0];
+  const size_t rank = input.extents.size();
+  if (op.dims.back() >= static_cast<int64_t>(rank) || call.output_extents.size() != rank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argmin, argmax: dim ", op.dims.back(), " is out of range for rank ", rank));
+  }
+  if (call.output_dtype != DType::kI64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argmin, argmax: gives i64, not ", std::string(ToText(call.output_dtype))));
+  }
+  if (call.inputs.size() == 2 && (call.inputs[1].dtype != DType::kI64 || call.inputs[1].extents != input.extents)) {
+    return absl::InvalidArgumentError(absl::StrCat("argmin, argmax: numbers ",
+                                                   std::string(ToText(call.inputs[1].dtype)),
+                                                   ToText(call.inputs[1].extents), " for ", ToText(input.extents)));
+  }
+  if (call.more_outputs.size() > 1 ||
+      (call.more_outputs.size() == 1 &&
+       (call.more_outputs[0].dtype != input.dtype || call.more_outputs[0].extents != call.output_extents))) {
+    return absl::InvalidArgumentError("argmin, argmax: the second result has the values, as the first has the numbers");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call) {
-  if (call.inputs.size() != 1 || call.output_dtype != DType::kI64) {
-    return absl::InvalidArgumentError("argmin, argmax: take one input and give i64");
-  }
-  const KernelInput& input = call.inputs[0];
-  const size_t rank = input.extents.size();
-  if (op.dim < 0 || op.dim >= static_cast<int64_t>(rank) || call.output_extents.size() != rank) {
-    return absl::InvalidArgumentError(absl::StrCat("argmin, argmax: dim ", op.dim, " is out of range for rank ", rank));
-  }
-  const size_t dim = static_cast<size_t>(op.dim);
-  Shape kept = input.extents;
-  kept[dim] = 1;
-  Strides strides = input.is_zero ? Strides(rank, 0) : input.strides;
-  ArgLayout layout{.kept = Coalesce(kept, {strides, call.output_strides}),
-                   .extent = input.extents[dim],
-                   .stride = strides[dim],
-                   .extreme = op.extreme};
-  if (layout.kept.size == 0) return absl::OkStatus();
-  if (layout.extent == 0) return absl::InvalidArgumentError("argmin, argmax: of an empty dim");
+  if (absl::Status s = CheckOperands(op, call); !s.ok()) return s;
   static const uint64_t kZero = 0;
-  const void* data = input.is_zero ? &kZero : input.data;
+  const KernelInput& input = call.inputs[0];
+  Shape kept_extents, reduced_extents;
+  absl::InlinedVector<Strides, 4> kept, reduced;
+  const auto add = [&](absl::Span<const int64_t> strides, bool is_input) {
+    Strides outer, inner;
+    for (size_t d = 0; d < input.extents.size(); ++d) {
+      const bool is_reduced = std::find(op.dims.begin(), op.dims.end(), static_cast<int64_t>(d)) != op.dims.end();
+      (is_reduced ? inner : outer).push_back(strides.empty() ? 0 : strides[d]);
+    }
+    kept.push_back(outer);
+    if (is_input) reduced.push_back(inner);
+  };
+  for (const KernelInput& each : call.inputs) add(each.is_zero ? absl::Span<const int64_t>() : each.strides, true);
+  add(call.output_strides, false);
+  if (!call.more_outputs.empty()) add(call.more_outputs[0].strides, false);
+  for (size_t d = 0; d < input.extents.size(); ++d) {
+    const bool is_reduced = std::find(op.dims.begin(), op.dims.end(), static_cast<int64_t>(d)) != op.dims.end();
+    (is_reduced ? reduced_extents : kept_extents).push_back(input.extents[d]);
+  }
+  const ArgLayout layout{.kept = Coalesce(kept_extents, kept),
+                         .reduced = Coalesce(reduced_extents, reduced),
+                         .extreme = op.extreme,
+                         .dtype = input.dtype,
+                         .input = input.is_zero ? &kZero : input.data,
+                         .numbers = call.inputs.size() < 2   ? nullptr
+                                    : call.inputs[1].is_zero ? reinterpret_cast<const int64_t*>(&kZero)
+                                                             : static_cast<const int64_t*>(call.inputs[1].data),
+                         .output = static_cast<int64_t*>(call.output),
+                         .values = call.more_outputs.empty() ? nullptr : call.more_outputs[0].data};
+  if (layout.kept.size == 0) return absl::OkStatus();
+  if (layout.reduced.size == 0) return absl::InvalidArgumentError("argmin, argmax: of an empty dim");
   const bool is_known = VisitElement(input.dtype, [&](auto element) {
     using T = decltype(element);
-    if (layout.stride == 1 || layout.kept.size < 8) {
-      AlongRow(layout, static_cast<const T*>(data), static_cast<int64_t*>(call.output));
+    if (layout.numbers != nullptr) {
+      ByNumbers<T>(layout);
+    } else if (layout.reduced.strides[0].back() == 1 || layout.kept.size < 8) {
+      AlongRow<T>(layout);
     } else {
-      AcrossColumns(layout, static_cast<const T*>(data), static_cast<int64_t*>(call.output));
+      AcrossColumns<T>(layout);
     }
     return true;
   });

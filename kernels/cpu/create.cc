@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "kernels/cpu/families.h"
-#include "kernels/cpu/philox.h"
+#include "schemas/ops/philox.h"
 
 namespace tessera::cpu {
 namespace {

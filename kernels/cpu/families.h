@@ -5,10 +5,13 @@
 // Unimplemented, with the dtype, for another.
 
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/cpu/element_types.h"
 #include "kernels/kernel.h"
 
@@ -22,6 +25,12 @@ absl::Status RunFill(const FillOp& op, const KernelCall& call);
 absl::Status RunArange(const ArangeOp& op, const KernelCall& call);
 absl::Status RunEye(const EyeOp& op, const KernelCall& call);
 absl::Status RunRand(const RandOp& op, const KernelCall& call);
+absl::Status RunPlace(const PlaceOp& op, const KernelCall& call);
+absl::Status RunScan(const ScanOp& op, const KernelCall& call);
+absl::Status RunSort(const SortOp& op, const KernelCall& call);
+absl::Status RunSearchSorted(const SearchSortedOp& op, const KernelCall& call);
+absl::Status RunGather(const GatherOp& op, const KernelCall& call);
+absl::Status RunScatter(const ScatterOp& op, const KernelCall& call);
 
 // A map that only casts to a wider dtype what lies in its output's own memory (kernels/kernel.h says where), and its
 // kernel.
@@ -32,6 +41,30 @@ void WidenInPlace(const KernelCall& call);
 // for all of them, in bands that stay in the cache.
 void CopyToEach(absl::Span<const int64_t> extents, int64_t element_bytes, const ReduceTerm& source,
                 absl::Span<const ReduceDestination> destinations);
+
+// Strides of an input against the extents that it is broadcast to: 0 where it has one element for all.
+absl::StatusOr<Strides> BroadcastStrides(const char* kernel, const KernelInput& input,
+                                         absl::Span<const int64_t> extents);
+
+// What a reduction of no element gives.
+template <typename T>
+T Identity(ReduceOp op, DType dtype) {
+  using Limits = std::numeric_limits<T>;
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg: return T{0};
+    case ReduceOp::kProduct: return T{1};
+    case ReduceOp::kMin:
+      if (dtype == DType::kBool) return T{1};
+      if constexpr (Limits::has_infinity) return Limits::infinity();
+      return Limits::max();
+    case ReduceOp::kMax:
+      if (dtype == DType::kBool) return T{0};
+      if constexpr (Limits::has_infinity) return -Limits::infinity();
+      return Limits::lowest();
+  }
+  return T{0};
+}
 
 // The scalar as one element of `dtype`, in the first SizeBytes(dtype) bytes.
 struct ElementBits {

@@ -22,6 +22,12 @@ struct Dispatch {
   absl::Status operator()(const ArangeOp& op) const { return cpu::RunArange(op, call); }
   absl::Status operator()(const EyeOp& op) const { return cpu::RunEye(op, call); }
   absl::Status operator()(const RandOp& op) const { return cpu::RunRand(op, call); }
+  absl::Status operator()(const PlaceOp& op) const { return cpu::RunPlace(op, call); }
+  absl::Status operator()(const ScanOp& op) const { return cpu::RunScan(op, call); }
+  absl::Status operator()(const SortOp& op) const { return cpu::RunSort(op, call); }
+  absl::Status operator()(const SearchSortedOp& op) const { return cpu::RunSearchSorted(op, call); }
+  absl::Status operator()(const GatherOp& op) const { return cpu::RunGather(op, call); }
+  absl::Status operator()(const ScatterOp& op) const { return cpu::RunScatter(op, call); }
 };
 
 }  // namespace

@@ -238,55 +238,6 @@ void Combine(ReduceOp op, DType dtype, void* result, const void* a, const void* 
         .count = count});
 }
 
-template <typename T, typename Op>
-void RowTree(const T* row, int64_t count, T* result, Op op) {
-  T lanes[kReduceLanes] = {};
-  const int64_t filled = count < kReduceLanes ? count : kReduceLanes;
-  for (int64_t l = 0; l < filled; ++l) lanes[l] = row[l];
-  int64_t i = kReduceLanes;
-  for (; i + kReduceLanes <= count; i += kReduceLanes) {
-    for (int64_t l = 0; l < kReduceLanes; ++l) lanes[l] = op(lanes[l], row[i + l]);
-  }
-  for (int64_t l = 0; i + l < count; ++l) lanes[l] = op(lanes[l], row[i + l]);
-  for (int64_t width = kReduceLanes / 2; width > 0; width /= 2) {
-    for (int64_t l = 0; l < width && l + width < filled; ++l) lanes[l] = op(lanes[l], lanes[l + width]);
-  }
-  *result = lanes[0];
-}
-
-template <typename T>
-void TypedRow(ReduceOp op, const T* row, int64_t count, T* result) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAvg: return RowTree(row, count, result, [](T a, T b) { return scalar::Add(a, b); });
-    case ReduceOp::kMin: return RowTree(row, count, result, [](T a, T b) { return scalar::Minimum(a, b); });
-    case ReduceOp::kMax: return RowTree(row, count, result, [](T a, T b) { return scalar::Maximum(a, b); });
-    case ReduceOp::kProduct: return RowTree(row, count, result, [](T a, T b) { return scalar::Multiply(a, b); });
-  }
-}
-
-void BoolRow(ReduceOp op, const uint8_t* row, int64_t count, uint8_t* result) {
-  const bool any = op != ReduceOp::kMin && op != ReduceOp::kProduct;
-  uint8_t found = any ? 0 : 1;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint8_t v = row[i] != 0;
-    found = any ? (found | v) : (found & v);
-  }
-  *result = found;
-}
-
-void ReduceRow(ReduceOp op, DType dtype, const void* row, int64_t count, void* result) {
-  VisitElement(dtype, [&](auto element) {
-    using T = decltype(element);
-    if constexpr (std::is_arithmetic_v<T>) {
-      TypedRow(op, static_cast<const T*>(row), count, static_cast<T*>(result));
-    } else if constexpr (std::is_same_v<T, BoolElement>) {
-      BoolRow(op, static_cast<const uint8_t*>(row), count, static_cast<uint8_t*>(result));
-    }
-    return true;
-  });
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::cpu
 HWY_AFTER_NAMESPACE();
@@ -297,7 +248,6 @@ namespace tessera::cpu {
 HWY_EXPORT(Node);
 HWY_EXPORT(Combine);
 HWY_EXPORT(DivideBy);
-HWY_EXPORT(ReduceRow);
 
 bool RunNodeBlock(const NodeBlock& block) { return HWY_DYNAMIC_DISPATCH(Node)(block); }
 void CastBlock(DType from, DType to, const void* values, int64_t count, void* converted) {
@@ -315,9 +265,6 @@ void CombineBlock(ReduceOp op, DType dtype, void* result, const void* a, const v
 }
 void DivideBlock(DType dtype, void* values, int64_t divisor, int64_t count) {
   HWY_DYNAMIC_DISPATCH(DivideBy)(dtype, values, divisor, count);
-}
-void ReduceRowBlock(ReduceOp op, DType dtype, const void* row, int64_t count, void* result) {
-  HWY_DYNAMIC_DISPATCH(ReduceRow)(op, dtype, row, count, result);
 }
 
 }  // namespace tessera::cpu

@@ -35,10 +35,4 @@ inline void AccumulateBlock(ReduceOp op, DType dtype, void* accumulator, const v
 // values[i] = values[i] / divisor, for f32 and f64.
 void DivideBlock(DType dtype, void* values, int64_t divisor, int64_t count);
 
-inline constexpr int64_t kReduceLanes = 16;
-// The reduction of up to 128 dense elements by the fixed tree of reduce.cc: lane i takes elements
-// i, i+16, ...; lanes 0..7 take 8..15, and so on. Writes one element. Not of f16 and bf16, which are accumulated in
-// f32.
-void ReduceRowBlock(ReduceOp op, DType dtype, const void* row, int64_t count, void* result);
-
 }  // namespace tessera::cpu

@@ -1,41 +1,118 @@
-// map(expression, inputs): block by block, each node's values in a scratch block that stays in L1/L2.
+// map(expression, inputs): block by block, so that the values of the nodes stay in the first-level cache.
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <string>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
+#include "kernels/cpu/evaluate.h"
 #include "kernels/cpu/families.h"
-#include "kernels/cpu/loops.h"
 #include "kernels/cpu/strided.h"
 
 namespace tessera::cpu {
 namespace {
 
-constexpr size_t kBlockBytes = static_cast<size_t>(kBlockElements) * 8;
+class MapRunner {
+ public:
+  MapRunner(const Expression& expression, const KernelCall& call)
+      : call_(call), evaluator_(expression, call.scalars), filled_(call.inputs.size(), nullptr) {}
 
-// What a node's values are for the block at hand.
-struct NodeState {
-  const void* values = nullptr;
-  std::byte* scratch = nullptr;
-  bool constant = false;  // filled once
+  absl::Status Run() {
+    absl::InlinedVector<Strides, 4> strides;
+    for (const KernelInput& input : call_.inputs) {
+      auto broadcast = BroadcastStrides("map", input, call_.output_extents);
+      if (!broadcast.ok()) return broadcast.status();
+      strides.push_back(*std::move(broadcast));
+    }
+    strides.push_back(call_.output_strides);
+    nest_ = Coalesce(call_.output_extents, strides);
+    const size_t output = call_.inputs.size();
+    const int64_t bytes = SizeBytes(call_.output_dtype);
+    alignas(64) std::array<uint64_t, kBlockElements> scratch;
+    for (int64_t start = 0; start < nest_.size;) {
+      const int64_t count = BlockLength(nest_, start);
+      void* place = OutputBlockBytes(nest_, output, bytes, call_.output, start, count, scratch.data());
+      auto values = evaluator_.Evaluate(
+          count,
+          [&](const ExpressionNode& node, std::byte* to) {
+            return node.op == ScalarOp::kIndex ? Indexes(node, start, count, to) : Elements(node, start, count, to);
+          },
+          place);
+      if (!values.ok()) return values.status();
+      if (*values != place || place == scratch.data()) {
+        StoreBlockBytes(nest_, output, bytes, call_.output, start, count, *values);
+      }
+      start += count;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // An input that is one element is the same in every block: it is brought once.
+  const void* Elements(const ExpressionNode& node, int64_t start, int64_t count, std::byte* scratch) {
+    static const uint64_t kZero = 0;
+    const size_t input = static_cast<size_t>(node.a);
+    if (filled_[input] == scratch) return scratch;
+    const KernelInput& from = call_.inputs[input];
+    const void* data = from.is_zero ? &kZero : from.data;
+    const Strides& strides = nest_.strides[input];
+    if (nest_.size > 1 && std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s == 0; })) {
+      filled_[input] = scratch;
+      count = std::min(nest_.size, kBlockElements);
+      start = 0;
+    }
+    return OperandBlockBytes(nest_, input, SizeBytes(node.dtype), data, start, count, scratch);
+  }
+
+  // Counted on from the block's first element, over the output's own extents.
+  const void* Indexes(const ExpressionNode& node, int64_t start, int64_t count, std::byte* scratch) const {
+    const Shape& extents = call_.output_extents;
+    const size_t dim = static_cast<size_t>(node.a);
+    int64_t inner = 1;
+    for (size_t d = dim + 1; d < extents.size(); ++d) inner *= extents[d];
+    int64_t* to = reinterpret_cast<int64_t*>(scratch);
+    int64_t index = start / inner % extents[dim], left = inner - start % inner;
+    for (int64_t i = 0; i < count; ++i) {
+      to[i] = call_.output_box[dim].start + index;
+      if (--left > 0) continue;
+      left = inner;
+      index = index + 1 == extents[dim] ? 0 : index + 1;
+    }
+    return to;
+  }
+
+  const KernelCall& call_;
+  Evaluator evaluator_;
+  absl::InlinedVector<const void*, 8> filled_;
+  LoopNest nest_;
 };
 
-void FillElements(const ElementBits& element, int64_t element_bytes, int64_t count, std::byte* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * element_bytes, element.bytes, static_cast<size_t>(element_bytes));
+absl::Status CheckLeaf(const ExpressionNode& node, const KernelCall& call) {
+  if (node.op == ScalarOp::kInput && call.inputs[static_cast<size_t>(node.a)].dtype != node.dtype) {
+    return absl::InvalidArgumentError(absl::StrCat("map: input ", node.a, " is ",
+                                                   std::string(ToText(call.inputs[static_cast<size_t>(node.a)].dtype)),
+                                                   ", the expression reads ", std::string(ToText(node.dtype))));
   }
+  if (node.op == ScalarOp::kIndex && (static_cast<size_t>(node.a) >= call.output_extents.size() ||
+                                      call.output_box.size() != call.output_extents.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("map: reads the index of dim ", node.a, " of an output of rank ",
+                                                   call.output_extents.size(), " with a box of rank ",
+                                                   call.output_box.size()));
+  }
+  return absl::OkStatus();
 }
 
-// Strides of an input against the output's extents: 0 where it is broadcast.
-absl::StatusOr<Strides> BroadcastStrides(const KernelInput& input, const Shape& extents) {
+}  // namespace
+
+absl::StatusOr<Strides> BroadcastStrides(const char* kernel, const KernelInput& input,
+                                         absl::Span<const int64_t> extents) {
   const size_t rank = extents.size();
   if (input.extents.size() > rank) {
     return absl::InvalidArgumentError(
-        absl::StrCat("map: an input of rank ", input.extents.size(), " for an output of rank ", rank));
+        absl::StrCat(kernel, ": an input of rank ", input.extents.size(), " for an output of rank ", rank));
   }
   Strides strides(rank, 0);
   if (input.is_zero) return strides;
@@ -46,128 +123,18 @@ absl::StatusOr<Strides> BroadcastStrides(const KernelInput& input, const Shape& 
       strides[d] = extent == 1 ? 0 : input.strides[d - missing];
     } else if (extent != 1) {
       return absl::InvalidArgumentError(
-          absl::StrCat("map: an input extent of ", extent, " for an output extent of ", extents[d]));
+          absl::StrCat(kernel, ": an input extent of ", extent, " for an output extent of ", extents[d]));
     }
   }
   return strides;
 }
-
-class MapRunner {
- public:
-  MapRunner(const Expression& expression, const KernelCall& call) : expression_(expression), call_(call) {}
-
-  absl::Status Prepare() {
-    absl::InlinedVector<Strides, 4> strides;
-    for (const KernelInput& input : call_.inputs) {
-      auto broadcast = BroadcastStrides(input, call_.output_extents);
-      if (!broadcast.ok()) return broadcast.status();
-      strides.push_back(*std::move(broadcast));
-    }
-    strides.push_back(call_.output_strides);
-    nest_ = Coalesce(call_.output_extents, strides);
-    const size_t nodes = expression_.nodes.size();
-    static thread_local std::vector<std::byte> scratch;
-    if (scratch.size() < nodes * kBlockBytes) scratch.resize(nodes * kBlockBytes);
-    states_.resize(nodes);
-    for (size_t n = 0; n < nodes; ++n) {
-      states_[n].scratch = scratch.data() + n * kBlockBytes;
-      PrepareConstant(n);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Run() {
-    const size_t last = expression_.nodes.size() - 1;
-    const size_t output = call_.inputs.size();
-    const int64_t bytes = SizeBytes(call_.output_dtype);
-    for (int64_t start = 0; start < nest_.size;) {
-      const int64_t count = BlockLength(nest_, start);
-      for (size_t n = 0; n < last; ++n) {
-        if (absl::Status s = RunNode(n, start, count, states_[n].scratch); !s.ok()) return s;
-      }
-      void* place = OutputBlockBytes(nest_, output, bytes, call_.output, start, count, states_[last].scratch);
-      if (absl::Status s = RunNode(last, start, count, static_cast<std::byte*>(place)); !s.ok()) return s;
-      if (states_[last].values != place || place == states_[last].scratch) {
-        StoreBlockBytes(nest_, output, bytes, call_.output, start, count, states_[last].values);
-      }
-      start += count;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  // Arguments, zeros and inputs that are one element are the same in every block.
-  void PrepareConstant(size_t n) {
-    const ExpressionNode& node = expression_.nodes[n];
-    NodeState& state = states_[n];
-    const int64_t count = std::min(nest_.size, kBlockElements);
-    ElementBits element{};
-    if (node.op == ScalarOp::kArgument) {
-      element = ToElement(call_.scalars[static_cast<size_t>(node.a)], node.dtype);
-    } else if (node.op == ScalarOp::kInput) {
-      const size_t input = static_cast<size_t>(node.a);
-      for (int64_t stride : nest_.strides[input]) {
-        if (stride != 0 && nest_.size > 1) return;
-      }
-      if (!call_.inputs[input].is_zero && nest_.size > 0) {
-        std::memcpy(element.bytes, call_.inputs[input].data, static_cast<size_t>(SizeBytes(node.dtype)));
-      }
-    } else {
-      return;
-    }
-    FillElements(element, SizeBytes(node.dtype), count, state.scratch);
-    state.values = state.scratch;
-    state.constant = true;
-  }
-
-  absl::Status RunNode(size_t n, int64_t start, int64_t count, std::byte* out) {
-    const ExpressionNode& node = expression_.nodes[n];
-    NodeState& state = states_[n];
-    if (state.constant) return absl::OkStatus();
-    if (node.op == ScalarOp::kInput) {
-      const size_t input = static_cast<size_t>(node.a);
-      state.values =
-          OperandBlockBytes(nest_, input, SizeBytes(node.dtype), call_.inputs[input].data, start, count, state.scratch);
-      return absl::OkStatus();
-    }
-    NodeBlock block{.op = node.op, .dtype = node.dtype, .out = out, .count = count};
-    const int arity = node.op == ScalarOp::kCast ? 1 : Arity(node.op);
-    block.a = ValuesOf(node.a);
-    if (arity > 1) block.b = ValuesOf(node.b);
-    if (arity > 2) block.c = ValuesOf(node.c);
-    const int32_t typed = node.op == ScalarOp::kWhere ? node.b : node.a;
-    block.operand = expression_.nodes[static_cast<size_t>(typed)].dtype;
-    if (!RunNodeBlock(block)) {
-      return absl::UnimplementedError(absl::StrCat("map: no CPU kernel for ", std::string(ToText(node.op)), " of ",
-                                                   std::string(ToText(block.operand))));
-    }
-    state.values = out;
-    return absl::OkStatus();
-  }
-
-  const void* ValuesOf(int32_t node) const { return states_[static_cast<size_t>(node)].values; }
-
-  const Expression& expression_;
-  const KernelCall& call_;
-  LoopNest nest_;
-  absl::InlinedVector<NodeState, 8> states_;
-};
-
-}  // namespace
 
 absl::Status RunMap(const MapOp& op, const KernelCall& call) {
   absl::Status valid =
       ValidateExpression(op.expression, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
   if (!valid.ok()) return valid;
   for (const ExpressionNode& node : op.expression.nodes) {
-    if (!IsImplemented(node.dtype)) {
-      return absl::UnimplementedError(absl::StrCat("map: no CPU kernel for ", std::string(ToText(node.dtype))));
-    }
-    if (node.op == ScalarOp::kInput && call.inputs[static_cast<size_t>(node.a)].dtype != node.dtype) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "map: input ", node.a, " is ", std::string(ToText(call.inputs[static_cast<size_t>(node.a)].dtype)),
-          ", the expression reads ", std::string(ToText(node.dtype))));
-    }
+    if (absl::Status s = CheckLeaf(node, call); !s.ok()) return s;
   }
   if (op.expression.dtype() != call.output_dtype) {
     return absl::InvalidArgumentError(absl::StrCat("map: the expression gives ",
@@ -178,9 +145,7 @@ absl::Status RunMap(const MapOp& op, const KernelCall& call) {
     WidenInPlace(call);
     return absl::OkStatus();
   }
-  MapRunner runner(op.expression, call);
-  if (absl::Status s = runner.Prepare(); !s.ok()) return s;
-  return runner.Run();
+  return MapRunner(op.expression, call).Run();
 }
 
 }  // namespace tessera::cpu

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/element_types.h"
+#include "schemas/ops/philox.h"
 #include "schemas/ops/scalar_meaning.h"
 
 // libmvec has vectors of 128 bits, of 256 with AVX2 and of 512 with AVX-512 (Highway's AVX3).
@@ -20,25 +21,25 @@
 // The functions of one number, by their names in ScalarOp and in libmvec.
 #undef TESSERA_VECTOR_FUNCTIONS
 #define TESSERA_VECTOR_FUNCTIONS(ROW) \
-  ROW(Exp, exp)        \
-  ROW(Expm1, expm1)    \
-  ROW(Log, log)        \
-  ROW(Log1p, log1p)    \
-  ROW(Log2, log2)      \
-  ROW(Log10, log10)    \
-  ROW(Sin, sin)        \
-  ROW(Cos, cos)        \
-  ROW(Tan, tan)        \
-  ROW(Asin, asin)      \
-  ROW(Acos, acos)      \
-  ROW(Atan, atan)      \
-  ROW(Sinh, sinh)      \
-  ROW(Cosh, cosh)      \
-  ROW(Tanh, tanh)      \
-  ROW(Asinh, asinh)    \
-  ROW(Acosh, acosh)    \
-  ROW(Atanh, atanh)    \
-  ROW(Erf, erf)       
+  ROW(Exp, exp)                       \
+  ROW(Expm1, expm1)                   \
+  ROW(Log, log)                       \
+  ROW(Log1p, log1p)                   \
+  ROW(Log2, log2)                     \
+  ROW(Log10, log10)                   \
+  ROW(Sin, sin)                       \
+  ROW(Cos, cos)                       \
+  ROW(Tan, tan)                       \
+  ROW(Asin, asin)                     \
+  ROW(Acos, acos)                     \
+  ROW(Atan, atan)                     \
+  ROW(Sinh, sinh)                     \
+  ROW(Cosh, cosh)                     \
+  ROW(Tanh, tanh)                     \
+  ROW(Asinh, asinh)                   \
+  ROW(Acosh, acosh)                   \
+  ROW(Atanh, atanh)                   \
+  ROW(Erf, erf)
 
 // libmvec's name of a function, by the vector ABI: the instruction set and the number of lanes.
 #undef TESSERA_MVEC
@@ -85,10 +86,10 @@ RawF64s TESSERA_MVEC_POW(RawF64s, RawF64s);
 // Vectors to vectors, by overload.
 #undef TESSERA_DEFINE_BOTH
 #undef TESSERA_DEFINE
-#define TESSERA_DEFINE_BOTH(Name, f32, f64)                                    \
-  struct Name {                                                                \
-    HWY_INLINE F32s operator()(F32s a) const { return F32s{f32(a.raw)}; }      \
-    HWY_INLINE F64s operator()(F64s a) const { return F64s{f64(a.raw)}; }      \
+#define TESSERA_DEFINE_BOTH(Name, f32, f64)                               \
+  struct Name {                                                           \
+    HWY_INLINE F32s operator()(F32s a) const { return F32s{f32(a.raw)}; } \
+    HWY_INLINE F64s operator()(F64s a) const { return F64s{f64(a.raw)}; } \
   };
 #define TESSERA_DEFINE_EXPANDED(...) TESSERA_DEFINE_BOTH(__VA_ARGS__)
 #define TESSERA_DEFINE(Name, name) TESSERA_DEFINE_EXPANDED(Name, TESSERA_MVEC(name))
@@ -194,9 +195,35 @@ bool ElementByElement(const NodeBlock& block) {
   return false;
 }
 
+template <typename T, typename Draw>
+bool RandomNumbers(const NodeBlock& block, Draw draw) {
+  const int64_t* number = static_cast<const int64_t*>(block.a);
+  const int64_t* seed = static_cast<const int64_t*>(block.b);
+  const int64_t* stream = static_cast<const int64_t*>(block.c);
+  T* out = static_cast<T*>(block.out);
+  for (int64_t i = 0; i < block.count; ++i) {
+    out[i] = draw(ElementWords(static_cast<uint64_t>(seed[i]), static_cast<uint64_t>(stream[i]),
+                               static_cast<uint64_t>(number[i])));
+  }
+  return true;
+}
+
+bool RandomBlock(const NodeBlock& block) {
+  switch (block.dtype) {
+    case DType::kU32: return RandomNumbers<uint32_t>(block, [](const auto& words) { return words[0]; });
+    case DType::kU64: return RandomNumbers<uint64_t>(block, ToBits64);
+    case DType::kF16: return RandomNumbers<F16>(block, ToUniformF16);
+    case DType::kBF16: return RandomNumbers<BF16>(block, ToUniformBF16);
+    case DType::kF32: return RandomNumbers<float>(block, ToUniformF32);
+    case DType::kF64: return RandomNumbers<double>(block, ToUniformF64);
+    default: return false;
+  }
+}
+
 }  // namespace
 
 bool RunMathBlock(const NodeBlock& block) {
+  if (block.op == ScalarOp::kRandom) return RandomBlock(block);
   if (HWY_DYNAMIC_DISPATCH(Vectors)(block)) return true;
   return VisitElement(block.operand, [&](auto element) {
     using T = decltype(element);

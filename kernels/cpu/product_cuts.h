@@ -1,7 +1,7 @@
 #pragma once
 
-// Into which blocks a product of matrices is cut, each of which one thread multiplies. Law: by extents alone, so that the
-// bits of a product don't depend on how many threads there are.
+// Into which blocks a product of matrices is cut, each of which one thread multiplies. Law: by extents alone, so that
+// the bits of a product don't depend on how many threads there are.
 //
 //   1024x1024 by 1024x1024: four blocks of 512x512; 512x512 by 512x512: two of 256x512
 
@@ -10,8 +10,8 @@
 
 namespace tessera::cpu {
 
-// docs/limits.md: max_product_block. Rows, and columns, of a block: smaller ones pack the operands more often, larger ones
-// leave threads without any.
+// docs/limits.md: max_product_block. Rows, and columns, of a block: smaller ones pack the operands more often, larger
+// ones leave threads without any.
 inline constexpr int64_t kMaxProductBlock = 512;
 // docs/limits.md: min_product_multiplications. Smaller products are one block.
 inline constexpr int64_t kMinProductMultiplications = int64_t{1} << 24;

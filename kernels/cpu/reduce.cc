@@ -1,212 +1,282 @@
 // Reductions over dims by one fixed tree, whatever the strides: the reduced elements of an output, in
 // row-major order of the reduced dims, are cut into blocks of 128; a block is reduced in 16 lanes
-// (loops.h); the blocks are combined pairwise, as a binary counter carries. Two walks give the same
+// (reduce_loops.h); the blocks are combined pairwise, as a binary counter carries. Two walks give the same
 // tree: along the reduced dims for one output (`Row`), or across a tile of outputs (`Column`).
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <limits>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
+#include "kernels/cpu/evaluate.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/reduce_loops.h"
 #include "kernels/cpu/strided.h"
 
 namespace tessera::cpu {
 namespace {
 
-constexpr int64_t kTreeBlock = 128;
-constexpr int64_t kTileOutputs = 128;
+// A row of a tile of outputs: long, so that memory is read in long runs, and short enough for the tiles of a tree to
+// stay in the second-level cache. What is converted or computed comes in blocks.
+constexpr int64_t kTileBytes = 16384;
+constexpr int64_t kMaxTileOutputs = 4096;
+// Elements of a row that are brought, converted or computed at once: whole blocks of the tree.
+constexpr int64_t kRowElements = kBlockElements;
+static_assert(kRowElements % kTreeBlock == 0);
 
-template <typename T>
-T Identity(ReduceOp op, DType dtype) {
-  using Limits = std::numeric_limits<T>;
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAvg: return T{0};
-    case ReduceOp::kProduct: return T{1};
-    case ReduceOp::kMin:
-      if (dtype == DType::kBool) return T{1};
-      if constexpr (Limits::has_infinity) return Limits::infinity();
-      return Limits::max();
-    case ReduceOp::kMax:
-      if (dtype == DType::kBool) return T{0};
-      if constexpr (Limits::has_infinity) return -Limits::infinity();
-      return Limits::lowest();
-  }
-  return T{0};
-}
-
-// Combines block results pairwise; `width` results side by side. Its levels lie in scratch memory of the
-// thread, so that a reduction allocates nothing: one stack of a T at a time.
-template <typename T>
-class PairwiseStack {
- public:
-  PairwiseStack(ReduceOp op, DType dtype, int64_t width)
-      : op_(op), dtype_(dtype), width_(width), levels_(ThreadLevels()) {}
-  void Reset() { count_ = 0; }
-  // Takes the block's values; `values` is overwritten.
-  void Push(T* values) {
-    size_t level = 0;
-    for (uint64_t c = count_; (c & 1) != 0; c >>= 1, ++level) CombineInto(Level(level), values);
-    std::copy_n(values, width_, Level(level));
-    ++count_;
-  }
-  void Finish(T* result) {
-    bool first = true;
-    for (size_t level = 0; (count_ >> level) != 0; ++level) {
-      if (((count_ >> level) & 1) == 0) continue;
-      if (first) {
-        std::copy_n(Level(level), width_, result);
-        first = false;
-      } else {
-        CombineInto(Level(level), result);
-      }
-    }
-  }
-
- private:
-  static std::vector<T>& ThreadLevels() {
-    static thread_local std::vector<T> levels;
-    return levels;
-  }
-  T* Level(size_t level) {
-    const size_t end = (level + 1) * static_cast<size_t>(width_);
-    if (levels_.size() < end) levels_.resize(end);
-    return levels_.data() + level * static_cast<size_t>(width_);
-  }
-  // values = op(earlier, values)
-  void CombineInto(T* earlier, T* values) {
-    AccumulateBlock(op_, dtype_, earlier, values, width_);
-    std::copy_n(earlier, width_, values);
-  }
-  ReduceOp op_;
-  DType dtype_;
-  int64_t width_;
-  uint64_t count_ = 0;
-  std::vector<T>& levels_;
-};
-
-// The reduction of one call: `kept` walks outputs (operand 0: input, 1: output), `reduced` the input.
+// The reduction of one call: `kept` walks outputs (operands: the inputs, and last the output), `reduced` the inputs.
 struct ReduceLayout {
   ReduceOp op = ReduceOp::kSum;
   LoopNest kept;
   LoopNest reduced;
-  DType input_dtype = DType::kF32;
-  DType dtype = DType::kF32;  // in which everything is accumulated
+  absl::Span<const KernelInput> inputs;
+  DType value_dtype = DType::kF32;  // of what is reduced: the input's, or the map's
+  DType dtype = DType::kF32;        // in which everything is accumulated
   DType output_dtype = DType::kF32;
-  const std::byte* input = nullptr;
   void* output = nullptr;
+  Evaluator* map = nullptr;  // of the inputs; null when the one input is reduced as it is
+};
+
+// Elements as they are accumulated, dense: the elements [start, start + count) of `nest`, whose other nest stands at
+// `flat`. What isn't dense in memory or not of their dtype is brought to `brought`, which holds a block.
+class Source {
+ public:
+  Source(const ReduceLayout& l, const LoopNest& nest, const LoopNest& other)
+      : l_(l), nest_(nest), other_(other), bases_(l.inputs.size()) {}
+
+  void MoveTo(int64_t flat) {
+    for (size_t i = 0; i < bases_.size(); ++i) bases_[i] = PlaceOf(other_, i, flat).offset;
+  }
+  // Whether Load gives elements in place as far as they are dense.
+  bool is_direct() const { return l_.map == nullptr && l_.value_dtype == l_.dtype; }
+
+  absl::StatusOr<const void*> Load(int64_t start, int64_t count, void* brought) {
+    if (l_.map == nullptr)
+      return Converted(Elements(0, start, count, is_direct() ? brought : raw_.data()), count, brought);
+    void* const out = l_.value_dtype == l_.dtype ? brought : static_cast<void*>(raw_.data());
+    auto values = l_.map->Evaluate(
+        count,
+        [&](const ExpressionNode& node, std::byte* scratch) {
+          return Elements(static_cast<size_t>(node.a), start, count, scratch);
+        },
+        out);
+    if (!values.ok()) return values.status();
+    return Converted(*values, count, brought);
+  }
+
+ private:
+  const void* Elements(size_t input, int64_t start, int64_t count, void* scratch) const {
+    static const uint64_t kZero = 0;
+    const KernelInput& from = l_.inputs[input];
+    const int64_t bytes = SizeBytes(from.dtype);
+    const std::byte* data = static_cast<const std::byte*>(from.is_zero ? &kZero : from.data);
+    return OperandBlockBytes(nest_, input, bytes, data + bases_[input] * bytes, start, count, scratch);
+  }
+  const void* Converted(const void* values, int64_t count, void* brought) const {
+    if (l_.value_dtype == l_.dtype) return values;
+    CastBlock(l_.value_dtype, l_.dtype, values, count, brought);
+    return brought;
+  }
+
+  const ReduceLayout& l_;
+  const LoopNest& nest_;
+  const LoopNest& other_;
+  absl::InlinedVector<int64_t, 2> bases_;
+  alignas(64) std::array<uint64_t, kBlockElements> raw_;
 };
 
 // Results from the k-th output on.
-template <typename T>
-void StoreResults(const ReduceLayout& l, int64_t k, int64_t count, const T* results) {
-  if (l.output_dtype == l.dtype) return StoreBlock(l.kept, 1, static_cast<T*>(l.output), k, count, results);
-  std::array<uint64_t, kTileOutputs> rounded;
+void StoreResults(const ReduceLayout& l, int64_t k, int64_t count, void* results) {
+  const size_t output = l.inputs.size();
+  if (l.dtype == DType::kBool) {
+    uint8_t* bools = static_cast<uint8_t*>(results);
+    for (int64_t i = 0; i < count; ++i) bools[i] = bools[i] != 0;
+  }
+  if (l.output_dtype == l.dtype) {
+    return StoreBlockBytes(l.kept, output, SizeBytes(l.dtype), l.output, k, count, results);
+  }
+  std::array<uint64_t, kMaxTileOutputs> rounded;
   CastBlock(l.dtype, l.output_dtype, results, count, rounded.data());
-  StoreBlockBytes(l.kept, 1, SizeBytes(l.output_dtype), l.output, k, count, rounded.data());
+  StoreBlockBytes(l.kept, output, SizeBytes(l.output_dtype), l.output, k, count, rounded.data());
 }
 
-// Elements of the input as they are accumulated, dense.
-template <typename T>
-const T* LoadBlock(const ReduceLayout& l, const LoopNest& nest, int64_t base_offset, int64_t start, int64_t count,
-                   void* raw, T* converted) {
-  const int64_t bytes = SizeBytes(l.input_dtype);
-  const void* values = OperandBlockBytes(nest, 0, bytes, l.input + base_offset * bytes, start, count, raw);
-  if (l.input_dtype == l.dtype) return static_cast<const T*>(values);
-  CastBlock(l.input_dtype, l.dtype, values, count, converted);
-  return converted;
+// Rows that are dense, one after the other at one stride.
+bool AreRowsInPlace(const ReduceLayout& l) {
+  return l.map == nullptr && l.value_dtype == l.dtype && l.reduced.extents.size() == 1 &&
+         l.reduced.strides[0][0] == 1 && l.kept.extents.size() == 1 && !l.inputs[0].is_zero;
 }
 
-template <typename T>
-void ReduceByRow(const ReduceLayout& l) {
-  alignas(64) std::array<uint64_t, kTreeBlock> raw;
-  alignas(64) std::array<T, kTreeBlock> converted;
-  PairwiseStack<T> stack(l.op, l.dtype, 1);
+void ReduceRowsInPlace(const ReduceLayout& l) {
+  alignas(64) std::array<uint64_t, kTreeBlock> results;
+  const int64_t bytes = SizeBytes(l.dtype), stride = l.kept.strides[0][0];
+  for (int64_t k = 0; k < l.kept.size; k += kTreeBlock) {
+    const int64_t rows = std::min(kTreeBlock, l.kept.size - k);
+    const std::byte* first = static_cast<const std::byte*>(l.inputs[0].data) + k * stride * bytes;
+    ReduceRows(l.op, l.dtype, first, rows, stride, l.reduced.size, results.data());
+    StoreResults(l, k, rows, results.data());
+  }
+}
+
+absl::Status ReduceByRow(const ReduceLayout& l) {
+  alignas(64) std::array<uint64_t, kRowElements> brought;
+  Source source(l, l.reduced, l.kept);
   for (int64_t k = 0; k < l.kept.size; ++k) {
-    const int64_t base = PlaceOf(l.kept, 0, k).offset;
-    stack.Reset();
-    for (int64_t r = 0; r < l.reduced.size; r += kTreeBlock) {
-      const int64_t n = std::min(kTreeBlock, l.reduced.size - r);
-      const T* row = LoadBlock(l, l.reduced, base, r, n, raw.data(), converted.data());
-      T value;
-      ReduceRowBlock(l.op, l.dtype, row, n, &value);
-      stack.Push(&value);
+    source.MoveTo(k);
+    RowTree tree;
+    for (int64_t r = 0; r < l.reduced.size; r += kRowElements) {
+      const int64_t n = std::min(kRowElements, l.reduced.size - r);
+      auto row = source.Load(r, n, brought.data());
+      if (!row.ok()) return row.status();
+      PushRow(l.op, l.dtype, *row, n, &tree);
     }
-    T result;
-    stack.Finish(&result);
+    uint64_t result;
+    FinishRow(l.op, l.dtype, tree, &result);
     StoreResults(l, k, 1, &result);
   }
+  return absl::OkStatus();
 }
 
-template <typename T>
-void ReduceByColumn(const ReduceLayout& l) {
-  alignas(64) std::array<T, kReduceLanes * kTileOutputs> lanes;
-  alignas(64) std::array<uint64_t, kTileOutputs> raw;
-  alignas(64) std::array<T, kTileOutputs> converted;
-  alignas(64) std::array<T, kTileOutputs> result;
-  for (int64_t k = 0; k < l.kept.size; k += kTileOutputs) {
-    const int64_t width = std::min(kTileOutputs, l.kept.size - k);
-    PairwiseStack<T> stack(l.op, l.dtype, width);
-    for (int64_t r = 0; r < l.reduced.size; r += kTreeBlock) {
-      const int64_t n = std::min(kTreeBlock, l.reduced.size - r);
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t base = PlaceOf(l.reduced, 0, r + i).offset;
-        const T* row = LoadBlock(l, l.kept, base, k, width, raw.data(), converted.data());
-        T* lane = lanes.data() + (i % kReduceLanes) * width;
-        if (i < kReduceLanes) {
-          std::copy_n(row, width, lane);
-        } else {
-          AccumulateBlock(l.op, l.dtype, lane, row, width);
-        }
-      }
-      const int64_t filled = std::min(n, kReduceLanes);
-      for (int64_t w = kReduceLanes / 2; w > 0; w /= 2) {
-        for (int64_t i = 0; i < w && i + w < filled; ++i) {
-          AccumulateBlock(l.op, l.dtype, lanes.data() + i * width, lanes.data() + (i + w) * width, width);
-        }
-      }
-      stack.Push(lanes.data());
-    }
-    stack.Finish(result.data());
-    StoreResults(l, k, width, result.data());
+// A tile of outputs side by side.
+class ColumnReducer {
+ public:
+  explicit ColumnReducer(const ReduceLayout& l)
+      : l_(l), bytes_(SizeBytes(l.dtype)), width_(kTileBytes / bytes_), source_(l, l.kept, l.reduced) {
+    width_ = std::min(width_, source_.is_direct() ? kMaxTileOutputs : kBlockElements);
+    static thread_local std::vector<std::byte> scratch;
+    // Rows of a lane, the lanes' tree, and the blocks' counter.
+    scratch.resize((kRows + kLaneLevels + kCountedLevels) * kTileBytes);
+    rows_ = scratch.data();
+    lanes_ = rows_ + kRows * kTileBytes;
+    levels_ = lanes_ + kLaneLevels * kTileBytes;
   }
-}
 
-template <typename T>
-void Reduce(const ReduceLayout& l) {
+  absl::Status Run() {
+    const int64_t inner = l_.kept.extents.back();
+    for (int64_t k = 0; k < l_.kept.size;) {
+      int64_t width = std::min(width_, l_.kept.size - k);
+      // A long row's rest is a tile of its own, so that it is used in place.
+      if (inner >= kTreeBlock) width = std::min(width, inner - k % inner);
+      if (absl::Status s = Tile(k, width); !s.ok()) return s;
+      k += width;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr int64_t kRows = kTreeBlock / kReduceLanes;
+  static constexpr int64_t kLaneLevels = 5;      // of 16 lanes
+  static constexpr int64_t kCountedLevels = 48;  // of 2^48 blocks
+
+  absl::Status Tile(int64_t k, int64_t width) {
+    uint64_t blocks = 0;
+    for (int64_t r = 0; r < l_.reduced.size; r += kTreeBlock) {
+      const int64_t n = std::min(kTreeBlock, l_.reduced.size - r);
+      if (absl::Status s = Lanes(k, width, r, n, 0, 1, 0); !s.ok()) return s;
+      size_t level = 0;
+      for (; ((blocks >> level) & 1) != 0; ++level) Combine(Level(level), lanes_, width);
+      std::copy_n(lanes_, width * bytes_, Level(level));
+      ++blocks;
+    }
+    std::byte* result = nullptr;
+    for (size_t level = 0; (blocks >> level) != 0; ++level) {
+      if (((blocks >> level) & 1) == 0) continue;
+      if (result != nullptr) Combine(Level(level), result, width);
+      if (result == nullptr) result = Level(level);
+    }
+    StoreResults(l_, k, width, result);
+    return absl::OkStatus();
+  }
+
+  // The lanes `lane`, `lane + step`, ... of the block of `n` rows from `r`, reduced into the place of `depth`.
+  absl::Status Lanes(int64_t k, int64_t width, int64_t r, int64_t n, int64_t lane, int64_t step, int64_t depth) {
+    if (step == kReduceLanes) return Lane(k, width, r, n, lane, depth);
+    if (absl::Status s = Lanes(k, width, r, n, lane, 2 * step, depth); !s.ok()) return s;
+    if (lane + step >= std::min(n, kReduceLanes)) return absl::OkStatus();
+    if (absl::Status s = Lanes(k, width, r, n, lane + step, 2 * step, depth + 1); !s.ok()) return s;
+    const std::array<const void*, 2> halves = {lanes_ + depth * kTileBytes, lanes_ + (depth + 1) * kTileBytes};
+    CombineRows(l_.op, l_.dtype, halves, width, lanes_ + depth * kTileBytes);
+    return absl::OkStatus();
+  }
+
+  absl::Status Lane(int64_t k, int64_t width, int64_t r, int64_t n, int64_t lane, int64_t depth) {
+    absl::InlinedVector<const void*, static_cast<size_t>(kRows)> rows;
+    for (int64_t i = lane; i < n; i += kReduceLanes) {
+      source_.MoveTo(r + i);
+      auto row = source_.Load(k, width, rows_ + static_cast<int64_t>(rows.size()) * kTileBytes);
+      if (!row.ok()) return row.status();
+      rows.push_back(*row);
+    }
+    CombineRows(l_.op, l_.dtype, rows, width, lanes_ + depth * kTileBytes);
+    return absl::OkStatus();
+  }
+
+  // later = op(earlier, later)
+  void Combine(std::byte* earlier, std::byte* later, int64_t width) {
+    const std::array<const void*, 2> both = {earlier, later};
+    CombineRows(l_.op, l_.dtype, both, width, later);
+  }
+  std::byte* Level(size_t level) { return levels_ + static_cast<int64_t>(level) * kTileBytes; }
+
+  const ReduceLayout& l_;
+  const int64_t bytes_;
+  int64_t width_;
+  Source source_;
+  std::byte* rows_;
+  std::byte* lanes_;
+  std::byte* levels_;
+};
+
+absl::Status Reduce(const ReduceLayout& l) {
   if (l.reduced.size == 0) {
-    const T identity = Identity<T>(l.op, l.dtype);
-    for (int64_t k = 0; k < l.kept.size; ++k) StoreResults(l, k, 1, &identity);
-    return;
+    return VisitAccumulated("reduce", l.dtype, [&](auto zero) {
+      auto identity = Identity<decltype(zero)>(l.op, l.dtype);
+      for (int64_t k = 0; k < l.kept.size; ++k) StoreResults(l, k, 1, &identity);
+    });
+  }
+  if (AreRowsInPlace(l)) {
+    ReduceRowsInPlace(l);
+    return absl::OkStatus();
   }
   // Along the row where the reduced elements are dense, or where there are too few outputs for a tile.
-  const bool dense_row = l.reduced.strides[0].back() == 1 && l.reduced.extents.back() >= 16;
-  if (dense_row || l.kept.size < 8) {
-    ReduceByRow<T>(l);
-  } else {
-    ReduceByColumn<T>(l);
+  bool dense_row = l.reduced.extents.back() >= 16;
+  for (size_t i = 0; i < l.inputs.size(); ++i) dense_row = dense_row && l.reduced.strides[i].back() <= 1;
+  if (dense_row || l.kept.size < 8) return ReduceByRow(l);
+  return ColumnReducer(l).Run();
+}
+
+// What stands in for `map` where there is none: the one input.
+absl::Status CheckMap(const ReduceLocalOp& op, const KernelCall& call) {
+  if (!op.map.has_value()) {
+    if (call.inputs.size() == 1) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("reduce: takes one input, not ", call.inputs.size()));
   }
+  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
+      !s.ok()) {
+    return s;
+  }
+  for (const ExpressionNode& node : op.map->nodes) {
+    if (node.op != ScalarOp::kInput) continue;
+    const KernelInput& input = call.inputs[static_cast<size_t>(node.a)];
+    if (input.dtype == node.dtype) continue;
+    return absl::InvalidArgumentError(absl::StrCat("reduce: input ", node.a, " is ", std::string(ToText(input.dtype)),
+                                                   ", the map reads ", std::string(ToText(node.dtype))));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call) {
-  if (call.inputs.size() != 1) return absl::InvalidArgumentError("reduce: takes one input");
   if (op.op == ReduceOp::kAvg) return absl::InvalidArgumentError("reduce: avg is not a local reduction");
-  const KernelInput& input = call.inputs[0];
-  const size_t rank = input.extents.size();
-  if (call.output_extents.size() != rank || !IsImplemented(input.dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat("reduce: input rank ", rank, ", output rank ",
-                                                   call.output_extents.size(), ", dtype ",
-                                                   std::string(ToText(input.dtype))));
-  }
+  if (absl::Status s = CheckMap(op, call); !s.ok()) return s;
+  const size_t rank = call.output_extents.size();
   absl::InlinedVector<char, kMaxRank> is_reduced(rank, 0);
   for (int64_t d : op.dims) {
     if (d < 0 || d >= static_cast<int64_t>(rank)) {
@@ -214,33 +284,46 @@ absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call) {
     }
     is_reduced[static_cast<size_t>(d)] = 1;
   }
-  Shape kept_extents, reduced_extents;
-  Strides kept_input, kept_output, reduced_input;
-  for (size_t d = 0; d < rank; ++d) {
-    const int64_t stride = input.is_zero ? 0 : input.strides[d];
-    if (is_reduced[d]) {
-      reduced_extents.push_back(input.extents[d]);
-      reduced_input.push_back(stride);
-    } else {
-      if (call.output_extents[d] != input.extents[d]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("reduce: extent ", input.extents[d], " of dim ", d, " becomes ", call.output_extents[d]));
-      }
-      kept_extents.push_back(input.extents[d]);
-      kept_input.push_back(stride);
-      kept_output.push_back(call.output_strides[d]);
+  // The extents that the inputs have together.
+  Shape extents(rank, 1);
+  for (const KernelInput& input : call.inputs) {
+    if (input.extents.size() > rank || !IsImplemented(input.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat("reduce: input rank ", input.extents.size(), ", output rank ",
+                                                     rank, ", dtype ", std::string(ToText(input.dtype))));
+    }
+    const size_t missing = rank - input.extents.size();
+    for (size_t d = missing; d < rank; ++d) {
+      if (input.extents[d - missing] != 1) extents[d] = input.extents[d - missing];
     }
   }
-  static const uint64_t kZero = 0;
-  ReduceLayout layout{.op = op.op,
-                      .kept = Coalesce(kept_extents, {kept_input, kept_output}),
-                      .reduced = Coalesce(reduced_extents, {reduced_input}),
-                      .input_dtype = input.dtype,
-                      .dtype = AccumulatedIn(call.output_dtype),
-                      .output_dtype = call.output_dtype,
-                      .input = static_cast<const std::byte*>(input.is_zero ? &kZero : input.data),
-                      .output = call.output};
-  return VisitAccumulated("reduce", layout.dtype, [&](auto zero) { Reduce<decltype(zero)>(layout); });
+  const size_t count = call.inputs.size();
+  Shape kept_extents, reduced_extents;
+  absl::InlinedVector<Strides, 4> kept(count + 1), reduced(count);
+  for (size_t d = 0; d < rank; ++d) {
+    if (!is_reduced[d] && call.output_extents[d] != extents[d]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("reduce: extent ", extents[d], " of dim ", d, " becomes ", call.output_extents[d]));
+    }
+    (is_reduced[d] ? reduced_extents : kept_extents).push_back(extents[d]);
+    if (!is_reduced[d]) kept[count].push_back(call.output_strides[d]);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    auto strides = BroadcastStrides("reduce", call.inputs[i], extents);
+    if (!strides.ok()) return strides.status();
+    for (size_t d = 0; d < rank; ++d) (is_reduced[d] ? reduced : kept)[i].push_back((*strides)[d]);
+  }
+  std::unique_ptr<Evaluator> map;
+  if (op.map.has_value()) map = std::make_unique<Evaluator>(*op.map, call.scalars);
+  const ReduceLayout layout{.op = op.op,
+                            .kept = Coalesce(kept_extents, kept),
+                            .reduced = Coalesce(reduced_extents, reduced),
+                            .inputs = call.inputs,
+                            .value_dtype = op.map.has_value() ? op.map->dtype() : call.inputs[0].dtype,
+                            .dtype = AccumulatedIn(call.output_dtype),
+                            .output_dtype = call.output_dtype,
+                            .output = call.output,
+                            .map = map.get()};
+  return Reduce(layout);
 }
 
 }  // namespace tessera::cpu

@@ -21,8 +21,8 @@ absl::Status CheckMemoryFile(int fd, unsigned seals) {
   }
   const int has = fcntl(fd, F_GET_SEALS);
   if (has < 0 || (static_cast<unsigned>(has) & seals) != seals) {
-    return absl::InvalidArgumentError(StrCat("the memory's seals are ", has, ", wanted ", seals,
-                                             " (F_SEAL_SHRINK is ", F_SEAL_SHRINK, ", F_SEAL_GROW ", F_SEAL_GROW, ")"));
+    return absl::InvalidArgumentError(StrCat("the memory's seals are ", has, ", wanted ", seals, " (F_SEAL_SHRINK is ",
+                                             F_SEAL_SHRINK, ", F_SEAL_GROW ", F_SEAL_GROW, ")"));
   }
   return absl::OkStatus();
 }

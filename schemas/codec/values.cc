@@ -46,6 +46,9 @@ void EncodePlacement(const Placement& placement, wire::Placement::Builder builde
     case Placement::Kind::kShard:
       builder.setKind(wire::Placement::Kind::SHARD);
       builder.setDim(placement.dim());
+      if (placement.has_sizes()) {
+        FillList(placement.sizes(), builder.initSizes(static_cast<unsigned>(placement.sizes().size())));
+      }
       break;
     case Placement::Kind::kPartial:
       builder.setKind(wire::Placement::Kind::PARTIAL);
@@ -59,11 +62,11 @@ void EncodePlacements(const Placements& placements, capnp::List<wire::Placement>
 }
 
 absl::StatusOr<Placement> DecodePlacement(wire::Placement::Reader reader) {
-  if (reader.getSizes().size() != 0)
-    return absl::UnimplementedError("explicit shard sizes S(d;...) are not supported yet");
   switch (reader.getKind()) {
     case wire::Placement::Kind::REPLICATE: return Placement::Replicate();
-    case wire::Placement::Kind::SHARD: return Placement::Shard(reader.getDim());
+    case wire::Placement::Kind::SHARD:
+      if (reader.getSizes().size() > kMaxMeshSize) return TooMany("sizes", reader.getSizes().size(), kMaxMeshSize);
+      return Placement::Shard(reader.getDim(), Copy<std::vector<int64_t>>(reader.getSizes()));
     case wire::Placement::Kind::PARTIAL:
       if (reader.getReduceOp() > static_cast<uint8_t>(ReduceOp::kProduct)) {
         return absl::InvalidArgumentError(StrCat("unknown reduce op number ", reader.getReduceOp()));
@@ -196,49 +199,106 @@ absl::StatusOr<Scalar> DecodeScalar(wire::Scalar::Reader reader) {
   return Scalar::FromBits(dtype, reader.getWeak() ? ScalarStrength::kWeak : ScalarStrength::kStrong, reader.getBits());
 }
 
+namespace {
+
+struct AttributeEncoder {
+  wire::Attribute::Builder out;
+
+  void operator()(bool value) { out.setFlag(value); }
+  void operator()(int64_t value) { out.setInteger(value); }
+  void operator()(double value) { out.setNumber(value); }
+  void operator()(DType value) { out.setDtype(static_cast<uint8_t>(value)); }
+  void operator()(const std::string& value) { out.setText(value.c_str()); }
+  void operator()(const std::vector<int64_t>& value) {
+    FillList(value, out.initIntegers(static_cast<unsigned>(value.size())));
+  }
+  void operator()(const Shape& value) { FillList(value, out.initIntegers(static_cast<unsigned>(value.size()))); }
+  void operator()(const Mesh& value) { EncodeMesh(value, out.initMesh()); }
+  void operator()(const Placements& value) {
+    EncodePlacements(value, out.initPlacements(static_cast<unsigned>(value.size())));
+  }
+  void operator()(const std::vector<Placements>& value) {
+    auto each = out.initPlacementsEach(static_cast<unsigned>(value.size()));
+    for (unsigned i = 0; i < each.size(); ++i) {
+      EncodePlacements(value[i], each.init(i, static_cast<unsigned>(value[i].size())));
+    }
+  }
+  void operator()(const std::vector<IndexItem>& value) {
+    auto index = out.initIndex(static_cast<unsigned>(value.size()));
+    for (unsigned i = 0; i < index.size(); ++i) {
+      index[i].setKind(static_cast<uint8_t>(value[i].kind));
+      index[i].setStart(value[i].start);
+      index[i].setSize(value[i].size);
+      index[i].setStep(value[i].step);
+    }
+  }
+};
+
+// Which alternative of the record has a value of the kind.
+wire::Attribute::Which WireKindOf(AttributeKind kind) {
+  switch (kind) {
+    case AttributeKind::kFlag: return wire::Attribute::FLAG;
+    case AttributeKind::kInteger: return wire::Attribute::INTEGER;
+    case AttributeKind::kNumber: return wire::Attribute::NUMBER;
+    case AttributeKind::kDType: return wire::Attribute::DTYPE;
+    case AttributeKind::kText: return wire::Attribute::TEXT;
+    case AttributeKind::kIntegers:
+    case AttributeKind::kShape: return wire::Attribute::INTEGERS;
+    case AttributeKind::kMesh: return wire::Attribute::MESH;
+    case AttributeKind::kPlacements: return wire::Attribute::PLACEMENTS;
+    case AttributeKind::kPlacementsEach: return wire::Attribute::PLACEMENTS_EACH;
+    case AttributeKind::kIndex: break;
+  }
+  return wire::Attribute::INDEX;
+}
+
+// The record is of the attribute's kind.
+absl::StatusOr<AttributeValue> DecodeAttributeValue(AttributeId id, wire::Attribute::Reader reader) {
+  const std::string_view name = NameOf(id);
+  switch (KindOf(id)) {
+    case AttributeKind::kFlag: return AttributeValue(reader.getFlag());
+    case AttributeKind::kInteger: return AttributeValue(reader.getInteger());
+    case AttributeKind::kNumber: return AttributeValue(reader.getNumber());
+    case AttributeKind::kDType: return DTypeFromWire(reader.getDtype());
+    case AttributeKind::kText:
+      if (reader.getText().size() > kMaxNotationChars) return TooMany(name, reader.getText().size(), kMaxNotationChars);
+      return AttributeValue(std::string(reader.getText().begin(), reader.getText().size()));
+    case AttributeKind::kIntegers:
+      if (reader.getIntegers().size() > kMaxIndexItems)
+        return TooMany(name, reader.getIntegers().size(), kMaxIndexItems);
+      return AttributeValue(Copy<std::vector<int64_t>>(reader.getIntegers()));
+    case AttributeKind::kShape: return DecodeShape(name, reader.getIntegers());
+    case AttributeKind::kMesh: return DecodeMesh(reader.getMesh());
+    case AttributeKind::kPlacements: return DecodePlacements(reader.getPlacements());
+    case AttributeKind::kPlacementsEach: {
+      if (reader.getPlacementsEach().size() > kMaxOperands) {
+        return TooMany("placements of each tensor", reader.getPlacementsEach().size(), kMaxOperands);
+      }
+      std::vector<Placements> each;
+      for (auto placements : reader.getPlacementsEach()) {
+        TESSERA_ASSIGN_OR_RETURN(each.emplace_back(), DecodePlacements(placements));
+      }
+      return AttributeValue(std::move(each));
+    }
+    case AttributeKind::kIndex: break;
+  }
+  return DecodeIndex(reader.getIndex());
+}
+
+}  // namespace
+
 void EncodeOpCall(const OpCall& call, wire::OpCall::Builder builder) {
-  const OpAttributes& attributes = call.attributes;
   builder.setOp(static_cast<uint16_t>(call.op));
   if (!call.scalars.empty()) {
     auto scalars = builder.initScalars(static_cast<unsigned>(call.scalars.size()));
     for (size_t i = 0; i < call.scalars.size(); ++i) EncodeScalar(call.scalars[i], scalars[static_cast<unsigned>(i)]);
   }
-  if (!attributes.dims.empty())
-    FillList(attributes.dims, builder.initDims(static_cast<unsigned>(attributes.dims.size())));
-  builder.setKeepdims(attributes.keepdims);
-  builder.setRelabel(attributes.relabel);
-  if (!attributes.notation.empty()) builder.setNotation(attributes.notation.c_str());
-  if (!attributes.index.empty()) {
-    auto index = builder.initIndex(static_cast<unsigned>(attributes.index.size()));
-    for (size_t i = 0; i < attributes.index.size(); ++i) {
-      auto item = index[static_cast<unsigned>(i)];
-      item.setKind(static_cast<uint8_t>(attributes.index[i].kind));
-      item.setStart(attributes.index[i].start);
-      item.setSize(attributes.index[i].size);
-      item.setStep(attributes.index[i].step);
-    }
-  }
-  if (attributes.dtype) {
-    builder.setHasDtype(true);
-    builder.setDtype(static_cast<uint8_t>(*attributes.dtype));
-  }
-  if (attributes.shape) {
-    builder.setHasShape(true);
-    FillList(*attributes.shape, builder.initShape(static_cast<unsigned>(attributes.shape->size())));
-  }
-  if (attributes.mesh) EncodeMesh(*attributes.mesh, builder.initMesh());
-  if (attributes.placements) {
-    builder.setHasPlacements(true);
-    EncodePlacements(*attributes.placements,
-                     builder.initPlacements(static_cast<unsigned>(attributes.placements->size())));
-  }
-  if (!attributes.placements_each.empty()) {
-    const unsigned count = static_cast<unsigned>(attributes.placements_each.size());
-    auto each = builder.initPlacementsEach(count);
-    for (unsigned i = 0; i < count; ++i) {
-      const Placements& placements = attributes.placements_each[i];
-      EncodePlacements(placements, each.init(i, static_cast<unsigned>(placements.size())));
-    }
+  const absl::Span<const Attributes::Entry> entries = call.attributes.entries();
+  if (entries.empty()) return;
+  auto attributes = builder.initAttributes(static_cast<unsigned>(entries.size()));
+  for (unsigned i = 0; i < attributes.size(); ++i) {
+    attributes[i].setId(static_cast<uint16_t>(entries[i].id));
+    std::visit(AttributeEncoder{attributes[i]}, entries[i].value);
   }
 }
 
@@ -250,33 +310,19 @@ absl::StatusOr<OpCall> DecodeOpCall(wire::OpCall::Reader reader) {
     TESSERA_ASSIGN_OR_RETURN(Scalar scalar, DecodeScalar(item));
     call.scalars.push_back(scalar);
   }
-  OpAttributes& attributes = call.attributes;
-  TESSERA_ASSIGN_OR_RETURN(Shape dims, DecodeShape("dims", reader.getDims()));
-  attributes.dims.assign(dims.begin(), dims.end());
-  attributes.keepdims = reader.getKeepdims();
-  attributes.relabel = reader.getRelabel();
-  if (reader.getNotation().size() > kMaxNotationChars) {
-    return TooMany("notation", reader.getNotation().size(), kMaxNotationChars);
+  if (reader.getAttributes().size() > AttributeTable().size()) {
+    return TooMany("attributes", reader.getAttributes().size(), AttributeTable().size());
   }
-  attributes.notation = std::string(reader.getNotation().begin(), reader.getNotation().size());
-  TESSERA_ASSIGN_OR_RETURN(attributes.index, DecodeIndex(reader.getIndex()));
-  if (reader.getHasDtype()) {
-    TESSERA_ASSIGN_OR_RETURN(attributes.dtype, DTypeFromWire(reader.getDtype()));
-  }
-  if (reader.getHasShape()) {
-    TESSERA_ASSIGN_OR_RETURN(attributes.shape, DecodeShape("shape", reader.getShape()));
-  }
-  if (reader.hasMesh()) {
-    TESSERA_ASSIGN_OR_RETURN(attributes.mesh, DecodeMesh(reader.getMesh()));
-  }
-  if (reader.getHasPlacements()) {
-    TESSERA_ASSIGN_OR_RETURN(attributes.placements, DecodePlacements(reader.getPlacements()));
-  }
-  if (reader.getPlacementsEach().size() > kMaxOperands) {
-    return TooMany("placements of each tensor", reader.getPlacementsEach().size(), kMaxOperands);
-  }
-  for (auto placements : reader.getPlacementsEach()) {
-    TESSERA_ASSIGN_OR_RETURN(attributes.placements_each.emplace_back(), DecodePlacements(placements));
+  for (auto item : reader.getAttributes()) {
+    TESSERA_ASSIGN_OR_RETURN(const AttributeId id, FindAttribute(item.getId()));
+    if (call.attributes.Find(id) != nullptr) {
+      return absl::InvalidArgumentError(StrCat("attribute ", NameOf(id), " is given twice"));
+    }
+    if (item.which() != WireKindOf(KindOf(id))) {
+      return absl::InvalidArgumentError(StrCat("attribute ", NameOf(id), " is of another kind"));
+    }
+    TESSERA_ASSIGN_OR_RETURN(AttributeValue value, DecodeAttributeValue(id, item));
+    call.attributes.Set(id, std::move(value));
   }
   return call;
 }

@@ -1,7 +1,9 @@
 #include "schemas/ops/catalog.h"
 
 #include <array>
+#include <vector>
 
+#include "schemas/ops/composites/rows.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -76,24 +78,129 @@ constexpr std::array kRows = {
                 "Calculates the square root of each element; integers give f64."),
     Elementwise(OpId::kRelu, "relu", 1, S::kRelu, D::kPromoteNumeric, P::kMonotone, "relu(x, /)",
                 "Gives each element, or 0 where it is negative; NaN propagates."),
+    Elementwise(OpId::kLog, "log", 1, S::kLog, D::kFloating, P::kNone, "log(x, /)",
+                "Calculates the natural logarithm of each element; integers give f64."),
+    Elementwise(OpId::kLog1p, "log1p", 1, S::kLog1p, D::kFloating, P::kMonotone, "log1p(x, /)",
+                "Calculates the natural logarithm of 1 plus each element; integers give f64."),
+    Elementwise(OpId::kLog2, "log2", 1, S::kLog2, D::kFloating, P::kNone, "log2(x, /)",
+                "Calculates the logarithm to base 2 of each element; integers give f64."),
+    Elementwise(OpId::kLog10, "log10", 1, S::kLog10, D::kFloating, P::kNone, "log10(x, /)",
+                "Calculates the logarithm to base 10 of each element; integers give f64."),
+    Elementwise(OpId::kExpm1, "expm1", 1, S::kExpm1, D::kFloating, P::kMonotone, "expm1(x, /)",
+                "Calculates e raised to the power, minus 1, of each element; integers give f64."),
+    Elementwise(OpId::kSin, "sin", 1, S::kSin, D::kFloating, P::kNone, "sin(x, /)",
+                "Calculates the sine of each element; integers give f64."),
+    Elementwise(OpId::kCos, "cos", 1, S::kCos, D::kFloating, P::kNone, "cos(x, /)",
+                "Calculates the cosine of each element; integers give f64."),
+    Elementwise(OpId::kTan, "tan", 1, S::kTan, D::kFloating, P::kNone, "tan(x, /)",
+                "Calculates the tangent of each element; integers give f64."),
+    Elementwise(OpId::kAsin, "asin", 1, S::kAsin, D::kFloating, P::kNone, "asin(x, /)",
+                "Calculates the inverse sine of each element; integers give f64."),
+    Elementwise(OpId::kAcos, "acos", 1, S::kAcos, D::kFloating, P::kNone, "acos(x, /)",
+                "Calculates the inverse cosine of each element; integers give f64."),
+    Elementwise(OpId::kAtan, "atan", 1, S::kAtan, D::kFloating, P::kMonotone, "atan(x, /)",
+                "Calculates the inverse tangent of each element; integers give f64."),
+    Elementwise(OpId::kSinh, "sinh", 1, S::kSinh, D::kFloating, P::kMonotone, "sinh(x, /)",
+                "Calculates the hyperbolic sine of each element; integers give f64."),
+    Elementwise(OpId::kCosh, "cosh", 1, S::kCosh, D::kFloating, P::kNone, "cosh(x, /)",
+                "Calculates the hyperbolic cosine of each element; integers give f64."),
+    Elementwise(OpId::kTanh, "tanh", 1, S::kTanh, D::kFloating, P::kMonotone, "tanh(x, /)",
+                "Calculates the hyperbolic tangent of each element; integers give f64."),
+    Elementwise(OpId::kAsinh, "asinh", 1, S::kAsinh, D::kFloating, P::kMonotone, "asinh(x, /)",
+                "Calculates the inverse hyperbolic sine of each element; integers give f64."),
+    Elementwise(OpId::kAcosh, "acosh", 1, S::kAcosh, D::kFloating, P::kNone, "acosh(x, /)",
+                "Calculates the inverse hyperbolic cosine of each element; integers give f64."),
+    Elementwise(OpId::kAtanh, "atanh", 1, S::kAtanh, D::kFloating, P::kNone, "atanh(x, /)",
+                "Calculates the inverse hyperbolic tangent of each element; integers give f64."),
+    Elementwise(OpId::kErf, "erf", 1, S::kErf, D::kFloating, P::kMonotone, "erf(x, /)",
+                "Calculates the error function of each element; integers give f64."),
+    Elementwise(OpId::kSigmoid, "sigmoid", 1, S::kSigmoid, D::kFloating, P::kMonotone, "sigmoid(x, /)",
+                "Calculates 1 / (1 + exp(-x)) of each element; integers give f64."),
+    Elementwise(OpId::kAbs, "abs", 1, S::kAbs, D::kPromoteNumeric, P::kNone, "abs(x, /)",
+                "Calculates the absolute value of each element."),
+    Elementwise(OpId::kSign, "sign", 1, S::kSign, D::kPromoteNumeric, P::kMonotone, "sign(x, /)",
+                "Calculates -1, 0 or 1, the sign of each element."),
+    Elementwise(OpId::kFloor, "floor", 1, S::kFloor, D::kPromoteNumeric, P::kMonotone, "floor(x, /)",
+                "Calculates the largest integer that is not above each element."),
+    Elementwise(OpId::kCeil, "ceil", 1, S::kCeil, D::kPromoteNumeric, P::kMonotone, "ceil(x, /)",
+                "Calculates the smallest integer that is not below each element."),
+    Elementwise(OpId::kTrunc, "trunc", 1, S::kTrunc, D::kPromoteNumeric, P::kMonotone, "trunc(x, /)",
+                "Calculates the integer part of each element."),
+    Elementwise(OpId::kRound, "round", 1, S::kRound, D::kPromoteNumeric, P::kMonotone, "round(x, /)",
+                "Calculates the nearest integer, halves to the even one, of each element."),
+    Elementwise(OpId::kIsNan, "isnan", 1, S::kIsNan, D::kPredicate, P::kNone, "isnan(x, /)",
+                "Tests for each element whether it is NaN."),
+    Elementwise(OpId::kIsInf, "isinf", 1, S::kIsInf, D::kPredicate, P::kNone, "isinf(x, /)",
+                "Tests for each element whether it is infinite."),
+    Elementwise(OpId::kIsFinite, "isfinite", 1, S::kIsFinite, D::kPredicate, P::kNone, "isfinite(x, /)",
+                "Tests for each element whether it is neither infinite nor NaN."),
+    Elementwise(OpId::kSignBit, "signbit", 1, S::kSignBit, D::kPredicate, P::kNone, "signbit(x, /)",
+                "Tests for each element whether it has its sign bit set."),
+    Elementwise(OpId::kBitwiseInvert, "bitwise_invert", 1, S::kNot, D::kBits, P::kNone, "bitwise_invert(x, /)",
+                "Inverts each bit; of bools, the truth value."),
+    Elementwise(OpId::kBitwiseAnd, "bitwise_and", 2, S::kAnd, D::kBits, P::kNone, "bitwise_and(x1, x2, /)",
+                "Computes the bitwise AND of each element of x1 with the respective element of x2."),
+    Elementwise(OpId::kBitwiseOr, "bitwise_or", 2, S::kOr, D::kBits, P::kNone, "bitwise_or(x1, x2, /)",
+                "Computes the bitwise OR of each element of x1 with the respective element of x2."),
+    Elementwise(OpId::kBitwiseXor, "bitwise_xor", 2, S::kXor, D::kBits, P::kNone, "bitwise_xor(x1, x2, /)",
+                "Computes the bitwise XOR of each element of x1 with the respective element of x2."),
+    Elementwise(OpId::kShiftLeft, "bitwise_left_shift", 2, S::kShiftLeft, D::kInteger, P::kNone,
+                "bitwise_left_shift(x1, x2, /)",
+                "Shifts the bits of each element of x1 to the left by the respective element of x2."),
+    Elementwise(
+        OpId::kShiftRight, "bitwise_right_shift", 2, S::kShiftRight, D::kInteger, P::kNone,
+        "bitwise_right_shift(x1, x2, /)",
+        "Shifts the bits of each element of x1 to the right by the respective element of x2, keeping the sign."),
+    Elementwise(
+        OpId::kFloorDivide, "floor_divide", 2, S::kFloorDivide, D::kPromoteNumeric, P::kNone, "floor_divide(x1, x2, /)",
+        "Rounds the quotient of each element of x1 with the respective element of x2 down; of integers, by 0 it is 0."),
+    Elementwise(OpId::kRemainder, "remainder", 2, S::kRemainder, D::kPromoteNumeric, P::kNone, "remainder(x1, x2, /)",
+                "Gives the remainder of floor_divide, which has the sign of x2's element."),
+    Elementwise(OpId::kPow, "pow", 2, S::kPow, D::kPromoteNumeric, P::kNone, "pow(x1, x2, /)",
+                "Raises each element of x1 to the power of the respective element of x2."),
+    Elementwise(OpId::kAtan2, "atan2", 2, S::kAtan2, D::kFloating, P::kNone, "atan2(x1, x2, /)",
+                "Calculates the angle of the point (x2_i, x1_i) for each element; integers give f64."),
+    Elementwise(OpId::kHypot, "hypot", 2, S::kHypot, D::kFloating, P::kNone, "hypot(x1, x2, /)",
+                "Calculates the square root of x1_i ** 2 + x2_i ** 2 for each element; integers give f64."),
+    Elementwise(OpId::kLogAddExp, "logaddexp", 2, S::kLogAddExp, D::kFloating, P::kNone, "logaddexp(x1, x2, /)",
+                "Calculates the logarithm of exp(x1_i) + exp(x2_i) for each element; integers give f64."),
+    Elementwise(OpId::kCopySign, "copysign", 2, S::kCopySign, D::kFloating, P::kNone, "copysign(x1, x2, /)",
+                "Calculates x1_i with the sign of x2_i for each element; integers give f64."),
+    Elementwise(OpId::kNextAfter, "nextafter", 2, S::kNextAfter, D::kFloating, P::kNone, "nextafter(x1, x2, /)",
+                "Calculates the number next to x1_i towards x2_i for each element; integers give f64."),
+    Elementwise(OpId::kLogicalAnd, "logical_and", 2, S::kAnd, D::kLogical, P::kNone, "logical_and(x1, x2, /)",
+                "Computes the logical AND of each element of x1 with the respective element of x2."),
+    Elementwise(OpId::kLogicalOr, "logical_or", 2, S::kOr, D::kLogical, P::kNone, "logical_or(x1, x2, /)",
+                "Computes the logical OR of each element of x1 with the respective element of x2."),
+    Elementwise(OpId::kLogicalXor, "logical_xor", 2, S::kXor, D::kLogical, P::kNone, "logical_xor(x1, x2, /)",
+                "Computes the logical XOR of each element of x1 with the respective element of x2."),
+    Elementwise(OpId::kLogicalNot, "logical_not", 1, S::kNot, D::kLogical, P::kNone, "logical_not(x, /)",
+                "Computes the logical NOT of each element."),
     OpRow{OpId::kWhere, "where", F::kElementwise, 3, 3, "", S::kWhere, std::nullopt, D::kWhere, P::kNone,
           "where(condition, x1, x2, /)", "Returns elements of x1 where condition is true and of x2 where it is false."},
     OpRow{OpId::kAsType, "astype", F::kElementwise, 1, 1, "", S::kCast, std::nullopt, D::kAttribute, P::kLinear,
           "astype(x, dtype, /)", "Copies a tensor to the dtype; a float out of an integer's range saturates."},
     Reduction(OpId::kSum, "sum", ReduceOp::kSum, D::kSum, P::kLinear,
-              "sum(x, /, *, axis=None, dtype=None, keepdims=False)",
+              "sum(x, /, axis=None, *, dtype=None, keepdims=False)",
               "Calculates the sum over the axes; bool and i32 are summed as i64."),
-    Reduction(OpId::kMean, "mean", ReduceOp::kSum, D::kFloating, P::kLinear, "mean(x, /, *, axis=None, keepdims=False)",
+    Reduction(OpId::kMean, "mean", ReduceOp::kSum, D::kFloating, P::kLinear, "mean(x, /, axis=None, *, keepdims=False)",
               "Calculates the arithmetic mean over the axes; integers give f64."),
     Reduction(OpId::kMax, "max", ReduceOp::kMax, D::kPromoteNumeric, P::kExtreme,
-              "max(x, /, *, axis=None, keepdims=False)", "Calculates the maximum over the axes; NaN propagates."),
+              "max(x, /, axis=None, *, keepdims=False)", "Calculates the maximum over the axes; NaN propagates."),
     Reduction(OpId::kMin, "min", ReduceOp::kMin, D::kPromoteNumeric, P::kExtreme,
-              "min(x, /, *, axis=None, keepdims=False)", "Calculates the minimum over the axes; NaN propagates."),
+              "min(x, /, axis=None, *, keepdims=False)", "Calculates the minimum over the axes; NaN propagates."),
+    Reduction(OpId::kProd, "prod", ReduceOp::kProduct, D::kSum, P::kNone,
+              "prod(x, /, axis=None, *, dtype=None, keepdims=False)",
+              "Calculates the product over the axes; bool and i32 are multiplied as i64."),
+    Reduction(OpId::kAny, "any", ReduceOp::kMax, D::kLogical, P::kNone, "any(x, /, axis=None, *, keepdims=False)",
+              "Tests whether any element is true along the axes."),
+    Reduction(OpId::kAll, "all", ReduceOp::kMin, D::kLogical, P::kNone, "all(x, /, axis=None, *, keepdims=False)",
+              "Tests whether all elements are true along the axes."),
     Plain(OpId::kArgMin, "argmin", F::kArgReduction, 1, D::kIndex, P::kNone,
-          "argmin(x, /, *, axis=None, keepdims=False)",
+          "argmin(x, /, axis=None, *, keepdims=False)",
           "Returns the indices of the minimum values along an axis; the first one of several."),
     Plain(OpId::kArgMax, "argmax", F::kArgReduction, 1, D::kIndex, P::kNone,
-          "argmax(x, /, *, axis=None, keepdims=False)",
+          "argmax(x, /, axis=None, *, keepdims=False)",
           "Returns the indices of the maximum values along an axis; the first one of several."),
     OpRow{OpId::kMatmul, "matmul", F::kContraction, 2, 2, "mk,kn->mn", std::nullopt, std::nullopt, D::kPromoteNumeric,
           P::kLinear, "matmul(x1, x2, /)",
@@ -107,29 +214,74 @@ constexpr std::array kRows = {
           "Basic indexing with slices, integers and None; copies nothing unless a sharded dim is cut."),
     Plain(OpId::kReshape, "reshape", F::kView, 1, D::kSame, P::kMove, "reshape(x, /, shape)",
           "Reshapes a tensor in row-major order; refused where it would move data between workers."),
+    Plain(OpId::kBroadcastTo, "broadcast_to", F::kView, 1, D::kSame, P::kMove, "broadcast_to(x, /, shape)",
+          "Broadcasts a tensor to a shape; copies nothing."),
+    OpRow{OpId::kPlace, "place", F::kPlace, 1, kMaxOperands, "", std::nullopt, std::nullopt, D::kSame, P::kNone,
+          "place(*tensors, mode, starts, step, shape=None)",
+          "Writes pieces over a base: the first tensor, a number, or nothing, which they tile."},
+    Plain(OpId::kCumulativeSum, "cumulative_sum", F::kAlong, 1, D::kSum, P::kNone,
+          "cumulative_sum(x, /, axis=None, *, dtype=None)",
+          "Calculates the sum of the elements up to each one along an axis; bool and i32 are summed as i64."),
+    Plain(OpId::kCumulativeProd, "cumulative_prod", F::kAlong, 1, D::kSum, P::kNone,
+          "cumulative_prod(x, /, axis=None, *, dtype=None)",
+          "Calculates the product of the elements up to each one along an axis."),
+    Plain(OpId::kCumulativeMax, "cumulative_max", F::kAlong, 1, D::kPromoteNumeric, P::kNone,
+          "cumulative_max(x, /, axis=None)", "Calculates the maximum of the elements up to each one; NaN propagates."),
+    Plain(OpId::kCumulativeMin, "cumulative_min", F::kAlong, 1, D::kPromoteNumeric, P::kNone,
+          "cumulative_min(x, /, axis=None)", "Calculates the minimum of the elements up to each one; NaN propagates."),
+    Plain(OpId::kSort, "sort", F::kAlong, 1, D::kSame, P::kNone,
+          "sort(x, /, axis=-1, *, descending=False, stable=True)",
+          "Sorts the elements along an axis; equal ones keep their order, NaN is above all numbers."),
+    Plain(OpId::kArgSort, "argsort", F::kAlong, 1, D::kIndex, P::kNone,
+          "argsort(x, /, axis=-1, *, descending=False, stable=True)",
+          "Returns the indices that sort the elements along an axis, stably."),
+    Plain(OpId::kSearchSorted, "searchsorted", F::kIndexed, 2, D::kIndex, P::kNone,
+          "searchsorted(x1, x2, /, *, side='left')",
+          "Finds where elements of x2 belong in the sorted vector x1: before equal ones (left), or behind (right)."),
+    Plain(OpId::kTakeAlongAxis, "take_along_axis", F::kIndexed, 2, D::kSame, P::kNone,
+          "take_along_axis(x, indices, /, axis=-1)",
+          "Takes elements along an axis at indices, which are broadcast or of that axis alone; negative ones count "
+          "from the end."),
+    Plain(OpId::kScatter, "scatter", F::kIndexed, 3, D::kSame, P::kNone,
+          "scatter(x, indices, updates, /, axis=-1, *, mode='set')",
+          "Gives x with updates at indices along an axis; mode is set (the last of several wins), add, max or min."),
     OpRow{OpId::kRedistribute, "redistribute", F::kRedistribute, 1, kMaxOperands, "", std::nullopt, std::nullopt,
           D::kSame, P::kMove,
           "redistribute(x, /, device_mesh=None, placements=None, *, dtype=None, async_op=False, relabel=False)",
           "Gives the same tensor with other placements, moving the fewest bytes; several tensors move in one plan."},
 };
 
-constexpr size_t kIdLimit = 128;
+// All rows, and where each is by its id.
+struct AllRows {
+  std::vector<OpRow> rows;
+  std::vector<const OpRow*> by_id;
 
-// Row numbers by id, plus one; 0 where there is none.
-constexpr std::array<uint8_t, kIdLimit> MakeRowById() {
-  std::array<uint8_t, kIdLimit> rows = {};
-  for (size_t i = 0; i < kRows.size(); ++i) rows[static_cast<size_t>(kRows[i].id)] = static_cast<uint8_t>(i + 1);
-  return rows;
+  AllRows() {
+    for (const absl::Span<const OpRow> some : {absl::Span<const OpRow>(kRows), composites::MathRows(),
+                                               composites::ModelRows(), composites::ArrangementRows()}) {
+      rows.insert(rows.end(), some.begin(), some.end());
+    }
+    for (const OpRow& row : rows) {
+      const size_t number = static_cast<size_t>(row.id);
+      if (number >= by_id.size()) by_id.resize(number + 1, nullptr);
+      by_id[number] = &row;
+    }
+  }
+};
+
+const AllRows& Rows() {
+  static const AllRows* const kAll = new AllRows();
+  return *kAll;
 }
-constexpr std::array<uint8_t, kIdLimit> kRowById = MakeRowById();
 
 }  // namespace
 
-absl::Span<const OpRow> Catalog() { return kRows; }
+absl::Span<const OpRow> Catalog() { return Rows().rows; }
 
 absl::StatusOr<const OpRow*> FindOp(OpId id) {
   const size_t number = static_cast<size_t>(id);
-  if (number < kIdLimit && kRowById[number] != 0) return &kRows[kRowById[number] - size_t{1}];
+  const std::vector<const OpRow*>& by_id = Rows().by_id;
+  if (number < by_id.size() && by_id[number] != nullptr) return by_id[number];
   return absl::InvalidArgumentError(StrCat("unknown op number ", number));
 }
 
@@ -140,7 +292,7 @@ std::string_view NameOf(OpId id) {
 
 absl::StatusOr<const OpRow*> FindOpByName(std::string_view name) {
   std::string known;
-  for (const OpRow& row : kRows) {
+  for (const OpRow& row : Catalog()) {
     if (row.name == name) return &row;
     StrAppend(&known, " ", row.name);
   }

@@ -21,6 +21,10 @@ enum class OpFamily : uint8_t {
   kArgReduction,  // over one dim, which must not be sharded (it is redistributed first)
   kContraction,   // index notation
   kView,          // copies nothing unless a sharded dim is cut
+  kPlace,         // writes pieces over a base
+  kAlong,         // along one dim, which is whole on every worker: scans and sorts
+  kIndexed,       // reads or writes one dim, which is whole on every worker, at indices
+  kComposite,     // a graph of other rows
   kRedistribute,
 };
 
@@ -30,6 +34,10 @@ enum class DTypeRule : uint8_t {
   kPromoteNumeric,  // promotion; bool is an error that says so
   kFloating,        // promotion, integers and bool become f64 (div, exp, sqrt, mean)
   kBool,            // operands promoted for the comparison, the result is bool
+  kPredicate,       // promotion, bool becomes u8; the result is bool (isnan)
+  kBits,            // promotion, to bool or an integer (bitwise ops)
+  kInteger,         // promotion, to an integer (shifts)
+  kLogical,         // every operand becomes bool, and so does the result (logical_and, any)
   kWhere,           // operand 0 bool, promotion of the others
   kSum,             // bool and i32 become i64 (the array API's default integer)
   kIndex,           // i64
@@ -46,6 +54,10 @@ enum class PartialRule : uint8_t {
   kMove,      // moves of data keep any Partial
 };
 
+class GraphBuilder;
+// Adds the graph of a call to the builder (graph_builder.h).
+using CompositeFunction = void (*)(GraphBuilder&);
+
 struct OpRow {
   OpId id;
   std::string_view name;  // the public name: "add"
@@ -57,8 +69,9 @@ struct OpRow {
   std::optional<ReduceOp> reduce_op;  // reductions (mean: sum, then divided by the global count)
   DTypeRule dtype_rule;
   PartialRule partial_rule;
-  std::string_view signature;  // "add(x1, x2, /)"
-  std::string_view doc;        // one or two sentences, array-API wording
+  std::string_view signature;             // "add(x1, x2, /)"
+  std::string_view doc;                   // one or two sentences, array-API wording
+  CompositeFunction composite = nullptr;  // kComposite
 };
 
 absl::Span<const OpRow> Catalog();

@@ -1,11 +1,14 @@
 #include "schemas/ops/expression.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
+#include "schemas/ops/philox.h"
 #include "schemas/ops/scalar.h"
 #include "schemas/ops/scalar_meaning.h"
 #include "schemas/types/errors.h"
+#include "schemas/types/shape.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -23,6 +26,7 @@ enum class OpClass : uint8_t {
   kComparison,  // anything, to a bool
   kPredicate,   // a number, to a bool
   kWhere,
+  kRandom,  // three i64, to a float, u32 or u64
 };
 
 struct ScalarOpRow {
@@ -99,6 +103,8 @@ constexpr std::array<ScalarOpRow, kScalarOpCount> kRows = {{
     {"atanh", 1, OpClass::kFloating, kVectorUlps},
     {"erf", 1, OpClass::kFloating, kVectorUlps},
     {"sigmoid", 1, OpClass::kFloating, kVectorUlps},
+    {"idx", 0, OpClass::kLeaf},
+    {"random", 3, OpClass::kRandom},
 }};
 
 const ScalarOpRow& Row(ScalarOp op) { return kRows[static_cast<size_t>(op)]; }
@@ -114,7 +120,10 @@ bool DTypesAgree(const ExpressionNode& node, absl::Span<const DType> operands) {
 }
 
 absl::Status ValidateLeaf(const ExpressionNode& node, size_t index, int inputs, int arguments) {
-  const int limit = node.op == ScalarOp::kInput ? inputs : arguments;
+  if (node.op == ScalarOp::kIndex && node.dtype != DType::kI64) {
+    return DTypeError(StrCat("expression: node ", index, " is an index of ", ToText(node.dtype), ", not of i64"));
+  }
+  const int limit = node.op == ScalarOp::kInput ? inputs : node.op == ScalarOp::kIndex ? kMaxRank : arguments;
   if (node.a >= 0 && node.a < limit) return absl::OkStatus();
   return absl::InvalidArgumentError(
       StrCat("expression: node ", index, " reads ", ToText(node.op), node.a, " of ", limit));
@@ -247,6 +256,20 @@ ScalarValue Test(ScalarOp op, const ScalarValue& a, const ScalarValue& b) {
   });
 }
 
+// By the bits of the dtype's fraction; integers have them all.
+ScalarValue Random(DType dtype, const ScalarValue& number, const ScalarValue& seed, const ScalarValue& stream) {
+  const auto words =
+      ElementWords(static_cast<uint64_t>(seed.i), static_cast<uint64_t>(stream.i), static_cast<uint64_t>(number.i));
+  switch (dtype) {
+    case DType::kU32: return IntegerValue(dtype, words[0]);
+    case DType::kU64: return IntegerValue(dtype, static_cast<int64_t>(ToBits64(words)));
+    case DType::kF16: return FloatValue(dtype, static_cast<double>(ToUniformF16(words)));
+    case DType::kBF16: return FloatValue(dtype, static_cast<double>(ToUniformBF16(words)));
+    case DType::kF32: return FloatValue(dtype, static_cast<double>(ToUniformF32(words)));
+    default: return FloatValue(dtype, ToUniformF64(words));
+  }
+}
+
 ScalarValue Bits(ScalarOp op, DType dtype, const ScalarValue& a, const ScalarValue& b) {
   if (dtype != DType::kBool) return Function(op, dtype, a, b);
   if (op == ScalarOp::kNot) return Bool(a.i == 0);
@@ -273,6 +296,9 @@ bool IsDefinedFor(ScalarOp op, DType operand, DType value) {
     case OpClass::kComparison: return value == DType::kBool;
     case OpClass::kPredicate: return value == DType::kBool && !is_bool;
     case OpClass::kWhere: return is_same;
+    case OpClass::kRandom:
+      return operand == DType::kI64 &&
+             (Kind(value) == DTypeKind::kFloat || value == DType::kU32 || value == DType::kU64);
   }
   return false;
 }
@@ -321,6 +347,7 @@ ScalarValue EvaluateScalarOp(ScalarOp op, DType dtype, ScalarValue a, ScalarValu
     case OpClass::kComparison:
     case OpClass::kPredicate: return Test(op, a, b);
     case OpClass::kBits: return Bits(op, dtype, a, b);
+    case OpClass::kRandom: return Random(dtype, a, b, c);
     case OpClass::kNumeric:
     case OpClass::kFloating:
     case OpClass::kInteger: break;
@@ -329,7 +356,7 @@ ScalarValue EvaluateScalarOp(ScalarOp op, DType dtype, ScalarValue a, ScalarValu
 }
 
 ScalarValue EvaluateExpression(const Expression& expression, const std::vector<ScalarValue>& inputs,
-                               const std::vector<ScalarValue>& arguments) {
+                               const std::vector<ScalarValue>& arguments, absl::Span<const int64_t> index) {
   std::array<ScalarValue, kMaxExpressionNodes> values;
   TESSERA_CHECK(!expression.nodes.empty() && expression.nodes.size() <= values.size());
   const auto operand = [&](int32_t reference, int used_from, int arity) {
@@ -341,6 +368,8 @@ ScalarValue EvaluateExpression(const Expression& expression, const std::vector<S
       values[i] = inputs[static_cast<size_t>(node.a)];
     } else if (node.op == ScalarOp::kArgument) {
       values[i] = arguments[static_cast<size_t>(node.a)];
+    } else if (node.op == ScalarOp::kIndex) {
+      values[i] = {DType::kI64, 0, index[static_cast<size_t>(node.a)]};
     } else {
       const int arity = Arity(node.op);
       values[i] = EvaluateScalarOp(node.op, node.dtype, operand(node.a, 0, arity), operand(node.b, 1, arity),
@@ -348,6 +377,11 @@ ScalarValue EvaluateExpression(const Expression& expression, const std::vector<S
     }
   }
   return values[expression.nodes.size() - 1];
+}
+
+bool Uses(const Expression& expression, ScalarOp op) {
+  return std::any_of(expression.nodes.begin(), expression.nodes.end(),
+                     [op](const ExpressionNode& node) { return node.op == op; });
 }
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 //   add of f32 inputs:  "add:f32(in0:f32, in1:f32)"
 //   x*2 with x f32:     "mul:f32(in0:f32, arg0:f32)"        arg0 is the call's first scalar
 //   i32 + f64:          "add:f64(cast:f64(in0:i32), in1:f64)"
+//   tril of f32:        "where:f32(less_equal:bool(idx1:i64, idx0:i64), in0:f32, arg0:f32)"
 //   (x+y)*(x+y):        "mul:f32(n2=add:f32(in0:f32, in1:f32), n2)"   a shared node is named once
 //
 // The text says everything of an expression in canonical order: post-order from the result, each leaf
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "schemas/types/dtype.h"
 
 namespace tessera {
@@ -90,9 +92,11 @@ enum class ScalarOp : uint8_t {
   kAtanh = 60,
   kErf = 61,
   kSigmoid = 62,
+  kIndex = 63,   // the element's index along a dim of the output, i64, counted in the whole tensor
+  kRandom = 64,  // (number, seed, stream): random bits, or a number in [0, 1)
 };
-inline constexpr int kScalarOpCount = 63;
-// "add", "less_equal", ...; "in" and "arg" for the leaves.
+inline constexpr int kScalarOpCount = 65;
+// "add", "less_equal", ...; "in", "arg" and "idx" for the leaves.
 std::string_view ToText(ScalarOp op);
 int Arity(ScalarOp op);  // 0 for the leaves
 // Whether a node of the op may have operands of the dtype (of the branches, for where), and a value of it; a comparison
@@ -105,7 +109,7 @@ int MaxUlps(ScalarOp op);
 struct ExpressionNode {
   ScalarOp op = ScalarOp::kInput;
   DType dtype = DType::kF32;  // of the node's value; comparisons give kBool
-  int32_t a = 0;              // kInput: input number; kArgument: scalar number; else a node's index
+  int32_t a = 0;              // kInput: input number; kArgument: scalar number; kIndex: dim; else a node's index
   int32_t b = 0;
   int32_t c = 0;
   bool operator==(const ExpressionNode&) const = default;
@@ -115,8 +119,8 @@ struct ExpressionNode {
   }
 };
 
-inline constexpr int kMaxExpressionNodes = 64;  // docs/limits.md: max_expression_nodes
-inline constexpr int kMaxExpressionInputs = 8;  // docs/limits.md: max_expression_inputs
+inline constexpr int kMaxExpressionNodes = 256;  // docs/limits.md: max_expression_nodes
+inline constexpr int kMaxExpressionInputs = 16;  // docs/limits.md: max_expression_inputs
 
 struct Expression {
   std::vector<ExpressionNode> nodes;
@@ -149,7 +153,10 @@ struct ScalarValue {
   int64_t i = 0;  // of others: kBool 0 or 1, integers in the dtype's range (kU64: its bits)
 };
 ScalarValue EvaluateScalarOp(ScalarOp op, DType dtype, ScalarValue a, ScalarValue b, ScalarValue c);
+// `index`: of the element in the whole tensor; may be left out where the expression doesn't read it.
 ScalarValue EvaluateExpression(const Expression& expression, const std::vector<ScalarValue>& inputs,
-                               const std::vector<ScalarValue>& arguments);
+                               const std::vector<ScalarValue>& arguments, absl::Span<const int64_t> index = {});
+// Whether a node is of the op.
+bool Uses(const Expression& expression, ScalarOp op);
 
 }  // namespace tessera

@@ -97,6 +97,9 @@ class Reader {
       inputs_ = std::max(inputs_, *input + 1);
       return ReadLeaf(ScalarOp::kInput, *input);
     }
+    if (const std::optional<int32_t> dim = NumberAfter("idx", name); dim.has_value()) {
+      return ReadLeaf(ScalarOp::kIndex, *dim);
+    }
     if (const std::optional<int32_t> argument = NumberAfter("arg", name); argument.has_value()) {
       if (*argument >= kMaxExpressionNodes) return scanner_.Error("a scalar's number within max_expression_nodes");
       arguments_ = std::max(arguments_, *argument + 1);

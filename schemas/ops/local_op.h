@@ -4,6 +4,7 @@
 // it. All operands are strided; the output's extents are those of the position's shard.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -27,17 +28,21 @@ struct MapOp {
 // Reduces `dims` of the one input with op sum, product, min or max, in increasing index order by a
 // fixed tree. The output has extent 1 there (the plan's value drops them if keepdims is false). An
 // empty reduction gives the identity: 0, 1, the largest, the lowest value (inf for floats).
-// Elements are converted to the output's dtype and reduced in it; f32 pairwise (blocks of 128).
+// Elements are converted to the output's dtype and reduced in it; f32 pairwise (blocks of 128). With a map what is
+// reduced is its value of several inputs and scalars, broadcast against each other; it reads no index.
 struct ReduceLocalOp {
   ReduceOp op = ReduceOp::kSum;
   std::vector<int64_t> dims;
+  std::optional<Expression> map = std::nullopt;
   bool operator==(const ReduceLocalOp&) const = default;
 };
-// Index (i64) of the first extreme along `dim`; the first NaN wins. The output has extent 1 there.
+// Where the first extreme is among the elements of `dims`, in row-major order: its number there (i64); the first NaN
+// wins. The output has extent 1 there. Of two inputs the second has the numbers, i64 of the same extents: of equal
+// elements the one with the lower number is first. It is how winners of parts are compared.
 enum class Extreme : uint8_t { kMin = 0, kMax = 1 };
 struct ArgReduceOp {
   Extreme extreme = Extreme::kMin;
-  int64_t dim = 0;
+  std::vector<int64_t> dims;
   bool operator==(const ArgReduceOp&) const = default;
 };
 // The product of two tensors by index notation; an empty sum gives zeros.
@@ -62,13 +67,78 @@ struct RandOp {
   bool operator==(const RandOp&) const = default;
 };
 
-using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp>;
+// Writes pieces into the output, over what the base has: nothing (the pieces tile the output), the first input, or
+// scalars {value}. Element i of piece p along dim d is the output's element starts[p][d] + step[d] * i, by global
+// indexes: the kernel is given the global box of the shard, and of each piece that which goes there.
+//
+//   concatenation of f32[2,3] and f32[1,3] along dim 0: base none, starts {{0,0}, {2,0}}, step {1,1}
+enum class PlaceBase : uint8_t { kNone = 0, kInput = 1, kScalar = 2 };
+struct PlaceOp {
+  PlaceBase base = PlaceBase::kNone;
+  std::vector<Shape> starts;  // by piece
+  Shape step;                 // of all pieces; at least 1
+  bool operator==(const PlaceOp&) const = default;
+};
+// Which of a piece's elements along one dim lie in [box.start, box.stop) of the output, as an interval of its indexes.
+Interval PiecesInBox(Interval box, int64_t start, int64_t step, int64_t extent);
+
+// Along `dim` what the elements so far give, one after the other, in the output's dtype (of f16 and bf16 in f32, each
+// rounded); kExclusive leaves the element itself out, and the first is the identity; kReverse goes from the last to the
+// first. kAvg is none. The output has the input's extents.
+enum class ScanDirection : uint8_t { kForward = 0, kReverse = 1 };
+enum class ScanSpan : uint8_t { kInclusive = 0, kExclusive = 1 };
+struct ScanOp {
+  ReduceOp op = ReduceOp::kSum;
+  int64_t dim = 0;
+  ScanSpan span = ScanSpan::kInclusive;
+  ScanDirection direction = ScanDirection::kForward;
+  bool operator==(const ScanOp&) const = default;
+};
+// The elements along `dim` in order, or (kPlaces, i64) the places that they come from, equal ones in the order in which
+// they were. A NaN is above all numbers. Sorted values have -0 before 0; for places they are equal.
+enum class SortOrder : uint8_t { kAscending = 0, kDescending = 1 };
+enum class SortResult : uint8_t { kValues = 0, kPlaces = 1 };
+struct SortOp {
+  SortResult result = SortResult::kValues;
+  int64_t dim = 0;
+  SortOrder order = SortOrder::kAscending;
+  bool operator==(const SortOp&) const = default;
+};
+// Inputs: a sorted row, and values of its dtype. How many of the row's elements are below the value (kLeft), or not
+// above it (kRight), as i64. A NaN is above all numbers.
+enum class SearchSide : uint8_t { kLeft = 0, kRight = 1 };
+struct SearchSortedOp {
+  SearchSide side = SearchSide::kLeft;
+  bool operator==(const SearchSortedOp&) const = default;
+};
+// output[.., i, ..] = input 0 [.., index, ..] along `dim`, where the index is that of input 1 (i64) at the place:
+// broadcast to the output, or of one dim, which is `dim`. A negative index counts from the end; one outside is an error
+// of the call.
+struct GatherOp {
+  int64_t dim = 0;
+  bool operator==(const GatherOp&) const = default;
+};
+// Inputs: an array, indices as for gather, broadcast to the updates, and updates. The output is the array with each
+// update at its index along `dim`, set or combined with what is there, in row-major order of the updates: the last one
+// set wins.
+enum class ScatterMode : uint8_t { kSet = 0, kAdd = 1, kMax = 2, kMin = 3 };
+struct ScatterOp {
+  ScatterMode mode = ScatterMode::kSet;
+  int64_t dim = 0;
+  bool operator==(const ScatterOp&) const = default;
+};
+
+using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
+                             SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp>;
 
 // What a kernel does with its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 
-// "map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0])", "argreduce(min; dim=1)", "matmul()"
-// (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])". Round-trips.
+// "map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0])",
+// "reduce(sum; dims=[0]; map=mul:f32(in0:f32, in1:f32))", "argreduce(min; dim=1)", "argreduce(max; dims=[0,1])",
+// "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
+// "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
+// "searchsorted(left)", "gather(dim=1)", "scatter(add; dim=0)". Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

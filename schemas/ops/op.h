@@ -4,11 +4,11 @@
 // generic over the catalog.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "schemas/ops/attributes.h"
 #include "schemas/ops/scalar.h"
 #include "schemas/types/tensor_spec.h"
 
@@ -44,61 +44,137 @@ enum class OpId : uint16_t {
   kMin = 43,
   kArgMin = 44,
   kArgMax = 45,
+  kProd = 46,
+  kAny = 47,
+  kAll = 48,
   kMatmul = 50,
   kEinsum = 51,
   kTranspose = 60,
   kSlice = 61,
   kReshape = 62,
+  kBroadcastTo = 63,
+  kPlace = 64,
+  kConcat = 65,
   kRedistribute = 70,
-};
-
-// One item of a basic index after normalisation against the extent: NumPy's rules.
-struct IndexItem {
-  enum class Kind : uint8_t { kSlice = 0, kInteger = 1, kNewAxis = 2 };
-  Kind kind = Kind::kSlice;
-  int64_t start = 0;  // kSlice: first element; kInteger: the element. In range.
-  int64_t size = 0;   // kSlice: number of elements in the result
-  int64_t step = 1;   // kSlice: not 0, may be negative
-  bool operator==(const IndexItem&) const = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const IndexItem& i) {
-    return H::combine(std::move(h), i.kind, i.start, i.size, i.step);
-  }
+  kCumulativeSum = 80,
+  kCumulativeProd = 81,
+  kCumulativeMax = 82,
+  kCumulativeMin = 83,
+  kSort = 84,
+  kArgSort = 85,
+  kSearchSorted = 86,
+  kTakeAlongAxis = 87,
+  kScatter = 88,
+  kLog = 100,
+  kLog1p = 101,
+  kLog2 = 102,
+  kLog10 = 103,
+  kExpm1 = 104,
+  kSin = 105,
+  kCos = 106,
+  kTan = 107,
+  kAsin = 108,
+  kAcos = 109,
+  kAtan = 110,
+  kSinh = 111,
+  kCosh = 112,
+  kTanh = 113,
+  kAsinh = 114,
+  kAcosh = 115,
+  kAtanh = 116,
+  kErf = 117,
+  kSigmoid = 118,
+  kAbs = 120,
+  kSign = 121,
+  kFloor = 122,
+  kCeil = 123,
+  kTrunc = 124,
+  kRound = 125,
+  kIsNan = 126,
+  kIsInf = 127,
+  kIsFinite = 128,
+  kSignBit = 129,
+  kBitwiseInvert = 130,
+  kBitwiseAnd = 131,
+  kBitwiseOr = 132,
+  kBitwiseXor = 133,
+  kShiftLeft = 134,
+  kShiftRight = 135,
+  kFloorDivide = 136,
+  kRemainder = 137,
+  kPow = 138,
+  kAtan2 = 139,
+  kHypot = 140,
+  kLogAddExp = 141,
+  kCopySign = 142,
+  kNextAfter = 143,
+  kLogicalAnd = 144,
+  kLogicalOr = 145,
+  kLogicalXor = 146,
+  kLogicalNot = 147,
+  kSquare = 200,
+  kReciprocal = 201,
+  kPositive = 202,
+  kClip = 203,
+  kRsqrt = 204,
+  kExp2 = 205,
+  kRelu6 = 206,
+  kLeakyRelu = 207,
+  kElu = 208,
+  kSelu = 209,
+  kSilu = 210,
+  kGelu = 211,
+  kSoftplus = 212,
+  kMish = 213,
+  kHardSwish = 214,
+  kHardSigmoid = 215,
+  kLogit = 216,
+  kLerp = 217,
+  kIsClose = 218,
+  kAllClose = 219,
+  kCountNonzero = 220,
+  kVar = 221,
+  kStd = 222,
+  kSoftmax = 223,
+  kLogSoftmax = 224,
+  kLogSumExp = 225,
+  kLayerNorm = 226,
+  kRmsNorm = 227,
+  kVectorNorm = 228,
+  kOneHot = 229,
+  kCrossEntropy = 230,
+  kTril = 231,
+  kTriu = 232,
+  kTrace = 233,
+  kDiagonal = 234,
+  kStack = 235,
+  kFlip = 236,
+  kRoll = 237,
+  kTile = 238,
+  kRepeat = 239,
+  kMoveAxis = 240,
+  kPad = 241,
+  kUnstack = 242,
+  kAssign = 243,
+  kDiff = 244,
+  kCross = 245,
+  kMseLoss = 246,
+  kNormalize = 247,
+  kBatchNorm = 248,
+  kGroupNorm = 249,
+  kScaledDotProductAttention = 250,
+  kLinear = 251,
+  kAverage = 252,
 };
 
 inline constexpr uint32_t kMaxOperands = 64;  // docs/limits.md: max_operands
-
-// What shapes the result. Everything here is part of a plan's key; numbers that are not (a fill
-// value, a seed, arange's start and step) are `scalars` of the OpCall.
-struct OpAttributes {
-  std::optional<DType> dtype;               // creation (required), astype, redistribute(dtype=), sum(dtype=)
-  std::optional<Shape> shape;               // creation, reshape (no -1 here: the client resolves it)
-  std::optional<Mesh> mesh;                 // creation, redistribute; elementwise: where the result is to be
-  std::optional<Placements> placements;     // creation (absent: auto), redistribute; elementwise: of the result
-  std::vector<Placements> placements_each;  // redistribute of several tensors: of each, in place of `placements`
-  std::vector<int64_t> dims;                // reductions: dims, normalised, increasing; transpose: the permutation
-  bool keepdims = false;                    // reductions
-  bool relabel = false;                     // redistribute: the mesh's workers in the order that moves least
-  std::vector<IndexItem> index;             // slice: one per input dim, kNewAxis between
-  std::string notation;                     // einsum: "bij,bjk->bik" (contraction.h)
-  bool operator==(const OpAttributes&) const = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const OpAttributes& a) {
-    // Debian's Abseil hashes its own optional, not std's.
-    auto maybe = [](H state, const auto& value) {
-      return value.has_value() ? H::combine(std::move(state), true, *value) : H::combine(std::move(state), false);
-    };
-    h = maybe(maybe(maybe(maybe(std::move(h), a.dtype), a.shape), a.mesh), a.placements);
-    return H::combine(std::move(h), a.placements_each, a.dims, a.keepdims, a.relabel, a.index, a.notation);
-  }
-};
 
 // An operand is a tensor's spec, or a scalar that stands in its place (x * 2).
 using OperandSpec = std::variant<TensorSpec, Scalar>;
 
 struct OpCall {
   OpId op = OpId::kFull;
-  OpAttributes attributes;
+  Attributes attributes;
   // full: {value}; arange: {start, step}; rand: {seed, stream of the call}; eye: {diagonal}.
   std::vector<Scalar> scalars;
 };

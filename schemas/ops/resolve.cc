@@ -34,6 +34,10 @@ absl::StatusOr<OpResolution> Dispatch(const ResolveInput& input) {
     case OpFamily::kArgReduction: return ResolveArgReduction(input);
     case OpFamily::kContraction: return ResolveContraction(input);
     case OpFamily::kView: return ResolveViewOp(input);
+    case OpFamily::kPlace: return ResolvePlace(input);
+    case OpFamily::kAlong: return ResolveAlong(input);
+    case OpFamily::kIndexed: return ResolveIndexed(input);
+    case OpFamily::kComposite: return ResolveComposite(input);
     case OpFamily::kRedistribute: return ResolveRedistribute(input);
   }
   return absl::InternalError("unknown op family");
@@ -126,14 +130,18 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
   if (input.tensors.empty() && row->family != OpFamily::kCreation) {
     return OperandError(input, "needs a tensor among its operands");
   }
-  if (row->family != OpFamily::kElementwise && input.tensors.size() != operands.size()) {
+  if (row->family != OpFamily::kElementwise && row->family != OpFamily::kComposite &&
+      input.tensors.size() != operands.size()) {
     return OperandError(input, "a number can't stand here");
   }
-  if (call.attributes.dtype.has_value() && !IsImplemented(*call.attributes.dtype)) {
-    return absl::UnimplementedError(StrCat(row->name, ": dtype ", ToText(*call.attributes.dtype), " is reserved"));
+  if (call.attributes.dtype() != nullptr && !IsImplemented(*call.attributes.dtype())) {
+    return absl::UnimplementedError(StrCat(row->name, ": dtype ", ToText(*call.attributes.dtype()), " is reserved"));
   }
   if (row->family != OpFamily::kRedistribute) TESSERA_RETURN_IF_ERROR(CheckMeshes(input));
-  return Dispatch(input);
+  TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, Dispatch(input));
+  for (TensorSpec& output : resolution.outputs) DropIdleSizes(output);
+  for (ResolvedOperand& operand : resolution.operands) DropIdleSizes(operand.spec);
+  return resolution;
 }
 
 absl::StatusOr<TensorSpec> OutputSpec(const OpCall& call, absl::Span<const OperandSpec> operands) {

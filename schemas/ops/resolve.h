@@ -8,6 +8,7 @@
 //   ResolveOp(matmul, {a, b}).outputs[0] == f32[4,8] @ mesh(2) [S(0)]
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct ResolvedOperand {
   std::optional<LocalOp> conversion = {};
 };
 
+struct Graph;
+
 struct OpResolution {
   std::vector<ResolvedOperand> operands;  // tensor operands in order; scalars are left out
   // A scalar beside a pending sum counts once too. It is then a rank-0 Replicate made by FillOp from
@@ -47,6 +50,9 @@ struct OpResolution {
   std::optional<LocalOp> epilogue;
   std::vector<Scalar> epilogue_scalars;
   double flops = 0;  // of the whole mesh
+  // Of a composite: its ops (graph.h), and nothing of the above but operands (as their first uses want them), outputs
+  // and flops.
+  std::shared_ptr<const Graph> graph = {};
 };
 
 // Errors are what a user sees: they open with the op's name and carry both values and the operands'

@@ -215,7 +215,7 @@ absl::StatusOr<Contraction> MatmulNotation(const ResolveInput& input) {
 
 absl::StatusOr<Contraction> NotationOf(const ResolveInput& input) {
   if (input.call.op == OpId::kMatmul) return MatmulNotation(input);
-  TESSERA_ASSIGN_OR_RETURN(Contraction notation, ParseContraction(input.call.attributes.notation));
+  TESSERA_ASSIGN_OR_RETURN(Contraction notation, ParseContraction(input.call.attributes.notation()));
   const TensorSpec& a = *input.tensors[0];
   const TensorSpec& b = *input.tensors[1];
   if (static_cast<int>(notation.left.size()) != a.rank() || static_cast<int>(notation.right.size()) != b.rank()) {

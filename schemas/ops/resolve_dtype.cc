@@ -76,10 +76,10 @@ absl::Status CheckCondition(const ResolveInput& input) {
 absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
   switch (input.row.dtype_rule) {
     case DTypeRule::kAttribute:
-      if (!input.call.attributes.dtype.has_value()) {
+      if (input.call.attributes.dtype() == nullptr) {
         return absl::InvalidArgumentError(StrCat(input.row.name, ": needs a dtype"));
       }
-      return ResolvedDTypes{*input.call.attributes.dtype, *input.call.attributes.dtype};
+      return ResolvedDTypes{*input.call.attributes.dtype(), *input.call.attributes.dtype()};
     case DTypeRule::kWhere: {
       TESSERA_RETURN_IF_ERROR(CheckCondition(input));
       TESSERA_ASSIGN_OR_RETURN(const DType common, PromoteOperands(input, 1));
@@ -93,7 +93,11 @@ absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
     case DTypeRule::kPromoteNumeric:
     case DTypeRule::kFloating:
     case DTypeRule::kBool:
+    case DTypeRule::kPredicate:
+    case DTypeRule::kBits:
+    case DTypeRule::kInteger:
     case DTypeRule::kSum: break;
+    case DTypeRule::kLogical: return ResolvedDTypes{DType::kBool, DType::kBool};
   }
   TESSERA_ASSIGN_OR_RETURN(const DType common, PromoteOperands(input, 0));
   const bool floating = Kind(common) == DTypeKind::kFloat || Kind(common) == DTypeKind::kComplex;
@@ -106,6 +110,14 @@ absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
       return ResolvedDTypes{result, result};
     }
     case DTypeRule::kBool: return ResolvedDTypes{common, DType::kBool};
+    case DTypeRule::kPredicate: return ResolvedDTypes{common == DType::kBool ? DType::kU8 : common, DType::kBool};
+    case DTypeRule::kBits:
+      if (common != DType::kBool && !IsInteger(common))
+        return OperandDTypeError(input, "needs a dtype of bools or integers");
+      return ResolvedDTypes{common, common};
+    case DTypeRule::kInteger:
+      if (!IsInteger(common)) return OperandDTypeError(input, "needs an integer dtype");
+      return ResolvedDTypes{common, common};
     case DTypeRule::kSum: {
       const DType integer = Kind(common) == DTypeKind::kUnsigned ? DType::kU64 : DType::kI64;
       const DType result = floating ? common : integer;

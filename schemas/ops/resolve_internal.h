@@ -28,6 +28,10 @@ absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveArgReduction(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveContraction(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveViewOp(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolvePlace(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveIndexed(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveComposite(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveRedistribute(const ResolveInput& input);
 
 // "a is f32[2,3], b is f32[4]"; "x is f32[2]" for one operand.

@@ -79,7 +79,7 @@ class ElementwisePlacer {
     const Placement placement = p.current.placements[static_cast<size_t>(mesh_dim)];
     if (!placement.is_shard()) return placement;
     const int output_dim = placement.dim() + p.dim_offset;
-    return ExtentOf(p, output_dim) == shape_[static_cast<size_t>(output_dim)] ? Placement::Shard(output_dim)
+    return ExtentOf(p, output_dim) == shape_[static_cast<size_t>(output_dim)] ? placement.OnDim(output_dim)
                                                                               : Placement::Replicate();
   }
 
@@ -98,12 +98,12 @@ class ElementwisePlacer {
     if (output.dim() < p.dim_offset || ExtentOf(p, output.dim()) != shape_[static_cast<size_t>(output.dim())]) {
       return Placement::Replicate();
     }
-    return Placement::Shard(output.dim() - p.dim_offset);
+    return output.OnDim(output.dim() - p.dim_offset);
   }
 
   absl::StatusOr<Placement> Decide(int mesh_dim) const {
-    const std::optional<Placements>& wanted = input_.call.attributes.placements;
-    if (wanted.has_value()) return (*wanted)[static_cast<size_t>(mesh_dim)];
+    const Placements* wanted = input_.call.attributes.placements();
+    if (wanted != nullptr) return (*wanted)[static_cast<size_t>(mesh_dim)];
     bool partial = false;
     bool agree = true;
     std::optional<Placement> first;
@@ -214,7 +214,7 @@ class ElementwisePlacer {
       Placement says = Says(p, mesh_dim);
       if (says.is_partial()) {
         says = ShardOrReplicate(p.current, mesh_dim, -1);
-        if (says.is_shard()) says = Placement::Shard(says.dim() + p.dim_offset);
+        if (says.is_shard()) says = says.OnDim(says.dim() + p.dim_offset);
         // Its dim is broadcast: the output is larger there and may be sharded, the operand may not.
         if (says.is_shard() && ExtentOf(p, says.dim()) != shape_[static_cast<size_t>(says.dim())]) continue;
       }
@@ -286,8 +286,8 @@ class ElementwisePlacer {
 // All operands are on one mesh with equal shapes and placements and nothing pending, and nothing else is asked for.
 bool IsUniform(const ResolveInput& input) {
   const TensorSpec& first = *input.tensors[0];
-  const OpAttributes& attributes = input.call.attributes;
-  if (first.has_partial() || attributes.mesh.has_value() || attributes.placements.has_value()) return false;
+  const Attributes& attributes = input.call.attributes;
+  if (first.has_partial() || attributes.mesh() != nullptr || attributes.placements() != nullptr) return false;
   return std::all_of(input.tensors.begin() + 1, input.tensors.end(), [&](const TensorSpec* other) {
     return other->mesh == first.mesh && other->placements == first.placements && other->shape == first.shape;
   });
@@ -295,25 +295,25 @@ bool IsUniform(const ResolveInput& input) {
 
 // Where the call says that its result is to be.
 absl::Status CheckWantedLayout(const ResolveInput& input, const Shape& shape, DType dtype) {
-  const OpAttributes& attributes = input.call.attributes;
+  const Attributes& attributes = input.call.attributes;
   const TensorSpec& first = *input.tensors[0];
-  const Mesh& mesh = attributes.mesh.value_or(first.mesh);
+  const Mesh& mesh = attributes.mesh() == nullptr ? first.mesh : *attributes.mesh();
   if (!(mesh == first.mesh) && !HaveSameWorkers(mesh, first.mesh)) {
     return OperandError(input, StrCat("the result can't be on ", ToText(mesh), ", the operands live on other workers"));
   }
-  if (!attributes.placements.has_value()) return absl::OkStatus();
+  if (attributes.placements() == nullptr) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const TensorSpec wanted,
-                           TensorSpec::Make(input.row.name, dtype, shape, mesh, *attributes.placements));
-  if (wanted.placements == *attributes.placements && !wanted.has_partial()) return absl::OkStatus();
-  return OperandError(input, StrCat("the result can't be asked to be ", ToText(*attributes.placements)));
+                           TensorSpec::Make(input.row.name, dtype, shape, mesh, *attributes.placements()));
+  if (wanted.placements == *attributes.placements() && !wanted.has_partial()) return absl::OkStatus();
+  return OperandError(input, StrCat("the result can't be asked to be ", ToText(*attributes.placements())));
 }
 
 // Those of the operands, without one that another has with other names; or the one that is asked for.
 absl::InlinedVector<const Mesh*, 3> CandidateMeshes(const ResolveInput& input) {
-  const OpAttributes& attributes = input.call.attributes;
-  if (attributes.mesh.has_value()) return {&*attributes.mesh};
+  const Attributes& attributes = input.call.attributes;
+  if (attributes.mesh() != nullptr) return {attributes.mesh()};
   absl::InlinedVector<const Mesh*, 3> meshes = {&input.tensors[0]->mesh};
-  if (attributes.placements.has_value()) return meshes;
+  if (attributes.placements() != nullptr) return meshes;
   for (const TensorSpec* spec : input.tensors) {
     const bool is_known = std::any_of(meshes.begin(), meshes.end(),
                                       [&](const Mesh* known) { return HaveSameArrangement(*known, spec->mesh); });

@@ -27,23 +27,23 @@ struct Wanted {
 
 Wanted WantedOf(const ResolveInput& input, size_t number) {
   const TensorSpec& source = *input.tensors[number];
-  const OpAttributes& attributes = input.call.attributes;
-  const Mesh& mesh = attributes.mesh.has_value() ? *attributes.mesh : source.mesh;
-  if (!attributes.placements_each.empty()) return {mesh, attributes.placements_each[number]};
-  return {mesh, attributes.placements.has_value() ? *attributes.placements : DefaultPlacements(source, mesh)};
+  const Attributes& attributes = input.call.attributes;
+  const Mesh& mesh = attributes.mesh() != nullptr ? *attributes.mesh() : source.mesh;
+  if (!attributes.placements_each().empty()) return {mesh, attributes.placements_each()[number]};
+  return {mesh, attributes.placements() != nullptr ? *attributes.placements() : DefaultPlacements(source, mesh)};
 }
 
 absl::Status AddOperand(const ResolveInput& input, size_t number, OpResolution& resolution) {
   const TensorSpec& source = *input.tensors[number];
-  const OpAttributes& attributes = input.call.attributes;
+  const Attributes& attributes = input.call.attributes;
   const Wanted wanted = WantedOf(input, number);
   TESSERA_ASSIGN_OR_RETURN(TensorSpec destination, TensorSpec::Make("redistribute", source.dtype, source.shape,
                                                                     wanted.mesh, wanted.placements));
   TESSERA_RETURN_IF_ERROR(ValidateRedistribute(source, destination));
-  if (attributes.relabel) {
+  if (attributes.relabel()) {
     TESSERA_ASSIGN_OR_RETURN(destination.mesh, RelabelledMesh(source, wanted.mesh, destination.placements));
   }
-  const DType dtype = attributes.dtype.value_or(source.dtype);
+  const DType dtype = attributes.dtype() == nullptr ? source.dtype : *attributes.dtype();
   if (destination.has_partial() && !MayConvertTerms(source, dtype)) {
     return DTypeError(StrCat("redistribute: a pending value can't change dtype from ", ToText(source.dtype), " to ",
                              ToText(dtype), "; redistribute to Shard or Replicate first: x is ", ToText(source)));
@@ -74,16 +74,16 @@ absl::Status AboutOperand(const ResolveInput& input, size_t number, const absl::
 }  // namespace
 
 absl::StatusOr<OpResolution> ResolveRedistribute(const ResolveInput& input) {
-  const OpAttributes& attributes = input.call.attributes;
+  const Attributes& attributes = input.call.attributes;
   const size_t count = input.tensors.size();
-  const size_t lists = attributes.placements_each.size();
-  if (lists > 0 && attributes.placements.has_value()) {
+  const size_t lists = attributes.placements_each().size();
+  if (lists > 0 && attributes.placements() != nullptr) {
     return OperandError(input, "placements for all and placements for each are given");
   }
   if (lists > 0 && lists != count) {
     return OperandError(input, StrCat(lists, " lists of placements for ", count, " tensors"));
   }
-  if (attributes.relabel && count > 1) {
+  if (attributes.relabel() && count > 1) {
     return OperandError(input, StrCat("relabel= is for one tensor, not for ", count));
   }
   OpResolution resolution;

@@ -11,7 +11,7 @@ namespace tessera {
 namespace {
 
 absl::Status CheckDims(const ResolveInput& input) {
-  const std::vector<int64_t>& dims = input.call.attributes.dims;
+  const std::vector<int64_t>& dims = input.call.attributes.dims();
   const int rank = input.tensors[0]->rank();
   int64_t previous = -1;
   for (const int64_t dim : dims) {
@@ -26,12 +26,12 @@ absl::Status CheckDims(const ResolveInput& input) {
 }
 
 bool IsReduced(const ResolveInput& input, int dim) {
-  const std::vector<int64_t>& dims = input.call.attributes.dims;
+  const std::vector<int64_t>& dims = input.call.attributes.dims();
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
 }
 
 absl::Status CheckNotEmpty(const ResolveInput& input) {
-  for (const int64_t dim : input.call.attributes.dims) {
+  for (const int64_t dim : input.call.attributes.dims()) {
     if (input.tensors[0]->shape[static_cast<size_t>(dim)] != 0) continue;
     return OperandError(input, StrCat("dim ", dim, " has no elements, so it has no ", input.row.name));
   }
@@ -51,7 +51,7 @@ OutputDims ReduceShape(const ResolveInput& input) {
     result.output_dim.push_back(static_cast<int>(result.shape.size()));
     if (!IsReduced(input, static_cast<int>(d))) {
       result.shape.push_back(shape[d]);
-    } else if (input.call.attributes.keepdims) {
+    } else if (input.call.attributes.keepdims()) {
       result.shape.push_back(1);
     }
   }
@@ -98,14 +98,14 @@ Placements OutputPlacements(const ResolveInput& input, const TensorSpec& operand
     if (!placement.is_shard()) continue;
     placement = IsReduced(input, placement.dim())
                     ? Placement::Partial(*input.row.reduce_op)
-                    : Placement::Shard(dims.output_dim[static_cast<size_t>(placement.dim())]);
+                    : placement.OnDim(dims.output_dim[static_cast<size_t>(placement.dim())]);
   }
   return placements;
 }
 
 int64_t ReducedCount(const ResolveInput& input) {
   int64_t count = 1;
-  for (const int64_t dim : input.call.attributes.dims) count *= input.tensors[0]->shape[static_cast<size_t>(dim)];
+  for (const int64_t dim : input.call.attributes.dims()) count *= input.tensors[0]->shape[static_cast<size_t>(dim)];
   return count;
 }
 
@@ -123,9 +123,9 @@ void DivideByCount(const ResolveInput& input, DType dtype, OpResolution& resolut
 // Of the result; elements are converted to it before they are reduced.
 absl::StatusOr<DType> DecideDType(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
-  const std::optional<DType>& wanted = input.call.attributes.dtype;
-  if (!wanted.has_value()) return dtypes.result;
-  if (input.call.op == OpId::kSum && *wanted != DType::kBool) return *wanted;
+  const DType* wanted = input.call.attributes.dtype();
+  if (wanted == nullptr) return dtypes.result;
+  if ((input.call.op == OpId::kSum || input.call.op == OpId::kProd) && *wanted != DType::kBool) return *wanted;
   return OperandDTypeError(input, StrCat("dtype= can't be ", ToText(*wanted), " here"));
 }
 
@@ -135,13 +135,15 @@ absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input) {
   TESSERA_RETURN_IF_ERROR(CheckDims(input));
   TESSERA_ASSIGN_OR_RETURN(const DType dtype, DecideDType(input));
   const ReduceOp op = *input.row.reduce_op;
-  if (op != ReduceOp::kSum) TESSERA_RETURN_IF_ERROR(CheckNotEmpty(input));
+  // Of bools the extremes of nothing are false and true: any and all.
+  const bool has_identity = op == ReduceOp::kSum || op == ReduceOp::kProduct || dtype == DType::kBool;
+  if (!has_identity) TESSERA_RETURN_IF_ERROR(CheckNotEmpty(input));
   OutputDims dims = ReduceShape(input);
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, dims.shape, SizeBytes(AccumulatedIn(dtype))));
   OpResolution resolution;
   resolution.flops = static_cast<double>(NumElements(input.tensors[0]->shape));
   resolution.operands.push_back(PrepareOperand(input, dtype));
-  resolution.local = ReduceLocalOp{op, input.call.attributes.dims};
+  resolution.local = ReduceLocalOp{op, input.call.attributes.dims()};
   if (input.call.op == OpId::kMean) DivideByCount(input, dtype, resolution);
   const TensorSpec& operand = resolution.operands[0].spec;
   Placements placements = OutputPlacements(input, operand, dims);
@@ -152,11 +154,11 @@ absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input) {
 absl::StatusOr<OpResolution> ResolveArgReduction(const ResolveInput& input) {
   TESSERA_RETURN_IF_ERROR(CheckDims(input));
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
-  if (input.call.attributes.dims.size() != 1) {
-    return OperandError(input, StrCat("needs one dim, got ", ToText(input.call.attributes.dims)));
+  if (input.call.attributes.dims().size() != 1) {
+    return OperandError(input, StrCat("needs one dim, got ", ToText(input.call.attributes.dims())));
   }
   TESSERA_RETURN_IF_ERROR(CheckNotEmpty(input));
-  const int dim = static_cast<int>(input.call.attributes.dims[0]);
+  const int dim = static_cast<int>(input.call.attributes.dims()[0]);
   const TensorSpec& own = *input.tensors[0];
   TensorSpec operand = own;
   for (int i = 0; i < own.mesh.ndim(); ++i) {
@@ -169,10 +171,10 @@ absl::StatusOr<OpResolution> ResolveArgReduction(const ResolveInput& input) {
   OpResolution resolution;
   resolution.flops = static_cast<double>(NumElements(own.shape));
   resolution.operands.push_back(BringTo(own, own.mesh, operand.placements));
-  resolution.local = ArgReduceOp{input.call.op == OpId::kArgMin ? Extreme::kMin : Extreme::kMax, dim};
+  resolution.local = ArgReduceOp{input.call.op == OpId::kArgMin ? Extreme::kMin : Extreme::kMax, {dim}};
   Placements placements = operand.placements;
   for (Placement& placement : placements) {
-    if (placement.is_shard()) placement = Placement::Shard(dims.output_dim[static_cast<size_t>(placement.dim())]);
+    if (placement.is_shard()) placement = placement.OnDim(dims.output_dim[static_cast<size_t>(placement.dim())]);
   }
   resolution.outputs.push_back(TensorSpec{dtypes.result, std::move(dims.shape), own.mesh, std::move(placements)});
   return resolution;

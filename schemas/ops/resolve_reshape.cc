@@ -108,7 +108,9 @@ bool HoldSameElements(const TensorSpec& own, const TensorSpec& output) {
 
 // What S(dim) may become, on a mesh dim that has several coordinates or one. First what a reader expects: the dim
 // that has the same digits of an element's number, then the one that leads where it led.
-absl::InlinedVector<Placement, 8> Candidates(const Shape& from, const Shape& to, int dim, int64_t coordinates) {
+absl::InlinedVector<Placement, 8> Candidates(const Shape& from, const Shape& to, const Placement& placement,
+                                             int64_t coordinates) {
+  const int dim = placement.dim();
   absl::InlinedVector<Placement, 8> candidates;
   const int rank = static_cast<int>(to.size());
   const int64_t extent = from[static_cast<size_t>(dim)];
@@ -116,7 +118,7 @@ absl::InlinedVector<Placement, 8> Candidates(const Shape& from, const Shape& to,
   for (int i = 0; i < rank; ++i) {
     const int at = (dim + i) % rank;
     if (to[static_cast<size_t>(at)] == extent && ElementsBehind(to, at) == behind)
-      candidates.push_back(Placement::Shard(at));
+      candidates.push_back(placement.OnDim(at));
   }
   for (int at = 0; at < rank && extent > 1; ++at) {
     const int64_t own = to[static_cast<size_t>(at)];
@@ -125,6 +127,26 @@ absl::InlinedVector<Placement, 8> Candidates(const Shape& from, const Shape& to,
   for (int at = 0; at < rank && coordinates > 1; ++at) candidates.push_back(Placement::Shard(at));
   // Where nothing is cut, or there is nothing.
   candidates.push_back(Placement::Replicate());
+  return candidates;
+}
+
+// The cuts of the dim as explicit sizes of the output's dims: where whole indexes of one are whole indexes of the
+// other.
+std::vector<Placement> SizedCandidates(const TensorSpec& own, const Shape& to, int dim) {
+  const int64_t behind = ElementsBehind(own.shape, dim);
+  std::vector<Placement> candidates;
+  for (int at = 0; at < static_cast<int>(to.size()); ++at) {
+    const int64_t behind_to = ElementsBehind(to, at);
+    if (behind_to == 0) continue;
+    std::vector<int64_t> sizes;
+    bool is_whole = true;
+    for (const Interval& interval : DimIntervals(own, dim)) {
+      const int64_t elements = interval.size() * behind;
+      is_whole = is_whole && elements % behind_to == 0;
+      sizes.push_back(elements / behind_to);
+    }
+    if (is_whole) candidates.push_back(Placement::Shard(at, std::move(sizes)));
+  }
   return candidates;
 }
 
@@ -149,28 +171,21 @@ ReshapePlacements PlaceReshape(const TensorSpec& own, const Shape& shape) {
       after.placements[i] = candidate;
       return HoldSameElements(before, after);
     };
-    const auto candidates = Candidates(own.shape, shape, own.placements[i].dim(), own.mesh.shape()[i]);
+    const auto candidates = Candidates(own.shape, shape, own.placements[i], own.mesh.shape()[i]);
     if (std::any_of(candidates.begin(), candidates.end(), agrees)) continue;
+    const std::vector<Placement> sized = SizedCandidates(before, shape, own.placements[i].dim());
+    if (std::any_of(sized.begin(), sized.end(), agrees)) continue;
     before.placements[i] = after.placements[i] = Placement::Replicate();
   }
   return {std::move(before.placements), std::move(after.placements)};
 }
 
-absl::Status Refuse(const TensorSpec& own, const Shape& shape, const Placements& wanted) {
-  size_t lost = 0;
-  while (own.placements[lost] == wanted[lost]) ++lost;
-  return absl::InvalidArgumentError(StrCat("reshape: ", ToText(own.shape), " to ", ToText(shape),
-                                           " would move data between workers, because ", ToText(own.placements[lost]),
-                                           " does not survive; write x.redistribute(placements=", ToText(wanted),
-                                           ") first: x is ", ToText(own)));
-}
-
 }  // namespace
 
-absl::StatusOr<TensorSpec> ReshapeSpec(const ResolveInput& input) {
+absl::StatusOr<ReshapedSpecs> ReshapeSpecs(const ResolveInput& input) {
   const TensorSpec& own = *input.tensors[0];
-  if (!input.call.attributes.shape.has_value()) return OperandError(input, "needs a shape");
-  const Shape& shape = *input.call.attributes.shape;
+  if (input.call.attributes.shape() == nullptr) return OperandError(input, "needs a shape");
+  const Shape& shape = *input.call.attributes.shape();
   TESSERA_RETURN_IF_ERROR(ValidateShape("reshape", shape, SizeBytes(own.dtype)));
   if (NumElements(shape) != NumElements(own.shape)) {
     return OperandError(input, StrCat("the new shape ", ToText(shape), " has ", NumElements(shape), " elements, not ",
@@ -178,11 +193,12 @@ absl::StatusOr<TensorSpec> ReshapeSpec(const ResolveInput& input) {
   }
   TensorSpec output = own;
   output.shape = shape;
-  if (shape == own.shape) return output;
+  if (shape == own.shape) return ReshapedSpecs{own, std::move(output)};
   ReshapePlacements places = PlaceReshape(own, shape);
-  if (places.own != own.placements) return Refuse(own, shape, places.own);
   output.placements = std::move(places.output);
-  return output;
+  TensorSpec operand = own;
+  operand.placements = std::move(places.own);
+  return ReshapedSpecs{std::move(operand), std::move(output)};
 }
 
 absl::StatusOr<ViewLayout> ReshapeLayout(const TensorSpec& operand, absl::Span<const int64_t> operand_strides,

@@ -13,7 +13,7 @@ namespace tessera {
 namespace {
 
 absl::Status CheckPermutation(const ResolveInput& input) {
-  const std::vector<int64_t>& dims = input.call.attributes.dims;
+  const std::vector<int64_t>& dims = input.call.attributes.dims();
   const int rank = input.tensors[0]->rank();
   std::array<bool, kMaxRank> seen = {};
   bool valid = static_cast<int>(dims.size()) == rank;
@@ -33,12 +33,12 @@ absl::StatusOr<TensorSpec> TransposeSpec(const ResolveInput& input) {
   TensorSpec output = own;
   std::array<int, kMaxRank> output_dim = {};
   for (int d = 0; d < own.rank(); ++d) {
-    const int64_t from = input.call.attributes.dims[static_cast<size_t>(d)];
+    const int64_t from = input.call.attributes.dims()[static_cast<size_t>(d)];
     output.shape[static_cast<size_t>(d)] = own.shape[static_cast<size_t>(from)];
     output_dim[static_cast<size_t>(from)] = d;
   }
   for (Placement& placement : output.placements) {
-    if (placement.is_shard()) placement = Placement::Shard(output_dim[static_cast<size_t>(placement.dim())]);
+    if (placement.is_shard()) placement = placement.OnDim(output_dim[static_cast<size_t>(placement.dim())]);
   }
   return output;
 }
@@ -68,7 +68,7 @@ absl::StatusOr<TensorSpec> SliceSpec(const ResolveInput& input) {
   TensorSpec output = own;
   output.shape.clear();
   size_t dim = 0;
-  for (const IndexItem& item : input.call.attributes.index) {
+  for (const IndexItem& item : input.call.attributes.index()) {
     if (item.kind != IndexItem::Kind::kInteger && output.shape.size() == static_cast<size_t>(kMaxRank)) {
       return OperandError(input, StrCat("more than ", kMaxRank, " dims in the result (max_rank)"));
     }
@@ -90,8 +90,10 @@ absl::StatusOr<TensorSpec> SliceSpec(const ResolveInput& input) {
   TESSERA_RETURN_IF_ERROR(ValidateShape("slice", output.shape, SizeBytes(own.dtype)));
   for (Placement& placement : output.placements) {
     if (!placement.is_shard()) continue;
-    const int kept = output_dim[static_cast<size_t>(placement.dim())];
-    placement = kept < 0 ? Placement::Replicate() : Placement::Shard(kept);
+    const int dim = placement.dim();
+    const int kept = output_dim[static_cast<size_t>(dim)];
+    const bool is_whole = kept >= 0 && output.shape[static_cast<size_t>(kept)] == own.shape[static_cast<size_t>(dim)];
+    placement = kept < 0 ? Placement::Replicate() : is_whole ? placement.OnDim(kept) : Placement::Shard(kept);
   }
   return output;
 }
@@ -113,7 +115,7 @@ absl::StatusOr<ViewLayout> SliceLayout(const OpCall& call, const TensorSpec& ope
   ViewLayout layout;
   size_t dim = 0;
   bool empty = false;
-  for (const IndexItem& item : call.attributes.index) {
+  for (const IndexItem& item : call.attributes.index()) {
     if (item.kind == IndexItem::Kind::kNewAxis) {
       layout.strides.push_back(0);
       continue;
@@ -134,6 +136,53 @@ absl::StatusOr<ViewLayout> SliceLayout(const OpCall& call, const TensorSpec& ope
   return layout;
 }
 
+absl::StatusOr<OpResolution> ResolveReshape(const ResolveInput& input) {
+  TESSERA_ASSIGN_OR_RETURN(ReshapedSpecs specs, ReshapeSpecs(input));
+  OpResolution resolution;
+  resolution.operands.push_back(BringTo(*input.tensors[0], specs.operand.mesh, specs.operand.placements));
+  resolution.outputs.push_back(std::move(specs.output));
+  return resolution;
+}
+
+// A dim of extent 1 that is repeated is whole on every worker; one that a mesh dim of several coordinates shards lies
+// at one of them, so it is gathered before.
+absl::StatusOr<TensorSpec> BroadcastSpec(const ResolveInput& input) {
+  const TensorSpec& own = *input.tensors[0];
+  if (input.call.attributes.shape() == nullptr) return OperandError(input, "needs a shape");
+  const Shape& shape = *input.call.attributes.shape();
+  const absl::StatusOr<Shape> joined = BroadcastShapes(own.shape, shape);
+  if (!joined.ok() || *joined != shape) return OperandError(input, StrCat("doesn't broadcast to ", ToText(shape)));
+  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, shape, SizeBytes(own.dtype)));
+  TensorSpec output = own;
+  output.shape = shape;
+  const int missing = static_cast<int>(shape.size()) - own.rank();
+  for (Placement& placement : output.placements) {
+    if (!placement.is_shard()) continue;
+    const size_t dim = static_cast<size_t>(placement.dim());
+    placement = own.shape[dim] == shape[dim + static_cast<size_t>(missing)] ? placement.OnDim(placement.dim() + missing)
+                                                                            : Placement::Replicate();
+  }
+  return output;
+}
+
+// The operand of a broadcast: whole where its dim is repeated.
+Placements BroadcastOperand(const TensorSpec& own, const TensorSpec& output) {
+  Placements placements = own.placements;
+  for (size_t i = 0; i < placements.size(); ++i) {
+    if (placements[i].is_shard() && output.placements[i].is_replicate()) placements[i] = Placement::Replicate();
+  }
+  return placements;
+}
+
+Strides BroadcastStrides(const TensorSpec& operand, absl::Span<const int64_t> strides, const TensorSpec& output) {
+  const size_t missing = output.shape.size() - operand.shape.size();
+  Strides broadcast(output.shape.size(), 0);
+  for (size_t d = 0; d < operand.shape.size(); ++d) {
+    if (operand.shape[d] == output.shape[missing + d]) broadcast[missing + d] = strides[d];
+  }
+  return broadcast;
+}
+
 }  // namespace
 
 absl::StatusOr<OpResolution> ResolveViewOp(const ResolveInput& input) {
@@ -141,11 +190,14 @@ absl::StatusOr<OpResolution> ResolveViewOp(const ResolveInput& input) {
   switch (input.call.op) {
     case OpId::kTranspose: output = TransposeSpec(input); break;
     case OpId::kSlice: output = SliceSpec(input); break;
-    default: output = ReshapeSpec(input); break;
+    case OpId::kBroadcastTo: output = BroadcastSpec(input); break;
+    default: return ResolveReshape(input);
   }
   if (!output.ok()) return output.status();
   OpResolution resolution;
-  resolution.operands.push_back({*input.tensors[0], false, {}});
+  const TensorSpec& own = *input.tensors[0];
+  const bool repeats = input.call.op == OpId::kBroadcastTo;
+  resolution.operands.push_back(BringTo(own, own.mesh, repeats ? BroadcastOperand(own, *output) : own.placements));
   resolution.outputs.push_back(*std::move(output));
   return resolution;
 }
@@ -158,11 +210,12 @@ absl::StatusOr<ViewLayout> ResolveView(const OpCall& call, const TensorSpec& ope
   ViewLayout layout;
   switch (call.op) {
     case OpId::kTranspose:
-      for (const int64_t dim : call.attributes.dims)
+      for (const int64_t dim : call.attributes.dims())
         layout.strides.push_back(operand_strides[static_cast<size_t>(dim)]);
       return layout;
     case OpId::kSlice: return SliceLayout(call, operand, operand_strides);
     case OpId::kReshape: return ReshapeLayout(operand, operand_strides, output);
+    case OpId::kBroadcastTo: layout.strides = BroadcastStrides(operand, operand_strides, output); return layout;
     default: return absl::FailedPreconditionError(StrCat(ToText(call), " is no view"));
   }
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The functions of numbers that are no operator of C++ and no function of <cmath> alone, as templates over the C++ type of
-// a dtype. schemas/ops/scalar_meaning.h says which op has which.
+// The functions of numbers that are no operator of C++ and no function of <cmath> alone, as templates over the C++ type
+// of a dtype. schemas/ops/scalar_meaning.h says which op has which.
 //
 // Integers wrap. Division of integers by zero gives 0, and so does the remainder. Floor division and remainder have the
 // signs of Python and NumPy. The power of integers is the exact one without its fraction, so 2 ** -1 is 0; 0 ** -1

@@ -84,8 +84,7 @@ template <typename T, typename Visit>
 inline bool VisitPredicate(ScalarOp op, Visit&& visit) {
   switch (op) {
     case ScalarOp::kIsNan: return visit([](T a) { return a != a; });
-    case ScalarOp::kIsInf:
-      return visit([](T a) { return kIsFloat<T> && Absolute(a) > std::numeric_limits<T>::max(); });
+    case ScalarOp::kIsInf: return visit([](T a) { return kIsFloat<T> && Absolute(a) > std::numeric_limits<T>::max(); });
     case ScalarOp::kIsFinite:
       return visit([](T a) { return !kIsFloat<T> || Absolute(a) <= std::numeric_limits<T>::max(); });
     case ScalarOp::kSignBit:

@@ -1,6 +1,7 @@
 #include "schemas/types/layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "schemas/types/divide.h"
 #include "schemas/types/status_macros.h"
@@ -8,18 +9,43 @@
 namespace tessera {
 namespace {
 
+// The piece of that number, of explicit sizes.
+Interval SizedInterval(const std::vector<int64_t>& sizes, int64_t index) {
+  const int64_t start = std::accumulate(sizes.begin(), sizes.begin() + index, int64_t{0});
+  return {start, start + sizes[index]};
+}
+
 // The part of `tensor_dim` at the position, in order along the dim even where it is empty.
 Interval OrderedInterval(const TensorSpec& spec, int tensor_dim, absl::Span<const int64_t> position) {
   Interval interval{0, spec.shape[tensor_dim]};
+  int64_t index = 0;  // of the piece, up to the mesh dim
   for (size_t i = 0; i < spec.placements.size(); ++i) {
-    if (spec.placements[i].is_shard(tensor_dim)) {
-      interval = ChunkInterval(interval, spec.mesh.shape()[i], position[i]);
-    }
+    const Placement& placement = spec.placements[i];
+    if (!placement.is_shard(tensor_dim)) continue;
+    index = index * spec.mesh.shape()[i] + position[i];
+    interval = HasFittingSizes(spec, i) ? SizedInterval(placement.sizes(), index)
+                                        : ChunkInterval(interval, spec.mesh.shape()[i], position[i]);
   }
   return interval;
 }
 
 }  // namespace
+
+bool HasFittingSizes(const TensorSpec& spec, size_t mesh_dim) {
+  const Placement& placement = spec.placements[mesh_dim];
+  if (!placement.has_sizes()) return false;
+  size_t pieces = 1;
+  for (size_t i = 0; i <= mesh_dim; ++i) {
+    if (spec.placements[i].is_shard(placement.dim())) pieces *= static_cast<size_t>(spec.mesh.shape()[i]);
+  }
+  if (placement.sizes().size() != pieces) return false;
+  int64_t left = spec.shape[placement.dim()];
+  for (const int64_t size : placement.sizes()) {
+    if (size < 0 || size > left) return false;
+    left -= size;
+  }
+  return left == 0;
+}
 
 Interval ChunkInterval(Interval whole, int64_t count, int64_t coordinate) {
   const int64_t size = whole.size();
@@ -44,6 +70,15 @@ std::vector<Interval> DimIntervals(const TensorSpec& spec, int tensor_dim) {
     const int64_t count = spec.mesh.shape()[mesh_dim];
     std::vector<Interval> parts;
     parts.reserve(intervals.size() * count);
+    if (HasFittingSizes(spec, mesh_dim)) {
+      int64_t start = 0;
+      for (const int64_t size : spec.placements[mesh_dim].sizes()) {
+        parts.push_back({start, start + size});
+        start += size;
+      }
+      intervals = std::move(parts);
+      continue;
+    }
     for (const Interval& interval : intervals) {
       for (int64_t c = 0; c < count; ++c) parts.push_back(ChunkInterval(interval, count, c));
     }
@@ -78,7 +113,9 @@ Shape MaxShardShape(const TensorSpec& spec) {
     const Placement& placement = spec.placements[i];
     if (!placement.is_shard()) continue;
     int64_t& extent = shape[placement.dim()];
-    extent = CeilDivide(extent, spec.mesh.shape()[i]);
+    // What later mesh dims cut further is at most a part of the largest of these.
+    extent = HasFittingSizes(spec, i) ? *std::max_element(placement.sizes().begin(), placement.sizes().end())
+                                      : CeilDivide(extent, spec.mesh.shape()[i]);
   }
   return shape;
 }

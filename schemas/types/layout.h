@@ -7,6 +7,8 @@
 // empty shard starts at the dim's size. Several mesh dims that shard one tensor dim apply left to
 // right, each splitting what the one before left:
 //
+// Shard(d, sizes) cuts as the sizes say (placement.h).
+//
 //   ChunkInterval({0, 9}, 2, 0) == {0, 5};  9 rows on 2x2 [S(0),S(0)] are 3,2,2,2
 //   LocalBox(f32[1797,64] @ mesh(4) [S(0)], {3}) == [1350:1797, 0:64]
 
@@ -21,6 +23,11 @@ namespace tessera {
 
 // The part of `whole` at `coordinate` of `count`. 0 <= coordinate < count.
 Interval ChunkInterval(Interval whole, int64_t count, int64_t coordinate);
+
+// Whether the mesh dim shards by explicit sizes that fit: one for each piece, none negative, that add up to the extent.
+// Sizes that don't fit say nothing: an op that changes an extent or an earlier mesh dim's placement leaves
+// torch.chunk's cuts.
+bool HasFittingSizes(const TensorSpec& spec, size_t mesh_dim);
 
 // Mesh dims whose placement is Shard(tensor_dim), left to right.
 std::vector<int> ShardingMeshDims(const TensorSpec& spec, int tensor_dim);

@@ -26,10 +26,23 @@ absl::StatusOr<ReduceOp> ParseReduceOp(std::string_view text) {
       StrCat("unknown reduce op \"", Printable(text, 40), "\"; known: ", "sum avg min max product"));
 }
 
+Placement Placement::Shard(int dim, std::vector<int64_t> sizes) {
+  Placement placement = Shard(dim);
+  if (!sizes.empty()) placement.sizes_ = std::make_shared<const std::vector<int64_t>>(std::move(sizes));
+  return placement;
+}
+
+const std::vector<int64_t>& Placement::sizes() const {
+  static const std::vector<int64_t> kNone;
+  return sizes_ == nullptr ? kNone : *sizes_;
+}
+
 std::string ToText(const Placement& placement) {
   switch (placement.kind()) {
     case Placement::Kind::kReplicate: return "R";
-    case Placement::Kind::kShard: return StrCat("S(", placement.dim(), ")");
+    case Placement::Kind::kShard:
+      return StrCat("S(", placement.dim(), placement.has_sizes() ? ";" : "", absl::StrJoin(placement.sizes(), ","),
+                    ")");
     case Placement::Kind::kPartial: return StrCat("P(", ToText(placement.reduce_op()), ")");
   }
   return "?";
@@ -50,11 +63,15 @@ absl::StatusOr<Placement> ParsePlacement(Scanner& scanner) {
     if (dim < std::numeric_limits<int32_t>::min() || dim > std::numeric_limits<int32_t>::max()) {
       return scanner.Error("a tensor dim before here");
     }
+    std::vector<int64_t> sizes;
     if (scanner.TryTake(";")) {
-      return absl::UnimplementedError("placement: explicit shard sizes, S(d;n,...), are reserved");
+      do {
+        if (sizes.size() == static_cast<size_t>(kMaxMeshSize)) return scanner.Error("fewer sizes");
+        TESSERA_ASSIGN_OR_RETURN(sizes.emplace_back(), scanner.TakeInteger());
+      } while (scanner.TryTake(","));
     }
     TESSERA_RETURN_IF_ERROR(scanner.Take(")"));
-    return Placement::Shard(static_cast<int>(dim));
+    return Placement::Shard(static_cast<int>(dim), std::move(sizes));
   }
   if (name == "P") {
     TESSERA_RETURN_IF_ERROR(scanner.Take("("));

@@ -6,9 +6,14 @@
 //   Placement::Replicate()  "R"     every coordinate holds the same
 //   Placement::Partial(ReduceOp::kSum)  "P(sum)"   the value is the sum over the coordinates
 //
-// Reserved: explicit sizes, written `S(0;3,1,5)`; the parser answers Unimplemented.
+//   Placement::Shard(0, {3, 1, 5})  "S(0;3,1,5)"   split along tensor dim 0 into these sizes
+//
+// Explicit sizes are those of all pieces that the dim is cut into up to this mesh dim: one for each coordinate; or,
+// where earlier mesh dims shard the same tensor dim, for each of their coordinates together, in row-major order. They
+// say where the cuts are whatever the earlier ones would have been.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +38,8 @@ class Placement {
   Placement() = default;  // Replicate
   static Placement Replicate() { return Placement(); }
   static Placement Shard(int dim) { return Placement(Kind::kShard, dim, ReduceOp::kSum); }
+  // No sizes: as torch.chunk splits.
+  static Placement Shard(int dim, std::vector<int64_t> sizes);
   static Placement Partial(ReduceOp op) { return Placement(Kind::kPartial, 0, op); }
 
   Kind kind() const { return kind_; }
@@ -42,11 +49,22 @@ class Placement {
   bool is_partial() const { return kind_ == Kind::kPartial; }
   int dim() const { return dim_; }                   // is_shard() only; may be negative before normalisation
   ReduceOp reduce_op() const { return reduce_op_; }  // is_partial() only
+  bool has_sizes() const { return sizes_ != nullptr; }
+  const std::vector<int64_t>& sizes() const;  // of a Shard; empty without explicit ones
+  // The same cuts of another tensor dim. is_shard() only.
+  Placement OnDim(int dim) const {
+    Placement moved = *this;
+    moved.dim_ = dim;
+    return moved;
+  }
 
-  bool operator==(const Placement&) const = default;
+  bool operator==(const Placement& other) const {
+    return kind_ == other.kind_ && dim_ == other.dim_ && reduce_op_ == other.reduce_op_ &&
+           (sizes_ == other.sizes_ || sizes() == other.sizes());
+  }
   template <typename H>
   friend H AbslHashValue(H h, const Placement& p) {
-    return H::combine(std::move(h), p.kind_, p.dim_, p.reduce_op_);
+    return H::combine(std::move(h), p.kind_, p.dim_, p.reduce_op_, p.sizes());
   }
 
  private:
@@ -54,6 +72,7 @@ class Placement {
   Kind kind_ = Kind::kReplicate;
   int dim_ = 0;
   ReduceOp reduce_op_ = ReduceOp::kSum;
+  std::shared_ptr<const std::vector<int64_t>> sizes_;  // null: none
 };
 
 using Placements = std::vector<Placement>;

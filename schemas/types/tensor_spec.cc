@@ -1,6 +1,7 @@
 #include "schemas/types/tensor_spec.h"
 
 #include "schemas/types/errors.h"
+#include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "schemas/types/text.h"
@@ -25,13 +26,37 @@ absl::StatusOr<Placement> NormalizePlacement(std::string_view op, const Placemen
       return IndexOutOfRangeError(
           StrCat(op, ": placement ", ToText(placement), " is out of range for rank ", rank, about()));
     }
-    return Placement::Shard(dim < 0 ? dim + rank : dim);
+    return placement.OnDim(dim < 0 ? dim + rank : dim);
   }
   if (placement.is_partial() && placement.reduce_op() == ReduceOp::kAvg && Kind(dtype) != DTypeKind::kFloat &&
       Kind(dtype) != DTypeKind::kComplex) {
     return DTypeError(StrCat(op, ": P(avg) needs a floating dtype", about()));
   }
   return placement;
+}
+
+// The pieces that mesh dims up to `mesh_dim` cut the tensor dim into as torch.chunk does, with the sizes of earlier
+// mesh dims.
+std::vector<int64_t> ChunkSizes(const TensorSpec& spec, size_t mesh_dim, int dim) {
+  TensorSpec cut = spec;
+  for (size_t i = mesh_dim; i < cut.placements.size(); ++i) {
+    cut.placements[i] = i == mesh_dim ? Placement::Shard(dim) : Placement::Replicate();
+  }
+  std::vector<int64_t> sizes;
+  for (const Interval& interval : DimIntervals(cut, dim)) sizes.push_back(interval.size());
+  return sizes;
+}
+
+absl::Status CheckSizes(std::string_view op, const TensorSpec& spec, size_t mesh_dim) {
+  if (!spec.placements[mesh_dim].has_sizes() || HasFittingSizes(spec, mesh_dim)) return absl::OkStatus();
+  const Placement& placement = spec.placements[mesh_dim];
+  size_t pieces = 1;
+  for (size_t i = 0; i <= mesh_dim; ++i) {
+    if (spec.placements[i].is_shard(placement.dim())) pieces *= static_cast<size_t>(spec.mesh.shape()[i]);
+  }
+  return absl::InvalidArgumentError(StrCat(op, ": the sizes of ", ToText(placement), " must be ", pieces,
+                                           " numbers that add up to ", spec.shape[static_cast<size_t>(placement.dim())],
+                                           ": ", Describe(spec.dtype, spec.shape, spec.mesh, spec.placements)));
 }
 
 }  // namespace
@@ -46,8 +71,10 @@ absl::StatusOr<TensorSpec> TensorSpec::Make(std::string_view op, DType dtype, ab
   }
   TensorSpec spec{dtype, Shape(shape.begin(), shape.end()), mesh, placements};
   const Placement* partial = nullptr;
-  for (Placement& placement : spec.placements) {
+  for (size_t i = 0; i < spec.placements.size(); ++i) {
+    Placement& placement = spec.placements[i];
     TESSERA_ASSIGN_OR_RETURN(placement, NormalizePlacement(op, placement, dtype, shape));
+    TESSERA_RETURN_IF_ERROR(CheckSizes(op, spec, i));
     if (!placement.is_partial()) continue;
     if (partial != nullptr && partial->reduce_op() != placement.reduce_op()) {
       return absl::InvalidArgumentError(StrCat(op, ": one tensor has ", ToText(*partial), " and ", ToText(placement),
@@ -55,7 +82,17 @@ absl::StatusOr<TensorSpec> TensorSpec::Make(std::string_view op, DType dtype, ab
     }
     partial = &placement;
   }
+  DropIdleSizes(spec);
   return spec;
+}
+
+void DropIdleSizes(TensorSpec& spec) {
+  for (size_t i = 0; i < spec.placements.size(); ++i) {
+    Placement& placement = spec.placements[i];
+    if (!placement.has_sizes()) continue;
+    const bool is_idle = !HasFittingSizes(spec, i) || placement.sizes() == ChunkSizes(spec, i, placement.dim());
+    if (is_idle) placement = Placement::Shard(placement.dim());
+  }
 }
 
 bool TensorSpec::has_partial() const {

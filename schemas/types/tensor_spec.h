@@ -41,6 +41,10 @@ struct TensorSpec {
   }
 };
 
+// Leaves out explicit sizes that don't fit (layout.h), and those that say what torch.chunk does: equal layouts are
+// equal specs.
+void DropIdleSizes(TensorSpec& spec);
+
 inline TensorSpec WithDType(TensorSpec spec, DType dtype) {
   spec.dtype = dtype;
   return spec;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "schemas/types/layout.h"
+#include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/failure.h"
 #include "server/coordinator/state_machine.h"
@@ -16,7 +17,7 @@ namespace {
 absl::Status NamedAfter(std::string_view op, const absl::Status& status) {
   const std::string_view message = StdView(status.message());
   if (message.substr(0, op.size()) == op) return status;
-  return absl::Status(status.code(), StrCat(op, ": ", message));
+  return WithMessage(status, StrCat(op, ": ", message));
 }
 
 // The cause as what the op makes has it; a download makes nothing.

@@ -98,12 +98,7 @@ int64_t MemoryBytes(const PlanTemplate& value) {
 }
 
 int64_t MemoryBytes(const PlanKey& key) {
-  const OpAttributes& attributes = key.attributes;
-  int64_t bytes = static_cast<int64_t>(sizeof(PlanKey) + attributes.notation.size());
-  bytes += BytesOf(attributes.dims) + BytesOf(attributes.index) + BytesOf(attributes.placements_each);
-  for (const Placements& each : attributes.placements_each) bytes += BytesOf(each);
-  if (attributes.mesh.has_value()) bytes += attributes.mesh->SharedBytes();
-  bytes += BytesOf(key.operands);
+  int64_t bytes = static_cast<int64_t>(sizeof(PlanKey)) + key.attributes.HeapBytes() + BytesOf(key.operands);
   for (const PlanKeyOperand& operand : key.operands) bytes += BytesOf(operand.spec.placements);
   return bytes;
 }

@@ -34,7 +34,7 @@ struct PlanKeyOperand {
 };
 struct PlanKey {
   OpId op = OpId::kFull;
-  OpAttributes attributes;
+  Attributes attributes;
   absl::InlinedVector<PlanKeyOperand, 2> operands;
   uint64_t topology_version = 0;
   int64_t temporary_bytes = kNoLimit;  // what PlanLimits says

@@ -169,7 +169,7 @@ bool StateMachine::HasRoom(const std::vector<WorkerIndex>& workers) const {
 
 absl::Status StateMachine::CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const {
   const std::string_view name = NameOf(call.op);
-  if (call.attributes.mesh.has_value()) TESSERA_RETURN_IF_ERROR(CheckWorkers(name, call.attributes.mesh->workers()));
+  if (call.attributes.mesh() != nullptr) TESSERA_RETURN_IF_ERROR(CheckWorkers(name, call.attributes.mesh()->workers()));
   for (const PlanOperand& operand : operands) {
     const auto* layout = std::get_if<OperandLayout>(&operand);
     if (layout != nullptr) TESSERA_RETURN_IF_ERROR(CheckWorkers(name, layout->spec.mesh.workers()));

@@ -4,8 +4,12 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "schemas/ops/expression.h"
+#include "schemas/types/errors.h"
+#include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
@@ -65,8 +69,18 @@ struct Kernels {
   const Box& output_box;
   const StridedDoubles& output;
   const KernelStore store;  // of a matmul
+  absl::Status* const failed;
 
   void operator()(const MapOp& op) const {
+    ForEachIndex(output.extents, [&](const Shape& index) {
+      Shape global = index;
+      for (size_t d = 0; d < output_box.size(); ++d) global[d] += output_box[d].start;
+      output.Write(index, ValueOf(op.expression, index, global));
+    });
+  }
+
+  // The expression's value of the inputs at the index, where an extent of 1 is broadcast.
+  double ValueOf(const Expression& expression, const Shape& index, const Shape& global) const {
     std::vector<ScalarValue> arguments;
     for (const Scalar& scalar : scalars) {
       ScalarValue argument;
@@ -76,17 +90,15 @@ struct Kernels {
       arguments.push_back(argument);
     }
     std::vector<ScalarValue> values(inputs.size());
-    ForEachIndex(output.extents, [&](const Shape& index) {
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        const size_t missing = index.size() - inputs[i].extents.size();
-        Shape from(index.begin() + static_cast<ptrdiff_t>(missing), index.end());
-        for (size_t d = 0; d < from.size(); ++d) {
-          if (inputs[i].extents[d] == 1) from[d] = 0;
-        }
-        values[i] = ToScalarValue(inputs[i].dtype, inputs[i].Read(from));
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const size_t missing = index.size() - inputs[i].extents.size();
+      Shape from(index.begin() + static_cast<ptrdiff_t>(missing), index.end());
+      for (size_t d = 0; d < from.size(); ++d) {
+        if (inputs[i].extents[d] == 1) from[d] = 0;
       }
-      output.Write(index, FromScalarValue(EvaluateExpression(op.expression, values, arguments)));
-    });
+      values[i] = ToScalarValue(inputs[i].dtype, inputs[i].Read(from));
+    }
+    return FromScalarValue(EvaluateExpression(expression, values, arguments, global));
   }
 
   // Where results are rounded once: in memory of their own.
@@ -102,33 +114,46 @@ struct Kernels {
   void ReduceInto(const ReduceLocalOp& op, const StridedDoubles& output) const {
     const DType dtype = output.dtype;
     ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, Identity(op.op, dtype)); });
-    const StridedDoubles& input = inputs[0];
-    const bool truncates = IsFloat(input.dtype) && !IsFloat(dtype);
-    ForEachIndex(input.extents, [&](const Shape& index) {
+    // Inputs of a map are broadcast against each other.
+    Shape extents(output.extents.size(), 1);
+    for (const StridedDoubles& input : inputs) {
+      const size_t missing = extents.size() - input.extents.size();
+      for (size_t d = missing; d < extents.size(); ++d) {
+        if (input.extents[d - missing] != 1) extents[d] = input.extents[d - missing];
+      }
+    }
+    const DType from = op.map.has_value() ? op.map->dtype() : inputs[0].dtype;
+    const bool truncates = IsFloat(from) && !IsFloat(dtype);
+    ForEachIndex(extents, [&](const Shape& index) {
       Shape to = index;
       for (const int64_t dim : op.dims) to[static_cast<size_t>(dim)] = 0;
-      const double element = truncates ? std::trunc(input.Read(index)) : RoundTo(dtype, input.Read(index));
+      const double value = op.map.has_value() ? ValueOf(*op.map, index, index) : inputs[0].Read(index);
+      const double element = truncates ? std::trunc(value) : RoundTo(dtype, value);
       output.Write(to, ReduceTwo(op.op, dtype, output.Read(to), element));
     });
   }
 
   void operator()(const ArgReduceOp& op) const {
     const StridedDoubles& input = inputs[0];
-    const size_t dim = static_cast<size_t>(op.dim);
+    Shape reduced;
+    for (const int64_t dim : op.dims) reduced.push_back(input.extents[static_cast<size_t>(dim)]);
     ForEachIndex(output.extents, [&](const Shape& index) {
-      Shape at = index;
-      double best = 0;
-      int64_t best_index = 0;
-      for (int64_t i = 0; i < input.extents[dim]; ++i) {
-        at[dim] = i;
+      double best = 0, best_number = 0;
+      int64_t seen = 0;
+      ForEachIndex(reduced, [&](const Shape& inner) {
+        Shape at = index;
+        for (size_t d = 0; d < inner.size(); ++d) at[static_cast<size_t>(op.dims[d])] = inner[d];
         const double value = input.Read(at);
-        const bool better = op.extreme == Extreme::kMin ? value < best : value > best;
-        if (i == 0 || (!std::isnan(best) && (better || std::isnan(value)))) {
+        const double number = inputs.size() == 2 ? inputs[1].Read(at) : static_cast<double>(seen);
+        const bool is_better = op.extreme == Extreme::kMin ? value < best : value > best;
+        const bool is_nan_first = std::isnan(value) && !std::isnan(best);
+        const bool is_equal = value == best || (std::isnan(value) && std::isnan(best));
+        if (seen++ == 0 || is_nan_first || is_better || (is_equal && number < best_number)) {
           best = value;
-          best_index = i;
+          best_number = number;
         }
-      }
-      output.Write(index, static_cast<double>(best_index));
+      });
+      output.Write(index, best_number);
     });
   }
 
@@ -182,6 +207,26 @@ struct Kernels {
     });
   }
 
+  void operator()(const PlaceOp& op) const {
+    if (op.base == PlaceBase::kScalar) (*this)(FillOp{});
+    const size_t first = op.base == PlaceBase::kInput ? 1 : 0;
+    if (first == 1)
+      ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, inputs[0].Read(index)); });
+    for (size_t p = 0; p < op.starts.size(); ++p) {
+      const StridedDoubles& piece = inputs[first + p];
+      ForEachIndex(piece.extents, [&](const Shape& index) {
+        Shape to = index;
+        for (size_t d = 0; d < to.size(); ++d) {
+          // The first of the piece's elements that lies in the box, then one after the other.
+          int64_t at = op.starts[p][d];
+          while (at < output_box[d].start) at += op.step[d];
+          to[d] = at + op.step[d] * index[d] - output_box[d].start;
+        }
+        output.Write(to, piece.Read(index));
+      });
+    }
+  }
+
   void operator()(const RandOp& op) const {
     const Strides strides = RowMajorStrides(op.global_shape);
     ForEachIndex(output.extents, [&](const Shape& index) {
@@ -195,6 +240,110 @@ struct Kernels {
                                                      : 53;
       const uint64_t drawn = (uint64_t{words[0]} << 32 | words[1]) >> (64 - bits);
       output.Write(index, std::ldexp(static_cast<double>(drawn), -bits));
+    });
+  }
+
+  // The element of the line through `index` along the dim.
+  static Shape At(Shape index, int64_t dim, int64_t place) {
+    index[static_cast<size_t>(dim)] = place;
+    return index;
+  }
+  // Calls visit(index) for the first element of each line along the dim.
+  template <typename Visit>
+  void ForEachLine(int64_t dim, Visit&& visit) const {
+    Shape lines = output.extents;
+    lines[static_cast<size_t>(dim)] = std::min<int64_t>(1, lines[static_cast<size_t>(dim)]);
+    ForEachIndex(lines, visit);
+  }
+
+  void operator()(const ScanOp& op) const {
+    const int64_t n = output.extents[static_cast<size_t>(op.dim)];
+    const DType dtype = AccumulatedIn(output.dtype);
+    ForEachLine(op.dim, [&](const Shape& line) {
+      double running = Identity(op.op, dtype);
+      for (int64_t i = 0; i < n; ++i) {
+        const Shape at = At(line, op.dim, op.direction == ScanDirection::kReverse ? n - 1 - i : i);
+        const double before = running, element = CastTo(dtype, inputs[0].dtype, inputs[0].Read(at));
+        running = i == 0 ? element : ReduceTwo(op.op, dtype, running, element);
+        output.Write(at, op.span == ScanSpan::kExclusive ? before : running);
+      }
+    });
+  }
+
+  // The order of sorted elements: a NaN is above all numbers.
+  static bool IsBelow(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; }
+
+  void operator()(const SortOp& op) const {
+    const int64_t n = output.extents[static_cast<size_t>(op.dim)];
+    const bool is_values = op.result == SortResult::kValues;
+    ForEachLine(op.dim, [&](const Shape& line) {
+      std::vector<std::pair<double, int64_t>> elements;
+      for (int64_t i = 0; i < n; ++i) elements.emplace_back(inputs[0].Read(At(line, op.dim, i)), i);
+      std::stable_sort(elements.begin(), elements.end(), [&](const auto& a, const auto& b) {
+        const auto& [low, high] =
+            op.order == SortOrder::kAscending ? std::tie(a.first, b.first) : std::tie(b.first, a.first);
+        if (is_values && low == 0 && high == 0) return std::signbit(low) && !std::signbit(high);
+        return IsBelow(low, high);
+      });
+      for (int64_t i = 0; i < n; ++i) {
+        const auto& [value, place] = elements[static_cast<size_t>(i)];
+        output.Write(At(line, op.dim, i), is_values ? value : static_cast<double>(place));
+      }
+    });
+  }
+
+  void operator()(const SearchSortedOp& op) const {
+    ForEachIndex(output.extents, [&](const Shape& index) {
+      const double value = inputs[1].Read(index);
+      int64_t below = 0;
+      for (int64_t i = 0; i < inputs[0].extents[0]; ++i) {
+        const double element = inputs[0].Read({i});
+        below += (op.side == SearchSide::kLeft ? IsBelow(element, value) : !IsBelow(value, element)) ? 1 : 0;
+      }
+      output.Write(index, static_cast<double>(below));
+    });
+  }
+
+  // Where the index for the element stands in an extent; what is outside is told, and -1.
+  int64_t IndexFor(const Shape& index, int64_t dim, int64_t extent, const char* op) const {
+    const StridedDoubles& indices = inputs[1];
+    Shape at;
+    if (indices.extents.size() == 1 && index.size() > 1) {
+      at = {index[static_cast<size_t>(dim)]};
+    } else {
+      at.assign(index.end() - static_cast<ptrdiff_t>(indices.extents.size()), index.end());
+      for (size_t d = 0; d < at.size(); ++d) {
+        if (indices.extents[d] == 1) at[d] = 0;
+      }
+    }
+    const int64_t given = static_cast<int64_t>(indices.Read(at)), place = given < 0 ? given + extent : given;
+    if (place >= 0 && place < extent) return place;
+    *failed =
+        IndexOutOfRangeError(StrCat(op, ": index ", given, " is out of range for dim ", dim, " of extent ", extent));
+    return -1;
+  }
+
+  void operator()(const GatherOp& op) const {
+    const int64_t extent = inputs[0].extents[static_cast<size_t>(op.dim)];
+    ForEachIndex(output.extents, [&](const Shape& index) {
+      const int64_t place = IndexFor(index, op.dim, extent, "gather");
+      if (place >= 0) output.Write(index, inputs[0].Read(At(index, op.dim, place)));
+    });
+  }
+
+  void operator()(const ScatterOp& op) const {
+    const int64_t extent = output.extents[static_cast<size_t>(op.dim)];
+    const StridedDoubles& updates = inputs[2];
+    ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, inputs[0].Read(index)); });
+    ForEachIndex(updates.extents, [&](const Shape& index) {
+      const int64_t place = IndexFor(index, op.dim, extent, "scatter");
+      if (place < 0) return;
+      const Shape to = At(index, op.dim, place);
+      constexpr std::array<ReduceOp, 4> kOps = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
+      const double update = updates.Read(index);
+      output.Write(to, op.mode == ScatterMode::kSet ? update
+                                                    : ReduceTwo(kOps[static_cast<size_t>(op.mode)],
+                                                                AccumulatedIn(output.dtype), output.Read(to), update));
     });
   }
 };
@@ -243,8 +392,9 @@ absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedDouble
       !status.ok()) {
     return status;
   }
-  std::visit(Kernels{inputs, scalars, output_box, output, store}, op);
-  return absl::OkStatus();
+  absl::Status failed;
+  std::visit(Kernels{inputs, scalars, output_box, output, store, &failed}, op);
+  return failed;
 }
 
 }  // namespace tessera

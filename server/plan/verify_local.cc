@@ -22,6 +22,9 @@ absl::Status Wrong(const Ts&... pieces) {
 struct ExtentsCheck {
   const std::vector<Shape>& inputs;
   const Shape& output;
+  const std::vector<Shape>& wholes;  // of all positions together
+  const Shape& output_whole;
+  const Box& output_box;
 
   absl::Status Mismatch() const {
     std::string text;
@@ -38,16 +41,34 @@ struct ExtentsCheck {
     }
     return absl::OkStatus();
   }
+  // Inputs are broadcast against each other.
   absl::Status Reduced(absl::Span<const int64_t> dims) const {
-    if (inputs.size() != 1 || inputs[0].size() != output.size()) return Mismatch();
+    Shape together(output.size(), 1);
+    for (const Shape& input : inputs) {
+      if (input.size() > output.size()) return Mismatch();
+      const size_t missing = output.size() - input.size();
+      for (size_t d = 0; d < input.size(); ++d) {
+        int64_t& extent = together[missing + d];
+        if (extent != 1 && input[d] != 1 && input[d] != extent) return Mismatch();
+        if (input[d] != 1) extent = input[d];
+      }
+    }
     for (size_t d = 0; d < output.size(); ++d) {
       const bool is_reduced = std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) != dims.end();
-      if (output[d] != (is_reduced ? 1 : inputs[0][d])) return Mismatch();
+      if (output[d] != (is_reduced ? 1 : together[d])) return Mismatch();
     }
     return absl::OkStatus();
   }
-  absl::Status operator()(const ReduceLocalOp& op) const { return Reduced(op.dims); }
-  absl::Status operator()(const ArgReduceOp& op) const { return Reduced({op.dim}); }
+  absl::Status operator()(const ReduceLocalOp& op) const {
+    if (!op.map.has_value() && inputs[0].size() != output.size()) return Mismatch();
+    return Reduced(op.dims);
+  }
+  absl::Status operator()(const ArgReduceOp& op) const {
+    for (const Shape& input : inputs) {
+      if (input != inputs[0] || input.size() != output.size()) return Mismatch();
+    }
+    return Reduced(op.dims);
+  }
   absl::Status operator()(const MatmulOp& op) const {
     if (inputs.size() != 2) return Mismatch();
     return CheckContractionBoxes(op.notation, WholeBox(inputs[0]), WholeBox(inputs[1]), WholeBox(output));
@@ -55,18 +76,113 @@ struct ExtentsCheck {
   absl::Status operator()(const FillOp&) const { return absl::OkStatus(); }
   absl::Status operator()(const ArangeOp&) const { return output.size() == 1 ? absl::OkStatus() : Mismatch(); }
   absl::Status operator()(const EyeOp&) const { return output.size() == 2 ? absl::OkStatus() : Mismatch(); }
+  // Each piece has what lies in the box, and no two the same element; without a base all together have all.
+  absl::Status operator()(const PlaceOp& op) const {
+    const size_t first = op.base == PlaceBase::kInput ? 1 : 0;
+    if (first == 1 && inputs[0] != output) return Mismatch();
+    if (op.step.size() != output.size()) return Mismatch();
+    std::vector<Box> boxes;
+    int64_t elements = 0;
+    for (size_t p = 0; p < op.starts.size(); ++p) {
+      const Shape& local = inputs[first + p];
+      const Shape& whole = wholes[first + p];
+      if (local.size() != output.size()) return Mismatch();
+      Box box(output.size());
+      for (size_t d = 0; d < output.size(); ++d) {
+        const Interval in = PiecesInBox(output_box[d], op.starts[p][d], op.step[d], whole[d]);
+        if (in.size() != local[d]) return Mismatch();
+        const int64_t end = op.starts[p][d] + op.step[d] * (whole[d] - 1);
+        if (whole[d] > 0 && end >= output_whole[d]) return Wrong("a piece ends at ", end, " of ", output_whole[d]);
+        box[d] = {op.starts[p][d] + op.step[d] * in.start, op.starts[p][d] + op.step[d] * (in.stop - 1) + 1};
+        if (local[d] == 0) box[d] = {0, 0};
+      }
+      elements += NumElements(local);
+      if (NumElements(local) > 0) boxes.push_back(std::move(box));
+    }
+    for (size_t a = 0; a < boxes.size(); ++a) {
+      for (size_t b = a + 1; b < boxes.size(); ++b) {
+        if (!IsEmpty(Intersect(boxes[a], boxes[b]))) return Wrong("pieces ", a, " and ", b, " have elements in common");
+      }
+    }
+    if (op.base == PlaceBase::kNone && elements != NumElements(output)) return Mismatch();
+    return absl::OkStatus();
+  }
   absl::Status operator()(const RandOp& op) const {
     return op.global_shape.size() == output.size() ? absl::OkStatus() : Mismatch();
   }
+  absl::Status operator()(const ScanOp& op) const { return AlongDim(op.dim); }
+  absl::Status operator()(const SortOp& op) const { return AlongDim(op.dim); }
+  absl::Status operator()(const SearchSortedOp&) const {
+    return inputs[0].size() == 1 && inputs[1] == output ? absl::OkStatus() : Mismatch();
+  }
+  absl::Status operator()(const GatherOp& op) const { return Indexed(inputs[0], inputs[1], output, op.dim); }
+  absl::Status operator()(const ScatterOp& op) const {
+    if (inputs[0] != output) return Mismatch();
+    return Indexed(output, inputs[1], inputs[2], op.dim);
+  }
+  absl::Status AlongDim(int64_t dim) const {
+    return inputs[0] == output && dim < static_cast<int64_t>(output.size()) ? absl::OkStatus() : Mismatch();
+  }
+  // Both arrays have the same extents save along the dim; the indices are of that dim, or broadcast to `moved`.
+  absl::Status Indexed(const Shape& indexed, const Shape& indices, const Shape& moved, int64_t dim) const {
+    if (indexed.size() != moved.size() || dim >= static_cast<int64_t>(moved.size())) return Mismatch();
+    const size_t along = static_cast<size_t>(dim);
+    for (size_t d = 0; d < moved.size(); ++d) {
+      if (d != along && indexed[d] != moved[d]) return Mismatch();
+    }
+    if (indices.size() == 1 && moved.size() > 1) return indices[0] == moved[along] ? absl::OkStatus() : Mismatch();
+    if (indices.size() > moved.size()) return Mismatch();
+    const size_t missing = moved.size() - indices.size();
+    for (size_t d = 0; d < indices.size(); ++d) {
+      if (indices[d] != 1 && indices[d] != moved[missing + d]) return Mismatch();
+    }
+    return absl::OkStatus();
+  }
 };
 
-absl::Status CheckDTypes(const Plan& plan, const LocalStep& step) {
-  const auto* map = std::get_if<MapOp>(&step.op);
-  if (map == nullptr) return absl::OkStatus();
-  if (map->expression.dtype() != plan.values[static_cast<size_t>(step.output)].spec.dtype) {
-    return Wrong("the expression gives ", ToText(map->expression.dtype()));
+// Of the ops that keep their elements' dtype, and those that give or take i64.
+absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
+  const auto expect = [&](int value, DType wanted) {
+    const DType dtype = plan.values[static_cast<size_t>(value)].spec.dtype;
+    return dtype == wanted ? absl::OkStatus() : Wrong("%", value, " is ", ToText(dtype), ", not ", ToText(wanted));
+  };
+  const auto dtype_of = [&](int value) { return plan.values[static_cast<size_t>(value)].spec.dtype; };
+  if (const auto* sort = std::get_if<SortOp>(&step.op); sort != nullptr) {
+    return expect(step.output, sort->result == SortResult::kPlaces ? DType::kI64 : dtype_of(step.inputs[0]));
   }
-  for (const ExpressionNode& node : map->expression.nodes) {
+  if (std::holds_alternative<SearchSortedOp>(step.op)) {
+    TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], dtype_of(step.inputs[0])));
+    return expect(step.output, DType::kI64);
+  }
+  const bool scatters = std::holds_alternative<ScatterOp>(step.op);
+  if (scatters || std::holds_alternative<GatherOp>(step.op)) {
+    TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], DType::kI64));
+    if (scatters) TESSERA_RETURN_IF_ERROR(expect(step.inputs[2], dtype_of(step.inputs[0])));
+    return expect(step.output, dtype_of(step.inputs[0]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDTypes(const Plan& plan, const LocalStep& step) {
+  const TensorSpec& output = plan.values[static_cast<size_t>(step.output)].spec;
+  TESSERA_RETURN_IF_ERROR(CheckIndexDTypes(plan, step));
+  if (std::holds_alternative<PlaceOp>(step.op)) {
+    for (const int input : step.inputs) {
+      const DType piece = plan.values[static_cast<size_t>(input)].spec.dtype;
+      if (piece != output.dtype) return Wrong("places ", ToText(piece), " in ", ToText(output.dtype));
+    }
+  }
+  const auto* map = std::get_if<MapOp>(&step.op);
+  const auto* reduction = std::get_if<ReduceLocalOp>(&step.op);
+  if (map == nullptr && (reduction == nullptr || !reduction->map.has_value())) return absl::OkStatus();
+  const Expression& expression = map != nullptr ? map->expression : *reduction->map;
+  if (map != nullptr && expression.dtype() != output.dtype) {
+    return Wrong("the expression gives ", ToText(expression.dtype()));
+  }
+  for (const ExpressionNode& node : expression.nodes) {
+    if (node.op == ScalarOp::kIndex && node.a >= output.rank()) {
+      return Wrong("the expression reads the index of dim ", node.a, " of ", output.rank());
+    }
     if (node.op != ScalarOp::kInput) continue;
     const DType dtype = plan.values[static_cast<size_t>(step.inputs[static_cast<size_t>(node.a)])].spec.dtype;
     if (dtype != node.dtype) return Wrong("input ", node.a, " is ", ToText(dtype), ", not ", ToText(node.dtype));
@@ -97,14 +213,18 @@ absl::Status VerifyLocalStep(const Plan& plan, const LocalStep& step) {
     if (!HaveSameArrangement(mesh, output.mesh)) return Wrong("%", input, " is on ", ToText(mesh));
   }
   std::vector<Shape> extents(step.inputs.size());
+  std::vector<Shape> wholes;
+  for (const int input : step.inputs) wholes.push_back(plan.values[static_cast<size_t>(input)].spec.shape);
   for (int64_t flat = 0; flat < output.mesh.size(); ++flat) {
     const Position position = output.mesh.PositionAt(flat);
-    const Shape output_extents = BoxShape(LocalBox(output, position));
+    const Box output_box = LocalBox(output, position);
+    const Shape output_extents = BoxShape(output_box);
     if (NumElements(output_extents) == 0) continue;
     for (size_t i = 0; i < extents.size(); ++i) {
       extents[i] = BoxShape(LocalBox(plan.values[static_cast<size_t>(step.inputs[i])].spec, position));
     }
-    TESSERA_RETURN_IF_ERROR(std::visit(ExtentsCheck{extents, output_extents}, step.op));
+    TESSERA_RETURN_IF_ERROR(
+        std::visit(ExtentsCheck{extents, output_extents, wholes, output.shape, output_box}, step.op));
   }
   return absl::OkStatus();
 }

@@ -23,7 +23,7 @@ TensorSpec WithDimAsTwo(TensorSpec spec, int dim, int64_t first) {
   *at /= first;
   spec.shape.insert(at, first);
   for (Placement& placement : spec.placements) {
-    if (placement.is_shard() && placement.dim() > dim) placement = Placement::Shard(placement.dim() + 1);
+    if (placement.is_shard() && placement.dim() > dim) placement = placement.OnDim(placement.dim() + 1);
   }
   return spec;
 }

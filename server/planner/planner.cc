@@ -12,6 +12,7 @@
 #include "server/plan/same_shards.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
+#include "server/planner/fusion.h"
 #include "server/planner/parts_to_narrow.h"
 
 namespace tessera {
@@ -58,36 +59,49 @@ int64_t OffsetOf(const Shape& start, const Strides& strides) {
 
 Expression CopyExpression(DType dtype) { return Expression{{{ScalarOp::kInput, dtype, 0, 0, 0}}}; }
 
-// Plans one op, family by family.
+// Adds one op's steps to a plan, family by family.
 class OpPlanner {
  public:
-  OpPlanner(const OpCall& call, OpResolution resolution, const Topology& topology, const PlanLimits& limits)
-      : call_(call),
-        resolution_(std::move(resolution)),
+  // `inputs`: the values of its tensor operands.
+  OpPlanner(PlanBuilder& builder, const OpCall& call, const OpResolution& resolution, std::vector<int> inputs,
+            const Topology& topology, const PlanLimits& limits)
+      : builder_(builder),
+        call_(call),
+        resolution_(resolution),
         output_(resolution_.outputs[0]),
         topology_(topology),
-        limits_(limits) {}
+        limits_(limits),
+        inputs_(std::move(inputs)),
+        first_scalar_(static_cast<size_t>(builder.plan().scalar_count)) {}
 
-  absl::StatusOr<Plan> Run(OpFamily family, absl::Span<const PlanOperand> operands) {
-    for (const PlanOperand& operand : operands) {
-      if (const auto* layout = std::get_if<OperandLayout>(&operand)) inputs_.push_back(builder_.AddInput(*layout));
-    }
+  // The values of its results.
+  absl::StatusOr<std::vector<int>> Run(OpFamily family) {
     Plan& plan = builder_.plan();
-    plan.scalar_count = static_cast<int>(resolution_.scalars.size() + resolution_.epilogue_scalars.size());
-    plan.flops = resolution_.flops;
-    if (family == OpFamily::kRedistribute) {
-      TESSERA_ASSIGN_OR_RETURN(const std::vector<int> outputs, PlanMoves());
-      for (const int output : outputs) builder_.AddOutput(output);
-      return std::move(builder_).Finish(topology_);
-    }
+    plan.scalar_count += static_cast<int>(resolution_.scalars.size() + resolution_.epilogue_scalars.size());
+    plan.flops += resolution_.flops;
+    if (family == OpFamily::kRedistribute) return PlanMoves();
     if (family != OpFamily::kView && NumElements(output_.shape) == 0) {  // nothing is read for it
-      builder_.AddOutput(builder_.AddTemporary(output_));
-      return std::move(builder_).Finish(topology_);
+      return std::vector<int>{builder_.AddTemporary(output_)};
     }
     TESSERA_ASSIGN_OR_RETURN(const int output, PlanFamily(family));
-    builder_.AddOutput(output);
-    if (family == OpFamily::kElementwise) AddDonations(output);
-    return std::move(builder_).Finish(topology_);
+    return std::vector<int>{output};
+  }
+
+  // Of an elementwise op that is all of its plan: which inputs' memory its result may take.
+  void AddDonations(int output) {
+    Plan& plan = builder_.plan();
+    const TensorSpec& to = builder_.value(output).spec;
+    for (size_t i = 0; i < plan.inputs.size() && i < map_inputs_.size(); ++i) {
+      const PlanValue& input = builder_.value(plan.inputs[i]);
+      // Read as it lies: itself, or a view of it under the output's mesh.
+      const bool in_place = builder_.value(map_inputs_[i]).buffer == input.buffer;
+      const bool counted = i >= map_counted_once_.size() || map_counted_once_[i].empty();
+      const bool same_bytes = SizeBytes(input.spec.dtype) == SizeBytes(to.dtype) && input.spec.shape == to.shape &&
+                              input.spec.placements == to.placements && HaveSameArrangement(input.spec.mesh, to.mesh);
+      if (in_place && counted && same_bytes && HasDefaultStrides(input)) {
+        plan.donations.push_back({static_cast<int>(i), 0});
+      }
+    }
   }
 
  private:
@@ -99,6 +113,10 @@ class OpPlanner {
       case OpFamily::kArgReduction: return PlanReduction();
       case OpFamily::kContraction: return PlanContraction();
       case OpFamily::kView: return PlanView();
+      case OpFamily::kPlace:
+      case OpFamily::kAlong:
+      case OpFamily::kIndexed: return PlanLocal();
+      case OpFamily::kComposite:            // its nodes are planned
       case OpFamily::kRedistribute: break;  // has several outputs: PlanMoves
     }
     return absl::InternalError("unknown op family");
@@ -110,6 +128,22 @@ class OpPlanner {
                                                  {.pieces = {}, .plan = limits_, .overlap = {}});
     if (!absl::IsResourceExhausted(product.status())) return product;
     return absl::ResourceExhaustedError(StrCat(NameOf(call_.op), ": ", StdView(product.status().message())));
+  }
+
+  // One local step on operands as it wants them.
+  absl::StatusOr<int> PlanLocal() {
+    LocalStep step;
+    step.op = *resolution_.local;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      TESSERA_ASSIGN_OR_RETURN(const int value,
+                               builder_.AddImplicitRedistribute(inputs_[i], resolution_.operands[i].spec));
+      step.inputs.push_back(value);
+    }
+    step.scalars = Range(first_scalar_, resolution_.scalars.size());
+    step.output = builder_.AddTemporary(output_);
+    const int output = step.output;
+    builder_.AddLocal(std::move(step));
+    return output;
   }
 
   absl::StatusOr<int> PlanMap() {
@@ -126,14 +160,14 @@ class OpPlanner {
     if (resolution_.filled_scalar.has_value()) {
       LocalStep fill;
       fill.op = FillOp{};
-      fill.scalars = Range(0, resolution_.scalars.size());
+      fill.scalars = Range(first_scalar_, resolution_.scalars.size());
       fill.output = builder_.AddTemporary(resolution_.filled_scalar->spec);
       step.inputs.push_back(fill.output);
       step.counted_once.push_back(resolution_.filled_scalar->counted_once);
       counts_once = true;
       builder_.AddLocal(std::move(fill));
     } else {
-      step.scalars = Range(0, resolution_.scalars.size());
+      step.scalars = Range(first_scalar_, resolution_.scalars.size());
     }
     if (!counts_once) step.counted_once.clear();
     step.output = builder_.AddTemporary(output_);
@@ -148,7 +182,7 @@ class OpPlanner {
   TensorSpec LocalReducedSpec(const TensorSpec& operand) const {
     TensorSpec spec = operand;
     spec.dtype = DTypeBeforeEpilogue();
-    for (const int64_t dim : call_.attributes.dims) spec.shape[static_cast<size_t>(dim)] = 1;
+    for (const int64_t dim : call_.attributes.dims()) spec.shape[static_cast<size_t>(dim)] = 1;
     for (size_t j = 0; j < spec.placements.size(); ++j) {
       if (!output_.placements[j].is_shard()) spec.placements[j] = output_.placements[j];
     }
@@ -166,7 +200,7 @@ class OpPlanner {
     step.op = *resolution_.local;
     TESSERA_ASSIGN_OR_RETURN(const int input, builder_.AddImplicitRedistribute(inputs_[0], wanted));
     step.inputs = {input};
-    step.scalars = Range(0, resolution_.scalars.size());
+    step.scalars = Range(first_scalar_, resolution_.scalars.size());
     TensorSpec reduced = output_;
     reduced.dtype = DTypeBeforeEpilogue();
     const int result = builder_.AddTemporary(reduced);
@@ -175,7 +209,7 @@ class OpPlanner {
     builder_.AddLocal(std::move(step));
     if (!resolution_.epilogue.has_value()) return result;
     return AddUnaryMap(result, *resolution_.epilogue, builder_.AddTemporary(output_),
-                       Range(resolution_.scalars.size(), resolution_.epilogue_scalars.size()));
+                       Range(first_scalar_ + resolution_.scalars.size(), resolution_.epilogue_scalars.size()));
   }
 
   // Returns the output.
@@ -282,7 +316,7 @@ class OpPlanner {
   }
 
   absl::StatusOr<int> PlanView() {
-    int input = inputs_[0];
+    TESSERA_ASSIGN_OR_RETURN(int input, builder_.AddImplicitRedistribute(inputs_[0], resolution_.operands[0].spec));
     absl::StatusOr<ViewLayout> layout = ViewOf(input);
     if (!layout.ok() && !absl::IsFailedPrecondition(layout.status())) return layout.status();
     if (!layout.ok() && call_.op == OpId::kSlice) return PlanMovingSlice();
@@ -306,7 +340,7 @@ class OpPlanner {
     std::vector<int64_t> start;
     std::vector<int64_t> step;
     std::vector<int> source_dim;  // by output dim
-    for (const IndexItem& item : call_.attributes.index) {
+    for (const IndexItem& item : call_.attributes.index()) {
       if (item.kind == IndexItem::Kind::kNewAxis) {
         source_dim.push_back(-1);
         continue;
@@ -320,56 +354,100 @@ class OpPlanner {
     }
     moved.placements = output_.placements;
     for (Placement& placement : moved.placements) {
-      if (placement.is_shard()) placement = Placement::Shard(source_dim[static_cast<size_t>(placement.dim())]);
+      if (placement.is_shard()) placement = placement.OnDim(source_dim[static_cast<size_t>(placement.dim())]);
     }
     TESSERA_ASSIGN_OR_RETURN(const int value, builder_.AddSlicedRedistribute(inputs_[0], start, step, moved));
     if (moved == output_) return value;
     return builder_.AddView(value, output_, 0, RowMajorStrides(MaxShardShape(output_)));
   }
 
-  void AddDonations(int output) {
-    Plan& plan = builder_.plan();
-    const TensorSpec& to = builder_.value(output).spec;
-    for (size_t i = 0; i < plan.inputs.size(); ++i) {
-      const PlanValue& input = builder_.value(plan.inputs[i]);
-      // Read as it lies: itself, or a view of it under the output's mesh.
-      const bool in_place = builder_.value(map_inputs_[i]).buffer == input.buffer;
-      const bool counted = i >= map_counted_once_.size() || map_counted_once_[i].empty();
-      const bool same_bytes = SizeBytes(input.spec.dtype) == SizeBytes(to.dtype) && input.spec.shape == to.shape &&
-                              input.spec.placements == to.placements && HaveSameArrangement(input.spec.mesh, to.mesh);
-      if (in_place && counted && same_bytes && HasDefaultStrides(input)) {
-        plan.donations.push_back({static_cast<int>(i), 0});
-      }
-    }
-  }
-
+  PlanBuilder& builder_;
   const OpCall& call_;
-  const OpResolution resolution_;
-  const TensorSpec output_;
+  const OpResolution& resolution_;
+  const TensorSpec& output_;
   const Topology& topology_;
   const PlanLimits& limits_;
-  PlanBuilder builder_;
-  std::vector<int> inputs_;  // the operands' values
+  const std::vector<int> inputs_;  // the operands' values
+  const size_t first_scalar_;      // of the plan's, that are its own
   std::vector<int> map_inputs_;
   std::vector<std::vector<int>> map_counted_once_;
 };
+
+void AppendScalars(const OpResolution& resolution, std::vector<Scalar>& scalars) {
+  for (const Scalar& scalar : PlanScalars(resolution)) scalars.push_back(scalar);
+}
+
+// A value that is small in a buffer that is large would keep all of it: it is copied.
+int CopyOfPart(PlanBuilder& builder, int value) {
+  const PlanValue part = builder.value(value);
+  const PlanBuffer& buffer = builder.plan().buffers[static_cast<size_t>(part.buffer)];
+  const int64_t bytes = MaxShardElements(part.spec) * SizeBytes(part.spec.dtype);
+  if (buffer.kind == PlanBuffer::Kind::kInput || bytes * 2 >= buffer.bytes) return value;
+  LocalStep step;
+  step.op = MapOp{CopyExpression(part.spec.dtype)};
+  step.inputs = {value};
+  step.output = builder.AddTemporary(part.spec);
+  const int copy = step.output;
+  builder.AddLocal(std::move(step));
+  return copy;
+}
+
+// The steps of a composite's ops, and the values of its results.
+absl::StatusOr<std::vector<int>> PlanGraph(PlanBuilder& builder, const Graph& graph, const std::vector<int>& inputs,
+                                           const Topology& topology, const PlanLimits& limits,
+                                           std::vector<Scalar>& scalars) {
+  std::vector<int> values(graph.specs.size(), -1);  // by the graph's
+  std::copy(inputs.begin(), inputs.end(), values.begin());
+  for (const FusedNode& node : FuseMaps(graph)) {
+    std::vector<int> operands;
+    for (const int value : node.inputs) operands.push_back(values[static_cast<size_t>(value)]);
+    OpPlanner planner(builder, node.call, node.resolution, std::move(operands), topology, limits);
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<int> results, planner.Run(node.family));
+    std::copy(results.begin(), results.end(), values.begin() + node.first_result);
+    AppendScalars(node.resolution, scalars);
+  }
+  std::vector<int> outputs;
+  for (const int output : graph.outputs) outputs.push_back(CopyOfPart(builder, values[static_cast<size_t>(output)]));
+  return outputs;
+}
 
 }  // namespace
 
 absl::StatusOr<OpPlan> PlanOp(const OpCall& call, absl::Span<const PlanOperand> operands, const Topology& topology,
                               const PlanLimits& limits) {
   TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(call.op));
-  TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, ResolveOp(call, SpecsOf(operands)));
+  TESSERA_ASSIGN_OR_RETURN(const OpResolution resolution, ResolveOp(call, SpecsOf(operands)));
+  PlanBuilder builder;
+  std::vector<int> inputs;
+  for (const PlanOperand& operand : operands) {
+    if (const auto* layout = std::get_if<OperandLayout>(&operand)) inputs.push_back(builder.AddInput(*layout));
+  }
   OpPlan planned;
-  planned.scalars = PlanScalars(resolution);
-  TESSERA_ASSIGN_OR_RETURN(planned.plan,
-                           OpPlanner(call, std::move(resolution), topology, limits).Run(row->family, operands));
+  std::vector<int> outputs;
+  if (resolution.graph != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(outputs, PlanGraph(builder, *resolution.graph, inputs, topology, limits, planned.scalars));
+  } else {
+    OpPlanner planner(builder, call, resolution, std::move(inputs), topology, limits);
+    TESSERA_ASSIGN_OR_RETURN(outputs, planner.Run(row->family));
+    planned.scalars = PlanScalars(resolution);
+    if (row->family == OpFamily::kElementwise && NumElements(resolution.outputs[0].shape) > 0) {
+      builder.AddOutput(outputs[0]);
+      planner.AddDonations(outputs[0]);
+      planned.plan = std::move(builder).Finish(topology);
+      return planned;
+    }
+  }
+  for (const int output : outputs) builder.AddOutput(output);
+  planned.plan = std::move(builder).Finish(topology);
   return planned;
 }
 
 absl::StatusOr<std::vector<Scalar>> ScalarsOf(const OpCall& call, absl::Span<const PlanOperand> operands) {
   TESSERA_ASSIGN_OR_RETURN(const OpResolution resolution, ResolveOp(call, SpecsOf(operands)));
-  return PlanScalars(resolution);
+  if (resolution.graph == nullptr) return PlanScalars(resolution);
+  std::vector<Scalar> scalars;
+  for (const FusedNode& node : FuseMaps(*resolution.graph)) AppendScalars(node.resolution, scalars);
+  return scalars;
 }
 
 }  // namespace tessera

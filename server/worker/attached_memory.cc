@@ -28,8 +28,8 @@ absl::Status AttachedMemory::Share::Take(int64_t bytes) {
   }
   const int64_t left_bytes = all_.limits_.bytes - all_.bytes_;
   if (bytes > left_bytes - bytes_) {
-    return absl::ResourceExhaustedError(StrCat("attach: ", bytes, " bytes beside ", bytes_,
-                                               " of this connection, and ", left_bytes, " of ", all_.limits_.bytes,
+    return absl::ResourceExhaustedError(StrCat("attach: ", bytes, " bytes beside ", bytes_, " of this connection, and ",
+                                               left_bytes, " of ", all_.limits_.bytes,
                                                " are left for all (max_attached_bytes)"));
   }
   ++count_;

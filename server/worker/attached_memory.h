@@ -1,9 +1,9 @@
 #pragma once
 
 // How much of their memory clients may attach to this worker, in mappings and in bytes. Both are bounded below what the
-// process can hold: a mapping is one of vm.max_map_count, and the pages of a mapping that were touched take page tables.
-// No connection has more than is left for others: one that attaches without end gets at most a half, two get a third
-// each, and n leave one part of n + 1.
+// process can hold: a mapping is one of vm.max_map_count, and the pages of a mapping that were touched take page
+// tables. No connection has more than is left for others: one that attaches without end gets at most a half, two get a
+// third each, and n leave one part of n + 1.
 //
 //   AttachedMemory attached(AttachedMemory::HostLimits());
 //   AttachedMemory::Share share(attached);   // of one connection
@@ -28,7 +28,8 @@ class AttachedMemory {
     int64_t count = kMaxAttached;
     int64_t bytes = 0;
   };
-  // kMaxAttached, or a quarter of vm.max_map_count where that is less; kMaxAttachedHostMemories times the host's memory.
+  // kMaxAttached, or a quarter of vm.max_map_count where that is less; kMaxAttachedHostMemories times the host's
+  // memory.
   static Limits HostLimits();
 
   explicit AttachedMemory(const Limits& limits) : limits_(limits) {}

@@ -101,7 +101,7 @@ void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, cons
   const std::string pair = StrCat(ToText(Shape(shape.begin(), shape.end())), " ", ToText(from), " -> ", ToText(to));
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.placements = to;
+  call.attributes.set_placements(to);
   absl::StatusOr<OpPlan> planned;
   figures.Add(prefix + "plan_seconds", Seconds([&] {
                 const PlanOperand operands[] = {OperandLayout{source, {}}};
@@ -139,7 +139,7 @@ void MeasureContraction(std::string_view notation, std::string_view left, std::s
                         const Topology& topology, const std::string& prefix, Figures& figures) {
   OpCall call;
   call.op = OpId::kEinsum;
-  call.attributes.notation = notation;
+  call.attributes.set_notation(std::string(notation));
   const PlanOperand operands[] = {OperandLayout{*ParseTensorSpec(left), {}},
                                   OperandLayout{*ParseTensorSpec(right), {}}};
   figures.Add(prefix + "contraction_seconds", Seconds([&] { TESSERA_CHECK(PlanOp(call, operands, topology).ok()); }),

@@ -28,8 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   ReadAs(words, [](capnp::MessageReader& reader) {
     DecodeClusterStatus(reader.getRoot<wire::ClusterStatus>()).status().IgnoreError();
   });
-  ReadAs(words, [](capnp::MessageReader& reader) {
-    DecodePlanText(reader.getRoot<wire::PlanText>()).status().IgnoreError();
-  });
+  ReadAs(words,
+         [](capnp::MessageReader& reader) { DecodePlanText(reader.getRoot<wire::PlanText>()).status().IgnoreError(); });
   return 0;
 }

@@ -108,8 +108,7 @@ class World {
         is_closed_ = true;  // by the coordinator; it is reported well, whatever it brought
         tickets_.Close(TicketId(1 + bytes.Next() % 3));
         return;
-      default:
-        break;
+      default: break;
     }
     if (transfers_.empty()) return;
     wire::Transfer::Client& transfer = transfers_[bytes.Next() % transfers_.size()];
@@ -139,11 +138,8 @@ class World {
         request.setOffset(static_cast<uint64_t>(bytes.Small()));
         return Keep(request.send().ignoreResult());
       }
-      case 6:
-        return Keep(transfer.finishRequest().send().ignoreResult());
-      default:
-        transfers_.erase(transfers_.begin() + (&transfer - transfers_.data()));
-        return;
+      case 6: return Keep(transfer.finishRequest().send().ignoreResult());
+      default: transfers_.erase(transfers_.begin() + (&transfer - transfers_.data())); return;
     }
   }
 
@@ -161,9 +157,9 @@ class World {
 
  private:
   void Keep(kj::Promise<void> answer) {
-    answers_.push_back(answer.catch_([](kj::Exception&& exception) {
-                               TESSERA_CHECK(exception.getDescription().size() > 0);
-                             }).eagerlyEvaluate(nullptr));
+    answers_.push_back(
+        answer.catch_([](kj::Exception&& exception) { TESSERA_CHECK(exception.getDescription().size() > 0); })
+            .eagerlyEvaluate(nullptr));
   }
 
   kj::AsyncIoContext& io_;

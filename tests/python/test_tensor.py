@@ -75,10 +75,13 @@ def test_augmented_assignment_brings_the_other_operand(session, mesh4, mesh22):
         x += y
 
 
-def test_item_assignment_is_reserved(session, mesh4):
+def test_item_assignment_binds_the_name_to_a_new_tensor(session, mesh4):
     x = session.distribute_tensor(np.zeros(4), mesh4)
+    other, part = x, x[:2]
+    x[0] = 1
+    assert x.tolist() == other.tolist() == [1, 0, 0, 0] and part.tolist() == [0, 0]
     with pytest.raises(ts.UnimplementedError, match="immutable"):
-        x[0] = 1
+        del x[0]
 
 
 def test_reading_scalars(session, mesh4):

@@ -20,9 +20,13 @@ def test_bad_placements_are_refused(make):
         make()
 
 
-def test_explicit_shard_sizes_are_reserved():
-    with pytest.raises(ts.UnimplementedError):
-        ts.Shard(0, sizes=[3, 1, 5])
+def test_explicit_shard_sizes_are_values():
+    sized = ts.Shard(0, sizes=[3, 1, 5])
+    assert sized == ts.Shard(0, [3, 1, 5]) != ts.Shard(0) and str(sized) == "S(0;3,1,5)"
+    assert repr(sized) == "Shard(0, sizes=[3, 1, 5])" and len({sized, ts.Shard(0, sizes=(3, 1, 5))}) == 1
+    for sizes in ([], [-1, 2], [1.5], "ab"):
+        with pytest.raises(ts.InvalidArgumentError, match="sizes"):
+            ts.Shard(0, sizes=sizes)
 
 
 @pytest.mark.parametrize("error, base", [

@@ -15,6 +15,9 @@ from math import e, inf, nan, pi
 from _tessera import Mesh as _Mesh, Session, Tensor, version as _version
 
 from . import linalg
+from _tessera_ops import *  # noqa: F403 - what is made from the catalog
+from _tessera_ops import (abs as absolute, divide as div, multiply as mul, negative as neg, pow as power,  # noqa: A004
+                          remainder as mod, subtract as sub)
 from ._context import implicit_redistribution
 from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, eye, from_local, full, full_like,
                         init_device_mesh, linspace, manual_seed, ones, ones_like, rand, randint, randn, zeros, zeros_like)
@@ -25,15 +28,18 @@ from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedP
                       TesseraError, UnauthenticatedError, UnavailableError, UnimplementedError)
 from ._mesh import DeviceMesh
 from ._contraction import addmm, bmm, einsum, mm, outer, tensordot, vecdot
-from ._ops import (add, all, any, argmax, argmin, astype, div, divide, equal, exp, expand_dims,  # noqa: A004
-                   greater, greater_equal, less, less_equal, matmul, matrix_transpose, max, maximum, mean, min, minimum,
-                   mul, multiply, neg, negative, not_equal, permute_dims, redistribute, relu, reshape, sqrt, squeeze, sub,
-                   subtract, sum, transpose, where)
+from ._indexing import (cumprod, cumsum, cumulative_prod, cumulative_sum, embedding, masked_select, median, nonzero,
+                        take, topk, unique_all, unique_counts, unique_inverse, unique_values)
+from ._info import __array_namespace_info__, can_cast, finfo, iinfo, isdtype, result_type
+from ._ops import (argmax, argmin, astype, broadcast_arrays, broadcast_to, clip, concat, concatenate, expand_dims,
+                   matrix_transpose, meshgrid, moveaxis, pad, permute_dims, redistribute, repeat, reshape, roll, split,
+                   squeeze, stack, swapaxes, transpose)
 from ._placements import Partial, Placement, Replicate, Shard
 from ._plan import Plan, explain
 from ._session import Cluster, CommDebug, connect, local_cluster
 from ._tensor import ImplicitRedistributionWarning, wait
 
 newaxis = None
+__array_api_version__ = "2024.12"
 
 __version__ = _version

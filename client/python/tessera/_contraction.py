@@ -14,7 +14,8 @@ import _tessera
 from ._dtypes import bool as bool_dtype, numpy_of
 from ._errors import ArgumentError, DTypeError, IndexOutOfRangeError, InvalidArgumentError, UnimplementedError, named
 from ._mesh import integers
-from ._ops import _document, any, astype, matmul, multiply, permute_dims, sum
+from _tessera_ops import any, matmul, multiply, sum  # noqa: A004
+from ._ops import _document, astype, permute_dims
 from ._tensor import as_operand, call, call_on_own
 
 

@@ -14,7 +14,8 @@ from . import _context
 from ._dtypes import array_of, buffer_of, check_number, code_of, is_floating, numpy_of, refuse_masked
 from ._errors import InvalidArgumentError, UnimplementedError, named
 from ._mesh import integers
-from ._ops import astype, where
+from _tessera_ops import where
+from ._ops import astype
 from ._placements import Partial, Replicate
 from ._session import distribute, mesh_for, session_of
 from ._tensor import OPS, no_dim

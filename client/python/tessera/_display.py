@@ -37,7 +37,7 @@ def edges_text(tensor) -> str:
 
 
 def _boxes(tensor):
-    placements = [(0, 0, 0) if kind == 2 else (kind, dim, op) for kind, dim, op in tensor._placements]
+    placements = [(0, 0, 0) if kind == 2 else (kind, dim, op) for kind, dim, op, *_ in tensor._placements]
     return _tessera.boxes(tensor._dtype, tensor.shape, tensor._mesh, placements)
 
 

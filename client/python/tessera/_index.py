@@ -20,6 +20,34 @@ def _slice_item(key: slice, extent: int) -> tuple[int, int, int, int]:
     return (_SLICE, start, size, step if size > 1 else 1)
 
 
+def has_arrays(key) -> bool:
+    """Whether an item of the index is an array, a list or a tensor with dims."""
+    for item in key if isinstance(key, tuple) else (key,):
+        if isinstance(item, list) or (isinstance(item, np.ndarray) and (item.ndim > 0 or item.dtype == np.bool_)):
+            return True
+        if hasattr(item, "_spec") and (item.ndim > 0 or item.dtype == np.bool_):
+            return True
+    return False
+
+
+def mask_of(key, tensor):
+    """The mask of x[mask] = v, as a tensor that broadcasts to x; None for another index."""
+    if isinstance(key, tuple) and len(key) == 1:
+        key = key[0]
+    if isinstance(key, (bool, np.bool_)):
+        key = np.asarray(key)
+    is_array = isinstance(key, np.ndarray) and key.dtype == np.bool_
+    if not is_array and not (hasattr(key, "_spec") and key.dtype == np.bool_):
+        return None
+    if tuple(key.shape) != tuple(tensor.shape[:len(key.shape)]):
+        raise IndexOutOfRangeError(f"index: a mask of shape {tuple(key.shape)} for {tensor._spec}")
+    from ._tensor import as_operand
+    mask = as_operand("index", tensor, key) if is_array else key
+    for _ in range(tensor.ndim - len(key.shape)):
+        mask = mask[..., None]
+    return mask
+
+
 def normalise(key, shape) -> list[tuple[int, int, int, int]]:
     """(kind, start, size, step) per item; dims that the key doesn't name are taken whole."""
     keys = list(key) if isinstance(key, tuple) else [key]

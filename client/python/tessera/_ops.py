@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import builtins
 
+import numpy as np
+
 import _tessera
+import _tessera_ops as made     # the functions that are made from the catalog
 from ._dtypes import code_of
 from ._errors import ArgumentError, InvalidArgumentError
 from ._mesh import integers
-from ._tensor import axes_of, call, no_dim, redistribute_all
+from ._tensor import as_operand, axes_of, no_dim, redistribute_all
 
 _ROWS = {row[1]: row for row in _tessera.catalog()}
 
@@ -19,27 +22,6 @@ def _document(function, name: str):
     function.__doc__ = f"{signature}\n\n{doc}"
     function.__module__ = "tessera"
     return function
-
-
-def _binary(name: str):
-    def function(x1, x2, /, **unknown):
-        no_dim(name, unknown)
-        return call(name, x1, x2)
-    return _document(function, name)
-
-
-def _unary(name: str):
-    def function(x, /, **unknown):
-        no_dim(name, unknown)
-        return call(name, x)
-    return _document(function, name)
-
-
-add, subtract, multiply, divide = map(_binary, ("add", "subtract", "multiply", "divide"))
-maximum, minimum, matmul = map(_binary, ("maximum", "minimum", "matmul"))
-equal, not_equal, less, less_equal, greater, greater_equal = map(
-    _binary, ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
-negative, exp, sqrt, relu = map(_unary, ("negative", "exp", "sqrt", "relu"))
 
 
 def _tensor_of(name: str, x):
@@ -54,22 +36,6 @@ def _check_reduction(name: str, x, out, unknown: dict):
     if out is not None:
         raise ArgumentError(f"{name}: takes no out=: tensors are immutable, use the result")
     return _tensor_of(name, x)
-
-
-def _reduction(name: str):
-    takes_dtype = name == "sum"
-
-    def function(x, /, axis=None, *, dtype=None, out=None, keepdims=False, **unknown):
-        x = _check_reduction(name, x, out, unknown)
-        if dtype is not None and not takes_dtype:
-            raise ArgumentError(f"{name}: takes no dtype")
-        attributes = {} if dtype is None else {"dtype": code_of(dtype, name)}
-        return _tessera.call(_ROWS[name][0], (x,), dims=axes_of(name, axis, x.ndim), keepdims=builtins.bool(keepdims),
-                             **attributes)
-    return _document(function, name)
-
-
-sum, mean, max, min = map(_reduction, ("sum", "mean", "max", "min"))  # noqa: A001 - the array API's names
 
 
 def _arg_reduction(name: str):
@@ -94,13 +60,6 @@ def _replicate():
 
 
 argmin, argmax = map(_arg_reduction, ("argmin", "argmax"))
-
-
-def where(condition, x1, x2, /):
-    return call("where", condition, x1, x2)
-
-
-_document(where, "where")
 
 
 def astype(x, dtype, /, *, copy=True, device=None):
@@ -175,20 +134,177 @@ def squeeze(x, /, axis=None):
     return x[tuple(0 if d in dims else slice(None) for d in range(x.ndim))]
 
 
-def any(x, /, *, axis=None, out=None, keepdims=False, **unknown):  # noqa: A001
-    """Whether any element is true along the axes."""
-    x = _check_reduction("any", x, out, unknown) != 0
-    if x.size == 0:     # of no elements there is a sum and no maximum
-        return sum(x, axis=axis, keepdims=keepdims) != 0
-    return max(astype(x, "i32"), axis=axis, keepdims=keepdims) != 0
+def clip(x, /, min=None, max=None):  # noqa: A002 - the array API's names
+    """clip(x, /, min=None, max=None)
+
+    Gives each element, or the bound that it is beyond; NaN propagates. Bounds are numbers or tensors."""
+    x = _tensor_of("clip", x)
+    if min is None and max is None:
+        return x._copy()
+    mode = "max" if min is None else "min" if max is None else ""
+    bounds = [as_operand("clip", x, bound) for bound in (min, max) if bound is not None]
+    return _tessera.call(_ROWS["clip"][0], (x, *bounds), mode=mode)
 
 
-def all(x, /, *, axis=None, out=None, keepdims=False, **unknown):  # noqa: A001
-    """Whether all elements are true along the axes."""
-    x = _check_reduction("all", x, out, unknown) != 0
-    if x.size == 0:
-        return sum(x, axis=axis, keepdims=keepdims) == 0
-    return min(astype(x, "i32"), axis=axis, keepdims=keepdims) != 0
+def _tensors_of(name: str, arrays) -> list:
+    arrays = list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
+    if not arrays:
+        raise InvalidArgumentError(f"{name}: the list of tensors is empty")
+    tensor = next((array for array in arrays if isinstance(array, _tessera.Tensor)), None)
+    if tensor is None:
+        raise ArgumentError(f"{name}: needs a list with a Tensor in it, not of {type(arrays[0]).__name__}")
+    return [array if isinstance(array, _tessera.Tensor) else as_operand(name, tensor, array) for array in arrays]
+
+
+def concat(arrays, /, *, axis=0):
+    """concat(arrays, /, *, axis=0)
+
+    Joins tensors along an existing axis; with axis=None flattened."""
+    arrays = _tensors_of("concat", arrays)
+    if axis is None:
+        arrays, axis = [reshape(array, (-1,)) for array in arrays], 0
+    return _in_parts("concat", arrays, axes_of("concat", axis, arrays[0].ndim))
+
+
+def stack(arrays, /, *, axis=0):
+    """stack(arrays, /, *, axis=0)
+
+    Joins tensors along a new axis."""
+    arrays = _tensors_of("stack", arrays)
+    dims = axes_of("stack", axis, arrays[0].ndim + 1)
+    if len(arrays) > MAX_OPERANDS:
+        return concat([stack(arrays[i:i + MAX_OPERANDS], axis=axis) for i in range(0, len(arrays), MAX_OPERANDS)], axis=axis)
+    return _tessera.call(_ROWS["stack"][0], tuple(arrays), dims=dims)
+
+
+def _in_parts(name: str, arrays: list, dims: list):
+    while len(arrays) > MAX_OPERANDS:
+        arrays = [_tessera.call(_ROWS[name][0], tuple(arrays[i:i + MAX_OPERANDS]), dims=dims)
+                  for i in range(0, len(arrays), MAX_OPERANDS)]
+    return _tessera.call(_ROWS[name][0], tuple(arrays), dims=dims)
+
+
+def roll(x, /, shift, *, axis=None):
+    """roll(x, /, shift, *, axis=None)
+
+    Moves elements along the axes, in a circle; without an axis those of the flattened tensor."""
+    x = _tensor_of("roll", x)
+    shifts = integers(shift, "shift", "roll")
+    dims = [] if axis is None else [one % x.ndim for one in _checked_axes("roll", axis, x.ndim)]
+    return _tessera.call(_ROWS["roll"][0], (x,), dims=dims, shift=shifts)
+
+
+def _checked_axes(name: str, axis, ndim: int) -> list[int]:
+    axes = integers(axis, "axis", name)
+    for one in axes:
+        axes_of(name, one, ndim)
+    return axes
+
+
+def repeat(x, repeats, /, *, axis=None):
+    """repeat(x, repeats, /, *, axis=None)
+
+    Repeats each element along an axis, by default of the flattened tensor; repeats is a number, or one for each element."""
+    x = _tensor_of("repeat", x)
+    if axis is None:
+        x, axis = reshape(x, (-1,)), 0
+    (dim,) = axes_of("repeat", axis, x.ndim)
+    times = integers(repeats if not isinstance(repeats, _tessera.Tensor) else repeats.full_tensor(), "repeats", "repeat")
+    if len(times) == 1:
+        return _tessera.call(_ROWS["repeat"][0], (x,), dims=[dim], repeats=times)
+    if len(times) != x.shape[dim]:
+        raise InvalidArgumentError(f"repeat: {len(times)} repeats for {x.shape[dim]} elements of dim {dim} of {x._spec}")
+    from ._indexing import take
+    return take(x, [i for i, count in enumerate(times) for _ in range(count)], axis=dim)
+
+
+def pad(x, pad_width, /, mode="constant", *, constant_values=0):
+    """pad(x, pad_width, /, mode='constant', *, constant_values=0)
+
+    Adds elements before and after each axis: pad_width is a number, (before, after), or a pair for each axis. mode is
+    constant, edge, wrap or reflect."""
+    x = _tensor_of("pad", x)
+    widths = [pad_width] if isinstance(pad_width, int) else list(pad_width)
+    if all(isinstance(width, int) for width in widths):
+        widths = [tuple(widths * 2) if len(widths) == 1 else tuple(widths)] * x.ndim
+    if len(widths) == 1:
+        widths = widths * x.ndim
+    flat = [int(width) for pair in widths for width in pair]
+    scalars = [constant_values] if mode == "constant" else []
+    return _tessera.call(_ROWS["pad"][0], (x,), pad_width=flat, mode=mode, scalars=scalars)
+
+
+def moveaxis(x, source, destination, /):
+    """moveaxis(x, source, destination, /)
+
+    Moves axes to other places; the others keep their order. Copies nothing."""
+    x = _tensor_of("moveaxis", x)
+    sources = [a % x.ndim for a in _checked_axes("moveaxis", source, x.ndim)]
+    targets = [a % x.ndim for a in _checked_axes("moveaxis", destination, x.ndim)]
+    if len(sources) != len(targets):
+        raise InvalidArgumentError(f"moveaxis: {len(sources)} axes to {len(targets)} places")
+    order = [d for d in range(x.ndim) if d not in sources]
+    for target, axis in sorted(zip(targets, sources)):
+        order.insert(target, axis)
+    return permute_dims(x, order)
+
+
+def swapaxes(x, axis1, axis2, /):
+    """Exchanges two axes; copies nothing."""
+    x = _tensor_of("swapaxes", x)
+    a, b = (axes_of("swapaxes", axis, x.ndim)[0] for axis in (axis1, axis2))
+    order = list(range(x.ndim))
+    order[a], order[b] = order[b], order[a]
+    return permute_dims(x, order)
+
+
+def broadcast_to(x, /, shape):
+    """broadcast_to(x, /, shape)
+
+    Broadcasts a tensor to a shape; copies nothing."""
+    return _tessera.call(_ROWS["broadcast_to"][0], (_tensor_of("broadcast_to", x),), shape=integers(shape, "shape", "broadcast_to"))
+
+
+def broadcast_arrays(*arrays):
+    """Broadcasts tensors against each other; a list."""
+    arrays = _tensors_of("broadcast_arrays", list(arrays))
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    return [broadcast_to(array, shape) for array in arrays]
+
+
+def meshgrid(*arrays, indexing="xy"):
+    """Coordinate tensors of coordinate vectors; a list."""
+    if indexing not in ("xy", "ij"):
+        raise InvalidArgumentError(f"meshgrid: indexing is {indexing!r}; it is 'xy' or 'ij'")
+    arrays = _tensors_of("meshgrid", list(arrays))
+    for array in arrays:
+        if array.ndim > 1:
+            raise InvalidArgumentError(f"meshgrid: {array._spec} has {array.ndim} dims, not 1")
+    swap = indexing == "xy" and len(arrays) > 1
+    shape = [array.size for array in arrays]
+    if swap:
+        shape[0], shape[1] = shape[1], shape[0]
+    out = []
+    for i, array in enumerate(arrays):
+        dim = 1 - i if swap and i < 2 else i
+        out.append(broadcast_to(reshape(array, [array.size if d == dim else 1 for d in range(len(arrays))]), shape))
+    return out
+
+
+def split(x, indices_or_sections, /, axis=0):
+    """The pieces of a tensor along an axis: so many equal ones, or cut before the indices."""
+    x = _tensor_of("split", x)
+    (dim,) = axes_of("split", axis, x.ndim)
+    extent = x.shape[dim]
+    if isinstance(indices_or_sections, int):
+        if indices_or_sections < 1 or extent % indices_or_sections:
+            raise InvalidArgumentError(f"split: dim {dim} of {x._spec} can't be cut into {indices_or_sections} equal pieces")
+        size = extent // indices_or_sections
+        cuts = list(range(size, extent, size)) if size else [0] * (indices_or_sections - 1)
+    else:
+        cuts = integers(indices_or_sections, "indices", "split")
+    whole = (slice(None),) * dim
+    return [x[whole + (slice(a, b),)] for a, b in zip([0] + cuts, cuts + [extent])]
 
 
 def redistribute(x, /, device_mesh=None, placements=None, *, dtype=None, async_op=False, relabel=False):
@@ -212,10 +328,13 @@ brought there. If one of them fails, all results do.
 dtype: converted on the way, on the side with fewer bytes. relabel: of one tensor, the workers in the order that moves
 least."""
 
-sub, mul, div, neg = subtract, multiply, divide, negative
+concatenate = concat
+MAX_OPERANDS = 64       # docs/limits.md: max_operands
 
-_METHODS = ("sum mean max min argmin argmax astype reshape any all exp sqrt relu "
-            "add subtract multiply divide maximum minimum equal squeeze expand_dims").split()
+_METHODS = ("sum mean max min prod any all std var argmin argmax astype reshape exp sqrt relu log log1p expm1 sin cos tan "
+            "tanh sigmoid abs sign floor ceil trunc round square clip softmax log_softmax logsumexp count_nonzero "
+            "add subtract multiply divide maximum minimum equal squeeze expand_dims flip roll repeat tile swapaxes "
+            "trace diagonal tril triu isnan isinf isfinite").split()
 
 
 def _reshape_method(self, *shape, copy=None):
@@ -228,10 +347,23 @@ def _transpose_method(self, *axes):
     return transpose(self, axes or None)
 
 
+def flatten(x, /):
+    """All elements in one dim, in row-major order."""
+    return reshape(x, (-1,))
+
+
+ravel = flatten
+
+
+def _flatten_method(self):
+    return reshape(self, (-1,))
+
+
 def attach_methods() -> None:
     for name in _METHODS:
-        setattr(_tessera.Tensor, name, globals()[name])
-    for name, method in (("reshape", _reshape_method), ("transpose", _transpose_method)):
+        setattr(_tessera.Tensor, name, globals().get(name) or getattr(made, name))
+    for name, method in (("reshape", _reshape_method), ("transpose", _transpose_method), ("flatten", _flatten_method),
+                         ("ravel", _flatten_method)):
         method.__doc__, method.__name__, method.__qualname__ = globals()[name].__doc__, name, f"Tensor.{name}"
         setattr(_tessera.Tensor, name, method)
 

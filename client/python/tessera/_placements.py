@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from ._errors import InvalidArgumentError, UnimplementedError
+from ._errors import InvalidArgumentError
 
 _REDUCE_OPS = ("sum", "avg", "min", "max", "product")
 
@@ -25,32 +25,41 @@ class Placement:
 
 
 class Shard(Placement):
-    """Split along tensor dim `dim` as torch.chunk does: ceil(n/k) each, the last ones short or empty."""
+    """Split along tensor dim `dim` as torch.chunk does: ceil(n/k) each, the last ones short or empty; or into pieces of
+    the `sizes`: one for each coordinate of the mesh dim (where earlier mesh dims shard the same dim, for each of their
+    coordinates together, in row-major order).
 
-    __slots__ = ("dim",)
+    >>> ts.Shard(0, sizes=[3, 1, 5])     # of 9 rows on 3 workers
+    """
+
+    __slots__ = ("dim", "sizes")
 
     def __init__(self, dim: int = 0, sizes=None):
-        if sizes is not None:
-            raise UnimplementedError("Shard: explicit sizes are not supported yet")
         try:
             self.dim = operator.index(dim)
         except TypeError:
             raise InvalidArgumentError(f"Shard: dim must be an integer, not {dim!r}") from None
+        try:
+            self.sizes = None if sizes is None else tuple(operator.index(size) for size in sizes)
+        except TypeError:
+            raise InvalidArgumentError(f"Shard: sizes must be integers, not {sizes!r}") from None
+        if self.sizes is not None and (not self.sizes or any(not 0 <= size < 2**63 for size in self.sizes)):
+            raise InvalidArgumentError(f"Shard: sizes must be one or more numbers of elements, not {sizes!r}")
 
     def is_shard(self, dim: int | None = None) -> bool:
         return dim is None or dim == self.dim
 
     def __eq__(self, other):
-        return isinstance(other, Shard) and self.dim == other.dim
+        return isinstance(other, Shard) and self.dim == other.dim and self.sizes == other.sizes
 
     def __hash__(self):
-        return hash(("S", self.dim))
+        return hash(("S", self.dim, self.sizes))
 
     def __repr__(self):
-        return f"Shard({self.dim})"
+        return f"Shard({self.dim})" if self.sizes is None else f"Shard({self.dim}, sizes={list(self.sizes)})"
 
     def __str__(self):
-        return f"S({self.dim})"
+        return f"S({self.dim})" if self.sizes is None else f"S({self.dim};{','.join(map(str, self.sizes))})"
 
 
 class Replicate(Placement):
@@ -121,7 +130,7 @@ def encode(placements, op: str) -> list[tuple[int, int, int]]:
         if isinstance(placement, Shard):
             if not -2**31 <= placement.dim < 2**31:
                 raise InvalidArgumentError(f"{op}: {placement!r} is out of range")
-            out.append((1, placement.dim, 0))
+            out.append((1, placement.dim, 0) if placement.sizes is None else (1, placement.dim, 0, placement.sizes))
         elif isinstance(placement, Replicate):
             out.append((0, 0, 0))
         elif isinstance(placement, Partial):
@@ -134,6 +143,6 @@ def encode(placements, op: str) -> list[tuple[int, int, int]]:
 
 def decode(placements) -> tuple[Placement, ...]:
     out = []
-    for kind, dim, reduce_op in placements:
-        out.append(Replicate() if kind == 0 else Shard(dim) if kind == 1 else Partial(_REDUCE_OPS[reduce_op]))
+    for kind, dim, reduce_op, *sizes in placements:
+        out.append(Replicate() if kind == 0 else Shard(dim, *sizes) if kind == 1 else Partial(_REDUCE_OPS[reduce_op]))
     return tuple(out)

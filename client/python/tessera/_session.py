@@ -103,16 +103,6 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
     return adopt(session, session._address, token or _tessera.parse_address("connect", address)[1])
 
 
-def _stall_timeout() -> float:
-    """Of TESSERA_STALL_TIMEOUT, or the default."""
-    text = os.environ.get("TESSERA_STALL_TIMEOUT") or "60"
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    return seconds(number, f"connect: {text!r}", "TESSERA_STALL_TIMEOUT")
-
-
 def adopt(session, address: str, token: str):
     session.address = address
     session._token = token

@@ -351,10 +351,28 @@ class _TensorMethods:
     # ---- indexing ---------------------------------------------------------------------------
 
     def __getitem__(self, key):
+        if _index.has_arrays(key):
+            from . import _indexing
+            return _indexing.get(self, key)
         return _tessera.call(OPS["slice"], (self,), index=_index.normalise(key, self.shape))
 
     def __setitem__(self, key, value):
-        raise UnimplementedError(f"x[i] = v on {self._spec} is not supported yet; tensors are immutable, use ts.where")
+        mask = _index.mask_of(key, self)
+        if mask is not None:
+            chosen = _tessera.call(OPS["where"], (mask, as_operand("x[mask] = v", self, value), self))
+            kept = chosen if chosen._dtype == self._dtype else _tessera.call(OPS["astype"], (chosen,), dtype=self._dtype)
+            if not self._has_partial and list(kept._placements) != list(self._placements):
+                kept = kept.redistribute(self.device_mesh, self.placements)
+            _tessera.rebind(self, kept)
+            return
+        if _index.has_arrays(key):
+            from . import _indexing
+            kept = _indexing.put(self, key, value)
+            if not self._has_partial and list(kept._placements) != list(self._placements):
+                kept = kept.redistribute(self.device_mesh, self.placements)
+            _tessera.rebind(self, kept)
+            return
+        _tessera.set_item(self, as_operand("x[i] = v", self, value), index=_index.normalise(key, self.shape))
 
     def __delitem__(self, key):
         raise UnimplementedError(f"del x[i] on {self._spec}: tensors are immutable")
@@ -372,11 +390,6 @@ class _TensorMethods:
         order = list(range(self.ndim))
         order[-2:] = [self.ndim - 1, self.ndim - 2]
         return _tessera.call(OPS["permute_dims"], (self,), dims=order)
-
-    def __pow__(self, exponent):
-        if isinstance(exponent, (int, float, np.number)) and exponent == 2:
-            return self * self
-        raise UnimplementedError(f"pow: only x ** 2 is supported yet, not {exponent!r}")
 
     def __pos__(self):
         return self._copy()

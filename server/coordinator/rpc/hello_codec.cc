@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kMaxNameBytes = 1024;            // docs/limits.md: max_name_bytes
+constexpr size_t kMaxNameBytes = 1024;             // docs/limits.md: max_name_bytes
 constexpr size_t kMaxMessageAddressBytes = 32768;  // docs/limits.md: max_message_address_bytes
 
 // Status answers have it.

@@ -4,7 +4,8 @@
 // which may be missing. Its address has the host's name and the addresses of both.
 //
 //   RoutedTransport all("host a", std::move(sockets), std::move(ucx));
-//   all.Connect(WorkerIndex(3), address_of_3);   // FailedPrecondition: worker 3 is on another host, and no way leads there
+//   all.Connect(WorkerIndex(3), address_of_3);   // FailedPrecondition: worker 3 is on another host, and no way leads
+//   there
 
 #include <map>
 #include <memory>

@@ -93,8 +93,8 @@ class SocketTransport::Engine {
     std::deque<Out> out;
     std::vector<std::byte> staged = std::vector<std::byte>(size_t{64} << 10);
     size_t begin = 0, end = 0;  // of what is staged and not looked at
-    SocketFrame frame;        // the last one
-    bool is_in_bytes = false;  // of it: what comes next are its bytes
+    SocketFrame frame;          // the last one
+    bool is_in_bytes = false;   // of it: what comes next are its bytes
     uint64_t left_bytes = 0;
     std::byte* to = nullptr;         // null: they are skipped
     std::optional<Posted> posted;    // whose bytes they are

@@ -1,7 +1,7 @@
 #pragma once
 
-// What passes on a connection of SocketTransport: first a greeting either way, then frames, some with bytes behind them.
-// All of it is of one host, so numbers are as the host has them.
+// What passes on a connection of SocketTransport: first a greeting either way, then frames, some with bytes behind
+// them. All of it is of one host, so numbers are as the host has them.
 
 #include <cstdint>
 

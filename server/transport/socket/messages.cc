@@ -203,7 +203,8 @@ void SocketTransport::Engine::Parse(Connection& connection) {
     TakeFrame(connection, index, peer);
   }
   if (connection.is_closed) return;
-  std::memmove(connection.staged.data(), connection.staged.data() + connection.begin, connection.end - connection.begin);
+  std::memmove(connection.staged.data(), connection.staged.data() + connection.begin,
+               connection.end - connection.begin);
   connection.end -= connection.begin;
   connection.begin = 0;
 }
@@ -215,10 +216,8 @@ void SocketTransport::Engine::TakeFrame(Connection& connection, WorkerIndex inde
   connection.left_bytes = 0;
   connection.to = nullptr;
   switch (frame.kind) {
-    case FrameKind::kMessage:
-      return TakeMessage(connection, index, peer, tag);
-    case FrameKind::kAnnounce:
-      return TakeAnnouncement(connection, index, peer, tag);
+    case FrameKind::kMessage: return TakeMessage(connection, index, peer, tag);
+    case FrameKind::kAnnounce: return TakeAnnouncement(connection, index, peer, tag);
     case FrameKind::kData: {
       const auto expected = peer.expected.find(tag);
       if (expected == peer.expected.end() || expected->second.bytes.size() != frame.bytes) break;

@@ -131,7 +131,7 @@ TEST_P(DeviceConformance, CountersOfTheDeadAndTheReplacedAreLetGoOf) {
 
 TEST_P(DeviceConformance, AFailureIsReportedOnceAndTheStreamGoesOn) {
   auto group = GetParam().make(1);
-  const LocalOp op = ArgReduceOp{.extreme = Extreme::kMin, .dim = 7};
+  const LocalOp op = ArgReduceOp{.extreme = Extreme::kMin, .dims = {7}};
   const KernelInput inputs[1] = {};
   const KernelWork bad{.call = {.op = &op, .inputs = inputs, .output_dtype = DType::kI64}};
   int64_t source = 4, destination = 0;

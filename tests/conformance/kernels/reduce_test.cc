@@ -184,7 +184,7 @@ TEST(ArgReduceKernel, FirstExtremeAndFirstNanWin) {
             StridedArray input(dtype, extents, layout);
             input.Randomize(31);
             StridedArray output(DType::kI64, OutputExtents(extents, {dim}), Layout::kStepped);
-            ASSERT_TRUE(RunOnOneInput(ArgReduceOp{extreme, dim}, input.AsInput(), output).ok());
+            ASSERT_TRUE(RunOnOneInput(ArgReduceOp{extreme, {dim}}, input.AsInput(), output).ok());
             std::vector<ScalarValue> best(static_cast<size_t>(output.size()));
             std::vector<int64_t> want(best.size(), -1);
             std::vector<int64_t> seen(best.size(), 0);
@@ -218,7 +218,7 @@ TEST(ArgReduceKernel, AnyByteButZeroIsTrue) {
     StridedArray input(DType::kBool, extents, Layout::kRowMajor), output(DType::kI64, {1, extents[1]}, Layout::kPadded);
     for (int64_t i = 0; i < input.size(); ++i) input.Set(i, {.dtype = DType::kBool, .i = 1 + i / extents[1]});
     for (const Extreme extreme : {Extreme::kMin, Extreme::kMax}) {
-      ASSERT_TRUE(RunOnOneInput(ArgReduceOp{extreme, 0}, input.AsInput(), output).ok());
+      ASSERT_TRUE(RunOnOneInput(ArgReduceOp{extreme, {0}}, input.AsInput(), output).ok());
       for (int64_t i = 0; i < output.size(); ++i) EXPECT_EQ(output.Get(i).i, 0);
     }
   }
@@ -226,7 +226,7 @@ TEST(ArgReduceKernel, AnyByteButZeroIsTrue) {
 
 TEST(ArgReduceKernel, RefusesAnEmptyDim) {
   StridedArray input(DType::kF32, {3, 0}, Layout::kRowMajor), output(DType::kI64, {3, 1}, Layout::kRowMajor);
-  EXPECT_EQ(RunOnOneInput(ArgReduceOp{Extreme::kMin, 1}, input.AsInput(), output).code(),
+  EXPECT_EQ(RunOnOneInput(ArgReduceOp{Extreme::kMin, {1}}, input.AsInput(), output).code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -256,6 +256,14 @@ TEST_P(TransportConformance, WhatWasSentBeforeABreakAndNotHeardIsNotWaitedFor) {
   std::vector<std::byte> got(source.size());
   Outcome sent, received;
   group->at(0).Send(WorkerIndex(1), {.ordinal = 2, .phase = 1}, source, sent.Callback());
+  // What was sent after it has passed, so it is under way.
+  const std::vector<std::byte> small = Pattern(100, 7);
+  std::vector<std::byte> got_small(small.size());
+  Outcome small_sent, small_received;
+  group->at(1).Receive(WorkerIndex(0), {.ordinal = 2, .phase = 2}, absl::MakeSpan(got_small),
+                       small_received.Callback());
+  group->at(0).Send(WorkerIndex(1), {.ordinal = 2, .phase = 2}, small, small_sent.Callback());
+  ASSERT_TRUE(small_sent.Wait().ok() && small_received.Wait().ok());
   group->Break();
   EXPECT_EQ(sent.Wait().code(), absl::StatusCode::kUnavailable) << sent.Wait();
   group->at(1).Receive(WorkerIndex(0), {.ordinal = 2, .phase = 1}, absl::MakeSpan(got), received.Callback());

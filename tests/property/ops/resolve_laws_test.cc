@@ -131,8 +131,8 @@ TEST(ResolveLaws, Reductions) {
           for (const OpId op : {OpId::kSum, OpId::kMean, OpId::kMax, OpId::kMin, OpId::kArgMax}) {
             for (const bool keepdims : {false, true}) {
               OpCall call{op, {}, {}};
-              call.attributes.dims = {dim};
-              call.attributes.keepdims = keepdims;
+              call.attributes.set_dims({dim});
+              call.attributes.set_keepdims(keepdims);
               const std::vector<OperandSpec> operands = {x};
               const absl::StatusOr<OpResolution> resolution = ResolveOp(call, operands);
               ASSERT_TRUE(resolution.ok()) << resolution.status();

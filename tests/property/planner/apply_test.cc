@@ -10,138 +10,11 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/planner/planner.h"
+#include "tests/property/planner/check_op.h"
 #include "tests/property/planner/small_worlds.h"
 
 namespace tessera {
 namespace {
-
-const std::vector<ReduceOp>& SomePartials() {
-  static const auto* const ops = new std::vector<ReduceOp>{ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kAvg};
-  return *ops;
-}
-
-OpCall Call(OpId op) {
-  OpCall call;
-  call.op = op;
-  return call;
-}
-
-// A tensor by shape and dtype, or a number; its placements vary.
-struct Argument {
-  std::vector<int64_t> shape;
-  DType dtype = DType::kF64;
-  std::optional<Scalar> number = std::nullopt;
-};
-
-Strides ColumnMajor(const TensorSpec& spec) {
-  const Shape extents = MaxShardShape(spec);
-  Strides strides(extents.size());
-  int64_t stride = 1;
-  for (size_t d = 0; d < extents.size(); ++d) {
-    strides[d] = stride;
-    stride *= std::max<int64_t>(1, extents[d]);
-  }
-  return strides;
-}
-
-enum class Order { kRowMajor, kColumnMajor };
-
-PlanOperand Operand(const Argument& argument, const Mesh& mesh, const Placements& placements, Order order) {
-  if (argument.number.has_value()) return *argument.number;
-  const TensorSpec spec = MakeSpec(argument.dtype, argument.shape, mesh, placements);
-  return OperandLayout{spec, order == Order::kColumnMajor ? ColumnMajor(spec) : Strides{}};
-}
-
-absl::StatusOr<std::vector<double>> RunOp(const OpCall& call, const std::vector<PlanOperand>& operands, Plan* plan) {
-  absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
-  if (!planned.ok()) return planned.status();
-  const absl::StatusOr<std::vector<Scalar>> scalars = ScalarsOf(call, operands);
-  if (!scalars.ok() || *scalars != planned->scalars) return absl::InternalError("ScalarsOf differs from PlanOp");
-  std::vector<std::vector<double>> inputs;
-  for (const PlanOperand& operand : operands) {
-    const auto* layout = std::get_if<OperandLayout>(&operand);
-    if (layout != nullptr) inputs.push_back(Numbers(layout->spec, static_cast<int64_t>(inputs.size())));
-  }
-  *plan = std::move(planned->plan);
-  return RunPlan(*plan, inputs, planned->scalars);
-}
-
-absl::Status CheckCall(const OpCall& call, const std::vector<PlanOperand>& operands,
-                       const std::vector<double>& expected) {
-  std::vector<OperandSpec> specs;
-  for (const PlanOperand& operand : operands) {
-    const auto* layout = std::get_if<OperandLayout>(&operand);
-    if (layout != nullptr) {
-      specs.emplace_back(layout->spec);
-    } else {
-      specs.emplace_back(std::get<Scalar>(operand));
-    }
-  }
-  Plan plan;
-  const absl::StatusOr<std::vector<double>> result = RunOp(call, operands, &plan);
-  if (!result.ok()) return result.status();
-  const absl::StatusOr<TensorSpec> wanted = OutputSpec(call, specs);
-  if (!wanted.ok() || plan.values[static_cast<size_t>(plan.outputs[0])].spec != *wanted) {
-    return absl::InternalError(StrCat("the output is not as OutputSpec says\n", ToText(plan)));
-  }
-  if (!Agree(*result, expected, 1e-9)) {
-    return absl::InternalError(StrCat("the result differs from the dense answer\n", ToText(plan)));
-  }
-  const absl::StatusOr<Plan> parsed = ParsePlan(ToText(plan));
-  if (!parsed.ok() || !(*parsed == plan)) {
-    return absl::InternalError(StrCat("the text does not give the plan back: ", parsed.status().ToString(), "\n",
-                                      ToText(plan), parsed.ok() ? ToText(*parsed) : ""));
-  }
-  return absl::OkStatus();
-}
-
-// Every combination of placements of the arguments (each `stride`-th), in both orders of dims.
-void CheckOp(const OpCall& call, const std::vector<Argument>& arguments, const std::vector<int64_t>& mesh_shape,
-             size_t stride, size_t min_checked = 1) {
-  const Mesh one = MakeMesh({1});
-  std::vector<PlanOperand> dense;
-  for (const Argument& argument : arguments) {
-    dense.push_back(Operand(argument, one, {Placement::Replicate()}, Order::kRowMajor));
-  }
-  Plan plan;
-  const absl::StatusOr<std::vector<double>> expected = RunOp(call, dense, &plan);
-  ASSERT_TRUE(expected.ok()) << ToText(call) << ": " << expected.status();
-  const Mesh mesh = MakeMesh(mesh_shape);
-  std::vector<std::vector<PlanOperand>> all = {{}};
-  for (const Argument& argument : arguments) {
-    std::vector<std::vector<PlanOperand>> longer;
-    std::vector<Placements> choices = {{}};
-    if (!argument.number.has_value()) {
-      choices = AllPlacements(mesh.ndim(), static_cast<int>(argument.shape.size()),
-                              argument.dtype == DType::kF64 ? SomePartials() : std::vector<ReduceOp>{});
-    }
-    for (const auto& operands : all) {
-      for (const Placements& placements : choices) {
-        longer.push_back(operands);
-        longer.back().push_back(
-            Operand(argument, mesh, placements, longer.size() % 2 == 0 ? Order::kRowMajor : Order::kColumnMajor));
-      }
-    }
-    all = std::move(longer);
-  }
-  size_t checked = 0;
-  for (size_t i = 0; i < all.size(); i += stride) {
-    std::vector<OperandSpec> specs;
-    std::string text = ToText(call);
-    for (const PlanOperand& operand : all[i]) {
-      const auto* layout = std::get_if<OperandLayout>(&operand);
-      StrAppend(&text, " ", layout != nullptr ? ToText(layout->spec) : ToText(std::get<Scalar>(operand)));
-      if (layout != nullptr) specs.emplace_back(layout->spec);
-      if (layout == nullptr) specs.emplace_back(std::get<Scalar>(operand));
-    }
-    // A reshape that would move data is refused; everything else has a spec.
-    if (call.op == OpId::kReshape && !OutputSpec(call, specs).ok()) continue;
-    ++checked;
-    const absl::Status status = CheckCall(call, all[i], *expected);
-    ASSERT_TRUE(status.ok()) << text << "\n" << status;
-  }
-  EXPECT_GE(checked, min_checked) << ToText(call);
-}
 
 TEST(Elementwise, TwoTensors) {
   for (const OpId op : {OpId::kAdd, OpId::kSub, OpId::kMul, OpId::kMaximum, OpId::kLess}) {
@@ -169,7 +42,7 @@ TEST(Elementwise, Numbers) {
 
 TEST(Elementwise, OneTensor) {
   OpCall astype = Call(OpId::kAsType);
-  astype.attributes.dtype = DType::kI32;
+  astype.attributes.set_dtype(DType::kI32);
   for (const OpCall& call : {Call(OpId::kNeg), Call(OpId::kRelu), astype}) {
     CheckOp(call, {{{5, 3}}}, {3}, 1);
     CheckOp(call, {{{5, 3}}}, {2, 3}, 1);
@@ -185,9 +58,9 @@ TEST(Reductions, OverDims) {
   for (const OpId op : {OpId::kSum, OpId::kMean, OpId::kMax, OpId::kMin}) {
     for (const std::vector<int64_t>& dims : std::vector<std::vector<int64_t>>{{0}, {1}, {0, 1}, {}}) {
       OpCall call = Call(op);
-      call.attributes.dims = dims;
+      call.attributes.set_dims(dims);
       CheckOp(call, {{{5, 3}}}, {2}, 1);
-      call.attributes.keepdims = true;
+      call.attributes.set_keepdims(true);
       CheckOp(call, {{{2, 5}}}, {2, 3}, 1);
     }
   }
@@ -195,7 +68,7 @@ TEST(Reductions, OverDims) {
 
 TEST(Reductions, OfEmptyAndThreeDims) {
   OpCall sum = Call(OpId::kSum);
-  sum.attributes.dims = {1};
+  sum.attributes.set_dims({1});
   CheckOp(sum, {{{3, 0, 2}}}, {2}, 1);
   CheckOp(sum, {{{3, 5, 2}}}, {2, 2}, 3);
   CheckOp(sum, {{{3, 4}, DType::kI32}}, {3}, 1);
@@ -206,7 +79,7 @@ TEST(Reductions, Arg) {
   for (const OpId op : {OpId::kArgMin, OpId::kArgMax}) {
     for (const int64_t dim : {0, 1}) {
       OpCall call = Call(op);
-      call.attributes.dims = {dim};
+      call.attributes.set_dims({dim});
       CheckOp(call, {{{5, 7}}}, {2, 2}, 1);
     }
   }
@@ -231,7 +104,7 @@ TEST(Views, Slices) {
   };
   for (const std::vector<IndexItem>& index : indexes) {
     OpCall call = Call(OpId::kSlice);
-    call.attributes.index = index;
+    call.attributes.set_index(index);
     CheckOp(call, {{{7, 5}}}, {2}, 1);
     CheckOp(call, {{{7, 5}}}, {3}, 1);
     CheckOp(call, {{{7, 5}}}, {2, 3}, 1);
@@ -240,27 +113,27 @@ TEST(Views, Slices) {
 
 TEST(Views, TransposeAndReshape) {
   OpCall transpose = Call(OpId::kTranspose);
-  transpose.attributes.dims = {1, 0};
+  transpose.attributes.set_dims({1, 0});
   CheckOp(transpose, {{{7, 5}}}, {2, 3}, 1);
-  transpose.attributes.dims = {2, 0, 1};
+  transpose.attributes.set_dims({2, 0, 1});
   CheckOp(transpose, {{{3, 2, 5}}}, {2, 2}, 1);
   for (const Shape& shape : std::vector<Shape>{{24}, {4, 6, 1}, {2, 2, 6}, {4, 3, 2}, {1, 24}}) {
     OpCall reshape = Call(OpId::kReshape);
-    reshape.attributes.shape = shape;
+    reshape.attributes.set_shape(shape);
     CheckOp(reshape, {{{4, 6}}}, {2}, 1, 2);
     CheckOp(reshape, {{{4, 6}}}, {2, 2}, 1, 2);
     CheckOp(reshape, {{{4, 6}}}, {1}, 1, 6);
     CheckOp(reshape, {{{4, 6}}}, {4, 3}, 1, 4);
   }
   OpCall reshape = Call(OpId::kReshape);
-  reshape.attributes.shape = Shape{5};
+  reshape.attributes.set_shape(Shape{5});
   CheckOp(reshape, {{{5, 1}}}, {1}, 1, 6);
   CheckOp(reshape, {{{1, 5}}}, {1, 2}, 1, 10);
 }
 
 TEST(Views, CopyNothingOnUnshardedDims) {
   OpCall call = Call(OpId::kSlice);
-  call.attributes.index = {Slice(0, 8, 1), Slice(1, 2, 2)};
+  call.attributes.set_index({Slice(0, 8, 1), Slice(1, 2, 2)});
   const TensorSpec spec = MakeSpec(DType::kF32, {8, 6}, MakeMesh({2}), {Placement::Shard(0)});
   const PlanOperand operands[] = {OperandLayout{spec, {}}};
   const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
@@ -274,12 +147,12 @@ TEST(Views, CopyNothingOnUnshardedDims) {
 TEST(Redistribute, ConvertsTheDTypeOnTheCheaperSide) {
   for (const DType dtype : {DType::kI32, DType::kF32, DType::kI64}) {
     OpCall call = Call(OpId::kRedistribute);
-    call.attributes.dtype = dtype;
+    call.attributes.set_dtype(dtype);
     const Mesh one = MakeMesh({1});
     const Mesh mesh = MakeMesh({3});
     for (const Placements& from : AllPlacements(1, 2, {ReduceOp::kSum})) {
       for (const Placements& to : AllPlacements(1, 2, {})) {
-        call.attributes.placements = to;
+        call.attributes.set_placements(to);
         const TensorSpec source = MakeSpec(DType::kF64, {5, 7}, mesh, from);
         const absl::Status status = CheckCall(call, {OperandLayout{source, {}}}, Numbers(source));
         ASSERT_TRUE(status.ok()) << ToText(source) << " -> " << ToText(to) << "\n" << status;
@@ -287,8 +160,8 @@ TEST(Redistribute, ConvertsTheDTypeOnTheCheaperSide) {
     }
   }
   OpCall narrow = Call(OpId::kRedistribute);
-  narrow.attributes.dtype = DType::kF32;
-  narrow.attributes.placements = Placements{Placement::Replicate()};
+  narrow.attributes.set_dtype(DType::kF32);
+  narrow.attributes.set_placements(Placements{Placement::Replicate()});
   const TensorSpec source = MakeSpec(DType::kF64, {8}, MakeMesh({2}), {Placement::Shard(0)});
   const PlanOperand operands[] = {OperandLayout{source, {}}};
   const absl::StatusOr<OpPlan> planned = PlanOp(narrow, operands, Topology());
@@ -299,15 +172,15 @@ TEST(Redistribute, ConvertsTheDTypeOnTheCheaperSide) {
 // A sum in f64 that is wanted in f32 everywhere: the terms move wide, the sums narrow.
 TEST(Redistribute, ConvertsASumBeforeItIsSpread) {
   OpCall call = Call(OpId::kRedistribute);
-  call.attributes.dtype = DType::kF32;
-  call.attributes.placements = Placements{Placement::Replicate()};
+  call.attributes.set_dtype(DType::kF32);
+  call.attributes.set_placements(Placements{Placement::Replicate()});
   const TensorSpec source = MakeSpec(DType::kF64, {8, 3}, MakeMesh({4}), {Placement::Partial(ReduceOp::kSum)});
   const PlanOperand operands[] = {OperandLayout{source, {}}};
   const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
   ASSERT_TRUE(planned.ok());
   const int64_t share = 2 * 3;
   EXPECT_EQ(TrafficOf(planned->plan).received_bytes, std::vector<int64_t>(4, 3 * share * 8 + 3 * share * 4));
-  call.attributes.mesh = MakeMesh({2}, {4, 5});
+  call.attributes.set_mesh(MakeMesh({2}, {4, 5}));
   const absl::StatusOr<OpPlan> other = PlanOp(call, operands, Topology());
   ASSERT_TRUE(other.ok());
   EXPECT_EQ(TrafficOf(other->plan).received_bytes,
@@ -328,16 +201,16 @@ TEST(Creation, EveryPlacement) {
   for (const Row& row : rows) {
     OpCall call = Call(row.op);
     call.scalars = row.scalars;
-    call.attributes.shape = row.shape;
-    call.attributes.dtype = row.dtype;
-    call.attributes.mesh = MakeMesh({1});
-    call.attributes.placements = Placements{Placement::Replicate()};
+    call.attributes.set_shape(row.shape);
+    call.attributes.set_dtype(row.dtype);
+    call.attributes.set_mesh(MakeMesh({1}));
+    call.attributes.set_placements(Placements{Placement::Replicate()});
     Plan plan;
     const absl::StatusOr<std::vector<double>> expected = RunOp(call, {}, &plan);
     ASSERT_TRUE(expected.ok()) << expected.status();
-    call.attributes.mesh = MakeMesh({2, 3});
+    call.attributes.set_mesh(MakeMesh({2, 3}));
     for (const Placements& placements : AllPlacements(2, static_cast<int>(row.shape.size()), {})) {
-      call.attributes.placements = placements;
+      call.attributes.set_placements(placements);
       const absl::Status status = CheckCall(call, {}, *expected);
       ASSERT_TRUE(status.ok()) << ToText(call) << "\n" << status;
     }

@@ -38,9 +38,9 @@ absl::StatusOr<Plan> PlanOf(const RandomRedistribute& drawn, const Topology& top
   if (!drawn.dtype.has_value()) return PlanRedistribute(drawn.source, drawn.destination, topology);
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.dtype = drawn.dtype;
-  call.attributes.mesh = drawn.destination.mesh;
-  call.attributes.placements = drawn.destination.placements;
+  call.attributes.set_dtype(*drawn.dtype);
+  call.attributes.set_mesh(drawn.destination.mesh);
+  call.attributes.set_placements(drawn.destination.placements);
   const PlanOperand operands[] = {drawn.source};
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(call, operands, topology));
   return std::move(planned.plan);

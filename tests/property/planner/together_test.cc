@@ -199,18 +199,20 @@ ConvertedList DrawConverted(RandomDraws& draws) {
   const Mesh mesh = draws.OneIn(2) ? MakeMesh({4}) : MakeMesh({2, 2}, {3, 1, 0, 2});
   ConvertedList list;
   list.call.op = OpId::kRedistribute;
-  if (!draws.OneIn(4)) list.call.attributes.dtype = draws.OneIn(2) ? DType::kF32 : DType::kF64;
+  if (!draws.OneIn(4)) list.call.attributes.set_dtype(draws.OneIn(2) ? DType::kF32 : DType::kF64);
   const auto draw = [&draws](const std::vector<Placements>& all) {
     return all[static_cast<size_t>(draws.Below(static_cast<int64_t>(all.size())))];
   };
   const int64_t count = draws.Between(2, 5);
+  std::vector<Placements> each;
   while (static_cast<int64_t>(list.operands.size()) < count) {
     const DType dtype = draws.OneIn(3) ? DType::kI32 : draws.OneIn(2) ? DType::kF32 : DType::kF64;
     const std::vector<int64_t> shape = {draws.Between(0, 9), draws.Between(1, 9)};
     const Placements from = draw(AllPlacements(mesh.ndim(), 2, {ReduceOp::kSum, ReduceOp::kMax}));
     list.operands.emplace_back(OperandLayout{MakeSpec(dtype, shape, mesh, from), {}});
-    list.call.attributes.placements_each.push_back(draw(AllPlacements(mesh.ndim(), 2, {})));
+    each.push_back(draw(AllPlacements(mesh.ndim(), 2, {})));
   }
+  list.call.attributes.set_placements_each(std::move(each));
   return list;
 }
 
@@ -223,14 +225,14 @@ absl::Status CheckConverted(const ConvertedList& list) {
     exchange_phases += exchange != nullptr && exchange->start == StepStart::kNewPhase ? 1 : 0;
   }
   // What is converted before it moves makes a third one.
-  if (exchange_phases > (list.call.attributes.dtype.has_value() ? 3 : 2)) return absl::InternalError(ToText(plan));
+  if (exchange_phases > (list.call.attributes.dtype() != nullptr ? 3 : 2)) return absl::InternalError(ToText(plan));
   std::vector<std::vector<double>> dense;
   std::vector<int64_t> single_bytes(TrafficOf(plan).received_bytes.size(), 0);
   for (size_t i = 0; i < list.operands.size(); ++i) {
     dense.push_back(Numbers(std::get<OperandLayout>(list.operands[i]).spec, static_cast<int64_t>(i)));
     OpCall one = list.call;
-    one.attributes.placements = list.call.attributes.placements_each[i];
-    one.attributes.placements_each.clear();
+    one.attributes.set_placements(list.call.attributes.placements_each()[i]);
+    one.attributes.clear_placements_each();
     TESSERA_ASSIGN_OR_RETURN(const OpPlan single, PlanOp(one, {list.operands[i]}, Topology()));
     const std::vector<int64_t> bytes = TrafficOf(single.plan).received_bytes;
     for (size_t w = 0; w < bytes.size(); ++w) single_bytes[w] += bytes[w];
@@ -256,7 +258,7 @@ int64_t CountBuffers(const Plan& plan, PlanBuffer::Kind kind) {
 // To workers some of which have none of the tensors; some tensors are on one worker alone.
 void GoElsewhere(ConvertedList& list, RandomDraws& draws) {
   const int ndim = std::get<OperandLayout>(list.operands[0]).spec.mesh.ndim();
-  list.call.attributes.mesh = ndim == 1 ? MakeMesh({3}, {4, 1, 5}) : MakeMesh({2, 2}, {6, 5, 2, 4});
+  list.call.attributes.set_mesh(ndim == 1 ? MakeMesh({3}, {4, 1, 5}) : MakeMesh({2, 2}, {6, 5, 2, 4}));
   for (PlanOperand& operand : list.operands) {
     if (draws.OneIn(4))
       std::get<OperandLayout>(operand).spec.mesh = ndim == 1 ? MakeMesh({1}, {2}) : MakeMesh({1, 1}, {0});

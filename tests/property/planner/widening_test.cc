@@ -39,16 +39,18 @@ absl::StatusOr<Plan> PlanWidened(const std::vector<Widened>& tensors, DType wide
                                  const PlanLimits& limits = {}) {
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.dtype = wide;
-  call.attributes.mesh = tensors[0].destination.mesh;
+  call.attributes.set_dtype(wide);
+  call.attributes.set_mesh(tensors[0].destination.mesh);
   std::vector<PlanOperand> operands;
+  std::vector<Placements> each;
   for (const Widened& tensor : tensors) {
     operands.emplace_back(OperandLayout{tensor.source, {}});
-    call.attributes.placements_each.push_back(tensor.destination.placements);
+    each.push_back(tensor.destination.placements);
   }
   if (tensors.size() == 1) {
-    call.attributes.placements = tensors[0].destination.placements;
-    call.attributes.placements_each.clear();
+    call.attributes.set_placements(tensors[0].destination.placements);
+  } else {
+    call.attributes.set_placements_each(std::move(each));
   }
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(call, operands, topology, limits));
   return std::move(planned.plan);

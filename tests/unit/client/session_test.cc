@@ -24,9 +24,9 @@ absl::StatusOr<std::shared_ptr<SessionImpl>> Open(FakeGateway& fake, double stal
 OpCall Zeros() {
   OpCall call;
   call.op = OpId::kFull;
-  call.attributes.dtype = DType::kF32;
-  call.attributes.shape = Shape{4};
-  call.attributes.mesh = *Mesh::Make(std::vector<int64_t>{2}, {}, {});
+  call.attributes.set_dtype(DType::kF32);
+  call.attributes.set_shape(Shape{4});
+  call.attributes.set_mesh(*Mesh::Make(std::vector<int64_t>{2}, {}, {}));
   call.scalars = {Scalar::Float(0)};
   return call;
 }
@@ -222,10 +222,11 @@ TEST(Session, AForbiddenRedistributionIsNotSent) {
   FakeGateway fake({});
   auto session = *Open(fake);
   OpCall rows = Zeros(), replicated = Zeros();
-  rows.attributes.shape = replicated.attributes.shape = Shape{4, 4};
-  rows.attributes.placements = {Placement::Shard(0)};
+  rows.attributes.set_shape({4, 4});
+  replicated.attributes.set_shape({4, 4});
+  rows.attributes.set_placements({Placement::Shard(0)});
   OpCall columns = rows;
-  columns.attributes.placements = {Placement::Shard(1)};
+  columns.attributes.set_placements({Placement::Shard(1)});
   HandlePtr x = *session->Call(rows, {}), y = *session->Call(columns, {});
   const CallOperand operands[] = {{&x, Scalar()}, {&y, Scalar()}};
   session->SetImplicitPolicy(ImplicitPolicy::kForbid);

@@ -50,11 +50,11 @@ TEST(SpecCache, AttributesTellCallsApart) {
   const SpecPtr spec = Spec("f32[4,6] @ mesh(2) [S(0)]");
   const SpecOperand operands[] = {{&spec, Scalar()}};
   OpCall sum{OpId::kSum, {}, {}};
-  sum.attributes.dims = {0};
+  sum.attributes.set_dims({0});
   EXPECT_EQ((*cache.Resolve(sum, operands))->outputs[0]->shape, (Shape{6}));
-  sum.attributes.dims = {1};
+  sum.attributes.set_dims({1});
   EXPECT_EQ((*cache.Resolve(sum, operands))->outputs[0]->shape, (Shape{4}));
-  sum.attributes.keepdims = true;
+  sum.attributes.set_keepdims(true);
   EXPECT_EQ((*cache.Resolve(sum, operands))->outputs[0]->shape, (Shape{4, 1}));
 }
 
@@ -62,7 +62,7 @@ TEST(SpecCache, SeveralTensorsHaveSeveralResults) {
   SpecCache cache;
   const SpecPtr rows = Spec("f32[4,6] @ mesh(2) [S(0)]"), pending = Spec("f64[6,6] @ mesh(2) [P(sum)]");
   OpCall move{OpId::kRedistribute, {}, {}};
-  move.attributes.placements = Placements{Placement::Shard(1)};
+  move.attributes.set_placements(Placements{Placement::Shard(1)});
   const std::vector<SpecOperand> operands(5, {&rows, Scalar()});
   std::vector<SpecOperand> others = operands;
   others[4].spec = &pending;
@@ -79,7 +79,7 @@ TEST(SpecCache, SeveralTensorsHaveSeveralResults) {
 TEST(SpecCache, CallsOnManyTensorsAreForgottenSooner) {
   SpecCache cache;
   OpCall move{OpId::kRedistribute, {}, {}};
-  move.attributes.placements = Placements{Placement::Shard(1)};
+  move.attributes.set_placements(Placements{Placement::Shard(1)});
   for (size_t call = 0; call < 600; ++call) {
     const SpecPtr rows = Spec("f32[4,6] @ mesh(2) [S(0)]");
     const std::vector<SpecOperand> operands(64, {&rows, Scalar()});

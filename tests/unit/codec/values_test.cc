@@ -53,8 +53,13 @@ TEST(ValuesCodecTest, HostileSpecsAreRefused) {
   EXPECT_FALSE(DecodeTensorSpec(spec.asReader()).ok());  // no such dim
   placement.setDim(0);
   EXPECT_TRUE(DecodeTensorSpec(spec.asReader()).ok());
-  placement.initSizes(2);
-  EXPECT_EQ(DecodeTensorSpec(spec.asReader()).status().code(), absl::StatusCode::kUnimplemented);
+  auto sizes = placement.initSizes(2);
+  EXPECT_EQ(DecodeTensorSpec(spec.asReader()).status().code(), absl::StatusCode::kInvalidArgument);  // 0 and 0 of 4
+  sizes.set(0, 1);
+  sizes.set(1, 3);
+  EXPECT_EQ(ToText(DecodeTensorSpec(spec.asReader())->placements), "[S(0;1,3)]");
+  placement.initSizes(70000);
+  EXPECT_EQ(DecodeTensorSpec(spec.asReader()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ValuesCodecTest, StridesAreOnePerDimAndBounded) {
@@ -76,13 +81,13 @@ TEST(ValuesCodecTest, CallsRoundTrip) {
   OpCall call;
   call.op = OpId::kSlice;
   call.scalars = {Scalar::Float(2.5), Scalar::Int(-3, ScalarStrength::kStrong), Scalar::Bool(true)};
-  call.attributes.dims = {1, 0};
-  call.attributes.keepdims = true;
-  call.attributes.index = {{IndexItem::Kind::kSlice, 5, 3, -2}, {IndexItem::Kind::kNewAxis, 0, 0, 1}};
-  call.attributes.dtype = DType::kF64;
-  call.attributes.shape = Shape{3, 4};
-  call.attributes.mesh = *Mesh::Make({2}, {}, {});
-  call.attributes.placements = Placements{Placement::Partial(ReduceOp::kMax)};
+  call.attributes.set_dims({1, 0});
+  call.attributes.set_keepdims(true);
+  call.attributes.set_index({{IndexItem::Kind::kSlice, 5, 3, -2}, {IndexItem::Kind::kNewAxis, 0, 0, 1}});
+  call.attributes.set_dtype(DType::kF64);
+  call.attributes.set_shape(Shape{3, 4});
+  call.attributes.set_mesh(*Mesh::Make({2}, {}, {}));
+  call.attributes.set_placements(Placements{Placement::Partial(ReduceOp::kMax)});
   capnp::MallocMessageBuilder message;
   auto builder = message.initRoot<wire::OpCall>();
   EncodeOpCall(call, builder);
@@ -96,18 +101,39 @@ TEST(ValuesCodecTest, CallsRoundTrip) {
 TEST(ValuesCodecTest, PlacementsOfEachTensorRoundTripAndAreBounded) {
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.placements_each = {
-      {Placement::Partial(ReduceOp::kMax)}, {}, {Placement::Shard(-1), Placement::Replicate()}};
+  call.attributes.set_placements_each(
+      {{Placement::Partial(ReduceOp::kMax)}, {}, {Placement::Shard(-1), Placement::Replicate()}});
   capnp::MallocMessageBuilder message;
   auto builder = message.initRoot<wire::OpCall>();
   EncodeOpCall(call, builder);
   auto decoded = DecodeOpCall(builder.asReader());
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->attributes, call.attributes);
-  builder.initPlacementsEach(kMaxOperands + 1);
+  builder.getAttributes()[0].initPlacementsEach(65);
   EXPECT_THAT(std::string(DecodeOpCall(builder.asReader()).status().message()), HasSubstr("65 entries"));
-  builder.initPlacementsEach(1).init(0, 1000);
+  builder.getAttributes()[0].initPlacementsEach(2).init(1, 9);
   EXPECT_EQ(DecodeOpCall(builder.asReader()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ValuesCodecTest, AnAttributeIsKnownOfItsKindAndGivenOnce) {
+  capnp::MallocMessageBuilder message;
+  auto builder = message.initRoot<wire::OpCall>();
+  const auto message_of = [&] { return std::string(DecodeOpCall(builder.asReader()).status().message()); };
+  auto attributes = builder.initAttributes(2);
+  attributes[0].setId(static_cast<uint16_t>(AttributeId::kKeepdims));
+  attributes[0].setFlag(true);
+  attributes[1].setId(static_cast<uint16_t>(AttributeId::kEps));
+  attributes[1].setNumber(0.5);
+  const auto decoded = DecodeOpCall(builder.asReader());
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_TRUE(decoded->attributes.keepdims());
+  EXPECT_EQ(*decoded->attributes.eps(), 0.5);
+  attributes[1].setText("0.5");
+  EXPECT_THAT(message_of(), HasSubstr("attribute eps is of another kind"));
+  attributes[1].setId(static_cast<uint16_t>(AttributeId::kKeepdims));
+  EXPECT_THAT(message_of(), HasSubstr("attribute keepdims is given twice"));
+  attributes[1].setId(60000);
+  EXPECT_THAT(message_of(), HasSubstr("unknown attribute number 60000"));
 }
 
 TEST(ValuesCodecTest, StatusesRoundTripWithTheirPayloads) {

@@ -36,8 +36,8 @@ TEST(ClientHelloTest, ALeaseIsBoundedAndANumber) {
   Hello hello;
   hello.wire.setLeaseS(kMaxLeaseS);
   EXPECT_TRUE(hello.Decode().ok());
-  for (const double lease_s : {101.0, 86'400.0, std::numeric_limits<double>::infinity(),
-                               std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double lease_s :
+       {101.0, 86'400.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     hello.wire.setLeaseS(lease_s);
     EXPECT_EQ(hello.Decode().status().code(), absl::StatusCode::kInvalidArgument) << lease_s;
     EXPECT_THAT(std::string(hello.Decode().status().message()), HasSubstr("max_session_lease is 100 s"));

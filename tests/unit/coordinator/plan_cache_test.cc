@@ -13,7 +13,7 @@ namespace {
 PlanKey KeyOf(int64_t extent, size_t operands = 1) {
   PlanKey key;
   key.op = OpId::kRedistribute;
-  key.attributes.placements = Placements{Placement::Replicate()};
+  key.attributes.set_placements(Placements{Placement::Replicate()});
   PlanKeyOperand operand;
   operand.spec = *TensorSpec::Make("t", DType::kF32, {extent}, *Mesh::Make({2}, {}, {}), {Placement::Shard(0)});
   key.operands.assign(operands, operand);
@@ -87,7 +87,7 @@ TEST(PlanCacheTest, WorkersForgetWhatWentForItsBytes) {
   for (int64_t extent = 1; extent <= 40; ++extent) {
     CallRecord move;
     move.call.op = OpId::kRedistribute;
-    move.call.attributes.placements = Placements{Placement::Replicate()};
+    move.call.attributes.set_placements(Placements{Placement::Replicate()});
     cluster.Submit(session, {FullRecord(mesh, {extent, 2}, {Placement::Shard(0)}, 1)});
     for (uint64_t i = 0; i < 64; ++i) {
       move.operands.push_back({HandleId(1)});

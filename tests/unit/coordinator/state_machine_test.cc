@@ -314,7 +314,7 @@ TEST(StateMachineTest, ExplainRefusesWhatItCannotCount) {
                               {}};
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.placements = {Placement::Replicate()};
+  call.attributes.set_placements({Placement::Replicate()});
   const auto plan = cluster.machine().Explain(session, call, {rows});
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(plan.status()), HasSubstr("too many bytes to count on 2 workers"));
@@ -472,7 +472,7 @@ TEST(StateMachineTest, AViewRunsNothingAndKeepsItsBuffer) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
   CallRecord transpose = OpRecord(OpId::kTranspose, {1}, 2);
-  transpose.call.attributes.dims = {1, 0};
+  transpose.call.attributes.set_dims({1, 0});
   cluster.Submit(session, {FullRecord(MeshOf(2), {8, 4}, kRows, 1), transpose, DropRecord{{HandleId(1)}}});
   EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
   const int64_t used = cluster.machine().memory().UsedBytes(WorkerIndex(0));
@@ -484,7 +484,7 @@ TEST(StateMachineTest, AViewRunsNothingAndKeepsItsBuffer) {
 // Redistributes all operands to columns, by one record.
 CallRecord ColumnsOf(std::vector<uint64_t> operands, std::vector<uint64_t> results) {
   CallRecord record = OpRecord(OpId::kRedistribute, std::move(operands), 0);
-  record.call.attributes.placements = kColumns;
+  record.call.attributes.set_placements(kColumns);
   record.results.clear();
   for (const uint64_t handle : results) record.results.emplace_back(handle);
   return record;
@@ -558,7 +558,7 @@ TEST(StateMachineTest, SeveralTensorsThatDoNotAllFitAreAllRefusedBeforeAnythingR
   cluster.CompleteAll();
   const int64_t used = cluster.machine().memory().UsedBytes(WorkerIndex(0));
   CallRecord gather = ColumnsOf({1, 2}, {3, 4});
-  gather.call.attributes.placements = kEverywhere;  // 16 KiB and 36 KiB, where 39 KiB are free
+  gather.call.attributes.set_placements(kEverywhere);  // 16 KiB and 36 KiB, where 39 KiB are free
   cluster.Submit(session, {gather});
   const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
   ASSERT_EQ(failed.size(), 2u);

@@ -16,8 +16,12 @@ std::pair<int, int> OperandsOf(const OpRow& row) {
     case OpFamily::kElementwise: return {Arity(row.scalar_op.value()), Arity(row.scalar_op.value())};
     case OpFamily::kReduction:
     case OpFamily::kArgReduction:
+    case OpFamily::kAlong:
     case OpFamily::kView: return {1, 1};
     case OpFamily::kContraction: return {2, 2};
+    case OpFamily::kIndexed: return row.id == OpId::kScatter ? std::pair(3, 3) : std::pair(2, 2);
+    case OpFamily::kComposite: return {row.min_operands, row.max_operands};  // as its graph takes them
+    case OpFamily::kPlace:
     case OpFamily::kRedistribute: return {1, kMaxOperands};
   }
   return {-1, -1};
@@ -37,33 +41,34 @@ TEST(Catalog, RowsAreFoundByIdAndByName) {
     // An einsum's notation is its call's.
     const bool has_notation = row.family == OpFamily::kContraction && row.id != OpId::kEinsum;
     EXPECT_EQ(has_notation, !row.notation.empty()) << row.name;
+    EXPECT_EQ(row.family == OpFamily::kComposite, row.composite != nullptr) << row.name;
     EXPECT_EQ(OperandsOf(row), std::pair(row.min_operands, row.max_operands)) << row.name;
   }
-  EXPECT_FALSE(FindOp(static_cast<OpId>(127)).ok());
+  EXPECT_FALSE(FindOp(static_cast<OpId>(99)).ok());
   EXPECT_FALSE(FindOp(static_cast<OpId>(65535)).ok());
   EXPECT_FALSE(FindOpByName("frobnicate").ok());
 }
 
 TEST(CallText, SaysWhatShapesTheResult) {
   OpCall call{OpId::kSum, {}, {}};
-  call.attributes.dims = {0};
-  call.attributes.keepdims = true;
+  call.attributes.set_dims({0});
+  call.attributes.set_keepdims(true);
   EXPECT_EQ(ToText(call), "sum(dims=[0], keepdims=true)");
   call = {OpId::kRedistribute, {}, {}};
-  call.attributes.placements = Placements{Placement::Shard(0), Placement::Replicate()};
+  call.attributes.set_placements(Placements{Placement::Shard(0), Placement::Replicate()});
   EXPECT_EQ(ToText(call), "redistribute([S(0), R])");
-  call.attributes.placements.reset();
-  call.attributes.placements_each = {{Placement::Shard(0)}, {Placement::Replicate(), Placement::Shard(1)}};
+  call.attributes.clear_placements();
+  call.attributes.set_placements_each({{Placement::Shard(0)}, {Placement::Replicate(), Placement::Shard(1)}});
   EXPECT_EQ(ToText(call), "redistribute([[S(0)], [R, S(1)]])");
   call = {OpId::kFull, {}, {Scalar::Float(3.5)}};
-  call.attributes.shape = Shape{2, 3};
-  call.attributes.dtype = DType::kF32;
-  EXPECT_EQ(ToText(call), "full([2,3], 3.5, dtype=f32)");
+  call.attributes.set_shape(Shape{2, 3});
+  call.attributes.set_dtype(DType::kF32);
+  EXPECT_EQ(ToText(call), "full([2,3], dtype=f32, 3.5)");
   call = {OpId::kSlice, {}, {}};
-  call.attributes.index = {{IndexItem::Kind::kSlice, 4, 3, -1},
-                           {IndexItem::Kind::kNewAxis, 0, 0, 1},
-                           {IndexItem::Kind::kInteger, 2, 0, 1},
-                           {IndexItem::Kind::kSlice, 0, 5, 1}};
+  call.attributes.set_index({{IndexItem::Kind::kSlice, 4, 3, -1},
+                             {IndexItem::Kind::kNewAxis, 0, 0, 1},
+                             {IndexItem::Kind::kInteger, 2, 0, 1},
+                             {IndexItem::Kind::kSlice, 0, 5, 1}});
   EXPECT_EQ(ToText(call), "slice([4+3*-1, None, 2, 0+5])");
   EXPECT_EQ(ToText(OpCall{OpId::kMatmul, {}, {}}), "matmul()");
 }

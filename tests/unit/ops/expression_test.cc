@@ -24,6 +24,8 @@ TEST(Expression, TextRoundTrips) {
            "where:i64(in0:bool, in1:i64, arg0:i64)",
            "mul:f32(n2=add:f32(in0:f32, in1:f32), n2)",
            "not:bool(less_equal:bool(in0:i32, in0:i32))",
+           "where:f32(less_equal:bool(idx1:i64, idx0:i64), in0:f32, arg0:f32)",
+           "random:f32(idx0:i64, arg0:i64, arg1:i64)",
            "sub:f32(n1=exp:f32(in0:f32), mul:f32(n1, n2=sqrt:f32(n1)))",
        }) {
     const absl::StatusOr<Expression> expression = ParseExpression(text);
@@ -60,9 +62,12 @@ TEST(Expression, HostileTextsAreErrors) {
                                     "add:f32(in0:f32, in0:f64)",
                                     "add:bool(in0:bool, in1:bool)",
                                     "in:f32",
-                                    "in8:f32",
+                                    "in16:f32",
                                     "in99999999999:f32",
-                                    "arg64:f32",
+                                    "arg256:f32",
+                                    "idx0:f32",
+                                    "idx16:i64",
+                                    "random:i32(idx0:i64, idx0:i64, idx0:i64)",
                                     "in0:f8e4m3",
                                     "in0:c64",
                                     "n0",
@@ -80,7 +85,7 @@ TEST(Expression, HostileTextsAreErrors) {
   for (int i = 0; i < 100000; ++i) deep += "neg:f32(";
   texts.push_back(deep);
   std::string wide = "in0:f32";
-  for (int i = 0; i < 70; ++i) wide = "add:f32(" + wide + ", in1:f32)";
+  for (int i = 0; i < 300; ++i) wide = "add:f32(" + wide + ", in1:f32)";
   texts.push_back(wide);
   for (const std::string& text : texts) EXPECT_FALSE(ParseExpression(text).ok()) << text.substr(0, 60);
 }
@@ -90,7 +95,7 @@ TEST(Expression, ValidationOfWhatCameOverAWire) {
   EXPECT_TRUE(ValidateExpression(add, 1, 1).ok());
   EXPECT_FALSE(ValidateExpression(add, 1, 0).ok());
   EXPECT_FALSE(ValidateExpression(add, 0, 1).ok());
-  EXPECT_FALSE(ValidateExpression(add, 9, 1).ok());
+  EXPECT_FALSE(ValidateExpression(add, kMaxExpressionInputs + 1, 1).ok());
   EXPECT_FALSE(ValidateExpression({}, 1, 1).ok());
   const auto with = [](ExpressionNode node) {
     Expression expression;
@@ -259,9 +264,28 @@ TEST(ScalarLaws, CastsSaturate) {
 }
 
 TEST(LocalOp, TextRoundTrips) {
-  for (const char* text :
-       {"map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0,2])", "reduce(max; dims=[])", "argreduce(min; dim=1)",
-        "argreduce(max; dim=0)", "matmul()", "fill()", "arange()", "eye()", "rand([4,6])"}) {
+  for (const char* text : {"map(add:f32(in0:f32, in1:f32))",
+                           "reduce(sum; dims=[0,2])",
+                           "reduce(max; dims=[])",
+                           "argreduce(min; dim=1)",
+                           "argreduce(max; dim=0)",
+                           "argreduce(max; dims=[0,2])",
+                           "reduce(sum; dims=[0]; map=mul:f32(in0:f32, arg0:f32))",
+                           "matmul()",
+                           "fill()",
+                           "arange()",
+                           "eye()",
+                           "rand([4,6])",
+                           "scan(sum; dim=0)",
+                           "scan(max; dim=1; exclusive; reverse)",
+                           "scan(product; dim=2; reverse)",
+                           "sort(dim=0)",
+                           "argsort(dim=1; descending)",
+                           "searchsorted(left)",
+                           "searchsorted(right)",
+                           "gather(dim=3)",
+                           "scatter(set; dim=0)",
+                           "scatter(min; dim=2)"}) {
     const absl::StatusOr<LocalOp> op = ParseLocalOp(text);
     ASSERT_TRUE(op.ok()) << text << op.status();
     EXPECT_EQ(ToText(*op), text);
@@ -269,9 +293,33 @@ TEST(LocalOp, TextRoundTrips) {
 }
 
 TEST(LocalOp, HostileTextsAreErrors) {
-  for (const char* text : {"", "map()", "reduce(avg; dims=[0])", "reduce(sum)", "reduce(sum; dims=[1,0])",
-                           "reduce(sum; dims=[16])", "argreduce(sum; dim=1)", "argreduce(min; dim=-1)", "matmul",
-                           "matmul() x", "rand([-1])", "rand([4294967296,4294967296])", "frob()"}) {
+  for (const char* text : {"",
+                           "map()",
+                           "reduce(avg; dims=[0])",
+                           "reduce(sum)",
+                           "reduce(sum; dims=[1,0])",
+                           "reduce(sum; dims=[16])",
+                           "argreduce(sum; dim=1)",
+                           "argreduce(min; dim=-1)",
+                           "argreduce(min; dims=[])",
+                           "argreduce(min; dims=[1,0])",
+                           "reduce(sum; dims=[0]; map=)",
+                           "reduce(sum; dims=[0]; map=cast:f32(idx0:i64))",
+                           "matmul",
+                           "matmul() x",
+                           "rand([-1])",
+                           "scan(avg; dim=0)",
+                           "scan(sum; dim=-1)",
+                           "scan(sum; dim=0; backwards)",
+                           "sort(dim=16)",
+                           "sort(dim=0; reverse)",
+                           "searchsorted(middle)",
+                           "gather()",
+                           "gather(dim=-1)",
+                           "scatter(mul; dim=0)",
+                           "scatter(add)",
+                           "rand([4294967296,4294967296])",
+                           "frob()"}) {
     EXPECT_FALSE(ParseLocalOp(text).ok()) << text;
   }
 }
@@ -282,7 +330,7 @@ TEST(LocalOp, ValidationCountsOperandsAndScalars) {
   EXPECT_FALSE(ValidateLocalOp(FillOp{}, 0, 0).ok());
   EXPECT_FALSE(ValidateLocalOp(ReduceLocalOp{static_cast<ReduceOp>(77), {0}}, 1, 0).ok());
   EXPECT_FALSE(ValidateLocalOp(ReduceLocalOp{ReduceOp::kSum, std::vector<int64_t>(100000, 0)}, 1, 0).ok());
-  EXPECT_FALSE(ValidateLocalOp(ArgReduceOp{static_cast<Extreme>(9), 0}, 1, 0).ok());
+  EXPECT_FALSE(ValidateLocalOp(ArgReduceOp{static_cast<Extreme>(9), {0}}, 1, 0).ok());
 }
 
 }  // namespace

@@ -6,15 +6,15 @@
 namespace tessera {
 namespace {
 
-OpAttributes Creation(Shape shape, DType dtype, std::string_view mesh) {
-  OpAttributes attributes = ToShape(std::move(shape));
-  attributes.dtype = dtype;
-  attributes.mesh = *ParseMesh(mesh);
+Attributes Creation(Shape shape, DType dtype, std::string_view mesh) {
+  Attributes attributes = ToShape(std::move(shape));
+  attributes.set_dtype(dtype);
+  attributes.set_mesh(*ParseMesh(mesh));
   return attributes;
 }
 
-OpAttributes Placed(OpAttributes attributes, std::string_view placements) {
-  attributes.placements = *ParsePlacements(placements);
+Attributes Placed(Attributes attributes, std::string_view placements) {
+  attributes.set_placements(*ParsePlacements(placements));
   return attributes;
 }
 
@@ -59,8 +59,8 @@ TEST(Creation, Errors) {
             "eye: the shape must be 2-D, not [4]");
   EXPECT_EQ(Output(OpId::kRand, {}, Creation({4}, DType::kI32, "mesh(2)"), {one, one}),
             "rand: the dtype must be a float, not i32");
-  OpAttributes no_mesh = Creation({4}, DType::kF32, "mesh(2)");
-  no_mesh.mesh = Mesh();
+  Attributes no_mesh = Creation({4}, DType::kF32, "mesh(2)");
+  no_mesh.set_mesh(Mesh());
   EXPECT_EQ(Output(OpId::kFull, {}, no_mesh, {one}), "full: the device mesh is not set");
 }
 
@@ -76,15 +76,15 @@ TEST(Creation, HugeShapesAreRefused) {
 }
 
 TEST(Redistribute, MeshPlacementsAndDType) {
-  OpAttributes attributes;
-  attributes.placements = *ParsePlacements("[R, S(-1)]");
+  Attributes attributes;
+  attributes.set_placements(*ParsePlacements("[R, S(-1)]"));
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2,2) [S(0), P(sum)]"}, attributes),
             "f32[4,6] @ mesh(2,2) [R, S(1)]");
-  attributes.dtype = DType::kF64;
+  attributes.set_dtype(DType::kF64);
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2,2) [S(0), P(sum)]"}, attributes),
             "f64[4,6] @ mesh(2,2) [R, S(1)]");
-  OpAttributes moved;
-  moved.mesh = *ParseMesh("mesh(2; workers=2,3)");
+  Attributes moved;
+  moved.set_mesh(*ParseMesh("mesh(2; workers=2,3)"));
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2) [S(0)]"}, moved),
             "f32[4,6] @ mesh(2; workers=2,3) [S(0)]");
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2) [P(sum)]"}, moved), "f32[4,6] @ mesh(2; workers=2,3) [R]");
@@ -95,7 +95,7 @@ TEST(Redistribute, MeshPlacementsAndDType) {
 TEST(Redistribute, SeveralTensorsHaveOneOutputEach) {
   const std::vector<std::string> operands = {"f32[4,6] @ mesh(2,2) [S(0), P(sum)]", "i64[8] @ mesh(4) [S(0)]",
                                              "f64[3,3] @ mesh(2; workers=6,7) [R]"};
-  const auto outputs = [&operands](const OpAttributes& attributes) {
+  const auto outputs = [&operands](const Attributes& attributes) {
     const absl::StatusOr<OpResolution> resolution = Resolve(OpId::kRedistribute, operands, attributes);
     std::vector<std::string> texts;
     if (!resolution.ok()) return std::vector<std::string>{std::string(resolution.status().message())};
@@ -104,39 +104,39 @@ TEST(Redistribute, SeveralTensorsHaveOneOutputEach) {
     }
     return texts;
   };
-  OpAttributes each;
-  each.placements_each = {*ParsePlacements("[S(1), R]"), *ParsePlacements("[R]"), *ParsePlacements("[S(-1)]")};
+  Attributes each;
+  each.set_placements_each({*ParsePlacements("[S(1), R]"), *ParsePlacements("[R]"), *ParsePlacements("[S(-1)]")});
   EXPECT_EQ(outputs(each), (std::vector<std::string>{"f32[4,6] @ mesh(2,2) [S(1), R]", "i64[8] @ mesh(4) [R]",
                                                      "f64[3,3] @ mesh(2; workers=6,7) [S(1)]"}));
-  OpAttributes all;
-  all.mesh = *ParseMesh("mesh(3)");
-  all.placements = *ParsePlacements("[S(0)]");
-  all.dtype = DType::kF64;
+  Attributes all;
+  all.set_mesh(*ParseMesh("mesh(3)"));
+  all.set_placements(*ParsePlacements("[S(0)]"));
+  all.set_dtype(DType::kF64);
   EXPECT_EQ(outputs(all), (std::vector<std::string>{"f64[4,6] @ mesh(3) [S(0)] cast", "f64[8] @ mesh(3) [S(0)] cast",
                                                     "f64[3,3] @ mesh(3) [S(0)]"}));
 }
 
 TEST(Redistribute, ErrorsNameTheTensorOfSeveral) {
   const std::vector<std::string> operands = {"f32[4,6] @ mesh(2) [S(0)]", "f64[4] @ mesh(2) [P(sum)]"};
-  OpAttributes attributes;
-  attributes.placements = *ParsePlacements("[S(1)]");
+  Attributes attributes;
+  attributes.set_placements(*ParsePlacements("[S(1)]"));
   EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
             "redistribute: operand 1: placement S(1) is out of range for rank 1: the tensor is f64[4]: from f64[4] @ "
             "mesh(2) [P(sum)] to mesh(2) [S(1)]");
   EXPECT_TRUE(Resolve(OpId::kRedistribute, operands, attributes).status().GetPayload(kIndexErrorPayload).has_value());
-  attributes.placements = *ParsePlacements("[P(sum)]");
+  attributes.set_placements(*ParsePlacements("[P(sum)]"));
   EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
             "redistribute: operand 0: S(0) to P(sum) on mesh dim 0: nothing else can be redistributed to Partial: from "
             "f32[4,6] @ mesh(2) [S(0)] to f32[4,6] @ mesh(2) [P(sum)]");
-  attributes.placements = *ParsePlacements("[R]");
-  attributes.relabel = true;
+  attributes.set_placements(*ParsePlacements("[R]"));
+  attributes.set_relabel(true);
   EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
             "redistribute: relabel= is for one tensor, not for 2: a is f32[4,6], b is f64[4]");
-  attributes.relabel = false;
-  attributes.placements_each = {*ParsePlacements("[R]"), *ParsePlacements("[R]")};
+  attributes.set_relabel(false);
+  attributes.set_placements_each({*ParsePlacements("[R]"), *ParsePlacements("[R]")});
   EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
             "redistribute: placements for all and placements for each are given: a is f32[4,6], b is f64[4]");
-  attributes.placements.reset();
+  attributes.clear_placements();
   const std::vector<std::string> three = {operands[0], operands[1], operands[0]};
   EXPECT_EQ(Output(OpId::kRedistribute, three, attributes),
             "redistribute: 2 lists of placements for 3 tensors: operand 0 is f32[4,6], operand 1 is f64[4], operand 2 "
@@ -148,16 +148,16 @@ TEST(Redistribute, ErrorsNameTheTensorOfSeveral) {
 }
 
 TEST(Redistribute, Errors) {
-  OpAttributes attributes;
-  attributes.placements = *ParsePlacements("[P(max)]");
+  Attributes attributes;
+  attributes.set_placements(*ParsePlacements("[P(max)]"));
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4] @ mesh(2) [P(sum)]"}, attributes),
             "redistribute: P(sum) to P(max) on mesh dim 0: Partials of different kinds: from f32[4] @ mesh(2) [P(sum)] "
             "to f32[4] @ mesh(2) [P(max)]");
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4] @ mesh(2) [S(0)]"}, attributes),
             "redistribute: S(0) to P(max) on mesh dim 0: nothing else can be redistributed to Partial: from f32[4] @ "
             "mesh(2) [S(0)] to f32[4] @ mesh(2) [P(max)]");
-  attributes.placements = *ParsePlacements("[P(sum)]");
-  attributes.dtype = DType::kI32;
+  attributes.set_placements(*ParsePlacements("[P(sum)]"));
+  attributes.set_dtype(DType::kI32);
   const absl::Status status = Resolve(OpId::kRedistribute, {"f64[4] @ mesh(2) [P(sum)]"}, attributes).status();
   EXPECT_TRUE(status.GetPayload(kDTypeErrorPayload).has_value()) << status;
 }

@@ -33,8 +33,8 @@ TEST(Promotion, ExpressionsConvertWhatTheyRead) {
             "map(less:bool(cast:f64(in0:i32), cast:f64(in1:f32)))");
   EXPECT_EQ(LocalText(OpId::kWhere, {"bool[4] @ mesh(2) [R]", "f32[4] @ mesh(2) [R]", "0"}),
             "map(where:f32(in0:bool, in1:f32, arg0:f32))");
-  OpAttributes to_i32;
-  to_i32.dtype = DType::kI32;
+  Attributes to_i32;
+  to_i32.set_dtype(DType::kI32);
   EXPECT_EQ(LocalText(OpId::kAsType, {"f32[4] @ mesh(2) [R]"}, to_i32), "map(cast:i32(in0:f32))");
   EXPECT_EQ(LocalText(OpId::kAsType, {"i32[4] @ mesh(2) [R]"}, to_i32), "map(in0:i32)");
   const OpResolution scaled = *Resolve(OpId::kMul, {"f32[4] @ mesh(2) [R]", "0.1"});
@@ -137,28 +137,28 @@ TEST(Placement, OperandsOnTwoMeshesReceiveAsMuchInEitherOrder) {
 }
 
 TEST(Placement, TheResultIsWhereTheCallSays) {
-  OpAttributes there;
-  there.mesh = *ParseMesh("mesh(4)");
-  there.placements = Placements{Placement::Replicate()};
+  Attributes there;
+  there.set_mesh(*ParseMesh("mesh(4)"));
+  there.set_placements(Placements{Placement::Replicate()});
   const std::vector<std::string> operands = {"f32[8,8] @ mesh(4) [R]", "f32[8] @ mesh(2,2) [S(0), R]"};
   EXPECT_EQ(Output(OpId::kAdd, operands), "f32[8,8] @ mesh(2,2) [S(1), R]");
   EXPECT_EQ(Output(OpId::kAdd, operands, there), "f32[8,8] @ mesh(4) [R]");
   EXPECT_EQ(OperandPlacements(OpId::kAdd, operands, there), "[R] [R]");
-  there.placements = Placements{Placement::Shard(1)};
+  there.set_placements(Placements{Placement::Shard(1)});
   EXPECT_EQ(OperandPlacements(OpId::kAdd, operands, there), "[S(1)] [S(0)]");
-  there.placements = std::nullopt;
+  there.clear_placements();
   EXPECT_EQ(Output(OpId::kAdd, operands, there), "f32[8,8] @ mesh(4) [R]");
 
-  there.placements = Placements{Placement::Partial(ReduceOp::kSum)};
+  there.set_placements(Placements{Placement::Partial(ReduceOp::kSum)});
   EXPECT_EQ(Output(OpId::kAdd, operands, there),
             "add: the result can't be asked to be [P(sum)]: a is f32[8,8], b is f32[8]");
   for (const Placements& wrong : {Placements{Placement::Shard(2)}, Placements{Placement::Shard(-1)}, Placements{},
                                   Placements{Placement::Replicate(), Placement::Replicate()}}) {
-    there.placements = wrong;
+    there.set_placements(wrong);
     EXPECT_FALSE(Resolve(OpId::kAdd, operands, there).ok()) << ToText(wrong);
   }
-  there.mesh = *ParseMesh("mesh(2)");
-  there.placements = std::nullopt;
+  there.set_mesh(*ParseMesh("mesh(2)"));
+  there.clear_placements();
   EXPECT_EQ(Output(OpId::kAdd, operands, there),
             "add: the result can't be on mesh(2), the operands live on other workers: a is f32[8,8], b is f32[8]");
 }
@@ -268,11 +268,11 @@ TEST(Partial, SeveralMeshDims) {
 }
 
 TEST(Partial, OnlyWideningCastsPass) {
-  OpAttributes attributes;
-  attributes.dtype = DType::kF64;
+  Attributes attributes;
+  attributes.set_dtype(DType::kF64);
   EXPECT_EQ(OutputPlacements(OpId::kAsType, {"f32[4] @ mesh(2) [P(sum)]"}, attributes), "[P(sum)]");
   EXPECT_EQ(OutputPlacements(OpId::kAsType, {"i32[4] @ mesh(2) [P(max)]"}, attributes), "[P(max)]");
-  attributes.dtype = DType::kI32;
+  attributes.set_dtype(DType::kI32);
   EXPECT_EQ(OutputPlacements(OpId::kAsType, {"f32[4] @ mesh(2) [P(sum)]"}, attributes), "[S(0)]");
   EXPECT_EQ(OutputPlacements(OpId::kAsType, {"i64[4] @ mesh(2) [P(sum)]"}, attributes), "[S(0)]");
   EXPECT_EQ(OutputPlacements(OpId::kAdd, {"f32[4] @ mesh(2) [P(sum)]", "f64[4] @ mesh(2) [R]"}), "[P(sum)]");

@@ -58,7 +58,7 @@ TEST(Errors, NameTheOpBothValuesAndTheTensors) {
 }
 
 TEST(Errors, DTypeAndIndexErrorsCarryTheirPayloads) {
-  const auto payload = [](OpId op, std::vector<std::string> operands, OpAttributes attributes = {}) {
+  const auto payload = [](OpId op, std::vector<std::string> operands, Attributes attributes = {}) {
     const absl::Status status = Resolve(op, operands, attributes).status();
     if (status.GetPayload(kDTypeErrorPayload).has_value()) return "dtype";
     return status.GetPayload(kIndexErrorPayload).has_value() ? "index" : "none";

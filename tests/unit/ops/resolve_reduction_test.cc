@@ -28,8 +28,8 @@ TEST(Reduction, DTypes) {
   EXPECT_EQ(Output(OpId::kMean, {"i32[4] @ mesh(2) [R]"}, Dims({0})), "f64[] @ mesh(2) [R]");
   EXPECT_EQ(Output(OpId::kMax, {"i32[4] @ mesh(2) [R]"}, Dims({0})), "i32[] @ mesh(2) [R]");
   EXPECT_EQ(Output(OpId::kArgMax, {"f32[4] @ mesh(2) [R]"}, Dims({0})), "i64[] @ mesh(2) [R]");
-  OpAttributes attributes = Dims({0});
-  attributes.dtype = DType::kF64;
+  Attributes attributes = Dims({0});
+  attributes.set_dtype(DType::kF64);
   EXPECT_EQ(Output(OpId::kSum, {"f32[4] @ mesh(2) [R]"}, attributes), "f64[] @ mesh(2) [R]");
   EXPECT_EQ(Output(OpId::kMax, {"f32[4] @ mesh(2) [R]"}, attributes), "max: dtype= can't be f64 here: x is f32[4]");
   EXPECT_EQ(Output(OpId::kMax, {"bool[4] @ mesh(2) [R]"}, Dims({0})), "max: needs a numeric dtype: x is bool[4]");

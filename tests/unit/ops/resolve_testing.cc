@@ -21,25 +21,25 @@ std::vector<OperandSpec> ParseOperands(const std::vector<std::string>& texts) {
   return operands;
 }
 
-absl::StatusOr<OpResolution> Resolve(OpId op, const std::vector<std::string>& operands, const OpAttributes& attributes,
+absl::StatusOr<OpResolution> Resolve(OpId op, const std::vector<std::string>& operands, const Attributes& attributes,
                                      const std::vector<Scalar>& scalars) {
   return ResolveOp({op, attributes, scalars}, ParseOperands(operands));
 }
 
-std::string Output(OpId op, const std::vector<std::string>& operands, const OpAttributes& attributes,
+std::string Output(OpId op, const std::vector<std::string>& operands, const Attributes& attributes,
                    const std::vector<Scalar>& scalars) {
   const absl::StatusOr<OpResolution> resolution = Resolve(op, operands, attributes, scalars);
   if (!resolution.ok()) return std::string(resolution.status().message());
   return ToText(resolution->outputs[0]);
 }
 
-std::string OutputPlacements(OpId op, const std::vector<std::string>& operands, const OpAttributes& attributes) {
+std::string OutputPlacements(OpId op, const std::vector<std::string>& operands, const Attributes& attributes) {
   const absl::StatusOr<OpResolution> resolution = Resolve(op, operands, attributes);
   if (!resolution.ok()) return std::string(resolution.status().message());
   return ToText(resolution->outputs[0].placements);
 }
 
-std::string OperandPlacements(OpId op, const std::vector<std::string>& operands, const OpAttributes& attributes) {
+std::string OperandPlacements(OpId op, const std::vector<std::string>& operands, const Attributes& attributes) {
   const absl::StatusOr<OpResolution> resolution = Resolve(op, operands, attributes);
   if (!resolution.ok()) return std::string(resolution.status().message());
   std::string text;
@@ -50,27 +50,27 @@ std::string OperandPlacements(OpId op, const std::vector<std::string>& operands,
   return text;
 }
 
-std::string LocalText(OpId op, const std::vector<std::string>& operands, const OpAttributes& attributes) {
+std::string LocalText(OpId op, const std::vector<std::string>& operands, const Attributes& attributes) {
   const absl::StatusOr<OpResolution> resolution = Resolve(op, operands, attributes);
   if (!resolution.ok()) return std::string(resolution.status().message());
   return resolution->local.has_value() ? ToText(*resolution->local) : "none";
 }
 
-OpAttributes Dims(std::vector<int64_t> dims) {
-  OpAttributes attributes;
-  attributes.dims = std::move(dims);
+Attributes Dims(std::vector<int64_t> dims) {
+  Attributes attributes;
+  attributes.set_dims(std::move(dims));
   return attributes;
 }
 
-OpAttributes KeepDims(std::vector<int64_t> dims) {
-  OpAttributes attributes = Dims(std::move(dims));
-  attributes.keepdims = true;
+Attributes KeepDims(std::vector<int64_t> dims) {
+  Attributes attributes = Dims(std::move(dims));
+  attributes.set_keepdims(true);
   return attributes;
 }
 
-OpAttributes ToShape(Shape shape) {
-  OpAttributes attributes;
-  attributes.shape = std::move(shape);
+Attributes ToShape(Shape shape) {
+  Attributes attributes;
+  attributes.set_shape(std::move(shape));
   return attributes;
 }
 

@@ -16,18 +16,18 @@ namespace tessera {
 std::vector<OperandSpec> ParseOperands(const std::vector<std::string>& texts);
 
 absl::StatusOr<OpResolution> Resolve(OpId op, const std::vector<std::string>& operands,
-                                     const OpAttributes& attributes = {}, const std::vector<Scalar>& scalars = {});
+                                     const Attributes& attributes = {}, const std::vector<Scalar>& scalars = {});
 // The output's text, or the error's message.
-std::string Output(OpId op, const std::vector<std::string>& operands, const OpAttributes& attributes = {},
+std::string Output(OpId op, const std::vector<std::string>& operands, const Attributes& attributes = {},
                    const std::vector<Scalar>& scalars = {});
 // The output's placements alone: "[S(0)]".
-std::string OutputPlacements(OpId op, const std::vector<std::string>& operands, const OpAttributes& attributes = {});
+std::string OutputPlacements(OpId op, const std::vector<std::string>& operands, const Attributes& attributes = {});
 // The placements that the operands are brought to: "[S(0)] [R]". Counted-once mesh dims follow: "[R]once0".
-std::string OperandPlacements(OpId op, const std::vector<std::string>& operands, const OpAttributes& attributes = {});
-std::string LocalText(OpId op, const std::vector<std::string>& operands, const OpAttributes& attributes = {});
+std::string OperandPlacements(OpId op, const std::vector<std::string>& operands, const Attributes& attributes = {});
+std::string LocalText(OpId op, const std::vector<std::string>& operands, const Attributes& attributes = {});
 
-OpAttributes Dims(std::vector<int64_t> dims);
-OpAttributes KeepDims(std::vector<int64_t> dims);
-OpAttributes ToShape(Shape shape);
+Attributes Dims(std::vector<int64_t> dims);
+Attributes KeepDims(std::vector<int64_t> dims);
+Attributes ToShape(Shape shape);
 
 }  // namespace tessera

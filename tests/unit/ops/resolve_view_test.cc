@@ -11,14 +11,14 @@ IndexItem Slice(int64_t start, int64_t size, int64_t step = 1) { return {IndexIt
 IndexItem Integer(int64_t at) { return {IndexItem::Kind::kInteger, at, 0, 1}; }
 IndexItem NewAxis() { return {IndexItem::Kind::kNewAxis, 0, 0, 1}; }
 
-OpAttributes Index(std::vector<IndexItem> items) {
-  OpAttributes attributes;
-  attributes.index = std::move(items);
+Attributes Index(std::vector<IndexItem> items) {
+  Attributes attributes;
+  attributes.set_index(std::move(items));
   return attributes;
 }
 
 // "offset [strides]" from the default layout of the operand, or the message.
-std::string Layout(OpId op, const char* operand, const OpAttributes& attributes, Strides strides = {}) {
+std::string Layout(OpId op, const char* operand, const Attributes& attributes, Strides strides = {}) {
   const TensorSpec spec = *ParseTensorSpec(operand);
   if (strides.empty()) strides = RowMajorStrides(MaxShardShape(spec));
   const absl::StatusOr<ViewLayout> layout = ResolveView({op, attributes, {}}, spec, strides);
@@ -102,21 +102,21 @@ TEST(Reshape, WhatCutsNothingStandsInNobodysWay) {
   EXPECT_EQ(reshape("f64[0,3] @ mesh(2) [S(1)]", {0}), "f64[0] @ mesh(2) [S(0)]");
 }
 
-TEST(Reshape, TheHintNamesAllThatHasToGo) {
-  EXPECT_EQ(Output(OpId::kReshape, {"f64[7,13] @ mesh(2,3) [S(1), S(0)]"}, ToShape({91})),
-            "reshape: [7,13] to [91] would move data between workers, because S(1) does not survive; write "
-            "x.redistribute(placements=[R, R]) first: x is f64[7,13] @ mesh(2,3) [S(1), S(0)]");
-}
-
-TEST(Reshape, WhatMovesDataIsRefused) {
+TEST(Reshape, KeepsElementsWhereTheyAreByExplicitSizes) {
   const auto reshape = [](const char* operand, Shape shape) {
     return Output(OpId::kReshape, {operand}, ToShape(shape));
   };
-  EXPECT_EQ(reshape("f32[9,4] @ mesh(2) [S(0)]", {36}),
-            "reshape: [9,4] to [36] would move data between workers, because S(0) does not survive; write "
-            "x.redistribute(placements=[R]) first: x is f32[9,4] @ mesh(2) [S(0)]");
-  EXPECT_NE(reshape("f32[8,6] @ mesh(2) [S(1)]", {48}).find("redistribute(placements=[R]) first"), std::string::npos);
-  EXPECT_NE(reshape("f32[6] @ mesh(2) [S(0)]", {3, 2}).find("redistribute(placements=[R]) first"), std::string::npos);
+  EXPECT_EQ(reshape("f32[9,4] @ mesh(4) [S(0)]", {36}), "f32[36] @ mesh(4) [S(0;12,12,12,0)]");
+  EXPECT_EQ(reshape("f32[9,4] @ mesh(2) [S(0)]", {36}), "f32[36] @ mesh(2) [S(0;20,16)]");
+  EXPECT_EQ(reshape("f32[36] @ mesh(2) [S(0;20,16)]", {9, 4}), "f32[9,4] @ mesh(2) [S(0)]");
+}
+
+TEST(Reshape, GathersTheShardsThatCantStay) {
+  const auto reshape = [](const char* operand, Shape shape) {
+    return Output(OpId::kReshape, {operand}, ToShape(shape));
+  };
+  EXPECT_EQ(reshape("f64[7,13] @ mesh(2,3) [S(1), S(0)]", {91}), "f64[91] @ mesh(2,3) [R, S(0;39,39,13)]");
+  EXPECT_EQ(reshape("f32[8,6] @ mesh(2) [S(1)]", {48}), "f32[48] @ mesh(2) [R]");
   EXPECT_EQ(reshape("f32[8,6] @ mesh(2) [R]", {7, 7}),
             "reshape: the new shape [7,7] has 49 elements, not 48: x is f32[8,6]");
   EXPECT_EQ(reshape("f32[8] @ mesh(2) [R]", {-1}), "reshape: negative extent -1 in shape [-1]");

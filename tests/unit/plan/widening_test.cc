@@ -181,8 +181,8 @@ TEST(WideningPlan, WaitsForThoseWhoReadWhatItOverwrites) {
   topology.host_of_worker = {0, 0, 1, 1};
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.dtype = DType::kF64;
-  call.attributes.placements = Placements{Placement::Replicate()};
+  call.attributes.set_dtype(DType::kF64);
+  call.attributes.set_placements(Placements{Placement::Replicate()});
   const OperandLayout rows = {*ParseTensorSpec("f32[8] @ mesh(4) [S(0)]"), {}};
   const absl::StatusOr<OpPlan> planned = PlanOp(call, {rows}, topology);
   ASSERT_TRUE(planned.ok()) << planned.status();

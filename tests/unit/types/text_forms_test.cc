@@ -38,9 +38,14 @@ TEST(SpecText, NegativeShardDimsAreNormalised) {
   EXPECT_EQ(ToText(*ParseTensorSpec("f32[4,6] @ mesh(2) [S(-1)]")), "f32[4,6] @ mesh(2) [S(1)]");
 }
 
-TEST(SpecText, ExplicitShardSizesAreReserved) {
-  const absl::Status status = ParseTensorSpec("f32[9] @ mesh(3) [S(0;3,1,5)]").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+TEST(SpecText, ExplicitShardSizesRoundTrip) {
+  const char* const text = "f32[9] @ mesh(3) [S(0;3,1,5)]";
+  EXPECT_EQ(ToText(*ParseTensorSpec(text)), text);
+  EXPECT_EQ(ToText(*ParseTensorSpec("f32[9] @ mesh(3) [S(0;3,3,3)]")), "f32[9] @ mesh(3) [S(0)]");
+  for (const char* wrong :
+       {"f32[9] @ mesh(3) [S(0;3,1)]", "f32[9] @ mesh(3) [S(0;3,1,4)]", "f32[9] @ mesh(3) [S(0;-1,1,9)]"}) {
+    EXPECT_EQ(ParseTensorSpec(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
 }
 
 TEST(SpecText, DefaultWorkersAreNotPrinted) { EXPECT_EQ(ToText(*ParseMesh("mesh(3; workers=0,1,2)")), "mesh(3)"); }

@@ -25,7 +25,7 @@ namespace {
 
 TensorSpec Spec(std::string_view text) { return *ParseTensorSpec(text); }
 
-OpPlan PlanOf(OpId op, const std::vector<PlanOperand>& operands, const OpAttributes& attributes = {}) {
+OpPlan PlanOf(OpId op, const std::vector<PlanOperand>& operands, const Attributes& attributes = {}) {
   OpCall call;
   call.op = op;
   call.attributes = attributes;
@@ -41,8 +41,8 @@ PlanOperand Tensor(std::string_view text) {
 }
 
 std::vector<OpPlan> TypicalPlans() {
-  OpAttributes rows;
-  rows.dims = {0};
+  Attributes rows;
+  rows.set_dims({0});
   std::vector<OpPlan> plans;
   plans.push_back(PlanOf(OpId::kAdd, {Tensor("f64[8,8] @ mesh(2) [S(0)]"), Scalar::Float(1.0)}));
   plans.push_back(PlanOf(OpId::kSum, {Tensor("f32[64,300] @ mesh(2) [S(0)]")}, rows));

@@ -46,13 +46,13 @@ Plan PlanConverted(const std::vector<std::string>& sources, DType dtype, const P
                    const Topology& topology, const std::optional<Mesh>& mesh) {
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.dtype = dtype;
-  call.attributes.mesh = mesh;
+  call.attributes.set_dtype(dtype);
+  if (mesh.has_value()) call.attributes.set_mesh(*mesh);
   std::vector<PlanOperand> operands;
   for (const std::string& source : sources) {
     operands.emplace_back(OperandLayout{*ParseTensorSpec(source), {}});
-    call.attributes.placements_each.push_back(placements);
   }
+  call.attributes.set_placements_each(std::vector<Placements>(sources.size(), placements));
   const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, topology);
   EXPECT_TRUE(planned.ok()) << planned.status();
   return planned->plan;

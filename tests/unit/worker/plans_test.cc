@@ -314,25 +314,25 @@ TEST_P(WorkerPlans, ElementwiseWithScalarsReductionsAndCreation) {
   for (OpId op : {OpId::kSum, OpId::kMax, OpId::kMean, OpId::kMin}) {
     for (const std::vector<int64_t>& dims : {std::vector<int64_t>{0}, {1}, {0, 1}}) {
       OpCall call = Call(op);
-      call.attributes.dims = dims;
+      call.attributes.set_dims(dims);
       run(call, {rows});
-      call.attributes.keepdims = true;
+      call.attributes.set_keepdims(true);
       run(call, {columns});
     }
   }
   OpCall argmax = Call(OpId::kArgMax);
-  argmax.attributes.dims = {0};
+  argmax.attributes.set_dims({0});
   run(argmax, {rows});
   OpCall eye = Call(OpId::kEye);
-  eye.attributes.dtype = DType::kF32;
-  eye.attributes.shape = Shape{9, 6};
-  eye.attributes.mesh = rows.spec.mesh;
-  eye.attributes.placements = rows.spec.placements;
+  eye.attributes.set_dtype(DType::kF32);
+  eye.attributes.set_shape(Shape{9, 6});
+  eye.attributes.set_mesh(rows.spec.mesh);
+  eye.attributes.set_placements(rows.spec.placements);
   eye.scalars = {Scalar::Int(1)};
   run(eye, {});
   OpCall arange = eye;
   arange.op = OpId::kArange;
-  arange.attributes.shape = Shape{11};
+  arange.attributes.set_shape(Shape{11});
   arange.scalars = {Scalar::Float(2), Scalar::Float(0.5)};
   run(arange, {});
 }

@@ -11,7 +11,7 @@
 
 #include "schemas/types/half.h"
 
-namespace tessera::cpu {
+namespace tessera {
 
 inline std::array<uint32_t, 4> Philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter) {
   for (int round = 0; round < 10; ++round) {
@@ -43,9 +43,9 @@ inline F16 ToUniformF16(const std::array<uint32_t, 4>& words) {
 inline float ToUniformF32(const std::array<uint32_t, 4>& words) {
   return static_cast<float>(words[0] >> 8) * 0x1.0p-24f;
 }
+inline uint64_t ToBits64(const std::array<uint32_t, 4>& words) { return uint64_t{words[0]} << 32 | words[1]; }
 inline double ToUniformF64(const std::array<uint32_t, 4>& words) {
-  const uint64_t bits = uint64_t{words[0]} << 32 | words[1];
-  return static_cast<double>(bits >> 11) * 0x1.0p-53;
+  return static_cast<double>(ToBits64(words) >> 11) * 0x1.0p-53;
 }
 
-}  // namespace tessera::cpu
+}  // namespace tessera

@@ -1,0 +1,120 @@
+// Writes what follows from the op catalog at build time:
+//
+//   generate_functions python     the functions of the package, one for each row (run by tessera/_ops.py's `run`)
+//   generate_functions stubs      their .pyi
+//   generate_functions markdown   docs/ops.md
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "schemas/ops/signature.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+// Rows that are no function of their own: said by operators, methods, or functions that do more than the row.
+bool HasFunction(const OpRow& row) {
+  switch (row.family) {
+    case OpFamily::kCreation:
+    case OpFamily::kRedistribute:
+    case OpFamily::kPlace: return false;
+    default: break;
+  }
+  for (const OpId id : {OpId::kEinsum, OpId::kSlice, OpId::kAssign, OpId::kTranspose, OpId::kReshape, OpId::kAsType,
+                        OpId::kArgMin, OpId::kArgMax}) {
+    if (row.id == id) return false;
+  }
+  return ParseSignature(row).ok();
+}
+
+std::string ParameterText(const Signature& signature, bool typed) {
+  std::string text;
+  bool keyword = false;
+  for (size_t i = 0; i < signature.parameters.size(); ++i) {
+    const Parameter& p = signature.parameters[i];
+    if (p.by_keyword_only && !keyword) {
+      StrAppend(&text, text.empty() ? "*" : ", *");
+      keyword = true;
+    }
+    StrAppend(&text, text.empty() ? "" : ", ", p.name);
+    const bool is_operand = p.role == Parameter::Role::kOperand || p.role == Parameter::Role::kOperands;
+    if (typed) StrAppend(&text, is_operand ? ": Any" : ": Any");
+    if (!p.default_text.empty()) StrAppend(&text, typed ? " = " : "=", typed ? "..." : p.default_text);
+    const bool last_positional =
+        p.by_position_only && (i + 1 == signature.parameters.size() || !signature.parameters[i + 1].by_position_only);
+    if (last_positional) StrAppend(&text, ", /");
+  }
+  return text;
+}
+
+std::string Quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
+void WriteFunction(const OpRow& row, const Signature& signature) {
+  std::string operands, arguments;
+  for (const Parameter& p : signature.parameters) {
+    switch (p.role) {
+      case Parameter::Role::kOperand: StrAppend(&operands, p.name, ", "); break;
+      case Parameter::Role::kOperands: StrAppend(&operands, "*", p.name, ", "); break;
+      case Parameter::Role::kAttribute:
+        StrAppend(&arguments, arguments.empty() ? "" : ", ", Quoted(p.name), ": (", Quoted(NameOf(p.attribute)), ", ",
+                  p.name, ")");
+        break;
+      case Parameter::Role::kScalar:
+        StrAppend(&arguments, arguments.empty() ? "" : ", ", Quoted(p.name), ": (None, ", p.name, ")");
+        break;
+      case Parameter::Role::kPlace: break;
+    }
+  }
+  std::printf("@function\ndef %s(%s):\n    %s\n    return run(%d, %s, (%s), {%s})\n\n\n", std::string(row.name).c_str(),
+              ParameterText(signature, false).c_str(), Quoted(row.doc).c_str(), static_cast<int>(row.id),
+              Quoted(row.name).c_str(), operands.c_str(), arguments.c_str());
+}
+
+void WriteStub(const OpRow& row, const Signature& signature) {
+  std::printf("def %s(%s) -> Any:\n    %s\n\n", std::string(row.name).c_str(), ParameterText(signature, true).c_str(),
+              Quoted(row.doc).c_str());
+}
+
+int Generate(std::string_view what) {
+  if (what == "python") {
+    std::printf(
+        "# Made from the op catalog by generate_functions: one function for each row.\n\n"
+        "from tessera._run import function, run\n\n\n");
+  } else if (what == "stubs") {
+    std::printf("# Made from the op catalog by generate_functions.\n\nfrom typing import Any\n\n");
+  } else if (what == "markdown") {
+    std::printf(
+        "# The op catalog\n\nEach op is a row of `schemas/ops`. This page is made from the rows "
+        "(`tools/build //client/python:generate_functions && bazel-bin/client/python/generate_functions markdown "
+        "> docs/ops.md`).\n\n| op | what it does |\n|---|---|\n");
+  } else {
+    std::fprintf(stderr, "usage: generate_functions python|stubs|markdown\n");
+    return 2;
+  }
+  for (const OpRow& row : Catalog()) {
+    if (what == "markdown") {
+      std::string doc;
+      for (const char c : row.doc) StrAppend(&doc, c == '|' ? "\\" : "", std::string(1, c));
+      std::printf("| `%s` | %s |\n", std::string(row.signature).c_str(), doc.c_str());
+    } else if (HasFunction(row)) {
+      const absl::StatusOr<Signature> signature = ParseSignature(row);
+      if (what == "python") WriteFunction(row, *signature);
+      if (what == "stubs") WriteStub(row, *signature);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) { return tessera::Generate(argc == 2 ? argv[1] : ""); }

@@ -1,0 +1,339 @@
+"""Indexing with arrays and masks, and what is found by it: take, nonzero, unique, sets.
+
+A result whose shape depends on values (x[mask], nonzero, unique) is there when the number of its elements is known: these
+functions wait for that one number, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+
+import numpy as np
+
+import _tessera
+import _tessera_ops as made
+from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError
+from ._ops import astype, concat, reshape
+from ._tensor import OPS, as_operand, axes_of
+
+
+def _indices(op: str, x, indices):
+    """An i64 tensor beside x."""
+    if isinstance(indices, (list, tuple, range)):
+        indices = np.asarray(indices, dtype=np.int64) if len(indices) else np.zeros(0, np.int64)
+    if isinstance(indices, (int, np.integer)):
+        indices = np.asarray(indices)
+    if isinstance(indices, np.ndarray):
+        if indices.dtype.kind not in "iu":
+            raise IndexOutOfRangeError(f"{op}: indices are {indices.dtype}, not integers")
+        indices = as_operand(op, x, np.ascontiguousarray(indices.astype(np.int64)).reshape(max(indices.ndim, 1) * (-1,) if indices.ndim == 0 else indices.shape))
+    if not isinstance(indices, _tessera.Tensor):
+        raise ArgumentError(f"{op}: indices are {type(indices).__name__}, not a Tensor or an array of integers")
+    if indices.dtype.kind not in "iu":
+        raise IndexOutOfRangeError(f"{op}: indices are {indices._spec}, not integers")
+    return indices if indices.dtype == np.int64 else astype(indices, np.int64)
+
+
+def take(x, indices, /, *, axis=None):
+    """take(x, indices, /, *, axis=None)
+
+    The elements along an axis at the indices, in their order; negative ones count from the end. Of a tensor of indices the
+    result has its dims in place of the axis. An index outside is an error of this op alone."""
+    if not isinstance(x, _tessera.Tensor):
+        raise ArgumentError(f"take: x is {type(x).__name__}, not a Tensor")
+    if axis is None:
+        if x.ndim != 1:
+            raise InvalidArgumentError(f"take: {x._spec} has {x.ndim} dims; say which axis")
+        axis = 0
+    (dim,) = axes_of("take", axis, x.ndim)
+    where = _indices("take", x, indices)
+    shape = x.shape[:dim] + where.shape + x.shape[dim + 1:]
+    flat = where if where.ndim == 1 else reshape(where, (-1,))
+    out = _tessera.call(OPS["take_along_axis"], (x, flat), dims=[dim])
+    return out if where.ndim == 1 else reshape(out, shape)
+
+
+def embedding(indices, weight, /):
+    """The rows of a (count, features) weight at the indices: take(weight, indices, axis=0)."""
+    return take(weight, indices, axis=0)
+
+
+def _is_mask(item) -> bool:
+    return isinstance(item, (np.ndarray, _tessera.Tensor)) and item.dtype == np.bool_
+
+
+def is_array(item) -> bool:
+    """Whether an item of an index is an array: basic indexing has none."""
+    if isinstance(item, list):
+        return True
+    return isinstance(item, (np.ndarray, _tessera.Tensor)) and (item.ndim > 0 or item.dtype == np.bool_)
+
+
+def _places(mask):
+    """The row-major numbers of the true elements: false ones are sorted behind them, and left out."""
+    flat = reshape(mask, (-1,))
+    count = int(made.count_nonzero(flat))
+    return made.argsort(made.logical_not(flat).astype(np.uint8))[:count]
+
+
+def nonzero(x, /):
+    """nonzero(x, /)
+
+    The indices of the elements that are not 0, a tensor for each dim. Waits for their number."""
+    if x.ndim == 0:
+        raise InvalidArgumentError(f"nonzero: {x._spec} has no dims")
+    return tuple(_unravel(_places(x != 0), x.shape))
+
+
+def _unravel(places, shape):
+    out = []
+    for extent in reversed(shape):
+        out.append(places % builtins.max(extent, 1))
+        places = places // builtins.max(extent, 1)
+    return out[::-1]
+
+
+def _expand(key, x) -> list:
+    """The items of an index, one for each dim but for None; masks as the places where they are true."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    items, named = [], 0
+    for item in keys:
+        if isinstance(item, list):
+            item = np.asarray(item)
+            item = item.astype(np.int64) if item.size == 0 else item
+        if isinstance(item, (bool, np.bool_)):
+            raise InvalidArgumentError("index: True and False are no indices; use None, or a mask with x's dims")
+        if is_array(item) and _is_mask(item):
+            at = named if Ellipsis not in [k for k in items if k is Ellipsis] else None
+            extents = x.shape[at:at + item.ndim] if at is not None else x.shape[x.ndim - item.ndim:]
+            if tuple(item.shape) != tuple(extents):
+                raise IndexOutOfRangeError(f"index: a mask of shape {tuple(item.shape)} for dims {tuple(extents)} of {x._spec}")
+            mask = item if isinstance(item, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(item))
+            items += _unravel(_places(mask), item.shape) if item.ndim > 1 else [_places(mask)]
+            named += item.ndim
+            continue
+        items.append(item)
+        named += item is not None and item is not Ellipsis
+    dots = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise InvalidArgumentError("index: only one Ellipsis may stand in an index")
+    if named > x.ndim:
+        raise IndexOutOfRangeError(f"index: {named} indices for {x._spec}")
+    whole = [slice(None)] * (x.ndim - named)
+    if dots:
+        items[dots[0]:dots[0] + 1] = whole
+    else:
+        items += whole
+    return items
+
+
+def _linear(op: str, x, arrays: list, extents: list):
+    """One index into the merged dims for several; beyond their end where one of them is outside of its dim."""
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    total, place = 1, None
+    for array, extent in reversed(list(zip(arrays, extents))):
+        at = made.where(array < 0, array + extent, array)
+        is_in = made.logical_and(at >= 0, at < extent)
+        part = at * total
+        place = part if place is None else place + part
+        valid = is_in if total == 1 else made.logical_and(valid, is_in)
+        total *= extent
+    place = made.where(valid, place, total)
+    from ._ops import broadcast_to
+    return broadcast_to(place, shape)
+
+
+def _plan(x, key):
+    """x with the basic items applied, the arrays, the first of their dims, and whether they stand side by side."""
+    items = _expand(key, x)
+    basic, arrays, dims, dim = [], [], [], 0
+    for item in items:
+        if is_array(item):
+            arrays.append(_indices("index", x, item))
+            dims.append(dim)
+            basic.append(slice(None))
+        else:
+            basic.append(item)
+        if isinstance(item, slice) or item is None or is_array(item):
+            dim += 1
+    return tuple(basic), arrays, dims
+
+
+def get(x, key):
+    """x[key], where an item is an array."""
+    basic, arrays, dims = _plan(x, key)
+    y = x[basic]
+    if len(arrays) == 1:
+        return take(y, arrays[0], axis=dims[0])
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    extents = [y.shape[d] for d in dims]
+    if not adjacent:     # as in NumPy the dims of the arrays come first then
+        y = made_permute(y, dims + [d for d in range(y.ndim) if d not in dims])
+    first = dims[0] if adjacent else 0
+    place = _linear("index", y, arrays, extents)
+    rest = y.shape[first + len(dims):]
+    merged = reshape(y, y.shape[:first] + (int(np.prod(extents)),) + rest)
+    return take(merged, place, axis=first)
+
+
+def made_permute(x, order):
+    from ._ops import permute_dims
+    return permute_dims(x, order)
+
+
+def _as_tensor(x, value):
+    """A value to be written into x: a tensor beside it, in x's dtype where it is a number."""
+    if isinstance(value, tuple):     # (dtype number, number): a NumPy scalar
+        value = value[1]
+    if isinstance(value, (builtins.bool, int, float)):
+        from ._creation import full
+        return full((), value, dtype=x.dtype, device_mesh=x.device_mesh)
+    return as_operand("x[i] = v", x, value)
+
+
+def put(x, key, value):
+    """x with x[key] = value, where an item of the key is an array; a new tensor."""
+    basic, arrays, dims = _plan(x, key)
+    if any(not isinstance(item, slice) or item != slice(None) for item in basic):
+        part = put(x[basic], tuple(arrays[dims.index(d)] if d in dims else slice(None) for d in range(x[basic].ndim)), value)
+        kept = x._copy()
+        kept[basic] = part
+        return kept
+    order = dims + [d for d in range(x.ndim) if d not in dims]
+    y = made_permute(x, order) if order != list(range(x.ndim)) else x
+    extents, rest = [x.shape[d] for d in dims], [x.shape[d] for d in order[len(dims):]]
+    place = _linear("index", y, arrays, extents)
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    count = place.size
+    merged = reshape(y, [int(np.prod(extents)), *rest])
+    value = _as_tensor(x, value)
+    value = value if value._dtype == x._dtype else _tessera.call(OPS["astype"], (value,), dtype=x._dtype)
+    from ._ops import broadcast_to
+    front = dims[0] if adjacent else 0
+    target = [*x.shape[:front]] if adjacent else []
+    shown = target + list(place.shape) + [n for d, n in enumerate(x.shape) if d not in dims and (not adjacent or d >= front)]
+    value = broadcast_to(value, shown)
+    if adjacent and front:
+        k = place.ndim
+        value = made_permute(value, [*range(front, front + k), *range(front), *range(front + k, value.ndim)])
+    out = _tessera.call(OPS["scatter"], (merged, reshape(place, (-1,)), reshape(value, [count, *rest])), dims=[0])
+    out = reshape(out, [*extents, *rest])
+    back = [order.index(d) for d in range(x.ndim)]
+    return made_permute(out, back) if back != list(range(x.ndim)) else out
+
+
+def masked_select(x, mask, /):
+    """x[mask]: the elements where the mask, which is broadcast to x, is true. Waits for their number."""
+    from ._ops import broadcast_arrays
+    x, mask = broadcast_arrays(x, mask)
+    return x[mask]
+
+
+def cumulative_sum(x, /, *, axis=None, dtype=None, include_initial=False):
+    """cumulative_sum(x, /, *, axis=None, dtype=None, include_initial=False)
+
+    The sum of the elements up to each one along an axis; with include_initial behind a first 0."""
+    return _cumulative("cumulative_sum", x, axis, dtype, include_initial, 0)
+
+
+def cumulative_prod(x, /, *, axis=None, dtype=None, include_initial=False):
+    """cumulative_prod(x, /, *, axis=None, dtype=None, include_initial=False)
+
+    The product of the elements up to each one along an axis; with include_initial behind a first 1."""
+    return _cumulative("cumulative_prod", x, axis, dtype, include_initial, 1)
+
+
+def _cumulative(name: str, x, axis, dtype, include_initial, initial):
+    if axis is None and getattr(x, "ndim", 1) != 1:
+        raise InvalidArgumentError(f"{name}: {x._spec} has {x.ndim} dims; say which axis")
+    out = getattr(made, name)(x, axis=0 if axis is None else axis, dtype=dtype)
+    if not include_initial:
+        return out
+    (dim,) = axes_of(name, 0 if axis is None else axis, x.ndim)
+    shape = [1 if d == dim else n for d, n in enumerate(out.shape)]
+    from ._creation import full
+    return concat([full(shape, initial, dtype=out.dtype, device_mesh=out.device_mesh), out], axis=dim)
+
+
+def cumsum(x, /, axis=None, dtype=None):
+    """NumPy's name of cumulative_sum; without an axis of the flattened tensor."""
+    return made.cumulative_sum(reshape(x, (-1,)) if axis is None else x, axis=0 if axis is None else axis, dtype=dtype)
+
+
+def cumprod(x, /, axis=None, dtype=None):
+    """NumPy's name of cumulative_prod; without an axis of the flattened tensor."""
+    return made.cumulative_prod(reshape(x, (-1,)) if axis is None else x, axis=0 if axis is None else axis, dtype=dtype)
+
+
+def topk(x, k, /, *, axis=-1, largest=True):
+    """The k largest (smallest) elements along an axis, in order, and their indices."""
+    (dim,) = axes_of("topk", axis, x.ndim)
+    if not 0 <= k <= x.shape[dim]:
+        raise InvalidArgumentError(f"topk: k is {k}, dim {dim} of {x._spec} has {x.shape[dim]} elements")
+    order = made.argsort(x, axis=dim, descending=builtins.bool(largest))
+    order = order[(slice(None),) * dim + (slice(0, k),)]
+    return made.take_along_axis(x, order, axis=dim), order
+
+
+def median(x, /, *, axis=None, keepdims=False):
+    """The middle one of the sorted elements along an axis, or the mean of the two; NaN propagates."""
+    y = reshape(x, (-1,)) if axis is None else x
+    (dim,) = axes_of("median", 0 if axis is None else axis, y.ndim)
+    n = y.shape[dim]
+    if n == 0:
+        raise InvalidArgumentError(f"median: {x._spec} has no elements along the axis")
+    ordered = made.sort(y, axis=dim)
+    at = lambda i: ordered[(slice(None),) * dim + (slice(i, i + 1),)]    # noqa: E731
+    middle = (at((n - 1) // 2) + at(n // 2)) / 2
+    last = at(n - 1)
+    middle = made.where(made.isnan(last), last, middle) if y.dtype.kind == "f" else middle
+    if axis is None:
+        return reshape(middle, [1] * x.ndim if keepdims else [])
+    return middle if keepdims else reshape(middle, [n for d, n in enumerate(middle.shape) if d != dim])
+
+
+_UniqueAll = collections.namedtuple("UniqueAllResult", "values indices inverse_indices counts")
+_UniqueCounts = collections.namedtuple("UniqueCountsResult", "values counts")
+_UniqueInverse = collections.namedtuple("UniqueInverseResult", "values inverse_indices")
+
+
+def unique_all(x, /):
+    """unique_all(x, /)
+
+    The different elements, in order; where each is first; of each element of x which one it is; how often each is there.
+    Every NaN is one of its own. Waits for their number."""
+    flat = reshape(x, (-1,))
+    n = flat.size
+    order = made.argsort(flat)
+    ordered = take(flat, order)
+    starts = concat([as_operand("unique", x, np.ones(builtins.min(n, 1), np.bool_)), ordered[1:] != ordered[:-1]]) if n else ordered != ordered
+    places = _places(starts)
+    values, indices = take(ordered, places), take(order, places)
+    ends = concat([places[1:], as_operand("unique", x, np.asarray([n]))]) if places.size else places
+    number = made.cumulative_sum(starts.astype(np.int64), axis=0) - 1
+    inverse = _tessera.call(OPS["scatter"], (number, order, number), dims=[0])
+    return _UniqueAll(values, indices, reshape(inverse, x.shape), ends - places)
+
+
+def unique_values(x, /):
+    """unique_values(x, /)
+
+    The different elements, in order. Waits for their number."""
+    return unique_all(x).values
+
+
+def unique_counts(x, /):
+    """unique_counts(x, /)
+
+    The different elements, in order, and how often each is there. Waits for their number."""
+    values, _, _, counts = unique_all(x)
+    return _UniqueCounts(values, counts)
+
+
+def unique_inverse(x, /):
+    """unique_inverse(x, /)
+
+    The different elements, in order, and of each element of x which one it is. Waits for their number."""
+    values, _, inverse, _ = unique_all(x)
+    return _UniqueInverse(values, inverse)

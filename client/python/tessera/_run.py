@@ -1,0 +1,91 @@
+"""How the functions that are made from the op catalog run: from what Python gives to a call of the catalog."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+
+import numpy as np
+
+import _tessera
+from ._dtypes import code_of
+from ._errors import ArgumentError, InvalidArgumentError
+from ._mesh import integers
+from ._tensor import as_operand, axes_of, no_dim
+
+_KINDS = dict(_tessera.attributes())
+
+
+def function(implementation):
+    """The public function: its signature is the implementation's, and a name that torch or NumPy has for an argument gets
+    an answer that says what to write."""
+    name = implementation.__name__
+    known = set(implementation.__code__.co_varnames[:implementation.__code__.co_argcount + implementation.__code__.co_kwonlyargcount])
+
+    @functools.wraps(implementation)
+    def public(*operands, **arguments):
+        if not arguments.keys() <= known:
+            if arguments.get("out") is not None:
+                raise ArgumentError(f"{name}: takes no out=: tensors are immutable, use the result")
+            # NumPy's functions call methods with what they have themselves: out=None, dtype=None.
+            arguments = {key: value for key, value in arguments.items() if key in known or value is not None}
+            no_dim(name, {key: value for key, value in arguments.items() if key not in known})
+        return implementation(*operands, **arguments)
+
+    public.__module__ = "tessera"
+    public.__doc__ = f"{name}{inspect.signature(implementation)}\n\n{implementation.__doc__}"
+    return public
+
+
+def _number(name: str, key: str, value):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, (bool, int, float)):
+        raise ArgumentError(f"{name}: {key} is {value!r}, not a number")
+    return value
+
+
+def _attribute(name: str, key: str, attribute: str, value, first):
+    kind = _KINDS[attribute]
+    if attribute == "dims":
+        return axes_of(name, value, first.ndim)
+    if kind == "dtype":
+        return code_of(value, name)
+    if kind == "flag":
+        return bool(value)
+    if kind == "number":
+        return float(_number(name, key, value))
+    if kind == "integer":
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise ArgumentError(f"{name}: {key} is {value!r}, not an integer") from None
+    if kind == "text":
+        return str(value)
+    return integers(value, key, name)
+
+
+def run(number: int, name: str, operands: tuple, arguments: dict):
+    """`arguments`: (attribute, value) by the public name; without an attribute the value is a number of the call."""
+    while len(operands) > 1 and operands[-1] is None:
+        operands = operands[:-1]
+    first = next((value for value in operands if isinstance(value, _tessera.Tensor)), None)
+    if first is None:
+        shown = ", ".join(type(value).__name__ for value in operands) or "nothing"
+        raise ArgumentError(f"{name}: needs a Tensor among its operands, not {shown}; make one with ts.asarray or distribute_tensor")
+    if any(value is None for value in operands):
+        raise InvalidArgumentError(f"{name}: operand {operands.index(None)} is None, and one behind it is given")
+    attributes, scalars = {}, []
+    for key, (attribute, value) in arguments.items():
+        if value is None:
+            continue
+        if attribute is None:
+            scalars.append(_number(name, key, value))
+        else:
+            attributes[attribute] = _attribute(name, key, attribute, value, first)
+    if "dims" not in attributes and any(attribute == "dims" for attribute, _ in arguments.values()):
+        attributes["dims"] = list(range(first.ndim))
+    if scalars:
+        attributes["scalars"] = scalars
+    return _tessera.call(number, tuple(as_operand(name, first, value) for value in operands), **attributes)

@@ -1,0 +1,127 @@
+#include "kernels/cpu/evaluate.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/strided.h"
+
+namespace tessera::cpu {
+namespace {
+
+constexpr size_t kBlockBytes = static_cast<size_t>(kBlockElements) * 8;
+// A line between blocks, so that they don't all fall in the same places of a cache.
+constexpr size_t kBlockStride = kBlockBytes + 64;
+
+// Which scratch block each node's values take: the lowest that is free. A node may write where an operand of elements
+// as wide lies that nobody reads later: loops go element by element. Leaves keep theirs, which no node had before them:
+// what is the same in every block is filled once.
+class Slots {
+ public:
+  explicit Slots(const Expression& expression) : nodes_(expression.nodes) {
+    std::array<size_t, kMaxExpressionNodes> last_use = {};
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      for (int i = 0; i < Arity(nodes_[n].op); ++i) last_use[OperandOf(n, i)] = n;
+    }
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (Arity(nodes_[n].op) == 0) slots_[n] = Take();
+    }
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (Arity(nodes_[n].op) == 0) continue;
+      absl::InlinedVector<size_t, 3> ending;
+      for (int i = 0; i < Arity(nodes_[n].op); ++i) {
+        const size_t o = OperandOf(n, i);
+        if (last_use[o] == n && Arity(nodes_[o].op) > 0) ending.push_back(o);
+      }
+      const auto is_as_wide = [&](size_t o) { return SizeBytes(nodes_[o].dtype) == SizeBytes(nodes_[n].dtype); };
+      for (const size_t o : ending) {
+        if (is_as_wide(o)) Free(o);
+      }
+      slots_[n] = Take();
+      for (const size_t o : ending) {
+        if (!is_as_wide(o)) Free(o);
+      }
+    }
+  }
+  size_t count() const { return count_; }
+  size_t of(size_t node) const { return slots_[node]; }
+
+ private:
+  size_t OperandOf(size_t n, int i) const {
+    const ExpressionNode& node = nodes_[n];
+    return static_cast<size_t>(i == 0 ? node.a : i == 1 ? node.b : node.c);
+  }
+  uint16_t Take() {
+    const auto slot = static_cast<size_t>(std::find(used_.data(), used_.data() + count_, false) - used_.data());
+    count_ = std::max(count_, slot + 1);
+    used_[slot] = true;
+    return static_cast<uint16_t>(slot);
+  }
+  void Free(size_t node) { used_[slots_[node]] = false; }
+
+  const std::vector<ExpressionNode>& nodes_;
+  // No memory is taken: a map of one element is as quick as its loop.
+  std::array<uint16_t, kMaxExpressionNodes> slots_ = {};
+  std::array<bool, kMaxExpressionNodes> used_ = {};
+  size_t count_ = 0;
+};
+
+void FillElements(const ElementBits& element, int64_t element_bytes, int64_t count, std::byte* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * element_bytes, element.bytes, static_cast<size_t>(element_bytes));
+  }
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const Expression& expression, absl::Span<const Scalar> scalars)
+    : expression_(expression), nodes_(expression.nodes.size()) {
+  static thread_local std::vector<std::byte> scratch;
+  const Slots slots(expression);
+  scratch.resize(std::max(scratch.size(), slots.count() * kBlockStride));
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    const ExpressionNode& node = expression.nodes[n];
+    nodes_[n].scratch = scratch.data() + slots.of(n) * kBlockStride;
+    if (node.op != ScalarOp::kArgument) continue;
+    FillElements(ToElement(scalars[static_cast<size_t>(node.a)], node.dtype), SizeBytes(node.dtype), kBlockElements,
+                 nodes_[n].scratch);
+    nodes_[n].values = nodes_[n].scratch;
+    nodes_[n].is_constant = true;
+  }
+}
+
+absl::StatusOr<const void*> Evaluator::Evaluate(int64_t count, Leaf leaf, void* out) {
+  const size_t last = nodes_.size() - 1;
+  for (size_t n = 0; n <= last; ++n) {
+    if (nodes_[n].is_constant) continue;
+    if (Arity(expression_.nodes[n].op) == 0) {
+      nodes_[n].values = leaf(expression_.nodes[n], nodes_[n].scratch);
+    } else if (absl::Status s = Run(n, count, n == last ? out : nodes_[n].scratch); !s.ok()) {
+      return s;
+    }
+  }
+  return nodes_[last].values;
+}
+
+absl::Status Evaluator::Run(size_t n, int64_t count, void* out) {
+  const ExpressionNode& node = expression_.nodes[n];
+  const int arity = Arity(node.op);
+  const auto values = [&](int32_t operand) { return nodes_[static_cast<size_t>(operand)].values; };
+  NodeBlock block{.op = node.op, .dtype = node.dtype, .out = out, .count = count};
+  block.a = values(node.a);
+  if (arity > 1) block.b = values(node.b);
+  if (arity > 2) block.c = values(node.c);
+  block.operand = At(node.op == ScalarOp::kWhere ? node.b : node.a).dtype;
+  if (!RunNodeBlock(block)) {
+    return absl::UnimplementedError(absl::StrCat("map: no CPU kernel for ", std::string(ToText(node.op)), " of ",
+                                                 std::string(ToText(block.operand))));
+  }
+  nodes_[n].values = out;
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::cpu

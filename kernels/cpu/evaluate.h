@@ -1,0 +1,46 @@
+#pragma once
+
+// Evaluator: an Expression on blocks of up to kBlockElements elements. Every node's values are one dense block; a
+// block's memory is used again as soon as nothing reads it any more, so that a chain of ops stays in the first-level
+// cache.
+//
+//   Evaluator evaluator(expression, scalars);
+//   evaluator.Evaluate(count, operands, out)   // the values: in `out`, or where an input or a scalar has them
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/kernel.h"
+
+namespace tessera::cpu {
+
+class Evaluator {
+ public:
+  // Where the elements of the block at hand are: of an input (`node.a`, kInput) or an index (kIndex), in place, or
+  // brought to `scratch`, which holds a block and is the leaf's own.
+  using Leaf = absl::FunctionRef<const void*(const ExpressionNode& node, std::byte* scratch)>;
+
+  // The expression is valid for the scalars and lives as long as this. One Evaluator of a thread at a time.
+  Evaluator(const Expression& expression, absl::Span<const Scalar> scalars);
+
+  // The values of `count` elements. An inner node's are written to `out`, which may be an input's place.
+  absl::StatusOr<const void*> Evaluate(int64_t count, Leaf leaf, void* out);
+
+ private:
+  struct Node {
+    const void* values = nullptr;
+    std::byte* scratch = nullptr;  // of its own until its last reader has run
+    bool is_constant = false;
+  };
+  const ExpressionNode& At(int32_t node) const { return expression_.nodes[static_cast<size_t>(node)]; }
+  absl::Status Run(size_t n, int64_t count, void* out);
+
+  const Expression& expression_;
+  absl::InlinedVector<Node, 16> nodes_;
+};
+
+}  // namespace tessera::cpu

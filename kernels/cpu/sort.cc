@@ -1,0 +1,204 @@
+// sort, argsort and searchsorted. Elements are brought to unsigned keys in their order (a NaN is above all numbers),
+// and keys are sorted by Highway's vectorised quicksort; for argsort an element's place is the lower part of its key,
+// which makes the order stable.
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "hwy/contrib/sort/vqsort.h"
+
+#include "kernels/cpu/element_types.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/strided.h"
+
+namespace tessera::cpu {
+namespace {
+
+template <typename T>
+using KeyOf = std::conditional_t<sizeof(T) <= 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+
+template <typename T>
+inline constexpr bool kIsFloating = std::is_floating_point_v<T> || kIsHalf<T>;
+template <typename T>
+inline constexpr KeyOf<T> kSign = static_cast<KeyOf<T>>(KeyOf<T>{1} << (sizeof(KeyOf<T>) * 8 - 1));
+
+// Whether -0 is below 0, as sorted values have it, or equal, as it is compared.
+enum class Zeros : uint8_t { kDistinct, kEqual };
+
+template <Zeros kZeros, typename T>
+KeyOf<T> ToKey(T value) {
+  using Key = KeyOf<T>;
+  if constexpr (std::is_same_v<T, BoolElement>) {
+    return value.byte != 0;
+  } else if constexpr (kIsFloating<T>) {
+    if (value != value) return std::numeric_limits<Key>::max();
+    const Key bits = std::bit_cast<Key>(value);
+    if (kZeros == Zeros::kEqual && bits == kSign<T>) return kSign<T>;
+    return (bits & kSign<T>) != 0 ? static_cast<Key>(~bits) : static_cast<Key>(bits | kSign<T>);
+  } else if constexpr (std::is_signed_v<T>) {
+    return static_cast<Key>(static_cast<Key>(static_cast<std::make_signed_t<Key>>(value)) ^ kSign<T>);
+  } else {
+    return value;
+  }
+}
+
+template <typename T>
+T FromKey(KeyOf<T> key) {
+  using Key = KeyOf<T>;
+  if constexpr (std::is_same_v<T, BoolElement>) {
+    return BoolElement{static_cast<uint8_t>(key)};
+  } else if constexpr (kIsFloating<T>) {
+    if (key == std::numeric_limits<Key>::max()) return T(std::numeric_limits<float>::quiet_NaN());
+    return std::bit_cast<T>((key & kSign<T>) != 0 ? static_cast<Key>(key ^ kSign<T>) : static_cast<Key>(~key));
+  } else if constexpr (std::is_signed_v<T>) {
+    return static_cast<T>(static_cast<Key>(key ^ kSign<T>));
+  } else {
+    return static_cast<T>(key);
+  }
+}
+
+template <typename Key>
+void SortKeys(std::vector<Key>& keys) {
+  static const hwy::Sorter sorter;
+  sorter(keys.data(), keys.size(), hwy::SortAscending());
+}
+
+// The lines along the dim.
+struct SortLayout {
+  LoopNest lines;  // operands: input, output
+  int64_t extent = 0;
+  int64_t input_stride = 0;
+  int64_t output_stride = 0;
+  SortOrder order = SortOrder::kAscending;
+};
+
+template <typename T>
+void SortValues(const SortLayout& l, const T* input, T* output) {
+  std::vector<KeyOf<T>> keys(static_cast<size_t>(l.extent));
+  const KeyOf<T> flip = l.order == SortOrder::kDescending ? std::numeric_limits<KeyOf<T>>::max() : KeyOf<T>{0};
+  for (int64_t k = 0; k < l.lines.size; ++k) {
+    const T* from = input + PlaceOf(l.lines, 0, k).offset;
+    T* to = output + PlaceOf(l.lines, 1, k).offset;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      keys[i] = static_cast<KeyOf<T>>(ToKey<Zeros::kDistinct>(from[static_cast<int64_t>(i) * l.input_stride]) ^ flip);
+    }
+    SortKeys(keys);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      to[static_cast<int64_t>(i) * l.output_stride] = FromKey<T>(static_cast<KeyOf<T>>(keys[i] ^ flip));
+    }
+  }
+}
+
+// Keys of up to 32 bits with places of 32; longer ones with places of 64.
+template <typename T>
+void SortPlaces(const SortLayout& l, const T* input, int64_t* output) {
+  constexpr bool kIsShort = sizeof(T) <= 4;
+  std::conditional_t<kIsShort, std::vector<uint64_t>, std::vector<hwy::uint128_t>> keys(static_cast<size_t>(l.extent));
+  const KeyOf<T> flip = l.order == SortOrder::kDescending ? std::numeric_limits<KeyOf<T>>::max() : KeyOf<T>{0};
+  for (int64_t k = 0; k < l.lines.size; ++k) {
+    const T* from = input + PlaceOf(l.lines, 0, k).offset;
+    int64_t* to = output + PlaceOf(l.lines, 1, k).offset;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const KeyOf<T> key =
+          static_cast<KeyOf<T>>(ToKey<Zeros::kEqual>(from[static_cast<int64_t>(i) * l.input_stride]) ^ flip);
+      if constexpr (kIsShort) keys[i] = uint64_t{key} << 32 | i;
+      if constexpr (!kIsShort) keys[i] = {.lo = i, .hi = key};
+    }
+    SortKeys(keys);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      int64_t& place = to[static_cast<int64_t>(i) * l.output_stride];
+      if constexpr (kIsShort) place = static_cast<int64_t>(keys[i] & 0xFFFFFFFF);
+      if constexpr (!kIsShort) place = static_cast<int64_t>(keys[i].lo);
+    }
+  }
+}
+
+template <typename T>
+void Search(const SearchSortedOp& op, const KernelInput& sorted, const KernelInput& values, const KernelCall& call) {
+  using Key = KeyOf<T>;
+  static const uint64_t kZero = 0;
+  std::vector<Key> keys(static_cast<size_t>(sorted.extents[0]));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = ToKey<Zeros::kEqual>(
+        sorted.is_zero ? T{} : static_cast<const T*>(sorted.data)[static_cast<int64_t>(i) * sorted.strides[0]]);
+  }
+  const Strides strides = values.is_zero ? Strides(values.extents.size(), 0) : values.strides;
+  const LoopNest nest = Coalesce(call.output_extents, {strides, call.output_strides});
+  const T* from = static_cast<const T*>(values.is_zero ? &kZero : values.data);
+  for (int64_t k = 0; k < nest.size; ++k) {
+    const Key key = ToKey<Zeros::kEqual>(from[PlaceOf(nest, 0, k).offset]);
+    const auto found = op.side == SearchSide::kLeft ? std::lower_bound(keys.begin(), keys.end(), key)
+                                                    : std::upper_bound(keys.begin(), keys.end(), key);
+    static_cast<int64_t*>(call.output)[PlaceOf(nest, 1, k).offset] = found - keys.begin();
+  }
+}
+
+}  // namespace
+
+absl::Status RunSort(const SortOp& op, const KernelCall& call) {
+  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
+      !s.ok()) {
+    return s;
+  }
+  const KernelInput& input = call.inputs[0];
+  const size_t dim = static_cast<size_t>(op.dim), rank = call.output_extents.size();
+  const DType result = op.result == SortResult::kPlaces ? DType::kI64 : input.dtype;
+  if (input.extents != call.output_extents || dim >= rank || call.output_dtype != result) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sort: along dim ", op.dim, " of ", std::string(ToText(input.dtype)), ToText(input.extents),
+                     " to ", std::string(ToText(call.output_dtype)), ToText(call.output_extents)));
+  }
+  if (NumElements(input.extents) == 0) return absl::OkStatus();
+  if (op.result == SortResult::kPlaces && SizeBytes(input.dtype) <= 4 &&
+      input.extents[dim] > std::numeric_limits<uint32_t>::max()) {
+    return absl::UnimplementedError(absl::StrCat("argsort: of ", input.extents[dim], " elements; up to 2^32 - 1"));
+  }
+  static const uint64_t kZero = 0;
+  const Strides strides = input.is_zero ? Strides(rank, 0) : input.strides;
+  Shape lines = input.extents;
+  lines[dim] = 1;
+  const SortLayout l{.lines = Coalesce(lines, {strides, call.output_strides}),
+                     .extent = input.extents[dim],
+                     .input_stride = strides[dim],
+                     .output_stride = call.output_strides[dim],
+                     .order = op.order};
+  const bool is_known = VisitElement(input.dtype, [&](auto element) {
+    using T = decltype(element);
+    const T* from = static_cast<const T*>(input.is_zero ? &kZero : input.data);
+    if (op.result == SortResult::kPlaces) {
+      SortPlaces(l, from, static_cast<int64_t*>(call.output));
+    } else {
+      SortValues(l, from, static_cast<T*>(call.output));
+    }
+    return true;
+  });
+  return is_known ? absl::OkStatus() : NoKernelFor("sort", input.dtype);
+}
+
+absl::Status RunSearchSorted(const SearchSortedOp& op, const KernelCall& call) {
+  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
+      !s.ok()) {
+    return s;
+  }
+  const KernelInput &sorted = call.inputs[0], &values = call.inputs[1];
+  if (sorted.extents.size() != 1 || values.extents != call.output_extents || sorted.dtype != values.dtype ||
+      call.output_dtype != DType::kI64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("searchsorted: ", std::string(ToText(values.dtype)), ToText(values.extents), " in ",
+                     std::string(ToText(sorted.dtype)), ToText(sorted.extents), " to ",
+                     std::string(ToText(call.output_dtype)), ToText(call.output_extents)));
+  }
+  const bool is_known = VisitElement(values.dtype, [&](auto element) {
+    Search<decltype(element)>(op, sorted, values, call);
+    return true;
+  });
+  return is_known ? absl::OkStatus() : NoKernelFor("searchsorted", values.dtype);
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,317 @@
+// What models need: activations, normalisations, losses, attention. A dim that is sharded needs no rule of its own: a
+// maximum or sum over it is pending and reduced, everything else stays where it is.
+
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "schemas/ops/composites/rows.h"
+#include "schemas/ops/graph_builder.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera::composites {
+namespace {
+
+using G = GraphBuilder;
+using V = GraphValue;
+
+V Exp(const V& x) { return x.builder()->Map(OpId::kExp, {x}); }
+V Log(const V& x) { return x.builder()->Map(OpId::kLog, {x}); }
+V Sigmoid(const V& x) { return x.builder()->Map(OpId::kSigmoid, {x}); }
+V Tanh(const V& x) { return x.builder()->Map(OpId::kTanh, {x}); }
+V Relu(const V& x) { return x.builder()->Map(OpId::kRelu, {x}); }
+V Min(const V& x, double most) { return x.builder()->Map(OpId::kMinimum, {x, V(most)}); }
+V Max(const V& x, double least) { return x.builder()->Map(OpId::kMaximum, {x, V(least)}); }
+V IsPositive(const V& x) { return x.builder()->Map(OpId::kGreater, {x, V(0.0)}); }
+V MaxOver(const V& x, const Dims& dims) { return x.builder()->Reduce(OpId::kMax, x, dims, Keep::kDims); }
+V SumOver(const V& x, const Dims& dims, Keep keep = Keep::kDims) {
+  return x.builder()->Reduce(OpId::kSum, x, dims, keep);
+}
+V MeanOver(const V& x, const Dims& dims, Keep keep = Keep::kDims) {
+  return x.builder()->Reduce(OpId::kMean, x, dims, keep);
+}
+double NumberOf(const G& g, size_t scalar, double otherwise) {
+  return g.scalars().size() > scalar ? g.scalars()[scalar].AsDouble() : otherwise;
+}
+// f16 and bf16 are computed in f32 and rounded once.
+V Wide(G& g, const V& x) { return g.AsType(g.AsFloat(x), AccumulatedIn(g.AsFloat(x).dtype())); }
+DType FloatOf(const V& x) { return Kind(x.dtype()) == DTypeKind::kFloat ? x.dtype() : DType::kF64; }
+
+// ---- activations ----
+
+void Relu6(G& g) { g.Return(Min(Relu(g.operand(0)), 6)); }
+void LeakyRelu(G& g) {
+  const V x = g.AsFloat(g.operand(0));
+  g.Return(g.Where(IsPositive(x), x, x * V(NumberOf(g, 0, 0.01))));
+}
+void Elu(G& g) {
+  const V x = g.AsFloat(g.operand(0));
+  g.Return(g.Where(IsPositive(x), x, V(NumberOf(g, 0, 1)) * g.Map(OpId::kExpm1, {x})));
+}
+void Selu(G& g) {  // the constants of Klambauer et al., "Self-normalizing neural networks", 2017
+  const V x = g.AsFloat(g.operand(0));
+  constexpr double kScale = 1.0507009873554804934193349852946, kAlpha = 1.6732632423543772848170429916717;
+  g.Return(g.Where(IsPositive(x), x, V(kAlpha) * g.Map(OpId::kExpm1, {x})) * V(kScale));
+}
+void Silu(G& g) {
+  const V x = Wide(g, g.operand(0));
+  g.Return(g.AsType(x * Sigmoid(x), FloatOf(g.operand(0))));
+}
+void Gelu(G& g) {  // Hendrycks and Gimpel, "Gaussian error linear units", 2016; both forms
+  const V x = Wide(g, g.operand(0));
+  const bool is_tanh = g.attributes().approximate() == "tanh";
+  const V inner = is_tanh ? Tanh(V(std::sqrt(2 / std::numbers::pi)) * (x + V(0.044715) * (x * x * x)))
+                          : g.Map(OpId::kErf, {x * V(1 / std::numbers::sqrt2)});
+  g.Return(g.AsType(V(0.5) * x * (V(1) + inner), FloatOf(g.operand(0))));
+}
+void Softplus(G& g) { g.Return(g.Map(OpId::kLogAddExp, {g.operand(0), V(0.0)})); }
+void Mish(G& g) {
+  const V x = Wide(g, g.operand(0));
+  g.Return(g.AsType(x * Tanh(g.Map(OpId::kLogAddExp, {x, V(0.0)})), FloatOf(g.operand(0))));
+}
+void HardSigmoid(G& g) { g.Return(Min(Relu(g.AsFloat(g.operand(0)) + V(3)), 6) / V(6)); }
+void HardSwish(G& g) {
+  const V x = g.AsFloat(g.operand(0));
+  g.Return(x * Min(Relu(x + V(3)), 6) / V(6));
+}
+
+// ---- along one axis ----
+
+void Softmax(G& g) {
+  const V x = Wide(g, g.operand(0));
+  const Dims dims = g.DimsOf(x);
+  const V e = Exp(x - MaxOver(x, dims));
+  g.Return(g.AsType(e / SumOver(e, dims), FloatOf(g.operand(0))));
+}
+V LogSoftmaxOf(G& g, const V& x, const Dims& dims) {
+  const V shifted = x - MaxOver(x, dims);
+  return shifted - Log(SumOver(Exp(shifted), dims));
+}
+void LogSoftmax(G& g) {
+  const V x = Wide(g, g.operand(0));
+  g.Return(g.AsType(LogSoftmaxOf(g, x, g.DimsOf(x)), FloatOf(g.operand(0))));
+}
+// A maximum that is infinite is not subtracted: inf - inf would be NaN.
+void LogSumExp(G& g) {
+  const V x = Wide(g, g.operand(0));
+  const Dims dims = g.DimsOf(x);
+  const V most = MaxOver(x, dims);
+  const V shift = g.Where(g.Map(OpId::kIsFinite, {most}), most, V(0.0));
+  const V result = Log(SumOver(Exp(x - shift), dims)) + shift;
+  g.Return(g.AsType(g.attributes().keepdims() ? result : g.DropDims(result, dims), FloatOf(g.operand(0))));
+}
+
+// ---- normalisations ----
+
+double Eps(const G& g, double otherwise) { return g.attributes().eps() == nullptr ? otherwise : *g.attributes().eps(); }
+
+// What stands after x: a weight and a bias, of the normalised dims.
+V Scaled(G& g, V x, const V& like) {
+  if (g.operand_count() > 1) x = x * Wide(g, g.operand(1));
+  if (g.operand_count() > 2) x = x + Wide(g, g.operand(2));
+  return g.AsType(x, FloatOf(like));
+}
+V Normalised(G& g, const V& x, const Dims& dims, double eps) {
+  const V centred = x - MeanOver(x, dims);
+  return centred / g.Map(OpId::kSqrt, {MeanOver(centred * centred, dims) + V(eps)});
+}
+void LayerNorm(G& g) {  // Ba, Kiros, Hinton 2016
+  const V x = Wide(g, g.operand(0));
+  g.Return(Scaled(g, Normalised(g, x, g.DimsOf(x), Eps(g, 1e-5)), g.operand(0)));
+}
+void RmsNorm(G& g) {  // Zhang, Sennrich 2019
+  const V x = Wide(g, g.operand(0));
+  const V scale = g.Map(OpId::kSqrt, {MeanOver(x * x, g.DimsOf(x)) + V(Eps(g, 1e-6))});
+  g.Return(Scaled(g, x / scale, g.operand(0)));
+}
+// group_norm(x, weight, bias; groups): x is (batch, channels, ...).
+void GroupNorm(G& g) {
+  const V x = Wide(g, g.operand(0));
+  const int64_t groups = g.attributes().groups() == nullptr ? 1 : *g.attributes().groups();
+  if (x.rank() < 2 || groups < 1 || x.extent(1) % groups != 0) {
+    return g.Refuse(StrCat("groups is ", groups, " of ", x.extent(1), " channels"));
+  }
+  Shape split = {x.extent(0), groups, x.extent(1) / groups};
+  split.insert(split.end(), x.spec().shape.begin() + 2, x.spec().shape.end());
+  Dims dims;
+  for (int64_t d = 2; d < static_cast<int64_t>(split.size()); ++d) dims.push_back(d);
+  V y = g.Reshape(Normalised(g, g.Reshape(x, split), dims, Eps(g, 1e-5)), x.spec().shape);
+  for (size_t i = 1; i < g.operand_count(); ++i) {
+    Shape channels(static_cast<size_t>(x.rank()), 1);
+    channels[1] = x.extent(1);
+    const V parameter = g.Reshape(Wide(g, g.operand(i)), channels);
+    y = i == 1 ? y * parameter : y + parameter;
+  }
+  g.Return(g.AsType(y, FloatOf(g.operand(0))));
+}
+// batch_norm(x, mean, variance, weight, bias): with given statistics, x is (batch, channels, ...).
+void BatchNorm(G& g) {
+  const V x = Wide(g, g.operand(0));
+  if (x.rank() < 2) return g.Refuse("needs (batch, channels, ...)");
+  Shape channels(static_cast<size_t>(x.rank()), 1);
+  channels[1] = x.extent(1);
+  const auto parameter = [&](size_t i) { return g.Reshape(Wide(g, g.operand(i)), channels); };
+  V y = (x - parameter(1)) / g.Map(OpId::kSqrt, {parameter(2) + V(Eps(g, 1e-5))});
+  if (g.operand_count() > 3) y = y * parameter(3);
+  if (g.operand_count() > 4) y = y + parameter(4);
+  g.Return(g.AsType(y, FloatOf(g.operand(0))));
+}
+void Normalize(G& g) {
+  const V x = Wide(g, g.operand(0));
+  const V norm = g.Map(OpId::kSqrt, {SumOver(x * x, g.DimsOf(x))});
+  g.Return(g.AsType(x / Max(norm, Eps(g, 1e-12)), FloatOf(g.operand(0))));
+}
+
+// ---- classes and losses ----
+
+V OneHotOf(G& g, const V& labels, int64_t classes, DType dtype) {
+  const V expanded = g.ExpandDim(labels, labels.rank());
+  return g.AsType(g.Map(OpId::kEqual, {expanded, g.Iota(expanded, labels.rank(), classes)}), dtype);
+}
+bool IsInteger(const V& x) { return Kind(x.dtype()) == DTypeKind::kSigned || Kind(x.dtype()) == DTypeKind::kUnsigned; }
+void OneHot(G& g) {
+  const V& x = g.operand(0);
+  if (!IsInteger(x)) return g.RefuseDType("needs an integer dtype");
+  const int64_t classes = g.attributes().num_classes() == nullptr ? -1 : *g.attributes().num_classes();
+  if (classes < 0) return g.Refuse(StrCat("num_classes is ", classes));
+  g.Return(OneHotOf(g, x, classes, g.attributes().dtype() == nullptr ? DType::kI64 : *g.attributes().dtype()));
+}
+
+V Reduced(G& g, const V& losses) {
+  const std::string& reduction = g.attributes().reduction();
+  Dims all;
+  for (int64_t d = 0; d < losses.rank(); ++d) all.push_back(d);
+  if (reduction == "none") return losses;
+  return g.Reduce(reduction == "sum" ? OpId::kSum : OpId::kMean, losses, all, Keep::kNo);
+}
+// The classes are the last dim of x; labels are integers, one for each row, or weights of the classes. Of a label that
+// is ignore_index the loss is 0, and the mean is over the others. Three all-reduces where classes are sharded: the
+// largest, the sum of exponentials, and what the labels pick.
+void CrossEntropy(G& g) {
+  const V x = Wide(g, g.operand(0));
+  const V& labels = g.operand(1);
+  const int64_t dim = x.rank() - 1;
+  if (x.rank() < 1) return g.Refuse("needs a dim of classes");
+  const V largest = MaxOver(x, {dim});
+  const V shifted = x - largest;
+  const V log_sum = Log(SumOver(Exp(shifted), {dim}, Keep::kNo));
+  if (!IsInteger(labels)) {
+    const V losses =
+        log_sum * SumOver(Wide(g, labels), {dim}, Keep::kNo) - SumOver(shifted * Wide(g, labels), {dim}, Keep::kNo);
+    return g.Return(g.AsType(Reduced(g, losses), FloatOf(g.operand(0))));
+  }
+  if (labels.rank() + 1 != x.rank()) return g.Refuse("labels have one dim less than the classes' tensor");
+  const int64_t ignored = g.attributes().ignore_index() == nullptr ? -100 : *g.attributes().ignore_index();
+  const double smoothing = g.attributes().label_smoothing() == nullptr ? 0 : *g.attributes().label_smoothing();
+  const V expanded = g.ExpandDim(labels, labels.rank());
+  const V is_label = g.Map(OpId::kEqual, {expanded, g.Iota(x, dim, x.extent(dim))});
+  V picked = SumOver(g.Where(is_label, shifted, V(0.0)), {dim}, Keep::kNo);
+  if (smoothing != 0) {
+    picked = V(1 - smoothing) * picked +
+             V(smoothing / static_cast<double>(x.extent(dim))) * SumOver(shifted, {dim}, Keep::kNo);
+  }
+  const V counts = g.Map(OpId::kNotEqual, {labels, V(ignored)});
+  const V losses = g.Where(counts, log_sum - picked, V(0.0));
+  const std::string& reduction = g.attributes().reduction();
+  if (reduction == "none" || reduction == "sum") return g.Return(g.AsType(Reduced(g, losses), FloatOf(g.operand(0))));
+  Dims all;
+  for (int64_t d = 0; d < losses.rank(); ++d) all.push_back(d);
+  const V number = SumOver(g.AsType(counts, losses.dtype()), all, Keep::kNo);
+  g.Return(g.AsType(SumOver(losses, all, Keep::kNo) / number, FloatOf(g.operand(0))));
+}
+void MseLoss(G& g) {
+  const V difference = g.AsFloat(g.operand(0)) - g.operand(1);
+  g.Return(Reduced(g, difference * difference));
+}
+
+// ---- products ----
+
+// x @ weight.T + bias, as torch's: the weight is (out, in).
+void Linear(G& g) {
+  const V& weight = g.operand(1);
+  if (weight.rank() != 2) return g.Refuse("the weight must be 2-D, (out, in)");
+  const V product = g.Map(OpId::kMatmul, {g.operand(0), g.Permute(weight, {1, 0})});
+  g.Return(g.operand_count() > 2 ? product + g.operand(2) : product);
+}
+
+// softmax(q k^T * scale + mask) v over the last two dims; a bool mask keeps where it is true.
+void Attention(G& g) {
+  const V &q = g.operand(0), &k = g.operand(1), &v = g.operand(2);
+  if (q.rank() < 2 || k.rank() != q.rank() || v.rank() != q.rank()) return g.Refuse("needs (..., sequence, features)");
+  const int64_t features = q.extent(q.rank() - 1);
+  const double scale = NumberOf(g, 0, 1 / std::sqrt(static_cast<double>(std::max<int64_t>(features, 1))));
+  Dims swapped;
+  for (int64_t d = 0; d < k.rank(); ++d) swapped.push_back(d);
+  std::swap(swapped[swapped.size() - 1], swapped[swapped.size() - 2]);
+  V scores = Wide(g, g.Map(OpId::kMatmul, {q, g.Permute(k, swapped)})) * V(scale);
+  const int64_t rows = scores.rank() - 2, columns = scores.rank() - 1;
+  if (g.attributes().is_causal()) {
+    const V kept = g.Map(OpId::kLessEqual,
+                         {g.Iota(scores, columns, scores.extent(columns)), g.Iota(scores, rows, scores.extent(rows))});
+    scores = g.Where(kept, scores, V(-INFINITY));
+  }
+  if (g.operand_count() > 3) {
+    const V& mask = g.operand(3);
+    scores = mask.dtype() == DType::kBool ? g.Where(mask, scores, V(-INFINITY)) : scores + mask;
+  }
+  const V e = Exp(scores - MaxOver(scores, {columns}));
+  const V weights = g.AsType(e / SumOver(e, {columns}), FloatOf(q));
+  g.Return(g.Map(OpId::kMatmul, {weights, v}));
+}
+
+constexpr std::array kRows = {
+    Composite(OpId::kRelu6, "relu6", 1, 1, Relu6, "relu6(x, /)", "Gives min(max(x, 0), 6) of each element."),
+    Composite(OpId::kLeakyRelu, "leaky_relu", 1, 1, LeakyRelu, "leaky_relu(x, /, *, negative_slope=0.01)",
+              "Gives each element, times negative_slope where it is negative."),
+    Composite(OpId::kElu, "elu", 1, 1, Elu, "elu(x, /, *, alpha=1.0)",
+              "Gives x, or alpha * (exp(x) - 1) where it is negative."),
+    Composite(OpId::kSelu, "selu", 1, 1, Selu, "selu(x, /)",
+              "Scaled elu, with the constants of self-normalising networks."),
+    Composite(OpId::kSilu, "silu", 1, 1, Silu, "silu(x, /)", "Gives x * sigmoid(x) of each element."),
+    Composite(OpId::kGelu, "gelu", 1, 1, Gelu, "gelu(x, /, *, approximate='none')",
+              "Gives x times the normal distribution's function at x; approximate is 'none' or 'tanh'."),
+    Composite(OpId::kSoftplus, "softplus", 1, 1, Softplus, "softplus(x, /)",
+              "Calculates log(1 + exp(x)) of each element."),
+    Composite(OpId::kMish, "mish", 1, 1, Mish, "mish(x, /)", "Gives x * tanh(softplus(x)) of each element."),
+    Composite(OpId::kHardSwish, "hardswish", 1, 1, HardSwish, "hardswish(x, /)",
+              "Gives x * min(max(x + 3, 0), 6) / 6 of each element."),
+    Composite(OpId::kHardSigmoid, "hardsigmoid", 1, 1, HardSigmoid, "hardsigmoid(x, /)",
+              "Gives min(max(x + 3, 0), 6) / 6 of each element."),
+    Composite(OpId::kSoftmax, "softmax", 1, 1, Softmax, "softmax(x, /, axis=-1)",
+              "Gives exp(x) divided by its sum along the axis."),
+    Composite(OpId::kLogSoftmax, "log_softmax", 1, 1, LogSoftmax, "log_softmax(x, /, axis=-1)",
+              "The logarithm of softmax."),
+    Composite(OpId::kLogSumExp, "logsumexp", 1, 1, LogSumExp, "logsumexp(x, /, axis=None, *, keepdims=False)",
+              "The logarithm of the sum of exponentials over the axes."),
+    Composite(OpId::kLayerNorm, "layer_norm", 1, 3, LayerNorm,
+              "layer_norm(x, weight=None, bias=None, /, axis=-1, *, eps=1e-05)",
+              "Subtracts the mean over the axes and divides by the standard deviation; then times weight, plus bias."),
+    Composite(OpId::kRmsNorm, "rms_norm", 1, 2, RmsNorm, "rms_norm(x, weight=None, /, axis=-1, *, eps=1e-06)",
+              "Divides by the root of the mean of squares over the axes; then times weight."),
+    Composite(OpId::kGroupNorm, "group_norm", 1, 3, GroupNorm,
+              "group_norm(x, weight=None, bias=None, /, *, groups=1, eps=1e-05)",
+              "Normalises each group of channels of (batch, channels, ...); then times weight, plus bias, by channel."),
+    Composite(OpId::kBatchNorm, "batch_norm", 3, 5, BatchNorm,
+              "batch_norm(x, mean, variance, weight=None, bias=None, /, *, eps=1e-05)",
+              "Normalises channels of (batch, channels, ...) with given statistics; then times weight, plus bias."),
+    Composite(OpId::kNormalize, "normalize", 1, 1, Normalize, "normalize(x, /, axis=-1, *, eps=1e-12)",
+              "Divides by the 2-norm over the axes, or by eps where that is smaller."),
+    Composite(OpId::kOneHot, "one_hot", 1, 1, OneHot, "one_hot(x, /, num_classes, *, dtype=None)",
+              "A new last dim of num_classes elements: 1 at the index that x says, else 0."),
+    Composite(OpId::kCrossEntropy, "cross_entropy", 2, 2, CrossEntropy,
+              "cross_entropy(x, labels, /, *, ignore_index=-100, label_smoothing=0.0, reduction='mean')",
+              "The loss of class scores x (classes last) against labels: -log_softmax(x) at the label."),
+    Composite(OpId::kMseLoss, "mse_loss", 2, 2, MseLoss, "mse_loss(x, target, /, *, reduction='mean')",
+              "The mean of squared differences; reduction is 'mean', 'sum' or 'none'."),
+    Composite(OpId::kLinear, "linear", 2, 3, Linear, "linear(x, weight, bias=None, /)",
+              "Computes x @ weight.T + bias; the weight is (out, in)."),
+    Composite(OpId::kScaledDotProductAttention, "scaled_dot_product_attention", 3, 4, Attention,
+              "scaled_dot_product_attention(query, key, value, attn_mask=None, /, *, is_causal=False, scale=None)",
+              "Computes softmax(query @ key.T * scale + mask) @ value over the last two dims."),
+};
+
+}  // namespace
+
+absl::Span<const OpRow> ModelRows() { return kRows; }
+
+}  // namespace tessera::composites

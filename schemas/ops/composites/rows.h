@@ -1,0 +1,22 @@
+#pragma once
+
+// The composite rows of the catalog, by what they are for. Each file has the functions that build the graphs and, at
+// its end, their rows. For schemas/ops/catalog.cc alone.
+
+#include "absl/types/span.h"
+#include "schemas/ops/catalog.h"
+
+namespace tessera::composites {
+
+absl::Span<const OpRow> MathRows();         // elementwise and statistics
+absl::Span<const OpRow> ModelRows();        // what models need: activations, norms, losses, attention
+absl::Span<const OpRow> ArrangementRows();  // where elements lie: concat, stack, roll, assignment
+
+inline constexpr OpRow Composite(OpId id, std::string_view name, int min_operands, int max_operands,
+                                 CompositeFunction build, std::string_view signature, std::string_view doc) {
+  return {id,           name,         OpFamily::kComposite, min_operands,       max_operands, "",
+          std::nullopt, std::nullopt, DTypeRule::kSame,     PartialRule::kNone, signature,    doc,
+          build};
+}
+
+}  // namespace tessera::composites

@@ -1,0 +1,197 @@
+// Ops along one dim that every worker has whole: scans and sorts; and ops that read or write a dim at indices. What
+// shards the dim goes to another one, or is gathered; the other dims keep their shards.
+
+#include <algorithm>
+
+#include "schemas/ops/resolve_internal.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+absl::StatusOr<int> DimOf(const ResolveInput& input) {
+  const std::vector<int64_t>& dims = input.call.attributes.dims();
+  const int rank = input.tensors[0]->rank();
+  if (dims.size() != 1) return OperandError(input, StrCat("needs one axis, got ", ToText(absl::MakeConstSpan(dims))));
+  if (dims[0] >= 0 && dims[0] < rank) return static_cast<int>(dims[0]);
+  return IndexOutOfRangeError(
+      StrCat(input.row.name, ": axis ", dims[0], " is out of range for rank ", rank, ": ", DescribeOperands(input)));
+}
+
+// Nothing pending, and the dim whole.
+TensorSpec WholeAlong(const TensorSpec& own, int dim) {
+  TensorSpec spec = own;
+  for (int i = 0; i < own.mesh.ndim(); ++i) {
+    const Placement placement = own.placements[static_cast<size_t>(i)];
+    if (placement.is_partial() || placement.is_shard(dim)) {
+      spec.placements[static_cast<size_t>(i)] = ShardOrReplicate(spec, i, dim);
+    }
+  }
+  return spec;
+}
+
+LocalOp LocalAlong(OpId op, int dim, const Attributes& attributes) {
+  const SortOrder order = attributes.descending() ? SortOrder::kDescending : SortOrder::kAscending;
+  switch (op) {
+    case OpId::kCumulativeSum: return ScanOp{ReduceOp::kSum, dim};
+    case OpId::kCumulativeProd: return ScanOp{ReduceOp::kProduct, dim};
+    case OpId::kCumulativeMax: return ScanOp{ReduceOp::kMax, dim};
+    case OpId::kCumulativeMin: return ScanOp{ReduceOp::kMin, dim};
+    case OpId::kArgSort: return SortOp{SortResult::kPlaces, dim, order};
+    default: return SortOp{SortResult::kValues, dim, order};
+  }
+}
+
+bool IsInteger(DType dtype) { return Kind(dtype) == DTypeKind::kSigned || Kind(dtype) == DTypeKind::kUnsigned; }
+
+absl::Status CheckIndices(const ResolveInput& input) {
+  if (input.tensors[1]->dtype == DType::kI64) return absl::OkStatus();
+  return OperandDTypeError(input, "indices must be i64");
+}
+
+// Each operand as it is wanted, and one output.
+OpResolution Make(const ResolveInput& input, absl::Span<const TensorSpec> wanted, LocalOp local, TensorSpec output) {
+  OpResolution resolution;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    resolution.operands.push_back(BringTo(*input.tensors[i], wanted[i].mesh, wanted[i].placements));
+  }
+  resolution.flops = static_cast<double>(NumElements(output.shape));
+  resolution.local = std::move(local);
+  resolution.outputs.push_back(std::move(output));
+  return resolution;
+}
+
+// How a tensor that is broadcast to `like`'s shape lies beside it: cut where it has the extent, whole elsewhere and
+// along `dim`.
+TensorSpec Beside(const TensorSpec& own, const TensorSpec& like) {
+  TensorSpec spec = own;
+  spec.mesh = like.mesh;
+  spec.placements = like.placements;
+  const int missing = like.rank() - own.rank();
+  for (Placement& placement : spec.placements) {
+    if (!placement.is_shard()) continue;
+    const int dim = placement.dim() - missing;
+    const bool has =
+        dim >= 0 && own.shape[static_cast<size_t>(dim)] == like.shape[static_cast<size_t>(placement.dim())];
+    placement = has ? placement.OnDim(dim) : Placement::Replicate();
+  }
+  return spec;
+}
+
+// A vector of indices is of the dim alone: it lies whole. Others are broadcast.
+TensorSpec IndicesBeside(const TensorSpec& indices, const TensorSpec& moved, int dim) {
+  if (indices.rank() != 1 || moved.rank() == 1) return Beside(indices, moved);
+  TensorSpec spec = indices;
+  spec.mesh = moved.mesh;
+  spec.placements.assign(static_cast<size_t>(moved.mesh.ndim()), Placement::Replicate());
+  for (size_t i = 0; i < moved.placements.size(); ++i) {
+    if (moved.placements[i].is_shard(dim)) spec.placements[i] = moved.placements[i].OnDim(0);
+  }
+  return spec;
+}
+
+// The shape of what is taken: x's, along the dim as many as there are indices.
+absl::StatusOr<Shape> TakenShape(const ResolveInput& input, const TensorSpec& x, const TensorSpec& indices, int dim) {
+  Shape shape = x.shape;
+  if (indices.rank() == 1) {
+    shape[static_cast<size_t>(dim)] = indices.shape[0];
+    return shape;
+  }
+  if (indices.rank() != x.rank()) return OperandError(input, "indices are a vector, or have as many dims as x");
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (d == static_cast<size_t>(dim)) {
+      shape[d] = indices.shape[d];
+    } else if (indices.shape[d] != shape[d] && indices.shape[d] != 1) {
+      return OperandError(input, "indices don't broadcast to x in another dim than the axis");
+    }
+  }
+  return shape;
+}
+
+absl::StatusOr<OpResolution> ResolveTake(const ResolveInput& input) {
+  TESSERA_ASSIGN_OR_RETURN(const int dim, DimOf(input));
+  TESSERA_RETURN_IF_ERROR(CheckIndices(input));
+  const TensorSpec& indices = *input.tensors[1];
+  const TensorSpec x = WholeAlong(*input.tensors[0], dim);
+  TensorSpec output = x;
+  TESSERA_ASSIGN_OR_RETURN(output.shape, TakenShape(input, x, indices, dim));
+  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, output.shape, SizeBytes(x.dtype)));
+  // Indices that are cut where x is whole stay so: each worker takes its own.
+  const int along = indices.rank() == 1 ? 0 : dim;
+  for (size_t i = 0; i < output.placements.size() && HaveSameArrangement(indices.mesh, x.mesh); ++i) {
+    const bool is_free = x.placements[i].is_replicate() && indices.placements[i].is_shard(along);
+    if (is_free) output.placements[i] = indices.placements[i].OnDim(dim);
+  }
+  return Make(input, {x, IndicesBeside(indices, output, dim)}, GatherOp{dim}, output);
+}
+
+absl::StatusOr<OpResolution> ResolveScatter(const ResolveInput& input) {
+  TESSERA_ASSIGN_OR_RETURN(const int dim, DimOf(input));
+  TESSERA_RETURN_IF_ERROR(CheckIndices(input));
+  const TensorSpec x = WholeAlong(*input.tensors[0], dim);
+  TensorSpec updates = *input.tensors[2];
+  if (updates.dtype != x.dtype) return OperandDTypeError(input, "updates must have the dtype of x");
+  TESSERA_ASSIGN_OR_RETURN(const Shape moved, TakenShape(input, x, *input.tensors[1], dim));
+  if (updates.shape != moved) {
+    return OperandError(input, StrCat("updates are ", ToText(absl::MakeConstSpan(moved)), " beside these indices"));
+  }
+  const std::string& mode = input.call.attributes.mode();
+  static constexpr std::string_view kModes[] = {"set", "add", "max", "min"};
+  const auto* const known =
+      std::find(std::begin(kModes), std::end(kModes), mode.empty() ? "set" : std::string_view(mode));
+  if (known == std::end(kModes)) return OperandError(input, StrCat("mode is ", mode, ", not set, add, max or min"));
+  updates.mesh = x.mesh;
+  updates.placements = x.placements;
+  const auto scatter_mode = static_cast<ScatterMode>(known - std::begin(kModes));
+  return Make(input, {x, IndicesBeside(*input.tensors[1], updates, dim), updates}, ScatterOp{scatter_mode, dim}, x);
+}
+
+absl::StatusOr<OpResolution> ResolveSearch(const ResolveInput& input) {
+  const TensorSpec& row = *input.tensors[0];
+  const TensorSpec& values = *input.tensors[1];
+  if (row.rank() != 1) return OperandError(input, "x1 must be a vector");
+  if (row.dtype != values.dtype) return OperandDTypeError(input, "dtypes differ");
+  const std::string& side = input.call.attributes.side();
+  if (!side.empty() && side != "left" && side != "right")
+    return OperandError(input, StrCat("side is ", side, ", not left or right"));
+  TensorSpec output = values;
+  for (int i = 0; i < output.mesh.ndim(); ++i) {
+    Placement& placement = output.placements[static_cast<size_t>(i)];
+    if (placement.is_partial()) placement = ShardOrReplicate(WithPlacement(output, i, Placement::Replicate()), i, -1);
+  }
+  TensorSpec whole = row;
+  whole.mesh = output.mesh;
+  whole.placements.assign(static_cast<size_t>(output.mesh.ndim()), Placement::Replicate());
+  return Make(input, {whole, output}, SearchSortedOp{side == "right" ? SearchSide::kRight : SearchSide::kLeft},
+              WithDType(output, DType::kI64));
+}
+
+}  // namespace
+
+absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input) {
+  TESSERA_ASSIGN_OR_RETURN(const int dim, DimOf(input));
+  TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
+  const TensorSpec x = WholeAlong(*input.tensors[0], dim);
+  TensorSpec output = x;
+  output.dtype = dtypes.result;
+  const bool sums = input.call.op == OpId::kCumulativeSum || input.call.op == OpId::kCumulativeProd;
+  if (const DType* wanted = input.call.attributes.dtype(); wanted != nullptr) {
+    if (!sums || (*wanted != dtypes.result && !IsInteger(*wanted) && Kind(*wanted) != DTypeKind::kFloat)) {
+      return OperandDTypeError(input, StrCat("dtype= can't be ", ToText(*wanted), " here"));
+    }
+    output.dtype = *wanted;
+  }
+  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, output.shape, SizeBytes(output.dtype)));
+  return Make(input, {x}, LocalAlong(input.call.op, dim, input.call.attributes), output);
+}
+
+absl::StatusOr<OpResolution> ResolveIndexed(const ResolveInput& input) {
+  switch (input.call.op) {
+    case OpId::kScatter: return ResolveScatter(input);
+    case OpId::kSearchSorted: return ResolveSearch(input);
+    default: return ResolveTake(input);
+  }
+}
+
+}  // namespace tessera

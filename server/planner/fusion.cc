@@ -1,0 +1,184 @@
+#include "server/planner/fusion.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+// A map of inputs that lie where the result does, without pending terms that count once.
+bool IsPlainMap(const FusedNode& node) {
+  const OpResolution& resolution = node.resolution;
+  if (node.family != OpFamily::kElementwise || resolution.filled_scalar.has_value()) return false;
+  return std::all_of(resolution.operands.begin(), resolution.operands.end(),
+                     [](const ResolvedOperand& operand) { return operand.counted_once.empty(); });
+}
+
+class Fuser {
+ public:
+  explicit Fuser(const Graph& graph) : graph_(graph), uses_(graph.specs.size(), 0), made_by_(graph.specs.size(), -1) {}
+
+  std::vector<FusedNode> Run() {
+    for (const GraphNode& node : graph_.nodes) {
+      FusedNode& made = nodes_.emplace_back();
+      made.call = node.call;
+      made.family = node.row->family;
+      made.resolution = node.resolution;
+      made.first_result = node.first_result;
+      for (const GraphOperand& operand : node.operands) {
+        if (const int* value = std::get_if<int>(&operand)) made.inputs.push_back(*value);
+      }
+    }
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      for (const int value : nodes_[n].inputs) ++uses_[static_cast<size_t>(value)];
+      made_by_[static_cast<size_t>(nodes_[n].first_result)] = static_cast<int>(n);
+    }
+    for (const int output : graph_.outputs) ++uses_[static_cast<size_t>(output)];
+    for (FusedNode& node : nodes_) TakeInMaps(node);
+    std::vector<FusedNode> kept;
+    for (FusedNode& node : nodes_) {
+      if (IsUsed(node)) kept.push_back(std::move(node));
+    }
+    return kept;
+  }
+
+ private:
+  bool IsUsed(const FusedNode& node) const {
+    for (size_t i = 0; i < node.resolution.outputs.size(); ++i) {
+      if (uses_[static_cast<size_t>(node.first_result) + i] > 0) return true;
+    }
+    return false;
+  }
+
+  void TakeInMaps(FusedNode& node) {
+    if (!IsPlainMap(node)) return;
+    for (size_t i = 0; i < node.inputs.size();) {
+      const std::optional<size_t> before = MapBefore(node, i);
+      if (before.has_value() && TakeIn(node, i, nodes_[*before])) {
+        i = 0;  // its inputs may be maps that others use alone
+      } else {
+        ++i;
+      }
+    }
+  }
+
+  // The map whose result is input `i` of the node alone, and is taken as it lies, element by element.
+  std::optional<size_t> MapBefore(const FusedNode& node, size_t i) const {
+    const int value = node.inputs[i];
+    const int made_by = made_by_[static_cast<size_t>(value)];
+    if (made_by < 0 || uses_[static_cast<size_t>(value)] != 1) return std::nullopt;
+    const FusedNode& before = nodes_[static_cast<size_t>(made_by)];
+    const TensorSpec& output = node.resolution.outputs[0];
+    const TensorSpec& between = before.resolution.outputs[0];
+    const bool stays = node.resolution.operands[i].spec == between && between.mesh == output.mesh &&
+                       between.shape == output.shape && !between.has_partial();
+    return IsPlainMap(before) && stays ? std::optional<size_t>(static_cast<size_t>(made_by)) : std::nullopt;
+  }
+
+  // The node's expression with that of `before` in place of input `i`.
+  bool TakeIn(FusedNode& node, size_t i, const FusedNode& before) {
+    const Expression& outer = std::get<MapOp>(*node.resolution.local).expression;
+    const Expression& inner = std::get<MapOp>(*before.resolution.local).expression;
+    const size_t inputs = node.inputs.size() + before.inputs.size() - 1;
+    if (outer.nodes.size() + inner.nodes.size() > static_cast<size_t>(kMaxExpressionNodes) ||
+        inputs > static_cast<size_t>(kMaxExpressionInputs)) {
+      return false;
+    }
+    Joined joined = {.inputs = node.inputs,
+                     .operands = {node.resolution.operands.begin(), node.resolution.operands.end()}};
+    joined.inputs.erase(joined.inputs.begin() + static_cast<ptrdiff_t>(i));
+    joined.operands.erase(joined.operands.begin() + static_cast<ptrdiff_t>(i));
+    std::vector<int32_t> inner_inputs;
+    for (size_t k = 0; k < before.inputs.size(); ++k) {
+      inner_inputs.push_back(joined.Add(before.inputs[k], before.resolution.operands[k]));
+    }
+    const auto outer_arguments = static_cast<int32_t>(node.resolution.scalars.size());
+    Expression result;
+    std::vector<int32_t> at;  // by node of `outer`
+    for (const ExpressionNode& outer_node : outer.nodes) {
+      ExpressionNode copy = outer_node;
+      if (copy.op == ScalarOp::kInput && copy.a == static_cast<int32_t>(i)) {
+        at.push_back(Append(inner, inner_inputs, outer_arguments, result));
+        continue;
+      }
+      if (copy.op == ScalarOp::kInput) {
+        copy.a -= copy.a > static_cast<int32_t>(i) ? 1 : 0;
+      } else if (copy.op != ScalarOp::kArgument) {
+        const int arity = copy.op == ScalarOp::kCast ? 1 : Arity(copy.op);
+        if (arity > 0) copy.a = at[static_cast<size_t>(copy.a)];
+        if (arity > 1) copy.b = at[static_cast<size_t>(copy.b)];
+        if (arity > 2) copy.c = at[static_cast<size_t>(copy.c)];
+      }
+      at.push_back(AddNode(result, copy));
+    }
+    // Nobody takes the result of `before` any more.
+    for (const int value : node.inputs) --uses_[static_cast<size_t>(value)];
+    for (const int value : before.inputs) --uses_[static_cast<size_t>(value)];
+    for (const int value : joined.inputs) ++uses_[static_cast<size_t>(value)];
+    node.inputs = std::move(joined.inputs);
+    node.resolution.flops += before.resolution.flops;
+    node.resolution.operands.assign(joined.operands.begin(), joined.operands.end());
+    node.resolution.local = MapOp{std::move(result)};
+    node.resolution.scalars.insert(node.resolution.scalars.end(), before.resolution.scalars.begin(),
+                                   before.resolution.scalars.end());
+    return true;
+  }
+
+  struct Joined {
+    std::vector<int> inputs;
+    std::vector<ResolvedOperand> operands;
+    // The number of the input; one that is there already where it is wanted as it is there.
+    int32_t Add(int value, const ResolvedOperand& operand) {
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        if (inputs[k] == value && operands[k].spec == operand.spec) return static_cast<int32_t>(k);
+      }
+      inputs.push_back(value);
+      operands.push_back(operand);
+      return static_cast<int32_t>(inputs.size()) - 1;
+    }
+  };
+
+  // Leaves stand once in an expression: one that is there is taken again.
+  static int32_t AddNode(Expression& expression, const ExpressionNode& node) {
+    if (node.op == ScalarOp::kInput || node.op == ScalarOp::kArgument) {
+      for (size_t n = 0; n < expression.nodes.size(); ++n) {
+        if (expression.nodes[n] == node) return static_cast<int32_t>(n);
+      }
+    }
+    expression.nodes.push_back(node);
+    return static_cast<int32_t>(expression.nodes.size()) - 1;
+  }
+
+  // Appends `inner` with other inputs and arguments; the number of its result.
+  static int32_t Append(const Expression& inner, const std::vector<int32_t>& inputs, int32_t first_argument,
+                        Expression& result) {
+    std::vector<int32_t> at;
+    for (const ExpressionNode& node : inner.nodes) {
+      ExpressionNode copy = node;
+      if (copy.op == ScalarOp::kInput) {
+        copy.a = inputs[static_cast<size_t>(copy.a)];
+      } else if (copy.op == ScalarOp::kArgument) {
+        copy.a += first_argument;
+      } else {
+        const int arity = copy.op == ScalarOp::kCast ? 1 : Arity(copy.op);
+        if (arity > 0) copy.a = at[static_cast<size_t>(copy.a)];
+        if (arity > 1) copy.b = at[static_cast<size_t>(copy.b)];
+        if (arity > 2) copy.c = at[static_cast<size_t>(copy.c)];
+      }
+      at.push_back(AddNode(result, copy));
+    }
+    return at.back();
+  }
+
+  const Graph& graph_;
+  std::vector<FusedNode> nodes_;
+  std::vector<int> uses_;     // by value: nodes and outputs that take it
+  std::vector<int> made_by_;  // by value: the node whose first result it is; -1: an input, or a further result
+};
+
+}  // namespace
+
+std::vector<FusedNode> FuseMaps(const Graph& graph) { return Fuser(graph).Run(); }
+
+}  // namespace tessera

@@ -1,0 +1,28 @@
+#pragma once
+
+// Fusion: the ops of a graph as the steps that are planned. A chain of elementwise ops becomes one map, so what is
+// between them is neither written nor read:
+//
+//   multiply(x, 2.0), add(%1, y)  ->  map(add:f32(mul:f32(in0:f32, arg0:f32), in1:f32)) of x and y
+//
+// Law: an element of the one map is computed by the same scalar functions, rounded to the same dtypes, as op by op; the
+// bits are the same. Pure.
+
+#include <vector>
+
+#include "schemas/ops/graph.h"
+
+namespace tessera {
+
+// A node of the graph, with the maps before it that it took in.
+struct FusedNode {
+  OpCall call;
+  OpFamily family = OpFamily::kElementwise;
+  OpResolution resolution;
+  std::vector<int> inputs;  // values of the graph: the tensor operands
+  int first_result = 0;     // a value of the graph
+};
+
+std::vector<FusedNode> FuseMaps(const Graph& graph);
+
+}  // namespace tessera

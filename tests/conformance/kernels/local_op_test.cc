@@ -1,0 +1,395 @@
+// Kernels against Interpret's naive meaning of the same LocalOp: every dtype, every layout. What both have in common is
+// the op; neither shares code with the other.
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "server/plan/interpret_local.h"
+#include "tests/conformance/kernels/strided_array.h"
+
+namespace tessera::testing {
+namespace {
+
+bool IsFloat(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
+
+// Numbers that Interpret's doubles hold: small ones of the integers of 64 bits, any of others.
+StridedArray Numbers(DType dtype, const Shape& extents, Layout layout, uint32_t seed) {
+  StridedArray array(dtype, extents, layout);
+  if (SizeBytes(dtype) == 8 && !IsFloat(dtype)) {
+    array.FillSmall(seed);
+  } else {
+    array.Randomize(seed);
+  }
+  return array;
+}
+
+// Whole numbers, so that sums and products are exact in every order.
+StridedArray Small(DType dtype, const Shape& extents, Layout layout, uint32_t seed) {
+  StridedArray array(dtype, extents, layout);
+  array.FillSmall(seed);
+  return array;
+}
+
+StridedArray Indices(const Shape& extents, Layout layout, int64_t extent) {
+  StridedArray array(DType::kI64, extents, layout);
+  for (int64_t i = 0; i < array.size(); ++i) array.Set(i, {DType::kI64, 0, (i * 7 + 3) % (2 * extent) - extent});
+  return array;
+}
+
+double NumberOf(const ScalarValue& value) {
+  if (value.dtype == DType::kU64) return static_cast<double>(static_cast<uint64_t>(value.i));
+  return IsFloat(value.dtype) ? value.f : static_cast<double>(value.i);
+}
+
+struct Results {
+  absl::Status kernel, interpreted;
+};
+
+// Runs both on `inputs`, into `output`, and expects that they agree.
+Results ExpectAgreement(const LocalOp& op, const std::vector<const StridedArray*>& inputs, StridedArray& output,
+                        const std::vector<Scalar>& scalars = {}, int64_t box_start = 0) {
+  std::vector<KernelInput> operands;
+  std::vector<std::vector<double>> data;
+  for (const StridedArray* input : inputs) {
+    operands.push_back(input->AsInput());
+    std::vector<double>& numbers = data.emplace_back();
+    for (int64_t i = 0; i < input->size(); ++i) numbers.push_back(NumberOf(input->Get(i)));
+  }
+  std::vector<StridedDoubles> naive;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    naive.push_back({&data[i], 0, RowMajorStrides(inputs[i]->extents()), inputs[i]->extents(), inputs[i]->dtype()});
+  }
+  Box box;
+  for (const int64_t extent : output.extents()) box.push_back({box_start, box_start + extent});
+  const KernelCall call{.op = &op,
+                        .inputs = operands,
+                        .output = output.data(),
+                        .output_dtype = output.dtype(),
+                        .output_extents = output.extents(),
+                        .output_strides = output.strides(),
+                        .output_box = box,
+                        .scalars = scalars};
+  std::vector<double> results(static_cast<size_t>(output.size()));
+  const StridedDoubles into = {&results, 0, RowMajorStrides(output.extents()), output.extents(), output.dtype()};
+  Results both{RunKernel(call), InterpretLocalOp(op, naive, scalars, box, into)};
+  EXPECT_EQ(both.kernel.ok(), both.interpreted.ok()) << ToText(op) << both.kernel << both.interpreted;
+  if (!both.kernel.ok()) return both;
+  for (int64_t i = 0; i < output.size(); ++i) {
+    const double got = NumberOf(output.Get(i)), want = results[static_cast<size_t>(i)];
+    if (got == want || (std::isnan(got) && std::isnan(want))) continue;
+    ADD_FAILURE() << ToText(op) << " of " << ToText(output.dtype()) << ToText(output.extents()) << " at " << i << ": "
+                  << got << ", want " << want;
+    return both;
+  }
+  EXPECT_TRUE(output.GuardsAreIntact()) << ToText(op);
+  return both;
+}
+
+LocalOp Parsed(const std::string& text) {
+  const absl::StatusOr<LocalOp> op = ParseLocalOp(text);
+  EXPECT_TRUE(op.ok()) << text << op.status();
+  return op.ok() ? *op : FillOp{};
+}
+
+TEST(LocalOps, MapsReadTheIndexInTheWholeTensor) {
+  for (Layout layout : kLayouts) {
+    for (const Shape& extents : {Shape{5, 7}, Shape{3, 1500}, Shape{1100, 2}, Shape{1, 4}, Shape{0, 3}}) {
+      const StridedArray x = Numbers(DType::kF32, extents, layout, 1);
+      StridedArray out(DType::kF32, extents, layout);
+      ExpectAgreement(Parsed("map(where:f32(less_equal:bool(idx1:i64, idx0:i64), in0:f32, arg0:f32))"), {&x}, out,
+                      {Scalar::Float(0)}, 2);
+      StridedArray numbers(DType::kI64, extents, layout);
+      ExpectAgreement(Parsed("map(add:i64(mul:i64(idx0:i64, arg0:i64), idx1:i64))"), {}, numbers, {Scalar::Int(1000)},
+                      4);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(LocalOps, RandomNumbersFollowFromTheirNumber) {
+  for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kU32}) {
+    StridedArray out(dtype, {6, 9}, Layout::kStepped), plain(dtype, {6, 9}, Layout::kRowMajor);
+    const std::string name(ToText(dtype));
+    const std::vector<Scalar> scalars = {Scalar::Int(7), Scalar::Int(3), Scalar::Int(9)};
+    ExpectAgreement(
+        Parsed("map(random:" + name + "(add:i64(mul:i64(idx0:i64, arg2:i64), idx1:i64), arg0:i64, arg1:i64))"), {}, out,
+        scalars);
+    if (!IsFloat(dtype)) continue;
+    ExpectAgreement(Parsed("rand([6,9])"), {}, plain, {scalars[0], scalars[1]});
+    for (int64_t i = 0; i < out.size(); ++i) ASSERT_TRUE(SameValue(out.Get(i), plain.Get(i))) << name << " at " << i;
+  }
+}
+
+TEST(LocalOps, LongChainsReuseTheirBlocks) {
+  // Each value is read again later, in another width, and the chain ends in the dtype that it began with.
+  const std::string text =
+      "map(sub:f32(n4=add:f32(in0:f32, mul:f32(in1:f32, arg0:f32)), cast:f32(n9=mul:f64(n7=cast:f64(n4), "
+      "add:f64(n7, cast:f64(maximum:f32(n4, in1:f32)))))))";
+  const absl::StatusOr<LocalOp> op = ParseLocalOp(text);
+  ASSERT_TRUE(op.ok()) << op.status();
+  for (Layout layout : kLayouts) {
+    const StridedArray a = Small(DType::kF32, {3, 2100}, layout, 3), row = Small(DType::kF32, {2100}, layout, 4);
+    StridedArray out(DType::kF32, {3, 2100}, layout);
+    ExpectAgreement(*op, {&a, &row}, out, {Scalar::Float(0.5)});
+  }
+  std::string deep = "in0:f32";
+  for (int i = 0; i < 120; ++i) deep = (i % 2 == 0 ? "add:f32(" : "maximum:f32(") + deep + ", in1:f32)";
+  const StridedArray a = Small(DType::kF32, {40, 60}, Layout::kColumnMajor, 5);
+  const StridedArray b = Small(DType::kF32, {40, 1}, Layout::kPadded, 6);
+  StridedArray out(DType::kF32, {40, 60}, Layout::kRowMajor);
+  ExpectAgreement(Parsed("map(" + deep + ")"), {&a, &b}, out);
+}
+
+TEST(LocalOps, ReductionsTakeAMap) {
+  struct Case {
+    Shape extents;
+    std::string dims;
+    Shape output;
+  };
+  for (const Case& c :
+       {Case{{300, 20}, "[0]", {1, 20}}, Case{{3, 1100}, "[1]", {3, 1}}, Case{{9, 30, 5}, "[1]", {9, 1, 5}},
+        Case{{5, 300}, "[0,1]", {1, 1}}, Case{{17, 1100}, "[0]", {1, 1100}}, Case{{3, 0}, "[1]", {3, 1}}}) {
+    for (Layout layout : kLayouts) {
+      const Shape row = {c.extents.back()};
+      const StridedArray a = Small(DType::kF32, c.extents, layout, 7), b = Small(DType::kF32, row, layout, 8);
+      const StridedArray flags = Small(DType::kBool, c.extents, layout, 9);
+      StridedArray sums(DType::kF64, c.output, Layout::kPadded), any(DType::kBool, c.output, layout);
+      ExpectAgreement(Parsed("reduce(sum; dims=" + c.dims + "; map=mul:f32(in0:f32, sub:f32(in1:f32, arg0:f32)))"),
+                      {&a, &b}, sums, {Scalar::Float(2)});
+      ExpectAgreement(Parsed("reduce(max; dims=" + c.dims + "; map=greater:bool(in0:f32, in1:f32))"), {&a, &b}, any);
+      ExpectAgreement(Parsed("reduce(min; dims=" + c.dims + "; map=not:bool(in0:bool))"), {&flags}, any);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(LocalOps, LargeReductionsOfEveryDType) {
+  for (DType dtype : kDTypes) {
+    for (const Shape& extents : {Shape{140, 130}, Shape{2, 5000}}) {
+      for (const char* op : {"max", "min", "sum"}) {
+        const StridedArray a = Small(dtype, extents, Layout::kRowMajor, 10);
+        const DType wide = op == std::string("sum") ? (IsFloat(dtype) ? DType::kF64 : DType::kI64) : dtype;
+        StridedArray all(wide, {1, 1}, Layout::kRowMajor), first(wide, {1, extents[1]}, Layout::kRowMajor);
+        StridedArray last(wide, {extents[0], 1}, Layout::kReversed);
+        ExpectAgreement(Parsed(std::string("reduce(") + op + "; dims=[0,1])"), {&a}, all);
+        ExpectAgreement(Parsed(std::string("reduce(") + op + "; dims=[0])"), {&a}, first);
+        ExpectAgreement(Parsed(std::string("reduce(") + op + "; dims=[1])"), {&a}, last);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(LocalOps, ArgReduceOverSeveralDims) {
+  for (DType dtype : kDTypes) {
+    for (Layout layout : kLayouts) {
+      const StridedArray a = Numbers(dtype, {3, 50, 11}, layout, 11);
+      for (const char* text :
+           {"argreduce(max; dims=[0,1,2])", "argreduce(min; dims=[1,2])", "argreduce(max; dims=[0,2])",
+            "argreduce(min; dims=[0,1])", "argreduce(max; dim=1)", "argreduce(min; dim=2)"}) {
+        const LocalOp op = Parsed(text);
+        Shape extents = {3, 50, 11};
+        for (const int64_t dim : std::get<ArgReduceOp>(op).dims) extents[static_cast<size_t>(dim)] = 1;
+        StridedArray out(DType::kI64, extents, layout);
+        ExpectAgreement(op, {&a}, out);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(LocalOps, ArgReduceFindsALateNanAndItsValue) {
+  StridedArray a(DType::kF32, {1, 50000}, Layout::kRowMajor), out(DType::kI64, {1, 1}, Layout::kRowMajor);
+  StridedArray value(DType::kF32, {1, 1}, Layout::kRowMajor);
+  for (int64_t i = 0; i < a.size(); ++i) a.Set(i, ValueOf(DType::kF32, static_cast<double>(i % 40000)));
+  const LocalOp op = Parsed("argreduce(max; dims=[0,1])");
+  const KernelInput inputs[] = {a.AsInput()};
+  const KernelOutput values[] = {{value.data(), DType::kF32, {1, 1}, {1, 1}}};
+  const KernelCall call{.op = &op,
+                        .inputs = inputs,
+                        .output = out.data(),
+                        .output_dtype = DType::kI64,
+                        .output_extents = {1, 1},
+                        .output_strides = {1, 1},
+                        .more_outputs = values};
+  ASSERT_TRUE(RunKernel(call).ok());
+  EXPECT_EQ(out.Get(0).i, 39999);
+  EXPECT_EQ(value.Get(0).f, 39999);
+  a.Set(45678, ValueOf(DType::kF32, std::nan("")));
+  a.Set(45679, ValueOf(DType::kF32, std::nan("")));
+  ASSERT_TRUE(RunKernel(call).ok());
+  EXPECT_EQ(out.Get(0).i, 45678);
+  EXPECT_TRUE(std::isnan(value.Get(0).f));
+}
+
+TEST(LocalOps, WinnersOfPartsAreComparedByTheirNumbers) {
+  for (DType dtype : kDTypes) {
+    const StridedArray a = Numbers(dtype, {4, 200}, Layout::kColumnMajor, 12);
+    StridedArray numbers(DType::kI64, {4, 200}, Layout::kReversed), out(DType::kI64, {1, 200}, Layout::kPadded);
+    for (int64_t i = 0; i < numbers.size(); ++i) numbers.Set(i, {DType::kI64, 0, (i * 37) % 101});
+    ExpectAgreement(Parsed("argreduce(max; dim=0)"), {&a, &numbers}, out);
+    ExpectAgreement(Parsed("argreduce(min; dim=0)"), {&a, &numbers}, out);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(LocalOps, ScansGoInOrder) {
+  for (DType dtype : kDTypes) {
+    const DType wide = dtype == DType::kBool ? DType::kI64 : dtype;
+    for (Layout layout : kLayouts) {
+      for (const Shape& extents : {Shape{3, 12}, Shape{1, 1030}, Shape{20, 9}, Shape{3, 4, 5}}) {
+        const StridedArray a = IsFloat(dtype) ? Numbers(dtype, extents, layout, 13) : Small(dtype, extents, layout, 13);
+        StridedArray out(wide, extents, layout);
+        for (const char* text :
+             {"scan(sum; dim=0)", "scan(sum; dim=1)", "scan(max; dim=1; reverse)", "scan(min; dim=0; exclusive)",
+              "scan(sum; dim=0; exclusive; reverse)", "scan(product; dim=1; exclusive)"}) {
+          ExpectAgreement(Parsed(text), {&a}, out);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(LocalOps, ScansOfManyLinesAtOnce) {
+  for (DType dtype : {DType::kF16, DType::kF32, DType::kI16}) {
+    for (const char* text : {"scan(sum; dim=0)", "scan(max; dim=0; exclusive; reverse)"}) {
+      const StridedArray a = Small(dtype, {30, 2100}, Layout::kPadded, 13);
+      StridedArray out(dtype, {30, 2100}, Layout::kRowMajor);
+      ExpectAgreement(Parsed(text), {&a}, out);
+    }
+  }
+}
+
+TEST(LocalOps, ScansWriteOnTheirInput) {
+  for (const char* text : {"scan(sum; dim=0)", "scan(sum; dim=0; exclusive)", "scan(sum; dim=1; exclusive)"}) {
+    StridedArray a = Small(DType::kF32, {20, 1100}, Layout::kRowMajor, 14);
+    StridedArray want(DType::kF32, {20, 1100}, Layout::kRowMajor);
+    const LocalOp op = Parsed(text);
+    ExpectAgreement(op, {&a}, want);
+    const KernelInput inputs[] = {a.AsInput()};
+    ASSERT_TRUE(RunKernel({.op = &op,
+                           .inputs = inputs,
+                           .output = a.data(),
+                           .output_dtype = DType::kF32,
+                           .output_extents = a.extents(),
+                           .output_strides = a.strides()})
+                    .ok());
+    for (int64_t i = 0; i < a.size(); ++i) ASSERT_TRUE(SameValue(a.Get(i), want.Get(i))) << text << " at " << i;
+  }
+}
+
+TEST(LocalOps, SortsAreStable) {
+  for (DType dtype : kDTypes) {
+    for (Layout layout : kLayouts) {
+      for (const Shape& extents : {Shape{5, 70}, Shape{60, 3}, Shape{1, 1}, Shape{0, 4}}) {
+        const StridedArray a = Numbers(dtype, extents, layout, 15);
+        StridedArray sorted(dtype, extents, layout), places(DType::kI64, extents, layout);
+        for (const char* arguments : {"sort(dim=0)", "sort(dim=1; descending)"}) {
+          ExpectAgreement(Parsed(arguments), {&a}, sorted);
+          ExpectAgreement(Parsed(std::string("arg") + arguments), {&a}, places);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(LocalOps, SortsTellLargeIntegersApart) {
+  StridedArray a(DType::kU64, {3}, Layout::kRowMajor), out(DType::kU64, {3}, Layout::kRowMajor);
+  StridedArray places(DType::kI64, {3}, Layout::kRowMajor);
+  const uint64_t kLarge = uint64_t{1} << 63;
+  a.Set(0, {DType::kU64, 0, static_cast<int64_t>(kLarge + 1)});
+  a.Set(1, {DType::kU64, 0, static_cast<int64_t>(kLarge)});
+  a.Set(2, {DType::kU64, 0, 5});
+  const KernelInput inputs[] = {a.AsInput()};
+  for (StridedArray* result : {&out, &places}) {
+    const LocalOp op = Parsed(result == &out ? "sort(dim=0)" : "argsort(dim=0)");
+    ASSERT_TRUE(RunKernel({.op = &op,
+                           .inputs = inputs,
+                           .output = result->data(),
+                           .output_dtype = result->dtype(),
+                           .output_extents = {3},
+                           .output_strides = {1}})
+                    .ok());
+  }
+  EXPECT_EQ(static_cast<uint64_t>(out.Get(2).i), kLarge + 1);
+  EXPECT_EQ(static_cast<uint64_t>(out.Get(1).i), kLarge);
+  EXPECT_EQ(places.Get(0).i, 2);
+  EXPECT_EQ(places.Get(2).i, 0);
+}
+
+TEST(LocalOps, SearchesFindBothSides) {
+  for (DType dtype : kDTypes) {
+    const StridedArray unsorted = Numbers(dtype, {50}, Layout::kRowMajor, 16);
+    StridedArray sorted(dtype, {50}, Layout::kReversed);
+    ExpectAgreement(Parsed("sort(dim=0)"), {&unsorted}, sorted);
+    const StridedArray values = Numbers(dtype, {7, 30}, Layout::kColumnMajor, 17);
+    StridedArray out(DType::kI64, {7, 30}, Layout::kPadded);
+    ExpectAgreement(Parsed("searchsorted(left)"), {&sorted, &values}, out);
+    ExpectAgreement(Parsed("searchsorted(right)"), {&sorted, &values}, out);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(LocalOps, GathersTakeIndicesOfADimOrOfEachElement) {
+  for (DType dtype : kDTypes) {
+    for (Layout layout : kLayouts) {
+      const StridedArray a = Numbers(dtype, {4, 9, 6}, layout, 18);
+      for (int64_t dim : {0, 1, 2}) {
+        const int64_t extent = a.extents()[static_cast<size_t>(dim)];
+        Shape extents = a.extents(), ones = {1, 1, 1};
+        extents[static_cast<size_t>(dim)] = ones[static_cast<size_t>(dim)] = 5;
+        StridedArray out(dtype, extents, layout);
+        for (const Shape& indexed : {Shape{5}, ones, extents}) {
+          const StridedArray indices = Indices(indexed, layout, extent);
+          ExpectAgreement(GatherOp{dim}, {&a, &indices}, out);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(LocalOps, ScattersCombineInOrder) {
+  for (DType dtype : kDTypes) {
+    for (Layout layout : kLayouts) {
+      const StridedArray a = Small(dtype, {4, 9, 6}, layout, 19);
+      for (int64_t dim : {0, 1, 2}) {
+        const int64_t extent = a.extents()[static_cast<size_t>(dim)];
+        Shape extents = a.extents();
+        extents[static_cast<size_t>(dim)] = 5;
+        const StridedArray updates = Small(dtype, extents, layout, 20);
+        StridedArray out(dtype, a.extents(), layout);
+        for (ScatterMode mode : {ScatterMode::kSet, ScatterMode::kAdd, ScatterMode::kMax, ScatterMode::kMin}) {
+          for (const Shape& indexed : {Shape{5}, extents}) {
+            const StridedArray indices = Indices(indexed, layout, extent);
+            ExpectAgreement(ScatterOp{mode, dim}, {&a, &indices, &updates}, out);
+            if (HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(LocalOps, AnIndexOutsideIsAnErrorThatNamesIt) {
+  const StridedArray a = Small(DType::kF32, {6, 4}, Layout::kRowMajor, 21);
+  StridedArray indices(DType::kI64, {2}, Layout::kRowMajor), gathered(DType::kF32, {2, 4}, Layout::kRowMajor);
+  for (const int64_t index : {int64_t{6}, int64_t{-7}, std::numeric_limits<int64_t>::min()}) {
+    indices.Set(1, {DType::kI64, 0, index});
+    const Results gather = ExpectAgreement(GatherOp{0}, {&a, &indices}, gathered);
+    const std::string wanted = "index " + std::to_string(index) + " is out of range for dim 0 of extent 6";
+    EXPECT_NE(gather.kernel.message().find(wanted), std::string::npos) << gather.kernel;
+    StridedArray scattered(DType::kF32, {6, 4}, Layout::kRowMajor);
+    const Results scatter = ExpectAgreement(ScatterOp{ScatterMode::kAdd, 0}, {&a, &indices, &gathered}, scattered);
+    EXPECT_NE(scatter.kernel.message().find(wanted), std::string::npos) << scatter.kernel;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

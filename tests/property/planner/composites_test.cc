@@ -1,0 +1,151 @@
+// Composite rows: every placement of their operands against the answer of one worker, on small worlds.
+
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "schemas/ops/graph.h"
+#include "schemas/types/layout.h"
+#include "server/planner/fusion.h"
+#include "server/planner/planner.h"
+#include "tests/property/planner/check_op.h"
+#include "tests/property/planner/small_worlds.h"
+
+namespace tessera {
+namespace {
+
+OpCall Over(OpId op, std::vector<int64_t> dims) {
+  OpCall call = Call(op);
+  call.attributes.set_dims(std::move(dims));
+  return call;
+}
+
+TEST(Composites, OfOneTensorOverDims) {
+  for (const OpId op : {OpId::kVar, OpId::kStd, OpId::kSoftmax, OpId::kLogSoftmax, OpId::kLogSumExp, OpId::kLayerNorm,
+                        OpId::kRmsNorm, OpId::kCountNonzero, OpId::kVectorNorm, OpId::kFlip}) {
+    for (const std::vector<int64_t>& dims : std::vector<std::vector<int64_t>>{{0}, {1}, {0, 1}}) {
+      CheckOp(Over(op, dims), {{{5, 3}}}, {2}, 1);
+      CheckOp(Over(op, dims), {{{5, 3}}}, {2, 2}, 1);
+      CheckOp(Over(op, dims), {{{2, 7}}}, {3, 2}, 2);
+    }
+  }
+}
+
+TEST(Composites, OfDiagonals) {
+  for (const OpId op : {OpId::kTril, OpId::kTriu, OpId::kTrace, OpId::kDiagonal}) {
+    for (const int64_t k : {-2, 0, 1, 5}) {
+      OpCall call = Call(op);
+      call.attributes.set_k(k);
+      CheckOp(call, {{{5, 3}}}, {2, 2}, 1);
+      CheckOp(call, {{{2, 3, 4}}}, {2}, 1);
+    }
+  }
+}
+
+TEST(Arrangements, ConcatAndStack) {
+  for (const int64_t dim : {0, 1}) {
+    const std::vector<int64_t> longer = dim == 0 ? std::vector<int64_t>{2, 3} : std::vector<int64_t>{5, 4};
+    CheckOp(Over(OpId::kConcat, {dim}), {{{5, 3}}, {longer}}, {2}, 1);
+    CheckOp(Over(OpId::kConcat, {dim}), {{{5, 3}}, {longer}}, {3}, 1);
+    CheckOp(Over(OpId::kConcat, {dim}), {{{5, 3}}, {longer}}, {2, 2}, 5);
+    CheckOp(Over(OpId::kConcat, {dim}), {{{5, 3}}, {longer}, {{5, 3}}}, {2}, 3);
+    CheckOp(Over(OpId::kStack, {dim}), {{{5, 3}}, {{5, 3}}}, {2, 2}, 5);
+  }
+  CheckOp(Over(OpId::kConcat, {0}), {{{0, 3}}, {{4, 3}}}, {3}, 1);
+}
+
+TEST(Arrangements, RollTileRepeatPad) {
+  OpCall roll = Over(OpId::kRoll, {0, 1});
+  roll.attributes.set_shift({2, -1});
+  CheckOp(roll, {{{5, 3}}}, {2, 2}, 1);
+  OpCall flat = Call(OpId::kRoll);
+  flat.attributes.set_shift({4});
+  CheckOp(flat, {{{5, 3}}}, {2, 2}, 1);
+  OpCall tile = Call(OpId::kTile);
+  tile.attributes.set_repeats({2, 3});
+  CheckOp(tile, {{{5, 3}}}, {2, 2}, 1);
+  OpCall repeat = Over(OpId::kRepeat, {0});
+  repeat.attributes.set_repeats({3});
+  CheckOp(repeat, {{{5, 3}}}, {2, 2}, 1);
+  OpCall pad = Call(OpId::kPad);
+  pad.attributes.set_pad_width({1, 2, 0, 3});
+  pad.scalars = {Scalar::Float(9)};
+  CheckOp(pad, {{{5, 3}}}, {2, 2}, 1);
+  CheckOp(pad, {{{5, 3}}}, {3}, 1);
+}
+
+TEST(Arrangements, Assignment) {
+  const auto slice = [](int64_t start, int64_t size, int64_t step) {
+    return IndexItem{IndexItem::Kind::kSlice, start, size, step};
+  };
+  OpCall assign = Call(OpId::kAssign);
+  assign.attributes.set_index({slice(1, 3, 1), slice(0, 2, 2)});
+  CheckOp(assign, {{{5, 3}}, {{3, 2}}}, {2}, 1);
+  CheckOp(assign, {{{5, 3}}, {{3, 2}}}, {2, 2}, 3);
+  assign.attributes.set_index({slice(4, 3, -2), slice(0, 3, 1)});
+  CheckOp(assign, {{{5, 3}}, {{3}}}, {3}, 1);
+  assign.attributes.set_index({{IndexItem::Kind::kInteger, 4, 1, 1}, slice(0, 3, 1)});
+  CheckOp(assign, {{{5, 3}}, {{}, DType::kF64, Scalar::Float(7)}}, {2, 2}, 1);
+}
+
+TEST(Reshape, MovesWhatItMust) {
+  for (const Shape& shape : std::vector<Shape>{{35}, {5, 7}, {1, 35}, {7, 5, 1}}) {
+    OpCall reshape = Call(OpId::kReshape);
+    reshape.attributes.set_shape(shape);
+    CheckOp(reshape, {{{7, 5}}}, {2}, 1);
+    CheckOp(reshape, {{{7, 5}}}, {2, 2}, 1);
+  }
+}
+
+// Rows become elements where they are: three rows of four are twelve elements.
+TEST(Reshape, KeepsRowsWhereTheyAre) {
+  OpCall reshape = Call(OpId::kReshape);
+  reshape.attributes.set_shape(Shape{36});
+  const TensorSpec spec = MakeSpec(DType::kF32, {9, 4}, MakeMesh({4}), {Placement::Shard(0)});
+  const PlanOperand operands[] = {OperandLayout{spec, {}}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(reshape, operands, Topology());
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_TRUE(planned->plan.steps.empty());
+  EXPECT_EQ(ToText(planned->plan.values[static_cast<size_t>(planned->plan.outputs[0])].spec),
+            "f32[36] @ mesh(4) [S(0;12,12,12,0)]");
+}
+
+// softmax along a dim that is whole: one map of x and its maximum, one sum, and a quotient; nothing moves.
+TEST(Fusion, ChainsOfMapsAreOneMap) {
+  const TensorSpec spec = MakeSpec(DType::kF32, {8, 6}, MakeMesh({2}), {Placement::Shard(0)});
+  const OperandSpec operands[] = {spec};
+  OpCall gelu = Call(OpId::kGelu);
+  const absl::StatusOr<OpResolution> resolution = ResolveOp(gelu, operands);
+  ASSERT_TRUE(resolution.ok()) << resolution.status();
+  ASSERT_NE(resolution->graph, nullptr);
+  EXPECT_GT(resolution->graph->nodes.size(), 3u);
+  const std::vector<FusedNode> fused = FuseMaps(*resolution->graph);
+  ASSERT_EQ(fused.size(), 1u);
+  EXPECT_EQ(fused[0].inputs, std::vector<int>{0});
+}
+
+TEST(ExplicitSizes, AreCutsLikeOthers) {
+  const Mesh mesh = MakeMesh({3});
+  const Placement sized = Placement::Shard(0, {3, 0, 5});
+  const TensorSpec source = MakeSpec(DType::kF64, {8, 3}, mesh, {sized});
+  for (const Placement& to :
+       {Placement::Replicate(), Placement::Shard(0), Placement::Shard(1), Placement::Shard(0, {0, 8, 0})}) {
+    const absl::Status there = CheckRedistribute(source, MakeSpec(DType::kF64, {8, 3}, mesh, {to}));
+    EXPECT_TRUE(there.ok()) << there;
+    const absl::Status back = CheckRedistribute(MakeSpec(DType::kF64, {8, 3}, mesh, {to}), source);
+    EXPECT_TRUE(back.ok()) << back;
+  }
+  const TensorSpec pending = MakeSpec(DType::kF64, {8, 3}, mesh, {Placement::Partial(ReduceOp::kSum)});
+  EXPECT_TRUE(CheckRedistribute(pending, source).ok());
+  EXPECT_EQ(LocalBox(source, {2}), (Box{{3, 8}, {0, 3}}));
+  EXPECT_EQ(MaxShardShape(source), (Shape{5, 3}));
+  EXPECT_EQ(ToText(source), "f64[8,3] @ mesh(3) [S(0;3,0,5)]");
+  EXPECT_EQ(*ParseTensorSpec(ToText(source)), source);
+  EXPECT_EQ(MakeSpec(DType::kF64, {8, 3}, mesh, {Placement::Shard(0, {3, 3, 2})}),
+            MakeSpec(DType::kF64, {8, 3}, mesh, {Placement::Shard(0)}));
+  EXPECT_FALSE(ParseTensorSpec("f64[8,3] @ mesh(3) [S(0;3,5)]").ok());
+  EXPECT_FALSE(ParseTensorSpec("f64[8,3] @ mesh(3) [S(0;3,3,3)]").ok());
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,395 @@
+"""Every row of the op catalog on every kind of placement, against NumPy: a row without an oracle fails here."""
+
+import inspect
+import json
+import math
+import os
+import subprocess
+import warnings
+
+import numpy as np
+import pytest
+
+import _tessera
+import tessera as ts
+
+S, R, P = ts.Shard, ts.Replicate, ts.Partial
+ROWS = {row[1]: row for row in _tessera.catalog()}
+SHAPE = (5, 6)
+PLACEMENTS = [[R(), R()], [S(0), R()], [R(), S(1)], [S(0), S(1)], [S(1), S(0)], [S(0), S(0)],
+              [S(0, sizes=[4, 1]), S(1)], [R(), S(0, sizes=[0, 5])]]
+
+# Rows that other tests hold: creation, products, moves, indexing.
+ELSEWHERE = {"full", "arange", "rand", "eye", "matmul", "einsum", "slice", "place", "redistribute", "astype", "permute_dims",
+             "reshape", "where", "argmin", "argmax", "assign", "unstack"}
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x, axis=-1):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def log_softmax(x):
+    return np.log(softmax(x))
+
+
+def layer_norm(x):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+UNARY = {
+    "negative": np.negative, "exp": np.exp, "sqrt": lambda x: np.sqrt(np.abs(x)), "relu": lambda x: np.maximum(x, 0),
+    "log": lambda x: np.log(np.abs(x) + 1), "sigmoid": sigmoid, "erf": erf, "abs": np.abs, "sign": np.sign,
+    "square": np.square, "reciprocal": lambda x: 1 / (np.abs(x) + 1), "positive": np.positive,
+    "rsqrt": lambda x: 1 / np.sqrt(np.abs(x) + 1), "exp2": np.exp2, "logit": lambda x: np.log(sigmoid(x) / (1 - sigmoid(x))),
+    "relu6": lambda x: np.clip(x, 0, 6), "leaky_relu": lambda x: np.where(x > 0, x, x * 0.01),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)), "silu": lambda x: x * sigmoid(x),
+    "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
+    "gelu": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))), "softplus": lambda x: np.logaddexp(x, 0),
+    "mish": lambda x: x * np.tanh(np.logaddexp(x, 0)), "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6, "softmax": softmax, "log_softmax": log_softmax,
+    "logsumexp": lambda x: np.log(np.exp(x).sum()), "layer_norm": layer_norm,
+    "rms_norm": lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6),
+    "group_norm": lambda x: layer_norm(x.reshape(1, -1)).reshape(x.shape) if False else None,
+    "normalize": lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True), "vector_norm": lambda x: np.linalg.norm(x.ravel()),
+    "trace": np.trace, "diagonal": np.diagonal, "tril": np.tril, "triu": np.triu, "flip": np.flip, "diff": np.diff,
+    "count_nonzero": np.count_nonzero, "logical_not": np.logical_not, "bitwise_invert": np.invert,
+}
+# What the op is given, where it isn't what the oracle is.
+GIVEN = {"sqrt": np.abs, "log": lambda x: np.abs(x) + 1, "reciprocal": lambda x: np.abs(x) + 1,
+         "rsqrt": lambda x: np.abs(x) + 1, "logit": sigmoid}
+NUMPY = {"log1p": "log1p", "log2": "log2", "log10": "log10", "expm1": "expm1", "sin": "sin", "cos": "cos", "tan": "tan",
+         "asin": "arcsin", "acos": "arccos", "atan": "arctan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
+         "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
+         "round": "round", "isnan": "isnan", "isinf": "isinf", "isfinite": "isfinite", "signbit": "signbit",
+         "sum": "sum", "mean": "mean", "max": "max", "min": "min", "prod": "prod", "any": "any", "all": "all", "var": "var",
+         "std": "std"}
+BINARY = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": lambda a, b: a / (np.abs(b) + 1),
+    "maximum": np.maximum, "minimum": np.minimum, "equal": np.equal, "not_equal": np.not_equal, "less": np.less,
+    "less_equal": np.less_equal, "greater": np.greater, "greater_equal": np.greater_equal, "atan2": np.arctan2,
+    "hypot": np.hypot, "logaddexp": np.logaddexp, "copysign": np.copysign, "nextafter": np.nextafter,
+    "floor_divide": lambda a, b: np.floor_divide(a, np.abs(b) + 1), "remainder": lambda a, b: np.remainder(a, np.abs(b) + 1),
+    "pow": lambda a, b: np.power(np.abs(a) + 1, np.abs(b)), "logical_and": np.logical_and, "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor, "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
+    "bitwise_left_shift": lambda a, b: np.left_shift(a, np.abs(b)),
+    "bitwise_right_shift": lambda a, b: np.right_shift(a, np.abs(b)),
+    "isclose": np.isclose, "allclose": lambda a, b: np.asarray(np.allclose(a, b)),
+    "mse_loss": lambda a, b: ((a - b) ** 2).mean(), "average": lambda a, b: np.average(a, weights=np.abs(b) + 1),
+}
+GIVEN_SECOND = {name: lambda b: np.abs(b) + 1 for name in ("divide", "floor_divide", "remainder", "average")}
+GIVEN_SECOND |= {name: np.abs for name in ("pow", "bitwise_left_shift", "bitwise_right_shift")}
+GIVEN_FIRST = {"pow": lambda a: np.abs(a) + 1}
+INTEGERS_ONLY = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "bitwise_invert"}
+FLOATS_ONLY = {"copysign", "nextafter", "hypot", "atan2", "mse_loss"}
+OTHERS = {"clip", "lerp", "cross", "one_hot", "cross_entropy", "linear", "scaled_dot_product_attention", "batch_norm",
+          "group_norm", "concat", "stack", "roll", "tile", "repeat", "pad", "broadcast_to", "cumulative_sum",
+          "cumulative_prod", "cumulative_max", "cumulative_min", "sort", "argsort", "searchsorted", "take_along_axis", "scatter"}
+
+
+def close(got, want, dtype):
+    got = np.asarray(got.full_tensor())
+    want = np.asarray(want)
+    assert got.shape == want.shape, (got.shape, want.shape)
+    if got.dtype.kind == "f":
+        tolerance = 2e-5 if got.dtype == np.float32 or dtype == np.float32 else 1e-9
+        np.testing.assert_allclose(got, want.astype(got.dtype), rtol=tolerance, atol=tolerance)
+    else:
+        np.testing.assert_array_equal(got, want.astype(got.dtype))
+
+
+def draw(rng, dtype, shape=SHAPE):
+    if dtype == np.float32 or dtype == np.float64:
+        return rng.uniform(-0.9, 0.9, shape).astype(dtype)
+    return rng.integers(-3, 4, shape).astype(dtype)
+
+
+def test_every_row_has_an_oracle():
+    known = ELSEWHERE | set(UNARY) | set(NUMPY) | set(BINARY) | OTHERS
+    assert set(ROWS) - known == set()
+
+
+def test_signatures_are_those_of_the_rows():
+    for name, (_, _, _, _, signature, doc) in ROWS.items():
+        function = getattr(ts, name, None)
+        if function is None or not signature.startswith(name + "(") or name in OTHERS | ELSEWHERE:
+            continue
+        assert f"{name}{inspect.signature(function)}" == signature.replace("arrays", "arrays")
+        assert doc in function.__doc__
+
+
+def test_the_page_of_ops_is_made_from_the_rows():
+    tool = os.path.join(os.environ["TESSERA_BIN_DIR"], "client/python/generate_functions")
+    made = subprocess.run([tool, "markdown"], capture_output=True, text=True, check=True).stdout
+    with open(os.path.join(os.path.dirname(__file__), "../../docs/ops.md")) as page:
+        assert page.read() == made
+
+
+def test_the_catalog_is_shown_without_a_server():
+    tool = os.path.join(os.environ["TESSERA_BIN_DIR"], "client/cli/tessera")
+    shown = subprocess.run([tool, "ops", "softmax", "--json"], capture_output=True, text=True, check=True).stdout
+    assert "softmax" in [row["name"] for row in json.loads(shown)]
+    nothing = subprocess.run([tool, "ops", "frobnicate"], capture_output=True, text=True)
+    assert nothing.returncode == 1 and "frobnicate" in nothing.stderr
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+@pytest.mark.parametrize("name", sorted((set(UNARY) | set(NUMPY)) - {"group_norm"}))
+def test_unary_rows(session, mesh22, rng, name, dtype):
+    if (name in INTEGERS_ONLY) != (dtype == np.int32) and name in INTEGERS_ONLY:
+        return
+    a = draw(rng, dtype)
+    if name in ("logit", "atanh", "asin", "acos", "acosh", "log2", "log10", "log1p") and dtype == np.int32:
+        a = np.abs(a) + 1 if name in ("acosh", "log2", "log10", "log1p") else np.zeros_like(a)
+    elif name == "acosh" or name in ("log2", "log10"):
+        a = np.abs(a) + 1
+    given = GIVEN.get(name, lambda x: x)(a)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        want = UNARY[name](a) if name in UNARY else getattr(np, NUMPY[name])(a)
+    for placements in PLACEMENTS:
+        x = session.distribute_tensor(given.astype(given.dtype if given.dtype.kind == "f" else dtype), mesh22, placements)
+        close(getattr(ts, name)(x), want, dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize("name", sorted(BINARY))
+def test_binary_rows(session, mesh22, rng, name, dtype):
+    if (name in INTEGERS_ONLY and dtype != np.int64) or (name in FLOATS_ONLY and dtype == np.int64):
+        return
+    a, b = draw(rng, dtype), draw(rng, dtype)
+    want = BINARY[name](a, b)
+    given_a, given_b = GIVEN_FIRST.get(name, lambda x: x)(a), GIVEN_SECOND.get(name, lambda x: x)(b)
+    for i, placements in enumerate(PLACEMENTS):
+        x = session.distribute_tensor(given_a, mesh22, placements)
+        y = session.distribute_tensor(given_b, mesh22, PLACEMENTS[(3 * i + 1) % len(PLACEMENTS)])
+        close(getattr(ts, name)(x, y), want, dtype)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "prod", "any", "all", "var", "std", "count_nonzero"])
+def test_reductions_over_each_axis(session, mesh22, rng, name):
+    a = draw(rng, np.float64, (4, 5, 6))
+    for axis in (0, 1, -1, (0, 2), (0, 1, 2), None):
+        for keepdims in (False, True):
+            for placements in ([S(0), S(1)], [S(2), S(2)], [S(1, sizes=[1, 4]), R()], [P(), R()]):
+                if placements[0] == P():
+                    x = ts.from_local([[a / 2, a / 2], [a / 2, a / 2]], mesh22, placements)
+                else:
+                    x = session.distribute_tensor(a, mesh22, placements)
+                got = getattr(ts, name)(x, axis=axis, keepdims=keepdims)
+                close(got, getattr(np, name)(a, axis=axis, keepdims=keepdims), np.float64)
+
+
+def test_statistics_take_a_correction(session, mesh22, rng):
+    a = draw(rng, np.float64)
+    x = session.distribute_tensor(a, mesh22, [S(0), S(1)])
+    close(ts.var(x, axis=1, correction=1), a.var(axis=1, ddof=1), np.float64)
+    close(x.std(correction=1.5), a.std(ddof=1.5), np.float64)
+
+
+@pytest.mark.parametrize("placements", PLACEMENTS, ids=str)
+def test_arrangements(session, mesh22, rng, placements):
+    a, b = draw(rng, np.float32), draw(rng, np.float32, (2, 6))
+    x, y = session.distribute_tensor(a, mesh22, placements), session.distribute_tensor(b, mesh22, [R(), S(1)])
+    close(ts.concat([x, y, x], axis=0), np.concatenate([a, b, a]), np.float32)
+    close(ts.concat([x, x], axis=1), np.concatenate([a, a], axis=1), np.float32)
+    close(ts.concat([x, y], axis=None), np.concatenate([a, b], axis=None), np.float32)
+    for axis in (0, 1, -1):
+        close(ts.stack([x, x], axis=axis), np.stack([a, a], axis=axis), np.float32)
+    close(ts.roll(x, 2), np.roll(a, 2), np.float32)
+    close(ts.roll(x, (1, -2), axis=(0, 1)), np.roll(a, (1, -2), axis=(0, 1)), np.float32)
+    close(ts.tile(x, (2, 3)), np.tile(a, (2, 3)), np.float32)
+    close(ts.tile(x, (2, 1, 1)), np.tile(a, (2, 1, 1)), np.float32)
+    close(ts.repeat(x, 3, axis=0), np.repeat(a, 3, axis=0), np.float32)
+    close(ts.repeat(x, 2), np.repeat(a, 2), np.float32)
+    close(ts.pad(x, ((1, 2), (0, 3)), constant_values=7), np.pad(a, ((1, 2), (0, 3)), constant_values=7), np.float32)
+    for mode in ("edge", "wrap", "reflect"):
+        close(ts.pad(x, 2, mode), np.pad(a, 2, mode), np.float32)
+    close(ts.broadcast_to(x, (3, 5, 6)), np.broadcast_to(a, (3, 5, 6)), np.float32)
+    for got, want in zip(ts.unstack(x), a):
+        close(got, want, np.float32)
+    close(ts.moveaxis(x, 0, 1), np.moveaxis(a, 0, 1), np.float32)
+    for shape in ((30,), (6, 5), (3, 10), (2, 15), (5, 2, 3), (1, 30, 1), (10, 3)):
+        close(ts.reshape(x, shape), a.reshape(shape), np.float32)
+
+
+@pytest.mark.parametrize("placements", PLACEMENTS, ids=str)
+def test_assignment(session, mesh22, rng, placements):
+    for index, value in [(0, 5.0), ((slice(None), 1), 2), ((slice(1, 4), slice(None, None, 2)), "v"),
+                         ((slice(None, None, -1), slice(4, 1, -1)), "v"), ((Ellipsis, None, slice(0, 3)), "v"),
+                         ((slice(3, 3), 0), 1), ((-1, -1), 9)]:
+        a = draw(rng, np.float32)
+        x = session.distribute_tensor(a, mesh22, placements)
+        kept = x[1:3]
+        v = value if value != "v" else draw(rng, np.float32, a[index].shape)
+        before = a[1:3].copy()
+        x[index] = v
+        a[index] = v
+        close(x, a, np.float32)
+        close(kept, before, np.float32)
+        assert x.placements == tuple(placements)
+    mask = a > 0.1
+    x[session.distribute_tensor(mask, mesh22, [S(1), R()])] = -1
+    a[mask] = -1
+    close(x, a, np.float32)
+    x[mask[:, 0]] = 3
+    a[mask[:, 0]] = 3
+    close(x, a, np.float32)
+
+
+@pytest.mark.parametrize("placements", [[R(), R()], [S(0), S(1)], [S(1), R()], [S(0), S(0)]], ids=str)
+def test_what_models_need(session, mesh22, rng, placements):
+    a = draw(rng, np.float64, (6, 8))
+    x = session.distribute_tensor(a, mesh22, placements)
+    w, b = draw(rng, np.float64, (8,)), draw(rng, np.float64, (8,))
+    close(ts.layer_norm(x, session.asarray(w) if hasattr(session, "asarray") else ts.asarray(w), ts.asarray(b)),
+          layer_norm(a) * w + b, np.float64)
+    close(ts.clip(x, -0.1, 0.2), np.clip(a, -0.1, 0.2), np.float64)
+    close(ts.clip(x, max=0.2), np.minimum(a, 0.2), np.float64)
+    close(ts.lerp(x, x * 2, 0.25), a + 0.25 * a, np.float64)
+    labels = rng.integers(0, 8, 6)
+    want = -log_softmax(a)[np.arange(6), labels]
+    close(ts.cross_entropy(x, ts.asarray(labels)), want.mean(), np.float64)
+    close(ts.cross_entropy(x, ts.asarray(labels), reduction="none"), want, np.float64)
+    labels[2] = -100
+    close(ts.cross_entropy(x, ts.asarray(labels)), np.delete(want, 2).mean(), np.float64)
+    close(ts.one_hot(ts.asarray(np.array([1, 0, 3])), 4), np.eye(4)[[1, 0, 3]], np.float64)
+    weight = draw(rng, np.float64, (3, 8))
+    close(ts.linear(x, ts.asarray(weight)), a @ weight.T, np.float64)
+    q, k, v = (draw(rng, np.float64, (2, 6, 4)) for _ in range(3))
+    scores = np.where(np.tri(6, dtype=bool), q @ k.swapaxes(1, 2) / 2, -np.inf)
+    tq, tk, tv = (session.distribute_tensor(t, mesh22, [S(0), R()]) for t in (q, k, v))
+    close(ts.scaled_dot_product_attention(tq, tk, tv, is_causal=True), softmax(scores) @ v, np.float64)
+    c = draw(rng, np.float64, (4, 6, 5))
+    split = c.reshape(4, 2, 3, 5)
+    mean, var = split.mean((2, 3), keepdims=True), split.var((2, 3), keepdims=True)
+    tc = session.distribute_tensor(c, mesh22, [S(0), R()])
+    close(ts.group_norm(tc, groups=2), ((split - mean) / np.sqrt(var + 1e-5)).reshape(c.shape), np.float64)
+    m, s = draw(rng, np.float64, (6,)), np.abs(draw(rng, np.float64, (6,))) + 1
+    close(ts.batch_norm(tc, ts.asarray(m), ts.asarray(s)), (c - m[:, None]) / np.sqrt(s[:, None] + 1e-5), np.float64)
+    p, q = draw(rng, np.float64, (4, 3)), draw(rng, np.float64, (4, 3))
+    close(ts.cross(session.distribute_tensor(p, mesh22, [S(0), S(1)]), ts.asarray(q)), np.cross(p, q), np.float64)
+
+
+def test_sharded_classes_stay_where_they_are(session, mesh4, rng):
+    """Of a cross-entropy rows are reduced: the largest, the sum and what the labels pick."""
+    x = session.distribute_tensor(draw(rng, np.float32, (64, 64)), mesh4, [S(1)])
+    labels = ts.asarray(rng.integers(0, 64, 64))
+    with session.comm_debug() as comm:
+        ts.cross_entropy(x, labels).wait()
+    assert sum(comm.bytes_received) < 4 * 64 * 64 * 4 / 4, comm.bytes_received
+
+
+def test_bad_input_is_said_by_the_function(session, mesh22, rng):
+    x = session.distribute_tensor(draw(rng, np.float32), mesh22, [S(0), R()])
+    with pytest.raises(ts.InvalidArgumentError, match="softmax: .*axis"):
+        ts.softmax(x, dim=1)
+    with pytest.raises(ts.IndexOutOfRangeError, match="softmax: axis 2"):
+        ts.softmax(x, axis=2)
+    with pytest.raises(ts.InvalidArgumentError, match="concat: shapes differ"):
+        ts.concat([x, x[:, :2]], axis=0)
+    with pytest.raises(ts.InvalidArgumentError, match=r"x\[i\] = v|assign: .*broadcast"):
+        x[0] = np.zeros(5, np.float32)
+    with pytest.raises(ts.DTypeError, match="bitwise_and"):
+        x & x
+    with pytest.raises(ts.InvalidArgumentError, match="sizes of S"):
+        x.redistribute([S(0, sizes=[1, 1]), R()])
+    with pytest.raises(ts.InvalidArgumentError, match="tile"):
+        ts.tile(x, (-1,))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
+@pytest.mark.parametrize("placements", PLACEMENTS, ids=str)
+def test_scans_and_sorts(session, mesh22, rng, placements, dtype):
+    a = np.abs(draw(rng, dtype)).astype(dtype)
+    x = session.distribute_tensor(a, mesh22, placements)
+    for axis in (0, 1):
+        close(ts.cumulative_sum(x, axis=axis), np.cumulative_sum(a, axis=axis), dtype)
+        close(ts.cumulative_sum(x, axis=axis, include_initial=True), np.cumulative_sum(a, axis=axis, include_initial=True), dtype)
+        close(ts.cumulative_prod(x, axis=axis), np.cumulative_prod(a, axis=axis), dtype)
+        close(ts.cumulative_max(x, axis=axis), np.maximum.accumulate(a, axis=axis), dtype)
+        close(ts.cumulative_min(x, axis=axis), np.minimum.accumulate(a, axis=axis), dtype)
+        close(ts.sort(x, axis=axis), np.sort(a, axis=axis), dtype)
+        close(ts.sort(x, axis=axis, descending=True), np.flip(np.sort(a, axis=axis), axis), dtype)
+        close(ts.argsort(x, axis=axis), np.argsort(a, axis=axis, stable=True), dtype)
+    close(ts.cumsum(x), np.cumsum(a), dtype)
+    values, indices = ts.topk(x, 2, axis=1)
+    close(values, -np.sort(-a.astype(np.float64), axis=1)[:, :2], dtype)
+    close(ts.take_along_axis(x, indices, axis=1), values.full_tensor(), dtype)
+    row = np.sort(a.ravel())
+    for side in ("left", "right"):
+        close(ts.searchsorted(ts.asarray(row), x, side=side), np.searchsorted(row, a, side), np.int64)
+    if dtype == np.float32:
+        close(ts.median(x, axis=1), np.median(a, axis=1), dtype)
+
+
+@pytest.mark.parametrize("placements", PLACEMENTS, ids=str)
+def test_indexing_with_arrays_and_masks(session, mesh22, rng, placements):
+    a = draw(rng, np.float32)
+    x = session.distribute_tensor(a, mesh22, placements)
+    i, j = np.array([3, -1, 0, 3]), np.array([0, 5, -2, 1])
+    mask, rows = a > 0.2, a[:, 0] > 0
+    for key in (i, (i, j), (slice(None), j), (slice(1, 4), j), (i, slice(None, None, 2)), (i[:, None], j), (None, i), (0, j),
+                mask, rows, (rows, slice(2)), (slice(None), np.array([True, False] * 3)), [1, 2], np.zeros(0, np.int64),
+                np.zeros_like(mask), (Ellipsis, j), i.reshape(2, 2)):
+        close(x[key], a[key], np.float32)
+    close(x[session.distribute_tensor(mask, mesh22, [S(0), R()])], a[mask], np.float32)
+    close(ts.take(x, ts.asarray(i), axis=1 if False else 0), a[i], np.float32)
+    close(ts.embedding(ts.asarray(np.array([[1, 2], [4, 0]])), x), a[[[1, 2], [4, 0]]], np.float32)
+    for got, want in zip(ts.nonzero(x), np.nonzero(a)):
+        close(got, want, np.int64)
+    close(ts.masked_select(x, x > 0.2), a[mask], np.float32)
+    for key, value in ((i[:3], 5.0), ((i, j), np.arange(4.0)), ((slice(None), np.array([1, 4])), -1), (rows, 9)):
+        b, y = a.copy(), session.distribute_tensor(a, mesh22, placements)
+        b[key] = value
+        y[key] = value
+        close(y, b, np.float32)
+        assert y.placements == tuple(placements)
+    with pytest.raises(ts.IndexOutOfRangeError):
+        x[np.array([5])].wait()
+    with pytest.raises(ts.IndexOutOfRangeError):
+        x[np.array([True, False])]
+    with pytest.raises(ts.IndexOutOfRangeError):
+        x[np.array([0.5])]
+    close(x + 0, a, np.float32)
+
+
+@pytest.mark.parametrize("placements", [[R()], [S(0)], [S(0, sizes=[1, 0, 9, 2])]], ids=str)
+def test_sets(session, mesh4, rng, placements):
+    a = rng.integers(0, 5, 12)
+    x = session.distribute_tensor(a, mesh4, placements)
+    for got, want in zip(ts.unique_all(x), np.unique_all(a)):
+        close(got, want, np.int64)
+    close(ts.unique_values(x), np.unique_values(a), np.int64)
+    for got, want in zip(ts.unique_counts(x), np.unique_counts(a)):
+        close(got, want, np.int64)
+    for got, want in zip(ts.unique_inverse(x), np.unique_inverse(a)):
+        close(got, want, np.int64)
+
+
+def test_scatter_adds_in_order(session, mesh22, rng):
+    a, u = draw(rng, np.float64, (6, 4)), draw(rng, np.float64, (5, 4))
+    where = np.array([0, 3, 3, 5, -1])
+    x, updates = session.distribute_tensor(a, mesh22, [S(1), R()]), session.distribute_tensor(u, mesh22, [R(), S(1)])
+    want = a.copy()
+    np.add.at(want, where, u)
+    close(ts.scatter(x, ts.asarray(where), updates, axis=0, mode="add"), want, np.float64)
+    with pytest.raises(ts.InvalidArgumentError, match="scatter: mode is mean"):
+        ts.scatter(x, ts.asarray(where), updates, axis=0, mode="mean")
+
+
+def test_what_the_array_api_asks_of_dtypes(session):
+    assert ts.finfo(ts.float32).eps == np.finfo(np.float32).eps and ts.iinfo("int8").min == -128
+    assert ts.result_type(ts.int32, ts.float32) == np.float64 or ts.result_type(ts.int32, ts.int64) == np.int64
+    assert ts.result_type(ts.int32, 2) == np.int32 and ts.can_cast(ts.int32, ts.int64) and not ts.can_cast(ts.int64, ts.int32)
+    assert ts.isdtype(ts.int32, "integral") and ts.isdtype(ts.float32, ("bool", "real floating"))
+    with pytest.raises(ts.DTypeError):
+        ts.result_type(ts.int64, ts.uint64)
+    info = ts.__array_namespace_info__()
+    assert info.default_dtypes()["real floating"] == np.float64 and "int64" in info.dtypes(kind="integral")
