@@ -326,7 +326,8 @@ def test_a_flood_without_reading_does_not_fill_memory(new_cluster):
         before = resident_bytes(pid)
         with connect_raw(path) as raw:
             raw.settimeout(0.5)
-            with pytest.raises(TimeoutError):
+            # It is a guest: nobody reads on, or the connection is closed (max_guest_bytes).
+            with pytest.raises((TimeoutError, BrokenPipeError, ConnectionResetError)):
                 for question in range(0, 100_000, 1000):
                     raw.sendall(b"".join(bootstrap(q) for q in range(question, question + 1000)))
             assert resident_bytes(pid) - before < 16 << 20
