@@ -1,5 +1,6 @@
 #include "schemas/codec/socket_folder.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -24,14 +25,22 @@ bool IsDead(const std::string& path) {
   return is_refused;
 }
 
+// False where something is in it that may soon be gone.
+bool TryToRemove(const std::string& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code gone;  // another process that leaves may take an entry away: the others stay to be looked at
+    if (entry->is_socket(gone) && IsDead(entry->path().string())) unlink(entry->path().c_str());
+  }
+  return rmdir(folder.c_str()) == 0 || errno != ENOTEMPTY;
+}
+
 }  // namespace
 
 void RemoveDeadSockets(const std::string& folder) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (entry->is_socket(error) && IsDead(entry->path().string())) unlink(entry->path().c_str());
-  }
-  rmdir(folder.c_str());
+  // Of a process that is just ending others may be told before its last socket is closed.
+  constexpr int kTries = 10, kPauseMs = 5;
+  for (int i = 0; i < kTries && !TryToRemove(folder); ++i) poll(nullptr, 0, kPauseMs);
 }
 
 }  // namespace tessera

@@ -148,7 +148,7 @@ def test_no_folder_of_sockets_stays(killed):
         assert os.listdir(folder_of(address)) != []
         # Threads of what was killed may take a moment longer.
         wait_until(lambda: ts.local_cluster(workers=1, memory="1MiB").stop() or not os.path.exists(folder_of(address)))
-    assert not os.path.exists(folder_of(address))
+    assert not os.path.exists(folder_of(address)), os.listdir(folder_of(address))
 
 
 def test_a_sweep_leaves_clusters_that_live(new_cluster):
