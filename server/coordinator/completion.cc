@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "schemas/types/layout.h"
 #include "schemas/types/errors.h"
+#include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/failure.h"
 #include "server/coordinator/state_machine.h"
