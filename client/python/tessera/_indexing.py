@@ -14,7 +14,7 @@ import numpy as np
 import _tessera
 import _tessera_ops as made
 from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError
-from ._ops import astype, concat, reshape
+from ._ops import astype, broadcast_arrays, broadcast_to, concat, permute_dims, reshape
 from ._tensor import OPS, as_operand, axes_of
 
 
@@ -27,7 +27,7 @@ def _indices(op: str, x, indices):
     if isinstance(indices, np.ndarray):
         if indices.dtype.kind not in "iu":
             raise IndexOutOfRangeError(f"{op}: indices are {indices.dtype}, not integers")
-        indices = as_operand(op, x, np.ascontiguousarray(indices.astype(np.int64)).reshape(max(indices.ndim, 1) * (-1,) if indices.ndim == 0 else indices.shape))
+        indices = as_operand(op, x, np.ascontiguousarray(indices.astype(np.int64)))     # of at least one dim
     if not isinstance(indices, _tessera.Tensor):
         raise ArgumentError(f"{op}: indices are {type(indices).__name__}, not a Tensor or an array of integers")
     if indices.dtype.kind not in "iu":
@@ -105,8 +105,8 @@ def _expand(key, x) -> list:
         if isinstance(item, (bool, np.bool_)):
             raise InvalidArgumentError("index: True and False are no indices; use None, or a mask with x's dims")
         if is_array(item) and _is_mask(item):
-            at = named if Ellipsis not in [k for k in items if k is Ellipsis] else None
-            extents = x.shape[at:at + item.ndim] if at is not None else x.shape[x.ndim - item.ndim:]
+            is_behind_dots = any(i is Ellipsis for i in items)
+            extents = x.shape[x.ndim - item.ndim:] if is_behind_dots else x.shape[named:named + item.ndim]
             if tuple(item.shape) != tuple(extents):
                 raise IndexOutOfRangeError(f"index: a mask of shape {tuple(item.shape)} for dims {tuple(extents)} of {x._spec}")
             mask = item if isinstance(item, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(item))
@@ -140,7 +140,6 @@ def _linear(op: str, x, arrays: list, extents: list):
         valid = is_in if total == 1 else made.logical_and(valid, is_in)
         total *= extent
     place = made.where(valid, place, total)
-    from ._ops import broadcast_to
     return broadcast_to(place, shape)
 
 
@@ -169,17 +168,12 @@ def get(x, key):
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     extents = [y.shape[d] for d in dims]
     if not adjacent:     # as in NumPy the dims of the arrays come first then
-        y = made_permute(y, dims + [d for d in range(y.ndim) if d not in dims])
+        y = permute_dims(y, dims + [d for d in range(y.ndim) if d not in dims])
     first = dims[0] if adjacent else 0
     place = _linear("index", y, arrays, extents)
     rest = y.shape[first + len(dims):]
     merged = reshape(y, y.shape[:first] + (int(np.prod(extents)),) + rest)
     return take(merged, place, axis=first)
-
-
-def made_permute(x, order):
-    from ._ops import permute_dims
-    return permute_dims(x, order)
 
 
 def _as_tensor(x, value):
@@ -201,7 +195,7 @@ def put(x, key, value):
         kept[basic] = part
         return kept
     order = dims + [d for d in range(x.ndim) if d not in dims]
-    y = made_permute(x, order) if order != list(range(x.ndim)) else x
+    y = permute_dims(x, order) if order != list(range(x.ndim)) else x
     extents, rest = [x.shape[d] for d in dims], [x.shape[d] for d in order[len(dims):]]
     place = _linear("index", y, arrays, extents)
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
@@ -209,23 +203,21 @@ def put(x, key, value):
     merged = reshape(y, [int(np.prod(extents)), *rest])
     value = _as_tensor(x, value)
     value = value if value._dtype == x._dtype else _tessera.call(OPS["astype"], (value,), dtype=x._dtype)
-    from ._ops import broadcast_to
     front = dims[0] if adjacent else 0
     target = [*x.shape[:front]] if adjacent else []
     shown = target + list(place.shape) + [n for d, n in enumerate(x.shape) if d not in dims and (not adjacent or d >= front)]
     value = broadcast_to(value, shown)
     if adjacent and front:
         k = place.ndim
-        value = made_permute(value, [*range(front, front + k), *range(front), *range(front + k, value.ndim)])
+        value = permute_dims(value, [*range(front, front + k), *range(front), *range(front + k, value.ndim)])
     out = _tessera.call(OPS["scatter"], (merged, reshape(place, (-1,)), reshape(value, [count, *rest])), dims=[0])
     out = reshape(out, [*extents, *rest])
     back = [order.index(d) for d in range(x.ndim)]
-    return made_permute(out, back) if back != list(range(x.ndim)) else out
+    return permute_dims(out, back) if back != list(range(x.ndim)) else out
 
 
 def masked_select(x, mask, /):
     """x[mask]: the elements where the mask, which is broadcast to x, is true. Waits for their number."""
-    from ._ops import broadcast_arrays
     x, mask = broadcast_arrays(x, mask)
     return x[mask]
 
