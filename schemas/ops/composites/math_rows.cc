@@ -90,7 +90,6 @@ V Variance(G& g) {
   const V sum = g.Reduce(OpId::kSum, difference * difference, dims, keep);
   return sum / V(std::max(divisor, 0.0));
 }
-DType FloatOf(const V& x) { return Kind(x.dtype()) == DTypeKind::kFloat ? x.dtype() : DType::kF64; }
 void Var(G& g) { g.Return(g.AsType(Variance(g), FloatOf(g.operand(0)))); }
 void Std(G& g) { g.Return(g.AsType(g.Map(OpId::kSqrt, {Variance(g)}), FloatOf(g.operand(0)))); }
 

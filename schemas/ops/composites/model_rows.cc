@@ -35,7 +35,6 @@ double NumberOf(const G& g, size_t scalar, double otherwise) {
 }
 // f16 and bf16 are computed in f32 and rounded once.
 V Wide(G& g, const V& x) { return g.AsType(g.AsFloat(x), AccumulatedIn(g.AsFloat(x).dtype())); }
-DType FloatOf(const V& x) { return Kind(x.dtype()) == DTypeKind::kFloat ? x.dtype() : DType::kF64; }
 
 // ---- activations ----
 
