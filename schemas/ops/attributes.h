@@ -62,12 +62,18 @@ using AttributeValue = std::variant<bool, int64_t, double, DType, std::string, s
 //   mesh             creation, redistribute; elementwise: where the result is to be
 //   placements       creation (absent: auto), redistribute; elementwise: of the result
 //   placements_each  redistribute of several tensors: of each, in place of `placements`
-//   dims             reductions: dims, normalised, increasing; permute_dims: the permutation; others: the dims they go
-//   along keepdims         reductions relabel          redistribute: the mesh's workers in the order that moves least
+//   dims             reductions: dims, normalised, increasing; permute_dims: the permutation; others: the dims they
+//                    go along
+//   keepdims         reductions
+//   relabel          redistribute: the mesh's workers in the order that moves least
 //   index            slice: one per input dim, kNewAxis between
 //   notation         einsum: "bij,bjk->bik" (contraction.h)
 //   mode             what the op says that it is; place: none, input or scalar
 //   starts, step     place: where its pieces go (resolve_place.cc)
+//   lengths, norm    Fourier transforms: lengths along dims, and what the result is divided by
+//   upper, full_matrices, hermitian, rtol, unit_diagonal, transposed  linear algebra
+//   kernel_size, stride, padding, dilation, groups, ceil_mode, count_include_pad  windows
+//   p                a probability
 #define TESSERA_ATTRIBUTES(APPLY)                                  \
   APPLY(notation, kNotation, std::string)                          \
   APPLY(shape, kShape, Shape)                                      \
@@ -103,7 +109,18 @@ using AttributeValue = std::variant<bool, int64_t, double, DType, std::string, s
   APPLY(dilation, kDilation, std::vector<int64_t>)                 \
   APPLY(ord, kOrd, std::string)                                    \
   APPLY(starts, kStarts, std::vector<int64_t>)                     \
-  APPLY(step, kStep, std::vector<int64_t>)
+  APPLY(step, kStep, std::vector<int64_t>)                         \
+  APPLY(lengths, kLengths, std::vector<int64_t>)                   \
+  APPLY(norm, kNorm, std::string)                                  \
+  APPLY(full_matrices, kFullMatrices, bool)                        \
+  APPLY(hermitian, kHermitian, bool)                               \
+  APPLY(rtol, kRtol, double)                                       \
+  APPLY(p, kP, double)                                             \
+  APPLY(kernel_size, kKernelSize, std::vector<int64_t>)            \
+  APPLY(ceil_mode, kCeilMode, bool)                                \
+  APPLY(count_include_pad, kCountIncludePad, bool)                 \
+  APPLY(transposed, kTransposed, bool)                             \
+  APPLY(unit_diagonal, kUnitDiagonal, bool)
 
 enum class AttributeId : uint16_t {
 #define TESSERA_ATTRIBUTE_ID(name, id, type) id,
