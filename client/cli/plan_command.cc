@@ -109,7 +109,7 @@ absl::Status AddArgument(std::string_view text, const OpRow& row, PlanRequest& r
     return SetAttribute(row, name, Trim(text.substr(equals + 1)), request.call.attributes);
   }
   const absl::StatusOr<Scalar> number = ParseScalar(text);
-  if (number.ok() && row.family == OpFamily::kCreation) {
+  if (number.ok() && row.max_operands == 0) {
     request.call.scalars.push_back(*number);
   } else if (number.ok()) {
     request.operands.emplace_back(*number);

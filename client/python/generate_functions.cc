@@ -17,13 +17,13 @@ namespace {
 // Rows that are no function of their own: said by operators, methods, or functions that do more than the row.
 bool HasFunction(const OpRow& row) {
   switch (row.family) {
-    case OpFamily::kCreation:
     case OpFamily::kRedistribute:
     case OpFamily::kPlace: return false;
     default: break;
   }
-  for (const OpId id : {OpId::kEinsum, OpId::kSlice, OpId::kAssign, OpId::kTranspose, OpId::kReshape, OpId::kAsType,
-                        OpId::kArgMin, OpId::kArgMax}) {
+  if (row.max_operands == 0) return false;
+  for (const OpId id : {OpId::kDropout, OpId::kEinsum, OpId::kSlice, OpId::kAssign, OpId::kTranspose, OpId::kReshape,
+                        OpId::kAsType, OpId::kArgMin, OpId::kArgMax}) {
     if (row.id == id) return false;
   }
   return ParseSignature(row).ok();

@@ -257,8 +257,9 @@ struct AllRows {
   std::vector<const OpRow*> by_id;
 
   AllRows() {
-    for (const absl::Span<const OpRow> some : {absl::Span<const OpRow>(kRows), composites::MathRows(),
-                                               composites::ModelRows(), composites::ArrangementRows()}) {
+    for (const absl::Span<const OpRow> some :
+         {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
+          composites::ArrangementRows(), composites::RandomRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

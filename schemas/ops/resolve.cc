@@ -127,7 +127,7 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
     }
     input.tensors.push_back(spec);
   }
-  if (input.tensors.empty() && row->family != OpFamily::kCreation) {
+  if (input.tensors.empty() && row->max_operands > 0) {
     return OperandError(input, "needs a tensor among its operands");
   }
   if (row->family != OpFamily::kElementwise && row->family != OpFamily::kComposite &&

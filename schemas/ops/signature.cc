@@ -9,9 +9,9 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<std::string_view, 17> kOperandNames = {
-    "updates", "x",    "x1",       "x2",    "condition", "weights", "weight",    "bias",   "labels",
-    "target",  "mean", "variance", "query", "key",       "value",   "attn_mask", "indices"};
+constexpr std::array<std::string_view, 18> kOperandNames = {
+    "updates", "x",    "x1",       "x2",    "condition", "weights", "weight",    "bias",    "labels",
+    "target",  "mean", "variance", "query", "key",       "value",   "attn_mask", "indices", "mask"};
 constexpr std::array<std::string_view, 3> kPlaceNames = {"device", "device_mesh", "placements"};
 
 // What the public interfaces call an attribute, where they use another word.
@@ -35,8 +35,7 @@ Parameter::Role RoleOf(const OpRow& row, std::string_view name) {
   if (is_bound || std::find(kOperandNames.begin(), kOperandNames.end(), name) != kOperandNames.end()) {
     return Parameter::Role::kOperand;
   }
-  if (row.family == OpFamily::kCreation &&
-      std::find(kPlaceNames.begin(), kPlaceNames.end(), name) != kPlaceNames.end()) {
+  if (row.max_operands == 0 && std::find(kPlaceNames.begin(), kPlaceNames.end(), name) != kPlaceNames.end()) {
     return Parameter::Role::kPlace;
   }
   return IsAttribute(name) ? Parameter::Role::kAttribute : Parameter::Role::kScalar;

@@ -56,7 +56,6 @@ UNARY = {
     "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6, "softmax": softmax, "log_softmax": log_softmax,
     "logsumexp": lambda x: np.log(np.exp(x).sum()), "layer_norm": layer_norm,
     "rms_norm": lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6),
-    "group_norm": lambda x: layer_norm(x.reshape(1, -1)).reshape(x.shape) if False else None,
     "normalize": lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True), "vector_norm": lambda x: np.linalg.norm(x.ravel()),
     "trace": np.trace, "diagonal": np.diagonal, "tril": np.tril, "triu": np.triu, "flip": np.flip, "diff": np.diff,
     "count_nonzero": np.count_nonzero, "logical_not": np.logical_not, "bitwise_invert": np.invert,
@@ -90,7 +89,9 @@ INTEGERS_ONLY = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift
 FLOATS_ONLY = {"copysign", "nextafter", "hypot", "atan2", "mse_loss"}
 OTHERS = {"clip", "lerp", "cross", "one_hot", "cross_entropy", "linear", "scaled_dot_product_attention", "batch_norm",
           "group_norm", "concat", "stack", "roll", "tile", "repeat", "pad", "broadcast_to", "cumulative_sum",
-          "cumulative_prod", "cumulative_max", "cumulative_min", "sort", "argsort", "searchsorted", "take_along_axis", "scatter"}
+          "cumulative_prod", "cumulative_max", "cumulative_min", "sort", "argsort", "searchsorted", "take_along_axis", "scatter",
+          "nll_loss", "masked_fill", "baddbmm", "diff"}
+DRAWN = {"normal", "uniform", "exponential", "dropout"}     # tests/python/test_random.py
 
 
 def close(got, want, dtype):
@@ -111,14 +112,14 @@ def draw(rng, dtype, shape=SHAPE):
 
 
 def test_every_row_has_an_oracle():
-    known = ELSEWHERE | set(UNARY) | set(NUMPY) | set(BINARY) | OTHERS
+    known = ELSEWHERE | set(UNARY) | set(NUMPY) | set(BINARY) | OTHERS | DRAWN
     assert set(ROWS) - known == set()
 
 
 def test_signatures_are_those_of_the_rows():
     for name, (_, _, _, _, signature, doc) in ROWS.items():
         function = getattr(ts, name, None)
-        if function is None or not signature.startswith(name + "(") or name in OTHERS | ELSEWHERE:
+        if function is None or not signature.startswith(name + "(") or name in OTHERS | ELSEWHERE | DRAWN:
             continue
         assert f"{name}{inspect.signature(function)}" == signature.replace("arrays", "arrays")
         assert doc in function.__doc__
@@ -259,6 +260,16 @@ def test_what_models_need(session, mesh22, rng, placements):
     close(ts.cross_entropy(x, ts.asarray(labels), reduction="none"), want, np.float64)
     labels[2] = -100
     close(ts.cross_entropy(x, ts.asarray(labels)), np.delete(want, 2).mean(), np.float64)
+    log_p = log_softmax(a)
+    class_weight = np.abs(w) + 1
+    picked, weights = -log_p[np.arange(6), labels % 8], class_weight[labels % 8] * (labels >= 0)
+    close(ts.nll_loss(ts.log_softmax(x), ts.asarray(labels)), np.delete(picked, 2).mean(), np.float64)
+    close(ts.nll_loss(ts.log_softmax(x), ts.asarray(labels), ts.asarray(class_weight)),
+          (picked * weights).sum() / weights.sum(), np.float64)
+    close(ts.masked_fill(x, x > 0, -1), np.where(a > 0, -1, a), np.float64)
+    stacks = [draw(rng, np.float64, shape) for shape in ((2, 3, 5), (2, 3, 4), (2, 4, 5))]
+    close(ts.baddbmm(*(ts.asarray(stack) for stack in stacks), beta=0.5, alpha=2), 0.5 * stacks[0] + 2 * stacks[1] @ stacks[2],
+          np.float64)
     close(ts.one_hot(ts.asarray(np.array([1, 0, 3])), 4), np.eye(4)[[1, 0, 3]], np.float64)
     weight = draw(rng, np.float64, (3, 8))
     close(ts.linear(x, ts.asarray(weight)), a @ weight.T, np.float64)
@@ -322,7 +333,18 @@ def test_scans_and_sorts(session, mesh22, rng, placements, dtype):
     values, indices = ts.topk(x, 2, axis=1)
     close(values, -np.sort(-a.astype(np.float64), axis=1)[:, :2], dtype)
     close(ts.take_along_axis(x, indices, axis=1), values.full_tensor(), dtype)
+    close(ts.diff(x, axis=0, prepend=x[:1], append=ts.asarray(a[:1])), np.diff(a, axis=0, prepend=a[:1], append=a[:1]), dtype)
+    close(ts.gather(x, ts.asarray(np.array([[0, 1], [2, 2]])), axis=1), np.take_along_axis(a[:2], np.array([[0, 1], [2, 2]]), 1), dtype)
+    close(ts.isin(x, a[0]), np.isin(a, a[0]), dtype)
+    close(ts.isin(x, [], invert=True), np.isin(a, [], invert=True), dtype)
+    added = a.copy()
+    np.add.at(added, (slice(None), [1, 1, 0]), a[:, :3])
+    close(ts.index_add(x, [1, 1, 0], ts.asarray(a[:, :3]), axis=1), added, dtype)
+    close(ts.scatter_add(x, ts.asarray(np.array([1, 1, 0])), ts.asarray(a[:, :3]), axis=1), added, dtype)
     row = np.sort(a.ravel())
+    order = np.array([2, 0, 1])
+    close(ts.searchsorted(ts.asarray(np.array([5, 9, 1], dtype)), x, sorter=ts.asarray(order)),
+          np.searchsorted(np.array([5, 9, 1], dtype), a, sorter=order), np.int64)
     for side in ("left", "right"):
         close(ts.searchsorted(ts.asarray(row), x, side=side), np.searchsorted(row, a, side), np.int64)
     if dtype == np.float32:

@@ -313,5 +313,27 @@ def test_wrong_shapes_are_errors_where_they_are_made(session, mesh4):
     for axis in (0, 1.0, "0", None, np.int64(1), [-1, -2]):
         with pytest.raises(ts.InvalidArgumentError, match="^vecdot: axis"):
             ts.vecdot(x, x, axis=axis)
-    with pytest.raises(ts.UnimplementedError, match="diagonals"):
-        ts.einsum("iij->j", session.distribute_tensor(np.ones((3, 3, 2)), mesh4, [R()]))
+    with pytest.raises(ts.InvalidArgumentError, match="'i' is 3 and 2"):
+        ts.einsum("iij->j", session.distribute_tensor(np.ones((3, 2, 2)), mesh4, [R()]))
+
+
+@pytest.mark.parametrize("notation, shapes", [
+    ("ij,jk,kl->il", [(3, 4), (4, 5), (5, 6)]), ("ij,jk,kl,ll->i", [(3, 4), (4, 5), (5, 6), (6, 6)]), ("ii->i", [(6, 6)]),
+    ("ii", [(6, 6)]), ("iij->j", [(3, 3, 2)]), ("ijij->ji", [(2, 3, 2, 3)]), ("ii,i->i", [(6, 6), (6,)]),
+    ("iii->i", [(4, 4, 4)]), ("a,b,c,d,e,f,g->gfedcba", [(2,)] * 7), ("ij,ij,ij,jk->k", [(3, 4), (1, 4), (3, 1), (4, 2)]),
+    ("...ij,...jk,kl->...il", [(2, 3, 4), (4, 5), (5, 2)])])
+def test_einsum_of_any_number_of_operands(session, mesh22, rng, notation, shapes):
+    arrays = [rng.standard_normal(shape) for shape in shapes]
+    want = np.einsum(notation, *arrays)
+    for placements in ([R(), R()], [S(0), R()], [R(), S(0)]):
+        tensors = [session.distribute_tensor(a, mesh22, placements) for a in arrays]
+        np.testing.assert_allclose(ts.einsum(notation, *tensors).full_tensor(), want, rtol=1e-9, atol=1e-9)
+
+
+def test_einsum_multiplies_the_cheapest_pair_first(session, mesh4):
+    """Two matrices and a vector: from the vector's side no product of matrices is made."""
+    a = session.distribute_tensor(np.ones((512, 512), np.float32), mesh4, [S(0)])
+    x = session.distribute_tensor(np.ones(512, np.float32), mesh4, [R()])
+    with session.comm_debug() as comm:
+        ts.einsum("ij,jk,k->i", a, a, x).wait()
+    assert sum(comm.bytes_received) < 512 * 512 * 4

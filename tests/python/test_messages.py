@@ -71,16 +71,16 @@ def test_a_cancelled_op_is_named(new_cluster):
 import signal, sys, threading, time, numpy as np, tessera as ts
 session = ts.connect(sys.argv[1])
 x = ts.ones((1200, 1200), device_mesh=session.default_mesh)
-made = [x]
+last = x
 for _ in range(300):
-    made.append(made[-1] @ x)
+    last = last @ x
 threading.Timer(0.5, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)).start()
 try:
-    made[-1].wait()
+    last.wait()
 except KeyboardInterrupt:
     pass
 try:
-    made[-1].wait(timeout=60)
+    last.wait(timeout=60)
 except ts.CancelledError as error:
     print(error)
 """

@@ -19,8 +19,8 @@ from _tessera_ops import *  # noqa: F403 - what is made from the catalog
 from _tessera_ops import (abs as absolute, divide as div, multiply as mul, negative as neg, pow as power,  # noqa: A004
                           remainder as mod, subtract as sub)
 from ._context import implicit_redistribution
-from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, eye, from_local, full, full_like,
-                        init_device_mesh, linspace, manual_seed, ones, ones_like, rand, randint, randn, zeros, zeros_like)
+from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, eye, from_dlpack, from_local, full, full_like,
+                        init_device_mesh, linspace, ones, ones_like, zeros, zeros_like)
 from ._dtypes import (bfloat16, bool, float16, float32, float64, int8, int16, int32, int64,  # noqa: A004
                       uint8, uint16, uint32, uint64)
 from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedPreconditionError, IndexOutOfRangeError,
@@ -28,13 +28,17 @@ from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedP
                       TesseraError, UnauthenticatedError, UnavailableError, UnimplementedError)
 from ._mesh import DeviceMesh
 from ._contraction import addmm, bmm, einsum, mm, outer, tensordot, vecdot
-from ._indexing import (cumprod, cumsum, cumulative_prod, cumulative_sum, embedding, masked_select, median, nonzero,
-                        take, topk, unique_all, unique_counts, unique_inverse, unique_values)
+from ._indexing import (cumprod, cumsum, cumulative_prod, cumulative_sum, embedding, gather, index_add, isin,
+                        masked_select, median, nonzero, scatter_add, searchsorted, take, topk, unique_all, unique_counts,
+                        unique_inverse, unique_values)
 from ._info import __array_namespace_info__, can_cast, finfo, iinfo, isdtype, result_type
-from ._ops import (argmax, argmin, astype, broadcast_arrays, broadcast_to, clip, concat, concatenate, expand_dims,
+from ._ops import (argmax, argmin, astype, broadcast_arrays, broadcast_shapes, broadcast_to, clip, concat, concatenate,
+                   diff, expand_dims,
                    matrix_transpose, meshgrid, moveaxis, pad, permute_dims, redistribute, repeat, reshape, roll, split,
                    squeeze, stack, swapaxes, transpose)
 from ._placements import Partial, Placement, Replicate, Shard
+from ._random import (bernoulli, choice, dropout, exponential, manual_seed, normal, permutation, rand, randint, randn,
+                      shuffle, uniform)
 from ._plan import Plan, explain
 from ._session import Cluster, CommDebug, connect, local_cluster
 from ._tensor import ImplicitRedistributionWarning, wait

@@ -12,9 +12,9 @@ import numpy as np
 
 import _tessera
 from ._dtypes import bool as bool_dtype, numpy_of
-from ._errors import ArgumentError, DTypeError, IndexOutOfRangeError, InvalidArgumentError, UnimplementedError, named
+from ._errors import ArgumentError, DTypeError, IndexOutOfRangeError, InvalidArgumentError, named
 from ._mesh import integers
-from _tessera_ops import any, matmul, multiply, sum  # noqa: A004
+from _tessera_ops import any, diagonal, matmul, multiply, sum  # noqa: A004
 from ._ops import _document, astype, permute_dims
 from ._tensor import as_operand, call, call_on_own
 
@@ -79,7 +79,6 @@ class _Notation:
             if len(set(letters)) != len(letters):
                 if x is None:
                     raise InvalidArgumentError(f"einsum: the output of {notation!r} has a letter twice")
-                raise UnimplementedError(f"einsum: a letter stands twice in {letters!r}; diagonals are not supported yet")
         missing = set(self.output) - set("".join(self.inputs))
         if missing:
             raise InvalidArgumentError(f"einsum: {min(missing)!r} of the output of {notation!r} is in no operand")
@@ -120,28 +119,67 @@ def einsum(notation, /, *operands):
 _document(einsum, "einsum")
 
 
+def _without_repeats(letters: str, x):
+    """Each letter once: where one stands twice, the diagonal of its two dims."""
+    for letter in dict.fromkeys(letters):
+        while letters.count(letter) > 1:
+            first = letters.index(letter)
+            second = letters.index(letter, first + 1)
+            if x.shape[first] != x.shape[second]:
+                raise InvalidArgumentError(
+                    f"einsum: {letter!r} is {x.shape[first]} and {x.shape[second]} of {x._spec}")
+            rest = [d for d in range(x.ndim) if d not in (first, second)]
+            x = diagonal(permute_dims(x, [*rest, first, second]))
+            letters = "".join(letters[d] for d in rest) + letter
+    return letters, x
+
+
+def _order(inputs: list[str], output: str, operands: list) -> list[tuple[int, int]]:
+    """Which two to multiply next, by the fewest multiplications of all (numpy.einsum_path)."""
+    if len(operands) < 3:
+        return [(0, 1)] * (len(operands) - 1)
+    shown = [np.broadcast_to(np.empty((), np.int8), x.shape) for x in operands]
+    method = "optimal" if len(operands) <= 6 else "greedy"
+    path, _ = np.einsum_path(f"{','.join(inputs)}->{output}", *shown, optimize=method)
+    pairs = []
+    left = len(operands)
+    for step in path[1:]:       # steps of more than two, which no product is faster for, go two by two
+        places = sorted(step)
+        while len(places) > 1:
+            pairs.append((places[0], places[1]))
+            left -= 1
+            taken = set(places[:2])
+            places = sorted([place - builtins.sum(t < place for t in taken) for place in places[2:]] + [left - 1])
+    return pairs
+
+
 def _einsum(notation, operands):
     parsed = _Notation(notation, operands)
-    inputs, output = parsed.inputs, parsed.output
-    x, letters = operands[0], inputs[0]
+    output = parsed.output
     dtype = _common_dtype(operands)
+    pairs = [_without_repeats(letters, x) for letters, x in zip(parsed.inputs, operands)]
+    inputs, operands = [letters for letters, _ in pairs], [x for _, x in pairs]
     if len(operands) == 1:
-        x, letters = _sum_out(x, letters, output, dtype)
-        return x if letters == output and x is not operands[0] else permute_dims(x, [letters.index(letter) for letter in output])
+        (x,), (given,) = operands, pairs
+        x, letters = _sum_out(x, inputs[0], output, dtype)
+        unchanged = letters == output and x is not given[1]
+        return x if unchanged else permute_dims(x, [letters.index(letter) for letter in output])
     if len(operands) > 2:   # of two the product itself takes the common dtype
-        x = astype(x, dtype)
-    # From left to right; letters that nobody needs any more are summed over as early as that is exact.
-    for i in range(1, len(operands)):
-        later = set(output).union(*inputs[i + 1:])
-        y, other = operands[i], inputs[i]
+        operands[0] = astype(operands[0], dtype)
+    for i, j in _order(inputs, output, operands):
+        y, other = operands.pop(j), inputs.pop(j)
+        x, letters = operands.pop(i), inputs.pop(i)
+        # Letters that nobody needs any more are summed over as early as that is exact.
+        later = set(output).union(*inputs)
         of_x = set(other) - _stretched(x, letters, y, other)
         of_y = set(letters) - _stretched(y, other, x, letters)
         x, letters = _sum_out(x, letters, later | of_x, dtype)
         y, other = _sum_out(y, other, later | of_y, dtype)
         both = letters + "".join(letter for letter in other if letter not in letters)
-        kept = output if i == len(operands) - 1 else "".join(letter for letter in both if letter in later)
-        x, letters = _product(x, y, letters, other, kept), kept
-    return x
+        kept = output if not operands else "".join(letter for letter in both if letter in later)
+        operands.append(_product(x, y, letters, other, kept))
+        inputs.append(kept)
+    return operands[0]
 
 
 def bmm(x1, x2, /):

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import builtins
 import math
-import secrets
-import threading
 
 import numpy as np
 
 import _tessera
 from . import _context
 from ._dtypes import array_of, buffer_of, check_number, code_of, is_floating, numpy_of, refuse_masked
-from ._errors import InvalidArgumentError, UnimplementedError, named
+from ._errors import InvalidArgumentError, named
 from ._mesh import integers
 from _tessera_ops import where
 from ._ops import astype
 from ._placements import Partial, Replicate
 from ._session import distribute, mesh_for, session_of
 from ._tensor import OPS, no_dim
-
-_random_lock = threading.Lock()
-_random = {"seed": secrets.randbits(63), "stream": 0}
 
 
 def _place(op: str, device, device_mesh, placements):
@@ -171,6 +166,17 @@ def asarray(obj, /, *, dtype=None, device=None, copy=None, device_mesh=None, pla
     return out if wanted == code else astype(out, dtype)
 
 
+def from_dlpack(x, /, *, device=None, copy=None, device_mesh=None, placements=None):
+    """A tensor from an array of another library, by the DLPack protocol; its elements are copied to the workers."""
+    if isinstance(x, _tessera.Tensor):
+        return asarray(x, copy=copy, device=device, device_mesh=device_mesh, placements=placements)
+    if not hasattr(x, "__dlpack__"):
+        raise InvalidArgumentError(f"from_dlpack: {type(x).__name__} has no __dlpack__")
+    if copy is False:
+        raise InvalidArgumentError("from_dlpack: a copy to the workers can't be avoided")
+    return asarray(np.from_dlpack(x), device=device, device_mesh=device_mesh, placements=placements)
+
+
 def _like(op: str, x, fill_value, dtype, device, device_mesh, placements):
     """A tensor like x, on its own mesh and placements if no others are given, pending terms aside."""
     if not isinstance(x, _tessera.Tensor):
@@ -197,56 +203,6 @@ def empty_like(x, /, *, dtype=None, device=None, device_mesh=None, placements=No
 
 def full_like(x, /, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None):
     return _like("full_like", x, fill_value, dtype, device, device_mesh, placements)
-
-
-# ---- random: counter-based, keyed by (seed, number of the call, global index) --------------------
-
-def manual_seed(seed: int) -> None:
-    """The next random calls of this process start over from this seed; the same on every mesh and placement."""
-    (number,) = integers(seed, "seed", "manual_seed")
-    with _random_lock:
-        _random.update(seed=number, stream=0)
-
-
-def _next_stream() -> list[int]:
-    with _random_lock:
-        _random["stream"] += 1
-        return [_random["seed"], _random["stream"] - 1]
-
-
-def rand(*shape, dtype=None, device=None, device_mesh=None, placements=None):
-    """Uniform random numbers in [0, 1): rand(3, 4) or rand((3, 4))."""
-    extents = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)) else shape
-    return _create("rand", _shape("rand", extents), np.float64 if dtype is None else dtype, _next_stream(), device,
-                   device_mesh, placements)
-
-
-def _check_bounds(op: str, low: int, high: int, dtype: np.dtype) -> None:
-    """That each integer in [low, high) is one of a dtype of integers or bool; floats round."""
-    if dtype.kind not in "iub":
-        return
-    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    if low < least:
-        raise InvalidArgumentError(f"{op}: low is out of bounds for {dtype}: {low} is below {least}")
-    if high - 1 > most:
-        raise InvalidArgumentError(f"{op}: high is out of bounds for {dtype}: {high} is above {most + 1}")
-
-
-def randint(low, high=None, shape=(), *, dtype=None, device=None, device_mesh=None, placements=None):
-    """Random integers in [low, high), which the dtype must have."""
-    low, high = (0, low) if high is None else (low, high)
-    low, high = integers([low, high], "low and high", "randint")
-    if not low < high or high - low > 2**53:
-        raise InvalidArgumentError(f"randint: [{low}, {high}) must hold 1 to 2^53 integers")
-    _check_bounds("randint", low, high, numpy_of(code_of(np.int64 if dtype is None else dtype, "randint")))
-    with named("randint"):
-        unit = rand(shape, device=device, device_mesh=device_mesh, placements=placements)
-        return astype(astype(unit * float(high - low), np.int64) + low, np.int64 if dtype is None else dtype)
-
-
-def randn(*shape, dtype=None, device=None, device_mesh=None, placements=None):
-    """Reserved: normal random numbers."""
-    raise UnimplementedError("randn is not supported yet; use rand")
 
 
 def distribute_tensor(tensor, device_mesh=None, placements=None, *, src_data_rank=0):

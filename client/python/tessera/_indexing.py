@@ -47,11 +47,43 @@ def take(x, indices, /, *, axis=None):
             raise InvalidArgumentError(f"take: {x._spec} has {x.ndim} dims; say which axis")
         axis = 0
     (dim,) = axes_of("take", axis, x.ndim)
+    is_one = isinstance(indices, (int, np.integer, np.ndarray)) and np.ndim(indices) == 0
     where = _indices("take", x, indices)
+    if is_one:      # NumPy drops the dim
+        where = reshape(where, ())
     shape = x.shape[:dim] + where.shape + x.shape[dim + 1:]
     flat = where if where.ndim == 1 else reshape(where, (-1,))
     out = _tessera.call(OPS["take_along_axis"], (x, flat), dims=[dim])
     return out if where.ndim == 1 else reshape(out, shape)
+
+
+def gather(x, indices, /, *, axis=-1):
+    """gather(x, indices, /, *, axis=-1)
+
+    The elements of x along an axis at the indices, which have as many dims as x; in the other dims they may be shorter."""
+    if isinstance(indices, _tessera.Tensor) and isinstance(x, _tessera.Tensor) and indices.ndim == x.ndim:
+        (dim,) = axes_of("gather", axis, x.ndim)
+        kept = tuple(slice(None) if d == dim or n == 1 else slice(0, n) for d, n in enumerate(indices.shape))
+        x = x[kept]
+    return made.take_along_axis(x, indices, axis=axis)
+
+
+def scatter_add(x, indices, updates, /, *, axis=-1):
+    """scatter_add(x, indices, updates, /, *, axis=-1)
+
+    Gives x with the updates added at the indices along an axis; what goes to one place is added up in order."""
+    return made.scatter(x, indices, updates, axis=axis, mode="add")
+
+
+def index_add(x, indices, updates, /, *, axis=-1):
+    """index_add(x, indices, updates, /, *, axis=-1)
+
+    Gives x with slices of updates added at the indices, a vector, along an axis."""
+    if isinstance(x, _tessera.Tensor):
+        indices = _indices("index_add", x, indices)
+        if indices.ndim != 1:
+            raise InvalidArgumentError(f"index_add: indices are {indices._spec}, no vector")
+    return made.scatter(x, indices, updates, axis=axis, mode="add")
 
 
 def embedding(indices, weight, /):
@@ -283,6 +315,35 @@ def median(x, /, *, axis=None, keepdims=False):
     if axis is None:
         return reshape(middle, [1] * x.ndim if keepdims else [])
     return middle if keepdims else reshape(middle, [n for d, n in enumerate(middle.shape) if d != dim])
+
+
+def searchsorted(x1, x2, /, *, side="left", sorter=None):
+    """searchsorted(x1, x2, /, *, side='left', sorter=None)
+
+    Finds where elements of x2 belong in the sorted vector x1: before equal ones (left), or behind (right). sorter: the
+    indices that sort x1, where it isn't sorted."""
+    return made.searchsorted(x1 if sorter is None else take(x1, sorter), x2, side=side)
+
+
+def isin(x1, x2, /, *, invert=False):
+    """isin(x1, x2, /, *, invert=False)
+
+    Tests for each element of x1 whether it is one of x2's; with invert whether it is none of them."""
+    tensor = x1 if isinstance(x1, _tessera.Tensor) else x2
+    if not isinstance(tensor, _tessera.Tensor):
+        raise ArgumentError(f"isin: needs a Tensor, not {type(x1).__name__} and {type(x2).__name__}")
+    from ._creation import asarray
+    one, other = (value if isinstance(value, _tessera.Tensor) else asarray(value, device_mesh=tensor.device_mesh)
+                  for value in (x1, x2))
+    from ._info import result_type
+    dtype = result_type(one, other)
+    one, other = astype(one, dtype), made.sort(reshape(astype(other, dtype), (-1,)))
+    if other.size == 0:
+        found = one != one if dtype.kind != "f" else made.logical_and(one != one, one == one)
+    else:
+        at = made.minimum(made.searchsorted(other, one), other.size - 1)
+        found = take(other, at) == one
+    return made.logical_not(found) if invert else found
 
 
 _UniqueAll = collections.namedtuple("UniqueAllResult", "values indices inverse_indices counts")

@@ -115,7 +115,7 @@ def reshape(x, /, shape, *, copy=None):
 _document(reshape, "reshape")
 
 
-def expand_dims(x, /, *, axis=0):
+def expand_dims(x, /, axis=0):
     """A new dim of extent 1 at `axis`; of a tuple, at each of them, counted in the result."""
     x = _tensor_of("expand_dims", x)
     axes = integers(axis, "axis", "expand_dims")
@@ -270,6 +270,27 @@ def broadcast_arrays(*arrays):
     arrays = _tensors_of("broadcast_arrays", list(arrays))
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     return [broadcast_to(array, shape) for array in arrays]
+
+
+def broadcast_shapes(*shapes):
+    """The shape that tensors of these shapes have together."""
+    try:
+        return tuple(np.broadcast_shapes(*(tuple(integers(shape, "shape", "broadcast_shapes")) for shape in shapes)))
+    except ValueError:
+        shown = ", ".join(str(tuple(shape) if isinstance(shape, (tuple, list)) else shape) for shape in shapes)
+        raise InvalidArgumentError(f"broadcast_shapes: {shown} don't broadcast") from None
+
+
+def diff(x, /, *, axis=-1, n=1, prepend=None, append=None):
+    """diff(x, /, *, axis=-1, n=1, prepend=None, append=None)
+
+    Calculates the difference of each element and the one before it along an axis, n times. prepend and append stand before
+    and behind x along the axis."""
+    x = _tensor_of("diff", x)
+    (dim,) = axes_of("diff", axis, x.ndim)
+    parts = [as_operand("diff", x, part) if not isinstance(part, _tessera.Tensor) else part
+             for part in (prepend, x, append) if part is not None]
+    return made.diff(concat(parts, axis=dim) if len(parts) > 1 else x, axis=dim, n=n)
 
 
 def meshgrid(*arrays, indexing="xy"):

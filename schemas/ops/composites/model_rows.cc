@@ -223,7 +223,53 @@ void MseLoss(G& g) {
   g.Return(Reduced(g, difference * difference));
 }
 
+// The loss of log probabilities x, classes last, against labels; of a label that is ignore_index it is 0.
+void NllLoss(G& g) {
+  const V x = Wide(g, g.operand(0));
+  const V& labels = g.operand(1);
+  const int64_t dim = x.rank() - 1;
+  if (x.rank() < 1) return g.Refuse("needs a dim of classes");
+  if (!IsInteger(labels)) return g.RefuseDType("labels need an integer dtype");
+  if (labels.rank() + 1 != x.rank()) return g.Refuse("labels have one dim less than the classes' tensor");
+  const int64_t ignored = g.attributes().ignore_index() == nullptr ? -100 : *g.attributes().ignore_index();
+  const V is_label = g.Map(OpId::kEqual, {g.ExpandDim(labels, labels.rank()), g.Iota(x, dim, x.extent(dim))});
+  const V counts = g.Map(OpId::kNotEqual, {labels, V(ignored)});
+  const V picked = SumOver(g.Where(is_label, x, V(0.0)), {dim}, Keep::kNo);
+  V weight = g.AsType(counts, picked.dtype());
+  V losses = g.Where(counts, -picked, V(0.0));
+  if (g.operand_count() > 2) {
+    const V of_label = SumOver(g.Where(is_label, Wide(g, g.operand(2)), V(0.0)), {dim}, Keep::kNo);
+    weight = weight * of_label;
+    losses = losses * of_label;
+  }
+  const std::string& reduction = g.attributes().reduction();
+  if (reduction == "none" || reduction == "sum") return g.Return(g.AsType(Reduced(g, losses), FloatOf(g.operand(0))));
+  Dims all;
+  for (int64_t d = 0; d < losses.rank(); ++d) all.push_back(d);
+  g.Return(g.AsType(SumOver(losses, all, Keep::kNo) / SumOver(weight, all, Keep::kNo), FloatOf(g.operand(0))));
+}
+
+// ---- elements by a mask or an index ----
+
+void MaskedFill(G& g) {
+  const V &x = g.operand(0), &mask = g.operand(1), &value = g.operand(2);
+  if (!mask.is_tensor() || mask.dtype() != DType::kBool) return g.RefuseDType("the mask must be bool");
+  if (value.is_tensor() && value.rank() != 0) return g.Refuse("the value must be a number, or a tensor of 0 dims");
+  g.Return(g.Where(mask, g.AsType(value, x.dtype()), x));
+}
+
 // ---- products ----
+
+// beta * input + alpha * (batch1 @ batch2); where beta is 0 the input is not read.
+void Baddbmm(G& g) {
+  const V &x = g.operand(0), &a = g.operand(1), &b = g.operand(2);
+  if (a.rank() != 3 || b.rank() != 3) return g.Refuse("needs two batches of matrices");
+  if (a.extent(0) != b.extent(0)) return g.Refuse("the batches differ");
+  const V product = g.Map(OpId::kMatmul, {a, b});
+  const double beta = NumberOf(g, 0, 1), alpha = NumberOf(g, 1, 1);
+  const V scaled = alpha == 1 ? product : product * V(alpha);
+  g.Return(beta == 0 ? scaled : scaled + (beta == 1 ? x : x * V(beta)));
+}
 
 // x @ weight.T + bias, as torch's: the weight is (out, in).
 void Linear(G& g) {
@@ -300,6 +346,13 @@ constexpr std::array kRows = {
     Composite(OpId::kCrossEntropy, "cross_entropy", 2, 2, CrossEntropy,
               "cross_entropy(x, labels, /, *, ignore_index=-100, label_smoothing=0.0, reduction='mean')",
               "The loss of class scores x (classes last) against labels: -log_softmax(x) at the label."),
+    Composite(OpId::kNllLoss, "nll_loss", 2, 3, NllLoss,
+              "nll_loss(x, labels, weight=None, /, *, ignore_index=-100, reduction='mean')",
+              "The loss of log probabilities x (classes last) against labels; weight is of the classes."),
+    Composite(OpId::kMaskedFill, "masked_fill", 3, 3, MaskedFill, "masked_fill(x, mask, value, /)",
+              "Gives the value where the mask is true, else x."),
+    Composite(OpId::kBaddbmm, "baddbmm", 3, 3, Baddbmm, "baddbmm(x, x1, x2, /, *, beta=1, alpha=1)",
+              "Gives beta * x + alpha * (x1 @ x2) of batches of matrices."),
     Composite(OpId::kMseLoss, "mse_loss", 2, 2, MseLoss, "mse_loss(x, target, /, *, reduction='mean')",
               "The mean of squared differences; reduction is 'mean', 'sum' or 'none'."),
     Composite(OpId::kLinear, "linear", 2, 3, Linear, "linear(x, weight, bias=None, /)",

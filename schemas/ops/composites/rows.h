@@ -12,6 +12,7 @@ namespace tessera::composites {
 absl::Span<const OpRow> MathRows();         // elementwise and statistics
 absl::Span<const OpRow> ModelRows();        // what models need: activations, norms, losses, attention
 absl::Span<const OpRow> ArrangementRows();  // where elements lie: concat, stack, roll, assignment
+absl::Span<const OpRow> RandomRows();       // distributions
 
 // The dtype of a result that is a float: x's own, or f64.
 inline DType FloatOf(const GraphValue& x) { return Kind(x.dtype()) == DTypeKind::kFloat ? x.dtype() : DType::kF64; }

@@ -1,0 +1,98 @@
+// Random numbers: made of uniform ones of the counter-based generator (philox.h), so that they are the same bits on every
+// mesh and placement. A call's last numbers are the seed and the stream of each draw; what comes before shapes the
+// distribution.
+
+#include <array>
+#include <numbers>
+
+#include "schemas/ops/composites/rows.h"
+#include "schemas/ops/graph_builder.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera::composites {
+namespace {
+
+using G = GraphBuilder;
+using V = GraphValue;
+
+// Drawn in f32 for f32 and shorter.
+DType DrawnIn(DType dtype) { return dtype == DType::kF64 ? dtype : DType::kF32; }
+
+// In [0, 1), where the call wants its result; `at`: of the seed among the call's numbers.
+V Uniform01(G& g, size_t at) {
+  Attributes attributes = g.attributes();
+  if (attributes.dtype() != nullptr) attributes.set_dtype(DrawnIn(*attributes.dtype()));
+  return g.Call(OpId::kRand, std::move(attributes), {}, {g.scalars()[at], g.scalars()[at + 1]});
+}
+
+// Whether the call has `count` numbers and a float dtype.
+bool IsDraw(G& g, size_t count) {
+  if (g.scalars().size() != count) {
+    g.Refuse(StrCat("takes ", count, " numbers, not ", g.scalars().size()));
+  } else if (g.attributes().dtype() == nullptr || Kind(*g.attributes().dtype()) != DTypeKind::kFloat) {
+    g.RefuseDType("the dtype must be a float");
+  }
+  return !g.failed();
+}
+V Number(const G& g, size_t at) { return V(Scalar::Float(g.scalars()[at].AsDouble())); }
+void Give(G& g, const V& x) { g.Return(g.AsType(x, *g.attributes().dtype())); }
+
+// Box and Muller, "A note on the generation of random normal deviates", 1958. 1 - u is above 0.
+void Normal(G& g) {
+  if (!IsDraw(g, 6)) return;
+  const V radius = g.Map(OpId::kSqrt, {V(-2.0) * g.Map(OpId::kLog1p, {-Uniform01(g, 2)})});
+  const V angle = g.Map(OpId::kCos, {V(2 * std::numbers::pi) * Uniform01(g, 4)});
+  Give(g, Number(g, 0) + Number(g, 1) * (radius * angle));
+}
+
+// low * (1 - u) + high * u: bounds of which the difference overflows, too.
+void UniformBetween(G& g) {
+  if (!IsDraw(g, 4)) return;
+  const V u = Uniform01(g, 2);
+  Give(g, Number(g, 0) * (V(1.0) - u) + Number(g, 1) * u);
+}
+
+void Exponential(G& g) {
+  if (!IsDraw(g, 3)) return;
+  Give(g, Number(g, 0) * -g.Map(OpId::kLog1p, {-Uniform01(g, 1)}));
+}
+
+// Srivastava et al., "Dropout", 2014, with the scale at training.
+void Dropout(G& g) {
+  const V x = g.AsFloat(g.operand(0));
+  const double p = g.attributes().p() == nullptr ? 0.5 : *g.attributes().p();
+  if (!(p >= 0 && p <= 1)) return g.Refuse("p is no probability");
+  if (g.scalars().size() != 2) return g.Refuse("takes a seed and a stream");
+  Attributes attributes;
+  attributes.set_dtype(DrawnIn(x.dtype()));
+  attributes.set_shape(x.spec().shape);
+  attributes.set_mesh(x.spec().mesh);
+  Placements placements = x.spec().placements;
+  for (Placement& placement : placements) {
+    if (placement.is_partial()) placement = Placement::Replicate();
+  }
+  attributes.set_placements(std::move(placements));
+  const V u = g.Call(OpId::kRand, std::move(attributes), {}, {g.scalars()[0], g.scalars()[1]});
+  const V kept = g.Map(OpId::kGreaterEqual, {u, V(p)});
+  g.Return(g.Where(kept, x * V(p < 1 ? 1 / (1 - p) : 0.0), V(0.0)));
+}
+
+constexpr std::array kRows = {
+    Composite(OpId::kNormal, "normal", 0, 0, Normal,
+              "normal(loc=0.0, scale=1.0, shape=(), *, dtype=None, device_mesh=None, placements=None)",
+              "Random numbers of the normal distribution, the same on every mesh and placement."),
+    Composite(OpId::kUniform, "uniform", 0, 0, UniformBetween,
+              "uniform(low=0.0, high=1.0, shape=(), *, dtype=None, device_mesh=None, placements=None)",
+              "Random numbers in [low, high), the same on every mesh and placement."),
+    Composite(OpId::kExponential, "exponential", 0, 0, Exponential,
+              "exponential(scale=1.0, shape=(), *, dtype=None, device_mesh=None, placements=None)",
+              "Random numbers of the exponential distribution, the same on every mesh and placement."),
+    Composite(OpId::kDropout, "dropout", 1, 1, Dropout, "dropout(x, /, p=0.5, *, training=True)",
+              "Gives 0 with probability p, else x / (1 - p); which, is the same on every mesh and placement."),
+};
+
+}  // namespace
+
+absl::Span<const OpRow> RandomRows() { return kRows; }
+
+}  // namespace tessera::composites
