@@ -50,6 +50,7 @@ struct KernelCall {
   Shape output_extents = {};
   Strides output_strides = {};
   Box output_box = {};  // global; creation ops, and maps that read an index
+  Box input_box = {};   // global, of the first input; ops that speak of places in the whole of a tensor that is sharded
   // Of ops with several results, which say what these are. An argreduce may have one: the extremes themselves.
   absl::Span<const KernelOutput> more_outputs = {};
   absl::Span<const Scalar> scalars = {};

@@ -29,6 +29,45 @@ bool Beats(BoolElement candidate, BoolElement best, Extreme extreme) {
   return Beats<uint8_t>(candidate.byte != 0, best.byte != 0, extreme);
 }
 
+// From a number within the shard to the one in the whole tensor.
+class NumbersInWhole {
+ public:
+  NumbersInWhole() = default;
+  NumbersInWhole(absl::Span<const int64_t> dims, const Shape& whole, const Box& box) {
+    const Strides strides = RowMajorStrides(whole);
+    for (size_t i = 0; i < dims.size(); ++i) {
+      const Interval own = box[static_cast<size_t>(dims[i])];
+      dims_.push_back({own.size(), own.start, strides[i]});
+      start_ += own.start * strides[i];
+    }
+  }
+  int64_t operator()(int64_t number) const {
+    if (dims_.empty()) return number;
+    int64_t in_whole = start_;
+    for (size_t d = dims_.size(); d-- > 0;) {
+      in_whole += number % dims_[d].extent * dims_[d].stride;
+      number /= dims_[d].extent;
+    }
+    return in_whole;
+  }
+  // The indexes within the shard of a number of the whole tensor.
+  void IndexesOf(int64_t number, absl::Span<int64_t> indexes) const {
+    for (size_t d = 0; d < dims_.size(); ++d) {
+      indexes[d] = number / dims_[d].stride - dims_[d].start;
+      number %= dims_[d].stride;
+    }
+  }
+
+ private:
+  struct Dim {
+    int64_t extent;  // of the shard
+    int64_t start;
+    int64_t stride;  // of the numbers
+  };
+  absl::InlinedVector<Dim, 4> dims_;
+  int64_t start_ = 0;
+};
+
 struct ArgLayout {
   LoopNest kept;     // operands: the inputs, the output, and where it is asked for that of the values
   LoopNest reduced;  // the inputs
@@ -36,6 +75,7 @@ struct ArgLayout {
   DType dtype = DType::kF32;
   const void* input = nullptr;
   const int64_t* numbers = nullptr;  // the second input; null where they are counted
+  NumbersInWhole in_whole;
   int64_t* output = nullptr;
   void* values = nullptr;  // the extremes themselves, where asked for
 };
@@ -63,7 +103,7 @@ void AlongRow(const ArgLayout& l) {
       const int64_t n = std::min(step, l.reduced.size - r);
       TakeBlock(l, OperandBlock(l.reduced, 0, base, r, n, scratch.data()), n, r, &best, &index);
     }
-    l.output[PlaceOf(l.kept, 1, k).offset] = index;
+    l.output[PlaceOf(l.kept, 1, k).offset] = l.in_whole(index);
     if (l.values != nullptr) static_cast<T*>(l.values)[PlaceOf(l.kept, 2, k).offset] = best;
   }
 }
@@ -86,24 +126,25 @@ void AcrossColumns(const ArgLayout& l) {
         index[static_cast<size_t>(c)] = beats ? r : index[static_cast<size_t>(c)];
       }
     }
+    for (int64_t c = 0; c < width; ++c) index[static_cast<size_t>(c)] = l.in_whole(index[static_cast<size_t>(c)]);
     StoreBlock(l.kept, 1, l.output, k, width, index.data());
     if (l.values != nullptr) StoreBlock(l.kept, 2, static_cast<T*>(l.values), k, width, best.data());
   }
 }
 
-// Winners of parts: of equal ones that with the lower number.
+// Winners of shards: of equal ones that with the lower number; a number below 0 is of a shard without elements.
 template <typename T>
 void ByNumbers(const ArgLayout& l) {
   for (int64_t k = 0; k < l.kept.size; ++k) {
     const T* values = static_cast<const T*>(l.input) + PlaceOf(l.kept, 0, k).offset;
     const int64_t* numbers = l.numbers + PlaceOf(l.kept, 1, k).offset;
     T best{};
-    int64_t index = 0;
+    int64_t index = -1;
     for (int64_t r = 0; r < l.reduced.size; ++r) {
       const T value = values[PlaceOf(l.reduced, 0, r).offset];
       const int64_t number = numbers[PlaceOf(l.reduced, 1, r).offset];
       const bool beats = Beats(value, best, l.extreme), is_beaten = Beats(best, value, l.extreme);
-      if (r > 0 && (is_beaten || (!beats && number >= index))) continue;
+      if (number < 0 || (index >= 0 && (is_beaten || (!beats && number >= index)))) continue;
       best = value;
       index = number;
     }
@@ -131,6 +172,10 @@ absl::Status CheckOperands(const ArgReduceOp& op, const KernelCall& call) {
     return absl::InvalidArgumentError(absl::StrCat("argmin, argmax: numbers ",
                                                    std::string(ToText(call.inputs[1].dtype)),
                                                    ToText(call.inputs[1].extents), " for ", ToText(input.extents)));
+  }
+  if (!op.whole.empty() && call.input_box.size() != rank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argmin, argmax: a box of ", call.input_box.size(), " dims for rank ", rank));
   }
   if (call.more_outputs.size() > 1 ||
       (call.more_outputs.size() == 1 &&
@@ -172,10 +217,16 @@ absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call) {
                          .numbers = call.inputs.size() < 2   ? nullptr
                                     : call.inputs[1].is_zero ? reinterpret_cast<const int64_t*>(&kZero)
                                                              : static_cast<const int64_t*>(call.inputs[1].data),
+                         .in_whole = op.whole.empty() ? NumbersInWhole()
+                                                      : NumbersInWhole(op.dims, op.whole, call.input_box),
                          .output = static_cast<int64_t*>(call.output),
                          .values = call.more_outputs.empty() ? nullptr : call.more_outputs[0].data};
   if (layout.kept.size == 0) return absl::OkStatus();
-  if (layout.reduced.size == 0) return absl::InvalidArgumentError("argmin, argmax: of an empty dim");
+  if (layout.reduced.size == 0) {
+    if (op.whole.empty()) return absl::InvalidArgumentError("argmin, argmax: of an empty dim");
+    for (int64_t k = 0; k < layout.kept.size; ++k) layout.output[PlaceOf(layout.kept, 1, k).offset] = -1;
+    return absl::OkStatus();
+  }
   const bool is_known = VisitElement(input.dtype, [&](auto element) {
     using T = decltype(element);
     if (layout.numbers != nullptr) {
@@ -188,6 +239,50 @@ absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call) {
     return true;
   });
   return is_known ? absl::OkStatus() : NoKernelFor("argmin, argmax", input.dtype);
+}
+
+absl::Status RunPick(const PickOp& op, const KernelCall& call) {
+  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
+      !s.ok()) {
+    return s;
+  }
+  const KernelInput &input = call.inputs[0], &numbers = call.inputs[1];
+  const size_t rank = input.extents.size();
+  if (numbers.extents != call.output_extents || call.output_extents.size() != rank || call.input_box.size() != rank ||
+      op.dims.back() >= static_cast<int64_t>(rank) || numbers.dtype != DType::kI64 ||
+      call.output_dtype != input.dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pick: of ", ToText(input.extents), " to ", ToText(call.output_extents)));
+  }
+  const NumbersInWhole in_whole(op.dims, op.whole, call.input_box);
+  Strides kept = input.strides, reduced;
+  for (const int64_t dim : op.dims) {
+    reduced.push_back(input.strides[static_cast<size_t>(dim)]);
+    kept[static_cast<size_t>(dim)] = 0;
+  }
+  const LoopNest nest = Coalesce(call.output_extents, {kept, numbers.strides, call.output_strides});
+  const bool is_known = VisitElement(input.dtype, [&](auto element) {
+    using T = decltype(element);
+    Shape indexes(op.dims.size());
+    for (int64_t k = 0; k < nest.size; ++k) {
+      const int64_t number =
+          numbers.is_zero ? 0 : static_cast<const int64_t*>(numbers.data)[PlaceOf(nest, 1, k).offset];
+      T& picked = static_cast<T*>(call.output)[PlaceOf(nest, 2, k).offset];
+      picked = T{};
+      if (number < 0 || input.is_zero) continue;
+      in_whole.IndexesOf(number, absl::MakeSpan(indexes));
+      int64_t offset = PlaceOf(nest, 0, k).offset;
+      for (size_t d = 0; d < indexes.size(); ++d) {
+        if (indexes[d] < 0 || indexes[d] >= input.extents[static_cast<size_t>(op.dims[d])]) {
+          return false;
+        }
+        offset += indexes[d] * reduced[d];
+      }
+      picked = static_cast<const T*>(input.data)[offset];
+    }
+    return true;
+  });
+  return is_known ? absl::OkStatus() : NoKernelFor("pick", input.dtype);
 }
 
 }  // namespace tessera::cpu

@@ -20,6 +20,7 @@ namespace tessera::cpu {
 absl::Status RunMap(const MapOp& op, const KernelCall& call);
 absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call);
 absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call);
+absl::Status RunPick(const PickOp& op, const KernelCall& call);
 absl::Status RunMatmul(const MatmulOp& op, const KernelCall& call);
 absl::Status RunFill(const FillOp& op, const KernelCall& call);
 absl::Status RunArange(const ArangeOp& op, const KernelCall& call);

@@ -20,8 +20,9 @@ namespace {
 struct IndexedLayout {
   LoopNest nest;
   const int64_t* indices = nullptr;
-  int64_t extent = 0;  // of the indexed array along the dim
+  int64_t extent = 0;  // of the indexed array along the dim, as indices count
   int64_t stride = 0;
+  Interval own;  // which of it is here
 };
 
 absl::Status OutOfRange(const char* kernel, int64_t index, int64_t dim, int64_t extent) {
@@ -66,6 +67,7 @@ absl::StatusOr<IndexedLayout> LayoutOf(const char* kernel, int64_t dim, absl::Sp
   IndexedLayout l;
   l.indices = indices.is_zero ? &kZero : static_cast<const int64_t*>(indices.data);
   l.extent = data_extents[d];
+  l.own = {0, l.extent};
   l.stride = data_strides[d];
   data_strides[d] = 0;
   l.nest = Coalesce(extents, {data_strides, *index_strides, strides});
@@ -90,15 +92,28 @@ int64_t Wrapped(int64_t index, int64_t extent) {
   return index >= 0 && index < extent ? index : -1;
 }
 
+// What an element is that another shard has: nothing, to a sum.
+template <typename T>
+T NothingOf() {
+  if constexpr (std::is_same_v<T, BoolElement>) return {0};
+  if constexpr (kIsHalf<T>) return T(-0.0F);
+  if constexpr (!kIsHalf<T> && !std::is_same_v<T, BoolElement>) return std::is_integral_v<T> ? T{} : -T{};
+}
+
 template <typename T>
 absl::Status Gather(const IndexedLayout& l, int64_t dim, const T* data, T* out) {
   const int64_t data_step = l.nest.strides[0].back(), index_step = l.nest.strides[1].back(),
                 out_step = l.nest.strides[2].back();
+  const auto is_here = [&](int64_t at) { return at >= l.own.start && at < l.own.stop; };
   return ForEachIndexedRow(l, [&](int64_t from, int64_t indices, int64_t to, int64_t n) {
     if (index_step == 0) {
       const int64_t at = Wrapped(l.indices[indices], l.extent);
       if (at < 0) return OutOfRange("gather", l.indices[indices], dim, l.extent);
-      const T* source = data + from + at * l.stride;
+      if (!is_here(at)) {
+        for (int64_t i = 0; i < n; ++i) out[to + i * out_step] = NothingOf<T>();
+        return absl::OkStatus();
+      }
+      const T* source = data + from + (at - l.own.start) * l.stride;
       if (data_step == 1 && out_step == 1) {
         std::memcpy(out + to, source, static_cast<size_t>(n) * sizeof(T));
       } else {
@@ -109,7 +124,8 @@ absl::Status Gather(const IndexedLayout& l, int64_t dim, const T* data, T* out) 
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = Wrapped(l.indices[indices + i * index_step], l.extent);
       if (at < 0) return OutOfRange("gather", l.indices[indices + i * index_step], dim, l.extent);
-      out[to + i * out_step] = data[from + i * data_step + at * l.stride];
+      out[to + i * out_step] =
+          is_here(at) ? data[from + i * data_step + (at - l.own.start) * l.stride] : NothingOf<T>();
     }
     return absl::OkStatus();
   });
@@ -158,6 +174,14 @@ absl::Status RunGather(const GatherOp& op, const KernelCall& call) {
   auto layout = LayoutOf("gather", op.dim, data.extents, data.is_zero ? Strides(data.extents.size(), 0) : data.strides,
                          call.inputs[1], call.output_extents, call.output_strides);
   if (!layout.ok()) return layout.status();
+  if (op.whole.has_value()) {
+    if (call.input_box.size() != data.extents.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("gather: a box of ", call.input_box.size(), " dims for ", ToText(data.extents)));
+    }
+    layout->extent = *op.whole;
+    layout->own = call.input_box[static_cast<size_t>(op.dim)];
+  }
   static const uint64_t kZero = 0;
   absl::Status status;
   const absl::Status known = VisitDType("gather", data.dtype, [&](auto element) {

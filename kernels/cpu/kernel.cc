@@ -17,6 +17,7 @@ struct Dispatch {
   absl::Status operator()(const MapOp& op) const { return cpu::RunMap(op, call); }
   absl::Status operator()(const ReduceLocalOp& op) const { return cpu::RunReduce(op, call); }
   absl::Status operator()(const ArgReduceOp& op) const { return cpu::RunArgReduce(op, call); }
+  absl::Status operator()(const PickOp& op) const { return cpu::RunPick(op, call); }
   absl::Status operator()(const MatmulOp& op) const { return cpu::RunMatmul(op, call); }
   absl::Status operator()(const FillOp& op) const { return cpu::RunFill(op, call); }
   absl::Status operator()(const ArangeOp& op) const { return cpu::RunArange(op, call); }

@@ -32,6 +32,7 @@ struct ScanLayout {
   DType output_dtype = DType::kF32;
   const std::byte* input = nullptr;  // of the scan's first element of the first line
   std::byte* output = nullptr;
+  const std::byte* before = nullptr;  // what stands before the first element of each line: operand 2; or null
 };
 
 // Elements [start, start + count) of the nest from `base`, as they are accumulated.
@@ -84,13 +85,14 @@ void AlongRows(const ScanLayout& l, T identity) {
   for (int64_t k = 0; k < l.lines.size; ++k) {
     const std::byte* from = l.input + PlaceOf(l.lines, 0, k).offset * SizeBytes(l.input_dtype);
     std::byte* to = l.output + PlaceOf(l.lines, 1, k).offset * SizeBytes(l.output_dtype);
-    T running = identity;
+    const bool is_seeded = l.before != nullptr;
+    T running = is_seeded ? reinterpret_cast<const T*>(l.before)[PlaceOf(l.lines, 2, k).offset] : identity;
     for (int64_t i = 0; i < l.extent; i += kBlockElements) {
       const int64_t n = std::min(kBlockElements, l.extent - i);
       const T* values = static_cast<const T*>(Load(l, line, from, i, n, raw, converted));
       T* const out = reinterpret_cast<T*>(result.data());
       // The first is taken as it is: the identity plus -0 would be 0.
-      if (i == 0 && !l.is_exclusive) {
+      if (i == 0 && !l.is_exclusive && !is_seeded) {
         running = values[0];
         out[0] = running;
         ScanTyped(l.op, values + 1, n - 1, false, &running, out + 1);
@@ -108,7 +110,13 @@ void AcrossLines(const ScanLayout& l, T identity) {
   T* const sums = reinterpret_cast<T*>(running.data());
   for (int64_t k = 0; k < l.lines.size;) {
     const int64_t width = BlockLength(l.lines, k);
-    std::fill_n(sums, width, identity);
+    if (l.before != nullptr) {
+      for (int64_t c = 0; c < width; ++c) {
+        sums[c] = reinterpret_cast<const T*>(l.before)[PlaceOf(l.lines, 2, k + c).offset];
+      }
+    } else {
+      std::fill_n(sums, width, identity);
+    }
     for (int64_t i = 0; i < l.extent; ++i) {
       const std::byte* from = l.input + i * l.input_stride * SizeBytes(l.input_dtype);
       std::byte* to = l.output + i * l.output_stride * SizeBytes(l.output_dtype);
@@ -125,7 +133,7 @@ void AcrossLines(const ScanLayout& l, T identity) {
         CombineRows(l.op, l.dtype, rows, width, sums);
         continue;
       }
-      if (i == 0) {
+      if (i == 0 && l.before == nullptr) {
         std::copy_n(static_cast<const T*>(values), width, sums);
       } else {
         const std::array<const void*, 2> rows = {sums, values};
@@ -151,12 +159,19 @@ absl::Status RunScan(const ScanOp& op, const KernelCall& call) {
                                                    std::string(ToText(call.output_dtype)),
                                                    ToText(call.output_extents)));
   }
-  if (NumElements(input.extents) == 0) return absl::OkStatus();
+  const bool is_seeded = call.inputs.size() == 2;
+  Shape lines = input.extents;
+  if (NumElements(lines) == 0) return absl::OkStatus();
+  lines[dim] = 1;
+  if (is_seeded &&
+      (call.inputs[1].extents != lines || call.inputs[1].dtype != AccumulatedIn(call.output_dtype))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("scan: begins with ", ToText(call.inputs[1].extents), " of ", ToText(input.extents)));
+  }
   static const uint64_t kZero = 0;
   const Strides strides = input.is_zero ? Strides(rank, 0) : input.strides;
-  Shape lines = input.extents;
-  lines[dim] = 1;
-  ScanLayout l{.lines = Coalesce(lines, {strides, call.output_strides}),
+  const Strides before = is_seeded && !call.inputs[1].is_zero ? call.inputs[1].strides : Strides(rank, 0);
+  ScanLayout l{.lines = Coalesce(lines, {strides, call.output_strides, before}),
                .op = op.op,
                .is_exclusive = op.span == ScanSpan::kExclusive,
                .extent = input.extents[dim],
@@ -167,6 +182,10 @@ absl::Status RunScan(const ScanOp& op, const KernelCall& call) {
                .output_dtype = call.output_dtype,
                .input = static_cast<const std::byte*>(input.is_zero ? &kZero : input.data),
                .output = static_cast<std::byte*>(call.output)};
+  if (is_seeded) {
+    l.before = static_cast<const std::byte*>(call.inputs[1].is_zero ? static_cast<const void*>(&kZero)
+                                                                    : call.inputs[1].data);
+  }
   if (op.direction == ScanDirection::kReverse) {
     l.input += (l.extent - 1) * l.input_stride * SizeBytes(l.input_dtype);
     l.output += (l.extent - 1) * l.output_stride * SizeBytes(l.output_dtype);

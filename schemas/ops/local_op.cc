@@ -32,7 +32,11 @@ struct TextVisitor {
   std::string operator()(const ArgReduceOp& op) const {
     const std::string dims =
         op.dims.size() == 1 ? StrCat("dim=", op.dims[0]) : StrCat("dims=", ToText(absl::MakeConstSpan(op.dims)));
-    return StrCat("argreduce(", op.extreme == Extreme::kMin ? "min" : "max", "; ", dims, ")");
+    return StrCat("argreduce(", op.extreme == Extreme::kMin ? "min" : "max", "; ", dims,
+                  op.whole.empty() ? "" : StrCat("; whole=", ToText(op.whole)), ")");
+  }
+  std::string operator()(const PickOp& op) const {
+    return StrCat("pick(dims=", ToText(absl::MakeConstSpan(op.dims)), "; whole=", ToText(op.whole), ")");
   }
   std::string operator()(const MatmulOp& op) const {
     return op == MatmulOp{} ? "matmul()" : StrCat("matmul(", ToText(op.notation), ")");
@@ -57,7 +61,9 @@ struct TextVisitor {
   std::string operator()(const SearchSortedOp& op) const {
     return op.side == SearchSide::kLeft ? "searchsorted(left)" : "searchsorted(right)";
   }
-  std::string operator()(const GatherOp& op) const { return StrCat("gather(dim=", op.dim, ")"); }
+  std::string operator()(const GatherOp& op) const {
+    return StrCat("gather(dim=", op.dim, op.whole.has_value() ? StrCat("; whole=", *op.whole) : "", ")");
+  }
   std::string operator()(const ScatterOp& op) const {
     return StrCat("scatter(", kScatterModes[static_cast<size_t>(op.mode)], "; dim=", op.dim, ")");
   }
@@ -79,6 +85,14 @@ absl::Status ExpectDims(std::string_view name, absl::Span<const int64_t> dims) {
     previous = dim;
   }
   return absl::OkStatus();
+}
+
+// Extents of dims in the whole tensor, whose elements can be counted.
+absl::Status ExpectWhole(std::string_view name, absl::Span<const int64_t> dims, const Shape& whole) {
+  if (whole.size() != dims.size()) {
+    return absl::InvalidArgumentError(StrCat(name, ": ", whole.size(), " extents of ", dims.size(), " dims"));
+  }
+  return ValidateShape(name, whole, 1);
 }
 
 struct ValidateVisitor {
@@ -105,7 +119,13 @@ struct ValidateVisitor {
       return absl::InvalidArgumentError("argreduce: unknown extreme");
     }
     if (op.dims.empty()) return absl::InvalidArgumentError("argreduce: over no dim");
+    if (!op.whole.empty()) TESSERA_RETURN_IF_ERROR(ExpectWhole("argreduce", op.dims, op.whole));
     return ExpectDims("argreduce", op.dims);
+  }
+  absl::Status operator()(const PickOp& op) const {
+    TESSERA_RETURN_IF_ERROR(ExpectCounts("pick", inputs, 2, scalars, 0));
+    TESSERA_RETURN_IF_ERROR(ExpectWhole("pick", op.dims, op.whole));
+    return ExpectDims("pick", op.dims);
   }
   absl::Status operator()(const MatmulOp& op) const {
     TESSERA_RETURN_IF_ERROR(ValidateContraction(op.notation));
@@ -137,7 +157,7 @@ struct ValidateVisitor {
     return absl::OkStatus();
   }
   absl::Status operator()(const ScanOp& op) const {
-    TESSERA_RETURN_IF_ERROR(ExpectCounts("scan", inputs, 1, scalars, 0));
+    TESSERA_RETURN_IF_ERROR(ExpectCounts("scan", inputs, inputs == 2 ? 2 : 1, scalars, 0));
     if (op.op == ReduceOp::kAvg || static_cast<int>(op.op) > static_cast<int>(ReduceOp::kProduct) ||
         static_cast<int>(op.span) > 1 || static_cast<int>(op.direction) > 1) {
       return absl::InvalidArgumentError("scan: unknown op, span or direction");
@@ -157,6 +177,9 @@ struct ValidateVisitor {
   }
   absl::Status operator()(const GatherOp& op) const {
     TESSERA_RETURN_IF_ERROR(ExpectCounts("gather", inputs, 2, scalars, 0));
+    if (op.whole.has_value() && *op.whole < 0) {
+      return absl::InvalidArgumentError(StrCat("gather: whole is ", *op.whole));
+    }
     return ExpectDims("gather", {op.dim});
   }
   absl::Status operator()(const ScatterOp& op) const {
@@ -250,7 +273,21 @@ absl::StatusOr<LocalOp> ParseArguments(std::string_view name, Scanner& scanner) 
     } else {
       return scanner.Error("dim or dims before here");
     }
+    if (scanner.TryTake(";")) {
+      for (const std::string_view token : {"whole", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
+      TESSERA_ASSIGN_OR_RETURN(op.whole, ParseShape(scanner));
+    }
     TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 1, 0));
+    return op;
+  }
+  if (name == "pick") {
+    PickOp op;
+    for (const std::string_view token : {"dims", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
+    TESSERA_ASSIGN_OR_RETURN(const Shape dims, ParseShape(scanner));
+    op.dims.assign(dims.begin(), dims.end());
+    for (const std::string_view token : {";", "whole", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
+    TESSERA_ASSIGN_OR_RETURN(op.whole, ParseShape(scanner));
+    TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 2, 0));
     return op;
   }
   if (name == "rand") {
@@ -294,6 +331,10 @@ absl::StatusOr<LocalOp> ParseArguments(std::string_view name, Scanner& scanner) 
   if (name == "gather") {
     GatherOp op;
     TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
+    if (scanner.TryTake(";")) {
+      for (const std::string_view token : {"whole", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
+      TESSERA_ASSIGN_OR_RETURN(op.whole, scanner.TakeInteger());
+    }
     TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 2, 0));
     return op;
   }

@@ -37,13 +37,24 @@ struct ReduceLocalOp {
   bool operator==(const ReduceLocalOp&) const = default;
 };
 // Where the first extreme is among the elements of `dims`, in row-major order: its number there (i64); the first NaN
-// wins. The output has extent 1 there. Of two inputs the second has the numbers, i64 of the same extents: of equal
-// elements the one with the lower number is first. It is how winners of parts are compared.
+// wins. The output has extent 1 there. With `whole`, the extents of `dims` in the whole tensor, the number is the one
+// that the element has there, and -1 of a shard without elements: the kernel is given the input's global box.
+//
+// Of two inputs the second has the numbers, i64 of the same extents: of equal elements the one with the lower number is
+// first; one below 0 is none. It is how winners of shards are compared.
 enum class Extreme : uint8_t { kMin = 0, kMax = 1 };
 struct ArgReduceOp {
   Extreme extreme = Extreme::kMin;
   std::vector<int64_t> dims;
+  Shape whole = {};
   bool operator==(const ArgReduceOp&) const = default;
+};
+// Inputs: an array and what argreduce gave of it with `whole`. The output has the elements that the numbers say, 0 for
+// -1.
+struct PickOp {
+  std::vector<int64_t> dims;
+  Shape whole;
+  bool operator==(const PickOp&) const = default;
 };
 // The product of two tensors by index notation; an empty sum gives zeros.
 struct MatmulOp {
@@ -84,7 +95,8 @@ Interval PiecesInBox(Interval box, int64_t start, int64_t step, int64_t extent);
 
 // Along `dim` what the elements so far give, one after the other, in the output's dtype (of f16 and bf16 in f32, each
 // rounded); kExclusive leaves the element itself out, and the first is the identity; kReverse goes from the last to the
-// first. kAvg is none. The output has the input's extents.
+// first. kAvg is none. The output has the input's extents. A second input, of extent 1 along the dim and of the
+// output's dtype (of f16 and bf16 f32), is what stands before the first element of each line.
 enum class ScanDirection : uint8_t { kForward = 0, kReverse = 1 };
 enum class ScanSpan : uint8_t { kInclusive = 0, kExclusive = 1 };
 struct ScanOp {
@@ -113,9 +125,11 @@ struct SearchSortedOp {
 };
 // output[.., i, ..] = input 0 [.., index, ..] along `dim`, where the index is that of input 1 (i64) at the place:
 // broadcast to the output, or of one dim, which is `dim`. A negative index counts from the end; one outside is an error
-// of the call.
+// of the call. With `whole`, the extent of the dim in the whole tensor, indices are of that, and input 0 is a shard, whose
+// global box the kernel is given: where another one has the element the output is 0 (of floats -0, which a sum keeps).
 struct GatherOp {
   int64_t dim = 0;
+  std::optional<int64_t> whole = std::nullopt;
   bool operator==(const GatherOp&) const = default;
 };
 // Inputs: an array, indices as for gather, broadcast to the updates, and updates. The output is the array with each
@@ -129,16 +143,18 @@ struct ScatterOp {
 };
 
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
-                             SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp>;
+                             SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp>;
 
 // What a kernel does with its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 
 // "map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0])",
-// "reduce(sum; dims=[0]; map=mul:f32(in0:f32, in1:f32))", "argreduce(min; dim=1)", "argreduce(max; dims=[0,1])",
+// "reduce(sum; dims=[0]; map=mul:f32(in0:f32, in1:f32))", "argreduce(min; dim=1)",
+// "argreduce(max; dims=[0,1])", "argreduce(max; dim=0; whole=[8])", "pick(dims=[0]; whole=[8])",
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
-// "searchsorted(left)", "gather(dim=1)", "scatter(add; dim=0)". Round-trips.
+// "searchsorted(left)", "gather(dim=1)", "gather(dim=0; whole=8)",
+// "scatter(add; dim=0)". Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

@@ -31,6 +31,19 @@ TensorSpec WholeAlong(const TensorSpec& own, int dim) {
   return spec;
 }
 
+// Nothing pending; the dim may be cut.
+TensorSpec NothingPending(const TensorSpec& own, int dim) {
+  TensorSpec spec = own;
+  for (int i = 0; i < own.mesh.ndim(); ++i) {
+    if (!own.placements[static_cast<size_t>(i)].is_partial()) continue;
+    const TensorSpec whole_here = WithPlacement(spec, i, Placement::Replicate());
+    Placement chosen = ShardOrReplicate(whole_here, i, dim);
+    if (chosen.is_replicate()) chosen = ShardOrReplicate(whole_here, i, -1);
+    spec.placements[static_cast<size_t>(i)] = chosen;
+  }
+  return spec;
+}
+
 LocalOp LocalAlong(OpId op, int dim, const Attributes& attributes) {
   const SortOrder order = attributes.descending() ? SortOrder::kDescending : SortOrder::kAscending;
   switch (op) {
@@ -109,14 +122,44 @@ absl::StatusOr<Shape> TakenShape(const ResolveInput& input, const TensorSpec& x,
   return shape;
 }
 
+// Where less is taken than there is, each worker takes what its shard has and nothing else, and the sum is pending: no
+// element of a vocabulary that is cut moves for a lookup. A sum of bools is none.
+bool TakesFromShards(const TensorSpec& x, int dim, int64_t taken) {
+  if (x.dtype == DType::kBool || taken >= NumElements(x.shape)) return false;
+  return std::any_of(x.placements.begin(), x.placements.end(),
+                     [&](const Placement& placement) { return placement.is_shard(dim); });
+}
+
+absl::StatusOr<OpResolution> TakeFromShards(const ResolveInput& input, const TensorSpec& x, int dim, Shape taken) {
+  const TensorSpec& indices = *input.tensors[1];
+  TensorSpec output = x;
+  output.shape = std::move(taken);
+  TensorSpec uncut = output;  // in place of the dim's shards
+  for (size_t i = 0; i < x.placements.size(); ++i) {
+    if (!x.placements[i].is_shard(dim)) continue;
+    output.placements[i] = Placement::Partial(ReduceOp::kSum);
+    uncut.placements[i] = Placement::Replicate();
+  }
+  const int along = indices.rank() == 1 ? 0 : dim;
+  for (size_t i = 0; i < output.placements.size() && HaveSameArrangement(indices.mesh, x.mesh); ++i) {
+    if (!x.placements[i].is_replicate() || !indices.placements[i].is_shard(along)) continue;
+    output.placements[i] = uncut.placements[i] = indices.placements[i].OnDim(dim);
+  }
+  return Make(input, {x, IndicesBeside(indices, uncut, dim)},
+              GatherOp{dim, x.shape[static_cast<size_t>(dim)]}, output);
+}
+
 absl::StatusOr<OpResolution> ResolveTake(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const int dim, DimOf(input));
   TESSERA_RETURN_IF_ERROR(CheckIndices(input));
   const TensorSpec& indices = *input.tensors[1];
-  const TensorSpec x = WholeAlong(*input.tensors[0], dim);
+  const TensorSpec own = NothingPending(*input.tensors[0], dim);
+  TESSERA_ASSIGN_OR_RETURN(const Shape taken, TakenShape(input, own, indices, dim));
+  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, taken, SizeBytes(own.dtype)));
+  if (TakesFromShards(own, dim, NumElements(taken))) return TakeFromShards(input, own, dim, taken);
+  const TensorSpec x = WholeAlong(own, dim);
   TensorSpec output = x;
-  TESSERA_ASSIGN_OR_RETURN(output.shape, TakenShape(input, x, indices, dim));
-  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, output.shape, SizeBytes(x.dtype)));
+  output.shape = taken;
   // Indices that are cut where x is whole stay so: each worker takes its own.
   const int along = indices.rank() == 1 ? 0 : dim;
   for (size_t i = 0; i < output.placements.size() && HaveSameArrangement(indices.mesh, x.mesh); ++i) {
@@ -172,7 +215,8 @@ absl::StatusOr<OpResolution> ResolveSearch(const ResolveInput& input) {
 absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const int dim, DimOf(input));
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
-  const TensorSpec x = WholeAlong(*input.tensors[0], dim);
+  const bool sorts = input.call.op == OpId::kSort || input.call.op == OpId::kArgSort;
+  const TensorSpec x = sorts ? WholeAlong(*input.tensors[0], dim) : NothingPending(*input.tensors[0], dim);
   TensorSpec output = x;
   output.dtype = dtypes.result;
   const bool sums = input.call.op == OpId::kCumulativeSum || input.call.op == OpId::kCumulativeProd;

@@ -154,27 +154,39 @@ absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input) {
 absl::StatusOr<OpResolution> ResolveArgReduction(const ResolveInput& input) {
   TESSERA_RETURN_IF_ERROR(CheckDims(input));
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
-  if (input.call.attributes.dims().size() != 1) {
-    return OperandError(input, StrCat("needs one dim, got ", ToText(input.call.attributes.dims())));
-  }
+  if (input.call.attributes.dims().empty()) return OperandError(input, "needs a dim");
   TESSERA_RETURN_IF_ERROR(CheckNotEmpty(input));
-  const int dim = static_cast<int>(input.call.attributes.dims()[0]);
   const TensorSpec& own = *input.tensors[0];
   TensorSpec operand = own;
+  Shape whole;
+  for (const int64_t dim : input.call.attributes.dims()) whole.push_back(own.shape[static_cast<size_t>(dim)]);
+  bool is_cut = false;
   for (int i = 0; i < own.mesh.ndim(); ++i) {
     const Placement placement = own.placements[static_cast<size_t>(i)];
-    if (!placement.is_partial() && !placement.is_shard(dim)) continue;
-    operand.placements[static_cast<size_t>(i)] = ShardOrReplicate(operand, i, dim);
+    if (placement.is_partial()) {
+      // Best on a dim that isn't reduced: then there are no winners to be compared.
+      const TensorSpec whole_here = WithPlacement(operand, i, Placement::Replicate());
+      const std::vector<int64_t>& reduced = input.call.attributes.dims();
+      Placement chosen = ShardOrReplicate(whole_here, i, reduced.size() == 1 ? static_cast<int>(reduced[0]) : -1);
+      if (chosen.is_replicate()) chosen = ShardOrReplicate(whole_here, i, -1);
+      operand.placements[static_cast<size_t>(i)] = chosen;
+    }
+    const Placement wanted = operand.placements[static_cast<size_t>(i)];
+    is_cut = is_cut || (wanted.is_shard() && IsReduced(input, wanted.dim()));
   }
   OutputDims dims = ReduceShape(input);
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, dims.shape, SizeBytes(dtypes.result)));
   OpResolution resolution;
   resolution.flops = static_cast<double>(NumElements(own.shape));
   resolution.operands.push_back(BringTo(own, own.mesh, operand.placements));
-  resolution.local = ArgReduceOp{input.call.op == OpId::kArgMin ? Extreme::kMin : Extreme::kMax, {dim}};
+  resolution.local = ArgReduceOp{input.call.op == OpId::kArgMin ? Extreme::kMin : Extreme::kMax,
+                                 input.call.attributes.dims(), is_cut ? std::move(whole) : Shape()};
   Placements placements = operand.placements;
   for (Placement& placement : placements) {
-    if (placement.is_shard()) placement = placement.OnDim(dims.output_dim[static_cast<size_t>(placement.dim())]);
+    if (!placement.is_shard()) continue;
+    placement = IsReduced(input, placement.dim())
+                    ? Placement::Replicate()
+                    : placement.OnDim(dims.output_dim[static_cast<size_t>(placement.dim())]);
   }
   resolution.outputs.push_back(TensorSpec{dtypes.result, std::move(dims.shape), own.mesh, std::move(placements)});
   return resolution;

@@ -214,8 +214,10 @@ class Interpreter {
           input.is_zero = input.is_zero || position[static_cast<size_t>(dim)] != 0;
         }
       }
+      const Box input_box =
+          step.inputs.empty() ? Box() : LocalBox(plan_.values[static_cast<size_t>(step.inputs[0])].spec, position);
       TESSERA_RETURN_IF_ERROR(
-          InterpretLocalOp(step.op, inputs, scalars, box, memory_.ShardOf(step.output, self), step.store));
+          InterpretLocalOp(step.op, inputs, scalars, box, input_box, memory_.ShardOf(step.output, self), step.store));
     }
     return absl::OkStatus();
   }
@@ -254,7 +256,7 @@ class Interpreter {
                                                     : memory_.ShardOf(operand.value, self));
       }
       TESSERA_RETURN_IF_ERROR(
-          InterpretLocalOp(step.op, inputs, {}, box, memory_.ShardOf(step.output, self), step.store));
+          InterpretLocalOp(step.op, inputs, {}, box, {}, memory_.ShardOf(step.output, self), step.store));
     }
     return absl::OkStatus();
   }

@@ -67,6 +67,7 @@ struct Kernels {
   const std::vector<StridedDoubles>& inputs;
   const std::vector<Scalar>& scalars;
   const Box& output_box;
+  const Box& input_box;  // of the first input
   const StridedDoubles& output;
   const KernelStore store;  // of a matmul
   absl::Status* const failed;
@@ -137,14 +138,23 @@ struct Kernels {
     const StridedDoubles& input = inputs[0];
     Shape reduced;
     for (const int64_t dim : op.dims) reduced.push_back(input.extents[static_cast<size_t>(dim)]);
+    const Strides strides = RowMajorStrides(op.whole);
     ForEachIndex(output.extents, [&](const Shape& index) {
-      double best = 0, best_number = 0;
+      double best = 0, best_number = op.whole.empty() ? 0 : -1;
       int64_t seen = 0;
       ForEachIndex(reduced, [&](const Shape& inner) {
         Shape at = index;
         for (size_t d = 0; d < inner.size(); ++d) at[static_cast<size_t>(op.dims[d])] = inner[d];
         const double value = input.Read(at);
-        const double number = inputs.size() == 2 ? inputs[1].Read(at) : static_cast<double>(seen);
+        double number = inputs.size() == 2 ? inputs[1].Read(at) : static_cast<double>(seen);
+        if (number < 0) return;
+        if (!op.whole.empty()) {
+          number = 0;
+          for (size_t d = 0; d < op.dims.size(); ++d) {
+            const size_t dim = static_cast<size_t>(op.dims[d]);
+            number += static_cast<double>((input_box[dim].start + at[dim]) * strides[d]);
+          }
+        }
         const bool is_better = op.extreme == Extreme::kMin ? value < best : value > best;
         const bool is_nan_first = std::isnan(value) && !std::isnan(best);
         const bool is_equal = value == best || (std::isnan(value) && std::isnan(best));
@@ -154,6 +164,21 @@ struct Kernels {
         }
       });
       output.Write(index, best_number);
+    });
+  }
+
+  void operator()(const PickOp& op) const {
+    const Strides strides = RowMajorStrides(op.whole);
+    ForEachIndex(output.extents, [&](const Shape& index) {
+      int64_t number = static_cast<int64_t>(inputs[1].Read(index));
+      if (number < 0) return output.Write(index, 0);
+      Shape at = index;
+      for (size_t d = 0; d < op.dims.size(); ++d) {
+        const size_t dim = static_cast<size_t>(op.dims[d]);
+        at[dim] = number / strides[d] - input_box[dim].start;
+        number %= strides[d];
+      }
+      output.Write(index, inputs[0].Read(at));
     });
   }
 
@@ -260,11 +285,12 @@ struct Kernels {
     const int64_t n = output.extents[static_cast<size_t>(op.dim)];
     const DType dtype = AccumulatedIn(output.dtype);
     ForEachLine(op.dim, [&](const Shape& line) {
-      double running = Identity(op.op, dtype);
+      const bool is_seeded = inputs.size() == 2;
+      double running = is_seeded ? inputs[1].Read(line) : Identity(op.op, dtype);
       for (int64_t i = 0; i < n; ++i) {
         const Shape at = At(line, op.dim, op.direction == ScanDirection::kReverse ? n - 1 - i : i);
         const double before = running, element = CastTo(dtype, inputs[0].dtype, inputs[0].Read(at));
-        running = i == 0 ? element : ReduceTwo(op.op, dtype, running, element);
+        running = i == 0 && !is_seeded ? element : ReduceTwo(op.op, dtype, running, element);
         output.Write(at, op.span == ScanSpan::kExclusive ? before : running);
       }
     });
@@ -324,10 +350,13 @@ struct Kernels {
   }
 
   void operator()(const GatherOp& op) const {
-    const int64_t extent = inputs[0].extents[static_cast<size_t>(op.dim)];
+    const int64_t extent = op.whole.value_or(inputs[0].extents[static_cast<size_t>(op.dim)]);
+    const Interval own = op.whole.has_value() ? input_box[static_cast<size_t>(op.dim)] : Interval{0, extent};
     ForEachIndex(output.extents, [&](const Shape& index) {
       const int64_t place = IndexFor(index, op.dim, extent, "gather");
-      if (place >= 0) output.Write(index, inputs[0].Read(At(index, op.dim, place)));
+      if (place < 0) return;
+      const bool is_here = place >= own.start && place < own.stop;
+      output.Write(index, is_here ? inputs[0].Read(At(index, op.dim, place - own.start)) : 0);
     });
   }
 
@@ -386,14 +415,14 @@ void StridedDoubles::Write(absl::Span<const int64_t> index, double value) const 
 }
 
 absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedDoubles>& inputs,
-                              const std::vector<Scalar>& scalars, const Box& output_box, const StridedDoubles& output,
-                              KernelStore store) {
+                              const std::vector<Scalar>& scalars, const Box& output_box, const Box& input_box,
+                              const StridedDoubles& output, KernelStore store) {
   if (absl::Status status = ValidateLocalOp(op, static_cast<int>(inputs.size()), static_cast<int>(scalars.size()));
       !status.ok()) {
     return status;
   }
   absl::Status failed;
-  std::visit(Kernels{inputs, scalars, output_box, output, store, &failed}, op);
+  std::visit(Kernels{inputs, scalars, output_box, input_box, output, store, &failed}, op);
   return failed;
 }
 

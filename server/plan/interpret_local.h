@@ -49,7 +49,7 @@ void ForEachIndex(absl::Span<const int64_t> extents, const Visitor& visit) {
 }
 
 absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedDoubles>& inputs,
-                              const std::vector<Scalar>& scalars, const Box& output_box, const StridedDoubles& output,
-                              KernelStore store = KernelStore::kWrite);
+                              const std::vector<Scalar>& scalars, const Box& output_box, const Box& input_box,
+                              const StridedDoubles& output, KernelStore store = KernelStore::kWrite);
 
 }  // namespace tessera

@@ -283,7 +283,9 @@ void LowerLocal(const Plan& plan, const LocalStep& step, WorkerIndex worker, Pha
   for (size_t i = 0; i < step.inputs.size(); ++i) {
     const PlanValue& input = plan.values[static_cast<size_t>(step.inputs[i])];
     kernel.inputs.push_back(OperandAt(input, worker));
-    kernel.input_extents.push_back(BoxShape(LocalBox(input.spec, position)));
+    const Box box = LocalBox(input.spec, position);
+    if (i == 0) kernel.input_box = box;
+    kernel.input_extents.push_back(BoxShape(box));
     kernel.input_dtypes.push_back(input.spec.dtype);
     uint8_t is_zero = 0;
     if (i < step.counted_once.size()) {

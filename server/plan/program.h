@@ -77,6 +77,7 @@ struct KernelInstruction {
   Shape output_extents;
   DType output_dtype = DType::kF32;
   Box output_box;            // global, for creation ops
+  Box input_box;             // global, of the first input
   std::vector<int> scalars;  // indexes into the instance's scalars
   KernelStore store = KernelStore::kWrite;
   bool operator==(const KernelInstruction&) const = default;

@@ -42,9 +42,9 @@ struct ExtentsCheck {
     return absl::OkStatus();
   }
   // Inputs are broadcast against each other.
-  absl::Status Reduced(absl::Span<const int64_t> dims) const {
+  absl::Status Reduced(absl::Span<const Shape> reduced, absl::Span<const int64_t> dims) const {
     Shape together(output.size(), 1);
-    for (const Shape& input : inputs) {
+    for (const Shape& input : reduced) {
       if (input.size() > output.size()) return Mismatch();
       const size_t missing = output.size() - input.size();
       for (size_t d = 0; d < input.size(); ++d) {
@@ -61,13 +61,17 @@ struct ExtentsCheck {
   }
   absl::Status operator()(const ReduceLocalOp& op) const {
     if (!op.map.has_value() && inputs[0].size() != output.size()) return Mismatch();
-    return Reduced(op.dims);
+    return Reduced(inputs, op.dims);
   }
   absl::Status operator()(const ArgReduceOp& op) const {
     for (const Shape& input : inputs) {
       if (input != inputs[0] || input.size() != output.size()) return Mismatch();
     }
-    return Reduced(op.dims);
+    return Reduced(inputs, op.dims);
+  }
+  absl::Status operator()(const PickOp& op) const {
+    if (inputs[1] != output || inputs[0].size() != output.size()) return Mismatch();
+    return Reduced(absl::MakeConstSpan(inputs).first(1), op.dims);
   }
   absl::Status operator()(const MatmulOp& op) const {
     if (inputs.size() != 2) return Mismatch();
@@ -110,7 +114,13 @@ struct ExtentsCheck {
   absl::Status operator()(const RandOp& op) const {
     return op.global_shape.size() == output.size() ? absl::OkStatus() : Mismatch();
   }
-  absl::Status operator()(const ScanOp& op) const { return AlongDim(op.dim); }
+  absl::Status operator()(const ScanOp& op) const {
+    TESSERA_RETURN_IF_ERROR(AlongDim(op.dim));
+    if (inputs.size() < 2) return absl::OkStatus();
+    Shape before = output;
+    before[static_cast<size_t>(op.dim)] = 1;
+    return inputs[1] == before ? absl::OkStatus() : Mismatch();
+  }
   absl::Status operator()(const SortOp& op) const { return AlongDim(op.dim); }
   absl::Status operator()(const SearchSortedOp&) const {
     return inputs[0].size() == 1 && inputs[1] == output ? absl::OkStatus() : Mismatch();
@@ -149,6 +159,17 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
   const auto dtype_of = [&](int value) { return plan.values[static_cast<size_t>(value)].spec.dtype; };
   if (const auto* sort = std::get_if<SortOp>(&step.op); sort != nullptr) {
     return expect(step.output, sort->result == SortResult::kPlaces ? DType::kI64 : dtype_of(step.inputs[0]));
+  }
+  if (std::holds_alternative<ArgReduceOp>(step.op)) {
+    if (step.inputs.size() == 2) TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], DType::kI64));
+    return expect(step.output, DType::kI64);
+  }
+  if (std::holds_alternative<PickOp>(step.op)) {
+    TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], DType::kI64));
+    return expect(step.output, dtype_of(step.inputs[0]));
+  }
+  if (std::holds_alternative<ScanOp>(step.op) && step.inputs.size() == 2) {
+    return expect(step.inputs[1], AccumulatedIn(dtype_of(step.output)));
   }
   if (std::holds_alternative<SearchSortedOp>(step.op)) {
     TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], dtype_of(step.inputs[0])));

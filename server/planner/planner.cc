@@ -14,6 +14,7 @@
 #include "server/planner/contraction.h"
 #include "server/planner/fusion.h"
 #include "server/planner/parts_to_narrow.h"
+#include "server/planner/sharded_along.h"
 
 namespace tessera {
 namespace {
@@ -139,11 +140,30 @@ class OpPlanner {
                                builder_.AddImplicitRedistribute(inputs_[i], resolution_.operands[i].spec));
       step.inputs.push_back(value);
     }
+    const auto* scan = std::get_if<ScanOp>(&step.op);
+    if (scan != nullptr && IsCutAlong(builder_.value(step.inputs[0]).spec, {scan->dim})) {
+      return AddShardedScan(builder_, *scan, step.inputs[0], output_);
+    }
     step.scalars = Range(first_scalar_, resolution_.scalars.size());
     step.output = builder_.AddTemporary(output_);
     const int output = step.output;
     builder_.AddLocal(std::move(step));
     return output;
+  }
+
+  // Winners of shards, compared: with the reduced dims at first.
+  absl::StatusOr<int> PlanShardedArgReduction(const ArgReduceOp& op, int input) {
+    TensorSpec reduced = builder_.value(input).spec;
+    reduced.dtype = output_.dtype;
+    for (const int64_t dim : op.dims) reduced.shape[static_cast<size_t>(dim)] = 1;
+    for (Placement& placement : reduced.placements) {
+      const bool is_cut = placement.is_shard() && std::find(op.dims.begin(), op.dims.end(), placement.dim()) != op.dims.end();
+      if (is_cut) placement = Placement::Replicate();
+    }
+    TESSERA_ASSIGN_OR_RETURN(const int result, AddShardedArgReduce(builder_, op, input, reduced));
+    return builder_.value(result).spec == output_
+               ? result
+               : builder_.AddView(result, output_, 0, RowMajorStrides(MaxShardShape(output_)));
   }
 
   absl::StatusOr<int> PlanMap() {
@@ -199,6 +219,8 @@ class OpPlanner {
     LocalStep step;
     step.op = *resolution_.local;
     TESSERA_ASSIGN_OR_RETURN(const int input, builder_.AddImplicitRedistribute(inputs_[0], wanted));
+    const auto* arg_reduce = std::get_if<ArgReduceOp>(&step.op);
+    if (arg_reduce != nullptr && !arg_reduce->whole.empty()) return PlanShardedArgReduction(*arg_reduce, input);
     step.inputs = {input};
     step.scalars = Range(first_scalar_, resolution_.scalars.size());
     TensorSpec reduced = output_;

@@ -469,6 +469,7 @@ void PhaseItems::EnqueueKernel(const Here& here, const KernelInstruction& kernel
                                  .output_extents = kernel.output_extents,
                                  .output_strides = kernel.output.strides,
                                  .output_box = kernel.output_box,
+                                 .input_box = kernel.input_box,
                                  .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar),
                                  .store = kernel.store},
                                 absl::MakeConstSpan(record.kernel_counts).subspan(first_count)});

@@ -17,11 +17,12 @@ import os
 import pathlib
 import sys
 
-from suite import collectives, hosts, peers, products, programs, redistribution, report, service
+from suite import catalog, collectives, hosts, peers, products, programs, redistribution, report, service
 from suite.measure import HERE, Options, Unavailable
 
-FAMILIES = (redistribution, collectives, products, hosts)
+FAMILIES = (redistribution, collectives, products, hosts, catalog)
 FIGURES = {name: functools.partial(family.run, name=name) for family in FAMILIES for name in family.CASES}
+FIGURES |= catalog.OTHERS
 FIGURES |= {"up_and_down": service.up_and_down, "tiny_ops": service.tiny_ops, "live_tensors": service.live_tensors,
             "kernels": programs.kernels, "planner": programs.planner}
 

@@ -42,6 +42,11 @@ def test_plain_products(split):
     assert list(variants("product", "--m=70", "--n=50", "--k=90", f"--split={split}", "--processes=3")) == [split]
 
 
+@pytest.mark.parametrize("kind", ["var", "softmax", "layer_norm", "cumsum"])
+def test_plain_passes(kind):
+    assert list(variants("pass", f"--kind={kind}", "--rows=7", "--columns=50", "--processes=3")) == [kind]
+
+
 def test_a_figure_reaches_the_table_and_the_json(tmp_path):
     done = subprocess.run([sys.executable, ROOT / "tests/bench/run.py", "--quick", "--only", "all_reduce_64KiB"], text=True,
                           capture_output=True, timeout=120, env={**os.environ, "TESSERA_BENCH_OUT": str(tmp_path)})

@@ -42,21 +42,15 @@ def _arg_reduction(name: str):
     def function(x, /, axis=None, *, out=None, keepdims=False, **unknown):
         x = _check_reduction(name, x, out, unknown)
         if axis is None:
-            ndim = x.ndim
-            if ndim != 1:
-                x = reshape(x.redistribute(placements=[_replicate()] * len(x._placements)), (-1,))
-            out = _tessera.call(_ROWS[name][0], (x,), dims=[0], keepdims=False)
-            return reshape(out, (1,) * ndim) if keepdims else out
+            if x.ndim == 0:
+                x = reshape(x, (1,))
+                keepdims = False
+            return _tessera.call(_ROWS[name][0], (x,), dims=list(range(x.ndim)), keepdims=builtins.bool(keepdims))
         (dim,) = axes_of(name, axis, x.ndim) if not isinstance(axis, (tuple, list)) else (None,)
         if dim is None:
             raise ArgumentError(f"{name}: axis is {axis!r}; it takes one axis or None")
         return _tessera.call(_ROWS[name][0], (x,), dims=[dim], keepdims=builtins.bool(keepdims))
     return _document(function, name)
-
-
-def _replicate():
-    from ._placements import Replicate
-    return Replicate()
 
 
 argmin, argmax = map(_arg_reduction, ("argmin", "argmax"))

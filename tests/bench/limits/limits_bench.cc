@@ -4,6 +4,7 @@
 //   limits_bench redistribute --extents 8192,8192 --mesh 2 --source 0 --destination 1 [--element-bytes 8]
 //   limits_bench collective --kind all_reduce --elements 16777216 [--processes 2] [--asked through_one]
 //   limits_bench product --m 2048 --n 2048 --k 2048 --split rows [--processes 2]
+//   limits_bench pass --kind softmax --rows 4096 --columns 4096 [--processes 2]
 //   limits_bench sockets --listen 10.0.0.1 | --connect 10.0.0.1 --port 7000 --bytes 1000000
 //   limits_bench blas        {"core": the kernels that OpenBLAS takes here, for peers to take the same}
 
@@ -16,6 +17,7 @@
 
 #include "kernels/cpu/blas_core.h"
 #include "tests/bench/limits/collectives.h"
+#include "tests/bench/limits/passes.h"
 #include "tests/bench/limits/products.h"
 #include "tests/bench/limits/redistribution.h"
 #include "tests/bench/limits/sockets.h"
@@ -53,6 +55,13 @@ int Main(int argc, char** argv) {
   product->add_option("--split", matrices.split)->check(CLI::IsMember({"rows", "columns", "inner"}))->required();
   product->add_option("--processes", matrices.processes);
   product->add_option("--repetitions", matrices.repetitions);
+  PassCase rows;
+  CLI::App* pass = app.add_subcommand("pass", "loops over rows of f32, once through memory");
+  pass->add_option("--kind", rows.kind)->check(CLI::IsMember({"var", "softmax", "layer_norm", "cumsum"}))->required();
+  pass->add_option("--rows", rows.rows)->required();
+  pass->add_option("--columns", rows.columns)->required();
+  pass->add_option("--processes", rows.processes);
+  pass->add_option("--repetitions", rows.repetitions);
   SocketCase bytes;
   CLI::App* sockets = app.add_subcommand("sockets", "bytes each way between two processes by TCP");
   sockets->add_option("--listen", bytes.listen);
@@ -67,6 +76,7 @@ int Main(int argc, char** argv) {
   if (redistribute->parsed()) out = MeasureRedistribution(boxes);
   if (collective->parsed()) out = MeasureCollective(flat);
   if (product->parsed()) out = MeasureProduct(matrices);
+  if (pass->parsed()) out = MeasurePass(rows);
   if (sockets->parsed()) out = MeasureSockets(bytes);
   if (blas->parsed()) out = {{"core", openblas_get_corename()}};
   std::printf("%s\n", out.dump().c_str());

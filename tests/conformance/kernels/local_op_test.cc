@@ -51,7 +51,7 @@ struct Results {
 
 // Runs both on `inputs`, into `output`, and expects that they agree.
 Results ExpectAgreement(const LocalOp& op, const std::vector<const StridedArray*>& inputs, StridedArray& output,
-                        const std::vector<Scalar>& scalars = {}, int64_t box_start = 0) {
+                        const std::vector<Scalar>& scalars = {}, int64_t box_start = 0, const Box& input_box = {}) {
   std::vector<KernelInput> operands;
   std::vector<std::vector<double>> data;
   for (const StridedArray* input : inputs) {
@@ -72,10 +72,11 @@ Results ExpectAgreement(const LocalOp& op, const std::vector<const StridedArray*
                         .output_extents = output.extents(),
                         .output_strides = output.strides(),
                         .output_box = box,
+                        .input_box = input_box,
                         .scalars = scalars};
   std::vector<double> results(static_cast<size_t>(output.size()));
   const StridedDoubles into = {&results, 0, RowMajorStrides(output.extents()), output.extents(), output.dtype()};
-  Results both{RunKernel(call), InterpretLocalOp(op, naive, scalars, box, into)};
+  Results both{RunKernel(call), InterpretLocalOp(op, naive, scalars, box, input_box, into)};
   EXPECT_EQ(both.kernel.ok(), both.interpreted.ok()) << ToText(op) << both.kernel << both.interpreted;
   if (!both.kernel.ok()) return both;
   for (int64_t i = 0; i < output.size(); ++i) {
@@ -200,6 +201,71 @@ TEST(LocalOps, ArgReduceOverSeveralDims) {
       }
     }
   }
+}
+
+// Of a shard that begins at [2, 4] of a tensor of [9, 60, 11].
+TEST(LocalOps, NumbersOfAShardAreThoseOfTheWhole) {
+  const Box box = {{2, 5}, {4, 54}, {0, 11}};
+  for (DType dtype : kDTypes) {
+    for (Layout layout : kLayouts) {
+      const StridedArray a = Numbers(dtype, {3, 50, 11}, layout, 11);
+      for (const std::string dims_and_whole : {"dims=[0,1,2]; whole=[9,60,11]", "dims=[0,1]; whole=[9,60]",
+                                               "dims=[1,2]; whole=[60,11]", "dims=[0]; whole=[9]"}) {
+        const LocalOp pick = Parsed("pick(" + dims_and_whole + ")");
+        Shape extents = {3, 50, 11};
+        for (const int64_t dim : std::get<PickOp>(pick).dims) extents[static_cast<size_t>(dim)] = 1;
+        StridedArray numbers(DType::kI64, extents, layout), picked(dtype, extents, layout);
+        ExpectAgreement(Parsed("argreduce(max; " + dims_and_whole + ")"), {&a}, numbers, {}, 0, box);
+        ExpectAgreement(pick, {&a, &numbers}, picked, {}, 0, box);
+        numbers.Set(0, {DType::kI64, 0, -1});
+        ExpectAgreement(pick, {&a, &numbers}, picked, {}, 0, box);
+        if (HasFailure()) return;
+      }
+    }
+  }
+  StridedArray empty(DType::kF32, {2, 0}, Layout::kRowMajor), none(DType::kI64, {2, 1}, Layout::kRowMajor);
+  ExpectAgreement(Parsed("argreduce(max; dim=1; whole=[7])"), {&empty}, none, {}, 0, {{0, 2}, {7, 7}});
+  EXPECT_EQ(none.Get(0).i, -1);
+}
+
+TEST(LocalOps, ScansBeginWithWhatStandsBefore) {
+  for (DType dtype : {DType::kI8, DType::kI64, DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+    for (Layout layout : kLayouts) {
+      const StridedArray a = Small(dtype, {20, 33}, layout, 13);
+      for (const int64_t dim : {0, 1}) {
+        Shape lines = {20, 33};
+        lines[static_cast<size_t>(dim)] = 1;
+        const StridedArray before = Small(AccumulatedIn(dtype), lines, layout, 14);
+        StridedArray out(dtype, {20, 33}, layout);
+        for (const std::string op : {"sum", "product", "max", "min"}) {
+          for (const std::string more : {"", "; exclusive", "; reverse"}) {
+            ExpectAgreement(Parsed("scan(" + op + "; dim=" + std::to_string(dim) + more + ")"), {&a, &before}, out);
+            if (HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(LocalOps, AShardGivesWhatItHasOfATable) {
+  StridedArray indices(DType::kI64, {5}, Layout::kRowMajor);
+  const int64_t wanted[] = {4, 0, -1, 6, 5};  // of 8 rows, of which 4 to 6 are here
+  for (int64_t i = 0; i < 5; ++i) indices.Set(i, {DType::kI64, 0, wanted[i]});
+  for (DType dtype : kDTypes) {
+    if (dtype == DType::kBool) continue;
+    const StridedArray a = Numbers(dtype, {3, 7}, Layout::kPadded, 12);
+    StridedArray rows(dtype, {5, 7}, Layout::kRowMajor);
+    ExpectAgreement(Parsed("gather(dim=0; whole=8)"), {&a, &indices}, rows, {}, 0, {{4, 7}, {0, 7}});
+    if (HasFailure()) return;
+    if (IsFloat(dtype)) {
+      EXPECT_TRUE(std::signbit(rows.Get(7).f)) << "-0, which a sum keeps";
+    }
+  }
+  indices.Set(2, {DType::kI64, 0, 8});
+  const StridedArray a = Numbers(DType::kF32, {3, 7}, Layout::kRowMajor, 12);
+  StridedArray rows(DType::kF32, {5, 7}, Layout::kRowMajor);
+  EXPECT_FALSE(ExpectAgreement(Parsed("gather(dim=0; whole=8)"), {&a, &indices}, rows, {}, 0, {{4, 7}, {0, 7}}).kernel.ok());
 }
 
 TEST(LocalOps, ArgReduceFindsALateNanAndItsValue) {

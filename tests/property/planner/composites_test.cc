@@ -42,6 +42,40 @@ TEST(Composites, OfDiagonals) {
   }
 }
 
+TEST(AlongShards, ScansGoOnWhereTheShardBeforeEnds) {
+  for (const OpId op :
+       {OpId::kCumulativeSum, OpId::kCumulativeProd, OpId::kCumulativeMax, OpId::kCumulativeMin}) {
+    for (const int64_t dim : {0, 1}) {
+      CheckOp(Over(op, {dim}), {{{5, 3}}}, {2}, 1);
+      CheckOp(Over(op, {dim}), {{{5, 3}}}, {2, 2}, 1);
+      CheckOp(Over(op, {dim}), {{{2, 7}}}, {3, 2}, 1);
+    }
+    CheckOp(Over(op, {0}), {{{9}}}, {4}, 1);
+  }
+}
+
+TEST(AlongShards, WinnersOfShardsAreCompared) {
+  for (const OpId op : {OpId::kArgMin, OpId::kArgMax}) {
+    for (const std::vector<int64_t>& dims : std::vector<std::vector<int64_t>>{{0}, {1}, {0, 1}}) {
+      CheckOp(Over(op, dims), {{{5, 3}}}, {2, 2}, 1);
+      CheckOp(Over(op, dims), {{{2, 7}}}, {3, 2}, 1);
+    }
+    CheckOp(Over(op, {0, 2}), {{{3, 2, 5}}}, {2, 2}, 1);
+  }
+}
+
+// What is cut stays: the sum of what each shard has is pending.
+TEST(AlongShards, LookupsMoveNothingOfTheTable) {
+  const TensorSpec table = MakeSpec(DType::kF32, {8, 6}, MakeMesh({2}), {Placement::Shard(0)});
+  const TensorSpec indices = MakeSpec(DType::kI64, {3}, MakeMesh({2}), {Placement::Replicate()});
+  const PlanOperand operands[] = {OperandLayout{table, {}}, OperandLayout{indices, {}}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(Over(OpId::kTakeAlongAxis, {0}), operands, Topology());
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_EQ(planned->plan.steps.size(), 1u) << ToText(planned->plan);
+  EXPECT_EQ(ToText(planned->plan.values[static_cast<size_t>(planned->plan.outputs[0])].spec),
+            "f32[3,6] @ mesh(2) [P(sum)]");
+}
+
 TEST(Arrangements, ConcatAndStack) {
   for (const int64_t dim : {0, 1}) {
     const std::vector<int64_t> longer = dim == 0 ? std::vector<int64_t>{2, 3} : std::vector<int64_t>{5, 4};

@@ -1,0 +1,27 @@
+#pragma once
+
+// Ops along a dim that is cut into shards, without bringing the dim together: what each shard gives by itself is small,
+// is gathered, and tells each shard the rest.
+//
+//   cumulative_sum of f32[8] @ mesh(2) [S(0)]:  the sum of each shard, f32[2] [S(0)], is gathered; each worker adds up
+//   those before its own, and its scan begins there. Two reads and a write of the shard, and 4 bytes from each worker.
+//   argmax of it:  each shard's largest and where it is, gathered and compared.
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/planner/builder.h"
+
+namespace tessera {
+
+// Whether a mesh dim shards one of the dims.
+bool IsCutAlong(const TensorSpec& spec, absl::Span<const int64_t> dims);
+
+// The value with `output`, whose placements are the input's.
+absl::StatusOr<int> AddShardedScan(PlanBuilder& builder, const ScanOp& op, int input, const TensorSpec& output);
+// `reduced`: the result with the reduced dims kept, of extent 1, and Replicate where a mesh dim cut one of them. `op` has
+// the whole's extents.
+absl::StatusOr<int> AddShardedArgReduce(PlanBuilder& builder, const ArgReduceOp& op, int input,
+                                        const TensorSpec& reduced);
+
+}  // namespace tessera
