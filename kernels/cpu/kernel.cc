@@ -29,6 +29,7 @@ struct Dispatch {
   absl::Status operator()(const SearchSortedOp& op) const { return cpu::RunSearchSorted(op, call); }
   absl::Status operator()(const GatherOp& op) const { return cpu::RunGather(op, call); }
   absl::Status operator()(const ScatterOp& op) const { return cpu::RunScatter(op, call); }
+  absl::Status operator()(const AttentionOp& op) const { return cpu::RunAttention(op, call); }
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ enum class OpFamily : uint8_t {
   kPlace,         // writes pieces over a base
   kAlong,         // along one dim, which is whole on every worker: scans and sorts
   kIndexed,       // reads or writes one dim, which is whole on every worker, at indices
+  kAttention,     // of queries on whole keys
   kComposite,     // a graph of other rows
   kRedistribute,
 };

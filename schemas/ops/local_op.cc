@@ -61,6 +61,7 @@ struct TextVisitor {
   std::string operator()(const SearchSortedOp& op) const {
     return op.side == SearchSide::kLeft ? "searchsorted(left)" : "searchsorted(right)";
   }
+  std::string operator()(const AttentionOp& op) const { return op.is_causal ? "attention(causal)" : "attention()"; }
   std::string operator()(const GatherOp& op) const {
     return StrCat("gather(dim=", op.dim, op.whole.has_value() ? StrCat("; whole=", *op.whole) : "", ")");
   }
@@ -174,6 +175,9 @@ struct ValidateVisitor {
   absl::Status operator()(const SearchSortedOp& op) const {
     if (static_cast<int>(op.side) > 1) return absl::InvalidArgumentError("searchsorted: unknown side");
     return ExpectCounts("searchsorted", inputs, 2, scalars, 0);
+  }
+  absl::Status operator()(const AttentionOp&) const {
+    return ExpectCounts("attention", inputs, inputs == 4 ? 4 : 3, scalars, 1);
   }
   absl::Status operator()(const GatherOp& op) const {
     TESSERA_RETURN_IF_ERROR(ExpectCounts("gather", inputs, 2, scalars, 0));
@@ -343,6 +347,7 @@ absl::StatusOr<LocalOp> ParseArguments(std::string_view name, Scanner& scanner) 
     TESSERA_RETURN_IF_ERROR(scanner.Take("right"));
     return SearchSortedOp{SearchSide::kRight};
   }
+  if (name == "attention") return AttentionOp{scanner.TryTake("causal")};
   if (name == "fill") return FillOp{};
   if (name == "arange") return ArangeOp{};
   if (name == "eye") return EyeOp{};

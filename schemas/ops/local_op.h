@@ -142,8 +142,18 @@ struct ScatterOp {
   bool operator==(const ScatterOp&) const = default;
 };
 
+// Inputs: queries [..., L, E], keys [..., S, E], values [..., S, V] of one dtype, and maybe a mask that is broadcast to
+// [..., L, S]: bool, false where a score doesn't count, or of the dtype that is accumulated in, added to the scores.
+// Scalars {scale}. The output [..., L, V] is softmax(queries @ keys.T * scale + mask) @ values; causal: query i, counted in
+// the whole tensor, sees keys up to i alone.
+struct AttentionOp {
+  bool is_causal = false;
+  bool operator==(const AttentionOp&) const = default;
+};
+
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
-                             SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp>;
+                             SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp,
+                             AttentionOp>;
 
 // What a kernel does with its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
@@ -153,7 +163,7 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "argreduce(max; dims=[0,1])", "argreduce(max; dim=0; whole=[8])", "pick(dims=[0]; whole=[8])",
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
-// "searchsorted(left)", "gather(dim=1)", "gather(dim=0; whole=8)",
+// "searchsorted(left)", "attention()", "attention(causal)", "gather(dim=1)", "gather(dim=0; whole=8)",
 // "scatter(add; dim=0)". Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);

@@ -222,6 +222,7 @@ enum class OpId : uint16_t {
   kBaddbmm = 353,
   kIndexAdd = 354,
   kTopK = 355,
+  kAttention = 356,
   // Sums of products of any number of operands.
   kMultiEinsum = 360,
   // What depends on data.

@@ -37,6 +37,7 @@ absl::StatusOr<OpResolution> Dispatch(const ResolveInput& input) {
     case OpFamily::kPlace: return ResolvePlace(input);
     case OpFamily::kAlong: return ResolveAlong(input);
     case OpFamily::kIndexed: return ResolveIndexed(input);
+    case OpFamily::kAttention: return ResolveAttention(input);
     case OpFamily::kComposite: return ResolveComposite(input);
     case OpFamily::kRedistribute: return ResolveRedistribute(input);
   }

@@ -268,6 +268,48 @@ struct Kernels {
     });
   }
 
+  void operator()(const AttentionOp& op) const {
+    const StridedDoubles &q = inputs[0], &k = inputs[1], &v = inputs[2];
+    const size_t row = output.extents.size() - 2, column = row + 1;
+    const double scale = scalars[0].AsDouble();
+    ForEachIndex(output.extents, [&](const Shape& index) {
+      std::vector<double> scores;
+      Shape at = index;
+      for (int64_t s = 0; s < k.extents[row]; ++s) {
+        double score = 0;
+        for (int64_t e = 0; e < q.extents[column]; ++e) {
+          at[row] = index[row], at[column] = e;
+          const double query = q.Read(at);
+          at[row] = s;
+          score += query * k.Read(at);
+        }
+        score *= scale;
+        if (op.is_causal && s > output_box[row].start + index[row]) score = -INFINITY;
+        if (inputs.size() > 3) {
+          Shape place = index;
+          place[column] = s;
+          place.erase(place.begin(), place.end() - static_cast<ptrdiff_t>(inputs[3].extents.size()));
+          for (size_t d = 0; d < place.size(); ++d) {
+            if (inputs[3].extents[d] == 1) place[d] = 0;
+          }
+          const double given = inputs[3].Read(place);
+          score = inputs[3].dtype != DType::kBool ? score + given : given != 0 ? score : -INFINITY;
+        }
+        scores.push_back(score);
+      }
+      const double largest = scores.empty() ? 0 : *std::max_element(scores.begin(), scores.end());
+      double total = 0, sum = 0;
+      for (size_t s = 0; s < scores.size(); ++s) {
+        const double e = std::exp(scores[s] - largest);
+        at = index;
+        at[row] = static_cast<int64_t>(s);
+        total += e;
+        sum += e * v.Read(at);
+      }
+      output.Write(index, sum / total);
+    });
+  }
+
   // The element of the line through `index` along the dim.
   static Shape At(Shape index, int64_t dim, int64_t place) {
     index[static_cast<size_t>(dim)] = place;

@@ -130,6 +130,27 @@ struct ExtentsCheck {
     if (inputs[0] != output) return Mismatch();
     return Indexed(output, inputs[1], inputs[2], op.dim);
   }
+  absl::Status operator()(const AttentionOp&) const {
+    const size_t rank = output.size();
+    if (rank < 2) return Mismatch();
+    const Shape &q = inputs[0], &k = inputs[1], &v = inputs[2];
+    if (q.size() != rank || k.size() != rank || v.size() != rank) return Mismatch();
+    for (size_t d = 0; d + 2 < rank; ++d) {
+      if (q[d] != output[d] || k[d] != output[d] || v[d] != output[d]) return Mismatch();
+    }
+    const bool fits = q[rank - 2] == output[rank - 2] && q[rank - 1] == k[rank - 1] && k[rank - 2] == v[rank - 2] &&
+                      v[rank - 1] == output[rank - 1];
+    if (!fits) return Mismatch();
+    if (inputs.size() < 4) return absl::OkStatus();
+    Shape scores = output;
+    scores[rank - 1] = k[rank - 2];
+    const Shape& mask = inputs[3];
+    if (mask.size() > rank) return Mismatch();
+    for (size_t d = 0; d < mask.size(); ++d) {
+      if (mask[d] != 1 && mask[d] != scores[rank - mask.size() + d]) return Mismatch();
+    }
+    return absl::OkStatus();
+  }
   absl::Status AlongDim(int64_t dim) const {
     return inputs[0] == output && dim < static_cast<int64_t>(output.size()) ? absl::OkStatus() : Mismatch();
   }
@@ -167,6 +188,11 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
   if (std::holds_alternative<PickOp>(step.op)) {
     TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], DType::kI64));
     return expect(step.output, dtype_of(step.inputs[0]));
+  }
+  if (std::holds_alternative<AttentionOp>(step.op)) {
+    for (size_t i = 0; i < 3; ++i) TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
+    const bool adds = step.inputs.size() > 3 && dtype_of(step.inputs[3]) != DType::kBool;
+    return adds ? expect(step.inputs[3], AccumulatedIn(dtype_of(step.output))) : absl::OkStatus();
   }
   if (std::holds_alternative<ScanOp>(step.op) && step.inputs.size() == 2) {
     return expect(step.inputs[1], AccumulatedIn(dtype_of(step.output)));

@@ -21,7 +21,7 @@ PLACEMENTS = [[R(), R()], [S(0), R()], [R(), S(1)], [S(0), S(1)], [S(1), S(0)], 
 
 # Rows that other tests hold: creation, products, moves, indexing.
 ELSEWHERE = {"full", "arange", "rand", "eye", "matmul", "einsum", "slice", "place", "redistribute", "astype", "permute_dims",
-             "reshape", "where", "argmin", "argmax", "assign", "unstack"}
+             "attention", "reshape", "where", "argmin", "argmax", "assign", "unstack"}
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 

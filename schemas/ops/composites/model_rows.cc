@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <utility>
+#include <vector>
 
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
@@ -279,29 +281,21 @@ void Linear(G& g) {
   g.Return(g.operand_count() > 2 ? product + g.operand(2) : product);
 }
 
-// softmax(q k^T * scale + mask) v over the last two dims; a bool mask keeps where it is true.
+// softmax(q k^T * scale + mask) v over the last two dims; a bool mask keeps where it is true. By blocks: no scores lie in
+// memory.
 void Attention(G& g) {
-  const V &q = g.operand(0), &k = g.operand(1), &v = g.operand(2);
-  if (q.rank() < 2 || k.rank() != q.rank() || v.rank() != q.rank()) return g.Refuse("needs (..., sequence, features)");
+  std::vector<V> operands = {g.operand(0), g.operand(1), g.operand(2)};
+  const V& q = operands[0];
+  if (q.rank() < 2) return g.Refuse("needs (..., sequence, features)");
   const int64_t features = q.extent(q.rank() - 1);
   const double scale = NumberOf(g, 0, 1 / std::sqrt(static_cast<double>(std::max<int64_t>(features, 1))));
-  Dims swapped;
-  for (int64_t d = 0; d < k.rank(); ++d) swapped.push_back(d);
-  std::swap(swapped[swapped.size() - 1], swapped[swapped.size() - 2]);
-  V scores = Wide(g, g.Map(OpId::kMatmul, {q, g.Permute(k, swapped)})) * V(scale);
-  const int64_t rows = scores.rank() - 2, columns = scores.rank() - 1;
-  if (g.attributes().is_causal()) {
-    const V kept = g.Map(OpId::kLessEqual,
-                         {g.Iota(scores, columns, scores.extent(columns)), g.Iota(scores, rows, scores.extent(rows))});
-    scores = g.Where(kept, scores, V(-INFINITY));
-  }
   if (g.operand_count() > 3) {
     const V& mask = g.operand(3);
-    scores = mask.dtype() == DType::kBool ? g.Where(mask, scores, V(-INFINITY)) : scores + mask;
+    operands.push_back(mask.dtype() == DType::kBool ? mask : g.AsType(mask, AccumulatedIn(q.dtype())));
   }
-  const V e = Exp(scores - MaxOver(scores, {columns}));
-  const V weights = g.AsType(e / SumOver(e, {columns}), FloatOf(q));
-  g.Return(g.Map(OpId::kMatmul, {weights, v}));
+  Attributes attributes;
+  attributes.set_is_causal(g.attributes().is_causal());
+  g.Return(g.Call(OpId::kAttention, std::move(attributes), std::move(operands), {Scalar::Float(scale)}));
 }
 
 constexpr std::array kRows = {

@@ -248,6 +248,28 @@ TEST(LocalOps, ScansBeginWithWhatStandsBefore) {
   }
 }
 
+// More queries and keys than a block has.
+TEST(LocalOps, AttentionByBlocks) {
+  for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+    for (Layout layout : kLayouts) {
+      const bool is_long = layout == Layout::kRowMajor && SizeBits(dtype) >= 32;
+      const int64_t rows = is_long ? 150 : 5, keys = is_long ? 600 : 7;
+      const StridedArray q = Small(dtype, {2, rows, 3}, layout, 1), k = Small(dtype, {2, keys, 3}, layout, 2),
+                         v = Small(dtype, {2, keys, 4}, layout, 3);
+      StridedArray out(dtype, {2, rows, 4}, layout);
+      const StridedArray added = Small(AccumulatedIn(dtype), {2, 1, keys}, layout, 4);
+      StridedArray kept(DType::kBool, {rows, keys}, layout);
+      for (int64_t i = 0; i < kept.size(); ++i) kept.Set(i, {DType::kBool, 0, (i * 7) % 5 != 0 ? 1 : 0});
+      const std::vector<Scalar> scale = {Scalar::Float(0.5)};
+      ExpectNear(Parsed("attention()"), {&q, &k, &v}, out, scale, 0);
+      ExpectNear(Parsed("attention(causal)"), {&q, &k, &v}, out, scale, 2);
+      ExpectNear(Parsed("attention()"), {&q, &k, &v, &added}, out, scale, 0);
+      ExpectNear(Parsed("attention()"), {&q, &k, &v, &kept}, out, scale, 0);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST(LocalOps, AShardGivesWhatItHasOfATable) {
   StridedArray indices(DType::kI64, {5}, Layout::kRowMajor);
   const int64_t wanted[] = {4, 0, -1, 6, 5};  // of 8 rows, of which 4 to 6 are here

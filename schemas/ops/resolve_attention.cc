@@ -1,0 +1,80 @@
+// Attention on whole keys: what cuts batches stays on all operands, what cuts the rows of queries stays there, and keys
+// and values come whole to them. Nothing else is cut.
+
+#include "schemas/ops/resolve_internal.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+absl::Status CheckShapes(const ResolveInput& input) {
+  const TensorSpec &q = *input.tensors[0], &k = *input.tensors[1], &v = *input.tensors[2];
+  const size_t rank = q.shape.size();
+  for (size_t i = 0; i < 3; ++i) {
+    const TensorSpec& each = *input.tensors[i];
+    if (each.shape.size() != rank || rank < 2) return OperandError(input, "needs (..., sequence, features)");
+    if (Kind(each.dtype) != DTypeKind::kFloat) return OperandDTypeError(input, "needs floating-point dtypes");
+    if (each.dtype != q.dtype) return OperandDTypeError(input, "the dtypes of query, key and value differ");
+    for (size_t d = 0; d + 2 < rank; ++d) {
+      if (each.shape[d] != q.shape[d]) return OperandError(input, "the batches differ");
+    }
+  }
+  if (q.shape[rank - 1] != k.shape[rank - 1]) return OperandError(input, "query and key have other features");
+  if (k.shape[rank - 2] != v.shape[rank - 2]) return OperandError(input, "key and value have other lengths");
+  if (input.tensors.size() < 4) return absl::OkStatus();
+  const TensorSpec& mask = *input.tensors[3];
+  Shape scores = q.shape;
+  scores[rank - 1] = k.shape[rank - 2];
+  bool fits = mask.shape.size() <= rank;
+  for (size_t d = 0; fits && d < mask.shape.size(); ++d) {
+    const int64_t extent = mask.shape[mask.shape.size() - 1 - d];
+    fits = extent == 1 || extent == scores[rank - 1 - d];
+  }
+  if (!fits) return OperandError(input, StrCat("the mask is not broadcast to ", ToText(scores)));
+  if (mask.dtype == DType::kBool || mask.dtype == AccumulatedIn(q.dtype)) return absl::OkStatus();
+  return OperandDTypeError(input, "the mask must be bool or of the dtype that is added up in");
+}
+
+// Cut as the output is where it has that extent, whole elsewhere; the mask may have fewer dims.
+Placements Beside(const TensorSpec& own, const TensorSpec& output, bool has_rows) {
+  Placements placements = output.placements;
+  const int missing = output.rank() - own.rank();
+  for (Placement& placement : placements) {
+    if (!placement.is_shard()) continue;
+    const int dim = placement.dim() - missing;
+    const bool is_cut = dim >= 0 && (has_rows || placement.dim() < output.rank() - 2) &&
+                        own.shape[static_cast<size_t>(dim)] != 1;
+    placement = is_cut ? placement.OnDim(dim) : Placement::Replicate();
+  }
+  return placements;
+}
+
+}  // namespace
+
+absl::StatusOr<OpResolution> ResolveAttention(const ResolveInput& input) {
+  TESSERA_RETURN_IF_ERROR(CheckShapes(input));
+  if (input.call.scalars.size() != 1) return OperandError(input, "takes a scale");
+  const TensorSpec& q = *input.tensors[0];
+  TensorSpec output = q;
+  output.shape.back() = input.tensors[2]->shape.back();
+  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, output.shape, SizeBytes(output.dtype)));
+  for (int i = 0; i < q.mesh.ndim(); ++i) {
+    Placement& placement = output.placements[static_cast<size_t>(i)];
+    if (placement.is_shard() && placement.dim() < q.rank() - 1) continue;
+    placement = ShardOrReplicate(WithPlacement(output, i, Placement::Replicate()), i, q.rank() - 1);
+  }
+  OpResolution resolution;
+  for (size_t i = 0; i < input.tensors.size(); ++i) {
+    const TensorSpec& own = *input.tensors[i];
+    resolution.operands.push_back(BringTo(own, output.mesh, Beside(own, output, i == 0 || i == 3)));
+  }
+  const double keys = static_cast<double>(input.tensors[1]->shape[input.tensors[1]->shape.size() - 2]);
+  resolution.flops = 2 * keys * static_cast<double>(NumElements(q.shape) + NumElements(output.shape));
+  resolution.local = AttentionOp{input.call.attributes.is_causal()};
+  resolution.scalars = {input.call.scalars[0].As(DType::kF64)};
+  resolution.outputs.push_back(std::move(output));
+  return resolution;
+}
+
+}  // namespace tessera
