@@ -41,6 +41,8 @@ enum class DTypeRule : uint8_t {
   kLogical,         // every operand becomes bool, and so does the result (logical_and, any)
   kWhere,           // operand 0 bool, promotion of the others
   kSum,             // bool and i32 become i64 (the array API's default integer)
+  kPart,            // promotion, bool is an error; of complex numbers the result is their parts' dtype (abs, real)
+  kParts,           // promotion to f32 or f64; the result is complex numbers of two of them
   kIndex,           // i64
   kSame,            // operand 0's
 };

@@ -14,8 +14,11 @@ absl::Span<const OpRow> ModelRows();        // what models need: activations, no
 absl::Span<const OpRow> ArrangementRows();  // where elements lie: concat, stack, roll, assignment
 absl::Span<const OpRow> RandomRows();       // distributions
 
-// The dtype of a result that is a float: x's own, or f64.
-inline DType FloatOf(const GraphValue& x) { return Kind(x.dtype()) == DTypeKind::kFloat ? x.dtype() : DType::kF64; }
+// The dtype of a result that is a float: x's own, that of its parts, or f64.
+inline DType FloatOf(const GraphValue& x) {
+  const DType real = RealOf(x.dtype());
+  return Kind(real) == DTypeKind::kFloat ? real : DType::kF64;
+}
 
 inline constexpr OpRow Composite(OpId id, std::string_view name, int min_operands, int max_operands,
                                  CompositeFunction build, std::string_view signature, std::string_view doc) {
