@@ -245,6 +245,20 @@ constexpr std::array kRows = {
     Plain(OpId::kScatter, "scatter", F::kIndexed, 3, D::kSame, P::kNone,
           "scatter(x, indices, updates, /, axis=-1, *, mode='set')",
           "Gives x with updates at indices along an axis; mode is set (the last of several wins), add, max or min."),
+    OpRow{OpId::kMatrixFunction, "matrix_function", F::kMatrices, 1, 2, "", std::nullopt, std::nullopt, D::kSame,
+          P::kNone,
+          "matrix_function(*matrices, mode, upper=False, full_matrices=False, transposed=False, unit_diagonal=False)",
+          "What LAPACK computes of whole matrices, the results behind each other in one; the functions of linalg are "
+          "made of it."},
+    Plain(OpId::kConv, "conv", F::kWindows, 2, D::kSame, P::kNone,
+          "conv(x, weight, /, *, stride, padding, dilation, groups=1)",
+          "Convolves x of dims (N, C, ...) with a weight of dims (O, C / groups, ...), as torch does."),
+    Plain(OpId::kMaxPool, "max_pool", F::kWindows, 1, D::kSame, P::kNone,
+          "max_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False)",
+          "Gives the maximum of each window of the last dims; NaN propagates."),
+    Plain(OpId::kAvgPool, "avg_pool", F::kWindows, 1, D::kSame, P::kNone,
+          "avg_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False, count_include_pad=False)",
+          "Gives the mean of each window of the last dims."),
     OpRow{OpId::kRedistribute, "redistribute", F::kRedistribute, 1, kMaxOperands, "", std::nullopt, std::nullopt,
           D::kSame, P::kMove,
           "redistribute(x, /, device_mesh=None, placements=None, *, dtype=None, async_op=False, relabel=False)",
@@ -257,8 +271,9 @@ struct AllRows {
   std::vector<const OpRow*> by_id;
 
   AllRows() {
-    for (const absl::Span<const OpRow> some : {absl::Span<const OpRow>(kRows), composites::MathRows(),
-                                               composites::ModelRows(), composites::ArrangementRows()}) {
+    for (const absl::Span<const OpRow> some :
+         {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
+          composites::ArrangementRows(), composites::LinalgRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

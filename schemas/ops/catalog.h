@@ -24,6 +24,8 @@ enum class OpFamily : uint8_t {
   kPlace,         // writes pieces over a base
   kAlong,         // along one dim, which is whole on every worker: scans and sorts
   kIndexed,       // reads or writes one dim, which is whole on every worker, at indices
+  kMatrices,      // of whole matrices, the last two dims (linalg_op.h)
+  kWindows,       // over windows of the last dims (window_op.h)
   kComposite,     // a graph of other rows
   kRedistribute,
 };

@@ -31,6 +31,8 @@ absl::StatusOr<OpResolution> ResolveViewOp(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolvePlace(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveIndexed(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveMatrices(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveWindows(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveComposite(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveRedistribute(const ResolveInput& input);
 

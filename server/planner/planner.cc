@@ -115,7 +115,9 @@ class OpPlanner {
       case OpFamily::kView: return PlanView();
       case OpFamily::kPlace:
       case OpFamily::kAlong:
-      case OpFamily::kIndexed: return PlanLocal();
+      case OpFamily::kIndexed:
+      case OpFamily::kMatrices:
+      case OpFamily::kWindows: return PlanLocal();
       case OpFamily::kComposite:            // its nodes are planned
       case OpFamily::kRedistribute: break;  // has several outputs: PlanMoves
     }
