@@ -20,6 +20,7 @@ void Raise(const absl::Status& status) {
   nb::object key = nb::int_(static_cast<int>(status.code()));
   if (status.GetPayload(kDTypeErrorPayload).has_value()) key = nb::str("dtype");
   if (status.GetPayload(kIndexErrorPayload).has_value()) key = nb::str("index");
+  if (status.GetPayload(kLinalgErrorPayload).has_value()) key = nb::str("linalg");
   nb::object error_class = nb::borrow(GetHooks().error_classes[key]);
   const std::string message(status.message());
   nb::object text = nb::steal(PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));

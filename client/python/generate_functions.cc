@@ -18,6 +18,8 @@ namespace {
 bool HasFunction(const OpRow& row) {
   switch (row.family) {
     case OpFamily::kRedistribute:
+    case OpFamily::kMatrices:
+    case OpFamily::kWindows:
     case OpFamily::kPlace: return false;
     default: break;
   }
@@ -84,11 +86,24 @@ void WriteStub(const OpRow& row, const Signature& signature) {
               Quoted(row.doc).c_str());
 }
 
+// Rows whose functions are names of tessera.linalg or tessera.fft, and none of tessera itself.
+bool IsOfNamespace(const OpRow& row) { return row.id >= OpId::kCholesky && row.id <= OpId::kIrfftn; }
+
+// What `from _tessera_ops import *` gives.
+void WriteNames() {
+  std::printf("__all__ = [");
+  for (const OpRow& row : Catalog()) {
+    if (HasFunction(row) && !IsOfNamespace(row)) std::printf("\n    %s,", Quoted(row.name).c_str());
+  }
+  std::printf("\n]\n\n\n");
+}
+
 int Generate(std::string_view what) {
   if (what == "python") {
     std::printf(
         "# Made from the op catalog by generate_functions: one function for each row.\n\n"
-        "from tessera._run import function, run\n\n\n");
+        "from tessera._run import function, run\n\n");
+    WriteNames();
   } else if (what == "stubs") {
     std::printf("# Made from the op catalog by generate_functions.\n\nfrom typing import Any\n\n");
   } else if (what == "markdown") {

@@ -33,6 +33,9 @@ absl::Status RunSearchSorted(const SearchSortedOp& op, const KernelCall& call);
 absl::Status RunGather(const GatherOp& op, const KernelCall& call);
 absl::Status RunScatter(const ScatterOp& op, const KernelCall& call);
 absl::Status RunAttention(const AttentionOp& op, const KernelCall& call);
+absl::Status RunLinalg(const LinalgOp& op, const KernelCall& call);
+absl::Status RunConv(const ConvOp& op, const KernelCall& call);
+absl::Status RunPool(const PoolOp& op, const KernelCall& call);
 
 // A map that only casts to a wider dtype what lies in its output's own memory (kernels/kernel.h says where), and its
 // kernel.

@@ -257,6 +257,20 @@ constexpr std::array kRows = {
     OpRow{OpId::kAttention, "attention", F::kAttention, 3, 4, "", std::nullopt, std::nullopt, D::kSame, P::kNone,
           "attention(query, key, value, attn_mask=None, /, *, is_causal=False, scale)",
           "What scaled_dot_product_attention is made of: keys by blocks, no scores in memory."},
+    OpRow{OpId::kMatrixFunction, "matrix_function", F::kMatrices, 1, 2, "", std::nullopt, std::nullopt, D::kSame,
+          P::kNone,
+          "matrix_function(*matrices, mode, upper=False, full_matrices=False, transposed=False, unit_diagonal=False)",
+          "What LAPACK computes of whole matrices, the results behind each other in one; the functions of linalg are "
+          "made of it."},
+    Plain(OpId::kConv, "conv", F::kWindows, 2, D::kSame, P::kNone,
+          "conv(x, weight, /, *, stride, padding, dilation, groups=1)",
+          "Convolves x of dims (N, C, ...) with a weight of dims (O, C / groups, ...), as torch does."),
+    Plain(OpId::kMaxPool, "max_pool", F::kWindows, 1, D::kSame, P::kNone,
+          "max_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False)",
+          "Gives the maximum of each window of the last dims; NaN propagates."),
+    Plain(OpId::kAvgPool, "avg_pool", F::kWindows, 1, D::kSame, P::kNone,
+          "avg_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False, count_include_pad=False)",
+          "Gives the mean of each window of the last dims."),
     OpRow{OpId::kRedistribute, "redistribute", F::kRedistribute, 1, kMaxOperands, "", std::nullopt, std::nullopt,
           D::kSame, P::kMove,
           "redistribute(x, /, device_mesh=None, placements=None, *, dtype=None, async_op=False, relabel=False)",
@@ -271,7 +285,7 @@ struct AllRows {
   AllRows() {
     for (const absl::Span<const OpRow> some :
          {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
-          composites::ArrangementRows(), composites::RandomRows()}) {
+          composites::ArrangementRows(), composites::LinalgRows(), composites::RandomRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

@@ -68,6 +68,9 @@ struct TextVisitor {
   std::string operator()(const ScatterOp& op) const {
     return StrCat("scatter(", kScatterModes[static_cast<size_t>(op.mode)], "; dim=", op.dim, ")");
   }
+  std::string operator()(const LinalgOp& op) const { return ToText(op); }
+  std::string operator()(const ConvOp& op) const { return ToText(op); }
+  std::string operator()(const PoolOp& op) const { return ToText(op); }
 };
 
 absl::Status ExpectCounts(std::string_view name, int inputs, int wanted_inputs, int scalars, int wanted_scalars) {
@@ -193,6 +196,9 @@ struct ValidateVisitor {
     }
     return ExpectDims("scatter", {op.dim});
   }
+  absl::Status operator()(const LinalgOp& op) const { return ValidateLinalgOp(op, inputs, scalars); }
+  absl::Status operator()(const ConvOp& op) const { return ValidateConvOp(op, inputs, scalars); }
+  absl::Status operator()(const PoolOp& op) const { return ValidatePoolOp(op, inputs, scalars); }
 };
 
 absl::StatusOr<int64_t> ParseDim(Scanner& scanner) {
@@ -348,6 +354,9 @@ absl::StatusOr<LocalOp> ParseArguments(std::string_view name, Scanner& scanner) 
     return SearchSortedOp{SearchSide::kRight};
   }
   if (name == "attention") return AttentionOp{scanner.TryTake("causal")};
+  if (name == "linalg") return ParseLinalgOp(scanner);
+  if (name == "conv") return ParseConvOp(scanner);
+  if (name == "pool") return ParsePoolOp(scanner);
   if (name == "fill") return FillOp{};
   if (name == "arange") return ArangeOp{};
   if (name == "eye") return EyeOp{};

@@ -12,6 +12,8 @@
 #include "absl/status/statusor.h"
 #include "schemas/ops/contraction.h"
 #include "schemas/ops/expression.h"
+#include "schemas/ops/linalg_op.h"
+#include "schemas/ops/window_op.h"
 #include "schemas/types/placement.h"
 #include "schemas/types/shape.h"
 
@@ -152,8 +154,8 @@ struct AttentionOp {
 };
 
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
-                             SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp,
-                             AttentionOp>;
+                             SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp, AttentionOp, LinalgOp, ConvOp,
+                             PoolOp>;
 
 // What a kernel does with its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
@@ -164,7 +166,7 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
 // "searchsorted(left)", "attention()", "attention(causal)", "gather(dim=1)", "gather(dim=0; whole=8)",
-// "scatter(add; dim=0)". Round-trips.
+// "scatter(add; dim=0)"; those of linalg_op.h and window_op.h. Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

@@ -185,6 +185,7 @@ enum class OpId : uint16_t {
   kEig = 276,
   kEigvals = 277,
   kLu = 278,
+  kMatrixFunction = 279,
   // Fourier transforms.
   kFft = 290,
   kIfft = 291,

@@ -38,7 +38,9 @@ Parameter::Role RoleOf(const OpRow& row, std::string_view name) {
   if (row.max_operands == 0 && std::find(kPlaceNames.begin(), kPlaceNames.end(), name) != kPlaceNames.end()) {
     return Parameter::Role::kPlace;
   }
-  return IsAttribute(name) ? Parameter::Role::kAttribute : Parameter::Role::kScalar;
+  // How close is said anew by each call.
+  const bool is_tolerance = row.id == OpId::kIsClose || row.id == OpId::kAllClose;
+  return IsAttribute(name) && !is_tolerance ? Parameter::Role::kAttribute : Parameter::Role::kScalar;
 }
 
 std::string_view Trimmed(std::string_view text) {

@@ -17,6 +17,12 @@ absl::Status IndexOutOfRangeError(std::string_view message) {
   return status;
 }
 
+absl::Status LinalgError(std::string_view message) {
+  absl::Status status = absl::InvalidArgumentError(AbslView(message));
+  status.SetPayload(kLinalgErrorPayload, absl::Cord());
+  return status;
+}
+
 absl::Status WithMessage(const absl::Status& status, std::string_view message) {
   absl::Status changed(status.code(), AbslView(message));
   status.ForEachPayload([&changed](absl::string_view url, const absl::Cord& value) { changed.SetPayload(url, value); });

@@ -10,6 +10,8 @@
 #include "schemas/ops/expression.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/interpret_matrices.h"
+#include "server/plan/interpret_windows.h"
 
 namespace tessera {
 namespace {
@@ -409,6 +411,10 @@ struct Kernels {
                                                                 AccumulatedIn(output.dtype), output.Read(to), update));
     });
   }
+
+  void operator()(const LinalgOp& op) const { *failed = InterpretLinalg(op, inputs, output); }
+  void operator()(const ConvOp& op) const { InterpretConv(op, inputs, output); }
+  void operator()(const PoolOp& op) const { InterpretPool(op, inputs[0], output); }
 };
 
 }  // namespace

@@ -151,6 +151,13 @@ struct ExtentsCheck {
     }
     return absl::OkStatus();
   }
+  absl::Status Gives(const absl::StatusOr<Shape>& wanted) const {
+    if (!wanted.ok()) return Wrong(StdView(wanted.status().message()));
+    return *wanted == output ? absl::OkStatus() : Mismatch();
+  }
+  absl::Status operator()(const LinalgOp& op) const { return Gives(LinalgOutput(op, inputs)); }
+  absl::Status operator()(const ConvOp& op) const { return Gives(ConvOutput(op, inputs[0], inputs[1])); }
+  absl::Status operator()(const PoolOp& op) const { return Gives(PoolOutput(op, inputs[0])); }
   absl::Status AlongDim(int64_t dim) const {
     return inputs[0] == output && dim < static_cast<int64_t>(output.size()) ? absl::OkStatus() : Mismatch();
   }
@@ -200,6 +207,11 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
   if (std::holds_alternative<SearchSortedOp>(step.op)) {
     TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], dtype_of(step.inputs[0])));
     return expect(step.output, DType::kI64);
+  }
+  const bool keeps = std::holds_alternative<LinalgOp>(step.op) || std::holds_alternative<ConvOp>(step.op) ||
+                     std::holds_alternative<PoolOp>(step.op);
+  for (size_t i = 0; keeps && i < step.inputs.size(); ++i) {
+    TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
   }
   const bool scatters = std::holds_alternative<ScatterOp>(step.op);
   if (scatters || std::holds_alternative<GatherOp>(step.op)) {

@@ -117,7 +117,9 @@ class OpPlanner {
       case OpFamily::kPlace:
       case OpFamily::kAlong:
       case OpFamily::kIndexed:
-      case OpFamily::kAttention: return PlanLocal();
+      case OpFamily::kAttention:
+      case OpFamily::kMatrices:
+      case OpFamily::kWindows: return PlanLocal();
       case OpFamily::kComposite:            // its nodes are planned
       case OpFamily::kRedistribute: break;  // has several outputs: PlanMoves
     }

@@ -24,7 +24,7 @@ from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, e
 from ._dtypes import (bfloat16, bool, complex64, complex128, float16, float32, float64, int8, int16, int32, int64,  # noqa: A004
                       uint8, uint16, uint32, uint64)
 from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedPreconditionError, IndexOutOfRangeError,
-                      InternalError, InvalidArgumentError, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
+                      InternalError, InvalidArgumentError, LinAlgError, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
                       TesseraError, UnauthenticatedError, UnavailableError, UnimplementedError)
 from ._mesh import DeviceMesh
 from ._contraction import addmm, bmm, einsum, mm, outer, tensordot, vecdot
@@ -42,6 +42,7 @@ from ._random import (bernoulli, choice, dropout, exponential, manual_seed, norm
 from ._plan import Plan, explain
 from ._session import Cluster, CommDebug, connect, local_cluster
 from ._tensor import ImplicitRedistributionWarning, wait
+from ._windows import avg_pool1d, avg_pool2d, conv1d, conv2d, conv3d, max_pool1d, max_pool2d
 
 newaxis = None
 __array_api_version__ = "2024.12"

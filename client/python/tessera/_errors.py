@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 
+import numpy as np
+
 import _tessera
 
 
@@ -26,6 +28,10 @@ class DTypeError(InvalidArgumentError, TypeError):
 
 class IndexOutOfRangeError(InvalidArgumentError, IndexError):
     """A dim, an index or a position that doesn't exist."""
+
+
+class LinAlgError(InvalidArgumentError, np.linalg.LinAlgError):
+    """A matrix that has no answer: a singular one, one that isn't positive definite."""
 
 
 class NotFoundError(TesseraError, KeyError):
@@ -110,6 +116,7 @@ BY_CODE = {
     16: UnauthenticatedError,
     "dtype": DTypeError,
     "index": IndexOutOfRangeError,
+    "linalg": LinAlgError,
 }
 
 for _class in list(BY_CODE.values()) + [ArgumentError, TesseraError]:

@@ -31,6 +31,13 @@ TEST(Composites, OfOneTensorOverDims) {
   }
 }
 
+// Nothing is computed of no elements, and their sum is there.
+TEST(Composites, OfNothing) {
+  for (const OpId op : {OpId::kVar, OpId::kVectorNorm, OpId::kCountNonzero}) {
+    CheckOp(Over(op, {0}), {{{0, 3}}}, {2, 2}, 1);
+  }
+}
+
 TEST(Composites, OfDiagonals) {
   for (const OpId op : {OpId::kTril, OpId::kTriu, OpId::kTrace, OpId::kDiagonal}) {
     for (const int64_t k : {-2, 0, 1, 5}) {

@@ -1,0 +1,85 @@
+#pragma once
+
+// LinalgOp: what is computed of whole matrices, which are the last two dims of its inputs; the dims before them are a
+// batch, and each of its matrices is one's own. Results that are several (Q and R) lie in one output, behind each
+// other in its last dim, each in row-major order: f64[7,4,3] has the reduced Q and R of its matrices in f64[7,21],
+// 12 elements of Q and 9 of R.
+//
+//   kind               inputs           result for each matrix
+//   cholesky           a [n,n]          [n,n]: L with L L^H = a, of a's lower triangle; `upper`: U with U^H U = a, of
+//                                       the upper one
+//   triangular_solve   a [n,n], b [n,k] [n,k]: x with a x = b, of a's lower triangle or `upper`; `transposed`: of a^T;
+//                                       `unit_diagonal`: with ones on the diagonal, which isn't read
+//   solve              a [n,n], b [n,k] [n,k]: x with a x = b
+//   inv                a [n,n]          [n,n]
+//   slogdet            a [n,n]          [2]: sign and logarithm of the determinant's size; 0 and -inf of a singular one
+//   qr                 a [m,n]          Q [m,k], R [k,n] with k = min(m, n), or m with `full`
+//   reflection_signs   q [n,n]          [n]: see below
+//   svd                a [m,n]          U [m,k], S [k], Vh [k,n] with k = min(m, n), or `full`: U [m,m], Vh [n,n]
+//   svdvals            a [m,n]          [min(m, n)]: singular values, the largest first
+//   eigh               a [n,n]          eigenvalues [n], the least first, and eigenvectors [n,n], of the lower triangle
+//   eigvalsh           a [n,n]          [n]
+//
+// A QR of pieces (TSQR) has rows of R with other signs than one that Householder's reflections make of the whole. The
+// first n rows of its Q tell which: reflection_signs gives for each column the sign that makes it that of the
+// reflections (Ballard, Demmel, Grigori, Jacquelin, Knight, Nguyen: "Reconstructing Householder vectors from
+// tall-skinny QR", 2014, their modified LU decomposition).
+//
+// A matrix that has no answer (singular; not positive definite; one with a NaN or an infinity, where values are found
+// by iteration) is an error of the call with kLinalgErrorPayload.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "schemas/types/shape.h"
+
+namespace tessera {
+
+class Scanner;
+
+enum class LinalgKind : uint8_t {
+  kCholesky = 0,
+  kTriangularSolve = 1,
+  kSolve = 2,
+  kInv = 3,
+  kSlogdet = 4,
+  kQr = 5,
+  kReflectionSigns = 6,
+  kSvd = 7,
+  kSvdVals = 8,
+  kEigh = 9,
+  kEigvalsh = 10,
+};
+inline constexpr std::array<std::string_view, 11> kLinalgKindNames = {
+    "cholesky", "triangular_solve", "solve", "inv",     "slogdet", "qr", "reflection_signs",
+    "svd",      "svdvals",          "eigh",  "eigvalsh"};
+
+struct LinalgOp {
+  LinalgKind kind = LinalgKind::kCholesky;
+  bool upper = false;          // cholesky, triangular_solve
+  bool full = false;           // qr, svd
+  bool transposed = false;     // triangular_solve
+  bool unit_diagonal = false;  // triangular_solve
+  bool operator==(const LinalgOp&) const = default;
+};
+
+inline std::string_view NameOf(LinalgKind kind) { return kLinalgKindNames[static_cast<size_t>(kind)]; }
+inline int InputsOf(LinalgKind kind) {
+  return kind == LinalgKind::kTriangularSolve || kind == LinalgKind::kSolve ? 2 : 1;
+}
+// The extents of one result, of matrices with these; InvalidArgument that says how they should be.
+absl::StatusOr<Shape> LinalgResult(const LinalgOp& op, absl::Span<const Shape> matrices);
+// The same of inputs with their batch, which is the same for all.
+absl::StatusOr<Shape> LinalgOutput(const LinalgOp& op, absl::Span<const Shape> inputs);
+
+// "linalg(qr; full)".
+std::string ToText(const LinalgOp& op);
+// What stands between the parentheses.
+absl::StatusOr<LinalgOp> ParseLinalgOp(Scanner& scanner);
+absl::Status ValidateLinalgOp(const LinalgOp& op, int inputs, int scalars);
+
+}  // namespace tessera

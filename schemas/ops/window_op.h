@@ -1,0 +1,67 @@
+#pragma once
+
+// Local ops that go over windows of the last dims: convolutions and pooling, with torch's meaning. A window is a box of
+// kernel[d] elements, dilation[d] apart; windows are stride[d] apart, and begin padding[d] elements before the first.
+//
+//   x f32[8,3,32,32], weight f32[16,3,5,5], stride 2, padding 2  ->  conv f32[8,16,16,16]
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schemas/types/shape.h"
+
+namespace tessera {
+
+class Scanner;
+
+inline constexpr size_t kMaxWindowDims = 3;
+
+// Where windows lie in one dim each.
+struct Windows {
+  std::vector<int64_t> stride;    // at least 1
+  std::vector<int64_t> padding;   // at least 0
+  std::vector<int64_t> dilation;  // at least 1
+  size_t dims() const { return stride.size(); }
+  bool operator==(const Windows&) const = default;
+};
+
+// Inputs x [N, C, ...] and weight [O, C / groups, ...]; output [N, O, ...]: each element is the sum of the products of
+// a window of x with the weight of the output's channel, over the channels of its group; zeros beyond x. As a product:
+// f16 and bf16 are summed in f32, integers wrap.
+struct ConvOp {
+  Windows windows;
+  int64_t groups = 1;
+  bool operator==(const ConvOp&) const = default;
+};
+
+// One input [..., ...]; of each window the maximum (NaN propagates; what is beyond the input doesn't count) or the
+// mean. kWithPadding: the mean's divisor counts padding, up to where it ends; kElements: the input's elements alone.
+enum class PoolKind : uint8_t { kMax = 0, kAverage = 1 };
+enum class PoolDivisor : uint8_t { kElements = 0, kWithPadding = 1 };
+struct PoolOp {
+  PoolKind kind = PoolKind::kMax;
+  std::vector<int64_t> kernel;
+  Windows windows;
+  PoolDivisor divisor = PoolDivisor::kElements;
+  bool ceil_mode = false;  // a last window that begins inside the input, or its padding before, may end beyond it
+  bool operator==(const PoolOp&) const = default;
+};
+
+// How many windows there are in one dim; InvalidArgument where not one fits.
+absl::StatusOr<int64_t> WindowCount(int64_t extent, int64_t kernel, const Windows& windows, size_t dim, bool ceil_mode);
+// The extents of the output; InvalidArgument that says what doesn't fit.
+absl::StatusOr<Shape> ConvOutput(const ConvOp& op, const Shape& x, const Shape& weight);
+absl::StatusOr<Shape> PoolOutput(const PoolOp& op, const Shape& x);
+
+// "conv(stride=[2,2]; padding=[0,0]; dilation=[1,1]; groups=1)",
+// "pool(max; kernel=[2]; stride=[2]; padding=[0]; dilation=[1])", "...; with_padding; ceil)".
+std::string ToText(const ConvOp& op);
+std::string ToText(const PoolOp& op);
+absl::StatusOr<ConvOp> ParseConvOp(Scanner& scanner);
+absl::StatusOr<PoolOp> ParsePoolOp(Scanner& scanner);
+absl::Status ValidateConvOp(const ConvOp& op, int inputs, int scalars);
+absl::Status ValidatePoolOp(const PoolOp& op, int inputs, int scalars);
+
+}  // namespace tessera

@@ -1,0 +1,14 @@
+#pragma once
+
+// The naive meaning of convolutions and pooling, for Interpret.
+
+#include <vector>
+
+#include "server/plan/interpret_local.h"
+
+namespace tessera {
+
+void InterpretConv(const ConvOp& op, const std::vector<StridedNumbers>& inputs, const StridedNumbers& output);
+void InterpretPool(const PoolOp& op, const StridedNumbers& input, const StridedNumbers& output);
+
+}  // namespace tessera

@@ -1,0 +1,305 @@
+// Functions of matrices, convolutions and pooling against Interpret's naive meaning, on every layout; and against what
+// they mean: that Q R is a, and so on.
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "schemas/types/errors.h"
+#include "server/plan/interpret_local.h"
+#include "tests/conformance/kernels/strided_array.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr DType kFloats[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+
+double Epsilon(DType dtype) {
+  switch (dtype) {
+    case DType::kF16: return 0x1p-10;
+    case DType::kBF16: return 0x1p-7;
+    case DType::kF32: return 0x1p-23;
+    default: return 0x1p-52;
+  }
+}
+
+double NumberOf(const ScalarValue& value) {
+  return Kind(value.dtype) == DTypeKind::kFloat ? value.f : static_cast<double>(value.i);
+}
+
+LocalOp Parsed(const std::string& text) {
+  const absl::StatusOr<LocalOp> op = ParseLocalOp(text);
+  EXPECT_TRUE(op.ok()) << text << op.status();
+  if (op.ok()) {
+    EXPECT_EQ(ToText(*op), text);
+  }
+  return op.ok() ? *op : FillOp{};
+}
+
+absl::Status Compute(const LocalOp& op, const std::vector<const StridedArray*>& inputs, StridedArray& output) {
+  std::vector<KernelInput> operands;
+  for (const StridedArray* input : inputs) operands.push_back(input->AsInput());
+  Box box;
+  for (const int64_t extent : output.extents()) box.push_back({0, extent});
+  const KernelCall call{.op = &op,
+                        .inputs = operands,
+                        .output = output.data(),
+                        .output_dtype = output.dtype(),
+                        .output_extents = output.extents(),
+                        .output_strides = output.strides(),
+                        .output_box = box};
+  return RunKernel(call);
+}
+
+std::vector<double> Elements(const StridedArray& array) {
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < array.size(); ++i) numbers.push_back(NumberOf(array.Get(i)));
+  return numbers;
+}
+
+// The kernel's results and Interpret's, which are equal up to `tolerance`.
+void ExpectAgreement(const LocalOp& op, const std::vector<const StridedArray*>& inputs, StridedArray& output,
+                     double tolerance) {
+  std::vector<std::vector<double>> data;
+  for (const StridedArray* input : inputs) data.push_back(Elements(*input));
+  std::vector<StridedDoubles> naive;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    naive.push_back({&data[i], 0, RowMajorStrides(inputs[i]->extents()), inputs[i]->extents(), inputs[i]->dtype()});
+  }
+  std::vector<double> wanted(static_cast<size_t>(output.size()));
+  const StridedDoubles into = {&wanted, 0, RowMajorStrides(output.extents()), output.extents(), output.dtype()};
+  const absl::Status kernel = Compute(op, inputs, output), interpreted = InterpretLocalOp(op, naive, {}, {}, into);
+  ASSERT_EQ(kernel.ok(), interpreted.ok()) << ToText(op) << kernel << interpreted;
+  if (!kernel.ok()) return;
+  const std::vector<double> got = Elements(output);
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == wanted[i] || (std::isnan(got[i]) && std::isnan(wanted[i]))) continue;
+    ASSERT_NEAR(got[i], wanted[i], tolerance * (1 + std::abs(wanted[i])))
+        << ToText(op) << " of " << ToText(output.dtype()) << " at " << i;
+  }
+  EXPECT_TRUE(output.GuardsAreIntact()) << ToText(op);
+}
+
+StridedArray Random(DType dtype, const Shape& extents, Layout layout, uint32_t seed) {
+  StridedArray array(dtype, extents, layout);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> draw(-1, 1);
+  for (int64_t i = 0; i < array.size(); ++i) array.Set(i, ValueOf(dtype, draw(random)));
+  return array;
+}
+
+// Symmetric matrices with a large diagonal: positive definite, and far from singular.
+StridedArray Definite(DType dtype, const Shape& extents, Layout layout, uint32_t seed) {
+  StridedArray array = Random(dtype, extents, layout, seed);
+  const int64_t n = extents.back();
+  for (int64_t i = 0; i < array.size(); ++i) {
+    const int64_t row = i / n % n, column = i % n, mirrored = i + (column - row) * (n - 1);
+    if (column < row) array.Set(i, array.Get(mirrored));
+    if (column == row) array.Set(i, ValueOf(dtype, 2 * static_cast<double>(n)));
+  }
+  return array;
+}
+
+TEST(Linalg, AgreesWithTheNaiveMeaning) {
+  for (const DType dtype : kFloats) {
+    for (const Layout layout : kLayouts) {
+      const double tolerance = 64 * Epsilon(dtype);
+      for (const int64_t n : {0, 1, 2, 5}) {
+        const StridedArray a = Definite(dtype, {3, n, n}, layout, 1), b = Random(dtype, {3, n, 2}, layout, 2);
+        StridedArray square(dtype, {3, n, n}, layout), solved(dtype, {3, n, 2}, layout), two(dtype, {3, 2}, layout),
+            values(dtype, {3, n}, layout);
+        for (const char* text : {"linalg(cholesky)", "linalg(cholesky; upper)", "linalg(inv)"}) {
+          ExpectAgreement(Parsed(text), {&a}, square, tolerance);
+        }
+        for (const char* flags : {"", "; upper", "; transposed", "; upper; transposed", "; unit_diagonal"}) {
+          // With ones on the diagonal numbers grow.
+          ExpectAgreement(Parsed(std::string("linalg(triangular_solve") + flags + ")"), {&a, &b}, solved,
+                          std::string(flags) == "; unit_diagonal" ? 64 * tolerance : tolerance);
+        }
+        ExpectAgreement(Parsed("linalg(solve)"), {&a, &b}, solved, tolerance);
+        ExpectAgreement(Parsed("linalg(slogdet)"), {&a}, two, tolerance);
+        ExpectAgreement(Parsed("linalg(eigvalsh)"), {&a}, values, tolerance);
+        if (HasFatalFailure()) return;
+      }
+      for (const auto& [m, n] : std::vector<std::pair<int64_t, int64_t>>{{5, 3}, {3, 5}, {4, 4}, {3, 0}, {0, 3}}) {
+        const StridedArray a = Random(dtype, {2, m, n}, layout, 3);
+        const int64_t k = std::min(m, n);
+        StridedArray reduced(dtype, {2, m * k + k * n}, layout), complete(dtype, {2, m * m + m * n}, layout),
+            values(dtype, {2, k}, layout);
+        ExpectAgreement(Parsed("linalg(qr)"), {&a}, reduced, tolerance);
+        ExpectAgreement(Parsed("linalg(qr; full)"), {&a}, complete, tolerance);
+        // By the roots of eigenvalues of a^T a.
+        ExpectAgreement(Parsed("linalg(svdvals)"), {&a}, values, 64 * tolerance);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// a [m, k] times b [k, n].
+std::vector<double> Product(const double* a, const double* b, int64_t m, int64_t k, int64_t n) {
+  std::vector<double> product(static_cast<size_t>(m * n), 0);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t l = 0; l < k; ++l) product[static_cast<size_t>(i * n + j)] += a[i * k + l] * b[l * n + j];
+    }
+  }
+  return product;
+}
+void ExpectNear(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance) << i;
+}
+
+TEST(Linalg, FactorsMultiplyToTheMatrix) {
+  for (const DType dtype : kFloats) {
+    const double tolerance = 64 * Epsilon(dtype);
+    for (const auto& [m, n] : std::vector<std::pair<int64_t, int64_t>>{{6, 4}, {4, 6}, {5, 5}}) {
+      for (const bool full : {false, true}) {
+        const StridedArray a = Random(dtype, {m, n}, Layout::kStepped, 4);
+        const int64_t least = std::min(m, n), left = full ? m : least, right = full ? n : least;
+        StridedArray packed(dtype, {m * left + least + right * n}, Layout::kPadded);
+        const absl::Status status = Compute(Parsed(full ? "linalg(svd; full)" : "linalg(svd)"), {&a}, packed);
+        ASSERT_TRUE(status.ok()) << status;
+        const std::vector<double> parts = Elements(packed);
+        std::vector<double> scaled;
+        for (int64_t i = 0; i < m; ++i) {
+          for (int64_t j = 0; j < least; ++j)
+            scaled.push_back(parts[static_cast<size_t>(i * left + j)] * parts[static_cast<size_t>(m * left + j)]);
+        }
+        ExpectNear(Product(scaled.data(), parts.data() + m * left + least, m, least, n), Elements(a), tolerance);
+        EXPECT_TRUE(packed.GuardsAreIntact());
+      }
+    }
+    const int64_t n = 5;
+    const StridedArray a = Definite(dtype, {n, n}, Layout::kColumnMajor, 5);
+    StridedArray packed(dtype, {n + n * n}, Layout::kReversed);
+    ASSERT_TRUE(Compute(Parsed("linalg(eigh)"), {&a}, packed).ok());
+    const std::vector<double> parts = Elements(packed);
+    std::vector<double> scaled(parts.begin() + n, parts.end());
+    for (int64_t i = 0; i < n * n; ++i) scaled[static_cast<size_t>(i)] *= parts[static_cast<size_t>(i % n)];
+    ExpectNear(Product(Elements(a).data(), parts.data() + n, n, n, n), scaled, 16 * tolerance);
+  }
+}
+
+TEST(Linalg, WhatHasNoAnswerIsAnError) {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    StridedArray zeros(dtype, {2, 3, 3}, Layout::kRowMajor), b(dtype, {2, 3, 1}, Layout::kRowMajor);
+    for (int64_t i = 0; i < zeros.size(); ++i) zeros.Set(i, ValueOf(dtype, 0));
+    for (int64_t i = 0; i < b.size(); ++i) b.Set(i, ValueOf(dtype, 1));
+    StridedArray square(dtype, {2, 3, 3}, Layout::kRowMajor), solved(dtype, {2, 3, 1}, Layout::kRowMajor),
+        two(dtype, {2, 2}, Layout::kRowMajor), packed(dtype, {2, 21}, Layout::kRowMajor),
+        values(dtype, {2, 3}, Layout::kRowMajor);
+    const auto refuses = [](const absl::Status& s) { return s.GetPayload(kLinalgErrorPayload).has_value(); };
+    EXPECT_TRUE(refuses(Compute(Parsed("linalg(cholesky)"), {&zeros}, square)));
+    EXPECT_TRUE(refuses(Compute(Parsed("linalg(inv)"), {&zeros}, square)));
+    EXPECT_TRUE(refuses(Compute(Parsed("linalg(solve)"), {&zeros, &b}, solved)));
+    EXPECT_TRUE(refuses(Compute(Parsed("linalg(triangular_solve)"), {&zeros, &b}, solved)));
+    ASSERT_TRUE(Compute(Parsed("linalg(slogdet)"), {&zeros}, two).ok());
+    EXPECT_EQ(Elements(two), (std::vector<double>{0, -infinite, 0, -infinite}));
+    for (const double bad : {nan, infinite, -infinite}) {
+      zeros.Set(4, ValueOf(dtype, bad));
+      EXPECT_TRUE(refuses(Compute(Parsed("linalg(svd)"), {&zeros}, packed)));
+      EXPECT_TRUE(refuses(Compute(Parsed("linalg(svdvals)"), {&zeros}, values)));
+      EXPECT_TRUE(refuses(Compute(Parsed("linalg(eigvalsh)"), {&zeros}, values)));
+      // An answer or an error, but an end.
+      StridedArray factors(dtype, {2, 18}, Layout::kRowMajor);
+      EXPECT_TRUE(Compute(Parsed("linalg(qr)"), {&zeros}, factors).ok());
+      (void)Compute(Parsed("linalg(inv)"), {&zeros}, square);
+      (void)Compute(Parsed("linalg(cholesky)"), {&zeros}, square);
+      (void)Compute(Parsed("linalg(slogdet)"), {&zeros}, two);
+    }
+  }
+}
+
+TEST(Linalg, LargeBatchesAreDivided) {
+  SetKernelThreads(3);
+  const int64_t n = 40;
+  const StridedArray a = Definite(DType::kF64, {9, n, n}, Layout::kRowMajor, 6);
+  StridedArray divided(DType::kF64, {9, n, n}, Layout::kRowMajor), alone(DType::kF64, {9, n, n}, Layout::kRowMajor);
+  ASSERT_TRUE(Compute(Parsed("linalg(inv)"), {&a}, divided).ok());
+  SetKernelThreads(1);
+  ASSERT_TRUE(Compute(Parsed("linalg(inv)"), {&a}, alone).ok());
+  EXPECT_EQ(Elements(divided), Elements(alone));
+}
+
+TEST(Linalg, RefusesWhatDoesNotFit) {
+  for (const char* text : {"linalg(frobnicate)", "linalg(inv; upper)", "linalg(qr; upper)", "linalg(svd; transposed)",
+                           "linalg(qr; sideways)"}) {
+    EXPECT_FALSE(ParseLocalOp(text).ok()) << text;
+  }
+  const StridedArray wide = Random(DType::kF64, {2, 3}, Layout::kRowMajor, 7);
+  StridedArray out(DType::kF64, {2, 3}, Layout::kRowMajor);
+  EXPECT_FALSE(Compute(Parsed("linalg(inv)"), {&wide}, out).ok());
+  const StridedArray numbers(DType::kI32, {3, 3}, Layout::kRowMajor);
+  StridedArray integers(DType::kI32, {3, 3}, Layout::kRowMajor);
+  EXPECT_TRUE(absl::IsUnimplemented(Compute(Parsed("linalg(inv)"), {&numbers}, integers)));
+}
+
+struct WindowCase {
+  const char* text;
+  Shape x, weight, output;
+};
+
+TEST(Windows, ConvolutionsAgreeWithTheNaiveMeaning) {
+  const std::vector<WindowCase> cases = {
+      {"conv(stride=[1]; padding=[0]; dilation=[1]; groups=1)", {2, 3, 9}, {4, 3, 3}, {2, 4, 7}},
+      {"conv(stride=[2]; padding=[3]; dilation=[2]; groups=1)", {1, 2, 7}, {3, 2, 3}, {1, 3, 5}},
+      {"conv(stride=[1,2]; padding=[1,0]; dilation=[1,1]; groups=1)", {2, 3, 5, 6}, {2, 3, 3, 2}, {2, 2, 5, 3}},
+      {"conv(stride=[1,1]; padding=[0,2]; dilation=[2,1]; groups=2)", {2, 4, 5, 3}, {6, 2, 2, 3}, {2, 6, 3, 5}},
+      {"conv(stride=[1,1,2]; padding=[0,1,0]; dilation=[1,1,1]; groups=1)",
+       {1, 2, 3, 4, 5},
+       {2, 2, 2, 3, 2},
+       {1, 2, 2, 4, 2}},
+      {"conv(stride=[1]; padding=[0]; dilation=[1]; groups=1)", {2, 0, 4}, {3, 0, 2}, {2, 3, 3}},
+      {"conv(stride=[1]; padding=[0]; dilation=[1]; groups=1)", {1, 1, 20000}, {2, 1, 9}, {1, 2, 19992}},
+  };
+  for (const WindowCase& each : cases) {
+    const LocalOp op = Parsed(each.text);
+    for (const DType dtype : kDTypes) {
+      if (dtype == DType::kBool) continue;
+      for (const Layout layout : kLayouts) {
+        StridedArray x(dtype, each.x, layout), weight(dtype, each.weight, layout), out(dtype, each.output, layout);
+        x.FillSmall(1);
+        weight.FillSmall(2);
+        ExpectAgreement(op, {&x, &weight}, out, Kind(dtype) == DTypeKind::kFloat ? 4 * Epsilon(dtype) : 0);
+        if (HasFatalFailure()) return;
+        if (NumElements(each.x) > 1000) break;
+      }
+    }
+  }
+}
+
+TEST(Windows, PoolingAgreesWithTheNaiveMeaning) {
+  const std::vector<WindowCase> cases = {
+      {"pool(max; kernel=[2]; stride=[2]; padding=[0]; dilation=[1])", {3, 4, 9}, {}, {3, 4, 4}},
+      {"pool(max; kernel=[2]; stride=[2]; padding=[0]; dilation=[1]; ceil)", {3, 4, 9}, {}, {3, 4, 5}},
+      {"pool(max; kernel=[3,2]; stride=[1,2]; padding=[1,1]; dilation=[2,1])", {2, 6, 5}, {}, {2, 4, 3}},
+      {"pool(avg; kernel=[3]; stride=[2]; padding=[1]; dilation=[1])", {2, 8}, {}, {2, 4}},
+      {"pool(avg; kernel=[3]; stride=[2]; padding=[1]; dilation=[1]; with_padding; ceil)", {2, 8}, {}, {2, 5}},
+      {"pool(avg; kernel=[2,2,2]; stride=[1,1,1]; padding=[1,0,1]; dilation=[1,1,1])", {2, 3, 4, 3}, {}, {2, 4, 3, 4}},
+      {"pool(max; kernel=[2]; stride=[1]; padding=[0]; dilation=[1])", {40, 3}, {}, {40, 2}},
+  };
+  for (const WindowCase& each : cases) {
+    const LocalOp op = Parsed(each.text);
+    const bool averages = std::get<PoolOp>(op).kind == PoolKind::kAverage;
+    for (const DType dtype : kDTypes) {
+      if (dtype == DType::kBool || (averages && Kind(dtype) != DTypeKind::kFloat)) continue;
+      for (const Layout layout : kLayouts) {
+        StridedArray x(dtype, each.x, layout), out(dtype, each.output, layout);
+        const bool is_wide = SizeBytes(dtype) == 8 && Kind(dtype) != DTypeKind::kFloat;
+        if (is_wide || averages) x.FillSmall(1);
+        if (!is_wide && !averages) x.Randomize(1);
+        ExpectAgreement(op, {&x}, out, averages ? 4 * Epsilon(dtype) : 0);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,143 @@
+// Linear algebra and windows: every placement of their operands against the answer of one worker, on small worlds; and
+// what moves for it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/planner/planner.h"
+#include "tests/property/planner/check_op.h"
+#include "tests/property/planner/small_worlds.h"
+
+namespace tessera {
+namespace {
+
+TEST(Linalg, OfOneTensor) {
+  for (const OpId op : {OpId::kInv, OpId::kDet, OpId::kSlogdet, OpId::kQr, OpId::kEigvalsh, OpId::kSvdVals, OpId::kPinv,
+                        OpId::kMatrixRank, OpId::kMatrixNorm}) {
+    CheckOp(Call(op), {{{3, 3}}}, {2}, 1);
+    CheckOp(Call(op), {{{3, 3}}}, {2, 2}, 1);
+    CheckOp(Call(op), {{{5, 2, 2}}}, {2, 2}, 3);
+    CheckOp(Call(op), {{{2, 3, 3}}}, {3}, 1);
+  }
+}
+
+TEST(Linalg, NormsAndPowers) {
+  for (const std::string ord : {"1", "-1", "2", "-2", "inf", "-inf", "nuc"}) {
+    OpCall norm = Call(OpId::kMatrixNorm);
+    norm.attributes.set_ord(ord);
+    CheckOp(norm, {{{4, 3}}}, {2, 2}, 1);
+    norm.attributes.set_keepdims(true);
+    CheckOp(norm, {{{2, 2, 3}}}, {2}, 1);
+  }
+  for (const int64_t n : {-2, 0, 1, 5}) {
+    OpCall power = Call(OpId::kMatrixPower);
+    power.attributes.set_k(n);
+    CheckOp(power, {{{3, 3}}}, {2, 2}, n == 5 ? 2 : 1);
+  }
+}
+
+// Rows that are sharded, evenly and not, are decomposed where they lie.
+TEST(Linalg, TallMatricesAreDecomposedInPieces) {
+  for (const int64_t rows : {8, 7, 9, 13}) {
+    CheckOp(Call(OpId::kQr), {{{rows, 2}}}, {2}, 1);
+    CheckOp(Call(OpId::kQr), {{{rows, 2}}}, {3}, 1);
+    CheckOp(Call(OpId::kQr), {{{2, rows, 2}}}, {2, 2}, 1);
+  }
+  CheckOp(Call(OpId::kPinv), {{{8, 2}}}, {2, 2}, 1);
+}
+
+TEST(Linalg, TallMatricesMoveTheSmallTrianglesAlone) {
+  const TensorSpec spec = MakeSpec(DType::kF64, {4096, 8}, MakeMesh({4}), {Placement::Shard(0)});
+  const PlanOperand operands[] = {OperandLayout{spec, {}}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(Call(OpId::kQr), operands, Topology());
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  int64_t received = 0;
+  for (const int64_t bytes : TrafficOf(planned->plan).received_bytes) received += bytes;
+  // Three triangles of 8 x 8 for each worker, and the first 8 rows of Q.
+  EXPECT_LE(received, 4 * (3 + 1) * 8 * 8 * 8);
+  EXPECT_EQ(planned->plan.values[static_cast<size_t>(planned->plan.outputs[0])].spec.placements,
+            Placements{Placement::Shard(0)});
+}
+
+TEST(Linalg, OfSystems) {
+  CheckOp(Call(OpId::kSolve), {{{3, 3}}, {{3, 4}}}, {2}, 1);
+  CheckOp(Call(OpId::kSolve), {{{3, 3}}, {{3}}}, {2, 2}, 5);
+  CheckOp(Call(OpId::kSolve), {{{3, 3}}, {{3, 4}}}, {2, 2}, 7);
+  CheckOp(Call(OpId::kSolve), {{{4, 2, 2}}, {{2, 3}}}, {2, 2}, 7);
+  CheckOp(Call(OpId::kSolve), {{{2, 2}}, {{4, 2, 3}}}, {2, 2}, 7);
+  CheckOp(Call(OpId::kLstsq), {{{5, 2}}, {{5, 3}}}, {2}, 1);
+  CheckOp(Call(OpId::kLstsq), {{{5, 2}}, {{5}}}, {2, 2}, 11);
+  OpCall triangular = Call(OpId::kTriangularSolve);
+  for (const bool upper : {false, true}) {
+    for (const bool transposed : {false, true}) {
+      triangular.attributes.set_upper(upper);
+      triangular.attributes.set_transposed(transposed);
+      CheckOp(triangular, {{{3, 3}}, {{3, 2}}}, {2}, 1);
+    }
+  }
+}
+
+// Columns of a right-hand side, and batches, are solved for where they lie.
+TEST(Linalg, NothingMovesWhereNothingMust) {
+  const Mesh mesh = MakeMesh({2, 2});
+  const TensorSpec a = MakeSpec(DType::kF64, {6, 3, 3}, mesh, {Placement::Shard(0), Placement::Replicate()});
+  const TensorSpec b = MakeSpec(DType::kF64, {6, 3, 4}, mesh, {Placement::Shard(0), Placement::Shard(2)});
+  const PlanOperand operands[] = {OperandLayout{a, {}}, OperandLayout{b, {}}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(Call(OpId::kSolve), operands, Topology());
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_TRUE(planned->plan.implicit.empty()) << ToText(planned->plan);
+  EXPECT_EQ(planned->plan.values[static_cast<size_t>(planned->plan.outputs[0])].spec.placements, b.placements);
+}
+
+OpCall Over(OpId op, std::vector<int64_t> kernel, std::vector<int64_t> stride, std::vector<int64_t> padding,
+            std::vector<int64_t> dilation) {
+  OpCall call = Call(op);
+  call.attributes.set_kernel_size(std::move(kernel));
+  call.attributes.set_stride(std::move(stride));
+  call.attributes.set_padding(std::move(padding));
+  call.attributes.set_dilation(std::move(dilation));
+  return call;
+}
+
+TEST(Windows, Convolutions) {
+  CheckOp(Over(OpId::kConv, {}, {1}, {0}, {1}), {{{4, 2, 7}}, {{2, 2, 3}}}, {2}, 1);
+  CheckOp(Over(OpId::kConv, {}, {2}, {1}, {2}), {{{3, 2, 9}}, {{4, 2, 2}}}, {2, 2}, 7);
+  CheckOp(Over(OpId::kConv, {}, {1, 2}, {1, 0}, {1, 1}), {{{2, 2, 4, 5}}, {{2, 2, 3, 2}}}, {2}, 1);
+  OpCall grouped = Over(OpId::kConv, {}, {1}, {1}, {1});
+  grouped.attributes.set_groups(2);
+  CheckOp(grouped, {{{3, 4, 5}}, {{6, 2, 3}}}, {2}, 1);
+}
+
+TEST(Windows, Pooling) {
+  for (const OpId op : {OpId::kMaxPool, OpId::kAvgPool}) {
+    OpCall call = Over(op, {3}, {2}, {1}, {1});
+    CheckOp(call, {{{3, 4, 8}}}, {2, 2}, 1);
+    call.attributes.set_ceil_mode(true);
+    call.attributes.set_count_include_pad(op == OpId::kAvgPool);
+    CheckOp(call, {{{3, 4, 8}}}, {2}, 1);
+    CheckOp(Over(op, {2, 2}, {2, 1}, {0, 1}, {1, 2}), {{{2, 3, 5, 6}}}, {2}, 1);
+  }
+}
+
+// Input channels that are cut on both sides give a pending sum; batches stay.
+TEST(Windows, ConvolutionsArePlacedAsProducts) {
+  const auto placed = [](const Placements& x, const Placements& weight) {
+    const Mesh mesh = MakeMesh({2});
+    const OperandSpec operands[] = {MakeSpec(DType::kF32, {4, 4, 9}, mesh, x),
+                                    MakeSpec(DType::kF32, {8, 4, 3}, mesh, weight)};
+    const absl::StatusOr<TensorSpec> output = OutputSpec(Over(OpId::kConv, {}, {1}, {1}, {1}), operands);
+    EXPECT_TRUE(output.ok()) << output.status();
+    return output.ok() ? output->placements[0] : Placement::Replicate();
+  };
+  const Placement whole = Placement::Replicate();
+  EXPECT_EQ(placed({Placement::Shard(0)}, {whole}), Placement::Shard(0));
+  EXPECT_EQ(placed({whole}, {Placement::Shard(0)}), Placement::Shard(1));
+  EXPECT_EQ(placed({Placement::Shard(1)}, {Placement::Shard(1)}), Placement::Partial(ReduceOp::kSum));
+  EXPECT_EQ(placed({whole}, {whole}), whole);
+  EXPECT_EQ(placed({Placement::Shard(2)}, {whole}), Placement::Shard(0));
+}
+
+}  // namespace
+}  // namespace tessera

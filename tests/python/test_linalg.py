@@ -1,0 +1,245 @@
+"""ts.linalg against NumPy, on every kind of placement."""
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+S, R, P = ts.Shard, ts.Replicate, ts.Partial
+MATRICES = [[R(), R()], [S(0), R()], [R(), S(1)], [S(0), S(1)], [S(1), S(0)], [S(0), S(0)], ["uneven", S(1)]]
+BATCHES = [[R(), R()], [S(0), R()], [S(0), S(1)], [S(0), S(0)], [S(2), S(1)], [R(), "uneven"]]
+DTYPES = [np.float32, np.float64]
+
+
+def tolerance(dtype):
+    return 5e-4 if dtype == np.float32 else 1e-9
+
+
+def close(got, want, dtype):
+    got, want = np.asarray(got.full_tensor()), np.asarray(want)
+    assert got.shape == want.shape, (got.shape, want.shape)
+    assert got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, rtol=tolerance(dtype), atol=tolerance(dtype))
+
+
+def definite(rng, shape, dtype):
+    a = rng.standard_normal(shape)
+    return (a @ a.swapaxes(-1, -2) + shape[-1] * np.eye(shape[-1])).astype(dtype)
+
+
+def each_placement(session, mesh22, arrays):
+    """The tensors of some arrays on placements that differ."""
+    choices = [BATCHES if array.ndim > 2 else MATRICES if array.ndim == 2 else [[R(), R()], [S(0), R()]] for array in arrays]
+    for i in range(max(map(len, choices))):
+        yield [session.distribute_tensor(array, mesh22, [S(0, sizes=[array.shape[0] - 1, 1]) if p == "uneven" else p
+                                                         for p in own[(i * (k + 1)) % len(own)]])
+               for k, (array, own) in enumerate(zip(arrays, choices))]
+
+
+def joined(got, names):
+    assert type(got)._fields == names
+    return [np.asarray(part.full_tensor()) for part in got]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(4, 4), (4, 3, 3), (2, 2, 3, 3)])
+def test_square_matrices(session, mesh22, rng, shape, dtype):
+    a = definite(rng, shape, dtype)
+    for (x,) in each_placement(session, mesh22, [a]):
+        close(ts.linalg.cholesky(x), np.linalg.cholesky(a), dtype)
+        close(ts.linalg.cholesky(x, upper=True), np.linalg.cholesky(a, upper=True), dtype)
+        close(ts.linalg.inv(x), np.linalg.inv(a), dtype)
+        close(ts.linalg.det(x) / 100, np.linalg.det(a) / 100, dtype)
+        for got, want in zip(ts.linalg.slogdet(x), np.linalg.slogdet(a)):
+            close(got, want, dtype)
+        close(ts.linalg.eigvalsh(x), np.linalg.eigvalsh(a), dtype)
+        w, v = joined(ts.linalg.eigh(x), ("eigenvalues", "eigenvectors"))
+        np.testing.assert_allclose(w, np.linalg.eigh(a).eigenvalues, rtol=tolerance(dtype))
+        np.testing.assert_allclose(a @ v, v * w[..., None, :], rtol=0, atol=20 * tolerance(dtype))
+        for n in (-2, 0, 1, 3):
+            close(ts.linalg.matrix_power(x / 10, n), np.linalg.matrix_power(a / dtype(10), n), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (4, 6, 2), (4, 2, 3)])
+def test_matrices_of_any_shape(session, mesh22, rng, shape, dtype):
+    a = rng.standard_normal(shape).astype(dtype)
+    for (x,) in each_placement(session, mesh22, [a]):
+        for mode in ("reduced", "complete"):
+            got, want = ts.linalg.qr(x, mode=mode), np.linalg.qr(a, mode=mode)
+            assert type(got)._fields == ("Q", "R")
+            close(got.Q, want.Q, dtype)
+            close(got.R, want.R, dtype)
+        for full in (True, False):
+            u, s, vh = joined(ts.linalg.svd(x, full_matrices=full), ("U", "S", "Vh"))
+            want = np.linalg.svd(a, full_matrices=full)
+            assert (u.shape, s.shape, vh.shape) == (want.U.shape, want.S.shape, want.Vh.shape)
+            k = s.shape[-1]
+            np.testing.assert_allclose((u[..., :k] * s[..., None, :]) @ vh[..., :k, :], a, atol=tolerance(dtype))
+            np.testing.assert_allclose(u.swapaxes(-1, -2) @ u, np.broadcast_to(np.eye(u.shape[-1]), u.shape[:-2] + (u.shape[-1],) * 2),
+                                       atol=tolerance(dtype))
+        close(ts.linalg.svdvals(x), np.linalg.svdvals(a), dtype)
+        close(ts.linalg.pinv(x), np.linalg.pinv(a, rtol=None), dtype)
+        np.testing.assert_array_equal(ts.linalg.matrix_rank(x).full_tensor(), np.linalg.matrix_rank(a))
+        np.testing.assert_array_equal(ts.linalg.matrix_rank(x, rtol=0.5).full_tensor(), np.linalg.matrix_rank(a, rtol=0.5))
+        for order in ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf):
+            for keepdims in (False, True):
+                close(ts.linalg.matrix_norm(x, ord=order, keepdims=keepdims),
+                      np.linalg.matrix_norm(a, ord=order, keepdims=keepdims), dtype)
+        close(ts.linalg.matrix_transpose(x), a.swapaxes(-1, -2), dtype)
+        for offset in (-1, 0, 2):
+            close(ts.linalg.diagonal(x, offset=offset), np.linalg.diagonal(a, offset=offset), dtype)
+            close(ts.linalg.trace(x, offset=offset), np.linalg.trace(a, offset=offset), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("left, right", [((4, 4), (4,)), ((4, 4), (4, 6)), ((4, 3, 3), (3, 2)), ((3, 3), (4, 3, 2)),
+                                         ((4, 3, 3), (3,)), ((4, 3, 3), (4, 3, 5)), ((2, 1, 3, 3), (4, 3, 2))])
+def test_systems(session, mesh22, rng, left, right, dtype):
+    a, b = definite(rng, left, dtype), rng.standard_normal(right).astype(dtype)
+    for x, y in each_placement(session, mesh22, [a, b]):
+        close(ts.linalg.solve(x, y), np.linalg.solve(a, b), dtype)
+        for upper in (False, True):
+            triangle = np.triu(a) if upper else np.tril(a)
+            close(ts.linalg.solve_triangular(x, y, upper=upper), np.linalg.solve(triangle, b), dtype)
+            close(ts.linalg.solve_triangular(x, y, upper=upper, transposed=True),
+                  np.linalg.solve(triangle.swapaxes(-1, -2), b), dtype)
+
+
+@pytest.mark.parametrize("right", [(8,), (8, 3)])
+def test_least_squares(session, mesh22, rng, right):
+    a, b = rng.standard_normal((8, 3)), rng.standard_normal(right)
+    for x, y in each_placement(session, mesh22, [a, b]):
+        got, want = ts.linalg.lstsq(x, y), np.linalg.lstsq(a, b)
+        close(got.x, want[0], np.float64)
+        close(got.residuals, want[1], np.float64)
+        assert got.rank.item() == want[2]
+        close(got.singular_values, want[3], np.float64)
+    wide = ts.linalg.lstsq(ts.asarray(a.T.copy()), ts.asarray(b[:3]))
+    close(wide.x, np.linalg.lstsq(a.T, b[:3])[0], np.float64)
+    assert wide.residuals.shape[0] == 0
+
+
+@pytest.mark.parametrize("rows", [64, 61, 13])
+def test_tall_matrices_stay_where_they_are(session, mesh4, rng, rows):
+    a = rng.standard_normal((rows, 3))
+    x = session.distribute_tensor(a, mesh4, [S(0)])
+    got, want = ts.linalg.qr(x), np.linalg.qr(a)
+    close(got.Q, want.Q, np.float64)
+    close(got.R, want.R, np.float64)
+    assert got.Q.placements[0] == S(0) or rows == 13
+    eye = np.eye(rows, 3)
+    close(ts.linalg.qr(session.distribute_tensor(eye, mesh4, [S(0)])).R, np.linalg.qr(eye).R, np.float64)
+    if rows == 64:
+        with session.comm_debug() as comm:
+            ts.linalg.qr(x).Q.wait()
+        # Three triangles of 3 x 3 for each worker, and the first 3 rows of Q.
+        assert sum(comm.bytes_received) <= 4 * (3 + 1) * 9 * 8, comm.bytes_received
+
+
+def test_batches_are_computed_where_they_lie(session, mesh22, rng):
+    x = session.distribute_tensor(definite(rng, (8, 5, 5), np.float64), mesh22, [S(0), S(0)])
+    b = session.distribute_tensor(rng.standard_normal((8, 5, 2)), mesh22, [S(0), S(0)])
+    with session.comm_debug() as comm:
+        ts.wait(ts.linalg.inv(x), ts.linalg.solve(x, b), *ts.linalg.svd(x), *ts.linalg.eigh(x), ts.linalg.det(x))
+    assert sum(comm.bytes_received) == 0
+    rows = session.distribute_tensor(np.ones((4, 5, 5)) + np.eye(5), mesh22, [S(1), R()])
+    assert ts.linalg.inv(rows).placements == (S(0), R())
+    assert "redistribute" in str(ts.explain(ts.linalg.inv, rows)) or "all_to_all" in str(ts.explain(ts.linalg.inv, rows))
+
+
+@pytest.mark.parametrize("dtype", [ts.float16, ts.bfloat16])
+def test_short_floats_are_computed_in_f32(session, mesh22, rng, dtype):
+    a = definite(rng, (4, 4), np.float32)
+    x = ts.astype(session.distribute_tensor(a, mesh22, [S(0), R()]), dtype)
+    for function in (ts.linalg.inv, ts.linalg.cholesky, ts.linalg.svdvals, ts.linalg.eigvalsh):
+        got = function(x)
+        assert got.dtype == dtype
+        want = getattr(np.linalg, function.__name__)(ts.astype(x, ts.float32).full_tensor())
+        np.testing.assert_allclose(ts.astype(got, ts.float32).full_tensor(), want, rtol=0.02, atol=0.02)
+
+
+def test_what_has_no_elements(session, mesh22):
+    for shape in ((0, 0), (3, 0, 0), (0, 2, 2), (0, 3, 2), (2, 3, 0), (2, 0, 3)):
+        a = np.zeros(shape)
+        x = session.distribute_tensor(a, mesh22, [S(0), R()])
+        for mode in ("reduced", "complete"):
+            for got, want in zip(ts.linalg.qr(x, mode=mode), np.linalg.qr(a, mode=mode)):
+                close(got, want, np.float64)
+        for full in (True, False):
+            for got, want in zip(ts.linalg.svd(x, full_matrices=full), np.linalg.svd(a, full_matrices=full)):
+                close(got, want, np.float64)
+        close(ts.linalg.pinv(x), np.linalg.pinv(a), np.float64)
+        close(ts.linalg.matrix_norm(x), np.linalg.matrix_norm(a), np.float64)
+        assert ts.linalg.matrix_rank(x).shape == shape[:-2]
+        if shape[-1] != shape[-2]:
+            continue
+        for name in ("inv", "cholesky", "det", "eigvalsh"):
+            close(getattr(ts.linalg, name)(x), getattr(np.linalg, name)(a), np.float64)
+        for got, want in zip(ts.linalg.slogdet(x), np.linalg.slogdet(a)):
+            close(got, want, np.float64)
+        b = np.zeros(shape[:-1] + (2,))
+        close(ts.linalg.solve(x, session.distribute_tensor(b, mesh22, [R(), S(0)])), b, np.float64)
+
+
+def test_a_matrix_without_an_answer_is_an_error_of_that_op(session, mesh22, rng):
+    zeros = session.distribute_tensor(np.zeros((4, 4)), mesh22, [S(0), R()])
+    indefinite = session.distribute_tensor(np.array([[1.0, 2], [2, 1]]), mesh22, [R(), S(1)])
+    good = session.distribute_tensor(definite(rng, (4, 4), np.float64), mesh22, [S(0), R()])
+    for name, bad, why in (("inv", lambda: ts.linalg.inv(zeros), "singular"),
+                           ("solve", lambda: ts.linalg.solve(zeros, good), "singular"),
+                           ("cholesky", lambda: ts.linalg.cholesky(indefinite), "not positive definite")):
+        result = bad()
+        after = ts.linalg.inv(good)
+        with pytest.raises(ts.LinAlgError, match=f"{name}.*{why}"):
+            result.full_tensor()
+        with pytest.raises(np.linalg.LinAlgError):
+            (result + 1).full_tensor()
+        after.wait()
+    assert ts.linalg.det(zeros).item() == 0
+    sign, logarithm = ts.linalg.slogdet(zeros)
+    assert sign.item() == 0 and logarithm.item() == -np.inf
+    for bad in (np.nan, np.inf):
+        x = session.distribute_tensor(np.full((3, 3), bad), mesh22, [S(0), R()])
+        for function in (ts.linalg.svd, ts.linalg.eigh):
+            for part in function(x):
+                with pytest.raises(ts.LinAlgError, match="did not converge"):
+                    part.full_tensor()
+        with pytest.raises(ts.LinAlgError):
+            ts.linalg.pinv(x).full_tensor()
+        for part in ts.linalg.qr(x):
+            part.wait()
+    close(ts.linalg.inv(good) @ good, np.eye(4), np.float64)
+
+
+def test_bad_input_is_said_by_the_function(session, mesh22, rng):
+    x = session.distribute_tensor(rng.standard_normal((4, 3)), mesh22, [S(0), R()])
+    for name in ("inv", "det", "cholesky", "eigh", "slogdet", "eigvalsh"):
+        with pytest.raises(ts.InvalidArgumentError, match=f"^{name}: needs square matrices"):
+            getattr(ts.linalg, name)(x)
+    numbers = ts.asarray(np.eye(3, dtype=np.int64))
+    for name in ("inv", "det", "cholesky", "eigh", "svd", "qr", "pinv", "matrix_norm", "matrix_rank", "svdvals"):
+        with pytest.raises(ts.DTypeError, match=f"^{name}: .*dtype"):
+            getattr(ts.linalg, name)(numbers)
+        with pytest.raises(ts.InvalidArgumentError, match=f"^{name}: .*at least 2 dims"):
+            getattr(ts.linalg, name)(x[0])
+    with pytest.raises(ts.InvalidArgumentError, match="^solve: the rows"):
+        ts.linalg.solve(x[:3], x)
+    with pytest.raises(ts.InvalidArgumentError, match="^solve: .*broadcast"):
+        ts.linalg.solve(ts.ones((2, 3, 3)), ts.ones((3, 3, 3)))
+    with pytest.raises(ts.InvalidArgumentError, match="^qr: mode is raw"):
+        ts.linalg.qr(x, mode="raw")
+    with pytest.raises(ts.InvalidArgumentError, match="^matrix_norm: ord is 3"):
+        ts.linalg.matrix_norm(x, ord=3)
+    with pytest.raises(ts.InvalidArgumentError, match="^matrix_power: needs square"):
+        ts.linalg.matrix_power(x, 2)
+    close(ts.linalg.matrix_power(numbers * 2, 3).astype(ts.float64), np.eye(3) * 8, np.float64)
+
+
+def test_the_namespace_is_the_array_apis():
+    for name in ("cholesky cross det diagonal eigh eigvalsh inv matmul matrix_norm matrix_power matrix_rank matrix_transpose outer "
+                 "pinv qr slogdet solve svd svdvals tensordot trace vecdot vector_norm").split():
+        assert callable(getattr(ts.linalg, name)) and getattr(ts.linalg, name).__doc__, name
+    assert not hasattr(ts, "inv") and not hasattr(ts, "svd")
+    for name in ("outer", "vecdot", "tensordot", "matmul", "matrix_transpose"):
+        assert getattr(ts, name) is getattr(ts.linalg, name)
