@@ -5,6 +5,7 @@
 //
 //   absl::StatusOr<Tensor> y = Add(Matmul(a, b).value(), 1.0);
 
+#include <complex>
 #include <initializer_list>
 #include <variant>
 #include <vector>
@@ -20,9 +21,10 @@ class Operand {
  public:
   Operand(const Tensor& tensor) : value_(&tensor) {}       // NOLINT: implicit; the tensor outlives the call
   Operand(double value) : value_(Scalar::Float(value)) {}  // NOLINT
-  Operand(int value) : value_(Scalar::Int(value)) {}       // NOLINT
-  Operand(int64_t value) : value_(Scalar::Int(value)) {}   // NOLINT
-  Operand(Scalar value) : value_(value) {}                 // NOLINT
+  Operand(std::complex<double> value) : value_(Scalar::Complex(value)) {}  // NOLINT
+  Operand(int value) : value_(Scalar::Int(value)) {}                       // NOLINT
+  Operand(int64_t value) : value_(Scalar::Int(value)) {}                   // NOLINT
+  Operand(Scalar value) : value_(value) {}                                 // NOLINT
   const std::variant<const Tensor*, Scalar>& value() const { return value_; }
 
  private:
@@ -60,7 +62,12 @@ absl::StatusOr<std::vector<Tensor>> Redistribute(absl::Span<const Tensor> tensor
   APPLY(NotEqual, kNotEqual)      \
   APPLY(Less, kLess)              \
   APPLY(LessEqual, kLessEqual) APPLY(Greater, kGreater) APPLY(GreaterEqual, kGreaterEqual) APPLY(Matmul, kMatmul)
-#define TESSERA_UNARY_OPS(APPLY) APPLY(Negative, kNeg) APPLY(Exp, kExp) APPLY(Sqrt, kSqrt) APPLY(Relu, kRelu)
+#define TESSERA_UNARY_OPS(APPLY) \
+  APPLY(Negative, kNeg)          \
+  APPLY(Exp, kExp)               \
+  APPLY(Sqrt, kSqrt)             \
+  APPLY(Relu, kRelu)             \
+  APPLY(Abs, kAbs) APPLY(Real, kReal) APPLY(Imag, kImag) APPLY(Conj, kConj) APPLY(Angle, kAngle)
 #define TESSERA_REDUCTIONS(APPLY) \
   APPLY(Sum, kSum) APPLY(Mean, kMean) APPLY(Max, kMax) APPLY(Min, kMin) APPLY(ArgMin, kArgMin) APPLY(ArgMax, kArgMax)
 

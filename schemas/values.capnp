@@ -45,7 +45,9 @@ struct Scalar {
   dtype @0 :UInt8;
   weak @1 :Bool;
   bits @2 :UInt64;
-  # Two's complement, or the bits of an f64 when dtype is a float.
+  # Two's complement, or the bits of an f64 when dtype is a float, or of the real part.
+  imaginaryBits @3 :UInt64;
+  # The bits of an f64; of complex dtypes alone.
 }
 
 struct IndexItem {

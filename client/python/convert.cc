@@ -144,10 +144,17 @@ bool IsLarge(nb::handle object) {
   return overflow > 0;
 }
 
+Scalar ComplexFromPython(nb::handle object) {
+  const Py_complex number = PyComplex_AsCComplex(object.ptr());
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return Scalar::Complex({number.real, number.imag});
+}
+
 Scalar StrongScalar(DType dtype, nb::handle value) {
   constexpr ScalarStrength kStrong = ScalarStrength::kStrong;
   switch (Kind(dtype)) {
     case DTypeKind::kBool: return Scalar::Bool(nb::cast<bool>(value), kStrong);
+    case DTypeKind::kComplex: return ComplexFromPython(value).As(dtype);
     case DTypeKind::kFloat:
       return Scalar::FromBits(dtype, kStrong, Scalar::Float(nb::cast<double>(value)).As(dtype).bits());
     default:
@@ -233,6 +240,8 @@ bool OperandFromPython(nb::handle object, CallOperand* out) {
     out->scalar = Scalar::Bool(raw == Py_True);
   } else if (PyLong_CheckExact(raw)) {
     out->scalar = IsLarge(object) ? LargeFromPython(object) : Scalar::Int(IntegerFromPython(object));
+  } else if (PyComplex_CheckExact(raw)) {
+    out->scalar = ComplexFromPython(object);
   } else if (PyTuple_CheckExact(raw) && PyTuple_GET_SIZE(raw) == 2) {
     out->scalar = StrongScalar(static_cast<DType>(nb::cast<int>(object[0])), object[1]);
   } else {

@@ -12,6 +12,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/reduce_loops.h"
 #include "kernels/cpu/strided.h"
+#include "schemas/ops/complex_functions.h"
 
 namespace tessera::cpu {
 namespace {
@@ -178,14 +179,18 @@ absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call) {
   if (layout.reduced.size == 0) return absl::InvalidArgumentError("argmin, argmax: of an empty dim");
   const bool is_known = VisitElement(input.dtype, [&](auto element) {
     using T = decltype(element);
-    if (layout.numbers != nullptr) {
-      ByNumbers<T>(layout);
-    } else if (layout.reduced.strides[0].back() == 1 || layout.kept.size < 8) {
-      AlongRow<T>(layout);
+    if constexpr (scalar::kIsComplex<T>) {
+      return false;
     } else {
-      AcrossColumns<T>(layout);
+      if (layout.numbers != nullptr) {
+        ByNumbers<T>(layout);
+      } else if (layout.reduced.strides[0].back() == 1 || layout.kept.size < 8) {
+        AlongRow<T>(layout);
+      } else {
+        AcrossColumns<T>(layout);
+      }
+      return true;
     }
-    return true;
   });
   return is_known ? absl::OkStatus() : NoKernelFor("argmin, argmax", input.dtype);
 }

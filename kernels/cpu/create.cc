@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "kernels/cpu/families.h"
+#include "schemas/ops/complex_functions.h"
 #include "schemas/ops/philox.h"
 
 namespace tessera::cpu {
@@ -106,6 +107,8 @@ ElementBits ToElement(const Scalar& scalar, DType dtype) {
       put(static_cast<uint8_t>(typed.AsBool()));
     } else if constexpr (std::is_integral_v<T>) {
       put(static_cast<T>(typed.AsInt()));
+    } else if constexpr (scalar::kIsComplex<T>) {
+      put(T(typed.AsComplex()));
     } else {
       put(T(typed.AsDouble()));
     }
@@ -125,8 +128,12 @@ absl::Status RunFill(const FillOp& op, const KernelCall& call) {
 
 absl::Status RunArange(const ArangeOp& op, const KernelCall& call) {
   if (absl::Status s = ExpectScalars("arange", call, 2, 1, 1); !s.ok()) return s;
-  return VisitDType("arange", call.output_dtype,
-                    [&](auto zero) { Arange<decltype(zero)>(call, call.output_dtype == DType::kBool); });
+  if (Kind(call.output_dtype) == DTypeKind::kComplex) return NoKernelFor("arange", call.output_dtype);
+  return VisitDType("arange", call.output_dtype, [&](auto zero) {
+    if constexpr (!scalar::kIsComplex<decltype(zero)>) {
+      Arange<decltype(zero)>(call, call.output_dtype == DType::kBool);
+    }
+  });
 }
 
 absl::Status RunEye(const EyeOp& op, const KernelCall& call) {

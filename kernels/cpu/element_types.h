@@ -2,6 +2,7 @@
 
 // The C++ type of each dtype's elements, in one place.
 
+#include <complex>
 #include <cstdint>
 
 #include "schemas/types/dtype.h"
@@ -13,6 +14,14 @@ namespace tessera::cpu {
 struct BoolElement {
   uint8_t byte;
 };
+
+// The largest element's, a c128's: what room for an element of any dtype is aligned to, and has.
+inline constexpr int64_t kMaxElementBytes = 16;
+struct alignas(16) AnyElement {
+  uint64_t parts[2];
+};
+// An element of any dtype that is 0.
+inline constexpr AnyElement kZeroElement = {};
 
 // Calls f(T{}), which returns a bool; false for a dtype that is not implemented.
 template <typename F>
@@ -31,6 +40,8 @@ bool VisitElement(DType dtype, F&& f) {
     case DType::kBF16: return f(BF16{});
     case DType::kF32: return f(float{});
     case DType::kF64: return f(double{});
+    case DType::kC64: return f(std::complex<float>{});
+    case DType::kC128: return f(std::complex<double>{});
     default: return false;
   }
 }

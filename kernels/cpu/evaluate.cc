@@ -13,7 +13,7 @@
 namespace tessera::cpu {
 namespace {
 
-constexpr size_t kBlockBytes = static_cast<size_t>(kBlockElements) * 8;
+constexpr size_t kBlockBytes = static_cast<size_t>(kBlockElements * kMaxElementBytes);
 // A line between blocks, so that they don't all fall in the same places of a cache.
 constexpr size_t kBlockStride = kBlockBytes + 64;
 

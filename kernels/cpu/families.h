@@ -32,6 +32,7 @@ absl::Status RunSearchSorted(const SearchSortedOp& op, const KernelCall& call);
 absl::Status RunGather(const GatherOp& op, const KernelCall& call);
 absl::Status RunScatter(const ScatterOp& op, const KernelCall& call);
 absl::Status RunLinalg(const LinalgOp& op, const KernelCall& call);
+absl::Status RunFourier(const FourierOp& op, const KernelCall& call);
 absl::Status RunConv(const ConvOp& op, const KernelCall& call);
 absl::Status RunPool(const PoolOp& op, const KernelCall& call);
 
@@ -49,7 +50,7 @@ void CopyToEach(absl::Span<const int64_t> extents, int64_t element_bytes, const 
 absl::StatusOr<Strides> BroadcastStrides(const char* kernel, const KernelInput& input,
                                          absl::Span<const int64_t> extents);
 
-// What a reduction of no element gives.
+// What a reduction of no element gives. Complex numbers have no extremes.
 template <typename T>
 T Identity(ReduceOp op, DType dtype) {
   using Limits = std::numeric_limits<T>;
@@ -71,7 +72,7 @@ T Identity(ReduceOp op, DType dtype) {
 
 // The scalar as one element of `dtype`, in the first SizeBytes(dtype) bytes.
 struct ElementBits {
-  alignas(8) std::byte bytes[8];
+  alignas(kMaxElementBytes) std::byte bytes[kMaxElementBytes];
 };
 ElementBits ToElement(const Scalar& scalar, DType dtype);
 

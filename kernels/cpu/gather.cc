@@ -9,6 +9,7 @@
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/strided.h"
+#include "schemas/ops/complex_functions.h"
 #include "schemas/ops/scalar_functions.h"
 #include "schemas/types/errors.h"
 
@@ -100,7 +101,7 @@ absl::Status Gather(const IndexedLayout& l, int64_t dim, const T* data, T* out) 
       if (at < 0) return OutOfRange("gather", l.indices[indices], dim, l.extent);
       const T* source = data + from + at * l.stride;
       if (data_step == 1 && out_step == 1) {
-        std::memcpy(out + to, source, static_cast<size_t>(n) * sizeof(T));
+        std::memcpy(static_cast<void*>(out + to), source, static_cast<size_t>(n) * sizeof(T));
       } else {
         for (int64_t i = 0; i < n; ++i) out[to + i * out_step] = source[i * data_step];
       }
@@ -123,6 +124,8 @@ T Updated(ScatterMode mode, T old, T update) {
     return {static_cast<uint8_t>(old.byte != 0 || update.byte != 0)};
   } else if constexpr (kIsHalf<T>) {
     return T(Updated(mode, static_cast<float>(old), static_cast<float>(update)));
+  } else if constexpr (scalar::kIsComplex<T>) {
+    return scalar::ComplexAdd(old, update);
   } else {
     if (mode == ScatterMode::kAdd) return scalar::Add(old, update);
     return mode == ScatterMode::kMax ? scalar::Maximum(old, update) : scalar::Minimum(old, update);
@@ -158,12 +161,11 @@ absl::Status RunGather(const GatherOp& op, const KernelCall& call) {
   auto layout = LayoutOf("gather", op.dim, data.extents, data.is_zero ? Strides(data.extents.size(), 0) : data.strides,
                          call.inputs[1], call.output_extents, call.output_strides);
   if (!layout.ok()) return layout.status();
-  static const uint64_t kZero = 0;
   absl::Status status;
   const absl::Status known = VisitDType("gather", data.dtype, [&](auto element) {
     using T = decltype(element);
-    status =
-        Gather(*layout, op.dim, static_cast<const T*>(data.is_zero ? &kZero : data.data), static_cast<T*>(call.output));
+    status = Gather(*layout, op.dim, static_cast<const T*>(data.is_zero ? &kZeroElement : data.data),
+                    static_cast<T*>(call.output));
   });
   return known.ok() ? status : known;
 }
@@ -184,6 +186,9 @@ absl::Status RunScatter(const ScatterOp& op, const KernelCall& call) {
   auto layout = LayoutOf("scatter", op.dim, call.output_extents, call.output_strides, call.inputs[1], updates.extents,
                          update_strides);
   if (!layout.ok()) return layout.status();
+  if (Kind(call.output_dtype) == DTypeKind::kComplex && op.mode != ScatterMode::kSet && op.mode != ScatterMode::kAdd) {
+    return NoKernelFor("scatter", call.output_dtype);
+  }
   // Before anything is written.
   const int64_t index_step = layout->nest.strides[1].back();
   absl::Status inside = ForEachIndexedRow(*layout, [&](int64_t, int64_t indices, int64_t, int64_t n) {
@@ -194,14 +199,14 @@ absl::Status RunScatter(const ScatterOp& op, const KernelCall& call) {
     return absl::OkStatus();
   });
   if (!inside.ok()) return inside;
-  static const uint64_t kZero = 0;
   if (data.is_zero || data.data != call.output) {
-    CopyStrided(call.output_extents, SizeBytes(call.output_dtype), data.is_zero ? &kZero : data.data,
+    CopyStrided(call.output_extents, SizeBytes(call.output_dtype), data.is_zero ? &kZeroElement : data.data,
                 data.is_zero ? Strides(data.extents.size(), 0) : data.strides, call.output, call.output_strides);
   }
   const bool is_known = VisitElement(call.output_dtype, [&](auto element) {
     using T = decltype(element);
-    Scatter(*layout, op.mode, static_cast<const T*>(updates.is_zero ? static_cast<const void*>(&kZero) : updates.data),
+    Scatter(*layout, op.mode,
+            static_cast<const T*>(updates.is_zero ? static_cast<const void*>(&kZeroElement) : updates.data),
             static_cast<T*>(call.output));
     return true;
   });

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/math_loops.h"
+#include "schemas/ops/complex_meaning.h"
 #include "schemas/ops/scalar_meaning.h"
 
 // Memory is slower than plain loops with AVX2; each set of instructions takes its time to compile.
@@ -26,14 +27,25 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu {
 namespace HWY_NAMESPACE {
 
+using scalar::kIsComplex;
 using scalar::kIsFloat;
 
 // ---- conversions
+
+// Complex numbers become complex numbers and truth values alone.
+template <typename To, typename From>
+inline constexpr bool kConverts = !kIsComplex<From> || kIsComplex<To> || std::is_same_v<To, BoolElement>;
 
 template <typename To, typename From>
 HWY_INLINE To Convert(From v) {
   if constexpr (std::is_same_v<From, BoolElement>) {
     return Convert<To>(static_cast<int32_t>(v.byte != 0));
+  } else if constexpr (kIsComplex<From> && kIsComplex<To>) {
+    return To(static_cast<typename To::value_type>(v.real()), static_cast<typename To::value_type>(v.imag()));
+  } else if constexpr (kIsComplex<From>) {
+    return BoolElement{static_cast<uint8_t>((v.real() != 0) | (v.imag() != 0))};
+  } else if constexpr (kIsComplex<To>) {
+    return To(Convert<typename To::value_type>(v), 0);
   } else if constexpr (kIsHalf<From>) {
     return Convert<To>(static_cast<float>(v));
   } else if constexpr (kIsHalf<To>) {
@@ -63,7 +75,10 @@ bool CastLoop(const NodeBlock& block) {
 
 bool Cast(const NodeBlock& block) {
   return VisitElement(block.dtype, [&](auto to) {
-    return VisitElement(block.operand, [&](auto from) { return CastLoop<decltype(to), decltype(from)>(block); });
+    return VisitElement(block.operand, [&](auto from) {
+      if constexpr (kConverts<decltype(to), decltype(from)>) return CastLoop<decltype(to), decltype(from)>(block);
+      return false;
+    });
   });
 }
 
@@ -104,6 +119,30 @@ bool WhereLoop(const NodeBlock& block) {
   T* out = static_cast<T*>(block.out);
   const int64_t n = block.count;
   TESSERA_LOOP out[i] = condition[i] != 0 ? b[i] : c[i];
+  return true;
+}
+
+template <typename C>
+bool ComplexNode(const NodeBlock& block) {
+  using P = typename C::value_type;
+  const bool is_unary = Arity(block.op) == 1;
+  if (block.op == ScalarOp::kWhere) return WhereLoop<C>(block);
+  if (block.dtype == DType::kBool) {
+    return is_unary ? scalar::VisitComplexPredicate<C>(block.op, UnaryLoop<C, uint8_t>{block})
+                    : scalar::VisitComplexComparison<C>(block.op, BinaryLoop<C, uint8_t>{block});
+  }
+  if (!is_unary) return scalar::VisitComplexBinary<C>(block.op, BinaryLoop<C, C>{block});
+  if (block.dtype != block.operand) return scalar::VisitComplexPart<C>(block.op, UnaryLoop<C, P>{block});
+  return scalar::VisitComplexUnary<C>(block.op, UnaryLoop<C, C>{block});
+}
+
+template <typename P>
+bool PartsLoop(const NodeBlock& block) {
+  const P* a = static_cast<const P*>(block.a);
+  const P* b = static_cast<const P*>(block.b);
+  std::complex<P>* out = static_cast<std::complex<P>*>(block.out);
+  const int64_t n = block.count;
+  TESSERA_LOOP out[i] = std::complex<P>(a[i], b[i]);
   return true;
 }
 
@@ -192,12 +231,17 @@ bool HalfNode(const NodeBlock& block) {
 
 bool Node(const NodeBlock& block) {
   if (block.op == ScalarOp::kCast) return Cast(block);
+  if (block.op == ScalarOp::kComplex) {
+    return block.operand == DType::kF64 ? PartsLoop<double>(block) : PartsLoop<float>(block);
+  }
   return VisitElement(block.operand, [&](auto element) {
     using T = decltype(element);
     if constexpr (std::is_same_v<T, BoolElement>) {
       return BoolNode(block);
     } else if constexpr (kIsHalf<T>) {
       return HalfNode<T>(block);
+    } else if constexpr (kIsComplex<T>) {
+      return ComplexNode<T>(block);
     } else {
       return NumberNode<T>(block);
     }
@@ -212,6 +256,7 @@ void DivideLoop(T* values, T divisor, int64_t n) {
 }
 
 void DivideBy(DType dtype, void* values, int64_t divisor, int64_t count) {
+  if (dtype != RealOf(dtype)) return DivideBy(RealOf(dtype), values, divisor, 2 * count);
   if (dtype == DType::kF32) DivideLoop(static_cast<float*>(values), static_cast<float>(divisor), count);
   if (dtype == DType::kF64) DivideLoop(static_cast<double*>(values), static_cast<double>(divisor), count);
 }

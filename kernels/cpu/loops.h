@@ -32,7 +32,7 @@ void CombineBlock(ReduceOp op, DType dtype, void* result, const void* a, const v
 inline void AccumulateBlock(ReduceOp op, DType dtype, void* accumulator, const void* term, int64_t count) {
   CombineBlock(op, dtype, accumulator, accumulator, term, count);
 }
-// values[i] = values[i] / divisor, for f32 and f64.
+// values[i] = values[i] / divisor, for f32, f64 and complex numbers of them.
 void DivideBlock(DType dtype, void* values, int64_t divisor, int64_t count);
 
 }  // namespace tessera::cpu

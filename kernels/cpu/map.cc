@@ -31,7 +31,7 @@ class MapRunner {
     nest_ = Coalesce(call_.output_extents, strides);
     const size_t output = call_.inputs.size();
     const int64_t bytes = SizeBytes(call_.output_dtype);
-    alignas(64) std::array<uint64_t, kBlockElements> scratch;
+    alignas(64) std::array<AnyElement, kBlockElements> scratch;
     for (int64_t start = 0; start < nest_.size;) {
       const int64_t count = BlockLength(nest_, start);
       void* place = OutputBlockBytes(nest_, output, bytes, call_.output, start, count, scratch.data());
@@ -42,7 +42,7 @@ class MapRunner {
           },
           place);
       if (!values.ok()) return values.status();
-      if (*values != place || place == scratch.data()) {
+      if (*values != place || place == static_cast<void*>(scratch.data())) {
         StoreBlockBytes(nest_, output, bytes, call_.output, start, count, *values);
       }
       start += count;
@@ -53,11 +53,10 @@ class MapRunner {
  private:
   // An input that is one element is the same in every block: it is brought once.
   const void* Elements(const ExpressionNode& node, int64_t start, int64_t count, std::byte* scratch) {
-    static const uint64_t kZero = 0;
     const size_t input = static_cast<size_t>(node.a);
     if (filled_[input] == scratch) return scratch;
     const KernelInput& from = call_.inputs[input];
-    const void* data = from.is_zero ? &kZero : from.data;
+    const void* data = from.is_zero ? &kZeroElement : from.data;
     const Strides& strides = nest_.strides[input];
     if (nest_.size > 1 && std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s == 0; })) {
       filled_[input] = scratch;

@@ -1,5 +1,5 @@
-// Matmul: OpenBLAS for floats, where strides become transposition flags and leading dimensions; what
-// BLAS can't express is packed first. f16 and bf16 are widened block by block, multiplied in f32 and rounded once.
+// Matmul: OpenBLAS for floats and complex numbers, where strides become transposition flags and leading dimensions;
+// what BLAS can't express is packed first. f16 and bf16 are widened block by block, multiplied in f32 and rounded once.
 // Integers and bool by blocked loops (bool: or of ands).
 //
 // The letters of a notation are grouped by role. Batch, left and right dims that lie one in the other are merged; the
@@ -27,12 +27,14 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "kernels/cpu/blas_calls.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/product_cuts.h"
 #include "kernels/cpu/sum_of_products.h"
 #include "kernels/cpu/thin_product.h"
+#include "schemas/ops/complex_functions.h"
 
 namespace tessera::cpu {
 namespace {
@@ -227,28 +229,6 @@ Matrix<T> OutputMatrix(const SumOfProducts<T>& sum) {
   return {sum.c, sum.m.extent, sum.n.extent, sum.m.strides[2], sum.n.strides[2]};
 }
 
-void Gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, const float* a, blasint lda,
-          const float* b, blasint ldb, float beta, float* c, blasint ldc) {
-  cblas_sgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0f, a,
-              lda, b, ldb, beta, c, ldc);
-}
-void Gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, const double* a, blasint lda,
-          const double* b, blasint ldb, double beta, double* c, blasint ldc) {
-  cblas_dgemm(CblasRowMajor, ta, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1.0, a,
-              lda, b, ldb, beta, c, ldc);
-}
-// y = A x + beta y, A as it lies in row-major order, x dense.
-void Gemv(CBLAS_TRANSPOSE t, int64_t rows, int64_t columns, const float* a, blasint lda, const float* x, float beta,
-          float* y, blasint incy) {
-  cblas_sgemv(CblasRowMajor, t, static_cast<blasint>(rows), static_cast<blasint>(columns), 1.0f, a, lda, x, 1, beta, y,
-              incy);
-}
-void Gemv(CBLAS_TRANSPOSE t, int64_t rows, int64_t columns, const double* a, blasint lda, const double* x, double beta,
-          double* y, blasint incy) {
-  cblas_dgemv(CblasRowMajor, t, static_cast<blasint>(rows), static_cast<blasint>(columns), 1.0, a, lda, x, 1, beta, y,
-              incy);
-}
-
 CBLAS_TRANSPOSE Flip(CBLAS_TRANSPOSE t) { return t == CblasNoTrans ? CblasTrans : CblasNoTrans; }
 
 template <typename T>
@@ -296,8 +276,10 @@ class FloatProduct {
 
   // c = a b, or c += a b.
   void Multiply(Matrix<const T> a, Matrix<const T> b, const Matrix<T>& c, KernelStore store) {
-    if (TakeThinProduct(a, b, c, store)) return;
-    if (TakeThinProduct(Transposed(b), Transposed(a), Transposed(c), store)) return;
+    if constexpr (!scalar::kIsComplex<T>) {
+      if (TakeThinProduct(a, b, c, store)) return;
+      if (TakeThinProduct(Transposed(b), Transposed(a), Transposed(c), store)) return;
+    }
     // A vector with gaps is packed, too: BLAS would add up in another order.
     if (!DescribeMatrix(a).fits || (a.rows == 1 && a.column_stride != 1)) a = packed_a_.Pack(a);
     if (!DescribeMatrix(b).fits || (b.columns == 1 && b.row_stride != 1)) b = packed_b_.Pack(b);
@@ -307,7 +289,7 @@ class FloatProduct {
     const BlasMatrix lc = DescribeMatrix(c);
     if (lc.fits) return Product(a, b, c, lc, beta);
     const Matrix<T> dense = packed_c_.Make(c.rows, c.columns);
-    if (beta != 0) CopyMatrix<T>({c.data, c.rows, c.columns, c.row_stride, c.column_stride}, dense);
+    if (beta != T{0}) CopyMatrix<T>({c.data, c.rows, c.columns, c.row_stride, c.column_stride}, dense);
     Product(a, b, dense, DescribeMatrix(dense), beta);
     CopyMatrix<T>({dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride}, c);
   }
@@ -531,14 +513,20 @@ absl::Status RunMatmul(const MatmulOp& op, const KernelCall& call) {
   const Groups groups = GroupsOf(op.notation, call);
   if (groups.has_empty_sum) {
     if (call.store == KernelStore::kAdd) return absl::OkStatus();
-    const uint64_t zero = 0;
     const Strides strides(call.output_extents.size(), 0);
-    CopyStrided(call.output_extents, SizeBytes(call.output_dtype), &zero, strides, call.output, call.output_strides);
+    CopyStrided(call.output_extents, SizeBytes(call.output_dtype), &kZeroElement, strides, call.output,
+                call.output_strides);
     return absl::OkStatus();
   }
   switch (call.output_dtype) {
     case DType::kF32: RunProducts<float>(groups, call, FloatProduct<float>()); return absl::OkStatus();
     case DType::kF64: RunProducts<double>(groups, call, FloatProduct<double>()); return absl::OkStatus();
+    case DType::kC64:
+      RunProducts<std::complex<float>>(groups, call, FloatProduct<std::complex<float>>());
+      return absl::OkStatus();
+    case DType::kC128:
+      RunProducts<std::complex<double>>(groups, call, FloatProduct<std::complex<double>>());
+      return absl::OkStatus();
     case DType::kF16: RunProducts<F16>(groups, call, HalfProduct<F16, DType::kF16>()); return absl::OkStatus();
     case DType::kBF16: RunProducts<BF16>(groups, call, HalfProduct<BF16, DType::kBF16>()); return absl::OkStatus();
     case DType::kI8:

@@ -73,10 +73,9 @@ class Source {
 
  private:
   const void* Elements(size_t input, int64_t start, int64_t count, void* scratch) const {
-    static const uint64_t kZero = 0;
     const KernelInput& from = l_.inputs[input];
     const int64_t bytes = SizeBytes(from.dtype);
-    const std::byte* data = static_cast<const std::byte*>(from.is_zero ? &kZero : from.data);
+    const std::byte* data = static_cast<const std::byte*>(from.is_zero ? &kZeroElement : from.data);
     return OperandBlockBytes(nest_, input, bytes, data + bases_[input] * bytes, start, count, scratch);
   }
   const void* Converted(const void* values, int64_t count, void* brought) const {
@@ -89,7 +88,7 @@ class Source {
   const LoopNest& nest_;
   const LoopNest& other_;
   absl::InlinedVector<int64_t, 2> bases_;
-  alignas(64) std::array<uint64_t, kBlockElements> raw_;
+  alignas(64) std::array<AnyElement, kBlockElements> raw_;
 };
 
 // Results from the k-th output on.
@@ -114,7 +113,7 @@ bool AreRowsInPlace(const ReduceLayout& l) {
 }
 
 void ReduceRowsInPlace(const ReduceLayout& l) {
-  alignas(64) std::array<uint64_t, kTreeBlock> results;
+  alignas(64) std::array<AnyElement, kTreeBlock> results;
   const int64_t bytes = SizeBytes(l.dtype), stride = l.kept.strides[0][0];
   for (int64_t k = 0; k < l.kept.size; k += kTreeBlock) {
     const int64_t rows = std::min(kTreeBlock, l.kept.size - k);
@@ -125,7 +124,7 @@ void ReduceRowsInPlace(const ReduceLayout& l) {
 }
 
 absl::Status ReduceByRow(const ReduceLayout& l) {
-  alignas(64) std::array<uint64_t, kRowElements> brought;
+  alignas(64) std::array<AnyElement, kRowElements> brought;
   Source source(l, l.reduced, l.kept);
   for (int64_t k = 0; k < l.kept.size; ++k) {
     source.MoveTo(k);
@@ -136,7 +135,7 @@ absl::Status ReduceByRow(const ReduceLayout& l) {
       if (!row.ok()) return row.status();
       PushRow(l.op, l.dtype, *row, n, &tree);
     }
-    uint64_t result;
+    AnyElement result;
     FinishRow(l.op, l.dtype, tree, &result);
     StoreResults(l, k, 1, &result);
   }
@@ -276,6 +275,9 @@ absl::Status CheckMap(const ReduceLocalOp& op, const KernelCall& call) {
 absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call) {
   if (op.op == ReduceOp::kAvg) return absl::InvalidArgumentError("reduce: avg is not a local reduction");
   if (absl::Status s = CheckMap(op, call); !s.ok()) return s;
+  if (Kind(call.output_dtype) == DTypeKind::kComplex && op.op != ReduceOp::kSum && op.op != ReduceOp::kProduct) {
+    return NoKernelFor("reduce", call.output_dtype);
+  }
   const size_t rank = call.output_extents.size();
   absl::InlinedVector<char, kMaxRank> is_reduced(rank, 0);
   for (int64_t d : op.dims) {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/cpu/element_types.h"
+#include "schemas/ops/complex_functions.h"
 #include "schemas/ops/scalar_functions.h"
 
 // Memory is slower than these loops with AVX2; each set of instructions takes its time to compile.
@@ -27,7 +27,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 struct SumOp {
   template <typename T>
   static HWY_INLINE T Two(T a, T b) {
-    return scalar::Add(a, b);
+    if constexpr (scalar::kIsComplex<T>) return scalar::ComplexAdd(a, b);
+    if constexpr (!scalar::kIsComplex<T>) return scalar::Add(a, b);
   }
   template <typename T>
   static HWY_INLINE T TwoNumbers(T a, T b) {
@@ -41,7 +42,8 @@ struct SumOp {
 struct ProductOp {
   template <typename T>
   static HWY_INLINE T Two(T a, T b) {
-    return scalar::Multiply(a, b);
+    if constexpr (scalar::kIsComplex<T>) return scalar::ComplexMultiply(a, b);
+    if constexpr (!scalar::kIsComplex<T>) return scalar::Multiply(a, b);
   }
   // Integers are multiplied one by one: few instruction sets have it for all widths.
   template <typename T>
@@ -138,29 +140,36 @@ struct Nans {
   }
 };
 
+// A whole block, in vectors.
+template <typename T, typename Op>
+HWY_INLINE T WholeBlock(const T* row) {
+  const hn::CappedTag<T, static_cast<size_t>(kReduceLanes)> d;
+  constexpr int64_t kN = static_cast<int64_t>(hn::MaxLanes(d)), kVectors = kReduceLanes / kN;
+  hn::Vec<decltype(d)> lanes[kVectors];
+  Nans<std::remove_cv_t<decltype(d)>, Op> nans;
+  for (int64_t v = 0; v < kVectors; ++v) lanes[v] = nans.Look(hn::LoadU(d, row + v * kN));
+  for (int64_t i = kReduceLanes; i < kTreeBlock; i += kReduceLanes) {
+    for (int64_t v = 0; v < kVectors; ++v) {
+      lanes[v] = Op::Vectors(d, lanes[v], nans.Look(hn::LoadU(d, row + i + v * kN)));
+    }
+  }
+  for (int64_t width = kVectors / 2; width > 0; width /= 2) {
+    for (int64_t v = 0; v < width; ++v) lanes[v] = Op::Vectors(d, lanes[v], lanes[v + width]);
+  }
+  HWY_ALIGN T last[kN];
+  if (nans.AreAny(d)) return std::numeric_limits<T>::quiet_NaN();
+  hn::Store(lanes[0], d, last);
+  for (int64_t width = kN / 2; width > 0; width /= 2) {
+    for (int64_t l = 0; l < width; ++l) last[l] = Op::TwoNumbers(last[l], last[l + width]);
+  }
+  return last[0];
+}
+
+// Complex numbers have no vectors: the compiler makes some of the lanes' loop. The tree is the same.
 template <typename T, typename Op>
 HWY_INLINE T Block(const T* row, int64_t count) {
-  if (count == kTreeBlock) {
-    const hn::CappedTag<T, static_cast<size_t>(kReduceLanes)> d;
-    constexpr int64_t kN = static_cast<int64_t>(hn::MaxLanes(d)), kVectors = kReduceLanes / kN;
-    hn::Vec<decltype(d)> lanes[kVectors];
-    Nans<std::remove_cv_t<decltype(d)>, Op> nans;
-    for (int64_t v = 0; v < kVectors; ++v) lanes[v] = nans.Look(hn::LoadU(d, row + v * kN));
-    for (int64_t i = kReduceLanes; i < kTreeBlock; i += kReduceLanes) {
-      for (int64_t v = 0; v < kVectors; ++v) {
-        lanes[v] = Op::Vectors(d, lanes[v], nans.Look(hn::LoadU(d, row + i + v * kN)));
-      }
-    }
-    for (int64_t width = kVectors / 2; width > 0; width /= 2) {
-      for (int64_t v = 0; v < width; ++v) lanes[v] = Op::Vectors(d, lanes[v], lanes[v + width]);
-    }
-    HWY_ALIGN T last[kN];
-    if (nans.AreAny(d)) return std::numeric_limits<T>::quiet_NaN();
-    hn::Store(lanes[0], d, last);
-    for (int64_t width = kN / 2; width > 0; width /= 2) {
-      for (int64_t l = 0; l < width; ++l) last[l] = Op::TwoNumbers(last[l], last[l + width]);
-    }
-    return last[0];
+  if constexpr (!scalar::kIsComplex<T>) {
+    if (count == kTreeBlock) return WholeBlock<T, Op>(row);
   }
   T lanes[kReduceLanes] = {};
   const int64_t filled = std::min(count, kReduceLanes);
@@ -181,7 +190,7 @@ HWY_INLINE void Push(const T* row, int64_t count, RowTree* tree) {
     size_t level = 0;
     for (uint64_t carried = tree->blocks; (carried & 1) != 0; carried >>= 1, ++level) {
       T earlier;
-      std::memcpy(&earlier, &tree->levels[level], sizeof(T));
+      std::memcpy(static_cast<void*>(&earlier), &tree->levels[level], sizeof(T));
       value = Op::Two(earlier, value);
     }
     std::memcpy(&tree->levels[level], &value, sizeof(T));
@@ -197,15 +206,16 @@ HWY_INLINE T Finish(const RowTree& tree) {
   for (size_t level = 0; (tree.blocks >> level) != 0; ++level) {
     if (((tree.blocks >> level) & 1) == 0) continue;
     T earlier;
-    std::memcpy(&earlier, &tree.levels[level], sizeof(T));
+    std::memcpy(static_cast<void*>(&earlier), &tree.levels[level], sizeof(T));
     result = is_first ? earlier : Op::Two(earlier, result);
     is_first = false;
   }
   return result;
 }
 
+// As many whole pairs of vectors as there are; returns where they end.
 template <typename T, typename Op>
-void Combine(absl::Span<const void* const> rows, int64_t count, T* result) {
+int64_t CombineVectors(absl::Span<const void* const> rows, int64_t count, T* result) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto row = [&](size_t r) HWY_ATTR { return static_cast<const T*>(rows[r]); };
@@ -220,6 +230,14 @@ void Combine(absl::Span<const void* const> rows, int64_t count, T* result) {
     hn::StoreU(of_a.Brought(d, a), d, result + i);
     hn::StoreU(of_b.Brought(d, b), d, result + i + lanes);
   }
+  return i;
+}
+
+template <typename T, typename Op>
+void Combine(absl::Span<const void* const> rows, int64_t count, T* result) {
+  const auto row = [&](size_t r) HWY_ATTR { return static_cast<const T*>(rows[r]); };
+  int64_t i = 0;
+  if constexpr (!scalar::kIsComplex<T>) i = CombineVectors<T, Op>(rows, count, result);
   for (; i < count; ++i) {
     T value = row(0)[i];
     for (size_t r = 1; r < rows.size(); ++r) value = Op::Two(value, row(r)[i]);
@@ -235,6 +253,8 @@ HWY_INLINE void VisitReduction(ReduceOp op, DType dtype, Visit&& visit) {
     if constexpr (std::is_same_v<T, BoolElement>) {
       const bool is_all = op == ReduceOp::kMin || op == ReduceOp::kProduct;
       is_all ? visit(uint8_t{}, AllOp{}) : visit(uint8_t{}, AnyOp{});
+    } else if constexpr (scalar::kIsComplex<T>) {
+      op == ReduceOp::kProduct ? visit(T{}, ProductOp{}) : visit(T{}, SumOp{});
     } else if constexpr (!kIsHalf<T>) {
       switch (op) {
         case ReduceOp::kSum:
@@ -367,7 +387,7 @@ int64_t FirstAny(DType dtype, const void* row, int64_t count) {
     using T = decltype(element);
     if constexpr (std::is_arithmetic_v<T>) {
       index = FirstOf<T, Op>(static_cast<const T*>(row), count);
-    } else {
+    } else if constexpr (!scalar::kIsComplex<T>) {
       index = FirstOfFew<T, Op>(static_cast<const T*>(row), count);
     }
     return true;

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "kernels/cpu/element_types.h"
 #include "schemas/types/dtype.h"
 #include "schemas/types/placement.h"
 
@@ -19,7 +20,7 @@ inline constexpr int64_t kReduceLanes = 16;
 // The results of a row's blocks so far: levels[k] has that of 2^k of them where bit k of `blocks` is set.
 struct RowTree {
   uint64_t blocks = 0;
-  uint64_t levels[64];  // an element in the first bytes of each
+  AnyElement levels[64];  // an element in the first bytes of each
 };
 // Takes the next elements of a row: whole blocks, save at the row's end.
 void PushRow(ReduceOp op, DType dtype, const void* row, int64_t count, RowTree* tree);

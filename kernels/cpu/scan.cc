@@ -13,12 +13,13 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/reduce_loops.h"
 #include "kernels/cpu/strided.h"
+#include "schemas/ops/complex_functions.h"
 #include "schemas/ops/scalar_functions.h"
 
 namespace tessera::cpu {
 namespace {
 
-using Block = std::array<uint64_t, kBlockElements>;
+using Block = std::array<AnyElement, kBlockElements>;
 
 struct ScanLayout {
   LoopNest lines;  // operands: input, output
@@ -60,6 +61,16 @@ void ScanRow(const T* values, int64_t count, bool is_exclusive, T* running, T* o
     sum = next;
   }
   *running = sum;
+}
+
+template <typename P>
+void ScanTyped(ReduceOp op, const std::complex<P>* values, int64_t count, bool is_exclusive, std::complex<P>* running,
+               std::complex<P>* out) {
+  using C = std::complex<P>;
+  if (op == ReduceOp::kProduct) {
+    return ScanRow(values, count, is_exclusive, running, out, [](C a, C b) { return scalar::ComplexMultiply(a, b); });
+  }
+  ScanRow(values, count, is_exclusive, running, out, [](C a, C b) { return scalar::ComplexAdd(a, b); });
 }
 
 template <typename T>
@@ -152,7 +163,6 @@ absl::Status RunScan(const ScanOp& op, const KernelCall& call) {
                                                    ToText(call.output_extents)));
   }
   if (NumElements(input.extents) == 0) return absl::OkStatus();
-  static const uint64_t kZero = 0;
   const Strides strides = input.is_zero ? Strides(rank, 0) : input.strides;
   Shape lines = input.extents;
   lines[dim] = 1;
@@ -165,7 +175,7 @@ absl::Status RunScan(const ScanOp& op, const KernelCall& call) {
                .input_dtype = input.dtype,
                .dtype = AccumulatedIn(call.output_dtype),
                .output_dtype = call.output_dtype,
-               .input = static_cast<const std::byte*>(input.is_zero ? &kZero : input.data),
+               .input = static_cast<const std::byte*>(input.is_zero ? &kZeroElement : input.data),
                .output = static_cast<std::byte*>(call.output)};
   if (op.direction == ScanDirection::kReverse) {
     l.input += (l.extent - 1) * l.input_stride * SizeBytes(l.input_dtype);
@@ -174,6 +184,9 @@ absl::Status RunScan(const ScanOp& op, const KernelCall& call) {
     l.output_stride = -l.output_stride;
   }
   const bool is_row = l.output_stride == 1 || l.output_stride == -1 || l.lines.size < 8;
+  if (Kind(l.dtype) == DTypeKind::kComplex && op.op != ReduceOp::kSum && op.op != ReduceOp::kProduct) {
+    return NoKernelFor("scan", l.dtype);
+  }
   return VisitAccumulated("scan", l.dtype, [&](auto zero) {
     const auto identity = Identity<decltype(zero)>(op.op, l.dtype);
     is_row ? AlongRows(l, identity) : AcrossLines(l, identity);

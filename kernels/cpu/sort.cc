@@ -16,6 +16,7 @@
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/strided.h"
+#include "schemas/ops/complex_functions.h"
 
 namespace tessera::cpu {
 namespace {
@@ -170,13 +171,17 @@ absl::Status RunSort(const SortOp& op, const KernelCall& call) {
                      .order = op.order};
   const bool is_known = VisitElement(input.dtype, [&](auto element) {
     using T = decltype(element);
-    const T* from = static_cast<const T*>(input.is_zero ? &kZero : input.data);
-    if (op.result == SortResult::kPlaces) {
-      SortPlaces(l, from, static_cast<int64_t*>(call.output));
+    if constexpr (scalar::kIsComplex<T>) {
+      return false;
     } else {
-      SortValues(l, from, static_cast<T*>(call.output));
+      const T* from = static_cast<const T*>(input.is_zero ? &kZero : input.data);
+      if (op.result == SortResult::kPlaces) {
+        SortPlaces(l, from, static_cast<int64_t*>(call.output));
+      } else {
+        SortValues(l, from, static_cast<T*>(call.output));
+      }
+      return true;
     }
-    return true;
   });
   return is_known ? absl::OkStatus() : NoKernelFor("sort", input.dtype);
 }
@@ -195,8 +200,12 @@ absl::Status RunSearchSorted(const SearchSortedOp& op, const KernelCall& call) {
                      std::string(ToText(call.output_dtype)), ToText(call.output_extents)));
   }
   const bool is_known = VisitElement(values.dtype, [&](auto element) {
-    Search<decltype(element)>(op, sorted, values, call);
-    return true;
+    if constexpr (scalar::kIsComplex<decltype(element)>) {
+      return false;
+    } else {
+      Search<decltype(element)>(op, sorted, values, call);
+      return true;
+    }
   });
   return is_known ? absl::OkStatus() : NoKernelFor("searchsorted", values.dtype);
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/stores.h"
+#include "schemas/ops/complex_functions.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/stream_reduction.cc"
@@ -135,7 +136,12 @@ void StreamTyped(const StreamedReduction& work) {
 void Stream(const StreamedReduction& work) {
   VisitElement(work.dtype, [&](auto element) {
     using T = decltype(element);
-    if constexpr (std::is_arithmetic_v<T>) StreamTyped<T>(work);
+    // Sums and averages of complex numbers are those of their parts.
+    if constexpr (scalar::kIsComplex<T>) {
+      StreamTyped<typename T::value_type>(work);
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      StreamTyped<T>(work);
+    }
     return true;
   });
 }
@@ -150,8 +156,9 @@ namespace tessera::cpu {
 HWY_EXPORT(Stream);
 
 bool CanStreamReduction(ReduceOp op, DType dtype) {
-  if (op == ReduceOp::kProduct) return false;
-  if (op == ReduceOp::kAvg && Kind(dtype) != DTypeKind::kFloat) return false;
+  const bool is_complex = Kind(dtype) == DTypeKind::kComplex;
+  if (op == ReduceOp::kProduct || (is_complex && op != ReduceOp::kSum && op != ReduceOp::kAvg)) return false;
+  if (op == ReduceOp::kAvg && Kind(dtype) != DTypeKind::kFloat && !is_complex) return false;
   return IsImplemented(dtype) && dtype != DType::kBool && AccumulatedIn(dtype) == dtype;
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/cpu/strided.h"
 
 #include <algorithm>
+#include <complex>
 
 namespace tessera::cpu {
 
@@ -65,9 +66,12 @@ const void* OperandBlockBytes(const LoopNest& nest, size_t operand, int64_t elem
     case 4:
       return OperandBlock(nest, operand, static_cast<const uint32_t*>(base), start, count,
                           static_cast<uint32_t*>(scratch));
-    default:
+    case 8:
       return OperandBlock(nest, operand, static_cast<const uint64_t*>(base), start, count,
                           static_cast<uint64_t*>(scratch));
+    default:
+      return OperandBlock(nest, operand, static_cast<const std::complex<double>*>(base), start, count,
+                          static_cast<std::complex<double>*>(scratch));
   }
 }
 
@@ -87,8 +91,11 @@ void StoreBlockBytes(const LoopNest& nest, size_t operand, int64_t element_bytes
       return StoreBlock(nest, operand, static_cast<uint16_t*>(base), start, count, static_cast<const uint16_t*>(block));
     case 4:
       return StoreBlock(nest, operand, static_cast<uint32_t*>(base), start, count, static_cast<const uint32_t*>(block));
-    default:
+    case 8:
       return StoreBlock(nest, operand, static_cast<uint64_t*>(base), start, count, static_cast<const uint64_t*>(block));
+    default:
+      return StoreBlock(nest, operand, static_cast<std::complex<double>*>(base), start, count,
+                        static_cast<const std::complex<double>*>(block));
   }
 }
 

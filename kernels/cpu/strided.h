@@ -60,7 +60,7 @@ const T* OperandBlock(const LoopNest& nest, size_t operand, const T* base, int64
     const T* row = base + offset;
     T* to = scratch + seen;
     if (stride == 1) {
-      std::memcpy(to, row, static_cast<size_t>(n) * sizeof(T));
+      std::memcpy(static_cast<void*>(to), row, static_cast<size_t>(n) * sizeof(T));
     } else {
       for (int64_t i = 0; i < n; ++i) to[i] = row[i * stride];
     }
@@ -81,7 +81,7 @@ void StoreBlock(const LoopNest& nest, size_t operand, T* base, int64_t start, in
 // The next block's length from `start`: a whole row's rest where rows are long.
 int64_t BlockLength(const LoopNest& nest, int64_t start);
 
-// The same for elements of 1, 2, 4 or 8 bytes whose type doesn't matter.
+// The same for elements of 1, 2, 4, 8 or 16 bytes whose type doesn't matter.
 const void* OperandBlockBytes(const LoopNest& nest, size_t operand, int64_t element_bytes, const void* base,
                               int64_t start, int64_t count, void* scratch);
 // Where to write elements [start, start + count): the place itself when dense, else `scratch`, which StoreBlockBytes

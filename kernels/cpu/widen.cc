@@ -78,7 +78,7 @@ class Widener {
 
   // All are read before one is written.
   void ConvertByCopy(int64_t count, int64_t stride, const std::byte* from, std::byte* to) const {
-    alignas(64) std::array<std::byte, static_cast<size_t>(kBlockElements) * 8> narrow, wide;
+    alignas(64) std::array<std::byte, static_cast<size_t>(kBlockElements * kMaxElementBytes)> narrow, wide;
     CopyStrided({count}, from_bytes_, from, {stride}, narrow.data(), {1});
     CastBlock(from_, to_, narrow.data(), count, wide.data());
     CopyStrided({count}, to_bytes_, wide.data(), {1}, to, {stride});

@@ -192,11 +192,13 @@ void EncodeScalar(const Scalar& scalar, wire::Scalar::Builder builder) {
   builder.setDtype(static_cast<uint8_t>(scalar.dtype()));
   builder.setWeak(scalar.strength() == ScalarStrength::kWeak);
   builder.setBits(scalar.bits());
+  builder.setImaginaryBits(scalar.imaginary_bits());
 }
 
 absl::StatusOr<Scalar> DecodeScalar(wire::Scalar::Reader reader) {
   TESSERA_ASSIGN_OR_RETURN(DType dtype, DTypeFromWire(reader.getDtype()));
-  return Scalar::FromBits(dtype, reader.getWeak() ? ScalarStrength::kWeak : ScalarStrength::kStrong, reader.getBits());
+  return Scalar::FromBits(dtype, reader.getWeak() ? ScalarStrength::kWeak : ScalarStrength::kStrong, reader.getBits(),
+                          reader.getImaginaryBits());
 }
 
 namespace {

@@ -172,12 +172,12 @@ absl::StatusOr<AttributeValue> ParseAttribute(AttributeId id, std::string_view t
       return AttributeValue(text == "true");
     case AttributeKind::kInteger: {
       const absl::StatusOr<Scalar> number = ParseScalar(text);
-      if (!number.ok() || Kind(number->dtype()) == DTypeKind::kFloat) return bad("an integer");
+      if (!number.ok() || Kind(RealOf(number->dtype())) == DTypeKind::kFloat) return bad("an integer");
       return AttributeValue(number->AsInt());
     }
     case AttributeKind::kNumber: {
       const absl::StatusOr<Scalar> number = ParseScalar(text);
-      if (!number.ok()) return bad("a number");
+      if (!number.ok() || Kind(number->dtype()) == DTypeKind::kComplex) return bad("a real number");
       return AttributeValue(number->AsDouble());
     }
     case AttributeKind::kDType: return ParseDType(text);

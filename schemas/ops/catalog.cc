@@ -116,10 +116,19 @@ constexpr std::array kRows = {
                 "Calculates the error function of each element; integers give f64."),
     Elementwise(OpId::kSigmoid, "sigmoid", 1, S::kSigmoid, D::kFloating, P::kMonotone, "sigmoid(x, /)",
                 "Calculates 1 / (1 + exp(-x)) of each element; integers give f64."),
-    Elementwise(OpId::kAbs, "abs", 1, S::kAbs, D::kPromoteNumeric, P::kNone, "abs(x, /)",
+    Elementwise(OpId::kAbs, "abs", 1, S::kAbs, D::kPart, P::kNone, "abs(x, /)",
                 "Calculates the absolute value of each element."),
+    Elementwise(OpId::kReal, "real", 1, S::kReal, D::kPart, P::kLinear, "real(x, /)",
+                "Gives the real part of each element."),
+    Elementwise(OpId::kImag, "imag", 1, S::kImag, D::kPart, P::kLinear, "imag(x, /)",
+                "Gives the imaginary part of each element, 0 of real numbers."),
+    Elementwise(OpId::kConj, "conj", 1, S::kConj, D::kPromoteNumeric, P::kLinear, "conj(x, /)",
+                "Gives the complex conjugate of each element."),
+    Elementwise(OpId::kComplex, "complex", 2, S::kComplex, D::kParts, P::kNone, "complex(real, imag, /)",
+                "Makes complex numbers of their real and imaginary parts."),
+    // Of complex numbers x / |x|: nothing is increasing there, and no maximum of them is pending.
     Elementwise(OpId::kSign, "sign", 1, S::kSign, D::kPromoteNumeric, P::kMonotone, "sign(x, /)",
-                "Calculates -1, 0 or 1, the sign of each element."),
+                "Calculates -1, 0 or 1, the sign of each element; x / |x| of complex ones."),
     Elementwise(OpId::kFloor, "floor", 1, S::kFloor, D::kPromoteNumeric, P::kMonotone, "floor(x, /)",
                 "Calculates the largest integer that is not above each element."),
     Elementwise(OpId::kCeil, "ceil", 1, S::kCeil, D::kPromoteNumeric, P::kMonotone, "ceil(x, /)",
@@ -250,6 +259,14 @@ constexpr std::array kRows = {
           "matrix_function(*matrices, mode, upper=False, full_matrices=False, transposed=False, unit_diagonal=False)",
           "What LAPACK computes of whole matrices, the results behind each other in one; the functions of linalg are "
           "made of it."},
+    Plain(OpId::kFft, "fft", F::kFourier, 1, D::kSame, P::kNone, "fft(x, /, *, n=None, axis=-1, norm='backward')",
+          "Computes the discrete Fourier transform along an axis, of n elements: cut, or continued with zeros."),
+    Plain(OpId::kIfft, "ifft", F::kFourier, 1, D::kSame, P::kNone, "ifft(x, /, *, n=None, axis=-1, norm='backward')",
+          "Computes the inverse of fft."),
+    Plain(OpId::kRfft, "rfft", F::kFourier, 1, D::kSame, P::kNone, "rfft(x, /, *, n=None, axis=-1, norm='backward')",
+          "Computes the first n / 2 + 1 elements of the discrete Fourier transform of real numbers."),
+    Plain(OpId::kIrfft, "irfft", F::kFourier, 1, D::kSame, P::kNone, "irfft(x, /, *, n=None, axis=-1, norm='backward')",
+          "Computes the inverse of rfft, n real numbers; by default 2 (m - 1) of m elements."),
     Plain(OpId::kConv, "conv", F::kWindows, 2, D::kSame, P::kNone,
           "conv(x, weight, /, *, stride, padding, dilation, groups=1)",
           "Convolves x of dims (N, C, ...) with a weight of dims (O, C / groups, ...), as torch does."),
@@ -273,7 +290,7 @@ struct AllRows {
   AllRows() {
     for (const absl::Span<const OpRow> some :
          {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
-          composites::ArrangementRows(), composites::LinalgRows()}) {
+          composites::ArrangementRows(), composites::LinalgRows(), composites::FourierRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

@@ -24,6 +24,7 @@ enum class OpFamily : uint8_t {
   kPlace,         // writes pieces over a base
   kAlong,         // along one dim, which is whole on every worker: scans and sorts
   kIndexed,       // reads or writes one dim, which is whole on every worker, at indices
+  kFourier,       // transforms along one dim, which is whole on every worker (fourier_op.h)
   kMatrices,      // of whole matrices, the last two dims (linalg_op.h)
   kWindows,       // over windows of the last dims (window_op.h)
   kComposite,     // a graph of other rows
@@ -42,6 +43,8 @@ enum class DTypeRule : uint8_t {
   kLogical,         // every operand becomes bool, and so does the result (logical_and, any)
   kWhere,           // operand 0 bool, promotion of the others
   kSum,             // bool and i32 become i64 (the array API's default integer)
+  kPart,            // promotion, bool is an error; of complex numbers the result is their parts' dtype (abs, real)
+  kParts,           // promotion to f32 or f64; the result is complex numbers of two of them
   kIndex,           // i64
   kSame,            // operand 0's
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "schemas/ops/complex_meaning.h"
 #include "schemas/ops/philox.h"
 #include "schemas/ops/scalar.h"
 #include "schemas/ops/scalar_meaning.h"
@@ -19,14 +20,20 @@ namespace {
 enum class OpClass : uint8_t {
   kLeaf,
   kCast,
-  kNumeric,     // numbers
-  kFloating,    // floats
-  kInteger,     // integers
-  kBits,        // bools or integers
-  kComparison,  // anything, to a bool
-  kPredicate,   // a number, to a bool
+  kNumeric,           // numbers
+  kOrdered,           // numbers, but complex ones
+  kFloating,          // floats or complex numbers
+  kRealFloating,      // floats
+  kInteger,           // integers
+  kBits,              // bools or integers
+  kEquality,          // anything, to a bool
+  kComparison,        // anything but complex numbers, to a bool
+  kPredicate,         // a number, to a bool
+  kOrderedPredicate,  // a number but a complex one, to a bool
   kWhere,
   kRandom,  // three i64, to a float, u32 or u64
+  kPart,    // a number, to one of its parts' dtype
+  kParts,   // two floats, to a complex number of them
 };
 
 struct ScalarOpRow {
@@ -46,16 +53,16 @@ constexpr std::array<ScalarOpRow, kScalarOpCount> kRows = {{
     {"neg", 1, OpClass::kNumeric},
     {"exp", 1, OpClass::kFloating, kVectorUlps},
     {"sqrt", 1, OpClass::kFloating},
-    {"relu", 1, OpClass::kNumeric},
+    {"relu", 1, OpClass::kOrdered},
     {"not", 1, OpClass::kBits},
     {"add", 2, OpClass::kNumeric},
     {"sub", 2, OpClass::kNumeric},
     {"mul", 2, OpClass::kNumeric},
     {"div", 2, OpClass::kNumeric},
-    {"maximum", 2, OpClass::kNumeric},
-    {"minimum", 2, OpClass::kNumeric},
-    {"equal", 2, OpClass::kComparison},
-    {"not_equal", 2, OpClass::kComparison},
+    {"maximum", 2, OpClass::kOrdered},
+    {"minimum", 2, OpClass::kOrdered},
+    {"equal", 2, OpClass::kEquality},
+    {"not_equal", 2, OpClass::kEquality},
     {"less", 2, OpClass::kComparison},
     {"less_equal", 2, OpClass::kComparison},
     {"greater", 2, OpClass::kComparison},
@@ -66,24 +73,24 @@ constexpr std::array<ScalarOpRow, kScalarOpCount> kRows = {{
     {"xor", 2, OpClass::kBits},
     {"shift_left", 2, OpClass::kInteger},
     {"shift_right", 2, OpClass::kInteger},
-    {"floor_divide", 2, OpClass::kNumeric},
-    {"remainder", 2, OpClass::kNumeric},
+    {"floor_divide", 2, OpClass::kOrdered},
+    {"remainder", 2, OpClass::kOrdered},
     {"pow", 2, OpClass::kNumeric, kVectorUlps},
-    {"atan2", 2, OpClass::kFloating},
-    {"hypot", 2, OpClass::kFloating},
-    {"logaddexp", 2, OpClass::kFloating},
-    {"copysign", 2, OpClass::kFloating},
-    {"nextafter", 2, OpClass::kFloating},
-    {"abs", 1, OpClass::kNumeric},
+    {"atan2", 2, OpClass::kRealFloating},
+    {"hypot", 2, OpClass::kRealFloating},
+    {"logaddexp", 2, OpClass::kRealFloating},
+    {"copysign", 2, OpClass::kRealFloating},
+    {"nextafter", 2, OpClass::kRealFloating},
+    {"abs", 1, OpClass::kPart},
     {"sign", 1, OpClass::kNumeric},
-    {"floor", 1, OpClass::kNumeric},
-    {"ceil", 1, OpClass::kNumeric},
-    {"trunc", 1, OpClass::kNumeric},
+    {"floor", 1, OpClass::kOrdered},
+    {"ceil", 1, OpClass::kOrdered},
+    {"trunc", 1, OpClass::kOrdered},
     {"round", 1, OpClass::kNumeric},
     {"isnan", 1, OpClass::kPredicate},
     {"isinf", 1, OpClass::kPredicate},
     {"isfinite", 1, OpClass::kPredicate},
-    {"signbit", 1, OpClass::kPredicate},
+    {"signbit", 1, OpClass::kOrderedPredicate},
     {"log", 1, OpClass::kFloating, kVectorUlps},
     {"log1p", 1, OpClass::kFloating, kVectorUlps},
     {"log2", 1, OpClass::kFloating, kVectorUlps},
@@ -101,10 +108,14 @@ constexpr std::array<ScalarOpRow, kScalarOpCount> kRows = {{
     {"asinh", 1, OpClass::kFloating, kVectorUlps},
     {"acosh", 1, OpClass::kFloating, kVectorUlps},
     {"atanh", 1, OpClass::kFloating, kVectorUlps},
-    {"erf", 1, OpClass::kFloating, kVectorUlps},
-    {"sigmoid", 1, OpClass::kFloating, kVectorUlps},
+    {"erf", 1, OpClass::kRealFloating, kVectorUlps},
+    {"sigmoid", 1, OpClass::kRealFloating, kVectorUlps},
     {"idx", 0, OpClass::kLeaf},
     {"random", 3, OpClass::kRandom},
+    {"real", 1, OpClass::kPart},
+    {"imag", 1, OpClass::kPart},
+    {"conj", 1, OpClass::kNumeric},
+    {"complex", 2, OpClass::kParts},
 }};
 
 const ScalarOpRow& Row(ScalarOp op) { return kRows[static_cast<size_t>(op)]; }
@@ -158,18 +169,17 @@ absl::Status ValidateUnused(const ExpressionNode& node, size_t index) {
 }
 
 bool IsFloat(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
+bool IsComplex(DType dtype) { return Kind(dtype) == DTypeKind::kComplex; }
+
+ScalarValue ComplexValue(DType dtype, std::complex<double> value) {
+  return ToScalarValue(Scalar::Complex(value).As(dtype));
+}
 
 ScalarValue FloatValue(DType dtype, double value) { return {dtype, Scalar::Float(value).As(dtype).AsDouble(), 0}; }
 
 ScalarValue IntegerValue(DType dtype, int64_t value) { return {dtype, 0, Scalar::Int(value).As(dtype).AsInt()}; }
 
-ScalarValue Cast(DType dtype, const ScalarValue& v) {
-  const Scalar source = IsFloat(v.dtype)
-                            ? Scalar::Float(v.f)
-                            : Scalar::FromBits(v.dtype, ScalarStrength::kStrong, static_cast<uint64_t>(v.i));
-  const Scalar cast = source.As(dtype);
-  return IsFloat(dtype) ? ScalarValue{dtype, cast.AsDouble(), 0} : ScalarValue{dtype, 0, cast.AsInt()};
-}
+ScalarValue Cast(DType dtype, const ScalarValue& v) { return ToScalarValue(ToScalar(v).As(dtype)); }
 
 // Calls visit with the C++ type in which numbers of the dtype are computed, which is float for those of 16 bits.
 template <typename Visit>
@@ -214,8 +224,45 @@ double NextAfterOf(DType dtype, double a, double b) {
   }
 }
 
+// Calls visit with the C++ type of complex numbers of the dtype.
+template <typename Visit>
+auto VisitComplex(DType dtype, Visit&& visit) {
+  return dtype == DType::kC64 ? visit(std::complex<float>{}) : visit(std::complex<double>{});
+}
+
+template <typename C>
+C GetComplex(const ScalarValue& value) {
+  return C(std::complex<double>(value.f, value.imaginary));
+}
+
+// What an op makes of complex numbers: one, or one of its parts.
+ScalarValue ComplexFunction(ScalarOp op, DType dtype, const ScalarValue& a, const ScalarValue& b) {
+  return VisitComplex(a.dtype, [&]<typename C>(C) {
+    ScalarValue result;
+    const auto unary = [&](auto f) {
+      result = ComplexValue(dtype, std::complex<double>(f(GetComplex<C>(a))));
+      return true;
+    };
+    const auto part = [&](auto f) {
+      result = FloatValue(dtype, static_cast<double>(f(GetComplex<C>(a))));
+      return true;
+    };
+    const auto binary = [&](auto f) {
+      result = ComplexValue(dtype, std::complex<double>(f(GetComplex<C>(a), GetComplex<C>(b))));
+      return true;
+    };
+    const bool is_found = Arity(op) == 2     ? scalar::VisitComplexBinary<C>(op, binary)
+                          : IsComplex(dtype) ? scalar::VisitComplexUnary<C>(op, unary)
+                                             : scalar::VisitComplexPart<C>(op, part);
+    TESSERA_CHECK(is_found && "the op has no meaning for the dtype");
+    return result;
+  });
+}
+
 // `function` of the numbers to a number of their dtype.
 ScalarValue Function(ScalarOp op, DType dtype, const ScalarValue& a, const ScalarValue& b) {
+  if (IsComplex(a.dtype)) return ComplexFunction(op, dtype, a, b);
+  if (op == ScalarOp::kComplex) return ComplexValue(dtype, {a.f, b.f});
   if (op == ScalarOp::kNextAfter) return FloatValue(dtype, NextAfterOf(dtype, a.f, b.f));
   return VisitNumber(dtype, [&]<typename T>(T) {
     ScalarValue result;
@@ -239,7 +286,25 @@ ScalarValue Function(ScalarOp op, DType dtype, const ScalarValue& a, const Scala
   });
 }
 
+ScalarValue ComplexTest(ScalarOp op, const ScalarValue& a, const ScalarValue& b) {
+  return VisitComplex(a.dtype, [&]<typename C>(C) {
+    bool result = false;
+    const bool is_found = Arity(op) == 1 ? scalar::VisitComplexPredicate<C>(op,
+                                                                            [&](auto f) {
+                                                                              result = f(GetComplex<C>(a));
+                                                                              return true;
+                                                                            })
+                                         : scalar::VisitComplexComparison<C>(op, [&](auto f) {
+                                             result = f(GetComplex<C>(a), GetComplex<C>(b));
+                                             return true;
+                                           });
+    TESSERA_CHECK(is_found && "the op has no meaning for the dtype");
+    return Bool(result);
+  });
+}
+
 ScalarValue Test(ScalarOp op, const ScalarValue& a, const ScalarValue& b) {
+  if (IsComplex(a.dtype)) return ComplexTest(op, a, b);
   return VisitNumber(a.dtype == DType::kBool ? DType::kU8 : a.dtype, [&]<typename T>(T) {
     bool result = false;
     const bool is_found = Arity(op) == 1 ? scalar::VisitPredicate<T>(op,
@@ -282,20 +347,44 @@ std::string_view ToText(ScalarOp op) { return Row(op).name; }
 int Arity(ScalarOp op) { return Row(op).arity; }
 int MaxUlps(ScalarOp op) { return Row(op).max_ulps; }
 
+ScalarValue ToScalarValue(const Scalar& scalar) {
+  ScalarValue value{.dtype = scalar.dtype()};
+  if (IsFloat(scalar.dtype()) || IsComplex(scalar.dtype())) {
+    value.f = scalar.AsComplex().real();
+    value.imaginary = scalar.AsComplex().imag();
+  } else {
+    value.i = scalar.AsInt();
+  }
+  return value;
+}
+
+Scalar ToScalar(const ScalarValue& value) {
+  if (IsComplex(value.dtype)) return Scalar::Complex({value.f, value.imaginary}).As(value.dtype);
+  if (IsFloat(value.dtype)) return Scalar::Float(value.f).As(value.dtype);
+  return Scalar::FromBits(value.dtype, ScalarStrength::kStrong, static_cast<uint64_t>(value.i));
+}
+
 bool IsDefinedFor(ScalarOp op, DType operand, DType value) {
   const bool is_bool = operand == DType::kBool;
-  const bool is_float = Kind(operand) == DTypeKind::kFloat;
+  const bool is_complex = IsComplex(operand);
+  const bool is_float = IsFloat(operand);
   const bool is_same = operand == value;
   switch (Row(op).op_class) {
-    case OpClass::kLeaf:
-    case OpClass::kCast: return true;
+    case OpClass::kLeaf: return true;
+    case OpClass::kCast: return MayCast(operand, value);
     case OpClass::kNumeric: return is_same && !is_bool;
-    case OpClass::kFloating: return is_same && is_float;
-    case OpClass::kInteger: return is_same && !is_float && !is_bool;
-    case OpClass::kBits: return is_same && !is_float;
-    case OpClass::kComparison: return value == DType::kBool;
+    case OpClass::kOrdered: return is_same && !is_bool && !is_complex;
+    case OpClass::kFloating: return is_same && (is_float || is_complex);
+    case OpClass::kRealFloating: return is_same && is_float;
+    case OpClass::kInteger: return is_same && !is_float && !is_bool && !is_complex;
+    case OpClass::kBits: return is_same && !is_float && !is_complex;
+    case OpClass::kEquality: return value == DType::kBool;
+    case OpClass::kComparison: return value == DType::kBool && !is_complex;
     case OpClass::kPredicate: return value == DType::kBool && !is_bool;
+    case OpClass::kOrderedPredicate: return value == DType::kBool && !is_bool && !is_complex;
     case OpClass::kWhere: return is_same;
+    case OpClass::kPart: return value == RealOf(operand) && !is_bool;
+    case OpClass::kParts: return IsComplex(value) && operand == RealOf(value);
     case OpClass::kRandom:
       return operand == DType::kI64 &&
              (Kind(value) == DTypeKind::kFloat || value == DType::kU32 || value == DType::kU64);
@@ -344,13 +433,19 @@ ScalarValue EvaluateScalarOp(ScalarOp op, DType dtype, ScalarValue a, ScalarValu
     case OpClass::kLeaf: return a;
     case OpClass::kCast: return Cast(dtype, a);
     case OpClass::kWhere: return a.i != 0 ? b : c;
+    case OpClass::kEquality:
     case OpClass::kComparison:
-    case OpClass::kPredicate: return Test(op, a, b);
+    case OpClass::kPredicate:
+    case OpClass::kOrderedPredicate: return Test(op, a, b);
     case OpClass::kBits: return Bits(op, dtype, a, b);
     case OpClass::kRandom: return Random(dtype, a, b, c);
     case OpClass::kNumeric:
+    case OpClass::kOrdered:
     case OpClass::kFloating:
-    case OpClass::kInteger: break;
+    case OpClass::kRealFloating:
+    case OpClass::kInteger:
+    case OpClass::kPart:
+    case OpClass::kParts: break;
   }
   return Function(op, dtype, a, b);
 }

@@ -21,6 +21,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "schemas/ops/scalar.h"
 #include "schemas/types/dtype.h"
 
 namespace tessera {
@@ -94,13 +95,17 @@ enum class ScalarOp : uint8_t {
   kSigmoid = 62,
   kIndex = 63,   // the element's index along a dim of the output, i64, counted in the whole tensor
   kRandom = 64,  // (number, seed, stream): random bits, or a number in [0, 1)
+  kReal = 65,    // of a real number itself; kImag 0, kConj itself
+  kImag = 66,
+  kConj = 67,
+  kComplex = 68,  // (real, imaginary)
 };
-inline constexpr int kScalarOpCount = 65;
+inline constexpr int kScalarOpCount = 69;
 // "add", "less_equal", ...; "in", "arg" and "idx" for the leaves.
 std::string_view ToText(ScalarOp op);
 int Arity(ScalarOp op);  // 0 for the leaves
-// Whether a node of the op may have operands of the dtype (of the branches, for where), and a value of it; a comparison
-// or predicate has a bool.
+// Whether a node of the op may have operands of the dtype (of the branches, for where), and a value of the other; a
+// comparison or predicate has a bool, abs, real and imag of a complex number one of its parts' dtype.
 bool IsDefinedFor(ScalarOp op, DType operand, DType value);
 // By how many units in the last place of f32 and f64 a kernel's value may differ from EvaluateScalarOp's; 0 where they
 // are the same. f16 and bf16 are rounded from f32: where this is not 0, by one.
@@ -145,13 +150,18 @@ absl::StatusOr<Expression> ParseExpression(Scanner& scanner);
 
 // The laws of the numbers, one element at a time (schemas/ops/scalar_meaning.h has the functions): NaN propagates
 // through maximum and minimum; integer division by zero is 0 and INT_MIN / -1 is INT_MIN (wraps); integers wrap; a
-// float out of range casts to the nearest integer, NaN to 0. Values are passed as bits of the node's dtype. Interpret
+// float out of range casts to the nearest integer, NaN to 0; complex numbers have no order and are what NumPy gives
+// (schemas/ops/complex_functions.h). Values are passed as bits of the node's dtype. Interpret
 // uses it; kernels must agree with it (conformance tests compare them), within MaxUlps.
 struct ScalarValue {
   DType dtype = DType::kF64;
-  double f = 0;   // of floats: one that the dtype has
-  int64_t i = 0;  // of others: kBool 0 or 1, integers in the dtype's range (kU64: its bits)
+  double f = 0;          // of floats: one that the dtype has; of complex numbers the real part
+  int64_t i = 0;         // of others: kBool 0 or 1, integers in the dtype's range (kU64: its bits)
+  double imaginary = 0;  // of complex numbers
 };
+// The number as an element of its dtype, and back.
+ScalarValue ToScalarValue(const Scalar& scalar);
+Scalar ToScalar(const ScalarValue& value);
 ScalarValue EvaluateScalarOp(ScalarOp op, DType dtype, ScalarValue a, ScalarValue b, ScalarValue c);
 // `index`: of the element in the whole tensor; may be left out where the expression doesn't read it.
 ScalarValue EvaluateExpression(const Expression& expression, const std::vector<ScalarValue>& inputs,

@@ -132,7 +132,11 @@ GraphValue GraphBuilder::Reduce(OpId op, const GraphValue& x, const Dims& dims, 
 }
 
 GraphValue GraphBuilder::AsType(const GraphValue& x, DType dtype) {
-  if (!x.is_tensor()) return std::get<Scalar>(x.operand()).As(dtype);
+  if (!x.is_tensor()) {
+    const Scalar& number = std::get<Scalar>(x.operand());
+    if (!MayCast(number.dtype(), dtype)) RefuseDType(StrCat(ToText(number), " doesn't fit dtype ", ToText(dtype)));
+    return number.As(dtype);
+  }
   if (x.dtype() == dtype) return x;
   Attributes attributes;
   attributes.set_dtype(dtype);

@@ -62,6 +62,7 @@ struct TextVisitor {
     return StrCat("scatter(", kScatterModes[static_cast<size_t>(op.mode)], "; dim=", op.dim, ")");
   }
   std::string operator()(const LinalgOp& op) const { return ToText(op); }
+  std::string operator()(const FourierOp& op) const { return ToText(op); }
   std::string operator()(const ConvOp& op) const { return ToText(op); }
   std::string operator()(const PoolOp& op) const { return ToText(op); }
 };
@@ -170,6 +171,7 @@ struct ValidateVisitor {
     return ExpectDims("scatter", {op.dim});
   }
   absl::Status operator()(const LinalgOp& op) const { return ValidateLinalgOp(op, inputs, scalars); }
+  absl::Status operator()(const FourierOp& op) const { return ValidateFourierOp(op, inputs, scalars); }
   absl::Status operator()(const ConvOp& op) const { return ValidateConvOp(op, inputs, scalars); }
   absl::Status operator()(const PoolOp& op) const { return ValidatePoolOp(op, inputs, scalars); }
 };
@@ -309,6 +311,7 @@ absl::StatusOr<LocalOp> ParseArguments(std::string_view name, Scanner& scanner) 
     return SearchSortedOp{SearchSide::kRight};
   }
   if (name == "linalg") return ParseLinalgOp(scanner);
+  if (name == "fourier") return ParseFourierOp(scanner);
   if (name == "conv") return ParseConvOp(scanner);
   if (name == "pool") return ParsePoolOp(scanner);
   if (name == "fill") return FillOp{};

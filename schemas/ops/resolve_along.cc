@@ -43,8 +43,6 @@ LocalOp LocalAlong(OpId op, int dim, const Attributes& attributes) {
   }
 }
 
-bool IsInteger(DType dtype) { return Kind(dtype) == DTypeKind::kSigned || Kind(dtype) == DTypeKind::kUnsigned; }
-
 absl::Status CheckIndices(const ResolveInput& input) {
   if (input.tensors[1]->dtype == DType::kI64) return absl::OkStatus();
   return OperandDTypeError(input, "indices must be i64");
@@ -141,6 +139,7 @@ absl::StatusOr<OpResolution> ResolveScatter(const ResolveInput& input) {
   const auto* const known =
       std::find(std::begin(kModes), std::end(kModes), mode.empty() ? "set" : std::string_view(mode));
   if (known == std::end(kModes)) return OperandError(input, StrCat("mode is ", mode, ", not set, add, max or min"));
+  if (Kind(x.dtype) == DTypeKind::kComplex && (mode == "max" || mode == "min")) return NeedsRealDType(input);
   updates.mesh = x.mesh;
   updates.placements = x.placements;
   const auto scatter_mode = static_cast<ScatterMode>(known - std::begin(kModes));
@@ -152,6 +151,7 @@ absl::StatusOr<OpResolution> ResolveSearch(const ResolveInput& input) {
   const TensorSpec& values = *input.tensors[1];
   if (row.rank() != 1) return OperandError(input, "x1 must be a vector");
   if (row.dtype != values.dtype) return OperandDTypeError(input, "dtypes differ");
+  if (Kind(row.dtype) == DTypeKind::kComplex) return NeedsRealDType(input);
   const std::string& side = input.call.attributes.side();
   if (!side.empty() && side != "left" && side != "right")
     return OperandError(input, StrCat("side is ", side, ", not left or right"));
@@ -177,9 +177,10 @@ absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input) {
   output.dtype = dtypes.result;
   const bool sums = input.call.op == OpId::kCumulativeSum || input.call.op == OpId::kCumulativeProd;
   if (const DType* wanted = input.call.attributes.dtype(); wanted != nullptr) {
-    if (!sums || (*wanted != dtypes.result && !IsInteger(*wanted) && Kind(*wanted) != DTypeKind::kFloat)) {
+    if (!sums || *wanted == DType::kBool) {
       return OperandDTypeError(input, StrCat("dtype= can't be ", ToText(*wanted), " here"));
     }
+    TESSERA_RETURN_IF_ERROR(CheckMayCast(input, x.dtype, *wanted));
     output.dtype = *wanted;
   }
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, output.shape, SizeBytes(output.dtype)));

@@ -272,8 +272,8 @@ absl::StatusOr<OpResolution> ResolveContraction(const ResolveInput& input) {
   const std::vector<MatmulRule> rules = RulesOf(notation);
   std::optional<MatmulPlacer> placer;
   // Terms are converted to the product's dtype before they are multiplied.
-  const bool may_keep = Kind(dtypes.result) != DTypeKind::kFloat && MayConvertTerms(a, dtypes.result) &&
-                        MayConvertTerms(b, dtypes.result);
+  const bool is_float = Kind(dtypes.result) == DTypeKind::kFloat || Kind(dtypes.result) == DTypeKind::kComplex;
+  const bool may_keep = !is_float && MayConvertTerms(a, dtypes.result) && MayConvertTerms(b, dtypes.result);
   placer.emplace(rules, a, b, product, may_keep ? PendingPolicy::kKeepWhereLegal : PendingPolicy::kReduceAll);
   TESSERA_RETURN_IF_ERROR(placer->Place());
   if (placer->HasMixedPartials()) {

@@ -15,7 +15,9 @@ absl::Status CheckCreation(const ResolveInput& input, DType dtype, const Shape& 
       if (shape.size() != 1) {
         return absl::InvalidArgumentError(StrCat("arange: the shape must be 1-D, not ", ToText(shape)));
       }
-      if (dtype == DType::kBool) return DTypeError("arange: needs a numeric dtype, not bool");
+      if (dtype == DType::kBool || Kind(dtype) == DTypeKind::kComplex) {
+        return DTypeError(StrCat("arange: needs a real dtype, not ", ToText(dtype)));
+      }
       break;
     case OpId::kEye:
       if (shape.size() != 2) {

@@ -11,12 +11,15 @@ namespace tessera {
 namespace {
 
 bool IsInteger(DType dtype) { return Kind(dtype) == DTypeKind::kSigned || Kind(dtype) == DTypeKind::kUnsigned; }
+bool IsComplex(DType dtype) { return Kind(dtype) == DTypeKind::kComplex; }
+bool IsFloat(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
 
 // A Python number beside tensors of `dtype`.
 DType FollowTensors(DType dtype, const Scalar& weak) {
   if (weak.dtype() == DType::kI64 && dtype == DType::kBool) return DType::kI64;
-  if (weak.dtype() == DType::kF64 && Kind(dtype) != DTypeKind::kFloat && Kind(dtype) != DTypeKind::kComplex) {
-    return DType::kF64;
+  if (weak.dtype() == DType::kF64 && !IsFloat(dtype) && !IsComplex(dtype)) return DType::kF64;
+  if (weak.dtype() == DType::kC128 && !IsComplex(dtype)) {
+    return IsFloat(dtype) && SizeBits(dtype) <= 32 ? DType::kC64 : DType::kC128;
   }
   return dtype;
 }
@@ -65,15 +68,33 @@ absl::StatusOr<DType> PromoteOperands(const ResolveInput& input, size_t first) {
   return result;
 }
 
+// What complex numbers have no meaning for, and what they don't become.
+absl::Status CheckComplex(const ResolveInput& input, const ResolvedDTypes& dtypes) {
+  const std::optional<ScalarOp> op = input.row.scalar_op;
+  if (op == ScalarOp::kCast) return CheckMayCast(input, input.tensors[0]->dtype, dtypes.result);
+  if (!IsComplex(dtypes.compute)) return absl::OkStatus();
+  const std::optional<ReduceOp> reduction = input.row.reduce_op;
+  bool is_defined = !op.has_value() || IsDefinedFor(*op, dtypes.compute, dtypes.result);
+  if (reduction == ReduceOp::kMin || reduction == ReduceOp::kMax) is_defined = false;
+  switch (input.row.id) {
+    case OpId::kArgMin:
+    case OpId::kArgMax:
+    case OpId::kCumulativeMax:
+    case OpId::kCumulativeMin:
+    case OpId::kSort:
+    case OpId::kArgSort: is_defined = false; break;
+    default: break;
+  }
+  return is_defined ? absl::OkStatus() : NeedsRealDType(input);
+}
+
 absl::Status CheckCondition(const ResolveInput& input) {
   const auto* condition = std::get_if<TensorSpec>(&input.operands[0]);
   if (condition != nullptr && condition->dtype == DType::kBool) return absl::OkStatus();
   return OperandDTypeError(input, "the dtype of the condition must be bool");
 }
 
-}  // namespace
-
-absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
+absl::StatusOr<ResolvedDTypes> DTypesByRule(const ResolveInput& input) {
   switch (input.row.dtype_rule) {
     case DTypeRule::kAttribute:
       if (input.call.attributes.dtype() == nullptr) {
@@ -96,11 +117,13 @@ absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
     case DTypeRule::kPredicate:
     case DTypeRule::kBits:
     case DTypeRule::kInteger:
-    case DTypeRule::kSum: break;
+    case DTypeRule::kSum:
+    case DTypeRule::kPart:
+    case DTypeRule::kParts: break;
     case DTypeRule::kLogical: return ResolvedDTypes{DType::kBool, DType::kBool};
   }
   TESSERA_ASSIGN_OR_RETURN(const DType common, PromoteOperands(input, 0));
-  const bool floating = Kind(common) == DTypeKind::kFloat || Kind(common) == DTypeKind::kComplex;
+  const bool floating = IsFloat(common) || IsComplex(common);
   switch (input.row.dtype_rule) {
     case DTypeRule::kPromoteNumeric:
       if (common == DType::kBool) return OperandDTypeError(input, "needs a numeric dtype");
@@ -123,11 +146,37 @@ absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
       const DType result = floating ? common : integer;
       return ResolvedDTypes{common, result};
     }
+    case DTypeRule::kPart:
+      if (common == DType::kBool) return OperandDTypeError(input, "needs a numeric dtype");
+      return ResolvedDTypes{common, RealOf(common)};
+    case DTypeRule::kParts:
+      if (IsComplex(common)) return NeedsRealDType(input);
+      if (IsFloat(common) && SizeBits(common) <= 32) return ResolvedDTypes{DType::kF32, DType::kC64};
+      return ResolvedDTypes{DType::kF64, DType::kC128};
     default: return ResolvedDTypes{common, common};
   }
 }
 
+}  // namespace
+
+absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
+  TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, DTypesByRule(input));
+  TESSERA_RETURN_IF_ERROR(CheckComplex(input, dtypes));
+  return dtypes;
+}
+
+absl::Status NeedsRealDType(const ResolveInput& input) {
+  return OperandDTypeError(input, "needs a real dtype, complex numbers have no order");
+}
+
+absl::Status CheckMayCast(const ResolveInput& input, DType from, DType to) {
+  if (MayCast(from, to)) return absl::OkStatus();
+  return OperandDTypeError(
+      input, StrCat("dtype ", ToText(from), " can't become ", ToText(to), "; take real(x), imag(x) or abs(x) of it"));
+}
+
 bool Fits(const Scalar& scalar, DType dtype) {
+  if (!MayCast(scalar.dtype(), dtype)) return false;
   if (scalar.dtype() == DType::kU64 && scalar.AsInt() < 0 && Kind(dtype) == DTypeKind::kSigned) return false;
   if (!IsInteger(dtype) || scalar.dtype() != DType::kI64 || scalar.strength() == ScalarStrength::kStrong) return true;
   if (dtype == DType::kU64) return scalar.AsInt() >= 0;
@@ -135,6 +184,7 @@ bool Fits(const Scalar& scalar, DType dtype) {
 }
 
 Scalar AsCompared(const Scalar& number, DType dtype) {
+  if (IsComplex(number.dtype())) return number;
   const bool above_signed = number.dtype() == DType::kU64 && number.AsInt() < 0 && Kind(dtype) == DTypeKind::kSigned;
   if (Fits(number, dtype) && !above_signed) return number;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -143,6 +193,8 @@ Scalar AsCompared(const Scalar& number, DType dtype) {
 
 bool IsWidening(DType from, DType to) {
   if (from == to || from == DType::kBool) return true;
+  if (IsComplex(from)) return IsComplex(to) && SizeBits(to) > SizeBits(from);
+  if (IsComplex(to)) return IsWidening(from, RealOf(to));
   if (!IsInteger(from)) return Kind(to) == DTypeKind::kFloat && SizeBits(to) > SizeBits(from);
   if (Kind(to) == Kind(from)) return SizeBits(to) > SizeBits(from);
   if (Kind(to) == DTypeKind::kSigned) return SizeBits(to) > SizeBits(from);
@@ -154,7 +206,7 @@ bool MayConvertTerms(const TensorSpec& pending, DType to) {
   if (pending.dtype == to) return true;
   const ReduceOp op = pending.partial_op();
   const bool is_extreme = op == ReduceOp::kMin || op == ReduceOp::kMax;
-  return IsWidening(pending.dtype, to) && (is_extreme || Kind(pending.dtype) == DTypeKind::kFloat);
+  return IsWidening(pending.dtype, to) && (is_extreme || IsFloat(pending.dtype) || IsComplex(pending.dtype));
 }
 
 Expression MakeCastExpression(DType from, DType to) {

@@ -31,6 +31,7 @@ absl::StatusOr<OpResolution> ResolveViewOp(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolvePlace(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveIndexed(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveFourier(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveMatrices(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveWindows(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveComposite(const ResolveInput& input);
@@ -52,6 +53,10 @@ struct ResolvedDTypes {
 };
 // By the row's dtype rule; weak scalars follow the tensors.
 absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input);
+// "needs a real dtype", of what complex numbers have no meaning for.
+absl::Status NeedsRealDType(const ResolveInput& input);
+// An error that names both where a cast is none that MayCast allows.
+absl::Status CheckMayCast(const ResolveInput& input, DType from, DType to);
 // Whether a weak integer, or one of 2^63 and more, is one of an integer dtype's numbers. Others are converted.
 bool Fits(const Scalar& scalar, DType dtype);
 // Whether every number of a dtype is one of the other.

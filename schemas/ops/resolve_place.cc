@@ -147,6 +147,9 @@ absl::StatusOr<OpResolution> ResolvePlace(const ResolveInput& input) {
     DropIdleSizes(wanted.spec);
     resolution.operands.push_back(BringTo(piece, output.mesh, wanted.spec.placements));
   }
+  for (const Scalar& scalar : input.call.scalars) {
+    TESSERA_RETURN_IF_ERROR(CheckMayCast(input, scalar.dtype(), output.dtype));
+  }
   for (const Scalar& scalar : input.call.scalars) resolution.scalars.push_back(scalar.As(output.dtype));
   resolution.flops = 0;
   resolution.local = std::move(call.op);

@@ -167,12 +167,13 @@ class ElementwisePlacer {
   bool RowKeeps(ReduceOp kind, size_t pending, size_t pending_operand, bool all_pending) const {
     const bool is_sum = kind == ReduceOp::kSum || kind == ReduceOp::kAvg;
     const bool is_extreme = kind == ReduceOp::kMax || kind == ReduceOp::kMin;
-    const bool is_float = Kind(compute_dtype_) == DTypeKind::kFloat;
+    const bool is_float = Kind(compute_dtype_) == DTypeKind::kFloat || Kind(compute_dtype_) == DTypeKind::kComplex;
     const ScalarOp op = *input_.row.scalar_op;
     switch (input_.row.partial_rule) {
       case PartialRule::kNone: return false;
       case PartialRule::kLinear:
-        if (op == ScalarOp::kNeg) return is_sum;
+        if (op == ScalarOp::kNeg || op == ScalarOp::kReal || op == ScalarOp::kImag || op == ScalarOp::kConj)
+          return is_sum;
         if (op == ScalarOp::kCast) return is_sum || is_extreme;
         // x + c and x - c increase with x, c - x does not; where integers wrap none does. An infinite term, as that of
         // an empty shard is, would make a NaN of the other infinity.
@@ -196,7 +197,8 @@ class ElementwisePlacer {
     for (size_t i = 0; i < input_.operands.size(); ++i) {
       if (i == pending_operand) continue;
       if (const auto* scalar = std::get_if<Scalar>(&input_.operands[i])) return scalar->IsSpecialAs(compute_dtype_);
-      const bool is_float = Kind(std::get<TensorSpec>(input_.operands[i]).dtype) == DTypeKind::kFloat;
+      const DTypeKind kind = Kind(std::get<TensorSpec>(input_.operands[i]).dtype);
+      const bool is_float = kind == DTypeKind::kFloat || kind == DTypeKind::kComplex;
       return is_float || *input_.row.scalar_op == ScalarOp::kDiv;
     }
     return false;

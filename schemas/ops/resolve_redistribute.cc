@@ -44,6 +44,7 @@ absl::Status AddOperand(const ResolveInput& input, size_t number, OpResolution& 
     TESSERA_ASSIGN_OR_RETURN(destination.mesh, RelabelledMesh(source, wanted.mesh, destination.placements));
   }
   const DType dtype = attributes.dtype() == nullptr ? source.dtype : *attributes.dtype();
+  TESSERA_RETURN_IF_ERROR(CheckMayCast(input, source.dtype, dtype));
   if (destination.has_partial() && !MayConvertTerms(source, dtype)) {
     return DTypeError(StrCat("redistribute: a pending value can't change dtype from ", ToText(source.dtype), " to ",
                              ToText(dtype), "; redistribute to Shard or Replicate first: x is ", ToText(source)));

@@ -125,7 +125,10 @@ absl::StatusOr<DType> DecideDType(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
   const DType* wanted = input.call.attributes.dtype();
   if (wanted == nullptr) return dtypes.result;
-  if ((input.call.op == OpId::kSum || input.call.op == OpId::kProd) && *wanted != DType::kBool) return *wanted;
+  if ((input.call.op == OpId::kSum || input.call.op == OpId::kProd) && *wanted != DType::kBool) {
+    TESSERA_RETURN_IF_ERROR(CheckMayCast(input, input.tensors[0]->dtype, *wanted));
+    return *wanted;
+  }
   return OperandDTypeError(input, StrCat("dtype= can't be ", ToText(*wanted), " here"));
 }
 

@@ -13,9 +13,12 @@
 namespace tessera {
 namespace {
 
-bool IsFloating(DType dtype) { return Kind(dtype) == DTypeKind::kFloat || Kind(dtype) == DTypeKind::kComplex; }
+bool IsComplex(DType dtype) { return Kind(dtype) == DTypeKind::kComplex; }
+bool IsFloating(DType dtype) { return Kind(dtype) == DTypeKind::kFloat || IsComplex(dtype); }
 
-bool IsWeakDType(DType dtype) { return dtype == DType::kBool || dtype == DType::kI64 || dtype == DType::kF64; }
+bool IsWeakDType(DType dtype) {
+  return dtype == DType::kBool || dtype == DType::kI64 || dtype == DType::kF64 || dtype == DType::kC128;
+}
 
 uint64_t FloatBits(double value) {
   return std::bit_cast<uint64_t>(std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value);
@@ -59,15 +62,42 @@ std::string FloatText(DType dtype, double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
   char buffer[40];
-  const auto end = dtype == DType::kF32 ? std::to_chars(buffer, buffer + sizeof(buffer), static_cast<float>(value))
-                                        : std::to_chars(buffer, buffer + sizeof(buffer), value);
+  const auto end = RealOf(dtype) == DType::kF32
+                       ? std::to_chars(buffer, buffer + sizeof(buffer), static_cast<float>(value))
+                       : std::to_chars(buffer, buffer + sizeof(buffer), value);
   std::string text(buffer, end.ptr);
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }
 
+std::string ComplexText(DType dtype, std::complex<double> value) {
+  const std::string imaginary = FloatText(dtype, value.imag());
+  return StrCat(FloatText(dtype, value.real()), imaginary[0] == '-' ? "" : "+", imaginary, "j");
+}
+
+// Where the sign of the imaginary part is in "1.5e-3-2j"; 0 where there is no real part.
+size_t ImaginaryStart(std::string_view word) {
+  for (size_t i = word.size(); i-- > 1;) {
+    if ((word[i] == '+' || word[i] == '-') && word[i - 1] != 'e') return i;
+  }
+  return 0;
+}
+
 // The number and the weak dtype of its notation.
 absl::StatusOr<Scalar> ParseLiteral(std::string_view word) {
+  if (word.size() > 1 && word.back() == 'j') {
+    word.remove_suffix(1);
+    const size_t start = ImaginaryStart(word);
+    Scalar real;
+    if (start > 0) {
+      TESSERA_ASSIGN_OR_RETURN(real, ParseLiteral(word.substr(0, start)));
+    }
+    TESSERA_ASSIGN_OR_RETURN(const Scalar imaginary, ParseLiteral(word.substr(start)));
+    if (!IsComplex(real.dtype()) && !IsComplex(imaginary.dtype())) {
+      return Scalar::Complex({real.AsDouble(), imaginary.AsDouble()});
+    }
+    return absl::InvalidArgumentError(StrCat("not a number: \"", Printable(word, 60), "j\""));
+  }
   if (word == "true") return Scalar::Bool(true);
   if (word == "false") return Scalar::Bool(false);
   if (!word.empty() && word[0] == '+') word.remove_prefix(1);
@@ -95,12 +125,19 @@ Scalar Scalar::Bool(bool v, ScalarStrength s) { return FromBits(DType::kBool, s,
 Scalar Scalar::Int(int64_t v, ScalarStrength s) { return FromBits(DType::kI64, s, static_cast<uint64_t>(v)); }
 Scalar Scalar::Float(double v, ScalarStrength s) { return FromBits(DType::kF64, s, FloatBits(v)); }
 
-Scalar Scalar::FromBits(DType dtype, ScalarStrength strength, uint64_t bits) {
+Scalar Scalar::Complex(std::complex<double> v, ScalarStrength s) {
+  return FromBits(DType::kC128, s, FloatBits(v.real()), FloatBits(v.imag()));
+}
+
+Scalar Scalar::FromBits(DType dtype, ScalarStrength strength, uint64_t bits, uint64_t imaginary_bits) {
   Scalar scalar;
   scalar.dtype_ = dtype;
   scalar.strength_ = IsWeakDType(dtype) ? strength : ScalarStrength::kStrong;
   if (IsFloating(dtype)) {
     scalar.bits_ = FloatBits(RoundTo(dtype, std::bit_cast<double>(bits)));
+    if (IsComplex(dtype)) {
+      scalar.imaginary_bits_ = FloatBits(RoundTo(dtype, std::bit_cast<double>(imaginary_bits)));
+    }
   } else if (dtype == DType::kBool) {
     scalar.bits_ = bits != 0 ? 1 : 0;
   } else {
@@ -119,17 +156,21 @@ int64_t Scalar::AsInt() const {
                             : static_cast<int64_t>(bits_);
 }
 
-bool Scalar::AsBool() const { return IsFloating(dtype_) ? AsDouble() != 0 : bits_ != 0; }
+std::complex<double> Scalar::AsComplex() const {
+  return {AsDouble(), IsComplex(dtype_) ? std::bit_cast<double>(imaginary_bits_) : 0.0};
+}
+
+bool Scalar::AsBool() const { return IsFloating(dtype_) ? AsComplex() != 0.0 : bits_ != 0; }
 
 bool Scalar::IsSpecialAs(DType dtype) const {
-  const double value = As(dtype).AsDouble();
-  return value == 0 || !std::isfinite(value);
+  const std::complex<double> value = As(dtype).AsComplex();
+  return value == 0.0 || !std::isfinite(value.real()) || !std::isfinite(value.imag());
 }
 
 uint8_t Scalar::SpecialDTypes() const {
   uint8_t mask = 0;
   int bit = 0;
-  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kC64, DType::kC128}) {
     mask = static_cast<uint8_t>(mask | (IsSpecialAs(dtype) ? 1 : 0) << bit++);
   }
   return mask;
@@ -146,12 +187,14 @@ Scalar Scalar::As(DType dtype) const {
   } else if (IsFloating(dtype_)) {
     bits = static_cast<uint64_t>(SaturateToInteger(dtype, AsDouble()));
   }
-  return FromBits(dtype, ScalarStrength::kStrong, bits);
+  return FromBits(dtype, ScalarStrength::kStrong, bits, imaginary_bits_);
 }
 
 std::string ToText(const Scalar& scalar) {
   std::string text;
-  if (IsFloating(scalar.dtype())) {
+  if (IsComplex(scalar.dtype())) {
+    text = ComplexText(scalar.dtype(), scalar.AsComplex());
+  } else if (IsFloating(scalar.dtype())) {
     text = FloatText(scalar.dtype(), scalar.AsDouble());
   } else if (scalar.dtype() == DType::kBool) {
     text = scalar.AsBool() ? "true" : "false";

@@ -30,6 +30,9 @@ inline bool VisitUnary(ScalarOp op, Visit&& visit) {
     case ScalarOp::kRelu: return visit([](T a) { return Maximum(a, T{0}); });
     case ScalarOp::kAbs: return visit([](T a) { return Absolute(a); });
     case ScalarOp::kSign: return visit([](T a) { return Sign(a); });
+    case ScalarOp::kReal:
+    case ScalarOp::kConj: return visit([](T a) { return a; });
+    case ScalarOp::kImag: return visit([](T) { return T{0}; });
     default: break;
   }
   if constexpr (kIsFloat<T>) {

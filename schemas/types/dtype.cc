@@ -32,8 +32,8 @@ constexpr std::array<DTypeRow, kDTypeCount> kRows = {{
     {"bf16", 16, DTypeKind::kFloat, true},
     {"f32", 32, DTypeKind::kFloat, true},
     {"f64", 64, DTypeKind::kFloat, true},
-    {"c64", 64, DTypeKind::kComplex, false},
-    {"c128", 128, DTypeKind::kComplex, false},
+    {"c64", 64, DTypeKind::kComplex, true},
+    {"c128", 128, DTypeKind::kComplex, true},
     {"f8e4m3", 8, DTypeKind::kFloat, false},
     {"f8e5m2", 8, DTypeKind::kFloat, false},
 }};
@@ -84,6 +84,10 @@ DTypeKind Kind(DType dtype) { return Row(dtype).kind; }
 bool IsImplemented(DType dtype) { return Row(dtype).implemented; }
 DType AccumulatedIn(DType dtype) {
   return Kind(dtype) == DTypeKind::kFloat && SizeBits(dtype) == 16 ? DType::kF32 : dtype;
+}
+DType RealOf(DType dtype) { return dtype == DType::kC64 ? DType::kF32 : dtype == DType::kC128 ? DType::kF64 : dtype; }
+bool MayCast(DType from, DType to) {
+  return Kind(from) != DTypeKind::kComplex || Kind(to) == DTypeKind::kComplex || to == DType::kBool;
 }
 std::string_view ToText(DType dtype) { return Row(dtype).name; }
 

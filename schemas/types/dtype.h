@@ -42,10 +42,14 @@ int SizeBits(DType dtype);
 // Bytes of one element. Every dtype of today has whole bytes.
 int64_t SizeBytes(DType dtype);
 DTypeKind Kind(DType dtype);
-// Whether tensors of this dtype can be made and computed on: all but the complex and the reserved ones.
+// Whether tensors of this dtype can be made and computed on: all but the reserved ones.
 bool IsImplemented(DType dtype);
 // In which sums and products of several elements are made, and rounded in the end: f32 for f16 and bf16, else itself.
 DType AccumulatedIn(DType dtype);
+// Of the two parts of a complex number: f32 for c64, f64 for c128; else itself.
+DType RealOf(DType dtype);
+// Whether numbers of the one become numbers of the other by a cast: complex ones only complex ones, or truth values.
+bool MayCast(DType from, DType to);
 
 std::string_view ToText(DType dtype);
 // InvalidArgument that lists the known names.

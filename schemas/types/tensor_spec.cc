@@ -32,6 +32,12 @@ absl::StatusOr<Placement> NormalizePlacement(std::string_view op, const Placemen
       Kind(dtype) != DTypeKind::kComplex) {
     return DTypeError(StrCat(op, ": P(avg) needs a floating dtype", about()));
   }
+  const bool is_extreme =
+      placement.is_partial() && (placement.reduce_op() == ReduceOp::kMin || placement.reduce_op() == ReduceOp::kMax);
+  if (is_extreme && Kind(dtype) == DTypeKind::kComplex) {
+    return DTypeError(
+        StrCat(op, ": ", ToText(placement), " needs a real dtype, complex numbers have no order", about()));
+  }
   return placement;
 }
 

@@ -1,7 +1,6 @@
 #include "server/plan/interpret.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -15,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// The memory of all workers: a vector of doubles for each buffer and position of its mesh. Unwritten
+// The memory of all workers: a vector of numbers for each buffer and position of its mesh. Unwritten
 // elements are NaN, and so is what another value's writing leaves in a temporary.
 class Memory {
  public:
@@ -25,15 +24,15 @@ class Memory {
     for (size_t b = 0; b < plan.buffers.size(); ++b) {
       const double unwritten = std::numeric_limits<double>::quiet_NaN();
       data_.emplace_back(static_cast<size_t>(plan.buffers[b].mesh.size()),
-                         std::vector<double>(static_cast<size_t>(below_[b] + size_[b]), unwritten));
+                         std::vector<Number>(static_cast<size_t>(below_[b] + size_[b]), unwritten));
     }
   }
 
   // The shard of a value on a worker of its mesh.
-  StridedDoubles ShardOf(int id, WorkerIndex worker) {
+  StridedNumbers ShardOf(int id, WorkerIndex worker) {
     const PlanValue& value = plan_.values[static_cast<size_t>(id)];
     const size_t b = static_cast<size_t>(value.buffer);
-    StridedDoubles shard;
+    StridedNumbers shard;
     shard.data = &data_[b][static_cast<size_t>(*plan_.buffers[b].mesh.FindWorker(worker))];
     shard.offset = below_[b] + value.offset;
     shard.strides = value.strides;
@@ -46,8 +45,8 @@ class Memory {
   void BeginWrite(int id) {
     const size_t b = static_cast<size_t>(plan_.values[static_cast<size_t>(id)].buffer);
     if (plan_.buffers[b].kind == PlanBuffer::Kind::kTemporary && held_[b] != id) {
-      for (std::vector<double>& shard : data_[b]) {
-        std::fill(shard.begin(), shard.end(), std::numeric_limits<double>::quiet_NaN());
+      for (std::vector<Number>& shard : data_[b]) {
+        std::fill(shard.begin(), shard.end(), Number(std::numeric_limits<double>::quiet_NaN()));
       }
     }
     held_[b] = id;
@@ -72,7 +71,7 @@ class Memory {
   std::vector<int64_t> below_;  // elements below the parameter's offset
   std::vector<int64_t> size_;
   std::vector<int> held_;  // the value that was written last
-  std::vector<std::vector<std::vector<double>>> data_;
+  std::vector<std::vector<std::vector<Number>>> data_;
 };
 
 class Interpreter {
@@ -113,7 +112,7 @@ class Interpreter {
       return absl::InvalidArgumentError(StrCat("interpret: ", shards.size(), " shards for ", ToText(mesh)));
     }
     for (size_t flat = 0; flat < shards.size(); ++flat) {
-      const StridedDoubles shard = memory_.ShardOf(value, mesh.workers()[flat]);
+      const StridedNumbers shard = memory_.ShardOf(value, mesh.workers()[flat]);
       if (static_cast<int64_t>(shards[flat].size()) != NumElements(shard.extents)) {
         return absl::InvalidArgumentError(
             StrCat("interpret: ", shards[flat].size(), " elements for ", ToText(shard.extents)));
@@ -128,7 +127,7 @@ class Interpreter {
     const Mesh& mesh = MeshOf(value);
     ShardedArray shards(static_cast<size_t>(mesh.size()));
     for (size_t flat = 0; flat < shards.size(); ++flat) {
-      const StridedDoubles shard = memory_.ShardOf(value, mesh.workers()[flat]);
+      const StridedNumbers shard = memory_.ShardOf(value, mesh.workers()[flat]);
       ForEachIndex(shard.extents, [&](const Shape& index) { shards[flat].push_back(shard.Read(index)); });
     }
     return shards;
@@ -141,7 +140,7 @@ class Interpreter {
     memory_.BeginWrite(step.destination);
     for (int64_t flat = 0; flat < mesh.size(); ++flat) {
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
-      const StridedDoubles destination = memory_.ShardOf(step.destination, self);
+      const StridedNumbers destination = memory_.ShardOf(step.destination, self);
       for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(flat))) {
         CopyTransfer(step, transfer, walk.term_count(), self, destination);
       }
@@ -150,13 +149,13 @@ class Interpreter {
 
   // `term_count`: of the whole reduction, which is what an average divides by.
   void CopyTransfer(const ExchangeStep& step, const Transfer& transfer, int64_t term_count, WorkerIndex self,
-                    const StridedDoubles& destination) {
+                    const StridedNumbers& destination) {
     const Exchange& exchange = step.exchange;
     const Shape extents = BoxShape(transfer.box);
     const DType taken = TakenDType(exchange), accumulated = AccumulatedIn(taken);
     const int64_t taken_bytes = NumElements(extents) * SizeBytes(taken);
     // By source: what its worker gives, added up; one of them but for a host's sum.
-    std::vector<std::vector<StridedDoubles>> terms;
+    std::vector<std::vector<StridedNumbers>> terms;
     const auto take = [&](WorkerIndex from, WorkerIndex to) {
       terms.back().push_back(memory_.ShardOf(step.source, from));
       if (from != to) CountReceived(to, taken_bytes);
@@ -180,18 +179,19 @@ class Interpreter {
         from[d] = transfer.source_offset[d] + source_step * index[d];
         to[d] = transfer.destination_offset[d] + index[d];
       }
-      double value = 0;
+      Number value;
       for (size_t t = 0; t < terms.size(); ++t) {
-        double given = terms[t][0].Read(from);
+        Number given = terms[t][0].Read(from);
         for (size_t i = 1; i < terms[t].size(); ++i) {
           given = ReduceTwo(exchange.reduce_op, accumulated, given, terms[t][i].Read(from));
         }
         // In the message, or in the other's memory.
-        given = exchange.is_pushed_move() ? CastTo(taken, exchange.source.dtype, given) : RoundTo(taken, given);
+        given = CastTo(taken, given);
         value = t == 0 ? given : ReduceTwo(exchange.reduce_op, accumulated, value, given);
       }
-      if (term_count > 1 && exchange.reduce_op == ReduceOp::kAvg) value /= static_cast<double>(term_count);
-      destination.Write(to, taken == destination.dtype ? value : CastTo(destination.dtype, taken, value));
+      if (term_count > 1 && exchange.reduce_op == ReduceOp::kAvg) value = Averaged(accumulated, value, term_count);
+      // Rounded to what is taken before it is converted.
+      destination.Write(to, CastTo(taken, value));
     });
   }
 
@@ -206,9 +206,9 @@ class Interpreter {
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
       const Box box = LocalBox(output.spec, position);
       if (IsEmpty(box)) continue;
-      std::vector<StridedDoubles> inputs;
+      std::vector<StridedNumbers> inputs;
       for (size_t i = 0; i < step.inputs.size(); ++i) {
-        StridedDoubles& input = inputs.emplace_back(memory_.ShardOf(step.inputs[i], self));
+        StridedNumbers& input = inputs.emplace_back(memory_.ShardOf(step.inputs[i], self));
         if (i >= step.counted_once.size()) continue;
         for (const int dim : step.counted_once[i]) {
           input.is_zero = input.is_zero || position[static_cast<size_t>(dim)] != 0;
@@ -221,15 +221,15 @@ class Interpreter {
   }
 
   // The position's box of an operand as a dense array of its own, put together from its pieces.
-  StridedDoubles Gathered(const ContractOperand& operand, WorkerIndex self, std::vector<double>& data) {
+  StridedNumbers Gathered(const ContractOperand& operand, WorkerIndex self, std::vector<Number>& data) {
     const TensorSpec& spec = SpecOnGrid(plan_, operand);
     const Position position = spec.mesh.PositionAt(*spec.mesh.FindWorker(self));
-    StridedDoubles dense;
+    StridedNumbers dense;
     dense.data = &data;
     dense.extents = BoxShape(LocalBox(spec, position));
     dense.strides = RowMajorStrides(dense.extents);
     dense.dtype = spec.dtype;
-    data.assign(static_cast<size_t>(NumElements(dense.extents)), std::numeric_limits<double>::quiet_NaN());
+    data.assign(static_cast<size_t>(NumElements(dense.extents)), Number(std::numeric_limits<double>::quiet_NaN()));
     for (const Transfer& transfer : TransfersTo(*operand.pieces, position)) {
       ExchangeStep move;
       move.source = operand.value;
@@ -246,8 +246,8 @@ class Interpreter {
       const WorkerIndex self = output.mesh.workers()[static_cast<size_t>(flat)];
       const Box box = LocalBox(output, output.mesh.PositionAt(flat));
       if (IsEmpty(box)) continue;
-      std::array<std::vector<double>, 2> gathered;
-      std::vector<StridedDoubles> inputs;
+      std::array<std::vector<Number>, 2> gathered;
+      std::vector<StridedNumbers> inputs;
       for (size_t i = 0; i < step.operands.size(); ++i) {
         const ContractOperand& operand = step.operands[i];
         inputs.push_back(operand.pieces.has_value() ? Gathered(operand, self, gathered[i])
@@ -281,20 +281,23 @@ TermOf CoordinateOn(const TensorSpec& spec, const Position& position, Placement:
   return term;
 }
 
-// Term `term` of `count` of a value, so that all of them reduce to it.
-double MakeTerm(ReduceOp op, double value, int64_t element, TermOf term) {
-  const auto other = [element](int64_t t) { return static_cast<double>((element + 2 * t) % 5 - 2); };
+// Term `term` of `count` of a value, so that all of them reduce to it: made in the value's own dtype, where integers
+// wrap as their sum does.
+Number MakeTerm(ReduceOp op, const Number& value, int64_t element, TermOf term) {
+  const DType dtype = value.dtype();
+  const auto other = [element](int64_t t) { return Number::Whole((element + 2 * t) % 5 - 2); };
   const bool is_main = element % term.count == term.index;
+  if (dtype == DType::kBool) return is_main ? value : CastTo(dtype, op == ReduceOp::kMin ? 1 : 0);
   switch (op) {
-    case ReduceOp::kMin: return is_main ? value : value + 1 + static_cast<double>(term.index);
-    case ReduceOp::kMax: return is_main ? value : value - 1 - static_cast<double>(term.index);
-    case ReduceOp::kProduct: return is_main ? value : 1;
+    case ReduceOp::kMin: return is_main ? value : Apply(ScalarOp::kAdd, dtype, value, Number::Whole(1 + term.index));
+    case ReduceOp::kMax: return is_main ? value : Apply(ScalarOp::kSub, dtype, value, Number::Whole(1 + term.index));
+    case ReduceOp::kProduct: return is_main ? value : Number::Whole(1);
     case ReduceOp::kSum:
     case ReduceOp::kAvg: break;
   }
   if (term.index > 0) return other(term.index);
-  double first = op == ReduceOp::kAvg ? value * static_cast<double>(term.count) : value;
-  for (int64_t t = 1; t < term.count; ++t) first -= other(t);
+  Number first = op == ReduceOp::kAvg ? Apply(ScalarOp::kMul, dtype, value, Number::Whole(term.count)) : value;
+  for (int64_t t = 1; t < term.count; ++t) first = Apply(ScalarOp::kSub, dtype, first, other(t));
   return first;
 }
 
@@ -306,6 +309,10 @@ absl::StatusOr<InterpretResult> Interpret(const Plan& plan, const std::vector<Sh
 }
 
 ShardedArray SplitDense(const TensorSpec& spec, const std::vector<double>& dense) {
+  return SplitDense(spec, std::vector<Number>(dense.begin(), dense.end()));
+}
+
+ShardedArray SplitDense(const TensorSpec& spec, const std::vector<Number>& dense) {
   const Strides strides = RowMajorStrides(spec.shape);
   ShardedArray shards(static_cast<size_t>(spec.mesh.size()));
   for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
@@ -315,7 +322,7 @@ ShardedArray SplitDense(const TensorSpec& spec, const std::vector<double>& dense
     ForEachIndex(BoxShape(box), [&](const Shape& index) {
       int64_t at = 0;
       for (size_t d = 0; d < box.size(); ++d) at += (box[d].start + index[d]) * strides[d];
-      const double value = dense[static_cast<size_t>(at)];
+      const Number& value = dense[static_cast<size_t>(at)];
       shards[static_cast<size_t>(flat)].push_back(spec.has_partial() ? MakeTerm(spec.partial_op(), value, at, term)
                                                                      : value);
     });
@@ -324,10 +331,17 @@ ShardedArray SplitDense(const TensorSpec& spec, const std::vector<double>& dense
 }
 
 absl::StatusOr<std::vector<double>> JoinDense(const TensorSpec& spec, const ShardedArray& shards) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Number> joined, JoinNumbers(spec, shards));
+  std::vector<double> doubles;
+  for (const Number& number : joined) doubles.push_back(static_cast<double>(number));
+  return doubles;
+}
+
+absl::StatusOr<std::vector<Number>> JoinNumbers(const TensorSpec& spec, const ShardedArray& shards) {
   const Strides strides = RowMajorStrides(spec.shape);
   const size_t elements = static_cast<size_t>(NumElements(spec.shape));
   const int64_t replicas = CoordinateOn(spec, Position(spec.placements.size(), 0), Placement::Kind::kReplicate).count;
-  std::vector<std::vector<double>> joined(static_cast<size_t>(replicas), std::vector<double>(elements));
+  std::vector<std::vector<Number>> joined(static_cast<size_t>(replicas), std::vector<Number>(elements));
   std::vector<std::vector<int64_t>> terms(static_cast<size_t>(replicas), std::vector<int64_t>(elements, 0));
   for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
     const Position position = spec.mesh.PositionAt(flat);
@@ -337,20 +351,20 @@ absl::StatusOr<std::vector<double>> JoinDense(const TensorSpec& spec, const Shar
     ForEachIndex(BoxShape(box), [&](const Shape& index) {
       size_t at = 0;
       for (size_t d = 0; d < box.size(); ++d) at += static_cast<size_t>((box[d].start + index[d]) * strides[d]);
-      const double term = shards[static_cast<size_t>(flat)][next++];
-      double& value = joined[replica][at];
+      const Number& term = shards[static_cast<size_t>(flat)][next++];
+      Number& value = joined[replica][at];
       value = terms[replica][at]++ == 0 ? term : ReduceTwo(spec.partial_op(), AccumulatedIn(spec.dtype), value, term);
     });
   }
   for (size_t i = 0; i < elements; ++i) {
     for (size_t r = 0; r < joined.size(); ++r) {
-      double& value = joined[r][i];
+      Number& value = joined[r][i];
       if (terms[r][i] == 0) return absl::InternalError(StrCat("join: no position holds element ", i));
-      if (spec.partial_op() == ReduceOp::kAvg) value /= static_cast<double>(terms[r][i]);
-      value = RoundTo(spec.dtype, value);
-      if (value != joined[0][i] && !(std::isnan(value) && std::isnan(joined[0][i]))) {
-        return absl::InternalError(
-            StrCat("join: replicas differ at element ", i, ": ", joined[0][i], " and ", value, " of ", ToText(spec)));
+      if (spec.partial_op() == ReduceOp::kAvg) value = Averaged(AccumulatedIn(spec.dtype), value, terms[r][i]);
+      value = CastTo(spec.dtype, value);
+      if (!AreAlike(value, joined[0][i])) {
+        return absl::InternalError(StrCat("join: replicas differ at element ", i, ": ", ToText(joined[0][i]), " and ",
+                                          ToText(value), " of ", ToText(spec)));
       }
     }
   }

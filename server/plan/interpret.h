@@ -2,18 +2,20 @@
 
 // Interpret runs a plan on plain vectors, one per position, so that planners are tested with no
 // server. It shares with the executor the IR and what an exchange means (ExchangeWalk), and nothing else: elements are
-// doubles, kernels are the scalar laws of schemas/ops/expression.h and naive loops.
+// numbers of their dtype (server/plan/number.h), kernels are the scalar laws of schemas/ops/expression.h and naive
+// loops.
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/plan/number.h"
 #include "server/plan/plan.h"
 
 namespace tessera {
 
 // The shards of one value, by flat position: row-major elements of each position's own box.
-using ShardedArray = std::vector<std::vector<double>>;
+using ShardedArray = std::vector<std::vector<Number>>;
 
 struct InterpretResult {
   std::vector<ShardedArray> outputs;
@@ -23,8 +25,11 @@ absl::StatusOr<InterpretResult> Interpret(const Plan& plan, const std::vector<Sh
                                           const std::vector<Scalar>& scalars);
 
 // Splits a dense row-major array by the spec; a Partial's terms are made so that they reduce to it.
+ShardedArray SplitDense(const TensorSpec& spec, const std::vector<Number>& dense);
 ShardedArray SplitDense(const TensorSpec& spec, const std::vector<double>& dense);
 // Joins shards (reducing pending terms) and checks that replicas agree.
+absl::StatusOr<std::vector<Number>> JoinNumbers(const TensorSpec& spec, const ShardedArray& shards);
+// The same as doubles: of integers up to 2^53, and of real parts.
 absl::StatusOr<std::vector<double>> JoinDense(const TensorSpec& spec, const ShardedArray& shards);
 
 }  // namespace tessera

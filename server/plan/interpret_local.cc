@@ -10,41 +10,34 @@
 #include "schemas/ops/expression.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/interpret_fourier.h"
 #include "server/plan/interpret_matrices.h"
 #include "server/plan/interpret_windows.h"
 
 namespace tessera {
 namespace {
 
-bool IsFloat(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
-
-ScalarValue ToScalarValue(DType dtype, double value) {
-  ScalarValue scalar;
-  scalar.dtype = dtype;
-  if (IsFloat(dtype)) {
-    scalar.f = value;
-  } else {
-    scalar.i = static_cast<int64_t>(value);
-  }
-  return scalar;
-}
-
-double FromScalarValue(const ScalarValue& value) {
-  return IsFloat(value.dtype) ? value.f : static_cast<double>(value.i);
-}
-
-double Identity(ReduceOp op, DType dtype) {
+Number Identity(ReduceOp op, DType dtype) {
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAvg: return 0;
-    case ReduceOp::kProduct: return 1;
+    case ReduceOp::kAvg: return CastTo(dtype, 0);
+    case ReduceOp::kProduct: return CastTo(dtype, 1);
     case ReduceOp::kMin:
     case ReduceOp::kMax: break;
   }
   const bool lowest = op == ReduceOp::kMax;
   const double infinite = std::numeric_limits<double>::infinity();
-  if (dtype == DType::kBool) return lowest ? 0 : 1;
-  return Scalar::Float(lowest ? -infinite : infinite).As(dtype).AsDouble();
+  if (dtype == DType::kBool) return CastTo(dtype, lowest ? 0 : 1);
+  return CastTo(dtype, lowest ? -infinite : infinite);
+}
+
+// In which products are added up: floats and complex numbers as wide as there are, so that a sum is rounded once.
+DType AddedUpIn(DType dtype) {
+  switch (Kind(dtype)) {
+    case DTypeKind::kFloat: return DType::kF64;
+    case DTypeKind::kComplex: return DType::kC128;
+    default: return dtype;
+  }
 }
 
 // Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011), keyed by the seed; the counter is the
@@ -66,10 +59,10 @@ std::array<uint32_t, 4> PhiloxWords(uint64_t seed, uint64_t stream, uint64_t ind
 }
 
 struct Kernels {
-  const std::vector<StridedDoubles>& inputs;
+  const std::vector<StridedNumbers>& inputs;
   const std::vector<Scalar>& scalars;
   const Box& output_box;
-  const StridedDoubles& output;
+  const StridedNumbers& output;
   const KernelStore store;  // of a matmul
   absl::Status* const failed;
 
@@ -82,15 +75,9 @@ struct Kernels {
   }
 
   // The expression's value of the inputs at the index, where an extent of 1 is broadcast.
-  double ValueOf(const Expression& expression, const Shape& index, const Shape& global) const {
+  Number ValueOf(const Expression& expression, const Shape& index, const Shape& global) const {
     std::vector<ScalarValue> arguments;
-    for (const Scalar& scalar : scalars) {
-      ScalarValue argument;
-      argument.dtype = scalar.dtype();
-      argument.f = scalar.AsDouble();
-      argument.i = scalar.AsInt();
-      arguments.push_back(argument);
-    }
+    for (const Scalar& scalar : scalars) arguments.push_back(ToScalarValue(scalar));
     std::vector<ScalarValue> values(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       const size_t missing = index.size() - inputs[i].extents.size();
@@ -98,64 +85,62 @@ struct Kernels {
       for (size_t d = 0; d < from.size(); ++d) {
         if (inputs[i].extents[d] == 1) from[d] = 0;
       }
-      values[i] = ToScalarValue(inputs[i].dtype, inputs[i].Read(from));
+      values[i] = CastTo(inputs[i].dtype, inputs[i].Read(from)).value();
     }
-    return FromScalarValue(EvaluateExpression(expression, values, arguments, global));
+    return Number(EvaluateExpression(expression, values, arguments, global));
   }
 
   // Where results are rounded once: in memory of their own.
   void operator()(const ReduceLocalOp& op) const {
     if (AccumulatedIn(output.dtype) == output.dtype) return ReduceInto(op, output);
-    std::vector<double> sums(static_cast<size_t>(NumElements(output.extents)));
-    const StridedDoubles wide = {&sums, 0, RowMajorStrides(output.extents), output.extents,
+    std::vector<Number> sums(static_cast<size_t>(NumElements(output.extents)));
+    const StridedNumbers wide = {&sums, 0, RowMajorStrides(output.extents), output.extents,
                                  AccumulatedIn(output.dtype)};
     ReduceInto(op, wide);
     ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, wide.Read(index)); });
   }
 
-  void ReduceInto(const ReduceLocalOp& op, const StridedDoubles& output) const {
+  void ReduceInto(const ReduceLocalOp& op, const StridedNumbers& output) const {
     const DType dtype = output.dtype;
     ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, Identity(op.op, dtype)); });
     // Inputs of a map are broadcast against each other.
     Shape extents(output.extents.size(), 1);
-    for (const StridedDoubles& input : inputs) {
+    for (const StridedNumbers& input : inputs) {
       const size_t missing = extents.size() - input.extents.size();
       for (size_t d = missing; d < extents.size(); ++d) {
         if (input.extents[d - missing] != 1) extents[d] = input.extents[d - missing];
       }
     }
-    const DType from = op.map.has_value() ? op.map->dtype() : inputs[0].dtype;
-    const bool truncates = IsFloat(from) && !IsFloat(dtype);
     ForEachIndex(extents, [&](const Shape& index) {
       Shape to = index;
       for (const int64_t dim : op.dims) to[static_cast<size_t>(dim)] = 0;
-      const double value = op.map.has_value() ? ValueOf(*op.map, index, index) : inputs[0].Read(index);
-      const double element = truncates ? std::trunc(value) : RoundTo(dtype, value);
-      output.Write(to, ReduceTwo(op.op, dtype, output.Read(to), element));
+      const Number value = op.map.has_value() ? ValueOf(*op.map, index, index) : inputs[0].Read(index);
+      output.Write(to, ReduceTwo(op.op, dtype, output.Read(to), value));
     });
   }
 
   void operator()(const ArgReduceOp& op) const {
-    const StridedDoubles& input = inputs[0];
+    const StridedNumbers& input = inputs[0];
     Shape reduced;
     for (const int64_t dim : op.dims) reduced.push_back(input.extents[static_cast<size_t>(dim)]);
     ForEachIndex(output.extents, [&](const Shape& index) {
-      double best = 0, best_number = 0;
-      int64_t seen = 0;
+      Number best;
+      int64_t best_number = 0, seen = 0;
       ForEachIndex(reduced, [&](const Shape& inner) {
         Shape at = index;
         for (size_t d = 0; d < inner.size(); ++d) at[static_cast<size_t>(op.dims[d])] = inner[d];
-        const double value = input.Read(at);
-        const double number = inputs.size() == 2 ? inputs[1].Read(at) : static_cast<double>(seen);
-        const bool is_better = op.extreme == Extreme::kMin ? value < best : value > best;
-        const bool is_nan_first = std::isnan(value) && !std::isnan(best);
-        const bool is_equal = value == best || (std::isnan(value) && std::isnan(best));
+        const Number value = input.Read(at);
+        const int64_t number = inputs.size() == 2 ? inputs[1].Read(at).ToInt() : seen;
+        const bool is_better =
+            op.extreme == Extreme::kMin ? IsLess(input.dtype, value, best) : IsLess(input.dtype, best, value);
+        const bool is_nan_first = value.is_nan() && !best.is_nan();
+        const bool is_equal = AreAlike(value, best);
         if (seen++ == 0 || is_nan_first || is_better || (is_equal && number < best_number)) {
           best = value;
           best_number = number;
         }
       });
-      output.Write(index, best_number);
+      output.Write(index, Number::Whole(best_number));
     });
   }
 
@@ -179,24 +164,30 @@ struct Kernels {
       return index;
     };
     ForEachIndex(output.extents, [&](const Shape& outer) {
-      double sum = store == KernelStore::kAdd ? output.Read(outer) : 0;
+      const DType wide = AddedUpIn(output.dtype);
+      Number sum = store == KernelStore::kAdd ? output.Read(outer) : Number(0);
       ForEachIndex(inner_extents, [&](const Shape& summed) {
-        sum += inputs[0].Read(index_of(notation.left, outer, summed)) *
-               inputs[1].Read(index_of(notation.right, outer, summed));
+        const Number product =
+            ReduceTwo(ReduceOp::kProduct, wide, inputs[0].Read(index_of(notation.left, outer, summed)),
+                      inputs[1].Read(index_of(notation.right, outer, summed)));
+        sum = ReduceTwo(ReduceOp::kSum, wide, sum, product);
       });
       output.Write(outer, sum);
     });
   }
 
   void operator()(const FillOp&) const {
-    const double value = scalars[0].As(output.dtype).AsDouble();
+    const Number value(ToScalarValue(scalars[0].As(output.dtype)));
     ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, value); });
   }
 
   void operator()(const ArangeOp&) const {
     ForEachIndex(output.extents, [&](const Shape& index) {
       const int64_t i = output_box[0].start + index[0];
-      output.Write(index, scalars[0].AsDouble() + scalars[1].AsDouble() * static_cast<double>(i));
+      // Integers wrap.
+      const DType wide = Kind(output.dtype) == DTypeKind::kFloat ? DType::kF64 : DType::kI64;
+      const Number start(ToScalarValue(scalars[0])), step(ToScalarValue(scalars[1]));
+      output.Write(index, Apply(ScalarOp::kAdd, wide, start, Apply(ScalarOp::kMul, wide, step, Number::Whole(i))));
     });
   }
 
@@ -215,7 +206,7 @@ struct Kernels {
     if (first == 1)
       ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, inputs[0].Read(index)); });
     for (size_t p = 0; p < op.starts.size(); ++p) {
-      const StridedDoubles& piece = inputs[first + p];
+      const StridedNumbers& piece = inputs[first + p];
       ForEachIndex(piece.extents, [&](const Shape& index) {
         Shape to = index;
         for (size_t d = 0; d < to.size(); ++d) {
@@ -262,10 +253,10 @@ struct Kernels {
     const int64_t n = output.extents[static_cast<size_t>(op.dim)];
     const DType dtype = AccumulatedIn(output.dtype);
     ForEachLine(op.dim, [&](const Shape& line) {
-      double running = Identity(op.op, dtype);
+      Number running = Identity(op.op, dtype);
       for (int64_t i = 0; i < n; ++i) {
         const Shape at = At(line, op.dim, op.direction == ScanDirection::kReverse ? n - 1 - i : i);
-        const double before = running, element = CastTo(dtype, inputs[0].dtype, inputs[0].Read(at));
+        const Number before = running, element = CastTo(dtype, inputs[0].Read(at));
         running = i == 0 ? element : ReduceTwo(op.op, dtype, running, element);
         output.Write(at, op.span == ScanSpan::kExclusive ? before : running);
       }
@@ -273,42 +264,44 @@ struct Kernels {
   }
 
   // The order of sorted elements: a NaN is above all numbers.
-  static bool IsBelow(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; }
+  bool IsBelow(const Number& a, const Number& b) const {
+    return b.is_nan() ? !a.is_nan() : IsLess(inputs[0].dtype, a, b);
+  }
 
   void operator()(const SortOp& op) const {
     const int64_t n = output.extents[static_cast<size_t>(op.dim)];
     const bool is_values = op.result == SortResult::kValues;
     ForEachLine(op.dim, [&](const Shape& line) {
-      std::vector<std::pair<double, int64_t>> elements;
+      std::vector<std::pair<Number, int64_t>> elements;
       for (int64_t i = 0; i < n; ++i) elements.emplace_back(inputs[0].Read(At(line, op.dim, i)), i);
       std::stable_sort(elements.begin(), elements.end(), [&](const auto& a, const auto& b) {
         const auto& [low, high] =
             op.order == SortOrder::kAscending ? std::tie(a.first, b.first) : std::tie(b.first, a.first);
-        if (is_values && low == 0 && high == 0) return std::signbit(low) && !std::signbit(high);
+        if (is_values && low == 0 && high == 0) return low.is_negative() && !high.is_negative();
         return IsBelow(low, high);
       });
       for (int64_t i = 0; i < n; ++i) {
         const auto& [value, place] = elements[static_cast<size_t>(i)];
-        output.Write(At(line, op.dim, i), is_values ? value : static_cast<double>(place));
+        output.Write(At(line, op.dim, i), is_values ? value : Number::Whole(place));
       }
     });
   }
 
   void operator()(const SearchSortedOp& op) const {
     ForEachIndex(output.extents, [&](const Shape& index) {
-      const double value = inputs[1].Read(index);
+      const Number value = inputs[1].Read(index);
       int64_t below = 0;
       for (int64_t i = 0; i < inputs[0].extents[0]; ++i) {
-        const double element = inputs[0].Read({i});
+        const Number element = inputs[0].Read({i});
         below += (op.side == SearchSide::kLeft ? IsBelow(element, value) : !IsBelow(value, element)) ? 1 : 0;
       }
-      output.Write(index, static_cast<double>(below));
+      output.Write(index, Number::Whole(below));
     });
   }
 
   // Where the index for the element stands in an extent; what is outside is told, and -1.
   int64_t IndexFor(const Shape& index, int64_t dim, int64_t extent, const char* op) const {
-    const StridedDoubles& indices = inputs[1];
+    const StridedNumbers& indices = inputs[1];
     Shape at;
     if (indices.extents.size() == 1 && index.size() > 1) {
       at = {index[static_cast<size_t>(dim)]};
@@ -318,7 +311,7 @@ struct Kernels {
         if (indices.extents[d] == 1) at[d] = 0;
       }
     }
-    const int64_t given = static_cast<int64_t>(indices.Read(at)), place = given < 0 ? given + extent : given;
+    const int64_t given = indices.Read(at).ToInt(), place = given < 0 ? given + extent : given;
     if (place >= 0 && place < extent) return place;
     *failed =
         IndexOutOfRangeError(StrCat(op, ": index ", given, " is out of range for dim ", dim, " of extent ", extent));
@@ -335,14 +328,14 @@ struct Kernels {
 
   void operator()(const ScatterOp& op) const {
     const int64_t extent = output.extents[static_cast<size_t>(op.dim)];
-    const StridedDoubles& updates = inputs[2];
+    const StridedNumbers& updates = inputs[2];
     ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, inputs[0].Read(index)); });
     ForEachIndex(updates.extents, [&](const Shape& index) {
       const int64_t place = IndexFor(index, op.dim, extent, "scatter");
       if (place < 0) return;
       const Shape to = At(index, op.dim, place);
       constexpr std::array<ReduceOp, 4> kOps = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
-      const double update = updates.Read(index);
+      const Number update = updates.Read(index);
       output.Write(to, op.mode == ScatterMode::kSet ? update
                                                     : ReduceTwo(kOps[static_cast<size_t>(op.mode)],
                                                                 AccumulatedIn(output.dtype), output.Read(to), update));
@@ -350,49 +343,28 @@ struct Kernels {
   }
 
   void operator()(const LinalgOp& op) const { *failed = InterpretLinalg(op, inputs, output); }
+  void operator()(const FourierOp& op) const { InterpretFourier(op, inputs[0], output); }
   void operator()(const ConvOp& op) const { InterpretConv(op, inputs, output); }
   void operator()(const PoolOp& op) const { InterpretPool(op, inputs[0], output); }
 };
 
 }  // namespace
 
-double RoundTo(DType dtype, double value) {
-  if (dtype == DType::kBool) return value != 0 ? 1 : 0;
-  if (IsFloat(dtype)) return Scalar::Float(value).As(dtype).AsDouble();
-  // Integers wrap; those of 64 bits are doubles that stay in range here.
-  return SizeBits(dtype) == 64 ? value : Scalar::Int(static_cast<int64_t>(value)).As(dtype).AsDouble();
-}
-
-double CastTo(DType to, DType from, double value) {
-  return FromScalarValue(EvaluateScalarOp(ScalarOp::kCast, to, ToScalarValue(from, RoundTo(from, value)), {}, {}));
-}
-
-double ReduceTwo(ReduceOp op, DType dtype, double a, double b) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAvg: return RoundTo(dtype, a + b);
-    case ReduceOp::kProduct: return RoundTo(dtype, a * b);
-    case ReduceOp::kMin: return std::isnan(a) || std::isnan(b) ? std::nan("") : std::min(a, b);
-    case ReduceOp::kMax: return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b);
-  }
-  return a;
-}
-
-double StridedDoubles::Read(absl::Span<const int64_t> index) const {
-  if (is_zero) return 0;
+Number StridedNumbers::Read(absl::Span<const int64_t> index) const {
+  if (is_zero) return CastTo(dtype, 0);
   int64_t at = offset;
   for (size_t d = 0; d < index.size(); ++d) at += index[d] * strides[d];
   return data->at(static_cast<size_t>(at));
 }
 
-void StridedDoubles::Write(absl::Span<const int64_t> index, double value) const {
+void StridedNumbers::Write(absl::Span<const int64_t> index, const Number& value) const {
   int64_t at = offset;
   for (size_t d = 0; d < index.size(); ++d) at += index[d] * strides[d];
-  data->at(static_cast<size_t>(at)) = RoundTo(dtype, value);
+  data->at(static_cast<size_t>(at)) = CastTo(dtype, value);
 }
 
-absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedDoubles>& inputs,
-                              const std::vector<Scalar>& scalars, const Box& output_box, const StridedDoubles& output,
+absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedNumbers>& inputs,
+                              const std::vector<Scalar>& scalars, const Box& output_box, const StridedNumbers& output,
                               KernelStore store) {
   if (absl::Status status = ValidateLocalOp(op, static_cast<int>(inputs.size()), static_cast<int>(scalars.size()));
       !status.ok()) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The naive kernels of Interpret: one position's LocalOp on strided doubles. They agree with the CPU
-// kernels by law, not by sharing code.
+// The naive kernels of Interpret: one position's LocalOp on strided numbers. They agree with the CPU
+// kernels by law, not by sharing code: each number is computed in its dtype by EvaluateScalarOp.
 
 #include <cstdint>
 #include <vector>
@@ -12,28 +12,24 @@
 #include "schemas/ops/scalar.h"
 #include "schemas/types/dtype.h"
 #include "schemas/types/shape.h"
+#include "server/plan/number.h"
 
 namespace tessera {
 
-// A strided piece of a vector of doubles; each holds a value of `dtype` exactly (integers to 2^53).
-struct StridedDoubles {
-  std::vector<double>* data = nullptr;
+// A strided piece of a vector of numbers of `dtype`.
+struct StridedNumbers {
+  std::vector<Number>* data = nullptr;
   int64_t offset = 0;
   Strides strides;
   Shape extents;
   DType dtype = DType::kF64;
   bool is_zero = false;  // reads as zeros
 
-  double Read(absl::Span<const int64_t> index) const;
-  void Write(absl::Span<const int64_t> index, double value) const;  // rounded to dtype
+  // NaN of f64 where nothing was written.
+  Number Read(absl::Span<const int64_t> index) const;
+  void Write(absl::Span<const int64_t> index, const Number& value) const;  // cast to dtype
 };
 
-// The value as an element of `dtype` holds it.
-double RoundTo(DType dtype, double value);
-// As a cast of the catalog converts it.
-double CastTo(DType to, DType from, double value);
-// a and b reduced; kAvg adds.
-double ReduceTwo(ReduceOp op, DType dtype, double a, double b);
 // Calls visit(index) for every index of the extents, in row-major order.
 template <typename Visitor>
 void ForEachIndex(absl::Span<const int64_t> extents, const Visitor& visit) {
@@ -48,8 +44,8 @@ void ForEachIndex(absl::Span<const int64_t> extents, const Visitor& visit) {
   }
 }
 
-absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedDoubles>& inputs,
-                              const std::vector<Scalar>& scalars, const Box& output_box, const StridedDoubles& output,
+absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedNumbers>& inputs,
+                              const std::vector<Scalar>& scalars, const Box& output_box, const StridedNumbers& output,
                               KernelStore store = KernelStore::kWrite);
 
 }  // namespace tessera

@@ -290,7 +290,7 @@ absl::StatusOr<std::vector<double>> Results(const LinalgOp& op, const Matrix& a,
 }
 
 // The matrix at an index of the batch.
-Matrix Read(const StridedDoubles& from, const Shape& batch) {
+Matrix Read(const StridedNumbers& from, const Shape& batch) {
   const size_t dims = batch.size();
   Matrix a(from.extents[dims], from.extents[dims + 1]);
   Shape index = batch;
@@ -299,7 +299,7 @@ Matrix Read(const StridedDoubles& from, const Shape& batch) {
     for (int64_t j = 0; j < a.columns; ++j) {
       index[dims] = i;
       index[dims + 1] = j;
-      a.at(i, j) = from.Read(index);
+      a.at(i, j) = static_cast<double>(from.Read(index));
     }
   }
   return a;
@@ -307,11 +307,14 @@ Matrix Read(const StridedDoubles& from, const Shape& batch) {
 
 }  // namespace
 
-absl::Status InterpretLinalg(const LinalgOp& op, const std::vector<StridedDoubles>& inputs,
-                             const StridedDoubles& output) {
+absl::Status InterpretLinalg(const LinalgOp& op, const std::vector<StridedNumbers>& inputs,
+                             const StridedNumbers& output) {
   const Shape& extents = inputs[0].extents;
   const Shape batch(extents.begin(), extents.end() - 2);
   const Shape result(output.extents.begin() + static_cast<ptrdiff_t>(batch.size()), output.extents.end());
+  if (Kind(output.dtype) == DTypeKind::kComplex) {
+    return absl::UnimplementedError("linalg: of complex numbers Interpret has no meaning");
+  }
   absl::Status failed;
   ForEachIndex(batch, [&](const Shape& index) {
     if (!failed.ok()) return;

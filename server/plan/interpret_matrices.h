@@ -1,6 +1,6 @@
 #pragma once
 
-// The naive meaning of functions of matrices, for Interpret: textbook algorithms in doubles.
+// The naive meaning of functions of matrices, for Interpret: textbook algorithms in doubles, of real numbers.
 
 #include <vector>
 
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-absl::Status InterpretLinalg(const LinalgOp& op, const std::vector<StridedDoubles>& inputs,
-                             const StridedDoubles& output);
+absl::Status InterpretLinalg(const LinalgOp& op, const std::vector<StridedNumbers>& inputs,
+                             const StridedNumbers& output);
 
 }  // namespace tessera

@@ -14,8 +14,8 @@ int64_t PlaceIn(const Windows& windows, size_t dim, int64_t position, int64_t in
 
 }  // namespace
 
-void InterpretConv(const ConvOp& op, const std::vector<StridedDoubles>& inputs, const StridedDoubles& output) {
-  const StridedDoubles &x = inputs[0], &weight = inputs[1];
+void InterpretConv(const ConvOp& op, const std::vector<StridedNumbers>& inputs, const StridedNumbers& output) {
+  const StridedNumbers &x = inputs[0], &weight = inputs[1];
   const size_t dims = op.windows.dims();
   const int64_t outputs = weight.extents[0] / op.groups;
   Shape window(weight.extents.begin() + 1, weight.extents.end());
@@ -29,13 +29,13 @@ void InterpretConv(const ConvOp& op, const std::vector<StridedDoubles>& inputs, 
         if (at < 0 || at >= x.extents[d + 2]) return;
         of_x.push_back(at);
       }
-      sum += x.Read(of_x) * weight.Read(of_weight);
+      sum += static_cast<double>(x.Read(of_x)) * static_cast<double>(weight.Read(of_weight));
     });
     output.Write(index, sum);
   });
 }
 
-void InterpretPool(const PoolOp& op, const StridedDoubles& input, const StridedDoubles& output) {
+void InterpretPool(const PoolOp& op, const StridedNumbers& input, const StridedNumbers& output) {
   const size_t dims = op.windows.dims(), first = output.extents.size() - dims;
   const bool is_max = op.kind == PoolKind::kMax;
   const bool has_infinity = Kind(output.dtype) == DTypeKind::kFloat;
@@ -57,7 +57,7 @@ void InterpretPool(const PoolOp& op, const StridedDoubles& input, const StridedD
       elements += inside ? 1 : 0;
       padded += counts ? 1 : 0;
       if (!inside) return;
-      const double value = input.Read(at);
+      const double value = static_cast<double>(input.Read(at));
       if (is_max) {
         result = std::isnan(value) || std::isnan(result) ? std::nan("") : std::max(result, value);
       } else {

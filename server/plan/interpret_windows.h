@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-void InterpretConv(const ConvOp& op, const std::vector<StridedDoubles>& inputs, const StridedDoubles& output);
-void InterpretPool(const PoolOp& op, const StridedDoubles& input, const StridedDoubles& output);
+void InterpretConv(const ConvOp& op, const std::vector<StridedNumbers>& inputs, const StridedNumbers& output);
+void InterpretPool(const PoolOp& op, const StridedNumbers& input, const StridedNumbers& output);
 
 }  // namespace tessera

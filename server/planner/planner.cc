@@ -116,6 +116,7 @@ class OpPlanner {
       case OpFamily::kPlace:
       case OpFamily::kAlong:
       case OpFamily::kIndexed:
+      case OpFamily::kFourier:
       case OpFamily::kMatrices:
       case OpFamily::kWindows: return PlanLocal();
       case OpFamily::kComposite:            // its nodes are planned

@@ -19,11 +19,12 @@ SHAPE = (5, 6)
 PLACEMENTS = [[R(), R()], [S(0), R()], [R(), S(1)], [S(0), S(1)], [S(1), S(0)], [S(0), S(0)],
               [S(0, sizes=[4, 1]), S(1)], [R(), S(0, sizes=[0, 5])]]
 
-# Rows that other tests hold: creation, products, moves, indexing; test_linalg.py, test_windows.py.
+# Rows that other tests hold: creation, products, moves, indexing; test_linalg.py, test_fft.py, test_windows.py.
 ELSEWHERE = {"full", "arange", "rand", "eye", "matmul", "einsum", "slice", "place", "redistribute", "astype", "permute_dims",
              "reshape", "where", "argmin", "argmax", "assign", "unstack", "matrix_function", "cholesky", "qr", "solve",
              "solve_triangular", "inv", "det", "slogdet", "svd", "svdvals", "eigh", "eigvalsh", "lstsq", "pinv", "matrix_rank",
-             "matrix_power", "matrix_norm", "conv", "max_pool", "avg_pool"}
+             "matrix_power", "matrix_norm", "fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fftn", "ifftn",
+             "rfftn", "irfftn", "conv", "max_pool", "avg_pool"}
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -62,6 +63,7 @@ UNARY = {
     "normalize": lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True), "vector_norm": lambda x: np.linalg.norm(x.ravel()),
     "trace": np.trace, "diagonal": np.diagonal, "tril": np.tril, "triu": np.triu, "flip": np.flip, "diff": np.diff,
     "count_nonzero": np.count_nonzero, "logical_not": np.logical_not, "bitwise_invert": np.invert,
+    "real": np.real, "imag": np.imag, "conj": np.conj, "angle": np.angle,
 }
 # What the op is given, where it isn't what the oracle is.
 GIVEN = {"sqrt": np.abs, "log": lambda x: np.abs(x) + 1, "reciprocal": lambda x: np.abs(x) + 1,
@@ -83,6 +85,7 @@ BINARY = {
     "bitwise_left_shift": lambda a, b: np.left_shift(a, np.abs(b)),
     "bitwise_right_shift": lambda a, b: np.right_shift(a, np.abs(b)),
     "isclose": np.isclose, "allclose": lambda a, b: np.asarray(np.allclose(a, b)),
+    "complex": lambda a, b: a + b * np.asarray(1j, np.complex64 if a.dtype == np.float32 else np.complex128),
     "mse_loss": lambda a, b: ((a - b) ** 2).mean(), "average": lambda a, b: np.average(a, weights=np.abs(b) + 1),
 }
 GIVEN_SECOND = {name: lambda b: np.abs(b) + 1 for name in ("divide", "floor_divide", "remainder", "average")}
@@ -90,6 +93,12 @@ GIVEN_SECOND |= {name: np.abs for name in ("pow", "bitwise_left_shift", "bitwise
 GIVEN_FIRST = {"pow": lambda a: np.abs(a) + 1}
 INTEGERS_ONLY = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "bitwise_invert"}
 FLOATS_ONLY = {"copysign", "nextafter", "hypot", "atan2", "mse_loss"}
+# What complex numbers have no meaning for: an order, or a function of real numbers.
+REAL_ONLY = {
+    "relu", "sigmoid", "erf", "relu6", "leaky_relu", "elu", "selu", "silu", "gelu", "softplus", "mish", "hardswish", "hardsigmoid",
+    "softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm", "normalize", "floor", "ceil", "trunc", "signbit", "max", "min",
+    "maximum", "minimum", "less", "less_equal", "greater", "greater_equal", "atan2", "hypot", "logaddexp", "copysign",
+    "nextafter", "floor_divide", "remainder", "complex"} | INTEGERS_ONLY
 OTHERS = {"clip", "lerp", "cross", "one_hot", "cross_entropy", "linear", "scaled_dot_product_attention", "batch_norm",
           "group_norm", "concat", "stack", "roll", "tile", "repeat", "pad", "broadcast_to", "cumulative_sum",
           "cumulative_prod", "cumulative_max", "cumulative_min", "sort", "argsort", "searchsorted", "take_along_axis", "scatter"}
@@ -99,14 +108,17 @@ def close(got, want, dtype):
     got = np.asarray(got.full_tensor())
     want = np.asarray(want)
     assert got.shape == want.shape, (got.shape, want.shape)
-    if got.dtype.kind == "f":
-        tolerance = 2e-5 if got.dtype == np.float32 or dtype == np.float32 else 1e-9
+    if got.dtype.kind in "fc":
+        single = (np.float32, np.complex64)
+        tolerance = 2e-5 if got.dtype in single or dtype in single else 1e-9
         np.testing.assert_allclose(got, want.astype(got.dtype), rtol=tolerance, atol=tolerance)
     else:
         np.testing.assert_array_equal(got, want.astype(got.dtype))
 
 
 def draw(rng, dtype, shape=SHAPE):
+    if np.dtype(dtype).kind == "c":
+        return (rng.uniform(-0.9, 0.9, shape) + 1j * rng.uniform(-0.9, 0.9, shape)).astype(dtype)
     if dtype == np.float32 or dtype == np.float64:
         return rng.uniform(-0.9, 0.9, shape).astype(dtype)
     return rng.integers(-3, 4, shape).astype(dtype)
@@ -141,9 +153,21 @@ def test_the_catalog_is_shown_without_a_server():
     assert nothing.returncode == 1 and "frobnicate" in nothing.stderr
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+def refused(session, mesh, rng, name, dtype, operands):
+    """Whether complex numbers have no meaning there, which an error says that names both."""
+    if np.dtype(dtype).kind != "c" or name not in REAL_ONLY:
+        return False
+    values = [session.distribute_tensor(draw(rng, dtype), mesh, [S(0), R()]) for _ in range(operands)]
+    with pytest.raises(ts.DTypeError, match=f"^{name}: .*c(64|128)"):
+        getattr(ts, name)(*values)
+    return True
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.complex64, np.complex128])
 @pytest.mark.parametrize("name", sorted((set(UNARY) | set(NUMPY)) - {"group_norm"}))
 def test_unary_rows(session, mesh22, rng, name, dtype):
+    if refused(session, mesh22, rng, name, dtype, 1):
+        return
     if (name in INTEGERS_ONLY) != (dtype == np.int32) and name in INTEGERS_ONLY:
         return
     a = draw(rng, dtype)
@@ -156,13 +180,15 @@ def test_unary_rows(session, mesh22, rng, name, dtype):
         warnings.simplefilter("ignore")
         want = UNARY[name](a) if name in UNARY else getattr(np, NUMPY[name])(a)
     for placements in PLACEMENTS:
-        x = session.distribute_tensor(given.astype(given.dtype if given.dtype.kind == "f" else dtype), mesh22, placements)
+        x = session.distribute_tensor(given.astype(given.dtype if given.dtype.kind in "fc" else dtype), mesh22, placements)
         close(getattr(ts, name)(x), want, dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.complex64, np.complex128])
 @pytest.mark.parametrize("name", sorted(BINARY))
 def test_binary_rows(session, mesh22, rng, name, dtype):
+    if refused(session, mesh22, rng, name, dtype, 2):
+        return
     if (name in INTEGERS_ONLY and dtype != np.int64) or (name in FLOATS_ONLY and dtype == np.int64):
         return
     a, b = draw(rng, dtype), draw(rng, dtype)

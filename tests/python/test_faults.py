@@ -35,7 +35,7 @@ def test_messages_name_the_op_and_both_operands(session, mesh4):
                            (lambda: a.redistribute([ts.Partial()]), "Partial|P\\("), (lambda: a.to_local(9), "position"),
                            (lambda: a.box((0, 0)), "position"), (lambda: ts.permute_dims(a, (0, 0)), "permutation"),
                            (lambda: a.astype("c7"), "dtype"), (lambda: ts.where(a, a, a), "where"),
-                           (lambda: a + (1 + 2j), "complex"), (lambda: a @ 3, "matmul")]:
+                           (lambda: ts.less(a, 1 + 2j), "real dtype"), (lambda: a @ 3, "matmul")]:
         with pytest.raises(ts.TesseraError, match=message):
             wrong()
     np.testing.assert_array_equal((a[:3] + 1).full_tensor(), 1)

@@ -84,5 +84,6 @@ def test_a_dtype_has_numpys_names_and_the_notations():
     for name, one, other in (("i8", "int8", "int64"), ("u8", "uint8", "uint64")):
         with pytest.raises(ts.DTypeError, match=f'say "{one}" or "{other}"'):
             code_of(name, "zeros")
+    assert code_of("c64", "t") == code_of(np.complex64, "t") == code_of(ts.complex64, "t")
     with pytest.raises(ts.UnimplementedError):
-        code_of(np.complex64, "zeros")
+        code_of("f8e4m3", "zeros")

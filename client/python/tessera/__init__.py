@@ -14,14 +14,14 @@ from math import e, inf, nan, pi
 
 from _tessera import Mesh as _Mesh, Session, Tensor, version as _version
 
-from . import linalg
+from . import fft, linalg
 from _tessera_ops import *  # noqa: F403 - what is made from the catalog
 from _tessera_ops import (abs as absolute, divide as div, multiply as mul, negative as neg, pow as power,  # noqa: A004
                           remainder as mod, subtract as sub)
 from ._context import implicit_redistribution
 from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, eye, from_local, full, full_like,
                         init_device_mesh, linspace, manual_seed, ones, ones_like, rand, randint, randn, zeros, zeros_like)
-from ._dtypes import (bfloat16, bool, float16, float32, float64, int8, int16, int32, int64,  # noqa: A004
+from ._dtypes import (bfloat16, bool, complex64, complex128, float16, float32, float64, int8, int16, int32, int64,  # noqa: A004
                       uint8, uint16, uint32, uint64)
 from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedPreconditionError, IndexOutOfRangeError,
                       InternalError, InvalidArgumentError, LinAlgError, NotFoundError, PermissionDeniedError, ResourceExhaustedError,

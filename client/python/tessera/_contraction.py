@@ -14,7 +14,7 @@ import _tessera
 from ._dtypes import bool as bool_dtype, numpy_of
 from ._errors import ArgumentError, DTypeError, IndexOutOfRangeError, InvalidArgumentError, UnimplementedError, named
 from ._mesh import integers
-from _tessera_ops import any, matmul, multiply, sum  # noqa: A004
+from _tessera_ops import any, conj, matmul, multiply, sum  # noqa: A004
 from ._ops import _document, astype, permute_dims
 from ._tensor import as_operand, call, call_on_own
 
@@ -176,7 +176,7 @@ def _factor(name: str, beside, value):
     """A number that scales a tensor; of 0 dims it may be a tensor, which isn't read here."""
     if getattr(value, "ndim", 0) == 0:
         number = value[()] if isinstance(value, np.ndarray) else value
-        if isinstance(as_operand("addmm", beside, number), (_tessera.Tensor, builtins.bool, int, float, tuple)):
+        if isinstance(as_operand("addmm", beside, number), (_tessera.Tensor, builtins.bool, int, float, complex, tuple)):
             return number
     raise ArgumentError(f"addmm: {name} is {type(value).__name__} of shape {tuple(value.shape)}, not a number")
 
@@ -236,7 +236,8 @@ def outer(x1, x2, /):
 def vecdot(x1, x2, /, *, axis=-1):
     """vecdot(x1, x2, /, *, axis=-1)
 
-    Sums the products along an axis, counted from the end; the other axes are broadcast."""
+    Sums the products along an axis, counted from the end, of complex numbers with the conjugates of x1; the other axes are
+    broadcast."""
     _tensors("vecdot", (x1, x2))
     try:
         axis = operator.index(axis)
@@ -250,6 +251,8 @@ def vecdot(x1, x2, /, *, axis=-1):
         own = letters[len(letters) - (x.ndim - 1):]
         at = x.ndim + axis
         parts.append(own[:at] + "k" + own[at:])
+    if x1.dtype.kind == "c":
+        x1 = conj(x1)
     return _product(x1, x2, *parts, letters, "vecdot")
 
 

@@ -14,7 +14,7 @@ from . import _context
 from ._dtypes import array_of, buffer_of, check_number, code_of, is_floating, numpy_of, refuse_masked
 from ._errors import InvalidArgumentError, UnimplementedError, named
 from ._mesh import integers
-from _tessera_ops import where
+from _tessera_ops import complex as made_complex, where
 from ._ops import astype
 from ._placements import Partial, Replicate
 from ._session import distribute, mesh_for, session_of
@@ -58,10 +58,11 @@ def _full(op: str, shape, fill_value, dtype, device, device_mesh, placements):
     if isinstance(fill_value, np.generic):
         dtype = fill_value.dtype if dtype is None else dtype
         fill_value = fill_value.item()
-    if not isinstance(fill_value, (bool, int, float)):
+    if not isinstance(fill_value, (bool, int, float, complex)):
         raise InvalidArgumentError(f"{op}: fill_value is {fill_value!r}, not a number")
     if dtype is None:
-        dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, int) else np.float64
+        kinds = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
+        dtype = next(wanted for kind, wanted in kinds.items() if isinstance(fill_value, kind))
     check_number(op, "fill_value", fill_value, dtype)
     with named(op):
         return _create("full", _shape(op, shape), dtype, [fill_value], device, device_mesh, placements)
@@ -117,12 +118,16 @@ def linspace(start, stop, /, num, *, dtype=None, device=None, device_mesh=None, 
         raise InvalidArgumentError(f"linspace: num is {count}")
     refuse_masked((start, stop), "linspace")
     try:
-        start, stop = float(start), float(stop)
+        start, stop = (complex(end) if isinstance(end, complex) else float(end) for end in (start, stop))
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgumentError(f"linspace: {start!r} and {stop!r} must be numbers") from None
+    options = {"device": device, "device_mesh": device_mesh, "placements": placements}
     with named("linspace"):
-        return _linspace(start, stop, count, dtype, endpoint,
-                         {"device": device, "device_mesh": device_mesh, "placements": placements})
+        if isinstance(start, complex) or isinstance(stop, complex):
+            real, imag = (_linspace(a, b, count, None, endpoint, options)
+                          for a, b in ((start.real, stop.real), (start.imag, stop.imag)))
+            return astype(made_complex(real, imag), np.complex128 if dtype is None else dtype)
+        return _linspace(start, stop, count, dtype, endpoint, options)
 
 
 def _linspace(start: float, stop: float, count: int, dtype, endpoint, options):

@@ -33,6 +33,7 @@ bool = np.dtype(np.bool_)  # noqa: A001 - the array API's name
 int8, int16, int32, int64 = (np.dtype(f"int{bits}") for bits in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64))
 float16, float32, float64 = (np.dtype(f"float{bits}") for bits in (16, 32, 64))
+complex64, complex128 = (np.dtype(f"complex{bits}") for bits in (64, 128))
 
 _CODE_OF = {_NUMPY[name]: code for code, name in enumerate(NAMES) if name in _NUMPY}
 _BY_CODE = {code: dtype for dtype, code in _CODE_OF.items()}
@@ -71,6 +72,7 @@ def code_of(dtype, op: str) -> int:
 
 
 def is_floating(dtype, op: str) -> bool:
+    """Of real numbers."""
     return NAMES[code_of(dtype, op)].lstrip("b").startswith("f")
 
 
@@ -119,14 +121,15 @@ def check_number(op: str, what: str, number, dtype) -> None:
 
 def _array_of_objects(array: np.ndarray, value, op: str, wanted) -> np.ndarray:
     """What NumPy has only as Python's objects: integers over 64 bits, which a float has, and what is no number."""
+    usual = complex128 if builtins.any(isinstance(one, complex) for one in array.flat) else float64
     for one in array.flat:
-        if not isinstance(one, (int, float, np.number)):
+        if not isinstance(one, (int, float, complex, np.number)):
             raise DTypeError(f"{op}: {_described(one)} is no number, and a tensor has numbers alone")
         if wanted is None or wanted.kind in "iub":
             if isinstance(one, int):
                 check_number(op, "an element", one, np.int64 if wanted is None else wanted)
     try:
-        return array.astype(wanted if wanted is not None and wanted.kind == "f" else np.float64)
+        return array.astype(wanted if wanted is not None and wanted.kind in "fc" else usual)
     except (OverflowError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"{op}: {_described(value)}: {error}") from None
 
@@ -180,6 +183,8 @@ def array_of(value, op: str, dtype=None) -> np.ndarray:
     if wanted is not None and array.dtype != wanted:
         array = _integers_of(value, array, wanted, op)
         code_of(array.dtype, op)
+        if array.dtype.kind == "c" and wanted.kind not in "cb":
+            raise DTypeError(f"{op}: {array.dtype} can't become {wanted}; give the real part alone, or the absolute value")
         if isinstance(value, (int, np.generic, list, tuple)):
             _check_fits(array, op, wanted)
         if converts_alike(array.dtype, wanted):

@@ -180,7 +180,7 @@ def _as_tensor(x, value):
     """A value to be written into x: a tensor beside it, in x's dtype where it is a number."""
     if isinstance(value, tuple):     # (dtype number, number): a NumPy scalar
         value = value[1]
-    if isinstance(value, (builtins.bool, int, float)):
+    if isinstance(value, (builtins.bool, int, float, complex)):
         from ._creation import full
         return full((), value, dtype=x.dtype, device_mesh=x.device_mesh)
     return as_operand("x[i] = v", x, value)

@@ -35,8 +35,10 @@ def _dtype_of(name: str, value):
 
 
 def finfo(dtype, /):
-    """Limits of a float dtype, or of a tensor's."""
+    """Limits of a float dtype, or of a tensor's; of a complex one those of its parts."""
     dtype = _dtype_of("finfo", dtype)
+    if dtype.kind == "c":
+        dtype = np.dtype(f"float{dtype.itemsize * 4}")
     if not is_floating(dtype, "finfo"):
         raise DTypeError(f"finfo: {dtype} is no float dtype")
     if dtype.kind == "f":
@@ -60,7 +62,7 @@ def result_type(*values):
     """The dtype that tensors, dtypes and Python numbers have together, as an op of them gives."""
     dtypes, numbers = [], []
     for value in values:
-        if isinstance(value, (builtins.bool, int, float)) and not isinstance(value, np.generic):
+        if isinstance(value, (builtins.bool, int, float, complex)) and not isinstance(value, np.generic):
             numbers.append(value)
         else:
             dtypes.append(_dtype_of("result_type", value))
@@ -74,7 +76,10 @@ def result_type(*values):
         code = joined
     result = numpy_of(code)
     for number in numbers:
-        if isinstance(number, float) and not is_floating(result, "result_type"):
+        if isinstance(number, complex) and result.kind != "c":
+            narrow = is_floating(result, "result_type") and result.itemsize <= 4
+            result = np.dtype(np.complex64 if narrow else np.complex128)
+        elif isinstance(number, float) and result.kind != "c" and not is_floating(result, "result_type"):
             result = np.dtype(np.float64)
         elif isinstance(number, int) and not isinstance(number, builtins.bool) and result.kind == "b":
             result = np.dtype(np.int64)
@@ -134,6 +139,7 @@ class _Namespace:
         every = {"bool": np.dtype(np.bool_)}
         every |= {f"{sign}int{bits}": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)}
         every |= {f"float{bits}": np.dtype(f"float{bits}") for bits in (32, 64)}
+        every |= {f"complex{bits}": np.dtype(f"complex{bits}") for bits in (64, 128)}
         return every if kind is None else {name: dtype for name, dtype in every.items() if isdtype(dtype, kind)}
 
 

@@ -334,7 +334,7 @@ MAX_OPERANDS = 64       # docs/limits.md: max_operands
 _METHODS = ("sum mean max min prod any all std var argmin argmax astype reshape exp sqrt relu log log1p expm1 sin cos tan "
             "tanh sigmoid abs sign floor ceil trunc round square clip softmax log_softmax logsumexp count_nonzero "
             "add subtract multiply divide maximum minimum equal squeeze expand_dims flip roll repeat tile swapaxes "
-            "trace diagonal tril triu isnan isinf isfinite").split()
+            "trace diagonal tril triu isnan isinf isfinite conj").split()
 
 
 def _reshape_method(self, *shape, copy=None):

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 
 import _tessera
-from . import _context, _dtypes, _index, _plan
+from . import _context, _index, _plan
 from ._attach import attach
 from ._dtypes import code_of, numpy_of, refuse_masked
 from ._errors import (BY_CODE, ArgumentError, InvalidArgumentError, ResourceExhaustedError, TesseraError,
@@ -55,7 +55,7 @@ def convert_operand(tensor, other):
     if isinstance(other, float):
         return float(other)
     if isinstance(other, complex):
-        raise _dtypes.ReservedDTypeError(f"operand: {other!r} is complex; supported are {_dtypes.supported()}")
+        return complex(other)
     return NotImplemented
 
 
@@ -78,7 +78,7 @@ _tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit, refuse_operand)
 
 def as_operand(op: str, tensor, value):
     """What the extension module takes as an operand beside `tensor`: a tensor, a number, or (dtype number, number)."""
-    if isinstance(value, (_tessera.Tensor, bool, int, float)) and not isinstance(value, np.generic):
+    if isinstance(value, (_tessera.Tensor, bool, int, float, complex)) and not isinstance(value, np.generic):
         return value
     out = convert_operand(tensor, value)
     if out is NotImplemented:
@@ -212,6 +212,16 @@ class _TensorMethods:
     @property
     def dtype(self) -> np.dtype:
         return numpy_of(self._dtype)
+
+    @property
+    def real(self):
+        """The real parts."""
+        return _tessera.call(OPS["real"], (self,))
+
+    @property
+    def imag(self):
+        """The imaginary parts; zeros of a real tensor."""
+        return _tessera.call(OPS["imag"], (self,))
 
     @property
     def device_mesh(self) -> DeviceMesh:

@@ -202,7 +202,7 @@ void Pad(G& g) {
       }
     }
     const Scalar value = g.scalars().empty() ? Scalar::Int(0) : g.scalars()[0];
-    return g.Return(Place(g, placed, {x}, {value.As(x.dtype())}));
+    return g.Return(Place(g, placed, {x}, {std::get<Scalar>(g.AsType(value, x.dtype()).operand())}));
   }
   for (int64_t d = 0; d < x.rank(); ++d) {
     const int64_t extent = x.extent(d), before = width[2 * static_cast<size_t>(d)],
@@ -261,7 +261,8 @@ void Assign(G& g) {
     }
     value = g.BroadcastTo(value, indexed);
   } else {
-    value = g.BroadcastTo(g.Full(x, x.dtype(), {}, std::get<Scalar>(value.operand()).As(x.dtype())), indexed);
+    const Scalar number = std::get<Scalar>(g.AsType(value, x.dtype()).operand());
+    value = g.BroadcastTo(g.Full(x, x.dtype(), {}, number), indexed);
   }
   value = g.Reshape(value, region);
   for (const int64_t dim : flipped) value = g.SliceDim(value, dim, value.extent(dim) - 1, value.extent(dim), -1);

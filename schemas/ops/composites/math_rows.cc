@@ -21,7 +21,19 @@ void Reciprocal(G& g) { g.Return(V(1) / g.operand(0)); }
 void Positive(G& g) {
   const V& x = g.operand(0);
   if (x.dtype() == DType::kBool) return g.RefuseDType("needs a numeric dtype");
+  if (Kind(x.dtype()) == DTypeKind::kComplex) return g.Return(g.Map(OpId::kConj, {g.Map(OpId::kConj, {x})}));
   g.Return(g.Map(OpId::kMaximum, {x, x}));
+}
+// The angle of the point (real, imag).
+void Angle(G& g) {
+  const V& x = g.operand(0);
+  g.Return(g.Map(OpId::kAtan2, {g.Map(OpId::kImag, {x}), g.Map(OpId::kReal, {x})}));
+}
+// |x| ** 2, without a root.
+V SquaredSize(G& g, const V& x) {
+  if (Kind(x.dtype()) != DTypeKind::kComplex) return x * x;
+  const V real = g.Map(OpId::kReal, {x}), imag = g.Map(OpId::kImag, {x});
+  return real * real + imag * imag;
 }
 void Rsqrt(G& g) { g.Return(V(1.0) / g.Map(OpId::kSqrt, {g.operand(0)})); }
 void Exp2(G& g) { g.Return(g.Map(OpId::kExp, {g.AsFloat(g.operand(0)) * V(std::numbers::ln2)})); }
@@ -57,7 +69,7 @@ V Close(G& g) {
   if (b.is_tensor()) b = g.AsFloat(b);
   const Scalar rtol = g.scalars().size() > 0 ? g.scalars()[0] : Scalar::Float(1e-5);
   const Scalar atol = g.scalars().size() > 1 ? g.scalars()[1] : Scalar::Float(1e-8);
-  const V size = b.is_tensor() ? g.Map(OpId::kAbs, {b}) : V(std::abs(std::get<Scalar>(b.operand()).AsDouble()));
+  const V size = b.is_tensor() ? g.Map(OpId::kAbs, {b}) : V(std::abs(std::get<Scalar>(b.operand()).AsComplex()));
   const V difference = g.Map(OpId::kAbs, {a - b});
   const V limit = size.is_tensor() ? V(atol) + V(rtol) * size
                                    : V(atol.AsDouble() + rtol.AsDouble() * std::get<Scalar>(size.operand()).AsDouble());
@@ -87,7 +99,7 @@ V Variance(G& g) {
   // f16 and bf16 are computed in f32 and rounded once.
   const V wide = g.AsType(x, AccumulatedIn(x.dtype()));
   const V difference = wide - g.Reduce(OpId::kMean, wide, dims, Keep::kDims);
-  const V sum = g.Reduce(OpId::kSum, difference * difference, dims, keep);
+  const V sum = g.Reduce(OpId::kSum, SquaredSize(g, difference), dims, keep);
   return sum / V(std::max(divisor, 0.0));
 }
 void Var(G& g) { g.Return(g.AsType(Variance(g), FloatOf(g.operand(0)))); }
@@ -110,21 +122,22 @@ void VectorNorm(G& g) {
   const Keep keep = g.attributes().keepdims() ? Keep::kDims : Keep::kNo;
   const std::string& text = g.attributes().ord();
   const absl::StatusOr<Scalar> parsed = text.empty() ? absl::StatusOr<Scalar>(Scalar::Float(2)) : ParseScalar(text);
-  if (!parsed.ok()) return g.Refuse(StrCat("ord is ", text));
+  if (!parsed.ok() || Kind(parsed->dtype()) == DTypeKind::kComplex) return g.Refuse(StrCat("ord is ", text));
   const double ord = parsed->AsDouble();
   const V size = g.Map(OpId::kAbs, {x});
   if (std::isinf(ord)) return g.Return(g.Reduce(ord > 0 ? OpId::kMax : OpId::kMin, size, dims, keep));
   if (ord == 0) {
     return g.Return(
-        g.AsType(g.Reduce(OpId::kSum, g.AsType(g.AsType(x, DType::kBool), DType::kI64), dims, keep), x.dtype()));
+        g.AsType(g.Reduce(OpId::kSum, g.AsType(g.AsType(x, DType::kBool), DType::kI64), dims, keep), FloatOf(x)));
   }
   if (ord == 1) return g.Return(g.Reduce(OpId::kSum, size, dims, keep));
   const V wide = g.AsType(x, AccumulatedIn(x.dtype()));
   if (ord == 2) {
-    return g.Return(g.AsType(g.Map(OpId::kSqrt, {g.Reduce(OpId::kSum, wide * wide, dims, keep)}), x.dtype()));
+    const V sum = g.Reduce(OpId::kSum, SquaredSize(g, wide), dims, keep);
+    return g.Return(g.AsType(g.Map(OpId::kSqrt, {sum}), FloatOf(x)));
   }
   const V sum = g.Reduce(OpId::kSum, g.Map(OpId::kPow, {g.Map(OpId::kAbs, {wide}), V(ord)}), dims, keep);
-  g.Return(g.AsType(g.Map(OpId::kPow, {sum, V(1 / ord)}), x.dtype()));
+  g.Return(g.AsType(g.Map(OpId::kPow, {sum, V(1 / ord)}), FloatOf(x)));
 }
 
 // x[i + 1] - x[i] along one dim, n times (attribute k).
@@ -208,6 +221,8 @@ constexpr std::array kRows = {
     Composite(OpId::kReciprocal, "reciprocal", 1, 1, Reciprocal, "reciprocal(x, /)",
               "Calculates 1 divided by each element; integers give f64."),
     Composite(OpId::kPositive, "positive", 1, 1, Positive, "positive(x, /)", "Gives each element as it is."),
+    Composite(OpId::kAngle, "angle", 1, 1, Angle, "angle(x, /)",
+              "Calculates the angle of each element in the complex plane; integers give f64."),
     Composite(OpId::kClip, "clip", 2, 3, Clip, "clip(x, /, min=None, max=None)",
               "Gives each element, or the bound that it is beyond; NaN propagates."),
     Composite(OpId::kRsqrt, "rsqrt", 1, 1, Rsqrt, "rsqrt(x, /)",

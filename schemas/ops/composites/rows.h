@@ -11,11 +11,15 @@ namespace tessera::composites {
 
 absl::Span<const OpRow> MathRows();         // elementwise and statistics
 absl::Span<const OpRow> ModelRows();        // what models need: activations, norms, losses, attention
+absl::Span<const OpRow> FourierRows();      // Fourier transforms of several dims
 absl::Span<const OpRow> LinalgRows();       // linear algebra
 absl::Span<const OpRow> ArrangementRows();  // where elements lie: concat, stack, roll, assignment
 
-// The dtype of a result that is a float: x's own, or f64.
-inline DType FloatOf(const GraphValue& x) { return Kind(x.dtype()) == DTypeKind::kFloat ? x.dtype() : DType::kF64; }
+// The dtype of a result that is a float: x's own, that of its parts, or f64.
+inline DType FloatOf(const GraphValue& x) {
+  const DType real = RealOf(x.dtype());
+  return Kind(real) == DTypeKind::kFloat ? real : DType::kF64;
+}
 
 inline constexpr OpRow Composite(OpId id, std::string_view name, int min_operands, int max_operands,
                                  CompositeFunction build, std::string_view signature, std::string_view doc) {

@@ -1,5 +1,6 @@
 #include "tests/conformance/kernels/strided_array.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -69,6 +70,18 @@ ScalarValue StridedArray::Get(int64_t flat_index) const {
     case DType::kF16: value.f = static_cast<double>(get(F16{})); break;
     case DType::kBF16: value.f = static_cast<double>(get(BF16{})); break;
     case DType::kF32: value.f = get(float{}); break;
+    case DType::kC64: {
+      const auto number = get(std::array<float, 2>{});
+      value.f = number[0];
+      value.imaginary = number[1];
+      break;
+    }
+    case DType::kC128: {
+      const auto number = get(std::array<double, 2>{});
+      value.f = number[0];
+      value.imaginary = number[1];
+      break;
+    }
     default: value.f = get(double{}); break;
   }
   return value;
@@ -90,6 +103,10 @@ void StridedArray::Set(int64_t flat_index, const ScalarValue& value) {
     case DType::kF16: put(F16(value.f)); break;
     case DType::kBF16: put(BF16(value.f)); break;
     case DType::kF32: put(static_cast<float>(value.f)); break;
+    case DType::kC64:
+      put(std::array<float, 2>{static_cast<float>(value.f), static_cast<float>(value.imaginary)});
+      break;
+    case DType::kC128: put(std::array<double, 2>{value.f, value.imaginary}); break;
     default: put(value.f); break;
   }
 }
@@ -118,7 +135,11 @@ void StridedArray::Randomize(uint32_t seed) {
     const bool awkward = random() % 3 == 0;
     const double number = awkward ? kFloats[random() % std::size(kFloats)] : real(random);
     const int64_t whole = awkward ? kIntegers[random() % std::size(kIntegers)] : integer(random);
-    if (Kind(dtype_) == DTypeKind::kFloat) {
+    if (IsComplex(dtype_)) {
+      const bool is_odd = random() % 3 == 0;
+      const double imaginary = is_odd ? kFloats[random() % std::size(kFloats)] : real(random);
+      Set(i, ToScalarValue(Scalar::Complex({number, imaginary}).As(dtype_)));
+    } else if (Kind(dtype_) == DTypeKind::kFloat) {
       Set(i, ValueOf(dtype_, number));
     } else if (dtype_ == DType::kBool) {
       Set(i, {.dtype = dtype_, .i = static_cast<int64_t>(random() % 2)});
@@ -132,7 +153,12 @@ void StridedArray::FillSmall(uint32_t seed) {
   std::mt19937 random(seed);
   for (int64_t i = 0; i < size(); ++i) {
     const int64_t v = static_cast<int64_t>(random() % 9) - (Kind(dtype_) == DTypeKind::kUnsigned ? 0 : 4);
-    Set(i, ValueOf(dtype_, dtype_ == DType::kBool ? v > 0 : static_cast<double>(v)));
+    if (IsComplex(dtype_)) {
+      const double imaginary = static_cast<double>(random() % 5) - 2;
+      Set(i, ToScalarValue(Scalar::Complex({static_cast<double>(v), imaginary}).As(dtype_)));
+    } else {
+      Set(i, ValueOf(dtype_, dtype_ == DType::kBool ? v > 0 : static_cast<double>(v)));
+    }
   }
 }
 
@@ -153,9 +179,8 @@ KernelInput StridedArray::AsInput() const {
 }
 
 ScalarValue ValueOf(DType dtype, double number) {
-  const bool is_float = Kind(dtype) == DTypeKind::kFloat;
-  const Scalar scalar = (is_float ? Scalar::Float(number) : Scalar::Int(static_cast<int64_t>(number))).As(dtype);
-  return {.dtype = dtype, .f = is_float ? scalar.AsDouble() : 0, .i = is_float ? 0 : scalar.AsInt()};
+  const bool is_float = Kind(dtype) == DTypeKind::kFloat || IsComplex(dtype);
+  return ToScalarValue((is_float ? Scalar::Float(number) : Scalar::Int(static_cast<int64_t>(number))).As(dtype));
 }
 
 ScalarValue Fold(ScalarOp op, DType dtype, const std::vector<ScalarValue>& terms) {
@@ -169,11 +194,14 @@ ScalarValue Fold(ScalarOp op, DType dtype, const std::vector<ScalarValue>& terms
 }
 
 bool SameValue(const ScalarValue& a, const ScalarValue& b) {
-  if (Kind(a.dtype) == DTypeKind::kFloat) return (std::isnan(a.f) && std::isnan(b.f)) || a.f == b.f;
+  const auto is_same = [](double x, double y) { return (std::isnan(x) && std::isnan(y)) || x == y; };
+  if (IsComplex(a.dtype)) return is_same(a.f, b.f) && is_same(a.imaginary, b.imaginary);
+  if (Kind(a.dtype) == DTypeKind::kFloat) return is_same(a.f, b.f);
   return a.i == b.i;
 }
 
 std::string ValueText(const ScalarValue& value) {
+  if (IsComplex(value.dtype)) return absl::StrCat(value.f, "+", value.imaginary, "j");
   if (Kind(value.dtype) == DTypeKind::kFloat) return absl::StrCat(value.f);
   return absl::StrCat(value.i);
 }

@@ -21,7 +21,8 @@ inline constexpr Layout kLayouts[] = {Layout::kRowMajor, Layout::kColumnMajor, L
 // Those that are implemented.
 inline constexpr DType kDTypes[] = {DType::kBool, DType::kI8,  DType::kI16, DType::kI32, DType::kI64,
                                     DType::kU8,   DType::kU16, DType::kU32, DType::kU64, DType::kF16,
-                                    DType::kBF16, DType::kF32, DType::kF64};
+                                    DType::kBF16, DType::kF32, DType::kF64, DType::kC64, DType::kC128};
+inline bool IsComplex(DType dtype) { return Kind(dtype) == DTypeKind::kComplex; }
 
 class StridedArray {
  public:
@@ -38,7 +39,7 @@ class StridedArray {
   int64_t size() const { return NumElements(extents_); }
   // Random values; with the dtype's awkward ones among them (NaN, infinities, extremes, zeros).
   void Randomize(uint32_t seed);
-  // Small integers, so that sums and products are exact in every order.
+  // Small integers, and complex numbers of them, so that sums and products are exact in every order.
   void FillSmall(uint32_t seed);
   // Whether bytes outside the elements are as they were made.
   bool GuardsAreIntact() const;

@@ -320,6 +320,13 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
   return absl::OkStatus();
 }
 
+// Small whole numbers.
+std::vector<double> DoublesOf(const std::vector<Number>& numbers) {
+  std::vector<double> doubles;
+  for (const Number& number : numbers) doubles.push_back(static_cast<double>(number));
+  return doubles;
+}
+
 }  // namespace
 
 absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs, int64_t max_chunk_bytes) {
@@ -335,7 +342,7 @@ absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<doubl
     shards.push_back(SplitDense(spec, inputs[i]));
     for (size_t flat = 0; flat < shards[i].size(); ++flat) {
       const Operand operand = runner.Whole(plan.inputs[i], spec.mesh.workers()[flat], extents);
-      runner.Scatter(operand, extents, shards[i][flat]);
+      runner.Scatter(operand, extents, DoublesOf(shards[i][flat]));
     }
   }
   std::vector<Program> programs;
@@ -355,7 +362,7 @@ absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<doubl
     const TensorSpec& output = plan.values[static_cast<size_t>(plan.outputs[i])].spec;
     for (size_t flat = 0; flat < expected.outputs[i].size(); ++flat) {
       const Operand operand = runner.Whole(plan.outputs[i], output.mesh.workers()[flat], extents);
-      if (runner.Gather(operand, extents) == expected.outputs[i][flat]) continue;
+      if (runner.Gather(operand, extents) == DoublesOf(expected.outputs[i][flat])) continue;
       return absl::InternalError(StrCat("output ", i, ", position ", flat, " differs from Interpret\n",
                                         ToText(programs[flat % programs.size()]), ToText(plan)));
     }

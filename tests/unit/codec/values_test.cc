@@ -80,7 +80,8 @@ TEST(ValuesCodecTest, StridesAreOnePerDimAndBounded) {
 TEST(ValuesCodecTest, CallsRoundTrip) {
   OpCall call;
   call.op = OpId::kSlice;
-  call.scalars = {Scalar::Float(2.5), Scalar::Int(-3, ScalarStrength::kStrong), Scalar::Bool(true)};
+  call.scalars = {Scalar::Float(2.5), Scalar::Int(-3, ScalarStrength::kStrong), Scalar::Bool(true),
+                  Scalar::Complex({1, -2}), Scalar::Complex({0.1, 3}).As(DType::kC64)};
   call.attributes.set_dims({1, 0});
   call.attributes.set_keepdims(true);
   call.attributes.set_index({{IndexItem::Kind::kSlice, 5, 3, -2}, {IndexItem::Kind::kNewAxis, 0, 0, 1}});

@@ -1,6 +1,7 @@
 #include "schemas/ops/expression.h"
 
 #include <cmath>
+#include <complex>
 #include <limits>
 #include <string>
 
@@ -69,7 +70,11 @@ TEST(Expression, HostileTextsAreErrors) {
                                     "idx16:i64",
                                     "random:i32(idx0:i64, idx0:i64, idx0:i64)",
                                     "in0:f8e4m3",
-                                    "in0:c64",
+                                    "less:bool(in0:c64, in1:c64)",
+                                    "cast:f32(in0:c64)",
+                                    "floor:c64(in0:c64)",
+                                    "abs:c64(in0:c64)",
+                                    "complex:c128(in0:f32, in1:f32)",
                                     "n0",
                                     "n5=in0:f32(",
                                     "exp:i32(in0:i32)",
@@ -184,6 +189,71 @@ TEST(ScalarLaws, PowersOfIntegersAreExact) {
   const ScalarValue three{DType::kU64, 0, 3}, forty{DType::kU64, 0, 40};
   EXPECT_EQ(static_cast<uint64_t>(EvaluateScalarOp(ScalarOp::kPow, DType::kU64, three, forty, {}).i),
             12157665459056928801ull);
+}
+
+ScalarValue C128(double real, double imaginary) { return {DType::kC128, real, 0, imaginary}; }
+
+// What NumPy gives.
+TEST(ScalarLaws, ComplexNumbers) {
+  struct Case {
+    ScalarOp op;
+    ScalarValue a, b;
+    std::complex<double> want;
+  };
+  const double nan = std::nan("");
+  const Case cases[] = {
+      {ScalarOp::kMul, C128(1, 2), C128(3, -4), {11, 2}},
+      {ScalarOp::kMul, C128(kInfinity, 0), C128(0, 1), {nan, kInfinity}},
+      {ScalarOp::kDiv, C128(1, 2), C128(3, -4), {-0.2, 0.4}},
+      {ScalarOp::kDiv, C128(1, -2), C128(0, 0), {kInfinity, -kInfinity}},
+      {ScalarOp::kDiv, C128(1e300, 1e300), C128(1e300, 1e300), {1, 0}},
+      {ScalarOp::kPow, C128(0, 1), C128(2, 0), {-1, 0}},
+      {ScalarOp::kPow, C128(0, 2), C128(-3, 0), {0, 0.125}},
+      {ScalarOp::kPow, C128(0, 0), C128(0, 0), {1, 0}},
+      {ScalarOp::kPow, C128(0, 0), C128(-1, 0), {nan, nan}},
+      {ScalarOp::kPow, C128(0, 0), C128(0, 1), {nan, nan}},
+      {ScalarOp::kConj, C128(1, 2), {}, {1, -2}},
+      {ScalarOp::kSign, C128(3, -4), {}, {0.6, -0.8}},
+      {ScalarOp::kSign, C128(0, 0), {}, {0, 0}},
+      {ScalarOp::kSign, C128(kInfinity, 2), {}, {1, 0}},
+      {ScalarOp::kSqrt, C128(-4, -0.0), {}, {0, -2}},
+      {ScalarOp::kExp, C128(-kInfinity, nan), {}, {0, 0}},
+      {ScalarOp::kLog, C128(-1, -0.0), {}, {0, -3.141592653589793}},
+      {ScalarOp::kRound, C128(2.5, -3.5), {}, {2, -4}},
+  };
+  for (const Case& c : cases) {
+    const ScalarValue got = EvaluateScalarOp(c.op, DType::kC128, c.a, c.b, {});
+    const auto is_near = [](double x, double y) {
+      return x == y || (std::isnan(x) && std::isnan(y)) || std::fabs(x - y) < 1e-15;
+    };
+    EXPECT_TRUE(is_near(got.f, c.want.real()) && is_near(got.imaginary, c.want.imag()))
+        << ToText(c.op) << " of " << c.a.f << "+" << c.a.imaginary << "j: " << got.f << "+" << got.imaginary << "j";
+  }
+}
+
+TEST(ScalarLaws, PartsTestsAndCastsOfComplexNumbers) {
+  const double nan = std::nan("");
+  const auto part = [](ScalarOp op) { return EvaluateScalarOp(op, DType::kF64, C128(3, -4), {}, {}).f; };
+  EXPECT_EQ(part(ScalarOp::kAbs), 5);
+  EXPECT_EQ(part(ScalarOp::kReal), 3);
+  EXPECT_EQ(part(ScalarOp::kImag), -4);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kComplex, DType::kC128, F64(1), F64(2), {}).imaginary, 2);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kImag, DType::kF64, F64(7), {}, {}).f, 0);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kConj, DType::kF64, F64(7), {}, {}).f, 7);
+  const auto test = [](ScalarOp op, ScalarValue a, ScalarValue b) {
+    return EvaluateScalarOp(op, DType::kBool, a, b, {}).i;
+  };
+  EXPECT_EQ(test(ScalarOp::kEqual, C128(1, 2), C128(1, 2)), 1);
+  EXPECT_EQ(test(ScalarOp::kEqual, C128(1, 2), C128(1, 3)), 0);
+  EXPECT_EQ(test(ScalarOp::kNotEqual, C128(1, nan), C128(1, nan)), 1);
+  EXPECT_EQ(test(ScalarOp::kIsNan, C128(1, nan), {}), 1);
+  EXPECT_EQ(test(ScalarOp::kIsInf, C128(kInfinity, nan), {}), 1);
+  EXPECT_EQ(test(ScalarOp::kIsFinite, C128(1, -kInfinity), {}), 0);
+  EXPECT_EQ(test(ScalarOp::kCast, C128(0, -1), {}), 1);
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kCast, DType::kC64, C128(0.1, 1e300), {}, {}).f, static_cast<double>(0.1f));
+  EXPECT_EQ(EvaluateScalarOp(ScalarOp::kCast, DType::kC64, I32(3), {}, {}).f, 3);
+  EXPECT_FALSE(IsDefinedFor(ScalarOp::kLess, DType::kC64, DType::kBool));
+  EXPECT_FALSE(IsDefinedFor(ScalarOp::kCast, DType::kC64, DType::kF32));
 }
 
 TEST(ScalarLaws, BitsAndShifts) {

@@ -50,7 +50,11 @@ TEST(Creation, Errors) {
   EXPECT_EQ(Output(OpId::kFull, {}, ToShape({4}), {one}), "full: needs a device mesh");
   EXPECT_EQ(Output(OpId::kFull, {}, {}, {one}), "full: needs a shape");
   EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF32, "mesh(2)"), {}), "full: takes 1 numbers, not 0");
-  EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kC64, "mesh(2)"), {one}), "full: dtype c64 is reserved");
+  EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF8E4M3, "mesh(2)"), {one}), "full: dtype f8e4m3 is reserved");
+  EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF32, "mesh(2)"), {Scalar::Complex({1, 2})}),
+            "full: 1.0+2.0j doesn't fit dtype f32");
+  EXPECT_EQ(Output(OpId::kArange, {}, Creation({4}, DType::kC64, "mesh(2)"), {one, one}),
+            "arange: needs a real dtype, not c64");
   EXPECT_EQ(Output(OpId::kFull, {}, Creation({-4}, DType::kF32, "mesh(2)"), {one}),
             "full: negative extent -4 in shape [-4]");
   EXPECT_EQ(Output(OpId::kArange, {}, Creation({4, 4}, DType::kF32, "mesh(2)"), {one, one}),

@@ -35,7 +35,11 @@ TEST(Errors, NameTheOpBothValuesAndTheTensors) {
        {"i32[2] @ mesh(2) [R]", "4294967296"},
        "add: 4294967296 doesn't fit dtype i32: a is i32[2], b is "
        "4294967296"},
-      {OpId::kAdd, {"c64[2] @ mesh(2) [R]", "2"}, "add: dtype c64 is reserved: a is c64[2], b is 2"},
+      {OpId::kAdd, {"f8e4m3[2] @ mesh(2) [R]", "2"}, "add: dtype f8e4m3 is reserved: a is f8e4m3[2], b is 2"},
+      {OpId::kLess,
+       {"c64[2] @ mesh(2) [R]", "2"},
+       "less: needs a real dtype, complex numbers have no order: a is c64[2], b is 2"},
+      {OpId::kMax, {"c128[2] @ mesh(2) [R]"}, "max: needs a real dtype, complex numbers have no order: x is c128[2]"},
       {OpId::kAdd, {"f32[2] @ mesh(2) [R]"}, "add: takes 2 operands, not 1"},
       {OpId::kAdd, {"1", "2"}, "add: needs a tensor among its operands: a is 1, b is 2"},
       {OpId::kWhere,

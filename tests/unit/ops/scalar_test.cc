@@ -1,6 +1,7 @@
 #include "schemas/ops/scalar.h"
 
 #include <cmath>
+#include <complex>
 #include <limits>
 
 #include "gtest/gtest.h"
@@ -29,18 +30,43 @@ TEST(Scalar, TextRoundTrips) {
                            "nan:f32",
                            "18446744073709551615:u64",
                            "-1:i8",
-                           "1:u8"}) {
+                           "1:u8",
+                           "1.0+2.5j",
+                           "-0.0-0.0j",
+                           "1e-30-infj",
+                           "nan+nanj",
+                           "0.1-0.2j:c64",
+                           "0.1-0.2j:c128"}) {
     const absl::StatusOr<Scalar> scalar = ParseScalar(text);
     ASSERT_TRUE(scalar.ok()) << text << scalar.status();
     EXPECT_EQ(ToText(*scalar), text);
     EXPECT_EQ(*ParseScalar(ToText(*scalar)), *scalar);
-    EXPECT_EQ(Scalar::FromBits(scalar->dtype(), scalar->strength(), scalar->bits()), *scalar);
+    EXPECT_EQ(Scalar::FromBits(scalar->dtype(), scalar->strength(), scalar->bits(), scalar->imaginary_bits()), *scalar);
   }
 }
 
 TEST(Scalar, HostileTextsAreErrors) {
-  for (const char* text : {"", "x", "1.2.3", "--1", "1e999999x", "1:f99", "1:", ":i32", "0x10", "1 2", "e", "n", "infx",
-                           "99999999999999999999", "9223372036854775808"}) {
+  for (const char* text : {"",
+                           "x",
+                           "1.2.3",
+                           "--1",
+                           "1e999999x",
+                           "1:f99",
+                           "1:",
+                           ":i32",
+                           "0x10",
+                           "1 2",
+                           "e",
+                           "n",
+                           "infx",
+                           "j",
+                           "+j",
+                           "1+j",
+                           "1j2",
+                           "1+2j3j",
+                           "1+2k",
+                           "99999999999999999999",
+                           "9223372036854775808"}) {
     EXPECT_FALSE(ParseScalar(text).ok()) << text;
   }
   EXPECT_FALSE(ParseScalar(std::string(1 << 20, '9')).ok());
@@ -62,6 +88,18 @@ TEST(Scalar, FloatsSaturateToIntegers) {
   EXPECT_EQ(Scalar::Float(std::nan("")).As(DType::kI32).AsInt(), 0);
   EXPECT_EQ(Scalar::Float(-5).As(DType::kU8).AsInt(), 0);
   EXPECT_TRUE(Scalar::Float(std::nan("")).AsBool());
+}
+
+TEST(Scalar, ComplexNumbersConvertPartByPart) {
+  EXPECT_EQ(*ParseScalar("2j"), Scalar::Complex({0, 2}));
+  EXPECT_EQ(*ParseScalar("1+2j"), Scalar::Complex({1, 2}));
+  const Scalar narrow = Scalar::Complex({0.1, 1e300}).As(DType::kC64);
+  EXPECT_EQ(narrow.AsComplex(), std::complex<double>(0.1f, std::numeric_limits<double>::infinity()));
+  EXPECT_EQ(Scalar::Int(3).As(DType::kC128).AsComplex(), std::complex<double>(3, 0));
+  EXPECT_TRUE(Scalar::Complex({0, 1e-300}).AsBool());
+  EXPECT_FALSE(Scalar::Complex({0, -0.0}).As(DType::kBool).AsBool());
+  EXPECT_TRUE(Scalar::Complex({1, 1e300}).IsSpecialAs(DType::kC64));
+  EXPECT_FALSE(Scalar::Complex({0, 2}).IsSpecialAs(DType::kC64));
 }
 
 TEST(Scalar, F32RoundsOnce) {

@@ -35,13 +35,13 @@ Plan PlanOf(const std::string& step, const std::vector<Operand>& inputs, const O
   return *plan;
 }
 
-std::vector<double> Given(const Plan& plan, const std::vector<std::vector<double>>& inputs) {
+std::vector<Number> Given(const Plan& plan, const std::vector<std::vector<double>>& inputs) {
   EXPECT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan) << ToText(plan);
   std::vector<ShardedArray> sharded;
-  for (const std::vector<double>& input : inputs) sharded.push_back({input});
+  for (const std::vector<double>& input : inputs) sharded.push_back({std::vector<Number>(input.begin(), input.end())});
   const auto result = Interpret(plan, sharded, {});
   EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? result->outputs[0][0] : std::vector<double>{};
+  return result.ok() ? result->outputs[0][0] : std::vector<Number>{};
 }
 
 void ExpectRefused(const Plan& plan) {
@@ -52,7 +52,7 @@ TEST(LocalSteps, AMappedReductionReadsItsInputsOnce) {
   const std::string step = "reduce(sum; dims=[1]; map=mul:f32(in0:f32, in1:f32))";
   EXPECT_EQ(
       Given(PlanOf(step, {{"f32[2,3]", 24}, {"f32[3]", 12}}, {"f32[2,1]", 8}), {{1, 2, 3, 4, 5, 6}, {1, 10, 100}}),
-      (std::vector<double>{321, 654}));
+      (std::vector<Number>{321, 654}));
   ExpectRefused(PlanOf(step, {{"f32[2,3]", 24}, {"f32[2]", 8}}, {"f32[2,1]", 8}));
   ExpectRefused(PlanOf(step, {{"f32[2,3]", 24}, {"f64[3]", 24}}, {"f32[2,1]", 8}));
   ExpectRefused(PlanOf(step, {{"f32[2,3]", 24}, {"f32[3]", 12}}, {"f32[1,3]", 12}));
@@ -60,25 +60,25 @@ TEST(LocalSteps, AMappedReductionReadsItsInputsOnce) {
 
 TEST(LocalSteps, AMapReadsOnlyIndexesThatThereAre) {
   EXPECT_EQ(Given(PlanOf("map(add:i64(in0:i64, idx1:i64))", {{"i64[2,2]", 32}}, {"i64[2,2]", 32}), {{5, 5, 7, 7}}),
-            (std::vector<double>{5, 6, 7, 8}));
+            (std::vector<Number>{5, 6, 7, 8}));
   ExpectRefused(PlanOf("map(add:i64(in0:i64, idx2:i64))", {{"i64[2,2]", 32}}, {"i64[2,2]", 32}));
 }
 
 TEST(LocalSteps, WinnersOfPartsHaveTheLowestNumber) {
   const std::string step = "argreduce(max; dims=[0,1])";
-  EXPECT_EQ(Given(PlanOf(step, {{"f32[2,2]", 16}}, {"i64[1,1]", 8}), {{1, 4, 4, 2}}), (std::vector<double>{1}));
+  EXPECT_EQ(Given(PlanOf(step, {{"f32[2,2]", 16}}, {"i64[1,1]", 8}), {{1, 4, 4, 2}}), (std::vector<Number>{1}));
   EXPECT_EQ(Given(PlanOf(step, {{"f32[2,2]", 16}, {"i64[2,2]", 32}}, {"i64[1,1]", 8}), {{1, 4, 4, 2}, {9, 8, 7, 6}}),
-            (std::vector<double>{7}));
+            (std::vector<Number>{7}));
   ExpectRefused(PlanOf(step, {{"f32[2,2]", 16}, {"i64[2,1]", 16}}, {"i64[1,1]", 8}));
 }
 
 TEST(LocalSteps, ScansAndSortsKeepTheExtents) {
   EXPECT_EQ(Given(PlanOf("scan(sum; dim=1; exclusive)", {{"f32[2,3]", 24}}, {"f64[2,3]", 48}), {{1, 2, 3, 4, 5, 6}}),
-            (std::vector<double>{0, 1, 3, 0, 4, 9}));
+            (std::vector<Number>{0, 1, 3, 0, 4, 9}));
   EXPECT_EQ(Given(PlanOf("argsort(dim=0; descending)", {{"i32[3]", 12}}, {"i64[3]", 24}), {{4, 9, 4}}),
-            (std::vector<double>{1, 0, 2}));
+            (std::vector<Number>{1, 0, 2}));
   EXPECT_EQ(Given(PlanOf("searchsorted(right)", {{"f32[3]", 12}, {"f32[2]", 8}}, {"i64[2]", 16}), {{1, 2, 2}, {2, 0}}),
-            (std::vector<double>{3, 0}));
+            (std::vector<Number>{3, 0}));
   ExpectRefused(PlanOf("scan(sum; dim=1)", {{"f32[2,3]", 24}}, {"f32[2,1]", 8}));
   ExpectRefused(PlanOf("scan(sum; dim=2)", {{"f32[2,3]", 24}}, {"f32[2,3]", 24}));
   ExpectRefused(PlanOf("sort(dim=0)", {{"f32[3]", 12}}, {"i64[3]", 24}));
@@ -89,10 +89,10 @@ TEST(LocalSteps, ScansAndSortsKeepTheExtents) {
 TEST(LocalSteps, IndicesFitWhatTheyMove) {
   EXPECT_EQ(Given(PlanOf("gather(dim=1)", {{"f32[2,3]", 24}, {"i64[2]", 16}}, {"f32[2,2]", 16}),
                   {{1, 2, 3, 4, 5, 6}, {-1, 0}}),
-            (std::vector<double>{3, 1, 6, 4}));
+            (std::vector<Number>{3, 1, 6, 4}));
   EXPECT_EQ(Given(PlanOf("scatter(add; dim=0)", {{"f32[3]", 12}, {"i64[4]", 32}, {"f32[4]", 16}}, {"f32[3]", 12}),
                   {{10, 20, 30}, {0, 2, 0, -1}, {1, 2, 3, 4}}),
-            (std::vector<double>{14, 20, 36}));
+            (std::vector<Number>{14, 20, 36}));
   ExpectRefused(PlanOf("gather(dim=1)", {{"f32[2,3]", 24}, {"i64[3]", 24}}, {"f32[2,2]", 16}));
   ExpectRefused(PlanOf("gather(dim=1)", {{"f32[2,3]", 24}, {"i32[2]", 8}}, {"f32[2,2]", 16}));
   ExpectRefused(PlanOf("gather(dim=0)", {{"f32[2,3]", 24}, {"i64[2]", 16}}, {"f32[2,2]", 16}));

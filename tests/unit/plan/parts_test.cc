@@ -146,7 +146,7 @@ TEST(PlanInPartsTest, WhatWasOverwrittenIsNotRead) {
   const auto result = Interpret(plan, Operands(plan), {});
   ASSERT_TRUE(result.ok()) << result.status();
   int unwritten = 0;
-  for (const double element : result->outputs[0][1]) unwritten += std::isnan(element) ? 1 : 0;
+  for (const Number& element : result->outputs[0][1]) unwritten += element.is_nan() ? 1 : 0;
   EXPECT_GT(unwritten, 0) << "what the second product left of the first is no number";
 }
 

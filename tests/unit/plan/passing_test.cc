@@ -60,7 +60,7 @@ TEST(PassingPlan, IsVerifiedAndGivesTheSum) {
             "exchange %1 [S(0)] @ mesh(2) -> %2 [S(1)] @ mesh(2; workers=2,3), stored as it is reduced");
   const auto result = Interpret(plan, {{{1, 2, 3, 4, 5, 6, 7, 8}, {10, 20, 30, 40, 50, 60, 70, 80}}}, {});
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->outputs[0][1], (std::vector<double>{22, 44, 66, 88}));
+  EXPECT_EQ(result->outputs[0][1], (std::vector<Number>{22, 44, 66, 88}));
 }
 
 TEST(PassingPlan, HasOneReductionAndOneMove) {

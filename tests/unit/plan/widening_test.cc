@@ -57,7 +57,7 @@ TEST(WideningPlan, IsVerifiedAndGivesTheSum) {
   EXPECT_FALSE(LiesAtEndOf(plan.values[1], plan.values[2]));
   const auto result = Interpret(plan, {{{1, 2, 3, 4, 5, 6}, {10, 20, 30, 40, 50, 60}}}, {});
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->outputs[0][1], (std::vector<double>{11, 22, 33, 44, 55, 66}));
+  EXPECT_EQ(result->outputs[0][1], (std::vector<Number>{11, 22, 33, 44, 55, 66}));
 }
 
 TEST(WideningPlan, TakesWhatLiesAtTheEndOfTheOutputAlone) {

@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -93,8 +92,8 @@ struct Sum {
         a(world.Allocate(kElements * 8)),
         b(world.Allocate(kElements * 4)) {
     const PlanValue& input = plan.values[static_cast<size_t>(plan.inputs[0])];
-    std::vector<double> numbers(kElements);
-    std::iota(numbers.begin(), numbers.end(), 1);
+    std::vector<Number> numbers;
+    for (int64_t i = 1; i <= kElements; ++i) numbers.emplace_back(static_cast<double>(i));
     world.Store(input, a, ShardedArray{numbers, numbers});
     std::memset(world.arena(0).memory() + b, 0, kElements * 4);
     std::memset(world.arena(1).memory() + b, 0, kElements * 4);

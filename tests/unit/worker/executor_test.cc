@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,9 +32,9 @@ Plan AllReduce() {
 }
 Plan ToRows() { return *PlanRedistribute({Spec("f32[8,8] @ mesh(2) [S(1)]"), {}}, Spec("f32[8,8] @ mesh(2) [S(0)]")); }
 
-std::vector<double> Counting(int64_t n) {
-  std::vector<double> out(static_cast<size_t>(n));
-  std::iota(out.begin(), out.end(), 1);
+std::vector<Number> Counting(int64_t n) {
+  std::vector<Number> out;
+  for (int64_t i = 1; i <= n; ++i) out.emplace_back(static_cast<double>(i));
   return out;
 }
 
@@ -376,9 +375,9 @@ TEST(ExecutorPush, ComesAtOnceWhereTheMemoryIsFree) {
   Instance run = push.Run({});
   run.writes_are_free = true;
   world.at(1).Run(run);
-  const std::vector<double> whole = Counting(8);
+  const std::vector<Number> whole = Counting(8);
   const auto is_there = [&] {  // the half that worker 1 reduces
-    const std::vector<double> shard = world.Load(output, push.b)[0];
+    const std::vector<Number> shard = world.Load(output, push.b)[0];
     return std::equal(shard.begin() + 4, shard.end(), whole.begin() + 4);
   };
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "kernels/cpu/element_types.h"
+#include "schemas/ops/complex_functions.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "server/device/cpu/cpu_device.h"
@@ -58,32 +59,43 @@ void ForEachElement(const Box& box, const Strides& strides, F&& f) {
   }
 }
 
-void PutElement(DType dtype, std::byte* at, double value) {
+void PutElement(DType dtype, std::byte* at, const Number& number) {
+  const ScalarValue value = CastTo(dtype, number).value();
   TESSERA_CHECK(cpu::VisitElement(dtype, [&](auto zero) {
     using T = decltype(zero);
     T typed{};
     if constexpr (std::is_same_v<T, cpu::BoolElement>) {
-      typed.byte = value != 0 ? 1 : 0;
+      typed.byte = value.i != 0 ? 1 : 0;
+    } else if constexpr (std::is_integral_v<T>) {
+      typed = static_cast<T>(value.i);
+    } else if constexpr (scalar::kIsComplex<T>) {
+      typed = T(std::complex<double>(value.f, value.imaginary));
     } else {
-      typed = static_cast<T>(value);
+      typed = static_cast<T>(value.f);
     }
-    std::memcpy(at, &typed, sizeof(typed));
+    std::memcpy(at, static_cast<const void*>(&typed), sizeof(typed));
     return true;
   }));
 }
 
-double GetElement(DType dtype, const std::byte* at) {
-  double value = 0;
+Number GetElement(DType dtype, const std::byte* at) {
+  ScalarValue value{.dtype = dtype};
   TESSERA_CHECK(cpu::VisitElement(dtype, [&](auto typed) {
-    std::memcpy(&typed, at, sizeof(typed));
-    if constexpr (std::is_same_v<decltype(typed), cpu::BoolElement>) {
-      value = typed.byte;
+    using T = decltype(typed);
+    std::memcpy(static_cast<void*>(&typed), at, sizeof(typed));
+    if constexpr (std::is_same_v<T, cpu::BoolElement>) {
+      value.i = typed.byte;
+    } else if constexpr (std::is_integral_v<T>) {
+      value.i = static_cast<int64_t>(typed);
+    } else if constexpr (scalar::kIsComplex<T>) {
+      value.f = static_cast<double>(typed.real());
+      value.imaginary = static_cast<double>(typed.imag());
     } else {
-      value = static_cast<double>(typed);
+      value.f = static_cast<double>(typed);
     }
     return true;
   }));
-  return value;
+  return Number(value);
 }
 
 }  // namespace
@@ -177,7 +189,7 @@ ShardedArray WorkerWorld::Load(const PlanValue& value, int64_t base) const {
     const Position position = value.spec.mesh.PositionAt(flat);
     const Box box = LocalBox(value.spec, position);
     const std::byte* at = arena(value.spec.mesh.WorkerAt(position).value).memory() + base + value.offset * bytes;
-    std::vector<double>& shard = shards[static_cast<size_t>(flat)];
+    std::vector<Number>& shard = shards[static_cast<size_t>(flat)];
     shard.resize(static_cast<size_t>(NumElements(box)));
     ForEachElement(box, value.strides,
                    [&](size_t i, int64_t offset) { shard[i] = GetElement(value.spec.dtype, at + offset * bytes); });
