@@ -16,6 +16,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/windows3.h"
+#include "schemas/ops/complex_functions.h"
 #include "schemas/ops/scalar_functions.h"
 
 namespace tessera::cpu {
@@ -163,7 +164,7 @@ absl::Status RunConv(const ConvOp& op, const KernelCall& call) {
                      .output_strides = FiveStrides(call.output_strides, dims)};
   const bool is_known = VisitElement(call.output_dtype, [&](auto element) {
     using T = decltype(element);
-    if constexpr (std::is_same_v<T, BoolElement>) {
+    if constexpr (std::is_same_v<T, BoolElement> || scalar::kIsComplex<T>) {
       return false;
     } else {
       Convolve<T>(l, static_cast<const T*>(x.is_zero ? static_cast<const void*>(&kZero) : x.data), weight,

@@ -1,9 +1,11 @@
 #pragma once
 
-// LAPACK's routines by the type of their elements: Fortran's, which OpenBLAS has (s, d; c and z have the same names).
-// All arrays are in column-major order and dense. `info` is as LAPACK gives it: 0, or above 0 where there is no answer.
-// Workspace is asked for and held here.
+// LAPACK's routines by the type of their elements: Fortran's, which OpenBLAS has. All arrays are in column-major order
+// and dense. `info` is as LAPACK gives it: 0, or above 0 where there is no answer. Workspace is asked for and held
+// here. Of complex numbers Orgqr and Syevd are what LAPACK calls ungqr and heevd.
 
+#include <algorithm>
+#include <complex>
 #include <cstdint>
 #include <vector>
 
@@ -15,85 +17,128 @@ using LapackInt = int32_t;
 template <typename T>
 struct Lapack;
 
-#define TESSERA_LAPACK(T, p)                                                                                          \
+// Calls call(workspace, its size, info) twice: asked for the size that is best, then with it.
+template <typename T, typename Call>
+LapackInt WithWorkspace(Call&& call) {
+  LapackInt info = 0;
+  T best{};
+  call(&best, -1, &info);
+  if (info != 0) return info;
+  // A float has not every integer; what it has is no less than half a percent below.
+  const auto size = static_cast<LapackInt>(std::real(best) * 1.01) + 1;
+  std::vector<T> work(static_cast<std::size_t>(size));
+  call(work.data(), size, &info);
+  return info;
+}
+
+// What has the same parameters for all of s, d, c and z.
+#define TESSERA_LAPACK_DECLARE(T, p, orgqr)                                                                       \
+  extern "C" {                                                                                                    \
+  void p##potrf_(const char*, const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t);                   \
+  void p##trtrs_(const char*, const char*, const char*, const LapackInt*, const LapackInt*, const T*,             \
+                 const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t, std::size_t, std::size_t);      \
+  void p##gesv_(const LapackInt*, const LapackInt*, T*, const LapackInt*, LapackInt*, T*, const LapackInt*,       \
+                LapackInt*);                                                                                      \
+  void p##getrf_(const LapackInt*, const LapackInt*, T*, const LapackInt*, LapackInt*, LapackInt*);               \
+  void p##geqrf_(const LapackInt*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*, LapackInt*); \
+  void p##orgqr##_(const LapackInt*, const LapackInt*, const LapackInt*, T*, const LapackInt*, const T*, T*,      \
+                   const LapackInt*, LapackInt*);                                                                 \
+  }                                                                                                               \
+  template <>                                                                                                     \
+  struct Lapack<T> {                                                                                              \
+    using Int = LapackInt;                                                                                        \
+    static Int Potrf(char uplo, Int n, T* a) {                                                                    \
+      Int info = 0;                                                                                               \
+      p##potrf_(&uplo, &n, a, &n, &info, 1);                                                                      \
+      return info;                                                                                                \
+    }                                                                                                             \
+    static Int Trtrs(char uplo, char trans, char diag, Int n, Int k, const T* a, T* b) {                          \
+      Int info = 0;                                                                                               \
+      p##trtrs_(&uplo, &trans, &diag, &n, &k, a, &n, b, &n, &info, 1, 1, 1);                                      \
+      return info;                                                                                                \
+    }                                                                                                             \
+    static Int Gesv(Int n, Int k, T* a, Int* pivots, T* b) {                                                      \
+      Int info = 0;                                                                                               \
+      p##gesv_(&n, &k, a, &n, pivots, b, &n, &info);                                                              \
+      return info;                                                                                                \
+    }                                                                                                             \
+    static Int Getrf(Int n, T* a, Int* pivots) {                                                                  \
+      Int info = 0;                                                                                               \
+      p##getrf_(&n, &n, a, &n, pivots, &info);                                                                    \
+      return info;                                                                                                \
+    }                                                                                                             \
+    static Int Geqrf(Int m, Int n, T* a, T* tau) {                                                                \
+      return WithWorkspace<T>(                                                                                    \
+          [&](T* work, Int size, Int* info) { p##geqrf_(&m, &n, a, &m, tau, work, &size, info); });               \
+    }                                                                                                             \
+    static Int Orgqr(Int m, Int n, Int k, T* a, const T* tau) {                                                   \
+      return WithWorkspace<T>(                                                                                    \
+          [&](T* work, Int size, Int* info) { p##orgqr##_(&m, &n, &k, a, &m, tau, work, &size, info); });         \
+    }                                                                                                             \
+  }
+
+TESSERA_LAPACK_DECLARE(float, s, orgqr);
+TESSERA_LAPACK_DECLARE(double, d, orgqr);
+TESSERA_LAPACK_DECLARE(std::complex<float>, c, ungqr);
+TESSERA_LAPACK_DECLARE(std::complex<double>, z, ungqr);
+#undef TESSERA_LAPACK_DECLARE
+
+// Singular values and eigenvalues, which are real.
+#define TESSERA_LAPACK_REAL(T, p)                                                                                     \
   extern "C" {                                                                                                        \
-  void p##potrf_(const char*, const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t);                       \
-  void p##trtrs_(const char*, const char*, const char*, const LapackInt*, const LapackInt*, const T*,                 \
-                 const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t, std::size_t, std::size_t);          \
-  void p##gesv_(const LapackInt*, const LapackInt*, T*, const LapackInt*, LapackInt*, T*, const LapackInt*,           \
-                LapackInt*);                                                                                          \
-  void p##getrf_(const LapackInt*, const LapackInt*, T*, const LapackInt*, LapackInt*, LapackInt*);                   \
-  void p##geqrf_(const LapackInt*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*, LapackInt*);     \
-  void p##orgqr_(const LapackInt*, const LapackInt*, const LapackInt*, T*, const LapackInt*, const T*, T*,            \
-                 const LapackInt*, LapackInt*);                                                                       \
   void p##gesdd_(const char*, const LapackInt*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*, T*, \
                  const LapackInt*, T*, const LapackInt*, LapackInt*, LapackInt*, std::size_t);                        \
   void p##syevd_(const char*, const char*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*,          \
                  LapackInt*, const LapackInt*, LapackInt*, std::size_t, std::size_t);                                 \
   }                                                                                                                   \
-  template <>                                                                                                         \
-  struct Lapack<T> {                                                                                                  \
-    using Int = LapackInt;                                                                                            \
-    using Real = T;                                                                                                   \
-    static Int Potrf(char uplo, Int n, T* a) {                                                                        \
-      Int info = 0;                                                                                                   \
-      p##potrf_(&uplo, &n, a, &n, &info, 1);                                                                          \
-      return info;                                                                                                    \
-    }                                                                                                                 \
-    static Int Trtrs(char uplo, char trans, char diag, Int n, Int k, const T* a, T* b) {                              \
-      Int info = 0;                                                                                                   \
-      p##trtrs_(&uplo, &trans, &diag, &n, &k, a, &n, b, &n, &info, 1, 1, 1);                                          \
-      return info;                                                                                                    \
-    }                                                                                                                 \
-    static Int Gesv(Int n, Int k, T* a, Int* pivots, T* b) {                                                          \
-      Int info = 0;                                                                                                   \
-      p##gesv_(&n, &k, a, &n, pivots, b, &n, &info);                                                                  \
-      return info;                                                                                                    \
-    }                                                                                                                 \
-    static Int Getrf(Int n, T* a, Int* pivots) {                                                                      \
-      Int info = 0;                                                                                                   \
-      p##getrf_(&n, &n, a, &n, pivots, &info);                                                                        \
-      return info;                                                                                                    \
-    }                                                                                                                 \
-    static Int Geqrf(Int m, Int n, T* a, T* tau) {                                                                    \
-      return WithWork([&](T* work, Int size, Int* info) { p##geqrf_(&m, &n, a, &m, tau, work, &size, info); });       \
-    }                                                                                                                 \
-    static Int Orgqr(Int m, Int n, Int k, T* a, const T* tau) {                                                       \
-      return WithWork([&](T* work, Int size, Int* info) { p##orgqr_(&m, &n, &k, a, &m, tau, work, &size, info); });   \
-    }                                                                                                                 \
-    static Int Gesdd(char job, Int m, Int n, T* a, Real* s, T* u, T* vh, Int vh_rows) {                               \
-      std::vector<Int> integers(8 * static_cast<std::size_t>(m < n ? m : n));                                         \
-      return WithWork([&](T* work, Int size, Int* info) {                                                             \
-        p##gesdd_(&job, &m, &n, a, &m, s, u, &m, vh, &vh_rows, work, &size, integers.data(), info, 1);                \
-      });                                                                                                             \
-    }                                                                                                                 \
-    static Int Syevd(char job, Int n, T* a, Real* w) {                                                                \
-      const Int count = 3 + 5 * n;                                                                                    \
-      std::vector<Int> integers(static_cast<std::size_t>(count));                                                     \
-      const char lower = 'L';                                                                                         \
-      return WithWork([&](T* work, Int size, Int* info) {                                                             \
-        const Int integer_size = size < 0 ? -1 : count;                                                               \
-        p##syevd_(&job, &lower, &n, a, &n, w, work, &size, integers.data(), &integer_size, info, 1, 1);               \
-      });                                                                                                             \
-    }                                                                                                                 \
-                                                                                                                      \
-   private:                                                                                                           \
-    /* Twice: what workspace is best, then with it. */                                                                \
-    template <typename Call>                                                                                          \
-    static Int WithWork(Call&& call) {                                                                                \
-      Int info = 0;                                                                                                   \
-      T best = 0;                                                                                                     \
-      call(&best, -1, &info);                                                                                         \
-      if (info != 0) return info;                                                                                     \
-      /* A float has not every integer; what it has is no less than half a percent below. */                          \
-      const Int size = static_cast<Int>(best * T(1.01)) + 1;                                                          \
-      std::vector<T> work(static_cast<std::size_t>(size));                                                            \
-      call(work.data(), size, &info);                                                                                 \
-      return info;                                                                                                    \
-    }                                                                                                                 \
+  inline LapackInt Gesdd(char job, LapackInt m, LapackInt n, T* a, T* s, T* u, T* vh, LapackInt vh_rows) {            \
+    std::vector<LapackInt> integers(8 * static_cast<std::size_t>(std::min(m, n)));                                    \
+    return WithWorkspace<T>([&](T* work, LapackInt size, LapackInt* info) {                                           \
+      p##gesdd_(&job, &m, &n, a, &m, s, u, &m, vh, &vh_rows, work, &size, integers.data(), info, 1);                  \
+    });                                                                                                               \
+  }                                                                                                                   \
+  inline LapackInt Syevd(char job, LapackInt n, T* a, T* w) {                                                         \
+    const LapackInt count = 3 + 5 * n;                                                                                \
+    std::vector<LapackInt> integers(static_cast<std::size_t>(count));                                                 \
+    const char lower = 'L';                                                                                           \
+    return WithWorkspace<T>([&](T* work, LapackInt size, LapackInt* info) {                                           \
+      p##syevd_(&job, &lower, &n, a, &n, w, work, &size, integers.data(), &count, info, 1, 1);                        \
+    });                                                                                                               \
+  }
+#define TESSERA_LAPACK_COMPLEX(R, p)                                                                                   \
+  extern "C" {                                                                                                         \
+  void p##gesdd_(const char*, const LapackInt*, const LapackInt*, std::complex<R>*, const LapackInt*, R*,              \
+                 std::complex<R>*, const LapackInt*, std::complex<R>*, const LapackInt*, std::complex<R>*,             \
+                 const LapackInt*, R*, LapackInt*, LapackInt*, std::size_t);                                           \
+  void p##heevd_(const char*, const char*, const LapackInt*, std::complex<R>*, const LapackInt*, R*, std::complex<R>*, \
+                 const LapackInt*, R*, const LapackInt*, LapackInt*, const LapackInt*, LapackInt*, std::size_t,        \
+                 std::size_t);                                                                                         \
+  }                                                                                                                    \
+  inline LapackInt Gesdd(char job, LapackInt m, LapackInt n, std::complex<R>* a, R* s, std::complex<R>* u,             \
+                         std::complex<R>* vh, LapackInt vh_rows) {                                                     \
+    const auto least = static_cast<std::size_t>(std::min(m, n)), most = static_cast<std::size_t>(std::max(m, n));      \
+    std::vector<LapackInt> integers(8 * least);                                                                        \
+    std::vector<R> reals(least* std::max(5 * least + 7, 2 * most + 2 * least + 1) + 1);                                \
+    return WithWorkspace<std::complex<R>>([&](std::complex<R>* work, LapackInt size, LapackInt* info) {                \
+      p##gesdd_(&job, &m, &n, a, &m, s, u, &m, vh, &vh_rows, work, &size, reals.data(), integers.data(), info, 1);     \
+    });                                                                                                                \
+  }                                                                                                                    \
+  inline LapackInt Syevd(char job, LapackInt n, std::complex<R>* a, R* w) {                                            \
+    const LapackInt count = 3 + 5 * n, real_count = 1 + 5 * n + 2 * n * n;                                             \
+    std::vector<LapackInt> integers(static_cast<std::size_t>(count));                                                  \
+    std::vector<R> reals(static_cast<std::size_t>(real_count));                                                        \
+    const char lower = 'L';                                                                                            \
+    return WithWorkspace<std::complex<R>>([&](std::complex<R>* work, LapackInt size, LapackInt* info) {                \
+      p##heevd_(&job, &lower, &n, a, &n, w, work, &size, reals.data(), &real_count, integers.data(), &count, info, 1,  \
+                1);                                                                                                    \
+    });                                                                                                                \
   }
 
-TESSERA_LAPACK(float, s);
-TESSERA_LAPACK(double, d);
+TESSERA_LAPACK_REAL(float, s)
+TESSERA_LAPACK_REAL(double, d)
+TESSERA_LAPACK_COMPLEX(float, c)
+TESSERA_LAPACK_COMPLEX(double, z)
+#undef TESSERA_LAPACK_REAL
+#undef TESSERA_LAPACK_COMPLEX
 
 }  // namespace tessera::cpu

@@ -3,6 +3,7 @@
 // one of them, so that the bits don't depend on their number.
 
 #include <cmath>
+#include <complex>
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -16,6 +17,7 @@
 #include "kernels/cpu/lapack.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/strided.h"
+#include "schemas/ops/complex_functions.h"
 #include "schemas/types/errors.h"
 
 namespace tessera::cpu {
@@ -74,7 +76,7 @@ void Store(Dense<W>& from, int64_t rows, int64_t columns, const Strided<T>& to) 
 template <typename W>
 bool IsFinite(const Dense<W>& a) {
   for (const W& element : a.data) {
-    if (!std::isfinite(element)) return false;
+    if (!std::isfinite(std::real(element)) || !std::isfinite(std::imag(element))) return false;
   }
   return true;
 }
@@ -90,6 +92,7 @@ class Solver {
  public:
   using W = std::conditional_t<kIsHalf<T>, float, T>;
   using L = Lapack<W>;
+  using R = decltype(std::abs(W{}));  // of singular values and eigenvalues
   using Int = LapackInt;
 
   Solver(const LinalgOp& op, int64_t m, int64_t n, int64_t k) : op_(op), m_(m), n_(n), k_(k) {}
@@ -163,15 +166,20 @@ class Solver {
 
   absl::Status Slogdet(Dense<W>& a, T* out, int64_t step) const {
     std::vector<Int> pivots(static_cast<size_t>(n_) + 1);
-    W sign{1}, logarithm{0};
+    W sign{1};
+    R logarithm{0};
     if (n_ > 0 && L::Getrf(N(n_), a.begin(), pivots.data()) > 0) {
       sign = W{0};
-      logarithm = -std::numeric_limits<W>::infinity();
+      logarithm = -std::numeric_limits<R>::infinity();
     } else {
       for (int64_t i = 0; i < n_; ++i) {
         const W pivot = a.at(i, i);
-        const bool flips = (pivots[static_cast<size_t>(i)] != N(i) + 1) != (pivot < 0);
-        sign = flips ? -sign : sign;
+        if (pivots[static_cast<size_t>(i)] != N(i) + 1) sign = -sign;
+        if constexpr (scalar::kIsComplex<W>) {
+          sign *= pivot / std::abs(pivot);
+        } else {
+          sign = pivot < 0 ? -sign : sign;
+        }
         logarithm += std::log(std::abs(pivot));
       }
     }
@@ -205,8 +213,8 @@ class Solver {
   absl::Status ReflectionSigns(Dense<W>& q, T* out, int64_t step) const {
     for (int64_t p = 0; p < n_; ++p) {
       const W pivot = q.at(p, p);
-      const bool stays = std::abs(pivot) == 1;
-      const W sign = stays ? pivot : pivot < 0 ? W{1} : W{-1};
+      const bool stays = std::abs(std::real(pivot)) == 1;
+      const W sign = stays ? pivot : std::real(pivot) < 0 ? W{1} : W{-1};
       out[p * step] = T(sign);
       if (stays) continue;
       for (int64_t i = p + 1; i < n_; ++i) q.at(i, p) /= pivot - sign;
@@ -223,15 +231,15 @@ class Solver {
     const int64_t least = std::min(m_, n_), left = op_.full ? m_ : least, right = op_.full ? n_ : least;
     if (!IsFinite(a)) return Failed("did not converge: not all elements are finite");
     Dense<W> u(m_, has_vectors ? left : 0), vh(has_vectors ? right : 0, n_);
-    std::vector<W> values(static_cast<size_t>(least) + 1);
+    std::vector<R> values(static_cast<size_t>(least) + 1);
     if (least == 0) {
       SetIdentity(u);
       SetIdentity(vh);
-    } else if (L::Gesdd(!has_vectors ? 'N'
-                        : op_.full   ? 'A'
-                                     : 'S',
-                        N(m_), N(n_), a.begin(), values.data(), u.begin(), vh.begin(),
-                        N(std::max<int64_t>(vh.rows, 1))) != 0) {
+    } else if (Gesdd(!has_vectors ? 'N'
+                     : op_.full   ? 'A'
+                                  : 'S',
+                     N(m_), N(n_), a.begin(), values.data(), u.begin(), vh.begin(),
+                     N(std::max<int64_t>(vh.rows, 1))) != 0) {
       return Failed("did not converge");
     }
     const int64_t start = has_vectors ? m_ * left : 0;
@@ -245,8 +253,8 @@ class Solver {
   absl::Status Eigh(Dense<W>& a, T* out, int64_t step) const {
     const bool has_vectors = op_.kind == LinalgKind::kEigh;
     if (!IsFinite(a)) return Failed("did not converge: not all elements are finite");
-    std::vector<W> values(static_cast<size_t>(n_) + 1);
-    if (n_ > 0 && L::Syevd(has_vectors ? 'V' : 'N', N(n_), a.begin(), values.data()) != 0) {
+    std::vector<R> values(static_cast<size_t>(n_) + 1);
+    if (n_ > 0 && Syevd(has_vectors ? 'V' : 'N', N(n_), a.begin(), values.data()) != 0) {
       return Failed("did not converge");
     }
     for (int64_t i = 0; i < n_; ++i) out[i * step] = T(values[static_cast<size_t>(i)]);
@@ -340,6 +348,8 @@ absl::Status RunLinalg(const LinalgOp& op, const KernelCall& call) {
     case DType::kBF16: return RunBatch<BF16>(op, call);
     case DType::kF32: return RunBatch<float>(op, call);
     case DType::kF64: return RunBatch<double>(op, call);
+    case DType::kC64: return RunBatch<std::complex<float>>(op, call);
+    case DType::kC128: return RunBatch<std::complex<double>>(op, call);
     default: return NoKernelFor("linalg", call.output_dtype);
   }
 }

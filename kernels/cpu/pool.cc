@@ -14,6 +14,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/windows3.h"
+#include "schemas/ops/complex_functions.h"
 
 namespace tessera::cpu {
 namespace {
@@ -122,7 +123,7 @@ absl::Status RunPool(const PoolOp& op, const KernelCall& call) {
                      .divisor = op.divisor};
   const bool is_known = VisitElement(call.output_dtype, [&](auto element) {
     using T = decltype(element);
-    if constexpr (std::is_same_v<T, BoolElement>) {
+    if constexpr (std::is_same_v<T, BoolElement> || scalar::kIsComplex<T>) {
       return false;
     } else {
       Pool<T>(l, static_cast<const T*>(x.is_zero ? static_cast<const void*>(&kZero) : x.data),

@@ -262,6 +262,14 @@ constexpr std::array kRows = {
           "matrix_function(*matrices, mode, upper=False, full_matrices=False, transposed=False, unit_diagonal=False)",
           "What LAPACK computes of whole matrices, the results behind each other in one; the functions of linalg are "
           "made of it."},
+    Plain(OpId::kFft, "fft", F::kFourier, 1, D::kSame, P::kNone, "fft(x, /, *, n=None, axis=-1, norm='backward')",
+          "Computes the discrete Fourier transform along an axis, of n elements: cut, or continued with zeros."),
+    Plain(OpId::kIfft, "ifft", F::kFourier, 1, D::kSame, P::kNone, "ifft(x, /, *, n=None, axis=-1, norm='backward')",
+          "Computes the inverse of fft."),
+    Plain(OpId::kRfft, "rfft", F::kFourier, 1, D::kSame, P::kNone, "rfft(x, /, *, n=None, axis=-1, norm='backward')",
+          "Computes the first n / 2 + 1 elements of the discrete Fourier transform of real numbers."),
+    Plain(OpId::kIrfft, "irfft", F::kFourier, 1, D::kSame, P::kNone, "irfft(x, /, *, n=None, axis=-1, norm='backward')",
+          "Computes the inverse of rfft, n real numbers; by default 2 (m - 1) of m elements."),
     Plain(OpId::kConv, "conv", F::kWindows, 2, D::kSame, P::kNone,
           "conv(x, weight, /, *, stride, padding, dilation, groups=1)",
           "Convolves x of dims (N, C, ...) with a weight of dims (O, C / groups, ...), as torch does."),
@@ -285,7 +293,7 @@ struct AllRows {
   AllRows() {
     for (const absl::Span<const OpRow> some :
          {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
-          composites::ArrangementRows(), composites::LinalgRows(), composites::RandomRows()}) {
+          composites::ArrangementRows(), composites::LinalgRows(), composites::FourierRows(), composites::RandomRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

@@ -69,6 +69,7 @@ struct TextVisitor {
     return StrCat("scatter(", kScatterModes[static_cast<size_t>(op.mode)], "; dim=", op.dim, ")");
   }
   std::string operator()(const LinalgOp& op) const { return ToText(op); }
+  std::string operator()(const FourierOp& op) const { return ToText(op); }
   std::string operator()(const ConvOp& op) const { return ToText(op); }
   std::string operator()(const PoolOp& op) const { return ToText(op); }
 };
@@ -197,6 +198,7 @@ struct ValidateVisitor {
     return ExpectDims("scatter", {op.dim});
   }
   absl::Status operator()(const LinalgOp& op) const { return ValidateLinalgOp(op, inputs, scalars); }
+  absl::Status operator()(const FourierOp& op) const { return ValidateFourierOp(op, inputs, scalars); }
   absl::Status operator()(const ConvOp& op) const { return ValidateConvOp(op, inputs, scalars); }
   absl::Status operator()(const PoolOp& op) const { return ValidatePoolOp(op, inputs, scalars); }
 };
@@ -355,6 +357,7 @@ absl::StatusOr<LocalOp> ParseArguments(std::string_view name, Scanner& scanner) 
   }
   if (name == "attention") return AttentionOp{scanner.TryTake("causal")};
   if (name == "linalg") return ParseLinalgOp(scanner);
+  if (name == "fourier") return ParseFourierOp(scanner);
   if (name == "conv") return ParseConvOp(scanner);
   if (name == "pool") return ParsePoolOp(scanner);
   if (name == "fill") return FillOp{};

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "schemas/ops/contraction.h"
 #include "schemas/ops/expression.h"
+#include "schemas/ops/fourier_op.h"
 #include "schemas/ops/linalg_op.h"
 #include "schemas/ops/window_op.h"
 #include "schemas/types/placement.h"
@@ -155,7 +156,7 @@ struct AttentionOp {
 
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
                              SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp, AttentionOp, LinalgOp, ConvOp,
-                             PoolOp>;
+                             PoolOp, FourierOp>;
 
 // What a kernel does with its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
@@ -166,7 +167,7 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
 // "searchsorted(left)", "attention()", "attention(causal)", "gather(dim=1)", "gather(dim=0; whole=8)",
-// "scatter(add; dim=0)"; those of linalg_op.h and window_op.h. Round-trips.
+// "scatter(add; dim=0)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

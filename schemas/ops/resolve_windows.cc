@@ -61,7 +61,9 @@ absl::StatusOr<ConvRule> RuleFor(const ConvOp& op, const TensorSpec& x, const Te
 
 absl::Status CheckNumeric(const ResolveInput& input) {
   for (const TensorSpec* tensor : input.tensors) {
-    if (tensor->dtype == DType::kBool) return OperandDTypeError(input, "needs a numeric dtype");
+    if (tensor->dtype == DType::kBool || Kind(tensor->dtype) == DTypeKind::kComplex) {
+      return OperandDTypeError(input, "needs a real numeric dtype");
+    }
     if (tensor->dtype != input.tensors[0]->dtype) return OperandDTypeError(input, "dtypes differ");
   }
   return absl::OkStatus();

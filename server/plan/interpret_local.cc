@@ -10,6 +10,7 @@
 #include "schemas/ops/expression.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/interpret_fourier.h"
 #include "server/plan/interpret_matrices.h"
 #include "server/plan/interpret_windows.h"
 
@@ -413,6 +414,7 @@ struct Kernels {
   }
 
   void operator()(const LinalgOp& op) const { *failed = InterpretLinalg(op, inputs, output); }
+  void operator()(const FourierOp& op) const { InterpretFourier(op, inputs[0], output); }
   void operator()(const ConvOp& op) const { InterpretConv(op, inputs, output); }
   void operator()(const PoolOp& op) const { InterpretPool(op, inputs[0], output); }
 };

@@ -156,6 +156,12 @@ struct ExtentsCheck {
     return *wanted == output ? absl::OkStatus() : Mismatch();
   }
   absl::Status operator()(const LinalgOp& op) const { return Gives(LinalgOutput(op, inputs)); }
+  absl::Status operator()(const FourierOp& op) const {
+    Shape wanted = inputs[0];
+    if (op.dim >= static_cast<int64_t>(wanted.size())) return Mismatch();
+    wanted[static_cast<size_t>(op.dim)] = op.given();
+    return wanted == output ? absl::OkStatus() : Mismatch();
+  }
   absl::Status operator()(const ConvOp& op) const { return Gives(ConvOutput(op, inputs[0], inputs[1])); }
   absl::Status operator()(const PoolOp& op) const { return Gives(PoolOutput(op, inputs[0])); }
   absl::Status AlongDim(int64_t dim) const {
@@ -207,6 +213,10 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
   if (std::holds_alternative<SearchSortedOp>(step.op)) {
     TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], dtype_of(step.inputs[0])));
     return expect(step.output, DType::kI64);
+  }
+  if (const auto* fourier = std::get_if<FourierOp>(&step.op); fourier != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(const DType result, FourierResult(fourier->kind, dtype_of(step.inputs[0])));
+    return expect(step.output, result);
   }
   const bool keeps = std::holds_alternative<LinalgOp>(step.op) || std::holds_alternative<ConvOp>(step.op) ||
                      std::holds_alternative<PoolOp>(step.op);

@@ -118,6 +118,7 @@ class OpPlanner {
       case OpFamily::kAlong:
       case OpFamily::kIndexed:
       case OpFamily::kAttention:
+      case OpFamily::kFourier:
       case OpFamily::kMatrices:
       case OpFamily::kWindows: return PlanLocal();
       case OpFamily::kComposite:            // its nodes are planned

@@ -19,12 +19,13 @@ SHAPE = (5, 6)
 PLACEMENTS = [[R(), R()], [S(0), R()], [R(), S(1)], [S(0), S(1)], [S(1), S(0)], [S(0), S(0)],
               [S(0, sizes=[4, 1]), S(1)], [R(), S(0, sizes=[0, 5])]]
 
-# Rows that other tests hold: creation, products, moves, indexing; test_linalg.py, test_windows.py.
+# Rows that other tests hold: creation, products, moves, indexing; test_linalg.py, test_fft.py, test_windows.py.
 ELSEWHERE = {"full", "arange", "rand", "eye", "matmul", "einsum", "slice", "place", "redistribute", "astype", "permute_dims",
              "attention",
              "reshape", "where", "argmin", "argmax", "assign", "unstack", "matrix_function", "cholesky", "qr", "solve",
              "solve_triangular", "inv", "det", "slogdet", "svd", "svdvals", "eigh", "eigvalsh", "lstsq", "pinv", "matrix_rank",
-             "matrix_power", "matrix_norm", "conv", "max_pool", "avg_pool"}
+             "matrix_power", "matrix_norm", "fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fftn", "ifftn",
+             "rfftn", "irfftn", "conv", "max_pool", "avg_pool"}
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 

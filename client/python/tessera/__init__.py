@@ -14,7 +14,7 @@ from math import e, inf, nan, pi
 
 from _tessera import Mesh as _Mesh, Session, Tensor, version as _version
 
-from . import linalg
+from . import fft, linalg
 from _tessera_ops import *  # noqa: F403 - what is made from the catalog
 from _tessera_ops import (abs as absolute, divide as div, multiply as mul, negative as neg, pow as power,  # noqa: A004
                           remainder as mod, subtract as sub)

@@ -68,8 +68,12 @@ std::vector<V> Unpacked(G& g, const V& packed, const Shape& batch, const std::ve
   return results;
 }
 
-// The transposed matrices.
-V Transposed(G& g, const V& x) {
+// Of complex numbers the real parts: what is real by its meaning.
+V RealPart(G& g, const V& x) { return Kind(x.dtype()) == DTypeKind::kComplex ? g.Map(OpId::kReal, {x}) : x; }
+
+// The transposed matrices, of complex numbers their conjugates.
+V Transposed(G& g, const V& given) {
+  const V x = Kind(given.dtype()) == DTypeKind::kComplex ? g.Map(OpId::kConj, {given}) : given;
   Dims dims(static_cast<size_t>(x.rank()));
   for (size_t d = 0; d < dims.size(); ++d) dims[d] = static_cast<int64_t>(d);
   std::swap(dims[dims.size() - 2], dims[dims.size() - 1]);
@@ -97,6 +101,7 @@ std::vector<V> SignAndLogarithm(G& g) {
   const V both = Function(g, LinalgKind::kSlogdet, {x});
   std::vector<V> results = Unpacked(g, both, BatchOf(x), {{}, {}});
   if (results.size() == 1) results.push_back(results[0]);
+  results[1] = RealPart(g, results[1]);
   return results;
 }
 void Slogdet(G& g) {
@@ -174,14 +179,16 @@ void Qr(G& g) {
   if (!g.failed()) g.Return(std::move(results));
 }
 
-V Values(G& g, const V& x) { return Function(g, LinalgKind::kSvdVals, {x}); }
+V Values(G& g, const V& x) { return RealPart(g, Function(g, LinalgKind::kSvdVals, {x})); }
 
 std::vector<V> SvdOf(G& g, const V& x, bool full) {
   const int64_t m = Rows(x), n = Columns(x), least = std::min(m, n);
   Attributes attributes;
   attributes.set_full_matrices(full);
-  return Unpacked(g, Function(g, LinalgKind::kSvd, {x}, attributes), BatchOf(x),
-                  {{m, full ? m : least}, {least}, {full ? n : least, n}});
+  std::vector<V> results = Unpacked(g, Function(g, LinalgKind::kSvd, {x}, attributes), BatchOf(x),
+                                    {{m, full ? m : least}, {least}, {full ? n : least, n}});
+  if (!g.failed()) results[1] = RealPart(g, results[1]);
+  return results;
 }
 void Svd(G& g) {
   if (!AreMatrices(g)) return;
@@ -197,10 +204,12 @@ void Eigh(G& g) {
   const V x = g.operand(0);
   const int64_t n = Columns(x);
   std::vector<V> results = Unpacked(g, Function(g, LinalgKind::kEigh, {x}), BatchOf(x), {{n}, {n, n}});
-  if (!g.failed()) g.Return(std::move(results));
+  if (g.failed()) return;
+  results[0] = RealPart(g, results[0]);
+  g.Return(std::move(results));
 }
 void Eigvalsh(G& g) {
-  if (AreSquare(g)) g.Return(Function(g, LinalgKind::kEigvalsh, {g.operand(0)}));
+  if (AreSquare(g)) g.Return(RealPart(g, Function(g, LinalgKind::kEigvalsh, {g.operand(0)})));
 }
 
 // Both operands in their common dtype, with one batch; a vector on the right becomes a column. The array API's rule:
@@ -326,7 +335,8 @@ void Lstsq(G& g) {
   const V rest = s.right - g.Map(OpId::kMatmul, {s.left, x});
   const V counts = Counting(g, parts[1], tolerance);
   const V rank = g.Reduce(OpId::kSum, g.AsType(counts, DType::kI64), {0}, Keep::kNo);
-  const V distance = g.Reduce(OpId::kSum, rest * rest, {0}, Keep::kNo);
+  const V size = g.Map(OpId::kAbs, {rest});
+  const V distance = g.Reduce(OpId::kSum, size * size, {0}, Keep::kNo);
   if (g.failed()) return;
   g.Return({s.is_vector ? g.DropDims(x, {1}) : x, distance, rank, parts[1]});
 }
@@ -360,9 +370,9 @@ void MatrixNorm(G& g) {
   const Keep keep = g.attributes().keepdims() ? Keep::kDims : Keep::kNo;
   const std::string& ord = g.attributes().ord();
   if (ord.empty() || ord == "fro") {
-    const V wide = g.AsType(g.Map(OpId::kAbs, {x}), AccumulatedIn(x.dtype()));
+    const V wide = g.AsType(g.Map(OpId::kAbs, {x}), AccumulatedIn(FloatOf(x)));
     return g.Return(
-        g.AsType(g.Map(OpId::kSqrt, {g.Reduce(OpId::kSum, wide * wide, {rows, columns}, keep)}), x.dtype()));
+        g.AsType(g.Map(OpId::kSqrt, {g.Reduce(OpId::kSum, wide * wide, {rows, columns}, keep)}), FloatOf(x)));
   }
   const absl::StatusOr<Scalar> number = ord == "nuc" ? Scalar::Float(0) : ParseScalar(ord);
   const double size = number.ok() ? std::abs(number->AsDouble()) : 0;

@@ -11,6 +11,7 @@ namespace tessera::composites {
 
 absl::Span<const OpRow> MathRows();         // elementwise and statistics
 absl::Span<const OpRow> ModelRows();        // what models need: activations, norms, losses, attention
+absl::Span<const OpRow> FourierRows();      // Fourier transforms of several dims
 absl::Span<const OpRow> LinalgRows();       // linear algebra
 absl::Span<const OpRow> ArrangementRows();  // where elements lie: concat, stack, roll, assignment
 absl::Span<const OpRow> RandomRows();       // distributions

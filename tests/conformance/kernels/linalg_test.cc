@@ -63,18 +63,23 @@ std::vector<double> Elements(const StridedArray& array) {
 // The kernel's results and Interpret's, which are equal up to `tolerance`.
 void ExpectAgreement(const LocalOp& op, const std::vector<const StridedArray*>& inputs, StridedArray& output,
                      double tolerance) {
-  std::vector<std::vector<double>> data;
-  for (const StridedArray* input : inputs) data.push_back(Elements(*input));
-  std::vector<StridedDoubles> naive;
+  std::vector<std::vector<Number>> data;
+  for (const StridedArray* input : inputs) {
+    const std::vector<double> elements = Elements(*input);
+    data.emplace_back(elements.begin(), elements.end());
+  }
+  std::vector<StridedNumbers> naive;
   for (size_t i = 0; i < inputs.size(); ++i) {
     naive.push_back({&data[i], 0, RowMajorStrides(inputs[i]->extents()), inputs[i]->extents(), inputs[i]->dtype()});
   }
-  std::vector<double> wanted(static_cast<size_t>(output.size()));
-  const StridedDoubles into = {&wanted, 0, RowMajorStrides(output.extents()), output.extents(), output.dtype()};
+  std::vector<Number> numbers(static_cast<size_t>(output.size()));
+  const StridedNumbers into = {&numbers, 0, RowMajorStrides(output.extents()), output.extents(), output.dtype()};
   const absl::Status kernel = Compute(op, inputs, output), interpreted = InterpretLocalOp(op, naive, {}, {}, into);
   ASSERT_EQ(kernel.ok(), interpreted.ok()) << ToText(op) << kernel << interpreted;
   if (!kernel.ok()) return;
   const std::vector<double> got = Elements(output);
+  std::vector<double> wanted;
+  for (const Number& number : numbers) wanted.push_back(static_cast<double>(number));
   for (size_t i = 0; i < got.size(); ++i) {
     if (got[i] == wanted[i] || (std::isnan(got[i]) && std::isnan(wanted[i]))) continue;
     ASSERT_NEAR(got[i], wanted[i], tolerance * (1 + std::abs(wanted[i])))
@@ -240,6 +245,24 @@ TEST(Linalg, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(absl::IsUnimplemented(Compute(Parsed("linalg(inv)"), {&numbers}, integers)));
 }
 
+// Lengths with and without large prime factors; cut and continued with zeros.
+TEST(Fourier, AgreesWithTheNaiveMeaning) {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+    for (const Layout layout : kLayouts) {
+      for (const int64_t n : {1, 2, 6, 11, 26, 64}) {
+        for (const int64_t extent : {1, 5, 70}) {
+          const StridedArray x = Random(dtype, {2, extent, 3}, layout, 8);
+          const DType real = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+          StridedArray out(real, {2, n, 3}, layout);
+          ExpectAgreement(Parsed("fourier(real_backward; dim=1; length=" + std::to_string(n) + "; by_root)"), {&x}, out,
+                          64 * Epsilon(real));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 struct WindowCase {
   const char* text;
   Shape x, weight, output;
@@ -261,7 +284,7 @@ TEST(Windows, ConvolutionsAgreeWithTheNaiveMeaning) {
   for (const WindowCase& each : cases) {
     const LocalOp op = Parsed(each.text);
     for (const DType dtype : kDTypes) {
-      if (dtype == DType::kBool) continue;
+      if (dtype == DType::kBool || Kind(dtype) == DTypeKind::kComplex) continue;
       for (const Layout layout : kLayouts) {
         StridedArray x(dtype, each.x, layout), weight(dtype, each.weight, layout), out(dtype, each.output, layout);
         x.FillSmall(1);
@@ -288,7 +311,8 @@ TEST(Windows, PoolingAgreesWithTheNaiveMeaning) {
     const LocalOp op = Parsed(each.text);
     const bool averages = std::get<PoolOp>(op).kind == PoolKind::kAverage;
     for (const DType dtype : kDTypes) {
-      if (dtype == DType::kBool || (averages && Kind(dtype) != DTypeKind::kFloat)) continue;
+      if (dtype == DType::kBool || Kind(dtype) == DTypeKind::kComplex || (averages && Kind(dtype) != DTypeKind::kFloat))
+        continue;
       for (const Layout layout : kLayouts) {
         StridedArray x(dtype, each.x, layout), out(dtype, each.output, layout);
         const bool is_wide = SizeBytes(dtype) == 8 && Kind(dtype) != DTypeKind::kFloat;

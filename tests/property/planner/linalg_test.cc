@@ -91,6 +91,22 @@ TEST(Linalg, NothingMovesWhereNothingMust) {
   EXPECT_EQ(planned->plan.values[static_cast<size_t>(planned->plan.outputs[0])].spec.placements, b.placements);
 }
 
+TEST(Fourier, AlongADimAndSeveral) {
+  for (const OpId op : {OpId::kFft, OpId::kIfft, OpId::kRfft, OpId::kIrfft, OpId::kHfft, OpId::kIhfft}) {
+    for (const int64_t dim : {0, 1}) {
+      OpCall call = Call(op);
+      call.attributes.set_dims({dim});
+      CheckOp(call, {{{4, 5}}}, {2, 2}, 1);
+      call.attributes.set_k(6);
+      call.attributes.set_norm("ortho");
+      CheckOp(call, {{{4, 5}}}, {3}, 1);
+    }
+  }
+  for (const OpId op : {OpId::kFftn, OpId::kIfftn, OpId::kRfftn, OpId::kIrfftn}) {
+    CheckOp(Call(op), {{{4, 5}}}, {2, 2}, 1);
+  }
+}
+
 OpCall Over(OpId op, std::vector<int64_t> kernel, std::vector<int64_t> stride, std::vector<int64_t> padding,
             std::vector<int64_t> dilation) {
   OpCall call = Call(op);

@@ -16,6 +16,7 @@ std::pair<int, int> OperandsOf(const OpRow& row) {
     case OpFamily::kElementwise: return {Arity(row.scalar_op.value()), Arity(row.scalar_op.value())};
     case OpFamily::kReduction:
     case OpFamily::kArgReduction:
+    case OpFamily::kFourier:
     case OpFamily::kAlong:
     case OpFamily::kView: return {1, 1};
     case OpFamily::kContraction: return {2, 2};
