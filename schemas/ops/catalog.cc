@@ -124,8 +124,8 @@ constexpr std::array kRows = {
                 "Gives the imaginary part of each element, 0 of real numbers."),
     Elementwise(OpId::kConj, "conj", 1, S::kConj, D::kPromoteNumeric, P::kLinear, "conj(x, /)",
                 "Gives the complex conjugate of each element."),
-    Elementwise(OpId::kComplex, "complex", 2, S::kComplex, D::kParts, P::kNone, "complex(real, imag, /)",
-                "Makes complex numbers of their real and imaginary parts."),
+    Elementwise(OpId::kComplex, "complex", 2, S::kComplex, D::kParts, P::kNone, "complex(x1, x2, /)",
+                "Makes complex numbers of real parts x1 and imaginary parts x2."),
     // Of complex numbers x / |x|: nothing is increasing there, and no maximum of them is pending.
     Elementwise(OpId::kSign, "sign", 1, S::kSign, D::kPromoteNumeric, P::kMonotone, "sign(x, /)",
                 "Calculates -1, 0 or 1, the sign of each element; x / |x| of complex ones."),

@@ -4,8 +4,10 @@
 // that NumPy gives. schemas/ops/complex_meaning.h says which op has which.
 //
 // A product is the plain one, (ar br - ai bi, ar bi + ai br), also of infinities; a quotient is Smith's (CACM 5, 1962),
-// which neither overflows nor vanishes where the result doesn't; a number over 0 is divided part by part. What the C
-// library has (cexp, clog, csqrt, casin, ...) has the special values of C99's Annex G, as the array API asks for.
+// which neither overflows nor vanishes where the result doesn't; a number over 0 is divided part by part. The second
+// product of a sum is rounded with it: g++ 12 makes fused multiply-adds of vectors of complex numbers whatever it is
+// told of contraction, and so every target and every place in a row has the bits of the others. What the C library has
+// (cexp, clog, csqrt, casin, ...) has the special values of C99's Annex G, as the array API asks for.
 //
 //   Divide({1, 2}, {0, 0}) is (inf, inf);  Sign({3, 4}) is (0.6, 0.8);  Power({0, 0}, {-1, 0}) is (nan, nan)
 
@@ -31,18 +33,18 @@ inline std::complex<P> ComplexSubtract(std::complex<P> a, std::complex<P> b) {
 }
 template <typename P>
 inline std::complex<P> ComplexMultiply(std::complex<P> a, std::complex<P> b) {
-  return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
+  return {std::fma(a.real(), b.real(), -(a.imag() * b.imag())), std::fma(a.real(), b.imag(), a.imag() * b.real())};
 }
 template <typename P>
 inline std::complex<P> ComplexDivide(std::complex<P> a, std::complex<P> b) {
   const P real_size = std::fabs(b.real()), imag_size = std::fabs(b.imag());
   if (real_size >= imag_size) {
     if (real_size == 0 && imag_size == 0) return {a.real() / real_size, a.imag() / real_size};
-    const P ratio = b.imag() / b.real(), scale = P{1} / (b.real() + b.imag() * ratio);
-    return {(a.real() + a.imag() * ratio) * scale, (a.imag() - a.real() * ratio) * scale};
+    const P ratio = b.imag() / b.real(), scale = P{1} / std::fma(b.imag(), ratio, b.real());
+    return {std::fma(a.imag(), ratio, a.real()) * scale, std::fma(-a.real(), ratio, a.imag()) * scale};
   }
-  const P ratio = b.real() / b.imag(), scale = P{1} / (b.imag() + b.real() * ratio);
-  return {(a.real() * ratio + a.imag()) * scale, (a.imag() * ratio - a.real()) * scale};
+  const P ratio = b.real() / b.imag(), scale = P{1} / std::fma(b.real(), ratio, b.imag());
+  return {std::fma(a.real(), ratio, a.imag()) * scale, std::fma(a.imag(), ratio, -a.real()) * scale};
 }
 template <typename P>
 inline P ComplexAbsolute(std::complex<P> a) {

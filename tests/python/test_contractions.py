@@ -185,7 +185,7 @@ def test_addmm_checks_an_input_that_it_does_not_read(session, mesh4, cluster):
 @pytest.mark.parametrize("name", ["beta", "alpha"])
 def test_addmm_scales_by_numbers(session, mesh4, name):
     x = ts.ones((4, 4), device_mesh=mesh4)
-    for factor in ("2", None, np.array([1, 2]), x, x[0, :1], 1j, 10**30, [1], np.str_("2")):
+    for factor in ("2", None, np.array([1, 2]), x, x[0, :1], 10**30, [1], np.str_("2")):
         with pytest.raises(ts.InvalidArgumentError, match="^addmm: "):
             ts.addmm(x, x, x, **{name: factor})
 

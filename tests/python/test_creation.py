@@ -113,7 +113,7 @@ def test_random_integers_may_be_all_of_a_dtype(session, mesh4, low, high, dtype)
     lambda m: ts.arange(0, 5, 0, device_mesh=m), lambda m: ts.arange(float("nan"), device_mesh=m),
     lambda m: ts.eye(-1, device_mesh=m), lambda m: ts.full((2,), "x", device_mesh=m), lambda m: ts.zeros((1,) * 17, device_mesh=m),
     lambda m: ts.asarray(["a"], device_mesh=m), lambda m: ts.asarray([[1], [1, 2]], device_mesh=m),
-    lambda m: ts.asarray([1 + 2j], device_mesh=m), lambda m: ts.linspace(0, 1, -1, device_mesh=m)])
+    lambda m: ts.asarray([1 + 2j], dtype="f4", device_mesh=m), lambda m: ts.linspace(0, 1, -1, device_mesh=m)])
 def test_bad_requests_are_refused_at_once(session, mesh4, make):
     with pytest.raises(ts.TesseraError):
         make(mesh4)

@@ -25,9 +25,19 @@ TensorSpec Spec(std::string_view text) {
   return *spec;
 }
 
-std::vector<double> Numbers(const TensorSpec& spec, int seed) {
-  std::vector<double> out(static_cast<size_t>(NumElements(spec.shape)));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>((i * 7 + static_cast<size_t>(seed)) % 11) - 5;
+// Small whole numbers; of i64 such that no double has, of complex numbers both parts.
+std::vector<Number> Numbers(const TensorSpec& spec, int seed) {
+  std::vector<Number> out;
+  for (int64_t i = 0; i < NumElements(spec.shape); ++i) {
+    const int64_t value = (i * 7 + seed) % 11 - 5;
+    if (spec.dtype == DType::kI64) {
+      out.push_back(Number::Whole(value + (int64_t{1} << 60) * (value % 3)));
+    } else if (Kind(spec.dtype) == DTypeKind::kComplex) {
+      out.emplace_back(ScalarValue{DType::kC128, static_cast<double>(value), 0, static_cast<double>(i % 5 - 2)});
+    } else {
+      out.emplace_back(static_cast<double>(value));
+    }
+  }
   return out;
 }
 
@@ -79,9 +89,10 @@ TEST_P(WorkerPlans, EveryRedistributionOnTwoByTwo) {
   const std::vector<Placement> kinds = {Placement::Replicate(), Placement::Shard(0), Placement::Shard(1),
                                         Placement::Partial(ReduceOp::kSum)};
   // The same, or converted on the way.
-  const std::pair<DType, DType> kDTypes[] = {{DType::kF32, DType::kF32}, {DType::kI64, DType::kI64},
-                                             {DType::kF32, DType::kF64}, {DType::kF64, DType::kI32},
-                                             {DType::kU8, DType::kF32},  {DType::kI64, DType::kBF16}};
+  const std::pair<DType, DType> kDTypes[] = {
+      {DType::kF32, DType::kF32},  {DType::kI64, DType::kI64},  {DType::kF32, DType::kF64}, {DType::kF64, DType::kI32},
+      {DType::kU8, DType::kF32},   {DType::kI64, DType::kBF16}, {DType::kC64, DType::kC64}, {DType::kF32, DType::kC64},
+      {DType::kC64, DType::kC128}, {DType::kC128, DType::kC64}};
   for (const auto& [from_dtype, to_dtype] : kDTypes) {
     WorkerWorld world(World(8 << 20));
     const Mesh mesh = *Mesh::Make({2, 2}, {}, {});
@@ -113,6 +124,8 @@ TEST_P(WorkerPlans, OtherMeshesEmptyShardsAndTheOtherReductions) {
       {"f64[6,4] @ mesh(4) [P(max)]", "f64[6,4] @ mesh(4) [S(0)]"},
       {"f64[6,4] @ mesh(4) [P(min)]", "f64[6,4] @ mesh(4) [R]"},
       {"f64[6,4] @ mesh(4) [P(avg)]", "f64[6,4] @ mesh(4) [S(1)]"},
+      {"c64[6,4] @ mesh(4) [P(avg)]", "c64[6,4] @ mesh(4) [S(1)]"},
+      {"c128[6,4] @ mesh(2,2) [P(product), S(0)]", "c128[6,4] @ mesh(2,2) [R, R]"},
       {"i32[6,4] @ mesh(2,2) [P(product), S(0)]", "i32[6,4] @ mesh(2,2) [R, R]"},
       {"bool[6,4] @ mesh(4) [S(1)]", "bool[6,4] @ mesh(4) [R]"},
       {"f32[] @ mesh(4) [P(sum)]", "f32[] @ mesh(4) [R]"},
