@@ -212,6 +212,13 @@ def test_a_matrix_without_an_answer_is_an_error_of_that_op(session, mesh22, rng)
     close(ts.linalg.inv(good) @ good, np.eye(4), np.float64)
 
 
+def test_cross_products_are_broadcast(session, mesh22, rng):
+    for left, right, axis in (((3,), (4, 3), -1), ((4, 3), (3,), -1), ((4, 1, 3), (5, 3), -1), ((3, 4), (2, 3, 4), -2)):
+        a, b = rng.standard_normal(left), rng.standard_normal(right)
+        for x, y in each_placement(session, mesh22, [a, b]):
+            close(ts.linalg.cross(x, y, axis=axis), np.linalg.cross(a, b, axis=axis), np.float64)
+
+
 def test_bad_input_is_said_by_the_function(session, mesh22, rng):
     x = session.distribute_tensor(rng.standard_normal((4, 3)), mesh22, [S(0), R()])
     for name in ("inv", "det", "cholesky", "eigh", "slogdet", "eigvalsh"):

@@ -156,16 +156,18 @@ void Diff(G& g) {
   g.Return(x);
 }
 
-// The product of vectors of 3 along one dim.
+// The product of vectors of 3 along one dim, which is the same counted from the end; the others are broadcast.
 void Cross(G& g) {
   const V &a = g.operand(0), &b = g.operand(1);
   if (g.attributes().dims().size() != 1) return g.Refuse("needs one axis");
-  const int64_t dim = g.attributes().dims()[0];
-  if (a.extent(dim) != 3 || b.extent(dim) != 3) return g.Refuse(StrCat("dim ", dim, " must have 3 elements"));
-  const auto at = [&](const V& x, int64_t i) { return g.SliceDim(x, dim, i % 3, 1); };
+  const int64_t from_end = a.rank() - g.attributes().dims()[0];
+  if (a.extent(a.rank() - from_end) != 3 || b.extent(b.rank() - from_end) != 3) {
+    return g.Refuse(StrCat("dim ", g.attributes().dims()[0], " must have 3 elements"));
+  }
+  const auto at = [&](const V& x, int64_t i) { return g.SliceDim(x, x.rank() - from_end, i % 3, 1); };
   std::vector<V> parts;
   for (int64_t i = 0; i < 3; ++i) parts.push_back(at(a, i + 1) * at(b, i + 2) - at(a, i + 2) * at(b, i + 1));
-  g.Return(g.Concat(std::move(parts), dim));
+  if (!g.failed()) g.Return(g.Concat(parts, parts[0].rank() - from_end));
 }
 
 // Compares the index along two dims: 1 where column - row has the relation to k.
