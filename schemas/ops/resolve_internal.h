@@ -50,8 +50,6 @@ struct ResolvedDTypes {
 };
 // By the row's dtype rule; weak scalars follow the tensors.
 absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input);
-// Whether a weak integer, or one of 2^63 and more, is one of an integer dtype's numbers. Others are converted.
-bool Fits(const Scalar& scalar, DType dtype);
 // Whether every number of a dtype is one of the other.
 bool IsWidening(DType from, DType to);
 // Whether a pending tensor's terms may be converted before they are reduced. Not those of a sum of integers, which may

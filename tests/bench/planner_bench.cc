@@ -85,10 +85,11 @@ TensorSpec FreshSpec(const std::vector<int64_t>& shape, const Placements& placem
 
 PlanKey KeyOf(const OpCall& call, const TensorSpec& source) {
   PlanKey key;
-  key.op = call.op;
-  key.attributes = call.attributes;
-  key.operands.push_back({});
-  key.operands[0].spec = source;
+  PlanKeyCall& keyed = key.calls.emplace_back();
+  keyed.op = call.op;
+  keyed.attributes = call.attributes;
+  keyed.operands.emplace_back().value = 0;
+  key.inputs.push_back({source, {}});
   return key;
 }
 
