@@ -3,8 +3,8 @@
 //
 // A segment is a run of calls, and of drops between them, at the front of the queue: each but the first takes a result
 // of one before it, and some result is dropped before the run ends. That one is internal: it gets no handle. The run
-// ends where a record is neither, or names what no plan could be made of; and with the batch. Then it is cut anywhere: one
-// of more than kAnyLength calls has a power of two of them, so that few plans stand for all lengths.
+// ends where a record is neither, or names what no plan could be made of; and with the batch. Then it is cut anywhere:
+// one of more than kAnyLength calls has a power of two of them, so that few plans stand for all lengths.
 
 #include <algorithm>
 #include <bit>
@@ -65,7 +65,8 @@ class StateMachine::SegmentGatherer {
     }
     if (!is_linked || unit_.tensors.size() + tensors.size() > kMaxSegmentInputs) return false;
     for (const PlanKeyOperand& key : call.operands) {
-      if (key.value < 0 && key.value != PlanKeyOperand::kNumber) made_[static_cast<size_t>(-1 - key.value)].is_used = true;
+      if (key.value < 0 && key.value != PlanKeyOperand::kNumber)
+        made_[static_cast<size_t>(-1 - key.value)].is_used = true;
     }
     for (TensorPointer& tensor : tensors) {
       unit_.key.inputs.push_back({tensor->spec, tensor->strides});
@@ -182,7 +183,7 @@ std::optional<StateMachine::Unit> StateMachine::FindSegment(SessionEntry& sessio
       continue;
     }
     if (gatherer.Gains()) return std::move(gatherer).Finish(records);
-    session.lone_calls = std::max<size_t>(calls, 1);
+    session.lone_calls = calls;  // no use to look at each of them again
     return std::nullopt;
   }
 }

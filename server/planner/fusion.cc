@@ -69,6 +69,7 @@ class Fuser {
 
   void TakeInMaps(FusedNode& node) {
     if (!IsPlainMap(node) && !IsPlainReduction(node)) return;
+    if (IsPlainMap(node)) MergeEqualInputs(node);
     for (size_t i = 0; i < node.inputs.size();) {
       const std::optional<size_t> before = MapBefore(node, i);
       if (before.has_value() && TakeIn(node, i, nodes_[*before])) {
@@ -77,6 +78,23 @@ class Fuser {
         ++i;
       }
     }
+  }
+
+  // What the node takes twice, as t * t does, is one input.
+  void MergeEqualInputs(FusedNode& node) {
+    Joined joined;
+    std::vector<int32_t> numbers;
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      numbers.push_back(joined.Add(node.inputs[k], node.resolution.operands[k]));
+    }
+    if (joined.inputs.size() == node.inputs.size()) return;
+    Expression result;
+    Append(ExpressionOf(node), numbers, 0, result);
+    for (const int value : node.inputs) --uses_[static_cast<size_t>(value)];
+    for (const int value : joined.inputs) ++uses_[static_cast<size_t>(value)];
+    node.inputs = std::move(joined.inputs);
+    node.resolution.operands.assign(joined.operands.begin(), joined.operands.end());
+    node.resolution.local = MapOp{std::move(result)};
   }
 
   // The map whose result is input `i` of the node alone, and is taken as it lies, element by element.

@@ -15,6 +15,7 @@
 #include "server/planner/donations.h"
 #include "server/planner/fusion.h"
 #include "server/planner/parts_to_narrow.h"
+#include "server/planner/shared_temporaries.h"
 
 namespace tessera {
 namespace {
@@ -396,6 +397,7 @@ absl::StatusOr<OpPlan> PlanSegment(const Segment& segment, const Topology& topol
   for (const int value : resolved.first_results) {
     if (value >= 0) planned.call_results.push_back(graph.specs[static_cast<size_t>(value)]);
   }
+  ShareTemporaries(planned.plan);
   AddDonations(planned.plan);
   return planned;
 }

@@ -9,6 +9,7 @@
 
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/verify.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/small_worlds.h"
 
@@ -161,7 +162,8 @@ void CheckSegment(const Example& made, uint64_t seed, int64_t& saved) {
     ASSERT_EQ(planned->plan.values[static_cast<size_t>(planned->plan.outputs[i])].spec, wanted.spec) << "seed " << seed;
     ASSERT_TRUE(HasPending(made) ? SameButForRounding((*results)[i], wanted.numbers)
                                  : SameBits((*results)[i], wanted.numbers))
-        << "seed " << seed << ", value " << made.segment.kept[i] << "\n" << ToText(planned->plan);
+        << "seed " << seed << ", value " << made.segment.kept[i] << "\n"
+        << ToText(planned->plan);
   }
   const absl::StatusOr<Plan> parsed = ParsePlan(ToText(planned->plan));
   ASSERT_TRUE(parsed.ok() && *parsed == planned->plan) << "seed " << seed << "\n" << ToText(planned->plan);
@@ -198,14 +200,30 @@ TEST(SegmentsTest, AChainOfMapsIsOneMapWithoutATemporary) {
   segment.inputs = {{Rows(DType::kF32), {}}};
   segment.calls = {{CallOf(OpId::kMul), {0, Scalar::Float(2)}},
                    {CallOf(OpId::kAdd), {1, Scalar::Float(1)}},
-                   {CallOf(OpId::kMul), {2, 2}},
-                   {CallOf(OpId::kTanh), {3}}};
+                   {CallOf(OpId::kTanh), {2}},
+                   {CallOf(OpId::kMul), {3, 3}}};
   segment.kept = {4};
   const absl::StatusOr<OpPlan> planned = PlanSegment(segment, Topology());
   ASSERT_TRUE(planned.ok()) << planned.status();
   EXPECT_EQ(planned->plan.steps.size(), 1u) << ToText(planned->plan);
   EXPECT_EQ(planned->plan.buffers.size(), 2u) << ToText(planned->plan);
   EXPECT_EQ(planned->plan.donations.size(), 1u) << ToText(planned->plan);
+}
+
+// Scans are not fused.
+TEST(SegmentsTest, AChainThatIsNotFusedTakesTheMemoryOfTwoOfItsResults) {
+  Segment segment;
+  segment.inputs = {{Rows(DType::kF32), {}}};
+  for (int call = 0; call < 8; ++call) {
+    segment.calls.push_back({CallOf(OpId::kCumulativeSum), {call}});
+    segment.calls.back().call.attributes.set_dims({1});
+  }
+  segment.kept = {8};
+  const absl::StatusOr<OpPlan> planned = PlanSegment(segment, Topology());
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  EXPECT_EQ(planned->plan.steps.size(), 8u) << ToText(planned->plan);
+  EXPECT_EQ(planned->plan.buffers.size(), 4u) << ToText(planned->plan);  // and the input, and the output
+  EXPECT_TRUE(VerifyPlan(planned->plan).ok()) << VerifyPlan(planned->plan) << ToText(planned->plan);
 }
 
 TEST(SegmentsTest, AMapFlowsIntoAReduction) {
