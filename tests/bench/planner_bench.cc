@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "schemas/types/bounds.h"
+#include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/plan_cache.h"
@@ -104,8 +105,11 @@ void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, cons
   call.op = OpId::kRedistribute;
   call.attributes.set_placements(to);
   absl::StatusOr<OpPlan> planned;
+  OperandLayout layout;
+  layout.spec = source;
+  layout.strides = RowMajorStrides(MaxShardShape(source));
+  const std::vector<PlanOperand> operands = {layout};
   figures.Add(prefix + "plan_seconds", Seconds([&] {
-                const PlanOperand operands[] = {OperandLayout{source, {}}};
                 planned = PlanOp(call, operands, topology);
               }),
               pair);
