@@ -210,18 +210,18 @@ absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call) {
     const bool is_reduced = std::find(op.dims.begin(), op.dims.end(), static_cast<int64_t>(d)) != op.dims.end();
     (is_reduced ? reduced_extents : kept_extents).push_back(input.extents[d]);
   }
-  const ArgLayout layout{.kept = Coalesce(kept_extents, kept),
-                         .reduced = Coalesce(reduced_extents, reduced),
-                         .extreme = op.extreme,
-                         .dtype = input.dtype,
-                         .input = input.is_zero ? &kZero : input.data,
-                         .numbers = call.inputs.size() < 2   ? nullptr
-                                    : call.inputs[1].is_zero ? reinterpret_cast<const int64_t*>(&kZero)
-                                                             : static_cast<const int64_t*>(call.inputs[1].data),
-                         .in_whole = op.whole.empty() ? NumbersInWhole()
-                                                      : NumbersInWhole(op.dims, op.whole, call.input_box),
-                         .output = static_cast<int64_t*>(call.output),
-                         .values = call.more_outputs.empty() ? nullptr : call.more_outputs[0].data};
+  const ArgLayout layout{
+      .kept = Coalesce(kept_extents, kept),
+      .reduced = Coalesce(reduced_extents, reduced),
+      .extreme = op.extreme,
+      .dtype = input.dtype,
+      .input = input.is_zero ? &kZero : input.data,
+      .numbers = call.inputs.size() < 2   ? nullptr
+                 : call.inputs[1].is_zero ? reinterpret_cast<const int64_t*>(&kZero)
+                                          : static_cast<const int64_t*>(call.inputs[1].data),
+      .in_whole = op.whole.empty() ? NumbersInWhole() : NumbersInWhole(op.dims, op.whole, call.input_box),
+      .output = static_cast<int64_t*>(call.output),
+      .values = call.more_outputs.empty() ? nullptr : call.more_outputs[0].data};
   if (layout.kept.size == 0) return absl::OkStatus();
   if (layout.reduced.size == 0) {
     if (op.whole.empty()) return absl::InvalidArgumentError("argmin, argmax: of an empty dim");

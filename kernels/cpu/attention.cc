@@ -1,6 +1,6 @@
 // Attention by blocks of queries and keys, so that no matrix of scores is in memory: Dao, Fu, Ermon, Rudra, Re,
-// "FlashAttention", 2022. The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer calculation
-// for softmax", 2018.
+// "FlashAttention", 2022. The running maximum and sum are those of Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018.
 //
 // Law. After the keys of some blocks, with m the largest score so far, l the sum of exp(score - m) and o that of
 // exp(score - m) * value: a block with largest score m' gives, with n = max(m, m') and c = exp(m - n),
@@ -32,13 +32,15 @@ constexpr int64_t kKeyRows = 512;
 
 void Gemm(CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
           int64_t ldb, float beta, float* c) {
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k),
-              alpha, a, static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(n));
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, tb, static_cast<blasint>(m), static_cast<blasint>(n),
+              static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c,
+              static_cast<blasint>(n));
 }
 void Gemm(CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
           const double* b, int64_t ldb, double beta, double* c) {
-  cblas_dgemm(CblasRowMajor, CblasNoTrans, tb, static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k),
-              alpha, a, static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(n));
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, tb, static_cast<blasint>(m), static_cast<blasint>(n),
+              static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c,
+              static_cast<blasint>(n));
 }
 
 // Of an operand: where each batch begins, and its last two dims.

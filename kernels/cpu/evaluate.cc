@@ -71,8 +71,11 @@ class Slots {
 };
 
 void FillElements(const ElementBits& element, int64_t element_bytes, int64_t count, std::byte* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * element_bytes, element.bytes, static_cast<size_t>(element_bytes));
+  // Each copy is of all that is there: a few calls, where one for each element would cost more than a small map.
+  const auto bytes = static_cast<size_t>(count * element_bytes);
+  std::memcpy(to, element.bytes, static_cast<size_t>(element_bytes));
+  for (size_t filled = static_cast<size_t>(element_bytes); filled < bytes; filled *= 2) {
+    std::memcpy(to + filled, to, std::min(filled, bytes - filled));
   }
 }
 

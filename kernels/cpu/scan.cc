@@ -174,8 +174,7 @@ absl::Status RunScan(const ScanOp& op, const KernelCall& call) {
   Shape lines = input.extents;
   if (NumElements(lines) == 0) return absl::OkStatus();
   lines[dim] = 1;
-  if (is_seeded &&
-      (call.inputs[1].extents != lines || call.inputs[1].dtype != AccumulatedIn(call.output_dtype))) {
+  if (is_seeded && (call.inputs[1].extents != lines || call.inputs[1].dtype != AccumulatedIn(call.output_dtype))) {
     return absl::InvalidArgumentError(
         absl::StrCat("scan: begins with ", ToText(call.inputs[1].extents), " of ", ToText(input.extents)));
   }

@@ -128,8 +128,9 @@ struct SearchSortedOp {
 };
 // output[.., i, ..] = input 0 [.., index, ..] along `dim`, where the index is that of input 1 (i64) at the place:
 // broadcast to the output, or of one dim, which is `dim`. A negative index counts from the end; one outside is an error
-// of the call. With `whole`, the extent of the dim in the whole tensor, indices are of that, and input 0 is a shard, whose
-// global box the kernel is given: where another one has the element the output is 0 (of floats -0, which a sum keeps).
+// of the call. With `whole`, the extent of the dim in the whole tensor, indices are of that, and input 0 is a shard,
+// whose global box the kernel is given: where another one has the element the output is 0 (of floats -0, which a sum
+// keeps).
 struct GatherOp {
   int64_t dim = 0;
   std::optional<int64_t> whole = std::nullopt;
@@ -147,16 +148,16 @@ struct ScatterOp {
 
 // Inputs: queries [..., L, E], keys [..., S, E], values [..., S, V] of one dtype, and maybe a mask that is broadcast to
 // [..., L, S]: bool, false where a score doesn't count, or of the dtype that is accumulated in, added to the scores.
-// Scalars {scale}. The output [..., L, V] is softmax(queries @ keys.T * scale + mask) @ values; causal: query i, counted in
-// the whole tensor, sees keys up to i alone.
+// Scalars {scale}. The output [..., L, V] is softmax(queries @ keys.T * scale + mask) @ values; causal: query i,
+// counted in the whole tensor, sees keys up to i alone.
 struct AttentionOp {
   bool is_causal = false;
   bool operator==(const AttentionOp&) const = default;
 };
 
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
-                             SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp, AttentionOp, LinalgOp, ConvOp,
-                             PoolOp, FourierOp>;
+                             SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp, AttentionOp, LinalgOp,
+                             ConvOp, PoolOp, FourierOp>;
 
 // What a kernel does with its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };

@@ -65,6 +65,9 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
 // ResolveOp(...).outputs[0]: what an op with one output gives.
 absl::StatusOr<TensorSpec> OutputSpec(const OpCall& call, absl::Span<const OperandSpec> operands);
 
+// Whether a weak integer, or one of 2^63 and more, is one of an integer dtype's numbers. Others are converted.
+bool Fits(const Scalar& scalar, DType dtype);
+
 // What a number is compared as with a tensor of `dtype`: of a number beyond all integers of the dtype (-1 or 300 beside
 // u8, 2^63 beside i64) the infinity on its side, which every one of them compares with in the same way, in f64.
 Scalar AsCompared(const Scalar& number, DType dtype);

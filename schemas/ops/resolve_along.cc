@@ -143,8 +143,7 @@ absl::StatusOr<OpResolution> TakeFromShards(const ResolveInput& input, const Ten
     if (!x.placements[i].is_replicate() || !indices.placements[i].is_shard(along)) continue;
     output.placements[i] = uncut.placements[i] = indices.placements[i].OnDim(dim);
   }
-  return Make(input, {x, IndicesBeside(indices, uncut, dim)},
-              GatherOp{dim, x.shape[static_cast<size_t>(dim)]}, output);
+  return Make(input, {x, IndicesBeside(indices, uncut, dim)}, GatherOp{dim, x.shape[static_cast<size_t>(dim)]}, output);
 }
 
 absl::StatusOr<OpResolution> ResolveTake(const ResolveInput& input) {

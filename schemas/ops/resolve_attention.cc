@@ -43,8 +43,8 @@ Placements Beside(const TensorSpec& own, const TensorSpec& output, bool has_rows
   for (Placement& placement : placements) {
     if (!placement.is_shard()) continue;
     const int dim = placement.dim() - missing;
-    const bool is_cut = dim >= 0 && (has_rows || placement.dim() < output.rank() - 2) &&
-                        own.shape[static_cast<size_t>(dim)] != 1;
+    const bool is_cut =
+        dim >= 0 && (has_rows || placement.dim() < output.rank() - 2) && own.shape[static_cast<size_t>(dim)] != 1;
     placement = is_cut ? placement.OnDim(dim) : Placement::Replicate();
   }
   return placements;

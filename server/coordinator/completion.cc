@@ -23,6 +23,11 @@ absl::Status NamedAfter(std::string_view op, const absl::Status& status) {
 // The cause as what the op makes has it; a download makes nothing.
 absl::Status InheritedBy(const OpEntry& op, const absl::Status& cause) {
   if (op.kind != OpEntry::Kind::kRun) return cause;
+  if (op.way != nullptr) {
+    absl::Status inherited = cause;
+    for (const WayStep& step : *op.way) inherited = OnTheWay(inherited, step.name, &step.result);
+    return inherited;
+  }
   const TensorPointer result = op.outputs.empty() ? nullptr : op.outputs[0].lock();
   return OnTheWay(cause, op.name, result == nullptr ? nullptr : &result->spec);
 }

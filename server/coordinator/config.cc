@@ -18,6 +18,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("max_tensors_per_session", config.max_tensors_per_session);
   visit("max_cached_plans", config.max_cached_plans);
   visit("max_cached_plan_bytes", config.max_cached_plan_bytes);
+  visit("max_segment_ops", config.max_segment_ops);
   visit("max_plan_text_bytes", config.max_plan_text_bytes);
   visit("max_pending_events", config.max_pending_events);
   visit("max_comm_blocks", config.max_comm_blocks);

@@ -17,6 +17,7 @@ struct CoordinatorConfig {
   int64_t max_tensors_per_session = 1'000'000;
   int64_t max_cached_plans = 16'384;
   int64_t max_cached_plan_bytes = int64_t{256} << 20;
+  int64_t max_segment_ops = 32;  // calls that are planned as one
   int64_t max_plan_text_bytes = int64_t{16} << 20;
   int64_t max_pending_events = 100'000;      // per session, not acknowledged; and one per tensor
   int64_t max_comm_blocks = 1024;            // open comm_debug blocks per session

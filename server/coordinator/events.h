@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "schemas/ops/op.h"
 #include "schemas/ops/speaker.h"
@@ -25,8 +26,8 @@ struct OperandReference {
 };
 struct CallRecord {
   OpCall call;
-  std::vector<OperandReference> operands;
-  std::vector<HandleId> results;
+  absl::InlinedVector<OperandReference, 3> operands;
+  absl::InlinedVector<HandleId, 1> results;
   Speaker speaker = Speaker::kOp;
 };
 struct UploadRecord {
@@ -44,7 +45,7 @@ struct WatchRecord {
   HandleId handle;
 };
 struct DropRecord {
-  std::vector<HandleId> handles;
+  absl::InlinedVector<HandleId, 2> handles;
 };
 struct CommBeginRecord {
   uint64_t scope = 0;

@@ -63,13 +63,17 @@ void StateMachine::Pump() {
           has_more_ = true;
           return;
         }
-        const int64_t weight = WeightOf(session.queue.front());
-        const Progress progress = Take(session, session.queue.front());
+        size_t taken = 1;
+        const Progress progress = Take(session, taken);
         session.awaits_upload = progress == Progress::kAwaitsUpload;
         is_blocked = progress != Progress::kDone;
         if (is_blocked) break;
-        session.queue.pop_front();
-        session.queue_weight -= weight;
+        for (; taken > 0; --taken) {
+          const int64_t weight = WeightOf(session.queue.front());
+          session.queue_weight -= weight;
+          Charge(session, weight * kRecordUs);
+          session.queue.pop_front();
+        }
         moved = true;
         next_turn_ = id;
       }
@@ -82,14 +86,20 @@ void StateMachine::Pump() {
   }
 }
 
-StateMachine::Progress StateMachine::Take(SessionEntry& session, Record& record) {
+StateMachine::Progress StateMachine::Take(SessionEntry& session, size_t& taken) {
   const auto& wait = session.memory_wait;
   if (wait.has_value() && wait->closed_windows == closed_windows_) return Progress::kBlocked;
-  const int64_t weight = WeightOf(record);
-  const Progress progress = std::visit([&](auto& r) { return TakeRecord(session, r); }, record);
-  if (progress != Progress::kDone) return progress;
-  session.memory_wait.reset();
-  Charge(session, weight * kRecordUs);
+  Record& record = session.queue.front();
+  const Progress progress = std::visit(
+      [&](auto& r) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(r)>, CallRecord>) {
+          return TakeCalls(session, r, taken);
+        } else {
+          return TakeRecord(session, r);
+        }
+      },
+      record);
+  if (progress == Progress::kDone) session.memory_wait.reset();
   return progress;
 }
 
@@ -172,30 +182,53 @@ void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, c
   }
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CallRecord& record) {
-  absl::StatusOr<CallOperands> operands = ResolveOperands(session, record);
-  if (operands.ok()) {
-    for (const TensorPointer& tensor : operands->tensors) {
-      if (tensor && tensor->uploading) return Progress::kAwaitsUpload;
-    }
+void StateMachine::FinishUnit(SessionEntry& session, const Unit& unit) {
+  for (const HandleId handle : unit.dropped) DropHandle(session, handle);
+}
+
+absl::StatusOr<StateMachine::Progress> StateMachine::TakeSegment(SessionEntry& session, Unit& unit) {
+  std::vector<Scalar> scalars;
+  TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, TemplateOf(session, unit, scalars));
+  if (!HasRoom(*plan->workers)) return Progress::kBlocked;
+  TESSERA_RETURN_IF_ERROR(Issue(session, unit, *plan, std::move(scalars)));
+  session.deficit_us -= plan->cost_us;
+  FinishUnit(session, unit);
+  return Progress::kDone;
+}
+
+StateMachine::Progress StateMachine::TakeCalls(SessionEntry& session, CallRecord& record, size_t& taken) {
+  if (std::optional<Unit> segment = FindSegment(session); segment.has_value()) {
+    taken = segment->record_count;
+    const absl::StatusOr<Progress> progress = TakeSegment(session, *segment);
+    if (progress.ok()) return *progress;
+    // One by one, which says what is wrong with which.
+    taken = 1;
+    session.lone_calls = segment->calls.size();
   }
-  absl::Status status = operands.status();
-  if (operands.ok()) {
+  absl::StatusOr<Unit> unit = UnitOf(session, record);
+  absl::Status status = unit.status();
+  if (unit.ok()) {
+    for (const TensorPointer& tensor : unit->tensors) {
+      if (tensor->uploading) return Progress::kAwaitsUpload;
+    }
+    AddDropsBehind(session, *unit);
     std::vector<Scalar> scalars;
-    absl::StatusOr<PlanTemplate*> plan = TemplateOf(session, record, *operands, scalars);
+    absl::StatusOr<PlanTemplate*> plan = TemplateOf(session, *unit, scalars);
     status = plan.status();
     if (plan.ok()) {
       const WorkerGroup workers = (*plan)->workers;
       if (!HasRoom(*workers)) return Progress::kBlocked;
-      plan = IssueWhatFits(session, record, *operands, **plan, std::move(scalars));
+      plan = IssueWhatFits(session, *unit, **plan, std::move(scalars));
       status = plan.status();
       if (absl::IsResourceExhausted(status) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
       // What is refused costs nothing: its predicted cost may be beyond any number of turns.
       if (plan.ok()) session.deficit_us -= (*plan)->cost_us;
+      if (plan.ok()) FinishUnit(session, *unit);
     }
   }
   if (!status.ok()) RefuseCall(session, record, status);
   for (const HandleId handle : LastUsesOf(record)) DropHandle(session, handle);
+  if (session.lone_calls > 0) --session.lone_calls;
   return Progress::kDone;
 }
 
@@ -327,7 +360,10 @@ void StateMachine::Cancel(SessionEntry& session, const Cancels& cancels) {
     Record& record = session.queue[at];
     const bool is_before = at < cancels.calls_before;
     if (auto* call = std::get_if<CallRecord>(&record); call && is_before) {
-      record = BadRecord{cancelled(NameOf(call->call.op, call->speaker)), 0, call->results, LastUsesOf(*call)};
+      record = BadRecord{cancelled(NameOf(call->call.op, call->speaker)),
+                         0,
+                         {call->results.begin(), call->results.end()},
+                         LastUsesOf(*call)};
     } else if (auto* upload = std::get_if<UploadRecord>(&record);
                upload && (is_before || cancels.requests.contains(upload->request))) {
       record = BadRecord{cancelled("upload"), upload->request, {upload->result}, {}};

@@ -58,55 +58,46 @@ std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
 
 }  // namespace
 
-absl::StatusOr<StateMachine::CallOperands> StateMachine::ResolveOperands(const SessionEntry& session,
-                                                                         const CallRecord& record) const {
-  CallOperands operands;
-  operands.key.op = record.call.op;
-  operands.key.attributes = record.call.attributes;
-  operands.key.topology_version = topology_.version;
-  for (const OperandReference& operand : record.operands) {
-    PlanKeyOperand& key = operands.key.operands.emplace_back();
-    if (const auto* scalar = std::get_if<Scalar>(&operand.value)) {
-      key.is_scalar = true;
-      key.scalar_dtype = scalar->dtype();
-      key.scalar_strength = scalar->strength();
-      key.scalar_special_dtypes = scalar->SpecialDTypes();
-      operands.plan_operands.emplace_back(*scalar);
-      continue;
-    }
-    TESSERA_ASSIGN_OR_RETURN(TensorPointer tensor,
-                             FindTensor(session, std::get<HandleId>(operand.value), NameOf(record.call.op)));
-    key.spec = tensor->spec;
-    key.strides = tensor->strides;
-    operands.plan_operands.emplace_back(OperandLayout{tensor->spec, tensor->strides});
-    operands.tensors.push_back(std::move(tensor));
-  }
-  return operands;
-}
-
-absl::StatusOr<int64_t> StateMachine::CheckPlanText(std::string_view op, const Plan& plan) const {
-  const auto bytes = static_cast<int64_t>(ToText(plan).size());
-  if (bytes <= config_.max_plan_text_bytes) return bytes;
+absl::StatusOr<std::string> StateMachine::CheckedPlanText(std::string_view op, const Plan& plan) const {
+  std::string text = ToText(plan);
+  if (static_cast<int64_t>(text.size()) <= config_.max_plan_text_bytes) return text;
   return absl::ResourceExhaustedError(
-      StrCat(op, ": its plan has ", bytes, " bytes; max_plan_text_bytes is ", config_.max_plan_text_bytes));
+      StrCat(op, ": its plan has ", text.size(), " bytes; max_plan_text_bytes is ", config_.max_plan_text_bytes));
 }
 
-absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, const CallRecord& record,
-                                                       CallOperands& operands, std::vector<Scalar>& scalars) {
-  if (PlanTemplate* known = plans_.Find(operands.key)) {
-    if (known->plan->scalar_count > 0) {
-      TESSERA_ASSIGN_OR_RETURN(scalars, ScalarsOf(record.call, operands.plan_operands));
+absl::StatusOr<OpPlan> StateMachine::PlanUnit(const Unit& unit) const {
+  const Segment segment = SegmentFor(unit);
+  std::vector<PlanOperand> inputs;
+  for (const OperandLayout& input : segment.inputs) inputs.emplace_back(input);
+  for (const SegmentCall& call : segment.calls) TESSERA_RETURN_IF_ERROR(CheckMeshes(call.call, inputs));
+  PlanLimits limits;
+  if (unit.key.temporary_bytes != PlanKey::kNoLimit) limits.temporary_bytes = unit.key.temporary_bytes;
+  if (segment.calls.size() > 1) return PlanSegment(segment, topology_, limits);
+  std::vector<PlanOperand> operands;
+  for (const GraphOperand& operand : segment.calls[0].operands) {
+    if (const int* input = std::get_if<int>(&operand)) {
+      operands.emplace_back(segment.inputs[static_cast<size_t>(*input)]);
+    } else {
+      operands.emplace_back(std::get<Scalar>(operand));
     }
+  }
+  return PlanOp(segment.calls[0].call, operands, topology_, limits);
+}
+
+absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, const Unit& unit,
+                                                       std::vector<Scalar>& scalars) {
+  if (PlanTemplate* known = plans_.Find(unit.key)) {
+    if (known->recipes.Evaluate(unit.numbers, scalars)) return known;
+    TESSERA_ASSIGN_OR_RETURN(PlanScalars resolved, ScalarsOf(SegmentFor(unit)));
+    scalars = std::move(resolved.values);
+    known->recipes = std::move(resolved.recipes);
     return known;
   }
   Charge(session, kPlanUs);
-  TESSERA_RETURN_IF_ERROR(CheckMeshes(record.call, operands.plan_operands));
-  PlanLimits limits;
-  if (operands.key.temporary_bytes != PlanKey::kNoLimit) limits.temporary_bytes = operands.key.temporary_bytes;
-  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(record.call, operands.plan_operands, topology_, limits));
-  scalars = std::move(planned.scalars);
-  TESSERA_ASSIGN_OR_RETURN(const int64_t text_bytes, CheckPlanText(NameOf(record.call.op), planned.plan));
-  Charge(session, text_bytes / kPlanBytesPerUs);
+  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanUnit(unit));
+  scalars = std::move(planned.scalars.values);
+  TESSERA_ASSIGN_OR_RETURN(std::string text, CheckedPlanText(NameOf(unit.calls.back()->call.op), planned.plan));
+  Charge(session, static_cast<int64_t>(text.size()) / kPlanBytesPerUs);
   TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
   PlanTemplate made;
   made.id = TemplateId(next_template_++);
@@ -123,9 +114,18 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, co
   made.collectives = CollectivesOf(planned.plan);
   made.cost_us = std::max<int64_t>(1, static_cast<int64_t>(PredictSeconds(planned.plan, topology_) * 1e6));
   made.stream = OnlyExchanges(planned.plan) ? kExchangeStream : kComputeStream;
+  made.recipes = std::move(planned.scalars.recipes);
+  if (unit.calls.size() > 1) {
+    std::vector<WayStep> way;
+    for (size_t c = 0; c < unit.calls.size(); ++c) {
+      way.push_back({NameOf(unit.calls[c]->call.op), planned.call_results[c]});
+    }
+    made.way = std::make_shared<const std::vector<WayStep>>(std::move(way));
+  }
   made.plan = std::make_shared<const Plan>(std::move(planned.plan));
+  made.text = std::make_shared<const std::string>(std::move(text));
   std::vector<PlanTemplate> evicted;
-  PlanTemplate* kept = plans_.Insert(operands.key, std::move(made), evicted);
+  PlanTemplate* kept = plans_.Insert(unit.key, std::move(made), evicted);
   for (const PlanTemplate& gone : evicted) {
     std::vector<WorkerIndex> present;
     for (WorkerIndex worker : gone.defined_on) {
@@ -136,19 +136,12 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, co
   return kept;
 }
 
-bool StateMachine::MayDonate(const CallRecord& record, const CallOperands& operands, size_t input,
-                             int64_t output_bytes) const {
-  const TensorPointer& tensor = operands.tensors[input];
-  size_t at = 0;
-  for (const OperandReference& operand : record.operands) {
-    if (!std::holds_alternative<HandleId>(operand.value)) continue;
-    if (at++ != input) continue;
-    // The session's table and this call alone know the tensor; the tensor and this call's list of
-    // buffers alone know the buffer: no view of it exists.
-    return operand.last_use && tensor.use_count() == 2 && tensor->buffer.use_count() == 2 &&
-           tensor->offset_bytes == tensor->buffer->offset_bytes && tensor->buffer->bytes == output_bytes;
-  }
-  return false;
+bool StateMachine::MayDonate(const Unit& unit, size_t input, int64_t output_bytes) {
+  // The session's table and this unit alone know the tensor; the tensor and this unit's list of buffers alone know the
+  // buffer: no view of it exists.
+  const TensorPointer& tensor = unit.tensors[input];
+  return unit.last_uses[input] && tensor.use_count() == 2 && tensor->buffer.use_count() == 2 &&
+         tensor->offset_bytes == tensor->buffer->offset_bytes && tensor->buffer->bytes == output_bytes;
 }
 
 absl::Status StateMachine::DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status) {
@@ -167,23 +160,22 @@ absl::Status StateMachine::DoesNotFit(const PlanTemplate& plan, size_t buffer, c
   return status;
 }
 
-absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(SessionId owner, const CallRecord& record,
-                                                                      const CallOperands& operands,
+absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(SessionId owner, const Unit& unit,
                                                                       const PlanTemplate& plan, Instance& instance) {
   const Plan& p = *plan.plan;
   std::vector<BufferPointer> buffers(p.buffers.size());
   instance.buffer_offsets.resize(p.buffers.size());
   for (size_t i = 0; i < p.inputs.size(); ++i) {
     const auto b = static_cast<size_t>(p.values[static_cast<size_t>(p.inputs[i])].buffer);
-    buffers[b] = operands.tensors[i]->buffer;
-    instance.buffer_offsets[b] = operands.tensors[i]->offset_bytes;
+    buffers[b] = unit.tensors[i]->buffer;
+    instance.buffer_offsets[b] = unit.tensors[i]->offset_bytes;
   }
   for (const Donation& donation : p.donations) {
     const auto out =
         static_cast<size_t>(p.values[static_cast<size_t>(p.outputs[static_cast<size_t>(donation.output)])].buffer);
     const auto input = static_cast<size_t>(donation.input);
-    if (buffers[out] || !MayDonate(record, operands, input, p.buffers[out].bytes)) continue;
-    buffers[out] = operands.tensors[input]->buffer;
+    if (buffers[out] || !MayDonate(unit, input, p.buffers[out].bytes)) continue;
+    buffers[out] = unit.tensors[input]->buffer;
     instance.buffer_offsets[out] = buffers[out]->offset_bytes;
   }
   // Outputs first: they stay.
@@ -191,7 +183,7 @@ absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(SessionId 
     for (size_t b = 0; b < buffers.size(); ++b) {
       if (buffers[b] || p.buffers[b].kind != kind) continue;
       absl::StatusOr<BufferPointer> made =
-          NewBuffer(owner, plan.buffer_workers[b], p.buffers[b].bytes, NameOf(record.call.op));
+          NewBuffer(owner, plan.buffer_workers[b], p.buffers[b].bytes, NameOf(unit.calls.back()->call.op));
       if (!made.ok()) return DoesNotFit(plan, b, made.status());
       buffers[b] = *std::move(made);
       instance.buffer_offsets[b] = buffers[b]->offset_bytes;
@@ -234,17 +226,16 @@ std::vector<PlanLimits> StateMachine::LimitsFor(const Plan& plan, const std::vec
   return limits;
 }
 
-absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session, const CallRecord& record,
-                                                          CallOperands& operands, PlanTemplate& plan,
+absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session, Unit& unit, PlanTemplate& plan,
                                                           std::vector<Scalar> scalars) {
-  const absl::Status status = Issue(session, record, operands, plan, scalars);
+  const absl::Status status = Issue(session, unit, plan, scalars);
   if (status.ok()) return &plan;
   if (!absl::IsResourceExhausted(status)) return status;
   absl::Status last = status;
   for (const PlanLimits& limits : LimitsFor(*plan.plan)) {
-    operands.key.temporary_bytes = *limits.temporary_bytes;
-    absl::StatusOr<PlanTemplate*> smaller = TemplateOf(session, record, operands, scalars);
-    last = smaller.ok() ? Issue(session, record, operands, **smaller, scalars) : smaller.status();
+    unit.key.temporary_bytes = *limits.temporary_bytes;
+    absl::StatusOr<PlanTemplate*> smaller = TemplateOf(session, unit, scalars);
+    last = smaller.ok() ? Issue(session, unit, **smaller, scalars) : smaller.status();
     if (last.ok()) return smaller;
     if (!absl::IsResourceExhausted(last)) return last;
   }
@@ -285,16 +276,27 @@ void StateMachine::Define(PlanTemplate& plan) {
   std::set_difference(plan.workers->begin(), plan.workers->end(), plan.defined_on.begin(), plan.defined_on.end(),
                       std::back_inserter(news));
   if (news.empty()) return;
-  ToGroup(news.size() == plan.workers->size() ? plan.workers : MakeGroup(news), DefineTemplate{plan.id, plan.plan});
+  ToGroup(news.size() == plan.workers->size() ? plan.workers : MakeGroup(news),
+          DefineTemplate{plan.id, plan.plan, std::move(plan.text)});
+  plan.text = nullptr;
   plan.defined_on = *plan.workers;
 }
 
-absl::Status StateMachine::Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands,
-                                 PlanTemplate& plan, std::vector<Scalar> scalars) {
-  const std::string_view name = NameOf(record.call.op, record.speaker);
-  if (record.results.size() != plan.plan->outputs.size()) {
+// The ops of a segment as those say them who were called.
+std::shared_ptr<const std::vector<WayStep>> StateMachine::WayOf(const Unit& unit, const PlanTemplate& plan) {
+  const auto is_own = [](const CallRecord* call) { return call->speaker == Speaker::kOp; };
+  if (plan.way == nullptr || std::all_of(unit.calls.begin(), unit.calls.end(), is_own)) return plan.way;
+  std::vector<WayStep> way = *plan.way;
+  for (size_t c = 0; c < way.size(); ++c) way[c].name = NameOf(unit.calls[c]->call.op, unit.calls[c]->speaker);
+  return std::make_shared<const std::vector<WayStep>>(std::move(way));
+}
+
+absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan,
+                                 std::vector<Scalar> scalars) {
+  const std::string_view name = unit.name;
+  if (unit.results.size() != plan.plan->outputs.size()) {
     return absl::InvalidArgumentError(
-        StrCat(name, ": ", record.results.size(), " result handles for ", plan.plan->outputs.size(), " outputs"));
+        StrCat(name, ": ", unit.results.size(), " result handles for ", plan.plan->outputs.size(), " outputs"));
   }
   TESSERA_RETURN_IF_ERROR(CheckWorkers(name, *plan.workers));
   Instance instance;
@@ -302,12 +304,13 @@ absl::Status StateMachine::Issue(SessionEntry& session, const CallRecord& record
   instance.stream = plan.stream;
   instance.scalars = std::move(scalars);
   TESSERA_ASSIGN_OR_RETURN(std::vector<BufferPointer> buffers,
-                           PlaceBuffers(session.info.session, record, operands, plan, instance));
+                           PlaceBuffers(session.info.session, unit, plan, instance));
   OpPointer op;
   if (!plan.plan->steps.empty()) {  // else a view: nothing runs
     Define(plan);
     op = NewOp(OpEntry::Kind::kRun, name, session.info.session, plan.workers, plan.cost_us);
-    for (const TensorPointer& tensor : operands.tensors) AddParent(op, *tensor);
+    op->way = WayOf(unit, plan);
+    for (const TensorPointer& tensor : unit.tensors) AddParent(op, *tensor);
     for (const uint64_t open : session.open_scopes) {
       CommScope& scope = session.scopes.at(open);
       op->comm_scopes.push_back(open);
@@ -318,19 +321,18 @@ absl::Status StateMachine::Issue(SessionEntry& session, const CallRecord& record
     AddWaits(plan, buffers, instance);
     ToGroup(plan.workers, std::move(instance));
   }
-  AddOutputs(session, record, operands, plan, buffers, op);
+  AddOutputs(session, unit, plan, buffers, op);
   return absl::OkStatus();
 }
 
-void StateMachine::AddOutputs(SessionEntry& session, const CallRecord& record, const CallOperands& operands,
-                              const PlanTemplate& plan, const std::vector<BufferPointer>& buffers,
-                              const OpPointer& op) {
+void StateMachine::AddOutputs(SessionEntry& session, const Unit& unit, const PlanTemplate& plan,
+                              const std::vector<BufferPointer>& buffers, const OpPointer& op) {
   const Plan& p = *plan.plan;
   for (size_t i = 0; i < p.outputs.size(); ++i) {
     const PlanValue& value = p.values[static_cast<size_t>(p.outputs[i])];
     auto tensor = std::make_shared<TensorEntry>();
     tensor->session = session.info.session;
-    tensor->handle = record.results[i];
+    tensor->handle = unit.results[i];
     tensor->spec = value.spec;
     tensor->strides = value.strides;
     tensor->buffer = buffers[static_cast<size_t>(value.buffer)];
@@ -340,11 +342,11 @@ void StateMachine::AddOutputs(SessionEntry& session, const CallRecord& record, c
     for (size_t j = 0; j < p.inputs.size(); ++j) {
       if (p.values[static_cast<size_t>(p.inputs[j])].buffer != value.buffer) continue;
       // A view lies in its operand, and is ready, or poisoned, when that is; beside results of an op, when they are.
-      tensor->offset_bytes = operands.tensors[j]->offset_bytes + value.offset * element_bytes;
-      if (op == nullptr || p.outputs.size() == 1) tensor->producer = operands.tensors[j]->producer;
+      tensor->offset_bytes = unit.tensors[j]->offset_bytes + value.offset * element_bytes;
+      if (op == nullptr || p.outputs.size() == 1) tensor->producer = unit.tensors[j]->producer;
     }
-    if (absl::Status status = AddTensor(session, record.results[i], tensor); !status.ok()) {
-      SendTo(session.info.session, FailedHandleEvent{record.results[i], status});
+    if (absl::Status status = AddTensor(session, unit.results[i], tensor); !status.ok()) {
+      SendTo(session.info.session, FailedHandleEvent{unit.results[i], status});
       continue;
     }
     if (tensor->producer && !tensor->producer->settled) tensor->producer->outputs.push_back(tensor);

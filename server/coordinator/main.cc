@@ -190,6 +190,10 @@ int Main(int argc, char** argv) {
                  "microseconds of predicted work issued to a worker and not reported")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
+  app.add_option("--max-segment-ops", options.config.max_segment_ops,
+                 "calls of a batch that are planned as one; 1: each call by itself")
+      ->check(CLI::Range(int64_t{1}, int64_t{256}))
+      ->capture_default_str();
   app.add_option("--journal", options.journal_path,
                  "write every event to this file, and at the end a digest of the effects to FILE.digest");
   app.add_option("--replay", replay, "read a journal, print the digest of its effects, and end");

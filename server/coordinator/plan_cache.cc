@@ -93,13 +93,15 @@ int64_t MemoryBytes(const PlanTemplate& value) {
   int64_t bytes =
       static_cast<int64_t>(sizeof(PlanTemplate)) + DescriptionBytes(*value.plan) + ProgramBytes(*value.plan);
   bytes += BytesOf(value.uses) + BytesOf(value.buffer_workers) + BytesOf(value.collectives);
+  bytes += value.recipes.HeapBytes() + (value.way == nullptr ? 0 : BytesOf(*value.way));
   // Its workers, and those that know it.
   return bytes + 2 * BytesOf(*value.workers);
 }
 
 int64_t MemoryBytes(const PlanKey& key) {
-  int64_t bytes = static_cast<int64_t>(sizeof(PlanKey)) + key.attributes.HeapBytes() + BytesOf(key.operands);
-  for (const PlanKeyOperand& operand : key.operands) bytes += BytesOf(operand.spec.placements);
+  int64_t bytes = static_cast<int64_t>(sizeof(PlanKey)) + BytesOf(key.inputs) + BytesOf(key.calls);
+  for (const PlanKeyInput& input : key.inputs) bytes += BytesOf(input.spec.placements);
+  for (const PlanKeyCall& call : key.calls) bytes += call.attributes.HeapBytes() + BytesOf(call.operands);
   return bytes;
 }
 

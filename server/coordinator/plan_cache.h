@@ -1,6 +1,6 @@
 #pragma once
 
-// PlanCache: plans by (op, attributes, operands' specs and strides, topology version, limits), each a template
+// PlanCache: plans by (ops, attributes, inputs' specs and strides, topology version, limits), each a template
 // that workers know by id. When the cache is full, in plans or in bytes, the least recently used ones go, and the
 // workers forget them.
 
@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -15,35 +16,61 @@
 #include "schemas/ops/op.h"
 #include "server/coordinator/effects.h"
 #include "server/plan/plan.h"
+#include "server/planner/scalar_recipes.h"
 
 namespace tessera {
 
-struct PlanKeyOperand {
-  bool is_scalar = false;
+struct PlanKeyInput {
   TensorSpec spec;
   Strides strides;
+  bool operator==(const PlanKeyInput&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const PlanKeyInput& i) {
+    return H::combine(std::move(h), i.spec, i.strides);
+  }
+};
+// A tensor is input `value`, or, where that is negative, the result of call -1 - value.
+struct PlanKeyOperand {
+  int32_t value = kNumber;
   DType scalar_dtype = DType::kF64;
   ScalarStrength scalar_strength = ScalarStrength::kWeak;
   uint8_t scalar_special_dtypes = 0;  // Scalar::SpecialDTypes: terms may not stay pending then
+  static constexpr int32_t kNumber = INT32_MIN;
   bool operator==(const PlanKeyOperand&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const PlanKeyOperand& o) {
-    return H::combine(std::move(h), o.is_scalar, o.spec, o.strides, o.scalar_dtype, o.scalar_strength,
-                      o.scalar_special_dtypes);
+    return H::combine(std::move(h), o.value, o.scalar_dtype, o.scalar_strength, o.scalar_special_dtypes);
   }
 };
-struct PlanKey {
+struct PlanKeyCall {
   OpId op = OpId::kFull;
   Attributes attributes;
   absl::InlinedVector<PlanKeyOperand, 2> operands;
+  bool operator==(const PlanKeyCall&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const PlanKeyCall& c) {
+    return H::combine(std::move(h), c.op, c.attributes, c.operands);
+  }
+};
+// A call, or a segment of several in its canonical form: handles are left out, and numbers' values.
+struct PlanKey {
+  absl::InlinedVector<PlanKeyInput, 2> inputs;
+  absl::InlinedVector<PlanKeyCall, 1> calls;
+  absl::InlinedVector<int32_t, 1> kept;  // calls of a segment whose results stay; none: those of the last call
   uint64_t topology_version = 0;
   int64_t temporary_bytes = kNoLimit;  // what PlanLimits says
   static constexpr int64_t kNoLimit = -1;
   bool operator==(const PlanKey&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const PlanKey& k) {
-    return H::combine(std::move(h), k.op, k.attributes, k.operands, k.topology_version, k.temporary_bytes);
+    return H::combine(std::move(h), k.inputs, k.calls, k.kept, k.topology_version, k.temporary_bytes);
   }
+};
+
+// An op of a segment, for messages.
+struct WayStep {
+  std::string_view name;
+  TensorSpec result;
 };
 
 // How a plan touches one of its buffers; phases count from 1, 0 is never.
@@ -56,9 +83,12 @@ struct BufferUse {
 struct PlanTemplate {
   TemplateId id;
   std::shared_ptr<const Plan> plan;
-  std::vector<BufferUse> uses;              // by buffer
-  std::vector<WorkerGroup> buffer_workers;  // by buffer
-  WorkerGroup workers;                      // all that run it
+  std::shared_ptr<const std::string> text;  // until its workers know it
+  ScalarRecipes recipes;
+  std::shared_ptr<const std::vector<WayStep>> way;  // of a segment: its ops; null of one op
+  std::vector<BufferUse> uses;                      // by buffer
+  std::vector<WorkerGroup> buffer_workers;          // by buffer
+  WorkerGroup workers;                              // all that run it
   std::vector<std::pair<std::string, uint64_t>> collectives;
   int64_t cost_us = 0;
   uint8_t stream = 0;                   // StreamId

@@ -49,7 +49,7 @@ void StateMachine::On(const SessionResumedEvent& event) {
   }
 }
 
-void StateMachine::On(const BatchEvent& event) {
+void StateMachine::On(BatchEvent& event) {
   auto found = sessions_.find(event.session);
   if (found == sessions_.end()) return;
   SessionEntry& session = found->second;
@@ -69,15 +69,15 @@ void StateMachine::On(const BatchEvent& event) {
   }
   session.last_batch = event.number;
   Cancels cancels;
-  for (const Record& record : event.records) {
+  for (Record& record : event.records) {
     if (const auto* cancel = std::get_if<CancelRecord>(&record)) {
       if (cancel->request == 0) cancels.calls_before = session.queue.size();
       if (cancel->request != 0) cancels.requests.insert(cancel->request);
     } else if (const auto* release = std::get_if<ReleaseRecord>(&record)) {
       ReleaseTicket(session, *release);
     } else {
-      session.queue.push_back(record);
       session.queue_weight += WeightOf(record);
+      session.queue.push_back(std::move(record));
     }
   }
   Cancel(session, cancels);

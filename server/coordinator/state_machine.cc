@@ -18,10 +18,10 @@ StateMachine::StateMachine(const CoordinatorConfig& config)
 
 StateMachine::~StateMachine() { *alive_ = false; }
 
-Effects StateMachine::Apply(int64_t now_us, const Event& event) {
+Effects StateMachine::Apply(int64_t now_us, Event event) {
   now_us_ = now_us;
   intake_left_us_ = config_.max_intake_us;
-  std::visit([this](const auto& e) { On(e); }, event);
+  std::visit([this](auto& e) { On(e); }, event);
   return std::exchange(effects_, {});
 }
 

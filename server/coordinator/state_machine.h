@@ -36,7 +36,7 @@ class StateMachine {
   explicit StateMachine(const CoordinatorConfig& config);
   ~StateMachine();
 
-  Effects Apply(int64_t now_us, const Event& event);
+  Effects Apply(int64_t now_us, Event event);
   // Queued records could be taken up, and wait for ContinuedEvent, so that other events have their turn.
   bool has_more() const { return has_more_; }
 
@@ -66,7 +66,7 @@ class StateMachine {
   void On(const SessionClosedEvent& event);
   void On(const ConnectionLostEvent& event);
   void On(const SessionResumedEvent& event);
-  void On(const BatchEvent& event);
+  void On(BatchEvent& event);
   void On(const TickEvent& event);
   void On(const ContinuedEvent& event);
   void CloseSession(SessionId id, const absl::Status& reason);
@@ -92,8 +92,8 @@ class StateMachine {
   // kBlocked: by a limit per worker, or by windows that are being closed. kAwaitsUpload: bytes of an operand are still
   // on their way from the client.
   enum class Progress { kDone, kBlocked, kAwaitsUpload };
-  Progress Take(SessionEntry& session, Record& record);
-  Progress TakeRecord(SessionEntry& session, CallRecord& record);
+  // Of the first records of the queue; how many were taken.
+  Progress Take(SessionEntry& session, size_t& taken);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);
   Progress TakeRecord(SessionEntry& session, DownloadRecord& record);
   Progress TakeRecord(SessionEntry& session, WatchRecord& record);
@@ -125,39 +125,56 @@ class StateMachine {
   // first record may wait for. A window that a client may still use is none of them.
   bool AwaitsWindows(SessionEntry& session, const std::vector<WorkerIndex>& workers);
 
-  // issue.cc: one operation onto the workers.
-  struct CallOperands {
-    std::vector<TensorPointer> tensors;  // tensor operands in order; scalars are left out
-    std::vector<PlanOperand> plan_operands;
+  // segments.cc: which records of a queue are planned as one.
+  // What is issued as one instruction: a call, or a segment of calls of a batch.
+  struct Unit {
+    absl::InlinedVector<const CallRecord*, 1> calls;
+    size_t record_count = 1;                        // of the queue's: the calls, and the drops between and after them
+    std::string_view name;                          // of the last call
+    absl::InlinedVector<TensorPointer, 2> tensors;  // inputs, by number
+    absl::InlinedVector<bool, 2> last_uses;         // by input: nobody has its handle after the unit
+    absl::InlinedVector<HandleId, 2> dropped;       // handles that nobody has after it
+    absl::InlinedVector<HandleId, 1> results;       // of what is kept
+    absl::InlinedVector<Scalar, 2> numbers;
     PlanKey key;
   };
-  absl::StatusOr<CallOperands> ResolveOperands(const SessionEntry& session, const CallRecord& record) const;
+  absl::StatusOr<Unit> UnitOf(const SessionEntry& session, const CallRecord& record) const;
+  // The segment that begins with the first record of the queue; nullopt where nothing is gained.
+  std::optional<Unit> FindSegment(SessionEntry& session) const;
+  class SegmentGatherer;
+  // What the drop behind the call names it uses last.
+  static void AddDropsBehind(const SessionEntry& session, Unit& unit);
+  static Segment SegmentFor(const Unit& unit);
+  Progress TakeCalls(SessionEntry& session, CallRecord& record, size_t& taken);
+  absl::StatusOr<Progress> TakeSegment(SessionEntry& session, Unit& unit);
+  void FinishUnit(SessionEntry& session, const Unit& unit);
+
+  // issue.cc: one unit onto the workers.
   // Workers would refuse what they can't take.
-  absl::StatusOr<int64_t> CheckPlanText(std::string_view op, const Plan& plan) const;  // its bytes
-  absl::StatusOr<PlanTemplate*> TemplateOf(SessionEntry& session, const CallRecord& record, CallOperands& operands,
-                                           std::vector<Scalar>& scalars);
-  // Issues the call by its plan; a contraction whose temporaries don't fit, by one that keeps to what is free.
-  absl::StatusOr<PlanTemplate*> IssueWhatFits(SessionEntry& session, const CallRecord& record, CallOperands& operands,
-                                              PlanTemplate& plan, std::vector<Scalar> scalars);
+  absl::StatusOr<std::string> CheckedPlanText(std::string_view op, const Plan& plan) const;
+  absl::StatusOr<PlanTemplate*> TemplateOf(SessionEntry& session, const Unit& unit, std::vector<Scalar>& scalars);
+  absl::StatusOr<OpPlan> PlanUnit(const Unit& unit) const;
+  // Issues the unit by its plan; a contraction whose temporaries don't fit, by one that keeps to what is free.
+  absl::StatusOr<PlanTemplate*> IssueWhatFits(SessionEntry& session, Unit& unit, PlanTemplate& plan,
+                                              std::vector<Scalar> scalars);
   // Whether there is room for all that the plan adds, nothing being donated.
   bool FitsNow(const Plan& plan, const std::vector<MemoryMap::Request>& held) const;
   // What the temporaries of a contraction, or of a conversion, may take: rounded down, and to the byte, for what the
   // rounding would refuse. None when it has none, or its other buffers don't fit.
   std::vector<PlanLimits> LimitsFor(const Plan& plan, const std::vector<MemoryMap::Request>& held = {}) const;
-  absl::Status Issue(SessionEntry& session, const CallRecord& record, CallOperands& operands, PlanTemplate& plan,
-                     std::vector<Scalar> scalars);
+  absl::Status Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan, std::vector<Scalar> scalars);
   absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;
   // Of all that the op names; before it is planned, which costs time on a large mesh.
   absl::Status CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const;
   // The refusal of a plan's buffer, with what would fit in an output's place.
   absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
-  absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const CallRecord& record,
-                                                          const CallOperands& operands, const PlanTemplate& plan,
+  absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const Unit& unit, const PlanTemplate& plan,
                                                           Instance& instance);
   void AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, Instance& instance);
-  bool MayDonate(const CallRecord& record, const CallOperands& operands, size_t input, int64_t output_bytes) const;
-  void AddOutputs(SessionEntry& session, const CallRecord& record, const CallOperands& operands,
-                  const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, const OpPointer& op);
+  static std::shared_ptr<const std::vector<WayStep>> WayOf(const Unit& unit, const PlanTemplate& plan);
+  static bool MayDonate(const Unit& unit, size_t input, int64_t output_bytes);
+  void AddOutputs(SessionEntry& session, const Unit& unit, const PlanTemplate& plan,
+                  const std::vector<BufferPointer>& buffers, const OpPointer& op);
   void Define(PlanTemplate& plan);
   absl::StatusOr<BufferPointer> NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
                                           std::string_view op);

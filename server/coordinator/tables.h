@@ -17,6 +17,7 @@
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
 #include "server/coordinator/history.h"
+#include "server/coordinator/plan_cache.h"
 
 namespace tessera {
 
@@ -76,7 +77,8 @@ struct OpEntry {
   enum class Kind : uint8_t { kRun, kWindow, kInlineRead };
   Kind kind = Kind::kRun;
   Ordinal ordinal;
-  std::string_view name;  // of the catalog, or "upload", "download"
+  std::string_view name;                            // of the catalog, or "upload", "download"
+  std::shared_ptr<const std::vector<WayStep>> way;  // of a segment: its ops
   SessionId session;
   WorkerGroup workers;
   std::vector<WorkerIndex> missing;  // have not reported
@@ -129,6 +131,7 @@ struct SessionEntry {
   absl::flat_hash_map<HandleId, TensorPointer> tensors;
   std::deque<Record> queue;
   int64_t queue_weight = 0;    // WeightOf them all
+  size_t lone_calls = 0;       // the next calls, which no segment has: nothing is gained, or it can't be issued
   int64_t bytes = 0;           // of its buffers, on each of their workers
   bool awaits_upload = false;  // the first of the queue waits for bytes that the client is to bring
   std::optional<MemoryWait> memory_wait;

@@ -18,6 +18,7 @@ struct DefineTemplate {
   TemplateId id;
   // At a worker: or why what came is no plan. That is remembered, and the template's instances report it.
   absl::StatusOr<std::shared_ptr<const Plan>> plan;
+  std::shared_ptr<const std::string> text = {};  // the plan's, which all workers get; null: it is yet to be made
 };
 struct ForgetTemplate {
   TemplateId id;

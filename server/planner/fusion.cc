@@ -15,6 +15,20 @@ bool IsPlainMap(const FusedNode& node) {
                      [](const ResolvedOperand& operand) { return operand.counted_once.empty(); });
 }
 
+// A reduction of what lies where it is reduced.
+bool IsPlainReduction(const FusedNode& node) {
+  return node.family == OpFamily::kReduction && node.inputs.size() == 1 && node.resolution.operands.size() == 1 &&
+         node.resolution.operands[0].counted_once.empty() && node.resolution.scalars.empty();
+}
+
+// What is computed of each element before it is stored, or reduced.
+Expression ExpressionOf(const FusedNode& node) {
+  if (const auto* map = std::get_if<MapOp>(&*node.resolution.local)) return map->expression;
+  const auto& reduction = std::get<ReduceLocalOp>(*node.resolution.local);
+  if (reduction.map.has_value()) return *reduction.map;
+  return Expression{{{ScalarOp::kInput, node.resolution.operands[0].spec.dtype, 0, 0, 0}}};
+}
+
 class Fuser {
  public:
   explicit Fuser(const Graph& graph) : graph_(graph), uses_(graph.specs.size(), 0), made_by_(graph.specs.size(), -1) {}
@@ -26,6 +40,8 @@ class Fuser {
       made.family = node.row->family;
       made.resolution = node.resolution;
       made.first_result = node.first_result;
+      const size_t scalars = node.resolution.scalars.size() + node.resolution.epilogue_scalars.size();
+      for (size_t s = 0; s < scalars; ++s) made.origins.push_back({nodes_.size() - 1, s});
       for (const GraphOperand& operand : node.operands) {
         if (const int* value = std::get_if<int>(&operand)) made.inputs.push_back(*value);
       }
@@ -52,7 +68,8 @@ class Fuser {
   }
 
   void TakeInMaps(FusedNode& node) {
-    if (!IsPlainMap(node)) return;
+    if (!IsPlainMap(node) && !IsPlainReduction(node)) return;
+    if (IsPlainMap(node)) MergeEqualInputs(node);
     for (size_t i = 0; i < node.inputs.size();) {
       const std::optional<size_t> before = MapBefore(node, i);
       if (before.has_value() && TakeIn(node, i, nodes_[*before])) {
@@ -63,22 +80,44 @@ class Fuser {
     }
   }
 
+  // What the node takes twice, as t * t does, is one input.
+  void MergeEqualInputs(FusedNode& node) {
+    Joined joined;
+    std::vector<int32_t> numbers;
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      numbers.push_back(joined.Add(node.inputs[k], node.resolution.operands[k]));
+    }
+    if (joined.inputs.size() == node.inputs.size()) return;
+    Expression result;
+    Append(ExpressionOf(node), numbers, 0, result);
+    for (const int value : node.inputs) --uses_[static_cast<size_t>(value)];
+    for (const int value : joined.inputs) ++uses_[static_cast<size_t>(value)];
+    node.inputs = std::move(joined.inputs);
+    node.resolution.operands.assign(joined.operands.begin(), joined.operands.end());
+    node.resolution.local = MapOp{std::move(result)};
+  }
+
   // The map whose result is input `i` of the node alone, and is taken as it lies, element by element.
   std::optional<size_t> MapBefore(const FusedNode& node, size_t i) const {
     const int value = node.inputs[i];
     const int made_by = made_by_[static_cast<size_t>(value)];
     if (made_by < 0 || uses_[static_cast<size_t>(value)] != 1) return std::nullopt;
     const FusedNode& before = nodes_[static_cast<size_t>(made_by)];
-    const TensorSpec& output = node.resolution.outputs[0];
+    // As many elements as the map has that takes them in; of a reduction, as what it reduces has.
+    const TensorSpec& output = node.mapped.has_value() ? *node.mapped : node.resolution.outputs[0];
     const TensorSpec& between = before.resolution.outputs[0];
+    const bool is_reduced = node.family == OpFamily::kReduction && !node.mapped.has_value();
     const bool stays = node.resolution.operands[i].spec == between && between.mesh == output.mesh &&
-                       between.shape == output.shape && !between.has_partial();
+                       (is_reduced || between.shape == output.shape) && !between.has_partial();
+    const bool reads_index = node.family == OpFamily::kReduction && IsPlainMap(before) &&
+                             Uses(std::get<MapOp>(*before.resolution.local).expression, ScalarOp::kIndex);
+    if (reads_index) return std::nullopt;
     return IsPlainMap(before) && stays ? std::optional<size_t>(static_cast<size_t>(made_by)) : std::nullopt;
   }
 
   // The node's expression with that of `before` in place of input `i`.
   bool TakeIn(FusedNode& node, size_t i, const FusedNode& before) {
-    const Expression& outer = std::get<MapOp>(*node.resolution.local).expression;
+    const Expression outer = ExpressionOf(node);
     const Expression& inner = std::get<MapOp>(*before.resolution.local).expression;
     const size_t inputs = node.inputs.size() + before.inputs.size() - 1;
     if (outer.nodes.size() + inner.nodes.size() > static_cast<size_t>(kMaxExpressionNodes) ||
@@ -119,7 +158,14 @@ class Fuser {
     node.inputs = std::move(joined.inputs);
     node.resolution.flops += before.resolution.flops;
     node.resolution.operands.assign(joined.operands.begin(), joined.operands.end());
-    node.resolution.local = MapOp{std::move(result)};
+    if (auto* reduction = std::get_if<ReduceLocalOp>(&*node.resolution.local)) {
+      reduction->map = std::move(result);
+      if (!node.mapped.has_value()) node.mapped = before.resolution.outputs[0];
+    } else {
+      node.resolution.local = MapOp{std::move(result)};
+    }
+    node.origins.insert(node.origins.begin() + static_cast<ptrdiff_t>(node.resolution.scalars.size()),
+                        before.origins.begin(), before.origins.end());
     node.resolution.scalars.insert(node.resolution.scalars.end(), before.resolution.scalars.begin(),
                                    before.resolution.scalars.end());
     return true;

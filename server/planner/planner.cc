@@ -12,9 +12,11 @@
 #include "server/plan/same_shards.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
+#include "server/planner/donations.h"
 #include "server/planner/fusion.h"
 #include "server/planner/parts_to_narrow.h"
 #include "server/planner/sharded_along.h"
+#include "server/planner/shared_temporaries.h"
 
 namespace tessera {
 namespace {
@@ -32,26 +34,10 @@ std::vector<OperandSpec> SpecsOf(absl::Span<const PlanOperand> operands) {
   return specs;
 }
 
-std::vector<Scalar> PlanScalars(const OpResolution& resolution) {
-  std::vector<Scalar> scalars = resolution.scalars;
-  scalars.insert(scalars.end(), resolution.epilogue_scalars.begin(), resolution.epilogue_scalars.end());
-  return scalars;
-}
-
 std::vector<int> Range(size_t first, size_t count) {
   std::vector<int> range(count);
   std::iota(range.begin(), range.end(), static_cast<int>(first));
   return range;
-}
-
-// Whether the shard lies as the default strides would have it; dims of extent 1 don't matter.
-bool HasDefaultStrides(const PlanValue& value) {
-  const Shape extents = MaxShardShape(value.spec);
-  const Strides strides = RowMajorStrides(extents);
-  for (size_t d = 0; d < extents.size(); ++d) {
-    if (extents[d] > 1 && value.strides[d] != strides[d]) return false;
-  }
-  return true;
 }
 
 int64_t OffsetOf(const Shape& start, const Strides& strides) {
@@ -63,12 +49,13 @@ Expression CopyExpression(DType dtype) { return Expression{{{ScalarOp::kInput, d
 // Adds one op's steps to a plan, family by family.
 class OpPlanner {
  public:
-  // `inputs`: the values of its tensor operands.
-  OpPlanner(PlanBuilder& builder, const OpCall& call, const OpResolution& resolution, std::vector<int> inputs,
-            const Topology& topology, const PlanLimits& limits)
+  // `inputs`: the values of its tensor operands. `mapped`: of a reduction with a map, what that gives.
+  OpPlanner(PlanBuilder& builder, const OpCall& call, const OpResolution& resolution, std::optional<TensorSpec> mapped,
+            std::vector<int> inputs, const Topology& topology, const PlanLimits& limits)
       : builder_(builder),
         call_(call),
         resolution_(resolution),
+        mapped_(std::move(mapped)),
         output_(resolution_.outputs[0]),
         topology_(topology),
         limits_(limits),
@@ -86,23 +73,6 @@ class OpPlanner {
     }
     TESSERA_ASSIGN_OR_RETURN(const int output, PlanFamily(family));
     return std::vector<int>{output};
-  }
-
-  // Of an elementwise op that is all of its plan: which inputs' memory its result may take.
-  void AddDonations(int output) {
-    Plan& plan = builder_.plan();
-    const TensorSpec& to = builder_.value(output).spec;
-    for (size_t i = 0; i < plan.inputs.size() && i < map_inputs_.size(); ++i) {
-      const PlanValue& input = builder_.value(plan.inputs[i]);
-      // Read as it lies: itself, or a view of it under the output's mesh.
-      const bool in_place = builder_.value(map_inputs_[i]).buffer == input.buffer;
-      const bool counted = i >= map_counted_once_.size() || map_counted_once_[i].empty();
-      const bool same_bytes = SizeBytes(input.spec.dtype) == SizeBytes(to.dtype) && input.spec.shape == to.shape &&
-                              input.spec.placements == to.placements && HaveSameArrangement(input.spec.mesh, to.mesh);
-      if (in_place && counted && same_bytes && HasDefaultStrides(input)) {
-        plan.donations.push_back({static_cast<int>(i), 0});
-      }
-    }
   }
 
  private:
@@ -161,7 +131,8 @@ class OpPlanner {
     reduced.dtype = output_.dtype;
     for (const int64_t dim : op.dims) reduced.shape[static_cast<size_t>(dim)] = 1;
     for (Placement& placement : reduced.placements) {
-      const bool is_cut = placement.is_shard() && std::find(op.dims.begin(), op.dims.end(), placement.dim()) != op.dims.end();
+      const bool is_cut =
+          placement.is_shard() && std::find(op.dims.begin(), op.dims.end(), placement.dim()) != op.dims.end();
       if (is_cut) placement = Placement::Replicate();
     }
     TESSERA_ASSIGN_OR_RETURN(const int result, AddShardedArgReduce(builder_, op, input, reduced));
@@ -195,8 +166,6 @@ class OpPlanner {
     }
     if (!counts_once) step.counted_once.clear();
     step.output = builder_.AddTemporary(output_);
-    map_inputs_ = step.inputs;
-    map_counted_once_ = step.counted_once;
     const int output = step.output;
     builder_.AddLocal(std::move(step));
     return output;
@@ -219,13 +188,18 @@ class OpPlanner {
   }
 
   absl::StatusOr<int> PlanReduction() {
-    const TensorSpec& wanted = resolution_.operands[0].spec;
+    const TensorSpec& wanted = mapped_.has_value() ? *mapped_ : resolution_.operands[0].spec;
     LocalStep step;
     step.op = *resolution_.local;
-    TESSERA_ASSIGN_OR_RETURN(const int input, builder_.AddImplicitRedistribute(inputs_[0], wanted));
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      TESSERA_ASSIGN_OR_RETURN(const int input,
+                               builder_.AddImplicitRedistribute(inputs_[i], resolution_.operands[i].spec));
+      step.inputs.push_back(input);
+    }
     const auto* arg_reduce = std::get_if<ArgReduceOp>(&step.op);
-    if (arg_reduce != nullptr && !arg_reduce->whole.empty()) return PlanShardedArgReduction(*arg_reduce, input);
-    step.inputs = {input};
+    if (arg_reduce != nullptr && !arg_reduce->whole.empty()) {
+      return PlanShardedArgReduction(*arg_reduce, step.inputs.front());
+    }
     step.scalars = Range(first_scalar_, resolution_.scalars.size());
     TensorSpec reduced = output_;
     reduced.dtype = DTypeBeforeEpilogue();
@@ -390,18 +364,13 @@ class OpPlanner {
   PlanBuilder& builder_;
   const OpCall& call_;
   const OpResolution& resolution_;
+  const std::optional<TensorSpec> mapped_;
   const TensorSpec& output_;
   const Topology& topology_;
   const PlanLimits& limits_;
   const std::vector<int> inputs_;  // the operands' values
   const size_t first_scalar_;      // of the plan's, that are its own
-  std::vector<int> map_inputs_;
-  std::vector<std::vector<int>> map_counted_once_;
 };
-
-void AppendScalars(const OpResolution& resolution, std::vector<Scalar>& scalars) {
-  for (const Scalar& scalar : PlanScalars(resolution)) scalars.push_back(scalar);
-}
 
 // A value that is small in a buffer that is large would keep all of it: it is copied.
 int CopyOfPart(PlanBuilder& builder, int value) {
@@ -418,62 +387,91 @@ int CopyOfPart(PlanBuilder& builder, int value) {
   return copy;
 }
 
-// The steps of a composite's ops, and the values of its results.
-absl::StatusOr<std::vector<int>> PlanGraph(PlanBuilder& builder, const Graph& graph, const std::vector<int>& inputs,
-                                           const Topology& topology, const PlanLimits& limits,
-                                           std::vector<Scalar>& scalars) {
-  std::vector<int> values(graph.specs.size(), -1);  // by the graph's
-  std::copy(inputs.begin(), inputs.end(), values.begin());
-  for (const FusedNode& node : FuseMaps(graph)) {
-    std::vector<int> operands;
-    for (const int value : node.inputs) operands.push_back(values[static_cast<size_t>(value)]);
-    OpPlanner planner(builder, node.call, node.resolution, std::move(operands), topology, limits);
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<int> results, planner.Run(node.family));
-    std::copy(results.begin(), results.end(), values.begin() + node.first_result);
-    AppendScalars(node.resolution, scalars);
+// The scalars of what is planned, in the order of the plan's parameters.
+PlanScalars ScalarsOf(const std::vector<FusedNode>& nodes, const std::vector<ScalarRecipes>& recipes) {
+  PlanScalars scalars;
+  for (const FusedNode& node : nodes) {
+    const OpResolution& resolution = node.resolution;
+    scalars.values.insert(scalars.values.end(), resolution.scalars.begin(), resolution.scalars.end());
+    scalars.values.insert(scalars.values.end(), resolution.epilogue_scalars.begin(), resolution.epilogue_scalars.end());
+    for (const ScalarOrigin& origin : node.origins) {
+      scalars.recipes.Append(recipes[origin.node].recipes()[origin.scalar]);
+    }
   }
-  std::vector<int> outputs;
-  for (const int output : graph.outputs) outputs.push_back(CopyOfPart(builder, values[static_cast<size_t>(output)]));
-  return outputs;
+  // Also of what is not computed: it may be refused.
+  for (const ScalarRecipes& required : recipes) scalars.recipes.AppendRequirements(required);
+  return scalars;
 }
 
 }  // namespace
 
+absl::StatusOr<OpPlan> PlanSegment(const Segment& segment, const Topology& topology, const PlanLimits& limits) {
+  TESSERA_ASSIGN_OR_RETURN(const SegmentGraph resolved, ResolveSegment(segment));
+  const Graph& graph = resolved.graph;
+  const std::vector<FusedNode> nodes = FuseMaps(graph);
+  PlanBuilder builder;
+  std::vector<int> values(graph.specs.size(), -1);  // by the graph's
+  for (size_t i = 0; i < segment.inputs.size(); ++i) values[i] = builder.AddInput(segment.inputs[i]);
+  for (const FusedNode& node : nodes) {
+    std::vector<int> operands;
+    for (const int value : node.inputs) operands.push_back(values[static_cast<size_t>(value)]);
+    OpPlanner planner(builder, node.call, node.resolution, node.mapped, std::move(operands), topology, limits);
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<int> results, planner.Run(node.family));
+    std::copy(results.begin(), results.end(), values.begin() + node.first_result);
+  }
+  for (const int output : graph.outputs) {
+    builder.AddOutput(CopyOfPart(builder, values[static_cast<size_t>(output)]));
+  }
+  OpPlan planned{std::move(builder).Finish(topology), ScalarsOf(nodes, resolved.recipes), {}};
+  for (const int value : resolved.first_results) {
+    if (value >= 0) planned.call_results.push_back(graph.specs[static_cast<size_t>(value)]);
+  }
+  ShareTemporaries(planned.plan);
+  AddDonations(planned.plan);
+  return planned;
+}
+
 absl::StatusOr<OpPlan> PlanOp(const OpCall& call, absl::Span<const PlanOperand> operands, const Topology& topology,
                               const PlanLimits& limits) {
   TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(call.op));
-  TESSERA_ASSIGN_OR_RETURN(const OpResolution resolution, ResolveOp(call, SpecsOf(operands)));
+  if (row->family == OpFamily::kComposite) return PlanSegment(SegmentOf(call, operands), topology, limits);
+  const std::vector<OperandSpec> specs = SpecsOf(operands);
+  TESSERA_ASSIGN_OR_RETURN(const OpResolution resolution, ResolveOp(call, specs));
   PlanBuilder builder;
   std::vector<int> inputs;
   for (const PlanOperand& operand : operands) {
     if (const auto* layout = std::get_if<OperandLayout>(&operand)) inputs.push_back(builder.AddInput(*layout));
   }
-  OpPlan planned;
-  std::vector<int> outputs;
-  if (resolution.graph != nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(outputs, PlanGraph(builder, *resolution.graph, inputs, topology, limits, planned.scalars));
-  } else {
-    OpPlanner planner(builder, call, resolution, std::move(inputs), topology, limits);
-    TESSERA_ASSIGN_OR_RETURN(outputs, planner.Run(row->family));
-    planned.scalars = PlanScalars(resolution);
-    if (row->family == OpFamily::kElementwise && NumElements(resolution.outputs[0].shape) > 0) {
-      builder.AddOutput(outputs[0]);
-      planner.AddDonations(outputs[0]);
-      planned.plan = std::move(builder).Finish(topology);
-      return planned;
-    }
-  }
+  OpPlanner planner(builder, call, resolution, std::nullopt, std::move(inputs), topology, limits);
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int> outputs, planner.Run(row->family));
   for (const int output : outputs) builder.AddOutput(output);
+  OpPlan planned;
+  planned.scalars.values = resolution.scalars;
+  planned.scalars.values.insert(planned.scalars.values.end(), resolution.epilogue_scalars.begin(),
+                                resolution.epilogue_scalars.end());
+  planned.scalars.recipes = RecipesOf(*row, call, specs, resolution, Range(0, NumbersOf(call, specs).size()));
   planned.plan = std::move(builder).Finish(topology);
+  AddDonations(planned.plan);
   return planned;
 }
 
-absl::StatusOr<std::vector<Scalar>> ScalarsOf(const OpCall& call, absl::Span<const PlanOperand> operands) {
-  TESSERA_ASSIGN_OR_RETURN(const OpResolution resolution, ResolveOp(call, SpecsOf(operands)));
-  if (resolution.graph == nullptr) return PlanScalars(resolution);
-  std::vector<Scalar> scalars;
-  for (const FusedNode& node : FuseMaps(*resolution.graph)) AppendScalars(node.resolution, scalars);
-  return scalars;
+Segment SegmentOf(const OpCall& call, absl::Span<const PlanOperand> operands) {
+  Segment segment;
+  SegmentCall& added = segment.calls.emplace_back(SegmentCall{call, {}});
+  for (const PlanOperand& operand : operands) {
+    if (const auto* layout = std::get_if<OperandLayout>(&operand)) {
+      added.operands.emplace_back(static_cast<int>(segment.inputs.size()));
+      segment.inputs.push_back(*layout);
+    } else {
+      added.operands.emplace_back(std::get<Scalar>(operand));
+    }
+  }
+  return segment;
+}
+
+absl::StatusOr<PlanScalars> ScalarsOf(const Segment& segment) {
+  TESSERA_ASSIGN_OR_RETURN(const SegmentGraph resolved, ResolveSegment(segment));
+  return ScalarsOf(FuseMaps(resolved.graph), resolved.recipes);
 }
 
 }  // namespace tessera

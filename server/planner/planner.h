@@ -1,7 +1,7 @@
 #pragma once
 
-// PlanOp: the plan of any op of the catalog. Pure: no clock, no rank, no I/O; the same call gives the
-// same plan everywhere.
+// PlanOp: the plan of any op of the catalog; PlanSegment: of several on each other's results. Pure: no clock, no rank,
+// no I/O; the same call gives the same plan everywhere.
 //
 //   PlanOp(matmul, {x [S(0)], x.T [S(1)]}, topology): all_gather of the second operand, a local matmul;
 //   grid (4,1,1), its received words against the lower bound, and the grids that lost.
@@ -17,24 +17,37 @@
 #include "server/plan/plan.h"
 #include "server/planner/builder.h"
 #include "server/planner/plan_limits.h"
+#include "server/planner/scalar_recipes.h"
+#include "server/planner/segment.h"
 
 namespace tessera {
 
 // A tensor operand with its layout in memory, or a scalar.
 using PlanOperand = std::variant<OperandLayout, Scalar>;
 
+// The values of a plan's scalar parameters: ResolveOp's scalars, then its epilogue's, op after op. The recipes give
+// them to another call with the same key.
+struct PlanScalars {
+  std::vector<Scalar> values;
+  ScalarRecipes recipes;
+};
+
 struct OpPlan {
   Plan plan;
-  // Where the values of the plan's scalar parameters come from: ResolveOp's scalars then its
-  // epilogue's. ScalarsOf recomputes them for another call with the same key.
-  std::vector<Scalar> scalars;
+  PlanScalars scalars;
+  std::vector<TensorSpec> call_results;  // of a segment: what each call gives first, for messages
 };
 
 // Errors are ResolveOp's; ResourceExhausted when no plan keeps to the limits. The outputs have OutputSpec's specs.
 absl::StatusOr<OpPlan> PlanOp(const OpCall& call, absl::Span<const PlanOperand> operands, const Topology& topology,
                               const PlanLimits& limits = {});
+// The plan of several calls, whose outputs are what the segment keeps: with the same bits as if each call were planned
+// by itself. Errors are those of the call that is refused.
+absl::StatusOr<OpPlan> PlanSegment(const Segment& segment, const Topology& topology, const PlanLimits& limits = {});
 
-// The scalars of an instance, for a call whose plan is already known (same op, attributes, specs).
-absl::StatusOr<std::vector<Scalar>> ScalarsOf(const OpCall& call, absl::Span<const PlanOperand> operands);
+// The call as a segment.
+Segment SegmentOf(const OpCall& call, absl::Span<const PlanOperand> operands);
+// The scalars of an instance, for a segment whose plan is already known (same ops, attributes, specs).
+absl::StatusOr<PlanScalars> ScalarsOf(const Segment& segment);
 
 }  // namespace tessera

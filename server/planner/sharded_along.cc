@@ -9,7 +9,9 @@
 namespace tessera {
 namespace {
 
-bool IsIn(absl::Span<const int64_t> dims, int64_t dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); }
+bool IsIn(absl::Span<const int64_t> dims, int64_t dim) {
+  return std::find(dims.begin(), dims.end(), dim) != dims.end();
+}
 
 // One element for each shard along the dims: each mesh dim that cuts one of them has its own part, and the parts lie in
 // the order of the shards, because a Shard of as many elements as there are positions gives each position one.
@@ -73,8 +75,9 @@ absl::StatusOr<int> AddShardedArgReduce(PlanBuilder& builder, const ArgReduceOp&
   const int values =
       AddLocal(builder, PickOp{op.dims, op.whole}, {input, numbers}, OnePerShard(spec, op.dims, spec.dtype));
   const TensorSpec gathered = Gathered(parts, op.dims);
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int> there,
-                           builder.AddRedistributes({{{values, WithDType(gathered, spec.dtype)}, {numbers, gathered}}}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<int> there,
+      builder.AddRedistributes({{{values, WithDType(gathered, spec.dtype)}, {numbers, gathered}}}));
   return AddLocal(builder, ArgReduceOp{op.extreme, op.dims}, there, reduced);
 }
 

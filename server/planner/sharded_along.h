@@ -19,8 +19,8 @@ bool IsCutAlong(const TensorSpec& spec, absl::Span<const int64_t> dims);
 
 // The value with `output`, whose placements are the input's.
 absl::StatusOr<int> AddShardedScan(PlanBuilder& builder, const ScanOp& op, int input, const TensorSpec& output);
-// `reduced`: the result with the reduced dims kept, of extent 1, and Replicate where a mesh dim cut one of them. `op` has
-// the whole's extents.
+// `reduced`: the result with the reduced dims kept, of extent 1, and Replicate where a mesh dim cut one of them. `op`
+// has the whole's extents.
 absl::StatusOr<int> AddShardedArgReduce(PlanBuilder& builder, const ArgReduceOp& op, int input,
                                         const TensorSpec& reduced);
 

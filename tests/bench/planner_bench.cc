@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "schemas/types/bounds.h"
+#include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/plan_cache.h"
@@ -85,10 +86,11 @@ TensorSpec FreshSpec(const std::vector<int64_t>& shape, const Placements& placem
 
 PlanKey KeyOf(const OpCall& call, const TensorSpec& source) {
   PlanKey key;
-  key.op = call.op;
-  key.attributes = call.attributes;
-  key.operands.push_back({});
-  key.operands[0].spec = source;
+  PlanKeyCall& keyed = key.calls.emplace_back();
+  keyed.op = call.op;
+  keyed.attributes = call.attributes;
+  keyed.operands.emplace_back().value = 0;
+  key.inputs.push_back({source, {}});
   return key;
 }
 
@@ -103,11 +105,11 @@ void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, cons
   call.op = OpId::kRedistribute;
   call.attributes.set_placements(to);
   absl::StatusOr<OpPlan> planned;
-  figures.Add(prefix + "plan_seconds", Seconds([&] {
-                const PlanOperand operands[] = {OperandLayout{source, {}}};
-                planned = PlanOp(call, operands, topology);
-              }),
-              pair);
+  OperandLayout layout;
+  layout.spec = source;
+  layout.strides = RowMajorStrides(MaxShardShape(source));
+  const std::vector<PlanOperand> operands = {layout};
+  figures.Add(prefix + "plan_seconds", Seconds([&] { planned = PlanOp(call, operands, topology); }), pair);
   TESSERA_CHECK(planned.ok());
   const Plan& plan = planned->plan;
   figures.Add(prefix + "description_bytes", static_cast<double>(DescriptionBytes(plan)), pair);

@@ -23,7 +23,8 @@ from suite.measure import HERE, Options, Unavailable
 FAMILIES = (redistribution, collectives, products, hosts, catalog)
 FIGURES = {name: functools.partial(family.run, name=name) for family in FAMILIES for name in family.CASES}
 FIGURES |= catalog.OTHERS
-FIGURES |= {"up_and_down": service.up_and_down, "tiny_ops": service.tiny_ops, "live_tensors": service.live_tensors,
+FIGURES |= {"up_and_down": service.up_and_down, "tiny_ops": service.tiny_ops, "chained_maps": service.chained_maps,
+            "live_tensors": service.live_tensors,
             "kernels": programs.kernels, "planner": programs.planner}
 
 

@@ -281,8 +281,8 @@ void Linear(G& g) {
   g.Return(g.operand_count() > 2 ? product + g.operand(2) : product);
 }
 
-// softmax(q k^T * scale + mask) v over the last two dims; a bool mask keeps where it is true. By blocks: no scores lie in
-// memory.
+// softmax(q k^T * scale + mask) v over the last two dims; a bool mask keeps where it is true. By blocks: no scores lie
+// in memory.
 void Attention(G& g) {
   std::vector<V> operands = {g.operand(0), g.operand(1), g.operand(2)};
   const V& q = operands[0];

@@ -75,7 +75,7 @@ int64_t Hub::NowUs() {
   return uptime_us - paused_us_;
 }
 
-void Hub::Apply(const Event& event, const wire::Batch::Reader* batch) {
+void Hub::Apply(Event event, const wire::Batch::Reader* batch) {
   const int64_t now_us = NowUs();
   if (journal_) {
     if (absl::Status status = journal_->Append(now_us, event, batch); !status.ok()) {
@@ -83,7 +83,7 @@ void Hub::Apply(const Event& event, const wire::Batch::Reader* batch) {
       journal_.reset();
     }
   }
-  Effects effects = machine_.Apply(now_us, event);
+  Effects effects = machine_.Apply(now_us, std::move(event));
   if (journal_) journal_->digest().Add(effects);
   Carry(std::move(effects));
   if (machine_.has_more()) GoOn();

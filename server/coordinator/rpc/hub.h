@@ -37,7 +37,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port,
       std::unique_ptr<JournalWriter> journal);
 
-  void Apply(const Event& event, const wire::Batch::Reader* batch = nullptr);
+  void Apply(Event event, const wire::Batch::Reader* batch = nullptr);
   kj::Promise<void> RunTicks();
 
   struct Opened {

@@ -74,7 +74,7 @@ struct MessageEncoder {
   void operator()(const DefineTemplate& m) {
     auto define = out.initDefine();
     define.setId(m.id.value);
-    define.setPlan(Text(ToText(**m.plan)));
+    define.setPlan(Text(m.text != nullptr ? *m.text : ToText(**m.plan)));
   }
   void operator()(const ForgetTemplate& m) { out.setForget(m.id.value); }
   void operator()(const Instance& m) {

@@ -16,6 +16,7 @@
 #include <CLI/CLI.hpp>
 
 #include "kernels/cpu/blas_core.h"
+#include "tests/bench/limits/chains.h"
 #include "tests/bench/limits/collectives.h"
 #include "tests/bench/limits/passes.h"
 #include "tests/bench/limits/products.h"
@@ -47,6 +48,11 @@ int Main(int argc, char** argv) {
   const std::map<std::string, Asked> asked = {{"directly", Asked::kDirectly}, {"through_one", Asked::kThroughOne}};
   collective->add_option("--asked", flat.asked, "by processes that are asked each time, over unix sockets")
       ->transform(CLI::CheckedTransformer(asked));
+  ChainCase loops;
+  CLI::App* chain = app.add_subcommand("chain", "six ops on each element of f32 in one loop");
+  chain->add_option("--elements", loops.elements)->required();
+  chain->add_option("--processes", loops.processes);
+  chain->add_option("--repetitions", loops.repetitions);
   ProductCase matrices;
   CLI::App* product = app.add_subcommand("product", "a dgemm in each process");
   product->add_option("--m", matrices.m)->required();
@@ -75,6 +81,7 @@ int Main(int argc, char** argv) {
   nlohmann::json out;
   if (redistribute->parsed()) out = MeasureRedistribution(boxes);
   if (collective->parsed()) out = MeasureCollective(flat);
+  if (chain->parsed()) out = MeasureChain(loops);
   if (product->parsed()) out = MeasureProduct(matrices);
   if (pass->parsed()) out = MeasurePass(rows);
   if (sockets->parsed()) out = MeasureSockets(bytes);

@@ -55,6 +55,7 @@ def tiny_ops(options):
         for _ in range(3):
             issued += seconds_of(issue, 1, warm_ups=0)
             session.sync()
+        assigned = assignments(session, mesh, count // 5)
         singles = 200 if options.quick else 2000
         fetched = seconds_of(lambda: (x + 1).full_tensor(), singles, warm_ups=50)
         waited = seconds_of(lambda: (x + 1).wait(), singles, warm_ups=50)
@@ -62,10 +63,37 @@ def tiny_ops(options):
     percentile = lambda samples, p: float(np.percentile(samples, p)) * 1e6  # noqa: E731
     return {"ops": count,
             "chained_ops_per_second": count / min(chained),
+            "chained_assignments_per_second": assigned,
             "issue_us_per_op": min(issued) / count * 1e6,
             "cpu_us_per_op": spent,
             "op_and_fetch_us": {"median": percentile(fetched, 50), "p99": percentile(fetched, 99)},
             "op_and_wait_us": {"median": percentile(waited, 50), "p99": percentile(waited, 99)}}
+
+
+def chained_maps(options):
+    """Six ops on each element of f32, 2 workers, beside one loop that two processes share."""
+    total = 64 * MIB if options.quick else 256 * MIB
+    limit = measure.limit("chain", elements=total // 4, processes=2)
+    with measure.running(2, 2 * total) as session:
+        mesh = session.init_device_mesh((2,))
+        values = (np.arange(total // 4) % 97 - 40).astype(np.float32)
+        x = session.distribute_tensor(values, mesh, [ts.Shard(0)]).wait()
+        chain = lambda: ts.maximum((x * 2 + 1) * 0.5 - 3, 0.0) * 1.5  # noqa: E731
+        expected = np.maximum((values * np.float32(2) + 1) * np.float32(0.5) - 3, 0) * np.float32(1.5)
+        measure.check(np.array_equal(chain().full_tensor(), expected), "chained_maps")
+        return measure.beside(options, lambda: chain().wait(), {"limit": limit}, [measure.Goal("limit", 1.2)],
+                              bytes=total, workers=2)
+
+
+def assignments(session, mesh, count):
+    """Chained x[i] = v a second."""
+    def assign():
+        x = session.distribute_tensor(np.zeros(8), mesh, [ts.Shard(0)])
+        for i in range(count):
+            x[i % 8] = 2.0
+        return x.wait()
+    measure.check(np.array_equal(assign().full_tensor(), np.full(8, 2.0)), "assignments")
+    return count / min(seconds_of(assign, 3, warm_ups=1))
 
 
 def cpu_seconds(pid):

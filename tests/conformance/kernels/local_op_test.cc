@@ -257,7 +257,10 @@ TEST(LocalOps, AttentionByBlocks) {
       StridedArray kept(DType::kBool, {rows, keys}, layout);
       for (int64_t i = 0; i < kept.size(); ++i) kept.Set(i, {DType::kBool, 0, (i * 7) % 5 != 0 ? 1 : 0});
       const std::vector<Scalar> scale = {Scalar::Float(0.5)};
-      const double near = dtype == DType::kBF16 ? 0.01 : dtype == DType::kF16 ? 0.002 : dtype == DType::kF32 ? 1e-5 : 1e-12;
+      const double near = dtype == DType::kBF16  ? 0.01
+                          : dtype == DType::kF16 ? 0.002
+                          : dtype == DType::kF32 ? 1e-5
+                                                 : 1e-12;
       ExpectAgreement(Parsed("attention()"), {&q, &k, &v}, out, scale, 0, {}, near);
       ExpectAgreement(Parsed("attention(causal)"), {&q, &k, &v}, out, scale, 2, {}, near);
       ExpectAgreement(Parsed("attention()"), {&q, &k, &v, &added}, out, scale, 0, {}, near);
@@ -284,7 +287,8 @@ TEST(LocalOps, AShardGivesWhatItHasOfATable) {
   indices.Set(2, {DType::kI64, 0, 8});
   const StridedArray a = Numbers(DType::kF32, {3, 7}, Layout::kRowMajor, 12);
   StridedArray rows(DType::kF32, {5, 7}, Layout::kRowMajor);
-  EXPECT_FALSE(ExpectAgreement(Parsed("gather(dim=0; whole=8)"), {&a, &indices}, rows, {}, 0, {{4, 7}, {0, 7}}).kernel.ok());
+  EXPECT_FALSE(
+      ExpectAgreement(Parsed("gather(dim=0; whole=8)"), {&a, &indices}, rows, {}, 0, {{4, 7}, {0, 7}}).kernel.ok());
 }
 
 TEST(LocalOps, ArgReduceFindsALateNanAndItsValue) {

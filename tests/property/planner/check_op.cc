@@ -43,15 +43,22 @@ OpCall Call(OpId op) {
 absl::StatusOr<std::vector<double>> RunOp(const OpCall& call, const std::vector<PlanOperand>& operands, Plan* plan) {
   absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
   if (!planned.ok()) return planned.status();
-  const absl::StatusOr<std::vector<Scalar>> scalars = ScalarsOf(call, operands);
-  if (!scalars.ok() || *scalars != planned->scalars) return absl::InternalError("ScalarsOf differs from PlanOp");
+  const Segment segment = SegmentOf(call, operands);
+  const absl::StatusOr<PlanScalars> scalars = ScalarsOf(segment);
+  if (!scalars.ok() || scalars->values != planned->scalars.values || !(scalars->recipes == planned->scalars.recipes)) {
+    return absl::InternalError("ScalarsOf differs from PlanOp");
+  }
+  std::vector<Scalar> evaluated;
+  if (!scalars->recipes.Evaluate(NumbersOf(segment), evaluated) || evaluated != scalars->values) {
+    return absl::InternalError("the recipes give other scalars");
+  }
   std::vector<std::vector<double>> inputs;
   for (const PlanOperand& operand : operands) {
     const auto* layout = std::get_if<OperandLayout>(&operand);
     if (layout != nullptr) inputs.push_back(Numbers(layout->spec, static_cast<int64_t>(inputs.size())));
   }
   *plan = std::move(planned->plan);
-  return RunPlan(*plan, inputs, planned->scalars);
+  return RunPlan(*plan, inputs, planned->scalars.values);
 }
 
 absl::Status CheckCall(const OpCall& call, const std::vector<PlanOperand>& operands,

@@ -50,8 +50,7 @@ TEST(Composites, OfDiagonals) {
 }
 
 TEST(AlongShards, ScansGoOnWhereTheShardBeforeEnds) {
-  for (const OpId op :
-       {OpId::kCumulativeSum, OpId::kCumulativeProd, OpId::kCumulativeMax, OpId::kCumulativeMin}) {
+  for (const OpId op : {OpId::kCumulativeSum, OpId::kCumulativeProd, OpId::kCumulativeMax, OpId::kCumulativeMin}) {
     for (const int64_t dim : {0, 1}) {
       CheckOp(Over(op, {dim}), {{{5, 3}}}, {2}, 1);
       CheckOp(Over(op, {dim}), {{{5, 3}}}, {2, 2}, 1);

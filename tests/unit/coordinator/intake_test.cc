@@ -76,9 +76,9 @@ TEST(IntakeTest, ARecordOfManyHandlesCountsAsManyInItsQueue) {
   const SessionId session = cluster.Open();
   // The second call waits, and so does all that follows.
   cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), FullRecord(MeshOf(1), {8}, kEverywhere, 2)});
-  cluster.Submit(session, {DropRecord{std::vector<HandleId>(64 * 50)}});
+  cluster.Submit(session, {DropRecord{absl::InlinedVector<HandleId, 2>(64 * 50)}});
   EXPECT_TRUE(cluster.ended().empty());
-  cluster.Submit(session, {DropRecord{std::vector<HandleId>(64 * 50)}});
+  cluster.Submit(session, {DropRecord{absl::InlinedVector<HandleId, 2>(64 * 50)}});
   ASSERT_TRUE(cluster.ended().contains(session));
   EXPECT_THAT(std::string(cluster.ended().at(session).message()), HasSubstr("max_queued_records is 100"));
 }
@@ -90,7 +90,7 @@ TEST(IntakeTest, TheQueuesWeightIsThatOfItsRecordsAlsoWhenTheyAreCancelled) {
   const SessionId session = cluster.Open();
   std::vector<Record> records = {FullRecord(MeshOf(1), {8}, kEverywhere, 1)};
   for (uint64_t i = 1; i < 40; ++i) records.push_back(OpRecord(OpId::kNeg, {i}, i + 1, /*last_use=*/true));
-  records.push_back(DropRecord{std::vector<HandleId>(200)});
+  records.push_back(DropRecord{absl::InlinedVector<HandleId, 2>(200)});
   cluster.Submit(session, records);
   EXPECT_GT(cluster.machine().sessions().at(session).queue_weight, 40);
   cluster.Submit(session, {CancelRecord{0}});

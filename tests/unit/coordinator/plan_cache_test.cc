@@ -12,11 +12,15 @@ namespace {
 
 PlanKey KeyOf(int64_t extent, size_t operands = 1) {
   PlanKey key;
-  key.op = OpId::kRedistribute;
-  key.attributes.set_placements(Placements{Placement::Replicate()});
-  PlanKeyOperand operand;
-  operand.spec = *TensorSpec::Make("t", DType::kF32, {extent}, *Mesh::Make({2}, {}, {}), {Placement::Shard(0)});
-  key.operands.assign(operands, operand);
+  PlanKeyCall& call = key.calls.emplace_back();
+  call.op = OpId::kRedistribute;
+  call.attributes.set_placements(Placements{Placement::Replicate()});
+  call.operands.resize(operands);
+  key.inputs.resize(operands);
+  for (size_t i = 0; i < operands; ++i) {
+    call.operands[i].value = static_cast<int32_t>(i);
+    key.inputs[i].spec = *TensorSpec::Make("t", DType::kF32, {extent}, *Mesh::Make({2}, {}, {}), {Placement::Shard(0)});
+  }
   return key;
 }
 
@@ -65,7 +69,8 @@ TEST(PlanCacheTest, ALargeOneTakesThePlaceOfManyAndStaysHoweverLargeItIs) {
 }
 
 TEST(PlanCacheTest, AKeyCountsByItsOperands) {
-  EXPECT_GE(MemoryBytes(KeyOf(1, 64)), MemoryBytes(KeyOf(1)) + int64_t{63 * sizeof(PlanKeyOperand)});
+  EXPECT_GE(MemoryBytes(KeyOf(1, 64)),
+            MemoryBytes(KeyOf(1)) + int64_t{63 * (sizeof(PlanKeyOperand) + sizeof(PlanKeyInput))});
 }
 
 TEST(PlanCacheTest, KeepsToItsNumberOfPlans) {
@@ -93,7 +98,7 @@ TEST(PlanCacheTest, WorkersForgetWhatWentForItsBytes) {
       move.operands.push_back({HandleId(1)});
       move.results.emplace_back(100 + i);
     }
-    cluster.Submit(session, {move, DropRecord{move.results}, DropRecord{{HandleId(1)}}});
+    cluster.Submit(session, {move, DropRecord{{move.results.begin(), move.results.end()}}, DropRecord{{HandleId(1)}}});
     cluster.CompleteAll();
     ASSERT_LE(cluster.machine().plans().bytes(), config.max_cached_plan_bytes);
   }

@@ -68,7 +68,7 @@ class OneHost {
     for (const OpPlan& planned : TypicalPlans()) {
       Instance& instance = instances_.emplace_back();
       instance.plan = world_.Define(planned.plan);
-      instance.scalars = planned.scalars;
+      instance.scalars = planned.scalars.values;
       for (const PlanBuffer& buffer : planned.plan.buffers) {
         instance.buffer_offsets.push_back(world_.Allocate(buffer.bytes));
       }

@@ -217,7 +217,7 @@ TEST_P(WorkerPlans, MatmulsOfEveryPlacement) {
             OperandLayout{Spec(StrCat("f64[", inner, ",7] @ mesh(4) [", right, "]")), {}}};
         auto planned = PlanOp(Call(OpId::kMatmul), operands, {});
         ASSERT_TRUE(planned.ok()) << planned.status();
-        ExpectRuns(world, planned->plan, planned->scalars);
+        ExpectRuns(world, planned->plan, planned->scalars.values);
         if (HasFailure()) return;
       }
     }
@@ -311,7 +311,7 @@ TEST_P(WorkerPlans, ElementwiseWithScalarsReductionsAndCreation) {
   auto run = [&](const OpCall& call, const std::vector<PlanOperand>& operands) {
     auto planned = PlanOp(call, operands, {});
     ASSERT_TRUE(planned.ok()) << planned.status() << " " << ToText(call);
-    ExpectRuns(world, planned->plan, planned->scalars);
+    ExpectRuns(world, planned->plan, planned->scalars.values);
   };
   const OperandLayout rows{Spec("f32[9,6] @ mesh(2,2) [S(0), R]"), {}};
   const OperandLayout columns{Spec("f32[9,6] @ mesh(2,2) [R, S(1)]"), {}};
