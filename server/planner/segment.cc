@@ -121,6 +121,10 @@ SegmentRole MakeRole(const OpRow& row) {
     case OpFamily::kPlace:
     case OpFamily::kAlong:
     case OpFamily::kIndexed:
+    case OpFamily::kAttention:
+    case OpFamily::kFourier:
+    case OpFamily::kMatrices:
+    case OpFamily::kWindows:
     case OpFamily::kRedistribute: return SegmentRole::kAlone;
   }
   return SegmentRole::kAlone;
