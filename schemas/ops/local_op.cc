@@ -14,12 +14,7 @@ namespace {
 constexpr size_t kMaxPieces = 64;  // as operands; docs/limits.md: max_operands
 
 std::string_view NameOf(PlaceBase base) {
-  switch (base) {
-    case PlaceBase::kNone: return "none";
-    case PlaceBase::kInput: return "input";
-    case PlaceBase::kScalar: break;
-  }
-  return "scalar";
+  return base == PlaceBase::kNone ? "none" : base == PlaceBase::kInput ? "input" : "scalar";
 }
 constexpr std::array<std::string_view, 4> kScatterModes = {"set", "add", "max", "min"};
 
