@@ -31,15 +31,6 @@ Number Identity(ReduceOp op, DType dtype) {
   return CastTo(dtype, lowest ? -infinite : infinite);
 }
 
-// In which products are added up: floats and complex numbers as wide as there are, so that a sum is rounded once.
-DType AddedUpIn(DType dtype) {
-  switch (Kind(dtype)) {
-    case DTypeKind::kFloat: return DType::kF64;
-    case DTypeKind::kComplex: return DType::kC128;
-    default: return dtype;
-  }
-}
-
 // Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011), keyed by the seed; the counter is the
 // element's global index and the stream.
 std::array<uint32_t, 4> PhiloxWords(uint64_t seed, uint64_t stream, uint64_t index) {
