@@ -46,6 +46,10 @@ struct TextVisitor {
     return StrCat("scan(", ToText(op.op), "; dim=", op.dim, op.span == ScanSpan::kExclusive ? "; exclusive" : "",
                   op.direction == ScanDirection::kReverse ? "; reverse" : "", ")");
   }
+  std::string operator()(const MergeOp& op) const {
+    return StrCat(op.result == SortResult::kPlaces ? "argmerge" : "merge", "(runs=", ToText(op.runs),
+                  op.order == SortOrder::kDescending ? "; descending" : "", ")");
+  }
   std::string operator()(const SortOp& op) const {
     return StrCat(op.result == SortResult::kPlaces ? "argsort(dim=" : "sort(dim=", op.dim,
                   op.order == SortOrder::kDescending ? "; descending" : "", ")");
@@ -160,6 +164,13 @@ struct ValidateVisitor {
       return absl::InvalidArgumentError("scan: unknown op, span or direction");
     }
     return ExpectDims("scan", {op.dim});
+  }
+  absl::Status operator()(const MergeOp& op) const {
+    TESSERA_RETURN_IF_ERROR(ExpectCounts("merge", inputs, op.result == SortResult::kPlaces ? 2 : 1, scalars, 0));
+    const bool is_known = !op.runs.empty() && op.runs.size() <= kMaxMergedRuns && op.runs.front() == 0 &&
+                          std::is_sorted(op.runs.begin(), op.runs.end());
+    if (is_known) return absl::OkStatus();
+    return absl::InvalidArgumentError(StrCat("merge: runs are ", ToText(op.runs)));
   }
   absl::Status operator()(const SortOp& op) const {
     TESSERA_RETURN_IF_ERROR(ExpectCounts("sort", inputs, 1, scalars, 0));

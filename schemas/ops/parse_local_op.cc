@@ -47,6 +47,18 @@ absl::StatusOr<LocalOp> ParseSort(Scanner& scanner, SortResult result) {
   return op;
 }
 
+absl::StatusOr<LocalOp> ParseMerge(Scanner& scanner, SortResult result) {
+  MergeOp op{.result = result, .runs = {}};
+  for (const std::string_view token : {"runs", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
+  TESSERA_ASSIGN_OR_RETURN(op.runs, ParseShape(scanner));
+  if (scanner.TryTake(";")) {
+    TESSERA_RETURN_IF_ERROR(scanner.Take("descending"));
+    op.order = SortOrder::kDescending;
+  }
+  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, result == SortResult::kPlaces ? 2 : 1, 0));
+  return op;
+}
+
 absl::StatusOr<LocalOp> ParseScatter(Scanner& scanner) {
   ScatterOp op;
   TESSERA_ASSIGN_OR_RETURN(const std::string_view name, scanner.TakeIdentifier());
@@ -183,6 +195,8 @@ constexpr NamedParser kParsers[] = {
     {"scan", ParseScan},
     {"sort", [](Scanner& scanner) { return ParseSort(scanner, SortResult::kValues); }},
     {"argsort", [](Scanner& scanner) { return ParseSort(scanner, SortResult::kPlaces); }},
+    {"merge", [](Scanner& scanner) { return ParseMerge(scanner, SortResult::kValues); }},
+    {"argmerge", [](Scanner& scanner) { return ParseMerge(scanner, SortResult::kPlaces); }},
     {"scatter", ParseScatter},
     {"gather", ParseGather},
     {"searchsorted", ParseSearchSorted},
