@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "server/plan/verify.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/check_op.h"
 #include "tests/property/planner/small_worlds.h"
@@ -52,16 +53,20 @@ TEST(Along, Matrices) {
 
 // Each worker receives the other shards once, or of a scan and an argmax one element for each of them.
 TEST(Along, WhatMovesForAVector) {
-  constexpr int64_t kElements = 1 << 16, kWorkers = 4;
-  const TensorSpec spec = MakeSpec(DType::kF32, {kElements}, MakeMesh({kWorkers}), {Placement::Shard(0)});
-  for (const OpId op : kAlong) {
-    const PlanOperand operands[] = {OperandLayout{spec, {}}};
-    const absl::StatusOr<OpPlan> planned = PlanOp(Along(op, {0}), operands, Topology());
-    ASSERT_TRUE(planned.ok()) << planned.status();
-    EXPECT_TRUE(planned->plan.implicit.empty()) << ToText(planned->plan);
-    const int64_t of_each = op == OpId::kSort ? 4 : op == OpId::kArgSort ? 12 : 0;
-    for (const int64_t bytes : TrafficOf(planned->plan).received_bytes) {
-      EXPECT_LE(bytes, of_each * kElements / kWorkers * (kWorkers - 1) + 16 * kWorkers) << ToText(planned->plan);
+  constexpr int64_t kWorkers = 4;
+  for (const int64_t elements : {1 << 16, 1 << 25}) {  // the holders of large ones store them to those who want them
+    const TensorSpec spec = MakeSpec(DType::kF32, {elements}, MakeMesh({kWorkers}), {Placement::Shard(0)});
+    for (const OpId op : kAlong) {
+      const PlanOperand operands[] = {OperandLayout{spec, {}}};
+      const absl::StatusOr<OpPlan> planned = PlanOp(Along(op, {0}), operands, Topology());
+      ASSERT_TRUE(planned.ok()) << planned.status();
+      const absl::Status verified = VerifyPlan(planned->plan);
+      ASSERT_TRUE(verified.ok()) << verified << ToText(planned->plan);
+      EXPECT_TRUE(planned->plan.implicit.empty()) << ToText(planned->plan);
+      const int64_t of_each = op == OpId::kSort ? 4 : op == OpId::kArgSort ? 12 : 0;
+      for (const int64_t bytes : TrafficOf(planned->plan).received_bytes) {
+        EXPECT_LE(bytes, of_each * elements / kWorkers * (kWorkers - 1) + 16 * kWorkers) << ToText(planned->plan);
+      }
     }
   }
 }
