@@ -107,7 +107,9 @@ absl::StatusOr<ResolvedDTypes> DTypesByRule(const ResolveInput& input) {
       return ResolvedDTypes{common, common};
     }
     case DTypeRule::kIndex:
-      if (input.tensors[0]->dtype == DType::kBool) return OperandDTypeError(input, "needs a numeric dtype");
+      if (input.tensors[0]->dtype == DType::kBool && input.call.op != OpId::kArgSort) {
+        return OperandDTypeError(input, "needs a numeric dtype");
+      }
       return ResolvedDTypes{input.tensors[0]->dtype, DType::kI64};
     case DTypeRule::kSame: return ResolvedDTypes{input.tensors[0]->dtype, input.tensors[0]->dtype};
     case DTypeRule::kPromote:

@@ -2,7 +2,7 @@
 
 Values are of every dtype, and of floats also 0, -0, infinities, NaN, subnormals and the largest; shards are uneven and
 empty; operands lie where they lie, so that many ops redistribute; tensors are dropped in the middle. What is known is in
-known_values.py. An op is a function here, listed by `@op(weight)`: it picks operands from program.pool, and calls
+known_values.py. An op is a function here or in differential_ops.py, listed by `@op(weight)`: it picks operands from program.pool, and calls
 program.keep(source text, Known), or returns where nothing fits.
 
     tools/fuzz --programs 10000 --seed 7      each program is that of its own number: seed, seed + 1, ...
@@ -18,6 +18,7 @@ import sys
 
 import numpy as np
 
+import differential_ops
 import known_values as kv
 import tessera as ts
 
@@ -381,7 +382,7 @@ def index(p):
 
 @op(2)
 def reshape(p):
-    """Of replicas, or it might move data between workers, which is refused."""
+    """Of replicas: differential_ops has reshapes that move data between workers."""
     x = p.any()
     shape = p.choose([(-1,), (1,) + p.pool[x].shape, p.pool[x].shape[::-1], (2, -1)])
     if p.pool[x].low.size == 0 or (shape[:1] == (2,) and p.pool[x].low.size % 2):
@@ -396,6 +397,9 @@ def drop(p):
         name = p.any()
         del p.pool[name]
         p.lines.append(f"del {name}")
+
+
+OPS.extend(differential_ops.OPS)
 
 
 # ---- the tool ------------------------------------------------------------------------------------
