@@ -188,6 +188,14 @@ def wrap(handle) -> Tensor:
     return out
 
 
+def wrap_later(shape, code: int, load) -> Tensor:
+    """A tensor that few read: `load` gives its handle when one does."""
+    out = _make(Tensor, shape, dtype=TORCH[code], device=DEVICE)
+    out._cell = Cell(None)
+    out._cell.load = load
+    return out
+
+
 def wrap_view(base: Tensor, handle, step, strides, offset=0) -> Tensor:
     """A view of what `base` shows."""
     out = _make(Tensor, handle.shape, strides=strides, storage_offset=offset, dtype=TORCH[handle._dtype], device=DEVICE)

@@ -1,0 +1,119 @@
+"""The table of ATen ops: which function runs an overload, and what coverage() says of it.
+
+An overload has a row by `@row(...)`, or is made from one that has: `add_` from `add`, `add.out` from `add`. Others are taken
+apart by torch's own decompositions, as long as these lead to rows. What is left raises NotImplementedError with its name and
+overload: nothing is computed on the CPU in silence.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import _tensor
+from ._tensor import Tensor, handle_of, rebind
+
+aten = torch.ops.aten
+TABLE: dict = {}
+KINDS: dict = {}        # of each overload how it is done, for coverage()
+
+
+def overload(name: str):
+    """`add.Tensor` as torch.ops.aten.add.Tensor; None where this torch has none."""
+    base, _, which = name.partition(".")
+    return getattr(getattr(aten, base, None), which or "default", None)
+
+
+def row(*names: str, how: str = "catalog"):
+    """Gives ATen overloads their function. how: catalog, composed (of several rows of the catalog, for now), view, or
+    client (what needs no op)."""
+    def register(function):
+        for name in names:
+            found = overload(name)
+            if found is not None:
+                TABLE[found] = function
+                KINDS[found] = how
+        return function
+    return register
+
+
+def run(name: str):
+    """The function of an overload that has a row."""
+    return TABLE[overload(name)]
+
+
+def in_place(function, name: str):
+    """x op= ... of a function that gives x op ...."""
+    def write(self, *args, **kwargs):
+        return rebind(name, self, handle_of(function(self, *args, **kwargs)))
+    return write
+
+
+def _into(function, name: str):
+    """op(..., out=x) of a function."""
+    def write(*args, out, **kwargs):
+        result = function(*args, **kwargs)
+        if tuple(out.shape) != tuple(result.shape):
+            if out.numel() != 0:
+                raise NotImplementedError(f"{name}: out= is {out!r}, and the result is {result!r}; give a tensor of its shape, "
+                                          "or an empty one")
+            run("resize_.default")(out, result.shape)
+        return rebind(name, out, handle_of(result))
+    return write
+
+
+def _base_of(func):
+    """The overload without its effect on an operand, and how it is made from that."""
+    name, which = func._schema.name.split("::")[1], func._overloadname
+    if name.endswith("_") and not name.endswith("__"):
+        found = overload(f"{name[:-1]}.{which}")
+        return (found, in_place) if found in TABLE else (None, None)
+    if which == "out" or which.endswith("_out"):
+        tries = [which[:-4]] if which != "out" else ["default", "Tensor", "self"]
+        for one in tries:
+            found = overload(f"{name}.{one}")
+            if found in TABLE:
+                return found, _into
+    return None, None
+
+
+def missing(func):
+    """The function of an overload without a row of its own."""
+    base, make = _base_of(func)
+    if base is not None:
+        found, how = make(TABLE[base], str(func)), f"from {base}"
+    elif func in _decompositions():
+        found, how = _decompositions()[func], "decomposed by torch"
+    elif torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        found, how = func.decompose, "decomposed by torch"
+    else:
+        raise NotImplementedError(f"{func}: has no row in Tessera (tt.coverage() lists those that have); "
+                                  "x.cpu() brings the tensor here, if that is what you want")
+    TABLE[func], KINDS[func] = found, how
+    return found
+
+
+def _decompositions() -> dict:
+    from torch._decomp import decomposition_table
+    return decomposition_table
+
+
+def coverage(file=None) -> None:
+    """Prints the ATen overloads that have a row, by how they are done; others raise NotImplementedError, but for those that
+    torch takes apart into these."""
+    groups: dict = {}
+    for func, how in KINDS.items():
+        groups.setdefault(how, []).append(str(func).removeprefix("aten."))
+    for how in sorted(groups):
+        print(f"{how} ({len(groups[how])}):", file=file)
+        line = " "
+        for name in sorted(groups[how]):
+            if len(line) + len(name) > 118:
+                print(line, file=file)
+                line = " "
+            line += " " + name
+        print(line, file=file)
+
+
+coverage.__module__ = "tessera.torch"
+_tensor.set_table(TABLE, missing)
+__all__ = ["TABLE", "Tensor", "aten", "coverage", "in_place", "overload", "row", "run"]
