@@ -198,7 +198,13 @@ def wrap_later(shape, code: int, load) -> Tensor:
 
 def wrap_view(base: Tensor, handle, step, strides, offset=0) -> Tensor:
     """A view of what `base` shows."""
-    out = _make(Tensor, handle.shape, strides=strides, storage_offset=offset, dtype=TORCH[handle._dtype], device=DEVICE)
+    shape = handle.shape
+    if strides is None and offset:
+        strides = torch.empty(shape, device="meta").stride()
+    if strides is None:
+        out = _make(Tensor, shape, dtype=TORCH[handle._dtype], device=DEVICE)
+    else:
+        out = _make(Tensor, shape, strides=strides, storage_offset=offset, dtype=TORCH[handle._dtype], device=DEVICE)
     cell = out._cell = base._cell
     out._view = (step,) if base._view is None else (*base._view, step)
     out._seen = (cell.version, handle)
