@@ -14,7 +14,7 @@ import torch
 
 import _tessera
 from .._tensor import OPS
-from ._tensor import Tensor, handle_of, rebind
+from ._tensor import Tensor, handle_of, wrap
 
 BUCKET_BYTES = 25 << 20     # docs/limits.md: gradient_bucket
 _MOVE = OPS["redistribute"]
@@ -74,7 +74,10 @@ def reduce(leaves) -> None:
     for group in groups.values():
         handles = bring([handle for _, handle in group], [_wanted(leaf) for leaf, _ in group])
         for (leaf, _), handle in zip(group, handles):
-            rebind("grad", leaf.grad, handle)
+            if leaf.grad._view is None:
+                leaf.grad._cell.bind(handle)
+            else:
+                leaf.grad = wrap(handle)
 
 
 def bring(handles: list, placements: list) -> list:

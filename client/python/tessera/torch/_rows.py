@@ -79,9 +79,15 @@ def rms_norm_backward(grad, x, shape, rstd, weight, wanted):
     return tuple(None if one is None else wrap(one) for one in out[:2])
 
 
+sharded_classes: list = []      # not empty within loss_parallel
+
+
 def _softmax_row(name: str):
     def function(x, dim, half_to_float=False):
         h = settled(x)
+        if sharded_classes and name == "log_softmax" and (1, dim % max(x.ndim, 1)) not in [one[:2] for one in h._placements]:
+            raise InvalidArgumentError("loss_parallel: should be enabled only when the input tensor is sharded on the class "
+                                       f"dimension {dim}: {x!r}")
         if half_to_float:
             h = wide(h)
         return wrap(_call(OPS[name], (h,), dims=[dim % max(x.ndim, 1)]))
