@@ -58,6 +58,8 @@ def _scaled(h, alpha):
 @row("add.Tensor", "add.Scalar")
 def add(a, b, alpha=1):
     x, y = promoted("add", a, b)
+    if a.dtype is torch.bool and (isinstance(b, bool) or getattr(b, "dtype", None) is torch.bool):
+        return wrap(_call(OPS["logical_or"], (settled(x), y)))
     return wrap(_call(ADD, (x, y if alpha == 1 else _scaled(y, alpha))))
 
 
@@ -90,6 +92,8 @@ def mul(a, b):
             x = settled(a, y) if x is handle_of(a) else settled(x, y)
         if y._has_partial and x.ndim:
             y = settled(b, x) if y is handle_of(b) else settled(y, x)
+        if x._dtype == BOOL:
+            return wrap(_call(OPS["logical_and"], (x, y)))
     return wrap(_call(MUL, (x, y)))
 
 

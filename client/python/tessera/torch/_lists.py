@@ -164,9 +164,6 @@ def _fused_adam(is_decoupled: bool):
         rate = operand("adam", lr, parameters[0])
         for i, (p, g) in enumerate(zip(parameters, handles)):
             step = operand("adam", steps[i], p)
-            if found is not None:       # a step that is not taken doesn't count
-                step = _composed.sub(step, _composed.as_dtype(found, F32))
-                rebind("optimizer step", steps[i], step)
             out = _composed.adam(handle_of(p), g, handle_of(moments[i]), handle_of(squares[i]),
                                  handle_of(highest[i]) if amsgrad else None, step, lr=rate, beta1=beta1, beta2=beta2,
                                  weight_decay=weight_decay, eps=eps, maximize=maximize, is_decoupled=is_decoupled)
