@@ -171,6 +171,16 @@ def chosen(x, labels, dim: int):
     return _call(EQUAL, (unsqueezed(labels, dim), _classes(x, dim)))
 
 
+def _part_sums(x, dim: int):
+    """Sums along a dim within each shard of it, as a dim with one element per shard: nothing is pending. Where the shards are
+    uneven, the pending sum over the dim."""
+    parts = math.prod(n for n, one in zip(x._mesh.shape, x._placements) if one[0] == 1 and one[1] == dim)
+    if x.shape[dim] % parts:
+        return total(x, [dim], True)
+    shape = [*x.shape[:dim], parts, x.shape[dim] // parts, *x.shape[dim + 1:]]
+    return total(_call(RESHAPE, (x,), shape=shape), [dim + 1])
+
+
 def nll_loss(x, labels, weight, dim: int, reduction: int, ignore_index: int):
     """-w[label] * x[label] of log probabilities x, 0 where the label is ignored; its sum, or the mean by weights. Returns it,
     and the sum of weights. reduction: 0 none, 1 mean, 2 sum. Where classes or rows are sharded, the two sums are reduced
@@ -184,16 +194,14 @@ def nll_loss(x, labels, weight, dim: int, reduction: int, ignore_index: int):
     terms = _call(WHERE, (hit, x if w is None else mul(x, w), 0))
     if reduction == 0:
         return settled(mul(total(terms, [dim]), -1)), full_like(x, (), x._dtype, 0)
-    dims = list(range(x.ndim))
-    weights = as_dtype(hit, F32) if w is None else _call(WHERE, (hit, w, 0))
-    top, count = total(wide(terms), dims), total(weights, dims)
-    moving = [one for one in (top, count) if one._has_partial]
-    if moving:
-        whole = [[(0, 0, 0)] * x._mesh_ndim] * len(moving)
-        new = _tessera.call_all(MOVE, tuple(moving), placements_each=whole) if len(moving) > 1 else [
-            _call(MOVE, (moving[0],), placements=whole[0])]
-        it = iter(new)
-        top, count = (next(it) if one._has_partial else one for one in (top, count))
+    weights = as_dtype(hit, F32) if w is None else wide(_call(WHERE, (hit, w, 0)))
+    parts = [_part_sums(wide(terms), dim), _part_sums(weights, dim)]
+    if parts[0]._has_partial:
+        both = [total(one, range(one.ndim)) for one in parts]
+        top, count = _tessera.call_all(MOVE, tuple(both), placements_each=[[(0, 0, 0)] * x._mesh_ndim] * 2)
+    else:
+        both = settled(total(_call(OPS["stack"], tuple(parts), dims=[0]), range(1, parts[0].ndim + 1)))
+        top, count = (_call(SLICE, (both,), index=[(1, i, 1, 1)]) for i in (0, 1))
     loss = mul(top, -1) if reduction == 2 else div(mul(top, -1), as_dtype(count, top._dtype))
     return as_dtype(loss, x._dtype), as_dtype(count, x._dtype)
 

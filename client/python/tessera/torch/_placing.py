@@ -5,10 +5,13 @@ Placements are in the encoded form of the extension module here: (0, 0, 0) is Re
 
 from __future__ import annotations
 
+import torch
+
 import _tessera
+from .._errors import InvalidArgumentError
 from .._tensor import OPS
 from ._cell import moved
-from ._tensor import handle_of
+from ._tensor import Tensor, handle_of
 
 _call = _tessera.call
 _MOVE, _FULL = OPS["redistribute"], OPS["full"]
@@ -38,7 +41,10 @@ def settled(tensor, beside=None):
     """The handle of a tensor (or the handle given) without pending terms: they are reduced once and remembered.
 
     beside: a handle of the same shape that stands beside it; where that is sharded, the terms are reduced to its shards."""
-    is_tensor = hasattr(tensor, "_cell")
+    is_tensor = isinstance(tensor, torch.Tensor)
+    if is_tensor and not isinstance(tensor, Tensor):
+        raise InvalidArgumentError(f"expected all tensors to be on the same device, tessera, but one is {str(tensor.dtype)[6:]}"
+                                   f"{list(tensor.shape)} on {tensor.device}; tt.distribute_tensor(x, mesh, placements) brings it there")
     handle = handle_of(tensor) if is_tensor else tensor
     if not handle._has_partial:
         return handle
