@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 
 import _tessera
@@ -51,11 +53,27 @@ _make_unary()
 
 # ---- sums and products -----------------------------------------------------------------------------------
 
+def _quick(operate, slow, may_be_pending: bool):
+    """The usual case of a binary op, as few steps as it takes: two tensors of one float dtype, or one and a number, neither
+    of them a view. Everything else is `slow`'s."""
+    def function(a, b, *args, **kwargs):
+        if type(a) is Tensor and not args and not kwargs and a._view is None:
+            x = a._cell.handle
+            if x is not None and x._dtype in FLOATS and (may_be_pending or not x._has_partial):
+                if type(b) is Tensor:
+                    y = b._cell.handle
+                    if y is not None and b._view is None and y._dtype == x._dtype and (may_be_pending or not y._has_partial):
+                        return wrap(operate(x, y))
+                elif type(b) is float:
+                    return wrap(operate(x, b))
+        return slow(a, b, *args, **kwargs)
+    return function
+
+
 def _scaled(h, alpha):
     return h if alpha == 1 else _call(MUL, (h, alpha)) if isinstance(h, _tessera.Tensor) else h * alpha
 
 
-@row("add.Tensor", "add.Scalar")
 def add(a, b, alpha=1):
     x, y = promoted("add", a, b)
     if a.dtype is torch.bool and (isinstance(b, bool) or getattr(b, "dtype", None) is torch.bool):
@@ -63,7 +81,6 @@ def add(a, b, alpha=1):
     return wrap(_call(ADD, (x, y if alpha == 1 else _scaled(y, alpha))))
 
 
-@row("sub.Tensor", "sub.Scalar")
 def sub(a, b, alpha=1):
     x, y = promoted("sub", a, b)
     return wrap(_call(SUB, (x, y if alpha == 1 else _scaled(y, alpha))))
@@ -84,7 +101,6 @@ def _settle_products(x, y):
     return x, y
 
 
-@row("mul.Tensor", "mul.Scalar")
 def mul(a, b):
     x, y = promoted("mul", a, b)
     if isinstance(x, _tessera.Tensor) and isinstance(y, _tessera.Tensor):
@@ -97,10 +113,14 @@ def mul(a, b):
     return wrap(_call(MUL, (x, y)))
 
 
-@row("div.Tensor", "div.Scalar")
 def div(a, b):
     x, y = promoted("div", a, b, is_true_divide=True)
     return wrap(_call(DIV, _settle_products(x, y)))
+
+
+for _name, _operate, _function in (("add", operator.add, add), ("sub", operator.sub, sub), ("mul", operator.mul, mul),
+                                   ("div", operator.truediv, div)):
+    row(f"{_name}.Tensor", f"{_name}.Scalar")(_quick(_operate, _function, _name in ("add", "sub")))
 
 
 @row("div.Tensor_mode", "div.Scalar_mode")

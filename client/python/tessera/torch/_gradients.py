@@ -42,7 +42,7 @@ def _collect(leaf: Tensor) -> None:
         return
     leaves.append(leaf)
     _state.bytes += leaf.grad.numel() * leaf.grad.element_size()
-    if _state.bytes >= BUCKET_BYTES:
+    if _state.bytes >= getattr(leaf, "_bucket_bytes", BUCKET_BYTES):
         flush()
     elif not _state.waits:
         _state.waits = True
@@ -55,6 +55,12 @@ def _differs(leaf: Tensor) -> bool:
 
 def _wanted(leaf: Tensor) -> list:
     return [(0, 0, 0) if one[0] == 2 else one for one in handle_of(leaf)._placements]
+
+
+def is_held() -> bool:
+    """Whether this thread is within no_sync."""
+    _bucket()
+    return _state.holds > 0
 
 
 def flush() -> None:

@@ -41,11 +41,16 @@ def settled(tensor, beside=None):
     """The handle of a tensor (or the handle given) without pending terms: they are reduced once and remembered.
 
     beside: a handle of the same shape that stands beside it; where that is sharded, the terms are reduced to its shards."""
-    is_tensor = isinstance(tensor, torch.Tensor)
-    if is_tensor and not isinstance(tensor, Tensor):
+    is_tensor = type(tensor) is Tensor
+    if is_tensor:
+        handle = tensor._cell.handle if tensor._view is None else handle_of(tensor)
+        if handle is None:
+            handle = tensor._cell.get()
+    elif isinstance(tensor, torch.Tensor):
         raise InvalidArgumentError(f"expected all tensors to be on the same device, tessera, but one is {str(tensor.dtype)[6:]}"
                                    f"{list(tensor.shape)} on {tensor.device}; tt.distribute_tensor(x, mesh, placements) brings it there")
-    handle = handle_of(tensor) if is_tensor else tensor
+    else:
+        handle = tensor
     if not handle._has_partial:
         return handle
     remembered = tensor._cell if is_tensor and tensor._view is None else None
