@@ -80,7 +80,12 @@ def _bind_whole(op: str, x: Tensor, make) -> Tensor:
     return rebind(op, x, handle)
 
 
-@row("fill_.Scalar", "fill_.Tensor", "fill.Scalar", "fill.Tensor")
+@row("fill.Scalar", "fill.Tensor")
+def fill(x, value):
+    return fill_(wrap(handle_of(x)), value)
+
+
+@row("fill_.Scalar", "fill_.Tensor")
 def fill_(x, value):
     value = operand("fill_", value, x)
     if isinstance(value, _tessera.Tensor):

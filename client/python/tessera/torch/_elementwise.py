@@ -20,7 +20,8 @@ ADD, SUB, MUL, DIV, NEG, WHERE, EXPAND, REL = (
     OPS[name] for name in ("add", "subtract", "multiply", "divide", "negative", "where", "broadcast_to", "redistribute"))
 
 # Of integers these are integers (or bools); the others are floats of torch's default dtype.
-_KEEP = frozenset("abs sign floor ceil trunc round relu relu6 square positive isnan isinf isfinite signbit logical_not neg".split())
+_KEEP = frozenset("abs sign floor ceil trunc round relu relu6 square positive isnan isinf isfinite signbit logical_not neg "
+                  "bitwise_not sgn conj_physical".split())
 _OTHER_NAMES = {"neg": "negative", "bitwise_not": "bitwise_invert", "sgn": "sign", "conj_physical": "conj"}
 
 
@@ -191,6 +192,56 @@ def clamp_min(x, min):  # noqa: A002
 @row("clamp_max.default", "clamp_max.Tensor")
 def clamp_max(x, max):  # noqa: A002
     return clamp(x, None, max)
+
+
+@row("complex.default")
+def complex_(real, imag):
+    x, y = promoted("complex", real, imag)
+    return wrap(_call(OPS["complex"], (settled(x), settled(y))))
+
+
+@row("erfc.default", how="composed")
+def erfc(x):
+    return wrap(_call(SUB, (1, _call(OPS["erf"], (floating(settled(x)),)))))
+
+
+@row("fmod.Tensor", "fmod.Scalar", how="composed")
+def fmod(a, b):
+    """The remainder with the sign of a."""
+    x, y = promoted("fmod", a, b)
+    rest = _call(OPS["remainder"], (_call(OPS["abs"], (settled(x),)), _call(OPS["abs"], (y,)) if isinstance(y, _tessera.Tensor) else abs(y)))
+    return wrap(_call(WHERE, (_call(OPS["less"], (settled(x), 0)), _call(NEG, (rest,)), rest)))
+
+
+def _without_nan(op: int):
+    """Of each two the one that is a number."""
+    def function(a, b):
+        x, y = (settled(one) for one in promoted("fmax", a, b))
+        if x._dtype not in FLOATS:
+            return wrap(_call(op, (x, y)))
+        nan_x, nan_y = _call(OPS["isnan"], (x,)), _call(OPS["isnan"], (y,))
+        return wrap(_call(op, (_call(WHERE, (nan_x, y, x)), _call(WHERE, (nan_y, x, y)))))
+    return function
+
+
+row("fmax.default", how="composed")(_without_nan(OPS["maximum"]))
+row("fmin.default", how="composed")(_without_nan(OPS["minimum"]))
+
+
+@row("isclose.default")
+def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+    x, y = (settled(one) for one in promoted("isclose", a, b))
+    out = _call(OPS["isclose"], (x, y), scalars=[float(rtol), float(atol)])
+    if equal_nan and x._dtype in FLOATS:
+        out = _call(OPS["logical_or"], (out, _call(OPS["logical_and"], (_call(OPS["isnan"], (x,)), _call(OPS["isnan"], (y,))))))
+    return wrap(out)
+
+
+@row("allclose.default")
+def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+    """Whether all elements are close: a Python bool, which is waited for."""
+    close = handle_of(isclose(a, b, rtol, atol, equal_nan))
+    return bool(_call(OPS["all"], (close,), dims=list(range(close.ndim))).item())
 
 
 @row("lerp.Scalar", "lerp.Tensor", how="composed")

@@ -12,7 +12,7 @@ from . import _composed
 from ._dtypes import BOOL, INT64
 from ._operands import cast, handle, operand
 from ._placing import settled
-from ._table import row
+from ._table import row, run
 from ._tensor import Tensor, handle_of, rebind, wrap
 
 _call = _tessera.call
@@ -106,13 +106,27 @@ def index_put_impl_(x, indices, values, accumulate=False, unsafe=False):
     return rebind("index_put_", x, handle_of(index_put(x, indices, values, accumulate)))
 
 
+def _with_dims(function):
+    """A tensor without dims is taken as one of one element, and its result given back without."""
+    def run_(x, dim, indices, *rest, **options):
+        if x.ndim:
+            return function(x, dim, indices, *rest, **options)
+        lifted = [wrap(_call(OPS["reshape"], (handle_of(one),), shape=[one.numel()])) if isinstance(one, Tensor) and not one.ndim else one
+                  for one in (x, indices, *rest)]
+        out = function(lifted[0], 0, *lifted[1:], **options)
+        return wrap(_call(OPS["reshape"], (handle_of(out),), shape=[]))
+    return run_
+
+
 @row("index_select.default")
+@_with_dims
 def index_select(x, dim, indices):
     return wrap(_indexing.take(settled(x), _call(OPS["reshape"], (_numbers("index_select", x, indices),), shape=[indices.numel()]),
                                axis=dim % max(x.ndim, 1)))
 
 
 @row("index_add.default")
+@_with_dims
 def index_add(x, dim, indices, source, *, alpha=1):
     h = settled(source)
     return wrap(_call(OPS["scatter"], (settled(x), _numbers("index_add", x, indices), h if alpha == 1 else _composed.mul(h, alpha)),
@@ -120,6 +134,7 @@ def index_add(x, dim, indices, source, *, alpha=1):
 
 
 @row("gather.default")
+@_with_dims
 def gather(x, dim, indices, *, sparse_grad=False):
     return wrap(_indexing.gather(settled(x), _numbers("gather", x, indices), axis=dim))
 
@@ -142,8 +157,19 @@ def _scatter(mode: str):
     return function
 
 
-row("scatter.src", "scatter.value")(_scatter("set"))
-row("scatter_add.default")(_scatter("add"))
+row("scatter.src", "scatter.value")(_with_dims(_scatter("set")))
+row("scatter_add.default")(_with_dims(_scatter("add")))
+
+
+_REDUCE = {"sum": "add", "amax": "max", "amin": "min", "add": "add"}
+
+
+@row("scatter_reduce.two", "scatter.reduce", "scatter.value_reduce")
+def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, **options):
+    mode = _REDUCE.get(reduce or options.get("reduce"))
+    if mode is None or not include_self:
+        raise NotImplementedError(f"scatter_reduce: reduce={reduce!r} with include_self={include_self} has no row in Tessera")
+    return _scatter(mode)(x, dim, indices, source)
 
 
 @row("sort.default", "sort.stable")
@@ -161,6 +187,8 @@ def argsort(x, dim=-1, descending=False, *, stable=True):
 
 @row("topk.default")
 def topk(x, k, dim=-1, largest=True, sorted=True):  # noqa: A002 - ATen's names
+    if not x.ndim:
+        return wrap(handle_of(x)), run("zeros_like.default")(x, dtype=torch.int64)
     values, order = _indexing.topk(settled(x), k, axis=dim, largest=largest)
     return wrap(values), wrap(order)
 

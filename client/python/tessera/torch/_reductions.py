@@ -8,7 +8,7 @@ import math
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
-from ._dtypes import FLOATS, INT64, code
+from ._dtypes import BOOL, FLOATS, INT64, U8, code
 from ._operands import cast, floating
 from ._placing import settled
 from ._table import row
@@ -80,8 +80,13 @@ def _arg(name: str):
             h, dims, keepdim = _call(OPS["reshape"], (h,), shape=[h.size]), [0], False
         else:
             dims = dims_of(name, x, dim)
-        return wrap(_call(OPS[name], (h,), dims=dims, keepdims=keepdim))
+        return wrap(_call(OPS[name], (_countable(h),), dims=dims, keepdims=keepdim))
     return function
+
+
+def _countable(h):
+    """Of bool as u8, which has an order for the catalog."""
+    return cast(h, U8) if h._dtype == BOOL else h
 
 
 row("argmax.default")(_arg("argmax"))
@@ -93,8 +98,9 @@ def _with_index(name: str):
         h, dims = settled(x), dims_of(name, x, dim)
         if not dims:
             return wrap(h), wrap(_call(OPS["astype"], (_call(OPS["multiply"], (h, 0)),), dtype=INT64))
+        kind, h = h._dtype, _countable(h)
         at = _call(OPS[f"arg{name}"], (h,), dims=dims, keepdims=keepdim)
-        return wrap(_call(OPS[name], (h,), dims=dims, keepdims=keepdim)), wrap(at)
+        return wrap(cast(_call(OPS[name], (h,), dims=dims, keepdims=keepdim), kind)), wrap(at)
     return function
 
 
@@ -146,6 +152,8 @@ def cumsum(x, dim, *, dtype=None):
     h = settled(x)
     if dtype is not None:
         h = cast(h, code(dtype))
+    if not x.ndim:
+        return wrap(h)
     return wrap(_call(OPS["cumulative_sum"], (h,), dims=dims_of("cumsum", x, dim)))
 
 
@@ -154,6 +162,8 @@ def cumprod(x, dim, *, dtype=None):
     h = settled(x)
     if dtype is not None:
         h = cast(h, code(dtype))
+    if not x.ndim:
+        return wrap(h)
     return wrap(_call(OPS["cumulative_prod"], (h,), dims=dims_of("cumprod", x, dim)))
 
 

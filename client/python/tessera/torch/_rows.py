@@ -90,7 +90,9 @@ def _softmax_row(name: str):
                                        f"dimension {dim}: {x!r}")
         if half_to_float:
             h = wide(h)
-        return wrap(_call(OPS[name], (h,), dims=[dim % max(x.ndim, 1)]))
+        if not x.ndim or not x.numel():
+            return wrap(full_like(h, x.shape, h._dtype, 1.0 if name == "softmax" else 0.0))
+        return wrap(_call(OPS[name], (h,), dims=[dim % x.ndim]))
     return function
 
 
@@ -109,6 +111,8 @@ def safe_softmax(x, dim, dtype=None):
 @row("_softmax_backward_data.default", how="composed")
 def softmax_backward(grad, output, dim, input_dtype):
     y = settled(output)
+    if not output.ndim:
+        return wrap(full_like(y, (), code(input_dtype), 0.0))
     out = _composed.softmax_backward(wide(settled(grad, y)), wide(y), dim % max(output.ndim, 1))
     return wrap(_composed.as_dtype(out, code(input_dtype)))
 
@@ -116,6 +120,8 @@ def softmax_backward(grad, output, dim, input_dtype):
 @row("_log_softmax_backward_data.default", how="composed")
 def log_softmax_backward(grad, output, dim, input_dtype):
     y = settled(output)
+    if not output.ndim:
+        return wrap(full_like(y, (), code(input_dtype), 0.0))
     row_sum = grad._cell.row_sum if grad._view is None else None
     out = _composed.log_softmax_backward(settled(grad, y), y, dim % max(output.ndim, 1), row_sum)
     return wrap(_composed.as_dtype(out, code(input_dtype)))

@@ -48,6 +48,14 @@ def in_place(function, name: str):
     return write
 
 
+def _reshaped_in_place(function, name: str):
+    """x.squeeze_() and its like: x becomes the view."""
+    def write(self, *args, **kwargs):
+        self.data = function(self, *args, **kwargs)
+        return self
+    return write
+
+
 def _into(function, name: str):
     """op(..., out=x) of a function."""
     def write(*args, out, **kwargs):
@@ -66,23 +74,27 @@ def _base_of(func):
     name, which = func._schema.name.split("::")[1], func._overloadname
     if name.endswith("_") and not name.endswith("__"):
         found = overload(f"{name[:-1]}.{which}")
-        return (found, in_place) if found in TABLE else (None, None)
-    if which == "out" or which.endswith("_out"):
-        tries = [which[:-4]] if which != "out" else ["default", "Tensor", "self"]
-        for one in tries:
+        if found is not None and _is_known(found):
+            return found, _reshaped_in_place if KINDS.get(found) == "view" else in_place
+    elif which == "out" or which.endswith("_out"):
+        for one in [which[:-4]] if which != "out" else ["default", "Tensor", "self"]:
             found = overload(f"{name}.{one}")
-            if found in TABLE:
+            if found is not None and _is_known(found):
                 return found, _into
     return None, None
+
+
+def _is_known(func) -> bool:
+    return func in TABLE or func in _decompositions()
 
 
 def missing(func):
     """The function of an overload without a row of its own."""
     base, make = _base_of(func)
     if base is not None:
-        found, how = make(TABLE[base], str(func)), f"from {base}"
-    elif func in _decompositions():
-        found, how = _decompositions()[func], "decomposed by torch"
+        found, how = make(TABLE.get(base) or missing(base), str(func)), f"from {base}"
+    elif func in _decompositions() and not any(one.is_out for one in func._schema.arguments):
+        found, how = _taken_apart(func, _decompositions()[func]), "decomposed by torch"
     elif torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         found, how = func.decompose, "decomposed by torch"
     else:
@@ -90,6 +102,19 @@ def missing(func):
                                   "x.cpu() brings the tensor here, if that is what you want")
     TABLE[func], KINDS[func] = found, how
     return found
+
+
+def _taken_apart(func, decomposition):
+    """A decomposition; where it ends in an op without a row, the error is of the op that was called."""
+    def run_(*args, **kwargs):
+        try:
+            return decomposition(*args, **kwargs)
+        except NotImplementedError as error:
+            part = str(error).split(":")[0]
+            if part == str(func) or not part.startswith(("prims.", "aten.")):
+                raise
+            raise NotImplementedError(f"{func}: has no row in Tessera, nor has {part}, which torch makes it of") from None
+    return run_
 
 
 def _decompositions() -> dict:

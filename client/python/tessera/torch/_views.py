@@ -279,6 +279,8 @@ def stack(tensors, dim=0):
 
 @row("flip.default")
 def flip(x, dims):
+    if not dims:
+        return wrap(handle_of(x))
     return wrap(_call(OPS["flip"], (settled(x),), dims=sorted(_dim("flip", x, d) for d in dims)))
 
 
