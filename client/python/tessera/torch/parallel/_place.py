@@ -48,8 +48,9 @@ def placed(op: str, x, mesh: DeviceMesh, dim: int, placement: Placement):
     if not isinstance(x, Tensor):
         x = distribute_tensor(x, DeviceMesh._wrap(mesh._session, mesh._raw))
     handle = handle_of(x)
-    if not handle._mesh.same(mesh._raw):
-        raise InvalidArgumentError(f"{op}: {x!r} is on another mesh than {mesh}; redistribute it there")
+    if not handle._mesh.same(mesh._raw):        # as a factory's, on the default mesh
+        goal = _goal(op, placement, [(0, 0, 0)] * len(mesh._raw.shape), dim, x.ndim)
+        return _redistributed(x, mesh._raw, [(0, 0, 0) if one[0] == 2 else one for one in goal])
     goal = _goal(op, placement, handle._placements, dim, x.ndim)
     if goal[dim][0] == 2 and handle._placements[dim][0] != 2:
         return x        # nothing becomes a pending sum
