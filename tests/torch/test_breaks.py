@@ -5,6 +5,7 @@ import gc
 import io
 import pickle
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -490,3 +491,70 @@ def test_norms_losses_and_activations_as_torchs():
         there.backward()
         torch.testing.assert_close(there.detach().cpu(), here.detach(), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(q.grad.cpu(), p.grad, rtol=1e-4, atol=1e-6)
+
+
+# ---- what else torch has ------------------------------------------------------------------------------------------------
+
+def test_arrays_beside_tensors_are_not_a_download():
+    assert values(np.float32(2) * tensor(3)) == values(tensor(3) * np.float32(2)) == [0, 2, 4]
+    for f in (lambda: tensor(3) + np.ones(3, np.float32), lambda: np.ones(3, np.float32) + tensor(3), lambda: np.add(tensor(3), 1)):
+        with pytest.raises(TypeError):
+            f()
+
+
+def test_distributed_checkpoint_of_one_process(tmp_path):
+    import torch.distributed.checkpoint as checkpoint
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        checkpoint.save({"w": tensor(4, 4)}, checkpoint_id=tmp_path, no_dist=True)
+        there = {"w": tt.distribute_tensor(torch.zeros(4, 4), placements=[ts.Shard(0)])}
+        checkpoint.load(there, checkpoint_id=tmp_path, no_dist=True)
+    assert there["w"].sum().item() == 120 and there["w"].placements == (ts.Shard(0),)
+
+
+def test_tracing_and_compiling():
+    from torch.fx.experimental.proxy_tensor import make_fx
+    names = [str(n.target) for n in make_fx(lambda x: (x * 2).sum())(tensor(3)).graph.nodes if n.op == "call_function"]
+    assert names == ["aten.mul.Tensor", "aten.sum.default"]
+    m = linear(3, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out = torch.compile(m, backend="eager")(tensor(4, 3))
+    assert torch.equal(out.detach().cpu(), m(tensor(4, 3)).detach().cpu())
+
+
+def test_vmap():
+    m = linear(3, 2)
+    x = tensor(4, 3)
+    assert torch.allclose(torch.func.vmap(lambda one: (one * one).sum())(x).cpu(), (x * x).sum(1).cpu())
+    assert torch.allclose(torch.func.vmap(lambda one: m(one).sum())(x).detach().cpu(), m(x).sum(1).detach().cpu())
+
+
+def test_batch_norm_keeps_its_running_statistics():
+    torch.manual_seed(0)
+    here = nn.BatchNorm1d(3)
+    there = tt.distribute_module(copy.deepcopy(here))
+    x = torch.randn(8, 3)
+    torch.testing.assert_close(there(tt.distribute_tensor(x, placements=[ts.Shard(0)])).detach().cpu(), here(x).detach())
+    torch.testing.assert_close(there.running_mean.cpu(), here.running_mean)
+    assert there.num_batches_tracked.item() == 1
+
+
+def test_group_norm_and_layers_without_a_row():
+    m = nn.GroupNorm(2, 4)
+    x = torch.randn(2, 4, 3)
+    torch.testing.assert_close(tt.distribute_module(copy.deepcopy(m))(tt.distribute_tensor(x)).detach().cpu(), m(x).detach())
+    with pytest.raises(NotImplementedError, match=r"aten\.convolution\.default: has no row"):
+        tt.distribute_module(nn.Conv2d(1, 2, 3))(tensor(1, 1, 5, 5))
+
+
+def test_saved_modules():
+    m, file = linear(2, 2), io.BytesIO()
+    torch.save(m, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False).weight.detach().cpu(), m.weight.detach().cpu())
+
+
+def test_meta_copies():
+    x = tensor(2, 3).t().to("meta")
+    assert x.device.type == "meta" and x.stride() == (1, 3)

@@ -290,6 +290,8 @@ def masked_fill(x, mask, value):
 @row("_to_copy.default")
 def to_copy(x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None):
     from ._moving import default_place, download, upload
+    if device is not None and device.type == "meta":
+        return torch.empty_strided(x.shape, x.stride(), dtype=dtype or x.dtype, device="meta")
     if device is not None and device.type != "tessera":
         if device.type != "cpu":
             raise NotImplementedError(f"to: {x!r} goes to the CPU alone, not to {device}; x.cpu().to({str(device)!r})")

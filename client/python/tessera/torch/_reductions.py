@@ -124,6 +124,16 @@ def var_mean(x, dim=None, *, correction=None, keepdim=False):
     return _spread("var")(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
 
 
+def _by_flag(function):
+    """The older overloads, which say whether to divide by one less."""
+    return lambda x, dim, unbiased=True, keepdim=False: function(x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+row("var.dim")(_by_flag(_spread("var")))
+row("std.dim")(_by_flag(_spread("std")))
+row("var_mean.dim")(_by_flag(var_mean))
+
+
 @row("linalg_vector_norm.default")
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):  # noqa: A002 - ATen's name
     h = settled(x)

@@ -56,9 +56,13 @@ def _reshaped_in_place(function, name: str):
     return write
 
 
-def _into(function, name: str):
-    """op(..., out=x) of a function."""
+def _into(function, name: str, base=None):
+    """op(..., out=x) of a function; a factory makes it on x's device, in its dtype."""
+    is_factory = base is not None and any(one.name == "device" for one in base._schema.arguments)
+
     def write(*args, out, **kwargs):
+        if is_factory:
+            kwargs = {**kwargs, "device": out.device, "dtype": out.dtype}
         result = function(*args, **kwargs)
         if tuple(out.shape) != tuple(result.shape):
             if out.numel() != 0:
@@ -92,7 +96,9 @@ def missing(func):
     """The function of an overload without a row of its own."""
     base, make = _base_of(func)
     if base is not None:
-        found, how = make(TABLE.get(base) or missing(base), str(func)), f"from {base}"
+        function = TABLE.get(base) or missing(base)
+        found = _into(function, str(func), base) if make is _into else make(function, str(func))
+        how = f"from {base}"
     elif func in _decompositions() and not any(one.is_out for one in func._schema.arguments):
         found, how = _taken_apart(func, _decompositions()[func]), "decomposed by torch"
     elif torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):

@@ -32,6 +32,7 @@ class Tensor(torch.Tensor):
     _view = None        # the steps from the cell's tensor to this one
     _seen = None        # (version of the cell, handle): what a view showed last
     __torch_function__ = torch._C._disabled_torch_function_impl
+    __array_ufunc__ = None      # NumPy leaves operators to this class, which downloads nothing for them
 
     @staticmethod
     def __new__(cls, handle, *, requires_grad=False):
