@@ -136,3 +136,46 @@ def test_fully_shard_twice_or_on_a_mesh_of_two_dims_is_refused(mesh22):
         tt.fully_shard(model, mesh=mesh22["dp"])
     with pytest.raises(ts.InvalidArgumentError, match="mesh of one dim"):
         tt.DistributedDataParallel(mlp(), mesh22)
+
+
+def test_threads_train_side_by_side(mesh):
+    import threading
+    x = torch.randn(8, 8)
+    models = [same_start(mlp) for _ in range(3)]
+    for ours, _ in models:
+        tt.distribute_module(ours, mesh)
+
+    def work(ours):
+        ours(tt.distribute_tensor(x, mesh, [S(0)])).square().mean().backward()
+
+    threads = [threading.Thread(target=work, args=(ours,)) for ours, _ in models]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    for ours, other in models:
+        other(x).square().mean().backward()
+        for one, expected in zip(ours.parameters(), other.parameters()):
+            assert one.grad.placements == (R,)
+            torch.testing.assert_close(one.grad.cpu(), expected.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_a_backward_that_fails_leaves_nothing_behind(mesh):
+    from tessera.torch import _gradients
+    model, other = same_start(mlp)
+    tt.distribute_module(model, mesh)
+    x = tt.distribute_tensor(torch.randn(8, 8), mesh, [S(0)])
+
+    def fail(grad):
+        raise ValueError("in backward")
+
+    handle = model[0].weight.register_hook(fail)
+    with pytest.raises(ValueError, match="in backward"):
+        model(x).square().mean().backward()
+    handle.remove()
+    model.zero_grad()
+    model(x).square().mean().backward()
+    other(x.cpu()).square().mean().backward()
+    for one, expected in zip(model.parameters(), other.parameters()):
+        torch.testing.assert_close(one.grad.cpu(), expected.grad, rtol=1e-5, atol=1e-6)
+    assert len(_gradients._buckets) <= 1

@@ -17,6 +17,7 @@ from .._tensor import OPS
 from ._tensor import Tensor, handle_of, wrap
 
 BUCKET_BYTES = 25 << 20     # docs/limits.md: gradient_bucket
+MAX_BACKWARDS = 64          # docs/limits.md: max_backwards
 _MOVE = OPS["redistribute"]
 _state = threading.local()
 
@@ -28,25 +29,40 @@ def watch(leaf: Tensor) -> Tensor:
     return leaf
 
 
-def _bucket() -> list:
-    if not hasattr(_state, "leaves"):
-        _state.leaves, _state.bytes, _state.waits, _state.holds = [], 0, False, 0
-    return _state.leaves
+class _Bucket:
+    """Leaves of one backward pass whose gradients are to be reduced."""
+
+    def __init__(self):
+        self.leaves: list = []
+        self.bytes = 0
+
+    def flush(self) -> None:
+        leaves, self.leaves, self.bytes = self.leaves, [], 0
+        reduce(leaves)
+
+
+_buckets: dict = {}     # by the number of the backward pass, whose hooks may run on a thread of its own
+
+
+def is_held() -> bool:
+    """Whether this thread is within no_sync."""
+    return getattr(_state, "holds", 0) > 0
 
 
 def _collect(leaf: Tensor) -> None:
-    leaves = _bucket()
-    if _state.holds or not isinstance(leaf.grad, Tensor):
+    if not isinstance(leaf.grad, Tensor) or not _differs(leaf) or is_held():
         return
-    if not _differs(leaf):
-        return
-    leaves.append(leaf)
-    _state.bytes += leaf.grad.numel() * leaf.grad.element_size()
-    if _state.bytes >= getattr(leaf, "_bucket_bytes", BUCKET_BYTES):
-        flush()
-    elif not _state.waits:
-        _state.waits = True
-        torch.autograd.Variable._execution_engine.queue_callback(flush)
+    task = torch._C._current_graph_task_id()
+    bucket = _buckets.get(task)
+    if bucket is None:
+        while len(_buckets) >= MAX_BACKWARDS:       # of passes that failed, whose end nobody was told
+            _buckets.pop(next(iter(_buckets)), None)
+        bucket = _buckets[task] = _Bucket()
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: _buckets.pop(task, bucket).flush())
+    bucket.leaves.append(leaf)
+    bucket.bytes += leaf.grad.numel() * leaf.grad.element_size()
+    if bucket.bytes >= getattr(leaf, "_bucket_bytes", BUCKET_BYTES):
+        bucket.flush()
 
 
 def _differs(leaf: Tensor) -> bool:
@@ -55,19 +71,6 @@ def _differs(leaf: Tensor) -> bool:
 
 def _wanted(leaf: Tensor) -> list:
     return [(0, 0, 0) if one[0] == 2 else one for one in handle_of(leaf)._placements]
-
-
-def is_held() -> bool:
-    """Whether this thread is within no_sync."""
-    _bucket()
-    return _state.holds > 0
-
-
-def flush() -> None:
-    """Reduces what is in the bucket."""
-    leaves = _bucket()
-    _state.leaves, _state.bytes, _state.waits = [], 0, False
-    reduce(leaves)
 
 
 def reduce(leaves) -> None:
@@ -102,10 +105,10 @@ def bring(handles: list, placements: list) -> list:
 def no_sync():
     """Within the block gradients are added up where they are, and not reduced: for steps of several backward passes. The
     backward after the block reduces them."""
-    _bucket()
-    _state.holds += 1
+    _state.holds = getattr(_state, "holds", 0) + 1
     try:
-        yield
+        with torch.autograd.set_multithreading_enabled(False):      # hooks see what this thread is within
+            yield
     finally:
         _state.holds -= 1
 
