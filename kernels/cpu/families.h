@@ -28,6 +28,7 @@ absl::Status RunEye(const EyeOp& op, const KernelCall& call);
 absl::Status RunRand(const RandOp& op, const KernelCall& call);
 absl::Status RunPlace(const PlaceOp& op, const KernelCall& call);
 absl::Status RunScan(const ScanOp& op, const KernelCall& call);
+absl::Status RunMerge(const MergeOp& op, const KernelCall& call);
 absl::Status RunSort(const SortOp& op, const KernelCall& call);
 absl::Status RunSearchSorted(const SearchSortedOp& op, const KernelCall& call);
 absl::Status RunGather(const GatherOp& op, const KernelCall& call);

@@ -66,10 +66,17 @@ class Transform {
 
   // `to` has n elements, and is other memory.
   void Run(const Complex* from, Complex* to) {
-    if (padded_ == 0) {
+    if (n_ == 1) {  // kissfft has no stage for it
+      *to = *from;
+    } else if (padded_ == 0) {
       engine_.fwd(to, from, static_cast<Engine::Index>(n_));
-      return;
+    } else {
+      Convolve(from, to);
     }
+  }
+
+ private:
+  void Convolve(const Complex* from, Complex* to) {
     std::fill(signal_.begin(), signal_.end(), Complex{});
     for (size_t k = 0; k < chirp_.size(); ++k) signal_[k] = from[k] * std::conj(chirp_[k]);
     engine_.fwd(product_.data(), signal_.data(), static_cast<Engine::Index>(padded_));
@@ -79,7 +86,6 @@ class Transform {
     for (size_t k = 0; k < chirp_.size(); ++k) to[k] = signal_[k] * std::conj(chirp_[k]) * scale;
   }
 
- private:
   int64_t n_;
   int64_t padded_ = 0;  // of a product; 0 where none is needed
   Engine engine_;

@@ -25,6 +25,7 @@ struct Dispatch {
   absl::Status operator()(const RandOp& op) const { return cpu::RunRand(op, call); }
   absl::Status operator()(const PlaceOp& op) const { return cpu::RunPlace(op, call); }
   absl::Status operator()(const ScanOp& op) const { return cpu::RunScan(op, call); }
+  absl::Status operator()(const MergeOp& op) const { return cpu::RunMerge(op, call); }
   absl::Status operator()(const SortOp& op) const { return cpu::RunSort(op, call); }
   absl::Status operator()(const SearchSortedOp& op) const { return cpu::RunSearchSorted(op, call); }
   absl::Status operator()(const GatherOp& op) const { return cpu::RunGather(op, call); }

@@ -1,9 +1,7 @@
-// sort, argsort and searchsorted. Elements are brought to unsigned keys in their order (a NaN is above all numbers),
-// and keys are sorted by Highway's vectorised quicksort; for argsort an element's place is the lower part of its key,
-// which makes the order stable.
+// sort, argsort and searchsorted: of keys (sort_keys.h). Keys are sorted by Highway's vectorised quicksort; for argsort
+// an element's place is the lower part of its key, which makes the order stable.
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -15,54 +13,12 @@
 
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/sort_keys.h"
 #include "kernels/cpu/strided.h"
 #include "schemas/ops/complex_functions.h"
 
 namespace tessera::cpu {
 namespace {
-
-template <typename T>
-using KeyOf = std::conditional_t<sizeof(T) <= 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
-
-template <typename T>
-inline constexpr bool kIsFloating = std::is_floating_point_v<T> || kIsHalf<T>;
-template <typename T>
-inline constexpr KeyOf<T> kSign = static_cast<KeyOf<T>>(KeyOf<T>{1} << (sizeof(KeyOf<T>) * 8 - 1));
-
-// Whether -0 is below 0, as sorted values have it, or equal, as it is compared.
-enum class Zeros : uint8_t { kDistinct, kEqual };
-
-template <Zeros kZeros, typename T>
-KeyOf<T> ToKey(T value) {
-  using Key = KeyOf<T>;
-  if constexpr (std::is_same_v<T, BoolElement>) {
-    return value.byte != 0;
-  } else if constexpr (kIsFloating<T>) {
-    if (value != value) return std::numeric_limits<Key>::max();
-    const Key bits = std::bit_cast<Key>(value);
-    if (kZeros == Zeros::kEqual && bits == kSign<T>) return kSign<T>;
-    return (bits & kSign<T>) != 0 ? static_cast<Key>(~bits) : static_cast<Key>(bits | kSign<T>);
-  } else if constexpr (std::is_signed_v<T>) {
-    return static_cast<Key>(static_cast<Key>(static_cast<std::make_signed_t<Key>>(value)) ^ kSign<T>);
-  } else {
-    return value;
-  }
-}
-
-template <typename T>
-T FromKey(KeyOf<T> key) {
-  using Key = KeyOf<T>;
-  if constexpr (std::is_same_v<T, BoolElement>) {
-    return BoolElement{static_cast<uint8_t>(key)};
-  } else if constexpr (kIsFloating<T>) {
-    if (key == std::numeric_limits<Key>::max()) return T(std::numeric_limits<float>::quiet_NaN());
-    return std::bit_cast<T>((key & kSign<T>) != 0 ? static_cast<Key>(key ^ kSign<T>) : static_cast<Key>(~key));
-  } else if constexpr (std::is_signed_v<T>) {
-    return static_cast<T>(static_cast<Key>(key ^ kSign<T>));
-  } else {
-    return static_cast<T>(key);
-  }
-}
 
 template <typename Key>
 void SortKeys(std::vector<Key>& keys) {
@@ -82,7 +38,7 @@ struct SortLayout {
 template <typename T>
 void SortValues(const SortLayout& l, const T* input, T* output) {
   std::vector<KeyOf<T>> keys(static_cast<size_t>(l.extent));
-  const KeyOf<T> flip = l.order == SortOrder::kDescending ? std::numeric_limits<KeyOf<T>>::max() : KeyOf<T>{0};
+  const KeyOf<T> flip = FlipOf<T>(l.order);
   for (int64_t k = 0; k < l.lines.size; ++k) {
     const T* from = input + PlaceOf(l.lines, 0, k).offset;
     T* to = output + PlaceOf(l.lines, 1, k).offset;
@@ -101,7 +57,7 @@ template <typename T>
 void SortPlaces(const SortLayout& l, const T* input, int64_t* output) {
   constexpr bool kIsShort = sizeof(T) <= 4;
   std::conditional_t<kIsShort, std::vector<uint64_t>, std::vector<hwy::uint128_t>> keys(static_cast<size_t>(l.extent));
-  const KeyOf<T> flip = l.order == SortOrder::kDescending ? std::numeric_limits<KeyOf<T>>::max() : KeyOf<T>{0};
+  const KeyOf<T> flip = FlipOf<T>(l.order);
   for (int64_t k = 0; k < l.lines.size; ++k) {
     const T* from = input + PlaceOf(l.lines, 0, k).offset;
     int64_t* to = output + PlaceOf(l.lines, 1, k).offset;

@@ -1,8 +1,8 @@
 #include "schemas/ops/local_op.h"
 
 #include <algorithm>
-#include <array>
 
+#include "schemas/ops/local_op_text.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -11,17 +11,9 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kMaxPieces = 64;  // as operands; docs/limits.md: max_operands
-
 std::string_view NameOf(PlaceBase base) {
-  switch (base) {
-    case PlaceBase::kNone: return "none";
-    case PlaceBase::kInput: return "input";
-    case PlaceBase::kScalar: break;
-  }
-  return "scalar";
+  return base == PlaceBase::kNone ? "none" : base == PlaceBase::kInput ? "input" : "scalar";
 }
-constexpr std::array<std::string_view, 4> kScatterModes = {"set", "add", "max", "min"};
 
 struct TextVisitor {
   std::string operator()(const MapOp& op) const { return StrCat("map(", ToText(op.expression), ")"); }
@@ -53,6 +45,10 @@ struct TextVisitor {
   std::string operator()(const ScanOp& op) const {
     return StrCat("scan(", ToText(op.op), "; dim=", op.dim, op.span == ScanSpan::kExclusive ? "; exclusive" : "",
                   op.direction == ScanDirection::kReverse ? "; reverse" : "", ")");
+  }
+  std::string operator()(const MergeOp& op) const {
+    return StrCat(op.result == SortResult::kPlaces ? "argmerge" : "merge", "(runs=", ToText(op.runs),
+                  op.order == SortOrder::kDescending ? "; descending" : "", ")");
   }
   std::string operator()(const SortOp& op) const {
     return StrCat(op.result == SortResult::kPlaces ? "argsort(dim=" : "sort(dim=", op.dim,
@@ -169,6 +165,13 @@ struct ValidateVisitor {
     }
     return ExpectDims("scan", {op.dim});
   }
+  absl::Status operator()(const MergeOp& op) const {
+    TESSERA_RETURN_IF_ERROR(ExpectCounts("merge", inputs, op.result == SortResult::kPlaces ? 2 : 1, scalars, 0));
+    const bool is_known = !op.runs.empty() && op.runs.size() <= kMaxMergedRuns && op.runs.front() == 0 &&
+                          std::is_sorted(op.runs.begin(), op.runs.end());
+    if (is_known) return absl::OkStatus();
+    return absl::InvalidArgumentError(StrCat("merge: runs are ", ToText(op.runs)));
+  }
   absl::Status operator()(const SortOp& op) const {
     TESSERA_RETURN_IF_ERROR(ExpectCounts("sort", inputs, 1, scalars, 0));
     if (static_cast<int>(op.order) > 1 || static_cast<int>(op.result) > 1) {
@@ -203,169 +206,6 @@ struct ValidateVisitor {
   absl::Status operator()(const PoolOp& op) const { return ValidatePoolOp(op, inputs, scalars); }
 };
 
-absl::StatusOr<int64_t> ParseDim(Scanner& scanner) {
-  for (const std::string_view token : {"dim", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
-  return scanner.TakeInteger();
-}
-
-absl::StatusOr<LocalOp> ParseScan(Scanner& scanner) {
-  ScanOp op;
-  TESSERA_ASSIGN_OR_RETURN(const std::string_view name, scanner.TakeIdentifier());
-  TESSERA_ASSIGN_OR_RETURN(op.op, ParseReduceOp(name));
-  TESSERA_RETURN_IF_ERROR(scanner.Take(";"));
-  TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
-  bool has_more = scanner.TryTake(";");
-  if (has_more && scanner.TryTake("exclusive")) {
-    op.span = ScanSpan::kExclusive;
-    has_more = scanner.TryTake(";");
-  }
-  if (has_more) {
-    TESSERA_RETURN_IF_ERROR(scanner.Take("reverse"));
-    op.direction = ScanDirection::kReverse;
-  }
-  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 1, 0));
-  return op;
-}
-
-absl::StatusOr<LocalOp> ParseSort(Scanner& scanner, SortResult result) {
-  SortOp op{.result = result};
-  TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
-  if (scanner.TryTake(";")) {
-    TESSERA_RETURN_IF_ERROR(scanner.Take("descending"));
-    op.order = SortOrder::kDescending;
-  }
-  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 1, 0));
-  return op;
-}
-
-absl::StatusOr<LocalOp> ParseScatter(Scanner& scanner) {
-  ScatterOp op;
-  TESSERA_ASSIGN_OR_RETURN(const std::string_view name, scanner.TakeIdentifier());
-  const auto found = std::find(kScatterModes.begin(), kScatterModes.end(), name);
-  if (found == kScatterModes.end()) return scanner.Error("set, add, max or min before here");
-  op.mode = static_cast<ScatterMode>(found - kScatterModes.begin());
-  TESSERA_RETURN_IF_ERROR(scanner.Take(";"));
-  TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
-  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 3, 0));
-  return op;
-}
-
-// What stands between the parentheses.
-absl::StatusOr<LocalOp> ParseArguments(std::string_view name, Scanner& scanner) {
-  if (name == "map") {
-    TESSERA_ASSIGN_OR_RETURN(Expression expression, ParseExpression(scanner));
-    return MapOp{std::move(expression)};
-  }
-  if (name == "reduce") {
-    TESSERA_ASSIGN_OR_RETURN(const std::string_view op_name, scanner.TakeIdentifier());
-    TESSERA_ASSIGN_OR_RETURN(const ReduceOp op, ParseReduceOp(op_name));
-    for (const std::string_view token : {";", "dims", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
-    TESSERA_ASSIGN_OR_RETURN(const Shape dims, ParseShape(scanner));
-    ReduceLocalOp reduce{op, {dims.begin(), dims.end()}};
-    TESSERA_RETURN_IF_ERROR(ValidateLocalOp(reduce, 1, 0));
-    if (scanner.TryTake(";")) {
-      for (const std::string_view token : {"map", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
-      TESSERA_ASSIGN_OR_RETURN(reduce.map, ParseExpression(scanner));
-      TESSERA_RETURN_IF_ERROR(ValidateLocalOp(reduce, kMaxExpressionInputs, kMaxExpressionNodes));
-    }
-    return reduce;
-  }
-  if (name == "argreduce") {
-    ArgReduceOp op{scanner.TryTake("min") ? Extreme::kMin : Extreme::kMax, {}};
-    if (op.extreme == Extreme::kMax) TESSERA_RETURN_IF_ERROR(scanner.Take("max"));
-    TESSERA_RETURN_IF_ERROR(scanner.Take(";"));
-    TESSERA_ASSIGN_OR_RETURN(const std::string_view key, scanner.TakeIdentifier());
-    TESSERA_RETURN_IF_ERROR(scanner.Take("="));
-    if (key == "dims") {
-      TESSERA_ASSIGN_OR_RETURN(const Shape dims, ParseShape(scanner));
-      op.dims.assign(dims.begin(), dims.end());
-    } else if (key == "dim") {
-      TESSERA_ASSIGN_OR_RETURN(const int64_t dim, scanner.TakeInteger());
-      op.dims = {dim};
-    } else {
-      return scanner.Error("dim or dims before here");
-    }
-    if (scanner.TryTake(";")) {
-      for (const std::string_view token : {"whole", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
-      TESSERA_ASSIGN_OR_RETURN(op.whole, ParseShape(scanner));
-    }
-    TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 1, 0));
-    return op;
-  }
-  if (name == "pick") {
-    PickOp op;
-    for (const std::string_view token : {"dims", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
-    TESSERA_ASSIGN_OR_RETURN(const Shape dims, ParseShape(scanner));
-    op.dims.assign(dims.begin(), dims.end());
-    for (const std::string_view token : {";", "whole", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
-    TESSERA_ASSIGN_OR_RETURN(op.whole, ParseShape(scanner));
-    TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 2, 0));
-    return op;
-  }
-  if (name == "rand") {
-    TESSERA_ASSIGN_OR_RETURN(Shape shape, ParseShape(scanner));
-    const RandOp op{std::move(shape)};
-    TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 0, 2));
-    return op;
-  }
-  if (name == "matmul") {
-    scanner.TryTake("");
-    const std::string_view notation = scanner.rest().substr(0, scanner.rest().find(')'));
-    if (notation.empty()) return MatmulOp{};
-    MatmulOp op;
-    TESSERA_ASSIGN_OR_RETURN(op.notation, ParseContraction(notation));
-    TESSERA_RETURN_IF_ERROR(scanner.Take(notation));
-    return op;
-  }
-  if (name == "place") {
-    PlaceOp op;
-    op.base = scanner.TryTake("none")    ? PlaceBase::kNone
-              : scanner.TryTake("input") ? PlaceBase::kInput
-                                         : PlaceBase::kScalar;
-    if (op.base == PlaceBase::kScalar) TESSERA_RETURN_IF_ERROR(scanner.Take("scalar"));
-    for (const std::string_view token : {";", "step", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
-    TESSERA_ASSIGN_OR_RETURN(op.step, ParseShape(scanner));
-    for (const std::string_view token : {";", "starts", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
-    scanner.TryTake("");
-    while (!scanner.rest().empty() && scanner.rest().front() == '[') {
-      if (op.starts.size() == kMaxPieces) return scanner.Error("fewer pieces");
-      TESSERA_ASSIGN_OR_RETURN(op.starts.emplace_back(), ParseShape(scanner));
-      scanner.TryTake("");
-    }
-    const int inputs = static_cast<int>(op.starts.size()) + (op.base == PlaceBase::kInput ? 1 : 0);
-    TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, inputs, op.base == PlaceBase::kScalar ? 1 : 0));
-    return op;
-  }
-  if (name == "scan") return ParseScan(scanner);
-  if (name == "sort") return ParseSort(scanner, SortResult::kValues);
-  if (name == "argsort") return ParseSort(scanner, SortResult::kPlaces);
-  if (name == "scatter") return ParseScatter(scanner);
-  if (name == "gather") {
-    GatherOp op;
-    TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
-    if (scanner.TryTake(";")) {
-      for (const std::string_view token : {"whole", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
-      TESSERA_ASSIGN_OR_RETURN(op.whole, scanner.TakeInteger());
-    }
-    TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 2, 0));
-    return op;
-  }
-  if (name == "searchsorted") {
-    if (scanner.TryTake("left")) return SearchSortedOp{SearchSide::kLeft};
-    TESSERA_RETURN_IF_ERROR(scanner.Take("right"));
-    return SearchSortedOp{SearchSide::kRight};
-  }
-  if (name == "attention") return AttentionOp{scanner.TryTake("causal")};
-  if (name == "linalg") return ParseLinalgOp(scanner);
-  if (name == "fourier") return ParseFourierOp(scanner);
-  if (name == "conv") return ParseConvOp(scanner);
-  if (name == "pool") return ParsePoolOp(scanner);
-  if (name == "fill") return FillOp{};
-  if (name == "arange") return ArangeOp{};
-  if (name == "eye") return EyeOp{};
-  return scanner.Error("a local op before here");
-}
-
 }  // namespace
 
 Interval PiecesInBox(Interval box, int64_t start, int64_t step, int64_t extent) {
@@ -381,21 +221,6 @@ std::string ToText(const LocalOp& op) { return std::visit(TextVisitor{}, op); }
 
 absl::Status ValidateLocalOp(const LocalOp& op, int inputs, int scalars) {
   return std::visit(ValidateVisitor{inputs, scalars}, op);
-}
-
-absl::StatusOr<LocalOp> ParseLocalOp(Scanner& scanner) {
-  TESSERA_ASSIGN_OR_RETURN(const std::string_view name, scanner.TakeIdentifier());
-  TESSERA_RETURN_IF_ERROR(scanner.Take("("));
-  TESSERA_ASSIGN_OR_RETURN(LocalOp op, ParseArguments(name, scanner));
-  TESSERA_RETURN_IF_ERROR(scanner.Take(")"));
-  return op;
-}
-
-absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text) {
-  Scanner scanner(text);
-  TESSERA_ASSIGN_OR_RETURN(LocalOp op, ParseLocalOp(scanner));
-  TESSERA_RETURN_IF_ERROR(scanner.ExpectEnd());
-  return op;
 }
 
 }  // namespace tessera

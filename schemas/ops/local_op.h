@@ -119,6 +119,16 @@ struct SortOp {
   SortOrder order = SortOrder::kAscending;
   bool operator==(const SortOp&) const = default;
 };
+// Input 0 is a vector of sorted runs that begin at `runs` (the first at 0), each ordered as SortOp does. The output is
+// the part of the whole in order that its box says: values, or (kPlaces, i64) places in the whole, where input 1 has
+// each element's place in its own run (i64). Equal elements come in the order of their places.
+struct MergeOp {
+  SortResult result = SortResult::kValues;
+  Shape runs;
+  SortOrder order = SortOrder::kAscending;
+  bool operator==(const MergeOp&) const = default;
+};
+inline constexpr size_t kMaxMergedRuns = 256;
 // Inputs: a sorted row, and values of its dtype. How many of the row's elements are below the value (kLeft), or not
 // above it (kRight), as i64. A NaN is above all numbers.
 enum class SearchSide : uint8_t { kLeft = 0, kRight = 1 };
@@ -156,8 +166,8 @@ struct AttentionOp {
 };
 
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
-                             SortOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp, AttentionOp, LinalgOp,
-                             ConvOp, PoolOp, FourierOp>;
+                             SortOp, MergeOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp, AttentionOp,
+                             LinalgOp, ConvOp, PoolOp, FourierOp>;
 
 // What a kernel does with its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
@@ -167,8 +177,9 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "argreduce(max; dims=[0,1])", "argreduce(max; dim=0; whole=[8])", "pick(dims=[0]; whole=[8])",
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
-// "searchsorted(left)", "attention()", "attention(causal)", "gather(dim=1)", "gather(dim=0; whole=8)",
-// "scatter(add; dim=0)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.
+// "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)", "attention()", "attention(causal)",
+// "gather(dim=1)", "gather(dim=0; whole=8)", "scatter(add; dim=0)"; those of linalg_op.h, window_op.h and fourier_op.h.
+// Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

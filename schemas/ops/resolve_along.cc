@@ -44,6 +44,15 @@ TensorSpec NothingPending(const TensorSpec& own, int dim) {
   return spec;
 }
 
+// Whether its shards are sorted by themselves and merged: those of a vector, which has no other dim to go to.
+bool IsMerged(const TensorSpec& x) {
+  int64_t shards = 1;
+  for (int i = 0; i < x.mesh.ndim(); ++i) {
+    if (x.placements[static_cast<size_t>(i)].is_shard()) shards *= x.mesh.shape()[static_cast<size_t>(i)];
+  }
+  return x.rank() == 1 && shards <= static_cast<int64_t>(kMaxMergedRuns);
+}
+
 LocalOp LocalAlong(OpId op, int dim, const Attributes& attributes) {
   const SortOrder order = attributes.descending() ? SortOrder::kDescending : SortOrder::kAscending;
   switch (op) {
@@ -215,7 +224,8 @@ absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const int dim, DimOf(input));
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
   const bool sorts = input.call.op == OpId::kSort || input.call.op == OpId::kArgSort;
-  const TensorSpec x = sorts ? WholeAlong(*input.tensors[0], dim) : NothingPending(*input.tensors[0], dim);
+  const TensorSpec own = NothingPending(*input.tensors[0], dim);
+  const TensorSpec x = sorts && !IsMerged(own) ? WholeAlong(own, dim) : own;
   TensorSpec output = x;
   output.dtype = dtypes.result;
   const bool sums = input.call.op == OpId::kCumulativeSum || input.call.op == OpId::kCumulativeProd;

@@ -31,13 +31,13 @@ Number Identity(ReduceOp op, DType dtype) {
   return CastTo(dtype, lowest ? -infinite : infinite);
 }
 
-// In which products are added up: floats and complex numbers as wide as there are, so that a sum is rounded once.
-DType AddedUpIn(DType dtype) {
-  switch (Kind(dtype)) {
-    case DTypeKind::kFloat: return DType::kF64;
-    case DTypeKind::kComplex: return DType::kC128;
-    default: return dtype;
-  }
+// As SortOp says: equal ones stay in their order; of values -0 is before 0.
+void SortStably(std::vector<std::pair<Number, int64_t>>& elements, SortOrder order, bool is_values) {
+  std::stable_sort(elements.begin(), elements.end(), [&](const auto& a, const auto& b) {
+    const auto& [low, high] = order == SortOrder::kAscending ? std::tie(a.first, b.first) : std::tie(b.first, a.first);
+    if (is_values && low == 0 && high == 0) return low.is_negative() && !high.is_negative();
+    return IsBelow(low, high);
+  });
 }
 
 // Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011), keyed by the seed; the counter is the
@@ -342,17 +342,24 @@ struct Kernels {
     ForEachLine(op.dim, [&](const Shape& line) {
       std::vector<std::pair<Number, int64_t>> elements;
       for (int64_t i = 0; i < n; ++i) elements.emplace_back(inputs[0].Read(At(line, op.dim, i)), i);
-      std::stable_sort(elements.begin(), elements.end(), [&](const auto& a, const auto& b) {
-        const auto& [low, high] =
-            op.order == SortOrder::kAscending ? std::tie(a.first, b.first) : std::tie(b.first, a.first);
-        if (is_values && low == 0 && high == 0) return low.is_negative() && !high.is_negative();
-        return IsBelow(low, high);
-      });
+      SortStably(elements, op.order, is_values);
       for (int64_t i = 0; i < n; ++i) {
         const auto& [value, place] = elements[static_cast<size_t>(i)];
         output.Write(At(line, op.dim, i), is_values ? value : Number::Whole(place));
       }
     });
+  }
+
+  void operator()(const MergeOp& op) const {
+    const bool is_values = op.result == SortResult::kValues;
+    std::vector<std::pair<Number, int64_t>> elements;
+    for (int64_t i = 0; i < inputs[0].extents[0]; ++i) elements.emplace_back(inputs[0].Read({i}), i);
+    SortStably(elements, op.order, is_values);
+    for (int64_t i = 0; i < output.extents[0]; ++i) {
+      const auto& [value, place] = elements[static_cast<size_t>(output_box[0].start + i)];
+      const auto run = std::upper_bound(op.runs.begin(), op.runs.end(), place) - 1;
+      output.Write({i}, is_values ? value : Number::Whole(*run + inputs[1].Read({place}).ToInt()));
+    }
   }
 
   void operator()(const SearchSortedOp& op) const {

@@ -18,9 +18,10 @@ void InterpretConv(const ConvOp& op, const std::vector<StridedNumbers>& inputs, 
   const StridedNumbers &x = inputs[0], &weight = inputs[1];
   const size_t dims = op.windows.dims();
   const int64_t outputs = weight.extents[0] / op.groups;
+  const DType wide = AddedUpIn(output.dtype);
   Shape window(weight.extents.begin() + 1, weight.extents.end());
   ForEachIndex(output.extents, [&](const Shape& index) {
-    double sum = 0;
+    Number sum;
     ForEachIndex(window, [&](const Shape& inner) {
       Shape of_weight = {index[1]}, of_x = {index[0], index[1] / outputs * window[0] + inner[0]};
       of_weight.insert(of_weight.end(), inner.begin(), inner.end());
@@ -29,7 +30,8 @@ void InterpretConv(const ConvOp& op, const std::vector<StridedNumbers>& inputs, 
         if (at < 0 || at >= x.extents[d + 2]) return;
         of_x.push_back(at);
       }
-      sum += static_cast<double>(x.Read(of_x)) * static_cast<double>(weight.Read(of_weight));
+      const Number product = ReduceTwo(ReduceOp::kProduct, wide, x.Read(of_x), weight.Read(of_weight));
+      sum = ReduceTwo(ReduceOp::kSum, wide, sum, product);
     });
     output.Write(index, sum);
   });

@@ -81,4 +81,12 @@ Number Averaged(DType dtype, const Number& sum, int64_t count) {
   return Number(ScalarValue{.dtype = dtype, .f = real, .i = 0, .imaginary = imaginary});
 }
 
+DType AddedUpIn(DType dtype) {
+  switch (Kind(dtype)) {
+    case DTypeKind::kFloat: return DType::kF64;
+    case DTypeKind::kComplex: return DType::kC128;
+    default: return dtype;
+  }
+}
+
 }  // namespace tessera

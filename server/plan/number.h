@@ -52,6 +52,8 @@ Number Apply(ScalarOp op, DType dtype, const Number& a, const Number& b);
 bool IsLess(DType dtype, const Number& a, const Number& b);
 // a and b reduced in the dtype; kAvg adds.
 Number ReduceTwo(ReduceOp op, DType dtype, const Number& a, const Number& b);
+// In which products are added up: floats and complex numbers as wide as there are, so that a sum is rounded once.
+DType AddedUpIn(DType dtype);
 // The sum of `count` terms, in the dtype, divided by their number: of a complex number each part.
 Number Averaged(DType dtype, const Number& sum, int64_t count);
 

@@ -122,6 +122,11 @@ struct ExtentsCheck {
     return inputs[1] == before ? absl::OkStatus() : Mismatch();
   }
   absl::Status operator()(const SortOp& op) const { return AlongDim(op.dim); }
+  // The output is a part of it.
+  absl::Status operator()(const MergeOp& op) const {
+    if (inputs[0].size() != 1 || output.size() != 1 || (inputs.size() > 1 && inputs[1] != inputs[0])) return Mismatch();
+    return op.runs.back() <= inputs[0][0] && output[0] <= inputs[0][0] ? absl::OkStatus() : Mismatch();
+  }
   absl::Status operator()(const SearchSortedOp&) const {
     return inputs[0].size() == 1 && inputs[1] == output ? absl::OkStatus() : Mismatch();
   }
@@ -193,6 +198,11 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
   const auto dtype_of = [&](int value) { return plan.values[static_cast<size_t>(value)].spec.dtype; };
   if (const auto* sort = std::get_if<SortOp>(&step.op); sort != nullptr) {
     return expect(step.output, sort->result == SortResult::kPlaces ? DType::kI64 : dtype_of(step.inputs[0]));
+  }
+  if (const auto* merge = std::get_if<MergeOp>(&step.op); merge != nullptr) {
+    if (merge->result == SortResult::kValues) return expect(step.output, dtype_of(step.inputs[0]));
+    TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], DType::kI64));
+    return expect(step.output, DType::kI64);
   }
   if (std::holds_alternative<ArgReduceOp>(step.op)) {
     if (step.inputs.size() == 2) TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], DType::kI64));

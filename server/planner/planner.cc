@@ -118,6 +118,10 @@ class OpPlanner {
     if (scan != nullptr && IsCutAlong(builder_.value(step.inputs[0]).spec, {scan->dim})) {
       return AddShardedScan(builder_, *scan, step.inputs[0], output_);
     }
+    const auto* sort = std::get_if<SortOp>(&step.op);
+    if (sort != nullptr && IsCutAlong(builder_.value(step.inputs[0]).spec, {sort->dim})) {
+      return AddShardedSort(builder_, *sort, step.inputs[0], output_);
+    }
     step.scalars = Range(first_scalar_, resolution_.scalars.size());
     step.output = builder_.AddTemporary(output_);
     const int output = step.output;

@@ -1,6 +1,7 @@
 #include "server/planner/sharded_along.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "schemas/types/layout.h"
@@ -37,6 +38,16 @@ TensorSpec Gathered(const TensorSpec& parts, absl::Span<const int64_t> dims) {
   return gathered;
 }
 
+// Of a vector: where its shards begin.
+Shape RunsOf(const TensorSpec& spec) {
+  std::set<int64_t> starts = {0};
+  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+    const Interval shard = LocalBox(spec, spec.mesh.PositionAt(flat))[0];
+    if (!shard.empty()) starts.insert(shard.start);
+  }
+  return {starts.begin(), starts.end()};
+}
+
 int AddLocal(PlanBuilder& builder, LocalOp op, std::vector<int> inputs, const TensorSpec& output) {
   LocalStep step;
   step.op = std::move(op);
@@ -65,6 +76,22 @@ absl::StatusOr<int> AddShardedScan(PlanBuilder& builder, const ScanOp& op, int i
   const int starts = AddLocal(builder, before, {gathered}, builder.value(gathered).spec);
   TESSERA_ASSIGN_OR_RETURN(const int own, builder.AddRedistribute(starts, parts));
   return AddLocal(builder, op, {input, own}, output);
+}
+
+absl::StatusOr<int> AddShardedSort(PlanBuilder& builder, const SortOp& op, int input, const TensorSpec& output) {
+  const TensorSpec spec = builder.value(input).spec;
+  const std::vector<int64_t> dims = {op.dim};
+  MergeOp merge{.result = op.result, .runs = RunsOf(spec), .order = op.order};
+  const int sorted = AddLocal(builder, op, {input}, output);
+  if (op.result == SortResult::kValues) {
+    TESSERA_ASSIGN_OR_RETURN(const int gathered, builder.AddRedistribute(sorted, Gathered(spec, dims)));
+    return AddLocal(builder, std::move(merge), {gathered}, output);
+  }
+  const int values = AddLocal(builder, GatherOp{op.dim}, {input, sorted}, spec);
+  const TensorSpec whole = Gathered(spec, dims);
+  TESSERA_ASSIGN_OR_RETURN(std::vector<int> gathered,
+                           builder.AddRedistributes({{{values, whole}, {sorted, WithDType(whole, DType::kI64)}}}));
+  return AddLocal(builder, std::move(merge), std::move(gathered), output);
 }
 
 absl::StatusOr<int> AddShardedArgReduce(PlanBuilder& builder, const ArgReduceOp& op, int input,

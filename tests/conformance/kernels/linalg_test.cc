@@ -74,7 +74,7 @@ void ExpectAgreement(const LocalOp& op, const std::vector<const StridedArray*>& 
   }
   std::vector<Number> numbers(static_cast<size_t>(output.size()));
   const StridedNumbers into = {&numbers, 0, RowMajorStrides(output.extents()), output.extents(), output.dtype()};
-  const absl::Status kernel = Compute(op, inputs, output), interpreted = InterpretLocalOp(op, naive, {}, {}, into);
+  const absl::Status kernel = Compute(op, inputs, output), interpreted = InterpretLocalOp(op, naive, {}, {}, {}, into);
   ASSERT_EQ(kernel.ok(), interpreted.ok()) << ToText(op) << kernel << interpreted;
   if (!kernel.ok()) return;
   const std::vector<double> got = Elements(output);

@@ -203,6 +203,7 @@ TEST(LocalOps, ArgReduceOverSeveralDims) {
 TEST(LocalOps, NumbersOfAShardAreThoseOfTheWhole) {
   const Box box = {{2, 5}, {4, 54}, {0, 11}};
   for (DType dtype : kDTypes) {
+    if (IsComplex(dtype)) continue;  // they have no order
     for (Layout layout : kLayouts) {
       const StridedArray a = Numbers(dtype, {3, 50, 11}, layout, 11);
       for (const std::string dims_and_whole : {"dims=[0,1,2]; whole=[9,60,11]", "dims=[0,1]; whole=[9,60]",
@@ -222,6 +223,48 @@ TEST(LocalOps, NumbersOfAShardAreThoseOfTheWhole) {
   StridedArray empty(DType::kF32, {2, 0}, Layout::kRowMajor), none(DType::kI64, {2, 1}, Layout::kRowMajor);
   ExpectAgreement(Parsed("argreduce(max; dim=1; whole=[7])"), {&empty}, none, {}, 0, {{0, 2}, {7, 7}});
   EXPECT_EQ(none.Get(0).i, -1);
+}
+
+// Each run of `a` by itself: in order, in the order of its places, and those places.
+void SortRuns(const StridedArray& a, const MergeOp& merge, StridedArray& sorted, StridedArray& by_place,
+              StridedArray& places) {
+  for (size_t r = 0; r < merge.runs.size(); ++r) {
+    const int64_t start = merge.runs[r], stop = r + 1 < merge.runs.size() ? merge.runs[r + 1] : a.size();
+    StridedArray run(a.dtype(), {stop - start}, Layout::kRowMajor),
+        in_order(a.dtype(), {stop - start}, Layout::kRowMajor);
+    StridedArray from(DType::kI64, {stop - start}, Layout::kRowMajor);
+    for (int64_t i = start; i < stop; ++i) run.Set(i - start, a.Get(i));
+    ExpectAgreement(SortOp{SortResult::kValues, 0, merge.order}, {&run}, in_order);
+    ExpectAgreement(SortOp{SortResult::kPlaces, 0, merge.order}, {&run}, from);
+    for (int64_t i = start; i < stop; ++i) {
+      sorted.Set(i, in_order.Get(i - start));
+      places.Set(i, from.Get(i - start));
+      by_place.Set(i, run.Get(from.Get(i - start).i));
+    }
+  }
+}
+
+// Parts of what one, two and many runs are together, among them empty ones, equal elements and NaN.
+TEST(LocalOps, MergesGiveAPartOfTheWhole) {
+  for (DType dtype : kDTypes) {
+    if (IsComplex(dtype)) continue;  // they have no order
+    for (Layout layout : kLayouts) {
+      for (const std::string runs : {"[0]", "[0,30]", "[0,1,1,7,70,70]"}) {
+        for (const std::string order : {"", "; descending"}) {
+          const StridedArray a = Numbers(dtype, {70}, layout, 17);
+          const LocalOp whole = Parsed("merge(runs=" + runs + order + ")");
+          StridedArray sorted(dtype, {70}, layout), by_place(dtype, {70}, layout), places(DType::kI64, {70}, layout);
+          SortRuns(a, std::get<MergeOp>(whole), sorted, by_place, places);
+          for (const Interval part : {Interval{0, 70}, {0, 0}, {13, 50}, {69, 70}}) {
+            StridedArray values(dtype, {part.size()}, layout), from(DType::kI64, {part.size()}, layout);
+            ExpectAgreement(whole, {&sorted}, values, {}, part.start);
+            ExpectAgreement(Parsed("argmerge(runs=" + runs + order + ")"), {&by_place, &places}, from, {}, part.start);
+            if (HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(LocalOps, ScansBeginWithWhatStandsBefore) {
