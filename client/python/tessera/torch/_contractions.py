@@ -12,21 +12,22 @@ from ._table import row
 from ._tensor import handle_of, wrap
 
 _call = _tessera.call
-_ADD, _SUM, _MATMUL = OPS["add"], OPS["sum"], OPS["matmul"]
+_ADD, _SUM, _EINSUM = OPS["add"], OPS["sum"], OPS["einsum"]
 _LEAD = "abcdefgh"
 # By the number of dims of x: the forward, the gradient of x, the gradient of the weight.
 _LINEAR = [(f"{_LEAD[:n]}i,oi->{_LEAD[:n]}o", f"{_LEAD[:n]}o,oi->{_LEAD[:n]}i", f"{_LEAD[:n]}o,{_LEAD[:n]}i->oi") for n in range(8)]
 
 
-def _same_dtype(op: str, x, w) -> None:
-    if x.dtype != w.dtype:
-        raise InvalidArgumentError(f"{op}: expected both operands to have the same dtype, but got {x!r} and {w!r}")
+def _refuse_dtypes(op: str, x, w):
+    raise InvalidArgumentError(f"{op}: expected both operands to have the same dtype, but got {x!r} and {w!r}")
 
 
 @row("linear.default")
 def linear(x, weight, bias=None):
-    _same_dtype("linear", x, weight)
-    out = einsum(_LINEAR[x.ndim - 1][0], settled(x), settled(weight))
+    h, w = settled(x), settled(weight)
+    if h._dtype != w._dtype:
+        _refuse_dtypes("linear", x, weight)
+    out = _call(_EINSUM, (h, w), notation=_LINEAR[h.ndim - 1][0])
     return wrap(out if bias is None else _call(_ADD, (out, handle_of(bias))))
 
 
@@ -42,9 +43,10 @@ def linear_backward(x, grad, weight, wanted):
 
 def _plain(op: str, notation: str):
     def function(a, b):
-        _same_dtype(op, a, b)
-        x, y = (settled(operand(op, one, beside)) for one, beside in ((a, b), (b, a)))
-        return wrap(einsum(notation, x, y))
+        x, y = settled(a), settled(b)
+        if x._dtype != y._dtype:
+            _refuse_dtypes(op, a, b)
+        return wrap(_call(_EINSUM, (x, y), notation=notation))
     return function
 
 
@@ -77,8 +79,10 @@ def _letters(a: int, b: int) -> tuple[str, str, str]:
 
 @row("matmul.default")
 def matmul(a, b):
-    _same_dtype("matmul", a, b)
-    return wrap(_call(_MATMUL, (settled(operand("matmul", a, b)), settled(operand("matmul", b, a)))))
+    x, y = settled(a), settled(b)
+    if x._dtype != y._dtype:
+        _refuse_dtypes("matmul", a, b)
+    return wrap(x @ y)
 
 
 def _unbroadcast(handle, shape):

@@ -31,13 +31,15 @@ def _whole(x) -> list:
 
 
 def _show(x, step, strides, offset=None) -> Tensor:
-    return wrap_view(x, step.take(handle_of(x)), step, strides, x.storage_offset() if offset is None else offset)
+    if offset is None:
+        offset = 0 if x._view is None else x.storage_offset()
+    return wrap_view(x, step.take(handle_of(x)), step, strides, offset)
 
 
 # ---- shapes ------------------------------------------------------------------------------------------------
 
 def _inferred(op: str, x, shape) -> list[int]:
-    shape = [int(n) for n in shape]
+    shape = list(shape)
     if -1 in shape:
         rest = math.prod(n for n in shape if n != -1)
         if shape.count(-1) > 1 or (x.numel() % rest if rest else True):
