@@ -110,24 +110,30 @@ def on(mesh, data, placements):
     return [tuple(tt.distribute_tensor(one, mesh, placements) for one in pair) for pair in data]
 
 
-def tensor_parallel(model, mesh, is_sequence=False):
-    """Attention and MLP cut by heads and features; with is_sequence the rest by positions."""
-    from tessera.torch.parallel import (ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module)
-    out = S(1) if is_sequence else R
-    plan = {"tokens": RowwiseParallel(output_layouts=out), "output": ColwiseParallel(output_layouts=R)}
+def plan_of(styles, replicate, shard, is_sequence, model, **options):
+    """Attention and MLP cut by heads and features; with is_sequence the rest by positions. styles: the classes by name, ours
+    or torch's; options: of what goes into attention."""
+    column, row = styles["ColwiseParallel"], styles["RowwiseParallel"]
+    out = shard(1) if is_sequence else replicate
+    plan = {"tokens": row(input_layouts=replicate, output_layouts=out), "output": column(input_layouts=out, output_layouts=replicate),
+            "positions": row(input_layouts=replicate, output_layouts=shard(0) if is_sequence else replicate)}
     if is_sequence:
-        plan.update({"positions": RowwiseParallel(output_layouts=S(0)), "norm": SequenceParallel()})
+        plan["norm"] = styles["SequenceParallel"]()
     for name in ("wq", "wk", "wv"):
-        plan[f"layers.*.attention.{name}"] = ColwiseParallel()
-    plan.update({"layers.*.attention.wo": RowwiseParallel(output_layouts=out), "layers.*.mlp.w1": ColwiseParallel(),
-                 "layers.*.mlp.w2": RowwiseParallel(output_layouts=out)})
+        plan[f"layers.*.attention.{name}"] = column(**options)
+    plan.update({"layers.*.attention.wo": row(output_layouts=out), "layers.*.mlp.w1": column(), "layers.*.mlp.w2": row(output_layouts=out)})
     if isinstance(model.layers[0].mlp, GatedMlp):
-        plan["layers.*.mlp.w3"] = ColwiseParallel()
+        plan["layers.*.mlp.w3"] = column()
     if is_sequence:
         for name in ("attention", "mlp"):
-            plan[f"layers.*.{name}"] = PrepareModuleInput(input_layouts=S(1), desired_input_layouts=R)
-            plan[f"layers.*.{name}_norm"] = SequenceParallel()
-    return parallelize_module(model, mesh, plan)
+            plan[f"layers.*.{name}"] = styles["PrepareModuleInput"](input_layouts=shard(1), desired_input_layouts=replicate)
+            plan[f"layers.*.{name}_norm"] = styles["SequenceParallel"]()
+    return plan
+
+
+def tensor_parallel(model, mesh, is_sequence=False):
+    from tessera.torch import parallel
+    return parallel.parallelize_module(model, mesh, plan_of(vars(parallel), R, S, is_sequence, model))
 
 
 def close(a, b, tolerance=1e-5):

@@ -1,9 +1,10 @@
-// The device `tessera` in torch: what an extension of a device has to give in C++, for the Python beside it to do the rest.
+// The device `tessera` in torch: what an extension of a device has to give in C++, for the Python beside it to do the
+// rest.
 //
 // No memory is behind the device, and nothing here computes: tensors are wrapper subclasses, whose ops go to
 // __torch_dispatch__ (tensor.py). What is here can't be Python: the guard, which the autograd engine calls from
-// destructors while an exception is under way; the choice of the attention op, which keeps attention whole; the ops that
-// autocast casts; generators, which are a seed and the number of the next call.
+// destructors while an exception is under way; the choice of the attention op, which keeps attention whole; the ops
+// that autocast casts; generators, which are a seed and the number of the next call.
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
@@ -57,8 +58,8 @@ struct CallGenerator final : c10::GeneratorImpl {
   }
   void set_state(const c10::TensorImpl& state) override {
     TORCH_CHECK(state.numel() == 16 && state.dtype() == caffe2::TypeMeta::Make<uint8_t>(),
-                "set_state: the state of a generator on tessera is 16 bytes (uint8), not ", state.numel(), " elements of ",
-                state.dtype());
+                "set_state: the state of a generator on tessera is 16 bytes (uint8), not ", state.numel(),
+                " elements of ", state.dtype());
     const auto* numbers = static_cast<const uint64_t*>(state.data());
     seed_ = numbers[0];
     offset_ = numbers[1];
@@ -101,8 +102,8 @@ const bool kHooksAreRegistered = [] {
   return true;
 }();
 
-int64_t ChooseAttention(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double,
-                        bool, std::optional<double>, bool) {
+int64_t ChooseAttention(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                        double, bool, std::optional<double>, bool) {
   return static_cast<int64_t>(sdp::SDPBackend::overrideable);
 }
 
