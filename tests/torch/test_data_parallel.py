@@ -179,3 +179,27 @@ def test_a_backward_that_fails_leaves_nothing_behind(mesh):
     for one, expected in zip(model.parameters(), other.parameters()):
         torch.testing.assert_close(one.grad.cpu(), expected.grad, rtol=1e-5, atol=1e-6)
     assert len(_gradients._buckets) <= 1
+
+
+def ways_to_have_parameters(mesh):
+    import copy
+    import io
+    plain = mlp()
+    yield copy.deepcopy(plain).to("tessera")
+    yield copy.deepcopy(tt.distribute_module(copy.deepcopy(plain), mesh))
+    file = io.BytesIO()
+    torch.save(tt.distribute_module(copy.deepcopy(plain), mesh), file)
+    file.seek(0)
+    yield torch.load(file, weights_only=False)
+    with torch.device("tessera"):
+        yield mlp()
+    assigned = mlp()
+    assigned.load_state_dict({k: v.to("tessera") for k, v in plain.state_dict().items()}, assign=True)
+    yield assigned
+
+
+def test_gradients_are_reduced_however_a_parameter_was_made(mesh):
+    x = tt.distribute_tensor(torch.randn(8, 8), mesh, [S(0)])
+    for module in ways_to_have_parameters(mesh):
+        module(x).square().mean().backward()
+        assert all(p.grad.placements == (R,) and isinstance(p, nn.Parameter) for p in module.parameters())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 import torch
 
@@ -23,7 +21,7 @@ _defaults: list = []        # (mesh, placements) of default_placement, the inner
 
 # ---- where tensors go that say only `device="tessera"` ----------------------------------------------------
 
-class default_placement(contextlib.ContextDecorator):  # noqa: N801 - it is used as a function
+class default_placement:  # noqa: N801 - it is used as a function
     """Where torch's factories, `.to("tessera")` and loaded tensors put their values: on this mesh, with these placements
     (default: Replicate). Counts from the call on, or within a `with` block.
 
@@ -49,9 +47,6 @@ class default_placement(contextlib.ContextDecorator):  # noqa: N801 - it is used
     def __exit__(self, *exc):
         _defaults.remove(self._entry)
         return False
-
-    def _recreate_cm(self):
-        return default_placement(self._entry[0], None)
 
 
 def default_mesh() -> DeviceMesh:
@@ -253,11 +248,7 @@ def distribute_module(module: torch.nn.Module, device_mesh: DeviceMesh | None = 
 
 def as_parameter(tensor: Tensor, requires_grad: bool = True) -> torch.nn.Parameter:
     """A parameter of the tensor's cell, whose gradient is brought to its placements when backward has it."""
-    out = torch.nn.Parameter(tensor, requires_grad)
-    if requires_grad:
-        from ._gradients import watch
-        watch(out)
-    return out
+    return torch.nn.Parameter(tensor, requires_grad)
 
 
 for _function in (default_placement, distribute_tensor, redistribute, from_handle, to_handle, from_local, distribute_module):

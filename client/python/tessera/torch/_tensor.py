@@ -48,6 +48,18 @@ class Tensor(torch.Tensor):
     # ---- what it is -----------------------------------------------------------------------------
 
     @property
+    def _is_param(self) -> bool:
+        return self.__dict__.get("_parameter", False)
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        """How nn.Parameter marks its tensors; from then on backward brings their gradients to their placements."""
+        self.__dict__["_parameter"] = value
+        if value and self.requires_grad and self.is_leaf:
+            from ._gradients import watch
+            watch(self)
+
+    @property
     def placements(self):
         """One placement per mesh dim."""
         return decode(handle_of(self)._placements)
@@ -72,7 +84,7 @@ class Tensor(torch.Tensor):
             spec = handle_of(self)._spec
         except Exception:      # repr never raises
             spec = "?"
-        kind = "Parameter" if getattr(self, "_is_param", False) else "Tensor"
+        kind = "Parameter" if self._is_param else "Tensor"
         grad = f", grad_fn=<{self.grad_fn.name()}>" if self.grad_fn is not None else (
             ", requires_grad=True" if self.requires_grad else "")
         return f"tessera.{kind}({spec}{grad})"
@@ -156,8 +168,8 @@ class Tensor(torch.Tensor):
         out = wrap(handle_of(self)).requires_grad_(self.requires_grad)
         memo[id(self)] = out
         for name, value in self.__dict__.items():
-            if name not in ("_cell", "_view", "_seen"):
-                setattr(out, name, copy.deepcopy(value, memo))
+            if name not in ("_cell", "_view", "_seen", "_bucket", "_on_tessera"):
+                out.__dict__[name] = copy.deepcopy(value, memo)
         if self.grad is not None:
             out.grad = copy.deepcopy(self.grad, memo)
         if hasattr(self, "_bucket"):
@@ -167,7 +179,7 @@ class Tensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol):
         placements = tuple(tuple(one) for one in handle_of(self)._placements)
-        return rebuild, (self.detach().cpu(), self.requires_grad, placements, getattr(self, "_is_param", False))
+        return rebuild, (self.detach().cpu(), self.requires_grad, placements, self._is_param)
 
 
 TABLE: dict = {}
