@@ -2,9 +2,9 @@
 // the whole fall into the block; where they begin and end is found by binary search, so blocks are independent, and are
 // divided among the compute threads.
 //
-// Law: the rank of element i of run r is i + the elements of runs before r that are not above it + those of runs behind r
-// that are below it. Ranks within a run grow with i, so the elements of a run with ranks below n are its first ones, and
-// of all runs together they are n.
+// Law: the rank of element i of run r is i + the elements of runs before r that are not above it + those of runs behind
+// r that are below it. Ranks within a run grow with i, so the elements of a run with ranks below n are its first ones,
+// and of all runs together they are n.
 
 #include <algorithm>
 #include <string>
@@ -17,6 +17,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/sort_keys.h"
+#include "schemas/ops/complex_functions.h"
 
 namespace tessera::cpu {
 namespace {

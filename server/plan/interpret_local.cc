@@ -31,15 +31,6 @@ Number Identity(ReduceOp op, DType dtype) {
   return CastTo(dtype, lowest ? -infinite : infinite);
 }
 
-// As SortOp says: equal ones stay in their order; of values -0 is before 0.
-void SortStably(std::vector<std::pair<Number, int64_t>>& elements, SortOrder order, bool is_values) {
-  std::stable_sort(elements.begin(), elements.end(), [&](const auto& a, const auto& b) {
-    const auto& [low, high] = order == SortOrder::kAscending ? std::tie(a.first, b.first) : std::tie(b.first, a.first);
-    if (is_values && low == 0 && high == 0) return low.is_negative() && !high.is_negative();
-    return IsBelow(low, high);
-  });
-}
-
 // Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011), keyed by the seed; the counter is the
 // element's global index and the stream.
 std::array<uint32_t, 4> PhiloxWords(uint64_t seed, uint64_t stream, uint64_t index) {
@@ -334,6 +325,16 @@ struct Kernels {
   // The order of sorted elements: a NaN is above all numbers.
   bool IsBelow(const Number& a, const Number& b) const {
     return b.is_nan() ? !a.is_nan() : IsLess(inputs[0].dtype, a, b);
+  }
+
+  // As SortOp says: equal ones stay in their order; of values -0 is before 0.
+  void SortStably(std::vector<std::pair<Number, int64_t>>& elements, SortOrder order, bool is_values) const {
+    std::stable_sort(elements.begin(), elements.end(), [&](const auto& a, const auto& b) {
+      const auto& [low, high] =
+          order == SortOrder::kAscending ? std::tie(a.first, b.first) : std::tie(b.first, a.first);
+      if (is_values && low == 0 && high == 0) return low.is_negative() && !high.is_negative();
+      return IsBelow(low, high);
+    });
   }
 
   void operator()(const SortOp& op) const {

@@ -90,15 +90,20 @@ Phase TakePushed(const Plan& plan, const Topology& topology, Phase& phase) {
   return pushed;
 }
 
+// Whether all that moves is there when the plan begins.
+bool AreOfInputs(const Plan& plan, const Phase& moves) {
+  return std::all_of(moves.begin(), moves.end(), [&plan](const ExchangeStep& move) {
+    const int buffer = plan.values[static_cast<size_t>(move.source)].buffer;
+    return plan.buffers[static_cast<size_t>(buffer)].kind == PlanBuffer::Kind::kInput;
+  });
+}
+
 // Whether moves may be stored in the phase before that of `spreads`, and be there in that.
 bool MayJoin(const Plan& plan, const Phase& moves, const Phase& spreads) {
   const bool are_pushed = !spreads.empty() && std::all_of(spreads.begin(), spreads.end(), [](const ExchangeStep& step) {
     return step.exchange.delivery == Delivery::kPush;
   });
-  return are_pushed && std::all_of(moves.begin(), moves.end(), [&plan](const ExchangeStep& move) {
-           const int buffer = plan.values[static_cast<size_t>(move.source)].buffer;
-           return plan.buffers[static_cast<size_t>(buffer)].kind == PlanBuffer::Kind::kInput;
-         });
+  return are_pushed && AreOfInputs(plan, moves);
 }
 
 }  // namespace
@@ -116,6 +121,10 @@ void PushMoves(Plan& plan, const Topology& topology) {
     }
     first = end;
     AddPhase(pulled, steps);
+    if (pushed.size() > 1 && !AreOfInputs(plan, pushed)) {  // what is made on the way is stored beside nothing
+      for (ExchangeStep& step : pushed) AddPhase({std::move(step)}, steps);
+      continue;
+    }
     // With what is spread after them anyhow.
     const size_t next_end = first < plan.steps.size() ? EndOfPhase(phases, first) : first;
     Phase joined = ExchangesOf(plan, first, next_end);
