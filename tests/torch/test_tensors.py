@@ -161,10 +161,22 @@ def test_a_parameter_on_a_lost_worker_fails_by_its_name():
         mesh = session.init_device_mesh((2,))
         m = tt.distribute_module(torch.nn.Linear(4, 4), mesh)
         m(tt.distribute_tensor(torch.ones(2, 4), mesh)).sum().item()
+        kept = {name: value.cpu() for name, value in m.state_dict().items()}
+        optimizer = torch.optim.SGD(m.parameters(), 0.1)
         os.kill(cluster.worker_pids[1], signal.SIGKILL)
         with pytest.raises(ts.TesseraError, match="worker 1"):
             for _ in range(100):
-                m(tt.distribute_tensor(torch.ones(2, 4), mesh, [S(0)])).sum().item()
+                m(tt.distribute_tensor(torch.ones(2, 4), mesh, [S(0)])).sum().backward()
+                optimizer.step()
+                m.weight.sum().item()
+        m.zero_grad()
+        rest = session.init_device_mesh((1,), workers=[0])
+        again = torch.nn.Linear(4, 4)
+        again.load_state_dict(kept)
+        tt.distribute_module(again, rest)
+        out = again(tt.distribute_tensor(torch.ones(2, 4), rest))
+        out.sum().backward()
+        assert out.shape == (2, 4) and again.weight.grad.sum().item() == 32
 
 
 def test_coverage_lists_the_rows():

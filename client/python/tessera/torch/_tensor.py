@@ -36,7 +36,8 @@ class Tensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, handle, *, requires_grad=False):
-        return wrap(handle).requires_grad_(requires_grad)
+        from ._moving import from_handle
+        return from_handle(handle).requires_grad_(requires_grad)
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
