@@ -1,0 +1,31 @@
+"""PyTorch on Tessera: torch's modules, optimizers and loops on a pool of workers, from one process.
+
+>>> import torch, tessera as ts, tessera.torch as tt
+>>> with ts.local_cluster(workers=4, memory="256MiB") as cluster:
+...     session = cluster.connect()
+...     mesh = session.init_device_mesh((2, 2), mesh_dim_names=("dp", "tp"))
+...     model = tt.distribute_module(torch.nn.Linear(8, 4), mesh)
+...     x = tt.distribute_tensor(torch.ones(16, 8), mesh, [ts.Shard(0), ts.Replicate()])
+...     loss = model(x).square().mean()
+...     loss.backward()
+...     tuple(model.weight.grad.shape)
+(4, 8)
+
+A tensor is a torch tensor on the device `tessera` whose payload is a handle of the client: global, with placements. torch's
+autograd, nn, optim, amp, checkpoint and state_dict work on it unchanged. An ATen op without a row in coverage() is
+NotImplementedError with its name; nothing goes through the CPU in silence.
+"""
+
+from ._library import torch as _torch  # noqa: F401 - first: it says what is missing
+from ._table import coverage
+from . import _elementwise, _contractions, _reductions, _rows, _views, _create, _gather, _attention, _lists  # noqa: F401
+from ._data_parallel import DistributedDataParallel
+from ._fully_shard import MixedPrecisionPolicy, fully_shard
+from ._gradients import no_sync
+from ._moving import (default_placement, distribute_module, distribute_tensor, from_handle, from_local, redistribute, to_handle)
+from ._tensor import Tensor
+from . import parallel
+from .._placements import Partial, Placement, Replicate, Shard
+
+__all__ = ["DistributedDataParallel", "MixedPrecisionPolicy", "Partial", "Placement", "Replicate", "Shard", "Tensor", "coverage", "default_placement", "distribute_module",
+           "distribute_tensor", "from_handle", "from_local", "fully_shard", "no_sync", "parallel", "redistribute", "to_handle"]

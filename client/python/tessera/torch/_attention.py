@@ -1,0 +1,107 @@
+"""Attention as one op and its backward: sharded batch and heads stay, sequence and features are whole on each worker."""
+
+from __future__ import annotations
+
+import math
+
+import _tessera
+from .._errors import InvalidArgumentError
+from .._tensor import OPS
+from . import _composed
+from ._device import next_call
+from ._dtypes import F32, INT64
+from ._operands import operand
+from ._placing import create_like, full_like, settled_dims
+from ._table import row
+from ._tensor import handle_of, wrap, wrap_later
+
+_call = _tessera.call
+
+
+def _heads(op: str, q, k, v):
+    """The handles, whole along sequence and features; the number of query heads that share one of keys and values."""
+    if not q.ndim == k.ndim == v.ndim == 4:
+        raise InvalidArgumentError(f"{op}: takes (batch, heads, length, features), not {q!r}, {k!r}, {v!r}")
+    if q.shape[1] % max(k.shape[1], 1) or k.shape[1] != v.shape[1]:
+        raise InvalidArgumentError(f"{op}: {q.shape[1]} heads of {q!r} don't share {k.shape[1]} of {k!r} and {v.shape[1]} of {v!r}")
+    handles = [settled_dims(handle_of(one), (2, 3)) for one in (q, k, v)]
+    return (*handles, q.shape[1] // max(k.shape[1], 1))
+
+
+def _grouped(q, groups: int):
+    """(batch, heads, length, features) as (batch, shared heads, heads that share one, length, features)."""
+    batch, heads, length, features = q.shape
+    return _call(OPS["reshape"], (q,), shape=[batch, heads // groups, groups, length, features])
+
+
+def _joined(x):
+    batch, heads, groups, length, features = x.shape
+    return _call(OPS["reshape"], (x,), shape=[batch, heads * groups, length, features])
+
+
+def _mask_of(mask, q, groups: int):
+    """A mask that broadcasts to the scores (batch, shared heads, groups, L, S), or None."""
+    if mask is None:
+        return None
+    h = settled_dims(operand("scaled_dot_product_attention", mask, q), (mask.ndim - 2, mask.ndim - 1))
+    shape = [1] * (4 - h.ndim) + list(h.shape)
+    heads = [shape[1] // groups, groups] if shape[1] > 1 else [1, 1]
+    return _call(OPS["reshape"], (h,), shape=[shape[0], *heads, *shape[2:]])
+
+
+def _keep(scores_shape, like, p: float, numbers: list[int]):
+    """1 / (1 - p) where dropout keeps a probability, else 0; the same on every mesh and placement."""
+    drawn = create_like("rand", like, scores_shape, F32, numbers, _score_placements(like))
+    return _composed.mul(_composed.as_dtype(_call(OPS["greater_equal"], (drawn, p)), F32), 1.0 / (1.0 - p) if p < 1 else 0.0)
+
+
+def _score_placements(q) -> list:
+    return [one if one[0] == 1 and one[1] < 2 else (0, 0, 0) for one in q._placements]
+
+
+@row("_scaled_dot_product_fused_attention_overrideable.default")
+def attention(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
+    q, k, v, groups = _heads("scaled_dot_product_attention", query, key, value)
+    number = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    drawn = next_call() if dropout_p > 0 else [0, 0]
+    seed, call = (full_like(q, (), INT64, one) for one in drawn)
+    grouped = _grouped(q, groups)
+
+    def scores():
+        return _composed.attention_scores(grouped, k, _mask_of(attn_bias, query, groups), is_causal, number)
+
+    if dropout_p > 0:
+        p = _call(OPS["softmax"], (scores(),), dims=[4])
+        p = _composed.mul(p, _keep(p.shape, grouped, dropout_p, drawn))
+        out = _joined(_composed.as_dtype(_composed.einsum("bhgqk,bhkd->bhgqd", p, _composed.wide(v)), v._dtype))
+    elif groups == 1:
+        mask = () if attn_bias is None else (settled_dims(operand("scaled_dot_product_attention", attn_bias, query),
+                                                          (attn_bias.ndim - 2, attn_bias.ndim - 1)),)
+        out = _call(OPS["scaled_dot_product_attention"], (q, k, v, *mask), is_causal=bool(is_causal), scalars=[float(number)])
+    else:
+        p = _call(OPS["softmax"], (scores(),), dims=[4])
+        out = _joined(_composed.as_dtype(_composed.einsum("bhgqk,bhkd->bhgqd", p, _composed.wide(v)), v._dtype))
+    batch, heads, length = query.shape[:3]
+    lse = wrap_later([batch, heads, length], F32, lambda: _call(OPS["reshape"], (
+        _call(OPS["logsumexp"], (scores(),), dims=[4]),), shape=[batch, heads, length]))
+    none = wrap_later([0], INT64, lambda: full_like(q, (0,), INT64, 0))
+    seed, call = wrap(seed), wrap(call)
+    seed._cell.numbers = drawn
+    return wrap(out), lse, none, none, length, key.shape[2], seed, call, none
+
+
+@row("_scaled_dot_product_fused_attention_overrideable_backward.default", how="composed")
+def attention_backward(grad, query, key, value, attn_bias, wanted, out, lse, cum_q, cum_k, max_q, max_k, dropout_p, is_causal,
+                       seed, offset, *, scale=None):
+    q, k, v, groups = _heads("scaled_dot_product_attention", query, key, value)
+    if attn_bias is not None and wanted[3]:
+        raise NotImplementedError(f"scaled_dot_product_attention: the gradient of attn_mask {attn_bias!r} has no row in Tessera")
+    number = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    g = settled_dims(handle_of(grad), (2, 3))
+    grouped = _grouped(q, groups)
+    keep = None
+    if dropout_p > 0:
+        keep = _keep([*grouped.shape[:4], k.shape[2]], grouped, dropout_p, seed._cell.numbers)
+    dq, dk, dv = _composed.attention_backward(_grouped(g, groups), grouped, k, v, _mask_of(attn_bias, query, groups), is_causal,
+                                              number, keep)
+    return wrap(_joined(dq)), wrap(dk), wrap(dv), None

@@ -1,0 +1,155 @@
+"""Cells and views: what a storage is where values are immutable.
+
+A handle names a value that never changes. torch's tensors change, and several of them share what they change: `y = x[0]`,
+`y.add_(1)` shows in x. A *cell* stands for the storage: it is bound to a handle, and an in-place op binds it to another one.
+A view is a cell and the steps from the cell's tensor to what the view shows. Reading a view takes the steps, once for each
+version of the cell; writing to it takes them back.
+"""
+
+from __future__ import annotations
+
+import _tessera
+from .._errors import InvalidArgumentError
+from .._tensor import OPS
+
+_call = _tessera.call
+_ASTYPE, _RESHAPE, _PERMUTE, _SLICE, _EXPAND, _ASSIGN, _MOVE = (
+    OPS[name] for name in ("astype", "reshape", "permute_dims", "slice", "broadcast_to", "assign", "redistribute"))
+
+
+class Cell:
+    """What several tensors share. `load` gives the handle again where it was let go (fully_shard)."""
+
+    version = 0
+    load = None
+    reduced = None      # (handle, the same value without pending terms)
+    row_sum = None      # of a gradient of log probabilities: its known sum over the classes
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def get(self):
+        handle = self.handle
+        if handle is None:
+            handle = self.handle = self.load()
+        return handle
+
+    def bind(self, handle) -> None:
+        self.handle = handle
+        self.version += 1
+        self.reduced = self.row_sum = None
+
+
+def moved(handle, placements):
+    """The handle with those (encoded) placements on its mesh."""
+    return handle if list(handle._placements) == placements else _call(_MOVE, (handle,), placements=placements)
+
+
+def like(handle, base):
+    """A value to be written where `base` was: in its dtype, shape, mesh and placements."""
+    if handle._dtype != base._dtype:
+        handle = _call(_ASTYPE, (handle,), dtype=base._dtype)
+    if handle.shape != base.shape:
+        handle = _call(_EXPAND, (handle,), shape=list(base.shape))
+    if base._has_partial:
+        return handle
+    placements = list(base._placements)
+    if not handle._mesh.same(base._mesh):
+        return _call(_MOVE, (handle,), mesh=base._mesh, placements=placements)
+    return moved(handle, placements)
+
+
+class Reshape:
+    __slots__ = ("shape",)
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def take(self, handle):
+        return _call(_RESHAPE, (handle,), shape=self.shape)
+
+    def put(self, base, handle):
+        return like(_call(_RESHAPE, (handle,), shape=list(base.shape)), base)
+
+
+class Permute:
+    __slots__ = ("order",)
+
+    def __init__(self, order):
+        self.order = order
+
+    def take(self, handle):
+        return _call(_PERMUTE, (handle,), dims=self.order)
+
+    def put(self, base, handle):
+        return like(_call(_PERMUTE, (handle,), dims=[self.order.index(d) for d in range(len(self.order))]), base)
+
+
+class Index:
+    """Slices, integers and new dims: items (kind, start, size, step) as _index.normalise gives them."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items):
+        self.items = items
+
+    def take(self, handle):
+        return _call(_SLICE, (handle,), index=self.items)
+
+    def put(self, base, handle):
+        return like(_call(_ASSIGN, (base, handle), index=self.items), base)
+
+
+class Expand:
+    __slots__ = ("shape",)
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def take(self, handle):
+        return _call(_EXPAND, (handle,), shape=self.shape)
+
+    def put(self, base, handle):
+        raise RuntimeError(f"unsupported operation: {base._spec} is expanded to {tuple(self.shape)}, and several elements of the "
+                           "written-to tensor are one; please clone() it first")
+
+
+class Strided:
+    """as_strided: elements of the flattened base by their numbers."""
+
+    __slots__ = ("numbers", "shape")
+
+    def __init__(self, numbers, shape):
+        self.numbers, self.shape = numbers, shape
+
+    def take(self, handle):
+        from .. import _indexing
+        flat = _call(_RESHAPE, (handle,), shape=[handle.size])
+        return _call(_RESHAPE, (_indexing.take(flat, self.numbers, axis=0),), shape=self.shape)
+
+    def put(self, base, handle):
+        from .. import _indexing
+        flat = _call(_RESHAPE, (base,), shape=[base.size])
+        values = _call(_RESHAPE, (handle,), shape=[handle.size])
+        numbers = _indexing._indices("as_strided", base, self.numbers)
+        return like(_call(_RESHAPE, (_call(OPS["scatter"], (flat, numbers, values), dims=[0]),), shape=list(base.shape)), base)
+
+
+def write(cell: Cell, steps, handle) -> None:
+    """Binds the cell to what it is when a view of it shows `handle`."""
+    if steps:
+        shown = [cell.get()]
+        for step in steps:
+            shown.append(step.take(shown[-1]))
+        for step, base in zip(reversed(steps), reversed(shown[:-1])):
+            handle = step.put(base, handle)
+    cell.bind(handle)
+
+
+def check_shape(op: str, handle, tensor) -> None:
+    """That an in-place op keeps the shape, as far as a value may be broadcast to it."""
+    shape, own = tuple(handle.shape), tuple(tensor.shape)
+    if shape != own:
+        padded = (1,) * (len(own) - len(shape)) + shape
+        if len(padded) != len(own) or any(a not in (1, b) for a, b in zip(padded, own)):
+            raise InvalidArgumentError(f"{op}: an in-place op keeps the shape: {tensor!r} would become {handle._spec}")

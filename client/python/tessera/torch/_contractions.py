@@ -1,0 +1,112 @@
+"""Products: linear, matmul and their backward passes, mm, bmm, addmm."""
+
+from __future__ import annotations
+
+import _tessera
+from .._errors import InvalidArgumentError
+from .._tensor import OPS
+from ._composed import einsum
+from ._operands import cast, operand
+from ._placing import settled
+from ._table import row
+from ._tensor import handle_of, wrap
+
+_call = _tessera.call
+_ADD, _SUM, _EINSUM = OPS["add"], OPS["sum"], OPS["einsum"]
+_LEAD = "abcdefgh"
+# By the number of dims of x: the forward, the gradient of x, the gradient of the weight.
+_LINEAR = [(f"{_LEAD[:n]}i,oi->{_LEAD[:n]}o", f"{_LEAD[:n]}o,oi->{_LEAD[:n]}i", f"{_LEAD[:n]}o,{_LEAD[:n]}i->oi") for n in range(8)]
+
+
+def _refuse_dtypes(op: str, x, w):
+    raise InvalidArgumentError(f"{op}: expected both operands to have the same dtype, but got {x!r} and {w!r}")
+
+
+@row("linear.default")
+def linear(x, weight, bias=None):
+    h, w = settled(x), settled(weight)
+    if h._dtype != w._dtype:
+        _refuse_dtypes("linear", x, weight)
+    out = _call(_EINSUM, (h, w), notation=_LINEAR[h.ndim - 1][0])
+    return wrap(out if bias is None else _call(_ADD, (out, handle_of(bias))))
+
+
+@row("linear_backward.default", how="composed")
+def linear_backward(x, grad, weight, wanted):
+    _, to_x, to_w = _LINEAR[x.ndim - 1]
+    g = settled(grad)
+    dx = wrap(einsum(to_x, g, settled(weight))) if wanted[0] else None
+    dw = wrap(einsum(to_w, g, settled(x))) if wanted[1] else None
+    db = wrap(_call(_SUM, (g,), dims=list(range(x.ndim - 1)))) if wanted[2] else None
+    return dx, dw, db
+
+
+def _plain(op: str, notation: str):
+    def function(a, b):
+        x, y = settled(a), settled(b)
+        if x._dtype != y._dtype:
+            _refuse_dtypes(op, a, b)
+        return wrap(_call(_EINSUM, (x, y), notation=notation))
+    return function
+
+
+for _name, _notation in (("mm", "mk,kn->mn"), ("bmm", "bmk,bkn->bmn"), ("dot", "i,i->"), ("vdot", "i,i->"), ("mv", "mk,k->m")):
+    row(f"{_name}.default")(_plain(_name, _notation))
+
+
+def _plus(op: str, notation: str):
+    def function(x, a, b, *, beta=1, alpha=1):
+        out = handle_of(_plain(op, notation)(a, b))
+        out = out if alpha == 1 else _call(OPS["multiply"], (out, alpha))
+        h = cast(operand(op, x, a), out._dtype)
+        return wrap(out if beta == 0 else _call(_ADD, (out, h if beta == 1 else _call(OPS["multiply"], (h, beta)))))
+    return function
+
+
+for _name, _notation in (("addmm", "mk,kn->mn"), ("baddbmm", "bmk,bkn->bmn"), ("addmv", "mk,k->m")):
+    row(f"{_name}.default")(_plus(_name, _notation))
+
+
+def _letters(a: int, b: int) -> tuple[str, str, str]:
+    """Of matmul of operands with so many dims: theirs and the result's."""
+    n = max(a, b) - 2
+    lead = _LEAD[:max(n, 0)]
+    left = lead[n - (a - 2):] if a > 2 else ""
+    right = lead[n - (b - 2):] if b > 2 else ""
+    m, last = "m" if a > 1 else "", "n" if b > 1 else ""
+    return f"{left}{m}k", f"{right}k{last}", f"{lead}{m}{last}"
+
+
+@row("matmul.default")
+def matmul(a, b):
+    x, y = settled(a), settled(b)
+    if x._dtype != y._dtype:
+        _refuse_dtypes("matmul", a, b)
+    return wrap(x @ y)
+
+
+def _unbroadcast(handle, shape):
+    """Summed over the dims along which an operand of the shape was broadcast."""
+    extra = handle.ndim - len(shape)
+    dims = [*range(extra), *(d + extra for d, n in enumerate(shape) if n == 1 and handle.shape[d + extra] != 1)]
+    if dims:
+        handle = _call(_SUM, (handle,), dims=dims, keepdims=True)
+    return handle if tuple(handle.shape) == tuple(shape) else _call(OPS["reshape"], (handle,), shape=list(shape))
+
+
+def _gradient(notation_out: str, own: str, other: str, grad, factor, shape):
+    """Of one operand: the letters that the other and the result have; those that are broadcast are summed over."""
+    letters = "".join(one for one in notation_out if one in own or one in other)
+    lead = "".join(one for one in notation_out if one in _LEAD)
+    target = lead + "".join(one for one in own if one not in _LEAD)
+    out = einsum(f"{letters},{other}->{target}", grad, factor)
+    return _unbroadcast(out, shape)
+
+
+@row("matmul_backward.default", how="composed")
+def matmul_backward(grad, a, b, wanted):
+    g = settled(grad)
+    left, right, out = _letters(a.ndim, b.ndim)
+    da = wrap(_gradient(out, left, right, g, settled(b), a.shape)) if wanted[0] else None
+    db = wrap(_gradient(out, right, left, g, settled(a), b.shape)) if wanted[1] else None
+    return da, db

@@ -1,0 +1,343 @@
+"""Elementwise ops: those whose names agree with the catalog's by themselves, others by hand."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+import _tessera
+from .._tensor import OPS
+from . import _composed
+from ._dtypes import BOOL, FLOATS, code
+from ._operands import cast, floating, number_as, operand, promoted
+from ._placing import settled
+from ._table import aten, row
+from ._tensor import Tensor, handle_of, wrap
+
+_call = _tessera.call
+ADD, SUB, MUL, DIV, NEG, WHERE, EXPAND, REL = (
+    OPS[name] for name in ("add", "subtract", "multiply", "divide", "negative", "where", "broadcast_to", "redistribute"))
+
+# Of integers these are integers (or bools); the others are floats of torch's default dtype.
+_KEEP = frozenset("abs sign floor ceil trunc round relu relu6 square positive isnan isinf isfinite signbit logical_not neg "
+                  "bitwise_not sgn conj_physical".split())
+_OTHER_NAMES = {"neg": "negative", "bitwise_not": "bitwise_invert", "sgn": "sign", "conj_physical": "conj"}
+
+
+def _unary(name: str, op: int):
+    if name in _KEEP:
+        def function(x):
+            return wrap(_call(op, (handle_of(x),)))
+    else:
+        def function(x):
+            return wrap(_call(op, (floating(settled(x)),)))
+    return function
+
+
+def _make_unary() -> None:
+    """A row for each overload `name(Tensor self) -> Tensor` of ATen whose name the catalog has for one operand."""
+    by_name = {r[1]: r for r in _tessera.catalog()}
+    names = [r[1] for r in by_name.values() if r[3] == 1 and r[2] in (1, 13)] + list(_OTHER_NAMES)
+    for name in names:
+        packet = getattr(aten, name, None)
+        func = getattr(packet, "default", None)
+        if func is None:
+            continue
+        arguments = func._schema.arguments
+        if len(arguments) == 1 and str(arguments[0].type) == "Tensor" and len(func._schema.returns) == 1:
+            row(f"{name}.default")(_unary(name, by_name[_OTHER_NAMES.get(name, name)][0]))
+
+
+_make_unary()
+
+
+# ---- sums and products -----------------------------------------------------------------------------------
+
+def _quick(operate, slow, may_be_pending: bool):
+    """The usual case of a binary op, as few steps as it takes: two tensors of one float dtype, or one and a number, neither
+    of them a view. Everything else is `slow`'s."""
+    def function(a, b, *args, **kwargs):
+        if type(a) is Tensor and not args and not kwargs and a._view is None:
+            x = a._cell.handle
+            if x is not None and x._dtype in FLOATS and (may_be_pending or not x._has_partial):
+                if type(b) is Tensor:
+                    y = b._cell.handle
+                    if y is not None and b._view is None and y._dtype == x._dtype and (may_be_pending or not y._has_partial):
+                        return wrap(operate(x, y))
+                elif type(b) is float:
+                    return wrap(operate(x, b))
+        return slow(a, b, *args, **kwargs)
+    return function
+
+
+def _scaled(h, alpha):
+    return h if alpha == 1 else _call(MUL, (h, alpha)) if isinstance(h, _tessera.Tensor) else h * alpha
+
+
+def add(a, b, alpha=1):
+    x, y = promoted("add", a, b)
+    if a.dtype is torch.bool and (isinstance(b, bool) or getattr(b, "dtype", None) is torch.bool):
+        return wrap(_call(OPS["logical_or"], (settled(x), y)))
+    return wrap(_call(ADD, (x, y if alpha == 1 else _scaled(y, alpha))))
+
+
+def sub(a, b, alpha=1):
+    x, y = promoted("sub", a, b)
+    return wrap(_call(SUB, (x, y if alpha == 1 else _scaled(y, alpha))))
+
+
+@row("rsub.Tensor", "rsub.Scalar")
+def rsub(a, b, alpha=1):
+    return sub(b, a, alpha)
+
+
+def _settle_products(x, y):
+    """A pending sum times a tensor: reduced first, to the shards of the other operand, so that nothing is reduced twice."""
+    if isinstance(x, _tessera.Tensor) and isinstance(y, _tessera.Tensor):
+        if x._has_partial:
+            x = settled(x, y)
+        if y._has_partial:
+            y = settled(y, x)
+    return x, y
+
+
+def mul(a, b):
+    x, y = promoted("mul", a, b)
+    if isinstance(x, _tessera.Tensor) and isinstance(y, _tessera.Tensor):
+        if x._has_partial and y.ndim:
+            x = settled(a, y) if x is handle_of(a) else settled(x, y)
+        if y._has_partial and x.ndim:
+            y = settled(b, x) if y is handle_of(b) else settled(y, x)
+        if x._dtype == BOOL:
+            return wrap(_call(OPS["logical_and"], (x, y)))
+    return wrap(_call(MUL, (x, y)))
+
+
+def div(a, b):
+    x, y = promoted("div", a, b, is_true_divide=True)
+    return wrap(_call(DIV, _settle_products(x, y)))
+
+
+for _name, _operate, _function in (("add", operator.add, add), ("sub", operator.sub, sub), ("mul", operator.mul, mul),
+                                   ("div", operator.truediv, div)):
+    row(f"{_name}.Tensor", f"{_name}.Scalar")(_quick(_operate, _function, _name in ("add", "sub")))
+
+
+@row("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(a, b, *, rounding_mode=None):
+    if rounding_mode is None:
+        return div(a, b)
+    x, y = promoted("div", a, b)
+    if rounding_mode == "floor":
+        return wrap(_call(OPS["floor_divide"], (x, y)))
+    out = _call(OPS["trunc"], (_call(DIV, (x, y)),))
+    return wrap(cast(out, x._dtype if isinstance(x, _tessera.Tensor) else y._dtype))
+
+
+def _binary(name: str, op: int, is_float: bool = False):
+    def function(a, b):
+        x, y = promoted(name, a, b, is_float)
+        return wrap(_call(op, (settled(x) if isinstance(x, _tessera.Tensor) else x,
+                               settled(y) if isinstance(y, _tessera.Tensor) else y)))
+    return function
+
+
+for _name, _op in (("maximum", "maximum"), ("minimum", "minimum"), ("eq", "equal"), ("ne", "not_equal"), ("lt", "less"),
+                   ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"), ("bitwise_and", "bitwise_and"),
+                   ("bitwise_or", "bitwise_or"), ("bitwise_xor", "bitwise_xor"), ("floor_divide", "floor_divide"),
+                   ("remainder", "remainder"), ("bitwise_left_shift", "bitwise_left_shift"),
+                   ("bitwise_right_shift", "bitwise_right_shift")):
+    row(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default")(_binary(_name, OPS[_op]))
+for _name in ("atan2", "hypot", "logaddexp", "copysign", "nextafter"):
+    row(f"{_name}.default", f"{_name}.Tensor")(_binary(_name, OPS[_name], True))
+
+
+def _logical_of(op: int):
+    def function(a, b):
+        x, y = settled(a), settled(b)
+        return wrap(_call(op, (x if x._dtype == BOOL else _call(OPS["not_equal"], (x, 0)),
+                               y if y._dtype == BOOL else _call(OPS["not_equal"], (y, 0)))))
+    return function
+
+
+for _name in ("logical_and", "logical_or", "logical_xor"):
+    row(f"{_name}.default")(_logical_of(OPS[_name]))
+
+
+@row("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+def power(a, b):
+    x, y = promoted("pow", a, b)
+    if y == 2 if isinstance(y, (int, float)) else False:
+        return wrap(_call(OPS["square"], (settled(x),)))
+    return wrap(_call(OPS["pow"], (x, y)))
+
+
+@row("clamp.default", "clamp.Tensor")
+def clamp(x, min=None, max=None):  # noqa: A002 - ATen's names
+    h = settled(x)
+    bounds = [operand("clamp", bound, x) for bound in (min, max) if bound is not None]
+    if h._dtype not in FLOATS and any(isinstance(bound, float) for bound in bounds):
+        h = floating(h)
+    mode = "max" if min is None else "min" if max is None else ""
+    bounds = [number_as(bound, h._dtype) if isinstance(bound, (int, float)) else cast(bound, h._dtype) for bound in bounds]
+    return wrap(_call(OPS["clip"], (h, *bounds), mode=mode))
+
+
+@row("clamp_min.default", "clamp_min.Tensor")
+def clamp_min(x, min):  # noqa: A002
+    return clamp(x, min, None)
+
+
+@row("clamp_max.default", "clamp_max.Tensor")
+def clamp_max(x, max):  # noqa: A002
+    return clamp(x, None, max)
+
+
+@row("complex.default")
+def complex_(real, imag):
+    x, y = promoted("complex", real, imag)
+    return wrap(_call(OPS["complex"], (settled(x), settled(y))))
+
+
+@row("erfc.default", how="composed")
+def erfc(x):
+    return wrap(_call(SUB, (1, _call(OPS["erf"], (floating(settled(x)),)))))
+
+
+@row("fmod.Tensor", "fmod.Scalar", how="composed")
+def fmod(a, b):
+    """The remainder with the sign of a."""
+    x, y = promoted("fmod", a, b)
+    rest = _call(OPS["remainder"], (_call(OPS["abs"], (settled(x),)), _call(OPS["abs"], (y,)) if isinstance(y, _tessera.Tensor) else abs(y)))
+    return wrap(_call(WHERE, (_call(OPS["less"], (settled(x), 0)), _call(NEG, (rest,)), rest)))
+
+
+def _without_nan(op: int):
+    """Of each two the one that is a number."""
+    def function(a, b):
+        x, y = (settled(one) for one in promoted("fmax", a, b))
+        if x._dtype not in FLOATS:
+            return wrap(_call(op, (x, y)))
+        nan_x, nan_y = _call(OPS["isnan"], (x,)), _call(OPS["isnan"], (y,))
+        return wrap(_call(op, (_call(WHERE, (nan_x, y, x)), _call(WHERE, (nan_y, x, y)))))
+    return function
+
+
+row("fmax.default", how="composed")(_without_nan(OPS["maximum"]))
+row("fmin.default", how="composed")(_without_nan(OPS["minimum"]))
+
+
+@row("isclose.default")
+def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+    x, y = (settled(one) for one in promoted("isclose", a, b))
+    out = _call(OPS["isclose"], (x, y), scalars=[float(rtol), float(atol)])
+    if equal_nan and x._dtype in FLOATS:
+        out = _call(OPS["logical_or"], (out, _call(OPS["logical_and"], (_call(OPS["isnan"], (x,)), _call(OPS["isnan"], (y,))))))
+    return wrap(out)
+
+
+@row("allclose.default")
+def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
+    """Whether all elements are close: a Python bool, which is waited for."""
+    close = handle_of(isclose(a, b, rtol, atol, equal_nan))
+    return bool(_call(OPS["all"], (close,), dims=list(range(close.ndim))).item())
+
+
+@row("lerp.Scalar", "lerp.Tensor", how="composed")
+def lerp(a, b, weight):
+    x, y = promoted("lerp", a, b)
+    w = operand("lerp", weight, a)
+    return wrap(_call(ADD, (x, _call(MUL, (_call(SUB, (y, x)), cast(w, x._dtype))))))
+
+
+@row("addcmul.default", how="composed")
+def addcmul(x, a, b, *, value=1):
+    product = handle_of(mul(a, b))
+    return add(x, wrap(_scaled(product, value)))
+
+
+@row("addcdiv.default", how="composed")
+def addcdiv(x, a, b, *, value=1):
+    return add(x, wrap(_scaled(handle_of(div(a, b)), value)))
+
+
+@row("where.self", "where.ScalarSelf", "where.ScalarOther")
+def where(condition, a, b):
+    x, y = promoted("where", a, b)
+    beside = a if isinstance(a, Tensor) else b
+    mask = operand("where", condition, beside)
+    x, y = (settled(v) if isinstance(v, _tessera.Tensor) else v for v in (x, y))
+    return wrap(_call(WHERE, (mask, x, y)))
+
+
+@row("where.Scalar", how="composed")
+def where_scalars(condition, a, b):
+    kind = torch.result_type(a, b) if not isinstance(a, float) or not isinstance(b, float) else torch.get_default_dtype()
+    wanted = code(kind)
+    return wrap(cast(_call(WHERE, (handle_of(condition), a, b)), wanted))
+
+
+@row("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(x, mask, value):
+    h = settled(x)
+    value = operand("masked_fill", value, x)
+    value = cast(value, h._dtype) if isinstance(value, _tessera.Tensor) else number_as(value, h._dtype)
+    out = _call(WHERE, (operand("masked_fill", mask, x), value, h))
+    return wrap(out)
+
+
+@row("_to_copy.default")
+def to_copy(x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None):
+    from ._moving import default_place, download, upload
+    if device is not None and device.type == "meta":
+        return torch.empty_strided(x.shape, x.stride(), dtype=dtype or x.dtype, device="meta")
+    if device is not None and device.type != "tessera":
+        if device.type != "cpu":
+            raise NotImplementedError(f"to: {x!r} goes to the CPU alone, not to {device}; x.cpu().to({str(device)!r})")
+        out = download(x)
+        return out if dtype is None else out.to(dtype)
+    if not isinstance(x, Tensor):
+        return wrap(upload(x if dtype is None else x.to(dtype), *default_place(x.shape)))
+    return wrap(cast(handle_of(x), code(dtype, x.dtype)))
+
+
+row("clone.default", "contiguous.default", "lift_fresh_copy.default", how="client")(
+    lambda x, memory_format=None: wrap(handle_of(x)))     # values are immutable: a copy is another name
+
+
+# ---- activations --------------------------------------------------------------------------------------------
+
+@row("gelu.default")
+def gelu(x, *, approximate="none"):
+    return wrap(_call(OPS["gelu"], (settled(x),), approximate=approximate))
+
+
+@row("leaky_relu.default")
+def leaky_relu(x, negative_slope=0.01):
+    h = settled(x)
+    return wrap(_call(WHERE, (_call(OPS["greater"], (h, 0)), h, _call(MUL, (h, float(negative_slope))))))
+
+
+@row("softplus.default", how="composed")
+def softplus(x, beta=1, threshold=20):
+    h = settled(x)
+    scaled = _scaled(h, float(beta))
+    soft = _scaled(_call(OPS["softplus"], (scaled,)), 1.0 / beta)
+    return wrap(_call(WHERE, (_call(OPS["greater"], (scaled, float(threshold))), h, soft)))
+
+
+def _backward(function):
+    """A composed backward of a gradient and what was saved, all of one shape."""
+    def run(grad, saved, *args, **kwargs):
+        s = settled(saved)
+        return wrap(function(settled(grad, s), s, *args, **kwargs))
+    return run
+
+
+row("silu_backward.default", how="composed")(_backward(_composed.silu_backward))
+row("gelu_backward.default", how="composed")(_backward(_composed.gelu_backward))
+row("sigmoid_backward.default", how="composed")(_backward(_composed.sigmoid_backward))
+row("tanh_backward.default", how="composed")(_backward(_composed.tanh_backward))
+row("threshold_backward.default", how="composed")(_backward(_composed.threshold_backward))
+row("leaky_relu_backward.default", how="composed")(_backward(_composed.leaky_relu_backward))

@@ -1,0 +1,206 @@
+"""Lookups and writes by indices: embedding, index, gather, scatter, sort."""
+
+from __future__ import annotations
+
+import torch
+
+import _tessera
+from .. import _indexing
+from .._errors import InvalidArgumentError
+from .._tensor import OPS
+from . import _composed
+from ._dtypes import BOOL, INT64
+from ._operands import cast, handle, operand
+from ._placing import settled
+from ._table import row, run
+from ._tensor import Tensor, handle_of, rebind, wrap
+
+_call = _tessera.call
+
+
+def _numbers(op: str, x, indices):
+    h = settled(operand(op, indices, x))
+    if not isinstance(h, _tessera.Tensor):
+        raise InvalidArgumentError(f"{op}: indices are {indices!r}, not a tensor of integers beside {x!r}")
+    return cast(h, INT64)
+
+
+@row("embedding.default", how="composed")
+def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    return wrap(_composed.embedding(settled(weight), _numbers("embedding", weight, indices)))
+
+
+@row("embedding_dense_backward.default", how="composed")
+def embedding_backward(grad, indices, count, padding_idx, scale_grad_by_freq):
+    if scale_grad_by_freq:
+        raise NotImplementedError("embedding_dense_backward: scale_grad_by_freq has no row in Tessera")
+    g, numbers = settled(grad), _numbers("embedding", grad, indices)
+    return wrap(_composed.embedding_backward(g, numbers, count, padding_idx))
+
+
+def _key(op: str, x, indices) -> tuple:
+    """An index of the client: tensors, and slices where there are none. CPU tensors may be indices, as they are for CUDA."""
+    from ._dtypes import array_of
+    out = []
+    for one in indices:
+        if one is None:
+            out.append(slice(None))
+        elif isinstance(one, Tensor):
+            h = settled(one)
+            out.append(_call(OPS["not_equal"], (h, 0)) if one.dtype == torch.uint8 else h)
+        else:
+            out.append(array_of(one))
+    return tuple(out)
+
+
+@row("index.Tensor", "_unsafe_index.Tensor")
+def index(x, indices):
+    """x[indices]; a mask waits for the number of its true elements."""
+    return wrap(_indexing.get(settled(x), _key("index", x, indices)))
+
+
+@row("index_put.default", "_unsafe_index_put.default")
+def index_put(x, indices, values, accumulate=False):
+    h = settled(x)
+    if len(indices) == 1 and not accumulate and indices[0] is not None and indices[0].dtype == torch.bool and values.numel() == 1:
+        mask = settled(operand("index_put", indices[0], x)) if isinstance(indices[0], Tensor) else handle_of(indices[0].to(x.device))
+        if mask.ndim < h.ndim:
+            mask = _call(OPS["reshape"], (mask,), shape=[*mask.shape, *[1] * (h.ndim - mask.ndim)])
+        value = operand("index_put", values, x)
+        if isinstance(value, _tessera.Tensor):
+            value = cast(_call(OPS["reshape"], (value,), shape=[]), h._dtype)
+        return wrap(_call(OPS["where"], (mask, value, h)))
+    key = _key("index_put", x, indices)
+    value = cast(handle("index_put", values, x), h._dtype)
+    if not accumulate:
+        return wrap(_indexing.put(h, key, value))
+    return wrap(_accumulated(h, key, value))
+
+
+def _accumulated(h, key, value):
+    """x with values added at the places; what goes to one place is added up."""
+    basic, arrays, dims = _indexing._plan(h, key)
+    order = dims + [d for d in range(h.ndim) if d not in dims]
+    turned = _call(OPS["permute_dims"], (h,), dims=order)
+    extents, rest = [h.shape[d] for d in dims], [h.shape[d] for d in order[len(dims):]]
+    place = _indexing._linear("index_put", turned, arrays, extents)
+    count = 1
+    for n in extents:
+        count *= n
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    front = dims[0] if adjacent else 0
+    before = [h.shape[d] for d in range(front)]
+    value = _call(OPS["broadcast_to"], (value,), shape=[*before, *place.shape, *rest[front:]])
+    if front:
+        k = place.ndim
+        value = _call(OPS["permute_dims"], (value,), dims=[*range(front, front + k), *range(front), *range(front + k, value.ndim)])
+    merged = _call(OPS["reshape"], (turned,), shape=[count, *rest])
+    out = _call(OPS["scatter"], (merged, _call(OPS["reshape"], (place,), shape=[place.size]),
+                                 _call(OPS["reshape"], (value,), shape=[place.size, *rest])), dims=[0], mode="add")
+    out = _call(OPS["reshape"], (out,), shape=[*extents, *rest])
+    return _call(OPS["permute_dims"], (out,), dims=[order.index(d) for d in range(h.ndim)])
+
+
+@row("_index_put_impl_.default")
+def index_put_impl_(x, indices, values, accumulate=False, unsafe=False):
+    return rebind("index_put_", x, handle_of(index_put(x, indices, values, accumulate)))
+
+
+def _with_dims(function):
+    """A tensor without dims is taken as one of one element, and its result given back without."""
+    def run_(x, dim, indices, *rest, **options):
+        if x.ndim:
+            return function(x, dim, indices, *rest, **options)
+        lifted = [wrap(_call(OPS["reshape"], (handle_of(one),), shape=[one.numel()])) if isinstance(one, Tensor) and not one.ndim else one
+                  for one in (x, indices, *rest)]
+        out = function(lifted[0], 0, *lifted[1:], **options)
+        return wrap(_call(OPS["reshape"], (handle_of(out),), shape=[]))
+    return run_
+
+
+@row("index_select.default")
+@_with_dims
+def index_select(x, dim, indices):
+    return wrap(_indexing.take(settled(x), _call(OPS["reshape"], (_numbers("index_select", x, indices),), shape=[indices.numel()]),
+                               axis=dim % max(x.ndim, 1)))
+
+
+@row("index_add.default")
+@_with_dims
+def index_add(x, dim, indices, source, *, alpha=1):
+    h = settled(source)
+    return wrap(_call(OPS["scatter"], (settled(x), _numbers("index_add", x, indices), h if alpha == 1 else _composed.mul(h, alpha)),
+                      dims=[dim % x.ndim], mode="add"))
+
+
+@row("gather.default")
+@_with_dims
+def gather(x, dim, indices, *, sparse_grad=False):
+    return wrap(_indexing.gather(settled(x), _numbers("gather", x, indices), axis=dim))
+
+
+def _scatter(mode: str):
+    def function(x, dim, indices, source):
+        h, at = settled(x), _numbers("scatter", x, indices)
+        updates = cast(handle("scatter", source, x), h._dtype)
+        if updates.ndim == 0:
+            updates = _call(OPS["broadcast_to"], (updates,), shape=list(at.shape))
+        elif tuple(updates.shape) != tuple(at.shape):
+            updates = updates[tuple(slice(0, n) for n in at.shape)]
+        dim %= max(x.ndim, 1)
+        if any(n != h.shape[d] for d, n in enumerate(at.shape) if d != dim):
+            part = tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(at.shape))
+            from .._index import normalise
+            written = _call(OPS["scatter"], (h[part], at, updates), dims=[dim], mode=mode)
+            return wrap(_call(OPS["assign"], (h, written), index=normalise(part, h.shape)))
+        return wrap(_call(OPS["scatter"], (h, at, updates), dims=[dim], mode=mode))
+    return function
+
+
+row("scatter.src", "scatter.value")(_with_dims(_scatter("set")))
+row("scatter_add.default")(_with_dims(_scatter("add")))
+
+
+_REDUCE = {"sum": "add", "amax": "max", "amin": "min", "add": "add"}
+
+
+@row("scatter_reduce.two", "scatter.reduce", "scatter.value_reduce")
+def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, **options):
+    mode = _REDUCE.get(reduce or options.get("reduce"))
+    if mode is None or not include_self:
+        raise NotImplementedError(f"scatter_reduce: reduce={reduce!r} with include_self={include_self} has no row in Tessera")
+    return _scatter(mode)(x, dim, indices, source)
+
+
+@row("sort.default", "sort.stable")
+def sort(x, dim=-1, descending=False, *, stable=True):
+    h = settled(x)
+    axis = [dim % max(x.ndim, 1)]
+    order = _call(OPS["argsort"], (h,), dims=axis, descending=bool(descending), stable=True)
+    return wrap(_call(OPS["take_along_axis"], (h, order), dims=axis)), wrap(order)
+
+
+@row("argsort.default", "argsort.stable")
+def argsort(x, dim=-1, descending=False, *, stable=True):
+    return wrap(_call(OPS["argsort"], (settled(x),), dims=[dim % max(x.ndim, 1)], descending=bool(descending), stable=True))
+
+
+@row("topk.default")
+def topk(x, k, dim=-1, largest=True, sorted=True):  # noqa: A002 - ATen's names
+    if not x.ndim:
+        return wrap(handle_of(x)), run("zeros_like.default")(x, dtype=torch.int64)
+    values, order = _indexing.topk(settled(x), k, axis=dim, largest=largest)
+    return wrap(values), wrap(order)
+
+
+@row("nonzero.default")
+def nonzero(x):
+    """The places that are not 0, (number, dims); waits for their number."""
+    from .._ops import stack
+    return wrap(stack(list(_indexing.nonzero(settled(x))), axis=1))
+
+
+@row("masked_select.default")
+def masked_select(x, mask):
+    h, where = settled(x), settled(mask)
+    return wrap(_indexing.masked_select(h, where if where._dtype == BOOL else cast(where, BOOL)))

@@ -1,0 +1,116 @@
+"""Gradients of leaves: brought to the leaf's placements once, several in one message.
+
+A gradient of a parameter is a pending sum where tokens are sharded. When backward has added it up it joins a bucket; a full
+bucket, and the last one when backward ends, is one redistribute of the list: one message for each pair of workers. In
+`with no_sync():` gradients stay as they are, and later ones add to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import torch
+
+import _tessera
+from .._tensor import OPS
+from ._tensor import Tensor, handle_of, wrap
+
+BUCKET_BYTES = 25 << 20     # docs/limits.md: gradient_bucket
+MAX_BACKWARDS = 64          # docs/limits.md: max_backwards
+_MOVE = OPS["redistribute"]
+_state = threading.local()
+
+
+def watch(leaf: Tensor) -> Tensor:
+    """Has the gradient of a leaf reduced when backward has it; once, however often it is called."""
+    if not hasattr(leaf, "_bucket"):
+        leaf._bucket = leaf.register_post_accumulate_grad_hook(_collect)
+    return leaf
+
+
+class _Bucket:
+    """Leaves of one backward pass whose gradients are to be reduced."""
+
+    def __init__(self):
+        self.leaves: list = []
+        self.bytes = 0
+
+    def flush(self) -> None:
+        leaves, self.leaves, self.bytes = self.leaves, [], 0
+        reduce(leaves)
+
+
+_buckets: dict = {}     # by the number of the backward pass, whose hooks may run on a thread of its own
+
+
+def is_held() -> bool:
+    """Whether this thread is within no_sync."""
+    return getattr(_state, "holds", 0) > 0
+
+
+def _collect(leaf: Tensor) -> None:
+    if not isinstance(leaf.grad, Tensor) or not _differs(leaf) or is_held():
+        return
+    task = torch._C._current_graph_task_id()
+    bucket = _buckets.get(task)
+    if bucket is None:
+        while len(_buckets) >= MAX_BACKWARDS:       # of passes that failed, whose end nobody was told
+            _buckets.pop(next(iter(_buckets)), None)
+        bucket = _buckets[task] = _Bucket()
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: _buckets.pop(task, bucket).flush())
+    bucket.leaves.append(leaf)
+    bucket.bytes += leaf.grad.numel() * leaf.grad.element_size()
+    if bucket.bytes >= getattr(leaf, "_bucket_bytes", BUCKET_BYTES):
+        bucket.flush()
+
+
+def _differs(leaf: Tensor) -> bool:
+    return list(handle_of(leaf.grad)._placements) != _wanted(leaf)
+
+
+def _wanted(leaf: Tensor) -> list:
+    return [(0, 0, 0) if one[0] == 2 else one for one in handle_of(leaf)._placements]
+
+
+def reduce(leaves) -> None:
+    """Brings gradients to their leaves' placements, in one op for each mesh and session."""
+    groups: dict = {}
+    for leaf in leaves:
+        if isinstance(leaf.grad, Tensor) and _differs(leaf):
+            handle = handle_of(leaf.grad)
+            groups.setdefault((handle._session_key, handle._mesh.hash()), []).append((leaf, handle))
+    for group in groups.values():
+        handles = bring([handle for _, handle in group], [_wanted(leaf) for leaf, _ in group])
+        for (leaf, _), handle in zip(group, handles):
+            if leaf.grad._view is None:
+                leaf.grad._cell.bind(handle)
+            else:
+                leaf.grad = wrap(handle)
+
+
+def bring(handles: list, placements: list) -> list:
+    """Handles of one mesh with these encoded placements, by as few ops as the catalog's number of operands allows."""
+    out = []
+    for i in range(0, len(handles), 64):
+        part, wanted = handles[i:i + 64], placements[i:i + 64]
+        if len(part) == 1:
+            out.append(_tessera.call(_MOVE, (part[0],), placements=wanted[0]))
+        else:
+            out.extend(_tessera.call_all(_MOVE, tuple(part), placements_each=wanted))
+    return out
+
+
+@contextlib.contextmanager
+def no_sync():
+    """Within the block gradients are added up where they are, and not reduced: for steps of several backward passes. The
+    backward after the block reduces them."""
+    _state.holds = getattr(_state, "holds", 0) + 1
+    try:
+        with torch.autograd.set_multithreading_enabled(False):      # hooks see what this thread is within
+            yield
+    finally:
+        _state.holds -= 1
+
+
+no_sync.__module__ = "tessera.torch"

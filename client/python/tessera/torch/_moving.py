@@ -1,0 +1,255 @@
+"""Between this process and the mesh, and from placements to placements."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+import _tessera
+from .. import _context
+from .._errors import InvalidArgumentError
+from .._mesh import DeviceMesh, current_mesh
+from .._session import distribute, session_of
+from .._tensor import OPS
+from ._dtypes import CODES, array_of, code, tensor_of
+from ._tensor import Tensor, handle_of, wrap
+
+_call = _tessera.call
+_MOVE = OPS["redistribute"]
+_defaults: list = []        # (mesh, placements) of default_placement, the innermost last
+
+
+# ---- where tensors go that say only `device="tessera"` ----------------------------------------------------
+
+class default_placement:  # noqa: N801 - it is used as a function
+    """Where torch's factories, `.to("tessera")` and loaded tensors put their values: on this mesh, with these placements
+    (default: Replicate). Counts from the call on, or within a `with` block.
+
+    >>> tt.default_placement(mesh)
+    >>> with tt.default_placement(mesh, [ts.Shard(0), ts.Replicate()]):
+    ...     batch = torch.randn(64, 32, device="tessera")
+
+    Without one: the mesh of `with mesh:`, else the default mesh of the current session. A Shard of a dim that a tensor
+    doesn't have is Replicate for it.
+    """
+
+    def __init__(self, device_mesh: DeviceMesh | None = None, placements=None):
+        mesh = device_mesh if device_mesh is not None else default_mesh()
+        if not isinstance(mesh, DeviceMesh):
+            raise InvalidArgumentError(f"default_placement: device_mesh is {mesh!r}, not a DeviceMesh")
+        encoded = _encoded("default_placement", mesh, placements)
+        self._entry = (mesh, encoded)
+        _defaults.append(self._entry)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        _defaults.remove(self._entry)
+        return False
+
+
+def default_mesh() -> DeviceMesh:
+    for mesh, _ in reversed(_defaults):
+        if mesh._session._open:
+            return mesh
+    mesh = current_mesh()
+    return mesh if mesh is not None else _context.current_session().default_mesh
+
+
+def default_place(shape) -> tuple:
+    """The mesh and the encoded placements of a new tensor of that shape."""
+    for mesh, encoded in reversed(_defaults):
+        if mesh._session._open:
+            ndim = len(shape)
+            return mesh, [(0, 0, 0) if one[0] == 1 and not -ndim <= one[1] < ndim else one for one in encoded]
+    mesh = default_mesh()
+    return mesh, [(0, 0, 0)] * len(mesh._raw.shape)
+
+
+def _encoded(op: str, mesh: DeviceMesh, placements) -> list:
+    if placements is None:
+        return [(0, 0, 0)] * len(mesh._raw.shape)
+    return mesh._placements(placements, op)
+
+
+def create(op: str, shape, dtype: torch.dtype | None, scalars, default: torch.dtype | None = None) -> Tensor:
+    """A creation row of the catalog where new tensors go."""
+    mesh, placements = default_place(shape)
+    return wrap(mesh._session._create(OPS[op], dtype=code(dtype, default), shape=[int(n) for n in shape], mesh=mesh._raw,
+                                      placements=placements, scalars=scalars))
+
+
+# ---- up and down ----------------------------------------------------------------------------------------------
+
+def upload(tensor: torch.Tensor, mesh: DeviceMesh, encoded: list):
+    """The handle of a CPU tensor's values."""
+    if tensor.device.type == "meta":
+        raise InvalidArgumentError(f"tessera: a meta tensor has no values to bring to {mesh}; use module.to_empty(device='tessera')")
+    array = array_of(tensor if tensor.device.type == "cpu" else tensor.cpu())
+    handle = distribute(mesh._session, array, DeviceMesh._wrap(mesh._session, mesh._raw), None)
+    return handle if all(one == (0, 0, 0) for one in encoded) else _call(_MOVE, (handle,), placements=encoded)
+
+
+def download(tensor: Tensor) -> torch.Tensor:
+    """A CPU tensor of the values. Blocks."""
+    return tensor_of(np.asarray(handle_of(tensor).full_tensor()))
+
+
+def distribute_tensor(tensor, device_mesh: DeviceMesh | None = None, placements=None, *, src_data_rank=0) -> Tensor:
+    """A torch tensor on the mesh: a leaf with the requires_grad of `tensor`.
+
+    tensor: a CPU tensor, whose values are brought there; or one on tessera, which is redistributed. device_mesh: default
+    default_placement's. placements: one per mesh dim, default Replicate. src_data_rank: taken as DTensor's callers give it.
+
+    >>> w = tt.distribute_tensor(torch.randn(512, 64), mesh, [ts.Replicate(), ts.Shard(0)])
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgumentError(f"distribute_tensor: takes a torch tensor, not {type(tensor).__name__}")
+    mesh = default_mesh() if device_mesh is None else device_mesh
+    if not isinstance(mesh, DeviceMesh):
+        raise InvalidArgumentError(f"distribute_tensor: device_mesh is {mesh!r}, not a DeviceMesh")
+    encoded = _encoded("distribute_tensor", mesh, placements)
+    if isinstance(tensor, Tensor):
+        source = handle_of(tensor)
+        handle = _call(_MOVE, (source,), placements=encoded) if source._mesh.same(mesh._raw) else _call(
+            _MOVE, (source,), mesh=mesh._raw, placements=encoded)
+    elif any(one[0] != 0 for one in encoded):
+        array = array_of(tensor if tensor.device.type == "cpu" else tensor.cpu())
+        handle = mesh._session.distribute_tensor(array, mesh, placements)
+    else:
+        handle = upload(tensor, mesh, encoded)
+    out = wrap(handle)
+    if tensor.requires_grad:
+        out.requires_grad_()
+        if tensor.is_leaf:
+            from ._gradients import watch
+            watch(out)
+    if isinstance(tensor, torch.nn.Parameter):
+        out._is_param = True
+    return out
+
+
+# ---- redistribute -----------------------------------------------------------------------------------------------
+
+class _Redistribute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, attributes, backward_dtype):
+        source = handle_of(x)
+        ctx.mesh, ctx.placements, ctx.dtype, ctx.backward_dtype = source._mesh, list(source._placements), source._dtype, backward_dtype
+        return wrap(_call(_MOVE, (source,), **attributes))
+
+    @staticmethod
+    def backward(ctx, grad):
+        h = handle_of(grad)
+        if ctx.backward_dtype is not None and h._dtype != ctx.backward_dtype:
+            h = _call(OPS["astype"], (h,), dtype=ctx.backward_dtype)
+        if not h._mesh.same(ctx.mesh):
+            h = _call(_MOVE, (h,), mesh=ctx.mesh, placements=[(0, 0, 0) if one[0] == 2 else one for one in ctx.placements])
+        else:
+            # A pending sum's gradient is replicated, as each term gets it; the gradient of what was replicated may stay pending.
+            wanted = [(0, 0, 0) if one[0] == 2 else own if one[0] == 0 and own[0] == 2 else one
+                      for one, own in zip(ctx.placements, h._placements)]
+            if list(h._placements) != wanted:
+                h = _call(_MOVE, (h,), placements=wanted)
+        if h._dtype != ctx.dtype:
+            h = _call(OPS["astype"], (h,), dtype=ctx.dtype)
+        return wrap(h), None, None
+
+
+def redistribute(x: Tensor, device_mesh=None, placements=None, *, async_op=False, forward_dtype=None, backward_dtype=None) -> Tensor:
+    """See Tensor.redistribute."""
+    if not isinstance(x, Tensor):
+        raise InvalidArgumentError(f"redistribute: takes a tensor on tessera, not {type(x).__name__}; tt.distribute_tensor brings it there")
+    if placements is None and device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
+        device_mesh, placements = None, device_mesh
+    handle = handle_of(x)
+    mesh = DeviceMesh._wrap(session_of(handle), handle._mesh) if device_mesh is None else device_mesh
+    if not isinstance(mesh, DeviceMesh):
+        raise InvalidArgumentError(f"redistribute: device_mesh is {mesh!r}, not a DeviceMesh")
+    if placements is None and (forward_dtype is not None or device_mesh is None):
+        encoded = list(handle._placements) if len(mesh._raw.shape) == handle._mesh_ndim else _encoded("redistribute", mesh, None)
+    else:
+        encoded = _encoded("redistribute", mesh, placements)
+    return _redistributed(x, mesh._raw, encoded, forward_dtype, backward_dtype)
+
+
+def _redistributed(x: Tensor, raw_mesh, encoded: list, forward_dtype=None, backward_dtype=None) -> Tensor:
+    handle = handle_of(x)
+    ndim = x.ndim
+    encoded = [(1, one[1] + ndim, *one[2:]) if one[0] == 1 and one[1] < 0 else one for one in encoded]
+    attributes: dict = {"placements": encoded}
+    same_mesh = raw_mesh is None or handle._mesh.same(raw_mesh)
+    if not same_mesh:
+        attributes["mesh"] = raw_mesh
+    if forward_dtype is not None and CODES.get(forward_dtype) != handle._dtype:
+        attributes["dtype"] = code(forward_dtype)
+    if same_mesh and "dtype" not in attributes and list(handle._placements) == encoded:
+        return x
+    return _Redistribute.apply(x, attributes, None if backward_dtype is None else code(backward_dtype))
+
+
+def from_handle(handle) -> Tensor:
+    """A torch tensor of a Tensor of the client; it doesn't require grad. Nothing is copied, as values are immutable."""
+    if not isinstance(handle, _tessera.Tensor):
+        raise InvalidArgumentError(f"from_handle: takes a tessera.Tensor, not {type(handle).__name__}")
+    return wrap(handle._copy())
+
+
+def to_handle(tensor: Tensor):
+    """The client's Tensor of what a torch tensor is now; what is done to that later doesn't show in it."""
+    if not isinstance(tensor, Tensor):
+        raise InvalidArgumentError(f"to_handle: takes a tensor on tessera, not {type(tensor).__name__}")
+    return handle_of(tensor)._copy()
+
+
+def from_local(local_tensors, device_mesh: DeviceMesh | None = None, placements=None, *, shape=None) -> Tensor:
+    """A tensor of the CPU tensors at each position: a dict by position, a nested list in mesh shape, or f(position)."""
+    mesh = default_mesh() if device_mesh is None else device_mesh
+
+    def arrays(one):
+        if isinstance(one, dict):
+            return {key: arrays(value) for key, value in one.items()}
+        if isinstance(one, (list, tuple)):
+            return [arrays(value) for value in one]
+        return array_of(one) if isinstance(one, torch.Tensor) else (lambda position: arrays(one(position))) if callable(one) else one
+
+    return wrap(mesh._session.from_local(arrays(local_tensors), mesh, placements, shape=shape))
+
+
+def distribute_module(module: torch.nn.Module, device_mesh: DeviceMesh | None = None, partition_fn=None, input_fn=None,
+                      output_fn=None) -> torch.nn.Module:
+    """Brings a module's parameters and buffers to the mesh, in place; returns the module.
+
+    partition_fn(name, submodule, device_mesh) places parameters itself (with tt.distribute_tensor); what it leaves on the CPU
+    is replicated. input_fn(module, inputs, device_mesh) and output_fn(module, outputs, device_mesh) run before and after
+    forward. Parameters that several submodules share stay shared.
+    """
+    mesh = default_mesh() if device_mesh is None else device_mesh
+    done: dict = {}
+    for name, submodule in module.named_modules():
+        if partition_fn is not None:
+            partition_fn(name, submodule, mesh)
+    for _, submodule in module.named_modules():
+        for key, parameter in submodule._parameters.items():
+            if parameter is not None and not isinstance(parameter, Tensor):
+                if id(parameter) not in done:
+                    done[id(parameter)] = (parameter, as_parameter(distribute_tensor(parameter.detach(), mesh), parameter.requires_grad))
+                submodule._parameters[key] = done[id(parameter)][1]
+        for key, buffer in submodule._buffers.items():
+            if buffer is not None and not isinstance(buffer, Tensor):
+                submodule._buffers[key] = distribute_tensor(buffer, mesh)
+    if input_fn is not None:
+        module.register_forward_pre_hook(lambda mod, inputs: input_fn(mod, inputs, mesh))
+    if output_fn is not None:
+        module.register_forward_hook(lambda mod, inputs, outputs: output_fn(mod, outputs, mesh))
+    return module
+
+
+def as_parameter(tensor: Tensor, requires_grad: bool = True) -> torch.nn.Parameter:
+    """A parameter of the tensor's cell, whose gradient is brought to its placements when backward has it."""
+    return torch.nn.Parameter(tensor, requires_grad)
+
+
+for _function in (default_placement, distribute_tensor, redistribute, from_handle, to_handle, from_local, distribute_module):
+    _function.__module__ = "tessera.torch"

@@ -1,0 +1,76 @@
+"""What may stand in an op: tensors of one mesh's session, numbers, CPU tensors without dims; and torch's promotion."""
+
+from __future__ import annotations
+
+import torch
+
+import _tessera
+from .._errors import InvalidArgumentError
+from .._tensor import OPS
+from ._dtypes import BOOL, CODES, FLOATS, code
+from ._tensor import Tensor, handle_of
+
+_call = _tessera.call
+_ASTYPE = OPS["astype"]
+
+
+def operand(op: str, value, beside=None):
+    """A handle or a number. A CPU tensor without dims is a number, as it is for torch; with dims it is refused."""
+    if type(value) is Tensor or isinstance(value, Tensor):
+        return handle_of(value)
+    if isinstance(value, torch.Tensor):
+        if value.ndim == 0 and value.device.type == "cpu":
+            return value.item()
+        shown = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
+        raise InvalidArgumentError(f"{op}: expected all tensors to be on the same device, but {shown} stands beside "
+                                   f"{beside!r}; tt.distribute_tensor(x, mesh, placements) brings it there")
+    return value
+
+
+def handle(op: str, value, beside=None):
+    """As operand, and a number becomes a tensor beside `beside`."""
+    value = operand(op, value, beside)
+    if isinstance(value, _tessera.Tensor):
+        return value
+    from ._placing import full_like
+    kind = torch.result_type(torch.empty(0, dtype=torch.bool), value)
+    return full_like(handle_of(beside), (), CODES[kind], value)
+
+
+def cast(one, dtype: int):
+    """The handle in a dtype; of a number itself."""
+    if not isinstance(one, _tessera.Tensor) or one._dtype == dtype:
+        return one
+    return _call(_ASTYPE, (one,), dtype=dtype)
+
+
+def floating(one):
+    """The handle, as a float of torch's default dtype where it is none."""
+    return one if one._dtype in FLOATS else _call(_ASTYPE, (one,), dtype=code(None))
+
+
+def number_as(value, dtype: int):
+    """A number of the category that a dtype of the catalog has: a bool beside integers is an integer, an integer beside floats
+    a float."""
+    if isinstance(value, bool) and dtype != BOOL:
+        value = int(value)
+    return float(value) if isinstance(value, int) and dtype in FLOATS and not isinstance(value, bool) else value
+
+
+def promoted(op: str, a, b, is_true_divide: bool = False):
+    """Both operands of a binary op in the dtype that torch's promotion gives them: tensors with dims before those without,
+    and these before numbers."""
+    ha, hb = operand(op, a, b), operand(op, b, a)
+    is_a, is_b = isinstance(ha, _tessera.Tensor), isinstance(hb, _tessera.Tensor)
+    if is_a and is_b:
+        if ha._dtype == hb._dtype and not (is_true_divide and ha._dtype not in FLOATS):
+            return ha, hb
+    elif is_a and type(hb) in (int, float) and ha._dtype in FLOATS:
+        return ha, hb
+    elif is_b and type(ha) in (int, float) and hb._dtype in FLOATS:
+        return ha, hb
+    kind = torch.result_type(a, b)
+    if is_true_divide and not (kind.is_floating_point or kind.is_complex):
+        kind = torch.get_default_dtype()
+    wanted = CODES[kind]
+    return (cast(ha, wanted) if is_a else number_as(ha, wanted)), (cast(hb, wanted) if is_b else number_as(hb, wanted))

@@ -1,0 +1,150 @@
+"""The table of ATen ops: which function runs an overload, and what coverage() says of it.
+
+An overload has a row by `@row(...)`, or is made from one that has: `add_` from `add`, `add.out` from `add`. Others are taken
+apart by torch's own decompositions, as long as these lead to rows. What is left raises NotImplementedError with its name and
+overload: nothing is computed on the CPU in silence.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import _tensor
+from ._tensor import Tensor, handle_of, rebind
+
+aten = torch.ops.aten
+TABLE: dict = {}
+KINDS: dict = {}        # of each overload how it is done, for coverage()
+
+
+def overload(name: str):
+    """`add.Tensor` as torch.ops.aten.add.Tensor; None where this torch has none."""
+    base, _, which = name.partition(".")
+    return getattr(getattr(aten, base, None), which or "default", None)
+
+
+def row(*names: str, how: str = "catalog"):
+    """Gives ATen overloads their function. how: catalog, composed (of several rows of the catalog, for now), view, or
+    client (what needs no op)."""
+    def register(function):
+        for name in names:
+            found = overload(name)
+            if found is not None:
+                TABLE[found] = function
+                KINDS[found] = how
+        return function
+    return register
+
+
+def run(name: str):
+    """The function of an overload that has a row."""
+    return TABLE[overload(name)]
+
+
+def in_place(function, name: str):
+    """x op= ... of a function that gives x op ...."""
+    def write(self, *args, **kwargs):
+        return rebind(name, self, handle_of(function(self, *args, **kwargs)))
+    return write
+
+
+def _reshaped_in_place(function, name: str):
+    """x.squeeze_() and its like: x becomes the view."""
+    def write(self, *args, **kwargs):
+        self.data = function(self, *args, **kwargs)
+        return self
+    return write
+
+
+def _into(function, name: str, base=None):
+    """op(..., out=x) of a function; a factory makes it on x's device, in its dtype."""
+    is_factory = base is not None and any(one.name == "device" for one in base._schema.arguments)
+
+    def write(*args, out, **kwargs):
+        if is_factory:
+            kwargs = {**kwargs, "device": out.device, "dtype": out.dtype}
+        result = function(*args, **kwargs)
+        if tuple(out.shape) != tuple(result.shape):
+            if out.numel() != 0:
+                raise NotImplementedError(f"{name}: out= is {out!r}, and the result is {result!r}; give a tensor of its shape, "
+                                          "or an empty one")
+            run("resize_.default")(out, result.shape)
+        return rebind(name, out, handle_of(result))
+    return write
+
+
+def _base_of(func):
+    """The overload without its effect on an operand, and how it is made from that."""
+    name, which = func._schema.name.split("::")[1], func._overloadname
+    if name.endswith("_") and not name.endswith("__"):
+        found = overload(f"{name[:-1]}.{which}")
+        if found is not None and _is_known(found):
+            return found, _reshaped_in_place if KINDS.get(found) == "view" else in_place
+    elif which == "out" or which.endswith("_out"):
+        for one in [which[:-4]] if which != "out" else ["default", "Tensor", "self"]:
+            found = overload(f"{name}.{one}")
+            if found is not None and _is_known(found):
+                return found, _into
+    return None, None
+
+
+def _is_known(func) -> bool:
+    return func in TABLE or func in _decompositions()
+
+
+def missing(func):
+    """The function of an overload without a row of its own."""
+    base, make = _base_of(func)
+    if base is not None:
+        function = TABLE.get(base) or missing(base)
+        found = _into(function, str(func), base) if make is _into else make(function, str(func))
+        how = f"from {base}"
+    elif func in _decompositions() and not any(one.is_out for one in func._schema.arguments):
+        found, how = _taken_apart(func, _decompositions()[func]), "decomposed by torch"
+    elif torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        found, how = func.decompose, "decomposed by torch"
+    else:
+        raise NotImplementedError(f"{func}: has no row in Tessera (tt.coverage() lists those that have); "
+                                  "x.cpu() brings the tensor here, if that is what you want")
+    TABLE[func], KINDS[func] = found, how
+    return found
+
+
+def _taken_apart(func, decomposition):
+    """A decomposition; where it ends in an op without a row, the error is of the op that was called."""
+    def run_(*args, **kwargs):
+        try:
+            return decomposition(*args, **kwargs)
+        except NotImplementedError as error:
+            part = str(error).split(":")[0]
+            if part == str(func) or not part.startswith(("prims.", "aten.")):
+                raise
+            raise NotImplementedError(f"{func}: has no row in Tessera, nor has {part}, which torch makes it of") from None
+    return run_
+
+
+def _decompositions() -> dict:
+    from torch._decomp import decomposition_table
+    return decomposition_table
+
+
+def coverage(file=None) -> None:
+    """Prints the ATen overloads that have a row, by how they are done; others raise NotImplementedError, but for those that
+    torch takes apart into these."""
+    groups: dict = {}
+    for func, how in KINDS.items():
+        groups.setdefault(how, []).append(str(func).removeprefix("aten."))
+    for how in sorted(groups):
+        print(f"{how} ({len(groups[how])}):", file=file)
+        line = " "
+        for name in sorted(groups[how]):
+            if len(line) + len(name) > 118:
+                print(line, file=file)
+                line = " "
+            line += " " + name
+        print(line, file=file)
+
+
+coverage.__module__ = "tessera.torch"
+_tensor.set_table(TABLE, missing)
+__all__ = ["TABLE", "Tensor", "aten", "coverage", "in_place", "overload", "row", "run"]

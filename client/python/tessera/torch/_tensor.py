@@ -1,0 +1,280 @@
+"""tessera.torch.Tensor: a torch tensor whose payload is a handle."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from .._errors import FailedPreconditionError, InvalidArgumentError
+from .._mesh import DeviceMesh
+from .._placements import decode
+from .._session import session_of
+from ._cell import Cell, check_shape, like, write
+from ._device import DEVICE
+from ._dtypes import TORCH, tensor_of
+
+_make = torch.Tensor._make_wrapper_subclass
+_Base = torch._C.TensorBase
+
+
+class Tensor(torch.Tensor):
+    """A global tensor on a mesh of workers, on torch's device `tessera`.
+
+    dtype, shape, device_mesh and placements are known at once; what is computed is computed by the workers, in order, and
+    nothing waits for it but what reads values: item, tolist, cpu, full_tensor, to_local, print of an f-string with a format.
+
+    >>> x = tt.distribute_tensor(torch.ones(4, 6), mesh, [ts.Shard(0)])
+    >>> (x @ x.t()).placements
+    (Shard(0),)
+    """
+
+    _view = None        # the steps from the cell's tensor to this one
+    _seen = None        # (version of the cell, handle): what a view showed last
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    __array_ufunc__ = None      # NumPy leaves operators to this class, which downloads nothing for them
+
+    @staticmethod
+    def __new__(cls, handle, *, requires_grad=False):
+        from ._moving import from_handle
+        return from_handle(handle).requires_grad_(requires_grad)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        row = TABLE.get(func)
+        if row is None:
+            row = missing(func)
+        return row(*args, **kwargs) if kwargs else row(*args)
+
+    # ---- what it is -----------------------------------------------------------------------------
+
+    @property
+    def _is_param(self) -> bool:
+        return self.__dict__.get("_parameter", False)
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        """How nn.Parameter marks its tensors; from then on backward brings their gradients to their placements."""
+        self.__dict__["_parameter"] = value
+        if value and self.requires_grad and self.is_leaf:
+            from ._gradients import watch
+            watch(self)
+
+    @property
+    def placements(self):
+        """One placement per mesh dim."""
+        return decode(handle_of(self)._placements)
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        handle = handle_of(self)
+        return DeviceMesh._wrap(session_of(handle), handle._mesh)
+
+    @property
+    def data(self):
+        return self.detach()
+
+    @data.setter
+    def data(self, new):
+        _Base.data.__set__(self, new)       # torch copies what it knows; the payload goes along
+        if isinstance(new, Tensor):
+            self._cell, self._view, self._seen = new._cell, new._view, new._seen
+
+    def __repr__(self, *, tensor_contents=None):
+        try:
+            spec = handle_of(self)._spec
+        except Exception:      # repr never raises
+            spec = "?"
+        kind = "Parameter" if self._is_param else "Tensor"
+        grad = f", grad_fn=<{self.grad_fn.name()}>" if self.grad_fn is not None else (
+            ", requires_grad=True" if self.requires_grad else "")
+        return f"tessera.{kind}({spec}{grad})"
+
+    # ---- moving -----------------------------------------------------------------------------------
+
+    def redistribute(self, device_mesh=None, placements=None, *, async_op=False, forward_dtype=None, backward_dtype=None):
+        """The same tensor with other placements, or on another mesh; torch's autograd goes through it.
+
+        Returns at once, with async_op or without. The gradient comes back to this tensor's placements; where this tensor is
+        a pending sum the gradient is replicated, as each term gets it. forward_dtype: the dtype that moves and that the
+        result has; backward_dtype: the dtype in which the gradient moves, before it has this tensor's again.
+        """
+        from ._moving import redistribute
+        return redistribute(self, device_mesh, placements, forward_dtype=forward_dtype, backward_dtype=backward_dtype)
+
+    def full_tensor(self) -> torch.Tensor:
+        """The whole tensor as a CPU tensor. Blocks; raises the first cause if something failed."""
+        return self.cpu()
+
+    def to_local(self, position) -> torch.Tensor:
+        """The shard at a position of the mesh as a CPU tensor; of a Partial, that position's term. Blocks."""
+        return tensor_of(handle_of(self).to_local(position))
+
+    def box(self, position):
+        """[(start, stop), ...] per dim: what of the tensor lies at the position."""
+        return handle_of(self).box(position)
+
+    def wait(self, timeout=None):
+        """Blocks until everything that led here has run; returns the tensor, raises the first cause of failure."""
+        handle_of(self).wait(timeout)
+        return self
+
+    # ---- values in this process ---------------------------------------------------------------------
+
+    def data_ptr(self):
+        raise FailedPreconditionError(f"data_ptr: {self!r} lives on workers and has no address in this process; take x.cpu() first")
+
+    def untyped_storage(self):
+        raise FailedPreconditionError(f"untyped_storage: {self!r} lives on workers and has no storage in this process")
+
+    def numpy(self, *, force=False):
+        if self.requires_grad and not force:
+            raise FailedPreconditionError("numpy: of a tensor that requires grad; take x.detach().numpy()")
+        return self.detach().cpu().numpy()
+
+    def __array__(self, dtype=None, copy=None):
+        array = self.detach().cpu().numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def tolist(self):
+        return self.detach().cpu().tolist()
+
+    def __dlpack__(self, **options):
+        return self.detach().cpu().__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __format__(self, spec):
+        if spec and self.ndim == 0:
+            return format(self.item(), spec)
+        if spec:
+            raise InvalidArgumentError(f"format: {spec!r} is for one number, not for {self!r}")
+        return repr(self)
+
+    def share_memory_(self):
+        raise FailedPreconditionError(f"share_memory_: {self!r} lives on workers")
+
+    def pin_memory(self, device=None):
+        raise FailedPreconditionError(f"pin_memory: {self!r} lives on workers")
+
+    # ---- copies -----------------------------------------------------------------------------------
+
+    def __deepcopy__(self, memo):
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the "
+                               "moment; take x.detach() first")
+        out = wrap(handle_of(self)).requires_grad_(self.requires_grad)
+        memo[id(self)] = out
+        for name, value in self.__dict__.items():
+            if name not in ("_cell", "_view", "_seen", "_bucket", "_on_tessera"):
+                out.__dict__[name] = copy.deepcopy(value, memo)
+        if self.grad is not None:
+            out.grad = copy.deepcopy(self.grad, memo)
+        if hasattr(self, "_bucket"):
+            from ._gradients import watch
+            watch(out)
+        return out
+
+    def __reduce_ex__(self, protocol):
+        placements = tuple(tuple(one) for one in handle_of(self)._placements)
+        return rebuild, (self.detach().cpu(), self.requires_grad, placements, self._is_param)
+
+
+TABLE: dict = {}
+
+
+def missing(func):      # replaced by _table
+    raise NotImplementedError(str(func))
+
+
+def set_table(table: dict, function) -> None:
+    global TABLE, missing
+    TABLE, missing = table, function
+
+
+def wrap(handle) -> Tensor:
+    """A tensor with a cell of its own."""
+    out = _make(Tensor, handle.shape, dtype=TORCH[handle._dtype], device=DEVICE)
+    out._cell = Cell(handle)
+    return out
+
+
+def wrap_later(shape, code: int, load) -> Tensor:
+    """A tensor that few read: `load` gives its handle when one does."""
+    out = _make(Tensor, shape, dtype=TORCH[code], device=DEVICE)
+    out._cell = Cell(None)
+    out._cell.load = load
+    return out
+
+
+def wrap_view(base: Tensor, handle, step, strides, offset=0) -> Tensor:
+    """A view of what `base` shows."""
+    shape = handle.shape
+    if strides is None and offset:
+        strides = torch.empty(shape, device="meta").stride()
+    if strides is None:
+        out = _make(Tensor, shape, dtype=TORCH[handle._dtype], device=DEVICE)
+    else:
+        out = _make(Tensor, shape, strides=strides, storage_offset=offset, dtype=TORCH[handle._dtype], device=DEVICE)
+    cell = out._cell = base._cell
+    out._view = (step,) if base._view is None else (*base._view, step)
+    out._seen = (cell.version, handle)
+    return out
+
+
+def alias(base: Tensor) -> Tensor:
+    """Another tensor of the same cell and steps."""
+    if base._view is None:
+        cell = base._cell
+        out = _make(Tensor, base.shape, dtype=base.dtype, device=DEVICE)
+        out._cell = cell
+        return out
+    out = _make(Tensor, base.shape, strides=base.stride(), storage_offset=base.storage_offset(), dtype=base.dtype, device=DEVICE)
+    out._cell, out._view, out._seen = base._cell, base._view, base._seen
+    return out
+
+
+def handle_of(tensor: Tensor):
+    """The handle that a tensor is bound to now."""
+    cell = tensor._cell
+    if tensor._view is None:
+        handle = cell.handle
+        return cell.get() if handle is None else handle
+    seen = tensor._seen
+    if seen[0] == cell.version:
+        return seen[1]
+    handle = cell.get()
+    for step in tensor._view:
+        handle = step.take(handle)
+    tensor._seen = (cell.version, handle)
+    return handle
+
+
+def rebind(op: str, tensor: Tensor, handle) -> Tensor:
+    """tensor op= ...: the new value in the place of the old one, in its dtype, shape and placements, for all that share it."""
+    check_shape(op, handle, tensor)
+    base = handle_of(tensor)
+    handle = like(handle, base)
+    if tensor._view is None:
+        tensor._cell.bind(handle)
+    else:
+        write(tensor._cell, tensor._view, handle)
+    return tensor
+
+
+def rebuild(values: torch.Tensor, requires_grad: bool, placements: tuple, is_parameter: bool):
+    """What torch.load and pickle make: on the default mesh; with these placements, where it has as many dims."""
+    from ._moving import default_mesh, upload
+    mesh = default_mesh()
+    encoded = [tuple(one) for one in placements]
+    if len(encoded) != len(mesh._raw.shape) or any(one[0] == 2 for one in encoded):
+        encoded = [(0, 0, 0)] * len(mesh._raw.shape)
+    out = wrap(upload(values, mesh, encoded))
+    return torch.nn.Parameter(out, requires_grad) if is_parameter else out.requires_grad_(requires_grad)
+
+
+torch.serialization.add_safe_globals([rebuild])
+Tensor.__module__ = "tessera.torch"

@@ -1,0 +1,133 @@
+// The device `tessera` in torch: what an extension of a device has to give in C++, for the Python beside it to do the
+// rest.
+//
+// No memory is behind the device, and nothing here computes: tensors are wrapper subclasses, whose ops go to
+// __torch_dispatch__ (tensor.py). What is here can't be Python: the guard, which the autograd engine calls from
+// destructors while an exception is under way; the choice of the attention op, which keeps attention whole; the ops
+// that autocast casts; generators, which are a seed and the number of the next call.
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Generator.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+namespace {
+
+constexpr auto kTessera = c10::DeviceType::PrivateUse1;
+
+// One device, one stream, in issue order: there is nothing to switch and nothing to wait for.
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  explicit Guard(c10::DeviceType) {}
+  Guard() = default;
+  c10::DeviceType type() const override { return kTessera; }
+  c10::Device exchangeDevice(c10::Device) const override { return getDevice(); }
+  c10::Device getDevice() const override { return c10::Device(kTessera, 0); }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device device) const noexcept override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream; }
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+};
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
+
+// A seed and the number of the next random call, which is its offset.
+struct CallGenerator final : c10::GeneratorImpl {
+  CallGenerator() : GeneratorImpl(c10::Device(kTessera, 0), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
+  void set_current_seed(uint64_t seed) override {
+    seed_ = seed;
+    offset_ = 0;
+  }
+  void set_offset(uint64_t offset) override { offset_ = offset; }
+  uint64_t get_offset() const override { return offset_; }
+  uint64_t current_seed() const override { return seed_; }
+  uint64_t seed() override {
+    set_current_seed(c10::detail::getNonDeterministicRandom() >> 1);
+    return seed_;
+  }
+  void set_state(const c10::TensorImpl& state) override {
+    TORCH_CHECK(state.numel() == 16 && state.dtype() == caffe2::TypeMeta::Make<uint8_t>(),
+                "set_state: the state of a generator on tessera is 16 bytes (uint8), not ", state.numel(),
+                " elements of ", state.dtype());
+    const auto* numbers = static_cast<const uint64_t*>(state.data());
+    seed_ = numbers[0];
+    offset_ = numbers[1];
+  }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    at::Tensor state = at::empty({16}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
+    auto* numbers = reinterpret_cast<uint64_t*>(state.mutable_data_ptr());
+    numbers[0] = seed_;
+    numbers[1] = offset_;
+    return state.getIntrusivePtr();
+  }
+  CallGenerator* clone_impl() const override {
+    auto* copy = new CallGenerator();
+    copy->seed_ = seed_;
+    copy->offset_ = offset_;
+    return copy;
+  }
+
+ private:
+  uint64_t seed_ = 0;
+  uint64_t offset_ = 0;
+};
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return 1; }
+  c10::DeviceIndex getCurrentDevice() const override { return 0; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const auto* generator = new at::Generator(at::make_generator<CallGenerator>());
+    return *generator;
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<CallGenerator>(); }
+};
+
+const bool kHooksAreRegistered = [] {
+  static Hooks hooks;
+  at::RegisterPrivateUse1HooksInterface(&hooks);
+  return true;
+}();
+
+int64_t ChooseAttention(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                        double, bool, std::optional<double>, bool) {
+  return static_cast<int64_t>(sdp::SDPBackend::overrideable);
+}
+
+}  // namespace
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &ChooseAttention);
+}
+
+// Autocast: the lists that CUDA has.
+namespace at::autocast {
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+#define TESSERA_CAST(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
+  AT_FORALL_LOWER_PRECISION_FP(TESSERA_CAST)
+#undef TESSERA_CAST
+#define TESSERA_CAST(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+  AT_FORALL_FP32(TESSERA_CAST)
+#undef TESSERA_CAST
+#define TESSERA_CAST(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)
+  AT_FORALL_FP32_SET_OPT_DTYPE(TESSERA_CAST)
+#undef TESSERA_CAST
+#define TESSERA_CAST(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, promote)
+  AT_FORALL_PROMOTE(TESSERA_CAST)
+#undef TESSERA_CAST
+}
+}  // namespace at::autocast

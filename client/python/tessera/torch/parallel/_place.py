@@ -1,0 +1,96 @@
+"""Parameters and activations with a placement on one mesh dim; on the other dims they are as they were."""
+
+from __future__ import annotations
+
+import torch
+
+from ..._errors import InvalidArgumentError
+from ..._mesh import DeviceMesh
+from ..._placements import Placement, Shard, encode
+from .._cell import moved
+from .._moving import _redistributed, as_parameter, distribute_tensor
+from .._tensor import Tensor, handle_of
+
+
+def mesh_dim_of(op: str, mesh: DeviceMesh) -> int:
+    """The number of a 1-D (view of a) mesh's dim among the dims that tensors on it have."""
+    if not isinstance(mesh, DeviceMesh):
+        raise InvalidArgumentError(f"{op}: device_mesh is {mesh!r}, not a DeviceMesh")
+    if mesh.ndim != 1:
+        names = mesh.mesh_dim_names
+        hint = f"mesh[{names[-1]!r}]" if names else 'a mesh with names, and mesh["tp"]'
+        raise InvalidArgumentError(f"{op}: {mesh} has {mesh.ndim} dims; tensor parallelism goes along one of them: give {hint}")
+    return 0 if mesh._dims is None else mesh._dims[0]
+
+
+def _goal(op: str, placement: Placement, encoded, dim: int, ndim: int) -> list:
+    """The encoded placements with this one on a mesh dim. A Shard counts from the end where it is negative; of a dim that the
+    tensor doesn't have it is an error."""
+    if not isinstance(placement, Placement):
+        raise InvalidArgumentError(f"{op}: {placement!r} is no placement; use ts.Shard(dim), ts.Replicate() or ts.Partial()")
+    if isinstance(placement, Shard):
+        if not -ndim <= placement.dim < ndim:
+            raise InvalidArgumentError(f"{op}: {placement!r} of a tensor of {ndim} dims")
+        placement = Shard(placement.dim % ndim)
+    out = [tuple(one) for one in encoded]
+    out[dim] = encode([placement], op)[0]
+    return out
+
+
+def is_on(x: Tensor, mesh: DeviceMesh) -> bool:
+    return handle_of(x)._mesh.same(mesh._raw)
+
+
+def placed(op: str, x, mesh: DeviceMesh, dim: int, placement: Placement):
+    """An activation with a placement on the mesh dim; autograd goes through it. A CPU tensor is brought to the mesh first."""
+    if not isinstance(x, torch.Tensor):
+        raise InvalidArgumentError(f"{op}: expected a tensor, not {type(x).__name__}")
+    if not isinstance(x, Tensor):
+        x = distribute_tensor(x, DeviceMesh._wrap(mesh._session, mesh._raw))
+    handle = handle_of(x)
+    if not handle._mesh.same(mesh._raw):        # as a factory's, on the default mesh
+        goal = _goal(op, placement, [(0, 0, 0)] * len(mesh._raw.shape), dim, x.ndim)
+        return _redistributed(x, mesh._raw, [(0, 0, 0) if one[0] == 2 else one for one in goal])
+    goal = _goal(op, placement, handle._placements, dim, x.ndim)
+    if goal[dim][0] == 2 and handle._placements[dim][0] != 2:
+        return x        # nothing becomes a pending sum
+    return _redistributed(x, None, goal)
+
+
+def place_parameter(op: str, module: torch.nn.Module, name: str, mesh: DeviceMesh, dim: int, placement: Placement) -> None:
+    """Gives a parameter its placement. One that is on tessera stays the same object, so that what shares it shares that."""
+    parameter = module._parameters[name]
+    if parameter is None:
+        return
+    if not isinstance(parameter, Tensor):
+        parameter = brought(parameter, mesh)
+        module._parameters[name] = parameter
+    handle = handle_of(parameter)
+    if not handle._mesh.same(mesh._raw):
+        raise InvalidArgumentError(f"{op}: the parameter {name!r}, {parameter!r}, is on another mesh than {mesh}")
+    try:
+        goal = _goal(op, placement, handle._placements, dim, parameter.ndim)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{error}: the parameter {name!r} of {type(module).__name__}, {parameter!r}") from None
+    parameter._cell.bind(moved(handle, goal))
+
+
+def brought(parameter: torch.nn.Parameter, mesh: DeviceMesh) -> torch.nn.Parameter:
+    """A CPU parameter on the mesh, replicated; the same one where several modules share it."""
+    known = getattr(parameter, "_on_tessera", None)
+    if known is None:
+        whole = DeviceMesh._wrap(mesh._session, mesh._raw)
+        known = parameter._on_tessera = as_parameter(distribute_tensor(parameter.detach(), whole), parameter.requires_grad)
+    return known
+
+
+def bring_rest(module: torch.nn.Module, mesh: DeviceMesh) -> None:
+    """Parameters and buffers that no style named are replicated."""
+    whole = DeviceMesh._wrap(mesh._session, mesh._raw)
+    for submodule in module.modules():
+        for name, parameter in submodule._parameters.items():
+            if parameter is not None and not isinstance(parameter, Tensor):
+                submodule._parameters[name] = brought(parameter, mesh)
+        for name, buffer in submodule._buffers.items():
+            if buffer is not None and not isinstance(buffer, Tensor):
+                submodule._buffers[name] = distribute_tensor(buffer, whole)
