@@ -53,29 +53,30 @@ void Store(const ScanLayout& l, const LoopNest& nest, std::byte* base, int64_t s
                   l.output_dtype != l.dtype ? rounded.data() : values);
 }
 
+// Returns what stands before the next element. Inlined into a large function, g++ 12 keeps `sum` in memory, for which
+// each step waits.
 template <typename T, typename Op>
-void ScanRow(const T* values, int64_t count, bool is_exclusive, T* running, T* out, Op op) {
-  T sum = *running;
+[[gnu::noinline]] T ScanRow(const T* values, int64_t count, bool is_exclusive, T sum, T* out, Op op) {
   for (int64_t i = 0; i < count; ++i) {
     const T next = op(sum, values[i]);
     out[i] = is_exclusive ? sum : next;
     sum = next;
   }
-  *running = sum;
+  return sum;
 }
 
 template <typename P>
-void ScanTyped(ReduceOp op, const std::complex<P>* values, int64_t count, bool is_exclusive, std::complex<P>* running,
-               std::complex<P>* out) {
+std::complex<P> ScanTyped(ReduceOp op, const std::complex<P>* values, int64_t count, bool is_exclusive,
+                          std::complex<P> running, std::complex<P>* out) {
   using C = std::complex<P>;
   if (op == ReduceOp::kProduct) {
     return ScanRow(values, count, is_exclusive, running, out, [](C a, C b) { return scalar::ComplexMultiply(a, b); });
   }
-  ScanRow(values, count, is_exclusive, running, out, [](C a, C b) { return scalar::ComplexAdd(a, b); });
+  return ScanRow(values, count, is_exclusive, running, out, [](C a, C b) { return scalar::ComplexAdd(a, b); });
 }
 
 template <typename T>
-void ScanTyped(ReduceOp op, const T* values, int64_t count, bool is_exclusive, T* running, T* out) {
+T ScanTyped(ReduceOp op, const T* values, int64_t count, bool is_exclusive, T running, T* out) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
@@ -87,6 +88,7 @@ void ScanTyped(ReduceOp op, const T* values, int64_t count, bool is_exclusive, T
     case ReduceOp::kMax:
       return ScanRow(values, count, is_exclusive, running, out, [](T a, T b) { return scalar::Maximum(a, b); });
   }
+  return running;
 }
 
 template <typename T>
@@ -106,9 +108,9 @@ void AlongRows(const ScanLayout& l, T identity) {
       if (i == 0 && !l.is_exclusive && !is_seeded) {
         running = values[0];
         out[0] = running;
-        ScanTyped(l.op, values + 1, n - 1, false, &running, out + 1);
+        running = ScanTyped(l.op, values + 1, n - 1, false, running, out + 1);
       } else {
-        ScanTyped(l.op, values, n, l.is_exclusive, &running, out);
+        running = ScanTyped(l.op, values, n, l.is_exclusive, running, out);
       }
       Store(l, line, to, i, n, out);
     }
