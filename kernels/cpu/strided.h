@@ -7,6 +7,7 @@
 //   LoopNest nest = Coalesce({4, 6}, {{6, 1}, {1, 4}});   // two operands
 //   OperandBlock<float>(nest, 0, base, 8, 16, scratch) points at elements 8..23 of operand 0
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -61,6 +62,8 @@ const T* OperandBlock(const LoopNest& nest, size_t operand, const T* base, int64
     T* to = scratch + seen;
     if (stride == 1) {
       std::memcpy(static_cast<void*>(to), row, static_cast<size_t>(n) * sizeof(T));
+    } else if (stride == 0) {  // an element beside a row, as a mean is
+      std::fill_n(to, n, *row);
     } else {
       for (int64_t i = 0; i < n; ++i) to[i] = row[i * stride];
     }
