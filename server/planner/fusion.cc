@@ -29,6 +29,30 @@ Expression ExpressionOf(const FusedNode& node) {
   return Expression{{{ScalarOp::kInput, node.resolution.operands[0].spec.dtype, 0, 0, 0}}};
 }
 
+// A map that costs no more to compute again than its result costs to be read: plain arithmetic on one input of its
+// result's size. (x - mean of the rows: read by a variance, and by what divides by it.)
+bool IsAsCheapAsRead(const FusedNode& map) {
+  constexpr size_t kMostNodes = 6;
+  const Expression& expression = std::get<MapOp>(*map.resolution.local).expression;
+  const bool is_plain = std::all_of(expression.nodes.begin(), expression.nodes.end(), [](const ExpressionNode& node) {
+    switch (node.op) {
+      case ScalarOp::kInput:
+      case ScalarOp::kArgument:
+      case ScalarOp::kCast:
+      case ScalarOp::kAdd:
+      case ScalarOp::kSub:
+      case ScalarOp::kMul:
+      case ScalarOp::kNeg: return true;
+      default: return false;
+    }
+  });
+  const auto bytes_of = [](const TensorSpec& spec) { return NumElements(spec.shape) * SizeBytes(spec.dtype); };
+  int64_t read = 0;
+  for (const ResolvedOperand& operand : map.resolution.operands) read += bytes_of(operand.spec);
+  const int64_t result = bytes_of(map.resolution.outputs[0]);
+  return is_plain && expression.nodes.size() <= kMostNodes && read <= result + result / 4;
+}
+
 class Fuser {
  public:
   explicit Fuser(const Graph& graph) : graph_(graph), uses_(graph.specs.size(), 0), made_by_(graph.specs.size(), -1) {}
@@ -97,22 +121,25 @@ class Fuser {
     node.resolution.local = MapOp{std::move(result)};
   }
 
-  // The map whose result is input `i` of the node alone, and is taken as it lies, element by element.
+  // The map whose result is input `i` of the node, and is taken as it lies, element by element: by the node alone, or
+  // by others who can as well compute it again.
   std::optional<size_t> MapBefore(const FusedNode& node, size_t i) const {
     const int value = node.inputs[i];
     const int made_by = made_by_[static_cast<size_t>(value)];
-    if (made_by < 0 || uses_[static_cast<size_t>(value)] != 1) return std::nullopt;
+    if (made_by < 0) return std::nullopt;
     const FusedNode& before = nodes_[static_cast<size_t>(made_by)];
+    if (!IsPlainMap(before)) return std::nullopt;
+    if (uses_[static_cast<size_t>(value)] != 1 && !IsAsCheapAsRead(before)) return std::nullopt;
     // As many elements as the map has that takes them in; of a reduction, as what it reduces has.
     const TensorSpec& output = node.mapped.has_value() ? *node.mapped : node.resolution.outputs[0];
     const TensorSpec& between = before.resolution.outputs[0];
     const bool is_reduced = node.family == OpFamily::kReduction && !node.mapped.has_value();
     const bool stays = node.resolution.operands[i].spec == between && between.mesh == output.mesh &&
                        (is_reduced || between.shape == output.shape) && !between.has_partial();
-    const bool reads_index = node.family == OpFamily::kReduction && IsPlainMap(before) &&
+    const bool reads_index = node.family == OpFamily::kReduction &&
                              Uses(std::get<MapOp>(*before.resolution.local).expression, ScalarOp::kIndex);
     if (reads_index) return std::nullopt;
-    return IsPlainMap(before) && stays ? std::optional<size_t>(static_cast<size_t>(made_by)) : std::nullopt;
+    return stays ? std::optional<size_t>(static_cast<size_t>(made_by)) : std::nullopt;
   }
 
   // The node's expression with that of `before` in place of input `i`.
@@ -151,9 +178,11 @@ class Fuser {
       }
       at.push_back(AddNode(result, copy));
     }
-    // Nobody takes the result of `before` any more.
+    const auto made = static_cast<size_t>(node.inputs[i]);
     for (const int value : node.inputs) --uses_[static_cast<size_t>(value)];
-    for (const int value : before.inputs) --uses_[static_cast<size_t>(value)];
+    if (uses_[made] == 0) {  // nobody takes the result of `before` any more
+      for (const int value : before.inputs) --uses_[static_cast<size_t>(value)];
+    }
     for (const int value : joined.inputs) ++uses_[static_cast<size_t>(value)];
     node.inputs = std::move(joined.inputs);
     node.resolution.flops += before.resolution.flops;

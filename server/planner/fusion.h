@@ -6,6 +6,8 @@
 //   multiply(x, 2.0), add(%1, y)  ->  map(add:f32(mul:f32(in0:f32, arg0:f32), in1:f32)) of x and y
 //   multiply(x, y), sum(%2)       ->  reduce(sum; dims=[0]; map=mul:f32(in0:f32, in1:f32)) of x and y
 //
+// A result that several take is computed once, and again only where that costs no more than reading it.
+//
 // Law: an element of the one map is computed by the same scalar functions, rounded to the same dtypes, as op by op; the
 // bits are the same. Pure.
 

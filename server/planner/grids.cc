@@ -189,13 +189,21 @@ class GridPricer {
     }
   }
 
+  // Whether several terms of an operand may be multiplied one by one: of floats, beside an infinity, they may give NaN
+  // where their sum doesn't.
+  bool MayStayPending(size_t j) const {
+    const DTypeKind kind = Kind(output_.dtype);
+    return output_.mesh.shape()[j] == 1 || (kind != DTypeKind::kFloat && kind != DTypeKind::kComplex);
+  }
+
   // Roles that can lead to the output on mesh dim `j`: what is pending there must come out of the product.
   std::vector<Role> RolesOf(size_t j) const {
     const Placement& wanted = output_.placements[j];
     std::vector<Role> roles;
     if (wanted.is_partial()) {
-      if (left_.placements[j] == wanted) roles.push_back({wanted, kReplicate, wanted});
-      if (HaveSameArrangement(right_.mesh, left_.mesh) && right_.placements[j] == wanted)
+      const bool stays = MayStayPending(j);
+      if (stays && left_.placements[j] == wanted) roles.push_back({wanted, kReplicate, wanted});
+      if (stays && HaveSameArrangement(right_.mesh, left_.mesh) && right_.placements[j] == wanted)
         roles.push_back({kReplicate, wanted, wanted});
       if (wanted.reduce_op() == ReduceOp::kSum) AddLetters(LetterRole::kInner, j, roles);
       return roles;

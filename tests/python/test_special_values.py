@@ -61,6 +61,18 @@ def test_a_pending_sum_is_reduced_before_it_is_multiplied_by_a_matrix(session, m
     np.testing.assert_array_equal(ts.einsum("ij,kj->ki", x, y).full_tensor(), matrix @ sum(terms).T)
 
 
+def test_no_grid_multiplies_the_terms_of_a_pending_sum_beside_an_infinity(session, mesh22):
+    """The product stays pending on the mesh dim, by the letter that is cut; the cheapest grid would take the terms."""
+    terms = np.array([[[2.0, -3.0, 1.0, 1.0]], [[1.0, -1.0, -2.0, 0.0]]], np.float32)
+    locals_ = {position: terms[position[1]] if position[0] == 0 else np.zeros((0, 4), np.float32) for position in np.ndindex(2, 2)}
+    x = session.from_local(locals_, mesh22, [S(0), P("sum")], shape=(1, 4))
+    column = np.array([[0.0], [-np.inf], [1.0], [1.0]], np.float32)
+    y = session.distribute_tensor(column, mesh22, [S(0), S(0)])
+    np.testing.assert_array_equal((x @ y).full_tensor(), terms.sum(0) @ column)
+    y = session.distribute_tensor(-column, mesh22, [S(0), S(0)])
+    np.testing.assert_array_equal((x @ y).full_tensor(), terms.sum(0) @ -column)
+
+
 def test_large_terms_that_cancel_are_scaled_by_a_tensor_after_they_are_summed(session, mesh4):
     x = session.distribute_tensor(np.array([1e308, -1e308, 0, 0]), mesh4, [S(0)]).sum()
     hundred = session.distribute_tensor(np.array([100.0]), mesh4, [R()])
