@@ -287,6 +287,27 @@ def test_stages_of_other_sizes_and_several_values_between_them(session):
     torch.testing.assert_close(on_mesh.cpu(), out.detach(), rtol=1e-5, atol=1e-5)
 
 
+def test_a_checkpoint_of_all_stages_is_read_by_torch_alone_and_by_other_stages(session, tmp_path):
+    mesh = session.init_device_mesh((2, 2), mesh_dim_names=("pp", "dp"))
+    model = parts(2)
+    for k, part in enumerate(model):
+        tt.fully_shard(part, mesh=mesh[k])
+    stages = staged(model, mesh["pp"])
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    tt.Schedule1F1B(stages, 2, F.mse_loss).step(torch.randn(8, 8), target=torch.randn(8, 8))
+    optimizer.step()
+    tt.save(tmp_path / "c", {"model": model, "optimizer": optimizer})
+    plain, turned = parts(2), parts(2)
+    staged(turned, session.init_device_mesh((2,), mesh_dim_names=("pp",), workers=[3, 2])["pp"])
+    for other in (plain, turned):
+        again = torch.optim.AdamW(other.parameters(), fused=True)
+        tt.load(tmp_path / "c", {"model": other, "optimizer": again})
+        for one, expected in zip(other.parameters(), model.parameters()):
+            assert torch.equal(one.cpu(), expected.cpu())
+            assert torch.equal(again.state[one]["exp_avg"].cpu(), optimizer.state[expected]["exp_avg"].cpu())
+    assert turned[1].linear.weight.device_mesh.workers == again.state[turned[1].linear.weight]["exp_avg"].device_mesh.workers == (2,)
+
+
 def test_sums_of_losses_are_not_scaled(session):
     mesh = session.init_device_mesh((2,), mesh_dim_names=("pp",))
     model, other = same_start(functools.partial(parts, 2))

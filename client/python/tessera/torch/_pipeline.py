@@ -51,7 +51,8 @@ class PipelineStage:
         if not 0 <= stage_index < num_stages:
             raise InvalidArgumentError(f"{op}: stage_index is {stage_index}, and num_stages {num_stages}")
         if (device is None) == (group is None):
-            raise InvalidArgumentError(f"{op}: give device, the stage's mesh, or group, as mesh['pp']; here are device={device!r} and group={group!r}")
+            raise InvalidArgumentError(f"{op}: give device, the stage's mesh, or group, as mesh['pp']; here are device={device!r} and "
+                                       f"group={group!r}")
         if group is not None:
             device = _slice_of(op, group, stage_index)
         if not isinstance(device, DeviceMesh):

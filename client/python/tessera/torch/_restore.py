@@ -51,9 +51,9 @@ class _Folder:
             raise InvalidArgumentError(f"load: {path / INDEX} can't be read, it may be cut: {error}") from None
         try:
             version = index["metadata"].get("version")
-            if index["metadata"].get("format") != "tessera" or version != VERSION:
-                raise InvalidArgumentError(f"load: {path} has format {index['metadata'].get('format')!r}, version {version!r}; tt.load reads "
-                                           f"'tessera', {VERSION}")
+            kind = index["metadata"].get("format")
+            if kind != "tessera" or version != VERSION:
+                raise InvalidArgumentError(f"load: {path} has format {kind!r}, version {version!r}; tt.load reads 'tessera', {VERSION}")
             for file, expected in index["metadata"]["file_bytes"].items():
                 self._check(file, expected)
             self.files = index["weight_map"]
@@ -119,7 +119,8 @@ class _Folder:
             out = torch.empty(sizes, dtype=tensor.dtype) if out is None else out
             out[tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(common, box))] = part
         if count != math.prod(sizes):
-            raise InvalidArgumentError(f"load: {self.path} has {count} of {math.prod(sizes)} elements of {tensor.name}{list(box)}: its index is cut")
+            raise InvalidArgumentError(f"load: {self.path} has {count} of {math.prod(sizes)} elements of {tensor.name}{list(box)}: its index "
+                                       "is cut")
         return torch.empty(sizes, dtype=tensor.dtype) if out is None else out
 
 
@@ -295,7 +296,8 @@ def _default_place(device_mesh, placements):
         if wanted is not None:
             fitting = [one if not isinstance(one, Shard) or -ndim <= one.dim < ndim else None for one in listed(wanted, "load")]
             return _Place(mesh, _counted(mesh._placements([Replicate() if one is None else one for one in fitting], "load"), ndim))
-        saved = tensor.placements if tensor.placements is not None and len(tensor.placements) == len(mesh._raw.shape) else [None] * len(mesh._raw.shape)
+        saved, dims = tensor.placements, len(mesh._raw.shape)
+        saved = saved if saved is not None and len(saved) == dims else [None] * dims
         return _Place(mesh, [(0, 0, 0) if one is None else tuple(encode([Shard(one)], "load")[0]) for one in saved])
 
     return place

@@ -75,7 +75,10 @@ def merged(ranks: list[list[Action]], stages: int) -> list[Action]:
                 continue
             kind, stage, microbatch = action = actions[at[rank]]
             last = stage == stages - 1
-            need = Action("F", stage, microbatch) if kind == "B" and last else Action(kind, stage + (1 if kind == "B" else -1), microbatch)
+            if kind == "B":
+                need = Action("F", stage, microbatch) if last else Action("B", stage + 1, microbatch)
+            else:
+                need = Action("F", stage - 1, microbatch)
             if kind == "F" and stage == 0 or need in done:
                 turn.append(action)
                 at[rank] += 1
@@ -105,14 +108,14 @@ class _Schedule:
         raise NotImplementedError
 
     def _checked(self, stages) -> list[PipelineStage]:
-        stages = [stages] if isinstance(stages, PipelineStage) else list(stages)
+        stages = list(stages) if isinstance(stages, (list, tuple)) else [stages]
         if not stages or not all(isinstance(one, PipelineStage) for one in stages):
             raise InvalidArgumentError(f"{self._op}: stages are {stages!r}; it takes all PipelineStages of the pipeline")
         stages.sort(key=lambda one: one.stage_index)
         found, wanted = [one.stage_index for one in stages], stages[0].num_stages
         if found != list(range(wanted)) or any(one.num_stages != wanted for one in stages):
-            raise InvalidArgumentError(f"{self._op}: the stages are {found} of {[one.num_stages for one in stages]}; one program has all of them, "
-                                       f"0 to {wanted - 1}")
+            raise InvalidArgumentError(f"{self._op}: the stages are {found} of {[one.num_stages for one in stages]}; one program has all of "
+                                       f"them, 0 to {wanted - 1}")
         if len({one.device._session._key for one in stages}) > 1:
             raise InvalidArgumentError(f"{self._op}: the stages' meshes are of several sessions")
         return stages
@@ -125,9 +128,11 @@ class _Schedule:
             return [value] * self._count
         dim = getattr(spec, "split_dim", spec)
         if not isinstance(dim, int) or not -value.ndim <= dim < value.ndim:
-            raise InvalidArgumentError(f"{self._op}: {what} of shape {tuple(value.shape)} can't be cut along dim {dim!r} into microbatches")
+            raise InvalidArgumentError(f"{self._op}: {what} of shape {tuple(value.shape)} can't be cut along dim {dim!r} into "
+                                       "microbatches")
         if value.shape[dim] % self._count:
-            raise InvalidArgumentError(f"{self._op}: {what} has {value.shape[dim]} rows in dim {dim}, which {self._count} microbatches don't divide")
+            raise InvalidArgumentError(f"{self._op}: {what} has {value.shape[dim]} rows in dim {dim}, which {self._count} microbatches "
+                                       "don't divide")
         size = value.shape[dim] // self._count
         return [value.narrow(dim, i * size, size) for i in range(self._count)]
 
@@ -142,7 +147,8 @@ class _Schedule:
             if not any(stage._names is None or name in stage._names for stage in self._stages):
                 raise InvalidArgumentError(f"{self._op}: no stage's forward takes {name!r}")
         targets = self._chunks("target", target, 0)
-        return [tuple(one[m] for one in parts) for m in range(self._count)], [{k: one[m] for k, one in named.items()} for m in range(self._count)], targets
+        numbers = range(self._count)
+        return [tuple(one[m] for one in parts) for m in numbers], [{k: one[m] for k, one in named.items()} for m in numbers], targets
 
     # ---- running ------------------------------------------------------------------------------------------
 
@@ -167,7 +173,8 @@ class _Schedule:
 
     def _run(self, order, args, kwargs, target, losses, return_outputs):
         arguments, named, targets = self._split(args, kwargs, target)
-        step = _Step(self._stages, self._loss_fn, 1 / self._count if self._scale_grads else 1.0, self._count, target is not None, return_outputs)
+        scale = 1 / self._count if self._scale_grads else 1.0
+        step = _Step(self._stages, self._loss_fn, scale, self._count, target is not None, return_outputs)
         for action in order:
             if action.kind == "F":
                 step.forward(action.stage, action.microbatch, arguments, named, targets)
@@ -280,7 +287,8 @@ class ScheduleInterleaved1F1B(_Schedule):
         if any(mesh != meshes[k % count] for k, mesh in enumerate(meshes)) or len(meshes) % count:
             raise InvalidArgumentError(f"{self._op}: stage k is on mesh k modulo {count}; here {len(meshes)} stages are on {meshes}")
         if self._count % max(1, self._count // count):
-            raise InvalidArgumentError(f"{self._op}: {self._count} microbatches are not a multiple of {self._count // count}, the rounds on {count} meshes")
+            raise InvalidArgumentError(f"{self._op}: {self._count} microbatches are not a multiple of {self._count // count}, the rounds on "
+                                       f"{count} meshes")
         return interleaved(len(self._stages), count, self._count)
 
 
