@@ -26,3 +26,11 @@ def test_a_character_gpt_learns():
     out = run(ROOT / "examples" / "train_characters.py", "--steps", "60")
     last = float(re.search(r"60 steps: loss [\d.]+ to ([\d.]+);", out)[1])
     assert last < 3.3, out
+
+
+def test_digits_are_read_with_everything_in_shards():
+    out = run(ROOT / "examples" / "digits_fsdp.py", "--epochs", "6")
+    losses = [float(one) for one in re.findall(r"epoch \d+: loss ([\d.]+)", out)]
+    assert len(losses) == 6 and losses[0] > 0.8 and losses[-1] < 0.1, out
+    right, alone = (int(re.search(pattern, out)[1]) for pattern in (r"epoch 6: .*, (\d+) of 357", r"torch alone reads (\d+) of 357"))
+    assert right == alone and right >= 343, out     # 96 %

@@ -19,13 +19,19 @@ NotImplementedError with its name; nothing goes through the CPU in silence.
 from ._library import torch as _torch  # noqa: F401 - first: it says what is missing
 from ._table import coverage
 from . import _elementwise, _contractions, _reductions, _rows, _views, _create, _gather, _attention, _lists  # noqa: F401
+from ._checkpoint import save
 from ._data_parallel import DistributedDataParallel
 from ._fully_shard import MixedPrecisionPolicy, fully_shard
 from ._gradients import no_sync
 from ._moving import (default_placement, distribute_module, distribute_tensor, from_handle, from_local, redistribute, to_handle)
+from ._pipeline import PipelineStage
+from ._restore import load
+from ._schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from ._tensor import Tensor
 from . import parallel
 from .._placements import Partial, Placement, Replicate, Shard
 
-__all__ = ["DistributedDataParallel", "MixedPrecisionPolicy", "Partial", "Placement", "Replicate", "Shard", "Tensor", "coverage", "default_placement", "distribute_module",
-           "distribute_tensor", "from_handle", "from_local", "fully_shard", "no_sync", "parallel", "redistribute", "to_handle"]
+__all__ = ["DistributedDataParallel", "MixedPrecisionPolicy", "Partial", "PipelineStage", "Placement", "Replicate", "Schedule1F1B",
+           "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard", "Tensor", "coverage", "default_placement", "distribute_module",
+           "distribute_tensor", "from_handle", "from_local", "fully_shard", "load", "no_sync", "parallel", "redistribute", "save",
+           "to_handle"]

@@ -7,6 +7,7 @@ import operator
 import torch
 
 import _tessera
+from .._errors import InvalidArgumentError
 from .._tensor import OPS
 from . import _composed
 from ._dtypes import BOOL, FLOATS, code
@@ -64,7 +65,10 @@ def _quick(operate, slow, may_be_pending: bool):
                 if type(b) is Tensor:
                     y = b._cell.handle
                     if y is not None and b._view is None and y._dtype == x._dtype and (may_be_pending or not y._has_partial):
-                        return wrap(operate(x, y))
+                        try:
+                            return wrap(operate(x, y))
+                        except InvalidArgumentError:    # a number of another mesh, or an error that `slow` raises
+                            pass
                 elif type(b) is float:
                     return wrap(operate(x, b))
         return slow(a, b, *args, **kwargs)

@@ -90,7 +90,16 @@ def reduce(leaves) -> None:
 
 
 def bring(handles: list, placements: list) -> list:
-    """Handles of one mesh with these encoded placements, by as few ops as the catalog's number of operands allows."""
+    """Handles with these encoded placements on their meshes: by one op for each mesh, as far as the catalog's number of
+    operands allows."""
+    if any(not one._mesh.same(handles[0]._mesh) for one in handles):
+        groups: dict = {}
+        for i, one in enumerate(handles):
+            groups.setdefault(one._mesh.hash(), []).append(i)
+        moved = {}
+        for numbers in groups.values():
+            moved.update(zip(numbers, bring([handles[i] for i in numbers], [placements[i] for i in numbers])))
+        return [moved[i] for i in range(len(handles))]
     out = []
     for i in range(0, len(handles), 64):
         part, wanted = handles[i:i + 64], placements[i:i + 64]

@@ -16,7 +16,7 @@ from .._tensor import OPS
 from . import _composed
 from ._dtypes import F32
 from ._gradients import bring
-from ._operands import operand
+from ._operands import number_beside, operand
 from ._placing import settled
 from ._table import TABLE, aten, overload, row, run
 from ._tensor import Tensor, handle_of, rebind, wrap
@@ -110,7 +110,7 @@ def foreach_zero_(tensors):
 @row("_foreach_norm.Scalar", how="composed")
 def foreach_norm(tensors, ord=2, dtype=None):  # noqa: A002 - ATen's name
     """Norms of tensors; the sums of squares of all are reduced by one op. A gradient that is still pending is reduced with the
-    others before, and keeps that value."""
+    others before, and keeps that value. The norms are numbers to be put together: all are on the first tensor's mesh."""
     settle(tensors)
     if ord != 2:
         return [run("linalg_vector_norm.default")(one, ord, dtype=dtype) for one in tensors]
@@ -118,6 +118,7 @@ def foreach_norm(tensors, ord=2, dtype=None):  # noqa: A002 - ATen's name
     places = [i for i, one in enumerate(sums) if one._has_partial]
     for i, whole in zip(places, bring([sums[i] for i in places], [[(0, 0, 0)] * sums[i]._mesh_ndim for i in places])):
         sums[i] = whole
+    sums = [number_beside(one, sums[0]) for one in sums]
     return [wrap(_composed.as_dtype(_call(_SQRT, (one,)), handle_of(x)._dtype if dtype is None else one._dtype))
             for one, x in zip(sums, tensors)]
 
@@ -144,7 +145,7 @@ def _gradients(parameters, gradients, grad_scale) -> list:
             handles[i] = handle
     if grad_scale is not None:
         scale = handle_of(grad_scale)
-        handles = [_composed.div(handle, scale) for handle in handles]
+        handles = [_composed.div(handle, number_beside(scale, handle)) for handle in handles]
     return handles
 
 
@@ -152,6 +153,7 @@ def _write(tensor: Tensor, new, found_inf) -> None:
     """Binds the new value; where an infinity was found, the old one stays."""
     old = handle_of(tensor)
     if found_inf is not None:
+        found_inf = number_beside(found_inf, old)
         new = _call(OPS["where"], (_call(OPS["equal"], (found_inf, 0)), new, old))
     rebind("optimizer step", tensor, new)
 
@@ -161,9 +163,12 @@ def _fused_adam(is_decoupled: bool):
                  grad_scale=None, found_inf=None):
         handles = _gradients(parameters, gradients, grad_scale)
         found = None if found_inf is None else _call(OPS["reshape"], (handle_of(found_inf),), shape=[])
-        rate = operand("adam", lr, parameters[0])
         for i, (p, g) in enumerate(zip(parameters, handles)):
-            step = operand("adam", steps[i], p)
+            rate = operand("adam", lr, p)
+            step = handle_of(steps[i])
+            if not step._mesh.same(handle_of(p)._mesh):     # made on the default mesh; from now on it is where its parameter is
+                step = number_beside(step, handle_of(p))
+                steps[i]._cell.bind(step)
             out = _composed.adam(handle_of(p), g, handle_of(moments[i]), handle_of(squares[i]),
                                  handle_of(highest[i]) if amsgrad else None, step, lr=rate, beta1=beta1, beta2=beta2,
                                  weight_decay=weight_decay, eps=eps, maximize=maximize, is_decoupled=is_decoupled)
@@ -182,8 +187,8 @@ def fused_sgd(parameters, gradients, buffers, *, weight_decay, momentum, lr, dam
               grad_scale=None, found_inf=None):
     handles = _gradients(parameters, gradients, grad_scale)
     found = None if found_inf is None else _call(OPS["reshape"], (handle_of(found_inf),), shape=[])
-    rate = operand("sgd", lr, parameters[0])
     for i, (p, g) in enumerate(zip(parameters, handles)):
+        rate = operand("sgd", lr, p)
         buffer = None if not momentum or is_first_step else handle_of(buffers[i])
         new, buffer = _composed.sgd(handle_of(p), g, buffer, lr=rate, momentum=momentum, dampening=dampening,
                                     weight_decay=weight_decay, nesterov=nesterov, maximize=maximize)
@@ -204,15 +209,16 @@ def check_and_unscale(tensors, found_inf, inverse_scale):
         h = handle_of(one)
         bad = _call(OPS["logical_not"], (_call(OPS["isfinite"], (h,)),))
         bad = settled(_call(OPS["any"], (bad,), dims=list(range(h.ndim))))
-        found = _call(OPS["maximum"], (found, _composed.as_dtype(bad, F32)))
-        rebind("unscale", one, _composed.mul(h, _composed.as_dtype(scale, h._dtype)))
+        found = _call(OPS["maximum"], (found, number_beside(_composed.as_dtype(bad, F32), found)))
+        rebind("unscale", one, _composed.mul(h, number_beside(_composed.as_dtype(scale, h._dtype), h)))
     rebind("unscale", found_inf, found)
 
 
 @row("_amp_update_scale_.default", how="composed")
 def update_scale(scale, growth, found_inf, growth_factor, backoff_factor, growth_interval):
     """Times backoff_factor where an infinity was found, times growth_factor after so many steps without one."""
-    s, n, found = handle_of(scale), handle_of(growth), _call(OPS["reshape"], (handle_of(found_inf),), shape=list(scale.shape))
+    s, found = handle_of(scale), _call(OPS["reshape"], (handle_of(found_inf),), shape=list(scale.shape))
+    n, found = number_beside(handle_of(growth), s), number_beside(found, s)
     bad = _call(OPS["greater"], (found, 0))
     next_n = _composed.add(n, 1)
     grows = _call(OPS["equal"], (next_n, growth_interval))

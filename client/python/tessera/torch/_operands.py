@@ -11,13 +11,17 @@ from ._dtypes import BOOL, CODES, FLOATS, code
 from ._tensor import Tensor, handle_of
 
 _call = _tessera.call
-_ASTYPE = OPS["astype"]
+_ASTYPE, _MOVE = OPS["astype"], OPS["redistribute"]
 
 
 def operand(op: str, value, beside=None):
-    """A handle or a number. A CPU tensor without dims is a number, as it is for torch; with dims it is refused."""
+    """A handle or a number. A CPU tensor without dims is a number, as it is for torch; with dims it is refused. A tensor without
+    dims that needs no gradient is brought to the mesh of what it stands beside (a norm, a step, a loss scale of pipelines)."""
     if type(value) is Tensor or isinstance(value, Tensor):
-        return handle_of(value)
+        one = handle_of(value)
+        if value.ndim == 0 and isinstance(beside, Tensor) and (beside.ndim or beside.requires_grad) and not value.requires_grad:
+            return number_beside(one, handle_of(beside))
+        return one
     if isinstance(value, torch.Tensor):
         if value.ndim == 0 and value.device.type == "cpu":
             return value.item()
@@ -25,6 +29,13 @@ def operand(op: str, value, beside=None):
         raise InvalidArgumentError(f"{op}: expected all tensors to be on the same device, but {shown} stands beside "
                                    f"{beside!r}; tt.distribute_tensor(x, mesh, placements) brings it there")
     return value
+
+
+def number_beside(one, beside):
+    """The handle of a number, on the mesh of another one of its session."""
+    if one._mesh.same(beside._mesh) or one._session_key != beside._session_key:
+        return one
+    return _call(_MOVE, (one,), mesh=beside._mesh, placements=[(0, 0, 0)] * beside._mesh_ndim)
 
 
 def handle(op: str, value, beside=None):
@@ -63,6 +74,8 @@ def promoted(op: str, a, b, is_true_divide: bool = False):
     ha, hb = operand(op, a, b), operand(op, b, a)
     is_a, is_b = isinstance(ha, _tessera.Tensor), isinstance(hb, _tessera.Tensor)
     if is_a and is_b:
+        if not (a.ndim or b.ndim or b.requires_grad):
+            hb = number_beside(hb, ha)
         if ha._dtype == hb._dtype and not (is_true_divide and ha._dtype not in FLOATS):
             return ha, hb
     elif is_a and type(hb) in (int, float) and ha._dtype in FLOATS:

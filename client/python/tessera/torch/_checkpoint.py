@@ -1,0 +1,208 @@
+"""tt.save: a state as safetensors files and an index.
+
+A folder holds one file for each worker that is read from, and `model.safetensors.index.json`. Of a tensor's shards each
+distinct box is a *piece*, taken from one of the positions that have it: the one whose file is smallest so far. A piece that
+is the whole tensor has its name, so that a tensor that was replicated is found by every reader of safetensors; others have
+the name and the box, "w[0:4,0:8]". Besides the usual `metadata` and `weight_map` the index has `tensors` (dtype, shape,
+placements, pieces by name) and `state`, the tree of dicts, lists and plain values.
+
+The client writes the files, shard after shard; nothing of a tensor but one shard is in its memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+import secrets
+import shutil
+import struct
+
+import numpy as np
+import torch
+
+import _tessera
+from .._errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from ._cell import moved
+from ._dtypes import TORCH, tensor_of
+from ._tensor import Tensor, handle_of
+
+INDEX = "model.safetensors.index.json"
+VERSION = 1
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+          "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "U16": torch.uint16,
+          "U32": torch.uint32, "U64": torch.uint64, "BOOL": torch.bool, "C64": torch.complex64}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+MAX_DEPTH = 100     # docs/limits.md: checkpoint_depth
+
+
+class _Piece:
+    """A box of a tensor, and how to fetch it."""
+
+    def __init__(self, key: str, dtype: torch.dtype, box, fetch):
+        self.key, self.dtype, self.box, self.fetch = key, dtype, box, fetch
+        self.shape = [stop - start for start, stop in box]
+        self.bytes = math.prod(self.shape) * dtype.itemsize
+
+
+class _Plan:
+    """What goes into which file; made before anything is fetched, of handles that no later step changes."""
+
+    def __init__(self):
+        self.tensors: dict = {}
+        self.files: dict = {}       # pieces by (session, worker); those of CPU tensors by None
+        self.known: dict = {}       # (name, values) by what is the same tensor: tied parameters are stored once
+
+    def tree(self, node, path: tuple):
+        if len(path) > MAX_DEPTH:
+            raise InvalidArgumentError(f"save: the state is nested {len(path)} deep at {_dotted(path[:4])}..., the limit is {MAX_DEPTH}")
+        if isinstance(node, torch.Tensor):
+            return {"tensor": self._tensor(node, path)}
+        if node is None or isinstance(node, (bool, int, float, str)):
+            return {"value": node}
+        if hasattr(node, "state_dict"):
+            return self.tree(node.state_dict(), path)
+        if isinstance(node, dict):
+            for key in node:
+                if not isinstance(key, (str, int)) or isinstance(key, bool):
+                    raise InvalidArgumentError(f"save: the key {key!r} at {_dotted(path)} is {type(key).__name__}; keys are str or int")
+            return {"dict": [[key, self.tree(value, (*path, key))] for key, value in node.items()]}
+        if isinstance(node, (list, tuple)):
+            return {("tuple" if isinstance(node, tuple) else "list"): [self.tree(value, (*path, i)) for i, value in enumerate(node)]}
+        raise InvalidArgumentError(f"save: {_dotted(path)} is {type(node).__name__}; a state has tensors, numbers, strings, None, and "
+                                   "dicts, lists and tuples of them; what has a state_dict() is saved by it")
+
+    def _tensor(self, tensor: torch.Tensor, path: tuple) -> str:
+        if tensor.dtype not in NAMES:
+            raise InvalidArgumentError(f"save: {_dotted(path)} is {tensor.dtype}, which safetensors files don't have")
+        if tensor.device.type == "meta":
+            raise InvalidArgumentError(f"save: {_dotted(path)} is on the device meta and has no values")
+        held = handle_of(tensor) if isinstance(tensor, Tensor) else tensor.detach().to("cpu")
+        same = id(held) if isinstance(tensor, Tensor) else (held.data_ptr(), held.dtype, held.shape, held.stride())
+        if tensor.numel() and same in self.known:
+            return self.known[same][0]
+        name = _dotted(path) if path else "tensor"
+        number = 1
+        while name in self.tensors or name == "__metadata__":
+            number += 1
+            name = f"{_dotted(path)}#{number}"
+        self.known[same] = (name, held)     # held, as an id is another's when its object is gone
+        if isinstance(tensor, Tensor):
+            self._sharded(name, held)
+        else:
+            box = [[0, n] for n in held.shape]
+            self.files.setdefault(None, []).append(_Piece(name, held.dtype, box, lambda: held))
+            self._note(name, held.dtype, held.shape, None, [(name, box)])
+        return name
+
+    def _sharded(self, name: str, handle) -> None:
+        shape = tuple(handle.shape)
+        # A pending sum is summed up to shards: no worker has the whole.
+        goal = [((1, 0, 0) if shape else (0, 0, 0)) if one[0] == 2 else one for one in handle._placements]
+        handle = moved(handle, goal)
+        mesh, workers = handle._mesh, list(handle._mesh.workers)
+        holders: dict = {}
+        for flat, box in enumerate(_tessera.boxes(handle._dtype, shape, mesh, goal)):
+            holders.setdefault(tuple(tuple(one) for one in box), []).append(flat)
+        pieces = []
+        for box, positions in holders.items():
+            if any(start == stop for start, stop in box) and math.prod(shape):
+                continue
+            groups = [(handle._session_key, workers[flat]) for flat in positions]
+            group = min(groups, key=lambda one: sum(piece.bytes for piece in self.files.get(one, ())))
+            position = tuple(int(i) for i in np.unravel_index(positions[groups.index(group)], mesh.shape))
+            is_whole = all((start, stop) == (0, n) for (start, stop), n in zip(box, shape))
+            key = name if is_whole else f"{name}[{','.join(f'{start}:{stop}' for start, stop in box)}]"
+            box = [list(one) for one in box]
+            self.files.setdefault(group, []).append(
+                _Piece(key, TORCH[handle._dtype], box, lambda position=position: tensor_of(handle.to_local(position))))
+            pieces.append((key, box))
+        self._note(name, TORCH[handle._dtype], shape, [one[1] if one[0] == 1 else None for one in goal], pieces)
+
+    def _note(self, name, dtype, shape, placements, pieces) -> None:
+        self.tensors[name] = {"dtype": NAMES[dtype], "shape": list(shape), "placements": placements,
+                              "pieces": [{"key": key, "box": box} for key, box in pieces]}
+
+
+def _dotted(path: tuple) -> str:
+    return ".".join(str(one) for one in path) or "the state"
+
+
+def _write(file: pathlib.Path, pieces: list) -> int:
+    """Writes one safetensors file, piece after piece; returns its bytes."""
+    pieces = sorted(pieces, key=lambda one: (-one.dtype.itemsize, one.key))     # each begins at a multiple of its dtype's size
+    header: dict = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for piece in pieces:
+        header[piece.key] = {"dtype": NAMES[piece.dtype], "shape": piece.shape, "data_offsets": [at, at + piece.bytes]}
+        at += piece.bytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(file, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for piece in pieces:
+            local = piece.fetch().contiguous()
+            if list(local.shape) != piece.shape or local.dtype != piece.dtype:
+                raise FailedPreconditionError(f"save: {piece.key} came as {local.dtype} {tuple(local.shape)}, not {piece.dtype} "
+                                              f"{tuple(piece.shape)}: it changed while it was saved")
+            if local.numel():
+                out.write(local.reshape(-1).view(torch.uint8).numpy().data)
+        out.flush()
+        os.fsync(out.fileno())
+        return out.tell()
+
+
+def save(path, state) -> None:
+    """Saves a state as a folder of safetensors files and an index; tt.load reads it on any mesh.
+
+    path: a folder that doesn't exist yet; it appears when all is written, under a temporary name in the same place before.
+    state: dicts (with str or int keys), lists and tuples of tensors, numbers, strings and None; modules, optimizers and what
+    else has a state_dict() stand for that. Of each tensor every distinct shard is fetched once, from one worker that has it,
+    and written to that worker's file; tied parameters are stored once; a pending sum is summed up. Values are those of the
+    moment of the call: what is done to the tensors meanwhile doesn't show. Blocks. The client writes the files for now:
+    its memory holds one shard at a time, its disk the whole.
+
+    FailedPreconditionError: the path exists. NotFoundError: its parent doesn't. InvalidArgumentError: a value that no state
+    has, with its path in the state. What workers report is raised as it is, and nothing is left at the path.
+
+    >>> tt.save("checkpoints/100", {"model": model, "optimizer": optimizer, "step": 100})
+    """
+    path = pathlib.Path(path)
+    _check_free(path)
+    if not path.absolute().parent.is_dir():
+        raise NotFoundError(f"save: {path} can't be made, as the folder {path.parent} doesn't exist")
+    plan = _Plan()
+    tree = plan.tree(state, ())
+    folder = path.absolute().parent / f".{path.name}.{secrets.token_hex(4)}.partial"
+    folder.mkdir()
+    try:
+        groups = sorted(plan.files, key=lambda one: (one is None, one or ()))
+        weights, sizes, total = {}, {}, 0
+        for number, group in enumerate(groups, 1):
+            name = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+            sizes[name] = _write(folder / name, plan.files[group])
+            weights.update((piece.key, name) for piece in plan.files[group])
+            total += sum(piece.bytes for piece in plan.files[group])
+        index = {"metadata": {"total_size": total, "format": "tessera", "version": VERSION, "file_bytes": sizes},
+                 "weight_map": weights, "tensors": plan.tensors, "state": tree}
+        with open(folder / INDEX, "w", encoding="utf-8") as out:
+            json.dump(index, out, indent=1)
+            out.flush()
+            os.fsync(out.fileno())
+        _check_free(path)
+        try:
+            os.rename(folder, path)
+        except OSError as error:
+            raise FailedPreconditionError(f"save: {path} can't be made: {error.strerror}") from None
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _check_free(path: pathlib.Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise FailedPreconditionError(f"save: {path} exists already; a checkpoint is never written over another")
+
+
+save.__module__ = "tessera.torch"
