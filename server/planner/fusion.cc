@@ -121,6 +121,14 @@ class Fuser {
     node.resolution.local = MapOp{std::move(result)};
   }
 
+  // Whether an input is brought to where the node wants it: each that computes the node would bring it by itself.
+  bool Moves(const FusedNode& node) const {
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      if (graph_.specs[static_cast<size_t>(node.inputs[k])] != node.resolution.operands[k].spec) return true;
+    }
+    return false;
+  }
+
   // The map whose result is input `i` of the node, and is taken as it lies, element by element: by the node alone, or
   // by others who can as well compute it again.
   std::optional<size_t> MapBefore(const FusedNode& node, size_t i) const {
@@ -129,7 +137,7 @@ class Fuser {
     if (made_by < 0) return std::nullopt;
     const FusedNode& before = nodes_[static_cast<size_t>(made_by)];
     if (!IsPlainMap(before)) return std::nullopt;
-    if (uses_[static_cast<size_t>(value)] != 1 && !IsAsCheapAsRead(before)) return std::nullopt;
+    if (uses_[static_cast<size_t>(value)] != 1 && (!IsAsCheapAsRead(before) || Moves(before))) return std::nullopt;
     // As many elements as the map has that takes them in; of a reduction, as what it reduces has.
     const TensorSpec& output = node.mapped.has_value() ? *node.mapped : node.resolution.outputs[0];
     const TensorSpec& between = before.resolution.outputs[0];

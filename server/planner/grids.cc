@@ -34,7 +34,7 @@ constexpr int64_t kAllSubgridsOfHostsUpTo = 16;  // docs/limits.md: all_subgrids
 constexpr int64_t kAllOrdersUpTo = 32;  // docs/limits.md: all_orders_up_to
 
 constexpr double kRounding = 1 - 1e-9;  // of bounds, which are summed up in another order than prices
-constexpr size_t kPricedWorkers = 64;  // of more, some stand for all
+constexpr size_t kPricedWorkers = 64;   // of more, some stand for all
 constexpr size_t kPricedHosts = 8;
 
 size_t StrideOf(size_t count, size_t priced) { return count <= priced ? 1 : count / priced; }
