@@ -26,13 +26,7 @@ DTYPES = [np.dtype(name) for name in ("f8", "f8", "f4", "f4", "f2", "i8", "i4", 
 EXTENTS = [0, 1, 1, 2, 3, 4, 5, 7, 9]
 MAX_ELEMENTS = 400
 OPS = []
-
-
-def op(weight=1):
-    def add(function):
-        OPS.extend([function] * weight)
-        return function
-    return add
+op = differential_ops.listed_in(OPS)
 
 
 class Program:
@@ -226,11 +220,6 @@ def broadcasts(a, b) -> bool:
         return False
 
 
-def number_known(text: str, dtype) -> kv.Known:
-    with np.errstate(over="ignore"):
-        return kv.exactly(np.array(eval(text, {"inf": np.inf, "nan": np.nan})).astype(dtype))   # noqa: S307
-
-
 @op(8)
 def binary(p):
     x = p.any()
@@ -239,7 +228,7 @@ def binary(p):
     b = p.pool[y]
     if p.chance(0.35):
         y = p.number(a.dtype)
-        b = number_known(y, a.dtype)
+        b = differential_ops.number_known(y, a.dtype)
     elif p.chance(0.5):
         y = upload(p, p.choose([a.shape, a.shape[1:], ()]), a.dtype)
         b = p.pool[y]

@@ -11,11 +11,22 @@ import known_values as kv
 OPS = []
 
 
-def op(weight=1):
-    def add(function):
-        OPS.extend([function] * weight)
-        return function
-    return add
+def listed_in(ops):
+    """The decorator `@op(weight)` that lists a function among `ops`, as often as its weight says."""
+    def op(weight=1):
+        def add(function):
+            ops.extend([function] * weight)
+            return function
+        return add
+    return op
+
+
+op = listed_in(OPS)
+
+
+def number_known(text: str, dtype) -> kv.Known:
+    with np.errstate(over="ignore"):
+        return kv.exactly(np.array(eval(text, {"inf": np.inf, "nan": np.nan})).astype(dtype))   # noqa: S307
 
 
 def is_sure(known: kv.Known) -> bool:
@@ -163,8 +174,7 @@ def assign(p):
         value, known = (lambda y: (y, p.pool[y]))(p.choose(fitting))
     else:
         value = p.number(a.dtype)
-        with np.errstate(over="ignore"):
-            known = kv.exactly(np.array(eval(value, {"inf": np.inf, "nan": np.nan})).astype(a.dtype))     # noqa: S307
+        known = number_known(value, a.dtype)
     arrays = {}
     for f in kv.FIELDS:
         array = np.array(getattr(a, f))
