@@ -1,0 +1,106 @@
+#pragma once
+
+// What a GPU is given for a KernelCall: kernels of the image by name, with their grids and parameters. Pure: no
+// driver, no device; pointers are addresses on the device, and are never followed.
+//
+//   LaunchKernel({.op = &sum, .inputs = {x}, .output = y, ...}, workspace)
+//     -> {Launch{.entry = "reduce_sum_f32", .grid = {450, 1, 1}, .block = {128, 1, 1}, ...}}
+//
+// Law: the steps, one after the other in one stream, do what RunKernel of the CPU does (kernels/kernel.h): the same
+// bits, save where a transcendental function or a library rounds.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/kernel.h"
+
+namespace tessera::cuda {
+
+// A kernel that is made of an expression: CUDA C++ for NVRTC (map_cache.h compiles it). One source has one entry.
+struct MapProgram {
+  std::string entry;
+  std::string source;
+};
+
+// One kernel launch. All its parameters are one struct by value, of `parameters.size()` bytes, in a parameter aligned
+// to 16.
+struct Launch {
+  std::string entry;
+  std::shared_ptr<const MapProgram> program = nullptr;  // null: the entry is in the image
+  std::array<uint32_t, 3> grid = {1, 1, 1};
+  std::array<uint32_t, 3> block = {1, 1, 1};
+  uint32_t shared_bytes = 0;  // dynamic
+  std::vector<std::byte> parameters;
+  // In place of a program that can't be compiled; its entries are in the image. Empty where there is a kernel in the
+  // image already.
+  std::vector<Launch> otherwise;
+};
+
+// output[b] = left[b] * right[b] (+ output[b] with kAdd), by matrices in row-major order unless transposed, as
+// cuBLASLt takes them. Strides are in elements.
+enum class Transposed : uint8_t { kNo = 0, kYes = 1 };
+struct MatrixOperand {
+  uint64_t address = 0;
+  int64_t leading_dimension = 0;
+  int64_t batch_stride = 0;
+  Transposed transposed = Transposed::kNo;
+};
+struct MatmulProblem {
+  DType dtype = DType::kF32;  // f64, f32 (without TF32), f16 or bf16 (summed in f32)
+  int64_t batch = 1, rows = 0, columns = 0, inner = 0;
+  MatrixOperand left, right, output;  // the output isn't transposed
+  KernelStore store = KernelStore::kWrite;
+  std::vector<Launch> otherwise;  // the same product by kernels of the image
+};
+
+// Every byte of [address, address + bytes) becomes `value`.
+struct Fill {
+  uint64_t address = 0;
+  int64_t bytes = 0;
+  uint8_t value = 0;
+};
+
+using Step = std::variant<Launch, MatmulProblem, Fill>;
+
+// Memory of the device beside the operands. `address` is aligned to 256. The fault word is an int64_t that is 0 before
+// a call, and after it where nothing was wrong; kernels go on with what is nearest and never trap. 16 bytes from
+// `zeros` on are 0, aligned to 16.
+struct Workspace {
+  uint64_t address = 0;
+  int64_t bytes = 0;
+  uint64_t fault_word = 0;
+  uint64_t zeros = 0;
+};
+
+// InvalidArgument as the CPU says it, Unimplemented by name where there is no kernel, ResourceExhausted where the
+// workspace is smaller than WorkspaceBytes.
+absl::StatusOr<std::vector<Step>> LaunchKernel(const KernelCall& call, const Workspace& workspace);
+int64_t WorkspaceBytes(const KernelCall& call);
+// As CopyStrided and ReduceTermsInto of kernels/kernel.h.
+absl::StatusOr<std::vector<Step>> LaunchCopy(absl::Span<const int64_t> extents, int64_t element_bytes,
+                                             const void* source, absl::Span<const int64_t> source_strides,
+                                             void* destination, absl::Span<const int64_t> destination_strides);
+absl::StatusOr<std::vector<Step>> LaunchReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
+                                                    absl::Span<const ReduceTerm> terms, int64_t term_count,
+                                                    DType destination_dtype,
+                                                    absl::Span<const ReduceDestination> destinations,
+                                                    const Workspace& workspace);
+int64_t ReduceTermsWorkspaceBytes(DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
+                                  absl::Span<const ReduceDestination> destinations);
+
+// Unimplemented, by the op's name and the dtype, where there is no kernel for the op of inputs and an output of these
+// dtypes.
+absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType output);
+
+// The error of the call that left this fault word, as the CPU says it; OK for 0.
+absl::Status FaultOf(const KernelCall& call, int64_t fault_word);
+
+}  // namespace tessera::cuda
