@@ -1,9 +1,9 @@
 #pragma once
 
 // An interpreter of the PTX that nvcc and NVRTC make: a grid is run on the host, thread by thread, with the checks of
-// compute-sanitizer. A register that no instruction wrote, memory that isn't the kernel's, a byte of shared memory that
-// two threads use without a barrier between them, or that nobody wrote, a barrier that some threads never reach: each
-// is a named error of the launch.
+// compute-sanitizer. Memory that isn't the kernel's, a byte of shared memory that two threads use without a barrier
+// between them, or one of shared or local memory that nobody wrote, a barrier that some threads never reach: each is a
+// named error of the launch.
 //
 //   auto module = Parse(text);
 //   std::string wrong = Run(module->kernels.at("copy_4"), parameters, {.grid = {2, 1, 1}, .block = {32, 1, 1}, ...});

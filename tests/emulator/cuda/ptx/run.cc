@@ -1,0 +1,530 @@
+// A block at a time, its warps in an order of the seed, each thread as far as it gets without others. What can be seen
+// of the order is what a kernel may not depend on: the checks say where it does.
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <random>
+
+#include "schemas/types/str_cat.h"
+#include "tests/emulator/cuda/ptx/arithmetic.h"
+#include "tests/emulator/cuda/ptx/code.h"
+#include "tests/emulator/cuda/ptx/ptx.h"
+
+namespace tessera::ptx {
+namespace {
+
+constexpr uint32_t kWarp = 32;
+// Instructions of one thread between two waits: more is taken for a loop without an end.
+constexpr uint64_t kMaxInstructions = 200'000'000;
+
+enum class ThreadState : uint8_t { kRuns, kAtBarrier, kInWarp, kEnded };
+
+struct Thread {
+  uint64_t* registers = nullptr;
+  size_t at = 0;
+  ThreadState state = ThreadState::kRuns;
+  std::byte* local = nullptr;
+  uint8_t* local_written = nullptr;
+  uint32_t number = 0;
+};
+
+// Who used a byte of shared memory last: one thread, or several, of one warp or several.
+struct Use {
+  static constexpr uint32_t kNobody = ~uint32_t{0}, kSeveral = kNobody - 1;
+  uint32_t thread = kNobody;
+  uint32_t warp = kNobody;
+  uint32_t epoch = 0;
+  uint32_t warp_epoch = 0;
+};
+
+class Block {
+ public:
+  Block(const Kernel& kernel, absl::Span<const std::byte> parameters, const GridLaunch& launch, uint64_t* counts)
+      : kernel_(kernel), code_(*kernel.code), parameters_(parameters), launch_(launch), counts_(counts) {
+    const uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2];
+    registers_.resize(code_.initial.size() * threads);
+    local_.resize(static_cast<size_t>(code_.local_bytes) * threads);
+    local_written_.resize(local_.size());
+    threads_.resize(threads);
+    warp_epochs_.resize((threads + kWarp - 1) / kWarp);
+    shared_.resize(static_cast<size_t>(kernel.shared_bytes) + launch.shared_bytes);
+    writes_.resize(shared_.size());
+    reads_.resize(shared_.size());
+    for (uint32_t w = 0; w < threads; w += kWarp) warp_order_.push_back(w);
+  }
+
+  // Empty, or what was wrong.
+  const std::string& Run(std::array<uint32_t, 3> id) {
+    Begin(id);
+    std::mt19937 random(launch_.seed * 7919 + id[0] + 31 * id[1]);
+    while (error_.empty()) {
+      std::shuffle(warp_order_.begin(), warp_order_.end(), random);
+      bool has_moved = false;
+      for (const size_t warp : warp_order_) has_moved = RunWarp(warp) || has_moved;
+      if (!error_.empty() || AreAll(ThreadState::kEnded)) break;
+      if (EndBarrier()) continue;
+      if (!has_moved) Stuck();
+    }
+    return error_;
+  }
+
+ private:
+  void Begin(std::array<uint32_t, 3> id) {
+    id_ = id;
+    std::fill(shared_.begin(), shared_.end(), std::byte{0xA5});
+    std::fill(writes_.begin(), writes_.end(), Use{});
+    std::fill(reads_.begin(), reads_.end(), Use{});
+    std::fill(local_written_.begin(), local_written_.end(), uint8_t{0});
+    std::fill(warp_epochs_.begin(), warp_epochs_.end(), 1);
+    epoch_ = 1;
+    const auto& n = launch_.block;
+    for (uint32_t t = 0; t < threads_.size(); ++t) {
+      Thread& thread = threads_[t];
+      const size_t local = static_cast<size_t>(code_.local_bytes) * t;
+      thread = {registers_.data() + code_.initial.size() * t,
+                0,
+                ThreadState::kRuns,
+                local_.data() + local,
+                local_written_.data() + local,
+                t};
+      std::copy(code_.initial.begin(), code_.initial.end(), thread.registers);
+      const uint32_t values[kSpecialRegisters] = {
+          t % n[0],        t / n[0] % n[1], t / n[0] / n[1], n[0],     n[1], n[2], id[0], id[1], id[2],
+          launch_.grid[0], launch_.grid[1], launch_.grid[2], t % kWarp};
+      for (const auto& [slot, which] : code_.special) thread.registers[slot] = values[which];
+    }
+  }
+
+  bool AreAll(ThreadState state) const {
+    return std::all_of(threads_.begin(), threads_.end(), [state](const Thread& t) { return t.state == state; });
+  }
+
+  // As far as its threads get; whether any did.
+  bool RunWarp(size_t first) {
+    const size_t end = std::min<size_t>(first + kWarp, threads_.size());
+    bool has_moved = false;
+    for (bool again = true; again && error_.empty();) {
+      for (size_t t = first; t < end; ++t) {
+        if (threads_[t].state != ThreadState::kRuns) continue;
+        Advance(threads_[t]);
+        has_moved = true;
+      }
+      again = error_.empty() && RunWarpOperation(first, end);
+      has_moved = has_moved || again;
+    }
+    return has_moved;
+  }
+
+  void Fail(const Thread& t, const Instruction& i, std::string_view what) {
+    if (!error_.empty()) return;
+    error_ = StrCat(kernel_.name, ": block ", id_[0], ",", id_[1], ",", id_[2], " thread ", t.number, " line ", i.line,
+                    ": ", what);
+  }
+  const Instruction& InstructionOf(const Thread& t) const { return code_.instructions[t.at]; }
+
+  // Lets go of a barrier that all threads have reached.
+  bool EndBarrier() {
+    const Thread* first = nullptr;
+    const Thread* ended = nullptr;
+    for (const Thread& t : threads_) {
+      if (t.state == ThreadState::kEnded) ended = &t;
+      if (t.state == ThreadState::kAtBarrier && first == nullptr) first = &t;
+      if (t.state == ThreadState::kRuns || t.state == ThreadState::kInWarp) return false;
+    }
+    if (first == nullptr) return false;
+    if (ended != nullptr) {
+      Fail(*first, InstructionOf(*first), StrCat("a barrier that thread ", ended->number, " never reaches"));
+      return false;
+    }
+    for (Thread& t : threads_) {
+      if (t.at == first->at) continue;
+      Fail(t, InstructionOf(t), StrCat("waits at another barrier than thread ", first->number));
+      return false;
+    }
+    for (Thread& t : threads_) {
+      t.state = ThreadState::kRuns;
+      ++t.at;
+    }
+    ++epoch_;
+    return true;
+  }
+
+  void Stuck() {
+    for (const Thread& t : threads_) {
+      if (t.state == ThreadState::kInWarp) Fail(t, InstructionOf(t), "waits for lanes that never come");
+    }
+    for (const Thread& t : threads_) {
+      if (t.state == ThreadState::kAtBarrier) Fail(t, InstructionOf(t), "waits for threads that never come");
+    }
+  }
+
+  // Until the thread has to wait for others, or ends.
+  void Advance(Thread& t) {
+    uint64_t left = kMaxInstructions;
+    while (t.state == ThreadState::kRuns && error_.empty()) {
+      const Instruction& i = code_.instructions[t.at];
+      ++counts_[t.at];
+      if (--left == 0) Fail(t, i, "does not end");
+      if (i.guard != kNoRegister && (t.registers[i.guard] != 0) == i.is_guard_negated) {
+        ++t.at;
+        continue;
+      }
+      switch (i.kind) {
+        case InstructionKind::kCompute:
+          i.operation(t.registers, i);
+          ++t.at;
+          break;
+        case InstructionKind::kBranch: t.at = static_cast<size_t>(i.target); break;
+        case InstructionKind::kBranchTable: BranchByTable(t, i); break;
+        case InstructionKind::kReturn: t.state = ThreadState::kEnded; break;
+        case InstructionKind::kTrap: Fail(t, i, "trap"); break;
+        case InstructionKind::kBarrier: t.state = ThreadState::kAtBarrier; break;
+        case InstructionKind::kWarpBarrier:
+        case InstructionKind::kShuffle:
+        case InstructionKind::kVote:
+        case InstructionKind::kActiveMask: t.state = ThreadState::kInWarp; break;
+        case InstructionKind::kLoad:
+        case InstructionKind::kStore:
+        case InstructionKind::kAtomic:
+          AccessMemory(t, i);
+          ++t.at;
+          break;
+      }
+    }
+  }
+
+  void BranchByTable(Thread& t, const Instruction& i) {
+    const std::vector<int32_t>& table = code_.tables[static_cast<size_t>(i.target)];
+    const uint64_t index = t.registers[i.from[0]];
+    if (index >= table.size()) return Fail(t, i, StrCat("place ", index, " of a table of ", table.size()));
+    t.at = static_cast<size_t>(table[index]);
+  }
+
+  // ---- warps
+
+  // The lanes that wait at one instruction, where all that it names are there.
+  bool RunWarpOperation(size_t first, size_t end) {
+    for (size_t n = first; n < end; ++n) {
+      if (threads_[n].state != ThreadState::kInWarp) continue;
+      const Instruction& i = InstructionOf(threads_[n]);
+      uint32_t here = 0;
+      for (size_t t = first; t < end; ++t) {
+        if (threads_[t].state == ThreadState::kInWarp && threads_[t].at == threads_[n].at) here |= 1U << (t - first);
+      }
+      const uint32_t mask = i.kind == InstructionKind::kActiveMask ? here : MaskOf(threads_[n], i);
+      if ((mask >> (n - first) & 1) == 0) {
+        Fail(threads_[n], i, "isn't in its own mask");
+        return false;
+      }
+      if ((here & mask) != (mask & LanesOf(first, end)) || !HaveOneMask(first, end, mask, i)) continue;
+      Exchange(first, mask, i);
+      for (size_t t = first; t < end; ++t) {
+        if ((mask >> (t - first) & 1) == 0) continue;
+        threads_[t].state = ThreadState::kRuns;
+        ++threads_[t].at;
+      }
+      ++warp_epochs_[first / kWarp];
+      return true;
+    }
+    return false;
+  }
+  static uint32_t LanesOf(size_t first, size_t end) {
+    return end - first >= kWarp ? ~uint32_t{0} : (1U << (end - first)) - 1;
+  }
+  uint32_t MaskOf(const Thread& t, const Instruction& i) const {
+    const size_t operand = i.kind == InstructionKind::kShuffle ? 3 : i.kind == InstructionKind::kVote ? 1 : 0;
+    return static_cast<uint32_t>(t.registers[i.from[operand]]);
+  }
+  bool HaveOneMask(size_t first, size_t end, uint32_t mask, const Instruction& i) {
+    if (i.kind == InstructionKind::kActiveMask) return true;
+    for (size_t t = first; t < end; ++t) {
+      if ((mask >> (t - first) & 1) == 0 || MaskOf(threads_[t], i) == mask) continue;
+      Fail(threads_[t], i, "names other lanes than the lanes it names");
+      return false;
+    }
+    return true;
+  }
+
+  void Exchange(size_t first, uint32_t mask, const Instruction& i) {
+    if (i.kind == InstructionKind::kShuffle) return Shuffle(first, mask, i);
+    if (i.kind == InstructionKind::kWarpBarrier) return;
+    uint32_t votes = 0;
+    const auto each = [&](auto&& f) {
+      for (uint32_t lane = 0; lane < kWarp; ++lane) {
+        if ((mask >> lane & 1) != 0 && first + lane < threads_.size()) f(threads_[first + lane], lane);
+      }
+    };
+    if (i.kind == InstructionKind::kActiveMask) {
+      return each([&](Thread& t, uint32_t) { t.registers[i.to[0]] = mask; });
+    }
+    each([&](Thread& t, uint32_t lane) { votes |= t.registers[i.from[0]] != 0 ? 1U << lane : 0; });
+    const uint32_t here = mask & LanesOf(first, std::min<size_t>(first + kWarp, threads_.size()));
+    const auto mode = static_cast<VoteMode>(i.mode);
+    const uint32_t result = mode == VoteMode::kBallot ? votes
+                            : mode == VoteMode::kAny  ? static_cast<uint32_t>(votes != 0)
+                                                      : static_cast<uint32_t>(votes == here);
+    each([&](Thread& t, uint32_t) { t.registers[i.to[0]] = result; });
+  }
+
+  // As the PTX ISA's shfl.sync says it.
+  void Shuffle(size_t first, uint32_t mask, const Instruction& i) {
+    std::array<uint64_t, kWarp> values = {};
+    for (uint32_t lane = 0; lane < kWarp && first + lane < threads_.size(); ++lane) {
+      values[lane] = threads_[first + lane].registers[i.from[0]];
+    }
+    for (uint32_t lane = 0; lane < kWarp && first + lane < threads_.size(); ++lane) {
+      if ((mask >> lane & 1) == 0) continue;
+      Thread& t = threads_[first + lane];
+      const uint32_t b = static_cast<uint32_t>(t.registers[i.from[1]]) & 31;
+      const uint32_t c = static_cast<uint32_t>(t.registers[i.from[2]]);
+      const uint32_t segment = c >> 8 & 31, clamp = c & 31;
+      const uint32_t last = (lane & segment) | (clamp & ~segment), lowest = lane & segment;
+      uint32_t from = lane;
+      bool is_inside = false;
+      switch (static_cast<ShuffleMode>(i.mode)) {
+        case ShuffleMode::kUp:
+          is_inside = static_cast<int32_t>(lane) - static_cast<int32_t>(b) >= static_cast<int32_t>(last);
+          from = lane - b;
+          break;
+        case ShuffleMode::kDown:
+          is_inside = lane + b <= last;
+          from = lane + b;
+          break;
+        case ShuffleMode::kButterfly:
+          is_inside = (lane ^ b) <= last;
+          from = lane ^ b;
+          break;
+        case ShuffleMode::kIndex:
+          from = lowest | (b & ~segment);
+          is_inside = from <= last;
+          break;
+      }
+      if (!is_inside) from = lane;
+      if ((mask >> from & 1) == 0 || first + from >= threads_.size()) {
+        return Fail(t, i, StrCat("takes from lane ", from, ", which is not in the mask"));
+      }
+      t.registers[i.to[0]] = static_cast<uint32_t>(values[from]);
+      if (i.to[1] != kNoRegister) t.registers[i.to[1]] = is_inside ? 1 : 0;
+    }
+  }
+
+  // ---- memory
+
+  std::byte* PlaceOf(Thread& t, const Instruction& i, uint64_t address, uint64_t bytes, AccessKind kind) {
+    if (address % bytes != 0) {
+      Fail(t, i, StrCat("address ", address, " is misaligned for ", bytes, " bytes"));
+      return nullptr;
+    }
+    Space space = i.space;
+    const uint64_t window = address & kWindowMask, offset = address & ~kWindowMask;
+    if (space == Space::kGeneric || space == Space::kGlobal) {
+      space = window == kSharedWindow      ? Space::kShared
+              : window == kLocalWindow     ? Space::kLocal
+              : window == kConstantWindow  ? Space::kConstant
+              : window == kParameterWindow ? Space::kParameter
+                                           : Space::kGlobal;
+      if (i.space == Space::kGlobal && space != Space::kConstant) space = Space::kGlobal;
+    }
+    switch (space) {
+      case Space::kShared: return Shared(t, i, offset, bytes, kind);
+      case Space::kLocal: return Local(t, i, offset, bytes, kind);
+      case Space::kConstant: return Constant(t, i, address, bytes, kind);
+      case Space::kParameter:
+        if (offset + bytes <= parameters_.size() && kind == AccessKind::kRead) {
+          return const_cast<std::byte*>(parameters_.data()) + offset;
+        }
+        Fail(t, i, StrCat("byte ", offset, " of ", parameters_.size(), " of the parameters"));
+        return nullptr;
+      case Space::kGeneric:
+      case Space::kGlobal: break;
+    }
+    std::byte* place = launch_.memory(address, static_cast<int>(bytes), kind);
+    if (place == nullptr) {
+      Fail(t, i,
+           StrCat("illegal address ", address, " (", bytes, " bytes, ", kind == AccessKind::kRead ? "read" : "write",
+                  ")"));
+    }
+    return place;
+  }
+
+  std::byte* Local(Thread& t, const Instruction& i, uint64_t offset, uint64_t bytes, AccessKind kind) {
+    if (offset + bytes > static_cast<uint64_t>(code_.local_bytes)) {
+      Fail(t, i, StrCat("byte ", offset, " of ", code_.local_bytes, " of local memory"));
+      return nullptr;
+    }
+    for (uint64_t b = offset; b < offset + bytes; ++b) {
+      if (kind != AccessKind::kRead) t.local_written[b] = 1;
+      if (t.local_written[b] == 0) Fail(t, i, StrCat("reads byte ", b, " of local memory, which nobody wrote"));
+    }
+    return t.local + offset;
+  }
+
+  std::byte* Constant(Thread& t, const Instruction& i, uint64_t address, uint64_t bytes, AccessKind kind) {
+    for (const std::shared_ptr<Variable>& variable : code_.variables) {
+      const uint64_t offset = address - variable->address;
+      if (offset + bytes <= variable->bytes.size() && kind == AccessKind::kRead) return variable->bytes.data() + offset;
+    }
+    Fail(t, i, StrCat("address ", address, " is in no variable of the module that may be read"));
+    return nullptr;
+  }
+
+  // Whether the use is by another thread, with no barrier between.
+  bool Races(const Use& use, const Thread& t) const {
+    if (use.thread == Use::kNobody || use.thread == t.number || use.epoch != epoch_) return false;
+    const uint32_t warp = t.number / kWarp;
+    return use.warp != warp || use.warp_epoch == warp_epochs_[warp];
+  }
+  void Record(const Thread& t, Use* use) const {
+    const uint32_t warp = t.number / kWarp;
+    const Use now = {t.number, warp, epoch_, warp_epochs_[warp]};
+    if (!Races(*use, t)) {
+      *use = now;
+      return;
+    }
+    if (use->warp != warp) use->warp = Use::kSeveral;
+    use->thread = Use::kSeveral;
+  }
+
+  std::byte* Shared(Thread& t, const Instruction& i, uint64_t offset, uint64_t bytes, AccessKind kind) {
+    if (offset + bytes > shared_.size()) {
+      Fail(t, i, StrCat("byte ", offset, " of ", shared_.size(), " of shared memory"));
+      return nullptr;
+    }
+    for (uint64_t b = offset; b < offset + bytes; ++b) {
+      if (kind != AccessKind::kAtomic && Races(writes_[b], t)) return Race(t, i, b, writes_[b], "written");
+      if (kind == AccessKind::kWrite && Races(reads_[b], t)) return Race(t, i, b, reads_[b], "read");
+      if (kind != AccessKind::kWrite && writes_[b].thread == Use::kNobody) {
+        Fail(t, i, StrCat("reads byte ", b, " of shared memory, which nobody wrote"));
+        return nullptr;
+      }
+      Record(t, kind == AccessKind::kRead ? &reads_[b] : &writes_[b]);
+    }
+    return shared_.data() + offset;
+  }
+  std::byte* Race(const Thread& t, const Instruction& i, uint64_t byte, const Use& use, std::string_view what) {
+    const std::string by = use.thread == Use::kSeveral ? std::string("several threads") : StrCat("thread ", use.thread);
+    Fail(t, i, StrCat("race: byte ", byte, " of shared memory was ", what, " by ", by, " with no barrier since"));
+    return nullptr;
+  }
+
+  void AccessMemory(Thread& t, const Instruction& i) {
+    const uint64_t address = t.registers[i.from[4]] + static_cast<uint64_t>(i.offset);
+    const AccessKind kind = i.kind == InstructionKind::kLoad    ? AccessKind::kRead
+                            : i.kind == InstructionKind::kStore ? AccessKind::kWrite
+                                                                : AccessKind::kAtomic;
+    std::byte* place = PlaceOf(t, i, address, uint64_t{i.bytes} * i.count, kind);
+    if (place == nullptr) return;
+    const size_t bytes = i.bytes;
+    if (kind == AccessKind::kAtomic) return Atomic(t, i, place);
+    for (size_t k = 0; k < i.count; ++k) {
+      if (kind == AccessKind::kWrite) {
+        std::memcpy(place + k * bytes, &t.registers[i.from[k]], bytes);
+      } else if (i.to[k] != kNoRegister) {
+        uint64_t value = 0;
+        std::memcpy(&value, place + k * bytes, bytes);
+        if (i.value_class == ValueClass::kSigned && bytes == 1) value = static_cast<uint32_t>(ValueOf<int8_t>(value));
+        if (i.value_class == ValueClass::kSigned && bytes == 2) value = static_cast<uint32_t>(ValueOf<int16_t>(value));
+        t.registers[i.to[k]] = value;
+      }
+    }
+  }
+
+  void Atomic(Thread& t, const Instruction& i, std::byte* place) {
+    uint64_t old = 0;
+    std::memcpy(&old, place, i.bytes);
+    const uint64_t operand = t.registers[i.from[0]];
+    const auto select = [&](auto zero) {
+      using T = decltype(zero);
+      const T a = ValueOf<T>(old), b = ValueOf<T>(operand);
+      return BitsOf<T>(i.atomic == AtomicOp::kMax ? std::max(a, b) : std::min(a, b));
+    };
+    const bool is_signed = i.value_class == ValueClass::kSigned;
+    uint64_t value = 0;
+    switch (i.atomic) {
+      case AtomicOp::kAdd:
+        value = i.value_class == ValueClass::kFloat ? AddFloats(old, operand, i.bytes) : old + operand;
+        break;
+      case AtomicOp::kExchange: value = operand; break;
+      case AtomicOp::kCompareAndSwap:
+        value = old == (i.bytes == 4 ? static_cast<uint32_t>(operand) : operand) ? t.registers[i.from[1]] : old;
+        break;
+      case AtomicOp::kMax:
+      case AtomicOp::kMin:
+        value = i.bytes == 4 ? (is_signed ? select(int32_t{}) : select(uint32_t{}))
+                             : (is_signed ? select(int64_t{}) : select(uint64_t{}));
+        break;
+      case AtomicOp::kOr: value = old | operand; break;
+      case AtomicOp::kAnd: value = old & operand; break;
+      case AtomicOp::kXor: value = old ^ operand; break;
+    }
+    std::memcpy(place, &value, i.bytes);
+    if (i.to[0] != kNoRegister) t.registers[i.to[0]] = old;
+  }
+
+  const Kernel& kernel_;
+  const Code& code_;
+  const absl::Span<const std::byte> parameters_;
+  const GridLaunch& launch_;
+  uint64_t* const counts_;  // by instruction
+  std::array<uint32_t, 3> id_ = {};
+  std::vector<Thread> threads_;
+  std::vector<uint64_t> registers_;
+  std::vector<std::byte> local_, shared_;
+  std::vector<uint8_t> local_written_;
+  std::vector<Use> writes_, reads_;  // of shared memory, by byte
+  std::vector<size_t> warp_order_;   // first threads
+  std::vector<uint32_t> warp_epochs_;
+  uint32_t epoch_ = 1;
+  std::string error_;
+};
+
+std::string CheckLaunch(const Kernel& kernel, absl::Span<const std::byte> parameters, const GridLaunch& launch) {
+  constexpr uint64_t kMaxThreads = 1024, kMaxGridY = 65535, kMaxStaticShared = 48 << 10, kMaxShared = 227 << 10;
+  if (static_cast<int64_t>(parameters.size()) != kernel.parameter_bytes) {
+    return StrCat(kernel.name, ": takes ", kernel.parameter_bytes, " bytes of parameters, not ", parameters.size());
+  }
+  const uint64_t threads = uint64_t{launch.block[0]} * launch.block[1] * launch.block[2];
+  if (threads == 0 || threads > kMaxThreads) return StrCat(kernel.name, ": ", threads, " threads in a block");
+  if (launch.grid[0] == 0 || launch.grid[0] > 0x7FFFFFFF || launch.grid[1] == 0 || launch.grid[1] > kMaxGridY ||
+      launch.grid[2] == 0 || launch.grid[2] > kMaxGridY) {
+    return StrCat(kernel.name, ": a grid of ", launch.grid[0], ",", launch.grid[1], ",", launch.grid[2]);
+  }
+  const auto fixed = static_cast<uint64_t>(kernel.shared_bytes);
+  if (fixed > kMaxStaticShared || fixed + launch.shared_bytes > kMaxShared) {
+    return StrCat(kernel.name, ": ", fixed, " + ", launch.shared_bytes, " bytes of shared memory");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string Run(const Kernel& kernel, absl::Span<const std::byte> parameters, const GridLaunch& launch) {
+  if (std::string wrong = CheckLaunch(kernel, parameters, launch); !wrong.empty()) return wrong;
+  const std::vector<Instruction>& instructions = kernel.code->instructions;
+  std::vector<uint64_t> counts(instructions.size());
+  Block block(kernel, parameters, launch, counts.data());
+  std::vector<uint64_t> order(uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2]);
+  for (size_t b = 0; b < order.size(); ++b) order[b] = b;
+  std::mt19937 random(launch.seed);
+  std::shuffle(order.begin(), order.end(), random);
+  std::string wrong;
+  for (const uint64_t b : order) {
+    const auto x = static_cast<uint32_t>(b % launch.grid[0]);
+    const auto y = static_cast<uint32_t>(b / launch.grid[0] % launch.grid[1]);
+    const auto z = static_cast<uint32_t>(b / launch.grid[0] / launch.grid[1]);
+    wrong = block.Run({x, y, z});
+    if (!wrong.empty()) break;
+  }
+  if (launch.coverage != nullptr) {
+    launch.coverage->lines.resize(instructions.size());
+    launch.coverage->run_count.resize(instructions.size());
+    for (size_t i = 0; i < instructions.size(); ++i) {
+      launch.coverage->lines[i] = instructions[i].line;
+      launch.coverage->run_count[i] += counts[i];
+    }
+  }
+  return wrong;
+}
+
+}  // namespace tessera::ptx
