@@ -246,6 +246,10 @@ class DeviceMesh:
             return self._raw.text
         return f"{self._raw.text}[{', '.join(repr(name) for name in self.mesh_dim_names)}]"
 
+    def _repr_html_(self):
+        from ._display import mesh_html
+        return mesh_html(self)
+
 
 DeviceMesh.__module__ = "tessera"
 

@@ -20,6 +20,7 @@ class Plan:
     """
 
     def __init__(self, *ops: dict):
+        self._ops = ops
         self.text: str = "\n".join(op["text"] for op in ops)
         self.steps: list[str] = [step for op in ops for step in op["steps"]]
         self.implicit: list[str] = [line for op in ops for line in op["implicit"]]
@@ -38,6 +39,10 @@ class Plan:
 
     def __repr__(self):
         return f"Plan({self.output}, {len(self.steps)} steps, {sum(self.bytes_received)} bytes received)"
+
+    def _repr_html_(self):
+        from ._plan_picture import html
+        return html(self)
 
 
 Plan.__module__ = "tessera"

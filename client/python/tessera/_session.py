@@ -227,6 +227,10 @@ class _SessionMethods:
     def __repr__(self):
         return f"Session({self.id} at {self.address}, {self.worker_count} workers{'' if self._open else ', closed'})"
 
+    def _repr_html_(self):
+        from ._cluster_picture import session_html
+        return session_html(self)
+
 
 def mesh_for(device_mesh, op: str, session=None) -> DeviceMesh:
     """The mesh that was given, else the `with mesh:` one, else the session's default."""
@@ -332,6 +336,10 @@ class Cluster:
     def __repr__(self):
         base = self.address.partition("#")[0]
         return f"Cluster({len(self.worker_pids)} workers at {base}{', stopped' if self._stopped else ''})"
+
+    def _repr_html_(self):
+        from ._cluster_picture import cluster_html
+        return cluster_html(self)
 
 
 def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, address=None, timeout=60,
