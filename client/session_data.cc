@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "client/recording.h"
 #include "client/session_impl.h"
 #include "client/session_request.h"
 #include "schemas/types/divide.h"
@@ -62,6 +63,7 @@ absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vecto
     return PlannedHandle(specs_.Intern(spec), RowMajorStrides(MaxShardShape(spec)),
                          capture->Hold({spec.mesh, MaxShardElements(spec) * SizeBytes(spec.dtype)}));
   }
+  TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("values are brought to ", ToText(spec))));
   int64_t bytes = 0;
   for (const UploadPiece& piece : pieces) bytes += NumElements(piece.box) * SizeBytes(spec.dtype);
   HandlePtr handle = NewHandle(specs_.Intern(spec), next_handle_++);
@@ -262,6 +264,7 @@ void SessionImpl::CopySlab(uint64_t number, WorkerIndex worker, const Box& slab,
 absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::optional<int64_t> flat_position) {
   TESSERA_RETURN_IF_ERROR(Check());
   if (handle->planned != nullptr) return NeverRuns(*handle);
+  TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("the values of ", ToText(*handle->spec), " are read")));
   const TensorSpec& spec = *handle->spec;
   Box box = flat_position.has_value() ? LocalBox(spec, spec.mesh.PositionAt(*flat_position)) : WholeBox(spec.shape);
   const int64_t bytes = NumElements(box) * SizeBytes(spec.dtype);

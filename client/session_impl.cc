@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/address.h"
+#include "client/recording.h"
 #include "client/session_request.h"
 #include "client/wait.h"
 #include "schemas/ops/catalog.h"
@@ -195,6 +196,7 @@ void SessionImpl::Release(const HandleState& handle) {
     live_.erase(handle.id);
     if (handle.keeper == Keeper::kSession) return;
   }
+  if (Recording* recording = Recording::Current()) recording->AddDrop(*this, handle.id);
   if (!failed_) connection_->EnqueueDrop(handle.id);
 }
 
@@ -211,8 +213,14 @@ std::pair<uint64_t, SessionImpl::RequestPtr> SessionImpl::NewRequest() {
   return {number, request};
 }
 
-absl::Status SessionImpl::Enqueue(Record record) {
-  if (connection_->Enqueue(std::move(record)) < kMaxQueuedRecords) return absl::OkStatus();
+absl::Status SessionImpl::Enqueue(Record record) { return AwaitRoom(connection_->Enqueue(std::move(record))); }
+
+absl::Status SessionImpl::EnqueueAll(std::vector<Record> records) {
+  return AwaitRoom(connection_->EnqueueAll(std::move(records)));
+}
+
+absl::Status SessionImpl::AwaitRoom(size_t queued) {
+  if (queued < kMaxQueuedRecords) return absl::OkStatus();
   ++queue_waiters_;
   absl::Status status = WaitUntil("the queue to the coordinator", std::nullopt,
                                   [this] { return connection_->queued() < kMaxQueuedRecords / 2; });
@@ -378,6 +386,9 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, abs
     } else {
       record.more_results.push_back(results.back()->id);
     }
+  }
+  if (Recording* recording = Recording::Current()) {
+    TESSERA_RETURN_IF_ERROR(recording->Add(*this, record, specs, entry->outputs));
   }
   TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
   return results;

@@ -78,6 +78,18 @@ struct CallOperand {
   bool last_use = false;
 };
 
+// An input of a replay. `is_given_up`: nobody here uses it afterwards, so it is dropped where the recording says so.
+struct ReplayInput {
+  const HandlePtr* tensor = nullptr;
+  bool is_given_up = false;
+};
+// A number in the place of a recorded one.
+struct ReplayNumber {
+  size_t number = 0;
+  Scalar value;
+};
+class Recording;
+
 // What one group of workers gets of an upload: all of `box` lies in `source`, whose first element is
 // the tensor's element `origin`.
 struct UploadPiece {
@@ -99,6 +111,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   using Results = absl::InlinedVector<HandlePtr, 1>;
   absl::StatusOr<Results> CallAll(const OpCall& call, absl::Span<const CallOperand> operands);
   absl::StatusOr<PlanReport> Explain(const OpCall& call, absl::Span<const CallOperand> operands);
+  // What was recorded, with these tensors, and in order these numbers; its kept results (session_replay.cc).
+  absl::StatusOr<std::vector<HandlePtr>> Replay(const Recording& recording, absl::Span<const ReplayInput> inputs,
+                                                absl::Span<const ReplayNumber> numbers);
   // A handle that the server has and this process has no object for (a resumed session). The session keeps it.
   HandlePtr Adopt(uint64_t id, const TensorSpec& spec);
   // From here on the handle keeps the tensor, whoever did before.
@@ -179,6 +194,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   std::pair<uint64_t, RequestPtr> NewRequest();
   // Queues a record; waits while the queue is full.
   absl::Status Enqueue(Record record);
+  absl::Status EnqueueAll(std::vector<Record> records);
+  absl::Status AwaitRoom(size_t queued);
   void EnsureWatched(HandleState& handle);
   // Waits until `done`, called with the mutex held, is true. Errors: the session's failure,
   // DeadlineExceeded (timeout, or no progress for the stall timeout), an interrupt.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/recording.h"
 #include "client/session_impl.h"
 #include "client/session_request.h"
 #include "client/wait.h"
@@ -150,6 +151,7 @@ absl::Status SessionImpl::AwaitTakenUp() {
 absl::Status SessionImpl::Watch(HandleState& handle) {
   TESSERA_RETURN_IF_ERROR(Check());
   if (handle.planned != nullptr) return NeverRuns(handle);
+  TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("a wait for ", ToText(*handle.spec))));
   EnsureWatched(handle);
   return absl::OkStatus();
 }
@@ -172,6 +174,7 @@ bool SessionImpl::IsReady(HandleState& handle) {
 
 absl::Status SessionImpl::Sync() {
   TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(Recording::Refuse("sync"));
   std::vector<std::pair<uint64_t, RequestPtr>> watches;
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -396,6 +396,7 @@ const WelcomeReport& Connection::welcome() const { return impl_->welcome; }
 uint64_t Connection::last_event() const { return impl_->last_event; }
 
 size_t Connection::Enqueue(Record record) { return impl_->queue.Push(std::move(record)); }
+size_t Connection::EnqueueAll(std::vector<Record> records) { return impl_->queue.PushAll(std::move(records)); }
 void Connection::EnqueueDrop(uint64_t handle) { impl_->queue.PushDrop(handle); }
 size_t Connection::queued() const { return impl_->queue.size(); }
 void Connection::Flush() { impl_->queue.Flush(); }

@@ -77,6 +77,8 @@ class Connection {
 
   // How many records wait here. Enqueue never refuses; a caller keeps to kMaxQueuedRecords.
   size_t Enqueue(Record record);
+  // One after the other, with no others between.
+  size_t EnqueueAll(std::vector<Record> records);
   // One drop; it joins the drop that was queued last.
   void EnqueueDrop(uint64_t handle);
   size_t queued() const;

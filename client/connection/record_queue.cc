@@ -36,6 +36,16 @@ size_t RecordQueue::Push(Record record) {
   return Push(lock, std::move(record));
 }
 
+size_t RecordQueue::PushAll(std::vector<Record> records) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (stopping_ || records.empty()) return records_.size();
+  for (size_t i = 0; i + 1 < records.size(); ++i) {
+    records[i].number = ++last_number_;
+    records_.push_back(std::move(records[i]));
+  }
+  return Push(lock, std::move(records.back()));
+}
+
 void RecordQueue::PushDrop(uint64_t handle) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!records_.empty()) {

@@ -41,6 +41,8 @@ class RecordQueue {
   // ---- any thread ----
   // How many wait then; 0 when it is stopping, and the record is lost.
   size_t Push(Record record);
+  // One after the other, with no others between.
+  size_t PushAll(std::vector<Record> records);
   // Joins the drop that was pushed last.
   void PushDrop(uint64_t handle);
   void Post(Order order, Command command);

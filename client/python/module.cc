@@ -11,6 +11,7 @@
 #include "client/address.h"
 #include "client/cluster.h"
 #include "client/python/convert.h"
+#include "client/python/recording_module.h"
 #include "client/python/tensor_module.h"
 #include "client/session.h"
 #include "client/wait.h"
@@ -268,6 +269,7 @@ NB_MODULE(_tessera, module) {
   SetImplicitObserver(&WarnImplicit);
   DefineMesh(module);
   DefineTensor(module);
+  DefineRecording(module);
   DefineSession(module);
   DefineCluster(module);
   module.def("set_hooks", [](nb::object error_classes, nb::object convert_operand, nb::object warn_implicit,

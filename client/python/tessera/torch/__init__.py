@@ -19,6 +19,7 @@ NotImplementedError with its name; nothing goes through the CPU in silence.
 from ._library import torch as _torch  # noqa: F401 - first: it says what is missing
 from ._table import coverage
 from . import _elementwise, _contractions, _reductions, _rows, _views, _create, _gather, _attention, _lists  # noqa: F401
+from ._capture import capture
 from ._checkpoint import save
 from ._data_parallel import DistributedDataParallel
 from ._fully_shard import MixedPrecisionPolicy, fully_shard
@@ -32,6 +33,6 @@ from . import parallel
 from .._placements import Partial, Placement, Replicate, Shard
 
 __all__ = ["DistributedDataParallel", "MixedPrecisionPolicy", "Partial", "PipelineStage", "Placement", "Replicate", "Schedule1F1B",
-           "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard", "Tensor", "coverage", "default_placement", "distribute_module",
+           "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard", "Tensor", "capture", "coverage", "default_placement", "distribute_module",
            "distribute_tensor", "from_handle", "from_local", "fully_shard", "load", "no_sync", "parallel", "redistribute", "save",
            "to_handle"]

@@ -12,6 +12,7 @@ import _tessera
 from .._tensor import OPS
 from ._dtypes import BOOL, F32, F64, HALVES, INT64
 from ._placing import create_like, full_like, settled
+from ._recorder import number
 
 _call = _tessera.call
 (ADD, SUB, MUL, DIV, EXP, TANH, ERF, SIGMOID, WHERE, SUM, MEAN, EINSUM, ASTYPE, SQRT, RSQRT, SQUARE, GREATER, EQUAL, SLICE,
@@ -309,7 +310,8 @@ def adam(p, g, m, v, highest, step, *, lr, beta1, beta2, weight_decay, eps, maxi
         g = mul(g, -1)
     if weight_decay:
         if is_decoupled:
-            p = mul(p, sub(1, mul(lr, weight_decay)) if isinstance(lr, _tessera.Tensor) else 1 - lr * weight_decay)
+            p = mul(p, sub(1, mul(lr, weight_decay)) if isinstance(lr, _tessera.Tensor)
+                    else number(lr, lambda rate: 1 - rate * weight_decay, "decay"))
         else:
             g = add(g, mul(p, weight_decay))
     m = add(mul(m, beta1), mul(g, 1 - beta1))
@@ -318,14 +320,15 @@ def adam(p, g, m, v, highest, step, *, lr, beta1, beta2, weight_decay, eps, maxi
         count = as_dtype(step, F64)     # 1 - beta ** step loses its digits in f32
         first = as_dtype(sub(1, _call(POW, (beta1, count))), F32)
         second = as_dtype(_call(SQRT, (sub(1, _call(POW, (beta2, count))),)), F32)
-        size = div(lr, first)
+        size = div(lr if isinstance(lr, _tessera.Tensor) else number(lr, float, "rate"), first)
     else:
         first, second = 1 - beta1 ** step, math.sqrt(1 - beta2 ** step)
-        size = div(lr, first) if isinstance(lr, _tessera.Tensor) else lr / first
+        size = div(lr, first) if isinstance(lr, _tessera.Tensor) else None
     base = v
     if highest is not None:
         base = highest = _call(OPS["maximum"], (highest, v))
-    p = sub(p, mul(div(m, add(div(_call(SQRT, (base,)), second), eps)), size))
+    update = div(m, add(div(_call(SQRT, (base,)), second), eps))
+    p = sub(p, mul(update, number(lr, lambda rate: rate / first, "size") if size is None else size))
     return as_dtype(p, dtype), m, v, highest
 
 
@@ -338,5 +341,5 @@ def sgd(p, g, buffer, *, lr, momentum, dampening, weight_decay, nesterov, maximi
     if momentum:
         buffer = g if buffer is None else add(mul(buffer, momentum), mul(g, 1 - dampening))
         g = add(g, mul(buffer, momentum)) if nesterov else buffer
-    return sub(p, mul(g, lr)), buffer
+    return sub(p, mul(g, lr if isinstance(lr, _tessera.Tensor) else number(lr, float, "rate"))), buffer
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from . import _library  # noqa: F401 - the compiled part comes first
+from . import _recorder
 
 NAME = "tessera"
 torch.utils.rename_privateuse1_backend(NAME)
@@ -165,4 +166,7 @@ def next_call(generator: torch.Generator | None = None) -> list[int]:
     state = default_generator if generator is None else generator
     number = state.get_offset()
     state.set_offset(number + 1)
-    return [state.initial_seed() & _MASK, number]
+    seed = state.initial_seed() & _MASK
+    if _recorder.current is not None and (found := _recorder.recorder()) is not None:
+        found.next_call(state, seed, number)
+    return [seed, number]

@@ -18,6 +18,7 @@ from ._dtypes import F32
 from ._gradients import bring
 from ._operands import number_beside, operand
 from ._placing import settled
+from ._recorder import rate_of
 from ._table import TABLE, aten, overload, row, run
 from ._tensor import Tensor, handle_of, rebind, wrap
 
@@ -164,7 +165,7 @@ def _fused_adam(is_decoupled: bool):
         handles = _gradients(parameters, gradients, grad_scale)
         found = None if found_inf is None else _call(OPS["reshape"], (handle_of(found_inf),), shape=[])
         for i, (p, g) in enumerate(zip(parameters, handles)):
-            rate = operand("adam", lr, p)
+            rate = rate_of(p, operand("adam", lr, p))
             step = handle_of(steps[i])
             if not step._mesh.same(handle_of(p)._mesh):     # made on the default mesh; from now on it is where its parameter is
                 step = number_beside(step, handle_of(p))
@@ -188,7 +189,7 @@ def fused_sgd(parameters, gradients, buffers, *, weight_decay, momentum, lr, dam
     handles = _gradients(parameters, gradients, grad_scale)
     found = None if found_inf is None else _call(OPS["reshape"], (handle_of(found_inf),), shape=[])
     for i, (p, g) in enumerate(zip(parameters, handles)):
-        rate = operand("sgd", lr, p)
+        rate = rate_of(p, operand("sgd", lr, p))
         buffer = None if not momentum or is_first_step else handle_of(buffers[i])
         new, buffer = _composed.sgd(handle_of(p), g, buffer, lr=rate, momentum=momentum, dampening=dampening,
                                     weight_decay=weight_decay, nesterov=nesterov, maximize=maximize)

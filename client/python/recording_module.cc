@@ -1,0 +1,105 @@
+// The Python class Recording: ops that were asked for, and that are asked for again.
+
+#include "client/python/recording_module.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <utility>
+
+#include "client/python/convert.h"
+#include "client/recording.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera::python {
+namespace {
+
+nb::object NumberToPython(const Scalar& scalar) {
+  switch (Kind(scalar.dtype())) {
+    case DTypeKind::kBool: return nb::bool_(scalar.AsBool());
+    case DTypeKind::kSigned:
+    case DTypeKind::kUnsigned: return nb::int_(scalar.AsInt());
+    case DTypeKind::kFloat: return nb::float_(scalar.AsDouble());
+    case DTypeKind::kComplex: break;
+  }
+  const std::complex<double> value = scalar.AsComplex();
+  return nb::steal(PyComplex_FromDoubles(value.real(), value.imag()));
+}
+
+// The observer is called with the list of a call's numbers; what it raises is raised by the call.
+void Begin(Recording& recording, nb::callable observer) {
+  RaiseIfError(recording.Begin([observer = std::move(observer)](absl::Span<const Scalar> numbers) {
+    const nb::gil_scoped_acquire acquired;
+    if (PyErr_Occurred() != nullptr) return;
+    nb::list list;
+    for (const Scalar& number : numbers) list.append(NumberToPython(number));
+    PyObject* result = PyObject_CallOneArg(observer.ptr(), list.ptr());
+    Py_XDECREF(result);
+  }));
+}
+
+// `given_up`: of each input, whether its owner has a result in its place from now on; it counts where nobody else has the
+// object. None: an input is of another spec than it was.
+nb::object Replay(Recording& recording, const nb::list& inputs, const nb::list& given_up,
+                const std::vector<std::pair<size_t, nb::object>>& numbers) {
+  constexpr Py_ssize_t kOwnReferences = 2;  // of who gives it up, and of the list
+  std::vector<ReplayInput> list;
+  list.reserve(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const nb::handle object = inputs[i];
+    const PyTensor& tensor = nb::cast<const PyTensor&>(object);
+    PyObject* const raw = PyList_GET_ITEM(inputs.ptr(), static_cast<Py_ssize_t>(i));
+    const HandlePtr& state = tensor.value.state();
+    if (i < recording.inputs().size() && !recording.Fits(i, state->spec)) return nb::none();
+    list.push_back({&state, nb::cast<bool>(given_up[i]) && Py_REFCNT(raw) == kOwnReferences && state.use_count() == 1});
+  }
+  std::vector<ReplayNumber> replaced;
+  for (const auto& [number, value] : numbers) replaced.push_back({number, ScalarFromPython(value)});
+  nb::list out;
+  if (list.empty()) Raise(absl::InvalidArgumentError("capture: it takes no tensors"));
+  SessionImpl& session = *(*list[0].tensor)->session;
+  for (HandlePtr& handle : ValueOrRaise(session.Replay(recording, list, replaced))) {
+    out.append(nb::cast(PyTensor{Tensor(std::move(handle))}));
+  }
+  return nb::object(out);
+}
+
+nb::object DifferenceOf(const Recording& recording, const Recording& other) {
+  const std::optional<Recording::Difference> found = recording.DifferenceFrom(other);
+  if (!found.has_value()) return nb::none();
+  return nb::make_tuple(found->call, found->text);
+}
+
+}  // namespace
+
+void DefineRecording(nb::module_& module) {
+  nb::class_<Recording>(module, "Recording")
+      .def(nb::init<>())
+      .def("begin", &Begin)
+      .def("end", &Recording::End)
+      .def_prop_ro("inputs",
+                   [](const Recording& r) {
+                     nb::list out;
+                     for (const RecordedInput& input : r.inputs()) out.append(input.handle);
+                     return out;
+                   })
+      .def_prop_ro("kept",
+                   [](const Recording& r) {
+                     nb::list out;
+                     for (const int value : r.kept()) out.append(nb::make_tuple(value, r.HandleOf(value)));
+                     return out;
+                   })
+      .def_prop_ro("call_count", &Recording::call_count)
+      .def_prop_ro("number_count", &Recording::number_count)
+      .def("constant",
+           [](const Recording& r, size_t input) -> nb::object {
+             HandlePtr live = r.session()->FindLive(r.inputs()[input].handle);
+             return live == nullptr ? nb::none() : nb::cast(PyTensor{Tensor(std::move(live))});
+           })
+      .def("keep", &Recording::Keep)
+      .def("difference", &DifferenceOf)
+      .def("replay", &Replay);
+}
+
+}  // namespace tessera::python
