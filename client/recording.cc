@@ -63,9 +63,9 @@ absl::Status Recording::Begin(Observer observer) {
 
 absl::Status Recording::Refuse(std::string_view what) {
   if (current == nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      StrCat("capture: ", what, ": what is captured is asked for again without its program, so it neither reads values nor ",
-             "brings them; give it tensors as arguments, and read what it returns"));
+  return absl::FailedPreconditionError(StrCat(
+      "capture: ", what, ": what is captured is asked for again without its program, so it neither reads values nor ",
+      "brings them; give it tensors as arguments, and read what it returns"));
 }
 
 int Recording::ValueOf(uint64_t handle, const SpecPtr& spec) {

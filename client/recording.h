@@ -8,9 +8,9 @@
 //   recording.End();                 inputs x, b; results t, y; kept y
 //   session.Replay(recording, {x2, b}, {{0, Scalar(3)}})  ->  y of x2 * 3 + b, as one message
 //
-// Law: what is recorded has run. Values are numbered as they come: results from 0 on, inputs from -1 down, by their first
-// use. Numbers are those of the calls in order: each call's own scalars, then its scalar operands. What reads values, or
-// brings them, is refused while a recording is open: it would not be said again.
+// Law: what is recorded has run. Values are numbered as they come: results from 0 on, inputs from -1 down, by their
+// first use. Numbers are those of the calls in order: each call's own scalars, then its scalar operands. What reads
+// values, or brings them, is refused while a recording is open: it would not be said again.
 //
 // One thread opens, fills and ends it. After End it doesn't change, but for Keep, and any thread may replay it.
 
@@ -84,9 +84,7 @@ class Recording {
   const std::vector<RecordedStep>& steps() const { return steps_; }
   const std::vector<SpecPtr>& results() const { return results_; }
   // Whether a tensor of that spec may be input i.
-  bool Fits(size_t i, const SpecPtr& spec) const {
-    return spec == inputs_[i].spec || *spec == *inputs_[i].spec;
-  }
+  bool Fits(size_t i, const SpecPtr& spec) const { return spec == inputs_[i].spec || *spec == *inputs_[i].spec; }
   size_t call_count() const { return call_count_; }
   size_t number_count() const { return number_count_; }
   Scalar NumberAt(size_t number) const;
@@ -97,8 +95,8 @@ class Recording {
   // A replay gives these of the kept ones.
   void Keep(std::vector<int> results);
 
-  // What the other one says instead, and at which call; the call is call_count() of the shorter one where it ends. Numbers
-  // are not compared. Nothing: they are the same.
+  // What the other one says instead, and at which call; the call is call_count() of the shorter one where it ends.
+  // Numbers are not compared. Nothing: they are the same.
   struct Difference {
     size_t call = 0;
     std::string text;

@@ -39,10 +39,10 @@ void Begin(Recording& recording, nb::callable observer) {
   }));
 }
 
-// `given_up`: of each input, whether its owner has a result in its place from now on; it counts where nobody else has the
-// object. None: an input is of another spec than it was.
+// `given_up`: of each input, whether its owner has a result in its place from now on; it counts where nobody else has
+// the object. None: an input is of another spec than it was.
 nb::object Replay(Recording& recording, const nb::list& inputs, const nb::list& given_up,
-                const std::vector<std::pair<size_t, nb::object>>& numbers) {
+                  const std::vector<std::pair<size_t, nb::object>>& numbers) {
   constexpr Py_ssize_t kOwnReferences = 2;  // of who gives it up, and of the list
   std::vector<ReplayInput> list;
   list.reserve(inputs.size());
@@ -65,6 +65,11 @@ nb::object Replay(Recording& recording, const nb::list& inputs, const nb::list& 
   return nb::object(out);
 }
 
+// Handles are numbered by session.
+nb::tuple NameOf(const Recording& recording, uint64_t handle) {
+  return nb::make_tuple(reinterpret_cast<uintptr_t>(recording.session()), handle);
+}
+
 nb::object DifferenceOf(const Recording& recording, const Recording& other) {
   const std::optional<Recording::Difference> found = recording.DifferenceFrom(other);
   if (!found.has_value()) return nb::none();
@@ -81,13 +86,13 @@ void DefineRecording(nb::module_& module) {
       .def_prop_ro("inputs",
                    [](const Recording& r) {
                      nb::list out;
-                     for (const RecordedInput& input : r.inputs()) out.append(input.handle);
+                     for (const RecordedInput& input : r.inputs()) out.append(NameOf(r, input.handle));
                      return out;
                    })
       .def_prop_ro("kept",
                    [](const Recording& r) {
                      nb::list out;
-                     for (const int value : r.kept()) out.append(nb::make_tuple(value, r.HandleOf(value)));
+                     for (const int value : r.kept()) out.append(nb::make_tuple(value, NameOf(r, r.HandleOf(value))));
                      return out;
                    })
       .def_prop_ro("call_count", &Recording::call_count)

@@ -1,11 +1,16 @@
 """The page docs/torch.md and the examples run."""
 
+import ast
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "examples" / "pages").glob("*/*.py"))
 
 
 def run(*command):
@@ -34,3 +39,19 @@ def test_digits_are_read_with_everything_in_shards():
     assert len(losses) == 6 and losses[0] > 0.8 and losses[-1] < 0.1, out
     right, alone = (int(re.search(pattern, out)[1]) for pattern in (r"epoch 6: .*, (\d+) of 357", r"torch alone reads (\d+) of 357"))
     assert right == alone and right >= 343, out     # 96 %
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_a_section_of_a_page_runs(file):
+    """Each checks its own result."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    assert any(isinstance(node, ast.Assert) for node in ast.walk(tree))
+    assert re.search(r"^Page: .+\nSection: .+$", ast.get_docstring(tree), re.MULTILINE)
+    runpy.run_path(str(file), run_name="__main__")
+
+
+def test_every_page_is_listed():
+    listed = dict(re.findall(r"\| `(\w+)` \| (.+) \|", (ROOT / "examples" / "pages" / "README.md").read_text(encoding="utf-8")))
+    assert {file.parent.name for file in PAGES} == set(listed)
+    for file in PAGES:
+        assert f"Page: {listed[file.parent.name]}\n" in file.read_text(encoding="utf-8"), file

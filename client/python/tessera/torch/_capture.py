@@ -91,16 +91,20 @@ class _Recorder:
 
 
 def _living():
-    """Cells by the number of their handle, and leaves that may have a gradient."""
+    """Cells by session and number of their handle, and leaves that may have a gradient."""
     cells: dict = {}
     leaves = []
     for one in gc.get_objects():
         if type(one) is Cell:
             if one.handle is not None:
-                cells.setdefault(one.handle._handle, []).append(one)
+                cells.setdefault(_name_of(one.handle), []).append(one)
         elif type(one) is Tensor and one.requires_grad and one.is_leaf:
             leaves.append(one)
     return cells, leaves
+
+
+def _name_of(handle) -> tuple:
+    return handle._session_key, handle._handle
 
 
 def _forget_derived() -> None:
@@ -158,13 +162,13 @@ class _Program:
         self.settings = [one for one in _settings(groups) if (id(one[0]), one[1]) not in recorder.read_of]
         self.advances = recorder.advances
         self.readings = sorted((i, key, read) for i, (key, read) in recorder.readings.items())
-        arguments = {handle_id: i for i, handle_id in reversed(list(enumerate(self.argument_ids))) if handle_id is not None}
+        arguments = {name: i for i, name in reversed(list(enumerate(self.arguments))) if name is not None}
         self.sources = []
-        for i, handle_id in enumerate(recording.inputs):
-            if handle_id in arguments:
-                self.sources.append(arguments[handle_id])
-            elif handle_id in cells:
-                self.sources.append(cells[handle_id][0])
+        for i, name in enumerate(recording.inputs):
+            if name in arguments:
+                self.sources.append(arguments[name])
+            elif name in cells:
+                self.sources.append(cells[name][0])
             else:
                 constant = recording.constant(i)
                 if constant is None:
@@ -172,32 +176,32 @@ class _Program:
                 self.sources.append(constant)
         after, _ = _living()
         flat, self.out_tree = _pytree.tree_flatten(out)
-        kept = {handle_id: value for value, handle_id in recording.kept}
+        kept = {name: value for value, name in recording.kept}
         returned = {id(one._cell) for one in flat if isinstance(one, Tensor)}
         old = {id(one) for several in cells.values() for one in several}
         argument_cells = {id(one._cell): i for i, one in enumerate(leaves) if isinstance(one, Tensor)}
         wanted: list = []
 
-        def number_of(handle_id):
-            value = kept[handle_id]
+        def number_of(name):
+            value = kept[name]
             if value not in wanted:
                 wanted.append(value)
             return wanted.index(value)
 
-        self.out = [(number_of(handle_of(one)._handle) if handle_of(one)._handle in kept else None,
+        self.out = [(number_of(_name_of(handle_of(one))) if _name_of(handle_of(one)) in kept else None,
                      one.detach() if isinstance(one, Tensor) else one) if isinstance(one, Tensor) else (None, one) for one in flat]
         self.rebinds = []       # (argument, or weak reference to a cell; number of the result)
         self.gradients = []     # (leaf, its gradient)
         for leaf, had in gradients:
             if leaf.grad is not had:
                 self.gradients.append((leaf, leaf.grad))
-        for handle_id in kept:
-            for cell in after.get(handle_id, ()):
+        for name in kept:
+            for cell in after.get(name, ()):
                 if id(cell) in argument_cells:
-                    self.rebinds.append((argument_cells[id(cell)], number_of(handle_id)))
+                    self.rebinds.append((argument_cells[id(cell)], number_of(name)))
                 elif id(cell) in old or id(cell) not in returned:
-                    self.rebinds.append((weakref.ref(cell), number_of(handle_id)))
-        recording.keep([one for one in wanted])
+                    self.rebinds.append((weakref.ref(cell), number_of(name)))
+        recording.keep(wanted)
         bound = {one if isinstance(one, int) else id(one()) for one, _ in self.rebinds}
         self.given_up = [(one in bound) if isinstance(one, int) else id(one) in bound for one in self.sources]
         taken = {id(one) for one in self.sources if isinstance(one, Cell)}
@@ -212,7 +216,7 @@ class _Program:
             return found
         for i, (mine, others) in enumerate(zip(self.sources, other.sources)):
             is_same = mine == others if isinstance(mine, int) else (
-                mine is others if isinstance(mine, Cell) else isinstance(others, _tessera.Tensor) and mine._handle == others._handle)
+                mine is others if isinstance(mine, Cell) else isinstance(others, _tessera.Tensor) and _name_of(mine) == _name_of(others))
             if not is_same:
                 return (0, f"input {i} is a tensor that the call before made; what a step hands to the next one is kept in one "
                            "tensor, by x.copy_(...)")
@@ -295,7 +299,7 @@ class Captured:
         cells, parameters = _living()
         gradients = [(one, one.grad) for one in parameters]
         program = _Program(leaves, tree, gradients)
-        program.argument_ids = [None if one is None else one._handle for one in handles]
+        program.arguments = [None if one is None else _name_of(one) for one in handles]
         beside = next((one for one in handles if one is not None), None)
         del handles
         with _Recorder() as recorder:
