@@ -49,3 +49,18 @@ newaxis = None
 __array_api_version__ = "2024.12"
 
 __version__ = _version
+
+
+def _finish(names: dict) -> None:
+    """Documentation for help(), answers to names that others have, and completion of public names."""
+    from types import FunctionType
+    from . import _help, _names
+    for prefix, space in (("", names), ("linalg.", vars(linalg)), ("fft.", vars(fft))):
+        _help.complete({name: value for name, value in space.items() if isinstance(value, FunctionType) and
+                        (name in space.get("__all__", ()) or not prefix and not name.startswith("_"))}, prefix)
+    _names.install((names, vars(linalg), vars(fft)), (Cluster, CommDebug, DeviceMesh, Plan, Placement, Shard, Replicate, Partial))
+    names["__getattr__"] = _names.module_getattr(names)
+    names["__dir__"] = lambda: _names.public_names(names)
+
+
+_finish(globals())

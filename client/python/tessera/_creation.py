@@ -45,7 +45,7 @@ def _create(op: str, shape, dtype, scalars, device, device_mesh, placements):
 
 def full(shape, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None, **unknown):
     """full(shape, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None)"""
-    no_dim("full", unknown)
+    no_dim("full", unknown, ("shape", "fill_value", "dtype", "device", "device_mesh", "placements"))
     return _full("full", shape, fill_value, dtype, device, device_mesh, placements)
 
 

@@ -32,7 +32,7 @@ def _tensor_of(name: str, x):
 
 def _check_reduction(name: str, x, out, unknown: dict):
     """Of a reduction: its tensor. NumPy's functions call the method of that name, with out=None: np.sum(x) is x.sum()."""
-    no_dim(name, unknown)
+    no_dim(name, unknown, ("axis", "keepdims"))
     if out is not None:
         raise ArgumentError(f"{name}: takes no out=: tensors are immutable, use the result")
     return _tensor_of(name, x)
@@ -91,9 +91,9 @@ def matrix_transpose(x, /):
     return _tensor_of("matrix_transpose", x).mT
 
 
-def reshape(x, /, shape, *, copy=None):
+def reshape(x, /, shape, *more, copy=None):
     x = _tensor_of("reshape", x)
-    extents = integers(shape, "shape", "reshape")
+    extents = integers((shape, *more) if more else shape, "shape", "reshape")
     if extents.count(-1) > 1:
         raise InvalidArgumentError(f"reshape: only one extent may be -1, not {tuple(extents)}")
     if -1 in extents:

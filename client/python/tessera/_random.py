@@ -50,7 +50,7 @@ def _place_of(x, options: dict) -> dict:
 def _no_size(name: str, unknown: dict) -> None:
     if "size" in unknown:
         raise ArgumentError(f"{name}: got size=; write {name}(..., shape={unknown['size']!r})")
-    no_dim(name, unknown)
+    no_dim(name, unknown, ("shape", "dtype", "device", "device_mesh", "placements"))
 
 
 def _number(name: str, key: str, value) -> float:

@@ -30,7 +30,7 @@ def function(implementation):
                 raise ArgumentError(f"{name}: takes no out=: tensors are immutable, use the result")
             # NumPy's functions call methods with what they have themselves: out=None, dtype=None.
             arguments = {key: value for key, value in arguments.items() if key in known or value is not None}
-            no_dim(name, {key: value for key, value in arguments.items() if key not in known})
+            no_dim(name, {key: value for key, value in arguments.items() if key not in known}, known)
         return implementation(*operands, **arguments)
 
     public.__module__ = "tessera"

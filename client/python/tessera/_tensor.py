@@ -15,8 +15,10 @@ from ._dtypes import code_of, numpy_of, refuse_masked
 from ._errors import (BY_CODE, ArgumentError, InvalidArgumentError, ResourceExhaustedError, TesseraError,
                       UnimplementedError)
 from ._mesh import DeviceMesh, integers
+from ._names import suggestion
 from ._placements import Partial, Placement, Replicate, decode, encode, listed
 from ._session import check_cluster, distribute, seconds, session_of
+from ._ufunc import ArrayUfunc
 
 MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
 MAX_IMPLICIT_DOWNLOAD = 1 << 30    # docs/limits.md: max_implicit_download
@@ -100,13 +102,13 @@ def call_on_own(op: str, own, value):
     return _tessera.call_on_own(OPS[op], own, as_operand(op, own, value))
 
 
-def no_dim(op: str, unknown: dict) -> None:
+def no_dim(op: str, unknown: dict, known=()) -> None:
     if "dim" in unknown:
         raise ArgumentError(f"{op}: got dim=; the array API calls it axis=")
     if "keepdim" in unknown:
         raise ArgumentError(f"{op}: got keepdim=; the array API calls it keepdims=")
     if unknown:
-        raise ArgumentError(f"{op}: unexpected arguments {', '.join(unknown)}")
+        raise ArgumentError(f"{op}: unexpected arguments {', '.join(unknown)}{suggestion(next(iter(unknown)), known)}")
 
 
 def axes_of(op: str, axis, ndim: int) -> list[int]:
@@ -243,7 +245,7 @@ class _TensorMethods:
         return self.shape[0]
 
     __hash__ = object.__hash__
-    __array_ufunc__ = None      # NumPy leaves operators to Tensor
+    __array_ufunc__ = ArrayUfunc()
     __array_priority__ = 1000
 
     def __array_namespace__(self, *, api_version=None):
@@ -284,8 +286,14 @@ class _TensorMethods:
         """The whole tensor as a NumPy array. Blocks; raises the first cause if something failed."""
         return self._full()
 
-    def to_local(self, position) -> np.ndarray:
-        """The shard at a position; of a Partial, that position's term. Blocks."""
+    def to_local(self, position=None) -> np.ndarray:
+        """The shard at a position; of a Partial, that position's term. Blocks. Only where the mesh has one position it
+        may be left out: a client is no rank, and has no shard of its own."""
+        if position is None:
+            if self._mesh.size != 1:
+                raise ArgumentError(f"to_local: which shard of {self._spec}? Write x.to_local({(0,) * self._mesh_ndim}) for the "
+                                    "one at that position of the mesh, or x.full_tensor() for the whole")
+            position = (0,) * self._mesh_ndim
         return self._local(integers(position, "position", "to_local"))
 
     def box(self, position) -> list[tuple[int, int]]:
@@ -294,9 +302,18 @@ class _TensorMethods:
 
     # ---- reading ----------------------------------------------------------------------------
 
-    def wait(self, timeout=None):
-        """Blocks until everything that led here has run; returns the tensor, raises the first cause of failure."""
-        self._wait(None if timeout is None else seconds(timeout, "wait"))
+    def wait(self, timeout=None, *, progress=False):
+        """Blocks until everything that led here has run; returns the tensor, raises the first cause of failure. Ctrl-C
+        ends it: what has not been issued is cancelled, and the session goes on.
+
+        progress: True shows a bar of the session's ops, where tqdm is installed."""
+        limit = None if timeout is None else seconds(timeout, "wait")
+        if not progress:
+            self._wait(limit)
+            return self
+        from ._progress import progress_of
+        with progress_of(self.session, "wait"):
+            self._wait(limit)
         return self
 
     def item(self):

@@ -108,3 +108,7 @@ def ifftshift(x, /, *, axes=None):
 
     Undoes fftshift."""
     return _shifted("ifftshift", x, axes, lambda n: -(n // 2))
+
+
+def __dir__():
+    return sorted(__all__)

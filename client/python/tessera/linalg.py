@@ -8,6 +8,7 @@ from _tessera_ops import (cholesky, cross, det, diagonal, eigvalsh, inv, matmul,
                           pinv, solve, solve_triangular, svdvals, trace, vector_norm)
 from ._contraction import outer, tensordot, vecdot
 from ._errors import LinAlgError, UnimplementedError
+from ._names import suggestion
 from ._ops import matrix_transpose
 
 __all__ = ["LinAlgError", "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul", "matrix_norm",
@@ -82,4 +83,8 @@ ReservedNameError.__module__ = "tessera"
 def __getattr__(name: str):
     if name in ("eig", "eigvals", "norm"):
         raise ReservedNameError(f"linalg.{name} is not supported yet")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{suggestion(name, __all__).replace('=?', '?')}")
+
+
+def __dir__():
+    return sorted(__all__)

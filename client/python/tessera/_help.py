@@ -1,0 +1,164 @@
+"""What help() says of a function: its signature, what it does, each argument, what it gives, an example and its errors.
+
+What a function does stands in its row of the catalog or its own documentation. What arguments, shapes and errors of many
+functions have in common stands here, once.
+"""
+
+from __future__ import annotations
+
+from ._examples import TEXT
+
+_ARGUMENTS = {
+    "a": "a tensor whose rows are chosen, or a number n, which stands for arange(n).",
+    "alpha": "a factor.", "beta": "a factor.",
+    "append": "what stands behind the elements along the axis.", "prepend": "what stands before the elements along the axis.",
+    "approximate": "'none', or 'tanh' for the approximation by tanh.",
+    "arrays": "tensors (for concat and stack in a list).", "operands": "tensors.", "tensors": "tensors.",
+    "atol": "the absolute tolerance.", "rtol": "the relative tolerance.",
+    "attn_mask": "a tensor of bools (true: attend) or of numbers that are added, or None.",
+    "axes": "dims, counted from 0, or from the end where negative.",
+    "axis": "a dim (negative: counted from the end), a tuple of dims where several make sense, or None for the default.",
+    "axis1": "a dim.", "axis2": "a dim.", "source": "a dim, or several.", "destination": "where they go.",
+    "bias": "a vector that is added, or None.",
+    "ceil_mode": "whether a window that goes over the edge counts.", "count_include_pad": "whether padding counts as zeros.",
+    "condition": "a tensor of bools.", "mask": "a tensor of bools.",
+    "constant_values": "what is added.", "pad_width": "a number, (before, after), or a pair for each axis.",
+    "copy": "False where a copy would be an error.", "correction": "what is taken off the number of elements.",
+    "d": "the spacing of samples.", "descending": "the largest first.", "stable": "equal elements keep their order.",
+    "device": "a mesh, as the array API calls it.", "device_mesh": "the mesh it lies on; the default is that of `with mesh:`, else all workers.",
+    "placements": "a placement for each dim of the mesh, Shard(dim) or Replicate(); the default is \"auto\": small ones replicated, others sharded.",
+    "dilation": "the distance of a window's elements.", "groups": "how many groups the channels make.",
+    "kernel_size": "the extents of a window.", "stride": "the step from window to window.", "padding": "zeros on each side.",
+    "dtype": "a dtype, ts.float32 or NumPy's.", "from_": "a dtype or a tensor.", "to": "a dtype.", "kind": "a dtype, or a name as 'real floating'.",
+    "endpoint": "whether stop is the last one.", "start": "the first one.", "stop": "the end.", "step": "the difference.", "num": "how many.",
+    "eps": "a small number that keeps the divisor from 0.", "fill_value": "a number.",
+    "full_matrices": "square U and Vh.", "upper": "an upper triangular matrix.", "transposed": "solve with the transposed matrix.",
+    "unit_diagonal": "the diagonal counts as ones.",
+    "high": "the bound above, which is left out.", "low": "the bound below.", "loc": "the mean.", "scale": "the spread, or a factor.", "seed": "an integer.",
+    "ignore_index": "the label that doesn't count.", "label_smoothing": "how much of a label goes to all classes.", "labels": "a tensor of class numbers.",
+    "include_initial": "begin with the neutral element.", "indexing": "'xy' or 'ij'.",
+    "indices": "a tensor of integers; negative ones count from the end.", "indices_or_sections": "a number of pieces, or where to cut.",
+    "input": "what is added.", "mat1": "a matrix.", "mat2": "a matrix.", "invert": "the opposite.", "is_causal": "each query attends to keys up to its own place.",
+    "k": "which diagonal, or how many.", "offset": "which diagonal.", "keepdims": "keep reduced dims, with extent 1.",
+    "key": "(..., keys, features).", "query": "(..., queries, features).", "value": "a number or a tensor; of attention (..., keys, features).",
+    "largest": "the largest ones; else the smallest.", "max": "the bound above, or None.", "min": "the bound below, or None.",
+    "mean": "by channel.", "variance": "by channel.", "weight": "a factor or weights; of linear (out, in), of convolutions (out, in / groups, window).",
+    "weights": "a weight for each element.", "mode": "how; see above.", "n": "how many, or how often.", "n_rows": "rows.", "n_cols": "columns; as many as rows by default.",
+    "negative_slope": "the factor of negative elements.", "norm": "'backward', 'ortho' or 'forward': where it is divided by the length.",
+    "notation": "letters of the operands' dims, as 'ij,jk->ik'.", "num_classes": "how many classes.",
+    "obj": "a number, a list, an array, or a tensor.", "ord": "which norm.", "out": "nothing: tensors are immutable.",
+    "p": "a probability; of choice one for each row.", "reduction": "'mean', 'sum' or 'none'.", "repeats": "a number, or one for each element.",
+    "repetitions": "how often along each axis.", "replace": "whether a row may be chosen twice.", "s": "extents along the axes.",
+    "shape": "the extents, a tuple of integers.", "shapes": "tuples of integers.", "shift": "by how many places; a tuple for several axes.",
+    "side": "'left' or 'right'.", "sorter": "indices that sort x1.",
+    "src_data_rank": "0: the client has the data.", "target": "what x should be.", "tensor": "an array (NumPy, DLPack, a memory map), or a tensor.",
+    "timeout": "seconds; None waits as long as there is progress.", "training": "False gives x itself.", "updates": "what goes there.",
+    "values": "tensors, dtypes and numbers.", "x": "a tensor.", "x1": "a tensor or a number.", "x2": "a tensor or a number; one of the operands is a tensor.",
+    "mesh_dim_names": "a name for each mesh dim.", "workers": "which workers, or how many.", "locals": "a dict by position, a nested list in mesh shape, or f(position).",
+    "address": "unix:/path#token=...", "token": "beats the address's.", "resume": "a session, or its resume_text, to come back to.",
+    "lease": "seconds that the session outlives its client.", "stall_timeout": "seconds without progress that end a wait.",
+    "memory": "bytes of each worker, as \"1GiB\".", "transport": "\"shm\" or \"ucx\".", "coordinator_flags": "more flags of the coordinator.",
+    "relabel": "the workers in the order that moves least.", "async_op": "taken and not needed: no call blocks.",
+    "policy": "\"allow\", \"warn\" or \"forbid\".", "function": "what would be called.", "args": "its arguments.", "kwargs": "its arguments.",
+    "f": "a function of tensors.", "in_placements": "a list of placements for each tensor.", "out_placements": "the placements of the results.",
+}
+
+_MAPS = frozenset("""abs absolute acos acosh add angle asin asinh astype atan atan2 atanh bitwise_and bitwise_invert bitwise_left_shift bitwise_or
+bitwise_right_shift bitwise_xor ceil clip complex conj copysign cos cosh div divide dropout elu equal erf exp exp2 expm1 floor floor_divide gelu
+greater greater_equal hardsigmoid hardswish hypot imag isclose isfinite isin isinf isnan leaky_relu lerp less less_equal log log10 log1p log2
+logaddexp logical_and logical_not logical_or logical_xor logit masked_fill maximum minimum mish mod mul multiply neg negative nextafter not_equal
+positive pow power real reciprocal relu relu6 remainder round rsqrt selu sigmoid sign signbit silu sin sinh softplus sqrt square sub subtract tan
+tanh trunc where""".split())
+_REDUCTIONS = frozenset("all any argmax argmin average count_nonzero logsumexp max mean median min prod std sum var vector_norm".split())
+_SAME = frozenset("""argsort batch_norm cumprod cumsum cumulative_max cumulative_min cumulative_prod cumulative_sum fft fftn fftshift flip group_norm
+ifft ifftn ifftshift index_add inv layer_norm log_softmax normalize permutation rms_norm roll scatter scatter_add shuffle softmax sort tril triu
+cholesky matrix_power redistribute""".split())
+_GIVES = {name: "a tensor of x's shape; of several operands of the shape that they have together by broadcasting." for name in _MAPS}
+_GIVES |= {name: "a tensor of x's shape without the axes (with extent 1 there where keepdims is true); of all axes one number, 0-d." for name in _REDUCTIONS}
+_GIVES |= {name: "a tensor of x's shape." for name in _SAME}
+_CREATES = "a tensor of the shape, at once."
+_GIVES |= {name: _CREATES for name in """bernoulli empty exponential full normal ones rand randint randn uniform zeros""".split()}
+_GIVES |= {name: "a tensor like x." for name in "empty_like full_like ones_like zeros_like".split()}
+_MATRIX = "(..., m, k) @ (..., k, n) gives (..., m, n); leading dims are broadcast."
+_GIVES |= {name: _MATRIX for name in "matmul mm bmm addmm baddbmm".split()}
+
+
+def _parameters(signature: str) -> list[str]:
+    names, depth = [], 0
+    for word in signature[signature.index("(") + 1:signature.rindex(")")].split(","):
+        if depth == 0:
+            name = word.partition("=")[0].strip().lstrip("*")
+            if name and name != "/":
+                names.append(name)
+        depth += word.count("(") + word.count("[") - word.count(")") - word.count("]")
+    return names
+
+
+def _errors(names: list[str]) -> list[str]:
+    said = []
+    if {"x", "x1", "operands", "arrays", "query"} & set(names):
+        said.append("InvalidArgumentError (a TypeError, too): what should be a Tensor is none.")
+    if {"axis", "axes", "axis1", "source"} & set(names):
+        said.append("IndexOutOfRangeError: an axis that isn't there.")
+    if {"x2", "operands", "arrays", "weight", "updates", "mask"} & set(names):
+        said.append("InvalidArgumentError: shapes that don't fit each other; the message has both.")
+    if {"dtype", "to", "kind"} & set(names):
+        said.append("DTypeError: a dtype that is unknown, or that the function doesn't take.")
+    if {"placements", "device_mesh"} & set(names):
+        said.append("InvalidArgumentError: placements that don't fit the mesh or the shape.")
+    if {"shape", "num", "n_rows", "stop"} & set(names):
+        said.append("ResourceExhaustedError, when it is read or waited for: it doesn't fit the workers' memory; the message has the numbers.")
+    return said or ["InvalidArgumentError: an argument that it doesn't take; the message says which."]
+
+
+def _examples() -> dict[str, list[str]]:
+    out = {}
+    for line in TEXT.strip().split("\n"):
+        name, _, rest = line.partition(": ")
+        expression, _, shown = rest.partition(" => ")
+        out[name] = [f">>> {expression}", *([shown] if shown else [])]
+    return out
+
+
+def _is_signature(line: str, name: str) -> bool:
+    return line.startswith(name + "(") and line.endswith(")")
+
+
+def _completed(name: str, function, signature: str, example) -> str:
+    text = (function.__doc__ or "").strip()
+    first, _, rest = text.partition("\n")
+    body = (rest if _is_signature(first, function.__name__) else text).replace("\n    ", "\n").strip()
+    names, lines = _parameters(signature), "\n" + body
+    parts = [signature, body]
+    listed = [f"{one}: {_ARGUMENTS[one]}" for one in names if one in _ARGUMENTS and f"\n{one}: " not in lines]
+    if listed:
+        parts.append("\n".join(listed))
+    short = name.rpartition(".")[2]
+    if short in _GIVES:
+        parts.append(f"Gives {_GIVES[short]}")
+    if ">>>" not in body and example:
+        parts.append("\n".join(example))
+    if "Errors:" not in body:
+        parts.append("Errors:\n" + "\n".join(_errors(names)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _signature(name: str, function) -> str:
+    first = (function.__doc__ or "").strip().partition("\n")[0]
+    taken = getattr(function, "__wrapped__", function).__code__.co_varnames
+    if _is_signature(first, name) and all(one in taken for one in _parameters(first)):
+        return first
+    import inspect
+    signature = inspect.signature(function)
+    plain = [one.replace(annotation=one.empty) for one in signature.parameters.values() if one.name != "unknown"]
+    return f"{name}{signature.replace(parameters=plain, return_annotation=signature.empty)}"
+
+
+def complete(functions: dict, prefix: str = "") -> None:
+    """Gives each function the documentation that is enough to use it. A function with two names says the one that it was
+    made with."""
+    examples = _examples()
+    for name, function in functions.items():
+        if function.__name__ == name and not hasattr(function, "_documented"):
+            function.__doc__ = _completed(name, function, _signature(name, function), examples.get(prefix + name))
+            function._documented = True

@@ -1,0 +1,177 @@
+"""Names that people try: what NumPy, torch and Dask call it, what was typed wrong, and what completion shows.
+
+A name that isn't there is an AttributeError that says what to write, so hasattr() and libraries that look for a name are
+told the truth. Completion (dir) shows public names alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import types
+
+from ._errors import ArgumentError
+
+# What others call it -> what to write. `x` is the tensor.
+_ELSEWHERE = {
+    "tensor": "ts.asarray(values)", "array": "ts.asarray(values)", "as_tensor": "ts.asarray(values)", "from_numpy": "ts.asarray(values)",
+    "from_array": "ts.distribute_tensor(array, mesh, placements)", "cat": "ts.concat(tensors, axis=0)", "vstack": "ts.concat(tensors, axis=0)",
+    "hstack": "ts.concat(tensors, axis=1)", "dot": "ts.matmul(a, b), or ts.vecdot(a, b) of vectors", "inner": "ts.vecdot(a, b)",
+    "mv": "ts.matmul(a, b)", "arcsin": "ts.asin(x)", "arccos": "ts.acos(x)", "arctan": "ts.atan(x)", "arctan2": "ts.atan2(x1, x2)",
+    "arcsinh": "ts.asinh(x)", "arccosh": "ts.acosh(x)", "arctanh": "ts.atanh(x)", "amax": "ts.max(x)", "amin": "ts.min(x)",
+    "bitwise_not": "ts.bitwise_invert(x)", "left_shift": "ts.bitwise_left_shift(x1, x2)", "right_shift": "ts.bitwise_right_shift(x1, x2)",
+    "clamp": "ts.clip(x, min, max)", "unsqueeze": "ts.expand_dims(x, axis)", "permute": "ts.permute_dims(x, axes)", "view": "ts.reshape(x, shape)",
+    "view_as": "ts.reshape(x, y.shape)", "ravel": "x.ravel()", "flatten": "x.flatten()", "flipud": "ts.flip(x, axis=0)", "fliplr": "ts.flip(x, axis=1)",
+    "inv": "ts.linalg.inv(x)", "det": "ts.linalg.det(x)", "svd": "ts.linalg.svd(x)", "qr": "ts.linalg.qr(x)", "eigh": "ts.linalg.eigh(x)",
+    "solve": "ts.linalg.solve(a, b)", "norm": "ts.vector_norm(x), or ts.linalg.matrix_norm(x)", "cholesky": "ts.linalg.cholesky(x)",
+    "sigmoid_": "ts.sigmoid(x)", "true_divide": "ts.divide(x1, x2)", "fabs": "ts.abs(x)", "rint": "ts.round(x)", "fix": "ts.trunc(x)",
+    "array_split": "ts.split(x, cuts)", "chunk": "ts.split(x, count)", "unique": "ts.unique_values(x), ts.unique_counts(x)",
+    "argwhere": "ts.nonzero(x)", "percentile": "ts.sort(x) and an index", "seed": "ts.manual_seed(seed)", "random": "ts.rand(*shape)",
+    "float": "ts.float32", "double": "ts.float64", "half": "ts.float16", "long": "ts.int64", "no_grad": "nothing: tensors carry no gradients; tessera.torch does",
+    "arrange": "ts.arange(stop)",
+}
+_OF_TENSORS = {
+    "cuda": "nothing: tensors live on the workers of their mesh; x.device_mesh says which, x.to_device(mesh) moves",
+    "cpu": "x.full_tensor() for a NumPy array", "numpy": "x.full_tensor()", "compute": "x.full_tensor()", "persist": "x.wait()",
+    "to": "x.astype(dtype) for a dtype, x.to_device(mesh) for a mesh, x.redistribute(placements) for placements",
+    "rechunk": "x.redistribute(placements)", "chunks": "x.placements and x.box(position)",
+    "detach": "x itself: tensors carry no gradients", "clone": "+x: tensors are immutable", "copy": "+x: tensors are immutable",
+    "contiguous": "x itself", "requires_grad": "nothing: tensors carry no gradients; tessera.torch does",
+    "backward": "nothing: tensors carry no gradients; tessera.torch does", "grad": "nothing: tensors carry no gradients; tessera.torch does",
+    "dim": "x.ndim", "numel": "x.size", "nelement": "x.size", "element_size": "x.dtype.itemsize", "itemsize": "x.dtype.itemsize",
+    "t": "x.T", "H": "x.conj().mT", "type": "x.astype(dtype)", "float": "x.astype(ts.float32)", "double": "x.astype(ts.float64)",
+    "half": "x.astype(ts.float16)", "int": "x.astype(ts.int32)", "long": "x.astype(ts.int64)", "bool": "x.astype(ts.bool)",
+    "is_cuda": "nothing: x.device_mesh says where it lies", "local_tensor": "x.to_local(position)", "fill": "ts.full_like(x, value)",
+    "permute": "ts.permute_dims(x, axes)", "view": "x.reshape(shape)", "unsqueeze": "x.expand_dims(axis)", "clamp": "x.clip(min, max)",
+    "dot": "x @ y", "mm": "x @ y", "strides": "nothing: shards are in row-major order", "data": "x.full_tensor()", "values": "x.full_tensor()",
+    "get": "x.full_tensor()", "result": "x.full_tensor()", "block_until_ready": "x.wait()", "sharding": "x.placements", "addressable_shards": "x.to_local(position)",
+}
+_OF_SESSIONS = {
+    "full": "ts.full(...)", "zeros": "ts.zeros(...)", "ones": "ts.ones(...)", "asarray": "ts.asarray(values)", "array": "ts.asarray(values)",
+    "scatter": "session.distribute_tensor(array, mesh, placements)", "put": "session.distribute_tensor(array, mesh, placements)",
+    "upload": "session.distribute_tensor(array, mesh, placements)", "gather": "x.full_tensor()", "get": "x.full_tensor()",
+    "device_mesh": "session.init_device_mesh(shape)", "mesh": "session.default_mesh", "workers": "session.status()[\"workers\"]",
+    "shutdown": "session.close()", "stop": "session.close()", "wait": "session.sync()", "barrier": "session.sync()",
+}
+
+
+def _closest(word: str, names) -> str:
+    found = difflib.get_close_matches(word, [name for name in names if not name.startswith("_")], 1, 0.66)
+    return found[0] if found else ""
+
+
+def public_names(names) -> list[str]:
+    return [name for name in names if not name.startswith("_") or name.startswith("__")]
+
+
+def _missing(what: str, name: str, advice: str, own) -> AttributeError:
+    if advice:
+        return AttributeError(f"{what} has no {name}: write {advice}" if not advice.startswith("nothing") else f"{what} has no {name}: {advice[9:]}")
+    near = _closest(name, own)
+    return AttributeError(f"{what} has no {name}" + (f"; did you mean {near}?" if near else ""))
+
+
+# ---- the module ---------------------------------------------------------------------------------
+
+def module_getattr(module_names: dict):
+    def missing(name: str):
+        if name.startswith("_"):
+            raise AttributeError(f"module 'tessera' has no attribute {name!r}")
+        import _tessera
+        advice = _ELSEWHERE.get(name, "")
+        if not advice and not name.startswith("_") and hasattr(_tessera.Tensor, name):
+            advice = f"x.{name}" + ("(...)" if callable(getattr(_tessera.Tensor, name)) else "")
+        if not advice and hasattr(_tessera.Session, name):
+            advice = f"session.{name}(...)"
+        raise _missing("tessera", name, advice, module_names)
+    return missing
+
+
+# ---- classes ------------------------------------------------------------------------------------
+
+def _public_dir(self):
+    return public_names(object.__dir__(self))
+
+
+def _tensor_getattr(self, name: str):
+    if name.startswith("_"):
+        raise AttributeError(f"'Tensor' object has no attribute {name!r}")
+    import tessera
+    advice, function = _OF_TENSORS.get(name, ""), vars(tessera).get(name)
+    if not advice and name.endswith("_") and hasattr(type(self), name[:-1]):
+        advice = f"x = x.{name[:-1]}(...): tensors are immutable"
+    if not advice and isinstance(function, types.FunctionType):
+        advice = f"ts.{name}(x, ...)"
+    if not advice and name in tessera.linalg.__all__:
+        advice = f"ts.linalg.{name}(x)"
+    if not advice:
+        advice = _ELSEWHERE.get(name, "")
+    raise _missing("Tensor", name, advice, dir(self))
+
+
+def _session_getattr(self, name: str):
+    if name.startswith("_"):
+        raise AttributeError(f"'Session' object has no attribute {name!r}")
+    raise _missing("Session", name, _OF_SESSIONS.get(name, ""), dir(self))
+
+
+def _plain_getattr(self, name: str):
+    kind = type(self).__name__
+    if name.startswith("_"):
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+    raise _missing(kind, name, "", dir(self))
+
+
+# ---- keyword arguments --------------------------------------------------------------------------
+
+# What torch and NumPy call an argument.
+_ARGUMENTS = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "size": "shape", "mesh": "device_mesh", "placement": "placements",
+              "input": "x", "other": "x2", "n_workers": "workers", "num_workers": "workers", "memory_limit": "memory"}
+
+
+def suggestion(name: str, known) -> str:
+    """"; did you mean axis=?", or ""."""
+    wanted = _ARGUMENTS.get(name, "")
+    near = wanted if wanted in known else _closest(name, known)
+    return f"; did you mean {near}=?" if near else ""
+
+
+@functools.cache        # a function of two names stays one function
+def hinted(function):
+    """The same function; a keyword that it doesn't take is told with the one that was meant."""
+    code = function.__code__
+    if code.co_flags & 0x08:        # takes any
+        return function
+    first = code.co_posonlyargcount
+    known = frozenset(code.co_varnames[first:code.co_argcount + code.co_kwonlyargcount])
+
+    @functools.wraps(function)
+    def public(*args, **kwargs):
+        if kwargs and not kwargs.keys() <= known:
+            name = next(name for name in kwargs if name not in known)
+            raise ArgumentError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}{suggestion(name, known)}")
+        return function(*args, **kwargs)
+
+    return public
+
+
+def _hint_methods(target) -> None:
+    for name, value in list(vars(target).items()):
+        if isinstance(value, types.FunctionType) and (not name.startswith("_") or name == "__init__") and value.__code__.co_argcount + value.__code__.co_kwonlyargcount > 1:
+            setattr(target, name, hinted(value))
+
+
+def install(spaces, classes) -> None:
+    """For the namespaces of the package, and its classes."""
+    import _tessera
+    for names in spaces:
+        for name, value in list(names.items()):
+            if isinstance(value, types.FunctionType) and not name.startswith("_") and not hasattr(value, "__wrapped__"):
+                names[name] = hinted(value)
+    for target in (_tessera.Tensor, _tessera.Session, *classes):
+        _hint_methods(target)
+        target.__dir__ = _public_dir
+    _tessera.Tensor.__getattr__ = _tensor_getattr
+    _tessera.Session.__getattr__ = _session_getattr
+    for target in classes:
+        target.__getattr__ = _plain_getattr
