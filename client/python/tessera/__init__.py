@@ -37,6 +37,7 @@ from ._ops import (argmax, argmin, astype, broadcast_arrays, broadcast_shapes, b
                    diff, expand_dims,
                    matrix_transpose, meshgrid, moveaxis, pad, permute_dims, redistribute, repeat, reshape, roll, split,
                    squeeze, stack, swapaxes, transpose)
+from ._notebook import load_ipython_extension, unload_ipython_extension
 from ._placements import Partial, Placement, Replicate, Shard
 from ._random import (bernoulli, choice, dropout, exponential, manual_seed, normal, permutation, rand, randint, randn,
                       shuffle, uniform)
