@@ -18,6 +18,7 @@ from . import fft, linalg
 from _tessera_ops import *  # noqa: F403 - what is made from the catalog
 from _tessera_ops import (abs as absolute, divide as div, multiply as mul, negative as neg, pow as power,  # noqa: A004
                           remainder as mod, subtract as sub)
+from ._advise import advise
 from ._context import implicit_redistribution
 from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, eye, from_dlpack, from_local, full, full_like,
                         init_device_mesh, linspace, ones, ones_like, zeros, zeros_like)
