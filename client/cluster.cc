@@ -343,8 +343,13 @@ absl::Status LocalCluster::State::SpawnAll() {
 }
 
 std::vector<std::string> LocalCluster::State::WorkerFlags(int index) const {
-  return {"--coordinator=unix:" + socket_path, StrCat("--memory=", options.memory_bytes),     StrCat("--index=", index),
-          "--transport=" + options.transport,  StrCat("--workers-on-host=", options.workers), "--socket-dir=" + folder};
+  return {"--coordinator=unix:" + socket_path,
+          StrCat("--device=", ToText(options.device)),
+          StrCat("--memory=", options.memory_bytes),
+          StrCat("--index=", index),
+          "--transport=" + options.transport,
+          StrCat("--workers-on-host=", options.workers),
+          "--socket-dir=" + folder};
 }
 
 absl::Status LocalCluster::State::SpawnWorker(int index) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// LocalCluster: a coordinator and N CPU workers on this host, as child processes: the same binaries and
+// LocalCluster: a coordinator and N workers on this host, as child processes: the same binaries and
 // sockets as anywhere. They end when this process ends, however it ends.
 //
 //   TESSERA_ASSIGN_OR_RETURN(LocalCluster cluster, LocalCluster::Start({.workers = 4}));
@@ -14,13 +14,15 @@
 
 #include "absl/status/statusor.h"
 #include "client/session.h"
+#include "schemas/types/device_kind.h"
 
 namespace tessera {
 
 struct ClusterOptions {
   int workers = 1;
   int64_t memory_bytes = int64_t{1} << 30;  // of each worker's arena
-  std::string transport = "shm";            // or "ucx"
+  DeviceKind device = DeviceKind::kCpu;
+  std::string transport = "shm";  // or "ucx"
   // Where tessera-coordinator and tessera-worker are; empty: TESSERA_BIN_DIR, else near this binary.
   std::string binary_dir;
   double start_timeout_s = 60;

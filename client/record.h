@@ -85,7 +85,8 @@ struct ClientEvent {
   uint64_t secret = 0;
   std::string bytes;  // kInlineValue
   CommReport comm;
-  int32_t worker = 0;  // kWorkerLost
+  int32_t worker = 0;                    // kWorkerLost, kWorkerJoined
+  DeviceKind device = DeviceKind::kCpu;  // kWorkerJoined
   std::string reason;
 };
 

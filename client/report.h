@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "schemas/types/device_kind.h"
 #include "schemas/types/ids.h"
 #include "schemas/types/shape.h"
 #include "schemas/types/tensor_spec.h"
@@ -26,7 +27,7 @@ struct WorkerReport {
   int64_t used_bytes = 0;
   WorkerState state = WorkerState::kAlive;
   int32_t pid = 0;
-  std::string device;
+  DeviceKind device = DeviceKind::kCpu;
   int64_t received_bytes = 0;  // from other workers, since it joined
   int64_t outstanding = 0;     // instructions issued and not yet reported
   uint64_t activity = 0;       // heartbeats that found it at work

@@ -40,6 +40,24 @@ absl::Status CheckWorkers(std::string_view op, const Mesh& mesh, const SessionIm
   return absl::OkStatus();
 }
 
+// All of one kind, and of the one that was asked for.
+absl::Status CheckKinds(const Mesh& mesh, const SessionImpl::Membership& membership, std::optional<DeviceKind> wanted) {
+  const auto kind_of = [&](WorkerIndex worker) {
+    const auto found = membership.workers.find(worker.value);
+    return found == membership.workers.end() ? DeviceKind::kCpu : found->second.device;
+  };
+  const WorkerIndex first = mesh.workers()[0];
+  for (const WorkerIndex worker : mesh.workers()) {
+    if (kind_of(worker) == kind_of(first)) continue;
+    return absl::InvalidArgumentError(StrCat("init_device_mesh: worker ", first.value, " of ", ToText(mesh), " is ",
+                                             ToText(kind_of(first)), " and worker ", worker.value, " is ",
+                                             ToText(kind_of(worker)), "; a mesh has workers of one kind"));
+  }
+  if (!wanted.has_value() || *wanted == kind_of(first)) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("init_device_mesh: device type is \"", ToText(*wanted),
+                                           "\", the workers of ", ToText(mesh), " are ", ToText(kind_of(first))));
+}
+
 }  // namespace
 
 absl::StatusOr<Session> Session::Connect(const ConnectOptions& options) {
@@ -63,26 +81,32 @@ absl::StatusOr<Session> Session::Connect(const ConnectOptions& options) {
 }
 
 absl::StatusOr<Mesh> Session::InitDeviceMesh(absl::Span<const int64_t> shape, absl::Span<const std::string> names,
-                                             absl::Span<const WorkerIndex> workers) const {
+                                             absl::Span<const WorkerIndex> workers,
+                                             std::optional<DeviceKind> kind) const {
   TESSERA_RETURN_IF_ERROR(impl_->Check());
   const SessionImpl::Membership membership = impl_->membership();
+  const DeviceKind wanted = kind.value_or(membership.default_kind());
   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Make(shape, names, workers));
   if (workers.empty()) {
     const auto size = static_cast<size_t>(mesh.size());
-    if (size > membership.present.size()) {
+    const std::vector<WorkerIndex> present = membership.Present(wanted);
+    if (size > present.size()) {
       return absl::InvalidArgumentError(StrCat("init_device_mesh: ", ToText(mesh), " has ", size,
-                                               " positions, the cluster has ", membership.present.size(), " workers",
-                                               impl_->lost_workers().empty() ? "" : " that are there"));
+                                               " positions, the cluster has ", present.size(),
+                                               wanted == DeviceKind::kCpu ? "" : StrCat(" ", ToText(wanted)),
+                                               " workers", impl_->lost_workers().empty() ? "" : " that are there"));
     }
-    const auto first = absl::MakeConstSpan(membership.present).first(size);
+    const auto first = absl::MakeConstSpan(present).first(size);
     if (first != absl::MakeConstSpan(mesh.workers())) return Mesh::Make(shape, names, first);
   }
   TESSERA_RETURN_IF_ERROR(CheckWorkers("init_device_mesh", mesh, membership));
+  TESSERA_RETURN_IF_ERROR(CheckKinds(mesh, membership, kind));
   return mesh;
 }
 
 absl::StatusOr<Mesh> Session::DefaultMesh() const {
-  const int64_t count = worker_count();
+  const SessionImpl::Membership membership = impl_->membership();
+  const auto count = static_cast<int64_t>(membership.Present(membership.default_kind()).size());
   if (count == 0) return absl::UnavailableError("default_mesh: no worker of the cluster is there");
   return InitDeviceMesh({&count, 1}, {}, {});
 }
@@ -150,7 +174,14 @@ absl::StatusOr<uint64_t> Session::CommBegin() const { return impl_->CommBegin();
 absl::StatusOr<CommReport> Session::CommEnd(uint64_t number) const { return impl_->CommEnd(number); }
 absl::Status Session::Close() const { return impl_->Close(); }
 uint64_t Session::id() const { return impl_->welcome().session_id; }
-int Session::worker_count() const { return static_cast<int>(impl_->membership().present.size()); }
+int Session::worker_count() const {
+  const SessionImpl::Membership membership = impl_->membership();
+  return static_cast<int>(membership.Present(DeviceKind::kCpu).size() + membership.Present(DeviceKind::kCuda).size());
+}
+
+DeviceKind Session::DeviceKindOf(const Mesh& mesh) const {
+  return impl_->membership().workers[mesh.workers()[0].value].device;
+}
 
 std::string Session::ResumeText() const {
   return StrCat(impl_->welcome().session_id, ":", impl_->welcome().secret, ":", impl_->last_event());

@@ -44,11 +44,12 @@ class Session {
   // of another version. DeadlineExceeded: no answer in timeout_s.
   static absl::StatusOr<Session> Connect(const ConnectOptions& options);
 
-  // A mesh of this cluster's workers: `workers` empty takes the first ones that are there. InvalidArgument when it is
-  // larger than the cluster.
+  // A mesh of this cluster's workers: `workers` empty takes the first ones that are there, of the kind, or of that of
+  // the first worker. InvalidArgument when it is larger than the cluster, or of several kinds, or of another kind.
   absl::StatusOr<Mesh> InitDeviceMesh(absl::Span<const int64_t> shape, absl::Span<const std::string> names,
-                                      absl::Span<const WorkerIndex> workers) const;
-  // One dim over all workers that are there.
+                                      absl::Span<const WorkerIndex> workers,
+                                      std::optional<DeviceKind> kind = std::nullopt) const;
+  // One dim over all workers that are there, of the kind of the first one.
   absl::StatusOr<Mesh> DefaultMesh() const;
 
   // Uploads an array; every position gets its box.
@@ -70,6 +71,8 @@ class Session {
   uint64_t id() const;
   // How many are there now.
   int worker_count() const;
+  // Of a mesh's workers, which are of one kind.
+  DeviceKind DeviceKindOf(const Mesh& mesh) const;
   // Names this session for ConnectOptions::resume.
   std::string ResumeText() const;
   const std::shared_ptr<SessionImpl>& impl() const { return impl_; }

@@ -90,7 +90,9 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
     lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
   }
   if (event.kind == ClientEvent::Kind::kWorkerLost || event.kind == ClientEvent::Kind::kWorkerJoined) {
-    worker_moves_[event.worker] = event.kind == ClientEvent::Kind::kWorkerJoined;
+    Membership::Worker& moved = worker_moves_[event.worker];
+    moved.is_here = event.kind == ClientEvent::Kind::kWorkerJoined;
+    if (moved.is_here) moved.device = event.device;
     ++membership_version_;
     return;
   }

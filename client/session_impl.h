@@ -155,8 +155,16 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   std::vector<std::string> lost_workers();
   // The workers that are there, by index, and how many numbers the cluster has given out.
   struct Membership {
-    std::vector<WorkerIndex> present;
+    struct Worker {
+      bool is_here = false;
+      DeviceKind device = DeviceKind::kCpu;
+    };
+    std::map<int32_t, Worker> workers;
     int32_t numbers = 0;
+    // Those that are there, of the kind.
+    std::vector<WorkerIndex> Present(DeviceKind kind) const;
+    // Of the one with the lowest number that is there.
+    DeviceKind default_kind() const;
   };
   Membership membership();
   // Changes with it.
@@ -266,7 +274,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::flat_hash_map<uint64_t, HandleState*> live_;
   absl::flat_hash_map<uint64_t, RequestPtr> requests_;
   std::vector<std::string> lost_workers_;
-  std::map<int32_t, bool> worker_moves_;  // who came (true) or went since the welcome
+  std::map<int32_t, Membership::Worker> worker_moves_;  // who came or went since the welcome
   std::atomic<uint64_t> membership_version_{0};
   Clock::time_point progress_ = Clock::now();
   size_t progress_mark_ = 0;                          // what the last probe saw

@@ -293,18 +293,35 @@ void SessionImpl::KeepUntilClosed(std::shared_ptr<void> needed) {
 }
 
 SessionImpl::Membership SessionImpl::membership() {
-  std::map<int32_t, bool> workers;
-  for (const WorkerReport& worker : welcome().workers) workers[worker.index] = worker.state != WorkerState::kDead;
+  Membership membership;
+  for (const WorkerReport& worker : welcome().workers) {
+    membership.workers[worker.index] = {worker.state != WorkerState::kDead, worker.device};
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [index, is_here] : worker_moves_) workers[index] = is_here;
+    for (const auto& [index, moved] : worker_moves_) {
+      Membership::Worker& worker = membership.workers.try_emplace(index, moved).first->second;
+      worker.is_here = moved.is_here;
+      if (moved.is_here) worker.device = moved.device;
+    }
   }
-  Membership membership;
-  for (const auto& [index, is_here] : workers) {
-    if (is_here) membership.present.emplace_back(index);
-    membership.numbers = index + 1;
-  }
+  if (!membership.workers.empty()) membership.numbers = membership.workers.rbegin()->first + 1;
   return membership;
+}
+
+std::vector<WorkerIndex> SessionImpl::Membership::Present(DeviceKind kind) const {
+  std::vector<WorkerIndex> present;
+  for (const auto& [index, worker] : workers) {
+    if (worker.is_here && worker.device == kind) present.emplace_back(index);
+  }
+  return present;
+}
+
+DeviceKind SessionImpl::Membership::default_kind() const {
+  for (const auto& [index, worker] : workers) {
+    if (worker.is_here) return worker.device;
+  }
+  return DeviceKind::kCpu;
 }
 
 std::vector<std::string> SessionImpl::lost_workers() {

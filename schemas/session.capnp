@@ -206,6 +206,7 @@ struct Event {
 struct WorkerMoved {
   worker @0 :Int32;
   dataAddress @1 :Text;
+  device @2 :Text;
 }
 
 struct KnownSpec {

@@ -7,7 +7,7 @@ using V = import "values.capnp";
 $Cxx.namespace("tessera::wire");
 
 interface SharedMemory {
-  # Carries a memfd: the file descriptor of the capability (getFd). Sealed against shrinking.
+  # Carries memory: the file descriptor of the capability (getFd). A memfd is sealed against shrinking.
 }
 
 interface LinkSocket {
@@ -179,8 +179,10 @@ struct TransferDone {
 
 interface DataGate {
   # The bootstrap capability of a worker's data socket.
-  arena @0 (peerKey :UInt64, index :Int32) -> (memory :SharedMemory);
-  # For peers. PermissionDenied with another key.
+  arena @0 (peerKey :UInt64, index :Int32) -> (memory :SharedMemory, counters :SharedMemory,
+                                            bytes :Int64);
+  # For peers: the arena, as its kind of device shares memory, and the page of counters, a memfd. PermissionDenied with
+  # another key.
   transfer @1 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer);
   # For clients. Clients hear of a ticket only after every worker has reported its window open (the
   # Completion of the window's ordinal), so an unknown one is NotFound at once. A ticket is used once.

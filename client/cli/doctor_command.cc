@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -24,6 +25,7 @@ struct Finding {
 // Starts a small cluster, and sends a number there and back.
 class Examination {
  public:
+  explicit Examination(DeviceKind device) : device_(device) {}
   const std::vector<Finding>& Run() {
     Try("start", &Examination::Start);
     Try("connect", &Examination::Connect);
@@ -40,6 +42,7 @@ class Examination {
   absl::Status Start() {
     ClusterOptions options;
     options.workers = 1;
+    options.device = device_;
     options.memory_bytes = kMemoryBytes;
     options.start_timeout_s = 20;
     TESSERA_ASSIGN_OR_RETURN(cluster_, LocalCluster::Start(options));
@@ -64,6 +67,7 @@ class Examination {
     return absl::InternalError("a number came back changed");
   }
 
+  const DeviceKind device_;
   const float value_ = 42;
   std::vector<Finding> findings_;
   // What is used stands before who uses it: they end in the reverse order.
@@ -72,9 +76,9 @@ class Examination {
   std::optional<Tensor> tensor_;
 };
 
-nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings) {
+nlohmann::ordered_json FindingsJson(const std::string& device, const std::vector<Finding>& findings) {
   const absl::Status& last = findings.back().status;
-  nlohmann::ordered_json json = {{"ok", last.ok()}, {"workers", 1}, {"memory_bytes", kMemoryBytes}};
+  nlohmann::ordered_json json = {{"ok", last.ok()}, {"device", device}, {"workers", 1}, {"memory_bytes", kMemoryBytes}};
   json["checks"] = nlohmann::ordered_json::array();
   for (const Finding& finding : findings) {
     json["checks"].push_back({{"check", finding.check}, {"ok", finding.status.ok()}});
@@ -84,17 +88,42 @@ nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings) {
   return json;
 }
 
-int Doctor(bool as_json) {
-  if (!as_json) std::printf("starting one worker of 16 MiB ...\n");
+// Where it isn't asked whether a GPU works, what stands in the way of a worker with one.
+void TellOfGpus() {
+  Examination gpu(DeviceKind::kCuda);
+  const absl::Status& status = gpu.Run().back().status;
+  if (status.ok()) {
+    std::printf("a worker with a GPU works, too (--device cuda)\n");
+    return;
+  }
+  // It may end with a worker's log: the line that says why.
+  std::string message(StdView(status.message()));
+  message.erase(0, std::min(message.find("cuda: "), message.size()));
+  message.erase(std::min(message.find('\n'), message.size()));
+  std::printf("no worker with a GPU: %s\n", message.c_str());
+}
+
+struct DoctorOptions {
+  std::string device = "cpu";
+  bool as_json = false;
+};
+
+int Doctor(const DoctorOptions& options) {
+  const bool as_json = options.as_json;
+  if (!as_json) std::printf("starting one %s worker of 16 MiB ...\n", options.device.c_str());
   std::fflush(stdout);
-  Examination examination;
+  Examination examination(ParseDeviceKind(options.device).value_or(DeviceKind::kCpu));
   const std::vector<Finding>& findings = examination.Run();
   if (as_json) {
     // A message has the end of a log in it, which may be anything.
-    std::printf("%s\n", FindingsJson(findings).dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::printf(
+        "%s\n",
+        FindingsJson(options.device, findings).dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   }
   if (!findings.back().status.ok()) return Failed(findings.back().status);
-  if (!as_json) std::printf("ok: coordinator, worker, shared memory, upload and download work on this host\n");
+  if (as_json) return 0;
+  std::printf("ok: coordinator, worker, shared memory, upload and download work on this host\n");
+  if (options.device == "cpu") TellOfGpus();
   return 0;
 }
 
@@ -102,13 +131,18 @@ int Doctor(bool as_json) {
 
 Command AddDoctorCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("doctor", "Whether a cluster works on this host");
-  auto as_json = std::make_shared<bool>(false);
+  auto options = std::make_shared<DoctorOptions>();
+  command->add_option("--device", options->device, "of the worker that is tried")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   command->add_flag(
-      "--json", *as_json,
-      "one JSON object on stdout: ok, workers, memory_bytes, checks (start, connect, upload, download, to "
+      "--json", options->as_json,
+      "one JSON object on stdout: ok, device, workers, memory_bytes, checks (start, connect, upload, download, to "
       "the first that fails) and error (null or its message)");
-  command->footer("Examples:\n  tessera doctor\n  tessera doctor --json\nThe exit status is 0 if all works, else 1.");
-  return {command, [as_json] { return Doctor(*as_json); }};
+  command->footer(
+      "Examples:\n  tessera doctor\n  tessera doctor --json\n  tessera doctor --device cuda\nThe exit status is 0 if "
+      "all works, else 1.");
+  return {command, [options] { return Doctor(*options); }};
 }
 
 }  // namespace tessera

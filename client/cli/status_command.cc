@@ -23,7 +23,7 @@ nlohmann::json WorkersJson(const ClusterReport& report) {
                    {"state", std::string(ToText(worker.state))},
                    {"pid", worker.pid},
                    {"host", worker.host},
-                   {"device", worker.device},
+                   {"device", std::string(ToText(worker.device))},
                    {"memory_bytes", worker.memory_bytes},
                    {"used_bytes", worker.used_bytes},
                    {"received_bytes", worker.received_bytes},
@@ -80,9 +80,9 @@ void PrintStatus(const ClusterReport& report, const ReadOptions& options) {
   std::vector<std::vector<std::string>> rows = {
       {"WORKER", "STATE", "PID", "DEVICE", "USED", "MEMORY", "RECEIVED", "OUTSTANDING"}};
   for (const WorkerReport& worker : report.workers) {
-    rows.push_back({StrCat(worker.index), std::string(ToText(worker.state)), StrCat(worker.pid), worker.device,
-                    ShowBytes(worker.used_bytes), ShowBytes(worker.memory_bytes), ShowBytes(worker.received_bytes),
-                    StrCat(worker.outstanding)});
+    rows.push_back({StrCat(worker.index), std::string(ToText(worker.state)), StrCat(worker.pid),
+                    std::string(ToText(worker.device)), ShowBytes(worker.used_bytes), ShowBytes(worker.memory_bytes),
+                    ShowBytes(worker.received_bytes), StrCat(worker.outstanding)});
   }
   std::printf("up %.0f s, %d ops issued, %d plans cached\n\n%s\n%s%s", report.uptime_s,
               static_cast<int>(report.next_ordinal) - 1, static_cast<int>(report.plans_cached), ShowTable(rows).c_str(),

@@ -19,6 +19,7 @@ namespace {
 struct UpOptions {
   int workers = 0;
   std::string memory = "1GiB";
+  std::string device = "cpu";
   std::string transport = "shm";
   std::string listen;
 };
@@ -86,6 +87,7 @@ int Up(const UpOptions& up) {
   ClusterOptions options;
   options.workers = up.workers > 0 ? up.workers : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   options.transport = up.transport;
+  options.device = ParseDeviceKind(up.device).value_or(DeviceKind::kCpu);
   absl::StatusOr<int64_t> memory = ParseBytes(up.memory);
   if (!memory.ok()) return Failed(memory.status());
   options.memory_bytes = *memory;
@@ -107,7 +109,7 @@ int Up(const UpOptions& up) {
   absl::StatusOr<LocalCluster> cluster = LocalCluster::Start(options);
   if (!cluster.ok()) return Failed(cluster.status());
   std::printf("%s\n", cluster->address().c_str());
-  std::printf("%d workers of %s each, transport %s; Ctrl-C ends them\n", options.workers,
+  std::printf("%d %s workers of %s each, transport %s; Ctrl-C ends them\n", options.workers, up.device.c_str(),
               ShowBytes(options.memory_bytes).c_str(), options.transport.c_str());
   std::printf("another worker joins by: %s\n", cluster->JoinCommand(options.workers).c_str());
   std::printf("admin: %s\n", cluster->admin_address().c_str());
@@ -125,6 +127,11 @@ Command AddUpCommand(CLI::App& app) {
   command->add_option("--workers", options->workers, "workers (default: one per core)")->check(CLI::Range(1, 1024));
   command->add_option("--memory", options->memory, "memory of each worker, like 512MiB")
       ->check(CheckBytes)
+      ->capture_default_str();
+  command
+      ->add_option("--device", options->device,
+                   "of each worker: cpu, or cuda (a GPU of this host; they share those there are)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command->add_option("--transport", options->transport, "between workers")
       ->check(CLI::IsMember({"shm", "ucx"}))

@@ -95,7 +95,7 @@ WorkerReport DecodeWorker(wire::WorkerInfo::Reader reader) {
   worker.used_bytes = reader.getUsedBytes();
   worker.state = static_cast<WorkerState>(reader.getState());
   worker.pid = reader.getPid();
-  worker.device = TextOf(reader.getDevice());
+  worker.device = ParseDeviceKind(TextOf(reader.getDevice())).value_or(DeviceKind::kCpu);
   worker.received_bytes = reader.getReceivedBytes();
   worker.outstanding = reader.getOutstanding();
   worker.activity = reader.getActivity();
@@ -212,6 +212,7 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
     case wire::Event::WORKER_JOINED:
       event.kind = ClientEvent::Kind::kWorkerJoined;
       event.worker = reader.getWorkerJoined().getWorker();
+      event.device = ParseDeviceKind(TextOf(reader.getWorkerJoined().getDevice())).value_or(DeviceKind::kCpu);
       return event;
     case wire::Event::BATCH_DONE: return std::nullopt;  // the connection takes it itself
     case wire::Event::SPEC_KNOWN: return std::nullopt;  // reserved

@@ -110,7 +110,7 @@ nb::dict WorkerToPython(const WorkerReport& worker) {
   out["index"] = worker.index;
   out["state"] = std::string(ToText(worker.state));
   out["host"] = worker.host;
-  out["device"] = worker.device;
+  out["device"] = std::string(ToText(worker.device));
   out["pid"] = worker.pid;
   out["memory_bytes"] = worker.memory_bytes;
   out["used_bytes"] = worker.used_bytes;

@@ -189,11 +189,12 @@ void DefineSession(nb::module_& module) {
       .def("_check", [](const Session& s) { RaiseIfError(s.impl()->Check()); })
       .def("_mesh",
            [](const Session& s, const std::vector<int64_t>& shape, const std::vector<std::string>& names,
-              const std::vector<int32_t>& workers) {
+              const std::vector<int32_t>& workers, const std::string& device_type) {
              std::vector<WorkerIndex> indexes;
              for (int32_t worker : workers) indexes.emplace_back(worker);
-             return ValueOrRaise(s.InitDeviceMesh(shape, names, indexes));
+             return ValueOrRaise(s.InitDeviceMesh(shape, names, indexes, ParseDeviceKind(device_type)));
            })
+      .def("_device_type", [](const Session& s, const Mesh& mesh) { return std::string(ToText(s.DeviceKindOf(mesh))); })
       .def("_distribute", &Distribute)
       .def("_from_local", &FromLocal)
       .def("_create", &Create)
@@ -229,11 +230,13 @@ void DefineSession(nb::module_& module) {
 void DefineCluster(nb::module_& module) {
   nb::class_<LocalCluster>(module, "LocalCluster", nb::is_weak_referenceable())
       .def_static("_start",
-                  [](int workers, int64_t memory_bytes, const std::string& transport, const std::string& socket_path,
-                     double start_timeout_s, const std::vector<std::string>& coordinator_flags) {
+                  [](int workers, int64_t memory_bytes, const std::string& device, const std::string& transport,
+                     const std::string& socket_path, double start_timeout_s,
+                     const std::vector<std::string>& coordinator_flags) {
                     ClusterOptions options;
                     options.workers = workers;
                     options.memory_bytes = memory_bytes;
+                    options.device = ParseDeviceKind(device).value_or(DeviceKind::kCpu);
                     options.transport = transport;
                     options.socket_path = socket_path;
                     options.start_timeout_s = start_timeout_s;

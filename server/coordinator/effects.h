@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "schemas/types/device_kind.h"
 #include "schemas/types/ids.h"
 #include "server/plan/worker_message.h"
 
@@ -62,6 +63,7 @@ struct WorkerLostNotice {
 struct WorkerJoinedNotice {
   WorkerIndex worker;
   std::string data_address;
+  DeviceKind device = DeviceKind::kCpu;
 };
 struct UploadDoneEvent {
   uint64_t request = 0;

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "schemas/ops/op.h"
 #include "schemas/ops/speaker.h"
+#include "schemas/types/device_kind.h"
 #include "schemas/types/ids.h"
 #include "schemas/types/tensor_spec.h"
 #include "server/plan/instance.h"
@@ -112,7 +113,7 @@ struct WorkerJoinedEvent {
   int64_t memory_bytes = 0;
   std::string data_address;
   std::string message_address;
-  std::string device;
+  DeviceKind device = DeviceKind::kCpu;
   int32_t pid = 0;  // as the kernel says; 0: of another PID namespace
   bool map_peers = true;
   bool reaches_hosts = false;

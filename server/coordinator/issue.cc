@@ -69,10 +69,13 @@ absl::StatusOr<OpPlan> StateMachine::PlanUnit(const Unit& unit) const {
   const Segment segment = SegmentFor(unit);
   std::vector<PlanOperand> inputs;
   for (const OperandLayout& input : segment.inputs) inputs.emplace_back(input);
-  for (const SegmentCall& call : segment.calls) TESSERA_RETURN_IF_ERROR(CheckMeshes(call.call, inputs));
+  const Topology* topology = nullptr;
+  for (const SegmentCall& call : segment.calls) {
+    TESSERA_ASSIGN_OR_RETURN(topology, CheckMeshes(call.call, inputs));
+  }
   PlanLimits limits;
   if (unit.key.temporary_bytes != PlanKey::kNoLimit) limits.temporary_bytes = unit.key.temporary_bytes;
-  if (segment.calls.size() > 1) return PlanSegment(segment, topology_, limits);
+  if (segment.calls.size() > 1) return PlanSegment(segment, *topology, limits);
   std::vector<PlanOperand> operands;
   for (const GraphOperand& operand : segment.calls[0].operands) {
     if (const int* input = std::get_if<int>(&operand)) {
@@ -81,7 +84,7 @@ absl::StatusOr<OpPlan> StateMachine::PlanUnit(const Unit& unit) const {
       operands.emplace_back(std::get<Scalar>(operand));
     }
   }
-  return PlanOp(segment.calls[0].call, operands, topology_, limits);
+  return PlanOp(segment.calls[0].call, operands, *topology, limits);
 }
 
 absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, const Unit& unit,
@@ -112,7 +115,8 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, co
     if (*group == *made.workers) made.workers = group;  // one list, compared by pointer later
   }
   made.collectives = CollectivesOf(planned.plan);
-  made.cost_us = std::max<int64_t>(1, static_cast<int64_t>(PredictSeconds(planned.plan, topology_) * 1e6));
+  made.cost_us = std::max<int64_t>(
+      1, static_cast<int64_t>(PredictSeconds(planned.plan, TopologyOf(planned.plan.buffers[0].mesh)) * 1e6));
   made.stream = OnlyExchanges(planned.plan) ? kExchangeStream : kComputeStream;
   made.recipes = std::move(planned.scalars.recipes);
   if (unit.calls.size() > 1) {

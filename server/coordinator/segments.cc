@@ -162,7 +162,7 @@ std::optional<StateMachine::Unit> StateMachine::FindSegment(SessionEntry& sessio
   const auto max_calls = static_cast<size_t>(config_.max_segment_ops);
   if (max_calls < 2 || session.queue.size() < 3) return std::nullopt;
   for (size_t limit = max_calls;;) {
-    SegmentGatherer gatherer(session, topology_.version);
+    SegmentGatherer gatherer(session, topologies_[0].version);
     size_t records = 0;
     bool is_cut = false;
     for (; records < session.queue.size(); ++records) {
@@ -194,7 +194,7 @@ absl::StatusOr<StateMachine::Unit> StateMachine::UnitOf(const SessionEntry& sess
   unit.name = NameOf(record.call.op, record.speaker);
   unit.results.assign(record.results.begin(), record.results.end());
   unit.numbers.assign(record.call.scalars.begin(), record.call.scalars.end());
-  unit.key.topology_version = topology_.version;
+  unit.key.topology_version = topologies_[0].version;
   PlanKeyCall& call = unit.key.calls.emplace_back();
   call.op = record.call.op;
   call.attributes = record.call.attributes;

@@ -53,13 +53,13 @@ absl::StatusOr<OpPlan> StateMachine::Explain(SessionId session, const OpCall& ca
       plan_operands.emplace_back(OperandLayout{tensor->spec, tensor->strides});
     }
   }
-  TESSERA_RETURN_IF_ERROR(CheckMeshes(call, plan_operands));
-  TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, topology_));
+  TESSERA_ASSIGN_OR_RETURN(const Topology* topology, CheckMeshes(call, plan_operands));
+  TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, *topology));
   TESSERA_RETURN_IF_ERROR(VerifyPlan(whole.plan));  // its figures can be counted
   // As it would be issued now; what fits nowhere is shown as it would be with more memory.
   if (FitsNow(whole.plan, held)) return whole;
   for (const PlanLimits& limits : LimitsFor(whole.plan, held)) {
-    absl::StatusOr<OpPlan> smaller = PlanOp(call, plan_operands, topology_, limits);
+    absl::StatusOr<OpPlan> smaller = PlanOp(call, plan_operands, *topology, limits);
     if (smaller.ok()) return smaller;
   }
   return whole;
@@ -167,14 +167,36 @@ bool StateMachine::HasRoom(const std::vector<WorkerIndex>& workers) const {
   return true;
 }
 
-absl::Status StateMachine::CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const {
+absl::StatusOr<const Topology*> StateMachine::CheckMeshes(const OpCall& call,
+                                                          absl::Span<const PlanOperand> operands) const {
   const std::string_view name = NameOf(call.op);
-  if (call.attributes.mesh() != nullptr) TESSERA_RETURN_IF_ERROR(CheckWorkers(name, call.attributes.mesh()->workers()));
+  std::vector<const Mesh*> meshes;
+  if (call.attributes.mesh() != nullptr) meshes.push_back(call.attributes.mesh());
   for (const PlanOperand& operand : operands) {
     const auto* layout = std::get_if<OperandLayout>(&operand);
-    if (layout != nullptr) TESSERA_RETURN_IF_ERROR(CheckWorkers(name, layout->spec.mesh.workers()));
+    if (layout != nullptr) meshes.push_back(&layout->spec.mesh);
   }
-  return absl::OkStatus();
+  std::optional<WorkerIndex> first;
+  for (const Mesh* mesh : meshes) {
+    TESSERA_RETURN_IF_ERROR(CheckWorkers(name, mesh->workers()));
+    if (!first.has_value()) first = mesh->workers()[0];
+    for (const WorkerIndex worker : mesh->workers()) {
+      if (KindOf(worker) == KindOf(*first)) continue;
+      return absl::InvalidArgumentError(StrCat(name, ": worker ", first->value, " is ", ToText(KindOf(*first)),
+                                               " and worker ", worker.value, " is ", ToText(KindOf(worker)),
+                                               "; an op's workers are of one kind"));
+    }
+  }
+  return &topologies_[static_cast<size_t>(first.has_value() ? KindOf(*first) : DeviceKind::kCpu)];
+}
+
+DeviceKind StateMachine::KindOf(WorkerIndex worker) const {
+  const auto found = workers_.find(worker);
+  return found == workers_.end() ? DeviceKind::kCpu : found->second.info.device;
+}
+
+const Topology& StateMachine::TopologyOf(const Mesh& mesh) const {
+  return topologies_[static_cast<size_t>(KindOf(mesh.workers()[0]))];
 }
 
 absl::Status StateMachine::CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const {

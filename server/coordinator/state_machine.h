@@ -9,6 +9,7 @@
 // for smaller ordinals, what doesn't fit is refused before anything runs, no byte leaves before all
 // that led to it has ended well.
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -50,7 +51,8 @@ class StateMachine {
   const std::map<SessionId, SessionEntry>& sessions() const { return sessions_; }
   const PlanCache& plans() const { return plans_; }
   const MemoryMap& memory() const { return memory_; }
-  const Topology& topology() const { return topology_; }
+  // Of the workers of this mesh, which are of one kind.
+  const Topology& TopologyOf(const Mesh& mesh) const;
   uint64_t next_ordinal() const { return next_ordinal_; }
   int64_t unsettled_ops() const { return static_cast<int64_t>(ops_.size()); }
   // Whether the worker and another one that is there map each other's memory.
@@ -163,9 +165,11 @@ class StateMachine {
   // rounding would refuse. None when it has none, or its other buffers don't fit.
   std::vector<PlanLimits> LimitsFor(const Plan& plan, const std::vector<MemoryMap::Request>& held = {}) const;
   absl::Status Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan, std::vector<Scalar> scalars);
+  DeviceKind KindOf(WorkerIndex worker) const;
   absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;
   // Of all that the op names; before it is planned, which costs time on a large mesh.
-  absl::Status CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const;
+  // That all workers are there, and of one kind: their topology.
+  absl::StatusOr<const Topology*> CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const;
   // The refusal of a plan's buffer, with what would fit in an output's place.
   absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
   absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const Unit& unit, const PlanTemplate& plan,
@@ -203,7 +207,7 @@ class StateMachine {
 
   CoordinatorConfig config_;
   int64_t now_us_ = 0;
-  Topology topology_;
+  std::array<Topology, 2> topologies_ = {Topology::Of(DeviceKind::kCpu), Topology::Of(DeviceKind::kCuda)};  // by kind
   MemoryMap memory_;
   PlanCache plans_;
   std::map<WorkerIndex, WorkerEntry> workers_;

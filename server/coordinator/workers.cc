@@ -19,12 +19,14 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
     if (worker.state == WorkerState::kDead || index == event.worker) continue;
     others.push_back(index);
     const WorkerJoinedEvent& info = worker.info;
-    const bool mapped = info.map_peers && event.map_peers && info.host == event.host;
+    const bool mapped = info.map_peers && event.map_peers && info.host == event.host && info.device == event.device;
     ToGroup(self, PeerJoined{index, info.incarnation, info.host, info.data_address, info.message_address, mapped});
     ToGroup(MakeGroup(std::vector<WorkerIndex>{index}),
             PeerJoined{event.worker, event.incarnation, event.host, event.data_address, event.message_address, mapped});
   }
-  for (auto& [id, session] : sessions_) Send(session, WorkerJoinedNotice{event.worker, event.data_address});
+  for (auto& [id, session] : sessions_) {
+    Send(session, WorkerJoinedNotice{event.worker, event.data_address, event.device});
+  }
   const bool again = workers_.contains(event.worker);
   WorkerEntry& entry = workers_[event.worker];
   entry = WorkerEntry{};
@@ -35,15 +37,18 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
   entry.join_number = ++joins_;
   // Workers share a host of the topology when they map each other's memory.
   std::vector<std::pair<std::string, int32_t>> hosts;
-  topology_.host_of_worker.assign(static_cast<size_t>(workers_.rbegin()->first.value) + 1, 0);
+  std::vector<int32_t> host_of_worker(static_cast<size_t>(workers_.rbegin()->first.value) + 1, 0);
   for (const auto& [index, worker] : workers_) {
     constexpr int32_t kShared = -1;
     const std::pair<std::string, int32_t> host = {worker.info.host, worker.info.map_peers ? kShared : index.value};
     auto known = std::find(hosts.begin(), hosts.end(), host);
-    topology_.host_of_worker[static_cast<size_t>(index.value)] = static_cast<int32_t>(known - hosts.begin());
+    host_of_worker[static_cast<size_t>(index.value)] = static_cast<int32_t>(known - hosts.begin());
     if (known == hosts.end()) hosts.push_back(host);
   }
-  ++topology_.version;
+  for (Topology& topology : topologies_) {
+    topology.host_of_worker = host_of_worker;
+    ++topology.version;
+  }
 }
 
 void StateMachine::DropRejoined(std::vector<InstanceWait>& waits) const {

@@ -4,9 +4,10 @@
 // A stream runs its items in order; when the head of a stream is a wait that isn't met, the stream is
 // parked and holds no thread; other streams go on.
 //
-// The CPU device runs items on its threads; a CUDA device turns Wait and Signal into
-// cuStreamWaitValue64 and cuStreamWriteValue64 and the rest into launches. The fake (device/fake)
-// records the items and finds a missing wait: two accesses to one byte, one of them a write, that no
+// The CPU device runs items on its threads; the CUDA device turns Wait and Signal into
+// cuStreamWaitValue64 and cuStreamWriteValue64 and the rest into launches. What items point at is the
+// device's memory: the arena, and peers' that are mapped. The host's comes in EnqueueRead and Transfer alone. The fake
+// (device/fake) records the items and finds a missing wait: two accesses to one byte, one of them a write, that no
 // chain of streams, signals and waits orders.
 //
 // An item that fails makes the stream remember its first error; items go on (the bytes are undefined,
@@ -60,6 +61,9 @@ struct KernelWork {
 };
 using DeviceWork = std::variant<CopyWork, ReduceWork, KernelWork>;
 
+// Which side of a transfer is the host's memory.
+enum class TransferSide : uint8_t { kSourceIsHost, kDestinationIsHost };
+
 class Device {
  public:
   // Callbacks that capture at most two pointers cost no allocation.
@@ -76,6 +80,9 @@ class Device {
   // Parks the stream until the counter is at least the value. A dead worker's counters count as met.
   virtual void EnqueueWait(StreamId stream, const CounterWait& wait) = 0;
   virtual void EnqueueRun(StreamId stream, DeviceWork work) = 0;
+  // A copy of few bytes (max_inline_bytes) to the host's memory, which is there when the stream's next report is
+  // called.
+  virtual void EnqueueRead(StreamId stream, CopyWork work);
   // Starts something that ends elsewhere (a message); the stream goes on when Done is called, from
   // any thread, exactly once.
   virtual void EnqueueAsync(StreamId stream, Start start) = 0;
@@ -83,6 +90,10 @@ class Device {
   virtual void EnqueueSignal(StreamId stream, uint64_t value) = 0;
   // Calls back, from a device thread, with the first error since the stream's last report.
   virtual void EnqueueReport(StreamId stream, Done report) = 0;
+
+  // Copies between the host's memory and the device's, and returns when it is done. In no order with streams: who calls
+  // it knows that what it reads is there, and that nobody uses what it writes. From any thread that isn't the device's.
+  virtual absl::Status Transfer(const CopyWork& work, TransferSide side);
 
   // Waits on this worker are met from now on, and its counters are let go of.
   virtual void MarkDead(WorkerIndex worker) = 0;

@@ -231,6 +231,17 @@ class WorkerClocks {
 
 }  // namespace
 
+Topology Topology::Of(DeviceKind kind) {
+  Topology reference;
+  reference.kind = kind;
+  if (kind == DeviceKind::kCuda) {
+    reference.host_bandwidth_bytes_s = 300e9;  // NVLink
+    reference.local_bandwidth_bytes_s = 3e12;
+    reference.flops_per_s = 50e12;  // f32 without TF32
+  }
+  return reference;
+}
+
 size_t CountHosts(std::initializer_list<const Mesh*> meshes, const Topology& topology) {
   std::set<int32_t> hosts;
   for (const Mesh* mesh : meshes) {

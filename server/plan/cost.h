@@ -8,12 +8,17 @@
 #include <initializer_list>
 #include <vector>
 
+#include "schemas/types/device_kind.h"
 #include "server/plan/plan.h"
 
 namespace tessera {
 
 struct Topology {
+  // With the reference constants of that kind of device. Those of a GPU are read from data sheets, not measured.
+  static Topology Of(DeviceKind kind);
+
   uint64_t version = 0;
+  DeviceKind kind = DeviceKind::kCpu;      // of the workers of a plan, which have one kind
   double step_latency_s = 10e-6;           // one wait between workers
   double host_bandwidth_bytes_s = 6e9;     // one worker reading a peer's arena
   double network_bandwidth_bytes_s = 1e9;  // of a host's link to the others, each way; its workers share it

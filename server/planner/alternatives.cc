@@ -87,7 +87,7 @@ std::vector<Step> PhaseAlternative::DirectSteps() const {
 }
 
 Topology ReferenceOf(const Topology& topology) {
-  Topology reference;
+  Topology reference = Topology::Of(topology.kind);
   reference.host_of_worker = topology.host_of_worker;
   return reference;
 }

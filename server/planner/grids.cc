@@ -82,7 +82,7 @@ class GridPricer {
   GridPricer(const Contraction& notation, const TensorSpec& left, const TensorSpec& right, const TensorSpec& output,
              const Topology& topology, const PieceLimits& limits)
       : notation_(notation), left_(left), right_(right), output_(output), limits_(limits) {
-    // What was measured chooses nothing here: only the hosts count.
+    reference_ = Topology::Of(topology.kind);  // what was measured chooses nothing here: only the hosts count
     reference_.host_of_worker = topology.host_of_worker;
     if (AreOnOneHost({&left.mesh, &right.mesh, &output.mesh}, topology)) return;
     on_hosts_.emplace(WorkersOnHosts{WorkersByHost(left.mesh, topology), WorkersByHost(right.mesh, topology),

@@ -1,11 +1,7 @@
 #pragma once
 
-// Transport: how bytes get from worker to worker. Two abilities, asked per peer:
-//
-//   SharedArena       the peer's memory, mapped: plain loads and stores (shm)
-//   MessageTransport  tagged messages between a pair of workers (ucx; loopback for tests)
-//
-// A pair of workers uses mapped memory if both are on one host and mapping is on; else messages.
+// MessageTransport: tagged messages between a pair of workers (ucx; loopback for tests). A pair uses mapped memory
+// (server/device/shared_arena.h) if both are on one host and mapping is on; else messages.
 // Everything a peer says is checked against the size that the program expects.
 
 #include <cstddef>
@@ -19,32 +15,6 @@
 #include "schemas/types/ids.h"
 
 namespace tessera {
-
-inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;  // docs/limits.md: max_arena_bytes
-
-// One block of shared memory: counter page, then the arena. Owner or mapped peer.
-class SharedArena {
- public:
-  // A memfd with its pages reserved now (ResourceExhausted says bytes wanted and free on the host).
-  static absl::StatusOr<SharedArena> Create(int64_t arena_bytes);
-  // Maps a peer's. Takes the descriptor over, and closes it. InvalidArgument when its size or seals are not right.
-  static absl::StatusOr<SharedArena> Map(int fd);
-
-  SharedArena(SharedArena&&) noexcept;
-  SharedArena& operator=(SharedArena&&) noexcept;
-  ~SharedArena();
-
-  int fd() const { return fd_; }                      // of Create; stays owned by the arena
-  std::byte* memory() const { return base_ + 4096; }  // the arena itself
-  int64_t bytes() const { return bytes_; }            // of the arena, without the counter page
-  struct CounterPage* counters() const;
-
- private:
-  SharedArena(int fd, std::byte* base, int64_t bytes) : fd_(fd), base_(base), bytes_(bytes) {}
-  int fd_ = -1;
-  std::byte* base_ = nullptr;
-  int64_t bytes_ = 0;
-};
 
 // Distinguishes the messages of a pair: those of one instruction's phase, in chunks. Never reused for a pair.
 struct MessageTag {

@@ -16,7 +16,7 @@
 #include "schemas/types/ids.h"
 #include "schemas/types/mesh.h"
 #include "server/device/counters.h"
-#include "server/transport/transport.h"
+#include "server/device/shared_arena.h"
 
 namespace tessera {
 

@@ -311,12 +311,12 @@ void Executor::ReadInline(const InlineRead& read) {
       const Shape extents = BoxShape(*box);
       record->report.inline_bytes.resize(static_cast<size_t>(bytes));
       EnqueueOwnWaits(kIo, read.ordinal, read.waits, 1);
-      device_.EnqueueRun(kIo, CopyWork{.extents = extents,
-                                       .element_bytes = SizeBytes(read.spec.dtype),
-                                       .source = arenas_.own().memory() + read.offset_bytes,
-                                       .source_strides = read.strides,
-                                       .destination = record->report.inline_bytes.data(),
-                                       .destination_strides = RowMajorStrides(extents)});
+      device_.EnqueueRead(kIo, CopyWork{.extents = extents,
+                                        .element_bytes = SizeBytes(read.spec.dtype),
+                                        .source = arenas_.own().memory() + read.offset_bytes,
+                                        .source_strides = read.strides,
+                                        .destination = record->report.inline_bytes.data(),
+                                        .destination_strides = RowMajorStrides(extents)});
     }
   }
   EnqueueEnd(kIo, std::move(record));

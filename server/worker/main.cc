@@ -29,6 +29,8 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/cpu/cpu_device.h"
+#include "server/device/cpu/cpu_platform.h"
+#include "server/device/cuda/cuda_platform.h"
 #include "server/transport/routed/routed_transport.h"
 #include "server/transport/socket/socket_transport.h"
 #include "server/transport/ucx/ucx_transport.h"
@@ -50,6 +52,8 @@ struct WorkerOptions {
   std::string join_token;
   int index = -1;
   int64_t memory_bytes = int64_t{1} << 30;
+  std::string device = "cpu";
+  int gpu = -1;
   std::string transport = "shm";
   TrustedNetwork trusted_network = TrustedNetwork::kNone;
   std::string net_devices = UcxOptions{}.net_devices;
@@ -85,15 +89,15 @@ int Fail(const std::string& message) {
 
 // All that works for one worker number; made when the coordinator has given it.
 struct Parts {
-  Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, const CpuDeviceOptions& options)
-      : device(options),
-        executor(self, arena, device, messages,
+  Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, std::unique_ptr<Device> made)
+      : device(std::move(made)),
+        executor(self, arena, *device, messages,
                  [this](CompletionReport& report, uint64_t outstanding) {
                    outbox.Add(report, outstanding == 0 ? Urgency::kNow : Urgency::kSoon);
                  }),
         tickets(self, arena, [this](TransferReport report) { outbox.Add(std::move(report)); }) {}
   ReportOutbox outbox;
-  CpuDevice device;
+  std::unique_ptr<Device> device;
   Executor executor;
   TicketTable tickets;
   CopyThread copies;
@@ -114,7 +118,7 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setDataAddress(data_address.c_str());
   hello.setMessageAddress(
       kj::arrayPtr(reinterpret_cast<const kj::byte*>(message_address.data()), message_address.size()));
-  hello.setDevice("cpu");
+  hello.setDevice(options.device.c_str());
   hello.setPid(getpid());
   hello.setComputeThreads(options.threads);
   hello.setMapPeers(options.transport != "ucx");
@@ -124,7 +128,7 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
 }
 
 // Runs until the coordinator, the parent or a signal ends it. `has_joined` says how far it got, should it throw.
-void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedArena>& arena,
+void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
                MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, bool& has_joined) {
   auto& network = io.provider->getNetwork();
   auto receiver = network.parseAddress(data_address.c_str()).wait(io.waitScope)->listen();
@@ -142,22 +146,26 @@ void RunWorker(const WorkerOptions& options, const std::shared_ptr<const SharedA
                     .wait(io.waitScope);
   has_joined = true;
   const WorkerIndex self(joined.getWelcome().getIndex());
-  CpuDeviceOptions device{self, arena->counters(), options.threads, DefaultSpinPauses(options.workers_on_host)};
-  device.first_slot = self.value % options.workers_on_host * options.threads;
-  auto parts = std::make_unique<Parts>(self, *arena, messages, device);
+  auto device = platform.MakeDevice(self, *arena);
+  ThrowIfError(device.status());
+  auto parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
   // In the end nobody waits for its threads: what they run is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
   auto messages_link = TakeLinkSocket(joined.getLink()).wait(io.waitScope);
-  parts->pages.Add(arena);
+  const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
+  if (is_host_memory) parts->pages.Add(arena);
   Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
                     [&parts = *parts, key = joined.getWelcome().getPeerKey()](pid_t, Acceptor::Admit admit) {
-                      return MakeDataGate(parts.tickets, parts.copies, parts.attached, key, std::move(admit));
+                      return MakeDataGate(parts.tickets, *parts.device, parts.copies, parts.attached, key,
+                                          std::move(admit));
                     });
   auto& port = io.unixEventPort;
   acceptor.Run(*receiver)
-      .exclusiveJoin(server.Run(joined.getWelcome(), joined.getMembership(), kj::mv(messages_link),
-                                {network, port, io.provider->getTimer(), HomeCore(device.first_slot), parts->executor,
-                                 messages, parts->tickets, parts->outbox, parts->pages}))
+      .exclusiveJoin(
+          server.Run(joined.getWelcome(), joined.getMembership(), kj::mv(messages_link),
+                     {network, port, io.provider->getTimer(),
+                      HomeCore(self.value % options.workers_on_host * options.threads), parts->executor, messages,
+                      parts->tickets, parts->outbox, platform, is_host_memory ? &parts->pages : nullptr}))
       .exclusiveJoin(link->WhenClosed())
       .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
       .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
@@ -194,13 +202,33 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptio
   return std::make_unique<RoutedTransport>(options.host_id, std::move(on_host), std::move(between_hosts));
 }
 
+// A GPU is of one of its workers by number, where none was named.
+absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& options) {
+  if (options.device == "cpu") {
+    return MakeCpuPlatform({.threads = options.threads, .workers_on_host = options.workers_on_host});
+  }
+  if (options.transport != "shm") {
+    return absl::InvalidArgumentError(
+        StrCat("--device cuda: workers with GPUs reach each other by mapped memory only; --transport is ",
+               options.transport, ", it must be shm"));
+  }
+  return MakeCudaPlatform({.gpu = options.gpu, .worker = options.index, .lost = [](const absl::Status& why) {
+                             Fail(std::string(why.message()));
+                             std::fflush(nullptr);
+                             _exit(1);
+                           }});
+}
+
 int Serve(WorkerOptions options) {
   RaiseDescriptorLimit();
   CaptureForLoop(SIGTERM);
   CaptureForLoop(SIGINT);
   if (options.threads <= 0) options.threads = DefaultDeviceThreads(options.workers_on_host);
   SetKernelThreads(options.threads);
-  auto created = SharedArena::Create(options.memory_bytes);
+  auto made = MakePlatform(options);
+  if (!made.ok()) return Fail(std::string(made.status().message()));
+  const std::unique_ptr<Platform> platform = *std::move(made);
+  auto created = platform->MakeArena(options.memory_bytes);
   if (!created.ok()) return Fail(std::string(created.status().message()));
   const auto arena = std::make_shared<const SharedArena>(*std::move(created));
   options.memory_bytes = arena->bytes();
@@ -215,7 +243,7 @@ int Serve(WorkerOptions options) {
   int status = 0;
   bool has_joined = false;
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 RunWorker(options, arena, messages.get(), io, StrCat("unix:", path), has_joined);
+                 RunWorker(options, *platform, arena, messages.get(), io, StrCat("unix:", path), has_joined);
                })) {
     // The coordinator's end shows in whatever was on its way there.
     if (!has_joined || exception->getType() != kj::Exception::Type::DISCONNECTED) {
@@ -245,6 +273,11 @@ int Main(int argc, char** argv) {
       ->transform(CLI::AsSizeValue(true))
       ->check(CLI::Range(int64_t{1}, kMaxArenaBytes))
       ->capture_default_str();
+  app.add_option("--device", options.device, "what it computes on: cpu, or cuda (a GPU, by libcuda.so.1)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--gpu", options.gpu, "number of the GPU; when not given those of the host in turn, by --index")
+      ->check(CLI::Range(-1, 1023));
   app.add_option("--transport", options.transport,
                  "how peers are reached: shm (mapped memory, all on one host), ucx (messages: by unix sockets on the\n"
                  "own host, by UCX to others), or shm+ucx (mapped memory on the own host, messages to others)")

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/transport/transport.h"
+#include "server/device/shared_arena.h"
 
 namespace tessera {
 

@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/device/shared_arena.h"
 #include "server/plan/instance.h"
-#include "server/transport/transport.h"
 
 namespace tessera {
 

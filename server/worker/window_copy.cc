@@ -1,8 +1,8 @@
 #include "server/worker/window_copy.h"
 
 #include <optional>
+#include <utility>
 
-#include "kernels/kernel.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -27,8 +27,8 @@ absl::StatusOr<Box> CheckShard(const TensorSpec& spec, absl::Span<const int64_t>
   return box;
 }
 
-int64_t CopyWindow(const TransferWindow& window, const Box& own, const Box& client, std::byte* shard,
-                   std::byte* client_data) {
+absl::StatusOr<int64_t> CopyWindow(Device& device, const TransferWindow& window, const Box& own, const Box& client,
+                                   std::byte* shard, std::byte* client_data) {
   const Box common = Intersect(own, client);
   if (IsEmpty(common)) return 0;
   const int64_t element_bytes = SizeBytes(window.spec.dtype);
@@ -37,13 +37,21 @@ int64_t CopyWindow(const TransferWindow& window, const Box& own, const Box& clie
     client_data += (common[d].start - client[d].start) * client_strides[d] * element_bytes;
     shard += (common[d].start - own[d].start) * window.strides[d] * element_bytes;
   }
-  const Shape extents = BoxShape(common);
-  if (window.direction == TransferDirection::kUpload) {
-    CopyStrided(extents, element_bytes, client_data, client_strides, shard, window.strides);
-  } else {
-    CopyStrided(extents, element_bytes, shard, window.strides, client_data, client_strides);
+  const bool is_upload = window.direction == TransferDirection::kUpload;
+  CopyWork work{.extents = BoxShape(common),
+                .element_bytes = element_bytes,
+                .source = client_data,
+                .source_strides = client_strides,
+                .destination = shard,
+                .destination_strides = window.strides};
+  if (!is_upload) {
+    work.source = shard;
+    work.destination = client_data;
+    std::swap(work.source_strides, work.destination_strides);
   }
-  return NumElements(extents) * element_bytes;
+  TESSERA_RETURN_IF_ERROR(
+      device.Transfer(work, is_upload ? TransferSide::kSourceIsHost : TransferSide::kDestinationIsHost));
+  return NumElements(work.extents) * element_bytes;
 }
 
 }  // namespace tessera

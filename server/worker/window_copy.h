@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "schemas/types/tensor_spec.h"
+#include "server/device/device.h"
 #include "server/plan/instance.h"
 
 namespace tessera {
@@ -21,9 +22,9 @@ absl::StatusOr<Box> CheckShard(const TensorSpec& spec, absl::Span<const int64_t>
                                WorkerIndex worker, int64_t arena_bytes);
 
 // Copies what lies both in `own` (the shard, from `shard` on, by the window's strides) and in `client`
-// (row-major from `client_data` on), in the window's direction. Boxes lie in the tensor; the client's
-// memory holds all of its box. Returns the bytes copied.
-int64_t CopyWindow(const TransferWindow& window, const Box& own, const Box& client, std::byte* shard,
-                   std::byte* client_data);
+// (row-major from `client_data` on), in the window's direction, by the device that the shard is on. Boxes lie in the
+// tensor; the client's memory holds all of its box. Returns the bytes copied, or the device's error.
+absl::StatusOr<int64_t> CopyWindow(Device& device, const TransferWindow& window, const Box& own, const Box& client,
+                                   std::byte* shard, std::byte* client_data);
 
 }  // namespace tessera

@@ -20,6 +20,7 @@
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/worker.capnp.h"
+#include "server/device/cpu/cpu_device.h"
 #include "server/worker/rpc/data_gate.h"
 
 namespace tessera {
@@ -71,7 +72,7 @@ TransferWindow Window(uint64_t ticket, TransferDirection direction, int64_t offs
 
 class World {
  public:
-  World(kj::AsyncIoContext& io, const SharedArena& arena)
+  World(kj::AsyncIoContext& io, Device& device, const SharedArena& arena)
       : io_(io),
         arena_(arena),
         tickets_(WorkerIndex(1), arena,
@@ -79,7 +80,7 @@ class World {
                    TESSERA_CHECK(++reports_[report.ticket.value] == 1);
                    if (report.ticket.value == kUpload && report.status.ok() && !is_closed_) is_uploaded_ = true;
                  }),
-        gate_(MakeDataGate(tickets_, copies_, attached_, 11, [] {})) {
+        gate_(MakeDataGate(tickets_, device, copies_, attached_, 11, [] {})) {
     std::memset(arena_.memory(), 0x5A, kMemoryBytes);
     TESSERA_CHECK(tickets_.Expect(Window(kUpload, TransferDirection::kUpload, kOffset)).ok());
     TESSERA_CHECK(tickets_.Expect(Window(kDownload, TransferDirection::kDownload, kSecondOffset)).ok());
@@ -183,7 +184,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tessera;  // NOLINT: the function's name is fixed, the global namespace with it
   static kj::AsyncIoContext& io = *new kj::AsyncIoContext(kj::setupAsyncIo());
   static const SharedArena& arena = *new SharedArena(*SharedArena::Create(kMemoryBytes));
-  World world(io, arena);
+  static Device& device = *new CpuDevice({.self = WorkerIndex(1), .counters = arena.counters()});
+  World world(io, device, arena);
   Bytes bytes(data, size);
   for (size_t call = 0; call < kMaxCalls && !bytes.empty(); ++call) world.Call(bytes);
   world.End();

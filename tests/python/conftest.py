@@ -1,11 +1,25 @@
 """Clusters for the tests: real processes on sockets of their own."""
 
 import os
+import pathlib
 
 import numpy as np
 import pytest
 
 TRANSPORT = os.environ.get("TESSERA_TEST_TRANSPORT", "shm")
+# What the workers compute on. "cuda" is the emulated driver, unless TESSERA_TEST_GPU=real says the machine's own.
+DEVICE = os.environ.get("TESSERA_TEST_DEVICE", "cpu")
+EMULATED_DRIVER = pathlib.Path(__file__).resolve().parents[2] / "bazel-bin/tests/emulator/cuda"
+
+
+def use_emulated_driver(setenv):
+    """Workers that are started from now on find the emulated libcuda.so.1 first."""
+    if os.environ.get("TESSERA_TEST_GPU") != "real":
+        setenv("LD_LIBRARY_PATH", f"{EMULATED_DRIVER}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+
+
+if DEVICE == "cuda":
+    use_emulated_driver(os.environ.__setitem__)
 
 
 def pytest_configure(config):
@@ -22,7 +36,7 @@ def pytest_collection_modifyitems(items):
 def cluster():
     """Four workers that all tests share; a test that harms a worker takes new_cluster."""
     import tessera as ts
-    with ts.local_cluster(workers=4, memory="256MiB", transport=TRANSPORT) as cluster:
+    with ts.local_cluster(workers=4, memory="256MiB", device=DEVICE, transport=TRANSPORT) as cluster:
         yield cluster
 
 
@@ -41,6 +55,7 @@ def new_cluster():
 
     def start(workers=2, memory="64MiB", **options):
         options.setdefault("transport", TRANSPORT)
+        options.setdefault("device", DEVICE)
         started.append(ts.local_cluster(workers=workers, memory=memory, **options))
         return started[-1]
 

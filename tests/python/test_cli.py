@@ -38,7 +38,9 @@ def test_doctor_says_what_works(tmp_path):
     assert out.returncode == 0 and report["ok"] is True and report["error"] is None
     assert report["checks"] == [{"check": check, "ok": True} for check in checks]
     assert report["workers"] == 1 and report["memory_bytes"] == 16 << 20
-    assert tessera("doctor").stdout.splitlines()[-1].startswith("ok: ")
+    lines = tessera("doctor", LD_LIBRARY_PATH="").stdout.splitlines()
+    assert lines[-2].startswith("ok: ")
+    assert lines[-1].startswith("no worker with a GPU: cuda: ") and "libcuda.so.1" in lines[-1]
     out = tessera("doctor", "--json", TESSERA_BIN_DIR=str(tmp_path))
     report = json.loads(out.stdout)
     assert out.returncode == 1 and report["ok"] is False and report["checks"] == [{"check": "start", "ok": False}]

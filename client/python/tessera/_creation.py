@@ -24,7 +24,10 @@ def _place(op: str, device, device_mesh, placements):
     if device is not None and device_mesh is not None and device != device_mesh:
         raise InvalidArgumentError(f"{op}: give device or device_mesh, not both")
     chosen = device_mesh if device_mesh is not None else device
-    mesh = mesh_for(None if chosen == "cpu" else chosen, op)
+    device_type = chosen if isinstance(chosen, str) and chosen in ("cpu", "cuda") else None
+    mesh = mesh_for(None if device_type else chosen, op)
+    if device_type not in (None, mesh.device_type):
+        raise InvalidArgumentError(f"{op}: device is {device_type!r}, the workers of {mesh} are {mesh.device_type}")
     if placements is None or (isinstance(placements, str) and placements == "auto"):
         return mesh, None
     return mesh, mesh._placements(placements, op)

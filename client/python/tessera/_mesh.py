@@ -32,9 +32,10 @@ def _names_of(names, ndim: int, op: str) -> list[str]:
     return names
 
 
-def _check_device_type(device_type, op: str) -> None:
-    if device_type is not None and device_type != "cpu":
-        raise InvalidArgumentError(f"{op}: device type is {device_type!r}, the workers of this cluster are cpu")
+def _device_type(device_type, op: str) -> str:
+    if device_type not in (None, "cpu", "cuda"):
+        raise InvalidArgumentError(f"{op}: device type is {device_type!r}, workers are cpu or cuda")
+    return device_type or ""
 
 
 def integers(values, what: str, op: str) -> list[int]:
@@ -68,7 +69,7 @@ class DeviceMesh:
     """
 
     def __init__(self, device_type, mesh, *, mesh_dim_names=None, _session=None):
-        _check_device_type(device_type, "DeviceMesh")
+        device_type = _device_type(device_type, "DeviceMesh")
         try:
             workers = np.asarray(mesh)
         except ValueError:      # rows of different lengths
@@ -80,7 +81,7 @@ class DeviceMesh:
         _check_workers(numbers, "DeviceMesh")
         session = _session if _session is not None else _context.current_session()
         self._setup(session, session._mesh(list(workers.shape), _names_of(mesh_dim_names, workers.ndim, "DeviceMesh"),
-                                           numbers))
+                                           numbers, device_type))
 
     def _setup(self, session, raw, parent=None, dims=None):
         self._session = session
@@ -114,8 +115,8 @@ class DeviceMesh:
 
     @property
     def device_type(self) -> str:
-        """Of the workers: "cpu", which all are in this version."""
-        return "cpu"
+        """Of the workers: "cpu" or "cuda"."""
+        return self._session._device_type(self._raw)
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -262,12 +263,11 @@ def current_mesh() -> DeviceMesh | None:
 def init_device_mesh(session, args, mesh_dim_names, workers) -> DeviceMesh:
     """init_device_mesh([device_type,] mesh_shape, *, mesh_dim_names=None, workers=None)."""
     op = "init_device_mesh"
-    if len(args) == 2:
-        _check_device_type(args[0], op)
-    elif len(args) != 1:
+    device_type = _device_type(args[0], op) if len(args) == 2 else ""
+    if len(args) not in (1, 2):
         raise InvalidArgumentError(f"{op}: takes [device_type,] mesh_shape, not {len(args)} positional arguments")
     shape = integers(args[-1], "mesh_shape", op)
     names = _names_of(mesh_dim_names, len(shape), op)
     numbers = [] if workers is None else integers(workers, "workers", op)
     _check_workers(numbers, op)
-    return DeviceMesh._wrap(session, session._mesh(shape, names, numbers))
+    return DeviceMesh._wrap(session, session._mesh(shape, names, numbers, device_type))

@@ -344,14 +344,14 @@ class Cluster:
 
 def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, address=None, timeout=60,
                   coordinator_flags=()) -> Cluster:
-    """Starts a coordinator and CPU workers on this host; memory is per worker.
+    """Starts a coordinator and workers on this host; memory is per worker. device is "cpu" or "cuda".
 
     >>> with ts.local_cluster(workers=4, memory="1GiB") as cluster:
     ...     session = cluster.connect()
     """
     op = "local_cluster"
-    if device != "cpu":
-        raise InvalidArgumentError(f"{op}: device is {device!r}, it must be \"cpu\"")
+    if device not in ("cpu", "cuda"):
+        raise InvalidArgumentError(f"{op}: device is {device!r}, it must be \"cpu\" or \"cuda\"")
     (count,) = _mesh.integers(os.cpu_count() or 1 if workers is None else workers, "workers", op)
     if not 1 <= count <= 1024:
         raise InvalidArgumentError(f"{op}: workers is {count}, it must be in [1, 1024]")
@@ -361,7 +361,7 @@ def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, 
         if not path.startswith("/"):
             raise InvalidArgumentError(f"{op}: address is {address!r}; a cluster on this host listens on unix:/path")
     transport = transport or os.environ.get("TESSERA_TRANSPORT", "shm")
-    raw = _tessera.LocalCluster._start(count, parse_bytes(memory, op), str(transport), path, seconds(timeout, op),
+    raw = _tessera.LocalCluster._start(count, parse_bytes(memory, op), device, str(transport), path, seconds(timeout, op),
                                        list(coordinator_flags))
     return Cluster(raw)
 

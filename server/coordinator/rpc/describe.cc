@@ -40,7 +40,7 @@ void DescribeWorkers(const Hub& hub, capnp::List<wire::WorkerInfo>::Builder list
     info.setUsedBytes(machine.memory().UsedBytes(index));
     info.setState(StateOf(worker));
     info.setPid(worker.info.pid);
-    info.setDevice(worker.info.device.c_str());
+    info.setDevice(std::string(ToText(worker.info.device)).c_str());
     info.setReceivedBytes(worker.received_bytes);
     info.setOutstanding(worker.outstanding);
     info.setActivity(hub.ActivityOf(index));
@@ -245,7 +245,7 @@ absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::
   Fill(builder.initPeakBytes(static_cast<unsigned>(peak.size())), peak);
   auto workers = builder.initWorkers(static_cast<unsigned>(traffic.workers.size()));
   for (unsigned i = 0; i < workers.size(); ++i) workers.set(i, traffic.workers[i].value);
-  builder.setPredictedSeconds(PredictSeconds(plan, machine.topology()));
+  builder.setPredictedSeconds(PredictSeconds(plan, machine.TopologyOf(plan.buffers[0].mesh)));
   if (!plan.outputs.empty()) {
     EncodeTensorSpec(plan.values[static_cast<size_t>(plan.outputs[0])].spec, builder.initOutput());
   }

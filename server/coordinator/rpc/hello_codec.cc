@@ -1,6 +1,7 @@
 #include "server/coordinator/rpc/hello_codec.h"
 
 #include "schemas/codec/values.h"
+#include "schemas/types/device_kind.h"
 #include "schemas/types/mesh.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -56,6 +57,12 @@ absl::StatusOr<WorkerJoinedEvent> DecodeWorkerHello(wire::WorkerHello::Reader re
   TESSERA_RETURN_IF_ERROR(CheckName("join", "host", reader.getHost()));
   TESSERA_RETURN_IF_ERROR(CheckName("join", "data address", reader.getDataAddress()));
   TESSERA_RETURN_IF_ERROR(CheckName("join", "device", reader.getDevice()));
+  const std::string device = TextOf(reader.getDevice());
+  const std::optional<DeviceKind> kind = ParseDeviceKind(device);
+  if (!kind.has_value()) {
+    return absl::InvalidArgumentError(
+        StrCat("join: device \"", Printable(device, kMaxNameBytes), "\" is neither cpu nor cuda"));
+  }
   const auto message_address = reader.getMessageAddress().asChars();
   if (message_address.size() > kMaxMessageAddressBytes) {
     return absl::InvalidArgumentError(StrCat("join: the message address has ", message_address.size(),
@@ -67,7 +74,7 @@ absl::StatusOr<WorkerJoinedEvent> DecodeWorkerHello(wire::WorkerHello::Reader re
   event.memory_bytes = reader.getMemoryBytes();
   event.data_address = TextOf(reader.getDataAddress());
   event.message_address.assign(message_address.begin(), message_address.size());
-  event.device = TextOf(reader.getDevice());
+  event.device = *kind;
   event.pid = reader.getPid();
   event.map_peers = reader.getMapPeers();
   event.reaches_hosts = reader.getReachesHosts();

@@ -65,7 +65,7 @@ struct EventWriter {
     hello.setDataAddress(e.data_address.c_str());
     hello.setMessageAddress(
         kj::arrayPtr(reinterpret_cast<const kj::byte*>(e.message_address.data()), e.message_address.size()));
-    hello.setDevice(e.device.c_str());
+    hello.setDevice(std::string(ToText(e.device)).c_str());
     hello.setPid(e.pid);
     hello.setMapPeers(e.map_peers);
     hello.setReachesHosts(e.reaches_hosts);

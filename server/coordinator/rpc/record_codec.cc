@@ -146,6 +146,7 @@ struct EventEncoder {
     auto joined = out.initWorkerJoined();
     joined.setWorker(e.worker.value);
     joined.setDataAddress(e.data_address.c_str());
+    joined.setDevice(std::string(ToText(e.device)).c_str());
   }
   void operator()(const UploadDoneEvent& e) { out.setUploadDone(e.request); }
 };

@@ -66,6 +66,11 @@ class ClientMemory {
   std::shared_ptr<AttachedMemory::Share> share_;
 };
 
+kj::AutoCloseFd Taken(OwnedFd& fd) {
+  if (fd.get() < 0) ThrowIfError(absl::ResourceExhaustedError("arena: no descriptor is left"));
+  return kj::AutoCloseFd(fd.Release());
+}
+
 // The box lies in the tensor, and what it holds lies in the memory.
 absl::Status CheckWindow(const TensorSpec& spec, const Box& box, uint64_t offset, size_t memory_bytes) {
   if (box.size() != spec.shape.size()) {
@@ -86,9 +91,9 @@ absl::Status CheckWindow(const TensorSpec& spec, const Box& box, uint64_t offset
 
 class TransferServer final : public wire::Transfer::Server {
  public:
-  TransferServer(TicketTable& tickets, CopyThread& copies, std::shared_ptr<AttachedMemory::Share> share,
+  TransferServer(TicketTable& tickets, Device& device, CopyThread& copies, std::shared_ptr<AttachedMemory::Share> share,
                  TicketTable::TicketPointer ticket)
-      : tickets_(tickets), copies_(copies), share_(std::move(share)), ticket_(std::move(ticket)) {}
+      : tickets_(tickets), device_(device), copies_(copies), share_(std::move(share)), ticket_(std::move(ticket)) {}
   ~TransferServer() {
     const bool upload = ticket_->window.direction == TransferDirection::kUpload;
     if (upload && !finished_)
@@ -149,16 +154,18 @@ class TransferServer final : public wire::Transfer::Server {
     ThrowIfError(CheckWindow(window.spec, box, offset, memory_->bytes()));
     if (window.direction == TransferDirection::kUpload) ThrowIfError(CheckSlab(box));
     ++ticket_->copies;
-    auto copied = std::make_shared<int64_t>(0);
+    auto copied = std::make_shared<absl::StatusOr<int64_t>>(0);
     std::byte* client = memory_->base() + offset;
     std::byte* shard = tickets_.arena().memory() + window.offset_bytes;
-    auto job = [ticket = ticket_, memory = memory_, box, client, shard, copied]() {
-      *copied = CopyWindow(ticket->window, ticket->box, box, shard, client);
+    auto job = [&device = device_, ticket = ticket_, memory = memory_, box, client, shard, copied]() {
+      *copied = CopyWindow(device, ticket->window, ticket->box, box, shard, client);
     };
     return copies_.Run(std::move(job)).then([this, context, copied, box]() mutable {
-      if (ticket_->window.direction == TransferDirection::kUpload) ticket_->covered_rows = CoveredAfter(box);
+      const bool is_upload = ticket_->window.direction == TransferDirection::kUpload;
+      if (is_upload && copied->ok()) ticket_->covered_rows = CoveredAfter(box);
       tickets_.CopyEnded(ticket_);
-      context.getResults().setBytes(static_cast<uint64_t>(*copied));
+      ThrowIfError(copied->status());
+      context.getResults().setBytes(static_cast<uint64_t>(**copied));
     });
   }
 
@@ -195,6 +202,7 @@ class TransferServer final : public wire::Transfer::Server {
   }
 
   TicketTable& tickets_;
+  Device& device_;
   CopyThread& copies_;
   std::shared_ptr<AttachedMemory::Share> share_;
   TicketTable::TicketPointer ticket_;
@@ -206,9 +214,10 @@ class TransferServer final : public wire::Transfer::Server {
 
 class DataGateServer final : public wire::DataGate::Server {
  public:
-  DataGateServer(TicketTable& tickets, CopyThread& copies, AttachedMemory& attached, uint64_t peer_key,
+  DataGateServer(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached, uint64_t peer_key,
                  Acceptor::Admit admit)
       : tickets_(tickets),
+        device_(device),
         copies_(copies),
         share_(std::make_shared<AttachedMemory::Share>(attached)),
         peer_key_(peer_key),
@@ -226,7 +235,10 @@ class DataGateServer final : public wire::DataGate::Server {
           absl::NotFoundError(StrCat("arena: this is worker ", tickets_.self().value, ", not ", params.getIndex())));
     }
     admit_();
-    context.getResults().setMemory(LendDescriptor<wire::SharedMemory>(CopyDescriptor(tickets_.arena().fd())));
+    ArenaDescriptors arena = tickets_.arena().CopyDescriptors();
+    context.getResults().setMemory(LendDescriptor<wire::SharedMemory>(Taken(arena.memory)));
+    context.getResults().setBytes(arena.memory_bytes);
+    context.getResults().setCounters(LendDescriptor<wire::SharedMemory>(Taken(arena.counters)));
     return kj::READY_NOW;
   }
   kj::Promise<void> transfer(TransferContext context) override {
@@ -235,12 +247,13 @@ class DataGateServer final : public wire::DataGate::Server {
     auto ticket = tickets_.Redeem(TicketId(params.getTicket()), params.getSecret());
     ThrowIfError(ticket.status());
     admit_();
-    context.getResults().setTransfer(kj::heap<TransferServer>(tickets_, copies_, share_, *std::move(ticket)));
+    context.getResults().setTransfer(kj::heap<TransferServer>(tickets_, device_, copies_, share_, *std::move(ticket)));
     return kj::READY_NOW;
   }
 
  private:
   TicketTable& tickets_;
+  Device& device_;
   CopyThread& copies_;
   std::shared_ptr<AttachedMemory::Share> share_;
   uint64_t peer_key_;
@@ -250,9 +263,9 @@ class DataGateServer final : public wire::DataGate::Server {
 
 }  // namespace
 
-wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, AttachedMemory& attached,
+wire::DataGate::Client MakeDataGate(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
                                     uint64_t peer_key, Acceptor::Admit admit) {
-  return kj::heap<DataGateServer>(tickets, copies, attached, peer_key, std::move(admit));
+  return kj::heap<DataGateServer>(tickets, device, copies, attached, peer_key, std::move(admit));
 }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 
 #include "schemas/codec/two_party.h"
 #include "schemas/worker.capnp.h"
+#include "server/device/device.h"
 #include "server/worker/attached_memory.h"
 #include "server/worker/rpc/copy_thread.h"
 #include "server/worker/tickets.h"
@@ -15,7 +16,7 @@ namespace tessera {
 
 // The bootstrap capability of one data connection. `admit` is called when the key or a ticket was shown.
 // `attached` outlives it, as the others do.
-wire::DataGate::Client MakeDataGate(TicketTable& tickets, CopyThread& copies, AttachedMemory& attached,
+wire::DataGate::Client MakeDataGate(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
                                     uint64_t peer_key, Acceptor::Admit admit);
 
 }  // namespace tessera

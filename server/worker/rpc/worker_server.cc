@@ -176,16 +176,25 @@ kj::Promise<void> WorkerServer::MapArenaOf(wire::DataGate::Client gate, const Pe
   request.setPeerKey(peer_key_);
   request.setIndex(peer.worker.value);
   return request.send()
-      .then([](auto response) { return CopyDescriptor(response.getMemory()); })
-      .then([this, peer](kj::AutoCloseFd fd) {
+      .then([](auto response) {
+        auto memory = CopyDescriptor(response.getMemory());
+        const int64_t bytes = response.getBytes();
+        return CopyDescriptor(response.getCounters())
+            .then([memory = kj::mv(memory), bytes](kj::AutoCloseFd counters) mutable {
+              return memory.then([counters = kj::mv(counters), bytes](kj::AutoCloseFd of_memory) mutable {
+                return ArenaDescriptors{OwnedFd(counters.release()), OwnedFd(of_memory.release()), bytes};
+              });
+            });
+      })
+      .then([this, peer](ArenaDescriptors descriptors) {
         if (!IsPresent(peer)) return;
         absl::Status status = absl::InternalError("its arena came without a descriptor");
-        if (fd != nullptr) {
-          auto mapped = SharedArena::Map(fd.release());
+        if (descriptors.memory.get() >= 0 && descriptors.counters.get() >= 0) {
+          auto mapped = parts_->platform.MapArena(std::move(descriptors));
           status = mapped.status();
           if (mapped.ok()) {
             const auto arena = std::make_shared<SharedArena>(*std::move(mapped));
-            parts_->pages.Add(arena);
+            if (parts_->pages != nullptr) parts_->pages->Add(arena);
             status = parts_->executor.AddMappedPeer(peer.worker, arena);
           }
         }

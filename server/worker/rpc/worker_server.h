@@ -16,6 +16,7 @@
 #include "schemas/codec/loop_linger.h"
 #include "schemas/codec/message_link.h"
 #include "schemas/session.capnp.h"
+#include "server/device/platform.h"
 #include "server/plan/rpc/instance_codec.h"
 #include "server/plan/worker_message.h"
 #include "server/transport/transport.h"
@@ -35,7 +36,8 @@ struct WorkerParts {
   MessageTransport* messages;  // null: every peer is mapped
   TicketTable& tickets;
   ReportOutbox& outbox;
-  PageToucher& pages;
+  Platform& platform;
+  PageToucher* pages;  // null where the arenas are not the host's memory
 };
 
 // For a peer that has just joined, what follows waits so long until its memory is mapped. docs/limits.md: map_timeout

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace tessera::testing {
@@ -34,7 +35,7 @@ bool Eventually(DeviceGroup& group, const std::function<bool()>& condition) {
 
 TEST_P(DeviceConformance, AStreamRunsItsItemsInOrder) {
   auto group = GetParam().make(1);
-  std::vector<int64_t> chain(300, 0);
+  Cells<int64_t> chain(*group, 300);
   chain[0] = 77;
   for (size_t i = 1; i < chain.size(); ++i) group->at(0).EnqueueRun(kCompute, CopyOne(chain[i - 1], chain[i]));
   std::vector<int> reports;
@@ -53,26 +54,27 @@ TEST_P(DeviceConformance, AStreamRunsItsItemsInOrder) {
 
 TEST_P(DeviceConformance, WhatIsHeldRunsWhenItIsFlushed) {
   auto group = GetParam().make(1);
+  Cells<int64_t> source(*group, 1), copied(*group, 1);
   for (int64_t round = 1; round <= 20; ++round) {
-    int64_t source = round, copied = 0;
+    source[0] = round;
     std::atomic<bool> done{false};
     group->at(0).Hold();
-    group->at(0).EnqueueRun(kCompute, CopyOne(source, copied));
+    group->at(0).EnqueueRun(kCompute, CopyOne(source[0], copied[0]));
     group->at(0).EnqueueReport(kCompute, [&done](absl::Status) { done = true; });
     group->at(0).Flush();
     ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
-    EXPECT_EQ(copied, round);
+    EXPECT_EQ(copied[0], round);
   }
 }
 
 TEST_P(DeviceConformance, AWaitHoldsItsStreamUntilThePeerSignalsAndOtherStreamsGoOn) {
   auto group = GetParam().make(2);
-  int64_t source = 5, parked = 0, free_stream = 0;
+  Cells<int64_t> source(*group, 1, 5), parked(*group, 1), free_stream(*group, 1);
   std::atomic<bool> parked_done{false}, free_done{false};
   group->at(0).EnqueueWait(kCompute, {WorkerIndex(1), kExchange, CounterValue(Ordinal(3), 2)});
-  group->at(0).EnqueueRun(kCompute, CopyOne(source, parked));
+  group->at(0).EnqueueRun(kCompute, CopyOne(source[0], parked[0]));
   group->at(0).EnqueueReport(kCompute, [&](absl::Status) { parked_done = true; });
-  group->at(0).EnqueueRun(kExchange, CopyOne(source, free_stream));
+  group->at(0).EnqueueRun(kExchange, CopyOne(source[0], free_stream[0]));
   group->at(0).EnqueueReport(kExchange, [&](absl::Status) { free_done = true; });
   ASSERT_TRUE(Eventually(*group, [&] { return free_done.load(); }));
   EXPECT_FALSE(parked_done.load());
@@ -82,23 +84,23 @@ TEST_P(DeviceConformance, AWaitHoldsItsStreamUntilThePeerSignalsAndOtherStreamsG
   group->at(1).EnqueueReport(kExchange, [&](absl::Status) { early = true; });
   ASSERT_TRUE(Eventually(*group, [&] { return early.load(); }));
   EXPECT_FALSE(parked_done.load());
-  EXPECT_EQ(parked, 0);
+  EXPECT_EQ(parked[0], 0);
   group->at(1).EnqueueSignal(kExchange, DoneValue(Ordinal(3)));
   ASSERT_TRUE(Eventually(*group, [&] { return parked_done.load(); }));
-  EXPECT_EQ(parked, 5);
+  EXPECT_EQ(parked[0], 5);
 }
 
 TEST_P(DeviceConformance, AStreamWaitsForAnotherStreamOfItsOwnWorker) {
   auto group = GetParam().make(1);
-  int64_t source = 9, middle = 0, last = 0;
+  Cells<int64_t> source(*group, 1, 9), middle(*group, 1), last(*group, 1);
   std::atomic<bool> done{false};
   group->at(0).EnqueueWait(kExchange, {WorkerIndex(0), kCompute, DoneValue(Ordinal(1))});
-  group->at(0).EnqueueRun(kExchange, CopyOne(middle, last));
+  group->at(0).EnqueueRun(kExchange, CopyOne(middle[0], last[0]));
   group->at(0).EnqueueReport(kExchange, [&](absl::Status) { done = true; });
-  group->at(0).EnqueueRun(kCompute, CopyOne(source, middle));
+  group->at(0).EnqueueRun(kCompute, CopyOne(source[0], middle[0]));
   group->at(0).EnqueueSignal(kCompute, DoneValue(Ordinal(1)));
   ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
-  EXPECT_EQ(last, 9);
+  EXPECT_EQ(last[0], 9);
 }
 
 TEST_P(DeviceConformance, DeadAndUnmappedWorkersDontHoldAnybody) {
@@ -116,7 +118,7 @@ TEST_P(DeviceConformance, DeadAndUnmappedWorkersDontHoldAnybody) {
 TEST_P(DeviceConformance, CountersOfTheDeadAndTheReplacedAreLetGoOf) {
   auto group = GetParam().make(2);
   const WorkerIndex peer(30);
-  auto first = std::make_shared<CounterPage>(), second = std::make_shared<CounterPage>();
+  auto first = group->MakeCounters(), second = group->MakeCounters();
   const std::weak_ptr<CounterPage> of_first = first, of_second = second;
   std::atomic<int> done{0};
   group->at(0).MapCounters(peer, std::move(first));
@@ -134,7 +136,7 @@ TEST_P(DeviceConformance, AFailureIsReportedOnceAndTheStreamGoesOn) {
   const LocalOp op = ArgReduceOp{.extreme = Extreme::kMin, .dims = {7}};
   const KernelInput inputs[1] = {};
   const KernelWork bad{.call = {.op = &op, .inputs = inputs, .output_dtype = DType::kI64}};
-  int64_t source = 4, destination = 0;
+  Cells<int64_t> source(*group, 1, 4), destination(*group, 1);
   std::vector<absl::Status> reports;
   std::atomic<int> count{0};
   auto report = [&](absl::Status status) {
@@ -143,7 +145,7 @@ TEST_P(DeviceConformance, AFailureIsReportedOnceAndTheStreamGoesOn) {
   };
   group->at(0).EnqueueRun(kCompute, bad);
   group->at(0).EnqueueAsync(kCompute, [](Device::Done done) { done(absl::UnavailableError("second")); });
-  group->at(0).EnqueueRun(kCompute, CopyOne(source, destination));
+  group->at(0).EnqueueRun(kCompute, CopyOne(source[0], destination[0]));
   group->at(0).EnqueueReport(kCompute, report);
   group->at(0).EnqueueReport(kCompute, report);
   group->at(0).EnqueueReport(kExchange, report);
@@ -151,7 +153,7 @@ TEST_P(DeviceConformance, AFailureIsReportedOnceAndTheStreamGoesOn) {
   int failures = 0;
   for (const absl::Status& status : reports) failures += status.code() == absl::StatusCode::kInvalidArgument;
   EXPECT_EQ(failures, 1);
-  EXPECT_EQ(destination, 4);
+  EXPECT_EQ(destination[0], 4);
 }
 
 TEST_P(DeviceConformance, AnAsyncItemHoldsItsStreamUntilDone) {
@@ -182,8 +184,7 @@ TEST_P(DeviceConformance, AnAsyncItemHoldsItsStreamUntilDone) {
 TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
   auto group = GetParam().make(1);
   int64_t copied = 0, reduced = 0;
-  const std::vector<float> a(60, 1), b(60, 2);
-  std::vector<float> out(60);
+  Cells<float> a(*group, 60, 1), b(*group, 60, 2), out(*group, 60), other(*group, 60);
   CopyWork copy{.extents = {3, 10},
                 .element_bytes = 4,
                 .source = a.data(),
@@ -193,7 +194,6 @@ TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
                 .received_bytes = &copied};
   const ReduceTerm terms[] = {{a.data(), {1}}, {b.data(), {1}}};
   int64_t* const counts[] = {nullptr, &reduced};
-  std::vector<float> other(60);
   const ReduceDestination destinations[] = {{out.data(), {1}}, {other.data(), {1}}};
   int64_t pushed = 0;
   int64_t* const pushes[] = {nullptr, &pushed};
@@ -219,8 +219,8 @@ TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
 
 TEST_P(DeviceConformance, AReductionConvertsAndCountsBothDtypes) {
   auto group = GetParam().make(1);
-  const std::vector<float> a(5, 1.75f);
-  std::vector<int64_t> out(5), other(5);
+  Cells<float> a(*group, 5, 1.75f);
+  Cells<int64_t> out(*group, 5), other(*group, 5);
   const ReduceTerm terms[] = {{a.data(), {1}}};
   const ReduceDestination destinations[] = {{out.data(), {1}}, {other.data(), {1}}};
   int64_t received = 0, pushed = 0;
@@ -239,8 +239,51 @@ TEST_P(DeviceConformance, AReductionConvertsAndCountsBothDtypes) {
   ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
   EXPECT_EQ(received, 20);
   EXPECT_EQ(pushed, 40);
-  EXPECT_EQ(out, std::vector<int64_t>(5, 1));
-  EXPECT_EQ(other, out);
+  EXPECT_EQ(out.values(), std::vector<int64_t>(5, 1));
+  EXPECT_EQ(other.values(), out.values());
+}
+
+TEST_P(DeviceConformance, WhatIsReadIsThereWhenTheReportComes) {
+  auto group = GetParam().make(1);
+  Cells<int32_t> shard(*group, 12);
+  for (size_t i = 0; i < 12; ++i) shard[i] = static_cast<int32_t>(i);
+  std::vector<int32_t> columns(6);  // the host's
+  std::atomic<bool> done{false};
+  group->at(0).EnqueueRead(StreamId::kIo, {.extents = {2, 3},
+                                           .element_bytes = 4,
+                                           .source = shard.data(),
+                                           .source_strides = {1, 4},
+                                           .destination = columns.data(),
+                                           .destination_strides = {3, 1}});
+  group->at(0).EnqueueReport(StreamId::kIo, [&](absl::Status status) {
+    EXPECT_TRUE(status.ok()) << status;
+    done = true;
+  });
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
+  EXPECT_EQ(columns, (std::vector<int32_t>{0, 4, 8, 1, 5, 9}));
+}
+
+TEST_P(DeviceConformance, ATransferIsThereWhenItReturns) {
+  auto group = GetParam().make(1);
+  constexpr int64_t kRows = 3000, kWidth = 700;  // several pieces of what a device may hold of it at once
+  Cells<int32_t> shard(*group, kRows * (kWidth + 1));
+  std::vector<int32_t> client(kRows * kWidth), back(kRows * kWidth);
+  for (size_t i = 0; i < client.size(); ++i) client[i] = static_cast<int32_t>(i);
+  CopyWork up{.extents = {kRows, kWidth},
+              .element_bytes = 4,
+              .source = client.data(),
+              .source_strides = {kWidth, 1},
+              .destination = shard.data(),
+              .destination_strides = {kWidth + 1, 1}};
+  ASSERT_TRUE(group->at(0).Transfer(up, TransferSide::kSourceIsHost).ok());
+  EXPECT_EQ(shard[kWidth], 0);
+  EXPECT_EQ(shard[kWidth + 1], kWidth);
+  CopyWork down = up;
+  std::swap(down.source_strides, down.destination_strides);
+  down.source = shard.data();
+  down.destination = back.data();
+  ASSERT_TRUE(group->at(0).Transfer(down, TransferSide::kDestinationIsHost).ok());
+  EXPECT_EQ(back, client);
 }
 
 // Each worker in turn passes a token on: thousands of waits, each met by a peer that may sleep.
@@ -248,7 +291,7 @@ TEST_P(DeviceConformance, ARelayAmongPeersNeverLosesAWakeUp) {
   constexpr int kWorkers = 3;
   constexpr uint64_t kRounds = 2000;
   auto group = GetParam().make(kWorkers);
-  std::vector<int64_t> cells(kWorkers * kRounds + 1, 0);
+  Cells<int64_t> cells(*group, kWorkers * kRounds + 1);
   cells[0] = 1;
   std::atomic<int> done{0};
   for (uint64_t round = 0; round < kRounds; ++round) {

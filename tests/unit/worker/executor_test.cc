@@ -462,8 +462,9 @@ TEST(ExecutorWindows, OpensAfterItsWaitsAndCopiesTheCommonBox) {
   for (const auto& [worker, report] : world.WaitFor(open)) {
     ASSERT_TRUE(report.status.ok()) << report.status;
     const Box own = LocalBox(window.spec, Position{worker});
-    EXPECT_EQ(CopyWindow(window, own, client_box, world.arena(worker).memory() + b,
-                         reinterpret_cast<std::byte*>(client.data())),
+    EXPECT_EQ(CopyWindow(world.device(worker), window, own, client_box, world.arena(worker).memory() + b,
+                         reinterpret_cast<std::byte*>(client.data()))
+                  .value(),
               5 * 4 * 4);
   }
   for (size_t i = 0; i < client.size(); ++i) ASSERT_EQ(client[i], static_cast<float>(i + 17)) << i;
@@ -471,8 +472,9 @@ TEST(ExecutorWindows, OpensAfterItsWaitsAndCopiesTheCommonBox) {
   for (float& v : client) v *= 2;
   window.direction = TransferDirection::kUpload;
   for (int worker : {0, 1}) {
-    CopyWindow(window, LocalBox(window.spec, Position{worker}), client_box, world.arena(worker).memory() + b,
-               reinterpret_cast<std::byte*>(client.data()));
+    EXPECT_TRUE(CopyWindow(world.device(worker), window, LocalBox(window.spec, Position{worker}), client_box,
+                           world.arena(worker).memory() + b, reinterpret_cast<std::byte*>(client.data()))
+                    .ok());
   }
   const PlanValue& out = plan.values[static_cast<size_t>(plan.outputs[0])];
   const std::vector<double> dense = *JoinDense(out.spec, world.Load(out, b));

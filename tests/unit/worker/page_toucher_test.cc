@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-#include "server/transport/transport.h"
+#include "server/device/shared_arena.h"
 
 namespace tessera::testing {
 namespace {
@@ -35,7 +35,7 @@ std::shared_ptr<SharedArena> MakeArena(int64_t bytes) {
 TEST(PageToucher, WhatItTouchedFaultsNoMore) {
   constexpr int64_t kBytes = 32 << 20;
   const auto arena = MakeArena(kBytes);
-  auto mapped = SharedArena::Map(dup(arena->fd()));
+  auto mapped = SharedArena::Map(arena->CopyDescriptors());
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   {
     PageToucher pages;

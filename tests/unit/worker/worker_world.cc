@@ -134,7 +134,7 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
     for (int p = 0; p < options.workers; ++p) {
       if (p == w) continue;
       if (IsMapped(w, p)) {
-        auto peer = SharedArena::Map(dup(arena(p).fd()));
+        auto peer = SharedArena::Map(arena(p).CopyDescriptors());
         EXPECT_TRUE(peer.ok()) << peer.status();
         if (options.recorder != nullptr) {
           options.recorder->AddAlias(peer->memory(), peer->bytes(), arena(p).memory());

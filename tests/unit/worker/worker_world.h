@@ -43,6 +43,7 @@ class WorkerWorld {
   ~WorkerWorld();
 
   Executor& at(int worker) { return *members_[static_cast<size_t>(worker)].executor; }
+  Device& device(int worker) { return *members_[static_cast<size_t>(worker)].device; }
   const SharedArena& arena(int worker) const { return *members_[static_cast<size_t>(worker)].arena; }
   int size() const { return static_cast<int>(members_.size()); }
 

@@ -1,0 +1,34 @@
+#include "server/device/cpu/cpu_platform.h"
+
+#include <utility>
+
+#include "server/device/cpu/cpu_device.h"
+
+namespace tessera {
+namespace {
+
+class CpuPlatform final : public Platform {
+ public:
+  explicit CpuPlatform(const CpuPlatformOptions& options) : options_(options) {}
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  absl::StatusOr<SharedArena> MakeArena(int64_t bytes) override { return SharedArena::Create(bytes); }
+  absl::StatusOr<SharedArena> MapArena(ArenaDescriptors descriptors) override {
+    return SharedArena::Map(std::move(descriptors));
+  }
+  absl::StatusOr<std::unique_ptr<Device>> MakeDevice(WorkerIndex self, const SharedArena& own) override {
+    CpuDeviceOptions device{self, own.counters(), options_.threads, DefaultSpinPauses(options_.workers_on_host)};
+    device.first_slot = self.value % options_.workers_on_host * options_.threads;
+    return std::make_unique<CpuDevice>(device);
+  }
+
+ private:
+  const CpuPlatformOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Platform> MakeCpuPlatform(const CpuPlatformOptions& options) {
+  return std::make_unique<CpuPlatform>(options);
+}
+
+}  // namespace tessera

@@ -1,0 +1,18 @@
+#pragma once
+
+// The host's memory and cores as a Platform.
+
+#include <memory>
+
+#include "server/device/platform.h"
+
+namespace tessera {
+
+struct CpuPlatformOptions {
+  int threads = 1;
+  int workers_on_host = 1;  // that share the cores
+};
+
+std::unique_ptr<Platform> MakeCpuPlatform(const CpuPlatformOptions& options);
+
+}  // namespace tessera

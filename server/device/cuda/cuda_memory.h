@@ -1,0 +1,56 @@
+#pragma once
+
+// Memory of a GPU by cuMemCreate: exported by a descriptor, which peers of the host map; and pinned memory of the host,
+// which the GPU and the host both use.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/device/cuda/driver.h"
+#include "server/device/shared_arena.h"
+
+namespace tessera::cuda {
+
+// A GPU of this process, with its primary context.
+struct Gpu {
+  // FailedPrecondition where there is no such GPU. Makes its context the calling thread's.
+  static absl::StatusOr<Gpu> Open(const Driver& driver, int number);
+  // Each thread that calls the driver begins so.
+  absl::Status Enter() const;
+
+  const Driver* driver = nullptr;
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+};
+
+// Whether others may map it.
+enum class Sharing : uint8_t { kPrivate, kExported };
+// `bytes` are rounded up to the GPU's pages. ResourceExhausted says how many were wanted and are free.
+absl::StatusOr<std::unique_ptr<DeviceMemory>> MakeMemory(const Gpu& gpu, int64_t bytes, Sharing sharing);
+// InvalidArgument where the descriptor is not memory of a GPU, or of fewer bytes.
+absl::StatusOr<std::unique_ptr<DeviceMemory>> MapMemory(const Gpu& gpu, OwnedFd fd, int64_t bytes);
+
+inline CUdeviceptr AddressOf(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+// Pinned memory of the host in slots of one size, zeroed when they are taken. Of one thread.
+class PinnedSlots {
+ public:
+  PinnedSlots(const Gpu& gpu, int64_t slot_bytes) : gpu_(gpu), slot_bytes_(slot_bytes) {}
+  ~PinnedSlots();
+  PinnedSlots(const PinnedSlots&) = delete;
+  PinnedSlots& operator=(const PinnedSlots&) = delete;
+  absl::StatusOr<std::byte*> Take();
+  void Give(std::byte* slot) { free_.push_back(slot); }
+  int64_t slot_bytes() const { return slot_bytes_; }
+
+ private:
+  const Gpu gpu_;
+  const int64_t slot_bytes_;
+  std::vector<void*> blocks_;
+  std::vector<std::byte*> free_;
+};
+
+}  // namespace tessera::cuda

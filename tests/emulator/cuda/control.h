@@ -1,0 +1,19 @@
+#pragma once
+
+// What tests say to the emulated driver, beside the driver's calls. Taken by dlsym from the library that is the driver:
+// a real one doesn't have them.
+
+#include <cstdint>
+
+extern "C" {
+// Nothing runs between the two: what is enqueued meanwhile is ordered by nothing but what it says itself.
+void tessera_emulator_hold();
+void tessera_emulator_release();
+// Operations that were enqueued and have not begun.
+int tessera_emulator_queued();
+// The hazards so far, a line each. Returns their length; of which so many bytes were written, with a zero at the end.
+int tessera_emulator_hazards(char* text, int bytes);
+// The nth call of the function from now on returns the error.
+void tessera_emulator_fail(const char* function, int nth, int result);
+void tessera_emulator_seed(uint32_t seed);
+}

@@ -1,0 +1,346 @@
+#include "tests/emulator/cuda/engine.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace tessera::emulator {
+namespace {
+
+constexpr int64_t kDefaultDeviceBytes = int64_t{4} << 30;
+// How often what another process may have written is looked at.
+constexpr std::chrono::microseconds kPoll(50);
+
+int64_t Setting(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoll(text);
+}
+
+std::string NameOf(const OperationKind& what) {
+  struct Namer {
+    std::string operator()(const LaunchOperation& launch) const { return launch.kernel->name; }
+    std::string operator()(const CopyOperation&) const { return "copy"; }
+    std::string operator()(const FillOperation&) const { return "fill"; }
+    std::string operator()(const WaitOperation&) const { return "wait"; }
+    std::string operator()(const WriteOperation&) const { return "write"; }
+  };
+  return std::visit(Namer{}, what);
+}
+
+// An image's size is in its first bytes (magic, version, header, body); text ends with a zero.
+absl::Span<const std::byte> BytesOf(const void* image) {
+  constexpr uint32_t kFatbin = 0xBA55ED50;
+  const auto* bytes = static_cast<const std::byte*>(image);
+  uint32_t magic = 0;
+  std::memcpy(&magic, bytes, sizeof(magic));
+  if (magic != kFatbin) return {bytes, std::strlen(static_cast<const char*>(image))};
+  uint16_t header = 0;
+  uint64_t body = 0;
+  std::memcpy(&header, bytes + 6, sizeof(header));
+  std::memcpy(&body, bytes + 8, sizeof(body));
+  return {bytes, header + body};
+}
+
+bool IsReached(uint64_t counter, uint64_t value) { return static_cast<int64_t>(counter - value) >= 0; }
+
+}  // namespace
+
+Engine& Engine::Get() {
+  static Engine& engine = *new Engine();  // its thread runs until the process ends
+  return engine;
+}
+
+Engine::Engine()
+    : memory_(Setting("TESSERA_EMULATOR_MEMORY", kDefaultDeviceBytes)),
+      finds_hazards_(Setting("TESSERA_EMULATOR_HAZARDS", 0) != 0),
+      random_(static_cast<uint32_t>(Setting("TESSERA_EMULATOR_SEED", 1))) {
+  if (const char* fail = std::getenv("TESSERA_EMULATOR_FAIL"); fail != nullptr) {
+    char function[64] = {};
+    int nth = 0, result = 0;
+    if (std::sscanf(fail, "%63[^:]:%d:%d", function, &nth, &result) == 3) {
+      injections_.push_back({function, nth, static_cast<CUresult>(result)});
+    }
+  }
+  thread_ = std::thread([this] { Loop(); });
+}
+
+CUresult Engine::Enter(const char* function) {
+  std::lock_guard lock(mutex_);
+  if (sticky_ != CUDA_SUCCESS) return sticky_;
+  for (Injection& injection : injections_) {
+    if (injection.function == function && --injection.calls_left == 0) return injection.result;
+  }
+  return CUDA_SUCCESS;
+}
+
+void Engine::Fail(std::string function, int nth, CUresult result) {
+  std::lock_guard lock(mutex_);
+  injections_.push_back({std::move(function), nth, result});
+}
+
+void Engine::Hold() {
+  std::lock_guard lock(mutex_);
+  is_held_ = true;
+}
+
+void Engine::Release() {
+  std::lock_guard lock(mutex_);
+  is_held_ = false;
+  changed_.notify_all();
+}
+
+int Engine::Queued() {
+  std::lock_guard lock(mutex_);
+  size_t queued = 0;
+  for (const auto& stream : streams_) queued += stream->queue.size();
+  return static_cast<int>(queued);
+}
+
+void Engine::SetSeed(uint32_t seed) {
+  std::lock_guard lock(mutex_);
+  random_.seed(seed);
+}
+
+void Engine::AwaitNoneRuns(std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [this] {
+    for (const auto& stream : streams_) {
+      if (stream->is_busy) return false;
+    }
+    return true;
+  });
+}
+
+// Memory of this process alone may come to lie at the same place; a shared file is known by itself.
+void Engine::ForgetHost(void* at) {
+  if (!finds_hazards_) return;
+  const std::shared_ptr<const RangeMap> mapped = memory_.Mapped();
+  const auto found = mapped->ranges.find(reinterpret_cast<uint64_t>(at));
+  if (found == mapped->ranges.end() || found->second.identity != 0) return;
+  const Range& range = found->second;
+  std::unique_lock lock(mutex_);
+  AwaitNoneRuns(lock);
+  hazards_.Forget(range.identity, range.offset, range.bytes);
+  written_.erase(written_.lower_bound({range.identity, range.offset}),
+                 written_.lower_bound({range.identity, range.offset + static_cast<uint64_t>(range.bytes)}));
+}
+
+std::string Engine::Hazards() {
+  std::unique_lock lock(mutex_);
+  AwaitNoneRuns(lock);
+  std::string all;
+  for (const std::string& hazard : hazards_.hazards()) all += hazard + "\n";
+  return all;
+}
+
+CUresult Engine::MakeStream(CUstream* stream) {
+  std::lock_guard lock(mutex_);
+  streams_.push_back(std::make_unique<Stream>());
+  streams_.back()->number = static_cast<uint32_t>(streams_.size() - 1);
+  *stream = reinterpret_cast<CUstream>(streams_.back().get());
+  return CUDA_SUCCESS;
+}
+
+CUresult Engine::DestroyStream(CUstream stream) {
+  std::lock_guard lock(mutex_);
+  reinterpret_cast<Stream*>(stream)->is_destroyed = true;  // what it has runs on
+  return CUDA_SUCCESS;
+}
+
+CUresult Engine::Push(CUstream stream, OperationKind what) {
+  std::lock_guard lock(mutex_);
+  auto* queue = reinterpret_cast<Stream*>(stream);
+  if (queue == nullptr || queue->is_destroyed) return CUDA_ERROR_INVALID_HANDLE;
+  queue->queue.push_back({std::move(what), finds_hazards_ ? host_ : Clock()});
+  changed_.notify_all();
+  return CUDA_SUCCESS;
+}
+
+CUresult Engine::Query(CUstream stream) {
+  std::lock_guard lock(mutex_);
+  const auto* queue = reinterpret_cast<Stream*>(stream);
+  if (!queue->queue.empty() || queue->is_busy) return CUDA_ERROR_NOT_READY;
+  host_.Join(queue->clock);
+  return CUDA_SUCCESS;
+}
+
+CUresult Engine::Synchronize(CUstream stream) {
+  std::unique_lock lock(mutex_);
+  const auto* queue = reinterpret_cast<Stream*>(stream);
+  changed_.wait(lock, [&] { return sticky_ != CUDA_SUCCESS || (queue->queue.empty() && !queue->is_busy); });
+  host_.Join(queue->clock);
+  return sticky_;
+}
+
+CUresult Engine::Load(const void* image, CUlibrary* library) {
+  const absl::Span<const std::byte> bytes = BytesOf(image);
+  std::string text;
+  if (std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()).substr(0, 2) == "//" ||
+      bytes[0] == std::byte{'.'} || bytes[0] == std::byte{'\n'}) {
+    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  } else {
+    for (const std::string& one : ptx::PtxOf(bytes)) text += one;
+  }
+  if (text.empty()) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  absl::StatusOr<ptx::Module> module = ptx::Parse(text);
+  if (!module.ok()) {
+    std::fprintf(stderr, "emulator: %s\n", std::string(module.status().message()).c_str());
+    return CUDA_ERROR_INVALID_PTX;
+  }
+  std::lock_guard lock(mutex_);
+  modules_.push_back(std::make_unique<ptx::Module>(*std::move(module)));
+  *library = reinterpret_cast<CUlibrary>(modules_.back().get());
+  return CUDA_SUCCESS;
+}
+
+const ptx::Kernel* Engine::FindKernel(CUlibrary library, const char* name) {
+  const auto& kernels = reinterpret_cast<ptx::Module*>(library)->kernels;
+  const auto found = kernels.find(name);
+  return found == kernels.end() ? nullptr : &found->second;
+}
+
+bool Engine::IsReady(const Stream& stream, const RangeMap& mapped) const {
+  if (stream.queue.empty() || stream.is_busy) return false;
+  const auto* wait = std::get_if<WaitOperation>(&stream.queue.front().what);
+  if (wait == nullptr) return true;
+  std::byte* word = mapped.Host(wait->address, sizeof(uint64_t));
+  // Memory that was let go of is met: the wait's own run says that it is an error.
+  if (word == nullptr) return true;
+  return IsReached(reinterpret_cast<std::atomic<uint64_t>*>(word)->load(std::memory_order_acquire), wait->value);
+}
+
+void Engine::Loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    std::vector<Stream*> ready;
+    bool has_parked = false;
+    if (!is_held_ && sticky_ == CUDA_SUCCESS) {
+      const std::shared_ptr<const RangeMap> mapped = memory_.Mapped();
+      for (const auto& stream : streams_) {
+        if (IsReady(*stream, *mapped)) ready.push_back(stream.get());
+        has_parked = has_parked || !stream->queue.empty();
+      }
+    }
+    if (ready.empty()) {
+      has_parked ? (void)changed_.wait_for(lock, kPoll) : changed_.wait(lock);
+      continue;
+    }
+    Stream& stream = *ready[random_() % ready.size()];
+    Operation operation = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    Run(stream, std::move(operation), lock);
+    changed_.notify_all();
+  }
+}
+
+void Engine::Run(Stream& stream, Operation operation, std::unique_lock<std::mutex>& lock) {
+  stream.is_busy = true;
+  const std::shared_ptr<const RangeMap> mapped = memory_.Mapped();
+  if (finds_hazards_) {
+    stream.clock.Join(operation.host);
+    if (const auto* wait = std::get_if<WaitOperation>(&operation.what)) Acquire(stream, *wait, *mapped);
+    stream.clock.Tick(stream.number);
+    hazards_.Begin(stream.number, stream.clock, NameOf(operation.what));
+  }
+  std::string wrong;
+  const uint32_t seed = random_();
+  if (const auto* write = std::get_if<WriteOperation>(&operation.what)) {
+    Publish(stream, *write, *mapped);
+  } else if (!std::holds_alternative<WaitOperation>(operation.what)) {
+    lock.unlock();
+    if (const auto* launch = std::get_if<LaunchOperation>(&operation.what)) wrong = RunKernel(*launch, *mapped, seed);
+    if (const auto* copy = std::get_if<CopyOperation>(&operation.what)) wrong = RunCopy(*copy, *mapped);
+    if (const auto* fill = std::get_if<FillOperation>(&operation.what)) wrong = RunFill(*fill, *mapped);
+    lock.lock();
+  }
+  stream.is_busy = false;
+  if (wrong.empty()) return;
+  std::fprintf(stderr, "emulator: %s\n", wrong.c_str());
+  sticky_ = CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+void Engine::Touch(const RangeMap& mapped, uint64_t address, int64_t bytes, Access access) {
+  if (!finds_hazards_) return;
+  const Range* range = mapped.Find(address, bytes);
+  if (range == nullptr) return;
+  const uint64_t base = std::prev(mapped.ranges.upper_bound(address))->first;
+  hazards_.Touch(range->identity, range->offset + (address - base), bytes, access);
+}
+
+std::string Engine::RunKernel(const LaunchOperation& launch, const RangeMap& mapped, uint32_t seed) {
+  // Most accesses are near the one before.
+  const Range* near = nullptr;
+  uint64_t near_base = 0;
+  const auto memory = [&](uint64_t address, int bytes, ptx::AccessKind kind) -> std::byte* {
+    if (near == nullptr || address < near_base ||
+        address - near_base + static_cast<uint64_t>(bytes) > static_cast<uint64_t>(near->bytes)) {
+      near = mapped.Find(address, bytes);
+      if (near == nullptr) return nullptr;
+      near_base = std::prev(mapped.ranges.upper_bound(address))->first;
+    }
+    if (finds_hazards_) {
+      const uint64_t offset = near->offset + (address - near_base);
+      if (kind != ptx::AccessKind::kWrite) hazards_.Touch(near->identity, offset, bytes, Access::kRead);
+      if (kind != ptx::AccessKind::kRead) hazards_.Touch(near->identity, offset, bytes, Access::kWrite);
+    }
+    return near->host + (address - near_base);
+  };
+  return ptx::Run(*launch.kernel, launch.parameters,
+                  {.grid = launch.grid,
+                   .block = launch.block,
+                   .shared_bytes = launch.shared_bytes,
+                   .memory = memory,
+                   .seed = seed,
+                   .coverage = nullptr});
+}
+
+std::string Engine::RunCopy(const CopyOperation& copy, const RangeMap& mapped) {
+  std::byte* const to = mapped.Host(copy.destination, copy.bytes);
+  const std::byte* const from = mapped.Host(copy.source, copy.bytes);
+  if (to == nullptr || from == nullptr) return "copy: memory that is neither the device's nor registered";
+  Touch(mapped, copy.source, copy.bytes, Access::kRead);
+  Touch(mapped, copy.destination, copy.bytes, Access::kWrite);
+  std::memmove(to, from, static_cast<size_t>(copy.bytes));
+  return "";
+}
+
+std::string Engine::RunFill(const FillOperation& fill, const RangeMap& mapped) {
+  std::byte* const to = mapped.Host(fill.destination, fill.bytes);
+  if (to == nullptr) return "fill: memory that is neither the device's nor registered";
+  Touch(mapped, fill.destination, fill.bytes, Access::kWrite);
+  std::memset(to, fill.value, static_cast<size_t>(fill.bytes));
+  return "";
+}
+
+// Behind the first write that the wait could have been met by; or, where the host or another process wrote the word,
+// behind all that the host may know.
+void Engine::Acquire(Stream& stream, const WaitOperation& wait, const RangeMap& mapped) {
+  const Range* range = mapped.Find(wait.address, sizeof(uint64_t));
+  if (range == nullptr) return;
+  const uint64_t base = std::prev(mapped.ranges.upper_bound(wait.address))->first;
+  for (const Written& written : written_[{range->identity, range->offset + (wait.address - base)}]) {
+    if (IsReached(written.value, wait.value)) return stream.clock.Join(written.clock);
+  }
+  stream.clock.Join(host_);
+}
+
+void Engine::Publish(Stream& stream, const WriteOperation& write, const RangeMap& mapped) {
+  std::byte* const word = mapped.Host(write.address, sizeof(uint64_t));
+  if (word == nullptr) {
+    std::fprintf(stderr, "emulator: write of a word that is neither the device's nor registered\n");
+    sticky_ = CUDA_ERROR_ILLEGAL_ADDRESS;
+    return;
+  }
+  if (finds_hazards_) {
+    const Range* range = mapped.Find(write.address, sizeof(uint64_t));
+    const uint64_t base = std::prev(mapped.ranges.upper_bound(write.address))->first;
+    written_[{range->identity, range->offset + (write.address - base)}].push_back({write.value, stream.clock});
+    if (memory_.IsHost(write.address)) host_.Join(stream.clock);
+  }
+  reinterpret_cast<std::atomic<uint64_t>*>(word)->store(write.value, std::memory_order_release);
+}
+
+}  // namespace tessera::emulator

@@ -1,0 +1,139 @@
+#pragma once
+
+// Engine: the emulated GPU's streams. One thread runs their operations, one at a time, each taken from a stream that
+// the seed picks among those whose head can run: any order that CUDA allows. Kernels are run by the PTX interpreter.
+//
+// A kernel that does what it must not (ptx/ptx.h), and a copy of memory that is neither the device's nor registered,
+// leave the sticky error of a real context: every later call returns it, and nothing runs any more.
+//
+// What the host does isn't seen. An operation counts as ordered behind all that had written a word of the host's memory
+// by the time it was enqueued: the host may have looked. Tests that look for a missing wait hold the engine while they
+// enqueue, so that nothing has.
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include <cuda.h>
+
+#include "tests/emulator/cuda/hazards.h"
+#include "tests/emulator/cuda/memory.h"
+#include "tests/emulator/cuda/ptx/ptx.h"
+
+namespace tessera::emulator {
+
+struct LaunchOperation {
+  const ptx::Kernel* kernel = nullptr;
+  std::vector<std::byte> parameters;
+  std::array<uint32_t, 3> grid, block;
+  uint32_t shared_bytes = 0;
+};
+struct CopyOperation {
+  uint64_t destination = 0, source = 0;
+  int64_t bytes = 0;
+};
+struct FillOperation {
+  uint64_t destination = 0;
+  int64_t bytes = 0;
+  uint8_t value = 0;
+};
+struct WaitOperation {
+  uint64_t address = 0, value = 0;
+};
+struct WriteOperation {
+  uint64_t address = 0, value = 0;
+};
+using OperationKind = std::variant<LaunchOperation, CopyOperation, FillOperation, WaitOperation, WriteOperation>;
+
+class Engine {
+ public:
+  // The process's one. Settings come from the environment:
+  //   TESSERA_EMULATOR_SEED=7  TESSERA_EMULATOR_MEMORY=1073741824  TESSERA_EMULATOR_HAZARDS=1
+  //   TESSERA_EMULATOR_FAIL=cuMemCreate:1:2   the first call of cuMemCreate returns error 2
+  static Engine& Get();
+
+  Memory& memory() { return memory_; }
+
+  // Every call of the driver begins so: the sticky error, an injected one, or success.
+  CUresult Enter(const char* function);
+
+  CUresult MakeStream(CUstream* stream);
+  CUresult DestroyStream(CUstream stream);
+  CUresult Push(CUstream stream, OperationKind what);
+  CUresult Query(CUstream stream);
+  CUresult Synchronize(CUstream stream);
+  // The entries of an image's PTX, or of PTX text.
+  CUresult Load(const void* image, CUlibrary* library);
+  const ptx::Kernel* FindKernel(CUlibrary library, const char* name);
+
+  // The host's memory there is to be registered no more.
+  void ForgetHost(void* at);
+
+  void Hold();
+  void Release();
+  int Queued();
+  void Fail(std::string function, int nth, CUresult result);
+  std::string Hazards();
+  void SetSeed(uint32_t seed);
+
+ private:
+  struct Operation {
+    OperationKind what;
+    Clock host;  // what the host could know when it enqueued it
+  };
+  struct Stream {
+    uint32_t number = 0;
+    std::deque<Operation> queue;
+    Clock clock;
+    bool is_busy = false;
+    bool is_destroyed = false;
+  };
+  struct Injection {
+    std::string function;
+    int calls_left = 0;
+    CUresult result = CUDA_SUCCESS;
+  };
+  struct Written {
+    uint64_t value = 0;
+    Clock clock;
+  };
+
+  Engine();
+  void AwaitNoneRuns(std::unique_lock<std::mutex>& lock);
+  void Loop();
+  bool IsReady(const Stream& stream, const RangeMap& mapped) const;
+  void Run(Stream& stream, Operation operation, std::unique_lock<std::mutex>& lock);
+  // What is wrong with it, else empty. Without the lock.
+  std::string RunKernel(const LaunchOperation& launch, const RangeMap& mapped, uint32_t seed);
+  std::string RunCopy(const CopyOperation& copy, const RangeMap& mapped);
+  std::string RunFill(const FillOperation& fill, const RangeMap& mapped);
+  void Acquire(Stream& stream, const WaitOperation& wait, const RangeMap& mapped);
+  void Publish(Stream& stream, const WriteOperation& write, const RangeMap& mapped);
+  void Touch(const RangeMap& mapped, uint64_t address, int64_t bytes, Access access);
+
+  Memory memory_;
+  const bool finds_hazards_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<ptx::Module>> modules_;
+  std::vector<Injection> injections_;
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<Written>> written_;  // by word
+  Clock host_;
+  HazardFinder hazards_;  // of the thread that runs operations; read while nothing runs
+  std::mt19937 random_;
+  CUresult sticky_ = CUDA_SUCCESS;
+  bool is_held_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tessera::emulator

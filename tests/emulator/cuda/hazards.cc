@@ -1,0 +1,72 @@
+#include "tests/emulator/cuda/hazards.h"
+
+#include <algorithm>
+
+namespace tessera::emulator {
+
+void Clock::Tick(uint32_t stream) {
+  if (times_.size() <= stream) times_.resize(stream + 1);
+  ++times_[stream];
+}
+
+void Clock::Join(const Clock& other) {
+  if (times_.size() < other.times_.size()) times_.resize(other.times_.size());
+  for (size_t s = 0; s < other.times_.size(); ++s) times_[s] = std::max(times_[s], other.times_[s]);
+}
+
+void HazardFinder::Begin(uint32_t stream, const Clock& clock, std::string name) {
+  now_ = clock;
+  operations_.push_back({stream, clock.Of(stream), std::move(name)});
+}
+
+bool HazardFinder::IsOrdered(uint32_t operation) const {
+  const Operation& before = operations_[operation];
+  return now_.Of(before.stream) >= before.time;
+}
+
+void HazardFinder::Report(uint32_t before, std::string_view verb, std::string_view did, uint64_t identity,
+                          uint64_t byte) {
+  const auto now = static_cast<uint32_t>(operations_.size() - 1);
+  if (!reported_.emplace(before, now).second) return;
+  const auto name = [this](uint32_t number) {
+    return "stream " + std::to_string(operations_[number].stream) + ": " + operations_[number].name;
+  };
+  hazards_.push_back(name(now) + " " + std::string(verb) + " what " + name(before) + " " + std::string(did) +
+                     ", byte " + std::to_string(byte) + " of memory " + std::to_string(identity));
+}
+
+void HazardFinder::Forget(uint64_t identity, uint64_t offset, int64_t bytes) {
+  for (uint64_t byte = offset; byte < offset + static_cast<uint64_t>(bytes); ++byte) {
+    const auto block = blocks_.find({identity, byte / kBlockBytes});
+    if (block != blocks_.end()) (*block->second)[byte % kBlockBytes] = {};
+  }
+}
+
+void HazardFinder::Touch(uint64_t identity, uint64_t offset, int64_t bytes, Access access) {
+  const auto now = static_cast<uint32_t>(operations_.size() - 1);
+  Block* block = nullptr;
+  for (uint64_t byte = offset; byte < offset + static_cast<uint64_t>(bytes); ++byte) {
+    if (block == nullptr || byte % kBlockBytes == 0) {
+      std::unique_ptr<Block>& known = blocks_[{identity, byte / kBlockBytes}];
+      if (known == nullptr) known = std::make_unique<Block>();
+      block = known.get();
+    }
+    Cell& cell = (*block)[byte % kBlockBytes];
+    if (cell.writer != 0 && cell.writer != now && !IsOrdered(cell.writer)) {
+      Report(cell.writer, access == Access::kRead ? "reads" : "writes", "wrote", identity, byte);
+    }
+    if (access == Access::kRead) {
+      const uint32_t stream = operations_[now].stream;  // what came before on it is ordered before this
+      std::erase_if(cell.readers, [&](uint32_t reader) { return operations_[reader].stream == stream; });
+      cell.readers.push_back(now);
+      continue;
+    }
+    for (const uint32_t reader : cell.readers) {
+      if (reader != now && !IsOrdered(reader)) Report(reader, "writes", "read", identity, byte);
+    }
+    cell.readers.clear();
+    cell.writer = now;
+  }
+}
+
+}  // namespace tessera::emulator

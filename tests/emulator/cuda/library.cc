@@ -1,0 +1,292 @@
+// The driver's calls, as libcuda.so.1 exports them.
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <string>
+
+#include <cuda.h>
+
+#include "tests/emulator/cuda/control.h"
+#include "tests/emulator/cuda/engine.h"
+
+using tessera::emulator::Engine;  // NOLINT: these functions' names are the driver's, in the global namespace
+
+namespace {
+
+constexpr unsigned kMaxBlockThreads = 1024;
+constexpr unsigned kMaxGridRows = 65535;
+constexpr unsigned kMaxSharedBytes = 227 << 10;
+
+Engine& Emulated() { return Engine::Get(); }
+
+template <typename Call>
+CUresult Entered(const char* function, Call call) {
+  const CUresult result = Emulated().Enter(function);
+  return result == CUDA_SUCCESS ? call() : result;
+}
+
+CUresult PushOn(const char* function, CUstream stream, tessera::emulator::OperationKind what) {
+  return Entered(function, [&] { return Emulated().Push(stream, std::move(what)); });
+}
+
+void* FindFunction(const std::string& name) {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&Emulated), &info) == 0) return nullptr;
+  void* self = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
+    if (void* found = dlsym(self, (name + suffix).c_str()); found != nullptr) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- start
+
+CUresult cuInit(unsigned) {
+  return Entered("cuInit", [] { return CUDA_SUCCESS; });
+}
+CUresult cuDriverGetVersion(int* version) {
+  *version = CUDA_VERSION;
+  return CUDA_SUCCESS;
+}
+CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult* found) {
+  *function = FindFunction(name);
+  const bool is_there = *function != nullptr;
+  if (found != nullptr) *found = is_there ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  return is_there ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuGetErrorName(CUresult error, const char** text) {
+  switch (error) {
+    case CUDA_SUCCESS: *text = "CUDA_SUCCESS"; break;
+    case CUDA_ERROR_INVALID_VALUE: *text = "CUDA_ERROR_INVALID_VALUE"; break;
+    case CUDA_ERROR_OUT_OF_MEMORY: *text = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+    case CUDA_ERROR_NO_DEVICE: *text = "CUDA_ERROR_NO_DEVICE"; break;
+    case CUDA_ERROR_ILLEGAL_ADDRESS: *text = "CUDA_ERROR_ILLEGAL_ADDRESS"; break;
+    case CUDA_ERROR_LAUNCH_FAILED: *text = "CUDA_ERROR_LAUNCH_FAILED"; break;
+    case CUDA_ERROR_NO_BINARY_FOR_GPU: *text = "CUDA_ERROR_NO_BINARY_FOR_GPU"; break;
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: *text = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"; break;
+    default: *text = nullptr; return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetCount(int* count) {
+  return Entered("cuDeviceGetCount", [&] {
+    *count = 1;
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuDeviceGet(CUdevice* device, int number) {
+  return Entered("cuDeviceGet", [&] {
+    *device = number;
+    return number == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  });
+}
+CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
+  return Entered("cuDeviceGetName", [&] {
+    std::strncpy(name, "Emulated GPU", static_cast<size_t>(bytes));
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  return Entered("cuDeviceGetAttribute", [&] {
+    switch (attribute) {
+      case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 2; break;
+      // One that nobody's image has: as with newer GPUs, the PTX is what runs.
+      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 99; break;
+      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+      default: *value = 1;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+  return Entered("cuDevicePrimaryCtxRetain", [&] {
+    *context = reinterpret_cast<CUcontext>(&Emulated());
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext) {
+  return Entered("cuCtxSetCurrent", [] { return CUDA_SUCCESS; });
+}
+
+// ---- memory
+
+CUresult cuMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  return Entered("cuMemGetInfo", [&] {
+    *free_bytes = static_cast<size_t>(Emulated().memory().free_bytes());
+    *total_bytes = static_cast<size_t>(Emulated().memory().device_bytes());
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  return Entered("cuMemGetAllocationGranularity", [&] {
+    *bytes = static_cast<size_t>(tessera::emulator::Memory::kGranularity);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                     unsigned long long) {
+  return Entered("cuMemCreate", [&] {
+    const bool is_known = properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+                          properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id == 0;
+    return is_known ? Emulated().memory().Create(static_cast<int64_t>(bytes), handle) : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  return Entered("cuMemRelease", [&] { return Emulated().memory().Release(handle); });
+}
+CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long) {
+  return Entered("cuMemExportToShareableHandle", [&] {
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    return Emulated().memory().Export(handle, static_cast<int*>(out));
+  });
+}
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* from,
+                                        CUmemAllocationHandleType type) {
+  return Entered("cuMemImportFromShareableHandle", [&] {
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    return Emulated().memory().Import(static_cast<int>(reinterpret_cast<intptr_t>(from)), handle);
+  });
+}
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  return Entered("cuMemAddressReserve",
+                 [&] { return Emulated().memory().Reserve(static_cast<int64_t>(bytes), address); });
+}
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  return Entered("cuMemAddressFree", [&] { return Emulated().memory().Free(address, static_cast<int64_t>(bytes)); });
+}
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long) {
+  return Entered("cuMemMap", [&] {
+    return Emulated().memory().Map(address, static_cast<int64_t>(bytes), static_cast<int64_t>(offset), handle);
+  });
+}
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  return Entered("cuMemUnmap", [&] { return Emulated().memory().Unmap(address, static_cast<int64_t>(bytes)); });
+}
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t) {
+  return Entered("cuMemSetAccess", [&] {
+    if (access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
+    return Emulated().memory().SetAccess(address, static_cast<int64_t>(bytes));
+  });
+}
+CUresult cuMemHostAlloc(void** at, size_t bytes, unsigned) {
+  return Entered("cuMemHostAlloc", [&] { return Emulated().memory().AllocateHost(static_cast<int64_t>(bytes), at); });
+}
+CUresult cuMemFreeHost(void* at) {
+  return Entered("cuMemFreeHost", [&] {
+    Emulated().ForgetHost(at);
+    return Emulated().memory().FreeHost(at);
+  });
+}
+CUresult cuMemHostRegister(void* at, size_t bytes, unsigned) {
+  return Entered("cuMemHostRegister", [&] { return Emulated().memory().Register(at, static_cast<int64_t>(bytes)); });
+}
+CUresult cuMemHostUnregister(void* at) {
+  return Entered("cuMemHostUnregister", [&] {
+    Emulated().ForgetHost(at);
+    return Emulated().memory().Unregister(at);
+  });
+}
+CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* at, unsigned) {
+  return Entered("cuMemHostGetDevicePointer", [&] {
+    *address = reinterpret_cast<CUdeviceptr>(at);
+    return Emulated().memory().IsHost(*address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+// ---- streams
+
+CUresult cuStreamCreate(CUstream* stream, unsigned) {
+  return Entered("cuStreamCreate", [&] { return Emulated().MakeStream(stream); });
+}
+CUresult cuStreamDestroy(CUstream stream) {
+  return Entered("cuStreamDestroy", [&] { return Emulated().DestroyStream(stream); });
+}
+CUresult cuStreamQuery(CUstream stream) {
+  return Entered("cuStreamQuery", [&] { return Emulated().Query(stream); });
+}
+CUresult cuStreamSynchronize(CUstream stream) {
+  return Entered("cuStreamSynchronize", [&] { return Emulated().Synchronize(stream); });
+}
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  const auto mapped = Emulated().memory().Mapped();
+  if (flags != CU_STREAM_WAIT_VALUE_GEQ || address % 8 != 0 || mapped->Host(address, 8) == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return PushOn("cuStreamWaitValue64", stream, tessera::emulator::WaitOperation{address, value});
+}
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned) {
+  const auto mapped = Emulated().memory().Mapped();
+  if (address % 8 != 0 || mapped->Host(address, 8) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return PushOn("cuStreamWriteValue64", stream, tessera::emulator::WriteOperation{address, value});
+}
+CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) {
+  return PushOn("cuMemcpyAsync", stream,
+                tessera::emulator::CopyOperation{destination, source, static_cast<int64_t>(bytes)});
+}
+CUresult cuMemsetD8Async(CUdeviceptr destination, unsigned char value, size_t bytes, CUstream stream) {
+  return PushOn("cuMemsetD8Async", stream,
+                tessera::emulator::FillOperation{destination, static_cast<int64_t>(bytes), value});
+}
+
+// ---- kernels
+
+CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option*, void**, unsigned, CUlibraryOption*,
+                           void**, unsigned) {
+  return Entered("cuLibraryLoadData", [&] { return Emulated().Load(image, library); });
+}
+CUresult cuLibraryUnload(CUlibrary) { return CUDA_SUCCESS; }
+CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  return Entered("cuLibraryGetKernel", [&] {
+    const tessera::ptx::Kernel* found = Emulated().FindKernel(library, name);
+    *kernel = reinterpret_cast<CUkernel>(const_cast<tessera::ptx::Kernel*>(found));
+    return found == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+  });
+}
+CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) {
+  return Entered("cuKernelSetAttribute", [] { return CUDA_SUCCESS; });
+}
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                        unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters,
+                        void**) {
+  const uint64_t threads = uint64_t{block_x} * block_y * block_z;
+  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_x > 0x7FFFFFFF || grid_y > kMaxGridRows ||
+      grid_z > kMaxGridRows || threads == 0 || threads > kMaxBlockThreads || shared_bytes > kMaxSharedBytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto* kernel = reinterpret_cast<const tessera::ptx::Kernel*>(function);
+  const auto* first = static_cast<const std::byte*>(kernel->parameter_bytes > 0 ? parameters[0] : nullptr);
+  return PushOn("cuLaunchKernel", stream,
+                tessera::emulator::LaunchOperation{.kernel = kernel,
+                                                   .parameters = {first, first + kernel->parameter_bytes},
+                                                   .grid = {grid_x, grid_y, grid_z},
+                                                   .block = {block_x, block_y, block_z},
+                                                   .shared_bytes = shared_bytes});
+}
+
+// ---- for tests
+
+void tessera_emulator_hold() { Emulated().Hold(); }
+void tessera_emulator_release() { Emulated().Release(); }
+int tessera_emulator_queued() { return Emulated().Queued(); }
+int tessera_emulator_hazards(char* text, int bytes) {
+  const std::string all = Emulated().Hazards();
+  if (bytes > 0) {
+    const size_t shown = std::min(all.size(), static_cast<size_t>(bytes - 1));
+    std::memcpy(text, all.data(), shown);
+    text[shown] = 0;
+  }
+  return static_cast<int>(all.size());
+}
+void tessera_emulator_fail(const char* function, int nth, int result) {
+  Emulated().Fail(function, nth, static_cast<CUresult>(result));
+}
+void tessera_emulator_seed(uint32_t seed) { Emulated().SetSeed(seed); }
+}

@@ -1,0 +1,70 @@
+#include "tests/emulator/cuda/test_driver.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <sstream>
+#include <string_view>
+
+namespace tessera::testing {
+namespace {
+
+constexpr const char* kEmulated = "tests/emulator/cuda/libcuda.so.1";  // in the runfiles
+
+}  // namespace
+
+const TestDriver& TestDriver::Get() {
+  static const TestDriver& driver = *new TestDriver();
+  return driver;
+}
+
+TestDriver::TestDriver() {
+  const char* wanted = std::getenv("TESSERA_TEST_GPU");
+  if (wanted != nullptr && std::string_view(wanted) == "real") {
+    if (dlopen("libcuda.so.1", RTLD_NOW) == nullptr) skip_ = "TESSERA_TEST_GPU=real, and there is no libcuda.so.1";
+    return;
+  }
+  // Hazards are looked for where a test can tell that there are none.
+  setenv("TESSERA_EMULATOR_HAZARDS", "1", 0);
+  void* library = dlopen(kEmulated, RTLD_NOW);
+  if (library == nullptr) {
+    skip_ = std::string("no emulated driver: ") + dlerror();
+    return;
+  }
+  const auto take = [&](const char* name, auto& function) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+  };
+  take("tessera_emulator_hold", hold_);
+  take("tessera_emulator_release", release_);
+  take("tessera_emulator_queued", queued_);
+  take("tessera_emulator_hazards", hazards_);
+  take("tessera_emulator_fail", fail_);
+  take("tessera_emulator_seed", seed_);
+}
+
+void TestDriver::Hold() const {
+  if (is_emulated()) hold_();
+}
+void TestDriver::Release() const {
+  if (is_emulated()) release_();
+}
+int TestDriver::Queued() const { return is_emulated() ? queued_() : 0; }
+void TestDriver::Fail(const char* function, int nth, int result) const {
+  if (is_emulated()) fail_(function, nth, result);
+}
+void TestDriver::Seed(uint32_t seed) const {
+  if (is_emulated()) seed_(seed);
+}
+
+std::vector<std::string> TestDriver::Hazards() const {
+  if (!is_emulated()) return {};
+  std::string all(static_cast<size_t>(hazards_(nullptr, 0)) + 1, '\0');
+  hazards_(all.data(), static_cast<int>(all.size()));
+  all.pop_back();
+  std::vector<std::string> lines;
+  std::istringstream stream(all);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace tessera::testing

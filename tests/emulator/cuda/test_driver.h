@@ -1,0 +1,40 @@
+#pragma once
+
+// Which libcuda.so.1 a test runs on: the emulated one, which is found beside the test, or with TESSERA_TEST_GPU=real
+// the machine's own. A library that is loaded by path first is the one that the name then means.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::testing {
+
+class TestDriver {
+ public:
+  // The process's one. Loads it.
+  static const TestDriver& Get();
+
+  // Why there is nothing to run on, else empty: a real driver was asked for, and there is none.
+  const std::string& skip() const { return skip_; }
+  bool is_emulated() const { return hold_ != nullptr; }
+
+  // Of the emulated one (control.h); nothing of a real one.
+  void Hold() const;
+  void Release() const;
+  int Queued() const;  // operations
+  std::vector<std::string> Hazards() const;
+  void Fail(const char* function, int nth, int result) const;
+  void Seed(uint32_t seed) const;
+
+ private:
+  TestDriver();
+  std::string skip_;
+  void (*hold_)() = nullptr;
+  void (*release_)() = nullptr;
+  int (*queued_)() = nullptr;
+  int (*hazards_)(char*, int) = nullptr;
+  void (*fail_)(const char*, int, int) = nullptr;
+  void (*seed_)(uint32_t) = nullptr;
+};
+
+}  // namespace tessera::testing
