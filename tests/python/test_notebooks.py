@@ -1,9 +1,14 @@
 """In a notebook: the extension, and the notebooks of docs/notebooks, which run."""
 
+import importlib.util
+import pathlib
 import subprocess
 import sys
 
 import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCES = sorted((ROOT / "docs" / "notebooks").glob("*.py"))
 
 SHELL = """
 from IPython.core.interactiveshell import InteractiveShell
@@ -50,3 +55,34 @@ run("%load_ext tessera")
 assert shell.user_ns["session"] == "mine" and "cluster" not in shell.user_ns and ts._context.open_sessions() == [mine]
 print(any("Session " in data.get("text/html", "") for data in shown))
 """) == "True"
+
+
+@pytest.fixture
+def notebooks():
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "tools" / "notebooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_a_notebook_runs(notebooks, source):
+    """In a kernel of its own; each checks its results. The one with outputs beside it has the same cells, and shows as much."""
+    import nbformat
+    rendered = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    fresh = notebooks.notebook_of(source)
+    assert [cell.source for cell in rendered.cells] == [cell.source for cell in fresh.cells], "run tools/notebooks"
+    notebooks.run(fresh)
+
+    def kinds(notebook):
+        return [[sorted(output.get("data", {"text": 0})) for output in cell.get("outputs", ())] for cell in notebook.cells]
+
+    assert kinds(fresh) == kinds(rendered)
+    assert not any("still being computed" in str(cell.get("outputs")) for cell in rendered.cells)
+    assert source.with_suffix(".ipynb").stat().st_size < 300_000
+
+
+def test_there_are_notebooks(notebooks):
+    assert [source.stem for source in SOURCES] == ["digits", "first_steps", "where_the_bytes_go"] and notebooks.sources() == SOURCES

@@ -33,26 +33,27 @@ def _stop(shell) -> None:
     _started.clear()
 
 
-def _show() -> None:
+def _show(things) -> None:
     from IPython.display import display
-    sessions = _context.open_sessions()
-    if cluster := _started.get("cluster"):
-        display(cluster)
-    for session in sessions:
-        display(session)
-    if not sessions:
+    for thing in things:
+        display(thing)
+    if not things:
         print("No session is open. %tessera start, or ts.connect(address)")
+
+
+def _cluster() -> list:
+    return [_started["cluster"]] if _started else []
 
 
 def _magic(shell, line: str) -> None:
     word, *options = shlex.split(line) or ["status"]
     if word == "start":
         _start(shell, *options)
-        _show()
+        _show(_cluster())
     elif word == "stop" and not options:
         _stop(shell)
     elif word == "status" and not options:
-        _show()
+        _show([*_cluster(), *_context.open_sessions()])
     else:
         raise InvalidArgumentError(f"%tessera: {line!r} is not known: {_USAGE}")
 
@@ -69,7 +70,7 @@ def load_ipython_extension(ipython) -> None:
     ipython.register_magic_function(lambda line: _magic(ipython, line), "line", "tessera")
     if not _context.open_sessions():
         _start(ipython)
-    _show()
+    _show(_cluster() or _context.open_sessions())
 
 
 def unload_ipython_extension(ipython) -> None:
