@@ -38,10 +38,10 @@ struct Launch {
   std::array<uint32_t, 3> grid = {1, 1, 1};
   std::array<uint32_t, 3> block = {1, 1, 1};
   uint32_t shared_bytes = 0;  // dynamic
-  std::vector<std::byte> parameters;
+  std::vector<std::byte> parameters = {};
   // In place of a program that can't be compiled; its entries are in the image. Empty where there is a kernel in the
   // image already.
-  std::vector<Launch> otherwise;
+  std::vector<Launch> otherwise = {};
 };
 
 // output[b] = left[b] * right[b] (+ output[b] with kAdd), by matrices in row-major order unless transposed, as
@@ -56,9 +56,9 @@ struct MatrixOperand {
 struct MatmulProblem {
   DType dtype = DType::kF32;  // f64, f32 (without TF32), f16 or bf16 (summed in f32)
   int64_t batch = 1, rows = 0, columns = 0, inner = 0;
-  MatrixOperand left, right, output;  // the output isn't transposed
+  MatrixOperand left = {}, right = {}, output = {};  // the output isn't transposed
   KernelStore store = KernelStore::kWrite;
-  std::vector<Launch> otherwise;  // the same product by kernels of the image
+  std::vector<Launch> otherwise = {};  // the same product by kernels of the image
 };
 
 // Every byte of [address, address + bytes) becomes `value`.

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "schemas/types/half.h"
+#include "tests/conformance/kernels/backend.h"
 #include "tests/conformance/kernels/strided_array.h"
 
 namespace tessera::testing {
@@ -37,8 +38,8 @@ double UlpsBetween(const ScalarValue& a, const ScalarValue& b) {
 
 bool CloseEnough(ScalarOp op, const ScalarValue& got, const ScalarValue& want) {
   if (SameValue(got, want)) return true;
-  if (Kind(got.dtype) != DTypeKind::kFloat || MaxUlps(op) == 0) return false;
-  return UlpsBetween(got, want) <= (SizeBytes(got.dtype) == 2 ? 1 : MaxUlps(op));
+  if (Kind(got.dtype) != DTypeKind::kFloat || BackendUlps(op) == 0) return false;
+  return UlpsBetween(got, want) <= (SizeBytes(got.dtype) == 2 ? 1 : BackendUlps(op));
 }
 
 void ExpectMapAgrees(const Expression& expression, std::vector<StridedArray*> inputs, const Shape& extents,
@@ -55,6 +56,10 @@ void ExpectMapAgrees(const Expression& expression, std::vector<StridedArray*> in
                   .output_strides = output.strides(),
                   .scalars = scalars};
   const absl::Status status = RunKernel(call);
+  if (absl::Status known = BackendImplements(local, {}, output.dtype()); !known.ok()) {
+    EXPECT_EQ(status, known) << ToText(expression);
+    return;
+  }
   ASSERT_TRUE(status.ok()) << status << " " << ToText(expression);
   std::vector<ScalarValue> arguments;
   for (size_t s = 0; s < scalars.size(); ++s) {

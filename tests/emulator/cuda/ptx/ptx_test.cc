@@ -82,6 +82,12 @@ TEST(Ptx, ComputesWithIntegers) {
   EXPECT_EQ(ResultOf("setp.lt.s32 %p1, %r1, 8; selp.b64 %rd9, 11, 12, %p1;"), 11u);
 }
 
+TEST(Ptx, LoadsExtendToTheRegister) {
+  EXPECT_EQ(ResultOf("st.global.u64 [%rd1], 0xFFFFFFFA; ld.global.s8 %rd9, [%rd1];"), static_cast<uint64_t>(-6));
+  EXPECT_EQ(ResultOf("st.global.u64 [%rd1], 0xFFFFFFFA; ld.global.s32 %rd9, [%rd1];"), static_cast<uint64_t>(-6));
+  EXPECT_EQ(ResultOf("st.global.u64 [%rd1], 0xFFFFFFFA; ld.global.u16 %rd9, [%rd1];"), 0xFFFAu);
+}
+
 TEST(Ptx, ComputesWithFloats) {
   const auto f64 = [](std::string_view body) { return BitCastOf<double>(ResultOf(body)); };
   EXPECT_EQ(f64("add.rn.f64 %rd9, 0d3FF0000000000000, 0d4000000000000000;"), 3.0);
@@ -122,6 +128,14 @@ TEST(Ptx, ReadsVariablesOfTheModule) {
                 .wrong,
             "");
   EXPECT_EQ(memory[0], 7u);
+}
+
+TEST(Ptx, TextsAreFoundInAFatbin) {
+  const std::string fatbin("\x50\xED\0\0bytes\0\n\n.version 9.0\n.target sm_80\n\0more\0.version 8.0\n", 60);
+  const std::vector<std::string> texts = PtxOf({reinterpret_cast<const std::byte*>(fatbin.data()), fatbin.size()});
+  ASSERT_EQ(texts.size(), 2u);
+  EXPECT_EQ(texts[0], ".version 9.0\n.target sm_80\n");
+  EXPECT_EQ(texts[1].substr(0, 12), ".version 8.0");
 }
 
 TEST(Ptx, LanesExchange) {

@@ -29,7 +29,7 @@ struct Thread {
   uint32_t number = 0;
 };
 
-// Who used a byte of shared memory last: one thread, or several, of one warp or several.
+// Who used an element of shared memory last: one thread, or several, of one warp or several.
 struct Use {
   static constexpr uint32_t kNobody = ~uint32_t{0}, kSeveral = kNobody - 1;
   uint32_t thread = kNobody;
@@ -49,8 +49,13 @@ class Block {
     threads_.resize(threads);
     warp_epochs_.resize((threads + kWarp - 1) / kWarp);
     shared_.resize(static_cast<size_t>(kernel.shared_bytes) + launch.shared_bytes);
-    writes_.resize(shared_.size());
-    reads_.resize(shared_.size());
+    for (const Instruction& i : code_.instructions) {
+      if (i.bytes > 0 && (i.space == Space::kShared || i.space == Space::kGeneric)) {
+        granule_ = std::min<uint64_t>(granule_, i.bytes);
+      }
+    }
+    writes_.resize(shared_.size() / granule_ + 1);
+    reads_.resize(writes_.size());
     for (uint32_t w = 0; w < threads; w += kWarp) warp_order_.push_back(w);
   }
 
@@ -312,7 +317,7 @@ class Block {
   // ---- memory
 
   std::byte* PlaceOf(Thread& t, const Instruction& i, uint64_t address, uint64_t bytes, AccessKind kind) {
-    if (address % bytes != 0) {
+    if ((address & (bytes - 1)) != 0) {
       Fail(t, i, StrCat("address ", address, " is misaligned for ", bytes, " bytes"));
       return nullptr;
     }
@@ -391,14 +396,15 @@ class Block {
       Fail(t, i, StrCat("byte ", offset, " of ", shared_.size(), " of shared memory"));
       return nullptr;
     }
-    for (uint64_t b = offset; b < offset + bytes; ++b) {
-      if (kind != AccessKind::kAtomic && Races(writes_[b], t)) return Race(t, i, b, writes_[b], "written");
-      if (kind == AccessKind::kWrite && Races(reads_[b], t)) return Race(t, i, b, reads_[b], "read");
-      if (kind != AccessKind::kWrite && writes_[b].thread == Use::kNobody) {
+    for (uint64_t b = offset; b < offset + bytes; b += granule_) {
+      Use &written = writes_[b / granule_], &read = reads_[b / granule_];
+      if (kind != AccessKind::kAtomic && Races(written, t)) return Race(t, i, b, written, "written");
+      if (kind == AccessKind::kWrite && Races(read, t)) return Race(t, i, b, read, "read");
+      if (kind != AccessKind::kWrite && written.thread == Use::kNobody) {
         Fail(t, i, StrCat("reads byte ", b, " of shared memory, which nobody wrote"));
         return nullptr;
       }
-      Record(t, kind == AccessKind::kRead ? &reads_[b] : &writes_[b]);
+      Record(t, kind == AccessKind::kRead ? &read : &written);
     }
     return shared_.data() + offset;
   }
@@ -423,11 +429,15 @@ class Block {
       } else if (i.to[k] != kNoRegister) {
         uint64_t value = 0;
         std::memcpy(&value, place + k * bytes, bytes);
-        if (i.value_class == ValueClass::kSigned && bytes == 1) value = static_cast<uint32_t>(ValueOf<int8_t>(value));
-        if (i.value_class == ValueClass::kSigned && bytes == 2) value = static_cast<uint32_t>(ValueOf<int16_t>(value));
-        t.registers[i.to[k]] = value;
+        t.registers[i.to[k]] = i.value_class == ValueClass::kSigned ? SignExtended(value, bytes) : value;
       }
     }
+  }
+
+  // The register may be wider than what is loaded.
+  static uint64_t SignExtended(uint64_t value, size_t bytes) {
+    const size_t unused = 64 - 8 * bytes;
+    return static_cast<uint64_t>(static_cast<int64_t>(value << unused) >> unused);
   }
 
   void Atomic(Thread& t, const Instruction& i, std::byte* place) {
@@ -472,8 +482,10 @@ class Block {
   std::vector<uint64_t> registers_;
   std::vector<std::byte> local_, shared_;
   std::vector<uint8_t> local_written_;
-  std::vector<Use> writes_, reads_;  // of shared memory, by byte
-  std::vector<size_t> warp_order_;   // first threads
+  // Of shared memory, by the smallest element that the kernel's instructions name: each access is some of them.
+  uint64_t granule_ = 16;
+  std::vector<Use> writes_, reads_;
+  std::vector<size_t> warp_order_;  // first threads
   std::vector<uint32_t> warp_epochs_;
   uint32_t epoch_ = 1;
   std::string error_;

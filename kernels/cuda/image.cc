@@ -1,0 +1,26 @@
+#include "kernels/cuda/image.h"
+
+#include <array>
+
+// Each is a fatbin that the linker took as it is (third_party/cuda/cuda.bzl).
+#define TESSERA_FAMILIES(F) F(attention) F(copy) F(create) F(index) F(matmul) F(order) F(reduce) F(terms)
+
+extern "C" {
+#define TESSERA_DECLARE(name) extern const std::byte _binary_##name##_fatbin_start[], _binary_##name##_fatbin_end[];
+TESSERA_FAMILIES(TESSERA_DECLARE)
+#undef TESSERA_DECLARE
+}
+
+namespace tessera::cuda {
+
+absl::Span<const ImagePart> Image() {
+#define TESSERA_PART(name)                  \
+  ImagePart{#name,                          \
+            {_binary_##name##_fatbin_start, \
+             static_cast<size_t>(_binary_##name##_fatbin_end - _binary_##name##_fatbin_start)}},
+  static const auto kParts = std::to_array<ImagePart>({TESSERA_FAMILIES(TESSERA_PART)});
+#undef TESSERA_PART
+  return kParts;
+}
+
+}  // namespace tessera::cuda

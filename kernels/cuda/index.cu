@@ -1,0 +1,90 @@
+// gather, scatter and scan along a dim. An index that is out of range is written to the fault word, and left out.
+
+#include "kernels/cuda/combine.cuh"
+
+namespace tessera::cuda {
+
+// The first one is kept; index 0, bad where there is no element alone, is told from none.
+__device__ inline void Fault(u64* word, i64 index) {
+  atomicCAS(word, u64(0), index == 0 ? u64(1) << 63 : static_cast<u64>(index));
+}
+
+template <int kBytes>
+__device__ inline void Gather(const GatherParameters& p) {
+  using T = BitsOf<kBytes>;
+  for (i64 i = ThreadNumber(); i < p.nest.size; i += ThreadCount()) {
+    const Offsets<3> at = OffsetsAt(p.nest, i);
+    const i64 index = p.indices[at.of[1]], place = index < 0 ? index + p.extent : index;
+    if (place < 0 || place >= p.extent) Fault(p.fault, index);
+    T value = *reinterpret_cast<const T*>(&p.nothing);
+    const bool is_here = place >= p.own_start && place < p.own_stop;
+    if (is_here) value = static_cast<const T*>(p.data)[at.of[0] + (place - p.own_start) * p.stride];
+    static_cast<T*>(p.output)[at.of[2]] = value;
+  }
+}
+#define TESSERA_GATHER(kBytes) \
+  extern "C" __global__ void gather_##kBytes(const __grid_constant__ GatherParameters p) { Gather<kBytes>(p); }
+TESSERA_GATHER(1)
+TESSERA_GATHER(2)
+TESSERA_GATHER(4)
+TESSERA_GATHER(8)
+TESSERA_GATHER(16)
+
+// Of two numbers of the dtype one of it: rounded, and cut to its bits.
+__device__ inline Wide CombineWide(int op, int dtype, const Wide& a, const Wide& b) {
+  Wide w;
+  if (dtype == kC64Code) return ToWide(Combine(op, FromWide<C64>(a), FromWide<C64>(b)));
+  if (dtype == kC128Code) return ToWide(Combine(op, FromWide<C128>(a), FromWide<C128>(b)));
+  if (dtype == kBoolCode) {
+    w.i = op == kCodeMin || op == kCodeProduct ? a.i & b.i : a.i | b.i;
+  } else if (IsFloatCode(dtype)) {
+    w.real = RoundFloat(dtype, Combine(op, a.real, b.real));
+  } else if (dtype == kU64Code) {
+    w.i = static_cast<i64>(Combine(op, static_cast<u64>(a.i), static_cast<u64>(b.i)));
+  } else {
+    w.i = CutInteger(dtype, Combine(op, a.i, b.i));
+  }
+  return w;
+}
+
+// A thread a line along the dim, its updates one after the other: their order is that of the numbers.
+extern "C" __global__ void scatter(const __grid_constant__ ScatterParameters p) {
+  for (i64 line = ThreadNumber(); line < p.lines.size; line += ThreadCount()) {
+    const Offsets<3> at = OffsetsAt(p.lines, line);
+#pragma unroll 1
+    for (i64 i = 0; i < p.count; ++i) {
+      const i64 index = p.indices[at.of[1] + i * p.index_stride], place = index < 0 ? index + p.extent : index;
+      if (place < 0 || place >= p.extent) {
+        Fault(p.fault, index);
+        continue;
+      }
+      const i64 to = at.of[0] + place * p.stride;
+      Wide value = LoadWide(p.dtype, p.updates, at.of[2] + i * p.update_stride);
+      if (p.op != kCodeAvg) value = CombineWide(p.op, p.dtype, LoadWide(p.dtype, p.output, to), value);
+      StoreWide(p.dtype, p.output, to, value);
+    }
+  }
+}
+
+// A thread a line: each sum is made of the one before, so that its bits are those of a loop.
+extern "C" __global__ void scan(const __grid_constant__ ScanParameters p) {
+  for (i64 line = ThreadNumber(); line < p.lines.size; line += ThreadCount()) {
+    const Offsets<3> at = OffsetsAt(p.lines, line);
+    const bool is_seeded = p.before != nullptr;
+    Wide sum = is_seeded ? LoadWide(p.dtype, p.before, at.of[2]) : LoadWide(p.dtype, &p.identity, 0);
+#pragma unroll 1
+    for (i64 i = 0; i < p.count; ++i) {
+      const Wide next =
+          CastWide(p.input_dtype, p.dtype, LoadWide(p.input_dtype, p.input, at.of[0] + i * p.input_stride));
+      // The first is taken as it is: the identity plus -0 would be 0.
+      Wide after = CombineWide(p.op, p.dtype, sum, next);
+      if (i == 0 && !is_seeded && p.is_exclusive == 0) after = next;
+      Wide result = after;
+      if (p.is_exclusive != 0) result = sum;
+      StoreWide(p.output_dtype, p.output, at.of[1] + i * p.output_stride, CastWide(p.dtype, p.output_dtype, result));
+      sum = after;
+    }
+  }
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,114 @@
+#include "kernels/cuda/launch.h"
+
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/map_source.h"
+#include "kernels/cuda/steps.h"
+#include "schemas/types/errors.h"
+
+namespace tessera::cuda {
+namespace {
+
+absl::Status NoKernel(const LocalOp& op) {
+  return absl::UnimplementedError(absl::StrCat(ToText(op), ": no CUDA kernel"));
+}
+
+// One row per LocalOp: a new one doesn't compile before it is here.
+struct LaunchVisitor {
+  const KernelCall& call;
+  const Workspace& workspace;
+  absl::StatusOr<Steps> operator()(const MapOp& op) const { return LaunchMap(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const ReduceLocalOp& op) const { return LaunchReduce(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const ArgReduceOp& op) const { return LaunchArgReduce(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const PickOp& op) const { return LaunchPick(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const MatmulOp& op) const { return LaunchMatmul(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const FillOp&) const { return LaunchFill(call); }
+  absl::StatusOr<Steps> operator()(const ArangeOp&) const { return LaunchArange(call); }
+  absl::StatusOr<Steps> operator()(const EyeOp&) const { return LaunchEye(call); }
+  absl::StatusOr<Steps> operator()(const RandOp& op) const { return LaunchRand(op, call); }
+  absl::StatusOr<Steps> operator()(const PlaceOp& op) const { return LaunchPlace(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const ScanOp& op) const { return LaunchScan(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const SortOp& op) const { return LaunchSort(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const MergeOp& op) const { return LaunchMerge(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const SearchSortedOp& op) const { return LaunchSearchSorted(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const GatherOp& op) const { return LaunchGather(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const ScatterOp& op) const { return LaunchScatter(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return NoKernel(op); }
+  absl::StatusOr<Steps> operator()(const FourierOp& op) const { return NoKernel(op); }
+  absl::StatusOr<Steps> operator()(const ConvOp& op) const { return NoKernel(op); }
+  absl::StatusOr<Steps> operator()(const PoolOp& op) const { return NoKernel(op); }
+};
+
+struct ImplementsVisitor {
+  absl::Span<const DType> inputs;
+  DType output;
+  absl::Status operator()(const MapOp& op) const { return ImplementsExpression(op.expression); }
+  absl::Status operator()(const ReduceLocalOp& op) const {
+    return op.map.has_value() ? ImplementsExpression(*op.map) : absl::OkStatus();
+  }
+  absl::Status operator()(const LinalgOp& op) const { return NoKernel(op); }
+  absl::Status operator()(const FourierOp& op) const { return NoKernel(op); }
+  absl::Status operator()(const ConvOp& op) const { return NoKernel(op); }
+  absl::Status operator()(const PoolOp& op) const { return NoKernel(op); }
+  template <typename Op>
+  absl::Status operator()(const Op&) const {
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Step>> LaunchKernel(const KernelCall& call, const Workspace& workspace) {
+  for (const KernelInput& input : call.inputs) {
+    if (input.strides.size() != input.extents.size() && !input.is_zero) {
+      return absl::InvalidArgumentError("kernel: an input's strides and extents differ in rank");
+    }
+  }
+  if (call.op == nullptr || call.output_strides.size() != call.output_extents.size()) {
+    return absl::InvalidArgumentError("kernel: the output's strides and extents differ in rank");
+  }
+  if (call.store == KernelStore::kAdd && !std::holds_alternative<MatmulOp>(*call.op)) {
+    return absl::InvalidArgumentError("kernel: only a matmul adds to its output");
+  }
+  return std::visit(LaunchVisitor{call, workspace}, *call.op);
+}
+
+int64_t WorkspaceBytes(const KernelCall& call) {
+  if (std::holds_alternative<MapOp>(*call.op)) return MapWorkspaceBytes(call);
+  if (const auto* reduce = std::get_if<ReduceLocalOp>(call.op)) return ReduceWorkspaceBytes(*reduce, call);
+  if (const auto* sort = std::get_if<SortOp>(call.op)) return SortWorkspaceBytes(*sort, call);
+  if (const auto* matmul = std::get_if<MatmulOp>(call.op)) return MatmulWorkspaceBytes(*matmul, call);
+  return 0;
+}
+
+absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType output) {
+  for (const DType dtype : inputs) {
+    if (!IsImplemented(dtype)) return NoKernelFor("kernel", dtype);
+  }
+  if (!IsImplemented(output)) return NoKernelFor("kernel", output);
+  return std::visit(ImplementsVisitor{inputs, output}, op);
+}
+
+absl::Status FaultOf(const KernelCall& call, int64_t fault_word) {
+  if (fault_word == 0) return absl::OkStatus();
+  const char* kernel = "gather";
+  int64_t dim = 0, extent = 0;
+  if (const auto* gather = std::get_if<GatherOp>(call.op)) {
+    dim = gather->dim;
+    extent = gather->whole.has_value() ? *gather->whole : call.inputs[0].extents[static_cast<size_t>(dim)];
+  } else if (const auto* scatter = std::get_if<ScatterOp>(call.op)) {
+    kernel = "scatter";
+    dim = scatter->dim;
+    extent = call.output_extents[static_cast<size_t>(dim)];
+  } else {
+    return absl::InternalError(absl::StrCat(ToText(*call.op), ": left ", fault_word, " in its fault word"));
+  }
+  // Index 0 is bad where there is no element alone.
+  const bool is_zero = extent == 0 && fault_word == std::numeric_limits<int64_t>::min();
+  return IndexOutOfRangeError(absl::StrCat(kernel, ": index ", is_zero ? 0 : fault_word, " is out of range for dim ",
+                                           dim, " of extent ", extent));
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,86 @@
+// Attention: batches of matrices of any strides.
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/steps.h"
+#include "schemas/types/status_macros.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr uint32_t kTile = 16;
+constexpr int64_t kMaxGridY = 65535;
+
+absl::Status CheckOperands(const AttentionOp& op, const KernelCall& call) {
+  TESSERA_RETURN_IF_ERROR(
+      ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
+  const size_t rank = call.output_extents.size();
+  bool fits = rank >= 2 && call.output_box.size() == rank;
+  for (size_t i = 0; i < call.inputs.size() && fits; ++i) {
+    const KernelInput& input = call.inputs[i];
+    fits = (i == 3 ? input.extents.size() <= rank : input.extents.size() == rank) && !input.is_zero;
+    const bool is_mask_of_bool = i == 3 && input.dtype == DType::kBool;
+    const DType wanted = i == 3 ? AccumulatedIn(call.output_dtype) : call.output_dtype;
+    fits = fits && (is_mask_of_bool || input.dtype == wanted);
+  }
+  if (fits) {
+    const Shape &q = call.inputs[0].extents, &k = call.inputs[1].extents, &v = call.inputs[2].extents;
+    fits = q[rank - 1] == k[rank - 1] && k[rank - 2] == v[rank - 2] && v[rank - 1] == call.output_extents[rank - 1] &&
+           q[rank - 2] == call.output_extents[rank - 2];
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("attention: operands don't fit ", ToText(call.output_extents)));
+}
+
+}  // namespace
+
+absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace) {
+  TESSERA_RETURN_IF_ERROR(CheckOperands(op, call));
+  if (Kind(call.output_dtype) != DTypeKind::kFloat) return NoKernelFor("attention", call.output_dtype);
+  if (NumElements(call.output_extents) == 0) return Steps();
+  const size_t rank = call.output_extents.size(), row = rank - 2, column = rank - 1;
+  if (call.output_extents[column] > kAttentionColumns) {
+    return absl::UnimplementedError(absl::StrCat("attention: no CUDA kernel for ", call.output_extents[column],
+                                                 " columns of values, over ", kAttentionColumns));
+  }
+  // By operand: its strides in batches, rows and columns; those of a broadcast dim are 0.
+  std::vector<Strides> strides;
+  for (const KernelInput& input : call.inputs) {
+    Shape extents = call.output_extents;
+    const size_t missing = rank - input.extents.size();
+    for (size_t d = row; d < rank; ++d) {
+      if (d >= missing) extents[d] = input.extents[d - missing];
+    }
+    TESSERA_ASSIGN_OR_RETURN(Strides broadcast, BroadcastStridesOf("attention", input, extents));
+    strides.push_back(std::move(broadcast));
+  }
+  if (strides.size() == 3) strides.emplace_back(rank, 0);
+  strides.push_back(call.output_strides);
+  AttentionParameters p;
+  p.queries = call.inputs[0].data;
+  p.keys = call.inputs[1].data;
+  p.values = call.inputs[2].data;
+  p.mask_kind = call.inputs.size() == 3 ? kMaskNone : call.inputs[3].dtype == DType::kBool ? kMaskBool : kMaskAdded;
+  if (p.mask_kind != kMaskNone) p.mask = call.inputs[3].data;
+  p.output = call.output;
+  p.rows = call.output_extents[row];
+  p.key_count = call.inputs[1].extents[row];
+  p.features = call.inputs[0].extents[column];
+  p.columns = call.output_extents[column];
+  p.first_row = call.output_box[row].start;
+  p.query_row = strides[0][row], p.query_column = strides[0][column];
+  p.key_row = strides[1][row], p.key_column = strides[1][column];
+  p.value_row = strides[2][row], p.value_column = strides[2][column];
+  p.mask_row = strides[3][row], p.mask_column = strides[3][column];
+  p.output_row = strides[4][row], p.output_column = strides[4][column];
+  p.scale = call.scalars[0].AsDouble();
+  p.is_causal = op.is_causal ? 1 : 0;
+  const Shape batch(call.output_extents.begin(), call.output_extents.end() - 2);
+  for (Strides& operand : strides) operand.resize(row);
+  p.batch = MakeNest<5>(batch, strides);
+  return Steps{MakeLaunch(absl::StrCat("attention_", NameOf(call.output_dtype)), p,
+                          {static_cast<uint32_t>((p.rows + kTile - 1) / kTile),
+                           static_cast<uint32_t>(std::min<int64_t>(p.batch.size, kMaxGridY)), 1},
+                          {kTile, kTile, 1})};
+}
+
+}  // namespace tessera::cuda

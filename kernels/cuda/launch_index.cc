@@ -1,0 +1,167 @@
+// gather, scatter and scan along a dim.
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/steps.h"
+#include "schemas/types/status_macros.h"
+
+namespace tessera::cuda {
+namespace {
+
+absl::Status Validate(const LocalOp& op, const KernelCall& call) {
+  return ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
+}
+unsigned long long* FaultWordOf(const Workspace& workspace) {
+  return reinterpret_cast<unsigned long long*>(static_cast<uintptr_t>(workspace.fault_word));
+}
+
+absl::Status CheckExtents(const char* kernel, int64_t dim, const Shape& data, const Shape& other) {
+  const size_t d = static_cast<size_t>(dim);
+  bool fits = dim >= 0 && d < other.size() && data.size() == other.size();
+  for (size_t i = 0; fits && i < other.size(); ++i) fits = i == d || data[i] == other[i];
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(kernel, ": dim ", dim, " of ", ToText(data), " and ", ToText(other)));
+}
+
+// Indices of one dim are those along the dim; else they are broadcast to the other array's extents.
+absl::StatusOr<Strides> IndexStrides(const char* kernel, const KernelInput& indices, size_t dim, const Shape& extents) {
+  if (indices.dtype != DType::kI64) {
+    return absl::InvalidArgumentError(absl::StrCat(kernel, ": indices are i64, not ", NameOf(indices.dtype)));
+  }
+  if (indices.extents.size() != 1 || extents.size() == 1) return BroadcastStridesOf(kernel, indices, extents);
+  if (indices.extents[0] != extents[dim]) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kernel, ": ", indices.extents[0], " indices for an extent of ", extents[dim]));
+  }
+  Strides strides(extents.size(), 0);
+  if (!indices.is_zero) strides[dim] = indices.strides[0];
+  return strides;
+}
+
+// What an element is that another shard has: -0 of floats, which a sum keeps.
+Element NothingOf(DType dtype) {
+  const DTypeKind kind = Kind(dtype);
+  if (kind == DTypeKind::kFloat) return ToElement(Scalar::Float(-0.0), dtype);
+  if (kind == DTypeKind::kComplex) return ToElement(Scalar::Complex({-0.0, -0.0}), dtype);
+  return {};
+}
+
+}  // namespace
+
+absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, const Workspace& workspace) {
+  TESSERA_RETURN_IF_ERROR(Validate(op, call));
+  const KernelInput &data = call.inputs[0], &indices = call.inputs[1];
+  if (data.dtype != call.output_dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gather: of ", NameOf(data.dtype), " to ", NameOf(call.output_dtype)));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckExtents("gather", op.dim, data.extents, call.output_extents));
+  const size_t dim = static_cast<size_t>(op.dim);
+  TESSERA_ASSIGN_OR_RETURN(Strides index_strides, IndexStrides("gather", indices, dim, call.output_extents));
+  if (op.whole.has_value() && call.input_box.size() != data.extents.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gather: a box of ", call.input_box.size(), " dims for ", ToText(data.extents)));
+  }
+  if (NumElements(call.output_extents) == 0) return Steps();
+  const Interval own = op.whole.has_value() ? call.input_box[dim] : Interval{0, data.extents[dim]};
+  Strides strides = StridesOf(data);
+  GatherParameters p;
+  p.nothing = NothingOf(data.dtype);
+  p.data = DataOf(data, workspace);
+  p.indices = static_cast<const long long*>(DataOf(indices, workspace));
+  p.output = call.output;
+  p.fault = FaultWordOf(workspace);
+  p.extent = op.whole.value_or(data.extents[dim]);
+  p.stride = strides[dim];
+  p.own_start = own.start;
+  p.own_stop = own.stop;
+  strides[dim] = 0;
+  p.nest = MakeNest<3>(call.output_extents, {strides, index_strides, call.output_strides});
+  return Steps{MakeLaunch(absl::StrCat("gather_", SizeBytes(data.dtype)), p, GridOf(p.nest.size))};
+}
+
+absl::StatusOr<Steps> LaunchScatter(const ScatterOp& op, const KernelCall& call, const Workspace& workspace) {
+  TESSERA_RETURN_IF_ERROR(Validate(op, call));
+  const KernelInput &data = call.inputs[0], &indices = call.inputs[1], &updates = call.inputs[2];
+  if (data.dtype != call.output_dtype || updates.dtype != call.output_dtype || data.extents != call.output_extents) {
+    return absl::InvalidArgumentError(absl::StrCat("scatter: ", NameOf(updates.dtype), ToText(updates.extents),
+                                                   " into ", NameOf(data.dtype), ToText(data.extents), " to ",
+                                                   NameOf(call.output_dtype), ToText(call.output_extents)));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckExtents("scatter", op.dim, call.output_extents, updates.extents));
+  const size_t dim = static_cast<size_t>(op.dim);
+  TESSERA_ASSIGN_OR_RETURN(Strides index_strides, IndexStrides("scatter", indices, dim, updates.extents));
+  const bool has_order = op.mode == ScatterMode::kMax || op.mode == ScatterMode::kMin;
+  if (Kind(call.output_dtype) == DTypeKind::kComplex && has_order) return NoKernelFor("scatter", call.output_dtype);
+  Steps steps;
+  if (data.is_zero || data.data != call.output) {
+    AddCopy(call.output_extents, SizeBytes(call.output_dtype), DataOf(data, workspace), StridesOf(data), call.output,
+            call.output_strides, &steps);
+  }
+  if (NumElements(updates.extents) == 0) return steps;
+  constexpr int kOps[] = {kCodeAvg, kCodeSum, kCodeMax, kCodeMin};
+  ScatterParameters p;
+  p.indices = static_cast<const long long*>(DataOf(indices, workspace));
+  p.updates = DataOf(updates, workspace);
+  p.output = call.output;
+  p.fault = FaultWordOf(workspace);
+  p.extent = call.output_extents[dim];
+  p.stride = call.output_strides[dim];
+  p.count = updates.extents[dim];
+  p.index_stride = index_strides[dim];
+  p.update_stride = StridesOf(updates)[dim];
+  p.dtype = static_cast<int>(call.output_dtype);
+  p.op = kOps[static_cast<size_t>(op.mode)];
+  Shape lines = updates.extents;
+  lines[dim] = 1;
+  p.lines = MakeNest<3>(lines, {call.output_strides, index_strides, StridesOf(updates)});
+  steps.push_back(MakeLaunch("scatter", p, GridOf(p.lines.size)));
+  return steps;
+}
+
+absl::StatusOr<Steps> LaunchScan(const ScanOp& op, const KernelCall& call, const Workspace& workspace) {
+  TESSERA_RETURN_IF_ERROR(Validate(op, call));
+  const KernelInput& input = call.inputs[0];
+  const size_t dim = static_cast<size_t>(op.dim), rank = call.output_extents.size();
+  if (input.extents != call.output_extents || dim >= rank || call.output_dtype == DType::kBool) {
+    return absl::InvalidArgumentError(absl::StrCat("scan: along dim ", op.dim, " of ", ToText(input.extents), " to ",
+                                                   NameOf(call.output_dtype), ToText(call.output_extents)));
+  }
+  const bool is_seeded = call.inputs.size() == 2;
+  Shape lines = input.extents;
+  if (NumElements(lines) == 0) return Steps();
+  lines[dim] = 1;
+  const DType dtype = AccumulatedIn(call.output_dtype);
+  if (is_seeded && (call.inputs[1].extents != lines || call.inputs[1].dtype != dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("scan: begins with ", ToText(call.inputs[1].extents), " of ", ToText(input.extents)));
+  }
+  const bool has_order = op.op == ReduceOp::kMin || op.op == ReduceOp::kMax;
+  if (Kind(dtype) == DTypeKind::kComplex && has_order) return NoKernelFor("scan", dtype);
+  const Strides strides = StridesOf(input);
+  ScanParameters p;
+  p.identity = IdentityOf(op.op, dtype);
+  p.count = input.extents[dim];
+  p.input_stride = strides[dim];
+  p.output_stride = call.output_strides[dim];
+  const auto* from = static_cast<const std::byte*>(DataOf(input, workspace));
+  auto* to = static_cast<std::byte*>(call.output);
+  if (op.direction == ScanDirection::kReverse) {
+    from += (p.count - 1) * p.input_stride * SizeBytes(input.dtype);
+    to += (p.count - 1) * p.output_stride * SizeBytes(call.output_dtype);
+    p.input_stride = -p.input_stride;
+    p.output_stride = -p.output_stride;
+  }
+  p.input = from;
+  p.output = to;
+  if (is_seeded) p.before = DataOf(call.inputs[1], workspace);
+  p.op = static_cast<int>(op.op);
+  p.input_dtype = static_cast<int>(input.dtype);
+  p.dtype = static_cast<int>(dtype);
+  p.output_dtype = static_cast<int>(call.output_dtype);
+  p.is_exclusive = op.span == ScanSpan::kExclusive ? 1 : 0;
+  p.lines =
+      MakeNest<3>(lines, {strides, call.output_strides, is_seeded ? StridesOf(call.inputs[1]) : Strides(rank, 0)});
+  return Steps{MakeLaunch("scan", p, GridOf(p.lines.size))};
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,202 @@
+// Products by index notation: the letters of a role are one dim, where memory allows it; an operand whose letters don't
+// merge is brought together first. The product of the matrices is cuBLASLt's where it has one, with the plain kernel in
+// its place.
+
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/steps.h"
+#include "schemas/types/status_macros.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr uint32_t kTile = 16;
+constexpr int64_t kMaxGridY = 65535;
+
+absl::Status CheckCall(const Contraction& notation, const KernelCall& call) {
+  if (call.inputs.size() != 2) return absl::InvalidArgumentError("matmul: takes two operands");
+  const KernelInput &a = call.inputs[0], &b = call.inputs[1];
+  bool fits = a.extents.size() == notation.left.size() && b.extents.size() == notation.right.size() &&
+              call.output_extents.size() == notation.output.size() && a.dtype == b.dtype &&
+              a.dtype == call.output_dtype;
+  const std::array<std::pair<const std::string*, const Shape*>, 3> parts = {
+      {{&notation.left, &a.extents}, {&notation.right, &b.extents}, {&notation.output, &call.output_extents}}};
+  for (size_t p = 0; fits && p < 3; ++p) {
+    for (size_t d = 0; d < parts[p].first->size(); ++d) {
+      const char letter = (*parts[p].first)[d];
+      const int64_t extent = (*parts[p].second)[d];
+      if (RoleOf(notation, letter) == LetterRole::kUnit) fits = fits && extent == 1;
+      for (const auto& [letters, extents] : parts) {
+        const int other = DimOf(*letters, letter);
+        fits = fits && (other < 0 || (*extents)[static_cast<size_t>(other)] == extent);
+      }
+    }
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("matmul ", ToText(notation), ": ", NameOf(a.dtype), ToText(a.extents),
+                                                 " by ", NameOf(b.dtype), ToText(b.extents), " into ",
+                                                 NameOf(call.output_dtype), ToText(call.output_extents)));
+}
+
+// An operand as batches of matrices: three dims of extents and strides, its letters in order by role.
+struct Matrices {
+  Shape extents;                       // of its letters
+  Strides strides;                     // of its letters
+  std::array<size_t, 3> letters = {};  // how many are of each role
+  std::array<int64_t, 3> sizes = {1, 1, 1};
+  std::array<int64_t, 3> steps = {0, 0, 0};
+  bool is_merged = true;
+};
+
+Matrices MatricesOf(const Contraction& notation, std::string_view letters, absl::Span<const int64_t> extents,
+                    absl::Span<const int64_t> strides, std::array<LetterRole, 3> roles) {
+  Matrices m;
+  for (size_t r = 0; r < 3; ++r) {
+    Shape of_role;
+    Strides role_strides;
+    for (const char letter : LettersOf(notation, roles[r])) {
+      const int dim = DimOf(letters, letter);
+      if (dim < 0) continue;
+      of_role.push_back(extents[static_cast<size_t>(dim)]);
+      role_strides.push_back(strides[static_cast<size_t>(dim)]);
+    }
+    const Loops loops = MergedLoops(of_role, {role_strides});
+    m.letters[r] = of_role.size();
+    m.sizes[r] = loops.size;
+    m.steps[r] = loops.strides[0].back();
+    m.is_merged = m.is_merged && loops.extents.size() == 1;
+    m.extents.insert(m.extents.end(), of_role.begin(), of_role.end());
+    m.strides.insert(m.strides.end(), role_strides.begin(), role_strides.end());
+  }
+  return m;
+}
+// The same, dense in the order of the letters.
+Matrices Dense(Matrices m) {
+  m.strides = RowMajorStrides(m.extents);
+  m.steps = {m.sizes[1] * m.sizes[2], m.sizes[2], 1};
+  m.is_merged = true;
+  return m;
+}
+
+struct Operands {
+  std::array<Matrices, 3> all;  // left [batch, row, inner], right [batch, inner, column], output [batch, row, column]
+};
+Operands OperandsOf(const Contraction& n, const KernelCall& call) {
+  using R = LetterRole;
+  const KernelInput &a = call.inputs[0], &b = call.inputs[1];
+  return {{MatricesOf(n, n.left, a.extents, StridesOf(a), {R::kBatch, R::kLeft, R::kInner}),
+           MatricesOf(n, n.right, b.extents, StridesOf(b), {R::kBatch, R::kInner, R::kRight}),
+           MatricesOf(n, n.output, call.output_extents, call.output_strides, {R::kBatch, R::kLeft, R::kRight})}};
+}
+
+std::string EntryOf(DType dtype) {
+  switch (Kind(dtype)) {
+    case DTypeKind::kSigned:
+    case DTypeKind::kUnsigned: return absl::StrCat("matmul_", SizeBits(dtype));
+    default: return "matmul_" + NameOf(dtype);
+  }
+}
+
+Launch PlainProduct(const MatmulParameters& p, DType dtype) {
+  const auto tiles = [](int64_t extent) { return (extent + kTile - 1) / kTile; };
+  return MakeLaunch(EntryOf(dtype), p,
+                    {static_cast<uint32_t>(tiles(p.columns)), static_cast<uint32_t>(std::min(tiles(p.rows), kMaxGridY)),
+                     static_cast<uint32_t>(std::min<int64_t>(p.batch, kMaxGridY))},
+                    {kTile, kTile, 1});
+}
+
+// As cuBLASLt takes a matrix: dense along one of its dims, and rows that don't overlap.
+bool ToMatrix(const void* data, int64_t rows, int64_t columns, int64_t row_step, int64_t column_step,
+              int64_t batch_step, MatrixOperand* operand) {
+  operand->address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data));
+  operand->batch_stride = batch_step;
+  const bool is_row_major = (column_step == 1 || columns == 1) && (row_step >= columns || rows == 1);
+  const bool is_column_major = (row_step == 1 || rows == 1) && (column_step >= rows || columns == 1);
+  operand->transposed = is_row_major ? Transposed::kNo : Transposed::kYes;
+  operand->leading_dimension = is_row_major ? std::max(rows == 1 ? columns : row_step, columns)
+                                            : std::max(columns == 1 ? rows : column_step, rows);
+  return (is_row_major || is_column_major) && batch_step >= 0;
+}
+
+}  // namespace
+
+int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call) {
+  if (!CheckCall(op.notation, call).ok()) return 0;
+  int64_t bytes = 0;
+  for (const Matrices& m : OperandsOf(op.notation, call).all) {
+    if (!m.is_merged) bytes += Pieces::Rounded(NumElements(m.extents) * SizeBytes(call.output_dtype));
+  }
+  return bytes;
+}
+
+absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, const Workspace& workspace) {
+  TESSERA_RETURN_IF_ERROR(CheckCall(op.notation, call));
+  if (!IsImplemented(call.output_dtype)) return NoKernelFor("matmul", call.output_dtype);
+  if (NumElements(call.output_extents) == 0) return Steps();
+  const int64_t bytes = SizeBytes(call.output_dtype);
+  Operands operands = OperandsOf(op.notation, call);
+  auto& [left, right, output] = operands.all;
+  const bool adds = call.store == KernelStore::kAdd;
+  Steps steps, after;
+  if (left.sizes[2] == 0) {
+    if (adds) return steps;
+    AddCopy(call.output_extents, bytes, reinterpret_cast<const void*>(static_cast<uintptr_t>(workspace.zeros)),
+            Strides(call.output_extents.size(), 0), call.output, call.output_strides, &steps);
+    return steps;
+  }
+  Pieces pieces(workspace);
+  std::array<const void*, 2> from = {DataOf(call.inputs[0], workspace), DataOf(call.inputs[1], workspace)};
+  for (size_t o = 0; o < 2; ++o) {
+    Matrices& m = operands.all[o];
+    if (m.is_merged) continue;
+    TESSERA_ASSIGN_OR_RETURN(void* packed, pieces.Take(NumElements(m.extents) * bytes));
+    const Matrices dense = Dense(m);
+    AddCopy(m.extents, bytes, from[o], m.strides, packed, dense.strides, &steps);
+    from[o] = packed;
+    m = dense;
+  }
+  void* to = call.output;
+  if (!output.is_merged) {
+    TESSERA_ASSIGN_OR_RETURN(to, pieces.Take(NumElements(output.extents) * bytes));
+    const Matrices dense = Dense(output);
+    if (adds) AddCopy(output.extents, bytes, call.output, output.strides, to, dense.strides, &steps);
+    AddCopy(output.extents, bytes, to, dense.strides, call.output, output.strides, &after);
+    output = dense;
+  }
+  MatmulParameters p;
+  p.left = from[0];
+  p.right = from[1];
+  p.output = to;
+  p.batch = output.sizes[0];
+  p.rows = output.sizes[1];
+  p.columns = output.sizes[2];
+  p.inner = left.sizes[2];
+  std::tie(p.left_batch, p.left_row, p.left_inner) = std::tie(left.steps[0], left.steps[1], left.steps[2]);
+  std::tie(p.right_batch, p.right_inner, p.right_column) = std::tie(right.steps[0], right.steps[1], right.steps[2]);
+  std::tie(p.output_batch, p.output_row, p.output_column) = std::tie(output.steps[0], output.steps[1], output.steps[2]);
+  p.adds = adds ? 1 : 0;
+  Launch plain = PlainProduct(p, call.output_dtype);
+  MatmulProblem problem = {.dtype = call.output_dtype,
+                           .batch = p.batch,
+                           .rows = p.rows,
+                           .columns = p.columns,
+                           .inner = p.inner,
+                           .store = call.store};
+  const bool is_library =
+      Kind(call.output_dtype) == DTypeKind::kFloat &&
+      ToMatrix(p.left, p.rows, p.inner, p.left_row, p.left_inner, p.left_batch, &problem.left) &&
+      ToMatrix(p.right, p.inner, p.columns, p.right_inner, p.right_column, p.right_batch, &problem.right) &&
+      ToMatrix(p.output, p.rows, p.columns, p.output_row, p.output_column, p.output_batch, &problem.output) &&
+      problem.output.transposed == Transposed::kNo;
+  if (is_library) {
+    problem.otherwise.push_back(std::move(plain));
+    steps.push_back(std::move(problem));
+  } else {
+    steps.push_back(std::move(plain));
+  }
+  for (Step& step : after) steps.push_back(std::move(step));
+  return steps;
+}
+
+}  // namespace tessera::cuda

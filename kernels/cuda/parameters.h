@@ -1,0 +1,276 @@
+#pragma once
+
+// The parameters of kernels, as host and device see them: plain structs of the same layout, and nothing included.
+// Strides are in elements. An operand's place is pointer + the sum of index * stride.
+
+namespace tessera::cuda {
+
+inline constexpr int kNestRank = 16;  // docs/limits.md: max_rank
+
+// Loops over `extents`, the last one innermost, and the strides of several operands in them.
+template <int kOperands>
+struct Nest {
+  long long size = 1;  // the product of the extents
+  int rank = 0;
+  int padding = 0;
+  long long extents[kNestRank] = {};
+  long long strides[kOperands][kNestRank] = {};
+};
+
+// The op of a reduction, as ReduceOp numbers it; kAvg is a sum.
+enum ReduceCode : int { kCodeSum = 0, kCodeAvg = 1, kCodeMin = 2, kCodeMax = 3, kCodeProduct = 4 };
+
+struct alignas(16) Element {
+  unsigned long long words[2] = {};
+};
+
+// ---- copy.cu
+
+// Operand 0 is the source.
+struct CopyParameters {
+  const void* source = nullptr;
+  void* destination = nullptr;
+  Nest<2> nest;
+};
+// Matrices of `columns` dense elements a row in the source, and `rows` dense ones a column in the destination.
+struct TransposeParameters {
+  const void* source = nullptr;
+  void* destination = nullptr;
+  long long rows = 0, columns = 0;
+  long long source_row = 0, destination_column = 0;  // from one to the next
+  Nest<2> batch;
+};
+
+// ---- create.cu
+
+struct FillParameters {
+  Element element;
+  void* destination = nullptr;
+  Nest<1> nest;
+};
+// start + step * (first + i): integers or floats by the dtype.
+struct ArangeParameters {
+  void* destination = nullptr;
+  long long count = 0, stride = 0, first = 0;
+  long long integer_start = 0, integer_step = 0;
+  double start = 0, step = 0;
+  int dtype = 0;
+  int padding = 0;
+};
+// 1 where column - row == diagonal, counted from the box.
+struct EyeParameters {
+  Element one;
+  void* destination = nullptr;
+  long long rows = 0, columns = 0, row_stride = 0, column_stride = 0;
+  long long first_row = 0, first_column = 0, diagonal = 0;
+};
+// Operand 0 is the output, operand 1 the number of an element in the whole, from `first` on.
+struct RandParameters {
+  void* destination = nullptr;
+  unsigned long long seed = 0, stream = 0;
+  long long first = 0;
+  int dtype = 0;
+  int padding = 0;
+  Nest<2> nest;
+};
+
+// ---- terms.cu
+
+inline constexpr int kMaxLaunchTerms = 16;
+inline constexpr int kMaxLaunchDestinations = 8;
+// Terms first, then destinations. Of more terms than a launch has, those so far are in the accumulator: dense, in the
+// type that is accumulated in.
+enum AccumulatorUse : int { kNoAccumulator = 0, kReadAccumulator = 1, kWriteAccumulator = 2 };
+struct TermsParameters {
+  int op = 0;
+  int destination_dtype = 0;
+  int terms = 0, destinations = 0;
+  int accumulator_use = 0;  // of AccumulatorUse, added
+  int rank = 0;
+  long long term_count = 1;  // what an average divides by
+  long long size = 0;
+  void* accumulator = nullptr;
+  long long extents[kNestRank] = {};
+  void* places[kMaxLaunchTerms + kMaxLaunchDestinations] = {};
+  long long strides[kMaxLaunchTerms + kMaxLaunchDestinations][kNestRank] = {};
+};
+
+// ---- reduce.cu
+
+inline constexpr int kMaxMapInputs = 16;  // docs/limits.md: max_expression_inputs
+inline constexpr int kReduceBlock = 128;  // of the fixed tree
+inline constexpr int kReduceLanes = 16;
+inline constexpr int kChunkLevels = 6;  // a chunk is at most 2^6 blocks
+// An item is an output and a chunk of its reduced elements. With several chunks results go to `partials`, by output,
+// in the type that is accumulated in; else to the output.
+struct ReduceParameters {
+  int op = 0;
+  int input_dtype = 0, output_dtype = 0;
+  int dtype = 0;         // of the elements as they are reduced; of narrow integers the kernel's type is wider
+  int chunk_levels = 0;  // log2 of the blocks of a chunk
+  int padding = 0;
+  long long count = 0;  // reduced elements
+  long long chunks = 1;
+  const void* input = nullptr;
+  void* output = nullptr;
+  void* partials = nullptr;
+  Nest<2> kept;     // the input, the output
+  Nest<1> reduced;  // the input
+};
+// Pairwise over the partials of each output.
+struct TreeParameters {
+  int op = 0;
+  int output_dtype = 0;
+  long long chunks = 0;
+  void* partials = nullptr;
+  void* output = nullptr;
+  Nest<1> kept;
+};
+
+// ---- order.cu
+
+// From a number within a shard to the one in the whole tensor, by the reduced dims; `dims` 0 leaves it.
+struct NumbersInWhole {
+  int dims = 0;
+  int padding = 0;
+  long long first = 0;
+  long long extents[kNestRank] = {};
+  long long starts[kNestRank] = {};
+  long long strides[kNestRank] = {};
+};
+// Operands of both nests: the input, the numbers; of `kept` also the output and the values.
+struct ArgReduceParameters {
+  const void* input = nullptr;
+  const long long* numbers = nullptr;  // null where they are counted
+  long long* output = nullptr;
+  void* values = nullptr;  // null where they aren't asked for
+  int dtype = 0;
+  int element_bytes = 0;
+  int is_maximum = 0;
+  int padding = 0;
+  NumbersInWhole whole;
+  Nest<4> kept;
+  Nest<2> reduced;
+};
+struct PickParameters {
+  const void* input = nullptr;
+  const long long* numbers = nullptr;
+  void* output = nullptr;
+  int is_zero = 0;
+  int padding = 0;
+  NumbersInWhole whole;
+  long long strides[kNestRank] = {};  // of the input, by reduced dim
+  Nest<3> nest;                       // the input, the numbers, the output
+};
+// Pairs of key and place, by line; a pass merges neighbours of `width`.
+struct SortParameters {
+  const void* input = nullptr;
+  void* output = nullptr;
+  unsigned long long* keys = nullptr;
+  unsigned long long* merged_keys = nullptr;
+  long long* places = nullptr;
+  long long* merged_places = nullptr;
+  long long extent = 0, width = 0;
+  long long input_stride = 0, output_stride = 0;
+  int dtype = 0;
+  int is_descending = 0;
+  int gives_places = 0;
+  int padding = 0;
+  Nest<2> lines;  // the input, the output
+};
+inline constexpr int kMaxRuns = 256;
+struct MergeParameters {
+  const void* input = nullptr;
+  const long long* places = nullptr;
+  void* output = nullptr;
+  long long input_stride = 0, place_stride = 0, output_stride = 0;
+  long long first = 0, last = 0;  // ranks of the output
+  int dtype = 0;
+  int is_descending = 0;
+  int gives_places = 0;
+  int runs = 0;
+  long long starts[kMaxRuns + 1] = {};  // and the end
+};
+struct SearchParameters {
+  const void* sorted = nullptr;
+  const void* values = nullptr;
+  long long* output = nullptr;
+  long long extent = 0, stride = 0;
+  int dtype = 0;
+  int is_right = 0;
+  Nest<2> nest;  // the values, the output
+};
+
+// ---- index.cu
+
+struct GatherParameters {
+  Element nothing;  // of what another shard has
+  const void* data = nullptr;
+  const long long* indices = nullptr;
+  void* output = nullptr;
+  unsigned long long* fault = nullptr;
+  long long extent = 0, stride = 0;  // of the data along the dim, as indices count
+  long long own_start = 0, own_stop = 0;
+  Nest<3> nest;  // the data, which stands still along the dim, the indices, the output
+};
+struct ScatterParameters {
+  const long long* indices = nullptr;
+  const void* updates = nullptr;
+  void* output = nullptr;
+  unsigned long long* fault = nullptr;
+  long long extent = 0, stride = 0;  // of the output along the dim
+  long long count = 0, index_stride = 0, update_stride = 0;
+  int dtype = 0;
+  int op = 0;     // of ReduceCode; kCodeAvg sets
+  Nest<3> lines;  // the output, the indices, the updates
+};
+struct ScanParameters {
+  Element identity;  // in the dtype that is accumulated in
+  const void* input = nullptr;
+  const void* before = nullptr;  // null where nothing stands before a line
+  void* output = nullptr;
+  long long count = 0, input_stride = 0, output_stride = 0;
+  int op = 0;
+  int input_dtype = 0, dtype = 0, output_dtype = 0;
+  int is_exclusive = 0;
+  int padding = 0;
+  Nest<3> lines;  // the input, the output, what stands before
+};
+
+// ---- matmul.cu
+
+// output[b, m, n] (+)= the sum over k of left[b, m, k] * right[b, k, n].
+struct MatmulParameters {
+  const void* left = nullptr;
+  const void* right = nullptr;
+  void* output = nullptr;
+  long long batch = 1, rows = 0, columns = 0, inner = 0;
+  long long left_batch = 0, left_row = 0, left_inner = 0;
+  long long right_batch = 0, right_inner = 0, right_column = 0;
+  long long output_batch = 0, output_row = 0, output_column = 0;
+  int adds = 0;
+  int padding = 0;
+};
+
+// ---- attention.cu
+
+inline constexpr int kAttentionColumns = 256;  // of values, at most
+enum MaskKind : int { kMaskNone = 0, kMaskBool = 1, kMaskAdded = 2 };
+// Operands of the batch: queries, keys, values, mask, output. The mask is added in the type that is accumulated in.
+struct AttentionParameters {
+  const void* queries = nullptr;
+  const void* keys = nullptr;
+  const void* values = nullptr;
+  const void* mask = nullptr;
+  void* output = nullptr;
+  long long rows = 0, key_count = 0, features = 0, columns = 0;
+  long long first_row = 0;  // in the whole tensor
+  long long query_row = 0, query_column = 0, key_row = 0, key_column = 0, value_row = 0, value_column = 0;
+  long long mask_row = 0, mask_column = 0, output_row = 0, output_column = 0;
+  double scale = 1;
+  int is_causal = 0;
+  int mask_kind = kMaskNone;
+  Nest<5> batch;
+};
+
+}  // namespace tessera::cuda

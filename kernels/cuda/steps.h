@@ -1,0 +1,128 @@
+#pragma once
+
+// What the launches of all families are made with: loop nests of operands, parameters as bytes, grids, places of
+// elements. Private to kernels/cuda.
+//
+//   MakeNest<2>({4, 5, 6}, {{30, 6, 1}, {30, 6, 1}})  has one dim of extent 120, strides 1 and 1
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/parameters.h"
+
+namespace tessera::cuda {
+
+using Steps = std::vector<Step>;
+
+inline constexpr uint32_t kThreads = 256;
+// Blocks of a kernel that goes over its elements in strides: enough to fill any device.
+inline constexpr int64_t kMaxBlocks = int64_t{1} << 16;
+
+// Extents of 1 dropped, and neighbours merged where every operand walks them as one; the order stays.
+struct Loops {
+  Shape extents;
+  std::vector<Strides> strides;  // by operand
+  int64_t size = 1;
+};
+Loops MergedLoops(absl::Span<const int64_t> extents, std::vector<Strides> strides);
+
+template <int kOperands>
+Nest<kOperands> ToNest(const Loops& loops) {
+  Nest<kOperands> nest;
+  nest.size = loops.size;
+  nest.rank = static_cast<int>(loops.extents.size());
+  for (size_t d = 0; d < loops.extents.size(); ++d) {
+    nest.extents[d] = loops.extents[d];
+    for (size_t o = 0; o < kOperands; ++o) nest.strides[o][d] = loops.strides[o][d];
+  }
+  return nest;
+}
+template <int kOperands>
+Nest<kOperands> MakeNest(absl::Span<const int64_t> extents, std::vector<Strides> strides) {
+  return ToNest<kOperands>(MergedLoops(extents, std::move(strides)));
+}
+
+template <typename P>
+Launch MakeLaunch(std::string entry, const P& parameters, std::array<uint32_t, 3> grid,
+                  std::array<uint32_t, 3> block = {kThreads, 1, 1}) {
+  Launch launch;
+  launch.entry = std::move(entry);
+  launch.grid = grid;
+  launch.block = block;
+  launch.parameters.resize(sizeof(P));
+  std::memcpy(launch.parameters.data(), static_cast<const void*>(&parameters), sizeof(P));
+  return launch;
+}
+// A grid for so many threads, each of which goes on in strides.
+inline std::array<uint32_t, 3> GridOf(int64_t threads, uint32_t block = kThreads) {
+  const int64_t blocks = (threads + block - 1) / block;
+  return {static_cast<uint32_t>(std::min(std::max<int64_t>(blocks, 1), kMaxBlocks)), 1, 1};
+}
+
+// The scalar as one element of the dtype.
+Element ToElement(const Scalar& scalar, DType dtype);
+// What a reduction of no element gives.
+Element IdentityOf(ReduceOp op, DType dtype);
+// "f32".
+inline std::string NameOf(DType dtype) { return std::string(ToText(dtype)); }
+
+// Bytes [first, last) that the elements of an operand lie in; empty of none.
+std::pair<uint64_t, uint64_t> RangeOf(const void* data, absl::Span<const int64_t> extents,
+                                      absl::Span<const int64_t> strides, int64_t element_bytes);
+// An input's strides, 0 where it is zeros, and its data.
+Strides StridesOf(const KernelInput& input);
+const void* DataOf(const KernelInput& input, const Workspace& workspace);
+// Strides of an input against the extents that it is broadcast to: 0 where it has one element for all.
+absl::StatusOr<Strides> BroadcastStridesOf(const char* kernel, const KernelInput& input,
+                                           absl::Span<const int64_t> extents);
+
+inline absl::Status NoKernelFor(const char* kernel, DType dtype) {
+  return absl::UnimplementedError(std::string(kernel) + ": no CUDA kernel for " + NameOf(dtype));
+}
+
+// Pieces of a workspace, each aligned to 256.
+class Pieces {
+ public:
+  explicit Pieces(const Workspace& workspace) : workspace_(workspace) {}
+  absl::StatusOr<void*> Take(int64_t bytes);
+  static int64_t Rounded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+ private:
+  const Workspace& workspace_;
+  int64_t taken_ = 0;
+};
+
+// By family: what LaunchKernel, WorkspaceBytes and Implements call.
+absl::StatusOr<Steps> LaunchMap(const MapOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t MapWorkspaceBytes(const KernelCall& call);
+absl::StatusOr<Steps> LaunchReduce(const ReduceLocalOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t ReduceWorkspaceBytes(const ReduceLocalOp& op, const KernelCall& call);
+absl::StatusOr<Steps> LaunchFill(const KernelCall& call);
+absl::StatusOr<Steps> LaunchArange(const KernelCall& call);
+absl::StatusOr<Steps> LaunchEye(const KernelCall& call);
+absl::StatusOr<Steps> LaunchRand(const RandOp& op, const KernelCall& call);
+absl::StatusOr<Steps> LaunchPlace(const PlaceOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchArgReduce(const ArgReduceOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchPick(const PickOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchScan(const ScanOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchSort(const SortOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t SortWorkspaceBytes(const SortOp& op, const KernelCall& call);
+absl::StatusOr<Steps> LaunchMerge(const MergeOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchSearchSorted(const SearchSortedOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchScatter(const ScatterOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call);
+absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace);
+// Copies that can't fail.
+void AddCopy(absl::Span<const int64_t> extents, int64_t element_bytes, const void* source,
+             absl::Span<const int64_t> source_strides, void* destination, absl::Span<const int64_t> destination_strides,
+             Steps* steps);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,17 @@
+#pragma once
+
+// What the kernels under test may do otherwise than those of the CPU: linked with //kernels:kernel (:cpu_backend), or
+// with what stands in for it (image:on_image).
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "schemas/ops/local_op.h"
+
+namespace tessera::testing {
+
+// By how many units in the last place of f32 and f64 a value of the op may differ from EvaluateScalarOp's.
+int BackendUlps(ScalarOp op);
+// Unimplemented where the backend has no kernel, and says so.
+absl::Status BackendImplements(const LocalOp& op, absl::Span<const DType> inputs, DType output);
+
+}  // namespace tessera::testing

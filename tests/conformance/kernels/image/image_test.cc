@@ -1,0 +1,266 @@
+// The image as it ships: what it holds, that its kernels use no stack, that every expression compiles, and that edits
+// of its PTX are seen.
+
+#include "kernels/cuda/image.h"
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <set>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/map_cache.h"
+#include "kernels/cuda/map_source.h"
+#include "kernels/kernel.h"
+#include "schemas/types/str_cat.h"
+#include "tests/conformance/kernels/image/on_image.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct FatbinEntry {
+  bool is_ptx = false;
+  uint32_t architecture = 0;
+};
+// A header of 16 bytes, then entries: kind, header bytes, payload bytes, ..., architecture.
+std::vector<FatbinEntry> EntriesOf(absl::Span<const std::byte> fatbin) {
+  const auto read = [&](size_t at, auto zero) {
+    std::memcpy(&zero, fatbin.data() + at, sizeof(zero));
+    return zero;
+  };
+  constexpr uint32_t kMagic = 0xBA55ED50;
+  std::vector<FatbinEntry> entries;
+  if (fatbin.size() < 16 || read(0, uint32_t{}) != kMagic) return entries;
+  for (size_t at = read(6, uint16_t{}); at + 64 <= fatbin.size();) {
+    entries.push_back({read(at, uint16_t{}) == 1, read(at + 28, uint32_t{})});
+    at += read(at + 4, uint32_t{}) + read(at + 8, uint64_t{});
+  }
+  return entries;
+}
+
+TEST(Image, HoldsThreeArchitecturesAndPtxOfEachFamily) {
+  ASSERT_FALSE(cuda::Image().empty());
+  for (const cuda::ImagePart& part : cuda::Image()) {
+    std::multiset<std::string> held;
+    for (const FatbinEntry& entry : EntriesOf(part.fatbin)) {
+      held.insert(StrCat(entry.is_ptx ? "ptx" : "sm", entry.architecture));
+    }
+    EXPECT_EQ(held, (std::multiset<std::string>{"ptx80", "sm80", "sm90", "sm100"})) << part.family;
+  }
+}
+
+TEST(Image, NamesOfKernelsAreInOneFamily) {
+  std::set<std::string> names;
+  for (const cuda::ImagePart& part : cuda::Image()) {
+    auto module = ptx::Parse(on_image::TextOf(std::string(part.family)));
+    ASSERT_TRUE(module.ok()) << module.status();
+    EXPECT_FALSE(module->kernels.empty()) << part.family;
+    for (const auto& [name, kernel] : module->kernels) EXPECT_TRUE(names.insert(name).second) << name;
+  }
+}
+
+// What ptxas says of each kernel and architecture.
+TEST(Image, KernelsUseNoStackAndSpillNothing) {
+  for (const cuda::ImagePart& part : cuda::Image()) {
+    std::ifstream usage(StrCat("kernels/cuda/", part.family, ".usage"));
+    ASSERT_TRUE(usage.is_open()) << part.family;
+    std::string compiled;
+    int kernels = 0;
+    for (std::string line; std::getline(usage, line);) {
+      if (line.find("Compiling entry function") != std::string::npos) compiled = line;
+      if (line.find("bytes stack frame") == std::string::npos) continue;
+      ++kernels;
+      EXPECT_THAT(line, HasSubstr(" 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")) << compiled;
+    }
+    EXPECT_GE(kernels, 3) << part.family;
+  }
+}
+
+// ---- expressions
+
+// One expression of everything that there is for a dtype: results are combined, so that nothing is left out.
+class EverythingOf {
+ public:
+  explicit EverythingOf(DType dtype) : dtype_(dtype) {
+    nodes_ = {{ScalarOp::kInput, dtype, 0}, {ScalarOp::kInput, dtype, 1}, {ScalarOp::kIndex, DType::kI64, 0}};
+    for (int number = static_cast<int>(ScalarOp::kCast); number < kScalarOpCount; ++number) {
+      const auto op = static_cast<ScalarOp>(number);
+      if (op == ScalarOp::kCast || op == ScalarOp::kWhere || op == ScalarOp::kRandom || Arity(op) == 0) continue;
+      for (const DType value : kAll) {
+        if (IsDefinedFor(op, dtype, value)) Take({op, value, 0, Arity(op) > 1 ? 1 : 0});
+      }
+    }
+    for (const DType to : kAll) {
+      if (MayCast(dtype, to)) Take({ScalarOp::kCast, to, 0});
+    }
+    if (IsDefinedFor(ScalarOp::kRandom, DType::kI64, dtype)) Take({ScalarOp::kRandom, dtype, 2, 2, 2});
+  }
+  const std::vector<Expression>& expressions() const { return expressions_; }
+
+  static constexpr DType kAll[] = {DType::kBool, DType::kI8,  DType::kI16, DType::kI32, DType::kI64,
+                                   DType::kU8,   DType::kU16, DType::kU32, DType::kU64, DType::kF16,
+                                   DType::kBF16, DType::kF32, DType::kF64, DType::kC64, DType::kC128};
+
+ private:
+  // Into the sum so far, as bool; a complex function that isn't there is left to the test of its name.
+  void Take(ExpressionNode node) {
+    Expression alone = {nodes_};
+    alone.nodes.push_back(node);
+    if (!cuda::ImplementsExpression(alone).ok()) return;
+    expressions_.push_back(alone);
+    std::vector<ExpressionNode>& all = together_.nodes;
+    if (all.empty()) all = nodes_;
+    all.push_back(node);
+    const auto value = static_cast<int32_t>(all.size() - 1);
+    if (node.dtype != DType::kBool) all.push_back({ScalarOp::kCast, DType::kBool, value});
+    const auto truth = static_cast<int32_t>(all.size() - 1);
+    if (last_ >= 0) all.push_back({ScalarOp::kXor, DType::kBool, last_, truth});
+    last_ = static_cast<int32_t>(all.size() - 1);
+  }
+
+ public:
+  Expression together_;
+
+ private:
+  DType dtype_;
+  std::vector<ExpressionNode> nodes_;
+  std::vector<Expression> expressions_;
+  int32_t last_ = -1;
+};
+
+TEST(MapPrograms, EveryOpAndDTypeCompilesForADeviceWithoutOne) {
+  auto cache = cuda::MapCache::Open({});
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  for (const DType dtype : EverythingOf::kAll) {
+    const EverythingOf everything(dtype);
+    ASSERT_GT(everything.expressions().size(), 10u) << ToText(dtype);
+    const Expression& expression = everything.together_;
+    const LocalOp op = MapOp{expression};
+    const std::vector<KernelInput> inputs(2, {.dtype = dtype, .extents = {2}, .strides = {1}});
+    const KernelCall call = {.op = &op,
+                             .inputs = inputs,
+                             .output_dtype = DType::kBool,
+                             .output_extents = {2},
+                             .output_strides = {1},
+                             .output_box = {{0, 2}}};
+    auto steps = cuda::LaunchKernel(call, {});
+    ASSERT_TRUE(steps.ok()) << steps.status();
+    const auto& launch = std::get<cuda::Launch>(steps->back());
+    auto cubin = (*cache)->Compile(*launch.program, "sm_90a");
+    ASSERT_TRUE(cubin.ok()) << ToText(dtype) << ": " << cubin.status();
+    EXPECT_EQ(cubin->substr(1, 3), "ELF");
+  }
+}
+
+TEST(MapPrograms, AFolderKeepsThem) {
+  const std::string folder = StrCat(::testing::TempDir(), "/maps");
+  const cuda::MapProgram program = {"map_one", "extern \"C\" __global__ void map_one(int* p) { *p = 1; }"};
+  for (const int64_t compiled : {1, 0}) {
+    auto cache = cuda::MapCache::Open({.folder = folder});
+    ASSERT_TRUE(cache.ok()) << cache.status();
+    auto text = (*cache)->Compile(program, "compute_80");
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_THAT(*text, HasSubstr(".entry map_one"));
+    EXPECT_EQ((*cache)->counts().compiled, compiled);
+    EXPECT_EQ((*cache)->counts().found, 1 - compiled);
+  }
+}
+
+TEST(MapPrograms, WhatDoesNotCompileSaysWhy) {
+  auto cache = cuda::MapCache::Open({});
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  auto wrong = (*cache)->Compile({"bad", "__global__ void bad() { undefined(); }"}, "compute_80");
+  EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("identifier \"undefined\" is undefined"));
+  auto missing = cuda::MapCache::Open({.libraries = {"libnvrtc-of-nobody.so"}});
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("libnvrtc-of-nobody.so"));
+}
+
+// ---- seeded edits
+
+// Some work of each family, as the bytes that it gives; what the interpreter finds wrong is part of them.
+std::string Exercise() {
+  std::string seen;
+  const auto run = [&seen](const LocalOp& op, std::vector<KernelInput> inputs, DType dtype, const Shape& extents,
+                           std::vector<Scalar> scalars = {}) {
+    std::string output(static_cast<size_t>(NumElements(extents) * SizeBytes(dtype)), '\x5A');
+    const KernelCall call = {.op = &op,
+                             .inputs = inputs,
+                             .output = output.data(),
+                             .output_dtype = dtype,
+                             .output_extents = extents,
+                             .output_strides = RowMajorStrides(extents),
+                             .output_box = WholeBox(extents),
+                             .scalars = scalars};
+    const absl::Status status = RunKernel(call);
+    seen += status.ok() ? output : status.ToString();
+  };
+  std::vector<float> numbers(45 * 70);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>((i * 7919) % 1013) / 8 - 60;
+  const KernelInput matrix = {.data = numbers.data(), .dtype = DType::kF32, .extents = {45, 70}, .strides = {70, 1}};
+  std::vector<float> transposed(numbers.size());
+  CopyStrided({70, 45}, 4, numbers.data(), {1, 70}, transposed.data(), {45, 1});
+  seen.append(reinterpret_cast<const char*>(transposed.data()), transposed.size() * 4);
+  run(ReduceLocalOp{ReduceOp::kSum, {1}}, {matrix}, DType::kF32, {45, 1});
+  run(ReduceLocalOp{ReduceOp::kSum, {0}}, {matrix}, DType::kF32, {1, 70});
+  run(SortOp{SortResult::kPlaces, 1}, {matrix}, DType::kI64, {45, 70});
+  run(ScanOp{ReduceOp::kSum, 1}, {matrix}, DType::kF32, {45, 70});
+  const KernelInput right = {.data = numbers.data(), .dtype = DType::kF32, .extents = {70, 45}, .strides = {45, 1}};
+  run(MatmulOp{}, {matrix, right}, DType::kF32, {45, 45});
+  run(RandOp{{3, 50}}, {}, DType::kF32, {3, 50}, {Scalar::Int(5), Scalar::Int(6)});
+  std::vector<int64_t> indices = {3, 0, -1, 44, 3};
+  run(GatherOp{0}, {matrix, {.data = indices.data(), .dtype = DType::kI64, .extents = {5}, .strides = {1}}},
+      DType::kF32, {5, 70});
+  run(ArgReduceOp{Extreme::kMax, {1}}, {matrix}, DType::kI64, {45, 1});
+  return seen;
+}
+
+struct Edit {
+  std::string family, kernel, from, to;
+};
+// The text with the `number`-th `from` behind the kernel's beginning changed; empty where there are fewer.
+std::string Edited(const Edit& edit, size_t number) {
+  std::string text = on_image::TextOf(edit.family);
+  const size_t begin = text.find(StrCat(".entry ", edit.kernel, "("));
+  const size_t end = text.find("\n}\n", begin);
+  size_t at = text.find(edit.from, begin);
+  for (size_t n = 0; n < number && at < end; ++n) at = text.find(edit.from, at + 1);
+  if (at >= end) return "";
+  return text.replace(at, edit.from.size(), edit.to);
+}
+
+TEST(SeededEdits, EachIsSeen) {
+  const std::string shipped = Exercise();
+  ASSERT_EQ(shipped, Exercise());
+  const std::vector<Edit> edits = {
+      {"copy", "transpose_4", "bar.sync 0;", ""},
+      {"copy", "transpose_4", "setp.lt.s64", "setp.le.s64"},
+      {"reduce", "reduce_rows_f32", "add.f32", "sub.f32"},
+      {"reduce", "reduce_rows_f32", "shfl.sync.down", "shfl.sync.up"},
+      {"reduce", "reduce_columns_f32", "add.f32", "mul.f32"},
+      {"order", "sort_pass", "setp.lt.u64", "setp.le.u64"},
+      {"order", "argreduce", "bar.sync 0;", ""},
+      {"index", "scan", "add.f64", "sub.f64"},
+      {"matmul", "matmul_f32", "bar.sync 0;", ""},
+      {"matmul", "matmul_f32", "mul.f32", "add.f32"},
+      {"create", "rand_uniform", "xor.b32", "or.b32"},
+      {"index", "gather_4", "add.s64", "sub.s64"},
+  };
+  for (const Edit& edit : edits) {
+    const std::string text = Edited(edit, 0);
+    ASSERT_FALSE(text.empty()) << edit.kernel << ": no " << edit.from;
+    on_image::ReplaceFamily(edit.family, text);
+    EXPECT_TRUE(Exercise() != shipped) << edit.kernel << ": " << edit.from << " to " << edit.to;
+    on_image::ReplaceFamily(edit.family, "");
+  }
+  EXPECT_TRUE(Exercise() == shipped);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,285 @@
+#include "tests/conformance/kernels/image/on_image.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/image.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/map_cache.h"
+#include "kernels/kernel.h"
+#include "schemas/types/str_cat.h"
+#include "tests/conformance/kernels/backend.h"
+
+namespace tessera::on_image {
+namespace {
+
+using cuda::Launch;
+using cuda::Step;
+
+struct Region {
+  uint64_t first = 0, last = 0;
+  bool is_written = false;                  // may be
+  std::vector<uint8_t>* written = nullptr;  // by byte, where a read needs a write before
+};
+
+// What a call's kernels may touch.
+class Memory {
+ public:
+  void Add(const void* data, absl::Span<const int64_t> extents, absl::Span<const int64_t> strides, int64_t bytes,
+           bool is_written) {
+    int64_t first = 0, last = 0;
+    for (size_t d = 0; d < extents.size(); ++d) {
+      if (extents[d] == 0) return;
+      (strides[d] < 0 ? first : last) += (extents[d] - 1) * strides[d];
+    }
+    const auto base = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data));
+    regions_.push_back(
+        {static_cast<uint64_t>(base + first * bytes), static_cast<uint64_t>(base + (last + 1) * bytes), is_written});
+  }
+  void AddPrivate(void* data, size_t bytes, std::vector<uint8_t>* written) {
+    const auto base = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data));
+    regions_.push_back({base, base + bytes, true, written});
+  }
+
+  std::byte* Find(uint64_t address, int bytes, ptx::AccessKind kind) {
+    const uint64_t end = address + static_cast<uint64_t>(bytes);
+    for (Region& region : regions_) {
+      if (address < region.first || end > region.last) continue;
+      if (kind != ptx::AccessKind::kRead && !region.is_written) continue;
+      if (region.written != nullptr && !Track(region, address, end, kind)) return nullptr;
+      return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address));
+    }
+    return nullptr;
+  }
+
+ private:
+  static bool Track(Region& region, uint64_t address, uint64_t end, ptx::AccessKind kind) {
+    for (uint64_t b = address - region.first; b < end - region.first; ++b) {
+      if (kind != ptx::AccessKind::kRead) (*region.written)[b] = 1;
+      if ((*region.written)[b] == 0) return false;
+    }
+    return true;
+  }
+  std::vector<Region> regions_;
+};
+
+struct LoadedKernel {
+  const ptx::Kernel* kernel = nullptr;
+  std::string family;
+};
+
+class Machine {
+ public:
+  static Machine& Get() {
+    static Machine machine;
+    return machine;
+  }
+
+  std::string Run(const Launch& launch, Memory& memory) {
+    auto loaded = KernelOf(launch);
+    if (!loaded.ok()) return std::string(loaded.status().message());
+    KernelCoverage* covered = nullptr;
+    if (!loaded->family.empty()) {
+      covered = &coverage_[launch.entry];
+      covered->family = loaded->family;
+    }
+    return ptx::Run(*loaded->kernel, launch.parameters,
+                    {.grid = launch.grid,
+                     .block = launch.block,
+                     .shared_bytes = launch.shared_bytes,
+                     .memory = [&memory](uint64_t address, int bytes,
+                                         ptx::AccessKind kind) { return memory.Find(address, bytes, kind); },
+                     .seed = ++seed_,
+                     .coverage = covered == nullptr ? nullptr : &covered->coverage});
+  }
+
+  const std::map<std::string, KernelCoverage>& coverage() const { return coverage_; }
+
+  void Replace(const std::string& family, const std::string& text) {
+    replaced_.erase(family);
+    if (text.empty()) return;
+    auto module = ptx::Parse(text);
+    if (module.ok()) replaced_.emplace(family, *std::move(module));
+    EXPECT_TRUE(module.ok()) << module.status();
+  }
+
+ private:
+  Machine() {
+    for (const cuda::ImagePart& part : cuda::Image()) {
+      auto module = ptx::Parse(TextOf(std::string(part.family)));
+      if (!module.ok()) ADD_FAILURE() << part.family << ": " << module.status();
+      if (module.ok()) families_.emplace(part.family, *std::move(module));
+    }
+    const char* folder = std::getenv("TESSERA_MAP_CACHE");
+    auto cache = cuda::MapCache::Open({.folder = folder == nullptr ? "" : folder});
+    if (cache.ok()) cache_ = *std::move(cache);
+    if (!cache.ok()) ADD_FAILURE() << cache.status();
+  }
+
+  absl::StatusOr<LoadedKernel> KernelOf(const Launch& launch) {
+    if (launch.program != nullptr) return ProgramOf(launch);
+    for (const auto& [family, shipped] : families_) {
+      const auto other = replaced_.find(family);
+      const ptx::Module& module = other == replaced_.end() ? shipped : other->second;
+      const auto found = module.kernels.find(launch.entry);
+      if (found != module.kernels.end()) return LoadedKernel{&found->second, family};
+    }
+    return absl::NotFoundError(StrCat("the image has no kernel ", launch.entry));
+  }
+
+  absl::StatusOr<LoadedKernel> ProgramOf(const Launch& launch) {
+    auto found = programs_.find(launch.entry);
+    if (found == programs_.end()) {
+      if (cache_ == nullptr) return absl::NotFoundError("no NVRTC");
+      auto text = cache_->Compile(*launch.program, "compute_80");
+      if (!text.ok()) return text.status();
+      auto module = ptx::Parse(*text);
+      if (!module.ok()) return module.status();
+      found = programs_.emplace(launch.entry, *std::move(module)).first;
+    }
+    return LoadedKernel{&found->second.kernels.at(launch.entry), ""};
+  }
+
+  std::map<std::string, ptx::Module> families_, replaced_, programs_;
+  std::map<std::string, KernelCoverage> coverage_;
+  std::unique_ptr<cuda::MapCache> cache_;
+  uint32_t seed_ = 0;
+};
+
+std::string RunSteps(const std::vector<Step>& steps, Memory& memory) {
+  for (const Step& step : steps) {
+    if (const auto* launch = std::get_if<Launch>(&step)) {
+      if (std::string wrong = Machine::Get().Run(*launch, memory); !wrong.empty()) return wrong;
+    } else if (const auto* product = std::get_if<cuda::MatmulProblem>(&step)) {
+      for (const Launch& plain : product->otherwise) {
+        if (std::string wrong = Machine::Get().Run(plain, memory); !wrong.empty()) return wrong;
+      }
+    } else {
+      const auto& fill = std::get<cuda::Fill>(step);
+      std::byte* place = memory.Find(fill.address, static_cast<int>(fill.bytes), ptx::AccessKind::kWrite);
+      if (place == nullptr) return StrCat("fill of ", fill.bytes, " bytes at ", fill.address);
+      std::memset(place, fill.value, static_cast<size_t>(fill.bytes));
+    }
+  }
+  return "";
+}
+
+// A workspace of its own for each call.
+class OwnWorkspace {
+ public:
+  OwnWorkspace(int64_t bytes, Memory* memory) : bytes_(static_cast<size_t>(bytes) + 256), written_(bytes_.size()) {
+    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
+    auto* aligned = reinterpret_cast<std::byte*>((address + 255) / 256 * 256);
+    std::memset(aligned, 0xC3, static_cast<size_t>(bytes));
+    memory->AddPrivate(aligned, static_cast<size_t>(bytes), &written_);
+    memory->AddPrivate(&fault_, sizeof(fault_), nullptr);
+    memory->Add(zeros_, {}, {}, sizeof(zeros_), false);
+    workspace_ = {reinterpret_cast<uintptr_t>(aligned), bytes, reinterpret_cast<uintptr_t>(&fault_),
+                  reinterpret_cast<uintptr_t>(zeros_)};
+  }
+  const cuda::Workspace& get() const { return workspace_; }
+  int64_t fault() const { return fault_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::vector<uint8_t> written_;
+  int64_t fault_ = 0;
+  alignas(16) std::byte zeros_[16] = {};
+  cuda::Workspace workspace_;
+};
+
+}  // namespace
+
+const std::map<std::string, KernelCoverage>& CoverageSoFar() { return Machine::Get().coverage(); }
+void ReplaceFamily(const std::string& family, const std::string& text) { Machine::Get().Replace(family, text); }
+std::string TextOf(const std::string& family) {
+  std::string all;
+  for (const cuda::ImagePart& part : cuda::Image()) {
+    if (part.family != family) continue;
+    for (const std::string& text : ptx::PtxOf(part.fatbin)) all += text;
+  }
+  return all;
+}
+
+}  // namespace tessera::on_image
+
+namespace tessera::testing {
+
+// As the CUDA math library's documentation says of its functions, and the C library's beside it; what is made of
+// several functions has their errors.
+int BackendUlps(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kAtan2:
+    case ScalarOp::kHypot: return 4;
+    case ScalarOp::kLogAddExp: return 8;
+    default: return MaxUlps(op);
+  }
+}
+absl::Status BackendImplements(const LocalOp& op, absl::Span<const DType> inputs, DType output) {
+  return cuda::Implements(op, inputs, output);
+}
+
+}  // namespace tessera::testing
+
+namespace tessera {
+
+using on_image::Memory;
+using on_image::OwnWorkspace;
+using on_image::RunSteps;
+
+void SetKernelThreads(int) {}
+
+absl::Status RunKernel(const KernelCall& call) {
+  Memory memory;
+  for (const KernelInput& input : call.inputs) {
+    if (!input.is_zero && input.extents.size() == input.strides.size()) {
+      memory.Add(input.data, input.extents, input.strides, SizeBytes(input.dtype), false);
+    }
+  }
+  if (call.output_extents.size() == call.output_strides.size()) {
+    memory.Add(call.output, call.output_extents, call.output_strides, SizeBytes(call.output_dtype), true);
+  }
+  for (const KernelOutput& output : call.more_outputs) {
+    memory.Add(output.data, output.extents, output.strides, SizeBytes(output.dtype), true);
+  }
+  OwnWorkspace workspace(call.op == nullptr ? 0 : cuda::WorkspaceBytes(call), &memory);
+  auto steps = cuda::LaunchKernel(call, workspace.get());
+  if (!steps.ok()) return steps.status();
+  if (std::string wrong = RunSteps(*steps, memory); !wrong.empty()) return absl::InternalError(wrong);
+  return cuda::FaultOf(call, workspace.fault());
+}
+
+void CopyStrided(absl::Span<const int64_t> extents, int64_t element_bytes, const void* source,
+                 absl::Span<const int64_t> source_strides, void* destination,
+                 absl::Span<const int64_t> destination_strides) {
+  Memory memory;
+  memory.Add(source, extents, source_strides, element_bytes, false);
+  memory.Add(destination, extents, destination_strides, element_bytes, true);
+  auto steps = cuda::LaunchCopy(extents, element_bytes, source, source_strides, destination, destination_strides);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_EQ(RunSteps(*steps, memory), "");
+}
+
+void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
+                     int64_t term_count, DType destination_dtype, absl::Span<const ReduceDestination> destinations) {
+  Memory memory;
+  for (const ReduceTerm& term : terms) memory.Add(term.data, extents, term.strides, SizeBytes(dtype), false);
+  for (const ReduceDestination& destination : destinations) {
+    memory.Add(destination.data, extents, destination.strides, SizeBytes(destination_dtype), true);
+  }
+  OwnWorkspace workspace(cuda::ReduceTermsWorkspaceBytes(dtype, extents, terms, destinations), &memory);
+  auto steps =
+      cuda::LaunchReduceTerms(op, dtype, extents, terms, term_count, destination_dtype, destinations, workspace.get());
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_EQ(RunSteps(*steps, memory), "");
+}
+
+void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
+                 void* destination, absl::Span<const int64_t> destination_strides) {
+  const ReduceDestination one = {destination, Strides(destination_strides.begin(), destination_strides.end())};
+  ReduceTermsInto(op, dtype, extents, terms, static_cast<int64_t>(terms.size()), {&one, 1});
+}
+
+}  // namespace tessera

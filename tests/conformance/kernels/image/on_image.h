@@ -1,0 +1,29 @@
+#pragma once
+
+// The functions of kernels/kernel.h by the kernels of the GPU's image, run by the interpreter of PTX: it stands in for
+// //kernels:kernel, so that the conformance tests of the CPU's kernels run on what ships for a GPU. An operand's memory
+// is what its extents and strides say, to be read or to be written; a byte of the workspace is written before it is
+// read. Whatever the interpreter finds wrong is the status of RunKernel, or ends the test where there is none.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/emulator/cuda/ptx/ptx.h"
+
+namespace tessera::on_image {
+
+// Of the kernels of the image, by name, what has been run so far in this process.
+struct KernelCoverage {
+  std::string family;
+  ptx::Coverage coverage;
+};
+const std::map<std::string, KernelCoverage>& CoverageSoFar();
+
+// Another PTX in place of a family's from here on; "" puts the image's back.
+void ReplaceFamily(const std::string& family, const std::string& text);
+// A family's PTX as it ships.
+std::string TextOf(const std::string& family);
+
+}  // namespace tessera::on_image
