@@ -171,6 +171,10 @@ TEST(MapKernel, AValueDoesNotDependOnItsPlace) {
                       .output_dtype = dtype,
                       .output_extents = {41},
                       .output_strides = {1}};
+      if (absl::Status known = BackendImplements(local, {}, dtype); !known.ok()) {
+        EXPECT_EQ(RunKernel(call), known);
+        continue;
+      }
       ASSERT_TRUE(RunKernel(call).ok());
       for (int64_t at = 0; at < whole.size(); ++at) {
         for (KernelInput& input : inputs) {

@@ -88,7 +88,7 @@ TEST(Image, KernelsUseNoStackAndSpillNothing) {
 // One expression of everything that there is for a dtype: results are combined, so that nothing is left out.
 class EverythingOf {
  public:
-  explicit EverythingOf(DType dtype) : dtype_(dtype) {
+  explicit EverythingOf(DType dtype) {
     nodes_ = {{ScalarOp::kInput, dtype, 0}, {ScalarOp::kInput, dtype, 1}, {ScalarOp::kIndex, DType::kI64, 0}};
     for (int number = static_cast<int>(ScalarOp::kCast); number < kScalarOpCount; ++number) {
       const auto op = static_cast<ScalarOp>(number);
@@ -103,6 +103,7 @@ class EverythingOf {
     if (IsDefinedFor(ScalarOp::kRandom, DType::kI64, dtype)) Take({ScalarOp::kRandom, dtype, 2, 2, 2});
   }
   const std::vector<Expression>& expressions() const { return expressions_; }
+  const Expression& together() const { return together_; }
 
   static constexpr DType kAll[] = {DType::kBool, DType::kI8,  DType::kI16, DType::kI32, DType::kI64,
                                    DType::kU8,   DType::kU16, DType::kU32, DType::kU64, DType::kF16,
@@ -125,13 +126,9 @@ class EverythingOf {
     last_ = static_cast<int32_t>(all.size() - 1);
   }
 
- public:
-  Expression together_;
-
- private:
-  DType dtype_;
   std::vector<ExpressionNode> nodes_;
   std::vector<Expression> expressions_;
+  Expression together_;
   int32_t last_ = -1;
 };
 
@@ -141,11 +138,14 @@ TEST(MapPrograms, EveryOpAndDTypeCompilesForADeviceWithoutOne) {
   for (const DType dtype : EverythingOf::kAll) {
     const EverythingOf everything(dtype);
     ASSERT_GT(everything.expressions().size(), 10u) << ToText(dtype);
-    const Expression& expression = everything.together_;
+    const Expression& expression = everything.together();
     const LocalOp op = MapOp{expression};
-    const std::vector<KernelInput> inputs(2, {.dtype = dtype, .extents = {2}, .strides = {1}});
+    alignas(16) std::array<std::byte, 32> data = {};
+    bool result[2] = {};
+    const std::vector<KernelInput> inputs(2, {.data = data.data(), .dtype = dtype, .extents = {2}, .strides = {1}});
     const KernelCall call = {.op = &op,
                              .inputs = inputs,
+                             .output = result,
                              .output_dtype = DType::kBool,
                              .output_extents = {2},
                              .output_strides = {1},
@@ -202,11 +202,10 @@ std::string Exercise() {
     seen += status.ok() ? output : status.ToString();
   };
   std::vector<float> numbers(45 * 70);
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>((i * 7919) % 1013) / 8 - 60;
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>((i * 7919) % 61) / 8 - 3;
   const KernelInput matrix = {.data = numbers.data(), .dtype = DType::kF32, .extents = {45, 70}, .strides = {70, 1}};
-  std::vector<float> transposed(numbers.size());
-  CopyStrided({70, 45}, 4, numbers.data(), {1, 70}, transposed.data(), {45, 1});
-  seen.append(reinterpret_cast<const char*>(transposed.data()), transposed.size() * 4);
+  const KernelInput turned = {.data = numbers.data(), .dtype = DType::kF32, .extents = {70, 45}, .strides = {1, 70}};
+  run(PlaceOp{PlaceBase::kInput, {}, {1, 1}}, {turned}, DType::kF32, {70, 45});
   run(ReduceLocalOp{ReduceOp::kSum, {1}}, {matrix}, DType::kF32, {45, 1});
   run(ReduceLocalOp{ReduceOp::kSum, {0}}, {matrix}, DType::kF32, {1, 70});
   run(SortOp{SortResult::kPlaces, 1}, {matrix}, DType::kI64, {45, 70});
@@ -223,14 +222,15 @@ std::string Exercise() {
 
 struct Edit {
   std::string family, kernel, from, to;
+  size_t number = 0;  // of those in the kernel
 };
-// The text with the `number`-th `from` behind the kernel's beginning changed; empty where there are fewer.
-std::string Edited(const Edit& edit, size_t number) {
+// The kernel's text with it changed; empty where there are fewer.
+std::string Edited(const Edit& edit) {
   std::string text = on_image::TextOf(edit.family);
   const size_t begin = text.find(StrCat(".entry ", edit.kernel, "("));
   const size_t end = text.find("\n}\n", begin);
   size_t at = text.find(edit.from, begin);
-  for (size_t n = 0; n < number && at < end; ++n) at = text.find(edit.from, at + 1);
+  for (size_t n = 0; n < edit.number && at < end; ++n) at = text.find(edit.from, at + 1);
   if (at >= end) return "";
   return text.replace(at, edit.from.size(), edit.to);
 }
@@ -240,20 +240,20 @@ TEST(SeededEdits, EachIsSeen) {
   ASSERT_EQ(shipped, Exercise());
   const std::vector<Edit> edits = {
       {"copy", "transpose_4", "bar.sync 0;", ""},
-      {"copy", "transpose_4", "setp.lt.s64", "setp.le.s64"},
-      {"reduce", "reduce_rows_f32", "add.f32", "sub.f32"},
+      {"order", "argreduce", "bar.sync 0;", "", 1},
+      {"copy", "transpose_4", "setp.ge.s64", "setp.gt.s64", 1},
+      {"reduce", "reduce_rows_f32", "add.rn.f32", "sub.rn.f32"},
       {"reduce", "reduce_rows_f32", "shfl.sync.down", "shfl.sync.up"},
-      {"reduce", "reduce_columns_f32", "add.f32", "mul.f32"},
+      {"reduce", "reduce_columns_f32", "add.rn.f32", "mul.rn.f32"},
       {"order", "sort_pass", "setp.lt.u64", "setp.le.u64"},
       {"order", "argreduce", "bar.sync 0;", ""},
-      {"index", "scan", "add.f64", "sub.f64"},
+      {"index", "gather_4", "setp.ge.s64", "setp.gt.s64"},
       {"matmul", "matmul_f32", "bar.sync 0;", ""},
-      {"matmul", "matmul_f32", "mul.f32", "add.f32"},
+      {"matmul", "matmul_f32", "mul.rn.f32", "add.rn.f32"},
       {"create", "rand_uniform", "xor.b32", "or.b32"},
-      {"index", "gather_4", "add.s64", "sub.s64"},
   };
   for (const Edit& edit : edits) {
-    const std::string text = Edited(edit, 0);
+    const std::string text = Edited(edit);
     ASSERT_FALSE(text.empty()) << edit.kernel << ": no " << edit.from;
     on_image::ReplaceFamily(edit.family, text);
     EXPECT_TRUE(Exercise() != shipped) << edit.kernel << ": " << edit.from << " to " << edit.to;

@@ -81,7 +81,9 @@ void AddCarrying(uint64_t* r, const Instruction& i) {
   const bool multiplies = (i.combination & 2) != 0;
   T a = Value<T>(r, i, 0);
   if (multiplies) a = (i.combination & 4) != 0 ? MultiplyHigh(a, Value<T>(r, i, 1)) : Multiply(a, Value<T>(r, i, 1));
-  const Sum sum = Sum{a} + Sum{Value<T>(r, i, multiplies ? 2 : 1)} + ((i.combination & 1) != 0 ? carry : 0);
+  const Sum b = Value<T>(r, i, multiplies ? 2 : 1), in = (i.combination & 1) != 0 ? carry : 0;
+  // What is borrowed is a carry, too.
+  const Sum sum = (i.combination & 8) != 0 ? Sum{a} - b - in : Sum{a} + b + in;
   carry = static_cast<uint64_t>(sum >> (8 * sizeof(T))) & 1;
   Write(r, i, BitsOf<T>(static_cast<T>(sum)));
 }
@@ -416,9 +418,9 @@ Operation PredicateOf(const Parts& parts, Instruction* i) {
 // What adds with or to the carry.
 Operation CarryingOf(const Parts& parts, Instruction* i) {
   const std::string& name = parts[0];
-  const bool multiplies = name == "mad" || name == "madc";
-  i->combination = static_cast<uint8_t>((name == "addc" || name == "madc" ? 1 : 0) | (multiplies ? 2 : 0) |
-                                        (Has(parts, "hi") ? 4 : 0));
+  const bool multiplies = name == "mad" || name == "madc", subtracts = name == "sub" || name == "subc";
+  i->combination = static_cast<uint8_t>((name.back() == 'c' ? 1 : 0) | (multiplies ? 2 : 0) |
+                                        (Has(parts, "hi") ? 4 : 0) | (subtracts ? 8 : 0));
   const std::string& type = parts.back();
   if (type == "u64" || type == "s64") return AddCarrying<uint64_t>;
   return type == "u32" || type == "s32" ? AddCarrying<uint32_t> : nullptr;
@@ -427,7 +429,7 @@ Operation CarryingOf(const Parts& parts, Instruction* i) {
 Operation ArithmeticOf(const Parts& parts, Instruction* i) {
   const std::string &name = parts[0], &type = parts.back();
   i->saturates = Has(parts, "sat");
-  if (name == "addc" || name == "madc" || ((name == "add" || name == "mad") && Has(parts, "cc"))) {
+  if (name == "addc" || name == "subc" || name == "madc" || Has(parts, "cc")) {
     return CarryingOf(parts, i);
   }
   const uint8_t rounding = RoundingOf(parts);

@@ -45,6 +45,9 @@ struct Module {
   std::map<std::string, Kernel, std::less<>> kernels;
 };
 
+// How many instructions the text has; functions that are called count in each call's place.
+size_t InstructionCount(const Kernel& kernel);
+
 // PTX as text; several texts one after the other are one module. InvalidArgument names the line and what isn't known.
 absl::StatusOr<Module> Parse(std::string_view text);
 

@@ -78,6 +78,8 @@ TEST(Ptx, ComputesWithIntegers) {
   EXPECT_EQ(ResultOf("prmt.b32 %r3, 0x33221100, 0x77665544, 0x7310; cvt.u64.u32 %rd9, %r3;"), 0x77331100u);
   EXPECT_EQ(ResultOf("lop3.b32 %r3, 12, 10, 1, 0x96; cvt.u64.u32 %rd9, %r3;"), 12u ^ 10u ^ 1u);
   EXPECT_EQ(ResultOf("add.cc.u32 %r3, -1, 1; addc.u32 %r4, 5, 0; cvt.u64.u32 %rd9, %r4;"), 6u);
+  EXPECT_EQ(ResultOf("sub.cc.u32 %r3, 1, 2; subc.u32 %r4, 5, 1; cvt.u64.u32 %rd9, %r4;"), 3u);
+  EXPECT_EQ(ResultOf("sub.cc.u32 %r3, 2, 2; subc.u32 %r4, 5, 1; cvt.u64.u32 %rd9, %r4;"), 4u);
   EXPECT_EQ(ResultOf("shf.l.wrap.b32 %r3, 0x80000000, 1, 1; cvt.u64.u32 %rd9, %r3;"), 3u);
   EXPECT_EQ(ResultOf("setp.lt.s32 %p1, %r1, 8; selp.b64 %rd9, 11, 12, %p1;"), 11u);
 }

@@ -511,6 +511,9 @@ std::string CheckLaunch(const Kernel& kernel, absl::Span<const std::byte> parame
 
 }  // namespace
 
+// The last one is the end of the body, behind its ret.
+size_t InstructionCount(const Kernel& kernel) { return kernel.code->instructions.size() - 1; }
+
 std::string Run(const Kernel& kernel, absl::Span<const std::byte> parameters, const GridLaunch& launch) {
   if (std::string wrong = CheckLaunch(kernel, parameters, launch); !wrong.empty()) return wrong;
   const std::vector<Instruction>& instructions = kernel.code->instructions;
