@@ -26,7 +26,7 @@ absl::StatusOr<ResumeToken> ParseResume(const std::string& text) {
 }
 
 // A lost worker is told by the coordinator, which knows why.
-absl::Status CheckWorkers(std::string_view op, const Mesh& mesh, const SessionImpl::Membership& membership) {
+absl::Status CheckWorkers(std::string_view op, const Mesh& mesh, const Membership& membership) {
   const int worker_count = membership.numbers;
   if (mesh.size() > worker_count) {
     return absl::InvalidArgumentError(
@@ -41,7 +41,7 @@ absl::Status CheckWorkers(std::string_view op, const Mesh& mesh, const SessionIm
 }
 
 // All of one kind, and of the one that was asked for.
-absl::Status CheckKinds(const Mesh& mesh, const SessionImpl::Membership& membership, std::optional<DeviceKind> wanted) {
+absl::Status CheckKinds(const Mesh& mesh, const Membership& membership, std::optional<DeviceKind> wanted) {
   const auto kind_of = [&](WorkerIndex worker) {
     const auto found = membership.workers.find(worker.value);
     return found == membership.workers.end() ? DeviceKind::kCpu : found->second.device;
@@ -84,7 +84,7 @@ absl::StatusOr<Mesh> Session::InitDeviceMesh(absl::Span<const int64_t> shape, ab
                                              absl::Span<const WorkerIndex> workers,
                                              std::optional<DeviceKind> kind) const {
   TESSERA_RETURN_IF_ERROR(impl_->Check());
-  const SessionImpl::Membership membership = impl_->membership();
+  const Membership membership = impl_->membership();
   const DeviceKind wanted = kind.value_or(membership.default_kind());
   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Make(shape, names, workers));
   if (workers.empty()) {
@@ -93,8 +93,8 @@ absl::StatusOr<Mesh> Session::InitDeviceMesh(absl::Span<const int64_t> shape, ab
     if (size > present.size()) {
       return absl::InvalidArgumentError(StrCat("init_device_mesh: ", ToText(mesh), " has ", size,
                                                " positions, the cluster has ", present.size(),
-                                               wanted == DeviceKind::kCpu ? "" : StrCat(" ", ToText(wanted)),
-                                               " workers", impl_->lost_workers().empty() ? "" : " that are there"));
+                                               kind.has_value() ? StrCat(" ", ToText(wanted)) : "", " workers",
+                                               impl_->lost_workers().empty() ? "" : " that are there"));
     }
     const auto first = absl::MakeConstSpan(present).first(size);
     if (first != absl::MakeConstSpan(mesh.workers())) return Mesh::Make(shape, names, first);
@@ -105,7 +105,7 @@ absl::StatusOr<Mesh> Session::InitDeviceMesh(absl::Span<const int64_t> shape, ab
 }
 
 absl::StatusOr<Mesh> Session::DefaultMesh() const {
-  const SessionImpl::Membership membership = impl_->membership();
+  const Membership membership = impl_->membership();
   const auto count = static_cast<int64_t>(membership.Present(membership.default_kind()).size());
   if (count == 0) return absl::UnavailableError("default_mesh: no worker of the cluster is there");
   return InitDeviceMesh({&count, 1}, {}, {});
@@ -175,7 +175,7 @@ absl::StatusOr<CommReport> Session::CommEnd(uint64_t number) const { return impl
 absl::Status Session::Close() const { return impl_->Close(); }
 uint64_t Session::id() const { return impl_->welcome().session_id; }
 int Session::worker_count() const {
-  const SessionImpl::Membership membership = impl_->membership();
+  const Membership membership = impl_->membership();
   return static_cast<int>(membership.Present(DeviceKind::kCpu).size() + membership.Present(DeviceKind::kCuda).size());
 }
 

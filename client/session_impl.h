@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "client/connection/connection.h"
+#include "client/membership.h"
 #include "client/plan_capture.h"
 #include "client/spec_cache.h"
 
@@ -153,19 +154,6 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void SetImplicitPolicy(ImplicitPolicy policy) { implicit_policy_ = policy; }
   ImplicitPolicy implicit_policy() const { return implicit_policy_; }
   std::vector<std::string> lost_workers();
-  // The workers that are there, by index, and how many numbers the cluster has given out.
-  struct Membership {
-    struct Worker {
-      bool is_here = false;
-      DeviceKind device = DeviceKind::kCpu;
-    };
-    std::map<int32_t, Worker> workers;
-    int32_t numbers = 0;
-    // Those that are there, of the kind.
-    std::vector<WorkerIndex> Present(DeviceKind kind) const;
-    // Of the one with the lowest number that is there.
-    DeviceKind default_kind() const;
-  };
   Membership membership();
   // Changes with it.
   uint64_t membership_version() const { return membership_version_; }

@@ -292,7 +292,7 @@ void SessionImpl::KeepUntilClosed(std::shared_ptr<void> needed) {
   needed_.swap(needed);  // what it held goes when the lock is gone
 }
 
-SessionImpl::Membership SessionImpl::membership() {
+Membership SessionImpl::membership() {
   Membership membership;
   for (const WorkerReport& worker : welcome().workers) {
     membership.workers[worker.index] = {worker.state != WorkerState::kDead, worker.device};
@@ -309,7 +309,7 @@ SessionImpl::Membership SessionImpl::membership() {
   return membership;
 }
 
-std::vector<WorkerIndex> SessionImpl::Membership::Present(DeviceKind kind) const {
+std::vector<WorkerIndex> Membership::Present(DeviceKind kind) const {
   std::vector<WorkerIndex> present;
   for (const auto& [index, worker] : workers) {
     if (worker.is_here && worker.device == kind) present.emplace_back(index);
@@ -317,7 +317,7 @@ std::vector<WorkerIndex> SessionImpl::Membership::Present(DeviceKind kind) const
   return present;
 }
 
-DeviceKind SessionImpl::Membership::default_kind() const {
+DeviceKind Membership::default_kind() const {
   for (const auto& [index, worker] : workers) {
     if (worker.is_here) return worker.device;
   }

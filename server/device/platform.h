@@ -26,7 +26,7 @@ class Platform {
   virtual absl::StatusOr<SharedArena> MakeArena(int64_t bytes) = 0;
   // InvalidArgument when a descriptor is not that of an arena of this kind.
   virtual absl::StatusOr<SharedArena> MapArena(ArenaDescriptors descriptors) = 0;
-  // `own` outlives the device, as the platform does.
+  // Once. `own` outlives the device, as the platform does.
   virtual absl::StatusOr<std::unique_ptr<Device>> MakeDevice(WorkerIndex self, const SharedArena& own) = 0;
 };
 

@@ -5,10 +5,12 @@ import pathlib
 import subprocess
 import time
 
+import numpy as np
 import pytest
 
 import tessera as ts
 from conftest import EMULATED_DRIVER, use_emulated_driver
+from test_processes import Up, wait_until
 
 WORKER = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin")) / "server/worker/tessera-worker"
 needs_emulator = pytest.mark.skipif(not (EMULATED_DRIVER / "libcuda.so.1").exists(),
@@ -48,3 +50,100 @@ def test_a_cluster_without_a_driver_says_so_at_once(no_driver):
 def test_another_device_is_refused_by_name():
     with pytest.raises(ts.InvalidArgumentError, match="tpu"):
         ts.local_cluster(workers=1, memory="16MiB", device="tpu")
+
+
+def test_messages_between_gpus_are_refused_by_name(emulated):
+    with pytest.raises(ts.UnavailableError, match="--transport is ucx, it must be shm"):
+        ts.local_cluster(workers=1, memory="16MiB", device="cuda", transport="ucx")
+
+
+@needs_emulator
+def test_a_mesh_says_what_its_workers_are(emulated, new_cluster):
+    session = new_cluster(workers=2, memory="16MiB", device="cuda").connect()
+    mesh = session.init_device_mesh("cuda", (2,))
+    assert mesh.device_type == "cuda"
+    assert session.default_mesh.device_type == "cuda"
+    with pytest.raises(ts.InvalidArgumentError, match="has 0 cpu workers"):
+        session.init_device_mesh("cpu", (2,))
+
+
+@needs_emulator
+def test_shards_move_between_gpus_and_what_moves_is_what_was_planned(emulated, new_cluster):
+    session = new_cluster(workers=3, memory="16MiB", device="cuda").connect()
+    mesh = session.init_device_mesh("cuda", (3,))
+    values = np.arange(35 * 22, dtype=np.float32).reshape(35, 22)
+    rows = session.distribute_tensor(values, mesh, [ts.Shard(0)])
+    plan = rows.explain_redistribute([ts.Shard(1)])
+    with session.comm_debug() as comm:
+        columns = rows.redistribute(placements=[ts.Shard(1)])
+    np.testing.assert_array_equal(columns.full_tensor(), values)
+    assert comm.bytes_received == plan.bytes_received and sum(comm.bytes_received) > 0
+    with session.comm_debug() as comm:
+        whole = columns.redistribute(placements=[ts.Replicate()])
+    np.testing.assert_array_equal(whole.to_local(2), values)
+
+
+@needs_emulator
+def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated):
+    with Up("--workers", "1") as up, ts.connect(up.address) as session:
+        other = subprocess.Popen(["sh", "-c", "exec env " + up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda")],
+                                 stderr=subprocess.DEVNULL)
+        try:
+            wait_until(lambda: [worker["device"] for worker in session.status()["workers"]] == ["cpu", "cuda"])
+            wait_until(lambda: session.worker_count == 2)
+            for kind, worker in (("cpu", 0), ("cuda", 1)):
+                mesh = session.init_device_mesh(kind, (1,))
+                assert (mesh.workers, mesh.device_type) == ((worker,), kind)
+                x = session.distribute_tensor(np.arange(6.0), mesh)
+                np.testing.assert_array_equal(x.full_tensor(), np.arange(6.0))
+            with pytest.raises(ts.InvalidArgumentError, match="worker 0 of .* is cpu and worker 1 is cuda; a mesh has workers of one kind"):
+                session.init_device_mesh((2,), workers=(0, 1))
+            with pytest.raises(ts.InvalidArgumentError, match='device type is "cpu", the workers of .* are cuda'):
+                session.init_device_mesh("cpu", (1,), workers=(1,))
+            with pytest.raises(ts.InvalidArgumentError, match="an op's workers are of one kind"):
+                x.to_device(session.init_device_mesh("cpu", (1,))).wait()
+        finally:
+            other.terminate()
+            assert other.wait(10) == 0
+
+
+@needs_emulator
+@pytest.mark.parametrize("failure, said", [("cuMemCreate:1:2", r"16777216 bytes wanted, \d+ of \d+ free on the GPU"),
+                                           ("cuInit:1:803", r"cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(803\) \(libcuda\.so\.1\)"),
+                                           ("cuDevicePrimaryCtxRetain:1:100", r"cuDevicePrimaryCtxRetain: CUDA_ERROR_NO_DEVICE \(100\)"),
+                                           ("cuLibraryLoadData:1:209", r"CUDA_ERROR_NO_BINARY_FOR_GPU \(209\), of the kernels"),
+                                           ("cuStreamCreate:2:2", r"cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY \(2\)")])
+def test_a_worker_that_cant_start_says_which_call_failed(emulated, monkeypatch, failure, said):
+    monkeypatch.setenv("TESSERA_EMULATOR_FAIL", failure)
+    with pytest.raises(ts.TesseraError, match=said):
+        ts.local_cluster(workers=1, memory="16MiB", device="cuda")
+
+
+@needs_emulator
+def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(emulated):
+    with Up("--workers", "1") as up, ts.connect(up.address) as session:
+        environment = {**os.environ, "TESSERA_EMULATOR_FAIL": "cuStreamQuery:1:700"}    # asked when nothing seems to move
+        other = subprocess.Popen(["sh", "-c", "exec env " + up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda")],
+                                 stderr=subprocess.PIPE, text=True, env=environment)
+        wait_until(lambda: session.worker_count == 2)
+        a = ts.ones((300, 300), device_mesh=session.init_device_mesh("cuda", (1,)))
+        with pytest.raises(ts.UnavailableError, match="worker 1"):
+            (a @ a).wait(60)
+        assert other.wait(10) == 1
+        assert "the GPU is lost: CUDA_ERROR_ILLEGAL_ADDRESS (700)" in other.stderr.read()
+        assert float(ts.ones((4,), device_mesh=session.init_device_mesh("cpu", (1,))).sum()) == 4
+
+
+@needs_emulator
+def test_a_failed_launch_is_an_error_of_that_op_alone(emulated, monkeypatch, new_cluster):
+    monkeypatch.setenv("TESSERA_EMULATOR_FAIL", "cuLaunchKernel:2:1")
+    session = new_cluster(workers=1, memory="16MiB", device="cuda").connect()
+    mesh = session.init_device_mesh("cuda", (1,))
+    outcomes = []
+    for _ in range(3):
+        try:
+            outcomes.append(float(ts.ones((4, 3), device_mesh=mesh).sum()))
+        except ts.TesseraError as error:
+            outcomes.append(str(error))
+    assert sum(outcome == 12 for outcome in outcomes) == 2
+    assert any("cuLaunchKernel" in str(outcome) and "CUDA_ERROR_INVALID_VALUE (1)" in str(outcome) for outcome in outcomes)

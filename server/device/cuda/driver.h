@@ -15,17 +15,46 @@
 namespace tessera::cuda {
 
 // X(Name): cuName of the driver, as Driver::Name.
-#define TESSERA_CUDA_FUNCTIONS(X)                                                                                     \
-  X(Init)                                                                                                             \
-  X(DriverGetVersion)                                                                                                 \
-  X(GetErrorName) X(DeviceGetCount) X(DeviceGet) X(DeviceGetName) X(DeviceGetAttribute) X(DevicePrimaryCtxRetain)     \
-      X(DevicePrimaryCtxRelease) X(CtxSetCurrent) X(MemGetInfo) X(MemGetAllocationGranularity) X(MemCreate)           \
-          X(MemRelease) X(MemExportToShareableHandle) X(MemImportFromShareableHandle) X(MemAddressReserve)            \
-              X(MemAddressFree) X(MemMap) X(MemUnmap) X(MemSetAccess) X(MemHostAlloc) X(MemFreeHost)                  \
-                  X(MemHostRegister) X(MemHostUnregister) X(MemHostGetDevicePointer) X(StreamCreate) X(StreamDestroy) \
-                      X(StreamQuery) X(StreamSynchronize) X(StreamWaitValue64) X(StreamWriteValue64) X(MemcpyAsync)   \
-                          X(MemsetD8Async) X(LibraryLoadData) X(LibraryGetKernel) X(LibraryUnload)                    \
-                              X(KernelSetAttribute) X(LaunchKernel)
+#define TESSERA_CUDA_FUNCTIONS(X) \
+  X(Init)                         \
+  X(DriverGetVersion)             \
+  X(GetErrorName)                 \
+  X(DeviceGetCount)               \
+  X(DeviceGet)                    \
+  X(DeviceGetName)                \
+  X(DeviceGetAttribute)           \
+  X(DevicePrimaryCtxRetain)       \
+  X(DevicePrimaryCtxRelease)      \
+  X(CtxSetCurrent)                \
+  X(MemGetInfo)                   \
+  X(MemGetAllocationGranularity)  \
+  X(MemCreate)                    \
+  X(MemRelease)                   \
+  X(MemExportToShareableHandle)   \
+  X(MemImportFromShareableHandle) \
+  X(MemAddressReserve)            \
+  X(MemAddressFree)               \
+  X(MemMap)                       \
+  X(MemUnmap)                     \
+  X(MemSetAccess)                 \
+  X(MemHostAlloc)                 \
+  X(MemFreeHost)                  \
+  X(MemHostRegister)              \
+  X(MemHostUnregister)            \
+  X(MemHostGetDevicePointer)      \
+  X(StreamCreate)                 \
+  X(StreamDestroy)                \
+  X(StreamQuery)                  \
+  X(StreamSynchronize)            \
+  X(StreamWaitValue64)            \
+  X(StreamWriteValue64)           \
+  X(MemcpyAsync)                  \
+  X(MemsetD8Async)                \
+  X(LibraryLoadData)              \
+  X(LibraryGetKernel)             \
+  X(LibraryUnload)                \
+  X(KernelSetAttribute)           \
+  X(LaunchKernel)
 
 struct Driver {
   // The process's one. FailedPrecondition says what of libcuda.so.1 is missing, or what it answers to cuInit.

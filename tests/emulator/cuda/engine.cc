@@ -185,13 +185,18 @@ CUresult Engine::Load(const void* image, CUlibrary* library) {
     for (const std::string& one : ptx::PtxOf(bytes)) text += one;
   }
   if (text.empty()) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  std::lock_guard lock(mutex_);
+  if (const auto known = module_of_text_.find(text); known != module_of_text_.end()) {
+    *library = reinterpret_cast<CUlibrary>(known->second);
+    return CUDA_SUCCESS;
+  }
   absl::StatusOr<ptx::Module> module = ptx::Parse(text);
   if (!module.ok()) {
     std::fprintf(stderr, "emulator: %s\n", std::string(module.status().message()).c_str());
     return CUDA_ERROR_INVALID_PTX;
   }
-  std::lock_guard lock(mutex_);
   modules_.push_back(std::make_unique<ptx::Module>(*std::move(module)));
+  module_of_text_.emplace(std::move(text), modules_.back().get());
   *library = reinterpret_cast<CUlibrary>(modules_.back().get());
   return CUDA_SUCCESS;
 }

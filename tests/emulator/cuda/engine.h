@@ -126,6 +126,7 @@ class Engine {
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::unique_ptr<ptx::Module>> modules_;
+  std::map<std::string, ptx::Module*> module_of_text_;  // parsed once, however often it is loaded
   std::vector<Injection> injections_;
   std::map<std::pair<uint64_t, uint64_t>, std::vector<Written>> written_;  // by word
   Clock host_;

@@ -1,0 +1,60 @@
+#pragma once
+
+// CudaDevice: a GPU's streams behind the Device interface. A wait is a cuStreamWaitValue64 on a counter page that is
+// registered with the driver, a signal a cuStreamWriteValue64, work a few launches (launcher.h).
+//
+// One thread, the loop, makes every call that enqueues something on the GPU. It submits what each stream was given, up
+// to a number of operations that the GPU's queues hold without blocking, and looks at the progress words that the
+// streams write: what happens on the host (a report, the start of a message) happens there.
+//
+// Law: the loop waits for nothing but progress. A stream that is parked on the GPU holds up itself alone.
+//
+// An error that leaves the context unusable (an illegal address) ends all: `lost` is called, once, from the loop, and
+// nothing is reported any more.
+
+#include <functional>
+#include <memory>
+
+#include "server/device/cuda/cuda_memory.h"
+#include "server/device/cuda/launcher.h"
+#include "server/device/device.h"
+
+namespace tessera::cuda {
+
+struct CudaDeviceOptions {
+  WorkerIndex self;
+  CounterPage* counters = nullptr;  // the own page, of whole pages of the host; outlives the device
+  std::function<void(const absl::Status&)> lost;
+};
+
+class CudaDevice : public Device {
+ public:
+  // Loads the kernels and makes the streams: what may fail where the GPU has too little of something.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Prepare(const Gpu& gpu);
+  // Before anything is enqueued.
+  absl::Status Begin(const CudaDeviceOptions& options);
+  // Ends the loop; what is still enqueued is dropped. What the GPU runs then may still touch the arena.
+  ~CudaDevice() override;
+
+  void Hold() override;
+  void Flush() override;
+  void EnqueueWait(StreamId stream, const CounterWait& wait) override;
+  void EnqueueRun(StreamId stream, DeviceWork work) override;
+  void EnqueueRead(StreamId stream, CopyWork work) override;
+  void EnqueueAsync(StreamId stream, Start start) override;
+  void EnqueueSignal(StreamId stream, uint64_t value) override;
+  void EnqueueReport(StreamId stream, Done report) override;
+  absl::Status Transfer(const CopyWork& work, TransferSide side) override;
+  void MarkDead(WorkerIndex worker) override;
+  // The page lies alone in pages of the host.
+  void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) override;
+  bool WasAtWork() override;
+  void Drain() override;
+
+ private:
+  class Loop;
+  explicit CudaDevice(std::unique_ptr<Loop> loop);
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace tessera::cuda

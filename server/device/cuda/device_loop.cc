@@ -1,0 +1,324 @@
+#include "server/device/cuda/device_loop.h"
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera::cuda {
+namespace {
+
+// How long the loop sleeps between two looks at the progress of what is under way.
+constexpr std::chrono::microseconds kPoll(20);
+// So many looks without progress, and the driver is asked whether the device still works.
+constexpr int kLooksBeforeAsking = 500;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaDevice::Loop>> CudaDevice::Loop::Prepare(const Gpu& gpu) {
+  TESSERA_RETURN_IF_ERROR(gpu.Enter());
+  std::unique_ptr<Loop> loop(new Loop(gpu));
+  TESSERA_ASSIGN_OR_RETURN(loop->launcher_, Launcher::Make(gpu));
+  for (std::unique_ptr<Stream>& stream : loop->streams_) {
+    TESSERA_ASSIGN_OR_RETURN(stream, Stream::Make(gpu));
+  }
+  return loop;
+}
+
+absl::Status CudaDevice::Loop::Begin(const CudaDeviceOptions& options) {
+  TESSERA_RETURN_IF_ERROR(gpu_.Enter());
+  options_ = options;
+  TESSERA_RETURN_IF_ERROR(gpu_.driver->Check(
+      "cuMemHostRegister of the own counters",
+      gpu_.driver->MemHostRegister(options.counters, kCounterPageBytes, CU_MEMHOSTREGISTER_PORTABLE)));
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+CudaDevice::Loop::~Loop() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  given_.notify_all();
+  thread_.join();
+  gpu_.Enter().IgnoreError();
+  for (const std::unique_ptr<Stream>& stream : streams_) stream->Abandon();
+  for (auto& [worker, peer] : peers_) {
+    if (peer.page != nullptr && peer.status.ok()) gpu_.driver->MemHostUnregister(peer.page.get());
+  }
+  gpu_.driver->MemHostUnregister(options_.counters);
+  for (std::byte* slot : ring_) gpu_.driver->MemFreeHost(slot);
+}
+
+// ---- what other threads hand over
+
+void CudaDevice::Loop::Push(size_t stream, StreamItem item) {
+  std::lock_guard lock(mutex_);
+  new_items_.push_back({stream, std::move(item)});
+  is_idle_ = false;
+  if (!is_held_) given_.notify_one();
+}
+
+void CudaDevice::Loop::SetPeer(WorkerIndex worker, std::shared_ptr<CounterPage> page) {
+  std::lock_guard lock(mutex_);
+  new_peers_.push_back({worker, std::move(page)});
+  is_idle_ = false;
+  given_.notify_one();
+}
+
+void CudaDevice::Loop::Hold() {
+  std::lock_guard lock(mutex_);
+  is_held_ = true;
+}
+
+void CudaDevice::Loop::Flush() {
+  std::lock_guard lock(mutex_);
+  is_held_ = false;
+  if (!new_items_.empty()) given_.notify_one();
+}
+
+void CudaDevice::Loop::Drain() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return is_idle_ || is_over_; });
+}
+
+bool CudaDevice::Loop::Take() {
+  std::vector<Given> items;
+  std::vector<NewPeer> peers;
+  {
+    std::lock_guard lock(mutex_);
+    std::swap(items, new_items_);
+    std::swap(peers, new_peers_);
+  }
+  for (NewPeer& peer : peers) ReplacePeer(std::move(peer));
+  for (Given& given : items) streams_[given.stream]->queue.push_back(std::move(given.item));
+  return !items.empty() || !peers.empty();
+}
+
+// ---- the loop
+
+void CudaDevice::Loop::Run() {
+  gpu_.Enter().IgnoreError();
+  int looks = 0;
+  for (;;) {
+    {
+      std::lock_guard lock(mutex_);
+      if (is_stopping_) break;
+    }
+    const bool was_given = Take();
+    const bool has_submitted = SubmitSome();
+    const bool has_passed = Poll();
+    if (is_lost_) break;
+    if (was_given || has_submitted || has_passed) {
+      looks = 0;
+      continue;
+    }
+    if (++looks % kLooksBeforeAsking == 0) LookForLoss();
+    if (is_lost_) break;
+    Sleep();
+  }
+  End();
+}
+
+bool CudaDevice::Loop::SubmitSome() {
+  bool any = false;
+  for (size_t s = 0; s < streams_.size(); ++s) {
+    Stream& stream = *streams_[s];
+    while (!stream.queue.empty() && !stream.is_full()) {
+      StreamItem item = std::move(stream.queue.front());
+      stream.queue.pop_front();
+      any = true;
+      if (absl::Status status = Submit(stream, s, item); !status.ok()) {
+        Fail(stream, std::move(status));
+        LookForLoss();
+        if (is_lost_) return true;
+      }
+    }
+  }
+  return any;
+}
+
+bool CudaDevice::Loop::Poll() {
+  bool any = false, is_at_work = false;
+  for (const std::unique_ptr<Stream>& stream : streams_) {
+    any = stream->Poll() || any;
+    is_at_work = is_at_work || stream->IsAtWork();
+  }
+  is_at_work_ = is_at_work;
+  return any;
+}
+
+void CudaDevice::Loop::Sleep() {
+  bool is_idle = true;
+  for (const std::unique_ptr<Stream>& stream : streams_) is_idle = is_idle && stream->is_idle();
+  std::unique_lock lock(mutex_);
+  const auto has_more = [&] { return is_stopping_ || !new_peers_.empty() || (!is_held_ && !new_items_.empty()); };
+  if (!is_idle) {
+    given_.wait_for(lock, kPoll, has_more);
+    return;
+  }
+  is_idle_ = new_items_.empty() && new_peers_.empty();
+  if (is_idle_) idle_.notify_all();
+  given_.wait(lock, has_more);
+}
+
+// A stream of a context that is of no use any more answers with its error.
+void CudaDevice::Loop::LookForLoss() {
+  if (is_lost_) return;
+  const CUresult result = gpu_.driver->StreamQuery(streams_[0]->get());
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return;
+  is_lost_ = true;
+  if (options_.lost) options_.lost(gpu_.driver->Check("the GPU is lost", result));
+}
+
+void CudaDevice::Loop::End() {
+  std::lock_guard lock(mutex_);
+  is_over_ = true;
+  piece_done_.notify_all();
+  idle_.notify_all();
+}
+
+void CudaDevice::Loop::Fail(Stream& stream, absl::Status status) {
+  if (stream.submit_error.ok()) stream.submit_error = std::move(status);
+}
+
+// ---- items
+
+absl::Status CudaDevice::Loop::Submit(Stream& stream, size_t number, StreamItem& item) {
+  struct Submitter {
+    Loop& loop;
+    Stream& stream;
+    size_t number;
+    absl::Status operator()(const CounterWait& wait) const { return loop.SubmitWait(stream, wait); }
+    absl::Status operator()(const DeviceWork& work) const { return loop.SubmitWork(stream, work); }
+    absl::Status operator()(const ReadItem& read) const { return loop.SubmitRead(stream, read.work); }
+    absl::Status operator()(AsyncItem& async) const { return loop.SubmitAsync(stream, std::move(async.start)); }
+    absl::Status operator()(const SignalItem& signal) const {
+      return stream.Write(AddressOf(&loop.options_.counters->counters[number]), signal.value);
+    }
+    absl::Status operator()(ReportItem& report) const { return loop.SubmitReport(stream, std::move(report.report)); }
+    absl::Status operator()(TransferItem& transfer) const { return loop.SubmitTransfer(stream, transfer); }
+  };
+  return std::visit(Submitter{*this, stream, number}, item);
+}
+
+absl::Status CudaDevice::Loop::SubmitWait(Stream& stream, const CounterWait& wait) {
+  CounterPage* page = options_.counters;
+  if (wait.worker != options_.self) {
+    const auto peer = peers_.find(wait.worker);
+    if (peer == peers_.end()) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(peer->second.status);
+    page = peer->second.page.get();
+  }
+  std::atomic<uint64_t>* counter = &page->counters[static_cast<size_t>(wait.stream)];
+  const Stream::Awaited awaited{counter, wait.value};
+  return awaited.met() ? absl::OkStatus() : stream.Wait(awaited, AddressOf(counter));
+}
+
+absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work) {
+  was_at_work_ = true;
+  std::shared_ptr<DeviceMemory> replaced;
+  Launcher::Fault fault;
+  absl::Status status = launcher_->Enqueue(stream.get(), work, stream.workspace, replaced, fault);
+  if (fault.word != nullptr) stream.faults.push_back(std::move(fault));
+  Fail(stream, stream.Submitted());
+  if (replaced != nullptr) Fail(stream, stream.Mark([replaced] {}));
+  return status;
+}
+
+absl::Status CudaDevice::Loop::SubmitRead(Stream& stream, const CopyWork& work) {
+  const int64_t bytes = NumElements(work.extents) * work.element_bytes;
+  if (bytes > kReadBytes) {
+    return absl::InternalError(StrCat("cuda: a read of ", bytes, " bytes; ", kReadBytes, " fit a slot"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::byte * slot, reads_.Take());
+  CopyWork to_slot = work;
+  to_slot.destination = slot;
+  to_slot.destination_strides = RowMajorStrides(work.extents);
+  absl::Status status = SubmitWork(stream, to_slot);
+  TESSERA_RETURN_IF_ERROR(stream.Mark([this, slot, work] {
+    CopyStrided(work.extents, work.element_bytes, slot, RowMajorStrides(work.extents), work.destination,
+                work.destination_strides);
+    reads_.Give(slot);
+  }));
+  return status;
+}
+
+// The stream says that it is there; the host starts; Done opens the gate.
+absl::Status CudaDevice::Loop::SubmitAsync(Stream& stream, Device::Start start) {
+  const uint64_t number = ++stream.gates;
+  struct Outcome {
+    std::mutex mutex;
+    absl::Status status;
+  };
+  auto outcome = std::make_shared<Outcome>();
+  auto done = [words = stream.shared_words(), outcome, number](absl::Status status) {
+    {
+      std::lock_guard lock(outcome->mutex);
+      outcome->status = std::move(status);
+    }
+    words->gate.store(number, std::memory_order_release);
+  };
+  TESSERA_RETURN_IF_ERROR(stream.Mark([this, start = std::move(start), done = std::move(done)]() mutable {
+    was_at_work_ = true;
+    start(std::move(done));
+  }));
+  std::atomic<uint64_t>* gate = &stream.words().gate;
+  TESSERA_RETURN_IF_ERROR(stream.Wait({gate, number}, AddressOf(gate)));
+  return stream.Mark([this, &stream, outcome] {
+    std::lock_guard lock(outcome->mutex);
+    was_at_work_ = true;
+    if (stream.run_error.ok()) stream.run_error = std::move(outcome->status);
+  });
+}
+
+absl::Status CudaDevice::Loop::SubmitReport(Stream& stream, Device::Done report) {
+  auto faults = std::make_shared<std::deque<Launcher::Fault>>(std::exchange(stream.faults, {}));
+  auto submitted = std::exchange(stream.submit_error, absl::OkStatus());
+  return stream.Mark([this, &stream, faults, submitted, report = std::move(report)]() mutable {
+    absl::Status status = std::exchange(stream.run_error, absl::OkStatus());
+    if (!submitted.ok()) status = std::move(submitted);
+    for (Launcher::Fault& fault : *faults) {
+      absl::Status found = launcher_->Finish(fault);
+      if (status.ok()) status = std::move(found);
+    }
+    report(std::move(status));
+  });
+}
+
+absl::Status CudaDevice::Loop::SubmitTransfer(Stream& stream, TransferItem& transfer) {
+  absl::Status status = SubmitWork(stream, transfer.work);
+  auto done = std::make_shared<absl::AnyInvocable<void(absl::Status)>>(std::move(transfer.done));
+  absl::Status marked = stream.Mark([done, status] { (*done)(status); });
+  if (!marked.ok()) (*done)(marked);
+  return absl::OkStatus();
+}
+
+// What waits on the old page is let go; the page itself goes when all streams have passed what is submitted now.
+void CudaDevice::Loop::ReplacePeer(NewPeer peer) {
+  std::shared_ptr<CounterPage> old;
+  if (const auto known = peers_.find(peer.worker); known != peers_.end()) {
+    if (known->second.status.ok()) old = std::move(known->second.page);
+    peers_.erase(known);
+  }
+  if (peer.page != nullptr) {
+    absl::Status status = gpu_.driver->Check(
+        StrCat("cuMemHostRegister of the counters of worker ", peer.worker.value),
+        gpu_.driver->MemHostRegister(peer.page.get(), kCounterPageBytes, CU_MEMHOSTREGISTER_PORTABLE));
+    peers_[peer.worker] = {std::move(peer.page), std::move(status)};
+  }
+  if (old == nullptr) return;
+  for (std::atomic<uint64_t>& counter : old->counters) counter.store(kAlwaysMet, std::memory_order_release);
+  auto let_go = std::shared_ptr<CounterPage>(old.get(), [held = old, gpu = gpu_](CounterPage* page) mutable {
+    gpu.driver->MemHostUnregister(page);
+    held = nullptr;
+  });
+  old = nullptr;
+  for (const std::unique_ptr<Stream>& stream : streams_) Fail(*stream, stream->Mark([let_go] {}));
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,238 @@
+#include "server/device/cuda/launcher.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+#include <variant>
+
+#include "kernels/cuda/image.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr int64_t kZeroBytes = 256;                       // at the start of a workspace, for what counts as zeros
+constexpr int64_t kMinWorkspaceBytes = int64_t{2} << 20;  // docs/limits.md: gpu_workspace_bytes
+constexpr uint32_t kDefaultSharedBytes = 48 << 10;        // more is asked for by an attribute of the kernel
+
+// Both sides in one piece: the driver's own copy is the fastest.
+bool IsContiguous(const CopyWork& copy) {
+  const Strides row_major = RowMajorStrides(copy.extents);
+  for (size_t d = 0; d < copy.extents.size(); ++d) {
+    if (copy.extents[d] == 1) continue;
+    if (copy.source_strides[d] != row_major[d] || copy.destination_strides[d] != row_major[d]) return false;
+  }
+  return true;
+}
+
+// What NVRTC compiles for: the image's newest that the GPU is sure to run, as a cubin; else PTX.
+absl::StatusOr<std::string> ArchitectureOf(const Gpu& gpu) {
+  int major = 0, minor = 0;
+  for (const auto& [value, attribute] : {std::pair(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                                         std::pair(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)}) {
+    TESSERA_RETURN_IF_ERROR(
+        gpu.driver->Check("cuDeviceGetAttribute", gpu.driver->DeviceGetAttribute(value, attribute, gpu.device)));
+  }
+  switch (major * 10 + minor) {
+    case 80: return "sm_80";
+    case 90: return "sm_90a";
+    case 100: return "sm_100";
+    default: return "compute_80";
+  }
+}
+
+// Of compiled maps, shared by the workers of a user; empty where there is no home.
+std::string CacheFolder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr) return StrCat(cache, "/tessera/maps");
+  if (const char* home = std::getenv("HOME"); home != nullptr) return StrCat(home, "/.cache/tessera/maps");
+  return "";
+}
+
+void Count(const CopyWork& copy) {
+  if (copy.received_bytes != nullptr) *copy.received_bytes += NumElements(copy.extents) * copy.element_bytes;
+}
+void Count(const ReduceWork& reduce) {
+  const int64_t elements = NumElements(reduce.extents);
+  for (int64_t* received : reduce.received_bytes) {
+    if (received != nullptr) *received += elements * SizeBytes(reduce.dtype);
+  }
+  for (int64_t* pushed : reduce.pushed_bytes) {
+    if (pushed != nullptr) *pushed += elements * SizeBytes(reduce.destination_dtype);
+  }
+}
+void Count(const KernelWork& kernel) {
+  for (const ReceivedCount& count : kernel.received) *count.received_bytes += count.bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
+  std::unique_ptr<Launcher> launcher(new Launcher(gpu));
+  TESSERA_RETURN_IF_ERROR(launcher->LoadImage());
+  TESSERA_ASSIGN_OR_RETURN(launcher->architecture_, ArchitectureOf(gpu));
+  launcher->map_cache_ = MapCache::Open({.folder = CacheFolder()});
+  return launcher;
+}
+
+Launcher::~Launcher() {
+  gpu_.Enter().IgnoreError();
+  for (CUlibrary library : image_) gpu_.driver->LibraryUnload(library);
+  for (CUlibrary library : libraries_) gpu_.driver->LibraryUnload(library);
+}
+
+absl::Status Launcher::LoadImage() {
+  const Driver& driver = *gpu_.driver;
+  for (const ImagePart& part : Image()) {
+    CUlibrary library = nullptr;
+    absl::Status loaded =
+        driver.Check("cuLibraryLoadData",
+                     driver.LibraryLoadData(&library, part.fatbin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+    if (!loaded.ok()) {
+      return absl::Status(loaded.code(), StrCat(StdView(loaded.message()), ", of the kernels \"", part.family, "\""));
+    }
+    image_.push_back(library);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::Enqueue(CUstream stream, const DeviceWork& work, StreamWorkspace& workspace,
+                               std::shared_ptr<DeviceMemory>& replaced, Fault& fault) {
+  if (const auto* copy = std::get_if<CopyWork>(&work)) return Copy(stream, *copy);
+  if (const auto* reduce = std::get_if<ReduceWork>(&work)) return Reduce(stream, *reduce, workspace, replaced);
+  return Kernel(stream, std::get<KernelWork>(work), workspace, replaced, fault);
+}
+
+absl::Status Launcher::Copy(CUstream stream, const CopyWork& copy) {
+  const int64_t bytes = NumElements(copy.extents) * copy.element_bytes;
+  if (bytes == 0) return absl::OkStatus();
+  if (IsContiguous(copy)) {
+    TESSERA_RETURN_IF_ERROR(gpu_.driver->Check(
+        "cuMemcpyAsync", gpu_.driver->MemcpyAsync(AddressOf(copy.destination), AddressOf(copy.source),
+                                                  static_cast<size_t>(bytes), stream)));
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps,
+                             LaunchCopy(copy.extents, copy.element_bytes, copy.source, copy.source_strides,
+                                        copy.destination, copy.destination_strides));
+    TESSERA_RETURN_IF_ERROR(Run(stream, steps));
+  }
+  Count(copy);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Workspace> Launcher::Reserve(CUstream stream, int64_t bytes, StreamWorkspace& workspace,
+                                            std::shared_ptr<DeviceMemory>& replaced) {
+  const int64_t wanted = std::max(kMinWorkspaceBytes, kZeroBytes + bytes);
+  if (workspace.memory == nullptr || workspace.memory->bytes() < wanted) {
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMemory> larger, MakeMemory(gpu_, wanted, Sharing::kPrivate));
+    TESSERA_RETURN_IF_ERROR(gpu_.driver->Check(
+        "cuMemsetD8Async", gpu_.driver->MemsetD8Async(AddressOf(larger->data()), 0, kZeroBytes, stream)));
+    replaced = std::exchange(workspace.memory, std::move(larger));
+  }
+  const CUdeviceptr base = AddressOf(workspace.memory->data());
+  return Workspace{
+      .address = base + kZeroBytes, .bytes = workspace.memory->bytes() - kZeroBytes, .fault_word = 0, .zeros = base};
+}
+
+absl::Status Launcher::Reduce(CUstream stream, const ReduceWork& reduce, StreamWorkspace& workspace,
+                              std::shared_ptr<DeviceMemory>& replaced) {
+  const int64_t bytes = ReduceTermsWorkspaceBytes(reduce.dtype, reduce.extents, reduce.terms, reduce.destinations);
+  TESSERA_ASSIGN_OR_RETURN(const Workspace reserved, Reserve(stream, bytes, workspace, replaced));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps,
+                           LaunchReduceTerms(reduce.op, reduce.dtype, reduce.extents, reduce.terms, reduce.term_count,
+                                             reduce.destination_dtype, reduce.destinations, reserved));
+  TESSERA_RETURN_IF_ERROR(Run(stream, steps));
+  Count(reduce);
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, StreamWorkspace& workspace,
+                              std::shared_ptr<DeviceMemory>& replaced, Fault& fault) {
+  TESSERA_ASSIGN_OR_RETURN(Workspace reserved, Reserve(stream, WorkspaceBytes(kernel.call), workspace, replaced));
+  TESSERA_ASSIGN_OR_RETURN(std::byte * word, words_.Take());
+  reserved.fault_word = AddressOf(word);
+  fault.word = reinterpret_cast<int64_t*>(word);
+  fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
+  TESSERA_RETURN_IF_ERROR(Run(stream, steps));
+  Count(kernel);
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::Finish(Fault& fault) {
+  if (fault.word == nullptr) return absl::OkStatus();
+  const int64_t value = *fault.word;
+  words_.Give(reinterpret_cast<std::byte*>(std::exchange(fault.word, nullptr)));
+  return value == 0 ? absl::OkStatus() : fault.status_of(value);
+}
+
+absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps) {
+  for (const Step& step : steps) {
+    TESSERA_RETURN_IF_ERROR(std::visit([&](const auto& one) { return Run(stream, one); }, step));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CUkernel> Launcher::LoadProgram(const MapProgram& program) {
+  TESSERA_RETURN_IF_ERROR(map_cache_.status());
+  TESSERA_ASSIGN_OR_RETURN(const std::string compiled, (*map_cache_)->Compile(program, architecture_));
+  const Driver& driver = *gpu_.driver;
+  CUlibrary library = nullptr;
+  TESSERA_RETURN_IF_ERROR(driver.Check("cuLibraryLoadData", driver.LibraryLoadData(&library, compiled.c_str(), nullptr,
+                                                                                   nullptr, 0, nullptr, nullptr, 0)));
+  libraries_.push_back(library);
+  CUkernel kernel = nullptr;
+  TESSERA_RETURN_IF_ERROR(
+      driver.Check("cuLibraryGetKernel", driver.LibraryGetKernel(&kernel, library, program.entry.c_str())));
+  return kernel;
+}
+
+absl::StatusOr<CUkernel> Launcher::KernelOf(const Launch& launch) {
+  if (launch.program != nullptr) {
+    const auto known = programs_.find(launch.program->source);
+    if (known != programs_.end()) return known->second;
+    return programs_.emplace(launch.program->source, LoadProgram(*launch.program)).first->second;
+  }
+  if (const auto known = kernels_.find(launch.entry); known != kernels_.end()) return known->second;
+  for (CUlibrary library : image_) {
+    CUkernel kernel = nullptr;
+    if (gpu_.driver->LibraryGetKernel(&kernel, library, launch.entry.c_str()) != CUDA_SUCCESS) continue;
+    kernels_.emplace(launch.entry, kernel);
+    return kernel;
+  }
+  return absl::InternalError(StrCat("cuda: the image has no kernel ", launch.entry));
+}
+
+absl::Status Launcher::Run(CUstream stream, const Launch& launch) {
+  const absl::StatusOr<CUkernel> kernel = KernelOf(launch);
+  if (!kernel.ok()) {
+    if (launch.otherwise.empty()) return kernel.status();
+    for (const Launch& other : launch.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, other));
+    return absl::OkStatus();
+  }
+  const Driver& driver = *gpu_.driver;
+  if (launch.shared_bytes > kDefaultSharedBytes) {
+    TESSERA_RETURN_IF_ERROR(
+        driver.Check("cuKernelSetAttribute",
+                     driver.KernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                               static_cast<int>(launch.shared_bytes), *kernel, gpu_.device)));
+  }
+  void* parameters[] = {const_cast<std::byte*>(launch.parameters.data())};
+  return driver.Check(StrCat("cuLaunchKernel ", launch.entry),
+                      driver.LaunchKernel(reinterpret_cast<CUfunction>(*kernel), launch.grid[0], launch.grid[1],
+                                          launch.grid[2], launch.block[0], launch.block[1], launch.block[2],
+                                          launch.shared_bytes, stream, parameters, nullptr));
+}
+
+absl::Status Launcher::Run(CUstream stream, const MatmulProblem& problem) {
+  for (const Launch& launch : problem.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, launch));
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::Run(CUstream stream, const Fill& fill) {
+  if (fill.bytes == 0) return absl::OkStatus();
+  return gpu_.driver->Check(
+      "cuMemsetD8Async", gpu_.driver->MemsetD8Async(fill.address, fill.value, static_cast<size_t>(fill.bytes), stream));
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,74 @@
+#pragma once
+
+// Launcher: work as launches on a stream. It has the kernels of the image, loaded all at the start: a kernel that is
+// loaded later stops the whole device.
+//
+// Maps are generated and compiled by NVRTC when they are first used (kernels/cuda/map_cache.h), and kept on disk.
+//
+// Law: nothing here waits for the device. What depends on data (a bad index) is written to a fault word and found when
+// the work has run.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/map_cache.h"
+#include "server/device/cuda/cuda_memory.h"
+#include "server/device/device.h"
+
+namespace tessera::cuda {
+
+// Of one stream: its work runs in order, and uses one after the other the same memory.
+struct StreamWorkspace {
+  std::shared_ptr<DeviceMemory> memory;
+};
+
+class Launcher {
+ public:
+  static absl::StatusOr<std::unique_ptr<Launcher>> Make(const Gpu& gpu);
+  ~Launcher();
+
+  // What a launch left to be looked at when it has run: null where nothing can be wrong.
+  struct Fault {
+    int64_t* word = nullptr;
+    std::function<absl::Status(int64_t)> status_of;
+  };
+  // Enqueues the work. `replaced` gets the workspace that was too small, to be let go of behind the work.
+  absl::Status Enqueue(CUstream stream, const DeviceWork& work, StreamWorkspace& workspace,
+                       std::shared_ptr<DeviceMemory>& replaced, Fault& fault);
+  // Takes the fault's word back. OK where nothing was wrong.
+  absl::Status Finish(Fault& fault);
+
+ private:
+  explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
+  absl::Status LoadImage();
+  absl::Status Copy(CUstream stream, const CopyWork& copy);
+  absl::Status Reduce(CUstream stream, const ReduceWork& reduce, StreamWorkspace& workspace,
+                      std::shared_ptr<DeviceMemory>& replaced);
+  absl::Status Kernel(CUstream stream, const KernelWork& kernel, StreamWorkspace& workspace,
+                      std::shared_ptr<DeviceMemory>& replaced, Fault& fault);
+  absl::StatusOr<Workspace> Reserve(CUstream stream, int64_t bytes, StreamWorkspace& workspace,
+                                    std::shared_ptr<DeviceMemory>& replaced);
+  absl::Status Run(CUstream stream, const std::vector<Step>& steps);
+  absl::Status Run(CUstream stream, const Launch& launch);
+  absl::StatusOr<CUkernel> KernelOf(const Launch& launch);
+  absl::StatusOr<CUkernel> LoadProgram(const MapProgram& program);
+  absl::Status Run(CUstream stream, const MatmulProblem& problem);
+  absl::Status Run(CUstream stream, const Fill& fill);
+
+  const Gpu gpu_;
+  PinnedSlots words_;
+  std::vector<CUlibrary> image_, libraries_;                               // the second of programs
+  std::map<std::string, CUkernel, std::less<>> kernels_;                   // of the image, by entry
+  std::map<std::string, absl::StatusOr<CUkernel>, std::less<>> programs_;  // by source
+  absl::StatusOr<std::unique_ptr<MapCache>> map_cache_ = absl::UnavailableError("");
+  std::string architecture_;  // of programs
+};
+
+}  // namespace tessera::cuda

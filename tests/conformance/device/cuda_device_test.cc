@@ -1,0 +1,179 @@
+// The CUDA device on the emulated driver, or on a real one (TESSERA_TEST_GPU=real).
+
+#include "server/device/cuda/cuda_device.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/device/cuda/cuda_memory.h"
+#include "server/device/cuda/driver.h"
+#include "tests/conformance/device/device_conformance.h"
+#include "tests/emulator/cuda/test_driver.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr StreamId kCompute = StreamId::kCompute;
+
+std::shared_ptr<CounterPage> MakePage() {
+  void* page = mmap(nullptr, kCounterPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return {new (page) CounterPage(), [](CounterPage* at) { munmap(at, kCounterPageBytes); }};
+}
+
+// A second mapping of the page, as a peer's process has it.
+std::shared_ptr<CounterPage> MapAgain(const std::shared_ptr<CounterPage>& page) {
+  void* again = mremap(page.get(), 0, kCounterPageBytes, MREMAP_MAYMOVE);
+  EXPECT_NE(again, MAP_FAILED);
+  return {static_cast<CounterPage*>(again), [page](CounterPage* at) { munmap(at, kCounterPageBytes); }};
+}
+
+class CudaGroup : public DeviceGroup {
+ public:
+  explicit CudaGroup(int count) : gpu_(*cuda::Gpu::Open(*cuda::Driver::Load().value(), 0)) {
+    for (int w = 0; w < count; ++w) {
+      pages_.push_back(MakePage());
+      auto device = cuda::CudaDevice::Prepare(gpu_);
+      EXPECT_TRUE(device.ok()) << device.status();
+      const absl::Status started =
+          (*device)->Begin({.self = WorkerIndex(w), .counters = pages_.back().get(), .lost = [](const absl::Status& s) {
+                              ADD_FAILURE() << s;
+                            }});
+      EXPECT_TRUE(started.ok()) << started;
+      devices_.push_back(*std::move(device));
+    }
+    for (int w = 0; w < count; ++w) {
+      for (int p = 0; p < count; ++p) {
+        if (p != w) at(w).MapCounters(WorkerIndex(p), MapAgain(pages_[static_cast<size_t>(p)]));
+      }
+    }
+  }
+  ~CudaGroup() override { devices_.clear(); }
+  Device& at(int worker) override { return *devices_[static_cast<size_t>(worker)]; }
+  void Advance() override {}
+  std::shared_ptr<std::byte> Allocate(size_t bytes) override {
+    void* pinned = nullptr;
+    EXPECT_EQ(gpu_.driver->MemHostAlloc(&pinned, std::max<size_t>(bytes, 1), 0), CUDA_SUCCESS);
+    std::memset(pinned, 0, bytes);
+    return {static_cast<std::byte*>(pinned), [gpu = gpu_](std::byte* at) { gpu.driver->MemFreeHost(at); }};
+  }
+  std::shared_ptr<CounterPage> MakeCounters() override { return MakePage(); }
+
+ private:
+  const cuda::Gpu gpu_;
+  std::vector<std::shared_ptr<CounterPage>> pages_;
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Cuda, DeviceConformance,
+                         ::testing::Values(DeviceFactory{"cuda",
+                                                         [](int count) { return std::make_unique<CudaGroup>(count); }}),
+                         [](const auto& info) { return info.param.name; });
+
+CopyWork Copy(Cells<int64_t>& from, Cells<int64_t>& to) {
+  return {.extents = {static_cast<int64_t>(from.size())},
+          .element_bytes = 8,
+          .source = from.data(),
+          .source_strides = {1},
+          .destination = to.data(),
+          .destination_strides = {1}};
+}
+
+enum class LeftOut { kNothing, kReadersWait, kWritersWait };
+
+// Worker 0 writes; worker 1 reads it; worker 0 writes it again after worker 1. All is enqueued before anything runs.
+std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
+  const TestDriver& driver = TestDriver::Get();
+  driver.Seed(seed);
+  const size_t before = driver.Hazards().size();
+  CudaGroup group(2);
+  Cells<int64_t> first(group, 4, 1), second(group, 4, 2), shared(group, 4), read(group, 4);
+  std::atomic<int> done{0};
+  group.at(0).Drain();
+  group.at(1).Drain();
+  driver.Hold();
+  group.at(0).EnqueueRun(kCompute, Copy(first, shared));
+  group.at(0).EnqueueSignal(kCompute, DoneValue(Ordinal(1)));
+  if (left_out != LeftOut::kReadersWait) {
+    group.at(1).EnqueueWait(kCompute, {WorkerIndex(0), kCompute, DoneValue(Ordinal(1))});
+  }
+  group.at(1).EnqueueRun(kCompute, Copy(shared, read));
+  group.at(1).EnqueueSignal(kCompute, DoneValue(Ordinal(2)));
+  if (left_out != LeftOut::kWritersWait) {
+    group.at(0).EnqueueWait(kCompute, {WorkerIndex(1), kCompute, DoneValue(Ordinal(2))});
+  }
+  group.at(0).EnqueueRun(kCompute, Copy(second, shared));
+  for (int w : {0, 1}) group.at(w).EnqueueReport(kCompute, [&](absl::Status) { ++done; });
+  // Three copies, two signals and two reports; and two to a wait, as the host looks before it.
+  const int queued = left_out == LeftOut::kNothing ? 11 : 9;
+  while (driver.Queued() < queued) std::this_thread::yield();
+  driver.Release();
+  while (done.load() < 2) std::this_thread::yield();
+  std::vector<std::string> hazards = driver.Hazards();
+  hazards.erase(hazards.begin(), hazards.begin() + static_cast<std::ptrdiff_t>(before));
+  return hazards;
+}
+
+TEST(CudaDeviceHazards, AnOrderedHandOverHasNone) {
+  if (!TestDriver::Get().is_emulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    for (const std::string& hazard : FindHazards(seed, LeftOut::kNothing)) ADD_FAILURE() << seed << ": " << hazard;
+  }
+}
+
+TEST(CudaDeviceHazards, EachWaitThatIsLeftOutIsFoundInEveryOrder) {
+  if (!TestDriver::Get().is_emulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    EXPECT_FALSE(FindHazards(seed, LeftOut::kReadersWait).empty()) << seed;
+    EXPECT_FALSE(FindHazards(seed, LeftOut::kWritersWait).empty()) << seed;
+  }
+}
+
+TEST(CudaDevice, AStreamOfManyItemsIsSubmittedBitByBit) {
+  CudaGroup group(1);
+  Cells<int64_t> chain(group, 3000);
+  chain[0] = 5;
+  std::atomic<bool> done{false};
+  group.at(0).EnqueueWait(kCompute, {WorkerIndex(0), StreamId::kExchange, 1});
+  for (size_t i = 1; i < chain.size(); ++i) {
+    group.at(0).EnqueueRun(kCompute, CopyWork{.extents = {1},
+                                              .element_bytes = 8,
+                                              .source = &chain[i - 1],
+                                              .source_strides = {1},
+                                              .destination = &chain[i],
+                                              .destination_strides = {1}});
+  }
+  group.at(0).EnqueueReport(kCompute, [&](absl::Status) { done = true; });
+  group.at(0).EnqueueSignal(StreamId::kExchange, 1);
+  while (!done.load()) std::this_thread::yield();
+  EXPECT_EQ(chain.back(), 5);
+}
+
+TEST(CudaDevice, WhoWaitsIsNotAtWork) {
+  CudaGroup group(2);
+  group.at(0).EnqueueWait(kCompute, {WorkerIndex(1), kCompute, 1});
+  Cells<int64_t> from(group, 4, 1), to(group, 4);
+  std::atomic<bool> done{false};
+  group.at(0).EnqueueRun(kCompute, Copy(from, to));
+  group.at(0).EnqueueReport(kCompute, [&](absl::Status) { done = true; });
+  while (group.at(0).WasAtWork()) std::this_thread::yield();
+  EXPECT_FALSE(done.load());
+  group.at(1).EnqueueSignal(kCompute, 1);
+  while (!done.load()) std::this_thread::yield();
+}
+
+}  // namespace
+}  // namespace tessera::testing
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (const std::string& skip = tessera::testing::TestDriver::Get().skip(); !skip.empty()) {
+    std::printf("skipped: %s\n", skip.c_str());
+    return 0;
+  }
+  return RUN_ALL_TESTS();
+}
