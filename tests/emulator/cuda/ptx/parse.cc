@@ -150,6 +150,8 @@ class KernelParser {
     std::vector<size_t> returns;  // of a function that is called
     std::string last_label;
     size_t depth = 0;
+    // By scope within the body: what the names stood for that it declares anew.
+    std::vector<std::vector<std::pair<std::string, std::optional<Symbol>>>> shadowed;
   };
 
   absl::Status ParseBody(const Item& item, Scope* scope) {
@@ -191,6 +193,14 @@ class KernelParser {
 
   absl::Status ParseStatement(const Statement& statement, Scope* scope) {
     const std::string& text = statement.text;
+    if (text == "{") {
+      scope->shadowed.emplace_back();
+      return absl::OkStatus();
+    }
+    if (text == "}") {
+      LeaveScope(scope);
+      return absl::OkStatus();
+    }
     if (text.back() == ':') {
       scope->last_label = text.substr(0, text.size() - 1);
       scope->labels[scope->last_label] = static_cast<int32_t>(code_->instructions.size());
@@ -203,7 +213,31 @@ class KernelParser {
     return ParseInstruction(statement, scope);
   }
 
+  static void LeaveScope(Scope* scope) {
+    for (auto& [name, before] : scope->shadowed.back()) {
+      if (before.has_value()) {
+        scope->symbols[name] = *before;
+      } else {
+        scope->symbols.erase(name);
+      }
+    }
+    scope->shadowed.pop_back();
+  }
+  // Of registers that the body declares their first use makes one; those of a scope in it are its own.
+  void DeclareRegisters(const std::string& text, Scope* scope) {
+    if (scope->shadowed.empty()) return;
+    const std::string_view rest = Trim(std::string_view(text).substr(4));
+    for (const std::string& declared : Split(rest.substr(std::min(rest.find(' '), rest.size())), ',')) {
+      const std::string name(Trim(declared));
+      const auto found = scope->symbols.find(name);
+      scope->shadowed.back().push_back(
+          {name, found == scope->symbols.end() ? std::nullopt : std::optional<Symbol>(found->second)});
+      scope->symbols[name] = {NewRegister(0), Space::kGeneric};
+    }
+  }
+
   void Directive(const std::string& text, Scope* scope) {
+    if (StartsWith(text, ".reg")) return DeclareRegisters(text, scope);
     if (StartsWith(text, ".branchtargets")) {
       scope->table_numbers[scope->last_label] = code_->tables.size();
       scope->tables.push_back({code_->tables.size(), SplitOperands(std::string_view(text).substr(14))});

@@ -84,6 +84,12 @@ TEST(Ptx, ComputesWithIntegers) {
   EXPECT_EQ(ResultOf("setp.lt.s32 %p1, %r1, 8; selp.b64 %rd9, 11, 12, %p1;"), 11u);
 }
 
+TEST(Ptx, ScopesHaveRegistersOfTheirOwn) {
+  EXPECT_EQ(
+      ResultOf("mov.u32 %r3, 5;\n{ .reg .u32 %r3, %own; mov.u32 %r3, 8; mov.u32 %own, %r3; }\ncvt.u64.u32 %rd9, %r3;"),
+      5u);
+}
+
 TEST(Ptx, LoadsExtendToTheRegister) {
   EXPECT_EQ(ResultOf("st.global.u64 [%rd1], 0xFFFFFFFA; ld.global.s8 %rd9, [%rd1];"), static_cast<uint64_t>(-6));
   EXPECT_EQ(ResultOf("st.global.u64 [%rd1], 0xFFFFFFFA; ld.global.s32 %rd9, [%rd1];"), static_cast<uint64_t>(-6));

@@ -59,6 +59,7 @@ class Cutter {
         scopes_ = 1;
       } else if (in_body_ && lists_ == 0 && Trim(now_).empty()) {
         ++scopes_;
+        items_.back().statements.push_back({"{", line_});
       } else {
         ++lists_;
         now_ += c;
@@ -70,6 +71,9 @@ class Cutter {
       now_ += c;
     } else if (in_body_ && --scopes_ == 0) {
       in_body_ = false;
+      now_.clear();
+    } else if (in_body_) {
+      items_.back().statements.push_back({"}", line_});
       now_.clear();
     }
   }

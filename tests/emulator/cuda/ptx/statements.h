@@ -14,7 +14,7 @@
 namespace tessera::ptx {
 
 struct Statement {
-  std::string text;  // without its semicolon; a label ends with a colon
+  std::string text;  // without its semicolon; a label ends with a colon; { and } of scopes within the body
   uint32_t line = 0;
 };
 struct Item {
