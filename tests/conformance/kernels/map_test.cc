@@ -1,6 +1,7 @@
 // map against EvaluateExpression, element by element: every scalar op, every implemented dtype, every
 // layout, the awkward numbers included.
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -26,20 +27,27 @@ double Distance(T a, T b) {
   return std::fabs(static_cast<double>(rank(a) - rank(b)));
 }
 
-double UlpsBetween(const ScalarValue& a, const ScalarValue& b) {
-  if (std::isnan(a.f) != std::isnan(b.f)) return std::numeric_limits<double>::infinity();
-  switch (a.dtype) {
-    case DType::kF16: return Distance<int16_t>(F16(a.f).bits, F16(b.f).bits);
-    case DType::kBF16: return Distance<int16_t>(BF16(a.f).bits, BF16(b.f).bits);
-    case DType::kF32: return Distance<int32_t>(static_cast<float>(a.f), static_cast<float>(b.f));
-    default: return Distance<int64_t>(a.f, b.f);
+double UlpsBetween(DType part, double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  if (std::isnan(a) != std::isnan(b)) return std::numeric_limits<double>::infinity();
+  switch (part) {
+    case DType::kF16: return Distance<int16_t>(F16(a).bits, F16(b).bits);
+    case DType::kBF16: return Distance<int16_t>(BF16(a).bits, BF16(b).bits);
+    case DType::kF32: return Distance<int32_t>(static_cast<float>(a), static_cast<float>(b));
+    default: return Distance<int64_t>(a, b);
   }
 }
 
-bool CloseEnough(ScalarOp op, const ScalarValue& got, const ScalarValue& want) {
+bool CloseEnough(const Expression& expression, ScalarOp op, const ScalarValue& got, const ScalarValue& want) {
   if (SameValue(got, want)) return true;
-  if (Kind(got.dtype) != DTypeKind::kFloat || BackendUlps(op) == 0) return false;
-  return UlpsBetween(got, want) <= (SizeBytes(got.dtype) == 2 ? 1 : BackendUlps(op));
+  const ExpressionNode& last = expression.nodes.back();
+  const DType operand = Arity(last.op) == 0 ? last.dtype : expression.nodes[static_cast<size_t>(last.a)].dtype;
+  const int ulps = BackendUlps(op, operand);
+  const bool is_float = Kind(got.dtype) == DTypeKind::kFloat || IsComplex(got.dtype);
+  if (!is_float || ulps == 0) return false;
+  const DType part = RealOf(got.dtype);
+  return std::max(UlpsBetween(part, got.f, want.f), UlpsBetween(part, got.imaginary, want.imaginary)) <=
+         (SizeBytes(part) == 2 ? 1 : ulps);
 }
 
 void ExpectMapAgrees(const Expression& expression, std::vector<StridedArray*> inputs, const Shape& extents,
@@ -87,8 +95,9 @@ void ExpectMapAgrees(const Expression& expression, std::vector<StridedArray*> in
     const ScalarValue got = output.Get(i);
     std::string shown;
     for (const ScalarValue& v : values) shown += ValueText(v) + " ";
-    ASSERT_TRUE(CloseEnough(op, got, want)) << ToText(expression) << " " << LayoutText(layout) << " at " << i << " of "
-                                            << shown << ": " << ValueText(got) << ", want " << ValueText(want);
+    ASSERT_TRUE(CloseEnough(expression, op, got, want))
+        << ToText(expression) << " " << LayoutText(layout) << " at " << i << " of " << shown << ": " << ValueText(got)
+        << ", want " << ValueText(want);
   }
   EXPECT_TRUE(output.GuardsAreIntact()) << ToText(expression) << " " << LayoutText(layout);
 }
