@@ -6,19 +6,20 @@ in a notebook that isn't trusted, in a page and in a mail. Text takes the colour
 
 from __future__ import annotations
 
-import colorsys
-import html
-
 _PALETTE = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#3f9c9c", "#b8901f", "#9c755f")
 _MONO = "ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 
-escape = html.escape
+
+def escape(text: str) -> str:
+    from html import escape as escaped      # not before there is a picture
+    return escaped(text)
 
 
 def colour(number: int) -> str:
     """A colour on which white text is read; the first ones are told apart at once, later ones by hue."""
     if number < len(_PALETTE):
         return _PALETTE[number]
+    import colorsys
     red, green, blue = colorsys.hls_to_rgb(number * 0.618034 % 1, 0.45, 0.45)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 

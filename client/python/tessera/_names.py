@@ -6,7 +6,6 @@ told the truth. Completion (dir) shows public names alone.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import types
 
@@ -56,6 +55,7 @@ _OF_SESSIONS = {
 
 
 def _closest(word: str, names) -> str:
+    import difflib
     found = difflib.get_close_matches(word, [name for name in names if not name.startswith("_")], 1, 0.66)
     return found[0] if found else ""
 

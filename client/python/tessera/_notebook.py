@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from . import _context
 from ._errors import InvalidArgumentError
 from ._session import local_cluster
@@ -46,7 +44,7 @@ def _cluster() -> list:
 
 
 def _magic(shell, line: str) -> None:
-    word, *options = shlex.split(line) or ["status"]
+    word, *options = line.split() or ["status"]
     if word == "start":
         _start(shell, *options)
         _show(_cluster())
