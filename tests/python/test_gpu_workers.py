@@ -147,3 +147,16 @@ def test_a_failed_launch_is_an_error_of_that_op_alone(emulated, monkeypatch, new
             outcomes.append(str(error))
     assert sum(outcome == 12 for outcome in outcomes) == 2
     assert any("cuLaunchKernel" in str(outcome) and "CUDA_ERROR_INVALID_VALUE (1)" in str(outcome) for outcome in outcomes)
+
+
+@needs_emulator
+def test_maps_reductions_and_products_are_those_of_cpu_workers(emulated, new_cluster, rng):
+    session = new_cluster(workers=2, memory="16MiB", device="cuda").connect()
+    mesh = session.init_device_mesh("cuda", (2,))
+    a, b = rng.integers(-9, 9, (12, 10)).astype(np.float32), rng.integers(-9, 9, (10, 6)).astype(np.float32)
+    x = session.distribute_tensor(a, mesh, [ts.Shard(0)])
+    y = session.distribute_tensor(b, mesh, [ts.Replicate()])
+    np.testing.assert_array_equal((x * 2 + 1).full_tensor(), a * 2 + 1)
+    np.testing.assert_array_equal((x @ y).full_tensor(), a @ b)
+    assert float(x.sum() + 10) == a.sum() + 10
+    np.testing.assert_array_equal(x.max(axis=0).full_tensor(), a.max(axis=0))

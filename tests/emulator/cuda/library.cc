@@ -59,6 +59,11 @@ CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CU
   if (found != nullptr) *found = is_there ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   return is_there ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
+// NVRTC asks for one where there is a driver, and does without.
+CUresult cuGetExportTable(const void** table, const CUuuid*) {
+  *table = nullptr;
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
 CUresult cuGetErrorName(CUresult error, const char** text) {
   switch (error) {
     case CUDA_SUCCESS: *text = "CUDA_SUCCESS"; break;
