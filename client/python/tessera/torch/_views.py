@@ -312,8 +312,14 @@ def constant_pad(x, pad, value=0):
         dim = x.ndim - 1 - i
         flat[2 * dim], flat[2 * dim + 1] = int(pad[2 * i]), int(pad[2 * i + 1])
     h = settled(x)
-    if any(n < 0 for n in flat):
-        raise NotImplementedError(f"constant_pad_nd: negative pads {list(pad)} of {x!r} have no row in Tessera; slice the tensor")
+    if any(n < 0 for n in flat):        # cuts off, as the gradient of a pad does
+        ends = [(max(0, -flat[2 * d]), n - max(0, -flat[2 * d + 1])) for d, n in enumerate(h.shape)]
+        if any(start > stop for start, stop in ends):
+            raise RuntimeError(f"constant_pad_nd: pads {list(pad)} of {x!r} leave a negative extent")
+        h = h[tuple(slice(start, stop) for start, stop in ends)]
+        flat = [max(0, n) for n in flat]
+    if not any(flat):
+        return wrap(h)
     return wrap(_call(OPS["pad"], (h,), pad_width=flat, mode="constant", scalars=[value]))
 
 

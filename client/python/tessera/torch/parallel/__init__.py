@@ -7,12 +7,13 @@ A style places a module's parameters and redistributes what goes in and comes ou
 torch gives a rank its local part (use_local_output=True), the same global tensor is given here, with the same placements.
 """
 
+from ._experts import ExpertParallel, MixtureOfExperts
 from ._loss import loss_parallel
 from ._plan import parallelize_module
 from ._styles import (ColwiseParallel, ParallelStyle, PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput,
                       RowwiseParallel, SequenceParallel)
 
-__all__ = ["ColwiseParallel", "ParallelStyle", "PrepareModuleInput", "PrepareModuleInputOutput", "PrepareModuleOutput",
+__all__ = ["ColwiseParallel", "ExpertParallel", "MixtureOfExperts", "ParallelStyle", "PrepareModuleInput", "PrepareModuleInputOutput", "PrepareModuleOutput",
            "RowwiseParallel", "SequenceParallel", "loss_parallel", "parallelize_module"]
 for _name in __all__:
     globals()[_name].__module__ = "tessera.torch.parallel"
