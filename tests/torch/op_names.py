@@ -3,7 +3,7 @@
 # No row in Tessera: NotImplementedError, with the name of the op.
 NO_ROW = frozenset("""
 _segment_reduce.lengths _segment_reduce.offsets _upsample_bilinear2d_aa addbmm as_strided_scatter bucketize cdist
-chalf cholesky_inverse cholesky_solve combinations constant_pad_nd cummax cummin diag diagonal diagonal_copy
+chalf cholesky_inverse cholesky_solve combinations cummax cummin diag diagonal diagonal_copy
 diagonal_scatter digamma erfinv frexp geqrf grid_sampler_2d grid_sampler_3d hash_tensor histc histogram histogramdd i0
 igamma igammac index_fill index_reduce.amax index_reduce.amin index_reduce.mean index_reduce.prod isin kthvalue lgamma
 logcumsumexp logdet lu lu_solve lu_unpack masked_scatter masked_select matrix_exp median mode mvlgamma.mvlgamma_p_1
@@ -11,7 +11,7 @@ mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5 nanmedian nn.functional.avg_pool1d
 nn.functional.avg_pool2d nn.functional.avg_pool3d nn.functional.bilinear nn.functional.embedding_bag
  nn.functional.hardshrink nn.functional.linear_cross_entropy.chunked
 nn.functional.linear_cross_entropy.chunked_none nn.functional.local_response_norm nn.functional.max_pool3d
-nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss nn.functional.pad.constant
+nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss
 nn.functional.pad.replicate nn.functional.pad.replicate_negative nn.functional.pdist nn.functional.rrelu
 nn.functional.softshrink nn.functional.upsample_bilinear nn.functional.upsample_nearest nonzero_static norm.nuc ormqr
 pca_lowrank pinverse polygamma.polygamma_n_0 polygamma.polygamma_n_1 polygamma.polygamma_n_2 polygamma.polygamma_n_3

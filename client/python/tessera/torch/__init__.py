@@ -24,6 +24,7 @@ from ._checkpoint import save
 from ._data_parallel import DistributedDataParallel
 from ._fully_shard import MixedPrecisionPolicy, fully_shard
 from ._gradients import no_sync
+from ._loader import ShardedLoader
 from ._moving import (default_placement, distribute_module, distribute_tensor, from_handle, from_local, redistribute, to_handle)
 from ._pipeline import PipelineStage
 from ._restore import load
@@ -33,6 +34,6 @@ from . import parallel
 from .._placements import Partial, Placement, Replicate, Shard
 
 __all__ = ["DistributedDataParallel", "MixedPrecisionPolicy", "Partial", "PipelineStage", "Placement", "Replicate", "Schedule1F1B",
-           "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard", "Tensor", "capture", "coverage", "default_placement", "distribute_module",
+           "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard", "ShardedLoader", "Tensor", "capture", "coverage", "default_placement", "distribute_module",
            "distribute_tensor", "from_handle", "from_local", "fully_shard", "load", "no_sync", "parallel", "redistribute", "save",
            "to_handle"]
