@@ -29,6 +29,7 @@
 namespace tessera {
 
 class SessionImpl;
+struct HandleState;
 
 inline constexpr size_t kMaxRecordedCalls = 16'384;  // docs/limits.md: max_recorded_calls
 
@@ -54,6 +55,17 @@ struct RecordedStep {
   size_t result_count = 0;
   size_t first_number = 0;
   std::vector<int> drops;
+};
+
+// An input of a replay. `is_given_up`: nobody here uses it afterwards, so it is dropped where the recording says so.
+struct ReplayInput {
+  const std::shared_ptr<HandleState>* tensor = nullptr;
+  bool is_given_up = false;
+};
+// A number in the place of a recorded one.
+struct ReplayNumber {
+  size_t number = 0;
+  Scalar value;
 };
 
 class Recording {

@@ -79,17 +79,9 @@ struct CallOperand {
   bool last_use = false;
 };
 
-// An input of a replay. `is_given_up`: nobody here uses it afterwards, so it is dropped where the recording says so.
-struct ReplayInput {
-  const HandlePtr* tensor = nullptr;
-  bool is_given_up = false;
-};
-// A number in the place of a recorded one.
-struct ReplayNumber {
-  size_t number = 0;
-  Scalar value;
-};
-class Recording;
+class Recording;  // recording.h
+struct ReplayInput;
+struct ReplayNumber;
 
 // What one group of workers gets of an upload: all of `box` lies in `source`, whose first element is
 // the tensor's element `origin`.

@@ -16,10 +16,10 @@ from ._recorder import number
 
 _call = _tessera.call
 (ADD, SUB, MUL, DIV, EXP, TANH, ERF, SIGMOID, WHERE, SUM, MEAN, EINSUM, ASTYPE, SQRT, RSQRT, SQUARE, GREATER, EQUAL, SLICE,
- RESHAPE, TAKE, SCATTER, SOFTMAX, MOVE, POW, NEG) = (OPS[n] for n in (
+ RESHAPE, TAKE, SCATTER, SOFTMAX, MOVE, POW, LERP) = (OPS[n] for n in (
      "add", "subtract", "multiply", "divide", "exp", "tanh", "erf", "sigmoid", "where", "sum", "mean", "einsum", "astype", "sqrt",
      "rsqrt", "square", "greater", "equal", "slice", "reshape", "take_along_axis", "scatter", "softmax", "redistribute", "pow",
-     "negative"))
+     "lerp"))
 
 
 def add(a, b):
@@ -303,32 +303,38 @@ def embedding_backward(g, numbers, count: int, padding: int):
 # ---- optimizers: each of a parameter's placements ------------------------------------------------------------------------
 
 def adam(p, g, m, v, highest, step, *, lr, beta1, beta2, weight_decay, eps, maximize, is_decoupled):
-    """One step of Adam, or of AdamW where the decay is decoupled; step (counted from 1) and lr are numbers or 0-d handles.
-    Returns the parameter, both moments, and the highest second moment (amsgrad) or None."""
+    """One step of Adam, or of AdamW where the decay is decoupled; step (counted from 1) is a 0-d handle, lr a number or one.
+    Returns the parameter, both moments, and the highest second moment (amsgrad) or None.
+
+    Each call but the first of a run takes a result of the one before it, so that the service plans a run as one: the numbers
+    of the step, the first moment, and the second one with the parameter. The parameter p (1 - w) - s, with the decoupled
+    decay w, is lerp(p, -s / w, w) for that."""
     dtype, p, g = p._dtype, wide(p), wide(g)
     if maximize:
         g = mul(g, -1)
-    if weight_decay:
-        if is_decoupled:
-            p = mul(p, sub(1, mul(lr, weight_decay)) if isinstance(lr, _tessera.Tensor)
-                    else number(lr, lambda rate: 1 - rate * weight_decay, "decay"))
-        else:
-            g = add(g, mul(p, weight_decay))
-    m = add(mul(m, beta1), mul(g, 1 - beta1))
-    v = add(mul(v, beta2), mul(_call(SQUARE, (g,)), 1 - beta2))
-    if isinstance(step, _tessera.Tensor):
-        count = as_dtype(step, F64)     # 1 - beta ** step loses its digits in f32
-        first = as_dtype(sub(1, _call(POW, (beta1, count))), F32)
-        second = as_dtype(_call(SQRT, (sub(1, _call(POW, (beta2, count))),)), F32)
-        size = div(lr if isinstance(lr, _tessera.Tensor) else number(lr, float, "rate"), first)
+    is_tensor = isinstance(lr, _tessera.Tensor)
+    is_blended = bool(is_decoupled and weight_decay and not is_tensor)
+    if weight_decay and is_decoupled and is_tensor:
+        p = mul(p, sub(1, mul(lr, weight_decay)))
+    elif weight_decay and not is_decoupled:
+        g = add(g, mul(p, weight_decay))
+    count = as_dtype(step, F64)     # 1 - beta ** step loses its digits in f32
+    first = as_dtype(sub(1, _call(POW, (beta1, count))), F32)
+    second = as_dtype(_call(SQRT, (sub(1, _call(POW, (beta2, count))),)), F32)
+    if is_blended:
+        size = div(-1 / weight_decay, first)
     else:
-        first, second = 1 - beta1 ** step, math.sqrt(1 - beta2 ** step)
-        size = div(lr, first) if isinstance(lr, _tessera.Tensor) else None
+        size = div(lr if is_tensor else number(lr, float, "rate"), first)
+    m = _call(LERP, (m, g, 1 - beta1))
+    v = _call(LERP, (v, _call(SQUARE, (g,)), 1 - beta2))
     base = v
     if highest is not None:
         base = highest = _call(OPS["maximum"], (highest, v))
-    update = div(m, add(div(_call(SQRT, (base,)), second), eps))
-    p = sub(p, mul(update, number(lr, lambda rate: rate / first, "size") if size is None else size))
+    update = mul(div(m, add(div(_call(SQRT, (base,)), second), eps)), size)
+    if is_blended:
+        p = _call(LERP, (p, update, number(lr, lambda rate: rate * weight_decay, "decay")))
+    else:
+        p = sub(p, update)
     return as_dtype(p, dtype), m, v, highest
 
 
