@@ -27,6 +27,7 @@
 
 #include "absl/strings/match.h"
 #include "client/cluster_folder.h"
+#include "client/ending_processes.h"
 #include "client/wait.h"
 #include "schemas/codec/available_memory.h"
 #include "schemas/types/status_macros.h"
@@ -87,6 +88,8 @@ struct Child {
     }
     return false;
   }
+  // As Alive, but for a child whose memory the kernel is taking back.
+  bool Runs() { return Alive() && !RunsNoMore(pid); }
   std::string LogTail() const {
     struct stat log {};
     fstat(log_fd, &log);
@@ -436,10 +439,10 @@ void LocalCluster::State::Stop() {
   for (Child& worker : workers) children.push_back(&worker);
   const Clock::time_point deadline = Clock::now() + kStopTimeout;
   for (Child* child : children) {
-    while (child->Alive() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    while (child->Runs() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (child->Runs()) kill(child->pid, SIGKILL);
     if (child->Alive()) {
-      kill(child->pid, SIGKILL);
-      waitpid(child->pid, nullptr, 0);
+      ReapInBackground(child->pid);
       child->reaped = true;
     }
     if (child->log_fd >= 0) close(child->log_fd);
@@ -462,7 +465,12 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) 
     return absl::InvalidArgumentError(
         StrCat("local_cluster: transport is \"", Printable(options.transport, 40), "\", it must be shm or ucx"));
   }
-  const int64_t available = HostAvailableBytes();
+  int64_t available = HostAvailableBytes();
+  if (options.memory_bytes > available / options.workers &&
+      AwaitReaped(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                     std::chrono::duration<double>(options.start_timeout_s)))) {
+    available = HostAvailableBytes();  // with what a stopped cluster gave back
+  }
   if (options.memory_bytes > available / options.workers) {
     return absl::ResourceExhaustedError(StrCat("local_cluster: ", options.workers, " workers of ", options.memory_bytes,
                                                " bytes each, the host has ", available, " bytes available"));
