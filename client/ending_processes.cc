@@ -1,8 +1,8 @@
 #include "client/ending_processes.h"
 
-#include <csignal>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <csignal>
 
 #include <algorithm>
 #include <condition_variable>
