@@ -5,6 +5,7 @@
 
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/ops/resolve_reshape.h"
+#include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -95,7 +96,14 @@ absl::StatusOr<TensorSpec> SliceSpec(const ResolveInput& input) {
     const bool is_whole = kept >= 0 && output.shape[static_cast<size_t>(kept)] == own.shape[static_cast<size_t>(dim)];
     placement = kept < 0 ? Placement::Replicate() : is_whole ? placement.OnDim(kept) : Placement::Shard(kept);
   }
-  return output;
+  const Attributes& attributes = input.call.attributes;
+  if (attributes.placements() == nullptr) return output;
+  // Where it is wanted instead.
+  const Mesh& mesh = attributes.mesh() != nullptr ? *attributes.mesh() : own.mesh;
+  TESSERA_ASSIGN_OR_RETURN(TensorSpec wanted,
+                           TensorSpec::Make("slice", own.dtype, output.shape, mesh, *attributes.placements()));
+  TESSERA_RETURN_IF_ERROR(ValidateRedistribute(output, wanted));
+  return wanted;
 }
 
 // Whether more than one position along the dim holds a piece of it.
@@ -112,6 +120,9 @@ bool IsWhole(const IndexItem& item, int64_t extent) {
 
 absl::StatusOr<ViewLayout> SliceLayout(const OpCall& call, const TensorSpec& operand,
                                        absl::Span<const int64_t> strides) {
+  if (call.attributes.placements() != nullptr) {
+    return absl::FailedPreconditionError(StrCat("slice: goes to where it is wanted: x is ", ToText(operand)));
+  }
   ViewLayout layout;
   size_t dim = 0;
   bool empty = false;

@@ -338,7 +338,7 @@ class OpPlanner {
     return ResolveView(call_, builder_.value(value).spec, builder_.value(value).strides);
   }
 
-  // A slice that cuts a sharded dim moves data: first in the operand's rank, then dims go and come.
+  // A slice that cuts a sharded dim, or goes elsewhere, moves data: first in the operand's rank, then dims go and come.
   absl::StatusOr<int> PlanMovingSlice() {
     TensorSpec moved = builder_.value(inputs_[0]).spec;
     std::vector<int64_t> start;
@@ -356,6 +356,7 @@ class OpPlanner {
       start.push_back(moved.shape[dim] == 0 ? 0 : item.start);
       step.push_back(moved.shape[dim] <= 1 ? 1 : item.step);
     }
+    moved.mesh = output_.mesh;
     moved.placements = output_.placements;
     for (Placement& placement : moved.placements) {
       if (placement.is_shard()) placement = placement.OnDim(source_dim[static_cast<size_t>(placement.dim())]);

@@ -28,6 +28,7 @@ from ._dtypes import (bfloat16, bool, complex64, complex128, float16, float32, f
 from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedPreconditionError, IndexOutOfRangeError,
                       InternalError, InvalidArgumentError, LinAlgError, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
                       TesseraError, UnauthenticatedError, UnavailableError, UnimplementedError)
+from ._local_map import local_map
 from ._mesh import DeviceMesh
 from ._contraction import addmm, bmm, einsum, mm, outer, tensordot, vecdot
 from ._indexing import (cumprod, cumsum, cumulative_prod, cumulative_sum, embedding, gather, index_add, isin,

@@ -111,6 +111,35 @@ TEST(Views, Slices) {
   }
 }
 
+// What lies on a worker goes to a mesh of that worker alone, and moves nothing.
+TEST(Views, ASliceGoesWhereItIsWanted) {
+  const Mesh mesh = MakeMesh({3});
+  OpCall call = Call(OpId::kSlice);
+  for (const Placements& from : AllPlacements(1, 2, {ReduceOp::kSum})) {
+    const TensorSpec source = MakeSpec(DType::kF64, {7, 5}, mesh, from);
+    for (int worker = 0; worker < 3; ++worker) {
+      const Mesh one = MakeMesh({1}, {worker});
+      for (const int64_t start : {int64_t{0}, int64_t{3}, int64_t{6}}) {
+        call.attributes.set_index({Slice(start, std::min<int64_t>(3, 7 - start), 1), At(2)});
+        call.attributes.set_mesh(one);
+        call.attributes.set_placements(Placements{Placement::Replicate()});
+        std::vector<double> expected;
+        for (int64_t i = start; i < std::min<int64_t>(start + 3, 7); ++i) {
+          expected.push_back(Numbers(source)[static_cast<size_t>(i * 5 + 2)]);
+        }
+        const absl::Status status = CheckCall(call, {OperandLayout{source, {}}}, expected);
+        ASSERT_TRUE(status.ok()) << ToText(source) << " to " << ToText(one) << "\n" << status;
+      }
+    }
+  }
+  call.attributes.set_index({Slice(3, 2, 1), Slice(0, 5, 1)});
+  call.attributes.set_mesh(MakeMesh({1}, {1}));
+  const PlanOperand operands[] = {OperandLayout{MakeSpec(DType::kF64, {7, 5}, mesh, {Placement::Shard(0)}), {}}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  for (const int64_t bytes : TrafficOf(planned->plan).received_bytes) EXPECT_EQ(bytes, 0) << ToText(planned->plan);
+}
+
 TEST(Views, TransposeAndReshape) {
   OpCall transpose = Call(OpId::kTranspose);
   transpose.attributes.set_dims({1, 0});
