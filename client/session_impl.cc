@@ -374,7 +374,17 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, abs
         StrCat(ToText(call), ": one result is taken where it has ", entry->outputs.size()));
   }
   if (PlanCapture* capture = PlanCapture::Current()) return PlanFor(*capture, call, operands, *entry);
-  if (!entry->implicit.empty()) TESSERA_RETURN_IF_ERROR(CheckImplicit(*entry));
+  if (!entry->implicit.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<HandlePtr> reduced, ReduceOnce(call, *entry, specs, operands));
+    if (!reduced.empty()) {
+      absl::InlinedVector<CallOperand, kInlineOperands> others(operands.begin(), operands.end());
+      for (size_t i = 0; i < reduced.size(); ++i) {
+        if (reduced[i] != nullptr) others[i].tensor = &reduced[i];
+      }
+      return Submit(call, others, wanted);
+    }
+    TESSERA_RETURN_IF_ERROR(CheckImplicit(*entry));
+  }
   if (call.scalars.empty()) {
     record.call = entry->call;
   } else {

@@ -57,6 +57,9 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   bool watched = false;
   bool settled = false;
   bool failure_reported = false;  // to the caller: Sync tells it no more
+  // Of a pending value: what ops have reduced it to, so that each reduction runs once (session_reduced.cc). They go
+  // when it goes.
+  absl::InlinedVector<std::shared_ptr<HandleState>, 1> reduced;
   absl::Status failure;
 
   // The failure, if there is one, as the caller is told it.
@@ -152,6 +155,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
 
  private:
   friend struct HandleState;
+  friend class FileDoor;  // session_files.h
   struct Request;
   // How a box goes through a ring: some rows of dim 0 at a time.
   struct SlabShape {
@@ -204,6 +208,13 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void Progress();
   void NotifyChanged();
   absl::Status CheckImplicit(const SpecEntry& entry);
+  // For each operand that the call would reduce: what it is reduced to. Empty where nothing is remembered for this
+  // call.
+  absl::StatusOr<std::vector<HandlePtr>> ReduceOnce(const OpCall& call, const SpecEntry& entry,
+                                                    absl::Span<const SpecOperand> operand_specs,
+                                                    absl::Span<const CallOperand> operands);
+  absl::StatusOr<HandlePtr> Reduce(const HandlePtr& pending, const TensorSpec& wanted);
+  HandlePtr FindReduced(HandleState& pending, const TensorSpec& wanted);
   enum class ResultCount : uint8_t { kOne, kAny };
   absl::StatusOr<Results> Submit(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
   // The results of a call that is planned only.

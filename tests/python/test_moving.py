@@ -289,3 +289,24 @@ def test_explain_runs_nothing(session, mesh4, rng):
         ts.explain(ts.matmul, x, x[:3])
     with pytest.raises(ts.InvalidArgumentError):
         ts.explain(len, [])
+
+
+def test_a_pending_value_is_reduced_once_however_often_it_is_used(session):
+    mesh = session.init_device_mesh((4,))
+    values = np.random.default_rng(1).integers(-9, 9, (8, 1000)).astype(np.float64)
+    y = ts.distribute_tensor(values, mesh, [ts.Shard(0)]).sum(axis=0)
+    assert y.placements == (ts.Partial("sum"),)
+    ts.wait(y)
+    with session.comm_debug() as first:
+        ts.wait(ts.exp(y))
+    assert sum(first.bytes_received) == 3 * 8 * 1000      # each of 4 owners gets the other terms of its quarter
+    with session.comm_debug() as later:
+        results = [ts.sin(y), ts.cos(y), ts.abs(y)]
+        ts.wait(*results)
+    assert sum(later.bytes_received) == 0
+    assert y.placements == (ts.Partial("sum"),)
+    np.testing.assert_allclose(results[1].full_tensor(), np.cos(values.sum(axis=0)))
+    held = len(session.tensors())
+    del y
+    ts.ones((1,), device_mesh=mesh).wait()
+    assert len(session.tensors()) == held - 2       # with what it was reduced to
