@@ -43,6 +43,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kLogTailBytes = 2000;
 constexpr auto kStopTimeout = std::chrono::seconds(3);
+constexpr auto kReapTimeout = std::chrono::milliseconds(20);  // of each child
 constexpr int kParentFd = 3;
 constexpr int kLockFd = 4;
 constexpr int64_t kMaxLogBytes = 1 << 20;  // docs/limits.md: max_log_bytes
@@ -346,13 +347,16 @@ absl::Status LocalCluster::State::SpawnAll() {
 }
 
 std::vector<std::string> LocalCluster::State::WorkerFlags(int index) const {
-  return {"--coordinator=unix:" + socket_path,
+  std::vector<std::string> flags = {
+          "--coordinator=unix:" + socket_path,
           StrCat("--device=", ToText(options.device)),
           StrCat("--memory=", options.memory_bytes),
           StrCat("--index=", index),
           "--transport=" + options.transport,
           StrCat("--workers-on-host=", options.workers),
           "--socket-dir=" + folder};
+  for (const std::string& files : options.files) flags.push_back("--files=" + files);
+  return flags;
 }
 
 absl::Status LocalCluster::State::SpawnWorker(int index) {
@@ -441,6 +445,9 @@ void LocalCluster::State::Stop() {
   for (Child* child : children) {
     while (child->Runs() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     if (child->Runs()) kill(child->pid, SIGKILL);
+    // The kernel takes back what is small in no time; a user who looks finds no process.
+    const Clock::time_point gone_by = Clock::now() + kReapTimeout;
+    while (child->Alive() && Clock::now() < gone_by) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     if (child->Alive()) {
       ReapInBackground(child->pid);
       child->reaped = true;

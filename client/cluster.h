@@ -30,6 +30,8 @@ struct ClusterOptions {
   std::vector<std::string> coordinator_flags;
   // A unix socket path instead of a fresh one.
   std::string socket_path;
+  // Folders whose files the workers load from and save to; "folder:ro" for loading alone.
+  std::vector<std::string> files;
 };
 
 class LocalCluster {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -20,10 +21,20 @@ constexpr std::chrono::milliseconds kPeriod{10};
 
 class Reaper {
  public:
-  // Never destroyed: its thread may outlive main.
   static Reaper& Get() {
-    static auto& reaper = *new Reaper;
+    static Reaper reaper;
     return reaper;
+  }
+
+  // At the process's end: what still ends is for init to reap.
+  ~Reaper() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ForgetParents();
+      pids_.clear();
+    }
+    changed_.notify_all();
+    if (thread_ != nullptr) thread_->join();
   }
 
   void Add(pid_t pid) {
@@ -31,19 +42,20 @@ class Reaper {
     ForgetParents();
     pids_.push_back(pid);
     if (is_running_) return;
+    if (thread_ != nullptr) thread_->join();  // it has ended
     is_running_ = true;
     // Signals go to the program's own threads.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([this] { Run(); }).detach();
+    thread_ = std::make_unique<std::thread>([this] { Run(); });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   bool Await(std::chrono::steady_clock::time_point deadline) {
     std::unique_lock<std::mutex> lock(mutex_);
     ForgetParents();
-    return gone_.wait_until(lock, deadline, [this] { return pids_.empty(); });
+    return changed_.wait_until(lock, deadline, [this] { return pids_.empty(); });
   }
 
  private:
@@ -53,23 +65,25 @@ class Reaper {
     owner_ = getpid();
     pids_.clear();
     is_running_ = false;
+    [[maybe_unused]] std::thread* leaked = thread_.release();
   }
 
+  // Until there is none. With the mutex held it does nothing that lasts once is_running_ is false, so that Add may join
+  // it.
   void Run() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!pids_.empty()) {
-      lock.unlock();
-      std::this_thread::sleep_for(kPeriod);
-      lock.lock();
+      changed_.wait_for(lock, kPeriod, [this] { return pids_.empty(); });
       std::erase_if(pids_, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
     }
     is_running_ = false;
-    gone_.notify_all();
+    changed_.notify_all();
   }
 
   std::mutex mutex_;
-  std::condition_variable gone_;
+  std::condition_variable changed_;
   std::vector<pid_t> pids_;
+  std::unique_ptr<std::thread> thread_;
   pid_t owner_ = getpid();
   bool is_running_ = false;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/recording.h"
 #include "client/session_impl.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/types/status_macros.h"
@@ -60,6 +61,8 @@ absl::StatusOr<HandlePtr> SessionImpl::Reduce(const HandlePtr& pending, const Te
 absl::StatusOr<std::vector<HandlePtr>> SessionImpl::ReduceOnce(const OpCall& call, const SpecEntry& entry,
                                                                absl::Span<const SpecOperand> operand_specs,
                                                                absl::Span<const CallOperand> operands) {
+  // What is recorded is asked for again with other values, and must hold all that it needs.
+  if (Recording::Current() != nullptr) return std::vector<HandlePtr>();
   if (const absl::StatusOr<const OpRow*> row = FindOp(call.op); row.ok() && (*row)->family == OpFamily::kContraction) {
     return std::vector<HandlePtr>();
   }

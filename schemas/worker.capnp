@@ -206,4 +206,24 @@ interface Transfer {
   # Reserved: remote clients.
   get @4 (box :Box) -> (bytes :Data);
   # Reserved: remote clients.
+
+  # Files of the worker's host, below the folders that its operator names. NotFound without any, or where there is no
+  # such file; PermissionDenied for a path outside of them.
+  openFile @5 (path :Text, layout :FileLayout, bytes :UInt64, modifiedNs :Int64) -> ();
+  # In place of attach: the tensor lies in the file as the layout says, and `copy` goes between it and the shard. An upload
+  # reads a file, a download writes one that createFile of this ticket's tensor has made, by any worker. FailedPrecondition
+  # when the file has another size or time than given (a read one; again at finish): it changes. `offset` of copy is 0.
+  lookAtFile @6 (path :Text, offset :UInt64, count :UInt32) -> (bytes :UInt64, modifiedNs :Int64, part :Data);
+  # The file's size and time, and up to `count` (max_file_part) of its bytes.
+  createFile @7 (path :Text, name :Text, bytes :UInt64, head :Data) -> ();
+  # Beside `path`, a file of this name with all its bytes reserved (ResourceExhausted where the disk is full) that begins
+  # with `head`. It goes when the transfer is dropped, unless it was committed.
+  commitFile @8 () -> ();
+  # What createFile made becomes `path`, whole and on the disk; what was there is replaced.
+}
+
+struct FileLayout {
+  offset @0 :UInt64;           # in bytes, of the element with indices 0
+  strides @1 :List(Int64);     # in bytes, by tensor dim
+  isReversed @2 :Bool;         # the bytes of each number are in the other order
 }

@@ -20,6 +20,7 @@ struct UpOptions {
   int workers = 0;
   std::string memory = "1GiB";
   std::string device = "cpu";
+  std::vector<std::string> files;
   std::string transport = "shm";
   std::string listen;
 };
@@ -91,6 +92,7 @@ int Up(const UpOptions& up) {
   absl::StatusOr<int64_t> memory = ParseBytes(up.memory);
   if (!memory.ok()) return Failed(memory.status());
   options.memory_bytes = *memory;
+  options.files = up.files;
   if (!up.listen.empty()) {
     const absl::StatusOr<Address> listen = ParseAddress("--listen", up.listen);
     if (!listen.ok()) {
@@ -124,6 +126,10 @@ int Up(const UpOptions& up) {
 Command AddUpCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("up", "Start a cluster on this host; stays in the foreground");
   auto options = std::make_shared<UpOptions>();
+  command
+      ->add_option("--files", options->files,
+                   "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
+      ->allow_extra_args(false);
   command->add_option("--workers", options->workers, "workers (default: one per core)")->check(CLI::Range(1, 1024));
   command->add_option("--memory", options->memory, "memory of each worker, like 512MiB")
       ->check(CheckBytes)

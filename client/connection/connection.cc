@@ -474,6 +474,10 @@ void Connection::Copy(uint64_t transfer, WorkerIndex worker, Box box, uint64_t o
   });
 }
 
+void Connection::OnTransfers(std::function<void(TransferTable&)> call) {
+  impl_->queue.Post(Order::kAtOnce, [call = std::move(call)](ConnectionLoop& loop) { call(loop.transfers()); });
+}
+
 void Connection::FinishTransfer(uint64_t transfer, DoneCallback done) {
   impl_->queue.Post(Order::kAtOnce,
                     [=, done = std::move(done)](ConnectionLoop& loop) { loop.transfers().Finish(transfer, done); });

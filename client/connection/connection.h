@@ -60,6 +60,7 @@ class ConnectionListener {
 };
 
 class ConnectionLoop;
+class TransferTable;
 using DoneCallback = std::function<void(absl::Status)>;
 
 class Connection {
@@ -104,6 +105,8 @@ class Connection {
   void BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, std::shared_ptr<HostMemory> memory,
                      const std::vector<WorkerIndex>& workers);
   void Copy(uint64_t transfer, WorkerIndex worker, Box box, uint64_t offset_bytes, DoneCallback done);
+  // What else a transfer does (transfers.h), on the connection's thread.
+  void OnTransfers(std::function<void(TransferTable&)> call);
   // Ends it on all its workers and forgets it. `done` gets the first error of any call of it.
   void FinishTransfer(uint64_t transfer, DoneCallback done);
 

@@ -108,7 +108,8 @@ void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, s
                           const std::vector<WorkerIndex>& workers) {
   auto state = std::make_shared<Transfer>();
   transfers_[transfer] = state;
-  wire::SharedMemory::Client lent = kj::heap<MemoryServer>(std::move(memory));
+  kj::Maybe<wire::SharedMemory::Client> lent;
+  if (memory != nullptr) lent = wire::SharedMemory::Client(kj::heap<MemoryServer>(std::move(memory)));
   for (WorkerIndex worker : workers) {
     absl::StatusOr<std::shared_ptr<Link>> link = LinkTo(worker);
     if (!link.ok()) {
@@ -119,11 +120,11 @@ void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, s
     request.setTicket(ticket);
     request.setSecret(secret);
     wire::Transfer::Client client = request.send().getTransfer();
-    auto attach = client.attachRequest();
-    attach.setMemory(lent);
-    tasks_.add(attach.send().then(
-        [](auto&&) {},
-        [this, transfer, worker](kj::Exception&& exception) { Fail(transfer, worker, FromException(exception)); }));
+    KJ_IF_MAYBE (lent_memory, lent) {
+      auto attach = client.attachRequest();
+      attach.setMemory(*lent_memory);
+      Await(kj::mv(attach), transfer, worker, [](const absl::Status&) {});
+    }
     state->parts.emplace(worker, Transfer::Part{*link, client});
   }
 }
@@ -133,13 +134,33 @@ void TransferTable::Fail(uint64_t transfer, WorkerIndex worker, const absl::Stat
   if (it != transfers_.end() && it->second->error.ok()) it->second->error = OfWorker(worker, status);
 }
 
+TransferTable::Transfer* TransferTable::FindPart(uint64_t transfer, WorkerIndex worker, absl::Status* why) {
+  auto it = transfers_.find(transfer);
+  if (it == transfers_.end()) {
+    *why = absl::FailedPreconditionError("the transfer has ended");
+    return nullptr;
+  }
+  if (it->second->parts.count(worker) != 0) return it->second.get();
+  *why = it->second->error;
+  return nullptr;
+}
+
+template <typename Request>
+void TransferTable::Await(Request request, uint64_t transfer, WorkerIndex worker, DoneCallback done) {
+  tasks_.add(request.send().then([done](auto&&) { done(absl::OkStatus()); },
+                                 [this, done, transfer, worker](kj::Exception&& exception) {
+                                   absl::Status status = FromException(exception);
+                                   Fail(transfer, worker, status);
+                                   done(OfWorker(worker, status));
+                                 }));
+}
+
 void TransferTable::Copy(uint64_t transfer, WorkerIndex worker, const Box& box, uint64_t offset_bytes,
                          DoneCallback done) {
-  auto it = transfers_.find(transfer);
-  if (it == transfers_.end()) return done(absl::FailedPreconditionError("the transfer has ended"));
-  auto part = it->second->parts.find(worker);
-  if (part == it->second->parts.end()) return done(it->second->error);
-  auto request = part->second.client.copyRequest();
+  absl::Status why;
+  Transfer* const state = FindPart(transfer, worker, &why);
+  if (state == nullptr) return done(why);
+  auto request = state->parts.at(worker).client.copyRequest();
   auto wire_box = request.initBox();
   auto starts = wire_box.initStarts(static_cast<unsigned>(box.size()));
   auto stops = wire_box.initStops(static_cast<unsigned>(box.size()));
@@ -148,12 +169,62 @@ void TransferTable::Copy(uint64_t transfer, WorkerIndex worker, const Box& box, 
     stops.set(d, box[d].stop);
   }
   request.setOffset(offset_bytes);
-  tasks_.add(request.send().then([done](auto&&) { done(absl::OkStatus()); },
-                                 [this, done, transfer, worker](kj::Exception&& exception) {
-                                   absl::Status status = FromException(exception);
-                                   Fail(transfer, worker, status);
-                                   done(OfWorker(worker, status));
-                                 }));
+  Await(kj::mv(request), transfer, worker, std::move(done));
+}
+
+void TransferTable::OpenFile(uint64_t transfer, const FilePlace& place) {
+  auto it = transfers_.find(transfer);
+  if (it == transfers_.end()) return;
+  for (auto& [worker, part] : it->second->parts) {
+    auto request = part.client.openFileRequest();
+    request.setPath(place.path.c_str());
+    auto layout = request.initLayout();
+    layout.setOffset(static_cast<uint64_t>(place.offset_bytes));
+    auto strides = layout.initStrides(static_cast<unsigned>(place.strides.size()));
+    for (unsigned d = 0; d < place.strides.size(); ++d) strides.set(d, place.strides[d]);
+    layout.setIsReversed(place.is_reversed);
+    request.setBytes(static_cast<uint64_t>(place.file_bytes));
+    request.setModifiedNs(place.modified_ns);
+    Await(kj::mv(request), transfer, worker, [](const absl::Status&) {});
+  }
+}
+
+void TransferTable::LookAtFile(uint64_t transfer, WorkerIndex worker, const std::string& path, uint64_t offset,
+                               uint32_t count, std::function<void(absl::StatusOr<FilePart>)> done) {
+  absl::Status why;
+  Transfer* const state = FindPart(transfer, worker, &why);
+  if (state == nullptr) return done(why);
+  auto request = state->parts.at(worker).client.lookAtFileRequest();
+  request.setPath(path.c_str());
+  request.setOffset(offset);
+  request.setCount(count);
+  tasks_.add(request.send().then(
+      [done](auto&& answer) {
+        FilePart part{static_cast<int64_t>(answer.getBytes()), answer.getModifiedNs(), {}};
+        part.part.assign(answer.getPart().asChars().begin(), answer.getPart().size());
+        done(std::move(part));
+      },
+      [done, worker](kj::Exception&& exception) { done(OfWorker(worker, FromException(exception))); }));
+}
+
+void TransferTable::CreateFile(uint64_t transfer, WorkerIndex worker, const std::string& path, const std::string& name,
+                               int64_t bytes, const std::string& head, DoneCallback done) {
+  absl::Status why;
+  Transfer* const state = FindPart(transfer, worker, &why);
+  if (state == nullptr) return done(why);
+  auto request = state->parts.at(worker).client.createFileRequest();
+  request.setPath(path.c_str());
+  request.setName(name.c_str());
+  request.setBytes(static_cast<uint64_t>(bytes));
+  request.setHead(kj::arrayPtr(reinterpret_cast<const kj::byte*>(head.data()), head.size()));
+  Await(kj::mv(request), transfer, worker, std::move(done));
+}
+
+void TransferTable::CommitFile(uint64_t transfer, WorkerIndex worker, DoneCallback done) {
+  absl::Status why;
+  Transfer* const state = FindPart(transfer, worker, &why);
+  if (state == nullptr) return done(why);
+  Await(state->parts.at(worker).client.commitFileRequest(), transfer, worker, std::move(done));
 }
 
 void TransferTable::Finish(uint64_t transfer, DoneCallback done) {

@@ -3,6 +3,7 @@
 // TransferTable: the open uploads and downloads of a connection, and the connections to workers' data
 // sockets that they use. Lives on the connection's thread.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "client/connection/connection.h"
+#include "client/connection/file_place.h"
 #include "schemas/worker.capnp.h"
 
 namespace tessera {
@@ -26,8 +28,16 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
 
   void SetWorkers(const std::vector<WorkerReport>& workers);
   void SetWorker(int32_t worker, const std::string& data_address);
+  // `memory` may be null: of a transfer with a file, or without either.
   void Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, std::shared_ptr<HostMemory> memory,
              const std::vector<WorkerIndex>& workers);
+  // The file takes the memory's place, at all its workers. What fails shows at Finish.
+  void OpenFile(uint64_t transfer, const FilePlace& place);
+  void LookAtFile(uint64_t transfer, WorkerIndex worker, const std::string& path, uint64_t offset, uint32_t count,
+                  std::function<void(absl::StatusOr<FilePart>)> done);
+  void CreateFile(uint64_t transfer, WorkerIndex worker, const std::string& path, const std::string& name,
+                  int64_t bytes, const std::string& head, DoneCallback done);
+  void CommitFile(uint64_t transfer, WorkerIndex worker, DoneCallback done);
   void Copy(uint64_t transfer, WorkerIndex worker, const Box& box, uint64_t offset_bytes, DoneCallback done);
   void Finish(uint64_t transfer, DoneCallback done);
 
@@ -35,6 +45,10 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   struct Link;      // to one worker's data socket
   struct Transfer;  // one ticket
   absl::StatusOr<std::shared_ptr<Link>> LinkTo(WorkerIndex worker);
+  // Null, and done is told why, where the transfer has no such part.
+  Transfer* FindPart(uint64_t transfer, WorkerIndex worker, absl::Status* why);
+  template <typename Request>
+  void Await(Request request, uint64_t transfer, WorkerIndex worker, DoneCallback done);
   void Fail(uint64_t transfer, WorkerIndex worker, const absl::Status& status);
   void taskFailed(kj::Exception&& exception) override;
 

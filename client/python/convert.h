@@ -29,6 +29,13 @@ struct Hooks {
 };
 Hooks& GetHooks();
 
+// Runs what may block: other threads of Python go on.
+template <typename Function>
+auto Released(Function function) {
+  nb::gil_scoped_release release;
+  return function();
+}
+
 // Raises the Python error for a status; a pending Python exception (Ctrl-C) is raised as it is.
 [[noreturn]] void Raise(const absl::Status& status);
 void RaiseIfError(const absl::Status& status);

@@ -11,6 +11,7 @@
 #include "client/address.h"
 #include "client/cluster.h"
 #include "client/python/convert.h"
+#include "client/python/file_module.h"
 #include "client/python/recording_module.h"
 #include "client/python/tensor_module.h"
 #include "client/session.h"
@@ -44,12 +45,6 @@ void WarnImplicit(const std::string& text) {
   // An exception (warnings as errors) stays pending and is raised by the caller.
   PyObject* result = PyObject_CallFunction(GetHooks().warn_implicit.ptr(), "s", text.c_str());
   Py_XDECREF(result);
-}
-
-template <typename Function>
-auto Released(Function function) {
-  nb::gil_scoped_release release;
-  return function();
 }
 
 std::optional<ImplicitPolicy> PolicyOf(std::optional<int> policy) {
@@ -232,7 +227,7 @@ void DefineCluster(nb::module_& module) {
       .def_static("_start",
                   [](int workers, int64_t memory_bytes, const std::string& device, const std::string& transport,
                      const std::string& socket_path, double start_timeout_s,
-                     const std::vector<std::string>& coordinator_flags) {
+                     const std::vector<std::string>& coordinator_flags, const std::vector<std::string>& files) {
                     ClusterOptions options;
                     options.workers = workers;
                     options.memory_bytes = memory_bytes;
@@ -241,6 +236,7 @@ void DefineCluster(nb::module_& module) {
                     options.socket_path = socket_path;
                     options.start_timeout_s = start_timeout_s;
                     options.coordinator_flags = coordinator_flags;
+                    options.files = files;
                     return ValueOrRaise(Released([&] { return LocalCluster::Start(options); }));
                   })
       .def_prop_ro("address", &LocalCluster::address)
@@ -275,6 +271,7 @@ NB_MODULE(_tessera, module) {
   DefineRecording(module);
   DefineSession(module);
   DefineCluster(module);
+  DefineFiles(module);
   module.def("set_hooks", [](nb::object error_classes, nb::object convert_operand, nb::object warn_implicit,
                              nb::object refuse_operand) {
     GetHooks() = {std::move(error_classes), std::move(convert_operand), std::move(warn_implicit),

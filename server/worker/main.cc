@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
@@ -35,6 +36,7 @@
 #include "server/transport/socket/socket_transport.h"
 #include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/executor.h"
+#include "server/worker/files/file_roots.h"
 #include "server/worker/page_toucher.h"
 #include "server/worker/rpc/data_gate.h"
 #include "server/worker/rpc/worker_server.h"
@@ -61,6 +63,8 @@ struct WorkerOptions {
   std::string host_id;
   int threads = 0;
   int workers_on_host = 1;
+  std::vector<std::string> files;
+  HostFiles host_files;
   double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
   int exit_with_parent_fd = -1;
 };
@@ -155,8 +159,9 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
   if (is_host_memory) parts->pages.Add(arena);
   Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
-                    [&parts = *parts, key = joined.getWelcome().getPeerKey()](pid_t, Acceptor::Admit admit) {
-                      return MakeDataGate(parts.tickets, *parts.device, parts.copies, parts.attached, key,
+                    [&parts = *parts, &files = options.host_files, key = joined.getWelcome().getPeerKey()](
+                        pid_t, Acceptor::Admit admit) {
+                      return MakeDataGate(parts.tickets, *parts.device, parts.copies, parts.attached, files, key,
                                           std::move(admit));
                     });
   auto& port = io.unixEventPort;
@@ -231,6 +236,9 @@ int Serve(WorkerOptions options) {
   auto created = platform->MakeArena(options.memory_bytes);
   if (!created.ok()) return Fail(std::string(created.status().message()));
   const auto arena = std::make_shared<const SharedArena>(*std::move(created));
+  auto roots = FileRoots::Make(options.files);
+  if (!roots.ok()) return Fail(StrCat("--files: ", roots.status().message()));
+  options.host_files = {*std::move(roots), platform->kind()};
   options.memory_bytes = arena->bytes();
   umask(0077);
   const std::string messages_path = StrCat(options.socket_dir, "/worker-", getpid(), "-messages.sock");
@@ -295,6 +303,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.01, 86400.0))
       ->capture_default_str();
   app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
+  app.add_option("--files", options.files,
+                 "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
+      ->allow_extra_args(false);
   app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");
   app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1")
       ->check(CLI::Range(0, kMaxThreads));

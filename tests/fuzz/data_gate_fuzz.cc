@@ -1,6 +1,7 @@
 // A worker's data gate, on any sequence of calls that a client could make with tickets of its own: each is answered,
 // each ticket is reported at most once, an upload that ended well has brought every row, and no byte is written outside
-// the window, be it of the arena or of the client's memory.
+// the window, be it of the arena or of the client's memory. Of files, those stay that were there, and what was
+// committed.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,9 +10,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include <kj/async-io.h>
@@ -19,8 +25,10 @@
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
 #include "schemas/worker.capnp.h"
 #include "server/device/cpu/cpu_device.h"
+#include "server/worker/files/tensor_file.h"
 #include "server/worker/rpc/data_gate.h"
 
 namespace tessera {
@@ -70,6 +78,20 @@ TransferWindow Window(uint64_t ticket, TransferDirection direction, int64_t offs
   return window;
 }
 
+constexpr const char* kNewName = ".out.tessera-0123456789abcdef";
+constexpr int64_t kFileBytes = 64;
+
+// Of this process.
+const std::string& FolderOfFiles() {
+  static const std::string& folder = *[] {
+    const char* const parent = std::getenv("TEST_TMPDIR");
+    auto* pattern = new std::string(StrCat(parent != nullptr ? parent : "/tmp", "/tessera-fuzz-XXXXXX"));
+    TESSERA_CHECK(mkdtemp(pattern->data()) != nullptr);
+    return pattern;
+  }();
+  return folder;
+}
+
 class World {
  public:
   World(kj::AsyncIoContext& io, Device& device, const SharedArena& arena)
@@ -80,12 +102,16 @@ class World {
                    TESSERA_CHECK(++reports_[report.ticket.value] == 1);
                    if (report.ticket.value == kUpload && report.status.ok() && !is_closed_) is_uploaded_ = true;
                  }),
-        gate_(MakeDataGate(tickets_, device, copies_, attached_, 11, [] {})) {
+        gate_(MakeDataGate(tickets_, device, copies_, attached_, files_, 11, [] {})) {
     std::memset(arena_.memory(), 0x5A, kMemoryBytes);
     TESSERA_CHECK(tickets_.Expect(Window(kUpload, TransferDirection::kUpload, kOffset)).ok());
     TESSERA_CHECK(tickets_.Expect(Window(kDownload, TransferDirection::kDownload, kSecondOffset)).ok());
     tickets_.Open(Ordinal(kUpload));
     tickets_.Open(Ordinal(kDownload));
+    const FileDescriptor file(open((folder_ + "/in").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    TESSERA_CHECK(ftruncate(file.get(), kFileBytes) == 0);
+    (void)!symlink("/etc/passwd", (folder_ + "/link").c_str());
+    modified_ns_ = StampOf(file)->modified_ns;
   }
 
   void Call(Bytes& bytes) {
@@ -140,7 +166,45 @@ class World {
         return Keep(request.send().ignoreResult());
       }
       case 6: return Keep(transfer.finishRequest().send().ignoreResult());
-      default: transfers_.erase(transfers_.begin() + (&transfer - transfers_.data())); return;
+      default: break;
+    }
+    if (what >= 0x80) return CallOfFile(transfer, bytes);
+    transfers_.erase(transfers_.begin() + (&transfer - transfers_.data()));
+  }
+
+  // A file of zeros, one that is none, and one beside it that may be made.
+  void CallOfFile(wire::Transfer::Client& transfer, Bytes& bytes) {
+    static constexpr const char* kPaths[] = {"in", "out", "../in", "/etc/passwd", "", "link", kNewName, "in/in"};
+    const char* const path = kPaths[bytes.Next() % std::size(kPaths)];
+    switch (bytes.Next() % 4) {
+      case 0: {
+        auto request = transfer.openFileRequest();
+        request.setPath(path);
+        auto layout = request.initLayout();
+        layout.setOffset(static_cast<uint64_t>(bytes.Small()));
+        auto strides = layout.initStrides(bytes.Next() % 8 == 0 ? 1 : 2);
+        for (unsigned d = 0; d < strides.size(); ++d) strides.set(d, bytes.Small());
+        layout.setIsReversed(bytes.Next() % 2 == 0);
+        request.setBytes(kFileBytes);
+        request.setModifiedNs(bytes.Next() % 8 == 0 ? 0 : modified_ns_);
+        return Keep(request.send().ignoreResult());
+      }
+      case 1: {
+        auto request = transfer.lookAtFileRequest();
+        request.setPath(path);
+        request.setOffset(static_cast<uint64_t>(bytes.Small()));
+        request.setCount(bytes.Next() % 8 == 0 ? UINT32_MAX : bytes.Next());
+        return Keep(request.send().ignoreResult());
+      }
+      case 2: {
+        auto request = transfer.createFileRequest();
+        request.setPath(path);
+        request.setName(bytes.Next() % 8 == 0 ? "new" : kNewName);
+        request.setBytes(bytes.Next() % 8 == 0 ? UINT64_MAX : kFileBytes);
+        request.setHead(kj::arrayPtr(reinterpret_cast<const kj::byte*>("head"), bytes.Next() % 5));
+        return Keep(request.send().ignoreResult());
+      }
+      default: return Keep(transfer.commitFileRequest().send().ignoreResult());
     }
   }
 
@@ -148,6 +212,11 @@ class World {
     for (auto& answer : answers_) answer.wait(io_.waitScope);  // each comes
     transfers_.clear();
     io_.waitScope.poll();
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.insert(entry.path().filename());
+    names.erase("out");  // committed, or not
+    TESSERA_CHECK((names == std::set<std::string>{"in", "link"}));
+    std::filesystem::remove(folder_ + "/out");
     for (int64_t i = 0; i < static_cast<int64_t>(kMemoryBytes); ++i) {
       const bool is_window = i >= kOffset && i < kOffset + kShardBytes;
       TESSERA_CHECK(is_window || arena_.memory()[i] == std::byte{0x5A});
@@ -170,6 +239,9 @@ class World {
   bool is_uploaded_ = false;
   TicketTable tickets_;
   CopyThread copies_;
+  const std::string folder_ = FolderOfFiles();
+  const HostFiles files_ = {*FileRoots::Make({folder_}), DeviceKind::kCpu};
+  int64_t modified_ns_ = 0;
   AttachedMemory attached_{{.count = 6, .bytes = 1 << 20}};
   wire::DataGate::Client gate_;
   std::vector<wire::Transfer::Client> transfers_;

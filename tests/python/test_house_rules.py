@@ -51,7 +51,7 @@ LAYERS = {
 # Third-party headers and where alone they may be named.
 OWNERS = {
     r"(kj|capnp)/|\.capnp\.h$": [r"/rpc/", r"^schemas/codec/", r"/main\.cc$", r"^client/connection/", r"^tests/"],
-    r"^(ucp|ucs|uct)/": [r"^server/transport/ucx/"],
+    r"^(ucp|ucs|uct)/": [r"^server/transport/ucx/", r"^tests/fuzz/ucx_"],
     r"^nccl\.h$": [r"^server/transport/nccl/"],
     r"^cuda\.h$": [r"^server/device/cuda/", r"^kernels/cuda/", r"^tests/emulator/cuda/"],
     r"^cuda_runtime": [],

@@ -29,6 +29,7 @@ from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedP
                       InternalError, InvalidArgumentError, LinAlgError, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
                       TesseraError, UnauthenticatedError, UnavailableError, UnimplementedError)
 from ._local_map import local_map
+from ._files import FileTensor, load, open, save  # noqa: A004
 from ._mesh import DeviceMesh
 from ._contraction import addmm, bmm, einsum, mm, outer, tensordot, vecdot
 from ._indexing import (cumprod, cumsum, cumulative_prod, cumulative_sum, embedding, gather, index_add, isin,

@@ -343,8 +343,9 @@ class Cluster:
 
 
 def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, address=None, timeout=60,
-                  coordinator_flags=()) -> Cluster:
-    """Starts a coordinator and workers on this host; memory is per worker. device is "cpu" or "cuda".
+                  coordinator_flags=(), files=None) -> Cluster:
+    """Starts a coordinator and workers on this host; memory is per worker. device is "cpu" or "cuda". files: folders whose
+    files the workers load and save ("folder:ro": load); the current one if it is not given.
 
     >>> with ts.local_cluster(workers=4, memory="1GiB") as cluster:
     ...     session = cluster.connect()
@@ -361,8 +362,9 @@ def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, 
         if not path.startswith("/"):
             raise InvalidArgumentError(f"{op}: address is {address!r}; a cluster on this host listens on unix:/path")
     transport = transport or os.environ.get("TESSERA_TRANSPORT", "shm")
+    roots = [os.getcwd()] if files is None else [files] if isinstance(files, (str, os.PathLike)) else files
     raw = _tessera.LocalCluster._start(count, parse_bytes(memory, op), device, str(transport), path, seconds(timeout, op),
-                                       list(coordinator_flags))
+                                       list(coordinator_flags), [os.fspath(folder) for folder in roots])
     return Cluster(raw)
 
 

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include <kj/io.h>
 #include <spdlog/spdlog.h>
@@ -19,6 +21,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/worker/files/tensor_file.h"
 #include "server/worker/window_copy.h"
 
 namespace tessera {
@@ -89,11 +92,33 @@ absl::Status CheckWindow(const TensorSpec& spec, const Box& box, uint64_t offset
   return absl::OkStatus();
 }
 
+// Between the file and the shard; by way of the host's memory where the shard is elsewhere.
+absl::StatusOr<int64_t> CopyFile(Device& device, DeviceKind memory, TensorFile& file, const TicketTable::Ticket& ticket,
+                                 const Box& box, std::byte* shard) {
+  if (memory == DeviceKind::kCpu) return file.Copy(ticket.window, ticket.box, box, shard);
+  const Box common = Intersect(ticket.box, box);
+  if (IsEmpty(common)) return 0;
+  TransferWindow dense = ticket.window;
+  dense.strides = RowMajorStrides(BoxShape(common));
+  std::vector<std::byte> host(static_cast<size_t>(NumElements(common) * SizeBytes(dense.spec.dtype)));
+  if (dense.direction == TransferDirection::kUpload) {
+    TESSERA_RETURN_IF_ERROR(file.Copy(dense, common, common, host.data()).status());
+    return CopyWindow(device, ticket.window, ticket.box, common, shard, host.data());
+  }
+  TESSERA_RETURN_IF_ERROR(CopyWindow(device, ticket.window, ticket.box, common, shard, host.data()).status());
+  return file.Copy(dense, common, common, host.data());
+}
+
 class TransferServer final : public wire::Transfer::Server {
  public:
-  TransferServer(TicketTable& tickets, Device& device, CopyThread& copies, std::shared_ptr<AttachedMemory::Share> share,
-                 TicketTable::TicketPointer ticket)
-      : tickets_(tickets), device_(device), copies_(copies), share_(std::move(share)), ticket_(std::move(ticket)) {}
+  TransferServer(TicketTable& tickets, Device& device, CopyThread& copies, const HostFiles& files,
+                 std::shared_ptr<AttachedMemory::Share> share, TicketTable::TicketPointer ticket)
+      : tickets_(tickets),
+        device_(device),
+        copies_(copies),
+        files_(files),
+        share_(std::move(share)),
+        ticket_(std::move(ticket)) {}
   ~TransferServer() {
     const bool upload = ticket_->window.direction == TransferDirection::kUpload;
     if (upload && !finished_)
@@ -125,8 +150,87 @@ class TransferServer final : public wire::Transfer::Server {
       return kj::READY_NOW;
     });
   }
+  kj::Promise<void> openFile(OpenFileContext context) override {
+    const absl::Status status = OpenFile(context.getParams());
+    context.releaseParams();
+    ThrowIfError(status);
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> lookAtFile(LookAtFileContext context) override {
+    ThrowIfError(LookAtFile(context));
+    return kj::READY_NOW;
+  }
+  // Reserving the bytes of a large file, and having them on the disk, take their time.
+  kj::Promise<void> createFile(CreateFileContext context) override {
+    auto params = context.getParams();
+    auto made = std::make_shared<absl::StatusOr<std::unique_ptr<NewFile>>>(absl::UnknownError(""));
+    auto job = [&roots = files_.roots, made, path = Text(params.getPath()), name = Text(params.getName()),
+                bytes = params.getBytes(), head = Text(params.getHead().asChars())]() {
+      *made = bytes > static_cast<uint64_t>(kMaxFileBytes)
+                  ? absl::InvalidArgumentError(StrCat("file: ", bytes, " bytes, ", kMaxFileBytes, " are allowed"))
+                  : roots.Create(path, name, static_cast<int64_t>(bytes), head);
+    };
+    context.releaseParams();
+    return copies_.Run(std::move(job)).then([this, made]() {
+      ThrowIfError(made->status());
+      new_file_ = *std::move(*made);
+    });
+  }
+  kj::Promise<void> commitFile(CommitFileContext) override {
+    if (new_file_ == nullptr) ThrowIfError(absl::FailedPreconditionError("commit: no file was made"));
+    auto committed = std::make_shared<absl::Status>();
+    return copies_.Run([file = new_file_, committed]() { *committed = file->Commit(); }).then([committed]() {
+      ThrowIfError(*committed);
+    });
+  }
 
  private:
+  static std::string Text(kj::ArrayPtr<const char> text) { return std::string(text.begin(), text.size()); }
+
+  absl::Status OpenFile(wire::Transfer::OpenFileParams::Reader params) {
+    if (memory_ || file_ || !attached_.ok()) {
+      return absl::FailedPreconditionError("file: the transfer has had its memory or file");
+    }
+    const bool upload = ticket_->window.direction == TransferDirection::kUpload;
+    FileLayout layout{static_cast<int64_t>(params.getLayout().getOffset()), {}, ByteOrder::kOwn};
+    if (params.getLayout().getIsReversed()) layout.order = ByteOrder::kReversed;
+    for (const int64_t stride : params.getLayout().getStrides()) layout.strides.push_back(stride);
+    const std::string path = Text(params.getPath());
+    attached_ = absl::OkStatus();
+    auto opened = upload ? files_.roots.Open(path) : files_.roots.OpenNew(path);
+    attached_ = opened.status();
+    if (!opened.ok()) return attached_;
+    auto made = TensorFile::Make(*std::move(opened), ticket_->window.spec, std::move(layout));
+    attached_ = made.status();
+    if (!made.ok()) return attached_;
+    const FileStamp given{static_cast<int64_t>(params.getBytes()), params.getModifiedNs()};
+    if (upload && (*made)->stamp() != given) {
+      attached_ =
+          absl::FailedPreconditionError(StrCat("file ", Printable(path), ": it has changed since it was looked at"));
+      return attached_;
+    }
+    file_ = *std::move(made);
+    return absl::OkStatus();
+  }
+
+  absl::Status LookAtFile(LookAtFileContext context) {
+    auto params = context.getParams();
+    if (params.getCount() > kMaxFilePart) {
+      return absl::InvalidArgumentError(
+          StrCat("file: ", params.getCount(), " bytes to look at, ", kMaxFilePart, " are allowed (max_file_part)"));
+    }
+    TESSERA_ASSIGN_OR_RETURN(const FileDescriptor file, files_.roots.Open(Text(params.getPath())));
+    TESSERA_ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(file));
+    const uint64_t offset = std::min(params.getOffset(), static_cast<uint64_t>(stamp.bytes));
+    std::vector<kj::byte> part(std::min<uint64_t>(params.getCount(), static_cast<uint64_t>(stamp.bytes) - offset));
+    const ssize_t count = pread(file.get(), part.data(), part.size(), static_cast<off_t>(offset));
+    if (count < 0) return absl::InternalError(StrCat("file: reading: ", std::strerror(errno)));
+    auto results = context.getResults();
+    results.setBytes(static_cast<uint64_t>(stamp.bytes));
+    results.setModifiedNs(stamp.modified_ns);
+    results.setPart(kj::arrayPtr(part.data(), static_cast<size_t>(count)));
+    return absl::OkStatus();
+  }
   template <typename Step>
   kj::Promise<void> InOrder(Step step) {
     order_ = order_.addBranch().then(kj::mv(step)).fork();
@@ -149,16 +253,17 @@ class TransferServer final : public wire::Transfer::Server {
   kj::Promise<void> Copy(CopyContext context, const Box& box, uint64_t offset) {
     if (ticket_->over) ThrowIfError(absl::FailedPreconditionError("copy: the transfer is over"));
     ThrowIfError(attached_);
-    if (!memory_) ThrowIfError(absl::FailedPreconditionError("copy: attach the memory first"));
+    if (!memory_ && !file_) ThrowIfError(absl::FailedPreconditionError("copy: attach the memory first"));
     const TransferWindow& window = ticket_->window;
-    ThrowIfError(CheckWindow(window.spec, box, offset, memory_->bytes()));
+    ThrowIfError(CheckWindow(window.spec, box, offset, memory_ ? memory_->bytes() : SIZE_MAX));
     if (window.direction == TransferDirection::kUpload) ThrowIfError(CheckSlab(box));
     ++ticket_->copies;
     auto copied = std::make_shared<absl::StatusOr<int64_t>>(0);
-    std::byte* client = memory_->base() + offset;
     std::byte* shard = tickets_.arena().memory() + window.offset_bytes;
-    auto job = [&device = device_, ticket = ticket_, memory = memory_, box, client, shard, copied]() {
-      *copied = CopyWindow(device, ticket->window, ticket->box, box, shard, client);
+    auto job = [&device = device_, &files = files_, ticket = ticket_, memory = memory_, file = file_, box, offset, shard,
+                copied]() {
+      *copied = memory ? CopyWindow(device, ticket->window, ticket->box, box, shard, memory->base() + offset)
+                       : CopyFile(device, files.memory, *file, *ticket, box, shard);
     };
     return copies_.Run(std::move(job)).then([this, context, copied, box]() mutable {
       const bool is_upload = ticket_->window.direction == TransferDirection::kUpload;
@@ -177,6 +282,7 @@ class TransferServer final : public wire::Transfer::Server {
         return absl::FailedPreconditionError(StrCat("finish: the upload reached ", ticket_->covered_rows,
                                                     " of dim 0; the shard ", ToText(ticket_->box), " needs ", wanted));
       }
+      if (file_) TESSERA_RETURN_IF_ERROR(file_->CheckUnchanged());
       tickets_.End(ticket_, absl::OkStatus());
     }
     finished_ = true;
@@ -204,21 +310,25 @@ class TransferServer final : public wire::Transfer::Server {
   TicketTable& tickets_;
   Device& device_;
   CopyThread& copies_;
+  const HostFiles& files_;
   std::shared_ptr<AttachedMemory::Share> share_;
   TicketTable::TicketPointer ticket_;
-  std::shared_ptr<ClientMemory> memory_;
-  absl::Status attached_;  // why there is no memory, if so
+  std::shared_ptr<ClientMemory> memory_;  // or
+  std::shared_ptr<TensorFile> file_;
+  std::shared_ptr<NewFile> new_file_;
+  absl::Status attached_;  // why there is neither, if so
   kj::ForkedPromise<void> order_ = kj::Promise<void>(kj::READY_NOW).fork();
   bool finished_ = false;
 };
 
 class DataGateServer final : public wire::DataGate::Server {
  public:
-  DataGateServer(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached, uint64_t peer_key,
-                 Acceptor::Admit admit)
+  DataGateServer(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
+                 const HostFiles& files, uint64_t peer_key, Acceptor::Admit admit)
       : tickets_(tickets),
         device_(device),
         copies_(copies),
+        files_(files),
         share_(std::make_shared<AttachedMemory::Share>(attached)),
         peer_key_(peer_key),
         admit_(std::move(admit)) {}
@@ -247,7 +357,8 @@ class DataGateServer final : public wire::DataGate::Server {
     auto ticket = tickets_.Redeem(TicketId(params.getTicket()), params.getSecret());
     ThrowIfError(ticket.status());
     admit_();
-    context.getResults().setTransfer(kj::heap<TransferServer>(tickets_, device_, copies_, share_, *std::move(ticket)));
+    context.getResults().setTransfer(
+        kj::heap<TransferServer>(tickets_, device_, copies_, files_, share_, *std::move(ticket)));
     return kj::READY_NOW;
   }
 
@@ -255,6 +366,7 @@ class DataGateServer final : public wire::DataGate::Server {
   TicketTable& tickets_;
   Device& device_;
   CopyThread& copies_;
+  const HostFiles& files_;
   std::shared_ptr<AttachedMemory::Share> share_;
   uint64_t peer_key_;
   Acceptor::Admit admit_;
@@ -264,8 +376,8 @@ class DataGateServer final : public wire::DataGate::Server {
 }  // namespace
 
 wire::DataGate::Client MakeDataGate(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
-                                    uint64_t peer_key, Acceptor::Admit admit) {
-  return kj::heap<DataGateServer>(tickets, device, copies, attached, peer_key, std::move(admit));
+                                    const HostFiles& files, uint64_t peer_key, Acceptor::Admit admit) {
+  return kj::heap<DataGateServer>(tickets, device, copies, attached, files, peer_key, std::move(admit));
 }
 
 }  // namespace tessera

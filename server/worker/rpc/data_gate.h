@@ -6,17 +6,28 @@
 #include <cstdint>
 
 #include "schemas/codec/two_party.h"
+#include "schemas/types/device_kind.h"
 #include "schemas/worker.capnp.h"
 #include "server/device/device.h"
 #include "server/worker/attached_memory.h"
+#include "server/worker/files/file_roots.h"
 #include "server/worker/rpc/copy_thread.h"
 #include "server/worker/tickets.h"
 
 namespace tessera {
 
+inline constexpr uint32_t kMaxFilePart = uint32_t{16} << 20;  // docs/limits.md: max_file_part
+inline constexpr int64_t kMaxFileBytes = int64_t{1} << 50;    // docs/limits.md: max_file_bytes
+
+// What files clients may have, and what memory shards are in.
+struct HostFiles {
+  FileRoots roots;
+  DeviceKind memory = DeviceKind::kCpu;
+};
+
 // The bootstrap capability of one data connection. `admit` is called when the key or a ticket was shown.
 // `attached` outlives it, as the others do.
 wire::DataGate::Client MakeDataGate(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
-                                    uint64_t peer_key, Acceptor::Admit admit);
+                                    const HostFiles& files, uint64_t peer_key, Acceptor::Admit admit);
 
 }  // namespace tessera

@@ -26,7 +26,9 @@ TEST(EndingProcesses, AProcessRunsUntilItIsKilled) {
   const pid_t pid = StartSleeper();
   EXPECT_FALSE(RunsNoMore(pid));
   kill(pid, SIGKILL);
-  while (!RunsNoMore(pid)) usleep(1000);
+  siginfo_t ended{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(RunsNoMore(pid));
   EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
   EXPECT_TRUE(RunsNoMore(pid));
 }

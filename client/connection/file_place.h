@@ -1,0 +1,28 @@
+#pragma once
+
+// Where a tensor lies in a file of the workers' host.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct FilePlace {
+  std::string path;
+  int64_t offset_bytes = 0;      // of the element with indices 0
+  std::vector<int64_t> strides;  // in bytes, by tensor dim
+  bool is_reversed = false;      // the bytes of each number are in the other order
+  // Of a file that is read, when it was looked at: it is refused if it has changed.
+  int64_t file_bytes = 0;
+  int64_t modified_ns = 0;
+};
+
+// What LookAtFile saw.
+struct FilePart {
+  int64_t file_bytes = 0;
+  int64_t modified_ns = 0;
+  std::string part;
+};
+
+}  // namespace tessera

@@ -1,0 +1,12 @@
+#pragma once
+
+// The extension's FileDoor: files of the workers' host.
+
+#include "client/python/convert.h"
+
+namespace tessera::python {
+
+// FileDoor: look, load, create, write, commit.
+void DefineFiles(nb::module_& module);
+
+}  // namespace tessera::python

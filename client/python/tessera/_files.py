@@ -1,0 +1,301 @@
+"""Files of the workers' host: each worker reads and writes its own part, and no tensor passes through the client."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import tokenize
+
+import _tessera
+import numpy as np
+from _tessera import Tensor
+
+from . import _context, _index
+from ._dtypes import bfloat16, code_of
+from ._errors import ArgumentError, InvalidArgumentError, UnimplementedError
+from ._placements import Replicate, Shard
+from ._session import mesh_for
+
+_PART = 1 << 20                 # of a header that is fetched at a time
+_MAX_HEADER = 100_000_000       # as safetensors has it
+_LEAST_RUN = 4096               # bytes that a worker writes in one piece, or rows go to fewer workers
+_SAFETENSORS = {"BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "F16": np.float16,
+                "BF16": bfloat16, "U32": np.uint32, "I32": np.int32, "F32": np.float32, "U64": np.uint64, "I64": np.int64,
+                "F64": np.float64, "C64": np.complex64}
+
+
+class FileTensor:
+    """A tensor in a file: what it is, known, and its values, not read yet. `f[a:b]`, or `f.load(...)`, has the workers read."""
+
+    def __init__(self, file, name, dtype, shape, offset, strides):
+        self._file, self.name = file, name
+        self._stored = np.dtype(dtype)              # with its byte order
+        self.dtype = self._stored.newbyteorder("=")
+        self.shape, self._offset, self._strides = tuple(int(n) for n in shape), int(offset), tuple(int(n) for n in strides)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=object))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    def __repr__(self):
+        name = f"{self.name!r} of " if self.name else ""
+        return f"<FileTensor {self.dtype.name}{list(self.shape)}: {name}{self._file.path}>"
+
+    def __getitem__(self, index) -> Tensor:
+        return self.load(index=index)
+
+    def load(self, device_mesh=None, placements=None, *, index=...) -> Tensor:
+        """The tensor, or the part of it that a basic index takes (x[a:b, ::2, None]), on a mesh: each worker reads its own
+        shard. placements: Shard(0) over the first mesh dim if they are not given."""
+        items = _index.normalise(index, self.shape)
+        shape, strides, offset, dim = [], [], self._offset, 0
+        for kind, start, size, step in items:
+            if kind == 2:       # None
+                shape.append(1)
+                strides.append(0)
+                continue
+            offset += start * self._strides[dim] if size or kind == 1 else 0
+            if kind == 0:
+                shape.append(size)
+                strides.append(self._strides[dim] * step)
+            dim += 1
+        return self._file.load(self, shape, offset, strides, device_mesh, placements)
+
+
+class _File:
+    """An open file: its path, the door through which a worker looks at it, and its stamp."""
+
+    def __init__(self, path, op, session):
+        self.path, self.op = path, op
+        self.session = session or _context.current_session()
+        self.door = _tessera.FileDoor.open(self.session, self.session.default_mesh.workers[0])
+        self.bytes, self.modified_ns, self.head = self.door.look(self.path, 0, _PART)
+
+    def part(self, offset: int, count: int) -> bytes:
+        out = self.head[offset:offset + count]
+        while len(out) < count:
+            _, modified_ns, more = self.door.look(self.path, offset + len(out), min(count - len(out), 16 * _PART))
+            if not more or modified_ns != self.modified_ns:
+                break
+            out += more
+        return out
+
+    def refuse(self, why) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self.op}: {self.path}: {why}")
+
+    def load(self, tensor, shape, offset, strides, device_mesh, placements) -> Tensor:
+        mesh = mesh_for(device_mesh, self.op, self.session)
+        if placements is None:
+            placements = [Shard(0) if m == 0 and shape else Replicate() for m in range(mesh.ndim)]
+        encoded = mesh._placements(placements, self.op)
+        # What a file has in a bool may be anything.
+        is_bool = tensor.dtype == np.bool_
+        code = code_of(np.uint8 if is_bool else tensor.dtype, self.op)
+        is_reversed = tensor._stored != tensor.dtype
+        item = tensor.dtype.itemsize
+        strides = [s if n > 1 and s else item for n, s in zip(shape, strides)]
+        out = self.door.load(code, [int(n) for n in shape], mesh._raw, encoded, self.path, int(offset), strides, is_reversed,
+                             self.bytes, self.modified_ns)
+        return out != 0 if is_bool else out
+
+
+def _npy(file) -> FileTensor:
+    stream = io.BytesIO(file.part(0, _PART))
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        elif version in ((2, 0), (3, 0)):
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+        else:
+            raise ValueError(f"version {version} of the format is unknown")
+    except (ValueError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
+        raise file.refuse(f"is no .npy file: {str(error)[:200]}") from None
+    if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None or dtype.kind in "SUVmM":
+        raise file.refuse(f"has the dtype {dtype}, which no tensor has")
+    if any(n < 0 for n in shape):
+        raise file.refuse(f"says its shape is {shape}")
+    offset, item = stream.tell(), dtype.itemsize
+    if offset + item * int(np.prod(shape, dtype=object)) > file.bytes:
+        raise file.refuse(f"is cut: {dtype.name}{list(shape)} from byte {offset} on, and the file has {file.bytes}")
+    strides, step = [], item
+    for n in (shape if fortran else reversed(shape)):
+        strides.append(step)
+        step *= max(n, 1)
+    return FileTensor(file, "", dtype, shape, offset, strides if fortran else strides[::-1])
+
+
+def _safetensors(file) -> dict[str, FileTensor]:
+    length = int.from_bytes(file.part(0, 8), "little")
+    if file.bytes < 8 or length > min(_MAX_HEADER, file.bytes - 8):
+        raise file.refuse(f"is no safetensors file: a header of {length} bytes in a file of {file.bytes}")
+    try:
+        header = json.loads(file.part(8, length))
+        entries = [(name, one["dtype"], [int(n) for n in one["shape"]], *map(int, one["data_offsets"]))
+                   for name, one in header.items() if name != "__metadata__"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise file.refuse(f"is no safetensors file: its header: {error!r}") from None
+    out = {}
+    for name, kind, shape, start, stop in entries:
+        if kind not in _SAFETENSORS:
+            raise file.refuse(f"{name!r} has the dtype {kind}, which no tensor has")
+        dtype = np.dtype(_SAFETENSORS[kind])
+        wanted = dtype.itemsize * int(np.prod(shape, dtype=object))
+        if any(n < 0 for n in shape) or start < 0 or stop - start != wanted or 8 + length + stop > file.bytes:
+            raise file.refuse(f"{name!r} is {kind}{shape}, {wanted} bytes, at bytes {start} to {stop} of {file.bytes - 8 - length}")
+        out[name] = FileTensor(file, name, dtype.newbyteorder("<"), shape, 8 + length + start, _row_major(shape, dtype.itemsize))
+    return out
+
+
+def _row_major(shape, item) -> list[int]:
+    strides = []
+    for n in reversed(shape):
+        strides.append(item)
+        item *= max(n, 1)
+    return strides[::-1]
+
+
+_READERS = {".npy": _npy, ".safetensors": _safetensors}
+
+
+def _known(path, op) -> tuple[str, str]:
+    """The path as a string, and its ending, which says the format."""
+    path = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(path, str):
+        raise ArgumentError(f"{op}: a path is a string, not {type(path).__name__}")
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in _READERS:
+        raise UnimplementedError(f"{op}: {path!r}: formats are known by their ending, {' and '.join(_READERS)}; not {suffix or 'none'}")
+    return path, suffix
+
+
+def open(path, *, session=None):   # noqa: A001 - as gzip.open and others are called
+    """A file of the workers' host, not read yet: a FileTensor of a .npy file, a dict of them by name of a safetensors file.
+
+    >>> f = ts.open("images.npy")       # float32[1797, 8, 8]
+    >>> f.shape, f[100:200].mean()      # the workers read 100 rows
+
+    Paths lie in the folders that the cluster serves (local_cluster(files=...), tessera up --files), and are relative to
+    them or absolute. Errors: NotFoundError; PermissionDeniedError outside of them; InvalidArgumentError of what is no such
+    file, or cut; a file that changes while it is read fails the tensor with FailedPreconditionError."""
+    path, suffix = _known(path, "open")
+    return _READERS[suffix](_File(path, "open", session))
+
+
+def load(path, device_mesh=None, placements=None, *, names=None, session=None):
+    """The tensor of a .npy file, or a dict of those of a safetensors file (of the names alone, if they are given): each
+    worker reads its own shard, straight from the file. Returns at once.
+
+    >>> x = ts.load("images.npy", mesh, [ts.Shard(0)])
+    >>> weights = ts.load("model.safetensors", mesh, [ts.Replicate()])
+
+    placements: Shard(0) over the first mesh dim if they are not given. Paths and errors: as ts.open."""
+    path, suffix = _known(path, "load")
+    found = _READERS[suffix](_File(path, "load", session))
+    if isinstance(found, FileTensor):
+        if names is not None:
+            raise ArgumentError(f"load: {path}: a {suffix} file has one tensor, without a name")
+        return found.load(device_mesh, placements)
+    missing = [name for name in names or () if name not in found]
+    if missing:
+        raise InvalidArgumentError(f"load: {path} has no {', '.join(map(repr, missing))}; it has {', '.join(sorted(found)) or 'nothing'}")
+    return {name: one.load(device_mesh, placements) for name, one in found.items() if names is None or name in names}
+
+
+def save(path, x, *, metadata=None):
+    """Writes a tensor to a .npy file, or a dict of tensors to a safetensors file (metadata: a dict of strings in its
+    header): each worker writes its own shard. Waits until the file is there, whole, in the place of one that was there before.
+
+    >>> ts.save("result.npy", x)
+    >>> ts.save("model.safetensors", {"w": w, "b": b})
+
+    The file appears under its name when all is written: what fails before, a full disk too, leaves the old one as it was.
+    Pending values are reduced first. Paths: as ts.open. Errors: ResourceExhaustedError of a full disk;
+    PermissionDeniedError; InvalidArgumentError of a dtype that the format doesn't have."""
+    path, suffix = _known(path, "save")
+    if suffix == ".npy":
+        if not isinstance(x, Tensor):
+            raise ArgumentError(f"save: a .npy file takes one Tensor, not {type(x).__name__}; a dict of them goes to a .safetensors file")
+        if metadata is not None:
+            raise ArgumentError("save: a .npy file has no metadata")
+        return _write(path, _npy_head(x), [(x, 0)])
+    if not isinstance(x, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in x.items()):
+        raise ArgumentError("save: a .safetensors file takes a dict of tensors by name")
+    head, places = _safetensors_head(x, metadata)
+    return _write(path, head, places)
+
+
+def _npy_head(x) -> bytes:
+    if x.dtype == bfloat16:
+        raise InvalidArgumentError("save: a .npy file has no bfloat16; save to a .safetensors file, or x.astype(ts.float32)")
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": np.lib.format.dtype_to_descr(np.dtype(x.dtype)), "fortran_order": False,
+                                               "shape": tuple(x.shape)})
+    return out.getvalue()
+
+
+def _safetensors_head(tensors, metadata):
+    names = {np.dtype(dtype): name for name, dtype in _SAFETENSORS.items()}
+    header, places, at = {}, [], 0
+    if metadata is not None:
+        if not all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()):
+            raise ArgumentError("save: metadata is a dict of strings")
+        header["__metadata__"] = dict(metadata)
+    # The widest numbers first, so that each is aligned.
+    for name, x in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
+        if np.dtype(x.dtype) not in names:
+            raise InvalidArgumentError(f"save: {name!r}: a .safetensors file has no {x.dtype}")
+        header[name] = {"dtype": names[np.dtype(x.dtype)], "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
+        places.append((x, at))
+        at += x.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, places
+
+
+def _write(path, head: bytes, places) -> None:
+    session = places[0][0].session if places else _context.current_session()
+    for x, _ in places:
+        if x.session is not session and x.session.id != session.id:
+            raise InvalidArgumentError("save: the tensors are of different sessions")
+    folder, _, name = path.rpartition("/")
+    name = f".{name}.tessera-{secrets.token_hex(8)}"
+    beside = f"{folder}/{name}" if folder or path.startswith("/") else name
+    door = _tessera.FileDoor.open(session, session.default_mesh.workers[0])
+    try:
+        door.create(path, name, len(head) + sum(x.nbytes for x, _ in places), head)
+        door.write([(_by_rows(x), beside, len(head) + at, _row_major(x.shape, x.dtype.itemsize)) for x, at in places if x.size])
+        door.commit()
+    finally:
+        del door        # what isn't committed goes with it, also while an exception holds this frame
+
+
+def _by_rows(x) -> Tensor:
+    """The same values, without pending terms, in shards that lie in pieces worth a call."""
+    run = x.dtype.itemsize
+    for dim in range(x.ndim - 1, -1, -1):
+        cuts = [m for m, p in enumerate(x.placements) if p.is_shard(dim)]
+        if cuts and dim > 0:
+            run *= -(-x.shape[dim] // int(np.prod([x.device_mesh.shape[m] for m in cuts])))
+            if run < _LEAST_RUN:
+                return x.redistribute([Shard(0)] + [Replicate()] * (x.device_mesh.ndim - 1))
+            break
+        run *= x.shape[dim]
+    if any(p.is_partial() for p in x.placements):
+        return x.redistribute([Replicate() if p.is_partial() else p for p in x.placements])
+    return x

@@ -1,0 +1,252 @@
+#include "client/session_files.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "absl/container/flat_hash_set.h"
+#include "client/connection/transfers.h"
+#include "client/session_request.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+// One call of a copy: others get at the worker's copy thread between two.
+constexpr int64_t kPieceBytes = int64_t{64} << 20;
+
+// The box by rows of dim 0, each piece of about kPieceBytes.
+std::vector<Box> PiecesOf(const Box& box, int64_t element_bytes) {
+  if (box.empty() || IsEmpty(box)) return {box};
+  const int64_t row_bytes = std::max<int64_t>(1, NumElements(box) / box[0].size() * element_bytes);
+  const int64_t rows = std::max<int64_t>(1, kPieceBytes / row_bytes);
+  std::vector<Box> pieces;
+  for (int64_t row = box[0].start; row < box[0].stop; row += rows) {
+    pieces.push_back(box);
+    pieces.back()[0] = {row, std::min(row + rows, box[0].stop)};
+  }
+  return pieces;
+}
+
+}  // namespace
+
+// What is under way of one call. Guarded by the session's mutex.
+struct FileDoor::Writing {
+  uint64_t number = 0;
+  SessionImpl::RequestPtr request;
+  HandlePtr tensor;
+  absl::Status status;
+  size_t pending = 0;
+  bool is_done = false;
+};
+
+absl::StatusOr<std::unique_ptr<FileDoor>> FileDoor::Open(std::shared_ptr<SessionImpl> session, WorkerIndex worker) {
+  TESSERA_RETURN_IF_ERROR(session->Check());
+  std::unique_ptr<FileDoor> door(new FileDoor(std::move(session), worker));
+  TESSERA_RETURN_IF_ERROR(door->Enter());
+  return door;
+}
+
+absl::Status FileDoor::Enter() {
+  const WorkerIndex workers[] = {worker_};
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Make({1}, {}, workers));
+  TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec,
+                           TensorSpec::Make("file", DType::kU8, Shape{0}, mesh, {Placement::Replicate()}));
+  nothing_ = session_->NewHandle(session_->specs_.Intern(spec), session_->next_handle_++);
+  auto [number, request] = session_->NewRequest();
+  Record record;
+  record.kind = Record::Kind::kUpload;
+  record.request = number;
+  record.handle = nothing_->id;
+  record.spec = nothing_->spec;
+  TESSERA_RETURN_IF_ERROR(session_->Enqueue(std::move(record)));
+  session_->connection_->Flush();
+  TESSERA_RETURN_IF_ERROR(
+      session_->WaitUntil("file", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
+  {
+    std::lock_guard<std::mutex> lock(session_->mutex_);
+    if (!request->ticketed) {
+      return request->status.ok() ? absl::InternalError("file: an upload came to its end without a ticket")
+                                  : request->status;
+    }
+  }
+  transfer_ = number;
+  session_->connection_->BeginTransfer(number, request->ticket, request->secret, nullptr, {worker_});
+  return absl::OkStatus();
+}
+
+FileDoor::~FileDoor() {
+  if (transfer_ != 0) session_->connection_->FinishTransfer(transfer_, [](const absl::Status&) {});
+}
+
+absl::Status FileDoor::AwaitDone(const char* what, const std::shared_ptr<Writing>& state) {
+  TESSERA_RETURN_IF_ERROR(session_->WaitUntil(what, std::nullopt, [&] { return state->is_done; }));
+  std::lock_guard<std::mutex> lock(session_->mutex_);
+  return state->status;
+}
+
+absl::StatusOr<FilePart> FileDoor::Look(const std::string& path, uint64_t offset, uint32_t count) {
+  auto state = std::make_shared<Writing>();
+  auto seen = std::make_shared<FilePart>();
+  session_->connection_->OnTransfers(
+      [session = session_.get(), transfer = transfer_, worker = worker_, path, offset, count, state,
+       seen](TransferTable& transfers) {
+        transfers.LookAtFile(transfer, worker, path, offset, count, [=](absl::StatusOr<FilePart> part) {
+          {
+            std::lock_guard<std::mutex> lock(session->mutex_);
+            state->is_done = true;
+            state->status = part.status();
+            if (part.ok()) *seen = *std::move(part);
+          }
+          session->NotifyChanged();
+        });
+      });
+  TESSERA_RETURN_IF_ERROR(AwaitDone("look at a file", state));
+  return std::move(*seen);
+}
+
+absl::StatusOr<HandlePtr> FileDoor::Load(const TensorSpec& spec, FilePlace place) {
+  SessionImpl* const session = session_.get();
+  HandlePtr handle = session->NewHandle(session->specs_.Intern(spec), session->next_handle_++);
+  auto [number, request] = session->NewRequest();
+  {
+    std::lock_guard<std::mutex> lock(session->mutex_);
+    request->handle = handle->id;
+    request->on_ticket = [session, number = number, spec = handle->spec, id = handle->id, place = std::move(place)](
+                             uint64_t ticket, uint64_t secret) {
+      const std::vector<WorkerIndex>& workers = spec->mesh.workers();
+      session->connection_->BeginTransfer(number, ticket, secret, nullptr, workers);
+      session->connection_->OnTransfers(
+          [number, place](TransferTable& transfers) { transfers.OpenFile(number, place); });
+      for (size_t flat = 0; flat < workers.size(); ++flat) {
+        const Box box = LocalBox(*spec, spec->mesh.PositionAt(static_cast<int64_t>(flat)));
+        if (IsEmpty(box)) continue;
+        for (Box& piece : PiecesOf(box, SizeBytes(spec->dtype))) {
+          session->connection_->Copy(number, workers[flat], std::move(piece), 0,
+                                     [session](const absl::Status&) { session->Progress(); });
+        }
+      }
+      session->connection_->FinishTransfer(number, [session, ticket, id](const absl::Status& status) {
+        if (!status.ok()) session->GiveUpUpload(ticket, id, status);
+      });
+    };
+  }
+  Record record;
+  record.kind = Record::Kind::kUpload;
+  record.request = number;
+  record.handle = handle->id;
+  record.spec = handle->spec;
+  if (absl::Status status = session->Enqueue(std::move(record)); !status.ok()) {
+    session->EndRequest(number, request, status);
+    return status;
+  }
+  return handle;
+}
+
+absl::Status FileDoor::Create(const std::string& path, const std::string& name, int64_t bytes,
+                              const std::string& head) {
+  auto state = std::make_shared<Writing>();
+  session_->connection_->OnTransfers([=, session = session_.get(), transfer = transfer_,
+                                      worker = worker_](TransferTable& transfers) {
+    transfers.CreateFile(transfer, worker, path, name, bytes, head, [session, state](absl::Status status) {
+      {
+        std::lock_guard<std::mutex> lock(session->mutex_);
+        state->is_done = true;
+        state->status = std::move(status);
+      }
+      session->NotifyChanged();
+    });
+  });
+  return AwaitDone("create a file", state);
+}
+
+absl::Status FileDoor::Commit() {
+  auto state = std::make_shared<Writing>();
+  session_->connection_->OnTransfers(
+      [session = session_.get(), state, transfer = transfer_, worker = worker_](TransferTable& transfers) {
+        transfers.CommitFile(transfer, worker, [session, state](absl::Status status) {
+          {
+            std::lock_guard<std::mutex> lock(session->mutex_);
+            state->is_done = true;
+            state->status = std::move(status);
+          }
+          session->NotifyChanged();
+        });
+      });
+  return AwaitDone("save", state);
+}
+
+// Each distinct shard is written by one of those that have it.
+absl::Status FileDoor::StartWriting(const HandlePtr& tensor, const FilePlace& place, Writing* writing) {
+  SessionImpl* const session = session_.get();
+  const TensorSpec& spec = *tensor->spec;
+  std::vector<std::pair<Box, WorkerIndex>> writers;
+  absl::flat_hash_set<Box> seen;
+  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+    Box box = LocalBox(spec, spec.mesh.PositionAt(flat));
+    if (IsEmpty(box) || !seen.insert(box).second) continue;
+    writers.emplace_back(std::move(box), spec.mesh.workers()[static_cast<size_t>(flat)]);
+  }
+  TESSERA_RETURN_IF_ERROR(
+      session->WaitUntil("save", std::nullopt, [writing] { return writing->request->ticketed || writing->request->done; }));
+  {
+    std::lock_guard<std::mutex> lock(session->mutex_);
+    if (!writing->request->ticketed) {
+      writing->is_done = true;
+      return writing->request->status;
+    }
+  }
+  std::vector<WorkerIndex> workers;
+  for (const auto& [box, worker] : writers) workers.push_back(worker);
+  session->connection_->BeginTransfer(writing->number, writing->request->ticket, writing->request->secret, nullptr,
+                                      workers);
+  session->connection_->OnTransfers(
+      [number = writing->number, place](TransferTable& transfers) { transfers.OpenFile(number, place); });
+  for (const auto& [box, worker] : writers) {
+    for (Box& piece : PiecesOf(box, SizeBytes(spec.dtype))) {
+      session->connection_->Copy(writing->number, worker, std::move(piece), 0,
+                                 [session](const absl::Status&) { session->Progress(); });
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FileDoor::Write(const std::vector<std::pair<HandlePtr, FilePlace>>& tensors) {
+  SessionImpl* const session = session_.get();
+  std::vector<std::shared_ptr<Writing>> all;
+  absl::Status status;
+  for (const auto& [tensor, place] : tensors) {
+    auto writing = std::make_shared<Writing>();
+    std::tie(writing->number, writing->request) = session->NewRequest();
+    writing->tensor = tensor;
+    Record record;
+    record.kind = Record::Kind::kDownload;
+    record.request = writing->number;
+    record.handle = tensor->id;
+    status = session->Enqueue(std::move(record));
+    if (!status.ok()) break;
+    all.push_back(std::move(writing));
+  }
+  session->connection_->Flush();
+  for (size_t i = 0; i < all.size() && status.ok(); ++i) {
+    status = StartWriting(tensors[i].first, tensors[i].second, all[i].get());
+    if (all[i]->is_done) continue;
+    session->connection_->FinishTransfer(all[i]->number, [session, state = all[i]](absl::Status finished) {
+      {
+        std::lock_guard<std::mutex> lock(session->mutex_);
+        state->is_done = true;
+        state->status = std::move(finished);
+      }
+      session->NotifyChanged();
+    });
+  }
+  for (const std::shared_ptr<Writing>& writing : all) {
+    if (status.ok()) status = AwaitDone("save", writing);
+    session->EndRequest(writing->number, writing->request);
+  }
+  return status;
+}
+
+}  // namespace tessera

@@ -1,0 +1,52 @@
+#pragma once
+
+// FileDoor: a session's way to the files of the workers' host. Workers read and write them; bytes of tensors never
+// pass through the client. What a file's header says is the caller's to know.
+//
+//   auto door = *FileDoor::Open(session, WorkerIndex(0));
+//   FilePart head = *door->Look("x.npy", 0, 4096);
+//   HandlePtr x = *door->Load(spec, {"x.npy", 128, {8}, false, head.file_bytes, head.modified_ns});
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/connection/file_place.h"
+#include "client/session_impl.h"
+
+namespace tessera {
+
+class FileDoor {
+ public:
+  // Through the data socket of this worker; waits for it.
+  static absl::StatusOr<std::unique_ptr<FileDoor>> Open(std::shared_ptr<SessionImpl> session, WorkerIndex worker);
+  // A file that was created and isn't committed goes.
+  ~FileDoor();
+
+  // Size, time, and up to `count` bytes from `offset` on.
+  absl::StatusOr<FilePart> Look(const std::string& path, uint64_t offset, uint32_t count);
+  // A tensor whose shards the workers read. Returns at once; what fails, fails the tensor.
+  absl::StatusOr<HandlePtr> Load(const TensorSpec& spec, FilePlace place);
+  // A file beside `path`, named `name`, with its bytes reserved, that begins with `head`.
+  absl::Status Create(const std::string& path, const std::string& name, int64_t bytes, const std::string& head);
+  // Writes the tensors into it, all beside each other, each where its place says; waits for all.
+  absl::Status Write(const std::vector<std::pair<HandlePtr, FilePlace>>& tensors);
+  // What was created becomes `path`, whole.
+  absl::Status Commit();
+
+ private:
+  struct Writing;
+  FileDoor(std::shared_ptr<SessionImpl> session, WorkerIndex worker) : session_(std::move(session)), worker_(worker) {}
+  absl::Status Enter();
+  absl::Status StartWriting(const HandlePtr& tensor, const FilePlace& place, Writing* writing);
+  absl::Status AwaitDone(const char* what, const std::shared_ptr<Writing>& state);
+
+  std::shared_ptr<SessionImpl> session_;
+  WorkerIndex worker_;
+  HandlePtr nothing_;  // an upload of no elements: its ticket is the door
+  uint64_t transfer_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,207 @@
+#include "server/worker/files/file_roots.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "schemas/types/errors.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kNewFileMark = ".tessera-";
+constexpr size_t kNewFileDigits = 16;
+constexpr size_t kMaxShownPath = 200;
+
+absl::Status FileError(std::string_view path, int error) {
+  const std::string text = StrCat("file ", Printable(path, kMaxShownPath), ": ", std::string_view(strerror(error)));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR: return absl::NotFoundError(text);
+    case EACCES:
+    case EPERM:
+    case EROFS: return absl::PermissionDeniedError(text);
+    case EXDEV:
+      return absl::PermissionDeniedError(
+          StrCat("file ", Printable(path, kMaxShownPath), ": leads out of the folders that are served"));
+    case ENOSPC:
+    case EDQUOT:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE: return absl::ResourceExhaustedError(text);
+    case ELOOP:
+    case EISDIR:
+    case ENAMETOOLONG:
+    case EEXIST:
+    case EINVAL: return absl::InvalidArgumentError(text);
+    default: return absl::InternalError(text);
+  }
+}
+
+// No name on the way leads out of the folder.
+int OpenBeneath(int folder, const std::string& path, int flags, mode_t mode) {
+  open_how how = {};
+  how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
+  how.mode = mode;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  return static_cast<int>(syscall(SYS_openat2, folder, path.c_str(), &how, sizeof(how)));
+}
+
+std::pair<std::string, std::string> SplitLast(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string_view::npos) return {".", std::string(path)};
+  return {slash == 0 ? "/" : std::string(path.substr(0, slash)), std::string(path.substr(slash + 1))};
+}
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+NewFile::NewFile(FileDescriptor folder, FileDescriptor file, std::string name, std::string final_name)
+    : folder_(std::move(folder)), file_(std::move(file)), name_(std::move(name)), final_name_(std::move(final_name)) {}
+
+NewFile::~NewFile() {
+  if (!is_committed_) unlinkat(folder_.get(), name_.c_str(), 0);
+}
+
+absl::Status NewFile::Commit() {
+  if (is_committed_) return absl::FailedPreconditionError("commit: the file was committed before");
+  if (fsync(file_.get()) != 0) return FileError(name_, errno);
+  if (renameat(folder_.get(), name_.c_str(), folder_.get(), final_name_.c_str()) != 0) {
+    return FileError(final_name_, errno);
+  }
+  is_committed_ = true;
+  fsync(folder_.get());
+  return absl::OkStatus();
+}
+
+bool IsNewFileName(std::string_view name) {
+  if (name.size() < kNewFileMark.size() + kNewFileDigits + 2 || name[0] != '.' || name.size() > NAME_MAX) return false;
+  if (name.find('/') != std::string_view::npos || name.find('\0') != std::string_view::npos) return false;
+  const std::string_view digits = name.substr(name.size() - kNewFileDigits);
+  const std::string_view mark = name.substr(name.size() - kNewFileDigits - kNewFileMark.size(), kNewFileMark.size());
+  return mark == kNewFileMark &&
+         std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isxdigit(c) != 0; });
+}
+
+absl::StatusOr<FileRoots> FileRoots::Make(const std::vector<std::string>& folders) {
+  FileRoots roots;
+  for (const std::string& folder : folders) {
+    Root root;
+    root.path = folder;
+    constexpr std::string_view kReadOnly = ":ro";
+    if (folder.size() > kReadOnly.size() && folder.substr(folder.size() - kReadOnly.size()) == kReadOnly) {
+      root.access = Access::kRead;
+      root.path.resize(folder.size() - kReadOnly.size());
+    }
+    char* const real = realpath(root.path.c_str(), nullptr);
+    if (real == nullptr) return FileError(root.path, errno);
+    root.path = real;
+    std::free(real);
+    FileDescriptor opened(open(root.path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (opened.get() < 0) {
+      return absl::InvalidArgumentError(StrCat("files: ", Printable(folder, kMaxShownPath), " is no folder"));
+    }
+    root.folder = std::make_shared<const FileDescriptor>(std::move(opened));
+    roots.roots_.push_back(std::move(root));
+  }
+  return roots;
+}
+
+absl::StatusOr<FileDescriptor> FileRoots::OpenBelow(std::string_view path, int flags, Access access) const {
+  if (roots_.empty()) {
+    return absl::PermissionDeniedError("file: this worker serves no files; it was started without --files");
+  }
+  if (path.empty() || path.find('\0') != std::string_view::npos) {
+    return absl::InvalidArgumentError(StrCat("file: \"", Printable(path, kMaxShownPath), "\" is no path"));
+  }
+  absl::Status failure;
+  for (const Root& root : roots_) {
+    std::string below(path);
+    if (path[0] == '/') {
+      const std::string prefix = root.path == "/" ? "/" : root.path + "/";
+      if (path != root.path && path.substr(0, prefix.size()) != prefix) continue;
+      below = path == root.path ? "." : std::string(path.substr(prefix.size()));
+    }
+    if (access == Access::kReadWrite && root.access == Access::kRead) {
+      failure = absl::PermissionDeniedError(
+          StrCat("file ", Printable(path, kMaxShownPath), ": ", root.path, " is served for reading alone"));
+      continue;
+    }
+    FileDescriptor file(OpenBeneath(root.folder->get(), below, flags, 0));
+    if (file.get() >= 0) return file;
+    failure = FileError(path, errno);
+    if (!absl::IsNotFound(failure)) return failure;
+  }
+  if (!failure.ok()) return failure;
+  std::string folders;
+  for (const Root& root : roots_) StrAppend(&folders, folders.empty() ? "" : ", ", root.path);
+  return absl::PermissionDeniedError(
+      StrCat("file ", Printable(path, kMaxShownPath), ": lies outside of the folders that are served: ", folders));
+}
+
+absl::StatusOr<FileDescriptor> FileRoots::Open(std::string_view path) const {
+  TESSERA_ASSIGN_OR_RETURN(FileDescriptor file, OpenBelow(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, Access::kRead));
+  struct stat info = {};
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(StrCat("file ", Printable(path, kMaxShownPath), ": is no regular file"));
+  }
+  return file;
+}
+
+absl::StatusOr<FileDescriptor> FileRoots::OpenNew(std::string_view path) const {
+  const auto [folder, name] = SplitLast(path);
+  if (!IsNewFileName(name)) {
+    return absl::InvalidArgumentError(
+        StrCat("file ", Printable(path, kMaxShownPath), ": is none that is being made: only those are written to"));
+  }
+  return OpenBelow(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, Access::kReadWrite);
+}
+
+absl::StatusOr<std::unique_ptr<NewFile>> FileRoots::Create(std::string_view path, std::string_view name, int64_t bytes,
+                                                           std::string_view head) const {
+  const auto [folder_path, final_name] = SplitLast(path);
+  if (!IsNewFileName(name) || final_name.empty() || final_name == "." || final_name == ".." ||
+      final_name.size() > NAME_MAX || bytes < static_cast<int64_t>(head.size())) {
+    return absl::InvalidArgumentError(StrCat("file ", Printable(path, kMaxShownPath), ": can't be made as ",
+                                             Printable(name, kMaxShownPath), " with ", bytes, " bytes"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(FileDescriptor folder,
+                           OpenBelow(folder_path, O_RDONLY | O_DIRECTORY, Access::kReadWrite));
+  struct stat old = {};
+  if (fstatat(folder.get(), final_name.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(old.st_mode)) {
+    return absl::InvalidArgumentError(
+        StrCat("file ", Printable(path, kMaxShownPath), ": is there, and is no regular file"));
+  }
+  const std::string own_name(name);
+  FileDescriptor file(OpenBeneath(folder.get(), own_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0644));
+  if (file.get() < 0) return FileError(path, errno);
+  fchmod(file.get(), 0644);
+  const int fd = file.get();
+  auto made = std::make_unique<NewFile>(std::move(folder), std::move(file), own_name, final_name);
+  // A file system without reservations says so; there a full disk shows when the bytes come.
+  if (bytes > 0 && fallocate(fd, 0, 0, bytes) != 0 && errno != EOPNOTSUPP) return FileError(path, errno);
+  if (ftruncate(fd, bytes) != 0) return FileError(path, errno);
+  for (size_t written = 0; written < head.size();) {
+    const ssize_t count = pwrite(fd, head.data() + written, head.size() - written, static_cast<off_t>(written));
+    if (count < 0 && errno != EINTR) return FileError(path, errno);
+    if (count > 0) written += static_cast<size_t>(count);
+  }
+  return made;
+}
+
+}  // namespace tessera

@@ -1,0 +1,83 @@
+#pragma once
+
+// FileRoots: the folders of this host whose files clients may load from and save to, as its operator says. A path is
+// absolute, and below one of them, or relative to them. No path leads out of them: no "..", no link.
+//
+//   TESSERA_ASSIGN_OR_RETURN(FileRoots roots, FileRoots::Make({"/data:ro", "/results"}));
+//   TESSERA_ASSIGN_OR_RETURN(FileDescriptor fd, roots.Open("/data/x.npy"));
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace tessera {
+
+// Closed at the end.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor();
+  int get() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+// A file that is being made beside the one that it becomes. It goes at the end, unless it was committed.
+class NewFile {
+ public:
+  NewFile(FileDescriptor folder, FileDescriptor file, std::string name, std::string final_name);
+  ~NewFile();
+  // The bytes are on the disk, and the file has its name; what had it is replaced.
+  absl::Status Commit();
+
+ private:
+  FileDescriptor folder_, file_;
+  std::string name_, final_name_;
+  bool is_committed_ = false;
+};
+
+class FileRoots {
+ public:
+  FileRoots() = default;  // none
+  // Folders that are there; "folder:ro" is for reading alone. InvalidArgument names the one that is none.
+  static absl::StatusOr<FileRoots> Make(const std::vector<std::string>& folders);
+
+  bool empty() const { return roots_.empty(); }
+  // A regular file, to read. NotFound, PermissionDenied (also of a path that leads out), InvalidArgument (no file).
+  absl::StatusOr<FileDescriptor> Open(std::string_view path) const;
+  // One that Create has made and that is not committed, to write.
+  absl::StatusOr<FileDescriptor> OpenNew(std::string_view path) const;
+  // `name` beside `path`, with `bytes` bytes, of which the first are `head`. The name is NewFileName's.
+  // ResourceExhausted where the disk has no room for them.
+  absl::StatusOr<std::unique_ptr<NewFile>> Create(std::string_view path, std::string_view name, int64_t bytes,
+                                                  std::string_view head) const;
+
+ private:
+  enum class Access : uint8_t { kRead = 0, kReadWrite = 1 };
+  struct Root {
+    std::string path;  // without links
+    std::shared_ptr<const FileDescriptor> folder;
+    Access access = Access::kReadWrite;
+  };
+  // Opened below the first root that has it.
+  absl::StatusOr<FileDescriptor> OpenBelow(std::string_view path, int flags, Access access) const;
+
+  std::vector<Root> roots_;
+};
+
+// Whether files that are being made have such names: ".x.npy.tessera-0123456789abcdef".
+bool IsNewFileName(std::string_view name);
+
+}  // namespace tessera

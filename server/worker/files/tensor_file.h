@@ -1,0 +1,82 @@
+#pragma once
+
+// TensorFile: an open file in which a tensor lies, and the bytes between it and a shard. Bytes are read and written by
+// pread and pwrite, straight where a row is whole on both sides, through a buffer of kFileBufferBytes else: a file that
+// is cut under the hands of its reader is an error of that load, where a mapping of it would end the process.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/tensor_spec.h"
+#include "server/plan/instance.h"
+#include "server/worker/files/file_roots.h"
+
+namespace tessera {
+
+inline constexpr int64_t kFileBufferBytes = int64_t{4} << 20;
+
+enum class ByteOrder : uint8_t { kOwn = 0, kReversed = 1 };
+
+struct FileLayout {
+  int64_t offset_bytes = 0;    // of the element with indices 0
+  std::vector<int64_t> strides;  // in bytes, by tensor dim; multiples of the element's size, of any sign
+  ByteOrder order = ByteOrder::kOwn;
+};
+
+struct FileStamp {
+  int64_t bytes = 0;
+  int64_t modified_ns = 0;  // since the epoch
+  bool operator==(const FileStamp&) const = default;
+};
+
+absl::StatusOr<FileStamp> StampOf(const FileDescriptor& file);
+
+class TensorFile {
+ public:
+  // InvalidArgument unless the whole tensor lies in the file.
+  static absl::StatusOr<std::shared_ptr<TensorFile>> Make(FileDescriptor file, const TensorSpec& spec,
+                                                          FileLayout layout);
+
+  // Copies what lies both in `own` (the shard, from `shard` on, by the window's strides) and in `box`, in the window's
+  // direction; returns its bytes. FailedPrecondition where the file ends before, ResourceExhausted where the disk is full.
+  absl::StatusOr<int64_t> Copy(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard);
+  // FailedPrecondition when the file isn't what it was when it was made.
+  absl::Status CheckUnchanged() const;
+  const FileStamp& stamp() const { return stamp_; }
+
+ private:
+  TensorFile(FileDescriptor file, FileLayout layout, FileStamp stamp, int64_t element_bytes)
+      : file_(std::move(file)),
+        layout_(std::move(layout)),
+        stamp_(stamp),
+        element_bytes_(element_bytes),
+        number_bytes_(element_bytes) {}
+
+  // Some of a shard and where it lies: by dims with the largest strides in the file first.
+  struct Part {
+    std::vector<int64_t> extents;
+    std::vector<int64_t> file_strides, shard_strides;  // in bytes
+    int64_t file_offset = 0;
+    std::byte* shard = nullptr;
+  };
+  absl::Status ReadPart(const Part& part);
+  absl::Status WritePart(const Part& part);
+  absl::Status ReadAll(std::byte* to, int64_t bytes, int64_t offset) const;
+  absl::Status WriteAll(const std::byte* from, int64_t bytes, int64_t offset) const;
+  void CopyPart(const Part& part, TransferDirection direction);
+  bool IsOneRow(const Part& part) const;
+
+  FileDescriptor file_;
+  FileLayout layout_;
+  FileStamp stamp_;
+  int64_t element_bytes_;
+  int64_t number_bytes_;  // of what has a byte order: a complex element is two of them
+  std::vector<std::byte> buffer_;
+  int64_t buffer_offset_ = 0;  // in the file, of its first byte
+};
+
+}  // namespace tessera

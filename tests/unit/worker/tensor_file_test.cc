@@ -1,0 +1,143 @@
+#include "server/worker/files/tensor_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/tensor_spec.h"
+
+namespace tessera {
+namespace {
+
+TensorSpec SpecOf(const Shape& shape, DType dtype = DType::kI32) {
+  const WorkerIndex workers[] = {WorkerIndex(0)};
+  return *TensorSpec::Make("test", dtype, shape, *Mesh::Make({1}, {}, workers), {Placement::Replicate()});
+}
+
+FileDescriptor FileOf(const std::vector<int32_t>& numbers) {
+  FileDescriptor file(memfd_create("test", MFD_CLOEXEC));
+  const size_t bytes = numbers.size() * sizeof(int32_t);
+  EXPECT_EQ(pwrite(file.get(), numbers.data(), bytes, 0), static_cast<ssize_t>(bytes));
+  return file;
+}
+
+std::vector<int32_t> Counting(int64_t count) {
+  std::vector<int32_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+TransferWindow WindowOf(const TensorSpec& spec, TransferDirection direction, const Shape& shard) {
+  TransferWindow window;
+  window.spec = spec;
+  window.direction = direction;
+  window.strides = RowMajorStrides(shard);
+  return window;
+}
+
+// Every stride order and sign, whole and in part: the element at i is offset + sum of i times stride.
+TEST(TensorFile, ReadsWhatTheStridesSay) {
+  const Shape shape = {5, 4, 6};
+  const std::vector<std::vector<int64_t>> strides = {{96, 24, 4}, {4, 20, 80}, {24, 120, 4}, {-96, 24, 4}, {96, -24, -4},
+                                                     {0, 24, 4},  {4, 4, 4},   {8, 0, 4}};
+  for (const std::vector<int64_t>& of_file : strides) {
+    int64_t offset = 8;
+    for (size_t d = 0; d < 3; ++d) offset += of_file[d] < 0 ? -of_file[d] * (shape[d] - 1) : 0;
+    auto file = TensorFile::Make(FileOf(Counting(200)), SpecOf(shape), {offset, of_file, ByteOrder::kOwn});
+    ASSERT_TRUE(file.ok()) << file.status();
+    for (const Box& own : {Box{{0, 5}, {0, 4}, {0, 6}}, Box{{1, 4}, {2, 4}, {0, 6}}, Box{{4, 5}, {1, 3}, {5, 6}}}) {
+      const Shape extents = BoxShape(own);
+      std::vector<int32_t> shard(static_cast<size_t>(NumElements(extents)), -1);
+      const TransferWindow window = WindowOf(SpecOf(shape), TransferDirection::kUpload, extents);
+      const auto copied = (*file)->Copy(window, own, own, reinterpret_cast<std::byte*>(shard.data()));
+      ASSERT_TRUE(copied.ok()) << copied.status();
+      EXPECT_EQ(*copied, NumElements(extents) * 4);
+      size_t at = 0;
+      for (int64_t i = own[0].start; i < own[0].stop; ++i) {
+        for (int64_t j = own[1].start; j < own[1].stop; ++j) {
+          for (int64_t k = own[2].start; k < own[2].stop; ++k) {
+            EXPECT_EQ(shard[at++] * 4, offset + i * of_file[0] + j * of_file[1] + k * of_file[2]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Rows that overlap, of more bytes than a buffer: each call reads fewer of them.
+TEST(TensorFile, ReadsRowsThatOverlapAndAreLong) {
+  const Shape shape = {3, kFileBufferBytes / 4 + 5};
+  auto file = TensorFile::Make(FileOf(Counting(shape[1] + 2)), SpecOf(shape), {0, {4, 4}, ByteOrder::kOwn});
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::vector<int32_t> shard(static_cast<size_t>(NumElements(shape)));
+  const Box own = WholeBox(shape);
+  TransferWindow window = WindowOf(SpecOf(shape), TransferDirection::kUpload, shape);
+  ASSERT_TRUE((*file)->Copy(window, own, own, reinterpret_cast<std::byte*>(shard.data())).ok());
+  EXPECT_EQ(shard[static_cast<size_t>(2 * shape[1] + 7)], 9);
+}
+
+TEST(TensorFile, WritesOnlyItsOwn) {
+  const Shape shape = {6, 4};
+  FileDescriptor file = FileOf(std::vector<int32_t>(24, -1));
+  const int seen = dup(file.get());
+  auto made = TensorFile::Make(std::move(file), SpecOf(shape), {0, {16, 4}, ByteOrder::kOwn});
+  ASSERT_TRUE(made.ok()) << made.status();
+  const Box own = {{1, 5}, {2, 3}};
+  const std::vector<int32_t> shard = {10, 11, 12, 13};
+  TransferWindow window = WindowOf(SpecOf(shape), TransferDirection::kDownload, BoxShape(own));
+  auto* bytes = reinterpret_cast<std::byte*>(const_cast<int32_t*>(shard.data()));
+  ASSERT_TRUE((*made)->Copy(window, own, own, bytes).ok());
+  std::vector<int32_t> after(24);
+  ASSERT_EQ(pread(seen, after.data(), 96, 0), 96);
+  close(seen);
+  for (int64_t i = 0; i < 6; ++i) {
+    for (int64_t j = 0; j < 4; ++j) {
+      EXPECT_EQ(after[static_cast<size_t>(i * 4 + j)], i >= 1 && i < 5 && j == 2 ? 9 + i : -1);
+    }
+  }
+}
+
+TEST(TensorFile, AFileThatIsTooShortIsRefusedAtOnceAndLater) {
+  const Shape shape = {10};
+  const auto refused = [&](FileLayout layout) {
+    return TensorFile::Make(FileOf(Counting(10)), SpecOf(shape), std::move(layout)).status();
+  };
+  EXPECT_TRUE(refused({0, {4}, ByteOrder::kOwn}).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({4, {4}, ByteOrder::kOwn})));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({0, {-4}, ByteOrder::kOwn})));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({0, {INT64_MAX - 3}, ByteOrder::kOwn})));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({INT64_MAX, {4}, ByteOrder::kOwn})));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({-8, {4}, ByteOrder::kOwn})));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({0, {2}, ByteOrder::kOwn})));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({0, {4, 4}, ByteOrder::kOwn})));
+  FileDescriptor file = FileOf(Counting(10));
+  const int same = dup(file.get());
+  auto made = TensorFile::Make(std::move(file), SpecOf(shape), {0, {4}, ByteOrder::kOwn});
+  ASSERT_TRUE(made.ok());
+  ASSERT_EQ(ftruncate(same, 20), 0);
+  close(same);
+  std::vector<int32_t> shard(10);
+  TransferWindow window = WindowOf(SpecOf(shape), TransferDirection::kUpload, shape);
+  const auto copied =
+      (*made)->Copy(window, WholeBox(shape), WholeBox(shape), reinterpret_cast<std::byte*>(shard.data()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(copied.status())) << copied.status();
+  EXPECT_TRUE(absl::IsFailedPrecondition((*made)->CheckUnchanged()));
+}
+
+TEST(FileRoots, NamesOfFilesThatAreBeingMade) {
+  EXPECT_TRUE(IsNewFileName(".x.npy.tessera-0123456789abcdef"));
+  for (const std::string_view name :
+       {"", ".", "x.npy", ".x.npy", "x.npy.tessera-0123456789abcdef", ".tessera-0123456789abcdef",
+        ".x.tessera-0123456789abcdeg", "./x.tessera-0123456789abcdef", ".x.tessera-0123456789abcde"}) {
+    EXPECT_FALSE(IsNewFileName(name)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tessera
