@@ -347,14 +347,13 @@ absl::Status LocalCluster::State::SpawnAll() {
 }
 
 std::vector<std::string> LocalCluster::State::WorkerFlags(int index) const {
-  std::vector<std::string> flags = {
-          "--coordinator=unix:" + socket_path,
-          StrCat("--device=", ToText(options.device)),
-          StrCat("--memory=", options.memory_bytes),
-          StrCat("--index=", index),
-          "--transport=" + options.transport,
-          StrCat("--workers-on-host=", options.workers),
-          "--socket-dir=" + folder};
+  std::vector<std::string> flags = {"--coordinator=unix:" + socket_path,
+                                    StrCat("--device=", ToText(options.device)),
+                                    StrCat("--memory=", options.memory_bytes),
+                                    StrCat("--index=", index),
+                                    "--transport=" + options.transport,
+                                    StrCat("--workers-on-host=", options.workers),
+                                    "--socket-dir=" + folder};
   for (const std::string& files : options.files) flags.push_back("--files=" + files);
   return flags;
 }

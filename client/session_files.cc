@@ -63,8 +63,7 @@ absl::Status FileDoor::Enter() {
   record.spec = nothing_->spec;
   TESSERA_RETURN_IF_ERROR(session_->Enqueue(std::move(record)));
   session_->connection_->Flush();
-  TESSERA_RETURN_IF_ERROR(
-      session_->WaitUntil("file", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
+  TESSERA_RETURN_IF_ERROR(session_->WaitUntil("file", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
   {
     std::lock_guard<std::mutex> lock(session_->mutex_);
     if (!request->ticketed) {
@@ -90,19 +89,18 @@ absl::Status FileDoor::AwaitDone(const char* what, const std::shared_ptr<Writing
 absl::StatusOr<FilePart> FileDoor::Look(const std::string& path, uint64_t offset, uint32_t count) {
   auto state = std::make_shared<Writing>();
   auto seen = std::make_shared<FilePart>();
-  session_->connection_->OnTransfers(
-      [session = session_.get(), transfer = transfer_, worker = worker_, path, offset, count, state,
-       seen](TransferTable& transfers) {
-        transfers.LookAtFile(transfer, worker, path, offset, count, [=](absl::StatusOr<FilePart> part) {
-          {
-            std::lock_guard<std::mutex> lock(session->mutex_);
-            state->is_done = true;
-            state->status = part.status();
-            if (part.ok()) *seen = *std::move(part);
-          }
-          session->NotifyChanged();
-        });
-      });
+  session_->connection_->OnTransfers([session = session_.get(), transfer = transfer_, worker = worker_, path, offset,
+                                      count, state, seen](TransferTable& transfers) {
+    transfers.LookAtFile(transfer, worker, path, offset, count, [=](absl::StatusOr<FilePart> part) {
+      {
+        std::lock_guard<std::mutex> lock(session->mutex_);
+        state->is_done = true;
+        state->status = part.status();
+        if (part.ok()) *seen = *std::move(part);
+      }
+      session->NotifyChanged();
+    });
+  });
   TESSERA_RETURN_IF_ERROR(AwaitDone("look at a file", state));
   return std::move(*seen);
 }
@@ -148,17 +146,17 @@ absl::StatusOr<HandlePtr> FileDoor::Load(const TensorSpec& spec, FilePlace place
 absl::Status FileDoor::Create(const std::string& path, const std::string& name, int64_t bytes,
                               const std::string& head) {
   auto state = std::make_shared<Writing>();
-  session_->connection_->OnTransfers([=, session = session_.get(), transfer = transfer_,
-                                      worker = worker_](TransferTable& transfers) {
-    transfers.CreateFile(transfer, worker, path, name, bytes, head, [session, state](absl::Status status) {
-      {
-        std::lock_guard<std::mutex> lock(session->mutex_);
-        state->is_done = true;
-        state->status = std::move(status);
-      }
-      session->NotifyChanged();
-    });
-  });
+  session_->connection_->OnTransfers(
+      [=, session = session_.get(), transfer = transfer_, worker = worker_](TransferTable& transfers) {
+        transfers.CreateFile(transfer, worker, path, name, bytes, head, [session, state](absl::Status status) {
+          {
+            std::lock_guard<std::mutex> lock(session->mutex_);
+            state->is_done = true;
+            state->status = std::move(status);
+          }
+          session->NotifyChanged();
+        });
+      });
   return AwaitDone("create a file", state);
 }
 
@@ -189,8 +187,8 @@ absl::Status FileDoor::StartWriting(const HandlePtr& tensor, const FilePlace& pl
     if (IsEmpty(box) || !seen.insert(box).second) continue;
     writers.emplace_back(std::move(box), spec.mesh.workers()[static_cast<size_t>(flat)]);
   }
-  TESSERA_RETURN_IF_ERROR(
-      session->WaitUntil("save", std::nullopt, [writing] { return writing->request->ticketed || writing->request->done; }));
+  TESSERA_RETURN_IF_ERROR(session->WaitUntil(
+      "save", std::nullopt, [writing] { return writing->request->ticketed || writing->request->done; }));
   {
     std::lock_guard<std::mutex> lock(session->mutex_);
     if (!writing->request->ticketed) {

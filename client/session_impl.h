@@ -23,6 +23,7 @@
 #include "client/membership.h"
 #include "client/plan_capture.h"
 #include "client/spec_cache.h"
+#include "client/thread_context.h"
 
 namespace tessera {
 
@@ -34,8 +35,6 @@ inline constexpr int64_t kSlabBytes = 4 << 20;          // docs/limits.md: slab_
 inline constexpr int kSlabs = 4;                        // docs/limits.md: slabs
 inline constexpr double kDefaultStallTimeoutS = 60;     // docs/limits.md: stall_timeout
 inline constexpr int64_t kWarnImplicitBytes = 1 << 30;  // docs/limits.md: warn_implicit_bytes
-
-enum class ImplicitPolicy : uint8_t { kAllow = 0, kWarn = 1, kForbid = 2 };
 
 // Who keeps a tensor: the last reference to its handle drops it; or it stays until the session lets go of it or is
 // closed, as what a session had when it was resumed, which nobody here has asked to free.
@@ -272,26 +271,5 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   std::vector<std::weak_ptr<HostMemory>> snapshots_;  // under way, and some that were
   std::shared_ptr<HostMemory> ring_;                  // of the last transfer by slabs
 };
-
-// While it lives, what fails of the calling thread's calls is said by a speaker, now and later. The outermost counts.
-class SpeakAs {
- public:
-  explicit SpeakAs(Speaker speaker);
-  ~SpeakAs();
-  SpeakAs(const SpeakAs&) = delete;
-  SpeakAs& operator=(const SpeakAs&) = delete;
-
- private:
-  const Speaker outer_;
-};
-Speaker ThreadSpeaker();
-void SetThreadSpeaker(Speaker speaker);
-
-// How implicit redistributions are told: set once for the process. Called on the calling thread.
-using ImplicitObserver = void (*)(const std::string& text);
-void SetImplicitObserver(ImplicitObserver observer);
-// The calling thread's policy; nullopt: the session's.
-void SetThreadImplicitPolicy(std::optional<ImplicitPolicy> policy);
-std::optional<ImplicitPolicy> ThreadImplicitPolicy();
 
 }  // namespace tessera

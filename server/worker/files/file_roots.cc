@@ -180,8 +180,7 @@ absl::StatusOr<std::unique_ptr<NewFile>> FileRoots::Create(std::string_view path
     return absl::InvalidArgumentError(StrCat("file ", Printable(path, kMaxShownPath), ": can't be made as ",
                                              Printable(name, kMaxShownPath), " with ", bytes, " bytes"));
   }
-  TESSERA_ASSIGN_OR_RETURN(FileDescriptor folder,
-                           OpenBelow(folder_path, O_RDONLY | O_DIRECTORY, Access::kReadWrite));
+  TESSERA_ASSIGN_OR_RETURN(FileDescriptor folder, OpenBelow(folder_path, O_RDONLY | O_DIRECTORY, Access::kReadWrite));
   struct stat old = {};
   if (fstatat(folder.get(), final_name.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(old.st_mode)) {
     return absl::InvalidArgumentError(

@@ -108,9 +108,8 @@ absl::StatusOr<int64_t> TensorFile::Copy(const TransferWindow& window, const Box
     part.shard += (common[d].start - own[d].start) * window.strides[d] * element_bytes_;
     if (common[d].size() > 1) dims.push_back(d);
   }
-  std::stable_sort(dims.begin(), dims.end(), [this](size_t a, size_t b) {
-    return std::abs(layout_.strides[a]) > std::abs(layout_.strides[b]);
-  });
+  std::stable_sort(dims.begin(), dims.end(),
+                   [this](size_t a, size_t b) { return std::abs(layout_.strides[a]) > std::abs(layout_.strides[b]); });
   for (const size_t d : dims) {
     part.extents.push_back(common[d].size());
     part.file_strides.push_back(layout_.strides[d]);
@@ -198,8 +197,8 @@ absl::Status TensorFile::ReadAll(std::byte* to, int64_t bytes, int64_t offset) c
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return absl::InternalError(StrCat("file: reading at ", offset + done, ": ", std::strerror(errno)));
     if (count == 0) {
-      return absl::FailedPreconditionError(StrCat("file: it ends at byte ", offset + done, "; it had ", stamp_.bytes,
-                                        " when it was opened"));
+      return absl::FailedPreconditionError(
+          StrCat("file: it ends at byte ", offset + done, "; it had ", stamp_.bytes, " when it was opened"));
     }
     done += count;
   }

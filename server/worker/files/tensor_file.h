@@ -22,7 +22,7 @@ inline constexpr int64_t kFileBufferBytes = int64_t{4} << 20;
 enum class ByteOrder : uint8_t { kOwn = 0, kReversed = 1 };
 
 struct FileLayout {
-  int64_t offset_bytes = 0;    // of the element with indices 0
+  int64_t offset_bytes = 0;      // of the element with indices 0
   std::vector<int64_t> strides;  // in bytes, by tensor dim; multiples of the element's size, of any sign
   ByteOrder order = ByteOrder::kOwn;
 };
@@ -42,7 +42,8 @@ class TensorFile {
                                                           FileLayout layout);
 
   // Copies what lies both in `own` (the shard, from `shard` on, by the window's strides) and in `box`, in the window's
-  // direction; returns its bytes. FailedPrecondition where the file ends before, ResourceExhausted where the disk is full.
+  // direction; returns its bytes. FailedPrecondition where the file ends before, ResourceExhausted where the disk is
+  // full.
   absl::StatusOr<int64_t> Copy(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard);
   // FailedPrecondition when the file isn't what it was when it was made.
   absl::Status CheckUnchanged() const;

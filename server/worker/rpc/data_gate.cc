@@ -260,8 +260,8 @@ class TransferServer final : public wire::Transfer::Server {
     ++ticket_->copies;
     auto copied = std::make_shared<absl::StatusOr<int64_t>>(0);
     std::byte* shard = tickets_.arena().memory() + window.offset_bytes;
-    auto job = [&device = device_, &files = files_, ticket = ticket_, memory = memory_, file = file_, box, offset, shard,
-                copied]() {
+    auto job = [&device = device_, &files = files_, ticket = ticket_, memory = memory_, file = file_, box, offset,
+                shard, copied]() {
       *copied = memory ? CopyWindow(device, ticket->window, ticket->box, box, shard, memory->base() + offset)
                        : CopyFile(device, files.memory, *file, *ticket, box, shard);
     };

@@ -44,8 +44,8 @@ TransferWindow WindowOf(const TensorSpec& spec, TransferDirection direction, con
 // Every stride order and sign, whole and in part: the element at i is offset + sum of i times stride.
 TEST(TensorFile, ReadsWhatTheStridesSay) {
   const Shape shape = {5, 4, 6};
-  const std::vector<std::vector<int64_t>> strides = {{96, 24, 4}, {4, 20, 80}, {24, 120, 4}, {-96, 24, 4}, {96, -24, -4},
-                                                     {0, 24, 4},  {4, 4, 4},   {8, 0, 4}};
+  const std::vector<std::vector<int64_t>> strides = {{96, 24, 4},   {4, 20, 80}, {24, 120, 4}, {-96, 24, 4},
+                                                     {96, -24, -4}, {0, 24, 4},  {4, 4, 4},    {8, 0, 4}};
   for (const std::vector<int64_t>& of_file : strides) {
     int64_t offset = 8;
     for (size_t d = 0; d < 3; ++d) offset += of_file[d] < 0 ? -of_file[d] * (shape[d] - 1) : 0;

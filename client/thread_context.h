@@ -1,0 +1,36 @@
+#pragma once
+
+// What the calls of a thread are told with: who speaks when one fails, and what is said of implicit redistributions.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "schemas/ops/speaker.h"
+
+namespace tessera {
+
+enum class ImplicitPolicy : uint8_t { kAllow = 0, kWarn = 1, kForbid = 2 };
+
+// While it lives, what fails of the calling thread's calls is said by a speaker, now and later. The outermost counts.
+class SpeakAs {
+ public:
+  explicit SpeakAs(Speaker speaker);
+  ~SpeakAs();
+  SpeakAs(const SpeakAs&) = delete;
+  SpeakAs& operator=(const SpeakAs&) = delete;
+
+ private:
+  const Speaker outer_;
+};
+Speaker ThreadSpeaker();
+void SetThreadSpeaker(Speaker speaker);
+
+// How implicit redistributions are told: set once for the process. Called on the calling thread.
+using ImplicitObserver = void (*)(const std::string& text);
+void SetImplicitObserver(ImplicitObserver observer);
+// The calling thread's policy; nullopt: the session's.
+void SetThreadImplicitPolicy(std::optional<ImplicitPolicy> policy);
+std::optional<ImplicitPolicy> ThreadImplicitPolicy();
+
+}  // namespace tessera
