@@ -190,9 +190,12 @@ def open(path, *, session=None):   # noqa: A001 - as gzip.open and others are ca
     >>> f = ts.open("images.npy")       # float32[1797, 8, 8]
     >>> f.shape, f[100:200].mean()      # the workers read 100 rows
 
-    Paths lie in the folders that the cluster serves (local_cluster(files=...), tessera up --files), and are relative to
-    them or absolute. Errors: NotFoundError; PermissionDeniedError outside of them; InvalidArgumentError of what is no such
-    file, or cut; a file that changes while it is read fails the tensor with FailedPreconditionError."""
+    The folders that a cluster serves are said by local_cluster(files=...) and tessera up --files.
+
+    Errors:
+    NotFoundError: there is no such file. PermissionDeniedError: it lies outside of the folders.
+    InvalidArgumentError: it is no such file, or it is cut.
+    FailedPreconditionError, of the tensor: the file changed while it was read."""
     path, suffix = _known(path, "open")
     return _READERS[suffix](_File(path, "open", session))
 
@@ -204,7 +207,10 @@ def load(path, device_mesh=None, placements=None, *, names=None, session=None):
     >>> x = ts.load("images.npy", mesh, [ts.Shard(0)])
     >>> weights = ts.load("model.safetensors", mesh, [ts.Replicate()])
 
-    placements: Shard(0) over the first mesh dim if they are not given. Paths and errors: as ts.open."""
+    placements: Shard(0) over the first mesh dim if they are not given.
+
+    Errors:
+    Those of ts.open; InvalidArgumentError: a name that the file doesn't have."""
     path, suffix = _known(path, "load")
     found = _READERS[suffix](_File(path, "load", session))
     if isinstance(found, FileTensor):
@@ -225,8 +231,11 @@ def save(path, x, *, metadata=None):
     >>> ts.save("model.safetensors", {"w": w, "b": b})
 
     The file appears under its name when all is written: what fails before, a full disk too, leaves the old one as it was.
-    Pending values are reduced first. Paths: as ts.open. Errors: ResourceExhaustedError of a full disk;
-    PermissionDeniedError; InvalidArgumentError of a dtype that the format doesn't have."""
+    Pending values are reduced first.
+
+    Errors:
+    ResourceExhaustedError: the disk is full. PermissionDeniedError: a folder that isn't served, or for reading alone.
+    InvalidArgumentError: a dtype that the format doesn't have."""
     path, suffix = _known(path, "save")
     if suffix == ".npy":
         if not isinstance(x, Tensor):

@@ -60,6 +60,9 @@ _ARGUMENTS = {
     "memory": "bytes of each worker, as \"1GiB\".", "transport": "\"shm\" or \"ucx\".", "coordinator_flags": "more flags of the coordinator.",
     "relabel": "the workers in the order that moves least.", "async_op": "taken and not needed: no call blocks.",
     "policy": "\"allow\", \"warn\" or \"forbid\".", "function": "what would be called.", "args": "its arguments.", "kwargs": "its arguments.",
+    "path": "of a file on the workers' host: below a folder that the cluster serves, absolute or relative to it.",
+    "session": "the session; the default is the last one that was opened.", "names": "of the tensors that are wanted.",
+    "metadata": "a dict of strings.", "files": "folders whose files the workers load and save.",
     "f": "a function of tensors.", "in_placements": "a list of placements for each tensor.", "out_placements": "the placements of the results.",
 }
 

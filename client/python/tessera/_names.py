@@ -14,7 +14,7 @@ from ._errors import ArgumentError
 # What others call it -> what to write. `x` is the tensor.
 _ELSEWHERE = {
     "tensor": "ts.asarray(values)", "array": "ts.asarray(values)", "as_tensor": "ts.asarray(values)", "from_numpy": "ts.asarray(values)",
-    "from_array": "ts.distribute_tensor(array, mesh, placements)", "cat": "ts.concat(tensors, axis=0)", "vstack": "ts.concat(tensors, axis=0)",
+    "from_array": "ts.distribute_tensor(array, mesh, placements)", "map_blocks": "ts.local_map(f, x)", "cat": "ts.concat(tensors, axis=0)", "vstack": "ts.concat(tensors, axis=0)",
     "hstack": "ts.concat(tensors, axis=1)", "dot": "ts.matmul(a, b), or ts.vecdot(a, b) of vectors", "inner": "ts.vecdot(a, b)",
     "mv": "ts.matmul(a, b)", "arcsin": "ts.asin(x)", "arccos": "ts.acos(x)", "arctan": "ts.atan(x)", "arctan2": "ts.atan2(x1, x2)",
     "arcsinh": "ts.asinh(x)", "arccosh": "ts.acosh(x)", "arctanh": "ts.atanh(x)", "amax": "ts.max(x)", "amin": "ts.min(x)",
