@@ -290,6 +290,7 @@ TEST_F(ProtocolTest, APeerThatShowsNobodyItsMemoryHoldsNobodyBack) {
   hello.setIndex(-1);
   hello.setHost(HostIdentity().c_str());
   hello.setMemoryBytes(1 << 20);
+  hello.setDevice("cpu");
   hello.setDataAddress(socket.c_str());
   hello.setMapPeers(true);
   request.setWorker(kj::heap<AnsweringWorker>());
