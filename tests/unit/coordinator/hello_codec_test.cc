@@ -61,7 +61,11 @@ TEST(WorkerHelloTest, NumbersAreInRange) {
   capnp::MallocMessageBuilder message;
   auto hello = message.initRoot<wire::WorkerHello>();
   hello.setIndex(-1);
+  hello.setDevice("cuda");
   EXPECT_TRUE(DecodeWorkerHello(hello.asReader()).ok());
+  hello.setDevice("abacus");
+  EXPECT_EQ(DecodeWorkerHello(hello.asReader()).status().code(), absl::StatusCode::kInvalidArgument);
+  hello.setDevice("cpu");
   hello.setMemoryBytes(-1);
   EXPECT_EQ(DecodeWorkerHello(hello.asReader()).status().code(), absl::StatusCode::kInvalidArgument);
   hello.setMemoryBytes(0);
