@@ -1,5 +1,7 @@
 // 4,096 workers: descriptions stay small and planning stays quick.
 
+#include <time.h>
+
 #include <chrono>
 #include <cstdint>
 #include <numeric>
@@ -20,7 +22,13 @@ namespace {
 
 constexpr int64_t kMaxDescriptionBytes = int64_t{1} << 20;
 // A fraction of a second on an idle machine; the tests share theirs.
-constexpr std::chrono::milliseconds kPlanning(1000);
+constexpr std::chrono::milliseconds kPlanning(1000);  // of a core: what others do on it is not the planner's
+
+std::chrono::nanoseconds CpuTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 Topology HostsOf(int64_t workers_of_a_host) {
   Topology topology;
@@ -49,9 +57,9 @@ TEST_P(ManyWorkers, ArePlannedInOneMebibyte) {
       const absl::StatusOr<RedistributeBound> bound = BoundRedistribute(source, destination);
       if (!bound.ok()) continue;
       SCOPED_TRACE(StrCat(ToText(from), " -> ", ToText(to)));
-      const auto start = std::chrono::steady_clock::now();
+      const auto start = CpuTime();
       const absl::StatusOr<Plan> plan = PlanRedistribute({source, {}}, destination, topology);
-      EXPECT_LT(std::chrono::steady_clock::now() - start, kPlanning);
+      EXPECT_LT(CpuTime() - start, kPlanning);
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_LE(DescriptionBytes(*plan), kMaxDescriptionBytes);
       const absl::Status verified = VerifyPlan(*plan);
@@ -65,7 +73,7 @@ TEST_P(ManyWorkers, ArePlannedInOneMebibyte) {
       };
       EXPECT_EQ(sum(traffic.received_bytes), bound->total_bytes);
       EXPECT_EQ(sum(traffic.sent_bytes), bound->total_bytes);
-      EXPECT_LT(std::chrono::steady_clock::now() - start, 4 * kPlanning);
+      EXPECT_LT(CpuTime() - start, 4 * kPlanning);
     }
   }
 }
@@ -81,10 +89,10 @@ TEST_P(ManyWorkersMatmul, IsPlannedInOneMebibyte) {
   const OperandLayout a = {MakeSpec(DType::kF32, {65536, 65536}, mesh, {Placement::Shard(0), Placement::Shard(1)}), {}};
   OpCall call;
   call.op = OpId::kMatmul;
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = CpuTime();
   const PlanOperand operands[] = {a, a};
   const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, HostsOf(GetParam()));
-  const auto elapsed = std::chrono::steady_clock::now() - start;
+  const auto elapsed = CpuTime() - start;
   ASSERT_TRUE(planned.ok()) << planned.status();
   EXPECT_LE(DescriptionBytes(planned->plan), kMaxDescriptionBytes);
   EXPECT_LT(elapsed, 4 * kPlanning);
