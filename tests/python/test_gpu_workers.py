@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from conftest import EMULATED_DRIVER, use_emulated_driver
+from conftest import EMULATED_DRIVER, TRANSPORT, use_emulated_driver
 from test_processes import Up, wait_until
 
 WORKER = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin")) / "server/worker/tessera-worker"
@@ -24,6 +24,8 @@ def no_driver(monkeypatch):
 
 @pytest.fixture
 def emulated(monkeypatch):
+    if TRANSPORT != "shm":
+        pytest.skip("workers with GPUs reach each other by mapped memory alone")
     use_emulated_driver(monkeypatch.setenv)
 
 
