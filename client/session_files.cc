@@ -36,9 +36,7 @@ std::vector<Box> PiecesOf(const Box& box, int64_t element_bytes) {
 struct FileDoor::Writing {
   uint64_t number = 0;
   SessionImpl::RequestPtr request;
-  HandlePtr tensor;
   absl::Status status;
-  size_t pending = 0;
   bool is_done = false;
 };
 
@@ -86,22 +84,33 @@ absl::Status FileDoor::AwaitDone(const char* what, const std::shared_ptr<Writing
   return state->status;
 }
 
-absl::StatusOr<FilePart> FileDoor::Look(const std::string& path, uint64_t offset, uint32_t count) {
+DoneCallback FileDoor::Settles(const std::shared_ptr<Writing>& state) {
+  return [session = session_.get(), state](absl::Status status) {
+    {
+      std::lock_guard<std::mutex> lock(session->mutex_);
+      state->is_done = true;
+      state->status = std::move(status);
+    }
+    session->NotifyChanged();
+  };
+}
+
+absl::Status FileDoor::Ask(const char* what, std::function<void(TransferTable&, DoneCallback)> call) {
   auto state = std::make_shared<Writing>();
+  session_->connection_->OnTransfers(
+      [call = std::move(call), done = Settles(state)](TransferTable& transfers) { call(transfers, done); });
+  return AwaitDone(what, state);
+}
+
+absl::StatusOr<FilePart> FileDoor::Look(const std::string& path, uint64_t offset, uint32_t count) {
   auto seen = std::make_shared<FilePart>();
-  session_->connection_->OnTransfers([session = session_.get(), transfer = transfer_, worker = worker_, path, offset,
-                                      count, state, seen](TransferTable& transfers) {
-    transfers.LookAtFile(transfer, worker, path, offset, count, [=](absl::StatusOr<FilePart> part) {
-      {
-        std::lock_guard<std::mutex> lock(session->mutex_);
-        state->is_done = true;
-        state->status = part.status();
-        if (part.ok()) *seen = *std::move(part);
-      }
-      session->NotifyChanged();
+  TESSERA_RETURN_IF_ERROR(Ask("look at a file", [=, transfer = transfer_, worker = worker_](TransferTable& transfers,
+                                                                                            const DoneCallback& done) {
+    transfers.LookAtFile(transfer, worker, path, offset, count, [seen, done](absl::StatusOr<FilePart> part) {
+      if (part.ok()) *seen = *part;
+      done(part.status());
     });
-  });
-  TESSERA_RETURN_IF_ERROR(AwaitDone("look at a file", state));
+  }));
   return std::move(*seen);
 }
 
@@ -145,35 +154,16 @@ absl::StatusOr<HandlePtr> FileDoor::Load(const TensorSpec& spec, FilePlace place
 
 absl::Status FileDoor::Create(const std::string& path, const std::string& name, int64_t bytes,
                               const std::string& head) {
-  auto state = std::make_shared<Writing>();
-  session_->connection_->OnTransfers(
-      [=, session = session_.get(), transfer = transfer_, worker = worker_](TransferTable& transfers) {
-        transfers.CreateFile(transfer, worker, path, name, bytes, head, [session, state](absl::Status status) {
-          {
-            std::lock_guard<std::mutex> lock(session->mutex_);
-            state->is_done = true;
-            state->status = std::move(status);
-          }
-          session->NotifyChanged();
-        });
-      });
-  return AwaitDone("create a file", state);
+  return Ask("create a file",
+             [=, transfer = transfer_, worker = worker_](TransferTable& transfers, const DoneCallback& done) {
+               transfers.CreateFile(transfer, worker, path, name, bytes, head, done);
+             });
 }
 
 absl::Status FileDoor::Commit() {
-  auto state = std::make_shared<Writing>();
-  session_->connection_->OnTransfers(
-      [session = session_.get(), state, transfer = transfer_, worker = worker_](TransferTable& transfers) {
-        transfers.CommitFile(transfer, worker, [session, state](absl::Status status) {
-          {
-            std::lock_guard<std::mutex> lock(session->mutex_);
-            state->is_done = true;
-            state->status = std::move(status);
-          }
-          session->NotifyChanged();
-        });
-      });
-  return AwaitDone("save", state);
+  return Ask("save", [transfer = transfer_, worker = worker_](TransferTable& transfers, const DoneCallback& done) {
+    transfers.CommitFile(transfer, worker, done);
+  });
 }
 
 // Each distinct shard is written by one of those that have it.
@@ -218,7 +208,6 @@ absl::Status FileDoor::Write(const std::vector<std::pair<HandlePtr, FilePlace>>&
   for (const auto& [tensor, place] : tensors) {
     auto writing = std::make_shared<Writing>();
     std::tie(writing->number, writing->request) = session->NewRequest();
-    writing->tensor = tensor;
     Record record;
     record.kind = Record::Kind::kDownload;
     record.request = writing->number;
@@ -231,14 +220,7 @@ absl::Status FileDoor::Write(const std::vector<std::pair<HandlePtr, FilePlace>>&
   for (size_t i = 0; i < all.size() && status.ok(); ++i) {
     status = StartWriting(tensors[i].first, tensors[i].second, all[i].get());
     if (all[i]->is_done) continue;
-    session->connection_->FinishTransfer(all[i]->number, [session, state = all[i]](absl::Status finished) {
-      {
-        std::lock_guard<std::mutex> lock(session->mutex_);
-        state->is_done = true;
-        state->status = std::move(finished);
-      }
-      session->NotifyChanged();
-    });
+    session->connection_->FinishTransfer(all[i]->number, Settles(all[i]));
   }
   for (const std::shared_ptr<Writing>& writing : all) {
     if (status.ok()) status = AwaitDone("save", writing);

@@ -8,6 +8,7 @@
 //   HandlePtr x = *door->Load(spec, {"x.npy", 128, {8}, false, head.file_bytes, head.modified_ns});
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,6 +42,10 @@ class FileDoor {
   FileDoor(std::shared_ptr<SessionImpl> session, WorkerIndex worker) : session_(std::move(session)), worker_(worker) {}
   absl::Status Enter();
   absl::Status StartWriting(const HandlePtr& tensor, const FilePlace& place, Writing* writing);
+  // What ends the wait for it.
+  DoneCallback Settles(const std::shared_ptr<Writing>& state);
+  // Makes the call on the connection's thread and waits until it is done.
+  absl::Status Ask(const char* what, std::function<void(TransferTable&, DoneCallback)> call);
   absl::Status AwaitDone(const char* what, const std::shared_ptr<Writing>& state);
 
   std::shared_ptr<SessionImpl> session_;
