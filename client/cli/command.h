@@ -29,6 +29,7 @@ Command AddDemoCommand(CLI::App& app);
 Command AddDoctorCommand(CLI::App& app);
 Command AddPlanCommand(CLI::App& app);
 Command AddOpsCommand(CLI::App& app);
+Command AddCertsCommand(CLI::App& app);
 
 // --address, with TESSERA_ADDRESS and the config file (~/.config/tessera/config.json) behind it. The token: that of the
 // address, TESSERA_ADMIN_TOKEN, TESSERA_TOKEN, then the config file.
