@@ -169,7 +169,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& binary_dir, const std
     places = {fs::path(base) / name, fs::path(base) / "server" / role / name};
   } else {
     fs::path folder = OwnFolder();
-    places = {folder / name, folder / "bin" / name};
+    // Beside this program, in the Python package beside its extension, of the prefix that has the library.
+    places = {folder / name, folder / "tessera" / "bin" / name, folder.parent_path() / "bin" / name};
     for (int up = 0; up < 8 && folder.has_relative_path(); ++up, folder = folder.parent_path()) {
       places.push_back(folder / "server" / role / name);
       places.push_back(folder / "bazel-bin" / "server" / role / name);
@@ -179,7 +180,9 @@ absl::StatusOr<std::string> FindProgram(const std::string& binary_dir, const std
     if (IsProgram(place)) return place.string();
   }
   return absl::NotFoundError(StrCat("local_cluster: the program ", name, " is not at ", places.front().string(),
-                                    " nor near it; build it with tools/build, or set TESSERA_BIN_DIR"));
+                                    " nor near it. The client is installed without servers, or they are not built: "
+                                    "install the Python package with servers (tools/wheel --full), or build them with "
+                                    "tools/build, or set TESSERA_BIN_DIR to their folder"));
 }
 
 // The write ends of the pipes that keep clusters of this process running, and the locks of their folders. A forked

