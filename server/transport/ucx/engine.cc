@@ -1,5 +1,6 @@
 #include "server/transport/ucx/engine.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -8,7 +9,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
+
+#include <ucs/config/global_opts.h>
 
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -29,6 +33,19 @@ void Configure(ucp_config_t* config, const char* name, const std::string& value)
   if (std::getenv((std::string("UCX_") + name).c_str()) == nullptr) ucp_config_modify(config, name, value.c_str());
 }
 
+// UCX looks for its modules beside its libraries, and then where it was installed when it was built. The host may have
+// another UCX there, and two don't go into one process: where the first has modules, they are all.
+void TakeModulesOfThisUcx() {
+  Dl_info library{};
+  if (std::getenv("UCX_MODULE_DIR") != nullptr ||
+      dladdr(reinterpret_cast<const void*>(&ucs_global_opts_set_value), &library) == 0) {
+    return;
+  }
+  const std::filesystem::path modules = std::filesystem::path(library.dli_fname).parent_path() / "ucx";
+  std::error_code error;
+  if (std::filesystem::is_directory(modules, error)) ucs_global_opts_set_value("MODULE_DIR", modules.c_str());
+}
+
 }  // namespace
 
 UcxTransport::Engine::Engine(WorkerIndex self) : self_(self) {}
@@ -37,6 +54,7 @@ absl::Status UcxTransport::Engine::Start(const UcxOptions& options) {
   stall_timeout_ms_ = options.stall_timeout_ms;
   look_delay_ = std::chrono::milliseconds(stall_timeout_ms_) / (kLooksToAnswer + 2);
   if (getrandom(&key_, sizeof(key_), 0) != sizeof(key_)) return absl::InternalError("transport: no random key");
+  TakeModulesOfThisUcx();
   // The tcp transport's own put writes where the message says: not wanted, rendezvous goes by messages. Of a
   // transport's settings only the environment is heard.
   setenv("UCX_TCP_PUT_ENABLE", "n", 1);
