@@ -111,12 +111,12 @@ absl::StatusOr<Mesh> Session::DefaultMesh() const {
   return InitDeviceMesh({&count, 1}, {}, {});
 }
 
-absl::StatusOr<Tensor> Session::DistributeTensor(const HostView& source, const Mesh& mesh,
-                                                 const Placements& placements) const {
-  TESSERA_RETURN_IF_ERROR(impl_->Check());
-  TESSERA_ASSIGN_OR_RETURN(TensorSpec spec,
-                           TensorSpec::Make("distribute_tensor", source.dtype, source.shape, mesh, placements));
-  TESSERA_RETURN_IF_ERROR(CheckWorkers("distribute_tensor", mesh, impl_->membership()));
+// What distribute_tensor makes of an array.
+static absl::StatusOr<TensorSpec> DistributedSpec(SessionImpl& session, DType dtype, const Shape& shape,
+                                                  const Mesh& mesh, const Placements& placements) {
+  TESSERA_RETURN_IF_ERROR(session.Check());
+  TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, TensorSpec::Make("distribute_tensor", dtype, shape, mesh, placements));
+  TESSERA_RETURN_IF_ERROR(CheckWorkers("distribute_tensor", mesh, session.membership()));
   if (!IsImplemented(spec.dtype)) {
     return absl::UnimplementedError(
         StrCat("distribute_tensor: dtype ", ToText(spec.dtype), " is reserved: ", ToText(spec)));
@@ -125,6 +125,23 @@ absl::StatusOr<Tensor> Session::DistributeTensor(const HostView& source, const M
     return absl::InvalidArgumentError(StrCat("distribute_tensor: nothing becomes Partial: ", ToText(spec),
                                              "; give each position its term with from_local"));
   }
+  return spec;
+}
+
+absl::StatusOr<Tensor> Session::DistributeRows(DType dtype, const Shape& shape, const Mesh& mesh,
+                                               const Placements& placements, const RowReader& read) const {
+  TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec, DistributedSpec(*impl_, dtype, shape, mesh, placements));
+  if (shape.empty() || NumElements(shape) == 0) {
+    return absl::InvalidArgumentError(StrCat("distribute_tensor: ", ToText(spec), " has no rows to read"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->UploadRows(spec, read));
+  return Tensor(std::move(handle));
+}
+
+absl::StatusOr<Tensor> Session::DistributeTensor(const HostView& source, const Mesh& mesh,
+                                                 const Placements& placements) const {
+  TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec,
+                           DistributedSpec(*impl_, source.dtype, source.shape, mesh, placements));
   std::vector<UploadPiece> pieces;
   absl::flat_hash_map<Box, size_t> piece_of;
   for (int64_t flat = 0; flat < mesh.size(); ++flat) {

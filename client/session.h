@@ -54,6 +54,9 @@ class Session {
 
   // Uploads an array; every position gets its box.
   absl::StatusOr<Tensor> DistributeTensor(const HostView& source, const Mesh& mesh, const Placements& placements) const;
+  // Uploads rows of dim 0 that `read` writes, a slab at a time, in order. Of a shape with elements and dims.
+  absl::StatusOr<Tensor> DistributeRows(DType dtype, const Shape& shape, const Mesh& mesh, const Placements& placements,
+                                        const RowReader& read) const;
   // Uploads each position's own array, by flat position; each must have the shape of its box.
   absl::StatusOr<Tensor> FromLocal(const TensorSpec& spec, absl::Span<const HostView> locals) const;
 

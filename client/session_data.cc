@@ -5,6 +5,7 @@
 #include "client/recording.h"
 #include "client/session_impl.h"
 #include "client/session_request.h"
+#include "client/session_transfer.h"
 #include "schemas/types/divide.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -21,10 +22,6 @@ Box Relative(Box box, const Shape& origin) {
   }
   return box;
 }
-
-// What is fewer than this comes at once: a ring pays from then on.
-constexpr int64_t kLeastSlabs = 2;
-constexpr int64_t kSlotAlignment = 4096;
 
 // Walks a piece in slabs along dim 0.
 struct SlabCursor {
@@ -44,40 +41,71 @@ struct SlabCursor {
   }
 };
 
-// Positions whose workers are asked for a download: one for each distinct box.
-std::vector<int64_t> DistinctHolders(const TensorSpec& spec) {
-  std::vector<int64_t> out;
-  absl::flat_hash_map<Box, int64_t> seen;
-  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
-    Box box = LocalBox(spec, spec.mesh.PositionAt(flat));
-    if (!IsEmpty(box) && seen.emplace(std::move(box), flat).second) out.push_back(flat);
+int64_t BytesOf(const std::vector<UploadPiece>& pieces, DType dtype) {
+  int64_t bytes = 0;
+  for (const UploadPiece& piece : pieces) bytes += NumElements(piece.box) * SizeBytes(dtype);
+  return bytes;
+}
+
+// Whether the elements lie one after another, the last index fastest.
+bool IsRowMajor(const HostView& view) {
+  int64_t stride = SizeBytes(view.dtype);
+  for (size_t d = view.shape.size(); d-- > 0;) {
+    if (view.shape[d] > 1 && view.strides_bytes[d] != stride) return false;
+    stride *= view.shape[d];
   }
-  return out;
+  return true;
+}
+
+// The shared memory that all the sources lie in, row-major; or null.
+std::shared_ptr<HostMemory> SharedMemoryOf(const std::vector<UploadPiece>& pieces) {
+  std::shared_ptr<HostMemory> memory;
+  for (const UploadPiece& piece : pieces) {
+    if (IsEmpty(piece.box)) continue;
+    if (!IsRowMajor(piece.source)) return nullptr;
+    const int64_t bytes = NumElements(piece.source.shape) * SizeBytes(piece.source.dtype);
+    std::shared_ptr<HostMemory> own = HostMemory::FindShared(piece.source.data, bytes);
+    if (own == nullptr || (memory != nullptr && own != memory)) return nullptr;
+    memory = std::move(own);
+  }
+  return memory;
 }
 
 }  // namespace
 
 absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces) {
+  return UploadBy(spec, [&](uint64_t number, const RequestPtr& request, const HandlePtr& handle) {
+    if (const int64_t bytes = BytesOf(pieces, spec.dtype); bytes <= kSnapshotBytes) {
+      return SendSnapshot(number, request, handle, pieces, bytes);
+    }
+    if (const std::shared_ptr<HostMemory> memory = SharedMemoryOf(pieces); memory != nullptr) {
+      return SendInPlace(number, request, handle, pieces, memory);
+    }
+    return SendSlabs(number, request, handle, pieces);
+  });
+}
+
+absl::StatusOr<HandlePtr> SessionImpl::UploadRows(const TensorSpec& spec, const RowReader& read) {
+  return UploadBy(spec, [&](uint64_t number, const RequestPtr& request, const HandlePtr& handle) {
+    return SendRows(number, request, handle, read);
+  });
+}
+
+absl::StatusOr<HandlePtr> SessionImpl::UploadBy(
+    const TensorSpec& spec, const std::function<absl::Status(uint64_t, const RequestPtr&, const HandlePtr&)>& send) {
   TESSERA_RETURN_IF_ERROR(Check());
   if (PlanCapture* capture = PlanCapture::Current(); capture != nullptr) {
     return PlannedHandle(specs_.Intern(spec), RowMajorStrides(MaxShardShape(spec)),
                          capture->Hold({spec.mesh, MaxShardElements(spec) * SizeBytes(spec.dtype)}));
   }
   TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("values are brought to ", ToText(spec))));
-  int64_t bytes = 0;
-  for (const UploadPiece& piece : pieces) bytes += NumElements(piece.box) * SizeBytes(spec.dtype);
   HandlePtr handle = NewHandle(specs_.Intern(spec), next_handle_++);
   auto [number, request] = NewRequest();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     request->handle = handle->id;
   }
-  absl::Status status;
-  if (bytes <= kSnapshotBytes) {
-    status = SendSnapshot(number, request, handle, pieces, bytes);
-  } else {
-    status = SendSlabs(number, request, handle, pieces);
-  }
+  const absl::Status status = send(number, request, handle);
   if (status.ok()) return handle;
   EndRequest(number, request, status);
   return status;
@@ -138,6 +166,10 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
       });
     };
   }
+  return RequestUpload(number, handle);
+}
+
+absl::Status SessionImpl::RequestUpload(uint64_t number, const HandlePtr& handle) {
   Record record;
   record.kind = Record::Kind::kUpload;
   record.request = number;
@@ -160,15 +192,38 @@ void SessionImpl::GiveUpUpload(uint64_t ticket, uint64_t handle, const absl::Sta
   NotifyChanged();
 }
 
+absl::StatusOr<uint64_t> SessionImpl::BeginUpload(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                                  const std::shared_ptr<HostMemory>& memory) {
+  TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
+  uint64_t ticket = 0, secret = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!request->ticketed) return request->status;
+    ticket = request->ticket;
+    secret = request->secret;
+  }
+  connection_->BeginTransfer(number, ticket, secret, memory, handle->spec->mesh.workers());
+  return ticket;
+}
+
+void SessionImpl::FinishUpload(uint64_t number, uint64_t ticket, const HandlePtr& handle,
+                               const SlabProgressPtr& progress, const std::shared_ptr<HostMemory>& memory) {
+  connection_->FinishTransfer(number, [this, progress, memory, ticket, id = handle->id](absl::Status finished) {
+    if (!finished.ok()) GiveUpUpload(ticket, id, finished);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      progress->finished = true;
+      if (progress->error.ok()) progress->error = finished;
+      if (finished.ok()) KeepRing(memory);
+    }
+    NotifyChanged();
+  });
+}
+
 absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
                                     const std::vector<UploadPiece>& pieces) {
   const int64_t element_bytes = SizeBytes(handle->spec->dtype);
-  Record record;
-  record.kind = Record::Kind::kUpload;
-  record.request = number;
-  record.handle = handle->id;
-  record.spec = handle->spec;
-  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  TESSERA_RETURN_IF_ERROR(RequestUpload(number, handle));
   connection_->Flush();
 
   std::vector<SlabCursor> cursors;
@@ -182,47 +237,131 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
   }
   // A slab is filled while another one is taken: two are enough where rows are long.
   const int64_t fitting_slabs = std::max<int64_t>(2, kSlabs * kSlabBytes / slab_bytes);
-  const int slabs = static_cast<int>(std::min({wanted_slabs, fitting_slabs, int64_t{kSlabs}}));
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> ring, TakeRing(slabs * slab_bytes));
-  TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
-  uint64_t ticket = 0, secret = 0;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!request->ticketed) return request->status;
-    ticket = request->ticket;
-    secret = request->secret;
-  }
-  connection_->BeginTransfer(number, ticket, secret, ring, handle->spec->mesh.workers());
-
-  auto state = std::make_shared<SlabProgress>();
+  const auto slabs = static_cast<size_t>(std::min({wanted_slabs, fitting_slabs, int64_t{kSlabs}}));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> ring, TakeRing(static_cast<int64_t>(slabs) * slab_bytes));
+  TESSERA_ASSIGN_OR_RETURN(const uint64_t ticket, BeginUpload(number, request, handle, ring));
+  const auto progress = std::make_shared<SlabProgress>(slabs);
+  if (progress->meter != nullptr) progress->meter->expected_bytes += BytesOf(pieces, handle->spec->dtype);
+  // A slab of one long row is filled in parts, so that an interrupt is seen.
+  const auto fill = [&](const UploadPiece& piece, const Box& slab, char* destination) {
+    for (const Slab& part : Slab::Cut(slab, element_bytes, kSlabBytes)) {
+      TESSERA_RETURN_IF_ERROR(LookForInterrupt(progress->poll));
+      CopyBoxTo(piece.source, Relative(part.box, piece.origin), destination + part.offset_bytes);
+    }
+    return absl::OkStatus();
+  };
   absl::Status status;
-  int slot = 0;
+  size_t slot = 0;
   for (bool more = true; more && status.ok();) {
     more = false;
     for (SlabCursor& cursor : cursors) {
       if (cursor.done()) continue;
       more = true;
-      const Box slab = cursor.Take();
-      status = WaitForSlot("upload", state, slot, static_cast<int>(cursor.piece->workers.size()));
+      const Box box = cursor.Take();
+      status = WaitForLane("upload", progress, slot);
       if (!status.ok()) break;
-      const int64_t offset = slot * slab_bytes;
-      CopyBoxTo(cursor.piece->source, Relative(slab, cursor.piece->origin), ring->data() + offset);
-      for (WorkerIndex worker : cursor.piece->workers) CopySlab(number, worker, slab, offset, slot, state);
+      const int64_t bytes = NumElements(box) * element_bytes;
+      const Slab slab{box, static_cast<int64_t>(slot) * slab_bytes, bytes, bytes};
+      status = fill(*cursor.piece, slab.box, ring->data() + slab.offset_bytes);
+      if (!status.ok()) break;
+      CopySlab(number, cursor.piece->workers, slab, slot, progress);
       slot = (slot + 1) % slabs;
     }
   }
-  connection_->FinishTransfer(number, [this, state, ring, ticket, id = handle->id](absl::Status finished) {
-    if (!finished.ok()) GiveUpUpload(ticket, id, finished);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      state->finished = true;
-      if (state->error.ok()) state->error = finished;
-      if (finished.ok()) KeepRing(ring);
-    }
-    NotifyChanged();
-  });
+  FinishUpload(number, ticket, handle, progress, ring);
   // The source has been read: what goes wrong from here on poisons the handle.
   return status;
+}
+
+absl::Status SessionImpl::SendInPlace(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                      const std::vector<UploadPiece>& pieces,
+                                      const std::shared_ptr<HostMemory>& memory) {
+  const int64_t element_bytes = SizeBytes(handle->spec->dtype);
+  TESSERA_RETURN_IF_ERROR(RequestUpload(number, handle));
+  connection_->Flush();
+  std::vector<SlabRun> runs;
+  for (const UploadPiece& piece : pieces) {
+    if (IsEmpty(piece.box)) continue;
+    // Rows of the source, of which workers take what they want.
+    Box rows = piece.box;
+    int64_t source_row_bytes = element_bytes;
+    for (size_t d = 1; d < rows.size(); ++d) {
+      rows[d] = {piece.origin[d], piece.origin[d] + piece.source.shape[d]};
+      source_row_bytes *= piece.source.shape[d];
+    }
+    const int64_t row_bytes = NumElements(piece.box) / piece.box[0].size() * element_bytes;
+    const int64_t first = piece.source.data - memory->data();
+    SlabCursor cursor{&piece, row_bytes, std::max<int64_t>(1, kSlabBytes / row_bytes), piece.box[0].start};
+    SlabRun run{piece.workers, {}};
+    while (!cursor.done()) {
+      rows[0] = cursor.Take()[0];
+      run.slabs.push_back({rows, first + (rows[0].start - piece.origin[0]) * source_row_bytes,
+                           rows[0].size() * source_row_bytes, rows[0].size() * row_bytes});
+    }
+    runs.push_back(std::move(run));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const uint64_t ticket, BeginUpload(number, request, handle, memory));
+  const auto progress = std::make_shared<SlabProgress>(runs.size() * kSlabs);
+  if (progress->meter != nullptr) progress->meter->expected_bytes += BytesOf(pieces, handle->spec->dtype);
+  const absl::Status copied = CopyInPlace("upload", number, runs, progress);
+  FinishUpload(number, ticket, handle, progress, nullptr);
+  TESSERA_RETURN_IF_ERROR(copied);
+  // Only then has the source been read; what went wrong has poisoned the handle.
+  return WaitUntil("upload", std::nullopt, [&progress] { return progress->finished; });
+}
+
+absl::Status SessionImpl::SendRows(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                   const RowReader& read) {
+  const TensorSpec& spec = *handle->spec;
+  TESSERA_RETURN_IF_ERROR(RequestUpload(number, handle));
+  connection_->Flush();
+  Box rows = WholeBox(spec.shape);
+  const int64_t row_bytes = NumElements(rows) / rows[0].size() * SizeBytes(spec.dtype);
+  const int64_t rows_per_slab = std::max<int64_t>(1, kSlabBytes / row_bytes);
+  const int64_t slab_bytes = std::min(rows_per_slab, spec.shape[0]) * row_bytes;
+  const size_t slabs = slab_bytes > kSlabBytes ? 2 : kSlabs;
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> ring, TakeRing(static_cast<int64_t>(slabs) * slab_bytes));
+  TESSERA_ASSIGN_OR_RETURN(const uint64_t ticket, BeginUpload(number, request, handle, ring));
+  const auto progress = std::make_shared<SlabProgress>(slabs);
+  if (progress->meter != nullptr) progress->meter->expected_bytes += spec.shape[0] * row_bytes;
+  std::vector<std::pair<WorkerIndex, Interval>> wanted;
+  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+    const Box box = LocalBox(spec, spec.mesh.PositionAt(flat));
+    if (!IsEmpty(box)) wanted.emplace_back(spec.mesh.workers()[static_cast<size_t>(flat)], box[0]);
+  }
+  absl::Status status;
+  size_t slot = 0;
+  for (int64_t row = 0; row < spec.shape[0] && status.ok(); row += rows_per_slab, slot = (slot + 1) % slabs) {
+    rows[0] = {row, std::min(row + rows_per_slab, spec.shape[0])};
+    status = WaitForLane("upload", progress, slot);
+    const int64_t bytes = rows[0].size() * row_bytes;
+    const Slab slab{rows, static_cast<int64_t>(slot) * slab_bytes, bytes, bytes};
+    if (status.ok()) status = read(rows[0], ring->data() + slab.offset_bytes);
+    if (!status.ok()) break;
+    std::vector<WorkerIndex> workers;
+    for (const auto& [worker, own] : wanted) {
+      if (Intersect(own, rows[0]).size() > 0) workers.push_back(worker);
+    }
+    CopySlab(number, workers, slab, slot, progress);
+  }
+  FinishUpload(number, ticket, handle, progress, ring);
+  return status;
+}
+
+absl::Status SessionImpl::CopyInPlace(std::string_view what, uint64_t number, const std::vector<SlabRun>& runs,
+                                      const SlabProgressPtr& progress) {
+  bool more = true;
+  for (size_t i = 0; more; ++i) {
+    more = false;
+    for (size_t r = 0; r < runs.size(); ++r) {
+      if (i >= runs[r].slabs.size()) continue;
+      more = true;
+      const size_t lane = r * kSlabs + i % kSlabs;
+      TESSERA_RETURN_IF_ERROR(WaitForLane(what, progress, lane));
+      CopySlab(number, runs[r].workers, runs[r].slabs[i], lane, progress);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<HostMemory>> SessionImpl::TakeRing(int64_t bytes) {
@@ -232,200 +371,51 @@ absl::StatusOr<std::shared_ptr<HostMemory>> SessionImpl::TakeRing(int64_t bytes)
     ring.swap(ring_);
   }
   if (ring != nullptr && ring->size_bytes() >= bytes) return ring;
+  ring = nullptr;  // not both at a time
   return HostMemory::Make(bytes);
 }
 
 void SessionImpl::KeepRing(std::shared_ptr<HostMemory> ring) {
-  if (ring->size_bytes() <= kSlabs * kSlabBytes) ring_ = std::move(ring);
+  if (ring != nullptr && ring->size_bytes() <= kSlabs * kSlabBytes) ring_ = std::move(ring);
 }
 
-absl::Status SessionImpl::WaitForSlot(std::string_view what, const SlabProgressPtr& progress, int slot, int copies) {
-  TESSERA_RETURN_IF_ERROR(WaitUntil(
-      what, std::nullopt, [&progress, slot] { return progress->pending[slot] == 0 || !progress->error.ok(); }));
+absl::Status SessionImpl::LookForInterrupt(WorkPoll& poll) {
+  absl::Status interrupted = poll.Poll();
+  if (!interrupted.ok()) CancelAll();
+  return interrupted;
+}
+
+absl::Status SessionImpl::WaitForLane(std::string_view what, const SlabProgressPtr& progress, size_t lane) {
+  TESSERA_RETURN_IF_ERROR(LookForInterrupt(progress->poll));
+  TESSERA_RETURN_IF_ERROR(
+      WaitUntil(what, std::nullopt, [&p = *progress, lane] { return p.lanes[lane].pending == 0 || !p.error.ok(); }));
   std::lock_guard<std::mutex> lock(mutex_);
-  if (progress->error.ok()) progress->pending[slot] = copies;
   return progress->error;
 }
 
-void SessionImpl::CopySlab(uint64_t number, WorkerIndex worker, const Box& slab, int64_t offset_bytes, int slot,
+void SessionImpl::CopySlab(uint64_t number, const std::vector<WorkerIndex>& workers, const Slab& slab, size_t lane,
                            const SlabProgressPtr& progress) {
-  connection_->Copy(number, worker, slab, static_cast<uint64_t>(offset_bytes),
-                    [this, progress, slot](absl::Status copied) {
-                      {
-                        std::lock_guard<std::mutex> lock(mutex_);
-                        --progress->pending[slot];
-                        if (progress->error.ok()) progress->error = copied;
-                        progress_ = Clock::now();
-                      }
-                      NotifyChanged();
-                    });
-}
-
-absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::optional<int64_t> flat_position) {
-  TESSERA_RETURN_IF_ERROR(Check());
-  if (handle->planned != nullptr) return NeverRuns(*handle);
-  TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("the values of ", ToText(*handle->spec), " are read")));
-  const TensorSpec& spec = *handle->spec;
-  Box box = flat_position.has_value() ? LocalBox(spec, spec.mesh.PositionAt(*flat_position)) : WholeBox(spec.shape);
-  const int64_t bytes = NumElements(box) * SizeBytes(spec.dtype);
-  HostArray out{spec.dtype, BoxShape(box), nullptr};
-  if (bytes == 0) {
-    TESSERA_RETURN_IF_ERROR(Wait(*handle, std::nullopt));
-    out.memory = HostMemory::MakePrivate(0);
-    return out;
-  }
-  auto [number, request] = NewRequest();
-  Record record;
-  record.kind = Record::Kind::kDownload;
-  record.request = number;
-  record.handle = handle->id;
-  record.allow_inline = !flat_position.has_value() && bytes <= static_cast<int64_t>(welcome().max_inline_bytes);
-  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
-  absl::StatusOr<HostArray> fetched = Fetch(number, request, handle, flat_position, box, std::move(out));
-  // Workers that were not asked keep their windows until the request ends.
-  EndRequest(number, request);
-  return fetched;
-}
-
-absl::StatusOr<HostArray> SessionImpl::Fetch(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
-                                             std::optional<int64_t> flat_position, const Box& box, HostArray out) {
-  const TensorSpec& spec = *handle->spec;
-  const int64_t bytes = NumElements(box) * SizeBytes(spec.dtype);
-  connection_->Flush();
-  const SlabShape shape = SlabsOf(box, SizeBytes(spec.dtype));
-  // The pages are made while the workers compute.
-  if (shape.slots > 0) {
-    TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::MakeLarge(bytes));
-    MakePagesUntilTicket(request, *out.memory);
-  } else if (bytes > static_cast<int64_t>(welcome().max_inline_bytes)) {
-    TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::Make(bytes));
-  }
-  TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
-  uint64_t ticket = 0, secret = 0;
-  bool done = false;
+  const int copies = static_cast<int>(workers.size());
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    done = request->done;
-    ticket = request->ticket;
-    secret = request->secret;
+    progress->lanes[lane] = {copies, copies, slab};
   }
-  if (done) {
-    TESSERA_RETURN_IF_ERROR(request->status);
-    if (static_cast<int64_t>(request->bytes.size()) != bytes) {
-      return absl::InternalError(
-          StrCat("download: ", ToText(spec), " came as ", request->bytes.size(), " bytes, not ", bytes));
-    }
-    out.memory = HostMemory::MakePrivate(bytes);
-    std::copy(request->bytes.begin(), request->bytes.end(), out.memory->data());
-    return out;
-  }
-  if (out.memory == nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(out.memory, HostMemory::Make(bytes));
-  }
-  std::vector<int64_t> holders =
-      flat_position.has_value() ? std::vector<int64_t>{*flat_position} : DistinctHolders(spec);
-  std::vector<WorkerIndex> workers;
-  for (int64_t flat : holders) workers.push_back(spec.mesh.workers()[static_cast<size_t>(flat)]);
-  // What the workers write to: a ring, or the array.
-  std::shared_ptr<HostMemory> shared = out.memory;
-  if (shape.slots > 0) {
-    TESSERA_ASSIGN_OR_RETURN(shared, TakeRing(shape.slots * shape.slot_bytes));
-  }
-  connection_->BeginTransfer(number, ticket, secret, shared, workers);
-  const auto progress = std::make_shared<SlabProgress>();
-  absl::Status fetched;
-  if (shape.slots > 0) {
-    fetched = FetchSlabs(number, spec, holders, shape, box, *shared, progress, out.memory->data());
-  } else {
-    for (WorkerIndex worker : workers) {
-      connection_->Copy(number, worker, box, 0, [this](absl::Status) { Progress(); });
-    }
-  }
-  connection_->FinishTransfer(number, [this, progress, shared, is_ring = shape.slots > 0](absl::Status status) {
+  const auto copied = [this, progress, lane](absl::Status status) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      progress->finished = true;
-      if (is_ring && status.ok() && progress->error.ok()) KeepRing(shared);
-      if (!status.ok()) progress->error = std::move(status);
+      SlabProgress::Lane& its = progress->lanes[lane];
+      --its.pending;
+      if (status.ok() && --its.unsure == 0 && progress->meter != nullptr) {
+        progress->meter->moved_bytes += its.slab.moved_bytes;
+      }
+      if (progress->error.ok()) progress->error = std::move(status);
+      progress_ = Clock::now();
     }
     NotifyChanged();
-  });
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (progress->error.ok()) TESSERA_RETURN_IF_ERROR(fetched);  // it was not waited for
-  }
-  TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt,
-                                    [&] { return progress->finished || (request->done && !request->status.ok()); }));
-  std::lock_guard<std::mutex> lock(mutex_);
-  // The coordinator knows why a worker is gone; the socket only that it is.
-  TESSERA_RETURN_IF_ERROR(request->done ? request->status : absl::OkStatus());
-  TESSERA_RETURN_IF_ERROR(handle->TellFailure());
-  TESSERA_RETURN_IF_ERROR(progress->error);
-  TESSERA_RETURN_IF_ERROR(fetched);
-  out.memory->CloseFd();
-  return out;
-}
-
-SessionImpl::SlabShape SessionImpl::SlabsOf(const Box& box, int64_t element_bytes) {
-  SlabShape shape;
-  const int64_t bytes = NumElements(box) * element_bytes;
-  if (bytes < kLeastSlabs * kSlabBytes) return shape;
-  shape.row_bytes = bytes / box[0].size();
-  shape.rows = std::max<int64_t>(1, kSlabBytes / shape.row_bytes);
-  shape.slot_bytes = CeilDivide(shape.rows * shape.row_bytes, kSlotAlignment) * kSlotAlignment;
-  // Longer rows come at once.
-  if (shape.row_bytes <= kSlabBytes) shape.slots = kSlabs;
-  return shape;
-}
-
-void SessionImpl::MakePagesUntilTicket(const RequestPtr& request, HostMemory& memory) {
-  for (int64_t at = 0; at < memory.size_bytes(); at += kSlabBytes) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (request->ticketed || request->done) return;
-    }
-    memory.MakePages(at, kSlabBytes);
-  }
-}
-
-absl::Status SessionImpl::FetchSlabs(uint64_t number, const TensorSpec& spec, const std::vector<int64_t>& holders,
-                                     const SlabShape& shape, const Box& box, HostMemory& ring,
-                                     const SlabProgressPtr& progress, char* destination) {
-  const int64_t rows = box[0].size();
-  const int64_t slabs = CeilDivide(rows, shape.rows);
-  std::vector<std::pair<WorkerIndex, Box>> held;
-  for (const int64_t flat : holders) {
-    held.emplace_back(spec.mesh.workers()[static_cast<size_t>(flat)], LocalBox(spec, spec.mesh.PositionAt(flat)));
-  }
-  const auto box_of = [&](int64_t slab) {
-    Box rows_of_box = box;
-    rows_of_box[0].start = box[0].start + slab * shape.rows;
-    rows_of_box[0].stop = std::min(rows_of_box[0].start + shape.rows, box[0].stop);
-    return rows_of_box;
   };
-  const auto ask_for = [&](int64_t number_of_slab) -> absl::Status {
-    const Box slab = box_of(number_of_slab);
-    const int slot = static_cast<int>(number_of_slab % shape.slots);
-    std::vector<WorkerIndex> workers;  // that have some of it
-    for (const auto& [worker, own] : held) {
-      if (!IsEmpty(Intersect(slab, own))) workers.push_back(worker);
-    }
-    TESSERA_RETURN_IF_ERROR(WaitForSlot("download", progress, slot, static_cast<int>(workers.size())));
-    for (const WorkerIndex worker : workers) {
-      CopySlab(number, worker, slab, slot * shape.slot_bytes, slot, progress);
-    }
-    return absl::OkStatus();
-  };
-  for (int64_t slab = 0; slab < std::min<int64_t>(slabs, shape.slots); ++slab) TESSERA_RETURN_IF_ERROR(ask_for(slab));
-  for (int64_t slab = 0; slab < slabs; ++slab) {
-    const int slot = static_cast<int>(slab % shape.slots);
-    TESSERA_RETURN_IF_ERROR(WaitForSlot("download", progress, slot, 0));
-    const int64_t bytes = box_of(slab)[0].size() * shape.row_bytes;
-    std::memcpy(destination + slab * shape.rows * shape.row_bytes, ring.data() + slot * shape.slot_bytes,
-                static_cast<size_t>(bytes));
-    if (slab + shape.slots < slabs) TESSERA_RETURN_IF_ERROR(ask_for(slab + shape.slots));
+  for (const WorkerIndex worker : workers) {
+    connection_->Copy(number, worker, slab.box, static_cast<uint64_t>(slab.offset_bytes), copied);
   }
-  return absl::OkStatus();
 }
 
 }  // namespace tessera

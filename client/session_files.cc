@@ -114,6 +114,17 @@ absl::StatusOr<FilePart> FileDoor::Look(const std::string& path, uint64_t offset
   return std::move(*seen);
 }
 
+void FileDoor::CopyPiece(SessionImpl* session, uint64_t transfer, WorkerIndex worker, Box piece, int64_t element_bytes,
+                         const std::shared_ptr<TransferMeter>& meter) {
+  const int64_t bytes = NumElements(piece) * element_bytes;
+  if (meter != nullptr) meter->expected_bytes += bytes;
+  session->connection_->Copy(transfer, worker, std::move(piece), 0,
+                             [session, meter, bytes](const absl::Status& status) {
+                               if (meter != nullptr && status.ok()) meter->moved_bytes += bytes;
+                               session->Progress();
+                             });
+}
+
 absl::StatusOr<HandlePtr> FileDoor::Load(const TensorSpec& spec, FilePlace place) {
   SessionImpl* const session = session_.get();
   HandlePtr handle = session->NewHandle(session->specs_.Intern(spec), session->next_handle_++);
@@ -121,8 +132,8 @@ absl::StatusOr<HandlePtr> FileDoor::Load(const TensorSpec& spec, FilePlace place
   {
     std::lock_guard<std::mutex> lock(session->mutex_);
     request->handle = handle->id;
-    request->on_ticket = [session, number = number, spec = handle->spec, id = handle->id, place = std::move(place)](
-                             uint64_t ticket, uint64_t secret) {
+    request->on_ticket = [session, meter = ThreadMeter(), number = number, spec = handle->spec, id = handle->id,
+                          place = std::move(place)](uint64_t ticket, uint64_t secret) {
       const std::vector<WorkerIndex>& workers = spec->mesh.workers();
       session->connection_->BeginTransfer(number, ticket, secret, nullptr, workers);
       session->connection_->OnTransfers(
@@ -131,8 +142,7 @@ absl::StatusOr<HandlePtr> FileDoor::Load(const TensorSpec& spec, FilePlace place
         const Box box = LocalBox(*spec, spec->mesh.PositionAt(static_cast<int64_t>(flat)));
         if (IsEmpty(box)) continue;
         for (Box& piece : PiecesOf(box, SizeBytes(spec->dtype))) {
-          session->connection_->Copy(number, workers[flat], std::move(piece), 0,
-                                     [session](const absl::Status&) { session->Progress(); });
+          CopyPiece(session, number, workers[flat], std::move(piece), SizeBytes(spec->dtype), meter);
         }
       }
       session->connection_->FinishTransfer(number, [session, ticket, id](const absl::Status& status) {
@@ -194,8 +204,7 @@ absl::Status FileDoor::StartWriting(const HandlePtr& tensor, const FilePlace& pl
       [number = writing->number, place](TransferTable& transfers) { transfers.OpenFile(number, place); });
   for (const auto& [box, worker] : writers) {
     for (Box& piece : PiecesOf(box, SizeBytes(spec.dtype))) {
-      session->connection_->Copy(writing->number, worker, std::move(piece), 0,
-                                 [session](const absl::Status&) { session->Progress(); });
+      CopyPiece(session, writing->number, worker, std::move(piece), SizeBytes(spec.dtype), ThreadMeter());
     }
   }
   return absl::OkStatus();

@@ -42,6 +42,9 @@ class FileDoor {
   FileDoor(std::shared_ptr<SessionImpl> session, WorkerIndex worker) : session_(std::move(session)), worker_(worker) {}
   absl::Status Enter();
   absl::Status StartWriting(const HandlePtr& tensor, const FilePlace& place, Writing* writing);
+  // Begins the copy of a piece between its file and its worker.
+  static void CopyPiece(SessionImpl* session, uint64_t transfer, WorkerIndex worker, Box piece, int64_t element_bytes,
+                        const std::shared_ptr<TransferMeter>& meter);
   // What ends the wait for it.
   DoneCallback Settles(const std::shared_ptr<Writing>& state);
   // Makes the call on the connection's thread and waits until it is done.

@@ -272,6 +272,7 @@ namespace {
 std::atomic<ImplicitObserver> implicit_observer{nullptr};
 thread_local std::optional<ImplicitPolicy> thread_policy;
 thread_local Speaker thread_speaker = Speaker::kOp;
+thread_local std::shared_ptr<TransferMeter> thread_meter;
 
 std::string MoveText(const SpecEntry& entry) {
   std::string text = ToText(*entry.call);
@@ -326,6 +327,9 @@ absl::Status FillOperands(SessionImpl* session, OpId op, absl::Span<const CallOp
 void SetImplicitObserver(ImplicitObserver observer) { implicit_observer = observer; }
 void SetThreadImplicitPolicy(std::optional<ImplicitPolicy> policy) { thread_policy = policy; }
 std::optional<ImplicitPolicy> ThreadImplicitPolicy() { return thread_policy; }
+
+void SetThreadMeter(std::shared_ptr<TransferMeter> meter) { thread_meter = std::move(meter); }
+const std::shared_ptr<TransferMeter>& ThreadMeter() { return thread_meter; }
 
 Speaker ThreadSpeaker() { return thread_speaker; }
 void SetThreadSpeaker(Speaker speaker) { thread_speaker = speaker; }

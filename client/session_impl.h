@@ -24,10 +24,12 @@
 #include "client/plan_capture.h"
 #include "client/spec_cache.h"
 #include "client/thread_context.h"
+#include "client/transfer_parts.h"
 
 namespace tessera {
 
 class SessionImpl;
+class WorkPoll;  // wait.h
 
 inline constexpr int64_t kSnapshotBytes = 4 << 20;      // docs/limits.md: snapshot_bytes
 inline constexpr size_t kMaxSnapshots = 256;            // docs/limits.md: max_snapshots
@@ -85,15 +87,6 @@ class Recording;  // recording.h
 struct ReplayInput;
 struct ReplayNumber;
 
-// What one group of workers gets of an upload: all of `box` lies in `source`, whose first element is
-// the tensor's element `origin`.
-struct UploadPiece {
-  Box box;
-  std::vector<WorkerIndex> workers;
-  HostView source;
-  Shape origin;
-};
-
 class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private ConnectionListener {
  public:
   static absl::StatusOr<std::shared_ptr<SessionImpl>> Open(ConnectionOptions options, double stall_timeout_s);
@@ -135,11 +128,18 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // Holds what the session needs, a cluster of this process, until it is closed or nobody has it any more.
   void KeepUntilClosed(std::shared_ptr<void> needed);
 
-  // ---- bulk data (session_data.cc) ----
-  // Up to kSnapshotBytes it copies and returns; above, it returns when the source has been read.
+  // ---- bulk data (session_data.cc, session_download.cc) ----
+  // Up to kSnapshotBytes it copies and returns; above, it returns when the source has been read: by the workers
+  // themselves where it lies in shared memory (HostMemory::MakeShared).
   absl::StatusOr<HandlePtr> Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces);
-  // The whole tensor, or what lies at one flat position. No Partial unless a position is given.
+  // The rows are read in order, as many as a slab has at a time. Of a tensor that has elements and dims.
+  absl::StatusOr<HandlePtr> UploadRows(const TensorSpec& spec, const RowReader& read);
+  // No Partial unless a position is given.
   absl::StatusOr<HostArray> Download(const HandlePtr& handle, std::optional<int64_t> flat_position);
+  // The same into the caller's memory, without a copy between where that is shared. `what` opens messages. When it
+  // fails, what the memory has is left open, and nobody writes to it any more.
+  absl::Status DownloadTo(std::string_view what, const HandlePtr& handle, const DownloadPart& part,
+                          const HostTarget& out);
 
   const WelcomeReport& welcome() const { return connection_->welcome(); }
   const std::string& address() const { return address_; }  // "unix:/path", without the token
@@ -156,19 +156,12 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   friend struct HandleState;
   friend class FileDoor;  // session_files.h
   struct Request;
-  // How a box goes through a ring: some rows of dim 0 at a time.
-  struct SlabShape {
-    int64_t row_bytes = 0;
-    int64_t rows = 1;  // of a slab
-    int slots = 0;     // of the ring; 0: at once and without one
-    int64_t slot_bytes = 0;
-  };
-  // Callbacks may come after an early return, so what they touch is shared.
-  struct SlabProgress {
-    int pending[kSlabs] = {};  // copies under way in the slot
-    absl::Status error;
-    bool finished = false;
-  };
+  // session_transfer.h
+  struct Slab;
+  struct SlabRun;
+  struct SlabProgress;
+  struct Landing;
+  using Holders = std::vector<std::pair<WorkerIndex, Box>>;
   using SlabProgressPtr = std::shared_ptr<SlabProgress>;
   using RequestPtr = std::shared_ptr<Request>;
   using Clock = std::chrono::steady_clock;
@@ -228,20 +221,46 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
                             const std::vector<UploadPiece>& pieces, int64_t bytes);
   absl::Status SendSlabs(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                          const std::vector<UploadPiece>& pieces);
-  absl::StatusOr<HostArray> Fetch(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
-                                  std::optional<int64_t> flat_position, const Box& box, HostArray out);
-  static SlabShape SlabsOf(const Box& box, int64_t element_bytes);
-  // The box by slabs; what goes wrong is in `progress`, or returned.
-  absl::Status FetchSlabs(uint64_t request, const TensorSpec& spec, const std::vector<int64_t>& holders,
-                          const SlabShape& shape, const Box& box, HostMemory& ring, const SlabProgressPtr& progress,
-                          char* destination);
+  // Of pieces that lie row-major in the memory.
+  absl::Status SendInPlace(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
+                           const std::vector<UploadPiece>& pieces, const std::shared_ptr<HostMemory>& memory);
+  absl::Status SendRows(uint64_t request, const RequestPtr& state, const HandlePtr& handle, const RowReader& read);
+  // A new handle whose bytes `send` brings.
+  absl::StatusOr<HandlePtr> UploadBy(
+      const TensorSpec& spec,
+      const std::function<absl::Status(uint64_t request, const RequestPtr&, const HandlePtr&)>& send);
+  // Queues the record of an upload.
+  absl::Status RequestUpload(uint64_t request, const HandlePtr& handle);
+  // Waits for the ticket and begins the transfer; the ticket.
+  absl::StatusOr<uint64_t> BeginUpload(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
+                                       const std::shared_ptr<HostMemory>& memory);
+  void FinishUpload(uint64_t request, uint64_t ticket, const HandlePtr& handle, const SlabProgressPtr& progress,
+                    const std::shared_ptr<HostMemory>& memory);
+  absl::Status DownloadBox(const HandlePtr& handle, const DownloadPart& part, const Box& box, Landing& landing);
+  absl::Status Fetch(uint64_t request, const RequestPtr& state, const HandlePtr& handle, const DownloadPart& part,
+                     const Box& box, Landing& landing);
+  // Once there is a ticket.
+  absl::Status FetchFromWorkers(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
+                                const DownloadPart& part, const Box& box, const Landing& landing);
+  // Waits for the end of a download.
+  absl::Status Arrived(const RequestPtr& state, const HandlePtr& handle, const SlabProgressPtr& progress,
+                       const absl::Status& fetched);
+  // The box by a ring; what goes wrong is in `progress`, or returned.
+  absl::Status FetchSlabs(uint64_t request, const Holders& holders, const std::vector<Slab>& slabs, HostMemory& ring,
+                          const SlabProgressPtr& progress, char* destination);
+  // Workers copy between their shards and the memory itself; the runs beside each other.
+  absl::Status CopyInPlace(std::string_view what, uint64_t request, const std::vector<SlabRun>& runs,
+                           const SlabProgressPtr& progress);
   // Makes the pages of a download while its tensor isn't there yet.
-  void MakePagesUntilTicket(const RequestPtr& state, HostMemory& memory);
+  absl::Status MakePagesUntilTicket(const RequestPtr& state, HostMemory& memory);
   // A ring for slabs: warm memory of an earlier transfer is used again, a second one at a time brings its own.
   absl::StatusOr<std::shared_ptr<HostMemory>> TakeRing(int64_t bytes);
   void KeepRing(std::shared_ptr<HostMemory> ring);  // with the mutex held
-  absl::Status WaitForSlot(std::string_view what, const SlabProgressPtr& progress, int slot, int copies);
-  void CopySlab(uint64_t request, WorkerIndex worker, const Box& slab, int64_t offset_bytes, int slot,
+  // For work that doesn't wait: an interrupt ends it as it ends a wait.
+  absl::Status LookForInterrupt(WorkPoll& poll);
+  absl::Status WaitForLane(std::string_view what, const SlabProgressPtr& progress, size_t lane);
+  // Begins the copies of a slab; the lane is free.
+  void CopySlab(uint64_t request, const std::vector<WorkerIndex>& workers, const Slab& slab, size_t lane,
                 const SlabProgressPtr& progress);
 
   std::shared_ptr<void> needed_;  // of KeepUntilClosed; the last member to go

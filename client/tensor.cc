@@ -97,6 +97,23 @@ absl::StatusOr<HostArray> Tensor::ToLocal(absl::Span<const int64_t> position) co
   return state_->session->Download(state_, flat);
 }
 
+absl::Status Tensor::FullTensorTo(const HostTarget& out, std::optional<Interval> rows) const {
+  if (rows.has_value() &&
+      (spec().rank() == 0 || rows->start < 0 || rows->stop < rows->start || rows->stop > spec().shape[0])) {
+    return IndexOutOfRangeError(
+        StrCat("full_tensor: rows ", rows->start, " to ", rows->stop, " are not in ", ToText(spec())));
+  }
+  const DownloadPart part{std::nullopt, rows};
+  if (!spec().has_partial()) return state_->session->DownloadTo("full_tensor", state_, part, out);
+  TESSERA_ASSIGN_OR_RETURN(Tensor reduced, Redistribute(ReducedPlacements(spec())));
+  return state_->session->DownloadTo("full_tensor", reduced.state_, part, out);
+}
+
+absl::Status Tensor::ToLocalTo(absl::Span<const int64_t> position, const HostTarget& out) const {
+  TESSERA_ASSIGN_OR_RETURN(int64_t flat, FlatPositionOf("to_local", spec(), position));
+  return state_->session->DownloadTo("to_local", state_, {flat, std::nullopt}, out);
+}
+
 Placements ReducedPlacements(const TensorSpec& spec) {
   TensorSpec reduced = spec;
   for (Placement& placement : reduced.placements) {

@@ -63,6 +63,10 @@ class Tensor {
   absl::StatusOr<HostArray> FullTensor() const;
   // The shard at a position; of a Partial the position's term.
   absl::StatusOr<HostArray> ToLocal(absl::Span<const int64_t> position) const;
+  // The same, or some rows of dim 0 of the whole, into memory of the caller, of the same dtype and shape. Where it lies
+  // in shared memory (HostMemory::MakeShared) workers write it themselves. What it has after a failure is left open.
+  absl::Status FullTensorTo(const HostTarget& out, std::optional<Interval> rows = std::nullopt) const;
+  absl::Status ToLocalTo(absl::Span<const int64_t> position, const HostTarget& out) const;
 
   const std::shared_ptr<HandleState>& state() const { return state_; }
   const std::shared_ptr<SessionImpl>& session() const;

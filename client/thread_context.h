@@ -1,8 +1,11 @@
 #pragma once
 
-// What the calls of a thread are told with: who speaks when one fails, and what is said of implicit redistributions.
+// What the calls of a thread are told with: who speaks when one fails, and what is said of implicit redistributions,
+// and what counts their bytes.
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -32,5 +35,16 @@ void SetImplicitObserver(ImplicitObserver observer);
 // The calling thread's policy; nullopt: the session's.
 void SetThreadImplicitPolicy(std::optional<ImplicitPolicy> policy);
 std::optional<ImplicitPolicy> ThreadImplicitPolicy();
+
+// Bytes of tensors that transfers move: those that they will in all, as far as they have begun, and those that have
+// arrived. A transfer holds its meter until it has ended.
+struct TransferMeter {
+  std::atomic<int64_t> expected_bytes{0};
+  std::atomic<int64_t> moved_bytes{0};
+};
+
+// What the transfers that the calling thread begins are counted by; null: by nobody.
+void SetThreadMeter(std::shared_ptr<TransferMeter> meter);
+const std::shared_ptr<TransferMeter>& ThreadMeter();
 
 }  // namespace tessera

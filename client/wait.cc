@@ -17,4 +17,11 @@ WaitObserver& CurrentWaitObserver() {
   return current == nullptr ? none : *current;
 }
 
+absl::Status WorkPoll::Poll() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - asked_ < std::chrono::milliseconds(kWaitPollMs)) return absl::OkStatus();
+  asked_ = now;
+  return CurrentWaitObserver().Poll();
+}
+
 }  // namespace tessera

@@ -3,6 +3,8 @@
 // WaitObserver: what a blocking call does around its wait. The Python module lets go of the
 // interpreter and looks for Ctrl-C; a C++ program needs none.
 
+#include <chrono>
+
 #include "absl/status/status.h"
 
 namespace tessera {
@@ -35,6 +37,15 @@ class WaitScope {
  private:
   WaitObserver& observer_;
   void* token_;
+};
+
+// For work that goes on without waiting: asks the observer every kWaitPollMs, however often it is asked itself.
+class WorkPoll {
+ public:
+  absl::Status Poll();
+
+ private:
+  std::chrono::steady_clock::time_point asked_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace tessera

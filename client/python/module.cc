@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -78,6 +79,30 @@ PyTensor Distribute(const Session& session, nb::handle array, int dtype, const M
   BufferView buffer(array, dtype);
   const Placements wanted = PlacementsFromPython(placements);
   return PyTensor{ValueOrRaise(Released([&] { return session.DistributeTensor(buffer.view(), mesh, wanted); }))};
+}
+
+// read(start, stop, memory): writes those rows to the memory, which it may not keep.
+PyTensor DistributeRows(const Session& session, int dtype, nb::handle shape, const Mesh& mesh, nb::handle placements,
+                        const nb::callable& read) {
+  const Shape extents = ShapeFromPython(shape);
+  const int64_t row_bytes =
+      extents.empty() ? 0
+                      : NumElements(extents) / std::max<int64_t>(extents[0], 1) * SizeBytes(static_cast<DType>(dtype));
+  const auto reader = [&](Interval rows, char* destination) -> absl::Status {
+    const nb::gil_scoped_acquire acquired;
+    try {
+      nb::object memory = nb::steal(PyMemoryView_FromMemory(destination, rows.size() * row_bytes, PyBUF_WRITE));
+      read(rows.start, rows.stop, memory);
+      memory.attr("release")();
+      return absl::OkStatus();
+    } catch (nb::python_error& error) {
+      error.restore();  // and is raised as it is
+      return absl::CancelledError("distribute_tensor: reading the rows failed");
+    }
+  };
+  const Placements wanted = PlacementsFromPython(placements);
+  return PyTensor{ValueOrRaise(
+      Released([&] { return session.DistributeRows(static_cast<DType>(dtype), extents, mesh, wanted, reader); }))};
 }
 
 PyTensor FromLocal(const Session& session, int dtype, nb::handle shape, const Mesh& mesh, nb::handle placements,
@@ -191,6 +216,7 @@ void DefineSession(nb::module_& module) {
            })
       .def("_device_type", [](const Session& s, const Mesh& mesh) { return std::string(ToText(s.DeviceKindOf(mesh))); })
       .def("_distribute", &Distribute)
+      .def("_distribute_rows", &DistributeRows)
       .def("_from_local", &FromLocal)
       .def("_create", &Create)
       .def("_status",
@@ -247,6 +273,23 @@ void DefineCluster(nb::module_& module) {
       .def("_stop", [](LocalCluster& c) { Released([&] { c.Stop(); }); });
 }
 
+// What counts the bytes of a thread's transfers.
+struct Meter {
+  std::shared_ptr<TransferMeter> counts = std::make_shared<TransferMeter>();
+};
+
+void DefineMeter(nb::module_& module) {
+  nb::class_<Meter>(module, "TransferMeter")
+      .def(nb::init<>())
+      .def_prop_ro("expected_bytes", [](const Meter& m) { return m.counts->expected_bytes.load(); })
+      .def_prop_ro("moved_bytes", [](const Meter& m) { return m.counts->moved_bytes.load(); })
+      .def_prop_ro(
+          "is_used", [](const Meter& m) { return m.counts.use_count() > 1; }, "By a thread, or a transfer under way.");
+  module.def(
+      "set_thread_meter", [](const Meter* meter) { SetThreadMeter(meter == nullptr ? nullptr : meter->counts); },
+      nb::arg().none());
+}
+
 nb::list CatalogToPython() {
   nb::list out;
   for (const OpRow& row : Catalog()) {
@@ -272,6 +315,7 @@ NB_MODULE(_tessera, module) {
   DefineSession(module);
   DefineCluster(module);
   DefineFiles(module);
+  DefineMeter(module);
   module.def("set_hooks", [](nb::object error_classes, nb::object convert_operand, nb::object warn_implicit,
                              nb::object refuse_operand) {
     GetHooks() = {std::move(error_classes), std::move(convert_operand), std::move(warn_implicit),

@@ -256,6 +256,52 @@ nb::object ArrayOf(HostArray array) {
   return out.attr("view")(nb::module_::import_("tessera._dtypes").attr("bfloat16"));
 }
 
+// A row-major array of Python that a download writes, held meanwhile.
+class BufferTarget {
+ public:
+  BufferTarget(nb::handle object, int dtype) {
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0) throw nb::python_error();
+    target_ = {static_cast<DType>(dtype), Shape(buffer_.shape, buffer_.shape + buffer_.ndim),
+               static_cast<char*>(buffer_.buf)};
+  }
+  ~BufferTarget() { PyBuffer_Release(&buffer_); }
+  BufferTarget(const BufferTarget&) = delete;
+  BufferTarget& operator=(const BufferTarget&) = delete;
+  const HostTarget& target() const { return target_; }
+
+ private:
+  Py_buffer buffer_{};
+  HostTarget target_;
+};
+
+void FullTo(const PyTensor& t, nb::handle out, int dtype) {
+  const BufferTarget buffer(out, dtype);
+  RaiseIfError(Released([&, tensor = Tensor(t.value)] { return tensor.FullTensorTo(buffer.target()); }));
+}
+
+void RowsTo(const PyTensor& t, int64_t start, int64_t stop, nb::handle out, int dtype) {
+  const BufferTarget buffer(out, dtype);
+  RaiseIfError(Released([&, tensor = Tensor(t.value)] {
+    return tensor.FullTensorTo(buffer.target(), Interval{start, stop});
+  }));
+}
+
+void LocalTo(const PyTensor& t, nb::handle position, nb::handle out, int dtype) {
+  const BufferTarget buffer(out, dtype);
+  const Position wanted = PositionFromPython(position);
+  RaiseIfError(Released([&, tensor = Tensor(t.value)] { return tensor.ToLocalTo(wanted, buffer.target()); }));
+}
+
+// An array of the program in memory that workers map.
+nb::object MakeHostArray(const std::string& op, int dtype, nb::handle shape) {
+  const WorkerIndex workers[] = {WorkerIndex(0)};
+  const Mesh mesh = ValueOrRaise(Mesh::Make({1}, {}, workers));
+  const TensorSpec spec = ValueOrRaise(
+      TensorSpec::Make(op, static_cast<DType>(dtype), ShapeFromPython(shape), mesh, {Placement::Replicate()}));
+  const int64_t bytes = NumElements(spec.shape) * SizeBytes(spec.dtype);
+  return ArrayOf({spec.dtype, spec.shape, ValueOrRaise(Released([bytes] { return HostMemory::MakeShared(bytes); }))});
+}
+
 absl::StatusOr<HostArray> FullReleased(const Tensor& tensor) {
   nb::gil_scoped_release release;
   return tensor.FullTensor();
@@ -341,6 +387,9 @@ void DefineReading(nb::class_<PyTensor>& tensor) {
            [](const PyTensor& t, nb::handle position) {
              return ArrayOf(ValueOrRaise(LocalReleased(Tensor(t.value), PositionFromPython(position))));
            })
+      .def("_full_to", &FullTo)
+      .def("_rows_to", &RowsTo)
+      .def("_local_to", &LocalTo)
       .def("_box", [](const PyTensor& t, nb::handle position) {
         nb::list out;
         for (const Interval& i : ValueOrRaise(t.value.BoxAt(PositionFromPython(position)))) {
@@ -382,6 +431,7 @@ void DefineTensor(nb::module_& module) {
   tensor.def("__neg__", [](nb::handle a) { return UnaryOp(OpId::kNeg, a); });
   DefineReading(tensor);
 
+  module.def("host_array", &MakeHostArray);
   module.def("wait_all", &WaitAllReleased, nb::arg(), nb::arg().none());
   module.def("call", &CallAny);
   module.def("set_item",

@@ -21,7 +21,7 @@ from _tessera_ops import (abs as absolute, divide as div, multiply as mul, negat
 from ._advise import advise
 from ._context import implicit_redistribution
 from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, eye, from_dlpack, from_local, full, full_like,
-                        init_device_mesh, linspace, ones, ones_like, zeros, zeros_like)
+                        host_empty, init_device_mesh, linspace, ones, ones_like, zeros, zeros_like)
 from ._display import visualize_sharding
 from ._dtypes import (bfloat16, bool, complex64, complex128, float16, float32, float64, int8, int16, int32, int64,  # noqa: A004
                       uint8, uint16, uint32, uint64)

@@ -15,6 +15,7 @@ from ._mesh import integers
 from _tessera_ops import complex as made_complex, where
 from ._ops import astype
 from ._placements import Partial, Replicate
+from ._progress import bar_of
 from ._session import distribute, mesh_for, session_of
 from ._tensor import OPS, no_dim
 
@@ -79,6 +80,26 @@ def ones(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
 def empty(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
     """A tensor whose values nobody should read; they are zeros, so that no other tenant's bytes show."""
     return _full("empty", shape, 0, np.float64 if dtype is None else dtype, device, device_mesh, placements)
+
+
+def host_empty(shape, dtype=None) -> np.ndarray:
+    """A NumPy array, of zeros, f64 by default, in memory that workers map: distribute_tensor of it, or of a part of it that
+    lies in one piece, and full_tensor(out=it) move the bytes by one copy, which the workers make.
+
+    >>> images = ts.host_empty((600, 28, 28), ts.float32)
+    >>> images[...] = 1.0
+    >>> x = ts.distribute_tensor(images, mesh, [ts.Shard(0)])
+    >>> y = (x * 2).full_tensor(out=images)
+
+    To make one costs more than np.empty: it is for arrays that are moved more than once. The memory goes with the last
+    array that shows it. After a fork it is shared with the child, as what mmap(MAP_SHARED) gives is.
+
+    Errors:
+    ResourceExhaustedError: the host has no room for it now.
+    DTypeError: a dtype that no tensor has."""
+    op = "host_empty"
+    extents, code = _shape(op, shape), code_of(np.float64 if dtype is None else dtype, op)
+    return _tessera.host_array(op, code, extents)
 
 
 def arange(start, /, stop=None, step=1, *, dtype=None, device=None, device_mesh=None, placements=None):
@@ -170,7 +191,8 @@ def asarray(obj, /, *, dtype=None, device=None, copy=None, device_mesh=None, pla
     wanted = code if dtype is None else code_of(dtype, "asarray")
     if encoded is None:
         encoded = _tessera.auto_placements(wanted, array.shape, mesh._raw)
-    out = mesh._session._distribute(buffer_of(array), code, mesh._raw, encoded)
+    with bar_of("upload", array.nbytes):
+        out = mesh._session._distribute(buffer_of(array), code, mesh._raw, encoded)
     return out if wanted == code else astype(out, dtype)
 
 

@@ -16,6 +16,7 @@ from . import _context, _index
 from ._dtypes import bfloat16, code_of
 from ._errors import ArgumentError, InvalidArgumentError, UnimplementedError
 from ._placements import Replicate, Shard
+from ._progress import background_bar_of, bar_of
 from ._session import mesh_for
 
 _PART = 1 << 20                 # of a header that is fetched at a time
@@ -109,8 +110,9 @@ class _File:
         is_reversed = tensor._stored != tensor.dtype
         item = tensor.dtype.itemsize
         strides = [s if n > 1 and s else item for n, s in zip(shape, strides)]
-        out = self.door.load(code, [int(n) for n in shape], mesh._raw, encoded, self.path, int(offset), strides, is_reversed,
-                             self.bytes, self.modified_ns)
+        with background_bar_of(f"load {os.path.basename(self.path)}", item * int(np.prod(shape, dtype=object))):
+            out = self.door.load(code, [int(n) for n in shape], mesh._raw, encoded, self.path, int(offset), strides,
+                                 is_reversed, self.bytes, self.modified_ns)
         return out != 0 if is_bool else out
 
 
@@ -288,7 +290,8 @@ def _write(path, head: bytes, places) -> None:
     door = _tessera.FileDoor.open(session, session.default_mesh.workers[0])
     try:
         door.create(path, name, len(head) + sum(x.nbytes for x, _ in places), head)
-        door.write([(_by_rows(x), beside, len(head) + at, _row_major(x.shape, x.dtype.itemsize)) for x, at in places if x.size])
+        with bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for x, _ in places)):
+            door.write([(_by_rows(x), beside, len(head) + at, _row_major(x.shape, x.dtype.itemsize)) for x, at in places if x.size])
         door.commit()
     finally:
         del door        # what isn't committed goes with it, also while an exception holds this frame

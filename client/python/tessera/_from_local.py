@@ -8,6 +8,7 @@ import numpy as np
 
 from ._dtypes import array_of, buffer_of, code_of
 from ._errors import InvalidArgumentError
+from ._progress import bar_of
 from ._session import mesh_for
 
 
@@ -70,5 +71,6 @@ def from_local(session, locals, device_mesh, placements, shape):
         raise InvalidArgumentError(f"{op}: the local arrays have different dtypes {sorted(map(str, dtypes))}")
     if shape is None:
         shape = _global_shape(arrays, raw_shape, encoded, op)
-    return session._from_local(code_of(arrays[0].dtype, op), [int(n) for n in shape], mesh._raw, encoded,
-                               [buffer_of(array) for array in arrays])
+    with bar_of("upload", sum(array.nbytes for array in arrays)):
+        return session._from_local(code_of(arrays[0].dtype, op), [int(n) for n in shape], mesh._raw, encoded,
+                                   [buffer_of(array) for array in arrays])

@@ -17,6 +17,7 @@ from ._attach import attach
 from ._dtypes import array_of, buffer_of, code_of
 from ._errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from ._mesh import DeviceMesh
+from ._progress import bar_of
 
 _CLIENT = f"python {platform.python_version()} tessera {_tessera.version}"
 _CONFIG = "~/.config/tessera/config.json"
@@ -267,7 +268,8 @@ def distribute(session, tensor, device_mesh, placements, src_data_rank=0):
     session = session or mesh._session
     encoded = [(0, 0, 0)] * len(mesh._raw.shape) if placements is None else mesh._placements(placements, op)
     array = array_of(tensor, op)
-    return session._distribute(buffer_of(array), code_of(array.dtype, op), mesh._raw, encoded)
+    with bar_of("upload", array.nbytes):
+        return session._distribute(buffer_of(array), code_of(array.dtype, op), mesh._raw, encoded)
 
 
 class Cluster:

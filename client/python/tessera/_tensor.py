@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 import warnings
@@ -16,7 +17,9 @@ from ._errors import (BY_CODE, ArgumentError, InvalidArgumentError, ResourceExha
                       UnimplementedError)
 from ._mesh import DeviceMesh, integers
 from ._names import suggestion
+from ._downloads import check_out, full_to, local_to
 from ._placements import Partial, Placement, Replicate, decode, encode, listed
+from ._progress import bar_of
 from ._session import check_cluster, distribute, seconds, session_of
 from ._ufunc import ArrayUfunc
 
@@ -282,19 +285,38 @@ class _TensorMethods:
         except InvalidArgumentError as error:
             raise type(error)(f"to_device: {str(error).removeprefix('redistribute: ')}") from None
 
-    def full_tensor(self) -> np.ndarray:
-        """The whole tensor as a NumPy array. Blocks; raises the first cause if something failed."""
-        return self._full()
+    def full_tensor(self, *, out=None) -> np.ndarray:
+        """The whole tensor as a NumPy array. Blocks; raises the first cause if something failed.
 
-    def to_local(self, position=None) -> np.ndarray:
+        out: an array of its dtype and shape, which gets the values and is given back: nothing is allocated where it is
+        contiguous, and nothing copied twice where it is of ts.host_empty. What it has after an error is left open."""
+        if out is not None:
+            check_out("full_tensor", self, out, self.shape)
+        with bar_of("download", self.nbytes):
+            if out is None:
+                return self._full()
+            full_to(self, out)
+        return out
+
+    def to_local(self, position=None, *, out=None) -> np.ndarray:
         """The shard at a position; of a Partial, that position's term. Blocks. Only where the mesh has one position it
-        may be left out: a client is no rank, and has no shard of its own."""
+        may be left out: a client is no rank, and has no shard of its own.
+
+        out: as full_tensor takes it."""
         if position is None:
             if self._mesh.size != 1:
                 raise ArgumentError(f"to_local: which shard of {self._spec}? Write x.to_local({(0,) * self._mesh_ndim}) for the "
                                     "one at that position of the mesh, or x.full_tensor() for the whole")
             position = (0,) * self._mesh_ndim
-        return self._local(integers(position, "position", "to_local"))
+        position = integers(position, "position", "to_local")
+        shape = tuple(stop - start for start, stop in self._box(position))
+        if out is not None:
+            check_out("to_local", self, out, shape)
+        with bar_of("download", self.dtype.itemsize * math.prod(shape)):
+            if out is None:
+                return self._local(position)
+            local_to(self, position, out)
+        return out
 
     def box(self, position) -> list[tuple[int, int]]:
         """[(start, stop), ...] per dim: what of the tensor lies at the position."""
@@ -349,7 +371,7 @@ class _TensorMethods:
             raise ResourceExhaustedError(
                 f"{op}: {self._spec} has {self.nbytes} bytes, the limit of an implicit download is {MAX_IMPLICIT_DOWNLOAD}; "
                 "call x.full_tensor() if you mean it")
-        return self._full()
+        return self.full_tensor()
 
     def __array__(self, dtype=None, copy=None):
         if copy is False:

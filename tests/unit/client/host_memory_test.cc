@@ -1,8 +1,11 @@
 #include "client/host_memory.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "gtest/gtest.h"
@@ -25,6 +28,51 @@ TEST(HostMemory, EmptyMemoryIsMemory) { EXPECT_TRUE(HostMemory::Make(0).ok()); }
 
 TEST(HostMemory, WhatTheHostHasNoRoomForIsRefused) {
   EXPECT_EQ(HostMemory::Make(int64_t{1} << 50).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(HostMemory::MakeShared(int64_t{1} << 50).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(HostMemory, SharedMemoryIsFoundByAnyAddressInItAndGoesWithItsLastOwner) {
+  constexpr int64_t kBytes = (4 << 20) + 5;
+  auto memory = *HostMemory::MakeShared(kBytes);
+  EXPECT_EQ(fcntl(memory->fd(), F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW), F_SEAL_SHRINK | F_SEAL_GROW);
+  char* const data = memory->data();
+  EXPECT_EQ(std::count(data, data + kBytes, 0), kBytes);
+  EXPECT_EQ(HostMemory::FindShared(data, kBytes), memory);
+  EXPECT_EQ(HostMemory::FindShared(data + 1234567, 8), memory);
+  EXPECT_EQ(HostMemory::FindShared(data + 1, kBytes), nullptr);
+  EXPECT_EQ(HostMemory::FindShared(data - 1, 2), nullptr);
+  auto other = *HostMemory::Make(kBytes);
+  EXPECT_EQ(HostMemory::FindShared(other->data(), 1), nullptr);
+  memory.reset();
+  EXPECT_EQ(HostMemory::FindShared(data, 1), nullptr);
+}
+
+TEST(HostMemory, AllOfSharedMemoryIsReserved) {
+  for (const int64_t bytes : {int64_t{1}, int64_t{3 << 20}, int64_t{9 << 20}}) {
+    auto memory = *HostMemory::MakeShared(bytes);
+    struct stat info = {};
+    ASSERT_EQ(fstat(memory->fd(), &info), 0);
+    EXPECT_EQ(info.st_size, bytes);
+    EXPECT_GE(info.st_blocks * 512, bytes);
+  }
+}
+
+TEST(HostMemory, WhatIsTakenBackIsWrittenByNobodyElse) {
+  constexpr int64_t kBytes = 1 << 20, kStart = 100000, kTaken = 50000;
+  auto memory = *HostMemory::MakeShared(kBytes);
+  std::fill_n(memory->data(), kBytes, 1);
+  char* const other = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd(), 0));
+  ASSERT_NE(other, MAP_FAILED);
+  ASSERT_TRUE(memory->TakeBack(kStart, kTaken).ok());
+  EXPECT_EQ(std::count(memory->data(), memory->data() + kBytes, 1), kBytes);
+  std::fill_n(other, kBytes, 2);
+  EXPECT_EQ(std::count(memory->data() + kStart, memory->data() + kStart + kTaken, 1), kTaken);
+  EXPECT_EQ(memory->data()[0], 2);
+  EXPECT_EQ(memory->data()[kBytes - 1], 2);
+  // No transfer begins with it any more.
+  EXPECT_EQ(memory->fd(), -1);
+  EXPECT_EQ(HostMemory::FindShared(memory->data(), 1), nullptr);
+  munmap(other, kBytes);
 }
 
 // Every box of a small array, against index arithmetic one element at a time, for several strides.

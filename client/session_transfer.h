@@ -1,0 +1,61 @@
+#pragma once
+
+// What uploads and downloads by slabs are made of. For session_data.cc and session_download.cc alone.
+
+#include <memory>
+#include <vector>
+
+#include "client/session_impl.h"
+#include "client/wait.h"
+
+namespace tessera {
+
+// Part of a box that comes or goes at once.
+struct SessionImpl::Slab {
+  Box box;
+  int64_t offset_bytes = 0;  // where it begins in memory
+  int64_t bytes = 0;         // that it has there
+  int64_t moved_bytes = 0;   // those of them that the workers have or want
+
+  // The box cut into what lies in one piece in row-major memory, each of at most so many bytes but for single elements.
+  static std::vector<Slab> Cut(const Box& box, int64_t element_bytes, int64_t most_bytes);
+};
+
+// Slabs that the same workers copy, in this order.
+struct SessionImpl::SlabRun {
+  std::vector<WorkerIndex> workers;
+  std::vector<Slab> slabs;
+
+  // What each holder is asked for where the box lies in memory from `offset_bytes` on.
+  static std::vector<SlabRun> OfHolders(const Holders& holders, const Box& box, int64_t element_bytes,
+                                        int64_t offset_bytes);
+};
+
+// Callbacks may come after an early return, so what they touch is shared. Guarded by the session's mutex, but for the
+// poll.
+struct SessionImpl::SlabProgress {
+  // Copies of one slab at a time: a slot of a ring, or, where workers copy in place, one of some that keep them busy.
+  struct Lane {
+    int pending = 0;  // copies under way
+    int unsure = 0;   // copies that are not known to have been made
+    Slab slab;
+  };
+  explicit SlabProgress(size_t lane_count) : lanes(lane_count), meter(ThreadMeter()) {}
+  // What workers may still write of a download that ended early they write elsewhere. With the mutex held.
+  void TakeBack(HostMemory& memory) const;
+
+  std::vector<Lane> lanes;
+  absl::Status error;
+  bool finished = false;
+  std::shared_ptr<TransferMeter> meter;  // or null
+  WorkPoll poll;                         // of the thread that waits
+};
+
+// Where a download goes. Without data the memory is made; the memory is null where the data is plain memory of the
+// caller.
+struct SessionImpl::Landing {
+  char* data = nullptr;
+  std::shared_ptr<HostMemory> memory;
+};
+
+}  // namespace tessera

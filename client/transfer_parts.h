@@ -1,0 +1,29 @@
+#pragma once
+
+// What one upload is made of, and what one download brings.
+
+#include <optional>
+#include <vector>
+
+#include "client/host_memory.h"
+#include "schemas/types/ids.h"
+#include "schemas/types/shape.h"
+
+namespace tessera {
+
+// What one group of workers gets of an upload: all of `box` lies in `source`, whose first element is
+// the tensor's element `origin`.
+struct UploadPiece {
+  Box box;
+  std::vector<WorkerIndex> workers;
+  HostView source;
+  Shape origin;
+};
+
+// What of a tensor is downloaded: the whole, what lies at a flat position, or some rows of dim 0 of the whole.
+struct DownloadPart {
+  std::optional<int64_t> flat_position;
+  std::optional<Interval> rows;
+};
+
+}  // namespace tessera
