@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,7 @@
 #include "server/device/cuda/cuda_platform.h"
 #include "server/transport/routed/routed_transport.h"
 #include "server/transport/socket/socket_transport.h"
+#include "server/transport/tls/tls_transport.h"
 #include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/executor.h"
 #include "server/worker/files/file_roots.h"
@@ -49,8 +51,16 @@ constexpr int kMaxThreads = 1024;  // docs/limits.md: threads
 // Whether there is a network on which messages may go to other hosts: UCX's port does what any sender says.
 enum class TrustedNetwork : uint8_t { kNone, kNetDevices };
 
+// PEM files.
+struct TlsFiles {
+  std::string certificate, key, ca;
+};
+
 struct WorkerOptions {
   std::string coordinator;  // "unix:/path"
+  TlsFiles tls;
+  std::string message_listen;     // host, or host:port; empty: no messages over TLS
+  std::string message_advertise;  // by which others reach it; empty: the host of message_listen
   std::string join_token;
   int index = -1;
   int64_t memory_bytes = int64_t{1} << 30;
@@ -109,6 +119,8 @@ struct Parts {
   PageToucher pages;
 };
 
+bool UsesTls(const WorkerOptions& options) { return options.transport == "tls" || options.transport == "shm+tls"; }
+
 // Asks to join; the answer comes with the worker's number.
 auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std::string& data_address,
           const std::string& message_address, wire::Worker::Client worker) {
@@ -125,8 +137,8 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setDevice(options.device.c_str());
   hello.setPid(getpid());
   hello.setComputeThreads(options.threads);
-  hello.setMapPeers(options.transport != "ucx");
-  hello.setReachesHosts(options.trusted_network != TrustedNetwork::kNone);
+  hello.setMapPeers(options.transport.starts_with("shm"));
+  hello.setReachesHosts(options.trusted_network != TrustedNetwork::kNone || UsesTls(options));
   request.setWorker(kj::mv(worker));
   return request.send();
 }
@@ -178,9 +190,25 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
       .wait(io.waitScope);
 }
 
+absl::StatusOr<std::unique_ptr<MessageTransport>> MakeTlsMessages(const WorkerOptions& options, WorkerIndex self) {
+  const auto listen = ParseHostAndPort(options.message_listen);
+  if (!listen.ok()) return absl::InvalidArgumentError(StrCat("--message-listen ", listen.status().message()));
+  TlsOptions tls;
+  std::tie(tls.listen_host, tls.port) = *listen;
+  tls.advertise_host = options.message_advertise;
+  tls.certificate = options.tls.certificate;
+  tls.key = options.tls.key;
+  tls.ca = options.tls.ca;
+  tls.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
+  return TlsTransport::Make(self, tls);
+}
+
 // How peers whose memory isn't mapped are reached; null where all are.
 absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptions& options, const std::string& path) {
   const bool is_trusted = options.trusted_network != TrustedNetwork::kNone;
+  if (!UsesTls(options) && !options.message_listen.empty()) {
+    return absl::InvalidArgumentError("--message-listen is for messages over TLS: --transport tls or shm+tls");
+  }
   if (options.transport == "shm") {
     if (!is_trusted) return nullptr;
     return absl::InvalidArgumentError("--trusted-network is for messages to other hosts: --transport ucx or shm+ucx");
@@ -189,7 +217,13 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptio
     return absl::InvalidArgumentError(
         "--transport shm+ucx sends messages to other hosts, and those are neither encrypted nor authenticated: whoever "
         "reaches UCX's port on --net-devices writes into this process. Where all who do are trusted, as MPI and NCCL "
-        "want it, say so by --trusted-network");
+        "want it, say so by --trusted-network; else take --transport shm+tls");
+  }
+  if (UsesTls(options) && (is_trusted || options.message_listen.empty())) {
+    return absl::InvalidArgumentError(StrCat(
+        "--transport ", options.transport,
+        is_trusted ? " encrypts messages to other hosts: it is for networks that --trusted-network is not said of"
+                   : " needs --message-listen: the host by which others reach this worker"));
   }
   if (options.index < 0) {
     return absl::InvalidArgumentError(
@@ -203,6 +237,8 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptio
     ucx.net_devices = options.net_devices;
     ucx.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
     TESSERA_ASSIGN_OR_RETURN(between_hosts, UcxTransport::Make(self, ucx));
+  } else if (UsesTls(options)) {
+    TESSERA_ASSIGN_OR_RETURN(between_hosts, MakeTlsMessages(options, self));
   }
   return std::make_unique<RoutedTransport>(options.host_id, std::move(on_host), std::move(between_hosts));
 }
@@ -286,15 +322,24 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--gpu", options.gpu, "number of the GPU; when not given those of the host in turn, by --index")
       ->check(CLI::Range(-1, 1023));
-  app.add_option("--transport", options.transport,
-                 "how peers are reached: shm (mapped memory, all on one host), ucx (messages: by unix sockets on the\n"
-                 "own host, by UCX to others), or shm+ucx (mapped memory on the own host, messages to others)")
-      ->check(CLI::IsMember({"shm", "ucx", "shm+ucx"}))
+  app.add_option(
+         "--transport", options.transport,
+         "how peers are reached: shm (mapped memory, all on one host), ucx (messages: by unix sockets on the\n"
+         "own host, by UCX to others), or shm+ucx (mapped memory on the own host, messages to others); tls and\n"
+         "shm+tls are the same with TLS in place of UCX, for networks that others reach, too")
+      ->check(CLI::IsMember({"shm", "ucx", "shm+ucx", "tls", "shm+tls"}))
       ->capture_default_str();
   app.add_flag_callback(
       "--trusted-network", [&options]() { options.trusted_network = TrustedNetwork::kNetDevices; },
       "workers of other hosts are reached by UCX over --net-devices. Messages are not encrypted, and whoever reaches\n"
       "the port writes into this process: only where all who do are trusted");
+  app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file (see tessera certs)");
+  app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
+  app.add_option("--tls-ca", options.tls.ca, "who signs the others' certificates, a PEM file");
+  app.add_option("--message-listen", options.message_listen,
+                 "host[:port] of this host where workers of other hosts reach it over TLS (no port: any that is free)");
+  app.add_option("--message-advertise", options.message_advertise,
+                 "the host's name or number by which they do, where that is another");
   app.add_option("--net-devices", options.net_devices,
                  "network interfaces of messages to other hosts (eth1, or several with commas)")
       ->capture_default_str();

@@ -27,9 +27,9 @@ def hosts():
         pytest.skip(f"two network namespaces are not permitted here: {reason}")
 
 
-@pytest.fixture(scope="module")
-def cluster(hosts):
-    with two_hosts.Cluster(hosts, memory="96MiB") as cluster:
+@pytest.fixture(scope="module", params=["shm+ucx", "shm+tls"])
+def cluster(hosts, request):
+    with two_hosts.Cluster(hosts, memory="96MiB", transport=request.param) as cluster:
         yield cluster
 
 
@@ -209,8 +209,9 @@ def test_chains_reuse_memory_that_peers_of_both_kinds_read(session, mesh, rng):
     np.testing.assert_array_equal(x.full_tensor(), values + 60)
 
 
-def test_a_killed_worker_on_the_other_host_is_named_and_the_rest_goes_on(hosts, rng):
-    with two_hosts.Cluster(hosts, memory="160MiB") as cluster, ts.connect(cluster.address) as session:
+@pytest.mark.parametrize("transport", ["shm+ucx", "shm+tls"])
+def test_a_killed_worker_on_the_other_host_is_named_and_the_rest_goes_on(hosts, rng, transport):
+    with two_hosts.Cluster(hosts, memory="160MiB", transport=transport) as cluster, ts.connect(cluster.address) as session:
         mesh = session.init_device_mesh((2, 2), mesh_dim_names=("host", "worker"))
         values = values_of(rng, (2048, 1024))  # 16 MiB: exchanges that take a while
         kept = session.distribute_tensor(values, mesh, [R(), S(0)])
@@ -231,8 +232,9 @@ def test_a_killed_worker_on_the_other_host_is_named_and_the_rest_goes_on(hosts, 
         np.testing.assert_array_equal((again + 1).full_tensor(), values + 1)
 
 
-def test_a_transport_that_breaks_fails_what_is_under_way_and_the_next_works(hosts, rng):
-    with two_hosts.Cluster(hosts, memory="160MiB") as cluster, ts.connect(cluster.address) as session:
+@pytest.mark.parametrize("transport", ["shm+ucx", "shm+tls"])
+def test_a_transport_that_breaks_fails_what_is_under_way_and_the_next_works(hosts, rng, transport):
+    with two_hosts.Cluster(hosts, memory="160MiB", transport=transport) as cluster, ts.connect(cluster.address) as session:
         mesh = session.init_device_mesh((2, 2), mesh_dim_names=("host", "worker"))
         values = values_of(rng, (2048, 1024))  # 16 MiB: exchanges that take a while
         x = session.distribute_tensor(values, mesh, [S(0), S(0)]).wait()
@@ -262,10 +264,11 @@ def first_that_works(make, seconds=10):
             assert time.monotonic() < deadline
 
 
-def test_a_link_that_is_down_fails_what_is_under_way_and_the_next_works(rng):
+@pytest.mark.parametrize("transport", ["shm+ucx", "shm+tls"])
+def test_a_link_that_is_down_fails_what_is_under_way_and_the_next_works(rng, transport):
     # On hosts of its own: the connections of every cluster on them break.
     with two_hosts.TwoHosts() as hosts, \
-            two_hosts.Cluster(hosts, memory="160MiB", worker_options=["--message-stall-timeout", 1]) as cluster, \
+            two_hosts.Cluster(hosts, memory="160MiB", worker_options=["--message-stall-timeout", 1], transport=transport) as cluster, \
             ts.connect(cluster.address) as session, ts.connect(cluster.address) as other:
         values = values_of(rng, (2048, 1024))  # 16 MiB: exchanges that take a while
         x = session.distribute_tensor(values, session.init_device_mesh((2, 2)), [S(0), S(0)]).wait()

@@ -42,7 +42,7 @@ def wait_until(true, what):
 
 
 class NamedHost:
-    interface = "lo"
+    interface, address = "lo", "127.0.0.1"
 
     def __init__(self, name):
         self.options = ["--host-id", name]
@@ -60,7 +60,8 @@ class Host:
 
     interface, options = INTERFACE, []
 
-    def __init__(self):
+    def __init__(self, number):
+        self.address = f"10.77.0.{number}"
         self.holder = subprocess.Popen(["unshare", "--net", "--mount", "--", "sh", "-c", "echo made; exec cat >/dev/null"],
                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if self.holder.stdout.readline() != "made\n":
@@ -96,12 +97,12 @@ class TwoHosts:
 
     def __enter__(self):
         try:
-            self.hosts = [Host()]
-            self.hosts.append(Host())
+            self.hosts = [Host(1)]
+            self.hosts.append(Host(2))
             self.hosts[0].run("ip", "link", "add", INTERFACE, "type", "veth", "peer", "name", INTERFACE, "netns",
                               self.hosts[1].holder.pid)
-            for number, host in enumerate(self.hosts, 1):
-                host.run("ip", "address", "add", f"10.77.0.{number}/24", "dev", INTERFACE)
+            for host in self.hosts:
+                host.run("ip", "address", "add", f"{host.address}/24", "dev", INTERFACE)
                 host.run("ip", "link", "set", INTERFACE, "up")
                 host.run("ip", "link", "set", "lo", "up")
             for host in self.hosts:
@@ -137,12 +138,23 @@ class TwoHosts:
         return self.hosts[number]
 
 
-class Cluster:
-    """A coordinator on the first host, workers[h] workers on host h, numbered in this order."""
+def make_certificates(folder, *hosts):
+    """What `tessera certs` makes for the hosts, in the folder."""
+    words = [word for host in hosts for word in ("--host", host)]
+    done = subprocess.run([*map(str, (BINARIES / "client/cli/tessera", "certs", folder)), *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
-    def __init__(self, hosts, workers=(2, 2), memory="64MiB", worker_options=()):
+
+class Cluster:
+    """A coordinator on the first host, workers[h] workers on host h, numbered in this order. Messages between hosts go by
+    UCX, or over TLS; `certificates`: of each host the folder of its workers' certificate, else one is made for all."""
+
+    def __init__(self, hosts, workers=(2, 2), memory="64MiB", worker_options=(), transport="shm+ucx", certificates=None):
         self.folder = tempfile.mkdtemp(prefix="tessera-hosts-")
-        self.processes, self.worker_options = [], worker_options
+        self.processes, self.worker_options, self.transport = [], worker_options, transport
+        if transport.endswith("tls") and certificates is None:
+            certificates = [f"{self.folder}/tls"] * len(workers)
+            make_certificates(certificates[0], *{hosts[h].address for h in range(len(workers))})
         token, join_token = secrets.token_hex(16), secrets.token_hex(16)
         environment = {**os.environ, "TESSERA_TOKEN": token, "TESSERA_JOIN_TOKEN": join_token}
         listen = f"unix:{self.folder}/coordinator.sock"
@@ -152,7 +164,8 @@ class Cluster:
                                       environment, "coordinator", stdout=subprocess.PIPE)
             coordinator.stdout.readline()  # it listens
             numbers = iter(range(sum(workers)))
-            self.workers = [self._start_worker(hosts[h], next(numbers), count, memory, listen, environment)
+            self.workers = [self._start_worker(hosts[h], next(numbers), count, memory, listen, environment,
+                                               self._between_hosts(hosts[h], certificates and certificates[h]))
                             for h, count in enumerate(workers) for _ in range(count)]
             self._await_workers()
         except BaseException:
@@ -165,9 +178,15 @@ class Cluster:
         self.processes.append(process)
         return process
 
-    def _start_worker(self, host, number, on_host, memory, listen, environment):
+    def _between_hosts(self, host, certificates):
+        if self.transport.endswith("tls"):
+            return ["--message-listen", host.address, "--tls-cert", f"{certificates}/worker.crt", "--tls-key",
+                    f"{certificates}/worker.key", "--tls-ca", f"{certificates}/ca.crt"]
+        return ["--trusted-network", "--net-devices", host.interface]
+
+    def _start_worker(self, host, number, on_host, memory, listen, environment, between_hosts):
         command = host.command(BINARIES / "server/worker/tessera-worker", "--coordinator", listen, "--index", number, "--memory",
-                               memory, "--threads", 1, "--transport", "shm+ucx", "--trusted-network", "--net-devices", host.interface,
+                               memory, "--threads", 1, "--transport", self.transport, *between_hosts,
                                "--workers-on-host", on_host, "--socket-dir", self.folder, *host.options, *self.worker_options)
         return self._start(command, environment, f"worker{number}")
 

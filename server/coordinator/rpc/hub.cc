@@ -387,8 +387,8 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
     }
     return absl::FailedPreconditionError(
         StrCat("join: worker ", event.worker.value, " is on host ", event.host, ", worker ", index.value, " on ",
-               info.host, ": workers of several hosts exchange messages by UCX, on a network that is trusted; start ",
-               "each of them with --transport shm+ucx --trusted-network"));
+               info.host, ": workers of several hosts exchange messages over TLS; start each of them with --transport ",
+               "shm+tls, or, where everybody on the network is trusted, with --transport shm+ucx --trusted-network"));
   }
   event.incarnation = next_incarnation_++;
   LinkPair pair = MakeLinkPair();

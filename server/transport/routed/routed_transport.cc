@@ -64,7 +64,8 @@ absl::Status RoutedTransport::Connect(WorkerIndex peer, std::string_view address
   if (way == nullptr) {
     return absl::FailedPreconditionError(
         StrCat("worker ", peer.value, ": it is on host ", Printable(*host, 80), ", this one on ", host_,
-               ", and messages leave a host only where both were started with --trusted-network"));
+               ", and messages leave a host only where both were started with --transport shm+tls, or both with "
+               "--trusted-network"));
   }
   TESSERA_RETURN_IF_ERROR(way->Connect(peer, *on_host));
   const std::lock_guard lock(mutex_);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "server/transport/routed/routed_transport.h"
-#include "server/transport/socket/frames.h"
+#include "server/transport/stream/frames.h"
 #include "tests/conformance/transport/transport_conformance.h"
 
 namespace tessera::testing {
@@ -114,7 +114,7 @@ TEST(SocketTransport, AStrangerWhoDoesNotKnowTheKeyIsClosedUnheard) {
   struct stat file {};
   ASSERT_EQ(stat(folder.Path(0).c_str(), &file), 0);
   EXPECT_EQ(file.st_mode & 0777, 0600U);
-  for (const SocketGreeting& greeting : {SocketGreeting{kSocketMagic, 1, 2, 3}, SocketGreeting{}}) {
+  for (const StreamGreeting& greeting : {StreamGreeting{kStreamMagic, 1, 2, 3}, StreamGreeting{}}) {
     const int fd = Dial(folder.Path(0));
     ASSERT_EQ(write(fd, &greeting, sizeof(greeting)), static_cast<ssize_t>(sizeof(greeting)));
     EXPECT_EQ(ReadToEnd(fd), 0U);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The inside of SocketTransport: its thread, and what only that touches.
+// The inside of StreamTransport: its thread, and what only that touches.
 //
 // One connection for each pair, which the lower worker opens. Its first message either way is a greeting: who speaks,
 // and "nothing up to this ordinal comes any more". Messages wait until the other side's greeting has come. When a
@@ -21,19 +21,23 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
-#include "server/transport/socket/frames.h"
-#include "server/transport/socket/socket_transport.h"
+#include "server/transport/stream/frames.h"
+#include "server/transport/stream/stream.h"
+#include "server/transport/stream/stream_transport.h"
 
 namespace tessera {
 
-class SocketTransport::Engine {
+class StreamEngine {
  public:
-  explicit Engine(WorkerIndex self) : self_(self) {}
-  ~Engine();
-  absl::Status Start(const std::string& path);
+  using Done = MessageTransport::Done;
+
+  StreamEngine(WorkerIndex self, std::unique_ptr<Network> network) : self_(self), network_(std::move(network)) {}
+  ~StreamEngine();
+  absl::Status Start();
 
   std::string Address() const;
   absl::Status Connect(WorkerIndex peer, std::string_view address);
@@ -58,6 +62,9 @@ class SocketTransport::Engine {
     absl::Span<std::byte> bytes;
     Done done;
   };
+  static constexpr size_t kGuestBytes = size_t{4} << 10, kStagedBytes = size_t{64} << 10;
+  // Whether a connection that ends may be made again.
+  enum class Loss : uint8_t { kForNow, kRefused };
   using Command = std::variant<SendCommand, ReceiveCommand, absl::AnyInvocable<void()>>;
 
   struct Posted {
@@ -76,24 +83,24 @@ class SocketTransport::Engine {
   };
   // What is written next: a greeting or a frame, and the bytes behind it.
   struct Out {
-    std::array<std::byte, sizeof(SocketFrame)> head = {};
+    std::array<std::byte, sizeof(StreamFrame)> head = {};
     absl::Span<const std::byte> bytes;
     Done done;           // empty: nobody asks
     size_t written = 0;  // of both
   };
   struct Connection {
-    int fd = -1;
+    std::unique_ptr<Stream> stream;  // null: it is closed
     uint64_t number = 0;
     std::optional<WorkerIndex> peer;  // none: a guest, who has not said who it is, or is not known yet
-    std::optional<SocketGreeting> greeting;
-    Clock::time_point until;  // of a guest without a greeting
-    bool is_closed = false;   // goes at the end of the turn
-    bool is_dirty = false;    // something was queued in this turn
-    bool is_full = false;     // the socket is watched until it takes more
+    std::optional<StreamGreeting> greeting;
+    Clock::time_point until = Clock::time_point::max();  // for a greeting that has not come
+    bool is_closed = false;                              // goes at the end of the turn
+    bool is_dirty = false;                               // something was queued in this turn
+    Next read_waits = Next::kReadable, write_waits = Next::kNow;
     std::deque<Out> out;
-    std::vector<std::byte> staged = std::vector<std::byte>(size_t{64} << 10);
+    std::vector<std::byte> staged = std::vector<std::byte>(kGuestBytes);
     size_t begin = 0, end = 0;  // of what is staged and not looked at
-    SocketFrame frame;          // the last one
+    StreamFrame frame;          // the last one
     bool is_in_bytes = false;   // of it: what comes next are its bytes
     uint64_t left_bytes = 0;
     std::byte* to = nullptr;         // null: they are skipped
@@ -102,7 +109,7 @@ class SocketTransport::Engine {
   };
   struct Peer {
     uint64_t key = 0;
-    std::string path;
+    std::string where;  // as its network knows it
     Connection* connection = nullptr;
     bool is_ready = false;     // the other side's greeting has come
     bool was_ready = false;    // once
@@ -124,6 +131,7 @@ class SocketTransport::Engine {
 
   void PostCommand(Command command);
   void Loop();
+  void Serve(Connection& connection);
   bool RunCommands();
   int SleepMs() const;
   void EndAll();
@@ -145,17 +153,20 @@ class SocketTransport::Engine {
   static absl::Status WrongSize(WorkerIndex index, uint64_t bytes, uint64_t expected);
 
   // In connections.cc.
-  void AddPeer(WorkerIndex index, uint64_t key, const std::string& path);
+  void AddPeer(WorkerIndex index, const PeerAddress& address);
   void LosePeer(WorkerIndex index, std::string reason);
   void Accept();
-  Connection& AddConnection(int fd);
+  bool MakeRoomForGuest();
+  Connection& AddConnection(std::unique_ptr<Stream> stream);
+  void Belong(Connection& connection, WorkerIndex index, Peer& peer);
   void OpenConnection(WorkerIndex index, Peer& peer);
   void CloseConnection(Connection& connection);
   void Greet(Connection& connection, const Peer& peer);
   void TakeGreeting(Connection& connection);
   void BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal);
-  void LoseConnection(Connection& connection, const std::string& reason);
-  void BreakConnection(WorkerIndex index, Peer& peer, const std::string& reason);
+  void LoseConnection(Connection& connection, Next end);
+  void LoseConnection(Connection& connection, const std::string& reason, Loss loss = Loss::kForNow);
+  void BreakConnection(WorkerIndex index, Peer& peer, const std::string& reason, Loss loss);
   void EndUnderWay(WorkerIndex index, Peer& peer, const std::string& reason);
   void EndWaiting(WorkerIndex index, Peer& peer);
   void EndReceives(WorkerIndex index, Peer& peer, uint64_t ordinal);
@@ -163,11 +174,14 @@ class SocketTransport::Engine {
   void TellFailures(Peer& peer);
   absl::Status Lost(WorkerIndex index) const;
   void Mend();
+  void MendPeers(Clock::time_point now);
+  void LookAgain(Clock::time_point at);
+  void Wait(Connection& connection, Next& waits, Next next) const;
   void Watch(const Connection& connection) const;
 
   const WorkerIndex self_;
+  const std::unique_ptr<Network> network_;
   uint64_t key_ = 0;
-  std::string path_;
   int listen_fd_ = -1;
   int wake_fd_ = -1;
   int epoll_fd_ = -1;
@@ -182,6 +196,7 @@ class SocketTransport::Engine {
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;  // by number, from kFirstConnection
   std::vector<uint64_t> closed_;
   std::vector<uint64_t> dirty_;
+  std::vector<uint64_t> unread_;  // have bytes that epoll doesn't tell of
   std::vector<Command> running_;
   uint64_t last_connection_ = 1;  // 0 is the wake-up's, 1 the listener's
   size_t guests_ = 0;

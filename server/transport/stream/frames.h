@@ -1,16 +1,17 @@
 #pragma once
 
-// What passes on a connection of SocketTransport: first a greeting either way, then frames, some with bytes behind
-// them. All of it is of one host, so numbers are as the host has them.
+// What passes on a connection of StreamTransport: first a greeting either way, then frames, some with bytes behind
+// them. Numbers are little-endian, as the hosts are.
 
+#include <bit>
 #include <cstdint>
 
 namespace tessera {
 
-inline constexpr uint64_t kSocketMagic = 0x3174656b636f7374;  // "tsocket1"
+inline constexpr uint64_t kStreamMagic = 0x3174656b636f7374;  // "tsocket1"
 
 // Who speaks, and "nothing up to this ordinal comes any more".
-struct SocketGreeting {
+struct StreamGreeting {
   uint64_t magic = 0;
   uint64_t receiver_key = 0;
   uint64_t sender_key = 0;
@@ -27,7 +28,7 @@ enum class FrameKind : uint32_t {
 
 inline constexpr uint64_t kNotWanted = ~uint64_t{0};
 
-struct SocketFrame {
+struct StreamFrame {
   FrameKind kind = FrameKind::kMessage;
   uint32_t phase = 0;
   uint64_t ordinal = 0;
@@ -36,6 +37,7 @@ struct SocketFrame {
   uint32_t unused = 0;
 };
 
-static_assert(sizeof(SocketGreeting) == 32 && sizeof(SocketFrame) == 32);
+static_assert(std::endian::native == std::endian::little);
+static_assert(sizeof(StreamGreeting) == 32 && sizeof(StreamFrame) == 32);
 
 }  // namespace tessera

@@ -1,6 +1,5 @@
 // The part of the engine that sends and receives, and reads what comes on a connection.
 
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 #include <utility>
 
 #include "schemas/types/str_cat.h"
-#include "server/transport/socket/engine.h"
+#include "server/transport/stream/engine.h"
 
 namespace tessera {
 namespace {
@@ -20,14 +19,14 @@ constexpr size_t kMaxUnexpected = 65536;  // docs/limits.md: max_unexpected_mess
 
 }  // namespace
 
-absl::Status SocketTransport::Engine::WrongSize(WorkerIndex index, uint64_t bytes, uint64_t expected) {
+absl::Status StreamEngine::WrongSize(WorkerIndex index, uint64_t bytes, uint64_t expected) {
   return absl::InvalidArgumentError(
       StrCat("worker ", index.value, ": a message of ", bytes, " bytes, expected ", expected));
 }
 
 // ---- what is asked for
 
-void SocketTransport::Engine::Send(WorkerIndex index, MessageTag tag, absl::Span<const std::byte> bytes, Done done) {
+void StreamEngine::Send(WorkerIndex index, MessageTag tag, absl::Span<const std::byte> bytes, Done done) {
   const auto it = peers_.find(index);
   if (it == peers_.end() || !it->second.lost.empty()) return done(Lost(index));
   Peer& peer = it->second;
@@ -52,7 +51,7 @@ void SocketTransport::Engine::Send(WorkerIndex index, MessageTag tag, absl::Span
   QueueFrame(*peer.connection, FrameKind::kAnnounce, key, bytes.size());
 }
 
-void SocketTransport::Engine::Receive(WorkerIndex index, MessageTag tag, absl::Span<std::byte> bytes, Done done) {
+void StreamEngine::Receive(WorkerIndex index, MessageTag tag, absl::Span<std::byte> bytes, Done done) {
   const auto it = peers_.find(index);
   if (it == peers_.end() || !it->second.lost.empty()) return done(Lost(index));
   Peer& peer = it->second;
@@ -76,7 +75,7 @@ void SocketTransport::Engine::Receive(WorkerIndex index, MessageTag tag, absl::S
 }
 
 // Answers an announcement of so many bytes.
-void SocketTransport::Engine::Take(WorkerIndex index, Peer& peer, Tag tag, Posted posted, uint64_t bytes) {
+void StreamEngine::Take(WorkerIndex index, Peer& peer, Tag tag, Posted posted, uint64_t bytes) {
   if (bytes != posted.bytes.size()) {
     QueueFrame(*peer.connection, FrameKind::kRefuse, tag, posted.bytes.size());
     return posted.done(WrongSize(index, bytes, posted.bytes.size()));
@@ -87,24 +86,24 @@ void SocketTransport::Engine::Take(WorkerIndex index, Peer& peer, Tag tag, Poste
 
 // ---- writing
 
-void SocketTransport::Engine::Queue(Connection& connection, Out out) {
+void StreamEngine::Queue(Connection& connection, Out out) {
   connection.out.push_back(std::move(out));
   if (!std::exchange(connection.is_dirty, true)) dirty_.push_back(connection.number);
 }
 
-void SocketTransport::Engine::QueueFrame(Connection& connection, FrameKind kind, Tag tag, uint64_t bytes) {
+void StreamEngine::QueueFrame(Connection& connection, FrameKind kind, Tag tag, uint64_t bytes) {
   Queue(connection, MakeOut(kind, tag, bytes));
 }
 
-SocketTransport::Engine::Out SocketTransport::Engine::MakeOut(FrameKind kind, Tag tag, uint64_t bytes) {
-  const SocketFrame frame{kind, std::get<1>(tag), std::get<0>(tag), bytes, std::get<2>(tag), 0};
+StreamEngine::Out StreamEngine::MakeOut(FrameKind kind, Tag tag, uint64_t bytes) {
+  const StreamFrame frame{kind, std::get<1>(tag), std::get<0>(tag), bytes, std::get<2>(tag), 0};
   Out out;
   std::memcpy(out.head.data(), &frame, sizeof(frame));
   return out;
 }
 
-void SocketTransport::Engine::Flush(Connection& connection) {
-  constexpr size_t kHead = sizeof(SocketFrame);
+void StreamEngine::Flush(Connection& connection) {
+  constexpr size_t kHead = sizeof(StreamFrame);
   while (!connection.out.empty()) {
     iovec pieces[kPiecesPerWrite];
     size_t count = 0;
@@ -116,38 +115,30 @@ void SocketTransport::Engine::Flush(Connection& connection) {
         pieces[count++] = {const_cast<std::byte*>(out.bytes.data()) + body, out.bytes.size() - body};
       }
     }
-    msghdr message{};
-    message.msg_iov = pieces;
-    message.msg_iovlen = count;
-    ssize_t sent = sendmsg(connection.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) {
-      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS && errno != ENOMEM) {
-        return LoseConnection(connection, std::strerror(errno));
-      }
-      if (!std::exchange(connection.is_full, true)) Watch(connection);
-      return;
-    }
+    const Moved moved = connection.stream->Write({pieces, count});
+    size_t sent = moved.bytes;
     std::vector<Done> ended;
     while (!connection.out.empty()) {
       Out& out = connection.out.front();
       const size_t left = kHead + out.bytes.size() - out.written;
-      if (static_cast<size_t>(sent) < left) {
-        out.written += static_cast<size_t>(sent);
+      if (sent < left) {
+        out.written += sent;
         break;
       }
-      sent -= static_cast<ssize_t>(left);
+      sent -= left;
       if (out.done) ended.push_back(std::move(out.done));
       connection.out.pop_front();
     }
     for (Done& done : ended) done(absl::OkStatus());
+    if (moved.next == Next::kEnded || moved.next == Next::kRefused) return LoseConnection(connection, moved.next);
+    if (moved.next != Next::kNow) return Wait(connection, connection.write_waits, moved.next);
   }
-  if (std::exchange(connection.is_full, false)) Watch(connection);
+  Wait(connection, connection.write_waits, Next::kNow);
 }
 
 // ---- reading
 
-void SocketTransport::Engine::Read(Connection& connection) {
+void StreamEngine::Read(Connection& connection) {
   for (int turn = 0; turn < kReadsPerTurn && !connection.is_closed; ++turn) {
     // A greeting of one who is not known yet waits, and so does what is behind it.
     if (connection.greeting.has_value() && !connection.peer.has_value()) return;
@@ -155,30 +146,29 @@ void SocketTransport::Engine::Read(Connection& connection) {
                            connection.left_bytes >= connection.staged.size();
     std::byte* const to = is_direct ? connection.to : connection.staged.data() + connection.end;
     const size_t room = is_direct ? connection.left_bytes : connection.staged.size() - connection.end;
-    const ssize_t count = recv(connection.fd, to, room, MSG_DONTWAIT);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (count <= 0) {
-      return LoseConnection(connection, count == 0 ? "the other side closed it" : std::strerror(errno));
-    }
+    const Moved moved = connection.stream->Read({to, room});
+    if (moved.next == Next::kEnded || moved.next == Next::kRefused) return LoseConnection(connection, moved.next);
+    Wait(connection, connection.read_waits, moved.next == Next::kWritable ? Next::kWritable : Next::kReadable);
+    if (moved.bytes == 0) return;
     if (is_direct) {
-      connection.to += count;
-      connection.left_bytes -= static_cast<uint64_t>(count);
+      connection.to += moved.bytes;
+      connection.left_bytes -= moved.bytes;
     } else {
-      connection.end += static_cast<size_t>(count);
+      connection.end += moved.bytes;
     }
     Parse(connection);
-    if (static_cast<size_t>(count) < room && !is_direct) return;
+    if (moved.next != Next::kNow && !is_direct) return;
   }
+  if (!connection.is_closed && connection.stream->HasMore()) unread_.push_back(connection.number);
 }
 
-void SocketTransport::Engine::Parse(Connection& connection) {
+void StreamEngine::Parse(Connection& connection) {
   while (!connection.is_closed) {
     const size_t there = connection.end - connection.begin;
     if (!connection.greeting.has_value()) {
-      if (there < sizeof(SocketGreeting)) break;
-      std::memcpy(&connection.greeting.emplace(), connection.staged.data() + connection.begin, sizeof(SocketGreeting));
-      connection.begin += sizeof(SocketGreeting);
+      if (there < sizeof(StreamGreeting)) break;
+      std::memcpy(&connection.greeting.emplace(), connection.staged.data() + connection.begin, sizeof(StreamGreeting));
+      connection.begin += sizeof(StreamGreeting);
       TakeGreeting(connection);
       continue;
     }
@@ -197,9 +187,9 @@ void SocketTransport::Engine::Parse(Connection& connection) {
       EndPayload(connection, index, peer);
       continue;
     }
-    if (there < sizeof(SocketFrame)) break;
-    std::memcpy(&connection.frame, connection.staged.data() + connection.begin, sizeof(SocketFrame));
-    connection.begin += sizeof(SocketFrame);
+    if (there < sizeof(StreamFrame)) break;
+    std::memcpy(&connection.frame, connection.staged.data() + connection.begin, sizeof(StreamFrame));
+    connection.begin += sizeof(StreamFrame);
     TakeFrame(connection, index, peer);
   }
   if (connection.is_closed) return;
@@ -210,8 +200,8 @@ void SocketTransport::Engine::Parse(Connection& connection) {
 }
 
 // A frame without bytes is over with this; of others `to` says where they go.
-void SocketTransport::Engine::TakeFrame(Connection& connection, WorkerIndex index, Peer& peer) {
-  const SocketFrame& frame = connection.frame;
+void StreamEngine::TakeFrame(Connection& connection, WorkerIndex index, Peer& peer) {
+  const StreamFrame& frame = connection.frame;
   const Tag tag{frame.ordinal, frame.phase, frame.chunk};
   connection.left_bytes = 0;
   connection.to = nullptr;
@@ -248,7 +238,7 @@ void SocketTransport::Engine::TakeFrame(Connection& connection, WorkerIndex inde
   LoseConnection(connection, "what came is no frame");
 }
 
-void SocketTransport::Engine::TakeMessage(Connection& connection, WorkerIndex index, Peer& peer, Tag tag) {
+void StreamEngine::TakeMessage(Connection& connection, WorkerIndex index, Peer& peer, Tag tag) {
   const uint64_t bytes = connection.frame.bytes;
   if (bytes > kMaxEagerBytes) return LoseConnection(connection, "what came is no frame");
   connection.left_bytes = bytes;
@@ -269,7 +259,7 @@ void SocketTransport::Engine::TakeMessage(Connection& connection, WorkerIndex in
   connection.to = connection.arrival->copy.data();
 }
 
-void SocketTransport::Engine::TakeAnnouncement(Connection& connection, WorkerIndex index, Peer& peer, Tag tag) {
+void StreamEngine::TakeAnnouncement(Connection& connection, WorkerIndex index, Peer& peer, Tag tag) {
   const uint64_t bytes = connection.frame.bytes;
   if (const auto it = peer.posted.find(tag); it != peer.posted.end()) {
     Posted posted = std::move(it->second);
@@ -285,7 +275,7 @@ void SocketTransport::Engine::TakeAnnouncement(Connection& connection, WorkerInd
   peer.arrivals.emplace(tag, Arrival{bytes, true, {}});
 }
 
-void SocketTransport::Engine::EndPayload(Connection& connection, WorkerIndex index, Peer& peer) {
+void StreamEngine::EndPayload(Connection& connection, WorkerIndex index, Peer& peer) {
   const Tag tag{connection.frame.ordinal, connection.frame.phase, connection.frame.chunk};
   connection.is_in_bytes = false;
   connection.to = nullptr;

@@ -1,11 +1,9 @@
-#include "server/transport/socket/engine.h"
+#include "server/transport/stream/engine.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,8 +17,6 @@
 namespace tessera {
 namespace {
 
-constexpr char kAddressMagic[] = "tessera-socket-1:";
-constexpr size_t kAddressMagicBytes = sizeof(kAddressMagic) - 1;
 constexpr uint64_t kWakeUp = 0;
 constexpr uint64_t kListener = 1;
 constexpr int kEventsPerTurn = 64;
@@ -38,26 +34,9 @@ absl::Status Watch(int epoll_fd, int fd, uint64_t number) {
 
 }  // namespace
 
-absl::Status SocketTransport::Engine::Start(const std::string& path) {
+absl::Status StreamEngine::Start() {
   if (getrandom(&key_, sizeof(key_), 0) != sizeof(key_)) return absl::InternalError("transport: no random key");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(StrCat("transport: a socket's path has 1 to ", sizeof(address.sun_path) - 1,
-                                             " characters, ", path, " has ", path.size()));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  listen_fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (listen_fd_ < 0) return SystemError("socket");
-  struct stat there {};
-  if (lstat(path.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) unlink(path.c_str());
-  if (bind(listen_fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return SystemError(StrCat("bind ", path).c_str());
-  }
-  path_ = path;
-  // Before anyone can connect: nobody listens yet.
-  if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0) return SystemError("chmod");
-  if (listen(listen_fd_, SOMAXCONN) != 0) return SystemError("listen");
+  TESSERA_ASSIGN_OR_RETURN(listen_fd_, network_->Listen());
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd_ < 0) return SystemError("eventfd");
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
@@ -68,7 +47,7 @@ absl::Status SocketTransport::Engine::Start(const std::string& path) {
   return absl::OkStatus();
 }
 
-SocketTransport::Engine::~Engine() {
+StreamEngine::~StreamEngine() {
   if (thread_.joinable()) {
     {
       const std::lock_guard lock(mutex_);
@@ -81,41 +60,33 @@ SocketTransport::Engine::~Engine() {
   for (const int fd : {listen_fd_, wake_fd_, epoll_fd_}) {
     if (fd >= 0) close(fd);
   }
-  if (!path_.empty()) unlink(path_.c_str());
 }
 
-std::string SocketTransport::Engine::Address() const {
-  std::string address(kAddressMagic, kAddressMagicBytes);
-  address.append(reinterpret_cast<const char*>(&key_), sizeof(key_));
-  return address.append(path_);
-}
+std::string StreamEngine::Address() const { return network_->AddressOf(key_); }
 
-absl::Status SocketTransport::Engine::Connect(WorkerIndex peer, std::string_view address) {
-  const size_t prefix = kAddressMagicBytes + sizeof(uint64_t);
-  if (address.size() <= prefix || address.size() >= prefix + sizeof(sockaddr_un::sun_path) ||
-      address.substr(0, kAddressMagicBytes) != std::string_view(kAddressMagic, kAddressMagicBytes)) {
+absl::Status StreamEngine::Connect(WorkerIndex peer, std::string_view address) {
+  std::optional<PeerAddress> parsed = network_->ParseAddress(address);
+  if (!parsed.has_value()) {
     return absl::InvalidArgumentError(
         StrCat("worker ", peer.value, ": ", address.size(), " bytes are not a transport address"));
   }
-  uint64_t key = 0;
-  std::memcpy(&key, address.data() + kAddressMagicBytes, sizeof(key));
-  PostCommand([this, peer, key, path = std::string(address.substr(prefix))] { AddPeer(peer, key, path); });
+  PostCommand([this, peer, parsed = *std::move(parsed)] { AddPeer(peer, parsed); });
   return absl::OkStatus();
 }
 
-void SocketTransport::Engine::PostSend(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done) {
+void StreamEngine::PostSend(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done) {
   PostCommand(SendCommand{peer, tag, bytes, std::move(done)});
 }
 
-void SocketTransport::Engine::PostReceive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) {
+void StreamEngine::PostReceive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) {
   PostCommand(ReceiveCommand{peer, tag, bytes, std::move(done)});
 }
 
-void SocketTransport::Engine::PostMarkDead(WorkerIndex peer) {
+void StreamEngine::PostMarkDead(WorkerIndex peer) {
   PostCommand([this, peer] { LosePeer(peer, "dead"); });
 }
 
-void SocketTransport::Engine::PostCommand(Command command) {
+void StreamEngine::PostCommand(Command command) {
   bool first = false;
   {
     const std::lock_guard lock(mutex_);
@@ -128,10 +99,13 @@ void SocketTransport::Engine::PostCommand(Command command) {
 
 // ---- the thread
 
-void SocketTransport::Engine::Loop() {
+void StreamEngine::Loop() {
   epoll_event events[kEventsPerTurn];
   while (RunCommands()) {
     Mend();
+    for (const uint64_t number : std::exchange(unread_, {})) {
+      if (const auto it = connections_.find(number); it != connections_.end()) Serve(*it->second);
+    }
     for (const uint64_t number : std::exchange(dirty_, {})) {
       if (const auto it = connections_.find(number); it != connections_.end() && !it->second->is_closed) {
         it->second->is_dirty = false;
@@ -154,21 +128,28 @@ void SocketTransport::Engine::Loop() {
       const auto it = connections_.find(number);
       if (it == connections_.end()) continue;
       Connection& connection = *it->second;
+      const bool is_readable =
+          (events[i].events & ~uint32_t{EPOLLOUT}) != 0 || connection.read_waits == Next::kWritable;
       if ((events[i].events & EPOLLOUT) != 0 && !connection.is_closed) Flush(connection);
-      if ((events[i].events & ~uint32_t{EPOLLOUT}) != 0 && !connection.is_closed) Read(connection);
+      if (is_readable) Serve(connection);
     }
   }
   EndAll();
 }
 
-bool SocketTransport::Engine::RunCommands() {
+void StreamEngine::Serve(Connection& connection) {
+  if (!connection.is_closed) Read(connection);
+  if (!connection.is_closed && connection.write_waits == Next::kReadable) Flush(connection);
+}
+
+bool StreamEngine::RunCommands() {
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return false;
     running_.swap(commands_);
   }
   struct Runner {
-    Engine& engine;
+    StreamEngine& engine;
     void operator()(SendCommand& c) { engine.Send(c.peer, c.tag, c.bytes, std::move(c.done)); }
     void operator()(ReceiveCommand& c) { engine.Receive(c.peer, c.tag, c.bytes, std::move(c.done)); }
     void operator()(absl::AnyInvocable<void()>& command) { command(); }
@@ -178,14 +159,14 @@ bool SocketTransport::Engine::RunCommands() {
   return true;
 }
 
-int SocketTransport::Engine::SleepMs() const {
-  if (!dirty_.empty()) return 0;
+int StreamEngine::SleepMs() const {
+  if (!dirty_.empty() || !unread_.empty()) return 0;
   if (!next_mending_.has_value()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next_mending_ - Clock::now()).count();
   return static_cast<int>(std::max<int64_t>(0, left));
 }
 
-void SocketTransport::Engine::EndAll() {
+void StreamEngine::EndAll() {
   const absl::Status closed = absl::CancelledError("transport: closed");
   std::vector<Done> ended;
   for (auto& [index, peer] : peers_) {
@@ -201,9 +182,7 @@ void SocketTransport::Engine::EndAll() {
     for (auto& [tag, posted] : peer.expected) ended.push_back(std::move(posted.done));
     TellFailures(peer);
   }
-  for (const auto& [number, connection] : connections_) {
-    if (!connection->is_closed) close(connection->fd);
-  }
+  for (const auto& [number, connection] : connections_) connection->stream.reset();
   {
     const std::lock_guard lock(mutex_);
     running_.swap(commands_);

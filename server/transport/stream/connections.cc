@@ -2,7 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,50 +11,74 @@
 #include <utility>
 
 #include "schemas/types/str_cat.h"
-#include "server/transport/socket/engine.h"
+#include "server/transport/stream/engine.h"
 
 namespace tessera {
 namespace {
 
 using std::chrono::milliseconds;
-// docs/limits.md: reconnect_delay, max_reconnect_delay, reconnect_timeout, max_guests
+// docs/limits.md: reconnect_delay, max_reconnect_delay, reconnect_timeout
 constexpr milliseconds kReconnectDelay(25);
 constexpr milliseconds kMaxReconnectDelay(1000);
 constexpr milliseconds kReconnectTimeout(10000);
 constexpr milliseconds kAcceptRetry(100);
-constexpr size_t kMaxGuests = 1024;
 
 }  // namespace
 
 // ---- connections
 
-void SocketTransport::Engine::Watch(const Connection& connection) const {
+void StreamEngine::Watch(const Connection& connection) const {
   const bool is_held = connection.greeting.has_value() && !connection.peer.has_value();
+  const bool wants_room = connection.write_waits == Next::kWritable || connection.read_waits == Next::kWritable;
   epoll_event event{};
-  event.events = EPOLLRDHUP | (is_held ? 0 : uint32_t{EPOLLIN}) | (connection.is_full ? uint32_t{EPOLLOUT} : 0);
+  event.events = EPOLLRDHUP | (is_held ? 0 : uint32_t{EPOLLIN}) | (wants_room ? uint32_t{EPOLLOUT} : 0);
   event.data.u64 = connection.number;
-  epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, connection.fd, &event);
+  epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, connection.stream->fd(), &event);
 }
 
-SocketTransport::Engine::Connection& SocketTransport::Engine::AddConnection(int fd) {
+// `waits` is one of the connection's.
+void StreamEngine::Wait(Connection& connection, Next& waits, Next next) const {
+  const bool changes = (waits == Next::kWritable) != (next == Next::kWritable);
+  waits = next;
+  if (changes) Watch(connection);
+}
+
+StreamEngine::Connection& StreamEngine::AddConnection(std::unique_ptr<Stream> stream) {
   auto made = std::make_unique<Connection>();
-  made->fd = fd;
+  made->stream = std::move(stream);
   made->number = ++last_connection_;
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP;
   event.data.u64 = made->number;
-  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, made->stream->fd(), &event);
   return *connections_.emplace(made->number, std::move(made)).first->second;
 }
 
-void SocketTransport::Engine::CloseConnection(Connection& connection) {
+void StreamEngine::CloseConnection(Connection& connection) {
   if (std::exchange(connection.is_closed, true)) return;
   if (!connection.peer.has_value()) --guests_;
-  close(connection.fd);
+  connection.stream.reset();
   closed_.push_back(connection.number);
 }
 
-void SocketTransport::Engine::Accept() {
+void StreamEngine::Belong(Connection& connection, WorkerIndex index, Peer& peer) {
+  connection.peer = index;
+  connection.staged.resize(kStagedBytes);
+  peer.connection = &connection;
+}
+
+// Whoever came first and has not greeted goes, so that those who say nothing keep nobody out.
+bool StreamEngine::MakeRoomForGuest() {
+  if (guests_ < network_->max_guests()) return true;
+  for (const auto& [number, connection] : connections_) {
+    if (connection->is_closed || connection->peer.has_value() || connection->greeting.has_value()) continue;
+    LoseConnection(*connection, "others wait to say who they are (max_guests)");
+    return true;
+  }
+  return false;
+}
+
+void StreamEngine::Accept() {
   const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
@@ -64,48 +87,50 @@ void SocketTransport::Engine::Accept() {
     accept_at_ = next_mending_ = Clock::now() + kAcceptRetry;
     return;
   }
-  if (guests_ >= kMaxGuests) {
+  if (!MakeRoomForGuest()) {
     close(fd);
     return;
   }
+  std::unique_ptr<Stream> stream = network_->Accept(fd);
+  if (stream == nullptr) return;
   ++guests_;
-  AddConnection(fd).until = Clock::now() + kReconnectTimeout;
+  AddConnection(std::move(stream)).until = Clock::now() + kReconnectTimeout;
   next_mending_ = Clock::now();  // Mend says when it is due
 }
 
-void SocketTransport::Engine::OpenConnection(WorkerIndex index, Peer& peer) {
+void StreamEngine::OpenConnection(WorkerIndex index, Peer& peer) {
   ++peer.attempts;
   const Clock::time_point now = Clock::now();
   peer.next_at = now + std::min(kMaxReconnectDelay, kReconnectDelay * (1 << std::min(peer.attempts, 10)));
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, peer.path.data(), std::min(peer.path.size(), sizeof(address.sun_path) - 1));
-  if (fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    Connection& connection = AddConnection(fd);
-    connection.peer = index;
-    peer.connection = &connection;
+  Dialed dialed = network_->Dial(peer.where);
+  if (dialed.stream != nullptr) {
+    Connection& connection = AddConnection(std::move(dialed.stream));
+    Belong(connection, index, peer);
+    if (const auto timeout_ms = network_->answer_timeout_ms(); timeout_ms.has_value()) {
+      connection.until = now + milliseconds(*timeout_ms);
+      LookAgain(connection.until);
+    }
     return Greet(connection, peer);
   }
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  peer.broken = StrCat(peer.was_ready ? "the connection broke: " : "no connection: ", std::strerror(error));
-  // Full of others who wait, or no descriptor is left: later. Else nobody listens there, and nobody will.
-  if (error != EAGAIN && error != EMFILE && error != ENFILE && error != ENOMEM) peer.is_given_up = true;
+  peer.broken = StrCat(peer.was_ready ? "the connection broke: " : "no connection: ", dialed.error);
+  if (dialed.next == Next::kRefused) {
+    network_->Note(StrCat("worker ", index.value), dialed.error);
+    peer.is_given_up = true;
+  }
   if (peer.is_given_up) EndWaiting(index, peer);
   TellFailures(peer);
 }
 
-void SocketTransport::Engine::Greet(Connection& connection, const Peer& peer) {
-  const SocketGreeting greeting{kSocketMagic, peer.key, key_, peer.sent_ordinal};
+void StreamEngine::Greet(Connection& connection, const Peer& peer) {
+  const StreamGreeting greeting{kStreamMagic, peer.key, key_, peer.sent_ordinal};
   Out out;
   std::memcpy(out.head.data(), &greeting, sizeof(greeting));
   Queue(connection, std::move(out));
 }
 
-void SocketTransport::Engine::TakeGreeting(Connection& connection) {
-  const SocketGreeting& greeting = *connection.greeting;
-  if (greeting.magic != kSocketMagic || greeting.receiver_key != key_) {
+void StreamEngine::TakeGreeting(Connection& connection) {
+  const StreamGreeting& greeting = *connection.greeting;
+  if (greeting.magic != kStreamMagic || greeting.receiver_key != key_) {
     return LoseConnection(connection, "its greeting is wrong");
   }
   if (connection.peer.has_value()) {
@@ -120,16 +145,17 @@ void SocketTransport::Engine::TakeGreeting(Connection& connection) {
   auto& [index, peer] = *known;
   if (self_ < index) return CloseConnection(connection);  // the lower worker opens
   // What was there before is known to be broken by the other side.
-  if (peer.connection != nullptr) BreakConnection(index, peer, "the other side lost it");
+  if (peer.connection != nullptr) BreakConnection(index, peer, "the other side lost it", Loss::kForNow);
   --guests_;
-  connection.peer = index;
-  peer.connection = &connection;
+  const uint64_t ordinal = greeting.ordinal;
+  Belong(connection, index, peer);
   Watch(connection);
+  unread_.push_back(connection.number);
   Greet(connection, peer);
-  BecomeReady(index, peer, greeting.ordinal);
+  BecomeReady(index, peer, ordinal);
 }
 
-void SocketTransport::Engine::BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal) {
+void StreamEngine::BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal) {
   peer.is_ready = true;
   peer.was_ready = true;
   peer.is_given_up = false;
@@ -141,16 +167,23 @@ void SocketTransport::Engine::BecomeReady(WorkerIndex index, Peer& peer, uint64_
   for (SendCommand& send : waiting) Send(send.peer, send.tag, send.bytes, std::move(send.done));
 }
 
-void SocketTransport::Engine::LoseConnection(Connection& connection, const std::string& reason) {
-  if (connection.is_closed) return;
-  if (connection.peer.has_value()) {
-    BreakConnection(*connection.peer, peers_.at(*connection.peer), reason);
-  } else {
-    CloseConnection(connection);
-  }
+void StreamEngine::LoseConnection(Connection& connection, Next end) {
+  const std::string reason = connection.stream->error();
+  LoseConnection(connection, reason, end == Next::kRefused ? Loss::kRefused : Loss::kForNow);
 }
 
-void SocketTransport::Engine::BreakConnection(WorkerIndex index, Peer& peer, const std::string& reason) {
+void StreamEngine::LoseConnection(Connection& connection, const std::string& reason, Loss loss) {
+  if (connection.is_closed) return;
+  if (!connection.peer.has_value()) {
+    network_->Note(connection.stream->Name(), reason);
+    return CloseConnection(connection);
+  }
+  Peer& peer = peers_.at(*connection.peer);
+  if (!peer.is_ready) network_->Note(StrCat("worker ", connection.peer->value), reason);
+  BreakConnection(*connection.peer, peer, reason, loss);
+}
+
+void StreamEngine::BreakConnection(WorkerIndex index, Peer& peer, const std::string& reason, Loss loss) {
   if (!peer.lost.empty()) return;
   const bool was_ready = peer.is_ready;
   peer.broken = StrCat(peer.was_ready ? "the connection broke: " : "no connection: ", reason);
@@ -160,13 +193,17 @@ void SocketTransport::Engine::BreakConnection(WorkerIndex index, Peer& peer, con
     peer.next_at = peer.since;
     EndWaiting(index, peer);
   } else {
+    if (loss == Loss::kRefused) {
+      peer.is_given_up = true;
+      EndWaiting(index, peer);
+    }
     TellFailures(peer);
   }
   next_mending_ = Clock::now();
 }
 
 // What is queued or announced, and what has begun to come.
-void SocketTransport::Engine::EndUnderWay(WorkerIndex index, Peer& peer, const std::string& reason) {
+void StreamEngine::EndUnderWay(WorkerIndex index, Peer& peer, const std::string& reason) {
   peer.is_ready = false;
   std::vector<Done> ended;
   if (Connection* connection = std::exchange(peer.connection, nullptr); connection != nullptr) {
@@ -188,7 +225,7 @@ void SocketTransport::Engine::EndUnderWay(WorkerIndex index, Peer& peer, const s
   }
 }
 
-void SocketTransport::Engine::EndWaiting(WorkerIndex index, Peer& peer) {
+void StreamEngine::EndWaiting(WorkerIndex index, Peer& peer) {
   std::vector<SendCommand> waiting = std::exchange(peer.waiting, {});
   for (SendCommand& send : waiting) {
     peer.sent_ordinal = std::max(peer.sent_ordinal, send.tag.ordinal);  // it won't come
@@ -197,7 +234,7 @@ void SocketTransport::Engine::EndWaiting(WorkerIndex index, Peer& peer) {
   EndReceives(index, peer, std::numeric_limits<uint64_t>::max());
 }
 
-void SocketTransport::Engine::EndReceives(WorkerIndex index, Peer& peer, uint64_t ordinal) {
+void StreamEngine::EndReceives(WorkerIndex index, Peer& peer, uint64_t ordinal) {
   std::vector<Done> ended;
   for (auto it = peer.posted.begin(); it != peer.posted.end() && std::get<0>(it->first) <= ordinal;) {
     peer.ended_ordinal = std::max(peer.ended_ordinal, std::get<0>(it->first));
@@ -208,7 +245,7 @@ void SocketTransport::Engine::EndReceives(WorkerIndex index, Peer& peer, uint64_
 }
 
 // Told at once only where nothing is to be waited for: whoever hears of it may go on with messages that pass.
-void SocketTransport::Engine::Fail(WorkerIndex index, Peer& peer, Done done, absl::Status status) {
+void StreamEngine::Fail(WorkerIndex index, Peer& peer, Done done, absl::Status status) {
   if (peer.lost.empty() && !peer.is_ready && !peer.is_given_up) {
     peer.failed.emplace_back(std::move(done), std::move(status));
   } else {
@@ -216,12 +253,12 @@ void SocketTransport::Engine::Fail(WorkerIndex index, Peer& peer, Done done, abs
   }
 }
 
-void SocketTransport::Engine::TellFailures(Peer& peer) {
+void StreamEngine::TellFailures(Peer& peer) {
   auto failed = std::exchange(peer.failed, {});
   for (auto& [done, status] : failed) done(std::move(status));
 }
 
-absl::Status SocketTransport::Engine::Lost(WorkerIndex index) const {
+absl::Status StreamEngine::Lost(WorkerIndex index) const {
   const auto it = peers_.find(index);
   if (it == peers_.end()) return absl::UnavailableError(StrCat("worker ", index.value, ": not connected"));
   const std::string& why = it->second.lost.empty() ? it->second.broken : it->second.lost;
@@ -230,22 +267,22 @@ absl::Status SocketTransport::Engine::Lost(WorkerIndex index) const {
 
 // ---- peers
 
-void SocketTransport::Engine::AddPeer(WorkerIndex index, uint64_t key, const std::string& path) {
+void StreamEngine::AddPeer(WorkerIndex index, const PeerAddress& address) {
   if (const auto it = peers_.find(index); it != peers_.end()) {
-    if (it->second.key == key && it->second.lost.empty()) return;
+    if (it->second.key == address.key && it->second.lost.empty()) return;
     LosePeer(index, "its process was replaced");
     peers_.erase(it);
   }
   Peer& peer = peers_[index];
-  peer.key = key;
-  peer.path = path;
+  peer.key = address.key;
+  peer.where = address.where;
   peer.since = peer.next_at = Clock::now();
   peer.broken = "no connection yet";
-  if (self_ < index) return OpenConnection(index, peer);
   next_mending_ = Clock::now();
+  if (self_ < index) return OpenConnection(index, peer);
   for (const auto& [number, connection] : connections_) {
     if (connection->is_closed || connection->peer.has_value() || !connection->greeting.has_value()) continue;
-    if (connection->greeting->sender_key != key) continue;
+    if (connection->greeting->sender_key != address.key) continue;
     TakeGreeting(*connection);
     Parse(*connection);  // what came with it
     break;
@@ -253,7 +290,7 @@ void SocketTransport::Engine::AddPeer(WorkerIndex index, uint64_t key, const std
 }
 
 // For good: nothing is sent to it or heard of it until it has another address.
-void SocketTransport::Engine::LosePeer(WorkerIndex index, std::string reason) {
+void StreamEngine::LosePeer(WorkerIndex index, std::string reason) {
   const auto it = peers_.find(index);
   if (it == peers_.end()) return;
   Peer& peer = it->second;
@@ -264,14 +301,15 @@ void SocketTransport::Engine::LosePeer(WorkerIndex index, std::string reason) {
   peer.arrivals.clear();
 }
 
-// What is due: connections to be opened or given up, guests who say nothing.
-void SocketTransport::Engine::Mend() {
+void StreamEngine::LookAgain(Clock::time_point at) {
+  next_mending_ = next_mending_.has_value() ? std::min(*next_mending_, at) : at;
+}
+
+// What is due: connections to be opened or given up, those who say nothing.
+void StreamEngine::Mend() {
   if (!next_mending_.has_value() || Clock::now() < *next_mending_) return;
   const Clock::time_point now = Clock::now();
   next_mending_.reset();
-  const auto look_again = [this](Clock::time_point at) {
-    next_mending_ = next_mending_.has_value() ? std::min(*next_mending_, at) : at;
-  };
   if (accept_at_.has_value() && now >= *accept_at_) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -279,7 +317,20 @@ void SocketTransport::Engine::Mend() {
     epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listen_fd_, &event);
     accept_at_.reset();
   }
-  if (accept_at_.has_value()) look_again(*accept_at_);
+  if (accept_at_.has_value()) LookAgain(*accept_at_);
+  for (const auto& [number, connection] : connections_) {
+    if (connection->is_closed || connection->greeting.has_value()) continue;
+    if (connection->until == Clock::time_point::max()) continue;
+    if (now < connection->until) {
+      LookAgain(connection->until);
+    } else {
+      LoseConnection(*connection, "it doesn't say who it is (reconnect_timeout, answer_timeout)");
+    }
+  }
+  MendPeers(now);
+}
+
+void StreamEngine::MendPeers(Clock::time_point now) {
   for (auto& [index, peer] : peers_) {
     if (!peer.lost.empty() || peer.is_ready) continue;
     if (self_ < index && peer.connection == nullptr && now >= peer.next_at) OpenConnection(index, peer);
@@ -288,16 +339,8 @@ void SocketTransport::Engine::Mend() {
       EndWaiting(index, peer);
       TellFailures(peer);
     }
-    if (!peer.is_given_up) look_again(peer.since + kReconnectTimeout);
-    if (self_ < index && peer.connection == nullptr) look_again(peer.next_at);
-  }
-  for (const auto& [number, connection] : connections_) {
-    if (connection->is_closed || connection->peer.has_value() || connection->greeting.has_value()) continue;
-    if (now >= connection->until) {
-      CloseConnection(*connection);
-    } else {
-      look_again(connection->until);
-    }
+    if (!peer.is_given_up) LookAgain(peer.since + kReconnectTimeout);
+    if (self_ < index && peer.connection == nullptr) LookAgain(peer.next_at);
   }
 }
 
