@@ -46,9 +46,9 @@ TlsOptions MakeFiles() {
   const SignedKey leaf = *SignLeaf(authority, request);
   TlsOptions options;
   options.listen_host = "127.0.0.1";
-  for (const auto& [field, name, text] :
-       {std::tuple(&TlsOptions::ca, "/ca.crt", authority.certificate),
-        {&TlsOptions::certificate, "/worker.crt", leaf.certificate}, {&TlsOptions::key, "/worker.key", leaf.key}}) {
+  for (const auto& [field, name, text] : {std::tuple(&TlsOptions::ca, "/ca.crt", authority.certificate),
+                                          {&TlsOptions::certificate, "/worker.crt", leaf.certificate},
+                                          {&TlsOptions::key, "/worker.key", leaf.key}}) {
     options.*field = folder + name;
     std::ofstream(options.*field) << text;
   }

@@ -125,6 +125,7 @@ void StreamEngine::Greet(Connection& connection, const Peer& peer) {
   const StreamGreeting greeting{kStreamMagic, peer.key, key_, peer.sent_ordinal};
   Out out;
   std::memcpy(out.head.data(), &greeting, sizeof(greeting));
+  connection.greeted_ordinal = greeting.ordinal;
   Queue(connection, std::move(out));
 }
 
@@ -160,11 +161,19 @@ void StreamEngine::BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal) 
   peer.was_ready = true;
   peer.is_given_up = false;
   peer.attempts = 0;
-  peer.ended_ordinal = std::max(peer.ended_ordinal, ordinal);
-  EndReceives(index, peer, ordinal);
+  TakeEnded(index, peer, ordinal);
+  // What was given up since the own greeting.
+  if (peer.sent_ordinal > peer.connection->greeted_ordinal) {
+    QueueFrame(*peer.connection, FrameKind::kEnded, {peer.sent_ordinal, 0, 0}, 0);
+  }
   TellFailures(peer);
   std::vector<SendCommand> waiting = std::exchange(peer.waiting, {});
   for (SendCommand& send : waiting) Send(send.peer, send.tag, send.bytes, std::move(send.done));
+}
+
+void StreamEngine::TakeEnded(WorkerIndex index, Peer& peer, uint64_t ordinal) {
+  peer.ended_ordinal = std::max(peer.ended_ordinal, ordinal);
+  EndReceives(index, peer, ordinal);
 }
 
 void StreamEngine::LoseConnection(Connection& connection, Next end) {

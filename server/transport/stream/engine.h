@@ -96,6 +96,7 @@ class StreamEngine {
     Clock::time_point until = Clock::time_point::max();  // for a greeting that has not come
     bool is_closed = false;                              // goes at the end of the turn
     bool is_dirty = false;                               // something was queued in this turn
+    uint64_t greeted_ordinal = 0;                        // what the own greeting said
     Next read_waits = Next::kReadable, write_waits = Next::kNow;
     std::deque<Out> out;
     std::vector<std::byte> staged = std::vector<std::byte>(kGuestBytes);
@@ -162,6 +163,7 @@ class StreamEngine {
   void OpenConnection(WorkerIndex index, Peer& peer);
   void CloseConnection(Connection& connection);
   void Greet(Connection& connection, const Peer& peer);
+  void TakeEnded(WorkerIndex index, Peer& peer, uint64_t ordinal);
   void TakeGreeting(Connection& connection);
   void BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal);
   void LoseConnection(Connection& connection, Next end);

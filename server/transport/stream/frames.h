@@ -24,6 +24,7 @@ enum class FrameKind : uint32_t {
   kReady = 3,
   kData = 4,    // what was announced, its bytes behind it
   kRefuse = 5,  // what was announced is not taken; `bytes`: what was expected, or kNotWanted
+  kEnded = 6,   // as in a greeting: nothing up to this ordinal comes any more
 };
 
 inline constexpr uint64_t kNotWanted = ~uint64_t{0};

@@ -218,6 +218,7 @@ void StreamEngine::TakeFrame(Connection& connection, WorkerIndex index, Peer& pe
       peer.expected.erase(expected);
       return;
     }
+    case FrameKind::kEnded: return TakeEnded(index, peer, frame.ordinal);
     case FrameKind::kReady:
     case FrameKind::kRefuse: {
       const auto announced = peer.announced.find(tag);

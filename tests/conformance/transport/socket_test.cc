@@ -144,6 +144,23 @@ TEST(SocketTransport, AReplacedPeerIsReachedAtItsNewAddress) {
   EXPECT_EQ(got, two);
 }
 
+TEST(SocketTransport, WhatIsGivenUpAfterTheGreetingIsNotWaitedForByTheOtherSide) {
+  const Folder folder;
+  auto a = *SocketTransport::Make(WorkerIndex(0), folder.Path(0));
+  auto b = *SocketTransport::Make(WorkerIndex(1), folder.Path(1));
+  ASSERT_TRUE(a->Connect(WorkerIndex(1), b->Address()).ok());  // greets at once
+  std::byte byte{1}, got{0};
+  Outcome given_up, received, sent_later, received_later;
+  a->Send(WorkerIndex(1), {.ordinal = 1, .phase = 1}, {&byte, 1}, given_up.Callback());
+  ASSERT_EQ(given_up.Wait().code(), absl::StatusCode::kUnavailable) << given_up.Wait();  // after reconnect_timeout
+  ASSERT_TRUE(b->Connect(WorkerIndex(0), a->Address()).ok());
+  b->Receive(WorkerIndex(0), {.ordinal = 1, .phase = 1}, {&got, 1}, received.Callback());
+  EXPECT_EQ(received.Wait().code(), absl::StatusCode::kUnavailable) << received.Wait();
+  b->Receive(WorkerIndex(0), {.ordinal = 2, .phase = 1}, {&got, 1}, received_later.Callback());
+  a->Send(WorkerIndex(1), {.ordinal = 2, .phase = 1}, {&byte, 1}, sent_later.Callback());
+  EXPECT_TRUE(sent_later.Wait().ok() && received_later.Wait().ok());
+}
+
 TEST(SocketTransport, APeerThatIsKnownOnOneSideOnlyIsWaitedFor) {
   const Folder folder;
   auto a = *SocketTransport::Make(WorkerIndex(0), folder.Path(0));
