@@ -91,8 +91,8 @@ absl::Status AddExtension(X509* certificate, X509* issuer, int id, const std::st
 
 absl::Status AddName(X509* certificate, const char* field, std::string_view text) {
   if (X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate), field, MBSTRING_UTF8,
-                                 reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()),
-                                 -1, 0) != 1) {
+                                 reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()), -1,
+                                 0) != 1) {
     return LibraryError(text);
   }
   return absl::OkStatus();
@@ -100,7 +100,9 @@ absl::Status AddName(X509* certificate, const char* field, std::string_view text
 
 std::optional<std::array<unsigned char, 16>> AddressBytes(const std::string& host, int& bytes) {
   std::array<unsigned char, 16> out{};
-  bytes = inet_pton(AF_INET, host.c_str(), out.data()) == 1 ? 4 : inet_pton(AF_INET6, host.c_str(), out.data()) == 1 ? 16 : 0;
+  bytes = inet_pton(AF_INET, host.c_str(), out.data()) == 1    ? 4
+          : inet_pton(AF_INET6, host.c_str(), out.data()) == 1 ? 16
+                                                               : 0;
   if (bytes == 0) return std::nullopt;
   return out;
 }
@@ -150,7 +152,8 @@ absl::Status CheckHost(std::string_view host) {
   int bytes = 0;
   if (AddressBytes(std::string(host), bytes).has_value()) return absl::OkStatus();
   const auto is_taken = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
   };
   const bool is_name = !host.empty() && host.size() <= kMaxHostChars && host.front() != '.' && host.front() != '-' &&
                        host.find("..") == std::string_view::npos && std::all_of(host.begin(), host.end(), is_taken) &&
@@ -316,8 +319,7 @@ CertificateFacts FactsOf(X509* certificate) {
   CertificateFacts facts;
   facts.subject = NameText(X509_get_subject_name(certificate));
   facts.issuer = NameText(X509_get_issuer_name(certificate));
-  const Names names(
-      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  const Names names(static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
     facts.hosts.push_back(HostText(sk_GENERAL_NAME_value(names.get(), i)));
   }

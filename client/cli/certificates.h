@@ -1,8 +1,8 @@
 #pragma once
 
 // Certificates of a development CA: what `tessera certs` makes. An authority signs leaves, each for the hosts that it
-// names; keys are on P-256, and what is written is PEM. An organization with a CA of its own makes leaves there: servers
-// ask for the unit and the names alone.
+// names; keys are on P-256, and what is written is PEM. An organization with a CA of its own makes leaves there:
+// servers ask for the unit and the names alone.
 //
 //   MakeCertificates("/etc/tessera/tls", {.hosts = {"node7", "10.0.0.7"}, .days = 365});
 //   ReadCertificates("/etc/tessera/tls/worker.crt")   // [{"O = Tessera, OU = tessera-worker, CN = node7", ...}]

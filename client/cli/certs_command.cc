@@ -34,7 +34,8 @@ std::string ShowCertificate(const CertificateFacts& facts) {
   const std::time_t now = std::time(nullptr), day = 86400;
   std::string ends = DateText(facts.ends_at);
   if (facts.starts_at > now) StrAppend(&ends, " (it is not yet valid: from ", DateText(facts.starts_at), ")");
-  StrAppend(&ends, facts.ends_at < now ? " (it has expired)" : StrCat(" (", (facts.ends_at - now) / day, " days left)"));
+  StrAppend(&ends,
+            facts.ends_at < now ? " (it has expired)" : StrCat(" (", (facts.ends_at - now) / day, " days left)"));
   return StrCat("subject  ", facts.subject, "\nissuer   ", facts.issuer, "\nfor      ", facts.use, "\nhosts    ",
                 facts.hosts.empty() ? "none" : absl::StrJoin(facts.hosts, ", "), "\nexpires  ", ends, "\n");
 }
@@ -88,11 +89,12 @@ int Make(CertsOptions options) {
 Command AddCertsCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("certs", "A development CA, and certificates for servers and workers");
   auto options = std::make_shared<CertsOptions>();
-  CLI::Option* folder = command->add_option("folder", options->folder,
-                                            "where ca.*, server.* and worker.* lie, or will; a CA that is there is kept");
-  command->add_option("--host", options->request.hosts,
-                      "a name or an IP address that others reach the machine by; may be given again (else localhost, "
-                      "127.0.0.1, ::1 and this machine's name)")
+  CLI::Option* folder = command->add_option(
+      "folder", options->folder, "where ca.*, server.* and worker.* lie, or will; a CA that is there is kept");
+  command
+      ->add_option("--host", options->request.hosts,
+                   "a name or an IP address that others reach the machine by; may be given again (else localhost, "
+                   "127.0.0.1, ::1 and this machine's name)")
       ->allow_extra_args(false);
   command->add_option("--days", options->request.days, "how long server.crt and worker.crt are valid")
       ->check(CLI::Range(1, kMaxDays))
