@@ -160,7 +160,8 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
   connection_->BeginTransfer(number, request->ticket, request->secret, shared, workers);
   const absl::Status fetched =
       in_place ? CopyInPlace("download", number,
-                             SlabRun::OfHolders(holders, box, element_bytes, landing.data - landing.memory->data()), progress)
+                             SlabRun::OfHolders(holders, box, element_bytes, landing.data - landing.memory->data()),
+                             progress)
                : FetchSlabs(number, holders, slabs, *shared, progress, landing.data);
   connection_->FinishTransfer(number, [this, progress, shared, in_place](absl::Status status) {
     {

@@ -25,7 +25,7 @@ FIGURES = {name: functools.partial(family.run, name=name) for family in FAMILIES
 FIGURES |= catalog.OTHERS
 FIGURES |= {"up_and_down": service.up_and_down, "tiny_ops": service.tiny_ops, "chained_maps": service.chained_maps,
             "live_tensors": service.live_tensors,
-            "kernels": programs.kernels, "planner": programs.planner}
+            "kernels": programs.kernels, "planner": programs.planner, "messages": programs.messages}
 
 
 def parse_arguments():

@@ -1,4 +1,4 @@
-"""Figures of pure code, measured by C++ programs of their own: kernels beside memcpy, planning."""
+"""Figures of C++ programs of their own: kernels beside memcpy, planning, messages between two threads."""
 
 from . import measure
 
@@ -27,3 +27,14 @@ def planner(options):
             "goals": [{"text": "a plan <= 50 ms cold", "met": worst("plan_seconds") <= 50e-3},
                       {"text": "<= 20 us from the cache", "met": worst("cache_hit_seconds") <= 20e-6},
                       {"text": "<= 1 MiB of plan", "met": worst("description_bytes") <= measure.MIB}]}
+
+
+def messages(options):
+    """Messages of 1 MiB, 4 under way, from one transport to another of one process: over TLS beside a bare OpenSSL stream of the
+    same bytes, over unix sockets beside a bare one."""
+    found = run(options, "transport_bench")
+    seconds, figures = found["seconds"], {}
+    for name, limit in (("tls", "bare_tls"), ("sockets", "bare_unix")):
+        figures[name] = measure.figure(seconds[name], {limit: {limit: seconds[limit]}}, bytes=found["bytes"])
+    best = min(seconds["bare_tls"]) / min(seconds["tls"])
+    return {**figures, "goals": [{"text": "messages over TLS >= 0.8x of a bare stream", "met": best >= 0.8}]}
