@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pathlib
 
+from ..torch_device import built_path
+
 _HOW = ("tools/setup_torch makes a Python that has it (run a file there with tools/python --torch FILE); in a Python of "
-        "your own it comes with the extra: pip install 'tessera[torch]'")
+        "your own: pip install 'tessera[torch]', and then python -m tessera.torch_device")
 
 try:
     import torch
@@ -17,10 +19,9 @@ except ModuleNotFoundError as error:
 
 
 def _path() -> pathlib.Path:
-    """The compiled device: TESSERA_TORCH_DEVICE, else beside torch, where tools/setup_torch puts it."""
+    """The compiled device: TESSERA_TORCH_DEVICE, else beside torch, where tessera.torch_device puts it."""
     named = os.environ.get("TESSERA_TORCH_DEVICE")
-    path = pathlib.Path(named) if named else (
-        pathlib.Path(torch.__file__).parents[1] / "tessera_torch_device" / "libtessera_torch.so")
+    path = pathlib.Path(named) if named else built_path(pathlib.Path(torch.__file__).parent)
     if not path.exists():
         raise ImportError(f"tessera.torch: the device that is compiled against torch {torch.__version__} is not at {path}. {_HOW}")
     return path
