@@ -161,6 +161,12 @@ except ts.NotFoundError as error:
     assert "tessera-coordinator" in said and "tools/wheel --full" in said and "TESSERA_BIN_DIR" in said
 
 
+def test_the_thin_wheel_says_what_its_torch_needs(thin_python):
+    assert "needs PyTorch" in run(thin_python, "-c", "try:\n  import tessera.torch\nexcept ImportError as error:\n  print(error)")
+    done = subprocess.run([thin_python, "-m", "tessera.torch_device"], capture_output=True, text=True)
+    assert done.returncode == 1 and "the extra 'torch'" in done.stderr
+
+
 def test_the_full_wheel_runs_the_demo_without_a_checkout(full_python, tmp_path):
     report = json.loads(run(full_python, "-m", "tessera.demo", "--json", cwd=tmp_path))
     assert report["ok"] and len(report["checks"]) == 12
@@ -216,6 +222,17 @@ def test_the_command_of_the_full_wheel_finds_its_python_and_its_servers(full_pyt
 def test_what_is_not_built_is_named(tmp_path):
     done = subprocess.run(tool("build_wheel", "--bin-dir", tmp_path, "--out", tmp_path / "out"), capture_output=True, text=True)
     assert done.returncode == 1 and "client/python/_tessera.so" in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_values_and_ops_include_no_header_of_one_system(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools/packages")
+    import portable
+    sources = [str(path.relative_to(ROOT)) for layer in ("types", "ops") for path in (ROOT / "schemas" / layer).rglob("*.cc")]
+    assert len(sources) > 40
+    assert not {source: header for source in sources if (header := portable.header_of_one_system(source))}
+    # One that does, itself, and one by a header of ours.
+    assert portable.header_of_one_system("client/host_memory.cc") == "fcntl.h"
+    assert portable.header_of_one_system("schemas/codec/loop_linger.cc") == "kj/async-unix.h through schemas/codec/loop_linger.h"
 
 
 # ---- the C++ client ----------------------------------------------------------------------------

