@@ -114,10 +114,10 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
   kj::Promise<void> whenWriteDisconnected() override { return inner_->whenWriteDisconnected(); }
   void shutdownWrite() override { inner_->shutdownWrite(); }
   void abortRead() override { inner_->abortRead(); }
-  void getsockopt(int level, int option, void* value, uint* length) override {
+  void getsockopt(int level, int option, void* value, unsigned int* length) override {
     inner_->getsockopt(level, option, value, length);
   }
-  void setsockopt(int level, int option, const void* value, uint length) override {
+  void setsockopt(int level, int option, const void* value, unsigned int length) override {
     inner_->setsockopt(level, option, value, length);
   }
   kj::Maybe<int> getFd() const override { return inner_->getFd(); }
