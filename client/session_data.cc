@@ -319,7 +319,8 @@ absl::Status SessionImpl::SendRows(uint64_t number, const RequestPtr& request, c
   const int64_t row_bytes = NumElements(rows) / rows[0].size() * SizeBytes(spec.dtype);
   const int64_t rows_per_slab = std::max<int64_t>(1, kSlabBytes / row_bytes);
   const int64_t slab_bytes = std::min(rows_per_slab, spec.shape[0]) * row_bytes;
-  const size_t slabs = slab_bytes > kSlabBytes ? 2 : kSlabs;
+  const auto slabs = static_cast<size_t>(
+      std::min<int64_t>(slab_bytes > kSlabBytes ? 2 : kSlabs, CeilDivide(spec.shape[0], rows_per_slab)));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> ring, TakeRing(static_cast<int64_t>(slabs) * slab_bytes));
   TESSERA_ASSIGN_OR_RETURN(const uint64_t ticket, BeginUpload(number, request, handle, ring));
   const auto progress = std::make_shared<SlabProgress>(slabs);

@@ -1,4 +1,5 @@
-"""Files of the workers' host: each worker reads and writes its own part, and no tensor passes through the client."""
+"""Files: of .npy and .safetensors files each worker reads and writes its own part, on the workers' host, and no tensor
+passes through the client. Of other formats the client decodes its own files (_decoded.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ import _tessera
 import numpy as np
 from _tessera import Tensor
 
-from . import _context, _index
+from . import _context, _decoded
 from ._dtypes import bfloat16, code_of
 from ._errors import ArgumentError, InvalidArgumentError, UnimplementedError
+from ._file_tensor import FileTensor
 from ._placements import Replicate, Shard
 from ._progress import background_bar_of, bar_of
 from ._session import mesh_for
@@ -25,57 +27,6 @@ _LEAST_RUN = 4096               # bytes that a worker writes in one piece, or ro
 _SAFETENSORS = {"BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "F16": np.float16,
                 "BF16": bfloat16, "U32": np.uint32, "I32": np.int32, "F32": np.float32, "U64": np.uint64, "I64": np.int64,
                 "F64": np.float64, "C64": np.complex64}
-
-
-class FileTensor:
-    """A tensor in a file: what it is, known, and its values, not read yet. `f[a:b]`, or `f.load(...)`, has the workers read."""
-
-    def __init__(self, file, name, dtype, shape, offset, strides):
-        self._file, self.name = file, name
-        self._stored = np.dtype(dtype)              # with its byte order
-        self.dtype = self._stored.newbyteorder("=")
-        self.shape, self._offset, self._strides = tuple(int(n) for n in shape), int(offset), tuple(int(n) for n in strides)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=object))
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
-
-    def __len__(self):
-        if not self.shape:
-            raise TypeError("len() of a 0-d tensor")
-        return self.shape[0]
-
-    def __repr__(self):
-        name = f"{self.name!r} of " if self.name else ""
-        return f"<FileTensor {self.dtype.name}{list(self.shape)}: {name}{self._file.path}>"
-
-    def __getitem__(self, index) -> Tensor:
-        return self.load(index=index)
-
-    def load(self, device_mesh=None, placements=None, *, index=...) -> Tensor:
-        """The tensor, or the part of it that a basic index takes (x[a:b, ::2, None]), on a mesh: each worker reads its own
-        shard. placements: Shard(0) over the first mesh dim if they are not given."""
-        items = _index.normalise(index, self.shape)
-        shape, strides, offset, dim = [], [], self._offset, 0
-        for kind, start, size, step in items:
-            if kind == 2:       # None
-                shape.append(1)
-                strides.append(0)
-                continue
-            offset += start * self._strides[dim] if size or kind == 1 else 0
-            if kind == 0:
-                shape.append(size)
-                strides.append(self._strides[dim] * step)
-            dim += 1
-        return self._file.load(self, shape, offset, strides, device_mesh, placements)
 
 
 class _File:
@@ -173,6 +124,7 @@ def _row_major(shape, item) -> list[int]:
 
 
 _READERS = {".npy": _npy, ".safetensors": _safetensors}
+_DECODED = {".h5": _decoded.read_hdf5, ".hdf5": _decoded.read_hdf5, ".parquet": _decoded.read_parquet, ".zarr": _decoded.read_zarr}
 
 
 def _known(path, op) -> tuple[str, str]:
@@ -181,30 +133,42 @@ def _known(path, op) -> tuple[str, str]:
     if not isinstance(path, str):
         raise ArgumentError(f"{op}: a path is a string, not {type(path).__name__}")
     suffix = os.path.splitext(path)[1].lower()
-    if suffix not in _READERS:
-        raise UnimplementedError(f"{op}: {path!r}: formats are known by their ending, {' and '.join(_READERS)}; not {suffix or 'none'}")
+    if suffix not in _READERS and suffix not in _DECODED:
+        raise UnimplementedError(f"{op}: {path!r}: formats are known by their ending, {', '.join([*_READERS, *_DECODED])}; not {suffix or 'none'}")
     return path, suffix
 
 
+def _opened(path, suffix, op, session):
+    """A tensor, or a dict of them by name."""
+    if suffix in _DECODED:
+        return _DECODED[suffix](path, op, session)
+    return _READERS[suffix](_File(path, op, session))
+
+
 def open(path, *, session=None):   # noqa: A001 - as gzip.open and others are called
-    """A file of the workers' host, not read yet: a FileTensor of a .npy file, a dict of them by name of a safetensors file.
+    """A file, not read yet: a FileTensor of a .npy file, a dict of them by name of a safetensors, HDF5 or Parquet file (of
+    its columns), of zarr either, as it is an array or a group.
 
     >>> f = ts.open("images.npy")       # float32[1797, 8, 8]
     >>> f.shape, f[100:200].mean()      # the workers read 100 rows
 
-    The folders that a cluster serves are said by local_cluster(files=...) and tessera up --files.
+    Files .npy and .safetensors are of the workers' host, in the folders that the cluster serves: local_cluster(files=...),
+    tessera up --files. Files .h5, .hdf5, .parquet and .zarr are the client's own: this process decodes what an index
+    takes by h5py, pyarrow or zarr, and brings it to the workers a slab at a time.
 
     Errors:
+    FailedPreconditionError: the package that reads the format isn't installed; the message says what to install.
     NotFoundError: there is no such file. PermissionDeniedError: it lies outside of the folders.
     InvalidArgumentError: it is no such file, or it is cut.
     FailedPreconditionError, of the tensor: the file changed while it was read."""
     path, suffix = _known(path, "open")
-    return _READERS[suffix](_File(path, "open", session))
+    return _opened(path, suffix, "open", session)
 
 
 def load(path, device_mesh=None, placements=None, *, names=None, session=None):
-    """The tensor of a .npy file, or a dict of those of a safetensors file (of the names alone, if they are given): each
-    worker reads its own shard, straight from the file. Returns at once.
+    """The tensor of a .npy file, or a dict of those of a file of several (of the names alone, if they are given): each
+    worker reads its own shard, straight from the file, and the call returns at once. The formats that ts.open says are the
+    client's are decoded here, and have been read when it returns.
 
     >>> x = ts.load("images.npy", mesh, [ts.Shard(0)])
     >>> weights = ts.load("model.safetensors", mesh, [ts.Replicate()])
@@ -214,7 +178,7 @@ def load(path, device_mesh=None, placements=None, *, names=None, session=None):
     Errors:
     Those of ts.open; InvalidArgumentError: a name that the file doesn't have."""
     path, suffix = _known(path, "load")
-    found = _READERS[suffix](_File(path, "load", session))
+    found = _opened(path, suffix, "load", session)
     if isinstance(found, FileTensor):
         if names is not None:
             raise ArgumentError(f"load: {path}: a {suffix} file has one tensor, without a name")
@@ -226,8 +190,9 @@ def load(path, device_mesh=None, placements=None, *, names=None, session=None):
 
 
 def save(path, x, *, metadata=None):
-    """Writes a tensor to a .npy file, or a dict of tensors to a safetensors file (metadata: a dict of strings in its
-    header): each worker writes its own shard. Waits until the file is there, whole, in the place of one that was there before.
+    """Writes a tensor to a .npy or .zarr file, or a dict of tensors to a .safetensors, .h5, .hdf5, .parquet (as its columns)
+    or .zarr file (metadata: a dict of strings in its header): of .npy and .safetensors each worker writes its own shard, the
+    others the client, a slab at a time. Waits until the file is there, whole, in the place of one that was there before.
 
     >>> ts.save("result.npy", x)
     >>> ts.save("model.safetensors", {"w": w, "b": b})
@@ -237,18 +202,31 @@ def save(path, x, *, metadata=None):
 
     Errors:
     ResourceExhaustedError: the disk is full. PermissionDeniedError: a folder that isn't served, or for reading alone.
-    InvalidArgumentError: a dtype that the format doesn't have."""
+    InvalidArgumentError: a dtype that the format doesn't have.
+    FailedPreconditionError: the package that writes the format isn't installed."""
     path, suffix = _known(path, "save")
-    if suffix == ".npy":
-        if not isinstance(x, Tensor):
-            raise ArgumentError(f"save: a .npy file takes one Tensor, not {type(x).__name__}; a dict of them goes to a .safetensors file")
+    if metadata is not None and not all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()):
+        raise ArgumentError("save: metadata is a dict of strings")
+    if isinstance(x, Tensor) and suffix in (".npy", ".zarr"):
+        if suffix == ".zarr":
+            return _save_here(path, suffix, x, x.nbytes, metadata)
         if metadata is not None:
             raise ArgumentError("save: a .npy file has no metadata")
         return _write(path, _npy_head(x), [(x, 0)])
+    if suffix == ".npy":
+        raise ArgumentError(f"save: a .npy file takes one Tensor, not {type(x).__name__}; a dict of them goes to a .safetensors file")
     if not isinstance(x, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in x.items()):
-        raise ArgumentError("save: a .safetensors file takes a dict of tensors by name")
+        raise ArgumentError(f"save: a {suffix} file takes a dict of tensors by name")
+    if suffix in _DECODED:
+        return _save_here(path, suffix, x, sum(one.nbytes for one in x.values()), metadata)
     head, places = _safetensors_head(x, metadata)
     return _write(path, head, places)
+
+
+def _save_here(path, suffix, x, nbytes, metadata) -> None:
+    writer = {".parquet": _decoded.write_parquet, ".zarr": _decoded.write_zarr}.get(suffix, _decoded.write_hdf5)
+    with bar_of(f"save {os.path.basename(path)}", nbytes):
+        writer(path, x, dict(metadata or {}))
 
 
 def _npy_head(x) -> bytes:
@@ -264,8 +242,6 @@ def _safetensors_head(tensors, metadata):
     names = {np.dtype(dtype): name for name, dtype in _SAFETENSORS.items()}
     header, places, at = {}, [], 0
     if metadata is not None:
-        if not all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()):
-            raise ArgumentError("save: metadata is a dict of strings")
         header["__metadata__"] = dict(metadata)
     # The widest numbers first, so that each is aligned.
     for name, x in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
