@@ -291,7 +291,7 @@ absl::Status SessionImpl::SendInPlace(uint64_t number, const RequestPtr& request
     }
     const int64_t row_bytes = NumElements(piece.box) / piece.box[0].size() * element_bytes;
     const int64_t first = piece.source.data - memory->data();
-    SlabCursor cursor{&piece, row_bytes, std::max<int64_t>(1, kSlabBytes / row_bytes), piece.box[0].start};
+    SlabCursor cursor{&piece, row_bytes, std::max<int64_t>(1, kPlacedSlabBytes / row_bytes), piece.box[0].start};
     SlabRun run{piece.workers, {}};
     while (!cursor.done()) {
       rows[0] = cursor.Take()[0];
@@ -301,7 +301,7 @@ absl::Status SessionImpl::SendInPlace(uint64_t number, const RequestPtr& request
     runs.push_back(std::move(run));
   }
   TESSERA_ASSIGN_OR_RETURN(const uint64_t ticket, BeginUpload(number, request, handle, memory));
-  const auto progress = std::make_shared<SlabProgress>(runs.size() * kSlabs);
+  const auto progress = std::make_shared<SlabProgress>(runs.size() * kPlacedSlabs);
   if (progress->meter != nullptr) progress->meter->expected_bytes += BytesOf(pieces, handle->spec->dtype);
   const absl::Status copied = CopyInPlace("upload", number, runs, progress);
   FinishUpload(number, ticket, handle, progress, nullptr);
@@ -357,7 +357,7 @@ absl::Status SessionImpl::CopyInPlace(std::string_view what, uint64_t number, co
     for (size_t r = 0; r < runs.size(); ++r) {
       if (i >= runs[r].slabs.size()) continue;
       more = true;
-      const size_t lane = r * kSlabs + i % kSlabs;
+      const size_t lane = r * kPlacedSlabs + i % kPlacedSlabs;
       TESSERA_RETURN_IF_ERROR(WaitForLane(what, progress, lane));
       CopySlab(number, runs[r].workers, runs[r].slabs[i], lane, progress);
     }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -7,6 +6,7 @@
 #include "client/session_impl.h"
 #include "client/session_request.h"
 #include "client/session_transfer.h"
+#include "schemas/codec/streamed_copy.h"
 #include "schemas/types/divide.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/layout.h"
@@ -17,7 +17,7 @@ namespace tessera {
 namespace {
 
 // What is fewer than this comes to memory that workers map: a ring pays from then on.
-constexpr int64_t kLeastSlabs = 2;
+constexpr int64_t kLeastRingBytes = 8 << 20;
 constexpr int64_t kSlotAlignment = 4096;
 
 // Positions whose workers are asked for a download: one for each distinct box.
@@ -99,7 +99,7 @@ absl::Status SessionImpl::Fetch(uint64_t number, const RequestPtr& request, cons
   connection_->Flush();
   if (landing.data != nullptr) {
     landing.memory = HostMemory::FindShared(landing.data, bytes);
-  } else if (bytes >= kLeastSlabs * kSlabBytes) {
+  } else if (bytes >= kLeastRingBytes) {
     // The pages are made while the workers compute.
     TESSERA_ASSIGN_OR_RETURN(landing.memory, HostMemory::MakeLarge(bytes));
     TESSERA_RETURN_IF_ERROR(MakePagesUntilTicket(request, *landing.memory));
@@ -155,7 +155,7 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
     const int64_t slots = std::min<int64_t>(kSlabs, static_cast<int64_t>(slabs.size()));
     TESSERA_ASSIGN_OR_RETURN(shared, TakeRing(slots * SlotBytes(slabs[0].bytes)));
   }
-  const auto progress = std::make_shared<SlabProgress>(in_place ? holders.size() * kSlabs : size_t{kSlabs});
+  const auto progress = std::make_shared<SlabProgress>(in_place ? holders.size() * kPlacedSlabs : size_t{kSlabs});
   if (progress->meter != nullptr) progress->meter->expected_bytes += bytes;
   connection_->BeginTransfer(number, request->ticket, request->secret, shared, workers);
   const absl::Status fetched =
@@ -248,7 +248,7 @@ std::vector<SessionImpl::SlabRun> SessionImpl::SlabRun::OfHolders(const Holders&
       first += (own[0].start - box[0].start) * (NumElements(box) / box[0].size()) * element_bytes;
     }
     SlabRun run{{worker}, {}};
-    for (Slab& slab : Slab::Cut(rows, element_bytes, kSlabBytes)) {
+    for (Slab& slab : Slab::Cut(rows, element_bytes, kPlacedSlabBytes)) {
       slab.moved_bytes = NumElements(Intersect(slab.box, own)) * element_bytes;
       if (slab.moved_bytes == 0) continue;
       slab.offset_bytes += first;
@@ -289,8 +289,8 @@ absl::Status SessionImpl::FetchSlabs(uint64_t number, const Holders& holders, co
   for (size_t i = 0; i < slots; ++i) ask_for(i);
   for (size_t i = 0; i < slabs.size(); ++i) {
     TESSERA_RETURN_IF_ERROR(WaitForLane("download", progress, i % slots));
-    std::memcpy(destination + slabs[i].offset_bytes, ring.data() + static_cast<int64_t>(i % slots) * slot_bytes,
-                static_cast<size_t>(slabs[i].bytes));
+    StreamedCopy(destination + slabs[i].offset_bytes, ring.data() + static_cast<int64_t>(i % slots) * slot_bytes,
+                 slabs[i].bytes);
     if (i + slots < slabs.size()) ask_for(i + slots);
   }
   return absl::OkStatus();

@@ -33,8 +33,10 @@ class WorkPoll;  // wait.h
 
 inline constexpr int64_t kSnapshotBytes = 4 << 20;      // docs/limits.md: snapshot_bytes
 inline constexpr size_t kMaxSnapshots = 256;            // docs/limits.md: max_snapshots
-inline constexpr int64_t kSlabBytes = 4 << 20;          // docs/limits.md: slab_bytes
+inline constexpr int64_t kSlabBytes = 2 << 20;          // docs/limits.md: slab_bytes
 inline constexpr int kSlabs = 4;                        // docs/limits.md: slabs
+inline constexpr int64_t kPlacedSlabBytes = 16 << 20;   // docs/limits.md: placed_slab_bytes
+inline constexpr int kPlacedSlabs = 2;                  // docs/limits.md: placed_slabs
 inline constexpr double kDefaultStallTimeoutS = 60;     // docs/limits.md: stall_timeout
 inline constexpr int64_t kWarnImplicitBytes = 1 << 30;  // docs/limits.md: warn_implicit_bytes
 

@@ -2,11 +2,34 @@
 
 #include <utility>
 
+#include "schemas/codec/streamed_copy.h"
+
 namespace tessera {
+namespace {
+
+// What is less may still be in the cache when it is read.
+constexpr int64_t kLeastStreamedBytes = 1 << 20;
+
+bool IsRowMajor(const Shape& extents, const Strides& strides) {
+  int64_t stride = 1;
+  for (size_t d = extents.size(); d-- > 0;) {
+    if (extents[d] > 1 && strides[d] != stride) return false;
+    stride *= extents[d];
+  }
+  return true;
+}
+
+}  // namespace
 
 void Device::EnqueueRead(StreamId stream, CopyWork work) { EnqueueRun(stream, std::move(work)); }
 
-absl::Status Device::Transfer(const CopyWork& work, TransferSide) {
+absl::Status Device::Transfer(const CopyWork& work, TransferSide side) {
+  const int64_t bytes = NumElements(work.extents) * work.element_bytes;
+  if (side == TransferSide::kSourceIsHost && bytes >= kLeastStreamedBytes &&
+      IsRowMajor(work.extents, work.source_strides) && IsRowMajor(work.extents, work.destination_strides)) {
+    StreamedCopy(static_cast<char*>(work.destination), static_cast<const char*>(work.source), bytes);
+    return absl::OkStatus();
+  }
   CopyStrided(work.extents, work.element_bytes, work.source, work.source_strides, work.destination,
               work.destination_strides);
   return absl::OkStatus();
