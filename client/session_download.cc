@@ -31,8 +31,13 @@ std::vector<int64_t> DistinctHolders(const TensorSpec& spec) {
   return out;
 }
 
-// The first slab of a box has as many bytes as any.
-int64_t SlotBytes(int64_t slab_bytes) { return CeilDivide(slab_bytes, kSlotAlignment) * kSlotAlignment; }
+// Of a ring for the slabs.
+template <typename Slabs>
+int64_t SlotBytes(const Slabs& slabs) {
+  int64_t most = 0;
+  for (const auto& slab : slabs) most = std::max(most, slab.bytes);
+  return CeilDivide(most, kSlotAlignment) * kSlotAlignment;
+}
 
 Box BoxOf(const TensorSpec& spec, const DownloadPart& part) {
   if (part.flat_position.has_value()) return LocalBox(spec, spec.mesh.PositionAt(*part.flat_position));
@@ -149,11 +154,12 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
   }
   // What the workers write to: the array, or a ring.
   const bool in_place = landing.memory != nullptr && landing.memory->fd() >= 0;
-  const std::vector<Slab> slabs = in_place ? std::vector<Slab>() : Slab::Cut(box, element_bytes, kSlabBytes);
+  const std::vector<Slab> slabs =
+      in_place ? std::vector<Slab>() : InTurns(Slab::Cut(box, element_bytes, kSlabBytes), holders);
   std::shared_ptr<HostMemory> shared = landing.memory;
   if (!in_place) {
     const int64_t slots = std::min<int64_t>(kSlabs, static_cast<int64_t>(slabs.size()));
-    TESSERA_ASSIGN_OR_RETURN(shared, TakeRing(slots * SlotBytes(slabs[0].bytes)));
+    TESSERA_ASSIGN_OR_RETURN(shared, TakeRing(slots * SlotBytes(slabs)));
   }
   const auto progress = std::make_shared<SlabProgress>(in_place ? holders.size() * kPlacedSlabs : size_t{kSlabs});
   if (progress->meter != nullptr) progress->meter->expected_bytes += bytes;
@@ -236,6 +242,25 @@ std::vector<SessionImpl::Slab> SessionImpl::Slab::Cut(const Box& box, int64_t el
   }
 }
 
+// The slabs of holders take turns: what one copies, another one doesn't wait for.
+std::vector<SessionImpl::Slab> SessionImpl::InTurns(std::vector<Slab> slabs, const Holders& holders) {
+  std::vector<std::vector<Slab>> of_holder(holders.size());
+  size_t most = 0;
+  for (Slab& slab : slabs) {
+    size_t first = 0;
+    while (first + 1 < holders.size() && IsEmpty(Intersect(slab.box, holders[first].second))) ++first;
+    of_holder[first].push_back(std::move(slab));
+    most = std::max(most, of_holder[first].size());
+  }
+  slabs.clear();
+  for (size_t i = 0; i < most; ++i) {
+    for (std::vector<Slab>& own : of_holder) {
+      if (i < own.size()) slabs.push_back(std::move(own[i]));
+    }
+  }
+  return slabs;
+}
+
 // Each holder is asked for the rows that it has some of: slabs are whole rows of the array.
 std::vector<SessionImpl::SlabRun> SessionImpl::SlabRun::OfHolders(const Holders& holders, const Box& box,
                                                                   int64_t element_bytes, int64_t offset_bytes) {
@@ -274,7 +299,7 @@ absl::Status SessionImpl::MakePagesUntilTicket(const RequestPtr& request, HostMe
 
 absl::Status SessionImpl::FetchSlabs(uint64_t number, const Holders& holders, const std::vector<Slab>& slabs,
                                      HostMemory& ring, const SlabProgressPtr& progress, char* destination) {
-  const int64_t slot_bytes = SlotBytes(slabs[0].bytes);
+  const int64_t slot_bytes = SlotBytes(slabs);
   const size_t slots = std::min<size_t>(kSlabs, slabs.size());
   const auto ask_for = [&](size_t i) {
     const size_t slot = i % slots;

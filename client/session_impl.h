@@ -34,7 +34,7 @@ class WorkPoll;  // wait.h
 inline constexpr int64_t kSnapshotBytes = 4 << 20;      // docs/limits.md: snapshot_bytes
 inline constexpr size_t kMaxSnapshots = 256;            // docs/limits.md: max_snapshots
 inline constexpr int64_t kSlabBytes = 2 << 20;          // docs/limits.md: slab_bytes
-inline constexpr int kSlabs = 4;                        // docs/limits.md: slabs
+inline constexpr int kSlabs = 8;                        // docs/limits.md: slabs
 inline constexpr int64_t kPlacedSlabBytes = 16 << 20;   // docs/limits.md: placed_slab_bytes
 inline constexpr int kPlacedSlabs = 2;                  // docs/limits.md: placed_slabs
 inline constexpr double kDefaultStallTimeoutS = 60;     // docs/limits.md: stall_timeout
@@ -247,6 +247,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // Waits for the end of a download.
   absl::Status Arrived(const RequestPtr& state, const HandlePtr& handle, const SlabProgressPtr& progress,
                        const absl::Status& fetched);
+  static std::vector<Slab> InTurns(std::vector<Slab> slabs, const Holders& holders);
   // The box by a ring; what goes wrong is in `progress`, or returned.
   absl::Status FetchSlabs(uint64_t request, const Holders& holders, const std::vector<Slab>& slabs, HostMemory& ring,
                           const SlabProgressPtr& progress, char* destination);
