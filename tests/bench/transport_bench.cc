@@ -27,6 +27,7 @@
 #include <vector>
 
 #include <openssl/ssl.h>
+#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 #include "client/cli/certificates.h"
@@ -220,6 +221,7 @@ void Run(size_t bytes, int rounds) {
 }  // namespace tessera
 
 int main(int argc, char** argv) {
+  spdlog::set_level(spdlog::level::off);  // stdout is for JSON
   const bool is_quick = argc > 1 && std::string_view(argv[1]) == "--quick";
   tessera::Run(size_t{is_quick ? 64U : 1024U} << 20, is_quick ? 3 : 7);
   return 0;

@@ -67,7 +67,14 @@ absl::Status RoutedTransport::Connect(WorkerIndex peer, std::string_view address
                ", and messages leave a host only where both were started with --transport shm+tls, or both with "
                "--trusted-network"));
   }
-  TESSERA_RETURN_IF_ERROR(way->Connect(peer, *on_host));
+  const absl::Status status = way->Connect(peer, *on_host);
+  if (absl::IsInvalidArgument(status) && way == between_hosts_.get()) {
+    return absl::FailedPreconditionError(
+        StrCat("worker ", peer.value, ": it is on host ", Printable(*host, 80), ", this one on ", host_,
+               ", and one of them sends messages to other hosts over TLS, the other by UCX: start all of them with "
+               "--transport shm+tls, or all with --transport shm+ucx --trusted-network"));
+  }
+  TESSERA_RETURN_IF_ERROR(status);
   const std::lock_guard lock(mutex_);
   ways_[peer] = way;
   return absl::OkStatus();

@@ -18,6 +18,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/certificates.h"
+#include "server/transport/routed/routed_transport.h"
+#include "server/transport/socket/socket_transport.h"
 #include "server/transport/stream/frames.h"
 #include "tests/conformance/transport/transport_conformance.h"
 
@@ -261,6 +263,29 @@ TEST(TlsTransport, WhatCanNotBeUsedIsRefusedWithItsOption) {
       {with(&TlsOptions::listen_host, "192.0.2.1"), "--message-listen 192.0.2.1:0: Cannot assign"},
   };
   for (const auto& [options, said] : kWrong) EXPECT_NE(why(options).find(said), std::string::npos) << why(options);
+}
+
+TEST(RoutedTransport, WorkersWhoReachOtherHostsInDifferentWaysAreToldSo) {
+  Folder folder;
+  const std::string sockets = std::filesystem::path(folder.Right().ca).parent_path().string();
+  const auto over_tls = [&](int worker, const std::string& host) {
+    return std::make_unique<RoutedTransport>(
+        host, *SocketTransport::Make(WorkerIndex(worker), absl::StrCat(sockets, "/", worker)),
+        *TlsTransport::Make(WorkerIndex(worker), folder.Right()));
+  };
+  const auto a = over_tls(0, "here"), b = over_tls(1, "there");
+  RoutedTransport other("elsewhere", *SocketTransport::Make(WorkerIndex(2), sockets + "/2"),
+                        *SocketTransport::Make(WorkerIndex(2), sockets + "/3"));
+  EXPECT_TRUE(a->Connect(WorkerIndex(1), b->Address()).ok() && b->Connect(WorkerIndex(0), a->Address()).ok());
+  EXPECT_TRUE(Pass(*a, *b, 1).ok());
+  for (const absl::Status& status :
+       {a->Connect(WorkerIndex(2), other.Address()), other.Connect(WorkerIndex(0), a->Address())}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    for (const char* part :
+         {"here", "elsewhere", "one of them sends messages to other hosts over TLS, the other by UCX"}) {
+      EXPECT_NE(status.message().find(part), absl::string_view::npos) << status;
+    }
+  }
 }
 
 TEST(TlsTransport, AddressesAreTakenAsWrittenOrNotAtAll) {
