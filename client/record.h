@@ -50,6 +50,7 @@ struct Record {
     kCommEnd,
     kCancel,
     kRelease,
+    kName,
     kCancelled
   };
   Kind kind = Kind::kCall;
@@ -64,6 +65,7 @@ struct Record {
   std::shared_ptr<const TensorSpec> spec;  // kUpload
   std::vector<uint64_t> drops;             // kDrop; the results of kCancelled
   absl::Status reason;                     // kRelease: why an upload is given up
+  std::string name;                        // kName: of `handle`; empty: it has none any more
 };
 
 struct ClientEvent {

@@ -15,6 +15,9 @@
 
 namespace tessera {
 
+enum class SessionState : uint8_t { kOpen = 0, kReconnecting = 1, kClosed = 2 };
+std::string_view ToText(SessionState state);
+
 enum class WorkerState : uint8_t { kAlive = 0, kSuspect = 1, kDead = 2 };
 std::string_view ToText(WorkerState state);
 
@@ -23,6 +26,7 @@ struct WorkerReport {
   uint64_t incarnation = 0;
   std::string host;
   std::string data_address;
+  std::string remote_address;  // for clients of other hosts; may be empty
   int64_t memory_bytes = 0;
   int64_t used_bytes = 0;
   WorkerState state = WorkerState::kAlive;
@@ -37,6 +41,7 @@ struct SessionReport {
   uint64_t id = 0;
   std::string tenant;
   std::string client;
+  std::string name;
   uint64_t tensors = 0;
   int64_t bytes = 0;  // on each worker, at most
   uint64_t queued = 0;
@@ -53,6 +58,7 @@ struct TensorReport {
   int64_t bytes_per_worker = 0;
   TensorState state = TensorState::kReady;
   absl::Status status;
+  std::string name;
 };
 
 struct ClusterReport {
@@ -80,6 +86,7 @@ struct WelcomeReport {
   std::string server_version;
   int32_t server_pid = 0;
   uint32_t max_inline_bytes = 0;
+  double heartbeat_s = 0;
   std::vector<WorkerReport> workers;
 };
 

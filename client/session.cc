@@ -5,8 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "client/address.h"
 #include "client/session_impl.h"
+#include "schemas/types/address.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -64,7 +64,10 @@ absl::StatusOr<Session> Session::Connect(const ConnectOptions& options) {
   ConnectionOptions out;
   TESSERA_ASSIGN_OR_RETURN(Address address, ParseAddress("connect", options.address));
   out.token = options.token.empty() ? std::move(address.token) : options.token;
-  out.socket_path = std::move(address.socket_path);
+  out.address = std::move(address);
+  out.address.token.clear();
+  out.tls = options.tls;
+  out.name = options.name;
   out.tenant = options.tenant;
   out.client = options.client.empty() ? StrCat("C++ tessera ", kVersion) : options.client;
   out.lease_s = options.lease_s;
@@ -190,6 +193,12 @@ absl::Status Session::Sync() const { return impl_->Sync(); }
 absl::StatusOr<uint64_t> Session::CommBegin() const { return impl_->CommBegin(); }
 absl::StatusOr<CommReport> Session::CommEnd(uint64_t number) const { return impl_->CommEnd(number); }
 absl::Status Session::Close() const { return impl_->Close(); }
+absl::Status Session::Detach() const { return impl_->Detach(); }
+SessionState Session::state() const { return impl_->state(); }
+absl::StatusOr<Tensor> Session::Find(const std::string& name) const {
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->FindNamed(name));
+  return Tensor(std::move(handle));
+}
 uint64_t Session::id() const { return impl_->welcome().session_id; }
 int Session::worker_count() const {
   const Membership membership = impl_->membership();

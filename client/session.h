@@ -8,6 +8,7 @@
 //   TESSERA_ASSIGN_OR_RETURN(Tensor x, session.DistributeTensor(view, mesh, {Placement::Shard(0),
 //   Placement::Replicate()}));
 //
+// A connection that breaks is made again while the session's lease runs, without an op lost or run twice; state() tells.
 // Blocks: Connect, Status, Sync, CommEnd, Close; DistributeTensor and FromLocal above kSnapshotBytes
 // until the source has been read. A blocking call without progress for the stall timeout ends in
 // DeadlineExceeded. After a disconnect every pending and later call is Unavailable.
@@ -22,15 +23,18 @@
 #include "client/host_memory.h"
 #include "client/report.h"
 #include "client/tensor.h"
+#include "schemas/codec/tls_files.h"
 
 namespace tessera {
 
 struct ConnectOptions {
-  std::string address;  // "unix:/path" or "unix:/path#token=HEX"
+  std::string address;  // "unix:/path" or "tls://host:port", with or without "#token=HEX" behind it
   std::string token;    // beats the address's
   std::string tenant;
   std::string client;   // for people; "": this library
+  std::string name;     // of the session, for people and for who comes back to it
   std::string resume;   // what ResumeText gave
+  TlsFiles tls;         // of a "tls://" address: the CA's certificate; else those that the system trusts
   double lease_s = -1;  // negative: the server's default
   double timeout_s = 10;
   double stall_timeout_s = 60;
@@ -70,6 +74,13 @@ class Session {
   absl::StatusOr<uint64_t> CommBegin() const;
   absl::StatusOr<CommReport> CommEnd(uint64_t number) const;
   absl::Status Close() const;
+  // Ends this process's part when all that was asked for is on its way; the session goes on for its lease, for who
+  // connects with resume.
+  absl::Status Detach() const;
+
+  // The tensor of that name, of this process or of one that had the session before. NotFound, with the names there are.
+  absl::StatusOr<Tensor> Find(const std::string& name) const;
+  SessionState state() const;
 
   uint64_t id() const;
   // How many are there now.

@@ -153,7 +153,8 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
     std::lock_guard<std::mutex> lock(mutex_);
     request->on_ticket = [this, number, memory, parts = std::move(parts), spec = handle->spec, id = handle->id](
                              uint64_t ticket, uint64_t secret) {
-      connection_->BeginTransfer(number, ticket, secret, memory, spec->mesh.workers());
+      connection_->BeginTransfer(number, ticket, secret, {memory, spec, HostSide::Direction::kUpload},
+                                 spec->mesh.workers());
       for (const Part& part : parts) {
         for (WorkerIndex worker : part.workers) {
           connection_->Copy(number, worker, part.box, part.offset_bytes, [](absl::Status) {});
@@ -202,7 +203,8 @@ absl::StatusOr<uint64_t> SessionImpl::BeginUpload(uint64_t number, const Request
     ticket = request->ticket;
     secret = request->secret;
   }
-  connection_->BeginTransfer(number, ticket, secret, memory, handle->spec->mesh.workers());
+  connection_->BeginTransfer(number, ticket, secret, {memory, handle->spec, HostSide::Direction::kUpload},
+                             handle->spec->mesh.workers());
   return ticket;
 }
 

@@ -70,7 +70,7 @@ absl::Status FileDoor::Enter() {
     }
   }
   transfer_ = number;
-  session_->connection_->BeginTransfer(number, request->ticket, request->secret, nullptr, {worker_});
+  session_->connection_->BeginTransfer(number, request->ticket, request->secret, {}, {worker_});
   return absl::OkStatus();
 }
 
@@ -135,7 +135,7 @@ absl::StatusOr<HandlePtr> FileDoor::Load(const TensorSpec& spec, FilePlace place
     request->on_ticket = [session, meter = ThreadMeter(), number = number, spec = handle->spec, id = handle->id,
                           place = std::move(place)](uint64_t ticket, uint64_t secret) {
       const std::vector<WorkerIndex>& workers = spec->mesh.workers();
-      session->connection_->BeginTransfer(number, ticket, secret, nullptr, workers);
+      session->connection_->BeginTransfer(number, ticket, secret, {}, workers);
       session->connection_->OnTransfers(
           [number, place](TransferTable& transfers) { transfers.OpenFile(number, place); });
       for (size_t flat = 0; flat < workers.size(); ++flat) {
@@ -198,7 +198,7 @@ absl::Status FileDoor::StartWriting(const HandlePtr& tensor, const FilePlace& pl
   }
   std::vector<WorkerIndex> workers;
   for (const auto& [box, worker] : writers) workers.push_back(worker);
-  session->connection_->BeginTransfer(writing->number, writing->request->ticket, writing->request->secret, nullptr,
+  session->connection_->BeginTransfer(writing->number, writing->request->ticket, writing->request->secret, {},
                                       workers);
   session->connection_->OnTransfers(
       [number = writing->number, place](TransferTable& transfers) { transfers.OpenFile(number, place); });

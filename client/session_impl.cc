@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/address.h"
 #include "client/recording.h"
 #include "client/session_request.h"
 #include "client/wait.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/resolve.h"
+#include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -52,7 +52,7 @@ SessionImpl::~SessionImpl() {
 
 absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions options, double stall_timeout_s) {
   std::shared_ptr<SessionImpl> session(new SessionImpl(stall_timeout_s));
-  session->address_ = ToText(Address{options.socket_path, ""});
+  session->address_ = ToText(options.address);
   TESSERA_ASSIGN_OR_RETURN(session->connection_, Connection::Open(std::move(options), session.get()));
   // Requests and handles of a former connection keep their numbers: a record has one request, and a handle for each of
   // its results.
@@ -133,6 +133,12 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
 
 void SessionImpl::OnDrained() {
   if (queue_waiters_ > 0) NotifyChanged();
+}
+
+void SessionImpl::OnLine(Line line) {
+  has_line_ = line == Line::kThere;
+  Progress();
+  NotifyChanged();
 }
 
 void SessionImpl::OnDisconnect(const absl::Status& status) {

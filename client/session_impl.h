@@ -108,6 +108,13 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   HandlePtr Adopt(uint64_t id, const TensorSpec& spec);
   // From here on the handle keeps the tensor, whoever did before.
   void LetGo(HandleState& handle);
+  // ---- names (session_names.cc) ----
+  // The session keeps a tensor that has a name. Another that had it, has none any more; empty: the tensor has none.
+  absl::Status SetName(HandleState& handle, const std::string& name);
+  std::string NameOfTensor(const HandleState& handle);
+  // NotFound, with the names that there are.
+  absl::StatusOr<HandlePtr> FindNamed(const std::string& name);
+  SessionState state();
   // Whether an op that uses the tensor last may take its memory.
   bool MayDonate(const HandlePtr& handle);
   // The handle of that number that this process holds, or null.
@@ -125,6 +132,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<uint64_t> CommBegin();
   absl::StatusOr<CommReport> CommEnd(uint64_t number);
   absl::Status Close();
+  absl::Status Detach();
   // Ok while the session can be used.
   absl::Status Check();
   // Holds what the session needs, a cluster of this process, until it is closed or nobody has it any more.
@@ -171,6 +179,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   explicit SessionImpl(double stall_timeout_s);
   void OnEvents(std::vector<ClientEvent> events) override;
   void OnDrained() override;
+  void OnLine(Line line) override;
   void OnDisconnect(const absl::Status& status) override;
   void ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks);
 
@@ -278,6 +287,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   std::atomic<uint64_t> first_request_{UINT64_MAX};  // of this connection, once it is open
   std::atomic<int> queue_waiters_{0};                // who waits for the connection's queue to drain
   std::atomic<bool> failed_{false};                  // failure_ is set
+  std::atomic<bool> has_line_{true};                 // to the coordinator
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -285,6 +295,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status failure_;
   absl::flat_hash_map<uint64_t, HandleState*> live_;
   absl::flat_hash_map<uint64_t, RequestPtr> requests_;
+  std::map<std::string, uint64_t> names_;  // that this process gave, or asked for; with the handles' numbers
   std::vector<std::string> lost_workers_;
   std::map<int32_t, Membership::Worker> worker_moves_;  // who came or went since the welcome
   std::atomic<uint64_t> membership_version_{0};

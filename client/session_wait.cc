@@ -71,9 +71,10 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
       // Who says how long to wait, waits so long.
       if (!timeout_s.has_value() && SecondsSince(progress_) > stall_timeout_s_) {
         return absl::DeadlineExceededError(
-            StrCat(what, ": no progress for ", stall_timeout_s_,
-                   " s: nothing ran on the workers, as far as the coordinator said (stall_timeout of connect, or "
-                   "TESSERA_STALL_TIMEOUT, allows more)"));
+            StrCat(what, ": no progress for ", stall_timeout_s_, " s: ",
+                   has_line_ ? "nothing ran on the workers, as far as the coordinator said"
+                             : "the connection to the coordinator is lost, and being made again",
+                   " (stall_timeout of connect, or TESSERA_STALL_TIMEOUT, allows more)"));
       }
     }
     if (SecondsSince(probed) > std::min(kProbeAfterS, stall_timeout_s_ / 4)) {
@@ -285,6 +286,21 @@ absl::Status SessionImpl::Close() {
   OnDisconnect(absl::FailedPreconditionError("session: it is closed"));
   KeepUntilClosed(nullptr);
   return answered.code() == absl::StatusCode::kCancelled ? answered : absl::OkStatus();
+}
+
+// An answer comes when the records before it have gone.
+absl::Status SessionImpl::Detach() {
+  if (!Check().ok()) return absl::OkStatus();
+  auto answered = std::make_shared<std::atomic<bool>>(false);
+  connection_->GetStatus(/*max_tensors=*/0, [this, answered](const absl::StatusOr<ClusterReport>&) {
+    *answered = true;
+    NotifyChanged();
+  });
+  const absl::Status left = WaitUntil("detach", kCloseTimeoutS, [&] { return answered->load(); });
+  connection_->Shutdown();
+  OnDisconnect(absl::FailedPreconditionError("session: this process has left it (detach)"));
+  KeepUntilClosed(nullptr);
+  return left;
 }
 
 void SessionImpl::KeepUntilClosed(std::shared_ptr<void> needed) {

@@ -41,6 +41,9 @@ const TensorSpec& Tensor::spec() const { return *state_->spec; }
 uint64_t Tensor::handle() const { return state_->id; }
 const std::shared_ptr<SessionImpl>& Tensor::session() const { return state_->session; }
 
+absl::Status Tensor::SetName(const std::string& name) const { return session()->SetName(*state_, name); }
+std::string Tensor::name() const { return session()->NameOfTensor(*state_); }
+
 absl::StatusOr<Tensor> Tensor::Redistribute(const Placements& placements, const RedistributeOptions& options) const {
   return Redistribute(device_mesh(), placements, options);
 }

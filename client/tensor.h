@@ -45,6 +45,10 @@ class Tensor {
   // The number in its session.
   uint64_t handle() const;
 
+  // By which a client that comes back finds it; the session keeps a tensor that has one. "": it has none.
+  absl::Status SetName(const std::string& name) const;
+  std::string name() const;
+
   // Other placements, another mesh, or both. InvalidArgument where the specs do not allow it.
   absl::StatusOr<Tensor> Redistribute(const Placements& placements, const RedistributeOptions& options = {}) const;
   absl::StatusOr<Tensor> Redistribute(const Mesh& mesh, const Placements& placements,

@@ -32,6 +32,8 @@ struct JournalEvent {
     sessionResumed @11 :UInt64;
     continued @12 :Void;
     # The machine went on with what it had.
+    sessionWentOn @13 :UInt64;
+    # Resumed by the client that had it.
   }
 }
 
@@ -43,6 +45,7 @@ struct SessionOpened {
   leaseUs @4 :Int64;
   role @5 :UInt8;
   # client admin
+  name @6 :Text;
 }
 
 struct SessionBatch {

@@ -9,14 +9,16 @@ using V = import "values.capnp";
 using W = import "worker.capnp";
 $Cxx.namespace("tessera::wire");
 
-const protocolVersion :UInt32 = 11;
+const protocolVersion :UInt32 = 12;
 # Raised when an old peer could misread a new one. A server of another version is FailedPrecondition.
 
 interface Gateway {
   # The bootstrap capability of the coordinator's socket.
-  open @0 (hello :ClientHello) -> (session :Session, welcome :Welcome, link :W.LinkSocket);
+  open @0 (hello :ClientHello) -> (session :Session, welcome :Welcome, linkKey :UInt64);
   join @1 (hello :W.WorkerHello, worker :W.Worker)
-       -> (welcome :W.WorkerWelcome, membership :W.Membership, link :W.LinkSocket);
+       -> (welcome :W.WorkerWelcome, membership :W.Membership, linkKey :UInt64);
+  # Who gets a link key opens one more connection and begins it with the key: it is the link (codec/dialer.h). A key is
+  # good once.
 }
 
 struct ClientHello {
@@ -31,6 +33,8 @@ struct ClientHello {
   # Wanted lease in seconds; negative: the server's default. More than max_session_lease is refused.
   resume @6 :Resume;
   # Null for a new session.
+  name @7 :Text;
+  # Of the session, for people and for who comes back to it; may be empty.
 }
 
 struct Resume {
@@ -38,6 +42,8 @@ struct Resume {
   secret @1 :UInt64;
   lastEvent @2 :UInt64;
   # The newest event that the client has; the server sends what came after.
+  goesOn @3 :Bool;
+  # The client whose connection broke, and not another process in its place: its uploads go on.
 }
 
 struct Welcome {
@@ -54,6 +60,9 @@ struct Welcome {
   serverVersion @7 :Text;
   pid @8 :Int32;
   maxInlineBytes @9 :UInt32;
+  heartbeatS @10 :Float64;
+  # A client that has nothing to say for so long says that it is there (acknowledge); one that says nothing for
+  # session_silence counts as gone.
 }
 
 struct WorkerInfo {
@@ -73,6 +82,8 @@ struct WorkerInfo {
   # Instructions issued and not yet reported.
   activity @11 :UInt64;
   # Grows with each heartbeat that finds the worker at work: an op that takes long is no stall.
+  remoteAddress @12 :Text;
+  # "tls://host:port": the same for clients of other hosts; empty where there is none.
   enum State { alive @0; suspect @1; dead @2; }
 }
 
@@ -144,10 +155,18 @@ struct Record {
     # arrives.
     cancelled @9 :List(UInt64);
     # New handles: results of calls that the client took back before it sent them.
+    name @11 :Naming;
   }
   reason @10 :V.Status;
   # Of a `release` of an upload that is not complete: why the client gives it up, which is what the tensor fails with.
   # Null: Cancelled.
+}
+
+struct Naming {
+  # A tensor's name, by which a client that comes back in a new process finds it. A name is of one handle: the former one
+  # loses it. Empty: the tensor has none any more.
+  handle @0 :UInt64;
+  name @1 :Text;
 }
 
 struct Call {
@@ -207,6 +226,7 @@ struct WorkerMoved {
   worker @0 :Int32;
   dataAddress @1 :Text;
   device @2 :Text;
+  remoteAddress @3 :Text;
 }
 
 struct KnownSpec {
@@ -325,6 +345,7 @@ struct SessionInfo {
   connected @6 :Bool;
   awaitsClient @7 :Bool;
   # Of the asking session: nothing of it runs, and what it queued waits for bytes that its client is to bring.
+  name @8 :Text;
 }
 
 struct TensorInfo {
@@ -333,5 +354,6 @@ struct TensorInfo {
   bytesPerWorker @2 :Int64;
   state @3 :State;
   status @4 :V.Status;
+  name @5 :Text;
   enum State { queued @0; issued @1; ready @2; failed @3; uploading @4; }
 }

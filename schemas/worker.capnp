@@ -10,11 +10,6 @@ interface SharedMemory {
   # Carries memory: the file descriptor of the capability (getFd). A memfd is sealed against shrinking.
 }
 
-interface LinkSocket {
-  # Carries a connected unix socket: the file descriptor of the capability (getFd). On it pass messages in Cap'n
-  # Proto's stream framing, one way each, with nothing around them.
-}
-
 struct WorkerHello {
   protocolVersion @0 :UInt32;
   joinToken @1 :Text;
@@ -35,6 +30,8 @@ struct WorkerHello {
   # False: peers are reached by messages even on the same host.
   reachesHosts @11 :Bool;
   # It exchanges messages with workers of other hosts that do, too.
+  remoteAddress @12 :Text;
+  # Where clients of other hosts reach it: "tls://host:port"; empty when they don't.
 }
 
 struct WorkerWelcome {
@@ -186,6 +183,9 @@ interface DataGate {
   transfer @1 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer);
   # For clients. Clients hear of a ticket only after every worker has reported its window open (the
   # Completion of the window's ordinal), so an unknown one is NotFound at once. A ticket is used once.
+  resume @2 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer, first :UInt64);
+  # For a client whose connection broke during puts or gets: it goes on where the worker is, with element `first`. The
+  # former connection's calls of this ticket fail from here on.
 }
 
 struct Box {
@@ -202,10 +202,11 @@ interface Transfer {
   # Upload: client to shard. Download: shard to client.
   finish @2 () -> ();
   # FailedPrecondition when an upload has not covered the shard.
-  put @3 (box :Box, bytes :Data) -> stream;
-  # Reserved: remote clients.
-  get @4 (box :Box) -> (bytes :Data);
-  # Reserved: remote clients.
+  put @3 (first :UInt64, bytes :Data) -> (count :UInt64);
+  # In place of attach and copy, for clients of other hosts: elements of the worker's own box in row-major order, from
+  # `first` on. They come in order; those that came before may come again. How many elements the shard has now.
+  get @4 (first :UInt64, count :UInt32) -> (bytes :Data);
+  # Elements of the worker's own box, up to max_transfer_part.
 
   # Files of the worker's host, below the folders that its operator names. NotFound without any, or where there is no
   # such file; PermissionDenied for a path outside of them.

@@ -9,7 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
-#include "client/address.h"
+#include "schemas/types/address.h"
 #include "schemas/types/byte_size.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

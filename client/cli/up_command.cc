@@ -6,9 +6,9 @@
 #include <optional>
 #include <thread>
 
-#include "client/address.h"
 #include "client/cli/command.h"
 #include "client/cluster.h"
+#include "schemas/types/address.h"
 #include "schemas/types/byte_size.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

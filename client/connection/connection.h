@@ -6,8 +6,9 @@
 //
 // Records that the coordinator has not taken up yet are at most kMaxRecordsInFlight; the rest queues here.
 //
-// Law: records reach the coordinator in the order in which Enqueue took them, and what `AfterRecords`
-// calls ask (status, explain) is asked after them. After the first OnDisconnect nothing is sent.
+// Law: records reach the coordinator in the order in which Enqueue took them, once, over whatever connections there are
+// (session_core.h), and what `AfterRecords` calls ask (status, explain) is asked after them. After the first OnDisconnect
+// nothing is sent.
 
 #include <cstdint>
 #include <functional>
@@ -20,6 +21,8 @@
 #include "client/host_memory.h"
 #include "client/record.h"
 #include "client/report.h"
+#include "schemas/codec/tls_files.h"
+#include "schemas/types/address.h"
 #include "schemas/types/ids.h"
 
 namespace tessera {
@@ -38,12 +41,13 @@ struct ResumeToken {
 };
 
 struct ConnectionOptions {
-  std::string socket_path;
-  int socket_fd = -1;  // a connected unix socket instead of a path; taken over
+  Address address;
+  TlsFiles tls;
   std::string token;
   std::string tenant;
   std::string client;
   double lease_s = -1;  // negative: the server's default
+  std::string name;     // of the session; may be empty
   std::optional<ResumeToken> resume;
   double timeout_s = 10;
 };
@@ -55,9 +59,24 @@ class ConnectionListener {
   virtual void OnEvents(std::vector<ClientEvent> events) = 0;
   // The queue was handed to the coordinator; room for more.
   virtual void OnDrained() = 0;
+  // The line to the coordinator broke, and is made again for as long as the session's lease runs; or it is there again.
+  // Nothing is lost and nothing happens twice.
+  enum class Line : uint8_t { kThere, kLost };
+  virtual void OnLine(Line line) = 0;
   // Once. Everything pending has failed with this.
   virtual void OnDisconnect(const absl::Status& status) = 0;
 };
+
+// The client's memory of a transfer, and what of it is passed; empty for a transfer with a file, or without either.
+struct HostSide {
+  enum class Direction : uint8_t { kUpload, kDownload };
+  std::shared_ptr<HostMemory> memory;
+  std::shared_ptr<const TensorSpec> spec;
+  Direction direction = Direction::kUpload;
+};
+
+// Who goes on with a session: another process, or the client whose connection broke.
+enum class Returning : uint8_t { kNewClient, kSameClient };
 
 class ConnectionLoop;
 class TransferTable;
@@ -102,7 +121,7 @@ class Connection {
 
   // Bytes between `memory` and workers, under a ticket. A transfer is numbered by the caller.
   // Each worker's calls run in order; workers run beside each other. Errors name the worker.
-  void BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, std::shared_ptr<HostMemory> memory,
+  void BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, HostSide host,
                      const std::vector<WorkerIndex>& workers);
   void Copy(uint64_t transfer, WorkerIndex worker, Box box, uint64_t offset_bytes, DoneCallback done);
   // What else a transfer does (transfers.h), on the connection's thread.

@@ -79,6 +79,12 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
       builder.setRelease(record.request);
       if (!record.reason.ok()) EncodeStatus(record.reason, builder.initReason());
       return;
+    case Record::Kind::kName: {
+      auto naming = builder.initName();
+      naming.setHandle(record.handle);
+      naming.setName(record.name.c_str());
+      return;
+    }
     case Record::Kind::kCancelled:
       EncodeHandles(record.drops, builder.initCancelled(static_cast<unsigned>(record.drops.size())));
       return;
@@ -91,6 +97,7 @@ WorkerReport DecodeWorker(wire::WorkerInfo::Reader reader) {
   worker.incarnation = reader.getIncarnation();
   worker.host = TextOf(reader.getHost());
   worker.data_address = TextOf(reader.getDataAddress());
+  worker.remote_address = TextOf(reader.getRemoteAddress());
   worker.memory_bytes = reader.getMemoryBytes();
   worker.used_bytes = reader.getUsedBytes();
   worker.state = static_cast<WorkerState>(reader.getState());
@@ -103,6 +110,15 @@ WorkerReport DecodeWorker(wire::WorkerInfo::Reader reader) {
 }
 
 }  // namespace
+
+std::string_view ToText(SessionState state) {
+  switch (state) {
+    case SessionState::kOpen: return "open";
+    case SessionState::kReconnecting: return "reconnecting";
+    case SessionState::kClosed: return "closed";
+  }
+  return "unknown";
+}
 
 std::string_view ToText(WorkerState state) {
   switch (state) {
@@ -128,18 +144,21 @@ void EncodeRecords(absl::Span<const Record> records, capnp::List<wire::Record>::
   for (size_t i = 0; i < records.size(); ++i) EncodeRecord(records[i], builder[static_cast<unsigned>(i)]);
 }
 
-void EncodeHello(const ConnectionOptions& options, wire::ClientHello::Builder builder) {
+void EncodeHello(const ConnectionOptions& options, const std::optional<ResumeToken>& from, Returning returning,
+                 wire::ClientHello::Builder builder) {
   builder.setProtocolVersion(wire::PROTOCOL_VERSION);
   builder.setToken(options.token.c_str());
   builder.setTenant(options.tenant.c_str());
   builder.setClient(options.client.c_str());
   builder.setPid(getpid());
   builder.setLeaseS(options.lease_s);
-  if (options.resume.has_value()) {
+  builder.setName(options.name.c_str());
+  if (from.has_value()) {
     auto resume = builder.initResume();
-    resume.setSessionId(options.resume->session_id);
-    resume.setSecret(options.resume->secret);
-    resume.setLastEvent(options.resume->last_event);
+    resume.setSessionId(from->session_id);
+    resume.setSecret(from->secret);
+    resume.setLastEvent(from->last_event);
+    resume.setGoesOn(returning == Returning::kSameClient);
   }
 }
 
@@ -231,6 +250,7 @@ WelcomeReport DecodeWelcome(wire::Welcome::Reader reader) {
   welcome.server_version = TextOf(reader.getServerVersion());
   welcome.server_pid = reader.getPid();
   welcome.max_inline_bytes = reader.getMaxInlineBytes();
+  welcome.heartbeat_s = reader.getHeartbeatS();
   for (auto worker : reader.getWorkers()) welcome.workers.push_back(DecodeWorker(worker));
   return welcome;
 }
@@ -242,7 +262,7 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
   for (auto worker : reader.getWorkers()) report.workers.push_back(DecodeWorker(worker));
   for (auto session : reader.getSessions()) {
     report.sessions.push_back({session.getId(), TextOf(session.getTenant()), TextOf(session.getClient()),
-                               session.getTensors(), session.getBytes(), session.getQueued(), session.getConnected(),
+                               TextOf(session.getName()), session.getTensors(), session.getBytes(), session.getQueued(), session.getConnected(),
                                session.getAwaitsClient()});
   }
   for (auto tensor : reader.getTensors()) {
@@ -252,6 +272,7 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
     out.bytes_per_worker = tensor.getBytesPerWorker();
     out.state = static_cast<TensorState>(tensor.getState());
     out.status = DecodeStatus(tensor.getStatus());
+    out.name = TextOf(tensor.getName());
     report.tensors.push_back(std::move(out));
   }
   report.next_ordinal = reader.getNextOrdinal();

@@ -10,7 +10,8 @@
 namespace tessera {
 
 void EncodeRecords(absl::Span<const Record> records, capnp::List<wire::Record>::Builder builder);
-void EncodeHello(const ConnectionOptions& options, wire::ClientHello::Builder builder);
+void EncodeHello(const ConnectionOptions& options, const std::optional<ResumeToken>& resume, Returning returning,
+                 wire::ClientHello::Builder builder);
 void EncodeExplainOperand(const ExplainOperand& explained, wire::ExplainOperand::Builder builder);
 void EncodeHeldMemory(const HeldMemory& held, wire::HeldMemory::Builder builder);
 

@@ -1,18 +1,15 @@
 #include "client/connection/transfers.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <utility>
 
-#include "client/address.h"
+#include "client/connection/remote_part.h"
+#include "schemas/codec/dialer.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/two_party.h"
+#include "schemas/types/address.h"
 #include "schemas/types/errors.h"
+#include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -38,82 +35,120 @@ absl::Status OfWorker(WorkerIndex worker, const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<int> ConnectUnixSocket(std::string_view what, const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(StrCat(what, ": the path unix:", Printable(path, 200), " has ", path.size(),
-                                             " bytes, the limit is ", sizeof(address.sun_path) - 1));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::ResourceExhaustedError(StrCat(what, ": socket: ", std::string_view(strerror(errno))));
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    const int error = errno;
-    close(fd);
-    return absl::UnavailableError(
-        StrCat(what, ": no server at unix:", Printable(path, 200), ": ", std::string_view(strerror(error))));
-  }
-  return fd;
-}
-
 struct TransferTable::Link {
-  DialedConnection connection;
-  wire::DataGate::Client gate;
-  bool broken = false;
+  using Dialed = std::shared_ptr<kj::Own<DialedConnection>>;  // null until it is there
 
-  explicit Link(kj::Own<kj::AsyncCapabilityStream> stream)
-      : connection(kj::mv(stream)), gate(connection.Bootstrap<wire::DataGate>()) {}
+  Link(StreamKind kind, kj::Own<kj::AsyncIoStream> stream)
+      : connection(std::make_shared<kj::Own<DialedConnection>>(kj::heap<DialedConnection>(kind, kj::mv(stream)))),
+        gate((*connection)->Bootstrap<wire::DataGate>()) {}
+  // One that is being dialed: calls wait for it, and may do so longer than it is wanted here.
+  explicit Link(std::shared_ptr<Dialer> dialer)
+      : connection(std::make_shared<kj::Own<DialedConnection>>()), gate(Dial(std::move(dialer), connection)) {}
+
+  static kj::Promise<wire::DataGate::Client> Dial(std::shared_ptr<Dialer> dialer, Dialed connection) {
+    auto connecting = dialer->Connect();
+    return connecting.then([dialer = std::move(dialer), connection = std::move(connection)](
+                               kj::Own<kj::AsyncIoStream> stream) {
+      *connection = kj::heap<DialedConnection>(dialer->kind(), kj::mv(stream));
+      return (*connection)->Bootstrap<wire::DataGate>();
+    });
+  }
+
+  Dialed connection;
+  wire::DataGate::Client gate;
+  bool is_remote = false;
+  bool broken = false;
 };
 
 struct TransferTable::Transfer {
   struct Part {
     std::shared_ptr<Link> link;
-    wire::Transfer::Client client;
+    kj::Maybe<wire::Transfer::Client> client;
+    std::shared_ptr<RemotePart> remote;  // in place of the client, where bytes go in parts
+
+    wire::Transfer::Client& transfer() { return remote != nullptr ? remote->client() : KJ_ASSERT_NONNULL(client); }
   };
   std::map<WorkerIndex, Part> parts;
   absl::Status error;  // the first
 };
 
 void TransferTable::SetWorkers(const std::vector<WorkerReport>& workers) {
-  for (const WorkerReport& worker : workers) SetWorker(worker.index, worker.data_address);
+  for (const WorkerReport& worker : workers) {
+    places_[worker.index].host = worker.host;
+    SetWorker(worker.index, worker.data_address, worker.remote_address);
+  }
 }
 
-void TransferTable::SetWorker(int32_t worker, const std::string& data_address) {
-  auto [it, inserted] = addresses_.try_emplace(worker, data_address);
-  if (inserted || it->second == data_address) return;
-  it->second = data_address;
+void TransferTable::SetWorker(int32_t worker, const std::string& data_address, const std::string& remote_address) {
+  Place& place = places_[worker];
+  if (place.data_address == data_address && place.remote_address == remote_address) return;
+  place.data_address = data_address;
+  place.remote_address = remote_address;
   links_.erase(worker);
+}
+
+bool TransferTable::IsRemote(const Place& place) const {
+  return place.host != own_host_ && !place.remote_address.empty();
 }
 
 absl::StatusOr<std::shared_ptr<TransferTable::Link>> TransferTable::LinkTo(WorkerIndex worker) {
   auto known = links_.find(worker.value);
   if (known != links_.end() && !known->second->broken) return known->second;
-  auto address = addresses_.find(worker.value);
-  if (address == addresses_.end()) return absl::UnavailableError("it has no data address");
-  TESSERA_ASSIGN_OR_RETURN(const Address known_address, ParseAddress("data", address->second));
-  TESSERA_ASSIGN_OR_RETURN(int fd, ConnectUnixSocket("data", known_address.socket_path));
-  auto stream = provider_.wrapUnixSocketFd(
-      fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC);
-  auto link = std::make_shared<Link>(kj::mv(stream));
+  auto found = places_.find(worker.value);
+  if (found == places_.end() || found->second.data_address.empty()) {
+    return absl::UnavailableError("it has no data address");
+  }
+  const Place& place = found->second;
+  const bool is_remote = IsRemote(place);
+  TESSERA_ASSIGN_OR_RETURN(Address address,
+                           ParseAddress("data", is_remote ? place.remote_address : place.data_address));
+  std::shared_ptr<Link> link;
+  if (is_remote) {
+    TESSERA_ASSIGN_OR_RETURN(auto dialer, Dialer::Make("data", std::move(address), tls_, io_));
+    link = std::make_shared<Link>(std::shared_ptr<Dialer>(std::move(dialer)));
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(kj::AutoCloseFd fd, ConnectUnixSocket("data", address.socket_path));
+    link = std::make_shared<Link>(StreamKind::kUnixSocket, io_.lowLevelProvider->wrapUnixSocketFd(kj::mv(fd)));
+  }
+  link->is_remote = is_remote;
   std::weak_ptr<Link> weak = link;
-  tasks_.add(link->connection.WhenClosed().then([weak]() {
+  const auto broke = [weak]() {
     if (auto strong = weak.lock()) strong->broken = true;
-  }));
+  };
+  tasks_.add(link->gate.whenResolved().then(
+      [weak, broke]() -> kj::Promise<void> {
+        auto strong = weak.lock();
+        if (strong == nullptr) return kj::READY_NOW;
+        return (*strong->connection)->WhenClosed().then(kj::cp(broke));
+      },
+      [broke](kj::Exception&&) { broke(); }));
   links_[worker.value] = link;
   return link;
 }
 
-void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, std::shared_ptr<HostMemory> memory,
+void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, const HostSide& host,
                           const std::vector<WorkerIndex>& workers) {
   auto state = std::make_shared<Transfer>();
   transfers_[transfer] = state;
   kj::Maybe<wire::SharedMemory::Client> lent;
-  if (memory != nullptr) lent = wire::SharedMemory::Client(kj::heap<MemoryServer>(std::move(memory)));
+  if (host.memory != nullptr) lent = wire::SharedMemory::Client(kj::heap<MemoryServer>(host.memory));
   for (WorkerIndex worker : workers) {
     absl::StatusOr<std::shared_ptr<Link>> link = LinkTo(worker);
     if (!link.ok()) {
       Fail(transfer, worker, link.status());
+      continue;
+    }
+    Transfer::Part& part = state->parts[worker];
+    part.link = *link;
+    if (host.memory != nullptr && (*link)->is_remote) {
+      const auto flat = host.spec->mesh.FindWorker(worker);
+      const Box own = LocalBox(*host.spec, host.spec->mesh.PositionAt(flat.value_or(0)));
+      part.remote = std::make_shared<RemotePart>(ticket, secret, host, own, io_.provider->getTimer(),
+                                                 [this, worker]() -> wire::DataGate::Client {
+                                                   auto again = LinkTo(worker);
+                                                   ThrowIfError(again.status());
+                                                   return (*again)->gate;
+                                                 });
       continue;
     }
     auto request = (*link)->gate.transferRequest();
@@ -125,7 +160,7 @@ void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, s
       attach.setMemory(*lent_memory);
       Await(kj::mv(attach), transfer, worker, [](const absl::Status&) {});
     }
-    state->parts.emplace(worker, Transfer::Part{*link, client});
+    part.client = kj::mv(client);
   }
 }
 
@@ -160,7 +195,13 @@ void TransferTable::Copy(uint64_t transfer, WorkerIndex worker, const Box& box, 
   absl::Status why;
   Transfer* const state = FindPart(transfer, worker, &why);
   if (state == nullptr) return done(why);
-  auto request = state->parts.at(worker).client.copyRequest();
+  if (RemotePart* const remote = state->parts.at(worker).remote.get()) {
+    return remote->Copy(box, offset_bytes, [this, transfer, worker, done = std::move(done)](const absl::Status& status) {
+      if (!status.ok()) Fail(transfer, worker, status);
+      done(status.ok() ? status : OfWorker(worker, status));
+    });
+  }
+  auto request = state->parts.at(worker).transfer().copyRequest();
   auto wire_box = request.initBox();
   auto starts = wire_box.initStarts(static_cast<unsigned>(box.size()));
   auto stops = wire_box.initStops(static_cast<unsigned>(box.size()));
@@ -176,7 +217,7 @@ void TransferTable::OpenFile(uint64_t transfer, const FilePlace& place) {
   auto it = transfers_.find(transfer);
   if (it == transfers_.end()) return;
   for (auto& [worker, part] : it->second->parts) {
-    auto request = part.client.openFileRequest();
+    auto request = part.transfer().openFileRequest();
     request.setPath(place.path.c_str());
     auto layout = request.initLayout();
     layout.setOffset(static_cast<uint64_t>(place.offset_bytes));
@@ -194,7 +235,7 @@ void TransferTable::LookAtFile(uint64_t transfer, WorkerIndex worker, const std:
   absl::Status why;
   Transfer* const state = FindPart(transfer, worker, &why);
   if (state == nullptr) return done(why);
-  auto request = state->parts.at(worker).client.lookAtFileRequest();
+  auto request = state->parts.at(worker).transfer().lookAtFileRequest();
   request.setPath(path.c_str());
   request.setOffset(offset);
   request.setCount(count);
@@ -212,7 +253,7 @@ void TransferTable::CreateFile(uint64_t transfer, WorkerIndex worker, const std:
   absl::Status why;
   Transfer* const state = FindPart(transfer, worker, &why);
   if (state == nullptr) return done(why);
-  auto request = state->parts.at(worker).client.createFileRequest();
+  auto request = state->parts.at(worker).transfer().createFileRequest();
   request.setPath(path.c_str());
   request.setName(name.c_str());
   request.setBytes(static_cast<uint64_t>(bytes));
@@ -224,7 +265,7 @@ void TransferTable::CommitFile(uint64_t transfer, WorkerIndex worker, DoneCallba
   absl::Status why;
   Transfer* const state = FindPart(transfer, worker, &why);
   if (state == nullptr) return done(why);
-  Await(state->parts.at(worker).client.commitFileRequest(), transfer, worker, std::move(done));
+  Await(state->parts.at(worker).transfer().commitFileRequest(), transfer, worker, std::move(done));
 }
 
 void TransferTable::Finish(uint64_t transfer, DoneCallback done) {
@@ -233,7 +274,17 @@ void TransferTable::Finish(uint64_t transfer, DoneCallback done) {
   std::shared_ptr<Transfer> state = it->second;
   auto promises = kj::heapArrayBuilder<kj::Promise<void>>(state->parts.size());
   for (auto& [worker, part] : state->parts) {
-    promises.add(part.client.finishRequest().send().then(
+    if (part.remote != nullptr) {
+      auto finished = kj::newPromiseAndFulfiller<void>();
+      auto fulfiller = std::make_shared<kj::Own<kj::PromiseFulfiller<void>>>(kj::mv(finished.fulfiller));
+      part.remote->Finish([this, transfer, w = worker, fulfiller](const absl::Status& status) {
+        if (!status.ok()) Fail(transfer, w, status);
+        (*fulfiller)->fulfill();
+      });
+      promises.add(kj::mv(finished.promise));
+      continue;
+    }
+    promises.add(part.transfer().finishRequest().send().then(
         [](auto&&) {},
         [this, transfer, w = worker](kj::Exception&& exception) { Fail(transfer, w, FromException(exception)); }));
   }

@@ -15,21 +15,19 @@
 #include "absl/status/statusor.h"
 #include "client/connection/connection.h"
 #include "client/connection/file_place.h"
+#include "schemas/codec/host_identity.h"
 #include "schemas/worker.capnp.h"
 
 namespace tessera {
 
-// A connected unix socket; Unavailable when nobody listens. `what` opens the message.
-absl::StatusOr<int> ConnectUnixSocket(std::string_view what, const std::string& path);
-
 class TransferTable : private kj::TaskSet::ErrorHandler {
  public:
-  explicit TransferTable(kj::LowLevelAsyncIoProvider& provider) : provider_(provider), tasks_(*this) {}
+  TransferTable(kj::AsyncIoContext& io, const TlsFiles& tls) : io_(io), tls_(tls), tasks_(*this) {}
 
   void SetWorkers(const std::vector<WorkerReport>& workers);
-  void SetWorker(int32_t worker, const std::string& data_address);
-  // `memory` may be null: of a transfer with a file, or without either.
-  void Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, std::shared_ptr<HostMemory> memory,
+  // A worker that is told only by events is of the host that it was of.
+  void SetWorker(int32_t worker, const std::string& data_address, const std::string& remote_address);
+  void Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, const HostSide& host,
              const std::vector<WorkerIndex>& workers);
   // The file takes the memory's place, at all its workers. What fails shows at Finish.
   void OpenFile(uint64_t transfer, const FilePlace& place);
@@ -44,6 +42,13 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
  private:
   struct Link;      // to one worker's data socket
   struct Transfer;  // one ticket
+  struct Place {
+    std::string host;
+    std::string data_address;    // of a unix socket
+    std::string remote_address;  // of TLS; may be empty
+  };
+  // By TLS, from another host than the worker's.
+  bool IsRemote(const Place& place) const;
   absl::StatusOr<std::shared_ptr<Link>> LinkTo(WorkerIndex worker);
   // Null, and done is told why, where the transfer has no such part.
   Transfer* FindPart(uint64_t transfer, WorkerIndex worker, absl::Status* why);
@@ -52,8 +57,10 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   void Fail(uint64_t transfer, WorkerIndex worker, const absl::Status& status);
   void taskFailed(kj::Exception&& exception) override;
 
-  kj::LowLevelAsyncIoProvider& provider_;
-  absl::flat_hash_map<int32_t, std::string> addresses_;
+  kj::AsyncIoContext& io_;
+  const TlsFiles tls_;
+  const std::string own_host_ = HostIdentity();
+  absl::flat_hash_map<int32_t, Place> places_;
   absl::flat_hash_map<int32_t, std::shared_ptr<Link>> links_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Transfer>> transfers_;
   kj::TaskSet tasks_;

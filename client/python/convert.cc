@@ -200,6 +200,7 @@ nb::object ClusterToPython(const ClusterReport& report) {
     one["id"] = session.id;
     one["tenant"] = session.tenant;
     one["client"] = session.client;
+    one["name"] = session.name;
     one["tensors"] = session.tensors;
     one["bytes"] = session.bytes;
     one["queued"] = session.queued;
@@ -212,6 +213,7 @@ nb::object ClusterToPython(const ClusterReport& report) {
     one["spec"] = ToText(tensor.spec);
     one["bytes_per_worker"] = tensor.bytes_per_worker;
     one["state"] = std::string(ToText(tensor.state));
+    one["name"] = tensor.name;
     one["error"] = std::string(tensor.status.message());
     tensors.append(one);
   }

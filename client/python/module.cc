@@ -9,7 +9,6 @@
 #include <memory>
 #include <utility>
 
-#include "client/address.h"
 #include "client/cluster.h"
 #include "client/python/convert.h"
 #include "client/python/file_module.h"
@@ -18,6 +17,7 @@
 #include "client/session.h"
 #include "client/wait.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/types/address.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/byte_size.h"
 #include "schemas/types/layout.h"
@@ -192,14 +192,24 @@ void DefineMesh(nb::module_& module) {
 void DefineSession(nb::module_& module) {
   nb::class_<Session>(module, "Session", nb::dynamic_attr(), nb::is_weak_referenceable())
       .def_static("_connect",
-                  [](const std::string& address, const std::string& token, const std::string& resume, double timeout_s,
-                     double lease_s, double stall_timeout_s, const std::string& client) {
-                    ConnectOptions options{address, token, "", client, resume, lease_s, timeout_s, stall_timeout_s};
+                  [](const std::string& address, const std::string& token, const std::string& name,
+                     const std::string& resume, double timeout_s, double lease_s, double stall_timeout_s,
+                     const std::string& client, const std::string& ca) {
+                    ConnectOptions options{address, token,        "",      client,    name,
+                                           resume,  {"", "", ca}, lease_s, timeout_s, stall_timeout_s};
                     return ValueOrRaise(Released([&] { return Session::Connect(options); }));
                   })
       .def_prop_ro("id", &Session::id)
       .def_prop_ro("worker_count", &Session::worker_count)
       .def_prop_ro("resume_text", &Session::ResumeText, "What ts.connect(resume=) takes to come back to this session.")
+      .def_prop_ro("state", [](const Session& s) { return std::string(ToText(s.state())); },
+                   "\"open\", \"reconnecting\" while a connection that broke is made again, or \"closed\".")
+      .def_prop_ro("_lease_s", [](const Session& s) { return s.impl()->welcome().lease_s; })
+      .def("_find",
+           [](const Session& s, const std::string& name) {
+             return PyTensor{ValueOrRaise(Released([&] { return s.Find(name); }))};
+           })
+      .def("_detach", [](const Session& s) { RaiseIfError(Released([&] { return s.Detach(); })); })
       .def_prop_ro("_address", [](const Session& s) { return s.impl()->address(); })
       .def_prop_ro("_key", [](const Session& s) { return reinterpret_cast<uintptr_t>(s.impl().get()); })
       .def_prop_ro("_open", [](const Session& s) { return s.impl()->Check().ok(); })
@@ -345,8 +355,8 @@ NB_MODULE(_tessera, module) {
   module.attr("version") = kVersion;
   module.def("parse_bytes", [](const std::string& text) { return ValueOrRaise(ParseBytes(text)); });
   module.def("parse_address", [](const std::string& what, const std::string& text) {
-    Address address = ValueOrRaise(ParseAddress(what, text));
-    return nb::make_tuple(address.socket_path, address.token);
+    const Address address = ValueOrRaise(ParseAddress(what, text));
+    return nb::make_tuple(address.is_unix() ? address.socket_path : HostAndPort(address), address.token);
   });
   module.def("promote", [](int a, int b) {
     return static_cast<int>(ValueOrRaise(Promote(static_cast<DType>(a), static_cast<DType>(b))));

@@ -371,6 +371,9 @@ void DefineReading(nb::class_<PyTensor>& tensor) {
       .def_prop_ro("_mesh_ndim", [](const PyTensor& t) { return t.value.device_mesh().ndim(); })
       .def_prop_ro("_has_partial", [](const PyTensor& t) { return t.value.spec().has_partial(); })
       .def_prop_ro("_spec", [](const PyTensor& t) { return ToText(t.value.spec()); })
+      .def_prop_rw(
+          "_name", [](const PyTensor& t) { return t.value.name(); },
+          [](const PyTensor& t, const std::string& name) { RaiseIfError(t.value.SetName(name)); })
       .def_prop_ro("_handle", [](const PyTensor& t) { return t.value.handle(); })
       .def_prop_ro("_session_key",
                    [](const PyTensor& t) { return reinterpret_cast<uintptr_t>(t.value.session().get()); })

@@ -1,17 +1,13 @@
 #include "schemas/codec/message_link.h"
 
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include <capnp/serialize.h>
-#include <kj/debug.h>
 
-#include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 
 namespace tessera {
@@ -40,18 +36,7 @@ class Framed {
   Framed& operator=(const Framed&) = delete;
 
   size_t bytes() const { return bytes_; }
-  // What the socket takes at once; all when the other side is gone: the reading side says so.
-  size_t Write(int fd) const {
-    msghdr header{};
-    header.msg_iov = const_cast<iovec*>(pieces_.data());
-    header.msg_iovlen = pieces_.size();
-    ssize_t count = -1;
-    do {
-      count = sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
-    } while (count < 0 && errno == EINTR);
-    if (count >= 0) return static_cast<size_t>(count);
-    return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : bytes_;
-  }
+  size_t Write(LinkStream& stream) const { return stream.TryWrite(pieces_); }
   // What is behind the first `written` bytes.
   void AppendFrom(size_t written, std::vector<kj::byte>& rest) const {
     for (const iovec& piece : pieces_) {
@@ -77,27 +62,9 @@ void GiveBack(std::vector<Element>& buffer) {
 
 }  // namespace
 
-LinkPair MakeLinkPair() {
-  int fds[2];
-  KJ_SYSCALL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds));
-  return {kj::AutoCloseFd(fds[0]), kj::AutoCloseFd(fds[1])};
-}
-
-kj::Promise<kj::AutoCloseFd> TakeLinkSocket(wire::LinkSocket::Client socket) {
-  return CopyDescriptor(kj::mv(socket)).then([](kj::AutoCloseFd fd) {
-    if (fd == nullptr) {
-      kj::throwFatalException(ToException(absl::InternalError("a link came without a descriptor")));
-    }
-    return fd;
-  });
-}
-
-MessageLink::MessageLink(kj::UnixEventPort& port, kj::AutoCloseFd fd)
-    : port_(port),
-      fd_(kj::mv(fd)),
-      readable_(port, fd_.get(), kj::UnixEventPort::FdObserver::OBSERVE_READ),
+MessageLink::MessageLink(kj::Own<LinkStream> stream)
+    : stream_(kj::mv(stream)),
       buffer_(kBufferWords),
-      write_fd_(CopyDescriptor(fd_.get())),
       writing_(kj::READY_NOW),
       clearing_(kj::READY_NOW),
       reading_(kj::READY_NOW) {}
@@ -119,36 +86,34 @@ void MessageLink::End(absl::Status status) {
 // ---- reading ------------------------------------------------------------------------------------
 
 kj::Promise<void> MessageLink::ReadMore() {
-  kj::byte* const bytes = reinterpret_cast<kj::byte*>(buffer_.data());
+  std::byte* const bytes = reinterpret_cast<std::byte*>(buffer_.data());
   const size_t room = buffer_.size() * kWordBytes - end_;
-  const ssize_t count = recv(fd_.get(), bytes + end_, room, MSG_DONTWAIT);
-  if (count < 0 && errno == EINTR) return ReadMore();
-  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return ReadWhenReadable();
-  if (count <= 0) {
-    End(end_ == begin_ || count < 0 ? absl::OkStatus() : absl::DataLossError("the link ended within a message"));
+  const LinkStream::Read read = stream_->TryRead(bytes + end_, room);
+  if (read.what == LinkStream::Reading::kNothing) return ReadWhenReadable();
+  if (read.what == LinkStream::Reading::kEnded) {
+    End(end_ == begin_ ? absl::OkStatus() : absl::UnavailableError("the link ended within a message"));
     return kj::READY_NOW;
   }
-  const absl::Status status =
-      scanner_.Scan(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes + end_), static_cast<size_t>(count)));
+  const absl::Status status = scanner_.Scan(absl::MakeConstSpan(bytes + end_, read.bytes));
   if (!status.ok()) {
     End(status);
     return kj::READY_NOW;
   }
-  end_ += static_cast<size_t>(count);
-  return TakeAndReadOn(static_cast<size_t>(count) < room ? Socket::kEmpty : Socket::kUnknown);
+  end_ += read.bytes;
+  return TakeAndReadOn(read.bytes < room ? Stream::kEmpty : Stream::kUnknown);
 }
 
-kj::Promise<void> MessageLink::TakeAndReadOn(Socket socket) {
+kj::Promise<void> MessageLink::TakeAndReadOn(Stream stream) {
   KJ_IF_MAYBE (wait, TakeBuffered()) {
-    return wait->then([this]() { return TakeAndReadOn(Socket::kUnknown); });
+    return wait->then([this]() { return TakeAndReadOn(Stream::kUnknown); });
   }
   if (stopped_) return kj::READY_NOW;
-  // Of an empty socket the next byte is an event. Else others have their turn between two reads.
-  return socket == Socket::kEmpty ? ReadWhenReadable() : kj::evalLater([this]() { return ReadMore(); });
+  // Of an empty stream the next byte is an event. Else others have their turn between two reads.
+  return stream == Stream::kEmpty ? ReadWhenReadable() : kj::evalLater([this]() { return ReadMore(); });
 }
 
 kj::Promise<void> MessageLink::ReadWhenReadable() {
-  return readable_.whenBecomesReadable().then([this]() { return ReadMore(); });
+  return stream_->WhenReadable().then([this]() { return ReadMore(); });
 }
 
 kj::Maybe<kj::Promise<void>> MessageLink::TakeBuffered() {
@@ -185,44 +150,32 @@ void MessageLink::MakeRoom(size_t words) {
 
 bool MessageLink::TrySend(capnp::MessageBuilder& message) {
   const Framed framed(message);
-  if (framed.bytes() > kMaxWholeBytes) return false;
+  if (framed.bytes() > stream_->max_whole_bytes()) return false;
   const std::lock_guard lock(write_mutex_);
-  return unsent_.empty() && framed.Write(fd_.get()) == framed.bytes();
+  return unsent_.empty() && framed.Write(*stream_) == framed.bytes();
 }
 
 void MessageLink::Send(capnp::MessageBuilder& message) {
   const Framed framed(message);
   const std::lock_guard lock(write_mutex_);
   const bool was_clear = unsent_.empty();
-  framed.AppendFrom(was_clear ? framed.Write(fd_.get()) : 0, unsent_);
-  if (was_clear && !unsent_.empty()) WatchWritable();
-}
-
-void MessageLink::WatchWritable() {
-  if (writable_.get() == nullptr) {
-    writable_ =
-        kj::heap<kj::UnixEventPort::FdObserver>(port_, write_fd_.get(), kj::UnixEventPort::FdObserver::OBSERVE_WRITE);
+  framed.AppendFrom(was_clear ? framed.Write(*stream_) : 0, unsent_);
+  if (was_clear && !unsent_.empty()) {
+    writing_ = kj::evalLater([this]() { return WriteMore(); }).eagerlyEvaluate(nullptr);
   }
-  writing_ = kj::evalLater([this]() { return WriteMore(); }).eagerlyEvaluate(nullptr);
 }
 
 kj::Promise<void> MessageLink::WriteMore() {
   const std::lock_guard lock(write_mutex_);
   while (!stopped_ && written_ < unsent_.size()) {
-    const ssize_t count =
-        send(fd_.get(), unsent_.data() + written_, unsent_.size() - written_, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (count >= 0) {
-      written_ += static_cast<size_t>(count);
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      return writable_->whenBecomesWritable().then([this]() { return WriteMore(); });
-    } else if (errno != EINTR) {
-      written_ = unsent_.size();
-    }
+    const iovec rest{unsent_.data() + written_, unsent_.size() - written_};
+    const size_t count = stream_->TryWrite({&rest, 1});
+    written_ += count;
+    if (count == 0) return stream_->WhenWritable().then([this]() { return WriteMore(); });
   }
   unsent_.clear();
   GiveBack(unsent_);
   written_ = 0;
-  writable_ = nullptr;
   // In a turn of its own: it may send, and so begin to write anew.
   clearing_ = kj::evalLater([this]() {
                 if (!stopped_ && calls_.cleared) calls_.cleared();

@@ -1,11 +1,10 @@
 #pragma once
 
-// MessageLink: Cap'n Proto messages both ways over a connected unix socket, each written and read once. What passes for
-// every op takes this way: batches, events, instances, reports. A call of Cap'n Proto's RPC is four messages and some
-// hundred promises; it stays for what is asked once in a while.
+// MessageLink: Cap'n Proto messages both ways over a stream of bytes (link_stream.h), each written and read once. What
+// passes for every op takes this way: batches, events, instances, reports. A call of Cap'n Proto's RPC is four messages
+// and some hundred promises; it stays for what is asked once in a while.
 //
-//   LinkPair pair = MakeLinkPair();                 // pair.far travels as a LinkSocket capability
-//   MessageLink link(port, kj::mv(pair.near));
+//   MessageLink link(MakeSocketStream(port, kj::mv(fd)));
 //   link.Start({.take = ..., .ended = ..., .cleared = ...});
 //   link.Send(message);
 //
@@ -19,13 +18,11 @@
 #include <vector>
 
 #include <capnp/message.h>
-#include <kj/async-unix.h>
 #include <kj/async.h>
-#include <kj/io.h>
 
 #include "absl/status/status.h"
+#include "schemas/codec/link_stream.h"
 #include "schemas/codec/stream_guard.h"
-#include "schemas/worker.capnp.h"
 
 namespace tessera {
 
@@ -36,23 +33,13 @@ inline unsigned FirstSegmentWords(size_t items, uint64_t words_per_item) {
   return static_cast<unsigned>(kWordsBesideItems + words_per_item * items);
 }
 
-struct LinkPair {
-  kj::AutoCloseFd near;
-  kj::AutoCloseFd far;
-};
-// Two connected sockets. Throws a kj exception when the process has no descriptor left.
-LinkPair MakeLinkPair();
-
-// The socket that came (LendDescriptor<wire::LinkSocket>). Fails with Internal when none did.
-kj::Promise<kj::AutoCloseFd> TakeLinkSocket(wire::LinkSocket::Client socket);
-
 // Of a buffer of a link, when no message needs more. docs/limits.md: max_kept_link_bytes
 inline constexpr size_t kMaxKeptLinkBytes = 1 << 20;
 
 class MessageLink {
  public:
   struct Calls {
-    // Every message, in order; it is gone when the call returns. A promise holds back what follows, until the socket is
+    // Every message, in order; it is gone when the call returns. A promise holds back what follows, until the stream is
     // full and the other side waits.
     std::function<kj::Maybe<kj::Promise<void>>(capnp::MessageReader&)> take;
     // Once, when nothing more comes: ok when the other side has closed, else the rule that it broke or what `take`
@@ -62,17 +49,16 @@ class MessageLink {
     std::function<void()> cleared;
   };
 
-  // Throws a kj exception when the process has no descriptor left.
-  MessageLink(kj::UnixEventPort& port, kj::AutoCloseFd fd);
+  explicit MessageLink(kj::Own<LinkStream> stream);
   MessageLink(const MessageLink&) = delete;
   MessageLink& operator=(const MessageLink&) = delete;
 
   void Start(Calls calls);
-  // What the socket doesn't take at once is kept; who sends much waits for is_clear. To a side that is gone: nothing.
+  // What the stream doesn't take at once is kept; who sends much waits for is_clear. To a side that is gone: nothing.
   void Send(capnp::MessageBuilder& message);
   bool is_clear() const { return unsent_.empty(); }
-  // From any thread: what the socket takes at once as a whole. False: it was not sent, it is too large for that, or the
-  // socket is full.
+  // From any thread: what the stream takes at once as a whole. False: it was not sent, it is too large for that, or the
+  // stream is full, or one for its loop's thread alone.
   bool TrySend(capnp::MessageBuilder& message);
   // No call is made any more. For who lets go of a link that may be in the middle of one: Stop, then destroy it in a
   // later turn of the loop.
@@ -80,36 +66,27 @@ class MessageLink {
 
  private:
   static constexpr size_t kBufferWords = 8192;
-  // The kernel passes so much in one piece: it takes all or nothing.
-  static constexpr size_t kMaxWholeBytes = 8192;
 
-  enum class Socket : uint8_t { kEmpty, kUnknown };  // of what there is to read
+  enum class Stream : uint8_t { kEmpty, kUnknown };  // of what there is to read
   kj::Promise<void> ReadMore();
-  kj::Promise<void> TakeAndReadOn(Socket socket);
+  kj::Promise<void> TakeAndReadOn(Stream stream);
   kj::Promise<void> ReadWhenReadable();
   // Gives `take` what is whole in the buffer; what it wants to wait for, if so.
   kj::Maybe<kj::Promise<void>> TakeBuffered();
   void MakeRoom(size_t words);
-  void WatchWritable();
   kj::Promise<void> WriteMore();
   void End(absl::Status status);
 
-  kj::UnixEventPort& port_;
-  kj::AutoCloseFd fd_;
-  kj::UnixEventPort::FdObserver readable_;
+  kj::Own<LinkStream> stream_;
   Calls calls_;
   bool stopped_ = false;
   SegmentTableScanner scanner_;
   std::vector<capnp::word> buffer_;
   size_t begin_ = 0;        // bytes of the buffer that were taken
   size_t end_ = 0;          // and that are filled
-  std::mutex write_mutex_;  // of the socket's writing side and what is unsent, which the loop's thread alone changes
+  std::mutex write_mutex_;  // of the stream's writing side and what is unsent, which the loop's thread alone changes
   std::vector<kj::byte> unsent_;
   size_t written_ = 0;  // of them
-  // To watch a socket that was full: another descriptor of it, since to watch the first one so would wake this side
-  // whenever the other one has read. There from the beginning: when it is needed, the process may have none left.
-  kj::AutoCloseFd write_fd_;
-  kj::Own<kj::UnixEventPort::FdObserver> writable_;
   kj::Promise<void> writing_;
   kj::Promise<void> clearing_;
   kj::Promise<void> reading_;

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include <kj/debug.h>
+
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -67,35 +69,32 @@ namespace {
 
 class GuardedStream final : public kj::AsyncCapabilityStream {
  public:
-  GuardedStream(kj::Own<kj::AsyncCapabilityStream> inner, GuardMode mode, std::shared_ptr<GuestAllowance> allowance)
-      : inner_(kj::mv(inner)), mode_(mode), allowance_(std::move(allowance)) {}
+  GuardedStream(kj::Own<kj::AsyncIoStream> inner, GuardOptions options)
+      : with_fds_(options.kind == StreamKind::kUnixSocket ? &kj::downcast<kj::AsyncCapabilityStream>(*inner) : nullptr),
+        inner_(kj::mv(inner)),
+        mode_(options.mode),
+        allowance_(std::move(options.allowance)),
+        begun_(kj::mv(options.begun)) {}
 
   kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
-    return WhenQuiet([=, this]() {
-      return inner_->tryRead(buffer, min_bytes, max_bytes).then([this, buffer](size_t n) {
-        Check(buffer, n);
-        return n;
-      });
+    return tryReadWithFds(buffer, min_bytes, max_bytes, nullptr, 0).then([](ReadResult result) {
+      return result.byteCount;
     });
   }
   kj::Promise<ReadResult> tryReadWithFds(void* buffer, size_t min_bytes, size_t max_bytes, kj::AutoCloseFd* fds,
                                          size_t max_fds) override {
     return WhenQuiet([=, this]() {
-      return inner_->tryReadWithFds(buffer, min_bytes, max_bytes, fds, max_fds).then([this, buffer](ReadResult result) {
-        Check(buffer, result.byteCount);
-        return result;
-      });
-    });
-  }
-  kj::Promise<ReadResult> tryReadWithStreams(void* buffer, size_t min_bytes, size_t max_bytes,
-                                             kj::Own<kj::AsyncCapabilityStream>* streams, size_t max_streams) override {
-    return WhenQuiet([=, this]() {
-      return inner_->tryReadWithStreams(buffer, min_bytes, max_bytes, streams, max_streams)
+      return ReadInner(static_cast<kj::byte*>(buffer), min_bytes, max_bytes, fds, max_fds)
           .then([this, buffer](ReadResult result) {
             Check(buffer, result.byteCount);
             return result;
           });
     });
+  }
+  // Cap'n Proto's RPC passes descriptors, not streams.
+  kj::Promise<ReadResult> tryReadWithStreams(void*, size_t, size_t, kj::Own<kj::AsyncCapabilityStream>*,
+                                             size_t) override {
+    KJ_UNIMPLEMENTED("streams don't pass a guard");
   }
   kj::Promise<void> write(const void* buffer, size_t size) override { return Count(inner_->write(buffer, size)); }
   kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
@@ -104,12 +103,17 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
   kj::Promise<void> writeWithFds(kj::ArrayPtr<const kj::byte> data,
                                  kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> more,
                                  kj::ArrayPtr<const int> fds) override {
-    return Count(inner_->writeWithFds(data, more, fds));
+    if (with_fds_ != nullptr) return Count(with_fds_->writeWithFds(data, more, fds));
+    auto pieces = kj::heapArrayBuilder<kj::ArrayPtr<const kj::byte>>(more.size() + 1);
+    pieces.add(data);
+    pieces.addAll(more);
+    auto all = pieces.finish();
+    auto written = inner_->write(all.asPtr());
+    return Count(written.attach(kj::mv(all)));
   }
-  kj::Promise<void> writeWithStreams(kj::ArrayPtr<const kj::byte> data,
-                                     kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> more,
-                                     kj::Array<kj::Own<kj::AsyncCapabilityStream>> streams) override {
-    return Count(inner_->writeWithStreams(data, more, kj::mv(streams)));
+  kj::Promise<void> writeWithStreams(kj::ArrayPtr<const kj::byte>, kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>>,
+                                     kj::Array<kj::Own<kj::AsyncCapabilityStream>>) override {
+    KJ_UNIMPLEMENTED("streams don't pass a guard");
   }
   kj::Promise<void> whenWriteDisconnected() override { return inner_->whenWriteDisconnected(); }
   void shutdownWrite() override { inner_->shutdownWrite(); }
@@ -123,6 +127,21 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
   kj::Maybe<int> getFd() const override { return inner_->getFd(); }
 
  private:
+  // What was read before comes first.
+  kj::Promise<ReadResult> ReadInner(kj::byte* to, size_t min_bytes, size_t max_bytes, kj::AutoCloseFd* fds,
+                                    size_t max_fds) {
+    const size_t known = std::min(max_bytes, begun_.size() - used_);
+    if (known > 0) {
+      std::memcpy(to, begun_.begin() + used_, known);
+      used_ += known;
+      if (known >= min_bytes) return ReadResult{known, 0};
+      return ReadInner(to + known, min_bytes - known, max_bytes - known, fds, max_fds).then([known](ReadResult rest) {
+        return ReadResult{known + rest.byteCount, rest.capCount};
+      });
+    }
+    if (with_fds_ != nullptr && max_fds > 0) return with_fds_->tryReadWithFds(to, min_bytes, max_bytes, fds, max_fds);
+    return inner_->tryRead(to, min_bytes, max_bytes).then([](size_t count) { return ReadResult{count, 0}; });
+  }
   // Runs `read` once no write is under way. Cap'n Proto starts its next queued write in the turn in
   // which one ends, so that none is seen after that turn only when its queue is empty.
   template <typename Read>
@@ -166,9 +185,12 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
                                           kj::heapString(std::string(status.message()).c_str())));
   }
 
-  kj::Own<kj::AsyncCapabilityStream> inner_;
+  kj::AsyncCapabilityStream* const with_fds_;  // `inner_`, where it passes descriptors
+  kj::Own<kj::AsyncIoStream> inner_;
   const GuardMode mode_;
   const std::shared_ptr<GuestAllowance> allowance_;  // null: of no guest
+  const kj::Array<kj::byte> begun_;
+  size_t used_ = 0;  // of it
   SegmentTableScanner scanner_;
   int writes_ = 0;  // under way
   kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> quiet_;
@@ -176,9 +198,8 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
 
 }  // namespace
 
-kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner, GuardMode mode,
-                                                     std::shared_ptr<GuestAllowance> allowance) {
-  return kj::heap<GuardedStream>(kj::mv(inner), mode, std::move(allowance));
+kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncIoStream> inner, GuardOptions options) {
+  return kj::heap<GuardedStream>(kj::mv(inner), kj::mv(options));
 }
 
 }  // namespace tessera

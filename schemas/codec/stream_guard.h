@@ -1,9 +1,9 @@
 #pragma once
 
-// MakeGuardedStream: an AsyncCapabilityStream that checks every message's segment table before Cap'n
-// Proto's reader sees it. Raw garbage, a segment count of FF FF FF FF (which 0.9.2 would wrap to 0) or
-// a message beyond the limit make the read fail with a disconnect; the connection closes and nothing
-// else happens. It holds back nothing: bytes pass through as they come.
+// MakeGuardedStream: a stream that checks every message's segment table before Cap'n Proto's reader sees it. Raw
+// garbage, a segment count of FF FF FF FF (which 0.9.2 would wrap to 0) or a message beyond the limit make the read fail
+// with a disconnect; the connection closes and nothing else happens. It holds back nothing: bytes pass through as they
+// come. Descriptors pass beside messages where the stream is a unix socket; elsewhere they stay behind.
 //
 // SegmentTableScanner is the pure part, and what the fuzz target drives.
 
@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "schemas/codec/stream_kind.h"
 
 namespace tessera {
 
@@ -56,9 +57,12 @@ struct GuestAllowance {
   uint64_t bytes_left = kMaxGuestBytes;
 };
 
-// Without an allowance: of no guest.
-kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncCapabilityStream> inner,
-                                                     GuardMode mode = GuardMode::kReadAlways,
-                                                     std::shared_ptr<GuestAllowance> allowance = nullptr);
+struct GuardOptions {
+  StreamKind kind = StreamKind::kUnixSocket;
+  GuardMode mode = GuardMode::kReadAlways;
+  std::shared_ptr<GuestAllowance> allowance = nullptr;  // null: of no guest
+  kj::Array<kj::byte> begun = nullptr;                  // what was read of it already, which comes first
+};
+kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncIoStream> inner, GuardOptions options);
 
 }  // namespace tessera

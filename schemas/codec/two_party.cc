@@ -1,13 +1,18 @@
 #include "schemas/codec/two_party.h"
 
+#include <netdb.h>
 #include <sys/socket.h>
 
+#include <cstring>
 #include <memory>
 #include <utility>
 
 #include <capnp/message.h>
 #include <kj/timer.h>
 #include <spdlog/spdlog.h>
+
+#include "schemas/codec/dialer.h"
+#include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
@@ -17,9 +22,9 @@ constexpr unsigned kMaxDescriptorsPerMessage = 2;
 
 // The dialed end.
 struct ServedConnection {
-  ServedConnection(kj::Own<kj::AsyncCapabilityStream> raw, capnp::Capability::Client bootstrap,
-                   int64_t flow_limit_bytes, std::shared_ptr<GuestAllowance> allowance)
-      : stream(MakeGuardedStream(kj::mv(raw), GuardMode::kReadWhenWritesEnded, std::move(allowance))),
+  ServedConnection(kj::Own<kj::AsyncIoStream> raw, GuardOptions guard, capnp::Capability::Client bootstrap,
+                   int64_t flow_limit_bytes)
+      : stream(MakeGuardedStream(kj::mv(raw), kj::mv(guard))),
         network(*stream, kMaxDescriptorsPerMessage, capnp::rpc::twoparty::Side::SERVER),
         rpc(capnp::makeRpcServer(network, kj::mv(bootstrap))) {
     rpc.setFlowLimit(static_cast<size_t>(flow_limit_bytes) / sizeof(capnp::word));
@@ -29,15 +34,29 @@ struct ServedConnection {
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
 };
 
+// As the kernel says it.
+PeerName NameOf(kj::AsyncIoStream& stream, StreamKind kind) {
+  if (kind == StreamKind::kUnixSocket) {
+    struct ucred credentials = {};
+    kj::uint length = sizeof(credentials);
+    stream.getsockopt(SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+    return {credentials.pid, StrCat("pid ", credentials.pid)};
+  }
+  sockaddr_storage address{};
+  kj::uint length = sizeof(address);
+  stream.getpeername(reinterpret_cast<sockaddr*>(&address), &length);
+  char host[NI_MAXHOST] = "?", port[NI_MAXSERV] = "?";
+  getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), port, sizeof(port),
+              NI_NUMERICHOST | NI_NUMERICSERV);
+  return {0, StrCat(std::string_view(host), ":", std::string_view(port))};
+}
+
 }  // namespace
 
-DialedConnection::DialedConnection(kj::Own<kj::AsyncCapabilityStream> stream)
-    : stream_(MakeGuardedStream(kj::mv(stream))),
+DialedConnection::DialedConnection(StreamKind kind, kj::Own<kj::AsyncIoStream> stream)
+    : stream_(MakeGuardedStream(kj::mv(stream), {.kind = kind})),
       network_(*stream_, kMaxDescriptorsPerMessage, capnp::rpc::twoparty::Side::CLIENT),
       rpc_(capnp::makeRpcClient(network_)) {}
-
-DialedConnection::DialedConnection(kj::Own<kj::AsyncIoStream> stream)
-    : DialedConnection(stream.downcast<kj::AsyncCapabilityStream>()) {}
 
 capnp::Capability::Client DialedConnection::BootstrapCapability() {
   capnp::MallocMessageBuilder message(4);
@@ -46,16 +65,20 @@ capnp::Capability::Client DialedConnection::BootstrapCapability() {
   return rpc_.bootstrap(id);
 }
 
-Acceptor::Acceptor(kj::Timer& timer, const AcceptOptions& options, MakeBootstrap make_bootstrap)
-    : timer_(timer), options_(options), make_bootstrap_(std::move(make_bootstrap)), tasks_(*this) {}
+Acceptor::Acceptor(kj::AsyncIoContext& io, const AcceptOptions& options, TakeLink take_link)
+    : timer_(io.provider->getTimer()),
+      events_(io.unixEventPort),
+      options_(options),
+      take_link_(std::move(take_link)),
+      tasks_(*this) {}
 
-kj::Promise<void> Acceptor::Run(kj::ConnectionReceiver& receiver) {
-  return kj::evalNow([&receiver]() { return receiver.accept(); })  // which may throw at once
-      .then([this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
+kj::Promise<void> Acceptor::Run(const Port& port) {
+  return kj::evalNow([&port]() { return port.receiver.accept(); })  // which may throw at once
+      .then([this, &port](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
         if (admitted_ >= options_.max_connections) {
           spdlog::warn("refusing a connection: {} are open (max_connections)", admitted_);
         } else {
-          Serve(stream.downcast<kj::AsyncCapabilityStream>());
+          Serve(port, kj::mv(stream));
         }
         return kj::READY_NOW;
       })
@@ -64,12 +87,21 @@ kj::Promise<void> Acceptor::Run(kj::ConnectionReceiver& receiver) {
         spdlog::warn("can't accept a connection: {}", exception.getDescription().cStr());
         return timer_.afterDelay(kAcceptRetry);
       })
-      .then([this, &receiver]() { return Run(receiver); });
+      .then([this, &port]() { return Run(port); });
 }
+
+namespace {
+
+StreamKind KindOf(const Acceptor::Port& port) {
+  return port.tls == nullptr ? StreamKind::kUnixSocket : StreamKind::kBytes;
+}
+
+}  // namespace
 
 // What the acceptor knows of a connection. It goes with the connection.
 struct Acceptor::Connection {
-  Connection(Acceptor& acceptor, pid_t pid) : acceptor(acceptor), pid(pid) {
+  Connection(Acceptor& acceptor, const Port& port, PeerName peer)
+      : acceptor(acceptor), port(port), peer(std::move(peer)) {
     auto pair = kj::newPromiseAndFulfiller<void>();
     left = kj::mv(pair.promise);
     leave = kj::mv(pair.fulfiller);
@@ -83,7 +115,10 @@ struct Acceptor::Connection {
   }
 
   Acceptor& acceptor;
-  const pid_t pid;
+  StreamKind kind() const { return KindOf(port); }
+
+  const Port& port;
+  const PeerName peer;
   std::shared_ptr<GuestAllowance> allowance = std::make_shared<GuestAllowance>();
   std::list<Connection*>::iterator place;  // among the guests
   kj::Promise<void> deadline = nullptr;    // of a guest
@@ -114,7 +149,7 @@ void Acceptor::Welcome(Connection& connection) {
       timer_.afterDelay(options_.handshake_timeout_ms * kj::MILLISECONDS)
           .then([this, &connection]() {
             if (!connection.allowance->is_guest) return;
-            spdlog::warn("closing the connection of pid {}: nothing shown in {} ms (handshake_timeout)", connection.pid,
+            spdlog::warn("closing the connection of {}: nothing shown in {} ms (handshake_timeout)", connection.peer.text,
                          options_.handshake_timeout_ms);
             connection.leave->fulfill();
           })
@@ -122,26 +157,59 @@ void Acceptor::Welcome(Connection& connection) {
   if (guests_.size() <= options_.max_guests) return;
   Connection& first = *guests_.front();
   if (!first.leave->isWaiting()) return;  // it goes already
-  spdlog::warn("closing the connection of pid {}: nothing shown, and {} came since (max_waiting_guests)", first.pid,
+  spdlog::warn("closing the connection of {}: nothing shown, and {} came since (max_waiting_guests)", first.peer.text,
                options_.max_guests);
   first.leave->fulfill();
 }
 
-void Acceptor::Serve(kj::Own<kj::AsyncCapabilityStream> stream) {
-  struct ucred credentials = {};
-  kj::uint length = sizeof(credentials);
-  stream->getsockopt(SOL_SOCKET, SO_PEERCRED, &credentials, &length);
-  const pid_t pid = credentials.pid;
-  auto connection = std::make_shared<Connection>(*this, pid);
+void Acceptor::Serve(const Port& port, kj::Own<kj::AsyncIoStream> stream) {
+  auto connection = std::make_shared<Connection>(*this, port, NameOf(*stream, KindOf(port)));
   Welcome(*connection);
-  auto served = kj::heap<ServedConnection>(kj::mv(stream), make_bootstrap_(pid, Admission(connection)),
-                                           options_.flow_limit_bytes, connection->allowance);
-  auto gone = served->network.onDisconnect().exclusiveJoin(kj::mv(connection->left));
-  tasks_.add(gone.then([]() {},
-                       [pid](kj::Exception&& exception) {
-                         spdlog::warn("connection of pid {} ended: {}", pid, exception.getDescription().cStr());
-                       })
-                 .attach(kj::mv(served), kj::mv(connection)));
+  kj::Promise<void> served = nullptr;
+  KJ_IF_MAYBE (context, port.tls) {
+    TuneTcp(*stream);
+    served = context->wrapServer(kj::mv(stream)).then([this, connection](kj::Own<kj::AsyncIoStream> opened) {
+      return ServeBegun(connection, kj::mv(opened));
+    });
+  } else {
+    served = ServeBegun(connection, kj::mv(stream));
+  }
+  // The text goes with the connection, which the one who reads it may outlive.
+  auto said = [peer = connection->peer.text](kj::Exception&& exception) {
+    spdlog::warn("connection of {} ended: {}", peer, exception.getDescription().cStr());
+  };
+  tasks_.add(served.exclusiveJoin(kj::mv(connection->left)).then([]() {}, kj::mv(said)).attach(kj::mv(connection)));
+}
+
+kj::Promise<void> Acceptor::ServeBegun(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream) {
+  auto begun = kj::heapArray<kj::byte>(kLinkMagicBytes);
+  auto reading = stream->tryRead(begun.begin(), begun.size(), begun.size());
+  return reading.then([this, connection, stream = kj::mv(stream), begun = kj::mv(begun)](
+                          size_t count) mutable -> kj::Promise<void> {
+    const bool is_link = count == begun.size() && std::memcmp(begun.begin(), kLinkMagic, count) == 0;
+    if (is_link && take_link_) return ServeLink(connection, kj::mv(stream));
+    return ServeCalls(connection, kj::mv(stream), kj::heapArray<kj::byte>(begun.slice(0, count)));
+  });
+}
+
+kj::Promise<void> Acceptor::ServeCalls(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream,
+                                       kj::Array<kj::byte> begun) {
+  auto served = kj::heap<ServedConnection>(
+      kj::mv(stream),
+      GuardOptions{connection->kind(), GuardMode::kReadWhenWritesEnded, connection->allowance, kj::mv(begun)},
+      connection->port.make_bootstrap(connection->peer, Admission(connection)), options_.flow_limit_bytes);
+  auto gone = served->network.onDisconnect();
+  return gone.attach(kj::mv(served));
+}
+
+// Who gave the key has the stream from here on; the connection's place is that of the calls that the key came by.
+kj::Promise<void> Acceptor::ServeLink(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream) {
+  auto key = std::make_unique<uint64_t>();
+  auto reading = stream->tryRead(key.get(), sizeof(*key), sizeof(*key));
+  return reading.then([this, connection, stream = kj::mv(stream), key = std::move(key)](size_t count) mutable {
+    if (count == sizeof(*key) && take_link_(*key, MakeLinkStream(events_, connection->kind(), kj::mv(stream)))) return;
+    spdlog::warn("a link of {} is refused: nobody gave its key", connection->peer.text);
+  });
 }
 
 void Acceptor::taskFailed(kj::Exception&& exception) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Two ends of a Cap'n Proto connection over a guarded unix socket: what dials, what is dialed, and who
-// accepts. Descriptors may travel with messages.
+// Two ends of a Cap'n Proto connection over a guarded stream: what dials, what is dialed, and who accepts. On a unix
+// socket descriptors may travel with messages. A connection may begin as a link instead (dialer.h).
 
 #include <sys/types.h>
 
@@ -9,10 +9,13 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <string>
 
 #include <capnp/rpc-twoparty.h>
 #include <kj/async-io.h>
+#include <kj/compat/tls.h>
 
+#include "schemas/codec/link_stream.h"
 #include "schemas/codec/stream_guard.h"
 
 namespace tessera {
@@ -20,8 +23,7 @@ namespace tessera {
 // The dialing end. Lives as long as anything of it is used.
 class DialedConnection {
  public:
-  explicit DialedConnection(kj::Own<kj::AsyncCapabilityStream> stream);
-  explicit DialedConnection(kj::Own<kj::AsyncIoStream> stream);
+  DialedConnection(StreamKind kind, kj::Own<kj::AsyncIoStream> stream);
 
   // The other side's bootstrap capability.
   template <typename Interface>
@@ -46,6 +48,12 @@ struct AcceptOptions {
   size_t max_guests = 1024;               // docs/limits.md: max_waiting_guests
 };
 
+// Who is at the other end.
+struct PeerName {
+  pid_t pid = 0;     // on a unix socket, as the kernel says it; 0 when unknown
+  std::string text;  // for people: "pid 17", "192.0.2.7:41234"
+};
+
 // Accepts connections and gives each its own bootstrap capability. A connection is a guest until the other side has
 // shown that it may be there. Guests take no place of others: each may send little (stream_guard.h), for a limited
 // time, and of too many the first one goes. A connection that breaks a rule of the stream is closed, with a line in the
@@ -67,22 +75,36 @@ class Acceptor final : private kj::TaskSet::ErrorHandler {
     std::weak_ptr<Connection> connection_;
   };
   using Admit = std::function<void()>;  // of an Admission
-  // Is given the peer's process id, as the kernel says it (0 when unknown).
-  using MakeBootstrap = std::function<capnp::Capability::Client(pid_t, Admission)>;
+  using MakeBootstrap = std::function<capnp::Capability::Client(const PeerName&, Admission)>;
+  // A connection that began as a link, with this key. False: nobody gave such a key.
+  using TakeLink = std::function<bool(uint64_t key, kj::Own<LinkStream>)>;
 
-  Acceptor(kj::Timer& timer, const AcceptOptions& options, MakeBootstrap make_bootstrap);
+  // Where connections come from: a receiver of unix sockets, or of TCP, whose connections begin with TLS.
+  struct Port {
+    kj::ConnectionReceiver& receiver;
+    MakeBootstrap make_bootstrap;
+    kj::Maybe<kj::TlsContext&> tls = nullptr;
+  };
 
-  // Never ends.
-  kj::Promise<void> Run(kj::ConnectionReceiver& receiver);
+  // Without TakeLink there are no links here.
+  Acceptor(kj::AsyncIoContext& io, const AcceptOptions& options, TakeLink take_link = nullptr);
+
+  // Never ends. The port outlives it; the limits are for all ports together.
+  kj::Promise<void> Run(const Port& port);
 
  private:
-  void Serve(kj::Own<kj::AsyncCapabilityStream> stream);
+  void Serve(const Port& port, kj::Own<kj::AsyncIoStream> stream);
+  kj::Promise<void> ServeBegun(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream);
+  kj::Promise<void> ServeCalls(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream,
+                               kj::Array<kj::byte> begun);
+  kj::Promise<void> ServeLink(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream);
   void Welcome(Connection& connection);
   void taskFailed(kj::Exception&& exception) override;
 
   kj::Timer& timer_;
+  kj::UnixEventPort& events_;
   AcceptOptions options_;
-  MakeBootstrap make_bootstrap_;
+  TakeLink take_link_;
   int64_t admitted_ = 0;
   std::list<Connection*> guests_;  // the first one came first
   kj::TaskSet tasks_;

@@ -63,6 +63,7 @@ struct WorkerLostNotice {
 struct WorkerJoinedNotice {
   WorkerIndex worker;
   std::string data_address;
+  std::string remote_address;
   DeviceKind device = DeviceKind::kCpu;
 };
 struct UploadDoneEvent {

@@ -58,6 +58,11 @@ struct CommEndRecord {
 struct CancelRecord {
   uint64_t request = 0;  // 0: everything of the session that is not issued
 };
+// Empty: the handle loses its name.
+struct NamingRecord {
+  HandleId handle;
+  std::string name;
+};
 struct ReleaseRecord {
   TicketId ticket;
   absl::Status reason;  // of an upload that the client gives up; ok: none is known
@@ -74,7 +79,7 @@ struct BatchEndRecord {
   uint64_t number = 0;
 };
 using Record = std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord,
-                            CommEndRecord, CancelRecord, ReleaseRecord, BadRecord, BatchEndRecord>;
+                            CommEndRecord, CancelRecord, ReleaseRecord, NamingRecord, BadRecord, BatchEndRecord>;
 
 // As how many records it counts in a queue: one, and one more for each 64 handles that it names.
 int64_t WeightOf(const Record& record);
@@ -91,6 +96,7 @@ struct SessionOpenedEvent {
   std::string client;
   int64_t lease_us = 0;
   Role role = Role::kClient;
+  std::string name = {};
 };
 struct SessionClosedEvent {
   SessionId session;
@@ -98,8 +104,14 @@ struct SessionClosedEvent {
 struct ConnectionLostEvent {
   SessionId session;
 };
+// Who goes on with a session whose connection is gone.
+enum class Returning : uint8_t {
+  kNewClient,   // another process in its client's place: nobody brings what that one had not brought
+  kSameClient,  // the client itself, with all that it was about
+};
 struct SessionResumedEvent {
   SessionId session;
+  Returning who = Returning::kNewClient;
 };
 struct BatchEvent {
   SessionId session;
@@ -112,6 +124,7 @@ struct WorkerJoinedEvent {
   std::string host;
   int64_t memory_bytes = 0;
   std::string data_address;
+  std::string remote_address;  // for clients of other hosts; may be empty
   std::string message_address;
   DeviceKind device = DeviceKind::kCpu;
   int32_t pid = 0;  // as the kernel says; 0: of another PID namespace

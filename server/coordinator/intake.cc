@@ -309,6 +309,18 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DropRecor
   return Progress::kDone;
 }
 
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, NamingRecord& record) {
+  if (!session.tensors.contains(record.handle)) return Progress::kDone;
+  LoseName(session, record.handle);
+  if (record.name.empty()) return Progress::kDone;
+  if (const auto former = session.names.find(record.name); former != session.names.end()) {
+    session.name_of.erase(former->second);
+  }
+  session.names[record.name] = record.handle;
+  session.name_of[record.handle] = std::move(record.name);
+  return Progress::kDone;
+}
+
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommBeginRecord& record) {
   // Beyond the limit a block is not opened: its end says so.
   if (static_cast<int64_t>(session.scopes.size()) >= config_.max_comm_blocks) return Progress::kDone;

@@ -1,11 +1,9 @@
 // tessera-coordinator: builds the parts and wires them.
 
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -22,27 +20,17 @@
 
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/two_party.h"
+#include "schemas/types/address.h"
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/rpc/gateway.h"
 #include "server/coordinator/rpc/hub.h"
+#include "server/coordinator/rpc/listeners.h"
 
 namespace tessera {
 namespace {
 
-absl::Status CheckListenAddress(const std::string& address) {
-  if (address.rfind("unix:/", 0) == 0) {
-    if (address.size() - 5 < sizeof(sockaddr_un::sun_path)) return absl::OkStatus();
-    return absl::InvalidArgumentError(StrCat("--listen ", address, ": a unix socket's path has at most ",
-                                             sizeof(sockaddr_un::sun_path) - 1, " bytes"));
-  }
-  return absl::FailedPreconditionError(
-      StrCat("--listen ", address,
-             ": only unix:/path is served; binding an address that other hosts can reach needs TLS, "
-             "which this version does not have"));
-}
-
 absl::Status CheckUsage(const CoordinatorOptions& options) {
-  if (absl::Status status = CheckListenAddress(options.listen); !status.ok()) return status;
+  TESSERA_RETURN_IF_ERROR(CheckListening(options));
   if (options.token.empty() || options.join_token.empty()) {
     return absl::InvalidArgumentError(
         "a token for clients and one for workers are needed: TESSERA_TOKEN, TESSERA_JOIN_TOKEN");
@@ -55,29 +43,6 @@ absl::Status CheckUsage(const CoordinatorOptions& options) {
         StrCat("--session-lease ", options.lease_s, " is more than --max-session-lease ", options.max_lease_s));
   }
   return absl::OkStatus();
-}
-
-// The path of a socket to be: nothing is there, or a socket that nobody serves any more.
-absl::Status ClaimPath(const std::string& path) {
-  struct stat found;
-  if (lstat(path.c_str(), &found) != 0) return absl::OkStatus();
-  if (!S_ISSOCK(found.st_mode)) return absl::FailedPreconditionError(StrCat(path, " is a file, and not a socket"));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  const kj::AutoCloseFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
-      errno != ECONNREFUSED) {
-    return absl::FailedPreconditionError(StrCat("another process serves ", path));
-  }
-  unlink(path.c_str());
-  return absl::OkStatus();
-}
-
-// Which socket is at a path: another process may have put its own there.
-std::pair<dev_t, ino_t> FileAt(const std::string& path) {
-  struct stat found {};
-  return lstat(path.c_str(), &found) == 0 ? std::pair(found.st_dev, found.st_ino) : std::pair(dev_t{}, ino_t{});
 }
 
 int Replay(const std::string& path) {
@@ -107,28 +72,18 @@ int Serve(const CoordinatorOptions& options) {
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
   auto io = kj::setupAsyncIo();
-  const std::string path = options.listen.substr(5);
-  if (const absl::Status claimed = ClaimPath(path); !claimed.ok()) {
-    std::fprintf(stderr, "tessera-coordinator: can't listen on %s: %s\n", options.listen.c_str(),
-                 std::string(claimed.message()).c_str());
-    return 1;
-  }
   RaiseDescriptorLimit();
   umask(0077);
-  kj::Own<kj::ConnectionReceiver> receiver;
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 receiver = io.provider->getNetwork().parseAddress(options.listen.c_str()).wait(io.waitScope)->listen();
-               })) {
-    std::fprintf(stderr, "tessera-coordinator: can't listen on %s: %s\n", options.listen.c_str(),
-                 exception->getDescription().cStr());
+  auto opened = Listeners::Open(options, io);
+  if (!opened.ok()) {
+    std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(opened.status().message()).c_str());
     return 1;
   }
-  const auto served = FileAt(path);
+  Listeners& listeners = **opened;
   Hub hub(options, io.provider->getTimer(), io.unixEventPort, std::move(journal));
-  Acceptor acceptor(
-      io.provider->getTimer(), {options.max_connections, options.flow_limit_bytes, options.handshake_timeout_ms},
-      [&hub](pid_t pid, Acceptor::Admission admission) { return MakeGateway(hub, pid, std::move(admission)); });
-  std::printf("tessera-coordinator listening on %s\n", options.listen.c_str());
+  for (const std::string& address : listeners.addresses()) {
+    std::printf("tessera-coordinator listening on %s\n", address.c_str());
+  }
   std::fflush(stdout);
   auto& port = io.unixEventPort;
   auto stop = port.onSignal(SIGTERM)
@@ -136,13 +91,13 @@ int Serve(const CoordinatorOptions& options) {
                   .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
                   .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd));
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 acceptor.Run(*receiver).exclusiveJoin(hub.RunTicks()).exclusiveJoin(kj::mv(stop)).wait(io.waitScope);
+                 listeners.Run(hub).exclusiveJoin(hub.RunTicks()).exclusiveJoin(kj::mv(stop)).wait(io.waitScope);
                })) {
     spdlog::error("stopping: {}", exception->getDescription().cStr());
   }
-  if (FileAt(path) == served) unlink(path.c_str());
+  listeners.RemoveSockets();
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
-  if (options.exit_with_parent_fd >= 0) rmdir(path.substr(0, path.rfind('/')).c_str());
+  if (options.exit_with_parent_fd >= 0) listeners.RemoveFolders();
   return 0;
 }
 
@@ -159,7 +114,15 @@ int Main(int argc, char** argv) {
   std::string replay;
   double worker_timeout_s = 10;
   double handshake_timeout_s = 10;
-  app.add_option("--listen", options.listen, "address to serve: unix:/path");
+  app.add_option("--listen", options.listen,
+                 "address to serve: unix:/path, or tls://host:port for clients from anywhere; may be given again")
+      ->allow_extra_args(false);
+  app.add_option("--listen-workers", options.listen_workers,
+                 "address for workers of other hosts, who show certificates: tls://host:port")
+      ->allow_extra_args(false);
+  app.add_option("--tls-cert", options.tls.certificate, "the server's certificate, a PEM file");
+  app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
+  app.add_option("--tls-ca", options.tls.ca, "who signs the workers' certificates, a PEM file");
   app.add_option("--token", options.token, "clients' token (better: TESSERA_TOKEN in the environment)");
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
   app.add_option("--admin-token", options.admin_token,
@@ -168,6 +131,13 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
   app.add_option("--session-lease", options.lease_s, "seconds that a session without a connection is kept")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  app.add_option("--tls-session-lease", options.tls_lease_s, "the same, of a session that came by TLS")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  app.add_option("--session-silence", options.session_silence_s,
+                 "seconds after which a client that says nothing counts as gone; 0: never")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
   app.add_option("--worker-timeout", worker_timeout_s, "seconds after which a silent worker is killed")
@@ -206,6 +176,7 @@ int Main(int argc, char** argv) {
   }
   if (!replay.empty()) return Replay(replay);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-coordinator"));
+  options.tls_lease_s = std::min(options.tls_lease_s, options.max_lease_s);
   options.handshake_timeout_ms = static_cast<int64_t>(handshake_timeout_s * 1e3);
   options.config.worker_timeout_us = static_cast<int64_t>(worker_timeout_s * 1e6);
   if (options.token.empty()) options.token = FromEnvironment("TESSERA_TOKEN");

@@ -41,6 +41,7 @@ void StateMachine::On(const SessionResumedEvent& event) {
   auto found = sessions_.find(event.session);
   if (found == sessions_.end()) return;
   found->second.connected = true;
+  if (event.who == Returning::kSameClient) return;
   // Nobody brings what the former client had not brought; what waits for it waits in the session's queue.
   for (auto& [id, ticket] : tickets_) {
     if (ticket.session != event.session || ticket.direction != TransferDirection::kUpload) continue;
@@ -141,7 +142,17 @@ void StateMachine::CloseTicketOf(TicketId id, TicketEntry& ticket) {
   ToGroup(ticket.workers, CloseTicket{id});
 }
 
-void StateMachine::DropHandle(SessionEntry& session, HandleId handle) { session.tensors.erase(handle); }
+void StateMachine::DropHandle(SessionEntry& session, HandleId handle) {
+  session.tensors.erase(handle);
+  LoseName(session, handle);
+}
+
+void StateMachine::LoseName(SessionEntry& session, HandleId handle) {
+  const auto named = session.name_of.find(handle);
+  if (named == session.name_of.end()) return;
+  session.names.erase(named->second);
+  session.name_of.erase(named);
+}
 
 void StateMachine::Send(SessionEntry& session, ClientEventBody body) {
   effects_.push_back(ToClient{session.info.session, {++session.last_event, std::move(body)}});

@@ -73,6 +73,7 @@ class StateMachine {
   void On(const ContinuedEvent& event);
   void CloseSession(SessionId id, const absl::Status& reason);
   void DropHandle(SessionEntry& session, HandleId handle);
+  void LoseName(SessionEntry& session, HandleId handle);
   void Send(SessionEntry& session, ClientEventBody body);
   void SendTo(SessionId session, ClientEventBody body);  // nothing when the session is gone
   void CloseTicketOf(TicketId id, TicketEntry& ticket);
@@ -100,6 +101,7 @@ class StateMachine {
   Progress TakeRecord(SessionEntry& session, DownloadRecord& record);
   Progress TakeRecord(SessionEntry& session, WatchRecord& record);
   Progress TakeRecord(SessionEntry& session, DropRecord& record);
+  Progress TakeRecord(SessionEntry& session, NamingRecord& record);
   Progress TakeRecord(SessionEntry& session, CommBeginRecord& record);
   Progress TakeRecord(SessionEntry& session, CommEndRecord& record);
   Progress TakeRecord(SessionEntry& session, CancelRecord& record);

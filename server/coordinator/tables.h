@@ -129,6 +129,8 @@ struct MemoryWait {
 struct SessionEntry {
   SessionOpenedEvent info;
   absl::flat_hash_map<HandleId, TensorPointer> tensors;
+  std::map<std::string, HandleId> names;  // of tensors that are there; one has at most one
+  absl::flat_hash_map<HandleId, std::string> name_of;
   std::deque<Record> queue;
   int64_t queue_weight = 0;    // WeightOf them all
   size_t lone_calls = 0;       // the next calls, which no segment has: nothing is gained, or it can't be issued

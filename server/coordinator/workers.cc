@@ -25,7 +25,7 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
             PeerJoined{event.worker, event.incarnation, event.host, event.data_address, event.message_address, mapped});
   }
   for (auto& [id, session] : sessions_) {
-    Send(session, WorkerJoinedNotice{event.worker, event.data_address, event.device});
+    Send(session, WorkerJoinedNotice{event.worker, event.data_address, event.remote_address, event.device});
   }
   const bool again = workers_.contains(event.worker);
   WorkerEntry& entry = workers_[event.worker];

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -24,10 +25,12 @@
 #include "kernels/cpu/blas_core.h"
 #include "kernels/kernel.h"
 #include "schemas/codec/descriptor.h"
+#include "schemas/codec/dialer.h"
 #include "schemas/codec/exception.h"
-#include "schemas/codec/server_identity.h"
+#include "schemas/codec/host_identity.h"
 #include "schemas/codec/socket_folder.h"
 #include "schemas/codec/two_party.h"
+#include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/cpu/cpu_device.h"
@@ -57,8 +60,10 @@ struct TlsFiles {
 };
 
 struct WorkerOptions {
-  std::string coordinator;  // "unix:/path"
+  std::string coordinator;  // "unix:/path", "tls://host:port"
   TlsFiles tls;
+  std::string data_listen;        // "tls://host:port"; empty: clients of this host alone
+  std::string data_advertise;     // the host and port by which clients reach it, where they are others
   std::string message_listen;     // host, or host:port; empty: no messages over TLS
   std::string message_advertise;  // by which others reach it; empty: the host of message_listen
   std::string join_token;
@@ -123,7 +128,7 @@ bool UsesTls(const WorkerOptions& options) { return options.transport == "tls" |
 
 // Asks to join; the answer comes with the worker's number.
 auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std::string& data_address,
-          const std::string& message_address, wire::Worker::Client worker) {
+          const std::string& remote_address, const std::string& message_address, wire::Worker::Client worker) {
   auto request = gateway.joinRequest();
   auto hello = request.initHello();
   hello.setProtocolVersion(wire::PROTOCOL_VERSION);
@@ -132,6 +137,7 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setHost(options.host_id.c_str());
   hello.setMemoryBytes(options.memory_bytes);
   hello.setDataAddress(data_address.c_str());
+  hello.setRemoteAddress(remote_address.c_str());
   hello.setMessageAddress(
       kj::arrayPtr(reinterpret_cast<const kj::byte*>(message_address.data()), message_address.size()));
   hello.setDevice(options.device.c_str());
@@ -143,41 +149,81 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   return request.send();
 }
 
+// Where clients of other hosts bring and fetch bytes.
+struct RemoteDoor {
+  kj::Own<kj::ConnectionReceiver> receiver;
+  kj::Own<kj::TlsContext> tls;
+  std::string address;  // as it is told; empty: there is none
+};
+
+absl::StatusOr<RemoteDoor> OpenRemoteDoor(const WorkerOptions& options, kj::AsyncIoContext& io) {
+  RemoteDoor door;
+  if (options.data_listen.empty()) return door;
+  const std::string what = StrCat("--data-listen ", options.data_listen);
+  TESSERA_ASSIGN_OR_RETURN(Address address, ParseAddress(what, options.data_listen));
+  if (address.is_unix()) return absl::InvalidArgumentError(StrCat(what, ": it is tls://host:port"));
+  TESSERA_ASSIGN_OR_RETURN(door.tls, MakeTls(what, options.tls, TlsSide::kServer));
+  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
+                 door.receiver =
+                     io.provider->getNetwork().parseAddress(HostAndPort(address)).wait(io.waitScope)->listen();
+               })) {
+    return absl::UnavailableError(StrCat("can't listen on ", options.data_listen, ": ", exception->getDescription().cStr()));
+  }
+  address.port = static_cast<int>(door.receiver->getPort());
+  if (!options.data_advertise.empty()) {
+    const bool has_port = options.data_advertise.find(':') != std::string::npos;
+    const std::string told = StrCat("tls://", options.data_advertise, has_port ? "" : StrCat(":", address.port));
+    TESSERA_ASSIGN_OR_RETURN(address, ParseAddress("--data-advertise", told));
+  }
+  door.address = ToText(address);
+  return door;
+}
+
 // Runs until the coordinator, the parent or a signal ends it. `has_joined` says how far it got, should it throw.
 void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
                MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, bool& has_joined) {
   auto& network = io.provider->getNetwork();
   auto receiver = network.parseAddress(data_address.c_str()).wait(io.waitScope)->listen();
-  auto stream = network.parseAddress(options.coordinator.c_str()).wait(io.waitScope)->connect().wait(io.waitScope);
-  KJ_IF_MAYBE (fd, stream->getFd()) {
-    ThrowIfError(CheckServer("join", *fd, options.coordinator));
-  }
-  auto link = kj::heap<DialedConnection>(kj::mv(stream));
+  auto remote = OpenRemoteDoor(options, io);
+  ThrowIfError(remote.status());
+  const auto coordinator = ParseAddress("join", options.coordinator);
+  ThrowIfError(coordinator.status());
+  const auto dialer = Dialer::Make("join", *coordinator, options.tls, io);
+  ThrowIfError(dialer.status());
+  auto link = kj::heap<DialedConnection>((*dialer)->kind(), (*dialer)->Connect().wait(io.waitScope));
   auto server_own = kj::heap<WorkerServer>();
   WorkerServer& server = *server_own;
   // The connection lets go of it when it ends, in the middle of what runs below.
   wire::Worker::Client keep_server = kj::mv(server_own);
-  auto joined = Join(link->Bootstrap<wire::Gateway>(), options, data_address,
+  auto joined = Join(link->Bootstrap<wire::Gateway>(), options, data_address, remote->address,
                      messages == nullptr ? "" : messages->Address(), keep_server)
                     .wait(io.waitScope);
-  has_joined = true;
   const WorkerIndex self(joined.getWelcome().getIndex());
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
   auto parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
   // In the end nobody waits for its threads: what they run is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
-  auto messages_link = TakeLinkSocket(joined.getLink()).wait(io.waitScope);
+  auto messages_link = (*dialer)->ConnectLink(joined.getLinkKey()).wait(io.waitScope);
+  has_joined = true;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
   if (is_host_memory) parts->pages.Add(arena);
-  Acceptor acceptor(io.provider->getTimer(), AcceptOptions{},
-                    [&parts = *parts, &files = options.host_files, key = joined.getWelcome().getPeerKey()](
-                        pid_t, Acceptor::Admit admit) {
-                      return MakeDataGate(parts.tickets, *parts.device, parts.copies, parts.attached, files, key,
-                                          std::move(admit));
-                    });
+  const auto gate_for = [&parts = *parts, &files = options.host_files,
+                         key = joined.getWelcome().getPeerKey()](ClientHost host) {
+    return [&parts, &files, key, host](const PeerName&, Acceptor::Admit admit) {
+      return MakeDataGate(parts.tickets, *parts.device, parts.copies, parts.attached, files, key, host, std::move(admit));
+    };
+  };
+  Acceptor acceptor(io, AcceptOptions{});
+  const Acceptor::Port on_host{*receiver, gate_for(ClientHost::kOwn)};
+  auto accepting = acceptor.Run(on_host);
+  std::optional<Acceptor::Port> from_elsewhere;
+  if (!remote->address.empty()) {
+    from_elsewhere.emplace(Acceptor::Port{*remote->receiver, gate_for(ClientHost::kOther), *remote->tls});
+    accepting = accepting.exclusiveJoin(acceptor.Run(*from_elsewhere));
+  }
   auto& port = io.unixEventPort;
-  acceptor.Run(*receiver)
+  accepting
       .exclusiveJoin(
           server.Run(joined.getWelcome(), joined.getMembership(), kj::mv(messages_link),
                      {network, port, io.provider->getTimer(),
@@ -309,7 +355,15 @@ int Main(int argc, char** argv) {
       "tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
       "Example:\n  TESSERA_JOIN_TOKEN=... tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB"};
   WorkerOptions options;
-  app.add_option("--coordinator", options.coordinator, "address of the coordinator: unix:/path")->required();
+  app.add_option("--coordinator", options.coordinator,
+                 "address of the coordinator: unix:/path, or tls://host:port of its --listen-workers")
+      ->required();
+  app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file");
+  app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
+  app.add_option("--tls-ca", options.tls.ca, "who signs the coordinator's certificate, a PEM file");
+  app.add_option("--data-listen", options.data_listen,
+                 "address where clients of other hosts bring and fetch bytes: tls://host:port (0: any free port)");
+  app.add_option("--data-advertise", options.data_advertise, "host[:port] by which they reach it, where that is another");
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
   app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
       ->check(CLI::Range(-1, kMaxWorkers - 1));

@@ -54,17 +54,33 @@ void TicketTable::ReportIfOver(const TicketPointer& ticket) {
   tickets_.erase(ticket->window.ticket);
 }
 
-absl::StatusOr<TicketTable::TicketPointer> TicketTable::Redeem(TicketId id, uint64_t secret) {
+absl::StatusOr<TicketTable::TicketPointer> TicketTable::FindOpen(TicketId id, uint64_t secret) {
   auto found = tickets_.find(id);
   if (found == tickets_.end() || !found->second->open) {
     return absl::NotFoundError(StrCat("transfer: there is no ticket ", id.value, "; it may have been closed"));
   }
   if (found->second->window.secret != secret)
     return absl::PermissionDeniedError("transfer: the ticket's secret is wrong");
-  if (found->second->redeemed)
-    return absl::FailedPreconditionError(StrCat("transfer: ticket ", id.value, " was redeemed before"));
-  found->second->redeemed = true;
   return found->second;
+}
+
+absl::StatusOr<TicketTable::TicketPointer> TicketTable::Redeem(TicketId id, uint64_t secret) {
+  TESSERA_ASSIGN_OR_RETURN(TicketPointer ticket, FindOpen(id, secret));
+  if (ticket->redeemed) {
+    return absl::FailedPreconditionError(StrCat("transfer: ticket ", id.value, " was redeemed before"));
+  }
+  ticket->redeemed = true;
+  return ticket;
+}
+
+absl::StatusOr<TicketTable::TicketPointer> TicketTable::Resume(TicketId id, uint64_t secret) {
+  TESSERA_ASSIGN_OR_RETURN(TicketPointer ticket, FindOpen(id, secret));
+  if (!ticket->redeemed || ticket->over) {
+    return absl::FailedPreconditionError(
+        StrCat("transfer: ticket ", id.value, ticket->over ? " is over" : " was not redeemed before"));
+  }
+  ++ticket->holder;
+  return ticket;
 }
 
 }  // namespace tessera

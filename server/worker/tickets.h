@@ -39,6 +39,8 @@ class TicketTable {
     bool reported = false;
     int copies = 0;            // that run now
     int64_t covered_rows = 0;  // an upload's progress along dim 0 (elements for rank 0)
+    int64_t covered_elements = 0;  // of the own box, of an upload by parts
+    int holder = 0;                // which redeeming it has been; the ones before are over
     absl::Status status;
   };
   using TicketPointer = std::shared_ptr<Ticket>;
@@ -58,11 +60,16 @@ class TicketTable {
 
   // NotFound, PermissionDenied (wrong secret) or FailedPrecondition (redeemed before).
   absl::StatusOr<TicketPointer> Redeem(TicketId id, uint64_t secret);
+  // Again, by a client whose connection broke: who redeemed it before holds it no more. FailedPrecondition when nobody
+  // did.
+  absl::StatusOr<TicketPointer> Resume(TicketId id, uint64_t secret);
 
   WorkerIndex self() const { return self_; }
   const SharedArena& arena() const { return arena_; }
 
  private:
+  // NotFound, PermissionDenied.
+  absl::StatusOr<TicketPointer> FindOpen(TicketId id, uint64_t secret);
   void ReportIfOver(const TicketPointer& ticket);
   WorkerIndex self_;
   const SharedArena& arena_;

@@ -19,6 +19,7 @@
 #include "schemas/codec/stream_guard.h"
 #include "schemas/session.capnp.h"
 #include "schemas/types/status_macros.h"
+#include "tests/support/link_pair.h"
 
 namespace tessera {
 namespace {
@@ -35,7 +36,7 @@ struct Seen {
 Seen ReadIn(kj::AsyncIoContext& io, const uint8_t* data, size_t size, size_t piece) {
   Seen seen;
   LinkPair pair = MakeLinkPair();
-  MessageLink link(io.unixEventPort, kj::mv(pair.near));
+  MessageLink link(MakeSocketStream(io.unixEventPort, kj::mv(pair.near)));
   link.Start({[&seen](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
                 const auto root = message.getRoot<wire::ToCoordinator>();
                 seen.words.push_back(root.totalSize().wordCount);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -20,12 +21,13 @@
 #include "client/cluster.h"
 #include "client/session.h"
 #include "client/tensor.h"
+#include "schemas/codec/dialer.h"
 #include "schemas/codec/exception.h"
+#include "schemas/codec/host_identity.h"
 #include "schemas/codec/message_link.h"
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
 #include "schemas/worker.capnp.h"
-#include "server/worker/rpc/worker_server.h"
 
 namespace tessera {
 namespace {
@@ -51,10 +53,20 @@ struct Wire {
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
 };
 
+// A connection that begins as a link.
+kj::AutoCloseFd OpenLink(const std::string& address, uint64_t key) {
+  auto fd = ConnectUnixSocket("link", address.substr(5));
+  EXPECT_TRUE(fd.ok()) << fd.status();
+  std::string begin(kLinkMagic, kLinkMagicBytes);
+  begin.append(reinterpret_cast<const char*>(&key), sizeof(key));
+  EXPECT_EQ(send(fd->get(), begin.data(), begin.size(), MSG_NOSIGNAL), static_cast<ssize_t>(begin.size()));
+  return kj::mv(*fd);
+}
+
 // The client's end of a session's link. Keeps the tickets and the end it is told of; or never reads.
 struct Client {
   enum class Ears { kOpen, kDeaf };
-  Client(kj::UnixEventPort& port, kj::AutoCloseFd fd, Ears ears) : link(port, kj::mv(fd)) {
+  Client(kj::UnixEventPort& port, kj::AutoCloseFd fd, Ears ears) : link(MakeSocketStream(port, kj::mv(fd))) {
     if (ears == Ears::kDeaf) return;
     link.Start({[this](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
                   Take(message.getRoot<wire::ToClient>());
@@ -180,7 +192,7 @@ class ProtocolTest : public testing::Test {
   Opened Open(Client::Ears ears = Client::Ears::kOpen, const Former& former = {}) {
     auto wire = std::make_unique<Wire>(io_, address_);
     auto response = Open(*wire, wire::PROTOCOL_VERSION, token_, former);
-    auto link = TakeLinkSocket(response.getLink()).wait(io_.waitScope);
+    auto link = OpenLink(address_, response.getLinkKey());
     Opened opened{std::move(wire),
                   response.getSession(),
                   std::make_unique<Client>(io_.unixEventPort, kj::mv(link), ears),
@@ -295,6 +307,7 @@ TEST_F(ProtocolTest, APeerThatShowsNobodyItsMemoryHoldsNobodyBack) {
   hello.setMapPeers(true);
   request.setWorker(kj::heap<AnsweringWorker>());
   auto joined = request.send().wait(io_.waitScope);
+  const kj::AutoCloseFd link = OpenLink(address_, joined.getLinkKey());
   const absl::Status between_others = x.Redistribute({Placement::Shard(1)})->Wait(8);
   EXPECT_TRUE(between_others.ok()) << between_others;
   const Session later = *cluster_->Connect();
@@ -486,7 +499,7 @@ TEST_F(ProtocolTest, GarbageOnALinkEndsItsSessionAlone) {
   auto wire = std::make_unique<Wire>(io_, address_);
   auto response = Open(*wire, wire::PROTOCOL_VERSION, token_);
   wire::Session::Client session = response.getSession();
-  const kj::AutoCloseFd link = TakeLinkSocket(response.getLink()).wait(io_.waitScope);
+  const kj::AutoCloseFd link = OpenLink(address_, response.getLinkKey());
   const std::vector<unsigned char> garbage(64, 0xff);
   ASSERT_EQ(send(link.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL), 64);
   absl::Status status;
@@ -494,6 +507,43 @@ TEST_F(ProtocolTest, GarbageOnALinkEndsItsSessionAlone) {
     status = StatusOf([&]() { session.statusRequest().send().wait(io_.waitScope); });
   }
   EXPECT_THAT(std::string(status.message()), HasSubstr("max_segments"));
+}
+
+// True when the other side has closed the connection, within 5 seconds.
+bool IsClosed(const kj::AutoCloseFd& fd) {
+  const timeval patience{5, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  char byte = 0;
+  return recv(fd.get(), &byte, 1, 0) == 0;
+}
+
+TEST_F(ProtocolTest, ALinkKeyIsGoodOnce) {
+  EXPECT_TRUE(IsClosed(OpenLink(address_, 12345)));
+  Opened opened = Open();
+  auto wire = std::make_unique<Wire>(io_, address_);
+  const auto response = Open(*wire, wire::PROTOCOL_VERSION, token_);
+  const kj::AutoCloseFd first = OpenLink(address_, response.getLinkKey());
+  Pause(50);
+  EXPECT_TRUE(IsClosed(OpenLink(address_, response.getLinkKey())));
+  Submit(opened, 1, WatchNothing);
+  for (int i = 0; i < 500 && opened.client->events.empty(); ++i) Pause(10);
+  EXPECT_FALSE(opened.client->events.empty());
+}
+
+TEST_F(ProtocolTest, ACutWithinAMessageLeavesTheSession) {
+  auto wire = std::make_unique<Wire>(io_, address_);
+  const auto response = Open(*wire, wire::PROTOCOL_VERSION, token_);
+  const Former former{response.getWelcome().getSessionId(), response.getWelcome().getSecret(), 0};
+  {
+    const kj::AutoCloseFd link = OpenLink(address_, response.getLinkKey());
+    const uint32_t half_a_table[] = {0, 1000};  // a message of 8,000 bytes begins
+    ASSERT_EQ(send(link.get(), half_a_table, sizeof(half_a_table), MSG_NOSIGNAL), ssize_t{sizeof(half_a_table)});
+  }
+  Pause(50);
+  Opened resumed = Open(Client::Ears::kOpen, former);
+  Submit(resumed, 1, WatchNothing);
+  for (int i = 0; i < 500 && resumed.client->events.empty(); ++i) Pause(10);
+  EXPECT_FALSE(resumed.client->events.empty()) << resumed.client->ended;
 }
 
 TEST_F(ProtocolTest, AClientThatNeverTakesItsEventsLosesItsSession) {

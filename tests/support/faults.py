@@ -144,7 +144,7 @@ class Cluster:
         self.session = ts.connect(self.address)  # which knows them all
 
     def start_worker(self, index):
-        command = [BINARIES / "server/worker/tessera-worker", "--coordinator", self.listen, "--index", str(index), "--memory", "64MiB",
+        command = [BINARIES / "server/worker/tessera-worker", "--coordinator", self.listen, "--index", str(index), "--memory", "256MiB",
                    "--transport", self.transport, "--threads", "1", "--workers-on-host", str(WORKERS), "--socket-dir", self.folder]
         with open(f"{self.folder}/worker{index}.log", "ab") as log:
             return subprocess.Popen(command, env=self.environment, stderr=log)

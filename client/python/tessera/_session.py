@@ -16,6 +16,7 @@ from . import _context, _mesh
 from ._attach import attach
 from ._dtypes import array_of, buffer_of, code_of
 from ._errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from ._former import find, forget, remember
 from ._mesh import DeviceMesh
 from ._progress import bar_of
 
@@ -74,6 +75,15 @@ def _configured():
     return config["address"], str(config.get("token", ""))
 
 
+def _configured_value(name: str) -> str:
+    """Of the config file; "" where there is none."""
+    try:
+        with open(os.path.expanduser(_CONFIG), encoding="utf-8") as file:
+            return str(json.load(file).get(name, ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
 def _stall_timeout() -> float:
     text = os.environ.get("TESSERA_STALL_TIMEOUT", "60")
     try:
@@ -85,27 +95,38 @@ def _stall_timeout() -> float:
     return value
 
 
-def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, stall_timeout=None):
+def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, stall_timeout=None, name="", ca=None):
     """Opens a session. Blocks until the coordinator answers, at most `timeout` seconds.
 
     >>> session = ts.connect("unix:/run/tessera.sock#token=...")
+    >>> session = ts.connect("tls://cluster.example:7421", token="...", name="training")
+    >>> session = ts.connect("tls://cluster.example:7421", token="...", resume="training")   # tomorrow, in a new process
+    >>> w = session["w"]
+
+    A connection that breaks is made again for as long as the session's lease runs, without an op lost or run twice.
     """
     if address is None and token is None and resume is not None and hasattr(resume, "address"):
         address, token = resume.address, resume._token
-    if resume is not None:
-        resume = getattr(resume, "resume_text", resume)
     address, token = _address_of(address, token)
+    if resume is not None:
+        resume = find(getattr(resume, "resume_text", resume), address.partition("#")[0])
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"connect: name is {name!r}; it must be a str")
     if stall_timeout is None:
         stall_timeout = _stall_timeout()
-    session = _tessera.Session._connect(address, token, resume or "", seconds(timeout, "connect"),
+    session = _tessera.Session._connect(address, token, name, resume or "", seconds(timeout, "connect"),
                                         -1.0 if lease is None else seconds(lease, "connect", "lease"),
-                                        seconds(stall_timeout, "connect", "stall_timeout"), _CLIENT)
+                                        seconds(stall_timeout, "connect", "stall_timeout"), _CLIENT,
+                                        os.fspath(ca or os.environ.get("TESSERA_CA") or _configured_value("ca")))
     # The explicit token wins over one in the address.
-    return adopt(session, session._address, token or _tessera.parse_address("connect", address)[1])
+    adopt(session, session._address, token or _tessera.parse_address("connect", address)[1], name)
+    remember(session)
+    return session
 
 
-def adopt(session, address: str, token: str):
+def adopt(session, address: str, token: str, name: str = ""):
     session.address = address
+    session.name = name
     session._token = token
     session._default_mesh = None    # once asked for: the extension's Mesh, and of which membership it is
     session._closed = False         # by its user
@@ -214,7 +235,22 @@ class _SessionMethods:
     def close(self) -> None:
         """Drops everything the session has. Closing twice is fine."""
         self._closed = True
+        forget(self)
         self._close()
+
+    def detach(self) -> None:
+        """Leaves the session as it is, for `ts.connect(resume=...)`: what was asked for runs on, and its tensors stay for
+        the session's lease. Without a lease that is like close()."""
+        if self._lease_s <= 0:
+            return self.close()
+        self._closed = True
+        self._detach()
+
+    def __getitem__(self, name):
+        """The tensor of that name (`x.name = "w"`), of this process or of one that had the session before."""
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"session: a tensor's name is a str, not {name!r}")
+        return self._find(name)
 
     def __enter__(self):
         self._check()

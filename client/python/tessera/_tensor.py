@@ -242,6 +242,18 @@ class _TensorMethods:
     def session(self):
         return session_of(self)
 
+    @property
+    def name(self) -> str | None:
+        """By which the session finds the tensor again, also from a new process: `session["w"]`. The session keeps a tensor
+        that has a name, until it gets None, or another tensor gets the name."""
+        return self._name or None
+
+    @name.setter
+    def name(self, value):
+        if not isinstance(value, (str, type(None))):
+            raise InvalidArgumentError(f"name: {value!r} is no str")
+        self._name = value or ""
+
     def __len__(self):
         if self.ndim == 0:
             raise TypeError("len() of a 0-d tensor")

@@ -16,6 +16,7 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxTensorsListed = 10'000;  // docs/limits.md: max_tensors_listed
+constexpr double kHeartbeatsOfSilence = 4;
 constexpr size_t kMaxHeldResults = 10'000;    // docs/limits.md: max_held_results
 
 wire::WorkerInfo::State StateOf(const WorkerEntry& worker) {
@@ -44,6 +45,7 @@ void DescribeWorkers(const Hub& hub, capnp::List<wire::WorkerInfo>::Builder list
     info.setReceivedBytes(worker.received_bytes);
     info.setOutstanding(worker.outstanding);
     info.setActivity(hub.ActivityOf(index));
+    info.setRemoteAddress(worker.info.remote_address.c_str());
   }
 }
 
@@ -70,6 +72,7 @@ void DescribeSession(SessionId id, const SessionEntry& session, wire::SessionInf
   info.setBytes(session.bytes);
   info.setQueued(session.queue.size());
   info.setConnected(session.connected);
+  info.setName(session.info.name.c_str());
 }
 
 // The first ones by their handles. What was refused has no spec here and nothing on the workers.
@@ -83,7 +86,11 @@ void DescribeTensors(const SessionEntry& session, size_t max_tensors, wire::Clus
   const size_t listed = std::min(max_tensors, tensors.size());
   std::partial_sort(tensors.begin(), tensors.begin() + static_cast<ptrdiff_t>(listed), tensors.end(), before);
   auto list = builder.initTensors(static_cast<unsigned>(listed));
-  for (unsigned t = 0; t < listed; ++t) DescribeTensor(tensors[t].first, *tensors[t].second, list[t]);
+  for (unsigned t = 0; t < listed; ++t) {
+    DescribeTensor(tensors[t].first, *tensors[t].second, list[t]);
+    const auto named = session.name_of.find(tensors[t].first);
+    if (named != session.name_of.end()) list[t].setName(named->second.c_str());
+  }
 }
 
 template <typename Builder>
@@ -165,17 +172,19 @@ void TakeBackRepeated(const SessionEntry& session,
 
 }  // namespace
 
-void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, double lease_s, wire::Welcome::Builder builder) {
+void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, wire::Welcome::Builder builder) {
   builder.setSessionId(opened.session.value);
   builder.setSecret(opened.secret);
   builder.setEpoch(hub.epoch());
   builder.setConnection(opened.connection);
   DescribeWorkers(hub, builder.initWorkers(static_cast<unsigned>(hub.machine().workers().size())));
-  builder.setLastBatch(hub.machine().sessions().at(opened.session).last_batch);
-  builder.setLeaseS(lease_s);
+  const SessionEntry& session = hub.machine().sessions().at(opened.session);
+  builder.setLastBatch(session.last_batch);
+  builder.setLeaseS(static_cast<double>(session.info.lease_us) * 1e-6);
   builder.setServerVersion(kServerVersion);
   builder.setPid(getpid());
   builder.setMaxInlineBytes(static_cast<uint32_t>(hub.options().config.max_inline_bytes));
+  builder.setHeartbeatS(hub.options().session_silence_s / kHeartbeatsOfSilence);
 }
 
 void DescribeCluster(const Hub& hub, const StatusView& view, wire::ClusterStatus::Builder builder) {

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, double lease_s, wire::Welcome::Builder builder);
+void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, wire::Welcome::Builder builder);
 // Who asks, and what for.
 struct StatusView {
   SessionId asking;

@@ -4,7 +4,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/str_cat.h"
@@ -101,15 +100,16 @@ class MembershipServer final : public wire::Membership::Server {
 
 class GatewayServer final : public wire::Gateway::Server {
  public:
-  GatewayServer(Hub& hub, pid_t peer_pid, Acceptor::Admission admission)
-      : hub_(hub), peer_pid_(peer_pid), admission_(std::move(admission)) {}
+  GatewayServer(Hub& hub, Door door, PeerName peer, Acceptor::Admission admission)
+      : hub_(hub), door_(door), peer_(std::move(peer)), admission_(std::move(admission)) {}
   ~GatewayServer() {
-    if (!taken_) spdlog::warn("the connection of pid {} ended without a session", peer_pid_);
+    if (!taken_) spdlog::warn("the connection of {} ended without a session", peer_.text);
   }
 
   kj::Promise<void> open(OpenContext context) override {
     const auto reader = context.getParams().getHello();
     TakeTry();
+    if (door_ == Door::kWorkers) Forbid("connect: this address is for workers; clients have another one (--listen)");
     ThrowIfError(CheckVersion("connect", reader.getProtocolVersion()));
     const Role role = RoleOf(TextOf(reader.getToken()));
     auto decoded = DecodeClientHello(reader, kTenantOfTokens, hub_.options().max_lease_s);
@@ -120,7 +120,7 @@ class GatewayServer final : public wire::Gateway::Server {
     auto on_end = [ended](absl::Status reason) {
       if (*ended != nullptr) (*ended)->End(std::move(reason));
     };
-    const double lease_s = hello.lease_s.value_or(hub_.options().lease_s);
+    const double lease_s = hello.lease_s.value_or(door_ == Door::kAll ? hub_.options().lease_s : hub_.options().tls_lease_s);
     Hub::Opened opened;
     if (hello.resume.has_value()) {
       auto resumed = hub_.ResumeSession(*hello.resume, role, on_end);
@@ -128,7 +128,8 @@ class GatewayServer final : public wire::Gateway::Server {
       opened = *std::move(resumed);
     } else {
       auto made = hub_.OpenSession(
-          {SessionId(), 0, kTenantOfTokens, std::move(hello.client), static_cast<int64_t>(lease_s * 1e6), role},
+          {SessionId(), 0, kTenantOfTokens, std::move(hello.client), static_cast<int64_t>(lease_s * 1e6), role,
+           std::move(hello.name)},
           on_end);
       ThrowIfError(made.status());
       opened = *std::move(made);
@@ -138,8 +139,8 @@ class GatewayServer final : public wire::Gateway::Server {
     *ended = server.get();
     auto results = context.getResults();
     results.setSession(kj::mv(server));
-    results.setLink(LendDescriptor<wire::LinkSocket>(kj::mv(opened.link)));
-    DescribeWelcome(hub_, opened, lease_s, results.initWelcome());
+    results.setLinkKey(opened.link_key);
+    DescribeWelcome(hub_, opened, results.initWelcome());
     return kj::READY_NOW;
   }
 
@@ -147,6 +148,7 @@ class GatewayServer final : public wire::Gateway::Server {
     auto params = context.getParams();
     const auto hello = params.getHello();
     TakeTry();
+    if (door_ == Door::kClients) Forbid("join: this address is for clients; workers have another one (--listen-workers)");
     ThrowIfError(CheckVersion("join", hello.getProtocolVersion()));
     if (!SameToken(hub_.options().join_token, TextOf(hello.getJoinToken()))) {
       Refuse("join: the join token is wrong");
@@ -154,8 +156,8 @@ class GatewayServer final : public wire::Gateway::Server {
     auto event = DecodeWorkerHello(hello);
     ThrowIfError(event.status());
     // What the worker says of itself may be a number of another PID namespace, and somebody else's here.
-    if (peer_pid_ == 0) spdlog::info("a worker joins from another PID namespace, as pid {} there", event->pid);
-    event->pid = peer_pid_;
+    if (peer_.pid == 0) spdlog::info("a worker joins from elsewhere ({}), as pid {} there", peer_.text, event->pid);
+    event->pid = peer_.pid;
     auto joined = hub_.JoinWorker(*std::move(event), params.getWorker());
     ThrowIfError(joined.status());
     Admit();
@@ -167,7 +169,7 @@ class GatewayServer final : public wire::Gateway::Server {
     welcome.setHeartbeatS(hub_.options().heartbeat_s);
     welcome.setPeerKey(hub_.peer_key());
     results.setMembership(kj::heap<MembershipServer>(hub_, joined->worker, joined->incarnation));
-    results.setLink(LendDescriptor<wire::LinkSocket>(kj::mv(joined->link)));
+    results.setLinkKey(joined->link_key);
     return kj::READY_NOW;
   }
 
@@ -187,8 +189,12 @@ class GatewayServer final : public wire::Gateway::Server {
     admission_();
   }
   void Refuse(const char* why) {
-    spdlog::warn("pid {}: {}", peer_pid_, why);
+    spdlog::warn("{}: {}", peer_.text, why);
     ThrowIfError(absl::UnauthenticatedError(why));
+  }
+  void Forbid(const char* why) {
+    spdlog::warn("{}: {}", peer_.text, why);
+    ThrowIfError(absl::PermissionDeniedError(why));
   }
   Role RoleOf(const std::string& token) {
     const bool is_admins = SameToken(hub_.options().admin_token, token);  // both are compared, whichever it is
@@ -197,7 +203,8 @@ class GatewayServer final : public wire::Gateway::Server {
   }
 
   Hub& hub_;
-  pid_t peer_pid_;
+  const Door door_;
+  const PeerName peer_;
   Acceptor::Admission admission_;
   bool tried_ = false;
   bool taken_ = false;  // it has a session or a worker
@@ -205,8 +212,8 @@ class GatewayServer final : public wire::Gateway::Server {
 
 }  // namespace
 
-wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid, Acceptor::Admission admission) {
-  return kj::heap<GatewayServer>(hub, peer_pid, std::move(admission));
+wire::Gateway::Client MakeGateway(Hub& hub, Door door, const PeerName& peer, Acceptor::Admission admission) {
+  return kj::heap<GatewayServer>(hub, door, peer, std::move(admission));
 }
 
 }  // namespace tessera

@@ -3,7 +3,7 @@
 // MakeGateway: the bootstrap capability of one connection to the coordinator. A connection opens at
 // most one session or joins one worker; what it opened ends with it.
 
-#include <sys/types.h>
+#include <cstdint>
 
 #include "schemas/codec/two_party.h"
 #include "schemas/session.capnp.h"
@@ -11,8 +11,10 @@
 
 namespace tessera {
 
-// `peer_pid` is what the kernel says of the other side; 0 when unknown. `admit` is called when a right
-// token was shown.
-wire::Gateway::Client MakeGateway(Hub& hub, pid_t peer_pid, Acceptor::Admission admission);
+// Whom an address is for. Workers from other hosts show certificates, clients don't: they have addresses of their own.
+enum class Door : uint8_t { kAll, kClients, kWorkers };
+
+// `admission` is called when a right token was shown.
+wire::Gateway::Client MakeGateway(Hub& hub, Door door, const PeerName& peer, Acceptor::Admission admission);
 
 }  // namespace tessera

@@ -9,17 +9,15 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kMaxNameBytes = 1024;             // docs/limits.md: max_name_bytes
 constexpr size_t kMaxMessageAddressBytes = 32768;  // docs/limits.md: max_message_address_bytes
 
-// Status answers have it.
+}  // namespace
+
 absl::Status CheckName(std::string_view op, std::string_view what, capnp::Text::Reader text) {
   if (text.size() <= kMaxNameBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
       StrCat(op, ": the ", what, " has ", text.size(), " bytes; max_name_bytes is ", kMaxNameBytes));
 }
-
-}  // namespace
 
 absl::Status CheckVersion(std::string_view who, uint32_t version) {
   if (version == wire::PROTOCOL_VERSION) return absl::OkStatus();
@@ -36,7 +34,9 @@ absl::StatusOr<ClientHello> DecodeClientHello(wire::ClientHello::Reader reader, 
     return absl::PermissionDeniedError(StrCat("connect: tenant \"", Printable(wanted, kMaxNameBytes),
                                               "\" is not the token's, which is \"", tenant, "\""));
   }
+  TESSERA_RETURN_IF_ERROR(CheckName("connect", "name of the session", reader.getName()));
   ClientHello hello;
+  hello.name = Printable(TextOf(reader.getName()), kMaxNameBytes);
   hello.client = Printable(TextOf(reader.getClient()), kMaxNameBytes);
   // A negative one asks for the server's own.
   if (const double lease_s = reader.getLeaseS(); !(lease_s < 0)) {
@@ -48,7 +48,8 @@ absl::StatusOr<ClientHello> DecodeClientHello(wire::ClientHello::Reader reader, 
   }
   if (reader.hasResume()) {
     const auto resume = reader.getResume();
-    hello.resume = ResumeRequest{SessionId(resume.getSessionId()), resume.getSecret(), resume.getLastEvent()};
+    hello.resume = ResumeRequest{SessionId(resume.getSessionId()), resume.getSecret(), resume.getLastEvent(),
+                                 resume.getGoesOn() ? Returning::kSameClient : Returning::kNewClient};
   }
   return hello;
 }
@@ -56,6 +57,7 @@ absl::StatusOr<ClientHello> DecodeClientHello(wire::ClientHello::Reader reader, 
 absl::StatusOr<WorkerJoinedEvent> DecodeWorkerHello(wire::WorkerHello::Reader reader) {
   TESSERA_RETURN_IF_ERROR(CheckName("join", "host", reader.getHost()));
   TESSERA_RETURN_IF_ERROR(CheckName("join", "data address", reader.getDataAddress()));
+  TESSERA_RETURN_IF_ERROR(CheckName("join", "remote address", reader.getRemoteAddress()));
   TESSERA_RETURN_IF_ERROR(CheckName("join", "device", reader.getDevice()));
   const std::string device = TextOf(reader.getDevice());
   const std::optional<DeviceKind> kind = ParseDeviceKind(device);
@@ -73,6 +75,7 @@ absl::StatusOr<WorkerJoinedEvent> DecodeWorkerHello(wire::WorkerHello::Reader re
   event.host = TextOf(reader.getHost());
   event.memory_bytes = reader.getMemoryBytes();
   event.data_address = TextOf(reader.getDataAddress());
+  event.remote_address = TextOf(reader.getRemoteAddress());
   event.message_address.assign(message_address.begin(), message_address.size());
   event.device = *kind;
   event.pid = reader.getPid();

@@ -18,14 +18,19 @@ struct ResumeRequest {
   SessionId session;
   uint64_t secret = 0;
   uint64_t last_event = 0;
+  Returning who = Returning::kNewClient;
 };
 
 struct ClientHello {
-  std::string client;  // printable
+  std::string client;  // printable, as the name is
+  std::string name;
   std::optional<double> lease_s;
   std::optional<ResumeRequest> resume;
 };
 
+inline constexpr size_t kMaxNameBytes = 1024;  // docs/limits.md: max_name_bytes
+// Of what a status shows: InvalidArgument when it is longer.
+absl::Status CheckName(std::string_view op, std::string_view what, capnp::Text::Reader text);
 // FailedPrecondition for another version of the protocol.
 absl::Status CheckVersion(std::string_view who, uint32_t version);
 // InvalidArgument for what is out of range, PermissionDenied for a tenant that is not the token's.

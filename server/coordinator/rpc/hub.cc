@@ -52,7 +52,6 @@ Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort&
          std::unique_ptr<JournalWriter> journal)
     : options_(options),
       timer_(timer),
-      port_(port),
       linger_(port),
       started_(timer.now()),
       journal_(std::move(journal)),
@@ -197,7 +196,7 @@ void Hub::FlushWorkers() {
   size_t encoded = 0;  // of them: what a message holds
   std::optional<capnp::MallocMessageBuilder> message;
   for (auto& [worker, link] : workers_) {
-    while (!link.outbox.empty() && link.link->is_clear()) {
+    while (!link.outbox.empty() && link.link.get() != nullptr && link.link->is_clear()) {
       const auto begin = link.outbox.begin();
       const auto end = begin + static_cast<ptrdiff_t>(std::min(link.outbox.size(), kMaxMessagesPerSend));
       if (!std::equal(waiting.begin(), waiting.end(), begin, end)) {
@@ -247,28 +246,57 @@ void Hub::FlushSession(SessionId session) {
 // What was sent and not acknowledged is to be sent again.
 void Hub::Disconnect(SessionLink& link) {
   Retire(kj::mv(link.link));
+  expected_links_.erase(link.link_key);
+  link.is_connected = false;
   link.sent = 0;
   link.room = nullptr;
 }
 
+uint64_t Hub::ExpectLink(TakeStream take) {
+  const uint64_t key = RandomSecret();
+  expected_links_[key] = std::move(take);
+  return key;
+}
+
+bool Hub::TakeLink(uint64_t key, kj::Own<LinkStream> stream) {
+  auto expected = expected_links_.extract(key);
+  if (expected.empty()) return false;
+  expected.mapped()(kj::mv(stream));
+  return true;
+}
+
 // Messages on the former one are not heard any more.
-void Hub::ConnectSession(SessionId session, SessionLink& link, kj::AutoCloseFd near) {
+void Hub::ConnectSession(SessionId session, SessionLink& link) {
   Disconnect(link);
-  link.link = kj::heap<MessageLink>(port_, kj::mv(near));
+  link.is_connected = true;
   link.connection = next_connection_++;
+  link.heard_us = NowUs();
+  link.link_key = ExpectLink([this, session, connection = link.connection](kj::Own<LinkStream> stream) {
+    StartLink(session, connection, kj::mv(stream));
+  });
+}
+
+// A link that breaks leaves the session; one whose client breaks a rule ends it.
+void Hub::StartLink(SessionId session, uint64_t connection, kj::Own<LinkStream> stream) {
+  if (!IsCurrent(session, connection)) return;
+  SessionLink& link = sessions_.at(session);
+  link.link = kj::heap<MessageLink>(kj::mv(stream));
   link.link->Start({[this, session](capnp::MessageReader& message) {
                       return TakeFromClient(session, message.getRoot<wire::ToCoordinator>());
                     },
-                    [this, session, connection = link.connection](absl::Status status) {
-                      if (!status.ok() && IsCurrent(session, connection)) return Refuse(session, status);
+                    [this, session, connection](absl::Status status) {
+                      const bool is_cut = status.ok() || absl::IsUnavailable(status);
+                      if (!is_cut && IsCurrent(session, connection)) return Refuse(session, status);
                       ConnectionGone(session, connection);
                     },
                     [this, session]() { FlushSession(session); }});
+  FlushSession(session);
 }
 
 kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, wire::ToCoordinator::Reader message) {
+  SessionLink& link = sessions_.at(session);
+  link.heard_us = last_uptime_us_ - paused_us_;
   if (message.isAcknowledge()) {
-    SessionLink& link = sessions_.at(session);
     while (link.sent > 0 && link.outbox.front()->number <= message.getAcknowledge()) {
       link.outbox.pop_front();
       --link.sent;
@@ -297,15 +325,14 @@ absl::Status Hub::TakeBatch(SessionId session, wire::Batch::Reader batch) {
 }
 
 absl::StatusOr<Hub::Opened> Hub::OpenSession(SessionOpenedEvent event, std::function<void(absl::Status)> on_end) {
-  LinkPair pair = MakeLinkPair();
   event.session = SessionId(next_session_++);
   event.secret = RandomSecret();
   absl::Status refused;
   SessionLink& link = sessions_[event.session];
   link.secret = event.secret;
   link.on_end = [&refused](absl::Status status) { refused = std::move(status); };
-  ConnectSession(event.session, link, kj::mv(pair.near));
-  Opened opened{event.session, link.secret, link.connection, kj::mv(pair.far)};
+  ConnectSession(event.session, link);
+  Opened opened{event.session, link.secret, link.connection, link.link_key};
   Apply(event);
   TESSERA_RETURN_IF_ERROR(refused);
   sessions_.at(opened.session).on_end = std::move(on_end);
@@ -322,15 +349,14 @@ absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, Role
         StrCat("connect: no session ", session.value, " with this secret is here; its lease may be over"));
   }
   SessionLink& link = found->second;
-  LinkPair pair = MakeLinkPair();
   const absl::Status taken = absl::CancelledError("another connection took the session");
   if (link.link.get() != nullptr) SendEnded(*link.link, taken);
   if (link.on_end) link.on_end(taken);
   link.on_end = std::move(on_end);
-  ConnectSession(session, link, kj::mv(pair.near));
-  Opened opened{session, resume.secret, link.connection, kj::mv(pair.far)};
+  ConnectSession(session, link);
+  Opened opened{session, resume.secret, link.connection, link.link_key};
   while (!link.outbox.empty() && link.outbox.front()->number <= resume.last_event) link.outbox.pop_front();
-  Apply(SessionResumedEvent{session});
+  Apply(SessionResumedEvent{session, resume.who});
   return opened;
 }
 
@@ -352,10 +378,25 @@ bool Hub::IsCurrent(SessionId session, uint64_t connection) const {
 void Hub::ConnectionGone(SessionId session, uint64_t connection) {
   if (!IsCurrent(session, connection)) return;
   SessionLink& link = sessions_.at(session);
-  if (link.link.get() == nullptr) return;
+  if (!link.is_connected) return;
   Disconnect(link);
   link.on_end = nullptr;
   Apply(ConnectionLostEvent{session});
+}
+
+void Hub::LoseSilent() {
+  const int64_t limit_us = static_cast<int64_t>(options_.session_silence_s * 1e6);
+  if (limit_us <= 0) return;
+  const int64_t now_us = NowUs();
+  std::vector<std::pair<SessionId, uint64_t>> silent;
+  for (const auto& [session, link] : sessions_) {
+    if (link.is_connected && now_us - link.heard_us > limit_us) silent.emplace_back(session, link.connection);
+  }
+  for (const auto& [session, connection] : silent) {
+    spdlog::warn("session {}: its client has said nothing for {} s (session_silence)", session.value,
+                 options_.session_silence_s);
+    ConnectionGone(session, connection);
+  }
 }
 
 void Hub::EndLink(SessionId session, const absl::Status& reason) {
@@ -366,6 +407,7 @@ void Hub::EndLink(SessionId session, const absl::Status& reason) {
     SendEnded(*found->second.link, reason);
     Retire(kj::mv(found->second.link));
   }
+  expected_links_.erase(found->second.link_key);
   sessions_.erase(found);
   if (on_end) on_end(reason);
 }
@@ -391,34 +433,43 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
                "shm+tls, or, where everybody on the network is trusted, with --transport shm+ucx --trusted-network"));
   }
   event.incarnation = next_incarnation_++;
-  LinkPair pair = MakeLinkPair();
+  const WorkerIndex worker = event.worker;
+  const uint64_t key = ExpectLink([this, event](kj::Own<LinkStream> stream) { StartWorker(event, kj::mv(stream)); });
+  workers_.emplace(worker, WorkerLink{kj::mv(client), event.incarnation, key, {}});
+  return Joined{worker, event.incarnation, key};
+}
+
+void Hub::StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream) {
   const WorkerIndex worker = event.worker;
   const uint64_t incarnation = event.incarnation;
-  WorkerLink& link =
-      workers_.emplace(worker, WorkerLink{kj::mv(client), incarnation, kj::heap<MessageLink>(port_, kj::mv(pair.near))})
-          .first->second;
-  link.link->Start({[this, worker, incarnation](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
-                      const absl::Status status = TakeReported(worker, incarnation, message.getRoot<wire::Reported>());
-                      if (!status.ok()) WorkerGone(worker, incarnation, std::string(status.message()));
-                      return nullptr;
-                    },
-                    [this, worker, incarnation](absl::Status status) {
-                      WorkerGone(worker, incarnation, status.ok() ? "its link closed" : std::string(status.message()));
-                    },
-                    [this]() { FlushWorkers(); }});
-  spdlog::info("worker {} joined: pid {}, {} bytes, {}", event.worker.value, event.pid, event.memory_bytes,
-               event.data_address);
-  tasks_.add(Ping(event.worker, event.incarnation));
+  auto found = workers_.find(worker);
+  if (found == workers_.end() || found->second.incarnation != incarnation) return;
+  found->second.link = kj::heap<MessageLink>(kj::mv(stream));
+  found->second.link->Start(
+      {[this, worker, incarnation](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
+         const absl::Status status = TakeReported(worker, incarnation, message.getRoot<wire::Reported>());
+         if (!status.ok()) WorkerGone(worker, incarnation, std::string(status.message()));
+         return nullptr;
+       },
+       [this, worker, incarnation](absl::Status status) {
+         WorkerGone(worker, incarnation, status.ok() ? "its link closed" : std::string(status.message()));
+       },
+       [this]() { FlushWorkers(); }});
+  spdlog::info("worker {} joined: pid {}, {} bytes, {}{}{}", worker.value, event.pid, event.memory_bytes,
+               event.data_address, event.remote_address.empty() ? "" : " and ", event.remote_address);
+  tasks_.add(Ping(worker, incarnation));
   Apply(event);
-  return Joined{worker, incarnation, kj::mv(pair.far)};
 }
 
 void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason) {
   auto found = workers_.find(worker);
   if (found == workers_.end() || found->second.incarnation != incarnation) return;
   spdlog::warn("worker {} is gone: {}", worker.value, reason);
+  const bool has_joined = found->second.link.get() != nullptr;
   Retire(kj::mv(found->second.link));
+  expected_links_.erase(found->second.link_key);
   workers_.erase(found);
+  if (!has_joined) return;
   Apply(WorkerLostEvent{worker, incarnation, reason});
 }
 
@@ -446,7 +497,10 @@ kj::Promise<void> Hub::Ping(WorkerIndex worker, uint64_t incarnation) {
 kj::Promise<void> Hub::RunTicks() {
   return timer_.afterDelay(kTick).then([this]() {
     ticking_ = true;
-    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([this]() { Apply(TickEvent{}); })) {
+    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([this]() {
+                   LoseSilent();
+                   Apply(TickEvent{});
+                 })) {
       spdlog::error("tick failed: {}", exception->getDescription().cStr());
     }
     ticking_ = false;

@@ -44,9 +44,9 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     SessionId session;
     uint64_t secret = 0;
     uint64_t connection = 0;
-    kj::AutoCloseFd link = nullptr;  // the client's end
+    uint64_t link_key = 0;  // its link begins with it
   };
-  // A link to a session's client. `on_end` is called once, when the session is over or another
+  // For a session's client. `on_end` is called once, when the session is over or another
   // connection has taken it.
   // With a number and a secret of its own. ResourceExhausted when there are too many.
   absl::StatusOr<Opened> OpenSession(SessionOpenedEvent event, std::function<void(absl::Status)> on_end);
@@ -60,10 +60,14 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   struct Joined {
     WorkerIndex worker;
     uint64_t incarnation = 0;
-    kj::AutoCloseFd link = nullptr;  // the worker's end
+    uint64_t link_key = 0;  // its link begins with it
   };
+  // It takes part when its link is there.
   absl::StatusOr<Joined> JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client);
   void WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason);
+
+  // Of a session or a worker that was given the key; false: it was given to nobody, or has been used.
+  bool TakeLink(uint64_t key, kj::Own<LinkStream> stream);
 
   const StateMachine& machine() const { return machine_; }
   const CoordinatorOptions& options() const { return options_; }
@@ -78,22 +82,32 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   struct WorkerLink {
     wire::Worker::Client client;
     uint64_t incarnation = 0;
-    kj::Own<MessageLink> link;
+    uint64_t link_key = 0;
+    kj::Own<MessageLink> link;  // null until it has come
     std::deque<std::shared_ptr<const WorkerMessage>> outbox = {};
     uint64_t activity = 0;
   };
   struct SessionLink {
-    kj::Own<MessageLink> link;  // null while no connection has the session
+    bool is_connected = false;
+    kj::Own<MessageLink> link;  // null until it has come, and while no connection has the session
+    uint64_t link_key = 0;
     uint64_t secret = 0;
     uint64_t connection = 0;
+    int64_t heard_us = 0;  // as NowUs has it
     std::deque<std::shared_ptr<const ClientEvent>> outbox;  // not acknowledged
     size_t sent = 0;                                        // at the front of the outbox
     std::function<void(absl::Status)> on_end;
     kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> room;  // for whom the link's reading waits
   };
   void Disconnect(SessionLink& link);
-  // A session goes on with this socket.
-  void ConnectSession(SessionId session, SessionLink& link, kj::AutoCloseFd near);
+  // A session goes on with a new connection, whose link is to come.
+  void ConnectSession(SessionId session, SessionLink& link);
+  void StartLink(SessionId session, uint64_t connection, kj::Own<LinkStream> stream);
+  void StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream);
+  using TakeStream = std::function<void(kj::Own<LinkStream>)>;
+  uint64_t ExpectLink(TakeStream take);
+  // Sessions whose clients have said nothing for too long.
+  void LoseSilent();
   kj::Maybe<kj::Promise<void>> TakeFromClient(SessionId session, wire::ToCoordinator::Reader message);
   // Ends the session, for what its client sent.
   void Refuse(SessionId session, const absl::Status& reason);
@@ -120,7 +134,6 @@ class Hub final : private kj::TaskSet::ErrorHandler {
 
   CoordinatorOptions options_;
   kj::Timer& timer_;
-  kj::UnixEventPort& port_;
   LoopLinger linger_;
   kj::TimePoint started_;
   int64_t last_uptime_us_ = 0;
@@ -131,6 +144,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   uint64_t next_session_ = 1;
   uint64_t next_connection_ = 1;
   uint64_t next_incarnation_ = 1;
+  std::map<uint64_t, TakeStream> expected_links_;  // by key
   std::map<WorkerIndex, WorkerLink> workers_;
   std::map<SessionId, SessionLink> sessions_;
   bool ticking_ = false;

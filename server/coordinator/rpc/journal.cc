@@ -46,10 +46,14 @@ struct EventWriter {
     opened.setClient(e.client.c_str());
     opened.setLeaseUs(e.lease_us);
     opened.setRole(static_cast<uint8_t>(e.role));
+    opened.setName(e.name.c_str());
   }
   void operator()(const SessionClosedEvent& e) { out.setSessionClosed(e.session.value); }
   void operator()(const ConnectionLostEvent& e) { out.setConnectionLost(e.session.value); }
-  void operator()(const SessionResumedEvent& e) { out.setSessionResumed(e.session.value); }
+  void operator()(const SessionResumedEvent& e) {
+    if (e.who == Returning::kSameClient) return out.setSessionWentOn(e.session.value);
+    out.setSessionResumed(e.session.value);
+  }
   void operator()(const BatchEvent& e) {
     auto made = out.initBatch();
     made.setSession(e.session.value);
@@ -63,6 +67,7 @@ struct EventWriter {
     hello.setHost(e.host.c_str());
     hello.setMemoryBytes(e.memory_bytes);
     hello.setDataAddress(e.data_address.c_str());
+    hello.setRemoteAddress(e.remote_address.c_str());
     hello.setMessageAddress(
         kj::arrayPtr(reinterpret_cast<const kj::byte*>(e.message_address.data()), e.message_address.size()));
     hello.setDevice(std::string(ToText(e.device)).c_str());
@@ -196,11 +201,14 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
       }
       return SessionOpenedEvent{
           SessionId(e.getSession()), e.getSecret(),  TextOf(e.getTenant()),
-          TextOf(e.getClient()),     e.getLeaseUs(), e.getRole() == 0 ? Role::kClient : Role::kAdmin};
+          TextOf(e.getClient()),     e.getLeaseUs(), e.getRole() == 0 ? Role::kClient : Role::kAdmin,
+          TextOf(e.getName())};
     }
     case Journal::SESSION_CLOSED: return SessionClosedEvent{SessionId(reader.getSessionClosed())};
     case Journal::CONNECTION_LOST: return ConnectionLostEvent{SessionId(reader.getConnectionLost())};
     case Journal::SESSION_RESUMED: return SessionResumedEvent{SessionId(reader.getSessionResumed())};
+    case Journal::SESSION_WENT_ON:
+      return SessionResumedEvent{SessionId(reader.getSessionWentOn()), Returning::kSameClient};
     case Journal::BATCH: {
       BatchEvent event;
       event.session = SessionId(reader.getBatch().getSession());

@@ -6,6 +6,7 @@
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/rpc/hello_codec.h"
 #include "server/plan/rpc/instance_codec.h"
 
 namespace tessera {
@@ -64,6 +65,11 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
       return CommEndRecord{reader.getCommEnd().getRequest(), reader.getCommEnd().getHandle()};
     case wire::Record::CANCEL: return CancelRecord{reader.getCancel()};
     case wire::Record::RELEASE: return ReleaseRecord{TicketId(reader.getRelease()), DecodeReason(reader.getReason())};
+    case wire::Record::NAME: {
+      const auto naming = reader.getName();
+      TESSERA_RETURN_IF_ERROR(CheckName("name", "name of a tensor", naming.getName()));
+      return NamingRecord{HandleId(naming.getHandle()), TextOf(naming.getName())};
+    }
     case wire::Record::CANCELLED: {
       BadRecord record{absl::CancelledError("call: cancelled by the client before it was sent"), 0, {}, {}};
       for (uint64_t handle : reader.getCancelled()) record.results.emplace_back(handle);
@@ -146,6 +152,7 @@ struct EventEncoder {
     auto joined = out.initWorkerJoined();
     joined.setWorker(e.worker.value);
     joined.setDataAddress(e.data_address.c_str());
+    joined.setRemoteAddress(e.remote_address.c_str());
     joined.setDevice(std::string(ToText(e.device)).c_str());
   }
   void operator()(const UploadDoneEvent& e) { out.setUploadDone(e.request); }

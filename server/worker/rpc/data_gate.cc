@@ -18,6 +18,7 @@
 #include "schemas/codec/exception.h"
 #include "schemas/codec/memory_file.h"
 #include "schemas/codec/values.h"
+#include "schemas/types/box_range.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -112,16 +113,19 @@ absl::StatusOr<int64_t> CopyFile(Device& device, DeviceKind memory, TensorFile& 
 class TransferServer final : public wire::Transfer::Server {
  public:
   TransferServer(TicketTable& tickets, Device& device, CopyThread& copies, const HostFiles& files,
-                 std::shared_ptr<AttachedMemory::Share> share, TicketTable::TicketPointer ticket)
+                 std::shared_ptr<AttachedMemory::Share> share, ClientHost host, TicketTable::TicketPointer ticket)
       : tickets_(tickets),
         device_(device),
         copies_(copies),
         files_(files),
         share_(std::move(share)),
-        ticket_(std::move(ticket)) {}
+        host_(host),
+        ticket_(std::move(ticket)),
+        holder_(ticket_->holder) {}
   ~TransferServer() {
-    const bool upload = ticket_->window.direction == TransferDirection::kUpload;
-    if (upload && !finished_)
+    // A client of another host may come back to it; else the coordinator closes it.
+    if (host_ == ClientHost::kOther && !file_) return;
+    if (is_upload() && !finished_)
       tickets_.End(ticket_, attached_.ok()
                                 ? absl::UnavailableError("upload: the client went away before it was done")
                                 : absl::Status(attached_.code(), StrCat("upload: ", StdView(attached_.message()))));
@@ -143,6 +147,12 @@ class TransferServer final : public wire::Transfer::Server {
     const uint64_t offset = params.getOffset();
     context.releaseParams();
     return InOrder([this, context, box, offset]() mutable { return Copy(context, box, offset); });
+  }
+  kj::Promise<void> put(PutContext context) override {
+    return InOrder([this, context]() mutable { return Put(context); });
+  }
+  kj::Promise<void> get(GetContext context) override {
+    return InOrder([this, context]() mutable { return Get(context); });
   }
   kj::Promise<void> finish(FinishContext) override {
     return InOrder([this]() -> kj::Promise<void> {
@@ -250,8 +260,88 @@ class TransferServer final : public wire::Transfer::Server {
     return attached_;
   }
 
+  bool is_upload() const { return ticket_->window.direction == TransferDirection::kUpload; }
+
+  // Of a call that has its turn.
+  absl::Status CheckHeld(std::string_view call) const {
+    if (ticket_->over) return absl::FailedPreconditionError(StrCat(call, ": the transfer is over"));
+    if (ticket_->holder == holder_) return absl::OkStatus();
+    return absl::FailedPreconditionError(StrCat(call, ": the client has come back on another connection"));
+  }
+
+  // That elements [first, first + count) lie in the own box, and are no more than a part.
+  absl::Status CheckPart(std::string_view call, uint64_t first, uint64_t count) const {
+    const auto elements = static_cast<uint64_t>(NumElements(ticket_->box));
+    if (first > elements || count > elements - first) {
+      return absl::InvalidArgumentError(
+          StrCat(call, ": ", count, " elements from ", first, " on, of a shard of ", elements));
+    }
+    const uint64_t bytes = count * static_cast<uint64_t>(element_bytes());
+    if (bytes <= kMaxTransferPart) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        StrCat(call, ": a part of ", bytes, " bytes, ", kMaxTransferPart, " are allowed (max_transfer_part)"));
+  }
+  int64_t element_bytes() const { return SizeBytes(ticket_->window.spec.dtype); }
+
+  // Between the shard and `bytes`, which the job outlives.
+  kj::Promise<void> CopyPart(uint64_t first, uint64_t count, std::byte* bytes) {
+    ++ticket_->copies;
+    auto copied = std::make_shared<absl::Status>();
+    std::byte* const shard = tickets_.arena().memory() + ticket_->window.offset_bytes;
+    auto job = [&device = device_, ticket = ticket_, first, count, shard, bytes, copied]() {
+      const TransferWindow& window = ticket->window;
+      std::byte* at = bytes;
+      for (const Box& box :
+           BoxesOfRange(ticket->box, static_cast<int64_t>(first), static_cast<int64_t>(count))) {
+        const auto result = CopyWindow(device, window, ticket->box, box, shard, at);
+        copied->Update(result.status());
+        at += NumElements(box) * SizeBytes(window.spec.dtype);
+      }
+    };
+    return copies_.Run(std::move(job)).then([this, copied]() {
+      tickets_.CopyEnded(ticket_);
+      ThrowIfError(*copied);
+    });
+  }
+
+  kj::Promise<void> Put(PutContext context) {
+    const auto params = context.getParams();
+    const uint64_t first = params.getFirst();
+    const size_t bytes = params.getBytes().size();
+    ThrowIfError(CheckHeld("put"));
+    if (!is_upload()) ThrowIfError(absl::FailedPreconditionError("put: the ticket is of a download"));
+    if (bytes % static_cast<size_t>(element_bytes()) != 0) {
+      ThrowIfError(absl::InvalidArgumentError(
+          StrCat("put: ", bytes, " bytes are no whole elements of ", ToText(ticket_->window.spec.dtype))));
+    }
+    const uint64_t count = bytes / static_cast<uint64_t>(element_bytes());
+    ThrowIfError(CheckPart("put", first, count));
+    if (first > static_cast<uint64_t>(ticket_->covered_elements)) {
+      ThrowIfError(absl::InvalidArgumentError(
+          StrCat("put: element ", first, " came before element ", ticket_->covered_elements)));
+    }
+    auto* const data = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(params.getBytes().begin()));
+    return CopyPart(first, count, data).then([this, context, first, count]() mutable {
+      const auto reached = static_cast<int64_t>(first + count);
+      ticket_->covered_elements = std::max(ticket_->covered_elements, reached);
+      context.releaseParams();
+      context.getResults().setCount(static_cast<uint64_t>(ticket_->covered_elements));
+    });
+  }
+
+  kj::Promise<void> Get(GetContext context) {
+    const uint64_t first = context.getParams().getFirst();
+    const uint64_t count = context.getParams().getCount();
+    ThrowIfError(CheckHeld("get"));
+    if (is_upload()) ThrowIfError(absl::FailedPreconditionError("get: the ticket is of an upload"));
+    ThrowIfError(CheckPart("get", first, count));
+    context.releaseParams();
+    auto bytes = context.getResults().initBytes(static_cast<unsigned>(count * static_cast<uint64_t>(element_bytes())));
+    return CopyPart(first, count, reinterpret_cast<std::byte*>(bytes.begin())).attach(kj::cp(context));
+  }
+
   kj::Promise<void> Copy(CopyContext context, const Box& box, uint64_t offset) {
-    if (ticket_->over) ThrowIfError(absl::FailedPreconditionError("copy: the transfer is over"));
+    ThrowIfError(CheckHeld("copy"));
     ThrowIfError(attached_);
     if (!memory_ && !file_) ThrowIfError(absl::FailedPreconditionError("copy: attach the memory first"));
     const TransferWindow& window = ticket_->window;
@@ -276,7 +366,15 @@ class TransferServer final : public wire::Transfer::Server {
 
   absl::Status Finish() {
     if (finished_) return absl::OkStatus();
-    if (ticket_->window.direction == TransferDirection::kUpload) {
+    TESSERA_RETURN_IF_ERROR(CheckHeld("finish"));
+    if (is_upload() && host_ == ClientHost::kOther && !file_) {
+      const int64_t wanted = NumElements(ticket_->box);
+      if (ticket_->covered_elements < wanted) {
+        return absl::FailedPreconditionError(
+            StrCat("finish: the upload reached ", ticket_->covered_elements, " of ", wanted, " elements of its shard"));
+      }
+      tickets_.End(ticket_, absl::OkStatus());
+    } else if (is_upload()) {
       const int64_t wanted = IsEmpty(ticket_->box) ? 0 : (ticket_->box.empty() ? 1 : ticket_->box[0].stop);
       if (ticket_->covered_rows < wanted) {
         return absl::FailedPreconditionError(StrCat("finish: the upload reached ", ticket_->covered_rows,
@@ -312,7 +410,9 @@ class TransferServer final : public wire::Transfer::Server {
   CopyThread& copies_;
   const HostFiles& files_;
   std::shared_ptr<AttachedMemory::Share> share_;
+  const ClientHost host_;
   TicketTable::TicketPointer ticket_;
+  const int holder_;                      // of the ticket, while it has this number
   std::shared_ptr<ClientMemory> memory_;  // or
   std::shared_ptr<TensorFile> file_;
   std::shared_ptr<NewFile> new_file_;
@@ -324,13 +424,14 @@ class TransferServer final : public wire::Transfer::Server {
 class DataGateServer final : public wire::DataGate::Server {
  public:
   DataGateServer(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
-                 const HostFiles& files, uint64_t peer_key, Acceptor::Admit admit)
+                 const HostFiles& files, uint64_t peer_key, ClientHost host, Acceptor::Admit admit)
       : tickets_(tickets),
         device_(device),
         copies_(copies),
         files_(files),
         share_(std::make_shared<AttachedMemory::Share>(attached)),
         peer_key_(peer_key),
+        host_(host),
         admit_(std::move(admit)) {}
   ~DataGateServer() {
     if (!called_) spdlog::warn("worker {}: a data connection ended without a call", tickets_.self().value);
@@ -339,6 +440,7 @@ class DataGateServer final : public wire::DataGate::Server {
   kj::Promise<void> arena(ArenaContext context) override {
     called_ = true;
     auto params = context.getParams();
+    if (host_ == ClientHost::kOther) ThrowIfError(absl::PermissionDeniedError("arena: it is for workers of the host"));
     if (params.getPeerKey() != peer_key_) ThrowIfError(absl::PermissionDeniedError("arena: the key is wrong"));
     if (params.getIndex() != tickets_.self().value) {
       ThrowIfError(
@@ -357,18 +459,35 @@ class DataGateServer final : public wire::DataGate::Server {
     auto ticket = tickets_.Redeem(TicketId(params.getTicket()), params.getSecret());
     ThrowIfError(ticket.status());
     admit_();
-    context.getResults().setTransfer(
-        kj::heap<TransferServer>(tickets_, device_, copies_, files_, share_, *std::move(ticket)));
+    context.getResults().setTransfer(Serve(*std::move(ticket)));
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> resume(ResumeContext context) override {
+    called_ = true;
+    auto params = context.getParams();
+    if (host_ == ClientHost::kOwn) {
+      ThrowIfError(absl::FailedPreconditionError("resume: a client of this host takes a new ticket"));
+    }
+    auto ticket = tickets_.Resume(TicketId(params.getTicket()), params.getSecret());
+    ThrowIfError(ticket.status());
+    admit_();
+    context.getResults().setFirst(static_cast<uint64_t>((*ticket)->covered_elements));
+    context.getResults().setTransfer(Serve(*std::move(ticket)));
     return kj::READY_NOW;
   }
 
  private:
+  wire::Transfer::Client Serve(TicketTable::TicketPointer ticket) {
+    return kj::heap<TransferServer>(tickets_, device_, copies_, files_, share_, host_, std::move(ticket));
+  }
+
   TicketTable& tickets_;
   Device& device_;
   CopyThread& copies_;
   const HostFiles& files_;
   std::shared_ptr<AttachedMemory::Share> share_;
   uint64_t peer_key_;
+  const ClientHost host_;
   Acceptor::Admit admit_;
   bool called_ = false;
 };
@@ -376,8 +495,8 @@ class DataGateServer final : public wire::DataGate::Server {
 }  // namespace
 
 wire::DataGate::Client MakeDataGate(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
-                                    const HostFiles& files, uint64_t peer_key, Acceptor::Admit admit) {
-  return kj::heap<DataGateServer>(tickets, device, copies, attached, files, peer_key, std::move(admit));
+                                    const HostFiles& files, uint64_t peer_key, ClientHost host, Acceptor::Admit admit) {
+  return kj::heap<DataGateServer>(tickets, device, copies, attached, files, peer_key, host, std::move(admit));
 }
 
 }  // namespace tessera

@@ -16,6 +16,7 @@
 
 namespace tessera {
 
+inline constexpr uint32_t kMaxTransferPart = uint32_t{4} << 20;  // docs/limits.md: max_transfer_part
 inline constexpr uint32_t kMaxFilePart = uint32_t{16} << 20;  // docs/limits.md: max_file_part
 inline constexpr int64_t kMaxFileBytes = int64_t{1} << 50;    // docs/limits.md: max_file_bytes
 
@@ -25,9 +26,13 @@ struct HostFiles {
   DeviceKind memory = DeviceKind::kCpu;
 };
 
+// Clients of the own host lend their memory; those of others send and get parts, and may come back to a ticket when
+// their connection breaks.
+enum class ClientHost : uint8_t { kOwn, kOther };
+
 // The bootstrap capability of one data connection. `admit` is called when the key or a ticket was shown.
 // `attached` outlives it, as the others do.
 wire::DataGate::Client MakeDataGate(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
-                                    const HostFiles& files, uint64_t peer_key, Acceptor::Admit admit);
+                                    const HostFiles& files, uint64_t peer_key, ClientHost host, Acceptor::Admit admit);
 
 }  // namespace tessera

@@ -1,8 +1,5 @@
 #include "server/worker/rpc/worker_server.h"
 
-#include <unistd.h>
-
-#include <fstream>
 #include <utility>
 
 #include <kj/async-unix.h>
@@ -26,22 +23,10 @@ unsigned FirstWords(const ReportBatch& batch) {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-std::string LinkTarget(const char* path) {
-  char target[256];
-  const ssize_t size = readlink(path, target, sizeof(target));
-  return size < 0 ? "" : std::string(target, static_cast<size_t>(size));
-}
-
 }  // namespace
 
-std::string HostIdentity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return StrCat(boot, "/", LinkTarget("/proc/self/ns/mnt"), "/", LinkTarget("/proc/self/ns/user"));
-}
-
 kj::Promise<void> WorkerServer::Run(wire::WorkerWelcome::Reader welcome, wire::Membership::Client membership,
-                                    kj::AutoCloseFd link, const WorkerParts& parts) {
+                                    kj::Own<LinkStream> link, const WorkerParts& parts) {
   membership_ = kj::mv(membership);
   parts_ = std::make_unique<WorkerParts>(parts);
   self_ = WorkerIndex(welcome.getIndex());
@@ -49,7 +34,7 @@ kj::Promise<void> WorkerServer::Run(wire::WorkerWelcome::Reader welcome, wire::M
   epoch_ = welcome.getEpoch();
   peer_key_ = welcome.getPeerKey();
   linger_ = kj::heap<LoopLinger>(parts.port, parts.home_core);
-  link_ = kj::heap<MessageLink>(parts.port, kj::mv(link));
+  link_ = kj::heap<MessageLink>(kj::mv(link));
   observer_ = kj::heap<kj::UnixEventPort::FdObserver>(parts.port, parts.outbox.event_fd(),
                                                       kj::UnixEventPort::FdObserver::OBSERVE_READ);
   auto ended = kj::newPromiseAndFulfiller<void>();
@@ -164,7 +149,7 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
         return connecting.attach(kj::mv(address));
       })
       .then([this, peer](kj::Own<kj::AsyncIoStream> stream) {
-        auto connection = kj::heap<DialedConnection>(kj::mv(stream));
+        auto connection = kj::heap<DialedConnection>(StreamKind::kUnixSocket, kj::mv(stream));
         auto mapped = MapArenaOf(connection->Bootstrap<wire::DataGate>(), peer);
         return mapped.attach(kj::mv(connection));
       })

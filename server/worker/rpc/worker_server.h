@@ -49,8 +49,8 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
 
   // With the coordinator's answer to the join: takes messages from the link and sends what the outbox has, until the
   // link ends.
-  kj::Promise<void> Run(wire::WorkerWelcome::Reader welcome, wire::Membership::Client membership, kj::AutoCloseFd link,
-                        const WorkerParts& parts);
+  kj::Promise<void> Run(wire::WorkerWelcome::Reader welcome, wire::Membership::Client membership,
+                        kj::Own<LinkStream> link, const WorkerParts& parts);
 
   kj::Promise<void> ping(PingContext context) override;
 
@@ -89,8 +89,5 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
   std::map<WorkerIndex, uint64_t> peers_;  // that are there: their incarnations
   kj::TaskSet tasks_;
 };
-
-// Two workers may map each other's memory when these are equal: one kernel, one set of namespaces.
-std::string HostIdentity();
 
 }  // namespace tessera

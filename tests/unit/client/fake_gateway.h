@@ -1,24 +1,25 @@
 #pragma once
 
-// FakeGateway: a coordinator for tests of the client. It speaks the wire over a socket pair on a thread
-// of its own, keeps what it was sent, and answers watches, unless it is told to be silent.
+// FakeGateway: a coordinator for tests of the client. It speaks the wire on a unix socket, on a thread of its own, keeps
+// what it was sent, and answers watches, unless it is told to be silent.
 
-#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-#include <capnp/rpc-twoparty.h>
 #include <kj/async-unix.h>
 
-#include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/message_link.h"
+#include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
+#include "schemas/types/address.h"
 
 namespace tessera {
 
@@ -41,16 +42,16 @@ struct FakeOptions {
 class FakeGateway {
  public:
   explicit FakeGateway(FakeOptions options) : options_(std::move(options)) {
-    int pair[2];
-    KJ_ASSERT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
-    client_fd_ = pair[0];
-    thread_ = std::thread([this, fd = pair[1]] { Serve(fd); });
+    static std::atomic<int> count = 0;
+    address_.socket_path = "/tmp/tessera-fake-" + std::to_string(getpid()) + "-" + std::to_string(count++);
+    thread_ = std::thread([this] { Serve(); });
+    std::unique_lock<std::mutex> lock(mutex_);
+    ready_.wait(lock, [this] { return executor_.get() != nullptr; });
   }
   ~FakeGateway() { Stop(); }
 
-  // The client's end; given once.
-  int client_fd() const { return client_fd_; }
-  // Closes the connection.
+  const Address& address() const { return address_; }
+  // Closes the connections.
   void Stop() {
     {
       std::unique_lock<std::mutex> lock(mutex_);
@@ -68,8 +69,10 @@ class FakeGateway {
  private:
   class SessionServer final : public wire::Session::Server {
    public:
-    SessionServer(FakeGateway& fake, kj::AutoCloseFd link) : fake_(fake), link_(fake.io_->unixEventPort, kj::mv(link)) {
-      link_.Start({[this](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
+    explicit SessionServer(FakeGateway& fake) : fake_(fake) {}
+    void TakeLink(kj::Own<LinkStream> stream) {
+      link_ = kj::heap<MessageLink>(kj::mv(stream));
+      link_->Start({[this](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
                      auto sent = message.getRoot<wire::ToCoordinator>();
                      if (sent.isBatch()) Take(sent.getBatch());
                      return nullptr;
@@ -119,12 +122,12 @@ class FakeGateway {
         ticket.setTicket(77);
       }
       if (done) event().setBatchDone(batch.getNumber());
-      link_.Send(message);
+      link_->Send(message);
     }
 
    private:
     FakeGateway& fake_;
-    MessageLink link_;
+    kj::Own<MessageLink> link_;
     uint64_t event_ = 0;
   };
 
@@ -135,9 +138,10 @@ class FakeGateway {
       if (fake_.options_.opening == FakeOptions::Opening::kIgnored) return kj::NEVER_DONE;
       if (!fake_.options_.refuse.ok()) return ToException(fake_.options_.refuse);
       auto results = context.getResults();
-      LinkPair link = MakeLinkPair();
-      results.setSession(kj::heap<SessionServer>(fake_, kj::mv(link.near)));
-      results.setLink(LendDescriptor<wire::LinkSocket>(kj::mv(link.far)));
+      auto session = kj::heap<SessionServer>(fake_);
+      fake_.session_ = session.get();
+      results.setSession(kj::mv(session));
+      results.setLinkKey(kLinkKey);
       auto welcome = results.initWelcome();
       welcome.setSessionId(5);
       welcome.setEpoch(9);
@@ -150,14 +154,19 @@ class FakeGateway {
     FakeGateway& fake_;
   };
 
-  void Serve(int fd) {
+  void Serve() {
     kj::AsyncIoContext io = kj::setupAsyncIo();
-    io_ = &io;
     auto stop = kj::newPromiseAndFulfiller<void>();
+    auto receiver = io.provider->getNetwork().parseAddress(ToText(address_)).wait(io.waitScope)->listen();
     {
-      auto stream = io.lowLevelProvider->wrapUnixSocketFd(fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP);
-      capnp::TwoPartyServer server(kj::heap<GatewayServer>(*this));
-      auto connection = server.accept(*stream, 1);
+      Acceptor acceptor(io, {}, [this](uint64_t key, kj::Own<LinkStream> stream) {
+        if (key != kLinkKey || session_ == nullptr) return false;
+        session_->TakeLink(kj::mv(stream));
+        return true;
+      });
+      const Acceptor::Port port{*receiver,
+                                [this](const PeerName&, Acceptor::Admit) { return kj::heap<GatewayServer>(*this); }};
+      auto running = acceptor.Run(port).eagerlyEvaluate(nullptr);
       {
         std::lock_guard<std::mutex> lock(mutex_);
         stop_ = kj::mv(stop.fulfiller);
@@ -166,11 +175,13 @@ class FakeGateway {
       ready_.notify_all();
       stop.promise.wait(io.waitScope);
     }
+    unlink(address_.socket_path.c_str());
   }
 
+  static constexpr uint64_t kLinkKey = 11;
   FakeOptions options_;
-  int client_fd_ = -1;
-  kj::AsyncIoContext* io_ = nullptr;  // the thread's
+  Address address_;
+  SessionServer* session_ = nullptr;  // the thread's
   std::mutex mutex_;
   std::condition_variable ready_;
   kj::Own<const kj::Executor> executor_;

@@ -16,7 +16,7 @@ namespace {
 
 absl::StatusOr<std::shared_ptr<SessionImpl>> Open(FakeGateway& fake, double stall_timeout_s = 60) {
   ConnectionOptions options;
-  options.socket_fd = fake.client_fd();
+  options.address = fake.address();
   options.timeout_s = 0.3;
   return SessionImpl::Open(options, stall_timeout_s);
 }

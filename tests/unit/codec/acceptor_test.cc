@@ -31,9 +31,10 @@ struct Served {
   explicit Served(int64_t handshake_timeout_ms)
       : path("/tmp/tessera-acceptor-test-" + std::to_string(getpid())),
         receiver(io.provider->getNetwork().parseAddress(("unix:" + path).c_str()).wait(io.waitScope)->listen()),
-        acceptor(io.provider->getTimer(), {.handshake_timeout_ms = handshake_timeout_ms},
-                 [](pid_t, Acceptor::Admit admit) { return kj::heap<Admitting>(std::move(admit)); }),
-        running(acceptor.Run(*receiver).eagerlyEvaluate(nullptr)) {}
+        port{*receiver,
+             [](const PeerName&, Acceptor::Admit admit) { return kj::heap<Admitting>(std::move(admit)); }},
+        acceptor(io, {.handshake_timeout_ms = handshake_timeout_ms}),
+        running(acceptor.Run(port).eagerlyEvaluate(nullptr)) {}
   ~Served() { unlink(path.c_str()); }
   kj::Own<kj::AsyncIoStream> Connect() {
     return io.provider->getNetwork()
@@ -45,6 +46,7 @@ struct Served {
   kj::AsyncIoContext io = kj::setupAsyncIo();
   std::string path;
   kj::Own<kj::ConnectionReceiver> receiver;
+  Acceptor::Port port;
   Acceptor acceptor;
   kj::Promise<void> running;
 };
@@ -58,7 +60,7 @@ TEST(Acceptor, ClosesAConnectionThatShowsNothing) {
 
 TEST(Acceptor, KeepsAConnectionThatWasAdmitted) {
   Served served(200);
-  DialedConnection admitted(served.Connect());
+  DialedConnection admitted(StreamKind::kUnixSocket, served.Connect());
   admitted.Bootstrap<wire::Gateway>().joinRequest().send().wait(served.io.waitScope);
   // One that came later and shows nothing is closed: so the first one's time is over too.
   auto silent = served.Connect();

@@ -1,7 +1,6 @@
 // Messages over a link: order, sizes, what waits, how it ends.
 
 #include "schemas/codec/message_link.h"
-#include "schemas/codec/descriptor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,6 +18,7 @@
 #include <kj/async-io.h>
 
 #include "schemas/session.capnp.h"
+#include "tests/support/link_pair.h"
 #include "tests/support/resident_memory.h"
 
 namespace tessera {
@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 
 // A loop, and one end of a link that notes what it takes; the other end is the test's.
 struct Loop {
-  Loop() : pair(MakeLinkPair()), link(io.unixEventPort, kj::mv(pair.near)) {
+  Loop() : pair(MakeLinkPair()), link(MakeSocketStream(io.unixEventPort, kj::mv(pair.near))) {
     link.Start({[this](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
                   taken.push_back(message.getRoot<wire::ToCoordinator>().getAcknowledge());
                   return hold ? hold() : nullptr;
@@ -81,7 +81,7 @@ void SendRaw(int fd, const std::string& bytes) {
 // What several threads try to send comes whole, and in each one's order, between what the loop sends.
 TEST(MessageLink, AnyThreadMayTryToSend) {
   Loop loop;
-  MessageLink other(loop.io.unixEventPort, kj::mv(loop.pair.far));
+  MessageLink other(MakeSocketStream(loop.io.unixEventPort, kj::mv(loop.pair.far)));
   constexpr uint64_t kThreads = 3, kEach = 2000;
   std::atomic<uint64_t> refused = 0;
   std::vector<std::thread> threads;
@@ -106,7 +106,7 @@ TEST(MessageLink, AnyThreadMayTryToSend) {
 
 TEST(MessageLink, WhatIsLargeOrMustWaitIsNotTried) {
   Loop loop;
-  MessageLink other(loop.io.unixEventPort, kj::mv(loop.pair.far));
+  MessageLink other(MakeSocketStream(loop.io.unixEventPort, kj::mv(loop.pair.far)));
   const auto tried = [&other](unsigned padding_words) {
     capnp::MallocMessageBuilder message;
     message.initRoot<wire::ToCoordinator>().initBatch().initRecords(1)[0].initDrop(padding_words);
@@ -125,7 +125,7 @@ TEST(MessageLink, WhatIsLargeOrMustWaitIsNotTried) {
 
 TEST(MessageLink, MessagesComeInOrder) {
   Loop loop;
-  MessageLink other(loop.io.unixEventPort, kj::mv(loop.pair.far));
+  MessageLink other(MakeSocketStream(loop.io.unixEventPort, kj::mv(loop.pair.far)));
   for (uint64_t i = 0; i < 1000; ++i) SendNumber(other, i);
   loop.RunUntil([&] { return loop.taken.size() == 1000; });
   for (uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(loop.taken[i], i);
@@ -153,7 +153,7 @@ TEST(MessageLink, WhatTheSocketDoesNotTakeWaitsAndIsTold) {
   Loop loop;
   // Larger than the socket's memory and than the reader's buffer; small ones between.
   std::vector<std::pair<uint64_t, unsigned>> seen;
-  MessageLink reader(loop.io.unixEventPort, kj::mv(loop.pair.far));
+  MessageLink reader(MakeSocketStream(loop.io.unixEventPort, kj::mv(loop.pair.far)));
   constexpr unsigned kPadding[] = {1 << 20, 3, 1 << 18, 1 << 16, 0, 20'000};
   for (unsigned i = 0; i < 6; ++i) SendPadded(loop.link, i, kPadding[i]);
   EXPECT_FALSE(loop.link.is_clear());
@@ -171,7 +171,7 @@ TEST(MessageLink, WhatTheSocketDoesNotTakeWaitsAndIsTold) {
 
 TEST(MessageLink, WhatALargeMessageNeededIsGivenBack) {
   Loop loop;
-  MessageLink other(loop.io.unixEventPort, kj::mv(loop.pair.far));
+  MessageLink other(MakeSocketStream(loop.io.unixEventPort, kj::mv(loop.pair.far)));
   const int64_t before = ResidentBytes();
   SendPadded(other, 1, 6 << 20);  // 48 MiB
   loop.RunUntil([&]() { return !loop.taken.empty() && other.is_clear(); });
@@ -200,7 +200,8 @@ TEST(MessageLink, WaitingForTheSocketTakesNoDescriptor) {
 TEST(MessageLink, WhoIsToldThatItIsClearMaySendAtOnce) {
   kj::AsyncIoContext io = kj::setupAsyncIo();
   LinkPair pair = MakeLinkPair();
-  MessageLink writer(io.unixEventPort, kj::mv(pair.near)), reader(io.unixEventPort, kj::mv(pair.far));
+  MessageLink writer(MakeSocketStream(io.unixEventPort, kj::mv(pair.near)));
+  MessageLink reader(MakeSocketStream(io.unixEventPort, kj::mv(pair.far)));
   uint64_t sent = 0, seen = 0;
   const auto fill = [&]() {
     while (sent < 40 && writer.is_clear()) SendPadded(writer, sent++, 100'000);
@@ -247,12 +248,12 @@ TEST(MessageLink, TheOtherSidesEndIsToldOnce) {
   EXPECT_FALSE(loop.ended.has_value());
 }
 
-TEST(MessageLink, AnEndWithinAMessageIsDataLoss) {
+TEST(MessageLink, AnEndWithinAMessageIsALostConnection) {
   Loop loop;
   SendRaw(loop.pair.far.get(), NumberAsBytes(7).substr(0, 12));
   loop.pair.far = nullptr;
   loop.RunUntil([&] { return loop.ended.has_value(); });
-  EXPECT_EQ(loop.ended->code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(loop.ended->code(), absl::StatusCode::kUnavailable);
 }
 
 TEST(MessageLink, ABadSegmentTableEndsIt) {
@@ -287,14 +288,33 @@ TEST(MessageLink, AfterStopNothingIsCalled) {
   EXPECT_FALSE(loop.ended.has_value());
 }
 
-TEST(MessageLink, ASocketTravelsAsACapability) {
+// A stream of KJ, as TLS is one.
+TEST(MessageLink, OverAnyStreamMessagesComeWholeAndInOrder) {
   kj::AsyncIoContext io = kj::setupAsyncIo();
-  LinkPair pair = MakeLinkPair();
-  const kj::AutoCloseFd far = TakeLinkSocket(LendDescriptor<wire::LinkSocket>(kj::mv(pair.far))).wait(io.waitScope);
-  SendRaw(far.get(), "x");
-  char byte = 0;
-  EXPECT_EQ(recv(pair.near.get(), &byte, 1, 0), 1);
-  EXPECT_EQ(byte, 'x');
+  kj::TwoWayPipe pipe = io.provider->newTwoWayPipe();
+  MessageLink writer(MakeLinkStream(io.unixEventPort, StreamKind::kBytes, kj::mv(pipe.ends[0])));
+  MessageLink reader(MakeLinkStream(io.unixEventPort, StreamKind::kBytes, kj::mv(pipe.ends[1])));
+  uint64_t sent = 0, seen = 0;
+  const auto fill = [&]() {
+    while (sent < 40 && writer.is_clear()) SendPadded(writer, sent++, 100'000);
+  };
+  std::optional<absl::Status> ended;
+  writer.Start({[](capnp::MessageReader&) -> kj::Maybe<kj::Promise<void>> { return nullptr; },
+                [&ended](absl::Status status) { ended = std::move(status); }, fill});
+  {
+    reader.Start({[&seen](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
+                    EXPECT_EQ(message.getRoot<wire::ToCoordinator>().getBatch().getNumber(), seen++);
+                    return nullptr;
+                  },
+                  nullptr, nullptr});
+    fill();
+    for (int i = 0; i < 2000 && seen < 40; ++i)
+      io.provider->getTimer().afterDelay(1 * kj::MILLISECONDS).wait(io.waitScope);
+  }
+  EXPECT_EQ(seen, 40u);
+  capnp::MallocMessageBuilder message;
+  message.initRoot<wire::ToCoordinator>();
+  EXPECT_FALSE(writer.TrySend(message)) << "only its loop's thread may write";
 }
 
 }  // namespace

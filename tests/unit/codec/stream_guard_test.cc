@@ -80,7 +80,7 @@ TEST(SegmentTableScannerTest, HalfAMessageIsNoError) {
 TEST(GuardedStreamTest, PassesMessagesAndBreaksAtGarbage) {
   auto io = kj::setupAsyncIo();
   auto pipe = io.provider->newCapabilityPipe();
-  auto guarded = MakeGuardedStream(kj::mv(pipe.ends[0]));
+  auto guarded = MakeGuardedStream(kj::mv(pipe.ends[0]), {});
   const std::string message = Message(3, 64);
   pipe.ends[1]->write(message.data(), message.size()).wait(io.waitScope);
   std::string received(message.size(), '\0');

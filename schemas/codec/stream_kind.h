@@ -1,0 +1,9 @@
+#pragma once
+
+namespace tessera {
+
+// What a stream of KJ is: a unix socket (an AsyncCapabilityStream, which passes descriptors), or one of bytes alone,
+// as TLS makes it.
+enum class StreamKind : unsigned char { kUnixSocket, kBytes };
+
+}  // namespace tessera
