@@ -8,10 +8,10 @@
 //   TESSERA_ASSIGN_OR_RETURN(Tensor x, session.DistributeTensor(view, mesh, {Placement::Shard(0),
 //   Placement::Replicate()}));
 //
-// A connection that breaks is made again while the session's lease runs, without an op lost or run twice; state() tells.
-// Blocks: Connect, Status, Sync, CommEnd, Close; DistributeTensor and FromLocal above kSnapshotBytes
-// until the source has been read. A blocking call without progress for the stall timeout ends in
-// DeadlineExceeded. After a disconnect every pending and later call is Unavailable.
+// A connection that breaks is made again while the session's lease runs, without an op lost or run twice; state()
+// tells. Blocks: Connect, Status, Sync, CommEnd, Close; DistributeTensor and FromLocal above kSnapshotBytes until the
+// source has been read. A blocking call without progress for the stall timeout ends in DeadlineExceeded. After a
+// disconnect every pending and later call is Unavailable.
 
 #include <memory>
 #include <optional>

@@ -164,7 +164,8 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
   const auto progress = std::make_shared<SlabProgress>(in_place ? holders.size() * kPlacedSlabs : size_t{kSlabs});
   if (progress->meter != nullptr) progress->meter->expected_bytes += bytes;
   connection_->BeginTransfer(number, request->ticket, request->secret,
-                             {shared, std::make_shared<const TensorSpec>(spec), HostSide::Direction::kDownload}, workers);
+                             {shared, std::make_shared<const TensorSpec>(spec), HostSide::Direction::kDownload},
+                             workers);
   const absl::Status fetched =
       in_place ? CopyInPlace("download", number,
                              SlabRun::OfHolders(holders, box, element_bytes, landing.data - landing.memory->data()),

@@ -198,8 +198,7 @@ absl::Status FileDoor::StartWriting(const HandlePtr& tensor, const FilePlace& pl
   }
   std::vector<WorkerIndex> workers;
   for (const auto& [box, worker] : writers) workers.push_back(worker);
-  session->connection_->BeginTransfer(writing->number, writing->request->ticket, writing->request->secret, {},
-                                      workers);
+  session->connection_->BeginTransfer(writing->number, writing->request->ticket, writing->request->secret, {}, workers);
   session->connection_->OnTransfers(
       [number = writing->number, place](TransferTable& transfers) { transfers.OpenFile(number, place); });
   for (const auto& [box, worker] : writers) {

@@ -95,30 +95,26 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   ~SessionImpl() override;
 
   // ---- ops (session_impl.cc) ----
-  // An op with one result.
+  // An op with one result; any op: its results in order.
   absl::StatusOr<HandlePtr> Call(const OpCall& call, absl::Span<const CallOperand> operands);
-  // Any op: its results in order.
   using Results = absl::InlinedVector<HandlePtr, 1>;
   absl::StatusOr<Results> CallAll(const OpCall& call, absl::Span<const CallOperand> operands);
   absl::StatusOr<PlanReport> Explain(const OpCall& call, absl::Span<const CallOperand> operands);
-  // What was recorded, with these tensors, and in order these numbers; its kept results (session_replay.cc).
+  // What was recorded, with these tensors and numbers; its kept results (session_replay.cc).
   absl::StatusOr<std::vector<HandlePtr>> Replay(const Recording& recording, absl::Span<const ReplayInput> inputs,
                                                 absl::Span<const ReplayNumber> numbers);
-  // A handle that the server has and this process has no object for (a resumed session). The session keeps it.
+  // A handle that the server has and this process has no object for; the session keeps it.
   HandlePtr Adopt(uint64_t id, const TensorSpec& spec);
   // From here on the handle keeps the tensor, whoever did before.
   void LetGo(HandleState& handle);
-  // ---- names (session_names.cc) ----
-  // The session keeps a tensor that has a name. Another that had it, has none any more; empty: the tensor has none.
+  // The session keeps a tensor that has a name (session_names.cc). Another that had it, has none any more; empty: none.
   absl::Status SetName(HandleState& handle, const std::string& name);
   std::string NameOfTensor(const HandleState& handle);
-  // NotFound, with the names that there are.
   absl::StatusOr<HandlePtr> FindNamed(const std::string& name);
   SessionState state();
   // Whether an op that uses the tensor last may take its memory.
   bool MayDonate(const HandlePtr& handle);
-  // The handle of that number that this process holds, or null.
-  HandlePtr FindLive(uint64_t id);
+  HandlePtr FindLive(uint64_t id);  // that this process holds, or null
 
   // ---- waiting (session_wait.cc) ----
   // Asks to be told when it is settled; with the next batch.
@@ -192,8 +188,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status EnqueueAll(std::vector<Record> records);
   absl::Status AwaitRoom(size_t queued);
   void EnsureWatched(HandleState& handle);
-  // Waits until `done`, called with the mutex held, is true. Errors: the session's failure,
-  // DeadlineExceeded (timeout, or no progress for the stall timeout), an interrupt.
+  // Until `done`, called with the mutex held. Errors: the session's, DeadlineExceeded (also a stall), an interrupt.
   absl::Status WaitUntil(std::string_view what, std::optional<double> timeout_s, const std::function<bool()>& done);
   absl::Status WaitFor(std::string_view what, const RequestPtr& request);
   void CancelRequest(uint64_t request);

@@ -42,8 +42,8 @@ absl::Status SessionImpl::SetName(HandleState& handle, const std::string& name) 
     const auto former = names_.find(name);
     if (former != names_.end() && former->second == handle.id) return absl::OkStatus();
     if (former != names_.end()) lose(former);
-    const auto own = std::find_if(names_.begin(), names_.end(),
-                                  [&](const auto& named) { return named.second == handle.id; });
+    const auto own =
+        std::find_if(names_.begin(), names_.end(), [&](const auto& named) { return named.second == handle.id; });
     if (own != names_.end()) lose(own);
     if (!name.empty()) {
       names_[name] = handle.id;

@@ -288,15 +288,20 @@ absl::Status SessionImpl::Close() {
   return answered.code() == absl::StatusCode::kCancelled ? answered : absl::OkStatus();
 }
 
-// An answer comes when the records before it have gone.
+// An answer comes when the records before it have gone. Bytes that are on their way from here are waited for: nobody
+// else has them.
 absl::Status SessionImpl::Detach() {
   if (!Check().ok()) return absl::OkStatus();
+  const absl::Status brought = WaitUntil("detach", std::nullopt, [this] {
+    return std::all_of(snapshots_.begin(), snapshots_.end(), [](const auto& snapshot) { return snapshot.expired(); });
+  });
   auto answered = std::make_shared<std::atomic<bool>>(false);
   connection_->GetStatus(/*max_tensors=*/0, [this, answered](const absl::StatusOr<ClusterReport>&) {
     *answered = true;
     NotifyChanged();
   });
-  const absl::Status left = WaitUntil("detach", kCloseTimeoutS, [&] { return answered->load(); });
+  absl::Status left = WaitUntil("detach", kCloseTimeoutS, [&] { return answered->load(); });
+  left.Update(brought);
   connection_->Shutdown();
   OnDisconnect(absl::FailedPreconditionError("session: this process has left it (detach)"));
   KeepUntilClosed(nullptr);

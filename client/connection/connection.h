@@ -7,8 +7,8 @@
 // Records that the coordinator has not taken up yet are at most kMaxRecordsInFlight; the rest queues here.
 //
 // Law: records reach the coordinator in the order in which Enqueue took them, once, over whatever connections there are
-// (session_core.h), and what `AfterRecords` calls ask (status, explain) is asked after them. After the first OnDisconnect
-// nothing is sent.
+// (session_core.h), and what `AfterRecords` calls ask (status, explain) is asked after them. After the first
+// OnDisconnect nothing is sent.
 
 #include <cstdint>
 #include <functional>

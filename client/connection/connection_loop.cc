@@ -86,8 +86,7 @@ absl::Status ConnectionLoop::Open() {
     status = absl::UnavailableError(StrCat("does not answer: ", StdView(status.message())));
   });
   auto late = timer_.afterDelay(Seconds(options.timeout_s)).then([&]() {
-    status = absl::DeadlineExceededError(
-        StrCat("connect: ", where, " gave no answer in ", options.timeout_s, " s"));
+    status = absl::DeadlineExceededError(StrCat("connect: ", where, " gave no answer in ", options.timeout_s, " s"));
   });
   opened.exclusiveJoin(kj::mv(late)).wait(io_.waitScope);
   if (absl::IsUnavailable(status) && status.message().rfind("connect:", 0) != 0) {
@@ -167,8 +166,8 @@ kj::Promise<void> ConnectionLoop::TryAgain(kj::Duration pause) {
               const absl::Status status = FromException(exception);
               const bool is_over = timer_.now() - lost_at_ > Seconds(welcome_.lease_s);
               if (MayPass(status) && !is_over) return tasks_.add(TryAgain(std::min(2 * pause, kLongestPause)));
-              Fail(absl::UnavailableError(StrCat("the connection to the coordinator was lost, and the session with it: ",
-                                                 StdView(status.message()))));
+              Fail(absl::UnavailableError(StrCat(
+                  "the connection to the coordinator was lost, and the session with it: ", StdView(status.message()))));
             });
 }
 

@@ -262,8 +262,8 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
   for (auto worker : reader.getWorkers()) report.workers.push_back(DecodeWorker(worker));
   for (auto session : reader.getSessions()) {
     report.sessions.push_back({session.getId(), TextOf(session.getTenant()), TextOf(session.getClient()),
-                               TextOf(session.getName()), session.getTensors(), session.getBytes(), session.getQueued(), session.getConnected(),
-                               session.getAwaitsClient()});
+                               TextOf(session.getName()), session.getTensors(), session.getBytes(), session.getQueued(),
+                               session.getConnected(), session.getAwaitsClient()});
   }
   for (auto tensor : reader.getTensors()) {
     TensorReport out;

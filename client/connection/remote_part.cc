@@ -66,8 +66,9 @@ void RemotePart::Finish(DoneCallback done) {
 void RemotePart::Pump() {
   while (!is_broken_ && failure_.ok() && sent_ < parts_.size() && sent_ < kTransferWindow) {
     const uint64_t line = line_;
-    tasks_.add(Send(parts_[sent_++]).then([this, line]() { Passed(line); },
-                                          [this, line](kj::Exception&& exception) { Broke(line, kj::mv(exception)); }));
+    tasks_.add(Send(parts_[sent_++])
+                   .then([this, line]() { Passed(line); },
+                         [this, line](kj::Exception&& exception) { Broke(line, kj::mv(exception)); }));
   }
   if (!finish_ || !parts_.empty() || is_broken_ || !failure_.ok()) return;
   const uint64_t line = line_;

@@ -21,7 +21,7 @@ namespace tessera {
 
 // docs/limits.md: transfer_part, transfer_window
 inline constexpr int64_t kTransferPartBytes = 1 << 20;
-inline constexpr size_t kTransferWindow = 8;  // parts under way to a worker
+inline constexpr size_t kTransferWindow = 8;   // parts under way to a worker
 inline constexpr double kTransferRetryS = 60;  // docs/limits.md: transfer_retry
 
 class RemotePart : private kj::TaskSet::ErrorHandler {

@@ -1,7 +1,7 @@
 #pragma once
 
-// SessionCore: a session's end of the protocol, without sockets, threads or clocks: records and messages in, messages and
-// events out. What drives it says when a connection is there and when it is lost.
+// SessionCore: a session's end of the protocol, without sockets, threads or clocks: records and messages in, messages
+// and events out. What drives it says when a connection is there and when it is lost.
 //
 //   core.Connected({epoch, connection, last_batch});
 //   core.Add(records);
@@ -10,9 +10,9 @@
 //
 // Law: over any number of connections, cut at any byte, the coordinator takes each batch once and in order, and the
 // events come out once and in order. Why: batches are dense, and each is kept here until the coordinator has said that
-// it was taken up; a new connection begins with the number of the last one that the coordinator has, and those behind it
-// are sent again; it drops what it has. The other way the coordinator keeps each event until its number is acknowledged,
-// which is sent when it has come out here, and sends the rest again; what has come out is dropped.
+// it was taken up; a new connection begins with the number of the last one that the coordinator has, and those behind
+// it are sent again; it drops what it has. The other way the coordinator keeps each event until its number is
+// acknowledged, which is sent when it has come out here, and sends the rest again; what has come out is dropped.
 
 #include <cstdint>
 #include <deque>

@@ -47,11 +47,11 @@ struct TransferTable::Link {
 
   static kj::Promise<wire::DataGate::Client> Dial(std::shared_ptr<Dialer> dialer, Dialed connection) {
     auto connecting = dialer->Connect();
-    return connecting.then([dialer = std::move(dialer), connection = std::move(connection)](
-                               kj::Own<kj::AsyncIoStream> stream) {
-      *connection = kj::heap<DialedConnection>(dialer->kind(), kj::mv(stream));
-      return (*connection)->Bootstrap<wire::DataGate>();
-    });
+    return connecting.then(
+        [dialer = std::move(dialer), connection = std::move(connection)](kj::Own<kj::AsyncIoStream> stream) {
+          *connection = kj::heap<DialedConnection>(dialer->kind(), kj::mv(stream));
+          return (*connection)->Bootstrap<wire::DataGate>();
+        });
   }
 
   Dialed connection;
@@ -196,10 +196,11 @@ void TransferTable::Copy(uint64_t transfer, WorkerIndex worker, const Box& box, 
   Transfer* const state = FindPart(transfer, worker, &why);
   if (state == nullptr) return done(why);
   if (RemotePart* const remote = state->parts.at(worker).remote.get()) {
-    return remote->Copy(box, offset_bytes, [this, transfer, worker, done = std::move(done)](const absl::Status& status) {
-      if (!status.ok()) Fail(transfer, worker, status);
-      done(status.ok() ? status : OfWorker(worker, status));
-    });
+    return remote->Copy(box, offset_bytes,
+                        [this, transfer, worker, done = std::move(done)](const absl::Status& status) {
+                          if (!status.ok()) Fail(transfer, worker, status);
+                          done(status.ok() ? status : OfWorker(worker, status));
+                        });
   }
   auto request = state->parts.at(worker).transfer().copyRequest();
   auto wire_box = request.initBox();

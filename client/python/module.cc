@@ -202,8 +202,9 @@ void DefineSession(nb::module_& module) {
       .def_prop_ro("id", &Session::id)
       .def_prop_ro("worker_count", &Session::worker_count)
       .def_prop_ro("resume_text", &Session::ResumeText, "What ts.connect(resume=) takes to come back to this session.")
-      .def_prop_ro("state", [](const Session& s) { return std::string(ToText(s.state())); },
-                   "\"open\", \"reconnecting\" while a connection that broke is made again, or \"closed\".")
+      .def_prop_ro(
+          "state", [](const Session& s) { return std::string(ToText(s.state())); },
+          "\"open\", \"reconnecting\" while a connection that broke is made again, or \"closed\".")
       .def_prop_ro("_lease_s", [](const Session& s) { return s.impl()->welcome().lease_s; })
       .def("_find",
            [](const Session& s, const std::string& name) {

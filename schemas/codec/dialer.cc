@@ -21,9 +21,8 @@ namespace {
 constexpr size_t kMaxShownBytes = 200;
 
 void SetOption(kj::AsyncIoStream& stream, int level, int option, int value) {
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 stream.setsockopt(level, option, &value, sizeof(value));
-               })) {
+  KJ_IF_MAYBE (exception,
+               kj::runCatchingExceptions([&]() { stream.setsockopt(level, option, &value, sizeof(value)); })) {
     (void)exception;  // of a socket without the option
   }
 }
@@ -71,7 +70,8 @@ absl::StatusOr<std::unique_ptr<Dialer>> Dialer::Make(std::string_view what, Addr
 }
 
 absl::Status Dialer::NoServer(std::string_view why) const {
-  return absl::UnavailableError(StrCat(what_, ": no server at ", Printable(ToText(address_), kMaxShownBytes), ": ", why));
+  return absl::UnavailableError(
+      StrCat(what_, ": no server at ", Printable(ToText(address_), kMaxShownBytes), ": ", why));
 }
 
 kj::Promise<kj::Own<kj::AsyncIoStream>> Dialer::Connect() { return address_.is_unix() ? ConnectUnix() : ConnectTls(); }
@@ -103,8 +103,8 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> Dialer::ConnectTls() {
         if (exception.getType() == kj::Exception::Type::DISCONNECTED || status.code() != absl::StatusCode::kInternal) {
           kj::throwFatalException(kj::mv(exception));
         }
-        kj::throwFatalException(ToException(absl::UnauthenticatedError(
-            StrCat(what_, ": ", Printable(ToText(address_), kMaxShownBytes), ": TLS: ", exception.getDescription().cStr()))));
+        kj::throwFatalException(ToException(absl::UnauthenticatedError(StrCat(
+            what_, ": ", Printable(ToText(address_), kMaxShownBytes), ": TLS: ", exception.getDescription().cStr()))));
       });
 }
 

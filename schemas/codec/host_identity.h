@@ -1,5 +1,7 @@
 #pragma once
 
+// Which host a process is on.
+
 #include <string>
 
 namespace tessera {

@@ -33,8 +33,8 @@ class LinkStream {
   virtual size_t TryWrite(absl::Span<const iovec> pieces) = 0;
   // After TryWrite took less than all. One call at a time.
   virtual kj::Promise<void> WhenWritable() = 0;
-  // Whether other threads than the loop's may call TryWrite, and a message of up to this size is then taken whole or not
-  // at all; 0: they may not.
+  // Whether other threads than the loop's may call TryWrite, and a message of up to this size is then taken whole or
+  // not at all; 0: they may not.
   virtual size_t max_whole_bytes() const = 0;
 };
 

@@ -1,9 +1,9 @@
 #pragma once
 
 // MakeGuardedStream: a stream that checks every message's segment table before Cap'n Proto's reader sees it. Raw
-// garbage, a segment count of FF FF FF FF (which 0.9.2 would wrap to 0) or a message beyond the limit make the read fail
-// with a disconnect; the connection closes and nothing else happens. It holds back nothing: bytes pass through as they
-// come. Descriptors pass beside messages where the stream is a unix socket; elsewhere they stay behind.
+// garbage, a segment count of FF FF FF FF (which 0.9.2 would wrap to 0) or a message beyond the limit make the read
+// fail with a disconnect; the connection closes and nothing else happens. It holds back nothing: bytes pass through as
+// they come. Descriptors pass beside messages where the stream is a unix socket; elsewhere they stay behind.
 //
 // SegmentTableScanner is the pure part, and what the fuzz target drives.
 

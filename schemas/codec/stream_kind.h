@@ -1,5 +1,7 @@
 #pragma once
 
+// What a stream of KJ can pass.
+
 namespace tessera {
 
 // What a stream of KJ is: a unix socket (an AsyncCapabilityStream, which passes descriptors), or one of bytes alone,

@@ -17,8 +17,8 @@ enum class TlsSide : unsigned char {
   kServerOfWorkers,  // and asks for one that the CA has signed, for a client's use
 };
 
-// NotFound or PermissionDenied for a file that can't be read, InvalidArgument for one that is not what it should be or a
-// file that the side needs and has not. Messages open with `what` and name the file.
+// NotFound or PermissionDenied for a file that can't be read, InvalidArgument for one that is not what it should be or
+// a file that the side needs and has not. Messages open with `what` and name the file.
 absl::StatusOr<kj::Own<kj::TlsContext>> MakeTls(std::string_view what, const TlsFiles& files, TlsSide side);
 
 }  // namespace tessera

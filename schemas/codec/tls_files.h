@@ -1,5 +1,7 @@
 #pragma once
 
+// The files that TLS is made from (tls.h).
+
 #include <string>
 
 namespace tessera {

@@ -145,15 +145,14 @@ void Acceptor::Admission::Dismiss() const {
 void Acceptor::Welcome(Connection& connection) {
   *connection.allowance = GuestAllowance{};
   connection.place = guests_.insert(guests_.end(), &connection);
-  connection.deadline =
-      timer_.afterDelay(options_.handshake_timeout_ms * kj::MILLISECONDS)
-          .then([this, &connection]() {
-            if (!connection.allowance->is_guest) return;
-            spdlog::warn("closing the connection of {}: nothing shown in {} ms (handshake_timeout)", connection.peer.text,
-                         options_.handshake_timeout_ms);
-            connection.leave->fulfill();
-          })
-          .eagerlyEvaluate(nullptr);
+  connection.deadline = timer_.afterDelay(options_.handshake_timeout_ms * kj::MILLISECONDS)
+                            .then([this, &connection]() {
+                              if (!connection.allowance->is_guest) return;
+                              spdlog::warn("closing the connection of {}: nothing shown in {} ms (handshake_timeout)",
+                                           connection.peer.text, options_.handshake_timeout_ms);
+                              connection.leave->fulfill();
+                            })
+                            .eagerlyEvaluate(nullptr);
   if (guests_.size() <= options_.max_guests) return;
   Connection& first = *guests_.front();
   if (!first.leave->isWaiting()) return;  // it goes already
@@ -184,12 +183,12 @@ void Acceptor::Serve(const Port& port, kj::Own<kj::AsyncIoStream> stream) {
 kj::Promise<void> Acceptor::ServeBegun(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream) {
   auto begun = kj::heapArray<kj::byte>(kLinkMagicBytes);
   auto reading = stream->tryRead(begun.begin(), begun.size(), begun.size());
-  return reading.then([this, connection, stream = kj::mv(stream), begun = kj::mv(begun)](
-                          size_t count) mutable -> kj::Promise<void> {
-    const bool is_link = count == begun.size() && std::memcmp(begun.begin(), kLinkMagic, count) == 0;
-    if (is_link && take_link_) return ServeLink(connection, kj::mv(stream));
-    return ServeCalls(connection, kj::mv(stream), kj::heapArray<kj::byte>(begun.slice(0, count)));
-  });
+  return reading.then(
+      [this, connection, stream = kj::mv(stream), begun = kj::mv(begun)](size_t count) mutable -> kj::Promise<void> {
+        const bool is_link = count == begun.size() && std::memcmp(begun.begin(), kLinkMagic, count) == 0;
+        if (is_link && take_link_) return ServeLink(connection, kj::mv(stream));
+        return ServeCalls(connection, kj::mv(stream), kj::heapArray<kj::byte>(begun.slice(0, count)));
+      });
 }
 
 kj::Promise<void> Acceptor::ServeCalls(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream,

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-// The boxes that together hold `count` elements of `box` from number `first` on, in row-major order: at most 2 * rank + 1,
-// one behind the other, each row-major in itself. The elements lie in the box.
+// The boxes that together hold `count` elements of `box` from number `first` on, in row-major order: at most 2 * rank +
+// 1, one behind the other, each row-major in itself. The elements lie in the box.
 std::vector<Box> BoxesOfRange(const Box& box, int64_t first, int64_t count);
 
 struct ElementRange {

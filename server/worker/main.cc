@@ -167,7 +167,8 @@ absl::StatusOr<RemoteDoor> OpenRemoteDoor(const WorkerOptions& options, kj::Asyn
                  door.receiver =
                      io.provider->getNetwork().parseAddress(HostAndPort(address)).wait(io.waitScope)->listen();
                })) {
-    return absl::UnavailableError(StrCat("can't listen on ", options.data_listen, ": ", exception->getDescription().cStr()));
+    return absl::UnavailableError(
+        StrCat("can't listen on ", options.data_listen, ": ", exception->getDescription().cStr()));
   }
   address.port = static_cast<int>(door.receiver->getPort());
   if (!options.data_advertise.empty()) {
@@ -211,7 +212,8 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   const auto gate_for = [&parts = *parts, &files = options.host_files,
                          key = joined.getWelcome().getPeerKey()](ClientHost host) {
     return [&parts, &files, key, host](const PeerName&, Acceptor::Admit admit) {
-      return MakeDataGate(parts.tickets, *parts.device, parts.copies, parts.attached, files, key, host, std::move(admit));
+      return MakeDataGate(parts.tickets, *parts.device, parts.copies, parts.attached, files, key, host,
+                          std::move(admit));
     };
   };
   Acceptor acceptor(io, AcceptOptions{});
@@ -338,7 +340,12 @@ int Serve(WorkerOptions options) {
     // The coordinator's end shows in whatever was on its way there.
     if (!has_joined || exception->getType() != kj::Exception::Type::DISCONNECTED) {
       const absl::Status reason = FromException(*exception);
-      status = Fail(std::string(reason.message()));
+      const bool is_refused = exception->getType() == kj::Exception::Type::DISCONNECTED;
+      status =
+          Fail(is_refused ? StrCat("join: the coordinator at ", options.coordinator, " ended the connection, as its ",
+                                   "log says: over TLS it wants a certificate for a client's use that its --tls-ca ",
+                                   "has signed (", StdView(reason.message()), ")")
+                          : std::string(reason.message()));
     }
   }
   unlink(path.c_str());
@@ -363,7 +370,8 @@ int Main(int argc, char** argv) {
   app.add_option("--tls-ca", options.tls.ca, "who signs the coordinator's certificate, a PEM file");
   app.add_option("--data-listen", options.data_listen,
                  "address where clients of other hosts bring and fetch bytes: tls://host:port (0: any free port)");
-  app.add_option("--data-advertise", options.data_advertise, "host[:port] by which they reach it, where that is another");
+  app.add_option("--data-advertise", options.data_advertise,
+                 "host[:port] by which they reach it, where that is another");
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
   app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
       ->check(CLI::Range(-1, kMaxWorkers - 1));

@@ -37,8 +37,8 @@ class TicketTable {
     bool redeemed = false;
     bool over = false;  // reported, or to be reported when the last copy ends
     bool reported = false;
-    int copies = 0;            // that run now
-    int64_t covered_rows = 0;  // an upload's progress along dim 0 (elements for rank 0)
+    int copies = 0;                // that run now
+    int64_t covered_rows = 0;      // an upload's progress along dim 0 (elements for rank 0)
     int64_t covered_elements = 0;  // of the own box, of an upload by parts
     int holder = 0;                // which redeeming it has been; the ones before are over
     absl::Status status;

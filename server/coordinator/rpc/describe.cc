@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxTensorsListed = 10'000;  // docs/limits.md: max_tensors_listed
 constexpr double kHeartbeatsOfSilence = 4;
-constexpr size_t kMaxHeldResults = 10'000;    // docs/limits.md: max_held_results
+constexpr size_t kMaxHeldResults = 10'000;  // docs/limits.md: max_held_results
 
 wire::WorkerInfo::State StateOf(const WorkerEntry& worker) {
   switch (worker.state) {

@@ -120,17 +120,17 @@ class GatewayServer final : public wire::Gateway::Server {
     auto on_end = [ended](absl::Status reason) {
       if (*ended != nullptr) (*ended)->End(std::move(reason));
     };
-    const double lease_s = hello.lease_s.value_or(door_ == Door::kAll ? hub_.options().lease_s : hub_.options().tls_lease_s);
+    const double lease_s =
+        hello.lease_s.value_or(door_ == Door::kAll ? hub_.options().lease_s : hub_.options().tls_lease_s);
     Hub::Opened opened;
     if (hello.resume.has_value()) {
       auto resumed = hub_.ResumeSession(*hello.resume, role, on_end);
       ThrowIfError(resumed.status());
       opened = *std::move(resumed);
     } else {
-      auto made = hub_.OpenSession(
-          {SessionId(), 0, kTenantOfTokens, std::move(hello.client), static_cast<int64_t>(lease_s * 1e6), role,
-           std::move(hello.name)},
-          on_end);
+      auto made = hub_.OpenSession({SessionId(), 0, kTenantOfTokens, std::move(hello.client),
+                                    static_cast<int64_t>(lease_s * 1e6), role, std::move(hello.name)},
+                                   on_end);
       ThrowIfError(made.status());
       opened = *std::move(made);
     }
@@ -148,7 +148,8 @@ class GatewayServer final : public wire::Gateway::Server {
     auto params = context.getParams();
     const auto hello = params.getHello();
     TakeTry();
-    if (door_ == Door::kClients) Forbid("join: this address is for clients; workers have another one (--listen-workers)");
+    if (door_ == Door::kClients)
+      Forbid("join: this address is for clients; workers have another one (--listen-workers)");
     ThrowIfError(CheckVersion("join", hello.getProtocolVersion()));
     if (!SameToken(hub_.options().join_token, TextOf(hello.getJoinToken()))) {
       Refuse("join: the join token is wrong");

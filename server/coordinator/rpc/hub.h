@@ -93,7 +93,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     uint64_t link_key = 0;
     uint64_t secret = 0;
     uint64_t connection = 0;
-    int64_t heard_us = 0;  // as NowUs has it
+    int64_t heard_us = 0;                                   // as NowUs has it
     std::deque<std::shared_ptr<const ClientEvent>> outbox;  // not acknowledged
     size_t sent = 0;                                        // at the front of the outbox
     std::function<void(absl::Status)> on_end;

@@ -46,8 +46,8 @@ absl::Status CheckOne(const std::string& flag, const std::string& text, Door doo
       return absl::InvalidArgumentError(StrCat(flag, " ", text, ": a unix socket's path begins with /"));
     }
     if (address.socket_path.size() < sizeof(sockaddr_un::sun_path)) return absl::OkStatus();
-    return absl::InvalidArgumentError(StrCat(flag, " ", text, ": a unix socket's path has at most ",
-                                             sizeof(sockaddr_un::sun_path) - 1, " bytes"));
+    return absl::InvalidArgumentError(
+        StrCat(flag, " ", text, ": a unix socket's path has at most ", sizeof(sockaddr_un::sun_path) - 1, " bytes"));
   }
   const TlsSide side = door == Door::kWorkers ? TlsSide::kServerOfWorkers : TlsSide::kServer;
   return MakeTls(StrCat(flag, " ", text), tls, side).status();

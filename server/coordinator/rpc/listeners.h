@@ -1,7 +1,7 @@
 #pragma once
 
-// Listeners: the addresses that a coordinator serves. Unix sockets are for clients and workers of the host; an address of
-// TLS is for clients, or for workers, who show certificates.
+// Listeners: the addresses that a coordinator serves. Unix sockets are for clients and workers of the host; an address
+// of TLS is for clients, or for workers, who show certificates.
 
 #include <sys/types.h>
 
@@ -44,8 +44,8 @@ class Listeners {
     Address address;
     Door door;
     kj::Own<kj::ConnectionReceiver> receiver;
-    kj::Own<kj::TlsContext> tls;      // null: of a unix socket
-    std::pair<dev_t, ino_t> file{};   // of a unix socket
+    kj::Own<kj::TlsContext> tls;     // null: of a unix socket
+    std::pair<dev_t, ino_t> file{};  // of a unix socket
     std::unique_ptr<Acceptor::Port> port = nullptr;
   };
   Listeners(const CoordinatorOptions& options, kj::AsyncIoContext& io) : options_(options), io_(io) {}

@@ -291,8 +291,7 @@ class TransferServer final : public wire::Transfer::Server {
     auto job = [&device = device_, ticket = ticket_, first, count, shard, bytes, copied]() {
       const TransferWindow& window = ticket->window;
       std::byte* at = bytes;
-      for (const Box& box :
-           BoxesOfRange(ticket->box, static_cast<int64_t>(first), static_cast<int64_t>(count))) {
+      for (const Box& box : BoxesOfRange(ticket->box, static_cast<int64_t>(first), static_cast<int64_t>(count))) {
         const auto result = CopyWindow(device, window, ticket->box, box, shard, at);
         copied->Update(result.status());
         at += NumElements(box) * SizeBytes(window.spec.dtype);

@@ -17,8 +17,8 @@
 namespace tessera {
 
 inline constexpr uint32_t kMaxTransferPart = uint32_t{4} << 20;  // docs/limits.md: max_transfer_part
-inline constexpr uint32_t kMaxFilePart = uint32_t{16} << 20;  // docs/limits.md: max_file_part
-inline constexpr int64_t kMaxFileBytes = int64_t{1} << 50;    // docs/limits.md: max_file_bytes
+inline constexpr uint32_t kMaxFilePart = uint32_t{16} << 20;     // docs/limits.md: max_file_part
+inline constexpr int64_t kMaxFileBytes = int64_t{1} << 50;       // docs/limits.md: max_file_bytes
 
 // What files clients may have, and what memory shards are in.
 struct HostFiles {

@@ -1,7 +1,7 @@
 #pragma once
 
-// FakeGateway: a coordinator for tests of the client. It speaks the wire on a unix socket, on a thread of its own, keeps
-// what it was sent, and answers watches, unless it is told to be silent.
+// FakeGateway: a coordinator for tests of the client. It speaks the wire on a unix socket, on a thread of its own,
+// keeps what it was sent, and answers watches, unless it is told to be silent.
 
 #include <unistd.h>
 
@@ -73,11 +73,11 @@ class FakeGateway {
     void TakeLink(kj::Own<LinkStream> stream) {
       link_ = kj::heap<MessageLink>(kj::mv(stream));
       link_->Start({[this](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
-                     auto sent = message.getRoot<wire::ToCoordinator>();
-                     if (sent.isBatch()) Take(sent.getBatch());
-                     return nullptr;
-                   },
-                   nullptr, nullptr});
+                      auto sent = message.getRoot<wire::ToCoordinator>();
+                      if (sent.isBatch()) Take(sent.getBatch());
+                      return nullptr;
+                    },
+                    nullptr, nullptr});
     }
     kj::Promise<void> close(CloseContext) override { return kj::READY_NOW; }
 

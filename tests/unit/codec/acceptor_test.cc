@@ -31,8 +31,7 @@ struct Served {
   explicit Served(int64_t handshake_timeout_ms)
       : path("/tmp/tessera-acceptor-test-" + std::to_string(getpid())),
         receiver(io.provider->getNetwork().parseAddress(("unix:" + path).c_str()).wait(io.waitScope)->listen()),
-        port{*receiver,
-             [](const PeerName&, Acceptor::Admit admit) { return kj::heap<Admitting>(std::move(admit)); }},
+        port{*receiver, [](const PeerName&, Acceptor::Admit admit) { return kj::heap<Admitting>(std::move(admit)); }},
         acceptor(io, {.handshake_timeout_ms = handshake_timeout_ms}),
         running(acceptor.Run(port).eagerlyEvaluate(nullptr)) {}
   ~Served() { unlink(path.c_str()); }

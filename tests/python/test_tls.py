@@ -1,0 +1,150 @@
+"""Clients and workers from other hosts: TLS, certificates, and what is refused."""
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tessera as ts
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
+from tls_cluster import TlsCluster, make_certificates  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def tls():
+    with TlsCluster() as cluster:
+        yield cluster
+
+
+def test_a_session_over_tls_computes_and_moves_bytes(tls):
+    with tls.connect() as session:
+        assert session.address == tls.address and session.state == "open"
+        mesh = session.init_device_mesh((2,))
+        x = np.arange(900 * 700, dtype=np.float64).reshape(900, 700)
+        for placements in ([ts.Shard(0)], [ts.Shard(1)], [ts.Replicate()]):
+            d = session.distribute_tensor(x, mesh, placements)
+            np.testing.assert_array_equal(d.full_tensor(), x)
+            np.testing.assert_array_equal((d + 1).to_local((1,)), np.array_split(x + 1, 2, axis=placements[0].dim)[1]
+                                          if placements[0].is_shard() else x + 1)
+            assert float(d.sum()) == x.sum()
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (3_000_001,), (5, 0, 3), (2, 3, 300_001), (1, 2_500_000), ()])
+def test_any_shape_passes_in_parts(tls, shape):
+    with tls.connect() as session:
+        mesh = session.init_device_mesh((2,))
+        x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        for dim in range(max(1, len(shape))):
+            placements = [ts.Shard(dim)] if shape else [ts.Replicate()]
+            d = session.distribute_tensor(x, mesh, placements)
+            np.testing.assert_array_equal(d.full_tensor(), x)
+
+
+def test_small_ops_in_a_chain(tls):
+    with tls.connect() as session:
+        x = session.distribute_tensor(np.zeros(16))
+        for _ in range(3000):
+            x = x + 1
+        assert float(x.sum()) == 48_000
+
+
+def test_no_or_another_ca_is_refused_by_name(tls, tmp_path):
+    other = make_certificates(tmp_path / "other")
+    for ca in (None, other / "ca.crt"):
+        with pytest.raises(ts.UnauthenticatedError, match="connect: tls://localhost:.*TLS: .*certificate"):
+            ts.connect(tls.address, token=tls.token, ca=ca)
+
+
+def test_a_wrong_host_is_refused_by_name(tls):
+    address = tls.address.replace("localhost", "127.0.0.1")   # which the certificate doesn't have
+    with pytest.raises(ts.UnauthenticatedError, match="127.0.0.1"):
+        ts.connect(address, token=tls.token, ca=tls.certificates / "ca.crt")
+
+
+def test_an_expired_certificate_is_refused(tmp_path):
+    folder = make_certificates(tmp_path / "certs")
+    command = ["openssl", "x509", "-req", "-in", "/dev/stdin", "-CA", folder / "ca.crt", "-CAkey", folder / "ca.key", "-days", "-1",
+               "-set_serial", "7", "-out", folder / "server.crt"]
+    request = subprocess.run(["openssl", "req", "-new", "-key", folder / "server.key", "-subj", "/CN=localhost", "-addext",
+                              "subjectAltName=DNS:localhost"], check=True, capture_output=True).stdout
+    made = subprocess.run([*map(str, command), "-copy_extensions", "copy"], input=request, capture_output=True)
+    assert made.returncode == 0, made.stderr
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    with socket.create_server(("localhost", 0)) as server:
+        import threading
+
+        def serve():
+            connection, _ = server.accept()
+            try:
+                context.wrap_socket(connection, server_side=True)
+            except OSError:
+                pass
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(ts.UnauthenticatedError, match="expired"):
+            ts.connect(f"tls://localhost:{server.getsockname()[1]}", token="x", ca=folder / "ca.crt", timeout=5)
+
+
+def test_a_wrong_token_and_a_ca_that_is_no_certificate(tls, tmp_path):
+    with pytest.raises(ts.UnauthenticatedError, match="token"):
+        ts.connect(tls.address, token="nonsense", ca=tls.certificates / "ca.crt")
+    assert "the token is wrong" in tls.coordinator_log()
+    (tmp_path / "ca.crt").write_text("nonsense")
+    with pytest.raises(ts.InvalidArgumentError, match="ca.crt is no certificate in PEM"):
+        ts.connect(tls.address, token=tls.token, ca=tmp_path / "ca.crt")
+    with pytest.raises(ts.NotFoundError, match="missing.crt: No such file"):
+        ts.connect(tls.address, token=tls.token, ca=tmp_path / "missing.crt")
+
+
+def test_plaintext_and_half_a_handshake_harm_nobody(tls):
+    port = int(tls.address.rpartition(":")[2])
+    held = []
+    for said in (b"GET / HTTP/1.1\r\n\r\n", b"", b"\x16\x03\x01\x02\x00\x01", os.urandom(4096)):
+        held.append(socket.create_connection(("localhost", port)))
+        held[-1].sendall(said)
+    with tls.connect() as session:
+        assert float(session.distribute_tensor(np.ones(4)).sum()) == 4
+    for connection in held:
+        connection.close()
+
+
+def test_workers_need_certificates_and_their_own_address(tls):
+    for options, why in (({"who": "server"}, "certificate"), ({"coordinator": tls.clients}, "this address is for clients")):
+        worker = tls.start_worker(7, **options)
+        assert worker.wait(15) != 0
+        assert why in worker.stderr.read().lower()
+    with pytest.raises((ts.UnauthenticatedError, ts.UnavailableError)):
+        tls.connect(address=tls.workers)   # without a certificate
+
+
+def test_addresses_are_checked():
+    for address in ("tls://", "tls://host", "tls://host:port", "tls://:1", "tls://a b:1", "tls://host:70000", "http://host:1"):
+        with pytest.raises(ts.InvalidArgumentError, match="an address is unix:/path or tls://host:port"):
+            ts.connect(address, token="x")
+    with pytest.raises(ts.UnavailableError, match="no server at tls://localhost:1"):
+        ts.connect("tls://localhost:1", token="x", timeout=3)
+
+
+def test_a_client_that_says_nothing_loses_its_session():
+    with TlsCluster(workers=1, flags=["--session-silence=1"]) as cluster:
+        code = ("import os, signal, sys, tessera as ts, numpy as np; s = ts.connect(sys.argv[1], token=sys.argv[2], ca=sys.argv[3], lease=0.5);"
+                "x = s.distribute_tensor(np.ones(1 << 20)).wait(); print('there', flush=True); os.kill(os.getpid(), signal.SIGSTOP)")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        stopped = subprocess.Popen([sys.executable, "-c", code, cluster.address, cluster.token, str(cluster.certificates / "ca.crt")],
+                                   stdout=subprocess.PIPE, text=True, env=environment)
+        try:
+            assert stopped.stdout.readline().strip() == "there"
+            with cluster.connect() as session:
+                deadline = time.monotonic() + 15
+                while session.status()["workers"][0]["used_bytes"] > 0 and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                assert session.status()["workers"][0]["used_bytes"] == 0
+            assert "has said nothing for 1 s (session_silence)" in cluster.coordinator_log()
+        finally:
+            stopped.kill()
+            stopped.wait()
