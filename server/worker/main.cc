@@ -54,11 +54,6 @@ constexpr int kMaxThreads = 1024;  // docs/limits.md: threads
 // Whether there is a network on which messages may go to other hosts: UCX's port does what any sender says.
 enum class TrustedNetwork : uint8_t { kNone, kNetDevices };
 
-// PEM files.
-struct TlsFiles {
-  std::string certificate, key, ca;
-};
-
 struct WorkerOptions {
   std::string coordinator;  // "unix:/path", "tls://host:port"
   TlsFiles tls;
@@ -365,9 +360,9 @@ int Main(int argc, char** argv) {
   app.add_option("--coordinator", options.coordinator,
                  "address of the coordinator: unix:/path, or tls://host:port of its --listen-workers")
       ->required();
-  app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file");
+  app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file (see tessera certs)");
   app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
-  app.add_option("--tls-ca", options.tls.ca, "who signs the coordinator's certificate, a PEM file");
+  app.add_option("--tls-ca", options.tls.ca, "who signs the others' certificates, a PEM file");
   app.add_option("--data-listen", options.data_listen,
                  "address where clients of other hosts bring and fetch bytes: tls://host:port (0: any free port)");
   app.add_option("--data-advertise", options.data_advertise,
@@ -395,9 +390,6 @@ int Main(int argc, char** argv) {
       "--trusted-network", [&options]() { options.trusted_network = TrustedNetwork::kNetDevices; },
       "workers of other hosts are reached by UCX over --net-devices. Messages are not encrypted, and whoever reaches\n"
       "the port writes into this process: only where all who do are trusted");
-  app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file (see tessera certs)");
-  app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
-  app.add_option("--tls-ca", options.tls.ca, "who signs the others' certificates, a PEM file");
   app.add_option("--message-listen", options.message_listen,
                  "host[:port] of this host where workers of other hosts reach it over TLS (no port: any that is free)");
   app.add_option("--message-advertise", options.message_advertise,
