@@ -28,6 +28,7 @@ struct ClusterOptions {
   double start_timeout_s = 60;
   // More flags for the coordinator, as they are.
   std::vector<std::string> coordinator_flags;
+  std::vector<std::string> worker_flags;
   // A unix socket path instead of a fresh one.
   std::string socket_path;
   // Folders whose files the workers load from and save to; "folder:ro" for loading alone.

@@ -120,6 +120,13 @@ absl::Status AddHosts(X509* certificate, const std::vector<std::string>& hosts) 
                     address.has_value() ? bytes : static_cast<int>(host.size()));
     GENERAL_NAME_set0_value(name, address.has_value() ? GEN_IPADD : GEN_DNS, text);
     sk_GENERAL_NAME_push(names.get(), name);
+    if (!address.has_value()) continue;
+    // A number as a name, too: who checks names alone, as libkj-tls does, finds it there.
+    ASN1_STRING* const as_name = ASN1_IA5STRING_new();
+    GENERAL_NAME* const second = GENERAL_NAME_new();
+    ASN1_STRING_set(as_name, host.data(), static_cast<int>(host.size()));
+    GENERAL_NAME_set0_value(second, GEN_DNS, as_name);
+    sk_GENERAL_NAME_push(names.get(), second);
   }
   if (X509_add1_ext_i2d(certificate, NID_subject_alt_name, names.get(), 0, X509V3_ADD_DEFAULT) != 1) {
     return LibraryError("subjectAltName");
@@ -321,7 +328,10 @@ CertificateFacts FactsOf(X509* certificate) {
   facts.issuer = NameText(X509_get_issuer_name(certificate));
   const Names names(static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
-    facts.hosts.push_back(HostText(sk_GENERAL_NAME_value(names.get(), i)));
+    std::string host = HostText(sk_GENERAL_NAME_value(names.get(), i));
+    if (std::find(facts.hosts.begin(), facts.hosts.end(), host) == facts.hosts.end()) {
+      facts.hosts.push_back(std::move(host));
+    }
   }
   // Of a certificate that doesn't say, all of it.
   const uint32_t uses = X509_get_extended_key_usage(certificate);

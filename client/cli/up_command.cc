@@ -8,6 +8,7 @@
 
 #include "client/cli/command.h"
 #include "client/cluster.h"
+#include "schemas/codec/tls_files.h"
 #include "schemas/types/address.h"
 #include "schemas/types/byte_size.h"
 #include "schemas/types/status_macros.h"
@@ -22,8 +23,44 @@ struct UpOptions {
   std::string device = "cpu";
   std::vector<std::string> files;
   std::string transport = "shm";
-  std::string listen;
+  std::vector<std::string> listen;
+  TlsFiles tls;
 };
+
+// Clients of other hosts: the coordinator's address, and one of each worker beside it.
+absl::Status AddTls(const UpOptions& up, const Address& address, ClusterOptions& options) {
+  if (up.tls.certificate.empty() || up.tls.key.empty()) {
+    return absl::InvalidArgumentError(StrCat("--listen ", ToText(address),
+                                             " needs a certificate and its key: --tls-cert ",
+                                             "and --tls-key (`tessera certs` makes them)"));
+  }
+  if (address.port == 0) {
+    return absl::InvalidArgumentError(StrCat("--listen ", ToText(address), ": clients have to know the port"));
+  }
+  const std::vector<std::string> files = {"--tls-cert=" + up.tls.certificate, "--tls-key=" + up.tls.key};
+  options.coordinator_flags.push_back("--listen=" + ToText(address));
+  options.worker_flags.push_back(StrCat("--data-listen=", ToText(Address{"", address.host, 0, ""})));
+  for (auto* flags : {&options.coordinator_flags, &options.worker_flags}) {
+    flags->insert(flags->end(), files.begin(), files.end());
+  }
+  return absl::OkStatus();
+}
+
+// Of the addresses to serve: one unix socket at most, and one of TLS.
+absl::Status AddListening(const UpOptions& up, ClusterOptions& options) {
+  for (const std::string& text : up.listen) {
+    TESSERA_ASSIGN_OR_RETURN(const Address address, ParseAddress("--listen", text));
+    if (address.is_unix() ? !options.socket_path.empty() : !options.coordinator_flags.empty()) {
+      return absl::InvalidArgumentError(StrCat("--listen ", text, ": there is one of its kind already"));
+    }
+    if (address.is_unix()) {
+      options.socket_path = address.socket_path;
+    } else {
+      TESSERA_RETURN_IF_ERROR(AddTls(up, address, options));
+    }
+  }
+  return absl::OkStatus();
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -93,14 +130,7 @@ int Up(const UpOptions& up) {
   if (!memory.ok()) return Failed(memory.status());
   options.memory_bytes = *memory;
   options.files = up.files;
-  if (!up.listen.empty()) {
-    const absl::StatusOr<Address> listen = ParseAddress("--listen", up.listen);
-    if (!listen.ok()) {
-      return Failed(absl::InvalidArgumentError(
-          StrCat(listen.status().message(), "; an address that other hosts can reach needs TLS")));
-    }
-    options.socket_path = listen->socket_path;
-  }
+  if (const absl::Status listening = AddListening(up, options); !listening.ok()) return Failed(listening);
   // Blocked in every thread from here on, so that sigtimedwait alone takes them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -115,6 +145,10 @@ int Up(const UpOptions& up) {
               ShowBytes(options.memory_bytes).c_str(), options.transport.c_str());
   std::printf("another worker joins by: %s\n", cluster->JoinCommand(options.workers).c_str());
   std::printf("admin: %s\n", cluster->admin_address().c_str());
+  const std::string token = cluster->address().substr(cluster->address().find('#'));
+  for (const std::string& address : up.listen) {
+    if (address.rfind("tls:", 0) == 0) std::printf("from other hosts: %s%s\n", address.c_str(), token.c_str());
+  }
   std::fflush(stdout);
   const int status = Serve(*cluster, signals);
   cluster->Stop();
@@ -142,11 +176,19 @@ Command AddUpCommand(CLI::App& app) {
   command->add_option("--transport", options->transport, "between workers")
       ->check(CLI::IsMember({"shm", "ucx"}))
       ->capture_default_str();
-  command->add_option("--listen", options->listen, "unix:/path of the coordinator (default: a fresh one)");
+  command
+      ->add_option(
+          "--listen", options->listen,
+          "unix:/path of the coordinator (default: a fresh one); tls://host:port beside it, for clients of other\n"
+          "hosts: the workers then have addresses of that host, too")
+      ->allow_extra_args(false);
+  command->add_option("--tls-cert", options->tls.certificate, "certificate of this host, a PEM file (tessera certs)");
+  command->add_option("--tls-key", options->tls.key, "its key, a PEM file");
   command->footer(
       "Examples:\n"
       "  tessera up --workers 4 --memory 2GiB\n"
-      "  tessera up --listen unix:/run/tessera.sock --transport ucx");
+      "  tessera up --listen unix:/run/tessera.sock --transport ucx\n"
+      "  tessera up --listen tls://myhost:7421 --tls-cert tls/server.crt --tls-key tls/server.key");
   return {command, [options] { return Up(*options); }};
 }
 

@@ -100,11 +100,13 @@ def test_up_prints_the_address_first_and_ends_on_ctrl_c():
 @pytest.mark.whole_system
 def test_a_bind_beyond_this_host_is_refused():
     out = tessera("up", "--listen", "0.0.0.0:7070")
-    assert out.returncode == 2 and "TLS" in out.stderr
-    server = subprocess.run([os.path.join(BIN, "server/coordinator/tessera-coordinator"), "--listen", "tcp:0.0.0.0:7070"],
-                            capture_output=True, text=True, timeout=20,
-                            env={**os.environ, "TESSERA_TOKEN": "t", "TESSERA_JOIN_TOKEN": "j"})
-    assert server.returncode != 0 and "TLS" in server.stderr
+    assert out.returncode == 2 and "an address is unix:/path or tls://host:port" in out.stderr
+    for address, why in (("tcp:0.0.0.0:7070", "an address is unix:/path or tls://host:port"),
+                         ("tls://0.0.0.0:7070", "TLS needs a certificate and its key")):
+        server = subprocess.run([os.path.join(BIN, "server/coordinator/tessera-coordinator"), "--listen", address],
+                                capture_output=True, text=True, timeout=20,
+                                env={**os.environ, "TESSERA_TOKEN": "t", "TESSERA_JOIN_TOKEN": "j"})
+        assert server.returncode == 2 and why in server.stderr
 
 
 @pytest.mark.whole_system

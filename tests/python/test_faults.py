@@ -244,13 +244,16 @@ try:
 except OSError:
     for fd in held[:left]:
         os.close(fd)
-x = session.distribute_tensor(np.ones(int(sys.argv[3])), mesh, rows)
-y = x.sum()
-for tensor in (y, x):
-    try:
-        tensor.wait()
-    except ts.ResourceExhaustedError as error:
-        print(error, flush=True)
+try:
+    x = session.distribute_tensor(np.ones(int(sys.argv[3])), mesh, rows)
+    y = x.sum()
+    for tensor in (y, x):
+        try:
+            tensor.wait()
+        except ts.ResourceExhaustedError as error:
+            print(error, flush=True)
+except ts.ResourceExhaustedError as error:
+    print("at once:", error, flush=True)
 for fd in held[left:]:
     os.close(fd)
 print(float(session.distribute_tensor(np.ones(4), mesh, rows).sum()))
@@ -263,7 +266,12 @@ def test_what_depends_on_an_upload_that_failed_here_has_the_first_cause(new_clus
     out = subprocess.run([sys.executable, "-c", SHORT_OF_FILES, cluster.address, str(left), str(elements)], text=True,
                          capture_output=True, timeout=60)
     cause = f"worker {left - 1}: data: socket: Too many open files"
-    assert out.stdout.splitlines() == [f"{cause}; on the way here: sum f64[]", cause, "4.0"], out.stderr
+    said = out.stdout.splitlines()
+    # An upload that reads its source by slabs may hear of it before it returns.
+    if elements > 500_000 and said[:1] == [f"at once: {cause}"]:
+        assert said[1:] == ["4.0"], out.stderr
+    else:
+        assert said == [f"{cause}; on the way here: sum f64[]", cause, "4.0"], out.stderr
 
 
 MANY_UPLOADS = """

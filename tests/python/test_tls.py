@@ -122,6 +122,26 @@ def test_workers_need_certificates_and_their_own_address(tls):
         tls.connect(address=tls.workers)   # without a certificate
 
 
+def test_a_number_serves_as_a_host(tmp_path):
+    folder = make_certificates(tmp_path / "certs", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    binaries = os.environ.get("TESSERA_BIN_DIR", "bazel-bin")
+    up = subprocess.Popen([os.path.join(binaries, "client/cli/tessera"), "up", "--workers", "2", "--memory", "32MiB", "--listen",
+                           f"tls://127.0.0.1:{port}", "--tls-cert", folder / "server.crt", "--tls-key", folder / "server.key"],
+                          stdout=subprocess.PIPE, text=True)
+    try:
+        told = [up.stdout.readline() for _ in range(5)]
+        address = told[-1].split()[-1]
+        assert told[-1].startswith("from other hosts: tls://127.0.0.1:")
+        with ts.connect(address, ca=folder / "ca.crt") as session:
+            x = np.arange(3e5)
+            np.testing.assert_array_equal(session.distribute_tensor(x).full_tensor(), x)
+    finally:
+        up.terminate()
+        assert up.wait(20) == 0
+
+
 def test_addresses_are_checked():
     for address in ("tls://", "tls://host", "tls://host:port", "tls://:1", "tls://a b:1", "tls://host:70000", "http://host:1"):
         with pytest.raises(ts.InvalidArgumentError, match="an address is unix:/path or tls://host:port"):
