@@ -60,8 +60,7 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   bool watched = false;
   bool settled = false;
   bool failure_reported = false;  // to the caller: Sync tells it no more
-  // Of a pending value: what ops have reduced it to, so that each reduction runs once (session_reduced.cc). They go
-  // when it goes.
+  // Of a pending value: what ops have reduced it to, once (session_reduced.cc). They go when it goes.
   absl::InlinedVector<std::shared_ptr<HandleState>, 1> reduced;
   absl::Status failure;
 
@@ -129,8 +128,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<CommReport> CommEnd(uint64_t number);
   absl::Status Close();
   absl::Status Detach();
-  // Ok while the session can be used.
-  absl::Status Check();
+  absl::Status Check();  // ok while the session can be used
   // Holds what the session needs, a cluster of this process, until it is closed or nobody has it any more.
   void KeepUntilClosed(std::shared_ptr<void> needed);
 
@@ -155,8 +153,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   ImplicitPolicy implicit_policy() const { return implicit_policy_; }
   std::vector<std::string> lost_workers();
   Membership membership();
-  // Changes with it.
-  uint64_t membership_version() const { return membership_version_; }
+  uint64_t membership_version() const { return membership_version_; }  // changes with it
 
  private:
   friend struct HandleState;
