@@ -69,15 +69,15 @@ struct WorkerJoinedNotice {
 struct UploadDoneEvent {
   uint64_t request = 0;
 };
-using ClientEventBody = std::variant<SettledEvent, TicketEvent, InlineValueEvent, BatchDoneEvent, CommReportEvent,
-                                     FailedHandleEvent, WorkerLostNotice, WorkerJoinedNotice, UploadDoneEvent>;
-struct ClientEvent {
+using SessionEventBody = std::variant<SettledEvent, TicketEvent, InlineValueEvent, BatchDoneEvent, CommReportEvent,
+                                      FailedHandleEvent, WorkerLostNotice, WorkerJoinedNotice, UploadDoneEvent>;
+struct SessionEvent {
   uint64_t number = 0;  // dense from 1 within the session
-  ClientEventBody body;
+  SessionEventBody body;
 };
 struct ToClient {
   SessionId session;
-  ClientEvent event;
+  SessionEvent event;
 };
 
 // The session is over: its connection, if any, is to be closed.

@@ -154,11 +154,11 @@ void StateMachine::LoseName(SessionEntry& session, HandleId handle) {
   session.name_of.erase(named);
 }
 
-void StateMachine::Send(SessionEntry& session, ClientEventBody body) {
+void StateMachine::Send(SessionEntry& session, SessionEventBody body) {
   effects_.push_back(ToClient{session.info.session, {++session.last_event, std::move(body)}});
 }
 
-void StateMachine::SendTo(SessionId id, ClientEventBody body) {
+void StateMachine::SendTo(SessionId id, SessionEventBody body) {
   auto found = sessions_.find(id);
   if (found != sessions_.end()) Send(found->second, std::move(body));
 }

@@ -74,8 +74,8 @@ class StateMachine {
   void CloseSession(SessionId id, const absl::Status& reason);
   void DropHandle(SessionEntry& session, HandleId handle);
   void LoseName(SessionEntry& session, HandleId handle);
-  void Send(SessionEntry& session, ClientEventBody body);
-  void SendTo(SessionId session, ClientEventBody body);  // nothing when the session is gone
+  void Send(SessionEntry& session, SessionEventBody body);
+  void SendTo(SessionId session, SessionEventBody body);  // nothing when the session is gone
   void CloseTicketOf(TicketId id, TicketEntry& ticket);
   void EndScopeIfDone(SessionEntry& session, uint64_t scope);
 

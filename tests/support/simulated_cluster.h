@@ -147,7 +147,7 @@ class SimulatedCluster {
     std::vector<T> found;
     auto events = events_.find(session);
     if (events == events_.end()) return found;
-    for (const ClientEvent& event : events->second) {
+    for (const SessionEvent& event : events->second) {
       if (const T* body = std::get_if<T>(&event.body)) found.push_back(*body);
     }
     return found;
@@ -163,7 +163,7 @@ class SimulatedCluster {
   std::map<SessionId, uint64_t> batches_;
   std::map<WorkerIndex, std::deque<WorkerMessage>> pending_;
   std::map<WorkerIndex, bool> dead_;
-  std::map<SessionId, std::vector<ClientEvent>> events_;
+  std::map<SessionId, std::vector<SessionEvent>> events_;
   std::map<SessionId, absl::Status> ended_;
   std::vector<std::string> log_;
 };

@@ -25,8 +25,6 @@ namespace {
 
 constexpr size_t kMaxMessagesPerSend = 256;
 constexpr uint64_t kWordsPerMessage = 40;
-// Fewer answers to batches than this don't make a message of their own: they only bound what is in flight.
-constexpr size_t kMaxQuietEvents = 8;
 constexpr auto kTick = 50 * kj::MILLISECONDS;
 constexpr int64_t kMaxPauseUs = 1'000'000;  // docs/limits.md: max_pause
 
@@ -113,7 +111,7 @@ void Hub::Carry(Effects effects) {
     } else if (auto* to_client = std::get_if<ToClient>(&effect)) {
       auto link = sessions_.find(to_client->session);
       if (link == sessions_.end()) continue;
-      link->second.outbox.push_back(std::make_shared<const ClientEvent>(std::move(to_client->event)));
+      link->second.outbox.Add(std::move(to_client->event));
     } else if (auto* end = std::get_if<EndSession>(&effect)) {
       FlushSession(end->session);
       EndLink(end->session, end->reason);
@@ -223,24 +221,14 @@ absl::Status Hub::TakeReported(WorkerIndex worker, uint64_t incarnation, wire::R
 
 // ---- sessions -----------------------------------------------------------------------------------
 
-bool Hub::CanWait(const SessionLink& link) const {
-  if (ticking_ || link.outbox.size() - link.sent >= kMaxQuietEvents) return false;
-  return std::all_of(link.outbox.begin() + static_cast<ptrdiff_t>(link.sent), link.outbox.end(),
-                     [](const auto& event) { return std::holds_alternative<BatchDoneEvent>(event->body); });
-}
-
 void Hub::FlushSession(SessionId session) {
   auto found = sessions_.find(session);
   if (found == sessions_.end() || found->second.link.get() == nullptr) return;
   SessionLink& link = found->second;
-  while (link.sent < link.outbox.size() && link.link->is_clear() && !CanWait(link)) {
-    const size_t count = std::min(link.outbox.size() - link.sent, kMaxMessagesPerSend);
-    capnp::MallocMessageBuilder message(FirstSegmentWords(count, kWordsPerMessage));
-    auto list = message.initRoot<wire::ToClient>().initEvents(static_cast<unsigned>(count));
-    for (unsigned i = 0; i < count; ++i) EncodeClientEvent(*link.outbox[link.sent + i], list[i]);
-    link.sent += count;
-    link.link->Send(message);
-  }
+  // What waited since the last tick has waited enough.
+  const auto quiet = ticking_ ? SessionOutbox::Quiet::kNow : SessionOutbox::Quiet::kMayWait;
+  std::optional<capnp::MallocMessageBuilder> message;
+  while (link.link->is_clear() && link.outbox.NextMessage(quiet, message)) link.link->Send(*message);
 }
 
 // What was sent and not acknowledged is to be sent again.
@@ -248,7 +236,7 @@ void Hub::Disconnect(SessionLink& link) {
   Retire(kj::mv(link.link));
   expected_links_.erase(link.link_key);
   link.is_connected = false;
-  link.sent = 0;
+  link.outbox.Disconnected();
   link.room = nullptr;
 }
 
@@ -297,10 +285,7 @@ kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, wire::ToCoor
   SessionLink& link = sessions_.at(session);
   link.heard_us = last_uptime_us_ - paused_us_;
   if (message.isAcknowledge()) {
-    while (link.sent > 0 && link.outbox.front()->number <= message.getAcknowledge()) {
-      link.outbox.pop_front();
-      --link.sent;
-    }
+    link.outbox.Acknowledge(message.getAcknowledge());
     return nullptr;
   }
   const absl::Status status = message.isBatch() ? TakeBatch(session, message.getBatch())
@@ -355,7 +340,7 @@ absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, Role
   link.on_end = std::move(on_end);
   ConnectSession(session, link);
   Opened opened{session, resume.secret, link.connection, link.link_key};
-  while (!link.outbox.empty() && link.outbox.front()->number <= resume.last_event) link.outbox.pop_front();
+  link.outbox.Resume(resume.last_event);
   Apply(SessionResumedEvent{session, resume.who});
   return opened;
 }

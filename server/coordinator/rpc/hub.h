@@ -19,6 +19,7 @@
 #include "server/coordinator/rpc/hello_codec.h"
 #include "server/coordinator/rpc/journal.h"
 #include "server/coordinator/rpc/options.h"
+#include "server/coordinator/rpc/session_outbox.h"
 #include "server/coordinator/state_machine.h"
 
 namespace kj {
@@ -93,9 +94,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     uint64_t link_key = 0;
     uint64_t secret = 0;
     uint64_t connection = 0;
-    int64_t heard_us = 0;                                   // as NowUs has it
-    std::deque<std::shared_ptr<const ClientEvent>> outbox;  // not acknowledged
-    size_t sent = 0;                                        // at the front of the outbox
+    int64_t heard_us = 0;  // as NowUs has it
+    SessionOutbox outbox;
     std::function<void(absl::Status)> on_end;
     kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> room;  // for whom the link's reading waits
   };
@@ -116,8 +116,6 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   // Lets go of a link that may be calling this very moment.
   void Retire(kj::Own<MessageLink> link);
   bool HasRoom(SessionId session) const;
-  // Whether what waits can wait for something else to say, or for the next tick: a few taken batches.
-  bool CanWait(const SessionLink& link) const;
   void Carry(Effects effects);
   // With what the machine has more, when others have had their turn.
   void GoOn();

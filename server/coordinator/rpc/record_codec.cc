@@ -194,7 +194,7 @@ absl::StatusOr<WorkerReportEvent> DecodeReport(WorkerIndex worker, uint64_t inca
   return event;
 }
 
-void EncodeClientEvent(const ClientEvent& event, wire::Event::Builder builder) {
+void EncodeSessionEvent(const SessionEvent& event, wire::Event::Builder builder) {
   builder.setNumber(event.number);
   std::visit(EventEncoder{builder}, event.body);
 }

@@ -22,6 +22,6 @@ absl::StatusOr<WorkerReportEvent> DecodeReport(WorkerIndex worker, uint64_t inca
                                                capnp::List<wire::Completion>::Reader completions,
                                                capnp::List<wire::TransferDone>::Reader transfers);
 
-void EncodeClientEvent(const ClientEvent& event, wire::Event::Builder builder);
+void EncodeSessionEvent(const SessionEvent& event, wire::Event::Builder builder);
 
 }  // namespace tessera

@@ -1,0 +1,52 @@
+#pragma once
+
+// SessionOutbox: the coordinator's end of a session's events, without sockets, loop or clock: events in, messages out
+// for the connection that is there. The client's end is client/connection/session_core.h.
+//
+//   outbox.Add(event);
+//   while (link.is_clear() && outbox.NextMessage(Quiet::kMayWait, message)) link.Send(*message);
+//   outbox.Acknowledge(number);      // the client has the events up to there
+//   outbox.Disconnected();           // what was sent and not acknowledged is to be sent again
+//   outbox.Resume(last_event);       // the client that comes back has the events up to there
+//
+// Law: each event stays here until the client has said that it has it, and on every connection they are sent once and
+// in order, from the first that is here. So a client that drops what it has, by number, gets each once.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include <capnp/message.h>
+
+#include "server/coordinator/effects.h"
+
+namespace tessera {
+
+class SessionOutbox {
+ public:
+  void Add(SessionEvent event) { events_.push_back(std::move(event)); }
+
+  // Whether a few answers to batches, which only bound what is in flight, may wait for something else to say.
+  enum class Quiet : uint8_t { kMayWait, kNow };
+  // The next events for this connection as wire::ToClient, which count as sent then. False: none is to be sent now, and
+  // `message` is as it was.
+  bool NextMessage(Quiet quiet, std::optional<capnp::MallocMessageBuilder>& message);
+
+  // Up to this number. What this connection was not sent is not acknowledged, whatever the number.
+  void Acknowledge(uint64_t number);
+  void Disconnected() { sent_ = 0; }
+  void Resume(uint64_t last_event);
+
+  // That are not acknowledged.
+  size_t size() const { return events_.size(); }
+
+ private:
+  bool CanWait() const;
+
+  std::deque<SessionEvent> events_;  // not acknowledged
+  size_t sent_ = 0;                  // of them, on this connection
+};
+
+}  // namespace tessera

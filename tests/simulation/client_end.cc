@@ -1,0 +1,242 @@
+#include "tests/simulation/client_end.h"
+
+#include <map>
+#include <utility>
+
+#include "client/connection/session_core.h"
+#include "schemas/codec/message_link.h"
+#include "schemas/types/str_cat.h"
+#include "tests/simulation/frames.h"
+
+namespace tessera {
+namespace {
+
+struct Tensor {
+  uint64_t handle = 0;
+  int mesh = 0;
+  int shape = 0;
+};
+
+const std::vector<Shape>& Shapes() {
+  static const std::vector<Shape> shapes = {{8, 8}, {64, 33}, {5, 40}};
+  return shapes;
+}
+
+std::string TextOf(const Record& record) {
+  switch (record.kind) {
+    case Record::Kind::kCall: {
+      std::string text = StrCat("call ", ToText(*record.call), " of");
+      for (const RecordOperand& operand : record.operands) {
+        text += StrCat(" ", operand.handle, operand.last_use ? "!" : "");
+      }
+      return StrCat(text, " is ", record.handle, "; ");
+    }
+    case Record::Kind::kWatch: return StrCat("watch ", record.request, " of ", record.handle, "; ");
+    case Record::Kind::kDownload: return StrCat("read ", record.request, " of ", record.handle, "; ");
+    case Record::Kind::kDrop: return StrCat("drop ", record.drops.at(0), "; ");
+    case Record::Kind::kCancel: return StrCat("cancel ", record.request, "; ");
+    case Record::Kind::kName: return StrCat("name ", record.handle, " ", record.name, "; ");
+    default: return "unknown; ";
+  }
+}
+
+std::string TextOf(const ClientEvent& event) {
+  switch (event.kind) {
+    case ClientEvent::Kind::kSettled: return StrCat("settled ", event.request, " ", event.status.ToString());
+    case ClientEvent::Kind::kInlineValue: return StrCat("value ", event.request, " ", event.bytes);
+    case ClientEvent::Kind::kFailed: return StrCat("failed ", event.handle, " ", event.status.ToString());
+    case ClientEvent::Kind::kWorkerLost: return StrCat("lost ", event.worker);
+    case ClientEvent::Kind::kWorkerJoined: return StrCat("joined ", event.worker);
+    default: return "unknown";
+  }
+}
+
+}  // namespace
+
+struct ClientEnd::Parts {
+  SessionCore core;
+  std::vector<Mesh> meshes;
+  std::vector<Tensor> tensors;
+  uint64_t next_handle = 1;
+  uint64_t next_request = 1;
+  std::vector<std::string> batches;
+  std::vector<std::string> events;
+  std::map<uint64_t, int> answers;  // by request
+  Frames frames;
+
+  Placements RandomPlacements(Generator& random) {
+    const int64_t dim = random.Below(3);
+    return {dim == 2 ? Placement::Replicate() : Placement::Shard(static_cast<int>(dim))};
+  }
+
+  Record Call(OpCall call, std::vector<RecordOperand> operands, int mesh, int shape) {
+    Record record;
+    record.call = std::make_shared<const OpCall>(std::move(call));
+    record.operands = std::move(operands);
+    record.handle = next_handle++;
+    tensors.push_back({record.handle, mesh, shape});
+    return record;
+  }
+
+  Record Creation(Generator& random) {
+    const int mesh = static_cast<int>(random.Below(static_cast<int64_t>(meshes.size())));
+    const int shape = static_cast<int>(random.Below(static_cast<int64_t>(Shapes().size())));
+    OpCall call;
+    call.op = OpId::kFull;
+    call.attributes.set_dtype(DType::kF32);
+    call.attributes.set_shape(Shapes()[static_cast<size_t>(shape)]);
+    call.attributes.set_mesh(meshes[static_cast<size_t>(mesh)]);
+    call.attributes.set_placements(RandomPlacements(random));
+    call.scalars = {Scalar::Float(random.OneIn(2) ? 0.0 : 1.0)};
+    return Call(std::move(call), {}, mesh, shape);
+  }
+
+  Record Sum(Generator& random, size_t at) {
+    const Tensor a = tensors[at];
+    Tensor b = a;
+    for (const Tensor& other : tensors) {
+      if (other.mesh == a.mesh && other.shape == a.shape && random.OneIn(2)) b = other;
+    }
+    OpCall call;
+    call.op = OpId::kAdd;
+    RecordOperand first;
+    first.handle = a.handle;
+    RecordOperand second;
+    second.handle = b.handle;
+    if (a.handle != b.handle && random.OneIn(4)) {
+      first.last_use = true;
+      tensors.erase(tensors.begin() + static_cast<ptrdiff_t>(at));
+    }
+    return Call(std::move(call), {first, second}, a.mesh, a.shape);
+  }
+
+  Record Redistribution(Generator& random, size_t at) {
+    const Tensor source = tensors[at];
+    OpCall call;
+    call.op = OpId::kRedistribute;
+    call.attributes.set_placements(RandomPlacements(random));
+    RecordOperand operand;
+    operand.handle = source.handle;
+    return Call(std::move(call), {operand}, source.mesh, source.shape);
+  }
+
+  Record RandomRecord(Generator& random) {
+    if (tensors.empty() || random.OneIn(6)) return Creation(random);
+    const size_t at = static_cast<size_t>(random.Below(static_cast<int64_t>(tensors.size())));
+    Record record;
+    record.handle = tensors[at].handle;
+    switch (random.Below(8)) {
+      case 0:
+      case 1: return Sum(random, at);
+      case 2:
+      case 3: return Redistribution(random, at);
+      case 4:
+        record.kind = random.OneIn(3) ? Record::Kind::kDownload : Record::Kind::kWatch;
+        record.allow_inline = true;
+        // What is read inline is small; the rest is watched.
+        if (tensors[at].shape != 0) record.kind = Record::Kind::kWatch;
+        record.request = next_request++;
+        answers[record.request] = 0;
+        return record;
+      case 5:
+        record.kind = Record::Kind::kName;
+        record.name = random.OneIn(4) ? "" : StrCat("n", random.Below(3));
+        return record;
+      case 6:
+        if (random.OneIn(3)) {
+          record = Record();
+          record.kind = Record::Kind::kCancel;
+          record.request =
+              random.OneIn(3) ? 0 : static_cast<uint64_t>(random.Below(static_cast<int64_t>(next_request)));
+          return record;
+        }
+        return Creation(random);
+      default:
+        record.kind = Record::Kind::kDrop;
+        record.drops = {record.handle};
+        tensors.erase(tensors.begin() + static_cast<ptrdiff_t>(at));
+        return record;
+    }
+  }
+
+  absl::Status Keep(const ClientEvent& event) {
+    events.push_back(TextOf(event));
+    if (event.kind != ClientEvent::Kind::kSettled && event.kind != ClientEvent::Kind::kInlineValue) {
+      return absl::OkStatus();
+    }
+    const auto found = answers.find(event.request);
+    if (found == answers.end()) return absl::InternalError(StrCat("request ", event.request, " was never made"));
+    if (++found->second > 1) return absl::InternalError(StrCat("request ", event.request, " is answered again"));
+    return absl::OkStatus();
+  }
+};
+
+ClientEnd::ClientEnd(int workers) : parts_(std::make_unique<Parts>()) {
+  parts_->meshes.push_back(*Mesh::Make({workers}, {}, {}));
+  parts_->meshes.push_back(*Mesh::Make({2}, {}, {}));
+  parts_->meshes.push_back(*Mesh::Make({2}, {}, {WorkerIndex(workers - 1), WorkerIndex(0)}));
+}
+ClientEnd::~ClientEnd() = default;
+
+void ClientEnd::AddBatch(Generator& random) {
+  std::vector<Record> records;
+  std::string text;
+  for (int64_t left = random.Between(1, 6); left > 0; --left) {
+    records.push_back(parts_->RandomRecord(random));
+    text += TextOf(records.back());
+  }
+  parts_->core.Add(records);
+  parts_->batches.push_back(std::move(text));
+}
+
+const std::vector<std::string>& ClientEnd::batches() const { return parts_->batches; }
+const std::vector<std::string>& ClientEnd::events() const { return parts_->events; }
+
+std::set<uint64_t> ClientEnd::open_requests() const {
+  std::set<uint64_t> open;
+  for (const auto& [request, count] : parts_->answers) {
+    if (count == 0) open.insert(request);
+  }
+  return open;
+}
+
+void ClientEnd::Connected(uint64_t epoch, uint64_t connection, uint64_t last_batch) {
+  parts_->core.Connected({epoch, connection, last_batch});
+}
+void ClientEnd::Lost() { parts_->core.Lost(); }
+uint64_t ClientEnd::last_event() const { return parts_->core.last_event(); }
+
+std::optional<std::string> ClientEnd::NextMessage() {
+  capnp::MessageBuilder* const message = parts_->core.NextMessage();
+  if (message == nullptr) return std::nullopt;
+  return BytesOf(*message);
+}
+
+std::string ClientEnd::Acknowledgement() {
+  capnp::MallocMessageBuilder message;
+  parts_->core.WriteAcknowledge(message);
+  return BytesOf(message);
+}
+
+absl::Status ClientEnd::Take(std::string_view bytes) {
+  parts_->frames.Add(bytes);
+  while (auto words = parts_->frames.Next()) {
+    capnp::FlatArrayMessageReader reader(*words);
+    const auto message = reader.getRoot<wire::ToClient>();
+    if (!message.isEvents()) return absl::InternalError("a message that has no events came");
+    auto events = parts_->core.Take(message.getEvents());
+    if (!events.ok()) return events.status();
+    for (const ClientEvent& event : *events) {
+      if (absl::Status status = parts_->Keep(event); !status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ClientEnd::ForgetBytes() { parts_->frames = Frames(); }
+
+void ClientEnd::RepeatEvent() {
+  if (!parts_->events.empty()) parts_->events.push_back(parts_->events.back());
+}
+
+}  // namespace tessera

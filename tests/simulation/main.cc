@@ -1,0 +1,43 @@
+// tessera-simulate: runs seeds of the simulation; the first one that breaks a law is told with what happened last.
+
+#include <cstdio>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "tests/simulation/simulation.h"
+
+namespace {
+
+constexpr size_t kLastLines = 60;
+
+void Print(const std::vector<std::string>& trace, size_t lines) {
+  for (size_t i = trace.size() > lines ? trace.size() - lines : 0; i < trace.size(); ++i) puts(trace[i].c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Runs the control plane in simulated time, over seeds, and checks its laws"};
+  uint64_t seeds = 1000;
+  uint64_t first = 1;
+  bool trace = false;
+  app.add_option("--seeds", seeds, "how many");
+  app.add_option("--first", first, "the first of them");
+  app.add_flag("--trace", trace, "print all that happens");
+  CLI11_PARSE(app, argc, argv);
+  int64_t steps = 0;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    const tessera::SimulationResult result = tessera::Simulate({.seed = seed});
+    steps += result.steps;
+    if (trace) Print(result.trace, result.trace.size());
+    if (result.status.ok()) continue;
+    if (!trace) Print(result.trace, kLastLines);
+    printf("seed %llu, step %lld: %s\n", static_cast<unsigned long long>(seed), static_cast<long long>(result.steps),
+           result.status.ToString().c_str());
+    return 1;
+  }
+  printf("%llu seeds, %lld steps: all laws hold\n", static_cast<unsigned long long>(seeds),
+         static_cast<long long>(steps));
+  return 0;
+}

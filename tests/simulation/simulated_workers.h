@@ -1,0 +1,75 @@
+#pragma once
+
+// SimulatedWorkers: the workers of a simulation. Each takes its messages in order, runs an instance when what it waits
+// for is done where it must be, takes a while, and reports. They die, with what they had, and come back.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/events.h"
+#include "tests/simulation/generator.h"
+#include "tests/simulation/schedule.h"
+
+namespace tessera {
+
+class SimulatedWorkers {
+ public:
+  struct Calls {
+    std::function<void(Event)> apply;  // by the coordinator
+    std::function<void(absl::Status)> broken;
+    std::function<void(std::string)> trace;
+  };
+  SimulatedWorkers(Schedule& schedule, Generator& random, Calls calls, int count);
+
+  void JoinAll();
+  void Tell(const ToWorkers& told);
+  void Kill(WorkerIndex worker);
+  // Those that live are heard.
+  void Beat();
+  bool lives(WorkerIndex worker) const { return workers_.at(worker).lives; }
+  int64_t instances() const { return instances_; }
+  // A fault: the next report is lost, and its worker goes on.
+  void LoseReport() { lose_report_ = true; }
+
+ private:
+  struct Message {
+    int64_t arrival_us = 0;
+    WorkerMessage body;
+  };
+  struct Worker {
+    uint64_t incarnation = 0;
+    bool lives = false;
+    bool runs = false;
+    std::deque<Message> inbox = {};
+    std::set<TemplateId> templates = {};
+    int64_t last_arrival_us = 0;  // of what it was told
+    int64_t last_report_us = 0;
+  };
+  void Join(WorkerIndex index);
+  void Move(WorkerIndex index);
+  void MoveAll();
+  // Whether the worker may go on with the message behind it.
+  bool Take(WorkerIndex index, Worker& worker, const WorkerMessage& message);
+  bool MayRun(WorkerIndex index, const std::vector<InstanceWait>& waits, Ordinal ordinal);
+  void Run(WorkerIndex index, Worker& worker, CompletionReport done);
+  void Report(WorkerIndex index, Worker& worker, CompletionReport done);
+
+  Schedule& schedule_;
+  Generator& random_;
+  Calls calls_;
+  std::map<WorkerIndex, Worker> workers_;
+  std::map<Ordinal, std::set<WorkerIndex>> running_;  // told and not done
+  uint64_t next_incarnation_ = 1;
+  int64_t instances_ = 0;
+  bool lose_report_ = false;
+};
+
+}  // namespace tessera

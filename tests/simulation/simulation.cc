@@ -1,0 +1,479 @@
+#include "tests/simulation/simulation.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "schemas/session.capnp.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
+#include "server/coordinator/rpc/record_codec.h"
+#include "server/coordinator/rpc/session_outbox.h"
+#include "server/coordinator/state_machine.h"
+#include "tests/simulation/client_end.h"
+#include "tests/simulation/frames.h"
+#include "tests/simulation/generator.h"
+#include "tests/simulation/schedule.h"
+#include "tests/simulation/simulated_workers.h"
+#include "tests/simulation/texts.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint64_t kEpoch = 7;
+constexpr int kWorkers = 3;
+constexpr int kSessions = 3;
+constexpr int64_t kLeaseUs = 30'000;
+constexpr int64_t kTickUs = 10'000;
+// Longer than any lease, pause and queue.
+constexpr int64_t kSettlingUs = 400'000;
+
+// One way of a link: bytes on their way, in order.
+struct Pipe {
+  std::deque<std::string> pieces;
+  int64_t last_arrival_us = 0;
+};
+
+struct Link {
+  int session = 0;
+  uint64_t connection = 0;
+  bool is_cut = false;
+  Pipe to_server;
+  Pipe to_client;
+  Frames at_server;
+};
+using LinkPointer = std::shared_ptr<Link>;
+
+struct Session {
+  SessionId id;
+  ClientEnd client{kWorkers};
+  SessionOutbox outbox;
+  std::vector<std::string> sent;  // the texts of the events that the machine sent
+  size_t compared = 0;            // of them, that came out as they were sent
+  size_t taken = 0;               // batches
+  uint64_t connection = 0;        // the newest one
+  LinkPointer at_client;          // null: the client has no connection
+  LinkPointer at_server;          // null: none has come
+  bool is_connected = false;      // as the coordinator has it
+  bool is_closed = false;         // by its client
+  bool has_stopped = false;       // its client
+  bool is_over = false;           // for the coordinator
+};
+
+class Simulation {
+ public:
+  explicit Simulation(const SimulationOptions& options)
+      : options_(options),
+        random_(options.seed),
+        machine_(Config()),
+        workers_(schedule_, random_,
+                 {[this](Event event) { Apply(std::move(event)); }, [this](absl::Status status) { Broken(status); },
+                  [this](std::string text) { Trace(text); }},
+                 kWorkers) {}
+
+  SimulationResult Run() {
+    workers_.JoinAll();
+    for (int i = 0; i < kSessions; ++i) {
+      Session& session = sessions_[static_cast<size_t>(i)];
+      session.id = SessionId(static_cast<uint64_t>(i) + 1);
+      session.is_connected = true;
+      Apply(SessionOpenedEvent{session.id, 77, "tenant", "simulation", kLeaseUs});
+      Dial(i);
+    }
+    Tick();
+    Act(options_.acts);
+    while (!schedule_.empty() && result_.status.ok()) {
+      schedule_.Step();
+      ++result_.steps;
+      CheckMemory();
+    }
+    if (result_.status.ok()) CheckEnd();
+    result_.instances = workers_.instances();
+    return std::move(result_);
+  }
+
+ private:
+  static CoordinatorConfig Config() {
+    CoordinatorConfig config;
+    config.max_outstanding_per_worker = 12;
+    config.max_cached_plans = 12;
+    config.max_segment_ops = 6;
+    return config;
+  }
+
+  void Trace(const std::string& text) { result_.trace.push_back(StrCat(schedule_.now_us(), " us: ", text)); }
+  void Broken(const absl::Status& status) {
+    if (!result_.status.ok() || status.ok()) return;
+    result_.status = status;
+    Trace(StrCat("BROKEN: ", status.ToString()));
+  }
+  void Broken(const std::string& text) { Broken(absl::InternalError(text)); }
+  Session& At(int index) { return sessions_[static_cast<size_t>(index)]; }
+
+  // ---- the coordinator ----------------------------------------------------------------------------
+
+  void Apply(Event event) {
+    Effects effects = machine_.Apply(schedule_.now_us(), std::move(event));
+    for (Effect& effect : effects) {
+      if (const auto* told = std::get_if<ToWorkers>(&effect)) {
+        workers_.Tell(*told);
+      } else if (auto* to_client = std::get_if<ToClient>(&effect)) {
+        Session& session = At(static_cast<int>(to_client->session.value) - 1);
+        if (std::string text = TextOf(to_client->event); !text.empty()) session.sent.push_back(std::move(text));
+        session.outbox.Add(std::move(to_client->event));
+        ++result_.events;
+      } else if (const auto* end = std::get_if<EndSession>(&effect)) {
+        OnEnd(*end);
+      } else if (const auto* victim = std::get_if<KillWorker>(&effect)) {
+        workers_.Kill(victim->worker);
+      }
+    }
+    Flush(SessionOutbox::Quiet::kMayWait);
+    if (machine_.has_more() && !std::exchange(going_on_, true)) {
+      schedule_.In(0, [this]() {
+        going_on_ = false;
+        Apply(ContinuedEvent{});
+      });
+    }
+  }
+
+  void OnEnd(const EndSession& end) {
+    Session& session = At(static_cast<int>(end.session.value) - 1);
+    Trace(StrCat("session ", end.session.value, " ends: ", end.reason.ToString()));
+    session.is_over = true;
+    if (session.at_server) Cut(session.at_server);
+    const bool is_lease = absl::IsDeadlineExceeded(end.reason);
+    if (is_lease) ++result_.ended_leases;
+    if (is_lease && session.is_connected) Broken("the lease of a connected session ran out");
+    if (!is_lease && !session.is_closed) Broken(StrCat("a session ended by itself: ", end.reason.ToString()));
+  }
+
+  void Flush(SessionOutbox::Quiet quiet) {
+    std::optional<capnp::MallocMessageBuilder> message;
+    for (Session& session : sessions_) {
+      while (session.at_server && session.outbox.NextMessage(quiet, message)) {
+        Send(session.at_server, &Link::to_client, BytesOf(*message));
+      }
+    }
+  }
+
+  void Tick() {
+    Apply(TickEvent{});
+    workers_.Beat();
+    Flush(SessionOutbox::Quiet::kNow);
+    // Signs of life.
+    for (Session& session : sessions_) {
+      if (session.at_client) Send(session.at_client, &Link::to_server, session.client.Acknowledgement());
+    }
+    if (!is_over_) schedule_.In(kTickUs, [this]() { Tick(); });
+  }
+
+  void TakeFromClient(const LinkPointer& link, const std::string& bytes) {
+    Session& session = At(link->session);
+    if (session.connection != link->connection || session.is_over) return;
+    session.at_server = link;
+    link->at_server.Add(bytes);
+    while (auto words = link->at_server.Next()) {
+      capnp::FlatArrayMessageReader reader(*words);
+      const auto message = reader.getRoot<wire::ToCoordinator>();
+      if (message.isAcknowledge()) {
+        session.outbox.Acknowledge(message.getAcknowledge());
+      } else {
+        TakeBatch(session, message.getBatch());
+      }
+      if (session.is_over || !result_.status.ok()) return;
+    }
+    Flush(SessionOutbox::Quiet::kMayWait);
+  }
+
+  void TakeBatch(Session& session, wire::Batch::Reader batch) {
+    auto records = DecodeRecords(batch);
+    if (!records.ok()) return Broken(records.status());
+    const std::string text = TextOf(*records);
+    const uint64_t number = batch.getNumber();
+    const uint64_t before = machine_.sessions().at(session.id).last_batch;
+    Apply(BatchEvent{session.id, number, *std::move(records)});
+    ++result_.batches;
+    Trace(StrCat("session ", session.id.value, " batch ", number, ": ", text));
+    const auto found = machine_.sessions().find(session.id);
+    if (found == machine_.sessions().end()) return;
+    if (found->second.last_batch == before) {
+      ++result_.resent_batches;
+      if (number > before) Broken(StrCat("batch ", number, " was not taken"));
+      return;
+    }
+    if (number != ++session.taken) return Broken(StrCat("batch ", number, " was taken as number ", session.taken));
+    const std::string& made = session.client.batches().at(number - 1);
+    if (text != made) Broken(StrCat("batch ", number, " came as ", text, " and was made as ", made));
+  }
+
+  // ---- links --------------------------------------------------------------------------------------
+
+  void Send(const LinkPointer& link, Pipe Link::*way, std::string bytes) {
+    if (link->is_cut) return;
+    Pipe& pipe = (*link).*way;
+    pipe.last_arrival_us = std::max(pipe.last_arrival_us, schedule_.now_us() + random_.Between(10, 2000));
+    pipe.pieces.push_back(std::move(bytes));
+    schedule_.At(pipe.last_arrival_us, [this, link, way]() { Arrive(link, way); });
+  }
+
+  void Arrive(const LinkPointer& link, Pipe Link::*way) {
+    Pipe& pipe = (*link).*way;
+    if (pipe.pieces.empty()) return;  // it was cut away
+    const std::string bytes = std::move(pipe.pieces.front());
+    pipe.pieces.pop_front();
+    if (way == &Link::to_server) return TakeFromClient(link, bytes);
+    Session& session = At(link->session);
+    if (session.at_client != link) return;
+    Broken(session.client.Take(bytes));
+    if (options_.fault == Fault::kRepeatEvent && random_.OneIn(20)) session.client.RepeatEvent();
+    CompareEvents(session);
+    if (is_settling_ || random_.OneIn(3)) Send(link, &Link::to_server, session.client.Acknowledgement());
+  }
+
+  void CompareEvents(Session& session) {
+    const std::vector<std::string>& came = session.client.events();
+    for (; session.compared < came.size(); ++session.compared) {
+      const std::string sent = session.compared < session.sent.size() ? session.sent[session.compared] : "nothing";
+      if (came[session.compared] == sent) continue;
+      return Broken(StrCat("event ", session.compared + 1, " of session ", session.id.value, " came out as ",
+                           came[session.compared], " and was sent as ", sent));
+    }
+  }
+
+  // After any byte of what is on its way, in each direction.
+  void Cut(const LinkPointer& link) {
+    if (link->is_cut) return;
+    link->is_cut = true;
+    for (Pipe Link::*way : {&Link::to_server, &Link::to_client}) {
+      Pipe& pipe = (*link).*way;
+      int64_t bytes = 0;
+      for (const std::string& piece : pipe.pieces) bytes += static_cast<int64_t>(piece.size());
+      size_t kept = static_cast<size_t>(random_.Below(bytes + 1));
+      for (std::string& piece : pipe.pieces) {
+        piece.resize(std::min(piece.size(), kept));
+        kept -= piece.size();
+      }
+      // Each end hears of it by itself, after what came.
+      const int64_t heard_us = std::max(schedule_.now_us(), pipe.last_arrival_us) + random_.Between(1, 8000);
+      schedule_.At(heard_us,
+                   [this, link, way]() { way == &Link::to_server ? LostAtServer(link) : LostAtClient(link); });
+    }
+  }
+
+  void LostAtServer(const LinkPointer& link) {
+    Session& session = At(link->session);
+    if (session.connection != link->connection || session.is_over || !session.is_connected) return;
+    Trace(StrCat("session ", session.id.value, " has lost connection ", link->connection));
+    session.at_server = nullptr;
+    session.is_connected = false;
+    session.outbox.Disconnected();
+    Apply(ConnectionLostEvent{session.id});
+  }
+
+  void LostAtClient(const LinkPointer& link) {
+    Session& session = At(link->session);
+    if (session.at_client != link) return;
+    session.at_client = nullptr;
+    session.client.Lost();
+    schedule_.In(random_.Between(0, 15'000), [this, index = link->session]() { Dial(index); });
+  }
+
+  void Dial(int index) {
+    Session& session = At(index);
+    if (session.has_stopped || session.is_over) return;
+    // It may be told of what it has: then that is dropped when it comes again.
+    uint64_t last_event = session.client.last_event();
+    if (random_.OneIn(3)) last_event -= std::min(last_event, static_cast<uint64_t>(random_.Below(4)));
+    if (options_.fault == Fault::kSkipResend && session.connection > 0) ++last_event;
+    if (!is_settling_ && random_.OneIn(6)) {
+      schedule_.In(random_.Between(100, 9000), [this, index]() { Dial(index); });
+      return;
+    }
+    schedule_.In(random_.Between(10, 2000), [this, index, last_event]() { Welcome(index, last_event); });
+  }
+
+  void Welcome(int index, uint64_t last_event) {
+    Session& session = At(index);
+    if (session.is_over) return;
+    const bool is_first = session.connection == 0;
+    if (session.at_server) Cut(std::exchange(session.at_server, nullptr));
+    auto link = std::make_shared<Link>();
+    link->session = index;
+    link->connection = session.connection = ++next_connection_;
+    session.is_connected = true;
+    session.outbox.Resume(last_event);
+    if (!is_first) Apply(SessionResumedEvent{session.id, Returning::kSameClient});
+    uint64_t last_batch = machine_.sessions().at(session.id).last_batch;
+    Trace(StrCat("session ", session.id.value, " has connection ", link->connection, " after batch ", last_batch,
+                 " and event ", last_event));
+    // As of a while ago: then what it has since comes again, and is dropped.
+    if (random_.OneIn(3)) last_batch -= std::min(last_batch, static_cast<uint64_t>(random_.Below(4)));
+    if (!is_settling_ && random_.OneIn(8)) {
+      link->is_cut = true;
+      schedule_.In(random_.Between(1, 5000), [this, link]() { LostAtServer(link); });
+      schedule_.In(random_.Between(100, 9000), [this, index]() { Dial(index); });
+      return;
+    }
+    schedule_.In(random_.Between(10, 2000), [this, link, last_batch]() { Connected(link, last_batch); });
+  }
+
+  void Connected(const LinkPointer& link, uint64_t last_batch) {
+    Session& session = At(link->session);
+    if (session.is_over || session.has_stopped) return Cut(link);
+    session.at_client = link;
+    session.client.ForgetBytes();
+    session.client.Connected(kEpoch, link->connection, last_batch);
+    Send(link, &Link::to_server, "");
+    SendBatches(session);
+  }
+
+  void SendBatches(Session& session) {
+    while (session.at_client) {
+      std::optional<std::string> message = session.client.NextMessage();
+      if (!message.has_value()) return;
+      if (options_.fault == Fault::kLoseBatch && random_.OneIn(10)) continue;
+      const size_t half = random_.OneIn(2) ? message->size() / 2 + 3 : message->size();
+      Send(session.at_client, &Link::to_server, message->substr(0, half));
+      if (half < message->size()) Send(session.at_client, &Link::to_server, message->substr(half));
+    }
+  }
+
+  // ---- what happens -------------------------------------------------------------------------------
+
+  void Act(int left) {
+    if (left == 0) return Settle();
+    const int index = static_cast<int>(random_.Below(kSessions));
+    Session& session = At(index);
+    const bool is_clients = !session.has_stopped && !session.is_closed && !session.is_over;
+    const int64_t what = random_.Below(100);
+    if (what < 78) {
+      if (is_clients) session.client.AddBatch(random_);
+      if (is_clients) SendBatches(session);
+    } else if (what < 92) {
+      if (session.at_client && !session.at_client->is_cut) {
+        Trace(StrCat("the link of session ", session.id.value, " is cut"));
+        ++result_.cuts;
+        Cut(session.at_client);
+      }
+    } else if (what < 96) {
+      const WorkerIndex worker(static_cast<int32_t>(random_.Below(kWorkers)));
+      if (workers_.lives(worker)) ++result_.lost_workers;
+      workers_.Kill(worker);
+    } else if (what < 97) {
+      Stop(session);
+    } else if (what < 98) {
+      Close(session);
+    } else if (options_.fault == Fault::kLoseReport) {
+      workers_.LoseReport();
+    }
+    schedule_.In(random_.Between(0, 1500), [this, left]() { Act(left - 1); });
+  }
+
+  // For good, without a word.
+  void Stop(Session& session) {
+    if (session.has_stopped || session.is_over) return;
+    Trace(StrCat("the client of session ", session.id.value, " stops"));
+    session.has_stopped = true;
+    session.client.Lost();
+    if (session.at_client) Cut(session.at_client);
+    if (session.connection > 0) return;
+    session.is_connected = false;  // the connection that opened it ends before its link has come
+    Apply(ConnectionLostEvent{session.id});
+  }
+
+  void Close(Session& session) {
+    if (session.is_over) return;
+    Trace(StrCat("session ", session.id.value, " is closed"));
+    session.is_closed = true;
+    Apply(SessionClosedEvent{session.id});
+  }
+
+  // Nothing new happens; what is under way comes to its end.
+  void Settle() {
+    Trace("nothing new from here on");
+    is_settling_ = true;
+    schedule_.In(kSettlingUs, [this]() {
+      for (Session& session : sessions_) CheckSettled(session);
+      for (Session& session : sessions_) Close(session);
+      schedule_.In(kSettlingUs, [this]() { is_over_ = true; });
+    });
+  }
+
+  // ---- laws ---------------------------------------------------------------------------------------
+
+  void CheckSettled(const Session& session) {
+    if (session.is_over) return;
+    const std::string name = StrCat("session ", session.id.value, ": ");
+    if (session.has_stopped) return Broken(name + "its client has stopped, and it is there");
+    const size_t made = session.client.batches().size();
+    if (session.taken != made) return Broken(StrCat(name, made, " batches were made, ", session.taken, " taken"));
+    const size_t came = session.client.events().size();
+    if (came != session.sent.size()) {
+      return Broken(StrCat(name, session.sent.size(), " events were sent, ", came, " came out"));
+    }
+    const std::set<uint64_t> open = session.client.open_requests();
+    if (!open.empty()) return Broken(StrCat(name, "request ", *open.begin(), " is not answered"));
+    if (session.outbox.size() > 0) return Broken(StrCat(name, session.outbox.size(), " events are not acknowledged"));
+    if (!machine_.sessions().at(session.id).queue.empty()) return Broken(name + "records wait in its queue");
+  }
+
+  void CheckEnd() {
+    if (!machine_.sessions().empty()) Broken("a session is left");
+    if (machine_.unsettled_ops() > 0) Broken(StrCat(machine_.unsettled_ops(), " ops are left"));
+    for (const auto& [index, worker] : machine_.workers()) {
+      const int64_t used = machine_.memory().UsedBytes(index);
+      if (used != 0) Broken(StrCat(used, " bytes of worker ", index.value, " are taken when all is closed"));
+      if (worker.outstanding != 0) Broken(StrCat("worker ", index.value, " has ", worker.outstanding, " outstanding"));
+    }
+  }
+
+  // What tensors have that aren't lost: no byte of a worker is in two buffers.
+  void CheckMemory() {
+    std::map<WorkerIndex, std::map<int64_t, const BufferEntry*>> live;
+    for (const auto& [id, session] : machine_.sessions()) {
+      for (const auto& [handle, tensor] : session.tensors) {
+        if (!tensor->status.ok() || tensor->buffer == nullptr || tensor->buffer->bytes == 0) continue;
+        for (int64_t i = 0; i < tensor->spec.mesh.size(); ++i) {
+          const Position position = tensor->spec.mesh.PositionAt(i);
+          if (IsEmpty(LocalBox(tensor->spec, position))) continue;
+          const WorkerIndex worker = tensor->spec.mesh.workers()[static_cast<size_t>(i)];
+          const auto [at, is_new] = live[worker].try_emplace(tensor->buffer->offset_bytes, tensor->buffer.get());
+          if (!is_new && at->second != tensor->buffer.get()) {
+            return Broken(StrCat("two buffers of worker ", worker.value, " begin at ", at->first));
+          }
+        }
+      }
+    }
+    for (const auto& [worker, buffers] : live) {
+      int64_t end = 0;
+      for (const auto& [offset, buffer] : buffers) {
+        if (offset < end) Broken(StrCat("buffers of worker ", worker.value, " overlap at ", offset));
+        end = offset + buffer->bytes;
+      }
+    }
+  }
+
+  SimulationOptions options_;
+  Generator random_;
+  Schedule schedule_;
+  StateMachine machine_;
+  SimulationResult result_;
+  std::array<Session, kSessions> sessions_;
+  SimulatedWorkers workers_;
+  uint64_t next_connection_ = 0;
+  bool going_on_ = false;
+  bool is_settling_ = false;
+  bool is_over_ = false;
+};
+
+}  // namespace
+
+SimulationResult Simulate(const SimulationOptions& options) { return Simulation(options).Run(); }
+
+}  // namespace tessera

@@ -1,0 +1,90 @@
+// The control plane over seeds: its laws hold, a seed is one run, and each law can be seen to fail.
+
+#include "tests/simulation/simulation.h"
+
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+std::string Last(const SimulationResult& result) {
+  std::string text;
+  const size_t begin = result.trace.size() > 40 ? result.trace.size() - 40 : 0;
+  for (size_t i = begin; i < result.trace.size(); ++i) text += result.trace[i] + "\n";
+  return text;
+}
+
+TEST(SimulationTest, TheLawsHoldOverSeeds) {
+  SimulationResult sum;
+  for (uint64_t seed = 1; seed <= 2000; ++seed) {
+    const SimulationResult result = Simulate({.seed = seed});
+    ASSERT_TRUE(result.status.ok()) << "seed " << seed << ", step " << result.steps << "\n" << Last(result);
+    sum.batches += result.batches;
+    sum.resent_batches += result.resent_batches;
+    sum.events += result.events;
+    sum.cuts += result.cuts;
+    sum.lost_workers += result.lost_workers;
+    sum.ended_leases += result.ended_leases;
+    sum.instances += result.instances;
+  }
+  // Each of them happens.
+  EXPECT_GT(sum.batches, 50'000);
+  EXPECT_GT(sum.resent_batches, 1000);
+  EXPECT_GT(sum.events, 100'000);
+  EXPECT_GT(sum.cuts, 5000);
+  EXPECT_GT(sum.lost_workers, 2000);
+  EXPECT_GT(sum.ended_leases, 500);
+  EXPECT_GT(sum.instances, 50'000);
+}
+
+TEST(SimulationTest, ASeedIsOneRun) {
+  for (uint64_t seed : {3, 17, 2024}) {
+    const SimulationResult result = Simulate({.seed = seed});
+    EXPECT_GT(result.trace.size(), 50u);
+    EXPECT_EQ(result.trace, Simulate({.seed = seed}).trace) << "seed " << seed;
+  }
+  EXPECT_NE(Simulate({.seed = 3}).trace, Simulate({.seed = 4}).trace);
+}
+
+// Of so many seeds, those that break a law; their words are in `found`.
+int Breaking(Fault fault, std::set<std::string>& found) {
+  int broken = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const SimulationResult result = Simulate({.seed = seed, .fault = fault});
+    if (result.status.ok()) continue;
+    ++broken;
+    found.insert(std::string(result.status.message()));
+  }
+  return broken;
+}
+
+TEST(SimulationTest, ABatchThatALinkSwallowsIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kLoseBatch, found), 15);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("batches are dense")));
+}
+
+TEST(SimulationTest, AnEventThatComesOutTwiceIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kRepeatEvent, found), 15);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("came out as")));
+}
+
+TEST(SimulationTest, AnEventThatIsNotSentAgainIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kSkipResend, found), 10);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("came after event")));
+}
+
+TEST(SimulationTest, AReportThatIsLostIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kLoseReport, found), 5);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("is not answered")));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,56 @@
+#include "tests/simulation/texts.h"
+
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+std::string TextOf(const CallRecord& record) {
+  std::string text = StrCat("call ", ToText(record.call), " of");
+  for (const OperandReference& operand : record.operands) {
+    const auto* handle = std::get_if<HandleId>(&operand.value);
+    text += StrCat(" ", handle == nullptr ? 0 : handle->value, operand.last_use ? "!" : "");
+  }
+  return StrCat(text, " is ", record.results.at(0).value, "; ");
+}
+std::string TextOf(const WatchRecord& record) {
+  return StrCat("watch ", record.request, " of ", record.handle.value, "; ");
+}
+std::string TextOf(const DownloadRecord& record) {
+  return StrCat("read ", record.request, " of ", record.handle.value, "; ");
+}
+std::string TextOf(const DropRecord& record) { return StrCat("drop ", record.handles.at(0).value, "; "); }
+std::string TextOf(const CancelRecord& record) { return StrCat("cancel ", record.request, "; "); }
+std::string TextOf(const NamingRecord& record) { return StrCat("name ", record.handle.value, " ", record.name, "; "); }
+template <typename T>
+std::string TextOf(const T&) {
+  return "unknown; ";
+}
+
+}  // namespace
+
+std::string TextOf(const std::vector<Record>& records) {
+  std::string text;
+  for (const Record& record : records) {
+    text += std::visit([](const auto& r) { return TextOf(r); }, record);
+  }
+  return text;
+}
+
+std::string TextOf(const SessionEvent& event) {
+  if (const auto* settled = std::get_if<SettledEvent>(&event.body)) {
+    return StrCat("settled ", settled->request, " ", settled->status.ToString());
+  }
+  if (const auto* value = std::get_if<InlineValueEvent>(&event.body)) {
+    return StrCat("value ", value->request, " ", value->bytes);
+  }
+  if (const auto* failed = std::get_if<FailedHandleEvent>(&event.body)) {
+    return StrCat("failed ", failed->handle.value, " ", failed->status.ToString());
+  }
+  if (const auto* lost = std::get_if<WorkerLostNotice>(&event.body)) return StrCat("lost ", lost->worker.value);
+  if (const auto* joined = std::get_if<WorkerJoinedNotice>(&event.body)) return StrCat("joined ", joined->worker.value);
+  if (std::holds_alternative<BatchDoneEvent>(event.body)) return "";
+  return "unknown";
+}
+
+}  // namespace tessera
