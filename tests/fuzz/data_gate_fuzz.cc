@@ -94,7 +94,7 @@ const std::string& FolderOfFiles() {
 
 class World {
  public:
-  World(kj::AsyncIoContext& io, Device& device, const SharedArena& arena)
+  World(kj::AsyncIoContext& io, Device& device, const SharedArena& arena, ClientHost host)
       : io_(io),
         arena_(arena),
         tickets_(WorkerIndex(1), arena,
@@ -102,7 +102,7 @@ class World {
                    TESSERA_CHECK(++reports_[report.ticket.value] == 1);
                    if (report.ticket.value == kUpload && report.status.ok() && !is_closed_) is_uploaded_ = true;
                  }),
-        gate_(MakeDataGate(tickets_, device, copies_, attached_, files_, 11, ClientHost::kOwn, [] {})) {
+        gate_(MakeDataGate(tickets_, device, copies_, attached_, files_, 11, host, [] {})) {
     std::memset(arena_.memory(), 0x5A, kMemoryBytes);
     TESSERA_CHECK(tickets_.Expect(Window(kUpload, TransferDirection::kUpload, kOffset)).ok());
     TESSERA_CHECK(tickets_.Expect(Window(kDownload, TransferDirection::kDownload, kSecondOffset)).ok());
@@ -168,8 +168,35 @@ class World {
       case 6: return Keep(transfer.finishRequest().send().ignoreResult());
       default: break;
     }
+    if (what >= 0xC0) return CallOfParts(transfer, bytes);
     if (what >= 0x80) return CallOfFile(transfer, bytes);
     transfers_.erase(transfers_.begin() + (&transfer - transfers_.data()));
+  }
+
+  // Of a client of another host. What it puts is zeros, too.
+  void CallOfParts(wire::Transfer::Client& transfer, Bytes& bytes) {
+    switch (bytes.Next() % 3) {
+      case 0: {
+        auto request = transfer.putRequest();
+        request.setFirst(bytes.Next() % 8 == 0 ? UINT64_MAX - 3 : static_cast<uint64_t>(bytes.Small()));
+        request.initBytes(bytes.Next() % 64);
+        return Keep(request.send().ignoreResult());
+      }
+      case 1: {
+        auto request = transfer.getRequest();
+        request.setFirst(bytes.Next() % 8 == 0 ? UINT64_MAX - 3 : static_cast<uint64_t>(bytes.Small()));
+        request.setCount(bytes.Next() % 8 == 0 ? UINT32_MAX : bytes.Next() % 64);
+        return Keep(request.send().ignoreResult());
+      }
+      default: {
+        auto request = gate_.resumeRequest();
+        request.setTicket(1 + bytes.Next() % 3);
+        request.setSecret(bytes.Next() % 4 == 0 ? 0 : kSecret);
+        auto answer = request.send();
+        transfers_.push_back(answer.getTransfer());
+        return Keep(answer.ignoreResult());
+      }
+    }
   }
 
   // A file of zeros, one that is none, and one beside it that may be made.
@@ -257,8 +284,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static kj::AsyncIoContext& io = *new kj::AsyncIoContext(kj::setupAsyncIo());
   static const SharedArena& arena = *new SharedArena(*SharedArena::Create(kMemoryBytes));
   static Device& device = *new CpuDevice({.self = WorkerIndex(1), .counters = arena.counters()});
-  World world(io, device, arena);
   Bytes bytes(data, size);
+  World world(io, device, arena, bytes.Next() % 2 == 0 ? ClientHost::kOwn : ClientHost::kOther);
   for (size_t call = 0; call < kMaxCalls && !bytes.empty(); ++call) world.Call(bytes);
   world.End();
   return 0;

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "schemas/ops/local_op.h"
 #include "schemas/ops/scalar.h"
+#include "schemas/types/address.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/tensor_spec.h"
@@ -34,6 +36,14 @@ void CheckLayout(std::string_view text) {
   TESSERA_CHECK(MaxShardElements(*spec) >= NumElements(box));
 }
 
+void CheckAddress(std::string_view text) {
+  const absl::StatusOr<Address> address = ParseAddress("fuzz", text);
+  if (!address.ok() || ToText(*address).find("#token=") != std::string::npos) return;
+  TESSERA_CHECK(address->is_unix() != address->socket_path.empty());
+  const absl::StatusOr<Address> again = ParseAddress("fuzz", ToText(*address));
+  TESSERA_CHECK(again.ok() && ToText(*again) == ToText(*address));
+}
+
 }  // namespace
 }  // namespace tessera
 
@@ -46,5 +56,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckRoundTrip<LocalOp>(text, [](std::string_view t) { return ParseLocalOp(t); });
   CheckRoundTrip<Scalar>(text, [](std::string_view t) { return ParseScalar(t); });
   CheckLayout(text);
+  CheckAddress(text);
   return 0;
 }

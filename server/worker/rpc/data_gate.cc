@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -283,12 +284,21 @@ class TransferServer final : public wire::Transfer::Server {
   }
   int64_t element_bytes() const { return SizeBytes(ticket_->window.spec.dtype); }
 
-  // Between the shard and `bytes`, which the job outlives.
-  kj::Promise<void> CopyPart(uint64_t first, uint64_t count, std::byte* bytes) {
+  // Between the shard and `bytes`, which lie in a message that the context keeps: until the job has ended, or before it
+  // begins.
+  template <typename Context>
+  kj::Promise<void> CopyPart(uint64_t first, uint64_t count, std::byte* bytes, Context context) {
+    struct Turn {
+      std::mutex mutex;
+      bool is_dropped = false;
+    };
+    const auto turn = std::make_shared<Turn>();
     ++ticket_->copies;
     auto copied = std::make_shared<absl::Status>();
     std::byte* const shard = tickets_.arena().memory() + ticket_->window.offset_bytes;
-    auto job = [&device = device_, ticket = ticket_, first, count, shard, bytes, copied]() {
+    auto job = [&device = device_, ticket = ticket_, first, count, shard, bytes, copied, turn]() {
+      const std::lock_guard lock(turn->mutex);
+      if (turn->is_dropped) return;
       const TransferWindow& window = ticket->window;
       std::byte* at = bytes;
       for (const Box& box : BoxesOfRange(ticket->box, static_cast<int64_t>(first), static_cast<int64_t>(count))) {
@@ -297,10 +307,16 @@ class TransferServer final : public wire::Transfer::Server {
         at += NumElements(box) * SizeBytes(window.spec.dtype);
       }
     };
-    return copies_.Run(std::move(job)).then([this, copied]() {
-      tickets_.CopyEnded(ticket_);
-      ThrowIfError(*copied);
+    auto drop = kj::defer([turn, context]() mutable {
+      const std::lock_guard lock(turn->mutex);
+      turn->is_dropped = true;
     });
+    return copies_.Run(std::move(job))
+        .then([this, copied]() {
+          tickets_.CopyEnded(ticket_);
+          ThrowIfError(*copied);
+        })
+        .attach(kj::mv(drop));
   }
 
   kj::Promise<void> Put(PutContext context) {
@@ -320,7 +336,7 @@ class TransferServer final : public wire::Transfer::Server {
           StrCat("put: element ", first, " came before element ", ticket_->covered_elements)));
     }
     auto* const data = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(params.getBytes().begin()));
-    return CopyPart(first, count, data).then([this, context, first, count]() mutable {
+    return CopyPart(first, count, data, context).then([this, context, first, count]() mutable {
       const auto reached = static_cast<int64_t>(first + count);
       ticket_->covered_elements = std::max(ticket_->covered_elements, reached);
       context.releaseParams();
@@ -336,7 +352,7 @@ class TransferServer final : public wire::Transfer::Server {
     ThrowIfError(CheckPart("get", first, count));
     context.releaseParams();
     auto bytes = context.getResults().initBytes(static_cast<unsigned>(count * static_cast<uint64_t>(element_bytes())));
-    return CopyPart(first, count, reinterpret_cast<std::byte*>(bytes.begin())).attach(kj::cp(context));
+    return CopyPart(first, count, reinterpret_cast<std::byte*>(bytes.begin()), context);
   }
 
   kj::Promise<void> Copy(CopyContext context, const Box& box, uint64_t offset) {

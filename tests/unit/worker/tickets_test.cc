@@ -56,6 +56,20 @@ TEST_F(Tickets, AreRedeemedOnceByWhoKnowsTheSecretWhenTheirWindowIsOpen) {
   EXPECT_EQ(CodeOf(1), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(Tickets, MayBeResumedByWhoKnowsTheSecretWhileTheyAreNotOver) {
+  ASSERT_TRUE(table_.Expect(Window(1)).ok());
+  table_.Open(Ordinal(1));
+  EXPECT_EQ(table_.Resume(TicketId(1), kSecret).status().code(), absl::StatusCode::kFailedPrecondition);  // by nobody
+  const auto ticket = *table_.Redeem(TicketId(1), kSecret);
+  const int first_holder = ticket->holder;
+  EXPECT_EQ(table_.Resume(TicketId(1), kSecret + 1).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(ticket->holder, first_holder);
+  ASSERT_TRUE(table_.Resume(TicketId(1), kSecret).ok());
+  EXPECT_NE(ticket->holder, first_holder);
+  table_.End(ticket, absl::OkStatus());
+  EXPECT_EQ(table_.Resume(TicketId(1), kSecret).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(Tickets, OneWhoseWindowLiesOutsideTheArenaIsNone) {
   EXPECT_EQ(table_.Expect(Window(1, 1 << 20)).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(table_.has_unopened());
