@@ -308,6 +308,8 @@ TEST_F(ProtocolTest, APeerThatShowsNobodyItsMemoryHoldsNobodyBack) {
   request.setWorker(kj::heap<AnsweringWorker>());
   auto joined = request.send().wait(io_.waitScope);
   const kj::AutoCloseFd link = OpenLink(address_, joined.getLinkKey());
+  for (int i = 0; i < 500 && session.Status()->workers.size() < 3; ++i)
+    Pause(10);  // it takes part when its link is there
   const absl::Status between_others = x.Redistribute({Placement::Shard(1)})->Wait(8);
   EXPECT_TRUE(between_others.ok()) << between_others;
   const Session later = *cluster_->Connect();

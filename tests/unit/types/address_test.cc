@@ -30,8 +30,9 @@ TEST(Address, OfTlsHasAHostAndAPort) {
 }
 
 TEST(Address, WhatIsNoneIsRefusedByName) {
-  for (const std::string text : {"", "unix:", "tls:host:1", "tls://", "tls://host", "tls://:1", "tls://host:", "tls://host:-1",
-                                 "tls://host:65536", "tls://::1:1", "tls://[]:1", "tls://a/b:1", "tls://a b:1", "tcp://a:1"}) {
+  for (const std::string text :
+       {"", "unix:", "tls:host:1", "tls://", "tls://host", "tls://:1", "tls://host:", "tls://host:-1",
+        "tls://host:65536", "tls://::1:1", "tls://[]:1", "tls://a/b:1", "tls://a b:1", "tcp://a:1"}) {
     const auto address = ParseAddress("connect", text);
     EXPECT_EQ(address.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_EQ(address.status().message().rfind("connect: an address is", 0), 0u) << address.status();

@@ -26,9 +26,15 @@ std::vector<std::vector<int64_t>> Elements(const Box& box) {
 }
 
 const std::vector<Box>& Boxes() {
-  static const std::vector<Box>& boxes = *new std::vector<Box>{
-      {}, {{3, 4}}, {{2, 7}}, {{0, 0}}, {{1, 4}, {5, 7}}, {{0, 1}, {0, 5}}, {{2, 4}, {1, 4}, {0, 2}}, {{0, 3}, {0, 0}, {1, 2}},
-      {{1, 3}, {0, 2}, {4, 6}, {0, 3}}};
+  static const std::vector<Box>& boxes = *new std::vector<Box>{{},
+                                                               {{3, 4}},
+                                                               {{2, 7}},
+                                                               {{0, 0}},
+                                                               {{1, 4}, {5, 7}},
+                                                               {{0, 1}, {0, 5}},
+                                                               {{2, 4}, {1, 4}, {0, 2}},
+                                                               {{0, 3}, {0, 0}, {1, 2}},
+                                                               {{1, 3}, {0, 2}, {4, 6}, {0, 3}}};
   return boxes;
 }
 
@@ -45,7 +51,8 @@ TEST(BoxesOfRange, HoldTheElementsOfEveryRangeInOrder) {
           const auto elements = Elements(piece);
           seen.insert(seen.end(), elements.begin(), elements.end());
         }
-        EXPECT_EQ(seen, std::vector(all.begin() + static_cast<ptrdiff_t>(first), all.begin() + static_cast<ptrdiff_t>(last)));
+        EXPECT_EQ(seen,
+                  std::vector(all.begin() + static_cast<ptrdiff_t>(first), all.begin() + static_cast<ptrdiff_t>(last)));
       }
     }
   }
