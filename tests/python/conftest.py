@@ -2,9 +2,15 @@
 
 import os
 import pathlib
+import signal
 
 import numpy as np
 import pytest
+
+# A shell that runs tests in the background has them ignore SIGINT, and their children with them, which are to be
+# interrupted.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TRANSPORT = os.environ.get("TESSERA_TEST_TRANSPORT", "shm")
 # What the workers compute on. "cuda" is the emulated driver, unless TESSERA_TEST_GPU=real says the machine's own.

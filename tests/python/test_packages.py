@@ -129,7 +129,7 @@ def test_a_wheel_says_what_it_is_and_needs(wheels):
         required = {re.match(r"\w+", line)[0] for line in metadata.get_all("Requires-Dist") if "extra" not in line}
         assert required == {"numpy", "ml_dtypes"}
         extras = {re.match(r"\w+", line)[0]: line.split('"')[1] for line in metadata.get_all("Requires-Dist") if "extra" in line}
-        assert extras == {"torch": "torch", "ipython": "notebook", "tqdm": "notebook"}
+        assert extras == {"torch": "torch", "ipython": "notebook", "tqdm": "notebook", "h5py": "files", "pyarrow": "files", "zarr": "files"}
 
 
 def test_the_thin_wheel_works_on_a_cluster_with_no_library_of_the_host(thin_python, address):
