@@ -19,7 +19,12 @@ namespace tessera {
 
 void AddressOption::AddTo(CLI::App& command) {
   command.add_option("--address", address,
-                     "coordinator: unix:/path#token=HEX (else TESSERA_ADDRESS, else the config file)");
+                     "coordinator: unix:/path#token=HEX or tls://host:port#token=HEX (else TESSERA_ADDRESS, else the\n"
+                     "config file)");
+  command.add_option(
+      "--ca", ca,
+      "PEM file of who signed the coordinator's certificate (else TESSERA_CA, else the config file, else\n"
+      "those that the system trusts)");
 }
 
 absl::StatusOr<Session> AddressOption::Connect() const {
@@ -29,6 +34,8 @@ absl::StatusOr<Session> AddressOption::Connect() const {
   if (const char* from_env = std::getenv("TESSERA_ADDRESS"); options.address.empty() && from_env != nullptr) {
     options.address = from_env;
   }
+  options.tls.ca = ca;
+  if (const char* from_env = std::getenv("TESSERA_CA"); ca.empty() && from_env != nullptr) options.tls.ca = from_env;
   std::string configured_token;
   if (const char* home = std::getenv("HOME"); options.address.empty() && home != nullptr) {
     std::ifstream file(StrCat(std::string_view(home), "/.config/tessera/config.json"));
@@ -36,6 +43,7 @@ absl::StatusOr<Session> AddressOption::Connect() const {
     if (config.is_object()) {
       options.address = config.value("address", "");
       configured_token = config.value("token", "");
+      if (options.tls.ca.empty()) options.tls.ca = config.value("ca", "");
     }
   }
   if (options.address.empty()) {

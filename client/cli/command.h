@@ -35,6 +35,7 @@ Command AddCertsCommand(CLI::App& app);
 // address, TESSERA_ADMIN_TOKEN, TESSERA_TOKEN, then the config file.
 struct AddressOption {
   std::string address;
+  std::string ca;
   void AddTo(CLI::App& command);
   absl::StatusOr<Session> Connect() const;
 };

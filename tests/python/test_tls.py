@@ -134,6 +134,9 @@ def test_a_number_serves_as_a_host(tmp_path):
         told = [up.stdout.readline() for _ in range(5)]
         address = told[-1].split()[-1]
         assert told[-1].startswith("from other hosts: tls://127.0.0.1:")
+        status = subprocess.run([os.path.join(binaries, "client/cli/tessera"), "status", "--address", address, "--ca", folder / "ca.crt"],
+                                capture_output=True, text=True, timeout=20)
+        assert status.returncode == 0 and "alive" in status.stdout, status.stderr
         with ts.connect(address, ca=folder / "ca.crt") as session:
             x = np.arange(3e5)
             np.testing.assert_array_equal(session.distribute_tensor(x).full_tensor(), x)
