@@ -123,7 +123,7 @@ kj::Promise<void> ConnectionLoop::Connect(std::optional<ResumeToken> resume, Ret
 }
 
 void ConnectionLoop::StartLine() {
-  const auto lost = [this]() { Lost(absl::UnavailableError("the connection to the coordinator was lost")); };
+  const auto lost = [this]() { Lost(); };
   line_->closed = line_->dialed->WhenClosed().then(kj::cp(lost)).eagerlyEvaluate(nullptr);
   line_->link->Start({[this](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
                         Take(message.getRoot<wire::ToClient>());
@@ -143,11 +143,11 @@ void ConnectionLoop::Retire(kj::Own<Line> line) {
   tasks_.add(kj::evalLater([]() {}).attach(kj::mv(line)));
 }
 
-void ConnectionLoop::Lost(const absl::Status& why) {
+void ConnectionLoop::Lost() {
   if (!failure_.ok() || line_.get() == nullptr) return;
   Retire(kj::mv(line_));
   core_.Lost();
-  if (welcome_.lease_s <= 0) return Fail(why);
+  if (welcome_.lease_s <= 0) return Fail(absl::UnavailableError("the connection to the coordinator was lost"));
   lost_at_ = timer_.now();
   shared_.listener->OnLine(ConnectionListener::Line::kLost);
   tasks_.add(TryAgain(kFirstPause));
@@ -215,7 +215,7 @@ void ConnectionLoop::Call(Ask ask, DoneCallback failed) {
     if (exception.getType() != kj::Exception::Type::DISCONNECTED || !failure_.ok()) {
       return failed(failure_.ok() ? FromException(exception) : failure_);
     }
-    if (line_.get() == line) Lost(absl::UnavailableError("the connection to the coordinator was lost"));
+    if (line_.get() == line) Lost();
     Call(ask, failed);
   }));
 }

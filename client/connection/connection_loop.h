@@ -80,7 +80,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   };
   kj::Promise<void> Connect(std::optional<ResumeToken> resume, Returning returning);
   void StartLine();
-  void Lost(const absl::Status& why);
+  void Lost();
   kj::Promise<void> TryAgain(kj::Duration pause);
   void WentOn();
   kj::Promise<void> SayItIsThere();

@@ -15,13 +15,6 @@ namespace {
 constexpr kj::Duration kFirstPause = 20 * kj::MILLISECONDS;
 constexpr kj::Duration kLongestPause = 2 * kj::SECONDS;
 
-// Calls `run` with the offsets, in elements, of each run of elements that is without a gap in `box` (row-major), in
-// the order of `inner`, which lies in it.
-template <typename Run>
-void ForEachRun(const Box& box, const Box& inner, Run run) {
-  for (const ElementRange& range : RangesOfBox(box, inner)) run(range.first, range.count);
-}
-
 wire::Transfer::Client Redeem(wire::DataGate::Client gate, uint64_t ticket, uint64_t secret) {
   auto request = gate.transferRequest();
   request.setTicket(ticket);
@@ -108,12 +101,12 @@ kj::Promise<void> RemotePart::Get(const Part& part) {
 
 void RemotePart::Move(Way way, const Part& part, char* packed) const {
   for (const Box& piece : BoxesOfRange(own_, part.range.first, part.range.count)) {
-    ForEachRun(part.copying->box, piece, [&](int64_t first, int64_t count) {
-      char* const at = part.copying->memory + first * element_bytes_;
-      const auto bytes = static_cast<size_t>(count * element_bytes_);
+    for (const ElementRange& run : RangesOfBox(part.copying->box, piece)) {
+      char* const at = part.copying->memory + run.first * element_bytes_;
+      const auto bytes = static_cast<size_t>(run.count * element_bytes_);
       way == Way::kPack ? std::memcpy(packed, at, bytes) : std::memcpy(at, packed, bytes);
       packed += bytes;
-    });
+    }
   }
 }
 

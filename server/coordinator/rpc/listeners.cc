@@ -36,6 +36,8 @@ std::pair<dev_t, ino_t> FileAt(const std::string& path) {
   return lstat(path.c_str(), &found) == 0 ? std::pair(found.st_dev, found.st_ino) : std::pair(dev_t{}, ino_t{});
 }
 
+TlsSide SideOf(Door door) { return door == Door::kWorkers ? TlsSide::kServerOfWorkers : TlsSide::kServer; }
+
 absl::Status CheckOne(const std::string& flag, const std::string& text, Door door, const TlsFiles& tls) {
   TESSERA_ASSIGN_OR_RETURN(const Address address, ParseAddress(StrCat(flag, " ", text), text));
   if (address.is_unix()) {
@@ -49,8 +51,7 @@ absl::Status CheckOne(const std::string& flag, const std::string& text, Door doo
     return absl::InvalidArgumentError(
         StrCat(flag, " ", text, ": a unix socket's path has at most ", sizeof(sockaddr_un::sun_path) - 1, " bytes"));
   }
-  const TlsSide side = door == Door::kWorkers ? TlsSide::kServerOfWorkers : TlsSide::kServer;
-  return MakeTls(StrCat(flag, " ", text), tls, side).status();
+  return MakeTls(StrCat(flag, " ", text), tls, SideOf(door)).status();
 }
 
 }  // namespace
@@ -86,8 +87,7 @@ absl::Status Listeners::Add(const std::string& text, Door door) {
     const absl::Status claimed = ClaimPath(address.socket_path);
     if (!claimed.ok()) return absl::Status(claimed.code(), StrCat("can't listen on ", text, ": ", claimed.message()));
   } else {
-    const TlsSide side = door == Door::kWorkers ? TlsSide::kServerOfWorkers : TlsSide::kServer;
-    TESSERA_ASSIGN_OR_RETURN(listener.tls, MakeTls(StrCat("--listen ", text), options_.tls, side));
+    TESSERA_ASSIGN_OR_RETURN(listener.tls, MakeTls(StrCat("--listen ", text), options_.tls, SideOf(door)));
   }
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
                  auto& network = io_.provider->getNetwork();
