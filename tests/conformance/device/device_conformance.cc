@@ -162,7 +162,7 @@ TEST_P(DeviceConformance, AnAsyncItemHoldsItsStreamUntilDone) {
   Device::Done pending;
   std::atomic<bool> started{false}, after{false}, other{false};
   std::thread finisher([&] {
-    while (!other.load()) std::this_thread::yield();
+    while (!other.load() || !started.load()) std::this_thread::yield();
     EXPECT_FALSE(after.load());
     std::lock_guard lock(mutex);
     pending(absl::OkStatus());

@@ -98,6 +98,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, PassingWorkers, ::testing::ValuesIn(AllWays()),
 const char* const kMeshes[] = {"mesh(2; workers=4,5)", "mesh(3; workers=5,1,4)"};
 
 TEST(PassingHazards, NothingIsStoredWhereItMayNotBeYet) {
+#ifdef TESSERA_SANITIZED
+  GTEST_SKIP() << "the recorder knows memory by its address; here what is given back is taken again (keep_memory.cc)";
+#endif
   for (const std::vector<int32_t>& hosts : {std::vector<int32_t>{}, {0, 0, 1, 1, 0, 1}, {0, 1, 0, 1, 1, 1}}) {
     for (const char* mesh : kMeshes) {
       Topology topology = InTwoPhases();
