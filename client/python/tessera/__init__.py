@@ -19,6 +19,11 @@ from _tessera_ops import *  # noqa: F403 - what is made from the catalog
 from _tessera_ops import (abs as absolute, divide as div, multiply as mul, negative as neg, pow as power,  # noqa: A004
                           remainder as mod, subtract as sub)
 from ._advise import advise
+from ._arrangement import (append, argwhere, array_equal, array_split, atleast_1d, atleast_2d, atleast_3d, block, column_stack, delete,
+                           diag, diagflat, dsplit, dstack, flatnonzero, fliplr, flipud, hsplit, hstack, identity, insert,
+                           put_along_axis, ravel, ravel_multi_index, resize, rot90, tri, unravel_index, vander, vsplit, vstack)
+from ._calculus import (convolve, correlate, cummax, cummin, divmod, dot, geomspace, gradient, inner, interp,  # noqa: A004
+                        logspace, trapezoid)
 from ._context import implicit_redistribution
 from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, eye, from_dlpack, from_local, full, full_like,
                         host_empty, init_device_mesh, linspace, ones, ones_like, zeros, zeros_like)
@@ -28,6 +33,9 @@ from ._dtypes import (bfloat16, bool, complex64, complex128, float16, float32, f
 from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedPreconditionError, IndexOutOfRangeError,
                       InternalError, InvalidArgumentError, LinAlgError, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
                       TesseraError, UnauthenticatedError, UnavailableError, UnimplementedError)
+from ._elementwise import (addcdiv, addcmul, cbrt, deg2rad, float_power, fmax, fmin, fmod, gcd, heaviside, kron, lcm, nan_to_num, nanmax,
+                           nanmean, nanmin, nanprod, nanstd, nansum, nanvar, ptp, rad2deg, sinc)
+from ._functional import adaptive_avg_pool2d, apply_along_axis, choose, compress, fromfunction, piecewise, select
 from ._local_map import local_map
 from ._files import FileTensor, load, open, save  # noqa: A004
 from ._mesh import DeviceMesh
@@ -45,8 +53,12 @@ from ._placements import Partial, Placement, Replicate, Shard
 from ._random import (bernoulli, choice, dropout, exponential, manual_seed, normal, permutation, rand, randint, randn,
                       shuffle, uniform)
 from ._plan import Plan, explain
+from ._sets import in1d, intersect1d, setdiff1d, setxor1d, union1d
 from ._session import Cluster, CommDebug, connect, local_cluster
+from ._statistics import (bincount, corrcoef, cov, digitize, histogram, nanargmax, nanargmin, nanpercentile, nanquantile,
+                          percentile, quantile)
 from ._tensor import ImplicitRedistributionWarning, wait
+from . import _methods  # noqa: F401 - attaches them
 from ._windows import avg_pool1d, avg_pool2d, conv1d, conv2d, conv3d, max_pool1d, max_pool2d
 
 newaxis = None

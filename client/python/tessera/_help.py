@@ -31,6 +31,7 @@ _ARGUMENTS = {
     "kernel_size": "the extents of a window.", "stride": "the step from window to window.", "padding": "zeros on each side.",
     "dtype": "a dtype, ts.float32 or NumPy's.", "from_": "a dtype or a tensor.", "to": "a dtype.", "kind": "a dtype, or a name as 'real floating'.",
     "endpoint": "whether stop is the last one.", "start": "the first one.", "stop": "the end.", "step": "the difference.", "num": "how many.",
+    "N": "how many columns.", "base": "a number.", "bins": "edges.", "choices": "tensors.",
     "eps": "a small number that keeps the divisor from 0.", "fill_value": "a number.",
     "full_matrices": "square U and Vh.", "upper": "an upper triangular matrix.", "transposed": "solve with the transposed matrix.",
     "unit_diagonal": "the diagonal counts as ones.",
@@ -46,7 +47,7 @@ _ARGUMENTS = {
     "weights": "a weight for each element.", "mode": "how; see above.", "n": "how many, or how often.", "n_rows": "rows.", "n_cols": "columns; as many as rows by default.",
     "negative_slope": "the factor of negative elements.", "norm": "'backward', 'ortho' or 'forward': where it is divided by the length.",
     "notation": "letters of the operands' dims, as 'ij,jk->ik'.", "num_classes": "how many classes.",
-    "obj": "a number, a list, an array, or a tensor.", "ord": "which norm.", "out": "nothing: tensors are immutable.",
+    "obj": "a number, a list, an array, or a tensor.", "y": "a tensor.", "xp": "places.", "fp": "heights.", "ord": "which norm.", "out": "nothing: tensors are immutable.",
     "p": "a probability; of choice one for each row.", "reduction": "'mean', 'sum' or 'none'.", "repeats": "a number, or one for each element.",
     "repetitions": "how often along each axis.", "replace": "whether a row may be chosen twice.", "s": "extents along the axes.",
     "shape": "the extents, a tuple of integers.", "shapes": "tuples of integers.", "shift": "by how many places; a tuple for several axes.",
@@ -69,13 +70,13 @@ _ARGUMENTS = {
 
 _MAPS = frozenset("""abs absolute acos acosh add angle asin asinh astype atan atan2 atanh bitwise_and bitwise_invert bitwise_left_shift bitwise_or
 bitwise_right_shift bitwise_xor ceil clip complex conj copysign cos cosh div divide dropout elu equal erf exp exp2 expm1 floor floor_divide gelu
-greater greater_equal hardsigmoid hardswish hypot imag isclose isfinite isin isinf isnan leaky_relu lerp less less_equal log log10 log1p log2
+greater greater_equal fmax fmin fmod float_power gcd hardsigmoid hardswish heaviside hypot imag isclose isfinite isin isinf isnan lcm leaky_relu lerp nan_to_num sinc deg2rad rad2deg cbrt addcmul addcdiv less less_equal log log10 log1p log2
 logaddexp logical_and logical_not logical_or logical_xor logit masked_fill maximum minimum mish mod mul multiply neg negative nextafter not_equal
 positive pow power real reciprocal relu relu6 remainder round rsqrt selu sigmoid sign signbit silu sin sinh softplus sqrt square sub subtract tan
 tanh trunc where""".split())
-_REDUCTIONS = frozenset("all any argmax argmin average count_nonzero logsumexp max mean median min prod std sum var vector_norm".split())
+_REDUCTIONS = frozenset("all any argmax argmin average count_nonzero logsumexp max mean median min nanargmax nanargmin nanmax nanmean nanmin nanprod nanstd nansum nanvar prod ptp std sum var vector_norm".split())
 _SAME = frozenset("""argsort batch_norm cumprod cumsum cumulative_max cumulative_min cumulative_prod cumulative_sum fft fftn fftshift flip group_norm
-ifft ifftn ifftshift index_add inv layer_norm log_softmax normalize permutation rms_norm roll scatter scatter_add shuffle softmax sort tril triu
+ifft ifftn fft2 ifft2 fliplr flipud ifftshift index_add inv layer_norm log_softmax normalize permutation rms_norm roll scatter scatter_add shuffle softmax sort tril triu
 cholesky matrix_power redistribute""".split())
 _GIVES = {name: "a tensor of x's shape; of several operands of the shape that they have together by broadcasting." for name in _MAPS}
 _GIVES |= {name: "a tensor of x's shape without the axes (with extent 1 there where keepdims is true); of all axes one number, 0-d." for name in _REDUCTIONS}

@@ -12,6 +12,7 @@ _NAMES = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
     "invert": "bitwise_invert", "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "conjugate": "conj",
     "absolute": "abs", "fabs": "abs", "true_divide": "divide", "power": "pow", "rint": "round", "mod": "remainder",
+    "radians": "deg2rad", "degrees": "rad2deg",
 }
 
 

@@ -12,7 +12,7 @@ from ._mesh import integers
 from ._ops import astype, roll
 from ._tensor import OPS, axes_of
 
-__all__ = ["fft", "ifft", "fftn", "ifftn", "rfft", "irfft", "rfftn", "irfftn", "hfft", "ihfft", "fftfreq", "rfftfreq", "fftshift",
+__all__ = ["fft", "ifft", "fftn", "ifftn", "rfft", "irfft", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2", "hfft", "ihfft", "fftfreq", "rfftfreq", "fftshift",
            "ifftshift"]
 
 _DOCS = {row[1]: f"{row[4]}\n\n{row[5]}" for row in _tessera.catalog()}
@@ -62,6 +62,19 @@ def _along_several(name: str):
 
 fft, ifft, rfft, irfft, hfft, ihfft = map(_along_one, ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"))
 fftn, ifftn, rfftn, irfftn = map(_along_several, ("fftn", "ifftn", "rfftn", "irfftn"))
+
+
+def _along_two(name: str, of_several):
+    def function(x, /, *, s=None, axes=(-2, -1), norm="backward"):
+        if isinstance(x, _tessera.Tensor) and x.ndim < 2:
+            raise InvalidArgumentError(f"{name}: {x._spec} has {x.ndim} dims, it needs at least 2")
+        return of_several(x, s=s, axes=axes, norm=norm)
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{name}(x, /, *, s=None, axes=(-2, -1), norm='backward')\n\n{of_several.__name__} along two axes."
+    return function
+
+
+fft2, ifft2, rfft2, irfft2 = map(_along_two, ("fft2", "ifft2", "rfft2", "irfft2"), (fftn, ifftn, rfftn, irfftn))
 
 
 def _frequencies(name: str, n, d, whole: bool, dtype, place: dict):

@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 import _tessera_ops as made     # the functions that are made from the catalog
 from _tessera_ops import (cholesky, cross, det, diagonal, eigvalsh, inv, matmul, matrix_norm, matrix_power, matrix_rank,
                           pinv, solve, solve_triangular, svdvals, trace, vector_norm)
-from ._contraction import outer, tensordot, vecdot
-from ._errors import LinAlgError, UnimplementedError
+from ._contraction import einsum, outer, tensordot, vecdot
+from ._errors import InvalidArgumentError, LinAlgError, UnimplementedError
 from ._names import suggestion
-from ._ops import matrix_transpose
+from ._ops import _tensor_of, astype, matrix_transpose, moveaxis, reshape
+from ._tensor import axes_of
 
-__all__ = ["LinAlgError", "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul", "matrix_norm",
-           "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular",
+__all__ = ["LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul", "matrix_norm",
+           "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular",
            "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm"]
 
 
@@ -73,6 +74,73 @@ lstsq.__doc__ += """ Where x1 has no more rows than columns there are no distanc
 has not full rank are NumPy's empty ones, here they are given."""
 
 
+def _floating(name: str, x):
+    x = _tensor_of(name, x)
+    return astype(x, "f64") if x.dtype.kind in "biu" else x
+
+
+def norm(x, /, ord=None, axis=None, keepdims=False):  # noqa: A002 - NumPy's name
+    """norm(x, /, ord=None, axis=None, keepdims=False)
+
+    The norm of vectors where axis is one dim, or x has one; of matrices where it is two, or x has two. Without ord the root of
+    the sum of squares, of all elements where there is no axis.
+
+    ord: of vectors a number, inf or -inf; of matrices 'fro', 'nuc', 1, -1, 2, -2, inf or -inf."""
+    x = _floating("norm", x)
+    if axis is None and ord is None:
+        return made.vector_norm(x, keepdims=keepdims)
+    dims = list(range(x.ndim)) if axis is None else [axes_of("norm", one, x.ndim)[0] for one in (axis if isinstance(axis, tuple) else (axis,))]
+    if len(dims) == 1:
+        if isinstance(ord, str):
+            raise InvalidArgumentError(f"norm: ord is {ord!r}; of vectors it is a number")
+        return made.vector_norm(x, axis=dims[0], keepdims=keepdims, ord=2 if ord is None else ord)
+    if len(dims) != 2 or dims[0] == dims[1]:
+        raise InvalidArgumentError(f"norm: axis is {axis!r}, for {x._spec}; it is one dim, or two")
+    out = made.matrix_norm(moveaxis(x, dims, (-2, -1)), ord="fro" if ord in (None, "f") else ord)
+    return reshape(out, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else out
+
+
+def cond(x, /, p=None):
+    """cond(x, /, p=None)
+
+    How much a matrix magnifies errors: its norm times that of its inverse.
+
+    p: which norm, as norm's ord; by default 2, of the singular values."""
+    x = _floating("cond", x)
+    if x.ndim < 2 or 0 in x.shape[-2:]:
+        raise LinAlgError(f"cond: takes matrices of elements: x is {x._spec}")
+    if p is None or p in (2, -2):
+        values = made.svdvals(x)
+        first, last = values[..., 0], values[..., -1]
+        out = last / first if p == -2 else first / last
+    else:
+        out = norm(x, p, axis=(-2, -1)) * norm(made.inv(x), p, axis=(-2, -1))
+    is_given = made.any(made.isnan(x), axis=(-2, -1))
+    return made.where(made.logical_and(made.isnan(out), made.logical_not(is_given)), float("inf"), out)
+
+
+def multi_dot(arrays, /):
+    """multi_dot(arrays, /)
+
+    The product of several matrices in the order that multiplies least; the first and the last one may be vectors."""
+    arrays = [_tensor_of("multi_dot", x) for x in arrays]
+    if len(arrays) < 2:
+        raise InvalidArgumentError(f"multi_dot: takes at least two matrices, not {len(arrays)}")
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    ends = (0, len(arrays) - 1)
+    for i, x in enumerate(arrays):
+        if x.ndim != 2 and not (x.ndim == 1 and i in ends) or i >= len(letters) - 1:
+            raise InvalidArgumentError(f"multi_dot: operand {i} of {len(arrays)} is {x._spec}, no matrix")
+    terms = [letters[i:i + 2] for i in range(len(arrays))]
+    terms[0] = terms[0][2 - arrays[0].ndim:]
+    terms[-1] = terms[-1][:arrays[-1].ndim]
+    output = terms[0][:arrays[0].ndim - 1] + terms[-1][1:]
+    for i, (x, y) in enumerate(zip(arrays, arrays[1:])):
+        if x.shape[-1] != y.shape[0]:
+            raise InvalidArgumentError(f"multi_dot: operands {i} and {i + 1} don't fit each other: {x._spec} and {y._spec}")
+    return einsum(",".join(terms) + "->" + output, *arrays)
+
+
 class ReservedNameError(UnimplementedError, AttributeError):
     """A name of the array API that nothing is behind yet; hasattr says so, too."""
 
@@ -81,7 +149,7 @@ ReservedNameError.__module__ = "tessera"
 
 
 def __getattr__(name: str):
-    if name in ("eig", "eigvals", "norm"):
+    if name in ("eig", "eigvals"):
         raise ReservedNameError(f"linalg.{name} is not supported yet")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{suggestion(name, __all__).replace('=?', '?')}")
 
