@@ -254,6 +254,23 @@ def test_adaptive_pools_are_torchs(session, mesh4, rng, size):
         same(ts.adaptive_avg_pool2d(x[0], size), want[0], False, (size, placement))
 
 
+def test_histograms_count_where_the_shards_are(session, mesh4, rng):
+    a = rng.random((64, 50))
+    x = session.distribute_tensor(a, mesh4, [S(0)])
+    with session.comm_debug() as comm:
+        counts, _ = ts.histogram(x, 10, range=(0, 1))
+        counts.wait()
+    assert sum(comm.bytes_received) == 0
+    np.testing.assert_array_equal(counts.full_tensor(), np.histogram(a, 10, range=(0, 1))[0])
+
+
+def test_convolutions_write_no_windows_out(session, mesh4):
+    """38001 windows of 2000 elements would be 608 MB, where a worker has 256 MiB."""
+    a, v = np.arange(40000) % 7.0, np.ones(2000)
+    got = ts.convolve(session.distribute_tensor(a, mesh4, [S(0)]), v, "valid").full_tensor()
+    np.testing.assert_allclose(got, np.convolve(a, v, "valid"), rtol=1e-12)
+
+
 def test_addcmul_and_addcdiv(session, mesh4, rng):
     a, b, c = (rng.random((5, 6)) + 1 for _ in range(3))
     x, y, z = (session.distribute_tensor(one, mesh4, [placement]) for one, placement in ((a, S(0)), (b, S(1)), (c, R())))

@@ -19,6 +19,7 @@ from ._info import result_type
 from ._mesh import integers
 from ._ops import _tensor_of, astype, concat, diff, pad, reshape
 from ._tensor import axes_of
+from ._windows import conv1d
 
 
 def _two(name: str, x1, x2) -> list:
@@ -190,8 +191,16 @@ def _slid(name: str, a, v, mode: str):
     count = {"full": n + m - 1, "same": n, "valid": n - m + 1}[mode]
     behind = builtins.max(count + m - 1 - before - n, 0)
     padded = pad(a, (before, behind)) if before or behind else a
-    places = reshape(arange(count, device_mesh=a.device_mesh), (count, 1)) + arange(m, device_mesh=a.device_mesh)
-    return made.matmul(take(padded, places), v)
+    return _windows_times(padded, v)
+
+
+def _windows_times(a, v):
+    """Sums of products of v with each of a's windows, which aren't written out."""
+    if a.dtype.kind != "c":
+        return conv1d(a[None, None], v[None, None])[0, 0]
+    (a_real, a_imag), (v_real, v_imag) = ((made.real(x), made.imag(x)) for x in (a, v))
+    real = _windows_times(a_real, v_real) - _windows_times(a_imag, v_imag)
+    return made.complex(real, _windows_times(a_real, v_imag) + _windows_times(a_imag, v_real))
 
 
 def _lines(name: str, x1, x2) -> list:

@@ -15,8 +15,10 @@ from ._dtypes import code_of
 from ._errors import ArgumentError, DTypeError, InvalidArgumentError
 from ._indexing import take
 from ._info import result_type
+from ._local_map import local_map
 from ._mesh import integers
 from ._ops import _tensor_of, argmax, argmin, astype, concat, expand_dims, moveaxis, reshape
+from ._placements import Partial, Replicate
 from ._tensor import axes_of
 
 
@@ -213,9 +215,17 @@ def nanargmin(x, /, axis=None, *, keepdims=False):
 # ---- counted -------------------------------------------------------------------------------------
 
 def _added_up(places, updates, count: int):
-    """Sums of updates by their places, from 0 to count; the last place is for what doesn't count."""
-    start = zeros((count + 1,), dtype=updates.dtype, device_mesh=places.device_mesh)
-    return made.scatter(start, places, updates, axis=0, mode="add")[:count]
+    """Sums of updates by their places, from 0 to count; the last place is for what doesn't count. Each shard has sums of its
+    own, which stay pending, so that nothing of the places moves."""
+    def of_shard(places, updates):
+        start = zeros((count + 1,), dtype=updates.dtype, device_mesh=places.device_mesh)
+        return made.scatter(start, ravel(places), ravel(updates), axis=0, mode="add")[:count]
+    mesh = places.device_mesh
+    kept = [p if p.is_shard() and extent > 1 else Replicate() for p, extent in zip(places.placements, mesh.shape)]
+    if not any(p.is_shard() for p in kept):
+        return of_shard(places, updates)
+    return local_map(of_shard, places, updates, in_placements=[kept, kept],
+                     out_placements=[Partial("sum") if p.is_shard() else p for p in kept])
 
 
 def bincount(x, /, weights=None, minlength=0):
@@ -254,13 +264,12 @@ def histogram(x, /, bins=10, range=None, density=False, weights=None):  # noqa: 
     density: divided by the number of elements and the width of the bin. weights: what each element counts."""
     x = _real("histogram", x)
     edges = _edges(x, bins, range)
-    flat = ravel(x)
-    dtype = result_type(flat, edges) if flat.dtype != np.bool_ else np.float64
-    flat, known = astype(flat, dtype), beside("histogram", x, edges.astype(dtype))
+    dtype = result_type(x, edges) if x.dtype != np.bool_ else np.float64
+    given, known = astype(x, dtype), beside("histogram", x, edges.astype(dtype))
     count = edges.size - 1
-    places = made.searchsorted(known, flat, side="right") - 1
-    places = made.where(flat == float(edges[-1]), count - 1, places)
-    is_in = made.logical_and(flat >= float(edges[0]), flat <= float(edges[-1]))
+    places = made.searchsorted(known, given, side="right") - 1
+    places = made.where(given == float(edges[-1]), count - 1, places)
+    is_in = made.logical_and(given >= float(edges[0]), given <= float(edges[-1]))
     places = made.where(is_in, places, count)
     if weights is None:
         sums = _added_up(places, places * 0 + 1, count)
@@ -268,7 +277,7 @@ def histogram(x, /, bins=10, range=None, density=False, weights=None):  # noqa: 
         weights = beside("histogram", x, weights)
         if tuple(weights.shape) != tuple(x.shape):
             raise InvalidArgumentError(f"histogram: weights are {weights._spec}, x is {x._spec}")
-        sums = _added_up(places, ravel(weights), count)
+        sums = _added_up(places, weights, count)
     shown = beside("histogram", x, edges)
     if density:
         sums = sums / beside("histogram", x, np.diff(edges).astype(np.float64)) / made.sum(sums)
