@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/profile_report.h"
 #include "schemas/types/device_kind.h"
 #include "schemas/types/ids.h"
 #include "schemas/types/shape.h"
@@ -115,6 +116,7 @@ struct CommReport {
   std::vector<int64_t> received_bytes;
   std::vector<int64_t> sent_bytes;
   std::map<std::string, uint64_t> collective_counts;
+  OpRange ops;  // what was issued in the block, for Session::Profile
 };
 
 }  // namespace tessera

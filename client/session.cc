@@ -192,6 +192,7 @@ absl::Status Session::CloseOther(uint64_t session) const { return impl_->CloseOt
 absl::Status Session::Sync() const { return impl_->Sync(); }
 absl::StatusOr<uint64_t> Session::CommBegin() const { return impl_->CommBegin(); }
 absl::StatusOr<CommReport> Session::CommEnd(uint64_t number) const { return impl_->CommEnd(number); }
+absl::StatusOr<ProfileReport> Session::Profile(const OpRange& ops) const { return impl_->Profile(ops); }
 absl::Status Session::Close() const { return impl_->Close(); }
 absl::Status Session::Detach() const { return impl_->Detach(); }
 SessionState Session::state() const { return impl_->state(); }

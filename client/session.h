@@ -73,6 +73,9 @@ class Session {
   // Counts the bytes that the workers move for the ops between the two.
   absl::StatusOr<uint64_t> CommBegin() const;
   absl::StatusOr<CommReport> CommEnd(uint64_t number) const;
+  // What ran of this session's ops, as far as it is remembered (max_profiled_runs): of all of them, or of those that a
+  // CommReport names. Ops that are under way are counted, not waited for.
+  absl::StatusOr<ProfileReport> Profile(const OpRange& ops = {}) const;
   absl::Status Close() const;
   // Ends this process's part when all that was asked for is on its way; the session goes on for its lease, for who
   // connects with resume.

@@ -20,6 +20,7 @@ struct SessionImpl::Request {
   CommReport comm;
   ClusterReport cluster;
   PlanReport plan;
+  ProfileReport profile;
   // Called once without the mutex, on the connection's thread, when the ticket comes.
   std::function<void(uint64_t ticket, uint64_t secret)> on_ticket;
 };

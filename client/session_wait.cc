@@ -227,6 +227,24 @@ absl::StatusOr<ClusterReport> SessionImpl::GetStatus(uint32_t max_tensors) {
   return request->cluster;
 }
 
+absl::StatusOr<ProfileReport> SessionImpl::Profile(const OpRange& ops) {
+  TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
+  auto [number, request] = NewRequest();
+  connection_->Profile(ops, [this, n = number, r = request](absl::StatusOr<ProfileReport> profile) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      r->done = true;
+      r->status = profile.status();
+      if (profile.ok()) r->profile = *std::move(profile);
+      requests_.erase(n);
+    }
+    NotifyChanged();
+  });
+  TESSERA_RETURN_IF_ERROR(WaitFor("profile", request));
+  return std::move(request->profile);
+}
+
 absl::Status SessionImpl::CloseOther(uint64_t session) {
   TESSERA_RETURN_IF_ERROR(Check());
   auto [number, request] = NewRequest();

@@ -98,6 +98,8 @@ interface Session {
   # Drops everything the session has.
   closeOther @3 (session :UInt64);
   # Ends a session as if its client had closed it. For admins; PermissionDenied for others.
+  profile @4 (firstOp :UInt64, endOp :UInt64) -> (profile :Profile);
+  # What ran of this session's ops [firstOp, endOp), as far as it is remembered (max_profiled_runs).
 }
 
 struct ToCoordinator {
@@ -259,6 +261,55 @@ struct CommReport {
   # By worker index.
   sentBytes @2 :List(Int64);
   collectives @3 :List(CollectiveCount);
+  firstOp @4 :UInt64;
+  endOp @5 :UInt64;
+  # The session's ops between commBegin and commEnd, for `profile`: [firstOp, endOp).
+}
+
+struct Profile {
+  ops @0 :List(ProfiledOp);
+  # In the order in which they ended.
+  forgottenOps @1 :UInt64;
+  # Of those asked for: no longer remembered.
+  opsUnderWay @2 :UInt64;
+  clocks @3 :List(WorkerClock);
+}
+
+struct WorkerClock {
+  worker @0 :Int32;
+  errorNs @1 :Int64;
+  # How far the times of its runs may be off on the coordinator's clock. 0: it is the same clock.
+}
+
+struct ProfiledOp {
+  number @0 :UInt64;
+  # In the order in which the session's ops were issued.
+  name @1 :Text;
+  # The op, or the last of a segment; "upload", "download".
+  segment @2 :List(Text);
+  # The ops that ran as this one; empty: it alone.
+  output @3 :Text;
+  # The spec of the (first) result; empty where its plan is not remembered.
+  predictedUs @4 :Int64;
+  # 0: nothing was.
+  failure @5 :Text;
+  # The name of the status with which it failed; empty: it did not.
+  runs @6 :List(ProfiledRun);
+}
+
+struct ProfiledRun {
+  # One worker's part of an op.
+  worker @0 :Int32;
+  startedNs @1 :Int64;
+  # By the coordinator's monotonic clock.
+  endedNs @2 :Int64;
+  workNs @3 :Int64;
+  receivedBytes @4 :Int64;
+  # From other workers.
+  pushedBytes @5 :Int64;
+  # Stored to other workers' memory.
+  transferredBytes @6 :Int64;
+  # Between the shard and the client or a file.
 }
 
 struct CollectiveCount {

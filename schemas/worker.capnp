@@ -46,8 +46,9 @@ struct WorkerWelcome {
 
 interface Worker {
   # Implemented by the worker.
-  ping @0 () -> (outstanding :UInt64, isAtWork :Bool);
-  # isAtWork: an op's item runs, or one has run since the ping before; waits are none.
+  ping @0 () -> (outstanding :UInt64, isAtWork :Bool, nowNs :Int64);
+  # isAtWork: an op's item runs, or one has run since the ping before; waits are none. nowNs: the worker's monotonic clock,
+  # in which it reports times.
 }
 
 struct WorkerMessages {
@@ -158,6 +159,17 @@ struct Completion {
   inlineBytes @3 :Data;
   pushed @4 :List(Received);
   # Stored to these workers' memory, who don't report it.
+  times @5 :RunTimes;
+  # Null where nothing ran.
+}
+
+struct RunTimes {
+  # By the worker's monotonic clock.
+  startedNs @0 :Int64;
+  # The first of its work began; what it waited for before is not in it.
+  endedNs @1 :Int64;
+  workNs @2 :Int64;
+  # Of the time between the part in which it worked; the rest waited, for peers or for messages.
 }
 
 struct Received {
@@ -170,6 +182,10 @@ struct TransferDone {
   # (status null) or its client went away (an error); a ticket was closed by closeTicket. Once per ticket.
   ticket @0 :UInt64;
   status @1 :V.Status;
+  times @2 :RunTimes;
+  # From the first copy to the last; null where there was none.
+  bytes @3 :Int64;
+  # That were copied between the shard and the client or a file.
 }
 
 # ---- the worker's own socket: clients and peers of this host ------------------------------------

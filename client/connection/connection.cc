@@ -101,6 +101,18 @@ void Connection::GetStatus(uint32_t max_tensors, std::function<void(absl::Status
   });
 }
 
+void Connection::Profile(const OpRange& ops, std::function<void(absl::StatusOr<ProfileReport>)> done) {
+  impl_->queue.Post(Order::kAfterRecords, [ops, done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [ops, done](wire::Session::Client& session) {
+      auto request = session.profileRequest();
+      request.setFirstOp(ops.first_op);
+      request.setEndOp(ops.end_op);
+      return request.send().then([done](auto&& response) { done(DecodeProfile(response.getProfile())); });
+    };
+    loop.Call(ask, done);
+  });
+}
+
 void Connection::Explain(OpCall call, std::vector<ExplainOperand> operands, std::vector<HeldMemory> held,
                          std::function<void(absl::StatusOr<PlanReport>)> done) {
   impl_->queue.Post(Order::kAfterRecords, [call = std::move(call), operands = std::move(operands),

@@ -212,6 +212,7 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       for (auto count : comm.getCollectives()) {
         event.comm.collective_counts[TextOf(count.getName())] += count.getCount();
       }
+      event.comm.ops = {comm.getFirstOp(), comm.getEndOp()};
       return event;
     }
     case wire::Event::FAILED:
@@ -282,6 +283,28 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
   report.session_count = reader.getSessionCount();
   report.tensor_count = reader.getTensorCount();
   return report;
+}
+
+ProfileReport DecodeProfile(wire::Profile::Reader reader) {
+  ProfileReport profile;
+  profile.ops.reserve(reader.getOps().size());
+  for (auto item : reader.getOps()) {
+    ProfiledOp& op = profile.ops.emplace_back();
+    op.number = item.getNumber();
+    op.name = TextOf(item.getName());
+    op.segment = TextsOf(item.getSegment());
+    op.output = TextOf(item.getOutput());
+    op.predicted_us = item.getPredictedUs();
+    op.failure = TextOf(item.getFailure());
+    for (auto run : item.getRuns()) {
+      op.runs.push_back({run.getWorker(), run.getStartedNs(), run.getEndedNs(), run.getWorkNs(), run.getReceivedBytes(),
+                         run.getPushedBytes(), run.getTransferredBytes()});
+    }
+  }
+  profile.forgotten_ops = reader.getForgottenOps();
+  profile.ops_under_way = reader.getOpsUnderWay();
+  for (auto clock : reader.getClocks()) profile.clocks.push_back({clock.getWorker(), clock.getErrorNs()});
+  return profile;
 }
 
 absl::StatusOr<PlanReport> DecodePlanText(wire::PlanText::Reader reader) {

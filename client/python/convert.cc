@@ -229,6 +229,27 @@ nb::object ClusterToPython(const ClusterReport& report) {
   return out;
 }
 
+nb::dict ProfileToPython(const ProfileReport& report) {
+  nb::list ops;
+  for (const ProfiledOp& op : report.ops) {
+    nb::list segment, runs;
+    for (const std::string& name : op.segment) segment.append(name);
+    for (const ProfiledRun& run : op.runs) {
+      runs.append(nb::make_tuple(run.worker, run.started_ns, run.ended_ns, run.work_ns, run.received_bytes,
+                                 run.pushed_bytes, run.transferred_bytes));
+    }
+    ops.append(nb::make_tuple(op.number, op.name, segment, op.output, op.predicted_us, op.failure, runs));
+  }
+  nb::dict errors;
+  for (const ProfileReport::Clock& clock : report.clocks) errors[nb::int_(clock.worker)] = clock.error_ns;
+  nb::dict out;
+  out["ops"] = ops;
+  out["forgotten_ops"] = report.forgotten_ops;
+  out["ops_under_way"] = report.ops_under_way;
+  out["clock_errors_ns"] = errors;
+  return out;
+}
+
 bool OperandFromPython(nb::handle object, CallOperand* out) {
   PyTensor* tensor = nullptr;
   if (nb::try_cast<PyTensor*>(object, tensor) && tensor != nullptr) {

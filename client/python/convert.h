@@ -55,6 +55,7 @@ nb::list IntegersToPython(const std::vector<int64_t>& values);
 Position PositionFromPython(nb::handle position);
 nb::object PlanToPython(const PlanReport& plan);
 nb::object ClusterToPython(const ClusterReport& report);
+nb::dict ProfileToPython(const ProfileReport& report);
 
 // An operand of an op: a Tensor, a plain number (weak), or (dtype number, number) (strong). False for
 // anything else, with nothing raised. A tensor is pointed to: `object` outlives the operand.

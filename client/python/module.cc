@@ -136,7 +136,8 @@ nb::tuple CommEnd(const Session& session, uint64_t number) {
   CommReport report = ValueOrRaise(Released([&] { return session.CommEnd(number); }));
   nb::dict counts;
   for (const auto& [name, count] : report.collective_counts) counts[nb::str(name.c_str())] = count;
-  return nb::make_tuple(IntegersToPython(report.received_bytes), IntegersToPython(report.sent_bytes), counts);
+  return nb::make_tuple(IntegersToPython(report.received_bytes), IntegersToPython(report.sent_bytes), counts,
+                        nb::make_tuple(report.ops.first_op, report.ops.end_op));
 }
 
 nb::object ExplainRedistribute(const PyTensor& tensor, const nb::kwargs& attributes) {
@@ -237,6 +238,10 @@ void DefineSession(nb::module_& module) {
       .def("_keep_until_closed", &KeepUntilClosed)
       .def("_comm_begin", [](const Session& s) { return ValueOrRaise(s.CommBegin()); })
       .def("_comm_end", &CommEnd)
+      .def("_profile",
+           [](const Session& s, uint64_t first_op, uint64_t end_op) {
+             return ProfileToPython(ValueOrRaise(Released([&] { return s.Profile({first_op, end_op}); })));
+           })
       .def("_tensor",
            [](const Session& s, uint64_t handle, const std::string& spec) {
              HandlePtr live = s.impl()->FindLive(handle);

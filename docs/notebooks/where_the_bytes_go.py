@@ -68,6 +68,22 @@ def attention(q, k, v):
 ts.explain(attention, x, x, x)
 
 # %% [markdown]
+# ## What ran when
+#
+# Plans predict; workers measure. Each bar is an op on a worker, paler where it waited for others. `profile.save("trace.json")`
+# writes the same for Perfetto.
+
+# %%
+with session.profile() as profile:
+    attention(x, x, x).wait()
+    x.redistribute([ts.Shard(1)]).wait()
+profile
+
+# %%
+for op in profile.ops:
+    print(op.label, op.bytes_moved, "bytes moved")
+
+# %% [markdown]
 # ## Advice
 #
 # What of a placement costs time: in sentences, with the numbers of the planner.

@@ -84,14 +84,56 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
     entry.full = false;
   }
   CountTraffic(*op, worker, report);
+  AddRun(*op, worker, report);
   if (!report.status.ok()) Blame(op, NamedAfter(op->name, report.status));
   if (op->kind == OpEntry::Kind::kInlineRead && report.status.ok()) {
     op->parts.emplace_back(op->tensor->spec.mesh.FindWorker(worker).value_or(0), report.inline_bytes);
   }
   if (!op->missing.empty()) return;
   if (!op->broken_connection.ok()) Poison(op, op->broken_connection);  // unless the worker is lost
+  Remember(*op);
   if (!op->comm_scopes.empty()) LeaveScopes(*op);
   SettleIfDone(op);
+}
+
+void StateMachine::AddRun(OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
+  if (!report.times.has_run()) return;
+  ProfiledRun& run = op.runs.emplace_back();
+  run.worker = worker;
+  run.times = report.times;
+  for (const auto& [source, bytes] : report.received_bytes) run.received_bytes += bytes;
+  for (const auto& [destination, bytes] : report.pushed_bytes) run.pushed_bytes += bytes;
+  run.transferred_bytes = static_cast<int64_t>(report.inline_bytes.size());
+}
+
+// A window's bytes come when it is open: its ticket says of them.
+void StateMachine::Remember(OpEntry& op) {
+  if (op.kind == OpEntry::Kind::kWindow) return;
+  auto session = sessions_.find(op.session);
+  if (session == sessions_.end()) return;
+  const bool is_run = op.kind == OpEntry::Kind::kRun;
+  session->second.profile.Add({.number = op.profile_number,
+                               .name = op.name,
+                               .way = op.way,
+                               .plan = std::move(op.plan),
+                               .output = is_run ? "" : ToText(op.tensor->spec),
+                               .predicted_us = is_run ? op.cost_us : 0,
+                               .code = op.status.code(),
+                               .runs = std::move(op.runs)},
+                              config_.max_profiled_runs);
+}
+
+uint64_t StateMachine::CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const {
+  const auto counts = [&](SessionId owner, uint64_t number) {
+    return owner == session && number >= first_op && number < end_op ? uint64_t{1} : uint64_t{0};
+  };
+  uint64_t under_way = 0;
+  for (const auto& [ordinal, op] : ops_) {
+    const bool is_under_way = op->kind != OpEntry::Kind::kWindow && !op->missing.empty();
+    if (is_under_way) under_way += counts(op->session, op->profile_number);
+  }
+  for (const auto& [id, ticket] : tickets_) under_way += counts(ticket.session, ticket.profile_number);
+  return under_way;
 }
 
 // A connection to a worker that is being killed breaks: why that is done is said when the worker is gone.
@@ -235,6 +277,9 @@ void StateMachine::TransferDone(WorkerIndex worker, const TransferReport& report
   auto found = tickets_.find(report.ticket);
   if (found == tickets_.end() || !Remove(found->second.missing, worker)) return;
   TicketEntry& ticket = found->second;
+  if (report.times.has_run()) {
+    ticket.runs.push_back({.worker = worker, .times = report.times, .transferred_bytes = report.bytes});
+  }
   if (!report.status.ok() && ticket.status.ok()) {
     ticket.status = report.status;
     // A broken upload is over everywhere.
@@ -248,8 +293,17 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
   tickets_.erase(id);
   closing_.erase(id);
   ++closed_windows_;
-  if (auto session = sessions_.find(gone.session); session != sessions_.end()) --session->second.tickets;
-  if (gone.direction != TransferDirection::kUpload) return;
+  const bool is_upload = gone.direction == TransferDirection::kUpload;
+  if (auto session = sessions_.find(gone.session); session != sessions_.end()) {
+    --session->second.tickets;
+    session->second.profile.Add({.number = gone.profile_number,
+                                 .name = is_upload ? "upload" : "download",
+                                 .output = ToText(gone.tensor->spec),
+                                 .code = gone.status.code(),
+                                 .runs = std::move(gone.runs)},
+                                config_.max_profiled_runs);
+  }
+  if (!is_upload) return;
   gone.tensor->uploading = false;
   if (gone.status.ok() && !gone.closing) {
     SendTo(gone.session, UploadDoneEvent{gone.request});

@@ -65,6 +65,7 @@ struct EventText {
     std::string text = StrCat("comm ", e.request, " received", ToText(absl::MakeConstSpan(e.received_bytes)), " sent",
                               ToText(absl::MakeConstSpan(e.sent_bytes)));
     for (const auto& [name, count] : e.collectives) StrAppend(&text, " ", name, "=", count);
+    StrAppend(&text, " ops ", e.first_op, " to ", e.end_op);
     return text;
   }
   std::string operator()(const FailedHandleEvent& e) const {

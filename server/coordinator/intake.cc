@@ -331,6 +331,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommBegin
   const size_t workers = workers_.empty() ? 0 : static_cast<size_t>(workers_.rbegin()->first.value) + 1;
   scope.received_bytes.resize(workers);
   scope.sent_bytes.resize(workers);
+  scope.first_op = session.profile.next_number();
   return Progress::kDone;
 }
 
@@ -342,6 +343,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRe
     return Progress::kDone;
   }
   found->second.ended = true;
+  found->second.end_op = session.profile.next_number();
   found->second.request = record.request;
   std::erase(session.open_scopes, record.scope);
   EndScopeIfDone(session, record.scope);

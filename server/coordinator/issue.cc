@@ -314,6 +314,8 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
     Define(plan);
     op = NewOp(OpEntry::Kind::kRun, name, session.info.session, plan.workers, plan.cost_us);
     op->way = WayOf(unit, plan);
+    op->plan = plan.plan;
+    op->profile_number = session.profile.TakeNumber();
     for (const TensorPointer& tensor : unit.tensors) AddParent(op, *tensor);
     for (const uint64_t open : session.open_scopes) {
       CommScope& scope = session.scopes.at(open);
@@ -394,6 +396,7 @@ void StateMachine::OpenWindow(SessionEntry& session, TensorPointer tensor, Trans
   ticket.tensor = std::move(tensor);
   ticket.workers = workers;
   ticket.missing = *workers;
+  ticket.profile_number = session.profile.TakeNumber();
   ToGroup(workers, std::move(window));
 }
 
@@ -422,8 +425,10 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
   history.WaitsForRead(kIoStream, 1, read.waits);
   DropRejoined(read.waits);
   op->request = request;
+  op->profile_number = session.profile.TakeNumber();
   op->tensor = std::move(tensor);
   if (!workers->empty()) ToGroup(workers, std::move(read));
+  if (workers->empty()) Remember(*op);
   SettleIfDone(op);
 }
 

@@ -164,6 +164,10 @@ int Main(int argc, char** argv) {
                  "calls of a batch that are planned as one; 1: each call by itself")
       ->check(CLI::Range(int64_t{1}, int64_t{256}))
       ->capture_default_str();
+  app.add_option("--max-profiled-runs", options.config.max_profiled_runs,
+                 "workers' parts of ops whose times are remembered, of each session")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
   app.add_option("--journal", options.journal_path,
                  "write every event to this file, and at the end a digest of the effects to FILE.digest");
   app.add_option("--replay", replay, "read a journal, print the digest of its effects, and end");

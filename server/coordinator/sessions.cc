@@ -170,7 +170,9 @@ void StateMachine::EndScopeIfDone(SessionEntry& session, uint64_t scope_id) {
   Send(session, CommReportEvent{scope.request,
                                 std::move(scope.received_bytes),
                                 std::move(scope.sent_bytes),
-                                {scope.collectives.begin(), scope.collectives.end()}});
+                                {scope.collectives.begin(), scope.collectives.end()},
+                                scope.first_op,
+                                scope.end_op});
   session.scopes.erase(found);
 }
 

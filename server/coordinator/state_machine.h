@@ -61,6 +61,8 @@ class StateMachine {
   WorkerIndex FreeWorkerIndex() const;
   // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.
   bool AwaitsClient(SessionId session) const;
+  // How many of a session's ops [first_op, end_op), by the numbers of its profile, have not ended.
+  uint64_t CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const;
 
  private:
   // sessions.cc
@@ -204,6 +206,8 @@ class StateMachine {
   void SettleIfDone(const OpPointer& op);
   void Settled(const OpPointer& op);
   void AnswerRequest(OpEntry& op);
+  void AddRun(OpEntry& op, WorkerIndex worker, const CompletionReport& report);
+  void Remember(OpEntry& op);
   void TransferDone(WorkerIndex worker, const TransferReport& report);
   void FinishTicket(TicketId id, TicketEntry& ticket);
 

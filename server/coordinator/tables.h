@@ -18,6 +18,7 @@
 #include "server/coordinator/events.h"
 #include "server/coordinator/history.h"
 #include "server/coordinator/plan_cache.h"
+#include "server/coordinator/profile_log.h"
 
 namespace tessera {
 
@@ -96,6 +97,9 @@ struct OpEntry {
   TensorPointer tensor;
   std::vector<std::pair<int64_t, std::string>> parts;  // (flat position, bytes) of an inline read
   bool settled = false;
+  uint64_t profile_number = 0;  // of its session
+  std::weak_ptr<const Plan> plan;
+  ProfiledRuns runs;  // of the workers that have reported
 };
 
 struct TicketEntry {
@@ -108,12 +112,16 @@ struct TicketEntry {
   std::vector<WorkerIndex> missing;  // have not said that they are done
   bool closing = false;
   absl::Status status;
+  uint64_t profile_number = 0;  // of its session
+  ProfiledRuns runs;            // of the workers that are done
 };
 
 struct CommScope {
   std::vector<int64_t> received_bytes;  // by worker
   std::vector<int64_t> sent_bytes;
   std::map<std::string, uint64_t> collectives;
+  uint64_t first_op = 0;  // numbers of the session's profile
+  uint64_t end_op = 0;
   int64_t pending = 0;  // operations that have not completed
   bool ended = false;
   uint64_t request = 0;
@@ -145,6 +153,7 @@ struct SessionEntry {
   std::map<uint64_t, CommScope> scopes;
   std::vector<uint64_t> open_scopes;  // of them, those that have not ended
   int64_t tickets = 0;                // open ones
+  ProfileLog profile;
 };
 
 }  // namespace tessera

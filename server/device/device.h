@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
+#include "schemas/types/run_times.h"
 #include "server/device/counters.h"
 
 namespace tessera {
@@ -69,6 +70,7 @@ class Device {
   // Callbacks that capture at most two pointers cost no allocation.
   using Done = absl::AnyInvocable<void(absl::Status)>;
   using Start = absl::AnyInvocable<void(Done)>;
+  using Report = absl::AnyInvocable<void(absl::Status, const RunTimes&)>;
 
   virtual ~Device() = default;
 
@@ -88,8 +90,9 @@ class Device {
   virtual void EnqueueAsync(StreamId stream, Start start) = 0;
   // Publishes the worker's own counter and wakes peers that sleep.
   virtual void EnqueueSignal(StreamId stream, uint64_t value) = 0;
-  // Calls back, from a device thread, with the first error since the stream's last report.
-  virtual void EnqueueReport(StreamId stream, Done report) = 0;
+  // Calls back, from a device thread, with the first error since the stream's last report and with when the stream
+  // worked since then (EnqueueRun, EnqueueAsync), by the host's monotonic clock.
+  virtual void EnqueueReport(StreamId stream, Report report) = 0;
 
   // Copies between the host's memory and the device's, and returns when it is done. In no order with streams: who calls
   // it knows that what it reads is there, and that nobody uses what it writes. From any thread that isn't the device's.

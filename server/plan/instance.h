@@ -9,6 +9,7 @@
 
 #include "schemas/ops/scalar.h"
 #include "schemas/types/ids.h"
+#include "schemas/types/run_times.h"
 #include "server/plan/plan.h"
 
 namespace tessera {
@@ -77,12 +78,15 @@ struct CompletionReport {
   // (worker to whose memory it was stored, bytes): received by that worker, which doesn't count it.
   std::vector<std::pair<WorkerIndex, int64_t>> pushed_bytes;
   std::string inline_bytes;  // of an InlineRead
+  RunTimes times = {};
 };
 
 // What one worker says of a ticket that it is finished with.
 struct TransferReport {
   TicketId ticket;
   absl::Status status;
+  RunTimes times = {};  // from the first copy to the last
+  int64_t bytes = 0;    // that were copied
 };
 
 }  // namespace tessera

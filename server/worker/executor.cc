@@ -207,7 +207,10 @@ void Executor::EnqueueWaitsToPush(StreamId stream, Ordinal ordinal, int phase_nu
 
 void Executor::EnqueueEnd(StreamId stream, RunRecordRef record) {
   device_.EnqueueSignal(stream, DoneValue(record->report.ordinal));
-  device_.EnqueueReport(stream, [record = std::move(record)](absl::Status status) { record->End(std::move(status)); });
+  device_.EnqueueReport(stream, [record = std::move(record)](absl::Status status, const RunTimes& times) {
+    record->report.times = times;
+    record->End(std::move(status));
+  });
 }
 
 void Executor::Run(const Instance& instance) {

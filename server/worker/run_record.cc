@@ -72,6 +72,7 @@ void RunRecord::Clear() {
   report.received_bytes.clear();
   report.pushed_bytes.clear();
   report.inline_bytes.clear();
+  report.times = {};
   failure = absl::OkStatus();
   known = nullptr;
   staging.clear();

@@ -5,7 +5,10 @@
 // allocates nothing.
 //
 //   RunRecordRef record = records->Take(Ordinal(7));
-//   device.EnqueueReport(stream, [record](absl::Status status) { record->End(std::move(status)); });
+//   device.EnqueueReport(stream, [record](absl::Status status, const RunTimes& times) {
+//     record->report.times = times;
+//     record->End(std::move(status));
+//   });
 //
 // The record goes back when its last ref goes, from whichever thread; refs may outlive the executor.
 

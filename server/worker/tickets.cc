@@ -1,5 +1,6 @@
 #include "server/worker/tickets.h"
 
+#include "schemas/codec/monotonic_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/worker/window_copy.h"
@@ -40,15 +41,23 @@ void TicketTable::End(const TicketPointer& ticket, absl::Status status) {
   ReportIfOver(ticket);
 }
 
-void TicketTable::CopyEnded(const TicketPointer& ticket) {
-  --ticket->copies;
+void TicketTable::CopyBegins(const TicketPointer& ticket) {
+  const int64_t now_ns = MonotonicNs();
+  if (ticket->times.started_ns == 0) ticket->times.started_ns = now_ns;
+  if (ticket->copies++ == 0) ticket->busy_since_ns = now_ns;
+}
+
+void TicketTable::CopyEnded(const TicketPointer& ticket, int64_t bytes) {
+  ticket->times.ended_ns = MonotonicNs();
+  ticket->copied_bytes += bytes;
+  if (--ticket->copies == 0) ticket->times.work_ns += ticket->times.ended_ns - ticket->busy_since_ns;
   ReportIfOver(ticket);
 }
 
 void TicketTable::ReportIfOver(const TicketPointer& ticket) {
   if (!ticket->over || ticket->copies > 0 || ticket->reported) return;
   ticket->reported = true;
-  report_({ticket->window.ticket, ticket->status});
+  report_({ticket->window.ticket, ticket->status, ticket->times, ticket->copied_bytes});
   unopened_.erase(ticket->window.ordinal);
   unopened_count_ = unopened_.size();
   tickets_.erase(ticket->window.ticket);

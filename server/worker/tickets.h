@@ -6,7 +6,7 @@
 //
 //   tickets.Expect(window);  tickets.Open(window.ordinal);      // Redeem would have been NotFound until then
 //   auto ticket = *tickets.Redeem(window.ticket, window.secret);
-//   ++ticket->copies;  ...  tickets.CopyEnded(ticket);  tickets.End(ticket, absl::OkStatus());
+//   tickets.CopyBegins(ticket);  ...  tickets.CopyEnded(ticket, bytes);  tickets.End(ticket, absl::OkStatus());
 
 #include <atomic>
 #include <cstdint>
@@ -37,7 +37,10 @@ class TicketTable {
     bool redeemed = false;
     bool over = false;  // reported, or to be reported when the last copy ends
     bool reported = false;
-    int copies = 0;                // that run now
+    int copies = 0;             // that run now
+    RunTimes times;             // of the copies
+    int64_t busy_since_ns = 0;  // while some run
+    int64_t copied_bytes = 0;
     int64_t covered_rows = 0;      // an upload's progress along dim 0 (elements for rank 0)
     int64_t covered_elements = 0;  // of the own box, of an upload by parts
     int holder = 0;                // which redeeming it has been; the ones before are over
@@ -56,7 +59,9 @@ class TicketTable {
   void Close(TicketId id);
   // Ends a ticket from this side.
   void End(const TicketPointer& ticket, absl::Status status);
-  void CopyEnded(const TicketPointer& ticket);
+  // Around each copy, which counts as running meanwhile.
+  static void CopyBegins(const TicketPointer& ticket);
+  void CopyEnded(const TicketPointer& ticket, int64_t bytes);
 
   // NotFound, PermissionDenied (wrong secret) or FailedPrecondition (redeemed before).
   absl::StatusOr<TicketPointer> Redeem(TicketId id, uint64_t secret);

@@ -84,5 +84,15 @@ def test_a_notebook_runs(notebooks, source):
     assert source.with_suffix(".ipynb").stat().st_size < 300_000
 
 
+def test_the_kernel_is_restarted_where_a_notebook_says_so(notebooks):
+    import nbformat
+    cells = [nbformat.v4.new_code_cell("import os, tessera; kept = 1; print(os.getpid())"), nbformat.v4.new_markdown_cell("again"),
+             nbformat.v4.new_code_cell("import os; print(os.getpid(), 'kept' in dir(), os.environ['TESSERA_ADDRESS'][:5])")]
+    cells[1].metadata["tags"] = [notebooks.RESTART]
+    notebook = notebooks.run(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "p"}}))
+    (first,), (second, kept, address) = (cell.outputs[0].text.split() for cell in (notebook.cells[0], notebook.cells[2]))
+    assert first != second and kept == "False" and address == "unix:"
+
+
 def test_there_are_notebooks(notebooks):
-    assert [source.stem for source in SOURCES] == ["digits", "first_steps", "where_the_bytes_go"] and notebooks.sources() == SOURCES
+    assert [source.stem for source in SOURCES] == ["come_back", "digits", "first_steps", "regression", "where_the_bytes_go"] and notebooks.sources() == SOURCES

@@ -118,13 +118,13 @@ def test_without_a_lease_a_cut_is_the_end(new_cluster):
         (x + 1).wait()
 
 
-def restarted(cluster, first, second):
-    """Runs two programs, one after the other, each with a `connect(**options)`; what the second printed."""
+def restarted(cluster, *programs):
+    """Runs programs, one after the other, each with a `connect(**options)`; what the last one printed."""
     head = ("import sys, numpy as np, tessera as ts\n"
             "def connect(**options): return ts.connect(sys.argv[1], token=sys.argv[2], ca=sys.argv[3], **options)\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     out = ""
-    for body in (first, second):
+    for body in programs:
         command = [sys.executable, "-c", head + body, cluster.address, cluster.token, str(cluster.certificates / "ca.crt")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode in (0, -signal.SIGKILL), done.stderr
@@ -145,6 +145,12 @@ def test_a_restarted_kernel_finds_its_tensors_by_name(cut_cluster, end):
               "session.close()\n")
     assert restarted(cut_cluster, first, second).splitlines() == [
         "15.0 30.0 w", "session: no tensor is named \"u\"; there are: w, v"]
+
+
+def test_a_session_is_found_by_its_name_again_and_again(cut_cluster):
+    first = "session = connect(name='training'); w = session.distribute_tensor(np.arange(6.0)); w.name = 'w'\n"
+    second = "session = connect(resume='training'); print(session.name, session['w'].full_tensor().sum()); session.detach()\n"
+    assert restarted(cut_cluster, first, second, second, second).splitlines() == ["training 15.0"]
 
 
 def test_names_move_and_go(session):

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import secrets
-import shutil
 
 import numpy as np
 
@@ -268,10 +266,15 @@ def _copy(x, stored) -> None:
         stored[start:stop] = rows_of(x, start, stop)
 
 
+def _remove(folder, **options) -> None:
+    import shutil       # not before a file is written
+    shutil.rmtree(folder, **options)
+
+
 @contextlib.contextmanager
 def _replacing(path):
     """A path beside, which takes the place of `path` when the block ends well."""
-    beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.tessera-{secrets.token_hex(8)}")
+    beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.tessera-{os.urandom(8).hex()}")
     try:
         with _told("save", path):
             yield beside
@@ -279,12 +282,12 @@ def _replacing(path):
                 old = f"{beside}-old"
                 os.rename(path, old)
                 os.rename(beside, path)
-                shutil.rmtree(old) if os.path.isdir(old) else os.unlink(old)
+                _remove(old) if os.path.isdir(old) else os.unlink(old)
             else:
                 os.replace(beside, path)
     finally:
         if os.path.isdir(beside):
-            shutil.rmtree(beside, ignore_errors=True)
+            _remove(beside, ignore_errors=True)
         elif os.path.lexists(beside):
             os.unlink(beside)
 

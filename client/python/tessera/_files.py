@@ -4,10 +4,7 @@ passes through the client. Of other formats the client decodes its own files (_d
 from __future__ import annotations
 
 import io
-import json
 import os
-import secrets
-import tokenize
 
 import _tessera
 import numpy as np
@@ -68,6 +65,7 @@ class _File:
 
 
 def _npy(file) -> FileTensor:
+    import tokenize     # its error is one of NumPy's parser
     stream = io.BytesIO(file.part(0, _PART))
     try:
         version = np.lib.format.read_magic(stream)
@@ -98,6 +96,7 @@ def _safetensors(file) -> dict[str, FileTensor]:
     if file.bytes < 8 or length > min(_MAX_HEADER, file.bytes - 8):
         raise file.refuse(f"is no safetensors file: a header of {length} bytes in a file of {file.bytes}")
     try:
+        import json
         header = json.loads(file.part(8, length))
         entries = [(name, one["dtype"], [int(n) for n in one["shape"]], *map(int, one["data_offsets"]))
                    for name, one in header.items() if name != "__metadata__"]
@@ -250,6 +249,7 @@ def _safetensors_head(tensors, metadata):
         header[name] = {"dtype": names[np.dtype(x.dtype)], "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
         places.append((x, at))
         at += x.nbytes
+    import json
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text, places
@@ -261,7 +261,7 @@ def _write(path, head: bytes, places) -> None:
         if x.session is not session and x.session.id != session.id:
             raise InvalidArgumentError("save: the tensors are of different sessions")
     folder, _, name = path.rpartition("/")
-    name = f".{name}.tessera-{secrets.token_hex(8)}"
+    name = f".{name}.tessera-{os.urandom(8).hex()}"
     beside = f"{folder}/{name}" if folder or path.startswith("/") else name
     door = _tessera.FileDoor.open(session, session.default_mesh.workers[0])
     try:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from pathlib import Path
 
 from ._errors import InvalidArgumentError, NotFoundError
 
 
-def _folder() -> Path:
+def _folder():
+    from pathlib import Path        # not before there is something to remember
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(state) / "tessera" / "sessions"
 
@@ -26,6 +25,7 @@ def remember(session) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"{session.id}-{session.resume_text.split(':')[1]}.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            import json
             json.dump(entry, file)
         session._remembered = path
     except OSError:
@@ -39,7 +39,8 @@ def forget(session) -> None:
         path.unlink(missing_ok=True)
 
 
-def _entries() -> list[tuple[dict, Path]]:
+def _entries() -> list[tuple]:
+    import json
     found = []
     for path in sorted(_folder().glob("*.json")):
         try:
@@ -51,16 +52,19 @@ def _entries() -> list[tuple[dict, Path]]:
     return found
 
 
-def find(resume, address: str) -> str:
-    """The resume text of a session by its id, its name or its own resume text."""
+def find(resume, address: str) -> tuple[str, str]:
+    """The resume text and the name of a session, by its id, its name or its own resume text."""
     if isinstance(resume, str) and resume.count(":") == 2 and resume.replace(":", "").isdigit():
-        return resume
+        secret = resume.split(":")[:2]
+        names = [entry.get("name") for entry, _ in _entries() if entry["resume"].split(":")[:2] == secret]
+        return resume, names[-1] if names and isinstance(names[-1], str) else ""
     if isinstance(resume, bool) or not isinstance(resume, (int, str)) or resume == "":
         raise InvalidArgumentError(f"connect: resume is {resume!r}; it must be a session, its id, its name or its resume_text")
     entries = [entry for entry, _ in _entries() if entry.get("address") == address]
     matching = [entry for entry in entries if entry.get("id") == resume or entry.get("name") == resume]
     if matching:
-        return max(matching, key=lambda entry: entry["opened"])["resume"]
+        last = max(matching, key=lambda entry: entry["opened"])
+        return last["resume"], last["name"] if isinstance(last.get("name"), str) else ""
     known = ", ".join(sorted({str(entry.get("name") or entry.get("id")) for entry in entries})) or "none"
     raise NotFoundError(f"connect: this user has had no session {resume!r} at {address} (there: {known}); from elsewhere "
                         "give its resume_text")

@@ -6,6 +6,8 @@ functions have in common stands here, once.
 
 from __future__ import annotations
 
+import functools
+
 from ._examples import TEXT
 
 _ARGUMENTS = {
@@ -88,14 +90,18 @@ _MATRIX = "(..., m, k) @ (..., k, n) gives (..., m, n); leading dims are broadca
 _GIVES |= {name: _MATRIX for name in "matmul mm bmm addmm baddbmm".split()}
 
 
+@functools.cache
 def _parameters(signature: str) -> list[str]:
+    inner = signature[signature.index("(") + 1:signature.rindex(")")]
+    nests = "(" in inner or "[" in inner
     names, depth = [], 0
-    for word in signature[signature.index("(") + 1:signature.rindex(")")].split(","):
+    for word in inner.split(","):
         if depth == 0:
             name = word.partition("=")[0].strip().lstrip("*")
             if name and name != "/":
                 names.append(name)
-        depth += word.count("(") + word.count("[") - word.count(")") - word.count("]")
+        if nests:
+            depth += word.count("(") + word.count("[") - word.count(")") - word.count("]")
     return names
 
 

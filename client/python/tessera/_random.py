@@ -4,7 +4,7 @@ seed gives the same bits on every mesh and placement, and no server keeps a stat
 from __future__ import annotations
 
 import builtins
-import secrets
+import os
 import threading
 
 import numpy as np
@@ -21,7 +21,7 @@ from ._tensor import as_operand, axes_of, call, no_dim
 from _tessera_ops import argsort, cumulative_sum, less, searchsorted
 
 _lock = threading.Lock()
-_state = {"seed": secrets.randbits(63), "stream": 0}
+_state = {"seed": int.from_bytes(os.urandom(8), "little") >> 1, "stream": 0}
 
 
 def manual_seed(seed: int) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import numbers
 import os
-import platform
+import sys
 import weakref
 
 import numpy as np
@@ -20,7 +19,7 @@ from ._former import find, forget, remember
 from ._mesh import DeviceMesh
 from ._progress import bar_of
 
-_CLIENT = f"python {platform.python_version()} tessera {_tessera.version}"
+_CLIENT = "python %d.%d.%d" % sys.version_info[:3] + f" tessera {_tessera.version}"
 _CONFIG = "~/.config/tessera/config.json"
 
 
@@ -64,6 +63,7 @@ def _configured():
     """The address and token of the config file."""
     try:
         with open(os.path.expanduser(_CONFIG), encoding="utf-8") as file:
+            import json
             config = json.load(file)
     except FileNotFoundError:
         raise InvalidArgumentError(
@@ -79,6 +79,7 @@ def _configured_value(name: str) -> str:
     """Of the config file; "" where there is none."""
     try:
         with open(os.path.expanduser(_CONFIG), encoding="utf-8") as file:
+            import json
             return str(json.load(file).get(name, ""))
     except (OSError, ValueError, AttributeError):
         return ""
@@ -109,7 +110,8 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
         address, token = resume.address, resume._token
     address, token = _address_of(address, token)
     if resume is not None:
-        resume = find(getattr(resume, "resume_text", resume), address.partition("#")[0])
+        resume, former_name = find(getattr(resume, "resume_text", resume), address.partition("#")[0])
+        name = name or former_name      # it keeps its name: who comes back a second time asks by it
     if not isinstance(name, str):
         raise InvalidArgumentError(f"connect: name is {name!r}; it must be a str")
     if stall_timeout is None:
@@ -160,7 +162,7 @@ class CommDebug:
 
     def __exit__(self, kind, value, traceback):
         try:
-            self.bytes_received, self.bytes_sent, self.collective_counts = self._session._comm_end(self._number)
+            self.bytes_received, self.bytes_sent, self.collective_counts, _ = self._session._comm_end(self._number)
         except Exception:
             if kind is None:
                 raise
@@ -205,6 +207,16 @@ class _SessionMethods:
     def comm_debug(self) -> CommDebug:
         """Counts the bytes that workers move for the ops issued in the block."""
         return CommDebug(self)
+
+    def profile(self):
+        """What ran when, and where, as the workers measured it: of the ops of a `with` block, or of the last ones.
+
+        >>> with session.profile() as profile:
+        ...     y = (x @ w).wait()
+        >>> print(profile); profile.save("trace.json")
+        """
+        from ._profile import Profile
+        return Profile(self)
 
     def tensors(self) -> list:
         """The tensors that this session has on the cluster.

@@ -17,6 +17,13 @@ struct StatusView {
 };
 // All workers, and how much there is of everybody. Of sessions the asking one, all of them for an admin; its tensors.
 void DescribeCluster(const Hub& hub, const StatusView& view, wire::ClusterStatus::Builder builder);
+// Whose ops, and which of them: [first_op, end_op).
+struct ProfileView {
+  SessionId asking;
+  uint64_t first_op = 0;
+  uint64_t end_op = 0;
+};
+void DescribeProfile(const Hub& hub, const ProfileView& view, wire::Profile::Builder builder);
 absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::Session::ExplainParams::Reader params,
                           wire::PlanText::Builder builder);
 

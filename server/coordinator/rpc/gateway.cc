@@ -47,6 +47,12 @@ class SessionServer final : public wire::Session::Server {
     ThrowIfError(DescribePlan(hub_.machine(), id_, context.getParams(), context.getResults().initPlan()));
     return kj::READY_NOW;
   }
+  kj::Promise<void> profile(ProfileContext context) override {
+    Check();
+    const auto params = context.getParams();
+    DescribeProfile(hub_, {id_, params.getFirstOp(), params.getEndOp()}, context.getResults().initProfile());
+    return kj::READY_NOW;
+  }
   kj::Promise<void> close(CloseContext) override {
     Check();
     hub_.Apply(SessionClosedEvent{id_});

@@ -14,6 +14,8 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/codec/host_identity.h"
+#include "schemas/codec/monotonic_clock.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -215,7 +217,15 @@ absl::Status Hub::TakeReported(WorkerIndex worker, uint64_t incarnation, wire::R
   linger_.Begin();
   TESSERA_ASSIGN_OR_RETURN(WorkerReportEvent event,
                            DecodeReport(worker, incarnation, reported.getCompletions(), reported.getTransfers()));
-  Apply(event);
+  const int64_t offset_ns = clocks_.at(worker).offset_ns();
+  const auto convert = [offset_ns](RunTimes& times) {
+    if (!times.has_run()) return;
+    times.started_ns += offset_ns;
+    times.ended_ns += offset_ns;
+  };
+  for (CompletionReport& completion : event.completions) convert(completion.times);
+  for (TransferReport& transfer : event.transfers) convert(transfer.times);
+  Apply(std::move(event));
   return absl::OkStatus();
 }
 
@@ -429,6 +439,7 @@ void Hub::StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream
   const uint64_t incarnation = event.incarnation;
   auto found = workers_.find(worker);
   if (found == workers_.end() || found->second.incarnation != incarnation) return;
+  clocks_[worker] = ClockOffset(event.host == HostIdentity() ? ClockOffset::Host::kOwn : ClockOffset::Host::kOther);
   found->second.link = kj::heap<MessageLink>(kj::mv(stream));
   found->second.link->Start(
       {[this, worker, incarnation](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
@@ -442,8 +453,8 @@ void Hub::StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream
        [this]() { FlushWorkers(); }});
   spdlog::info("worker {} joined: pid {}, {} bytes, {}{}{}", worker.value, event.pid, event.memory_bytes,
                event.data_address, event.remote_address.empty() ? "" : " and ", event.remote_address);
-  tasks_.add(Ping(worker, incarnation));
   Apply(event);
+  tasks_.add(Ping(worker, incarnation));
 }
 
 void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason) {
@@ -459,24 +470,28 @@ void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string
 }
 
 kj::Promise<void> Hub::Ping(WorkerIndex worker, uint64_t incarnation) {
+  auto found = workers_.find(worker);
+  if (found == workers_.end() || found->second.incarnation != incarnation) return kj::READY_NOW;
+  const int64_t sent_ns = MonotonicNs();
+  return found->second.client.pingRequest().send().then(
+      [this, worker, incarnation, sent_ns](auto&& answer) -> kj::Promise<void> {
+        auto alive = workers_.find(worker);
+        if (alive == workers_.end() || alive->second.incarnation != incarnation) return kj::READY_NOW;
+        clocks_.at(worker).Add(sent_ns, answer.getNowNs(), MonotonicNs());
+        if (answer.getIsAtWork()) ++alive->second.activity;
+        Apply(WorkerHeardEvent{worker});
+        return PingLater(worker, incarnation);
+      },
+      [this, worker, incarnation](kj::Exception&& exception) -> kj::Promise<void> {
+        const absl::Status status = FromException(exception);
+        WorkerGone(worker, incarnation, std::string(status.message()));
+        return kj::READY_NOW;
+      });
+}
+
+kj::Promise<void> Hub::PingLater(WorkerIndex worker, uint64_t incarnation) {
   const auto pause = static_cast<int64_t>(options_.heartbeat_s * 1e6) * kj::MICROSECONDS;
-  return timer_.afterDelay(pause).then([this, worker, incarnation]() -> kj::Promise<void> {
-    auto found = workers_.find(worker);
-    if (found == workers_.end() || found->second.incarnation != incarnation) return kj::READY_NOW;
-    return found->second.client.pingRequest().send().then(
-        [this, worker, incarnation](auto&& answer) -> kj::Promise<void> {
-          auto alive = workers_.find(worker);
-          if (alive == workers_.end() || alive->second.incarnation != incarnation) return kj::READY_NOW;
-          if (answer.getIsAtWork()) ++alive->second.activity;
-          Apply(WorkerHeardEvent{worker});
-          return Ping(worker, incarnation);
-        },
-        [this, worker, incarnation](kj::Exception&& exception) -> kj::Promise<void> {
-          const absl::Status status = FromException(exception);
-          WorkerGone(worker, incarnation, std::string(status.message()));
-          return kj::READY_NOW;
-        });
-  });
+  return timer_.afterDelay(pause).then([this, worker, incarnation]() { return Ping(worker, incarnation); });
 }
 
 kj::Promise<void> Hub::RunTicks() {

@@ -16,6 +16,7 @@
 #include "schemas/codec/loop_linger.h"
 #include "schemas/codec/message_link.h"
 #include "schemas/session.capnp.h"
+#include "server/coordinator/rpc/clock_offset.h"
 #include "server/coordinator/rpc/hello_codec.h"
 #include "server/coordinator/rpc/journal.h"
 #include "server/coordinator/rpc/options.h"
@@ -77,6 +78,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   double uptime_s() const;
   // In how many heartbeats the worker was at work.
   uint64_t ActivityOf(WorkerIndex worker) const;
+  // Of all workers that ever were here, as they were last.
+  const std::map<WorkerIndex, ClockOffset>& clocks() const { return clocks_; }
   void Flush();
 
  private:
@@ -123,7 +126,9 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   void FlushWorkers();
   void FlushSession(SessionId session);
   void EndLink(SessionId session, const absl::Status& reason);
+  // At once, and again and again.
   kj::Promise<void> Ping(WorkerIndex worker, uint64_t incarnation);
+  kj::Promise<void> PingLater(WorkerIndex worker, uint64_t incarnation);
   void taskFailed(kj::Exception&& exception) override;
   int64_t UptimeUs() const;
   // What the state machine takes for the time: without what this process was held up.
@@ -144,6 +149,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   uint64_t next_incarnation_ = 1;
   std::map<uint64_t, TakeStream> expected_links_;  // by key
   std::map<WorkerIndex, WorkerLink> workers_;
+  std::map<WorkerIndex, ClockOffset> clocks_;
   std::map<SessionId, SessionLink> sessions_;
   bool ticking_ = false;
   bool going_on_ = false;

@@ -136,6 +136,8 @@ struct EventEncoder {
       counts[i].setName(e.collectives[i].first.c_str());
       counts[i].setCount(e.collectives[i].second);
     }
+    comm.setFirstOp(e.first_op);
+    comm.setEndOp(e.end_op);
   }
   void operator()(const FailedHandleEvent& e) {
     auto failed = out.initFailed();
@@ -189,7 +191,8 @@ absl::StatusOr<WorkerReportEvent> DecodeReport(WorkerIndex worker, uint64_t inca
     event.completions.push_back(std::move(completion));
   }
   for (auto item : transfers) {
-    event.transfers.push_back(DecodeTransfer(item));
+    TESSERA_ASSIGN_OR_RETURN(TransferReport transfer, DecodeTransfer(item));
+    event.transfers.push_back(std::move(transfer));
   }
   return event;
 }

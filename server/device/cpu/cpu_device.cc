@@ -7,8 +7,10 @@
 #include <thread>
 #include <utility>
 
+#include "schemas/codec/monotonic_clock.h"
 #include "server/device/cpu/doorbell.h"
 #include "server/device/cpu/item_queue.h"
+#include "server/device/run_clock.h"
 #include "server/device/work.h"
 
 namespace tessera {
@@ -97,6 +99,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     ItemQueue queue;
     bool busy = false;  // an item of it runs, or is under way elsewhere
     absl::Status error;
+    RunClock clock;
     std::shared_ptr<State> keep_alive;  // while an item is under way elsewhere, which outlives the device
   };
   // What a parked stream waits for.
@@ -207,6 +210,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
       // The stream stays busy until Done.
       stream.keep_alive = shared_from_this();
       has_worked_ = true;
+      stream.clock.Passed(MonotonicNs());
       lock.unlock();
       async->start([this, id](absl::Status status) { FinishAsync(id, std::move(status)); });
       item = std::monostate{};
@@ -214,7 +218,11 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
       return;
     }
     absl::Status reported;
-    if (std::holds_alternative<ReportItem>(item)) reported = std::exchange(stream.error, absl::OkStatus());
+    RunTimes times;
+    if (std::holds_alternative<ReportItem>(item)) {
+      reported = std::exchange(stream.error, absl::OkStatus());
+      times = stream.clock.Take();
+    }
     const DeviceWork* work = std::get_if<DeviceWork>(&item);
     if (work != nullptr) {
       has_worked_ = true;
@@ -222,13 +230,21 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     }
     lock.unlock();
     absl::Status status;
-    if (work != nullptr) status = RunDeviceWork(*work);
+    int64_t began_ns = 0, ended_ns = 0;
+    if (work != nullptr) {
+      began_ns = MonotonicNs();
+      status = RunDeviceWork(*work);
+      ended_ns = MonotonicNs();
+    }
     if (const SignalItem* signal = std::get_if<SignalItem>(&item)) Publish(id, signal->value);
-    if (ReportItem* report = std::get_if<ReportItem>(&item)) report->report(std::move(reported));
+    if (ReportItem* report = std::get_if<ReportItem>(&item)) report->report(std::move(reported), times);
     const bool was_work = work != nullptr;
     item = std::monostate{};
     lock.lock();
-    if (was_work) --running_;
+    if (was_work) {
+      --running_;
+      stream.clock.Worked(began_ns, ended_ns);
+    }
     EndItem(stream, std::move(status));
   }
 
@@ -241,8 +257,10 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
 
   // Rings under the lock: the page lasts until Stop, which may be over as soon as the lock is free.
   void FinishAsync(StreamId id, absl::Status status) {
+    const int64_t now_ns = MonotonicNs();
     std::shared_ptr<State> self;  // may be the last: it goes after the lock
     std::lock_guard lock(mutex_);
+    At(id).clock.Passed(now_ns);
     self = std::move(At(id).keep_alive);
     EndItem(At(id), std::move(status));
     has_worked_ = true;
@@ -284,7 +302,7 @@ void CpuDevice::EnqueueWait(StreamId stream, const CounterWait& wait) { state_->
 void CpuDevice::EnqueueRun(StreamId stream, DeviceWork work) { state_->Push(stream, std::move(work)); }
 void CpuDevice::EnqueueAsync(StreamId stream, Start start) { state_->Push(stream, AsyncItem{std::move(start)}); }
 void CpuDevice::EnqueueSignal(StreamId stream, uint64_t value) { state_->Push(stream, SignalItem{value}); }
-void CpuDevice::EnqueueReport(StreamId stream, Done report) { state_->Push(stream, ReportItem{std::move(report)}); }
+void CpuDevice::EnqueueReport(StreamId stream, Report report) { state_->Push(stream, ReportItem{std::move(report)}); }
 void CpuDevice::MarkDead(WorkerIndex worker) { state_->SetPeer(worker, nullptr); }
 void CpuDevice::MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) {
   state_->SetPeer(worker, std::move(page));

@@ -45,7 +45,7 @@ class CpuDevice : public Device {
   void EnqueueRun(StreamId stream, DeviceWork work) override;
   void EnqueueAsync(StreamId stream, Start start) override;
   void EnqueueSignal(StreamId stream, uint64_t value) override;
-  void EnqueueReport(StreamId stream, Done report) override;
+  void EnqueueReport(StreamId stream, Report report) override;
   void MarkDead(WorkerIndex worker) override;
   void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) override;
   bool WasAtWork() override;

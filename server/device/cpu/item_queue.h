@@ -19,7 +19,7 @@ struct SignalItem {
   uint64_t value = 0;
 };
 struct ReportItem {
-  Device::Done report;
+  Device::Report report;
 };
 using DeviceItem = std::variant<std::monostate, CounterWait, DeviceWork, AsyncItem, SignalItem, ReportItem>;
 

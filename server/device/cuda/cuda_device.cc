@@ -32,7 +32,7 @@ void CudaDevice::EnqueueAsync(StreamId stream, Start start) {
   loop_->Push(NumberOf(stream), AsyncItem{std::move(start)});
 }
 void CudaDevice::EnqueueSignal(StreamId stream, uint64_t value) { loop_->Push(NumberOf(stream), SignalItem{value}); }
-void CudaDevice::EnqueueReport(StreamId stream, Done report) {
+void CudaDevice::EnqueueReport(StreamId stream, Report report) {
   loop_->Push(NumberOf(stream), ReportItem{std::move(report)});
 }
 absl::Status CudaDevice::Transfer(const CopyWork& work, TransferSide side) { return loop_->Transfer(work, side); }

@@ -43,7 +43,7 @@ class CudaDevice : public Device {
   void EnqueueRead(StreamId stream, CopyWork work) override;
   void EnqueueAsync(StreamId stream, Start start) override;
   void EnqueueSignal(StreamId stream, uint64_t value) override;
-  void EnqueueReport(StreamId stream, Done report) override;
+  void EnqueueReport(StreamId stream, Report report) override;
   absl::Status Transfer(const CopyWork& work, TransferSide side) override;
   void MarkDead(WorkerIndex worker) override;
   // The page lies alone in pages of the host.

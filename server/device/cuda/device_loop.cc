@@ -1,9 +1,11 @@
 #include "server/device/cuda/device_loop.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
 
+#include "schemas/codec/monotonic_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -221,6 +223,7 @@ absl::Status CudaDevice::Loop::SubmitWait(Stream& stream, const CounterWait& wai
 
 absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work) {
   was_at_work_ = true;
+  if (stream.work_submitted_ns == 0) stream.work_submitted_ns = MonotonicNs();
   std::shared_ptr<DeviceMemory> replaced;
   Launcher::Fault fault;
   absl::Status status = launcher_->Enqueue(stream.get(), work, stream.workspace, replaced, fault);
@@ -251,6 +254,7 @@ absl::Status CudaDevice::Loop::SubmitRead(Stream& stream, const CopyWork& work) 
 // The stream says that it is there; the host starts; Done opens the gate.
 absl::Status CudaDevice::Loop::SubmitAsync(Stream& stream, Device::Start start) {
   const uint64_t number = ++stream.gates;
+  if (stream.work_submitted_ns == 0) stream.work_submitted_ns = MonotonicNs();
   struct Outcome {
     std::mutex mutex;
     absl::Status status;
@@ -276,17 +280,26 @@ absl::Status CudaDevice::Loop::SubmitAsync(Stream& stream, Device::Start start) 
   });
 }
 
-absl::Status CudaDevice::Loop::SubmitReport(Stream& stream, Device::Done report) {
+absl::Status CudaDevice::Loop::SubmitReport(Stream& stream, Device::Report report) {
   auto faults = std::make_shared<std::deque<Launcher::Fault>>(std::exchange(stream.faults, {}));
   auto submitted = std::exchange(stream.submit_error, absl::OkStatus());
-  return stream.Mark([this, &stream, faults, submitted, report = std::move(report)]() mutable {
+  const int64_t work_submitted_ns = std::exchange(stream.work_submitted_ns, 0);
+  return stream.Mark([this, &stream, faults, submitted, work_submitted_ns, report = std::move(report)]() mutable {
+    RunTimes times;
+    const int64_t now_ns = MonotonicNs();
+    if (work_submitted_ns != 0) {
+      times.started_ns = std::max(work_submitted_ns, stream.reported_ns);
+      times.ended_ns = now_ns;
+      times.work_ns = now_ns - times.started_ns;
+    }
+    stream.reported_ns = now_ns;
     absl::Status status = std::exchange(stream.run_error, absl::OkStatus());
     if (!submitted.ok()) status = std::move(submitted);
     for (Launcher::Fault& fault : *faults) {
       absl::Status found = launcher_->Finish(fault);
       if (status.ok()) status = std::move(found);
     }
-    report(std::move(status));
+    report(std::move(status), times);
   });
 }
 

@@ -65,7 +65,7 @@ class CudaDevice::Loop {
   absl::Status SubmitWork(Stream& stream, const DeviceWork& work);
   absl::Status SubmitRead(Stream& stream, const CopyWork& work);
   absl::Status SubmitAsync(Stream& stream, Device::Start start);
-  absl::Status SubmitReport(Stream& stream, Device::Done report);
+  absl::Status SubmitReport(Stream& stream, Device::Report report);
   absl::Status SubmitTransfer(Stream& stream, TransferItem& transfer);
   void Fail(Stream& stream, absl::Status status);
   void ReplacePeer(NewPeer peer);

@@ -34,7 +34,7 @@ struct SignalItem {
   uint64_t value = 0;
 };
 struct ReportItem {
-  Device::Done report;
+  Device::Report report;
 };
 // The host goes on when the copy is done.
 struct TransferItem {
@@ -82,6 +82,9 @@ class Stream {
   StreamWorkspace workspace;
   uint64_t gates = 0;
   std::deque<Launcher::Fault> faults;  // since the last report
+  // When the first work since the last report was submitted (0: none was), and when the last report was passed: the
+  // later of the two is when that work began, or the waits before it.
+  int64_t work_submitted_ns = 0, reported_ns = 0;
 
  private:
   struct MarkEntry {

@@ -6,7 +6,9 @@
 #include <utility>
 #include <variant>
 
+#include "schemas/codec/monotonic_clock.h"
 #include "schemas/types/str_cat.h"
+#include "server/device/run_clock.h"
 #include "server/device/work.h"
 
 namespace tessera {
@@ -21,7 +23,7 @@ struct SignalItem {
   uint64_t value = 0;
 };
 struct ReportItem {
-  Device::Done report;
+  Device::Report report;
 };
 using Item = std::variant<CounterWait, DeviceWork, AsyncItem, SignalItem, ReportItem>;
 
@@ -35,6 +37,7 @@ struct HazardRecorder::Stream {
   std::deque<Item> queue;
   bool busy = false;  // guarded by async_mutex_ while something is under way
   absl::Status error;
+  RunClock runs;
   Clock clock;
   uint32_t item = 0;
   std::vector<Signal> signals;  // increasing values
@@ -48,7 +51,7 @@ class HazardRecorder::FakeDevice : public Device {
   void EnqueueRun(StreamId stream, DeviceWork work) override { Push(stream, std::move(work)); }
   void EnqueueAsync(StreamId stream, Start start) override { Push(stream, AsyncItem{std::move(start)}); }
   void EnqueueSignal(StreamId stream, uint64_t value) override { Push(stream, SignalItem{value}); }
-  void EnqueueReport(StreamId stream, Done report) override { Push(stream, ReportItem{std::move(report)}); }
+  void EnqueueReport(StreamId stream, Report report) override { Push(stream, ReportItem{std::move(report)}); }
   void MarkDead(WorkerIndex worker) override { dead_.insert(worker); }
   void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) override {
     dead_.erase(worker);
@@ -156,7 +159,9 @@ void HazardRecorder::RunHead(Stream& stream) {
     constexpr const char* kWorkNames[] = {"copy", "reduce", "kernel"};
     items_.push_back(text + kWorkNames[work->index()]);
     RecordWork(stream, *work);
+    const int64_t began_ns = MonotonicNs();
     absl::Status status = RunDeviceWork(*work);
+    stream.runs.Worked(began_ns, MonotonicNs());
     if (!status.ok() && stream.error.ok()) stream.error = std::move(status);
   } else if (const SignalItem* signal = std::get_if<SignalItem>(&item)) {
     items_.push_back(
@@ -166,16 +171,18 @@ void HazardRecorder::RunHead(Stream& stream) {
     }
   } else if (ReportItem* report = std::get_if<ReportItem>(&item)) {
     items_.push_back(text + "report");
-    report->report(std::exchange(stream.error, absl::OkStatus()));
+    report->report(std::exchange(stream.error, absl::OkStatus()), stream.runs.Take());
   } else if (AsyncItem* async = std::get_if<AsyncItem>(&item)) {
     items_.push_back(text + "async");
     {
       std::lock_guard lock(async_mutex_);
+      stream.runs.Passed(MonotonicNs());
       stream.busy = true;
       ++async_under_way_;
     }
     async->start([this, &stream](absl::Status status) {
       std::lock_guard lock(async_mutex_);
+      stream.runs.Passed(MonotonicNs());
       if (!status.ok() && stream.error.ok()) stream.error = std::move(status);
       stream.busy = false;
       --async_under_way_;

@@ -12,6 +12,7 @@ namespace tessera {
 namespace {
 
 constexpr uint32_t kMaxListEntries = 1u << 16;  // docs/limits.md: max_list_entries
+constexpr int64_t kMaxClockNs = int64_t{1} << 62;
 
 using Message = wire::WorkerMessages::Message;
 
@@ -262,6 +263,22 @@ absl::Status DecodeBytes(capnp::List<wire::Received>::Reader reader, BytesByWork
   return absl::OkStatus();
 }
 
+void EncodeTimes(const RunTimes& times, wire::RunTimes::Builder builder) {
+  builder.setStartedNs(times.started_ns);
+  builder.setEndedNs(times.ended_ns);
+  builder.setWorkNs(times.work_ns);
+}
+
+absl::StatusOr<RunTimes> DecodeTimes(wire::RunTimes::Reader reader) {
+  const RunTimes times{reader.getStartedNs(), reader.getEndedNs(), reader.getWorkNs()};
+  if (times.started_ns < 0 || times.ended_ns < times.started_ns || times.ended_ns > kMaxClockNs || times.work_ns < 0 ||
+      times.work_ns > times.ended_ns - times.started_ns) {
+    return absl::InvalidArgumentError(
+        StrCat("a report of work of ", times.work_ns, " ns from ", times.started_ns, " to ", times.ended_ns));
+  }
+  return times;
+}
+
 }  // namespace
 
 void EncodeCompletion(const CompletionReport& report, wire::Completion::Builder builder) {
@@ -272,6 +289,7 @@ void EncodeCompletion(const CompletionReport& report, wire::Completion::Builder 
     EncodeBytes(report.pushed_bytes, builder.initPushed(static_cast<unsigned>(report.pushed_bytes.size())));
   }
   if (!report.inline_bytes.empty()) builder.setInlineBytes(Bytes(report.inline_bytes));
+  if (report.times.has_run()) EncodeTimes(report.times, builder.initTimes());
 }
 
 absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reader) {
@@ -281,16 +299,29 @@ absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reade
   TESSERA_RETURN_IF_ERROR(DecodeBytes(reader.getReceived(), report.received_bytes));
   TESSERA_RETURN_IF_ERROR(DecodeBytes(reader.getPushed(), report.pushed_bytes));
   report.inline_bytes = Bytes(reader.getInlineBytes());
+  if (reader.hasTimes()) {
+    TESSERA_ASSIGN_OR_RETURN(report.times, DecodeTimes(reader.getTimes()));
+  }
   return report;
 }
 
 void EncodeTransfer(const TransferReport& report, wire::TransferDone::Builder builder) {
   builder.setTicket(report.ticket.value);
   if (!report.status.ok()) EncodeStatus(report.status, builder.initStatus());
+  if (report.times.has_run()) EncodeTimes(report.times, builder.initTimes());
+  builder.setBytes(report.bytes);
 }
 
-TransferReport DecodeTransfer(wire::TransferDone::Reader reader) {
-  return {TicketId(reader.getTicket()), reader.hasStatus() ? DecodeStatus(reader.getStatus()) : absl::OkStatus()};
+absl::StatusOr<TransferReport> DecodeTransfer(wire::TransferDone::Reader reader) {
+  TransferReport report;
+  report.ticket = TicketId(reader.getTicket());
+  if (reader.hasStatus()) report.status = DecodeStatus(reader.getStatus());
+  if (reader.hasTimes()) {
+    TESSERA_ASSIGN_OR_RETURN(report.times, DecodeTimes(reader.getTimes()));
+  }
+  report.bytes = reader.getBytes();
+  if (report.bytes < 0) return absl::InvalidArgumentError("a transfer of a negative number of bytes");
+  return report;
 }
 
 }  // namespace tessera

@@ -40,7 +40,7 @@ class InstanceDecoder {
 void EncodeCompletion(const CompletionReport& report, wire::Completion::Builder builder);
 absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reader);
 void EncodeTransfer(const TransferReport& report, wire::TransferDone::Builder builder);
-TransferReport DecodeTransfer(wire::TransferDone::Reader reader);
+absl::StatusOr<TransferReport> DecodeTransfer(wire::TransferDone::Reader reader);
 
 // The completions and transfers of a Reported, or of a journal's WorkerReport.
 template <typename Builder>

@@ -293,7 +293,7 @@ class TransferServer final : public wire::Transfer::Server {
       bool is_dropped = false;
     };
     const auto turn = std::make_shared<Turn>();
-    ++ticket_->copies;
+    TicketTable::CopyBegins(ticket_);
     auto copied = std::make_shared<absl::Status>();
     std::byte* const shard = tickets_.arena().memory() + ticket_->window.offset_bytes;
     auto job = [&device = device_, ticket = ticket_, first, count, shard, bytes, copied, turn]() {
@@ -312,8 +312,8 @@ class TransferServer final : public wire::Transfer::Server {
       turn->is_dropped = true;
     });
     return copies_.Run(std::move(job))
-        .then([this, copied]() {
-          tickets_.CopyEnded(ticket_);
+        .then([this, copied, count]() {
+          tickets_.CopyEnded(ticket_, static_cast<int64_t>(count) * element_bytes());
           ThrowIfError(*copied);
         })
         .attach(kj::mv(drop));
@@ -362,7 +362,7 @@ class TransferServer final : public wire::Transfer::Server {
     const TransferWindow& window = ticket_->window;
     ThrowIfError(CheckWindow(window.spec, box, offset, memory_ ? memory_->bytes() : SIZE_MAX));
     if (window.direction == TransferDirection::kUpload) ThrowIfError(CheckSlab(box));
-    ++ticket_->copies;
+    TicketTable::CopyBegins(ticket_);
     auto copied = std::make_shared<absl::StatusOr<int64_t>>(0);
     std::byte* shard = tickets_.arena().memory() + window.offset_bytes;
     auto job = [&device = device_, &files = files_, ticket = ticket_, memory = memory_, file = file_, box, offset,
@@ -373,7 +373,7 @@ class TransferServer final : public wire::Transfer::Server {
     return copies_.Run(std::move(job)).then([this, context, copied, box]() mutable {
       const bool is_upload = ticket_->window.direction == TransferDirection::kUpload;
       if (is_upload && copied->ok()) ticket_->covered_rows = CoveredAfter(box);
-      tickets_.CopyEnded(ticket_);
+      tickets_.CopyEnded(ticket_, copied->value_or(0));
       ThrowIfError(copied->status());
       context.getResults().setBytes(static_cast<uint64_t>(**copied));
     });

@@ -7,6 +7,7 @@
 
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
+#include "schemas/codec/monotonic_clock.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/str_cat.h"
@@ -15,7 +16,7 @@
 namespace tessera {
 namespace {
 
-constexpr uint64_t kWordsPerReportItem = 16;
+constexpr uint64_t kWordsPerReportItem = 20;
 
 unsigned FirstWords(const ReportBatch& batch) {
   return FirstSegmentWords(batch.completions().size() + batch.transfers().size(), kWordsPerReportItem);
@@ -209,6 +210,7 @@ void WorkerServer::taskFailed(kj::Exception&& exception) {
 }
 
 kj::Promise<void> WorkerServer::ping(PingContext context) {
+  context.getResults().setNowNs(MonotonicNs());
   if (!parts_) return kj::READY_NOW;
   context.getResults().setOutstanding(parts_->executor.outstanding());
   context.getResults().setIsAtWork(parts_->executor.WasAtWork());

@@ -53,7 +53,7 @@ TEST(CpuDevice, ManyHeldItemsStartBeforeTheFlush) {
   std::atomic<int64_t> reports{0};
   device.Hold();
   for (int64_t i = 0; i < kMaxHeldItems; ++i)
-    device.EnqueueReport(StreamId::kCompute, [&](absl::Status) { ++reports; });
+    device.EnqueueReport(StreamId::kCompute, [&](absl::Status, const RunTimes&) { ++reports; });
   while (reports.load() < kMaxHeldItems) std::this_thread::yield();
   device.Flush();
 }
@@ -65,7 +65,7 @@ TEST(CpuDevice, DestructionDropsWhatIsParked) {
     CpuDevice device({.self = WorkerIndex(0), .counters = &own});
     device.MapCounters(WorkerIndex(1), std::make_shared<CounterPage>());
     device.EnqueueWait(StreamId::kCompute, {WorkerIndex(1), StreamId::kCompute, 1});
-    device.EnqueueReport(StreamId::kCompute, [&](absl::Status) { ran = true; });
+    device.EnqueueReport(StreamId::kCompute, [&](absl::Status, const RunTimes&) { ran = true; });
   }
   EXPECT_FALSE(ran.load());
 }

@@ -107,7 +107,7 @@ std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
     group.at(0).EnqueueWait(kCompute, {WorkerIndex(1), kCompute, DoneValue(Ordinal(2))});
   }
   group.at(0).EnqueueRun(kCompute, Copy(second, shared));
-  for (int w : {0, 1}) group.at(w).EnqueueReport(kCompute, [&](absl::Status) { ++done; });
+  for (int w : {0, 1}) group.at(w).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { ++done; });
   // Three copies, two signals and two reports; and two to a wait, as the host looks before it.
   const int queued = left_out == LeftOut::kNothing ? 11 : 9;
   while (driver.Queued() < queued) std::this_thread::yield();
@@ -147,7 +147,7 @@ TEST(CudaDevice, AStreamOfManyItemsIsSubmittedBitByBit) {
                                               .destination = &chain[i],
                                               .destination_strides = {1}});
   }
-  group.at(0).EnqueueReport(kCompute, [&](absl::Status) { done = true; });
+  group.at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { done = true; });
   group.at(0).EnqueueSignal(StreamId::kExchange, 1);
   while (!done.load()) std::this_thread::yield();
   EXPECT_EQ(chain.back(), 5);
@@ -159,7 +159,7 @@ TEST(CudaDevice, WhoWaitsIsNotAtWork) {
   Cells<int64_t> from(group, 4, 1), to(group, 4);
   std::atomic<bool> done{false};
   group.at(0).EnqueueRun(kCompute, Copy(from, to));
-  group.at(0).EnqueueReport(kCompute, [&](absl::Status) { done = true; });
+  group.at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { done = true; });
   while (group.at(0).WasAtWork()) std::this_thread::yield();
   EXPECT_FALSE(done.load());
   group.at(1).EnqueueSignal(kCompute, 1);

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/codec/monotonic_clock.h"
+
 namespace tessera::testing {
 namespace {
 
@@ -41,7 +43,7 @@ TEST_P(DeviceConformance, AStreamRunsItsItemsInOrder) {
   std::vector<int> reports;
   std::atomic<bool> done{false};
   for (int r = 0; r < 5; ++r) {
-    group->at(0).EnqueueReport(kCompute, [&reports, &done, r](absl::Status status) {
+    group->at(0).EnqueueReport(kCompute, [&reports, &done, r](absl::Status status, const RunTimes&) {
       EXPECT_TRUE(status.ok());
       reports.push_back(r);
       if (r == 4) done = true;
@@ -52,6 +54,32 @@ TEST_P(DeviceConformance, AStreamRunsItsItemsInOrder) {
   EXPECT_EQ(reports, (std::vector<int>{0, 1, 2, 3, 4}));
 }
 
+TEST_P(DeviceConformance, ReportsSayWhenTheStreamWorked) {
+  auto group = GetParam().make(2);
+  Cells<int64_t> source(*group, 1, 5), destination(*group, 1), other(*group, 1);
+  std::vector<RunTimes> reports;
+  std::atomic<int> count{0};
+  const auto report = [&](absl::Status, const RunTimes& times) {
+    reports.push_back(times);
+    ++count;
+  };
+  const int64_t before_ns = MonotonicNs();
+  group->at(0).EnqueueWait(kCompute, {WorkerIndex(1), kExchange, DoneValue(Ordinal(3))});
+  group->at(0).EnqueueRun(kCompute, CopyOne(source[0], destination[0]));
+  group->at(0).EnqueueRun(kCompute, CopyOne(source[0], other[0]));
+  group->at(0).EnqueueReport(kCompute, report);
+  group->at(0).EnqueueReport(kCompute, report);  // nothing worked since the last one
+  group->at(1).EnqueueSignal(kExchange, DoneValue(Ordinal(3)));
+  ASSERT_TRUE(Eventually(*group, [&] { return count.load() == 2; }));
+  ASSERT_TRUE(reports[0].has_run());
+  EXPECT_GE(reports[0].started_ns, before_ns);
+  EXPECT_GE(reports[0].ended_ns, reports[0].started_ns);
+  EXPECT_LE(reports[0].ended_ns, MonotonicNs());
+  EXPECT_GE(reports[0].work_ns, 0);
+  EXPECT_LE(reports[0].work_ns, reports[0].ended_ns - reports[0].started_ns);
+  EXPECT_FALSE(reports[1].has_run());
+}
+
 TEST_P(DeviceConformance, WhatIsHeldRunsWhenItIsFlushed) {
   auto group = GetParam().make(1);
   Cells<int64_t> source(*group, 1), copied(*group, 1);
@@ -60,7 +88,7 @@ TEST_P(DeviceConformance, WhatIsHeldRunsWhenItIsFlushed) {
     std::atomic<bool> done{false};
     group->at(0).Hold();
     group->at(0).EnqueueRun(kCompute, CopyOne(source[0], copied[0]));
-    group->at(0).EnqueueReport(kCompute, [&done](absl::Status) { done = true; });
+    group->at(0).EnqueueReport(kCompute, [&done](absl::Status, const RunTimes&) { done = true; });
     group->at(0).Flush();
     ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
     EXPECT_EQ(copied[0], round);
@@ -73,15 +101,15 @@ TEST_P(DeviceConformance, AWaitHoldsItsStreamUntilThePeerSignalsAndOtherStreamsG
   std::atomic<bool> parked_done{false}, free_done{false};
   group->at(0).EnqueueWait(kCompute, {WorkerIndex(1), kExchange, CounterValue(Ordinal(3), 2)});
   group->at(0).EnqueueRun(kCompute, CopyOne(source[0], parked[0]));
-  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { parked_done = true; });
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { parked_done = true; });
   group->at(0).EnqueueRun(kExchange, CopyOne(source[0], free_stream[0]));
-  group->at(0).EnqueueReport(kExchange, [&](absl::Status) { free_done = true; });
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status, const RunTimes&) { free_done = true; });
   ASSERT_TRUE(Eventually(*group, [&] { return free_done.load(); }));
   EXPECT_FALSE(parked_done.load());
   // Not enough: an earlier phase.
   std::atomic<bool> early{false};
   group->at(1).EnqueueSignal(kExchange, CounterValue(Ordinal(3), 1));
-  group->at(1).EnqueueReport(kExchange, [&](absl::Status) { early = true; });
+  group->at(1).EnqueueReport(kExchange, [&](absl::Status, const RunTimes&) { early = true; });
   ASSERT_TRUE(Eventually(*group, [&] { return early.load(); }));
   EXPECT_FALSE(parked_done.load());
   EXPECT_EQ(parked[0], 0);
@@ -96,7 +124,7 @@ TEST_P(DeviceConformance, AStreamWaitsForAnotherStreamOfItsOwnWorker) {
   std::atomic<bool> done{false};
   group->at(0).EnqueueWait(kExchange, {WorkerIndex(0), kCompute, DoneValue(Ordinal(1))});
   group->at(0).EnqueueRun(kExchange, CopyOne(middle[0], last[0]));
-  group->at(0).EnqueueReport(kExchange, [&](absl::Status) { done = true; });
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status, const RunTimes&) { done = true; });
   group->at(0).EnqueueRun(kCompute, CopyOne(source[0], middle[0]));
   group->at(0).EnqueueSignal(kCompute, DoneValue(Ordinal(1)));
   ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
@@ -107,9 +135,9 @@ TEST_P(DeviceConformance, DeadAndUnmappedWorkersDontHoldAnybody) {
   auto group = GetParam().make(2);
   std::atomic<int> done{0};
   group->at(0).EnqueueWait(kCompute, {WorkerIndex(1), kCompute, DoneValue(Ordinal(1))});
-  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { ++done; });
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { ++done; });
   group->at(0).EnqueueWait(kExchange, {WorkerIndex(30), kCompute, DoneValue(Ordinal(1))});
-  group->at(0).EnqueueReport(kExchange, [&](absl::Status) { ++done; });
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status, const RunTimes&) { ++done; });
   ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 1; }));
   group->at(0).MarkDead(WorkerIndex(1));
   ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 2; }));
@@ -124,8 +152,8 @@ TEST_P(DeviceConformance, CountersOfTheDeadAndTheReplacedAreLetGoOf) {
   group->at(0).MapCounters(peer, std::move(first));
   group->at(0).MapCounters(peer, std::move(second));
   group->at(0).EnqueueWait(kCompute, {peer, kCompute, DoneValue(Ordinal(1))});
-  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { ++done; });
-  group->at(0).EnqueueReport(kExchange, [&](absl::Status) { ++done; });
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { ++done; });
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status, const RunTimes&) { ++done; });
   ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 1 && of_first.expired(); }));
   group->at(0).MarkDead(peer);
   ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 2 && of_second.expired(); }));
@@ -139,7 +167,7 @@ TEST_P(DeviceConformance, AFailureIsReportedOnceAndTheStreamGoesOn) {
   Cells<int64_t> source(*group, 1, 4), destination(*group, 1);
   std::vector<absl::Status> reports;
   std::atomic<int> count{0};
-  auto report = [&](absl::Status status) {
+  auto report = [&](absl::Status status, const RunTimes&) {
     reports.push_back(std::move(status));
     ++count;
   };
@@ -172,9 +200,9 @@ TEST_P(DeviceConformance, AnAsyncItemHoldsItsStreamUntilDone) {
     pending = std::move(done);
     started = true;
   });
-  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { after = true; });
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { after = true; });
   group->at(0).EnqueueWait(kExchange, {WorkerIndex(0), kCompute, 0});
-  group->at(0).EnqueueReport(kExchange, [&](absl::Status) { other = true; });
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status, const RunTimes&) { other = true; });
   ASSERT_TRUE(Eventually(*group, [&] { return after.load(); }));
   EXPECT_TRUE(started.load());
   finisher.join();
@@ -208,7 +236,7 @@ TEST_P(DeviceConformance, WhatIsTakenFromPeersIsCountedWhereItMoves) {
   std::atomic<bool> done{false};
   group->at(0).EnqueueRun(kCompute, copy);
   group->at(0).EnqueueRun(kCompute, reduce);
-  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { done = true; });
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { done = true; });
   ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
   EXPECT_EQ(copied, 120);
   EXPECT_EQ(reduced, 20);
@@ -235,7 +263,7 @@ TEST_P(DeviceConformance, AReductionConvertsAndCountsBothDtypes) {
                                                .received_bytes = counts,
                                                .pushed_bytes = pushes});
   std::atomic<bool> done{false};
-  group->at(0).EnqueueReport(kCompute, [&](absl::Status) { done = true; });
+  group->at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { done = true; });
   ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
   EXPECT_EQ(received, 20);
   EXPECT_EQ(pushed, 40);
@@ -255,7 +283,7 @@ TEST_P(DeviceConformance, WhatIsReadIsThereWhenTheReportComes) {
                                            .source_strides = {1, 4},
                                            .destination = columns.data(),
                                            .destination_strides = {3, 1}});
-  group->at(0).EnqueueReport(StreamId::kIo, [&](absl::Status status) {
+  group->at(0).EnqueueReport(StreamId::kIo, [&](absl::Status status, const RunTimes&) {
     EXPECT_TRUE(status.ok()) << status;
     done = true;
   });
@@ -305,7 +333,8 @@ TEST_P(DeviceConformance, ARelayAmongPeersNeverLosesAWakeUp) {
       group->at(w).EnqueueSignal(kCompute, DoneValue(Ordinal(step + 1)));
     }
   }
-  for (int w = 0; w < kWorkers; ++w) group->at(w).EnqueueReport(kCompute, [&](absl::Status) { ++done; });
+  for (int w = 0; w < kWorkers; ++w)
+    group->at(w).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { ++done; });
   ASSERT_TRUE(Eventually(*group, [&] { return done.load() == kWorkers; }));
   EXPECT_EQ(cells.back(), 1);
 }

@@ -90,14 +90,26 @@ TEST_F(Tickets, EndOnceWithTheFirstOutcome) {
 
 TEST_F(Tickets, AreReportedWhenNoCopyRunsAnyMore) {
   const auto ticket = Redeemed(1);
-  ticket->copies = 2;
+  TicketTable::CopyBegins(ticket);
+  TicketTable::CopyBegins(ticket);
   table_.Close(TicketId(1));
   EXPECT_TRUE(ticket->over);
-  table_.CopyEnded(ticket);
+  table_.CopyEnded(ticket, 100);
   EXPECT_TRUE(reports_.empty());
-  table_.CopyEnded(ticket);
+  table_.CopyEnded(ticket, 28);
   ASSERT_EQ(reports_.size(), 1u);
   EXPECT_TRUE(reports_[0].status.ok());
+  const RunTimes& times = reports_[0].times;
+  EXPECT_GT(times.started_ns, 0);
+  EXPECT_GE(times.work_ns, 0);
+  EXPECT_EQ(times.work_ns, times.ended_ns - times.started_ns);  // copies that overlap count once
+  EXPECT_EQ(reports_[0].bytes, 128);
+}
+
+TEST_F(Tickets, ThatNobodyCopiedFromHaveNoTimes) {
+  table_.End(Redeemed(1), absl::OkStatus());
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_FALSE(reports_[0].times.has_run());
 }
 
 TEST_F(Tickets, ClosedBeforeTheyAreOpenAreUnopenedNoMore) {

@@ -32,7 +32,7 @@ class FilterDevice : public Device {
   }
   void EnqueueAsync(StreamId stream, Start start) override { inner_.EnqueueAsync(stream, std::move(start)); }
   void EnqueueSignal(StreamId stream, uint64_t value) override { inner_.EnqueueSignal(stream, value); }
-  void EnqueueReport(StreamId stream, Done report) override { inner_.EnqueueReport(stream, std::move(report)); }
+  void EnqueueReport(StreamId stream, Report report) override { inner_.EnqueueReport(stream, std::move(report)); }
   void MarkDead(WorkerIndex worker) override { inner_.MarkDead(worker); }
   void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) override {
     inner_.MapCounters(worker, std::move(page));

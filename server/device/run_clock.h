@@ -1,0 +1,31 @@
+#pragma once
+
+// RunClock: what a stream of a device has done since its last report, as RunTimes. Of one thread at a time.
+
+#include <cstdint>
+#include <utility>
+
+#include "schemas/types/run_times.h"
+
+namespace tessera {
+
+class RunClock {
+ public:
+  void Worked(int64_t began_ns, int64_t ended_ns) {
+    Passed(began_ns);
+    Passed(ended_ns);
+    times_.work_ns += ended_ns - began_ns;
+  }
+  // Something that is no work of the device's own began, or ended: a message.
+  void Passed(int64_t now_ns) {
+    if (times_.started_ns == 0) times_.started_ns = now_ns;
+    times_.ended_ns = now_ns;
+  }
+  // A report takes them.
+  RunTimes Take() { return std::exchange(times_, {}); }
+
+ private:
+  RunTimes times_;
+};
+
+}  // namespace tessera
