@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "client/session_impl.h"
+#include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
 
-constexpr size_t kMaxNameBytes = 1024;  // docs/limits.md: max_name_bytes
 constexpr size_t kMaxNamesShown = 10;
 
 }  // namespace

@@ -29,9 +29,11 @@ struct WorkerHello {
   mapPeers @10 :Bool;
   # False: peers are reached by messages even on the same host.
   reachesHosts @11 :Bool;
-  # It exchanges messages with workers of other hosts that do, too.
+  # Reserved: `messages` says it.
   remoteAddress @12 :Text;
   # Where clients of other hosts reach it: "tls://host:port"; empty when they don't.
+  messages @13 :UInt8;
+  # How it exchanges messages with peers: none ownHost tls ucx. The last two reach workers of other hosts that have the same.
 }
 
 struct WorkerWelcome {
@@ -128,6 +130,8 @@ struct Peer {
   messageAddress @4 :Data;
   mapped @5 :Bool;
   # Whether its memory is to be mapped (both want it and are on one host).
+  remoteAddress @6 :Text;
+  # As it said in its hello: by which it is reached for clients that don't reach it themselves.
 }
 
 struct PeerDied {
@@ -201,7 +205,12 @@ interface DataGate {
   # Completion of the window's ordinal), so an unknown one is NotFound at once. A ticket is used once.
   resume @2 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer, first :UInt64);
   # For a client whose connection broke during puts or gets: it goes on where the worker is, with element `first`. The
-  # former connection's calls of this ticket fail from here on.
+  # former connection's calls of this ticket fail from here on. So does who may have redeemed it, and doesn't know.
+  relay @3 (index :Int32) -> (gate :DataGate);
+  # For a client that doesn't reach a worker: that worker's gate by way of this one, which passes on what is said of
+  # tickets and nothing else. NotFound: there is no such worker; Unavailable: it isn't reached from here either.
+  forRelay @4 (peerKey :UInt64) -> (gate :DataGate);
+  # For peers that relay: a gate for clients of other hosts. PermissionDenied with another key.
 }
 
 struct Box {

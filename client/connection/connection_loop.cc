@@ -1,7 +1,5 @@
 #include "client/connection/connection_loop.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <iterator>
 
@@ -15,9 +13,6 @@
 namespace tessera {
 namespace {
 
-// Between two tries to make a line again; each is twice the one before. docs/limits.md: reconnect_pause
-constexpr kj::Duration kFirstPause = 20 * kj::MILLISECONDS;
-constexpr kj::Duration kLongestPause = 2 * kj::SECONDS;
 constexpr double kLongestHeartbeatS = 15;
 
 kj::Duration Seconds(double seconds) { return static_cast<int64_t>(seconds * 1e3) * kj::MILLISECONDS; }
@@ -67,7 +62,6 @@ ConnectionLoop::ConnectionLoop(Connection::Impl& shared, kj::AsyncIoContext& io)
           shared.queue.wake_fd(),
           kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC | kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)),
       lost_at_(timer_.now()),
-      random_(static_cast<unsigned>(getpid())),
       transfers_(io, shared.options.tls),
       linger_(io.unixEventPort),
       tasks_(*this) {}
@@ -150,22 +144,21 @@ void ConnectionLoop::Lost() {
   if (welcome_.lease_s <= 0) return Fail(absl::UnavailableError("the connection to the coordinator was lost"));
   lost_at_ = timer_.now();
   shared_.listener->OnLine(ConnectionListener::Line::kLost);
-  tasks_.add(TryAgain(kFirstPause));
+  pauses_.Reset();
+  tasks_.add(TryAgain());
 }
 
-kj::Promise<void> ConnectionLoop::TryAgain(kj::Duration pause) {
-  const double jitter = std::uniform_real_distribution<double>(0.5, 1.0)(random_);
-  const auto now = static_cast<int64_t>(static_cast<double>(pause / kj::MICROSECONDS) * jitter) * kj::MICROSECONDS;
-  return timer_.afterDelay(now)
+kj::Promise<void> ConnectionLoop::TryAgain() {
+  return timer_.afterDelay(pauses_.Next())
       .then([this]() {
         const ResumeToken token{welcome_.session_id, welcome_.secret, core_.last_event()};
         return timer_.timeoutAfter(Seconds(shared_.options.timeout_s), Connect(token, Returning::kSameClient));
       })
       .then([this]() { WentOn(); },
-            [this, pause](kj::Exception&& exception) {
+            [this](kj::Exception&& exception) {
               const absl::Status status = FromException(exception);
               const bool is_over = timer_.now() - lost_at_ > Seconds(welcome_.lease_s);
-              if (MayPass(status) && !is_over) return tasks_.add(TryAgain(std::min(2 * pause, kLongestPause)));
+              if (MayPass(status) && !is_over) return tasks_.add(TryAgain());
               Fail(absl::UnavailableError(StrCat(
                   "the connection to the coordinator was lost, and the session with it: ", StdView(status.message()))));
             });

@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include <kj/async-io.h>
 #include <kj/timer.h>
 
+#include "client/connection/back_off.h"
 #include "client/connection/connection.h"
 #include "client/connection/record_queue.h"
 #include "client/connection/session_core.h"
@@ -81,7 +81,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> Connect(std::optional<ResumeToken> resume, Returning returning);
   void StartLine();
   void Lost();
-  kj::Promise<void> TryAgain(kj::Duration pause);
+  kj::Promise<void> TryAgain();
   void WentOn();
   kj::Promise<void> SayItIsThere();
   void Retire(kj::Own<Line> line);
@@ -107,7 +107,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   SessionCore core_;
   WelcomeReport welcome_;  // the last one
   kj::TimePoint lost_at_;
-  std::minstd_rand random_;
+  BackOff pauses_;
   std::vector<std::pair<Ask, DoneCallback>> waiting_;  // for a line
   kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> stop_;
   absl::Status failure_;

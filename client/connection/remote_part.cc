@@ -12,9 +12,6 @@
 namespace tessera {
 namespace {
 
-constexpr kj::Duration kFirstPause = 20 * kj::MILLISECONDS;
-constexpr kj::Duration kLongestPause = 2 * kj::SECONDS;
-
 wire::Transfer::Client Redeem(wire::DataGate::Client gate, uint64_t ticket, uint64_t secret) {
   auto request = gate.transferRequest();
   request.setTicket(ticket);
@@ -32,7 +29,7 @@ RemotePart::RemotePart(uint64_t ticket, uint64_t secret, HostSide host, Box own,
       element_bytes_(SizeBytes(host_.spec->dtype)),
       timer_(timer),
       gate_of_(std::move(gate_of)),
-      client_(Redeem(gate_of_(), ticket, secret)),
+      client_(Redeem(gate_of_(Trying::kFirst), ticket, secret)),
       broke_at_(timer.now()),
       tasks_(*this) {}
 
@@ -125,13 +122,14 @@ void RemotePart::Broke(uint64_t line, kj::Exception&& exception) {
   if (exception.getType() != kj::Exception::Type::DISCONNECTED) return Fail(FromException(exception));
   is_broken_ = true;
   broke_at_ = timer_.now();
-  tasks_.add(TryAgain(kFirstPause));
+  pauses_.Reset();
+  tasks_.add(TryAgain());
 }
 
-kj::Promise<void> RemotePart::TryAgain(kj::Duration pause) {
-  return timer_.afterDelay(pause)
+kj::Promise<void> RemotePart::TryAgain() {
+  return timer_.afterDelay(pauses_.Next())
       .then([this]() {
-        auto request = gate_of_().resumeRequest();
+        auto request = gate_of_(Trying::kAgain).resumeRequest();
         request.setTicket(ticket_);
         request.setSecret(secret_);
         return request.send();
@@ -144,11 +142,11 @@ kj::Promise<void> RemotePart::TryAgain(kj::Duration pause) {
             is_broken_ = false;
             Pump();
           },
-          [this, pause](kj::Exception&& exception) {
+          [this](kj::Exception&& exception) {
             const absl::Status status = FromException(exception);
             const bool is_late = timer_.now() - broke_at_ > static_cast<int64_t>(kTransferRetryS) * kj::SECONDS;
             if (!absl::IsUnavailable(status) || is_late) return Fail(status);
-            tasks_.add(TryAgain(std::min(2 * pause, kLongestPause)));
+            tasks_.add(TryAgain());
           });
 }
 

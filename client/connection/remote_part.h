@@ -13,6 +13,7 @@
 #include <kj/async.h>
 #include <kj/timer.h>
 
+#include "client/connection/back_off.h"
 #include "client/connection/connection.h"
 #include "schemas/types/box_range.h"
 #include "schemas/worker.capnp.h"
@@ -24,10 +25,13 @@ inline constexpr int64_t kTransferPartBytes = 1 << 20;
 inline constexpr size_t kTransferWindow = 8;   // parts under way to a worker
 inline constexpr double kTransferRetryS = 60;  // docs/limits.md: transfer_retry
 
+// When a call of a gate broke, another way to it may be better than the one that there is.
+enum class Trying : uint8_t { kFirst, kAgain };
+
 class RemotePart : private kj::TaskSet::ErrorHandler {
  public:
-  // A gate of the worker: the one that there is, or, when that broke, a new one.
-  using GateOf = std::function<wire::DataGate::Client()>;
+  // The worker's gate; throws when there is none.
+  using GateOf = std::function<wire::DataGate::Client(Trying)>;
   RemotePart(uint64_t ticket, uint64_t secret, HostSide host, Box own, kj::Timer& timer, GateOf gate_of);
 
   // What lies both in the box, which the host's memory has row-major from the offset on, and in the worker's own box.
@@ -53,7 +57,7 @@ class RemotePart : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> Get(const Part& part);
   void Passed(uint64_t line);
   void Broke(uint64_t line, kj::Exception&& exception);
-  kj::Promise<void> TryAgain(kj::Duration pause);
+  kj::Promise<void> TryAgain();
   void Fail(const absl::Status& status);
   // Between the row-major memory of a box and a range of the own box's elements, packed.
   enum class Way : uint8_t { kPack, kUnpack };
@@ -72,6 +76,7 @@ class RemotePart : private kj::TaskSet::ErrorHandler {
   size_t sent_ = 0;         // of them, on this connection
   bool is_broken_ = false;
   kj::TimePoint broke_at_;
+  BackOff pauses_;
   absl::Status failure_;
   DoneCallback finish_;  // empty until it is asked for
   kj::TaskSet tasks_;

@@ -1,12 +1,13 @@
 #include "client/connection/transfers.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "client/connection/remote_part.h"
+#include "schemas/codec/dialed_line.h"
 #include "schemas/codec/dialer.h"
 #include "schemas/codec/exception.h"
-#include "schemas/codec/two_party.h"
 #include "schemas/types/address.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/layout.h"
@@ -35,34 +36,20 @@ absl::Status OfWorker(WorkerIndex worker, const absl::Status& status) {
 
 }  // namespace
 
-struct TransferTable::Link {
-  using Dialed = std::shared_ptr<kj::Own<DialedConnection>>;  // null until it is there
+// How a worker's gate is reached: over its own connection, or by way of another worker.
+struct TransferTable::Way {
+  explicit Way(std::shared_ptr<DialedLine> line, wire::DataGate::Client gate)
+      : line(std::move(line)), gate(kj::mv(gate)) {}
+  bool is_broken() const { return has_failed || (line != nullptr && line->is_broken()); }
 
-  Link(StreamKind kind, kj::Own<kj::AsyncIoStream> stream)
-      : connection(std::make_shared<kj::Own<DialedConnection>>(kj::heap<DialedConnection>(kind, kj::mv(stream)))),
-        gate((*connection)->Bootstrap<wire::DataGate>()) {}
-  // One that is being dialed: calls wait for it, and may do so longer than it is wanted here.
-  explicit Link(std::shared_ptr<Dialer> dialer)
-      : connection(std::make_shared<kj::Own<DialedConnection>>()), gate(Dial(std::move(dialer), connection)) {}
-
-  static kj::Promise<wire::DataGate::Client> Dial(std::shared_ptr<Dialer> dialer, Dialed connection) {
-    auto connecting = dialer->Connect();
-    return connecting.then(
-        [dialer = std::move(dialer), connection = std::move(connection)](kj::Own<kj::AsyncIoStream> stream) {
-          *connection = kj::heap<DialedConnection>(dialer->kind(), kj::mv(stream));
-          return (*connection)->Bootstrap<wire::DataGate>();
-        });
-  }
-
-  Dialed connection;
+  std::shared_ptr<DialedLine> line;  // null while it is looked for
   wire::DataGate::Client gate;
-  bool is_remote = false;
-  bool broken = false;
+  bool has_failed = false;
 };
 
 struct TransferTable::Transfer {
   struct Part {
-    std::shared_ptr<Link> link;
+    std::shared_ptr<Way> way;
     kj::Maybe<wire::Transfer::Client> client;
     std::shared_ptr<RemotePart> remote;  // in place of the client, where bytes go in parts
 
@@ -84,47 +71,123 @@ void TransferTable::SetWorker(int32_t worker, const std::string& data_address, c
   if (place.data_address == data_address && place.remote_address == remote_address) return;
   place.data_address = data_address;
   place.remote_address = remote_address;
-  links_.erase(worker);
+  lines_.erase(worker);
+  ways_.erase(worker);
 }
 
-bool TransferTable::IsRemote(const Place& place) const {
-  return place.host != own_host_ && !place.remote_address.empty();
+// ---- ways to workers ----------------------------------------------------------------------------
+
+absl::StatusOr<std::shared_ptr<DialedLine>> TransferTable::RemoteLineTo(int32_t worker) {
+  std::shared_ptr<DialedLine>& line = lines_[worker];
+  if (line != nullptr && !line->is_broken()) return line;
+  TESSERA_ASSIGN_OR_RETURN(Address address, ParseAddress("data", places_.at(worker).remote_address));
+  TESSERA_ASSIGN_OR_RETURN(auto dialer, Dialer::Make("data", std::move(address), tls_, io_));
+  line = std::make_shared<DialedLine>(std::move(dialer));
+  return line;
 }
 
-absl::StatusOr<std::shared_ptr<TransferTable::Link>> TransferTable::LinkTo(WorkerIndex worker) {
-  auto known = links_.find(worker.value);
-  if (known != links_.end() && !known->second->broken) return known->second;
-  auto found = places_.find(worker.value);
+absl::StatusOr<std::shared_ptr<TransferTable::Way>> TransferTable::WayTo(int32_t worker, Trying trying) {
+  auto found = places_.find(worker);
   if (found == places_.end() || found->second.data_address.empty()) {
     return absl::UnavailableError("it has no data address");
   }
-  const Place& place = found->second;
-  const bool is_remote = IsRemote(place);
-  TESSERA_ASSIGN_OR_RETURN(Address address,
-                           ParseAddress("data", is_remote ? place.remote_address : place.data_address));
-  std::shared_ptr<Link> link;
-  if (is_remote) {
-    TESSERA_ASSIGN_OR_RETURN(auto dialer, Dialer::Make("data", std::move(address), tls_, io_));
-    link = std::make_shared<Link>(std::shared_ptr<Dialer>(std::move(dialer)));
-  } else {
-    TESSERA_ASSIGN_OR_RETURN(kj::AutoCloseFd fd, ConnectUnixSocket("data", address.socket_path));
-    link = std::make_shared<Link>(StreamKind::kUnixSocket, io_.lowLevelProvider->wrapUnixSocketFd(kj::mv(fd)));
+  Place& place = found->second;
+  const auto known = ways_.find(worker);
+  if (known != ways_.end() && !known->second->is_broken()) {
+    const bool is_doubtful = trying == Trying::kAgain && place.relay.has_value() && known->second->line != nullptr;
+    if (!is_doubtful) return known->second;
   }
-  link->is_remote = is_remote;
-  std::weak_ptr<Link> weak = link;
-  const auto broke = [weak]() {
-    if (auto strong = weak.lock()) strong->broken = true;
-  };
-  tasks_.add(link->gate.whenResolved().then(
-      [weak, broke]() -> kj::Promise<void> {
-        auto strong = weak.lock();
-        if (strong == nullptr) return kj::READY_NOW;
-        return (*strong->connection)->WhenClosed().then(kj::cp(broke));
-      },
-      [broke](kj::Exception&&) { broke(); }));
-  links_[worker.value] = link;
-  return link;
+  const std::vector<int32_t> doors = DoorsTo(worker);
+  if (place.host == own_host_ || doors.empty()) {
+    auto way = WayOnHost(place);
+    if (way.ok()) {
+      ways_[worker] = *way;
+    } else if (place.host != own_host_) {
+      return absl::FailedPreconditionError(
+          "it is on another host and has no address for clients of others (--data-listen), nor has any worker");
+    }
+    return way;
+  }
+  place.is_remote = true;
+  auto way = std::make_shared<Way>(nullptr, wire::DataGate::Client(nullptr));
+  way->gate = Try(worker, way, doors, 0, "").catch_([way = std::weak_ptr(way)](kj::Exception&& exception) {
+    if (auto strong = way.lock()) strong->has_failed = true;
+    kj::throwFatalException(kj::mv(exception));
+    return wire::DataGate::Client(nullptr);
+  });
+  ways_[worker] = way;
+  return way;
 }
+
+absl::StatusOr<std::shared_ptr<TransferTable::Way>> TransferTable::WayOnHost(Place& place) {
+  TESSERA_ASSIGN_OR_RETURN(const Address address, ParseAddress("data", place.data_address));
+  TESSERA_ASSIGN_OR_RETURN(kj::AutoCloseFd fd, ConnectUnixSocket("data", address.socket_path));
+  const auto line =
+      std::make_shared<DialedLine>(StreamKind::kUnixSocket, io_.lowLevelProvider->wrapUnixSocketFd(kj::mv(fd)));
+  place.is_remote = false;
+  return std::make_shared<Way>(line, line->Bootstrap<wire::DataGate>());
+}
+
+// Its own address first, unless that had failed before and another worker has passed on since then; then the workers
+// behind it in number, each of which may be the one that reaches it.
+std::vector<int32_t> TransferTable::DoorsTo(int32_t worker) const {
+  const Place& place = places_.at(worker);
+  std::vector<int32_t> doors;
+  if (place.relay.has_value()) doors.push_back(*place.relay);
+  if (!place.remote_address.empty()) doors.push_back(worker);
+  std::vector<int32_t> others;
+  for (const auto& [other, its_place] : places_) {
+    if (other != worker && other != place.relay && !its_place.remote_address.empty()) others.push_back(other);
+  }
+  std::sort(others.begin(), others.end());
+  std::rotate(others.begin(), std::upper_bound(others.begin(), others.end(), worker), others.end());
+  doors.insert(doors.end(), others.begin(), others.end());
+  return doors;
+}
+
+// By the doors from number `at` on; what the ones before said stands in `refusals`.
+kj::Promise<wire::DataGate::Client> TransferTable::Try(int32_t worker, std::weak_ptr<Way> way,
+                                                       std::vector<int32_t> doors, size_t at, std::string refusals) {
+  const int32_t door = doors[at];
+  const bool is_own = door == worker;
+  auto opened = kj::evalNow([&]() -> kj::Promise<wire::DataGate::Client> {
+    auto line = RemoteLineTo(door);
+    ThrowIfError(line.status());
+    wire::DataGate::Client gate = (*line)->Bootstrap<wire::DataGate>();
+    auto there =
+        is_own ? (*line)->WhenThere().then([gate]() mutable { return gate; }) : RelayedBy(kj::mv(gate), worker);
+    return there.then([this, worker, door, way, line = *line](wire::DataGate::Client reached) {
+      if (auto strong = way.lock()) strong->line = line;
+      Place& place = places_[worker];
+      place.relay = door == worker ? std::nullopt : std::optional(door);
+      return reached;
+    });
+  });
+  auto late = io_.provider->getTimer().afterDelay(kReachTimeout).then([]() -> wire::DataGate::Client {
+    kj::throwFatalException(ToException(
+        absl::UnavailableError(StrCat("no answer in ", kReachTimeout / kj::SECONDS, " s (reach_timeout)"))));
+  });
+  return opened.exclusiveJoin(kj::mv(late))
+      .catch_([this, worker, way, doors = std::move(doors), at, refusals = std::move(refusals), is_own,
+               door](kj::Exception&& exception) mutable -> kj::Promise<wire::DataGate::Client> {
+        const absl::Status status = FromException(exception);
+        // Whoever shows a wrong certificate at the worker's address isn't it: another way wouldn't mend that.
+        if (is_own && !absl::IsUnavailable(status)) return kj::mv(exception);
+        if (auto line = lines_.find(door); line != lines_.end() && !line->second->is_there()) lines_.erase(line);
+        StrAppend(&refusals, refusals.empty() ? "" : "; ",
+                  is_own ? std::string() : StrCat("by way of worker ", door, ": "), StdView(status.message()));
+        if (at + 1 == doors.size()) return ToException(absl::UnavailableError(refusals));
+        return Try(worker, way, std::move(doors), at + 1, std::move(refusals));
+      });
+}
+
+kj::Promise<wire::DataGate::Client> TransferTable::RelayedBy(wire::DataGate::Client door, int32_t worker) {
+  auto request = door.relayRequest();
+  request.setIndex(worker);
+  return request.send().then([](auto&& answer) { return answer.getGate(); });
+}
+
+// ---- transfers ----------------------------------------------------------------------------------
 
 void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, const HostSide& host,
                           const std::vector<WorkerIndex>& workers) {
@@ -133,25 +196,25 @@ void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, c
   kj::Maybe<wire::SharedMemory::Client> lent;
   if (host.memory != nullptr) lent = wire::SharedMemory::Client(kj::heap<MemoryServer>(host.memory));
   for (WorkerIndex worker : workers) {
-    absl::StatusOr<std::shared_ptr<Link>> link = LinkTo(worker);
-    if (!link.ok()) {
-      Fail(transfer, worker, link.status());
+    absl::StatusOr<std::shared_ptr<Way>> way = WayTo(worker.value, Trying::kFirst);
+    if (!way.ok()) {
+      Fail(transfer, worker, way.status());
       continue;
     }
     Transfer::Part& part = state->parts[worker];
-    part.link = *link;
-    if (host.memory != nullptr && (*link)->is_remote) {
+    part.way = *way;
+    if (host.memory != nullptr && places_[worker.value].is_remote) {
       const auto flat = host.spec->mesh.FindWorker(worker);
       const Box own = LocalBox(*host.spec, host.spec->mesh.PositionAt(flat.value_or(0)));
       part.remote = std::make_shared<RemotePart>(ticket, secret, host, own, io_.provider->getTimer(),
-                                                 [this, worker]() -> wire::DataGate::Client {
-                                                   auto again = LinkTo(worker);
+                                                 [this, worker](Trying trying) -> wire::DataGate::Client {
+                                                   auto again = WayTo(worker.value, trying);
                                                    ThrowIfError(again.status());
                                                    return (*again)->gate;
                                                  });
       continue;
     }
-    auto request = (*link)->gate.transferRequest();
+    auto request = (*way)->gate.transferRequest();
     request.setTicket(ticket);
     request.setSecret(secret);
     wire::Transfer::Client client = request.send().getTransfer();

@@ -1,10 +1,11 @@
 #pragma once
 
-// TransferTable: the open uploads and downloads of a connection, and the connections to workers' data
-// sockets that they use. Lives on the connection's thread.
+// TransferTable: the open uploads and downloads of a connection, and the connections to workers' data sockets that they
+// use. A worker whose address doesn't answer is reached by way of another one. Lives on the connection's thread.
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,15 @@
 #include "absl/status/statusor.h"
 #include "client/connection/connection.h"
 #include "client/connection/file_place.h"
+#include "client/connection/remote_part.h"
+#include "schemas/codec/dialed_line.h"
 #include "schemas/codec/host_identity.h"
 #include "schemas/worker.capnp.h"
 
 namespace tessera {
+
+// Of one worker's address. docs/limits.md: reach_timeout
+inline constexpr kj::Duration kReachTimeout = 5 * kj::SECONDS;
 
 class TransferTable : private kj::TaskSet::ErrorHandler {
  public:
@@ -40,16 +46,25 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   void Finish(uint64_t transfer, DoneCallback done);
 
  private:
-  struct Link;      // to one worker's data socket
+  struct Way;       // to one worker's gate
   struct Transfer;  // one ticket
   struct Place {
     std::string host;
-    std::string data_address;    // of a unix socket
-    std::string remote_address;  // of TLS; may be empty
+    std::string data_address;      // of a unix socket
+    std::string remote_address;    // of TLS; may be empty
+    std::optional<int32_t> relay;  // the worker that passes on what is for this one, when that was last reached so
+    bool is_remote = false;        // reached by TLS
   };
-  // By TLS, from another host than the worker's.
-  bool IsRemote(const Place& place) const;
-  absl::StatusOr<std::shared_ptr<Link>> LinkTo(WorkerIndex worker);
+  // The one that there is, or a new one: over the worker's unix socket on its own host, and where no worker has another
+  // address; else over TLS to its address, or by way of a worker that reaches it.
+  absl::StatusOr<std::shared_ptr<Way>> WayTo(int32_t worker, Trying trying);
+  absl::StatusOr<std::shared_ptr<Way>> WayOnHost(Place& place);
+  absl::StatusOr<std::shared_ptr<DialedLine>> RemoteLineTo(int32_t worker);
+  // Workers at whose addresses to try, in turn.
+  std::vector<int32_t> DoorsTo(int32_t worker) const;
+  kj::Promise<wire::DataGate::Client> Try(int32_t worker, std::weak_ptr<Way> way, std::vector<int32_t> doors, size_t at,
+                                          std::string refusals);
+  static kj::Promise<wire::DataGate::Client> RelayedBy(wire::DataGate::Client door, int32_t worker);
   // Null, and done is told why, where the transfer has no such part.
   Transfer* FindPart(uint64_t transfer, WorkerIndex worker, absl::Status* why);
   template <typename Request>
@@ -61,7 +76,8 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   const TlsFiles tls_;
   const std::string own_host_ = HostIdentity();
   absl::flat_hash_map<int32_t, Place> places_;
-  absl::flat_hash_map<int32_t, std::shared_ptr<Link>> links_;
+  absl::flat_hash_map<int32_t, std::shared_ptr<DialedLine>> lines_;  // over TLS, to workers' own addresses
+  absl::flat_hash_map<int32_t, std::shared_ptr<Way>> ways_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Transfer>> transfers_;
   kj::TaskSet tasks_;
 };

@@ -44,7 +44,8 @@ struct MessageText {
   std::string operator()(const CloseTicket& m) const { return StrCat("close ", m.ticket.value); }
   std::string operator()(const PeerJoined& m) const {
     return StrCat("joined ", m.worker.value, "/", m.incarnation, " ", m.host, " ", m.data_address, " ",
-                  absl::BytesToHexString(m.message_address), m.mapped ? " mapped" : " by messages");
+                  absl::BytesToHexString(m.message_address), m.mapped ? " mapped" : " by messages",
+                  m.remote_address.empty() ? "" : " ", m.remote_address);
   }
   std::string operator()(const PeerDied& m) const {
     return StrCat("died ", m.worker.value, "/", m.incarnation, " ", m.reason);

@@ -14,6 +14,7 @@
 #include "schemas/ops/speaker.h"
 #include "schemas/types/device_kind.h"
 #include "schemas/types/ids.h"
+#include "schemas/types/message_network.h"
 #include "schemas/types/tensor_spec.h"
 #include "server/plan/instance.h"
 
@@ -129,7 +130,7 @@ struct WorkerJoinedEvent {
   DeviceKind device = DeviceKind::kCpu;
   int32_t pid = 0;  // as the kernel says; 0: of another PID namespace
   bool map_peers = true;
-  bool reaches_hosts = false;
+  MessageNetwork messages = MessageNetwork::kNone;
 };
 struct WorkerLostEvent {
   WorkerIndex worker;

@@ -20,9 +20,11 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
     others.push_back(index);
     const WorkerJoinedEvent& info = worker.info;
     const bool mapped = info.map_peers && event.map_peers && info.host == event.host && info.device == event.device;
-    ToGroup(self, PeerJoined{index, info.incarnation, info.host, info.data_address, info.message_address, mapped});
+    ToGroup(self, PeerJoined{index, info.incarnation, info.host, info.data_address, info.message_address, mapped,
+                             info.remote_address});
     ToGroup(MakeGroup(std::vector<WorkerIndex>{index}),
-            PeerJoined{event.worker, event.incarnation, event.host, event.data_address, event.message_address, mapped});
+            PeerJoined{event.worker, event.incarnation, event.host, event.data_address, event.message_address, mapped,
+                       event.remote_address});
   }
   for (auto& [id, session] : sessions_) {
     Send(session, WorkerJoinedNotice{event.worker, event.data_address, event.remote_address, event.device});

@@ -15,11 +15,10 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "schemas/types/limits.h"
 #include "server/device/counters.h"
 
 namespace tessera {
-
-inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;  // docs/limits.md: max_arena_bytes
 
 class OwnedFd {
  public:

@@ -33,6 +33,7 @@ struct PeerJoined {
   std::string data_address;
   std::string message_address;
   bool mapped = false;
+  std::string remote_address = {};  // for clients of other hosts; may be empty
 };
 struct PeerDied {
   WorkerIndex worker;

@@ -31,6 +31,7 @@
 #include "schemas/codec/socket_folder.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/types/address.h"
+#include "schemas/types/message_network.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/cpu/cpu_device.h"
@@ -44,6 +45,7 @@
 #include "server/worker/files/file_roots.h"
 #include "server/worker/page_toucher.h"
 #include "server/worker/rpc/data_gate.h"
+#include "server/worker/rpc/relay.h"
 #include "server/worker/rpc/worker_server.h"
 
 namespace tessera {
@@ -121,6 +123,12 @@ struct Parts {
 
 bool UsesTls(const WorkerOptions& options) { return options.transport == "tls" || options.transport == "shm+tls"; }
 
+MessageNetwork MessagesOf(const WorkerOptions& options) {
+  if (options.transport == "shm") return MessageNetwork::kNone;
+  if (UsesTls(options)) return MessageNetwork::kTls;
+  return options.trusted_network == TrustedNetwork::kNone ? MessageNetwork::kOwnHost : MessageNetwork::kUcx;
+}
+
 // Asks to join; the answer comes with the worker's number.
 auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std::string& data_address,
           const std::string& remote_address, const std::string& message_address, wire::Worker::Client worker) {
@@ -139,7 +147,7 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setPid(getpid());
   hello.setComputeThreads(options.threads);
   hello.setMapPeers(options.transport.starts_with("shm"));
-  hello.setReachesHosts(options.trusted_network != TrustedNetwork::kNone || UsesTls(options));
+  hello.setMessages(static_cast<uint8_t>(MessagesOf(options)));
   request.setWorker(kj::mv(worker));
   return request.send();
 }
@@ -204,12 +212,12 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   has_joined = true;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
   if (is_host_memory) parts->pages.Add(arena);
-  const auto gate_for = [&parts = *parts, &files = options.host_files,
-                         key = joined.getWelcome().getPeerKey()](ClientHost host) {
-    return [&parts, &files, key, host](const PeerName&, Acceptor::Admit admit) {
-      return MakeDataGate(parts.tickets, *parts.device, parts.copies, parts.attached, files, key, host,
-                          std::move(admit));
-    };
+  const uint64_t peer_key = joined.getWelcome().getPeerKey();
+  Relays relays(io, options.tls, options.host_id, peer_key);
+  const GateParts gate{parts->tickets,     *parts->device, parts->copies, parts->attached,
+                       options.host_files, peer_key,       &relays};
+  const auto gate_for = [&gate](ClientHost host) {
+    return [&gate, host](const PeerName&, Acceptor::Admit admit) { return MakeDataGate(gate, host, std::move(admit)); };
   };
   Acceptor acceptor(io, AcceptOptions{});
   const Acceptor::Port on_host{*receiver, gate_for(ClientHost::kOwn)};
@@ -225,7 +233,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
           server.Run(joined.getWelcome(), joined.getMembership(), kj::mv(messages_link),
                      {network, port, io.provider->getTimer(),
                       HomeCore(self.value % options.workers_on_host * options.threads), parts->executor, messages,
-                      parts->tickets, parts->outbox, platform, is_host_memory ? &parts->pages : nullptr}))
+                      parts->tickets, relays, parts->outbox, platform, is_host_memory ? &parts->pages : nullptr}))
       .exclusiveJoin(link->WhenClosed())
       .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
       .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())

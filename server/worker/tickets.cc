@@ -84,10 +84,8 @@ absl::StatusOr<TicketTable::TicketPointer> TicketTable::Redeem(TicketId id, uint
 
 absl::StatusOr<TicketTable::TicketPointer> TicketTable::Resume(TicketId id, uint64_t secret) {
   TESSERA_ASSIGN_OR_RETURN(TicketPointer ticket, FindOpen(id, secret));
-  if (!ticket->redeemed || ticket->over) {
-    return absl::FailedPreconditionError(
-        StrCat("transfer: ticket ", id.value, ticket->over ? " is over" : " was not redeemed before"));
-  }
+  if (ticket->over) return absl::FailedPreconditionError(StrCat("transfer: ticket ", id.value, " is over"));
+  ticket->redeemed = true;
   ++ticket->holder;
   return ticket;
 }

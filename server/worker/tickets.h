@@ -65,8 +65,8 @@ class TicketTable {
 
   // NotFound, PermissionDenied (wrong secret) or FailedPrecondition (redeemed before).
   absl::StatusOr<TicketPointer> Redeem(TicketId id, uint64_t secret);
-  // Again, by a client whose connection broke: who redeemed it before holds it no more. FailedPrecondition when nobody
-  // did.
+  // By a client whose connection broke, be it before the ticket was redeemed or after: who redeemed it holds it no
+  // more. FailedPrecondition when it is over.
   absl::StatusOr<TicketPointer> Resume(TicketId id, uint64_t secret);
 
   WorkerIndex self() const { return self_; }

@@ -102,7 +102,7 @@ class World {
                    TESSERA_CHECK(++reports_[report.ticket.value] == 1);
                    if (report.ticket.value == kUpload && report.status.ok() && !is_closed_) is_uploaded_ = true;
                  }),
-        gate_(MakeDataGate(tickets_, device, copies_, attached_, files_, 11, host, [] {})) {
+        gate_(MakeDataGate({tickets_, device, copies_, attached_, files_, 11, nullptr}, host, [] {})) {
     std::memset(arena_.memory(), 0x5A, kMemoryBytes);
     TESSERA_CHECK(tickets_.Expect(Window(kUpload, TransferDirection::kUpload, kOffset)).ok());
     TESSERA_CHECK(tickets_.Expect(Window(kDownload, TransferDirection::kDownload, kSecondOffset)).ok());

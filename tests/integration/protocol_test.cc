@@ -427,6 +427,36 @@ TEST_F(ProtocolTest, AForeignKeyGetsNoArena) {
 
 void DropNothing(unsigned, wire::Record::Builder record) { record.initDrop(0); }
 
+TEST_F(ProtocolTest, ARelayPassesOnTicketsAndNothingElse) {
+  Opened opened = OpenUpload();
+  const auto [ticket, secret] = opened.client->tickets[0];
+  Wire data(io_, opened.data_addresses[0]);
+  const auto relayed = [&](int32_t worker) {
+    auto request = data.Root<wire::DataGate>().relayRequest();
+    request.setIndex(worker);
+    return request.send().wait(io_.waitScope).getGate();
+  };
+  EXPECT_EQ(StatusOf([&]() { relayed(77); }).code(), absl::StatusCode::kNotFound);
+  wire::DataGate::Client gate = relayed(1);
+  const auto redeem = [&](uint64_t shown) {
+    return StatusOf([&]() {
+      auto request = gate.transferRequest();
+      request.setTicket(ticket);
+      request.setSecret(shown);
+      request.send().wait(io_.waitScope);
+    });
+  };
+  EXPECT_EQ(redeem(secret + 1).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(redeem(secret).ok());
+  EXPECT_EQ(redeem(secret).code(), absl::StatusCode::kFailedPrecondition);  // used
+  const absl::Status arena = StatusOf([&]() { gate.arenaRequest().send().wait(io_.waitScope); });
+  EXPECT_EQ(arena.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_FALSE(StatusOf([&]() { gate.relayRequest().send().wait(io_.waitScope); }).ok());
+  const absl::Status key =
+      StatusOf([&]() { data.Root<wire::DataGate>().forRelayRequest().send().wait(io_.waitScope); });
+  EXPECT_EQ(key.code(), absl::StatusCode::kPermissionDenied);
+}
+
 TEST_F(ProtocolTest, BatchesOfAnotherEpochAreRefused) {
   Opened opened = Open();
   ++opened.epoch;

@@ -17,6 +17,9 @@ import pytest
 import tessera as ts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from tls_cluster import TlsCluster  # noqa: E402
+
 BIN = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", ROOT / "bazel-bin"))
 SERVICE = ROOT / "examples/cpp_service"
 # Of the host, whatever is installed: the C and C++ libraries, and the loader.
@@ -147,6 +150,30 @@ print(ts.__version__, *(name for name in outside("self") if name not in interpre
     # libpython's own aside, which NumPy loads through the interpreter's modules.
     tessera_s = [name for name in others if re.search(r"capnp|kj|absl|spdlog|fmt|uc[mpst]|blas", name)]
     assert not tessera_s, f"not of the wheel: {tessera_s}"
+
+
+def test_the_thin_wheel_brings_and_fetches_bytes_over_tls(thin_python, tmp_path):
+    """Of a server whose certificate it can check by the file alone; nothing of the host's OpenSSL is asked for."""
+    with TlsCluster(workers=2) as cluster:
+        script = OTHERS + f"""
+import numpy as np, tessera as ts
+x = np.random.default_rng(5).standard_normal((700, 900))
+with ts.connect({cluster.address!r}, token={cluster.token!r}, ca={str(cluster.certificates / "ca.crt")!r}) as session:
+    mesh = session.init_device_mesh((2,))
+    for placements in ([ts.Shard(0)], [ts.Shard(1)], [ts.Replicate()]):
+        d = session.distribute_tensor(x, mesh, placements)
+        assert np.array_equal(d.full_tensor(), x)
+    assert np.array_equal((d + 1).full_tensor(), x + 1)
+    print(session.address)
+try:
+    ts.connect({cluster.address!r}, token={cluster.token!r})
+except ts.UnauthenticatedError as error:
+    print(error)
+print(*[name for name in outside("self") if "ssl" in name or "kj" in name])   # libcrypto is hashlib's, too
+"""
+        address, refused, *others = run(thin_python, "-c", script, XDG_STATE_HOME=str(tmp_path)).splitlines()
+    assert address == cluster.address and "certificate" in refused
+    assert not others or others == [""], f"not of the wheel: {others}"
 
 
 def test_the_thin_wheel_says_what_a_local_cluster_needs(thin_python):

@@ -216,3 +216,11 @@ def test_ten_clients_are_cut_at_once(cut_cluster):
     for thread in threads:
         thread.join(60)
     assert sums == [4.0 * (one + 200) for one in range(10)]
+
+
+def test_of_sessions_of_one_name_the_last_one_is_resumed(cut_cluster):
+    first, second = (cut_cluster.connect(name="twice") for _ in range(2))
+    with cut_cluster.connect(resume="twice") as again:
+        assert again.id == second.id
+    with cut_cluster.connect(resume=first.id) as again:
+        assert again.id == first.id

@@ -148,3 +148,24 @@ def test_messages_go_over_tls_between_all_workers_where_none_map_each_other(rng)
             y = x.redistribute([S(1)]).wait()
         assert comm.bytes_received == plan.bytes_received
         np.testing.assert_array_equal((y @ y).full_tensor(), values @ values)
+
+
+def refused_at_join(cluster, tmp_path, *options):
+    command = [WORKER, "--coordinator", cluster.address.partition("#")[0], "--index", 7, "--memory", "1MiB", "--socket-dir", tmp_path, *options]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=20,
+                          env={**os.environ, "TESSERA_JOIN_TOKEN": cluster.join_token})
+    assert done.returncode == 1, done.stderr
+    return done.stderr
+
+
+def test_a_worker_that_can_not_reach_those_that_are_there_is_refused_when_it_joins(tmp_path):
+    with two_hosts.Cluster(two_hosts.named_hosts(1), workers=(1,), transport="tls") as cluster:
+        said = refused_at_join(cluster, tmp_path, "--host-id", "host 9", "--transport", "shm+ucx", "--trusted-network", "--net-devices", "lo")
+        assert "worker 7 has --transport shm+ucx --trusted-network on host host 9" in said
+        assert "worker 0 has --transport tls on host host 0" in said and "start each with --transport shm+tls" in said
+        said = refused_at_join(cluster, tmp_path, "--host-id", "host 9")
+        assert "worker 7 has --transport shm on host host 9" in said
+        said = refused_at_join(cluster, tmp_path, "--host-id", "host 0")
+        assert "one of them maps no memory and the other one has no messages" in said
+        with ts.connect(cluster.address) as session:
+            assert [worker["state"] for worker in session.status()["workers"]] == ["alive"]

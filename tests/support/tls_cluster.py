@@ -20,17 +20,28 @@ def make_certificates(folder, *hosts):
     return pathlib.Path(folder)
 
 
-class TlsCluster:
-    """Coordinator and workers with addresses of TLS; the workers join by TLS, too."""
+class Here:
+    """Where programs run, and by which name they are reached: as two_hosts.Host."""
 
-    def __init__(self, workers=2, memory="64MiB", proxied=False, flags=()):
+    address = "localhost"
+
+    @staticmethod
+    def command(*words):
+        return [*map(str, words)]
+
+
+class TlsCluster:
+    """Coordinator and workers with addresses of TLS; the workers join by TLS, too. `host`: where all of them run."""
+
+    def __init__(self, workers=2, memory="64MiB", proxied=False, flags=(), host=Here):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera-tls-", dir="/tmp"))
-        self.certificates = make_certificates(self.folder / "certs")
+        self.host = host
+        self.certificates = make_certificates(self.folder / "certs", *{host.address, "localhost"})
         self.token, self.join_token = secrets.token_hex(8), secrets.token_hex(8)
         self.processes, self.proxies = [], []
         own = self._files("server")
-        command = [BINARIES / "server/coordinator/tessera-coordinator", f"--listen=unix:{self.folder}/socket", "--listen=tls://localhost:0",
-                   "--listen-workers=tls://localhost:0", *own, *flags]
+        command = host.command(BINARIES / "server/coordinator/tessera-coordinator", f"--listen=unix:{self.folder}/socket",
+                               f"--listen=tls://{host.address}:0", f"--listen-workers=tls://{host.address}:0", *own, *flags)
         environment = {**os.environ, "TESSERA_TOKEN": self.token, "TESSERA_JOIN_TOKEN": self.join_token}
         self.log = open(self.folder / "coordinator.log", "wb")
         coordinator = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=self.log, text=True)
@@ -49,18 +60,23 @@ class TlsCluster:
         self.proxies.append(CutProxy(int(address.rpartition(":")[2])))
         return f"tls://localhost:{self.proxies[-1].port}"
 
-    def start_worker(self, index, memory="64MiB", proxied=False, coordinator=None, who="worker"):
-        flags = []
-        port = 0
+    def start_worker(self, index, memory="64MiB", proxied=False, coordinator=None, who="worker", address="own", flags=(), data_port=0):
+        """`address`: where clients are told to bring bytes; None: nowhere."""
+        flags = [*flags] if address in ("own", None) else [*flags, f"--data-advertise={address}"]
+        name, port = self.host.address, data_port
         if proxied:
             with socket.create_server(("localhost", 0)) as probe:
                 port = probe.getsockname()[1]
-            flags = [f"--data-advertise=localhost:{self._through_proxy(f'tls://localhost:{port}').rpartition(':')[2]}"]
-        command = [BINARIES / "server/worker/tessera-worker", f"--coordinator={coordinator or self.workers}", f"--index={index}",
-                   f"--memory={memory}", "--host-id=another host", f"--socket-dir={self.folder}", f"--data-listen=tls://localhost:{port}",
-                   "--threads=1", *self._files(who), *flags]
+            flags += [f"--data-advertise=localhost:{self._through_proxy(f'tls://localhost:{port}').rpartition(':')[2]}"]
+        command = self.host.command(
+            BINARIES / "server/worker/tessera-worker", f"--coordinator={coordinator or self.workers}", f"--index={index}",
+            f"--memory={memory}", "--host-id=another host", f"--socket-dir={self.folder}", "--threads=1",
+            *([f"--data-listen=tls://{name}:{port}"] if address else []), *self._files(who), *flags)
         environment = {**os.environ, "TESSERA_JOIN_TOKEN": self.join_token}
-        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        log = self.folder / f"worker{index}-{len(self.processes)}.log"
+        with open(log, "wb") as out:
+            process = subprocess.Popen(command, env=environment, stderr=out)
+        process.stderr = open(log, errors="replace")   # in a file: a pipe that nobody reads holds its writer up
         self.processes.append(process)
         return process
 
@@ -68,7 +84,7 @@ class TlsCluster:
         import time
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            with self.connect(address=self.clients) as session:
+            with self.connect(address=self.unix) as session:
                 if sum(worker["state"] == "alive" for worker in session.status()["workers"]) >= count:
                     return
             time.sleep(0.02)
@@ -87,6 +103,9 @@ class TlsCluster:
         for process in reversed(self.processes):
             process.kill()
             process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -100,14 +119,14 @@ class TlsCluster:
 class CutProxy:
     """Passes bytes between connections to its port and `port`; cut() ends all that there are, wherever they are."""
 
-    def __init__(self, port):
-        self._target = port
-        self._server = socket.create_server(("localhost", 0))
+    def __init__(self, port, host="localhost", own_port=0):
+        self._host, self._target = host, port
+        self._server = socket.create_server(("localhost", own_port))
         self.port = self._server.getsockname()[1]
         self._lock = threading.Lock()
         self._pairs = []
         self._cut_after = None   # bytes until the next cut; None: not so
-        self.cuts = 0
+        self.cuts = self.passed = 0
         self._stopped = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -115,7 +134,7 @@ class CutProxy:
         while not self._stopped:
             try:
                 near, _ = self._server.accept()
-                far = socket.create_connection(("localhost", self._target))
+                far = socket.create_connection((self._host, self._target))
             except OSError:
                 continue
             with self._lock:
@@ -145,6 +164,7 @@ class CutProxy:
 
     def _allow(self, count):
         with self._lock:
+            self.passed += count
             if self._cut_after is None or count < self._cut_after:
                 if self._cut_after is not None:
                     self._cut_after -= count

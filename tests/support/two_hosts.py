@@ -157,6 +157,7 @@ class Cluster:
             make_certificates(certificates[0], *{hosts[h].address for h in range(len(workers))})
         token, join_token = secrets.token_hex(16), secrets.token_hex(16)
         environment = {**os.environ, "TESSERA_TOKEN": token, "TESSERA_JOIN_TOKEN": join_token}
+        self.join_token = join_token
         listen = f"unix:{self.folder}/coordinator.sock"
         self.address = f"{listen}#token={token}"
         try:

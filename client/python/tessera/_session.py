@@ -105,6 +105,7 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
     >>> w = session["w"]
 
     A connection that breaks is made again for as long as the session's lease runs, without an op lost or run twice.
+    Names are not unique: `resume` by a name takes the session that this user opened last under it.
     """
     if address is None and token is None and resume is not None and hasattr(resume, "address"):
         address, token = resume.address, resume._token

@@ -80,11 +80,16 @@ absl::StatusOr<WorkerJoinedEvent> DecodeWorkerHello(wire::WorkerHello::Reader re
   event.device = *kind;
   event.pid = reader.getPid();
   event.map_peers = reader.getMapPeers();
-  event.reaches_hosts = reader.getReachesHosts();
-  if (event.memory_bytes < 0 || event.worker.value >= kMaxMeshSize) {
+  if (reader.getMessages() > static_cast<uint8_t>(MessageNetwork::kUcx)) {
+    return absl::InvalidArgumentError(
+        StrCat("join: worker ", event.worker.value, " exchanges messages in a way, number ",
+               static_cast<int>(reader.getMessages()), ", that this server doesn't know"));
+  }
+  event.messages = static_cast<MessageNetwork>(reader.getMessages());
+  if (event.memory_bytes < 0 || event.memory_bytes > kMaxArenaBytes || event.worker.value >= kMaxMeshSize) {
     return absl::InvalidArgumentError(StrCat("join: worker ", event.worker.value, " with ", event.memory_bytes,
                                              " bytes; numbers are below max_workers, ", kMaxMeshSize,
-                                             ", and bytes are not negative"));
+                                             ", and bytes are 0 to max_arena_bytes, ", kMaxArenaBytes));
   }
   return event;
 }

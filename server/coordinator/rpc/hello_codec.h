@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "schemas/session.capnp.h"
+#include "schemas/types/limits.h"
 #include "schemas/worker.capnp.h"
 #include "server/coordinator/events.h"
 
@@ -28,7 +29,6 @@ struct ClientHello {
   std::optional<ResumeRequest> resume;
 };
 
-inline constexpr size_t kMaxNameBytes = 1024;  // docs/limits.md: max_name_bytes
 // Of what a status shows: InvalidArgument when it is longer.
 absl::Status CheckName(std::string_view op, std::string_view what, capnp::Text::Reader text);
 // FailedPrecondition for another version of the protocol.

@@ -19,6 +19,7 @@
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/reach.h"
 #include "server/coordinator/rpc/record_codec.h"
 #include "server/plan/rpc/instance_codec.h"
 
@@ -417,20 +418,12 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
       (known != machine_.workers().end() && known->second.state != WorkerState::kDead)) {
     return absl::FailedPreconditionError(StrCat("join: worker ", event.worker.value, " is here already"));
   }
-  for (const auto& [index, other] : machine_.workers()) {
-    const WorkerJoinedEvent& info = other.info;
-    if (other.state == WorkerState::kDead || info.host == event.host || (info.reaches_hosts && event.reaches_hosts)) {
-      continue;
-    }
-    return absl::FailedPreconditionError(
-        StrCat("join: worker ", event.worker.value, " is on host ", event.host, ", worker ", index.value, " on ",
-               info.host, ": workers of several hosts exchange messages over TLS; start each of them with --transport ",
-               "shm+tls, or, where everybody on the network is trusted, with --transport shm+ucx --trusted-network"));
-  }
+  // Those whose links are on their way, too.
+  for (const auto& [index, other] : workers_) TESSERA_RETURN_IF_ERROR(CheckReach(event, other.info));
   event.incarnation = next_incarnation_++;
   const WorkerIndex worker = event.worker;
   const uint64_t key = ExpectLink([this, event](kj::Own<LinkStream> stream) { StartWorker(event, kj::mv(stream)); });
-  workers_.emplace(worker, WorkerLink{kj::mv(client), event.incarnation, key, {}});
+  workers_.emplace(worker, WorkerLink{kj::mv(client), event, key, {}});
   return Joined{worker, event.incarnation, key};
 }
 
@@ -438,7 +431,7 @@ void Hub::StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream
   const WorkerIndex worker = event.worker;
   const uint64_t incarnation = event.incarnation;
   auto found = workers_.find(worker);
-  if (found == workers_.end() || found->second.incarnation != incarnation) return;
+  if (found == workers_.end() || found->second.info.incarnation != incarnation) return;
   clocks_[worker] = ClockOffset(event.host == HostIdentity() ? ClockOffset::Host::kOwn : ClockOffset::Host::kOther);
   found->second.link = kj::heap<MessageLink>(kj::mv(stream));
   found->second.link->Start(
@@ -459,7 +452,7 @@ void Hub::StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream
 
 void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason) {
   auto found = workers_.find(worker);
-  if (found == workers_.end() || found->second.incarnation != incarnation) return;
+  if (found == workers_.end() || found->second.info.incarnation != incarnation) return;
   spdlog::warn("worker {} is gone: {}", worker.value, reason);
   const bool has_joined = found->second.link.get() != nullptr;
   Retire(kj::mv(found->second.link));
@@ -471,12 +464,12 @@ void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string
 
 kj::Promise<void> Hub::Ping(WorkerIndex worker, uint64_t incarnation) {
   auto found = workers_.find(worker);
-  if (found == workers_.end() || found->second.incarnation != incarnation) return kj::READY_NOW;
+  if (found == workers_.end() || found->second.info.incarnation != incarnation) return kj::READY_NOW;
   const int64_t sent_ns = MonotonicNs();
   return found->second.client.pingRequest().send().then(
       [this, worker, incarnation, sent_ns](auto&& answer) -> kj::Promise<void> {
         auto alive = workers_.find(worker);
-        if (alive == workers_.end() || alive->second.incarnation != incarnation) return kj::READY_NOW;
+        if (alive == workers_.end() || alive->second.info.incarnation != incarnation) return kj::READY_NOW;
         clocks_.at(worker).Add(sent_ns, answer.getNowNs(), MonotonicNs());
         if (answer.getIsAtWork()) ++alive->second.activity;
         Apply(WorkerHeardEvent{worker});

@@ -85,7 +85,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
  private:
   struct WorkerLink {
     wire::Worker::Client client;
-    uint64_t incarnation = 0;
+    WorkerJoinedEvent info;
     uint64_t link_key = 0;
     kj::Own<MessageLink> link;  // null until it has come
     std::deque<std::shared_ptr<const WorkerMessage>> outbox = {};

@@ -73,7 +73,7 @@ struct EventWriter {
     hello.setDevice(std::string(ToText(e.device)).c_str());
     hello.setPid(e.pid);
     hello.setMapPeers(e.map_peers);
-    hello.setReachesHosts(e.reaches_hosts);
+    hello.setMessages(static_cast<uint8_t>(e.messages));
   }
   void operator()(const WorkerLostEvent& e) {
     auto lost = out.initWorkerLost();

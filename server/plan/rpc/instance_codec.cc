@@ -118,6 +118,7 @@ struct MessageEncoder {
     peer.setDataAddress(Text(m.data_address));
     peer.setMessageAddress(Bytes(m.message_address));
     peer.setMapped(m.mapped);
+    peer.setRemoteAddress(Text(m.remote_address));
   }
   void operator()(const PeerDied& m) {
     auto died = out.initPeerDied();
@@ -231,8 +232,9 @@ absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
     case Message::CLOSE_TICKET: return CloseTicket{TicketId(reader.getCloseTicket())};
     case Message::PEER_JOINED: {
       auto peer = reader.getPeerJoined();
-      return PeerJoined{WorkerIndex(peer.getIndex()),  peer.getIncarnation(),           TextOf(peer.getHost()),
-                        TextOf(peer.getDataAddress()), Bytes(peer.getMessageAddress()), peer.getMapped()};
+      return PeerJoined{WorkerIndex(peer.getIndex()),   peer.getIncarnation(),           TextOf(peer.getHost()),
+                        TextOf(peer.getDataAddress()),  Bytes(peer.getMessageAddress()), peer.getMapped(),
+                        TextOf(peer.getRemoteAddress())};
     }
     case Message::PEER_DIED: {
       auto died = reader.getPeerDied();

@@ -113,12 +113,12 @@ absl::StatusOr<int64_t> CopyFile(Device& device, DeviceKind memory, TensorFile& 
 
 class TransferServer final : public wire::Transfer::Server {
  public:
-  TransferServer(TicketTable& tickets, Device& device, CopyThread& copies, const HostFiles& files,
-                 std::shared_ptr<AttachedMemory::Share> share, ClientHost host, TicketTable::TicketPointer ticket)
-      : tickets_(tickets),
-        device_(device),
-        copies_(copies),
-        files_(files),
+  TransferServer(const GateParts& parts, std::shared_ptr<AttachedMemory::Share> share, ClientHost host,
+                 TicketTable::TicketPointer ticket)
+      : tickets_(parts.tickets),
+        device_(parts.device),
+        copies_(parts.copies),
+        files_(parts.files),
         share_(std::move(share)),
         host_(host),
         ticket_(std::move(ticket)),
@@ -438,31 +438,25 @@ class TransferServer final : public wire::Transfer::Server {
 
 class DataGateServer final : public wire::DataGate::Server {
  public:
-  DataGateServer(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
-                 const HostFiles& files, uint64_t peer_key, ClientHost host, Acceptor::Admit admit)
-      : tickets_(tickets),
-        device_(device),
-        copies_(copies),
-        files_(files),
-        share_(std::make_shared<AttachedMemory::Share>(attached)),
-        peer_key_(peer_key),
+  DataGateServer(const GateParts& parts, ClientHost host, Acceptor::Admit admit)
+      : parts_(parts),
+        share_(std::make_shared<AttachedMemory::Share>(parts.attached)),
         host_(host),
         admit_(std::move(admit)) {}
   ~DataGateServer() {
-    if (!called_) spdlog::warn("worker {}: a data connection ended without a call", tickets_.self().value);
+    if (!called_) spdlog::warn("worker {}: a data connection ended without a call", self());
   }
 
   kj::Promise<void> arena(ArenaContext context) override {
     called_ = true;
     auto params = context.getParams();
     if (host_ == ClientHost::kOther) ThrowIfError(absl::PermissionDeniedError("arena: it is for workers of the host"));
-    if (params.getPeerKey() != peer_key_) ThrowIfError(absl::PermissionDeniedError("arena: the key is wrong"));
-    if (params.getIndex() != tickets_.self().value) {
-      ThrowIfError(
-          absl::NotFoundError(StrCat("arena: this is worker ", tickets_.self().value, ", not ", params.getIndex())));
+    ThrowIfError(CheckKey("arena", params.getPeerKey()));
+    if (params.getIndex() != self()) {
+      ThrowIfError(absl::NotFoundError(StrCat("arena: this is worker ", self(), ", not ", params.getIndex())));
     }
     admit_();
-    ArenaDescriptors arena = tickets_.arena().CopyDescriptors();
+    ArenaDescriptors arena = parts_.tickets.arena().CopyDescriptors();
     context.getResults().setMemory(LendDescriptor<wire::SharedMemory>(Taken(arena.memory)));
     context.getResults().setBytes(arena.memory_bytes);
     context.getResults().setCounters(LendDescriptor<wire::SharedMemory>(Taken(arena.counters)));
@@ -471,7 +465,7 @@ class DataGateServer final : public wire::DataGate::Server {
   kj::Promise<void> transfer(TransferContext context) override {
     called_ = true;
     auto params = context.getParams();
-    auto ticket = tickets_.Redeem(TicketId(params.getTicket()), params.getSecret());
+    auto ticket = parts_.tickets.Redeem(TicketId(params.getTicket()), params.getSecret());
     ThrowIfError(ticket.status());
     admit_();
     context.getResults().setTransfer(Serve(*std::move(ticket)));
@@ -483,25 +477,46 @@ class DataGateServer final : public wire::DataGate::Server {
     if (host_ == ClientHost::kOwn) {
       ThrowIfError(absl::FailedPreconditionError("resume: a client of this host takes a new ticket"));
     }
-    auto ticket = tickets_.Resume(TicketId(params.getTicket()), params.getSecret());
+    auto ticket = parts_.tickets.Resume(TicketId(params.getTicket()), params.getSecret());
     ThrowIfError(ticket.status());
     admit_();
     context.getResults().setFirst(static_cast<uint64_t>((*ticket)->covered_elements));
     context.getResults().setTransfer(Serve(*std::move(ticket)));
     return kj::READY_NOW;
   }
-
- private:
-  wire::Transfer::Client Serve(TicketTable::TicketPointer ticket) {
-    return kj::heap<TransferServer>(tickets_, device_, copies_, files_, share_, host_, std::move(ticket));
+  // Who asks stays a guest until the other worker has taken a ticket.
+  kj::Promise<void> relay(RelayContext context) override {
+    called_ = true;
+    const WorkerIndex wanted(context.getParams().getIndex());
+    if (parts_.relays == nullptr) {
+      ThrowIfError(absl::UnimplementedError(StrCat("relay: worker ", self(), " passes nothing on")));
+    }
+    return parts_.relays->Reach(wanted, admit_).then([context](wire::DataGate::Client gate) mutable {
+      context.getResults().setGate(kj::mv(gate));
+    });
+  }
+  kj::Promise<void> forRelay(ForRelayContext context) override {
+    called_ = true;
+    ThrowIfError(CheckKey("relay", context.getParams().getPeerKey()));
+    admit_();
+    auto gate = kj::heap<DataGateServer>(parts_, ClientHost::kOther, []() {});
+    gate->called_ = true;
+    context.getResults().setGate(kj::mv(gate));
+    return kj::READY_NOW;
   }
 
-  TicketTable& tickets_;
-  Device& device_;
-  CopyThread& copies_;
-  const HostFiles& files_;
+ private:
+  int32_t self() const { return parts_.tickets.self().value; }
+  absl::Status CheckKey(std::string_view call, uint64_t key) const {
+    if (key == parts_.peer_key) return absl::OkStatus();
+    return absl::PermissionDeniedError(StrCat(call, ": the key is wrong"));
+  }
+  wire::Transfer::Client Serve(TicketTable::TicketPointer ticket) {
+    return kj::heap<TransferServer>(parts_, share_, host_, std::move(ticket));
+  }
+
+  const GateParts parts_;
   std::shared_ptr<AttachedMemory::Share> share_;
-  uint64_t peer_key_;
   const ClientHost host_;
   Acceptor::Admit admit_;
   bool called_ = false;
@@ -509,9 +524,8 @@ class DataGateServer final : public wire::DataGate::Server {
 
 }  // namespace
 
-wire::DataGate::Client MakeDataGate(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
-                                    const HostFiles& files, uint64_t peer_key, ClientHost host, Acceptor::Admit admit) {
-  return kj::heap<DataGateServer>(tickets, device, copies, attached, files, peer_key, host, std::move(admit));
+wire::DataGate::Client MakeDataGate(const GateParts& parts, ClientHost host, Acceptor::Admit admit) {
+  return kj::heap<DataGateServer>(parts, host, std::move(admit));
 }
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include "server/worker/attached_memory.h"
 #include "server/worker/files/file_roots.h"
 #include "server/worker/rpc/copy_thread.h"
+#include "server/worker/rpc/relay.h"
 #include "server/worker/tickets.h"
 
 namespace tessera {
@@ -30,9 +31,18 @@ struct HostFiles {
 // their connection breaks.
 enum class ClientHost : uint8_t { kOwn, kOther };
 
+// What a gate opens to. All of it outlives the gate.
+struct GateParts {
+  TicketTable& tickets;
+  Device& device;
+  CopyThread& copies;
+  AttachedMemory& attached;
+  const HostFiles& files;
+  uint64_t peer_key;
+  Relays* relays;  // null: to no other worker
+};
+
 // The bootstrap capability of one data connection. `admit` is called when the key or a ticket was shown.
-// `attached` outlives it, as the others do.
-wire::DataGate::Client MakeDataGate(TicketTable& tickets, Device& device, CopyThread& copies, AttachedMemory& attached,
-                                    const HostFiles& files, uint64_t peer_key, ClientHost host, Acceptor::Admit admit);
+wire::DataGate::Client MakeDataGate(const GateParts& parts, ClientHost host, Acceptor::Admit admit);
 
 }  // namespace tessera

@@ -115,6 +115,7 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
     void operator()(const PeerJoined&) {}  // TakeRest takes the peer in
     void operator()(const PeerDied& m) {
       self.peers_.erase(m.worker);
+      self.parts_->relays.Remove(m.worker);
       self.parts_->executor.MarkDead(m.worker);
     }
     void operator()(const Shutdown& m) {
@@ -128,6 +129,7 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
 // A peer that is stopped would hold back all that comes behind it: ops of others, and the word that it is dead.
 kj::Promise<void> WorkerServer::TakeIn(const PeerJoined& peer) {
   peers_[peer.worker] = peer.incarnation;
+  parts_->relays.Add(peer);
   auto mapping = MapPeer(peer).fork();
   tasks_.add(mapping.addBranch());
   auto late = parts_->timer.afterDelay(kMapTimeout).then([this, peer]() {

@@ -68,9 +68,22 @@ TEST(WorkerHelloTest, NumbersAreInRange) {
   hello.setDevice("cpu");
   hello.setMemoryBytes(-1);
   EXPECT_EQ(DecodeWorkerHello(hello.asReader()).status().code(), absl::StatusCode::kInvalidArgument);
-  hello.setMemoryBytes(0);
+  hello.setMemoryBytes(kMaxArenaBytes + 1);
+  EXPECT_THAT(std::string(DecodeWorkerHello(hello.asReader()).status().message()), HasSubstr("max_arena_bytes"));
+  hello.setMemoryBytes(kMaxArenaBytes);
+  EXPECT_TRUE(DecodeWorkerHello(hello.asReader()).ok());
   hello.setIndex(1 << 20);
   EXPECT_EQ(DecodeWorkerHello(hello.asReader()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(WorkerHelloTest, MessagesAreOfAKnownKind) {
+  capnp::MallocMessageBuilder message;
+  auto hello = message.initRoot<wire::WorkerHello>();
+  hello.setDevice("cpu");
+  hello.setMessages(static_cast<uint8_t>(MessageNetwork::kUcx));
+  EXPECT_EQ(DecodeWorkerHello(hello.asReader())->messages, MessageNetwork::kUcx);
+  hello.setMessages(4);
+  EXPECT_THAT(std::string(DecodeWorkerHello(hello.asReader()).status().message()), HasSubstr("number 4"));
 }
 
 TEST(RecordsTest, ABatchNamesABoundedNumberOfHandles) {

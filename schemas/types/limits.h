@@ -1,0 +1,13 @@
+#pragma once
+
+// Limits that both sides of the wire know: who sends refuses what the other one would refuse.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera {
+
+inline constexpr size_t kMaxNameBytes = 1024;                   // docs/limits.md: max_name_bytes
+inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;  // docs/limits.md: max_arena_bytes
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#include "server/coordinator/reach.h"
+
+#include <string>
+#include <string_view>
+
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+// As on its command line.
+std::string_view TransportOf(const WorkerJoinedEvent& worker) {
+  switch (worker.messages) {
+    case MessageNetwork::kNone: return "shm";
+    case MessageNetwork::kOwnHost: return "ucx";
+    case MessageNetwork::kTls: return worker.map_peers ? "shm+tls" : "tls";
+    case MessageNetwork::kUcx: return worker.map_peers ? "shm+ucx --trusted-network" : "ucx --trusted-network";
+  }
+  return "unknown";
+}
+
+std::string Described(const WorkerJoinedEvent& worker) {
+  return StrCat("worker ", worker.worker.value, " has --transport ", TransportOf(worker), " on host ", worker.host);
+}
+
+}  // namespace
+
+absl::Status CheckReach(const WorkerJoinedEvent& comer, const WorkerJoinedEvent& there) {
+  const bool both_have_messages =
+      comer.messages != MessageNetwork::kNone && there.messages != MessageNetwork::kNone;
+  const bool share_a_host = comer.host == there.host;
+  if (share_a_host) {
+    if (both_have_messages || (comer.map_peers && there.map_peers) || comer.device != there.device) {
+      return absl::OkStatus();
+    }
+  } else if (comer.messages == there.messages && ReachesHosts(comer.messages)) {
+    return absl::OkStatus();
+  }
+  const std::string both = StrCat("join: ", Described(comer), ", ", Described(there), ": ");
+  if (share_a_host) {
+    return absl::FailedPreconditionError(
+        StrCat(both, "one of them maps no memory and the other one has no messages; start all of a host with the same "
+                     "--transport"));
+  }
+  return absl::FailedPreconditionError(
+      StrCat(both, "workers of several hosts exchange messages, all of them in the same way; start each with ",
+             "--transport shm+tls, or, where everybody on the network is trusted, each with --transport shm+ucx ",
+             "--trusted-network"));
+}
+
+}  // namespace tessera
