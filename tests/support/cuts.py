@@ -60,6 +60,8 @@ class Steps:
             self.total += 1
             self.count += 1
             self.done["ops"] += 1
+        if self.rng.random() < 0.7:   # else the cut comes while they are on their way
+            self.total.wait()
         self.keep(self.total * 2, np.full(64, 2.0 * self.count))
 
     def upload(self):
