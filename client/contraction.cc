@@ -96,9 +96,8 @@ absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const 
   absl::StatusOr<Contraction> letters = ParseContraction(notation);
   const absl::StatusOr<DType> dtype = Promote(a.dtype(), b.dtype());
   // What is wrong with them is said by the product.
-  if (!letters.ok() || !dtype.ok() || *dtype == DType::kBool ||
-      static_cast<int>(letters->left.size()) != a.spec().rank() ||
-      static_cast<int>(letters->right.size()) != b.spec().rank()) {
+  if (!letters.ok() || !dtype.ok() || *dtype == DType::kBool || static_cast<int>(letters->left.size()) != a.rank() ||
+      static_cast<int>(letters->right.size()) != b.rank()) {
     return Product(Speaker::kEinsum, notation, a, b);
   }
   const std::vector<int64_t> left = DimsOfOneAlone(a, letters->left, b, letters->right, letters->output);
@@ -111,7 +110,7 @@ absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const 
 }
 
 absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b) {
-  if (a.spec().rank() != 3 || b.spec().rank() != 3 || a.spec().shape[0] != b.spec().shape[0]) {
+  if (a.rank() != 3 || b.rank() != 3 || a.spec().shape[0] != b.spec().shape[0]) {
     return absl::InvalidArgumentError(
         StrCat("bmm: takes two batches of matrices: a is ", ToShortText(a.spec()), ", b is ", ToShortText(b.spec())));
   }
@@ -134,8 +133,8 @@ absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, 
 absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b) { return Product(Speaker::kOuter, "i,j->ij", a, b); }
 
 absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, int axes) {
-  const int left = a.spec().rank() - axes;
-  const int right = b.spec().rank() - axes;
+  const int left = a.rank() - axes;
+  const int right = b.rank() - axes;
   if (axes < 0 || left < 0 || right < 0) {
     return absl::InvalidArgumentError(
         StrCat("tensordot: axes ", axes, " do not fit a, ", ToShortText(a.spec()), ", and b, ", ToShortText(b.spec())));

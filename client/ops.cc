@@ -19,11 +19,11 @@ absl::StatusOr<OpCall> ReductionCall(OpId id, const Tensor& x, absl::Span<const 
   std::vector<int64_t> normal;
   TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(id));
   for (int64_t dim : dims) {
-    TESSERA_ASSIGN_OR_RETURN(int normalised, NormalizeDim(row->name, dim, x.spec().rank()));
+    TESSERA_ASSIGN_OR_RETURN(int normalised, NormalizeDim(row->name, dim, x.rank()));
     normal.push_back(normalised);
   }
   if (dims.empty()) {
-    for (int d = 0; d < x.spec().rank(); ++d) normal.push_back(d);
+    for (int d = 0; d < x.rank(); ++d) normal.push_back(d);
   }
   std::sort(normal.begin(), normal.end());
   call.attributes.set_dims(std::move(normal));
@@ -91,6 +91,14 @@ absl::StatusOr<Tensor> CallOp(const OpCall& call, absl::Span<const Operand> oper
   return Tensor(std::move(handle));
 }
 
+absl::StatusOr<std::vector<Tensor>> CallOpAll(const OpCall& call, absl::Span<const Operand> operands) {
+  TESSERA_ASSIGN_OR_RETURN(Prepared prepared, Prepare(operands));
+  TESSERA_ASSIGN_OR_RETURN(SessionImpl::Results results, prepared.session->CallAll(call, prepared.operands));
+  std::vector<Tensor> out;
+  for (HandlePtr& result : results) out.emplace_back(std::move(result));
+  return out;
+}
+
 absl::StatusOr<Tensor> CreateOp(const Session& session, const OpCall& call) {
   TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, session.impl()->Call(call, {}));
   return Tensor(std::move(handle));
@@ -139,7 +147,7 @@ absl::StatusOr<Tensor> PermuteDims(const Tensor& x, absl::Span<const int64_t> ax
   call.op = OpId::kTranspose;
   std::vector<int64_t> dims;
   for (int64_t axis : axes) {
-    TESSERA_ASSIGN_OR_RETURN(int dim, NormalizeDim("permute_dims", axis, x.spec().rank()));
+    TESSERA_ASSIGN_OR_RETURN(int dim, NormalizeDim("permute_dims", axis, x.rank()));
     dims.push_back(dim);
   }
   call.attributes.set_dims(std::move(dims));

@@ -1,7 +1,8 @@
 #pragma once
 
-// The ops of the catalog as functions. Each returns at once; shape, dtype and placement errors are the
-// catalog's and come from the call that made them. schemas/ops/catalog.cc documents every op.
+// Ops of the catalog as functions, in short forms; catalog_ops.h has one for every row. Each returns at once; shape,
+// dtype and placement errors are the catalog's and come from the call that made them. schemas/ops/catalog.cc documents
+// every op.
 //
 //   absl::StatusOr<Tensor> y = Add(Matmul(a, b).value(), 1.0);
 
@@ -33,6 +34,8 @@ class Operand {
 
 // Any op. At least one operand is a tensor.
 absl::StatusOr<Tensor> CallOp(const OpCall& call, absl::Span<const Operand> operands);
+// The same, of any number of results.
+absl::StatusOr<std::vector<Tensor>> CallOpAll(const OpCall& call, absl::Span<const Operand> operands);
 // An op without operands: full, arange, rand, eye. attributes.mesh is set.
 absl::StatusOr<Tensor> CreateOp(const Session& session, const OpCall& call);
 // What a call would do; blocks for the answer and runs nothing.

@@ -49,6 +49,7 @@ Box BoxOf(const TensorSpec& spec, const DownloadPart& part) {
 }  // namespace
 
 absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::optional<int64_t> flat_position) {
+  TESSERA_RETURN_IF_ERROR(AwaitSpec(*handle));
   const DownloadPart part{flat_position, std::nullopt};
   const Box box = BoxOf(*handle->spec, part);
   Landing landing;
@@ -59,6 +60,7 @@ absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::op
 
 absl::Status SessionImpl::DownloadTo(std::string_view what, const HandlePtr& handle, const DownloadPart& part,
                                      const HostTarget& out) {
+  TESSERA_RETURN_IF_ERROR(AwaitSpec(*handle));
   const TensorSpec& spec = *handle->spec;
   const Box box = BoxOf(spec, part);
   if (out.dtype != spec.dtype) {

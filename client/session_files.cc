@@ -213,6 +213,7 @@ absl::Status FileDoor::Write(const std::vector<std::pair<HandlePtr, FilePlace>>&
   SessionImpl* const session = session_.get();
   std::vector<std::shared_ptr<Writing>> all;
   absl::Status status;
+  for (const auto& [tensor, place] : tensors) TESSERA_RETURN_IF_ERROR(session->AwaitSpec(*tensor));
   for (const auto& [tensor, place] : tensors) {
     auto writing = std::make_shared<Writing>();
     std::tie(writing->number, writing->request) = session->NewRequest();

@@ -3,8 +3,10 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
+#include "client/deferred_calls.h"
 #include "client/recording.h"
 #include "client/session_request.h"
 #include "client/wait.h"
@@ -26,6 +28,19 @@ uint64_t ForkGeneration() {
   return fork_generation;
 }
 
+// The connection's thread can have the last handle for a moment, while it sends a deferred call, and it can't end
+// itself: another thread does, which the next one joins.
+void EndElsewhere(std::function<void()> end) {
+  static std::mutex* const mutex = new std::mutex();
+  static std::thread* last = new std::thread();
+  static uint64_t generation = fork_generation;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  if (generation != fork_generation) last = new std::thread();  // the parent's
+  generation = fork_generation;
+  if (last->joinable()) last->join();
+  *last = std::thread(std::move(end));
+}
+
 }  // namespace
 
 HandleState::~HandleState() {
@@ -38,7 +53,9 @@ absl::Status NeverRuns(const HandleState& planned) {
 }
 
 SessionImpl::SessionImpl(double stall_timeout_s)
-    : stall_timeout_s_(stall_timeout_s), fork_generation_(ForkGeneration()) {}
+    : stall_timeout_s_(stall_timeout_s),
+      fork_generation_(ForkGeneration()),
+      deferred_(std::make_unique<DeferredCalls>(*this)) {}
 
 SessionImpl::~SessionImpl() {
   // Its thread calls into this object: it ends before any member goes. In a forked child the thread does not exist, so
@@ -51,7 +68,14 @@ SessionImpl::~SessionImpl() {
 }
 
 absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions options, double stall_timeout_s) {
-  std::shared_ptr<SessionImpl> session(new SessionImpl(stall_timeout_s));
+  const auto end = [](SessionImpl* ended) {
+    if (ended->connection_ == nullptr || !ended->connection_->IsOwnThread()) {
+      delete ended;
+    } else {
+      EndElsewhere([ended] { delete ended; });
+    }
+  };
+  std::shared_ptr<SessionImpl> session(new SessionImpl(stall_timeout_s), end);
   session->address_ = ToText(options.address);
   TESSERA_ASSIGN_OR_RETURN(session->connection_, Connection::Open(std::move(options), session.get()));
   // Requests and handles of a former connection keep their numbers: a record has one request, and a handle for each of
@@ -83,6 +107,7 @@ void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
   }
   NotifyChanged();
   for (auto& callback : callbacks) callback();
+  deferred_->Advance();
 }
 
 void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks) {
@@ -152,6 +177,7 @@ void SessionImpl::OnDisconnect(const absl::Status& status) {
     }
     requests_.clear();
   }
+  deferred_->FailAll(status);
   NotifyChanged();
 }
 
@@ -197,8 +223,9 @@ HandlePtr SessionImpl::FindLive(uint64_t id) {
   return it == live_.end() ? nullptr : it->second->weak_from_this().lock();
 }
 
-void SessionImpl::Release(const HandleState& handle) {
+void SessionImpl::Release(HandleState& handle) {
   if (fork_generation_ != fork_generation) return;
+  if (!handle.spec_known) return deferred_->Forget(handle);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     live_.erase(handle.id);
@@ -261,7 +288,10 @@ void SessionImpl::EndRequest(uint64_t number, const RequestPtr& request, absl::S
   }
 }
 
-void SessionImpl::CancelAll() { connection_->CancelAll(); }
+void SessionImpl::CancelAll() {
+  connection_->CancelAll();
+  deferred_->FailAll(absl::CancelledError("cancelled by the client before its shape was known"));
+}
 
 void SessionImpl::ReleaseTicket(uint64_t ticket, absl::Status reason) {
   Record record;
@@ -291,6 +321,16 @@ std::string MoveText(const SpecEntry& entry) {
   return text;
 }
 
+absl::Status OneIsTaken(const OpCall& call, size_t results) {
+  return absl::InvalidArgumentError(StrCat(ToText(call), ": one result is taken where it has ", results));
+}
+
+bool HasPendingSpec(absl::Span<const CallOperand> operands) {
+  return std::any_of(operands.begin(), operands.end(), [](const CallOperand& operand) {
+    return operand.tensor != nullptr && !(*operand.tensor)->spec_known;
+  });
+}
+
 using SpecOperands = absl::InlinedVector<SpecOperand, kInlineOperands>;
 
 absl::Status FillOperands(SessionImpl* session, OpId op, absl::Span<const CallOperand> operands, SpecOperands* specs,
@@ -309,11 +349,11 @@ absl::Status FillOperands(SessionImpl* session, OpId op, absl::Span<const CallOp
     }
     const HandleState& handle = **operand.tensor;
     if (handle.session.get() != session) {
-      return absl::InvalidArgumentError(StrCat(NameOf(op), ": operand ", i, ", ", ToText(*handle.spec),
+      return absl::InvalidArgumentError(StrCat(NameOf(op), ": operand ", i, ", ", handle.SpecText(),
                                                ", is of another session; fetch it there and distribute it here"));
     }
     if (handle.planned != nullptr && PlanCapture::Current() == nullptr) return NeverRuns(handle);
-    specs->push_back({&handle.spec, Scalar()});
+    specs->push_back({&handle.KnownOrStandIn(), Scalar()});
     out->push_back({RecordOperand::Kind::kHandle, operand.last_use, handle.id, Scalar()});
   }
   TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(op));
@@ -345,21 +385,44 @@ SpeakAs::SpeakAs(Speaker speaker) : outer_(thread_speaker) {
 }
 SpeakAs::~SpeakAs() { thread_speaker = outer_; }
 
-absl::Status SessionImpl::CheckImplicit(const SpecEntry& entry) {
-  const ImplicitPolicy policy = thread_policy.value_or(implicit_policy_.load());
+void TellImplicit(const std::string& text) {
+  const ImplicitObserver observer = implicit_observer.load();
+  // Its own ops speak for themselves.
+  const Speaker outer = std::exchange(thread_speaker, Speaker::kOp);
+  if (observer != nullptr) observer(text);
+  thread_speaker = outer;
+}
+
+absl::StatusOr<std::string> SessionImpl::ImplicitText(const SpecEntry& entry, ImplicitPolicy policy) {
   if (policy == ImplicitPolicy::kForbid) {
     return absl::FailedPreconditionError(
         StrCat(NameOf(entry.call->op, thread_speaker), ": implicit redistribution is forbidden: ", MoveText(entry)));
   }
-  if (policy == ImplicitPolicy::kWarn || entry.implicit_bytes > kWarnImplicitBytes) {
-    ImplicitObserver observer = implicit_observer.load();
-    const std::string speaker = thread_speaker == Speaker::kOp ? "" : StrCat(NameOf(thread_speaker), ": ");
-    // Its own ops speak for themselves.
-    const Speaker outer = std::exchange(thread_speaker, Speaker::kOp);
-    if (observer != nullptr) observer(StrCat(speaker, MoveText(entry)));
-    thread_speaker = outer;
-  }
+  if (policy != ImplicitPolicy::kWarn && entry.implicit_bytes <= kWarnImplicitBytes) return "";
+  return StrCat(thread_speaker == Speaker::kOp ? "" : StrCat(NameOf(thread_speaker), ": "), MoveText(entry));
+}
+
+absl::Status SessionImpl::CheckImplicit(const SpecEntry& entry) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string text,
+                           ImplicitText(entry, thread_policy.value_or(implicit_policy_.load())));
+  if (!text.empty()) TellImplicit(text);
   return absl::OkStatus();
+}
+
+absl::StatusOr<SessionImpl::Resolved> SessionImpl::Resolve(const CallCompletion& complete,
+                                                           absl::Span<const CallOperand> operands,
+                                                           absl::Span<const SpecPtr> specs) {
+  Resolved out;
+  TESSERA_ASSIGN_OR_RETURN(out.call, complete(specs));
+  out.record.speaker = thread_speaker;
+  SpecOperands listed;
+  TESSERA_RETURN_IF_ERROR(FillOperands(this, out.call.op, operands, &listed, &out.record.operands));
+  for (size_t i = 0; i < listed.size(); ++i) {
+    if (specs[i] != nullptr) listed[i].spec = &specs[i];
+  }
+  TESSERA_ASSIGN_OR_RETURN(out.entry, specs_.Resolve(out.call, listed));
+  out.record.call = out.call.scalars.empty() ? out.entry->call : std::make_shared<const OpCall>(out.call);
+  return out;
 }
 
 absl::StatusOr<HandlePtr> SessionImpl::Call(const OpCall& call, absl::Span<const CallOperand> operands) {
@@ -374,14 +437,21 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::CallAll(const OpCall& call, ab
 absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, absl::Span<const CallOperand> operands,
                                                          ResultCount wanted) {
   TESSERA_RETURN_IF_ERROR(Check());
+  if (HasPendingSpec(operands)) {
+    TESSERA_ASSIGN_OR_RETURN(std::optional<Results> deferred,
+                             Defer([call](absl::Span<const SpecPtr>) { return call; }, operands));
+    if (deferred.has_value() && wanted == ResultCount::kOne && deferred->size() != 1) {
+      return OneIsTaken(call, deferred->size());
+    }
+    if (deferred.has_value()) return *std::move(deferred);
+  }
   Record record;
   record.speaker = thread_speaker;
   SpecOperands specs;
   TESSERA_RETURN_IF_ERROR(FillOperands(this, call.op, operands, &specs, &record.operands));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const SpecEntry> entry, specs_.Resolve(call, specs));
   if (wanted == ResultCount::kOne && entry->outputs.size() != 1) {
-    return absl::InvalidArgumentError(
-        StrCat(ToText(call), ": one result is taken where it has ", entry->outputs.size()));
+    return OneIsTaken(call, entry->outputs.size());
   }
   if (PlanCapture* capture = PlanCapture::Current()) return PlanFor(*capture, call, operands, *entry);
   if (!entry->implicit.empty()) {
@@ -447,6 +517,7 @@ std::shared_ptr<const HeldMemory> SessionImpl::MemoryOf(PlanCapture& capture, co
 
 absl::StatusOr<PlanReport> SessionImpl::Explain(const OpCall& call, absl::Span<const CallOperand> operands) {
   TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(AwaitSpecs(operands));
   SpecOperands specs;
   std::vector<RecordOperand> named;
   TESSERA_RETURN_IF_ERROR(FillOperands(this, call.op, operands, &specs, &named));

@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "client/connection/connection.h"
+#include "client/handle_state.h"
 #include "client/membership.h"
 #include "client/plan_capture.h"
 #include "client/spec_cache.h"
@@ -28,8 +29,8 @@
 
 namespace tessera {
 
-class SessionImpl;
-class WorkPoll;  // wait.h
+class DeferredCalls;  // deferred_calls.h
+class WorkPoll;       // wait.h
 
 inline constexpr int64_t kSnapshotBytes = 4 << 20;      // docs/limits.md: snapshot_bytes
 inline constexpr size_t kMaxSnapshots = 256;            // docs/limits.md: max_snapshots
@@ -40,49 +41,15 @@ inline constexpr int kPlacedSlabs = 2;                  // docs/limits.md: place
 inline constexpr double kDefaultStallTimeoutS = 60;     // docs/limits.md: stall_timeout
 inline constexpr int64_t kWarnImplicitBytes = 1 << 30;  // docs/limits.md: warn_implicit_bytes
 
-// Who keeps a tensor: the last reference to its handle drops it; or it stays until the session lets go of it or is
-// closed, as what a session had when it was resumed, which nobody here has asked to free.
-enum class Keeper : uint8_t { kHandle, kSession };
-
-// A client's name for a tensor. The last reference drops it, if the handle keeps it.
-struct HandleState : std::enable_shared_from_this<HandleState> {
-  std::shared_ptr<SessionImpl> session;
-  uint64_t id = 0;
-  SpecPtr spec;
-  // Of a result that was planned and never runs (plan_capture.h); it has no id.
-  struct Planned {
-    Strides strides;
-    std::shared_ptr<const HeldMemory> memory;  // null: that of a tensor which is there, or none
-  };
-  std::unique_ptr<const Planned> planned;
-  // Guarded by the session's mutex:
-  Keeper keeper = Keeper::kHandle;
-  bool watched = false;
-  bool settled = false;
-  bool failure_reported = false;  // to the caller: Sync tells it no more
-  // Of a pending value: what ops have reduced it to, once (session_reduced.cc). They go when it goes.
-  absl::InlinedVector<std::shared_ptr<HandleState>, 1> reduced;
-  absl::Status failure;
-
-  // The failure, if there is one, as the caller is told it.
-  const absl::Status& TellFailure() {
-    failure_reported = !failure.ok();
-    return failure;
-  }
-
-  ~HandleState();
-};
-using HandlePtr = std::shared_ptr<HandleState>;
-
-// Of a wait for a planned result, or a read of it: FailedPrecondition.
-absl::Status NeverRuns(const HandleState& planned);
-
 // A tensor, or a scalar when `tensor` is null.
 struct CallOperand {
   const HandlePtr* tensor = nullptr;
   Scalar scalar;
   bool last_use = false;
 };
+
+// From the operands' specs (null: a number) to the call.
+using CallCompletion = std::function<absl::StatusOr<OpCall>(absl::Span<const SpecPtr> operands)>;
 
 class Recording;  // recording.h
 struct ReplayInput;
@@ -114,11 +81,21 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // Whether an op that uses the tensor last may take its memory.
   bool MayDonate(const HandlePtr& handle);
   HandlePtr FindLive(uint64_t id);  // that this process holds, or null
+  // The first elements of each tensor's dim 0: as many as `count` has, a 0-d tensor of integers. Returns at once, with
+  // handles whose spec is pending (deferred_calls.h). `what` opens messages.
+  absl::StatusOr<std::vector<HandlePtr>> TakeFirst(std::string_view what, absl::Span<const HandlePtr> tensors,
+                                                   const HandlePtr& count);
+  // A call that the specs of its operands complete; at once where they are known (deferred_calls.h).
+  absl::StatusOr<HandlePtr> CallLater(const CallCompletion& complete, absl::Span<const CallOperand> operands);
 
   // ---- waiting (session_wait.cc) ----
   // Asks to be told when it is settled; with the next batch.
   absl::Status Watch(HandleState& handle);
   absl::Status Wait(HandleState& handle, std::optional<double> timeout_s);
+  // Until the spec is known, or the first cause of failure.
+  absl::Status AwaitSpec(HandleState& handle, std::optional<double> timeout_s = std::nullopt);
+  // Until no call waits for a spec.
+  absl::Status AwaitDeferred(std::string_view what);
   bool IsReady(HandleState& handle);
   absl::Status Sync();
   absl::StatusOr<ClusterReport> GetStatus(uint32_t max_tensors);
@@ -157,6 +134,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
 
  private:
   friend struct HandleState;
+  friend class DeferredCalls;
   friend class FileDoor;  // session_files.h
   struct Request;
   // session_transfer.h
@@ -178,7 +156,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
 
   HandlePtr NewHandle(SpecPtr spec, uint64_t id, Keeper keeper = Keeper::kHandle);
   HandlePtr PlannedHandle(SpecPtr spec, Strides strides, std::shared_ptr<const HeldMemory> memory = nullptr);
-  void Release(const HandleState& handle);
+  void Release(HandleState& handle);
   std::pair<uint64_t, RequestPtr> NewRequest();
   // Queues a record; waits while the queue is full.
   absl::Status Enqueue(Record record);
@@ -203,6 +181,19 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void Progress();
   void NotifyChanged();
   absl::Status CheckImplicit(const SpecEntry& entry);
+  // What there is to tell of what moves without being asked for; an error where it is forbidden.
+  static absl::StatusOr<std::string> ImplicitText(const SpecEntry& entry, ImplicitPolicy policy);
+  absl::Status AwaitSpecs(absl::Span<const CallOperand> operands);
+  // A call with these specs of its operands; the record has no results yet.
+  struct Resolved {
+    OpCall call;
+    Record record;
+    std::shared_ptr<const SpecEntry> entry;
+  };
+  // Keeps a call whose operands' specs are pending; nothing where they are known, or were waited for.
+  absl::StatusOr<std::optional<Results>> Defer(const CallCompletion& complete, absl::Span<const CallOperand> operands);
+  absl::StatusOr<Resolved> Resolve(const CallCompletion& complete, absl::Span<const CallOperand> operands,
+                                   absl::Span<const SpecPtr> specs);
   // For each operand that the call would reduce: what it is reduced to. Empty where nothing is remembered for this
   // call.
   absl::StatusOr<std::vector<HandlePtr>> ReduceOnce(const OpCall& call, const SpecEntry& entry,
@@ -272,6 +263,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   const uint64_t fork_generation_;
   std::string address_;
   std::unique_ptr<Connection> connection_;
+  const std::unique_ptr<DeferredCalls> deferred_;
   SpecCache specs_;
   std::atomic<ImplicitPolicy> implicit_policy_{ImplicitPolicy::kAllow};
   std::atomic<uint64_t> next_handle_{1};

@@ -23,6 +23,7 @@ SessionState SessionImpl::state() {
 absl::Status SessionImpl::SetName(HandleState& handle, const std::string& name) {
   TESSERA_RETURN_IF_ERROR(Check());
   if (handle.planned != nullptr) return NeverRuns(handle);
+  TESSERA_RETURN_IF_ERROR(AwaitSpec(handle));
   if (name.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(
         StrCat("name: it has ", name.size(), " bytes; ", kMaxNameBytes, " are allowed (max_name_bytes)"));
@@ -60,6 +61,7 @@ absl::Status SessionImpl::SetName(HandleState& handle, const std::string& name) 
 }
 
 std::string SessionImpl::NameOfTensor(const HandleState& handle) {
+  if (!handle.spec_known) return "";
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [name, id] : names_) {
     if (id == handle.id) return name;

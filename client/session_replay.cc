@@ -101,9 +101,10 @@ absl::StatusOr<std::vector<HandlePtr>> SessionImpl::Replay(const Recording& reco
         StrCat("capture: ", inputs.size(), " inputs are given where it has ", recording.inputs().size()));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const HandleState& given = **inputs[i].tensor;
+    HandleState& given = **inputs[i].tensor;
+    if (given.session.get() == this) TESSERA_RETURN_IF_ERROR(AwaitSpec(given));
     if (given.session.get() != this || !recording.Fits(i, given.spec)) {
-      return absl::InvalidArgumentError(StrCat("capture: input ", i, " is ", ToText(*given.spec), " where it was ",
+      return absl::InvalidArgumentError(StrCat("capture: input ", i, " is ", given.SpecText(), " where it was ",
                                                ToText(*recording.inputs()[i].spec)));
     }
   }

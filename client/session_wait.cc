@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/deferred_calls.h"
 #include "client/recording.h"
 #include "client/session_impl.h"
 #include "client/session_request.h"
@@ -152,13 +153,19 @@ absl::Status SessionImpl::AwaitTakenUp() {
 absl::Status SessionImpl::Watch(HandleState& handle) {
   TESSERA_RETURN_IF_ERROR(Check());
   if (handle.planned != nullptr) return NeverRuns(handle);
-  TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("a wait for ", ToText(*handle.spec))));
-  EnsureWatched(handle);
+  TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("a wait for ", handle.SpecText())));
+  if (handle.spec_known) EnsureWatched(handle);
   return absl::OkStatus();
 }
 
 absl::Status SessionImpl::Wait(HandleState& handle, std::optional<double> timeout_s) {
+  const Clock::time_point start = Clock::now();
   TESSERA_RETURN_IF_ERROR(Watch(handle));
+  if (!handle.spec_known) {
+    TESSERA_RETURN_IF_ERROR(AwaitSpec(handle, timeout_s));
+    if (timeout_s.has_value()) timeout_s = std::max(0.0, *timeout_s - SecondsSince(start));
+    EnsureWatched(handle);
+  }
   TESSERA_RETURN_IF_ERROR(
       WaitUntil(StrCat("wait for ", ToText(*handle.spec)), timeout_s, [&] { return handle.settled; }));
   std::lock_guard<std::mutex> lock(mutex_);
@@ -167,7 +174,7 @@ absl::Status SessionImpl::Wait(HandleState& handle, std::optional<double> timeou
 
 bool SessionImpl::IsReady(HandleState& handle) {
   if (!Check().ok() || handle.planned != nullptr) return true;
-  EnsureWatched(handle);
+  if (handle.spec_known) EnsureWatched(handle);
   connection_->Flush();
   std::lock_guard<std::mutex> lock(mutex_);
   return handle.settled || !failure_.ok();
@@ -176,6 +183,7 @@ bool SessionImpl::IsReady(HandleState& handle) {
 absl::Status SessionImpl::Sync() {
   TESSERA_RETURN_IF_ERROR(Check());
   TESSERA_RETURN_IF_ERROR(Recording::Refuse("sync"));
+  TESSERA_RETURN_IF_ERROR(AwaitDeferred("sync"));
   std::vector<std::pair<uint64_t, RequestPtr>> watches;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -201,11 +209,13 @@ absl::Status SessionImpl::Sync() {
   // A failure is told once here; waits on its handle tell it always.
   std::lock_guard<std::mutex> lock(mutex_);
   absl::Status first;
-  for (auto& [id, handle] : live_) {
-    if (handle->failure.ok() || handle->failure_reported) continue;
-    handle->failure_reported = true;
-    if (first.ok()) first = handle->failure;
-  }
+  const auto tell = [&first](HandleState& handle) {
+    if (handle.failure.ok() || handle.failure_reported) return;
+    handle.failure_reported = true;
+    if (first.ok()) first = handle.failure;
+  };
+  for (auto& [id, handle] : live_) tell(*handle);
+  for (HandleState* handle : deferred_->unsent()) tell(*handle);
   return first;
 }
 
@@ -262,6 +272,7 @@ absl::Status SessionImpl::CloseOther(uint64_t session) {
 
 absl::StatusOr<uint64_t> SessionImpl::CommBegin() {
   TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(AwaitDeferred("comm_debug"));
   Record record;
   record.kind = Record::Kind::kCommBegin;
   record.handle = next_request_++;
@@ -272,6 +283,7 @@ absl::StatusOr<uint64_t> SessionImpl::CommBegin() {
 
 absl::StatusOr<CommReport> SessionImpl::CommEnd(uint64_t number) {
   TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(AwaitDeferred("comm_debug"));
   auto [request_number, request] = NewRequest();
   Record record;
   record.kind = Record::Kind::kCommEnd;
@@ -311,6 +323,7 @@ absl::Status SessionImpl::Close() {
 absl::Status SessionImpl::Detach() {
   if (!Check().ok()) return absl::OkStatus();
   const absl::Status brought = WaitUntil("detach", std::nullopt, [this] {
+    if (!deferred_->empty()) return false;
     return std::all_of(snapshots_.begin(), snapshots_.end(), [](const auto& snapshot) { return snapshot.expired(); });
   });
   auto answered = std::make_shared<std::atomic<bool>>(false);

@@ -37,14 +37,24 @@ absl::StatusOr<int64_t> FlatPositionOf(std::string_view op, const TensorSpec& sp
 
 }  // namespace
 
-const TensorSpec& Tensor::spec() const { return *state_->spec; }
-uint64_t Tensor::handle() const { return state_->id; }
+bool Tensor::spec_pending() const { return !state_->spec_known; }
+absl::Status Tensor::AwaitSpec(std::optional<double> timeout_s) const {
+  return state_->session->AwaitSpec(*state_, timeout_s);
+}
+const TensorSpec& Tensor::spec() const {
+  if (spec_pending()) AwaitSpec().IgnoreError();
+  return *state_->KnownOrStandIn();
+}
+DType Tensor::dtype() const { return state_->KnownOrStandIn()->dtype; }
+int Tensor::rank() const { return state_->KnownOrStandIn()->rank(); }
+uint64_t Tensor::handle() const { return spec_pending() && !AwaitSpec().ok() ? 0 : state_->id; }
 const std::shared_ptr<SessionImpl>& Tensor::session() const { return state_->session; }
 
 absl::Status Tensor::SetName(const std::string& name) const { return session()->SetName(*state_, name); }
 std::string Tensor::name() const { return session()->NameOfTensor(*state_); }
 
 absl::StatusOr<Tensor> Tensor::Redistribute(const Placements& placements, const RedistributeOptions& options) const {
+  TESSERA_RETURN_IF_ERROR(AwaitSpec());
   return Redistribute(device_mesh(), placements, options);
 }
 
@@ -63,6 +73,7 @@ absl::StatusOr<PlanReport> Tensor::ExplainRedistribute(const Mesh& mesh, const P
 }
 
 absl::StatusOr<Box> Tensor::BoxAt(absl::Span<const int64_t> position) const {
+  TESSERA_RETURN_IF_ERROR(AwaitSpec());
   TESSERA_RETURN_IF_ERROR(FlatPositionOf("box", spec(), position).status());
   return LocalBox(spec(), position);
 }
@@ -90,17 +101,20 @@ absl::Status WaitAll(absl::Span<const Tensor> tensors, std::optional<double> tim
 bool Tensor::IsReady() const { return state_->session->IsReady(*state_); }
 
 absl::StatusOr<HostArray> Tensor::FullTensor() const {
+  TESSERA_RETURN_IF_ERROR(AwaitSpec());
   if (!spec().has_partial()) return state_->session->Download(state_, std::nullopt);
   TESSERA_ASSIGN_OR_RETURN(Tensor reduced, Redistribute(ReducedPlacements(spec())));
   return state_->session->Download(reduced.state_, std::nullopt);
 }
 
 absl::StatusOr<HostArray> Tensor::ToLocal(absl::Span<const int64_t> position) const {
+  TESSERA_RETURN_IF_ERROR(AwaitSpec());
   TESSERA_ASSIGN_OR_RETURN(int64_t flat, FlatPositionOf("to_local", spec(), position));
   return state_->session->Download(state_, flat);
 }
 
 absl::Status Tensor::FullTensorTo(const HostTarget& out, std::optional<Interval> rows) const {
+  TESSERA_RETURN_IF_ERROR(AwaitSpec());
   if (rows.has_value() &&
       (spec().rank() == 0 || rows->start < 0 || rows->stop < rows->start || rows->stop > spec().shape[0])) {
     return IndexOutOfRangeError(
@@ -113,6 +127,7 @@ absl::Status Tensor::FullTensorTo(const HostTarget& out, std::optional<Interval>
 }
 
 absl::Status Tensor::ToLocalTo(absl::Span<const int64_t> position, const HostTarget& out) const {
+  TESSERA_RETURN_IF_ERROR(AwaitSpec());
   TESSERA_ASSIGN_OR_RETURN(int64_t flat, FlatPositionOf("to_local", spec(), position));
   return state_->session->DownloadTo("to_local", state_, {flat, std::nullopt}, out);
 }

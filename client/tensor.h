@@ -1,14 +1,15 @@
 #pragma once
 
 // Tensor: a handle on a global tensor that lives in shards on the workers of a mesh. Copies are the same
-// handle; the last one that goes away lets the tensor go. Its spec is known at once; its values exist
-// when the ops before it have run.
+// handle; the last one that goes away lets the tensor go. Its spec is known at once, but for results whose shape
+// depends on values; its values exist when the ops before it have run.
 //
 //   absl::StatusOr<Tensor> c = Matmul(a, b);              // returns at once
 //   absl::StatusOr<Tensor> d = c->Redistribute({Placement::Replicate(), Placement::Shard(0)});
 //   absl::StatusOr<HostArray> all = d->FullTensor();      // blocks
 //
-// Nothing here blocks but Wait, WaitAll, FullTensor, ToLocal and ExplainRedistribute. Any thread may call.
+// Nothing here blocks but Wait, WaitAll, FullTensor, ToLocal and ExplainRedistribute, and what needs a pending spec.
+// Any thread may call.
 
 #include <memory>
 #include <optional>
@@ -37,8 +38,14 @@ class Tensor {
  public:
   explicit Tensor(std::shared_ptr<HandleState> state) : state_(std::move(state)) {}
 
+  // The spec of a result whose shape depends on values (found.h) is pending until these are there. dtype and rank are
+  // known at once; what else is asked of the spec waits for it. Where that fails there is a stand-in, whose extents
+  // mean nothing; AwaitSpec tells the cause.
+  bool spec_pending() const;
+  absl::Status AwaitSpec(std::optional<double> timeout_s = std::nullopt) const;
   const TensorSpec& spec() const;
-  DType dtype() const { return spec().dtype; }
+  DType dtype() const;
+  int rank() const;
   const Shape& shape() const { return spec().shape; }
   const Mesh& device_mesh() const { return spec().mesh; }
   const Placements& placements() const { return spec().placements; }

@@ -32,6 +32,7 @@ void SetThreadSpeaker(Speaker speaker);
 // How implicit redistributions are told: set once for the process. Called on the calling thread.
 using ImplicitObserver = void (*)(const std::string& text);
 void SetImplicitObserver(ImplicitObserver observer);
+void TellImplicit(const std::string& text);  // to the observer
 // The calling thread's policy; nullopt: the session's.
 void SetThreadImplicitPolicy(std::optional<ImplicitPolicy> policy);
 std::optional<ImplicitPolicy> ThreadImplicitPolicy();

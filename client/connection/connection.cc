@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(ConnectionOptions o
 Connection::Connection(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Connection::~Connection() = default;
 void Connection::Shutdown() { impl_->Shutdown(); }
+bool Connection::IsOwnThread() const { return impl_->IsOwnThread(); }
 
 const WelcomeReport& Connection::welcome() const { return impl_->welcome; }
 uint64_t Connection::last_event() const { return impl_->last_event; }

@@ -89,6 +89,8 @@ class Connection {
   static absl::StatusOr<std::unique_ptr<Connection>> Open(ConnectionOptions options, ConnectionListener* listener);
   // Shutdown, then the end.
   ~Connection();
+  // Whether the caller is the connection's thread, which can't shut it down.
+  bool IsOwnThread() const;
   // Ends the thread and closes the sockets. No callback runs after it; what is enqueued then is lost.
   void Shutdown();
 

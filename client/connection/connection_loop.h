@@ -39,6 +39,7 @@ class Connection::Impl {
     if (thread_.joinable()) thread_.join();
   }
   void Start(std::function<void()> run) { thread_ = std::thread(std::move(run)); }
+  bool IsOwnThread() const { return thread_.get_id() == std::this_thread::get_id(); }
 
   const ConnectionOptions options;
   ConnectionListener* const listener;

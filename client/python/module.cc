@@ -145,6 +145,7 @@ nb::object ExplainRedistribute(const PyTensor& tensor, const nb::kwargs& attribu
   const RedistributeOptions options = {wanted.dtype() == nullptr ? std::nullopt : std::optional<DType>(*wanted.dtype()),
                                        wanted.relabel() ? WorkerOrder::kMovesLeast : WorkerOrder::kAsGiven};
   const Tensor value = tensor.value;
+  RaiseIfError(value.AwaitSpec());
   const TensorSpec& spec = value.spec();
   const Mesh mesh = wanted.mesh() == nullptr ? spec.mesh : *wanted.mesh();
   const Placements placements = wanted.placements() == nullptr ? spec.placements : *wanted.placements();

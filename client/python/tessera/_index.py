@@ -25,7 +25,7 @@ def has_arrays(key) -> bool:
     for item in key if isinstance(key, tuple) else (key,):
         if isinstance(item, list) or (isinstance(item, np.ndarray) and (item.ndim > 0 or item.dtype == np.bool_)):
             return True
-        if hasattr(item, "_spec") and (item.ndim > 0 or item.dtype == np.bool_):
+        if hasattr(item, "_spec_now") and (item.ndim > 0 or item.dtype == np.bool_):
             return True
     return False
 
@@ -37,7 +37,7 @@ def mask_of(key, tensor):
     if isinstance(key, (bool, np.bool_)):
         key = np.asarray(key)
     is_array = isinstance(key, np.ndarray) and key.dtype == np.bool_
-    if not is_array and not (hasattr(key, "_spec") and key.dtype == np.bool_):
+    if not is_array and not (hasattr(key, "_spec_now") and key.dtype == np.bool_):
         return None
     if tuple(key.shape) != tuple(tensor.shape[:len(key.shape)]):
         raise IndexOutOfRangeError(f"index: a mask of shape {tuple(key.shape)} for {tensor._spec}")
@@ -52,7 +52,7 @@ def normalise(key, shape) -> list[tuple[int, int, int, int]]:
     """(kind, start, size, step) per item; dims that the key doesn't name are taken whole."""
     keys = list(key) if isinstance(key, tuple) else [key]
     for item in keys:
-        if isinstance(item, (list, np.ndarray)) or hasattr(item, "_spec") or isinstance(item, (bool, np.bool_)):
+        if isinstance(item, (list, np.ndarray)) or hasattr(item, "_spec_now") or isinstance(item, (bool, np.bool_)):
             raise UnimplementedError(f"index: {type(item).__name__} as an index is not supported yet; use slices and integers")
     named = sum(1 for item in keys if item is not None and item is not Ellipsis)
     dots = sum(1 for item in keys if item is Ellipsis)

@@ -1,7 +1,7 @@
 """Indexing with arrays and masks, and what is found by it: take, nonzero, unique, sets.
 
-A result whose shape depends on values (x[mask], nonzero, unique) is there when the number of its elements is known: these
-functions wait for that one number, and for nothing else.
+The shape of x[mask], nonzero and unique depends on values: their results are there at once and their shape is pending. x.shape
+waits for it; ops on them don't.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import _tessera
 import _tessera_ops as made
 from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError
-from ._ops import astype, broadcast_arrays, broadcast_to, concat, permute_dims, reshape
+from ._ops import _tensor_of, astype, broadcast_arrays, broadcast_to, concat, permute_dims, reshape
 from ._tensor import OPS, as_operand, axes_of
 
 
@@ -51,10 +51,9 @@ def take(x, indices, /, *, axis=None):
     where = _indices("take", x, indices)
     if is_one:      # NumPy drops the dim
         where = reshape(where, ())
-    shape = x.shape[:dim] + where.shape + x.shape[dim + 1:]
     flat = where if where.ndim == 1 else reshape(where, (-1,))
     out = _tessera.call(OPS["take_along_axis"], (x, flat), dims=[dim])
-    return out if where.ndim == 1 else reshape(out, shape)
+    return out if where.ndim == 1 else reshape(out, x.shape[:dim] + where.shape + x.shape[dim + 1:])
 
 
 def gather(x, indices, /, *, axis=-1):
@@ -102,20 +101,11 @@ def is_array(item) -> bool:
     return isinstance(item, (np.ndarray, _tessera.Tensor)) and (item.ndim > 0 or item.dtype == np.bool_)
 
 
-def _places(mask):
-    """The row-major numbers of the true elements: false ones are sorted behind them, and left out."""
-    flat = reshape(mask, (-1,))
-    count = int(made.count_nonzero(flat))
-    return made.argsort(made.logical_not(flat).astype(np.uint8))[:count]
-
-
 def nonzero(x, /):
     """nonzero(x, /)
 
-    The indices of the elements that are not 0, a tensor for each dim. Waits for their number."""
-    if x.ndim == 0:
-        raise InvalidArgumentError(f"nonzero: {x._spec} has no dims")
-    return tuple(_unravel(_places(x != 0), x.shape))
+    The indices of the elements that are not 0, a tensor for each dim. Returns at once; their shape waits for their number."""
+    return _tessera.nonzero(_tensor_of("nonzero", x))
 
 
 def _unravel(places, shape):
@@ -142,7 +132,8 @@ def _expand(key, x) -> list:
             if tuple(item.shape) != tuple(extents):
                 raise IndexOutOfRangeError(f"index: a mask of shape {tuple(item.shape)} for dims {tuple(extents)} of {x._spec}")
             mask = item if isinstance(item, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(item))
-            items += _unravel(_places(mask), item.shape) if item.ndim > 1 else [_places(mask)]
+            places = _tessera.find_places(mask)
+            items += _unravel(places, item.shape) if item.ndim > 1 else [places]
             named += item.ndim
             continue
         items.append(item)
@@ -193,6 +184,10 @@ def _plan(x, key):
 
 def get(x, key):
     """x[key], where an item is an array."""
+    only = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    if is_array(only) and not isinstance(only, list) and _is_mask(only) and only.ndim:
+        mask = only if isinstance(only, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(only))
+        return _tessera.masked_select(x, mask)
     basic, arrays, dims = _plan(x, key)
     y = x[basic]
     if len(arrays) == 1:
@@ -249,7 +244,8 @@ def put(x, key, value):
 
 
 def masked_select(x, mask, /):
-    """x[mask]: the elements where the mask, which is broadcast to x, is true. Waits for their number."""
+    """x[mask]: the elements where the mask, which is broadcast to x, is true. Returns at once; its shape
+    waits for their number."""
     x, mask = broadcast_arrays(x, mask)
     return x[mask]
 
@@ -355,31 +351,22 @@ def unique_all(x, /):
     """unique_all(x, /)
 
     The different elements, in order; where each is first; of each element of x which one it is; how often each is there.
-    Every NaN is one of its own. Waits for their number."""
-    flat = reshape(x, (-1,))
-    n = flat.size
-    order = made.argsort(flat)
-    ordered = take(flat, order)
-    starts = concat([as_operand("unique", x, np.ones(builtins.min(n, 1), np.bool_)), ordered[1:] != ordered[:-1]]) if n else ordered != ordered
-    places = _places(starts)
-    values, indices = take(ordered, places), take(order, places)
-    ends = concat([places[1:], as_operand("unique", x, np.asarray([n]))]) if places.size else places
-    number = made.cumulative_sum(starts.astype(np.int64), axis=0) - 1
-    inverse = _tessera.call(OPS["scatter"], (number, order, number), dims=[0])
-    return _UniqueAll(values, indices, reshape(inverse, x.shape), ends - places)
+    Every NaN is one of its own. Returns at once; the shapes wait for their number."""
+    return _UniqueAll(*_tessera.unique_all(_tensor_of("unique_all", x)))
 
 
 def unique_values(x, /):
     """unique_values(x, /)
 
-    The different elements, in order. Waits for their number."""
+    The different elements, in order. Returns at once; the shape waits for their number."""
     return unique_all(x).values
 
 
 def unique_counts(x, /):
     """unique_counts(x, /)
 
-    The different elements, in order, and how often each is there. Waits for their number."""
+    The different elements, in order, and how often each is there. Returns at once; the shapes wait for
+    their number."""
     values, _, _, counts = unique_all(x)
     return _UniqueCounts(values, counts)
 
@@ -387,6 +374,7 @@ def unique_counts(x, /):
 def unique_inverse(x, /):
     """unique_inverse(x, /)
 
-    The different elements, in order, and of each element of x which one it is. Waits for their number."""
+    The different elements, in order, and of each element of x which one it is. Returns at once;
+    the shape of the values waits for their number."""
     values, _, inverse, _ = unique_all(x)
     return _UniqueInverse(values, inverse)

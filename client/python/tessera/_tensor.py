@@ -459,7 +459,7 @@ class _TensorMethods:
 
     def __repr__(self):
         try:
-            return f"Tensor({self._spec})"
+            return f"Tensor({self._spec_now})"
         except Exception:  # repr never raises
             return "Tensor(?)"
 

@@ -78,13 +78,18 @@ void HardSwish(G& g) {
 
 // ---- along one axis ----
 
+// A dim without elements has no maximum; neither has the tensor any element to divide.
+bool HasNoElements(const V& x) { return NumElements(x.spec().shape) == 0; }
+
 void Softmax(G& g) {
   const V x = Wide(g, g.operand(0));
   const Dims dims = g.DimsOf(x);
+  if (HasNoElements(x)) return g.Return(g.AsType(Exp(x), FloatOf(g.operand(0))));
   const V e = Exp(x - MaxOver(x, dims));
   g.Return(g.AsType(e / SumOver(e, dims), FloatOf(g.operand(0))));
 }
 V LogSoftmaxOf(G& g, const V& x, const Dims& dims) {
+  if (HasNoElements(x)) return Exp(x);
   const V shifted = x - MaxOver(x, dims);
   return shifted - Log(SumOver(Exp(shifted), dims));
 }

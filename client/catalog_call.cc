@@ -1,0 +1,72 @@
+#include "client/catalog_call.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "client/session_impl.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+
+absl::StatusOr<int> CatalogCall::RankOfFirst() const {
+  for (const Operand& operand : operands_) {
+    if (const auto* tensor = std::get_if<const Tensor*>(&operand.value())) return (*tensor)->rank();
+  }
+  return absl::InvalidArgumentError(StrCat(NameOf(call_.op), ": needs a tensor among its operands"));
+}
+
+absl::Status CatalogCall::Normalize(const std::vector<int64_t>& axes, std::vector<int64_t>* out) const {
+  TESSERA_ASSIGN_OR_RETURN(const int rank, RankOfFirst());
+  // Of a stack's result, which has one dim more.
+  const int dims = call_.op == OpId::kStack ? rank + 1 : rank;
+  for (const int64_t axis : axes) {
+    TESSERA_ASSIGN_OR_RETURN(const int dim, NormalizeDim(NameOf(call_.op), axis, dims));
+    out->push_back(dim);
+  }
+  return absl::OkStatus();
+}
+
+void CatalogCall::SetAxes(const std::optional<std::vector<int64_t>>& axes, Absent absent) {
+  std::vector<int64_t> dims;
+  if (axes.has_value()) {
+    failure_.Update(Normalize(*axes, &dims));
+    std::sort(dims.begin(), dims.end());
+  } else if (absent == Absent::kNone) {
+    return;
+  } else if (const absl::StatusOr<int> rank = RankOfFirst(); rank.ok()) {
+    dims.resize(static_cast<size_t>(*rank));
+    std::iota(dims.begin(), dims.end(), 0);
+  } else {
+    failure_.Update(rank.status());
+  }
+  call_.attributes.set_dims(std::move(dims));
+}
+
+void CatalogCall::SetOrder(const std::vector<int64_t>& axes) {
+  std::vector<int64_t> dims;
+  failure_.Update(Normalize(axes, &dims));
+  call_.attributes.set_dims(std::move(dims));
+}
+
+void CatalogCall::Place(const Creation& creation) {
+  call_.attributes.set_dtype(creation.dtype);
+  call_.attributes.set_shape(creation.shape);
+  call_.attributes.set_mesh(creation.mesh);
+  if (creation.placements.has_value()) call_.attributes.set_placements(*creation.placements);
+}
+
+absl::StatusOr<Tensor> CatalogCall::One() const {
+  TESSERA_RETURN_IF_ERROR(failure_);
+  return CallOp(call_, operands_);
+}
+
+absl::StatusOr<std::vector<Tensor>> CatalogCall::All() const {
+  TESSERA_RETURN_IF_ERROR(failure_);
+  return CallOpAll(call_, operands_);
+}
+
+absl::StatusOr<Tensor> CatalogCall::Create(const Session& session) const { return CreateOp(session, call_); }
+
+}  // namespace tessera

@@ -1,0 +1,349 @@
+#include "client/deferred_calls.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "client/recording.h"
+#include "client/session_request.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+// As many elements of dim 0 as `count`; the other dims whole.
+OpCall FirstOf(const TensorSpec& tensor, int64_t count) {
+  std::vector<IndexItem> index;
+  for (const int64_t extent : tensor.shape) index.push_back({IndexItem::Kind::kSlice, 0, extent, 1});
+  index[0].size = count;
+  OpCall call;
+  call.op = OpId::kSlice;
+  call.attributes.set_index(std::move(index));
+  return call;
+}
+
+// What stands for a spec that broadcasts with any.
+TensorSpec OnesOf(const TensorSpec& spec) {
+  TensorSpec ones = spec;
+  std::fill(ones.shape.begin(), ones.shape.end(), 1);
+  DropIdleSizes(ones);
+  return ones;
+}
+
+bool HasMesh(const HandleState& handle) { return handle.spec_known || handle.deferred->has_mesh; }
+
+// Whether the output's mesh is that of the stand-in, whatever the specs will be.
+bool KeepsMesh(const OpCall& call, absl::Span<const CallOperand> operands, const TensorSpec& output) {
+  if (call.attributes.relabel()) return false;
+  if (call.attributes.mesh() != nullptr) return *call.attributes.mesh() == output.mesh;
+  return std::all_of(operands.begin(), operands.end(), [&](const CallOperand& operand) {
+    return operand.tensor == nullptr ||
+           (HasMesh(**operand.tensor) && (*operand.tensor)->KnownOrStandIn()->mesh == output.mesh);
+  });
+}
+
+}  // namespace
+
+HandlePtr DeferredCalls::NewHandle(SpecPtr stand_in, bool has_mesh, uint64_t call) {
+  auto handle = std::make_shared<HandleState>();
+  handle->deferred =
+      std::make_unique<const HandleState::Deferred>(HandleState::Deferred{std::move(stand_in), has_mesh, call});
+  handle->spec_known = false;
+  handle->session = session_.shared_from_this();
+  std::lock_guard<std::mutex> lock(session_.mutex_);
+  unsent_.insert(handle.get());
+  return handle;
+}
+
+void DeferredCalls::Insert(uint64_t number, Call call) {
+  calls_.emplace(number, std::move(call));
+  size_ = calls_.size();
+}
+
+absl::Status DeferredCalls::AwaitRoom() {
+  if (size_ < kMaxDeferredCalls) return absl::OkStatus();
+  return session_.WaitUntil("the calls that wait for a spec (max_deferred_calls)", std::nullopt,
+                            [this] { return calls_.size() < kMaxDeferredCalls / 2; });
+}
+
+absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const CallCompletion& complete,
+                                                                         absl::Span<const CallOperand> operands) {
+  TESSERA_RETURN_IF_ERROR(AwaitRoom());
+  // Stand-ins: as large as they may be, else of one element.
+  std::vector<SpecPtr> specs;
+  for (const CallOperand& operand : operands) {
+    specs.push_back(operand.tensor == nullptr ? nullptr : (*operand.tensor)->KnownOrStandIn());
+  }
+  absl::StatusOr<SessionImpl::Resolved> resolved = session_.Resolve(complete, operands, specs);
+  if (!resolved.ok()) {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const bool is_pending = specs[i] != nullptr && !(*operands[i].tensor)->spec_known;
+      if (is_pending) specs[i] = session_.specs_.Intern(OnesOf(*specs[i]));
+    }
+    resolved = session_.Resolve(complete, operands, specs);
+  }
+  // How many results unstack has is an extent.
+  if (!resolved.ok() || resolved->call.op == OpId::kUnstack) {
+    TESSERA_RETURN_IF_ERROR(session_.AwaitSpecs(operands));
+    return std::nullopt;
+  }
+  const uint64_t number = next_call_++;
+  Call call;
+  call.complete = complete;
+  call.speaker = ThreadSpeaker();
+  call.policy = ThreadImplicitPolicy().value_or(session_.implicit_policy());
+  for (const CallOperand& operand : operands) {
+    call.operands.push_back(
+        {operand.tensor == nullptr ? nullptr : *operand.tensor, operand.scalar, operand.last_use});
+  }
+  Results results;
+  for (const SpecPtr& output : resolved->entry->outputs) {
+    results.push_back(NewHandle(output, KeepsMesh(resolved->call, operands, *output), number));
+    call.results.push_back(results.back());
+  }
+  bool is_pending = false;
+  absl::Status failure;
+  {
+    std::lock_guard<std::mutex> lock(session_.mutex_);
+    failure = session_.failure_;
+    for (const Operand& operand : call.operands) {
+      if (operand.tensor == nullptr || operand.tensor->spec_known) continue;
+      is_pending = true;
+      if (failure.ok()) failure = operand.tensor->failure;
+    }
+    if (is_pending && failure.ok()) Insert(number, std::move(call));
+    for (const HandlePtr& result : results) {
+      result->failure = failure;
+      result->settled = !failure.ok();
+    }
+  }
+  if (!is_pending) return std::nullopt;
+  return std::optional<Results>(std::move(results));
+}
+
+Record DeferredCalls::Ask(Count& count) {
+  const uint64_t number = session_.next_request_++;
+  count.request = std::make_shared<SessionImpl::Request>();
+  session_.requests_.emplace(number, count.request);
+  Record record;
+  record.kind = Record::Kind::kDownload;
+  record.request = number;
+  record.handle = count.tensor->id;
+  record.allow_inline = true;
+  return record;
+}
+
+absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::TakeFirst(std::string_view what,
+                                                                absl::Span<const HandlePtr> tensors,
+                                                                const HandlePtr& count) {
+  TESSERA_RETURN_IF_ERROR(AwaitRoom());
+  auto wanted = std::make_shared<Count>(Count{count, std::string(what), nullptr});
+  std::vector<std::pair<uint64_t, Call>> calls;
+  std::vector<HandlePtr> results;
+  for (const HandlePtr& tensor : tensors) {
+    const SpecPtr& spec = tensor->KnownOrStandIn();
+    const uint64_t number = next_call_++;
+    results.push_back(NewHandle(spec, HasMesh(*tensor), number));
+    Call call;
+    call.count = wanted;
+    call.speaker = ThreadSpeaker();
+    call.policy = ThreadImplicitPolicy().value_or(session_.implicit_policy());
+    call.operands.push_back({tensor, Scalar(), false});
+    call.results.push_back(results.back());
+    calls.emplace_back(number, std::move(call));
+  }
+  std::optional<Record> asked;
+  {
+    std::lock_guard<std::mutex> lock(session_.mutex_);
+    if (!session_.failure_.ok()) return session_.failure_;
+    absl::Status failure;
+    if (!count->spec_known) failure = count->failure;
+    if (failure.ok() && count->spec_known) asked = Ask(*wanted);
+    if (failure.ok()) {
+      for (auto& [number, call] : calls) Insert(number, std::move(call));
+    } else {
+      for (const HandlePtr& result : results) {
+        result->failure = failure;
+        result->settled = true;
+      }
+    }
+  }
+  if (asked.has_value()) TESSERA_RETURN_IF_ERROR(session_.Enqueue(*std::move(asked)));
+  return results;
+}
+
+std::optional<DeferredCalls::Ready> DeferredCalls::TakeReady(std::vector<Record>* asked) {
+  std::lock_guard<std::mutex> lock(session_.mutex_);
+  for (auto it = calls_.begin(); it != calls_.end(); ++it) {
+    Call& call = it->second;
+    bool waits = false;
+    absl::Status failure;
+    const auto look_at = [&](const HandleState& handle) {
+      if (handle.spec_known) return;
+      waits = true;
+      if (failure.ok()) failure = handle.failure;
+    };
+    for (const Operand& operand : call.operands) {
+      if (operand.tensor != nullptr) look_at(*operand.tensor);
+    }
+    if (call.count != nullptr) {
+      look_at(*call.count->tensor);
+      if (call.count->tensor->spec_known && call.count->request == nullptr) asked->push_back(Ask(*call.count));
+      const SessionImpl::Request* request = call.count->request.get();
+      waits = waits || request == nullptr || !request->done;
+      if (failure.ok() && request != nullptr && request->done) failure = request->status;
+    }
+    if (waits && failure.ok()) continue;
+    Ready ready{std::move(call), std::move(failure)};
+    calls_.erase(it);
+    size_ = calls_.size();
+    return ready;
+  }
+  return std::nullopt;
+}
+
+void DeferredCalls::Advance() {
+  if (size_ == 0) return;
+  for (;;) {
+    std::vector<Record> asked;
+    std::optional<Ready> ready = TakeReady(&asked);
+    for (Record& record : asked) session_.connection_->Enqueue(std::move(record));
+    if (!ready.has_value()) break;
+    Run(*std::move(ready));
+  }
+  session_.NotifyChanged();
+}
+
+void DeferredCalls::Run(Ready ready) {
+  std::vector<HandlePtr> results;
+  for (const std::weak_ptr<HandleState>& result : ready.call.results) results.push_back(result.lock());
+  if (ready.status.ok()) ready.status = Send(ready.call, results);
+  if (ready.status.ok()) return;
+  std::lock_guard<std::mutex> lock(session_.mutex_);
+  for (const HandlePtr& result : results) {
+    if (result == nullptr) continue;
+    result->failure = ready.status;
+    result->settled = true;
+  }
+}
+
+absl::StatusOr<int64_t> DeferredCalls::ValueOf(const Count& count, const TensorSpec& tensor) {
+  int64_t value = 0;
+  const std::string& bytes = count.request->bytes;
+  if (count.tensor->spec->dtype != DType::kI64 || bytes.size() != sizeof(value)) {
+    return absl::InternalError(
+        StrCat(count.what, ": the count ", count.tensor->SpecText(), " came as ", bytes.size(), " bytes"));
+  }
+  std::memcpy(&value, bytes.data(), sizeof(value));
+  if (value < 0 || value > tensor.shape[0]) {
+    return absl::InvalidArgumentError(
+        StrCat(count.what, ": ", value, " elements are wanted of dim 0 of ", ToText(tensor)));
+  }
+  return value;
+}
+
+absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>& results) {
+  const SpeakAs speaks(call.speaker);
+  absl::InlinedVector<CallOperand, kInlineOperands> operands;
+  std::vector<SpecPtr> specs;
+  for (const Operand& operand : call.operands) {
+    operands.push_back({operand.tensor == nullptr ? nullptr : &operand.tensor, operand.scalar, operand.last_use});
+    specs.push_back(operand.tensor == nullptr ? nullptr : operand.tensor->spec);
+  }
+  CallCompletion complete = call.complete;
+  if (call.count != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t count, ValueOf(*call.count, *specs[0]));
+    complete = [count](absl::Span<const SpecPtr> of) { return FirstOf(*of[0], count); };
+  }
+  TESSERA_ASSIGN_OR_RETURN(SessionImpl::Resolved resolved, session_.Resolve(complete, operands, specs));
+  const SpecEntry& entry = *resolved.entry;
+  if (entry.outputs.size() != results.size()) {
+    return absl::InternalError(StrCat(ToText(resolved.call), ": ", entry.outputs.size(), " results where ",
+                                      results.size(), " were expected before the specs were known"));
+  }
+  if (!entry.implicit.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(std::string moved, SessionImpl::ImplicitText(entry, call.policy));
+    std::lock_guard<std::mutex> lock(session_.mutex_);
+    if (!moved.empty()) implicit_.push_back(std::move(moved));
+    has_implicit_ = !implicit_.empty();
+  }
+  std::vector<uint64_t> ids;
+  for (size_t i = 0; i < results.size(); ++i) ids.push_back(session_.next_handle_++);
+  Record& record = resolved.record;
+  record.handle = ids.empty() ? 0 : ids[0];
+  if (ids.size() > 1) record.more_results.assign(ids.begin() + 1, ids.end());
+  // It is queued before anybody can name its results.
+  session_.connection_->Enqueue(std::move(record));
+  {
+    std::lock_guard<std::mutex> lock(session_.mutex_);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (results[i] == nullptr) continue;
+      results[i]->spec = entry.outputs[i];
+      results[i]->id = ids[i];
+      session_.live_.emplace(ids[i], results[i].get());
+      unsent_.erase(results[i].get());
+      results[i]->spec_known = true;
+    }
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i] == nullptr) session_.connection_->EnqueueDrop(ids[i]);
+  }
+  return absl::OkStatus();
+}
+
+void DeferredCalls::FailAll(const absl::Status& why) {
+  std::map<uint64_t, Call> calls;  // let go of without the lock
+  std::vector<HandlePtr> results;
+  std::lock_guard<std::mutex> lock(session_.mutex_);
+  calls.swap(calls_);
+  size_ = 0;
+  for (const auto& [number, call] : calls) {
+    for (const std::weak_ptr<HandleState>& result : call.results) {
+      HandlePtr handle = result.lock();
+      if (handle == nullptr) continue;
+      handle->failure = why;
+      handle->settled = true;
+      results.push_back(std::move(handle));
+    }
+  }
+}
+
+// Calls that nobody wants the results of go, with the operands that only they have kept: a chain is taken apart link by
+// link, not one inside the other.
+void DeferredCalls::Forget(HandleState& handle) {
+  thread_local std::vector<Call>* outer = nullptr;
+  std::vector<Call> own;
+  {
+    std::lock_guard<std::mutex> lock(session_.mutex_);
+    unsent_.erase(&handle);
+    auto it = calls_.find(handle.deferred->call);
+    if (it == calls_.end()) return;
+    const auto& results = it->second.results;
+    if (!std::all_of(results.begin(), results.end(), [](const auto& result) { return result.expired(); })) return;
+    (outer == nullptr ? own : *outer).push_back(std::move(it->second));
+    calls_.erase(it);
+    size_ = calls_.size();
+  }
+  if (outer != nullptr) return;
+  std::vector<Call> queue = std::move(own);
+  outer = &queue;
+  while (!queue.empty()) {
+    const Call last = std::move(queue.back());
+    queue.pop_back();
+  }
+  outer = nullptr;
+}
+
+void DeferredCalls::TellImplicit() {
+  if (!has_implicit_) return;
+  std::vector<std::string> told;
+  {
+    std::lock_guard<std::mutex> lock(session_.mutex_);
+    told.swap(implicit_);
+    has_implicit_ = false;
+  }
+  for (const std::string& text : told) tessera::TellImplicit(text);
+}
+
+}  // namespace tessera

@@ -1,0 +1,113 @@
+#pragma once
+
+// DeferredCalls: the calls of a session that wait for a spec. The shape of nonzero's result depends on values; its handle
+// is there at once, its spec is *pending*. A call on such a handle can't be resolved yet: it is kept here, and its results
+// are handles with a pending spec, too. When the spec is known the call is resolved and queued like any other. The
+// coordinator knows nothing of it: what it gets has specs.
+//
+//   places = argsort(mask == 0)                      sent
+//   count  = count_nonzero(mask)                     sent; its value is asked for
+//   p      = TakeFirst(places, count)                here until the value comes: a slice of so many elements
+//   y      = x[p] + 1                                here until p's spec is known
+//
+// Laws
+// - What is kept needs what it waits for, so a call never overtakes one that it depends on; calls that need no pending
+//   spec don't wait behind those that do. Operands are kept as handles, so nothing that a kept call reads is dropped or
+//   given away before it is sent.
+// - dtype and rank of a result are those of the call with stand-ins for the specs that are pending. Where no stand-in
+//   fits (they broadcast in no way), the caller waits for the specs themselves.
+// - A call whose results nobody holds any more is not made. What fails before its spec is known fails every call that
+//   waits for it, with that cause.
+// - At most kMaxDeferredCalls are kept; who asks for more waits.
+//
+// Any thread adds; Advance runs on the connection's thread and waits for nothing.
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "client/session_impl.h"
+
+namespace tessera {
+
+inline constexpr size_t kMaxDeferredCalls = 4096;  // docs/limits.md: max_deferred_calls
+
+class DeferredCalls {
+ public:
+  using Results = SessionImpl::Results;
+
+  // The session outlives it.
+  explicit DeferredCalls(SessionImpl& session) : session_(session) {}
+
+  // Keeps a call; nothing where it need not wait (any more): its operands' specs are known.
+  absl::StatusOr<std::optional<Results>> Add(const CallCompletion& complete, absl::Span<const CallOperand> operands);
+  // What SessionImpl::TakeFirst does; `count` is on every worker of its mesh.
+  absl::StatusOr<std::vector<HandlePtr>> TakeFirst(std::string_view what, absl::Span<const HandlePtr> tensors,
+                                                   const HandlePtr& count);
+  // Sends what need not wait any more. On the connection's thread alone.
+  void Advance();
+  // All that are kept fail.
+  void FailAll(const absl::Status& why);
+  // A handle goes whose spec never was known.
+  void Forget(HandleState& handle);
+  // Tells what moves without being asked for in calls that were sent since; on the caller's thread.
+  void TellImplicit();
+
+  // ---- with the session's mutex held ----
+  bool empty() const { return calls_.empty(); }
+  // Handles without a number, also those that failed without one.
+  const absl::flat_hash_set<HandleState*>& unsent() const { return unsent_; }
+
+ private:
+  struct Count {
+    HandlePtr tensor;
+    std::string what;
+    std::shared_ptr<SessionImpl::Request> request;  // once it is asked for
+  };
+  struct Operand {
+    HandlePtr tensor;
+    Scalar scalar;
+    bool last_use = false;
+  };
+  struct Call {
+    CallCompletion complete;
+    std::shared_ptr<Count> count;  // where the call needs its value; `complete` is null
+    Speaker speaker = Speaker::kOp;
+    ImplicitPolicy policy = ImplicitPolicy::kAllow;
+    std::vector<Operand> operands;
+    absl::InlinedVector<std::weak_ptr<HandleState>, 1> results;
+  };
+  // A call that is taken out, to be sent or to fail.
+  struct Ready {
+    Call call;
+    absl::Status status;
+  };
+
+  HandlePtr NewHandle(SpecPtr stand_in, bool has_mesh, uint64_t call);
+  // With the mutex held.
+  void Insert(uint64_t number, Call call);
+  // The record that asks for the count. With the mutex held.
+  Record Ask(Count& count);
+  // The first call that may go on. Where a count must be asked for first, its record.
+  std::optional<Ready> TakeReady(std::vector<Record>* asked);
+  void Run(Ready ready);
+  absl::Status Send(const Call& call, const std::vector<HandlePtr>& results);
+  static absl::StatusOr<int64_t> ValueOf(const Count& count, const TensorSpec& tensor);
+  absl::Status AwaitRoom();
+
+  SessionImpl& session_;
+  std::atomic<uint64_t> next_call_{1};
+  // Guarded by the session's mutex; calls in the order in which they were asked for.
+  std::map<uint64_t, Call> calls_;
+  absl::flat_hash_set<HandleState*> unsent_;
+  std::vector<std::string> implicit_;
+  std::atomic<size_t> size_{0};
+  std::atomic<bool> has_implicit_{false};
+};
+
+}  // namespace tessera

@@ -1,0 +1,192 @@
+#include "client/found.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/ops.h"
+#include "client/session_impl.h"
+#include "schemas/types/errors.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+absl::StatusOr<Tensor> Along(OpId op, std::initializer_list<Operand> operands) {
+  OpCall call;
+  call.op = op;
+  call.attributes.set_dims({0});
+  return CallOp(call, operands);
+}
+
+absl::StatusOr<Tensor> Plain(OpId op, std::initializer_list<Operand> operands) {
+  return CallOp(OpCall{op, {}, {}}, operands);
+}
+
+absl::StatusOr<Tensor> CallLater(const CallCompletion& complete, absl::Span<const Tensor> tensors) {
+  std::vector<CallOperand> operands;
+  for (const Tensor& tensor : tensors) operands.push_back({&tensor.state(), Scalar(), false});
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, tensors[0].session()->CallLater(complete, operands));
+  return Tensor(std::move(handle));
+}
+
+// The first dims as one.
+absl::StatusOr<Tensor> MergeFirst(const Tensor& x, int dims) {
+  if (dims == 1) return x;
+  const auto merged = [dims](absl::Span<const SpecPtr> specs) -> absl::StatusOr<OpCall> {
+    const Shape& extents = specs[0]->shape;
+    Shape shape = {NumElements(Shape(extents.begin(), extents.begin() + dims))};
+    shape.insert(shape.end(), extents.begin() + dims, extents.end());
+    OpCall call;
+    call.op = OpId::kReshape;
+    call.attributes.set_shape(std::move(shape));
+    return call;
+  };
+  return CallLater(merged, {&x, 1});
+}
+
+absl::StatusOr<Tensor> Flat(const Tensor& x) { return MergeFirst(x, x.rank()); }
+
+// A vector without some elements at its ends, as far as it has them.
+absl::StatusOr<Tensor> Inner(const Tensor& x, int64_t before, int64_t behind) {
+  const auto part = [before, behind](absl::Span<const SpecPtr> specs) -> absl::StatusOr<OpCall> {
+    const int64_t extent = specs[0]->shape[0];
+    const int64_t start = std::min(before, extent);
+    const int64_t size = std::max<int64_t>(0, extent - start - behind);
+    OpCall call;
+    call.op = OpId::kSlice;
+    call.attributes.set_index({{IndexItem::Kind::kSlice, start, size, 1}});
+    return call;
+  };
+  return CallLater(part, {&x, 1});
+}
+
+absl::StatusOr<Tensor> Head(const Tensor& x) {
+  const auto head = [](absl::Span<const SpecPtr> specs) -> absl::StatusOr<OpCall> {
+    OpCall call;
+    call.op = OpId::kSlice;
+    call.attributes.set_index({{IndexItem::Kind::kSlice, 0, std::min<int64_t>(1, specs[0]->shape[0]), 1}});
+    return call;
+  };
+  return CallLater(head, {&x, 1});
+}
+
+absl::StatusOr<std::vector<Tensor>> First(std::string_view what, absl::Span<const Tensor> tensors,
+                                          const Tensor& count) {
+  std::vector<HandlePtr> states;
+  for (const Tensor& tensor : tensors) states.push_back(tensor.state());
+  TESSERA_ASSIGN_OR_RETURN(std::vector<HandlePtr> handles, count.session()->TakeFirst(what, states, count.state()));
+  std::vector<Tensor> out;
+  for (HandlePtr& handle : handles) out.emplace_back(std::move(handle));
+  return out;
+}
+
+std::string_view NameOfCaller() { return ThreadSpeaker() == Speaker::kOp ? "index" : NameOf(ThreadSpeaker()); }
+
+absl::Status CheckMask(const TensorSpec& x, const TensorSpec& mask) {
+  if (mask.dtype != DType::kBool) {
+    return DTypeError(StrCat("index: ", ToText(mask), " is no mask: its dtype is not bool"));
+  }
+  const bool fits =
+      mask.rank() <= x.rank() && std::equal(mask.shape.begin(), mask.shape.end(), x.shape.begin());
+  if (fits) return absl::OkStatus();
+  return IndexOutOfRangeError(StrCat("index: a mask of shape ", ToText(mask.shape), " for ", ToText(x)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Tensor>> TakeFirst(absl::Span<const Tensor> tensors, const Tensor& count) {
+  return First("take_first", tensors, count);
+}
+
+// False elements are sorted behind the true ones, and left out.
+absl::StatusOr<Tensor> FindPlaces(const Tensor& mask) {
+  TESSERA_ASSIGN_OR_RETURN(const Tensor flat, Flat(mask));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor count, Along(OpId::kCountNonzero, {flat}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor is_not, Plain(OpId::kLogicalNot, {flat}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor keys, AsType(is_not, DType::kU8));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor order, Along(OpId::kArgSort, {keys}));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Tensor> first, First(NameOfCaller(), {&order, 1}, count));
+  return std::move(first[0]);
+}
+
+absl::StatusOr<std::vector<Tensor>> Nonzero(const Tensor& x) {
+  const SpeakAs speaks(Speaker::kNonzero);
+  if (x.rank() == 0) {
+    TESSERA_RETURN_IF_ERROR(x.AwaitSpec());
+    return absl::InvalidArgumentError(StrCat("nonzero: ", ToText(x.spec()), " has no dims"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Tensor mask, NotEqual(x, 0));
+  TESSERA_ASSIGN_OR_RETURN(Tensor places, FindPlaces(mask));
+  if (x.rank() == 1) return std::vector<Tensor>{std::move(places)};
+  TESSERA_RETURN_IF_ERROR(x.AwaitSpec());
+  std::vector<Tensor> out;
+  for (int d = x.rank(); d-- > 0;) {
+    const int64_t extent = std::max<int64_t>(1, x.shape()[d]);
+    TESSERA_ASSIGN_OR_RETURN(Tensor index, Plain(OpId::kRemainder, {places, extent}));
+    out.push_back(std::move(index));
+    if (d == 0) break;
+    TESSERA_ASSIGN_OR_RETURN(places, Plain(OpId::kFloorDivide, {places, extent}));
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+absl::StatusOr<Tensor> MaskedSelect(const Tensor& x, const Tensor& mask) {
+  if (!x.spec_pending() && !mask.spec_pending()) TESSERA_RETURN_IF_ERROR(CheckMask(x.spec(), mask.spec()));
+  if (mask.rank() == 0 || mask.rank() > x.rank()) {
+    TESSERA_RETURN_IF_ERROR(x.AwaitSpec());
+    TESSERA_RETURN_IF_ERROR(mask.AwaitSpec());
+    return IndexOutOfRangeError(StrCat("index: a mask of shape ", ToText(mask.shape()), " for ", ToText(x.spec())));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Tensor places, FindPlaces(mask));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor merged, MergeFirst(x, mask.rank()));
+  // By when the places are known both shapes are. While they are not, stand-ins stand for them.
+  const auto take = [x, mask](absl::Span<const SpecPtr>) -> absl::StatusOr<OpCall> {
+    if (!x.spec_pending() && !mask.spec_pending()) TESSERA_RETURN_IF_ERROR(CheckMask(x.spec(), mask.spec()));
+    OpCall call;
+    call.op = OpId::kTakeAlongAxis;
+    call.attributes.set_dims({0});
+    return call;
+  };
+  return CallLater(take, {merged, places});
+}
+
+absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x) {
+  const SpeakAs speaks(Speaker::kUniqueAll);
+  TESSERA_ASSIGN_OR_RETURN(const Tensor flat, Flat(x));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor order, Along(OpId::kArgSort, {flat}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor ordered, Along(OpId::kTakeAlongAxis, {flat, order}));
+  // Where an element differs from the one before it; the first, where there is one, is different.
+  TESSERA_ASSIGN_OR_RETURN(const Tensor head, Head(ordered));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor same, Equal(head, head));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor other, NotEqual(head, head));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor begins, Plain(OpId::kLogicalOr, {same, other}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor later, Inner(ordered, 1, 0));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor earlier, Inner(ordered, 0, 1));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor differs, NotEqual(later, earlier));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor starts, Along(OpId::kConcat, {begins, differs}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor places, FindPlaces(starts));
+  TESSERA_ASSIGN_OR_RETURN(Tensor values, Along(OpId::kTakeAlongAxis, {ordered, places}));
+  TESSERA_ASSIGN_OR_RETURN(Tensor indices, Along(OpId::kTakeAlongAxis, {order, places}));
+  // Each run ends where the next one starts; the last one at the number of elements.
+  TESSERA_ASSIGN_OR_RETURN(const Tensor steps, AsType(starts, DType::kI64));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor every, Equal(starts, starts));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor ones, AsType(every, DType::kI64));
+  const int64_t all[] = {0};
+  TESSERA_ASSIGN_OR_RETURN(const Tensor number, Sum(ones, all, KeepDims::kYes));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor next, Inner(places, 1, 0));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor ends, Along(OpId::kConcat, {next, number}));
+  TESSERA_ASSIGN_OR_RETURN(Tensor counts, Subtract(ends, places));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor sums, Along(OpId::kCumulativeSum, {steps}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor ranks, Subtract(sums, 1));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor scattered, Along(OpId::kScatter, {ranks, order, ranks}));
+  if (x.rank() == 1) {
+    return UniqueElements{std::move(values), std::move(indices), scattered, std::move(counts)};
+  }
+  TESSERA_RETURN_IF_ERROR(x.AwaitSpec());
+  TESSERA_ASSIGN_OR_RETURN(Tensor inverse, Reshape(scattered, x.shape()));
+  return UniqueElements{std::move(values), std::move(indices), std::move(inverse), std::move(counts)};
+}
+
+}  // namespace tessera

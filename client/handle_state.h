@@ -1,0 +1,74 @@
+#pragma once
+
+// HandleState: a client's name for a tensor, which Tensor and the session's queues share. The last reference drops the
+// tensor, if the handle keeps it.
+//
+// The spec of a result whose shape depends on values that are not here yet is *pending* (deferred_calls.h): until it is
+// known there is a stand-in, whose dtype and rank are right, and the handle has no number. `spec_known` turns true once,
+// after `spec` and `id` are set; both are read only when it was seen.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "client/record.h"
+#include "schemas/types/tensor_spec.h"
+
+namespace tessera {
+
+class SessionImpl;
+using SpecPtr = std::shared_ptr<const TensorSpec>;
+
+// Who keeps a tensor: the last reference to its handle drops it; or it stays until the session lets go of it or is
+// closed, as what a session had when it was resumed, which nobody here has asked to free.
+enum class Keeper : uint8_t { kHandle, kSession };
+
+struct HandleState : std::enable_shared_from_this<HandleState> {
+  std::shared_ptr<SessionImpl> session;
+  uint64_t id = 0;
+  SpecPtr spec;
+  // Of a result that was planned and never runs (plan_capture.h); it has no id.
+  struct Planned {
+    Strides strides;
+    std::shared_ptr<const HeldMemory> memory;  // null: that of a tensor which is there, or none
+  };
+  std::unique_ptr<const Planned> planned;
+  // Of a result whose spec was pending when it was made.
+  struct Deferred {
+    SpecPtr stand_in;
+    bool has_mesh = false;  // the stand-in's mesh is the tensor's
+    uint64_t call = 0;      // its number among the deferred ones
+  };
+  std::unique_ptr<const Deferred> deferred;
+  std::atomic<bool> spec_known{true};
+  // Guarded by the session's mutex:
+  Keeper keeper = Keeper::kHandle;
+  bool watched = false;
+  bool settled = false;
+  bool failure_reported = false;  // to the caller: Sync tells it no more
+  // Of a pending value: what ops have reduced it to, once (session_reduced.cc). They go when it goes.
+  absl::InlinedVector<std::shared_ptr<HandleState>, 1> reduced;
+  absl::Status failure;
+
+  // The spec, or what stands for it: of these the dtype and the rank are always right.
+  const SpecPtr& KnownOrStandIn() const { return spec_known ? spec : deferred->stand_in; }
+  // "i64[?] spec pending" where it is not known.
+  std::string SpecText() const;
+
+  // The failure, if there is one, as the caller is told it.
+  const absl::Status& TellFailure() {
+    failure_reported = !failure.ok();
+    return failure;
+  }
+
+  ~HandleState();
+};
+using HandlePtr = std::shared_ptr<HandleState>;
+
+// Of a wait for a planned result, or a read of it: FailedPrecondition.
+absl::Status NeverRuns(const HandleState& planned);
+
+}  // namespace tessera

@@ -1,0 +1,108 @@
+// What a session does about specs that are pending: the waits for them, and the calls that wait (deferred_calls.h).
+
+#include <algorithm>
+#include <utility>
+
+#include "client/deferred_calls.h"
+#include "client/recording.h"
+#include "client/session_impl.h"
+#include "schemas/types/errors.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+
+std::string HandleState::SpecText() const {
+  if (spec_known) return ToText(*spec);
+  const int rank = deferred->stand_in->rank();
+  std::string text = StrCat(ToText(deferred->stand_in->dtype), "[");
+  for (int d = 0; d < rank; ++d) StrAppend(&text, d == 0 ? "?" : ",?");
+  return StrCat(text, "] spec pending");
+}
+
+absl::Status SessionImpl::AwaitSpec(HandleState& handle, std::optional<double> timeout_s) {
+  if (handle.spec_known) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(WaitUntil(StrCat("wait for the shape of ", handle.SpecText()), timeout_s,
+                                    [&] { return handle.spec_known || !handle.failure.ok(); }));
+  deferred_->TellImplicit();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return handle.spec_known ? absl::OkStatus() : handle.TellFailure();
+}
+
+absl::Status SessionImpl::AwaitSpecs(absl::Span<const CallOperand> operands) {
+  for (const CallOperand& operand : operands) {
+    if (operand.tensor != nullptr) TESSERA_RETURN_IF_ERROR((*operand.tensor)->session->AwaitSpec(**operand.tensor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionImpl::AwaitDeferred(std::string_view what) {
+  TESSERA_RETURN_IF_ERROR(WaitUntil(what, std::nullopt, [this] { return deferred_->empty(); }));
+  deferred_->TellImplicit();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<SessionImpl::Results>> SessionImpl::Defer(const CallCompletion& complete,
+                                                                       absl::Span<const CallOperand> operands) {
+  const bool is_pending = std::any_of(operands.begin(), operands.end(), [](const CallOperand& operand) {
+    return operand.tensor != nullptr && !(*operand.tensor)->spec_known;
+  });
+  if (!is_pending) return std::nullopt;
+  // A plan and a recording are of specs.
+  if (PlanCapture::Current() != nullptr || Recording::Current() != nullptr) {
+    TESSERA_RETURN_IF_ERROR(AwaitSpecs(operands));
+    return std::nullopt;
+  }
+  return deferred_->Add(complete, operands);
+}
+
+absl::StatusOr<HandlePtr> SessionImpl::CallLater(const CallCompletion& complete,
+                                                 absl::Span<const CallOperand> operands) {
+  TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_ASSIGN_OR_RETURN(std::optional<Results> deferred, Defer(complete, operands));
+  if (deferred.has_value()) return std::move((*deferred)[0]);
+  std::vector<SpecPtr> specs;
+  for (const CallOperand& operand : operands) {
+    specs.push_back(operand.tensor == nullptr ? nullptr : (*operand.tensor)->spec);
+  }
+  TESSERA_ASSIGN_OR_RETURN(const OpCall call, complete(specs));
+  return Call(call, operands);
+}
+
+absl::StatusOr<std::vector<HandlePtr>> SessionImpl::TakeFirst(std::string_view what,
+                                                              absl::Span<const HandlePtr> tensors,
+                                                              const HandlePtr& count) {
+  TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat(what, ": the shape of its result depends on values")));
+  if (PlanCapture::Current() != nullptr) {
+    return absl::FailedPreconditionError(
+        StrCat("explain: ", what, ": the shape of its result depends on values, and what is planned never runs: it has no ",
+               "values to read"));
+  }
+  const TensorSpec& counted = *count->KnownOrStandIn();
+  if (counted.rank() != 0 || counted.dtype != DType::kI64) {
+    return absl::InvalidArgumentError(StrCat(what, ": the count is ", count->SpecText(), ", not a 0-d i64"));
+  }
+  for (const HandlePtr& tensor : tensors) {
+    if (tensor->KnownOrStandIn()->rank() == 0) {
+      return absl::InvalidArgumentError(StrCat(what, ": ", tensor->SpecText(), " has no dims"));
+    }
+  }
+  if (welcome().max_inline_bytes < sizeof(int64_t)) {
+    return absl::FailedPreconditionError(
+        StrCat(what, ": the number of its elements can't be told: max_inline_bytes of the coordinator is ",
+               welcome().max_inline_bytes));
+  }
+  // Its value is told from every worker's copy of it.
+  OpCall whole{OpId::kRedistribute, {}, {}};
+  const CallCompletion replicate = [whole](absl::Span<const SpecPtr> specs) -> absl::StatusOr<OpCall> {
+    OpCall call = whole;
+    call.attributes.set_placements(Placements(specs[0]->placements.size(), Placement::Replicate()));
+    return call;
+  };
+  const CallOperand operand{&count, Scalar(), false};
+  TESSERA_ASSIGN_OR_RETURN(const HandlePtr replicated, CallLater(replicate, {&operand, 1}));
+  return deferred_->TakeFirst(what, tensors, replicated);
+}
+
+}  // namespace tessera
