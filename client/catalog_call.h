@@ -1,7 +1,7 @@
 #pragma once
 
-// What the functions of catalog_ops.h are made of: a call of a row, from operands and typed attributes. Those functions are
-// generated from the rows (generate_ops.cc); nothing here knows any of them.
+// What the functions of catalog_ops.h are made of: a call of a row, from operands and typed attributes. Those functions
+// are generated from the rows (generate_ops.cc); nothing here knows any of them.
 
 #include <optional>
 #include <string_view>
@@ -37,7 +37,8 @@ class CatalogCall {
   void Set(AttributeId id, const std::optional<T>& value) {
     if (value.has_value()) call_.attributes.Set(id, AttributeValue(*value));
   }
-  // Dims may be negative, and are brought into increasing order; absent: all of the first tensor's, or as `absent` says.
+  // Dims may be negative, and are brought into increasing order; absent: all of the first tensor's, or as `absent`
+  // says.
   enum class Absent : uint8_t { kAllDims, kNone };
   void SetAxes(const std::optional<std::vector<int64_t>>& axes, Absent absent);
   // A permutation: in the order that is given.

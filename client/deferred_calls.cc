@@ -94,8 +94,7 @@ absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const C
   call.speaker = ThreadSpeaker();
   call.policy = ThreadImplicitPolicy().value_or(session_.implicit_policy());
   for (const CallOperand& operand : operands) {
-    call.operands.push_back(
-        {operand.tensor == nullptr ? nullptr : *operand.tensor, operand.scalar, operand.last_use});
+    call.operands.push_back({operand.tensor == nullptr ? nullptr : *operand.tensor, operand.scalar, operand.last_use});
   }
   Results results;
   for (const SpecPtr& output : resolved->entry->outputs) {

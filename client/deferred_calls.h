@@ -1,9 +1,9 @@
 #pragma once
 
-// DeferredCalls: the calls of a session that wait for a spec. The shape of nonzero's result depends on values; its handle
-// is there at once, its spec is *pending*. A call on such a handle can't be resolved yet: it is kept here, and its results
-// are handles with a pending spec, too. When the spec is known the call is resolved and queued like any other. The
-// coordinator knows nothing of it: what it gets has specs.
+// DeferredCalls: the calls of a session that wait for a spec. The shape of nonzero's result depends on values; its
+// handle is there at once, its spec is *pending*. A call on such a handle can't be resolved yet: it is kept here, and
+// its results are handles with a pending spec, too. When the spec is known the call is resolved and queued like any
+// other. The coordinator knows nothing of it: what it gets has specs.
 //
 //   places = argsort(mask == 0)                      sent
 //   count  = count_nonzero(mask)                     sent; its value is asked for

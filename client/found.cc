@@ -87,8 +87,7 @@ absl::Status CheckMask(const TensorSpec& x, const TensorSpec& mask) {
   if (mask.dtype != DType::kBool) {
     return DTypeError(StrCat("index: ", ToText(mask), " is no mask: its dtype is not bool"));
   }
-  const bool fits =
-      mask.rank() <= x.rank() && std::equal(mask.shape.begin(), mask.shape.end(), x.shape.begin());
+  const bool fits = mask.rank() <= x.rank() && std::equal(mask.shape.begin(), mask.shape.end(), x.shape.begin());
   if (fits) return absl::OkStatus();
   return IndexOutOfRangeError(StrCat("index: a mask of shape ", ToText(mask.shape), " for ", ToText(x)));
 }

@@ -78,7 +78,7 @@ std::string EnumOf(AttributeId id) { return StrCat("static_cast<AttributeId>(", 
 
 // Several results, or as many as there are operands.
 bool HasSeveralResults(OpId id) {
-  const OpId several[] = {OpId::kQr,      OpId::kSlogdet, OpId::kSvd,         OpId::kEigh,
+  const OpId several[] = {OpId::kQr,      OpId::kSlogdet, OpId::kSvd,          OpId::kEigh,
                           OpId::kUnstack, OpId::kLstsq,   OpId::kRedistribute, OpId::kMatrixFunction};
   return std::find(std::begin(several), std::end(several), id) != std::end(several);
 }
@@ -117,8 +117,8 @@ void AddNumber(const Parameter& p, Function& out) {
     out.statements.push_back(StrCat("call.AddNumber(", name, ");"));
     return;
   }
-  out.options.push_back({"std::optional<Scalar>", name, NumberOf(p.default_text),
-                         StrCat("call.AddNumber(options.", name, ");")});
+  out.options.push_back(
+      {"std::optional<Scalar>", name, NumberOf(p.default_text), StrCat("call.AddNumber(options.", name, ");")});
 }
 
 void AddParameters(const OpRow& row, const Signature& signature, Function& out) {
@@ -201,7 +201,8 @@ std::string Declared(const Function& function, std::string_view scope) {
 void WriteHeader() {
   std::printf(
       "#pragma once\n\n"
-      "// The op catalog as functions, one for each row: made from the rows by client/generate_ops.cc. What the rows say "
+      "// The op catalog as functions, one for each row: made from the rows by client/generate_ops.cc. What the rows "
+      "say "
       "is in\n// docs/ops.md. Each returns at once. client/ops.h has shorter forms of some.\n//\n"
       "//   absl::StatusOr<Tensor> y = ops::Softmax(x, {.axis = {{1}}});\n\n"
       "#include <optional>\n#include <string>\n#include <vector>\n\n#include \"client/catalog_call.h\"\n\n"
@@ -224,8 +225,9 @@ void WriteHeader() {
 }
 
 void WriteSource() {
-  std::printf("// Made from the op catalog by client/generate_ops.cc.\n\n#include \"client/catalog_ops.h\"\n\n"
-              "namespace tessera {\n\n");
+  std::printf(
+      "// Made from the op catalog by client/generate_ops.cc.\n\n#include \"client/catalog_ops.h\"\n\n"
+      "namespace tessera {\n\n");
   std::string rows;
   for (const OpRow& row : Catalog()) {
     const Function function = FunctionOf(row);
@@ -235,8 +237,10 @@ void WriteSource() {
     std::printf("  return %s;\n}\n\n", function.call.c_str());
     StrAppend(&rows, rows.empty() ? "" : ", ", "static_cast<OpId>(", static_cast<int>(row.id), ")");
   }
-  std::printf("absl::Span<const OpId> ops::Rows() {\n  static constexpr OpId kRows[] = {%s};\n  return kRows;\n}\n\n"
-              "}  // namespace tessera\n", rows.c_str());
+  std::printf(
+      "absl::Span<const OpId> ops::Rows() {\n  static constexpr OpId kRows[] = {%s};\n  return kRows;\n}\n\n"
+      "}  // namespace tessera\n",
+      rows.c_str());
 }
 
 }  // namespace

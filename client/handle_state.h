@@ -4,8 +4,8 @@
 // tensor, if the handle keeps it.
 //
 // The spec of a result whose shape depends on values that are not here yet is *pending* (deferred_calls.h): until it is
-// known there is a stand-in, whose dtype and rank are right, and the handle has no number. `spec_known` turns true once,
-// after `spec` and `id` are set; both are read only when it was seen.
+// known there is a stand-in, whose dtype and rank are right, and the handle has no number. `spec_known` turns true
+// once, after `spec` and `id` are set; both are read only when it was seen.
 
 #include <atomic>
 #include <cstdint>

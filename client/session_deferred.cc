@@ -75,9 +75,9 @@ absl::StatusOr<std::vector<HandlePtr>> SessionImpl::TakeFirst(std::string_view w
   TESSERA_RETURN_IF_ERROR(Check());
   TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat(what, ": the shape of its result depends on values")));
   if (PlanCapture::Current() != nullptr) {
-    return absl::FailedPreconditionError(
-        StrCat("explain: ", what, ": the shape of its result depends on values, and what is planned never runs: it has no ",
-               "values to read"));
+    return absl::FailedPreconditionError(StrCat(
+        "explain: ", what, ": the shape of its result depends on values, and what is planned never runs: it has no ",
+        "values to read"));
   }
   const TensorSpec& counted = *count->KnownOrStandIn();
   if (counted.rank() != 0 || counted.dtype != DType::kI64) {

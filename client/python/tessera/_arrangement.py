@@ -424,7 +424,8 @@ def append(x, /, values, axis=None):
 def argwhere(x, /):
     """argwhere(x, /)
 
-    The indices of the elements that are not 0, a row for each. Waits for their number."""
+    The indices of the elements that are not 0, a row for each. Returns at once; the shape waits for their
+    number."""
     x = _tensor_of("argwhere", x)
     if x.ndim == 0:
         return zeros((int(x != 0), 0), dtype=np.int64, device_mesh=x.device_mesh)
@@ -434,7 +435,8 @@ def argwhere(x, /):
 def flatnonzero(x, /):
     """flatnonzero(x, /)
 
-    The indices of the flattened tensor's elements that are not 0. Waits for their number."""
+    The indices of the flattened tensor's elements that are not 0. Returns at once; the shape waits for their
+    number."""
     return _places(ravel(_tensor_of("flatnonzero", x)) != 0)
 
 

@@ -136,8 +136,8 @@ def piecewise(x, condlist, funclist, /, *args, **kwargs):
 def compress(condition, x, /, axis=None):
     """compress(condition, x, /, axis=None)
 
-    The slices of x along an axis, by default the elements of the flattened tensor, where a condition is true. Waits for their
-    number.
+    The slices of x along an axis, by default the elements of the flattened tensor, where a condition is true. Returns at
+    once; the shape waits for their number.
 
     condition: a vector of bools, no longer than the axis."""
     x = _tensor_of("compress", x)

@@ -101,6 +101,11 @@ def is_array(item) -> bool:
     return isinstance(item, (np.ndarray, _tessera.Tensor)) and (item.ndim > 0 or item.dtype == np.bool_)
 
 
+def _places(mask):
+    """The row-major numbers of the true elements; their shape is pending."""
+    return _tessera.find_places(mask)
+
+
 def nonzero(x, /):
     """nonzero(x, /)
 
@@ -132,7 +137,7 @@ def _expand(key, x) -> list:
             if tuple(item.shape) != tuple(extents):
                 raise IndexOutOfRangeError(f"index: a mask of shape {tuple(item.shape)} for dims {tuple(extents)} of {x._spec}")
             mask = item if isinstance(item, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(item))
-            places = _tessera.find_places(mask)
+            places = _places(mask)
             items += _unravel(places, item.shape) if item.ndim > 1 else [places]
             named += item.ndim
             continue

@@ -31,7 +31,8 @@ class _NumpyMethods:
         return _functional.choose(self, choices, mode=mode)
 
     def compress(self, condition, axis=None, out=None):
-        """ts.compress(condition, x): the slices along an axis where a condition is true. Waits for their number."""
+        """ts.compress(condition, x): the slices along an axis where a condition is true; their shape waits for their
+        number."""
         _no_out("compress", out)
         return _functional.compress(condition, self, axis=axis)
 
@@ -55,7 +56,7 @@ class _NumpyMethods:
         return _calculus.dot(self, other)
 
     def nonzero(self):
-        """The indices of the elements that are not 0, a tensor for each dim. Waits for their number."""
+        """The indices of the elements that are not 0, a tensor for each dim; their shape waits for their number."""
         return _indexing.nonzero(self)
 
     def searchsorted(self, v, side="left", sorter=None):

@@ -2,7 +2,7 @@
 
 #include "client/catalog_ops.h"
 
-#include <algorithm>
+#include <memory>
 
 #include "client/session_impl.h"
 #include "gtest/gtest.h"
@@ -26,8 +26,9 @@ class CatalogOps : public ::testing::Test {
     return tensor.ok() ? ToText(tensor->spec()) : tensor.status().ToString();
   }
 
-  FakeGateway fake_{{}};
-  std::shared_ptr<SessionImpl> session_ = Open(fake_);
+  // Its destructor may throw, a fixture's may not.
+  const std::unique_ptr<FakeGateway> fake_ = std::make_unique<FakeGateway>(FakeOptions{});
+  std::shared_ptr<SessionImpl> session_ = Open(*fake_);
   uint64_t next_ = 1'000'000;
 };
 
