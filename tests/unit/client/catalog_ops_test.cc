@@ -51,7 +51,9 @@ TEST_F(CatalogOps, AttributesAreTypedAndHaveTheRowsDefaults) {
   EXPECT_EQ(TextOf(ops::Astype(x, DType::kF64)), "f64[8,6] @ mesh(2) [S(0)]");
   EXPECT_EQ(TextOf(ops::PermuteDims(x, {1, 0})), "f32[6,8] @ mesh(2) [S(1)]");
   EXPECT_EQ(TextOf(ops::Add(x, 1)), "f32[8,6] @ mesh(2) [S(0)]");
-  EXPECT_EQ(TextOf(ops::Slice(x, {{IndexItem::Kind::kInteger, 1, 1, 1}})).substr(0, 6), "f32[6]");
+  EXPECT_EQ(
+      TextOf(ops::Slice(x, {{IndexItem::Kind::kInteger, 1, 1, 1}, {IndexItem::Kind::kSlice, 0, 6, 1}})).substr(0, 6),
+      "f32[6]");
   EXPECT_EQ(TextOf(ops::Einsum("ij,kj->ik", x, x)).substr(0, 8), "f32[8,8]");
 }
 
