@@ -25,7 +25,8 @@ bool HasFunction(const OpRow& row) {
   }
   if (row.max_operands == 0) return false;
   for (const OpId id : {OpId::kDropout, OpId::kAttention, OpId::kEinsum, OpId::kSlice, OpId::kAssign, OpId::kTranspose,
-                        OpId::kReshape, OpId::kAsType, OpId::kArgMin, OpId::kArgMax}) {
+                        OpId::kReshape, OpId::kAsType, OpId::kArgMin, OpId::kArgMax, OpId::kConv,
+                        OpId::kMaxPool, OpId::kAvgPool}) {
     if (row.id == id) return false;
   }
   return ParseSignature(row).ok();

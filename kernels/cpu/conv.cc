@@ -149,8 +149,11 @@ absl::Status RunConv(const ConvOp& op, const KernelCall& call) {
     return absl::InvalidArgumentError(absl::StrCat("conv: ", ToText(*output), " to ", ToText(call.output_extents)));
   }
   if (NumElements(*output) == 0) return absl::OkStatus();
-  static const uint64_t kZero = 0;
   const size_t dims = op.windows.dims();
+  if (dims > kMaxWindowDims) {
+    return RunEachOfSingleElements(op, absl::MakeConstSpan(weight.extents).subspan(2), call, RunConv);
+  }
+  static const uint64_t kZero = 0;
   const Strides x_strides = x.is_zero ? Strides(x.extents.size(), 0) : x.strides;
   const ConvLayout l{.windows = ToThree(op.windows),
                      .groups = op.groups,

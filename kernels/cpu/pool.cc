@@ -106,8 +106,9 @@ absl::Status RunPool(const PoolOp& op, const KernelCall& call) {
     return absl::InvalidArgumentError(absl::StrCat("pool: ", ToText(*output), " to ", ToText(call.output_extents)));
   }
   if (NumElements(*output) == 0) return absl::OkStatus();
-  static const uint64_t kZero = 0;
   const size_t dims = op.windows.dims();
+  if (dims > kMaxWindowDims) return RunEachOfSingleElements(op, op.kernel, call, RunPool);
+  static const uint64_t kZero = 0;
   const auto leading = static_cast<ptrdiff_t>(x.extents.size() - dims);
   const Strides strides = x.is_zero ? Strides(x.extents.size(), 0) : x.strides;
   const PoolLayout l{.images = Coalesce(Shape(x.extents.begin(), x.extents.begin() + leading),

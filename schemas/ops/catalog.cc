@@ -270,15 +270,15 @@ constexpr std::array kRows = {
           "Computes the first n / 2 + 1 elements of the discrete Fourier transform of real numbers."),
     Plain(OpId::kIrfft, "irfft", F::kFourier, 1, D::kSame, P::kNone, "irfft(x, /, *, n=None, axis=-1, norm='backward')",
           "Computes the inverse of rfft, n real numbers; by default 2 (m - 1) of m elements."),
-    Plain(OpId::kConv, "conv", F::kWindows, 2, D::kSame, P::kNone,
-          "conv(x, weight, /, *, stride, padding, dilation, groups=1)",
-          "Convolves x of dims (N, C, ...) with a weight of dims (O, C / groups, ...), as torch does."),
-    Plain(OpId::kMaxPool, "max_pool", F::kWindows, 1, D::kSame, P::kNone,
-          "max_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False)",
-          "Gives the maximum of each window of the last dims; NaN propagates."),
-    Plain(OpId::kAvgPool, "avg_pool", F::kWindows, 1, D::kSame, P::kNone,
-          "avg_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False, count_include_pad=False)",
-          "Gives the mean of each window of the last dims."),
+    Plain(OpId::kConvWindows, "conv_windows", F::kWindows, 2, D::kSame, P::kNone,
+          "conv_windows(x, weight, /, *, stride, padding, dilation, groups=1)",
+          "Convolves as conv does, in shards that have their windows whole."),
+    Plain(OpId::kMaxPoolWindows, "max_pool_windows", F::kWindows, 1, D::kSame, P::kNone,
+          "max_pool_windows(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False)",
+          "Gives the maxima of max_pool, in shards that have their windows whole."),
+    Plain(OpId::kAvgPoolWindows, "avg_pool_windows", F::kWindows, 1, D::kSame, P::kNone,
+          "avg_pool_windows(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False, count_include_pad=False)",
+          "Gives the means of avg_pool, in shards that have their windows whole."),
     OpRow{OpId::kRedistribute, "redistribute", F::kRedistribute, 1, kMaxOperands, "", std::nullopt, std::nullopt,
           D::kSame, P::kMove,
           "redistribute(x, /, device_mesh=None, placements=None, *, dtype=None, async_op=False, relabel=False)",
@@ -294,7 +294,7 @@ struct AllRows {
     for (const absl::Span<const OpRow> some :
          {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
           composites::ArrangementRows(), composites::LinalgRows(), composites::FourierRows(),
-          composites::RandomRows()}) {
+          composites::RandomRows(), composites::WindowRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

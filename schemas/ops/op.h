@@ -216,6 +216,9 @@ enum class OpId : uint16_t {
   kMaxPool = 341,
   kAvgPool = 342,
   kUnfold = 343,
+  kConvWindows = 344,
+  kMaxPoolWindows = 345,
+  kAvgPoolWindows = 346,
   // Models.
   kEmbedding = 350,
   kMaskedFill = 351,

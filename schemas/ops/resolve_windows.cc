@@ -1,7 +1,7 @@
-// Convolutions and pooling. Pooling keeps the shards of all dims but those that windows go over; what shards one of
+// Windows that lie within shards. Pooling keeps the shards of all dims but those that windows go over; what shards one of
 // these goes to another dim, or is gathered. A convolution is placed as a product: batches of x and output channels of
 // the weight keep their shards, input channels that are sharded on both sides give a pending sum; where the operands
-// fit none of it, what moves the fewest bytes is taken.
+// fit none of it, what moves the fewest bytes is taken. A dim in which windows are single elements keeps its shards.
 
 #include <optional>
 #include <utility>
@@ -23,10 +23,15 @@ Windows WindowsOf(const Attributes& attributes) {
   return {attributes.stride(), attributes.padding(), attributes.dilation()};
 }
 
-std::vector<ConvRule> RulesOf(const ConvOp& op) {
+std::vector<ConvRule> RulesOf(const ConvOp& op, const TensorSpec& x, const TensorSpec& weight, int mesh_dim) {
   const Placement whole = Placement::Replicate();
   std::vector<ConvRule> rules = {{Placement::Shard(0), whole, Placement::Shard(0)}};
   if (op.groups == 1) rules.push_back({whole, Placement::Shard(0), Placement::Shard(1)});
+  const Placement& own = x.placements[static_cast<size_t>(mesh_dim)];
+  if (own.is_shard() && own.dim() >= 2 &&
+      IsOfSingleElements(op.windows, weight.shape[static_cast<size_t>(own.dim())], static_cast<size_t>(own.dim()) - 2)) {
+    rules.push_back({own, whole, own});
+  }
   rules.push_back({whole, whole, whole});
   if (op.groups == 1) {
     rules.push_back({Placement::Shard(1), Placement::Shard(1), Placement::Partial(ReduceOp::kSum)});
@@ -40,7 +45,7 @@ absl::StatusOr<ConvRule> RuleFor(const ConvOp& op, const TensorSpec& x, const Te
   const bool aligned = HaveSameArrangement(x.mesh, own_weight.mesh);
   std::optional<ConvRule> best;
   double best_bytes = 0;
-  for (const ConvRule& rule : RulesOf(op)) {
+  for (const ConvRule& rule : RulesOf(op, x, weight, mesh_dim)) {
     if (aligned && x.placements[at] == rule.x && weight.placements[at] == rule.weight) return rule;
     TESSERA_ASSIGN_OR_RETURN(double bytes, RedistributeBytes(x, WithPlacement(x, mesh_dim, rule.x)));
     TESSERA_ASSIGN_OR_RETURN(
@@ -105,7 +110,7 @@ absl::StatusOr<OpResolution> ResolveConv(const ResolveInput& input) {
 absl::StatusOr<OpResolution> ResolvePool(const ResolveInput& input) {
   const Attributes& attributes = input.call.attributes;
   const PoolOp op{
-      .kind = input.call.op == OpId::kMaxPool ? PoolKind::kMax : PoolKind::kAverage,
+      .kind = input.call.op == OpId::kMaxPoolWindows ? PoolKind::kMax : PoolKind::kAverage,
       .kernel = attributes.kernel_size(),
       .windows = WindowsOf(attributes),
       .divisor = attributes.count_include_pad() ? PoolDivisor::kWithPadding : PoolDivisor::kElements,
@@ -122,19 +127,25 @@ absl::StatusOr<OpResolution> ResolvePool(const ResolveInput& input) {
   absl::StatusOr<Shape> shape = PoolOutput(op, x.shape);
   if (!shape.ok()) return OperandError(input, StdView(shape.status().message()));
   const int first = x.rank() - static_cast<int>(op.windows.dims());
+  const auto keeps_shards = [&](int dim) {
+    return dim < first || IsOfSingleElements(op.windows, op.kernel[static_cast<size_t>(dim - first)],
+                                             static_cast<size_t>(dim - first));
+  };
   for (int i = 0; i < x.mesh.ndim(); ++i) {
     Placement& placement = x.placements[static_cast<size_t>(i)];
-    if (placement.is_replicate() || (placement.is_shard() && placement.dim() < first)) continue;
+    if (placement.is_replicate() || (placement.is_shard() && keeps_shards(placement.dim()))) continue;
     // A dim that windows go over takes nothing.
     TensorSpec free = WithPlacement(x, i, Placement::Replicate());
     for (size_t j = 0; j < free.placements.size(); ++j) {
-      if (free.placements[j].is_shard() && free.placements[j].dim() >= first) {
+      if (free.placements[j].is_shard() && !keeps_shards(free.placements[j].dim())) {
         free.placements[j] = Placement::Replicate();
       }
     }
-    for (int d = first; d < x.rank(); ++d) free.shape[static_cast<size_t>(d)] = 1;
+    for (int d = first; d < x.rank(); ++d) {
+      if (!keeps_shards(d)) free.shape[static_cast<size_t>(d)] = 1;
+    }
     const Placement to = ShardOrReplicate(free, i, -1);
-    placement = to.is_shard() && to.dim() < first ? to : Placement::Replicate();
+    placement = to.is_shard() && keeps_shards(to.dim()) ? to : Placement::Replicate();
   }
   OpResolution resolution;
   resolution.operands.push_back(BringTo(*input.tensors[0], x.mesh, x.placements));
@@ -150,7 +161,7 @@ absl::StatusOr<OpResolution> ResolvePool(const ResolveInput& input) {
 }  // namespace
 
 absl::StatusOr<OpResolution> ResolveWindows(const ResolveInput& input) {
-  return input.call.op == OpId::kConv ? ResolveConv(input) : ResolvePool(input);
+  return input.call.op == OpId::kConvWindows ? ResolveConv(input) : ResolvePool(input);
 }
 
 }  // namespace tessera

@@ -9,9 +9,6 @@
 namespace tessera {
 namespace {
 
-// Beyond it sums and products of these numbers may not be numbers of 64 bits.
-constexpr int64_t kMaxWindowNumber = int64_t{1} << 30;  // docs/limits.md: max_window_number
-
 absl::Status CheckNumbers(std::string_view name, const std::vector<int64_t>& numbers, int64_t least, size_t count) {
   if (numbers.size() != count) {
     return absl::InvalidArgumentError(StrCat(name, " has ", numbers.size(), " numbers for ", count, " dims"));
@@ -25,12 +22,19 @@ absl::Status CheckNumbers(std::string_view name, const std::vector<int64_t>& num
 }
 
 absl::Status CheckWindows(const Windows& windows) {
-  if (windows.dims() < 1 || windows.dims() > kMaxWindowDims) {
+  if (windows.dims() < 1 || windows.dims() > 2 * kMaxWindowDims) {
     return absl::InvalidArgumentError(StrCat("windows of ", windows.dims(), " dims; 1 to ", kMaxWindowDims));
   }
   TESSERA_RETURN_IF_ERROR(CheckNumbers("stride", windows.stride, 1, windows.dims()));
   TESSERA_RETURN_IF_ERROR(CheckNumbers("padding", windows.padding, 0, windows.dims()));
   return CheckNumbers("dilation", windows.dilation, 1, windows.dims());
+}
+
+absl::Status CheckKernel(const Windows& windows, absl::Span<const int64_t> kernel) {
+  size_t dims = 0;
+  for (size_t d = 0; d < windows.dims(); ++d) dims += IsOfSingleElements(windows, kernel[d], d) ? 0 : 1;
+  if (dims <= kMaxWindowDims) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("windows of ", dims, " dims; 1 to ", kMaxWindowDims));
 }
 
 std::string List(std::string_view name, const std::vector<int64_t>& numbers) {
@@ -58,6 +62,10 @@ absl::StatusOr<Windows> ParseWindows(Scanner& scanner) {
 }
 
 }  // namespace
+
+bool IsOfSingleElements(const Windows& windows, int64_t kernel, size_t dim) {
+  return kernel == 1 && windows.stride[dim] == 1 && windows.padding[dim] == 0;
+}
 
 absl::StatusOr<int64_t> WindowCount(int64_t extent, int64_t kernel, const Windows& windows, size_t dim,
                                     bool ceil_mode) {
@@ -88,6 +96,7 @@ absl::StatusOr<Shape> ConvOutput(const ConvOp& op, const Shape& x, const Shape& 
   if (weight[1] != x[1] / op.groups) {
     return absl::InvalidArgumentError(StrCat("the weight has ", weight[1], " input channels, not ", x[1] / op.groups));
   }
+  TESSERA_RETURN_IF_ERROR(CheckKernel(op.windows, absl::MakeConstSpan(weight).subspan(2)));
   Shape output = {x[0], weight[0]};
   for (size_t d = 0; d < dims; ++d) {
     TESSERA_ASSIGN_OR_RETURN(const int64_t count, WindowCount(x[d + 2], weight[d + 2], op.windows, d, false));
@@ -99,6 +108,7 @@ absl::StatusOr<Shape> ConvOutput(const ConvOp& op, const Shape& x, const Shape& 
 absl::StatusOr<Shape> PoolOutput(const PoolOp& op, const Shape& x) {
   const size_t dims = op.windows.dims();
   if (x.size() < dims) return absl::InvalidArgumentError(StrCat("x needs at least ", dims, " dims"));
+  TESSERA_RETURN_IF_ERROR(CheckKernel(op.windows, op.kernel));
   Shape output = x;
   for (size_t d = 0; d < dims; ++d) {
     int64_t& extent = output[x.size() - dims + d];

@@ -16,7 +16,10 @@ namespace tessera {
 
 class Scanner;
 
+// Dims of windows; beside them as many may be there whose windows are single elements (kernel and stride 1, no padding).
 inline constexpr size_t kMaxWindowDims = 3;
+// Beyond it sums and products of these numbers may not be numbers of 64 bits.
+inline constexpr int64_t kMaxWindowNumber = int64_t{1} << 30;  // docs/limits.md: max_window_number
 
 // Where windows lie in one dim each.
 struct Windows {
@@ -49,6 +52,8 @@ struct PoolOp {
   bool operator==(const PoolOp&) const = default;
 };
 
+// Whether windows are single elements in this dim: it is gone over as a dim of a map.
+bool IsOfSingleElements(const Windows& windows, int64_t kernel, size_t dim);
 // How many windows there are in one dim; InvalidArgument where not one fits.
 absl::StatusOr<int64_t> WindowCount(int64_t extent, int64_t kernel, const Windows& windows, size_t dim, bool ceil_mode);
 // The extents of the output; InvalidArgument that says what doesn't fit.

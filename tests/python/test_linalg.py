@@ -137,6 +137,41 @@ def test_tall_matrices_stay_where_they_are(session, mesh4, rng, rows):
         assert sum(comm.bytes_received) <= 4 * (3 + 1) * 9 * 8, comm.bytes_received
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128])
+@pytest.mark.parametrize("n", [128, 131, 190])
+def test_sharded_rows_are_factored_by_blocks(session, mesh4, mesh22, rng, n, dtype):
+    a = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if dtype == np.complex128 else 0)
+    a = (a @ a.conj().T / n + np.eye(n)).astype(dtype)
+    want = np.linalg.cholesky(a)
+    for x in (session.distribute_tensor(a, mesh4, [S(0)]), session.distribute_tensor(a, mesh22, [R(), S(0)])):
+        lower = ts.linalg.cholesky(x)
+        close(lower, want, np.float32 if dtype == np.float32 else np.float64)
+        assert S(0) in lower.placements
+        close(ts.linalg.cholesky(x, upper=True), want.conj().T, np.float32 if dtype == np.float32 else np.float64)
+        for b in (rng.standard_normal((n, 3)).astype(dtype), rng.standard_normal(n).astype(dtype)):
+            y = session.distribute_tensor(b, x.device_mesh, [S(0)] * x.device_mesh.ndim)
+            solved = ts.linalg.solve_triangular(lower, y)
+            np.testing.assert_allclose(want @ np.asarray(solved.full_tensor()), b, atol=1e-3 if dtype == np.float32 else 1e-9)
+            upper = session.distribute_tensor(np.ascontiguousarray(want.conj().T), x.device_mesh, x.placements)
+            solved = ts.linalg.solve_triangular(upper, y, upper=True)
+            np.testing.assert_allclose(want.conj().T @ np.asarray(solved.full_tensor()), b, atol=1e-3 if dtype == np.float32 else 1e-9)
+
+
+def test_what_is_factored_by_blocks_is_not_gathered(session, mesh4, rng):
+    n = 512
+    a = rng.standard_normal((n, n))
+    x = session.distribute_tensor(a @ a.T / n + np.eye(n), mesh4, [S(0)])
+    with session.comm_debug() as comm:
+        lower = ts.linalg.cholesky(x).wait()
+    # A gathered matrix is 3 n^2 / 4 elements for each worker.
+    assert sum(comm.bytes_received) < 4 * (3 * n * n // 4) * 8 * 0.6, comm.bytes_received
+    with session.comm_debug() as comm:
+        ts.linalg.solve_triangular(lower, x[:, :8]).wait()
+    assert sum(comm.bytes_received) < 4 * (3 * n * n // 4) * 8 * 0.4, comm.bytes_received
+    with pytest.raises(ts.InvalidArgumentError, match="cholesky.*positive definite"):
+        ts.linalg.cholesky(session.distribute_tensor(a @ a.T - 9 * np.eye(n), mesh4, [S(0)])).wait()
+
+
 def test_batches_are_computed_where_they_lie(session, mesh22, rng):
     x = session.distribute_tensor(definite(rng, (8, 5, 5), np.float64), mesh22, [S(0), S(0)])
     b = session.distribute_tensor(rng.standard_normal((8, 5, 2)), mesh22, [S(0), S(0)])

@@ -93,6 +93,34 @@ def test_batches_and_output_channels_stay(session, mesh22, rng):
     assert sum(comm.bytes_received) == 0 and out.placements == (S(0), S(1))
 
 
+@pytest.mark.parametrize("placements", [[S(2), R()], [S(2), S(3)], [S(0), S(2)], [S(3), S(2)], [S(2), S(2)], [S(1), S(3)]], ids=str)
+@pytest.mark.parametrize("options", [{}, {"padding": 1}, {"stride": 2, "padding": (1, 2)}, {"stride": (1, 3), "dilation": (2, 1)}], ids=str)
+def test_shards_of_images_take_halos(session, mesh22, rng, options, placements):
+    a = rng.standard_normal((2, 4, 32, 29))
+    w, b = rng.standard_normal((6, 4, 3, 4)), rng.standard_normal(6)
+    x = session.distribute_tensor(a, mesh22, placements)
+    out = ts.conv2d(x, session.distribute_tensor(w, mesh22, [R(), R()]), ts.asarray(b), **options)
+    close(out, conv(a, w, b, **options))
+    if S(1) not in placements:
+        assert out.placements == tuple(placements)
+    options = {key: value for key, value in options.items() if key != "padding"} | {"padding": 1}
+    if "dilation" not in options:
+        close(ts.avg_pool2d(x, 3, **options), pool(a, 3, np.mean, pad_counts=True, **options))
+    close(ts.max_pool2d(x, 3, **options), pool(a, 3, np.max, **options))
+
+
+def test_a_halo_is_all_that_moves(session, mesh4, rng):
+    x = session.distribute_tensor(rng.standard_normal((2, 3, 64, 16)), mesh4, [S(2)])
+    weight = session.distribute_tensor(rng.standard_normal((5, 3, 5, 3)), mesh4, [R()])
+    with session.comm_debug() as comm:
+        out = ts.conv2d(x, weight, padding=(2, 1)).wait()
+        ts.max_pool2d(out, 2).wait()
+        ts.conv2d(out, session.distribute_tensor(rng.standard_normal((7, 5, 1, 1)), mesh4, [R()])).wait()
+    # Two rows of 3 channels of 2 images over each of three borders, in both directions; windows side by side see no other shard.
+    assert sum(comm.bytes_received) == 3 * 2 * 2 * (2 * 3 * 16 * 8)
+    assert out.placements == (S(2),)
+
+
 @pytest.mark.parametrize("options", [{}, {"stride": 1}, {"stride": (3, 2), "padding": 1}, {"padding": (1, 0), "ceil_mode": True}], ids=str)
 def test_pooling(session, mesh22, rng, options):
     a = rng.standard_normal((4, 3, 9, 8))

@@ -137,6 +137,46 @@ TEST(Windows, Pooling) {
   }
 }
 
+// Of dims that windows go over: the shards stay, and take what their windows reach beyond them.
+TEST(Windows, ShardsTakeHalos) {
+  const auto of_rows = [](int64_t stride, int64_t padding, int64_t dilation, int64_t extent) {
+    CheckOp(Over(OpId::kConv, {}, {stride}, {padding}, {dilation}), {{{2, 1, extent}}, {{1, 1, 3}}}, {2}, 1);
+    CheckOp(Over(OpId::kConv, {}, {stride}, {padding}, {dilation}), {{{1, 1, extent}}, {{1, 1, 3}}}, {2, 2}, 5);
+    if (padding > 1) return;
+    CheckOp(Over(OpId::kMaxPool, {3}, {stride}, {padding}, {dilation}), {{{1, 2, extent}}}, {3}, 1);
+    OpCall mean = Over(OpId::kAvgPool, {3}, {stride}, {padding}, {dilation});
+    CheckOp(mean, {{{1, 2, extent}}}, {2}, 1);
+    mean.attributes.set_count_include_pad(true);
+    mean.attributes.set_ceil_mode(true);
+    CheckOp(mean, {{{1, 2, extent}}}, {2}, 1);
+  };
+  for (const int64_t extent : {12, 19, 24}) {
+    for (const int64_t stride : {1, 2, 3}) {
+      for (const int64_t padding : {0, 1}) of_rows(stride, padding, 1, extent);
+    }
+    of_rows(1, 2, 2, extent);
+  }
+  CheckOp(Over(OpId::kConv, {}, {1, 2}, {1, 1}, {1, 1}), {{{1, 1, 8, 9}}, {{2, 1, 3, 3}}}, {2, 2}, 5);
+}
+
+TEST(Windows, AHaloIsAllThatMoves) {
+  const Mesh mesh = MakeMesh({4});
+  const TensorSpec x = MakeSpec(DType::kF32, {1, 3, 64, 10}, mesh, {Placement::Shard(2)});
+  const TensorSpec weight = MakeSpec(DType::kF32, {5, 3, 3, 3}, mesh, {Placement::Replicate()});
+  const OperandSpec operands[] = {x, weight};
+  const OpCall call = Over(OpId::kConv, {}, {1, 1}, {1, 1}, {1, 1});
+  const absl::StatusOr<TensorSpec> output = OutputSpec(call, operands);
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_EQ(output->placements[0], Placement::Shard(2));
+  const absl::StatusOr<OpPlan> planned =
+      PlanOp(call, {{OperandLayout{x, {}}, OperandLayout{weight, {}}}}, Topology());
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  // Each of three borders is crossed by a row of x's 3 channels of 10 elements, in both directions.
+  int64_t received = 0;
+  for (const int64_t bytes : TrafficOf(planned->plan).received_bytes) received += bytes;
+  EXPECT_EQ(received, 3 * 2 * 3 * 10 * 4) << ToText(planned->plan);
+}
+
 // Input channels that are cut on both sides give a pending sum; batches stay.
 TEST(Windows, ConvolutionsArePlacedAsProducts) {
   const auto placed = [](const Placements& x, const Placements& weight) {
@@ -152,7 +192,7 @@ TEST(Windows, ConvolutionsArePlacedAsProducts) {
   EXPECT_EQ(placed({whole}, {Placement::Shard(0)}), Placement::Shard(1));
   EXPECT_EQ(placed({Placement::Shard(1)}, {Placement::Shard(1)}), Placement::Partial(ReduceOp::kSum));
   EXPECT_EQ(placed({whole}, {whole}), whole);
-  EXPECT_EQ(placed({Placement::Shard(2)}, {whole}), Placement::Shard(0));
+  EXPECT_EQ(placed({Placement::Shard(2)}, {whole}), Placement::Shard(2));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ std::pair<int, int> OperandsOf(const OpRow& row) {
     case OpFamily::kIndexed: return row.id == OpId::kScatter ? std::pair(3, 3) : std::pair(2, 2);
     case OpFamily::kAttention: return {3, 4};
     case OpFamily::kMatrices: return {1, 2};
-    case OpFamily::kWindows: return row.id == OpId::kConv ? std::pair(2, 2) : std::pair(1, 1);
+    case OpFamily::kWindows: return row.id == OpId::kConvWindows ? std::pair(2, 2) : std::pair(1, 1);
     case OpFamily::kComposite: return {row.min_operands, row.max_operands};  // as its graph takes them
     case OpFamily::kPlace:
     case OpFamily::kRedistribute: return {1, kMaxOperands};

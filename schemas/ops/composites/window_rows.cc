@@ -1,0 +1,224 @@
+// Convolutions and pooling. Where a dim that windows go over is sharded, the shards stay where they are: each takes the
+// few elements that its windows reach beyond it from its neighbours (a halo), and the windows lie within blocks.
+//
+//   x[N, C, H, W] S(2), n shards of B rows  ->  [N, C, n, B, W] S(2)  ->  [N, C, n, before + B + after, W] S(2)
+//   conv with windows [1, kh, kw]           ->  [N, O, n, B / stride, W'] S(2)  ->  [N, O, H', W'] S(2)
+//
+// Windows of block b begin at b B - before. With B a multiple of the stride its B / stride windows end at
+// b B - before + (B / stride - 1) stride + reach, so after = reach - stride - before elements of block b + 1 are seen,
+// and n (before + after) elements of the dim move in all, once each: no placement of the outputs whose shards begin
+// where these do takes fewer, for each of them is an operand of a window and lies elsewhere. Where that isn't less than
+// moving the shards to another dim does, or a window reaches beyond the next block, the primitive rows place the op.
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "schemas/ops/composites/rows.h"
+#include "schemas/ops/graph_builder.h"
+#include "schemas/ops/window_op.h"
+#include "schemas/types/layout.h"
+
+namespace tessera::composites {
+namespace {
+
+using G = GraphBuilder;
+using V = GraphValue;
+
+// The windows of one call, in which blocks of dims become dims of their own.
+struct Call {
+  OpId primitive;
+  Windows windows;
+  std::vector<int64_t> kernel;
+  Scalar beyond = Scalar::Int(0);  // what windows see beyond the input
+  Attributes attributes;           // of the primitive, besides those of the windows
+};
+
+// How one dim is cut: into `count` blocks of `size` elements, whose windows see `before` and `after` elements beyond it.
+struct Blocks {
+  int64_t count = 0, size = 0, before = 0, after = 0;
+  int64_t windows = 0;      // of a block
+  int64_t all_windows = 0;  // of the dim
+};
+
+// Nothing where the dim of these windows isn't sharded, or the primitive does better.
+std::optional<Blocks> BlocksOf(const Call& call, const TensorSpec& x, int64_t dim, size_t window, bool ceil_mode) {
+  int64_t count = 1;
+  for (const int mesh_dim : ShardingMeshDims(x, static_cast<int>(dim))) {
+    if (x.placements[static_cast<size_t>(mesh_dim)] != Placement::Shard(static_cast<int>(dim))) return std::nullopt;
+    count *= x.mesh.shape()[static_cast<size_t>(mesh_dim)];
+  }
+  const int64_t extent = x.shape[static_cast<size_t>(dim)];
+  const int64_t stride = call.windows.stride[window], padding = call.windows.padding[window];
+  const int64_t reach = call.windows.dilation[window] * (call.kernel[window] - 1) + 1;
+  if (count < 2 || extent < 1 || x.rank() > kMaxRank - static_cast<int>(kMaxWindowDims)) return std::nullopt;
+  if (call.kernel[window] == 1 && stride == 1 && padding == 0) return std::nullopt;  // goes over single elements
+  const absl::StatusOr<int64_t> windows = WindowCount(extent, call.kernel[window], call.windows, window, ceil_mode);
+  if (!windows.ok()) return std::nullopt;
+  Blocks blocks;
+  blocks.count = count;
+  blocks.windows = ((extent + count - 1) / count + stride - 1) / stride;
+  blocks.windows = std::max(blocks.windows, (*windows + count - 1) / count);
+  blocks.size = blocks.windows * stride;
+  blocks.before = padding;
+  blocks.after = reach - stride - padding;
+  blocks.all_windows = *windows;
+  const int64_t moved = blocks.before + std::max<int64_t>(blocks.after, 0);
+  const bool fits = std::max(blocks.before, blocks.after) <= blocks.size && blocks.size + blocks.after > 0;
+  return fits && moved * count < extent ? std::optional(blocks) : std::nullopt;
+}
+
+V Padded(G& g, const V& x, int64_t dim, int64_t before, int64_t after, const Scalar& value) {
+  if (before == 0 && after == 0) return x;
+  std::vector<int64_t> width(2 * static_cast<size_t>(x.rank()), 0);
+  width[2 * static_cast<size_t>(dim)] = before;
+  width[2 * static_cast<size_t>(dim) + 1] = after;
+  Attributes attributes;
+  attributes.set_pad_width(std::move(width));
+  return g.Call(OpId::kPad, std::move(attributes), {x}, {value});
+}
+
+// x with `dim` as two: blocks, and what the windows of a block see.
+V InBlocks(G& g, const V& x, int64_t dim, const Blocks& blocks, const Scalar& beyond) {
+  Shape split = x.spec().shape;
+  split[static_cast<size_t>(dim)] = blocks.count;
+  split.insert(split.begin() + dim + 1, blocks.size);
+  const V own = g.Reshape(Padded(g, x, dim, 0, blocks.count * blocks.size - x.extent(dim), beyond), split);
+  std::vector<V> seen;
+  if (blocks.before > 0) {
+    const V ends = g.SliceDim(own, dim + 1, blocks.size - blocks.before, blocks.before);
+    seen.push_back(Padded(g, g.SliceDim(ends, dim, 0, blocks.count - 1), dim, 1, 0, beyond));
+  }
+  seen.push_back(blocks.after < 0 ? g.SliceDim(own, dim + 1, 0, blocks.size + blocks.after) : own);
+  if (blocks.after > 0) {
+    const V starts = g.SliceDim(own, dim + 1, 0, blocks.after);
+    seen.push_back(Padded(g, g.SliceDim(starts, dim, 1, blocks.count - 1), dim, 0, 1, beyond));
+  }
+  return seen.size() == 1 ? seen[0] : g.Concat(std::move(seen), dim + 1);
+}
+
+// Whether each window of the dim has its whole kernel in the mean's divisor.
+bool HasWholeDivisor(const Call& call, int64_t extent, size_t window, const Blocks& blocks) {
+  const int64_t padding = call.windows.padding[window];
+  const int64_t reach = call.windows.dilation[window] * (call.kernel[window] - 1) + 1;
+  const int64_t end = (blocks.all_windows - 1) * call.windows.stride[window] + reach;
+  return (padding == 0 || call.attributes.count_include_pad()) && end <= extent + 2 * padding;
+}
+
+// A convolution's second operand is the weight, which has the windows' dims last, too.
+void RunWindows(G& g, Call call, V x, std::optional<V> weight) {
+  const size_t dims = call.windows.dims();
+  const int64_t first = x.rank() - static_cast<int64_t>(dims);
+  std::vector<std::optional<Blocks>> blocks(dims);
+  for (size_t d = dims; first >= 0 && d-- > 0;) {
+    const int64_t dim = first + static_cast<int64_t>(d);
+    blocks[d] = BlocksOf(call, g.operand(0).spec(), dim, d, call.attributes.ceil_mode());
+    if (!blocks[d].has_value()) continue;
+    if (call.primitive == OpId::kAvgPoolWindows && !HasWholeDivisor(call, x.extent(dim), d, *blocks[d])) {
+      blocks[d].reset();
+      continue;
+    }
+    x = InBlocks(g, x, dim, *blocks[d], call.beyond);
+    const auto at = static_cast<ptrdiff_t>(d);
+    call.windows.padding[d] = 0;
+    call.windows.stride.insert(call.windows.stride.begin() + at, 1);
+    call.windows.padding.insert(call.windows.padding.begin() + at, 0);
+    call.windows.dilation.insert(call.windows.dilation.begin() + at, 1);
+    call.kernel.insert(call.kernel.begin() + at, 1);
+    if (weight.has_value()) weight = g.ExpandDim(*weight, 2 + static_cast<int64_t>(d));
+  }
+  call.attributes.set_stride(call.windows.stride);
+  call.attributes.set_padding(call.windows.padding);
+  call.attributes.set_dilation(call.windows.dilation);
+  if (!weight.has_value()) call.attributes.set_kernel_size(call.kernel);
+  std::vector<V> operands = {x};
+  if (weight.has_value()) operands.push_back(*weight);
+  V y = g.Call(call.primitive, std::move(call.attributes), std::move(operands));
+  if (g.failed()) return;
+  Shape merged(y.spec().shape.begin(), y.spec().shape.begin() + first);
+  size_t from = static_cast<size_t>(first);
+  for (const std::optional<Blocks>& some : blocks) {
+    merged.push_back(y.spec().shape[from]);
+    from += 1;
+    if (some.has_value()) merged.back() *= y.spec().shape[from++];
+  }
+  if (merged != y.spec().shape) y = g.Reshape(y, std::move(merged));
+  for (size_t d = 0; d < dims; ++d) {
+    const int64_t dim = first + static_cast<int64_t>(d);
+    if (blocks[d].has_value() && y.extent(dim) != blocks[d]->all_windows) {
+      y = g.SliceDim(y, dim, 0, blocks[d]->all_windows);
+    }
+  }
+  g.Return(y);
+}
+
+// Of a well-formed call; else the primitive says what is wrong.
+bool IsWellFormed(const Windows& windows, size_t kernel_dims) {
+  const size_t dims = windows.dims();
+  const auto from = [](const std::vector<int64_t>& numbers, int64_t least) {
+    return std::all_of(numbers.begin(), numbers.end(),
+                       [&](int64_t number) { return number >= least && number <= kMaxWindowNumber; });
+  };
+  return dims >= 1 && dims <= kMaxWindowDims && kernel_dims == dims && windows.padding.size() == dims &&
+         windows.dilation.size() == dims && from(windows.stride, 1) && from(windows.padding, 0) &&
+         from(windows.dilation, 1);
+}
+
+Call CallOf(G& g, OpId primitive) {
+  const Attributes& a = g.attributes();
+  return {primitive, {a.stride(), a.padding(), a.dilation()}, a.kernel_size(), Scalar::Int(0), a};
+}
+
+void Conv(G& g) {
+  const V &x = g.operand(0), &weight = g.operand(1);
+  Call call = CallOf(g, OpId::kConvWindows);
+  const size_t dims = call.windows.dims();
+  call.kernel.assign(weight.spec().shape.begin() + std::min<ptrdiff_t>(2, weight.rank()), weight.spec().shape.end());
+  const bool is_well_formed = IsWellFormed(call.windows, call.kernel.size()) &&
+                              x.rank() == static_cast<int>(dims) + 2 && weight.rank() == x.rank();
+  if (!is_well_formed) return g.Return(g.Call(call.primitive, call.attributes, {x, weight}));
+  RunWindows(g, std::move(call), x, weight);
+}
+
+void Pool(G& g, OpId primitive, const Scalar& beyond) {
+  const V& x = g.operand(0);
+  Call call = CallOf(g, primitive);
+  call.beyond = beyond;
+  const bool is_well_formed = IsWellFormed(call.windows, call.kernel.size()) &&
+                              std::all_of(call.kernel.begin(), call.kernel.end(), [](int64_t k) { return k >= 1; }) &&
+                              x.rank() >= static_cast<int>(call.windows.dims());
+  if (!is_well_formed) return g.Return(g.Call(primitive, call.attributes, {x}));
+  RunWindows(g, std::move(call), x, std::nullopt);
+}
+
+// Less than, or equal to, whatever a window has.
+Scalar Lowest(DType dtype) {
+  if (Kind(dtype) == DTypeKind::kFloat) return Scalar::Float(-std::numeric_limits<double>::infinity());
+  if (Kind(dtype) == DTypeKind::kUnsigned) return Scalar::Int(0);
+  return Scalar::Int(std::numeric_limits<int64_t>::min() >> (64 - 8 * SizeBytes(dtype)));
+}
+
+void MaxPool(G& g) { Pool(g, OpId::kMaxPoolWindows, Lowest(g.operand(0).dtype())); }
+void AvgPool(G& g) { Pool(g, OpId::kAvgPoolWindows, Scalar::Int(0)); }
+
+constexpr std::array kRows = {
+    Composite(OpId::kConv, "conv", 2, 2, Conv, "conv(x, weight, /, *, stride, padding, dilation, groups=1)",
+              "Convolves x of dims (N, C, ...) with a weight of dims (O, C / groups, ...), as torch does. Shards of a dim "
+              "that windows go over take what their windows reach beyond them from their neighbours."),
+    Composite(OpId::kMaxPool, "max_pool", 1, 1, MaxPool,
+              "max_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False)",
+              "Gives the maximum of each window of the last dims; NaN propagates. Sharded dims are as of conv."),
+    Composite(OpId::kAvgPool, "avg_pool", 1, 1, AvgPool,
+              "avg_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False, count_include_pad=False)",
+              "Gives the mean of each window of the last dims. Sharded dims are as of conv, where all means have the same "
+              "divisor."),
+};
+
+}  // namespace
+
+absl::Span<const OpRow> WindowRows() { return kRows; }
+
+}  // namespace tessera::composites
