@@ -25,7 +25,7 @@ ELSEWHERE = {"full", "arange", "rand", "eye", "matmul", "einsum", "slice", "plac
              "reshape", "where", "argmin", "argmax", "assign", "unstack", "matrix_function", "cholesky", "qr", "solve",
              "solve_triangular", "inv", "det", "slogdet", "svd", "svdvals", "eigh", "eigvalsh", "lstsq", "pinv", "matrix_rank",
              "matrix_power", "matrix_norm", "fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fftn", "ifftn",
-             "rfftn", "irfftn", "conv", "max_pool", "avg_pool"}
+             "rfftn", "irfftn", "conv", "max_pool", "avg_pool", "conv_windows", "max_pool_windows", "avg_pool_windows"}
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 

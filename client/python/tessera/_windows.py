@@ -65,7 +65,7 @@ def conv2d(x, weight, bias=None, /, *, stride=1, padding=0, dilation=1, groups=1
     """conv2d(x, weight, bias=None, /, *, stride=1, padding=0, dilation=1, groups=1)
 
     Convolves x of dims (N, C, H, W), or (C, H, W), with a weight of dims (O, C / groups, KH, KW). Batch and output
-    channels keep their shards."""
+    channels keep their shards; a sharded image keeps its own, which take from their neighbours what windows reach beyond."""
     return _conv("conv2d", 2, x, weight, bias, stride, padding, dilation, groups)
 
 

@@ -146,8 +146,8 @@ V TriangularSolve(G& g, const V& left, const V& right, Attributes attributes) {
 }
 
 // The right-looking form by blocks (Golub, Van Loan, "Matrix Computations", 4.2.6), a column of blocks after the other:
-// L_kk = cholesky(A_kk), L_ik = A_ik L_kk^-H, A_ij -= L_ik L_jk^H. Of the matrix a worker gets A_kk and the column L_k
-// alone, half of what gathering it takes, and holds one column of blocks beside its rows.
+// L_kk = cholesky(A_kk), L_ik = A_ik L_kk^-H, A_ij -= L_ik L_jk^H. A worker gets A_kk and the column L_k: of
+// p^2 blocks in all p (p + 1) / 2, towards half of the matrix, and holds one column of blocks at a time beside its rows.
 V BlockedCholesky(G& g, const V& x, const RowBlocks& blocks) {
   const int64_t n = Rows(x), whole = blocks.count * blocks.size;
   const Shape batch = BatchOf(x);
