@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <random>
 
-#include <kj/units.h>
 #include <kj/time.h>
+#include <kj/units.h>
 
 namespace tessera {
 
@@ -25,7 +25,7 @@ class BackOff {
   void Reset() { pause_ = kFirst; }
 
  private:
-  static constexpr kj::Duration kFirst = 20 * kj::MILLISECONDS;   // docs/limits.md: reconnect_pause
+  static constexpr kj::Duration kFirst = 20 * kj::MILLISECONDS;  // docs/limits.md: reconnect_pause
   static constexpr kj::Duration kLongest = 2 * kj::SECONDS;
   kj::Duration pause_ = kFirst;
   std::minstd_rand random_{std::random_device()()};

@@ -293,8 +293,8 @@ struct AllRows {
   AllRows() {
     for (const absl::Span<const OpRow> some :
          {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
-          composites::ArrangementRows(), composites::LinalgRows(), composites::FourierRows(),
-          composites::RandomRows(), composites::WindowRows()}) {
+          composites::ArrangementRows(), composites::LinalgRows(), composites::FourierRows(), composites::RandomRows(),
+          composites::WindowRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

@@ -1,6 +1,6 @@
-// Windows that lie within shards. Pooling keeps the shards of all dims but those that windows go over; what shards one of
-// these goes to another dim, or is gathered. A convolution is placed as a product: batches of x and output channels of
-// the weight keep their shards, input channels that are sharded on both sides give a pending sum; where the operands
+// Windows that lie within shards. Pooling keeps the shards of all dims but those that windows go over; what shards one
+// of these goes to another dim, or is gathered. A convolution is placed as a product: batches of x and output channels
+// of the weight keep their shards, input channels that are sharded on both sides give a pending sum; where the operands
 // fit none of it, what moves the fewest bytes is taken. A dim in which windows are single elements keeps its shards.
 
 #include <optional>
@@ -29,7 +29,8 @@ std::vector<ConvRule> RulesOf(const ConvOp& op, const TensorSpec& x, const Tenso
   if (op.groups == 1) rules.push_back({whole, Placement::Shard(0), Placement::Shard(1)});
   const Placement& own = x.placements[static_cast<size_t>(mesh_dim)];
   if (own.is_shard() && own.dim() >= 2 &&
-      IsOfSingleElements(op.windows, weight.shape[static_cast<size_t>(own.dim())], static_cast<size_t>(own.dim()) - 2)) {
+      IsOfSingleElements(op.windows, weight.shape[static_cast<size_t>(own.dim())],
+                         static_cast<size_t>(own.dim()) - 2)) {
     rules.push_back({own, whole, own});
   }
   rules.push_back({whole, whole, whole});

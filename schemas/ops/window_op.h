@@ -16,7 +16,8 @@ namespace tessera {
 
 class Scanner;
 
-// Dims of windows; beside them as many may be there whose windows are single elements (kernel and stride 1, no padding).
+// Dims of windows; beside them as many may be there whose windows are single elements (kernel and stride 1, no
+// padding).
 inline constexpr size_t kMaxWindowDims = 3;
 // Beyond it sums and products of these numbers may not be numbers of 64 bits.
 inline constexpr int64_t kMaxWindowNumber = int64_t{1} << 30;  // docs/limits.md: max_window_number

@@ -26,8 +26,7 @@ std::string Described(const WorkerJoinedEvent& worker) {
 }  // namespace
 
 absl::Status CheckReach(const WorkerJoinedEvent& comer, const WorkerJoinedEvent& there) {
-  const bool both_have_messages =
-      comer.messages != MessageNetwork::kNone && there.messages != MessageNetwork::kNone;
+  const bool both_have_messages = comer.messages != MessageNetwork::kNone && there.messages != MessageNetwork::kNone;
   const bool share_a_host = comer.host == there.host;
   if (share_a_host) {
     if (both_have_messages || (comer.map_peers && there.map_peers) || comer.device != there.device) {
@@ -39,8 +38,9 @@ absl::Status CheckReach(const WorkerJoinedEvent& comer, const WorkerJoinedEvent&
   const std::string both = StrCat("join: ", Described(comer), ", ", Described(there), ": ");
   if (share_a_host) {
     return absl::FailedPreconditionError(
-        StrCat(both, "one of them maps no memory and the other one has no messages; start all of a host with the same "
-                     "--transport"));
+        StrCat(both,
+               "one of them maps no memory and the other one has no messages; start all of a host with the same "
+               "--transport"));
   }
   return absl::FailedPreconditionError(
       StrCat(both, "workers of several hosts exchange messages, all of them in the same way; start each with ",

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-// FailedPrecondition: they reach each other in no way; names both, and what to start them with. Workers of one host with
-// different devices are in no mesh together, and need no way.
+// FailedPrecondition: they reach each other in no way; names both, and what to start them with. Workers of one host
+// with different devices are in no mesh together, and need no way.
 absl::Status CheckReach(const WorkerJoinedEvent& comer, const WorkerJoinedEvent& there);
 
 }  // namespace tessera

@@ -10,7 +10,7 @@ from . import _html
 from ._errors import FailedPreconditionError
 
 _EVERYTHING = (0, 2**64 - 1)
-_PATIENCE = 0.1     # docs/limits.md: profile_patience
+_PATIENCE = 1.0     # docs/limits.md: profile_patience
 _SAID_OPS = 3       # of a segment, by name
 _TRANSFERS = ("upload", "download")
 

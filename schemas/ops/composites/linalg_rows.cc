@@ -128,8 +128,8 @@ V MatrixInRowBlocks(G& g, const V& x, const RowBlocks& blocks) {
   V padded = PaddedTo(g, x, whole, whole);
   if (n < whole && !g.failed()) {
     const V row = g.Iota(padded, padded.rank() - 2, whole), column = g.Iota(padded, padded.rank() - 1, whole);
-    const V is_unit = g.Map(OpId::kLogicalAnd,
-                            {g.Map(OpId::kEqual, {row, column}), g.Map(OpId::kGreaterEqual, {row, V(n)})});
+    const V is_unit =
+        g.Map(OpId::kLogicalAnd, {g.Map(OpId::kEqual, {row, column}), g.Map(OpId::kGreaterEqual, {row, V(n)})});
     padded = g.Where(is_unit, V(1), padded);
   }
   return g.Reshape(padded, Shaped(BatchOf(x), {blocks.count, blocks.size, whole}));
@@ -147,7 +147,8 @@ V TriangularSolve(G& g, const V& left, const V& right, Attributes attributes) {
 
 // The right-looking form by blocks (Golub, Van Loan, "Matrix Computations", 4.2.6), a column of blocks after the other:
 // L_kk = cholesky(A_kk), L_ik = A_ik L_kk^-H, A_ij -= L_ik L_jk^H. A worker gets A_kk and the column L_k: of
-// p^2 blocks in all p (p + 1) / 2, towards half of the matrix, and holds one column of blocks at a time beside its rows.
+// p^2 blocks in all p (p + 1) / 2, towards half of the matrix, and holds one column of blocks at a time beside its
+// rows.
 V BlockedCholesky(G& g, const V& x, const RowBlocks& blocks) {
   const int64_t n = Rows(x), whole = blocks.count * blocks.size;
   const Shape batch = BatchOf(x);
@@ -176,8 +177,8 @@ V BlockedCholesky(G& g, const V& x, const RowBlocks& blocks) {
   return g.SliceDim(g.SliceDim(joined, joined.rank() - 1, 0, n), joined.rank() - 2, 0, n);
 }
 
-// Substitution by blocks, forwards or of an upper matrix backwards: X_k = T_kk^-1 B_k, B_i -= T_ik X_k. The matrix stays
-// where it is but for the blocks on its diagonal; of the right side a block of rows at a time goes to all.
+// Substitution by blocks, forwards or of an upper matrix backwards: X_k = T_kk^-1 B_k, B_i -= T_ik X_k. The matrix
+// stays where it is but for the blocks on its diagonal; of the right side a block of rows at a time goes to all.
 V BlockedTriangularSolve(G& g, const V& left, const V& right, const RowBlocks& blocks, const Attributes& attributes) {
   const int64_t n = Rows(left), m = Columns(right), whole = blocks.count * blocks.size;
   const Shape batch = BatchOf(left);

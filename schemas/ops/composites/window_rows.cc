@@ -37,7 +37,8 @@ struct Call {
   Attributes attributes;           // of the primitive, besides those of the windows
 };
 
-// How one dim is cut: into `count` blocks of `size` elements, whose windows see `before` and `after` elements beyond it.
+// How one dim is cut: into `count` blocks of `size` elements, whose windows see `before` and `after` elements beyond
+// it.
 struct Blocks {
   int64_t count = 0, size = 0, before = 0, after = 0;
   int64_t windows = 0;      // of a block
@@ -205,16 +206,18 @@ void MaxPool(G& g) { Pool(g, OpId::kMaxPoolWindows, Lowest(g.operand(0).dtype())
 void AvgPool(G& g) { Pool(g, OpId::kAvgPoolWindows, Scalar::Int(0)); }
 
 constexpr std::array kRows = {
-    Composite(OpId::kConv, "conv", 2, 2, Conv, "conv(x, weight, /, *, stride, padding, dilation, groups=1)",
-              "Convolves x of dims (N, C, ...) with a weight of dims (O, C / groups, ...), as torch does. Shards of a dim "
-              "that windows go over take what their windows reach beyond them from their neighbours."),
+    Composite(
+        OpId::kConv, "conv", 2, 2, Conv, "conv(x, weight, /, *, stride, padding, dilation, groups=1)",
+        "Convolves x of dims (N, C, ...) with a weight of dims (O, C / groups, ...), as torch does. Shards of a dim "
+        "that windows go over take what their windows reach beyond them from their neighbours."),
     Composite(OpId::kMaxPool, "max_pool", 1, 1, MaxPool,
               "max_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False)",
               "Gives the maximum of each window of the last dims; NaN propagates. Sharded dims are as of conv."),
-    Composite(OpId::kAvgPool, "avg_pool", 1, 1, AvgPool,
-              "avg_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False, count_include_pad=False)",
-              "Gives the mean of each window of the last dims. Sharded dims are as of conv, where all means have the same "
-              "divisor."),
+    Composite(
+        OpId::kAvgPool, "avg_pool", 1, 1, AvgPool,
+        "avg_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False, count_include_pad=False)",
+        "Gives the mean of each window of the last dims. Sharded dims are as of conv, where all means have the same "
+        "divisor."),
 };
 
 }  // namespace

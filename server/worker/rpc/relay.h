@@ -1,9 +1,9 @@
 #pragma once
 
-// Relays: the ways by which clients that don't reach a worker reach it through this one. What they say of their tickets is
-// passed on, and the bytes with it; the coordinator sees none of them. To each such worker there is one connection for
-// all clients, over its unix socket where it is on this host, else over TLS to its data address; it is made when it is
-// asked for, and again when it broke.
+// Relays: the ways by which clients that don't reach a worker reach it through this one. What they say of their tickets
+// is passed on, and the bytes with it; the coordinator sees none of them. To each such worker there is one connection
+// for all clients, over its unix socket where it is on this host, else over TLS to its data address; it is made when it
+// is asked for, and again when it broke.
 //
 // Law: a client gets from another worker what its ticket lets it have there, and nothing else.
 
@@ -32,8 +32,9 @@ class Relays {
   void Add(const PeerJoined& peer);
   void Remove(WorkerIndex peer) { peers_.erase(peer); }
 
-  // The gate for a client, when the peer is reached. `admit` is called when the peer has taken its ticket. NotFound: there
-  // is no such peer; FailedPrecondition: no client of another host reaches it from here; Unavailable: it doesn't answer.
+  // The gate for a client, when the peer is reached. `admit` is called when the peer has taken its ticket. NotFound:
+  // there is no such peer; FailedPrecondition: no client of another host reaches it from here; Unavailable: it doesn't
+  // answer.
   kj::Promise<wire::DataGate::Client> Reach(WorkerIndex peer, Acceptor::Admit admit);
 
  private:

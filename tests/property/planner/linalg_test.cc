@@ -168,8 +168,7 @@ TEST(Windows, AHaloIsAllThatMoves) {
   const absl::StatusOr<TensorSpec> output = OutputSpec(call, operands);
   ASSERT_TRUE(output.ok()) << output.status();
   EXPECT_EQ(output->placements[0], Placement::Shard(2));
-  const absl::StatusOr<OpPlan> planned =
-      PlanOp(call, {{OperandLayout{x, {}}, OperandLayout{weight, {}}}}, Topology());
+  const absl::StatusOr<OpPlan> planned = PlanOp(call, {{OperandLayout{x, {}}, OperandLayout{weight, {}}}}, Topology());
   ASSERT_TRUE(planned.ok()) << planned.status();
   // Each of three borders is crossed by a row of x's 3 channels of 10 elements, in both directions.
   int64_t received = 0;

@@ -35,8 +35,13 @@ WorkerJoinedEvent Elsewhere(WorkerJoinedEvent worker) {
 }
 
 TEST(ReachTest, WithinAHostMemoryOrSocketsWillDo) {
-  for (const auto& [one, other] : {std::pair(kShm, kShm), {kShm, kShmTls}, {kShm, kShmUcx}, {kShmTls, kShmUcx}, {kTls, kOnHost},
-                                  {kTls, kShmUcx}, {kOnHost, kShmTls}}) {
+  for (const auto& [one, other] : {std::pair(kShm, kShm),
+                                   {kShm, kShmTls},
+                                   {kShm, kShmUcx},
+                                   {kShmTls, kShmUcx},
+                                   {kTls, kOnHost},
+                                   {kTls, kShmUcx},
+                                   {kOnHost, kShmTls}}) {
     EXPECT_TRUE(CheckReach(one, other).ok()) << CheckReach(one, other);
     EXPECT_TRUE(CheckReach(other, one).ok()) << CheckReach(other, one);
   }
@@ -51,8 +56,12 @@ TEST(ReachTest, BetweenHostsBothHaveTheSameMessages) {
     EXPECT_TRUE(CheckReach(one, Elsewhere(other)).ok());
     EXPECT_TRUE(CheckReach(Elsewhere(other), one).ok());
   }
-  for (const auto& [one, other] : {std::pair(kTls, kShmUcx), {kShmTls, kShmUcx}, {kShm, kShmTls}, {kShm, kShm}, {kOnHost, kOnHost},
-                                  {kOnHost, kShmUcx}}) {
+  for (const auto& [one, other] : {std::pair(kTls, kShmUcx),
+                                   {kShmTls, kShmUcx},
+                                   {kShm, kShmTls},
+                                   {kShm, kShm},
+                                   {kOnHost, kOnHost},
+                                   {kOnHost, kShmUcx}}) {
     EXPECT_EQ(CheckReach(one, Elsewhere(other)).code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(CheckReach(Elsewhere(other), one).code(), absl::StatusCode::kFailedPrecondition);
   }
