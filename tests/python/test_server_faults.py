@@ -86,8 +86,10 @@ def workers_that_join_again(cluster, worker):
     address = cluster.address.partition("#")[0]
     with open(f"/proc/{cluster.worker_pids[worker]}/environ") as file:
         environment = dict(entry.split("=", 1) for entry in file.read().split("\0") if "=" in entry)
+    with open(f"/proc/{cluster.worker_pids[worker]}/cmdline") as file:
+        (transport,) = (given for given in file.read().split("\0") if given.startswith("--transport="))
     command = [BINARIES / "server/worker/tessera-worker", "--coordinator", address, "--index", str(worker), "--memory", "64MiB",
-               "--socket-dir", os.path.dirname(address.removeprefix("unix:"))]
+               "--socket-dir", os.path.dirname(address.removeprefix("unix:")), transport]
     pids, again = [cluster.worker_pids[worker]], []
     with cluster.connect() as watching:
         state = lambda: watching.status()["workers"][worker]["state"]  # noqa: E731
