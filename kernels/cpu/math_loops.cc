@@ -39,7 +39,8 @@
   ROW(Asinh, asinh)                   \
   ROW(Acosh, acosh)                   \
   ROW(Atanh, atanh)                   \
-  ROW(Erf, erf)
+  ROW(Erf, erf)                       \
+  ROW(Cbrt, cbrt)
 
 // libmvec's name of a function, by the vector ABI: the instruction set and the number of lanes.
 #undef TESSERA_MVEC

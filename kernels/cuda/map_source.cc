@@ -77,7 +77,9 @@ constexpr std::string_view kFunctions[kScalarOpCount] = {"",
                                                          "Real",
                                                          "Imag",
                                                          "Conj",
-                                                         ""};
+                                                         "",
+                                                         "CommonDivisor",
+                                                         "Cbrt"};
 
 bool HasComplexFunction(ScalarOp op) {
   switch (op) {

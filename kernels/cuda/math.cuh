@@ -29,6 +29,7 @@ TESSERA_LIBRARY(Asinh, asinh)
 TESSERA_LIBRARY(Acosh, acosh)
 TESSERA_LIBRARY(Atanh, atanh)
 TESSERA_LIBRARY(Erf, erf)
+TESSERA_LIBRARY(Cbrt, cbrt)
 TESSERA_LIBRARY(Sqrt, sqrt)
 TESSERA_LIBRARY(WholeBelow, floor)
 TESSERA_LIBRARY(WholeAbove, ceil)
@@ -235,6 +236,21 @@ __device__ inline T Remainder(T a, T b) {
       return static_cast<T>(a % b);
     }
   }
+}
+// By Euclid, wrapped where it is one more than the largest number of the type.
+template <typename T>
+__device__ inline T CommonDivisor(T a, T b) {
+  if constexpr (kIsSigned<T>) {
+    if (a < 0) a = Negate(a);
+    if (b < 0) b = Negate(b);
+  }
+  Unsigned<T> larger = static_cast<Unsigned<T>>(a), smaller = static_cast<Unsigned<T>>(b);
+  while (smaller != 0) {
+    const Unsigned<T> rest = static_cast<Unsigned<T>>(larger % smaller);
+    larger = smaller;
+    smaller = rest;
+  }
+  return static_cast<T>(larger);
 }
 __device__ inline float Power(float base, float exponent) { return powf(base, exponent); }
 __device__ inline double Power(double base, double exponent) { return pow(base, exponent); }

@@ -169,6 +169,10 @@ constexpr std::array kRows = {
                 "Raises each element of x1 to the power of the respective element of x2."),
     Elementwise(OpId::kAtan2, "atan2", 2, S::kAtan2, D::kFloating, P::kNone, "atan2(x1, x2, /)",
                 "Calculates the angle of the point (x2_i, x1_i) for each element; integers give f64."),
+    Elementwise(OpId::kGcd, "gcd", 2, S::kGcd, D::kInteger, P::kNone, "gcd(x1, x2, /)",
+                "Calculates the greatest common divisor of each element of x1 and the respective element of x2."),
+    Elementwise(OpId::kCbrt, "cbrt", 1, S::kCbrt, D::kFloating, P::kMonotone, "cbrt(x, /)",
+                "Calculates the cube root of each element; integers give f64."),
     Elementwise(OpId::kHypot, "hypot", 2, S::kHypot, D::kFloating, P::kNone, "hypot(x1, x2, /)",
                 "Calculates the square root of x1_i ** 2 + x2_i ** 2 for each element; integers give f64."),
     Elementwise(OpId::kLogAddExp, "logaddexp", 2, S::kLogAddExp, D::kFloating, P::kNone, "logaddexp(x1, x2, /)",
@@ -294,7 +298,7 @@ struct AllRows {
     for (const absl::Span<const OpRow> some :
          {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
           composites::ArrangementRows(), composites::LinalgRows(), composites::FourierRows(), composites::RandomRows(),
-          composites::WindowRows()}) {
+          composites::WindowRows(), composites::StatisticsRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

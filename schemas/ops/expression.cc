@@ -116,6 +116,8 @@ constexpr std::array<ScalarOpRow, kScalarOpCount> kRows = {{
     {"imag", 1, OpClass::kPart},
     {"conj", 1, OpClass::kNumeric},
     {"complex", 2, OpClass::kParts},
+    {"gcd", 2, OpClass::kInteger},
+    {"cbrt", 1, OpClass::kRealFloating, kVectorUlps},
 }};
 
 const ScalarOpRow& Row(ScalarOp op) { return kRows[static_cast<size_t>(op)]; }

@@ -99,8 +99,10 @@ enum class ScalarOp : uint8_t {
   kImag = 66,
   kConj = 67,
   kComplex = 68,  // (real, imaginary)
+  kGcd = 69,      // of integers, not negative; of a 0 and a number the number
+  kCbrt = 70,
 };
-inline constexpr int kScalarOpCount = 69;
+inline constexpr int kScalarOpCount = 71;
 // "add", "less_equal", ...; "in", "arg" and "idx" for the leaves.
 std::string_view ToText(ScalarOp op);
 int Arity(ScalarOp op);  // 0 for the leaves

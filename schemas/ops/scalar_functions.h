@@ -104,6 +104,19 @@ inline T Remainder(T a, T b) {
   }
 }
 
+// The greatest common divisor by Euclid, wrapped where it is one more than the largest number of the type.
+template <typename T>
+inline T CommonDivisor(T a, T b) {
+  const auto size = [](T n) { return static_cast<std::make_unsigned_t<T>>(n < T{0} ? Negate(n) : n); };
+  auto larger = size(a), smaller = size(b);
+  while (smaller != 0) {
+    const auto rest = static_cast<std::make_unsigned_t<T>>(larger % smaller);
+    larger = smaller;
+    smaller = rest;
+  }
+  return static_cast<T>(larger);
+}
+
 template <typename T>
 inline T IntegerPower(T base, T exponent) {
   if constexpr (std::is_signed_v<T>) {

@@ -134,6 +134,7 @@ inline bool VisitLibrary(ScalarOp op, Visit&& visit) {
     case ScalarOp::kAtanh: return visit([](T a) { return std::atanh(a); });
     case ScalarOp::kErf: return visit([](T a) { return std::erf(a); });
     case ScalarOp::kSigmoid: return visit([](T a) { return Sigmoid(a); });
+    case ScalarOp::kCbrt: return visit([](T a) { return std::cbrt(a); });
     default: return false;
   }
 }
@@ -151,6 +152,9 @@ inline bool VisitLibraryBinary(ScalarOp op, Visit&& visit) {
       case ScalarOp::kPow: return visit([](T a, T b) { return Power(a, b); });
       default: break;
     }
+  }
+  if constexpr (std::is_integral_v<T>) {
+    if (op == ScalarOp::kGcd) return visit([](T a, T b) { return CommonDivisor(a, b); });
   }
   if constexpr (kIsFloat<T>) {
     switch (op) {

@@ -101,9 +101,11 @@ class SegmentResolver {
 
 // Composites whose graphs are ops on each element.
 constexpr OpId kMapComposites[] = {
-    OpId::kSquare,    OpId::kReciprocal, OpId::kPositive,    OpId::kClip, OpId::kRsqrt,   OpId::kExp2, OpId::kRelu6,
-    OpId::kLeakyRelu, OpId::kElu,        OpId::kSelu,        OpId::kSilu, OpId::kGelu,    OpId::kMish, OpId::kSoftplus,
-    OpId::kLogit,     OpId::kHardSwish,  OpId::kHardSigmoid, OpId::kLerp, OpId::kIsClose,
+    OpId::kSquare,     OpId::kReciprocal, OpId::kPositive, OpId::kClip,      OpId::kRsqrt,       OpId::kExp2,
+    OpId::kRelu6,      OpId::kLeakyRelu,  OpId::kElu,      OpId::kSelu,      OpId::kSilu,        OpId::kGelu,
+    OpId::kMish,       OpId::kSoftplus,   OpId::kLogit,    OpId::kHardSwish, OpId::kHardSigmoid, OpId::kLerp,
+    OpId::kIsClose,    OpId::kSinc,       OpId::kDegToRad, OpId::kRadToDeg,  OpId::kFmax,        OpId::kFmin,
+    OpId::kFloatPower, OpId::kLcm,        OpId::kAddcmul,  OpId::kAddcdiv,
 };
 
 SegmentRole MakeRole(const OpRow& row) {

@@ -19,13 +19,15 @@ SHAPE = (5, 6)
 PLACEMENTS = [[R(), R()], [S(0), R()], [R(), S(1)], [S(0), S(1)], [S(1), S(0)], [S(0), S(0)],
               [S(0, sizes=[4, 1]), S(1)], [R(), S(0, sizes=[0, 5])]]
 
-# Rows that other tests hold: creation, products, moves, indexing; test_linalg.py, test_fft.py, test_windows.py.
+# Rows that other tests hold: creation, products, moves, indexing; test_linalg.py, test_fft.py, test_windows.py,
+# test_numpy_names.py.
 ELSEWHERE = {"full", "arange", "rand", "eye", "matmul", "einsum", "slice", "place", "redistribute", "astype", "permute_dims",
              "attention",
              "reshape", "where", "argmin", "argmax", "assign", "unstack", "matrix_function", "cholesky", "qr", "solve",
              "solve_triangular", "inv", "det", "slogdet", "svd", "svdvals", "eigh", "eigvalsh", "lstsq", "pinv", "matrix_rank",
              "matrix_power", "matrix_norm", "fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fftn", "ifftn",
-             "rfftn", "irfftn", "conv", "max_pool", "avg_pool", "conv_windows", "max_pool_windows", "avg_pool_windows"}
+             "rfftn", "irfftn", "conv", "max_pool", "avg_pool", "conv_windows", "max_pool_windows", "avg_pool_windows",
+             "cov"}
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -64,6 +66,9 @@ UNARY = {
     "trace": np.trace, "diagonal": np.diagonal, "tril": np.tril, "triu": np.triu, "flip": np.flip, "diff": np.diff,
     "count_nonzero": np.count_nonzero, "logical_not": np.logical_not, "bitwise_invert": np.invert,
     "real": np.real, "imag": np.imag, "conj": np.conj, "angle": np.angle,
+    "sinc": np.sinc, "deg2rad": lambda x: np.deg2rad(x), "rad2deg": lambda x: np.rad2deg(x), "cbrt": lambda x: np.cbrt(x),
+    "nan_to_num": np.nan_to_num, "ptp": np.ptp, "nansum": np.nansum, "nanprod": np.nanprod, "nanmax": np.nanmax,
+    "nanmin": np.nanmin, "nanmean": np.nanmean, "nanvar": np.nanvar, "nanstd": np.nanstd,
 }
 # What the op is given, where it isn't what the oracle is.
 GIVEN = {"sqrt": np.abs, "log": lambda x: np.abs(x) + 1, "reciprocal": lambda x: np.abs(x) + 1,
@@ -87,22 +92,26 @@ BINARY = {
     "isclose": np.isclose, "allclose": lambda a, b: np.asarray(np.allclose(a, b)),
     "complex": lambda a, b: a + b * np.asarray(1j, np.complex64 if a.dtype == np.float32 else np.complex128),
     "mse_loss": lambda a, b: ((a - b) ** 2).mean(), "average": lambda a, b: np.average(a, weights=np.abs(b) + 1),
+    "heaviside": lambda a, b: np.heaviside(a, b), "fmod": lambda a, b: np.fmod(a, np.abs(b) + 1), "fmax": np.fmax,
+    "fmin": np.fmin, "float_power": lambda a, b: np.float_power(np.abs(a) + 1, b), "gcd": np.gcd, "lcm": np.lcm,
+    "kron": np.kron,
 }
-GIVEN_SECOND = {name: lambda b: np.abs(b) + 1 for name in ("divide", "floor_divide", "remainder", "average")}
+GIVEN_SECOND = {name: lambda b: np.abs(b) + 1 for name in ("divide", "floor_divide", "remainder", "average", "fmod")}
 GIVEN_SECOND |= {name: np.abs for name in ("pow", "bitwise_left_shift", "bitwise_right_shift")}
-GIVEN_FIRST = {"pow": lambda a: np.abs(a) + 1}
-INTEGERS_ONLY = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "bitwise_invert"}
+GIVEN_FIRST = {name: lambda a: np.abs(a) + 1 for name in ("pow", "float_power")}
+INTEGERS_ONLY = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "bitwise_invert", "gcd", "lcm"}
 FLOATS_ONLY = {"copysign", "nextafter", "hypot", "atan2", "mse_loss"}
 # What complex numbers have no meaning for: an order, or a function of real numbers.
 REAL_ONLY = {
     "relu", "sigmoid", "erf", "relu6", "leaky_relu", "elu", "selu", "silu", "gelu", "softplus", "mish", "hardswish", "hardsigmoid",
     "softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm", "normalize", "floor", "ceil", "trunc", "signbit", "max", "min",
     "maximum", "minimum", "less", "less_equal", "greater", "greater_equal", "atan2", "hypot", "logaddexp", "copysign",
-    "nextafter", "floor_divide", "remainder", "complex"} | INTEGERS_ONLY
+    "nextafter", "floor_divide", "remainder", "complex", "deg2rad", "rad2deg", "cbrt", "heaviside", "fmod", "fmax", "fmin", "ptp",
+    "nanmax", "nanmin"} | INTEGERS_ONLY
 OTHERS = {"clip", "lerp", "cross", "one_hot", "cross_entropy", "linear", "scaled_dot_product_attention", "batch_norm",
           "group_norm", "concat", "stack", "roll", "tile", "repeat", "pad", "broadcast_to", "cumulative_sum",
           "cumulative_prod", "cumulative_max", "cumulative_min", "sort", "argsort", "searchsorted", "take_along_axis", "scatter",
-          "nll_loss", "masked_fill", "baddbmm", "diff"}
+          "nll_loss", "masked_fill", "baddbmm", "diff", "addcmul", "addcdiv"}
 DRAWN = {"normal", "uniform", "exponential", "dropout"}     # tests/python/test_random.py
 
 

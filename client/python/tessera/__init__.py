@@ -33,8 +33,6 @@ from ._dtypes import (bfloat16, bool, complex64, complex128, float16, float32, f
 from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedPreconditionError, IndexOutOfRangeError,
                       InternalError, InvalidArgumentError, LinAlgError, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
                       TesseraError, UnauthenticatedError, UnavailableError, UnimplementedError)
-from ._elementwise import (addcdiv, addcmul, cbrt, deg2rad, float_power, fmax, fmin, fmod, gcd, heaviside, kron, lcm, nan_to_num, nanmax,
-                           nanmean, nanmin, nanprod, nanstd, nansum, nanvar, ptp, rad2deg, sinc)
 from ._functional import adaptive_avg_pool2d, apply_along_axis, choose, compress, fromfunction, piecewise, select
 from ._local_map import local_map
 from ._files import FileTensor, load, open, save  # noqa: A004
@@ -55,7 +53,7 @@ from ._random import (bernoulli, choice, dropout, exponential, manual_seed, norm
 from ._plan import Plan, explain
 from ._sets import in1d, intersect1d, setdiff1d, setxor1d, union1d
 from ._session import Cluster, CommDebug, connect, local_cluster
-from ._statistics import (bincount, corrcoef, cov, digitize, histogram, nanargmax, nanargmin, nanpercentile, nanquantile,
+from ._statistics import (bincount, corrcoef, cov, digitize, histogram, nan_to_num, nanargmax, nanargmin, nanpercentile, nanquantile,
                           percentile, quantile)
 from ._tensor import ImplicitRedistributionWarning, wait
 from . import _methods  # noqa: F401 - attaches them

@@ -14,12 +14,12 @@ from ._creation import zeros
 from ._dtypes import code_of
 from ._errors import ArgumentError, DTypeError, InvalidArgumentError
 from ._indexing import take
-from ._info import result_type
+from ._info import finfo, result_type
 from ._local_map import local_map
 from ._mesh import integers
 from ._ops import _tensor_of, argmax, argmin, astype, concat, expand_dims, moveaxis, reshape
 from ._placements import Partial, Replicate
-from ._tensor import axes_of
+from ._tensor import OPS, axes_of
 
 
 def _real(name: str, x):
@@ -212,6 +212,20 @@ def nanargmin(x, /, axis=None, *, keepdims=False):
     return _nan_arg("nanargmin", x, axis, keepdims, argmin, np.inf)
 
 
+def nan_to_num(x, /, *, nan=0.0, posinf=None, neginf=None):
+    """nan_to_num(x, /, *, nan=0.0, posinf=None, neginf=None)
+
+    Gives each element, or a number where it is NaN or infinite; by default 0 and the largest numbers.
+
+    nan: what stands for NaN. posinf, neginf: what stands for the infinities."""
+    x = _tensor_of("nan_to_num", x)
+    if x.dtype.kind in "biu":
+        return x._copy()
+    limits = finfo(x.dtype)
+    numbers = [nan, limits.max if posinf is None else posinf, limits.min if neginf is None else neginf]
+    return _tessera.call(OPS["nan_to_num"], (x,), scalars=[float(number) for number in numbers])
+
+
 # ---- counted -------------------------------------------------------------------------------------
 
 def _added_up(places, updates, count: int):
@@ -364,9 +378,7 @@ def _covariances(rows, correction: float, fweights, aweights):
         if one is not None and tuple(one.shape) != (rows.shape[1],):
             raise InvalidArgumentError(f"cov: weights are {one._spec}, for {rows.shape[1]} observations of {rows._spec}")
     if fweights is None and aweights is None:
-        difference = rows - made.mean(rows, axis=1, keepdims=True)
-        count = builtins.max(rows.shape[1] - correction, 0.0)
-        return made.matmul(difference, made.conj(difference.T)) * (1 / count if count else float("inf"))
+        return made.cov(rows, correction=correction)
     of_times, of_size = given
     weights = of_size if of_times is None else of_times if of_size is None else of_times * of_size
     total = made.sum(weights)

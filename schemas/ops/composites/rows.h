@@ -16,6 +16,7 @@ absl::Span<const OpRow> LinalgRows();       // linear algebra
 absl::Span<const OpRow> ArrangementRows();  // where elements lie: concat, stack, roll, assignment
 absl::Span<const OpRow> RandomRows();       // distributions
 absl::Span<const OpRow> WindowRows();       // convolutions and pooling
+absl::Span<const OpRow> StatisticsRows();   // what NumPy has of elements and statistics besides
 
 // The dtype of a result that is a float: x's own, that of its parts, or f64.
 inline DType FloatOf(const GraphValue& x) {

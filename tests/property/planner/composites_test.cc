@@ -31,6 +31,38 @@ TEST(Composites, OfOneTensorOverDims) {
   }
 }
 
+TEST(Composites, OfStatistics) {
+  for (const OpId op : {OpId::kNanSum, OpId::kNanProd, OpId::kNanMax, OpId::kNanMin, OpId::kNanMean, OpId::kNanVar,
+                        OpId::kNanStd, OpId::kPtp}) {
+    for (const std::vector<int64_t>& dims : std::vector<std::vector<int64_t>>{{0}, {1}, {0, 1}}) {
+      CheckOp(Over(op, dims), {{{5, 3}}}, {2, 2}, 1);
+      CheckOp(Over(op, dims), {{{2, 7}}}, {3, 2}, 2);
+    }
+  }
+  CheckOp(Call(OpId::kCov), {{{5, 3}}}, {2, 2}, 1);
+  CheckOp(Call(OpId::kCov), {{{2, 7}}}, {3, 2}, 1);
+  CheckOp(Call(OpId::kKron), {{{5, 3}}, {{2, 2}}}, {2, 2}, 3);
+  CheckOp(Call(OpId::kKron), {{{5, 3}}, {{4}}}, {3}, 1);
+}
+
+TEST(Composites, OfElements) {
+  for (const OpId op : {OpId::kSinc, OpId::kDegToRad, OpId::kRadToDeg, OpId::kCbrt, OpId::kNanToNum}) {
+    CheckOp(Call(op), {{{5, 3}}}, {2, 2}, 1);
+  }
+  for (const OpId op : {OpId::kHeaviside, OpId::kFmod, OpId::kFmax, OpId::kFmin, OpId::kFloatPower}) {
+    CheckOp(Call(op), {{{5, 3}}, {{3}}}, {2, 2}, 3);
+    CheckOp(Call(op), {{{5, 3}}, {{}, DType::kF64, Scalar::Float(2)}}, {2, 2}, 1);
+    CheckOp(Call(op), {{{}, DType::kF64, Scalar::Float(2)}, {{5, 3}}}, {2, 2}, 1);
+  }
+  for (const OpId op : {OpId::kGcd, OpId::kLcm, OpId::kFmod}) {
+    CheckOp(Call(op), {{{5, 3}, DType::kI64}, {{3}, DType::kI64}}, {2, 2}, 3);
+  }
+  for (const OpId op : {OpId::kAddcmul, OpId::kAddcdiv}) {
+    CheckOp(Call(op), {{{5, 3}}, {{5, 3}}, {{3}}}, {2}, 1);
+    CheckOp(Call(op), {{{5, 3}}, {{3}}, {{5, 1}}, {{}, DType::kF64, Scalar::Float(3)}}, {2}, 1);
+  }
+}
+
 // Nothing is computed of no elements, and their sum is there.
 TEST(Composites, OfNothing) {
   for (const OpId op : {OpId::kVar, OpId::kVectorNorm, OpId::kCountNonzero}) {

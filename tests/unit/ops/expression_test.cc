@@ -191,6 +191,17 @@ TEST(ScalarLaws, PowersOfIntegersAreExact) {
             12157665459056928801ull);
 }
 
+TEST(ScalarLaws, CommonDivisorsAreNotNegative) {
+  EXPECT_EQ(Int32(ScalarOp::kGcd, 12, -18), 6);
+  EXPECT_EQ(Int32(ScalarOp::kGcd, 0, -7), 7);
+  EXPECT_EQ(Int32(ScalarOp::kGcd, 7, 0), 7);
+  EXPECT_EQ(Int32(ScalarOp::kGcd, 0, 0), 0);
+  constexpr int32_t kLeast = std::numeric_limits<int32_t>::min();
+  EXPECT_EQ(Int32(ScalarOp::kGcd, kLeast, 6), 2);
+  EXPECT_EQ(Int32(ScalarOp::kGcd, kLeast, 0), kLeast) << "wraps";
+  EXPECT_DOUBLE_EQ(Double(ScalarOp::kCbrt, -27, 0), -3);
+}
+
 ScalarValue C128(double real, double imaginary) { return {DType::kC128, real, 0, imaginary}; }
 
 // What NumPy gives.
