@@ -21,6 +21,7 @@ struct JournalEvent {
     sessionOpened @1 :SessionOpened;
     sessionClosed @2 :UInt64;
     connectionLost @3 :UInt64;
+    # Reserved, as sessionResumed and sessionWentOn are: `disconnected` and `connected` have the connection, too.
     batch @4 :SessionBatch;
     workerJoined @5 :WorkerJoined;
     workerLost @6 :WorkerGone;
@@ -34,6 +35,10 @@ struct JournalEvent {
     # The machine went on with what it had.
     sessionWentOn @13 :UInt64;
     # Resumed by the client that had it.
+    started @14 :UInt64;
+    # The coordinator's epoch.
+    connected @15 :SessionConnection;
+    disconnected @16 :SessionConnection;
   }
 }
 
@@ -46,6 +51,14 @@ struct SessionOpened {
   role @5 :UInt8;
   # client admin
   name @6 :Text;
+  connection @7 :UInt64;
+}
+
+struct SessionConnection {
+  session @0 :UInt64;
+  connection @1 :UInt64;
+  goesOn @2 :Bool;
+  # Of one that is made: by the client that had the session.
 }
 
 struct SessionBatch {

@@ -32,7 +32,7 @@ void SessionCore::StartBehind(uint64_t last_event) {
   may_skip_ = true;
 }
 
-bool SessionCore::has_credit() const { return in_flight_ < kMaxRecordsInFlight; }
+bool SessionCore::has_credit() const { return in_flight_ < max_in_flight_; }
 
 void SessionCore::Add(absl::Span<const Record> records) {
   auto message = std::make_unique<capnp::MallocMessageBuilder>(FirstSegmentWords(records.size(), kWordsPerRecord));

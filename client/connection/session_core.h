@@ -23,6 +23,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/connection/connection.h"
 #include "client/record.h"
 #include "schemas/session.capnp.h"
 
@@ -30,6 +31,9 @@ namespace tessera {
 
 class SessionCore {
  public:
+  // So many records may be sent and not taken up.
+  explicit SessionCore(size_t max_in_flight = kMaxRecordsInFlight) : max_in_flight_(max_in_flight) {}
+
   // As the coordinator welcomes a connection.
   struct Numbers {
     uint64_t epoch = 0;
@@ -75,6 +79,7 @@ class SessionCore {
   };
   void TakenUp(uint64_t number);
 
+  const size_t max_in_flight_;
   bool is_connected_ = false;
   Numbers numbers_;
   uint64_t last_batch_ = 0;    // that was made

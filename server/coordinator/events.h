@@ -90,6 +90,10 @@ int64_t WeightOf(const Record& record);
 // What a token lets its holder do. An admin sees every session and may close it.
 enum class Role : uint8_t { kClient = 0, kAdmin = 1 };
 
+// The first one: this process is the coordinator now. Epochs grow with time.
+struct StartedEvent {
+  uint64_t epoch = 0;
+};
 struct SessionOpenedEvent {
   SessionId session;
   uint64_t secret = 0;
@@ -98,12 +102,15 @@ struct SessionOpenedEvent {
   int64_t lease_us = 0;
   Role role = Role::kClient;
   std::string name = {};
+  uint64_t connection = 0;  // by which it was opened; numbers are never used again
 };
 struct SessionClosedEvent {
   SessionId session;
 };
+// Nothing, when the session has a newer connection.
 struct ConnectionLostEvent {
   SessionId session;
+  uint64_t connection = 0;
 };
 // Who goes on with a session whose connection is gone.
 enum class Returning : uint8_t {
@@ -113,6 +120,7 @@ enum class Returning : uint8_t {
 struct SessionResumedEvent {
   SessionId session;
   Returning who = Returning::kNewClient;
+  uint64_t connection = 0;
 };
 struct BatchEvent {
   SessionId session;
@@ -150,8 +158,8 @@ struct TickEvent {};
 // The machine had more to take up than it does at a time (StateMachine::has_more), and now is its next turn.
 struct ContinuedEvent {};
 
-using Event =
-    std::variant<SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent, SessionResumedEvent, BatchEvent,
-                 WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent, WorkerReportEvent, TickEvent, ContinuedEvent>;
+using Event = std::variant<StartedEvent, SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent,
+                           SessionResumedEvent, BatchEvent, WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent,
+                           WorkerReportEvent, TickEvent, ContinuedEvent>;
 
 }  // namespace tessera

@@ -60,15 +60,6 @@ int Replay(const std::string& path) {
 }
 
 int Serve(const CoordinatorOptions& options) {
-  std::unique_ptr<JournalWriter> journal;
-  if (!options.journal_path.empty()) {
-    auto made = JournalWriter::Create(options.journal_path, options.config);
-    if (!made.ok()) {
-      std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(made.status().message()).c_str());
-      return 1;
-    }
-    journal = *std::move(made);
-  }
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
   auto io = kj::setupAsyncIo();
@@ -80,6 +71,17 @@ int Serve(const CoordinatorOptions& options) {
     return 1;
   }
   Listeners& listeners = **opened;
+  // An address or a certificate that is refused leaves a former journal as it is.
+  std::unique_ptr<JournalWriter> journal;
+  if (!options.journal_path.empty()) {
+    auto made = JournalWriter::Create(options.journal_path, options.config);
+    if (!made.ok()) {
+      std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(made.status().message()).c_str());
+      listeners.RemoveSockets();
+      return 1;
+    }
+    journal = *std::move(made);
+  }
   Hub hub(options, io.provider->getTimer(), io.unixEventPort, std::move(journal));
   for (const std::string& address : listeners.addresses()) {
     std::printf("tessera-coordinator listening on %s\n", address.c_str());

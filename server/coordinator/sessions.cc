@@ -8,7 +8,11 @@
 
 namespace tessera {
 
+void StateMachine::On(const StartedEvent& event) { given_.epoch = std::max(given_.epoch, event.epoch); }
+
 void StateMachine::On(const SessionOpenedEvent& event) {
+  given_.session = std::max(given_.session, event.session.value);
+  given_.connection = std::max(given_.connection, event.connection);
   const int64_t open = std::count_if(sessions_.begin(), sessions_.end(),
                                      [&](const auto& session) { return session.second.info.role == event.role; });
   const bool is_admins = event.role == Role::kAdmin;
@@ -23,6 +27,7 @@ void StateMachine::On(const SessionOpenedEvent& event) {
   }
   SessionEntry& session = sessions_[event.session];
   session.info = event;
+  session.connection = event.connection;
 }
 
 void StateMachine::On(const SessionClosedEvent& event) {
@@ -31,16 +36,18 @@ void StateMachine::On(const SessionClosedEvent& event) {
 
 void StateMachine::On(const ConnectionLostEvent& event) {
   auto found = sessions_.find(event.session);
-  if (found == sessions_.end()) return;
+  if (found == sessions_.end() || found->second.connection != event.connection) return;
   found->second.connected = false;
   found->second.lease_deadline_us = now_us_ + found->second.info.lease_us;
   if (found->second.info.lease_us <= 0) CloseSession(event.session, absl::UnavailableError("the client is gone"));
 }
 
 void StateMachine::On(const SessionResumedEvent& event) {
+  given_.connection = std::max(given_.connection, event.connection);
   auto found = sessions_.find(event.session);
   if (found == sessions_.end()) return;
   found->second.connected = true;
+  found->second.connection = event.connection;
   if (event.who == Returning::kSameClient) return;
   // Nobody brings what the former client had not brought; what waits for it waits in the session's queue.
   for (auto& [id, ticket] : tickets_) {

@@ -54,6 +54,7 @@ class StateMachine {
   // Of the workers of this mesh, which are of one kind.
   const Topology& TopologyOf(const Mesh& mesh) const;
   uint64_t next_ordinal() const { return next_ordinal_; }
+  const GivenNumbers& given() const { return given_; }
   int64_t unsettled_ops() const { return static_cast<int64_t>(ops_.size()); }
   // Whether the worker and another one that is there map each other's memory.
   bool IsMappedByPeers(WorkerIndex worker) const;
@@ -66,6 +67,7 @@ class StateMachine {
 
  private:
   // sessions.cc
+  void On(const StartedEvent& event);
   void On(const SessionOpenedEvent& event);
   void On(const SessionClosedEvent& event);
   void On(const ConnectionLostEvent& event);
@@ -218,6 +220,7 @@ class StateMachine {
   PlanCache plans_;
   std::map<WorkerIndex, WorkerEntry> workers_;
   std::map<SessionId, SessionEntry> sessions_;
+  GivenNumbers given_;
   uint64_t joins_ = 0;
   bool rejoined_ = false;       // some worker number was used again
   SessionId next_turn_;         // of the round robin

@@ -134,6 +134,16 @@ struct MemoryWait {
   uint64_t closed_windows = 0;  // of the cluster, when it was tried last
 };
 
+// What fences tell the old from the new: the newest number of each kind that was given. The next one is larger.
+struct GivenNumbers {
+  uint64_t epoch = 0;
+  uint64_t session = 0;
+  uint64_t connection = 0;
+  uint64_t incarnation = 0;  // of a worker
+
+  friend bool operator==(const GivenNumbers&, const GivenNumbers&) = default;
+};
+
 struct SessionEntry {
   SessionOpenedEvent info;
   absl::flat_hash_map<HandleId, TensorPointer> tensors;
@@ -149,6 +159,7 @@ struct SessionEntry {
   uint64_t last_event = 0;
   int64_t deficit_us = 0;
   bool connected = true;
+  uint64_t connection = 0;  // the newest one
   int64_t lease_deadline_us = 0;
   std::map<uint64_t, CommScope> scopes;
   std::vector<uint64_t> open_scopes;  // of them, those that have not ended

@@ -10,6 +10,7 @@
 namespace tessera {
 
 void StateMachine::On(const WorkerJoinedEvent& event) {
+  given_.incarnation = std::max(given_.incarnation, event.incarnation);
   plans_.ForgetWorker(event.worker);
   memory_.AddWorker(event.worker, event.memory_bytes);
   // Those that are here hear of the new one, and it hears of them.

@@ -11,6 +11,9 @@
 namespace tessera {
 namespace {
 
+// Few, so that some wait for it.
+constexpr size_t kMaxInFlight = 24;
+
 struct Tensor {
   uint64_t handle = 0;
   int mesh = 0;
@@ -35,6 +38,8 @@ std::string TextOf(const Record& record) {
     case Record::Kind::kDownload: return StrCat("read ", record.request, " of ", record.handle, "; ");
     case Record::Kind::kDrop: return StrCat("drop ", record.drops.at(0), "; ");
     case Record::Kind::kCancel: return StrCat("cancel ", record.request, "; ");
+    case Record::Kind::kUpload: return StrCat("bring ", record.request, " to ", record.handle, "; ");
+    case Record::Kind::kRelease: return StrCat("release ", record.request, "; ");
     case Record::Kind::kName: return StrCat("name ", record.handle, " ", record.name, "; ");
     default: return "unknown; ";
   }
@@ -45,6 +50,8 @@ std::string TextOf(const ClientEvent& event) {
     case ClientEvent::Kind::kSettled: return StrCat("settled ", event.request, " ", event.status.ToString());
     case ClientEvent::Kind::kInlineValue: return StrCat("value ", event.request, " ", event.bytes);
     case ClientEvent::Kind::kFailed: return StrCat("failed ", event.handle, " ", event.status.ToString());
+    case ClientEvent::Kind::kTicket: return StrCat("ticket ", event.ticket, " of ", event.request);
+    case ClientEvent::Kind::kUploadDone: return StrCat("brought ", event.request);
     case ClientEvent::Kind::kWorkerLost: return StrCat("lost ", event.worker);
     case ClientEvent::Kind::kWorkerJoined: return StrCat("joined ", event.worker);
     default: return "unknown";
@@ -54,7 +61,10 @@ std::string TextOf(const ClientEvent& event) {
 }  // namespace
 
 struct ClientEnd::Parts {
-  SessionCore core;
+  std::unique_ptr<SessionCore> core = std::make_unique<SessionCore>(kMaxInFlight);
+  bool is_fresh = true;
+  uint64_t first_request = 1;  // of this process
+  std::vector<uint64_t> tickets;
   std::vector<Mesh> meshes;
   std::vector<Tensor> tensors;
   uint64_t next_handle = 1;
@@ -120,7 +130,23 @@ struct ClientEnd::Parts {
     return Call(std::move(call), {operand}, source.mesh, source.shape);
   }
 
+  Record Upload(Generator& random) {
+    const int mesh = static_cast<int>(random.Below(static_cast<int64_t>(meshes.size())));
+    const int shape = static_cast<int>(random.Below(static_cast<int64_t>(Shapes().size())));
+    Record record;
+    record.kind = Record::Kind::kUpload;
+    record.request = next_request++;
+    record.handle = next_handle++;
+    record.spec = std::make_shared<const TensorSpec>(
+        TensorSpec{DType::kF32, Shapes()[static_cast<size_t>(shape)], meshes[static_cast<size_t>(mesh)],
+                   RandomPlacements(random)});
+    answers[record.request] = 0;
+    tensors.push_back({record.handle, mesh, shape});
+    return record;
+  }
+
   Record RandomRecord(Generator& random) {
+    if (random.OneIn(12)) return Upload(random);
     if (tensors.empty() || random.OneIn(6)) return Creation(random);
     const size_t at = static_cast<size_t>(random.Below(static_cast<int64_t>(tensors.size())));
     Record record;
@@ -161,9 +187,12 @@ struct ClientEnd::Parts {
 
   absl::Status Keep(const ClientEvent& event) {
     events.push_back(TextOf(event));
-    if (event.kind != ClientEvent::Kind::kSettled && event.kind != ClientEvent::Kind::kInlineValue) {
+    if (event.kind == ClientEvent::Kind::kTicket && event.request >= first_request) tickets.push_back(event.ticket);
+    if (event.kind != ClientEvent::Kind::kSettled && event.kind != ClientEvent::Kind::kInlineValue &&
+        event.kind != ClientEvent::Kind::kUploadDone) {
       return absl::OkStatus();
     }
+    if (event.request < first_request) return absl::OkStatus();  // of the process before
     const auto found = answers.find(event.request);
     if (found == answers.end()) return absl::InternalError(StrCat("request ", event.request, " was never made"));
     if (++found->second > 1) return absl::InternalError(StrCat("request ", event.request, " is answered again"));
@@ -178,14 +207,40 @@ ClientEnd::ClientEnd(int workers) : parts_(std::make_unique<Parts>()) {
 }
 ClientEnd::~ClientEnd() = default;
 
+void ClientEnd::StartAgain(uint64_t last_event) {
+  parts_->core = std::make_unique<SessionCore>(kMaxInFlight);
+  parts_->core->StartBehind(last_event);
+  parts_->is_fresh = true;
+  parts_->first_request = parts_->next_request;
+  parts_->tickets.clear();
+  parts_->tensors.clear();
+  parts_->events.clear();
+  parts_->answers.clear();
+  parts_->frames = Frames();
+}
+
+bool ClientEnd::is_fresh() const { return parts_->is_fresh; }
+bool ClientEnd::has_credit() const { return parts_->core->has_credit(); }
+std::vector<uint64_t> ClientEnd::TakeTickets() { return std::exchange(parts_->tickets, {}); }
+
+void ClientEnd::GiveUp(uint64_t ticket) {
+  Record record;
+  record.kind = Record::Kind::kRelease;
+  record.request = ticket;
+  record.reason = absl::CancelledError("given up");
+  parts_->core->Add({&record, 1});
+  parts_->batches.push_back(TextOf(record));
+}
+
 void ClientEnd::AddBatch(Generator& random) {
+  parts_->is_fresh = false;
   std::vector<Record> records;
   std::string text;
   for (int64_t left = random.Between(1, 6); left > 0; --left) {
     records.push_back(parts_->RandomRecord(random));
     text += TextOf(records.back());
   }
-  parts_->core.Add(records);
+  parts_->core->Add(records);
   parts_->batches.push_back(std::move(text));
 }
 
@@ -201,20 +256,22 @@ std::set<uint64_t> ClientEnd::open_requests() const {
 }
 
 void ClientEnd::Connected(uint64_t epoch, uint64_t connection, uint64_t last_batch) {
-  parts_->core.Connected({epoch, connection, last_batch});
+  // What the process before had made and the coordinator has not taken went with it.
+  if (parts_->is_fresh) parts_->batches.resize(last_batch);
+  parts_->core->Connected({epoch, connection, last_batch});
 }
-void ClientEnd::Lost() { parts_->core.Lost(); }
-uint64_t ClientEnd::last_event() const { return parts_->core.last_event(); }
+void ClientEnd::Lost() { parts_->core->Lost(); }
+uint64_t ClientEnd::last_event() const { return parts_->core->last_event(); }
 
 std::optional<std::string> ClientEnd::NextMessage() {
-  capnp::MessageBuilder* const message = parts_->core.NextMessage();
+  capnp::MessageBuilder* const message = parts_->core->NextMessage();
   if (message == nullptr) return std::nullopt;
   return BytesOf(*message);
 }
 
 std::string ClientEnd::Acknowledgement() {
   capnp::MallocMessageBuilder message;
-  parts_->core.WriteAcknowledge(message);
+  parts_->core->WriteAcknowledge(message);
   return BytesOf(message);
 }
 
@@ -224,7 +281,7 @@ absl::Status ClientEnd::Take(std::string_view bytes) {
     capnp::FlatArrayMessageReader reader(*words);
     const auto message = reader.getRoot<wire::ToClient>();
     if (!message.isEvents()) return absl::InternalError("a message that has no events came");
-    auto events = parts_->core.Take(message.getEvents());
+    auto events = parts_->core->Take(message.getEvents());
     if (!events.ok()) return events.status();
     for (const ClientEvent& event : *events) {
       if (absl::Status status = parts_->Keep(event); !status.ok()) return status;

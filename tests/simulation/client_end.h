@@ -22,11 +22,23 @@ class ClientEnd {
   explicit ClientEnd(int workers);
   ~ClientEnd();
 
+  // From here on it is another process, which resumes the session behind an event: it knows no handle, no request and no
+  // batch of the one before.
+  void StartAgain(uint64_t last_event);
+  // Whether it has asked for nothing yet.
+  bool is_fresh() const;
+
+  // Whether few enough records wait at the coordinator.
+  bool has_credit() const;
   // Some random records, as one batch.
   void AddBatch(Generator& random);
-  // A text for each batch that was made; the first has number 1.
+  // Tickets of uploads that have come since the last call.
+  std::vector<uint64_t> TakeTickets();
+  // An upload is given up.
+  void GiveUp(uint64_t ticket);
+  // A text for each batch that was made, by any process; the first has number 1.
   const std::vector<std::string>& batches() const;
-  // Of all events that came out, in order.
+  // Of all events that came out of this process, in order.
   const std::vector<std::string>& events() const;
   // Watches and reads that were asked for and not answered.
   std::set<uint64_t> open_requests() const;

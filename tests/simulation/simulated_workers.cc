@@ -15,6 +15,7 @@ template <typename Visit>
 void VisitOrdinal(const WorkerMessage& message, Visit visit) {
   if (const auto* run = std::get_if<Instance>(&message)) visit(run->ordinal, run->waits);
   if (const auto* read = std::get_if<InlineRead>(&message)) visit(read->ordinal, read->waits);
+  if (const auto* window = std::get_if<TransferWindow>(&message)) visit(window->ordinal, window->waits);
 }
 
 }  // namespace
@@ -126,6 +127,14 @@ bool SimulatedWorkers::Take(WorkerIndex index, Worker& worker, const WorkerMessa
     done.ordinal = run->ordinal;
     if (random_.OneIn(80)) done.status = absl::InternalError(StrCat("a kernel failed on worker ", index.value));
     Run(index, worker, std::move(done));
+  } else if (const auto* window = std::get_if<TransferWindow>(&message)) {
+    if (!MayRun(index, window->waits, window->ordinal)) return false;
+    worker.tickets.insert(window->ticket);
+    CompletionReport open;
+    open.ordinal = window->ordinal;
+    Run(index, worker, std::move(open));
+  } else if (const auto* close = std::get_if<CloseTicket>(&message)) {
+    EndTicket(index, worker, {close->ticket, absl::OkStatus()});
   } else if (const auto* read = std::get_if<InlineRead>(&message)) {
     if (!MayRun(index, read->waits, read->ordinal)) return false;
     CompletionReport done;
@@ -154,11 +163,30 @@ void SimulatedWorkers::Run(WorkerIndex index, Worker& worker, CompletionReport d
 
 void SimulatedWorkers::Report(WorkerIndex index, Worker& worker, CompletionReport done) {
   if (std::exchange(lose_report_, false)) return;
+  Send(index, worker, {index, worker.incarnation, {std::move(done)}, {}});
+}
+
+// One that it doesn't know was answered.
+void SimulatedWorkers::EndTicket(WorkerIndex index, Worker& worker, TransferReport over) {
+  if (worker.tickets.erase(over.ticket) > 0) Send(index, worker, {index, worker.incarnation, {}, {std::move(over)}});
+}
+
+void SimulatedWorkers::Send(WorkerIndex index, Worker& worker, WorkerReportEvent report) {
   worker.last_report_us = std::max(worker.last_report_us, schedule_.now_us() + random_.Between(5, 500));
-  schedule_.At(worker.last_report_us, [this, index, incarnation = worker.incarnation, done = std::move(done)]() {
-    if (workers_.at(index).incarnation != incarnation) return;
-    calls_.apply(WorkerReportEvent{index, incarnation, {done}, {}});
+  schedule_.At(worker.last_report_us, [this, index, report = std::move(report)]() {
+    if (workers_.at(index).incarnation == report.incarnation) calls_.apply(report);
   });
+}
+
+void SimulatedWorkers::Bring(TicketId ticket) {
+  for (const auto& [index, worker] : workers_) {
+    if (!worker.tickets.contains(ticket)) continue;
+    schedule_.In(random_.Between(10, 3000), [this, index = index, incarnation = worker.incarnation, ticket]() {
+      Worker& bringing = workers_.at(index);
+      if (bringing.incarnation != incarnation || !bringing.lives || std::exchange(forget_upload_, false)) return;
+      EndTicket(index, bringing, {ticket, absl::OkStatus()});
+    });
+  }
 }
 
 }  // namespace tessera

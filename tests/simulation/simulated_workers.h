@@ -32,12 +32,16 @@ class SimulatedWorkers {
   void JoinAll();
   void Tell(const ToWorkers& told);
   void Kill(WorkerIndex worker);
+  // A client brings an upload's bytes to all workers that know the ticket, which takes a while.
+  void Bring(TicketId ticket);
   // Those that live are heard.
   void Beat();
   bool lives(WorkerIndex worker) const { return workers_.at(worker).lives; }
   int64_t instances() const { return instances_; }
   // A fault: the next report is lost, and its worker goes on.
   void LoseReport() { lose_report_ = true; }
+  // A fault: the next upload that has all its bytes says nothing of it.
+  void ForgetUpload() { forget_upload_ = true; }
 
  private:
   struct Message {
@@ -50,6 +54,7 @@ class SimulatedWorkers {
     bool runs = false;
     std::deque<Message> inbox = {};
     std::set<TemplateId> templates = {};
+    std::set<TicketId> tickets = {};  // that it was told, and has not answered
     int64_t last_arrival_us = 0;  // of what it was told
     int64_t last_report_us = 0;
   };
@@ -61,6 +66,8 @@ class SimulatedWorkers {
   bool MayRun(WorkerIndex index, const std::vector<InstanceWait>& waits, Ordinal ordinal);
   void Run(WorkerIndex index, Worker& worker, CompletionReport done);
   void Report(WorkerIndex index, Worker& worker, CompletionReport done);
+  void EndTicket(WorkerIndex index, Worker& worker, TransferReport over);
+  void Send(WorkerIndex index, Worker& worker, WorkerReportEvent report);
 
   Schedule& schedule_;
   Generator& random_;
@@ -70,6 +77,7 @@ class SimulatedWorkers {
   uint64_t next_incarnation_ = 1;
   int64_t instances_ = 0;
   bool lose_report_ = false;
+  bool forget_upload_ = false;
 };
 
 }  // namespace tessera

@@ -30,6 +30,7 @@ constexpr int kWorkers = 3;
 constexpr int kSessions = 3;
 constexpr int64_t kLeaseUs = 30'000;
 constexpr int64_t kTickUs = 10'000;
+constexpr int64_t kSilenceUs = 40'000;
 // Longer than any lease, pause and queue.
 constexpr int64_t kSettlingUs = 400'000;
 
@@ -43,6 +44,7 @@ struct Link {
   int session = 0;
   uint64_t connection = 0;
   bool is_cut = false;
+  bool is_silent = false;  // nothing arrives, and nobody says so
   Pipe to_server;
   Pipe to_client;
   Frames at_server;
@@ -53,10 +55,20 @@ struct Session {
   SessionId id;
   ClientEnd client{kWorkers};
   SessionOutbox outbox;
-  std::vector<std::string> sent;  // the texts of the events that the machine sent
-  size_t compared = 0;            // of them, that came out as they were sent
+  struct Sent {
+    uint64_t number = 0;
+    std::string text;
+  };
+  std::vector<Sent> sent;  // the events that the machine sent
+  size_t begin = 0;        // of them, from which on they come out of this process
+  size_t compared = 0;     // behind that, that came out as they were sent
+  uint64_t acknowledged = 0;
   size_t taken = 0;               // batches
   uint64_t connection = 0;        // the newest one
+  bool was_welcomed = false;
+  int process = 0;                // of its client; those before are gone
+  Returning returning = Returning::kSameClient;
+  int64_t heard_us = 0;
   LinkPointer at_client;          // null: the client has no connection
   LinkPointer at_server;          // null: none has come
   bool is_connected = false;      // as the coordinator has it
@@ -82,8 +94,9 @@ class Simulation {
       Session& session = sessions_[static_cast<size_t>(i)];
       session.id = SessionId(static_cast<uint64_t>(i) + 1);
       session.is_connected = true;
-      Apply(SessionOpenedEvent{session.id, 77, "tenant", "simulation", kLeaseUs});
-      Dial(i);
+      session.connection = ++next_connection_;
+      Apply(SessionOpenedEvent{session.id, 77, "tenant", "simulation", kLeaseUs, Role::kClient, "", session.connection});
+      Dial(i, session.process);
     }
     Tick();
     Act(options_.acts);
@@ -103,6 +116,7 @@ class Simulation {
     config.max_outstanding_per_worker = 12;
     config.max_cached_plans = 12;
     config.max_segment_ops = 6;
+    config.max_queued_records = 96;  // more than clients with credit have under way
     return config;
   }
 
@@ -124,7 +138,9 @@ class Simulation {
         workers_.Tell(*told);
       } else if (auto* to_client = std::get_if<ToClient>(&effect)) {
         Session& session = At(static_cast<int>(to_client->session.value) - 1);
-        if (std::string text = TextOf(to_client->event); !text.empty()) session.sent.push_back(std::move(text));
+        if (std::string text = TextOf(to_client->event); !text.empty()) {
+          session.sent.push_back({to_client->event.number, std::move(text)});
+        }
         session.outbox.Add(std::move(to_client->event));
         ++result_.events;
       } else if (const auto* end = std::get_if<EndSession>(&effect)) {
@@ -163,6 +179,7 @@ class Simulation {
   }
 
   void Tick() {
+    LoseSilent();
     Apply(TickEvent{});
     workers_.Beat();
     Flush(SessionOutbox::Quiet::kNow);
@@ -173,15 +190,33 @@ class Simulation {
     if (!is_over_) schedule_.In(kTickUs, [this]() { Tick(); });
   }
 
+  void LoseSilent() {
+    if (options_.fault == Fault::kNeverLoseSilent) return;
+    for (Session& session : sessions_) {
+      if (session.is_over || !session.is_connected || schedule_.now_us() - session.heard_us <= kSilenceUs) continue;
+      Trace(StrCat("session ", session.id.value, " says nothing"));
+      Disconnect(session);
+    }
+  }
+
+  void Disconnect(Session& session) {
+    session.at_server = nullptr;
+    session.is_connected = false;
+    session.outbox.Disconnected();
+    Apply(ConnectionLostEvent{session.id, session.connection});
+  }
+
   void TakeFromClient(const LinkPointer& link, const std::string& bytes) {
     Session& session = At(link->session);
-    if (session.connection != link->connection || session.is_over) return;
+    if (session.connection != link->connection || session.is_over || !session.is_connected) return;
+    session.heard_us = schedule_.now_us();
     session.at_server = link;
     link->at_server.Add(bytes);
     while (auto words = link->at_server.Next()) {
       capnp::FlatArrayMessageReader reader(*words);
       const auto message = reader.getRoot<wire::ToCoordinator>();
       if (message.isAcknowledge()) {
+        session.acknowledged = std::max(session.acknowledged, message.getAcknowledge());
         session.outbox.Acknowledge(message.getAcknowledge());
       } else {
         TakeBatch(session, message.getBatch());
@@ -215,7 +250,7 @@ class Simulation {
   // ---- links --------------------------------------------------------------------------------------
 
   void Send(const LinkPointer& link, Pipe Link::*way, std::string bytes) {
-    if (link->is_cut) return;
+    if (link->is_cut || link->is_silent) return;
     Pipe& pipe = (*link).*way;
     pipe.last_arrival_us = std::max(pipe.last_arrival_us, schedule_.now_us() + random_.Between(10, 2000));
     pipe.pieces.push_back(std::move(bytes));
@@ -224,7 +259,7 @@ class Simulation {
 
   void Arrive(const LinkPointer& link, Pipe Link::*way) {
     Pipe& pipe = (*link).*way;
-    if (pipe.pieces.empty()) return;  // it was cut away
+    if (pipe.pieces.empty() || link->is_silent) return;  // it was cut away, or is lost
     const std::string bytes = std::move(pipe.pieces.front());
     pipe.pieces.pop_front();
     if (way == &Link::to_server) return TakeFromClient(link, bytes);
@@ -233,13 +268,36 @@ class Simulation {
     Broken(session.client.Take(bytes));
     if (options_.fault == Fault::kRepeatEvent && random_.OneIn(20)) session.client.RepeatEvent();
     CompareEvents(session);
+    BringUploads(session, link->session);
+    SendBatches(session);  // for which credit may have come
     if (is_settling_ || random_.OneIn(3)) Send(link, &Link::to_server, session.client.Acknowledgement());
+  }
+
+  // By other connections than the coordinator's.
+  void BringUploads(Session& session, int index) {
+    for (const uint64_t ticket : session.client.TakeTickets()) {
+      if (options_.fault == Fault::kForgetUpload && random_.OneIn(3)) workers_.ForgetUpload();
+      if (!is_settling_ && random_.OneIn(8)) {
+        ++result_.given_up_uploads;
+        session.client.GiveUp(ticket);
+        continue;
+      }
+      // Some take long: what needs them waits.
+      const int64_t after_us = random_.Between(10, random_.OneIn(3) ? 60'000 : 2000);
+      schedule_.In(after_us, [this, index, ticket, process = session.process]() {
+        const Session& bringing = At(index);
+        if (bringing.process != process || bringing.has_stopped) return;
+        ++result_.uploads;
+        workers_.Bring(TicketId(ticket));
+      });
+    }
   }
 
   void CompareEvents(Session& session) {
     const std::vector<std::string>& came = session.client.events();
     for (; session.compared < came.size(); ++session.compared) {
-      const std::string sent = session.compared < session.sent.size() ? session.sent[session.compared] : "nothing";
+      const size_t at = session.begin + session.compared;
+      const std::string sent = at < session.sent.size() ? session.sent[at].text : "nothing";
       if (came[session.compared] == sent) continue;
       return Broken(StrCat("event ", session.compared + 1, " of session ", session.id.value, " came out as ",
                            came[session.compared], " and was sent as ", sent));
@@ -268,12 +326,15 @@ class Simulation {
 
   void LostAtServer(const LinkPointer& link) {
     Session& session = At(link->session);
-    if (session.connection != link->connection || session.is_over || !session.is_connected) return;
-    Trace(StrCat("session ", session.id.value, " has lost connection ", link->connection));
-    session.at_server = nullptr;
-    session.is_connected = false;
-    session.outbox.Disconnected();
-    Apply(ConnectionLostEvent{session.id});
+    if (session.is_over) return;
+    if (session.connection == link->connection) {
+      if (!session.is_connected) return;
+      Trace(StrCat("session ", session.id.value, " has lost connection ", link->connection));
+      return Disconnect(session);
+    }
+    // The machine knows that it has a newer one.
+    const bool is_taken = options_.fault == Fault::kTakeStaleLoss && session.is_connected;
+    Apply(ConnectionLostEvent{session.id, is_taken ? session.connection : link->connection});
   }
 
   void LostAtClient(const LinkPointer& link) {
@@ -281,52 +342,69 @@ class Simulation {
     if (session.at_client != link) return;
     session.at_client = nullptr;
     session.client.Lost();
-    schedule_.In(random_.Between(0, 15'000), [this, index = link->session]() { Dial(index); });
+    DialIn(random_.Between(0, 15'000), link->session);
   }
 
-  void Dial(int index) {
+  void DialIn(int64_t us, int index) {
+    schedule_.In(us, [this, index, process = At(index).process]() { Dial(index, process); });
+  }
+
+  void Dial(int index, int process) {
     Session& session = At(index);
-    if (session.has_stopped || session.is_over) return;
+    if (session.has_stopped || session.is_over || session.process != process) return;
     // It may be told of what it has: then that is dropped when it comes again.
     uint64_t last_event = session.client.last_event();
     if (random_.OneIn(3)) last_event -= std::min(last_event, static_cast<uint64_t>(random_.Below(4)));
-    if (options_.fault == Fault::kSkipResend && session.connection > 0) ++last_event;
-    if (!is_settling_ && random_.OneIn(6)) {
-      schedule_.In(random_.Between(100, 9000), [this, index]() { Dial(index); });
-      return;
-    }
-    schedule_.In(random_.Between(10, 2000), [this, index, last_event]() { Welcome(index, last_event); });
+    if (options_.fault == Fault::kSkipResend && session.was_welcomed) ++last_event;
+    if (!is_settling_ && random_.OneIn(6)) return DialIn(random_.Between(100, 9000), index);
+    schedule_.In(random_.Between(10, 2000),
+                 [this, index, process, last_event]() { Welcome(index, process, last_event); });
   }
 
-  void Welcome(int index, uint64_t last_event) {
+  void Welcome(int index, int process, uint64_t last_event) {
     Session& session = At(index);
-    if (session.is_over) return;
-    const bool is_first = session.connection == 0;
+    if (session.is_over || session.process != process) return;
+    const bool is_first = !std::exchange(session.was_welcomed, true);
     if (session.at_server) Cut(std::exchange(session.at_server, nullptr));
     auto link = std::make_shared<Link>();
     link->session = index;
-    link->connection = session.connection = ++next_connection_;
+    if (!is_first) session.connection = ++next_connection_;
+    link->connection = session.connection;
     session.is_connected = true;
+    session.heard_us = schedule_.now_us();
     session.outbox.Resume(last_event);
-    if (!is_first) Apply(SessionResumedEvent{session.id, Returning::kSameClient});
+    session.acknowledged = std::max(session.acknowledged, last_event);
+    if (session.client.events().empty()) BeginBehind(session);
+    const Returning who = options_.fault == Fault::kTakeForTheSame ? Returning::kSameClient : session.returning;
+    if (!is_first) Apply(SessionResumedEvent{session.id, who, link->connection});
     uint64_t last_batch = machine_.sessions().at(session.id).last_batch;
     Trace(StrCat("session ", session.id.value, " has connection ", link->connection, " after batch ", last_batch,
                  " and event ", last_event));
     // As of a while ago: then what it has since comes again, and is dropped.
-    if (random_.OneIn(3)) last_batch -= std::min(last_batch, static_cast<uint64_t>(random_.Below(4)));
+    if (!session.client.is_fresh() && random_.OneIn(3)) last_batch -= std::min(last_batch, static_cast<uint64_t>(random_.Below(4)));
     if (!is_settling_ && random_.OneIn(8)) {
       link->is_cut = true;
       schedule_.In(random_.Between(1, 5000), [this, link]() { LostAtServer(link); });
-      schedule_.In(random_.Between(100, 9000), [this, index]() { Dial(index); });
-      return;
+      return DialIn(random_.Between(100, 9000), index);
     }
-    schedule_.In(random_.Between(10, 2000), [this, link, last_batch]() { Connected(link, last_batch); });
+    schedule_.In(random_.Between(10, 2000),
+                 [this, link, process, last_batch]() { Connected(link, process, last_batch); });
   }
 
-  void Connected(const LinkPointer& link, uint64_t last_batch) {
+  // What comes out of a process that has seen nothing yet: what nobody has acknowledged, behind the event that it knows.
+  void BeginBehind(Session& session) {
+    const uint64_t known = std::max(session.acknowledged, session.client.last_event());
+    const auto first = std::find_if(session.sent.begin(), session.sent.end(),
+                                    [known](const Session::Sent& sent) { return sent.number > known; });
+    session.begin = static_cast<size_t>(first - session.sent.begin());
+    session.compared = 0;
+  }
+
+  void Connected(const LinkPointer& link, int process, uint64_t last_batch) {
     Session& session = At(link->session);
-    if (session.is_over || session.has_stopped) return Cut(link);
+    if (session.is_over || session.has_stopped || session.process != process) return Cut(link);
     session.at_client = link;
+    session.returning = Returning::kSameClient;
     session.client.ForgetBytes();
     session.client.Connected(kEpoch, link->connection, last_batch);
     Send(link, &Link::to_server, "");
@@ -352,9 +430,12 @@ class Simulation {
     Session& session = At(index);
     const bool is_clients = !session.has_stopped && !session.is_closed && !session.is_over;
     const int64_t what = random_.Below(100);
-    if (what < 78) {
-      if (is_clients) session.client.AddBatch(random_);
-      if (is_clients) SendBatches(session);
+    if (what < 75) {
+      if (is_clients) Ask(session);
+    } else if (what < 77) {
+      if (session.at_client) FallSilent(session.at_client);
+    } else if (what < 78) {
+      if (is_clients) StartAgain(session, index);
     } else if (what < 92) {
       if (session.at_client && !session.at_client->is_cut) {
         Trace(StrCat("the link of session ", session.id.value, " is cut"));
@@ -375,16 +456,47 @@ class Simulation {
     schedule_.In(random_.Between(0, 1500), [this, left]() { Act(left - 1); });
   }
 
+  void Ask(Session& session) {
+    if (session.returning == Returning::kNewClient) return;  // it has not been welcomed
+    if (!session.client.has_credit() && options_.fault != Fault::kIgnoreCredit) {
+      ++result_.waits_for_credit;
+      return;
+    }
+    session.client.AddBatch(random_);
+    SendBatches(session);
+  }
+
+  void FallSilent(const LinkPointer& link) {
+    if (link->is_cut || link->is_silent) return;
+    Trace(StrCat("the link of session ", At(link->session).id.value, " falls silent"));
+    ++result_.silences;
+    link->is_silent = true;
+    schedule_.In(random_.Between(10'000, 90'000), [this, link]() { LostAtClient(link); });
+  }
+
+  // The client's process ends; another one resumes its session.
+  void StartAgain(Session& session, int index) {
+    Trace(StrCat("another process takes session ", session.id.value));
+    ++result_.new_processes;
+    if (session.at_client) Cut(std::exchange(session.at_client, nullptr));
+    ++session.process;
+    session.returning = Returning::kNewClient;
+    // What it was told may be of a while ago.
+    const uint64_t last_event = session.client.last_event();
+    session.client.StartAgain(last_event - std::min(last_event, static_cast<uint64_t>(random_.Below(4))));
+    BeginBehind(session);
+    DialIn(random_.Between(0, 15'000), index);
+  }
+
   // For good, without a word.
   void Stop(Session& session) {
     if (session.has_stopped || session.is_over) return;
     Trace(StrCat("the client of session ", session.id.value, " stops"));
     session.has_stopped = true;
     session.client.Lost();
-    if (session.at_client) Cut(session.at_client);
-    if (session.connection > 0) return;
-    session.is_connected = false;  // the connection that opened it ends before its link has come
-    Apply(ConnectionLostEvent{session.id});
+    if (session.at_client) random_.OneIn(2) ? FallSilent(session.at_client) : Cut(session.at_client);
+    if (session.was_welcomed) return;
+    Disconnect(session);  // the connection that opened it ends before its link has come
   }
 
   void Close(Session& session) {
@@ -414,13 +526,16 @@ class Simulation {
     const size_t made = session.client.batches().size();
     if (session.taken != made) return Broken(StrCat(name, made, " batches were made, ", session.taken, " taken"));
     const size_t came = session.client.events().size();
-    if (came != session.sent.size()) {
-      return Broken(StrCat(name, session.sent.size(), " events were sent, ", came, " came out"));
+    if (session.begin + came != session.sent.size()) {
+      return Broken(StrCat(name, session.sent.size() - session.begin, " events were sent, ", came, " came out"));
     }
     const std::set<uint64_t> open = session.client.open_requests();
     if (!open.empty()) return Broken(StrCat(name, "request ", *open.begin(), " is not answered"));
     if (session.outbox.size() > 0) return Broken(StrCat(name, session.outbox.size(), " events are not acknowledged"));
-    if (!machine_.sessions().at(session.id).queue.empty()) return Broken(name + "records wait in its queue");
+    const SessionEntry& entry = machine_.sessions().at(session.id);
+    if (!entry.queue.empty()) return Broken(name + "records wait in its queue");
+    if (entry.tickets > 0) return Broken(StrCat(name, entry.tickets, " tickets are open"));
+    if (!session.client.has_credit()) return Broken(name + "all is taken up, and its client has no credit");
   }
 
   void CheckEnd() {

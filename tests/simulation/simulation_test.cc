@@ -30,6 +30,11 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
     sum.lost_workers += result.lost_workers;
     sum.ended_leases += result.ended_leases;
     sum.instances += result.instances;
+    sum.uploads += result.uploads;
+    sum.given_up_uploads += result.given_up_uploads;
+    sum.waits_for_credit += result.waits_for_credit;
+    sum.silences += result.silences;
+    sum.new_processes += result.new_processes;
   }
   // Each of them happens.
   EXPECT_GT(sum.batches, 50'000);
@@ -39,6 +44,11 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
   EXPECT_GT(sum.lost_workers, 2000);
   EXPECT_GT(sum.ended_leases, 500);
   EXPECT_GT(sum.instances, 50'000);
+  EXPECT_GT(sum.uploads, 5000);
+  EXPECT_GT(sum.given_up_uploads, 500);
+  EXPECT_GT(sum.waits_for_credit, 500);
+  EXPECT_GT(sum.silences, 1000);
+  EXPECT_GT(sum.new_processes, 500);
 }
 
 TEST(SimulationTest, ASeedIsOneRun) {
@@ -84,6 +94,38 @@ TEST(SimulationTest, AReportThatIsLostIsSeen) {
   std::set<std::string> found;
   EXPECT_GT(Breaking(Fault::kLoseReport, found), 5);
   EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("is not answered")));
+}
+
+TEST(SimulationTest, AnUploadThatAWorkerForgetsIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kForgetUpload, found), 10);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("is not answered")));
+}
+
+TEST(SimulationTest, AClientThatSendsWithoutCreditIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kIgnoreCredit, found), 0);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("max_queued_records is 96")));
+}
+
+TEST(SimulationTest, AClientThatIsSilentForEverIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kNeverLoseSilent, found), 2);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("its client has stopped, and it is there")));
+}
+
+TEST(SimulationTest, AFormerConnectionsLossThatIsTakenForTheNewestsIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kTakeStaleLoss, found), 5);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("the lease of a connected session ran out")));
+}
+
+TEST(SimulationTest, UploadsThatANewProcessDoesNotBringAreSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kTakeForTheSame, found), 1);
+  EXPECT_THAT(found, ::testing::Contains(::testing::AnyOf(::testing::HasSubstr("records wait in its queue"),
+                                                          ::testing::HasSubstr("tickets are open"),
+                                                          ::testing::HasSubstr("is not answered"))));
 }
 
 }  // namespace

@@ -19,6 +19,10 @@ std::string TextOf(const WatchRecord& record) {
 std::string TextOf(const DownloadRecord& record) {
   return StrCat("read ", record.request, " of ", record.handle.value, "; ");
 }
+std::string TextOf(const UploadRecord& record) {
+  return StrCat("bring ", record.request, " to ", record.result.value, "; ");
+}
+std::string TextOf(const ReleaseRecord& record) { return StrCat("release ", record.ticket.value, "; "); }
 std::string TextOf(const DropRecord& record) { return StrCat("drop ", record.handles.at(0).value, "; "); }
 std::string TextOf(const CancelRecord& record) { return StrCat("cancel ", record.request, "; "); }
 std::string TextOf(const NamingRecord& record) { return StrCat("name ", record.handle.value, " ", record.name, "; "); }
@@ -47,6 +51,10 @@ std::string TextOf(const SessionEvent& event) {
   if (const auto* failed = std::get_if<FailedHandleEvent>(&event.body)) {
     return StrCat("failed ", failed->handle.value, " ", failed->status.ToString());
   }
+  if (const auto* ticket = std::get_if<TicketEvent>(&event.body)) {
+    return StrCat("ticket ", ticket->ticket.value, " of ", ticket->request);
+  }
+  if (const auto* done = std::get_if<UploadDoneEvent>(&event.body)) return StrCat("brought ", done->request);
   if (const auto* lost = std::get_if<WorkerLostNotice>(&event.body)) return StrCat("lost ", lost->worker.value);
   if (const auto* joined = std::get_if<WorkerJoinedNotice>(&event.body)) return StrCat("joined ", joined->worker.value);
   if (std::holds_alternative<BatchDoneEvent>(event.body)) return "";

@@ -58,7 +58,9 @@ Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort&
       journal_(std::move(journal)),
       machine_(options.config),
       peer_key_(RandomSecret()),
-      tasks_(*this) {}
+      tasks_(*this) {
+  Apply(StartedEvent{options.epoch});
+}
 
 int64_t Hub::UptimeUs() const { return (timer_.now() - started_) / kj::MICROSECONDS; }
 double Hub::uptime_s() const { return static_cast<double>(UptimeUs()) * 1e-6; }
@@ -265,14 +267,15 @@ bool Hub::TakeLink(uint64_t key, kj::Own<LinkStream> stream) {
 }
 
 // Messages on the former one are not heard any more.
-void Hub::ConnectSession(SessionId session, SessionLink& link) {
+uint64_t Hub::ConnectSession(SessionId session, SessionLink& link) {
   Disconnect(link);
+  const uint64_t connection = machine_.given().connection + 1;
   link.is_connected = true;
-  link.connection = next_connection_++;
   link.heard_us = NowUs();
-  link.link_key = ExpectLink([this, session, connection = link.connection](kj::Own<LinkStream> stream) {
+  link.link_key = ExpectLink([this, session, connection](kj::Own<LinkStream> stream) {
     StartLink(session, connection, kj::mv(stream));
   });
+  return connection;
 }
 
 // A link that breaks leaves the session; one whose client breaks a rule ends it.
@@ -321,14 +324,14 @@ absl::Status Hub::TakeBatch(SessionId session, wire::Batch::Reader batch) {
 }
 
 absl::StatusOr<Hub::Opened> Hub::OpenSession(SessionOpenedEvent event, std::function<void(absl::Status)> on_end) {
-  event.session = SessionId(next_session_++);
+  event.session = SessionId(machine_.given().session + 1);
   event.secret = RandomSecret();
   absl::Status refused;
   SessionLink& link = sessions_[event.session];
   link.secret = event.secret;
   link.on_end = [&refused](absl::Status status) { refused = std::move(status); };
-  ConnectSession(event.session, link);
-  Opened opened{event.session, link.secret, link.connection, link.link_key};
+  event.connection = ConnectSession(event.session, link);
+  Opened opened{event.session, link.secret, event.connection, link.link_key};
   Apply(event);
   TESSERA_RETURN_IF_ERROR(refused);
   sessions_.at(opened.session).on_end = std::move(on_end);
@@ -349,10 +352,10 @@ absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, Role
   if (link.link.get() != nullptr) SendEnded(*link.link, taken);
   if (link.on_end) link.on_end(taken);
   link.on_end = std::move(on_end);
-  ConnectSession(session, link);
-  Opened opened{session, resume.secret, link.connection, link.link_key};
+  const uint64_t connection = ConnectSession(session, link);
+  Opened opened{session, resume.secret, connection, link.link_key};
   link.outbox.Resume(resume.last_event);
-  Apply(SessionResumedEvent{session, resume.who});
+  Apply(SessionResumedEvent{session, resume.who, connection});
   return opened;
 }
 
@@ -367,8 +370,8 @@ absl::Status Hub::CloseByAdmin(SessionId session, SessionId by) {
 }
 
 bool Hub::IsCurrent(SessionId session, uint64_t connection) const {
-  auto found = sessions_.find(session);
-  return found != sessions_.end() && found->second.connection == connection;
+  auto found = machine_.sessions().find(session);
+  return sessions_.contains(session) && found != machine_.sessions().end() && found->second.connection == connection;
 }
 
 void Hub::ConnectionGone(SessionId session, uint64_t connection) {
@@ -377,7 +380,7 @@ void Hub::ConnectionGone(SessionId session, uint64_t connection) {
   if (!link.is_connected) return;
   Disconnect(link);
   link.on_end = nullptr;
-  Apply(ConnectionLostEvent{session});
+  Apply(ConnectionLostEvent{session, connection});
 }
 
 void Hub::LoseSilent() {
@@ -386,7 +389,8 @@ void Hub::LoseSilent() {
   const int64_t now_us = NowUs();
   std::vector<std::pair<SessionId, uint64_t>> silent;
   for (const auto& [session, link] : sessions_) {
-    if (link.is_connected && now_us - link.heard_us > limit_us) silent.emplace_back(session, link.connection);
+    if (!link.is_connected || now_us - link.heard_us <= limit_us) continue;
+    silent.emplace_back(session, machine_.sessions().at(session).connection);
   }
   for (const auto& [session, connection] : silent) {
     spdlog::warn("session {}: its client has said nothing for {} s (session_silence)", session.value,
@@ -408,6 +412,13 @@ void Hub::EndLink(SessionId session, const absl::Status& reason) {
   if (on_end) on_end(reason);
 }
 
+// The machine hears of a worker when its link is there: those whose links are on their way have numbers, too.
+uint64_t Hub::NextIncarnation() const {
+  uint64_t newest = machine_.given().incarnation;
+  for (const auto& [index, link] : workers_) newest = std::max(newest, link.info.incarnation);
+  return newest + 1;
+}
+
 absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client) {
   if (event.worker.value < 0) {
     event.worker = machine_.FreeWorkerIndex();
@@ -420,7 +431,7 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
   }
   // Those whose links are on their way, too.
   for (const auto& [index, other] : workers_) TESSERA_RETURN_IF_ERROR(CheckReach(event, other.info));
-  event.incarnation = next_incarnation_++;
+  event.incarnation = NextIncarnation();
   const WorkerIndex worker = event.worker;
   const uint64_t key = ExpectLink([this, event](kj::Own<LinkStream> stream) { StartWorker(event, kj::mv(stream)); });
   workers_.emplace(worker, WorkerLink{kj::mv(client), event, key, {}});

@@ -73,7 +73,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
 
   const StateMachine& machine() const { return machine_; }
   const CoordinatorOptions& options() const { return options_; }
-  uint64_t epoch() const { return options_.epoch; }
+  uint64_t epoch() const { return machine_.given().epoch; }
   uint64_t peer_key() const { return peer_key_; }
   double uptime_s() const;
   // In how many heartbeats the worker was at work.
@@ -96,15 +96,15 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     kj::Own<MessageLink> link;  // null until it has come, and while no connection has the session
     uint64_t link_key = 0;
     uint64_t secret = 0;
-    uint64_t connection = 0;
     int64_t heard_us = 0;  // as NowUs has it
     SessionOutbox outbox;
     std::function<void(absl::Status)> on_end;
     kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> room;  // for whom the link's reading waits
   };
   void Disconnect(SessionLink& link);
-  // A session goes on with a new connection, whose link is to come.
-  void ConnectSession(SessionId session, SessionLink& link);
+  // A session goes on with a new connection, whose link is to come. Its number, for the event that says so.
+  uint64_t ConnectSession(SessionId session, SessionLink& link);
+  uint64_t NextIncarnation() const;
   void StartLink(SessionId session, uint64_t connection, kj::Own<LinkStream> stream);
   void StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream);
   using TakeStream = std::function<void(kj::Own<LinkStream>)>;
@@ -144,9 +144,6 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   std::unique_ptr<JournalWriter> journal_;
   StateMachine machine_;
   uint64_t peer_key_;
-  uint64_t next_session_ = 1;
-  uint64_t next_connection_ = 1;
-  uint64_t next_incarnation_ = 1;
   std::map<uint64_t, TakeStream> expected_links_;  // by key
   std::map<WorkerIndex, WorkerLink> workers_;
   std::map<WorkerIndex, ClockOffset> clocks_;

@@ -47,12 +47,20 @@ struct EventWriter {
     opened.setLeaseUs(e.lease_us);
     opened.setRole(static_cast<uint8_t>(e.role));
     opened.setName(e.name.c_str());
+    opened.setConnection(e.connection);
   }
+  void operator()(const StartedEvent& e) { out.setStarted(e.epoch); }
   void operator()(const SessionClosedEvent& e) { out.setSessionClosed(e.session.value); }
-  void operator()(const ConnectionLostEvent& e) { out.setConnectionLost(e.session.value); }
+  void operator()(const ConnectionLostEvent& e) {
+    auto lost = out.initDisconnected();
+    lost.setSession(e.session.value);
+    lost.setConnection(e.connection);
+  }
   void operator()(const SessionResumedEvent& e) {
-    if (e.who == Returning::kSameClient) return out.setSessionWentOn(e.session.value);
-    out.setSessionResumed(e.session.value);
+    auto made = out.initConnected();
+    made.setSession(e.session.value);
+    made.setConnection(e.connection);
+    made.setGoesOn(e.who == Returning::kSameClient);
   }
   void operator()(const BatchEvent& e) {
     auto made = out.initBatch();
@@ -202,13 +210,19 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
       return SessionOpenedEvent{
           SessionId(e.getSession()), e.getSecret(),  TextOf(e.getTenant()),
           TextOf(e.getClient()),     e.getLeaseUs(), e.getRole() == 0 ? Role::kClient : Role::kAdmin,
-          TextOf(e.getName())};
+          TextOf(e.getName()),       e.getConnection()};
     }
+    case Journal::STARTED: return StartedEvent{reader.getStarted()};
     case Journal::SESSION_CLOSED: return SessionClosedEvent{SessionId(reader.getSessionClosed())};
-    case Journal::CONNECTION_LOST: return ConnectionLostEvent{SessionId(reader.getConnectionLost())};
-    case Journal::SESSION_RESUMED: return SessionResumedEvent{SessionId(reader.getSessionResumed())};
-    case Journal::SESSION_WENT_ON:
-      return SessionResumedEvent{SessionId(reader.getSessionWentOn()), Returning::kSameClient};
+    case Journal::CONNECTED: {
+      auto e = reader.getConnected();
+      return SessionResumedEvent{SessionId(e.getSession()),
+                                 e.getGoesOn() ? Returning::kSameClient : Returning::kNewClient, e.getConnection()};
+    }
+    case Journal::DISCONNECTED: {
+      auto e = reader.getDisconnected();
+      return ConnectionLostEvent{SessionId(e.getSession()), e.getConnection()};
+    }
     case Journal::BATCH: {
       BatchEvent event;
       event.session = SessionId(reader.getBatch().getSession());
@@ -228,6 +242,9 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
     }
     case Journal::TICK: return TickEvent{};
     case Journal::CONTINUED: return ContinuedEvent{};
+    case Journal::CONNECTION_LOST:
+    case Journal::SESSION_RESUMED:
+    case Journal::SESSION_WENT_ON:
     case Journal::ACKNOWLEDGED: break;
   }
   return absl::InvalidArgumentError(StrCat("journal: unknown event ", static_cast<int>(reader.which())));
@@ -290,6 +307,7 @@ absl::StatusOr<ReplayResult> ReplayBytes(absl::Span<const std::byte> journal) {
     if (!status.ok()) return WithMessage(status, StrCat(StdView(status.message()), "; event ", result.events));
   }
   result.effects = digest.count();
+  result.given = machine.given();
   result.digest = digest.Hex();
   return result;
 }

@@ -15,6 +15,7 @@
 #include "server/coordinator/config.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
+#include "server/coordinator/tables.h"
 
 struct XXH3_state_s;
 
@@ -57,6 +58,7 @@ struct ReplayResult {
   uint64_t events = 0;
   uint64_t effects = 0;
   std::string digest;
+  GivenNumbers given;       // that the next ones are larger than
   uint64_t torn_bytes = 0;  // at the end: of an event that was not written whole, when the process ended
 };
 // InvalidArgument for a file that isn't a journal, DataLoss where it is not as it was written.

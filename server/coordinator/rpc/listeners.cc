@@ -38,20 +38,21 @@ std::pair<dev_t, ino_t> FileAt(const std::string& path) {
 
 TlsSide SideOf(Door door) { return door == Door::kWorkers ? TlsSide::kServerOfWorkers : TlsSide::kServer; }
 
-absl::Status CheckOne(const std::string& flag, const std::string& text, Door door, const TlsFiles& tls) {
+std::string FlagOf(Door door) { return door == Door::kWorkers ? "--listen-workers" : "--listen"; }
+
+absl::Status CheckOne(const std::string& text, Door door) {
+  const std::string flag = FlagOf(door);
   TESSERA_ASSIGN_OR_RETURN(const Address address, ParseAddress(StrCat(flag, " ", text), text));
-  if (address.is_unix()) {
-    if (door == Door::kWorkers) {
-      return absl::InvalidArgumentError(StrCat(flag, " ", text, ": workers of this host join by --listen unix:/path"));
-    }
-    if (address.socket_path.front() != '/') {
-      return absl::InvalidArgumentError(StrCat(flag, " ", text, ": a unix socket's path begins with /"));
-    }
-    if (address.socket_path.size() < sizeof(sockaddr_un::sun_path)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        StrCat(flag, " ", text, ": a unix socket's path has at most ", sizeof(sockaddr_un::sun_path) - 1, " bytes"));
+  if (!address.is_unix()) return absl::OkStatus();
+  if (door == Door::kWorkers) {
+    return absl::InvalidArgumentError(StrCat(flag, " ", text, ": workers of this host join by --listen unix:/path"));
   }
-  return MakeTls(StrCat(flag, " ", text), tls, SideOf(door)).status();
+  if (address.socket_path.front() != '/') {
+    return absl::InvalidArgumentError(StrCat(flag, " ", text, ": a unix socket's path begins with /"));
+  }
+  if (address.socket_path.size() < sizeof(sockaddr_un::sun_path)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat(flag, " ", text, ": a unix socket's path has at most ", sizeof(sockaddr_un::sun_path) - 1, " bytes"));
 }
 
 }  // namespace
@@ -61,10 +62,10 @@ absl::Status CheckListening(const CoordinatorOptions& options) {
     return absl::InvalidArgumentError("--listen is missing: an address to serve, unix:/path or tls://host:port");
   }
   for (const std::string& text : options.listen) {
-    TESSERA_RETURN_IF_ERROR(CheckOne("--listen", text, Door::kClients, options.tls));
+    TESSERA_RETURN_IF_ERROR(CheckOne(text, Door::kClients));
   }
   for (const std::string& text : options.listen_workers) {
-    TESSERA_RETURN_IF_ERROR(CheckOne("--listen-workers", text, Door::kWorkers, options.tls));
+    TESSERA_RETURN_IF_ERROR(CheckOne(text, Door::kWorkers));
   }
   return absl::OkStatus();
 }
@@ -87,7 +88,7 @@ absl::Status Listeners::Add(const std::string& text, Door door) {
     const absl::Status claimed = ClaimPath(address.socket_path);
     if (!claimed.ok()) return absl::Status(claimed.code(), StrCat("can't listen on ", text, ": ", claimed.message()));
   } else {
-    TESSERA_ASSIGN_OR_RETURN(listener.tls, MakeTls(StrCat("--listen ", text), options_.tls, SideOf(door)));
+    TESSERA_ASSIGN_OR_RETURN(listener.tls, MakeTls(StrCat(FlagOf(door), " ", text), options_.tls, SideOf(door)));
   }
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
                  auto& network = io_.provider->getNetwork();

@@ -22,7 +22,7 @@
 
 namespace tessera {
 
-// Whether the addresses are some, and have the certificates that they need.
+// Whether the addresses are some. Certificates are read when they are opened.
 absl::Status CheckListening(const CoordinatorOptions& options);
 
 class Listeners {

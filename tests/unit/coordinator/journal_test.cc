@@ -50,6 +50,7 @@ void FillBatch(uint64_t number, std::mt19937& random, uint64_t& next_handle, wir
 }
 
 struct Recorded {
+  GivenNumbers given;
   std::string digest;
   uint64_t effects = 0;
   uint64_t events = 0;
@@ -88,7 +89,11 @@ Recorded Record(const std::string& path, unsigned seed) {
     joined.message_address = std::string("\0\1\xff", 3);
     apply(joined);
   }
-  apply(SessionOpenedEvent{SessionId(1), 42, "t", "c", 5'000'000});
+  apply(StartedEvent{1'234'567});
+  apply(SessionOpenedEvent{SessionId(1), 42, "t", "c", 5'000'000, Role::kClient, "", 1});
+  apply(ConnectionLostEvent{SessionId(1), 1});
+  apply(SessionResumedEvent{SessionId(1), Returning::kSameClient, 2});
+  apply(ConnectionLostEvent{SessionId(1), 1});  // of the former one
   uint64_t next_handle = 10;
   uint64_t batches = 0;
   for (int step = 0; step < 600; ++step) {
@@ -120,6 +125,7 @@ Recorded Record(const std::string& path, unsigned seed) {
   apply(SessionClosedEvent{SessionId(1)});
   result.digest = writer->digest().Hex();
   result.effects = writer->digest().count();
+  result.given = machine.given();
   return result;
 }
 
@@ -133,6 +139,8 @@ TEST(JournalTest, ReplayGivesTheSameEffects) {
     EXPECT_EQ(replayed->effects, recorded.effects);
     EXPECT_EQ(replayed->digest, recorded.digest) << "seed " << seed;
     EXPECT_GT(recorded.effects, 300u);
+    EXPECT_EQ(replayed->given, (GivenNumbers{1'234'567, 1, 2, 3}));
+    EXPECT_EQ(replayed->given, recorded.given);
   }
   unlink(path.c_str());
 }

@@ -426,6 +426,20 @@ TEST(StateMachineTest, ALeaseKeepsASessionThatLostItsConnection) {
   EXPECT_FALSE(cluster.machine().sessions().contains(session));
 }
 
+TEST(StateMachineTest, TheLossOfAFormerConnectionIsNoLoss) {
+  SimulatedCluster cluster(1);
+  cluster.Apply(StartedEvent{9});
+  cluster.Apply(SessionOpenedEvent{SessionId(4), 77, "", "test", 1'000'000, Role::kClient, "", 6});
+  cluster.Apply(SessionResumedEvent{SessionId(4), Returning::kSameClient, 7});
+  cluster.Apply(ConnectionLostEvent{SessionId(4), 6});
+  EXPECT_TRUE(cluster.machine().sessions().at(SessionId(4)).connected);
+  cluster.Apply(ConnectionLostEvent{SessionId(4), 7});
+  EXPECT_FALSE(cluster.machine().sessions().at(SessionId(4)).connected);
+  EXPECT_EQ(cluster.machine().given().epoch, 9u);
+  EXPECT_EQ(cluster.machine().given().session, 4u);
+  EXPECT_EQ(cluster.machine().given().connection, 7u);
+}
+
 TEST(StateMachineTest, ResentBatchesAreTakenOnceAndAGapEndsTheSession) {
   SimulatedCluster cluster(1);
   const SessionId session = cluster.Open();
