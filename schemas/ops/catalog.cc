@@ -298,7 +298,7 @@ struct AllRows {
     for (const absl::Span<const OpRow> some :
          {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
           composites::ArrangementRows(), composites::LinalgRows(), composites::FourierRows(), composites::RandomRows(),
-          composites::WindowRows(), composites::StatisticsRows()}) {
+          composites::WindowRows(), composites::StatisticsRows(), composites::TrainingRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

@@ -111,7 +111,7 @@ REAL_ONLY = {
 OTHERS = {"clip", "lerp", "cross", "one_hot", "cross_entropy", "linear", "scaled_dot_product_attention", "batch_norm",
           "group_norm", "concat", "stack", "roll", "tile", "repeat", "pad", "broadcast_to", "cumulative_sum",
           "cumulative_prod", "cumulative_max", "cumulative_min", "sort", "argsort", "searchsorted", "take_along_axis", "scatter",
-          "nll_loss", "masked_fill", "baddbmm", "diff", "addcmul", "addcdiv"}
+          "nll_loss", "masked_fill", "baddbmm", "diff", "addcmul", "addcdiv", "sgd_step", "adam_step"}
 DRAWN = {"normal", "uniform", "exponential", "dropout"}     # tests/python/test_random.py
 
 
@@ -324,6 +324,50 @@ def test_what_models_need(session, mesh22, rng, placements):
     close(ts.batch_norm(tc, ts.asarray(m), ts.asarray(s)), (c - m[:, None]) / np.sqrt(s[:, None] + 1e-5), np.float64)
     p, q = draw(rng, np.float64, (4, 3)), draw(rng, np.float64, (4, 3))
     close(ts.cross(session.distribute_tensor(p, mesh22, [S(0), S(1)]), ts.asarray(q)), np.cross(p, q), np.float64)
+
+
+def adam_oracle(p, g, m, v, t, rate, mode, beta1, beta2, eps, decay, highest=None):
+    if mode == "adamw":
+        p = p * (1 - rate * decay)
+    else:
+        g = g + p * decay
+    m, v = m * beta1 + g * (1 - beta1), v * beta2 + g * g * (1 - beta2)
+    base = v if highest is None else np.maximum(highest, v)
+    return p - rate / (1 - beta1**t) * m / (np.sqrt(base) / np.sqrt(1 - beta2**t) + eps), m, v, base
+
+
+@pytest.mark.parametrize("placements", PLACEMENTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_optimizers_step_in_one_op_where_the_parameter_lies(session, mesh22, rng, placements, dtype):
+    p, g, m = (draw(rng, dtype) for _ in range(3))
+    v, highest = np.abs(draw(rng, dtype)), np.abs(draw(rng, dtype))
+    put = lambda a: session.distribute_tensor(a, mesh22, placements)  # noqa: E731
+    count = session.distribute_tensor(np.array(3, np.float32), mesh22, [R(), R()])
+    rate = session.distribute_tensor(np.array(0.1), mesh22, [R(), R()])
+    options = {"beta1": 0.8, "beta2": 0.95, "weight_decay": 0.1, "eps": 1e-6}
+    tensors = [put(a) for a in (p, g, m, v, highest)]
+    with session.comm_debug() as comm:
+        for mode in ("adam", "adamw"):
+            want = adam_oracle(*(a.astype(np.float64) for a in (p, g, m, v)), 3, 0.1, mode, 0.8, 0.95, 1e-6, 0.1)
+            for one in (0.1, rate):
+                got = ts.adam_step(*tensors[:4], count, one, mode=mode, **options)
+                assert len(got) == 3 and all(list(t.placements) == placements for t in got)
+                for a, b in zip(got, want):
+                    close(a, b, dtype)
+        want = adam_oracle(*(a.astype(np.float64) for a in (p, g, m, v)), 3, 0.1, "adam", 0.9, 0.999, 1e-8, 0, highest.astype(np.float64))
+        for a, b in zip(ts.adam_step(*tensors[:4], count, 0.1, tensors[4]), want):
+            close(a, b, dtype)
+        close(ts.sgd_step(tensors[0], tensors[1], rate, weight_decay=0.5), p - 0.1 * (g + 0.5 * p), dtype)
+        b = 0.9 * m + 0.8 * g
+        for one, moved in (("plain", b), ("nesterov", g + 0.9 * b)):
+            for a, want in zip(ts.sgd_step(tensors[0], tensors[1], 0.1, tensors[2], momentum=0.9, dampening=0.2, mode=one), (p - 0.1 * moved, b)):
+                close(a, want, dtype)
+        x, first = ts.sgd_step(tensors[0], tensors[1], 0.1, momentum=0.9)
+        close(first, g, dtype)
+    with pytest.raises(ts.InvalidArgumentError, match="adam_step: mode is 'adamax'"):
+        ts.adam_step(*tensors[:4], count, 0.1, mode="adamax")
+    with pytest.raises(ts.InvalidArgumentError, match="count is a tensor without dims"):
+        ts.adam_step(*tensors[:4], 3, 0.1)
 
 
 def test_sharded_classes_stay_where_they_are(session, mesh4, rng):

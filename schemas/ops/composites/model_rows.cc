@@ -32,11 +32,6 @@ V SumOver(const V& x, const Dims& dims, Keep keep = Keep::kDims) {
 V MeanOver(const V& x, const Dims& dims, Keep keep = Keep::kDims) {
   return x.builder()->Reduce(OpId::kMean, x, dims, keep);
 }
-double NumberOf(const G& g, size_t scalar, double otherwise) {
-  return g.scalars().size() > scalar ? g.scalars()[scalar].AsDouble() : otherwise;
-}
-// f16 and bf16 are computed in f32 and rounded once.
-V Wide(G& g, const V& x) { return g.AsType(g.AsFloat(x), AccumulatedIn(g.AsFloat(x).dtype())); }
 
 // ---- activations ----
 
@@ -109,7 +104,6 @@ void LogSumExp(G& g) {
 
 // ---- normalisations ----
 
-double Eps(const G& g, double otherwise) { return g.attributes().eps() == nullptr ? otherwise : *g.attributes().eps(); }
 
 // What stands after x: a weight and a bias, of the normalised dims.
 V Scaled(G& g, V x, const V& like) {

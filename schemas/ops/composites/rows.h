@@ -17,11 +17,23 @@ absl::Span<const OpRow> ArrangementRows();  // where elements lie: concat, stack
 absl::Span<const OpRow> RandomRows();       // distributions
 absl::Span<const OpRow> WindowRows();       // convolutions and pooling
 absl::Span<const OpRow> StatisticsRows();   // what NumPy has of elements and statistics besides
+absl::Span<const OpRow> TrainingRows();     // steps of optimizers
 
 // The dtype of a result that is a float: x's own, that of its parts, or f64.
 inline DType FloatOf(const GraphValue& x) {
   const DType real = RealOf(x.dtype());
   return Kind(real) == DTypeKind::kFloat ? real : DType::kF64;
+}
+
+inline double NumberOf(const GraphBuilder& g, size_t scalar, double otherwise) {
+  return g.scalars().size() > scalar ? g.scalars()[scalar].AsDouble() : otherwise;
+}
+inline double Eps(const GraphBuilder& g, double otherwise) {
+  return g.attributes().eps() == nullptr ? otherwise : *g.attributes().eps();
+}
+// f16 and bf16 are computed in f32 and rounded once.
+inline GraphValue Wide(GraphBuilder& g, const GraphValue& x) {
+  return g.AsType(g.AsFloat(x), AccumulatedIn(g.AsFloat(x).dtype()));
 }
 
 inline constexpr OpRow Composite(OpId id, std::string_view name, int min_operands, int max_operands,

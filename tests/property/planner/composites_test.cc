@@ -70,6 +70,10 @@ TEST(Composites, OfNothing) {
   }
 }
 
+TEST(Composites, OfOptimizersSteps) {
+  CheckOp(Call(OpId::kSgdStep), {{{5, 3}}, {{5, 3}}, {{}}}, {2}, 1);
+}
+
 TEST(Composites, OfDiagonals) {
   for (const OpId op : {OpId::kTril, OpId::kTriu, OpId::kTrace, OpId::kDiagonal}) {
     for (const int64_t k : {-2, 0, 1, 5}) {
