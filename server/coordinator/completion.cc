@@ -202,7 +202,7 @@ void StateMachine::Poison(const OpPointer& first, const absl::Status& cause) {
       // The tensor's own cause says what was lost, not only that its download was.
       const bool known = op->tensor != nullptr && !op->tensor->status.ok();
       SendTo(op->session, SettledEvent{op->request, known ? op->tensor->status : why});
-      op->request = 0;
+      ForgetRequest(*op);
     }
     for (const auto& child : op->children) {
       if (OpPointer next = child.lock(); next && next->status.ok()) work.emplace_back(next, InheritedBy(*next, why));
@@ -255,6 +255,7 @@ void StateMachine::AnswerRequest(OpEntry& op) {
   if (op.request == 0) return;  // answered when it failed, or cancelled
   if (!status.ok()) {
     SendTo(op.session, SettledEvent{op.request, status});
+    ForgetRequest(op);
     return;
   }
   const TensorSpec& spec = op.tensor->spec;
@@ -271,6 +272,11 @@ void StateMachine::AnswerRequest(OpEntry& op) {
     PlaceShard(spec, box, bytes, value.bytes);
   }
   SendTo(op.session, std::move(value));
+}
+
+void StateMachine::ForgetRequest(OpEntry& op) {
+  op.request = 0;
+  if (auto ticket = tickets_.find(op.ticket); ticket != tickets_.end()) ticket->second.request = 0;
 }
 
 void StateMachine::TransferDone(WorkerIndex worker, const TransferReport& report) {
@@ -311,7 +317,7 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
   }
   const absl::Status why = gone.status.ok() ? absl::CancelledError("upload: given up by the client") : gone.status;
   PoisonTensor(*gone.tensor, why);
-  SendTo(gone.session, SettledEvent{gone.request, why});
+  if (gone.request != 0) SendTo(gone.session, SettledEvent{gone.request, why});
 }
 
 }  // namespace tessera

@@ -409,7 +409,9 @@ void StateMachine::CancelWaiters(SessionEntry& session, const std::set<uint64_t>
   }
   // Whose ticket is on its way to a client that has stopped waiting.
   for (auto& [id, ticket] : tickets_) {
-    if (ticket.session == session.info.session && requests.contains(ticket.request)) CloseTicketOf(id, ticket);
+    if (ticket.session != session.info.session || !requests.contains(ticket.request)) continue;
+    CloseTicketOf(id, ticket);
+    if (ended.contains(ticket.request)) ticket.request = 0;
   }
 }
 

@@ -208,6 +208,8 @@ class StateMachine {
   void SettleIfDone(const OpPointer& op);
   void Settled(const OpPointer& op);
   void AnswerRequest(OpEntry& op);
+  // It has been answered, which its ticket is told: nothing answers twice.
+  void ForgetRequest(OpEntry& op);
   void AddRun(OpEntry& op, WorkerIndex worker, const CompletionReport& report);
   void Remember(OpEntry& op);
   void TransferDone(WorkerIndex worker, const TransferReport& report);

@@ -105,7 +105,7 @@ struct OpEntry {
 struct TicketEntry {
   SessionId session;
   uint64_t secret = 0;
-  uint64_t request = 0;
+  uint64_t request = 0;  // 0: answered
   TransferDirection direction = TransferDirection::kDownload;
   TensorPointer tensor;  // pinned
   WorkerGroup workers;

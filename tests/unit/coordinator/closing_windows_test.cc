@@ -134,5 +134,24 @@ TEST(ClosingWindowsTest, WhatWaitsCanBeCancelled) {
   EXPECT_EQ(pinned.Failed()[0].status.code(), absl::StatusCode::kCancelled);
 }
 
+// A cancel that comes before its window is open answers it; the closing of the window has nothing to add. So it is with
+// what fails on a worker.
+TEST(ClosingWindowsTest, AnUploadThatEndsBeforeItsWindowIsOpenIsAnsweredOnce) {
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, Both(), kEverywhere);
+  SimulatedCluster cancelled(2, kMemory), failed(2, kMemory);
+  for (SimulatedCluster* cluster : {&cancelled, &failed}) {
+    const SessionId session = cluster->Open();
+    cluster->Submit(session, {UploadRecord{5, HandleId(1), spec}});
+    if (cluster == &cancelled) cluster->Submit(session, {CancelRecord{5}});
+    if (cluster == &failed) cluster->CompleteOn(WorkerIndex(0), Ordinal(1), absl::InternalError("no window"));
+    cluster->CompleteAll();
+    const auto settled = cluster->EventsOf<SettledEvent>(session);
+    ASSERT_EQ(settled.size(), 1u);
+    EXPECT_EQ(settled[0].request, 5u);
+    EXPECT_FALSE(settled[0].status.ok());
+    EXPECT_EQ(cluster->EventsOf<FailedHandleEvent>(session).size(), 1u);
+  }
+}
+
 }  // namespace
 }  // namespace tessera
