@@ -48,13 +48,29 @@ void StateMachine::On(const SessionResumedEvent& event) {
   if (found == sessions_.end()) return;
   found->second.connected = true;
   found->second.connection = event.connection;
-  if (event.who == Returning::kSameClient) return;
-  // Nobody brings what the former client had not brought; what waits for it waits in the session's queue.
+  if (event.who == Returning::kNewClient) EndTransfers(found->second);
+}
+
+// Of a client that is gone: nobody brings or takes those bytes, neither what is under way nor what waits in the queue.
+void StateMachine::EndTransfers(SessionEntry& session) {
+  const auto gone = [](std::string_view op) { return absl::UnavailableError(StrCat(op, ": its client is gone")); };
   for (auto& [id, ticket] : tickets_) {
-    if (ticket.session != event.session || ticket.direction != TransferDirection::kUpload) continue;
-    if (ticket.status.ok()) ticket.status = absl::UnavailableError("upload: its client is gone");
+    if (ticket.session != session.info.session) continue;
+    const bool is_upload = ticket.direction == TransferDirection::kUpload;
+    if (ticket.status.ok()) ticket.status = gone(is_upload ? "upload" : "download");
     CloseTicketOf(id, ticket);
   }
+  session.memory_wait.reset();  // the first may be one of them
+  session.queue_weight = 0;
+  for (Record& record : session.queue) {
+    if (const auto* upload = std::get_if<UploadRecord>(&record)) {
+      record = BadRecord{gone("upload"), upload->request, {upload->result}, {}};
+    } else if (const auto* download = std::get_if<DownloadRecord>(&record)) {
+      record = BadRecord{gone("download"), download->request, {}, {}};
+    }
+    session.queue_weight += WeightOf(record);
+  }
+  Pump();
 }
 
 void StateMachine::On(BatchEvent& event) {

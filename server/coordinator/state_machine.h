@@ -80,6 +80,7 @@ class StateMachine {
   void LoseName(SessionEntry& session, HandleId handle);
   void Send(SessionEntry& session, SessionEventBody body);
   void SendTo(SessionId session, SessionEventBody body);  // nothing when the session is gone
+  void EndTransfers(SessionEntry& session);
   void CloseTicketOf(TicketId id, TicketEntry& ticket);
   void EndScopeIfDone(SessionEntry& session, uint64_t scope);
 

@@ -116,7 +116,7 @@ class Simulation {
     config.max_outstanding_per_worker = 12;
     config.max_cached_plans = 12;
     config.max_segment_ops = 6;
-    config.max_queued_records = 96;  // more than clients with credit have under way
+    config.max_queued_records = 48;  // more than clients with credit have under way
     return config;
   }
 

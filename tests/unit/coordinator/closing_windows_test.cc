@@ -153,5 +153,30 @@ TEST(ClosingWindowsTest, AnUploadThatEndsBeforeItsWindowIsOpenIsAnsweredOnce) {
   }
 }
 
+// Nobody uses the windows of a client that is gone, nor those that it asked for and that have not had their turn.
+TEST(ClosingWindowsTest, AResumedSessionHasNoTransferOfItsFormerClient) {
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, Both(), kEverywhere);
+  SimulatedCluster cluster(2, kMemory);
+  const SessionId session = cluster.Open(60'000'000);
+  cluster.Submit(session, {FullRecord(Both(), {kMost / 4}, kEverywhere, 1), DownloadRecord{5, HandleId(1)},
+                           UploadRecord{6, HandleId(2), spec}, OpRecord(OpId::kNeg, {2}, 3),
+                           UploadRecord{7, HandleId(4), spec}, DownloadRecord{8, HandleId(1)}});
+  cluster.CompleteAll();
+  ASSERT_EQ(cluster.EventsOf<TicketEvent>(session).size(), 2u) << "the rest waits for what is to be brought";
+  cluster.Apply(ConnectionLostEvent{session});
+  cluster.Apply(SessionResumedEvent{session});
+  cluster.CompleteAll();
+  EXPECT_EQ(cluster.EventsOf<TicketEvent>(session).size(), 2u);
+  EXPECT_EQ(cluster.machine().sessions().at(session).tickets, 0);
+  EXPECT_TRUE(cluster.machine().sessions().at(session).queue.empty());
+  std::vector<uint64_t> answered;
+  for (const SettledEvent& settled : cluster.EventsOf<SettledEvent>(session)) {
+    EXPECT_THAT(std::string(settled.status.message()), HasSubstr(": its client is gone"));
+    answered.push_back(settled.request);
+  }
+  EXPECT_THAT(answered, ::testing::UnorderedElementsAre(6, 7, 8));
+  EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 3u) << "both uploads and what is made of the first";
+}
+
 }  // namespace
 }  // namespace tessera
