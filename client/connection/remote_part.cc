@@ -19,6 +19,17 @@ wire::Transfer::Client Redeem(wire::DataGate::Client gate, uint64_t ticket, uint
   return request.send().getTransfer();
 }
 
+// The promise itself where it has come true: calls by a promise are copied once more, for whom it leads to.
+wire::Transfer::Client Resolved(wire::Transfer::Client client) {
+  kj::Own<capnp::ClientHook> hook = capnp::ClientHook::from(kj::mv(client));
+  for (capnp::ClientHook* inner = hook.get(); inner != nullptr;) {
+    hook = inner->addRef();
+    inner = nullptr;
+    KJ_IF_MAYBE (next, hook->getResolved()) inner = next;
+  }
+  return capnp::Capability::Client(kj::mv(hook)).castAs<wire::Transfer>();
+}
+
 }  // namespace
 
 RemotePart::RemotePart(uint64_t ticket, uint64_t secret, HostSide host, Box own, kj::Timer& timer, GateOf gate_of)
@@ -76,6 +87,7 @@ kj::Promise<void> RemotePart::Send(const Part& part) {
 
 kj::Promise<void> RemotePart::Put(const Part& part) {
   const auto bytes = static_cast<size_t>(part.range.count * element_bytes_);
+  client_ = Resolved(kj::mv(client_));
   auto request = client_.putRequest(capnp::MessageSize{bytes / sizeof(capnp::word) + 16, 0});
   request.setFirst(static_cast<uint64_t>(part.range.first));
   Move(Way::kPack, part, reinterpret_cast<char*>(request.initBytes(static_cast<unsigned>(bytes)).begin()));

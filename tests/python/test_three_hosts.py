@@ -55,7 +55,7 @@ def test_the_lines_of_the_page_make_a_cluster_of_two_machines(deployed):
     first, second = made.laptop
     made.on_laptop(first)
     # Tomorrow, in a new process.
-    assert made.on_laptop(second + "print(x.full_tensor().sum(), len({w['host'] for w in session.status()['workers']}))").split() == ["16777216.0", "2"]
+    assert made.on_laptop("import tessera as ts\n" + second + "print(x.full_tensor().sum(), len({w['host'] for w in session.status()['workers']}))").split() == ["16777216.0", "2"]
     made.on_laptop(made.connected + MOVES)
 
 

@@ -78,6 +78,7 @@ Recorded Record(const std::string& path, unsigned seed) {
         if (const auto* run = std::get_if<Instance>(&to->message)) running.emplace_back(worker, run->ordinal);
         if (const auto* window = std::get_if<TransferWindow>(&to->message))
           running.emplace_back(worker, window->ordinal);
+        if (const auto* read = std::get_if<InlineRead>(&to->message)) running.emplace_back(worker, read->ordinal);
       }
     }
   };
@@ -138,7 +139,7 @@ TEST(JournalTest, ReplayGivesTheSameEffects) {
     EXPECT_EQ(replayed->events, recorded.events);
     EXPECT_EQ(replayed->effects, recorded.effects);
     EXPECT_EQ(replayed->digest, recorded.digest) << "seed " << seed;
-    EXPECT_GT(recorded.effects, 300u);
+    EXPECT_GT(recorded.effects, 300u) << "seed " << seed;
     EXPECT_EQ(replayed->given, (GivenNumbers{1'234'567, 1, 2, 3}));
     EXPECT_EQ(replayed->given, recorded.given);
   }
