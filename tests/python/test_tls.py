@@ -122,6 +122,57 @@ def test_workers_need_certificates_and_their_own_address(tls):
         tls.connect(address=tls.workers)   # without a certificate
 
 
+@pytest.mark.parametrize("who, days, is_signed", [("alone", 30, False), ("late", -1, True)], ids=["self-signed", "expired"])
+def test_a_worker_whose_certificate_is_not_the_authoritys_or_has_expired_does_not_join(tls, who, days, is_signed):
+    key, name = tls.certificates / f"{who}.key", "/OU=tessera-worker/CN=localhost"
+    key.write_bytes((tls.certificates / "worker.key").read_bytes())
+    command = ["openssl", "req", "-x509", "-new", "-key", key, "-subj", name, "-days", days, "-out", tls.certificates / f"{who}.crt"]
+    if is_signed:
+        request = subprocess.run([*map(str, ["openssl", "req", "-new", "-key", key, "-subj", name])], check=True, capture_output=True).stdout
+        command = ["openssl", "x509", "-req", "-CA", tls.certificates / "ca.crt", "-CAkey", tls.certificates / "ca.key", "-days", days,
+                   "-set_serial", "9", "-out", tls.certificates / f"{who}.crt"]
+        subprocess.run([*map(str, command)], input=request, check=True, capture_output=True)
+    else:
+        subprocess.run([*map(str, command)], check=True, capture_output=True)
+    before = tls.coordinator_log().count("certificate verify failed")
+    worker = tls.start_worker(7, who=who)
+    assert worker.wait(15) != 0
+    assert "certificate" in worker.stderr.read()
+    assert tls.coordinator_log().count("certificate verify failed") == before + 1
+    with tls.connect() as session:
+        assert {worker["index"] for worker in session.status()["workers"]} == {0, 1}
+
+
+class Apart:
+    """Where a folder of the cluster is another one: the host's others don't find what is there."""
+
+    address = "localhost"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def command(self, *words):
+        return ["unshare", "--mount", "--", "sh", "-c", f'mount -t tmpfs tmpfs {self.folder} && exec "$@"', "sh", *map(str, words)]
+
+
+def test_a_worker_that_is_not_of_the_host_that_it_says_is_named():
+    with TlsCluster(workers=1) as cluster:
+        sockets = cluster.folder / "elsewhere"
+        sockets.mkdir()
+        if subprocess.run(Apart(sockets).command("true"), capture_output=True).returncode != 0:
+            pytest.skip("mount namespaces are not permitted here")
+        cluster.host = Apart(sockets)
+        cluster.start_worker(1, sockets=sockets)   # and says that it is of worker 0's host
+        cluster.wait_for_workers(2)
+        values = np.arange(1e4).reshape(100, 100)
+        with cluster.connect() as session:
+            both, first = session.init_device_mesh((2,)), session.init_device_mesh((1,), workers=[0])
+            with pytest.raises(ts.UnavailableError, match="redistribute: worker 1: worker 0 can't reach it"):
+                session.distribute_tensor(values, both, [ts.Shard(0)]).redistribute([ts.Shard(1)]).wait(timeout=20)
+            np.testing.assert_array_equal((session.distribute_tensor(values, first) + 1).full_tensor(), values + 1)
+        assert "worker 0 can't map worker 1 or send to it" in cluster.coordinator_log()
+
+
 def test_a_number_serves_as_a_host(tmp_path):
     folder = make_certificates(tmp_path / "certs", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as probe:

@@ -60,7 +60,7 @@ class TlsCluster:
         self.proxies.append(CutProxy(int(address.rpartition(":")[2])))
         return f"tls://localhost:{self.proxies[-1].port}"
 
-    def start_worker(self, index, memory="64MiB", proxied=False, coordinator=None, who="worker", address="own", flags=(), data_port=0):
+    def start_worker(self, index, memory="64MiB", proxied=False, coordinator=None, who="worker", address="own", flags=(), data_port=0, sockets=None):
         """`address`: where clients are told to bring bytes; None: nowhere."""
         flags = [*flags] if address in ("own", None) else [*flags, f"--data-advertise={address}"]
         name, port = self.host.address, data_port
@@ -70,7 +70,7 @@ class TlsCluster:
             flags += [f"--data-advertise=localhost:{self._through_proxy(f'tls://localhost:{port}').rpartition(':')[2]}"]
         command = self.host.command(
             BINARIES / "server/worker/tessera-worker", f"--coordinator={coordinator or self.workers}", f"--index={index}",
-            f"--memory={memory}", "--host-id=another host", f"--socket-dir={self.folder}", "--threads=1",
+            f"--memory={memory}", "--host-id=another host", f"--socket-dir={sockets or self.folder}", "--threads=1",
             *([f"--data-listen=tls://{name}:{port}"] if address else []), *self._files(who), *flags)
         environment = {**os.environ, "TESSERA_JOIN_TOKEN": self.join_token}
         log = self.folder / f"worker{index}-{len(self.processes)}.log"

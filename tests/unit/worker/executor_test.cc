@@ -175,6 +175,24 @@ TEST(ExecutorArenas, MemoryOfTheDeadAndTheReplacedGoesWhenWhatMayTouchItHasRun) 
   for (const auto& arena : arenas) EXPECT_TRUE(arena.expired());
 }
 
+// What it told the coordinator is its own word; what is mapped has a size.
+TEST(ExecutorArenas, APeerThatHasLessMemoryThanItSaidIsNotReadBeyondIt) {
+  WorkerWorld world({.workers = 2});
+  const TemplateId id = world.Define(ToColumns());
+  auto arena = SharedArena::Create(4096);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  ASSERT_TRUE(
+      world.at(0).AddMappedPeer(WorkerIndex(1), std::make_shared<const SharedArena>(*std::move(arena))).ok());
+  world.Allocate(8192);
+  const int64_t a = world.Allocate(128), b = world.Allocate(128);
+  const Ordinal ordinal = world.NextOrdinal();
+  world.at(0).Run(
+      {.ordinal = ordinal, .plan = id, .stream = kExchange, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
+  const absl::Status status = world.WaitFor(ordinal, 1)[0].status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("worker 1"), absl::string_view::npos) << status;
+}
+
 TEST_P(ExecutorReach, APeerThatIsNotNamedIsNotWaitedFor) {
   WorkerWorld world({.workers = 2, .reach = GetParam()});
   const Plan fill = *PlanRedistribute({Spec("f32[8,8] @ mesh(1) [R]"), {}}, Spec("f32[8,8] @ mesh(1) [S(0)]"));
