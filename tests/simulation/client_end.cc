@@ -137,9 +137,9 @@ struct ClientEnd::Parts {
     record.kind = Record::Kind::kUpload;
     record.request = next_request++;
     record.handle = next_handle++;
-    record.spec = std::make_shared<const TensorSpec>(
-        TensorSpec{DType::kF32, Shapes()[static_cast<size_t>(shape)], meshes[static_cast<size_t>(mesh)],
-                   RandomPlacements(random)});
+    record.spec =
+        std::make_shared<const TensorSpec>(TensorSpec{DType::kF32, Shapes()[static_cast<size_t>(shape)],
+                                                      meshes[static_cast<size_t>(mesh)], RandomPlacements(random)});
     answers[record.request] = 0;
     tensors.push_back({record.handle, mesh, shape});
     return record;

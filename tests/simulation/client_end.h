@@ -22,8 +22,8 @@ class ClientEnd {
   explicit ClientEnd(int workers);
   ~ClientEnd();
 
-  // From here on it is another process, which resumes the session behind an event: it knows no handle, no request and no
-  // batch of the one before.
+  // From here on it is another process, which resumes the session behind an event: it knows no handle, no request and
+  // no batch of the one before.
   void StartAgain(uint64_t last_event);
   // Whether it has asked for nothing yet.
   bool is_fresh() const;

@@ -55,7 +55,7 @@ class SimulatedWorkers {
     std::deque<Message> inbox = {};
     std::set<TemplateId> templates = {};
     std::set<TicketId> tickets = {};  // that it was told, and has not answered
-    int64_t last_arrival_us = 0;  // of what it was told
+    int64_t last_arrival_us = 0;      // of what it was told
     int64_t last_report_us = 0;
   };
   void Join(WorkerIndex index);

@@ -63,18 +63,18 @@ struct Session {
   size_t begin = 0;        // of them, from which on they come out of this process
   size_t compared = 0;     // behind that, that came out as they were sent
   uint64_t acknowledged = 0;
-  size_t taken = 0;               // batches
-  uint64_t connection = 0;        // the newest one
+  size_t taken = 0;         // batches
+  uint64_t connection = 0;  // the newest one
   bool was_welcomed = false;
-  int process = 0;                // of its client; those before are gone
+  int process = 0;  // of its client; those before are gone
   Returning returning = Returning::kSameClient;
   int64_t heard_us = 0;
-  LinkPointer at_client;          // null: the client has no connection
-  LinkPointer at_server;          // null: none has come
-  bool is_connected = false;      // as the coordinator has it
-  bool is_closed = false;         // by its client
-  bool has_stopped = false;       // its client
-  bool is_over = false;           // for the coordinator
+  LinkPointer at_client;      // null: the client has no connection
+  LinkPointer at_server;      // null: none has come
+  bool is_connected = false;  // as the coordinator has it
+  bool is_closed = false;     // by its client
+  bool has_stopped = false;   // its client
+  bool is_over = false;       // for the coordinator
 };
 
 class Simulation {
@@ -95,7 +95,8 @@ class Simulation {
       session.id = SessionId(static_cast<uint64_t>(i) + 1);
       session.is_connected = true;
       session.connection = ++next_connection_;
-      Apply(SessionOpenedEvent{session.id, 77, "tenant", "simulation", kLeaseUs, Role::kClient, "", session.connection});
+      Apply(
+          SessionOpenedEvent{session.id, 77, "tenant", "simulation", kLeaseUs, Role::kClient, "", session.connection});
       Dial(i, session.process);
     }
     Tick();
@@ -381,7 +382,8 @@ class Simulation {
     Trace(StrCat("session ", session.id.value, " has connection ", link->connection, " after batch ", last_batch,
                  " and event ", last_event));
     // As of a while ago: then what it has since comes again, and is dropped.
-    if (!session.client.is_fresh() && random_.OneIn(3)) last_batch -= std::min(last_batch, static_cast<uint64_t>(random_.Below(4)));
+    if (!session.client.is_fresh() && random_.OneIn(3))
+      last_batch -= std::min(last_batch, static_cast<uint64_t>(random_.Below(4)));
     if (!is_settling_ && random_.OneIn(8)) {
       link->is_cut = true;
       schedule_.In(random_.Between(1, 5000), [this, link]() { LostAtServer(link); });
@@ -391,7 +393,8 @@ class Simulation {
                  [this, link, process, last_batch]() { Connected(link, process, last_batch); });
   }
 
-  // What comes out of a process that has seen nothing yet: what nobody has acknowledged, behind the event that it knows.
+  // What comes out of a process that has seen nothing yet: what nobody has acknowledged, behind the event that it
+  // knows.
   void BeginBehind(Session& session) {
     const uint64_t known = std::max(session.acknowledged, session.client.last_event());
     const auto first = std::find_if(session.sent.begin(), session.sent.end(),

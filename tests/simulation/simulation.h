@@ -2,10 +2,10 @@
 
 // Simulate: a control plane in one thread, with one clock that jumps from event to event and one random generator. The
 // real StateMachine, SessionOutbox and SessionCore of three sessions; workers that do what they are told after a while,
-// each in order and none before what it waits for; links that carry the bytes of real messages, break after any byte, or
-// fall silent and nobody says so, and are made again. Clients bring uploads to workers, or give them up, wait for credit,
-// stop for good, and go on as another process, which knows of the session what it is told. Workers die and come back,
-// sessions close.
+// each in order and none before what it waits for; links that carry the bytes of real messages, break after any byte,
+// or fall silent and nobody says so, and are made again. Clients bring uploads to workers, or give them up, wait for
+// credit, stop for good, and go on as another process, which knows of the session what it is told. Workers die and come
+// back, sessions close.
 //
 // After every event it is checked that each batch was taken once, in order and as it was made; that each event came out
 // once, in order and as it was sent; that no request is answered twice; that no live buffers overlap; that instances
@@ -25,15 +25,15 @@ namespace tessera {
 // Something done wrong on purpose, so that a test sees which law says so.
 enum class Fault : uint8_t {
   kNone,
-  kLoseBatch,    // a link swallows a batch and goes on
-  kRepeatEvent,  // an event comes out of a client twice
-  kSkipResend,   // a client that comes back is not sent the first event that it lacks
-  kLoseReport,   // what a worker has done is not reported
-  kForgetUpload,      // a worker has all bytes of an upload, and says nothing of it
-  kIgnoreCredit,      // a client sends, however much waits at the coordinator
-  kNeverLoseSilent,   // a client that says nothing counts as there
-  kTakeStaleLoss,     // the end of a former connection is taken for that of the newest
-  kTakeForTheSame,    // a new process is taken for the client that had the session
+  kLoseBatch,        // a link swallows a batch and goes on
+  kRepeatEvent,      // an event comes out of a client twice
+  kSkipResend,       // a client that comes back is not sent the first event that it lacks
+  kLoseReport,       // what a worker has done is not reported
+  kForgetUpload,     // a worker has all bytes of an upload, and says nothing of it
+  kIgnoreCredit,     // a client sends, however much waits at the coordinator
+  kNeverLoseSilent,  // a client that says nothing counts as there
+  kTakeStaleLoss,    // the end of a former connection is taken for that of the newest
+  kTakeForTheSame,   // a new process is taken for the client that had the session
 };
 
 struct SimulationOptions {
@@ -54,10 +54,10 @@ struct SimulationResult {
   int64_t lost_workers = 0;
   int64_t ended_leases = 0;
   int64_t instances = 0;
-  int64_t uploads = 0;           // whose bytes were brought
+  int64_t uploads = 0;  // whose bytes were brought
   int64_t given_up_uploads = 0;
   int64_t waits_for_credit = 0;
-  int64_t silences = 0;          // links that fell silent
+  int64_t silences = 0;  // links that fell silent
   int64_t new_processes = 0;
 };
 SimulationResult Simulate(const SimulationOptions& options);

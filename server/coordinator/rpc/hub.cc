@@ -272,9 +272,8 @@ uint64_t Hub::ConnectSession(SessionId session, SessionLink& link) {
   const uint64_t connection = machine_.given().connection + 1;
   link.is_connected = true;
   link.heard_us = NowUs();
-  link.link_key = ExpectLink([this, session, connection](kj::Own<LinkStream> stream) {
-    StartLink(session, connection, kj::mv(stream));
-  });
+  link.link_key = ExpectLink(
+      [this, session, connection](kj::Own<LinkStream> stream) { StartLink(session, connection, kj::mv(stream)); });
   return connection;
 }
 

@@ -208,8 +208,8 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
         return absl::InvalidArgumentError(StrCat("journal: a lease of ", e.getLeaseUs(), " us"));
       }
       return SessionOpenedEvent{
-          SessionId(e.getSession()), e.getSecret(),  TextOf(e.getTenant()),
-          TextOf(e.getClient()),     e.getLeaseUs(), e.getRole() == 0 ? Role::kClient : Role::kAdmin,
+          SessionId(e.getSession()), e.getSecret(),    TextOf(e.getTenant()),
+          TextOf(e.getClient()),     e.getLeaseUs(),   e.getRole() == 0 ? Role::kClient : Role::kAdmin,
           TextOf(e.getName()),       e.getConnection()};
     }
     case Journal::STARTED: return StartedEvent{reader.getStarted()};

@@ -181,8 +181,7 @@ TEST(ExecutorArenas, APeerThatHasLessMemoryThanItSaidIsNotReadBeyondIt) {
   const TemplateId id = world.Define(ToColumns());
   auto arena = SharedArena::Create(4096);
   ASSERT_TRUE(arena.ok()) << arena.status();
-  ASSERT_TRUE(
-      world.at(0).AddMappedPeer(WorkerIndex(1), std::make_shared<const SharedArena>(*std::move(arena))).ok());
+  ASSERT_TRUE(world.at(0).AddMappedPeer(WorkerIndex(1), std::make_shared<const SharedArena>(*std::move(arena))).ok());
   world.Allocate(8192);
   const int64_t a = world.Allocate(128), b = world.Allocate(128);
   const Ordinal ordinal = world.NextOrdinal();
