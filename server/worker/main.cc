@@ -420,9 +420,10 @@ int Main(int argc, char** argv) {
                  "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
       ->allow_extra_args(false);
   app.add_option(
-      "--decoder", options.decoder,
-      "the Python that reads and writes HDF5, Parquet and zarr files for this worker, in a process beside it;\n"
-      "it has the package tessera, and h5py, pyarrow, zarr");
+         "--decoder", options.decoder,
+         "the Python that reads and writes HDF5, Parquet and zarr files for this worker, in a process beside it;\n"
+         "it has the package tessera, and h5py, pyarrow, zarr")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--decoder-memory", options.decoder_memory_bytes, "bytes of address space that it may take")
       ->transform(CLI::AsSizeValue(true))
       ->check(CLI::Range(int64_t{1} << 28, kMaxArenaBytes))

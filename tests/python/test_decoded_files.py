@@ -243,7 +243,7 @@ def test_what_is_no_tensor_is_left_out(session, tmp_path, suffix):
         import pyarrow.parquet
         pyarrow.parquet.write_table(pyarrow.table({"x": np.arange(3), "words": ["a", "b", "c"], "gaps": pyarrow.array([1.0, None, 2.0])}), path)
         with pytest.raises(ts.InvalidArgumentError, match="'gaps' has values that are missing"):
-            ts.open(path)["gaps"][:]
+            ts.open(path)["gaps"][:].wait()
     assert np.array_equal(ts.open(path)["x"][:].full_tensor(), np.arange(3)) and "words" not in ts.open(path)
     with pytest.raises(ts.InvalidArgumentError, match="has no 'words'"):
         ts.load(path, names=["words"])
@@ -418,7 +418,7 @@ def test_a_decoder_that_dies_is_started_anew(new_cluster, tmp_path, suffix):
 
 @pytest.mark.parametrize("python, text", [("/no/such/python", "does not start"), ("/bin/false", "it ended before it answered: exit status 1"), ("", "started without --decoder")])
 def test_a_worker_without_a_decoder_says_so(new_cluster, tmp_path, python, text):
-    cluster = new_cluster(1, files=tmp_path, worker_flags=[f"--decoder={python}"])
+    cluster = new_cluster(1, files=tmp_path, worker_flags=["--decoder", python])
     write(tmp_path / "x.zarr", {"x": np.ones(3)})
     with cluster.connect() as session:
         with pytest.raises(ts.TesseraError, match=f"worker 0: .*x.zarr: decoder: .*{text}"):

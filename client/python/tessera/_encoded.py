@@ -10,11 +10,13 @@ import os
 import numpy as np
 
 from ._downloads import rows_of
-from ._errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, TesseraError
+from ._errors import FailedPreconditionError, InternalError, InvalidArgumentError, ResourceExhaustedError, TesseraError
 from ._placements import Partial, Replicate, Shard
 
 _AT_ONCE = 4 << 20      # docs/limits.md: encoded_bytes
 _BLOCK = 64 << 10       # of an HDF5 file's head, at least
+_TRIES = 5              # with twice the head each time
+_PAGE = 4096            # values begin at one, so that what is written before them is told apart
 _ENTRY = 1024           # of a tensor, and of each folder on the way to it, in it
 
 
@@ -55,7 +57,7 @@ def hdf5_head(path, tensors, metadata, folder) -> tuple[bytes, list, int]:
     block = _BLOCK + _ENTRY * names + sum(len(k) + len(v) + _ENTRY for k, v in metadata.items())
     made = os.path.join(folder, "head")
     with _told(path):
-        while True:
+        for _ in range(_TRIES):
             places = _hdf5_places(library, made, tensors, metadata, block)
             size = os.path.getsize(made)
             begin = min((offset for _, offset in places), default=size)
@@ -68,6 +70,7 @@ def hdf5_head(path, tensors, metadata, folder) -> tuple[bytes, list, int]:
                     return file.read(), places, size
             os.unlink(made)
             block *= 2
+    raise InternalError(f"save: {path}: HDF5 writes more than a head of {begin} bytes before values")
 
 
 def _hdf5_places(library, made, tensors, metadata, block) -> list:
@@ -78,7 +81,7 @@ def _hdf5_places(library, made, tensors, metadata, block) -> list:
     how.set_alloc_time(library.h5d.ALLOC_TIME_EARLY)
     how.set_fill_time(library.h5d.FILL_TIME_NEVER)
     places = []
-    with library.File(made, "w", meta_block_size=block) as file:
+    with library.File(made, "w", meta_block_size=block, alignment_threshold=1, alignment_interval=_PAGE) as file:
         file.attrs.update(metadata)
         for name, x in tensors.items():
             space = library.h5s.create_simple(tuple(x.shape)) if x.ndim else library.h5s.create(library.h5s.SCALAR)

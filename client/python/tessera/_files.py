@@ -132,9 +132,9 @@ def _safetensors(file) -> dict[str, FileTensor]:
 
 def _decoded(file):
     """What lies plainly in the file is read as .npy is; the rest the decoder reads."""
-    found = {}
+    found, said = {}, file.describe()
     try:
-        for name, one in file.describe().items():
+        for name, one in said.items():
             dtype, shape, offset = np.dtype(one["dtype"]), [int(n) for n in one["shape"]], one.get("offset")
             try:
                 code_of(dtype.newbyteorder("="), file.op)

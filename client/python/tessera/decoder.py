@@ -132,8 +132,8 @@ class Column:
 
 
 def read_zarr(file: int) -> dict:
-    from ._zarr_folder import opened_folder
     zarr = library("zarr")
+    from ._zarr_folder import opened_folder
     opened = zarr.open(opened_folder(file), mode="r")
     members = {"": opened} if isinstance(opened, zarr.Array) else dict(opened.members(max_depth=None))
     return {name: Stored(one.dtype, one.shape, one.__getitem__, (one.shards or one.chunks)[0] if one.ndim else 1)
@@ -218,14 +218,15 @@ class Decoder:
 
     def answer(self, question: dict, text: str, file: int) -> int:
         what, ending = question["do"], question["format"].lower()
-        if ending not in FORMATS:
-            raise Refusal("InvalidArgument", f"files that end in {ending!r} are not decoded")
-        if what == "create":
+        if what == "create":        # zarr alone is written here
+            library("zarr")
             from ._zarr_folder import create
             create(file, json.loads(text))
             return 0
         if what == "write":
             return self._write(question, text, file)
+        if ending not in FORMATS:
+            raise Refusal("InvalidArgument", f"files that end in {ending!r} are not decoded")
         self._open(ending, file)
         if what == "describe":
             said = json.dumps({name: one.described() for name, one in self._found.items()}).encode()
@@ -268,8 +269,8 @@ class Decoder:
         return values.nbytes
 
     def _write(self, question, name, file) -> int:
-        from ._zarr_folder import opened_folder
         zarr = library("zarr")
+        from ._zarr_folder import opened_folder
         opened = zarr.open(opened_folder(file), mode="r+")
         array = opened[name] if name else opened
         items = slices_of(array.shape, question["item"], question["offset"], question["extents"], question["strides"])

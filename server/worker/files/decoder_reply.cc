@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -17,6 +16,15 @@ uint64_t LittleEndian(std::string_view bytes) {
   return number;
 }
 
+// Quotes stay; what isn't ASCII, or controls a terminal, is a question mark.
+std::string Shown(std::string_view text) {
+  std::string shown(text.substr(0, kMaxShownText));
+  for (char& c : shown) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return shown;
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> ParseDecoderReply(std::string_view packet, int64_t buffer_bytes) {
@@ -29,8 +37,7 @@ absl::StatusOr<int64_t> ParseDecoderReply(std::string_view packet, int64_t buffe
     return absl::InternalError(StrCat("decoder: its answer has the code ", code));
   }
   if (code != 0) {
-    const std::string text = Printable(packet.substr(kCodeBytes + kCountBytes), kMaxShownText);
-    return absl::Status(static_cast<absl::StatusCode>(code), text);
+    return absl::Status(static_cast<absl::StatusCode>(code), Shown(packet.substr(kCodeBytes + kCountBytes)));
   }
   if (count > static_cast<uint64_t>(buffer_bytes)) {
     return absl::InternalError(StrCat("decoder: it says ", count, " bytes, the buffer has ", buffer_bytes));
