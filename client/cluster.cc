@@ -358,6 +358,7 @@ std::vector<std::string> LocalCluster::State::WorkerFlags(int index) const {
                                     StrCat("--workers-on-host=", options.workers),
                                     "--socket-dir=" + folder};
   for (const std::string& files : options.files) flags.push_back("--files=" + files);
+  if (!options.decoder.empty()) flags.push_back("--decoder=" + options.decoder);
   flags.insert(flags.end(), options.worker_flags.begin(), options.worker_flags.end());
   return flags;
 }

@@ -33,6 +33,8 @@ struct ClusterOptions {
   std::string socket_path;
   // Folders whose files the workers load from and save to; "folder:ro" for loading alone.
   std::vector<std::string> files;
+  // The Python, with the package tessera, that decodes and encodes files beside the workers; empty: none does.
+  std::string decoder;
 };
 
 class LocalCluster {

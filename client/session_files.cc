@@ -114,6 +114,18 @@ absl::StatusOr<FilePart> FileDoor::Look(const std::string& path, uint64_t offset
   return std::move(*seen);
 }
 
+absl::StatusOr<FilePart> FileDoor::Describe(const std::string& path) {
+  auto seen = std::make_shared<FilePart>();
+  TESSERA_RETURN_IF_ERROR(Ask(
+      "open a file", [=, transfer = transfer_, worker = worker_](TransferTable& transfers, const DoneCallback& done) {
+        transfers.DescribeFile(transfer, worker, path, [seen, done](absl::StatusOr<FilePart> part) {
+          if (part.ok()) *seen = *part;
+          done(part.status());
+        });
+      }));
+  return std::move(*seen);
+}
+
 void FileDoor::CopyPiece(SessionImpl* session, uint64_t transfer, WorkerIndex worker, Box piece, int64_t element_bytes,
                          const std::shared_ptr<TransferMeter>& meter) {
   const int64_t bytes = NumElements(piece) * element_bytes;
@@ -167,6 +179,13 @@ absl::Status FileDoor::Create(const std::string& path, const std::string& name, 
   return Ask("create a file",
              [=, transfer = transfer_, worker = worker_](TransferTable& transfers, const DoneCallback& done) {
                transfers.CreateFile(transfer, worker, path, name, bytes, head, done);
+             });
+}
+
+absl::Status FileDoor::CreateFolder(const std::string& path, const std::string& name, const std::string& json) {
+  return Ask("create a folder",
+             [=, transfer = transfer_, worker = worker_](TransferTable& transfers, const DoneCallback& done) {
+               transfers.CreateFolder(transfer, worker, path, name, json, done);
              });
 }
 

@@ -28,10 +28,14 @@ class FileDoor {
 
   // Size, time, and up to `count` bytes from `offset` on.
   absl::StatusOr<FilePart> Look(const std::string& path, uint64_t offset, uint32_t count);
+  // Size, time, and what is in it: JSON of the worker's decoder.
+  absl::StatusOr<FilePart> Describe(const std::string& path);
   // A tensor whose shards the workers read. Returns at once; what fails, fails the tensor.
   absl::StatusOr<HandlePtr> Load(const TensorSpec& spec, FilePlace place);
   // A file beside `path`, named `name`, with its bytes reserved, that begins with `head`.
   absl::Status Create(const std::string& path, const std::string& name, int64_t bytes, const std::string& head);
+  // The same for a folder, in which the worker's decoder makes what the JSON says.
+  absl::Status CreateFolder(const std::string& path, const std::string& name, const std::string& json);
   // Writes the tensors into it, all beside each other, each where its place says; waits for all.
   absl::Status Write(const std::vector<std::pair<HandlePtr, FilePlace>>& tensors);
   // What was created becomes `path`, whole.

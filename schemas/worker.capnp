@@ -245,11 +245,18 @@ interface Transfer {
   # Beside `path`, a file of this name with all its bytes reserved (ResourceExhausted where the disk is full) that begins
   # with `head`. It goes when the transfer is dropped, unless it was committed.
   commitFile @8 () -> ();
-  # What createFile made becomes `path`, whole and on the disk; what was there is replaced.
+  # What createFile or createFolder made becomes `path`, whole and on the disk; what was there is replaced.
+  describeFile @9 (path :Text) -> (bytes :UInt64, modifiedNs :Int64, json :Data);
+  # Of a file or folder in a format that the worker's decoder reads: its size and time, and what tensors are in it, as
+  # client/python/tessera/decoder.py says. FailedPrecondition: the worker has no decoder, or that lacks a package.
+  createFolder @10 (path :Text, name :Text, json :Data) -> ();
+  # As createFile: a folder in which the decoder has made the arrays of a zarr file, without values.
 }
 
 struct FileLayout {
   offset @0 :UInt64;           # in bytes, of the element with indices 0
   strides @1 :List(Int64);     # in bytes, by tensor dim
   isReversed @2 :Bool;         # the bytes of each number are in the other order
+  isDecoded @3 :Bool;          # they are those of a tensor of the file, row-major, as the worker's decoder gives and takes them
+  member @4 :Text;             # its name, of a decoded one
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -22,6 +23,7 @@ struct UpOptions {
   std::string memory = "1GiB";
   std::string device = "cpu";
   std::vector<std::string> files;
+  std::string decoder;
   std::string transport = "shm";
   std::vector<std::string> listen;
   TlsFiles tls;
@@ -130,6 +132,7 @@ int Up(const UpOptions& up) {
   if (!memory.ok()) return Failed(memory.status());
   options.memory_bytes = *memory;
   options.files = up.files;
+  options.decoder = up.decoder;
   if (const absl::Status listening = AddListening(up, options); !listening.ok()) return Failed(listening);
   // Blocked in every thread from here on, so that sigtimedwait alone takes them.
   sigset_t signals;
@@ -164,6 +167,13 @@ Command AddUpCommand(CLI::App& app) {
       ->add_option("--files", options->files,
                    "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
       ->allow_extra_args(false);
+  // tools/tessera and the wheel's command say which Python has the package.
+  if (const char* python = std::getenv("TESSERA_PYTHON"); python != nullptr) options->decoder = python;
+  command
+      ->add_option(
+          "--decoder", options->decoder,
+          "the Python that reads and writes HDF5, Parquet and zarr files beside each worker (empty: none does)")
+      ->capture_default_str();
   command->add_option("--workers", options->workers, "workers (default: one per core)")->check(CLI::Range(1, 1024));
   command->add_option("--memory", options->memory, "memory of each worker, like 512MiB")
       ->check(CheckBytes)

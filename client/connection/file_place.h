@@ -3,6 +3,7 @@
 // Where a tensor lies in a file of the workers' host.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct FilePlace {
   // Of a file that is read, when it was looked at: it is refused if it has changed.
   int64_t file_bytes = 0;
   int64_t modified_ns = 0;
+  // Of what a worker's decoder reads or writes: the tensor's name in the file, and the layout is of its row-major
+  // bytes.
+  std::optional<std::string> member;
 };
 
 // What LookAtFile saw.

@@ -288,6 +288,8 @@ void TransferTable::OpenFile(uint64_t transfer, const FilePlace& place) {
     auto strides = layout.initStrides(static_cast<unsigned>(place.strides.size()));
     for (unsigned d = 0; d < place.strides.size(); ++d) strides.set(d, place.strides[d]);
     layout.setIsReversed(place.is_reversed);
+    layout.setIsDecoded(place.member.has_value());
+    if (place.member.has_value()) layout.setMember(kj::StringPtr(place.member->c_str(), place.member->size()));
     request.setBytes(static_cast<uint64_t>(place.file_bytes));
     request.setModifiedNs(place.modified_ns);
     Await(kj::mv(request), transfer, worker, [](const absl::Status&) {});
@@ -322,6 +324,34 @@ void TransferTable::CreateFile(uint64_t transfer, WorkerIndex worker, const std:
   request.setName(name.c_str());
   request.setBytes(static_cast<uint64_t>(bytes));
   request.setHead(kj::arrayPtr(reinterpret_cast<const kj::byte*>(head.data()), head.size()));
+  Await(kj::mv(request), transfer, worker, std::move(done));
+}
+
+void TransferTable::DescribeFile(uint64_t transfer, WorkerIndex worker, const std::string& path,
+                                 std::function<void(absl::StatusOr<FilePart>)> done) {
+  absl::Status why;
+  Transfer* const state = FindPart(transfer, worker, &why);
+  if (state == nullptr) return done(why);
+  auto request = state->parts.at(worker).transfer().describeFileRequest();
+  request.setPath(path.c_str());
+  tasks_.add(request.send().then(
+      [done](auto&& answer) {
+        FilePart part{static_cast<int64_t>(answer.getBytes()), answer.getModifiedNs(), {}};
+        part.part.assign(answer.getJson().asChars().begin(), answer.getJson().size());
+        done(std::move(part));
+      },
+      [done, worker](kj::Exception&& exception) { done(OfWorker(worker, FromException(exception))); }));
+}
+
+void TransferTable::CreateFolder(uint64_t transfer, WorkerIndex worker, const std::string& path,
+                                 const std::string& name, const std::string& json, DoneCallback done) {
+  absl::Status why;
+  Transfer* const state = FindPart(transfer, worker, &why);
+  if (state == nullptr) return done(why);
+  auto request = state->parts.at(worker).transfer().createFolderRequest();
+  request.setPath(path.c_str());
+  request.setName(name.c_str());
+  request.setJson(kj::arrayPtr(reinterpret_cast<const kj::byte*>(json.data()), json.size()));
   Await(kj::mv(request), transfer, worker, std::move(done));
 }
 

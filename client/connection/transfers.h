@@ -41,6 +41,11 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
                   std::function<void(absl::StatusOr<FilePart>)> done);
   void CreateFile(uint64_t transfer, WorkerIndex worker, const std::string& path, const std::string& name,
                   int64_t bytes, const std::string& head, DoneCallback done);
+  // What is in the file, as the worker's decoder says: JSON, in `part`.
+  void DescribeFile(uint64_t transfer, WorkerIndex worker, const std::string& path,
+                    std::function<void(absl::StatusOr<FilePart>)> done);
+  void CreateFolder(uint64_t transfer, WorkerIndex worker, const std::string& path, const std::string& name,
+                    const std::string& json, DoneCallback done);
   void CommitFile(uint64_t transfer, WorkerIndex worker, DoneCallback done);
   void Copy(uint64_t transfer, WorkerIndex worker, const Box& box, uint64_t offset_bytes, DoneCallback done);
   void Finish(uint64_t transfer, DoneCallback done);

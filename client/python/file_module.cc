@@ -3,10 +3,12 @@
 #include "client/python/file_module.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -24,16 +26,21 @@ nb::tuple Look(FileDoor& door, const std::string& path, uint64_t offset, uint32_
   return nb::make_tuple(seen.file_bytes, seen.modified_ns, nb::bytes(seen.part.data(), seen.part.size()));
 }
 
+nb::tuple Describe(FileDoor& door, const std::string& path) {
+  const FilePart seen = ValueOrRaise(Released([&] { return door.Describe(path); }));
+  return nb::make_tuple(seen.file_bytes, seen.modified_ns, nb::bytes(seen.part.data(), seen.part.size()));
+}
+
 PyTensor Load(FileDoor& door, int dtype, nb::handle shape, const Mesh& mesh, nb::handle placements,
               const std::string& path, int64_t offset, const std::vector<int64_t>& strides, bool is_reversed,
-              int64_t file_bytes, int64_t modified_ns) {
+              int64_t file_bytes, int64_t modified_ns, std::optional<std::string> member) {
   const TensorSpec spec = ValueOrRaise(TensorSpec::Make("load", static_cast<DType>(dtype), ShapeFromPython(shape), mesh,
                                                         PlacementsFromPython(placements)));
-  FilePlace place{path, offset, strides, is_reversed, file_bytes, modified_ns};
+  FilePlace place{path, offset, strides, is_reversed, file_bytes, modified_ns, std::move(member)};
   return PyTensor{Tensor(ValueOrRaise(Released([&] { return door.Load(spec, std::move(place)); })))};
 }
 
-// tensors: a list of (tensor, path, offset, strides).
+// tensors: a list of (tensor, path, offset, strides, member or None).
 void Write(FileDoor& door, const nb::list& tensors) {
   std::vector<std::pair<HandlePtr, FilePlace>> places;
   for (nb::handle one : tensors) {
@@ -41,6 +48,7 @@ void Write(FileDoor& door, const nb::list& tensors) {
     place.path = nb::cast<std::string>(one[1]);
     place.offset_bytes = nb::cast<int64_t>(one[2]);
     place.strides = nb::cast<std::vector<int64_t>>(one[3]);
+    place.member = nb::cast<std::optional<std::string>>(one[4]);
     places.emplace_back(nb::cast<const PyTensor&>(one[0]).value.state(), std::move(place));
   }
   RaiseIfError(Released([&] { return door.Write(places); }));
@@ -56,11 +64,17 @@ void DefineFiles(nb::module_& module) {
                     return ValueOrRaise(std::move(door));
                   })
       .def("look", &Look)
-      .def("load", &Load)
+      .def("describe", &Describe)
+      .def("load", &Load, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg().none())
       .def("create",
            [](FileDoor& door, const std::string& path, const std::string& name, int64_t bytes, const nb::bytes& head) {
              const std::string text(head.c_str(), head.size());
              RaiseIfError(Released([&] { return door.Create(path, name, bytes, text); }));
+           })
+      .def("create_folder",
+           [](FileDoor& door, const std::string& path, const std::string& name, const std::string& json) {
+             RaiseIfError(Released([&] { return door.CreateFolder(path, name, json); }));
            })
       .def("write", &Write)
       .def("commit", [](FileDoor& door) { RaiseIfError(Released([&] { return door.Commit(); })); });

@@ -6,7 +6,7 @@
 
 namespace tessera::python {
 
-// FileDoor: look, load, create, write, commit.
+// FileDoor: look, describe, load, create, create_folder, write, commit.
 void DefineFiles(nb::module_& module);
 
 }  // namespace tessera::python

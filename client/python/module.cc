@@ -270,7 +270,8 @@ void DefineCluster(nb::module_& module) {
       .def_static("_start",
                   [](int workers, int64_t memory_bytes, const std::string& device, const std::string& transport,
                      const std::string& socket_path, double start_timeout_s,
-                     const std::vector<std::string>& coordinator_flags, const std::vector<std::string>& files) {
+                     const std::vector<std::string>& coordinator_flags, const std::vector<std::string>& files,
+                     const std::string& decoder, const std::vector<std::string>& worker_flags) {
                     ClusterOptions options;
                     options.workers = workers;
                     options.memory_bytes = memory_bytes;
@@ -280,6 +281,8 @@ void DefineCluster(nb::module_& module) {
                     options.start_timeout_s = start_timeout_s;
                     options.coordinator_flags = coordinator_flags;
                     options.files = files;
+                    options.decoder = decoder;
+                    options.worker_flags = worker_flags;
                     return ValueOrRaise(Released([&] { return LocalCluster::Start(options); }));
                   })
       .def_prop_ro("address", &LocalCluster::address)

@@ -42,6 +42,7 @@
 #include "server/transport/tls/tls_transport.h"
 #include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/executor.h"
+#include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
 #include "server/worker/page_toucher.h"
 #include "server/worker/rpc/data_gate.h"
@@ -76,6 +77,8 @@ struct WorkerOptions {
   int threads = 0;
   int workers_on_host = 1;
   std::vector<std::string> files;
+  std::string decoder;
+  int64_t decoder_memory_bytes = kDecoderMemoryBytes;
   HostFiles host_files;
   double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
   int exit_with_parent_fd = -1;
@@ -105,18 +108,21 @@ int Fail(const std::string& message) {
 
 // All that works for one worker number; made when the coordinator has given it.
 struct Parts {
-  Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, std::unique_ptr<Device> made)
+  Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, const DecoderOptions& decoding,
+        std::unique_ptr<Device> made)
       : device(std::move(made)),
         executor(self, arena, *device, messages,
                  [this](CompletionReport& report, uint64_t outstanding) {
                    outbox.Add(report, outstanding == 0 ? Urgency::kNow : Urgency::kSoon);
                  }),
-        tickets(self, arena, [this](TransferReport report) { outbox.Add(std::move(report)); }) {}
+        tickets(self, arena, [this](TransferReport report) { outbox.Add(std::move(report)); }),
+        decoder(decoding) {}
   ReportOutbox outbox;
   std::unique_ptr<Device> device;
   Executor executor;
   TicketTable tickets;
-  CopyThread copies;
+  Decoder decoder;
+  CopyThread copies, decodes;
   AttachedMemory attached{AttachedMemory::HostLimits()};
   PageToucher pages;
 };
@@ -205,7 +211,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   const WorkerIndex self(joined.getWelcome().getIndex());
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
-  auto parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
+  auto parts = std::make_unique<Parts>(self, *arena, messages, options.host_files.decoder, *std::move(device));
   // In the end nobody waits for its threads: what they run is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
   auto messages_link = (*dialer)->ConnectLink(joined.getLinkKey()).wait(io.waitScope);
@@ -214,8 +220,8 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   if (is_host_memory) parts->pages.Add(arena);
   const uint64_t peer_key = joined.getWelcome().getPeerKey();
   Relays relays(io, options.tls, options.host_id, peer_key);
-  const GateParts gate{parts->tickets,     *parts->device, parts->copies, parts->attached,
-                       options.host_files, peer_key,       &relays};
+  const GateParts gate{parts->tickets,  *parts->device,     parts->copies, parts->decodes, parts->decoder,
+                       parts->attached, options.host_files, peer_key,      &relays};
   const auto gate_for = [&gate](ClientHost host) {
     return [&gate, host](const PeerName&, Acceptor::Admit admit) { return MakeDataGate(gate, host, std::move(admit)); };
   };
@@ -325,7 +331,7 @@ int Serve(WorkerOptions options) {
   const auto arena = std::make_shared<const SharedArena>(*std::move(created));
   auto roots = FileRoots::Make(options.files);
   if (!roots.ok()) return Fail(StrCat("--files: ", roots.status().message()));
-  options.host_files = {*std::move(roots), platform->kind()};
+  options.host_files = {*std::move(roots), platform->kind(), {options.decoder, options.decoder_memory_bytes}};
   options.memory_bytes = arena->bytes();
   umask(0077);
   const std::string messages_path = StrCat(options.socket_dir, "/worker-", getpid(), "-messages.sock");
@@ -413,6 +419,15 @@ int Main(int argc, char** argv) {
   app.add_option("--files", options.files,
                  "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
       ->allow_extra_args(false);
+  app.add_option(
+         "--decoder", options.decoder,
+         "the Python that reads and writes HDF5, Parquet and zarr files for this worker, in a process beside it;\n"
+         "it has the package tessera, and h5py, pyarrow, zarr")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--decoder-memory", options.decoder_memory_bytes, "bytes of address space that it may take")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::Range(int64_t{1} << 28, kMaxArenaBytes))
+      ->capture_default_str();
   app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");
   app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1")
       ->check(CLI::Range(0, kMaxThreads));

@@ -102,7 +102,8 @@ class World {
                    TESSERA_CHECK(++reports_[report.ticket.value] == 1);
                    if (report.ticket.value == kUpload && report.status.ok() && !is_closed_) is_uploaded_ = true;
                  }),
-        gate_(MakeDataGate({tickets_, device, copies_, attached_, files_, 11, nullptr}, host, [] {})) {
+        gate_(MakeDataGate({tickets_, device, copies_, decodes_, decoder_, attached_, files_, 11, nullptr}, host,
+                           [] {})) {
     std::memset(arena_.memory(), 0x5A, kMemoryBytes);
     TESSERA_CHECK(tickets_.Expect(Window(kUpload, TransferDirection::kUpload, kOffset)).ok());
     TESSERA_CHECK(tickets_.Expect(Window(kDownload, TransferDirection::kDownload, kSecondOffset)).ok());
@@ -265,9 +266,10 @@ class World {
   bool is_closed_ = false;
   bool is_uploaded_ = false;
   TicketTable tickets_;
-  CopyThread copies_;
+  Decoder decoder_{DecoderOptions{}};  // none: what is asked of it is refused
+  CopyThread copies_, decodes_;
   const std::string folder_ = FolderOfFiles();
-  const HostFiles files_ = {*FileRoots::Make({folder_}), DeviceKind::kCpu};
+  const HostFiles files_ = {*FileRoots::Make({folder_}), DeviceKind::kCpu, {}};
   int64_t modified_ns_ = 0;
   AttachedMemory attached_{{.count = 6, .bytes = 1 << 20}};
   wire::DataGate::Client gate_;

@@ -1,20 +1,30 @@
-"""HDF5, Parquet and zarr: files of the client's, decoded in its process and brought to the workers by slabs."""
+"""HDF5, Parquet and zarr: decoded beside the workers, each what its shard takes; and what such files may be made of."""
 
-import importlib
+import contextlib
 import os
+import signal
 import sys
+import time
 
 import numpy as np
 import pytest
 
 import tessera as ts
-from tessera import _decoded
+from tessera import _encoded, _files
+from tessera import decoder as beside
 
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float16", "float32", "float64"]
 COMPLEX = ["complex64", "complex128"]
 PACKAGES = {".h5": "h5py", ".parquet": "pyarrow", ".zarr": "zarr"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Its workers serve the folders of this file's tests, and those alone."""
+    with ts.local_cluster(4, memory="256MiB", files=tmp_path_factory.getbasetemp()) as cluster:
+        yield cluster
 
 
 def numbers(shape, dtype):
@@ -79,7 +89,7 @@ def test_every_dtype_and_placement(mesh22, tmp_path, suffix, dtype, placements, 
     path = tmp_path / f"x{suffix}"
     array = numbers(of_rank(suffix, (9, 6, 7)), dtype)
     x = ts.distribute_tensor(array, mesh22, [R(), R()])
-    monkeypatch.setattr(_decoded, "_AT_ONCE", 64)
+    monkeypatch.setattr(_encoded, "_AT_ONCE", 64)
     if suffix == ".parquet" and dtype in COMPLEX:
         with pytest.raises(ts.InvalidArgumentError, match="has no complex"):
             ts.save(path, {"x": x})
@@ -109,9 +119,7 @@ def test_what_is_larger_than_a_slab_comes_by_slabs(session, mesh4, tmp_path, suf
 
 @pytest.mark.parametrize("index", [np.s_[2:5], np.s_[::-2, 3], np.s_[..., None, 1:4:2], np.s_[5], np.s_[3:3], np.s_[-1, -1], np.s_[:, ::-1], np.s_[None, 1:]],
                          ids=str)
-@pytest.mark.parametrize("at_once", [4 << 20, 64])
-def test_a_part_of_a_file(session, mesh22, tmp_path, suffix, index, at_once, monkeypatch):
-    monkeypatch.setattr(_decoded, "_AT_ONCE", at_once)
+def test_a_part_of_a_file(session, mesh22, tmp_path, suffix, index):
     path = tmp_path / f"x{suffix}"
     array = numbers((27, 6), np.float32)
     write(path, {"x": array})
@@ -123,19 +131,24 @@ def test_a_part_of_a_file(session, mesh22, tmp_path, suffix, index, at_once, mon
     np.testing.assert_array_equal(file.load(mesh22, [R()] * 2, index=index).full_tensor(), array[index])
 
 
-def test_only_what_is_wanted_is_read(session, tmp_path, suffix, monkeypatch):
-    """And each chunk once, though slabs end within chunks."""
+def test_only_what_is_wanted_is_decoded(tmp_path, suffix):
+    """And each chunk once, though parts end within chunks."""
     path = tmp_path / f"x{suffix}"
-    array = numbers((300_000, 6), np.float64)
+    array = numbers((3000, 6), np.float64)
     write(path, {"x": array})
-    file, seen = ts.open(path)["x"], []
-    whole = file._read
-    file._read = lambda slices: seen.append((slices[0].start, slices[0].stop)) or whole(slices)
-    np.testing.assert_array_equal(file[120_000:120_010].full_tensor(), array[120_000:120_010])
-    assert len(seen) == 1 and seen[0][0] == 120_000
-    del seen[:]
-    np.testing.assert_array_equal(file.load().full_tensor(), array)
-    assert [start for start, _ in seen] == [0, 100_000, 200_000] and seen[-1][1] == 300_000
+    file = os.open(path, os.O_RDONLY)
+    stored, seen = beside.FORMATS[suffix](file)["x"], []
+    whole = stored.read
+    stored.read = lambda slices: seen.append((slices[0].start, slices[0].stop)) or whole(slices)
+    reader = beside.Reader(stored)
+    part = lambda start, stop: reader.part([(start, stop - start, 1), (0, 6, 1)])      # noqa: E731
+    np.testing.assert_array_equal(part(1200, 1210), array[1200:1210])
+    assert [rows for rows in seen if rows[0] < rows[1]] == [(1200, 2000)]
+    reader, seen[:] = beside.Reader(stored), []
+    for start in range(0, 3000, 300):
+        np.testing.assert_array_equal(part(start, start + 300), array[start:start + 300])
+    assert [rows for rows in seen if rows[0] < rows[1]] == [(0, 1000), (1000, 2000), (2000, 3000)]
+    os.close(file)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (3, 0, 2)])
@@ -230,7 +243,7 @@ def test_what_is_no_tensor_is_left_out(session, tmp_path, suffix):
         import pyarrow.parquet
         pyarrow.parquet.write_table(pyarrow.table({"x": np.arange(3), "words": ["a", "b", "c"], "gaps": pyarrow.array([1.0, None, 2.0])}), path)
         with pytest.raises(ts.InvalidArgumentError, match="'gaps' has values that are missing"):
-            ts.open(path)["gaps"][:]
+            ts.open(path)["gaps"][:].wait()
     assert np.array_equal(ts.open(path)["x"][:].full_tensor(), np.arange(3)) and "words" not in ts.open(path)
     with pytest.raises(ts.InvalidArgumentError, match="has no 'words'"):
         ts.load(path, names=["words"])
@@ -256,50 +269,186 @@ def test_columns_have_one_number_of_rows(session, mesh4, tmp_path):
         ts.save(tmp_path / "x.parquet", {"a": ts.ones((3,)), "b": ts.ones((4, 2))})
 
 
-def test_a_session_that_ends_in_the_middle_leaves_the_old_file(new_cluster, tmp_path, suffix, monkeypatch):
+def test_a_session_that_ends_in_the_middle_leaves_the_old_file(cluster, tmp_path, suffix, monkeypatch):
+    """All that is written is written before the file has its name."""
     path = tmp_path / f"x{suffix}"
-    session = new_cluster(memory="64MiB").connect()
+    session = cluster.connect()
     x = ts.ones((300_000, 6), device_mesh=session.default_mesh)
     ts.save(path, {"x": x[:5]})
-    rows_of, calls = _decoded.rows_of, []
-
-    def ends(x, start, stop):
-        if len(calls) == 2:
-            session.close()
-        calls.append(start)
-        return rows_of(x, start, stop)
-
-    monkeypatch.setattr(_decoded, "rows_of", ends)
-    with pytest.raises(ts.FailedPreconditionError):
+    monkeypatch.setattr(_files, "bar_of", lambda *_: session.close() or contextlib.nullcontext())
+    with pytest.raises(ts.TesseraError):
         ts.save(path, {"x": x})
-    assert read(path, "x").shape == (5, 6) and os.listdir(tmp_path) == [path.name]
+    wait_until(lambda: os.listdir(tmp_path) == [path.name])
+    assert read(path, "x").shape == (5, 6)
 
 
-def test_reading_that_fails_in_the_middle_fails_the_load_alone(session, mesh4, tmp_path, suffix):
+def wait_until(true, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.02)
+
+
+def test_no_tensor_passes_through_the_client(session, mesh4, tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
-    write(path, {"x": numbers((300_000, 6), np.float64)})
+    write(path, {"x": numbers((3000, 40), np.float64)})
+    with session.comm_debug() as moved:
+        ts.load(path, mesh4, [S(1)])["x"].wait()
+    assert sum(moved.bytes_received) == sum(moved.bytes_sent) == 0
+
+
+def test_what_lies_plainly_is_read_by_the_workers_themselves(session, mesh4, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    array = numbers((300, 8), ">f4")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["plain"] = array
+        file.create_dataset("packed", data=array, chunks=(7, 3), compression="gzip", shuffle=True)
+    opened = ts.open(tmp_path / "x.h5")
+    assert not opened["plain"]._is_decoded and opened["packed"]._is_decoded
+    for name in opened:
+        for placements in ([S(0)], [S(1)], [R()]):
+            np.testing.assert_array_equal(opened[name].load(mesh4, placements).full_tensor(), array)
+        np.testing.assert_array_equal(opened[name][::-7, 2:].full_tensor(), array[::-7, 2:])
+
+
+def test_a_saved_hdf5_file_is_written_plainly_by_the_workers(session, mesh4, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    x = ts.distribute_tensor(numbers((300, 8), np.float64), mesh4, [S(1)])
+    many = {f"layer/{i}/weight": x[i:] for i in range(200)}
+    ts.save(tmp_path / "x.h5", many)
+    assert not any(one._is_decoded for one in ts.open(tmp_path / "x.h5").values())
+    with h5py.File(tmp_path / "x.h5") as file:
+        for i in (0, 57, 199):
+            np.testing.assert_array_equal(file[f"layer/{i}/weight"][:], x[i:].full_tensor())
+
+
+@pytest.mark.parametrize("path", ["../secret{suffix}", "/etc/secret{suffix}"])
+def test_no_path_leads_out(session, tmp_path, suffix, path):
+    with pytest.raises((ts.PermissionDeniedError, ts.NotFoundError)):
+        ts.load(path.format(suffix=suffix))
+    with pytest.raises((ts.PermissionDeniedError, ts.NotFoundError)):
+        ts.save(path.format(suffix=suffix), {"x": ts.ones((3,))})
+
+
+def test_links_of_a_zarr_folder_lead_nowhere(session, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    zarr.create_array(tmp_path / "secret", data=np.ones(3))
+    zarr.create_group(tmp_path / "x.zarr").create_array("x", data=np.arange(6.0), chunks=(6,))
+    os.symlink(tmp_path / "secret", tmp_path / "x.zarr" / "linked")
+    assert sorted(ts.open(tmp_path / "x.zarr")) == ["x"]
+    chunk = tmp_path / "x.zarr" / "x" / "c" / "0"
+    chunk.unlink()
+    os.symlink(tmp_path / "secret" / "c" / "0", chunk)
+    with pytest.raises(ts.PermissionDeniedError, match="is a link"):
+        ts.load(tmp_path / "x.zarr")["x"].wait()
+
+
+def test_hdf5_values_in_another_file_are_refused(session, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    (tmp_path / "secret").write_bytes(bytes(80))
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = np.ones(3)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("outside", (10,), "f8", external=[(str(tmp_path / "secret"), 0, 80)])
+        layout = h5py.VirtualLayout((3,), "f8")
+        layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", (3,))
+        file.create_virtual_dataset("virtual", layout)
+        file["linked"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/x")
+    opened = ts.open(tmp_path / "x.h5")
+    assert sorted(opened) == ["outside", "virtual"]
+    for one in opened.values():
+        with pytest.raises(ts.InvalidArgumentError, match="its values lie in another file"):
+            one.load()
+
+
+def zeros_of_zstd(nbytes):
+    """A frame of blocks that each say "128 KiB of zeros" in four bytes."""
+    block, size = 128 << 10, nbytes.to_bytes(8, "little")
+    count = nbytes // block
+    blocks = b"".join((block << 3 | 1 << 1 | (i == count - 1)).to_bytes(3, "little") + b"\0" for i in range(count))
+    return b"\x28\xb5\x2f\xfd\xe0" + size + blocks
+
+
+def test_what_takes_too_much_memory_fails_that_load_alone(session, mesh4, tmp_path):
+    """8 GiB of zeros in a chunk of 256 KiB."""
+    zarr = pytest.importorskip("zarr")
+    rows = 1 << 30
+    zarr.create_array(tmp_path / "bomb.zarr", shape=(rows,), chunks=(rows,), dtype="f8", compressors=zarr.codecs.ZstdCodec())
+    chunk = tmp_path / "bomb.zarr" / "c" / "0"
+    chunk.parent.mkdir(exist_ok=True)
+    chunk.write_bytes(zeros_of_zstd(8 * rows))
+    file = ts.open(tmp_path / "bomb.zarr")
+    with pytest.raises(ts.TesseraError, match="bomb.zarr"):
+        file[:10].wait()
+    np.save(tmp_path / "x.npy", np.arange(3))
+    assert ts.load(tmp_path / "x.npy").full_tensor().tolist() == [0, 1, 2]
+    ts.save(tmp_path / "x.zarr", ts.arange(8, device_mesh=mesh4))
+    assert ts.load(tmp_path / "x.zarr").full_tensor().tolist() == list(range(8))
+
+
+def decoders_of(pids):
+    """The decoders of these workers."""
+    out = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and b"tessera.decoder" in open(f"/proc/{entry}/cmdline", "rb").read() and \
+                    int(open(f"/proc/{entry}/stat").read().rpartition(")")[2].split()[1]) in pids:
+                out.append(int(entry))
+        except OSError:
+            pass
+    return out
+
+
+def test_a_decoder_that_dies_is_started_anew(new_cluster, tmp_path, suffix):
+    cluster = new_cluster(2, memory="64MiB", files=tmp_path)
+    with cluster.connect() as session:
+        array = numbers((3000, 6), np.float64)
+        write(tmp_path / f"x{suffix}", {"x": array})
+        file = ts.open(f"x{suffix}", session=session)["x"]
+        np.testing.assert_array_equal(file[:].full_tensor(), array)
+        found = decoders_of(cluster.worker_pids)
+        assert len(found) == 2
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: all(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] == "Z" for pid in found if os.path.exists(f"/proc/{pid}")))
+        np.testing.assert_array_equal(file[:].full_tensor(), array)
+    cluster.stop()
+    wait_until(lambda: not [pid for pid in decoders_of(range(1 << 22)) if pid in found])
+
+
+@pytest.mark.parametrize("python, text", [("/no/such/python", "does not start"), ("/bin/false", "it ended before it answered: exit status 1"), ("", "started without --decoder")])
+def test_a_worker_without_a_decoder_says_so(new_cluster, tmp_path, python, text):
+    cluster = new_cluster(1, files=tmp_path, worker_flags=["--decoder", python])
+    write(tmp_path / "x.zarr", {"x": np.ones(3)})
+    with cluster.connect() as session:
+        with pytest.raises(ts.TesseraError, match=f"worker 0: .*x.zarr: decoder: .*{text}"):
+            ts.open("x.zarr", session=session)
+
+
+@pytest.mark.parametrize("module", ["h5py", "pyarrow", "zarr"])
+def test_a_package_that_is_missing_is_named(new_cluster, tmp_path, monkeypatch, module):
+    suffix = {"h5py": ".h5", "pyarrow": ".parquet", "zarr": ".zarr"}[module]
+    write(tmp_path / f"x{suffix}", {"x": np.ones(3)})
+    (tmp_path / "hides" / module).mkdir(parents=True)
+    (tmp_path / "hides" / module / "__init__.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/hides:{os.environ.get('PYTHONPATH', '')}")
+    with new_cluster(1, files=tmp_path).connect() as session:
+        with pytest.raises(ts.FailedPreconditionError, match=f"{module} is not installed where the worker runs.*pip install {module}"):
+            ts.open(f"x{suffix}", session=session)
+
+
+def test_a_file_that_changes_is_refused(session, tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    write(path, {"x": numbers((30, 6), np.float64)})
     file = ts.open(path)["x"]
-    whole, calls = file._read, []
-
-    def fails(slices):
-        calls.append(slices)
-        if len(calls) == 2:
-            raise OSError("the disk is gone")
-        return whole(slices)
-
-    file._read = fails
-    with pytest.raises(ts.InvalidArgumentError, match="the disk is gone"):
-        file.load(mesh4, [S(0)])
-    file._read = whole
-    assert float(file.load(mesh4, [S(0)]).max()) > 0
+    os.utime(path, (1, 1))
+    with pytest.raises(ts.FailedPreconditionError, match="has changed since it was looked at"):
+        file[:3].wait()
 
 
-@pytest.mark.parametrize("module", ["h5py", "pyarrow.parquet", "zarr"])
-def test_a_package_that_is_missing_is_named(session, tmp_path, monkeypatch, module):
-    suffix = {"h5py": ".h5", "pyarrow.parquet": ".parquet", "zarr": ".zarr"}[module]
+@pytest.mark.parametrize("module", ["h5py", "pyarrow.parquet"])
+def test_what_a_save_needs_here_is_named(session, tmp_path, monkeypatch, module):
+    suffix = {"h5py": ".h5", "pyarrow.parquet": ".parquet"}[module]
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(importlib, "import_module", lambda name: exec(f"import {name}"))
-    package = module.partition(".")[0]
-    for call in (lambda: ts.open(tmp_path / f"x{suffix}"), lambda: ts.save(tmp_path / f"x{suffix}", {"x": ts.ones((2,))})):
-        with pytest.raises(ts.FailedPreconditionError, match=f"pip install {package}"):
-            call()
+    with pytest.raises(ts.FailedPreconditionError, match=f"pip install {module.partition('.')[0]}"):
+        ts.save(tmp_path / f"x{suffix}", {"x": ts.ones((3,))})

@@ -1,5 +1,6 @@
-"""Files: of .npy and .safetensors files each worker reads and writes its own part, on the workers' host, and no tensor
-passes through the client. Of other formats the client decodes its own files (_decoded.py)."""
+"""Files of the workers' host: each worker reads and writes its own part, and no tensor passes through the client. Where
+values don't lie plainly in a file a process beside each worker decodes them (decoder.py). Parquet alone is written here
+(_encoded.py)."""
 
 from __future__ import annotations
 
@@ -10,16 +11,17 @@ import _tessera
 import numpy as np
 from _tessera import Tensor
 
-from . import _context, _decoded
+from . import _context, _encoded
 from ._dtypes import bfloat16, code_of
-from ._errors import ArgumentError, InvalidArgumentError, UnimplementedError
+from ._errors import ArgumentError, DTypeError, InvalidArgumentError, UnimplementedError
 from ._file_tensor import FileTensor
 from ._placements import Replicate, Shard
 from ._progress import background_bar_of, bar_of
-from ._session import mesh_for
+from ._session import distribute, mesh_for
 
 _PART = 1 << 20                 # of a header that is fetched at a time
 _MAX_HEADER = 100_000_000       # as safetensors has it
+_SENT = 16 << 20                # of an encoded file at a time
 _LEAST_RUN = 4096               # bytes that a worker writes in one piece, or rows go to fewer workers
 _SAFETENSORS = {"BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "F16": np.float16,
                 "BF16": bfloat16, "U32": np.uint32, "I32": np.int32, "F32": np.float32, "U64": np.uint64, "I64": np.int64,
@@ -33,7 +35,19 @@ class _File:
         self.path, self.op = path, op
         self.session = session or _context.current_session()
         self.door = _tessera.FileDoor.open(self.session, self.session.default_mesh.workers[0])
+
+    def look(self):
         self.bytes, self.modified_ns, self.head = self.door.look(self.path, 0, _PART)
+        return self
+
+    def describe(self) -> dict:
+        """What the workers' decoder says of it."""
+        import json     # not before a file is read
+        self.bytes, self.modified_ns, said = self.door.describe(self.path)
+        try:
+            return json.loads(said)
+        except (ValueError, RecursionError) as error:
+            raise self.refuse(f"the decoder of worker {self.session.default_mesh.workers[0]} says what is no JSON: {error}") from None
 
     def part(self, offset: int, count: int) -> bytes:
         out = self.head[offset:offset + count]
@@ -48,6 +62,8 @@ class _File:
         return InvalidArgumentError(f"{self.op}: {self.path}: {why}")
 
     def load(self, tensor, shape, offset, strides, device_mesh, placements) -> Tensor:
+        if tensor._refused:
+            raise self.refuse(f"{tensor.name!r}: {tensor._refused}")
         mesh = mesh_for(device_mesh, self.op, self.session)
         if placements is None:
             placements = [Shard(0) if m == 0 and shape else Replicate() for m in range(mesh.ndim)]
@@ -55,12 +71,12 @@ class _File:
         # What a file has in a bool may be anything.
         is_bool = tensor.dtype == np.bool_
         code = code_of(np.uint8 if is_bool else tensor.dtype, self.op)
-        is_reversed = tensor._stored != tensor.dtype
+        is_reversed = tensor._stored != tensor.dtype and not tensor._is_decoded
         item = tensor.dtype.itemsize
         strides = [s if n > 1 and s else item for n, s in zip(shape, strides)]
         with background_bar_of(f"load {os.path.basename(self.path)}", item * int(np.prod(shape, dtype=object))):
             out = self.door.load(code, [int(n) for n in shape], mesh._raw, encoded, self.path, int(offset), strides,
-                                 is_reversed, self.bytes, self.modified_ns)
+                                 is_reversed, self.bytes, self.modified_ns, tensor.name if tensor._is_decoded else None)
         return out != 0 if is_bool else out
 
 
@@ -114,6 +130,23 @@ def _safetensors(file) -> dict[str, FileTensor]:
     return out
 
 
+def _decoded(file):
+    """What lies plainly in the file is read as .npy is; the rest the decoder reads."""
+    found, said = {}, file.describe()
+    try:
+        for name, one in said.items():
+            dtype, shape, offset = np.dtype(one["dtype"]), [int(n) for n in one["shape"]], one.get("offset")
+            try:
+                code_of(dtype.newbyteorder("="), file.op)
+            except DTypeError:
+                continue
+            found[name] = FileTensor(file, name, dtype, shape, offset or 0, _row_major(shape, dtype.itemsize),
+                                     is_decoded=offset is None, refused=str(one.get("refused", "")))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise file.refuse(f"what the decoder says of it makes no sense: {error!r}") from None
+    return found[""] if list(found) == [""] else found
+
+
 def _row_major(shape, item) -> list[int]:
     strides = []
     for n in reversed(shape):
@@ -123,7 +156,7 @@ def _row_major(shape, item) -> list[int]:
 
 
 _READERS = {".npy": _npy, ".safetensors": _safetensors}
-_DECODED = {".h5": _decoded.read_hdf5, ".hdf5": _decoded.read_hdf5, ".parquet": _decoded.read_parquet, ".zarr": _decoded.read_zarr}
+_DECODED = (".h5", ".hdf5", ".parquet", ".zarr")
 
 
 def _known(path, op) -> tuple[str, str]:
@@ -139,9 +172,8 @@ def _known(path, op) -> tuple[str, str]:
 
 def _opened(path, suffix, op, session):
     """A tensor, or a dict of them by name."""
-    if suffix in _DECODED:
-        return _DECODED[suffix](path, op, session)
-    return _READERS[suffix](_File(path, op, session))
+    file = _File(path, op, session)
+    return _decoded(file) if suffix in _DECODED else _READERS[suffix](file.look())
 
 
 def open(path, *, session=None):   # noqa: A001 - as gzip.open and others are called
@@ -151,13 +183,13 @@ def open(path, *, session=None):   # noqa: A001 - as gzip.open and others are ca
     >>> f = ts.open("images.npy")       # float32[1797, 8, 8]
     >>> f.shape, f[100:200].mean()      # the workers read 100 rows
 
-    Files .npy and .safetensors are of the workers' host, in the folders that the cluster serves: local_cluster(files=...),
-    tessera up --files. Files .h5, .hdf5, .parquet and .zarr are the client's own: this process decodes what an index
-    takes by h5py, pyarrow or zarr, and brings it to the workers a slab at a time.
+    Files are of the workers' host, in the folders that the cluster serves: local_cluster(files=...), tessera up --files. Each
+    worker reads what its shard takes of it. What is compressed or chunked in HDF5, Parquet and zarr is decoded by a process
+    beside each worker, with h5py, pyarrow or zarr.
 
     Errors:
-    FailedPreconditionError: the package that reads the format isn't installed; the message says what to install.
-    NotFoundError: there is no such file. PermissionDeniedError: it lies outside of the folders.
+    FailedPreconditionError: the package that reads the format isn't installed where the worker runs; the message says what to
+    install. NotFoundError: there is no such file. PermissionDeniedError: it lies outside of the folders.
     InvalidArgumentError: it is no such file, or it is cut.
     FailedPreconditionError, of the tensor: the file changed while it was read."""
     path, suffix = _known(path, "open")
@@ -166,8 +198,7 @@ def open(path, *, session=None):   # noqa: A001 - as gzip.open and others are ca
 
 def load(path, device_mesh=None, placements=None, *, names=None, session=None):
     """The tensor of a .npy file, or a dict of those of a file of several (of the names alone, if they are given): each
-    worker reads its own shard, straight from the file, and the call returns at once. The formats that ts.open says are the
-    client's are decoded here, and have been read when it returns.
+    worker reads its own shard, straight from the file, and the call returns at once.
 
     >>> x = ts.load("images.npy", mesh, [ts.Shard(0)])
     >>> weights = ts.load("model.safetensors", mesh, [ts.Replicate()])
@@ -190,8 +221,8 @@ def load(path, device_mesh=None, placements=None, *, names=None, session=None):
 
 def save(path, x, *, metadata=None):
     """Writes a tensor to a .npy or .zarr file, or a dict of tensors to a .safetensors, .h5, .hdf5, .parquet (as its columns)
-    or .zarr file (metadata: a dict of strings in its header): of .npy and .safetensors each worker writes its own shard, the
-    others the client, a slab at a time. Waits until the file is there, whole, in the place of one that was there before.
+    or .zarr file (metadata: a dict of strings in its header): each worker writes its own shard. A Parquet file is encoded in
+    this process, and its rows come through it, a slab at a time. Waits until the file is there, whole, in the place of one that was there before.
 
     >>> ts.save("result.npy", x)
     >>> ts.save("model.safetensors", {"w": w, "b": b})
@@ -206,26 +237,64 @@ def save(path, x, *, metadata=None):
     path, suffix = _known(path, "save")
     if metadata is not None and not all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()):
         raise ArgumentError("save: metadata is a dict of strings")
-    if isinstance(x, Tensor) and suffix in (".npy", ".zarr"):
-        if suffix == ".zarr":
-            return _save_here(path, suffix, x, x.nbytes, metadata)
+    if isinstance(x, Tensor) and suffix == ".zarr":
+        return _save_zarr(path, {"": x}, metadata)
+    if isinstance(x, Tensor) and suffix == ".npy":
         if metadata is not None:
             raise ArgumentError("save: a .npy file has no metadata")
-        return _write(path, _npy_head(x), [(x, 0)])
+        head = _npy_head(x)
+        return _write(path, head, len(head) + x.nbytes, [(x, len(head))])
     if suffix == ".npy":
         raise ArgumentError(f"save: a .npy file takes one Tensor, not {type(x).__name__}; a dict of them goes to a .safetensors file")
     if not isinstance(x, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in x.items()):
         raise ArgumentError(f"save: a {suffix} file takes a dict of tensors by name")
-    if suffix in _DECODED:
-        return _save_here(path, suffix, x, sum(one.nbytes for one in x.values()), metadata)
-    head, places = _safetensors_head(x, metadata)
-    return _write(path, head, places)
+    if suffix == ".safetensors":
+        return _write(path, *_safetensors_head(x, metadata))
+    return {".zarr": _save_zarr, ".parquet": _save_parquet}.get(suffix, _save_hdf5)(path, x, metadata)
 
 
-def _save_here(path, suffix, x, nbytes, metadata) -> None:
-    writer = {".parquet": _decoded.write_parquet, ".zarr": _decoded.write_zarr}.get(suffix, _decoded.write_hdf5)
-    with bar_of(f"save {os.path.basename(path)}", nbytes):
-        writer(path, x, dict(metadata or {}))
+def _save_hdf5(path, tensors, metadata) -> None:
+    _encoded.refuse_bfloat16(path, tensors)
+    import tempfile     # not before a file is written
+    with tempfile.TemporaryDirectory() as folder:
+        head, places, size = _encoded.hdf5_head(path, tensors, dict(metadata or {}), folder)
+    _write(path, head, size, places)
+
+
+def _save_zarr(path, tensors, metadata) -> None:
+    _encoded.refuse_bfloat16(path, tensors)
+    session = _session_of(tensors.values())
+    arrays, places = _encoded.zarr_arrays(tensors, dict(metadata or {}))
+    door, name, beside = _door_beside(path, session)
+    try:
+        door.create_folder(path, name, arrays)
+        with bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for _, x in places)):
+            door.write([(x, beside, 0, _row_major(x.shape, x.dtype.itemsize), name) for name, x in places if x.size])
+        door.commit()
+    finally:
+        del door
+
+
+def _save_parquet(path, tensors, metadata) -> None:
+    """It is encoded here, and its bytes are written as those of a tensor are."""
+    _encoded.refuse_bfloat16(path, tensors)
+    session = _session_of(tensors.values())
+    import tempfile     # not before a file is written
+    with tempfile.TemporaryDirectory() as folder, bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for x in tensors.values())):
+        made = os.path.join(folder, "made")
+        _encoded.write_parquet(path, tensors, dict(metadata or {}), made)
+        door, name, beside = _door_beside(path, session)
+        try:
+            size, at, mesh = os.path.getsize(made), 0, session.default_mesh
+            door.create(path, name, size, b"")
+            with io.open(made, "rb") as file:
+                while (part := np.frombuffer(file.read(_SENT), np.uint8)).size:
+                    x = distribute(session, part, mesh, [Shard(0)] + [Replicate()] * (mesh.ndim - 1))
+                    door.write([(x, beside, at, [1], None)])
+                    at += part.size
+            door.commit()
+        finally:
+            del door
 
 
 def _npy_head(x) -> bytes:
@@ -252,22 +321,32 @@ def _safetensors_head(tensors, metadata):
     import json
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, places
+    head = len(text).to_bytes(8, "little") + text
+    return head, len(head) + at, [(x, len(head) + start) for x, start in places]
 
 
-def _write(path, head: bytes, places) -> None:
-    session = places[0][0].session if places else _context.current_session()
-    for x, _ in places:
-        if x.session is not session and x.session.id != session.id:
-            raise InvalidArgumentError("save: the tensors are of different sessions")
+def _session_of(tensors):
+    sessions = {x.session.id: x.session for x in tensors}
+    if len(sessions) > 1:
+        raise InvalidArgumentError("save: the tensors are of different sessions")
+    return next(iter(sessions.values())) if sessions else _context.current_session()
+
+
+def _door_beside(path, session):
+    """A door, and the name, and the path, of a file beside `path`."""
     folder, _, name = path.rpartition("/")
     name = f".{name}.tessera-{os.urandom(8).hex()}"
     beside = f"{folder}/{name}" if folder or path.startswith("/") else name
-    door = _tessera.FileDoor.open(session, session.default_mesh.workers[0])
+    return _tessera.FileDoor.open(session, session.default_mesh.workers[0]), name, beside
+
+
+def _write(path, head: bytes, size: int, places) -> None:
+    """A file of so many bytes, that begins with `head`, and has each tensor from its offset on."""
+    door, name, beside = _door_beside(path, _session_of([x for x, _ in places]))
     try:
-        door.create(path, name, len(head) + sum(x.nbytes for x, _ in places), head)
+        door.create(path, name, size, head)
         with bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for x, _ in places)):
-            door.write([(_by_rows(x), beside, len(head) + at, _row_major(x.shape, x.dtype.itemsize)) for x, at in places if x.size])
+            door.write([(_by_rows(x), beside, at, _row_major(x.shape, x.dtype.itemsize), None) for x, at in places if x.size])
         door.commit()
     finally:
         del door        # what isn't committed goes with it, also while an exception holds this frame

@@ -394,7 +394,7 @@ class Cluster:
 
 
 def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, address=None, timeout=60,
-                  coordinator_flags=(), files=None) -> Cluster:
+                  coordinator_flags=(), worker_flags=(), files=None) -> Cluster:
     """Starts a coordinator and workers on this host; memory is per worker. device is "cpu" or "cuda". files: folders whose
     files the workers load and save ("folder:ro": load); the current one if it is not given.
 
@@ -415,7 +415,8 @@ def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, 
     transport = transport or os.environ.get("TESSERA_TRANSPORT", "shm")
     roots = [os.getcwd()] if files is None else [files] if isinstance(files, (str, os.PathLike)) else files
     raw = _tessera.LocalCluster._start(count, parse_bytes(memory, op), device, str(transport), path, seconds(timeout, op),
-                                       list(coordinator_flags), [os.fspath(folder) for folder in roots])
+                                       list(coordinator_flags), [os.fspath(folder) for folder in roots], sys.executable or "",
+                                       list(worker_flags))
     return Cluster(raw)
 
 

@@ -1,5 +1,6 @@
 #include "server/worker/files/file_roots.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
@@ -24,6 +25,7 @@ namespace {
 constexpr std::string_view kNewFileMark = ".tessera-";
 constexpr size_t kNewFileDigits = 16;
 constexpr size_t kMaxShownPath = 200;
+constexpr int kMaxFolderDepth = 64;
 
 absl::Status FileError(std::string_view path, int error) {
   const std::string text = StrCat("file ", Printable(path, kMaxShownPath), ": ", std::string_view(strerror(error)));
@@ -65,6 +67,25 @@ std::pair<std::string, std::string> SplitLast(std::string_view path) {
   return {slash == 0 ? "/" : std::string(path.substr(0, slash)), std::string(path.substr(slash + 1))};
 }
 
+// What `name` is in the folder, with all in it; no link is followed.
+void RemoveTree(int folder, const char* name, int depth) {
+  if (unlinkat(folder, name, 0) == 0 || (errno != EISDIR && errno != EPERM) || depth == 0) return;
+  const int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  DIR* const entries = fd < 0 ? nullptr : fdopendir(fd);
+  if (entries == nullptr) return;
+  while (const dirent* entry = readdir(entries)) {
+    const std::string_view own(entry->d_name);
+    if (own != "." && own != "..") RemoveTree(fd, entry->d_name, depth - 1);
+  }
+  closedir(entries);
+  unlinkat(folder, name, AT_REMOVEDIR);
+}
+
+bool IsFolder(int fd) {
+  struct stat info = {};
+  return fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 }  // namespace
 
 FileDescriptor::~FileDescriptor() {
@@ -75,14 +96,21 @@ NewFile::NewFile(FileDescriptor folder, FileDescriptor file, std::string name, s
     : folder_(std::move(folder)), file_(std::move(file)), name_(std::move(name)), final_name_(std::move(final_name)) {}
 
 NewFile::~NewFile() {
-  if (!is_committed_) unlinkat(folder_.get(), name_.c_str(), 0);
+  if (!is_committed_) RemoveTree(folder_.get(), name_.c_str(), kMaxFolderDepth);
 }
 
 absl::Status NewFile::Commit() {
   if (is_committed_) return absl::FailedPreconditionError("commit: the file was committed before");
-  if (fsync(file_.get()) != 0) return FileError(name_, errno);
-  if (renameat(folder_.get(), name_.c_str(), folder_.get(), final_name_.c_str()) != 0) {
-    return FileError(final_name_, errno);
+  const bool is_folder = IsFolder(file_.get());
+  if ((is_folder ? syncfs(file_.get()) : fsync(file_.get())) != 0) return FileError(name_, errno);
+  const auto rename = [this](unsigned how) {
+    return renameat2(folder_.get(), name_.c_str(), folder_.get(), final_name_.c_str(), how);
+  };
+  if (!is_folder) {
+    if (rename(0) != 0) return FileError(final_name_, errno);
+  } else if (rename(RENAME_NOREPLACE) != 0) {  // a folder takes another's place by changing with it
+    if (errno != EEXIST || rename(RENAME_EXCHANGE) != 0) return FileError(final_name_, errno);
+    RemoveTree(folder_.get(), name_.c_str(), kMaxFolderDepth);
   }
   is_committed_ = true;
   fsync(folder_.get());
@@ -163,29 +191,55 @@ absl::StatusOr<FileDescriptor> FileRoots::Open(std::string_view path) const {
   return file;
 }
 
-absl::StatusOr<FileDescriptor> FileRoots::OpenNew(std::string_view path) const {
+absl::StatusOr<FileDescriptor> FileRoots::OpenFileOrFolder(std::string_view path) const {
+  TESSERA_ASSIGN_OR_RETURN(FileDescriptor file, OpenBelow(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, Access::kRead));
+  struct stat info = {};
+  if (fstat(file.get(), &info) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))) {
+    return absl::InvalidArgumentError(StrCat("file ", Printable(path, kMaxShownPath), ": is no file and no folder"));
+  }
+  return file;
+}
+
+absl::StatusOr<FileDescriptor> FileRoots::OpenMade(std::string_view path, int flags) const {
   const auto [folder, name] = SplitLast(path);
   if (!IsNewFileName(name)) {
     return absl::InvalidArgumentError(
         StrCat("file ", Printable(path, kMaxShownPath), ": is none that is being made: only those are written to"));
   }
-  return OpenBelow(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, Access::kReadWrite);
+  return OpenBelow(path, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, Access::kReadWrite);
+}
+
+absl::StatusOr<FileDescriptor> FileRoots::OpenNew(std::string_view path) const { return OpenMade(path, O_WRONLY); }
+
+absl::StatusOr<FileDescriptor> FileRoots::OpenNewFolder(std::string_view path) const {
+  return OpenMade(path, O_RDONLY | O_DIRECTORY);
+}
+
+absl::StatusOr<FileDescriptor> FileRoots::OpenFolderOf(std::string_view path, std::string_view name,
+                                                       mode_t kind) const {
+  const auto [folder_path, final_name] = SplitLast(path);
+  if (!IsNewFileName(name) || final_name.empty() || final_name == "." || final_name == ".." ||
+      final_name.size() > NAME_MAX) {
+    return absl::InvalidArgumentError(
+        StrCat("file ", Printable(path, kMaxShownPath), ": can't be made as ", Printable(name, kMaxShownPath)));
+  }
+  TESSERA_ASSIGN_OR_RETURN(FileDescriptor folder, OpenBelow(folder_path, O_RDONLY | O_DIRECTORY, Access::kReadWrite));
+  struct stat old = {};
+  if (fstatat(folder.get(), final_name.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0 && (old.st_mode & S_IFMT) != kind) {
+    return absl::InvalidArgumentError(StrCat("file ", Printable(path, kMaxShownPath), ": is there, and is no ",
+                                             kind == S_IFDIR ? "folder" : "regular file"));
+  }
+  return folder;
 }
 
 absl::StatusOr<std::unique_ptr<NewFile>> FileRoots::Create(std::string_view path, std::string_view name, int64_t bytes,
                                                            std::string_view head) const {
-  const auto [folder_path, final_name] = SplitLast(path);
-  if (!IsNewFileName(name) || final_name.empty() || final_name == "." || final_name == ".." ||
-      final_name.size() > NAME_MAX || bytes < static_cast<int64_t>(head.size())) {
-    return absl::InvalidArgumentError(StrCat("file ", Printable(path, kMaxShownPath), ": can't be made as ",
-                                             Printable(name, kMaxShownPath), " with ", bytes, " bytes"));
-  }
-  TESSERA_ASSIGN_OR_RETURN(FileDescriptor folder, OpenBelow(folder_path, O_RDONLY | O_DIRECTORY, Access::kReadWrite));
-  struct stat old = {};
-  if (fstatat(folder.get(), final_name.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(old.st_mode)) {
+  if (bytes < static_cast<int64_t>(head.size())) {
     return absl::InvalidArgumentError(
-        StrCat("file ", Printable(path, kMaxShownPath), ": is there, and is no regular file"));
+        StrCat("file ", Printable(path, kMaxShownPath), ": can't be made with ", bytes, " bytes"));
   }
+  TESSERA_ASSIGN_OR_RETURN(FileDescriptor folder, OpenFolderOf(path, name, S_IFREG));
+  const std::string final_name = SplitLast(path).second;
   const std::string own_name(name);
   FileDescriptor file(OpenBeneath(folder.get(), own_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0644));
   if (file.get() < 0) return FileError(path, errno);
@@ -201,6 +255,16 @@ absl::StatusOr<std::unique_ptr<NewFile>> FileRoots::Create(std::string_view path
     if (count > 0) written += static_cast<size_t>(count);
   }
   return made;
+}
+
+absl::StatusOr<std::unique_ptr<NewFile>> FileRoots::CreateFolder(std::string_view path, std::string_view name) const {
+  TESSERA_ASSIGN_OR_RETURN(FileDescriptor folder, OpenFolderOf(path, name, S_IFDIR));
+  const std::string own_name(name);
+  if (mkdirat(folder.get(), own_name.c_str(), 0755) != 0) return FileError(path, errno);
+  FileDescriptor made(OpenBeneath(folder.get(), own_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0));
+  if (made.get() < 0) return FileError(path, errno);
+  fchmod(made.get(), 0755);
+  return std::make_unique<NewFile>(std::move(folder), std::move(made), own_name, SplitLast(path).second);
 }
 
 }  // namespace tessera

@@ -6,6 +6,8 @@
 //   TESSERA_ASSIGN_OR_RETURN(FileRoots roots, FileRoots::Make({"/data:ro", "/results"}));
 //   TESSERA_ASSIGN_OR_RETURN(FileDescriptor fd, roots.Open("/data/x.npy"));
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -34,13 +36,15 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// A file that is being made beside the one that it becomes. It goes at the end, unless it was committed.
+// A file, or a folder of files, that is being made beside the one that it becomes. It goes at the end, unless it was
+// committed.
 class NewFile {
  public:
   NewFile(FileDescriptor folder, FileDescriptor file, std::string name, std::string final_name);
   ~NewFile();
   // The bytes are on the disk, and the file has its name; what had it is replaced.
   absl::Status Commit();
+  const FileDescriptor& file() const { return file_; }
 
  private:
   FileDescriptor folder_, file_;
@@ -57,12 +61,18 @@ class FileRoots {
   bool empty() const { return roots_.empty(); }
   // A regular file, to read. NotFound, PermissionDenied (also of a path that leads out), InvalidArgument (no file).
   absl::StatusOr<FileDescriptor> Open(std::string_view path) const;
+  // A regular file or a folder, to read.
+  absl::StatusOr<FileDescriptor> OpenFileOrFolder(std::string_view path) const;
   // One that Create has made and that is not committed, to write.
   absl::StatusOr<FileDescriptor> OpenNew(std::string_view path) const;
+  // A folder that CreateFolder has made and that is not committed, to write in.
+  absl::StatusOr<FileDescriptor> OpenNewFolder(std::string_view path) const;
   // `name` beside `path`, with `bytes` bytes, of which the first are `head`. The name is NewFileName's.
   // ResourceExhausted where the disk has no room for them.
   absl::StatusOr<std::unique_ptr<NewFile>> Create(std::string_view path, std::string_view name, int64_t bytes,
                                                   std::string_view head) const;
+  // A folder `name` beside `path`, empty.
+  absl::StatusOr<std::unique_ptr<NewFile>> CreateFolder(std::string_view path, std::string_view name) const;
 
  private:
   enum class Access : uint8_t { kRead = 0, kReadWrite = 1 };
@@ -73,6 +83,9 @@ class FileRoots {
   };
   // Opened below the first root that has it.
   absl::StatusOr<FileDescriptor> OpenBelow(std::string_view path, int flags, Access access) const;
+  absl::StatusOr<FileDescriptor> OpenMade(std::string_view path, int flags) const;
+  // The folder of `path`, where `name` may become the last of its names; of that, nothing or what is as `kind` says.
+  absl::StatusOr<FileDescriptor> OpenFolderOf(std::string_view path, std::string_view name, mode_t kind) const;
 
   std::vector<Root> roots_;
 };

@@ -1,6 +1,5 @@
 #include "server/worker/files/tensor_file.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,12 +52,6 @@ void ReverseEach(std::byte* bytes, int64_t count, int64_t number_bytes) {
 
 }  // namespace
 
-absl::StatusOr<FileStamp> StampOf(const FileDescriptor& file) {
-  struct stat info = {};
-  if (fstat(file.get(), &info) != 0) return absl::InternalError(StrCat("file: fstat: ", std::strerror(errno)));
-  return FileStamp{info.st_size, info.st_mtim.tv_sec * int64_t{1'000'000'000} + info.st_mtim.tv_nsec};
-}
-
 absl::StatusOr<std::shared_ptr<TensorFile>> TensorFile::Make(FileDescriptor file, const TensorSpec& spec,
                                                              FileLayout layout) {
   TESSERA_ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(file));
@@ -86,13 +79,6 @@ absl::StatusOr<std::shared_ptr<TensorFile>> TensorFile::Make(FileDescriptor file
   std::shared_ptr<TensorFile> made(new TensorFile(std::move(file), std::move(layout), stamp, element_bytes));
   if (Kind(spec.dtype) == DTypeKind::kComplex) made->number_bytes_ = element_bytes / 2;
   return made;
-}
-
-absl::Status TensorFile::CheckUnchanged() const {
-  TESSERA_ASSIGN_OR_RETURN(const FileStamp now, StampOf(file_));
-  if (now == stamp_) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      StrCat("file: it changed while it was read, from ", stamp_.bytes, " bytes to ", now.bytes));
 }
 
 absl::StatusOr<int64_t> TensorFile::Copy(const TransferWindow& window, const Box& own, const Box& box,
@@ -193,12 +179,12 @@ absl::Status TensorFile::WritePart(const Part& part) {
 
 absl::Status TensorFile::ReadAll(std::byte* to, int64_t bytes, int64_t offset) const {
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t count = pread(file_.get(), to + done, static_cast<size_t>(bytes - done), offset + done);
+    const ssize_t count = pread(file().get(), to + done, static_cast<size_t>(bytes - done), offset + done);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return absl::InternalError(StrCat("file: reading at ", offset + done, ": ", std::strerror(errno)));
     if (count == 0) {
       return absl::FailedPreconditionError(
-          StrCat("file: it ends at byte ", offset + done, "; it had ", stamp_.bytes, " when it was opened"));
+          StrCat("file: it ends at byte ", offset + done, "; it had ", stamp().bytes, " when it was opened"));
     }
     done += count;
   }
@@ -207,7 +193,7 @@ absl::Status TensorFile::ReadAll(std::byte* to, int64_t bytes, int64_t offset) c
 
 absl::Status TensorFile::WriteAll(const std::byte* from, int64_t bytes, int64_t offset) const {
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t count = pwrite(file_.get(), from + done, static_cast<size_t>(bytes - done), offset + done);
+    const ssize_t count = pwrite(file().get(), from + done, static_cast<size_t>(bytes - done), offset + done);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       const std::string text = StrCat("file: writing at ", offset + done, ": ", std::strerror(errno));

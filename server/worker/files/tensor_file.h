@@ -14,6 +14,7 @@
 #include "schemas/types/tensor_spec.h"
 #include "server/plan/instance.h"
 #include "server/worker/files/file_roots.h"
+#include "server/worker/files/shard_file.h"
 
 namespace tessera {
 
@@ -27,33 +28,18 @@ struct FileLayout {
   ByteOrder order = ByteOrder::kOwn;
 };
 
-struct FileStamp {
-  int64_t bytes = 0;
-  int64_t modified_ns = 0;  // since the epoch
-  bool operator==(const FileStamp&) const = default;
-};
-
-absl::StatusOr<FileStamp> StampOf(const FileDescriptor& file);
-
-class TensorFile {
+class TensorFile final : public ShardFile {
  public:
   // InvalidArgument unless the whole tensor lies in the file.
   static absl::StatusOr<std::shared_ptr<TensorFile>> Make(FileDescriptor file, const TensorSpec& spec,
                                                           FileLayout layout);
 
-  // Copies what lies both in `own` (the shard, from `shard` on, by the window's strides) and in `box`, in the window's
-  // direction; returns its bytes. FailedPrecondition where the file ends before, ResourceExhausted where the disk is
-  // full.
-  absl::StatusOr<int64_t> Copy(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard);
-  // FailedPrecondition when the file isn't what it was when it was made.
-  absl::Status CheckUnchanged() const;
-  const FileStamp& stamp() const { return stamp_; }
+  absl::StatusOr<int64_t> Copy(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard) override;
 
  private:
   TensorFile(FileDescriptor file, FileLayout layout, FileStamp stamp, int64_t element_bytes)
-      : file_(std::move(file)),
+      : ShardFile(std::move(file), stamp),
         layout_(std::move(layout)),
-        stamp_(stamp),
         element_bytes_(element_bytes),
         number_bytes_(element_bytes) {}
 
@@ -71,9 +57,7 @@ class TensorFile {
   void CopyPart(const Part& part, TransferDirection direction);
   bool IsOneRow(const Part& part) const;
 
-  FileDescriptor file_;
   FileLayout layout_;
-  FileStamp stamp_;
   int64_t element_bytes_;
   int64_t number_bytes_;  // of what has a byte order: a complex element is two of them
   std::vector<std::byte> buffer_;

@@ -23,6 +23,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/worker/files/decoded_file.h"
 #include "server/worker/files/tensor_file.h"
 #include "server/worker/window_copy.h"
 
@@ -95,7 +96,7 @@ absl::Status CheckWindow(const TensorSpec& spec, const Box& box, uint64_t offset
 }
 
 // Between the file and the shard; by way of the host's memory where the shard is elsewhere.
-absl::StatusOr<int64_t> CopyFile(Device& device, DeviceKind memory, TensorFile& file, const TicketTable::Ticket& ticket,
+absl::StatusOr<int64_t> CopyFile(Device& device, DeviceKind memory, ShardFile& file, const TicketTable::Ticket& ticket,
                                  const Box& box, std::byte* shard) {
   if (memory == DeviceKind::kCpu) return file.Copy(ticket.window, ticket.box, box, shard);
   const Box common = Intersect(ticket.box, box);
@@ -118,6 +119,8 @@ class TransferServer final : public wire::Transfer::Server {
       : tickets_(parts.tickets),
         device_(parts.device),
         copies_(parts.copies),
+        decodes_(parts.decodes),
+        decoder_(parts.decoder),
         files_(parts.files),
         share_(std::move(share)),
         host_(host),
@@ -187,6 +190,45 @@ class TransferServer final : public wire::Transfer::Server {
       new_file_ = *std::move(*made);
     });
   }
+  kj::Promise<void> describeFile(DescribeFileContext context) override {
+    struct Seen {
+      absl::Status status;
+      FileStamp stamp;
+      std::string json;
+    };
+    auto seen = std::make_shared<Seen>();
+    auto job = [seen, &roots = files_.roots, &decoder = decoder_, path = Text(context.getParams().getPath())]() {
+      seen->status = [&]() -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const FileDescriptor file, roots.OpenFileOrFolder(path));
+        TESSERA_ASSIGN_OR_RETURN(seen->stamp, StampOf(file));
+        TESSERA_ASSIGN_OR_RETURN(seen->json, decoder.Describe(file, path));
+        return absl::OkStatus();
+      }();
+    };
+    context.releaseParams();
+    return decodes_.Run(std::move(job)).then([seen, context]() mutable {
+      ThrowIfError(seen->status);
+      auto results = context.getResults();
+      results.setBytes(static_cast<uint64_t>(seen->stamp.bytes));
+      results.setModifiedNs(seen->stamp.modified_ns);
+      results.setJson(kj::StringPtr(seen->json.c_str(), seen->json.size()).asBytes());
+    });
+  }
+  kj::Promise<void> createFolder(CreateFolderContext context) override {
+    auto made = std::make_shared<absl::StatusOr<std::unique_ptr<NewFile>>>(absl::UnknownError(""));
+    auto params = context.getParams();
+    auto job = [&roots = files_.roots, &decoder = decoder_, made, path = Text(params.getPath()),
+                name = Text(params.getName()), json = Text(params.getJson().asChars())]() {
+      *made = roots.CreateFolder(path, name);
+      if (!made->ok()) return;
+      if (absl::Status status = decoder.Create((**made)->file(), path, json); !status.ok()) *made = status;
+    };
+    context.releaseParams();
+    return decodes_.Run(std::move(job)).then([this, made]() {
+      ThrowIfError(made->status());
+      new_file_ = *std::move(*made);
+    });
+  }
   kj::Promise<void> commitFile(CommitFileContext) override {
     if (new_file_ == nullptr) ThrowIfError(absl::FailedPreconditionError("commit: no file was made"));
     auto committed = std::make_shared<absl::Status>();
@@ -202,26 +244,46 @@ class TransferServer final : public wire::Transfer::Server {
     if (memory_ || file_ || !attached_.ok()) {
       return absl::FailedPreconditionError("file: the transfer has had its memory or file");
     }
-    const bool upload = ticket_->window.direction == TransferDirection::kUpload;
-    FileLayout layout{static_cast<int64_t>(params.getLayout().getOffset()), {}, ByteOrder::kOwn};
-    if (params.getLayout().getIsReversed()) layout.order = ByteOrder::kReversed;
-    for (const int64_t stride : params.getLayout().getStrides()) layout.strides.push_back(stride);
-    const std::string path = Text(params.getPath());
-    attached_ = absl::OkStatus();
-    auto opened = upload ? files_.roots.Open(path) : files_.roots.OpenNew(path);
-    attached_ = opened.status();
-    if (!opened.ok()) return attached_;
-    auto made = TensorFile::Make(*std::move(opened), ticket_->window.spec, std::move(layout));
+    auto made = is_upload() ? OpenToRead(params) : OpenToWrite(params);
     attached_ = made.status();
     if (!made.ok()) return attached_;
     const FileStamp given{static_cast<int64_t>(params.getBytes()), params.getModifiedNs()};
-    if (upload && (*made)->stamp() != given) {
-      attached_ =
-          absl::FailedPreconditionError(StrCat("file ", Printable(path), ": it has changed since it was looked at"));
+    if (is_upload() && (*made)->stamp() != given) {
+      attached_ = absl::FailedPreconditionError(
+          StrCat("file ", Printable(Text(params.getPath())), ": it has changed since it was looked at"));
       return attached_;
     }
     file_ = *std::move(made);
+    is_decoded_ = params.getLayout().getIsDecoded();
     return absl::OkStatus();
+  }
+  absl::StatusOr<std::shared_ptr<ShardFile>> OpenToRead(wire::Transfer::OpenFileParams::Reader params) {
+    const std::string path = Text(params.getPath());
+    const bool is_decoded = params.getLayout().getIsDecoded();
+    TESSERA_ASSIGN_OR_RETURN(FileDescriptor file,
+                             is_decoded ? files_.roots.OpenFileOrFolder(path) : files_.roots.Open(path));
+    return WithLayout(std::move(file), params);
+  }
+  absl::StatusOr<std::shared_ptr<ShardFile>> OpenToWrite(wire::Transfer::OpenFileParams::Reader params) {
+    const std::string path = Text(params.getPath());
+    const bool is_decoded = params.getLayout().getIsDecoded();
+    TESSERA_ASSIGN_OR_RETURN(FileDescriptor file,
+                             is_decoded ? files_.roots.OpenNewFolder(path) : files_.roots.OpenNew(path));
+    return WithLayout(std::move(file), params);
+  }
+  absl::StatusOr<std::shared_ptr<ShardFile>> WithLayout(FileDescriptor file,
+                                                        wire::Transfer::OpenFileParams::Reader params) {
+    const auto told = params.getLayout();
+    const auto offset = static_cast<int64_t>(told.getOffset());
+    std::vector<int64_t> strides;
+    for (const int64_t stride : told.getStrides()) strides.push_back(stride);
+    const TensorSpec& spec = ticket_->window.spec;
+    if (told.getIsDecoded()) {
+      DecodedPlace place{Text(params.getPath()), Text(told.getMember()), offset, std::move(strides)};
+      return DecodedFile::Make(decoder_, std::move(file), spec, std::move(place));
+    }
+    const ByteOrder order = told.getIsReversed() ? ByteOrder::kReversed : ByteOrder::kOwn;
+    return TensorFile::Make(std::move(file), spec, {offset, std::move(strides), order});
   }
 
   absl::Status LookAtFile(LookAtFileContext context) {
@@ -370,7 +432,8 @@ class TransferServer final : public wire::Transfer::Server {
       *copied = memory ? CopyWindow(device, ticket->window, ticket->box, box, shard, memory->base() + offset)
                        : CopyFile(device, files.memory, *file, *ticket, box, shard);
     };
-    return copies_.Run(std::move(job)).then([this, context, copied, box]() mutable {
+    CopyThread& thread = is_decoded_ ? decodes_ : copies_;
+    return thread.Run(std::move(job)).then([this, context, copied, box]() mutable {
       const bool is_upload = ticket_->window.direction == TransferDirection::kUpload;
       if (is_upload && copied->ok()) ticket_->covered_rows = CoveredAfter(box);
       tickets_.CopyEnded(ticket_, copied->value_or(0));
@@ -423,13 +486,16 @@ class TransferServer final : public wire::Transfer::Server {
   TicketTable& tickets_;
   Device& device_;
   CopyThread& copies_;
+  CopyThread& decodes_;
+  Decoder& decoder_;
   const HostFiles& files_;
   std::shared_ptr<AttachedMemory::Share> share_;
   const ClientHost host_;
   TicketTable::TicketPointer ticket_;
   const int holder_;                      // of the ticket, while it has this number
   std::shared_ptr<ClientMemory> memory_;  // or
-  std::shared_ptr<TensorFile> file_;
+  std::shared_ptr<ShardFile> file_;
+  bool is_decoded_ = false;  // the file is read and written by the decoder
   std::shared_ptr<NewFile> new_file_;
   absl::Status attached_;  // why there is neither, if so
   kj::ForkedPromise<void> order_ = kj::Promise<void>(kj::READY_NOW).fork();

@@ -10,6 +10,7 @@
 #include "schemas/worker.capnp.h"
 #include "server/device/device.h"
 #include "server/worker/attached_memory.h"
+#include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
 #include "server/worker/rpc/copy_thread.h"
 #include "server/worker/rpc/relay.h"
@@ -25,6 +26,7 @@ inline constexpr int64_t kMaxFileBytes = int64_t{1} << 50;       // docs/limits.
 struct HostFiles {
   FileRoots roots;
   DeviceKind memory = DeviceKind::kCpu;
+  DecoderOptions decoder;
 };
 
 // Clients of the own host lend their memory; those of others send and get parts, and may come back to a ticket when
@@ -36,6 +38,8 @@ struct GateParts {
   TicketTable& tickets;
   Device& device;
   CopyThread& copies;
+  CopyThread& decodes;  // what asks the decoder, which may take long
+  Decoder& decoder;
   AttachedMemory& attached;
   const HostFiles& files;
   uint64_t peer_key;

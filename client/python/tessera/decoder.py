@@ -1,0 +1,331 @@
+"""The decoder: a process beside a worker that reads HDF5, Parquet and zarr files for it, and writes zarr.
+
+`python -P -m tessera.decoder MEMORY`, started by the worker, which has it on a socket (descriptor 3) and shares a buffer
+(descriptor 4) with it. A question is one packet: a line of JSON, a text after it (a tensor's name, or JSON), and the
+open file or folder. The answer is a code, a count of bytes in the buffer, and what is wrong. Files are opened by the
+worker alone, inside the folders that it serves; nothing here follows a path that a file names.
+
+What `describe` says: {name: {"dtype": "<f8", "shape": [3, 4]}}, the name "" where the file is one array; with "offset"
+where the values lie plainly in the file from that byte on, and then the worker reads them itself; with "refused", why,
+where they can't be read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import mmap
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+
+import numpy as np
+
+LINE, BUFFER = 3, 4
+_MAX_QUESTION = 64 << 10
+_MAX_TEXT = 1000
+_CODES = {"InvalidArgument": 3, "NotFound": 5, "PermissionDenied": 7, "ResourceExhausted": 8, "FailedPrecondition": 9, "Internal": 13}
+
+
+class Refusal(Exception):
+    """What is wrong, with the name of its code."""
+
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+
+def library(name: str):
+    """h5py, pyarrow.parquet or zarr; each is wanted by its format alone."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise Refusal("FailedPrecondition", f"{package} is not installed where the worker runs, and reads such files: pip install "
+                                            f"{package}, for {sys.executable}") from None
+
+
+class Stored:
+    """A tensor in a file. `read` takes forward slices, one for each dim, and `chunk_rows` are decoded together."""
+
+    def __init__(self, dtype, shape, read, chunk_rows=1, **more):
+        self.dtype, self.shape = np.dtype(dtype), tuple(int(n) for n in shape)
+        self.read, self.chunk_rows, self.more = read, max(1, int(chunk_rows)), more
+
+    def described(self):
+        return {"dtype": self.dtype.str, "shape": list(self.shape), **self.more}
+
+
+def _is_number(dtype) -> bool:
+    return dtype.names is None and dtype.subdtype is None and dtype.kind in "biufc" and dtype.itemsize <= 16
+
+
+# ---- formats: from an open file to {name: Stored} ---------------------------------------------------
+
+def read_hdf5(file: int) -> dict:
+    h5py = library("h5py")
+    opened, found, names = h5py.File(f"/proc/self/fd/{file}", "r", locking=False, rdcc_nbytes=64 << 20), {}, []
+    opened.visit(names.append)      # no link to another file is followed
+    for name in names:
+        one = opened[name]
+        if not isinstance(one, h5py.Dataset) or one.shape is None or not _is_number(one.dtype):
+            continue
+        more, offset = {}, one.id.get_offset()
+        if one.external or one.is_virtual:
+            more = {"refused": "its values lie in another file"}
+        elif offset is not None and one.chunks is None:
+            more = {"offset": offset}
+        found[name] = Stored(one.dtype, one.shape, one.__getitem__, one.chunks[0] if one.chunks else 1, **more)
+    return found
+
+
+def read_parquet(file: int) -> dict:
+    opened, found = library("pyarrow.parquet").ParquetFile(f"/proc/self/fd/{file}"), {}
+    groups = [opened.metadata.row_group(i).num_rows for i in range(opened.num_row_groups)]
+    ends = np.cumsum([0, *groups])
+    for field in opened.schema_arrow:
+        dtype, extents = _column_dtype(field.type)
+        if dtype is not None:
+            column = Column(opened, field.name, ends, dtype, extents)
+            found[field.name] = Stored(dtype, (int(ends[-1]), *extents), column.read, max(groups, default=1))
+    return found
+
+
+def _column_dtype(kind):
+    import pyarrow
+    extents = []
+    while pyarrow.types.is_fixed_size_list(kind):
+        extents.append(kind.list_size)
+        kind = kind.value_type
+    plain = pyarrow.types.is_boolean(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
+    return (np.dtype(kind.to_pandas_dtype()), extents) if plain else (None, extents)
+
+
+class Column:
+    """Of a Parquet file: the groups of rows that a read touches are decoded, of this column alone."""
+
+    def __init__(self, opened, name, ends, dtype, extents):
+        self._opened, self._name, self._ends, self._dtype, self._extents = opened, name, ends, dtype, extents
+
+    def read(self, slices) -> np.ndarray:
+        start, stop, step = slices[0].indices(int(self._ends[-1]))
+        if stop <= start:
+            return np.empty((0, *self._extents), self._dtype)[(slice(None), *slices[1:])]
+        first = int(np.searchsorted(self._ends, start, "right")) - 1
+        last = int(np.searchsorted(self._ends, stop, "left"))
+        parts = []
+        for chunk in self._opened.read_row_groups(range(first, last), columns=[self._name]).column(0).chunks:
+            for _ in self._extents:
+                if chunk.null_count:
+                    break
+                chunk = chunk.flatten()
+            if chunk.null_count:
+                raise Refusal("InvalidArgument", f"column {self._name!r} has values that are missing (null), which no tensor has")
+            parts.append(chunk.to_numpy(zero_copy_only=False))
+        values = np.concatenate(parts).astype(self._dtype, copy=False).reshape(-1, *self._extents)
+        offset = int(self._ends[first])
+        return values[(slice(start - offset, stop - offset, step), *slices[1:])]
+
+
+def read_zarr(file: int) -> dict:
+    zarr = library("zarr")
+    from ._zarr_folder import opened_folder
+    opened = zarr.open(opened_folder(file), mode="r")
+    members = {"": opened} if isinstance(opened, zarr.Array) else dict(opened.members(max_depth=None))
+    return {name: Stored(one.dtype, one.shape, one.__getitem__, (one.shards or one.chunks)[0] if one.ndim else 1)
+            for name, one in members.items() if isinstance(one, zarr.Array) and _is_number(one.dtype)}
+
+
+FORMATS = {".h5": read_hdf5, ".hdf5": read_hdf5, ".parquet": read_parquet, ".zarr": read_zarr}
+
+
+# ---- parts of a tensor -----------------------------------------------------------------------------
+
+def slices_of(shape, item: int, offset: int, extents, strides) -> list:
+    """(first, size, step) for each dim of a tensor, of the elements that lie at `offset` and on by these strides of its
+    row-major bytes.
+
+    >>> slices_of((9, 6), 8, 8 * 13, [2, 3], [96, 8])
+    [(2, 2, 2), (1, 3, 1)]
+    """
+    rows, left = [], int(np.prod(shape, dtype=object))
+    for n in shape:
+        left //= max(n, 1)
+        rows.append(left)
+    at, out = offset // item, []
+    for n, row in zip(shape, rows):
+        first, at = divmod(at, max(row, 1))
+        out.append((first, 1, 1))
+        if not 0 <= first < n:
+            raise Refusal("InvalidArgument", f"byte {offset} is none of a tensor of the shape {list(shape)}")
+    dim = 0
+    for extent, stride in zip(extents, strides):
+        step = stride // item
+        if extent == 1:
+            continue
+        while dim < len(shape) and not (shape[dim] > 1 and rows[dim] <= abs(step) < rows[dim] * shape[dim]):
+            dim += 1
+        if dim == len(shape) or step % rows[dim] or not 0 <= out[dim][0] + (extent - 1) * (step // rows[dim]) < shape[dim]:
+            raise Refusal("InvalidArgument", f"{list(extents)} elements by strides of {list(strides)} bytes are no part of the shape {list(shape)}")
+        out[dim] = (out[dim][0], extent, step // rows[dim])
+        dim += 1
+    return out
+
+
+class Reader:
+    """Parts of one tensor. Those by rows follow each other, and end within chunks: the rows of the chunks that were decoded
+    last are kept."""
+
+    def __init__(self, stored: Stored):
+        self.stored, self._columns, self._block, self._start = stored, None, None, 0
+
+    def part(self, items) -> np.ndarray:
+        forward, turned = [], []
+        for first, size, step in items:
+            last = first + (size - 1) * step
+            forward.append(slice(min(first, last), max(first, last) + 1, abs(step)))
+            turned.append(slice(None, None, -1 if step < 0 else 1))
+        if forward and forward[0].step == 1:
+            return self._rows(forward[0].start, forward[0].stop, tuple(forward[1:]))[tuple(turned)]
+        return np.asarray(self.stored.read(tuple(forward)))[tuple(turned)]
+
+    def _rows(self, start: int, stop: int, columns: tuple) -> np.ndarray:
+        if columns != self._columns or not self._start <= start <= self._start + len(self._block):
+            self._columns, self._block, self._start = columns, self._read(start, start, columns), start
+        head = self._block[start - self._start:stop - self._start]
+        if len(head) == stop - start:
+            return head
+        begin = self._start + len(self._block)      # the chunk goes on in the rows that are left
+        chunk = self.stored.chunk_rows
+        self._start, self._block = begin, self._read(begin, min(-(-stop // chunk) * chunk, self.stored.shape[0]), columns)
+        rest = self._block[:stop - begin]
+        return np.concatenate([head, rest]) if len(head) else rest
+
+    def _read(self, start: int, stop: int, columns: tuple) -> np.ndarray:
+        return np.asarray(self.stored.read((slice(start, stop, 1), *columns)))
+
+
+# ---- the process -----------------------------------------------------------------------------------
+
+class Decoder:
+    def __init__(self, buffer):
+        self._buffer = buffer
+        self._key, self._found, self._readers, self._file = None, {}, {}, -1
+
+    def answer(self, question: dict, text: str, file: int) -> int:
+        what, ending = question["do"], question["format"].lower()
+        if what == "create":        # zarr alone is written here
+            library("zarr")
+            from ._zarr_folder import create
+            create(file, json.loads(text))
+            return 0
+        if what == "write":
+            return self._write(question, text, file)
+        if ending not in FORMATS:
+            raise Refusal("InvalidArgument", f"files that end in {ending!r} are not decoded")
+        self._open(ending, file)
+        if what == "describe":
+            said = json.dumps({name: one.described() for name, one in self._found.items()}).encode()
+            if len(said) > len(self._buffer):
+                raise Refusal("ResourceExhausted", f"{len(said)} bytes to say what is in it, {len(self._buffer)} are allowed (decoder_buffer_bytes)")
+            self._buffer[:len(said)] = said
+            return len(said)
+        return self._read(question, text)
+
+    def forget(self):
+        """What is open, and what was decoded of it."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._key, self._found, self._readers, self._file = None, {}, {}, -1
+
+    def _open(self, ending, file):
+        """Once for all questions on a file that stays as it is."""
+        info = os.fstat(file)
+        key = (ending, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+        if key != self._key:
+            self.forget()
+            self._file = os.dup(file)
+            self._found = FORMATS[ending](self._file)
+            self._key = key
+
+    def _read(self, question, name) -> int:
+        if name not in self._found:
+            raise Refusal("InvalidArgument", f"it has no tensor {name!r}")
+        stored = self._found[name]
+        if "refused" in stored.more:
+            raise Refusal("InvalidArgument", f"{name!r}: {stored.more['refused']}")
+        if stored.dtype.itemsize != question["item"]:
+            raise Refusal("InvalidArgument", f"{name!r} has elements of {stored.dtype.itemsize} bytes, not {question['item']}")
+        items = slices_of(stored.shape, question["item"], question["offset"], question["extents"], question["strides"])
+        if name not in self._readers:
+            self._readers = {name: Reader(stored)}      # one: what is kept is bounded
+        values = self._readers[name].part(items)
+        out = np.frombuffer(self._buffer, stored.dtype.newbyteorder("="), values.size).reshape(values.shape)
+        out[...] = values
+        return values.nbytes
+
+    def _write(self, question, name, file) -> int:
+        zarr = library("zarr")
+        from ._zarr_folder import opened_folder
+        opened = zarr.open(opened_folder(file), mode="r+")
+        array = opened[name] if name else opened
+        items = slices_of(array.shape, question["item"], question["offset"], question["extents"], question["strides"])
+        shape = tuple(size for _, size, _ in items)
+        values = np.frombuffer(self._buffer, array.dtype, int(np.prod(shape))).reshape(shape)
+        array[tuple(slice(first, first + size) for first, size, _ in items) if items else ...] = values
+        return 0
+
+
+def told(error: BaseException):
+    """The code, and the text, of what a library says."""
+    if isinstance(error, Refusal):
+        return _CODES[error.code], str(error)
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, MemoryError) or "memory allocation failed" in text or "nable to allocate" in text:
+        allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
+        return _CODES["ResourceExhausted"], f"to decode it takes more memory than the {allowed} bytes of --decoder-memory: {text}"
+    if isinstance(error, OSError) and error.errno == 28:
+        return _CODES["ResourceExhausted"], "the disk is full"
+    if isinstance(error, FileNotFoundError):
+        return _CODES["NotFound"], text
+    if isinstance(error, PermissionError):
+        return _CODES["PermissionDenied"], text
+    return _CODES["InvalidArgument"], text
+
+
+def serve(line: socket.socket, buffer) -> None:
+    """Until the worker is gone."""
+    decoder = Decoder(buffer)
+    while True:
+        packet, files, _, _ = socket.recv_fds(line, _MAX_QUESTION + 1, 4)
+        if not packet:
+            return
+        code, count, text = 0, 0, ""
+        try:
+            head, _, rest = packet.partition(b"\n")
+            count = decoder.answer(json.loads(head), rest.decode(), files[0])
+        except Exception as error:      # of any kind: the libraries have no class of their own for it
+            code, text = told(error)
+            decoder.forget()
+        finally:
+            for file in files:
+                os.close(file)
+        line.send(struct.pack("<IQ", code, count) + text[:_MAX_TEXT].encode(errors="replace"))
+
+
+def main() -> None:
+    memory = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # PR_SET_PDEATHSIG: in the middle of a read, too
+    os.environ["HDF5_PLUGIN_PRELOAD"] = "::"        # a file names filters; none is loaded for it
+    serve(socket.socket(fileno=LINE), mmap.mmap(BUFFER, 0))
+    os._exit(0)     # what libraries have under way is of no use to anyone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+#pragma once
+
+// DecodedFile: a tensor of a file (or of a folder, as zarr is one) that the worker's decoder reads and writes, some of
+// it at a time: what fits the decoder's buffer. Its layout is that of the tensor's row-major bytes, as if they lay in a
+// file of their own; so a part of it by index is what it is for a plain file, and the decoder is asked for nothing but
+// what the shard takes.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schemas/types/tensor_spec.h"
+#include "server/worker/files/decoder.h"
+#include "server/worker/files/shard_file.h"
+
+namespace tessera {
+
+struct DecodedPlace {
+  std::string path, member;
+  int64_t offset_bytes = 0;      // of the element with indices 0
+  std::vector<int64_t> strides;  // in bytes, by tensor dim
+};
+
+class DecodedFile final : public ShardFile {
+ public:
+  // The decoder outlives it.
+  static absl::StatusOr<std::shared_ptr<DecodedFile>> Make(Decoder& decoder, FileDescriptor file,
+                                                           const TensorSpec& spec, DecodedPlace place);
+
+  absl::StatusOr<int64_t> Copy(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard) override;
+
+ private:
+  DecodedFile(Decoder& decoder, FileDescriptor file, FileStamp stamp, DecodedPlace place, int64_t element_bytes)
+      : ShardFile(std::move(file), stamp), decoder_(decoder), place_(std::move(place)), element_bytes_(element_bytes) {}
+  // Of a box within `own`, whatever its size.
+  absl::Status CopyBox(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard);
+  // Of one that fits the buffer.
+  absl::Status CopyPart(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard);
+
+  Decoder& decoder_;
+  const DecodedPlace place_;
+  const int64_t element_bytes_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,248 @@
+#include "server/worker/files/decoder.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "schemas/types/errors.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/worker/files/decoder_reply.h"
+
+namespace tessera {
+namespace {
+
+// Where the child has the line, and the buffer.
+constexpr int kLineFd = 3, kBufferFd = 4;
+constexpr std::string_view kOwnVariables = "TESSERA_";  // tokens are among them
+constexpr size_t kMaxShownPath = 200;
+// A decoder that died is seen to have ended soon.
+constexpr int kEndPolls = 200, kEndPollUs = 5'000;
+
+std::string_view EndingOf(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(dot);
+}
+
+void AppendList(std::string* line, std::string_view name, const std::vector<int64_t>& numbers) {
+  StrAppend(line, ",\"", name, "\":[");
+  for (size_t i = 0; i < numbers.size(); ++i) StrAppend(line, i == 0 ? "" : ",", numbers[i]);
+  line->append("]");
+}
+
+// A line of JSON; what comes from strangers, a name or JSON, follows it as it is.
+std::string RequestText(std::string_view what, std::string_view ending, const DecodedPart* part,
+                        std::string_view text) {
+  std::string request = StrCat("{\"do\":\"", what, "\",\"format\":\"");
+  for (const char c : ending) {
+    const bool is_plain = c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (is_plain) request.push_back(c);
+  }
+  request.append("\"");
+  if (part != nullptr) {
+    StrAppend(&request, ",\"offset\":", part->offset_bytes, ",\"item\":", part->element_bytes);
+    AppendList(&request, "extents", part->extents);
+    AppendList(&request, "strides", part->strides);
+  }
+  StrAppend(&request, "}\n", text);
+  return request;
+}
+
+// Above what the child's own are moved to.
+FileDescriptor Raised(FileDescriptor fd) { return FileDescriptor(fcntl(fd.get(), F_DUPFD_CLOEXEC, kBufferFd + 1)); }
+
+absl::Status SpawnPython(const DecoderOptions& options, int line, int buffer, pid_t* process) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, 2, 1);
+  posix_spawn_file_actions_adddup2(&actions, line, kLineFd);
+  posix_spawn_file_actions_adddup2(&actions, buffer, kBufferFd);
+  posix_spawn_file_actions_addclosefrom_np(&actions, kBufferFd + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  // -P: nothing is imported from the current folder, which may be one of data.
+  std::vector<std::string> arguments = {options.python, "-P", "-m", "tessera.decoder", StrCat(options.memory_bytes)};
+  std::vector<char*> argv, envp;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (std::strncmp(*entry, kOwnVariables.data(), kOwnVariables.size()) != 0) envp.push_back(*entry);
+  }
+  // A core is a worker's; and each thread's arena of malloc counts as memory.
+  std::array<std::string, 3> own = {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "MALLOC_ARENA_MAX=2"};
+  for (std::string& entry : own) envp.push_back(entry.data());
+  envp.push_back(nullptr);
+  const int error = posix_spawnp(process, options.python.c_str(), &actions, &attributes, argv.data(), envp.data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error == 0) return absl::OkStatus();
+  *process = -1;
+  return absl::FailedPreconditionError(
+      StrCat("decoder: ", Printable(options.python), " does not start: ", std::string_view(strerror(error))));
+}
+
+}  // namespace
+
+Decoder::~Decoder() {
+  End();
+  if (buffer_ != nullptr) munmap(buffer_, kDecoderBufferBytes);
+}
+
+// Its size is sealed: a page that the decoder takes away would end the worker.
+absl::Status Decoder::MakeBuffer() {
+  if (buffer_ != nullptr) return absl::OkStatus();
+  FileDescriptor memory(memfd_create("tessera-decoder", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (memory.get() < 0 || posix_fallocate(memory.get(), 0, kDecoderBufferBytes) != 0 ||
+      fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return absl::ResourceExhaustedError(StrCat("decoder: no memory for a buffer of ", kDecoderBufferBytes, " bytes"));
+  }
+  void* base = mmap(nullptr, kDecoderBufferBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (base == MAP_FAILED) return absl::ResourceExhaustedError("decoder: its buffer can't be mapped");
+  memory_ = Raised(std::move(memory));
+  buffer_ = static_cast<std::byte*>(base);
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::Start() {
+  if (options_.python.empty()) {
+    return absl::FailedPreconditionError(
+        "decoder: this worker has none: it was started without --decoder, the Python that reads such files");
+  }
+  if (process_ >= 0) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(MakeBuffer());
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return absl::ResourceExhaustedError(StrCat("decoder: no socket: ", std::string_view(strerror(errno))));
+  }
+  line_ = Raised(FileDescriptor(ends[0]));
+  const FileDescriptor theirs = Raised(FileDescriptor(ends[1]));
+  return SpawnPython(options_, theirs.get(), memory_.get(), &process_);
+}
+
+std::string Decoder::End() {
+  if (process_ < 0) return "";
+  line_ = FileDescriptor();
+  int status = 0;
+  // What ends by itself, as it does when its line is closed or a signal came, says why.
+  pid_t ended = 0;
+  for (int i = 0; i < kEndPolls && ended == 0; ++i) {
+    ended = waitpid(process_, &status, WNOHANG);
+    if (ended == 0) usleep(kEndPollUs);
+  }
+  if (ended == 0) {
+    kill(process_, SIGKILL);
+    waitpid(process_, &status, 0);
+  }
+  process_ = -1;
+  if (ended == 0) return "it was ended";
+  if (WIFSIGNALED(status)) {
+    return StrCat("killed by signal ", WTERMSIG(status), " (", std::string_view(strsignal(WTERMSIG(status))), ")");
+  }
+  return StrCat("exit status ", WEXITSTATUS(status));
+}
+
+absl::Status Decoder::Send(std::string_view request, int file) {
+  iovec part{const_cast<char*>(request.data()), request.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &file, sizeof(int));
+  // Not more than one question is under way, so the socket has room for it.
+  if (sendmsg(line_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return absl::OkStatus();
+  return absl::UnavailableError(StrCat("decoder: no question reaches it: ", std::string_view(strerror(errno))));
+}
+
+absl::StatusOr<int64_t> Decoder::Receive() {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::milliseconds(options_.timeout_ms);
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd ready{line_.get(), POLLIN, 0};
+    const int count = poll(&ready, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      kill(process_, SIGKILL);
+      End();
+      return absl::DeadlineExceededError(
+          StrCat("decoder: no answer within ", options_.timeout_ms, " ms; it was ended"));
+    }
+    std::array<char, kMaxDecoderReply + 1> packet;
+    const ssize_t bytes = recv(line_.get(), packet.data(), packet.size(), 0);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) return absl::UnavailableError(StrCat("decoder: it ended before it answered: ", End()));
+    return ParseDecoderReply(std::string_view(packet.data(), static_cast<size_t>(bytes)), kDecoderBufferBytes);
+  }
+}
+
+absl::StatusOr<int64_t> Decoder::Ask(std::string_view what, const FileDescriptor& file, std::string_view path,
+                                     const DecodedPart* part, std::string_view text) {
+  const auto told = [path](const absl::Status& status) {
+    return absl::Status(status.code(),
+                        StrCat("file ", Printable(path, kMaxShownPath), ": ", StdView(status.message())));
+  };
+  const std::string request = RequestText(what, EndingOf(path), part, text);
+  if (request.size() > kMaxDecoderRequest) {
+    return told(absl::InvalidArgumentError(StrCat("decoder: a question of ", request.size(), " bytes, ",
+                                                  kMaxDecoderRequest, " are allowed (max_decoder_request)")));
+  }
+  if (absl::Status started = Start(); !started.ok()) return told(started);
+  if (!Send(request, file.get()).ok()) {  // it has ended since the last question
+    End();
+    if (absl::Status started = Start(); !started.ok()) return told(started);
+    if (absl::Status sent = Send(request, file.get()); !sent.ok()) return told(sent);
+  }
+  absl::StatusOr<int64_t> bytes = Receive();
+  if (absl::IsInternal(bytes.status())) End();  // what it says makes no sense
+  if (!bytes.ok()) return told(bytes.status());
+  return bytes;
+}
+
+absl::StatusOr<std::string> Decoder::Describe(const FileDescriptor& file, std::string_view path) {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, Ask("describe", file, path, nullptr, ""));
+  return std::string(reinterpret_cast<const char*>(buffer_), static_cast<size_t>(bytes));
+}
+
+absl::Status Decoder::Create(const FileDescriptor& folder, std::string_view path, std::string_view json) {
+  return Ask("create", folder, path, nullptr, json).status();
+}
+
+absl::Status Decoder::Read(const FileDescriptor& file, std::string_view path, const DecodedPart& part) {
+  int64_t wanted = part.element_bytes;
+  for (const int64_t extent : part.extents) wanted *= extent;
+  TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, Ask("read", file, path, &part, part.member));
+  if (bytes == wanted) return absl::OkStatus();
+  return absl::InternalError(
+      StrCat("file ", Printable(path, kMaxShownPath), ": decoder: ", bytes, " bytes, ", wanted, " were asked for"));
+}
+
+absl::Status Decoder::Write(const FileDescriptor& folder, std::string_view path, const DecodedPart& part) {
+  return Ask("write", folder, path, &part, part.member).status();
+}
+
+}  // namespace tessera

@@ -1,0 +1,80 @@
+#pragma once
+
+// Decoder: the process beside a worker that reads and writes what lies in a file in a form that must be decoded: HDF5
+// that is chunked or compressed, Parquet, zarr. It is tessera.decoder, run by the Python that the operator names,
+// started when it is first needed. The worker opens files, inside its roots, and hands them over; values come and go by
+// a buffer that both map. A decoder that dies, hangs or takes too much memory fails what it was asked, and the next
+// question starts another one; the worker never trusts what it says, and never waits for it longer than `timeout_ms`.
+//
+//   Decoder decoder({.python = "/usr/bin/python3"});
+//   TESSERA_ASSIGN_OR_RETURN(std::string json, decoder.Describe(file, "x.h5"));
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/worker/files/file_roots.h"
+
+namespace tessera {
+
+inline constexpr int64_t kDecoderBufferBytes = int64_t{16} << 20;  // docs/limits.md: decoder_buffer_bytes
+inline constexpr int64_t kDecoderMemoryBytes = int64_t{4} << 30;   // docs/limits.md: decoder_memory
+inline constexpr int64_t kDecoderTimeoutMs = 60'000;               // docs/limits.md: decoder_timeout
+inline constexpr size_t kMaxDecoderRequest = size_t{64} << 10;     // docs/limits.md: max_decoder_request
+
+struct DecoderOptions {
+  std::string python;  // empty: there is none, and whatever is asked is refused
+  int64_t memory_bytes = kDecoderMemoryBytes;
+  int64_t timeout_ms = kDecoderTimeoutMs;
+};
+
+// Elements of a tensor of the file: of its row-major bytes those from `offset_bytes` on, by these strides.
+struct DecodedPart {
+  std::string member;  // the tensor's name in the file
+  int64_t offset_bytes = 0;
+  std::vector<int64_t> extents, strides;  // strides in bytes
+  int64_t element_bytes = 1;
+};
+
+// One question at a time, of one thread. Paths are for their endings, which say the format, and for errors.
+class Decoder {
+ public:
+  explicit Decoder(DecoderOptions options) : options_(std::move(options)) {}
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+  ~Decoder();
+
+  // JSON: what is in the file (client/python/tessera/decoder.py says how).
+  absl::StatusOr<std::string> Describe(const FileDescriptor& file, std::string_view path);
+  // Makes what the JSON says in a folder that is new.
+  absl::Status Create(const FileDescriptor& folder, std::string_view path, std::string_view json);
+  // The part's elements, row-major, are at buffer() until the next question. At most kDecoderBufferBytes.
+  absl::Status Read(const FileDescriptor& file, std::string_view path, const DecodedPart& part);
+  // Writes the elements at buffer().
+  absl::Status Write(const FileDescriptor& folder, std::string_view path, const DecodedPart& part);
+  // Starts the process where there is none. Null before that.
+  absl::Status Start();
+  std::byte* buffer() { return buffer_; }
+
+ private:
+  // `text` follows the line of what is asked: a name, or JSON.
+  absl::StatusOr<int64_t> Ask(std::string_view what, const FileDescriptor& file, std::string_view path,
+                              const DecodedPart* part, std::string_view text);
+  absl::Status MakeBuffer();
+  absl::Status Send(std::string_view request, int file);
+  absl::StatusOr<int64_t> Receive();
+  // Ends it; how it ended, if it did so by itself: "killed by signal 9 (Killed)".
+  std::string End();
+
+  const DecoderOptions options_;
+  pid_t process_ = -1;
+  FileDescriptor line_, memory_;
+  std::byte* buffer_ = nullptr;
+};
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+#include "server/worker/files/shard_file.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+
+absl::StatusOr<FileStamp> StampOf(const FileDescriptor& file) {
+  struct stat info = {};
+  if (fstat(file.get(), &info) != 0) return absl::InternalError(StrCat("file: fstat: ", std::strerror(errno)));
+  return FileStamp{info.st_size, info.st_mtim.tv_sec * int64_t{1'000'000'000} + info.st_mtim.tv_nsec};
+}
+
+absl::Status ShardFile::CheckUnchanged() const {
+  TESSERA_ASSIGN_OR_RETURN(const FileStamp now, StampOf(file_));
+  if (now == stamp_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      StrCat("file: it changed while it was read, from ", stamp_.bytes, " bytes to ", now.bytes));
+}
+
+}  // namespace tessera
