@@ -71,6 +71,30 @@ absl::StatusOr<std::vector<Tensor>> RedistributeAll(absl::Span<const Tensor> ten
   return moved;
 }
 
+enum class Counted : uint8_t { kNow, kNotYet };
+
+absl::StatusOr<OpCall> ReshapeCall(const TensorSpec& x, Shape shape, Counted counted) {
+  const auto unknown = std::find(shape.begin(), shape.end(), -1);
+  const int64_t count = NumElements(x.shape);
+  if (counted == Counted::kNotYet) {
+    std::fill(shape.begin(), shape.end(), 1);
+    if (!shape.empty()) shape[0] = count;
+  } else if (unknown != shape.end()) {
+    Shape others = shape;
+    others[static_cast<size_t>(unknown - shape.begin())] = 1;
+    const int64_t rest = NumElements(others);
+    if (rest <= 0 || count % rest != 0) {
+      return absl::InvalidArgumentError(
+          StrCat("reshape: ", ToText(x), " with ", count, " elements does not fit ", ToText(shape)));
+    }
+    *unknown = count / rest;
+  }
+  OpCall call;
+  call.op = OpId::kReshape;
+  call.attributes.set_shape(std::move(shape));
+  return call;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Tensor>> Redistribute(absl::Span<const Tensor> tensors,
@@ -156,11 +180,14 @@ absl::StatusOr<Tensor> PermuteDims(const Tensor& x, absl::Span<const int64_t> ax
 }
 
 absl::StatusOr<Tensor> Reshape(const Tensor& x, absl::Span<const int64_t> shape) {
-  OpCall call;
-  call.op = OpId::kReshape;
-  call.attributes.set_shape(Shape(shape.begin(), shape.end()));
-  const Operand operands[] = {x};
-  return CallOp(call, operands);
+  Shape wanted(shape.begin(), shape.end());
+  // While its elements can't be counted, a stand-in of the same rank holds those of x's stand-in.
+  const auto complete = [x, wanted](absl::Span<const SpecPtr> specs) {
+    return ReshapeCall(*specs[0], wanted, x.spec_pending() ? Counted::kNotYet : Counted::kNow);
+  };
+  const CallOperand operand{&x.state(), Scalar(), false};
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, x.session()->CallLater(complete, {&operand, 1}));
+  return Tensor(std::move(handle));
 }
 
 }  // namespace tessera

@@ -87,6 +87,7 @@ TESSERA_REDUCTIONS(TESSERA_DECLARE_REDUCTION)
 absl::StatusOr<Tensor> Where(const Operand& condition, const Operand& x1, const Operand& x2);
 absl::StatusOr<Tensor> AsType(const Tensor& x, DType dtype);
 absl::StatusOr<Tensor> PermuteDims(const Tensor& x, absl::Span<const int64_t> axes);
+// One extent may be -1: as many as there are elements for.
 absl::StatusOr<Tensor> Reshape(const Tensor& x, absl::Span<const int64_t> shape);
 
 #undef TESSERA_DECLARE_BINARY

@@ -1,5 +1,6 @@
 #include "client/spec_cache.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -27,8 +28,7 @@ uint32_t ClassOf(const Scalar& scalar) {
               static_cast<uint32_t>(scalar.strength()) << 6 | sign << 4 | SizeClassOf(scalar));
 }
 
-absl::StatusOr<std::shared_ptr<const SpecEntry>> ResolveEntry(const OpCall& call,
-                                                              absl::Span<const SpecOperand> operands) {
+absl::StatusOr<std::shared_ptr<SpecEntry>> ResolveEntry(const OpCall& call, absl::Span<const SpecOperand> operands) {
   std::vector<OperandSpec> specs;
   std::vector<int> tensors;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -71,12 +71,24 @@ absl::StatusOr<std::shared_ptr<const SpecEntry>> SpecCache::Resolve(const OpCall
     key.scalars.push_back(operand.spec != nullptr ? 0 : ClassOf(operand.scalar));
   }
   if (call.op == OpId::kFull && !call.scalars.empty()) key.scalars.push_back(ClassOf(call.scalars[0]));
+  // Beside pending terms it matters whether the number, as it is written, is 0.
+  if ((call.op == OpId::kPad || call.op == OpId::kPlace) && !call.scalars.empty() && operands[0].spec != nullptr) {
+    key.scalars.push_back(ClassOf(call.scalars[0].As((*operands[0].spec)->dtype)));
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     auto it = entries_.find(key);
     if (it != entries_.end()) return it->second;
   }
-  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const SpecEntry> entry, ResolveEntry(call, operands));
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<SpecEntry> entry, ResolveEntry(call, operands));
+  // Calls are known by the addresses of specs: where a chain of calls comes back to a spec, it comes back to its
+  // address.
+  for (SpecPtr& output : entry->outputs) {
+    const auto same = std::find_if(operands.begin(), operands.end(), [&](const SpecOperand& operand) {
+      return operand.spec != nullptr && **operand.spec == *output;
+    });
+    output = same != operands.end() ? *same->spec : Intern(*output);
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   const size_t specs = key.specs.size() + entry->outputs.size() + 2 * entry->implicit.size();
   if (entries_.size() >= kMaxSpecCacheEntries || spec_count_ + specs > kMaxSpecCacheSpecs) {

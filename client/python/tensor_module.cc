@@ -12,6 +12,7 @@
 #include "client/found.h"
 #include "client/plan_capture.h"
 #include "client/python/convert.h"
+#include "client/python/index_module.h"
 #include "client/session.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/types/errors.h"
@@ -209,23 +210,24 @@ nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attribute
   return nb::tuple(out);
 }
 
-// x[index] = value: a new tensor, which x is from here on.
-void SetItem(nb::handle self, const nb::kwargs& attributes, nb::handle value) {
+// x[key] = value: a new tensor, which x is from here on. False where the key has other items than KeysFromPython knows.
+bool SetItem(nb::handle self, nb::handle key, nb::handle value) {
+  const std::optional<IndexKeys> keys = KeysFromPython(key);
+  if (!keys.has_value()) return false;
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
-  const OpCall call = CallFromPython(static_cast<int>(OpId::kAssign), attributes);
-  CallOperand operands[2];
+  CallOperand written;
   nb::object keep;
-  operands[0].tensor = &tensor.value.state();
-  if (!OtherOperand(self, value, &keep, &operands[1])) {
-    GetHooks().refuse_operand("assign", self, value);
+  if (!OtherOperand(self, value, &keep, &written)) {
+    GetHooks().refuse_operand("x[i] = v", self, value);
     throw nb::python_error();
   }
-  operands[0].last_use = tensor.value.session()->MayDonate(tensor.value.state());
-  HandlePtr handle = ValueOrRaise(tensor.value.session()->Call(call, operands));
-  if (handle->planned != nullptr && tensor.value.state()->planned == nullptr) {
+  const bool last_use = tensor.value.session()->MayDonate(tensor.value.state());
+  Tensor result = ValueOrRaise(WithItem(tensor.value, *keys, written, last_use));
+  if (result.state()->planned != nullptr && tensor.value.state()->planned == nullptr) {
     planned_rebinds.emplace_back(nb::borrow(self), tensor.value);
   }
-  tensor.value = Tensor(std::move(handle));
+  tensor.value = std::move(result);
+  return true;
 }
 
 // x becomes what another tensor is.
@@ -473,12 +475,12 @@ void DefineTensor(nb::module_& module) {
   tensor.def("__neg__", [](nb::handle a) { return UnaryOp(OpId::kNeg, a); });
   DefineReading(tensor);
   DefineFound(module);
+  DefineIndexing(module);
 
   module.def("host_array", &MakeHostArray);
   module.def("wait_all", &WaitAllReleased, nb::arg(), nb::arg().none());
   module.def("call", &CallAny);
-  module.def("set_item",
-             [](nb::handle self, nb::handle value, const nb::kwargs& attributes) { SetItem(self, attributes, value); });
+  module.def("set_item", &SetItem, nb::arg(), nb::arg().none(), nb::arg().none());
   module.def("rebind", &Rebind);
   module.def("call_on_own", &CallOnOwn);
   module.def("call_all", &CallAll);

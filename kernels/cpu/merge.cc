@@ -39,6 +39,16 @@ class Runs {
   int64_t start(size_t run) const { return starts_[run]; }
   Key at(int64_t place) const { return static_cast<Key>(ToKey<kZeros>(data_[place * stride_]) ^ flip_); }
 
+  // Calls `write(i, key)` for the elements from `first` on.
+  template <typename Write>
+  void ForEachKey(int64_t first, int64_t last, const Write& write) const {
+    WithStride(stride_, [&](auto stride) {
+      for (int64_t i = 0; i < last - first; ++i) {
+        write(i, static_cast<Key>(ToKey<kZeros>(data_[(first + i) * stride]) ^ flip_));
+      }
+    });
+  }
+
   // By run: where its elements with ranks of `rank` and more begin.
   std::vector<int64_t> SplitAt(int64_t rank) const {
     std::vector<int64_t> splits;
@@ -102,9 +112,26 @@ Key KeyIn(const PlacedKey<Key>& placed) {
   return placed.key;
 }
 
-// Without a branch that depends on the elements. Of equal ones the first's come first.
+// Without a branch that depends on the elements. Of equal ones the first's come first. From both ends at once: each
+// end's next element waits for the one before it alone, so the two go on beside each other.
 template <typename Item>
 void MergeTwo(const Item* first, const Item* first_end, const Item* second, const Item* second_end, Item* to) {
+  Item* to_end = to + (first_end - first) + (second_end - second);
+  // Of as many elements neither end takes more than there are of either.
+  for (ptrdiff_t steps = 0; (steps = std::min(first_end - first, second_end - second) / 2) > 0;) {
+    for (; steps > 0; --steps) {
+      const Item low_of_first = *first, low_of_second = *second;
+      const bool takes_second = KeyIn(low_of_second) < KeyIn(low_of_first);
+      *to++ = takes_second ? low_of_second : low_of_first;
+      second += takes_second ? 1 : 0;
+      first += takes_second ? 0 : 1;
+      const Item high_of_first = first_end[-1], high_of_second = second_end[-1];
+      const bool takes_first = KeyIn(high_of_second) < KeyIn(high_of_first);
+      *--to_end = takes_first ? high_of_first : high_of_second;
+      first_end -= takes_first ? 1 : 0;
+      second_end -= takes_first ? 0 : 1;
+    }
+  }
   while (first != first_end && second != second_end) {
     const bool takes_second = KeyIn(*second) < KeyIn(*first);
     *to++ = takes_second ? *second : *first;
@@ -134,20 +161,21 @@ void MergeAll(std::vector<Item>& items, std::vector<size_t> ends) {
   }
 }
 
-// Calls `write(i, item)` for the elements of ranks [first, last), in their order.
-template <typename Item, typename Runs, typename MakeItem, typename Write>
-void MergeRanks(const Runs& runs, int64_t first, int64_t last, const MakeItem& make, const Write& write) {
+// The elements of ranks [first, last), in their order. `fill(run, first, last, items)` makes a run's items.
+template <typename Item, typename Runs, typename Fill>
+std::vector<Item> MergeRanks(const Runs& runs, int64_t first, int64_t last, const Fill& fill) {
   const std::vector<int64_t> begins = runs.SplitAt(first), ends = runs.SplitAt(last);
-  std::vector<Item> items;
+  std::vector<Item> items(static_cast<size_t>(last - first));
   std::vector<size_t> ends_in_items;
-  items.reserve(static_cast<size_t>(last - first));
+  size_t filled = 0;
   for (size_t run = 0; run < begins.size(); ++run) {
     if (begins[run] == ends[run]) continue;
-    for (int64_t place = begins[run]; place < ends[run]; ++place) items.push_back(make(run, place));
-    ends_in_items.push_back(items.size());
+    fill(run, begins[run], ends[run], items.data() + filled);
+    filled += static_cast<size_t>(ends[run] - begins[run]);
+    ends_in_items.push_back(filled);
   }
   MergeAll(items, std::move(ends_in_items));
-  for (size_t i = 0; i < items.size(); ++i) write(static_cast<int64_t>(i), items[i]);
+  return items;
 }
 
 struct MergeLayout {
@@ -170,9 +198,16 @@ void MergeValues(const MergeOp& op, const MergeLayout& l, const T* input, T* out
   const Runs<T, Zeros::kDistinct> runs(op, input, l.input_stride, l.extent);
   const Key flip = FlipOf<T>(op.order);
   RunBlocksOfRanks(l.ranks, [&](int64_t first, int64_t last, int64_t at) {
-    MergeRanks<Key>(
-        runs, first, last, [&](size_t, int64_t place) { return runs.at(place); },
-        [&](int64_t i, Key key) { output[(at + i) * l.output_stride] = FromKey<T>(static_cast<Key>(key ^ flip)); });
+    const std::vector<Key> keys =
+        MergeRanks<Key>(runs, first, last, [&](size_t, int64_t begin, int64_t end, Key* items) {
+          runs.ForEachKey(begin, end, [&](int64_t i, Key key) { items[i] = key; });
+        });
+    WithStride(l.output_stride, [&](auto stride) {
+      T* const to = output + at * stride;
+      for (int64_t i = 0; i < last - first; ++i) {
+        to[i * stride] = FromKey<T>(static_cast<Key>(keys[static_cast<size_t>(i)] ^ flip));
+      }
+    });
   });
 }
 
@@ -181,12 +216,15 @@ void MergePlaces(const MergeOp& op, const MergeLayout& l, const T* input, const 
   using Item = PlacedKey<KeyOf<T>>;
   const Runs<T, Zeros::kEqual> runs(op, input, l.input_stride, l.extent);
   RunBlocksOfRanks(l.ranks, [&](int64_t first, int64_t last, int64_t at) {
-    MergeRanks<Item>(
-        runs, first, last,
-        [&](size_t run, int64_t place) {
-          return Item{runs.at(place), runs.start(run) + places[place * l.place_stride]};
-        },
-        [&](int64_t i, const Item& item) { output[(at + i) * l.output_stride] = item.place; });
+    const std::vector<Item> merged =
+        MergeRanks<Item>(runs, first, last, [&](size_t run, int64_t begin, int64_t end, Item* items) {
+          runs.ForEachKey(begin, end, [&](int64_t i, KeyOf<T> key) {
+            items[i] = {key, runs.start(run) + places[(begin + i) * l.place_stride]};
+          });
+        });
+    for (size_t i = 0; i < merged.size(); ++i) {
+      output[(at + static_cast<int64_t>(i)) * l.output_stride] = merged[i].place;
+    }
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -21,9 +22,37 @@ namespace tessera::cpu {
 namespace {
 
 template <typename Key>
-void SortKeys(std::vector<Key>& keys) {
+void SortKeys(Key* keys, int64_t count) {
   static const hwy::Sorter sorter;
-  sorter(keys.data(), keys.size(), hwy::SortAscending());
+  sorter(keys, static_cast<size_t>(count), hwy::SortAscending());
+}
+
+// Where a line's keys are sorted: in the output itself, where they are as large as its elements and it lies in one
+// piece, else in memory of their own.
+template <typename Key, typename Out>
+class KeyLine {
+ public:
+  KeyLine(int64_t extent, int64_t output_stride)
+      : is_output_(sizeof(Key) == sizeof(Out) && output_stride == 1),
+        own_(static_cast<size_t>(is_output_ ? 0 : extent)) {}
+
+  Key* At(Out* output) { return is_output_ ? reinterpret_cast<Key*>(output) : own_.data(); }
+
+ private:
+  const bool is_output_;
+  std::vector<Key> own_;
+};
+
+// The memory of an output may hold keys: accesses to it have no type.
+template <typename T>
+T Load(const T* from) {
+  T value;
+  std::memcpy(static_cast<void*>(&value), from, sizeof(T));
+  return value;
+}
+template <typename T>
+void Store(T* to, T value) {
+  std::memcpy(static_cast<void*>(to), &value, sizeof(T));
 }
 
 // The lines along the dim.
@@ -37,18 +66,24 @@ struct SortLayout {
 
 template <typename T>
 void SortValues(const SortLayout& l, const T* input, T* output) {
-  std::vector<KeyOf<T>> keys(static_cast<size_t>(l.extent));
-  const KeyOf<T> flip = FlipOf<T>(l.order);
+  using Key = KeyOf<T>;
+  KeyLine<Key, T> line(l.extent, l.output_stride);
+  const Key flip = FlipOf<T>(l.order);
   for (int64_t k = 0; k < l.lines.size; ++k) {
     const T* from = input + PlaceOf(l.lines, 0, k).offset;
     T* to = output + PlaceOf(l.lines, 1, k).offset;
-    for (size_t i = 0; i < keys.size(); ++i) {
-      keys[i] = static_cast<KeyOf<T>>(ToKey<Zeros::kDistinct>(from[static_cast<int64_t>(i) * l.input_stride]) ^ flip);
-    }
-    SortKeys(keys);
-    for (size_t i = 0; i < keys.size(); ++i) {
-      to[static_cast<int64_t>(i) * l.output_stride] = FromKey<T>(static_cast<KeyOf<T>>(keys[i] ^ flip));
-    }
+    Key* const keys = line.At(to);
+    WithStride(l.input_stride, [&](auto stride) {
+      for (int64_t i = 0; i < l.extent; ++i) {
+        Store(keys + i, static_cast<Key>(ToKey<Zeros::kDistinct>(from[i * stride]) ^ flip));
+      }
+    });
+    SortKeys(keys, l.extent);
+    WithStride(l.output_stride, [&](auto stride) {
+      for (int64_t i = 0; i < l.extent; ++i) {
+        Store(to + i * stride, FromKey<T>(static_cast<Key>(Load(keys + i) ^ flip)));
+      }
+    });
   }
 }
 
@@ -56,23 +91,27 @@ void SortValues(const SortLayout& l, const T* input, T* output) {
 template <typename T>
 void SortPlaces(const SortLayout& l, const T* input, int64_t* output) {
   constexpr bool kIsShort = sizeof(T) <= 4;
-  std::conditional_t<kIsShort, std::vector<uint64_t>, std::vector<hwy::uint128_t>> keys(static_cast<size_t>(l.extent));
+  using Key = std::conditional_t<kIsShort, uint64_t, hwy::uint128_t>;
+  KeyLine<Key, int64_t> line(l.extent, l.output_stride);
   const KeyOf<T> flip = FlipOf<T>(l.order);
   for (int64_t k = 0; k < l.lines.size; ++k) {
     const T* from = input + PlaceOf(l.lines, 0, k).offset;
     int64_t* to = output + PlaceOf(l.lines, 1, k).offset;
-    for (size_t i = 0; i < keys.size(); ++i) {
-      const KeyOf<T> key =
-          static_cast<KeyOf<T>>(ToKey<Zeros::kEqual>(from[static_cast<int64_t>(i) * l.input_stride]) ^ flip);
-      if constexpr (kIsShort) keys[i] = uint64_t{key} << 32 | i;
-      if constexpr (!kIsShort) keys[i] = {.lo = i, .hi = key};
-    }
-    SortKeys(keys);
-    for (size_t i = 0; i < keys.size(); ++i) {
-      int64_t& place = to[static_cast<int64_t>(i) * l.output_stride];
-      if constexpr (kIsShort) place = static_cast<int64_t>(keys[i] & 0xFFFFFFFF);
-      if constexpr (!kIsShort) place = static_cast<int64_t>(keys[i].lo);
-    }
+    Key* const keys = line.At(to);
+    WithStride(l.input_stride, [&](auto stride) {
+      for (int64_t i = 0; i < l.extent; ++i) {
+        const KeyOf<T> key = static_cast<KeyOf<T>>(ToKey<Zeros::kEqual>(from[i * stride]) ^ flip);
+        if constexpr (kIsShort) Store(keys + i, uint64_t{key} << 32 | static_cast<uint64_t>(i));
+        if constexpr (!kIsShort) keys[i] = {.lo = static_cast<uint64_t>(i), .hi = key};
+      }
+    });
+    SortKeys(keys, l.extent);
+    WithStride(l.output_stride, [&](auto stride) {
+      for (int64_t i = 0; i < l.extent; ++i) {
+        if constexpr (kIsShort) Store(to + i * stride, static_cast<int64_t>(Load(keys + i) & 0xFFFFFFFF));
+        if constexpr (!kIsShort) Store(to + i * stride, static_cast<int64_t>(keys[i].lo));
+      }
+    });
   }
 }
 

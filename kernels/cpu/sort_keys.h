@@ -55,6 +55,16 @@ T FromKey(KeyOf<T> key) {
   }
 }
 
+// Calls `body` with a stride that is known to be 1 where it is: such loops become vectors.
+template <typename Body>
+void WithStride(int64_t stride, const Body& body) {
+  if (stride == 1) {
+    body(std::integral_constant<int64_t, 1>());
+  } else {
+    body(stride);
+  }
+}
+
 // What descending keys are flipped by.
 template <typename T>
 constexpr KeyOf<T> FlipOf(SortOrder order) {

@@ -79,6 +79,11 @@ class Placer {
   // Mesh dim by mesh dim: what all say, else the cheapest of what they say and Replicate, ties to the earlier.
   absl::StatusOr<TensorSpec> Place() {
     for (int i = 0; i < output_.mesh.ndim(); ++i) {
+      if (StaysPending(i))
+        output_.placements[static_cast<size_t>(i)] = input_.tensors[0]->placements[static_cast<size_t>(i)];
+    }
+    for (int i = 0; i < output_.mesh.ndim(); ++i) {
+      if (output_.placements[static_cast<size_t>(i)].is_partial()) continue;
       std::vector<Placement> candidates;
       for (size_t p = call_.first_piece == 1 ? 0 : call_.first_piece; p < input_.tensors.size(); ++p) {
         const TensorSpec& tensor = *input_.tensors[p];
@@ -96,6 +101,21 @@ class Placer {
   }
 
  private:
+  // Terms lie side by side as their reduced values do, where all pieces are pending alike; and in a number that is what
+  // its terms, it itself at every coordinate, reduce to.
+  bool StaysPending(int mesh_dim) const {
+    const Placement& pending = input_.tensors[0]->placements[static_cast<size_t>(mesh_dim)];
+    if (!pending.is_partial() || call_.first_piece == 1) return false;
+    for (const TensorSpec* tensor : input_.tensors) {
+      if (!HaveSameArrangement(tensor->mesh, output_.mesh)) return false;
+      if (!(tensor->placements[static_cast<size_t>(mesh_dim)] == pending)) return false;
+    }
+    if (call_.op.base == PlaceBase::kNone) return true;
+    const ReduceOp op = pending.reduce_op();
+    const Scalar number = input_.call.scalars[0].As(output_.dtype);
+    return op == ReduceOp::kMax || op == ReduceOp::kMin || (op != ReduceOp::kProduct && !number.AsBool());
+  }
+
   absl::StatusOr<Placement> Cheapest(int mesh_dim, const std::vector<Placement>& candidates) const {
     if (candidates.size() == 1) return candidates[0];
     size_t best = 0;

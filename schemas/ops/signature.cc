@@ -65,7 +65,11 @@ absl::StatusOr<Signature> ParseSignature(const OpRow& row) {
     const std::string_view piece = Trimmed(rest.substr(0, comma));
     rest = comma < rest.size() ? rest.substr(comma + 1) : std::string_view();
     if (piece == "/") {
-      for (Parameter& parameter : signature.parameters) parameter.by_position_only = true;
+      for (Parameter& parameter : signature.parameters) {
+        parameter.by_position_only = true;
+        if (parameter.role == Parameter::Role::kScalar && row.max_operands > 0)
+          parameter.role = Parameter::Role::kOperand;
+      }
     } else if (piece == "*") {
       by_keyword_only = true;
     } else if (piece.substr(0, 1) != "*") {

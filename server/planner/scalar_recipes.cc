@@ -8,14 +8,22 @@ namespace {
 
 bool IsInteger(DType dtype) { return Kind(dtype) == DTypeKind::kSigned || Kind(dtype) == DTypeKind::kUnsigned; }
 
-// The numbers that the row's first scalars are, each converted; empty where that is not so of all of them.
-std::vector<size_t> ConvertedNumbers(const OpRow& row, const OpCall& call, size_t number_count) {
+bool IsPending(const OperandSpec& operand) {
+  const auto* spec = std::get_if<TensorSpec>(&operand);
+  return spec != nullptr && spec->has_partial();
+}
+
+// The numbers that the row's first scalars are, each converted; empty where that is not so of all of them. What is
+// placed beside pending terms is no such number: whether it is 0 decides where the result lies.
+std::vector<size_t> ConvertedNumbers(const OpRow& row, const OpCall& call, absl::Span<const OperandSpec> operands,
+                                     size_t number_count) {
   const size_t own = call.scalars.size();
   size_t first = 0, last = 0;
   if (row.family == OpFamily::kElementwise) {
     first = own;
     last = number_count;
-  } else if (row.family == OpFamily::kCreation || row.family == OpFamily::kPlace) {
+  } else if (row.family == OpFamily::kCreation ||
+             (row.family == OpFamily::kPlace && std::none_of(operands.begin(), operands.end(), IsPending))) {
     last = own;
   }
   std::vector<size_t> converted;
@@ -80,7 +88,7 @@ std::vector<Scalar> NumbersOf(const OpCall& call, absl::Span<const OperandSpec> 
 ScalarRecipes RecipesOf(const OpRow& row, const OpCall& call, absl::Span<const OperandSpec> operands,
                         const OpResolution& resolution, absl::Span<const int> numbers) {
   const std::vector<Scalar> values = NumbersOf(call, operands);
-  const std::vector<size_t> converted = ConvertedNumbers(row, call, values.size());
+  const std::vector<size_t> converted = ConvertedNumbers(row, call, operands, values.size());
   bool is_known = converted.size() == values.size() && converted.size() == resolution.scalars.size();
   for (size_t i = 0; is_known && i < converted.size(); ++i) {
     const Scalar& scalar = resolution.scalars[i];

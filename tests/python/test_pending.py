@@ -125,6 +125,39 @@ def test_what_ends_in_what_is_found_is_pending_too(pair, here):
     np.testing.assert_array_equal(ts.setdiff1d(whole, whole + 3).full_tensor(), np.setdiff1d(want, want + 3))
 
 
+def test_slices_with_numbers_and_reshapes_queue_too(pair, here):
+    values, x = vector(here, 400)
+    kept = values[values > 0]
+    half = len(kept) // 2 * 2
+    x.wait()
+    with held(pair):
+        y = x[x > 0]
+        found = {"slice": y[3:-1:2], "backward": y[::-1], "beyond": y[:100000], "none": y[5:2], "item": y[-2], "axis": y[None, 4:],
+                 "dots": y[..., 1], "NumPy": y[np.int64(7)], "column": ts.reshape(y, (-1, 1)), "flat": y.reshape(1, -1).reshape(-1),
+                 "pairs": y[:half].reshape(-1, 2)[1:, 0], "known": ts.reshape(y[:12], (3, 4)), "one": y[5:6].reshape(())}
+        z = y * 1
+        z[2:9] = 5
+        z[-1] = 7.0
+        found["assigned"] = z
+        assert [name for name, tensor in found.items() if not tensor.spec_pending] == []
+        assert [found[name].ndim for name in ("item", "axis", "column", "known", "one")] == [0, 2, 2, 2, 0]
+        outside, misfit = y[len(kept)], ts.reshape(y[:12], (5, 3))
+        missing = y[:7].reshape(2, -1)
+    expected = {"slice": kept[3:-1:2], "backward": kept[::-1], "beyond": kept[:100000], "none": kept[5:2], "item": kept[-2],
+                "axis": kept[None, 4:], "dots": kept[..., 1], "NumPy": kept[7], "column": kept.reshape(-1, 1), "flat": kept,
+                "pairs": kept[:half].reshape(-1, 2)[1:, 0], "known": kept[:12].reshape(3, 4), "one": kept[5]}
+    expected["assigned"] = kept.copy()
+    expected["assigned"][2:9], expected["assigned"][-1] = 5, 7
+    for name, tensor in found.items():
+        np.testing.assert_array_equal(tensor.full_tensor(), expected[name], err_msg=name)
+    with pytest.raises(ts.IndexOutOfRangeError, match=rf"{len(kept)} is out of range for dim 0 of shape \({len(kept)},\)"):
+        outside.shape
+    with pytest.raises(ts.InvalidArgumentError, match=r"reshape.*12.*"):
+        misfit.shape
+    with pytest.raises(ts.InvalidArgumentError, match="reshape: .* with 7 elements does not fit"):
+        missing.shape
+
+
 def test_errors_come_by_name_where_they_can_be_known(pair, here):
     values, x = vector(here, 10)
     with pytest.raises(ts.IndexOutOfRangeError, match="mask of shape"):

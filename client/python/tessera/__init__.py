@@ -44,8 +44,8 @@ from ._indexing import (cumprod, cumsum, cumulative_prod, cumulative_sum, embedd
 from ._info import __array_namespace_info__, can_cast, finfo, iinfo, isdtype, result_type
 from ._ops import (argmax, argmin, astype, broadcast_arrays, broadcast_shapes, broadcast_to, clip, concat, concatenate,
                    diff, expand_dims,
-                   matrix_transpose, meshgrid, moveaxis, pad, permute_dims, redistribute, repeat, reshape, roll, split,
-                   squeeze, stack, swapaxes, transpose)
+                   matrix_transpose, meshgrid, moveaxis, nanstd, nanvar, pad, permute_dims, redistribute, repeat, reshape, roll, split,
+                   squeeze, stack, std, swapaxes, transpose, var)
 from ._notebook import load_ipython_extension, unload_ipython_extension
 from ._placements import Partial, Placement, Replicate, Shard
 from ._random import (bernoulli, choice, dropout, exponential, manual_seed, normal, permutation, rand, randint, randn,
@@ -55,6 +55,7 @@ from ._sets import in1d, intersect1d, setdiff1d, setxor1d, union1d
 from ._session import Cluster, CommDebug, connect, local_cluster
 from ._statistics import (bincount, corrcoef, cov, digitize, histogram, nan_to_num, nanargmax, nanargmin, nanpercentile, nanquantile,
                           percentile, quantile)
+from ._array_function import ImplicitDownloadWarning
 from ._tensor import ImplicitRedistributionWarning, wait
 from . import _methods  # noqa: F401 - attaches them
 from ._windows import avg_pool1d, avg_pool2d, conv1d, conv2d, conv3d, max_pool1d, max_pool2d

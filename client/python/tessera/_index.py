@@ -6,18 +6,8 @@ import operator
 
 import numpy as np
 
+import _tessera
 from ._errors import IndexOutOfRangeError, InvalidArgumentError, UnimplementedError
-
-_SLICE, _INTEGER, _NEW_AXIS = 0, 1, 2
-
-
-def _slice_item(key: slice, extent: int) -> tuple[int, int, int, int]:
-    try:
-        start, stop, step = key.indices(extent)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"index: {key}: {error}") from None
-    size = len(range(start, stop, step))
-    return (_SLICE, start, size, step if size > 1 else 1)
 
 
 def has_arrays(key) -> bool:
@@ -50,37 +40,25 @@ def mask_of(key, tensor):
 
 def normalise(key, shape) -> list[tuple[int, int, int, int]]:
     """(kind, start, size, step) per item; dims that the key doesn't name are taken whole."""
-    keys = list(key) if isinstance(key, tuple) else [key]
-    for item in keys:
-        if isinstance(item, (list, np.ndarray)) or hasattr(item, "_spec_now") or isinstance(item, (bool, np.bool_)):
-            raise UnimplementedError(f"index: {type(item).__name__} as an index is not supported yet; use slices and integers")
-    named = sum(1 for item in keys if item is not None and item is not Ellipsis)
-    dots = sum(1 for item in keys if item is Ellipsis)
-    if dots > 1:
-        raise InvalidArgumentError("index: only one Ellipsis may stand in an index")
-    if named > len(shape):
-        raise IndexOutOfRangeError(f"index: {named} indices for shape {tuple(shape)}")
-    whole = [slice(None)] * (len(shape) - named)
-    if dots:
-        at = next(i for i, item in enumerate(keys) if item is Ellipsis)
-        keys[at:at + 1] = whole
-    else:
-        keys += whole
-    items, dim = [], 0
-    for item in keys:
-        if item is None:
-            items.append((_NEW_AXIS, 0, 1, 1))
-            continue
-        extent = shape[dim]
+    items = _tessera.normalise_index(key, shape)
+    if items is not None:
+        return items
+    keys = key if isinstance(key, tuple) else (key,)
+    return _tessera.normalise_index(tuple(plain(item) for item in keys), shape)
+
+
+def plain(item):
+    """An item of another type as one that an index has."""
+    if item is None or item is Ellipsis:
+        return item
+    if isinstance(item, (list, np.ndarray)) or hasattr(item, "_spec_now") or isinstance(item, (bool, np.bool_)):
+        raise UnimplementedError(f"index: {type(item).__name__} as an index is not supported yet; use slices and integers")
+    try:
         if isinstance(item, slice):
-            items.append(_slice_item(item, extent))
-        else:
-            try:
-                number = operator.index(item)
-            except TypeError:
-                raise InvalidArgumentError(f"index: {item!r} is no index; use slices, integers, None and ...") from None
-            if not -extent <= number < extent:
-                raise IndexOutOfRangeError(f"index: {number} is out of range for dim {dim} of shape {tuple(shape)}")
-            items.append((_INTEGER, number % extent, 1, 1))
-        dim += 1
-    return items
+            item.indices(0)
+            return item
+        return operator.index(item)
+    except (TypeError, ValueError) as error:
+        if isinstance(item, slice):
+            raise InvalidArgumentError(f"index: {item}: {error}") from None
+        raise InvalidArgumentError(f"index: {item!r} is no index; use slices, integers, None and ...") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 
 import numpy as np
 
@@ -56,6 +57,24 @@ def _arg_reduction(name: str):
 argmin, argmax = map(_arg_reduction, ("argmin", "argmax"))
 
 
+def _spread(name: str):
+    """Takes NumPy's ddof, too, which is the array API's correction; NumPy's functions call the method with all that they have."""
+    row = getattr(made, name)
+
+    def function(x, /, axis=None, *, correction=0.0, keepdims=False, ddof=None, dtype=None, out=None, **unknown):
+        x = _check_reduction(name, x, out, unknown)
+        if dtype is not None:
+            raise ArgumentError(f"{name}: takes no dtype=; write ts.{name}(ts.astype(x, dtype))")
+        if ddof is not None and correction != 0:
+            raise ArgumentError(f"{name}: ddof={ddof} and correction={correction} are given; ddof is NumPy's name of correction")
+        return row(x, axis=axis, correction=float(correction if ddof is None else ddof), keepdims=builtins.bool(keepdims))
+    function._accepts, function.__signature__ = inspect.signature(function), inspect.signature(row)
+    return _document(function, name)
+
+
+std, var, nanstd, nanvar = map(_spread, ("std", "var", "nanstd", "nanvar"))
+
+
 def astype(x, dtype, /, *, copy=True, device=None):
     x = _tensor_of("astype", x)
     code = code_of(dtype, "astype")
@@ -96,14 +115,7 @@ def reshape(x, /, shape, *more, copy=None):
     extents = integers((shape, *more) if more else shape, "shape", "reshape")
     if extents.count(-1) > 1:
         raise InvalidArgumentError(f"reshape: only one extent may be -1, not {tuple(extents)}")
-    if -1 in extents:
-        rest = 1
-        for n in extents:
-            rest *= 1 if n == -1 else n
-        if rest <= 0 or x.size % rest:
-            raise InvalidArgumentError(f"reshape: {x._spec} with {x.size} elements does not fit {tuple(extents)}")
-        extents[extents.index(-1)] = x.size // rest
-    return _tessera.call(_ROWS["reshape"][0], (x,), shape=extents)
+    return _tessera.reshape(x, extents)
 
 
 _document(reshape, "reshape")

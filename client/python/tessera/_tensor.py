@@ -11,6 +11,7 @@ import numpy as np
 
 import _tessera
 from . import _context, _index, _plan
+from ._array_function import array_function, tell_download
 from ._attach import attach
 from ._dtypes import code_of, numpy_of, refuse_masked
 from ._errors import (BY_CODE, ArgumentError, InvalidArgumentError, ResourceExhaustedError, TesseraError,
@@ -261,6 +262,7 @@ class _TensorMethods:
 
     __hash__ = object.__hash__
     __array_ufunc__ = ArrayUfunc()
+    __array_function__ = array_function
     __array_priority__ = 1000
 
     def __array_namespace__(self, *, api_version=None):
@@ -388,6 +390,7 @@ class _TensorMethods:
     def __array__(self, dtype=None, copy=None):
         if copy is False:
             raise InvalidArgumentError(f"__array__: {self._spec} lives on workers, a copy can't be avoided")
+        tell_download(self)
         array = self._download("__array__")
         return array if dtype is None else array.astype(dtype, copy=False)
 
@@ -412,12 +415,18 @@ class _TensorMethods:
     # ---- indexing ---------------------------------------------------------------------------
 
     def __getitem__(self, key):
+        item = _tessera.get_item(self, key)
+        if item is not None:
+            return item
         if _index.has_arrays(key):
             from . import _indexing
             return _indexing.get(self, key)
-        return _tessera.call(OPS["slice"], (self,), index=_index.normalise(key, self.shape))
+        keys = key if isinstance(key, tuple) else (key,)
+        return _tessera.get_item(self, tuple(map(_index.plain, keys)))
 
     def __setitem__(self, key, value):
+        if _tessera.set_item(self, key, value):
+            return
         mask = _index.mask_of(key, self)
         if mask is not None:
             chosen = _tessera.call(OPS["where"], (mask, as_operand("x[mask] = v", self, value), self))
@@ -433,7 +442,8 @@ class _TensorMethods:
                 kept = kept.redistribute(self.device_mesh, self.placements)
             _tessera.rebind(self, kept)
             return
-        _tessera.set_item(self, as_operand("x[i] = v", self, value), index=_index.normalise(key, self.shape))
+        keys = key if isinstance(key, tuple) else (key,)
+        _tessera.set_item(self, tuple(map(_index.plain, keys)), value)
 
     def __delitem__(self, key):
         raise UnimplementedError(f"del x[i] on {self._spec}: tensors are immutable")

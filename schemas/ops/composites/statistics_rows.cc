@@ -194,7 +194,8 @@ void Ptp(G& g) {
 
 // Each dim of x1 stands before the one of x2 that it is multiplied with, and the two become one.
 void Kron(G& g) {
-  const V a = AsTensor(g, g.operand(0), g.operand(1)), b = AsTensor(g, g.operand(1), g.operand(0));
+  const V &a = g.operand(0), &b = g.operand(1);
+  if (!a.is_tensor() || !b.is_tensor()) return g.Return(a * b);
   const int rank = std::max(a.rank(), b.rank());
   Shape spread_a, spread_b, merged;
   for (int d = 0; d < rank; ++d) {

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "schemas/ops/graph.h"
 #include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
 #include "server/planner/fusion.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/check_op.h"
@@ -71,7 +72,8 @@ TEST(Composites, OfNothing) {
 }
 
 TEST(Composites, OfOptimizersSteps) {
-  CheckOp(Call(OpId::kSgdStep), {{{5, 3}}, {{5, 3}}, {{}}}, {2}, 1);
+  // sgd_step
+  CheckOp(Call(OpId{380}), {{{5, 3}}, {{5, 3}}, {{}}}, {2}, 1);
 }
 
 TEST(Composites, OfDiagonals) {
@@ -148,6 +150,53 @@ TEST(Arrangements, RollTileRepeatPad) {
   pad.scalars = {Scalar::Float(9)};
   CheckOp(pad, {{{5, 3}}}, {2, 2}, 1);
   CheckOp(pad, {{{5, 3}}}, {3}, 1);
+}
+
+// Side by side pending terms are what their sums are, and nothing moves.
+TEST(Arrangements, PendingPiecesStayPending) {
+  const Mesh mesh = MakeMesh({2, 2});
+  const auto steps_of = [&](const OpCall& call, const std::vector<Placements>& pieces, std::string_view output) {
+    std::vector<PlanOperand> operands;
+    for (const Placements& placements : pieces) {
+      operands.push_back(OperandLayout{MakeSpec(DType::kF64, {4, 3}, mesh, placements), {}});
+    }
+    const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    EXPECT_EQ(ToText(planned->plan.values[static_cast<size_t>(planned->plan.outputs[0])].spec), output);
+    for (const Step& step : planned->plan.steps) {
+      EXPECT_TRUE(std::holds_alternative<LocalStep>(step)) << ToText(planned->plan);
+    }
+  };
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct}) {
+    const Placements pending = {Placement::Partial(op), Placement::Shard(1)};
+    const std::string name = ToText(Placement::Partial(op));
+    steps_of(Over(OpId::kConcat, {0}), {pending, pending}, StrCat("f64[8,3] @ mesh(2,2) [", name, ", S(1)]"));
+    steps_of(Over(OpId::kStack, {0}), {pending, pending}, StrCat("f64[2,4,3] @ mesh(2,2) [", name, ", S(2)]"));
+    const Placements both = {Placement::Partial(op), Placement::Partial(op)};
+    steps_of(Over(OpId::kConcat, {1}), {both, both, both}, StrCat("f64[4,9] @ mesh(2,2) [", name, ", ", name, "]"));
+  }
+}
+
+// A number stands beside pending terms where its own terms reduce to it: 0 in a sum, any in a maximum.
+TEST(Arrangements, PaddingOfPendingTerms) {
+  OpCall pad = Call(OpId::kPad);
+  pad.attributes.set_pad_width({1, 2, 0, 3});
+  const auto placements_of = [&](ReduceOp op, const Scalar& number) {
+    pad.scalars = {number};
+    const OperandSpec operands[] = {MakeSpec(DType::kF64, {5, 3}, MakeMesh({2}), {Placement::Partial(op)})};
+    const absl::StatusOr<TensorSpec> output = OutputSpec(pad, operands);
+    return output.ok() ? ToText(output->placements) : output.status().ToString();
+  };
+  EXPECT_EQ(placements_of(ReduceOp::kSum, Scalar::Float(0)), "[P(sum)]");
+  EXPECT_EQ(placements_of(ReduceOp::kAvg, Scalar::Int(0)), "[P(avg)]");
+  EXPECT_EQ(placements_of(ReduceOp::kMax, Scalar::Float(9)), "[P(max)]");
+  EXPECT_EQ(placements_of(ReduceOp::kSum, Scalar::Float(9)), "[S(0)]");
+  EXPECT_EQ(placements_of(ReduceOp::kProduct, Scalar::Float(0)), "[S(0)]");
+  for (const double number : {0.0, 9.0}) {
+    pad.scalars = {Scalar::Float(number)};
+    CheckOp(pad, {{{5, 3}}}, {2, 2}, 1);
+    CheckOp(pad, {{{4, 2}}}, {2}, 1);
+  }
 }
 
 TEST(Arrangements, Assignment) {

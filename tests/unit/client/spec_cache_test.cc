@@ -45,6 +45,39 @@ TEST(SpecCache, AHitGivesTheSameSpec) {
   EXPECT_EQ(cache.Intern(*spec), cache.Intern(TensorSpec(*spec)));
 }
 
+// A chain of calls on one spec is resolved once.
+TEST(SpecCache, AChainComesBackToItsSpec) {
+  SpecCache cache;
+  const SpecPtr x = Spec("f64[8] @ mesh(2) [S(0)]");
+  OpCall assign;
+  assign.op = OpId::kAssign;
+  assign.attributes.set_index({{IndexItem::Kind::kInteger, 3, 1, 1}});
+  const SpecOperand assigned[] = {{&x, Scalar()}, {nullptr, Scalar::Float(2)}};
+  const absl::StatusOr<std::shared_ptr<const SpecEntry>> entry = cache.Resolve(assign, assigned);
+  ASSERT_TRUE(entry.ok()) << entry.status();
+  EXPECT_EQ((*entry)->outputs[0], x);
+  const OpCall equal{OpId::kEqual, {}, {}};
+  const auto compared = cache.Resolve(equal, assigned);
+  ASSERT_TRUE(compared.ok()) << compared.status();
+  EXPECT_EQ((*compared)->outputs[0], cache.Intern(*(*compared)->outputs[0]));
+}
+
+// Whether a number beside pending terms is 0 is told apart.
+TEST(SpecCache, PaddingOfPendingTermsIsOfItsNumber) {
+  SpecCache cache;
+  const SpecPtr x = Spec("i32[8] @ mesh(2) [P(sum)]");
+  OpCall pad;
+  pad.op = OpId::kPad;
+  pad.attributes.set_pad_width({1, 1});
+  const SpecOperand operands[] = {{&x, Scalar()}};
+  for (const auto& [number, stays] : {std::pair(2, false), std::pair(0, true), std::pair(3, false)}) {
+    pad.scalars = {Scalar::Int(number)};
+    const absl::StatusOr<std::shared_ptr<const SpecEntry>> entry = cache.Resolve(pad, operands);
+    ASSERT_TRUE(entry.ok()) << entry.status();
+    EXPECT_EQ((*entry)->outputs[0]->has_partial(), stays) << number;
+  }
+}
+
 TEST(SpecCache, AttributesTellCallsApart) {
   SpecCache cache;
   const SpecPtr spec = Spec("f32[4,6] @ mesh(2) [S(0)]");
