@@ -9,7 +9,6 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
-from . import _composed
 from ._dtypes import BOOL, FLOATS, code
 from ._operands import cast, floating, number_as, operand, promoted
 from ._placing import settled
@@ -331,17 +330,17 @@ def softplus(x, beta=1, threshold=20):
     return wrap(_call(WHERE, (_call(OPS["greater"], (scaled, float(threshold))), h, soft)))
 
 
-def _backward(function):
-    """A composed backward of a gradient and what was saved, all of one shape."""
-    def run(grad, saved, *args, **kwargs):
+def _backward(name: str):
+    """The row of a gradient and what was saved, both of one shape."""
+    op = OPS[name]
+
+    def run(grad, saved, *numbers, **attributes):
         s = settled(saved)
-        return wrap(function(settled(grad, s), s, *args, **kwargs))
+        if numbers:
+            return wrap(_call(op, (settled(grad, s), s), scalars=[float(numbers[0])]))
+        return wrap(_call(op, (settled(grad, s), s), **attributes))
     return run
 
 
-row("silu_backward.default", how="composed")(_backward(_composed.silu_backward))
-row("gelu_backward.default", how="composed")(_backward(_composed.gelu_backward))
-row("sigmoid_backward.default", how="composed")(_backward(_composed.sigmoid_backward))
-row("tanh_backward.default", how="composed")(_backward(_composed.tanh_backward))
-row("threshold_backward.default", how="composed")(_backward(_composed.threshold_backward))
-row("leaky_relu_backward.default", how="composed")(_backward(_composed.leaky_relu_backward))
+for _name in ("silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "leaky_relu_backward"):
+    row(f"{_name}.default")(_backward(_name))
