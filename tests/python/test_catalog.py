@@ -362,11 +362,18 @@ def test_optimizers_step_in_one_op_where_the_parameter_lies(session, mesh22, rng
             close(a, b, dtype)
         close(ts.sgd_step(tensors[0], tensors[1], rate, weight_decay=0.5), p - 0.1 * (g + 0.5 * p), dtype)
         b = 0.9 * m + 0.8 * g
-        for one, moved in (("plain", b), ("nesterov", g + 0.9 * b)):
+        for one, moved in (("momentum", b), ("nesterov", g + 0.9 * b)):
             for a, want in zip(ts.sgd_step(tensors[0], tensors[1], 0.1, tensors[2], momentum=0.9, dampening=0.2, mode=one), (p - 0.1 * moved, b)):
                 close(a, want, dtype)
-        x, first = ts.sgd_step(tensors[0], tensors[1], 0.1, momentum=0.9)
+        x, first = ts.sgd_step(tensors[0], tensors[1], 0.1, momentum=0.9, mode="momentum")
         close(first, g, dtype)
+    for decay in (0.0, 0.1, 0.2):       # a number is no part of a plan
+        for mode in ("adam", "adamw"):
+            want = adam_oracle(*(a.astype(np.float64) for a in (p, g, m, v)), 3, 0.1, mode, 0.9, 0.999, 1e-8, decay)
+            close(ts.adam_step(*tensors[:4], count, rate, mode=mode, weight_decay=decay)[0], want[0], dtype)
+        close(ts.sgd_step(tensors[0], tensors[1], rate, weight_decay=decay), p - 0.1 * (g + decay * p), dtype)
+    with pytest.raises(ts.InvalidArgumentError, match="sgd_step: mode 'plain' takes no buffer"):
+        ts.sgd_step(tensors[0], tensors[1], 0.1, tensors[2])
     with pytest.raises(ts.InvalidArgumentError, match="adam_step: mode is 'adamax'"):
         ts.adam_step(*tensors[:4], count, 0.1, mode="adamax")
     with pytest.raises(ts.InvalidArgumentError, match="count is a tensor without dims"):
@@ -420,6 +427,10 @@ def test_gradients_of_rows_are_the_slopes(session, mesh22, rng, placements):
         near(dw, (g * function(x)).sum(rows))
         for one in db:
             near(one, g.sum(rows))
+    whole = session.distribute_tensor(np.ones(x.shape), mesh22, [R(), R()])
+    _, dw, db = ts.layer_norm_backward(put(g), put(x), whole, axis=tuple(range(x.ndim)))     # all dims are normalised: no row is left
+    near(dw, g * (x - x.mean()) / np.sqrt(x.var() + 1e-5))
+    near(db, g)
     last = lambda a: np.exp(a) / np.exp(a).sum(-1, keepdims=True)  # noqa: E731
     near(ts.softmax_backward(put(g), put(last(x))), slopes(last, g, x))
     near(ts.log_softmax_backward(put(g), put(np.log(last(x)))), slopes(lambda a: np.log(last(a)), g, x))

@@ -21,8 +21,10 @@ using G = GraphBuilder;
 using V = GraphValue;
 
 V Exp(const V& x) { return x.builder()->Map(OpId::kExp, {x}); }
+// Over no dims it is a value of its own, too: no operand is a result.
 V SumOver(const V& x, const Dims& dims, Keep keep) {
-  return dims.empty() ? x : x.builder()->Reduce(OpId::kSum, x, dims, keep);
+  GraphBuilder& g = *x.builder();
+  return dims.empty() ? g.Reduce(OpId::kSum, g.ExpandDim(x, 0), {0}, Keep::kNo) : g.Reduce(OpId::kSum, x, dims, keep);
 }
 V MeanOver(const V& x, const Dims& dims) { return x.builder()->Reduce(OpId::kMean, x, dims, Keep::kDims); }
 Dims AllDims(const V& x) {

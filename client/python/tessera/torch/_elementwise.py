@@ -105,8 +105,17 @@ def _settle_products(x, y):
     return x, y
 
 
+def _as_known(tensor, h):
+    """The handle of an operand, or its reduced copy where one is there: a product with a number would be pending again."""
+    if isinstance(h, _tessera.Tensor) and h._has_partial and tensor._view is None and tensor._cell.reduced is not None:
+        pending, whole = tensor._cell.reduced
+        return whole if pending is h else h
+    return h
+
+
 def mul(a, b):
     x, y = promoted("mul", a, b)
+    x, y = _as_known(a, x), _as_known(b, y)
     if isinstance(x, _tessera.Tensor) and isinstance(y, _tessera.Tensor):
         if x._has_partial and y.ndim:
             x = settled(a, y) if x is handle_of(a) else settled(x, y)
@@ -119,6 +128,7 @@ def mul(a, b):
 
 def div(a, b):
     x, y = promoted("div", a, b, is_true_divide=True)
+    x = _as_known(a, x)
     return wrap(_call(DIV, _settle_products(x, y)))
 
 

@@ -208,11 +208,12 @@ def fused_sgd(parameters, gradients, buffers, *, weight_decay, momentum, lr, dam
     handles = _gradients(parameters, gradients, grad_scale)
     found = None if found_inf is None else _call(OPS["reshape"], (handle_of(found_inf),), shape=[])
     rate = _Rate("sgd", lr)
+    mode = "plain" if not momentum else "nesterov" if nesterov else "momentum"
     for i, (p, g) in enumerate(zip(parameters, handles)):
         h = handle_of(p)
         operands = (h, _composed.mul(g, -1) if maximize else g, rate.beside(p, h),
                     *([handle_of(buffers[i])] if momentum and not is_first_step else []))
-        out = _call(_SGD, operands, scalars=[momentum, dampening, weight_decay], mode="nesterov" if nesterov else "plain")
+        out = _call(_SGD, operands, scalars=[momentum, dampening, weight_decay], mode=mode)
         del operands, h         # what is written takes the memory of what was there
         for tensor, new in zip([p, buffers[i]], out) if momentum else [(p, out)]:
             _write(tensor, new, found)
