@@ -6,7 +6,6 @@ process is the first of four ranks.
 """
 
 import json
-import sys
 
 import torch
 import torch.nn.functional as F
@@ -114,5 +113,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, sys.path[0])
     main()

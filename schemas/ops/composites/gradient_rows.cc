@@ -1,6 +1,6 @@
-// Backward passes of rows: what the gradient of a result is of the operands. What they need of the forward pass is computed
-// again from its operands, or is its result. Pending terms are left where a sum goes over a dim that is sharded: gradients
-// of weights are pending where rows are.
+// Backward passes of rows: what the gradient of a result is of the operands. What they need of the forward pass is
+// computed again from its operands, or is its result. Pending terms are left where a sum goes over a dim that is
+// sharded: gradients of weights are pending where rows are.
 
 #include <algorithm>
 #include <array>
@@ -82,7 +82,8 @@ void NormBackward(G& g, Centre centre, double eps) {
   const Dims dims = g.DimsOf(x);
   const auto lead = x.rank() - static_cast<int64_t>(dims.size());
   for (size_t i = 0; i < dims.size() && g.operand_count() > 2; ++i) {
-    if (dims[i] != lead + static_cast<int64_t>(i)) return g.Refuse("with a weight the normalised dims are the last ones");
+    if (dims[i] != lead + static_cast<int64_t>(i))
+      return g.Refuse("with a weight the normalised dims are the last ones");
   }
   if (centre == Centre::kMean) x = x - MeanOver(x, dims);
   const V r = g.Map(OpId::kRsqrt, {MeanOver(x * x, dims) + V(Eps(g, eps))});
@@ -114,7 +115,8 @@ void SoftmaxBackward(G& g) {
 void LogSoftmaxBackward(G& g) {
   const V y = Wide(g, g.operand(1));
   const V gradient = g.AsType(g.operand(0), y.dtype());
-  const V total = g.operand_count() > 2 ? g.AsType(g.operand(2), y.dtype()) : SumOver(gradient, g.DimsOf(y), Keep::kDims);
+  const V total =
+      g.operand_count() > 2 ? g.AsType(g.operand(2), y.dtype()) : SumOver(gradient, g.DimsOf(y), Keep::kDims);
   g.Return(As(g, gradient - Exp(y) * total, 1));
 }
 
@@ -140,8 +142,8 @@ V ClassesOf(G& g, const V& x, int64_t dim) {
 struct Labelled {
   int64_t dim = 0;  // of the classes
   int64_t ignored = -100;
-  V is_label{0};    // of x's shape: where the label of a row is the class and counts
-  V counts{0};      // whether a row counts, with a dim of extent 1 for the classes
+  V is_label{0};  // of x's shape: where the label of a row is the class and counts
+  V counts{0};    // whether a row counts, with a dim of extent 1 for the classes
 };
 
 // Whether the call is one: x with a dim of classes, labels without. Refuses it otherwise.
@@ -168,8 +170,8 @@ V AlongClasses(G& g, const V& weight, const V& x, int64_t dim) {
   return g.Reshape(weight, shape);
 }
 
-// Sums along a dim within each shard of it, as a dim with an element for each: nothing is pending. Where shards are uneven,
-// the pending sum.
+// Sums along a dim within each shard of it, as a dim with an element for each: nothing is pending. Where shards are
+// uneven, the pending sum.
 V SumOfEachShard(G& g, const V& x, int64_t dim) {
   int64_t parts = 1;
   bool is_even = true;
@@ -209,9 +211,9 @@ std::array<V, 2> Totals(G& g, const V& losses, const V& weights, int64_t dim) {
   Attributes moved;
   if (HasPartial(parts[0]) || HasPartial(parts[1]) || parts[0].spec().shape != parts[1].spec().shape) {
     moved.set_placements_each({whole, whole});
-    const std::vector<V> both = g.CallAll(OpId::kRedistribute, std::move(moved),
-                                          {SumOver(parts[0], AllDims(parts[0]), Keep::kNo),
-                                           SumOver(parts[1], AllDims(parts[1]), Keep::kNo)});
+    const std::vector<V> both =
+        g.CallAll(OpId::kRedistribute, std::move(moved),
+                  {SumOver(parts[0], AllDims(parts[0]), Keep::kNo), SumOver(parts[1], AllDims(parts[1]), Keep::kNo)});
     return {both[0], both[both.size() - 1]};
   }
   Attributes first;
@@ -244,8 +246,8 @@ void NllLossAndWeight(G& g) {
   g.Return({As(g, IsMean(g) ? -top / g.AsType(count, top.dtype()) : -top, 0), As(g, count, 0)});
 }
 
-// What a row's label gets: -weight * gradient, divided by the weights' sum for a mean. Without a weight also its sum over
-// the classes, as log_softmax_backward takes it.
+// What a row's label gets: -weight * gradient, divided by the weights' sum for a mean. Without a weight also its sum
+// over the classes, as log_softmax_backward takes it.
 void NllLossBackward(G& g) {
   const V &x = g.operand(0), &gradient = g.operand(1), &count = g.operand(3);
   Labelled at;
@@ -260,8 +262,8 @@ void NllLossBackward(G& g) {
 
 // ---- of an embedding: rows of the gradient are added up at their numbers ----
 
-// Tokens that are sharded have a dim of their own for each mesh dim that cuts them: each worker adds up its own, and the sum
-// over those dims is pending. Features that are sharded stay so.
+// Tokens that are sharded have a dim of their own for each mesh dim that cuts them: each worker adds up its own, and
+// the sum over those dims is pending. Features that are sharded stay so.
 void EmbeddingBackward(G& g) {
   const V& indices = g.operand(1);
   const int64_t rows = g.attributes().num_classes() == nullptr ? -1 : *g.attributes().num_classes();
@@ -324,8 +326,8 @@ V Einsum(G& g, std::string notation, const V& a, const V& b) {
   return g.Call(OpId::kEinsum, std::move(attributes), {a, b});
 }
 
-// With p = softmax(scores): dv = p.T g, dp = g v.T, ds = p (dp - sum(dp p)) scale, dq = ds k, dk = ds.T q. Query heads that
-// share a head of keys have a dim of their own, over which that head's gradients are sums.
+// With p = softmax(scores): dv = p.T g, dp = g v.T, ds = p (dp - sum(dp p)) scale, dq = ds k, dk = ds.T q. Query heads
+// that share a head of keys have a dim of their own, over which that head's gradients are sums.
 void AttentionBackward(G& g) {
   const V &query = g.operand(1), &key = g.operand(2), &value = g.operand(3);
   if (query.rank() != 4 || key.rank() != 4 || value.rank() != 4 || g.operand(0).rank() != 4) {
@@ -340,7 +342,8 @@ void AttentionBackward(G& g) {
   const double scale = NumberOf(g, 0, 1 / std::sqrt(static_cast<double>(std::max<int64_t>(query.extent(3), 1))));
   V scores = Einsum(g, "bhgqd,bhkd->bhgqk", q, k) * V(scale);
   if (g.attributes().is_causal()) {
-    const V reaches = g.Map(OpId::kGreaterEqual, {g.Reshape(g.Iota(q, 3, rows), {rows, 1}), g.Reshape(g.Iota(q, 3, columns), {columns})});
+    const V reaches = g.Map(OpId::kGreaterEqual,
+                            {g.Reshape(g.Iota(q, 3, rows), {rows, 1}), g.Reshape(g.Iota(q, 3, columns), {columns})});
     scores = g.Where(reaches, scores, V(-HUGE_VAL));
   }
   if (g.operand_count() > 4) {
@@ -350,7 +353,8 @@ void AttentionBackward(G& g) {
     shape.insert(shape.end(), mask.spec().shape.begin(), mask.spec().shape.end());
     const bool is_of_heads = shape[1] > 1;
     mask = g.Reshape(mask, {shape[0], is_of_heads ? heads : 1, is_of_heads ? groups : 1, shape[2], shape[3]});
-    scores = mask.dtype() == DType::kBool ? g.Where(mask, scores, V(-HUGE_VAL)) : scores + g.AsType(mask, scores.dtype());
+    scores =
+        mask.dtype() == DType::kBool ? g.Where(mask, scores, V(-HUGE_VAL)) : scores + g.AsType(mask, scores.dtype());
   }
   Attributes last;
   last.set_dims({4});
@@ -364,14 +368,16 @@ void AttentionBackward(G& g) {
 }
 
 // The numbers of rows that no other file names.
-constexpr OpId kSiluBackward{382}, kGeluBackward{383}, kSigmoidBackward{384}, kTanhBackward{385}, kThresholdBackward{386},
-    kLeakyReluBackward{387}, kLayerNormBackward{388}, kRmsNormBackward{389}, kSoftmaxBackward{390}, kLogSoftmaxBackward{391},
-    kNllLossAndWeight{392}, kNllLossBackward{393}, kEmbeddingBackward{394}, kAttentionBackward{395};
+constexpr OpId kSiluBackward{382}, kGeluBackward{383}, kSigmoidBackward{384}, kTanhBackward{385},
+    kThresholdBackward{386}, kLeakyReluBackward{387}, kLayerNormBackward{388}, kRmsNormBackward{389},
+    kSoftmaxBackward{390}, kLogSoftmaxBackward{391}, kNllLossAndWeight{392}, kNllLossBackward{393},
+    kEmbeddingBackward{394}, kAttentionBackward{395};
 
 constexpr OpRow kRows[] = {
     Composite(kSiluBackward, "silu_backward", 2, 2, SiluBackward, "silu_backward(gradient, x, /)",
               "The gradient of silu's x, of the gradient of its result."),
-    Composite(kGeluBackward, "gelu_backward", 2, 2, GeluBackward, "gelu_backward(gradient, x, /, *, approximate='none')",
+    Composite(kGeluBackward, "gelu_backward", 2, 2, GeluBackward,
+              "gelu_backward(gradient, x, /, *, approximate='none')",
               "The gradient of gelu's x, of the gradient of its result."),
     Composite(kSigmoidBackward, "sigmoid_backward", 2, 2, SigmoidBackward, "sigmoid_backward(gradient, x, /)",
               "The gradient of sigmoid's operand; x is its result."),
@@ -393,19 +399,25 @@ constexpr OpRow kRows[] = {
               "softmax_backward(gradient, x, /, *, axis=-1)", "The gradient of softmax's operand; x is its result."),
     Composite(kLogSoftmaxBackward, "log_softmax_backward", 2, 3, LogSoftmaxBackward,
               "log_softmax_backward(gradient, x, total=None, /, *, axis=-1)",
-              "The gradient of log_softmax's operand; x is its result, total the gradient's sum along axis where it is known."),
-    Composite(kNllLossAndWeight, "nll_loss_and_weight", 2, 3, NllLossAndWeight,
-              "nll_loss_and_weight(x, labels, weight=None, /, *, axis=-1, reduction='mean', ignore_index=-100)",
-              "nll_loss with the classes along axis, and the sum of weights by which its mean divides (0 with 'none')."),
+              "The gradient of log_softmax's operand; x is its result, total the gradient's sum along axis where it is "
+              "known."),
+    Composite(
+        kNllLossAndWeight, "nll_loss_and_weight", 2, 3, NllLossAndWeight,
+        "nll_loss_and_weight(x, labels, weight=None, /, *, axis=-1, reduction='mean', ignore_index=-100)",
+        "nll_loss with the classes along axis, and the sum of weights by which its mean divides (0 with 'none')."),
     Composite(kNllLossBackward, "nll_loss_backward", 4, 5, NllLossBackward,
-              "nll_loss_backward(x, gradient, labels, total, weight=None, /, *, axis=-1, reduction='mean', ignore_index=-100)",
+              "nll_loss_backward(x, gradient, labels, total, weight=None, /, *, axis=-1, reduction='mean', "
+              "ignore_index=-100)",
               "The gradient of nll_loss's x, total the sum of weights; without a weight also its sum along axis."),
     Composite(kEmbeddingBackward, "embedding_backward", 2, 2, EmbeddingBackward,
               "embedding_backward(gradient, indices, /, *, num_classes, ignore_index=-1)",
-              "The gradient of an embedding's weight, of num_classes rows: those of the gradient, added up at their indices."),
+              "The gradient of an embedding's weight, of num_classes rows: those of the gradient, added up at their "
+              "indices."),
     Composite(kAttentionBackward, "scaled_dot_product_attention_backward", 4, 5, AttentionBackward,
-              "scaled_dot_product_attention_backward(gradient, query, key, value, attn_mask=None, /, *, is_causal=False, scale=None)",
-              "The gradients of attention's query, key and value; several heads of the query may share one of key and value."),
+              "scaled_dot_product_attention_backward(gradient, query, key, value, attn_mask=None, /, *, "
+              "is_causal=False, scale=None)",
+              "The gradients of attention's query, key and value; several heads of the query may share one of key and "
+              "value."),
 };
 
 }  // namespace

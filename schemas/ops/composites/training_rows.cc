@@ -25,8 +25,8 @@ V As(G& g, const V& value, size_t operand) { return g.AsType(value, g.operand(op
 
 // Numbers are no part of a plan's key, so the graph is the same for all: what is computed at all is said by the mode.
 //
-// With w = weight_decay: d = gradient + w x. Mode 'plain': x - rate d. With 'momentum', b = momentum buffer + (1 - dampening) d, or d
-// without a buffer: x - rate b; with 'nesterov' x - rate (d + momentum b).
+// With w = weight_decay: d = gradient + w x. Mode 'plain': x - rate d. With 'momentum', b = momentum buffer + (1 -
+// dampening) d, or d without a buffer: x - rate b; with 'nesterov' x - rate (d + momentum b).
 void SgdStep(G& g) {
   const double momentum = NumberOf(g, 0, 0), dampening = NumberOf(g, 1, 0), decay = NumberOf(g, 2, 0);
   const std::string& mode = g.attributes().mode();
@@ -45,7 +45,8 @@ void SgdStep(G& g) {
 }
 
 // Kingma and Ba, "Adam", 2015; mode 'adamw': Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. The
-// bias corrections are computed in f64 of the step's number, which lies on the workers: 1 - beta^step loses its digits in f32.
+// bias corrections are computed in f64 of the step's number, which lies on the workers: 1 - beta^step loses its digits
+// in f32.
 void AdamStep(G& g) {
   const double beta1 = NumberOf(g, 0, 0.9), beta2 = NumberOf(g, 1, 0.999), decay = NumberOf(g, 2, 0);
   const std::string& mode = g.attributes().mode();
@@ -83,14 +84,16 @@ void AdamStep(G& g) {
 constexpr OpId kSgdStep{380}, kAdamStep{381};
 
 constexpr OpRow kRows[] = {
-    Composite(kSgdStep, "sgd_step", 3, 4, SgdStep,
-              "sgd_step(x, gradient, rate, buffer=None, /, *, momentum=0.0, dampening=0.0, weight_decay=0.0, mode='plain')",
-              "A step of stochastic gradient descent: the new x. With mode 'momentum' or 'nesterov' also the new buffer."),
-    Composite(kAdamStep, "adam_step", 6, 7, AdamStep,
-              "adam_step(x, gradient, mean, square, count, rate, highest=None, /, *, beta1=0.9, beta2=0.999, "
-              "weight_decay=0.0, eps=1e-08, mode='adam')",
-              "A step of Adam, or with mode 'adamw' of AdamW: the new x, mean and square, and with highest (amsgrad) that. "
-              "count is a tensor without dims: the number of the step, from 1 on."),
+    Composite(
+        kSgdStep, "sgd_step", 3, 4, SgdStep,
+        "sgd_step(x, gradient, rate, buffer=None, /, *, momentum=0.0, dampening=0.0, weight_decay=0.0, mode='plain')",
+        "A step of stochastic gradient descent: the new x. With mode 'momentum' or 'nesterov' also the new buffer."),
+    Composite(
+        kAdamStep, "adam_step", 6, 7, AdamStep,
+        "adam_step(x, gradient, mean, square, count, rate, highest=None, /, *, beta1=0.9, beta2=0.999, "
+        "weight_decay=0.0, eps=1e-08, mode='adam')",
+        "A step of Adam, or with mode 'adamw' of AdamW: the new x, mean and square, and with highest (amsgrad) that. "
+        "count is a tensor without dims: the number of the step, from 1 on."),
 };
 
 }  // namespace

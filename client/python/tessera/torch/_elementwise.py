@@ -148,11 +148,17 @@ def div_mode(a, b, *, rounding_mode=None):
     return wrap(cast(out, x._dtype if isinstance(x, _tessera.Tensor) else y._dtype))
 
 
+def _whole(tensor, h):
+    """An operand without pending terms; where it is the tensor's own handle, the reduced copy is remembered."""
+    if not isinstance(h, _tessera.Tensor) or not h._has_partial:
+        return h
+    return settled(tensor if h is handle_of(tensor) else h)
+
+
 def _binary(name: str, op: int, is_float: bool = False):
     def function(a, b):
         x, y = promoted(name, a, b, is_float)
-        return wrap(_call(op, (settled(x) if isinstance(x, _tessera.Tensor) else x,
-                               settled(y) if isinstance(y, _tessera.Tensor) else y)))
+        return wrap(_call(op, (_whole(a, x), _whole(b, y))))
     return function
 
 
@@ -182,8 +188,8 @@ for _name in ("logical_and", "logical_or", "logical_xor"):
 def power(a, b):
     x, y = promoted("pow", a, b)
     if y == 2 if isinstance(y, (int, float)) else False:
-        return wrap(_call(OPS["square"], (settled(x),)))
-    return wrap(_call(OPS["pow"], (x, y)))
+        return wrap(_call(OPS["square"], (_whole(a, x),)))
+    return wrap(_call(OPS["pow"], (_whole(a, x), _whole(b, y))))
 
 
 @row("clamp.default", "clamp.Tensor")
