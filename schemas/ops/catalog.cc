@@ -298,7 +298,8 @@ struct AllRows {
     for (const absl::Span<const OpRow> some :
          {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
           composites::ArrangementRows(), composites::LinalgRows(), composites::FourierRows(), composites::RandomRows(),
-          composites::WindowRows(), composites::StatisticsRows(), composites::TrainingRows()}) {
+          composites::WindowRows(), composites::StatisticsRows(), composites::TrainingRows(),
+          composites::GradientRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -108,15 +109,21 @@ constexpr OpId kMapComposites[] = {
     OpId::kFloatPower, OpId::kLcm,        OpId::kAddcmul,  OpId::kAddcdiv,
 };
 
+// The same, of rows whose numbers their own file has.
+constexpr std::string_view kMapNames[] = {"silu_backward", "gelu_backward",      "sigmoid_backward",
+                                          "tanh_backward", "threshold_backward", "leaky_relu_backward"};
+
+bool IsMapComposite(const OpRow& row) {
+  return std::find(std::begin(kMapComposites), std::end(kMapComposites), row.id) != std::end(kMapComposites) ||
+         std::find(std::begin(kMapNames), std::end(kMapNames), row.name) != std::end(kMapNames);
+}
+
 SegmentRole MakeRole(const OpRow& row) {
   switch (row.family) {
     case OpFamily::kElementwise: return SegmentRole::kMap;
     case OpFamily::kReduction: return SegmentRole::kReduction;
     case OpFamily::kContraction: return SegmentRole::kContraction;
-    case OpFamily::kComposite:
-      return std::find(std::begin(kMapComposites), std::end(kMapComposites), row.id) != std::end(kMapComposites)
-                 ? SegmentRole::kMap
-                 : SegmentRole::kAlone;
+    case OpFamily::kComposite: return IsMapComposite(row) ? SegmentRole::kMap : SegmentRole::kAlone;
     case OpFamily::kCreation:
     case OpFamily::kArgReduction:
     case OpFamily::kView:

@@ -111,7 +111,10 @@ REAL_ONLY = {
 OTHERS = {"clip", "lerp", "cross", "one_hot", "cross_entropy", "linear", "scaled_dot_product_attention", "batch_norm",
           "group_norm", "concat", "stack", "roll", "tile", "repeat", "pad", "broadcast_to", "cumulative_sum",
           "cumulative_prod", "cumulative_max", "cumulative_min", "sort", "argsort", "searchsorted", "take_along_axis", "scatter",
-          "nll_loss", "masked_fill", "baddbmm", "diff", "addcmul", "addcdiv", "sgd_step", "adam_step"}
+          "nll_loss", "masked_fill", "baddbmm", "diff", "addcmul", "addcdiv", "sgd_step", "adam_step",
+          "silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "leaky_relu_backward",
+          "layer_norm_backward", "rms_norm_backward", "softmax_backward", "log_softmax_backward", "nll_loss_and_weight",
+          "nll_loss_backward", "embedding_backward", "scaled_dot_product_attention_backward"}
 DRAWN = {"normal", "uniform", "exponential", "dropout"}     # tests/python/test_random.py
 
 
@@ -359,15 +362,131 @@ def test_optimizers_step_in_one_op_where_the_parameter_lies(session, mesh22, rng
             close(a, b, dtype)
         close(ts.sgd_step(tensors[0], tensors[1], rate, weight_decay=0.5), p - 0.1 * (g + 0.5 * p), dtype)
         b = 0.9 * m + 0.8 * g
-        for one, moved in (("plain", b), ("nesterov", g + 0.9 * b)):
+        for one, moved in (("momentum", b), ("nesterov", g + 0.9 * b)):
             for a, want in zip(ts.sgd_step(tensors[0], tensors[1], 0.1, tensors[2], momentum=0.9, dampening=0.2, mode=one), (p - 0.1 * moved, b)):
                 close(a, want, dtype)
-        x, first = ts.sgd_step(tensors[0], tensors[1], 0.1, momentum=0.9)
+        x, first = ts.sgd_step(tensors[0], tensors[1], 0.1, momentum=0.9, mode="momentum")
         close(first, g, dtype)
+    for decay in (0.0, 0.1, 0.2):       # a number is no part of a plan
+        for mode in ("adam", "adamw"):
+            want = adam_oracle(*(a.astype(np.float64) for a in (p, g, m, v)), 3, 0.1, mode, 0.9, 0.999, 1e-8, decay)
+            close(ts.adam_step(*tensors[:4], count, rate, mode=mode, weight_decay=decay)[0], want[0], dtype)
+        close(ts.sgd_step(tensors[0], tensors[1], rate, weight_decay=decay), p - 0.1 * (g + decay * p), dtype)
+    with pytest.raises(ts.InvalidArgumentError, match="sgd_step: mode 'plain' takes no buffer"):
+        ts.sgd_step(tensors[0], tensors[1], 0.1, tensors[2])
     with pytest.raises(ts.InvalidArgumentError, match="adam_step: mode is 'adamax'"):
         ts.adam_step(*tensors[:4], count, 0.1, mode="adamax")
     with pytest.raises(ts.InvalidArgumentError, match="count is a tensor without dims"):
         ts.adam_step(*tensors[:4], 3, 0.1)
+
+
+def slopes(function, gradient, x):
+    """The gradient of sum(gradient * function(x)) by central differences, in f64."""
+    out = np.zeros(x.shape)
+    for at in np.ndindex(x.shape):
+        step = np.zeros(x.shape)
+        step[at] = 1e-5
+        out[at] = (gradient * (function(x + step) - function(x - step))).sum() / 2e-5
+    return out
+
+
+def near(got, want):
+    np.testing.assert_allclose(np.asarray(got.full_tensor()), want, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("placements", PLACEMENTS)
+def test_gradients_of_elements_are_the_slopes(session, mesh22, rng, placements):
+    x, g = draw(rng, np.float64), draw(rng, np.float64)
+    x[np.abs(x) < 1e-3] = 0.5
+    put = lambda a: session.distribute_tensor(a, mesh22, placements)  # noqa: E731
+    tanh_form = lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))  # noqa: E731
+    exact = lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2)))  # noqa: E731
+    with session.comm_debug() as comm:
+        got = [ts.silu_backward(put(g), put(x)), ts.gelu_backward(put(g), put(x)), ts.gelu_backward(put(g), put(x), approximate="tanh"),
+               ts.sigmoid_backward(put(g), put(sigmoid(x))), ts.tanh_backward(put(g), put(np.tanh(x))),
+               ts.threshold_backward(put(g), put(x), threshold=0.25), ts.leaky_relu_backward(put(g), put(x), negative_slope=0.2)]
+    assert comm.total_bytes == 0 and all(list(one.placements) == placements for one in got)
+    for one, function in zip(got, [lambda x: x * sigmoid(x), exact, tanh_form, sigmoid, np.tanh]):
+        near(one, slopes(function, g, x))
+    near(got[5], np.where(x > 0.25, g, 0))
+    near(got[6], np.where(x > 0, g, 0.2 * g))
+
+
+@pytest.mark.parametrize("placements", PLACEMENTS)
+def test_gradients_of_rows_are_the_slopes(session, mesh22, rng, placements):
+    x, g, w = draw(rng, np.float64), draw(rng, np.float64), draw(rng, np.float64, SHAPE[-1:])
+    put = lambda a: session.distribute_tensor(a, mesh22, placements)  # noqa: E731
+    norm = lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3)  # noqa: E731
+    rms = lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-3)  # noqa: E731
+    weight = session.distribute_tensor(w, mesh22, [R(), R()])
+    rows = tuple(range(x.ndim - 1))
+    for row, function in ((ts.layer_norm_backward, norm), (ts.rms_norm_backward, rms)):
+        near(row(put(g), put(x), eps=1e-3), slopes(function, g, x))
+        dx, dw, *db = row(put(g), put(x), weight, eps=1e-3)
+        near(dx, slopes(lambda x: function(x) * w, g, x))  # noqa: B023 - called here
+        near(dw, (g * function(x)).sum(rows))
+        for one in db:
+            near(one, g.sum(rows))
+    whole = session.distribute_tensor(np.ones(x.shape), mesh22, [R(), R()])
+    _, dw, db = ts.layer_norm_backward(put(g), put(x), whole, axis=tuple(range(x.ndim)))     # all dims are normalised: no row is left
+    near(dw, g * (x - x.mean()) / np.sqrt(x.var() + 1e-5))
+    near(db, g)
+    last = lambda a: np.exp(a) / np.exp(a).sum(-1, keepdims=True)  # noqa: E731
+    near(ts.softmax_backward(put(g), put(last(x))), slopes(last, g, x))
+    near(ts.log_softmax_backward(put(g), put(np.log(last(x)))), slopes(lambda a: np.log(last(a)), g, x))
+    near(ts.log_softmax_backward(put(g), put(np.log(last(x))), put(g.sum(-1, keepdims=True))), slopes(lambda a: np.log(last(a)), g, x))
+    with pytest.raises(ts.InvalidArgumentError, match="layer_norm_backward: with a weight the normalised dims are the last"):
+        ts.layer_norm_backward(put(g), put(x), weight, axis=0)
+
+
+@pytest.mark.parametrize("placements", [[R(), R()], [S(0), R()], [S(0), S(1)], [R(), S(1)]])
+def test_gradients_by_labels_and_indices(session, mesh22, rng, placements):
+    x, w = draw(rng, np.float64, (8, 6)), np.abs(draw(rng, np.float64, (6,))) + 0.1
+    labels = np.array([0, 5, 2, 2, -100, 1, 3, 0])
+    there = session.distribute_tensor(x, mesh22, placements)
+    at = session.distribute_tensor(labels, mesh22, [p if p == S(0) else R() for p in placements])
+    weight = session.distribute_tensor(w, mesh22, [R(), R()])
+    one = session.distribute_tensor(np.array(1.5), mesh22, [R(), R()])
+    counts, hit = labels != -100, np.eye(6)[np.where(labels < 0, 0, labels)] * (labels != -100)[:, None]
+    for extra, factors in (((), np.ones(6)), ((weight,), w)):
+        loss, total = ts.nll_loss_and_weight(there, at, *extra)
+        number = (hit * factors).sum()
+        near(total, number)
+        near(loss, -(hit * factors * x).sum() / number)
+        near(ts.nll_loss_and_weight(there, at, *extra, reduction="none")[0], -(hit * factors * x).sum(1))
+        found = ts.nll_loss_backward(there, one, at, total, *extra)
+        gradient = found if extra else found[0]
+        assert list(gradient.placements) == placements
+        near(gradient, -1.5 * hit * factors / number)
+        if not extra:
+            near(found[1], -1.5 * counts[:, None] / number)
+    g = draw(rng, np.float64, (8, 6))
+    rows = np.array([0, 3, 3, 1, 0, 2, 0, 3])
+    want = np.zeros((4, 6))
+    np.add.at(want, rows, g)
+    want[1] = 0
+    spread = session.distribute_tensor(g, mesh22, placements)
+    near(ts.embedding_backward(spread, session.distribute_tensor(rows, mesh22, [R(), R()]), num_classes=4, ignore_index=1), want)
+
+
+@pytest.mark.parametrize("heads", [4, 2])
+def test_gradients_of_attention_are_the_slopes(session, mesh22, rng, heads):
+    q, g = (draw(rng, np.float64, (2, 4, 3, 2)) for _ in range(2))
+    k, v = (draw(rng, np.float64, (2, heads, 3, 2)) for _ in range(2))
+
+    def attention(q, k, v):
+        k, v = (np.repeat(one, 4 // heads, 1) for one in (k, v))
+        scores = np.where(np.tri(3, dtype=bool), q @ k.swapaxes(2, 3) * 0.7, -np.inf)
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        return p / p.sum(-1, keepdims=True) @ v
+
+    put = lambda a: session.distribute_tensor(a, mesh22, [S(0), S(1)])  # noqa: E731
+    with session.comm_debug() as comm:
+        dq, dk, dv = ts.scaled_dot_product_attention_backward(put(g), put(q), put(k), put(v), is_causal=True, scale=0.7)
+    assert comm.total_bytes == 0 and all(list(one.placements) == [S(0), S(1)] for one in (dq, dk, dv))
+    near(dq, slopes(lambda a: attention(a, k, v), g, q))
+    near(dk, slopes(lambda a: attention(q, a, v), g, k))
+    near(dv, slopes(lambda a: attention(q, k, a), g, v))
 
 
 def test_sharded_classes_stay_where_they_are(session, mesh4, rng):

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from models import Gpt, batches, plan_of
-from torch.distributed.tensor import Replicate, Shard, parallel
+from torch.distributed.tensor import DTensor, Replicate, Shard, parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,6 +25,8 @@ class Bytes(TorchDispatchMode):
         self.bytes, self.counts = 0, collections.Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(one, DTensor) for one in types):
+            return NotImplemented       # DTensor's own dispatch comes first, so that what it moves by itself is seen
         out = func(*args, **(kwargs or {}))
         name = str(func)
         if "c10d" in name and args and isinstance(args[0], torch.Tensor):

@@ -23,28 +23,30 @@ V RateAs(G& g, const V& rate, DType dtype) { return rate.is_tensor() ? g.AsType(
 // As the operand is: its dtype, where it was computed in a wider one.
 V As(G& g, const V& value, size_t operand) { return g.AsType(value, g.operand(operand).dtype()); }
 
-// With w = weight_decay: d = gradient + w x; b = momentum buffer + (1 - dampening) d, or d without a buffer; x - rate b, or
-// with mode 'nesterov' x - rate (d + momentum b).
+// Numbers are no part of a plan's key, so the graph is the same for all: what is computed at all is said by the mode.
+//
+// With w = weight_decay: d = gradient + w x. Mode 'plain': x - rate d. With 'momentum', b = momentum buffer + (1 -
+// dampening) d, or d without a buffer: x - rate b; with 'nesterov' x - rate (d + momentum b).
 void SgdStep(G& g) {
   const double momentum = NumberOf(g, 0, 0), dampening = NumberOf(g, 1, 0), decay = NumberOf(g, 2, 0);
   const std::string& mode = g.attributes().mode();
-  if (!mode.empty() && mode != "plain" && mode != "nesterov") {
-    return g.Refuse(StrCat("mode is '", mode, "', not 'plain' or 'nesterov'"));
+  const bool is_plain = mode.empty() || mode == "plain", has_buffer = g.operand_count() > 3;
+  if (!is_plain && mode != "momentum" && mode != "nesterov") {
+    return g.Refuse(StrCat("mode is '", mode, "', not 'plain', 'momentum' or 'nesterov'"));
   }
-  const bool is_nesterov = mode == "nesterov";
+  if (is_plain && has_buffer) return g.Refuse("mode 'plain' takes no buffer; with one it is 'momentum' or 'nesterov'");
   const V x = Wide(g, g.operand(0));
-  V d = g.AsType(g.operand(1), x.dtype());
-  if (decay != 0) d = d + x * V(decay);
+  const V d = g.AsType(g.operand(1), x.dtype()) + x * V(decay);
   const V rate = RateAs(g, g.operand(2), x.dtype());
-  if (momentum == 0) return g.Return(As(g, x - d * rate, 0));
-  const bool has_buffer = g.operand_count() > 3;
+  if (is_plain) return g.Return(As(g, x - d * rate, 0));
   const V b = has_buffer ? g.AsType(g.operand(3), x.dtype()) * V(momentum) + d * V(1 - dampening) : d;
-  const V moved = is_nesterov ? d + b * V(momentum) : b;
+  const V moved = mode == "nesterov" ? d + b * V(momentum) : b;
   g.Return({As(g, x - moved * rate, 0), As(g, b, has_buffer ? 3 : 0)});
 }
 
 // Kingma and Ba, "Adam", 2015; mode 'adamw': Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. The
-// bias corrections are computed in f64 of the step's number, which lies on the workers: 1 - beta^step loses its digits in f32.
+// bias corrections are computed in f64 of the step's number, which lies on the workers: 1 - beta^step loses its digits
+// in f32.
 void AdamStep(G& g) {
   const double beta1 = NumberOf(g, 0, 0.9), beta2 = NumberOf(g, 1, 0.999), decay = NumberOf(g, 2, 0);
   const std::string& mode = g.attributes().mode();
@@ -59,9 +61,9 @@ void AdamStep(G& g) {
   const DType wide = x.dtype();
   V gradient = g.AsType(g.operand(1), wide);
   const V rate = RateAs(g, g.operand(5), DType::kF64);
-  if (decay != 0 && is_decoupled) {
+  if (is_decoupled) {
     x = x * (rate.is_tensor() ? g.AsType(V(1.0) - rate * V(decay), wide) : V(1 - NumberIn(rate) * decay));
-  } else if (decay != 0) {
+  } else {
     gradient = gradient + x * V(decay);
   }
   const V count = g.AsType(g.operand(4), DType::kF64);
@@ -82,14 +84,16 @@ void AdamStep(G& g) {
 constexpr OpId kSgdStep{380}, kAdamStep{381};
 
 constexpr OpRow kRows[] = {
-    Composite(kSgdStep, "sgd_step", 3, 4, SgdStep,
-              "sgd_step(x, gradient, rate, buffer=None, /, *, momentum=0.0, dampening=0.0, weight_decay=0.0, mode='plain')",
-              "A step of stochastic gradient descent: the new x; with momentum also the new buffer. mode: 'plain', 'nesterov'."),
-    Composite(kAdamStep, "adam_step", 6, 7, AdamStep,
-              "adam_step(x, gradient, mean, square, count, rate, highest=None, /, *, beta1=0.9, beta2=0.999, "
-              "weight_decay=0.0, eps=1e-08, mode='adam')",
-              "A step of Adam, or with mode 'adamw' of AdamW: the new x, mean and square, and with highest (amsgrad) that. "
-              "count is a tensor without dims: the number of the step, from 1 on."),
+    Composite(
+        kSgdStep, "sgd_step", 3, 4, SgdStep,
+        "sgd_step(x, gradient, rate, buffer=None, /, *, momentum=0.0, dampening=0.0, weight_decay=0.0, mode='plain')",
+        "A step of stochastic gradient descent: the new x. With mode 'momentum' or 'nesterov' also the new buffer."),
+    Composite(
+        kAdamStep, "adam_step", 6, 7, AdamStep,
+        "adam_step(x, gradient, mean, square, count, rate, highest=None, /, *, beta1=0.9, beta2=0.999, "
+        "weight_decay=0.0, eps=1e-08, mode='adam')",
+        "A step of Adam, or with mode 'adamw' of AdamW: the new x, mean and square, and with highest (amsgrad) that. "
+        "count is a tensor without dims: the number of the step, from 1 on."),
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Composite rows: every placement of their operands against the answer of one worker, on small worlds.
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -14,6 +15,8 @@
 
 namespace tessera {
 namespace {
+
+OpCall Named(std::string_view name) { return Call((*FindOpByName(name))->id); }
 
 OpCall Over(OpId op, std::vector<int64_t> dims) {
   OpCall call = Call(op);
@@ -71,9 +74,33 @@ TEST(Composites, OfNothing) {
   }
 }
 
-TEST(Composites, OfOptimizersSteps) {
-  // sgd_step
-  CheckOp(Call(OpId{380}), {{{5, 3}}, {{5, 3}}, {{}}}, {2}, 1);
+TEST(Composites, OfOptimizersSteps) { CheckOp(Named("sgd_step"), {{{5, 3}}, {{5, 3}}, {{}}}, {2}, 1); }
+
+TEST(Composites, OfGradients) {
+  const DType number = DType::kI64;
+  for (const char* name : {"silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward",
+                           "leaky_relu_backward"}) {
+    CheckOp(Named(name), {{{5, 3}}, {{5, 3}}}, {2, 2}, 3);
+  }
+  for (const char* name : {"layer_norm_backward", "rms_norm_backward", "softmax_backward", "log_softmax_backward"}) {
+    OpCall call = Named(name);
+    call.attributes.set_dims({1});
+    CheckOp(call, {{{5, 3}}, {{5, 3}}}, {2}, 1);
+    CheckOp(call, {{{2, 7}}, {{2, 7}}}, {2, 2}, 5);
+  }
+  OpCall norm = Named("layer_norm_backward");
+  norm.attributes.set_dims({1});
+  CheckOp(norm, {{{5, 3}}, {{5, 3}}, {{3}}}, {2}, 3);
+  OpCall loss = Named("nll_loss_and_weight");
+  CheckOp(loss, {{{5, 4}}, {{5}, number}}, {2}, 1);
+  CheckOp(loss, {{{5, 4}}, {{5}, number}, {{4}}}, {2, 2}, 5);
+  loss = Named("nll_loss_backward");
+  CheckOp(loss, {{{5, 4}}, {{}}, {{5}, number}, {{}}}, {2}, 1);
+  OpCall embedding = Named("embedding_backward");
+  embedding.attributes.set_num_classes(64);
+  CheckOp(embedding, {{{4, 3}}, {{4}, number}}, {2, 2}, 3);
+  CheckOp(Named("scaled_dot_product_attention_backward"),
+          {{{2, 2, 3, 2}}, {{2, 2, 3, 2}}, {{2, 1, 3, 2}}, {{2, 1, 3, 2}}}, {2}, 97);
 }
 
 TEST(Composites, OfDiagonals) {

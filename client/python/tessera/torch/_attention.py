@@ -15,7 +15,7 @@ from ._placing import create_like, full_like, settled_dims
 from ._table import row
 from ._tensor import handle_of, wrap, wrap_later
 
-_call = _tessera.call
+_call, _call_all = _tessera.call, _tessera.call_all
 
 
 def _heads(op: str, q, k, v):
@@ -64,15 +64,13 @@ def attention(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False,
     q, k, v, groups = _heads("scaled_dot_product_attention", query, key, value)
     number = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     drawn = next_call() if dropout_p > 0 else [0, 0]
-    seed, call = (full_like(q, (), INT64, one) for one in drawn)
-    grouped = _grouped(q, groups)
 
     def scores():
-        return _composed.attention_scores(grouped, k, _mask_of(attn_bias, query, groups), is_causal, number)
+        return _composed.attention_scores(_grouped(q, groups), k, _mask_of(attn_bias, query, groups), is_causal, number)
 
     if dropout_p > 0:
         p = _call(OPS["softmax"], (scores(),), dims=[4])
-        p = _composed.mul(p, _keep(p.shape, grouped, dropout_p, drawn))
+        p = _composed.mul(p, _keep(p.shape, _grouped(q, groups), dropout_p, drawn))
         out = _joined(_composed.as_dtype(_composed.einsum("bhgqk,bhkd->bhgqd", p, _composed.wide(v)), v._dtype))
     elif groups == 1:
         mask = () if attn_bias is None else (settled_dims(operand("scaled_dot_product_attention", attn_bias, query),
@@ -85,12 +83,12 @@ def attention(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False,
     lse = wrap_later([batch, heads, length], F32, lambda: _call(OPS["reshape"], (
         _call(OPS["logsumexp"], (scores(),), dims=[4]),), shape=[batch, heads, length]))
     none = wrap_later([0], INT64, lambda: full_like(q, (0,), INT64, 0))
-    seed, call = wrap(seed), wrap(call)
+    seed, call = (wrap_later([], INT64, lambda one=one: full_like(q, (), INT64, one)) for one in drawn)
     seed._cell.numbers = drawn
     return wrap(out), lse, none, none, length, key.shape[2], seed, call, none
 
 
-@row("_scaled_dot_product_fused_attention_overrideable_backward.default", how="composed")
+@row("_scaled_dot_product_fused_attention_overrideable_backward.default")
 def attention_backward(grad, query, key, value, attn_bias, wanted, out, lse, cum_q, cum_k, max_q, max_k, dropout_p, is_causal,
                        seed, offset, *, scale=None):
     q, k, v, groups = _heads("scaled_dot_product_attention", query, key, value)
@@ -98,10 +96,14 @@ def attention_backward(grad, query, key, value, attn_bias, wanted, out, lse, cum
         raise NotImplementedError(f"scaled_dot_product_attention: the gradient of attn_mask {attn_bias!r} has no row in Tessera")
     number = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     g = settled_dims(handle_of(grad), (2, 3))
-    grouped = _grouped(q, groups)
-    keep = None
     if dropout_p > 0:
+        grouped = _grouped(q, groups)
         keep = _keep([*grouped.shape[:4], k.shape[2]], grouped, dropout_p, seed._cell.numbers)
-    dq, dk, dv = _composed.attention_backward(_grouped(g, groups), grouped, k, v, _mask_of(attn_bias, query, groups), is_causal,
-                                              number, keep)
-    return wrap(_joined(dq)), wrap(dk), wrap(dv), None
+        dq, dk, dv = _composed.attention_backward(_grouped(g, groups), grouped, k, v, _mask_of(attn_bias, query, groups), is_causal,
+                                                  number, keep)
+        return wrap(_joined(dq)), wrap(dk), wrap(dv), None
+    mask = () if attn_bias is None else (settled_dims(operand("scaled_dot_product_attention", attn_bias, query),
+                                                      (attn_bias.ndim - 2, attn_bias.ndim - 1)),)
+    dq, dk, dv = _call_all(OPS["scaled_dot_product_attention_backward"], (g, q, k, v, *mask), is_causal=bool(is_causal),
+                           scalars=[float(number)])
+    return wrap(dq), wrap(dk), wrap(dv), None

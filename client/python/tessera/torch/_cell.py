@@ -24,6 +24,7 @@ class Cell:
     load = None
     reduced = None      # (handle, the same value without pending terms)
     row_sum = None      # of a gradient of log probabilities: its known sum over the classes
+    eps = None          # of a norm's statistics: the eps that they were made with
 
     def __init__(self, handle):
         self.handle = handle

@@ -9,7 +9,6 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
-from . import _composed
 from ._dtypes import BOOL, FLOATS, code
 from ._operands import cast, floating, number_as, operand, promoted
 from ._placing import settled
@@ -106,8 +105,17 @@ def _settle_products(x, y):
     return x, y
 
 
+def _as_known(tensor, h):
+    """The handle of an operand, or its reduced copy where one is there: a product with a number would be pending again."""
+    if isinstance(h, _tessera.Tensor) and h._has_partial and tensor._view is None and tensor._cell.reduced is not None:
+        pending, whole = tensor._cell.reduced
+        return whole if pending is h else h
+    return h
+
+
 def mul(a, b):
     x, y = promoted("mul", a, b)
+    x, y = _as_known(a, x), _as_known(b, y)
     if isinstance(x, _tessera.Tensor) and isinstance(y, _tessera.Tensor):
         if x._has_partial and y.ndim:
             x = settled(a, y) if x is handle_of(a) else settled(x, y)
@@ -120,6 +128,7 @@ def mul(a, b):
 
 def div(a, b):
     x, y = promoted("div", a, b, is_true_divide=True)
+    x = _as_known(a, x)
     return wrap(_call(DIV, _settle_products(x, y)))
 
 
@@ -139,11 +148,17 @@ def div_mode(a, b, *, rounding_mode=None):
     return wrap(cast(out, x._dtype if isinstance(x, _tessera.Tensor) else y._dtype))
 
 
+def _whole(tensor, h):
+    """An operand without pending terms; where it is the tensor's own handle, the reduced copy is remembered."""
+    if not isinstance(h, _tessera.Tensor) or not h._has_partial:
+        return h
+    return settled(tensor if h is handle_of(tensor) else h)
+
+
 def _binary(name: str, op: int, is_float: bool = False):
     def function(a, b):
         x, y = promoted(name, a, b, is_float)
-        return wrap(_call(op, (settled(x) if isinstance(x, _tessera.Tensor) else x,
-                               settled(y) if isinstance(y, _tessera.Tensor) else y)))
+        return wrap(_call(op, (_whole(a, x), _whole(b, y))))
     return function
 
 
@@ -173,8 +188,8 @@ for _name in ("logical_and", "logical_or", "logical_xor"):
 def power(a, b):
     x, y = promoted("pow", a, b)
     if y == 2 if isinstance(y, (int, float)) else False:
-        return wrap(_call(OPS["square"], (settled(x),)))
-    return wrap(_call(OPS["pow"], (x, y)))
+        return wrap(_call(OPS["square"], (_whole(a, x),)))
+    return wrap(_call(OPS["pow"], (_whole(a, x), _whole(b, y))))
 
 
 @row("clamp.default", "clamp.Tensor")
@@ -331,17 +346,17 @@ def softplus(x, beta=1, threshold=20):
     return wrap(_call(WHERE, (_call(OPS["greater"], (scaled, float(threshold))), h, soft)))
 
 
-def _backward(function):
-    """A composed backward of a gradient and what was saved, all of one shape."""
-    def run(grad, saved, *args, **kwargs):
+def _backward(name: str):
+    """The row of a gradient and what was saved, both of one shape."""
+    op = OPS[name]
+
+    def run(grad, saved, *numbers, **attributes):
         s = settled(saved)
-        return wrap(function(settled(grad, s), s, *args, **kwargs))
+        if numbers:
+            return wrap(_call(op, (settled(grad, s), s), scalars=[float(numbers[0])]))
+        return wrap(_call(op, (settled(grad, s), s), **attributes))
     return run
 
 
-row("silu_backward.default", how="composed")(_backward(_composed.silu_backward))
-row("gelu_backward.default", how="composed")(_backward(_composed.gelu_backward))
-row("sigmoid_backward.default", how="composed")(_backward(_composed.sigmoid_backward))
-row("tanh_backward.default", how="composed")(_backward(_composed.tanh_backward))
-row("threshold_backward.default", how="composed")(_backward(_composed.threshold_backward))
-row("leaky_relu_backward.default", how="composed")(_backward(_composed.leaky_relu_backward))
+for _name in ("silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "leaky_relu_backward"):
+    row(f"{_name}.default")(_backward(_name))

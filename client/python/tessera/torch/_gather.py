@@ -31,12 +31,12 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
     return wrap(_composed.embedding(settled(weight), _numbers("embedding", weight, indices)))
 
 
-@row("embedding_dense_backward.default", how="composed")
+@row("embedding_dense_backward.default")
 def embedding_backward(grad, indices, count, padding_idx, scale_grad_by_freq):
     if scale_grad_by_freq:
         raise NotImplementedError("embedding_dense_backward: scale_grad_by_freq has no row in Tessera")
     g, numbers = settled(grad), _numbers("embedding", grad, indices)
-    return wrap(_composed.embedding_backward(g, numbers, count, padding_idx))
+    return wrap(_call(OPS["embedding_backward"], (g, numbers), num_classes=count, ignore_index=padding_idx))
 
 
 def _key(op: str, x, indices) -> tuple:

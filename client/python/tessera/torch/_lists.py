@@ -14,16 +14,16 @@ from torch.utils._foreach_utils import _foreach_supported_types as _of_utils
 import _tessera
 from .._tensor import OPS
 from . import _composed
-from ._dtypes import F32
+from ._dtypes import F32, F64
 from ._gradients import bring
 from ._operands import number_beside, operand
-from ._placing import settled
-from ._recorder import rate_of
+from ._placing import full_like, settled
+from ._recorder import number, rate_of
 from ._table import TABLE, aten, overload, row, run
 from ._tensor import Tensor, handle_of, rebind, wrap
 
 _call = _tessera.call
-_SUM, _SQUARE, _SQRT = OPS["sum"], OPS["square"], OPS["sqrt"]
+_SUM, _SQUARE, _SQRT, _ADAM, _SGD = OPS["sum"], OPS["square"], OPS["sqrt"], OPS["adam_step"], OPS["sgd_step"]
 
 for _list in {id(one): one for one in (_of_utils, _of_optimizers)}.values():
     if Tensor not in _list:
@@ -159,43 +159,64 @@ def _write(tensor: Tensor, new, found_inf) -> None:
     rebind("optimizer step", tensor, new)
 
 
-def _fused_adam(is_decoupled: bool):
+class _Rate:
+    """The learning rate of a call, as a tensor without dims on the mesh of each parameter: a schedule changes no plan."""
+
+    def __init__(self, op: str, lr):
+        self.op, self.lr = op, lr
+        self.made: list = []
+
+    def beside(self, parameter: Tensor, handle):
+        rate = operand(self.op, self.lr, parameter)
+        if isinstance(rate, _tessera.Tensor):
+            return rate
+        for one in self.made:
+            if one._mesh.same(handle._mesh) and one._session_key == handle._session_key:
+                return one
+        self.made.append(full_like(handle, (), F64, number(rate_of(parameter, float(rate)), float, "rate")))
+        return self.made[-1]
+
+
+def _fused_adam(mode: str):
     def step_all(parameters, gradients, moments, squares, highest, steps, *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize,
                  grad_scale=None, found_inf=None):
         handles = _gradients(parameters, gradients, grad_scale)
         found = None if found_inf is None else _call(OPS["reshape"], (handle_of(found_inf),), shape=[])
+        rate = _Rate("adam", lr)
         for i, (p, g) in enumerate(zip(parameters, handles)):
-            rate = rate_of(p, operand("adam", lr, p))
-            step = handle_of(steps[i])
-            if not step._mesh.same(handle_of(p)._mesh):     # made on the default mesh; from now on it is where its parameter is
-                step = number_beside(step, handle_of(p))
+            h, step = handle_of(p), handle_of(steps[i])
+            if not step._mesh.same(h._mesh):     # made on the default mesh; from now on it is where its parameter is
+                step = number_beside(step, h)
                 steps[i]._cell.bind(step)
-            out = _composed.adam(handle_of(p), g, handle_of(moments[i]), handle_of(squares[i]),
-                                 handle_of(highest[i]) if amsgrad else None, step, lr=rate, beta1=beta1, beta2=beta2,
-                                 weight_decay=weight_decay, eps=eps, maximize=maximize, is_decoupled=is_decoupled)
-            for tensor, new in zip((p, moments[i], squares[i], highest[i] if amsgrad else None), out):
-                if tensor is not None:
-                    _write(tensor, new, found)
+            written = [p, moments[i], squares[i], *([highest[i]] if amsgrad else [])]
+            operands = (h, _composed.mul(g, -1) if maximize else g, handle_of(moments[i]), handle_of(squares[i]), step,
+                        rate.beside(p, h), *([handle_of(highest[i])] if amsgrad else []))
+            out = _call(_ADAM, operands, scalars=[beta1, beta2, weight_decay], eps=eps, mode=mode)
+            del operands, h         # what is written takes the memory of what was there
+            for tensor, new in zip(written, out):
+                _write(tensor, new, found)
     return step_all
 
 
-row("_fused_adam_.default", "_fused_adam_.tensor_lr", how="composed")(_fused_adam(False))
-row("_fused_adamw_.default", "_fused_adamw_.tensor_lr", how="composed")(_fused_adam(True))
+row("_fused_adam_.default", "_fused_adam_.tensor_lr")(_fused_adam("adam"))
+row("_fused_adamw_.default", "_fused_adamw_.tensor_lr")(_fused_adam("adamw"))
 
 
-@row("_fused_sgd_.default", "_fused_sgd_.tensor_lr", how="composed")
+@row("_fused_sgd_.default", "_fused_sgd_.tensor_lr")
 def fused_sgd(parameters, gradients, buffers, *, weight_decay, momentum, lr, dampening, nesterov, maximize, is_first_step,
               grad_scale=None, found_inf=None):
     handles = _gradients(parameters, gradients, grad_scale)
     found = None if found_inf is None else _call(OPS["reshape"], (handle_of(found_inf),), shape=[])
+    rate = _Rate("sgd", lr)
+    mode = "plain" if not momentum else "nesterov" if nesterov else "momentum"
     for i, (p, g) in enumerate(zip(parameters, handles)):
-        rate = rate_of(p, operand("sgd", lr, p))
-        buffer = None if not momentum or is_first_step else handle_of(buffers[i])
-        new, buffer = _composed.sgd(handle_of(p), g, buffer, lr=rate, momentum=momentum, dampening=dampening,
-                                    weight_decay=weight_decay, nesterov=nesterov, maximize=maximize)
-        _write(p, new, found)
-        if momentum:
-            _write(buffers[i], buffer, found)
+        h = handle_of(p)
+        operands = (h, _composed.mul(g, -1) if maximize else g, rate.beside(p, h),
+                    *([handle_of(buffers[i])] if momentum and not is_first_step else []))
+        out = _call(_SGD, operands, scalars=[momentum, dampening, weight_decay], mode=mode)
+        del operands, h         # what is written takes the memory of what was there
+        for tensor, new in zip([p, buffers[i]], out) if momentum else [(p, out)]:
+            _write(tensor, new, found)
 
 
 # ---- loss scaling -----------------------------------------------------------------------------------------------------------

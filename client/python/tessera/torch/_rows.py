@@ -13,7 +13,8 @@ from ._placing import full_like, settled, settled_dims
 from ._table import row
 from ._tensor import handle_of, wrap, wrap_later
 
-_call = _tessera.call
+_call, _call_all = _tessera.call, _tessera.call_all
+_LAYER_NORM_BACKWARD, _RMS_NORM_BACKWARD = OPS["layer_norm_backward"], OPS["rms_norm_backward"]
 
 
 def _row_dims(op: str, x, shape) -> list[int]:
@@ -43,16 +44,29 @@ def layer_norm(x, shape, weight, bias, eps):
             found.extend(_composed.moments(wide(h), dims, eps))
         return found
 
-    return (wrap(out), wrap_later(extents, kind, lambda: statistics()[0]), wrap_later(extents, kind, lambda: statistics()[1]))
+    rstd = wrap_later(extents, kind, lambda: statistics()[1])
+    rstd._cell.eps = eps
+    return wrap(out), wrap_later(extents, kind, lambda: statistics()[0]), rstd
 
 
-@row("native_layer_norm_backward.default", how="composed")
+@row("native_layer_norm_backward.default")
 def layer_norm_backward(grad, x, shape, mean, rstd, weight, bias, wanted):
     dims = _row_dims("layer_norm", x, shape)
     h = settled_dims(handle_of(x), dims)
-    out = _composed.norm_backward(settled(grad, h), h, handle_of(mean), handle_of(rstd),
-                                  None if weight is None else handle_of(weight), dims, wanted)
-    return tuple(None if one is None else wrap(one) for one in out)
+    return _norm_backward(_LAYER_NORM_BACKWARD, settled(grad, h), h, weight, dims, mean, rstd, wanted)
+
+
+def _norm_backward(op: int, g, h, weight, dims, mean, rstd, wanted):
+    """Of x, the weight and the bias, as far as they are wanted. The row computes the statistics anew, with the eps of the forward
+    pass; those that come from elsewhere (a hook that kept them on the CPU) are taken as they are."""
+    eps, w = rstd._cell.eps, () if weight is None else (handle_of(weight),)
+    if eps is None or (weight is None and len(wanted) > 2 and wanted[2]):
+        out = _composed.norm_backward(g, h, None if mean is None else handle_of(mean), handle_of(rstd), *(w or (None,)), dims, wanted)
+    elif w:
+        out = _call_all(op, (g, h, *w), dims=dims, eps=eps)
+    else:
+        out = (_call(op, (g, h), dims=dims, eps=eps), None, None)
+    return tuple(wrap(one) if is_wanted and one is not None else None for one, is_wanted in zip(out, wanted))
 
 
 def _default_eps(h) -> float:
@@ -67,16 +81,16 @@ def rms_norm(x, shape, weight, eps):
     scale = () if weight is None else (handle_of(weight),)
     out = _call(OPS["rms_norm"], (h, *scale), dims=dims, eps=eps)
     kind = F32 if h._dtype in HALVES else h._dtype
-    return wrap(out), wrap_later(_statistics_shape(x, dims), kind, lambda: _composed.inverse_rms(wide(h), dims, eps))
+    rstd = wrap_later(_statistics_shape(x, dims), kind, lambda: _composed.inverse_rms(wide(h), dims, eps))
+    rstd._cell.eps = eps
+    return wrap(out), rstd
 
 
-@row("_fused_rms_norm_backward.default", how="composed")
+@row("_fused_rms_norm_backward.default")
 def rms_norm_backward(grad, x, shape, rstd, weight, wanted):
     dims = _row_dims("rms_norm", x, shape)
     h = settled_dims(handle_of(x), dims)
-    out = _composed.norm_backward(settled(grad, h), h, None, handle_of(rstd),
-                                  None if weight is None else handle_of(weight), dims, wanted)
-    return tuple(None if one is None else wrap(one) for one in out[:2])
+    return _norm_backward(_RMS_NORM_BACKWARD, settled(grad, h), h, weight, dims, None, rstd, wanted[:2])
 
 
 sharded_classes: list = []      # not empty within loss_parallel
@@ -108,22 +122,23 @@ def safe_softmax(x, dim, dtype=None):
     return wrap(out if dtype is None else _composed.as_dtype(out, code(dtype)))
 
 
-@row("_softmax_backward_data.default", how="composed")
+@row("_softmax_backward_data.default")
 def softmax_backward(grad, output, dim, input_dtype):
     y = settled(output)
     if not output.ndim:
         return wrap(full_like(y, (), code(input_dtype), 0.0))
-    out = _composed.softmax_backward(wide(settled(grad, y)), wide(y), dim % max(output.ndim, 1))
+    out = _call(OPS["softmax_backward"], (settled(grad, y), y), dims=[dim % output.ndim])
     return wrap(_composed.as_dtype(out, code(input_dtype)))
 
 
-@row("_log_softmax_backward_data.default", how="composed")
+@row("_log_softmax_backward_data.default")
 def log_softmax_backward(grad, output, dim, input_dtype):
     y = settled(output)
     if not output.ndim:
         return wrap(full_like(y, (), code(input_dtype), 0.0))
     row_sum = grad._cell.row_sum if grad._view is None else None
-    out = _composed.log_softmax_backward(settled(grad, y), y, dim % max(output.ndim, 1), row_sum)
+    known = () if row_sum is None else (row_sum,)
+    out = _call(OPS["log_softmax_backward"], (settled(grad, y), y, *known), dims=[dim % output.ndim])
     return wrap(_composed.as_dtype(out, code(input_dtype)))
 
 
@@ -140,26 +155,34 @@ def _class_dim(x) -> int:
     return 0 if x.ndim == 1 else 1
 
 
-@row("nll_loss_forward.default", "nll_loss2d_forward.default", how="composed")
-def nll_loss(x, target, weight, reduction, ignore_index):
-    h = settled(x)
-    loss, count = _composed.nll_loss(h, _labels(x, target), None if weight is None else settled(weight), _class_dim(x),
-                                     reduction, ignore_index)
-    return wrap(loss), wrap(count)
-
-
-@row("nll_loss_backward.default", "nll_loss2d_backward.default", how="composed")
-def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_weight):
-    h = settled(x)
-    out, row_sum = _composed.nll_loss_backward(
-        settled(grad), h, _labels(x, target), None if weight is None else settled(weight), _class_dim(x), reduction,
-        ignore_index, handle_of(total_weight))
-    out = wrap(out)
-    out._cell.row_sum = row_sum
-    return out
-
-
 _REDUCTIONS = ("none", "mean", "sum")
+
+
+def _nll_operands(x, target, weight, reduction, ignore_index):
+    """The handles of x, labels and weights, and the attributes of the rows."""
+    h = settled(x)
+    return (h, _labels(x, target)), () if weight is None else (settled(weight),), {
+        "dims": [_class_dim(x)], "reduction": _REDUCTIONS[reduction], "ignore_index": ignore_index}
+
+
+@row("nll_loss_forward.default", "nll_loss2d_forward.default")
+def nll_loss(x, target, weight, reduction, ignore_index):
+    operands, weights, attributes = _nll_operands(x, target, weight, reduction, ignore_index)
+    loss, count = _call_all(OPS["nll_loss_and_weight"], operands + weights, **attributes)
+    return wrap(settled(loss)), wrap(count)
+
+
+@row("nll_loss_backward.default", "nll_loss2d_backward.default")
+def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_weight):
+    operands, weights, attributes = _nll_operands(x, target, weight, reduction, ignore_index)
+    h, labels = operands
+    op, given = OPS["nll_loss_backward"], (h, settled(grad), labels, handle_of(total_weight), *weights)
+    if weights:
+        return wrap(_call(op, given, **attributes))
+    found, row_sum = _call_all(op, given, **attributes)
+    out = wrap(found)
+    out._cell.row_sum = row_sum     # what log_softmax's backward would sum up
+    return out
 
 
 @row("mse_loss.default")
