@@ -103,6 +103,14 @@ int Fail(const std::string& message) {
   return 1;
 }
 
+// On any thread: a GPU is lost, or the host has no pages left. Without those a worker would be ended by the kernel in
+// the middle of an op, or another process in its place.
+void EndNow(const absl::Status& why) {
+  Fail(std::string(why.message()));
+  std::fflush(nullptr);
+  _exit(1);
+}
+
 // All that works for one worker number; made when the coordinator has given it.
 struct Parts {
   Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, std::unique_ptr<Device> made)
@@ -118,7 +126,7 @@ struct Parts {
   TicketTable tickets;
   CopyThread copies;
   AttachedMemory attached{AttachedMemory::HostLimits()};
-  PageToucher pages;
+  PageToucher pages{EndNow};
 };
 
 bool UsesTls(const WorkerOptions& options) { return options.transport == "tls" || options.transport == "shm+tls"; }
@@ -211,7 +219,10 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   auto messages_link = (*dialer)->ConnectLink(joined.getLinkKey()).wait(io.waitScope);
   has_joined = true;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
-  if (is_host_memory) parts->pages.Add(arena);
+  if (is_host_memory) {
+    parts->pages.Reserve(arena);
+    parts->pages.Add(arena);
+  }
   const uint64_t peer_key = joined.getWelcome().getPeerKey();
   Relays relays(io, options.tls, options.host_id, peer_key);
   const GateParts gate{parts->tickets,     *parts->device, parts->copies, parts->attached,
@@ -304,11 +315,7 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
         StrCat("--device cuda: workers with GPUs reach each other by mapped memory only; --transport is ",
                options.transport, ", it must be shm"));
   }
-  return MakeCudaPlatform({.gpu = options.gpu, .worker = options.index, .lost = [](const absl::Status& why) {
-                             Fail(std::string(why.message()));
-                             std::fflush(nullptr);
-                             _exit(1);
-                           }});
+  return MakeCudaPlatform({.gpu = options.gpu, .worker = options.index, .lost = EndNow});
 }
 
 int Serve(WorkerOptions options) {
