@@ -74,10 +74,11 @@ TEST(PageToucher, WhatCantBeReservedIsSaid) {
   const auto arena = MakeArena(1 << 20);
   auto mapped = SharedArena::Map(arena->CopyDescriptors());  // a peer has no descriptor that it could reserve by
   ASSERT_TRUE(mapped.ok()) << mapped.status();
+  const auto peer = std::make_shared<SharedArena>(*std::move(mapped));
   absl::Status said;
   {
     PageToucher pages([&](const absl::Status& why) { said = why; });
-    pages.Reserve(std::make_shared<SharedArena>(*std::move(mapped)));
+    pages.Reserve(peer);
     pages.Drain();
   }
   EXPECT_FALSE(said.ok());
