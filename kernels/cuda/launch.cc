@@ -37,8 +37,8 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return NoKernel(op); }
   absl::StatusOr<Steps> operator()(const FourierOp& op) const { return NoKernel(op); }
-  absl::StatusOr<Steps> operator()(const ConvOp& op) const { return NoKernel(op); }
-  absl::StatusOr<Steps> operator()(const PoolOp& op) const { return NoKernel(op); }
+  absl::StatusOr<Steps> operator()(const ConvOp& op) const { return LaunchConv(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const PoolOp& op) const { return LaunchPool(op, call, workspace); }
 };
 
 struct ImplementsVisitor {
@@ -50,8 +50,8 @@ struct ImplementsVisitor {
   }
   absl::Status operator()(const LinalgOp& op) const { return NoKernel(op); }
   absl::Status operator()(const FourierOp& op) const { return NoKernel(op); }
-  absl::Status operator()(const ConvOp& op) const { return NoKernel(op); }
-  absl::Status operator()(const PoolOp& op) const { return NoKernel(op); }
+  absl::Status operator()(const ConvOp&) const { return ImplementsWindows("conv", output); }
+  absl::Status operator()(const PoolOp&) const { return ImplementsWindows("pool", output); }
   template <typename Op>
   absl::Status operator()(const Op&) const {
     return absl::OkStatus();

@@ -1,5 +1,5 @@
-// SharedArena over sealed memfds. Pages are reserved when one is made, so that a host that is short of memory refuses
-// then; the seals promise a peer that its mapping never loses pages.
+// SharedArena over sealed memfds. A host that is short of memory refuses when one is made; the pages themselves come by
+// Reserve, or with their first use. The seals promise a peer that its mapping never gets shorter.
 
 #include "server/device/shared_arena.h"
 
@@ -34,21 +34,17 @@ absl::StatusOr<std::byte*> MapWhole(int fd, int64_t bytes) {
   return static_cast<std::byte*>(base);
 }
 
-// A memfd that neither shrinks nor grows; ResourceExhausted where the host has not so many pages.
+absl::Status NoMemory(int64_t bytes, std::string_view why) {
+  return absl::ResourceExhaustedError(
+      StrCat("arena: ", bytes, " bytes wanted, ", HostAvailableBytes(), " free on the host", why));
+}
+
+// A memfd that neither shrinks nor grows; ResourceExhausted where the host has not so many pages now.
 absl::StatusOr<OwnedFd> MakeSealed(const char* name, int64_t bytes) {
-  const int64_t available = HostAvailableBytes();
-  auto no_memory = [&](std::string_view why) {
-    return absl::ResourceExhaustedError(
-        StrCat("arena: ", bytes, " bytes wanted, ", available, " free on the host", why));
-  };
-  if (bytes > available) return no_memory("");
+  if (bytes > HostAvailableBytes()) return NoMemory(bytes, "");
   OwnedFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) return SystemError("memfd_create", errno);
-  if (fallocate(fd.get(), 0, 0, bytes) != 0) {
-    const int error = errno;
-    if (error == ENOSPC || error == ENOMEM) return no_memory(" (fallocate)");
-    return SystemError("fallocate", error);
-  }
+  if (ftruncate(fd.get(), bytes) != 0) return SystemError("ftruncate", errno);
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return SystemError("sealing", errno);
   return fd;
 }
@@ -127,6 +123,13 @@ absl::StatusOr<SharedArena> SharedArena::Own(std::unique_ptr<DeviceMemory> memor
 absl::StatusOr<SharedArena> SharedArena::OfPeer(OwnedFd counters_fd, std::unique_ptr<DeviceMemory> memory) {
   TESSERA_ASSIGN_OR_RETURN(CounterPage * counters, MapCounters(counters_fd.get()));
   return SharedArena(OwnedFd(), counters, std::move(memory));
+}
+
+absl::Status SharedArena::Reserve(int64_t offset, int64_t bytes) const {
+  if (fallocate(memory_->fd(), 0, offset, bytes) == 0) return absl::OkStatus();
+  const int error = errno;
+  if (error == ENOSPC || error == ENOMEM) return NoMemory(this->bytes(), StrCat("; ", offset, " bytes were reserved"));
+  return SystemError("fallocate", error);
 }
 
 SharedArena::SharedArena(SharedArena&& other) noexcept

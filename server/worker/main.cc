@@ -106,6 +106,14 @@ int Fail(const std::string& message) {
   return 1;
 }
 
+// On any thread: a GPU is lost, or the host has no pages left. Without those a worker would be ended by the kernel in
+// the middle of an op, or another process in its place.
+void EndNow(const absl::Status& why) {
+  Fail(std::string(why.message()));
+  std::fflush(nullptr);
+  _exit(1);
+}
+
 // All that works for one worker number; made when the coordinator has given it.
 struct Parts {
   Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, const DecoderOptions& decoding,
@@ -124,7 +132,7 @@ struct Parts {
   Decoder decoder;
   CopyThread copies, decodes;
   AttachedMemory attached{AttachedMemory::HostLimits()};
-  PageToucher pages;
+  PageToucher pages{EndNow};
 };
 
 bool UsesTls(const WorkerOptions& options) { return options.transport == "tls" || options.transport == "shm+tls"; }
@@ -217,7 +225,10 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   auto messages_link = (*dialer)->ConnectLink(joined.getLinkKey()).wait(io.waitScope);
   has_joined = true;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
-  if (is_host_memory) parts->pages.Add(arena);
+  if (is_host_memory) {
+    parts->pages.Reserve(arena);
+    parts->pages.Add(arena);
+  }
   const uint64_t peer_key = joined.getWelcome().getPeerKey();
   Relays relays(io, options.tls, options.host_id, peer_key);
   const GateParts gate{parts->tickets,  *parts->device,     parts->copies, parts->decodes, parts->decoder,
@@ -310,11 +321,7 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
         StrCat("--device cuda: workers with GPUs reach each other by mapped memory only; --transport is ",
                options.transport, ", it must be shm"));
   }
-  return MakeCudaPlatform({.gpu = options.gpu, .worker = options.index, .lost = [](const absl::Status& why) {
-                             Fail(std::string(why.message()));
-                             std::fflush(nullptr);
-                             _exit(1);
-                           }});
+  return MakeCudaPlatform({.gpu = options.gpu, .worker = options.index, .lost = EndNow});
 }
 
 int Serve(WorkerOptions options) {

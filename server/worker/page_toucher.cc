@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -12,6 +13,8 @@ namespace {
 // holds the map's lock during one: small enough to be over within one turn on a core.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
 constexpr std::chrono::milliseconds kPause{1};
+// Reserving holds nothing that others wait for: it needs no pause, and pieces only so that it can be stopped (4 ms).
+constexpr int64_t kReservedPieceBytes = int64_t{16} << 20;
 
 #ifndef MADV_POPULATE_WRITE
 constexpr int kPopulateWrite = 23;  // Linux 5.14; an older one refuses it
@@ -21,8 +24,8 @@ constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
 
 }  // namespace
 
-PageToucher::PageToucher(int64_t max_touched_bytes)
-    : max_touched_bytes_(max_touched_bytes), thread_([this] { Loop(); }) {}
+PageToucher::PageToucher(NoMemory no_memory, int64_t max_touched_bytes)
+    : no_memory_(std::move(no_memory)), max_touched_bytes_(max_touched_bytes), thread_([this] { Loop(); }) {}
 
 PageToucher::~PageToucher() {
   {
@@ -31,6 +34,14 @@ PageToucher::~PageToucher() {
   }
   changed_.notify_all();
   thread_.join();
+}
+
+void PageToucher::Reserve(const std::shared_ptr<const SharedArena>& arena) {
+  {
+    std::lock_guard lock(mutex_);
+    to_reserve_.push_back({arena, arena->bytes()});
+  }
+  changed_.notify_all();
 }
 
 void PageToucher::Add(const std::shared_ptr<const SharedArena>& arena) {
@@ -49,28 +60,37 @@ void PageToucher::Add(const std::shared_ptr<const SharedArena>& arena) {
 
 void PageToucher::Drain() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return to_touch_.empty() && !busy_; });
+  changed_.wait(lock, [this] { return to_reserve_.empty() && to_touch_.empty() && !busy_; });
 }
 
 void PageToucher::Loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !to_touch_.empty(); });
+    changed_.wait(lock, [this] { return stopping_ || !to_reserve_.empty() || !to_touch_.empty(); });
     if (stopping_) return;
-    Part& next = to_touch_.front();
+    const bool reserves = !to_reserve_.empty();
+    std::deque<Part>& parts = reserves ? to_reserve_ : to_touch_;
+    Part& next = parts.front();
     std::shared_ptr<const SharedArena> arena = next.arena.lock();
-    const int64_t at = next.touched_bytes;
-    const int64_t bytes = std::min(next.bytes - at, kPieceBytes);
-    next.touched_bytes += bytes;
-    if (arena == nullptr || next.touched_bytes == next.bytes) to_touch_.pop_front();
+    const int64_t at = next.done_bytes;
+    const int64_t bytes = std::min(next.bytes - at, reserves ? kReservedPieceBytes : kPieceBytes);
+    next.done_bytes += bytes;
+    if (arena == nullptr || next.done_bytes == next.bytes) parts.pop_front();
     busy_ = true;
     lock.unlock();
-    const bool touched =
-        arena == nullptr || madvise(arena->memory() + at, static_cast<size_t>(bytes), kPopulateWrite) == 0;
+    absl::Status reserved;
+    bool touched = true;
+    if (arena != nullptr && reserves) {
+      reserved = arena->Reserve(at, bytes);
+      if (!reserved.ok() && no_memory_) no_memory_(reserved);
+    } else if (arena != nullptr) {
+      touched = madvise(arena->memory() + at, static_cast<size_t>(bytes), kPopulateWrite) == 0;
+    }
     arena = nullptr;  // it may be the last share: unmapped without the lock
     lock.lock();
-    changed_.wait_for(lock, kPause, [this] { return stopping_; });
+    if (!reserves) changed_.wait_for(lock, kPause, [this] { return stopping_; });
     busy_ = false;
+    if (!reserved.ok()) to_reserve_.clear();
     if (!touched) to_touch_.clear();  // the kernel can't, or the host has no memory for page tables
     changed_.notify_all();
   }

@@ -278,6 +278,10 @@ TEST(Windows, ConvolutionsAgreeWithTheNaiveMeaning) {
        {1, 2, 3, 4, 5},
        {2, 2, 2, 3, 2},
        {1, 2, 2, 4, 2}},
+      {"conv(stride=[1,1,2,1]; padding=[1,0,0,1]; dilation=[1,1,1,2]; groups=2)",
+       {2, 2, 3, 2, 4, 3},
+       {4, 1, 2, 1, 2, 2},
+       {2, 4, 4, 2, 2, 3}},
       {"conv(stride=[1]; padding=[0]; dilation=[1]; groups=1)", {2, 0, 4}, {3, 0, 2}, {2, 3, 3}},
       {"conv(stride=[1]; padding=[0]; dilation=[1]; groups=1)", {1, 1, 20000}, {2, 1, 9}, {1, 2, 19992}},
   };
@@ -305,6 +309,10 @@ TEST(Windows, PoolingAgreesWithTheNaiveMeaning) {
       {"pool(avg; kernel=[3]; stride=[2]; padding=[1]; dilation=[1])", {2, 8}, {}, {2, 4}},
       {"pool(avg; kernel=[3]; stride=[2]; padding=[1]; dilation=[1]; with_padding; ceil)", {2, 8}, {}, {2, 5}},
       {"pool(avg; kernel=[2,2,2]; stride=[1,1,1]; padding=[1,0,1]; dilation=[1,1,1])", {2, 3, 4, 3}, {}, {2, 4, 3, 4}},
+      {"pool(max; kernel=[2,1,1,2]; stride=[2,1,1,1]; padding=[0,0,0,1]; dilation=[1,1,1,1])",
+       {2, 4, 3, 2, 3},
+       {},
+       {2, 2, 3, 2, 4}},
       {"pool(max; kernel=[2]; stride=[1]; padding=[0]; dilation=[1])", {40, 3}, {}, {40, 2}},
   };
   for (const WindowCase& each : cases) {

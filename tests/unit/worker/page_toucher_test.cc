@@ -1,6 +1,7 @@
 #include "server/worker/page_toucher.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <memory>
@@ -54,6 +55,35 @@ TEST(PageToucher, WhatItTouchedFaultsNoMore) {
   EXPECT_GT(FaultsOfWritingEveryPage(*mapped), 100);
 }
 
+int64_t ReservedBytes(const SharedArena& arena) {
+  struct stat info = {};
+  EXPECT_EQ(fstat(arena.CopyDescriptors().memory.get(), &info), 0);
+  return static_cast<int64_t>(info.st_blocks) * 512;
+}
+
+TEST(PageToucher, AnArenaBeginsWithoutPagesAndGetsThemAll) {
+  const auto arena = MakeArena(40 << 20);  // the last piece is a shorter one
+  EXPECT_LT(ReservedBytes(*arena), 1 << 20);
+  PageToucher pages([](const absl::Status& why) { ADD_FAILURE() << why; });
+  pages.Reserve(arena);
+  pages.Drain();
+  EXPECT_EQ(ReservedBytes(*arena), arena->bytes());
+}
+
+TEST(PageToucher, WhatCantBeReservedIsSaid) {
+  const auto arena = MakeArena(1 << 20);
+  auto mapped = SharedArena::Map(arena->CopyDescriptors());  // a peer has no descriptor that it could reserve by
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  const auto peer = std::make_shared<SharedArena>(*std::move(mapped));
+  absl::Status said;
+  {
+    PageToucher pages([&](const absl::Status& why) { said = why; });
+    pages.Reserve(peer);
+    pages.Drain();
+  }
+  EXPECT_FALSE(said.ok());
+}
+
 TEST(PageToucher, EndsWithWorkLeft) {
   const auto arena = MakeArena(64 << 20);
   PageToucher pages;
@@ -63,7 +93,7 @@ TEST(PageToucher, EndsWithWorkLeft) {
 TEST(PageToucher, AnArenaThatIsGoneEndsNothingAndCountsNoMore) {
   if (kShadowFaults) GTEST_SKIP() << "a sanitizer's shadow of the arena faults, too";
   constexpr int64_t kBytes = 8 << 20;
-  PageToucher pages(kBytes);
+  PageToucher pages(nullptr, kBytes);
   pages.Add(MakeArena(kBytes));
   const auto another = MakeArena(kBytes);
   pages.Add(another);

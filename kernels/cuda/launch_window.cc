@@ -1,0 +1,133 @@
+// Convolutions and pooling.
+
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/steps.h"
+#include "schemas/ops/window_op.h"
+#include "schemas/types/status_macros.h"
+
+namespace tessera::cuda {
+namespace {
+
+// The dims of an op over windows, the last ones of its operands: at most three whose windows are more than single
+// elements; the others are gone over as those of a map.
+struct WindowLayout {
+  std::array<WindowDim, 3> dims;
+  std::vector<size_t> single;  // numbers of the other dims, of all
+  int64_t positions = 1;       // of the three
+};
+// kernel_strides: of the weight; empty where there is none.
+WindowLayout LayoutOf(const Windows& windows, absl::Span<const int64_t> kernel, const KernelInput& x,
+                      const KernelCall& call, absl::Span<const int64_t> kernel_strides) {
+  WindowLayout layout;
+  const size_t first = call.output_extents.size() - windows.dims();
+  const Strides strides = StridesOf(x);
+  size_t place = layout.dims.size();
+  for (size_t d = windows.dims(); d-- > 0;) {
+    if (place == 0 || (windows.dims() > kMaxWindowDims && IsOfSingleElements(windows, kernel[d], d))) {
+      layout.single.insert(layout.single.begin(), first + d);
+      continue;
+    }
+    WindowDim& dim = layout.dims[--place];
+    dim.extent = x.extents[first + d];
+    dim.kernel = kernel[d];
+    dim.positions = call.output_extents[first + d];
+    dim.stride = windows.stride[d];
+    dim.padding = windows.padding[d];
+    dim.dilation = windows.dilation[d];
+    dim.input_stride = strides[first + d];
+    dim.output_stride = call.output_strides[first + d];
+    dim.weight_stride = kernel_strides.empty() ? 0 : kernel_strides[d];
+    layout.positions *= dim.positions;
+  }
+  return layout;
+}
+
+absl::Status CheckOutput(const char* kernel, const absl::StatusOr<Shape>& output, const KernelCall& call) {
+  TESSERA_RETURN_IF_ERROR(output.status());
+  bool fits = *output == call.output_extents;
+  for (const KernelInput& input : call.inputs) fits = fits && input.dtype == call.output_dtype;
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(kernel, ": ", ToText(*output), " to ", ToText(call.output_extents)));
+}
+
+bool HasWindows(DType dtype) { return dtype != DType::kBool && Kind(dtype) != DTypeKind::kComplex; }
+
+}  // namespace
+
+absl::Status ImplementsWindows(const char* kernel, DType dtype) {
+  return HasWindows(dtype) ? absl::OkStatus() : NoKernelFor(kernel, dtype);
+}
+
+absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const Workspace& workspace) {
+  TESSERA_RETURN_IF_ERROR(
+      ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
+  const KernelInput &x = call.inputs[0], &weight = call.inputs[1];
+  TESSERA_RETURN_IF_ERROR(CheckOutput("conv", ConvOutput(op, x.extents, weight.extents), call));
+  TESSERA_RETURN_IF_ERROR(ImplementsWindows("conv", call.output_dtype));
+  if (NumElements(call.output_extents) == 0) return Steps();
+  const Strides strides = StridesOf(x), weights = StridesOf(weight);
+  const WindowLayout layout =
+      LayoutOf(op.windows, absl::MakeConstSpan(weight.extents).subspan(2), x, call, absl::MakeConstSpan(weights).subspan(2));
+  ConvParameters p;
+  p.input = DataOf(x, workspace);
+  p.weight = DataOf(weight, workspace);
+  p.output = call.output;
+  p.outputs = weight.extents[0] / op.groups;
+  p.channels = weight.extents[1];
+  p.input_channel = strides[1];
+  p.output_channel = call.output_strides[1];
+  p.weight_output = weights[0];
+  p.weight_channel = weights[1];
+  std::copy(layout.dims.begin(), layout.dims.end(), p.dims);
+  // Images, groups, and dims of single elements.
+  Shape extents = {x.extents[0], op.groups};
+  Strides of_input = {strides[0], p.channels * strides[1]};
+  Strides of_output = {call.output_strides[0], p.outputs * call.output_strides[1]};
+  Strides of_weight = {0, p.outputs * weights[0]};
+  for (const size_t d : layout.single) {
+    extents.push_back(call.output_extents[d]);
+    of_input.push_back(strides[d]);
+    of_output.push_back(call.output_strides[d]);
+    of_weight.push_back(0);
+  }
+  p.nest = MakeNest<3>(extents, {of_input, of_output, of_weight});
+  p.size = p.nest.size * p.outputs * layout.positions;
+  const DTypeKind kind = Kind(call.output_dtype);
+  const std::string name = kind == DTypeKind::kFloat ? NameOf(call.output_dtype)
+                                                     : absl::StrCat(8 * SizeBytes(call.output_dtype));
+  return Steps{MakeLaunch(absl::StrCat("conv_", name), p, GridOf(p.size))};
+}
+
+absl::StatusOr<Steps> LaunchPool(const PoolOp& op, const KernelCall& call, const Workspace& workspace) {
+  TESSERA_RETURN_IF_ERROR(
+      ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
+  const KernelInput& x = call.inputs[0];
+  TESSERA_RETURN_IF_ERROR(CheckOutput("pool", PoolOutput(op, x.extents), call));
+  TESSERA_RETURN_IF_ERROR(ImplementsWindows("pool", call.output_dtype));
+  if (NumElements(call.output_extents) == 0) return Steps();
+  const WindowLayout layout = LayoutOf(op.windows, op.kernel, x, call, {});
+  PoolParameters p;
+  p.input = DataOf(x, workspace);
+  p.output = call.output;
+  p.op = op.kind == PoolKind::kMax ? kCodeMax : kCodeAvg;
+  p.counts_padding = op.divisor == PoolDivisor::kWithPadding ? 1 : 0;
+  p.identity = IdentityOf(op.kind == PoolKind::kMax ? ReduceOp::kMax : ReduceOp::kSum, call.output_dtype);
+  std::copy(layout.dims.begin(), layout.dims.end(), p.dims);
+  Shape extents;
+  Strides of_input, of_output;
+  const Strides strides = StridesOf(x);
+  const auto add = [&](size_t d) {
+    extents.push_back(call.output_extents[d]);
+    of_input.push_back(strides[d]);
+    of_output.push_back(call.output_strides[d]);
+  };
+  for (size_t d = 0; d < call.output_extents.size() - op.windows.dims(); ++d) add(d);
+  for (const size_t d : layout.single) add(d);
+  p.nest = MakeNest<2>(extents, {of_input, of_output});
+  p.size = p.nest.size * layout.positions;
+  return Steps{MakeLaunch(absl::StrCat("pool_", NameOf(call.output_dtype)), p, GridOf(p.size))};
+}
+
+}  // namespace tessera::cuda
