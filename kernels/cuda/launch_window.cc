@@ -68,8 +68,8 @@ absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const
   TESSERA_RETURN_IF_ERROR(ImplementsWindows("conv", call.output_dtype));
   if (NumElements(call.output_extents) == 0) return Steps();
   const Strides strides = StridesOf(x), weights = StridesOf(weight);
-  const WindowLayout layout =
-      LayoutOf(op.windows, absl::MakeConstSpan(weight.extents).subspan(2), x, call, absl::MakeConstSpan(weights).subspan(2));
+  const WindowLayout layout = LayoutOf(op.windows, absl::MakeConstSpan(weight.extents).subspan(2), x, call,
+                                       absl::MakeConstSpan(weights).subspan(2));
   ConvParameters p;
   p.input = DataOf(x, workspace);
   p.weight = DataOf(weight, workspace);
@@ -95,8 +95,8 @@ absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const
   p.nest = MakeNest<3>(extents, {of_input, of_output, of_weight});
   p.size = p.nest.size * p.outputs * layout.positions;
   const DTypeKind kind = Kind(call.output_dtype);
-  const std::string name = kind == DTypeKind::kFloat ? NameOf(call.output_dtype)
-                                                     : absl::StrCat(8 * SizeBytes(call.output_dtype));
+  const std::string name =
+      kind == DTypeKind::kFloat ? NameOf(call.output_dtype) : absl::StrCat(8 * SizeBytes(call.output_dtype));
   return Steps{MakeLaunch(absl::StrCat("conv_", name), p, GridOf(p.size))};
 }
 

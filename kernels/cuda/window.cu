@@ -1,12 +1,12 @@
-// Convolutions and pooling: a thread an element of the output, over its window alone. The products of a window are summed
-// in the order of channels and then of the window's elements.
+// Convolutions and pooling: a thread an element of the output, over its window alone. The products of a window are
+// summed in the order of channels and then of the window's elements.
 
 #include "kernels/cuda/combine.cuh"
 
 namespace tessera::cuda {
 
-// The elements of a window that lie in the input, in one dim: from `first` on, by the dilation. `padded`: how many there
-// are with padding.
+// The elements of a window that lie in the input, in one dim: from `first` on, by the dilation. `padded`: how many
+// there are with padding.
 struct WindowSpan {
   i64 first, number, count, padded;  // number: of `first` within the window
 };
@@ -62,9 +62,8 @@ __device__ inline void Conv(const ConvParameters& p) {
                        place.spans[2].number * p.dims[2].weight_stride;
 #pragma unroll 1
           for (i64 l = 0; l < place.spans[2].count; ++l) {
-            const A product =
-                Combine(kCodeProduct, Convert<A>(x[l * p.dims[2].dilation * p.dims[2].input_stride]),
-                        Convert<A>(w[l * p.dims[2].weight_stride]));
+            const A product = Combine(kCodeProduct, Convert<A>(x[l * p.dims[2].dilation * p.dims[2].input_stride]),
+                                      Convert<A>(w[l * p.dims[2].weight_stride]));
             sum = Combine(kCodeSum, sum, product);
           }
         }

@@ -104,7 +104,6 @@ void LogSumExp(G& g) {
 
 // ---- normalisations ----
 
-
 // What stands after x: a weight and a bias, of the normalised dims.
 V Scaled(G& g, V x, const V& like) {
   if (g.operand_count() > 1) x = x * Wide(g, g.operand(1));
