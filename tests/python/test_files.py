@@ -1,9 +1,11 @@
 """Files: what workers read and write, on every placement, and what is refused."""
 
+import contextlib
 import itertools
 import json
 import os
 import struct
+import subprocess
 import time
 
 import ml_dtypes
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from tessera import _files
 
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
 DTYPES = [np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32,
@@ -226,6 +229,59 @@ def test_a_file_that_changes_is_refused(session, served):
     np.save(served / "in.npy", np.zeros(2000))
     with pytest.raises(ts.FailedPreconditionError, match="has changed since it was looked at"):
         file[:10].full_tensor()
+
+
+def test_a_file_that_is_cut_while_it_is_read_fails_that_load_alone(session, served):
+    array = np.lib.format.open_memmap(served / "whole.npy", "w+", np.float32, (1 << 24,))      # 64 MiB, on no disk
+    del array
+    x = ts.load("whole.npy")
+    os.truncate(served / "whole.npy", 1000)
+    with pytest.raises(ts.FailedPreconditionError, match="changed|ends at byte"):
+        x.wait()
+    assert float(ts.ones((4,)).sum()) == 4
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.safetensors"])
+def test_a_session_that_ends_in_the_middle_leaves_the_old_file(new_cluster, tmp_path, monkeypatch, name):
+    session = new_cluster(files=tmp_path).connect()
+    given = (lambda x: x) if name == "x.npy" else (lambda x: {"x": x})
+    x = ts.ones((300_000, 6), device_mesh=session.default_mesh)
+    ts.save(name, given(x[:5]))
+    old = (tmp_path / name).read_bytes()
+    monkeypatch.setattr(_files, "bar_of", lambda *_: session.close() or contextlib.nullcontext())
+    with pytest.raises(ts.TesseraError):
+        ts.save(name, given(x))
+    wait_until(lambda: os.listdir(tmp_path) == [name])
+    assert (tmp_path / name).read_bytes() == old
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder with room for 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.safetensors", "x.h5", "x.zarr", "x.parquet"])
+def test_a_disk_that_is_full_or_for_reading_alone_keeps_the_old_file(new_cluster, small_disk, name):
+    for package in {".h5": ["h5py"], ".zarr": ["zarr"], ".parquet": ["pyarrow"]}.get(name[1:], []):
+        pytest.importorskip(package)
+    given = (lambda x: x) if name == "x.npy" else (lambda x: {"x": x})
+    with new_cluster(files=small_disk).connect() as session:
+        x = ts.distribute_tensor(np.random.default_rng(0).normal(size=(1 << 20)), session.default_mesh, [S(0)])     # 8 MiB
+        ts.save(name, given(x[:100]))
+        with pytest.raises(ts.ResourceExhaustedError, match="disk is full|No space left"):
+            ts.save(name, given(x))
+        wait_until(lambda: os.listdir(small_disk) == [name])
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+        with pytest.raises(ts.PermissionDeniedError, match="Read-only file system"):
+            ts.save(name, given(x[:100]))
+        back = ts.load(name)
+        np.testing.assert_array_equal((back if name == "x.npy" else back["x"]).full_tensor(), x[:100].full_tensor())
 
 
 def test_what_fails_leaves_the_old_file(session, served):

@@ -6,6 +6,7 @@
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,7 +30,7 @@ constexpr int kLineFd = 3, kBufferFd = 4;
 constexpr std::string_view kOwnVariables = "TESSERA_";  // tokens are among them
 constexpr size_t kMaxShownPath = 200;
 // A decoder that died is seen to have ended soon.
-constexpr int kEndPolls = 200, kEndPollUs = 5'000;
+constexpr int kEndMs = 1000;
 
 std::string_view EndingOf(std::string_view path) {
   const size_t dot = path.rfind('.');
@@ -143,17 +144,13 @@ std::string Decoder::End() {
   line_ = FileDescriptor();
   int status = 0;
   // What ends by itself, as it does when its line is closed or a signal came, says why.
-  pid_t ended = 0;
-  for (int i = 0; i < kEndPolls && ended == 0; ++i) {
-    ended = waitpid(process_, &status, WNOHANG);
-    if (ended == 0) usleep(kEndPollUs);
-  }
-  if (ended == 0) {
-    kill(process_, SIGKILL);
-    waitpid(process_, &status, 0);
-  }
+  const FileDescriptor exit(static_cast<int>(syscall(SYS_pidfd_open, process_, 0)));
+  pollfd over{exit.get(), POLLIN, 0};
+  const bool has_ended = exit.get() >= 0 && poll(&over, 1, kEndMs) > 0;
+  if (!has_ended) kill(process_, SIGKILL);
+  waitpid(process_, &status, 0);
   process_ = -1;
-  if (ended == 0) return "it was ended";
+  if (!has_ended) return "it was ended";
   if (WIFSIGNALED(status)) {
     return StrCat("killed by signal ", WTERMSIG(status), " (", std::string_view(strsignal(WTERMSIG(status))), ")");
   }
@@ -215,7 +212,9 @@ absl::StatusOr<int64_t> Decoder::Ask(std::string_view what, const FileDescriptor
   if (!Send(request, file.get()).ok()) {  // it has ended since the last question
     End();
     if (absl::Status started = Start(); !started.ok()) return told(started);
-    if (absl::Status sent = Send(request, file.get()); !sent.ok()) return told(sent);
+    if (!Send(request, file.get()).ok()) {
+      return told(absl::UnavailableError(StrCat("decoder: it ended before it answered: ", End())));
+    }
   }
   absl::StatusOr<int64_t> bytes = Receive();
   if (absl::IsInternal(bytes.status())) End();  // what it says makes no sense

@@ -247,12 +247,6 @@ class TransferServer final : public wire::Transfer::Server {
     auto made = is_upload() ? OpenToRead(params) : OpenToWrite(params);
     attached_ = made.status();
     if (!made.ok()) return attached_;
-    const FileStamp given{static_cast<int64_t>(params.getBytes()), params.getModifiedNs()};
-    if (is_upload() && (*made)->stamp() != given) {
-      attached_ = absl::FailedPreconditionError(
-          StrCat("file ", Printable(Text(params.getPath())), ": it has changed since it was looked at"));
-      return attached_;
-    }
     file_ = *std::move(made);
     is_decoded_ = params.getLayout().getIsDecoded();
     return absl::OkStatus();
@@ -262,6 +256,11 @@ class TransferServer final : public wire::Transfer::Server {
     const bool is_decoded = params.getLayout().getIsDecoded();
     TESSERA_ASSIGN_OR_RETURN(FileDescriptor file,
                              is_decoded ? files_.roots.OpenFileOrFolder(path) : files_.roots.Open(path));
+    const FileStamp given{static_cast<int64_t>(params.getBytes()), params.getModifiedNs()};
+    TESSERA_ASSIGN_OR_RETURN(const FileStamp now, StampOf(file));
+    if (now != given) {
+      return absl::FailedPreconditionError(StrCat("file ", Printable(path), ": it has changed since it was looked at"));
+    }
     return WithLayout(std::move(file), params);
   }
   absl::StatusOr<std::shared_ptr<ShardFile>> OpenToWrite(wire::Transfer::OpenFileParams::Reader params) {

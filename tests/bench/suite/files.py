@@ -71,5 +71,5 @@ def load_npy(options):
             readers.end()
             x = load()
             measure.check(np.array_equal(x[::4096].full_tensor(), array[::4096]), "load_npy")
-    return {"load_npy": measure.figure(ours, {"two processes read their halves": {"preadv": theirs}},
+    return {"by_rows": measure.figure(ours, {"two processes read their halves": {"preadv": theirs}},
                                        (measure.Goal("two processes read their halves", 1 / 0.7),), bytes=total)}
