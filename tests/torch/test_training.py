@@ -205,3 +205,22 @@ def test_a_step_waits_for_nothing(mesh, monkeypatch):
         optimizer.zero_grad()
     monkeypatch.undo()
     assert loss.item() > 0
+
+
+def test_a_step_asks_for_few_ops(mesh):
+    """Each backward pass is one op, but for products; an optimizer's step is one for a parameter, and one that counts it."""
+    from tessera.torch._capture import _Recorder
+    model, ((numbers, labels),) = tensor_parallel(Gpt(), mesh), on(mesh, batches(1), [R])
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    asked = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        with _Recorder() as forward:
+            loss = F.cross_entropy(model(numbers).flatten(0, 1), labels.flatten())
+        with _Recorder() as backward:
+            loss.backward()
+        with _Recorder() as step:
+            optimizer.step()
+        asked = [one.recording.call_count for one in (forward, backward, step)]
+    count = len(list(model.parameters()))
+    assert asked[0] <= 75 and asked[1] <= 90 and asked[2] <= 2 * count + 1, asked
