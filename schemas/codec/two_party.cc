@@ -12,6 +12,7 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/dialer.h"
+#include "schemas/codec/refusals.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -76,7 +77,7 @@ kj::Promise<void> Acceptor::Run(const Port& port) {
   return kj::evalNow([&port]() { return port.receiver.accept(); })  // which may throw at once
       .then([this, &port](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
         if (admitted_ >= options_.max_connections) {
-          spdlog::warn("refusing a connection: {} are open (max_connections)", admitted_);
+          LogRefusal("a connection", StrCat(admitted_, " are open (max_connections)"));
         } else {
           Serve(port, kj::mv(stream));
         }
@@ -145,19 +146,19 @@ void Acceptor::Admission::Dismiss() const {
 void Acceptor::Welcome(Connection& connection) {
   *connection.allowance = GuestAllowance{};
   connection.place = guests_.insert(guests_.end(), &connection);
-  connection.deadline = timer_.afterDelay(options_.handshake_timeout_ms * kj::MILLISECONDS)
-                            .then([this, &connection]() {
-                              if (!connection.allowance->is_guest) return;
-                              spdlog::warn("closing the connection of {}: nothing shown in {} ms (handshake_timeout)",
-                                           connection.peer.text, options_.handshake_timeout_ms);
-                              connection.leave->fulfill();
-                            })
-                            .eagerlyEvaluate(nullptr);
+  connection.deadline =
+      timer_.afterDelay(options_.handshake_timeout_ms * kj::MILLISECONDS)
+          .then([this, &connection]() {
+            if (!connection.allowance->is_guest) return;
+            LogRefusal(connection.peer.text,
+                       StrCat("nothing shown in ", options_.handshake_timeout_ms, " ms (handshake_timeout)"));
+            connection.leave->fulfill();
+          })
+          .eagerlyEvaluate(nullptr);
   if (guests_.size() <= options_.max_guests) return;
   Connection& first = *guests_.front();
   if (!first.leave->isWaiting()) return;  // it goes already
-  spdlog::warn("closing the connection of {}: nothing shown, and {} came since (max_waiting_guests)", first.peer.text,
-               options_.max_guests);
+  LogRefusal(first.peer.text, StrCat("nothing shown, and ", options_.max_guests, " came since (max_waiting_guests)"));
   first.leave->fulfill();
 }
 
@@ -175,7 +176,7 @@ void Acceptor::Serve(const Port& port, kj::Own<kj::AsyncIoStream> stream) {
   }
   // The text goes with the connection, which the one who reads it may outlive.
   auto said = [peer = connection->peer.text](kj::Exception&& exception) {
-    spdlog::warn("connection of {} ended: {}", peer, exception.getDescription().cStr());
+    LogRefusal(peer, StrCat("its connection ended: ", exception.getDescription().cStr()));
   };
   tasks_.add(served.exclusiveJoin(kj::mv(connection->left)).then([]() {}, kj::mv(said)).attach(kj::mv(connection)));
 }
@@ -207,7 +208,7 @@ kj::Promise<void> Acceptor::ServeLink(std::shared_ptr<Connection> connection, kj
   auto reading = stream->tryRead(key.get(), sizeof(*key), sizeof(*key));
   return reading.then([this, connection, stream = kj::mv(stream), key = std::move(key)](size_t count) mutable {
     if (count == sizeof(*key) && take_link_(*key, MakeLinkStream(events_, connection->kind(), kj::mv(stream)))) return;
-    spdlog::warn("a link of {} is refused: nobody gave its key", connection->peer.text);
+    LogRefusal(connection->peer.text, "nobody gave the key of its link");
   });
 }
 

@@ -104,9 +104,17 @@ def test_what_a_session_to_resume_lacks_is_not_told(cluster):
 
 def test_a_wrong_token_leaves_a_line_in_the_log(new_cluster):
     cluster = new_cluster(workers=1)
-    with pytest.raises(ts.UnauthenticatedError):
-        cluster.connect(token="wrong")
-    wait_until(lambda: f"pid {os.getpid()}: connect: the token is wrong" in cluster.log_tail())
+    for number in (1, 2):
+        with pytest.raises(ts.UnauthenticatedError):
+            cluster.connect(token="wrong")
+        wait_until(lambda: f"pid {os.getpid()}: connect: the token is wrong (refusal {number})" in cluster.log_tail())
+
+
+def test_what_a_client_asks_for_in_vain_is_counted(new_cluster):
+    cluster = new_cluster(workers=1)
+    with pytest.raises(ts.NotFoundError):
+        ts.connect(cluster.address, resume="1000:1:1")
+    wait_until(lambda: "(refusal 1)" in cluster.log_tail())
 
 
 def test_names_are_shown_as_text(new_cluster):

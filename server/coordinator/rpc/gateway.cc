@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/codec/refusals.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/describe.h"
@@ -109,17 +110,17 @@ class GatewayServer final : public wire::Gateway::Server {
   GatewayServer(Hub& hub, Door door, PeerName peer, Acceptor::Admission admission)
       : hub_(hub), door_(door), peer_(std::move(peer)), admission_(std::move(admission)) {}
   ~GatewayServer() {
-    if (!taken_) spdlog::warn("the connection of {} ended without a session", peer_.text);
+    if (!taken_ && !tried_) LogRefusal(peer_.text, "its connection ended without a session");
   }
 
   kj::Promise<void> open(OpenContext context) override {
     const auto reader = context.getParams().getHello();
     TakeTry();
     if (door_ == Door::kWorkers) Forbid("connect: this address is for workers; clients have another one (--listen)");
-    ThrowIfError(CheckVersion("connect", reader.getProtocolVersion()));
+    Require(CheckVersion("connect", reader.getProtocolVersion()));
     const Role role = RoleOf(TextOf(reader.getToken()));
     auto decoded = DecodeClientHello(reader, kTenantOfTokens, hub_.options().max_lease_s);
-    ThrowIfError(decoded.status());
+    Require(decoded.status());
     ClientHello& hello = *decoded;
     // The server lives as long as the client holds it; ended sessions answer with their reason.
     auto ended = std::make_shared<SessionServer*>(nullptr);
@@ -131,13 +132,13 @@ class GatewayServer final : public wire::Gateway::Server {
     Hub::Opened opened;
     if (hello.resume.has_value()) {
       auto resumed = hub_.ResumeSession(*hello.resume, role, on_end);
-      ThrowIfError(resumed.status());
+      Require(resumed.status());
       opened = *std::move(resumed);
     } else {
       auto made = hub_.OpenSession({SessionId(), 0, kTenantOfTokens, std::move(hello.client),
                                     static_cast<int64_t>(lease_s * 1e6), role, std::move(hello.name)},
                                    on_end);
-      ThrowIfError(made.status());
+      Require(made.status());
       opened = *std::move(made);
     }
     Admit();
@@ -156,17 +157,17 @@ class GatewayServer final : public wire::Gateway::Server {
     TakeTry();
     if (door_ == Door::kClients)
       Forbid("join: this address is for clients; workers have another one (--listen-workers)");
-    ThrowIfError(CheckVersion("join", hello.getProtocolVersion()));
+    Require(CheckVersion("join", hello.getProtocolVersion()));
     if (!SameToken(hub_.options().join_token, TextOf(hello.getJoinToken()))) {
       Refuse("join: the join token is wrong");
     }
     auto event = DecodeWorkerHello(hello);
-    ThrowIfError(event.status());
+    Require(event.status());
     // What the worker says of itself may be a number of another PID namespace, and somebody else's here.
     if (peer_.pid == 0) spdlog::info("a worker joins from elsewhere ({}), as pid {} there", peer_.text, event->pid);
     event->pid = peer_.pid;
     auto joined = hub_.JoinWorker(*std::move(event), params.getWorker());
-    ThrowIfError(joined.status());
+    Require(joined.status());
     Admit();
     auto results = context.getResults();
     auto welcome = results.initWelcome();
@@ -186,8 +187,8 @@ class GatewayServer final : public wire::Gateway::Server {
 
   // A connection has one: who guesses tokens connects for each.
   void TakeTry() {
-    if (taken_) ThrowIfError(absl::FailedPreconditionError("this connection has a session or a worker already"));
-    if (tried_) ThrowIfError(absl::FailedPreconditionError("this connection was refused; connect again"));
+    if (taken_) Require(absl::FailedPreconditionError("this connection has a session or a worker already"));
+    if (tried_) Require(absl::FailedPreconditionError("this connection was refused; connect again"));
     tried_ = true;
   }
   // The connection stays, and has what it came for.
@@ -195,14 +196,12 @@ class GatewayServer final : public wire::Gateway::Server {
     taken_ = true;
     admission_();
   }
-  void Refuse(const char* why) {
-    spdlog::warn("{}: {}", peer_.text, why);
-    ThrowIfError(absl::UnauthenticatedError(why));
+  void Require(const absl::Status& status) {
+    if (!status.ok()) LogRefusal(peer_.text, StdView(status.message()));
+    ThrowIfError(status);
   }
-  void Forbid(const char* why) {
-    spdlog::warn("{}: {}", peer_.text, why);
-    ThrowIfError(absl::PermissionDeniedError(why));
-  }
+  void Refuse(const char* why) { Require(absl::UnauthenticatedError(why)); }
+  void Forbid(const char* why) { Require(absl::PermissionDeniedError(why)); }
   Role RoleOf(const std::string& token) {
     const bool is_admins = SameToken(hub_.options().admin_token, token);  // both are compared, whichever it is
     if (!SameToken(hub_.options().token, token) && !is_admins) Refuse("connect: the token is wrong");

@@ -16,6 +16,7 @@
 #include "schemas/codec/exception.h"
 #include "schemas/codec/host_identity.h"
 #include "schemas/codec/monotonic_clock.h"
+#include "schemas/codec/refusals.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -166,7 +167,7 @@ void Hub::Flush() {
 }
 
 void Hub::Refuse(SessionId session, const absl::Status& reason) {
-  spdlog::warn("session {} is ended: {}", session.value, std::string(reason.message()));
+  LogRefusal(StrCat("session ", session.value), StdView(reason.message()));
   EndLink(session, reason);
   Apply(SessionClosedEvent{session});
 }

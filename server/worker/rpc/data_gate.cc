@@ -13,11 +13,10 @@
 #include <vector>
 
 #include <kj/io.h>
-#include <spdlog/spdlog.h>
-
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/memory_file.h"
+#include "schemas/codec/refusals.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/box_range.h"
 #include "schemas/types/layout.h"
@@ -509,16 +508,16 @@ class DataGateServer final : public wire::DataGate::Server {
         host_(host),
         admit_(std::move(admit)) {}
   ~DataGateServer() {
-    if (!called_) spdlog::warn("worker {}: a data connection ended without a call", self());
+    if (!called_) LogRefusal(StrCat("worker ", self()), "a data connection ended without a call");
   }
 
   kj::Promise<void> arena(ArenaContext context) override {
     called_ = true;
     auto params = context.getParams();
-    if (host_ == ClientHost::kOther) ThrowIfError(absl::PermissionDeniedError("arena: it is for workers of the host"));
-    ThrowIfError(CheckKey("arena", params.getPeerKey()));
+    if (host_ == ClientHost::kOther) Require(absl::PermissionDeniedError("arena: it is for workers of the host"));
+    Require(CheckKey("arena", params.getPeerKey()));
     if (params.getIndex() != self()) {
-      ThrowIfError(absl::NotFoundError(StrCat("arena: this is worker ", self(), ", not ", params.getIndex())));
+      Require(absl::NotFoundError(StrCat("arena: this is worker ", self(), ", not ", params.getIndex())));
     }
     admit_();
     ArenaDescriptors arena = parts_.tickets.arena().CopyDescriptors();
@@ -531,7 +530,7 @@ class DataGateServer final : public wire::DataGate::Server {
     called_ = true;
     auto params = context.getParams();
     auto ticket = parts_.tickets.Redeem(TicketId(params.getTicket()), params.getSecret());
-    ThrowIfError(ticket.status());
+    Require(ticket.status());
     admit_();
     context.getResults().setTransfer(Serve(*std::move(ticket)));
     return kj::READY_NOW;
@@ -540,10 +539,10 @@ class DataGateServer final : public wire::DataGate::Server {
     called_ = true;
     auto params = context.getParams();
     if (host_ == ClientHost::kOwn) {
-      ThrowIfError(absl::FailedPreconditionError("resume: a client of this host takes a new ticket"));
+      Require(absl::FailedPreconditionError("resume: a client of this host takes a new ticket"));
     }
     auto ticket = parts_.tickets.Resume(TicketId(params.getTicket()), params.getSecret());
-    ThrowIfError(ticket.status());
+    Require(ticket.status());
     admit_();
     context.getResults().setFirst(static_cast<uint64_t>((*ticket)->covered_elements));
     context.getResults().setTransfer(Serve(*std::move(ticket)));
@@ -554,7 +553,7 @@ class DataGateServer final : public wire::DataGate::Server {
     called_ = true;
     const WorkerIndex wanted(context.getParams().getIndex());
     if (parts_.relays == nullptr) {
-      ThrowIfError(absl::UnimplementedError(StrCat("relay: worker ", self(), " passes nothing on")));
+      Require(absl::UnimplementedError(StrCat("relay: worker ", self(), " passes nothing on")));
     }
     return parts_.relays->Reach(wanted, admit_).then([context](wire::DataGate::Client gate) mutable {
       context.getResults().setGate(kj::mv(gate));
@@ -562,7 +561,7 @@ class DataGateServer final : public wire::DataGate::Server {
   }
   kj::Promise<void> forRelay(ForRelayContext context) override {
     called_ = true;
-    ThrowIfError(CheckKey("relay", context.getParams().getPeerKey()));
+    Require(CheckKey("relay", context.getParams().getPeerKey()));
     admit_();
     auto gate = kj::heap<DataGateServer>(parts_, ClientHost::kOther, []() {});
     gate->called_ = true;
@@ -572,6 +571,10 @@ class DataGateServer final : public wire::DataGate::Server {
 
  private:
   int32_t self() const { return parts_.tickets.self().value; }
+  void Require(const absl::Status& status) const {
+    if (!status.ok()) LogRefusal(StrCat("a client of worker ", self()), StdView(status.message()));
+    ThrowIfError(status);
+  }
   absl::Status CheckKey(std::string_view call, uint64_t key) const {
     if (key == parts_.peer_key) return absl::OkStatus();
     return absl::PermissionDeniedError(StrCat(call, ": the key is wrong"));
