@@ -410,7 +410,9 @@ def test_a_decoder_that_dies_is_started_anew(new_cluster, tmp_path, suffix):
         assert len(found) == 2
         for pid in found:
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: all(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] == "Z" for pid in found if os.path.exists(f"/proc/{pid}")))
+        # Its threads, too: each holds its line to the worker.
+        wait_until(lambda: all(len(os.listdir(f"/proc/{pid}/task")) == 1 and open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] == "Z"
+                               for pid in found))
         np.testing.assert_array_equal(file[:].full_tensor(), array)
     cluster.stop()
     wait_until(lambda: not [pid for pid in decoders_of(range(1 << 22)) if pid in found])

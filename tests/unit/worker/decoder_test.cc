@@ -75,9 +75,9 @@ TEST(Decoder, WhatItSaysIsLookedAt) {
               HasSubstr("5 bytes, 16 were asked for"));
 }
 
-// It dies after its first answer; the next question has another one.
+// It takes a question, answers, and ends; the next question has another one.
 TEST(Decoder, AnotherIsStarted) {
-  Decoder decoder({.python = ProgramOf("once", Reply(0, 0, ""))});
+  Decoder decoder({.python = ProgramOf("once", "dd bs=65536 count=1 <&3 >/dev/null 2>&1; " + Reply(0, 0, ""))});
   EXPECT_EQ(Told(decoder), "ok");
   // A question that comes before the end of the first one shows is lost with it.
   const std::string second = Told(decoder);
@@ -91,7 +91,8 @@ TEST(Decoder, HasNoTokenAndNoDescriptorOfTheWorker) {
   setenv("TESSERA_JOIN_TOKEN", "secret", 1);
   const int kept = open("/dev/null", O_RDONLY);  // not closed by exec
   const std::string out = ::testing::TempDir() + "/seen";
-  Decoder decoder({.python = ProgramOf("looks", "(env; ls /proc/self/fd) > " + out + "; " + Reply(0, 0, ""))});
+  Decoder decoder(
+      {.python = ProgramOf("looks", "(env; ls /proc/self/fd) > " + out + "; " + Reply(0, 0, "") + "exec sleep 1000")});
   EXPECT_EQ(Told(decoder), "ok");
   close(kept);
   std::ifstream seen(out);
