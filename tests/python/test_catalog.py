@@ -311,8 +311,8 @@ def test_what_models_need(session, mesh22, rng, placements):
     stacks = [draw(rng, np.float64, shape) for shape in ((2, 3, 5), (2, 3, 4), (2, 4, 5))]
     operands = [ts.asarray(stack) for stack in stacks]
     for beta, alpha in ((1, 1), (2, 1), (0, 3), (0.5, 0), (1, 1)):    # one plan is for all numbers of a dtype
-        close(ts.baddbmm(*operands, beta=beta, alpha=alpha), beta * stacks[0] + alpha * stacks[1] @ stacks[2], 1e-5)
-    close(ts.baddbmm(operands[0] * ts.nan, *operands[1:], beta=0), stacks[1] @ stacks[2], 1e-5)
+        close(ts.baddbmm(*operands, beta=beta, alpha=alpha), beta * stacks[0] + alpha * stacks[1] @ stacks[2], np.float64)
+    close(ts.baddbmm(operands[0] * ts.nan, *operands[1:], beta=0), stacks[1] @ stacks[2], np.float64)
     close(ts.baddbmm(*(ts.asarray(stack) for stack in stacks), beta=0.5, alpha=2), 0.5 * stacks[0] + 2 * stacks[1] @ stacks[2],
           np.float64)
     close(ts.one_hot(ts.asarray(np.array([1, 0, 3])), 4), np.eye(4)[[1, 0, 3]], np.float64)
