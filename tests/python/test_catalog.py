@@ -285,6 +285,23 @@ def test_assignment(session, mesh22, rng, placements):
     close(x, a, np.float32)
 
 
+@pytest.mark.parametrize("placements", [[R(), R()], [S(0), S(1)]], ids=str)
+def test_what_changes_nothing_has_a_result_of_its_own(session, mesh22, rng, placements):
+    a = draw(rng, np.float64, (6, 6))
+    x = session.distribute_tensor(a, mesh22, placements)
+    for same in (ts.pad(x, 0, mode="edge"), ts.roll(x, 0), ts.tile(x, 1), ts.linalg.matrix_power(x, 1)):
+        close(same, a, np.float64)
+    assert (ts.roll(x > 0, 0, axis=1).full_tensor() == (a > 0)).all()
+
+
+def test_one_plan_is_for_all_numbers(session, mesh22, rng):
+    a, b, c = (draw(rng, np.float64, shape) for shape in ((2, 3, 5), (2, 3, 4), (2, 4, 5)))
+    x, y, z = (session.distribute_tensor(one, mesh22, [S(0), R()]) for one in (a, b, c))
+    for beta, alpha in ((1, 1), (2, 1), (0, 3), (0.5, 0), (1, 1)):
+        close(ts.baddbmm(x, y, z, beta=beta, alpha=alpha), beta * a + alpha * b @ c, np.float64)
+    close(ts.baddbmm(x * ts.nan, y, z, beta=0), b @ c, np.float64)
+
+
 @pytest.mark.parametrize("placements", [[R(), R()], [S(0), S(1)], [S(1), R()], [S(0), S(0)]], ids=str)
 def test_what_models_need(session, mesh22, rng, placements):
     a = draw(rng, np.float64, (6, 8))
@@ -309,10 +326,6 @@ def test_what_models_need(session, mesh22, rng, placements):
           (picked * weights).sum() / weights.sum(), np.float64)
     close(ts.masked_fill(x, x > 0, -1), np.where(a > 0, -1, a), np.float64)
     stacks = [draw(rng, np.float64, shape) for shape in ((2, 3, 5), (2, 3, 4), (2, 4, 5))]
-    operands = [ts.asarray(stack) for stack in stacks]
-    for beta, alpha in ((1, 1), (2, 1), (0, 3), (0.5, 0), (1, 1)):    # one plan is for all numbers of a dtype
-        close(ts.baddbmm(*operands, beta=beta, alpha=alpha), beta * stacks[0] + alpha * stacks[1] @ stacks[2], np.float64)
-    close(ts.baddbmm(operands[0] * ts.nan, *operands[1:], beta=0), stacks[1] @ stacks[2], np.float64)
     close(ts.baddbmm(*(ts.asarray(stack) for stack in stacks), beta=0.5, alpha=2), 0.5 * stacks[0] + 2 * stacks[1] @ stacks[2],
           np.float64)
     close(ts.one_hot(ts.asarray(np.array([1, 0, 3])), 4), np.eye(4)[[1, 0, 3]], np.float64)
