@@ -1,5 +1,6 @@
 #include "schemas/ops/graph_builder.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -229,7 +230,15 @@ GraphValue GraphBuilder::Concat(std::vector<GraphValue> pieces, int64_t dim) {
 void GraphBuilder::Return(std::vector<GraphValue> values) {
   for (const GraphValue& value : values) {
     TESSERA_CHECK(value.is_tensor());
-    graph_.outputs.push_back(std::get<int>(value.operand()));
+    int output = std::get<int>(value.operand());
+    // A result has memory of its own, which nothing would write where it is an operand, or another result.
+    const bool is_result = std::find(graph_.outputs.begin(), graph_.outputs.end(), output) != graph_.outputs.end();
+    if (output < graph_.input_count || is_result) {
+      Attributes attributes;
+      attributes.set_dtype(value.dtype());
+      output = std::get<int>(Call(OpId::kAsType, std::move(attributes), {value}).operand());
+    }
+    graph_.outputs.push_back(output);
   }
 }
 

@@ -285,6 +285,23 @@ def test_assignment(session, mesh22, rng, placements):
     close(x, a, np.float32)
 
 
+@pytest.mark.parametrize("placements", [[R(), R()], [S(0), S(1)]], ids=str)
+def test_what_changes_nothing_has_a_result_of_its_own(session, mesh22, rng, placements):
+    a = draw(rng, np.float64, (6, 6))
+    x = session.distribute_tensor(a, mesh22, placements)
+    for same in (ts.pad(x, 0, mode="edge"), ts.roll(x, 0), ts.tile(x, 1), ts.linalg.matrix_power(x, 1)):
+        close(same, a, np.float64)
+    assert (ts.roll(x > 0, 0, axis=1).full_tensor() == (a > 0)).all()
+
+
+def test_one_plan_is_for_all_numbers(session, mesh22, rng):
+    a, b, c = (draw(rng, np.float64, shape) for shape in ((2, 3, 5), (2, 3, 4), (2, 4, 5)))
+    x, y, z = (session.distribute_tensor(one, mesh22, [S(0), R()]) for one in (a, b, c))
+    for beta, alpha in ((1, 1), (2, 1), (0, 3), (0.5, 0), (1, 1)):
+        close(ts.baddbmm(x, y, z, beta=beta, alpha=alpha), beta * a + alpha * b @ c, np.float64)
+    close(ts.baddbmm(x * ts.nan, y, z, beta=0), b @ c, np.float64)
+
+
 @pytest.mark.parametrize("placements", [[R(), R()], [S(0), S(1)], [S(1), R()], [S(0), S(0)]], ids=str)
 def test_what_models_need(session, mesh22, rng, placements):
     a = draw(rng, np.float64, (6, 8))

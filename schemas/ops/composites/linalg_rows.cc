@@ -483,8 +483,7 @@ void MatrixPower(G& g) {
     if (rest > 1) square = g.Map(OpId::kMatmul, {square, square});
   }
   if (g.failed()) return;
-  // An op has a result of its own.
-  g.Return(power == 1 ? g.Map(OpId::kPositive, {*product}) : *product);
+  g.Return(*product);
 }
 
 // ord: fro, nuc, 1, -1, 2, -2, inf, -inf.

@@ -260,15 +260,17 @@ void MaskedFill(G& g) {
 
 // ---- products ----
 
-// beta * input + alpha * (batch1 @ batch2); where beta is 0 the input is not read.
+// beta * input + alpha * (batch1 @ batch2); where beta is 0 what the input has doesn't count. A plan is made for all
+// numbers, so the graph is the same whatever they are.
 void Baddbmm(G& g) {
   const V &x = g.operand(0), &a = g.operand(1), &b = g.operand(2);
   if (a.rank() != 3 || b.rank() != 3) return g.Refuse("needs two batches of matrices");
   if (a.extent(0) != b.extent(0)) return g.Refuse("the batches differ");
   const V product = g.Map(OpId::kMatmul, {a, b});
-  const double beta = NumberOf(g, 0, 1), alpha = NumberOf(g, 1, 1);
-  const V scaled = alpha == 1 ? product : product * V(alpha);
-  g.Return(beta == 0 ? scaled : scaled + (beta == 1 ? x : x * V(beta)));
+  const auto number = [&g](size_t at) { return g.scalars().size() > at ? g.scalars()[at] : Scalar::Int(1); };
+  const Scalar beta = number(0), alpha = number(1);
+  const V counts = g.Map(OpId::kNotEqual, {g.Full(x, beta.dtype(), {}, beta), V(Scalar::Int(0))});
+  g.Return(product * V(alpha) + g.Where(counts, x * V(beta), V(Scalar::Int(0))));
 }
 
 // x @ weight.T + bias, as torch's: the weight is (out, in).
