@@ -68,7 +68,7 @@ int Serve(const CoordinatorOptions& options) {
   auto opened = Listeners::Open(options, io);
   if (!opened.ok()) {
     std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(opened.status().message()).c_str());
-    return 1;
+    return absl::IsInvalidArgument(opened.status()) ? 2 : 1;  // what was asked for can't be, or can't be now
   }
   Listeners& listeners = **opened;
   // An address or a certificate that is refused leaves a former journal as it is.
