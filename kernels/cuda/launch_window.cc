@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
+#include "kernels/cuda/window_parameters.h"
 #include "schemas/ops/window_op.h"
 #include "schemas/types/status_macros.h"
 

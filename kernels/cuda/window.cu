@@ -2,6 +2,7 @@
 // summed in the order of channels and then of the window's elements.
 
 #include "kernels/cuda/combine.cuh"
+#include "kernels/cuda/window_parameters.h"
 
 namespace tessera::cuda {
 

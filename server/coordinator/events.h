@@ -90,6 +90,16 @@ int64_t WeightOf(const Record& record);
 // What a token lets its holder do. An admin sees every session and may close it.
 enum class Role : uint8_t { kClient = 0, kAdmin = 1 };
 
+// What fences tell the old from the new: the newest number of each kind that was given. The next one is larger.
+struct GivenNumbers {
+  uint64_t epoch = 0;
+  uint64_t session = 0;
+  uint64_t connection = 0;
+  uint64_t incarnation = 0;  // of a worker
+
+  friend bool operator==(const GivenNumbers&, const GivenNumbers&) = default;
+};
+
 // The first one: this process is the coordinator now. Epochs grow with time.
 struct StartedEvent {
   uint64_t epoch = 0;

@@ -134,16 +134,6 @@ struct MemoryWait {
   uint64_t closed_windows = 0;  // of the cluster, when it was tried last
 };
 
-// What fences tell the old from the new: the newest number of each kind that was given. The next one is larger.
-struct GivenNumbers {
-  uint64_t epoch = 0;
-  uint64_t session = 0;
-  uint64_t connection = 0;
-  uint64_t incarnation = 0;  // of a worker
-
-  friend bool operator==(const GivenNumbers&, const GivenNumbers&) = default;
-};
-
 struct SessionEntry {
   SessionOpenedEvent info;
   absl::flat_hash_map<HandleId, TensorPointer> tensors;

@@ -300,6 +300,10 @@ def test_one_plan_is_for_all_numbers(session, mesh22, rng):
     for beta, alpha in ((1, 1), (2, 1), (0, 3), (0.5, 0), (1, 1)):
         close(ts.baddbmm(x, y, z, beta=beta, alpha=alpha), beta * a + alpha * b @ c, np.float64)
     close(ts.baddbmm(x * ts.nan, y, z, beta=0), b @ c, np.float64)
+    numbers = ts.ones((1, 2, 2), dtype=ts.int64)
+    assert (ts.baddbmm(numbers, numbers, numbers, beta=3, alpha=2) == 7).all()
+    with pytest.raises(ts.InvalidArgumentError, match="beta is 0.5"):
+        ts.baddbmm(numbers, numbers, numbers, beta=0.5).wait()
 
 
 @pytest.mark.parametrize("placements", [[R(), R()], [S(0), S(1)], [S(1), R()], [S(0), S(0)]], ids=str)

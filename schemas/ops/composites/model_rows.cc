@@ -267,10 +267,14 @@ void Baddbmm(G& g) {
   if (a.rank() != 3 || b.rank() != 3) return g.Refuse("needs two batches of matrices");
   if (a.extent(0) != b.extent(0)) return g.Refuse("the batches differ");
   const V product = g.Map(OpId::kMatmul, {a, b});
-  const auto number = [&g](size_t at) { return g.scalars().size() > at ? g.scalars()[at] : Scalar::Int(1); };
-  const Scalar beta = number(0), alpha = number(1);
-  const V counts = g.Map(OpId::kNotEqual, {g.Full(x, beta.dtype(), {}, beta), V(Scalar::Int(0))});
-  g.Return(product * V(alpha) + g.Where(counts, x * V(beta), V(Scalar::Int(0))));
+  const double beta = NumberOf(g, 0, 1), alpha = NumberOf(g, 1, 1);
+  const bool is_integer = IsInteger(product);
+  if (is_integer && (std::trunc(beta) != beta || std::trunc(alpha) != alpha)) {
+    return g.Refuse(StrCat("beta is ", beta, " and alpha ", alpha, "; products of integers take integers"));
+  }
+  const auto of_products = [&](double number) { return is_integer ? V(static_cast<int64_t>(number)) : V(number); };
+  const V counts = g.Map(OpId::kNotEqual, {g.Full(x, DType::kF64, {}, Scalar::Float(beta)), V(0.0)});
+  g.Return(product * of_products(alpha) + g.Where(counts, x * of_products(beta), of_products(0)));
 }
 
 // x @ weight.T + bias, as torch's: the weight is (out, in).

@@ -15,7 +15,6 @@
 #include "server/coordinator/config.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
-#include "server/coordinator/tables.h"
 
 struct XXH3_state_s;
 
