@@ -100,6 +100,8 @@ int Serve(const CoordinatorOptions& options) {
   listeners.RemoveSockets();
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
   if (options.exit_with_parent_fd >= 0) listeners.RemoveFolders();
+  hub.Stop();
+  opened->reset();  // connections speak of the hub until they end
   return 0;
 }
 

@@ -171,6 +171,24 @@ def test_a_worker_of_another_pid_namespace_has_no_number_here(tmp_path):
             assert process.poll() is None
 
 
+def test_a_coordinator_that_is_told_to_end_ends_well(tmp_path):
+    """With workers and a session there; memory that was given back is overwritten, so that whoever still uses it fails."""
+    address = f"unix:{tmp_path}/socket"
+    environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b", "MALLOC_PERTURB_": "165"}
+    with contextlib.ExitStack() as processes:
+        coordinator = processes.enter_context(
+            started(BINARIES / "server/coordinator/tessera-coordinator", "--listen", address, env=environment))
+        wait_until(lambda: os.path.exists(f"{tmp_path}/socket"))
+        for _ in range(3):
+            processes.enter_context(started(BINARIES / "server/worker/tessera-worker", "--coordinator", address, "--memory", "1MiB",
+                                            "--socket-dir", tmp_path, env=environment))
+        session = ts.connect(address, token="a")
+        wait_until(lambda: [worker["state"] for worker in session.status()["workers"]] == ["alive"] * 3)
+        ts.ones((6,), device_mesh=session.init_device_mesh((3,))).wait()
+        coordinator.send_signal(signal.SIGTERM)
+        assert coordinator.wait(10) == 0
+
+
 @pytest.mark.whole_system
 def test_more_tensors_than_pending_events_may_fail_at_once(new_cluster):
     cluster = new_cluster(workers=2, memory="128MiB")

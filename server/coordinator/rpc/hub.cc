@@ -461,6 +461,8 @@ void Hub::StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream
   tasks_.add(Ping(worker, incarnation));
 }
 
+void Hub::Stop() { workers_.clear(); }
+
 void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason) {
   auto found = workers_.find(worker);
   if (found == workers_.end() || found->second.info.incarnation != incarnation) return;

@@ -67,6 +67,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   // It takes part when its link is there.
   absl::StatusOr<Joined> JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client);
   void WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason);
+  // The process ends: workers that go from now on are not lost to anybody. Connections end before the hub does.
+  void Stop();
 
   // Of a session or a worker that was given the key; false: it was given to nobody, or has been used.
   bool TakeLink(uint64_t key, kj::Own<LinkStream> stream);
