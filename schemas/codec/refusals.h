@@ -4,12 +4,10 @@
 //
 //   LogRefusal("pid 17", "connect: the token is wrong");   // warning: pid 17: connect: the token is wrong (refusal 3)
 
-#include <cstdint>
 #include <string_view>
 
 namespace tessera {
 
 void LogRefusal(std::string_view peer, std::string_view why);
-uint64_t RefusalCount();
 
 }  // namespace tessera
