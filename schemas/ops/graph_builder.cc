@@ -22,30 +22,68 @@ IndexItem Whole(int64_t extent) { return {IndexItem::Kind::kSlice, 0, extent, 1}
 
 const TensorSpec& GraphValue::spec() const {
   TESSERA_CHECK(builder_ != nullptr);
-  return builder_->graph_.specs[static_cast<size_t>(std::get<int>(operand_))];
+  return builder_->SpecOf(operand_);
 }
 
 int64_t GraphValue::extent(int64_t dim) const {
   return dim >= 0 && dim < rank() ? spec().shape[static_cast<size_t>(dim)] : 1;
 }
 
-GraphBuilder::GraphBuilder(const ResolveInput& input) : input_(input) {
+GraphBuilder::GraphBuilder(const ResolveInput& input) : input_(input), missing_(this, GraphOperand(0)) {
   for (const OperandSpec& operand : input.operands) {
     if (const auto* spec = std::get_if<TensorSpec>(&operand)) {
-      operands_.emplace_back(this, static_cast<int>(graph_.specs.size()));
+      operands_.emplace_back(this, GraphOperand(static_cast<int>(graph_.specs.size())));
       graph_.specs.push_back(*spec);
     } else {
-      operands_.emplace_back(std::get<Scalar>(operand));
+      operands_.emplace_back(this, GraphOperand(std::get<Scalar>(operand)));
     }
   }
   graph_.input_count = static_cast<int>(graph_.specs.size());
 }
 
-Dims GraphBuilder::DimsOf(const GraphValue& x) const {
-  if (!attributes().dims().empty()) return attributes().dims();
+const GraphValue& GraphBuilder::operand(size_t i) {
+  if (i < operands_.size()) return operands_[i];
+  Refuse(StrCat("needs ", i + 1, " operands, not ", operands_.size()));
+  return missing_;
+}
+
+const TensorSpec& GraphBuilder::SpecOf(const GraphOperand& operand) {
+  static const TensorSpec kNone;
+  const int* value = std::get_if<int>(&operand);
+  if (value == nullptr) Refuse("a number can't stand here");
+  const size_t number = static_cast<size_t>(value == nullptr ? 0 : *value);
+  return number < graph_.specs.size() ? graph_.specs[number] : kNone;
+}
+
+Dims GraphBuilder::DimsOf(const GraphValue& x) {
   Dims all(static_cast<size_t>(x.rank()));
   std::iota(all.begin(), all.end(), int64_t{0});
-  return all;
+  const Dims& dims = attributes().dims();
+  if (dims.empty()) return all;
+  std::vector<bool> is_named(all.size());
+  for (const int64_t dim : dims) {
+    if (dim < 0 || dim >= x.rank()) {
+      RefuseIndex(StrCat("dim ", dim, " is out of range"));
+      return all;
+    }
+    if (is_named[static_cast<size_t>(dim)]) {
+      Refuse(StrCat("dim ", dim, " is given twice"));
+      return all;
+    }
+    is_named[static_cast<size_t>(dim)] = true;
+  }
+  return dims;
+}
+
+int64_t GraphBuilder::DimOf(const GraphValue& x) {
+  const Dims& dims = attributes().dims();
+  if (dims.size() != 1) {
+    Refuse(StrCat("needs one dim, not ", dims.size()));
+    return 0;
+  }
+  if (dims[0] >= 0 && dims[0] < x.rank()) return dims[0];
+  RefuseIndex(StrCat("dim ", dims[0], " is out of range"));
+  return 0;
 }
 
 void GraphBuilder::Fail(absl::Status status) {
@@ -136,7 +174,7 @@ GraphValue GraphBuilder::AsType(const GraphValue& x, DType dtype) {
   if (!x.is_tensor()) {
     const Scalar& number = std::get<Scalar>(x.operand());
     if (!MayCast(number.dtype(), dtype)) RefuseDType(StrCat(ToText(number), " doesn't fit dtype ", ToText(dtype)));
-    return number.As(dtype);
+    return GraphValue(this, GraphOperand(number.As(dtype)));
   }
   if (x.dtype() == dtype) return x;
   Attributes attributes;
@@ -229,7 +267,7 @@ GraphValue GraphBuilder::Concat(std::vector<GraphValue> pieces, int64_t dim) {
 
 void GraphBuilder::Return(std::vector<GraphValue> values) {
   for (const GraphValue& value : values) {
-    TESSERA_CHECK(value.is_tensor());
+    if (!value.is_tensor()) return Refuse("a number can't stand here");
     int output = std::get<int>(value.operand());
     // A result has memory of its own, which nothing would write where it is an operand, or another result.
     const bool is_result = std::find(graph_.outputs.begin(), graph_.outputs.end(), output) != graph_.outputs.end();
@@ -251,6 +289,9 @@ GraphValue operator+(const GraphValue& a, const GraphValue& b) { return Two(OpId
 GraphValue operator-(const GraphValue& a, const GraphValue& b) { return Two(OpId::kSub, a, b); }
 GraphValue operator*(const GraphValue& a, const GraphValue& b) { return Two(OpId::kMul, a, b); }
 GraphValue operator/(const GraphValue& a, const GraphValue& b) { return Two(OpId::kDiv, a, b); }
-GraphValue operator-(const GraphValue& a) { return a.builder()->Map(OpId::kNeg, {a}); }
+GraphValue operator-(const GraphValue& a) {
+  TESSERA_CHECK(a.builder() != nullptr);
+  return a.builder()->Map(OpId::kNeg, {a});
+}
 
 }  // namespace tessera

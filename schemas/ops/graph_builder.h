@@ -6,7 +6,8 @@
 //   void Softplus(GraphBuilder& g) { g.Return(g.Map(OpId::kLogAddExp, g.operand(0), 0.0)); }
 //
 // The first error stays, and what is asked for after it adds nothing: a composite need not look. A value of an op that
-// failed has the spec of the first tensor operand, so rank and extents can still be asked for. For schemas/ops alone.
+// failed, and a number where a tensor is meant, have the spec of the first tensor operand, so rank and extents can
+// still be asked for. For schemas/ops alone.
 
 #include <cstdint>
 #include <initializer_list>
@@ -27,13 +28,12 @@ class GraphValue {
   GraphValue(int number) : operand_(Scalar::Int(number)) {}       // NOLINT
   GraphValue(int64_t number) : operand_(Scalar::Int(number)) {}   // NOLINT
   GraphValue(Scalar number) : operand_(number) {}                 // NOLINT
-  GraphValue(GraphBuilder* builder, int value) : builder_(builder), operand_(value) {}
+  GraphValue(GraphBuilder* builder, GraphOperand operand) : builder_(builder), operand_(operand) {}
 
   bool is_tensor() const { return std::holds_alternative<int>(operand_); }
   const GraphOperand& operand() const { return operand_; }
-  GraphBuilder* builder() const { return builder_; }  // null of a number
-  // Of a tensor.
-  // Until the next op is added.
+  GraphBuilder* builder() const { return builder_; }  // null of a number that the row wrote itself
+  // Of a tensor, until the next op is added. A number that stands where the row wants a tensor refuses the call.
   const TensorSpec& spec() const;
   int rank() const { return spec().rank(); }
   DType dtype() const { return spec().dtype; }
@@ -53,11 +53,14 @@ class GraphBuilder {
 
   // ---- the call ----
   size_t operand_count() const { return operands_.size(); }
-  const GraphValue& operand(size_t i) const { return operands_[i]; }
+  // Refuses the call where it has fewer.
+  const GraphValue& operand(size_t i);
   const Attributes& attributes() const { return input_.call.attributes; }
   absl::Span<const Scalar> scalars() const { return input_.call.scalars; }
-  // The call's dims; all of x's where none are given.
-  Dims DimsOf(const GraphValue& x) const;
+  // The call's dims; all of x's where none are given. Refuses dims that x hasn't, and one given twice.
+  Dims DimsOf(const GraphValue& x);
+  // The one dim of a call that goes along it; 0 of what is refused for having none, or one that x hasn't.
+  int64_t DimOf(const GraphValue& x);
   // Refuses the call: "softmax: WHY: x is f32[2]".
   void Refuse(std::string_view why);
   void RefuseDType(std::string_view why);
@@ -101,7 +104,8 @@ class GraphBuilder {
 
  private:
   friend class GraphValue;
-  GraphValue Placeholder() { return GraphValue(this, 0); }
+  GraphValue Placeholder() { return GraphValue(this, GraphOperand(0)); }
+  const TensorSpec& SpecOf(const GraphOperand& operand);
   void Fail(absl::Status status);
   // The value in this graph of each value of a composite's own.
   std::vector<int> Inline(const Graph& inner, const std::vector<GraphValue>& operands);
@@ -109,6 +113,7 @@ class GraphBuilder {
   const ResolveInput& input_;
   Graph graph_;
   std::vector<GraphValue> operands_;
+  GraphValue missing_;
   absl::Status status_;
 };
 

@@ -150,6 +150,7 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
 
 absl::StatusOr<TensorSpec> OutputSpec(const OpCall& call, absl::Span<const OperandSpec> operands) {
   TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, ResolveOp(call, operands));
+  if (resolution.outputs.empty()) return absl::InvalidArgumentError(StrCat(NameOf(call.op), ": gives no tensor"));
   return std::move(resolution.outputs[0]);
 }
 

@@ -208,7 +208,8 @@ bool MayConvertTerms(const TensorSpec& pending, DType to) {
   if (pending.dtype == to) return true;
   const ReduceOp op = pending.partial_op();
   const bool is_extreme = op == ReduceOp::kMin || op == ReduceOp::kMax;
-  return IsWidening(pending.dtype, to) && (is_extreme || IsFloat(pending.dtype) || IsComplex(pending.dtype));
+  if (is_extreme) return IsWidening(pending.dtype, to) && !IsComplex(to);  // which have no order
+  return IsWidening(pending.dtype, to) && (IsFloat(pending.dtype) || IsComplex(pending.dtype));
 }
 
 Expression MakeCastExpression(DType from, DType to) {

@@ -253,7 +253,9 @@ void Assign(G& g) {
   if (value.is_tensor()) {
     value = g.AsType(value, x.dtype());
     // NumPy drops leading dims of extent 1 that the target doesn't have.
-    while (value.rank() > static_cast<int>(indexed.size()) && value.extent(0) == 1) value = g.DropDims(value, {0});
+    while (!g.failed() && value.rank() > static_cast<int>(indexed.size()) && value.extent(0) == 1) {
+      value = g.DropDims(value, {0});
+    }
     const absl::StatusOr<Shape> fits = BroadcastShapes(value.spec().shape, indexed);
     if (!fits.ok() || *fits != indexed) {
       return g.Refuse(

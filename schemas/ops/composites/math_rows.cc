@@ -140,12 +140,16 @@ void VectorNorm(G& g) {
   g.Return(g.AsType(g.Map(OpId::kPow, {sum, V(1 / ord)}), FloatOf(x)));
 }
 
+constexpr int64_t kMaxDifferences = 64;  // docs/limits.md: max_differences
+
 // x[i + 1] - x[i] along one dim, n times (attribute k).
 void Diff(G& g) {
   V x = g.operand(0);
-  if (g.attributes().dims().size() != 1) return g.Refuse("needs one axis");
-  const int64_t dim = g.attributes().dims()[0];
+  const int64_t dim = g.DimOf(x);
   const int64_t times = g.attributes().k() == nullptr ? 1 : *g.attributes().k();
+  if (times < 0 || times > kMaxDifferences) {
+    return g.Refuse(StrCat("n is ", times, "; from 0 to ", kMaxDifferences, " (max_differences)"));
+  }
   const bool is_bool = x.dtype() == DType::kBool;
   for (int64_t i = 0; i < times && !g.failed(); ++i) {
     const int64_t extent = std::max<int64_t>(x.extent(dim) - 1, 0);
@@ -159,8 +163,8 @@ void Diff(G& g) {
 // The product of vectors of 3 along one dim, which is the same counted from the end; the others are broadcast.
 void Cross(G& g) {
   const V &a = g.operand(0), &b = g.operand(1);
-  if (g.attributes().dims().size() != 1) return g.Refuse("needs one axis");
-  const int64_t from_end = a.rank() - g.attributes().dims()[0];
+  const int64_t from_end = a.rank() - g.DimOf(a);
+  if (g.failed()) return;
   if (a.extent(a.rank() - from_end) != 3 || b.extent(b.rank() - from_end) != 3) {
     return g.Refuse(StrCat("dim ", g.attributes().dims()[0], " must have 3 elements"));
   }
