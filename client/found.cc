@@ -81,6 +81,17 @@ absl::StatusOr<std::vector<Tensor>> First(std::string_view what, absl::Span<cons
   return out;
 }
 
+// The stable order of a vector's elements; of complex ones by their real parts, then by their imaginary ones.
+absl::StatusOr<Tensor> OrderOf(const Tensor& x) {
+  if (Kind(x.dtype()) != DTypeKind::kComplex) return Along(OpId::kArgSort, {x});
+  TESSERA_ASSIGN_OR_RETURN(const Tensor imaginary, Plain(OpId::kImag, {x}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor by_imaginary, Along(OpId::kArgSort, {imaginary}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor real, Plain(OpId::kReal, {x}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor ordered, Along(OpId::kTakeAlongAxis, {real, by_imaginary}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor by_real, Along(OpId::kArgSort, {ordered}));
+  return Along(OpId::kTakeAlongAxis, {by_imaginary, by_real});
+}
+
 std::string_view NameOfCaller() { return ThreadSpeaker() == Speaker::kOp ? "index" : NameOf(ThreadSpeaker()); }
 
 absl::Status CheckMask(const TensorSpec& x, const TensorSpec& mask) {
@@ -154,7 +165,7 @@ absl::StatusOr<Tensor> MaskedSelect(const Tensor& x, const Tensor& mask) {
 absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x) {
   const SpeakAs speaks(Speaker::kUniqueAll);
   TESSERA_ASSIGN_OR_RETURN(const Tensor flat, Flat(x));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor order, Along(OpId::kArgSort, {flat}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor order, OrderOf(flat));
   TESSERA_ASSIGN_OR_RETURN(const Tensor ordered, Along(OpId::kTakeAlongAxis, {flat, order}));
   // Where an element differs from the one before it; the first, where there is one, is different.
   TESSERA_ASSIGN_OR_RETURN(const Tensor head, Head(ordered));

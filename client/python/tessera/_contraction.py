@@ -308,8 +308,8 @@ def _lists_of_axes(axes, x1, x2) -> list[list[int]]:
     return [[a % x.ndim for a in part] for part, x in zip(parts, (x1, x2))]
 
 
-def tensordot(x1, x2, /, *, axes=2):
-    """tensordot(x1, x2, /, *, axes=2)
+def tensordot(x1, x2, /, axes=2):
+    """tensordot(x1, x2, /, axes=2)
 
     Sums products over the last `axes` axes of x1 and the first of x2, or over the pairs of axes of two lists."""
     _tensors("tensordot", (x1, x2))

@@ -47,8 +47,8 @@ def _create(op: str, shape, dtype, scalars, device, device_mesh, placements):
                                  scalars=scalars)
 
 
-def full(shape, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None, **unknown):
-    """full(shape, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None)"""
+def full(shape, fill_value, dtype=None, *, device=None, device_mesh=None, placements=None, **unknown):
+    """full(shape, fill_value, dtype=None, *, device=None, device_mesh=None, placements=None)"""
     no_dim("full", unknown, ("shape", "fill_value", "dtype", "device", "device_mesh", "placements"))
     return _full("full", shape, fill_value, dtype, device, device_mesh, placements)
 
@@ -67,17 +67,17 @@ def _full(op: str, shape, fill_value, dtype, device, device_mesh, placements):
         return _create("full", _shape(op, shape), dtype, [fill_value], device, device_mesh, placements)
 
 
-def zeros(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
+def zeros(shape, dtype=None, *, device=None, device_mesh=None, placements=None):
     """A tensor of zeros, f64 by default."""
     return _full("zeros", shape, 0, np.float64 if dtype is None else dtype, device, device_mesh, placements)
 
 
-def ones(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
+def ones(shape, dtype=None, *, device=None, device_mesh=None, placements=None):
     """A tensor of ones, f64 by default."""
     return _full("ones", shape, 1, np.float64 if dtype is None else dtype, device, device_mesh, placements)
 
 
-def empty(shape, *, dtype=None, device=None, device_mesh=None, placements=None):
+def empty(shape, dtype=None, *, device=None, device_mesh=None, placements=None):
     """A tensor whose values nobody should read; they are zeros, so that no other tenant's bytes show."""
     return _full("empty", shape, 0, np.float64 if dtype is None else dtype, device, device_mesh, placements)
 
@@ -102,7 +102,7 @@ def host_empty(shape, dtype=None) -> np.ndarray:
     return _tessera.host_array(op, code, extents)
 
 
-def arange(start, /, stop=None, step=1, *, dtype=None, device=None, device_mesh=None, placements=None):
+def arange(start, /, stop=None, step=1, dtype=None, *, device=None, device_mesh=None, placements=None):
     """Evenly spaced values in [start, stop)."""
     if stop is None:
         start, stop = 0, start
@@ -130,7 +130,7 @@ def arange(start, /, stop=None, step=1, *, dtype=None, device=None, device_mesh=
     return _create("arange", [count], dtype, [start, step], device, device_mesh, placements)
 
 
-def linspace(start, stop, /, num, *, dtype=None, device=None, device_mesh=None, placements=None, endpoint=True):
+def linspace(start, stop, /, num=50, *, dtype=None, device=None, device_mesh=None, placements=None, endpoint=True):
     """`num` evenly spaced numbers from start to stop."""
     (count,) = integers(num, "num", "linspace")
     if count < 0:
@@ -172,7 +172,7 @@ def eye(n_rows, n_cols=None, /, *, k=0, dtype=None, device=None, device_mesh=Non
     return _create("eye", shape, np.float64 if dtype is None else dtype, [diagonal], device, device_mesh, placements)
 
 
-def asarray(obj, /, *, dtype=None, device=None, copy=None, device_mesh=None, placements=None):
+def asarray(obj, /, dtype=None, *, device=None, copy=None, device_mesh=None, placements=None):
     """A tensor from numbers, lists or arrays; placed by "auto". Of a tensor itself, unless copy is True or it must change."""
     if isinstance(obj, _tessera.Tensor):
         stays = device is None and device_mesh is None and placements is None
@@ -219,19 +219,19 @@ def _like(op: str, x, fill_value, dtype, device, device_mesh, placements):
                  placements)
 
 
-def zeros_like(x, /, *, dtype=None, device=None, device_mesh=None, placements=None):
+def zeros_like(x, /, dtype=None, *, device=None, device_mesh=None, placements=None):
     return _like("zeros_like", x, 0, dtype, device, device_mesh, placements)
 
 
-def ones_like(x, /, *, dtype=None, device=None, device_mesh=None, placements=None):
+def ones_like(x, /, dtype=None, *, device=None, device_mesh=None, placements=None):
     return _like("ones_like", x, 1, dtype, device, device_mesh, placements)
 
 
-def empty_like(x, /, *, dtype=None, device=None, device_mesh=None, placements=None):
+def empty_like(x, /, dtype=None, *, device=None, device_mesh=None, placements=None):
     return _like("empty_like", x, 0, dtype, device, device_mesh, placements)
 
 
-def full_like(x, /, fill_value, *, dtype=None, device=None, device_mesh=None, placements=None):
+def full_like(x, /, fill_value, dtype=None, *, device=None, device_mesh=None, placements=None):
     return _like("full_like", x, fill_value, dtype, device, device_mesh, placements)
 
 

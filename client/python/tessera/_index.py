@@ -11,31 +11,32 @@ from ._errors import IndexOutOfRangeError, InvalidArgumentError, UnimplementedEr
 
 
 def has_arrays(key) -> bool:
-    """Whether an item of the index is an array, a list or a tensor with dims."""
+    """Whether an item of the index is an array, a list, a tensor, or True or False."""
     for item in key if isinstance(key, tuple) else (key,):
-        if isinstance(item, list) or (isinstance(item, np.ndarray) and (item.ndim > 0 or item.dtype == np.bool_)):
+        if isinstance(item, (list, bool, np.bool_)) or hasattr(item, "_spec_now"):
             return True
-        if hasattr(item, "_spec_now") and (item.ndim > 0 or item.dtype == np.bool_):
+        if isinstance(item, np.ndarray) and (item.ndim > 0 or item.dtype == np.bool_):
             return True
     return False
 
 
 def mask_of(key, tensor):
-    """The mask of x[mask] = v, as a tensor that broadcasts to x; None for another index."""
+    """The mask of x[mask] = v, a tensor of some of x's first dims; None for another index."""
     if isinstance(key, tuple) and len(key) == 1:
         key = key[0]
     if isinstance(key, (bool, np.bool_)):
+        key = np.asarray(key)
+    if isinstance(key, list) and key:
         key = np.asarray(key)
     is_array = isinstance(key, np.ndarray) and key.dtype == np.bool_
     if not is_array and not (hasattr(key, "_spec_now") and key.dtype == np.bool_):
         return None
     if tuple(key.shape) != tuple(tensor.shape[:len(key.shape)]):
         raise IndexOutOfRangeError(f"index: a mask of shape {tuple(key.shape)} for {tensor._spec}")
-    from ._tensor import as_operand
-    mask = as_operand("index", tensor, key) if is_array else key
-    for _ in range(tensor.ndim - len(key.shape)):
-        mask = mask[..., None]
-    return mask
+    if not is_array:
+        return key
+    from ._creation import asarray
+    return asarray(key, device_mesh=tensor.device_mesh)
 
 
 def normalise(key, shape) -> list[tuple[int, int, int, int]]:
@@ -51,8 +52,8 @@ def plain(item):
     """An item of another type as one that an index has."""
     if item is None or item is Ellipsis:
         return item
-    if isinstance(item, (list, np.ndarray)) or hasattr(item, "_spec_now") or isinstance(item, (bool, np.bool_)):
-        raise UnimplementedError(f"index: {type(item).__name__} as an index is not supported yet; use slices and integers")
+    if has_arrays(item):
+        raise UnimplementedError(f"index: {type(item).__name__} as an index is not supported here; use slices and integers")
     try:
         if isinstance(item, slice):
             item.indices(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import dataclasses
 
 import numpy as np
 
@@ -35,8 +36,8 @@ def _indices(op: str, x, indices):
     return indices if indices.dtype == np.int64 else astype(indices, np.int64)
 
 
-def take(x, indices, /, *, axis=None):
-    """take(x, indices, /, *, axis=None)
+def take(x, indices, /, axis=None):
+    """take(x, indices, /, axis=None)
 
     The elements along an axis at the indices, in their order; negative ones count from the end. Of a tensor of indices the
     result has its dims in place of the axis. An index outside is an error of this op alone."""
@@ -95,10 +96,8 @@ def _is_mask(item) -> bool:
 
 
 def is_array(item) -> bool:
-    """Whether an item of an index is an array: basic indexing has none."""
-    if isinstance(item, list):
-        return True
-    return isinstance(item, (np.ndarray, _tessera.Tensor)) and (item.ndim > 0 or item.dtype == np.bool_)
+    """Whether an item of an index is an array or a tensor, of any number of dims: basic indexing has none."""
+    return isinstance(item, (list, np.ndarray, _tessera.Tensor))
 
 
 def _places(mask):
@@ -121,44 +120,65 @@ def _unravel(places, shape):
     return out[::-1]
 
 
+@dataclasses.dataclass
+class _Truth:
+    """True, False or a mask without dims: a new dim of extent 1, taken or not."""
+    places: object
+
+
+def _places_of(mask, x):
+    return _places(mask if isinstance(mask, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(mask)))
+
+
+def _item_of(item):
+    """An item of an index as it is worked with: lists, True and False as arrays."""
+    if isinstance(item, list):
+        item = np.asarray(item)
+        return item.astype(np.int64) if item.size == 0 else item
+    return np.asarray(item) if isinstance(item, (bool, np.bool_)) else item
+
+
+def _dims_named(item) -> int:
+    if item is None or item is Ellipsis:
+        return 0
+    return item.ndim if is_array(item) and _is_mask(item) else 1
+
+
 def _expand(key, x) -> list:
-    """The items of an index, one for each dim but for None; masks as the places where they are true."""
-    keys = list(key) if isinstance(key, tuple) else [key]
-    items, named = [], 0
-    for item in keys:
-        if isinstance(item, list):
-            item = np.asarray(item)
-            item = item.astype(np.int64) if item.size == 0 else item
-        if isinstance(item, (bool, np.bool_)):
-            raise InvalidArgumentError("index: True and False are no indices; use None, or a mask with x's dims")
-        if is_array(item) and _is_mask(item):
-            is_behind_dots = any(i is Ellipsis for i in items)
-            extents = x.shape[x.ndim - item.ndim:] if is_behind_dots else x.shape[named:named + item.ndim]
-            if tuple(item.shape) != tuple(extents):
-                raise IndexOutOfRangeError(f"index: a mask of shape {tuple(item.shape)} for dims {tuple(extents)} of {x._spec}")
-            mask = item if isinstance(item, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(item))
-            places = _places(mask)
-            items += _unravel(places, item.shape) if item.ndim > 1 else [places]
-            named += item.ndim
-            continue
-        items.append(item)
-        named += item is not None and item is not Ellipsis
-    dots = [i for i, item in enumerate(items) if item is Ellipsis]
+    """The items of an index, one for each dim but for None, _Truth and Ellipsis, behind which the dims are that it stands for;
+    masks as the places where they are true."""
+    keys = [_item_of(item) for item in (key if isinstance(key, tuple) else (key,))]
+    dots = [i for i, item in enumerate(keys) if item is Ellipsis]
     if len(dots) > 1:
         raise InvalidArgumentError("index: only one Ellipsis may stand in an index")
+    named = sum(map(_dims_named, keys))
     if named > x.ndim:
         raise IndexOutOfRangeError(f"index: {named} indices for {x._spec}")
-    whole = [slice(None)] * (x.ndim - named)
-    if dots:
-        items[dots[0]:dots[0] + 1] = whole
-    else:
-        items += whole
+    at = dots[0] + 1 if dots else len(keys)
+    keys[at:at] = [slice(None)] * (x.ndim - named)
+    items, dim = [], 0
+    for item in keys:
+        if not (is_array(item) and _is_mask(item)):
+            items.append(item)
+        elif item.ndim == 0:
+            items.append(_Truth(_places_of(reshape(item, (1,)) if isinstance(item, _tessera.Tensor) else item.reshape(1), x)))
+        else:
+            extents = x.shape[dim:dim + item.ndim]
+            if tuple(item.shape) != tuple(extents):
+                raise IndexOutOfRangeError(f"index: a mask of shape {tuple(item.shape)} for dims {tuple(extents)} of {x._spec}")
+            places = _places_of(item, x)
+            items += _unravel(places, item.shape) if item.ndim > 1 else [places]
+        dim += _dims_named(item)
     return items
 
 
 def _linear(op: str, x, arrays: list, extents: list):
     """One index into the merged dims for several; beyond their end where one of them is outside of its dim."""
-    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    try:
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    except ValueError:
+        shown = ", ".join(str(tuple(array.shape)) for array in arrays)
+        raise IndexOutOfRangeError(f"{op}: indices of shapes {shown} don't broadcast, for {x._spec}") from None
     total, place = 1, None
     for array, extent in reversed(list(zip(arrays, extents))):
         at = made.where(array < 0, array + extent, array)
@@ -171,20 +191,39 @@ def _linear(op: str, x, arrays: list, extents: list):
     return broadcast_to(place, shape)
 
 
-def _plan(x, key):
-    """x with the basic items applied, the arrays, the first of their dims, and whether they stand side by side."""
-    items = _expand(key, x)
-    basic, arrays, dims, dim = [], [], [], 0
-    for item in items:
-        if is_array(item):
-            arrays.append(_indices("index", x, item))
-            dims.append(dim)
-            basic.append(slice(None))
-        else:
-            basic.append(item)
-        if isinstance(item, slice) or item is None or is_array(item):
-            dim += 1
-    return tuple(basic), arrays, dims
+@dataclasses.dataclass
+class _Plan:
+    basic: tuple        # what is done first: no arrays
+    arrays: list        # i64 tensors, each for a dim of what that gives
+    dims: list[int]
+    first: int          # which dims of the result are the arrays': NumPy's rule
+
+
+def _plan(x, key) -> _Plan:
+    """Arrays and numbers that stand side by side give their dims where they stand, apart from each other the first ones."""
+    plan = _Plan((), [], [], 0)
+    basic, dim, runs, was_array = [], 0, 0, False
+    for item in _expand(key, x):
+        is_apart = item is None or item is Ellipsis or isinstance(item, slice)
+        if not is_apart and not was_array:
+            runs += 1
+            plan.first = dim
+        was_array = not is_apart
+        if item is Ellipsis:
+            continue
+        if isinstance(item, _Truth) or is_array(item):
+            plan.arrays.append(item.places if isinstance(item, _Truth) else _indices("index", x, item))
+            plan.dims.append(dim)
+            item = None if isinstance(item, _Truth) else slice(None)
+        basic.append(item)
+        dim += item is None or isinstance(item, slice)
+    plan.basic = tuple(basic)
+    plan.first = plan.first if runs == 1 else 0
+    return plan
+
+
+def _is_whole(plan: _Plan) -> bool:
+    return all(isinstance(item, slice) and item == slice(None) for item in plan.basic)
 
 
 def get(x, key):
@@ -193,59 +232,99 @@ def get(x, key):
     if is_array(only) and not isinstance(only, list) and _is_mask(only) and only.ndim:
         mask = only if isinstance(only, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(only))
         return _tessera.masked_select(x, mask)
-    basic, arrays, dims = _plan(x, key)
-    y = x[basic]
-    if len(arrays) == 1:
-        return take(y, arrays[0], axis=dims[0])
-    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    extents = [y.shape[d] for d in dims]
-    if not adjacent:     # as in NumPy the dims of the arrays come first then
-        y = permute_dims(y, dims + [d for d in range(y.ndim) if d not in dims])
-    first = dims[0] if adjacent else 0
-    place = _linear("index", y, arrays, extents)
-    rest = y.shape[first + len(dims):]
-    merged = reshape(y, y.shape[:first] + (int(np.prod(extents)),) + rest)
-    return take(merged, place, axis=first)
+    plan = _plan(x, key)
+    y = x if _is_whole(plan) else x[plan.basic]
+    if len(plan.arrays) == 1 and plan.first == plan.dims[0]:
+        return take(y, plan.arrays[0], axis=plan.dims[0])
+    rest = [d for d in range(y.ndim) if d not in plan.dims]
+    order = rest[:plan.first] + plan.dims + rest[plan.first:]
+    y = permute_dims(y, order) if order != list(range(y.ndim)) else y
+    if len(plan.arrays) == 1:
+        return take(y, plan.arrays[0], axis=plan.first)
+    end = plan.first + len(plan.dims)
+    extents = y.shape[plan.first:end]
+    place = _linear("index", y, plan.arrays, extents)
+    merged = reshape(y, (*y.shape[:plan.first], int(np.prod(extents)), *y.shape[end:]))
+    return take(merged, place, axis=plan.first)
 
 
 def _as_tensor(x, value):
-    """A value to be written into x: a tensor beside it, in x's dtype where it is a number."""
-    if isinstance(value, tuple):     # (dtype number, number): a NumPy scalar
-        value = value[1]
-    if isinstance(value, (builtins.bool, int, float, complex)):
-        from ._creation import full
-        return full((), value, dtype=x.dtype, device_mesh=x.device_mesh)
-    return as_operand("x[i] = v", x, value)
+    """A value to be written into x, as a tensor beside it."""
+    value = as_operand("x[i] = v", x, value)
+    value = value[1] if isinstance(value, tuple) else value     # (dtype number, number): a NumPy scalar
+    if isinstance(value, _tessera.Tensor):
+        return value
+    from ._creation import full
+    is_own = isinstance(value, int) and not isinstance(value, builtins.bool) and x.dtype.kind in "iu"
+    return full((), value, dtype=x.dtype if is_own else None, device_mesh=x.device_mesh)
+
+
+def _value_like(x, value, shape, what: str):
+    """What is written, in x's dtype, as it broadcasts to the shape. NumPy drops dims of extent 1 that it has more."""
+    value = _as_tensor(x, value)
+    value = value if value._dtype == x._dtype else _tessera.call(OPS["astype"], (value,), dtype=x._dtype)
+    while value.ndim > len(shape) and value.shape[0] == 1:
+        value = value[0]
+    try:
+        fits = np.broadcast_shapes(value.shape, shape) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise InvalidArgumentError(f"{what} = v: a value of shape {tuple(value.shape)} doesn't broadcast to {tuple(shape)}, of {x._spec}")
+    return value
 
 
 def put(x, key, value):
     """x with x[key] = value, where an item of the key is an array; a new tensor."""
-    basic, arrays, dims = _plan(x, key)
-    if any(not isinstance(item, slice) or item != slice(None) for item in basic):
-        part = put(x[basic], tuple(arrays[dims.index(d)] if d in dims else slice(None) for d in range(x[basic].ndim)), value)
-        kept = x._copy()
-        kept[basic] = part
-        return kept
-    order = dims + [d for d in range(x.ndim) if d not in dims]
+    plan = _plan(x, key)
+    if _is_whole(plan):
+        return _put(x, plan, value)
+    kept = x._copy()
+    kept[plan.basic] = _put(x[plan.basic], plan, value)
+    return kept
+
+
+def _put(x, plan: _Plan, value):
+    rest = [d for d in range(x.ndim) if d not in plan.dims]
+    order = plan.dims + rest
     y = permute_dims(x, order) if order != list(range(x.ndim)) else x
-    extents, rest = [x.shape[d] for d in dims], [x.shape[d] for d in order[len(dims):]]
-    place = _linear("index", y, arrays, extents)
-    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    count = place.size
-    merged = reshape(y, [int(np.prod(extents)), *rest])
-    value = _as_tensor(x, value)
-    value = value if value._dtype == x._dtype else _tessera.call(OPS["astype"], (value,), dtype=x._dtype)
-    front = dims[0] if adjacent else 0
-    target = [*x.shape[:front]] if adjacent else []
-    shown = target + list(place.shape) + [n for d, n in enumerate(x.shape) if d not in dims and (not adjacent or d >= front)]
-    value = broadcast_to(value, shown)
-    if adjacent and front:
-        k = place.ndim
-        value = permute_dims(value, [*range(front, front + k), *range(front), *range(front + k, value.ndim)])
-    out = _tessera.call(OPS["scatter"], (merged, reshape(place, (-1,)), reshape(value, [count, *rest])), dims=[0])
-    out = reshape(out, [*extents, *rest])
+    extents, others = [x.shape[d] for d in plan.dims], [x.shape[d] for d in rest]
+    place = _linear("index", x, plan.arrays, extents)
+    first, count, k = plan.first, place.size, place.ndim
+    shown = [*others[:first], *place.shape, *others[first:]]
+    value = broadcast_to(_value_like(x, value, shown, "x[i]"), shown)
+    if first:
+        value = permute_dims(value, [*range(first, first + k), *range(first), *range(first + k, value.ndim)])
+    merged = reshape(y, [int(np.prod(extents)), *others])
+    out = _tessera.call(OPS["scatter"], (merged, reshape(place, (-1,)), reshape(value, [count, *others])), dims=[0])
+    out = reshape(out, [*extents, *others])
     back = [order.index(d) for d in range(x.ndim)]
     return permute_dims(out, back) if back != list(range(x.ndim)) else out
+
+
+def put_masked(x, mask, value):
+    """x with x[mask] = value: a value for all, or one for each place where the mask is true, in order. A new tensor."""
+    rest = tuple(x.shape[mask.ndim:])
+    spread = mask[(..., *[None] * len(rest))] if rest else mask
+    if isinstance(value, (builtins.bool, int, float, complex)) and not isinstance(value, np.generic):
+        chosen = _tessera.call(OPS["where"], (spread, value, x))
+        return chosen if chosen._dtype == x._dtype else _tessera.call(OPS["astype"], (chosen,), dtype=x._dtype)
+    if (value.ndim if isinstance(value, _tessera.Tensor) else np.ndim(value)) > len(rest):
+        value = _as_tensor(x, value)
+        while value.ndim > len(rest) and value.shape[0] == 1:
+            value = value[0]
+        if value.ndim > len(rest):
+            return _put_each(x, mask, rest, value)
+    return _tessera.call(OPS["where"], (spread, _value_like(x, value, rest, "x[mask]"), x))
+
+
+def _put_each(x, mask, rest: tuple, value):
+    places = _places(mask) if mask.ndim else _places(reshape(mask, (1,)))
+    count = places.shape[0]
+    value = _value_like(x, value, (count, *rest), "x[mask]")
+    merged = reshape(x, (mask.size, *rest))
+    out = _tessera.call(OPS["scatter"], (merged, places, broadcast_to(value, (count, *rest))), dims=[0])
+    return reshape(out, x.shape)
 
 
 def masked_select(x, mask, /):
@@ -301,7 +380,7 @@ def topk(x, k, /, *, axis=-1, largest=True):
     return made.take_along_axis(x, order, axis=dim), order
 
 
-def median(x, /, *, axis=None, keepdims=False):
+def median(x, /, axis=None, *, keepdims=False):
     """The middle one of the sorted elements along an axis, or the mean of the two; NaN propagates."""
     y = reshape(x, (-1,)) if axis is None else x
     (dim,) = axes_of("median", 0 if axis is None else axis, y.ndim)
@@ -318,8 +397,8 @@ def median(x, /, *, axis=None, keepdims=False):
     return middle if keepdims else reshape(middle, [n for d, n in enumerate(middle.shape) if d != dim])
 
 
-def searchsorted(x1, x2, /, *, side="left", sorter=None):
-    """searchsorted(x1, x2, /, *, side='left', sorter=None)
+def searchsorted(x1, x2, /, side="left", sorter=None):
+    """searchsorted(x1, x2, /, side='left', sorter=None)
 
     Finds where elements of x2 belong in the sorted vector x1: before equal ones (left), or behind (right). sorter: the
     indices that sort x1, where it isn't sorted."""

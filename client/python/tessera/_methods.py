@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import _tessera
 import _tessera_ops as made
-from . import _calculus, _functional, _indexing
+from . import _calculus, _functional, _indexing, _ops
 from ._arrangement import beside
 from ._attach import attach
 from ._errors import ArgumentError
@@ -49,6 +49,20 @@ class _NumpyMethods:
         """The products of the elements up to each one along an axis, by default of the flattened tensor."""
         _no_out("cumprod", out)
         return _indexing.cumprod(self, axis=axis, dtype=dtype)
+
+    def __divmod__(self, other):
+        return _calculus.divmod(self, other)
+
+    def __rdivmod__(self, other):
+        return _calculus.divmod(other, self)
+
+    def __round__(self, decimals=0):
+        return _ops.round(self, decimals)
+
+    def round(self, decimals=0, out=None):
+        """ts.round(x, decimals): each element rounded to so many decimals, halves to the even one."""
+        _no_out("round", out)
+        return _ops.round(self, decimals)
 
     def dot(self, other, out=None):
         """ts.dot(x, other): the product of matrices or of vectors as NumPy's dot has it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import operator
 
 import numpy as np
 
@@ -162,8 +163,8 @@ def _tensors_of(name: str, arrays) -> list:
     return [array if isinstance(array, _tessera.Tensor) else as_operand(name, tensor, array) for array in arrays]
 
 
-def concat(arrays, /, *, axis=0):
-    """concat(arrays, /, *, axis=0)
+def concat(arrays, /, axis=0):
+    """concat(arrays, /, axis=0)
 
     Joins tensors along an existing axis; with axis=None flattened."""
     arrays = _tensors_of("concat", arrays)
@@ -172,8 +173,8 @@ def concat(arrays, /, *, axis=0):
     return _in_parts("concat", arrays, axes_of("concat", axis, arrays[0].ndim))
 
 
-def stack(arrays, /, *, axis=0):
-    """stack(arrays, /, *, axis=0)
+def stack(arrays, /, axis=0):
+    """stack(arrays, /, axis=0)
 
     Joins tensors along a new axis."""
     arrays = _tensors_of("stack", arrays)
@@ -190,8 +191,8 @@ def _in_parts(name: str, arrays: list, dims: list):
     return _tessera.call(_ROWS[name][0], tuple(arrays), dims=dims)
 
 
-def roll(x, /, shift, *, axis=None):
-    """roll(x, /, shift, *, axis=None)
+def roll(x, /, shift, axis=None):
+    """roll(x, /, shift, axis=None)
 
     Moves elements along the axes, in a circle; without an axis those of the flattened tensor."""
     x = _tensor_of("roll", x)
@@ -207,8 +208,8 @@ def _checked_axes(name: str, axis, ndim: int) -> list[int]:
     return axes
 
 
-def repeat(x, repeats, /, *, axis=None):
-    """repeat(x, repeats, /, *, axis=None)
+def repeat(x, repeats, /, axis=None):
+    """repeat(x, repeats, /, axis=None)
 
     Repeats each element along an axis, by default of the flattened tensor; repeats is a number, or one for each element."""
     x = _tensor_of("repeat", x)
@@ -287,8 +288,8 @@ def broadcast_shapes(*shapes):
         raise InvalidArgumentError(f"broadcast_shapes: {shown} don't broadcast") from None
 
 
-def diff(x, /, *, axis=-1, n=1, prepend=None, append=None):
-    """diff(x, /, *, axis=-1, n=1, prepend=None, append=None)
+def diff(x, /, n=1, axis=-1, prepend=None, append=None):
+    """diff(x, /, n=1, axis=-1, prepend=None, append=None)
 
     Calculates the difference of each element and the one before it along an axis, n times. prepend and append stand before
     and behind x along the axis."""
@@ -316,6 +317,35 @@ def meshgrid(*arrays, indexing="xy"):
         dim = 1 - i if swap and i < 2 else i
         out.append(broadcast_to(reshape(array, [array.size if d == dim else 1 for d in range(len(arrays))]), shape))
     return out
+
+
+def unstack(x, /, *, axis=0):
+    """unstack(x, /, *, axis=0)
+
+    The slices along an axis, without it: a tuple."""
+    slices = made.unstack(_tensor_of("unstack", x), axis=axis)
+    return (slices,) if isinstance(slices, _tessera.Tensor) else tuple(slices)
+
+
+def round(x, /, decimals=0):  # noqa: A001 - the array API's name
+    x = _tensor_of("round", x)
+    try:
+        decimals = operator.index(decimals)
+    except TypeError:
+        raise ArgumentError(f"round: decimals is {decimals!r}, not an integer") from None
+    if decimals == 0 or (x.dtype.kind in "iub" and decimals > 0):
+        return made.round(x)
+    if builtins.abs(decimals) > 308:
+        raise InvalidArgumentError(f"round: decimals is {decimals}; from -308 to 308")
+    scale = 10 ** builtins.abs(decimals)
+    if x.dtype.kind in "iu":
+        return astype(made.round(astype(x, np.float64) / scale) * scale, x.dtype)
+    return made.round(x * float(scale)) / float(scale) if decimals > 0 else made.round(x / float(scale)) * float(scale)
+
+
+round._accepts, round.__signature__ = inspect.signature(round), inspect.signature(made.round)
+_document(round, "round")
+round.__doc__ += " With decimals=, as NumPy's, to so many behind the point, or before it where that is negative."
 
 
 def split(x, indices_or_sections, /, axis=0):

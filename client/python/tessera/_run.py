@@ -66,6 +66,18 @@ def _attribute(name: str, key: str, attribute: str, value, first):
     return integers(value, key, name)
 
 
+def _along_nothing(number: int, name: str, operands: tuple, arguments: dict, first):
+    """axis=(): what reduces does so along a dim of extent 1 that is made for it; what keeps the dims has nothing to do."""
+    if "keepdims" not in arguments:
+        if name not in ("flip", "squeeze", "fftshift", "ifftshift"):
+            raise InvalidArgumentError(f"{name}: axis is (), {first._spec} needs at least one")
+        return first._copy()
+    values = tuple(as_operand(name, first, value) for value in operands)
+    spread = tuple(value[..., None] if isinstance(value, _tessera.Tensor) else value for value in values)
+    return run(number, name, spread, {**arguments, **{key: ("dims", -1) for key, (attribute, _) in arguments.items() if attribute == "dims"},
+                                      "keepdims": ("keepdims", False)})
+
+
 def run(number: int, name: str, operands: tuple, arguments: dict):
     """`arguments`: (attribute, value) by the public name; without an attribute the value is a number of the call."""
     while len(operands) > 1 and operands[-1] is None:
@@ -76,6 +88,8 @@ def run(number: int, name: str, operands: tuple, arguments: dict):
         raise ArgumentError(f"{name}: needs a Tensor among its operands, not {shown}; make one with ts.asarray or distribute_tensor")
     if any(value is None for value in operands):
         raise InvalidArgumentError(f"{name}: operand {operands.index(None)} is None, and one behind it is given")
+    if any(attribute == "dims" and isinstance(value, (tuple, list)) and not len(value) for attribute, value in arguments.values()):
+        return _along_nothing(number, name, operands, arguments, first)
     attributes, scalars = {}, []
     for key, (attribute, value) in arguments.items():
         if value is None:

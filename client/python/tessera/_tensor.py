@@ -429,8 +429,8 @@ class _TensorMethods:
             return
         mask = _index.mask_of(key, self)
         if mask is not None:
-            chosen = _tessera.call(OPS["where"], (mask, as_operand("x[mask] = v", self, value), self))
-            kept = chosen if chosen._dtype == self._dtype else _tessera.call(OPS["astype"], (chosen,), dtype=self._dtype)
+            from . import _indexing
+            kept = _indexing.put_masked(self, mask, value)
             if not self._has_partial and list(kept._placements) != list(self._placements):
                 kept = kept.redistribute(self.device_mesh, self.placements)
             _tessera.rebind(self, kept)

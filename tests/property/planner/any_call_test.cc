@@ -1,4 +1,4 @@
-// Whatever a client may call: a call that resolves has a plan that is proven, or an error, and nothing ends the process.
+// Whatever a client may call: a call that resolves has a plan that is proven, or an error; nothing ends the process.
 
 #include <cstdlib>
 #include <iostream>
