@@ -101,7 +101,9 @@ int64_t MemoryBytes(const PlanTemplate& value) {
 int64_t MemoryBytes(const PlanKey& key) {
   int64_t bytes = static_cast<int64_t>(sizeof(PlanKey)) + BytesOf(key.inputs) + BytesOf(key.calls);
   for (const PlanKeyInput& input : key.inputs) bytes += BytesOf(input.spec.placements);
-  for (const PlanKeyCall& call : key.calls) bytes += call.attributes.HeapBytes() + BytesOf(call.operands);
+  for (const PlanKeyCall& call : key.calls) {
+    bytes += call.attributes.HeapBytes() + BytesOf(call.operands) + BytesOf(call.scalars);
+  }
   return bytes;
 }
 

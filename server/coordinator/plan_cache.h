@@ -46,10 +46,12 @@ struct PlanKeyCall {
   OpId op = OpId::kFull;
   Attributes attributes;
   absl::InlinedVector<PlanKeyOperand, 2> operands;
+  // The call's own numbers: how many there are, and of which dtypes, shapes a composite's graph.
+  std::vector<PlanKeyOperand> scalars = {};
   bool operator==(const PlanKeyCall&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const PlanKeyCall& c) {
-    return H::combine(std::move(h), c.op, c.attributes, c.operands);
+    return H::combine(std::move(h), c.op, c.attributes, c.operands, c.scalars);
   }
 };
 // A call, or a segment of several in its canonical form: handles are left out, and numbers' values.

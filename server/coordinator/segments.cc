@@ -43,7 +43,7 @@ class StateMachine::SegmentGatherer {
     if (role == SegmentRole::kAlone || (role == SegmentRole::kContraction && !unit_.calls.empty())) return false;
     if (record.results.size() != 1 || !record.call.scalars.empty()) return false;
     if (FindMade(record.results[0]) != nullptr || session_.tensors.contains(record.results[0])) return false;
-    PlanKeyCall call{record.call.op, record.call.attributes, {}};
+    PlanKeyCall call{record.call.op, record.call.attributes, {}, {}};
     absl::InlinedVector<TensorPointer, 2> tensors;
     bool is_linked = unit_.calls.empty();
     for (const OperandReference& operand : record.operands) {
@@ -198,6 +198,7 @@ absl::StatusOr<StateMachine::Unit> StateMachine::UnitOf(const SessionEntry& sess
   PlanKeyCall& call = unit.key.calls.emplace_back();
   call.op = record.call.op;
   call.attributes = record.call.attributes;
+  for (const Scalar& scalar : record.call.scalars) call.scalars.push_back(NumberKey(scalar));
   for (const OperandReference& operand : record.operands) {
     if (const auto* scalar = std::get_if<Scalar>(&operand.value)) {
       call.operands.push_back(NumberKey(*scalar));

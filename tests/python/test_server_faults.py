@@ -418,3 +418,16 @@ def test_the_memory_of_a_worker_that_is_gone_is_given_back(new_cluster):
             rejoin(when_dead=lambda: arenas() == (1, 1))
             wait_until(lambda: arenas() == (2, 1))  # a peer's takes no descriptor
             assert float(rows().redistribute([S(1)]).sum()) == 64
+
+
+def test_calls_that_differ_in_their_numbers_of_numbers_have_plans_of_their_own(session, mesh4):
+    """What no client of ours sends: numbers that the op doesn't read, and then none of them."""
+    import _tessera
+    from tessera._tensor import OPS
+    x = session.distribute_tensor(np.zeros(4), mesh4, [ts.Replicate()])
+    for scalars in ([1, 2.5], [], [1], [True], [1]):
+        try:
+            _tessera.call(OPS["acos"], (x,), **({"scalars": scalars} if scalars else {})).wait()
+        except ts.TesseraError:
+            assert scalars
+    np.testing.assert_allclose(ts.acos(x).full_tensor(), np.arccos(np.zeros(4)))
