@@ -162,3 +162,34 @@ def test_maps_reductions_and_products_are_those_of_cpu_workers(emulated, new_clu
     np.testing.assert_array_equal((x @ y).full_tensor(), a @ b)
     assert float(x.sum() + 10) == a.sum() + 10
     np.testing.assert_array_equal(x.max(axis=0).full_tensor(), a.max(axis=0))
+
+
+@needs_emulator
+def test_what_has_no_kernel_for_a_gpu_is_computed_by_its_host(emulated, new_cluster, rng):
+    session = new_cluster(workers=2, memory="16MiB", device="cuda").connect()
+    mesh = session.init_device_mesh("cuda", (2,))
+    a = rng.random((6, 5, 5)) + 5 * np.eye(5)
+    x = session.distribute_tensor(a, mesh, [ts.Shard(0)])
+    np.testing.assert_allclose((ts.linalg.inv(x * 2) + 1).full_tensor(), np.linalg.inv(a * 2) + 1, rtol=1e-12)
+    np.testing.assert_allclose(ts.fft.fft(x, axis=1).full_tensor(), np.fft.fft(a, axis=1), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(ts.exp(x * 1j).full_tensor(), np.exp(a * 1j), rtol=1e-12)
+    with pytest.raises(ts.LinAlgError, match="cholesky: not positive definite"):
+        ts.linalg.cholesky(x * -1).wait()
+    assert float(x.sum()) == pytest.approx(a.sum())
+
+
+@needs_emulator
+def test_maps_that_nvrtc_doesnt_compile_are_computed_by_the_host(emulated, rng):
+    with Up("--workers", "1") as up, ts.connect(up.address) as session:
+        environment = {**os.environ, "TESSERA_NVRTC": str(EMULATED_DRIVER / "libnvrtc_that_fails.so")}
+        worker = subprocess.Popen(["sh", "-c", "exec env " + up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda")],
+                                  stderr=subprocess.PIPE, text=True, env=environment)
+        wait_until(lambda: session.worker_count == 2)
+        a = rng.random((7, 3))
+        x = session.distribute_tensor(a, session.init_device_mesh("cuda", (1,)))
+        np.testing.assert_array_equal((x * 2 + 1).full_tensor(), a * 2 + 1)
+        np.testing.assert_array_equal((x * x).max(axis=0).full_tensor(), (a * a).max(axis=0))
+        worker.terminate()
+        assert worker.wait(10) == 0
+        said = worker.stderr.read()
+        assert said.count("is computed on the host: maps: NVRTC 0.0: NVRTC_ERROR_COMPILATION this NVRTC compiles nothing") == 1

@@ -63,6 +63,7 @@ class CudaDevice::Loop {
   absl::Status Submit(Stream& stream, size_t number, StreamItem& item);
   absl::Status SubmitWait(Stream& stream, const CounterWait& wait);
   absl::Status SubmitWork(Stream& stream, const DeviceWork& work);
+  absl::Status SubmitHostStep(Stream& stream, const KernelWork& work);
   absl::Status SubmitRead(Stream& stream, const CopyWork& work);
   absl::Status SubmitAsync(Stream& stream, Device::Start start);
   absl::Status SubmitReport(Stream& stream, Device::Report report);
@@ -81,6 +82,8 @@ class CudaDevice::Loop {
   CudaDeviceOptions options_;  // from Begin on
   std::unique_ptr<Launcher> launcher_;
   PinnedSlots reads_;
+  HostThread host_;
+  bool has_warned_ = false;  // that maps run on the host
   std::array<std::unique_ptr<Stream>, kStreamCount + 1> streams_;
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;
