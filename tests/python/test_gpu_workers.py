@@ -173,6 +173,9 @@ def test_what_has_no_kernel_for_a_gpu_is_computed_by_its_host(emulated, new_clus
     np.testing.assert_allclose((ts.linalg.inv(x * 2) + 1).full_tensor(), np.linalg.inv(a * 2) + 1, rtol=1e-12)
     np.testing.assert_allclose(ts.fft.fft(x, axis=1).full_tensor(), np.fft.fft(a, axis=1), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(ts.exp(x * 1j).full_tensor(), np.exp(a * 1j), rtol=1e-12)
+    steps = ts.explain(lambda x: ts.linalg.inv(x * 2), x).steps
+    assert [step.endswith(", on the host") for step in steps] == ["linalg" in step for step in steps]
+    assert any("linalg" in step for step in steps)
     with pytest.raises(ts.LinAlgError, match="cholesky: not positive definite"):
         ts.linalg.cholesky(x * -1).wait()
     assert float(x.sum()) == pytest.approx(a.sum())
