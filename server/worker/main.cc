@@ -318,11 +318,6 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
   if (options.device == "cpu") {
     return MakeCpuPlatform({.threads = options.threads, .workers_on_host = options.workers_on_host});
   }
-  if (options.transport != "shm") {
-    return absl::InvalidArgumentError(
-        StrCat("--device cuda: workers with GPUs reach each other by mapped memory only; --transport is ",
-               options.transport, ", it must be shm"));
-  }
   return MakeCudaPlatform({.gpu = options.gpu, .worker = options.index, .lost = EndNow, .warn = Warn});
 }
 

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import time
 
@@ -54,9 +55,22 @@ def test_another_device_is_refused_by_name():
         ts.local_cluster(workers=1, memory="16MiB", device="tpu")
 
 
-def test_messages_between_gpus_are_refused_by_name(emulated):
-    with pytest.raises(ts.UnavailableError, match="--transport is ucx, it must be shm"):
-        ts.local_cluster(workers=1, memory="16MiB", device="cuda", transport="ucx")
+@needs_emulator
+@pytest.mark.parametrize("size", [(35, 22), (900, 700)])
+def test_shards_move_between_gpus_in_messages(emulated, new_cluster, rng, size):
+    session = new_cluster(workers=3, memory="32MiB", device="cuda", transport="ucx").connect()
+    mesh = session.init_device_mesh("cuda", (3,))
+    values = rng.random(size, dtype=np.float32)
+    rows = session.distribute_tensor(values, mesh, [ts.Shard(0)])
+    plan = rows.explain_redistribute([ts.Shard(1)])
+    with session.comm_debug() as comm:
+        columns = rows.redistribute(placements=[ts.Shard(1)])
+    np.testing.assert_array_equal(columns.full_tensor(), values)
+    assert comm.bytes_received == plan.bytes_received and sum(comm.bytes_received) > 0
+    np.testing.assert_array_equal(columns.redistribute(placements=[ts.Replicate()]).to_local(2), values)
+    few = rows[:, :4]
+    total = (few.T @ few).redistribute(placements=[ts.Replicate()])
+    np.testing.assert_allclose(total.full_tensor(), values[:, :4].T @ values[:, :4], rtol=1e-4)
 
 
 @needs_emulator
@@ -102,11 +116,45 @@ def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated
                 session.init_device_mesh((2,), workers=(0, 1))
             with pytest.raises(ts.InvalidArgumentError, match='device type is "cpu", the workers of .* are cuda'):
                 session.init_device_mesh("cpu", (1,), workers=(1,))
-            with pytest.raises(ts.InvalidArgumentError, match="an op's workers are of one kind"):
+            with pytest.raises(ts.InvalidArgumentError, match="from one kind of device to another in messages, and worker 0 has none"):
                 x.to_device(session.init_device_mesh("cpu", (1,))).wait()
         finally:
             other.terminate()
             assert other.wait(10) == 0
+
+
+def start_beside(up, index, **environment):
+    """A worker with a GPU in the cluster of `up`."""
+    join = re.sub(r"--index=\d+", f"--index={index}", up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda"))
+    return subprocess.Popen(["sh", "-c", f"exec env {join}"], stderr=subprocess.DEVNULL, env={**os.environ, **environment})
+
+
+@needs_emulator
+def test_bytes_go_between_meshes_of_both_kinds_in_messages(emulated, rng):
+    with Up("--workers", "2", "--transport", "ucx") as up, ts.connect(up.address) as session:
+        others = [start_beside(up, index) for index in (2, 3)]
+        try:
+            wait_until(lambda: session.worker_count == 4)
+            host, gpus = session.init_device_mesh("cpu", (2,)), session.init_device_mesh("cuda", (2,))
+            values = rng.random((300, 70))
+            x = session.distribute_tensor(values, host, [ts.Shard(0)])
+            plan = x.explain_redistribute(device_mesh=gpus, placements=[ts.Shard(1)])
+            with session.comm_debug() as comm:
+                there = x.redistribute(gpus, [ts.Shard(1)])
+            np.testing.assert_array_equal(there.full_tensor(), values)
+            assert there.device_mesh.device_type == "cuda"
+            assert sum(comm.bytes_received) == sum(plan.bytes_received) == values.nbytes
+            back = (there * 2).redistribute(host, [ts.Replicate()])
+            np.testing.assert_array_equal(back.to_local(1), values * 2)
+            pending = there.sum(axis=1)
+            assert pending.placements == (ts.Partial(),)
+            np.testing.assert_allclose(pending.redistribute(host, [ts.Shard(0)]).full_tensor(), values.sum(axis=1), rtol=1e-13)
+            with pytest.raises(ts.InvalidArgumentError, match="add: .*mesh"):
+                (x + there).wait()
+        finally:
+            for other in others:
+                other.terminate()
+            assert [other.wait(10) for other in others] == [0, 0]
 
 
 @needs_emulator
