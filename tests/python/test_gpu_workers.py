@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -12,6 +13,9 @@ import pytest
 import tessera as ts
 from conftest import EMULATED_DRIVER, TRANSPORT, use_emulated_driver
 from test_processes import Up, wait_until
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import two_hosts  # noqa: E402
 
 WORKER = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin")) / "server/worker/tessera-worker"
 needs_emulator = pytest.mark.skipif(not (EMULATED_DRIVER / "libcuda.so.1").exists(),
@@ -71,6 +75,21 @@ def test_shards_move_between_gpus_in_messages(emulated, new_cluster, rng, size):
     few = rows[:, :4]
     total = (few.T @ few).redistribute(placements=[ts.Replicate()])
     np.testing.assert_allclose(total.full_tensor(), values[:, :4].T @ values[:, :4], rtol=1e-4)
+
+
+@needs_emulator
+@pytest.mark.parametrize("transport", ["shm+ucx", "shm+tls", "tls"])
+def test_gpus_of_several_hosts_work_together(emulated, rng, transport):
+    values = rng.integers(-9, 9, (50, 30)).astype(np.float32)
+    with two_hosts.Cluster(two_hosts.named_hosts(2), workers=(2, 1), memory="16MiB", transport=transport,
+                           worker_options=["--device", "cuda"]) as cluster, ts.connect(cluster.address) as session:
+        x = session.distribute_tensor(values, session.init_device_mesh("cuda", (3,)), [ts.Shard(0)])
+        plan = x.explain_redistribute([ts.Shard(1)])
+        with session.comm_debug() as comm:
+            y = x.redistribute([ts.Shard(1)]).wait()
+        assert comm.bytes_received == plan.bytes_received
+        np.testing.assert_array_equal(y.full_tensor(), values)
+        np.testing.assert_array_equal((y @ y.T).redistribute([ts.Replicate()]).to_local(2), values @ values.T)
 
 
 @needs_emulator
