@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,12 @@ def emulated(monkeypatch):
     if TRANSPORT != "shm":
         pytest.skip("workers with GPUs reach each other by mapped memory alone")
     use_emulated_driver(monkeypatch.setenv)
+
+
+def start_beside(up, index, stderr=subprocess.DEVNULL, **environment):
+    """A worker with a GPU in the cluster of `up`."""
+    join = re.sub(r"--index=\d+", f"--index={index}", up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda"))
+    return subprocess.Popen(["sh", "-c", f"exec env {join}"], stderr=stderr, text=True, env={**os.environ, **environment})
 
 
 def test_the_worker_is_linked_with_no_library_of_cuda():
@@ -121,8 +128,7 @@ def test_shards_move_between_gpus_and_what_moves_is_what_was_planned(emulated, n
 @needs_emulator
 def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
-        other = subprocess.Popen(["sh", "-c", "exec env " + up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda")],
-                                 stderr=subprocess.DEVNULL)
+        other = start_beside(up, 1)
         try:
             wait_until(lambda: [worker["device"] for worker in session.status()["workers"]] == ["cpu", "cuda"])
             wait_until(lambda: session.worker_count == 2)
@@ -140,12 +146,6 @@ def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated
         finally:
             other.terminate()
             assert other.wait(10) == 0
-
-
-def start_beside(up, index, **environment):
-    """A worker with a GPU in the cluster of `up`."""
-    join = re.sub(r"--index=\d+", f"--index={index}", up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda"))
-    return subprocess.Popen(["sh", "-c", f"exec env {join}"], stderr=subprocess.DEVNULL, env={**os.environ, **environment})
 
 
 @needs_emulator
@@ -181,26 +181,61 @@ def test_bytes_go_between_meshes_of_both_kinds_in_messages(emulated, rng):
                                            ("cuInit:1:803", r"cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(803\) \(libcuda\.so\.1\)"),
                                            ("cuDevicePrimaryCtxRetain:1:100", r"cuDevicePrimaryCtxRetain: CUDA_ERROR_NO_DEVICE \(100\)"),
                                            ("cuLibraryLoadData:1:209", r"CUDA_ERROR_NO_BINARY_FOR_GPU \(209\), of the kernels"),
-                                           ("cuStreamCreate:2:2", r"cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY \(2\)")])
+                                           ("cuStreamCreate:2:2", r"cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
+                                           ("cuMemHostAlloc:1:2", r"cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
+                                           ("cuMemHostRegister:1:2", r"cuMemHostRegister of the own counters: CUDA_ERROR_OUT_OF_MEMORY")])
 def test_a_worker_that_cant_start_says_which_call_failed(emulated, monkeypatch, failure, said):
     monkeypatch.setenv("TESSERA_EMULATOR_FAIL", failure)
     with pytest.raises(ts.TesseraError, match=said):
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
 
 
+def test_a_driver_that_is_too_old_is_named_with_what_it_lacks(monkeypatch):
+    if not (EMULATED_DRIVER / "old_driver/libcuda.so.1").exists():
+        pytest.skip("no driver to test with was built")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(EMULATED_DRIVER / "old_driver"))
+    with pytest.raises(ts.UnavailableError, match=r"libcuda\.so\.1 has no cuLibraryLoadData|without the CUDA toolkit"):
+        ts.local_cluster(workers=1, memory="16MiB", device="cuda")
+
+
 @needs_emulator
-def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(emulated):
+@pytest.mark.parametrize("failure, said", [("cuStreamQuery:1:700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),  # asked when nothing seems to move
+                                           ("cuLaunchKernel:3:719", "CUDA_ERROR_LAUNCH_FAILED (719)"),
+                                           ("cuMemcpyAsync:2:700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
+                                           ("cuStreamWaitValue64:2:719", "CUDA_ERROR_LAUNCH_FAILED (719)")])
+def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(emulated, failure, said):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
-        environment = {**os.environ, "TESSERA_EMULATOR_FAIL": "cuStreamQuery:1:700"}    # asked when nothing seems to move
-        other = subprocess.Popen(["sh", "-c", "exec env " + up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda")],
-                                 stderr=subprocess.PIPE, text=True, env=environment)
+        other = start_beside(up, 1, stderr=subprocess.PIPE, TESSERA_EMULATOR_FAIL=failure)
         wait_until(lambda: session.worker_count == 2)
-        a = ts.ones((300, 300), device_mesh=session.init_device_mesh("cuda", (1,)))
+        mesh = session.init_device_mesh("cuda", (1,))
         with pytest.raises(ts.UnavailableError, match="worker 1"):
-            (a @ a).wait(60)
+            for _ in range(20):
+                a = session.distribute_tensor(np.ones((160, 160), np.float32), mesh)
+                float((ts.linalg.inv(a[:9, :9] + 9 * ts.eye(9, device_mesh=mesh)) @ a[:9] @ a).sum() + (a @ a).sum())
         assert other.wait(10) == 1
-        assert "the GPU is lost: CUDA_ERROR_ILLEGAL_ADDRESS (700)" in other.stderr.read()
+        assert f"the GPU is lost: {said}" in other.stderr.read()
         assert float(ts.ones((4,), device_mesh=session.init_device_mesh("cpu", (1,))).sum()) == 4
+
+
+@needs_emulator
+@pytest.mark.parametrize("transport", ["shm", "ucx"])
+def test_a_gpu_worker_that_is_killed_in_the_middle_of_a_phase_holds_up_nobody(emulated, new_cluster, transport):
+    session = new_cluster(workers=3, memory="16MiB", device="cuda", transport=transport).connect()
+    values = np.arange(90.0 * 60).reshape(90, 60)
+    x = session.distribute_tensor(values, session.init_device_mesh("cuda", (3,)), [ts.Shard(0)]).wait()
+    rest = session.init_device_mesh("cuda", (2,), workers=(0, 1))
+    y = session.distribute_tensor(values, rest, [ts.Shard(0)]).wait()
+    worker = session.status()["workers"][2]["pid"]
+    os.kill(worker, signal.SIGSTOP)                                         # the others stand in this phase, on their GPUs
+    moved = [x.redistribute([ts.Shard(1)]) for _ in range(3)]
+    behind = y.redistribute([ts.Shard(1)])
+    time.sleep(0.3)
+    os.kill(worker, signal.SIGKILL)
+    for each in moved:
+        with pytest.raises(ts.UnavailableError, match="worker 2 was lost"):
+            each.wait(30)
+    np.testing.assert_array_equal((behind * 2).full_tensor(), values * 2)
+    np.testing.assert_array_equal((y + 1).redistribute([ts.Replicate()]).to_local(1), values + 1)
 
 
 @needs_emulator
@@ -251,9 +286,7 @@ def test_what_has_no_kernel_for_a_gpu_is_computed_by_its_host(emulated, new_clus
 @needs_emulator
 def test_maps_that_nvrtc_doesnt_compile_are_computed_by_the_host(emulated, rng):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
-        environment = {**os.environ, "TESSERA_NVRTC": str(EMULATED_DRIVER / "libnvrtc_that_fails.so")}
-        worker = subprocess.Popen(["sh", "-c", "exec env " + up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda")],
-                                  stderr=subprocess.PIPE, text=True, env=environment)
+        worker = start_beside(up, 1, stderr=subprocess.PIPE, TESSERA_NVRTC=str(EMULATED_DRIVER / "libnvrtc_that_fails.so"))
         wait_until(lambda: session.worker_count == 2)
         a = rng.random((7, 3))
         x = session.distribute_tensor(a, session.init_device_mesh("cuda", (1,)))
