@@ -6,18 +6,29 @@
 
 #include "client/cli/command.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/gpu_kernels.h"
+#include "schemas/types/device_kind.h"
 
 namespace tessera {
 namespace {
 
-// Of all rows, or of those whose name or documentation has the word.
-int ShowOps(const std::string& word, bool as_json) {
+struct OpsOptions {
+  std::string word;
+  std::string device = "cpu";
+  bool as_json = false;
+};
+
+// Of all rows, or of those whose name or documentation has the word; and for a GPU, where each is computed.
+int ShowOps(const OpsOptions& options) {
+  const auto& [word, device, as_json] = options;
+  const bool is_gpu = device == ToText(DeviceKind::kCuda);
   nlohmann::json rows = nlohmann::json::array();
-  std::vector<std::vector<std::string>> table = {{"OP", "WHAT IT DOES"}};
+  std::vector<std::vector<std::string>> table = {{"OP", is_gpu ? "COMPUTED BY" : "WHAT IT DOES"}};
   for (const OpRow& row : Catalog()) {
     if (row.signature.find(word) == row.signature.npos && row.doc.find(word) == row.doc.npos) continue;
     rows.push_back({{"name", row.name}, {"signature", row.signature}, {"doc", row.doc}});
-    table.push_back({std::string(row.signature), std::string(row.doc)});
+    if (is_gpu) rows.back()["computed_by"] = PlaceOnGpu(row);
+    table.push_back({std::string(row.signature), std::string(is_gpu ? PlaceOnGpu(row) : row.doc)});
   }
   if (as_json) {
     std::printf("%s\n", rows.dump(2).c_str());
@@ -32,11 +43,14 @@ int ShowOps(const std::string& word, bool as_json) {
 
 Command AddOpsCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("ops", "the op catalog: what each op takes and does; needs no server");
-  auto word = std::make_shared<std::string>();
-  auto as_json = std::make_shared<bool>(false);
-  command->add_option("word", *word, "only ops that have this in their signature or documentation");
-  command->add_flag("--json", *as_json, "one JSON array on stdout");
-  return {command, [word, as_json] { return ShowOps(*word, *as_json); }};
+  auto options = std::make_shared<OpsOptions>();
+  command->add_option("word", options->word, "only ops that have this in their signature or documentation");
+  command
+      ->add_option("--device", options->device,
+                   "cuda: by a kernel of the GPU, or by the worker's host, for each op (default: cpu)")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command->add_flag("--json", options->as_json, "one JSON array on stdout");
+  return {command, [options] { return ShowOps(*options); }};
 }
 
 }  // namespace tessera

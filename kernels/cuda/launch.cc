@@ -3,16 +3,12 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/map_source.h"
 #include "kernels/cuda/steps.h"
+#include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/errors.h"
 
 namespace tessera::cuda {
 namespace {
-
-absl::Status NoKernel(const LocalOp& op) {
-  return absl::UnimplementedError(absl::StrCat(ToText(op), ": no CUDA kernel"));
-}
 
 // One row per LocalOp: a new one doesn't compile before it is here.
 struct LaunchVisitor {
@@ -35,27 +31,10 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const GatherOp& op) const { return LaunchGather(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ScatterOp& op) const { return LaunchScatter(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
-  absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return NoKernel(op); }
-  absl::StatusOr<Steps> operator()(const FourierOp& op) const { return NoKernel(op); }
+  absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return HasGpuKernel(op, call.output_dtype); }
+  absl::StatusOr<Steps> operator()(const FourierOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const ConvOp& op) const { return LaunchConv(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const PoolOp& op) const { return LaunchPool(op, call, workspace); }
-};
-
-struct ImplementsVisitor {
-  absl::Span<const DType> inputs;
-  DType output;
-  absl::Status operator()(const MapOp& op) const { return ImplementsExpression(op.expression); }
-  absl::Status operator()(const ReduceLocalOp& op) const {
-    return op.map.has_value() ? ImplementsExpression(*op.map) : absl::OkStatus();
-  }
-  absl::Status operator()(const LinalgOp& op) const { return NoKernel(op); }
-  absl::Status operator()(const FourierOp& op) const { return NoKernel(op); }
-  absl::Status operator()(const ConvOp&) const { return ImplementsWindows("conv", output); }
-  absl::Status operator()(const PoolOp&) const { return ImplementsWindows("pool", output); }
-  template <typename Op>
-  absl::Status operator()(const Op&) const {
-    return absl::OkStatus();
-  }
 };
 
 }  // namespace
@@ -88,7 +67,7 @@ absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType
     if (!IsImplemented(dtype)) return NoKernelFor("kernel", dtype);
   }
   if (!IsImplemented(output)) return NoKernelFor("kernel", output);
-  return std::visit(ImplementsVisitor{inputs, output}, op);
+  return HasGpuKernel(op, output);
 }
 
 absl::Status FaultOf(const KernelCall& call, int64_t fault_word) {

@@ -97,7 +97,7 @@ int64_t ReduceTermsWorkspaceBytes(DType dtype, absl::Span<const int64_t> extents
                                   absl::Span<const ReduceDestination> destinations);
 
 // Unimplemented, by the op's name and the dtype, where there is no kernel for the op of inputs and an output of these
-// dtypes.
+// dtypes (schemas/ops/gpu_kernels.h).
 absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType output);
 
 // The error of the call that left this fault word, as the CPU says it; OK for 0.

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
 #include "kernels/cuda/window_parameters.h"
+#include "schemas/ops/gpu_kernels.h"
 #include "schemas/ops/window_op.h"
 #include "schemas/types/status_macros.h"
 
@@ -53,20 +54,14 @@ absl::Status CheckOutput(const char* kernel, const absl::StatusOr<Shape>& output
   return absl::InvalidArgumentError(absl::StrCat(kernel, ": ", ToText(*output), " to ", ToText(call.output_extents)));
 }
 
-bool HasWindows(DType dtype) { return dtype != DType::kBool && Kind(dtype) != DTypeKind::kComplex; }
-
 }  // namespace
-
-absl::Status ImplementsWindows(const char* kernel, DType dtype) {
-  return HasWindows(dtype) ? absl::OkStatus() : NoKernelFor(kernel, dtype);
-}
 
 absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const Workspace& workspace) {
   TESSERA_RETURN_IF_ERROR(
       ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
   const KernelInput &x = call.inputs[0], &weight = call.inputs[1];
   TESSERA_RETURN_IF_ERROR(CheckOutput("conv", ConvOutput(op, x.extents, weight.extents), call));
-  TESSERA_RETURN_IF_ERROR(ImplementsWindows("conv", call.output_dtype));
+  TESSERA_RETURN_IF_ERROR(HasGpuKernel(op, call.output_dtype));
   if (NumElements(call.output_extents) == 0) return Steps();
   const Strides strides = StridesOf(x), weights = StridesOf(weight);
   const WindowLayout layout = LayoutOf(op.windows, absl::MakeConstSpan(weight.extents).subspan(2), x, call,
@@ -106,7 +101,7 @@ absl::StatusOr<Steps> LaunchPool(const PoolOp& op, const KernelCall& call, const
       ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
   const KernelInput& x = call.inputs[0];
   TESSERA_RETURN_IF_ERROR(CheckOutput("pool", PoolOutput(op, x.extents), call));
-  TESSERA_RETURN_IF_ERROR(ImplementsWindows("pool", call.output_dtype));
+  TESSERA_RETURN_IF_ERROR(HasGpuKernel(op, call.output_dtype));
   if (NumElements(call.output_extents) == 0) return Steps();
   const WindowLayout layout = LayoutOf(op.windows, op.kernel, x, call, {});
   PoolParameters p;

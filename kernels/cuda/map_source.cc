@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -80,30 +81,6 @@ constexpr std::string_view kFunctions[kScalarOpCount] = {"",
                                                          "",
                                                          "CommonDivisor",
                                                          "Cbrt"};
-
-bool HasComplexFunction(ScalarOp op) {
-  switch (op) {
-    case ScalarOp::kNeg:
-    case ScalarOp::kAdd:
-    case ScalarOp::kSub:
-    case ScalarOp::kMul:
-    case ScalarOp::kDiv:
-    case ScalarOp::kEqual:
-    case ScalarOp::kNotEqual:
-    case ScalarOp::kWhere:
-    case ScalarOp::kAbs:
-    case ScalarOp::kSign:
-    case ScalarOp::kRound:
-    case ScalarOp::kIsNan:
-    case ScalarOp::kIsInf:
-    case ScalarOp::kIsFinite:
-    case ScalarOp::kReal:
-    case ScalarOp::kImag:
-    case ScalarOp::kConj:
-    case ScalarOp::kCast: return true;
-    default: return false;
-  }
-}
 
 // The type in memory, and the one that a node's value has.
 std::string_view StoredType(DType dtype) {
@@ -292,21 +269,9 @@ absl::Status CheckSize(const char* what, const Launch& launch) {
 
 }  // namespace
 
-absl::Status ImplementsExpression(const Expression& expression) {
-  for (const ExpressionNode& node : expression.nodes) {
-    if (Arity(node.op) == 0 || node.op == ScalarOp::kComplex) continue;
-    const int32_t operand = node.op == ScalarOp::kWhere ? node.b : node.a;
-    const DType dtype = expression.nodes[static_cast<size_t>(operand)].dtype;
-    if (Kind(dtype) != DTypeKind::kComplex || HasComplexFunction(node.op)) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("map: no CUDA kernel for ", std::string(ToText(node.op)), " of ", NameOf(dtype)));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Launch> LaunchMapProgram(const Expression& expression, const KernelCall& call,
                                         const Workspace& workspace) {
-  TESSERA_RETURN_IF_ERROR(ImplementsExpression(expression));
+  TESSERA_RETURN_IF_ERROR(HasGpuKernel(expression));
   const size_t inputs = call.inputs.size(), rank = call.output_extents.size();
   std::vector<Strides> strides;
   for (const KernelInput& input : call.inputs) {
@@ -357,7 +322,7 @@ absl::StatusOr<Launch> LaunchMapProgram(const Expression& expression, const Kern
 
 absl::StatusOr<Launch> LaunchReduceProgram(const Expression& expression, const KernelCall& call,
                                            const ReduceProgramCall& r, const Workspace& workspace) {
-  TESSERA_RETURN_IF_ERROR(ImplementsExpression(expression));
+  TESSERA_RETURN_IF_ERROR(HasGpuKernel(expression));
   const size_t inputs = call.inputs.size();
   const std::vector<Element> arguments = ArgumentsOf(expression, call.scalars);
   NodeWriter nodes(expression);

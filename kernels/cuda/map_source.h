@@ -15,10 +15,6 @@
 
 namespace tessera::cuda {
 
-// Unimplemented, by the op's name and the dtype, for what has no function on a GPU: those of complex numbers that C99
-// has in its library.
-absl::Status ImplementsExpression(const Expression& expression);
-
 struct Header {
   std::string_view name;  // as it is included
   std::string_view text;

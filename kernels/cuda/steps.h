@@ -122,7 +122,6 @@ int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchPool(const PoolOp& op, const KernelCall& call, const Workspace& workspace);
-absl::Status ImplementsWindows(const char* kernel, DType dtype);
 // Copies that can't fail.
 void AddCopy(absl::Span<const int64_t> extents, int64_t element_bytes, const void* source,
              absl::Span<const int64_t> source_strides, void* destination, absl::Span<const int64_t> destination_strides,

@@ -177,17 +177,38 @@ absl::StatusOr<const Topology*> StateMachine::CheckMeshes(const OpCall& call,
     if (layout != nullptr) meshes.push_back(&layout->spec.mesh);
   }
   std::optional<WorkerIndex> first;
+  bool is_mixed = false;
   for (const Mesh* mesh : meshes) {
     TESSERA_RETURN_IF_ERROR(CheckWorkers(name, mesh->workers()));
     if (!first.has_value()) first = mesh->workers()[0];
     for (const WorkerIndex worker : mesh->workers()) {
       if (KindOf(worker) == KindOf(*first)) continue;
-      return absl::InvalidArgumentError(StrCat(name, ": worker ", first->value, " is ", ToText(KindOf(*first)),
-                                               " and worker ", worker.value, " is ", ToText(KindOf(worker)),
-                                               "; an op's workers are of one kind"));
+      absl::Status status = CheckMove(call.op, *first, worker, meshes);
+      if (!status.ok()) return status;
+      is_mixed = true;
     }
   }
+  if (is_mixed) return &topologies_[static_cast<size_t>(DeviceKind::kCpu)];
   return &topologies_[static_cast<size_t>(first.has_value() ? KindOf(*first) : DeviceKind::kCpu)];
+}
+
+absl::Status StateMachine::CheckMove(OpId op, WorkerIndex one, WorkerIndex other,
+                                     absl::Span<const Mesh* const> meshes) const {
+  const std::string both = StrCat(NameOf(op), ": worker ", one.value, " is ", ToText(KindOf(one)), " and worker ",
+                                  other.value, " is ", ToText(KindOf(other)));
+  if (op != OpId::kRedistribute) {
+    return absl::InvalidArgumentError(StrCat(both, "; an op's workers are of one kind"));
+  }
+  for (const Mesh* mesh : meshes) {
+    for (const WorkerIndex worker : mesh->workers()) {
+      const auto found = workers_.find(worker);
+      if (found == workers_.end() || found->second.info.messages != MessageNetwork::kNone) continue;
+      return absl::InvalidArgumentError(
+          StrCat(both, "; bytes go from one kind of device to another in messages, and worker ", worker.value,
+                 " has none: start all workers with --transport ucx, shm+ucx or shm+tls"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 DeviceKind StateMachine::KindOf(WorkerIndex worker) const {

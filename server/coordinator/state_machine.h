@@ -173,6 +173,8 @@ class StateMachine {
   std::vector<PlanLimits> LimitsFor(const Plan& plan, const std::vector<MemoryMap::Request>& held = {}) const;
   absl::Status Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan, std::vector<Scalar> scalars);
   DeviceKind KindOf(WorkerIndex worker) const;
+  // Of an op between workers of two kinds: OK where it only moves bytes, and all have messages to move them in.
+  absl::Status CheckMove(OpId op, WorkerIndex one, WorkerIndex other, absl::Span<const Mesh* const> meshes) const;
   absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;
   // Of all that the op names; before it is planned, which costs time on a large mesh.
   // That all workers are there, and of one kind: their topology.

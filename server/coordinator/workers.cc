@@ -1,6 +1,7 @@
 // Workers of the state machine: joining, silence, death.
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "schemas/types/layout.h"
@@ -38,12 +39,12 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
   entry.info = event;
   entry.last_heard_us = now_us_;
   entry.join_number = ++joins_;
-  // Workers share a host of the topology when they map each other's memory.
-  std::vector<std::pair<std::string, int32_t>> hosts;
+  // Workers share a host of the topology when they map each other's memory, which is of one kind of device.
+  std::vector<std::tuple<std::string, int32_t, DeviceKind>> hosts;
   std::vector<int32_t> host_of_worker(static_cast<size_t>(workers_.rbegin()->first.value) + 1, 0);
   for (const auto& [index, worker] : workers_) {
     constexpr int32_t kShared = -1;
-    const std::pair<std::string, int32_t> host = {worker.info.host, worker.info.map_peers ? kShared : index.value};
+    const std::tuple host = {worker.info.host, worker.info.map_peers ? kShared : index.value, worker.info.device};
     auto known = std::find(hosts.begin(), hosts.end(), host);
     host_of_worker[static_cast<size_t>(index.value)] = static_cast<int32_t>(known - hosts.begin());
     if (known == hosts.end()) hosts.push_back(host);
@@ -95,7 +96,7 @@ bool StateMachine::IsMappedByPeers(WorkerIndex index) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const auto& other) {
     const WorkerEntry& entry = other.second;
     return other.first != index && entry.state != WorkerState::kDead && entry.info.map_peers &&
-           entry.info.host == info.host;
+           entry.info.host == info.host && entry.info.device == info.device;
   });
 }
 

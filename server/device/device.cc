@@ -1,8 +1,10 @@
 #include "server/device/device.h"
 
+#include <new>
 #include <utility>
 
 #include "schemas/codec/streamed_copy.h"
+#include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
@@ -22,6 +24,12 @@ bool IsRowMajor(const Shape& extents, const Strides& strides) {
 }  // namespace
 
 void Device::EnqueueRead(StreamId stream, CopyWork work) { EnqueueRun(stream, std::move(work)); }
+
+absl::StatusOr<std::shared_ptr<std::byte>> Device::MakeStaging(int64_t bytes) {
+  auto* const memory = new (std::nothrow) std::byte[static_cast<size_t>(bytes)];
+  if (memory == nullptr) return absl::ResourceExhaustedError(StrCat("no host memory of ", bytes, " bytes"));
+  return std::shared_ptr<std::byte>(memory, std::default_delete<std::byte[]>());
+}
 
 absl::Status Device::Transfer(const CopyWork& work, TransferSide side) {
   const int64_t bytes = NumElements(work.extents) * work.element_bytes;

@@ -20,6 +20,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "schemas/types/run_times.h"
@@ -97,6 +98,12 @@ class Device {
   // Copies between the host's memory and the device's, and returns when it is done. In no order with streams: who calls
   // it knows that what it reads is there, and that nobody uses what it writes. From any thread that isn't the device's.
   virtual absl::Status Transfer(const CopyWork& work, TransferSide side);
+
+  // Memory of the host that items may point at: what messages are packed into and received to. It may outlive the
+  // device. ResourceExhausted where there is none. From any thread.
+  virtual absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes);
+  // Whether the device's memory is the host's, and messages can be sent from it and received to it.
+  virtual bool IsHostMemory() const { return true; }
 
   // Waits on this worker are met from now on, and its counters are let go of.
   virtual void MarkDead(WorkerIndex worker) = 0;

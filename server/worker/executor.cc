@@ -24,7 +24,8 @@ Executor::Executor(WorkerIndex self, const SharedArena& own, Device& device, Mes
     : arenas_(self, own),
       device_(device),
       messages_(messages),
-      templates_(self, messages == nullptr ? MessageLists::kOmit : MessageLists::kBuild, max_chunk_bytes),
+      templates_(self, messages == nullptr ? MessageLists::kOmit : MessageLists::kBuild, max_chunk_bytes,
+                 device.IsHostMemory() ? DirectChunks::kYes : DirectChunks::kNo),
       phases_(arenas_, device, messages),
       records_(RunRecords::Make(std::move(report))) {}
 

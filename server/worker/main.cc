@@ -106,6 +106,8 @@ int Fail(const std::string& message) {
   return 1;
 }
 
+void Warn(const absl::Status& why) { Fail(std::string(why.message())); }
+
 // On any thread: a GPU is lost, or the host has no pages left. Without those a worker would be ended by the kernel in
 // the middle of an op, or another process in its place.
 void EndNow(const absl::Status& why) {
@@ -316,12 +318,7 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
   if (options.device == "cpu") {
     return MakeCpuPlatform({.threads = options.threads, .workers_on_host = options.workers_on_host});
   }
-  if (options.transport != "shm") {
-    return absl::InvalidArgumentError(
-        StrCat("--device cuda: workers with GPUs reach each other by mapped memory only; --transport is ",
-               options.transport, ", it must be shm"));
-  }
-  return MakeCudaPlatform({.gpu = options.gpu, .worker = options.index, .lost = EndNow});
+  return MakeCudaPlatform({.gpu = options.gpu, .worker = options.index, .lost = EndNow, .warn = Warn});
 }
 
 int Serve(WorkerOptions options) {

@@ -1,7 +1,6 @@
 #include "server/worker/phase_items.h"
 
 #include <algorithm>
-#include <new>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -159,14 +158,12 @@ absl::StatusOr<std::shared_ptr<StagingMemory>> PhaseItems::NewStaging(int64_t by
     return absl::ResourceExhaustedError(StrCat("worker ", arenas_.self().value, ": messages take ", bytes,
                                                " bytes beside the arena; max_phase_staging_bytes is ", most));
   }
-  auto staging = std::make_shared<StagingMemory>();
-  staging->bytes.reset(new (std::nothrow) std::byte[static_cast<size_t>(bytes)]);
-  if (staging->bytes == nullptr) {
-    return absl::ResourceExhaustedError(
-        StrCat("worker ", arenas_.self().value, ": no host memory for messages of ", bytes, " bytes"));
+  absl::StatusOr<std::shared_ptr<std::byte>> memory = device_.MakeStaging(bytes);
+  if (!memory.ok()) {
+    return absl::ResourceExhaustedError(StrCat("worker ", arenas_.self().value, ": no host memory for messages of ",
+                                               bytes, " bytes: ", StdView(memory.status().message())));
   }
-  staging->size = bytes;
-  return staging;
+  return std::make_shared<StagingMemory>(StagingMemory{*std::move(memory), bytes});
 }
 
 absl::Status PhaseItems::Begin(const ProgramTemplate& known, RunRecord& record) {

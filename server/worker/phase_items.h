@@ -7,11 +7,12 @@
 //   instructions that need no message run; then, step by step: the chunks of the step are awaited, the pieces of
 //   instructions that read them run, and the next receive is posted and the next chunk packed and sent
 //
-// A chunk that is one contiguous range of a shard is sent from there, or received to there. Others go through staging
-// memory, which a part that is a sum of mapped memory is reduced into, and of which each message has a window of a few
-// chunks, used again in turn; where instructions need more of a message at once, all of it. Staging memory belongs to a
-// stream and is used again by every phase: all transfers of a phase have ended when its last item has. Up to
-// kMaxStagingBytes of it stay; more, which whole messages may take, goes when what was enqueued with it has run.
+// A chunk that is one contiguous range of a shard is sent from there, or received to there, where the device's memory
+// is the host's. Others go through staging memory, which a part that is a sum of mapped memory is reduced into, and of
+// which each message has a window of a few chunks, used again in turn; where instructions need more of a message at
+// once, all of it. Staging memory belongs to a stream and is used again by every phase: all transfers of a phase have
+// ended when its last item has. Up to kMaxStagingBytes of it stay; more, which whole messages may take, goes when what
+// was enqueued with it has run.
 //
 // Law: nobody waits in a circle. Chunk c of every message is posted, packed and sent before anything of step c is
 // awaited, and what is awaited before that are chunks of earlier steps.

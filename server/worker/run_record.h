@@ -54,7 +54,7 @@ class RunRecordRef {
 
 // Host memory for the messages of a stream's phases.
 struct StagingMemory {
-  std::unique_ptr<std::byte[]> bytes;
+  std::shared_ptr<std::byte> bytes;
   int64_t size = 0;
 };
 

@@ -163,6 +163,12 @@ def test_the_catalog_is_shown_without_a_server():
     tool = os.path.join(os.environ["TESSERA_BIN_DIR"], "client/cli/tessera")
     shown = subprocess.run([tool, "ops", "softmax", "--json"], capture_output=True, text=True, check=True).stdout
     assert "softmax" in [row["name"] for row in json.loads(shown)]
+    rows = json.loads(subprocess.run([tool, "ops", "--device", "cuda", "--json"], capture_output=True, text=True, check=True).stdout)
+    places = {row["name"]: row["computed_by"] for row in rows}
+    assert places["add"] == places["matmul"] == places["sort"] == places["isnan"] == "kernel"
+    assert places["sin"] == "kernel, complex numbers on the host"
+    assert places["matrix_function"] == places["fft"] == "host" and places["softmax"] == "as its rows"
+    assert "COMPUTED BY" in subprocess.run([tool, "ops", "--device", "cuda"], capture_output=True, text=True, check=True).stdout
     nothing = subprocess.run([tool, "ops", "frobnicate"], capture_output=True, text=True)
     assert nothing.returncode == 1 and "frobnicate" in nothing.stderr
 

@@ -2,7 +2,10 @@
 
 import os
 import pathlib
+import re
+import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -11,6 +14,9 @@ import pytest
 import tessera as ts
 from conftest import EMULATED_DRIVER, TRANSPORT, use_emulated_driver
 from test_processes import Up, wait_until
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import two_hosts  # noqa: E402
 
 WORKER = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin")) / "server/worker/tessera-worker"
 needs_emulator = pytest.mark.skipif(not (EMULATED_DRIVER / "libcuda.so.1").exists(),
@@ -27,6 +33,12 @@ def emulated(monkeypatch):
     if TRANSPORT != "shm":
         pytest.skip("workers with GPUs reach each other by mapped memory alone")
     use_emulated_driver(monkeypatch.setenv)
+
+
+def start_beside(up, index, stderr=subprocess.DEVNULL, **environment):
+    """A worker with a GPU in the cluster of `up`."""
+    join = re.sub(r"--index=\d+", f"--index={index}", up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda"))
+    return subprocess.Popen(["sh", "-c", f"exec env {join}"], stderr=stderr, text=True, env={**os.environ, **environment})
 
 
 def test_the_worker_is_linked_with_no_library_of_cuda():
@@ -54,9 +66,37 @@ def test_another_device_is_refused_by_name():
         ts.local_cluster(workers=1, memory="16MiB", device="tpu")
 
 
-def test_messages_between_gpus_are_refused_by_name(emulated):
-    with pytest.raises(ts.UnavailableError, match="--transport is ucx, it must be shm"):
-        ts.local_cluster(workers=1, memory="16MiB", device="cuda", transport="ucx")
+@needs_emulator
+@pytest.mark.parametrize("size", [(35, 22), (900, 700)])
+def test_shards_move_between_gpus_in_messages(emulated, new_cluster, rng, size):
+    session = new_cluster(workers=3, memory="32MiB", device="cuda", transport="ucx").connect()
+    mesh = session.init_device_mesh("cuda", (3,))
+    values = rng.random(size, dtype=np.float32)
+    rows = session.distribute_tensor(values, mesh, [ts.Shard(0)])
+    plan = rows.explain_redistribute([ts.Shard(1)])
+    with session.comm_debug() as comm:
+        columns = rows.redistribute(placements=[ts.Shard(1)])
+    np.testing.assert_array_equal(columns.full_tensor(), values)
+    assert comm.bytes_received == plan.bytes_received and sum(comm.bytes_received) > 0
+    np.testing.assert_array_equal(columns.redistribute(placements=[ts.Replicate()]).to_local(2), values)
+    few = rows[:, :4]
+    total = (few.T @ few).redistribute(placements=[ts.Replicate()])
+    np.testing.assert_allclose(total.full_tensor(), values[:, :4].T @ values[:, :4], rtol=1e-4)
+
+
+@needs_emulator
+@pytest.mark.parametrize("transport", ["shm+ucx", "shm+tls", "tls"])
+def test_gpus_of_several_hosts_work_together(emulated, rng, transport):
+    values = rng.integers(-9, 9, (50, 30)).astype(np.float32)
+    with two_hosts.Cluster(two_hosts.named_hosts(2), workers=(2, 1), memory="16MiB", transport=transport,
+                           worker_options=["--device", "cuda"]) as cluster, ts.connect(cluster.address) as session:
+        x = session.distribute_tensor(values, session.init_device_mesh("cuda", (3,)), [ts.Shard(0)])
+        plan = x.explain_redistribute([ts.Shard(1)])
+        with session.comm_debug() as comm:
+            y = x.redistribute([ts.Shard(1)]).wait()
+        assert comm.bytes_received == plan.bytes_received
+        np.testing.assert_array_equal(y.full_tensor(), values)
+        np.testing.assert_array_equal((y @ y.T).redistribute([ts.Replicate()]).to_local(2), values @ values.T)
 
 
 @needs_emulator
@@ -88,8 +128,7 @@ def test_shards_move_between_gpus_and_what_moves_is_what_was_planned(emulated, n
 @needs_emulator
 def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
-        other = subprocess.Popen(["sh", "-c", "exec env " + up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda")],
-                                 stderr=subprocess.DEVNULL)
+        other = start_beside(up, 1)
         try:
             wait_until(lambda: [worker["device"] for worker in session.status()["workers"]] == ["cpu", "cuda"])
             wait_until(lambda: session.worker_count == 2)
@@ -102,7 +141,7 @@ def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated
                 session.init_device_mesh((2,), workers=(0, 1))
             with pytest.raises(ts.InvalidArgumentError, match='device type is "cpu", the workers of .* are cuda'):
                 session.init_device_mesh("cpu", (1,), workers=(1,))
-            with pytest.raises(ts.InvalidArgumentError, match="an op's workers are of one kind"):
+            with pytest.raises(ts.InvalidArgumentError, match="from one kind of device to another in messages, and worker 0 has none"):
                 x.to_device(session.init_device_mesh("cpu", (1,))).wait()
         finally:
             other.terminate()
@@ -110,30 +149,93 @@ def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated
 
 
 @needs_emulator
+def test_bytes_go_between_meshes_of_both_kinds_in_messages(emulated, rng):
+    with Up("--workers", "2", "--transport", "ucx") as up, ts.connect(up.address) as session:
+        others = [start_beside(up, index) for index in (2, 3)]
+        try:
+            wait_until(lambda: session.worker_count == 4)
+            host, gpus = session.init_device_mesh("cpu", (2,)), session.init_device_mesh("cuda", (2,))
+            values = rng.random((300, 70))
+            x = session.distribute_tensor(values, host, [ts.Shard(0)])
+            plan = x.explain_redistribute(device_mesh=gpus, placements=[ts.Shard(1)])
+            with session.comm_debug() as comm:
+                there = x.redistribute(gpus, [ts.Shard(1)])
+            np.testing.assert_array_equal(there.full_tensor(), values)
+            assert there.device_mesh.device_type == "cuda"
+            assert sum(comm.bytes_received) == sum(plan.bytes_received) == values.nbytes
+            back = (there * 2).redistribute(host, [ts.Replicate()])
+            np.testing.assert_array_equal(back.to_local(1), values * 2)
+            pending = there.sum(axis=1)
+            assert pending.placements == (ts.Partial(),)
+            np.testing.assert_allclose(pending.redistribute(host, [ts.Shard(0)]).full_tensor(), values.sum(axis=1), rtol=1e-13)
+            with pytest.raises(ts.InvalidArgumentError, match="add: .*mesh"):
+                (x + there).wait()
+        finally:
+            for other in others:
+                other.terminate()
+            assert [other.wait(10) for other in others] == [0, 0]
+
+
+@needs_emulator
 @pytest.mark.parametrize("failure, said", [("cuMemCreate:1:2", r"16777216 bytes wanted, \d+ of \d+ free on the GPU"),
                                            ("cuInit:1:803", r"cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(803\) \(libcuda\.so\.1\)"),
                                            ("cuDevicePrimaryCtxRetain:1:100", r"cuDevicePrimaryCtxRetain: CUDA_ERROR_NO_DEVICE \(100\)"),
                                            ("cuLibraryLoadData:1:209", r"CUDA_ERROR_NO_BINARY_FOR_GPU \(209\), of the kernels"),
-                                           ("cuStreamCreate:2:2", r"cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY \(2\)")])
+                                           ("cuStreamCreate:2:2", r"cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
+                                           ("cuMemHostAlloc:1:2", r"cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
+                                           ("cuMemHostRegister:1:2", r"cuMemHostRegister of the own counters: CUDA_ERROR_OUT_OF_MEMORY")])
 def test_a_worker_that_cant_start_says_which_call_failed(emulated, monkeypatch, failure, said):
     monkeypatch.setenv("TESSERA_EMULATOR_FAIL", failure)
     with pytest.raises(ts.TesseraError, match=said):
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
 
 
+def test_a_driver_that_is_too_old_is_named_with_what_it_lacks(monkeypatch):
+    if not (EMULATED_DRIVER / "old_driver/libcuda.so.1").exists():
+        pytest.skip("no driver to test with was built")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(EMULATED_DRIVER / "old_driver"))
+    with pytest.raises(ts.UnavailableError, match=r"libcuda\.so\.1 has no cuLibraryLoadData|without the CUDA toolkit"):
+        ts.local_cluster(workers=1, memory="16MiB", device="cuda")
+
+
 @needs_emulator
-def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(emulated):
+@pytest.mark.parametrize("failure, said", [("cuStreamQuery:1:700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),  # asked when nothing seems to move
+                                           ("cuLaunchKernel:3:719", "CUDA_ERROR_LAUNCH_FAILED (719)"),
+                                           ("cuMemcpyAsync:2:700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
+                                           ("cuStreamWaitValue64:2:719", "CUDA_ERROR_LAUNCH_FAILED (719)")])
+def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(emulated, failure, said):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
-        environment = {**os.environ, "TESSERA_EMULATOR_FAIL": "cuStreamQuery:1:700"}    # asked when nothing seems to move
-        other = subprocess.Popen(["sh", "-c", "exec env " + up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda")],
-                                 stderr=subprocess.PIPE, text=True, env=environment)
+        other = start_beside(up, 1, stderr=subprocess.PIPE, TESSERA_EMULATOR_FAIL=failure)
         wait_until(lambda: session.worker_count == 2)
-        a = ts.ones((300, 300), device_mesh=session.init_device_mesh("cuda", (1,)))
+        mesh = session.init_device_mesh("cuda", (1,))
         with pytest.raises(ts.UnavailableError, match="worker 1"):
-            (a @ a).wait(60)
+            for _ in range(20):
+                a = session.distribute_tensor(np.ones((160, 160), np.float32), mesh)
+                float((ts.linalg.inv(a[:9, :9] + 9 * ts.eye(9, device_mesh=mesh)) @ a[:9] @ a).sum() + (a @ a).sum())
         assert other.wait(10) == 1
-        assert "the GPU is lost: CUDA_ERROR_ILLEGAL_ADDRESS (700)" in other.stderr.read()
+        assert f"the GPU is lost: {said}" in other.stderr.read()
         assert float(ts.ones((4,), device_mesh=session.init_device_mesh("cpu", (1,))).sum()) == 4
+
+
+@needs_emulator
+@pytest.mark.parametrize("transport", ["shm", "ucx"])
+def test_a_gpu_worker_that_is_killed_in_the_middle_of_a_phase_holds_up_nobody(emulated, new_cluster, transport):
+    session = new_cluster(workers=3, memory="16MiB", device="cuda", transport=transport).connect()
+    values = np.arange(90.0 * 60).reshape(90, 60)
+    x = session.distribute_tensor(values, session.init_device_mesh("cuda", (3,)), [ts.Shard(0)]).wait()
+    rest = session.init_device_mesh("cuda", (2,), workers=(0, 1))
+    y = session.distribute_tensor(values, rest, [ts.Shard(0)]).wait()
+    worker = session.status()["workers"][2]["pid"]
+    os.kill(worker, signal.SIGSTOP)                                         # the others stand in this phase, on their GPUs
+    moved = [x.redistribute([ts.Shard(1)]) for _ in range(3)]
+    behind = y.redistribute([ts.Shard(1)])
+    time.sleep(0.3)
+    os.kill(worker, signal.SIGKILL)
+    for each in moved:
+        with pytest.raises(ts.UnavailableError, match="worker 2 was lost"):
+            each.wait(30)
+    np.testing.assert_array_equal((behind * 2).full_tensor(), values * 2)
+    np.testing.assert_array_equal((y + 1).redistribute([ts.Replicate()]).to_local(1), values + 1)
 
 
 @needs_emulator
@@ -162,3 +264,35 @@ def test_maps_reductions_and_products_are_those_of_cpu_workers(emulated, new_clu
     np.testing.assert_array_equal((x @ y).full_tensor(), a @ b)
     assert float(x.sum() + 10) == a.sum() + 10
     np.testing.assert_array_equal(x.max(axis=0).full_tensor(), a.max(axis=0))
+
+
+@needs_emulator
+def test_what_has_no_kernel_for_a_gpu_is_computed_by_its_host(emulated, new_cluster, rng):
+    session = new_cluster(workers=2, memory="16MiB", device="cuda").connect()
+    mesh = session.init_device_mesh("cuda", (2,))
+    a = rng.random((6, 5, 5)) + 5 * np.eye(5)
+    x = session.distribute_tensor(a, mesh, [ts.Shard(0)])
+    np.testing.assert_allclose((ts.linalg.inv(x * 2) + 1).full_tensor(), np.linalg.inv(a * 2) + 1, rtol=1e-12)
+    np.testing.assert_allclose(ts.fft.fft(x, axis=1).full_tensor(), np.fft.fft(a, axis=1), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(ts.exp(x * 1j).full_tensor(), np.exp(a * 1j), rtol=1e-12)
+    steps = ts.explain(lambda x: ts.linalg.inv(x * 2), x).steps
+    assert [step.endswith(", on the host") for step in steps] == ["linalg" in step for step in steps]
+    assert any("linalg" in step for step in steps)
+    with pytest.raises(ts.LinAlgError, match="cholesky: not positive definite"):
+        ts.linalg.cholesky(x * -1).wait()
+    assert float(x.sum()) == pytest.approx(a.sum())
+
+
+@needs_emulator
+def test_maps_that_nvrtc_doesnt_compile_are_computed_by_the_host(emulated, rng):
+    with Up("--workers", "1") as up, ts.connect(up.address) as session:
+        worker = start_beside(up, 1, stderr=subprocess.PIPE, TESSERA_NVRTC=str(EMULATED_DRIVER / "libnvrtc_that_fails.so"))
+        wait_until(lambda: session.worker_count == 2)
+        a = rng.random((7, 3))
+        x = session.distribute_tensor(a, session.init_device_mesh("cuda", (1,)))
+        np.testing.assert_array_equal((x * 2 + 1).full_tensor(), a * 2 + 1)
+        np.testing.assert_array_equal((x * x).max(axis=0).full_tensor(), (a * a).max(axis=0))
+        worker.terminate()
+        assert worker.wait(10) == 0
+        said = worker.stderr.read()
+        assert said.count("is computed on the host: maps: NVRTC 0.0: NVRTC_ERROR_COMPILATION this NVRTC compiles nothing") == 1

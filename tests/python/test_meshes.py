@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from conftest import DEVICE
 
+OTHER_DEVICE = "cpu" if DEVICE == "cuda" else "cuda"
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
 
 
 def test_what_a_mesh_says(session):
     mesh = session.init_device_mesh((2, 2), mesh_dim_names=("dp", "tp"))
-    assert (mesh.shape, mesh.ndim, mesh.mesh_dim_names, mesh.device_type) == ((2, 2), 2, ("dp", "tp"), "cpu")
+    assert (mesh.shape, mesh.ndim, mesh.mesh_dim_names, mesh.device_type) == ((2, 2), 2, ("dp", "tp"), DEVICE)
     assert mesh.workers == (0, 1, 2, 3) and mesh.size() == 4 and mesh.size(0) == mesh.size("tp") == 2
     assert mesh.positions() == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert repr(mesh) == "mesh(dp:2,tp:2)"
-    assert mesh == session.init_device_mesh("cpu", [2, 2], mesh_dim_names=["dp", "tp"])
-    assert hash(mesh) == hash(ts.DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"), _session=session))
+    assert mesh == session.init_device_mesh(DEVICE, [2, 2], mesh_dim_names=["dp", "tp"])
+    assert hash(mesh) == hash(ts.DeviceMesh(DEVICE, [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"), _session=session))
     assert mesh != session.init_device_mesh((2, 2)) and session.default_mesh.shape == (4,)
     assert mesh.flatten("all").shape == (4,)
     assert repr(session.init_device_mesh((2,), workers=(3, 1))) == "mesh(2; workers=3,1)"
@@ -28,7 +30,7 @@ def test_what_a_mesh_says(session):
 @pytest.mark.parametrize("arguments, options", [
     (((5,),), {}), (((2, 3),), {}), (((0,),), {}), (((-1,),), {}), (((2**40, 2**40),), {}), (((2**70,),), {}), (((),), {}),
     (((2, 2),), {"mesh_dim_names": ("a",)}), (((2, 2),), {"mesh_dim_names": ("a", "a")}), (((2,),), {"workers": (0, 0)}),
-    (((2,),), {"workers": (0, 9)}), (((2,),), {"workers": (-1, 0)}), (("cuda", (2,)), {}), ((1.5,), {}), (("two",), {}),
+    (((2,),), {"workers": (0, 9)}), (((2,),), {"workers": (-1, 0)}), ((OTHER_DEVICE, (2,)), {}), ((1.5,), {}), (("two",), {}),
     (((2,),), {"workers": (0,)}), (((2,),), {"mesh_dim_names": ("1x",)})])
 def test_a_mesh_that_makes_no_sense_is_refused(session, arguments, options):
     with pytest.raises(ts.InvalidArgumentError):

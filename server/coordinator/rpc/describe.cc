@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "schemas/codec/values.h"
+#include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -123,6 +124,18 @@ absl::StatusOr<std::vector<HeldMemory>> DecodeHeld(capnp::List<wire::HeldMemory>
     if (!is_sound) return absl::InvalidArgumentError("explain: memory that no result can have");
   }
   return held;
+}
+
+// Of workers with GPUs, with what their hosts compute.
+std::vector<std::string> StepLinesOn(DeviceKind kind, const Plan& plan) {
+  std::vector<std::string> lines = StepLines(plan);
+  for (size_t s = 0; kind == DeviceKind::kCuda && s < lines.size(); ++s) {
+    const auto* local = std::get_if<LocalStep>(&plan.steps[s]);
+    if (local == nullptr) continue;
+    const DType output = plan.values[static_cast<size_t>(local->output)].spec.dtype;
+    if (!HasGpuKernel(local->op, output).ok()) lines[s] += ", on the host";
+  }
+  return lines;
 }
 
 // Where results lie, for the client to know what it has of results that were planned only.
@@ -246,7 +259,8 @@ absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::
   std::vector<int64_t> peak = PeakBytes(plan);
   TakeBackRepeated(machine.sessions().at(session), operands, plan, traffic.workers, peak);
   builder.setText(ToText(plan).c_str());
-  const std::vector<std::string> steps = StepLines(plan);
+  const Topology& topology = machine.TopologyOf(plan.buffers[0].mesh);
+  const std::vector<std::string> steps = StepLinesOn(topology.kind, plan);
   FillText(builder.initSteps(static_cast<unsigned>(steps.size())), steps);
   FillText(builder.initImplicit(static_cast<unsigned>(plan.implicit.size())), plan.implicit);
   Fill(builder.initReceivedBytes(static_cast<unsigned>(traffic.received_bytes.size())), traffic.received_bytes);
@@ -254,7 +268,7 @@ absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::
   Fill(builder.initPeakBytes(static_cast<unsigned>(peak.size())), peak);
   auto workers = builder.initWorkers(static_cast<unsigned>(traffic.workers.size()));
   for (unsigned i = 0; i < workers.size(); ++i) workers.set(i, traffic.workers[i].value);
-  builder.setPredictedSeconds(PredictSeconds(plan, machine.TopologyOf(plan.buffers[0].mesh)));
+  builder.setPredictedSeconds(PredictSeconds(plan, topology));
   if (!plan.outputs.empty()) {
     EncodeTensorSpec(plan.values[static_cast<size_t>(plan.outputs[0])].spec, builder.initOutput());
   }

@@ -9,6 +9,8 @@
 //
 // Law: the loop waits for nothing but progress. A stream that is parked on the GPU holds up itself alone.
 //
+// What there is no kernel for, the host computes (host_steps.h).
+//
 // An error that leaves the context unusable (an illegal address) ends all: `lost` is called, once, from the loop, and
 // nothing is reported any more.
 
@@ -16,15 +18,19 @@
 #include <memory>
 
 #include "server/device/cuda/cuda_memory.h"
+#include "server/device/cuda/host_steps.h"
 #include "server/device/cuda/launcher.h"
 #include "server/device/device.h"
 
 namespace tessera::cuda {
 
 struct CudaDeviceOptions {
-  WorkerIndex self;
+  WorkerIndex self = WorkerIndex(0);
   CounterPage* counters = nullptr;  // the own page, of whole pages of the host; outlives the device
-  std::function<void(const absl::Status&)> lost;
+  std::function<void(const absl::Status&)> lost = {};
+  // Maps can't be compiled, and the host computes them from then on. From the loop, once.
+  std::function<void(const absl::Status&)> warn = {};
+  int64_t max_host_step_bytes = DefaultHostStepBytes();  // host_steps.h
 };
 
 class CudaDevice : public Device {
@@ -45,6 +51,9 @@ class CudaDevice : public Device {
   void EnqueueSignal(StreamId stream, uint64_t value) override;
   void EnqueueReport(StreamId stream, Report report) override;
   absl::Status Transfer(const CopyWork& work, TransferSide side) override;
+  // Pinned (staging_pool.h).
+  absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes) override;
+  bool IsHostMemory() const override { return false; }
   void MarkDead(WorkerIndex worker) override;
   // The page lies alone in pages of the host.
   void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) override;

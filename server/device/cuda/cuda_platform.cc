@@ -27,7 +27,8 @@ class CudaPlatform final : public Platform {
   }
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice(WorkerIndex self, const SharedArena& own) override {
     if (prepared_ == nullptr) return absl::FailedPreconditionError("cuda: the worker has its device");
-    TESSERA_RETURN_IF_ERROR(prepared_->Begin({.self = self, .counters = own.counters(), .lost = options_.lost}));
+    TESSERA_RETURN_IF_ERROR(
+        prepared_->Begin({.self = self, .counters = own.counters(), .lost = options_.lost, .warn = options_.warn}));
     return std::move(prepared_);
   }
 

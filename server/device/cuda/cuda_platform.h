@@ -16,6 +16,8 @@ struct CudaPlatformOptions {
   int worker = -1;  // negative: not known
   // The GPU is of no use any more; nothing is reported from then on. From a thread of the device.
   std::function<void(const absl::Status&)> lost;
+  // The GPU goes on, more slowly. Likewise.
+  std::function<void(const absl::Status&)> warn = {};
 };
 
 // FailedPrecondition, which names libcuda.so.1, where there is no driver, and where there is no such GPU.

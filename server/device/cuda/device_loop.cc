@@ -47,6 +47,7 @@ CudaDevice::Loop::~Loop() {
   }
   given_.notify_all();
   thread_.join();
+  host_.Stop();
   gpu_.Enter().IgnoreError();
   for (const std::unique_ptr<Stream>& stream : streams_) stream->Abandon();
   for (auto& [worker, peer] : peers_) {
@@ -230,7 +231,33 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
   if (fault.word != nullptr) stream.faults.push_back(std::move(fault));
   Fail(stream, stream.Submitted());
   if (replaced != nullptr) Fail(stream, stream.Mark([replaced] {}));
-  return status;
+  const auto* kernel = std::get_if<KernelWork>(&work);
+  return kernel != nullptr && absl::IsUnimplemented(status) ? SubmitHostStep(stream, *kernel) : status;
+}
+
+absl::Status CudaDevice::Loop::SubmitHostStep(Stream& stream, const KernelWork& work) {
+  if (!has_warned_ && !launcher_->program_error().ok()) {
+    has_warned_ = true;
+    const absl::Status& why = launcher_->program_error();
+    if (options_.warn) {
+      options_.warn(absl::UnavailableError(
+          StrCat("cuda: what can't be compiled for the GPU is computed on the host: ", StdView(why.message()))));
+    }
+  }
+  absl::StatusOr<std::byte*> memory =
+      stream.host_memory.Reserve(HostStepBytes(work.call), options_.max_host_step_bytes);
+  if (!memory.ok()) {
+    return absl::Status(memory.status().code(),
+                        StrCat(ToText(*work.call.op), ": ", StdView(memory.status().message())));
+  }
+  const std::shared_ptr<HostStep> step = MakeHostStep(work.call, *memory);
+  for (const CopyWork& copy : step->before) TESSERA_RETURN_IF_ERROR(SubmitWork(stream, copy));
+  TESSERA_RETURN_IF_ERROR(SubmitAsync(stream, [this, step](Device::Done done) {
+    host_.Run([step, done = std::move(done)]() mutable { done(RunKernel(step->call)); });
+  }));
+  for (const CopyWork& copy : step->after) TESSERA_RETURN_IF_ERROR(SubmitWork(stream, copy));
+  for (const ReceivedCount& count : work.received) *count.received_bytes += count.bytes;
+  return absl::OkStatus();
 }
 
 absl::Status CudaDevice::Loop::SubmitRead(Stream& stream, const CopyWork& work) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/device/cuda/cuda_device.h"
+#include "server/device/cuda/staging_pool.h"
 #include "server/device/cuda/stream.h"
 
 namespace tessera::cuda {
@@ -32,6 +33,7 @@ class CudaDevice::Loop {
   void Drain();
   bool WasAtWork() { return was_at_work_.exchange(false) || is_at_work_.load(); }
   absl::Status Transfer(const CopyWork& work, TransferSide side);
+  absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes) { return staging_->Take(bytes); }
 
  private:
   struct Given {
@@ -48,7 +50,7 @@ class CudaDevice::Loop {
     absl::Status status;
   };
 
-  explicit Loop(const Gpu& gpu) : gpu_(gpu), reads_(gpu, kReadBytes) {}
+  explicit Loop(const Gpu& gpu) : gpu_(gpu), staging_(StagingPool::Make(gpu)), reads_(gpu, kReadBytes) {}
   static constexpr int64_t kReadBytes = 4096;  // of a slot, which EnqueueRead's copy fits
 
   void Run();
@@ -63,6 +65,7 @@ class CudaDevice::Loop {
   absl::Status Submit(Stream& stream, size_t number, StreamItem& item);
   absl::Status SubmitWait(Stream& stream, const CounterWait& wait);
   absl::Status SubmitWork(Stream& stream, const DeviceWork& work);
+  absl::Status SubmitHostStep(Stream& stream, const KernelWork& work);
   absl::Status SubmitRead(Stream& stream, const CopyWork& work);
   absl::Status SubmitAsync(Stream& stream, Device::Start start);
   absl::Status SubmitReport(Stream& stream, Device::Report report);
@@ -80,7 +83,10 @@ class CudaDevice::Loop {
   const Gpu gpu_;
   CudaDeviceOptions options_;  // from Begin on
   std::unique_ptr<Launcher> launcher_;
+  const std::shared_ptr<StagingPool> staging_;
   PinnedSlots reads_;
+  HostThread host_;
+  bool has_warned_ = false;  // that maps run on the host
   std::array<std::unique_ptr<Stream>, kStreamCount + 1> streams_;
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;

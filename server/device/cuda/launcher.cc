@@ -71,7 +71,9 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
   std::unique_ptr<Launcher> launcher(new Launcher(gpu));
   TESSERA_RETURN_IF_ERROR(launcher->LoadImage());
   TESSERA_ASSIGN_OR_RETURN(launcher->architecture_, ArchitectureOf(gpu));
-  launcher->map_cache_ = MapCache::Open({.folder = CacheFolder()});
+  MapCacheOptions maps = {.folder = CacheFolder()};
+  if (const char* nvrtc = std::getenv("TESSERA_NVRTC"); nvrtc != nullptr) maps.libraries = {nvrtc};
+  launcher->map_cache_ = MapCache::Open(std::move(maps));
   return launcher;
 }
 
@@ -191,7 +193,9 @@ absl::StatusOr<CUkernel> Launcher::KernelOf(const Launch& launch) {
   if (launch.program != nullptr) {
     const auto known = programs_.find(launch.program->source);
     if (known != programs_.end()) return known->second;
-    return programs_.emplace(launch.program->source, LoadProgram(*launch.program)).first->second;
+    absl::StatusOr<CUkernel> loaded = LoadProgram(*launch.program);
+    if (program_error_.ok()) program_error_ = loaded.status();
+    return programs_.emplace(launch.program->source, std::move(loaded)).first->second;
   }
   if (const auto known = kernels_.find(launch.entry); known != kernels_.end()) return known->second;
   for (CUlibrary library : image_) {
@@ -206,7 +210,9 @@ absl::StatusOr<CUkernel> Launcher::KernelOf(const Launch& launch) {
 absl::Status Launcher::Run(CUstream stream, const Launch& launch) {
   const absl::StatusOr<CUkernel> kernel = KernelOf(launch);
   if (!kernel.ok()) {
-    if (launch.otherwise.empty()) return kernel.status();
+    if (launch.otherwise.empty() && launch.program == nullptr) return kernel.status();
+    // What runs before a program writes to the workspace alone, so all of the call can still be computed elsewhere.
+    if (launch.otherwise.empty()) return absl::UnimplementedError(kernel.status().message());
     for (const Launch& other : launch.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, other));
     return absl::OkStatus();
   }

@@ -4,6 +4,7 @@
 // loaded later stops the whole device.
 //
 // Maps are generated and compiled by NVRTC when they are first used (kernels/cuda/map_cache.h), and kept on disk.
+// TESSERA_NVRTC=PATH says where NVRTC is.
 //
 // Law: nothing here waits for the device. What depends on data (a bad index) is written to a fault word and found when
 // the work has run.
@@ -39,11 +40,14 @@ class Launcher {
     int64_t* word = nullptr;
     std::function<absl::Status(int64_t)> status_of;
   };
-  // Enqueues the work. `replaced` gets the workspace that was too small, to be let go of behind the work.
+  // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace was written then, and
+  // nobody counted. `replaced` gets the workspace that was too small, to be let go of behind the work.
   absl::Status Enqueue(CUstream stream, const DeviceWork& work, StreamWorkspace& workspace,
                        std::shared_ptr<DeviceMemory>& replaced, Fault& fault);
   // Takes the fault's word back. OK where nothing was wrong.
   absl::Status Finish(Fault& fault);
+  // Why the first program that has no kernel has none.
+  const absl::Status& program_error() const { return program_error_; }
 
  private:
   explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
@@ -69,6 +73,7 @@ class Launcher {
   std::map<std::string, absl::StatusOr<CUkernel>, std::less<>> programs_;  // by source
   absl::StatusOr<std::unique_ptr<MapCache>> map_cache_ = absl::UnavailableError("");
   std::string architecture_;  // of programs
+  absl::Status program_error_;
 };
 
 }  // namespace tessera::cuda

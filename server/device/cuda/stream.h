@@ -13,6 +13,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "server/device/cuda/host_steps.h"
 #include "server/device/cuda/launcher.h"
 #include "server/device/cuda/stream_words.h"
 #include "server/device/device.h"
@@ -80,6 +81,7 @@ class Stream {
   // Since the last report: what could not be submitted, and what went wrong on the way.
   absl::Status submit_error, run_error;
   StreamWorkspace workspace;
+  HostStepMemory host_memory;
   uint64_t gates = 0;
   std::deque<Launcher::Fault> faults;  // since the last report
   // When the first work since the last report was submitted (0: none was), and when the last report was passed: the
@@ -93,7 +95,7 @@ class Stream {
     absl::AnyInvocable<void()> run;
     Awaited awaited;  // what follows, if it is a wait
   };
-  explicit Stream(const Gpu& gpu) : gpu_(gpu) {}
+  explicit Stream(const Gpu& gpu) : host_memory(gpu), gpu_(gpu) {}
 
   const Gpu gpu_;
   CUstream stream_ = nullptr;

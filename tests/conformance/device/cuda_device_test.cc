@@ -2,8 +2,6 @@
 
 #include "server/device/cuda/cuda_device.h"
 
-#include <sys/mman.h>
-
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -12,6 +10,7 @@
 
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/driver.h"
+#include "tests/conformance/device/counter_pages.h"
 #include "tests/conformance/device/device_conformance.h"
 #include "tests/emulator/cuda/test_driver.h"
 
@@ -19,18 +18,6 @@ namespace tessera::testing {
 namespace {
 
 constexpr StreamId kCompute = StreamId::kCompute;
-
-std::shared_ptr<CounterPage> MakePage() {
-  void* page = mmap(nullptr, kCounterPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return {new (page) CounterPage(), [](CounterPage* at) { munmap(at, kCounterPageBytes); }};
-}
-
-// A second mapping of the page, as a peer's process has it.
-std::shared_ptr<CounterPage> MapAgain(const std::shared_ptr<CounterPage>& page) {
-  void* again = mremap(page.get(), 0, kCounterPageBytes, MREMAP_MAYMOVE);
-  EXPECT_NE(again, MAP_FAILED);
-  return {static_cast<CounterPage*>(again), [page](CounterPage* at) { munmap(at, kCounterPageBytes); }};
-}
 
 class CudaGroup : public DeviceGroup {
  public:

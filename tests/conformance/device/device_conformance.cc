@@ -1,5 +1,6 @@
 #include "tests/conformance/device/device_conformance.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -315,6 +316,38 @@ TEST_P(DeviceConformance, ATransferIsThereWhenItReturns) {
 }
 
 // Each worker in turn passes a token on: thousands of waits, each met by a peer that may sleep.
+TEST_P(DeviceConformance, StagingIsOfItemsAndOfTheHost) {
+  auto group = GetParam().make(1);
+  auto staging = group->at(0).MakeStaging(3 * sizeof(int64_t));
+  ASSERT_TRUE(staging.ok()) << staging.status();
+  auto* const staged = reinterpret_cast<int64_t*>(staging->get());
+  Cells<int64_t> from(*group, 3, 7), to(*group, 3);
+  const auto copy = [&](const void* source, void* destination) {
+    group->at(0).EnqueueRun(kExchange, CopyWork{.extents = {3},
+                                                .element_bytes = 8,
+                                                .source = source,
+                                                .source_strides = {1},
+                                                .destination = destination,
+                                                .destination_strides = {1}});
+  };
+  copy(from.data(), staged);
+  std::vector<int64_t> sent;
+  group->at(0).EnqueueAsync(kExchange, [&](Device::Done go_on) {  // as a message is sent, and another one received
+    sent.assign(staged, staged + 3);
+    std::fill(staged, staged + 3, 8);
+    go_on(absl::OkStatus());
+  });
+  copy(staged, to.data());
+  std::atomic<bool> done{false};
+  group->at(0).EnqueueReport(kExchange, [&](absl::Status status, const RunTimes&) { done = status.ok(); });
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
+  EXPECT_EQ(sent, std::vector<int64_t>(3, 7));
+  EXPECT_EQ(to.values(), std::vector<int64_t>(3, 8));
+  // It may outlive the device.
+  group = nullptr;
+  staging = nullptr;
+}
+
 TEST_P(DeviceConformance, ARelayAmongPeersNeverLosesAWakeUp) {
   constexpr int kWorkers = 3;
   constexpr uint64_t kRounds = 2000;

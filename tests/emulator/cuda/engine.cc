@@ -72,7 +72,12 @@ CUresult Engine::Enter(const char* function) {
   std::lock_guard lock(mutex_);
   if (sticky_ != CUDA_SUCCESS) return sticky_;
   for (Injection& injection : injections_) {
-    if (injection.function == function && --injection.calls_left == 0) return injection.result;
+    if (injection.function != function || --injection.calls_left != 0) continue;
+    // As in a real context, every later call gives these, too.
+    const bool is_sticky =
+        injection.result == CUDA_ERROR_ILLEGAL_ADDRESS || injection.result == CUDA_ERROR_LAUNCH_FAILED;
+    if (is_sticky) sticky_ = injection.result;
+    return injection.result;
   }
   return CUDA_SUCCESS;
 }

@@ -114,7 +114,7 @@ class EverythingOf {
   void Take(ExpressionNode node) {
     Expression alone = {nodes_};
     alone.nodes.push_back(node);
-    if (!cuda::ImplementsExpression(alone).ok()) return;
+    if (!HasGpuKernel(alone).ok()) return;
     expressions_.push_back(alone);
     std::vector<ExpressionNode>& all = together_.nodes;
     if (all.empty()) all = nodes_;

@@ -1,0 +1,103 @@
+#include "schemas/ops/gpu_kernels.h"
+
+#include <string>
+
+#include "schemas/ops/scalar.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+bool HasComplexFunction(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::kNeg:
+    case ScalarOp::kAdd:
+    case ScalarOp::kSub:
+    case ScalarOp::kMul:
+    case ScalarOp::kDiv:
+    case ScalarOp::kEqual:
+    case ScalarOp::kNotEqual:
+    case ScalarOp::kWhere:
+    case ScalarOp::kAbs:
+    case ScalarOp::kSign:
+    case ScalarOp::kRound:
+    case ScalarOp::kIsNan:
+    case ScalarOp::kIsInf:
+    case ScalarOp::kIsFinite:
+    case ScalarOp::kReal:
+    case ScalarOp::kImag:
+    case ScalarOp::kConj:
+    case ScalarOp::kComplex:
+    case ScalarOp::kCast: return true;
+    default: return false;
+  }
+}
+
+bool TakesComplex(ScalarOp op) {
+  return IsDefinedFor(op, DType::kC128, DType::kC128) || IsDefinedFor(op, DType::kC128, DType::kF64) ||
+         IsDefinedFor(op, DType::kC128, DType::kBool);
+}
+
+struct Visitor {
+  DType output;
+  absl::Status None(const LocalOp& op) const {
+    return absl::UnimplementedError(StrCat(ToText(op), ": no CUDA kernel"));
+  }
+  absl::Status Windows(std::string_view name) const {
+    if (output != DType::kBool && Kind(output) != DTypeKind::kComplex) return absl::OkStatus();
+    return absl::UnimplementedError(StrCat(name, ": no CUDA kernel for ", ToText(output)));
+  }
+  absl::Status operator()(const MapOp& op) const { return HasGpuKernel(op.expression); }
+  absl::Status operator()(const ReduceLocalOp& op) const {
+    return op.map.has_value() ? HasGpuKernel(*op.map) : absl::OkStatus();
+  }
+  absl::Status operator()(const LinalgOp& op) const { return None(op); }
+  absl::Status operator()(const FourierOp& op) const { return None(op); }
+  absl::Status operator()(const ConvOp&) const { return Windows("conv"); }
+  absl::Status operator()(const PoolOp&) const { return Windows("pool"); }
+  template <typename Op>
+  absl::Status operator()(const Op&) const {
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+absl::Status HasGpuKernel(const LocalOp& op, DType output) { return std::visit(Visitor{output}, op); }
+
+absl::Status HasGpuKernel(const Expression& expression) {
+  for (const ExpressionNode& node : expression.nodes) {
+    if (Arity(node.op) == 0 || node.op == ScalarOp::kComplex) continue;
+    const int32_t operand = node.op == ScalarOp::kWhere ? node.b : node.a;
+    const DType dtype = expression.nodes[static_cast<size_t>(operand)].dtype;
+    if (Kind(dtype) != DTypeKind::kComplex || HasComplexFunction(node.op)) continue;
+    return absl::UnimplementedError(StrCat("map: no CUDA kernel for ", ToText(node.op), " of ", ToText(dtype)));
+  }
+  return absl::OkStatus();
+}
+
+std::string_view PlaceOnGpu(const OpRow& row) {
+  switch (row.family) {
+    case OpFamily::kComposite: return "as its rows";
+    case OpFamily::kFourier:
+    case OpFamily::kMatrices: return "host";
+    case OpFamily::kElementwise:
+      return row.scalar_op.has_value() && TakesComplex(*row.scalar_op) && !HasComplexFunction(*row.scalar_op)
+                 ? "kernel, complex numbers on the host"
+                 : "kernel";
+    case OpFamily::kCreation:
+    case OpFamily::kReduction:
+    case OpFamily::kArgReduction:
+    case OpFamily::kContraction:
+    case OpFamily::kView:
+    case OpFamily::kPlace:
+    case OpFamily::kAlong:
+    case OpFamily::kIndexed:
+    case OpFamily::kAttention:
+    case OpFamily::kWindows:
+    case OpFamily::kRedistribute: return "kernel";
+  }
+  return "kernel";
+}
+
+}  // namespace tessera
