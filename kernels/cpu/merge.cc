@@ -1,12 +1,13 @@
 // merge: a part of what sorted runs are together. A block of the output takes from each run the elements whose ranks in
-// the whole fall into the block; where they begin and end is found by binary search, so blocks are independent, and are
-// divided among the compute threads.
+// the whole fall into the block; where they begin and end is found by exact multi-selection, so blocks are independent,
+// and are divided among the compute threads. Runs that lie apart, in the memory of peers, are read where they lie: once
+// each element that is taken, and those that the selection looks at.
 //
-// Law: the rank of element i of run r is i + the elements of runs before r that are not above it + those of runs behind
-// r that are below it. Ranks within a run grow with i, so the elements of a run with ranks below n are its first ones,
-// and of all runs together they are n.
+// Law: elements are ordered by key, run and place in the run. Ranks within a run grow, so the elements of a run with
+// ranks below n are its first ones, and of all runs together they are n.
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,78 +25,114 @@ namespace {
 
 constexpr int64_t kElementsPerBlock = 1 << 15;  // with its copies in the second-level cache
 
-// A vector in memory, and its sorted runs.
+template <typename T>
+struct SortedRun {
+  const T* data = nullptr;
+  int64_t stride = 0;
+  const int64_t* places = nullptr;  // argmerge: in the run
+  int64_t place_stride = 0;
+  int64_t start = 0;  // in the whole
+  int64_t size = 0;
+};
+
+// By run: how many of its elements.
+using RunSplit = std::vector<int64_t>;
+
 template <typename T, Zeros kZeros>
 class Runs {
  public:
   using Key = KeyOf<T>;
 
-  Runs(const MergeOp& op, const T* data, int64_t stride, int64_t extent)
-      : data_(data), stride_(stride), flip_(FlipOf<T>(op.order)), starts_(op.runs.begin(), op.runs.end()) {
-    starts_.push_back(extent);
-  }
+  Runs(SortOrder order, std::vector<SortedRun<T>> runs) : runs_(std::move(runs)), flip_(FlipOf<T>(order)) {}
 
-  size_t count() const { return starts_.size() - 1; }
-  int64_t start(size_t run) const { return starts_[run]; }
-  Key at(int64_t place) const { return static_cast<Key>(ToKey<kZeros>(data_[place * stride_]) ^ flip_); }
+  size_t count() const { return runs_.size(); }
+  const SortedRun<T>& run(size_t r) const { return runs_[r]; }
+  RunSplit ends() const {
+    RunSplit ends;
+    for (const SortedRun<T>& run : runs_) ends.push_back(run.size);
+    return ends;
+  }
+  Key at(size_t r, int64_t i) const {
+    return static_cast<Key>(ToKey<kZeros>(runs_[r].data[i * runs_[r].stride]) ^ flip_);
+  }
 
   // Calls `write(i, key)` for the elements from `first` on.
   template <typename Write>
-  void ForEachKey(int64_t first, int64_t last, const Write& write) const {
-    WithStride(stride_, [&](auto stride) {
+  void ForEachKey(size_t r, int64_t first, int64_t last, const Write& write) const {
+    const T* const data = runs_[r].data;
+    WithStride(runs_[r].stride, [&](auto stride) {
       for (int64_t i = 0; i < last - first; ++i) {
-        write(i, static_cast<Key>(ToKey<kZeros>(data_[(first + i) * stride]) ^ flip_));
+        write(i, static_cast<Key>(ToKey<kZeros>(data[(first + i) * stride]) ^ flip_));
       }
     });
   }
 
-  // By run: where its elements with ranks of `rank` and more begin.
-  std::vector<int64_t> SplitAt(int64_t rank) const {
-    std::vector<int64_t> splits;
-    for (size_t run = 0; run < count(); ++run) {
-      int64_t low = starts_[run], high = starts_[run + 1];
-      while (low < high) {
-        const int64_t middle = low + (high - low) / 2;
-        if (RankOf(run, middle) < rank) {
-          low = middle + 1;
-        } else {
-          high = middle;
-        }
+  // Those with ranks below `rank`, which are at least `low` and at most `high`. Each round halves what is between: the
+  // middle elements of what is left of the runs, weighted by its length, have a median, of which at least a quarter of
+  // all that is left is on the one side or the other.
+  RunSplit SplitAt(int64_t rank, RunSplit low, RunSplit high) const {
+    std::vector<Middle> middles;
+    RunSplit before(count());
+    while (true) {
+      middles.clear();
+      for (size_t r = 0; r < count(); ++r) {
+        if (low[r] < high[r]) middles.push_back({at(r, low[r] + (high[r] - low[r]) / 2), r, high[r] - low[r]});
       }
-      splits.push_back(low);
+      if (middles.empty()) return low;
+      const Middle median = MedianOf(middles);
+      int64_t below = 0;  // the elements before the median
+      for (size_t r = 0; r < count(); ++r) {
+        before[r] = r == median.run ? low[r] + (high[r] - low[r]) / 2 : CountBefore(r, median, low[r], high[r]);
+        below += before[r];
+      }
+      if (below < rank) {
+        low = before;
+        ++low[median.run];
+      } else {
+        high = before;
+      }
     }
-    return splits;
   }
 
  private:
-  int64_t RankOf(size_t run, int64_t place) const {
-    const Key key = at(place);
-    int64_t rank = place - starts_[run];
-    for (size_t other = 0; other < count(); ++other) {
-      if (other != run) rank += CountBelow(other, key, other < run);
+  struct Middle {
+    Key key;
+    size_t run;
+    int64_t weight;
+  };
+
+  static Middle MedianOf(std::vector<Middle>& middles) {
+    const auto is_before = [](const Middle& a, const Middle& b) {
+      return a.key < b.key || (a.key == b.key && a.run < b.run);
+    };
+    std::sort(middles.begin(), middles.end(), is_before);
+    int64_t left = 0;
+    for (const Middle& middle : middles) left += middle.weight;
+    left /= 2;
+    for (const Middle& middle : middles) {
+      left -= middle.weight;
+      if (left < 0) return middle;
     }
-    return rank;
+    return middles.back();
   }
 
-  // Elements of the run that are below the key, or equal to it where `with_equal`.
-  int64_t CountBelow(size_t run, Key key, bool with_equal) const {
-    int64_t low = starts_[run], high = starts_[run + 1];
+  // Of the run's elements from `low` to `high`: where those before an element of another run end.
+  int64_t CountBefore(size_t r, const Middle& other, int64_t low, int64_t high) const {
+    const bool with_equal = r < other.run;
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
-      const Key other = at(middle);
-      if (other < key || (with_equal && other == key)) {
+      const Key key = at(r, middle);
+      if (key < other.key || (with_equal && key == other.key)) {
         low = middle + 1;
       } else {
         high = middle;
       }
     }
-    return low - starts_[run];
+    return low;
   }
 
-  const T* data_;
-  int64_t stride_;
+  std::vector<SortedRun<T>> runs_;
   Key flip_;
-  std::vector<int64_t> starts_;  // and the end
 };
 
 template <typename Key>
@@ -142,91 +179,138 @@ void MergeTwo(const Item* first, const Item* first_end, const Item* second, cons
   std::copy(second, second_end, to);
 }
 
+// Memory for a block's elements, and for as many beside them.
+template <typename Item>
+struct Block {
+  explicit Block(int64_t size)
+      : items(new Item[static_cast<size_t>(size)]), merged(new Item[static_cast<size_t>(size)]) {}
+  std::unique_ptr<Item[]> items, merged;
+};
+
 // Neighbours are merged until one run is left: in `items`. `ends` are the runs' ends in it.
 template <typename Item>
-void MergeAll(std::vector<Item>& items, std::vector<size_t> ends) {
-  std::vector<Item> merged(items.size());
+void MergeAll(Block<Item>& block, std::vector<int64_t> ends) {
   while (ends.size() > 1) {
-    std::vector<size_t> merged_ends;
-    size_t start = 0;
+    std::vector<int64_t> merged_ends;
+    int64_t start = 0;
     for (size_t r = 0; r < ends.size(); r += 2) {
-      const size_t middle = ends[r], end = r + 1 < ends.size() ? ends[r + 1] : middle;
-      MergeTwo(items.data() + start, items.data() + middle, items.data() + middle, items.data() + end,
-               merged.data() + start);
+      const int64_t middle = ends[r], end = r + 1 < ends.size() ? ends[r + 1] : middle;
+      const Item* const items = block.items.get();
+      MergeTwo(items + start, items + middle, items + middle, items + end, block.merged.get() + start);
       merged_ends.push_back(end);
       start = end;
     }
-    items.swap(merged);
+    block.items.swap(block.merged);
     ends = std::move(merged_ends);
   }
 }
 
-// The elements of ranks [first, last), in their order. `fill(run, first, last, items)` makes a run's items.
-template <typename Item, typename Runs, typename Fill>
-std::vector<Item> MergeRanks(const Runs& runs, int64_t first, int64_t last, const Fill& fill) {
-  const std::vector<int64_t> begins = runs.SplitAt(first), ends = runs.SplitAt(last);
-  std::vector<Item> items(static_cast<size_t>(last - first));
-  std::vector<size_t> ends_in_items;
-  size_t filled = 0;
-  for (size_t run = 0; run < begins.size(); ++run) {
-    if (begins[run] == ends[run]) continue;
-    fill(run, begins[run], ends[run], items.data() + filled);
-    filled += static_cast<size_t>(ends[run] - begins[run]);
-    ends_in_items.push_back(filled);
-  }
-  MergeAll(items, std::move(ends_in_items));
-  return items;
-}
-
-struct MergeLayout {
-  int64_t extent = 0;  // of all runs
-  int64_t input_stride = 0, place_stride = 0, output_stride = 0;
-  Interval ranks;
-};
-
-template <typename Body>
-void RunBlocksOfRanks(Interval ranks, const Body& body) {
-  RunBlocks((ranks.size() + kElementsPerBlock - 1) / kElementsPerBlock, [&](int64_t block) {
-    const int64_t first = ranks.start + block * kElementsPerBlock;
-    body(first, std::min(ranks.stop, first + kElementsPerBlock), first - ranks.start);
+// Calls `write(at, items, count)` for blocks of the elements of ranks `ranks`, in their order; `at`: in the output.
+// `fill(run, first, last, items)` makes a run's items. `taken`: empty, or by input, gets how many are of its run.
+template <typename Item, typename Runs, typename Fill, typename Write>
+void MergeRanks(const Runs& runs, Interval ranks, absl::Span<int64_t> taken, const Fill& fill, const Write& write) {
+  const RunSplit begins = runs.SplitAt(ranks.start, RunSplit(runs.count(), 0), runs.ends());
+  const RunSplit ends = runs.SplitAt(ranks.stop, begins, runs.ends());
+  for (size_t i = 0; i < taken.size(); ++i) taken[i] = ends[i % runs.count()] - begins[i % runs.count()];
+  RunBlocks((ranks.size() + kElementsPerBlock - 1) / kElementsPerBlock, [&](int64_t number) {
+    const int64_t at = number * kElementsPerBlock, count = std::min(ranks.size() - at, kElementsPerBlock);
+    const RunSplit first = runs.SplitAt(ranks.start + at, begins, ends);
+    const RunSplit last = runs.SplitAt(ranks.start + at + count, first, ends);
+    Block<Item> block(count);
+    std::vector<int64_t> ends_in_block;
+    int64_t filled = 0;
+    for (size_t r = 0; r < runs.count(); ++r) {
+      if (first[r] == last[r]) continue;
+      fill(r, first[r], last[r], block.items.get() + filled);
+      filled += last[r] - first[r];
+      ends_in_block.push_back(filled);
+    }
+    MergeAll(block, std::move(ends_in_block));
+    write(at, block.items.get(), count);
   });
 }
 
 template <typename T>
-void MergeValues(const MergeOp& op, const MergeLayout& l, const T* input, T* output) {
+void MergeValues(const MergeOp& op, std::vector<SortedRun<T>> in, const KernelCall& call, absl::Span<int64_t> taken) {
   using Key = KeyOf<T>;
-  const Runs<T, Zeros::kDistinct> runs(op, input, l.input_stride, l.extent);
+  const Runs<T, Zeros::kDistinct> runs(op.order, std::move(in));
   const Key flip = FlipOf<T>(op.order);
-  RunBlocksOfRanks(l.ranks, [&](int64_t first, int64_t last, int64_t at) {
-    const std::vector<Key> keys =
-        MergeRanks<Key>(runs, first, last, [&](size_t, int64_t begin, int64_t end, Key* items) {
-          runs.ForEachKey(begin, end, [&](int64_t i, Key key) { items[i] = key; });
-        });
-    WithStride(l.output_stride, [&](auto stride) {
-      T* const to = output + at * stride;
-      for (int64_t i = 0; i < last - first; ++i) {
-        to[i * stride] = FromKey<T>(static_cast<Key>(keys[static_cast<size_t>(i)] ^ flip));
-      }
+  const auto fill = [&](size_t run, int64_t first, int64_t last, Key* items) {
+    runs.ForEachKey(run, first, last, [&](int64_t i, Key key) { items[i] = key; });
+  };
+  MergeRanks<Key>(runs, call.output_box[0], taken, fill, [&](int64_t at, const Key* keys, int64_t count) {
+    WithStride(call.output_strides[0], [&](auto stride) {
+      T* const to = static_cast<T*>(call.output) + at * stride;
+      for (int64_t i = 0; i < count; ++i) to[i * stride] = FromKey<T>(static_cast<Key>(keys[i] ^ flip));
     });
   });
 }
 
 template <typename T>
-void MergePlaces(const MergeOp& op, const MergeLayout& l, const T* input, const int64_t* places, int64_t* output) {
+void MergePlaces(const MergeOp& op, std::vector<SortedRun<T>> in, const KernelCall& call, absl::Span<int64_t> taken) {
   using Item = PlacedKey<KeyOf<T>>;
-  const Runs<T, Zeros::kEqual> runs(op, input, l.input_stride, l.extent);
-  RunBlocksOfRanks(l.ranks, [&](int64_t first, int64_t last, int64_t at) {
-    const std::vector<Item> merged =
-        MergeRanks<Item>(runs, first, last, [&](size_t run, int64_t begin, int64_t end, Item* items) {
-          runs.ForEachKey(begin, end, [&](int64_t i, KeyOf<T> key) {
-            items[i] = {key, runs.start(run) + places[(begin + i) * l.place_stride]};
-          });
-        });
-    for (size_t i = 0; i < merged.size(); ++i) {
-      output[(at + static_cast<int64_t>(i)) * l.output_stride] = merged[i].place;
-    }
+  const Runs<T, Zeros::kEqual> runs(op.order, std::move(in));
+  const auto fill = [&](size_t r, int64_t first, int64_t last, Item* items) {
+    const SortedRun<T>& run = runs.run(r);
+    runs.ForEachKey(r, first, last, [&](int64_t i, KeyOf<T> key) {
+      items[i] = {key, run.start + run.places[(first + i) * run.place_stride]};
+    });
+  };
+  MergeRanks<Item>(runs, call.output_box[0], taken, fill, [&](int64_t at, const Item* items, int64_t count) {
+    int64_t* const to = static_cast<int64_t*>(call.output);
+    for (int64_t i = 0; i < count; ++i) to[(at + i) * call.output_strides[0]] = items[i].place;
   });
 }
+
+// How the runs lie in a call's inputs.
+struct RunInputs {
+  const MergeOp& op;
+  const KernelCall& call;
+  bool is_places() const { return op.result == SortResult::kPlaces; }
+  bool lie_apart() const { return call.inputs.size() > (is_places() ? 2u : 1u); }
+  const KernelInput& values(size_t run) const { return call.inputs[lie_apart() ? run : 0]; }
+  const KernelInput& places(size_t run) const { return call.inputs[lie_apart() ? op.runs.size() + run : 1]; }
+  int64_t first(size_t run) const { return lie_apart() ? 0 : op.runs[run]; }  // in its input
+  int64_t size(size_t run) const {
+    if (lie_apart()) return values(run).extents[0];
+    return (run + 1 < op.runs.size() ? op.runs[run + 1] : call.inputs[0].extents[0]) - op.runs[run];
+  }
+
+  bool Fit() const {
+    const auto is_vector = [](const Shape& extents) { return extents.size() == 1; };
+    const bool is_one = is_vector(call.output_extents) && call.output_box.size() == 1 &&
+                        call.output_box[0].size() == call.output_extents[0] && call.output_box[0].start >= 0 &&
+                        call.output_dtype == (is_places() ? DType::kI64 : call.inputs[0].dtype);
+    if (!is_one) return false;
+    int64_t end = 0;
+    for (size_t r = 0; r < op.runs.size(); ++r) {
+      const KernelInput& in = values(r);
+      if (!is_vector(in.extents) || in.dtype != call.inputs[0].dtype || op.runs[r] != end || size(r) < 0) return false;
+      if (is_places() && (places(r).extents != in.extents || places(r).dtype != DType::kI64)) return false;
+      end += size(r);
+    }
+    return call.output_box[0].stop <= end;
+  }
+
+  template <typename T>
+  std::vector<SortedRun<T>> Make() const {
+    static const uint64_t kZero = 0;
+    const auto stride_of = [](const KernelInput& in) { return in.is_zero ? int64_t{0} : in.strides[0]; };
+    const auto data_of = [](const KernelInput& in) { return in.is_zero ? static_cast<const void*>(&kZero) : in.data; };
+    std::vector<SortedRun<T>> runs;
+    for (size_t r = 0; r < op.runs.size(); ++r) {
+      SortedRun<T>& run = runs.emplace_back();
+      run.stride = stride_of(values(r));
+      run.data = static_cast<const T*>(data_of(values(r))) + first(r) * run.stride;
+      run.start = op.runs[r];
+      run.size = size(r);
+      if (!is_places()) continue;
+      run.place_stride = stride_of(places(r));
+      run.places = static_cast<const int64_t*>(data_of(places(r))) + first(r) * run.place_stride;
+    }
+    return runs;
+  }
+};
 
 }  // namespace
 
@@ -235,44 +319,28 @@ absl::Status RunMerge(const MergeOp& op, const KernelCall& call) {
       !s.ok()) {
     return s;
   }
-  const KernelInput& input = call.inputs[0];
-  const bool is_places = op.result == SortResult::kPlaces;
-  const DType result = is_places ? DType::kI64 : input.dtype;
-  const bool fits = input.extents.size() == 1 && call.output_extents.size() == 1 && call.output_box.size() == 1 &&
-                    call.output_box[0].size() == call.output_extents[0] && call.output_box[0].start >= 0 &&
-                    call.output_box[0].stop <= input.extents[0] && op.runs.back() <= input.extents[0] &&
-                    call.output_dtype == result &&
-                    (!is_places || (call.inputs[1].extents == input.extents && call.inputs[1].dtype == DType::kI64));
-  if (!fits) {
+  const RunInputs in{op, call};
+  const DType dtype = call.inputs[0].dtype;
+  if (!in.Fit()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "merge: of ", std::string(ToText(input.dtype)), ToText(input.extents), " to ",
-        std::string(ToText(call.output_dtype)), ToText(call.output_extents), " at ", ToText(call.output_box)));
+        "merge: of ", std::string(ToText(dtype)), ToText(call.inputs[0].extents), " and runs at ", ToText(op.runs),
+        " to ", std::string(ToText(call.output_dtype)), ToText(call.output_extents), " at ", ToText(call.output_box)));
   }
-  static const uint64_t kZero = 0;
-  const auto stride_of = [](const KernelInput& in) { return in.is_zero ? int64_t{0} : in.strides[0]; };
-  const auto data_of = [](const KernelInput& in) { return in.is_zero ? static_cast<const void*>(&kZero) : in.data; };
-  MergeLayout l{.extent = input.extents[0],
-                .input_stride = stride_of(input),
-                .output_stride = call.output_strides[0],
-                .ranks = call.output_box[0]};
-  if (l.ranks.empty()) return absl::OkStatus();
-  const bool is_known = VisitElement(input.dtype, [&](auto element) {
+  absl::Span<int64_t> taken;
+  if (!call.more_outputs.empty()) {
+    taken = {static_cast<int64_t*>(call.more_outputs[0].data), call.inputs.size()};
+  }
+  const bool is_known = VisitElement(dtype, [&](auto element) {
     using T = decltype(element);
     if constexpr (scalar::kIsComplex<T>) {
       return false;
     } else {
-      const T* from = static_cast<const T*>(data_of(input));
-      if (is_places) {
-        l.place_stride = stride_of(call.inputs[1]);
-        MergePlaces(op, l, from, static_cast<const int64_t*>(data_of(call.inputs[1])),
-                    static_cast<int64_t*>(call.output));
-      } else {
-        MergeValues(op, l, from, static_cast<T*>(call.output));
-      }
+      if (in.is_places()) MergePlaces<T>(op, in.Make<T>(), call, taken);
+      if (!in.is_places()) MergeValues<T>(op, in.Make<T>(), call, taken);
       return true;
     }
   });
-  return is_known ? absl::OkStatus() : NoKernelFor("merge", input.dtype);
+  return is_known ? absl::OkStatus() : NoKernelFor("merge", dtype);
 }
 
 }  // namespace tessera::cpu

@@ -178,10 +178,11 @@ absl::StatusOr<Steps> LaunchMerge(const MergeOp& op, const KernelCall& call, con
   const KernelInput& input = call.inputs[0];
   const bool is_places = op.result == SortResult::kPlaces;
   const DType result = is_places ? DType::kI64 : input.dtype;
-  const bool fits = input.extents.size() == 1 && call.output_extents.size() == 1 && call.output_box.size() == 1 &&
-                    call.output_box[0].size() == call.output_extents[0] && call.output_box[0].start >= 0 &&
-                    call.output_box[0].stop <= input.extents[0] && op.runs.back() <= input.extents[0] &&
-                    call.output_dtype == result &&
+  const bool lie_together = call.inputs.size() == (is_places ? 2u : 1u);
+  const bool fits = lie_together && input.extents.size() == 1 && call.output_extents.size() == 1 &&
+                    call.output_box.size() == 1 && call.output_box[0].size() == call.output_extents[0] &&
+                    call.output_box[0].start >= 0 && call.output_box[0].stop <= input.extents[0] &&
+                    op.runs.back() <= input.extents[0] && call.output_dtype == result &&
                     (!is_places || (call.inputs[1].extents == input.extents && call.inputs[1].dtype == DType::kI64));
   if (!fits) {
     return absl::InvalidArgumentError(absl::StrCat("merge: of ", NameOf(input.dtype), ToText(input.extents), " to ",

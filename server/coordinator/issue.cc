@@ -10,6 +10,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/state_machine.h"
+#include "server/plan/merged_runs.h"
 #include "server/plan/verify.h"
 #include "server/planner/fitting.h"
 
@@ -38,14 +39,18 @@ bool BeginsCollective(const Exchange& exchange) {
   return exchange.reduces() ? exchange.rounds.digit == 0 : exchange.rounds.is_last();
 }
 
-// One step, or one operand that a contraction reads in pieces, is one collective; a reduction into place and
-// its spreading are two. All rounds of either are one.
+// One step, or one operand that a contraction reads in pieces or whose runs are merged, is one collective; a reduction
+// into place and its spreading are two. All rounds of either are one.
 std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
   std::map<std::string, uint64_t> counts;
   for (const Step& step : plan.steps) {
     const auto* exchange = std::get_if<ExchangeStep>(&step);
     if (exchange != nullptr && BeginsCollective(exchange->exchange)) {
       ++counts[std::string(ToText(exchange->name))];
+    }
+    const auto* local = std::get_if<LocalStep>(&step);
+    if (local != nullptr && MergesInPlace(plan, *local)) {
+      counts[std::string(ToText(Collective::kExchange))] += local->inputs.size();
     }
     const auto* contract = std::get_if<ContractStep>(&step);
     if (contract == nullptr) continue;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/plan/exchange.h"
+#include "server/plan/merged_runs.h"
 #include "server/plan/same_shards.h"
 
 namespace tessera {
@@ -82,7 +83,11 @@ std::vector<BufferUse> BufferUses(const Plan& plan) {
       First(use(contract->output).first_write, phase);
     } else {
       const LocalStep& local = std::get<LocalStep>(plan.steps[i]);
-      for (int input : local.inputs) First(use(input).first_read, phase);
+      const bool by_peers = MergesInPlace(plan, local);
+      for (int input : local.inputs) {
+        First(use(input).first_read, phase);
+        if (by_peers) First(use(input).first_peer_read, phase);
+      }
       First(use(local.output).first_write, phase);
     }
   }

@@ -56,6 +56,7 @@ struct ReduceWork {
 struct ReceivedCount {
   int64_t* received_bytes = nullptr;
   int64_t bytes = 0;
+  const int64_t* times = nullptr;  // what the kernel writes, of data that say how much is taken; null: once
 };
 struct KernelWork {
   KernelCall call = {};

@@ -25,7 +25,9 @@ struct Runner {
   absl::Status operator()(const KernelWork& w) const {
     absl::Status status = RunKernel(w.call);
     if (!status.ok()) return status;
-    for (const ReceivedCount& count : w.received) *count.received_bytes += count.bytes;
+    for (const ReceivedCount& count : w.received) {
+      *count.received_bytes += count.bytes * (count.times == nullptr ? 1 : *count.times);
+    }
     return absl::OkStatus();
   }
 };

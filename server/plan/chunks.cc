@@ -270,7 +270,7 @@ class IncomingCut {
 
   absl::Status Cut(int number, const KernelInstruction& whole) {
     const auto* matmul = std::get_if<MatmulOp>(&whole.op);
-    if (matmul == nullptr) return absl::InternalError("lower: a kernel other than a product reads a message");
+    if (matmul == nullptr) return CutNothing(number, whole);
     OutputCuts own;
     if (!cuts_agree_) AddCutsOf(static_cast<size_t>(number), whole, matmul->notation, own);
     const OutputCuts& output_cuts = cuts_agree_ ? output_cuts_ : own;
@@ -284,6 +284,20 @@ class IncomingCut {
     }
     Ranges ranges;
     CutLetters(number, whole, matmul->notation, cuts, cuts.begin(), ranges);
+    return absl::OkStatus();
+  }
+
+  // A kernel that wants all of its inputs before it begins.
+  absl::Status CutNothing(int number, const KernelInstruction& whole) {
+    InstructionPiece& piece = phase_.pieces.emplace_back();
+    piece.instruction = number;
+    piece.work = whole;
+    for (const Source& source : operands_[static_cast<size_t>(number)]) {
+      if (source.blocks->block != source.blocks->extents) {
+        return absl::InternalError(StrCat("lower: instruction ", number, " wants what is cut whole"));
+      }
+      piece.operands.push_back(StagedAt(source, Shape(source.start.size(), 0)));
+    }
     return absl::OkStatus();
   }
 

@@ -10,6 +10,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/exchange.h"
 #include "server/plan/interpret_local.h"
+#include "server/plan/merged_runs.h"
 
 namespace tessera {
 namespace {
@@ -195,25 +196,61 @@ class Interpreter {
     });
   }
 
+  // What a position's box takes of others' runs.
+  void CountMerged(const LocalStep& step, WorkerIndex self, Interval box, const StridedNumbers& together) {
+    const TensorSpec& spec = plan_.values[static_cast<size_t>(step.inputs[0])].spec;
+    const std::vector<PlacedRun> runs = RunsAt(spec, spec.mesh.PositionAt(*spec.mesh.FindWorker(self)));
+    const std::vector<int64_t> places = MergedPlaces(std::get<MergeOp>(step.op), together);
+    int64_t element_bytes = 0;
+    for (const int input : step.inputs) {
+      element_bytes += SizeBytes(plan_.values[static_cast<size_t>(input)].spec.dtype);
+    }
+    for (int64_t i = box.start; i < box.stop; ++i) {
+      const int64_t place = places[static_cast<size_t>(i)];
+      const auto is_behind = [place](const PlacedRun& run) { return run.range.start > place; };
+      const auto run = std::prev(std::find_if(runs.begin(), runs.end(), is_behind));
+      if (run->holder != self) CountReceived(self, element_bytes);
+    }
+  }
+
+  // A vector whose shards are runs, as one.
+  StridedNumbers Together(int value, std::vector<Number>& data) {
+    const TensorSpec& spec = plan_.values[static_cast<size_t>(value)].spec;
+    for (const PlacedRun& run : RunsAt(spec, spec.mesh.PositionAt(0))) {
+      const StridedNumbers shard = memory_.ShardOf(value, run.holder);
+      for (int64_t i = 0; i < run.range.size(); ++i) data.push_back(shard.Read({i}));
+    }
+    StridedNumbers together;
+    together.data = &data;
+    together.extents = spec.shape;
+    together.strides = {1};
+    together.dtype = spec.dtype;
+    return together;
+  }
+
   absl::Status RunLocal(const LocalStep& step) {
     const PlanValue& output = plan_.values[static_cast<size_t>(step.output)];
     const Mesh& mesh = output.spec.mesh;
     std::vector<Scalar> scalars;
     for (const int index : step.scalars) scalars.push_back(scalars_[static_cast<size_t>(index)]);
     memory_.BeginWrite(step.output);
+    const bool merges = MergesInPlace(plan_, step);
     for (int64_t flat = 0; flat < mesh.size(); ++flat) {
       const Position position = mesh.PositionAt(flat);
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
       const Box box = LocalBox(output.spec, position);
       if (IsEmpty(box)) continue;
       std::vector<StridedNumbers> inputs;
+      std::vector<std::vector<Number>> runs(step.inputs.size());
       for (size_t i = 0; i < step.inputs.size(); ++i) {
-        StridedNumbers& input = inputs.emplace_back(memory_.ShardOf(step.inputs[i], self));
+        StridedNumbers& input =
+            inputs.emplace_back(merges ? Together(step.inputs[i], runs[i]) : memory_.ShardOf(step.inputs[i], self));
         if (i >= step.counted_once.size()) continue;
         for (const int dim : step.counted_once[i]) {
           input.is_zero = input.is_zero || position[static_cast<size_t>(dim)] != 0;
         }
       }
+      if (merges) CountMerged(step, self, box[0], inputs[0]);
       const Box input_box =
           step.inputs.empty() ? Box() : LocalBox(plan_.values[static_cast<size_t>(step.inputs[0])].spec, position);
       TESSERA_RETURN_IF_ERROR(

@@ -49,6 +49,20 @@ std::array<uint32_t, 4> PhiloxWords(uint64_t seed, uint64_t stream, uint64_t ind
   return c;
 }
 
+using PlacedNumbers = std::vector<std::pair<Number, int64_t>>;
+
+// The order of sorted elements: a NaN is above all numbers.
+bool IsBelow(DType dtype, const Number& a, const Number& b) { return b.is_nan() ? !a.is_nan() : IsLess(dtype, a, b); }
+
+// As SortOp says: equal ones stay in their order; of values -0 is before 0.
+void SortStably(PlacedNumbers& elements, DType dtype, SortOrder order, bool is_values) {
+  std::stable_sort(elements.begin(), elements.end(), [&](const auto& a, const auto& b) {
+    const auto& [low, high] = order == SortOrder::kAscending ? std::tie(a.first, b.first) : std::tie(b.first, a.first);
+    if (is_values && low == 0 && high == 0) return low.is_negative() && !high.is_negative();
+    return IsBelow(dtype, low, high);
+  });
+}
+
 struct Kernels {
   const std::vector<StridedNumbers>& inputs;
   const std::vector<Scalar>& scalars;
@@ -322,28 +336,13 @@ struct Kernels {
     });
   }
 
-  // The order of sorted elements: a NaN is above all numbers.
-  bool IsBelow(const Number& a, const Number& b) const {
-    return b.is_nan() ? !a.is_nan() : IsLess(inputs[0].dtype, a, b);
-  }
-
-  // As SortOp says: equal ones stay in their order; of values -0 is before 0.
-  void SortStably(std::vector<std::pair<Number, int64_t>>& elements, SortOrder order, bool is_values) const {
-    std::stable_sort(elements.begin(), elements.end(), [&](const auto& a, const auto& b) {
-      const auto& [low, high] =
-          order == SortOrder::kAscending ? std::tie(a.first, b.first) : std::tie(b.first, a.first);
-      if (is_values && low == 0 && high == 0) return low.is_negative() && !high.is_negative();
-      return IsBelow(low, high);
-    });
-  }
-
   void operator()(const SortOp& op) const {
     const int64_t n = output.extents[static_cast<size_t>(op.dim)];
     const bool is_values = op.result == SortResult::kValues;
     ForEachLine(op.dim, [&](const Shape& line) {
-      std::vector<std::pair<Number, int64_t>> elements;
+      PlacedNumbers elements;
       for (int64_t i = 0; i < n; ++i) elements.emplace_back(inputs[0].Read(At(line, op.dim, i)), i);
-      SortStably(elements, op.order, is_values);
+      SortStably(elements, inputs[0].dtype, op.order, is_values);
       for (int64_t i = 0; i < n; ++i) {
         const auto& [value, place] = elements[static_cast<size_t>(i)];
         output.Write(At(line, op.dim, i), is_values ? value : Number::Whole(place));
@@ -352,14 +351,12 @@ struct Kernels {
   }
 
   void operator()(const MergeOp& op) const {
-    const bool is_values = op.result == SortResult::kValues;
-    std::vector<std::pair<Number, int64_t>> elements;
-    for (int64_t i = 0; i < inputs[0].extents[0]; ++i) elements.emplace_back(inputs[0].Read({i}), i);
-    SortStably(elements, op.order, is_values);
+    const std::vector<int64_t> places = MergedPlaces(op, inputs[0]);
     for (int64_t i = 0; i < output.extents[0]; ++i) {
-      const auto& [value, place] = elements[static_cast<size_t>(output_box[0].start + i)];
+      const int64_t place = places[static_cast<size_t>(output_box[0].start + i)];
       const auto run = std::upper_bound(op.runs.begin(), op.runs.end(), place) - 1;
-      output.Write({i}, is_values ? value : Number::Whole(*run + inputs[1].Read({place}).ToInt()));
+      const bool is_values = op.result == SortResult::kValues;
+      output.Write({i}, is_values ? inputs[0].Read({place}) : Number::Whole(*run + inputs[1].Read({place}).ToInt()));
     }
   }
 
@@ -369,7 +366,10 @@ struct Kernels {
       int64_t below = 0;
       for (int64_t i = 0; i < inputs[0].extents[0]; ++i) {
         const Number element = inputs[0].Read({i});
-        below += (op.side == SearchSide::kLeft ? IsBelow(element, value) : !IsBelow(value, element)) ? 1 : 0;
+        below += (op.side == SearchSide::kLeft ? IsBelow(inputs[0].dtype, element, value)
+                                               : !IsBelow(inputs[0].dtype, value, element))
+                     ? 1
+                     : 0;
       }
       output.Write(index, Number::Whole(below));
     });
@@ -440,6 +440,15 @@ void StridedNumbers::Write(absl::Span<const int64_t> index, const Number& value)
   int64_t at = offset;
   for (size_t d = 0; d < index.size(); ++d) at += index[d] * strides[d];
   data->at(static_cast<size_t>(at)) = CastTo(dtype, value);
+}
+
+std::vector<int64_t> MergedPlaces(const MergeOp& op, const StridedNumbers& runs) {
+  PlacedNumbers elements;
+  for (int64_t i = 0; i < runs.extents[0]; ++i) elements.emplace_back(runs.Read({i}), i);
+  SortStably(elements, runs.dtype, op.order, op.result == SortResult::kValues);
+  std::vector<int64_t> places;
+  for (const auto& element : elements) places.push_back(element.second);
+  return places;
 }
 
 absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedNumbers>& inputs,

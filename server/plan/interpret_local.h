@@ -44,6 +44,9 @@ void ForEachIndex(absl::Span<const int64_t> extents, const Visitor& visit) {
   }
 }
 
+// Of a vector of runs: where each element of the whole in order lies in it.
+std::vector<int64_t> MergedPlaces(const MergeOp& op, const StridedNumbers& runs);
+
 absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedNumbers>& inputs,
                               const std::vector<Scalar>& scalars, const Box& output_box, const Box& input_box,
                               const StridedNumbers& output, KernelStore store = KernelStore::kWrite);

@@ -8,6 +8,7 @@
 
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/merged_runs.h"
 #include "server/plan/sub_mesh.h"
 
 namespace tessera {
@@ -262,8 +263,22 @@ PlanTraffic TrafficOf(const Plan& plan) {
       });
     }
   };
+  const auto add_runs = [&](const LocalStep& merge) {
+    const TensorSpec& output = plan.values[static_cast<size_t>(merge.output)].spec;
+    for (const int input : merge.inputs) {
+      const TensorSpec& vector = plan.values[static_cast<size_t>(input)].spec;
+      const MostMoved most = MostMovedBy(vector, output);
+      for (size_t flat = 0; flat < most.received.size(); ++flat) {
+        const size_t worker = index(output.mesh.workers()[flat]);
+        traffic.received_bytes[worker] += most.received[flat] * SizeBytes(vector.dtype);
+        traffic.sent_bytes[worker] += most.sent[flat] * SizeBytes(vector.dtype);
+      }
+    }
+  };
   for (const Step& step : plan.steps) {
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) add(exchange->exchange);
+    const auto* local = std::get_if<LocalStep>(&step);
+    if (local != nullptr && MergesInPlace(plan, *local)) add_runs(*local);
     const auto* contract = std::get_if<ContractStep>(&step);
     if (contract == nullptr) continue;
     for (const ContractOperand& operand : contract->operands) {

@@ -11,6 +11,8 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/chunks.h"
 #include "server/plan/lower_contraction.h"
+#include "server/plan/lower_merge.h"
+#include "server/plan/merged_runs.h"
 #include "server/plan/operand_at.h"
 #include "server/plan/passing.h"
 #include "server/plan/sub_mesh.h"
@@ -338,6 +340,9 @@ bool IsReadByPeers(const Plan& plan, const Step& step, const PlanValue& written)
   if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
     return exchange->exchange.delivery == Delivery::kPull && lies_there(exchange->source);
   }
+  if (const auto* local = std::get_if<LocalStep>(&step)) {
+    return MergesInPlace(plan, *local) && std::any_of(local->inputs.begin(), local->inputs.end(), lies_there);
+  }
   const auto* contract = std::get_if<ContractStep>(&step);
   return contract != nullptr &&
          std::any_of(contract->operands.begin(), contract->operands.end(), [&](const ContractOperand& operand) {
@@ -466,7 +471,15 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
     for (; first_exchange < end; ++first_exchange) {
       const auto* local = std::get_if<LocalStep>(&plan.steps[first_exchange]);
       if (local == nullptr) break;
-      LowerLocal(plan, *local, worker, phase);
+      if (!MergesInPlace(plan, *local)) {
+        LowerLocal(plan, *local, worker, phase);
+        continue;
+      }
+      LowerMerge(plan, *local, worker, drafts, phase);
+      for (const int input : local->inputs) {
+        const int buffer = plan.values[static_cast<size_t>(input)].buffer;
+        phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, first_exchange, buffer));
+      }
     }
     if (const auto* contract = std::get_if<ContractStep>(&plan.steps[i])) {
       TESSERA_RETURN_IF_ERROR(LowerContraction(plan, *contract, worker, drafts, phase));

@@ -14,6 +14,7 @@
 #include "server/plan/buffer_contents.h"
 #include "server/plan/contract.h"
 #include "server/plan/exchange.h"
+#include "server/plan/merged_runs.h"
 #include "server/plan/passing.h"
 #include "server/plan/same_shards.h"
 #include "server/plan/sub_mesh.h"
@@ -273,8 +274,14 @@ class Verifier {
                        [&](const Touch& other) { return other.is_written && other.value == touch.value; });
   }
 
+  bool ReadsPeersToMerge(const Step* step) const {
+    const auto* local = step == nullptr ? nullptr : std::get_if<LocalStep>(step);
+    return local != nullptr && MergesInPlace(plan_, *local);
+  }
+
   // Whether a step may be in the phase of the one before.
   absl::Status CheckCompany(const Step* previous, const Step& step) const {
+    if (ReadsPeersToMerge(previous) || ReadsPeersToMerge(&step)) return Wrong("merges in a phase with other steps");
     const bool follows_local = previous != nullptr && std::holds_alternative<LocalStep>(*previous);
     const auto* const exchange = std::get_if<ExchangeStep>(&step);
     if (exchange == nullptr || follows_local) {
@@ -522,7 +529,8 @@ class Verifier {
   }
 
   absl::Status Check(const LocalStep& step) {
-    for (const int input : step.inputs) TESSERA_RETURN_IF_ERROR(CheckRead(input));
+    const bool by_peers = MergesInPlace(plan_, step);
+    for (const int input : step.inputs) TESSERA_RETURN_IF_ERROR(by_peers ? CheckPeerRead(input) : CheckRead(input));
     if (step.store == KernelStore::kAdd) {
       if (!std::holds_alternative<MatmulOp>(step.op)) return Wrong("adds what is no product");
       TESSERA_RETURN_IF_ERROR(CheckAdds(step.output, step.inputs));

@@ -9,6 +9,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/contract.h"
 #include "server/plan/exchange.h"
+#include "server/plan/merged_runs.h"
 
 namespace tessera {
 namespace {
@@ -269,6 +270,21 @@ absl::Status CheckDTypes(const Plan& plan, const LocalStep& step) {
   return absl::OkStatus();
 }
 
+// Of runs that lie apart: each shard is one, in every input alike.
+absl::Status CheckRuns(const Plan& plan, const LocalStep& step) {
+  const auto& merge = std::get<MergeOp>(step.op);
+  const size_t wanted = merge.result == SortResult::kPlaces ? 2 : 1;
+  if (step.inputs.size() != wanted) return Wrong("merges ", step.inputs.size(), " vectors, not ", wanted);
+  const TensorSpec& vector = plan.values[static_cast<size_t>(step.inputs[0])].spec;
+  if (vector.rank() != 1) return Wrong("merges runs of ", ToText(vector));
+  for (const int input : step.inputs) {
+    const TensorSpec& spec = plan.values[static_cast<size_t>(input)].spec;
+    if (WithDType(spec, vector.dtype) != vector) return Wrong("merges runs of ", ToText(vector), " and ", ToText(spec));
+  }
+  const Shape starts = RunStarts(vector);
+  return starts == merge.runs ? absl::OkStatus() : Wrong("merges runs at ", ToText(merge.runs), " of ", ToText(vector));
+}
+
 }  // namespace
 
 absl::Status VerifyLocalStep(const Plan& plan, const LocalStep& step) {
@@ -291,6 +307,8 @@ absl::Status VerifyLocalStep(const Plan& plan, const LocalStep& step) {
     const Mesh& mesh = plan.values[static_cast<size_t>(input)].spec.mesh;
     if (!HaveSameArrangement(mesh, output.mesh)) return Wrong("%", input, " is on ", ToText(mesh));
   }
+  const bool merges = MergesInPlace(plan, step);
+  if (merges) TESSERA_RETURN_IF_ERROR(CheckRuns(plan, step));
   std::vector<Shape> extents(step.inputs.size());
   std::vector<Shape> wholes;
   for (const int input : step.inputs) wholes.push_back(plan.values[static_cast<size_t>(input)].spec.shape);
@@ -300,7 +318,8 @@ absl::Status VerifyLocalStep(const Plan& plan, const LocalStep& step) {
     const Shape output_extents = BoxShape(output_box);
     if (NumElements(output_extents) == 0) continue;
     for (size_t i = 0; i < extents.size(); ++i) {
-      extents[i] = BoxShape(LocalBox(plan.values[static_cast<size_t>(step.inputs[i])].spec, position));
+      extents[i] =
+          merges ? wholes[i] : BoxShape(LocalBox(plan.values[static_cast<size_t>(step.inputs[i])].spec, position));
     }
     TESSERA_RETURN_IF_ERROR(
         std::visit(ExtentsCheck{extents, output_extents, wholes, output.shape, output_box}, step.op));

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "schemas/types/layout.h"
+#include "server/plan/merged_runs.h"
 #include "server/plan/same_shards.h"
 
 namespace tessera {
@@ -71,7 +72,7 @@ class Donor {
         for (const ContractOperand& operand : contract->operands) {
           if (IsIn(operand.value, buffer)) return false;
         }
-      } else if (s != writer && phases_[s] >= phases_[writer]) {
+      } else if (s != writer && (phases_[s] >= phases_[writer] || MergesInPlace(plan_, std::get<LocalStep>(step)))) {
         const auto& inputs = std::get<LocalStep>(step).inputs;
         if (std::any_of(inputs.begin(), inputs.end(), [&](int value) { return IsIn(value, buffer); })) return false;
       }

@@ -120,7 +120,7 @@ class OpPlanner {
     }
     const auto* sort = std::get_if<SortOp>(&step.op);
     if (sort != nullptr && IsCutAlong(builder_.value(step.inputs[0]).spec, {sort->dim})) {
-      return AddShardedSort(builder_, *sort, step.inputs[0], output_);
+      return AddShardedSort(builder_, *sort, step.inputs[0], output_, topology_);
     }
     step.scalars = Range(first_scalar_, resolution_.scalars.size());
     step.output = builder_.AddTemporary(output_);

@@ -6,6 +6,7 @@
 
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
+#include "server/plan/merged_runs.h"
 
 namespace tessera {
 namespace {
@@ -38,16 +39,6 @@ TensorSpec Gathered(const TensorSpec& parts, absl::Span<const int64_t> dims) {
   return gathered;
 }
 
-// Of a vector: where its shards begin.
-Shape RunsOf(const TensorSpec& spec) {
-  std::set<int64_t> starts = {0};
-  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
-    const Interval shard = LocalBox(spec, spec.mesh.PositionAt(flat))[0];
-    if (!shard.empty()) starts.insert(shard.start);
-  }
-  return {starts.begin(), starts.end()};
-}
-
 int AddLocal(PlanBuilder& builder, LocalOp op, std::vector<int> inputs, const TensorSpec& output) {
   LocalStep step;
   step.op = std::move(op);
@@ -78,19 +69,22 @@ absl::StatusOr<int> AddShardedScan(PlanBuilder& builder, const ScanOp& op, int i
   return AddLocal(builder, op, {input, own}, output);
 }
 
-absl::StatusOr<int> AddShardedSort(PlanBuilder& builder, const SortOp& op, int input, const TensorSpec& output) {
+absl::StatusOr<int> AddShardedSort(PlanBuilder& builder, const SortOp& op, int input, const TensorSpec& output,
+                                   const Topology& topology) {
   const TensorSpec spec = builder.value(input).spec;
   const std::vector<int64_t> dims = {op.dim};
-  MergeOp merge{.result = op.result, .runs = RunsOf(spec), .order = op.order};
-  const int sorted = AddLocal(builder, op, {input}, output);
-  if (op.result == SortResult::kValues) {
-    TESSERA_ASSIGN_OR_RETURN(const int gathered, builder.AddRedistribute(sorted, Gathered(spec, dims)));
-    return AddLocal(builder, std::move(merge), {gathered}, output);
+  MergeOp merge{.result = op.result, .runs = RunStarts(spec), .order = op.order};
+  std::vector<int> sorted = {AddLocal(builder, op, {input}, output)};
+  if (op.result == SortResult::kPlaces) {
+    sorted.insert(sorted.begin(), AddLocal(builder, GatherOp{op.dim}, {input, sorted[0]}, spec));
   }
-  const int values = AddLocal(builder, GatherOp{op.dim}, {input, sorted}, spec);
-  const TensorSpec whole = Gathered(spec, dims);
-  TESSERA_ASSIGN_OR_RETURN(std::vector<int> gathered,
-                           builder.AddRedistributes({{{values, whole}, {sorted, WithDType(whole, DType::kI64)}}}));
+  const bool is_near = topology.kind == DeviceKind::kCpu && AreOnOneHost({&spec.mesh}, topology);
+  if (is_near) return AddLocal(builder, std::move(merge), std::move(sorted), output);
+  std::vector<ValueMove> moves;
+  for (const int value : sorted) {
+    moves.push_back({value, WithDType(Gathered(spec, dims), builder.value(value).spec.dtype)});
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::vector<int> gathered, builder.AddRedistributes(moves));
   return AddLocal(builder, std::move(merge), std::move(gathered), output);
 }
 

@@ -5,9 +5,9 @@
 //
 //   cumulative_sum of f32[8] @ mesh(2) [S(0)]:  the sum of each shard, f32[2] [S(0)], is gathered; each worker adds up
 //   those before its own, and its scan begins there. Two reads and a write of the shard, and 4 bytes from each worker.
-//   sort of it:  each worker sorts its shard, gathers the shards, and merges of them the part that its shard of the
-//   result is. As many bytes as a gather, a sort of a shard and one read of the whole. argmax of it:  each shard's
-//   largest and where it is, gathered and compared.
+//   sort of it:  each worker sorts its shard, and merges of all the sorted shards the part that its shard of the result
+//   is, reading just that where it lies (server/plan/merged_runs.h). Where workers are on several hosts, or have GPUs,
+//   the sorted shards are gathered first. argmax of it:  each shard's largest and where it is, gathered and compared.
 
 #include <vector>
 
@@ -22,7 +22,8 @@ bool IsCutAlong(const TensorSpec& spec, absl::Span<const int64_t> dims);
 // The value with `output`, whose placements are the input's.
 absl::StatusOr<int> AddShardedScan(PlanBuilder& builder, const ScanOp& op, int input, const TensorSpec& output);
 // Of a vector; the value with `output`, whose placements are the input's.
-absl::StatusOr<int> AddShardedSort(PlanBuilder& builder, const SortOp& op, int input, const TensorSpec& output);
+absl::StatusOr<int> AddShardedSort(PlanBuilder& builder, const SortOp& op, int input, const TensorSpec& output,
+                                   const Topology& topology);
 // `reduced`: the result with the reduced dims kept, of extent 1, and Replicate where a mesh dim cut one of them. `op`
 // has the whole's extents.
 absl::StatusOr<int> AddShardedArgReduce(PlanBuilder& builder, const ArgReduceOp& op, int input,

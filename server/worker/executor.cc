@@ -250,6 +250,8 @@ void Executor::EnqueuePhases(StreamId stream, const Instance& instance, const Ru
   for (WorkerIndex peer : known.pushed_peers) record->report.pushed_bytes.emplace_back(peer, 0);
   record->kernel_inputs.reserve(known.kernel_input_count);
   record->kernel_counts.reserve(known.kernel_input_count);
+  record->merge_outputs.reserve(known.merge_count);
+  record->taken_elements.reserve(known.merge_count == 0 ? 0 : known.kernel_input_count);
   record->kernel_scalars.reserve(known.kernel_scalar_count);
   record->terms.reserve(known.term_count);
   record->term_counts.reserve(known.term_count);

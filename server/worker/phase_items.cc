@@ -440,11 +440,29 @@ void PhaseItems::EnqueueReduce(const Here& here, const ReduceInstruction& reduce
                    first, first_destination);
 }
 
+// Where a merge of runs that lie apart says how many elements it took of each; null of any other kernel. (Of places as
+// many are taken as of values.)
+int64_t* PhaseItems::AddTakenCounts(const KernelInstruction& kernel, RunRecord& record) {
+  const auto* merge = std::get_if<MergeOp>(&kernel.op);
+  const bool lie_apart =
+      merge != nullptr && std::any_of(kernel.input_received_bytes.begin(), kernel.input_received_bytes.end(),
+                                      [](int64_t bytes) { return bytes > 0; });
+  if (!lie_apart) return nullptr;
+  const size_t first = record.taken_elements.size();
+  record.taken_elements.resize(first + kernel.inputs.size(), 0);
+  int64_t* const taken = record.taken_elements.data() + first;
+  const auto count = static_cast<int64_t>(kernel.inputs.size());
+  record.merge_outputs.push_back({.data = taken, .dtype = DType::kI64, .extents = {count}, .strides = {1}});
+  return taken;
+}
+
 void PhaseItems::EnqueueKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece) {
   RunRecord& record = *here.record;
   const size_t first_input = record.kernel_inputs.size();
   const size_t first_scalar = record.kernel_scalars.size();
   const size_t first_count = record.kernel_counts.size();
+  const size_t first_output = record.merge_outputs.size();
+  int64_t* const taken = AddTakenCounts(kernel, record);
   for (size_t k = 0; k < kernel.inputs.size(); ++k) {
     const Staged staged = StagedTerm(here, piece, k);
     const bool is_staged = staged.data != nullptr;
@@ -455,7 +473,10 @@ void PhaseItems::EnqueueKernel(const Here& here, const KernelInstruction& kernel
                                     .is_zero = kernel.input_is_zero[k] != 0});
     int64_t* const received_bytes =
         is_staged ? nullptr : CountOf(kernel.inputs[k].worker, record.report.received_bytes);
-    if (received_bytes != nullptr) record.kernel_counts.push_back({received_bytes, kernel.input_received_bytes[k]});
+    if (received_bytes != nullptr) {
+      const int64_t* const times = taken == nullptr ? nullptr : taken + k;
+      record.kernel_counts.push_back({received_bytes, kernel.input_received_bytes[k], times});
+    }
   }
   for (int scalar : kernel.scalars) record.kernel_scalars.push_back(here.instance.scalars[static_cast<size_t>(scalar)]);
   device_.EnqueueRun(here.stream,
@@ -467,6 +488,7 @@ void PhaseItems::EnqueueKernel(const Here& here, const KernelInstruction& kernel
                                  .output_strides = kernel.output.strides,
                                  .output_box = kernel.output_box,
                                  .input_box = kernel.input_box,
+                                 .more_outputs = absl::MakeConstSpan(record.merge_outputs).subspan(first_output),
                                  .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar),
                                  .store = kernel.store},
                                 absl::MakeConstSpan(record.kernel_counts).subspan(first_count)});

@@ -119,6 +119,7 @@ class PhaseItems {
   void EnqueueWork(const Here& here, const Instruction& work, const InstructionPiece* piece);
   void EnqueueCopy(const Here& here, const CopyInstruction& copy, const InstructionPiece* piece);
   void EnqueueReduce(const Here& here, const ReduceInstruction& reduce, const InstructionPiece* piece);
+  static int64_t* AddTakenCounts(const KernelInstruction& kernel, RunRecord& record);
   void EnqueueKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece);
 
   std::byte* AddressOf(const Operand& operand, const Instance& instance) const;

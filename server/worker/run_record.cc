@@ -78,6 +78,8 @@ void RunRecord::Clear() {
   staging.clear();
   kernel_inputs.clear();
   kernel_counts.clear();
+  merge_outputs.clear();
+  taken_elements.clear();
   kernel_scalars.clear();
   terms.clear();
   term_counts.clear();

@@ -112,6 +112,8 @@ class RunRecord {
   // What device items point at: reserved for the whole program first, so that it stays where it is.
   std::vector<KernelInput> kernel_inputs;
   std::vector<ReceivedCount> kernel_counts;
+  std::vector<KernelOutput> merge_outputs;  // how many elements a merge took, by input
+  std::vector<int64_t> taken_elements;
   std::vector<Scalar> kernel_scalars;
   std::vector<ReduceTerm> terms;
   std::vector<int64_t*> term_counts;

@@ -141,9 +141,11 @@ class TemplateChecker {
     made_.kernel_input_count += inputs;
     made_.kernel_scalar_count += kernel.scalars.size();
     const bool is_matmul = std::holds_alternative<MatmulOp>(kernel.op);
+    const bool is_merge = std::holds_alternative<MergeOp>(kernel.op);
+    if (is_merge) made_.merge_count += 1;
     if (kernel.store == KernelStore::kAdd && !is_matmul) return Bad("a kernel that can't add to its output");
     for (size_t i = 0; i < inputs; ++i) {
-      if (!is_matmul) TESSERA_RETURN_IF_ERROR(Own(kernel.inputs[i]));
+      if (!is_matmul && !is_merge) TESSERA_RETURN_IF_ERROR(Own(kernel.inputs[i]));
       TESSERA_RETURN_IF_ERROR(Touch(kernel.inputs[i], kernel.input_extents[i], kernel.input_dtypes[i]));
     }
     for (int scalar : kernel.scalars) {

@@ -43,6 +43,7 @@ struct ProgramTemplate {
   std::vector<uint8_t> publishes;         // by phase: 1 where a peer waits for it before the program is done
   // Of all instructions together: what a run needs room for.
   size_t kernel_input_count = 0;
+  size_t merge_count = 0;  // of the kernels
   size_t kernel_scalar_count = 0;
   size_t term_count = 0;
   size_t destination_count = 0;

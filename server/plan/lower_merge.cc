@@ -1,0 +1,99 @@
+#include "server/plan/lower_merge.h"
+
+#include <utility>
+#include <vector>
+
+#include "schemas/types/layout.h"
+#include "server/plan/merged_runs.h"
+#include "server/plan/operand_at.h"
+
+namespace tessera {
+namespace {
+
+// A merge of runs that lie apart: the reader's kernel has an input for each run, in the memory of its holder.
+class MergeLowering {
+ public:
+  MergeLowering(const Plan& plan, const LocalStep& step, WorkerIndex worker)
+      : plan_(plan), step_(step), output_(Value(step.output)), mesh_(output_.spec.mesh), worker_(worker) {}
+
+  void Lower(MessageDrafts* drafts, Phase& phase) const {
+    for (int64_t flat = 0; flat < mesh_.size(); ++flat) {
+      const Box box = LocalBox(output_.spec, mesh_.PositionAt(flat));
+      if (IsEmpty(box)) continue;
+      const WorkerIndex reader = mesh_.workers()[static_cast<size_t>(flat)];
+      if (reader == worker_) AddKernel(box, drafts, phase);
+      if (reader != worker_) AddReader(reader, drafts, phase);
+    }
+  }
+
+ private:
+  const PlanValue& Value(int value) const { return plan_.values[static_cast<size_t>(value)]; }
+  std::vector<PlacedRun> RunsOf(int input, WorkerIndex reader) const {
+    return RunsAt(Value(input).spec, mesh_.PositionAt(*mesh_.FindWorker(reader)));
+  }
+  // It is wanted whole before any of it is merged.
+  static constexpr CutRule kWhole = {.whole_dims = 1};
+
+  void AddKernel(const Box& box, MessageDrafts* drafts, Phase& phase) const {
+    const int number = static_cast<int>(phase.instructions.size());
+    KernelInstruction kernel;
+    kernel.op = step_.op;
+    kernel.output = OperandAt(output_, worker_);
+    kernel.output_extents = BoxShape(box);
+    kernel.output_dtype = output_.spec.dtype;
+    kernel.output_box = box;
+    for (const int input : step_.inputs) {
+      const PlanValue& value = Value(input);
+      for (const PlacedRun& run : RunsOf(input, worker_)) {
+        const bool is_peer = run.holder != worker_;
+        const Shape extents = {run.range.size()};
+        if (is_peer && drafts != nullptr) {
+          DraftMessage& message = drafts->incoming[run.holder];
+          message.operands.push_back(
+              {number, static_cast<int>(kernel.inputs.size()), static_cast<int>(message.parts.size()), {0}});
+          message.parts.push_back({.dtype = value.spec.dtype, .extents = extents, .rule = kWhole});
+        }
+        kernel.inputs.push_back(OperandAt(value, run.holder));
+        kernel.input_extents.push_back(extents);
+        kernel.input_dtypes.push_back(value.spec.dtype);
+        kernel.input_is_zero.push_back(0);
+        kernel.input_received_bytes.push_back(is_peer ? SizeBytes(value.spec.dtype) : 0);
+        (is_peer ? phase.reads_of_peers : phase.reads).push_back(value.buffer);
+        if (is_peer) phase.reads_from.push_back(run.holder);
+      }
+    }
+    phase.writes.push_back(output_.buffer);
+    phase.instructions.emplace_back(std::move(kernel));
+  }
+
+  void AddReader(WorkerIndex reader, MessageDrafts* drafts, Phase& phase) const {
+    for (const int input : step_.inputs) {
+      const PlanValue& value = Value(input);
+      for (const PlacedRun& run : RunsOf(input, reader)) {
+        if (run.holder != worker_) continue;
+        phase.read_by.push_back(reader);
+        phase.reads.push_back(value.buffer);
+        if (drafts == nullptr) continue;
+        drafts->outgoing[reader].parts.push_back({.dtype = value.spec.dtype,
+                                                  .extents = {run.range.size()},
+                                                  .rule = kWhole,
+                                                  .sources = {OperandAt(value, worker_)},
+                                                  .source_dtype = value.spec.dtype});
+      }
+    }
+  }
+
+  const Plan& plan_;
+  const LocalStep& step_;
+  const PlanValue& output_;
+  const Mesh& mesh_;
+  const WorkerIndex worker_;
+};
+
+}  // namespace
+
+void LowerMerge(const Plan& plan, const LocalStep& step, WorkerIndex worker, MessageDrafts* drafts, Phase& phase) {
+  MergeLowering(plan, step, worker).Lower(drafts, phase);
+}
+
+}  // namespace tessera

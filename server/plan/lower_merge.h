@@ -1,0 +1,15 @@
+#pragma once
+
+// Lowers a merge of runs that lie apart (merged_runs.h): one kernel, with an input for each run.
+
+#include "server/plan/chunks.h"
+#include "server/plan/plan.h"
+#include "server/plan/program.h"
+
+namespace tessera {
+
+// Adds to the phase what `worker` merges, and who reads its own runs. `drafts`: null where no messages are wanted.
+// `input_received_bytes` of a peer's run is what an element has: the kernel says how many it takes.
+void LowerMerge(const Plan& plan, const LocalStep& step, WorkerIndex worker, MessageDrafts* drafts, Phase& phase);
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+#pragma once
+
+// A merge of runs that lie apart: a local step whose MergeOp reads a vector that is cut. Each shard is a run. A worker
+// finds by exact multi-selection which elements of each run its shard of the output is made of, and reads those and
+// no others, in the memory of the run's holder where that is mapped. So each element moves at most once, and those alone
+// whose owner changes; how many they are depends on the values, and is counted where they are read. Of a holder that
+// is reached by messages the whole run comes.
+//
+//   f32[4] @ mesh(2) [S(0)], sorted shards 1 5 and 2 9:  both workers take one element of the other's run, 4 bytes each
+//   f32[4], sorted shards 1 2 and 5 9:                   nothing moves
+
+#include <vector>
+
+#include "server/plan/plan.h"
+
+namespace tessera {
+
+// False of a step whose values aren't there.
+bool MergesInPlace(const Plan& plan, const LocalStep& step);
+
+// Where the shards of a vector begin that have elements; {0} if there are none. What MergeOp's `runs` are.
+Shape RunStarts(const TensorSpec& vector);
+
+struct PlacedRun {
+  WorkerIndex holder;
+  Interval range;  // of the vector
+};
+// The runs in their order, as a position of the vector's mesh reads them: of workers who hold the same one, the one
+// whose place in the mesh is most like the reader's.
+std::vector<PlacedRun> RunsAt(const TensorSpec& vector, absl::Span<const int64_t> reader);
+
+// The most that positions of the output's mesh take of the runs of others, and give to others, in elements of each
+// input; by flat position. (What they take depends on the values.)
+struct MostMoved {
+  std::vector<int64_t> received, sent;
+};
+MostMoved MostMovedBy(const TensorSpec& vector, const TensorSpec& output);
+
+}  // namespace tessera

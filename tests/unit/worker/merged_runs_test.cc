@@ -1,0 +1,158 @@
+// Sorts of vectors that are cut, on real executors, over mapped memory and over messages: the result is the stable sort
+// of the whole, and where memory is mapped what is received is just what changes its owner.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "schemas/types/layout.h"
+#include "server/planner/planner.h"
+#include "tests/unit/worker/worker_world.h"
+
+namespace tessera::testing {
+namespace {
+
+TensorSpec Spec(std::string_view text) {
+  auto spec = ParseTensorSpec(text);
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return *spec;
+}
+
+Plan SortPlan(const TensorSpec& spec, OpId op, bool descending) {
+  OpCall call;
+  call.op = op;
+  call.attributes.set_dims({0});
+  call.attributes.set_descending(descending);
+  const PlanOperand operands[] = {OperandLayout{spec, {}}};
+  absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
+  EXPECT_TRUE(planned.ok()) << planned.status();
+  return planned->plan;
+}
+
+// The places of the elements in order; NaN is above all numbers.
+std::vector<size_t> InOrder(const std::vector<double>& values, bool descending) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto rank = [&](size_t i) { return std::isnan(values[i]) ? std::numeric_limits<double>::infinity() : values[i]; };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return descending ? rank(a) > rank(b) : rank(a) < rank(b);
+  });
+  return order;
+}
+
+// By worker: the elements of its shard of the result that it has not in its own shard, and those that lie with others
+// who are mapped or not.
+std::vector<int64_t> Owed(const TensorSpec& spec, const std::vector<size_t>& order) {
+  std::vector<int64_t> owed(static_cast<size_t>(spec.mesh.size()));
+  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+    const Interval own = LocalBox(spec, spec.mesh.PositionAt(flat))[0];
+    int64_t& count = owed[static_cast<size_t>(spec.mesh.workers()[static_cast<size_t>(flat)].value)];
+    for (int64_t i = own.start; i < own.stop; ++i) {
+      const auto from = static_cast<int64_t>(order[static_cast<size_t>(i)]);
+      if (from < own.start || from >= own.stop) ++count;
+    }
+  }
+  return owed;
+}
+
+std::vector<std::vector<double>> Cases(size_t size) {
+  std::mt19937 random(7);
+  std::vector<double> some(size), few(size), rising(size), falling(size), same(size, 3.0);
+  for (size_t i = 0; i < size; ++i) {
+    some[i] = static_cast<double>(random() % 200) - 100;
+    few[i] = static_cast<double>(random() % 3);
+    rising[i] = static_cast<double>(i % 100) + static_cast<double>(i / 100);
+    falling[i] = static_cast<double>(size - i);
+  }
+  std::sort(rising.begin(), rising.end());
+  return {some, few, rising, falling, same};
+}
+
+struct SortWorld {
+  Reach reach = Reach::kMapped;
+  int64_t max_chunk_bytes = kMaxChunkBytes;
+};
+
+void ExpectSorts(const SortWorld& way, const std::string& text, const std::vector<double>& values, bool descending) {
+  const TensorSpec spec = Spec(text);
+  WorkerWorld world({.workers = static_cast<int>(spec.mesh.size()), .reach = way.reach, .max_chunk_bytes = way.max_chunk_bytes});
+  std::vector<Number> numbers(values.begin(), values.end());
+  const std::vector<size_t> order = InOrder(values, descending);
+  for (const OpId op : {OpId::kSort, OpId::kArgSort}) {
+    const Plan plan = SortPlan(spec, op, descending);
+    const WorkerWorld::Result got = world.RunPlan(plan, {SplitDense(spec, numbers)}, {});
+    ASSERT_TRUE(got.status.ok()) << got.status << "\n" << ToText(plan);
+    std::vector<Number> want;
+    for (const size_t i : order) want.push_back(op == OpId::kSort ? numbers[i] : Number::Whole(static_cast<int64_t>(i)));
+    const TensorSpec& result = plan.values[static_cast<size_t>(plan.outputs[0])].spec;
+    ASSERT_EQ(got.outputs[0], SplitDense(result, want)) << ToText(plan);
+    if (way.reach != Reach::kMapped) continue;
+    std::vector<int64_t> owed = Owed(spec, order);
+    for (int64_t& bytes : owed) bytes *= SizeBytes(spec.dtype) + (op == OpId::kArgSort ? SizeBytes(DType::kI64) : 0);
+    ASSERT_EQ(got.received_bytes, owed) << ToText(plan);
+  }
+}
+
+class MergedRuns : public ::testing::TestWithParam<SortWorld> {};
+
+TEST_P(MergedRuns, GiveTheStableSortOfTheWhole) {
+  for (const char* text :
+       {"f32[200] @ mesh(2) [S(0)]", "f32[200] @ mesh(4) [S(0)]", "i32[7] @ mesh(4) [S(0)]", "f64[3] @ mesh(4) [S(0)]",
+        "i64[201] @ mesh(3) [S(0;1,0,200)]", "bf16[90] @ mesh(2,2) [S(0), S(0)]"}) {
+    for (const std::vector<double>& values : Cases(static_cast<size_t>(NumElements(Spec(text).shape)))) {
+      for (const bool descending : {false, true}) {
+        ExpectSorts(GetParam(), text, values, descending);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// Replicas read the run of the holder that is most like them: their own, where they have it.
+TEST_P(MergedRuns, TakesNoReplicaOfWhatIsHere) {
+  for (const std::vector<double>& values : Cases(64)) {
+    ExpectSorts(GetParam(), "f32[64] @ mesh(2,2) [S(0), R]", values, false);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(MergedRuns, HaveNaNLast) {
+  std::vector<double> values = Cases(50)[0];
+  for (const size_t i : {size_t{0}, size_t{17}, size_t{30}, size_t{49}}) values[i] = std::nan("");
+  values[3] = std::numeric_limits<double>::infinity();
+  const TensorSpec spec = Spec("f32[50] @ mesh(3) [S(0)]");
+  WorkerWorld world({.workers = 3, .reach = GetParam().reach, .max_chunk_bytes = GetParam().max_chunk_bytes});
+  const Plan plan = SortPlan(spec, OpId::kSort, false);
+  const std::vector<Number> numbers(values.begin(), values.end());
+  const WorkerWorld::Result got = world.RunPlan(plan, {SplitDense(spec, numbers)}, {});
+  ASSERT_TRUE(got.status.ok()) << got.status;
+  std::vector<double> sorted;
+  for (const std::vector<Number>& shard : got.outputs[0]) {
+    for (const Number& number : shard) sorted.push_back(static_cast<double>(number));
+  }
+  ASSERT_EQ(sorted.size(), values.size());
+  for (size_t i = 46; i < 50; ++i) EXPECT_TRUE(std::isnan(sorted[i])) << i;
+  EXPECT_EQ(sorted[45], std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::is_sorted(sorted.begin(), sorted.begin() + 46));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, MergedRuns,
+                         ::testing::Values(SortWorld{}, SortWorld{Reach::kMessages},
+                                           SortWorld{Reach::kMessages, 64}),
+                         [](const auto& info) { return "Way" + std::to_string(info.index); });
+
+// What lies with the peers is not brought together: a worker's temporaries are of the size of its shard.
+TEST(MergedRunsPlan, HasNoRoomForTheWhole) {
+  const TensorSpec spec = Spec("f32[4096] @ mesh(4) [S(0)]");
+  for (const int64_t bytes : PeakBytes(SortPlan(spec, OpId::kSort, false))) EXPECT_LE(bytes, 3 * 4096);
+}
+
+}  // namespace
+}  // namespace tessera::testing
