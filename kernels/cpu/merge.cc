@@ -7,6 +7,8 @@
 // ranks below n are its first ones, and of all runs together they are n.
 
 #include <algorithm>
+#include <cstddef>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +24,8 @@
 
 namespace tessera::cpu {
 namespace {
+
+__extension__ using Wide = unsigned __int128;
 
 constexpr int64_t kElementsPerBlock = 1 << 15;  // with its copies in the second-level cache
 
@@ -135,56 +139,79 @@ class Runs {
   Key flip_;
 };
 
-template <typename Key>
-struct PlacedKey {
-  Key key;
-  int64_t place;
-};
-template <typename Key>
-Key KeyIn(const Key& key) {
-  return key;
-}
-template <typename Key>
-Key KeyIn(const PlacedKey<Key>& placed) {
-  return placed.key;
+// What is merged are unsigned numbers: keys, or of places a key with the place in the whole below it, so that equal
+// ones are the same.
+template <typename T, typename Item>
+Item Placed(KeyOf<T> key, int64_t place) {
+  return static_cast<Item>(key) << (sizeof(Item) * 4) | static_cast<Item>(place);
 }
 
-// Without a branch that depends on the elements. Of equal ones the first's come first. From both ends at once: each
-// end's next element waits for the one before it alone, so the two go on beside each other.
+// Two runs that are merged into one, from both ends. No branch depends on the elements.
 template <typename Item>
-void MergeTwo(const Item* first, const Item* first_end, const Item* second, const Item* second_end, Item* to) {
-  Item* to_end = to + (first_end - first) + (second_end - second);
-  // Of as many elements neither end takes more than there are of either.
-  for (ptrdiff_t steps = 0; (steps = std::min(first_end - first, second_end - second) / 2) > 0;) {
-    for (; steps > 0; --steps) {
-      const Item low_of_first = *first, low_of_second = *second;
-      const bool takes_second = KeyIn(low_of_second) < KeyIn(low_of_first);
-      *to++ = takes_second ? low_of_second : low_of_first;
-      second += takes_second ? 1 : 0;
-      first += takes_second ? 0 : 1;
-      const Item high_of_first = first_end[-1], high_of_second = second_end[-1];
-      const bool takes_first = KeyIn(high_of_second) < KeyIn(high_of_first);
-      *--to_end = takes_first ? high_of_first : high_of_second;
-      first_end -= takes_first ? 1 : 0;
-      second_end -= takes_first ? 0 : 1;
+struct Merging {
+  const Item *first, *first_end, *second, *second_end;
+  Item *to, *to_end;
+
+  // As many times neither end takes more than there are of either run.
+  int64_t steps() const { return std::min(first_end - first, second_end - second) / 2; }
+  void Step() {
+    const Item low = *first, other_low = *second, high = first_end[-1], other_high = second_end[-1];
+    const ptrdiff_t takes_other = other_low < low ? 1 : 0, takes_high = other_high < high ? 1 : 0;
+    *to++ = Choose(low, other_low, takes_other);
+    *--to_end = Choose(other_high, high, takes_high);
+    second += takes_other;
+    first += 1 - takes_other;
+    first_end -= takes_high;
+    second_end -= 1 - takes_high;
+  }
+  // By a mask: of a conditional expression a compiler may make a branch.
+  static Item Choose(Item item, Item other, ptrdiff_t takes_other) {
+    return static_cast<Item>(item ^ ((item ^ other) & (Item{0} - static_cast<Item>(takes_other))));
+  }
+  void Finish() {
+    for (int64_t left = 0; (left = steps()) > 0;) {
+      for (; left > 0; --left) Step();
+    }
+    std::merge(first, first_end, second, second_end, to);
+  }
+};
+
+// In two halves beside each other: each end's next element waits for the one before it alone, so four go on at once.
+template <typename Item>
+void MergeTwo(const Item* first, int64_t first_size, const Item* second, int64_t second_size, Item* to) {
+  const int64_t half = (first_size + second_size) / 2;
+  int64_t low = std::max<int64_t>(0, half - second_size), high = std::min(first_size, half);
+  while (low < high) {  // the elements of the first run in the first half
+    const int64_t middle = low + (high - low) / 2;
+    if (first[middle] < second[half - middle - 1]) {
+      low = middle + 1;
+    } else {
+      high = middle;
     }
   }
-  while (first != first_end && second != second_end) {
-    const bool takes_second = KeyIn(*second) < KeyIn(*first);
-    *to++ = takes_second ? *second : *first;
-    second += takes_second ? 1 : 0;
-    first += takes_second ? 0 : 1;
+  const Item *const first_half = first + low, *const second_half = second + (half - low);
+  Merging<Item> below{first, first_half, second, second_half, to, to + half};
+  Merging<Item> above{first_half,           first + first_size, second_half,
+                      second + second_size, to + half,          to + first_size + second_size};
+  for (int64_t left = 0; (left = std::min(below.steps(), above.steps())) > 0;) {
+    for (; left > 0; --left) {
+      below.Step();
+      above.Step();
+    }
   }
-  to = std::copy(first, first_end, to);
-  std::copy(second, second_end, to);
+  below.Finish();
+  above.Finish();
 }
 
-// Memory for a block's elements, and for as many beside them.
+// A thread's memory for a block's elements, and for as many beside them: kept, since new pages cost more than merging.
 template <typename Item>
 struct Block {
-  explicit Block(int64_t size)
-      : items(new Item[static_cast<size_t>(size)]), merged(new Item[static_cast<size_t>(size)]) {}
-  std::unique_ptr<Item[]> items, merged;
+  static Item* Memory() {
+    static thread_local const std::unique_ptr<Item[]> memory(new Item[2 * kElementsPerBlock]);
+    return memory.get();
+  }
+  Item* items = Memory();
+  Item* merged = Memory() + kElementsPerBlock;
 };
 
 // Neighbours are merged until one run is left: in `items`. `ends` are the runs' ends in it.
@@ -195,12 +222,12 @@ void MergeAll(Block<Item>& block, std::vector<int64_t> ends) {
     int64_t start = 0;
     for (size_t r = 0; r < ends.size(); r += 2) {
       const int64_t middle = ends[r], end = r + 1 < ends.size() ? ends[r + 1] : middle;
-      const Item* const items = block.items.get();
-      MergeTwo(items + start, items + middle, items + middle, items + end, block.merged.get() + start);
+      const Item* const items = block.items;
+      MergeTwo(items + start, middle - start, items + middle, end - middle, block.merged + start);
       merged_ends.push_back(end);
       start = end;
     }
-    block.items.swap(block.merged);
+    std::swap(block.items, block.merged);
     ends = std::move(merged_ends);
   }
 }
@@ -216,17 +243,17 @@ void MergeRanks(const Runs& runs, Interval ranks, absl::Span<int64_t> taken, con
     const int64_t at = number * kElementsPerBlock, count = std::min(ranks.size() - at, kElementsPerBlock);
     const RunSplit first = runs.SplitAt(ranks.start + at, begins, ends);
     const RunSplit last = runs.SplitAt(ranks.start + at + count, first, ends);
-    Block<Item> block(count);
+    Block<Item> block;
     std::vector<int64_t> ends_in_block;
     int64_t filled = 0;
     for (size_t r = 0; r < runs.count(); ++r) {
       if (first[r] == last[r]) continue;
-      fill(r, first[r], last[r], block.items.get() + filled);
+      fill(r, first[r], last[r], block.items + filled);
       filled += last[r] - first[r];
       ends_in_block.push_back(filled);
     }
     MergeAll(block, std::move(ends_in_block));
-    write(at, block.items.get(), count);
+    write(at, block.items, count);
   });
 }
 
@@ -246,19 +273,19 @@ void MergeValues(const MergeOp& op, std::vector<SortedRun<T>> in, const KernelCa
   });
 }
 
-template <typename T>
+template <typename T, typename Item>
 void MergePlaces(const MergeOp& op, std::vector<SortedRun<T>> in, const KernelCall& call, absl::Span<int64_t> taken) {
-  using Item = PlacedKey<KeyOf<T>>;
   const Runs<T, Zeros::kEqual> runs(op.order, std::move(in));
   const auto fill = [&](size_t r, int64_t first, int64_t last, Item* items) {
     const SortedRun<T>& run = runs.run(r);
     runs.ForEachKey(r, first, last, [&](int64_t i, KeyOf<T> key) {
-      items[i] = {key, run.start + run.places[(first + i) * run.place_stride]};
+      items[i] = Placed<T, Item>(key, run.start + run.places[(first + i) * run.place_stride]);
     });
   };
   MergeRanks<Item>(runs, call.output_box[0], taken, fill, [&](int64_t at, const Item* items, int64_t count) {
+    constexpr Item kPlace = (Item{1} << (sizeof(Item) * 4)) - 1;
     int64_t* const to = static_cast<int64_t*>(call.output);
-    for (int64_t i = 0; i < count; ++i) to[(at + i) * call.output_strides[0]] = items[i].place;
+    for (int64_t i = 0; i < count; ++i) to[(at + i) * call.output_strides[0]] = static_cast<int64_t>(items[i] & kPlace);
   });
 }
 
@@ -275,6 +302,8 @@ struct RunInputs {
     if (lie_apart()) return values(run).extents[0];
     return (run + 1 < op.runs.size() ? op.runs[run + 1] : call.inputs[0].extents[0]) - op.runs[run];
   }
+
+  int64_t whole() const { return op.runs.back() + size(op.runs.size() - 1); }
 
   bool Fit() const {
     const auto is_vector = [](const Shape& extents) { return extents.size() == 1; };
@@ -335,8 +364,14 @@ absl::Status RunMerge(const MergeOp& op, const KernelCall& call) {
     if constexpr (scalar::kIsComplex<T>) {
       return false;
     } else {
-      if (in.is_places()) MergePlaces<T>(op, in.Make<T>(), call, taken);
-      if (!in.is_places()) MergeValues<T>(op, in.Make<T>(), call, taken);
+      const bool is_short = sizeof(T) <= 4 && in.whole() <= std::numeric_limits<uint32_t>::max();
+      if (!in.is_places()) {
+        MergeValues<T>(op, in.Make<T>(), call, taken);
+      } else if (is_short) {
+        MergePlaces<T, uint64_t>(op, in.Make<T>(), call, taken);
+      } else {
+        MergePlaces<T, Wide>(op, in.Make<T>(), call, taken);
+      }
       return true;
     }
   });

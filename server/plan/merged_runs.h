@@ -2,9 +2,9 @@
 
 // A merge of runs that lie apart: a local step whose MergeOp reads a vector that is cut. Each shard is a run. A worker
 // finds by exact multi-selection which elements of each run its shard of the output is made of, and reads those and
-// no others, in the memory of the run's holder where that is mapped. So each element moves at most once, and those alone
-// whose owner changes; how many they are depends on the values, and is counted where they are read. Of a holder that
-// is reached by messages the whole run comes.
+// no others, in the memory of the run's holder where that is mapped. So each element moves at most once, and those
+// alone whose owner changes; how many they are depends on the values, and is counted where they are read. Of a holder
+// that is reached by messages the whole run comes.
 //
 //   f32[4] @ mesh(2) [S(0)], sorted shards 1 5 and 2 9:  both workers take one element of the other's run, 4 bytes each
 //   f32[4], sorted shards 1 2 and 5 9:                   nothing moves

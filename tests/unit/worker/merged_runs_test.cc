@@ -40,10 +40,11 @@ Plan SortPlan(const TensorSpec& spec, OpId op, bool descending) {
 std::vector<size_t> InOrder(const std::vector<double>& values, bool descending) {
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  const auto rank = [&](size_t i) { return std::isnan(values[i]) ? std::numeric_limits<double>::infinity() : values[i]; };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return descending ? rank(a) > rank(b) : rank(a) < rank(b);
-  });
+  const auto rank = [&](size_t i) {
+    return std::isnan(values[i]) ? std::numeric_limits<double>::infinity() : values[i];
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return descending ? rank(a) > rank(b) : rank(a) < rank(b); });
   return order;
 }
 
@@ -82,7 +83,8 @@ struct SortWorld {
 
 void ExpectSorts(const SortWorld& way, const std::string& text, const std::vector<double>& values, bool descending) {
   const TensorSpec spec = Spec(text);
-  WorkerWorld world({.workers = static_cast<int>(spec.mesh.size()), .reach = way.reach, .max_chunk_bytes = way.max_chunk_bytes});
+  WorkerWorld world(
+      {.workers = static_cast<int>(spec.mesh.size()), .reach = way.reach, .max_chunk_bytes = way.max_chunk_bytes});
   std::vector<Number> numbers(values.begin(), values.end());
   const std::vector<size_t> order = InOrder(values, descending);
   for (const OpId op : {OpId::kSort, OpId::kArgSort}) {
@@ -90,7 +92,8 @@ void ExpectSorts(const SortWorld& way, const std::string& text, const std::vecto
     const WorkerWorld::Result got = world.RunPlan(plan, {SplitDense(spec, numbers)}, {});
     ASSERT_TRUE(got.status.ok()) << got.status << "\n" << ToText(plan);
     std::vector<Number> want;
-    for (const size_t i : order) want.push_back(op == OpId::kSort ? numbers[i] : Number::Whole(static_cast<int64_t>(i)));
+    for (const size_t i : order)
+      want.push_back(op == OpId::kSort ? numbers[i] : Number::Whole(static_cast<int64_t>(i)));
     const TensorSpec& result = plan.values[static_cast<size_t>(plan.outputs[0])].spec;
     ASSERT_EQ(got.outputs[0], SplitDense(result, want)) << ToText(plan);
     if (way.reach != Reach::kMapped) continue;
@@ -144,8 +147,7 @@ TEST_P(MergedRuns, HaveNaNLast) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, MergedRuns,
-                         ::testing::Values(SortWorld{}, SortWorld{Reach::kMessages},
-                                           SortWorld{Reach::kMessages, 64}),
+                         ::testing::Values(SortWorld{}, SortWorld{Reach::kMessages}, SortWorld{Reach::kMessages, 64}),
                          [](const auto& info) { return "Way" + std::to_string(info.index); });
 
 // What lies with the peers is not brought together: a worker's temporaries are of the size of its shard.
