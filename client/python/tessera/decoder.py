@@ -1,8 +1,8 @@
 """The decoder: a process beside a worker that reads HDF5, Parquet and zarr files for it, and writes zarr and
 folders of Parquet.
 
-`python -P -m tessera.decoder MEMORY`, started by the worker, which has it on a socket (descriptor 3) and shares a buffer
-(descriptor 4) with it. A question is one packet: a line of JSON, a text after it (a tensor's name, or JSON), and the
+`python -P -m tessera.decoder MEMORY [FOLDER or FOLDER:ro ...]`, started by the worker, which has it on a socket (descriptor 3)
+and shares a buffer (descriptor 4) with it. The kernel keeps it to these folders, and to what Python is read from. A question is one packet: a line of JSON, a text after it (a tensor's name, or JSON), and the
 open file or folder. The answer is a code, a count of bytes in the buffer, and what is wrong. Files are opened by the
 worker alone, inside the folders that it serves; nothing here follows a path that a file names.
 
@@ -26,6 +26,7 @@ import sys
 
 import numpy as np
 
+from ._confined import confine, of_python
 from ._stored import Refusal, Stored, library, parts_stamp, plan_of
 
 LINE, BUFFER = 3, 4
@@ -309,7 +310,11 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # PR_SET_PDEATHSIG: in the middle of a read, too
     os.environ["HDF5_PLUGIN_PRELOAD"] = "::"        # a file names filters; none is loaded for it
-    serve(socket.socket(fileno=LINE), mmap.mmap(BUFFER, 0))
+    line = socket.socket(fileno=LINE)
+    folders = [os.path.realpath(folder.removesuffix(":ro")) for folder in sys.argv[2:]]
+    read_only = {path for path, folder in zip(folders, sys.argv[2:]) if folder.endswith(":ro")}
+    confine([*of_python(), *folders], [path for path in folders if path not in read_only])
+    serve(line, mmap.mmap(BUFFER, 0))
     os._exit(0)     # what libraries have under way is of no use to anyone
 
 
