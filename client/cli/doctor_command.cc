@@ -1,3 +1,7 @@
+#include <linux/landlock.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -103,6 +107,16 @@ void TellOfGpus() {
   std::printf("no worker with a GPU: %s\n", message.c_str());
 }
 
+// Of the processes that decode files, beside workers (client/python/tessera/_confined.py).
+void TellOfDecoders() {
+  const long landlock = syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
+  if (landlock > 0) {
+    std::printf("decoders of files are confined to the folders that are served (Landlock %ld)\n", landlock);
+  } else {
+    std::printf("decoders of files are not confined to the folders that are served: this kernel has no Landlock\n");
+  }
+}
+
 struct DoctorOptions {
   std::string device = "cpu";
   bool as_json = false;
@@ -123,6 +137,7 @@ int Doctor(const DoctorOptions& options) {
   if (!findings.back().status.ok()) return Failed(findings.back().status);
   if (as_json) return 0;
   std::printf("ok: coordinator, worker, shared memory, upload and download work on this host\n");
+  TellOfDecoders();
   if (options.device == "cpu") TellOfGpus();
   return 0;
 }

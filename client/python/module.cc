@@ -290,6 +290,12 @@ void DefineCluster(nb::module_& module) {
       .def_prop_ro("coordinator_pid", &LocalCluster::coordinator_pid)
       .def_prop_ro("worker_pids", [](const LocalCluster& c) { return c.worker_pids(); })
       .def("_log_tail", &LocalCluster::LogTail)
+      .def("_take_ended",
+           [](LocalCluster& c) {
+             nb::list ended;
+             for (const LocalCluster::Ended& one : c.TakeEnded()) ended.append(nb::make_tuple(one.worker, one.reason));
+             return ended;
+           })
       .def("_stop", [](LocalCluster& c) { Released([&] { c.Stop(); }); });
 }
 

@@ -335,7 +335,8 @@ int Serve(WorkerOptions options) {
   const auto arena = std::make_shared<const SharedArena>(*std::move(created));
   auto roots = FileRoots::Make(options.files);
   if (!roots.ok()) return Fail(StrCat("--files: ", roots.status().message()));
-  options.host_files = {*std::move(roots), platform->kind(), {options.decoder, options.decoder_memory_bytes}};
+  DecoderOptions decoding{options.decoder, options.decoder_memory_bytes, kDecoderTimeoutMs, options.files};
+  options.host_files = {*std::move(roots), platform->kind(), std::move(decoding)};
   options.memory_bytes = arena->bytes();
   umask(0077);
   const std::string messages_path = StrCat(options.socket_dir, "/worker-", getpid(), "-messages.sock");

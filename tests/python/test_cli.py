@@ -39,7 +39,7 @@ def test_doctor_says_what_works(tmp_path):
     assert report["checks"] == [{"check": check, "ok": True} for check in checks]
     assert report["workers"] == 1 and report["memory_bytes"] == 16 << 20
     lines = tessera("doctor", LD_LIBRARY_PATH="").stdout.splitlines()
-    assert lines[-2].startswith("ok: ")
+    assert lines[-3].startswith("ok: ") and lines[-2].startswith("decoders of files are ")
     assert lines[-1].startswith("no worker with a GPU: cuda: ") and "libcuda.so.1" in lines[-1]
     out = tessera("doctor", "--json", TESSERA_BIN_DIR=str(tmp_path))
     report = json.loads(out.stdout)

@@ -202,3 +202,21 @@ def test_what_up_says_makes_another_worker_join():
         finally:
             other.terminate()
             assert other.wait(10) == 0
+
+
+@pytest.mark.parametrize("worker", [1, -1])
+def test_stop_warns_of_a_server_that_a_signal_ended(worker):
+    cluster = ts.local_cluster(2, memory="16MiB")
+    os.kill(cluster.coordinator_pid if worker < 0 else cluster.worker_pids[worker], signal.SIGSEGV)
+    who = "the coordinator" if worker < 0 else f"worker {worker}"
+    with pytest.warns(RuntimeWarning, match=rf"{who} was killed by signal 11 \(SIGSEGV\)") as seen:
+        time.sleep(0.3)
+        cluster.stop()
+    assert len(seen) == 1
+    cluster.stop()      # said once
+
+
+def test_stop_warns_of_nothing_when_all_end_by_themselves(recwarn):
+    with ts.local_cluster(2, memory="16MiB") as cluster, cluster.connect():
+        ts.ones(3).wait()
+    assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]

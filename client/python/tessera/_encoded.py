@@ -1,5 +1,5 @@
 """What a save of HDF5, zarr and Parquet needs to know of the format, by h5py and pyarrow: the head of an HDF5 file in
-which workers then write, the arrays of a zarr folder, and the whole of a Parquet file, which is encoded in this process."""
+which workers then write, the arrays of a zarr folder, the parts of a folder of Parquet, and the whole of a Parquet file, which is encoded in this process."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _AT_ONCE = 4 << 20      # docs/limits.md: encoded_bytes
 _BLOCK = 64 << 10       # of an HDF5 file's head, at least
 _TRIES = 5              # with twice the head each time
 _PAGE = 4096            # values begin at one, so that what is written before them is told apart
+_MAX_PARTS = 100_000    # docs/limits.md: max_table_parts
 _ENTRY = 1024           # of a tensor, and of each folder on the way to it, in it
 
 
@@ -128,33 +129,41 @@ def slabs(x) -> list[tuple[int, int]]:
     return [(start, min(start + rows, x.shape[0])) for start in range(0, x.shape[0], rows)]
 
 
-def write_parquet(path, tensors, metadata, made) -> None:
-    """The file, in this process, at `made`: its rows come here, a slab at a time."""
-    library = _library("pyarrow.parquet", path)
-    import pyarrow
+def table_columns(path, tensors) -> list:
+    """(name, dtype, extents of a row) of what are to be columns of one table."""
     rows = {x.shape[0] if x.ndim else None for x in tensors.values()}
     if len(rows) > 1 or None in rows:
         shapes = ", ".join(f"{name!r} has {list(x.shape)}" for name, x in tensors.items())
         raise InvalidArgumentError(f"save: {path}: columns of a table have one number of rows: {shapes}")
-    fields = []
     for name, x in tensors.items():
         if x.dtype.kind == "c":
-            raise InvalidArgumentError(f"save: {path}: {name!r}: a .parquet file has no {x.dtype}")
-        kind = pyarrow.from_numpy_dtype(x.dtype)
-        for extent in reversed(x.shape[1:]):
-            kind = pyarrow.list_(kind, extent)
-        fields.append(pyarrow.field(name, kind, nullable=False))
-    schema = pyarrow.schema(fields, metadata=metadata or None)
+            raise InvalidArgumentError(f"save: {path}: {name!r}: a Parquet file has no {x.dtype}")
+    return [(name, np.dtype(x.dtype), tuple(x.shape[1:])) for name, x in tensors.items()]
 
-    def column(x, field, start, stop):
-        values = rows_of(x, start, stop)
-        out = pyarrow.array(values.reshape(-1))
-        for extent in reversed(x.shape[1:]):
-            out = pyarrow.FixedSizeListArray.from_arrays(out, extent)
-        return out.cast(field.type) if out.type != field.type else out
 
+def table_parts(path, tensors, metadata, parts) -> tuple[str, list]:
+    """What the workers' decoder is to make, and (name, tensor) as they write them: each worker's rows are whole parts."""
+    import json     # not before a file is written
+    from ._stored import part_start
+    columns = table_columns(path, tensors)
+    if not columns or any(0 in extents for _, _, extents in columns):
+        raise InvalidArgumentError(f"save: {path}: a table has columns, and a column has entries")
+    first = next(iter(tensors.values()))
+    mesh, rows = first.device_mesh.flatten(), first.shape[0]
+    parts = max(1, min(mesh.size() if parts is None else parts, rows, _MAX_PARTS))
+    ends = [part_start(parts * (i + 1) // mesh.size(), rows, parts) for i in range(mesh.size())]
+    placements = [Shard(0, sizes=[end - start for start, end in zip([0, *ends], ends)])]
+    plan = {"columns": [[name, dtype.str, extents] for name, dtype, extents in columns], "metadata": metadata, "rows": rows, "parts": parts}
+    return json.dumps({"table": plan}), [(name, x.redistribute(mesh, placements)) for name, x in tensors.items()]
+
+
+def write_parquet(path, tensors, metadata, made) -> None:
+    """The file, in this process, at `made`: its rows come here, a slab at a time."""
+    library = _library("pyarrow.parquet", path)
+    from ._parquet import schema_of, table_of
+    schema = schema_of(table_columns(path, tensors), metadata)
     with _told(path), library.ParquetWriter(made, schema) as writer:
         of_rows = {name: whole(x) for name, x in tensors.items()}
         widest = max(of_rows.values(), key=lambda x: x.nbytes, default=None)
         for start, stop in slabs(widest) if widest is not None and widest.shape[0] else []:
-            writer.write_table(pyarrow.table([column(x, field, start, stop) for x, field in zip(of_rows.values(), fields)], schema=schema))
+            writer.write_table(table_of(schema, [rows_of(x, start, stop) for x in of_rows.values()]))

@@ -11,9 +11,9 @@ from . import _index
 class FileTensor:
     """A tensor in a file: what it is, known, and its values, not read yet. `f[a:b]`, or `f.load(...)`, has the workers read."""
 
-    def __init__(self, file, name, dtype, shape, offset, strides, *, is_decoded=False, refused=""):
-        """Its bytes lie in the file, or, decoded, are those that the workers' decoder gives. refused: why it can't be read."""
-        self._file, self.name, self._is_decoded, self._refused = file, name, is_decoded, refused
+    def __init__(self, file, name, dtype, shape, offset, strides, *, is_decoded=False, member="", refused=""):
+        """Its bytes lie in the file, or, decoded, are those that the workers' decoder gives for `member`. refused: why it can't be read."""
+        self._file, self.name, self._is_decoded, self._member, self._refused = file, name, is_decoded, member, refused
         self._stored = np.dtype(dtype)              # with its byte order
         self.dtype = self._stored.newbyteorder("=")
         self.shape, self._offset, self._strides = tuple(int(n) for n in shape), int(offset), tuple(int(n) for n in strides)

@@ -1,6 +1,6 @@
 """Files of the workers' host: each worker reads and writes its own part, and no tensor passes through the client. Where
-values don't lie plainly in a file a process beside each worker decodes them (decoder.py). Parquet alone is written here
-(_encoded.py)."""
+values don't lie plainly in a file a process beside each worker decodes them (decoder.py). One file of Parquet alone is
+written here (_encoded.py)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _File:
         strides = [s if n > 1 and s else item for n, s in zip(shape, strides)]
         with background_bar_of(f"load {os.path.basename(self.path)}", item * int(np.prod(shape, dtype=object))):
             out = self.door.load(code, [int(n) for n in shape], mesh._raw, encoded, self.path, int(offset), strides,
-                                 is_reversed, self.bytes, self.modified_ns, tensor.name if tensor._is_decoded else None)
+                                 is_reversed, self.bytes, self.modified_ns, tensor._member if tensor._is_decoded else None)
         return out != 0 if is_bool else out
 
 
@@ -141,7 +141,7 @@ def _decoded(file):
             except DTypeError:
                 continue
             found[name] = FileTensor(file, name, dtype, shape, offset or 0, _row_major(shape, dtype.itemsize),
-                                     is_decoded=offset is None, refused=str(one.get("refused", "")))
+                                     is_decoded=offset is None, member=str(one.get("member", name)), refused=str(one.get("refused", "")))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise file.refuse(f"what the decoder says of it makes no sense: {error!r}") from None
     return found[""] if list(found) == [""] else found
@@ -156,7 +156,7 @@ def _row_major(shape, item) -> list[int]:
 
 
 _READERS = {".npy": _npy, ".safetensors": _safetensors}
-_DECODED = (".h5", ".hdf5", ".parquet", ".zarr")
+_DECODED = (".h5", ".hdf5", ".parquet", ".zarr", "")        # without one: a folder of Parquet
 
 
 def _known(path, op) -> tuple[str, str]:
@@ -164,9 +164,11 @@ def _known(path, op) -> tuple[str, str]:
     path = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(path, str):
         raise ArgumentError(f"{op}: a path is a string, not {type(path).__name__}")
+    path = path.rstrip("/") or path
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in _READERS and suffix not in _DECODED:
-        raise UnimplementedError(f"{op}: {path!r}: formats are known by their ending, {', '.join([*_READERS, *_DECODED])}; not {suffix or 'none'}")
+        raise UnimplementedError(f"{op}: {path!r}: formats are known by their ending, {', '.join([*_READERS, *filter(None, _DECODED)])}, or none, a folder "
+                                 f"of Parquet; not {suffix}")
     return path, suffix
 
 
@@ -177,8 +179,8 @@ def _opened(path, suffix, op, session):
 
 
 def open(path, *, session=None):   # noqa: A001 - as gzip.open and others are called
-    """A file, not read yet: a FileTensor of a .npy file, a dict of them by name of a safetensors, HDF5 or Parquet file (of
-    its columns), of zarr either, as it is an array or a group.
+    """A file, not read yet: a FileTensor of a .npy file, a dict of them by name of a safetensors, HDF5 or Parquet file or
+    folder of Parquet (of its columns), of zarr either, as it is an array or a group.
 
     >>> f = ts.open("images.npy")       # float32[1797, 8, 8]
     >>> f.shape, f[100:200].mean()      # the workers read 100 rows
@@ -219,24 +221,35 @@ def load(path, device_mesh=None, placements=None, *, names=None, session=None):
     return {name: one.load(device_mesh, placements) for name, one in found.items() if names is None or name in names}
 
 
-def save(path, x, *, metadata=None):
+def save(path, x, *, metadata=None, parts=None):
     """Writes a tensor to a .npy or .zarr file, or a dict of tensors to a .safetensors, .h5, .hdf5, .parquet (as its columns)
-    or .zarr file (metadata: a dict of strings in its header): each worker writes its own shard. A Parquet file is encoded in
-    this process, and its rows come through it, a slab at a time. Waits until the file is there, whole, in the place of one that was there before.
+    or .zarr file (metadata: a dict of strings in its header): each worker writes its own shard. Waits until the file is there,
+    whole, in the place of one that was there before.
 
     >>> ts.save("result.npy", x)
     >>> ts.save("model.safetensors", {"w": w, "b": b})
+    >>> ts.save("table", {"age": age, "height": height})        # a folder of Parquet
+
+    A path without an ending is a folder of Parquet, part-00000.parquet and on, which pyarrow and pandas read as one table. Its
+    parts (parts of them; one for each worker of the first column's mesh if it isn't given) are written by the workers. A path
+    that ends in .parquet is one file, unless parts says more: it is encoded in this process, and its rows come through it, a
+    slab at a time.
 
     The file appears under its name when all is written: what fails before, a full disk too, leaves the old one as it was.
     Pending values are reduced first.
 
     Errors:
     ResourceExhaustedError: the disk is full. PermissionDeniedError: a folder that isn't served, or for reading alone.
-    InvalidArgumentError: a dtype that the format doesn't have.
+    InvalidArgumentError: a dtype that the format doesn't have; a folder of something else in the place of a table.
     FailedPreconditionError: the package that writes the format isn't installed."""
     path, suffix = _known(path, "save")
     if metadata is not None and not all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()):
         raise ArgumentError("save: metadata is a dict of strings")
+    if parts is not None:
+        if suffix not in ("", ".parquet"):
+            raise ArgumentError(f"save: {path}: parts are those of a table, a path without an ending or with .parquet")
+        if isinstance(parts, bool) or not isinstance(parts, (int, np.integer)) or parts < 1:
+            raise ArgumentError(f"save: {path}: parts is a number from 1 on, not {parts!r}")
     if isinstance(x, Tensor) and suffix == ".zarr":
         return _save_zarr(path, {"": x}, metadata)
     if isinstance(x, Tensor) and suffix == ".npy":
@@ -247,9 +260,11 @@ def save(path, x, *, metadata=None):
     if suffix == ".npy":
         raise ArgumentError(f"save: a .npy file takes one Tensor, not {type(x).__name__}; a dict of them goes to a .safetensors file")
     if not isinstance(x, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in x.items()):
-        raise ArgumentError(f"save: a {suffix} file takes a dict of tensors by name")
+        raise ArgumentError(f"save: {f'a {suffix} file' if suffix else 'a folder of Parquet'} takes a dict of tensors by name")
     if suffix == ".safetensors":
         return _write(path, *_safetensors_head(x, metadata))
+    if suffix == "" or parts is not None and parts > 1:
+        return _save_table(path, x, metadata, parts)
     return {".zarr": _save_zarr, ".parquet": _save_parquet}.get(suffix, _save_hdf5)(path, x, metadata)
 
 
@@ -270,6 +285,21 @@ def _save_zarr(path, tensors, metadata) -> None:
         door.create_folder(path, name, arrays)
         with bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for _, x in places)):
             door.write([(x, beside, 0, _row_major(x.shape, x.dtype.itemsize), name) for name, x in places if x.size])
+        door.commit()
+    finally:
+        del door
+
+
+def _save_table(path, tensors, metadata, parts) -> None:
+    _encoded.refuse_bfloat16(path, tensors)
+    session = _session_of(tensors.values())
+    plan, places = _encoded.table_parts(path, tensors, dict(metadata or {}), parts)
+    door, name, beside = _door_beside(path, session)
+    try:
+        door.create_folder(path, name, plan)
+        with bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for _, x in places)):
+            door.write([(x, beside, 0, _row_major(x.shape, x.dtype.itemsize), name) for name, x in places if x.size])
+        door.describe(beside)       # refused unless all parts are there: a decoder that ended has lost what waited in it
         door.commit()
     finally:
         del door

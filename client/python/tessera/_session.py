@@ -6,6 +6,7 @@ import math
 import numbers
 import os
 import sys
+import warnings
 import weakref
 
 import numpy as np
@@ -365,7 +366,7 @@ class Cluster:
         return session
 
     def stop(self) -> None:
-        """Ends the processes. Closing twice is fine."""
+        """Ends the processes. Closing twice is fine. One that a signal ended, also before, is named by a RuntimeWarning."""
         if self._stopped:
             return
         self._stopped = True
@@ -375,6 +376,10 @@ class Cluster:
             except Exception:  # the cluster may be dead already
                 pass
         self._raw._stop()
+        for worker, reason in self._raw._take_ended():
+            if reason.startswith("killed by signal"):
+                who = "the coordinator" if worker < 0 else f"worker {worker}"
+                warnings.warn(f"local_cluster: {who} was {reason}", RuntimeWarning, stacklevel=2)
 
     close = stop
 

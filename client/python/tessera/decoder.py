@@ -1,63 +1,39 @@
-"""The decoder: a process beside a worker that reads HDF5, Parquet and zarr files for it, and writes zarr.
+"""The decoder: a process beside a worker that reads HDF5, Parquet and zarr files for it, and writes zarr and
+folders of Parquet.
 
-`python -P -m tessera.decoder MEMORY`, started by the worker, which has it on a socket (descriptor 3) and shares a buffer
-(descriptor 4) with it. A question is one packet: a line of JSON, a text after it (a tensor's name, or JSON), and the
+`python -P -m tessera.decoder MEMORY [FOLDER or FOLDER:ro ...]`, started by the worker, which has it on a socket (descriptor 3)
+and shares a buffer (descriptor 4) with it. The kernel keeps it to these folders, and to what Python is read from. A question is one packet: a line of JSON, a text after it (a tensor's name, or JSON), and the
 open file or folder. The answer is a code, a count of bytes in the buffer, and what is wrong. Files are opened by the
 worker alone, inside the folders that it serves; nothing here follows a path that a file names.
 
 What `describe` says: {name: {"dtype": "<f8", "shape": [3, 4]}}, the name "" where the file is one array; with "offset"
-where the values lie plainly in the file from that byte on, and then the worker reads them itself; with "refused", why,
-where they can't be read.
+where the values lie plainly in the file from that byte on, and then the worker reads them itself; with "member", what
+to ask for in the place of the name; with "refused", why they can't be read.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import mmap
 import os
 import resource
 import signal
 import socket
+import stat
 import struct
 import sys
 
 import numpy as np
 
+from ._confined import confine, of_python
+from ._stored import Refusal, Stored, library, parts_stamp, plan_of
+
 LINE, BUFFER = 3, 4
 _MAX_QUESTION = 64 << 10
 _MAX_TEXT = 1000
+_IDLE = 5.0         # seconds, after which it looks whether what it writes is still wanted
 _CODES = {"InvalidArgument": 3, "NotFound": 5, "PermissionDenied": 7, "ResourceExhausted": 8, "FailedPrecondition": 9, "Internal": 13}
-
-
-class Refusal(Exception):
-    """What is wrong, with the name of its code."""
-
-    def __init__(self, code, text):
-        super().__init__(text)
-        self.code = code
-
-
-def library(name: str):
-    """h5py, pyarrow.parquet or zarr; each is wanted by its format alone."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        package = name.partition(".")[0]
-        raise Refusal("FailedPrecondition", f"{package} is not installed where the worker runs, and reads such files: pip install "
-                                            f"{package}, for {sys.executable}") from None
-
-
-class Stored:
-    """A tensor in a file. `read` takes forward slices, one for each dim, and `chunk_rows` are decoded together."""
-
-    def __init__(self, dtype, shape, read, chunk_rows=1, **more):
-        self.dtype, self.shape = np.dtype(dtype), tuple(int(n) for n in shape)
-        self.read, self.chunk_rows, self.more = read, max(1, int(chunk_rows)), more
-
-    def described(self):
-        return {"dtype": self.dtype.str, "shape": list(self.shape), **self.more}
 
 
 def _is_number(dtype) -> bool:
@@ -84,51 +60,9 @@ def read_hdf5(file: int) -> dict:
 
 
 def read_parquet(file: int) -> dict:
-    opened, found = library("pyarrow.parquet").ParquetFile(f"/proc/self/fd/{file}"), {}
-    groups = [opened.metadata.row_group(i).num_rows for i in range(opened.num_row_groups)]
-    ends = np.cumsum([0, *groups])
-    for field in opened.schema_arrow:
-        dtype, extents = _column_dtype(field.type)
-        if dtype is not None:
-            column = Column(opened, field.name, ends, dtype, extents)
-            found[field.name] = Stored(dtype, (int(ends[-1]), *extents), column.read, max(groups, default=1))
-    return found
-
-
-def _column_dtype(kind):
-    import pyarrow
-    extents = []
-    while pyarrow.types.is_fixed_size_list(kind):
-        extents.append(kind.list_size)
-        kind = kind.value_type
-    plain = pyarrow.types.is_boolean(kind) or pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
-    return (np.dtype(kind.to_pandas_dtype()), extents) if plain else (None, extents)
-
-
-class Column:
-    """Of a Parquet file: the groups of rows that a read touches are decoded, of this column alone."""
-
-    def __init__(self, opened, name, ends, dtype, extents):
-        self._opened, self._name, self._ends, self._dtype, self._extents = opened, name, ends, dtype, extents
-
-    def read(self, slices) -> np.ndarray:
-        start, stop, step = slices[0].indices(int(self._ends[-1]))
-        if stop <= start:
-            return np.empty((0, *self._extents), self._dtype)[(slice(None), *slices[1:])]
-        first = int(np.searchsorted(self._ends, start, "right")) - 1
-        last = int(np.searchsorted(self._ends, stop, "left"))
-        parts = []
-        for chunk in self._opened.read_row_groups(range(first, last), columns=[self._name]).column(0).chunks:
-            for _ in self._extents:
-                if chunk.null_count:
-                    break
-                chunk = chunk.flatten()
-            if chunk.null_count:
-                raise Refusal("InvalidArgument", f"column {self._name!r} has values that are missing (null), which no tensor has")
-            parts.append(chunk.to_numpy(zero_copy_only=False))
-        values = np.concatenate(parts).astype(self._dtype, copy=False).reshape(-1, *self._extents)
-        offset = int(self._ends[first])
-        return values[(slice(start - offset, stop - offset, step), *slices[1:])]
+    library("pyarrow.parquet")
+    from . import _parquet
+    return _parquet.read(file)
 
 
 def read_zarr(file: int) -> dict:
@@ -140,7 +74,9 @@ def read_zarr(file: int) -> dict:
             for name, one in members.items() if isinstance(one, zarr.Array) and _is_number(one.dtype)}
 
 
-FORMATS = {".h5": read_hdf5, ".hdf5": read_hdf5, ".parquet": read_parquet, ".zarr": read_zarr}
+# A folder that is a table needs no ending.
+FORMATS = {".h5": read_hdf5, ".hdf5": read_hdf5, ".parquet": read_parquet, "": read_parquet, ".zarr": read_zarr}
+_BEING_MADE = ".tessera"        # what is beside the file that it becomes ends so, and with a number
 
 
 # ---- parts of a tensor -----------------------------------------------------------------------------
@@ -200,8 +136,7 @@ class Reader:
         if len(head) == stop - start:
             return head
         begin = self._start + len(self._block)      # the chunk goes on in the rows that are left
-        chunk = self.stored.chunk_rows
-        self._start, self._block = begin, self._read(begin, min(-(-stop // chunk) * chunk, self.stored.shape[0]), columns)
+        self._start, self._block = begin, self._read(begin, self.stored.chunk_end(stop), columns)
         rest = self._block[:stop - begin]
         return np.concatenate([head, rest]) if len(head) else rest
 
@@ -215,16 +150,18 @@ class Decoder:
     def __init__(self, buffer):
         self._buffer = buffer
         self._key, self._found, self._readers, self._file = None, {}, {}, -1
+        self._stamp = None      # of the parts, where the file is a folder of them
+        self._tables = {}       # that are being written, by their folders
 
     def answer(self, question: dict, text: str, file: int) -> int:
         what, ending = question["do"], question["format"].lower()
-        if what == "create":        # zarr alone is written here
-            library("zarr")
-            from ._zarr_folder import create
-            create(file, json.loads(text))
+        if what == "create":
+            self._create(json.loads(text), file)
             return 0
         if what == "write":
             return self._write(question, text, file)
+        if ending.startswith(_BEING_MADE):      # whether a table that was written is whole
+            ending = ""
         if ending not in FORMATS:
             raise Refusal("InvalidArgument", f"files that end in {ending!r} are not decoded")
         self._open(ending, file)
@@ -245,14 +182,19 @@ class Decoder:
     def _open(self, ending, file):
         """Once for all questions on a file that stays as it is."""
         info = os.fstat(file)
-        key = (ending, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+        stamp = parts_stamp(file) if stat.S_ISDIR(info.st_mode) and FORMATS[ending] is read_parquet else None
+        key = (ending, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, stamp)
         if key != self._key:
             self.forget()
-            self._file = os.dup(file)
+            self._file, self._stamp = os.dup(file), stamp
             self._found = FORMATS[ending](self._file)
             self._key = key
 
     def _read(self, question, name) -> int:
+        if self._stamp is not None:
+            name, _, stamp = name.rpartition("\n")
+            if stamp != self._stamp:
+                raise Refusal("FailedPrecondition", "its parts have changed since it was looked at")
         if name not in self._found:
             raise Refusal("InvalidArgument", f"it has no tensor {name!r}")
         stored = self._found[name]
@@ -268,7 +210,33 @@ class Decoder:
         out[...] = values
         return values.nbytes
 
+    def is_writing(self) -> bool:
+        return bool(self._tables)
+
+    def forget_ended(self):
+        """The tables that are whole, or were given up."""
+        for key in [key for key, table in self._tables.items() if not table.is_wanted()]:
+            self._tables.pop(key).close()
+
+    def _create(self, what, file):
+        if "table" in what:
+            library("pyarrow.parquet")
+            from . import _parquet
+            _parquet.create(file, what["table"])
+            return
+        library("zarr")
+        from ._zarr_folder import create
+        create(file, what)
+
     def _write(self, question, name, file) -> int:
+        table = self._table_of(file)
+        if table is not None:
+            try:
+                table.write(name, question, self._buffer)
+            except BaseException:
+                table.close()       # with what the disk has of it
+                raise
+            return 0
         zarr = library("zarr")
         from ._zarr_folder import opened_folder
         opened = zarr.open(opened_folder(file), mode="r+")
@@ -278,6 +246,20 @@ class Decoder:
         values = np.frombuffer(self._buffer, array.dtype, int(np.prod(shape))).reshape(shape)
         array[tuple(slice(first, first + size) for first, size, _ in items) if items else ...] = values
         return 0
+
+    def _table_of(self, folder):
+        """Of a folder that is to be one of Parquet."""
+        info = os.fstat(folder)
+        key = (info.st_dev, info.st_ino)
+        if key not in self._tables or not self._tables[key].is_of(folder):
+            self.forget_ended()
+            plan = plan_of(folder)
+            if plan is None:
+                return None
+            library("pyarrow.parquet")
+            from . import _parquet
+            self._tables[key] = _parquet.TableWriter(folder, plan)
+        return self._tables[key]
 
 
 def told(error: BaseException):
@@ -301,7 +283,12 @@ def serve(line: socket.socket, buffer) -> None:
     """Until the worker is gone."""
     decoder = Decoder(buffer)
     while True:
-        packet, files, _, _ = socket.recv_fds(line, _MAX_QUESTION + 1, 4)
+        line.settimeout(_IDLE if decoder.is_writing() else None)
+        try:
+            packet, files, _, _ = socket.recv_fds(line, _MAX_QUESTION + 1, 4)
+        except TimeoutError:
+            decoder.forget_ended()
+            continue
         if not packet:
             return
         code, count, text = 0, 0, ""
@@ -323,7 +310,11 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # PR_SET_PDEATHSIG: in the middle of a read, too
     os.environ["HDF5_PLUGIN_PRELOAD"] = "::"        # a file names filters; none is loaded for it
-    serve(socket.socket(fileno=LINE), mmap.mmap(BUFFER, 0))
+    line = socket.socket(fileno=LINE)
+    folders = [os.path.realpath(folder.removesuffix(":ro")) for folder in sys.argv[2:]]
+    read_only = {path for path, folder in zip(folders, sys.argv[2:]) if folder.endswith(":ro")}
+    confine([*of_python(), *folders], [path for path in folders if path not in read_only])
+    serve(line, mmap.mmap(BUFFER, 0))
     os._exit(0)     # what libraries have under way is of no use to anyone
 
 

@@ -32,7 +32,9 @@ constexpr size_t kMaxShownPath = 200;
 // A decoder that died is seen to have ended soon.
 constexpr int kEndMs = 1000;
 
+// Of the last name: the folders on the way may have dots, too.
 std::string_view EndingOf(std::string_view path) {
+  if (const size_t slash = path.rfind('/'); slash != std::string_view::npos) path.remove_prefix(slash + 1);
   const size_t dot = path.rfind('.');
   return dot == std::string_view::npos ? std::string_view() : path.substr(dot);
 }
@@ -82,6 +84,7 @@ absl::Status SpawnPython(const DecoderOptions& options, int line, int buffer, pi
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   // -P: nothing is imported from the current folder, which may be one of data.
   std::vector<std::string> arguments = {options.python, "-P", "-m", "tessera.decoder", StrCat(options.memory_bytes)};
+  arguments.insert(arguments.end(), options.folders.begin(), options.folders.end());
   std::vector<char*> argv, envp;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

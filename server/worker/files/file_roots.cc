@@ -81,6 +81,32 @@ void RemoveTree(int folder, const char* name, int depth) {
   unlinkat(folder, name, AT_REMOVEDIR);
 }
 
+bool EndsWith(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// A folder goes with all that is in it, so that must be what a table's writer leaves there: its parts, and files whose
+// names readers pass over ("_SUCCESS", ".x.crc"). A name that ends in .zarr says so itself.
+absl::Status CheckReplaceable(int folder, const std::string& name) {
+  if (EndsWith(name, ".zarr")) return absl::OkStatus();
+  const int fd = openat(folder, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  DIR* const entries = fd < 0 ? nullptr : fdopendir(fd);
+  if (entries == nullptr) return fd < 0 && errno == ENOENT ? absl::OkStatus() : FileError(name, errno);
+  absl::Status status;
+  while (const dirent* entry = status.ok() ? readdir(entries) : nullptr) {
+    const std::string_view own(entry->d_name);
+    struct stat info = {};
+    const bool is_file = fstatat(fd, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode);
+    if (own == "." || own == ".." || (is_file && (own[0] == '.' || own[0] == '_' || EndsWith(own, ".parquet"))))
+      continue;
+    status = absl::InvalidArgumentError(StrCat("file ", Printable(name, kMaxShownPath), ": is a folder with ",
+                                               Printable(own, kMaxShownPath),
+                                               " in it, which no table has; it is not replaced"));
+  }
+  closedir(entries);
+  return status;
+}
+
 bool IsFolder(int fd) {
   struct stat info = {};
   return fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
@@ -109,7 +135,9 @@ absl::Status NewFile::Commit() {
   if (!is_folder) {
     if (rename(0) != 0) return FileError(final_name_, errno);
   } else if (rename(RENAME_NOREPLACE) != 0) {  // a folder takes another's place by changing with it
-    if (errno != EEXIST || rename(RENAME_EXCHANGE) != 0) return FileError(final_name_, errno);
+    if (errno != EEXIST) return FileError(final_name_, errno);
+    TESSERA_RETURN_IF_ERROR(CheckReplaceable(folder_.get(), final_name_));
+    if (rename(RENAME_EXCHANGE) != 0) return FileError(final_name_, errno);
     RemoveTree(folder_.get(), name_.c_str(), kMaxFolderDepth);
   }
   is_committed_ = true;
@@ -259,6 +287,7 @@ absl::StatusOr<std::unique_ptr<NewFile>> FileRoots::Create(std::string_view path
 
 absl::StatusOr<std::unique_ptr<NewFile>> FileRoots::CreateFolder(std::string_view path, std::string_view name) const {
   TESSERA_ASSIGN_OR_RETURN(FileDescriptor folder, OpenFolderOf(path, name, S_IFDIR));
+  TESSERA_RETURN_IF_ERROR(CheckReplaceable(folder.get(), SplitLast(path).second));
   const std::string own_name(name);
   if (mkdirat(folder.get(), own_name.c_str(), 0755) != 0) return FileError(path, errno);
   FileDescriptor made(OpenBeneath(folder.get(), own_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0));

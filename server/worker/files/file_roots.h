@@ -71,7 +71,8 @@ class FileRoots {
   // ResourceExhausted where the disk has no room for them.
   absl::StatusOr<std::unique_ptr<NewFile>> Create(std::string_view path, std::string_view name, int64_t bytes,
                                                   std::string_view head) const;
-  // A folder `name` beside `path`, empty.
+  // A folder `name` beside `path`, empty. One that takes the place of another: InvalidArgument where that one has files
+  // that no table has, unless the name says that it is zarr.
   absl::StatusOr<std::unique_ptr<NewFile>> CreateFolder(std::string_view path, std::string_view name) const;
 
  private:
