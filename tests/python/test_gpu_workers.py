@@ -177,6 +177,29 @@ def test_bytes_go_between_meshes_of_both_kinds_in_messages(emulated, rng):
 
 
 @needs_emulator
+def test_workers_of_both_kinds_on_one_host_map_their_own_kind_and_send_to_the_other(emulated, rng):
+    values = rng.random((300, 70))
+    with two_hosts.Cluster(two_hosts.named_hosts(1), workers=(2,), memory="16MiB") as cluster, ts.connect(cluster.address) as session:
+        command = [WORKER, "--coordinator", cluster.address.partition("#")[0], "--memory", "16MiB", "--transport", "shm+ucx",
+                   "--trusted-network", "--net-devices", "lo", "--socket-dir", cluster.folder, "--host-id", "host 0", "--device", "cuda"]
+        others = [subprocess.Popen([*command, "--index", str(index)], stderr=subprocess.DEVNULL,
+                                   env={**os.environ, "TESSERA_JOIN_TOKEN": cluster.join_token}) for index in (2, 3)]
+        try:
+            wait_until(lambda: session.worker_count == 4)
+            host, gpus = session.init_device_mesh("cpu", (2,)), session.init_device_mesh("cuda", (2,))
+            x = session.distribute_tensor(values, host, [ts.Shard(0)])
+            there = x.redistribute(gpus, [ts.Replicate()])
+            np.testing.assert_array_equal(there.to_local(1), values)
+            split = x.redistribute(gpus, [ts.Shard(1)]) * 2
+            moved = split.redistribute([ts.Shard(0)])
+            np.testing.assert_array_equal(moved.redistribute(host, [ts.Shard(1)]).full_tensor(), values * 2)
+        finally:
+            for other in others:
+                other.terminate()
+            assert [other.wait(10) for other in others] == [0, 0]
+
+
+@needs_emulator
 @pytest.mark.parametrize("failure, said", [("cuMemCreate:1:2", r"16777216 bytes wanted, \d+ of \d+ free on the GPU"),
                                            ("cuInit:1:803", r"cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(803\) \(libcuda\.so\.1\)"),
                                            ("cuDevicePrimaryCtxRetain:1:100", r"cuDevicePrimaryCtxRetain: CUDA_ERROR_NO_DEVICE \(100\)"),
