@@ -45,6 +45,16 @@ def test_a_sort_moves_what_changes_its_owner(session, rng, case, dtype):
             assert all(got <= said for got, said in zip(comm.bytes_received, most))
 
 
+def test_zeros_of_both_signs_stay_in_their_order(session, rng):
+    a = np.where(rng.integers(0, 2, 1001) == 0, np.float32(-0.0), np.float32(0.0))
+    a[::7] = -1
+    x = session.distribute_tensor(a, session.init_device_mesh((4,)), [S(0)])
+    np.testing.assert_array_equal(ts.argsort(x).full_tensor(), np.argsort(a, kind="stable"))
+    got = ts.sort(x).full_tensor()
+    zeros = got[got == 0]
+    assert np.signbit(zeros).sum() == np.signbit(a[a == 0]).sum() and np.all(np.diff(np.signbit(zeros).astype(int)) <= 0)
+
+
 def test_what_is_made_of_a_sort(session, rng):
     mesh = session.init_device_mesh((2, 2))
     a = rng.integers(0, 50, 1001).astype("f4")
