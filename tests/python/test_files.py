@@ -1,11 +1,14 @@
 """Files: what workers read and write, on every placement, and what is refused."""
 
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
+import shutil
 import struct
 import subprocess
+import sys
 import time
 
 import ml_dtypes
@@ -209,7 +212,7 @@ def test_headers_that_lie(session, served):
         ts.load("lie.npy")
     one = lambda **entry: json.dumps({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **entry}}).encode()   # noqa: E731
     for length, header in ((2**40, b"{}"), (None, b"{"), (None, b"[]"), (None, one(shape=[3])), (None, one(data_offsets=[-8, 0])),
-                           (None, one(data_offsets=[8, 16])), (None, one(dtype="F4")), (None, one(shape=[2**62, 2**62])), (None, one(shape=["a"])),
+                           (None, one(data_offsets=[8, 16])), (None, one(dtype="F4")), (None, one(shape=[2**62, 2**62])), (None, one(shape=["a"])), (None, one(dtype=["F32"])), (None, one(data_offsets=[0])), (None, one(shape=[1e999])),
                            (None, b"[" * 100_000)):
         (served / "lie.safetensors").write_bytes((len(header) if length is None else length).to_bytes(8, "little") + header + bytes(8))
         with pytest.raises(ts.InvalidArgumentError, match="lie.safetensors"):
@@ -333,3 +336,45 @@ def test_folders_for_reading_alone_and_none(tmp_path):
             ts.load(str(tmp_path / "in.npy"))
     with pytest.raises(ts.UnavailableError, match="--files"):
         ts.local_cluster(1, memory="16MiB", files="/no/such/folder")
+
+
+NO_PERMISSION = """
+import sys
+import numpy as np
+import tessera as ts
+
+with ts.local_cluster(2, memory="16MiB", files=".") as cluster, cluster.connect():
+    for name in sys.argv[1:]:
+        one = (lambda x: x) if name.endswith(".npy") else (lambda x: {"x": x})
+        for what in (lambda: ts.open("closed/" + name), lambda: ts.save("locked/" + name, one(ts.arange(8)))):
+            try:
+                what()
+                print(name, "was done")
+            except ts.PermissionDeniedError as error:
+                print(name, "denied" if "Permission denied" in str(error) and name in str(error) else error)
+    assert float(ts.ones(4).sum()) == 4
+"""
+
+
+def test_no_permission(tmp_path):
+    """Root's own processes may do anything; so these have given up the rights that are above permissions."""
+    names = ["x.npy", "x.safetensors", *(name for name, package in (("x.h5", "h5py"), ("x.zarr", "zarr"), ("x.parquet", "pyarrow"), ("table", "pyarrow"))
+                                         if importlib.util.find_spec(package))]
+    for folder in ("closed", "locked"):
+        (tmp_path / folder).mkdir()
+    with ts.local_cluster(1, memory="16MiB", files=tmp_path) as cluster, cluster.connect():
+        for name in names:
+            ts.save(f"closed/{name}", ts.arange(8) if name == "x.npy" else {"x": ts.arange(8)})
+    owner = 65534 if os.getuid() == 0 else -1
+    for name in names:
+        os.chmod(tmp_path / "closed" / name, 0)
+        os.chown(tmp_path / "closed" / name, owner, owner)
+    os.chmod(tmp_path / "locked", 0o555)
+    os.chown(tmp_path / "locked", owner, owner)
+    command = [sys.executable, "-c", NO_PERMISSION, *names]
+    if owner > 0:
+        if not shutil.which("setpriv"):
+            pytest.skip("root can't give up its rights here")
+        command = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", *command]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [f"{name} denied" for name in names for _ in range(2)], done.stdout + done.stderr

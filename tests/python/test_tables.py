@@ -95,6 +95,12 @@ def test_any_number_of_parts(mesh4, at, parts, rows):
         np.testing.assert_array_equal(ts.load(at, mesh4, [S(0)])[name].full_tensor(), array)
 
 
+def test_a_folder_on_the_way_may_have_a_dot(session, mesh4, tmp_path):
+    (tmp_path / "run.zarr").mkdir()
+    ts.save(tmp_path / "run.zarr" / "table", {"a": ts.arange(10, device_mesh=mesh4)})
+    assert ts.load(tmp_path / "run.zarr" / "table")["a"].full_tensor().tolist() == list(range(10))
+
+
 def test_pandas_reads_it(mesh4, at):
     pandas = pytest.importorskip("pandas")
     ts.save(at, {"a": ts.arange(10, device_mesh=mesh4), "b": ts.ones(10, device_mesh=mesh4)})

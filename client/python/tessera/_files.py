@@ -114,10 +114,13 @@ def _safetensors(file) -> dict[str, FileTensor]:
     try:
         import json
         header = json.loads(file.part(8, length))
-        entries = [(name, one["dtype"], [int(n) for n in one["shape"]], *map(int, one["data_offsets"]))
-                   for name, one in header.items() if name != "__metadata__"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise file.refuse(f"is no safetensors file: its header: {error!r}") from None
+        entries = []
+        for name, one in header.items():
+            if name != "__metadata__":
+                start, stop = map(int, one["data_offsets"])
+                entries.append((name, str(one["dtype"]), [int(n) for n in one["shape"]], start, stop))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise file.refuse(f"is no safetensors file: its header: {repr(error)[:200]}") from None
     out = {}
     for name, kind, shape, start, stop in entries:
         if kind not in _SAFETENSORS:
@@ -142,8 +145,8 @@ def _decoded(file):
                 continue
             found[name] = FileTensor(file, name, dtype, shape, offset or 0, _row_major(shape, dtype.itemsize),
                                      is_decoded=offset is None, member=str(one.get("member", name)), refused=str(one.get("refused", "")))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise file.refuse(f"what the decoder says of it makes no sense: {error!r}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError) as error:
+        raise file.refuse(f"what the decoder says of it makes no sense: {repr(error)[:200]}") from None
     return found[""] if list(found) == [""] else found
 
 

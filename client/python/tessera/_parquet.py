@@ -137,7 +137,7 @@ def read(file: int) -> dict:
     """{column: Stored} of an open file or folder."""
     is_folder = stat.S_ISDIR(os.fstat(file).st_mode)
     if is_folder:
-        parts, stamp = _parts_of(file), parts_stamp(file)
+        stamp, parts = parts_stamp(file), _parts_of(file)
     else:
         parts = [_Part(lambda _: f"/proc/self/fd/{file}", "")]
     rows, found = _Rows(parts), {}

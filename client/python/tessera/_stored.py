@@ -74,4 +74,20 @@ def parts_stamp(folder: int) -> str:
             if entry.name.endswith(".parquet"):
                 info = entry.stat(follow_symlinks=False)
                 seen.append((entry.name, info.st_ino, info.st_size, info.st_mtime_ns))
-    return hashlib.sha256(repr(sorted(seen)).encode()).hexdigest()[:16]
+    return _digest(sorted(seen))
+
+
+def metadata_stamp(folder: int, name: str) -> str:
+    """Of what a zarr folder says of an array; not of its chunks."""
+    seen = []
+    for file in ("zarr.json", ".zarray"):
+        try:
+            info = os.stat(os.path.join(name, file), dir_fd=folder, follow_symlinks=False)
+        except OSError:     # of the other version of the format
+            continue
+        seen.append((file, info.st_ino, info.st_size, info.st_mtime_ns))
+    return _digest(seen)
+
+
+def _digest(seen) -> str:
+    return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]

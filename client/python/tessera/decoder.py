@@ -27,7 +27,7 @@ import sys
 import numpy as np
 
 from ._confined import confine, of_python
-from ._stored import Refusal, Stored, library, parts_stamp, plan_of
+from ._stored import Refusal, Stored, library, metadata_stamp, parts_stamp, plan_of
 
 LINE, BUFFER = 3, 4
 _MAX_QUESTION = 64 << 10
@@ -70,12 +70,15 @@ def read_zarr(file: int) -> dict:
     from ._zarr_folder import opened_folder
     opened = zarr.open(opened_folder(file), mode="r")
     members = {"": opened} if isinstance(opened, zarr.Array) else dict(opened.members(max_depth=None))
-    return {name: Stored(one.dtype, one.shape, one.__getitem__, (one.shards or one.chunks)[0] if one.ndim else 1)
+    return {name: Stored(one.dtype, one.shape, one.__getitem__, (one.shards or one.chunks)[0] if one.ndim else 1,
+                         member=f"{name}\n{metadata_stamp(file, name)}")
             for name, one in members.items() if isinstance(one, zarr.Array) and _is_number(one.dtype)}
 
 
 # A folder that is a table needs no ending.
 FORMATS = {".h5": read_hdf5, ".hdf5": read_hdf5, ".parquet": read_parquet, "": read_parquet, ".zarr": read_zarr}
+# Of what a folder has in it: read questions name a tensor with its stamp, a line below.
+STAMPS = {read_parquet: lambda folder, name: parts_stamp(folder), read_zarr: metadata_stamp}
 _BEING_MADE = ".tessera"        # what is beside the file that it becomes ends so, and with a number
 
 
@@ -150,7 +153,6 @@ class Decoder:
     def __init__(self, buffer):
         self._buffer = buffer
         self._key, self._found, self._readers, self._file = None, {}, {}, -1
-        self._stamp = None      # of the parts, where the file is a folder of them
         self._tables = {}       # that are being written, by their folders
 
     def answer(self, question: dict, text: str, file: int) -> int:
@@ -164,6 +166,8 @@ class Decoder:
             ending = ""
         if ending not in FORMATS:
             raise Refusal("InvalidArgument", f"files that end in {ending!r} are not decoded")
+        if what == "describe" and stat.S_ISDIR(os.fstat(file).st_mode):
+            self.forget()       # what is in a folder may change, and its own time stay
         self._open(ending, file)
         if what == "describe":
             said = json.dumps({name: one.described() for name, one in self._found.items()}).encode()
@@ -171,7 +175,7 @@ class Decoder:
                 raise Refusal("ResourceExhausted", f"{len(said)} bytes to say what is in it, {len(self._buffer)} are allowed (decoder_buffer_bytes)")
             self._buffer[:len(said)] = said
             return len(said)
-        return self._read(question, text)
+        return self._read(question, text, ending, file)
 
     def forget(self):
         """What is open, and what was decoded of it."""
@@ -182,22 +186,30 @@ class Decoder:
     def _open(self, ending, file):
         """Once for all questions on a file that stays as it is."""
         info = os.fstat(file)
-        stamp = parts_stamp(file) if stat.S_ISDIR(info.st_mode) and FORMATS[ending] is read_parquet else None
-        key = (ending, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, stamp)
+        key = (ending, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
         if key != self._key:
             self.forget()
-            self._file, self._stamp = os.dup(file), stamp
+            self._file = os.dup(file)
             self._found = FORMATS[ending](self._file)
             self._key = key
 
-    def _read(self, question, name) -> int:
-        if self._stamp is not None:
-            name, _, stamp = name.rpartition("\n")
-            if stamp != self._stamp:
-                raise Refusal("FailedPrecondition", "its parts have changed since it was looked at")
-        if name not in self._found:
+    def _stored(self, name, ending, file) -> Stored:
+        if not stat.S_ISDIR(os.fstat(file).st_mode):
+            if name in self._found:
+                return self._found[name]
             raise Refusal("InvalidArgument", f"it has no tensor {name!r}")
-        stored = self._found[name]
+        own, _, stamp = name.rpartition("\n")
+        for _ in range(2):      # it was opened here, perhaps, when it was another one
+            if own in self._found and self._found[own].more["member"] == name:
+                break
+            self.forget()
+            self._open(ending, file)
+        if own not in self._found or STAMPS[FORMATS[ending]](file, own) != stamp:
+            raise Refusal("FailedPrecondition", "it has changed since it was looked at")
+        return self._found[own]
+
+    def _read(self, question, name, ending, file) -> int:
+        stored = self._stored(name, ending, file)
         if "refused" in stored.more:
             raise Refusal("InvalidArgument", f"{name!r}: {stored.more['refused']}")
         if stored.dtype.itemsize != question["item"]:

@@ -31,7 +31,7 @@ struct DecoderOptions {
   std::string python;  // empty: there is none, and whatever is asked is refused
   int64_t memory_bytes = kDecoderMemoryBytes;
   int64_t timeout_ms = kDecoderTimeoutMs;
-  std::vector<std::string> folders;  // FileRoots::Make's: the kernel keeps it to them, where it can
+  std::vector<std::string> folders = {};  // FileRoots::Make's: the kernel keeps it to them, where it can
 };
 
 // Elements of a tensor of the file: of its row-major bytes those from `offset_bytes` on, by these strides.
