@@ -1,12 +1,13 @@
 """tt.save: a state as safetensors files and an index.
 
-A folder holds one file for each worker that is read from, and `model.safetensors.index.json`. Of a tensor's shards each
-distinct box is a *piece*, taken from one of the positions that have it: the one whose file is smallest so far. A piece that
-is the whole tensor has its name, so that a tensor that was replicated is found by every reader of safetensors; others have
-the name and the box, "w[0:4,0:8]". Besides the usual `metadata` and `weight_map` the index has `tensors` (dtype, shape,
-placements, pieces by name) and `state`, the tree of dicts, lists and plain values.
+A folder holds safetensors files and `model.safetensors.index.json`. Besides the usual `metadata` and `weight_map` the index
+has `tensors` (dtype, shape, placements, pieces by name) and `state`, the tree of dicts, lists and plain values.
 
-The client writes the files, shard after shard; nothing of a tensor but one shard is in its memory at a time.
+Where the workers see the folder they write the files, each its own shards (_worker_files.py), and a tensor is one *piece*,
+that has its name. Elsewhere the client does it, shard after shard, with a file for each worker that is read from; nothing of
+a tensor but one shard is in its memory at a time. Then each distinct box is a piece, taken from one of the positions that
+have it: the one whose file is smallest so far. A piece that is the whole tensor has its name, so that a tensor that was
+replicated is found by every reader of safetensors; others have the name and the box, "w[0:4,0:8]".
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 
 import _tessera
 from .._errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from . import _worker_files
 from ._cell import moved
 from ._dtypes import TORCH, tensor_of
 from ._tensor import Tensor, handle_of
@@ -51,6 +53,7 @@ class _Plan:
 
     def __init__(self):
         self.tensors: dict = {}
+        self.sharded: dict = {}     # by session the handles by name
         self.files: dict = {}       # pieces by (session, worker); those of CPU tensors by None
         self.known: dict = {}       # (name, values) by what is the same tensor: tied parameters are stored once
 
@@ -89,21 +92,25 @@ class _Plan:
             name = f"{_dotted(path)}#{number}"
         self.known[same] = (name, held)     # held, as an id is another's when its object is gone
         if isinstance(tensor, Tensor):
-            self._sharded(name, held)
+            # A pending sum is summed up to shards: no worker has the whole.
+            goal = [((1, 0, 0) if held.shape else (0, 0, 0)) if one[0] == 2 else one for one in held._placements]
+            self.sharded.setdefault(held._session_key, {})[name] = moved(held, goal)
+            self.tensors[name] = {}     # the state's order, whoever writes it
         else:
             box = [[0, n] for n in held.shape]
             self.files.setdefault(None, []).append(_Piece(name, held.dtype, box, lambda: held))
             self._note(name, held.dtype, held.shape, None, [(name, box)])
         return name
 
-    def _sharded(self, name: str, handle) -> None:
-        shape = tuple(handle.shape)
-        # A pending sum is summed up to shards: no worker has the whole.
-        goal = [((1, 0, 0) if shape else (0, 0, 0)) if one[0] == 2 else one for one in handle._placements]
-        handle = moved(handle, goal)
-        mesh, workers = handle._mesh, list(handle._mesh.workers)
+    def whole(self, name: str, handle) -> None:
+        """Workers write the tensor as one piece."""
+        self._note(name, TORCH[handle._dtype], handle.shape, _dims(handle), [(name, [[0, n] for n in handle.shape])])
+
+    def by_shards(self, name: str, handle) -> None:
+        """The client fetches and writes each distinct shard."""
+        shape, mesh, workers = tuple(handle.shape), handle._mesh, list(handle._mesh.workers)
         holders: dict = {}
-        for flat, box in enumerate(_tessera.boxes(handle._dtype, shape, mesh, goal)):
+        for flat, box in enumerate(_tessera.boxes(handle._dtype, shape, mesh, list(handle._placements))):
             holders.setdefault(tuple(tuple(one) for one in box), []).append(flat)
         pieces = []
         for box, positions in holders.items():
@@ -118,19 +125,24 @@ class _Plan:
             self.files.setdefault(group, []).append(
                 _Piece(key, TORCH[handle._dtype], box, lambda position=position: tensor_of(handle.to_local(position))))
             pieces.append((key, box))
-        self._note(name, TORCH[handle._dtype], shape, [one[1] if one[0] == 1 else None for one in goal], pieces)
+        self._note(name, TORCH[handle._dtype], shape, _dims(handle), pieces)
 
     def _note(self, name, dtype, shape, placements, pieces) -> None:
         self.tensors[name] = {"dtype": NAMES[dtype], "shape": list(shape), "placements": placements,
                               "pieces": [{"key": key, "box": box} for key, box in pieces]}
 
 
+def _dims(handle) -> list:
+    """By mesh dim the dim that is in shards, or None."""
+    return [one[1] if one[0] == 1 else None for one in handle._placements]
+
+
 def _dotted(path: tuple) -> str:
     return ".".join(str(one) for one in path) or "the state"
 
 
-def _write(file: pathlib.Path, pieces: list) -> int:
-    """Writes one safetensors file, piece after piece; returns its bytes."""
+def _write(file: pathlib.Path, pieces: list) -> None:
+    """Writes one safetensors file, piece after piece."""
     pieces = sorted(pieces, key=lambda one: (-one.dtype.itemsize, one.key))     # each begins at a multiple of its dtype's size
     header: dict = {"__metadata__": {"format": "pt"}}
     at = 0
@@ -150,7 +162,27 @@ def _write(file: pathlib.Path, pieces: list) -> int:
                 out.write(local.reshape(-1).view(torch.uint8).numpy().data)
         out.flush()
         os.fsync(out.fileno())
-        return out.tell()
+
+
+def _write_all(folder: pathlib.Path, plan: _Plan) -> dict:
+    """Writes the tensors of a plan; by file the keys of its pieces and their bytes."""
+    made: dict = {}
+    for handles in plan.sharded.values():
+        rest = dict(handles)
+        for part in _worker_files.chunks(handles):
+            file = f"{len(made)}.safetensors"
+            if not _worker_files.write(folder / file, part):
+                break       # what they can't write now the client does
+            made[file] = list(part), sum(handle.nbytes for handle in part.values())
+            for name in part:
+                plan.whole(name, rest.pop(name))
+        for name, handle in rest.items():
+            plan.by_shards(name, handle)
+    for group in sorted(plan.files, key=lambda one: (one is None, one or ())):
+        pieces, file = plan.files[group], f"{len(made)}.safetensors"
+        _write(folder / file, pieces)
+        made[file] = [piece.key for piece in pieces], sum(piece.bytes for piece in pieces)
+    return made
 
 
 def save(path, state) -> None:
@@ -158,10 +190,12 @@ def save(path, state) -> None:
 
     path: a folder that doesn't exist yet; it appears when all is written, under a temporary name in the same place before.
     state: dicts (with str or int keys), lists and tuples of tensors, numbers, strings and None; modules, optimizers and what
-    else has a state_dict() stand for that. Of each tensor every distinct shard is fetched once, from one worker that has it,
-    and written to that worker's file; tied parameters are stored once; a pending sum is summed up. Values are those of the
-    moment of the call: what is done to the tensors meanwhile doesn't show. Blocks. The client writes the files for now:
-    its memory holds one shard at a time, its disk the whole.
+    else has a state_dict() stand for that. Tied parameters are stored once; a pending sum is summed up. Values are those of
+    the moment of the call: what is done to the tensors meanwhile doesn't show. Blocks.
+
+    Where the path lies in a folder that the cluster serves (local_cluster(files=...), tessera up --files) and the workers are
+    on this host, or the disk is shared, they write it, each its own shards at the same time. Elsewhere the client writes:
+    every distinct shard is fetched once, from one worker that has it; one of them at a time is in its memory.
 
     FailedPreconditionError: the path exists. NotFoundError: its parent doesn't. InvalidArgumentError: a value that no state
     has, with its path in the state. What workers report is raised as it is, and nothing is left at the path.
@@ -177,13 +211,14 @@ def save(path, state) -> None:
     folder = path.absolute().parent / f".{path.name}.{secrets.token_hex(4)}.partial"
     folder.mkdir()
     try:
-        groups = sorted(plan.files, key=lambda one: (one is None, one or ()))
+        made = _write_all(folder, plan)     # bytes and pieces of each file
         weights, sizes, total = {}, {}, 0
-        for number, group in enumerate(groups, 1):
-            name = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-            sizes[name] = _write(folder / name, plan.files[group])
-            weights.update((piece.key, name) for piece in plan.files[group])
-            total += sum(piece.bytes for piece in plan.files[group])
+        for number, (file, (names, count)) in enumerate(made.items(), 1):
+            name = f"model-{number:05d}-of-{len(made):05d}.safetensors"
+            os.rename(folder / file, folder / name)
+            sizes[name] = (folder / name).stat().st_size
+            weights.update((key, name) for key in names)
+            total += count
         index = {"metadata": {"total_size": total, "format": "tessera", "version": VERSION, "file_bytes": sizes},
                  "weight_map": weights, "tensors": plan.tensors, "state": tree}
         with open(folder / INDEX, "w", encoding="utf-8") as out:

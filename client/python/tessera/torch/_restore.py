@@ -1,8 +1,8 @@
 """tt.load: what tt.save wrote, on any mesh and with any placements.
 
-First everything is compared, the folder with its index and the index with what it is loaded into; then tensors are read and
-brought to their places one after the other, of each only the boxes that positions have; modules and optimizers take their
-states last. So an error leaves them as they were.
+First everything is compared, the folder with its index and the index with what it is loaded into; then the workers read the
+tensors, or the client brings them to their places one after the other, of each only the boxes that positions have; modules
+and optimizers take their states last. So an error leaves them as they were.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ._checkpoint import DTYPES, INDEX, VERSION
 from ._dtypes import array_of, code
 from ._moving import default_mesh, upload
 from ._tensor import Tensor, handle_of, wrap
+from ._worker_files import Reader
 
 # Of optimizers: state that has its parameter's shape.
 _LIKE_PARAMETER = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "exp_inf", "acc_delta")
@@ -43,6 +44,7 @@ class _Folder:
 
     def __init__(self, path: pathlib.Path, stack: contextlib.ExitStack):
         self.path, self.stack, self.open = path, stack, {}
+        self.workers = Reader(path)
         try:
             index = json.loads((path / INDEX).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -92,6 +94,13 @@ class _Folder:
             except (safetensors.SafetensorError, OSError) as error:
                 raise InvalidArgumentError(f"load: {self.path / file} can't be read, it may be cut: {error}") from None
         return self.open[file]
+
+    def load(self, tensor: _Tensor, mesh, encoded):
+        """The handle of a tensor that the workers read themselves; None where they can't."""
+        if len(tensor.pieces) != 1 or list(tensor.pieces[0][1]) != [(0, n) for n in tensor.shape]:
+            return None
+        (key, _), = tensor.pieces
+        return self.workers.load(self.files[key], key, tensor, mesh, encoded)
 
     def read(self, tensor: _Tensor, box) -> torch.Tensor:
         """The values of a box as a CPU tensor: only the parts of pieces that are in it are read."""
@@ -145,6 +154,9 @@ class _Place:
         whole = [(0, n) for n in tensor.shape]
         if self.mesh is None:
             return folder.read(tensor, whole).clone()
+        handle = folder.load(tensor, self.mesh, self.encoded)
+        if handle is not None:
+            return handle
         raw = self.mesh._raw
         boxes = [tuple(tuple(one) for one in box) for box in _tessera.boxes(code(tensor.dtype), tensor.shape, raw, self.encoded)]
         if all(one[0] == 0 for one in self.encoded):
@@ -323,8 +335,9 @@ def load(path, into=None, *, device_mesh: DeviceMesh | None = None, placements=N
     one); placements is a list for all tensors (a Shard of a dim that a tensor doesn't have is Replicate), or f(name, shape)
     that gives one; default those that they were saved with on a mesh of as many dims, else Replicate.
 
-    Tensors are read one after the other, of each only the boxes that the mesh's positions hold; what is replicated is read
-    and sent once. Blocks while it reads; the client reads the files for now.
+    Where the workers see the files, as tt.save says, each reads what its shards take of them, all at the same time. What is
+    elsewhere, or was written shard by shard, the client reads, one tensor after the other, of each only the boxes that the
+    mesh's positions hold; what is replicated is read and sent once. Blocks until all is there.
 
     NotFoundError: no checkpoint is there, or a file of it is missing. InvalidArgumentError: a file is cut; or the checkpoint
     is of another model: all missing and unexpected keys and both shapes are named, and nothing has been loaded.
@@ -341,6 +354,7 @@ def load(path, into=None, *, device_mesh: DeviceMesh | None = None, placements=N
         tree = loading.place(folder.state) if into is None else loading.match(folder.state, into, "")
         loading.check()
         out = loading.bring(tree)
+        folder.workers.wait()
         for owner, state in loading.owners:
             owner.load_state_dict(state)
         return out
