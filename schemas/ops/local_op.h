@@ -121,7 +121,9 @@ struct SortOp {
 };
 // Input 0 is a vector of sorted runs that begin at `runs` (the first at 0), each ordered as SortOp does. The output is
 // the part of the whole in order that its box says: values, or (kPlaces, i64) places in the whole, where input 1 has
-// each element's place in its own run (i64). Equal elements come in the order of their places.
+// each element's place in its own run (i64). Equal elements come in the order of their places. In a kernel's call each
+// run may be an input of its own, those of values first; it then says in `more_outputs`, by input, how many elements it
+// has taken (i64).
 struct MergeOp {
   SortResult result = SortResult::kValues;
   Shape runs;
