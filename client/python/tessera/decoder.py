@@ -32,6 +32,7 @@ from ._stored import Refusal, Stored, library, metadata_stamp, parts_stamp, plan
 LINE, BUFFER = 3, 4
 _MAX_QUESTION = 64 << 10
 _MAX_TEXT = 1000
+_KEPT = 256 << 20   # docs/limits.md: decoder_kept_bytes
 _IDLE = 5.0         # seconds, after which it looks whether what it writes is still wanted
 _CODES = {"InvalidArgument": 3, "NotFound": 5, "PermissionDenied": 7, "ResourceExhausted": 8, "FailedPrecondition": 9, "Internal": 13}
 
@@ -121,6 +122,10 @@ class Reader:
 
     def __init__(self, stored: Stored):
         self.stored, self._columns, self._block, self._start = stored, None, None, 0
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._block.nbytes if self._block is not None else 0
 
     def part(self, items) -> np.ndarray:
         forward, turned = [], []
@@ -215,9 +220,12 @@ class Decoder:
         if stored.dtype.itemsize != question["item"]:
             raise Refusal("InvalidArgument", f"{name!r} has elements of {stored.dtype.itemsize} bytes, not {question['item']}")
         items = slices_of(stored.shape, question["item"], question["offset"], question["extents"], question["strides"])
-        if name not in self._readers:
-            self._readers = {name: Reader(stored)}      # one: what is kept is bounded
-        values = self._readers[name].part(items)
+        reader = self._readers.pop(name, None) or Reader(stored)
+        self._readers[name] = reader        # the last one
+        values = reader.part(items)
+        # Tensors of a file come beside each other; what is kept of all is bounded.
+        while len(self._readers) > 1 and sum(one.kept_bytes for one in self._readers.values()) > _KEPT:
+            del self._readers[next(iter(self._readers))]
         out = np.frombuffer(self._buffer, stored.dtype.newbyteorder("="), values.size).reshape(values.shape)
         out[...] = values
         return values.nbytes
