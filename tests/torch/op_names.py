@@ -7,8 +7,7 @@ chalf cholesky_inverse cholesky_solve combinations cummax cummin diag diagonal d
 diagonal_scatter digamma erfinv frexp geqrf grid_sampler_2d grid_sampler_3d hash_tensor histc histogram histogramdd i0
 igamma igammac index_fill index_reduce.amax index_reduce.amin index_reduce.mean index_reduce.prod isin kthvalue lgamma
 logcumsumexp logdet lu lu_solve lu_unpack masked_scatter masked_select matrix_exp median mode mvlgamma.mvlgamma_p_1
-mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5 nanmedian nn.functional.avg_pool1d
-nn.functional.avg_pool2d nn.functional.avg_pool3d nn.functional.bilinear nn.functional.embedding_bag
+mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5 nanmedian nn.functional.bilinear nn.functional.embedding_bag
  nn.functional.hardshrink nn.functional.linear_cross_entropy.chunked
 nn.functional.linear_cross_entropy.chunked_none nn.functional.local_response_norm nn.functional.max_pool3d
 nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss

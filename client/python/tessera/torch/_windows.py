@@ -1,12 +1,23 @@
-"""Convolutions, and their backward passes as convolutions: of the image with the gradient, and of the gradient with the
-weight the other way round. So sharded windows take what they reach of their neighbours, in both directions."""
+"""Convolutions, means of windows, and their backward passes, as convolutions and means: of the image with the gradient, and of
+the gradient with the weight the other way round. So sharded windows take what they reach of their neighbours, in both
+directions. A transposed convolution is the backward pass of a convolution for its image.
+
+Grouped ones are one convolution of as many groups, either way: with the gradient for the image the weight of each group is
+turned by itself; with the image for the gradient of the weight the batch is what is summed over, group by group.
+"""
 
 from __future__ import annotations
 
+import math
+
 import _tessera
 
-from .._ops import pad, permute_dims, reshape
+from .._errors import InvalidArgumentError
+from .._ops import broadcast_to, pad, permute_dims, reshape
+from .._session import session_of
 from .._tensor import OPS
+from ._dtypes import F32, F64
+from ._operands import cast
 from ._table import row
 from ._tensor import handle_of, wrap
 
@@ -26,21 +37,37 @@ def _each(values, dims: int) -> list[int]:
     return [int(v) for v in values] * (dims if len(values) == 1 else 1)
 
 
-def _check(op: str, transposed, groups) -> None:
-    if transposed:
-        raise NotImplementedError(f"{op}: transposed convolutions have no row in Tessera")
-    if op == "convolution_backward" and groups != 1:
-        raise NotImplementedError(f"{op}: groups={groups}: the gradient of grouped convolutions has no row in Tessera")
+def _first(x, sizes):
+    """So many rows and columns from the first on."""
+    return x if x.shape[2:] == tuple(sizes) else x[(slice(None), slice(None), *(slice(0, n) for n in sizes))]
+
+
+def _turned(w, groups):
+    """The weight [O, I / groups, ...] as the one [I, O / groups, ...] that goes the other way, its windows reversed."""
+    w = w[(slice(None), slice(None), *[slice(None, None, -1)] * (w.ndim - 2))]
+    if groups == 1:
+        return _swapped(w)
+    outs, ins, *kernel = w.shape
+    w = permute_dims(reshape(w, [groups, outs // groups, ins, *kernel]), (0, 2, 1, *range(3, w.ndim + 1)))
+    return reshape(w, [groups * ins, outs // groups, *kernel])
 
 
 @row("convolution.default")
 def convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    _check("convolution", transposed, groups)
     h, w = handle_of(x), handle_of(weight)
     dims = h.ndim - 2
-    out = _conv(h, w, _each(stride, dims), _each(padding, dims), _each(dilation, dims), groups)
+    stride, padding, dilation = (_each(values, dims) for values in (stride, padding, dilation))
+    if transposed:
+        sizes = [(n - 1) * s - 2 * p + d * (k - 1) + 1 + beyond for n, s, p, d, k, beyond in
+                 zip(h.shape[2:], stride, padding, dilation, w.shape[2:], _each(output_padding, dims))]
+        if any(n < 1 for n in sizes) or h.shape[1] != w.shape[0]:
+            raise InvalidArgumentError(f"convolution: transposed, of {x!r} with the weight {weight!r}: the result would be of {sizes}, and "
+                                       "the weight's first dim is the channels of x")
+        out = _of_input(h, sizes, w, stride, padding, dilation, groups)
+    else:
+        out = _conv(h, w, stride, padding, dilation, groups)
     if bias is not None:
-        out = out + reshape(handle_of(bias), [w.shape[0]] + [1] * dims)
+        out = out + reshape(handle_of(bias), [out.shape[1]] + [1] * dims)
     return wrap(out)
 
 
@@ -60,28 +87,123 @@ def _apart(grad, strides, extents):
     return pad(grad, [(0, 0), (0, 0), *((0, n) for n in missing)]) if any(missing) else grad
 
 
-def _of_input(grad, x, w, stride, padding, dilation):
+def _of_input(grad, sizes, w, stride, padding, dilation, groups):
+    """The gradient of an image of those sizes."""
     reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
     # What windows reached outside of the image is left out at the end.
-    apart = _apart(grad, stride, [n + 2 * p - r for n, p, r in zip(x.shape[2:], padding, reach)])
-    backward = (slice(None), slice(None), *[slice(None, None, -1)] * len(stride))
+    apart = _apart(grad, stride, [n + 2 * p - r for n, p, r in zip(sizes, padding, reach)])
     beyond = [max(0, p - r) for p, r in zip(padding, reach)]
-    out = _conv(apart, _swapped(w[backward]), [1] * len(stride), [r - p + b for p, r, b in zip(padding, reach, beyond)], dilation)
-    return out[(slice(None), slice(None), *(slice(b, b + n) for b, n in zip(beyond, x.shape[2:])))] if any(beyond) else out
+    out = _conv(apart, _turned(w, groups), [1] * len(stride), [r - p + b for p, r, b in zip(padding, reach, beyond)], dilation, groups)
+    return out[(slice(None), slice(None), *(slice(b, b + n) for b, n in zip(beyond, sizes)))] if any(beyond) else out
 
 
-def _of_weight(grad, x, w, stride, padding, dilation):
-    out = _conv(_swapped(x), _swapped(grad), dilation, padding, stride)
-    return _swapped(out[(slice(None), slice(None), *(slice(0, k) for k in w.shape[2:]))])
+def _of_weight(grad, x, kernel, stride, padding, dilation, groups):
+    """The gradient of a weight with windows of that kernel."""
+    if groups == 1:
+        x = _swapped(x)
+    else:       # [N, I, ...] as [I / groups, groups N, ...]
+        batch, ins, *sizes = x.shape
+        x = permute_dims(reshape(x, [batch, groups, ins // groups, *sizes]), (2, 1, 0, *range(3, x.ndim + 1)))
+        x = reshape(x, [ins // groups, groups * batch, *sizes])
+    out = _conv(x, _swapped(grad), dilation, padding, stride, groups)
+    return _swapped(_first(out, kernel))
 
 
 @row("convolution_backward.default", how="composed")
 def convolution_backward(grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted):
-    _check("convolution_backward", transposed, groups)
     g, h, w = handle_of(grad), handle_of(x), handle_of(weight)
     dims = h.ndim - 2
     stride, padding, dilation = (_each(values, dims) for values in (stride, padding, dilation))
-    of_x = wrap(_of_input(g, h, w, stride, padding, dilation)) if wanted[0] else None
-    of_weight = wrap(_of_weight(g, h, w, stride, padding, dilation)) if wanted[1] else None
-    of_bias = wrap(_call(OPS["sum"], (g,), dims=[0, *range(2, g.ndim)])) if wanted[2] else None
+    of_x = of_weight = of_bias = None
+    if wanted[0] and transposed:
+        of_x = wrap(_first(_conv(g, w, stride, padding, dilation, groups), h.shape[2:]))
+    elif wanted[0]:
+        of_x = wrap(_of_input(g, h.shape[2:], w, stride, padding, dilation, groups))
+    if wanted[1]:
+        of_weight = wrap(_of_weight(*((h, g) if transposed else (g, h)), w.shape[2:], stride, padding, dilation, groups))
+    if wanted[2]:
+        of_bias = wrap(_call(OPS["sum"], (g,), dims=[0, *range(2, g.ndim)]))
     return of_x, of_weight, of_bias
+
+
+# ---- means of windows ----------------------------------------------------------------------------------------------------
+
+def _mean(x, kernel, stride, padding=None, **options):
+    dims = len(kernel)
+    return _call(OPS["avg_pool"], (x,), kernel_size=kernel, stride=stride, padding=padding or [0] * dims, dilation=[1] * dims,
+                 ceil_mode=options.get("ceil_mode", False), count_include_pad=options.get("count_include_pad", True))
+
+
+def _counted(window, x, out, count_include_pad):
+    """How many elements each mean is of, as a tensor with the windows' dims; a number where all are of as many."""
+    kernel, stride, padding = window
+    sizes = x.shape[-len(kernel):]
+    ends = [(n - 1) * s + k for n, s, k in zip(out, stride, kernel)]      # of the last windows, from the padding's start on
+    last = [n + 2 * p if count_include_pad else n + p for n, p in zip(sizes, padding)]
+    size = math.prod(kernel)
+    if all(end <= stop for end, stop in zip(ends, last)) and (count_include_pad or not any(padding)):
+        return size
+    before = [0 if count_include_pad else p for p in padding]
+    inside = [min(end, stop) - b for end, stop, b in zip(ends, last, before)]
+    ones = session_of(x)._create(OPS["full"], dtype=F64 if x._dtype == F64 else F32, shape=inside, mesh=x._mesh,
+                                 placements=[(0, 0, 0)] * len(x._placements), scalars=(1,))
+    ones = pad(ones, [(b, max(0, end - b - n)) for b, n, end in zip(before, inside, ends)])
+    return _mean(ones, kernel, stride) * size
+
+
+def _window(name, x, kernel_size, stride, padding, divisor_override):
+    dims = int(name[8])
+    kernel = _each(kernel_size, dims)
+    if divisor_override == 0:
+        raise InvalidArgumentError(f"{name}: divisor_override is 0")
+    return kernel, _each(stride, dims) if stride else kernel, _each(padding, dims)
+
+
+def _avg_pool(name):
+    def function(x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None):
+        h = handle_of(x)
+        window = kernel, stride, padding = _window(name, x, kernel_size, stride, padding, divisor_override)
+        out = _mean(h, kernel, stride, padding, ceil_mode=ceil_mode, count_include_pad=count_include_pad)
+        if divisor_override is None:
+            return wrap(out)
+        return wrap(cast(out * _counted(window, h, out.shape[-len(kernel):], count_include_pad) * (1 / divisor_override), h._dtype))
+    return function
+
+
+def _repeated(x, times, sizes):
+    """Each element so many times, and zeros, up to those sizes."""
+    for d, k in enumerate(times, start=2):
+        shape = list(x.shape)
+        x = broadcast_to(reshape(x, [*shape[:d + 1], 1, *shape[d + 1:]]), (*shape[:d + 1], k, *shape[d + 1:]))
+        x = reshape(x, [*shape[:d], shape[d] * k, *shape[d + 1:]])
+    x = _first(x, [min(n, m) for n, m in zip(x.shape[2:], sizes)])
+    missing = [n - m for n, m in zip(sizes, x.shape[2:])]
+    return pad(x, [(0, 0), (0, 0), *((0, n) for n in missing)]) if any(missing) else x
+
+
+def _avg_pool_backward(name):
+    """Each window gives its elements equal parts: the sums, over windows of stride 1, of the parts where windows begin."""
+    def function(grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
+        g, h = handle_of(grad), handle_of(x)
+        window = kernel, stride, padding = _window(name, x, kernel_size, stride, padding, divisor_override)
+        dims, size = len(kernel), math.prod(kernel)
+        counted = divisor_override or _counted(window, h, g.shape[-dims:], count_include_pad)
+        part = g * (size / counted) if isinstance(counted, int) else cast(g / counted * size, g._dtype)
+        part = reshape(part, [1] * (dims + 2 - h.ndim) + list(part.shape))
+        if kernel == stride and not any(padding):       # side by side: nothing adds up, and nothing moves
+            return wrap(reshape(_repeated(part, kernel, h.shape[-dims:]) * (1 / size), list(h.shape)))
+        apart = _apart(part, stride, [n * s for n, s in zip(part.shape[2:], stride)])
+        # Windows from the image's first element on, as far as it goes. The row pads both sides alike, and then shards stay.
+        begins = [k - 1 - p for k, p in zip(kernel, padding)]
+        ends = [max(0, n + p - a) for n, p, a in zip(h.shape[-dims:], padding, apart.shape[2:])]
+        if all(e <= b and 2 * b <= k for b, e, k in zip(begins, ends, kernel)):
+            spread = _mean(apart, kernel, [1] * dims, begins)
+        else:
+            spread = _mean(pad(apart, [(0, 0), (0, 0), *zip(begins, ends)]), kernel, [1] * dims)
+        return wrap(reshape(_first(spread, h.shape[-dims:]), list(h.shape)))
+    return function
+
+
+for _name in ("avg_pool2d", "avg_pool3d"):
+    row(f"{_name}.default")(_avg_pool(_name))
+    row(f"{_name}_backward.default", how="composed")(_avg_pool_backward(_name))
