@@ -9,6 +9,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/strided.h"
+#include "kernels/joined_maps.h"
 
 namespace tessera::cpu {
 namespace {
@@ -81,9 +82,10 @@ void FillElements(const ElementBits& element, int64_t element_bytes, int64_t cou
 
 }  // namespace
 
-Evaluator::Evaluator(const Expression& expression, absl::Span<const Scalar> scalars)
+Evaluator::Evaluator(const Expression& expression, absl::Span<const Scalar> scalars, size_t number)
     : expression_(expression), nodes_(expression.nodes.size()) {
-  static thread_local std::vector<std::byte> scratch;
+  static thread_local std::array<std::vector<std::byte>, kMaxJoinedMaps> scratches;
+  std::vector<std::byte>& scratch = scratches[number];
   const Slots slots(expression);
   scratch.resize(std::max(scratch.size(), slots.count() * kBlockStride));
   for (size_t n = 0; n < nodes_.size(); ++n) {

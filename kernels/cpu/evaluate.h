@@ -24,8 +24,9 @@ class Evaluator {
   // brought to `scratch`, which holds a block and is the leaf's own.
   using Leaf = absl::FunctionRef<const void*(const ExpressionNode& node, std::byte* scratch)>;
 
-  // The expression is valid for the scalars and lives as long as this. One Evaluator of a thread at a time.
-  Evaluator(const Expression& expression, absl::Span<const Scalar> scalars);
+  // The expression is valid for the scalars and lives as long as this. Of a thread there is one Evaluator at a time for
+  // each number below kMaxJoinedMaps: the number says whose scratch memory it has.
+  Evaluator(const Expression& expression, absl::Span<const Scalar> scalars, size_t number = 0);
 
   // The values of `count` elements. An inner node's are written to `out`, which may be an input's place.
   absl::StatusOr<const void*> Evaluate(int64_t count, Leaf leaf, void* out);

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/joined_maps.h"
 #include "schemas/codec/monotonic_clock.h"
 #include "server/device/cpu/doorbell.h"
 #include "server/device/cpu/item_queue.h"
@@ -100,6 +101,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     bool busy = false;  // an item of it runs, or is under way elsewhere
     absl::Status error;
     RunClock clock;
+    std::vector<DeviceItem> joined;     // maps that run with the item at hand; its memory is used again
     std::shared_ptr<State> keep_alive;  // while an item is under way elsewhere, which outlives the device
   };
   // What a parked stream waits for.
@@ -227,25 +229,50 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     if (work != nullptr) {
       has_worked_ = true;
       ++running_;
+      TakeJoined(*work, stream);
     }
     lock.unlock();
     absl::Status status;
     int64_t began_ns = 0, ended_ns = 0;
     if (work != nullptr) {
       began_ns = MonotonicNs();
-      status = RunDeviceWork(*work);
+      status = stream.joined.empty() ? RunDeviceWork(*work) : RunJoined(*work, stream.joined);
       ended_ns = MonotonicNs();
     }
     if (const SignalItem* signal = std::get_if<SignalItem>(&item)) Publish(id, signal->value);
     if (ReportItem* report = std::get_if<ReportItem>(&item)) report->report(std::move(reported), times);
     const bool was_work = work != nullptr;
     item = std::monostate{};
+    stream.joined.clear();
     lock.lock();
     if (was_work) {
       --running_;
       stream.clock.Worked(began_ns, ended_ns);
     }
     EndItem(stream, std::move(status));
+  }
+
+  // A kernel that reads nothing of peers'; null where it is none.
+  static const KernelCall* OwnKernel(const DeviceWork& work) {
+    const KernelWork* kernel = std::get_if<KernelWork>(&work);
+    return kernel == nullptr || !kernel->received.empty() ? nullptr : &kernel->call;
+  }
+
+  // The maps that follow a map and that may run with it leave the queue. mutex_ is held.
+  static void TakeJoined(const DeviceWork& work, StreamState& stream) {
+    const KernelCall* call = OwnKernel(work);
+    while (call != nullptr && !stream.queue.empty() && stream.joined.size() + 1 < kMaxJoinedMaps) {
+      const DeviceWork* next = std::get_if<DeviceWork>(&stream.queue.front());
+      const KernelCall* next_call = next == nullptr ? nullptr : OwnKernel(*next);
+      if (next_call == nullptr || !MayJoin(*call, *next_call)) return;
+      stream.joined.push_back(stream.queue.Pop());
+    }
+  }
+
+  static absl::Status RunJoined(const DeviceWork& work, const std::vector<DeviceItem>& joined) {
+    std::array<const KernelCall*, kMaxJoinedMaps> calls = {OwnKernel(work)};
+    for (size_t i = 0; i < joined.size(); ++i) calls[i + 1] = OwnKernel(std::get<DeviceWork>(joined[i]));
+    return RunMaps(absl::MakeConstSpan(calls).subspan(0, joined.size() + 1)).status();
   }
 
   // mutex_ is held.

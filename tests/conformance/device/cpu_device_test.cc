@@ -58,6 +58,73 @@ TEST(CpuDevice, ManyHeldItemsStartBeforeTheFlush) {
   device.Flush();
 }
 
+// Large maps of one stream that share operands run in one pass; the results and the errors are those of one by one.
+TEST(CpuDevice, MapsThatFollowEachOtherGiveWhatTheyGiveOneByOne) {
+  constexpr int64_t kElements = 1 << 17;
+  const LocalOp blend = MapOp{{{{ScalarOp::kInput, DType::kF32, 0},
+                                {ScalarOp::kInput, DType::kF32, 1},
+                                {ScalarOp::kMul, DType::kF32, 0, 1},
+                                {ScalarOp::kAdd, DType::kF32, 2, 0}}}};
+  std::vector<float> memory(3 * kElements);
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<float>(i % 1013) / 1013.0f;
+  std::vector<float> expected = memory;
+  struct Places {
+    size_t a, b, to;
+  };
+  // The last but one reads what others wrote, shifted.
+  const std::vector<Places> steps = {{0, kElements, 0},
+                                     {kElements, 0, kElements},
+                                     {0, kElements, 2 * kElements},
+                                     {1, kElements, 2 * kElements},
+                                     {2 * kElements, 2 * kElements, 0}};
+  const auto calls_on = [&](std::vector<float>& in, std::vector<std::vector<KernelInput>>& inputs) {
+    std::vector<KernelCall> calls;
+    inputs.reserve(steps.size());
+    for (const Places& step : steps) {
+      inputs.push_back({{&in[step.a], DType::kF32, {kElements}, {1}}, {&in[step.b], DType::kF32, {kElements}, {1}}});
+      calls.push_back({.op = &blend,
+                       .inputs = inputs.back(),
+                       .output = &in[step.to],
+                       .output_extents = {kElements},
+                       .output_strides = {1}});
+    }
+    return calls;
+  };
+  std::vector<std::vector<KernelInput>> expected_inputs, inputs;
+  for (const KernelCall& call : calls_on(expected, expected_inputs)) ASSERT_TRUE(RunKernel(call).ok());
+
+  CounterPage own;
+  CpuDevice device({.self = WorkerIndex(0), .counters = &own});
+  std::vector<absl::Status> reports(3, absl::UnknownError("none"));
+  const auto report = [&](size_t which) {
+    device.EnqueueReport(StreamId::kCompute,
+                         [&reports, which](absl::Status s, const RunTimes&) { reports[which] = s; });
+  };
+  device.Hold();
+  for (const KernelCall& call : calls_on(memory, inputs)) device.EnqueueRun(StreamId::kCompute, KernelWork{call, {}});
+  report(0);
+  std::vector<KernelInput> wrong = {inputs[0][0], inputs[0][0]};
+  wrong[1].dtype = DType::kF64;
+  std::vector<float> elsewhere(kElements);
+  const KernelCall good = {.op = &blend,
+                           .inputs = inputs[0],
+                           .output = elsewhere.data(),
+                           .output_extents = {kElements},
+                           .output_strides = {1}};
+  KernelCall bad = good;
+  bad.inputs = wrong;
+  for (const KernelCall& call : {good, bad, good}) device.EnqueueRun(StreamId::kCompute, KernelWork{call, {}});
+  report(1);
+  device.EnqueueRun(StreamId::kCompute, KernelWork{good, {}});
+  report(2);
+  device.Flush();
+  device.Drain();
+  EXPECT_TRUE(reports[0].ok()) << reports[0];
+  EXPECT_EQ(reports[1], RunKernel(bad));
+  EXPECT_TRUE(reports[2].ok()) << reports[2];
+  EXPECT_TRUE(memory == expected);
+}
+
 TEST(CpuDevice, DestructionDropsWhatIsParked) {
   CounterPage own;
   std::atomic<bool> ran{false};

@@ -1,0 +1,199 @@
+// Joined maps against the same maps one by one, to the bit: an optimizer's step, and random maps over few places of one
+// memory, so that they often meet: in place, apart, shifted, across dtypes.
+
+#include "kernels/joined_maps.h"
+
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int64_t kElements = 2500;  // two blocks and a half
+
+struct Operand {
+  int64_t at = 0;  // in bytes
+  DType dtype = DType::kF32;
+  Shape extents = {kElements};
+  Strides strides = {1};
+};
+
+// Calls on one memory.
+class Program {
+ public:
+  void Add(Expression expression, const std::vector<Operand>& inputs, const Operand& output) {
+    ops_.push_back(MapOp{std::move(expression)});
+    inputs_.push_back(inputs);
+    outputs_.push_back(output);
+  }
+  size_t size() const { return ops_.size(); }
+
+  std::vector<std::byte> OneByOne(std::vector<std::byte> memory) const {
+    for (const KernelCall& call : Calls(memory)) EXPECT_TRUE(RunKernel(call).ok());
+    return memory;
+  }
+  std::vector<std::byte> Joined(std::vector<std::byte> memory, int& passes) const {
+    const std::vector<KernelCall> calls = Calls(memory);
+    std::vector<const KernelCall*> list;
+    for (const KernelCall& call : calls) list.push_back(&call);
+    const absl::StatusOr<int> ran = RunMaps(list);
+    EXPECT_TRUE(ran.ok()) << ran.status();
+    passes = ran.ok() ? *ran : -1;
+    return memory;
+  }
+
+ private:
+  std::vector<KernelCall> Calls(std::vector<std::byte>& memory) const {
+    operands_.clear();
+    std::vector<KernelCall> calls;
+    for (size_t c = 0; c < ops_.size(); ++c) {
+      std::vector<KernelInput>& inputs = operands_.emplace_back();
+      for (const Operand& o : inputs_[c]) inputs.push_back({memory.data() + o.at, o.dtype, o.extents, o.strides});
+      const Operand& to = outputs_[c];
+      calls.push_back({.op = &ops_[c],
+                       .inputs = inputs,
+                       .output = memory.data() + to.at,
+                       .output_dtype = to.dtype,
+                       .output_extents = to.extents,
+                       .output_strides = to.strides});
+    }
+    return calls;
+  }
+
+  std::deque<LocalOp> ops_;
+  std::vector<std::vector<Operand>> inputs_;
+  std::vector<Operand> outputs_;
+  mutable std::deque<std::vector<KernelInput>> operands_;
+};
+
+ExpressionNode Input(int number, DType dtype = DType::kF32) { return {ScalarOp::kInput, dtype, number}; }
+ExpressionNode Node(ScalarOp op, int a, int b, DType dtype = DType::kF32) { return {op, dtype, a, b}; }
+
+// in0 * in1 + in0
+Expression Blend() { return {{Input(0), Input(1), Node(ScalarOp::kMul, 0, 1), Node(ScalarOp::kAdd, 2, 0)}}; }
+
+std::vector<std::byte> Numbers(size_t floats, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> made(floats);
+  for (float& x : made) x = static_cast<float>(random() % 2001) / 1000.0f - 1.0f;
+  std::vector<std::byte> bytes(floats * sizeof(float));
+  std::memcpy(bytes.data(), made.data(), bytes.size());
+  return bytes;
+}
+
+int ExpectSame(const Program& program, const std::vector<std::byte>& memory, const std::string& what) {
+  int passes = 0;
+  EXPECT_TRUE(program.Joined(memory, passes) == program.OneByOne(memory)) << what;
+  return passes;
+}
+
+Operand At(int64_t element) { return {.at = element * 4}; }
+
+TEST(JoinedMaps, AnOptimizersStepInPlaceIsOnePass) {
+  const Operand x = At(0), gradient = At(kElements), mean = At(2 * kElements), square = At(3 * kElements);
+  const Operand rate = {.at = 4 * kElements * 4, .extents = {}, .strides = {}};
+  Program step;
+  step.Add(Blend(), {mean, gradient}, mean);
+  step.Add(Blend(), {square, gradient}, square);
+  step.Add({{Input(0), Input(1), Input(2), Input(3), Node(ScalarOp::kMul, 1, 2), Node(ScalarOp::kAdd, 4, 3),
+             Node(ScalarOp::kSub, 0, 5)}},
+           {x, mean, rate, square}, x);
+  EXPECT_EQ(ExpectSame(step, Numbers(4 * kElements + 1, 1), "adam"), 1);
+}
+
+TEST(JoinedMaps, WhatLiesOtherwiseIsAnotherPass) {
+  const std::vector<std::byte> memory = Numbers(4 * kElements, 2);
+  const auto passes = [&](const std::vector<Operand>& inputs, const Operand& output, const std::string& what) {
+    Program two;
+    two.Add(Blend(), {At(0), At(kElements)}, At(0));
+    two.Add(Blend(), inputs, output);
+    return ExpectSame(two, memory, what);
+  };
+  EXPECT_EQ(passes({At(0), At(kElements)}, At(2 * kElements), "the same elements"), 1);
+  EXPECT_EQ(passes({At(kElements), At(kElements)}, At(0), "the result written again"), 1);
+  EXPECT_EQ(passes({At(1), At(kElements)}, At(2 * kElements), "reads the result, shifted"), 2);
+  EXPECT_EQ(passes({At(kElements), At(kElements)}, At(100), "writes into the result, shifted"), 2);
+  EXPECT_EQ(passes({At(kElements), At(kElements)}, At(kElements - 1), "writes what both read, shifted"), 2);
+  const Operand element = {.at = 4, .extents = {}, .strides = {}};
+  EXPECT_EQ(passes({At(kElements), element}, At(2 * kElements), "reads one element of the result"), 2);
+  const Operand backwards = {.at = (kElements - 1) * 4, .strides = {-1}};
+  EXPECT_EQ(passes({At(kElements), backwards}, At(2 * kElements), "reads the result backwards"), 2);
+  EXPECT_EQ(passes({At(2 * kElements), At(2 * kElements)}, At(3 * kElements), "shares nothing"), 2);
+}
+
+TEST(JoinedMaps, RandomMapsGiveTheSameBitsAsOneByOne) {
+  std::mt19937 random(3);
+  int joined = 0, several = 0;
+  for (int round = 0; round < 400; ++round) {
+    const auto place = [&]() -> Operand {
+      const int64_t shift = random() % 8 == 0 ? static_cast<int64_t>(random() % 1500) : 0;
+      switch (random() % 8) {
+        case 0: return {.at = static_cast<int64_t>(random() % (4 * kElements)) * 4, .extents = {}, .strides = {}};
+        case 1:
+          return {.at = static_cast<int64_t>(random() % 4) * kElements * 4, .extents = {50, 50}, .strides = {1, 50}};
+        case 2:
+          return {.at = static_cast<int64_t>(random() % 4) * kElements * 4, .extents = {50, 50}, .strides = {50, 1}};
+        default: return At(static_cast<int64_t>(random() % 4) * kElements + shift);
+      }
+    };
+    Program program;
+    const size_t count = 2 + random() % 10;
+    while (program.size() < count) {
+      Operand to = place();
+      if (to.extents.empty() || to.strides == Strides{1, 50}) continue;
+      const Operand a = place(), b = place();
+      // One map's own law: an input is apart from the output, or the same elements of it.
+      const auto fits = [&](const Operand& from) {
+        if (from.extents.size() == 2 && to.extents.size() == 1) return false;
+        if (from.extents.size() == 1 && to.extents.size() == 2) return false;
+        const int64_t bytes = from.extents.empty() ? 4 : kElements * 4;
+        const bool is_apart = from.at + bytes <= to.at || to.at + kElements * 4 <= from.at;
+        return is_apart || (from.at == to.at && from.strides == to.strides);
+      };
+      if (fits(a) && fits(b)) program.Add(Blend(), {a, b}, to);
+    }
+    const int passes = ExpectSame(program, Numbers(6 * kElements, static_cast<uint32_t>(round)), std::to_string(round));
+    joined += passes < static_cast<int>(count) ? 1 : 0;
+    several += passes > 1 ? 1 : 0;
+  }
+  EXPECT_GT(joined, 100);
+  EXPECT_GT(several, 100);
+}
+
+TEST(JoinedMaps, OthersThanMapsOfOneLargeShapeAreLeftAlone) {
+  const LocalOp map = MapOp{Blend()}, fill = FillOp{};
+  const KernelCall large = {.op = &map, .output_extents = {1 << 16}, .output_strides = {1}};
+  KernelCall other = large;
+  EXPECT_TRUE(MayJoin(large, other));
+  other.output_extents = {1 << 8, 1 << 8};
+  EXPECT_FALSE(MayJoin(large, other));
+  other = large;
+  other.op = &fill;
+  EXPECT_FALSE(MayJoin(large, other));
+  EXPECT_FALSE(MayJoin(other, large));
+  const KernelCall small = {.op = &map, .output_extents = {(1 << 16) - 1}, .output_strides = {1}};
+  EXPECT_FALSE(MayJoin(small, small));
+}
+
+TEST(JoinedMaps, AnErrorIsTheFirstOnesAndNamesIt) {
+  std::vector<std::byte> memory(4 * kElements * 4);
+  const LocalOp map = MapOp{Blend()};
+  const std::vector<KernelInput> inputs(2, {memory.data(), DType::kF32, {kElements}, {1}});
+  const std::vector<KernelInput> wrong(2, {memory.data(), DType::kF64, {kElements}, {1}});
+  const KernelCall good = {
+      .op = &map, .inputs = inputs, .output = memory.data(), .output_extents = {kElements}, .output_strides = {1}};
+  KernelCall bad = good;
+  bad.inputs = wrong;
+  const std::vector<const KernelCall*> calls = {&good, &bad, &good};
+  EXPECT_EQ(RunMaps(calls).status(), RunKernel(bad));
+  EXPECT_FALSE(RunKernel(bad).ok());
+}
+
+}  // namespace
+}  // namespace tessera::testing
