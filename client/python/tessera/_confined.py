@@ -10,6 +10,7 @@ its calls on all machines. `tessera doctor` says whether a kernel has it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import struct
@@ -54,7 +55,7 @@ def landlock_version() -> int:
 
 def of_python() -> list[str]:
     """What Python and its packages are read from."""
-    found = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types"]
+    found = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/opt", "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types"]
     # Of the kernel: the own process, how many cores and how much memory there is.
     return found + [f"/proc/{os.getpid()}", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system", "/sys/fs/cgroup", "/dev/urandom", "/dev/null"]
 
@@ -77,7 +78,7 @@ def _restrict_files(version: int, readable, writable) -> None:
         raise OSError(ctypes.get_errno(), "landlock_create_ruleset")
     try:
         for paths, rights in ((readable, _READ), (writable, _READ | _WRITE)):
-            for path in dict.fromkeys(paths):
+            for path in dict.fromkeys(filter(None, paths)):
                 _allow(rules, path, rights & known)
         if _libc.syscall(_RESTRICT_SELF, rules, 0):
             raise OSError(ctypes.get_errno(), "landlock_restrict_self")
@@ -109,7 +110,8 @@ def _restrict_calls() -> None:
         return
     code = _filter(machine, os.getpid())
     program = _Program(len(code) // 8, code)
-    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0):
+    # A kernel without filters says EINVAL.
+    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) and ctypes.get_errno() != errno.EINVAL:
         raise OSError(ctypes.get_errno(), "seccomp")
 
 

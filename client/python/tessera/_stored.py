@@ -26,10 +26,11 @@ def library(name: str):
     """h5py, pyarrow.parquet or zarr; each is wanted by its format alone."""
     try:
         return importlib.import_module(name)
-    except ImportError:
+    except ImportError as error:
         package = name.partition(".")[0]
+        why = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"      # it is there, and something of it can't be read
         raise Refusal("FailedPrecondition", f"{package} is not installed where the worker runs, and reads such files: pip install "
-                                            f"{package}, for {sys.executable}") from None
+                                            f"{package}, for {sys.executable}{why}") from None
 
 
 class Stored:
