@@ -150,6 +150,17 @@ def test_means_of_windows_of_other_numbers_of_dims(mesh22, dims, options):
     same_with_gradients(mesh22, [S(0), R()], lambda x: pool(x, **options), torch.randn(2, *[6] * dims, dtype=torch.float64))     # one image
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_as_many_means_as_are_wanted(mesh22, dims):
+    pool = getattr(functional, f"adaptive_avg_pool{dims}d")
+    for placements in ([R(), R()], [S(0), S(2)]):
+        for counts in ([1] * dims, [3] * dims, [4, 2, 3][:dims], [5, 7, 1][:dims], [8] * dims):
+            same_with_gradients(mesh22, placements, lambda x: pool(x, counts), torch.randn(2, 2, *[6] * dims, dtype=torch.float64))
+    same_with_gradients(mesh22, [S(0), R()], lambda x: pool(x, [4] * dims), torch.randn(2, *[6] * dims, dtype=torch.float64))
+    with pytest.raises((RuntimeError, ts.InvalidArgumentError)):
+        pool(tt.distribute_tensor(torch.ones(2, 2, *[0] * dims)), [3] * dims)
+
+
 def test_means_of_halves(mesh22):
     for dtype in (torch.bfloat16, torch.float16):
         x = torch.randn(1, 2, 9, 9).to(dtype)

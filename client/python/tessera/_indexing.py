@@ -274,17 +274,17 @@ def _value_like(x, value, shape, what: str):
     return value
 
 
-def put(x, key, value):
-    """x with x[key] = value, where an item of the key is an array; a new tensor."""
+def put(x, key, value, **options):
+    """x with x[key] = value, where an item of the key is an array; a new tensor. options: of scatter, as mode="add"."""
     plan = _plan(x, key)
     if _is_whole(plan):
-        return _put(x, plan, value)
+        return _put(x, plan, value, options)
     kept = x._copy()
-    kept[plan.basic] = _put(x[plan.basic], plan, value)
+    kept[plan.basic] = _put(x[plan.basic], plan, value, options)
     return kept
 
 
-def _put(x, plan: _Plan, value):
+def _put(x, plan: _Plan, value, options: dict):
     rest = [d for d in range(x.ndim) if d not in plan.dims]
     order = plan.dims + rest
     y = permute_dims(x, order) if order != list(range(x.ndim)) else x
@@ -296,7 +296,7 @@ def _put(x, plan: _Plan, value):
     if first:
         value = permute_dims(value, [*range(first, first + k), *range(first), *range(first + k, value.ndim)])
     merged = reshape(y, [int(np.prod(extents)), *others])
-    out = _tessera.call(OPS["scatter"], (merged, reshape(place, (-1,)), reshape(value, [count, *others])), dims=[0])
+    out = _tessera.call(OPS["scatter"], (merged, reshape(place, (-1,)), reshape(value, [count, *others])), dims=[0], **options)
     out = reshape(out, [*extents, *others])
     back = [order.index(d) for d in range(x.ndim)]
     return permute_dims(out, back) if back != list(range(x.ndim)) else out

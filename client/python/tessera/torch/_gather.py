@@ -73,33 +73,8 @@ def index_put(x, indices, values, accumulate=False):
         return wrap(_call(OPS["where"], (mask, value, h)))
     key = _key("index_put", x, indices)
     value = cast(handle("index_put", values, x), h._dtype)
-    if not accumulate:
-        return wrap(_indexing.put(h, key, value))
-    return wrap(_accumulated(h, key, value))
-
-
-def _accumulated(h, key, value):
-    """x with values added at the places; what goes to one place is added up."""
-    basic, arrays, dims = _indexing._plan(h, key)
-    order = dims + [d for d in range(h.ndim) if d not in dims]
-    turned = _call(OPS["permute_dims"], (h,), dims=order)
-    extents, rest = [h.shape[d] for d in dims], [h.shape[d] for d in order[len(dims):]]
-    place = _indexing._linear("index_put", turned, arrays, extents)
-    count = 1
-    for n in extents:
-        count *= n
-    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    front = dims[0] if adjacent else 0
-    before = [h.shape[d] for d in range(front)]
-    value = _call(OPS["broadcast_to"], (value,), shape=[*before, *place.shape, *rest[front:]])
-    if front:
-        k = place.ndim
-        value = _call(OPS["permute_dims"], (value,), dims=[*range(front, front + k), *range(front), *range(front + k, value.ndim)])
-    merged = _call(OPS["reshape"], (turned,), shape=[count, *rest])
-    out = _call(OPS["scatter"], (merged, _call(OPS["reshape"], (place,), shape=[place.size]),
-                                 _call(OPS["reshape"], (value,), shape=[place.size, *rest])), dims=[0], mode="add")
-    out = _call(OPS["reshape"], (out,), shape=[*extents, *rest])
-    return _call(OPS["permute_dims"], (out,), dims=[order.index(d) for d in range(h.ndim)])
+    # What goes to one place is added up, if asked for.
+    return wrap(_indexing.put(h, key, value, **({"mode": "add"} if accumulate else {})))
 
 
 @row("_index_put_impl_.default")

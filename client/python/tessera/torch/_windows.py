@@ -16,8 +16,10 @@ from .._errors import InvalidArgumentError
 from .._ops import broadcast_to, pad, permute_dims, reshape
 from .._session import session_of
 from .._tensor import OPS
-from ._dtypes import F32, F64
+from ._composed import einsum
+from ._dtypes import F32, F64, INT64
 from ._operands import cast
+from ._placing import settled
 from ._table import row
 from ._tensor import handle_of, wrap
 
@@ -207,3 +209,60 @@ def _avg_pool_backward(name):
 for _name in ("avg_pool2d", "avg_pool3d"):
     row(f"{_name}.default")(_avg_pool(_name))
     row(f"{_name}_backward.default", how="composed")(_avg_pool_backward(_name))
+
+
+# ---- as many windows as are wanted: [floor(i n / m), ceil((i + 1) n / m)) for window i of m, over n elements ---------------
+
+def _adaptive(sizes, counts):
+    """The kernel with which that is windows side by side; None where it isn't."""
+    return [n // m for n, m in zip(sizes, counts)] if all(m and n % m == 0 for n, m in zip(sizes, counts)) else None
+
+
+def _shares(x, n, m):
+    """[m, n]: of each element its share of each window's mean. j is in window i where j m < (i + 1) n and (j + 1) m > i n."""
+    def numbers(count, shape):
+        made = session_of(x)._create(OPS["arange"], dtype=INT64, shape=[count], mesh=x._mesh, placements=[(0, 0, 0)] * len(x._placements),
+                                     scalars=[0, 1])
+        return reshape(made, shape)
+    i, j = numbers(m, (m, 1)), numbers(n, (1, n))
+    is_in = cast(_call(OPS["logical_and"], (j * m < (i + 1) * n, (j + 1) * m > i * n)), x._dtype if x._dtype == F64 else F32)
+    return cast(is_in / _call(OPS["sum"], (is_in,), dims=[1], keepdims=True), x._dtype)
+
+
+def _by_shares(x, shares, sides):
+    """Of the last dims one after the other the sums by shares: of elements to windows ("oi"), or back ("io")."""
+    letters = "abcde"[:x.ndim]
+    for d, share in enumerate(shares, start=x.ndim - len(shares)):
+        target = letters[:d] + "o" + letters[d + 1:]
+        x = einsum(f"{letters},{sides.replace('i', letters[d])}->{target}", x, share)
+    return x
+
+
+def _adaptive_pool(dims):
+    def function(x, output_size):
+        h, counts = settled(x), _each(output_size, dims)
+        sizes = h.shape[-dims:]
+        if any(m < 0 for m in counts) or (h.ndim not in (dims + 1, dims + 2)) or 0 in h.shape[1:]:
+            raise InvalidArgumentError(f"adaptive_avg_pool{dims}d: {counts} windows of {x!r}")
+        kernel = _adaptive(sizes, counts)
+        if kernel is not None:
+            return wrap(_mean(h, kernel, kernel))
+        return wrap(_by_shares(h, [_shares(h, n, m) for n, m in zip(sizes, counts)], "oi"))
+    return function
+
+
+def _adaptive_pool_backward(dims):
+    def function(grad, x):
+        g, h = settled(grad), handle_of(x)
+        sizes, counts = h.shape[-dims:], g.shape[-dims:]
+        kernel = _adaptive(sizes, counts)
+        if kernel is None:
+            return wrap(_by_shares(g, [_shares(h, n, m) for n, m in zip(sizes, counts)], "io"))
+        part = reshape(g, [1] * (dims + 2 - g.ndim) + list(g.shape))
+        return wrap(reshape(_repeated(part, kernel, sizes) * (1 / math.prod(kernel)), list(h.shape)))
+    return function
+
+
+for _dims in (2, 3):
+    row(f"_adaptive_avg_pool{_dims}d.default")(_adaptive_pool(_dims))
+    row(f"_adaptive_avg_pool{_dims}d_backward.default", how="composed")(_adaptive_pool_backward(_dims))
