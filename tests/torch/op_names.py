@@ -9,7 +9,7 @@ igamma igammac index_fill index_reduce.amax index_reduce.amin index_reduce.mean 
 logcumsumexp logdet lu lu_solve lu_unpack masked_scatter masked_select matrix_exp median mode mvlgamma.mvlgamma_p_1
 mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5 nanmedian nn.functional.bilinear nn.functional.embedding_bag
  nn.functional.hardshrink nn.functional.linear_cross_entropy.chunked
-nn.functional.linear_cross_entropy.chunked_none nn.functional.local_response_norm nn.functional.max_pool3d
+nn.functional.linear_cross_entropy.chunked_none nn.functional.max_pool3d
 nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss
 nn.functional.pad.replicate nn.functional.pad.replicate_negative nn.functional.pdist nn.functional.rrelu
 nn.functional.softshrink nn.functional.upsample_bilinear nn.functional.upsample_nearest nonzero_static norm.nuc ormqr

@@ -128,6 +128,21 @@ def test_training_goes_on_with_another_parallelism(session, mesh22, folder, by_w
         assert one == pytest.approx(two, rel=1e-5)
 
 
+def test_stages_on_other_workers_are_one_checkpoint(cluster, session, folder, by_workers):
+    """Tensors of two meshes without a worker in common, one of them in another session, and what several names share."""
+    mesh = session.init_device_mesh((2, 2), mesh_dim_names=("pp", "dp"))
+    state = {f"stage{k}": tt.distribute_tensor(torch.randn(5, 3), mesh[k], [S(0)]) for k in range(2)}
+    state["tied"] = state["stage1"]
+    with cluster.connect() as other:
+        state["other"] = tt.distribute_tensor(torch.randn(4), other.init_device_mesh((3,)), [S(0)])
+        with by_workers():
+            tt.save(folder / "c", state)
+        assert len(index_of(folder / "c")["metadata"]["file_bytes"]) == 2 and "tied" not in index_of(folder / "c")["weight_map"]
+        with by_workers():
+            got = tt.load(folder / "c", device_mesh=session.init_device_mesh((3,)), placements=[S(0)])
+        assert_same(whole(got), whole(state))
+
+
 def test_several_files_and_parts_of_replicated_tensors(mesh, folder, by_workers, monkeypatch):
     monkeypatch.setattr(_worker_files, "FILE_BYTES", 600_000)
     monkeypatch.setattr(_worker_files, "_CUT_BYTES", 100_000)
