@@ -1,0 +1,72 @@
+"""Checkpoints of torch.distributed.checkpoint: what two ranks wrote of DTensors is loaded here, on another mesh."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.distributed.checkpoint as checkpoint
+
+import tessera as ts
+import tessera.torch as tt
+
+R, S = ts.Replicate(), ts.Shard
+
+RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(folder + ".store", 2))
+mesh = init_device_mesh("cpu", (2,))
+w = torch.arange(35.0).reshape(7, 5)
+model = {"w": distribute_tensor(w, mesh, [Shard(0)]), "b": distribute_tensor(torch.arange(5.0), mesh, [Replicate()])}
+checkpoint.save({"model": model, "optimizer": {"step": 3, "m": distribute_tensor(w * 2, mesh, [Shard(1)])}}, checkpoint_id=folder)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("ranks") / "checkpoint")
+    ranks = [subprocess.Popen([sys.executable, "-c", RANKS, str(rank), folder]) for rank in range(2)]
+    try:
+        assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return folder
+
+
+def zeros(mesh, shape, *placements):
+    return tt.distribute_tensor(torch.zeros(shape), mesh, list(placements))
+
+
+def load(state, folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")     # it says that it takes one process for all
+        checkpoint.load(state, checkpoint_id=folder, no_dist=True)
+
+
+def test_what_ranks_wrote_is_loaded_on_another_mesh(mesh22, written):
+    state = {"model": {"w": zeros(mesh22, (7, 5), S(0), S(1)), "b": zeros(mesh22, (5,), R, R)},
+             "optimizer": {"step": 0, "m": zeros(mesh22, (7, 5), S(1), R)}}
+    load(state, written)
+    w = torch.arange(35.0).reshape(7, 5)
+    assert torch.equal(state["model"]["w"].cpu(), w) and state["model"]["w"].placements == (S(0), S(1))
+    assert torch.equal(state["model"]["b"].cpu(), torch.arange(5.0))
+    assert torch.equal(state["optimizer"]["m"].cpu(), w * 2) and state["optimizer"]["m"].placements == (S(1), R)
+    assert state["optimizer"]["step"] == 3
+
+
+def test_of_another_model_it_is_refused(mesh22, written):
+    w = zeros(mesh22, (7, 5), S(0), R)
+    with pytest.raises(checkpoint.CheckpointException, match="Missing key .*model.other"):
+        load({"model": {"other": w}}, written)
+    with pytest.raises(checkpoint.CheckpointException, match="(?i)size"):
+        load({"model": {"w": zeros(mesh22, (7, 6), S(0), R)}}, written)
+    assert w.sum().item() == 0
