@@ -60,7 +60,8 @@ TEST(SimulationTest, ASeedIsOneRun) {
   EXPECT_NE(Simulate({.seed = 3}).trace, Simulate({.seed = 4}).trace);
 }
 
-// Of so many seeds, those that break a law; their words are in `found`.
+// Of so many seeds, those that break a law; their words are in `found`. A fault that few seeds show, 4 of 100, takes a
+// thousand: any change of the coordinator draws other runs.
 int Breaking(Fault fault, std::set<std::string>& found, uint64_t seeds = 20) {
   int broken = 0;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
@@ -110,7 +111,7 @@ TEST(SimulationTest, AClientThatSendsWithoutCreditIsSeen) {
 
 TEST(SimulationTest, AClientThatIsSilentForEverIsSeen) {
   std::set<std::string> found;
-  EXPECT_GT(Breaking(Fault::kNeverLoseSilent, found, 80), 2);
+  EXPECT_GT(Breaking(Fault::kNeverLoseSilent, found, 1000), 20);
   EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("its client has stopped, and it is there")));
 }
 
@@ -122,7 +123,7 @@ TEST(SimulationTest, AFormerConnectionsLossThatIsTakenForTheNewestsIsSeen) {
 
 TEST(SimulationTest, UploadsThatANewProcessDoesNotBringAreSeen) {
   std::set<std::string> found;
-  EXPECT_GT(Breaking(Fault::kTakeForTheSame, found, 80), 1);
+  EXPECT_GT(Breaking(Fault::kTakeForTheSame, found, 1000), 20);
   EXPECT_THAT(found, ::testing::Contains(::testing::AnyOf(::testing::HasSubstr("records wait in its queue"),
                                                           ::testing::HasSubstr("tickets are open"),
                                                           ::testing::HasSubstr("is not answered"))));
