@@ -25,6 +25,7 @@ class Cell:
     reduced = None      # (handle, the same value without pending terms)
     row_sum = None      # of a gradient of log probabilities: its known sum over the classes
     eps = None          # of a norm's statistics: the eps that they were made with
+    is_unfactored = False       # of pivots: what stands beside them is the matrix (_matrices.py)
 
     def __init__(self, handle):
         self.handle = handle
@@ -134,6 +135,31 @@ class Strided:
         values = _call(_RESHAPE, (handle,), shape=[handle.size])
         numbers = _indexing._indices("as_strided", base, self.numbers)
         return like(_call(_RESHAPE, (_call(OPS["scatter"], (flat, numbers, values), dims=[0]),), shape=list(base.shape)), base)
+
+
+class Diagonal:
+    """The k-th diagonal of two dims, which are the last ones in `order`; it is the last dim of what it shows."""
+
+    __slots__ = ("order", "k")
+
+    def __init__(self, order, k):
+        self.order, self.k = order, k
+
+    def take(self, handle):
+        return _call(OPS["diagonal"], (_call(_PERMUTE, (handle,), dims=self.order),), k=self.k)
+
+    def put(self, base, handle):
+        from .. import _indexing
+        turned = _call(_PERMUTE, (base,), dims=self.order)
+        *rest, rows, columns = shape = turned.shape
+        count = max(0, min(rows + min(self.k, 0), columns - max(self.k, 0)))
+        first = max(-self.k, 0) * columns + max(self.k, 0)
+        places = _indexing._indices("diagonal", base, range(first, first + count * (columns + 1), columns + 1) if count else [])
+        flat = _call(_RESHAPE, (turned,), shape=[*rest, rows * columns])
+        values = like(handle, self.take(base))
+        out = _call(OPS["scatter"], (flat, places, values), dims=[len(rest)])
+        out = _call(_RESHAPE, (out,), shape=list(shape))
+        return like(_call(_PERMUTE, (out,), dims=[self.order.index(d) for d in range(len(self.order))]), base)
 
 
 def write(cell: Cell, steps, handle) -> None:

@@ -9,7 +9,7 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
-from ._cell import Expand, Index, Permute, Reshape, Strided
+from ._cell import Diagonal, Expand, Index, Permute, Reshape, Strided
 from ._placing import full_like, settled
 from ._table import row
 from ._tensor import Tensor, alias, handle_of, wrap, wrap_view
@@ -183,15 +183,43 @@ def unbind(x, dim=0):
     return [select(x, dim, i) for i in range(x.shape[_dim("unbind", x, dim)])]
 
 
-row("detach.default", "alias.default", "lift_fresh.default", "lift.default", "view_as_real.default", how="client")(alias)
+row("detach.default", "alias.default", "lift_fresh.default", "lift.default", how="client")(alias)
 
 
-@row("diagonal.default")
-def diagonal(x, offset=0, dim1=0, dim2=1):
+def _diagonal(x, offset, dim1, dim2):
     first, second = _dim("diagonal", x, dim1), _dim("diagonal", x, dim2)
+    if first == second:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}: {x!r}")
     rest = [d for d in range(x.ndim) if d not in (first, second)]
-    turned = _call(OPS["permute_dims"], (settled(x),), dims=[*rest, first, second])
-    return wrap(_call(OPS["diagonal"], (turned,), k=offset))
+    return Diagonal([*rest, first, second], int(offset)), rest, first, second
+
+
+@row("diagonal.default", how="view")
+def diagonal(x, offset=0, dim1=0, dim2=1):
+    step, rest, first, second = _diagonal(x, offset, dim1, dim2)
+    strides = x.stride()
+    begin = x.storage_offset() + (offset * strides[second] if offset >= 0 else -offset * strides[first])
+    return _show(x, step, [*(strides[d] for d in rest), strides[first] + strides[second]], begin)
+
+
+@row("diagonal_scatter.default")
+def diagonal_scatter(x, source, offset=0, dim1=0, dim2=1):
+    return wrap(_diagonal(x, offset, dim1, dim2)[0].put(settled(x), settled(source)))
+
+
+@row("view_as_real.default")
+def view_as_real(x):
+    """No view: real and imaginary parts side by side are other memory here."""
+    h = settled(x)
+    return wrap(_call(OPS["stack"], (_call(OPS["real"], (h,)), _call(OPS["imag"], (h,))), dims=[h.ndim]))
+
+
+@row("view_as_complex.default")
+def view_as_complex(x):
+    h = settled(x)
+    if not h.ndim or h.shape[-1] != 2:
+        raise RuntimeError(f"view_as_complex: the last dim of {x!r} must have 2 elements")
+    return wrap(_call(OPS["complex"], (h[..., 0], h[..., 1])))
 
 
 @row("as_strided.default", how="view")
