@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import subprocess
 
 import numpy as np
 import pytest
@@ -83,3 +84,14 @@ def mesh22(session):
 @pytest.fixture
 def rng():
     return np.random.default_rng(7)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder with room for 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)

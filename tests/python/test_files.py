@@ -258,17 +258,6 @@ def test_a_session_that_ends_in_the_middle_leaves_the_old_file(new_cluster, tmp_
     assert (tmp_path / name).read_bytes() == old
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A folder with room for 4 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True).returncode:
-        pytest.skip("mounting is not allowed here")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
 @pytest.mark.parametrize("name", ["x.npy", "x.safetensors", "x.h5", "x.zarr", "x.parquet"])
 def test_a_disk_that_is_full_or_for_reading_alone_keeps_the_old_file(new_cluster, small_disk, name):
     for package in {".h5": ["h5py"], ".zarr": ["zarr"], ".parquet": ["pyarrow"]}.get(name[1:], []):

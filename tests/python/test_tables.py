@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import time
 
 import numpy as np
@@ -262,17 +261,6 @@ def test_wrong_use(session, mesh4, at):
     with pytest.raises(ts.InvalidArgumentError, match="a table has columns"):
         ts.save(at, {})
     assert not os.listdir(at.parent)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A folder with room for 4 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True).returncode:
-        pytest.skip("mounting is not allowed here")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_a_full_disk_keeps_the_old_table(new_cluster, small_disk):

@@ -259,12 +259,18 @@ def _as_tensor(x, value):
     return full((), value, dtype=x.dtype if is_own else None, device_mesh=x.device_mesh)
 
 
+def _without_leading_ones(value, ndim: int):
+    """NumPy drops dims of extent 1 that a value has more than its place."""
+    while value.ndim > ndim and value.shape[0] == 1:
+        value = value[0]
+    return value
+
+
 def _value_like(x, value, shape, what: str):
-    """What is written, in x's dtype, as it broadcasts to the shape. NumPy drops dims of extent 1 that it has more."""
+    """What is written, in x's dtype, as it broadcasts to the shape."""
     value = _as_tensor(x, value)
     value = value if value._dtype == x._dtype else _tessera.call(OPS["astype"], (value,), dtype=x._dtype)
-    while value.ndim > len(shape) and value.shape[0] == 1:
-        value = value[0]
+    value = _without_leading_ones(value, len(shape))
     try:
         fits = np.broadcast_shapes(value.shape, shape) == tuple(shape)
     except ValueError:
@@ -305,17 +311,13 @@ def _put(x, plan: _Plan, value, options: dict):
 def put_masked(x, mask, value):
     """x with x[mask] = value: a value for all, or one for each place where the mask is true, in order. A new tensor."""
     rest = tuple(x.shape[mask.ndim:])
-    spread = mask[(..., *[None] * len(rest))] if rest else mask
-    if isinstance(value, (builtins.bool, int, float, complex)) and not isinstance(value, np.generic):
-        chosen = _tessera.call(OPS["where"], (spread, value, x))
-        return chosen if chosen._dtype == x._dtype else _tessera.call(OPS["astype"], (chosen,), dtype=x._dtype)
-    if (value.ndim if isinstance(value, _tessera.Tensor) else np.ndim(value)) > len(rest):
-        value = _as_tensor(x, value)
-        while value.ndim > len(rest) and value.shape[0] == 1:
-            value = value[0]
+    if isinstance(value, np.generic) or not isinstance(value, (builtins.bool, int, float, complex)):
+        value = _without_leading_ones(_as_tensor(x, value), len(rest))
         if value.ndim > len(rest):
             return _put_each(x, mask, rest, value)
-    return _tessera.call(OPS["where"], (spread, _value_like(x, value, rest, "x[mask]"), x))
+        value = _value_like(x, value, rest, "x[mask]")
+    chosen = _tessera.call(OPS["where"], (mask[(..., *[None] * len(rest))] if rest else mask, value, x))
+    return chosen if chosen._dtype == x._dtype else _tessera.call(OPS["astype"], (chosen,), dtype=x._dtype)
 
 
 def _put_each(x, mask, rest: tuple, value):

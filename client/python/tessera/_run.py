@@ -88,12 +88,12 @@ def run(number: int, name: str, operands: tuple, arguments: dict):
         raise ArgumentError(f"{name}: needs a Tensor among its operands, not {shown}; make one with ts.asarray or distribute_tensor")
     if any(value is None for value in operands):
         raise InvalidArgumentError(f"{name}: operand {operands.index(None)} is None, and one behind it is given")
-    if any(attribute == "dims" and isinstance(value, (tuple, list)) and not len(value) for attribute, value in arguments.values()):
-        return _along_nothing(number, name, operands, arguments, first)
     attributes, scalars = {}, []
     for key, (attribute, value) in arguments.items():
         if value is None:
             continue
+        if attribute == "dims" and isinstance(value, (tuple, list)) and not value:
+            return _along_nothing(number, name, operands, arguments, first)
         if attribute is None:
             scalars.append(_number(name, key, value))
         else:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from .. import fft, linalg
 from _tessera_ops import conj
-
+from .. import fft, linalg
 from .._ops import matrix_transpose
 from ._dtypes import CODES
 from ._placing import full_like, settled
