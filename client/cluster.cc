@@ -472,9 +472,9 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) 
   if (options.memory_bytes < 1) {
     return absl::InvalidArgumentError(StrCat("local_cluster: memory is ", options.memory_bytes, " bytes"));
   }
-  if (options.transport != "shm" && options.transport != "ucx") {
+  if (options.transport != "shm" && options.transport != "ucx" && options.transport != "nccl") {
     return absl::InvalidArgumentError(
-        StrCat("local_cluster: transport is \"", Printable(options.transport, 40), "\", it must be shm or ucx"));
+        StrCat("local_cluster: transport is \"", Printable(options.transport, 40), "\", it must be shm, ucx or nccl"));
   }
   int64_t available = HostAvailableBytes();
   if (options.memory_bytes > available / options.workers &&

@@ -22,7 +22,7 @@ struct ClusterOptions {
   int workers = 1;
   int64_t memory_bytes = int64_t{1} << 30;  // of each worker's arena
   DeviceKind device = DeviceKind::kCpu;
-  std::string transport = "shm";  // or "ucx"
+  std::string transport = "shm";  // or "ucx", or of GPUs "nccl"
   // Where tessera-coordinator and tessera-worker are; empty: TESSERA_BIN_DIR, else near this binary.
   std::string binary_dir;
   double start_timeout_s = 60;

@@ -184,7 +184,7 @@ Command AddUpCommand(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command->add_option("--transport", options->transport, "between workers")
-      ->check(CLI::IsMember({"shm", "ucx"}))
+      ->check(CLI::IsMember({"shm", "ucx", "nccl"}))
       ->capture_default_str();
   command
       ->add_option(

@@ -37,6 +37,7 @@
 #include "server/device/cpu/cpu_device.h"
 #include "server/device/cpu/cpu_platform.h"
 #include "server/device/cuda/cuda_platform.h"
+#include "server/transport/nccl/nccl_transport.h"
 #include "server/transport/routed/routed_transport.h"
 #include "server/transport/socket/socket_transport.h"
 #include "server/transport/tls/tls_transport.h"
@@ -137,6 +138,7 @@ struct Parts {
   PageToucher pages{EndNow};
 };
 
+bool UsesNccl(const WorkerOptions& options) { return options.transport == "nccl" || options.transport == "shm+nccl"; }
 bool UsesTls(const WorkerOptions& options) { return options.transport == "tls" || options.transport == "shm+tls"; }
 
 MessageNetwork MessagesOf(const WorkerOptions& options) {
@@ -283,11 +285,16 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptio
     if (!is_trusted) return nullptr;
     return absl::InvalidArgumentError("--trusted-network is for messages to other hosts: --transport ucx or shm+ucx");
   }
-  if (options.transport == "shm+ucx" && !is_trusted) {
+  if ((options.transport == "shm+ucx" || options.transport == "shm+nccl") && !is_trusted) {
+    return absl::InvalidArgumentError(StrCat(
+        "--transport ", options.transport,
+        " sends messages to other hosts, and those are neither encrypted nor authenticated: whoever reaches UCX's port "
+        "on --net-devices writes into this process. Where all who do are trusted, as MPI and NCCL want it, say so by "
+        "--trusted-network; else take --transport shm+tls"));
+  }
+  if (UsesNccl(options) && options.device != "cuda") {
     return absl::InvalidArgumentError(
-        "--transport shm+ucx sends messages to other hosts, and those are neither encrypted nor authenticated: whoever "
-        "reaches UCX's port on --net-devices writes into this process. Where all who do are trusted, as MPI and NCCL "
-        "want it, say so by --trusted-network; else take --transport shm+tls");
+        StrCat("--transport ", options.transport, " is for workers with a GPU: --device cuda"));
   }
   if (UsesTls(options) && (is_trusted || options.message_listen.empty())) {
     return absl::InvalidArgumentError(StrCat(
@@ -310,7 +317,9 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptio
   } else if (UsesTls(options)) {
     TESSERA_ASSIGN_OR_RETURN(between_hosts, MakeTlsMessages(options, self));
   }
-  return std::make_unique<RoutedTransport>(options.host_id, std::move(on_host), std::move(between_hosts));
+  auto routed = std::make_unique<RoutedTransport>(options.host_id, std::move(on_host), std::move(between_hosts));
+  if (!UsesNccl(options)) return routed;
+  return MakeNcclTransport({.self = self, .gpu = options.gpu}, std::move(routed));
 }
 
 // A GPU is of one of its workers by number, where none was named.
@@ -402,8 +411,9 @@ int Main(int argc, char** argv) {
          "--transport", options.transport,
          "how peers are reached: shm (mapped memory, all on one host), ucx (messages: by unix sockets on the\n"
          "own host, by UCX to others), or shm+ucx (mapped memory on the own host, messages to others); tls and\n"
-         "shm+tls are the same with TLS in place of UCX, for networks that others reach, too")
-      ->check(CLI::IsMember({"shm", "ucx", "shm+ucx", "tls", "shm+tls"}))
+         "shm+tls are the same with TLS in place of UCX, for networks that others reach, too; nccl and shm+nccl are\n"
+         "ucx and shm+ucx, with the bytes between GPUs by NCCL")
+      ->check(CLI::IsMember({"shm", "ucx", "shm+ucx", "tls", "shm+tls", "nccl", "shm+nccl"}))
       ->capture_default_str();
   app.add_flag_callback(
       "--trusted-network", [&options]() { options.trusted_network = TrustedNetwork::kNetDevices; },

@@ -20,9 +20,9 @@ EMULATED_DRIVER = pathlib.Path(__file__).resolve().parents[2] / "bazel-bin/tests
 
 
 def use_emulated_driver(setenv):
-    """Workers that are started from now on find the emulated libcuda.so.1 first."""
+    """Workers that are started from now on find the emulated libcuda.so.1 and libnccl.so.2 first."""
     if os.environ.get("TESSERA_TEST_GPU") != "real":
-        setenv("LD_LIBRARY_PATH", f"{EMULATED_DRIVER}:{os.environ.get('LD_LIBRARY_PATH', '')}")
+        setenv("LD_LIBRARY_PATH", f"{EMULATED_DRIVER}:{EMULATED_DRIVER}/nccl:{os.environ.get('LD_LIBRARY_PATH', '')}")
 
 
 if DEVICE == "cuda":

@@ -241,7 +241,7 @@ def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(emulated, fai
 
 
 @needs_emulator
-@pytest.mark.parametrize("transport", ["shm", "ucx"])
+@pytest.mark.parametrize("transport", ["shm", "ucx", "nccl"])
 def test_a_gpu_worker_that_is_killed_in_the_middle_of_a_phase_holds_up_nobody(emulated, new_cluster, transport):
     session = new_cluster(workers=3, memory="16MiB", device="cuda", transport=transport).connect()
     values = np.arange(90.0 * 60).reshape(90, 60)

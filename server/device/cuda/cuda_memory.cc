@@ -92,6 +92,13 @@ absl::StatusOr<Gpu> Gpu::Open(const Driver& driver, int number) {
   return gpu;
 }
 
+absl::StatusOr<Gpu> Gpu::OpenFor(const Driver& driver, int number, int worker) {
+  int count = 0;
+  TESSERA_RETURN_IF_ERROR(driver.Check("cuDeviceGetCount", driver.DeviceGetCount(&count)));
+  if (number < 0) number = count > 0 && worker >= 0 ? worker % count : 0;
+  return Open(driver, number);
+}
+
 absl::Status Gpu::Enter() const { return driver->Check("cuCtxSetCurrent", driver->CtxSetCurrent(context)); }
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> MakeMemory(const Gpu& gpu, int64_t bytes, Sharing sharing) {

@@ -18,6 +18,8 @@ namespace tessera::cuda {
 struct Gpu {
   // FailedPrecondition where there is no such GPU. Makes its context the calling thread's.
   static absl::StatusOr<Gpu> Open(const Driver& driver, int number);
+  // The one of that number, or where it is -1 a worker's: the host's in turn.
+  static absl::StatusOr<Gpu> OpenFor(const Driver& driver, int number, int worker);
   // Each thread that calls the driver begins so.
   absl::Status Enter() const;
 

@@ -42,11 +42,7 @@ class CudaPlatform final : public Platform {
 
 absl::StatusOr<std::unique_ptr<Platform>> MakeCudaPlatform(const CudaPlatformOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
-  int count = 0;
-  TESSERA_RETURN_IF_ERROR(driver->Check("cuDeviceGetCount", driver->DeviceGetCount(&count)));
-  int number = options.gpu;
-  if (number < 0) number = count > 0 && options.worker >= 0 ? options.worker % count : 0;
-  TESSERA_ASSIGN_OR_RETURN(const cuda::Gpu gpu, cuda::Gpu::Open(*driver, number));
+  TESSERA_ASSIGN_OR_RETURN(const cuda::Gpu gpu, cuda::Gpu::OpenFor(*driver, options.gpu, options.worker));
   // Before the worker joins: what it can't do without is there, or it never was.
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<cuda::CudaDevice> prepared, cuda::CudaDevice::Prepare(gpu));
   return std::make_unique<CudaPlatform>(gpu, options, std::move(prepared));

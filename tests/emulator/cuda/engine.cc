@@ -27,6 +27,7 @@ std::string NameOf(const OperationKind& what) {
     std::string operator()(const FillOperation&) const { return "fill"; }
     std::string operator()(const WaitOperation&) const { return "wait"; }
     std::string operator()(const WriteOperation&) const { return "write"; }
+    std::string operator()(const OutsideOperation& outside) const { return outside.what.name; }
   };
   return std::visit(Namer{}, what);
 }
@@ -212,8 +213,15 @@ const ptx::Kernel* Engine::FindKernel(CUlibrary library, const char* name) {
   return found == kernels.end() ? nullptr : &found->second;
 }
 
-bool Engine::IsReady(const Stream& stream, const RangeMap& mapped) const {
+bool Engine::IsReady(const Stream& stream, const RangeMap& mapped) {
   if (stream.queue.empty() || stream.is_busy) return false;
+  if (const auto* outside = std::get_if<OutsideOperation>(&stream.queue.front().what)) {
+    const int answer = outside->what.poll(outside->what.context, &mapped);
+    if (answer >= 0) return answer != 0;
+    std::fprintf(stderr, "emulator: %s: memory that is neither the device's nor registered\n", outside->what.name);
+    sticky_ = CUDA_ERROR_ILLEGAL_ADDRESS;
+    return false;
+  }
   const auto* wait = std::get_if<WaitOperation>(&stream.queue.front().what);
   if (wait == nullptr) return true;
   std::byte* word = mapped.Host(wait->address, sizeof(uint64_t));
@@ -259,6 +267,11 @@ void Engine::Run(Stream& stream, Operation operation, std::unique_lock<std::mute
   const uint32_t seed = random_();
   if (const auto* write = std::get_if<WriteOperation>(&operation.what)) {
     Publish(stream, *write, *mapped);
+  } else if (const auto* outside = std::get_if<OutsideOperation>(&operation.what)) {
+    for (const tessera_emulator_access& access : outside->accesses) {
+      Touch(*mapped, access.address, access.bytes, access.is_write != 0 ? Access::kWrite : Access::kRead);
+    }
+    outside->what.release(outside->what.context);
   } else if (!std::holds_alternative<WaitOperation>(operation.what)) {
     lock.unlock();
     if (const auto* launch = std::get_if<LaunchOperation>(&operation.what)) wrong = RunKernel(*launch, *mapped, seed);

@@ -25,6 +25,7 @@
 
 #include <cuda.h>
 
+#include "tests/emulator/cuda/control.h"
 #include "tests/emulator/cuda/hazards.h"
 #include "tests/emulator/cuda/memory.h"
 #include "tests/emulator/cuda/ptx/ptx.h"
@@ -52,7 +53,13 @@ struct WaitOperation {
 struct WriteOperation {
   uint64_t address = 0, value = 0;
 };
-using OperationKind = std::variant<LaunchOperation, CopyOperation, FillOperation, WaitOperation, WriteOperation>;
+// Of another library (control.h).
+struct OutsideOperation {
+  tessera_emulator_operation what;
+  std::vector<tessera_emulator_access> accesses;
+};
+using OperationKind =
+    std::variant<LaunchOperation, CopyOperation, FillOperation, WaitOperation, WriteOperation, OutsideOperation>;
 
 class Engine {
  public:
@@ -110,7 +117,7 @@ class Engine {
   Engine();
   void AwaitNoneRuns(std::unique_lock<std::mutex>& lock);
   void Loop();
-  bool IsReady(const Stream& stream, const RangeMap& mapped) const;
+  bool IsReady(const Stream& stream, const RangeMap& mapped);
   void Run(Stream& stream, Operation operation, std::unique_lock<std::mutex>& lock);
   // What is wrong with it, else empty. Without the lock.
   std::string RunKernel(const LaunchOperation& launch, const RangeMap& mapped, uint32_t seed);

@@ -293,5 +293,13 @@ int tessera_emulator_hazards(char* text, int bytes) {
 void tessera_emulator_fail(const char* function, int nth, int result) {
   Emulated().Fail(function, nth, static_cast<CUresult>(result));
 }
+int tessera_emulator_push(void* stream, const tessera_emulator_operation* operation) {
+  return PushOn(operation->name, static_cast<CUstream>(stream),
+                tessera::emulator::OutsideOperation{
+                    *operation, {operation->accesses, operation->accesses + operation->access_count}});
+}
+void* tessera_emulator_host(const void* memory, uint64_t address, int64_t bytes) {
+  return static_cast<const tessera::emulator::RangeMap*>(memory)->Host(address, bytes);
+}
 void tessera_emulator_seed(uint32_t seed) { Emulated().SetSeed(seed); }
 }

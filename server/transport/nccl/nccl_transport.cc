@@ -1,0 +1,163 @@
+#include "server/transport/nccl/nccl_transport.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/transport/nccl/pair.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kAddressEnd = ":tessera-nccl-1";
+constexpr std::chrono::microseconds kPoll(20);  // how often communicators under way are looked at
+
+// Tasks for the one thread. It outlives the transport where the control's callbacks do.
+class Mailbox {
+ public:
+  void Put(NcclParts::Task task) {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    wake_.notify_one();
+  }
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    wake_.notify_one();
+  }
+  // False when it is closed and empty. With `is_busy` it waits for a moment only.
+  bool Take(bool is_busy, std::deque<NcclParts::Task>& tasks) {
+    std::unique_lock lock(mutex_);
+    const auto is_there = [this] { return is_closed_ || !tasks_.empty(); };
+    is_busy ? (void)wake_.wait_for(lock, kPoll, is_there) : wake_.wait(lock, is_there);
+    tasks = std::exchange(tasks_, {});
+    return !tasks.empty() || !is_closed_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<NcclParts::Task> tasks_;
+  bool is_closed_ = false;
+};
+
+class NcclTransport final : public MessageTransport {
+ public:
+  NcclTransport(WorkerIndex self, const Nccl* nccl, const cuda::Gpu& gpu, std::unique_ptr<MessageTransport> control)
+      : control_(std::move(control)), slots_(gpu, sizeof(uint64_t)) {
+    parts_.self = self;
+    parts_.nccl = nccl;
+    parts_.gpu = gpu;
+    parts_.control = control_.get();
+    parts_.slots = &slots_;
+    parts_.run = [mailbox = mailbox_](NcclParts::Task task) { mailbox->Put(std::move(task)); };
+    thread_ = std::thread([this] { Loop(); });
+  }
+  ~NcclTransport() override {
+    mailbox_->Close();
+    thread_.join();
+    control_ = nullptr;
+  }
+
+  std::string Address() const override { return StrCat(control_->Address(), kAddressEnd); }
+
+  absl::Status Connect(WorkerIndex peer, std::string_view address) override {
+    const bool has_nccl = address.ends_with(kAddressEnd);
+    if (has_nccl) address.remove_suffix(kAddressEnd.size());
+    TESSERA_RETURN_IF_ERROR(control_->Connect(peer, address));
+    {
+      const std::lock_guard lock(mutex_);
+      has_nccl ? (void)without_.erase(peer) : (void)without_.insert(peer);
+    }
+    if (!has_nccl) return absl::OkStatus();
+    mailbox_->Put([this, peer] {
+      std::shared_ptr<NcclPair>& pair = pairs_[peer];
+      if (pair != nullptr && !pair->is_closed()) return;
+      if (pair != nullptr) leaving_.push_back(std::move(pair));
+      pair = std::make_shared<NcclPair>(parts_, peer);
+    });
+    return absl::OkStatus();
+  }
+  void Send(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done) override {
+    if (IsWithout(peer)) return control_->Send(peer, tag, bytes, std::move(done));
+    Post(peer, {tag, true, const_cast<std::byte*>(bytes.data()), bytes.size(), std::move(done)});
+  }
+  void Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) override {
+    if (IsWithout(peer)) return control_->Receive(peer, tag, bytes, std::move(done));
+    Post(peer, {tag, false, bytes.data(), bytes.size(), std::move(done)});
+  }
+  void MarkDead(WorkerIndex peer) override {
+    control_->MarkDead(peer);
+    mailbox_->Put([this, peer] {
+      const auto found = pairs_.find(peer);
+      if (found == pairs_.end() || found->second->is_closed()) return;
+      found->second->Close(absl::UnavailableError(StrCat("worker ", peer.value, ": lost")));
+    });
+  }
+
+ private:
+  bool IsWithout(WorkerIndex peer) {
+    const std::lock_guard lock(mutex_);
+    return without_.count(peer) != 0;
+  }
+  void Post(WorkerIndex peer, NcclPost post) {
+    mailbox_->Put([this, peer, post = std::move(post)]() mutable {
+      const auto found = pairs_.find(peer);
+      if (found != pairs_.end()) return found->second->Add(std::move(post));
+      post.done(absl::UnavailableError(StrCat("worker ", peer.value, ": not connected")));
+    });
+  }
+
+  bool Progress() {
+    bool is_busy = false;
+    for (auto& [peer, pair] : pairs_) is_busy = pair->Progress() || is_busy;
+    std::erase_if(leaving_, [](const auto& pair) { return !pair->Progress(); });
+    return is_busy || !leaving_.empty();
+  }
+
+  void Loop() {
+    parts_.gpu.Enter().IgnoreError();  // a call that needs it says so
+    bool is_busy = false;
+    std::deque<NcclParts::Task> tasks;
+    while (mailbox_->Take(is_busy, tasks)) {
+      for (NcclParts::Task& task : tasks) task();
+      is_busy = Progress();
+    }
+    for (auto& [peer, pair] : pairs_) {
+      if (!pair->is_closed()) pair->Close(absl::CancelledError("transport: closed"));
+    }
+    while (Progress()) std::this_thread::sleep_for(kPoll);
+    pairs_.clear();
+  }
+
+  std::unique_ptr<MessageTransport> control_;
+  cuda::PinnedSlots slots_;
+  NcclParts parts_;
+  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  std::mutex mutex_;
+  std::set<WorkerIndex> without_;  // peers without NCCL; guarded by mutex_
+  // Of the thread.
+  std::map<WorkerIndex, std::shared_ptr<NcclPair>> pairs_;
+  std::vector<std::shared_ptr<NcclPair>> leaving_;  // whose peers came anew, until their streams have passed
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MessageTransport>> MakeNcclTransport(const NcclOptions& options,
+                                                                    std::unique_ptr<MessageTransport> control) {
+  TESSERA_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
+  TESSERA_ASSIGN_OR_RETURN(const cuda::Gpu gpu, cuda::Gpu::OpenFor(*driver, options.gpu, options.self.value));
+  TESSERA_ASSIGN_OR_RETURN(const Nccl* nccl, Nccl::Load());
+  return std::make_unique<NcclTransport>(options.self, nccl, gpu, std::move(control));
+}
+
+}  // namespace tessera

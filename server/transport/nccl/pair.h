@@ -1,0 +1,115 @@
+#pragma once
+
+// NcclPair: this worker's messages with one peer (nccl_transport.h). Of the transport's one thread.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "server/device/cuda/cuda_memory.h"
+#include "server/transport/nccl/library.h"
+#include "server/transport/transport.h"
+
+namespace tessera {
+
+enum class NcclWord : uint32_t { kPosted = 1, kGo = 2, kOtherSize = 3, kId = 4, kBroken = 5 };
+// From the leader to the other one, or back.
+enum class NcclWay : uint32_t { kFromLeader = 0, kToLeader = 1 };
+
+// What is said on the control, a message each.
+struct NcclRecord {
+  NcclWord word = NcclWord::kBroken;
+  NcclWay way = NcclWay::kFromLeader;
+  uint64_t ordinal = 0;
+  uint32_t phase = 0;
+  uint32_t chunk = 0;
+  uint64_t bytes = 0;           // kPosted; kOtherSize: that were sent
+  uint64_t expected_bytes = 0;  // kOtherSize
+  uint64_t broken_ordinal = 0;  // the messages of no smaller ordinal pass
+  std::array<char, NCCL_UNIQUE_ID_BYTES> id = {};
+};
+
+struct NcclPost {
+  MessageTag tag;
+  bool is_send = false;
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+  MessageTransport::Done done;
+};
+
+// What pairs share.
+struct NcclParts {
+  using Task = absl::AnyInvocable<void()>;
+  WorkerIndex self;
+  const Nccl* nccl = nullptr;
+  cuda::Gpu gpu;
+  MessageTransport* control = nullptr;
+  cuda::PinnedSlots* slots = nullptr;
+  std::function<void(Task)> run;  // on the transport's thread; from any
+};
+
+class NcclPair : public std::enable_shared_from_this<NcclPair> {
+ public:
+  NcclPair(NcclParts& parts, WorkerIndex peer);
+
+  void Add(NcclPost post);
+  // Whether it wants to be asked again soon.
+  bool Progress();
+  // All that is pending ends with it, as does what comes later.
+  void Close(absl::Status why);
+  bool is_closed() const { return !closed_.ok(); }
+
+ private:
+  using Key = std::tuple<uint64_t, uint32_t, uint32_t, NcclWay>;
+  enum class State : uint8_t { kNone, kStarting, kReady, kLaunching };
+  struct Launched {
+    uint64_t number = 0;
+    std::vector<NcclPost> posts;
+    absl::Status status;
+  };
+
+  bool is_leader() const { return parts_.self.value < peer_.value; }
+  Key KeyOf(const NcclPost& post) const;
+  void Listen();
+  void Say(NcclRecord record);
+  void Hear(const NcclRecord& record);
+  void ControlFailed(uint64_t generation, const absl::Status& status);
+  void Match(const Key& key);
+  void Begin(NcclPost post);
+  void EndOtherSize(NcclPost post, uint64_t sent, uint64_t expected);
+  void EndAll(const absl::Status& status);
+  void EndThrough(uint64_t ordinal, const absl::Status& status);
+  void Fail(const absl::Status& status);
+  absl::Status Advance();
+  absl::Status Start(const ncclUniqueId& id);
+  absl::Status Launch();
+  absl::Status Mark();
+  void Abort();
+
+  NcclParts& parts_;
+  const WorkerIndex peer_;
+  absl::Status closed_;
+  // The control: a record's tag is its generation and number. A break begins another generation.
+  uint64_t generation_ = 1;
+  uint32_t said_ = 0, heard_ = 0;
+  bool is_listening_ = false;
+  uint64_t broken_ordinal_ = 0;
+  std::map<Key, NcclPost> posts_;
+  std::map<Key, uint64_t> peer_posts_;  // bytes; of the leader
+  // The communicator.
+  State state_ = State::kNone;
+  ncclComm_t comm_ = nullptr;
+  CUstream stream_ = nullptr;
+  std::byte* progress_ = nullptr;  // how many launches the stream has passed
+  uint64_t launches_ = 0;
+  std::deque<NcclPost> queue_;
+  std::deque<Launched> launched_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,293 @@
+// An emulated libnccl.so.2: the calls that move bytes between a pair of ranks, as one operation of the emulated driver
+// per group. It is ready when all its parts have met theirs (meeting.h). Ranks whose order, count or dtype differ fail
+// together, with a text that says both sides; the operation then stands until the communicator is aborted, as a real
+// one's does.
+//
+//   TESSERA_NCCL_FAIL=ncclSend:2   the second call of ncclSend returns ncclInternalError
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <nccl.h>
+
+#include "tests/emulator/cuda/control.h"
+#include "tests/emulator/cuda/nccl/meeting.h"
+
+namespace nccl = tessera::emulator::nccl;  // NOLINT: the functions' names are NCCL's, in the global namespace
+
+struct ncclComm {
+  ncclComm(std::string folder, int ranks, int self) : meeting(std::move(folder), ranks, self) {}
+
+  const nccl::Meeting meeting;
+  std::atomic<bool> is_aborted{false};
+  bool has_begun = false;
+  std::map<std::pair<bool, int>, uint64_t> numbers;  // the next, by (is a send, peer)
+};
+
+namespace {
+
+// Communicators live as long as an operation of theirs; handles are pointers to these.
+using Comm = std::shared_ptr<ncclComm>;
+
+std::mutex mutex;
+std::map<ncclComm*, Comm> communicators;
+std::string last_error;
+
+// What a thread's open group has.
+struct Group {
+  int depth = 0;
+  struct Call {
+    Comm comm;
+    cudaStream_t stream;
+    nccl::Part part;
+  };
+  std::vector<Call> calls;
+};
+thread_local Group group;
+
+struct Operation {
+  Comm comm;
+  std::vector<nccl::Part> parts;
+};
+
+struct Driver {
+  decltype(&tessera_emulator_push) push = nullptr;
+  decltype(&tessera_emulator_host) host = nullptr;
+};
+
+const Driver& EmulatedDriver() {
+  static const Driver driver = [] {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW);
+    Driver found;
+    if (library == nullptr) return found;
+    found.push = reinterpret_cast<decltype(found.push)>(dlsym(library, "tessera_emulator_push"));
+    found.host = reinterpret_cast<decltype(found.host)>(dlsym(library, "tessera_emulator_host"));
+    return found;
+  }();
+  return driver;
+}
+
+// Calls are counted from the first one on that sees the setting.
+bool IsInjected(const char* function) {
+  static std::string counted;
+  static int calls = 0;
+  const char* fail = std::getenv("TESSERA_NCCL_FAIL");
+  const std::lock_guard lock(mutex);
+  if (counted != (fail == nullptr ? "" : fail)) {
+    counted = fail == nullptr ? "" : fail;
+    calls = 0;
+  }
+  char name[64] = {};
+  int nth = 0;
+  if (std::sscanf(counted.c_str(), "%63[^:]:%d", name, &nth) != 2 || std::strcmp(name, function) != 0) return false;
+  return ++calls == nth;
+}
+
+Comm Find(ncclComm_t comm) {
+  const std::lock_guard lock(mutex);
+  const auto found = communicators.find(comm);
+  return found == communicators.end() ? nullptr : found->second;
+}
+
+int64_t SizeOf(ncclDataType_t dtype) {
+  switch (dtype) {
+    case ncclFloat16:
+    case ncclBfloat16: return 2;
+    case ncclInt32:
+    case ncclUint32:
+    case ncclFloat32: return 4;
+    case ncclInt64:
+    case ncclUint64:
+    case ncclFloat64: return 8;
+    default: return 1;
+  }
+}
+
+int Poll(void* context, const void* memory) {
+  auto& operation = *static_cast<Operation*>(context);
+  const nccl::Meeting& meeting = operation.comm->meeting;
+  if (operation.comm->is_aborted) return 1;
+  if (meeting.IsGone() || meeting.Error().has_value()) return 0;  // until it is aborted
+  bool is_done = true;
+  bool has_moved = false;
+  for (nccl::Part& part : operation.parts) {
+    if (part.is_done) continue;
+    auto* const at = static_cast<std::byte*>(EmulatedDriver().host(memory, part.address, part.bytes));
+    if (at == nullptr) return -1;
+    if (part.is_send && !part.is_announced) {
+      meeting.Announce(part, at);
+      part.is_announced = has_moved = true;
+    }
+    part.is_done = part.is_send ? meeting.IsTaken(part) : meeting.Take(part, at);
+    has_moved = has_moved || part.is_done;
+    is_done = is_done && part.is_done;
+  }
+  if (has_moved || !operation.comm->has_begun) meeting.PublishHead(operation.parts);
+  operation.comm->has_begun = true;
+  if (is_done) return 1;
+  if (const auto wrong = meeting.FindOtherOrder(operation.parts); wrong.has_value()) meeting.Fail(*wrong);
+  return 0;
+}
+
+void Release(void* context) {
+  auto* const operation = static_cast<Operation*>(context);
+  operation->comm->has_begun = false;
+  delete operation;
+}
+
+// Each communicator's calls of the group are one operation, on the stream of its first.
+ncclResult_t Launch() {
+  std::map<ncclComm*, std::pair<cudaStream_t, std::unique_ptr<Operation>>> operations;
+  for (Group::Call& call : group.calls) {
+    auto& [stream, operation] = operations[call.comm.get()];
+    if (operation == nullptr) {
+      stream = call.stream;
+      operation = std::make_unique<Operation>(Operation{call.comm, {}});
+    }
+    if (stream != call.stream) return ncclInvalidUsage;
+    operation->parts.push_back(call.part);
+  }
+  group.calls.clear();
+  for (auto& [comm, both] : operations) {
+    std::vector<tessera_emulator_access> accesses;
+    for (const nccl::Part& part : both.second->parts) {
+      accesses.push_back({part.address, part.bytes, part.is_send ? 0 : 1});
+    }
+    const tessera_emulator_operation what{"nccl",  both.second.get(), Poll,
+                                          Release, accesses.data(),   static_cast<int>(accesses.size())};
+    if (EmulatedDriver().push(both.first, &what) != 0) return ncclUnhandledCudaError;
+    both.second.release();
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t Add(const char* function, bool is_send, const void* at, size_t count, ncclDataType_t dtype, int peer,
+                 ncclComm_t handle, cudaStream_t stream) {
+  if (IsInjected(function)) return ncclInternalError;
+  const Comm comm = Find(handle);
+  if (comm == nullptr || comm->is_aborted) return ncclInvalidArgument;
+  if (!comm->meeting.HaveAllCome()) return ncclInvalidUsage;  // it isn't there yet
+  nccl::Part part;
+  part.is_send = is_send;
+  part.peer = peer;
+  part.number = comm->numbers[{is_send, peer}]++;
+  part.address = reinterpret_cast<uint64_t>(at);
+  part.count = static_cast<int64_t>(count);
+  part.dtype = static_cast<int>(dtype);
+  part.bytes = static_cast<int64_t>(count) * SizeOf(dtype);
+  group.calls.push_back({comm, stream, part});
+  return group.depth == 0 ? Launch() : ncclSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  if (IsInjected("ncclGetUniqueId")) return ncclInternalError;
+  const std::string folder = nccl::Meeting::MakeFolder();
+  if (folder.empty()) return ncclSystemError;
+  std::memset(id, 0, sizeof(*id));
+  std::memcpy(id->internal, folder.data(), folder.size());
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (IsInjected("ncclCommInitRankConfig")) return ncclInternalError;
+  // A blocking one would wait for the others in this call: no part of what is emulated.
+  if (config == nullptr || config->blocking != 0 || EmulatedDriver().push == nullptr) return ncclInvalidUsage;
+  if (rank < 0 || rank >= ranks) return ncclInvalidArgument;
+  const auto comm = std::make_shared<ncclComm>(std::string(id.internal, strnlen(id.internal, sizeof(id))), ranks, rank);
+  comm->meeting.Come();
+  const std::lock_guard lock(mutex);
+  communicators.emplace(comm.get(), comm);
+  *made = comm.get();
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* result) {
+  const Comm comm = Find(handle);
+  if (comm == nullptr) return ncclInvalidArgument;
+  std::optional<std::string> error = comm->meeting.Error();
+  *result = error.has_value() ? ncclInvalidUsage : ncclSuccess;
+  if (!error.has_value() && comm->meeting.IsGone()) {
+    error = "a rank aborted the communicator";
+    *result = ncclRemoteError;
+  }
+  if (error.has_value()) {
+    const std::lock_guard lock(mutex);
+    last_error = *error;
+  } else if (!comm->meeting.HaveAllCome()) {
+    *result = ncclInProgress;
+  }
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclInternalError: return "internal error";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInProgress: return "in progress";
+    default: return "unhandled error";
+  }
+}
+
+const char* ncclGetLastError(ncclComm_t) {
+  thread_local std::string copy;
+  const std::lock_guard lock(mutex);
+  copy = last_error;
+  return copy.c_str();
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group.depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (group.depth == 0) return ncclInvalidUsage;
+  return --group.depth == 0 ? Launch() : ncclSuccess;
+}
+
+ncclResult_t ncclSend(const void* at, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return Add("ncclSend", true, at, count, dtype, peer, comm, stream);
+}
+ncclResult_t ncclRecv(void* at, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return Add("ncclRecv", false, at, count, dtype, peer, comm, stream);
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  const Comm comm = Find(handle);
+  if (comm == nullptr) return ncclInvalidArgument;
+  comm->is_aborted = true;
+  comm->meeting.RemoveFolder();
+  const std::lock_guard lock(mutex);
+  communicators.erase(handle);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+  const Comm comm = Find(handle);
+  if (comm == nullptr) return ncclInvalidArgument;
+  comm->meeting.Leave();
+  const std::lock_guard lock(mutex);
+  communicators.erase(handle);
+  return ncclSuccess;
+}
+}
