@@ -23,15 +23,19 @@ void NcclPair::Add(NcclPost post) {
     return post.done(absl::UnavailableError(StrCat("worker ", peer_.value, ": the connection broke")));
   }
   const Key key = KeyOf(post);
-  NcclRecord record;
-  record.word = NcclWord::kPosted;
-  std::tie(record.ordinal, record.phase, record.chunk, record.way) = key;
-  record.bytes = post.bytes;
   const auto [at, is_new] = posts_.try_emplace(key);
   if (!is_new) return post.done(absl::InternalError("transport: a tag was used twice"));
   at->second = std::move(post);
   Listen();
-  is_leader() ? Match(key) : Say(record);
+  is_leader() ? Match(key) : Tell(key);
+}
+
+void NcclPair::Tell(const Key& key) {
+  NcclRecord record;
+  record.word = NcclWord::kPosted;
+  std::tie(record.ordinal, record.phase, record.chunk, record.way) = key;
+  record.bytes = posts_.at(key).bytes;
+  Say(record);
 }
 
 void NcclPair::Listen() {
@@ -60,11 +64,13 @@ void NcclPair::Say(NcclRecord record) {
       peer_, {.ordinal = generation_, .phase = 1, .chunk = said_++},
       {reinterpret_cast<const std::byte*>(kept.get()), sizeof(*kept)},
       [self = weak_from_this(), run = parts_.run, kept, generation = generation_](absl::Status status) {
-        if (status.ok()) return;
-        run([self, generation, status = std::move(status)] {
-          if (const std::shared_ptr<NcclPair> pair = self.lock(); pair != nullptr && !pair->is_closed()) {
-            pair->ControlFailed(generation, status);
-          }
+        if (status.ok() && kept->word != NcclWord::kPosted) return;
+        run([self, kept, generation, status = std::move(status)] {
+          const std::shared_ptr<NcclPair> pair = self.lock();
+          if (pair == nullptr || pair->is_closed()) return;
+          if (!status.ok()) return pair->ControlFailed(generation, status);
+          const auto told = pair->posts_.find({kept->ordinal, kept->phase, kept->chunk, kept->way});
+          if (told != pair->posts_.end()) told->second.is_told = true;
         });
       });
 }
@@ -72,14 +78,24 @@ void NcclPair::Say(NcclRecord record) {
 void NcclPair::ControlFailed(uint64_t generation, const absl::Status& status) {
   if (generation != generation_) return;
   const bool has_pending = !posts_.empty() || !queue_.empty() || !peer_posts_.empty() || !launched_.empty();
+  // What the peer hasn't heard of may have been posted behind the break: it is told once more.
+  std::map<Key, NcclPost> again;
+  for (auto it = posts_.begin(); it != posts_.end();) {
+    const auto at = it++;
+    if (is_leader() || at->second.is_told || at->second.is_again) continue;
+    at->second.is_again = true;
+    again.insert(posts_.extract(at));
+  }
   EndAll(status);
   ++generation_;
   said_ = heard_ = 0;
   is_listening_ = false;
   if (!has_pending) return;
+  posts_ = std::move(again);
   // The peer hears what is not to be waited for any more. A peer that is gone ends this, too, and nothing is said then.
   Listen();
   Say({});
+  for (const auto& [key, post] : posts_) Tell(key);
 }
 
 void NcclPair::Hear(const NcclRecord& record) {
@@ -97,9 +113,11 @@ void NcclPair::Hear(const NcclRecord& record) {
     then(std::move(post));
   };
   switch (record.word) {
-    case NcclWord::kBroken: return;
+    case NcclWord::kBroken:
+    case NcclWord::kHello: return;
     case NcclWord::kPosted:
-      if (record.ordinal <= broken_ordinal_ || !is_leader()) return;
+      if (!is_leader()) return;
+      if (record.ordinal <= broken_ordinal_) return Say({});
       peer_posts_[key] = record.bytes;
       return Match(key);
     case NcclWord::kGo: return take([&](NcclPost post) { Begin(std::move(post)); });
@@ -196,8 +214,10 @@ void NcclPair::EndThrough(uint64_t ordinal, const absl::Status& status) {
 }
 
 void NcclPair::Fail(const absl::Status& status) {
-  EndAll(absl::UnavailableError(StrCat("worker ", peer_.value, ": ", StdView(status.message()))));
-  Say({});
+  EndAll(absl::UnavailableError(StrCat("worker ", peer_.value, ": the connection broke: ", StdView(status.message()))));
+  NcclRecord record;
+  record.word = NcclWord::kBroken;
+  Say(record);
 }
 
 void NcclPair::Close(absl::Status why) {

@@ -18,13 +18,14 @@
 
 namespace tessera {
 
-enum class NcclWord : uint32_t { kPosted = 1, kGo = 2, kOtherSize = 3, kId = 4, kBroken = 5 };
+// kBroken: the communicator failed. kHello says broken_ordinal alone.
+enum class NcclWord : uint32_t { kPosted = 1, kGo = 2, kOtherSize = 3, kId = 4, kBroken = 5, kHello = 6 };
 // From the leader to the other one, or back.
 enum class NcclWay : uint32_t { kFromLeader = 0, kToLeader = 1 };
 
 // What is said on the control, a message each.
 struct NcclRecord {
-  NcclWord word = NcclWord::kBroken;
+  NcclWord word = NcclWord::kHello;
   NcclWay way = NcclWay::kFromLeader;
   uint64_t ordinal = 0;
   uint32_t phase = 0;
@@ -41,6 +42,8 @@ struct NcclPost {
   std::byte* data = nullptr;
   size_t bytes = 0;
   MessageTransport::Done done;
+  bool is_told = false;   // the peer has heard of it, or may have
+  bool is_again = false;  // it is told a second time, on a new connection
 };
 
 // What pairs share.
@@ -78,6 +81,7 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
   Key KeyOf(const NcclPost& post) const;
   void Listen();
   void Say(NcclRecord record);
+  void Tell(const Key& key);
   void Hear(const NcclRecord& record);
   void ControlFailed(uint64_t generation, const absl::Status& status);
   void Match(const Key& key);
