@@ -134,7 +134,7 @@ class NcclTransport final : public MessageTransport {
     for (auto& [peer, pair] : pairs_) {
       if (!pair->is_closed()) pair->Close(absl::CancelledError("transport: closed"));
     }
-    while (Progress()) std::this_thread::sleep_for(kPoll);
+    while (Progress()) std::this_thread::yield();
     pairs_.clear();
   }
 
