@@ -27,6 +27,7 @@ std::string NameOf(const OperationKind& what) {
     std::string operator()(const FillOperation&) const { return "fill"; }
     std::string operator()(const WaitOperation&) const { return "wait"; }
     std::string operator()(const WriteOperation&) const { return "write"; }
+    std::string operator()(const LibraryOperation& operation) const { return operation.name; }
   };
   return std::visit(Namer{}, what);
 }
@@ -264,6 +265,7 @@ void Engine::Run(Stream& stream, Operation operation, std::unique_lock<std::mute
     if (const auto* launch = std::get_if<LaunchOperation>(&operation.what)) wrong = RunKernel(*launch, *mapped, seed);
     if (const auto* copy = std::get_if<CopyOperation>(&operation.what)) wrong = RunCopy(*copy, *mapped);
     if (const auto* fill = std::get_if<FillOperation>(&operation.what)) wrong = RunFill(*fill, *mapped);
+    if (const auto* call = std::get_if<LibraryOperation>(&operation.what)) wrong = RunLibrary(*call, *mapped);
     lock.lock();
   }
   stream.is_busy = false;
@@ -323,6 +325,15 @@ std::string Engine::RunFill(const FillOperation& fill, const RangeMap& mapped) {
   Touch(mapped, fill.destination, fill.bytes, Access::kWrite);
   std::memset(to, fill.value, static_cast<size_t>(fill.bytes));
   return "";
+}
+
+std::string Engine::RunLibrary(const LibraryOperation& operation, const RangeMap& mapped) {
+  std::string wrong = operation.run([&](uint64_t address, int64_t bytes, Access access) -> std::byte* {
+    std::byte* const place = mapped.Host(address, bytes);
+    if (place != nullptr) Touch(mapped, address, bytes, access);
+    return place;
+  });
+  return wrong.empty() ? wrong : operation.name + ": " + wrong;
 }
 
 // Behind the first write that the wait could have been met by; or, where the host or another process wrote the word,

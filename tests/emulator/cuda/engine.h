@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,7 +53,14 @@ struct WaitOperation {
 struct WriteOperation {
   uint64_t address = 0, value = 0;
 };
-using OperationKind = std::variant<LaunchOperation, CopyOperation, FillOperation, WaitOperation, WriteOperation>;
+// Of another library (libraries.h). What `run` returns is what is wrong with it, else empty.
+using TouchMemory = std::function<std::byte*(uint64_t address, int64_t bytes, Access access)>;
+struct LibraryOperation {
+  std::string name;
+  std::function<std::string(const TouchMemory&)> run;
+};
+using OperationKind =
+    std::variant<LaunchOperation, CopyOperation, FillOperation, WaitOperation, WriteOperation, LibraryOperation>;
 
 class Engine {
  public:
@@ -116,6 +124,7 @@ class Engine {
   std::string RunKernel(const LaunchOperation& launch, const RangeMap& mapped, uint32_t seed);
   std::string RunCopy(const CopyOperation& copy, const RangeMap& mapped);
   std::string RunFill(const FillOperation& fill, const RangeMap& mapped);
+  std::string RunLibrary(const LibraryOperation& operation, const RangeMap& mapped);
   void Acquire(Stream& stream, const WaitOperation& wait, const RangeMap& mapped);
   void Publish(Stream& stream, const WriteOperation& write, const RangeMap& mapped);
   void Touch(const RangeMap& mapped, uint64_t address, int64_t bytes, Access access);

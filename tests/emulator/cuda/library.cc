@@ -9,6 +9,7 @@
 
 #include "tests/emulator/cuda/control.h"
 #include "tests/emulator/cuda/engine.h"
+#include "tests/emulator/cuda/libraries.h"
 
 using tessera::emulator::Engine;  // NOLINT: these functions' names are the driver's, in the global namespace
 
@@ -17,6 +18,9 @@ namespace {
 constexpr unsigned kMaxBlockThreads = 1024;
 constexpr unsigned kMaxGridRows = 65535;
 constexpr unsigned kMaxSharedBytes = 227 << 10;
+
+// Of the thread.
+thread_local CUcontext current_context = nullptr;
 
 Engine& Emulated() { return Engine::Get(); }
 
@@ -115,8 +119,15 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
   });
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
-CUresult cuCtxSetCurrent(CUcontext) {
-  return Entered("cuCtxSetCurrent", [] { return CUDA_SUCCESS; });
+CUresult cuCtxSetCurrent(CUcontext context) {
+  return Entered("cuCtxSetCurrent", [&] {
+    current_context = context;
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = current_context;
+  return CUDA_SUCCESS;
 }
 
 // ---- memory
@@ -274,6 +285,25 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                                                    .grid = {grid_x, grid_y, grid_z},
                                                    .block = {block_x, block_y, block_z},
                                                    .shared_bytes = shared_bytes});
+}
+
+// ---- for other emulated libraries
+
+int tessera_emulator_enter(const char* function) { return Emulated().Enter(function); }
+int tessera_emulator_push(CUstream stream, const TesseraEmulatorOperation* operation) {
+  using tessera::emulator::Access;
+  using tessera::emulator::TouchMemory;
+  const std::shared_ptr<void> state(operation->state, operation->drop);
+  const auto run = [state, run = operation->run](const TouchMemory& touch) -> std::string {
+    TouchMemory own = touch;
+    const TesseraEmulatorMemory memory = {
+        &own, [](void* engine, uint64_t address, int64_t bytes, int is_write) -> void* {
+          return (*static_cast<TouchMemory*>(engine))(address, bytes, is_write != 0 ? Access::kWrite : Access::kRead);
+        }};
+    const char* wrong = run(state.get(), &memory);
+    return wrong == nullptr ? "" : wrong;
+  };
+  return Emulated().Push(stream, tessera::emulator::LibraryOperation{operation->name, run}) == CUDA_SUCCESS ? 1 : 0;
 }
 
 // ---- for tests
