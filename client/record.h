@@ -59,13 +59,14 @@ struct Record {
   uint64_t number = 0;             // in the order in which records were queued
   uint64_t request = 0;            // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
   uint64_t handle = 0;             // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
-  std::vector<uint64_t> more_results;  // kCall: after `handle`
+  std::vector<uint64_t> more_results;  // kCall, kUpload: after `handle`
   std::shared_ptr<const OpCall> call;
   std::vector<RecordOperand> operands;
-  std::shared_ptr<const TensorSpec> spec;  // kUpload
-  std::vector<uint64_t> drops;             // kDrop; the results of kCancelled
-  absl::Status reason;                     // kRelease: why an upload is given up
-  std::string name;                        // kName: of `handle`; empty: it has none any more
+  std::shared_ptr<const TensorSpec> spec;                     // kUpload
+  std::vector<std::shared_ptr<const TensorSpec>> more_specs;  // kUpload: of more_results
+  std::vector<uint64_t> drops;                                // kDrop; the results of kCancelled
+  absl::Status reason;                                        // kRelease: why an upload is given up
+  std::string name;                                           // kName: of `handle`; empty: it has none any more
 };
 
 struct ClientEvent {

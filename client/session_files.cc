@@ -1,6 +1,7 @@
 #include "client/session_files.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <tuple>
 
@@ -16,6 +17,8 @@ namespace {
 
 // One call of a copy: others get at the worker's copy thread between two.
 constexpr int64_t kPieceBytes = int64_t{64} << 20;
+// As a coordinator takes them: docs/limits.md, max_upload_tensors.
+constexpr size_t kMaxTensorsOfTicket = 1024;
 
 // The box by rows of dim 0, each piece of about kPieceBytes.
 std::vector<Box> PiecesOf(const Box& box, int64_t element_bytes) {
@@ -126,52 +129,97 @@ absl::StatusOr<FilePart> FileDoor::Describe(const std::string& path) {
   return std::move(*seen);
 }
 
-void FileDoor::CopyPiece(SessionImpl* session, uint64_t transfer, WorkerIndex worker, Box piece, int64_t element_bytes,
-                         const std::shared_ptr<TransferMeter>& meter) {
-  const int64_t bytes = NumElements(piece) * element_bytes;
-  if (meter != nullptr) meter->expected_bytes += bytes;
-  session->connection_->Copy(transfer, worker, std::move(piece), 0,
-                             [session, meter, bytes](const absl::Status& status) {
-                               if (meter != nullptr && status.ok()) meter->moved_bytes += bytes;
-                               session->Progress();
-                             });
+void FileDoor::CopyShard(SessionImpl* session, uint64_t transfer, size_t tensor, WorkerIndex worker, const Box& box,
+                         int64_t element_bytes, const std::shared_ptr<TransferMeter>& meter) {
+  for (const Box& piece : PiecesOf(box, element_bytes)) {
+    const int64_t bytes = NumElements(piece) * element_bytes;
+    if (meter != nullptr) meter->expected_bytes += bytes;
+    auto copied = [session, meter, bytes](const absl::Status& status) {
+      if (meter != nullptr && status.ok()) meter->moved_bytes += bytes;
+      session->Progress();
+    };
+    session->connection_->OnTransfers(
+        [=](TransferTable& transfers) { transfers.CopyFile(transfer, worker, tensor, piece, copied); });
+  }
 }
 
-absl::StatusOr<HandlePtr> FileDoor::Load(const TensorSpec& spec, FilePlace place) {
-  SessionImpl* const session = session_.get();
-  HandlePtr handle = session->NewHandle(session->specs_.Intern(spec), session->next_handle_++);
-  auto [number, request] = session->NewRequest();
-  {
-    std::lock_guard<std::mutex> lock(session->mutex_);
-    request->handle = handle->id;
-    request->on_ticket = [session, meter = ThreadMeter(), number = number, spec = handle->spec, id = handle->id,
-                          place = std::move(place)](uint64_t ticket, uint64_t secret) {
-      const std::vector<WorkerIndex>& workers = spec->mesh.workers();
-      session->connection_->BeginTransfer(number, ticket, secret, {}, workers);
-      session->connection_->OnTransfers(
-          [number, place](TransferTable& transfers) { transfers.OpenFile(number, place); });
-      for (size_t flat = 0; flat < workers.size(); ++flat) {
-        const Box box = LocalBox(*spec, spec->mesh.PositionAt(static_cast<int64_t>(flat)));
-        if (IsEmpty(box)) continue;
-        for (Box& piece : PiecesOf(box, SizeBytes(spec->dtype))) {
-          CopyPiece(session, number, workers[flat], std::move(piece), SizeBytes(spec->dtype), meter);
-        }
-      }
-      session->connection_->FinishTransfer(number, [session, ticket, id](const absl::Status& status) {
-        if (!status.ok()) session->GiveUpUpload(ticket, id, status);
-      });
-    };
+// The tensors' places in the list, by the workers that have them, in the order of the first of each.
+std::vector<std::vector<size_t>> FileDoor::TogetherOnWorkers(const std::vector<FileTensor>& tensors) {
+  std::vector<std::vector<size_t>> groups;
+  std::map<std::vector<WorkerIndex>, size_t> open;  // the newest group of these workers
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::vector<WorkerIndex> workers = tensors[i].spec.mesh.workers();
+    std::sort(workers.begin(), workers.end());
+    const auto found = open.find(workers);
+    if (found == open.end() || groups[found->second].size() == kMaxTensorsOfTicket) {
+      open[std::move(workers)] = groups.size();
+      groups.push_back({i});
+    } else {
+      groups[found->second].push_back(i);
+    }
   }
+  return groups;
+}
+
+absl::StatusOr<std::vector<HandlePtr>> FileDoor::Load(std::vector<FileTensor> tensors) {
+  std::vector<HandlePtr> handles;
+  for (const FileTensor& tensor : tensors) {
+    handles.push_back(session_->NewHandle(session_->specs_.Intern(tensor.spec), session_->next_handle_++));
+  }
+  for (const std::vector<size_t>& group : TogetherOnWorkers(tensors)) {
+    std::vector<Loading> loadings;
+    for (const size_t i : group) loadings.push_back({handles[i], std::move(tensors[i].place)});
+    TESSERA_RETURN_IF_ERROR(StartLoading(std::move(loadings)));
+  }
+  return handles;
+}
+
+absl::Status FileDoor::StartLoading(std::vector<Loading> loadings) {
+  SessionImpl* const session = session_.get();
+  auto [number, request] = session->NewRequest();
   Record record;
   record.kind = Record::Kind::kUpload;
   record.request = number;
-  record.handle = handle->id;
-  record.spec = handle->spec;
-  if (absl::Status status = session->Enqueue(std::move(record)); !status.ok()) {
-    session->EndRequest(number, request, status);
-    return status;
+  record.handle = loadings[0].handle->id;
+  record.spec = loadings[0].handle->spec;
+  // Who drops a handle lets it go: what is under way knows it by its number.
+  struct Part {
+    uint64_t id;
+    std::shared_ptr<const TensorSpec> spec;
+    FilePlace place;
+  };
+  auto parts = std::make_shared<std::vector<Part>>();
+  for (size_t i = 0; i < loadings.size(); ++i) {
+    const HandlePtr& handle = loadings[i].handle;
+    if (i > 0) record.more_results.push_back(handle->id);
+    if (i > 0) record.more_specs.push_back(handle->spec);
+    parts->push_back({handle->id, handle->spec, std::move(loadings[i].place)});
   }
-  return handle;
+  {
+    std::lock_guard<std::mutex> lock(session->mutex_);
+    request->handle = record.handle;
+    request->on_ticket = [session, meter = ThreadMeter(), number = number, parts](uint64_t ticket, uint64_t secret) {
+      session->connection_->BeginTransfer(number, ticket, secret, {}, parts->front().spec->mesh.workers());
+      for (size_t i = 0; i < parts->size(); ++i) {
+        const TensorSpec& spec = *(*parts)[i].spec;
+        session->connection_->OnTransfers(
+            [number, i, parts](TransferTable& transfers) { transfers.OpenFile(number, i, (*parts)[i].place); });
+        for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+          const Box box = LocalBox(spec, spec.mesh.PositionAt(flat));
+          if (IsEmpty(box)) continue;
+          CopyShard(session, number, i, spec.mesh.workers()[static_cast<size_t>(flat)], box, SizeBytes(spec.dtype),
+                    meter);
+        }
+      }
+      session->connection_->FinishTransfer(number, [session, ticket, parts](const absl::Status& status) {
+        if (status.ok()) return;
+        for (const Part& part : *parts) session->GiveUpUpload(ticket, part.id, status);
+      });
+    };
+  }
+  absl::Status status = session->Enqueue(std::move(record));
+  if (!status.ok()) session->EndRequest(number, request, status);
+  return status;
 }
 
 absl::Status FileDoor::Create(const std::string& path, const std::string& name, int64_t bytes,
@@ -219,11 +267,9 @@ absl::Status FileDoor::StartWriting(const HandlePtr& tensor, const FilePlace& pl
   for (const auto& [box, worker] : writers) workers.push_back(worker);
   session->connection_->BeginTransfer(writing->number, writing->request->ticket, writing->request->secret, {}, workers);
   session->connection_->OnTransfers(
-      [number = writing->number, place](TransferTable& transfers) { transfers.OpenFile(number, place); });
+      [number = writing->number, place](TransferTable& transfers) { transfers.OpenFile(number, 0, place); });
   for (const auto& [box, worker] : writers) {
-    for (Box& piece : PiecesOf(box, SizeBytes(spec.dtype))) {
-      CopyPiece(session, writing->number, worker, std::move(piece), SizeBytes(spec.dtype), ThreadMeter());
-    }
+    CopyShard(session, writing->number, 0, worker, box, SizeBytes(spec.dtype), ThreadMeter());
   }
   return absl::OkStatus();
 }

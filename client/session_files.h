@@ -5,7 +5,7 @@
 //
 //   auto door = *FileDoor::Open(session, WorkerIndex(0));
 //   FilePart head = *door->Look("x.npy", 0, 4096);
-//   HandlePtr x = *door->Load(spec, {"x.npy", 128, {8}, false, head.file_bytes, head.modified_ns});
+//   HandlePtr x = door->Load({{spec, {"x.npy", 128, {8}, false, head.file_bytes, head.modified_ns}}})->front();
 
 #include <cstdint>
 #include <functional>
@@ -19,6 +19,11 @@
 
 namespace tessera {
 
+struct FileTensor {
+  TensorSpec spec;
+  FilePlace place;
+};
+
 class FileDoor {
  public:
   // Through the data socket of this worker; waits for it.
@@ -30,8 +35,9 @@ class FileDoor {
   absl::StatusOr<FilePart> Look(const std::string& path, uint64_t offset, uint32_t count);
   // Size, time, and what is in it: JSON of the worker's decoder.
   absl::StatusOr<FilePart> Describe(const std::string& path);
-  // A tensor whose shards the workers read. Returns at once; what fails, fails the tensor.
-  absl::StatusOr<HandlePtr> Load(const TensorSpec& spec, FilePlace place);
+  // Tensors whose shards the workers read. Those of the same workers come by one ticket: all of them are there, or none
+  // is. Returns at once; what fails, fails the tensors.
+  absl::StatusOr<std::vector<HandlePtr>> Load(std::vector<FileTensor> tensors);
   // A file beside `path`, named `name`, with its bytes reserved, that begins with `head`.
   absl::Status Create(const std::string& path, const std::string& name, int64_t bytes, const std::string& head);
   // The same for a folder, in which the worker's decoder makes what the JSON says.
@@ -46,9 +52,16 @@ class FileDoor {
   FileDoor(std::shared_ptr<SessionImpl> session, WorkerIndex worker) : session_(std::move(session)), worker_(worker) {}
   absl::Status Enter();
   absl::Status StartWriting(const HandlePtr& tensor, const FilePlace& place, Writing* writing);
-  // Begins the copy of a piece between its file and its worker.
-  static void CopyPiece(SessionImpl* session, uint64_t transfer, WorkerIndex worker, Box piece, int64_t element_bytes,
-                        const std::shared_ptr<TransferMeter>& meter);
+  struct Loading {
+    HandlePtr handle;
+    FilePlace place;
+  };
+  static std::vector<std::vector<size_t>> TogetherOnWorkers(const std::vector<FileTensor>& tensors);
+  // By one ticket: all of the same workers.
+  absl::Status StartLoading(std::vector<Loading> loadings);
+  // Begins the copies, piece by piece, between its file and a shard of this tensor of the ticket.
+  static void CopyShard(SessionImpl* session, uint64_t transfer, size_t tensor, WorkerIndex worker, const Box& box,
+                        int64_t element_bytes, const std::shared_ptr<TransferMeter>& meter);
   // What ends the wait for it.
   DoneCallback Settles(const std::shared_ptr<Writing>& state);
   // Makes the call on the connection's thread and waits until it is done.

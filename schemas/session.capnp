@@ -185,6 +185,14 @@ struct Upload {
   request @0 :UInt64;
   result @1 :UInt64;
   spec @2 :V.TensorSpec;
+  others @3 :List(UploadedTensor);
+  # More that come by the same ticket, to the same workers: all get their memory or none does, they are ready together, and
+  # what fails one fails all. Their numbers within the ticket are 1, 2, ...; `result` is 0.
+}
+
+struct UploadedTensor {
+  result @0 :UInt64;
+  spec @1 :V.TensorSpec;
 }
 
 struct Download {

@@ -112,6 +112,14 @@ struct Window {
   offsetBytes @5 :Int64;
   strides @6 :List(Int64);
   waits @7 :List(Wait);
+  others @8 :List(WindowRange);
+  # More tensors of the same ticket: numbers 1, 2, ... of it.
+}
+
+struct WindowRange {
+  spec @0 :V.TensorSpec;
+  offsetBytes @1 :Int64;
+  strides @2 :List(Int64);
 }
 
 struct InlineRead {
@@ -223,20 +231,21 @@ interface Transfer {
   # row-major from `offset`: what lies in both is copied. Uploads come as slabs along dim 0, in order.
   attach @0 (memory :SharedMemory) -> ();
   # Maps the client's memory until the transfer is dropped. InvalidArgument when it isn't sealed.
-  copy @1 (box :Box, offset :UInt64) -> (bytes :UInt64);
-  # Upload: client to shard. Download: shard to client.
+  copy @1 (box :Box, offset :UInt64, tensor :UInt32) -> (bytes :UInt64);
+  # Upload: client to shard. Download: shard to client. `tensor`: its number within the ticket.
   finish @2 () -> ();
-  # FailedPrecondition when an upload has not covered the shard.
+  # FailedPrecondition when an upload has not covered the shard, of each of its tensors.
   put @3 (first :UInt64, bytes :Data) -> (count :UInt64);
   # In place of attach and copy, for clients of other hosts: elements of the worker's own box in row-major order, from
-  # `first` on. They come in order; those that came before may come again. How many elements the shard has now.
+  # `first` on. They come in order; those that came before may come again. How many elements the shard has now. Of
+  # tickets of one tensor.
   get @4 (first :UInt64, count :UInt32) -> (bytes :Data);
   # Elements of the worker's own box, up to max_transfer_part.
 
   # Files of the worker's host, below the folders that its operator names. NotFound without any, or where there is no
   # such file; PermissionDenied for a path outside of them.
-  openFile @5 (path :Text, layout :FileLayout, bytes :UInt64, modifiedNs :Int64) -> ();
-  # In place of attach: the tensor lies in the file as the layout says, and `copy` goes between it and the shard. An upload
+  openFile @5 (path :Text, layout :FileLayout, bytes :UInt64, modifiedNs :Int64, tensor :UInt32) -> ();
+  # In place of attach, once for each tensor of the ticket: it lies in the file as the layout says, and `copy` goes between it and the shard. An upload
   # reads a file, a download writes one that createFile of this ticket's tensor has made, by any worker. FailedPrecondition
   # when the file has another size or time than given (a read one; again at finish): it changes. `offset` of copy is 0.
   lookAtFile @6 (path :Text, offset :UInt64, count :UInt32) -> (bytes :UInt64, modifiedNs :Int64, part :Data);

@@ -54,6 +54,11 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
       upload.setRequest(record.request);
       upload.setResult(record.handle);
       EncodeTensorSpec(*record.spec, upload.initSpec());
+      auto others = upload.initOthers(static_cast<unsigned>(record.more_results.size()));
+      for (unsigned i = 0; i < others.size(); ++i) {
+        others[i].setResult(record.more_results[i]);
+        EncodeTensorSpec(*record.more_specs[i], others[i].initSpec());
+      }
       return;
     }
     case Record::Kind::kDownload: {

@@ -265,7 +265,20 @@ void TransferTable::Copy(uint64_t transfer, WorkerIndex worker, const Box& box, 
                           done(status.ok() ? status : OfWorker(worker, status));
                         });
   }
-  auto request = state->parts.at(worker).transfer().copyRequest();
+  AskToCopy(*state, transfer, worker, 0, box, offset_bytes, std::move(done));
+}
+
+void TransferTable::CopyFile(uint64_t transfer, WorkerIndex worker, size_t tensor, const Box& box, DoneCallback done) {
+  absl::Status why;
+  Transfer* const state = FindPart(transfer, worker, &why);
+  if (state == nullptr) return done(why);
+  AskToCopy(*state, transfer, worker, tensor, box, 0, std::move(done));
+}
+
+void TransferTable::AskToCopy(Transfer& state, uint64_t transfer, WorkerIndex worker, size_t tensor, const Box& box,
+                              uint64_t offset_bytes, DoneCallback done) {
+  auto request = state.parts.at(worker).transfer().copyRequest();
+  request.setTensor(static_cast<uint32_t>(tensor));
   auto wire_box = request.initBox();
   auto starts = wire_box.initStarts(static_cast<unsigned>(box.size()));
   auto stops = wire_box.initStops(static_cast<unsigned>(box.size()));
@@ -277,11 +290,12 @@ void TransferTable::Copy(uint64_t transfer, WorkerIndex worker, const Box& box, 
   Await(kj::mv(request), transfer, worker, std::move(done));
 }
 
-void TransferTable::OpenFile(uint64_t transfer, const FilePlace& place) {
+void TransferTable::OpenFile(uint64_t transfer, size_t tensor, const FilePlace& place) {
   auto it = transfers_.find(transfer);
   if (it == transfers_.end()) return;
   for (auto& [worker, part] : it->second->parts) {
     auto request = part.transfer().openFileRequest();
+    request.setTensor(static_cast<uint32_t>(tensor));
     request.setPath(place.path.c_str());
     auto layout = request.initLayout();
     layout.setOffset(static_cast<uint64_t>(place.offset_bytes));

@@ -35,8 +35,10 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   void SetWorker(int32_t worker, const std::string& data_address, const std::string& remote_address);
   void Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, const HostSide& host,
              const std::vector<WorkerIndex>& workers);
-  // The file takes the memory's place, at all its workers. What fails shows at Finish.
-  void OpenFile(uint64_t transfer, const FilePlace& place);
+  // The file takes the memory's place for this tensor of the ticket, at all its workers. What fails shows at Finish.
+  void OpenFile(uint64_t transfer, size_t tensor, const FilePlace& place);
+  // Between the file and the shard of this tensor.
+  void CopyFile(uint64_t transfer, WorkerIndex worker, size_t tensor, const Box& box, DoneCallback done);
   void LookAtFile(uint64_t transfer, WorkerIndex worker, const std::string& path, uint64_t offset, uint32_t count,
                   std::function<void(absl::StatusOr<FilePart>)> done);
   void CreateFile(uint64_t transfer, WorkerIndex worker, const std::string& path, const std::string& name,
@@ -72,6 +74,8 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   static kj::Promise<wire::DataGate::Client> RelayedBy(wire::DataGate::Client door, int32_t worker);
   // Null, and done is told why, where the transfer has no such part.
   Transfer* FindPart(uint64_t transfer, WorkerIndex worker, absl::Status* why);
+  void AskToCopy(Transfer& state, uint64_t transfer, WorkerIndex worker, size_t tensor, const Box& box,
+                 uint64_t offset_bytes, DoneCallback done);
   template <typename Request>
   void Await(Request request, uint64_t transfer, WorkerIndex worker, DoneCallback done);
   void Fail(uint64_t transfer, WorkerIndex worker, const absl::Status& status);

@@ -15,6 +15,20 @@ Hooks& GetHooks() {
   return *hooks;
 }
 
+namespace {
+
+// What the hook makes of the text of an error. One that fails hides no cause.
+nb::object Explained(nb::object text) {
+  const nb::object& explain = GetHooks().explain;
+  if (!explain.is_valid()) return text;
+  nb::object shown = nb::steal(PyObject_CallOneArg(explain.ptr(), text.ptr()));
+  if (shown.is_valid() && PyUnicode_Check(shown.ptr()) != 0) return shown;
+  PyErr_Clear();
+  return text;
+}
+
+}  // namespace
+
 void Raise(const absl::Status& status) {
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   nb::object key = nb::int_(static_cast<int>(status.code()));
@@ -24,6 +38,7 @@ void Raise(const absl::Status& status) {
   nb::object error_class = nb::borrow(GetHooks().error_classes[key]);
   const std::string message(status.message());
   nb::object text = nb::steal(PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));
+  if (absl::IsUnavailable(status)) text = Explained(std::move(text));
   PyErr_SetObject(error_class.ptr(), text.ptr());
   throw nb::python_error();
 }

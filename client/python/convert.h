@@ -26,6 +26,7 @@ struct Hooks {
   nb::object convert_operand;  // (tensor, object) -> Tensor | (dtype number, number) | NotImplemented
   nb::object warn_implicit;    // (text) -> None
   nb::object refuse_operand;   // (op, tensor, object) raises
+  nb::object explain;          // (text of an Unavailable error) -> the text that is shown; none: as it is
 };
 Hooks& GetHooks();
 

@@ -31,13 +31,28 @@ nb::tuple Describe(FileDoor& door, const std::string& path) {
   return nb::make_tuple(seen.file_bytes, seen.modified_ns, nb::bytes(seen.part.data(), seen.part.size()));
 }
 
-PyTensor Load(FileDoor& door, int dtype, nb::handle shape, const Mesh& mesh, nb::handle placements,
-              const std::string& path, int64_t offset, const std::vector<int64_t>& strides, bool is_reversed,
-              int64_t file_bytes, int64_t modified_ns, std::optional<std::string> member) {
-  const TensorSpec spec = ValueOrRaise(TensorSpec::Make("load", static_cast<DType>(dtype), ShapeFromPython(shape), mesh,
-                                                        PlacementsFromPython(placements)));
-  FilePlace place{path, offset, strides, is_reversed, file_bytes, modified_ns, std::move(member)};
-  return PyTensor{Tensor(ValueOrRaise(Released([&] { return door.Load(spec, std::move(place)); })))};
+// tensors: a list of (dtype, shape, mesh, placements, offset, strides, is_reversed, member or None).
+nb::list Load(FileDoor& door, const std::string& path, int64_t file_bytes, int64_t modified_ns,
+              const nb::list& tensors) {
+  std::vector<FileTensor> asked;
+  for (nb::handle one : tensors) {
+    FileTensor& tensor = asked.emplace_back();
+    tensor.spec =
+        ValueOrRaise(TensorSpec::Make("load", static_cast<DType>(nb::cast<int>(one[0])), ShapeFromPython(one[1]),
+                                      nb::cast<const Mesh&>(one[2]), PlacementsFromPython(one[3])));
+    tensor.place = {path,
+                    nb::cast<int64_t>(one[4]),
+                    nb::cast<std::vector<int64_t>>(one[5]),
+                    nb::cast<bool>(one[6]),
+                    file_bytes,
+                    modified_ns,
+                    nb::cast<std::optional<std::string>>(one[7])};
+  }
+  nb::list loaded;
+  for (HandlePtr& handle : ValueOrRaise(Released([&] { return door.Load(std::move(asked)); }))) {
+    loaded.append(PyTensor{Tensor(std::move(handle))});
+  }
+  return loaded;
 }
 
 // tensors: a list of (tensor, path, offset, strides, member or None).
@@ -65,8 +80,7 @@ void DefineFiles(nb::module_& module) {
                   })
       .def("look", &Look)
       .def("describe", &Describe)
-      .def("load", &Load, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg().none())
+      .def("load", &Load)
       .def("create",
            [](FileDoor& door, const std::string& path, const std::string& name, int64_t bytes, const nb::bytes& head) {
              const std::string text(head.c_str(), head.size());

@@ -9,7 +9,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/strided.h"
-#include "kernels/joined_maps.h"
+#include "kernels/joined_kernels.h"
 
 namespace tessera::cpu {
 namespace {
@@ -84,7 +84,7 @@ void FillElements(const ElementBits& element, int64_t element_bytes, int64_t cou
 
 Evaluator::Evaluator(const Expression& expression, absl::Span<const Scalar> scalars, size_t number)
     : expression_(expression), nodes_(expression.nodes.size()) {
-  static thread_local std::array<std::vector<std::byte>, kMaxJoinedMaps> scratches;
+  static thread_local std::array<std::vector<std::byte>, kMaxJoinedKernels> scratches;
   std::vector<std::byte>& scratch = scratches[number];
   const Slots slots(expression);
   scratch.resize(std::max(scratch.size(), slots.count() * kBlockStride));

@@ -25,7 +25,7 @@ class Evaluator {
   using Leaf = absl::FunctionRef<const void*(const ExpressionNode& node, std::byte* scratch)>;
 
   // The expression is valid for the scalars and lives as long as this. Of a thread there is one Evaluator at a time for
-  // each number below kMaxJoinedMaps: the number says whose scratch memory it has.
+  // each number below kMaxJoinedKernels: the number says whose scratch memory it has.
   Evaluator(const Expression& expression, absl::Span<const Scalar> scalars, size_t number = 0);
 
   // The values of `count` elements. An inner node's are written to `out`, which may be an input's place.

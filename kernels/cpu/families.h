@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <limits>
+#include <memory>
 #include <string>
 #include <type_traits>
 
@@ -39,6 +40,19 @@ absl::Status RunFourier(const FourierOp& op, const KernelCall& call);
 absl::Status RunConv(const ConvOp& op, const KernelCall& call);
 absl::Status RunPool(const PoolOp& op, const KernelCall& call);
 
+// A kernel that can make its output in pieces, which joined kernels (kernels/joined_kernels.h) take turns at.
+class PieceRunner {
+ public:
+  virtual ~PieceRunner() = default;
+  // Elements [start, start + count) of the output, in row-major order.
+  virtual absl::Status Run(int64_t start, int64_t count) = 0;
+};
+// The call and its op outlive the runner. Of a thread there is one at a time for each number below kMaxJoinedKernels.
+// Errors are those of RunMap and RunReduce, and Unimplemented where the output can't be made in pieces.
+absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number);
+absl::StatusOr<std::unique_ptr<PieceRunner>> MakeReduceRunner(const ReduceLocalOp& op, const KernelCall& call,
+                                                              size_t number);
+
 // A map that only casts to a wider dtype what lies in its output's own memory (kernels/kernel.h says where), and its
 // kernel.
 bool IsWideningInPlace(const MapOp& op, const KernelCall& call);
@@ -49,6 +63,8 @@ void WidenInPlace(const KernelCall& call);
 void CopyToEach(absl::Span<const int64_t> extents, int64_t element_bytes, const ReduceTerm& source,
                 absl::Span<const ReduceDestination> destinations);
 
+// The extents that the inputs have together, of rank `rank`: where some have one element others may have more.
+absl::StatusOr<Shape> ExtentsTogether(const char* kernel, absl::Span<const KernelInput> inputs, size_t rank);
 // Strides of an input against the extents that it is broadcast to: 0 where it has one element for all.
 absl::StatusOr<Strides> BroadcastStrides(const char* kernel, const KernelInput& input,
                                          absl::Span<const int64_t> extents);

@@ -7,8 +7,10 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -41,7 +43,8 @@ struct ReduceLayout {
   DType dtype = DType::kF32;        // in which everything is accumulated
   DType output_dtype = DType::kF32;
   void* output = nullptr;
-  Evaluator* map = nullptr;  // of the inputs; null when the one input is reduced as it is
+  Evaluator* map = nullptr;                // of the inputs; null when the one input is reduced as it is
+  const Expression* expression = nullptr;  // the map's
 };
 
 // Elements as they are accumulated, dense: the elements [start, start + count) of `nest`, whose other nest stands at
@@ -49,10 +52,19 @@ struct ReduceLayout {
 class Source {
  public:
   Source(const ReduceLayout& l, const LoopNest& nest, const LoopNest& other)
-      : l_(l), nest_(nest), other_(other), bases_(l.inputs.size()) {}
+      : l_(l), nest_(nest), other_(other), operands_(l.inputs.size()) {
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      const Strides& strides = nest.strides[i];
+      operands_[i].is_element =
+          l.map != nullptr && std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s == 0; });
+    }
+  }
 
   void MoveTo(int64_t flat) {
-    for (size_t i = 0; i < bases_.size(); ++i) bases_[i] = PlaceOf(other_, i, flat).offset;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      operands_[i].base = PlaceOf(other_, i, flat).offset;
+      operands_[i].filled = nullptr;
+    }
   }
   // Whether Load gives elements in place as far as they are dense.
   bool is_direct() const { return l_.map == nullptr && l_.value_dtype == l_.dtype; }
@@ -72,11 +84,24 @@ class Source {
   }
 
  private:
-  const void* Elements(size_t input, int64_t start, int64_t count, void* scratch) const {
+  struct Operand {
+    int64_t base = 0;
+    bool is_element = false;       // of a map: one beside all of the nest's, as a row's mean is
+    const void* filled = nullptr;  // the leaf's own memory, full of it
+  };
+
+  const void* Elements(size_t input, int64_t start, int64_t count, void* scratch) {
     const KernelInput& from = l_.inputs[input];
+    Operand& operand = operands_[input];
+    if (operand.is_element) {
+      if (operand.filled == scratch) return scratch;
+      operand.filled = scratch;
+      start = 0;
+      count = std::min(nest_.size, kBlockElements);
+    }
     const int64_t bytes = SizeBytes(from.dtype);
     const std::byte* data = static_cast<const std::byte*>(from.is_zero ? &kZeroElement : from.data);
-    return OperandBlockBytes(nest_, input, bytes, data + bases_[input] * bytes, start, count, scratch);
+    return OperandBlockBytes(nest_, input, bytes, data + operand.base * bytes, start, count, scratch);
   }
   const void* Converted(const void* values, int64_t count, void* brought) const {
     if (l_.value_dtype == l_.dtype) return values;
@@ -87,7 +112,7 @@ class Source {
   const ReduceLayout& l_;
   const LoopNest& nest_;
   const LoopNest& other_;
-  absl::InlinedVector<int64_t, 2> bases_;
+  absl::InlinedVector<Operand, 4> operands_;
   alignas(64) std::array<AnyElement, kBlockElements> raw_;
 };
 
@@ -112,21 +137,60 @@ bool AreRowsInPlace(const ReduceLayout& l) {
          l.reduced.strides[0][0] == 1 && l.kept.extents.size() == 1 && !l.inputs[0].is_zero;
 }
 
-void ReduceRowsInPlace(const ReduceLayout& l) {
+void ReduceRowsInPlace(const ReduceLayout& l, int64_t k, int64_t end) {
   alignas(64) std::array<AnyElement, kTreeBlock> results;
   const int64_t bytes = SizeBytes(l.dtype), stride = l.kept.strides[0][0];
-  for (int64_t k = 0; k < l.kept.size; k += kTreeBlock) {
-    const int64_t rows = std::min(kTreeBlock, l.kept.size - k);
+  for (; k < end; k += kTreeBlock) {
+    const int64_t rows = std::min(kTreeBlock, end - k);
     const std::byte* first = static_cast<const std::byte*>(l.inputs[0].data) + k * stride * bytes;
     ReduceRows(l.op, l.dtype, first, rows, stride, l.reduced.size, results.data());
     StoreResults(l, k, rows, results.data());
   }
 }
 
-absl::Status ReduceByRow(const ReduceLayout& l) {
+// Of (row - element)^2, which is what a variance sums up: the inputs that are the row, dense, and the element.
+struct SquaresOfRow {
+  size_t row = 0, element = 0;
+};
+std::optional<SquaresOfRow> SquaresOf(const ReduceLayout& l) {
+  const bool is_sum = l.op == ReduceOp::kSum && l.value_dtype == l.dtype && l.reduced.extents.size() == 1 &&
+                      (l.dtype == DType::kF32 || l.dtype == DType::kF64);
+  if (!is_sum || l.expression == nullptr) return std::nullopt;
+  const auto& nodes = l.expression->nodes;
+  const auto node = [&nodes](int32_t n) -> const ExpressionNode& { return nodes[static_cast<size_t>(n)]; };
+  const ExpressionNode& square = nodes.back();
+  if (square.op != ScalarOp::kMul || !(node(square.a) == node(square.b))) return std::nullopt;
+  const ExpressionNode& difference = node(square.a);
+  if (difference.op != ScalarOp::kSub) return std::nullopt;
+  const ExpressionNode &row = node(difference.a), &element = node(difference.b);
+  if (row.op != ScalarOp::kInput || element.op != ScalarOp::kInput) return std::nullopt;
+  const SquaresOfRow found = {static_cast<size_t>(row.a), static_cast<size_t>(element.a)};
+  const bool lie_so = !l.inputs[found.row].is_zero && !l.inputs[found.element].is_zero &&
+                      l.reduced.strides[found.row][0] == 1 && l.reduced.strides[found.element][0] == 0;
+  return lie_so ? std::optional(found) : std::nullopt;
+}
+
+void ReduceSquares(const ReduceLayout& l, const SquaresOfRow& inputs, int64_t k, int64_t end) {
+  const int64_t bytes = SizeBytes(l.dtype);
+  const auto at = [&](size_t input) {
+    return static_cast<const std::byte*>(l.inputs[input].data) + PlaceOf(l.kept, input, k).offset * bytes;
+  };
+  for (; k < end; ++k) {
+    const std::byte *row = at(inputs.row), *element = at(inputs.element);
+    RowTree tree;
+    for (int64_t r = 0; r < l.reduced.size; r += kRowElements) {
+      PushSquaredDifferences(l.dtype, row + r * bytes, std::min(kRowElements, l.reduced.size - r), element, &tree);
+    }
+    AnyElement result;
+    FinishRow(l.op, l.dtype, tree, &result);
+    StoreResults(l, k, 1, &result);
+  }
+}
+
+absl::Status ReduceByRow(const ReduceLayout& l, int64_t k, int64_t end) {
   alignas(64) std::array<AnyElement, kRowElements> brought;
   Source source(l, l.reduced, l.kept);
-  for (int64_t k = 0; k < l.kept.size; ++k) {
+  for (; k < end; ++k) {
     source.MoveTo(k);
     RowTree tree;
     for (int64_t r = 0; r < l.reduced.size; r += kRowElements) {
@@ -156,10 +220,10 @@ class ColumnReducer {
     levels_ = lanes_ + kLaneLevels * kTileBytes;
   }
 
-  absl::Status Run() {
+  absl::Status Run(int64_t k, int64_t end) {
     const int64_t inner = l_.kept.extents.back();
-    for (int64_t k = 0; k < l_.kept.size;) {
-      int64_t width = std::min(width_, l_.kept.size - k);
+    while (k < end) {
+      int64_t width = std::min(width_, end - k);
       // A long row's rest is a tile of its own, so that it is used in place.
       if (inner >= kTreeBlock) width = std::min(width, inner - k % inner);
       if (absl::Status s = Tile(k, width); !s.ok()) return s;
@@ -232,22 +296,27 @@ class ColumnReducer {
   std::byte* levels_;
 };
 
-absl::Status Reduce(const ReduceLayout& l) {
+// The outputs from the k-th on.
+absl::Status Reduce(const ReduceLayout& l, int64_t k, int64_t end) {
   if (l.reduced.size == 0) {
     return VisitAccumulated("reduce", l.dtype, [&](auto zero) {
       auto identity = Identity<decltype(zero)>(l.op, l.dtype);
-      for (int64_t k = 0; k < l.kept.size; ++k) StoreResults(l, k, 1, &identity);
+      for (; k < end; ++k) StoreResults(l, k, 1, &identity);
     });
   }
   if (AreRowsInPlace(l)) {
-    ReduceRowsInPlace(l);
+    ReduceRowsInPlace(l, k, end);
+    return absl::OkStatus();
+  }
+  if (const auto squares = SquaresOf(l)) {
+    ReduceSquares(l, *squares, k, end);
     return absl::OkStatus();
   }
   // Along the row where the reduced elements are dense, or where there are too few outputs for a tile.
   bool dense_row = l.reduced.extents.back() >= 16;
   for (size_t i = 0; i < l.inputs.size(); ++i) dense_row = dense_row && l.reduced.strides[i].back() <= 1;
-  if (dense_row || l.kept.size < 8) return ReduceByRow(l);
-  return ColumnReducer(l).Run();
+  if (dense_row || l.kept.size < 8) return ReduceByRow(l, k, end);
+  return ColumnReducer(l).Run(k, end);
 }
 
 // What stands in for `map` where there is none: the one input.
@@ -270,27 +339,79 @@ absl::Status CheckMap(const ReduceLocalOp& op, const KernelCall& call) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call) {
+absl::Status CheckReduce(const ReduceLocalOp& op, const KernelCall& call) {
   if (op.op == ReduceOp::kAvg) return absl::InvalidArgumentError("reduce: avg is not a local reduction");
   if (absl::Status s = CheckMap(op, call); !s.ok()) return s;
   if (Kind(call.output_dtype) == DTypeKind::kComplex && op.op != ReduceOp::kSum && op.op != ReduceOp::kProduct) {
     return NoKernelFor("reduce", call.output_dtype);
   }
-  const size_t rank = call.output_extents.size();
-  absl::InlinedVector<char, kMaxRank> is_reduced(rank, 0);
+  const auto rank = static_cast<int64_t>(call.output_extents.size());
   for (int64_t d : op.dims) {
-    if (d < 0 || d >= static_cast<int64_t>(rank)) {
+    if (d < 0 || d >= rank) {
       return absl::InvalidArgumentError(absl::StrCat("reduce: dim ", d, " is out of range for rank ", rank));
     }
-    is_reduced[static_cast<size_t>(d)] = 1;
   }
-  // The extents that the inputs have together.
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReduceLayout> LayOut(const ReduceLocalOp& op, const KernelCall& call, Evaluator* map) {
+  const size_t rank = call.output_extents.size(), count = call.inputs.size();
+  absl::InlinedVector<char, kMaxRank> is_reduced(rank, 0);
+  for (int64_t d : op.dims) is_reduced[static_cast<size_t>(d)] = 1;
+  const absl::StatusOr<Shape> extents = ExtentsTogether("reduce", call.inputs, rank);
+  if (!extents.ok()) return extents.status();
+  Shape kept_extents, reduced_extents;
+  absl::InlinedVector<Strides, 4> kept(count + 1), reduced(count);
+  for (size_t d = 0; d < rank; ++d) {
+    if (!is_reduced[d] && call.output_extents[d] != (*extents)[d]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("reduce: extent ", (*extents)[d], " of dim ", d, " becomes ", call.output_extents[d]));
+    }
+    (is_reduced[d] ? reduced_extents : kept_extents).push_back((*extents)[d]);
+    if (!is_reduced[d]) kept[count].push_back(call.output_strides[d]);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    auto strides = BroadcastStrides("reduce", call.inputs[i], *extents);
+    if (!strides.ok()) return strides.status();
+    for (size_t d = 0; d < rank; ++d) (is_reduced[d] ? reduced : kept)[i].push_back((*strides)[d]);
+  }
+  return ReduceLayout{.op = op.op,
+                      .kept = Coalesce(kept_extents, kept),
+                      .reduced = Coalesce(reduced_extents, reduced),
+                      .inputs = call.inputs,
+                      .value_dtype = op.map.has_value() ? op.map->dtype() : call.inputs[0].dtype,
+                      .dtype = AccumulatedIn(call.output_dtype),
+                      .output_dtype = call.output_dtype,
+                      .output = call.output,
+                      .map = map,
+                      .expression = op.map.has_value() ? &*op.map : nullptr};
+}
+
+class ReduceRunner final : public PieceRunner {
+ public:
+  ReduceRunner(const ReduceLocalOp& op, const KernelCall& call, size_t number) {
+    if (op.map.has_value()) map_.emplace(*op.map, call.scalars, number);
+  }
+  absl::Status Prepare(const ReduceLocalOp& op, const KernelCall& call) {
+    absl::StatusOr<ReduceLayout> layout = LayOut(op, call, map_.has_value() ? &*map_ : nullptr);
+    if (layout.ok()) layout_ = *std::move(layout);
+    return layout.status();
+  }
+  absl::Status RunAll() { return Reduce(layout_, 0, layout_.kept.size); }
+  absl::Status Run(int64_t start, int64_t count) override { return Reduce(layout_, start, start + count); }
+
+ private:
+  std::optional<Evaluator> map_;
+  ReduceLayout layout_;
+};
+
+}  // namespace
+
+absl::StatusOr<Shape> ExtentsTogether(const char* kernel, absl::Span<const KernelInput> inputs, size_t rank) {
   Shape extents(rank, 1);
-  for (const KernelInput& input : call.inputs) {
+  for (const KernelInput& input : inputs) {
     if (input.extents.size() > rank || !IsImplemented(input.dtype)) {
-      return absl::InvalidArgumentError(absl::StrCat("reduce: input rank ", input.extents.size(), ", output rank ",
+      return absl::InvalidArgumentError(absl::StrCat(kernel, ": input rank ", input.extents.size(), ", output rank ",
                                                      rank, ", dtype ", std::string(ToText(input.dtype))));
     }
     const size_t missing = rank - input.extents.size();
@@ -298,34 +419,22 @@ absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call) {
       if (input.extents[d - missing] != 1) extents[d] = input.extents[d - missing];
     }
   }
-  const size_t count = call.inputs.size();
-  Shape kept_extents, reduced_extents;
-  absl::InlinedVector<Strides, 4> kept(count + 1), reduced(count);
-  for (size_t d = 0; d < rank; ++d) {
-    if (!is_reduced[d] && call.output_extents[d] != extents[d]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("reduce: extent ", extents[d], " of dim ", d, " becomes ", call.output_extents[d]));
-    }
-    (is_reduced[d] ? reduced_extents : kept_extents).push_back(extents[d]);
-    if (!is_reduced[d]) kept[count].push_back(call.output_strides[d]);
-  }
-  for (size_t i = 0; i < count; ++i) {
-    auto strides = BroadcastStrides("reduce", call.inputs[i], extents);
-    if (!strides.ok()) return strides.status();
-    for (size_t d = 0; d < rank; ++d) (is_reduced[d] ? reduced : kept)[i].push_back((*strides)[d]);
-  }
-  std::unique_ptr<Evaluator> map;
-  if (op.map.has_value()) map = std::make_unique<Evaluator>(*op.map, call.scalars);
-  const ReduceLayout layout{.op = op.op,
-                            .kept = Coalesce(kept_extents, kept),
-                            .reduced = Coalesce(reduced_extents, reduced),
-                            .inputs = call.inputs,
-                            .value_dtype = op.map.has_value() ? op.map->dtype() : call.inputs[0].dtype,
-                            .dtype = AccumulatedIn(call.output_dtype),
-                            .output_dtype = call.output_dtype,
-                            .output = call.output,
-                            .map = map.get()};
-  return Reduce(layout);
+  return extents;
+}
+
+absl::Status RunReduce(const ReduceLocalOp& op, const KernelCall& call) {
+  if (absl::Status s = CheckReduce(op, call); !s.ok()) return s;
+  ReduceRunner runner(op, call, 0);
+  if (absl::Status s = runner.Prepare(op, call); !s.ok()) return s;
+  return runner.RunAll();
+}
+
+absl::StatusOr<std::unique_ptr<PieceRunner>> MakeReduceRunner(const ReduceLocalOp& op, const KernelCall& call,
+                                                              size_t number) {
+  if (absl::Status s = CheckReduce(op, call); !s.ok()) return s;
+  auto runner = std::make_unique<ReduceRunner>(op, call, number);
+  if (absl::Status s = runner->Prepare(op, call); !s.ok()) return s;
+  return runner;
 }
 
 }  // namespace tessera::cpu

@@ -140,17 +140,42 @@ struct Nans {
   }
 };
 
+// What is reduced of an element: itself, or the square of its difference.
+struct Itself {
+  template <typename T>
+  HWY_INLINE T One(T a) const {
+    return a;
+  }
+  template <class D, class V>
+  HWY_INLINE V Vector(D, V a) const {
+    return a;
+  }
+};
+template <typename T>
+struct SquaredDifference {
+  T from;
+  HWY_INLINE T One(T a) const {
+    const T difference = scalar::Subtract(a, from);
+    return scalar::Multiply(difference, difference);
+  }
+  template <class D, class V>
+  HWY_INLINE V Vector(D d, V a) const {
+    const V difference = hn::Sub(a, hn::Set(d, from));
+    return hn::Mul(difference, difference);
+  }
+};
+
 // A whole block, in vectors.
-template <typename T, typename Op>
-HWY_INLINE T WholeBlock(const T* row) {
+template <typename T, typename Op, typename Map>
+HWY_INLINE T WholeBlock(const T* row, Map map) {
   const hn::CappedTag<T, static_cast<size_t>(kReduceLanes)> d;
   constexpr int64_t kN = static_cast<int64_t>(hn::MaxLanes(d)), kVectors = kReduceLanes / kN;
   hn::Vec<decltype(d)> lanes[kVectors];
   Nans<std::remove_cv_t<decltype(d)>, Op> nans;
-  for (int64_t v = 0; v < kVectors; ++v) lanes[v] = nans.Look(hn::LoadU(d, row + v * kN));
+  for (int64_t v = 0; v < kVectors; ++v) lanes[v] = nans.Look(map.Vector(d, hn::LoadU(d, row + v * kN)));
   for (int64_t i = kReduceLanes; i < kTreeBlock; i += kReduceLanes) {
     for (int64_t v = 0; v < kVectors; ++v) {
-      lanes[v] = Op::Vectors(d, lanes[v], nans.Look(hn::LoadU(d, row + i + v * kN)));
+      lanes[v] = Op::Vectors(d, lanes[v], nans.Look(map.Vector(d, hn::LoadU(d, row + i + v * kN))));
     }
   }
   for (int64_t width = kVectors / 2; width > 0; width /= 2) {
@@ -166,16 +191,16 @@ HWY_INLINE T WholeBlock(const T* row) {
 }
 
 // Complex numbers have no vectors: the compiler makes some of the lanes' loop. The tree is the same.
-template <typename T, typename Op>
-HWY_INLINE T Block(const T* row, int64_t count) {
+template <typename T, typename Op, typename Map = Itself>
+HWY_INLINE T Block(const T* row, int64_t count, Map map = {}) {
   if constexpr (!scalar::kIsComplex<T>) {
-    if (count == kTreeBlock) return WholeBlock<T, Op>(row);
+    if (count == kTreeBlock) return WholeBlock<T, Op>(row, map);
   }
   T lanes[kReduceLanes] = {};
   const int64_t filled = std::min(count, kReduceLanes);
-  for (int64_t l = 0; l < filled; ++l) lanes[l] = row[l];
+  for (int64_t l = 0; l < filled; ++l) lanes[l] = map.One(row[l]);
   for (int64_t i = kReduceLanes; i < count; ++i) {
-    lanes[i % kReduceLanes] = Op::Two(lanes[i % kReduceLanes], row[i]);
+    lanes[i % kReduceLanes] = Op::Two(lanes[i % kReduceLanes], map.One(row[i]));
   }
   for (int64_t width = kReduceLanes / 2; width > 0; width /= 2) {
     for (int64_t l = 0; l < width && l + width < filled; ++l) lanes[l] = Op::Two(lanes[l], lanes[l + width]);
@@ -183,10 +208,10 @@ HWY_INLINE T Block(const T* row, int64_t count) {
   return lanes[0];
 }
 
-template <typename T, typename Op>
-HWY_INLINE void Push(const T* row, int64_t count, RowTree* tree) {
+template <typename T, typename Op, typename Map = Itself>
+HWY_INLINE void Push(const T* row, int64_t count, RowTree* tree, Map map = {}) {
   for (int64_t at = 0; at < count; at += kTreeBlock) {
-    T value = Block<T, Op>(row + at, std::min(kTreeBlock, count - at));
+    T value = Block<T, Op>(row + at, std::min(kTreeBlock, count - at), map);
     size_t level = 0;
     for (uint64_t carried = tree->blocks; (carried & 1) != 0; carried >>= 1, ++level) {
       T earlier;
@@ -279,6 +304,15 @@ struct PushTyped {
 };
 void PushAny(ReduceOp op, DType dtype, const void* row, int64_t count, RowTree* tree) {
   VisitReduction(op, dtype, PushTyped{row, count, tree});
+}
+
+void PushSquares(DType dtype, const void* row, int64_t count, const void* from, RowTree* tree) {
+  const auto push = [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    std::memcpy(&element, from, sizeof(T));
+    Push<T, SumOp>(static_cast<const T*>(row), count, tree, SquaredDifference<T>{element});
+  };
+  dtype == DType::kF32 ? push(float{}) : push(double{});
 }
 
 // A bool that no other was combined with may have any byte.
@@ -405,6 +439,7 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::cpu {
 
 HWY_EXPORT(PushAny);
+HWY_EXPORT(PushSquares);
 HWY_EXPORT(FinishAny);
 HWY_EXPORT(RowsAny);
 HWY_EXPORT(CombineAny);
@@ -413,6 +448,9 @@ HWY_EXPORT(FirstMaximumAny);
 
 void PushRow(ReduceOp op, DType dtype, const void* row, int64_t count, RowTree* tree) {
   HWY_DYNAMIC_DISPATCH(PushAny)(op, dtype, row, count, tree);
+}
+void PushSquaredDifferences(DType dtype, const void* row, int64_t count, const void* from, RowTree* tree) {
+  HWY_DYNAMIC_DISPATCH(PushSquares)(dtype, row, count, from, tree);
 }
 void FinishRow(ReduceOp op, DType dtype, const RowTree& tree, void* result) {
   HWY_DYNAMIC_DISPATCH(FinishAny)(op, dtype, tree, result);

@@ -24,6 +24,8 @@ struct RowTree {
 };
 // Takes the next elements of a row: whole blocks, save at the row's end.
 void PushRow(ReduceOp op, DType dtype, const void* row, int64_t count, RowTree* tree);
+// As PushRow takes the squares of row[i] - *from for a sum, of f32 or f64: rounded as one by one.
+void PushSquaredDifferences(DType dtype, const void* row, int64_t count, const void* from, RowTree* tree);
 // Writes one element. At least one was pushed.
 void FinishRow(ReduceOp op, DType dtype, const RowTree& tree, void* result);
 // As both for each of several rows of an array: `rows` of `count` elements, `row_stride` elements apart, to as many

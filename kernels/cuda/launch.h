@@ -44,8 +44,9 @@ struct Launch {
   std::vector<Launch> otherwise = {};
 };
 
-// output[b] = left[b] * right[b] (+ output[b] with kAdd), by matrices in row-major order unless transposed, as
-// cuBLASLt takes them. Strides are in elements.
+// output[b] = left[b] * right[b] (+ output[b] with kAdd), by matrices in row-major order, or in column-major order
+// where they are called transposed: dense along one dim, as cuBLASLt takes them (lt_problem.h). Strides are in
+// elements.
 enum class Transposed : uint8_t { kNo = 0, kYes = 1 };
 struct MatrixOperand {
   uint64_t address = 0;
@@ -56,7 +57,7 @@ struct MatrixOperand {
 struct MatmulProblem {
   DType dtype = DType::kF32;  // f64, f32 (without TF32), f16 or bf16 (summed in f32)
   int64_t batch = 1, rows = 0, columns = 0, inner = 0;
-  MatrixOperand left = {}, right = {}, output = {};  // the output isn't transposed
+  MatrixOperand left = {}, right = {}, output = {};
   KernelStore store = KernelStore::kWrite;
   std::vector<Launch> otherwise = {};  // the same product by kernels of the image
 };

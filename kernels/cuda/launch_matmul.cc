@@ -187,8 +187,7 @@ absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, c
       Kind(call.output_dtype) == DTypeKind::kFloat &&
       ToMatrix(p.left, p.rows, p.inner, p.left_row, p.left_inner, p.left_batch, &problem.left) &&
       ToMatrix(p.right, p.inner, p.columns, p.right_inner, p.right_column, p.right_batch, &problem.right) &&
-      ToMatrix(p.output, p.rows, p.columns, p.output_row, p.output_column, p.output_batch, &problem.output) &&
-      problem.output.transposed == Transposed::kNo;
+      ToMatrix(p.output, p.rows, p.columns, p.output_row, p.output_column, p.output_batch, &problem.output);
   if (is_library) {
     problem.otherwise.push_back(std::move(plain));
     steps.push_back(std::move(problem));

@@ -81,6 +81,7 @@ std::string_view PlaceOnGpu(const OpRow& row) {
     case OpFamily::kComposite: return "as its rows";
     case OpFamily::kFourier:
     case OpFamily::kMatrices: return "host";
+    case OpFamily::kContraction: return "kernel, floats by cuBLASLt where it is";
     case OpFamily::kElementwise:
       return row.scalar_op.has_value() && TakesComplex(*row.scalar_op) && !HasComplexFunction(*row.scalar_op)
                  ? "kernel, complex numbers on the host"
@@ -88,7 +89,6 @@ std::string_view PlaceOnGpu(const OpRow& row) {
     case OpFamily::kCreation:
     case OpFamily::kReduction:
     case OpFamily::kArgReduction:
-    case OpFamily::kContraction:
     case OpFamily::kView:
     case OpFamily::kPlace:
     case OpFamily::kAlong:

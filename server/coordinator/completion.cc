@@ -40,6 +40,12 @@ bool Remove(std::vector<WorkerIndex>& list, WorkerIndex worker) {
   return true;
 }
 
+// What a profile says of a transfer.
+std::string TextOf(const std::vector<TensorPointer>& tensors) {
+  const std::string first = ToText(tensors[0]->spec);
+  return tensors.size() == 1 ? first : StrCat(first, " and ", tensors.size() - 1, " more");
+}
+
 // Copies a shard's row-major elements to their places in the whole tensor.
 void PlaceShard(const TensorSpec& spec, const Box& box, const std::string& shard, std::string& whole) {
   const auto size = static_cast<size_t>(SizeBytes(spec.dtype));
@@ -304,19 +310,19 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
     --session->second.tickets;
     session->second.profile.Add({.number = gone.profile_number,
                                  .name = is_upload ? "upload" : "download",
-                                 .output = ToText(gone.tensor->spec),
+                                 .output = TextOf(gone.tensors),
                                  .code = gone.status.code(),
                                  .runs = std::move(gone.runs)},
                                 config_.max_profiled_runs);
   }
   if (!is_upload) return;
-  gone.tensor->uploading = false;
+  for (const TensorPointer& tensor : gone.tensors) tensor->uploading = false;
   if (gone.status.ok() && !gone.closing) {
     SendTo(gone.session, UploadDoneEvent{gone.request});
     return;
   }
   const absl::Status why = gone.status.ok() ? absl::CancelledError("upload: given up by the client") : gone.status;
-  PoisonTensor(*gone.tensor, why);
+  for (const TensorPointer& tensor : gone.tensors) PoisonTensor(*tensor, why);
   if (gone.request != 0) SendTo(gone.session, SettledEvent{gone.request, why});
 }
 

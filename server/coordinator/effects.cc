@@ -33,9 +33,12 @@ struct MessageText {
     return StrCat(text, " ", TextOf(m.waits), m.writes_are_free ? " free" : "");
   }
   std::string operator()(const TransferWindow& m) const {
-    return StrCat("window ", m.ordinal.value, " ticket ", m.ticket.value, " secret ", m.secret, " direction ",
-                  static_cast<int>(m.direction), " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides),
-                  " ", TextOf(m.waits));
+    std::string text = StrCat("window ", m.ordinal.value, " ticket ", m.ticket.value, " secret ", m.secret,
+                              " direction ", static_cast<int>(m.direction()));
+    for (const TransferRange& range : m.ranges) {
+      StrAppend(&text, " ", ToText(range.spec), " at ", range.offset_bytes, " ", TextOf(range.strides));
+    }
+    return StrCat(text, " ", TextOf(m.waits));
   }
   std::string operator()(const InlineRead& m) const {
     return StrCat("inline ", m.ordinal.value, " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides), " ",
@@ -94,10 +97,17 @@ struct EffectText {
 
 }  // namespace
 
+std::vector<HandleId> ResultsOf(const UploadRecord& record) {
+  std::vector<HandleId> results;
+  for (const UploadedTensor& tensor : record.tensors) results.push_back(tensor.result);
+  return results;
+}
+
 int64_t WeightOf(const Record& record) {
   constexpr size_t kHandlesOfOne = 64;
   size_t handles = 0;
   if (const auto* call = std::get_if<CallRecord>(&record)) handles = call->results.size();
+  if (const auto* upload = std::get_if<UploadRecord>(&record)) handles = upload->tensors.size();
   if (const auto* drop = std::get_if<DropRecord>(&record)) handles = drop->handles.size();
   if (const auto* bad = std::get_if<BadRecord>(&record)) handles = bad->results.size() + bad->last_uses.size();
   return static_cast<int64_t>(1 + handles / kHandlesOfOne);

@@ -32,11 +32,16 @@ struct CallRecord {
   absl::InlinedVector<HandleId, 1> results;
   Speaker speaker = Speaker::kOp;
 };
-struct UploadRecord {
-  uint64_t request = 0;
+struct UploadedTensor {
   HandleId result;
   TensorSpec spec;
 };
+// Of one ticket: one tensor at least, on the same workers.
+struct UploadRecord {
+  uint64_t request = 0;
+  std::vector<UploadedTensor> tensors;
+};
+std::vector<HandleId> ResultsOf(const UploadRecord& record);
 struct DownloadRecord {
   uint64_t request = 0;
   HandleId handle;

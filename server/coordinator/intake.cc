@@ -113,8 +113,9 @@ bool StateMachine::AwaitsWindows(SessionEntry& session, const std::vector<Worker
   session.memory_wait->closed_windows = closed_windows_;
   for (auto id = closing_.begin(); id != closing_.end() && *id < session.memory_wait->before; ++id) {
     const TicketEntry& ticket = tickets_.at(*id);
-    const BufferEntry& pinned = *ticket.tensor->buffer;
-    if (pinned.bytes > 0 && !ticket.missing.empty() && HaveCommon(*pinned.workers, workers)) return true;
+    const bool has_memory = std::any_of(ticket.tensors.begin(), ticket.tensors.end(),
+                                        [](const TensorPointer& tensor) { return tensor->buffer->bytes > 0; });
+    if (has_memory && !ticket.missing.empty() && HaveCommon(*ticket.tensors[0]->buffer->workers, workers)) return true;
   }
   return false;
 }
@@ -239,32 +240,56 @@ absl::Status StateMachine::CheckTickets(std::string_view op, const SessionEntry&
                                              config_.max_tickets_per_session));
 }
 
+absl::StatusOr<std::vector<TensorPointer>> StateMachine::PlaceUploads(SessionEntry& session, const UploadRecord& record,
+                                                                      const WorkerGroup& workers) {
+  std::vector<TensorPointer> made;
+  for (const UploadedTensor& one : record.tensors) {
+    if (*groups_.Of(one.spec.mesh) != *workers) {
+      return absl::InvalidArgumentError(StrCat("upload: ", ToText(one.spec), " and ", ToText(record.tensors[0].spec),
+                                               " are on different workers, and come by one ticket"));
+    }
+    auto tensor = std::make_shared<TensorEntry>();
+    tensor->session = session.info.session;
+    tensor->handle = one.result;
+    tensor->spec = one.spec;
+    tensor->strides = RowMajorStrides(MaxShardShape(one.spec));
+    tensor->uploading = true;
+    const int64_t bytes = MaxShardElements(one.spec) * SizeBytes(one.spec.dtype);
+    auto buffer = NewBuffer(session.info.session, workers, bytes, "upload");
+    if (!buffer.ok() && record.tensors.size() > 1) {
+      return WithMessage(buffer.status(),
+                         StrCat(StdView(buffer.status().message()), "; for ", ToText(one.spec), ", number ",
+                                made.size(), " of ", record.tensors.size(), " that are read together"));
+    }
+    if (!buffer.ok()) return buffer.status();
+    tensor->buffer = *std::move(buffer);
+    tensor->offset_bytes = tensor->buffer->offset_bytes;
+    made.push_back(std::move(tensor));
+  }
+  for (size_t i = 0; i < made.size(); ++i) {
+    absl::Status status = AddTensor(session, made[i]->handle, made[i]);
+    if (status.ok()) continue;
+    for (size_t added = 0; added < i; ++added) session.tensors.erase(made[added]->handle);
+    return status;
+  }
+  return made;
+}
+
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
-  const WorkerGroup workers = groups_.Of(record.spec.mesh);
+  const WorkerGroup workers = groups_.Of(record.tensors[0].spec.mesh);
   absl::Status status = CheckWorkers("upload", *workers);
   if (status.ok()) status = CheckTickets("upload", session);
   if (status.ok() && !HasRoom(*workers)) return Progress::kBlocked;
-  auto tensor = std::make_shared<TensorEntry>();
   if (status.ok()) {
-    tensor->session = session.info.session;
-    tensor->handle = record.result;
-    tensor->spec = record.spec;
-    tensor->strides = RowMajorStrides(MaxShardShape(record.spec));
-    tensor->uploading = true;
-    auto buffer = NewBuffer(session.info.session, workers, MaxShardElements(record.spec) * SizeBytes(record.spec.dtype),
-                            "upload");
-    status = buffer.status();
+    auto placed = PlaceUploads(session, record, workers);
+    status = placed.status();
     if (absl::IsResourceExhausted(status) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
-    if (buffer.ok()) {
-      tensor->buffer = *std::move(buffer);
-      tensor->offset_bytes = tensor->buffer->offset_bytes;
-      status = AddTensor(session, record.result, tensor);
-    }
+    if (placed.ok()) OpenWindow(session, *std::move(placed), TransferDirection::kUpload, record.request);
   }
-  if (status.ok()) {
-    OpenWindow(session, std::move(tensor), TransferDirection::kUpload, record.request);
-  } else {
-    AddFailedTensor(session, record.result, MakeFailedTensor(session, record.result, status, &record.spec));
+  if (!status.ok()) {
+    for (const UploadedTensor& one : record.tensors) {
+      AddFailedTensor(session, one.result, MakeFailedTensor(session, one.result, status, &one.spec));
+    }
     Send(session, SettledEvent{record.request, status});
   }
   return Progress::kDone;
@@ -288,7 +313,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadR
   if (record.allow_inline && bytes <= config_.max_inline_bytes && !spec.has_partial()) {
     ReadInline(session, *std::move(tensor), record.request);
   } else {
-    OpenWindow(session, *std::move(tensor), TransferDirection::kDownload, record.request);
+    OpenWindow(session, {*std::move(tensor)}, TransferDirection::kDownload, record.request);
   }
   return Progress::kDone;
 }
@@ -380,7 +405,7 @@ void StateMachine::Cancel(SessionEntry& session, const Cancels& cancels) {
                          LastUsesOf(*call)};
     } else if (auto* upload = std::get_if<UploadRecord>(&record);
                upload && (is_before || cancels.requests.contains(upload->request))) {
-      record = BadRecord{cancelled("upload"), upload->request, {upload->result}, {}};
+      record = BadRecord{cancelled("upload"), upload->request, ResultsOf(*upload), {}};
     } else if (auto* download = std::get_if<DownloadRecord>(&record);
                download && cancels.requests.contains(download->request)) {
       record = BadRecord{cancelled("download"), download->request, {}, {}};

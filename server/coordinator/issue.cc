@@ -364,10 +364,10 @@ void StateMachine::AddOutputs(SessionEntry& session, const Unit& unit, const Pla
   }
 }
 
-void StateMachine::OpenWindow(SessionEntry& session, TensorPointer tensor, TransferDirection direction,
+void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> tensors, TransferDirection direction,
                               uint64_t request) {
   // A lost worker of a tensor that is still good has nothing of it.
-  const WorkerGroup workers = AliveOf(groups_.Of(tensor->spec.mesh));
+  const WorkerGroup workers = AliveOf(groups_.Of(tensors[0]->spec.mesh));
   const bool upload = direction == TransferDirection::kUpload;
   OpPointer op = NewOp(OpEntry::Kind::kWindow, upload ? "upload" : "download", session.info.session, workers, 1);
   TransferWindow window;
@@ -375,30 +375,29 @@ void StateMachine::OpenWindow(SessionEntry& session, TensorPointer tensor, Trans
   window.ticket = TicketId(next_ticket_++);
   // The secret keeps other sessions out; it comes from the session's own, which they don't know.
   window.secret = XXH64(&window.ticket.value, sizeof(window.ticket.value), session.info.secret);
-  window.direction = direction;
-  window.spec = tensor->spec;
-  window.offset_bytes = tensor->offset_bytes;
-  window.strides = tensor->strides;
-  History& history = tensor->buffer->history;
-  history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
-  if (upload) {
-    history.WaitsForWrite(kIoStream, 1, window.waits);
-    history.AddWrite({kIoStream, op->ordinal, workers});
-  } else {
-    AddParent(op, *tensor);
-    history.WaitsForRead(kIoStream, 1, window.waits);
+  for (const TensorPointer& tensor : tensors) {
+    window.ranges.push_back({direction, tensor->spec, tensor->offset_bytes, tensor->strides});
+    History& history = tensor->buffer->history;
+    history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+    if (upload) {
+      history.WaitsForWrite(kIoStream, 1, window.waits);
+      history.AddWrite({kIoStream, op->ordinal, workers});
+    } else {
+      AddParent(op, *tensor);
+      history.WaitsForRead(kIoStream, 1, window.waits);
+    }
   }
   DropRejoined(window.waits);
   op->request = request;
   op->ticket = window.ticket;
-  op->tensor = tensor;
+  op->tensor = tensors[0];
   ++session.tickets;
   TicketEntry& ticket = tickets_[window.ticket];
   ticket.session = session.info.session;
   ticket.secret = window.secret;
   ticket.request = request;
   ticket.direction = direction;
-  ticket.tensor = std::move(tensor);
+  ticket.tensors = std::move(tensors);
   ticket.workers = workers;
   ticket.missing = *workers;
   ticket.profile_number = session.profile.TakeNumber();

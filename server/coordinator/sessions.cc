@@ -64,7 +64,7 @@ void StateMachine::EndTransfers(SessionEntry& session) {
   session.queue_weight = 0;
   for (Record& record : session.queue) {
     if (const auto* upload = std::get_if<UploadRecord>(&record)) {
-      record = BadRecord{gone("upload"), upload->request, {upload->result}, {}};
+      record = BadRecord{gone("upload"), upload->request, ResultsOf(*upload), {}};
     } else if (const auto* download = std::get_if<DownloadRecord>(&record)) {
       record = BadRecord{gone("download"), download->request, {}, {}};
     }

@@ -103,6 +103,9 @@ class StateMachine {
   // Of the first records of the queue; how many were taken.
   Progress Take(SessionEntry& session, size_t& taken);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);
+  // Memory and names for all of its tensors, or for none of them.
+  absl::StatusOr<std::vector<TensorPointer>> PlaceUploads(SessionEntry& session, const UploadRecord& record,
+                                                          const WorkerGroup& workers);
   Progress TakeRecord(SessionEntry& session, DownloadRecord& record);
   Progress TakeRecord(SessionEntry& session, WatchRecord& record);
   Progress TakeRecord(SessionEntry& session, DropRecord& record);
@@ -194,7 +197,8 @@ class StateMachine {
   OpPointer NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
                   int64_t cost_us);
   void AddParent(const OpPointer& op, const TensorEntry& tensor);
-  void OpenWindow(SessionEntry& session, TensorPointer tensor, TransferDirection direction, uint64_t request);
+  void OpenWindow(SessionEntry& session, std::vector<TensorPointer> tensors, TransferDirection direction,
+                  uint64_t request);
   void ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request);
   WorkerGroup AliveOf(const WorkerGroup& workers);
   void ToGroup(const WorkerGroup& workers, WorkerMessage message);

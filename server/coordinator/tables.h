@@ -91,7 +91,7 @@ struct OpEntry {
   absl::InlinedVector<std::weak_ptr<TensorEntry>, 1> outputs;  // and views of them
   absl::InlinedVector<Waiter, 1> waiters;
   absl::InlinedVector<uint64_t, 1> comm_scopes;  // of the session: those that were open
-  // kWindow and kInlineRead: what is read or written.
+  // kWindow and kInlineRead: what is read or written; of several the first.
   uint64_t request = 0;
   TicketId ticket;
   TensorPointer tensor;
@@ -107,7 +107,7 @@ struct TicketEntry {
   uint64_t secret = 0;
   uint64_t request = 0;  // 0: answered
   TransferDirection direction = TransferDirection::kDownload;
-  TensorPointer tensor;  // pinned
+  std::vector<TensorPointer> tensors;  // pinned: one, or those of an upload
   WorkerGroup workers;
   std::vector<WorkerIndex> missing;  // have not said that they are done
   bool closing = false;

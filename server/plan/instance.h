@@ -44,18 +44,24 @@ struct Instance {
   bool operator==(const Instance&) const = default;
 };
 
-// A range of every arena of a mesh that an upload fills or a download reads. The worker opens it for
-// its ticket when the waits are met; what it does then is between it and the client.
+// A tensor's range of every arena of its mesh, that an upload fills or a download reads.
 enum class TransferDirection : uint8_t { kUpload = 0, kDownload = 1 };
-struct TransferWindow {
-  Ordinal ordinal;
-  TicketId ticket;
-  uint64_t secret = 0;  // known to the coordinator, the workers and the session that owns the ticket
+struct TransferRange {
   TransferDirection direction = TransferDirection::kDownload;
   TensorSpec spec;
   int64_t offset_bytes = 0;  // of the tensor's first element
   Strides strides;
+  bool operator==(const TransferRange&) const = default;
+};
+
+// The worker opens the ranges for their ticket when the waits are met; what it does then is between it and the client.
+struct TransferWindow {
+  Ordinal ordinal;
+  TicketId ticket;
+  uint64_t secret = 0;                // known to the coordinator, the workers and the session that owns the ticket
+  std::vector<TransferRange> ranges;  // of the ticket's tensors, by their number: one at least, of one direction
   std::vector<InstanceWait> waits;
+  TransferDirection direction() const { return ranges.front().direction; }
   bool operator==(const TransferWindow&) const = default;
 };
 

@@ -290,9 +290,10 @@ void Executor::OpenWindow(const TransferWindow& window) {
   constexpr StreamId kIo = StreamId::kIo;
   RunRecordRef record = records_->Take(window.ordinal);
   record->failure = CheckOrdinal(kIo, window.ordinal);
-  if (record->failure.ok()) {
+  for (const TransferRange& range : window.ranges) {
+    if (!record->failure.ok()) break;
     record->failure =
-        CheckShard(window.spec, window.strides, window.offset_bytes, arenas_.self(), arenas_.own().bytes()).status();
+        CheckShard(range.spec, range.strides, range.offset_bytes, arenas_.self(), arenas_.own().bytes()).status();
   }
   if (record->failure.ok()) record->failure = CheckReached(window.waits);
   if (record->failure.ok()) EnqueueOwnWaits(kIo, window.ordinal, window.waits, 1);

@@ -10,8 +10,10 @@ namespace tessera {
 absl::Status TicketTable::Expect(const TransferWindow& window) {
   auto ticket = std::make_shared<Ticket>();
   ticket->window = window;
-  TESSERA_ASSIGN_OR_RETURN(ticket->box,
-                           CheckShard(window.spec, window.strides, window.offset_bytes, self_, arena_.bytes()));
+  for (const TransferRange& range : window.ranges) {
+    TESSERA_ASSIGN_OR_RETURN(ticket->shards.emplace_back().box,
+                             CheckShard(range.spec, range.strides, range.offset_bytes, self_, arena_.bytes()));
+  }
   unopened_[window.ordinal] = ticket;
   unopened_count_ = unopened_.size();
   tickets_[window.ticket] = std::move(ticket);

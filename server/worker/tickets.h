@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,8 +32,14 @@ class TicketTable {
       : self_(self), arena_(arena), report_(std::move(report)) {}
 
   struct Ticket {
+    // What this worker holds of one of its tensors.
+    struct Shard {
+      Box box;
+      int64_t covered_rows = 0;      // an upload's progress along dim 0 (elements for rank 0)
+      int64_t covered_elements = 0;  // of the own box, of an upload by parts
+    };
     TransferWindow window;
-    Box box;  // what this worker holds of the tensor
+    std::vector<Shard> shards;  // by the number of the tensor, as the window's ranges are
     bool open = false;
     bool redeemed = false;
     bool over = false;  // reported, or to be reported when the last copy ends
@@ -41,14 +48,12 @@ class TicketTable {
     RunTimes times;             // of the copies
     int64_t busy_since_ns = 0;  // while some run
     int64_t copied_bytes = 0;
-    int64_t covered_rows = 0;      // an upload's progress along dim 0 (elements for rank 0)
-    int64_t covered_elements = 0;  // of the own box, of an upload by parts
-    int holder = 0;                // which redeeming it has been; the ones before are over
+    int holder = 0;  // which redeeming it has been; the ones before are over
     absl::Status status;
   };
   using TicketPointer = std::shared_ptr<Ticket>;
 
-  // InvalidArgument when the window lies outside the arena; the ticket then is closed.
+  // InvalidArgument when a range of the window lies outside the arena; there is no such ticket then.
   absl::Status Expect(const TransferWindow& window);
   // The window of this ordinal is open; nothing for ordinals that are no window's.
   void Open(Ordinal ordinal);

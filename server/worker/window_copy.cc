@@ -27,23 +27,23 @@ absl::StatusOr<Box> CheckShard(const TensorSpec& spec, absl::Span<const int64_t>
   return box;
 }
 
-absl::StatusOr<int64_t> CopyWindow(Device& device, const TransferWindow& window, const Box& own, const Box& client,
+absl::StatusOr<int64_t> CopyWindow(Device& device, const TransferRange& range, const Box& own, const Box& client,
                                    std::byte* shard, std::byte* client_data) {
   const Box common = Intersect(own, client);
   if (IsEmpty(common)) return 0;
-  const int64_t element_bytes = SizeBytes(window.spec.dtype);
+  const int64_t element_bytes = SizeBytes(range.spec.dtype);
   const Strides client_strides = RowMajorStrides(BoxShape(client));
   for (size_t d = 0; d < common.size(); ++d) {
     client_data += (common[d].start - client[d].start) * client_strides[d] * element_bytes;
-    shard += (common[d].start - own[d].start) * window.strides[d] * element_bytes;
+    shard += (common[d].start - own[d].start) * range.strides[d] * element_bytes;
   }
-  const bool is_upload = window.direction == TransferDirection::kUpload;
+  const bool is_upload = range.direction == TransferDirection::kUpload;
   CopyWork work{.extents = BoxShape(common),
                 .element_bytes = element_bytes,
                 .source = client_data,
                 .source_strides = client_strides,
                 .destination = shard,
-                .destination_strides = window.strides};
+                .destination_strides = range.strides};
   if (!is_upload) {
     work.source = shard;
     work.destination = client_data;

@@ -21,10 +21,10 @@ namespace tessera {
 absl::StatusOr<Box> CheckShard(const TensorSpec& spec, absl::Span<const int64_t> strides, int64_t offset_bytes,
                                WorkerIndex worker, int64_t arena_bytes);
 
-// Copies what lies both in `own` (the shard, from `shard` on, by the window's strides) and in `client`
-// (row-major from `client_data` on), in the window's direction, by the device that the shard is on. Boxes lie in the
+// Copies what lies both in `own` (the shard, from `shard` on, by the range's strides) and in `client`
+// (row-major from `client_data` on), in the range's direction, by the device that the shard is on. Boxes lie in the
 // tensor; the client's memory holds all of its box. Returns the bytes copied, or the device's error.
-absl::StatusOr<int64_t> CopyWindow(Device& device, const TransferWindow& window, const Box& own, const Box& client,
+absl::StatusOr<int64_t> CopyWindow(Device& device, const TransferRange& range, const Box& own, const Box& client,
                                    std::byte* shard, std::byte* client_data);
 
 }  // namespace tessera

@@ -36,9 +36,9 @@ namespace {
 
 constexpr int64_t kRows = 6, kColumns = 5;  // of a tensor of i8, whose rows 3 to 5 are this worker's
 constexpr int64_t kShardBytes = 3 * kColumns;
-constexpr int64_t kOffset = 256, kSecondOffset = 1024;
+constexpr int64_t kOffset = 256, kSecondOffset = 1024, kOffsets[] = {2048, 2304};
 constexpr size_t kMemoryBytes = 4096;
-constexpr uint64_t kUpload = 1, kDownload = 2, kSecret = 7;
+constexpr uint64_t kUpload = 1, kDownload = 2, kTogether = 3, kSecret = 7;  // the third has two tensors
 constexpr size_t kMaxCalls = 64;
 
 class Bytes {
@@ -71,10 +71,7 @@ TransferWindow Window(uint64_t ticket, TransferDirection direction, int64_t offs
   window.ordinal = Ordinal(ticket);
   window.ticket = TicketId(ticket);
   window.secret = kSecret;
-  window.direction = direction;
-  window.spec = *ParseTensorSpec("i8[6,5] @ mesh(2) [S(0)]");
-  window.strides = {kColumns, 1};
-  window.offset_bytes = offset;
+  window.ranges = {{direction, *ParseTensorSpec("i8[6,5] @ mesh(2) [S(0)]"), offset, {kColumns, 1}}};
   return window;
 }
 
@@ -100,13 +97,19 @@ class World {
         tickets_(WorkerIndex(1), arena,
                  [this](const TransferReport& report) {
                    TESSERA_CHECK(++reports_[report.ticket.value] == 1);
-                   if (report.ticket.value == kUpload && report.status.ok() && !is_closed_) is_uploaded_ = true;
+                   if (!report.status.ok() || is_closed_) return;
+                   if (report.ticket.value == kUpload) is_uploaded_ = true;
+                   if (report.ticket.value == kTogether) are_uploaded_ = true;
                  }),
         gate_(MakeDataGate({tickets_, device, copies_, decodes_, decoder_, attached_, files_, 11, nullptr}, host,
                            [] {})) {
     std::memset(arena_.memory(), 0x5A, kMemoryBytes);
     TESSERA_CHECK(tickets_.Expect(Window(kUpload, TransferDirection::kUpload, kOffset)).ok());
     TESSERA_CHECK(tickets_.Expect(Window(kDownload, TransferDirection::kDownload, kSecondOffset)).ok());
+    TransferWindow together = Window(kTogether, TransferDirection::kUpload, kOffsets[0]);
+    together.ranges.push_back(Window(kTogether, TransferDirection::kUpload, kOffsets[1]).ranges[0]);
+    TESSERA_CHECK(tickets_.Expect(together).ok());
+    tickets_.Open(Ordinal(kTogether));
     tickets_.Open(Ordinal(kUpload));
     tickets_.Open(Ordinal(kDownload));
     const FileDescriptor file(open((folder_ + "/in").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
@@ -120,7 +123,7 @@ class World {
     switch (what % 8) {
       case 0: {
         auto request = gate_.transferRequest();
-        request.setTicket(1 + bytes.Next() % 3);
+        request.setTicket(1 + bytes.Next() % 4);
         request.setSecret(bytes.Next() % 4 == 0 ? 0 : kSecret);
         auto answer = request.send();
         transfers_.push_back(answer.getTransfer());
@@ -134,7 +137,7 @@ class World {
       }
       case 2:
         is_closed_ = true;  // by the coordinator; it is reported well, whatever it brought
-        tickets_.Close(TicketId(1 + bytes.Next() % 3));
+        tickets_.Close(TicketId(1 + bytes.Next() % 4));
         return;
       default: break;
     }
@@ -164,6 +167,7 @@ class World {
           stops.set(d, bytes.Small());
         }
         request.setOffset(static_cast<uint64_t>(bytes.Small()));
+        request.setTensor(what >> 6);
         return Keep(request.send().ignoreResult());
       }
       case 6: return Keep(transfer.finishRequest().send().ignoreResult());
@@ -191,7 +195,7 @@ class World {
       }
       default: {
         auto request = gate_.resumeRequest();
-        request.setTicket(1 + bytes.Next() % 3);
+        request.setTicket(1 + bytes.Next() % 4);
         request.setSecret(bytes.Next() % 4 == 0 ? 0 : kSecret);
         auto answer = request.send();
         transfers_.push_back(answer.getTransfer());
@@ -208,6 +212,7 @@ class World {
       case 0: {
         auto request = transfer.openFileRequest();
         request.setPath(path);
+        request.setTensor(path == kPaths[0] ? bytes.Next() % 3 : 0);
         auto layout = request.initLayout();
         layout.setOffset(static_cast<uint64_t>(bytes.Small()));
         auto strides = layout.initStrides(bytes.Next() % 8 == 0 ? 1 : 2);
@@ -246,10 +251,12 @@ class World {
     TESSERA_CHECK((names == std::set<std::string>{"in", "link"}));
     std::filesystem::remove(folder_ + "/out");
     for (int64_t i = 0; i < static_cast<int64_t>(kMemoryBytes); ++i) {
-      const bool is_window = i >= kOffset && i < kOffset + kShardBytes;
-      TESSERA_CHECK(is_window || arena_.memory()[i] == std::byte{0x5A});
+      const auto lies_at = [i](int64_t offset) { return i >= offset && i < offset + kShardBytes; };
+      const bool is_window = lies_at(kOffset), is_together = lies_at(kOffsets[0]) || lies_at(kOffsets[1]);
+      TESSERA_CHECK(is_window || is_together || arena_.memory()[i] == std::byte{0x5A});
       // A client's memory is zeros.
       TESSERA_CHECK(!is_window || !is_uploaded_ || arena_.memory()[i] == std::byte{0});
+      TESSERA_CHECK(!is_together || !are_uploaded_ || arena_.memory()[i] == std::byte{0});
     }
   }
 
@@ -265,6 +272,7 @@ class World {
   std::map<uint64_t, int> reports_;
   bool is_closed_ = false;
   bool is_uploaded_ = false;
+  bool are_uploaded_ = false;
   TicketTable tickets_;
   Decoder decoder_{DecoderOptions{}};  // none: what is asked of it is refused
   CopyThread copies_, decodes_;

@@ -145,6 +145,38 @@ def test_several_tensors_of_one_file(session, served):
     assert ts.open("model.safetensors")["weight"][1:3].full_tensor().tolist() == arrays["weight"][1:3].tolist()
 
 
+def test_the_tensors_of_a_file_are_one_transfer(session, served):
+    mesh = session.init_device_mesh((2, 2), mesh_dim_names=("x", "y"))
+    arrays = {f"layer.{i}": numbers((i % 5, 3), np.float32) for i in range(40)} | {"scale": np.float64(3)}
+    ts.save("model.safetensors", {name: ts.asarray(a, device_mesh=mesh) for name, a in arrays.items()})
+    with session.profile() as profile:
+        loaded = ts.load("model.safetensors", mesh)
+        total = sum((x.sum() for x in loaded.values()), start=ts.zeros((), device_mesh=mesh))    # waits for them
+        assert float(total) == pytest.approx(float(sum(a.sum() for a in arrays.values())))
+    uploads = [op for op in profile.ops if op.name == "upload" and "f32[0]" not in op.output and "u8[0]" not in op.output]
+    assert [op.output.split(" and ")[1:] for op in uploads] == [["40 more"]]
+    for name, x in loaded.items():
+        np.testing.assert_array_equal(x.full_tensor(), arrays[name])
+
+
+def test_tensors_that_come_together_have_memory_all_or_none(new_cluster, tmp_path):
+    cluster = new_cluster(workers=2, memory="16MiB", files=tmp_path)
+    session = cluster.connect()
+    large = np.ones((3 << 20,), np.float32)     # 12 MiB each, 6 a worker
+    np.save(tmp_path / "one.npy", large)
+    header = json.dumps({name: {"dtype": "F32", "shape": [large.size], "data_offsets": [i * large.nbytes, (i + 1) * large.nbytes]}
+                         for i, name in enumerate("abc")}).encode()
+    (tmp_path / "three.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + 3 * large.tobytes())
+    with session:
+        three = ts.load("three.safetensors")
+        for x in three.values():
+            with pytest.raises(ts.ResourceExhaustedError, match="number 2 of 3 that are read together"):
+                x.wait()
+        assert [worker["used_bytes"] for worker in session.status()["workers"]] == [0, 0]
+        two = ts.load("three.safetensors", names=["a", "c"])
+        assert float(two["c"].sum()) == large.size
+
+
 def test_pending_terms_are_reduced_first(session, served):
     mesh = session.init_device_mesh((4,))
     x = ts.distribute_tensor(np.arange(32.0).reshape(8, 4), mesh, [S(0)]).sum(axis=0)

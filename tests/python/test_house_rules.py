@@ -42,7 +42,7 @@ LAYERS = {
     "server/worker": ["schemas/", "server/plan", "server/transport", "server/device", "server/worker", "kernels/kernel.h", "kernels/cpu/blas_core.h"],
     "server/transport": ["schemas/", "server/plan", "server/transport"],
     "server/transport/nccl": ["schemas/", "server/transport", "server/device/cuda"],
-    "server/device": ["schemas/", "server/plan", "server/device", "kernels/joined_maps.h", "kernels/kernel.h"],
+    "server/device": ["schemas/", "server/plan", "server/device", "kernels/joined_kernels.h", "kernels/kernel.h"],
     "server/device/cuda": ["schemas/", "server/device", "kernels/kernel.h", "kernels/cuda/"],
     "kernels": ["schemas/types", "schemas/ops", "kernels/"],
     "client": ["schemas/", "client/"],

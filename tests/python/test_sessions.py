@@ -161,21 +161,19 @@ def test_a_guest_may_send_little(new_cluster):
 # ---- how long a wait lasts --------------------------------------------------------------------------------------------
 
 def test_an_op_that_takes_long_is_no_stall(new_cluster):
-    cluster = new_cluster(workers=1, memory="320MiB")
+    cluster = new_cluster(workers=1, memory="640MiB")
     session = cluster.connect(stall_timeout=1)
-    small = ts.ones((1024, 1024), device_mesh=session.default_mesh, dtype=ts.float64).wait()
-    start = time.monotonic()
-    (small @ small).wait()
-    once = time.monotonic() - start
-    # A product of some seconds; those who wait for it read nothing that runs meanwhile.
-    size = int(min(4096, 1024 * (4 / once) ** (1 / 3)))
-    large = ts.ones((size, size), device_mesh=session.default_mesh, dtype=ts.float64).wait()
-    start = time.monotonic()
-    product = large @ large
-    product.wait()
-    took = time.monotonic() - start
-    assert float(product[0, 0]) == size
-    assert took > 1.2, f"{took} s: it shows nothing"
+    # Products twice as long each, until one is longer than the time-out; those who wait for it read nothing that runs meanwhile.
+    for size in (2048, 2580, 3251, 4096, 5161):
+        large = ts.ones((size, size), device_mesh=session.default_mesh, dtype=ts.float64).wait()
+        start = time.monotonic()
+        product = large @ large
+        product.wait()
+        took = time.monotonic() - start
+        assert float(product[0, 0]) == size
+        if took > 1.2:
+            return
+    raise AssertionError(f"{took} s: it shows nothing")
 
 
 def test_a_wait_with_a_timeout_waits_for_it(new_cluster):

@@ -20,7 +20,9 @@ std::string TextOf(const DownloadRecord& record) {
   return StrCat("read ", record.request, " of ", record.handle.value, "; ");
 }
 std::string TextOf(const UploadRecord& record) {
-  return StrCat("bring ", record.request, " to ", record.result.value, "; ");
+  std::string text = StrCat("bring ", record.request, " to");
+  for (const UploadedTensor& tensor : record.tensors) text += StrCat(" ", tensor.result.value);
+  return StrCat(text, "; ");
 }
 std::string TextOf(const ReleaseRecord& record) { return StrCat("release ", record.ticket.value, "; "); }
 std::string TextOf(const DropRecord& record) { return StrCat("drop ", record.handles.at(0).value, "; "); }

@@ -1,6 +1,7 @@
 """What people do wrong when they train: each is an error of its own at the line that did it, and training goes on after."""
 
 import os
+import re
 import signal
 import traceback
 
@@ -12,6 +13,7 @@ from torch import nn
 
 import tessera as ts
 import tessera.torch as tt
+from tessera import _context
 from tessera.torch.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 
@@ -128,6 +130,97 @@ def test_training_goes_on_from_a_checkpoint_on_the_workers_that_are_left(tmp_pat
         tt.load(tmp_path / "c", {"model": again, "optimizer": optimizer})
         for _ in range(2):
             assert step(again, optimizer, tt.distribute_tensor(x, rest, [S(0)])) == pytest.approx(step(other, expected, x), rel=1e-5)
+
+
+def of_ddp(model, mesh):
+    return tt.DistributedDataParallel(model, mesh)
+
+
+def of_fsdp(model, mesh):
+    for part in (model[0], model[2], model):
+        tt.fully_shard(part, mesh=mesh)
+    return model
+
+
+def of_tensor_parallel(model, mesh):
+    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def of_device(model, mesh):
+    with tt.default_placement(mesh):
+        return model.to("tessera")
+
+
+def of_pipeline(model, mesh):
+    """The second of two stages lies on the workers that are lost."""
+    first, second = nn.Sequential(model[0]), nn.Sequential(model[1], model[2])
+    tt.distribute_module(first, _context.current_session().init_device_mesh((1,), workers=[0]))
+    tt.distribute_module(second, _context.current_session().init_device_mesh((2,), workers=[1, 2]))
+    return nn.ModuleList([first, second])
+
+
+@pytest.mark.parametrize("step_lost", ["before", "within"])
+@pytest.mark.parametrize("make, names", [
+    (tt.distribute_module, ["0.weight", "0.bias", "2.weight", "2.bias"]), (of_device, ["0.weight", "0.bias", "2.weight", "2.bias"]),
+    (of_ddp, ["module.0.weight", "module.0.bias", "module.2.weight", "module.2.bias"]), (of_fsdp, ["0.weight", "0.bias", "2.weight", "2.bias"]),
+    (of_tensor_parallel, ["0.weight", "0.bias", "2.weight", "2.bias"]), (of_pipeline, ["1.1.weight", "1.1.bias"])],
+    ids=lambda one: getattr(one, "__name__", ""))
+def test_a_step_without_a_lost_worker_fails_by_the_names_of_the_parameters(make, names, step_lost):
+    """As named_parameters() has them, whether the worker goes between two steps or while steps are on their way."""
+    with ts.local_cluster(workers=3, memory="64MiB") as cluster, cluster.connect() as session:
+        mesh = session.init_device_mesh((3,))
+        model = make(mlp(), mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2, fused=True)
+        parts = list(model) if isinstance(model, nn.ModuleList) else [model]
+        home = parts[0][0].weight.device_mesh if len(parts) > 1 else mesh
+        x = tt.distribute_tensor(torch.randn(6, 5), home)
+
+        def step():
+            out = x
+            for part in parts:
+                out = part(out if out is x else out.redistribute(next(part.parameters()).device_mesh, [R]))
+            out.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return out.sum()
+
+        step().item()
+        if step_lost == "within":
+            for _ in range(20):
+                step()
+        os.kill(cluster.worker_pids[2], signal.SIGKILL)
+        with pytest.raises(ts.UnavailableError, match="worker 2 was lost") as error:
+            for _ in range(100):
+                step().item()
+        assert lines_of(error)[0] == "step().item()"
+        text = str(error.value)
+        root, lost = re.search(r"; lost parameters: (.*) of (\w+)$", text).group(2, 1)
+        assert root == type(model).__name__ and sorted(lost.split(", ")) == sorted(names)
+        for name, parameter in model.named_parameters():
+            if name in names:       # what each of them says is of itself first
+                with pytest.raises(ts.UnavailableError, match=f"; lost parameters: .*{name}"):
+                    parameter.detach().wait()
+
+
+def test_an_error_names_some_of_many_lost_parameters_and_none_that_is_there():
+    with ts.local_cluster(workers=2, memory="64MiB") as cluster, cluster.connect() as session:
+        lost, kept = (session.init_device_mesh((1,), workers=[worker]) for worker in (1, 0))
+        model = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(12)))
+        for number, layer in enumerate(model):
+            tt.distribute_module(layer, kept if number == 5 else lost)
+        other = tt.distribute_tensor(torch.ones(3), lost)
+        session.sync()
+        os.kill(cluster.worker_pids[1], signal.SIGKILL)
+        with pytest.raises(ts.UnavailableError, match="worker 1 was lost") as error:
+            for _ in range(100):
+                (other + 1).wait()
+        named = re.search(r"; lost parameters: (.*) of Sequential and 3 more$", str(error.value))[1].split(", ")
+        assert len(named) == 8 and set(named) <= {f"{i}.weight" for i in range(12) if i != 5}
+        assert model[5].weight.full_tensor().shape == (3, 3)
+        del model, layer
+        with pytest.raises(ts.UnavailableError) as error:
+            (other + 1).wait()
+        assert "parameters" not in str(error.value)
 
 
 # ---- losses that are no numbers --------------------------------------------------------------------------------------

@@ -45,9 +45,12 @@ class FileTensor:
     def load(self, device_mesh=None, placements=None, *, index=...) -> Tensor:
         """The tensor, or the part of it that a basic index takes (x[a:b, ::2, None]), on a mesh: each worker reads its own
         shard. placements: Shard(0) over the first mesh dim if they are not given."""
-        items = _index.normalise(index, self.shape)
+        return self._file.load([self._part(index)], device_mesh, placements)[0]
+
+    def _part(self, index):
+        """(this, shape, offset, strides) of what the index takes."""
         shape, strides, offset, dim = [], [], self._offset, 0
-        for kind, start, size, step in items:
+        for kind, start, size, step in _index.normalise(index, self.shape):
             if kind == 2:       # None
                 shape.append(1)
                 strides.append(0)
@@ -57,7 +60,7 @@ class FileTensor:
                 shape.append(size)
                 strides.append(self._strides[dim] * step)
             dim += 1
-        return self._file.load(self, shape, offset, strides, device_mesh, placements)
+        return self, shape, offset, strides
 
 
 FileTensor.__module__ = "tessera"

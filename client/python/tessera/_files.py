@@ -61,23 +61,27 @@ class _File:
     def refuse(self, why) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self.op}: {self.path}: {why}")
 
-    def load(self, tensor, shape, offset, strides, device_mesh, placements) -> Tensor:
-        if tensor._refused:
-            raise self.refuse(f"{tensor.name!r}: {tensor._refused}")
+    def load(self, parts, device_mesh, placements) -> list[Tensor]:
+        """parts: (FileTensor, shape, offset, strides) of each. The workers read them as one transfer."""
         mesh = mesh_for(device_mesh, self.op, self.session)
-        if placements is None:
-            placements = [Shard(0) if m == 0 and shape else Replicate() for m in range(mesh.ndim)]
-        encoded = mesh._placements(placements, self.op)
-        # What a file has in a bool may be anything.
-        is_bool = tensor.dtype == np.bool_
-        code = code_of(np.uint8 if is_bool else tensor.dtype, self.op)
-        is_reversed = tensor._stored != tensor.dtype and not tensor._is_decoded
-        item = tensor.dtype.itemsize
-        strides = [s if n > 1 and s else item for n, s in zip(shape, strides)]
-        with background_bar_of(f"load {os.path.basename(self.path)}", item * int(np.prod(shape, dtype=object))):
-            out = self.door.load(code, [int(n) for n in shape], mesh._raw, encoded, self.path, int(offset), strides,
-                                 is_reversed, self.bytes, self.modified_ns, tensor._member if tensor._is_decoded else None)
-        return out != 0 if is_bool else out
+        asked, size = [], 0
+        for tensor, shape, offset, strides in parts:
+            if tensor._refused:
+                raise self.refuse(f"{tensor.name!r}: {tensor._refused}")
+            chosen = placements
+            if chosen is None:
+                chosen = [Shard(0) if m == 0 and shape else Replicate() for m in range(mesh.ndim)]
+            # What a file has in a bool may be anything.
+            code = code_of(np.uint8 if tensor.dtype == np.bool_ else tensor.dtype, self.op)
+            is_reversed = tensor._stored != tensor.dtype and not tensor._is_decoded
+            item = tensor.dtype.itemsize
+            strides = [s if n > 1 and s else item for n, s in zip(shape, strides)]
+            asked.append((code, [int(n) for n in shape], mesh._raw, mesh._placements(chosen, self.op), int(offset), strides, is_reversed,
+                          tensor._member if tensor._is_decoded else None))
+            size += item * int(np.prod(shape, dtype=object))
+        with background_bar_of(f"load {os.path.basename(self.path)}", size):
+            loaded = self.door.load(self.path, self.bytes, self.modified_ns, asked)
+        return [out != 0 if part[0].dtype == np.bool_ else out for part, out in zip(parts, loaded)]
 
 
 def _npy(file) -> FileTensor:
@@ -208,7 +212,9 @@ def load(path, device_mesh=None, placements=None, *, names=None, session=None):
     >>> x = ts.load("images.npy", mesh, [ts.Shard(0)])
     >>> weights = ts.load("model.safetensors", mesh, [ts.Replicate()])
 
-    placements: Shard(0) over the first mesh dim if they are not given.
+    placements: Shard(0) over the first mesh dim if they are not given. The tensors of one file come together: they are ready at
+    the same time, and what fails one of them (a part that can't be decoded, memory for all of them) fails all; ts.open gives each
+    by itself.
 
     Errors:
     Those of ts.open; InvalidArgumentError: a name that the file doesn't have."""
@@ -221,7 +227,11 @@ def load(path, device_mesh=None, placements=None, *, names=None, session=None):
     missing = [name for name in names or () if name not in found]
     if missing:
         raise InvalidArgumentError(f"load: {path} has no {', '.join(map(repr, missing))}; it has {', '.join(sorted(found)) or 'nothing'}")
-    return {name: one.load(device_mesh, placements) for name, one in found.items() if names is None or name in names}
+    wanted = {name: one for name, one in found.items() if names is None or name in names}
+    if not wanted:
+        return {}
+    file = next(iter(wanted.values()))._file
+    return dict(zip(wanted, file.load([one._part(...) for one in wanted.values()], device_mesh, placements)))
 
 
 def save(path, x, *, metadata=None, parts=None):

@@ -126,14 +126,19 @@ absl::StatusOr<std::vector<HeldMemory>> DecodeHeld(capnp::List<wire::HeldMemory>
   return held;
 }
 
-// Of workers with GPUs, with what their hosts compute.
+// Of workers with GPUs, with what their hosts compute, and what is cuBLASLt's.
 std::vector<std::string> StepLinesOn(DeviceKind kind, const Plan& plan) {
   std::vector<std::string> lines = StepLines(plan);
   for (size_t s = 0; kind == DeviceKind::kCuda && s < lines.size(); ++s) {
+    const auto dtype_of = [&plan](int value) { return plan.values[static_cast<size_t>(value)].spec.dtype; };
     const auto* local = std::get_if<LocalStep>(&plan.steps[s]);
-    if (local == nullptr) continue;
-    const DType output = plan.values[static_cast<size_t>(local->output)].spec.dtype;
-    if (!HasGpuKernel(local->op, output).ok()) lines[s] += ", on the host";
+    const auto* contract = std::get_if<ContractStep>(&plan.steps[s]);
+    bool is_product = contract != nullptr && Kind(dtype_of(contract->output)) == DTypeKind::kFloat;
+    if (local != nullptr) {
+      if (!HasGpuKernel(local->op, dtype_of(local->output)).ok()) lines[s] += ", on the host";
+      is_product = std::holds_alternative<MatmulOp>(local->op) && Kind(dtype_of(local->output)) == DTypeKind::kFloat;
+    }
+    if (is_product) lines[s] += ", by cuBLASLt where it is";
   }
   return lines;
 }

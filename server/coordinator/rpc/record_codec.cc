@@ -46,8 +46,20 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
     case wire::Record::CALL: return DecodeCall(reader.getCall());
     case wire::Record::UPLOAD: {
       auto upload = reader.getUpload();
+      if (upload.getOthers().size() >= kMaxUploadTensors) {
+        return absl::InvalidArgumentError(StrCat("upload: ", 1 + upload.getOthers().size(),
+                                                 " tensors by one ticket; max_upload_tensors is ", kMaxUploadTensors));
+      }
+      UploadRecord record;
+      record.request = upload.getRequest();
+      record.tensors.reserve(1 + upload.getOthers().size());
       TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, DecodeTensorSpec(upload.getSpec()));
-      return UploadRecord{upload.getRequest(), HandleId(upload.getResult()), std::move(spec)};
+      record.tensors.push_back({HandleId(upload.getResult()), std::move(spec)});
+      for (auto other : upload.getOthers()) {
+        TESSERA_ASSIGN_OR_RETURN(spec, DecodeTensorSpec(other.getSpec()));
+        record.tensors.push_back({HandleId(other.getResult()), spec});
+      }
+      return record;
     }
     case wire::Record::DOWNLOAD: {
       auto download = reader.getDownload();
@@ -89,6 +101,7 @@ BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
   } else if (reader.isUpload()) {
     bad.request = reader.getUpload().getRequest();
     bad.results.emplace_back(reader.getUpload().getResult());
+    for (auto other : reader.getUpload().getOthers()) bad.results.emplace_back(other.getResult());
   }
   return bad;
 }
@@ -96,6 +109,7 @@ BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
 // Those that a record adds to a session or takes from it: each is work, and may be an event.
 size_t HandlesOf(wire::Record::Reader reader) {
   if (reader.isCall()) return reader.getCall().getResults().size();
+  if (reader.isUpload()) return reader.getUpload().getOthers().size();
   if (reader.isDrop()) return reader.getDrop().size();
   if (reader.isCancelled()) return reader.getCancelled().size();
   return 0;

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/joined_maps.h"
+#include "kernels/joined_kernels.h"
 #include "schemas/codec/monotonic_clock.h"
 #include "server/device/cpu/doorbell.h"
 #include "server/device/cpu/item_queue.h"
@@ -101,7 +101,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     bool busy = false;  // an item of it runs, or is under way elsewhere
     absl::Status error;
     RunClock clock;
-    std::vector<DeviceItem> joined;     // maps that run with the item at hand; its memory is used again
+    std::vector<DeviceItem> joined;     // kernels that run with the item at hand; its memory is used again
     std::shared_ptr<State> keep_alive;  // while an item is under way elsewhere, which outlives the device
   };
   // What a parked stream waits for.
@@ -236,7 +236,7 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     int64_t began_ns = 0, ended_ns = 0;
     if (work != nullptr) {
       began_ns = MonotonicNs();
-      status = stream.joined.empty() ? RunDeviceWork(*work) : RunJoined(*work, stream.joined);
+      status = stream.joined.empty() ? RunDeviceWork(*work) : RunTogether(*work, stream.joined);
       ended_ns = MonotonicNs();
     }
     if (const SignalItem* signal = std::get_if<SignalItem>(&item)) Publish(id, signal->value);
@@ -258,10 +258,10 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     return kernel == nullptr || !kernel->received.empty() ? nullptr : &kernel->call;
   }
 
-  // The maps that follow a map and that may run with it leave the queue. mutex_ is held.
+  // The kernels that follow one and that may run with it leave the queue. mutex_ is held.
   static void TakeJoined(const DeviceWork& work, StreamState& stream) {
     const KernelCall* call = OwnKernel(work);
-    while (call != nullptr && !stream.queue.empty() && stream.joined.size() + 1 < kMaxJoinedMaps) {
+    while (call != nullptr && !stream.queue.empty() && stream.joined.size() + 1 < kMaxJoinedKernels) {
       const DeviceWork* next = std::get_if<DeviceWork>(&stream.queue.front());
       const KernelCall* next_call = next == nullptr ? nullptr : OwnKernel(*next);
       if (next_call == nullptr || !MayJoin(*call, *next_call)) return;
@@ -269,10 +269,10 @@ class CpuDevice::State : public std::enable_shared_from_this<CpuDevice::State> {
     }
   }
 
-  static absl::Status RunJoined(const DeviceWork& work, const std::vector<DeviceItem>& joined) {
-    std::array<const KernelCall*, kMaxJoinedMaps> calls = {OwnKernel(work)};
+  static absl::Status RunTogether(const DeviceWork& work, const std::vector<DeviceItem>& joined) {
+    std::array<const KernelCall*, kMaxJoinedKernels> calls = {OwnKernel(work)};
     for (size_t i = 0; i < joined.size(); ++i) calls[i + 1] = OwnKernel(std::get<DeviceWork>(joined[i]));
-    return RunMaps(absl::MakeConstSpan(calls).subspan(0, joined.size() + 1)).status();
+    return RunJoined(absl::MakeConstSpan(calls).subspan(0, joined.size() + 1)).status();
   }
 
   // mutex_ is held.

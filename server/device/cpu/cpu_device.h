@@ -7,8 +7,8 @@
 //   device.MapCounters(WorkerIndex(1), {peer, peer->counters()});
 //   device.EnqueueWait(StreamId::kCompute, {WorkerIndex(1), StreamId::kCompute, DoneValue(Ordinal(7))});
 //
-// Maps that follow each other in a stream and share operands run in one pass over memory (kernels/joined_maps.h), where
-// they are enqueued before the first of them runs.
+// Maps and reductions that follow each other in a stream and share operands run in one pass over memory
+// (kernels/joined_kernels.h), where they are enqueued before the first of them runs.
 //
 // Waiting spins for `spin_pauses`, then lingers (schemas/codec/linger.h), then sleeps on the own page's doorbell.
 

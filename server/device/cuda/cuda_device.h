@@ -28,7 +28,8 @@ struct CudaDeviceOptions {
   WorkerIndex self = WorkerIndex(0);
   CounterPage* counters = nullptr;  // the own page, of whole pages of the host; outlives the device
   std::function<void(const absl::Status&)> lost = {};
-  // Maps can't be compiled, and the host computes them from then on. From the loop, once.
+  // Maps can't be compiled, and the host computes them from then on; or a product isn't cuBLASLt's, and the image's
+  // kernels compute it. From the loop, once of each.
   std::function<void(const absl::Status&)> warn = {};
   int64_t max_host_step_bytes = DefaultHostStepBytes();  // host_steps.h
 };

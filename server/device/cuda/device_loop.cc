@@ -26,6 +26,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice::Loop>> CudaDevice::Loop::Prepare(cons
   for (std::unique_ptr<Stream>& stream : loop->streams_) {
     TESSERA_ASSIGN_OR_RETURN(stream, Stream::Make(gpu));
   }
+  TESSERA_RETURN_IF_ERROR(
+      loop->launcher_->ReserveForProducts(loop->streams_[static_cast<size_t>(StreamId::kCompute)]->workspace));
   return loop;
 }
 
@@ -231,19 +233,20 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
   if (fault.word != nullptr) stream.faults.push_back(std::move(fault));
   Fail(stream, stream.Submitted());
   if (replaced != nullptr) Fail(stream, stream.Mark([replaced] {}));
+  WarnOnce(launcher_->product_error(), "products are computed by the image's own kernels: ", &has_warned_of_products_);
   const auto* kernel = std::get_if<KernelWork>(&work);
   return kernel != nullptr && absl::IsUnimplemented(status) ? SubmitHostStep(stream, *kernel) : status;
 }
 
+void CudaDevice::Loop::WarnOnce(const absl::Status& why, std::string_view what, bool* has_warned) {
+  if (why.ok() || *has_warned) return;
+  *has_warned = true;
+  if (options_.warn) options_.warn(absl::UnavailableError(StrCat("cuda: ", what, StdView(why.message()))));
+}
+
 absl::Status CudaDevice::Loop::SubmitHostStep(Stream& stream, const KernelWork& work) {
-  if (!has_warned_ && !launcher_->program_error().ok()) {
-    has_warned_ = true;
-    const absl::Status& why = launcher_->program_error();
-    if (options_.warn) {
-      options_.warn(absl::UnavailableError(
-          StrCat("cuda: what can't be compiled for the GPU is computed on the host: ", StdView(why.message()))));
-    }
-  }
+  WarnOnce(launcher_->program_error(),
+           "what can't be compiled for the GPU is computed on the host: ", &has_warned_of_programs_);
   absl::StatusOr<std::byte*> memory =
       stream.host_memory.Reserve(HostStepBytes(work.call), options_.max_host_step_bytes);
   if (!memory.ok()) {

@@ -71,6 +71,8 @@ class CudaDevice::Loop {
   absl::Status SubmitReport(Stream& stream, Device::Report report);
   absl::Status SubmitTransfer(Stream& stream, TransferItem& transfer);
   void Fail(Stream& stream, absl::Status status);
+  // That something isn't computed as it should be; once of each kind.
+  void WarnOnce(const absl::Status& why, std::string_view what, bool* has_warned);
   void ReplacePeer(NewPeer peer);
 
   // Of the thread that transfers.
@@ -86,7 +88,7 @@ class CudaDevice::Loop {
   const std::shared_ptr<StagingPool> staging_;
   PinnedSlots reads_;
   HostThread host_;
-  bool has_warned_ = false;  // that maps run on the host
+  bool has_warned_of_programs_ = false, has_warned_of_products_ = false;
   std::array<std::unique_ptr<Stream>, kStreamCount + 1> streams_;
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;

@@ -74,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
   MapCacheOptions maps = {.folder = CacheFolder()};
   if (const char* nvrtc = std::getenv("TESSERA_NVRTC"); nvrtc != nullptr) maps.libraries = {nvrtc};
   launcher->map_cache_ = MapCache::Open(std::move(maps));
+  launcher->products_ = Products::Open(gpu, CublasLtLibraries());
   return launcher;
 }
 
@@ -100,12 +101,12 @@ absl::Status Launcher::LoadImage() {
 
 absl::Status Launcher::Enqueue(CUstream stream, const DeviceWork& work, StreamWorkspace& workspace,
                                std::shared_ptr<DeviceMemory>& replaced, Fault& fault) {
-  if (const auto* copy = std::get_if<CopyWork>(&work)) return Copy(stream, *copy);
+  if (const auto* copy = std::get_if<CopyWork>(&work)) return Copy(stream, *copy, workspace);
   if (const auto* reduce = std::get_if<ReduceWork>(&work)) return Reduce(stream, *reduce, workspace, replaced);
   return Kernel(stream, std::get<KernelWork>(work), workspace, replaced, fault);
 }
 
-absl::Status Launcher::Copy(CUstream stream, const CopyWork& copy) {
+absl::Status Launcher::Copy(CUstream stream, const CopyWork& copy, StreamWorkspace& workspace) {
   const int64_t bytes = NumElements(copy.extents) * copy.element_bytes;
   if (bytes == 0) return absl::OkStatus();
   if (IsContiguous(copy)) {
@@ -116,7 +117,7 @@ absl::Status Launcher::Copy(CUstream stream, const CopyWork& copy) {
     TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps,
                              LaunchCopy(copy.extents, copy.element_bytes, copy.source, copy.source_strides,
                                         copy.destination, copy.destination_strides));
-    TESSERA_RETURN_IF_ERROR(Run(stream, steps));
+    TESSERA_RETURN_IF_ERROR(Run(stream, steps, workspace));
   }
   Count(copy);
   return absl::OkStatus();
@@ -143,7 +144,7 @@ absl::Status Launcher::Reduce(CUstream stream, const ReduceWork& reduce, StreamW
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps,
                            LaunchReduceTerms(reduce.op, reduce.dtype, reduce.extents, reduce.terms, reduce.term_count,
                                              reduce.destination_dtype, reduce.destinations, reserved));
-  TESSERA_RETURN_IF_ERROR(Run(stream, steps));
+  TESSERA_RETURN_IF_ERROR(Run(stream, steps, workspace));
   Count(reduce);
   return absl::OkStatus();
 }
@@ -156,7 +157,7 @@ absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, StreamW
   fault.word = reinterpret_cast<int64_t*>(word);
   fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
-  TESSERA_RETURN_IF_ERROR(Run(stream, steps));
+  TESSERA_RETURN_IF_ERROR(Run(stream, steps, workspace));
   Count(kernel);
   return absl::OkStatus();
 }
@@ -168,10 +169,16 @@ absl::Status Launcher::Finish(Fault& fault) {
   return value == 0 ? absl::OkStatus() : fault.status_of(value);
 }
 
-absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps) {
-  for (const Step& step : steps) {
-    TESSERA_RETURN_IF_ERROR(std::visit([&](const auto& one) { return Run(stream, one); }, step));
-  }
+absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps, StreamWorkspace& workspace) {
+  struct Runner {
+    Launcher& launcher;
+    CUstream stream;
+    StreamWorkspace& workspace;
+    absl::Status operator()(const Launch& launch) const { return launcher.Run(stream, launch); }
+    absl::Status operator()(const MatmulProblem& problem) const { return launcher.Run(stream, problem, workspace); }
+    absl::Status operator()(const Fill& fill) const { return launcher.Run(stream, fill); }
+  };
+  for (const Step& step : steps) TESSERA_RETURN_IF_ERROR(std::visit(Runner{*this, stream, workspace}, step));
   return absl::OkStatus();
 }
 
@@ -230,7 +237,20 @@ absl::Status Launcher::Run(CUstream stream, const Launch& launch) {
                                           launch.shared_bytes, stream, parameters, nullptr));
 }
 
-absl::Status Launcher::Run(CUstream stream, const MatmulProblem& problem) {
+absl::Status Launcher::ReserveForProducts(StreamWorkspace& workspace) {
+  if (!products_.ok() || workspace.products != nullptr) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(workspace.products, MakeMemory(gpu_, kProductWorkspaceBytes, Sharing::kPrivate));
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::Run(CUstream stream, const MatmulProblem& problem, StreamWorkspace& workspace) {
+  absl::Status refused = products_.status();
+  if (products_.ok()) {
+    TESSERA_RETURN_IF_ERROR(ReserveForProducts(workspace));
+    refused = (*products_)->Enqueue(stream, LtProblemsOf(problem), AddressOf(workspace.products->data()));
+    if (!absl::IsUnimplemented(refused)) return refused;
+  }
+  if (product_error_.ok()) product_error_ = refused;
   for (const Launch& launch : problem.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, launch));
   return absl::OkStatus();
 }

@@ -4,7 +4,8 @@
 // loaded later stops the whole device.
 //
 // Maps are generated and compiled by NVRTC when they are first used (kernels/cuda/map_cache.h), and kept on disk.
-// TESSERA_NVRTC=PATH says where NVRTC is.
+// TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices are cuBLASLt's where it is there (products.h;
+// TESSERA_CUBLASLT=PATH), else the image's.
 //
 // Law: nothing here waits for the device. What depends on data (a bad index) is written to a fault word and found when
 // the work has run.
@@ -21,6 +22,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/map_cache.h"
 #include "server/device/cuda/cuda_memory.h"
+#include "server/device/cuda/products.h"
 #include "server/device/device.h"
 
 namespace tessera::cuda {
@@ -28,6 +30,7 @@ namespace tessera::cuda {
 // Of one stream: its work runs in order, and uses one after the other the same memory.
 struct StreamWorkspace {
   std::shared_ptr<DeviceMemory> memory;
+  std::shared_ptr<DeviceMemory> products;  // of kProductWorkspaceBytes
 };
 
 class Launcher {
@@ -40,6 +43,8 @@ class Launcher {
     int64_t* word = nullptr;
     std::function<absl::Status(int64_t)> status_of;
   };
+  // Takes the memory that products on the stream will want, before it is given to others.
+  absl::Status ReserveForProducts(StreamWorkspace& workspace);
   // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace was written then, and
   // nobody counted. `replaced` gets the workspace that was too small, to be let go of behind the work.
   absl::Status Enqueue(CUstream stream, const DeviceWork& work, StreamWorkspace& workspace,
@@ -48,22 +53,24 @@ class Launcher {
   absl::Status Finish(Fault& fault);
   // Why the first program that has no kernel has none.
   const absl::Status& program_error() const { return program_error_; }
+  // Why the first product that the image's kernels had to compute was none of cuBLASLt's.
+  const absl::Status& product_error() const { return product_error_; }
 
  private:
   explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
   absl::Status LoadImage();
-  absl::Status Copy(CUstream stream, const CopyWork& copy);
+  absl::Status Copy(CUstream stream, const CopyWork& copy, StreamWorkspace& workspace);
   absl::Status Reduce(CUstream stream, const ReduceWork& reduce, StreamWorkspace& workspace,
                       std::shared_ptr<DeviceMemory>& replaced);
   absl::Status Kernel(CUstream stream, const KernelWork& kernel, StreamWorkspace& workspace,
                       std::shared_ptr<DeviceMemory>& replaced, Fault& fault);
   absl::StatusOr<Workspace> Reserve(CUstream stream, int64_t bytes, StreamWorkspace& workspace,
                                     std::shared_ptr<DeviceMemory>& replaced);
-  absl::Status Run(CUstream stream, const std::vector<Step>& steps);
+  absl::Status Run(CUstream stream, const std::vector<Step>& steps, StreamWorkspace& workspace);
   absl::Status Run(CUstream stream, const Launch& launch);
   absl::StatusOr<CUkernel> KernelOf(const Launch& launch);
   absl::StatusOr<CUkernel> LoadProgram(const MapProgram& program);
-  absl::Status Run(CUstream stream, const MatmulProblem& problem);
+  absl::Status Run(CUstream stream, const MatmulProblem& problem, StreamWorkspace& workspace);
   absl::Status Run(CUstream stream, const Fill& fill);
 
   const Gpu gpu_;
@@ -74,6 +81,8 @@ class Launcher {
   absl::StatusOr<std::unique_ptr<MapCache>> map_cache_ = absl::UnavailableError("");
   std::string architecture_;  // of programs
   absl::Status program_error_;
+  absl::StatusOr<std::unique_ptr<Products>> products_ = absl::UnavailableError("");
+  absl::Status product_error_;
 };
 
 }  // namespace tessera::cuda

@@ -68,6 +68,12 @@ absl::StatusOr<Strides> DecodeStrides(capnp::List<int64_t>::Reader reader, const
   for (int64_t stride : reader) strides.push_back(stride);
   return strides;
 }
+template <typename Builder>
+void EncodeRange(const TransferRange& range, Builder builder) {
+  EncodeTensorSpec(range.spec, builder.initSpec());
+  builder.setOffsetBytes(range.offset_bytes);
+  EncodeStrides(range.strides, builder.initStrides(static_cast<unsigned>(range.strides.size())));
+}
 
 struct MessageEncoder {
   Message::Builder out;
@@ -95,10 +101,10 @@ struct MessageEncoder {
     window.setOrdinal(m.ordinal.value);
     window.setTicket(m.ticket.value);
     window.setSecret(m.secret);
-    window.setDirection(static_cast<uint8_t>(m.direction));
-    EncodeTensorSpec(m.spec, window.initSpec());
-    window.setOffsetBytes(m.offset_bytes);
-    EncodeStrides(m.strides, window.initStrides(static_cast<unsigned>(m.strides.size())));
+    window.setDirection(static_cast<uint8_t>(m.direction()));
+    EncodeRange(m.ranges[0], window);
+    auto others = window.initOthers(static_cast<unsigned>(m.ranges.size() - 1));
+    for (unsigned i = 0; i < others.size(); ++i) EncodeRange(m.ranges[i + 1], others[i]);
     EncodeWaits(m.waits, window.initWaits(static_cast<unsigned>(m.waits.size())));
   }
   void operator()(const InlineRead& m) {
@@ -129,6 +135,17 @@ struct MessageEncoder {
   void operator()(const Shutdown& m) { out.setShutdown(Text(m.reason)); }
 };
 
+// Of the window itself, or of one of its others.
+template <typename Reader>
+absl::StatusOr<TransferRange> DecodeRange(TransferDirection direction, Reader reader) {
+  TransferRange range;
+  range.direction = direction;
+  TESSERA_ASSIGN_OR_RETURN(range.spec, DecodeTensorSpec(reader.getSpec()));
+  range.offset_bytes = reader.getOffsetBytes();
+  TESSERA_ASSIGN_OR_RETURN(range.strides, DecodeStrides(reader.getStrides(), range.spec));
+  return range;
+}
+
 absl::StatusOr<WorkerMessage> DecodeWindow(wire::Window::Reader window) {
   TransferWindow m;
   m.ordinal = Ordinal(window.getOrdinal());
@@ -137,10 +154,12 @@ absl::StatusOr<WorkerMessage> DecodeWindow(wire::Window::Reader window) {
   if (window.getDirection() > static_cast<uint8_t>(TransferDirection::kDownload)) {
     return absl::InvalidArgumentError(StrCat("unknown transfer direction ", static_cast<int>(window.getDirection())));
   }
-  m.direction = static_cast<TransferDirection>(window.getDirection());
-  TESSERA_ASSIGN_OR_RETURN(m.spec, DecodeTensorSpec(window.getSpec()));
-  m.offset_bytes = window.getOffsetBytes();
-  TESSERA_ASSIGN_OR_RETURN(m.strides, DecodeStrides(window.getStrides(), m.spec));
+  const auto direction = static_cast<TransferDirection>(window.getDirection());
+  m.ranges.reserve(1 + window.getOthers().size());
+  TESSERA_ASSIGN_OR_RETURN(m.ranges.emplace_back(), DecodeRange(direction, window));
+  for (auto other : window.getOthers()) {
+    TESSERA_ASSIGN_OR_RETURN(m.ranges.emplace_back(), DecodeRange(direction, other));
+  }
   TESSERA_ASSIGN_OR_RETURN(m.waits, DecodeWaits(window.getWaits()));
   return m;
 }

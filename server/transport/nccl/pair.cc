@@ -26,7 +26,10 @@ void NcclPair::Add(NcclPost post) {
   const auto [at, is_new] = posts_.try_emplace(key);
   if (!is_new) return post.done(absl::InternalError("transport: a tag was used twice"));
   at->second = std::move(post);
-  Listen();
+  if (!is_listening_) {
+    Listen();
+    if (is_leader()) Say({});
+  }
   is_leader() ? Match(key) : Tell(key);
 }
 
@@ -59,6 +62,7 @@ void NcclPair::Listen() {
 
 void NcclPair::Say(NcclRecord record) {
   record.broken_ordinal = broken_ordinal_;
+  has_talked_ = has_talked_ || record.word != NcclWord::kHello;
   auto kept = std::make_shared<NcclRecord>(record);
   parts_.control->Send(
       peer_, {.ordinal = generation_, .phase = 1, .chunk = said_++},
@@ -77,7 +81,9 @@ void NcclPair::Say(NcclRecord record) {
 
 void NcclPair::ControlFailed(uint64_t generation, const absl::Status& status) {
   if (generation != generation_) return;
-  const bool has_pending = !posts_.empty() || !queue_.empty() || !peer_posts_.empty() || !launched_.empty();
+  // Even where all has ended: the peer may tell of something again, and is to hear that it is not to be waited for.
+  const bool has_pending =
+      has_talked_ || !posts_.empty() || !queue_.empty() || !peer_posts_.empty() || !launched_.empty();
   // What the peer hasn't heard of may have been posted behind the break: it is told once more.
   std::map<Key, NcclPost> again;
   for (auto it = posts_.begin(); it != posts_.end();) {
@@ -89,7 +95,7 @@ void NcclPair::ControlFailed(uint64_t generation, const absl::Status& status) {
   EndAll(status);
   ++generation_;
   said_ = heard_ = 0;
-  is_listening_ = false;
+  is_listening_ = has_talked_ = false;
   if (!has_pending) return;
   posts_ = std::move(again);
   // The peer hears what is not to be waited for any more. A peer that is gone ends this, too, and nothing is said then.
@@ -101,7 +107,9 @@ void NcclPair::ControlFailed(uint64_t generation, const absl::Status& status) {
 void NcclPair::Hear(const NcclRecord& record) {
   const absl::Status broke = absl::UnavailableError(StrCat("worker ", peer_.value, ": the connection broke"));
   const uint64_t known = broken_ordinal_;
-  if (record.word == NcclWord::kBroken) EndAll(broke);
+  has_talked_ = has_talked_ || record.word != NcclWord::kHello;
+  // A communicator that this side has given up, too, ended what it had.
+  if (record.word == NcclWord::kBroken && comm_ != nullptr && record.ordinal == comm_number_) EndAll(broke);
   EndThrough(record.broken_ordinal, broke);
   if (broken_ordinal_ > std::max(known, record.broken_ordinal)) Say({});
   const Key key{record.ordinal, record.phase, record.chunk, record.way};
@@ -126,7 +134,7 @@ void NcclPair::Hear(const NcclRecord& record) {
     case NcclWord::kId: {
       ncclUniqueId id;
       std::memcpy(id.internal, record.id.data(), record.id.size());
-      if (const absl::Status status = Start(id); !status.ok()) Fail(status);
+      if (const absl::Status status = Start(id, record.ordinal); !status.ok()) Fail(status);
       return;
     }
   }
@@ -153,13 +161,14 @@ void NcclPair::Match(const Key& key) {
   if (post.bytes > 0 && comm_ == nullptr) {
     ncclUniqueId id;
     absl::Status status = parts_.nccl->Check("ncclGetUniqueId", parts_.nccl->GetUniqueId(&id));
-    if (status.ok()) status = Start(id);
+    if (status.ok()) status = Start(id, comm_number_ + 1);
     if (!status.ok()) {
       posts_.emplace(key, std::move(post));
       return Fail(status);
     }
     NcclRecord with_id;
     with_id.word = NcclWord::kId;
+    with_id.ordinal = comm_number_;
     std::memcpy(with_id.id.data(), id.internal, with_id.id.size());
     Say(with_id);
   }
@@ -202,6 +211,14 @@ void NcclPair::EndAll(const absl::Status& status) {
 void NcclPair::EndThrough(uint64_t ordinal, const absl::Status& status) {
   if (ordinal <= broken_ordinal_) return;
   broken_ordinal_ = ordinal;
+  // What is under way of them won't pass: the peer has given it up.
+  const auto is_ended = [ordinal](const NcclPost& post) { return post.tag.ordinal <= ordinal; };
+  if (std::any_of(queue_.begin(), queue_.end(), is_ended) ||
+      std::any_of(launched_.begin(), launched_.end(), [&](const Launched& launch) {
+        return launch.status.ok() && std::any_of(launch.posts.begin(), launch.posts.end(), is_ended);
+      })) {
+    return Fail(status);
+  }
   std::vector<NcclPost> ended;
   for (auto it = posts_.begin(); it != posts_.end() && std::get<0>(it->first) <= ordinal;) {
     ended.push_back(std::move(it->second));
@@ -217,6 +234,7 @@ void NcclPair::Fail(const absl::Status& status) {
   EndAll(absl::UnavailableError(StrCat("worker ", peer_.value, ": the connection broke: ", StdView(status.message()))));
   NcclRecord record;
   record.word = NcclWord::kBroken;
+  record.ordinal = comm_number_;
   Say(record);
 }
 
@@ -225,8 +243,9 @@ void NcclPair::Close(absl::Status why) {
   EndAll(closed_);
 }
 
-absl::Status NcclPair::Start(const ncclUniqueId& id) {
+absl::Status NcclPair::Start(const ncclUniqueId& id, uint64_t number) {
   Abort();
+  comm_number_ = number;
   TESSERA_RETURN_IF_ERROR(parts_.gpu.Enter());
   if (stream_ == nullptr) {
     const cuda::Driver& driver = *parts_.gpu.driver;

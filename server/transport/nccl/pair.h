@@ -18,7 +18,7 @@
 
 namespace tessera {
 
-// kBroken: the communicator failed. kHello says broken_ordinal alone.
+// kBroken: the communicator `ordinal` failed; kId: it begins. kHello says broken_ordinal alone.
 enum class NcclWord : uint32_t { kPosted = 1, kGo = 2, kOtherSize = 3, kId = 4, kBroken = 5, kHello = 6 };
 // From the leader to the other one, or back.
 enum class NcclWay : uint32_t { kFromLeader = 0, kToLeader = 1 };
@@ -91,7 +91,7 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
   void EndThrough(uint64_t ordinal, const absl::Status& status);
   void Fail(const absl::Status& status);
   absl::Status Advance();
-  absl::Status Start(const ncclUniqueId& id);
+  absl::Status Start(const ncclUniqueId& id, uint64_t number);
   absl::Status Launch();
   absl::Status Mark();
   void Abort();
@@ -99,16 +99,19 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
   NcclParts& parts_;
   const WorkerIndex peer_;
   absl::Status closed_;
-  // The control: a record's tag is its generation and number. A break begins another generation.
+  // The control: a record's tag is its generation and number. A break begins another generation. Law: who listens in a
+  // generation has said something in it, so that the control ends the other side's listening in it, too.
   uint64_t generation_ = 1;
   uint32_t said_ = 0, heard_ = 0;
   bool is_listening_ = false;
+  bool has_talked_ = false;  // in this generation, more than hello, or it was told more
   uint64_t broken_ordinal_ = 0;
   std::map<Key, NcclPost> posts_;
   std::map<Key, uint64_t> peer_posts_;  // bytes; of the leader
   // The communicator.
   State state_ = State::kNone;
   ncclComm_t comm_ = nullptr;
+  uint64_t comm_number_ = 0;  // the leader counts them
   CUstream stream_ = nullptr;
   std::byte* progress_ = nullptr;  // how many launches the stream has passed
   uint64_t launches_ = 0;

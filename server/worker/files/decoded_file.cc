@@ -19,17 +19,17 @@ absl::StatusOr<std::shared_ptr<DecodedFile>> DecodedFile::Make(Decoder& decoder,
       new DecodedFile(decoder, std::move(file), stamp, std::move(place), SizeBytes(spec.dtype)));
 }
 
-absl::StatusOr<int64_t> DecodedFile::Copy(const TransferWindow& window, const Box& own, const Box& box,
+absl::StatusOr<int64_t> DecodedFile::Copy(const TransferRange& range, const Box& own, const Box& box,
                                           std::byte* shard) {
   const Box common = Intersect(own, box);
   if (IsEmpty(common)) return 0;
-  TESSERA_RETURN_IF_ERROR(CopyBox(window, own, common, shard));
+  TESSERA_RETURN_IF_ERROR(CopyBox(range, own, common, shard));
   return NumElements(common) * element_bytes_;
 }
 
-absl::Status DecodedFile::CopyBox(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard) {
+absl::Status DecodedFile::CopyBox(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) {
   const int64_t bytes = NumElements(box) * element_bytes_;
-  if (bytes <= kDecoderBufferBytes) return CopyPart(window, own, box, shard);
+  if (bytes <= kDecoderBufferBytes) return CopyPart(range, own, box, shard);
   size_t dim = 0;
   while (box[dim].size() == 1) ++dim;
   const int64_t row_bytes = bytes / box[dim].size();
@@ -37,12 +37,12 @@ absl::Status DecodedFile::CopyBox(const TransferWindow& window, const Box& own, 
   for (int64_t row = box[dim].start; row < box[dim].stop; row += rows) {
     Box some = box;
     some[dim] = {row, std::min(row + rows, box[dim].stop)};
-    TESSERA_RETURN_IF_ERROR(CopyBox(window, own, some, shard));
+    TESSERA_RETURN_IF_ERROR(CopyBox(range, own, some, shard));
   }
   return absl::OkStatus();
 }
 
-absl::Status DecodedFile::CopyPart(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard) {
+absl::Status DecodedFile::CopyPart(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) {
   const Shape extents = BoxShape(box);
   DecodedPart part{
       place_.member, place_.offset_bytes, {extents.begin(), extents.end()}, place_.strides, element_bytes_};
@@ -52,16 +52,16 @@ absl::Status DecodedFile::CopyPart(const TransferWindow& window, const Box& own,
         __builtin_add_overflow(part.offset_bytes, reach, &part.offset_bytes)) {
       return absl::InvalidArgumentError(StrCat("file: a stride of ", place_.strides[d], " bytes"));
     }
-    shard += (box[d].start - own[d].start) * window.strides[d] * element_bytes_;
+    shard += (box[d].start - own[d].start) * range.strides[d] * element_bytes_;
   }
   const Strides dense = RowMajorStrides(extents);
-  if (window.direction == TransferDirection::kUpload) {
+  if (range.direction == TransferDirection::kUpload) {
     TESSERA_RETURN_IF_ERROR(decoder_.Read(file(), place_.path, part));
-    CopyStrided(extents, element_bytes_, decoder_.buffer(), dense, shard, window.strides);
+    CopyStrided(extents, element_bytes_, decoder_.buffer(), dense, shard, range.strides);
     return absl::OkStatus();
   }
   TESSERA_RETURN_IF_ERROR(decoder_.Start());
-  CopyStrided(extents, element_bytes_, shard, window.strides, decoder_.buffer(), dense);
+  CopyStrided(extents, element_bytes_, shard, range.strides, decoder_.buffer(), dense);
   return decoder_.Write(file(), place_.path, part);
 }
 

@@ -30,15 +30,15 @@ class DecodedFile final : public ShardFile {
   static absl::StatusOr<std::shared_ptr<DecodedFile>> Make(Decoder& decoder, FileDescriptor file,
                                                            const TensorSpec& spec, DecodedPlace place);
 
-  absl::StatusOr<int64_t> Copy(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard) override;
+  absl::StatusOr<int64_t> Copy(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) override;
 
  private:
   DecodedFile(Decoder& decoder, FileDescriptor file, FileStamp stamp, DecodedPlace place, int64_t element_bytes)
       : ShardFile(std::move(file), stamp), decoder_(decoder), place_(std::move(place)), element_bytes_(element_bytes) {}
   // Of a box within `own`, whatever its size.
-  absl::Status CopyBox(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard);
+  absl::Status CopyBox(const TransferRange& range, const Box& own, const Box& box, std::byte* shard);
   // Of one that fits the buffer.
-  absl::Status CopyPart(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard);
+  absl::Status CopyPart(const TransferRange& range, const Box& own, const Box& box, std::byte* shard);
 
   Decoder& decoder_;
   const DecodedPlace place_;

@@ -26,10 +26,10 @@ class ShardFile {
  public:
   virtual ~ShardFile() = default;
 
-  // Copies what lies both in `own` (the shard, from `shard` on, by the window's strides) and in `box`, in the window's
+  // Copies what lies both in `own` (the shard, from `shard` on, by the range's strides) and in `box`, in the range's
   // direction; returns its bytes. FailedPrecondition where the file ends before, ResourceExhausted where the disk is
   // full.
-  virtual absl::StatusOr<int64_t> Copy(const TransferWindow& window, const Box& own, const Box& box,
+  virtual absl::StatusOr<int64_t> Copy(const TransferRange& range, const Box& own, const Box& box,
                                        std::byte* shard) = 0;
   // FailedPrecondition when the file isn't what it was when it was made.
   absl::Status CheckUnchanged() const;

@@ -81,8 +81,7 @@ absl::StatusOr<std::shared_ptr<TensorFile>> TensorFile::Make(FileDescriptor file
   return made;
 }
 
-absl::StatusOr<int64_t> TensorFile::Copy(const TransferWindow& window, const Box& own, const Box& box,
-                                         std::byte* shard) {
+absl::StatusOr<int64_t> TensorFile::Copy(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) {
   const Box common = Intersect(own, box);
   if (IsEmpty(common)) return 0;
   Part part;
@@ -91,7 +90,7 @@ absl::StatusOr<int64_t> TensorFile::Copy(const TransferWindow& window, const Box
   std::vector<size_t> dims;
   for (size_t d = 0; d < common.size(); ++d) {
     part.file_offset += common[d].start * layout_.strides[d];
-    part.shard += (common[d].start - own[d].start) * window.strides[d] * element_bytes_;
+    part.shard += (common[d].start - own[d].start) * range.strides[d] * element_bytes_;
     if (common[d].size() > 1) dims.push_back(d);
   }
   std::stable_sort(dims.begin(), dims.end(),
@@ -99,9 +98,9 @@ absl::StatusOr<int64_t> TensorFile::Copy(const TransferWindow& window, const Box
   for (const size_t d : dims) {
     part.extents.push_back(common[d].size());
     part.file_strides.push_back(layout_.strides[d]);
-    part.shard_strides.push_back(window.strides[d] * element_bytes_);
+    part.shard_strides.push_back(range.strides[d] * element_bytes_);
   }
-  TESSERA_RETURN_IF_ERROR(window.direction == TransferDirection::kUpload ? ReadPart(part) : WritePart(part));
+  TESSERA_RETURN_IF_ERROR(range.direction == TransferDirection::kUpload ? ReadPart(part) : WritePart(part));
   return BytesOf(part.extents, element_bytes_);
 }
 

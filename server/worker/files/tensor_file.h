@@ -34,7 +34,7 @@ class TensorFile final : public ShardFile {
   static absl::StatusOr<std::shared_ptr<TensorFile>> Make(FileDescriptor file, const TensorSpec& spec,
                                                           FileLayout layout);
 
-  absl::StatusOr<int64_t> Copy(const TransferWindow& window, const Box& own, const Box& box, std::byte* shard) override;
+  absl::StatusOr<int64_t> Copy(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) override;
 
  private:
   TensorFile(FileDescriptor file, FileLayout layout, FileStamp stamp, int64_t element_bytes)

@@ -22,8 +22,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/worker/files/decoded_file.h"
-#include "server/worker/files/tensor_file.h"
+#include "server/worker/files/shard_file.h"
 #include "server/worker/window_copy.h"
 
 namespace tessera {
@@ -95,19 +94,19 @@ absl::Status CheckWindow(const TensorSpec& spec, const Box& box, uint64_t offset
 }
 
 // Between the file and the shard; by way of the host's memory where the shard is elsewhere.
-absl::StatusOr<int64_t> CopyFile(Device& device, DeviceKind memory, ShardFile& file, const TicketTable::Ticket& ticket,
-                                 const Box& box, std::byte* shard) {
-  if (memory == DeviceKind::kCpu) return file.Copy(ticket.window, ticket.box, box, shard);
-  const Box common = Intersect(ticket.box, box);
+absl::StatusOr<int64_t> CopyFile(Device& device, DeviceKind memory, ShardFile& file, const TransferRange& range,
+                                 const Box& own, const Box& box, std::byte* shard) {
+  if (memory == DeviceKind::kCpu) return file.Copy(range, own, box, shard);
+  const Box common = Intersect(own, box);
   if (IsEmpty(common)) return 0;
-  TransferWindow dense = ticket.window;
+  TransferRange dense = range;
   dense.strides = RowMajorStrides(BoxShape(common));
   std::vector<std::byte> host(static_cast<size_t>(NumElements(common) * SizeBytes(dense.spec.dtype)));
   if (dense.direction == TransferDirection::kUpload) {
     TESSERA_RETURN_IF_ERROR(file.Copy(dense, common, common, host.data()).status());
-    return CopyWindow(device, ticket.window, ticket.box, common, shard, host.data());
+    return CopyWindow(device, range, own, common, shard, host.data());
   }
-  TESSERA_RETURN_IF_ERROR(CopyWindow(device, ticket.window, ticket.box, common, shard, host.data()).status());
+  TESSERA_RETURN_IF_ERROR(CopyWindow(device, range, own, common, shard, host.data()).status());
   return file.Copy(dense, common, common, host.data());
 }
 
@@ -119,15 +118,16 @@ class TransferServer final : public wire::Transfer::Server {
         device_(parts.device),
         copies_(parts.copies),
         decodes_(parts.decodes),
-        decoder_(parts.decoder),
-        files_(parts.files),
+        memory_kind_(parts.files.memory),
+        files_(parts.files, parts.decoder, parts.copies, parts.decodes),
         share_(std::move(share)),
         host_(host),
         ticket_(std::move(ticket)),
-        holder_(ticket_->holder) {}
+        holder_(ticket_->holder),
+        sources_(ticket_->shards.size()) {}
   ~TransferServer() {
     // A client of another host may come back to it; else the coordinator closes it.
-    if (host_ == ClientHost::kOther && !file_) return;
+    if (host_ == ClientHost::kOther && !has_file_) return;
     if (is_upload() && !finished_)
       tickets_.End(ticket_, attached_.ok()
                                 ? absl::UnavailableError("upload: the client went away before it was done")
@@ -148,8 +148,9 @@ class TransferServer final : public wire::Transfer::Server {
     auto params = context.getParams();
     const Box box = DecodeBox(params.getBox().getStarts(), params.getBox().getStops());
     const uint64_t offset = params.getOffset();
+    const uint32_t tensor = params.getTensor();
     context.releaseParams();
-    return InOrder([this, context, box, offset]() mutable { return Copy(context, box, offset); });
+    return InOrder([this, context, box, offset, tensor]() mutable { return Copy(context, box, offset, tensor); });
   }
   kj::Promise<void> put(PutContext context) override {
     return InOrder([this, context]() mutable { return Put(context); });
@@ -170,138 +171,35 @@ class TransferServer final : public wire::Transfer::Server {
     return kj::READY_NOW;
   }
   kj::Promise<void> lookAtFile(LookAtFileContext context) override {
-    ThrowIfError(LookAtFile(context));
+    ThrowIfError(files_.Look(context));
     return kj::READY_NOW;
   }
-  // Reserving the bytes of a large file, and having them on the disk, take their time.
-  kj::Promise<void> createFile(CreateFileContext context) override {
-    auto params = context.getParams();
-    auto made = std::make_shared<absl::StatusOr<std::unique_ptr<NewFile>>>(absl::UnknownError(""));
-    auto job = [&roots = files_.roots, made, path = Text(params.getPath()), name = Text(params.getName()),
-                bytes = params.getBytes(), head = Text(params.getHead().asChars())]() {
-      *made = bytes > static_cast<uint64_t>(kMaxFileBytes)
-                  ? absl::InvalidArgumentError(StrCat("file: ", bytes, " bytes, ", kMaxFileBytes, " are allowed"))
-                  : roots.Create(path, name, static_cast<int64_t>(bytes), head);
-    };
-    context.releaseParams();
-    return copies_.Run(std::move(job)).then([this, made]() {
-      ThrowIfError(made->status());
-      new_file_ = *std::move(*made);
-    });
-  }
-  kj::Promise<void> describeFile(DescribeFileContext context) override {
-    struct Seen {
-      absl::Status status;
-      FileStamp stamp;
-      std::string json;
-    };
-    auto seen = std::make_shared<Seen>();
-    auto job = [seen, &roots = files_.roots, &decoder = decoder_, path = Text(context.getParams().getPath())]() {
-      seen->status = [&]() -> absl::Status {
-        TESSERA_ASSIGN_OR_RETURN(const FileDescriptor file, roots.OpenFileOrFolder(path));
-        TESSERA_ASSIGN_OR_RETURN(seen->stamp, StampOf(file));
-        TESSERA_ASSIGN_OR_RETURN(seen->json, decoder.Describe(file, path));
-        return absl::OkStatus();
-      }();
-    };
-    context.releaseParams();
-    return decodes_.Run(std::move(job)).then([seen, context]() mutable {
-      ThrowIfError(seen->status);
-      auto results = context.getResults();
-      results.setBytes(static_cast<uint64_t>(seen->stamp.bytes));
-      results.setModifiedNs(seen->stamp.modified_ns);
-      results.setJson(kj::StringPtr(seen->json.c_str(), seen->json.size()).asBytes());
-    });
-  }
-  kj::Promise<void> createFolder(CreateFolderContext context) override {
-    auto made = std::make_shared<absl::StatusOr<std::unique_ptr<NewFile>>>(absl::UnknownError(""));
-    auto params = context.getParams();
-    auto job = [&roots = files_.roots, &decoder = decoder_, made, path = Text(params.getPath()),
-                name = Text(params.getName()), json = Text(params.getJson().asChars())]() {
-      *made = roots.CreateFolder(path, name);
-      if (!made->ok()) return;
-      if (absl::Status status = decoder.Create((**made)->file(), path, json); !status.ok()) *made = status;
-    };
-    context.releaseParams();
-    return decodes_.Run(std::move(job)).then([this, made]() {
-      ThrowIfError(made->status());
-      new_file_ = *std::move(*made);
-    });
-  }
-  kj::Promise<void> commitFile(CommitFileContext) override {
-    if (new_file_ == nullptr) ThrowIfError(absl::FailedPreconditionError("commit: no file was made"));
-    auto committed = std::make_shared<absl::Status>();
-    return copies_.Run([file = new_file_, committed]() { *committed = file->Commit(); }).then([committed]() {
-      ThrowIfError(*committed);
-    });
-  }
+  kj::Promise<void> createFile(CreateFileContext context) override { return files_.Create(context); }
+  kj::Promise<void> describeFile(DescribeFileContext context) override { return files_.Describe(context); }
+  kj::Promise<void> createFolder(CreateFolderContext context) override { return files_.CreateFolder(context); }
+  kj::Promise<void> commitFile(CommitFileContext) override { return files_.Commit(); }
 
  private:
-  static std::string Text(kj::ArrayPtr<const char> text) { return std::string(text.begin(), text.size()); }
-
   absl::Status OpenFile(wire::Transfer::OpenFileParams::Reader params) {
-    if (memory_ || file_ || !attached_.ok()) {
+    TESSERA_RETURN_IF_ERROR(CheckTensor("file", params.getTensor()));
+    Source& source = sources_[params.getTensor()];
+    if (memory_ || source.file || !attached_.ok()) {
       return absl::FailedPreconditionError("file: the transfer has had its memory or file");
     }
-    auto made = is_upload() ? OpenToRead(params) : OpenToWrite(params);
+    auto made = files_.Open(params, ticket_->window.ranges[params.getTensor()]);
     attached_ = made.status();
     if (!made.ok()) return attached_;
-    file_ = *std::move(made);
-    is_decoded_ = params.getLayout().getIsDecoded();
+    source.file = *std::move(made);
+    source.is_decoded = params.getLayout().getIsDecoded();
+    has_file_ = true;
     return absl::OkStatus();
   }
-  absl::StatusOr<std::shared_ptr<ShardFile>> OpenToRead(wire::Transfer::OpenFileParams::Reader params) {
-    const std::string path = Text(params.getPath());
-    const bool is_decoded = params.getLayout().getIsDecoded();
-    TESSERA_ASSIGN_OR_RETURN(FileDescriptor file,
-                             is_decoded ? files_.roots.OpenFileOrFolder(path) : files_.roots.Open(path));
-    const FileStamp given{static_cast<int64_t>(params.getBytes()), params.getModifiedNs()};
-    TESSERA_ASSIGN_OR_RETURN(const FileStamp now, StampOf(file));
-    if (now != given) {
-      return absl::FailedPreconditionError(StrCat("file ", Printable(path), ": it has changed since it was looked at"));
-    }
-    return WithLayout(std::move(file), params);
-  }
-  absl::StatusOr<std::shared_ptr<ShardFile>> OpenToWrite(wire::Transfer::OpenFileParams::Reader params) {
-    const std::string path = Text(params.getPath());
-    const bool is_decoded = params.getLayout().getIsDecoded();
-    TESSERA_ASSIGN_OR_RETURN(FileDescriptor file,
-                             is_decoded ? files_.roots.OpenNewFolder(path) : files_.roots.OpenNew(path));
-    return WithLayout(std::move(file), params);
-  }
-  absl::StatusOr<std::shared_ptr<ShardFile>> WithLayout(FileDescriptor file,
-                                                        wire::Transfer::OpenFileParams::Reader params) {
-    const auto told = params.getLayout();
-    const auto offset = static_cast<int64_t>(told.getOffset());
-    std::vector<int64_t> strides;
-    for (const int64_t stride : told.getStrides()) strides.push_back(stride);
-    const TensorSpec& spec = ticket_->window.spec;
-    if (told.getIsDecoded()) {
-      DecodedPlace place{Text(params.getPath()), Text(told.getMember()), offset, std::move(strides)};
-      return DecodedFile::Make(decoder_, std::move(file), spec, std::move(place));
-    }
-    const ByteOrder order = told.getIsReversed() ? ByteOrder::kReversed : ByteOrder::kOwn;
-    return TensorFile::Make(std::move(file), spec, {offset, std::move(strides), order});
+  absl::Status CheckTensor(std::string_view call, uint32_t tensor) const {
+    if (tensor < ticket_->shards.size()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        StrCat(call, ": tensor ", tensor, " of a ticket that has ", ticket_->shards.size()));
   }
 
-  absl::Status LookAtFile(LookAtFileContext context) {
-    auto params = context.getParams();
-    if (params.getCount() > kMaxFilePart) {
-      return absl::InvalidArgumentError(
-          StrCat("file: ", params.getCount(), " bytes to look at, ", kMaxFilePart, " are allowed (max_file_part)"));
-    }
-    TESSERA_ASSIGN_OR_RETURN(const FileDescriptor file, files_.roots.Open(Text(params.getPath())));
-    TESSERA_ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(file));
-    const uint64_t offset = std::min(params.getOffset(), static_cast<uint64_t>(stamp.bytes));
-    std::vector<kj::byte> part(std::min<uint64_t>(params.getCount(), static_cast<uint64_t>(stamp.bytes) - offset));
-    const ssize_t count = pread(file.get(), part.data(), part.size(), static_cast<off_t>(offset));
-    if (count < 0) return absl::InternalError(StrCat("file: reading: ", std::strerror(errno)));
-    auto results = context.getResults();
-    results.setBytes(static_cast<uint64_t>(stamp.bytes));
-    results.setModifiedNs(stamp.modified_ns);
-    results.setPart(kj::arrayPtr(part.data(), static_cast<size_t>(count)));
-    return absl::OkStatus();
-  }
   template <typename Step>
   kj::Promise<void> InOrder(Step step) {
     order_ = order_.addBranch().then(kj::mv(step)).fork();
@@ -309,19 +207,21 @@ class TransferServer final : public wire::Transfer::Server {
   }
 
   absl::Status Attach(wire::SharedMemory::Client lender) {
-    if (memory_ || !attached_.ok()) return absl::FailedPreconditionError("attach: the transfer has had its memory");
+    if (memory_ || has_file_ || !attached_.ok()) {
+      return absl::FailedPreconditionError("attach: the transfer has had its memory or file");
+    }
     // One that is still promised has none.
     kj::Own<capnp::ClientHook> hook = capnp::ClientHook::from(kj::mv(lender));
     attached_ = absl::InvalidArgumentError("attach: the memory came without a file descriptor");
     KJ_IF_MAYBE (fd, hook->getFd()) {
-      auto mapped = ClientMemory::Map(*fd, ticket_->window.direction, share_);
+      auto mapped = ClientMemory::Map(*fd, ticket_->window.direction(), share_);
       attached_ = mapped.status();
       if (mapped.ok()) memory_ = *std::move(mapped);
     }
     return attached_;
   }
 
-  bool is_upload() const { return ticket_->window.direction == TransferDirection::kUpload; }
+  bool is_upload() const { return ticket_->window.direction() == TransferDirection::kUpload; }
 
   // Of a call that has its turn.
   absl::Status CheckHeld(std::string_view call) const {
@@ -332,7 +232,11 @@ class TransferServer final : public wire::Transfer::Server {
 
   // That elements [first, first + count) lie in the own box, and are no more than a part.
   absl::Status CheckPart(std::string_view call, uint64_t first, uint64_t count) const {
-    const auto elements = static_cast<uint64_t>(NumElements(ticket_->box));
+    if (ticket_->shards.size() > 1) {
+      return absl::FailedPreconditionError(
+          StrCat(call, ": the ticket has ", ticket_->shards.size(), " tensors, which come from files"));
+    }
+    const auto elements = static_cast<uint64_t>(NumElements(shard().box));
     if (first > elements || count > elements - first) {
       return absl::InvalidArgumentError(
           StrCat(call, ": ", count, " elements from ", first, " on, of a shard of ", elements));
@@ -342,7 +246,10 @@ class TransferServer final : public wire::Transfer::Server {
     return absl::InvalidArgumentError(
         StrCat(call, ": a part of ", bytes, " bytes, ", kMaxTransferPart, " are allowed (max_transfer_part)"));
   }
-  int64_t element_bytes() const { return SizeBytes(ticket_->window.spec.dtype); }
+  // Of a ticket of one tensor.
+  TicketTable::Ticket::Shard& shard() const { return ticket_->shards[0]; }
+  int64_t element_bytes() const { return SizeBytes(ticket_->window.ranges[0].spec.dtype); }
+  std::byte* MemoryOf(const TransferRange& range) const { return tickets_.arena().memory() + range.offset_bytes; }
 
   // Between the shard and `bytes`, which lie in a message that the context keeps: until the job has ended, or before it
   // begins.
@@ -355,16 +262,17 @@ class TransferServer final : public wire::Transfer::Server {
     const auto turn = std::make_shared<Turn>();
     TicketTable::CopyBegins(ticket_);
     auto copied = std::make_shared<absl::Status>();
-    std::byte* const shard = tickets_.arena().memory() + ticket_->window.offset_bytes;
-    auto job = [&device = device_, ticket = ticket_, first, count, shard, bytes, copied, turn]() {
+    std::byte* const memory = MemoryOf(ticket_->window.ranges[0]);
+    auto job = [&device = device_, ticket = ticket_, first, count, memory, bytes, copied, turn]() {
       const std::lock_guard lock(turn->mutex);
       if (turn->is_dropped) return;
-      const TransferWindow& window = ticket->window;
+      const TransferRange& range = ticket->window.ranges[0];
+      const Box& own = ticket->shards[0].box;
       std::byte* at = bytes;
-      for (const Box& box : BoxesOfRange(ticket->box, static_cast<int64_t>(first), static_cast<int64_t>(count))) {
-        const auto result = CopyWindow(device, window, ticket->box, box, shard, at);
+      for (const Box& box : BoxesOfRange(own, static_cast<int64_t>(first), static_cast<int64_t>(count))) {
+        const auto result = CopyWindow(device, range, own, box, memory, at);
         copied->Update(result.status());
-        at += NumElements(box) * SizeBytes(window.spec.dtype);
+        at += NumElements(box) * SizeBytes(range.spec.dtype);
       }
     };
     auto drop = kj::defer([turn, context]() mutable {
@@ -387,20 +295,20 @@ class TransferServer final : public wire::Transfer::Server {
     if (!is_upload()) ThrowIfError(absl::FailedPreconditionError("put: the ticket is of a download"));
     if (bytes % static_cast<size_t>(element_bytes()) != 0) {
       ThrowIfError(absl::InvalidArgumentError(
-          StrCat("put: ", bytes, " bytes are no whole elements of ", ToText(ticket_->window.spec.dtype))));
+          StrCat("put: ", bytes, " bytes are no whole elements of ", ToText(ticket_->window.ranges[0].spec.dtype))));
     }
     const uint64_t count = bytes / static_cast<uint64_t>(element_bytes());
     ThrowIfError(CheckPart("put", first, count));
-    if (first > static_cast<uint64_t>(ticket_->covered_elements)) {
+    if (first > static_cast<uint64_t>(shard().covered_elements)) {
       ThrowIfError(absl::InvalidArgumentError(
-          StrCat("put: element ", first, " came before element ", ticket_->covered_elements)));
+          StrCat("put: element ", first, " came before element ", shard().covered_elements)));
     }
     auto* const data = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(params.getBytes().begin()));
     return CopyPart(first, count, data, context).then([this, context, first, count]() mutable {
       const auto reached = static_cast<int64_t>(first + count);
-      ticket_->covered_elements = std::max(ticket_->covered_elements, reached);
+      shard().covered_elements = std::max(shard().covered_elements, reached);
       context.releaseParams();
-      context.getResults().setCount(static_cast<uint64_t>(ticket_->covered_elements));
+      context.getResults().setCount(static_cast<uint64_t>(shard().covered_elements));
     });
   }
 
@@ -415,25 +323,29 @@ class TransferServer final : public wire::Transfer::Server {
     return CopyPart(first, count, reinterpret_cast<std::byte*>(bytes.begin()), context);
   }
 
-  kj::Promise<void> Copy(CopyContext context, const Box& box, uint64_t offset) {
+  kj::Promise<void> Copy(CopyContext context, const Box& box, uint64_t offset, uint32_t tensor) {
     ThrowIfError(CheckHeld("copy"));
     ThrowIfError(attached_);
-    if (!memory_ && !file_) ThrowIfError(absl::FailedPreconditionError("copy: attach the memory first"));
-    const TransferWindow& window = ticket_->window;
-    ThrowIfError(CheckWindow(window.spec, box, offset, memory_ ? memory_->bytes() : SIZE_MAX));
-    if (window.direction == TransferDirection::kUpload) ThrowIfError(CheckSlab(box));
+    ThrowIfError(CheckTensor("copy", tensor));
+    const Source& source = sources_[tensor];
+    if (!memory_ && !source.file) ThrowIfError(absl::FailedPreconditionError("copy: attach the memory first"));
+    const TransferRange& range = ticket_->window.ranges[tensor];
+    ThrowIfError(CheckWindow(range.spec, box, offset, memory_ ? memory_->bytes() : SIZE_MAX));
+    if (is_upload()) ThrowIfError(CheckSlab(ticket_->shards[tensor], box));
     TicketTable::CopyBegins(ticket_);
     auto copied = std::make_shared<absl::StatusOr<int64_t>>(0);
-    std::byte* shard = tickets_.arena().memory() + window.offset_bytes;
-    auto job = [&device = device_, &files = files_, ticket = ticket_, memory = memory_, file = file_, box, offset,
-                shard, copied]() {
-      *copied = memory ? CopyWindow(device, ticket->window, ticket->box, box, shard, memory->base() + offset)
-                       : CopyFile(device, files.memory, *file, *ticket, box, shard);
+    std::byte* const shard = MemoryOf(range);
+    auto job = [&device = device_, kind = memory_kind_, ticket = ticket_, tensor, memory = memory_, file = source.file,
+                box, offset, shard, copied]() {
+      const TransferRange& its_range = ticket->window.ranges[tensor];
+      const Box& own = ticket->shards[tensor].box;
+      *copied = memory ? CopyWindow(device, its_range, own, box, shard, memory->base() + offset)
+                       : CopyFile(device, kind, *file, its_range, own, box, shard);
     };
-    CopyThread& thread = is_decoded_ ? decodes_ : copies_;
-    return thread.Run(std::move(job)).then([this, context, copied, box]() mutable {
-      const bool is_upload = ticket_->window.direction == TransferDirection::kUpload;
-      if (is_upload && copied->ok()) ticket_->covered_rows = CoveredAfter(box);
+    CopyThread& thread = source.is_decoded ? decodes_ : copies_;
+    return thread.Run(std::move(job)).then([this, context, copied, box, tensor]() mutable {
+      TicketTable::Ticket::Shard& its_shard = ticket_->shards[tensor];
+      if (is_upload() && copied->ok()) its_shard.covered_rows = CoveredAfter(its_shard, box);
       tickets_.CopyEnded(ticket_, copied->value_or(0));
       ThrowIfError(copied->status());
       context.getResults().setBytes(static_cast<uint64_t>(**copied));
@@ -443,32 +355,38 @@ class TransferServer final : public wire::Transfer::Server {
   absl::Status Finish() {
     if (finished_) return absl::OkStatus();
     TESSERA_RETURN_IF_ERROR(CheckHeld("finish"));
-    if (is_upload() && host_ == ClientHost::kOther && !file_) {
-      const int64_t wanted = NumElements(ticket_->box);
-      if (ticket_->covered_elements < wanted) {
-        return absl::FailedPreconditionError(
-            StrCat("finish: the upload reached ", ticket_->covered_elements, " of ", wanted, " elements of its shard"));
+    if (is_upload()) {
+      const bool comes_in_parts = host_ == ClientHost::kOther && !has_file_;
+      for (const TicketTable::Ticket::Shard& its_shard : ticket_->shards) {
+        TESSERA_RETURN_IF_ERROR(comes_in_parts ? CheckAllElements(its_shard) : CheckAllRows(its_shard));
       }
-      tickets_.End(ticket_, absl::OkStatus());
-    } else if (is_upload()) {
-      const int64_t wanted = IsEmpty(ticket_->box) ? 0 : (ticket_->box.empty() ? 1 : ticket_->box[0].stop);
-      if (ticket_->covered_rows < wanted) {
-        return absl::FailedPreconditionError(StrCat("finish: the upload reached ", ticket_->covered_rows,
-                                                    " of dim 0; the shard ", ToText(ticket_->box), " needs ", wanted));
+      for (const Source& source : sources_) {
+        if (source.file) TESSERA_RETURN_IF_ERROR(source.file->CheckUnchanged());
       }
-      if (file_) TESSERA_RETURN_IF_ERROR(file_->CheckUnchanged());
       tickets_.End(ticket_, absl::OkStatus());
     }
     finished_ = true;
     return absl::OkStatus();
   }
+  static absl::Status CheckAllElements(const TicketTable::Ticket::Shard& shard) {
+    const int64_t wanted = NumElements(shard.box);
+    if (shard.covered_elements >= wanted) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        StrCat("finish: the upload reached ", shard.covered_elements, " of ", wanted, " elements of its shard"));
+  }
+  static absl::Status CheckAllRows(const TicketTable::Ticket::Shard& shard) {
+    const int64_t wanted = IsEmpty(shard.box) ? 0 : (shard.box.empty() ? 1 : shard.box[0].stop);
+    if (shard.covered_rows >= wanted) return absl::OkStatus();
+    return absl::FailedPreconditionError(StrCat("finish: the upload reached ", shard.covered_rows,
+                                                " of dim 0; the shard ", ToText(shard.box), " needs ", wanted));
+  }
 
   // Uploads come as slabs along dim 0, in order, each as wide as the shard: so every byte of the shard is
   // written, and nothing of what the memory held before can be read back.
-  absl::Status CheckSlab(const Box& box) const {
-    const Box& shard = ticket_->box;
+  static absl::Status CheckSlab(const TicketTable::Ticket::Shard& its_shard, const Box& box) {
+    const Box& shard = its_shard.box;
     if (IsEmpty(shard) || box.empty()) return absl::OkStatus();
-    const int64_t reached = std::max(ticket_->covered_rows, shard[0].start);
+    const int64_t reached = std::max(its_shard.covered_rows, shard[0].start);
     bool covers = box[0].start <= reached;
     for (size_t d = 1; d < box.size(); ++d)
       covers = covers && box[d].start <= shard[d].start && box[d].stop >= shard[d].stop;
@@ -476,25 +394,30 @@ class TransferServer final : public wire::Transfer::Server {
     return absl::InvalidArgumentError(StrCat("copy: the slab ", ToText(box), " does not go on at ", reached,
                                              " of dim 0 over the whole width of the shard ", ToText(shard)));
   }
-  int64_t CoveredAfter(const Box& box) const {
+  static int64_t CoveredAfter(const TicketTable::Ticket::Shard& shard, const Box& box) {
     if (box.empty()) return 1;
-    return std::max(ticket_->covered_rows, std::max(box[0].stop, ticket_->box[0].start));
+    return std::max(shard.covered_rows, std::max(box[0].stop, shard.box[0].start));
   }
+
+  // Where a tensor comes from, or goes to, if that is a file.
+  struct Source {
+    std::shared_ptr<ShardFile> file;
+    bool is_decoded = false;  // it is read and written by the decoder
+  };
 
   TicketTable& tickets_;
   Device& device_;
   CopyThread& copies_;
   CopyThread& decodes_;
-  Decoder& decoder_;
-  const HostFiles& files_;
+  const DeviceKind memory_kind_;
+  FileCalls files_;
   std::shared_ptr<AttachedMemory::Share> share_;
   const ClientHost host_;
   TicketTable::TicketPointer ticket_;
   const int holder_;                      // of the ticket, while it has this number
-  std::shared_ptr<ClientMemory> memory_;  // or
-  std::shared_ptr<ShardFile> file_;
-  bool is_decoded_ = false;  // the file is read and written by the decoder
-  std::shared_ptr<NewFile> new_file_;
+  std::shared_ptr<ClientMemory> memory_;  // or files, one for each tensor
+  std::vector<Source> sources_;
+  bool has_file_ = false;
   absl::Status attached_;  // why there is neither, if so
   kj::ForkedPromise<void> order_ = kj::Promise<void>(kj::READY_NOW).fork();
   bool finished_ = false;
@@ -544,7 +467,7 @@ class DataGateServer final : public wire::DataGate::Server {
     auto ticket = parts_.tickets.Resume(TicketId(params.getTicket()), params.getSecret());
     Require(ticket.status());
     admit_();
-    context.getResults().setFirst(static_cast<uint64_t>((*ticket)->covered_elements));
+    context.getResults().setFirst(static_cast<uint64_t>((*ticket)->shards[0].covered_elements));
     context.getResults().setTransfer(Serve(*std::move(ticket)));
     return kj::READY_NOW;
   }

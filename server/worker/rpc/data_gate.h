@@ -6,28 +6,18 @@
 #include <cstdint>
 
 #include "schemas/codec/two_party.h"
-#include "schemas/types/device_kind.h"
 #include "schemas/worker.capnp.h"
 #include "server/device/device.h"
 #include "server/worker/attached_memory.h"
 #include "server/worker/files/decoder.h"
-#include "server/worker/files/file_roots.h"
 #include "server/worker/rpc/copy_thread.h"
+#include "server/worker/rpc/file_calls.h"
 #include "server/worker/rpc/relay.h"
 #include "server/worker/tickets.h"
 
 namespace tessera {
 
 inline constexpr uint32_t kMaxTransferPart = uint32_t{4} << 20;  // docs/limits.md: max_transfer_part
-inline constexpr uint32_t kMaxFilePart = uint32_t{16} << 20;     // docs/limits.md: max_file_part
-inline constexpr int64_t kMaxFileBytes = int64_t{1} << 50;       // docs/limits.md: max_file_bytes
-
-// What files clients may have, and what memory shards are in.
-struct HostFiles {
-  FileRoots roots;
-  DeviceKind memory = DeviceKind::kCpu;
-  DecoderOptions decoder;
-};
 
 // Clients of the own host lend their memory; those of others send and get parts, and may come back to a ticket when
 // their connection breaks.

@@ -27,7 +27,7 @@ std::string NameOf(const OperationKind& what) {
     std::string operator()(const FillOperation&) const { return "fill"; }
     std::string operator()(const WaitOperation&) const { return "wait"; }
     std::string operator()(const WriteOperation&) const { return "write"; }
-    std::string operator()(const OutsideOperation& outside) const { return outside.what.name; }
+    std::string operator()(const LibraryOperation& operation) const { return operation.name; }
   };
   return std::visit(Namer{}, what);
 }
@@ -215,12 +215,10 @@ const ptx::Kernel* Engine::FindKernel(CUlibrary library, const char* name) {
 
 bool Engine::IsReady(const Stream& stream, const RangeMap& mapped) {
   if (stream.queue.empty() || stream.is_busy) return false;
-  if (const auto* outside = std::get_if<OutsideOperation>(&stream.queue.front().what)) {
-    const int answer = outside->what.poll(outside->what.context, &mapped);
-    if (answer >= 0) return answer != 0;
-    std::fprintf(stderr, "emulator: %s: memory that is neither the device's nor registered\n", outside->what.name);
-    sticky_ = CUDA_ERROR_ILLEGAL_ADDRESS;
-    return false;
+  if (const auto* operation = std::get_if<LibraryOperation>(&stream.queue.front().what)) {
+    return operation->is_ready == nullptr || operation->is_ready([&](uint64_t address, int64_t bytes, Access) {
+      return mapped.Host(address, bytes);  // what it touches, its run says
+    });
   }
   const auto* wait = std::get_if<WaitOperation>(&stream.queue.front().what);
   if (wait == nullptr) return true;
@@ -267,16 +265,12 @@ void Engine::Run(Stream& stream, Operation operation, std::unique_lock<std::mute
   const uint32_t seed = random_();
   if (const auto* write = std::get_if<WriteOperation>(&operation.what)) {
     Publish(stream, *write, *mapped);
-  } else if (const auto* outside = std::get_if<OutsideOperation>(&operation.what)) {
-    for (const tessera_emulator_access& access : outside->accesses) {
-      Touch(*mapped, access.address, access.bytes, access.is_write != 0 ? Access::kWrite : Access::kRead);
-    }
-    outside->what.release(outside->what.context);
   } else if (!std::holds_alternative<WaitOperation>(operation.what)) {
     lock.unlock();
     if (const auto* launch = std::get_if<LaunchOperation>(&operation.what)) wrong = RunKernel(*launch, *mapped, seed);
     if (const auto* copy = std::get_if<CopyOperation>(&operation.what)) wrong = RunCopy(*copy, *mapped);
     if (const auto* fill = std::get_if<FillOperation>(&operation.what)) wrong = RunFill(*fill, *mapped);
+    if (const auto* call = std::get_if<LibraryOperation>(&operation.what)) wrong = RunLibrary(*call, *mapped);
     lock.lock();
   }
   stream.is_busy = false;
@@ -336,6 +330,15 @@ std::string Engine::RunFill(const FillOperation& fill, const RangeMap& mapped) {
   Touch(mapped, fill.destination, fill.bytes, Access::kWrite);
   std::memset(to, fill.value, static_cast<size_t>(fill.bytes));
   return "";
+}
+
+std::string Engine::RunLibrary(const LibraryOperation& operation, const RangeMap& mapped) {
+  std::string wrong = operation.run([&](uint64_t address, int64_t bytes, Access access) -> std::byte* {
+    std::byte* const place = mapped.Host(address, bytes);
+    if (place != nullptr) Touch(mapped, address, bytes, access);
+    return place;
+  });
+  return wrong.empty() ? wrong : operation.name + ": " + wrong;
 }
 
 // Behind the first write that the wait could have been met by; or, where the host or another process wrote the word,

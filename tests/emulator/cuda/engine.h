@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,7 +26,6 @@
 
 #include <cuda.h>
 
-#include "tests/emulator/cuda/control.h"
 #include "tests/emulator/cuda/hazards.h"
 #include "tests/emulator/cuda/memory.h"
 #include "tests/emulator/cuda/ptx/ptx.h"
@@ -53,13 +53,16 @@ struct WaitOperation {
 struct WriteOperation {
   uint64_t address = 0, value = 0;
 };
-// Of another library (control.h).
-struct OutsideOperation {
-  tessera_emulator_operation what;
-  std::vector<tessera_emulator_access> accesses;
+// Of another library (libraries.h). While `is_ready`, if there is one, says no, the stream waits. What `run` returns is
+// what is wrong with it, else empty.
+using TouchMemory = std::function<std::byte*(uint64_t address, int64_t bytes, Access access)>;
+struct LibraryOperation {
+  std::string name;
+  std::function<bool(const TouchMemory&)> is_ready;
+  std::function<std::string(const TouchMemory&)> run;
 };
 using OperationKind =
-    std::variant<LaunchOperation, CopyOperation, FillOperation, WaitOperation, WriteOperation, OutsideOperation>;
+    std::variant<LaunchOperation, CopyOperation, FillOperation, WaitOperation, WriteOperation, LibraryOperation>;
 
 class Engine {
  public:
@@ -123,6 +126,7 @@ class Engine {
   std::string RunKernel(const LaunchOperation& launch, const RangeMap& mapped, uint32_t seed);
   std::string RunCopy(const CopyOperation& copy, const RangeMap& mapped);
   std::string RunFill(const FillOperation& fill, const RangeMap& mapped);
+  std::string RunLibrary(const LibraryOperation& operation, const RangeMap& mapped);
   void Acquire(Stream& stream, const WaitOperation& wait, const RangeMap& mapped);
   void Publish(Stream& stream, const WriteOperation& write, const RangeMap& mapped);
   void Touch(const RangeMap& mapped, uint64_t address, int64_t bytes, Access access);

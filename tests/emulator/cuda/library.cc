@@ -9,14 +9,20 @@
 
 #include "tests/emulator/cuda/control.h"
 #include "tests/emulator/cuda/engine.h"
+#include "tests/emulator/cuda/libraries.h"
 
-using tessera::emulator::Engine;  // NOLINT: these functions' names are the driver's, in the global namespace
+using tessera::emulator::Access;  // NOLINT: these functions' names are the driver's, in the global namespace
+using tessera::emulator::Engine;       // NOLINT
+using tessera::emulator::TouchMemory;  // NOLINT
 
 namespace {
 
 constexpr unsigned kMaxBlockThreads = 1024;
 constexpr unsigned kMaxGridRows = 65535;
 constexpr unsigned kMaxSharedBytes = 227 << 10;
+
+// Of the thread.
+thread_local CUcontext current_context = nullptr;
 
 Engine& Emulated() { return Engine::Get(); }
 
@@ -28,6 +34,14 @@ CUresult Entered(const char* function, Call call) {
 
 CUresult PushOn(const char* function, CUstream stream, tessera::emulator::OperationKind what) {
   return Entered(function, [&] { return Emulated().Push(stream, std::move(what)); });
+}
+
+// For as long as `touch` lives.
+TesseraEmulatorMemory MemoryBy(const TouchMemory& touch) {
+  return {const_cast<TouchMemory*>(&touch), [](void* engine, uint64_t address, int64_t bytes, int is_write) -> void* {
+            return (*static_cast<const TouchMemory*>(engine))(address, bytes,
+                                                              is_write != 0 ? Access::kWrite : Access::kRead);
+          }};
 }
 
 void* FindFunction(const std::string& name) {
@@ -115,8 +129,15 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
   });
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
-CUresult cuCtxSetCurrent(CUcontext) {
-  return Entered("cuCtxSetCurrent", [] { return CUDA_SUCCESS; });
+CUresult cuCtxSetCurrent(CUcontext context) {
+  return Entered("cuCtxSetCurrent", [&] {
+    current_context = context;
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = current_context;
+  return CUDA_SUCCESS;
 }
 
 // ---- memory
@@ -276,6 +297,27 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                                                    .shared_bytes = shared_bytes});
 }
 
+// ---- for other emulated libraries
+
+int tessera_emulator_enter(const char* function) { return Emulated().Enter(function); }
+int tessera_emulator_push(CUstream stream, const TesseraEmulatorOperation* operation) {
+  const std::shared_ptr<void> state(operation->state, operation->drop);
+  tessera::emulator::LibraryOperation what;
+  what.name = operation->name;
+  what.run = [state, run = operation->run](const TouchMemory& touch) -> std::string {
+    const TesseraEmulatorMemory memory = MemoryBy(touch);
+    const char* wrong = run(state.get(), &memory);
+    return wrong == nullptr ? "" : wrong;
+  };
+  if (operation->is_ready != nullptr) {
+    what.is_ready = [state, is_ready = operation->is_ready](const TouchMemory& touch) {
+      const TesseraEmulatorMemory memory = MemoryBy(touch);
+      return is_ready(state.get(), &memory) != 0;
+    };
+  }
+  return Emulated().Push(stream, std::move(what)) == CUDA_SUCCESS ? 1 : 0;
+}
+
 // ---- for tests
 
 void tessera_emulator_hold() { Emulated().Hold(); }
@@ -292,14 +334,6 @@ int tessera_emulator_hazards(char* text, int bytes) {
 }
 void tessera_emulator_fail(const char* function, int nth, int result) {
   Emulated().Fail(function, nth, static_cast<CUresult>(result));
-}
-int tessera_emulator_push(void* stream, const tessera_emulator_operation* operation) {
-  return PushOn(operation->name, static_cast<CUstream>(stream),
-                tessera::emulator::OutsideOperation{
-                    *operation, {operation->accesses, operation->accesses + operation->access_count}});
-}
-void* tessera_emulator_host(const void* memory, uint64_t address, int64_t bytes) {
-  return static_cast<const tessera::emulator::RangeMap*>(memory)->Host(address, bytes);
 }
 void tessera_emulator_seed(uint32_t seed) { Emulated().SetSeed(seed); }
 }

@@ -9,7 +9,9 @@
 namespace tessera::testing {
 namespace {
 
-constexpr const char* kEmulated = "tests/emulator/cuda/libcuda.so.1";  // in the runfiles
+// In the runfiles.
+constexpr const char* kEmulated = "tests/emulator/cuda/libcuda.so.1";
+constexpr const char* kEmulatedLt = "tests/emulator/cuda/libcublasLt.so.13";
 
 }  // namespace
 
@@ -29,6 +31,10 @@ TestDriver::TestDriver() {
   void* library = dlopen(kEmulated, RTLD_NOW);
   if (library == nullptr) {
     skip_ = std::string("no emulated driver: ") + dlerror();
+    return;
+  }
+  if (dlopen(kEmulatedLt, RTLD_NOW) == nullptr) {
+    skip_ = std::string("no emulated cuBLASLt: ") + dlerror();
     return;
   }
   const auto take = [&](const char* name, auto& function) {

@@ -46,7 +46,7 @@ TEST(ClosingWindowsTest, WhatDoesNotFitWaitsForAWindowThatIsBeingClosed) {
 TEST(ClosingWindowsTest, AnUploadWaitsToo) {
   PinnedByAWindow pinned;
   const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {kMost}, Both(), kEverywhere);
-  pinned.cluster.Submit(pinned.session, {pinned.Release(), UploadRecord{6, HandleId(2), spec}});
+  pinned.cluster.Submit(pinned.session, {pinned.Release(), UploadRecord{6, {{HandleId(2), spec}}}});
   EXPECT_TRUE(pinned.Failed().empty());
   pinned.cluster.CompleteAll();
   EXPECT_TRUE(pinned.Failed().empty());
@@ -141,7 +141,7 @@ TEST(ClosingWindowsTest, AnUploadThatEndsBeforeItsWindowIsOpenIsAnsweredOnce) {
   SimulatedCluster cancelled(2, kMemory), failed(2, kMemory);
   for (SimulatedCluster* cluster : {&cancelled, &failed}) {
     const SessionId session = cluster->Open();
-    cluster->Submit(session, {UploadRecord{5, HandleId(1), spec}});
+    cluster->Submit(session, {UploadRecord{5, {{HandleId(1), spec}}}});
     if (cluster == &cancelled) cluster->Submit(session, {CancelRecord{5}});
     if (cluster == &failed) cluster->CompleteOn(WorkerIndex(0), Ordinal(1), absl::InternalError("no window"));
     cluster->CompleteAll();
@@ -159,8 +159,8 @@ TEST(ClosingWindowsTest, AResumedSessionHasNoTransferOfItsFormerClient) {
   SimulatedCluster cluster(2, kMemory);
   const SessionId session = cluster.Open(60'000'000);
   cluster.Submit(session, {FullRecord(Both(), {kMost / 4}, kEverywhere, 1), DownloadRecord{5, HandleId(1)},
-                           UploadRecord{6, HandleId(2), spec}, OpRecord(OpId::kNeg, {2}, 3),
-                           UploadRecord{7, HandleId(4), spec}, DownloadRecord{8, HandleId(1)}});
+                           UploadRecord{6, {{HandleId(2), spec}}}, OpRecord(OpId::kNeg, {2}, 3),
+                           UploadRecord{7, {{HandleId(4), spec}}}, DownloadRecord{8, HandleId(1)}});
   cluster.CompleteAll();
   ASSERT_EQ(cluster.EventsOf<TicketEvent>(session).size(), 2u) << "the rest waits for what is to be brought";
   cluster.Apply(ConnectionLostEvent{session});

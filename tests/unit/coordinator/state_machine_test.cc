@@ -170,100 +170,15 @@ TEST(StateMachineTest, SmallValuesComeInline) {
   EXPECT_EQ(values[0].bytes, "aaaaaaaabbbb");  // two elements of worker 0, one of worker 1
 }
 
-TEST(StateMachineTest, DependentsOfAnUploadAreIssuedWhenItsBytesAreThere) {
-  SimulatedCluster cluster(2);
-  const SessionId session = cluster.Open();
-  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
-  cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
-  EXPECT_TRUE(cluster.EventsOf<TicketEvent>(session).empty());
-  cluster.CompleteAll();  // the windows are open
-  const auto tickets = cluster.EventsOf<TicketEvent>(session);
-  ASSERT_EQ(tickets.size(), 1u);
-  EXPECT_TRUE(cluster.InstancesAt(WorkerIndex(0)).empty());
-  cluster.FinishUpload(tickets[0].ticket);
-  EXPECT_EQ(cluster.EventsOf<UploadDoneEvent>(session).size(), 1u);
-  EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
-}
-
-// An upload whose windows are open, and an op that waits for its bytes.
-struct UploadUnderWay {
-  explicit UploadUnderWay(int64_t lease_us = 0) : session(cluster.Open(lease_us)) {
-    const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
-    cluster.Submit(session, {UploadRecord{5, HandleId(1), spec}, OpRecord(OpId::kNeg, {1}, 2)});
-    cluster.CompleteAll();
-  }
-  TicketId ticket() const { return cluster.EventsOf<TicketEvent>(session).at(0).ticket; }
-
-  SimulatedCluster cluster{2};
-  SessionId session;
-};
-
-TEST(StateMachineTest, ABrokenUploadPoisonsItsTensor) {
-  UploadUnderWay upload;
-  upload.cluster.FinishUpload(upload.ticket(), absl::UnavailableError("the client went away"));
-  EXPECT_EQ(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).size(), 2u);
-}
-
-TEST(StateMachineTest, ASessionThatWaitsForItsClientIsKnown) {
-  SimulatedCluster cluster(2);
-  const SessionId session = cluster.Open(), other = cluster.Open();
-  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
-  cluster.Submit(session, {FullRecord(MeshOf(2), {8}, kRows, 1), UploadRecord{5, HandleId(2), spec}});
-  cluster.Submit(session, {OpRecord(OpId::kNeg, {2}, 3)});
-  EXPECT_FALSE(cluster.machine().AwaitsClient(session)) << "it runs something";
-  cluster.CompleteAll();
-  cluster.Submit(other, {FullRecord(MeshOf(2), {8}, kRows, 1)});
-  EXPECT_TRUE(cluster.machine().AwaitsClient(session));
-  EXPECT_FALSE(cluster.machine().AwaitsClient(other));
-  cluster.FinishUpload(cluster.EventsOf<TicketEvent>(session).at(0).ticket);
-  EXPECT_FALSE(cluster.machine().AwaitsClient(session));
-}
-
-// What waits for the upload is behind it in the queue; the release is not, nor a cancel that the ticket crosses.
-TEST(StateMachineTest, AReleaseOrACancelEndsAnUploadThatAnOpWaitsFor) {
-  UploadUnderWay released, cancelled;
-  released.cluster.Submit(released.session, {ReleaseRecord{released.ticket(), {}}});
-  cancelled.cluster.Submit(cancelled.session, {CancelRecord{5}});
-  for (UploadUnderWay* upload : {&released, &cancelled}) {
-    upload->cluster.CompleteAll();
-    EXPECT_EQ(upload->cluster.EventsOf<FailedHandleEvent>(upload->session).size(), 2u);
-    EXPECT_TRUE(upload->cluster.machine().sessions().at(upload->session).queue.empty());
-  }
-}
-
-TEST(StateMachineTest, WhatDependsOnAnUploadThatIsGivenUpFailsWithTheReason) {
-  UploadUnderWay upload;
-  const absl::Status reason = absl::ResourceExhaustedError("no more files");
-  upload.cluster.Submit(upload.session, {ReleaseRecord{upload.ticket(), reason}});
-  upload.cluster.CompleteAll();
-  const auto failed = upload.cluster.EventsOf<FailedHandleEvent>(upload.session);
-  ASSERT_EQ(failed.size(), 2u);
-  EXPECT_EQ(failed[0].status, reason);
-  EXPECT_EQ(failed[1].status.code(), reason.code());
-  EXPECT_NE(std::string(failed[1].status.message()).find("no more files; on the way here: negative"), std::string::npos)
-      << failed[1].status;
-}
-
-TEST(StateMachineTest, AResumedSessionGivesUpTheUploadsOfItsFormerClient) {
-  UploadUnderWay upload(60'000'000);
-  upload.cluster.Apply(ConnectionLostEvent{upload.session});
-  upload.cluster.Apply(SessionResumedEvent{upload.session});
-  upload.cluster.CompleteAll();
-  const auto failed = upload.cluster.EventsOf<FailedHandleEvent>(upload.session);
-  ASSERT_EQ(failed.size(), 2u);
-  EXPECT_THAT(Message(failed[0].status), HasSubstr("upload: its client is gone"));
-  EXPECT_TRUE(upload.cluster.machine().sessions().at(upload.session).queue.empty());
-}
-
 TEST(StateMachineTest, TransfersThatAreNotReleasedAreLimited) {
   CoordinatorConfig config;
   config.max_tickets_per_session = 2;
   SimulatedCluster cluster(1, 1 << 20, config);
   const SessionId session = cluster.Open();
   const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(1), kEverywhere);
-  cluster.Submit(session,
-                 {FullRecord(MeshOf(1), {8}, kEverywhere, 1), DownloadRecord{5, HandleId(1)},
-                  DownloadRecord{6, HandleId(1)}, DownloadRecord{7, HandleId(1)}, UploadRecord{8, HandleId(2), spec}});
+  cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), DownloadRecord{5, HandleId(1)},
+                           DownloadRecord{6, HandleId(1)}, DownloadRecord{7, HandleId(1)},
+                           UploadRecord{8, {{HandleId(2), spec}}}});
   cluster.CompleteAll();
   const auto tickets = cluster.EventsOf<TicketEvent>(session);
   const auto settled = cluster.EventsOf<SettledEvent>(session);

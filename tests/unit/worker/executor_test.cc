@@ -476,19 +476,17 @@ TEST(ExecutorWindows, OpensAfterItsWaitsAndCopiesTheCommonBox) {
   TransferWindow window{.ordinal = open,
                         .ticket = TicketId(1),
                         .secret = 5,
-                        .direction = TransferDirection::kDownload,
-                        .spec = Spec("f32[8,8] @ mesh(2) [S(1)]"),
-                        .offset_bytes = b,
-                        .strides = {4, 1},
+                        .ranges = {{TransferDirection::kDownload, Spec("f32[8,8] @ mesh(2) [S(1)]"), b, {4, 1}}},
                         .waits = {{1, kCompute, run, WaitScope::kOwn, {}}}};
+  TransferRange& range = window.ranges[0];
   for (int w = 0; w < 2; ++w) world.at(w).OpenWindow(window);
   world.Issue({.ordinal = run, .plan = id, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
   std::vector<float> client(5 * 8, -1);
   const Box client_box{{2, 7}, {0, 8}};
   for (const auto& [worker, report] : world.WaitFor(open)) {
     ASSERT_TRUE(report.status.ok()) << report.status;
-    const Box own = LocalBox(window.spec, Position{worker});
-    EXPECT_EQ(CopyWindow(world.device(worker), window, own, client_box, world.arena(worker).memory() + b,
+    const Box own = LocalBox(range.spec, Position{worker});
+    EXPECT_EQ(CopyWindow(world.device(worker), range, own, client_box, world.arena(worker).memory() + b,
                          reinterpret_cast<std::byte*>(client.data()))
                   .value(),
               5 * 4 * 4);
@@ -496,9 +494,9 @@ TEST(ExecutorWindows, OpensAfterItsWaitsAndCopiesTheCommonBox) {
   for (size_t i = 0; i < client.size(); ++i) ASSERT_EQ(client[i], static_cast<float>(i + 17)) << i;
   // And back: an upload of the same box, doubled.
   for (float& v : client) v *= 2;
-  window.direction = TransferDirection::kUpload;
+  range.direction = TransferDirection::kUpload;
   for (int worker : {0, 1}) {
-    EXPECT_TRUE(CopyWindow(world.device(worker), window, LocalBox(window.spec, Position{worker}), client_box,
+    EXPECT_TRUE(CopyWindow(world.device(worker), range, LocalBox(range.spec, Position{worker}), client_box,
                            world.arena(worker).memory() + b, reinterpret_cast<std::byte*>(client.data()))
                     .ok());
   }
@@ -513,15 +511,14 @@ TEST(ExecutorWindows, AWindowOutsideTheArenaIsRefused) {
   WorkerWorld world({.workers = 1, .arena_bytes = 4096});
   TransferWindow window{.ordinal = world.NextOrdinal(),
                         .ticket = TicketId(1),
-                        .spec = Spec("f64[600] @ mesh(1) [R]"),
-                        .offset_bytes = 0,
-                        .strides = {1},
+                        .ranges = {{TransferDirection::kUpload, Spec("f64[600] @ mesh(1) [R]"), 0, {1}}},
                         .waits = {}};
   world.at(0).OpenWindow(window);
   EXPECT_EQ(world.WaitFor(window.ordinal)[0].status.code(), absl::StatusCode::kInvalidArgument);
-  window.spec = Spec("f64[6] @ mesh(1) [R]");
+  // One that is good, and one that isn't.
+  window.ranges = {{TransferDirection::kUpload, Spec("f64[6] @ mesh(1) [R]"), 0, {1}},
+                   {TransferDirection::kUpload, Spec("f64[6] @ mesh(1) [R]"), 0, {-1}}};
   window.ordinal = world.NextOrdinal();
-  window.strides = {-1};
   world.at(0).OpenWindow(window);
   EXPECT_EQ(world.WaitFor(window.ordinal)[0].status.code(), absl::StatusCode::kInvalidArgument);
 }

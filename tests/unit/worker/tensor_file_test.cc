@@ -33,8 +33,8 @@ std::vector<int32_t> Counting(int64_t count) {
   return numbers;
 }
 
-TransferWindow WindowOf(const TensorSpec& spec, TransferDirection direction, const Shape& shard) {
-  TransferWindow window;
+TransferRange WindowOf(const TensorSpec& spec, TransferDirection direction, const Shape& shard) {
+  TransferRange window;
   window.spec = spec;
   window.direction = direction;
   window.strides = RowMajorStrides(shard);
@@ -54,7 +54,7 @@ TEST(TensorFile, ReadsWhatTheStridesSay) {
     for (const Box& own : {Box{{0, 5}, {0, 4}, {0, 6}}, Box{{1, 4}, {2, 4}, {0, 6}}, Box{{4, 5}, {1, 3}, {5, 6}}}) {
       const Shape extents = BoxShape(own);
       std::vector<int32_t> shard(static_cast<size_t>(NumElements(extents)), -1);
-      const TransferWindow window = WindowOf(SpecOf(shape), TransferDirection::kUpload, extents);
+      const TransferRange window = WindowOf(SpecOf(shape), TransferDirection::kUpload, extents);
       const auto copied = (*file)->Copy(window, own, own, reinterpret_cast<std::byte*>(shard.data()));
       ASSERT_TRUE(copied.ok()) << copied.status();
       EXPECT_EQ(*copied, NumElements(extents) * 4);
@@ -77,7 +77,7 @@ TEST(TensorFile, ReadsRowsThatOverlapAndAreLong) {
   ASSERT_TRUE(file.ok()) << file.status();
   std::vector<int32_t> shard(static_cast<size_t>(NumElements(shape)));
   const Box own = WholeBox(shape);
-  TransferWindow window = WindowOf(SpecOf(shape), TransferDirection::kUpload, shape);
+  TransferRange window = WindowOf(SpecOf(shape), TransferDirection::kUpload, shape);
   ASSERT_TRUE((*file)->Copy(window, own, own, reinterpret_cast<std::byte*>(shard.data())).ok());
   EXPECT_EQ(shard[static_cast<size_t>(2 * shape[1] + 7)], 9);
 }
@@ -90,7 +90,7 @@ TEST(TensorFile, WritesOnlyItsOwn) {
   ASSERT_TRUE(made.ok()) << made.status();
   const Box own = {{1, 5}, {2, 3}};
   const std::vector<int32_t> shard = {10, 11, 12, 13};
-  TransferWindow window = WindowOf(SpecOf(shape), TransferDirection::kDownload, BoxShape(own));
+  TransferRange window = WindowOf(SpecOf(shape), TransferDirection::kDownload, BoxShape(own));
   auto* bytes = reinterpret_cast<std::byte*>(const_cast<int32_t*>(shard.data()));
   ASSERT_TRUE((*made)->Copy(window, own, own, bytes).ok());
   std::vector<int32_t> after(24);
@@ -123,7 +123,7 @@ TEST(TensorFile, AFileThatIsTooShortIsRefusedAtOnceAndLater) {
   ASSERT_EQ(ftruncate(same, 20), 0);
   close(same);
   std::vector<int32_t> shard(10);
-  TransferWindow window = WindowOf(SpecOf(shape), TransferDirection::kUpload, shape);
+  TransferRange window = WindowOf(SpecOf(shape), TransferDirection::kUpload, shape);
   const auto copied =
       (*made)->Copy(window, WholeBox(shape), WholeBox(shape), reinterpret_cast<std::byte*>(shard.data()));
   EXPECT_TRUE(absl::IsFailedPrecondition(copied.status())) << copied.status();

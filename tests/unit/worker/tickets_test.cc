@@ -21,9 +21,7 @@ class Tickets : public ::testing::Test {
     window.ordinal = Ordinal(number);
     window.ticket = TicketId(number);
     window.secret = kSecret;
-    window.spec = *ParseTensorSpec("f32[8] @ mesh(2) [S(0)]");
-    window.strides = {1};
-    window.offset_bytes = offset_bytes;
+    window.ranges = {{TransferDirection::kDownload, *ParseTensorSpec("f32[8] @ mesh(2) [S(0)]"), offset_bytes, {1}}};
     return window;
   }
   TicketTable::TicketPointer Redeemed(uint64_t number) {
@@ -52,8 +50,24 @@ TEST_F(Tickets, AreRedeemedOnceByWhoKnowsTheSecretWhenTheirWindowIsOpen) {
   EXPECT_EQ(CodeOf(2), absl::StatusCode::kNotFound);
   const auto ticket = table_.Redeem(TicketId(1), kSecret);
   ASSERT_TRUE(ticket.ok()) << ticket.status();
-  EXPECT_EQ((*ticket)->box, (Box{{4, 8}}));
+  ASSERT_EQ((*ticket)->shards.size(), 1u);
+  EXPECT_EQ((*ticket)->shards[0].box, (Box{{4, 8}}));
   EXPECT_EQ(CodeOf(1), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(Tickets, OfSeveralTensorsHaveAShardOfEachOrAreNone) {
+  TransferWindow window = Window(1);
+  window.ranges.push_back({TransferDirection::kDownload, *ParseTensorSpec("f64[3,2] @ mesh(2) [R]"), 512, {2, 1}});
+  ASSERT_TRUE(table_.Expect(window).ok());
+  table_.Open(Ordinal(1));
+  const auto ticket = *table_.Redeem(TicketId(1), kSecret);
+  ASSERT_EQ(ticket->shards.size(), 2u);
+  EXPECT_EQ(ticket->shards[1].box, (Box{{0, 3}, {0, 2}}));
+  window.ordinal = Ordinal(2);
+  window.ticket = TicketId(2);
+  window.ranges[1].offset_bytes = 4096 - 8;
+  EXPECT_EQ(table_.Expect(window).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(table_.has_unopened());
 }
 
 TEST_F(Tickets, OneThatIsResumedBeforeItWasRedeemedIsRedeemedThen) {

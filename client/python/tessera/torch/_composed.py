@@ -9,7 +9,7 @@ from __future__ import annotations
 import _tessera
 from .._tensor import OPS
 from ._dtypes import BOOL, F32, HALVES, INT64
-from ._placing import create_like
+from ._placing import create_like, settled_dims
 
 _call = _tessera.call
 (ADD, SUB, MUL, DIV, WHERE, SUM, MEAN, EINSUM, ASTYPE, RSQRT, SQUARE, RESHAPE, TAKE, SOFTMAX) = (OPS[n] for n in (
@@ -133,10 +133,13 @@ def attention_backward(g, q, k, v, mask, is_causal: bool, scale: float, keep=Non
 
 def embedding(weight, numbers):
     """The rows of a weight at the numbers, (..., features). Where its rows are sharded each worker gives those that it has:
-    a pending sum. Where its columns are, the result's last dim is."""
+    a pending sum; but of more tokens than there are rows, which are gathered: one message either way, of the smaller one. Where
+    its columns are, the result's last dim is."""
     shape = list(numbers.shape)
     flat = _call(RESHAPE, (numbers,), shape=[numbers.size])
     if any(one[0] == 1 and one[1] == 0 for one in weight._placements):
+        if numbers.size >= weight.shape[0]:
+            weight = settled_dims(weight, [0])
         rows = _call(TAKE, (weight, unsqueezed(flat, 1)), dims=[0])
     else:
         rows = _call(TAKE, (weight, flat), dims=[0])

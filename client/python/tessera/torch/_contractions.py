@@ -5,9 +5,10 @@ from __future__ import annotations
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
+from ._cell import moved
 from ._composed import einsum
 from ._operands import cast, operand
-from ._placing import settled
+from ._placing import is_small, settled
 from ._table import row
 from ._tensor import handle_of, wrap
 
@@ -31,10 +32,23 @@ def linear(x, weight, bias=None):
     return wrap(out if bias is None else _call(_ADD, (out, handle_of(bias))))
 
 
+def _cut_as_output(g, x, w):
+    """A gradient that is whole where x's rows and the weight's are cut is cut as x is, for nothing, where the weight is small: its
+    gradients are then made where they go. Else less is moved in more messages, of parts of x and the weight."""
+    wanted = list(g._placements)
+    if not (w._mesh.same(g._mesh) and x._mesh.same(g._mesh) and is_small(w)):
+        return g
+    taken = [one[1] for one in wanted if one[0] == 1]
+    for i, (own, of_x, of_w) in enumerate(zip(g._placements, x._placements, w._placements)):
+        if own[0] == 0 and of_x[0] == 1 and of_x[1] < g.ndim - 1 and of_x[1] not in taken and of_w[:2] == (1, 0):
+            wanted[i] = of_x
+    return moved(g, wanted)
+
+
 @row("linear_backward.default", how="composed")
 def linear_backward(x, grad, weight, wanted):
     _, to_x, to_w = _LINEAR[x.ndim - 1]
-    g = settled(grad)
+    g = _cut_as_output(settled(grad), settled(x), settled(weight))
     dx = wrap(einsum(to_x, g, settled(weight))) if wanted[0] else None
     dw = wrap(einsum(to_w, g, settled(x))) if wanted[1] else None
     db = wrap(_call(_SUM, (g,), dims=list(range(x.ndim - 1)))) if wanted[2] else None

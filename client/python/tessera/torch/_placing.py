@@ -16,6 +16,7 @@ from ._tensor import Tensor, handle_of
 _call = _tessera.call
 _MOVE, _FULL = OPS["redistribute"], OPS["full"]
 REPLICATE = (0, 0, 0)
+SMALL_BYTES = 64 << 10      # docs/limits.md: small_gather
 
 
 def shard(dim: int) -> tuple:
@@ -73,6 +74,11 @@ def settled_dims(handle, dims):
     """Without pending terms, and whole along the dims: what works on whole rows takes it."""
     placements = [REPLICATE if one[0] == 2 or (one[0] == 1 and one[1] in dims) else one for one in handle._placements]
     return moved(handle, placements)
+
+
+def is_small(handle) -> bool:
+    """Whether bringing the tensor together costs less than the messages that it saves, though it moves more bytes."""
+    return handle.nbytes <= SMALL_BYTES
 
 
 def full_like(handle, shape, code: int, value, placements=None):

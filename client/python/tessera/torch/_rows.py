@@ -9,7 +9,7 @@ from . import _composed
 from ._composed import wide
 from ._dtypes import F32, F64, HALVES, code
 from ._operands import operand
-from ._placing import full_like, settled, settled_dims
+from ._placing import full_like, is_small, settled, settled_dims
 from ._table import row
 from ._tensor import handle_of, wrap, wrap_later
 
@@ -106,6 +106,8 @@ def _softmax_row(name: str):
             h = wide(h)
         if not x.ndim or not x.numel():
             return wrap(full_like(h, x.shape, h._dtype, 1.0 if name == "softmax" else 0.0))
+        if not sharded_classes and is_small(h):
+            h = settled_dims(h, [dim % x.ndim])     # by one message; else by three, of numbers of rows
         return wrap(_call(OPS[name], (h,), dims=[dim % x.ndim]))
     return function
 

@@ -114,7 +114,10 @@ def _taken_apart(func, decomposition):
     """A decomposition; where it ends in an op without a row, the error is of the op that was called."""
     def run_(*args, **kwargs):
         try:
-            return decomposition(*args, **kwargs)
+            out = decomposition(*args, **kwargs)
+            if out is NotImplemented:
+                raise NotImplementedError(f"{func}: has no row in Tessera, and torch takes it apart for other extents alone")
+            return out
         except NotImplementedError as error:
             part = str(error).split(":")[0]
             if part == str(func) or not part.startswith(("prims.", "aten.")):

@@ -19,7 +19,7 @@ from .._tensor import OPS
 from ._composed import einsum
 from ._dtypes import F32, F64, INT64
 from ._operands import cast
-from ._placing import settled
+from ._placing import full_like, settled
 from ._table import row
 from ._tensor import handle_of, wrap
 
@@ -209,6 +209,22 @@ def _avg_pool_backward(name):
 for _name in ("avg_pool2d", "avg_pool3d"):
     row(f"{_name}.default")(_avg_pool(_name))
     row(f"{_name}_backward.default", how="composed")(_avg_pool_backward(_name))
+
+
+def _to_places(dims):
+    """Each window's gradient goes to the place that its largest element was found at, of the last dims as one."""
+    def function(grad, x, *window):
+        g, h, at = settled(grad), settled(x), settled(window[-1])
+        lead = list(h.shape[:-dims])
+        flat, places = (reshape(one, [*lead, math.prod(one.shape[-dims:])]) for one in (g, at))
+        kept = [one if one[0] == 1 and one[1] < len(lead) else (0, 0, 0) for one in h._placements]
+        zeros = full_like(h, [*lead, math.prod(h.shape[-dims:])], h._dtype, 0, kept)
+        return wrap(reshape(_call(OPS["scatter"], (zeros, places, flat), dims=[len(lead)], mode="add"), list(h.shape)))
+    return function
+
+
+for _name, _dims in (("max_pool3d_with_indices", 3), ("adaptive_max_pool2d", 2), ("adaptive_max_pool3d", 3)):
+    row(f"{_name}_backward.default", how="composed")(_to_places(_dims))
 
 
 # ---- as many windows as are wanted: [floor(i n / m), ceil((i + 1) n / m)) for window i of m, over n elements ---------------

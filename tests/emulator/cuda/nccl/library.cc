@@ -19,7 +19,7 @@
 
 #include <nccl.h>
 
-#include "tests/emulator/cuda/control.h"
+#include "tests/emulator/cuda/libraries.h"
 #include "tests/emulator/cuda/nccl/meeting.h"
 
 namespace nccl = tessera::emulator::nccl;  // NOLINT: the functions' names are NCCL's, in the global namespace
@@ -31,6 +31,7 @@ struct ncclComm {
   std::atomic<bool> is_aborted{false};
   bool has_begun = false;
   std::map<std::pair<bool, int>, uint64_t> numbers;  // the next, by (is a send, peer)
+  nccl::Meeting::Passed passed;                      // of the thread that runs operations
 };
 
 namespace {
@@ -61,7 +62,7 @@ struct Operation {
 
 struct Driver {
   decltype(&tessera_emulator_push) push = nullptr;
-  decltype(&tessera_emulator_host) host = nullptr;
+  decltype(&tessera_emulator_enter) enter = nullptr;
 };
 
 const Driver& EmulatedDriver() {
@@ -70,7 +71,7 @@ const Driver& EmulatedDriver() {
     Driver found;
     if (library == nullptr) return found;
     found.push = reinterpret_cast<decltype(found.push)>(dlsym(library, "tessera_emulator_push"));
-    found.host = reinterpret_cast<decltype(found.host)>(dlsym(library, "tessera_emulator_host"));
+    found.enter = reinterpret_cast<decltype(found.enter)>(dlsym(library, "tessera_emulator_enter"));
     return found;
   }();
   return driver;
@@ -112,8 +113,12 @@ int64_t SizeOf(ncclDataType_t dtype) {
   }
 }
 
-int Poll(void* context, const void* memory) {
-  auto& operation = *static_cast<Operation*>(context);
+std::byte* Place(const TesseraEmulatorMemory* memory, const nccl::Part& part) {
+  return static_cast<std::byte*>(memory->touch(memory->engine, part.address, part.bytes, part.is_send ? 0 : 1));
+}
+
+int IsReady(void* state, const TesseraEmulatorMemory* memory) {
+  auto& operation = *static_cast<Operation*>(state);
   const nccl::Meeting& meeting = operation.comm->meeting;
   if (operation.comm->is_aborted) return 1;
   if (meeting.IsGone() || meeting.Error().has_value()) return 0;  // until it is aborted
@@ -121,8 +126,8 @@ int Poll(void* context, const void* memory) {
   bool has_moved = false;
   for (nccl::Part& part : operation.parts) {
     if (part.is_done) continue;
-    auto* const at = static_cast<std::byte*>(EmulatedDriver().host(memory, part.address, part.bytes));
-    if (at == nullptr) return -1;
+    auto* const at = Place(memory, part);
+    if (at == nullptr) return 1;  // its run says what is wrong
     if (part.is_send && !part.is_announced) {
       meeting.Announce(part, at);
       part.is_announced = has_moved = true;
@@ -134,14 +139,21 @@ int Poll(void* context, const void* memory) {
   if (has_moved || !operation.comm->has_begun) meeting.PublishHead(operation.parts);
   operation.comm->has_begun = true;
   if (is_done) return 1;
-  if (const auto wrong = meeting.FindOtherOrder(operation.parts); wrong.has_value()) meeting.Fail(*wrong);
+  if (const auto wrong = meeting.FindOtherOrder(operation.parts, operation.comm->passed); wrong.has_value()) meeting.Fail(*wrong);
   return 0;
 }
 
-void Release(void* context) {
-  auto* const operation = static_cast<Operation*>(context);
-  operation->comm->has_begun = false;
-  delete operation;
+// All that has moved by now; an aborted communicator's memory may be gone.
+const char* Run(void* state, const TesseraEmulatorMemory* memory) {
+  auto& operation = *static_cast<Operation*>(state);
+  operation.comm->has_begun = false;
+  for (const nccl::Part& part : operation.parts) {
+    operation.comm->passed[{part.is_send, part.peer}] = part.number + 1;
+    if (Place(memory, part) == nullptr && !operation.comm->is_aborted) {
+      return "memory that is neither the device's nor registered";
+    }
+  }
+  return nullptr;
 }
 
 // Each communicator's calls of the group are one operation, on the stream of its first.
@@ -158,14 +170,10 @@ ncclResult_t Launch() {
   }
   group.calls.clear();
   for (auto& [comm, both] : operations) {
-    std::vector<tessera_emulator_access> accesses;
-    for (const nccl::Part& part : both.second->parts) {
-      accesses.push_back({part.address, part.bytes, part.is_send ? 0 : 1});
-    }
-    const tessera_emulator_operation what{"nccl",  both.second.get(), Poll,
-                                          Release, accesses.data(),   static_cast<int>(accesses.size())};
-    if (EmulatedDriver().push(both.first, &what) != 0) return ncclUnhandledCudaError;
-    both.second.release();
+    if (EmulatedDriver().enter("nccl") != 0) return ncclUnhandledCudaError;
+    const TesseraEmulatorOperation what{
+        "nccl", IsReady, Run, [](void* state) { delete static_cast<Operation*>(state); }, both.second.release()};
+    if (EmulatedDriver().push(reinterpret_cast<CUstream>(both.first), &what) == 0) return ncclUnhandledCudaError;
   }
   return ncclSuccess;
 }

@@ -93,7 +93,7 @@ void Meeting::PublishHead(const std::vector<Part>& parts) const {
   WriteWhole(Path("head-" + std::to_string(self_)), text, std::to_string(self_));
 }
 
-std::optional<std::string> Meeting::FindOtherOrder(const std::vector<Part>& parts) const {
+std::optional<std::string> Meeting::FindOtherOrder(const std::vector<Part>& parts, const Passed& passed) const {
   const auto matching = [](Part part, int peer) {
     part.is_send = !part.is_send;
     part.peer = peer;
@@ -116,8 +116,11 @@ std::optional<std::string> Meeting::FindOtherOrder(const std::vector<Part>& part
       const bool is_here = std::any_of(parts.begin(), parts.end(), [&](const Part& part) {
         return part.peer == mine.peer && part.is_send != theirs.is_send && part.number == theirs.number;
       });
-      if (theirs.peer == self_ && !is_here) waits = line;
+      const auto before = passed.find({!theirs.is_send, mine.peer});
+      const bool is_passed = before != passed.end() && theirs.number < before->second;
+      if (theirs.peer == self_ && !is_here && !is_passed) waits = line;
     }
+    if (mine.is_send && IsTaken(mine)) continue;  // before the peer came to that head
     if (!has_mine && !waits.empty()) {
       return "ranks " + std::to_string(std::min(self_, mine.peer)) + " and " +
              std::to_string(std::max(self_, mine.peer)) + " have another order: \"" + Text(mine) + "\" of rank " +
@@ -155,8 +158,10 @@ bool Meeting::Take(const Part& receive, std::byte* bytes) const {
 }
 
 void Meeting::RemoveFolder() const {
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
+  // At once: a message of a folder that is half gone would look taken.
+  std::error_code failed;
+  fs::rename(folder_, folder_ + ".gone", failed);
+  if (!failed) fs::remove_all(folder_ + ".gone", failed);
 }
 
 void Meeting::Leave() const {

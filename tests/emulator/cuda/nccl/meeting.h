@@ -12,8 +12,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::emulator::nccl {
@@ -45,8 +47,11 @@ class Meeting {
   void Fail(const std::string& text) const;
 
   void PublishHead(const std::vector<Part>& parts) const;
-  // What can never end: a part of this head whose peer stands at one that hasn't it, and waits for this rank, too.
-  std::optional<std::string> FindOtherOrder(const std::vector<Part>& parts) const;
+  // How many this rank's stream has passed, by (is a send, peer).
+  using Passed = std::map<std::pair<bool, int>, uint64_t>;
+  // What can never end: a part of this head whose peer stands at one that hasn't it, and waits for this rank, too. What
+  // the peer has taken or this rank has passed isn't waited for, though the other side's head may not show it yet.
+  std::optional<std::string> FindOtherOrder(const std::vector<Part>& parts, const Passed& passed) const;
 
   void Announce(const Part& send, const std::byte* bytes) const;
   bool IsTaken(const Part& send) const;

@@ -1,7 +1,7 @@
-// Joined maps against the same maps one by one, to the bit: an optimizer's step, and random maps over few places of one
-// memory, so that they often meet: in place, apart, shifted, across dtypes.
+// Joined kernels against the same kernels one by one, to the bit: an optimizer's step, normalisations, and random maps
+// and reductions over few places of one memory, so that they often meet: in place, apart, shifted, across dtypes.
 
-#include "kernels/joined_maps.h"
+#include "kernels/joined_kernels.h"
 
 #include <cstddef>
 #include <cstring>
@@ -28,7 +28,10 @@ struct Operand {
 class Program {
  public:
   void Add(Expression expression, const std::vector<Operand>& inputs, const Operand& output) {
-    ops_.push_back(MapOp{std::move(expression)});
+    Add(LocalOp(MapOp{std::move(expression)}), inputs, output);
+  }
+  void Add(LocalOp op, const std::vector<Operand>& inputs, const Operand& output) {
+    ops_.push_back(std::move(op));
     inputs_.push_back(inputs);
     outputs_.push_back(output);
   }
@@ -42,7 +45,7 @@ class Program {
     const std::vector<KernelCall> calls = Calls(memory);
     std::vector<const KernelCall*> list;
     for (const KernelCall& call : calls) list.push_back(&call);
-    const absl::StatusOr<int> ran = RunMaps(list);
+    const absl::StatusOr<int> ran = RunJoined(list, 1);
     EXPECT_TRUE(ran.ok()) << ran.status();
     passes = ran.ok() ? *ran : -1;
     return memory;
@@ -95,7 +98,7 @@ int ExpectSame(const Program& program, const std::vector<std::byte>& memory, con
 
 Operand At(int64_t element) { return {.at = element * 4}; }
 
-TEST(JoinedMaps, AnOptimizersStepInPlaceIsOnePass) {
+TEST(JoinedKernels, AnOptimizersStepInPlaceIsOnePass) {
   const Operand x = At(0), gradient = At(kElements), mean = At(2 * kElements), square = At(3 * kElements);
   const Operand rate = {.at = 4 * kElements * 4, .extents = {}, .strides = {}};
   Program step;
@@ -107,7 +110,7 @@ TEST(JoinedMaps, AnOptimizersStepInPlaceIsOnePass) {
   EXPECT_EQ(ExpectSame(step, Numbers(4 * kElements + 1, 1), "adam"), 1);
 }
 
-TEST(JoinedMaps, WhatLiesOtherwiseIsAnotherPass) {
+TEST(JoinedKernels, WhatLiesOtherwiseIsAnotherPass) {
   const std::vector<std::byte> memory = Numbers(4 * kElements, 2);
   const auto passes = [&](const std::vector<Operand>& inputs, const Operand& output, const std::string& what) {
     Program two;
@@ -127,7 +130,7 @@ TEST(JoinedMaps, WhatLiesOtherwiseIsAnotherPass) {
   EXPECT_EQ(passes({At(2 * kElements), At(2 * kElements)}, At(3 * kElements), "shares nothing"), 2);
 }
 
-TEST(JoinedMaps, RandomMapsGiveTheSameBitsAsOneByOne) {
+TEST(JoinedKernels, RandomMapsGiveTheSameBitsAsOneByOne) {
   std::mt19937 random(3);
   int joined = 0, several = 0;
   for (int round = 0; round < 400; ++round) {
@@ -166,7 +169,123 @@ TEST(JoinedMaps, RandomMapsGiveTheSameBitsAsOneByOne) {
   EXPECT_GT(several, 100);
 }
 
-TEST(JoinedMaps, OthersThanMapsOfOneLargeShapeAreLeftAlone) {
+// f32[rows, columns] in row-major order, or the like.
+Operand Matrix(int64_t at, Shape extents) {
+  Strides strides = RowMajorStrides(extents);
+  return {.at = at * 4, .extents = std::move(extents), .strides = std::move(strides)};
+}
+// (in0 - in1)^2
+Expression SquaredDifference() {
+  return {{Input(0), Input(1), Node(ScalarOp::kSub, 0, 1), Node(ScalarOp::kMul, 2, 2)}};
+}
+
+// x, then what a layer norm makes of its rows: sums, means, sums of squares, and x in units of these.
+Program LayerNorm(const Operand& x, const Operand& sum, const Operand& square, const Operand& out, int64_t dim) {
+  Program program;
+  program.Add(ReduceLocalOp{ReduceOp::kSum, {dim}}, {x}, sum);
+  program.Add({{Input(0), Node(ScalarOp::kMul, 0, 0)}}, {sum}, sum);
+  program.Add(ReduceLocalOp{ReduceOp::kSum, {dim}, SquaredDifference()}, {x, sum}, square);
+  program.Add({{Input(0), Input(1), Input(2), Node(ScalarOp::kSub, 0, 1), Node(ScalarOp::kDiv, 3, 2)}},
+              {x, sum, square}, out);
+  return program;
+}
+
+TEST(JoinedKernels, ANormalisationOfRowsIsOnePass) {
+  constexpr int64_t kRows = 37, kColumns = 1500, kAll = kRows * kColumns;
+  const std::vector<std::byte> memory = Numbers(2 * kAll + 2 * kRows, 7);
+  const Operand x = Matrix(0, {kRows, kColumns}), out = Matrix(kAll, {kRows, kColumns});
+  const Operand sum = Matrix(2 * kAll, {kRows, 1}), square = Matrix(2 * kAll + kRows, {kRows, 1});
+  EXPECT_EQ(ExpectSame(LayerNorm(x, sum, square, out, 1), memory, "apart"), 1);
+  EXPECT_EQ(ExpectSame(LayerNorm(x, sum, square, x, 1), memory, "in place"), 1);
+  // Rows that are columns of memory: one at a time, they lie between each other.
+  const Operand across = {.extents = {kColumns, kRows}, .strides = {1, kColumns}};
+  const Operand sums = Matrix(2 * kAll, {kColumns, 1}), squares = Matrix(2 * kAll + kColumns, {kColumns, 1});
+  const Program program = LayerNorm(across, sums, squares, Matrix(kAll, {kColumns, kRows}), 1);
+  EXPECT_EQ(ExpectSame(program, Numbers(2 * kAll + 2 * kColumns, 9), "across"), 1);
+}
+
+// Its loop goes over memory once; a product that isn't a square goes by the map's blocks.
+TEST(JoinedKernels, SquaredDifferencesSumUpToTheBitsOfTheirMapAndASum) {
+  for (const int64_t columns : {1, 15, 16, 17, 127, 128, 129, 1000, 1024, 2500}) {
+    constexpr int64_t kRows = 3;
+    const int64_t all = kRows * columns;
+    const Operand x = Matrix(0, {kRows, columns}), squares = Matrix(all, {kRows, columns});
+    const Operand from = Matrix(2 * all, {kRows, 1}), sum = Matrix(2 * all + kRows, {kRows, 1});
+    Program whole, steps;
+    whole.Add(ReduceLocalOp{ReduceOp::kSum, {1}, SquaredDifference()}, {x, from}, sum);
+    steps.Add(SquaredDifference(), {x, from}, squares);
+    steps.Add(ReduceLocalOp{ReduceOp::kSum, {1}}, {squares}, sum);
+    const std::vector<std::byte> memory = Numbers(static_cast<size_t>(2 * all + 2 * kRows), 11);
+    const auto result = [&](const std::vector<std::byte>& after) {
+      return std::vector<std::byte>(after.begin() + sum.at, after.begin() + sum.at + kRows * 4);
+    };
+    EXPECT_TRUE(result(whole.OneByOne(memory)) == result(steps.OneByOne(memory))) << columns;
+  }
+}
+
+TEST(JoinedKernels, RowsOfSeveralDimsAndOfDimsInBetween) {
+  constexpr int64_t kAll = 6 * 5 * 40 * 9;
+  const std::vector<std::byte> memory = Numbers(4 * kAll, 8);
+  const Operand x = Matrix(0, {6, 5, 40, 9}), out = Matrix(kAll, {6, 5, 40, 9});
+  const auto passes = [&](Shape reduced, int64_t dim) {
+    return ExpectSame(LayerNorm(x, Matrix(2 * kAll, reduced), Matrix(3 * kAll, reduced), out, dim), memory, "dim");
+  };
+  EXPECT_EQ(passes({6, 5, 40, 1}, 3), 1);
+  EXPECT_EQ(passes({6, 5, 1, 9}, 2), 1);
+  EXPECT_EQ(passes({6, 1, 40, 9}, 1), 1);
+  EXPECT_EQ(passes({1, 5, 40, 9}, 0), 4) << "no dim before it";
+}
+
+TEST(JoinedKernels, RandomReductionsAndMapsGiveTheSameBitsAsOneByOne) {
+  std::mt19937 random(5);
+  const auto below = [&](int64_t limit) { return static_cast<int64_t>(random() % static_cast<uint64_t>(limit)); };
+  int joined = 0, several = 0;
+  for (int round = 0; round < 300; ++round) {
+    const Shape whole = {1 + below(5), 1 + below(9), 1 + below(600)};
+    const int64_t all = NumElements(whole), most = 5 * 9 * 600;
+    const int64_t lead = 1 + below(2);
+    Shape rows = whole;
+    for (size_t d = static_cast<size_t>(lead); d < 3; ++d) rows[d] = 1;
+    // Places 0 to 2 are of all elements, 3 and 4 of a row's number each; sometimes one lies across two.
+    const auto place = [&](bool is_whole) {
+      const int64_t shift = below(12) == 0 ? below(all) : 0;
+      return Matrix((is_whole ? below(3) : 3 + below(2)) * most + shift, is_whole ? whole : rows);
+    };
+    const auto is_apart = [](const Operand& from, const Operand& to) {
+      const int64_t from_bytes = NumElements(from.extents) * 4, to_bytes = NumElements(to.extents) * 4;
+      return from.at + from_bytes <= to.at || to.at + to_bytes <= from.at;
+    };
+    Program program;
+    const size_t count = 2 + random() % 9;
+    while (program.size() < count) {
+      const bool reduces = below(2) == 0;
+      const Operand a = place(true), b = place(below(2) == 0), to = place(!reduces);
+      const auto fits = [&](const Operand& from) {
+        return is_apart(from, to) || (!reduces && from.at == to.at && from.extents == to.extents);
+      };
+      if (!fits(a) || !fits(b)) continue;
+      if (!reduces) {
+        program.Add(Blend(), {a, b}, to);
+        continue;
+      }
+      std::vector<int64_t> dims;
+      for (int64_t d = lead; d < 3; ++d) dims.push_back(d);
+      const ReduceOp op = below(3) == 0 ? ReduceOp::kMax : ReduceOp::kSum;
+      if (below(2) == 0) {
+        program.Add(ReduceLocalOp{op, dims}, {a}, to);
+      } else {
+        program.Add(ReduceLocalOp{op, dims, SquaredDifference()}, {a, b}, to);
+      }
+    }
+    const int passes = ExpectSame(program, Numbers(6 * most, static_cast<uint32_t>(round)), std::to_string(round));
+    joined += passes < static_cast<int>(count) ? 1 : 0;
+    several += passes > 1 ? 1 : 0;
+  }
+  EXPECT_GT(joined, 100);
+  EXPECT_GT(several, 100);
+}
+
+TEST(JoinedKernels, OthersThanLargeOnesOfAsManyRowsAreLeftAlone) {
   const LocalOp map = MapOp{Blend()}, fill = FillOp{};
   const KernelCall large = {.op = &map, .output_extents = {1 << 16}, .output_strides = {1}};
   KernelCall other = large;
@@ -179,9 +298,16 @@ TEST(JoinedMaps, OthersThanMapsOfOneLargeShapeAreLeftAlone) {
   EXPECT_FALSE(MayJoin(other, large));
   const KernelCall small = {.op = &map, .output_extents = {(1 << 16) - 1}, .output_strides = {1}};
   EXPECT_FALSE(MayJoin(small, small));
+  // A reduction is as large as what it reads.
+  const LocalOp sum = ReduceLocalOp{ReduceOp::kSum, {1}};
+  const std::vector<KernelInput> inputs = {{nullptr, DType::kF32, {1 << 8, 1 << 8}, {1 << 8, 1}}};
+  const KernelCall reduction = {.op = &sum, .inputs = inputs, .output_extents = {1 << 8, 1}, .output_strides = {1, 1}};
+  KernelCall of_rows = {.op = &map, .output_extents = {1 << 8, 1}, .output_strides = {1, 1}};
+  EXPECT_TRUE(MayJoin(reduction, of_rows));
+  EXPECT_FALSE(MayJoin(of_rows, reduction));
 }
 
-TEST(JoinedMaps, AnErrorIsTheFirstOnesAndNamesIt) {
+TEST(JoinedKernels, AnErrorIsTheFirstOnesAndNamesIt) {
   std::vector<std::byte> memory(4 * kElements * 4);
   const LocalOp map = MapOp{Blend()};
   const std::vector<KernelInput> inputs(2, {memory.data(), DType::kF32, {kElements}, {1}});
@@ -191,7 +317,7 @@ TEST(JoinedMaps, AnErrorIsTheFirstOnesAndNamesIt) {
   KernelCall bad = good;
   bad.inputs = wrong;
   const std::vector<const KernelCall*> calls = {&good, &bad, &good};
-  EXPECT_EQ(RunMaps(calls).status(), RunKernel(bad));
+  EXPECT_EQ(RunJoined(calls).status(), RunKernel(bad));
   EXPECT_FALSE(RunKernel(bad).ok());
 }
 

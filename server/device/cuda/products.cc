@@ -1,0 +1,201 @@
+#include "server/device/cuda/products.h"
+
+#include <utility>
+
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera::cuda {
+namespace {
+
+cudaDataType TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF16: return CUDA_R_16F;
+    case DType::kBF16: return CUDA_R_16BF;
+    case DType::kF64: return CUDA_R_64F;
+    default: return CUDA_R_32F;
+  }
+}
+
+// Implementations that read f32 with fewer bits, or add up in f16, have no place; COMPUTE_32F alone asks for none.
+uint64_t ImplementationsFor(DType dtype) {
+  uint64_t refused = CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_16F;
+  if (dtype == DType::kF32) {
+    refused |= CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32 | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16F |
+               CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF;
+  }
+  return ~refused;
+}
+
+// That there is no algorithm, which stays so; what else goes wrong (memory that is short) is no answer.
+bool IsRefusal(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+         status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+std::string TextOf(const LtShape& shape) {
+  return StrCat(ToText(shape.dtype), " ", shape.rows, " x ", shape.inner, " by ", shape.inner, " x ", shape.columns,
+                ", batch ", shape.batch);
+}
+
+}  // namespace
+
+struct Products::Prepared {
+  explicit Prepared(const CublasLt& library) : library(library) {}
+  ~Prepared() {
+    for (cublasLtMatrixLayout_t layout : layouts) {
+      if (layout != nullptr) library.MatrixLayoutDestroy(layout);
+    }
+    if (description != nullptr) library.MatmulDescDestroy(description);
+  }
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
+
+  absl::Status Describe(const LtShape& shape) {
+    TESSERA_RETURN_IF_ERROR(library.Check(
+        "cublasLtMatmulDescCreate",
+        library.MatmulDescCreate(&description,
+                                 shape.computed_in == DType::kF64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                 TypeOf(shape.computed_in))));
+    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, shape.a.transposed));
+    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSB, shape.b.transposed));
+    for (const auto& [layout, from] :
+         {std::pair(&layouts[0], &shape.a), std::pair(&layouts[1], &shape.b), std::pair(&layouts[2], &shape.d)}) {
+      TESSERA_RETURN_IF_ERROR(library.Check(
+          "cublasLtMatrixLayoutCreate",
+          library.MatrixLayoutCreate(layout, TypeOf(shape.dtype), static_cast<uint64_t>(from->rows),
+                                     static_cast<uint64_t>(from->columns), from->leading_dimension)));
+      if (shape.batch == 1) continue;
+      TESSERA_RETURN_IF_ERROR(Set(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, shape.batch));
+      TESSERA_RETURN_IF_ERROR(Set(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, from->batch_stride));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Set(cublasLtMatmulDescAttributes_t attribute, Transposed transposed) const {
+    const cublasOperation_t operation = transposed == Transposed::kYes ? CUBLAS_OP_T : CUBLAS_OP_N;
+    return library.Check("cublasLtMatmulDescSetAttribute",
+                         library.MatmulDescSetAttribute(description, attribute, &operation, sizeof(operation)));
+  }
+  template <typename T>
+  absl::Status Set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, T value) const {
+    return library.Check("cublasLtMatrixLayoutSetAttribute",
+                         library.MatrixLayoutSetAttribute(layout, attribute, &value, sizeof(value)));
+  }
+
+  const CublasLt& library;
+  cublasLtMatmulDesc_t description = nullptr;
+  cublasLtMatrixLayout_t layouts[3] = {};  // a, b, d
+  cublasLtMatmulAlgo_t algorithm = {};
+};
+
+namespace {
+
+// What the heuristic is asked for, beside what is multiplied.
+class Preference {
+ public:
+  explicit Preference(const CublasLt& library) : library_(library) {}
+  ~Preference() {
+    if (preference_ != nullptr) library_.MatmulPreferenceDestroy(preference_);
+  }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+  cublasLtMatmulPreference_t get() const { return preference_; }
+
+  absl::Status Describe(const LtShape& shape) {
+    TESSERA_RETURN_IF_ERROR(
+        library_.Check("cublasLtMatmulPreferenceCreate", library_.MatmulPreferenceCreate(&preference_)));
+    TESSERA_RETURN_IF_ERROR(
+        Set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kProductWorkspaceBytes)));
+    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
+    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_IMPL_MASK, ImplementationsFor(shape.dtype)));
+    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.a.alignment_bytes));
+    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.b.alignment_bytes));
+    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.d.alignment_bytes));
+    return Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.d.alignment_bytes);
+  }
+
+ private:
+  template <typename T>
+  absl::Status Set(cublasLtMatmulPreferenceAttributes_t attribute, T value) const {
+    return library_.Check("cublasLtMatmulPreferenceSetAttribute",
+                          library_.MatmulPreferenceSetAttribute(preference_, attribute, &value, sizeof(value)));
+  }
+  const CublasLt& library_;
+  cublasLtMatmulPreference_t preference_ = nullptr;
+};
+
+}  // namespace
+
+Products::Products(std::unique_ptr<const CublasLt> library, cublasLtHandle_t handle)
+    : library_(std::move(library)), handle_(handle) {}
+
+Products::~Products() {
+  prepared_.clear();
+  library_->Destroy(handle_);
+}
+
+absl::StatusOr<std::unique_ptr<Products>> Products::Open(const Gpu& gpu, const std::vector<std::string>& libraries) {
+  TESSERA_RETURN_IF_ERROR(gpu.Enter());
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<const CublasLt> library, CublasLt::Open(libraries));
+  cublasLtHandle_t handle = nullptr;
+  TESSERA_RETURN_IF_ERROR(library->Check("cublasLtCreate", library->Create(&handle)));
+  return std::unique_ptr<Products>(new Products(std::move(library), handle));
+}
+
+absl::StatusOr<std::shared_ptr<const Products::Prepared>> Products::Ask(const LtShape& shape) {
+  auto prepared = std::make_shared<Prepared>(*library_);
+  TESSERA_RETURN_IF_ERROR(prepared->Describe(shape));
+  Preference preference(*library_);
+  TESSERA_RETURN_IF_ERROR(preference.Describe(shape));
+  cublasLtMatmulHeuristicResult_t first = {};
+  int found = 0;
+  const cublasStatus_t answer = library_->MatmulAlgoGetHeuristic(
+      handle_, prepared->description, prepared->layouts[0], prepared->layouts[1], prepared->layouts[2],
+      prepared->layouts[2], preference.get(), 1, &first, &found);
+  ++asked_;
+  if (answer == CUBLAS_STATUS_SUCCESS && found > 0 && first.state == CUBLAS_STATUS_SUCCESS) {
+    prepared->algorithm = first.algo;
+    return prepared;
+  }
+  cublasStatus_t why = answer;
+  if (answer == CUBLAS_STATUS_SUCCESS) why = found > 0 ? first.state : CUBLAS_STATUS_NOT_SUPPORTED;
+  absl::Status status = library_->Check("cublasLtMatmulAlgoGetHeuristic", why);
+  if (!IsRefusal(why)) return status;
+  return absl::UnimplementedError(
+      StrCat("cuBLASLt has no algorithm for ", TextOf(shape), ": ", StdView(status.message())));
+}
+
+absl::StatusOr<std::shared_ptr<const Products::Prepared>> Products::Prepare(const LtShape& shape) {
+  if (const auto known = prepared_.find(shape); known != prepared_.end()) return known->second;
+  if (prepared_.size() >= kMaxPreparedProducts) prepared_.clear();
+  absl::StatusOr<std::shared_ptr<const Prepared>> answer = Ask(shape);
+  if (answer.ok() || absl::IsUnimplemented(answer.status())) prepared_.emplace(shape, answer);
+  return answer;
+}
+
+absl::Status Products::Enqueue(CUstream stream, absl::Span<const LtProblem> problems, CUdeviceptr workspace) {
+  std::vector<std::shared_ptr<const Prepared>> prepared;
+  for (const LtProblem& problem : problems) {
+    TESSERA_ASSIGN_OR_RETURN(prepared.emplace_back(), Prepare(problem.shape));
+  }
+  const auto at = [](uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); };
+  for (size_t i = 0; i < problems.size(); ++i) {
+    const LtProblem& problem = problems[i];
+    const Prepared& with = *prepared[i];
+    const bool is_double = problem.shape.computed_in == DType::kF64;
+    const double added = problem.store == KernelStore::kAdd ? 1 : 0;
+    const double wide[] = {1, added};
+    const float narrow[] = {1, static_cast<float>(added)};
+    const void* alpha = is_double ? static_cast<const void*>(&wide[0]) : &narrow[0];
+    const void* beta = is_double ? static_cast<const void*>(&wide[1]) : &narrow[1];
+    TESSERA_RETURN_IF_ERROR(library_->Check(
+        StrCat("cublasLtMatmul of ", TextOf(problem.shape)),
+        library_->Matmul(handle_, with.description, alpha, at(problem.a), with.layouts[0], at(problem.b),
+                         with.layouts[1], beta, at(problem.d), with.layouts[2], at(problem.d), with.layouts[2],
+                         &with.algorithm, at(workspace), static_cast<size_t>(kProductWorkspaceBytes), stream)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,58 @@
+#pragma once
+
+// Products: matrices multiplied by cuBLASLt, on a stream.
+//
+//   auto products = Products::Open(gpu, CublasLtLibraries());
+//   absl::Status enqueued = (*products)->Enqueue(stream, LtProblemsOf(problem), workspace);
+//
+// Law: a shape (kernels/cuda/lt_problem.h) has one algorithm, the first that the library's heuristic names; nothing is
+// measured. It may use kProductWorkspaceBytes, and adds parts of a sum in the type that it is computed in, in a fixed
+// order: no algorithm is taken that adds them in place, or rounds them in between.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/cuda/lt_problem.h"
+#include "server/device/cuda/cublaslt.h"
+#include "server/device/cuda/cuda_memory.h"
+
+namespace tessera::cuda {
+
+// Of each stream that has products, aligned to 256. docs/limits.md: gpu_product_workspace_bytes
+inline constexpr int64_t kProductWorkspaceBytes = int64_t{32} << 20;
+// All are forgotten when there are so many, and found again. docs/limits.md: max_prepared_products
+inline constexpr size_t kMaxPreparedProducts = 4096;
+
+class Products {
+ public:
+  // With the GPU's context current, as for every call. NotFound where there is no library; what the library says where
+  // it doesn't start.
+  static absl::StatusOr<std::unique_ptr<Products>> Open(const Gpu& gpu, const std::vector<std::string>& libraries);
+  ~Products();
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+
+  // Unimplemented where the heuristic knows no algorithm for one of them: nothing was enqueued then.
+  absl::Status Enqueue(CUstream stream, absl::Span<const LtProblem> problems, CUdeviceptr workspace);
+
+  // Shapes that the heuristic was asked for so far.
+  int64_t asked() const { return asked_; }
+
+ private:
+  struct Prepared;
+  Products(std::unique_ptr<const CublasLt> library, cublasLtHandle_t handle);
+  absl::StatusOr<std::shared_ptr<const Prepared>> Prepare(const LtShape& shape);
+  absl::StatusOr<std::shared_ptr<const Prepared>> Ask(const LtShape& shape);
+
+  const std::unique_ptr<const CublasLt> library_;
+  const cublasLtHandle_t handle_;
+  std::map<LtShape, absl::StatusOr<std::shared_ptr<const Prepared>>> prepared_;
+  int64_t asked_ = 0;
+};
+
+}  // namespace tessera::cuda

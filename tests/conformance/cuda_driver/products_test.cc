@@ -1,0 +1,347 @@
+// What server/device/cuda/products.h relies on in cuBLASLt: on the emulated one here, by tools/gpu_test on the real one.
+
+#include "server/device/cuda/products.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "schemas/types/half.h"
+#include "server/device/cuda/cuda_memory.h"
+#include "server/device/cuda/driver.h"
+#include "tests/emulator/cuda/test_driver.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr int64_t kBytes = int64_t{8} << 20;
+// Of a, b and d in the memory.
+constexpr int64_t kPlaces[] = {0, kBytes / 4, kBytes / 2};
+
+template <typename T>
+constexpr DType kTypeOf = DType::kF32;
+template <>
+constexpr DType kTypeOf<F16> = DType::kF16;
+template <>
+constexpr DType kTypeOf<BF16> = DType::kBF16;
+template <>
+constexpr DType kTypeOf<double> = DType::kF64;
+
+template <typename T>
+double ToDouble(T value) {
+  if constexpr (std::is_same_v<T, double>) return value;
+  return static_cast<double>(static_cast<float>(value));
+}
+
+class CublasLtProducts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string& skip = testing::TestDriver::Get().skip(); !skip.empty()) GTEST_SKIP() << skip;
+    driver_ = Driver::Load().value();
+    gpu_ = Gpu::Open(*driver_, 0).value();
+    auto products = Products::Open(gpu_, CublasLtLibraries());
+    if (absl::IsNotFound(products.status())) GTEST_SKIP() << products.status();
+    ASSERT_TRUE(products.ok()) << products.status();
+    products_ = *std::move(products);
+    for (CUstream& stream : streams_) Expect(driver_->StreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    void* pinned = nullptr;
+    Expect(driver_->MemHostAlloc(&pinned, kBytes, 0));
+    pinned_ = static_cast<std::byte*>(pinned);
+    std::memset(pinned_, 0, kBytes);
+    memory_ = *MakeMemory(gpu_, kBytes, Sharing::kPrivate);
+    for (auto& workspace : workspaces_) workspace = *MakeMemory(gpu_, kProductWorkspaceBytes, Sharing::kPrivate);
+  }
+  void TearDown() override {
+    if (pinned_ == nullptr) return;
+    for (CUstream stream : streams_) {
+      Expect(driver_->StreamSynchronize(stream));
+      Expect(driver_->StreamDestroy(stream));
+    }
+    products_ = nullptr;
+    Expect(driver_->MemFreeHost(pinned_));
+  }
+  void Expect(CUresult result) const { EXPECT_TRUE(driver_->Check("", result).ok()) << driver_->Check("", result); }
+
+  // The host's picture of the memory, which the runs bring there and back.
+  template <typename T>
+  T* At(int place, int64_t offset = 0) const {
+    return reinterpret_cast<T*>(pinned_ + kPlaces[place]) + offset;
+  }
+  template <typename T>
+  MatrixOperand Operand(int place, int64_t leading, int64_t batch_stride, Transposed transposed,
+                        int64_t offset = 0) const {
+    const uint64_t address = AddressOf(memory_->data()) + static_cast<uint64_t>(kPlaces[place]) +
+                             static_cast<uint64_t>(offset) * sizeof(T);
+    return {address, leading, batch_stride, transposed};
+  }
+  // Of each place what the test uses.
+  void Copy(const std::byte* from, std::byte* to, CUstream stream) const {
+    for (const int64_t place : kPlaces) {
+      Expect(driver_->MemcpyAsync(AddressOf(to + place), AddressOf(from + place), used_bytes_, stream));
+    }
+  }
+  absl::Status Enqueue(const MatmulProblem& problem, size_t stream = 0) {
+    return products_->Enqueue(streams_[stream], LtProblemsOf(problem), AddressOf(workspaces_[stream]->data()));
+  }
+  absl::Status Run(const MatmulProblem& problem) {
+    Copy(pinned_, memory_->data(), streams_[0]);
+    const absl::Status status = Enqueue(problem);
+    Copy(memory_->data(), pinned_, streams_[0]);
+    Expect(driver_->StreamSynchronize(streams_[0]));
+    return status;
+  }
+  template <typename T>
+  void AgreesOnEveryLayout();
+  // Sum of `count` ones.
+  template <typename T>
+  double SumOfOnes(int64_t count);
+  template <typename T>
+  void HasTheSameBitsEachTime();
+
+  const Driver* driver_ = nullptr;
+  Gpu gpu_;
+  std::unique_ptr<Products> products_;
+  std::array<CUstream, 2> streams_ = {};
+  std::array<std::unique_ptr<DeviceMemory>, 2> workspaces_;
+  std::unique_ptr<DeviceMemory> memory_;
+  std::byte* pinned_ = nullptr;
+  size_t used_bytes_ = 1 << 16;
+};
+
+struct Walk {
+  int64_t leading, offset, batch_stride;
+  Transposed transposed;
+  int64_t At(int64_t b, int64_t row, int64_t column) const {
+    return offset + b * batch_stride +
+           (transposed == Transposed::kNo ? row * leading + column : column * leading + row);
+  }
+};
+
+template <typename T>
+void CublasLtProducts::AgreesOnEveryLayout() {
+  constexpr int64_t kBatch = 3, kElements = 7000;  // of a place
+  used_bytes_ = kElements * sizeof(T);
+  for (const auto& [m, k, n] : {std::tuple{5, 7, 3}, {1, 40, 9}, {33, 64, 17}, {16, 1, 1}}) {
+    for (int bits = 0; bits < 32; ++bits) {
+      const auto walk = [&](int64_t rows, int64_t columns, int bit) {
+        const Transposed transposed = (bits >> bit & 1) != 0 ? Transposed::kYes : Transposed::kNo;
+        const int64_t pad = (bits & 8) != 0 ? 3 : 0;
+        const int64_t leading = (transposed == Transposed::kNo ? columns : rows) + pad;
+        const int64_t lines = transposed == Transposed::kNo ? rows : columns;
+        return Walk{leading, (bits & 16) != 0 ? 1 : 0, leading * lines + pad, transposed};  // offset: less aligned
+      };
+      const Walk a = walk(m, k, 0), b = walk(k, n, 1), d = walk(m, n, 2);
+      const auto operand = [&](int place, const Walk& w) {
+        return Operand<T>(place, w.leading, w.batch_stride, w.transposed, w.offset);
+      };
+      for (int64_t e = 0; e < kElements; ++e) {
+        for (int place : {0, 1, 2}) At<T>(place)[e] = T(static_cast<float>((e * 7 + place * 3) % 11 - 5));
+      }
+      const std::vector<T> before(At<T>(2), At<T>(2) + kElements);
+      const MatmulProblem problem = {.dtype = kTypeOf<T>,
+                                     .batch = kBatch,
+                                     .rows = m,
+                                     .columns = n,
+                                     .inner = k,
+                                     .left = operand(0, a),
+                                     .right = operand(1, b),
+                                     .output = operand(2, d),
+                                     .store = (bits & 1) != 0 ? KernelStore::kAdd : KernelStore::kWrite};
+      const absl::Status status = Run(problem);
+      ASSERT_TRUE(status.ok()) << status << " " << bits;
+      std::vector<T> want = before;
+      for (int64_t i = 0; i < kBatch * m * n; ++i) {
+        const int64_t batch = i / (m * n), row = i / n % m, column = i % n;
+        double sum = 0;
+        for (int64_t p = 0; p < k; ++p) {
+          sum += ToDouble(At<T>(0)[a.At(batch, row, p)]) * ToDouble(At<T>(1)[b.At(batch, p, column)]);
+        }
+        T& place = want[static_cast<size_t>(d.At(batch, row, column))];
+        if (problem.store == KernelStore::kAdd) sum += ToDouble(place);
+        place = T(sum);
+      }
+      // And nothing beside the elements.
+      ASSERT_EQ(std::memcmp(want.data(), At<T>(2), want.size() * sizeof(T)), 0)
+          << ToText(kTypeOf<T>) << " " << m << "x" << k << "x" << n << " " << bits;
+    }
+  }
+}
+
+TEST_F(CublasLtProducts, AgreeOnEveryLayoutOfF16) { AgreesOnEveryLayout<F16>(); }
+TEST_F(CublasLtProducts, AgreeOnEveryLayoutOfBF16) { AgreesOnEveryLayout<BF16>(); }
+TEST_F(CublasLtProducts, AgreeOnEveryLayoutOfF32) { AgreesOnEveryLayout<float>(); }
+TEST_F(CublasLtProducts, AgreeOnEveryLayoutOfF64) { AgreesOnEveryLayout<double>(); }
+
+TEST_F(CublasLtProducts, WhatIsWrittenOverIsntRead) {
+  for (int64_t e = 0; e < 64; ++e) {
+    At<float>(0)[e] = At<float>(1)[e] = 1;
+    At<float>(2)[e] = std::numeric_limits<float>::quiet_NaN();
+  }
+  ASSERT_TRUE(Run({.rows = 8,
+                   .columns = 8,
+                   .inner = 8,
+                   .left = Operand<float>(0, 8, 0, Transposed::kNo),
+                   .right = Operand<float>(1, 8, 0, Transposed::kNo),
+                   .output = Operand<float>(2, 8, 0, Transposed::kNo)})
+                  .ok());
+  for (int64_t e = 0; e < 64; ++e) EXPECT_EQ(At<float>(2)[e], 8);
+}
+
+TEST_F(CublasLtProducts, OneMatrixIsOfAllBatches) {
+  for (int64_t e = 0; e < 4; ++e) At<float>(0)[e] = static_cast<float>(e);
+  for (int64_t e = 0; e < 12; ++e) At<float>(1)[e] = static_cast<float>(e);
+  ASSERT_TRUE(Run({.batch = 3,
+                   .rows = 2,
+                   .columns = 2,
+                   .inner = 2,
+                   .left = Operand<float>(0, 2, 0, Transposed::kNo),
+                   .right = Operand<float>(1, 2, 4, Transposed::kNo),
+                   .output = Operand<float>(2, 2, 4, Transposed::kNo)})
+                  .ok());
+  for (int64_t b = 0; b < 3; ++b) {
+    EXPECT_EQ(At<float>(2)[b * 4 + 3], 2 * At<float>(1)[b * 4 + 1] + 3 * At<float>(1)[b * 4 + 3]);
+  }
+}
+
+// A tensor core of TF32 drops the last 13 bits.
+TEST_F(CublasLtProducts, AllBitsOfF32AreRead) {
+  constexpr int64_t kSize = 64;
+  for (int64_t i = 0; i < kSize * kSize; ++i) {
+    At<float>(0)[i] = i / kSize == i % kSize ? 1 : 0;
+    At<float>(1)[i] = 1 + static_cast<float>(i) * 0x1p-23f;
+  }
+  ASSERT_TRUE(Run({.rows = kSize,
+                   .columns = kSize,
+                   .inner = kSize,
+                   .left = Operand<float>(0, kSize, 0, Transposed::kNo),
+                   .right = Operand<float>(1, kSize, 0, Transposed::kNo),
+                   .output = Operand<float>(2, kSize, 0, Transposed::kNo)})
+                  .ok());
+  for (int64_t i = 0; i < kSize * kSize; ++i) ASSERT_EQ(At<float>(2)[i], At<float>(1)[i]) << i;
+}
+
+template <typename T>
+double CublasLtProducts::SumOfOnes(int64_t count) {
+  for (int64_t i = 0; i < count; ++i) At<T>(0)[i] = At<T>(1)[i] = T(1.0f);
+  const absl::Status status = Run({.dtype = kTypeOf<T>,
+                                   .rows = 1,
+                                   .columns = 1,
+                                   .inner = count,
+                                   .left = Operand<T>(0, count, 0, Transposed::kNo),
+                                   .right = Operand<T>(1, 1, 0, Transposed::kNo),
+                                   .output = Operand<T>(2, 1, 0, Transposed::kNo)});
+  EXPECT_TRUE(status.ok()) << status;
+  return ToDouble(*At<T>(2));
+}
+// A sum in the dtype stands still at 256 and at 2048.
+TEST_F(CublasLtProducts, SumsOfHalvesAreInF32) {
+  EXPECT_EQ(SumOfOnes<BF16>(1 << 14), 1 << 14);
+  EXPECT_EQ(SumOfOnes<F16>(1 << 14), 1 << 14);
+}
+
+// Few outputs and long sums are what an algorithm cuts in parts.
+template <typename T>
+void CublasLtProducts::HasTheSameBitsEachTime() {
+  constexpr int64_t kInner = 1 << 12, kRows = 8;
+  used_bytes_ = kInner * kRows * sizeof(T);
+  std::mt19937 random(5);
+  std::uniform_real_distribution<float> numbers(-1, 1);
+  for (int64_t i = 0; i < kInner * kRows; ++i) {
+    At<T>(0)[i] = T(numbers(random));
+    At<T>(1)[i] = T(numbers(random));
+  }
+  std::vector<T> first;
+  for (int run = 0; run < 5; ++run) {
+    const absl::Status status = Run({.dtype = kTypeOf<T>,
+                                     .rows = kRows,
+                                     .columns = kRows,
+                                     .inner = kInner,
+                                     .left = Operand<T>(0, kInner, 0, Transposed::kNo),
+                                     .right = Operand<T>(1, kRows, 0, Transposed::kNo),
+                                     .output = Operand<T>(2, kRows, 0, Transposed::kNo)});
+    ASSERT_TRUE(status.ok()) << status;
+    const std::vector<T> result(At<T>(2), At<T>(2) + kRows * kRows);
+    if (run == 0) first = result;
+    EXPECT_EQ(std::memcmp(result.data(), first.data(), result.size() * sizeof(T)), 0) << run;
+  }
+}
+TEST_F(CublasLtProducts, HaveTheSameBitsEachTime) {
+  HasTheSameBitsEachTime<BF16>();
+  HasTheSameBitsEachTime<F16>();
+  HasTheSameBitsEachTime<float>();
+  HasTheSameBitsEachTime<double>();
+}
+
+TEST_F(CublasLtProducts, AsManyBatchesAsAreAskedForAtOnce) {
+  used_bytes_ = (kMaxLtBatch + 1) * sizeof(float);
+  for (int64_t i = 0; i < kMaxLtBatch + 1; ++i) {
+    At<float>(0)[i] = static_cast<float>(i);
+    At<float>(1)[i] = 2;
+  }
+  ASSERT_TRUE(Run({.batch = kMaxLtBatch + 1,
+                   .rows = 1,
+                   .columns = 1,
+                   .inner = 1,
+                   .left = Operand<float>(0, 1, 1, Transposed::kNo),
+                   .right = Operand<float>(1, 1, 1, Transposed::kNo),
+                   .output = Operand<float>(2, 1, 1, Transposed::kNo)})
+                  .ok());
+  for (int64_t i = 0; i < kMaxLtBatch + 1; ++i) ASSERT_EQ(At<float>(2)[i], 2 * static_cast<float>(i));
+}
+
+TEST_F(CublasLtProducts, WhatHasNoAlgorithmIsRefusedBeforeAnythingRuns) {
+  const MatmulProblem problem = {.rows = 4,
+                                 .columns = 4,
+                                 .inner = 4,
+                                 .left = Operand<float>(0, 4, 0, Transposed::kNo),
+                                 .right = Operand<float>(1, 3, 0, Transposed::kNo),  // rows that overlap
+                                 .output = Operand<float>(2, 4, 0, Transposed::kNo)};
+  EXPECT_TRUE(absl::IsUnimplemented(Run(problem)));
+  EXPECT_EQ(*At<float>(2), 0);
+}
+
+TEST_F(CublasLtProducts, AreInOrderWithTheirStreamAndNoOther) {
+  auto* words = reinterpret_cast<uint64_t*>(pinned_ + kBytes - 64);
+  for (int64_t e = 0; e < 16; ++e) At<float>(0)[e] = At<float>(1)[e] = 1;
+  const auto problem = [&](int left, int output) {
+    return MatmulProblem{.rows = 4,
+                         .columns = 4,
+                         .inner = 4,
+                         .left = Operand<float>(left, 4, 0, Transposed::kNo),
+                         .right = Operand<float>(1, 4, 0, Transposed::kNo),
+                         .output = Operand<float>(output, 4, 0, Transposed::kNo)};
+  };
+  // The second stream's product has the first one's for its operand, and is enqueued before it.
+  Expect(driver_->StreamWaitValue64(streams_[1], AddressOf(words), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  ASSERT_TRUE(Enqueue(problem(2, 0), 1).ok());
+  Copy(pinned_, memory_->data(), streams_[0]);
+  ASSERT_TRUE(Enqueue(problem(0, 2), 0).ok());
+  Expect(driver_->StreamWriteValue64(streams_[0], AddressOf(words), 1, 0));
+  Expect(driver_->StreamSynchronize(streams_[1]));
+  Copy(memory_->data(), pinned_, streams_[1]);
+  Expect(driver_->StreamSynchronize(streams_[1]));
+  EXPECT_EQ(*At<float>(2), 4);
+  EXPECT_EQ(*At<float>(0), 16);
+}
+
+TEST_F(CublasLtProducts, TheHeuristicIsAskedOnceForAShape) {
+  const auto problem = [&](int64_t offset) {
+    return MatmulProblem{.rows = 4,
+                         .columns = 4,
+                         .inner = 4,
+                         .left = Operand<float>(0, 4, 0, Transposed::kNo, offset),
+                         .right = Operand<float>(1, 4, 0, Transposed::kNo),
+                         .output = Operand<float>(2, 4, 0, Transposed::kNo)};
+  };
+  for (const auto& [offset, asked] : {std::pair{0, 1}, {64, 1}, {1, 2}, {3, 2}, {2, 3}, {0, 3}}) {
+    ASSERT_TRUE(Run(problem(offset)).ok());
+    EXPECT_EQ(products_->asked(), asked) << offset;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::cuda

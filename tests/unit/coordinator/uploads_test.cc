@@ -1,0 +1,157 @@
+// Uploads: their bytes come by ticket while what waits for them stands behind them; several tensors come by one.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/simulated_cluster.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+Mesh MeshOf(int64_t n) { return *Mesh::Make({n}, {}, {}); }
+const Placements kRows = {Placement::Shard(0)};
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+TEST(UploadsTest, DependentsOfAnUploadAreIssuedWhenItsBytesAreThere) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  cluster.Submit(session, {UploadRecord{5, {{HandleId(1), spec}}}, OpRecord(OpId::kNeg, {1}, 2)});
+  EXPECT_TRUE(cluster.EventsOf<TicketEvent>(session).empty());
+  cluster.CompleteAll();  // the windows are open
+  const auto tickets = cluster.EventsOf<TicketEvent>(session);
+  ASSERT_EQ(tickets.size(), 1u);
+  EXPECT_TRUE(cluster.InstancesAt(WorkerIndex(0)).empty());
+  cluster.FinishUpload(tickets[0].ticket);
+  EXPECT_EQ(cluster.EventsOf<UploadDoneEvent>(session).size(), 1u);
+  EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
+}
+
+// An upload whose windows are open, and an op that waits for its bytes.
+struct UploadUnderWay {
+  explicit UploadUnderWay(int64_t lease_us = 0) : session(cluster.Open(lease_us)) {
+    const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+    cluster.Submit(session, {UploadRecord{5, {{HandleId(1), spec}}}, OpRecord(OpId::kNeg, {1}, 2)});
+    cluster.CompleteAll();
+  }
+  TicketId ticket() const { return cluster.EventsOf<TicketEvent>(session).at(0).ticket; }
+
+  SimulatedCluster cluster{2};
+  SessionId session;
+};
+
+TEST(UploadsTest, ABrokenUploadPoisonsItsTensor) {
+  UploadUnderWay upload;
+  upload.cluster.FinishUpload(upload.ticket(), absl::UnavailableError("the client went away"));
+  EXPECT_EQ(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).size(), 2u);
+}
+
+TEST(UploadsTest, ASessionThatWaitsForItsClientIsKnown) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open(), other = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8}, kRows, 1), UploadRecord{5, {{HandleId(2), spec}}}});
+  cluster.Submit(session, {OpRecord(OpId::kNeg, {2}, 3)});
+  EXPECT_FALSE(cluster.machine().AwaitsClient(session)) << "it runs something";
+  cluster.CompleteAll();
+  cluster.Submit(other, {FullRecord(MeshOf(2), {8}, kRows, 1)});
+  EXPECT_TRUE(cluster.machine().AwaitsClient(session));
+  EXPECT_FALSE(cluster.machine().AwaitsClient(other));
+  cluster.FinishUpload(cluster.EventsOf<TicketEvent>(session).at(0).ticket);
+  EXPECT_FALSE(cluster.machine().AwaitsClient(session));
+}
+
+// What waits for the upload is behind it in the queue; the release is not, nor a cancel that the ticket crosses.
+TEST(UploadsTest, AReleaseOrACancelEndsAnUploadThatAnOpWaitsFor) {
+  UploadUnderWay released, cancelled;
+  released.cluster.Submit(released.session, {ReleaseRecord{released.ticket(), {}}});
+  cancelled.cluster.Submit(cancelled.session, {CancelRecord{5}});
+  for (UploadUnderWay* upload : {&released, &cancelled}) {
+    upload->cluster.CompleteAll();
+    EXPECT_EQ(upload->cluster.EventsOf<FailedHandleEvent>(upload->session).size(), 2u);
+    EXPECT_TRUE(upload->cluster.machine().sessions().at(upload->session).queue.empty());
+  }
+}
+
+TEST(UploadsTest, WhatDependsOnAnUploadThatIsGivenUpFailsWithTheReason) {
+  UploadUnderWay upload;
+  const absl::Status reason = absl::ResourceExhaustedError("no more files");
+  upload.cluster.Submit(upload.session, {ReleaseRecord{upload.ticket(), reason}});
+  upload.cluster.CompleteAll();
+  const auto failed = upload.cluster.EventsOf<FailedHandleEvent>(upload.session);
+  ASSERT_EQ(failed.size(), 2u);
+  EXPECT_EQ(failed[0].status, reason);
+  EXPECT_EQ(failed[1].status.code(), reason.code());
+  EXPECT_NE(std::string(failed[1].status.message()).find("no more files; on the way here: negative"), std::string::npos)
+      << failed[1].status;
+}
+
+TEST(UploadsTest, AResumedSessionGivesUpTheUploadsOfItsFormerClient) {
+  UploadUnderWay upload(60'000'000);
+  upload.cluster.Apply(ConnectionLostEvent{upload.session});
+  upload.cluster.Apply(SessionResumedEvent{upload.session});
+  upload.cluster.CompleteAll();
+  const auto failed = upload.cluster.EventsOf<FailedHandleEvent>(upload.session);
+  ASSERT_EQ(failed.size(), 2u);
+  EXPECT_THAT(Message(failed[0].status), HasSubstr("upload: its client is gone"));
+  EXPECT_TRUE(upload.cluster.machine().sessions().at(upload.session).queue.empty());
+}
+
+// Three tensors that come by one ticket, and an op on the last.
+struct Together {
+  explicit Together(int64_t elements) : session(cluster.Open()) {
+    UploadRecord upload{5, {}};
+    for (uint64_t handle = 1; handle <= 3; ++handle) {
+      upload.tensors.push_back({HandleId(handle), *TensorSpec::Make("t", DType::kF32, {elements}, MeshOf(2), kRows)});
+    }
+    cluster.Submit(session, {upload, OpRecord(OpId::kNeg, {3}, 4)});
+    cluster.CompleteAll();
+  }
+  SimulatedCluster cluster{2};
+  SessionId session;
+};
+
+TEST(UploadsTest, SeveralTensorsOfAnUploadComeByOneTicketAndAreThereTogether) {
+  Together upload(8);
+  const auto tickets = upload.cluster.EventsOf<TicketEvent>(upload.session);
+  ASSERT_EQ(tickets.size(), 1u);
+  EXPECT_EQ(upload.cluster.machine().sessions().at(upload.session).tensors.size(), 3u) << "the op waits";
+  upload.cluster.FinishUpload(tickets[0].ticket);
+  EXPECT_EQ(upload.cluster.EventsOf<UploadDoneEvent>(upload.session).size(), 1u);
+  EXPECT_EQ(upload.cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
+  EXPECT_TRUE(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).empty());
+}
+
+TEST(UploadsTest, WhatBreaksAnUploadOfSeveralTensorsFailsEachOfThem) {
+  Together upload(8);
+  const TicketId ticket = upload.cluster.EventsOf<TicketEvent>(upload.session).at(0).ticket;
+  upload.cluster.FinishUpload(ticket, absl::FailedPreconditionError("the file changed"));
+  EXPECT_EQ(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).size(), 4u);
+}
+
+TEST(UploadsTest, SeveralTensorsOfAnUploadHaveMemoryAllOrNone) {
+  // Two of them would fit.
+  Together upload((1 << 20) / 4);
+  EXPECT_TRUE(upload.cluster.EventsOf<TicketEvent>(upload.session).empty());
+  const auto failed = upload.cluster.EventsOf<FailedHandleEvent>(upload.session);
+  ASSERT_EQ(failed.size(), 4u);
+  EXPECT_EQ(failed[0].status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(failed[0].status), HasSubstr("number 2 of 3 that are read together"));
+  EXPECT_EQ(upload.cluster.machine().sessions().at(upload.session).bytes, 0);
+}
+
+TEST(UploadsTest, TensorsOfDifferentWorkersDontComeByOneTicket) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  UploadRecord upload{5, {{HandleId(1), *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows)},
+                          {HandleId(2), *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(1), kRows)}}};
+  cluster.Submit(session, {upload});
+  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  ASSERT_EQ(failed.size(), 2u);
+  EXPECT_THAT(Message(failed[1].status), HasSubstr("are on different workers, and come by one ticket"));
+}
+
+}  // namespace
+}  // namespace tessera
