@@ -209,16 +209,17 @@ void NcclPair::EndAll(const absl::Status& status) {
 }
 
 void NcclPair::EndThrough(uint64_t ordinal, const absl::Status& status) {
-  if (ordinal <= broken_ordinal_) return;
-  broken_ordinal_ = ordinal;
+  const bool is_news = ordinal > broken_ordinal_;
+  broken_ordinal_ = std::max(broken_ordinal_, ordinal);
   // What is under way of them won't pass: the peer has given it up.
   const auto is_ended = [ordinal](const NcclPost& post) { return post.tag.ordinal <= ordinal; };
-  if (std::any_of(queue_.begin(), queue_.end(), is_ended) ||
-      std::any_of(launched_.begin(), launched_.end(), [&](const Launched& launch) {
-        return launch.status.ok() && std::any_of(launch.posts.begin(), launch.posts.end(), is_ended);
-      })) {
+  if (is_news && (std::any_of(queue_.begin(), queue_.end(), is_ended) ||
+                  std::any_of(launched_.begin(), launched_.end(), [&](const Launched& launch) {
+                    return launch.status.ok() && std::any_of(launch.posts.begin(), launch.posts.end(), is_ended);
+                  }))) {
     return Fail(status);
   }
+  // Also where it is no news: what is told again is of an ordinal that this side has given up, too.
   std::vector<NcclPost> ended;
   for (auto it = posts_.begin(); it != posts_.end() && std::get<0>(it->first) <= ordinal;) {
     ended.push_back(std::move(it->second));

@@ -1,22 +1,22 @@
 #pragma once
 
-// What an emulated library (libcublasLt.so.13, libnccl.so.2) asks of the emulated driver beside the driver's calls. Taken by dlsym from
-// the library that is the driver: a real one doesn't have them.
+// What an emulated library (libcublasLt.so.13, libnccl.so.2) asks of the emulated driver beside the driver's calls.
+// Taken by dlsym from the library that is the driver: a real one doesn't have them.
 
 #include <cstdint>
 
 #include <cuda.h>
 
 extern "C" {
-// How an operation sees memory while it runs. `touch` gives the place where [address, address + bytes) is, and remembers
-// that it was read or written; null where it is neither the device's nor registered.
+// How an operation sees memory while it runs. `touch` gives the place where [address, address + bytes) is, and
+// remembers that it was read or written; null where it is neither the device's nor registered.
 struct TesseraEmulatorMemory {
   void* engine;
   void* (*touch)(void* engine, uint64_t address, int64_t bytes, int is_write);
 };
 // `is_ready` may be null; else it is asked again and again while the operation is its stream's head, and the stream
-// waits until it says other than 0. It moves bytes as `run` does, but what it touches isn't remembered: its run says that.
-// It must not call the driver.
+// waits until it says other than 0. It moves bytes as `run` does, but what it touches isn't remembered: its run says
+// that. It must not call the driver.
 //
 // `run` is called once, by the thread that runs operations; what it returns is what was wrong with it, else null: text
 // that stays until `drop`, which is called in any case. Something wrong ends the context.

@@ -11,7 +11,7 @@
 #include "tests/emulator/cuda/engine.h"
 #include "tests/emulator/cuda/libraries.h"
 
-using tessera::emulator::Access;  // NOLINT: these functions' names are the driver's, in the global namespace
+using tessera::emulator::Access;       // NOLINT: these functions' names are the driver's, in the global namespace
 using tessera::emulator::Engine;       // NOLINT
 using tessera::emulator::TouchMemory;  // NOLINT
 

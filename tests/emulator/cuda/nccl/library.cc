@@ -139,7 +139,8 @@ int IsReady(void* state, const TesseraEmulatorMemory* memory) {
   if (has_moved || !operation.comm->has_begun) meeting.PublishHead(operation.parts);
   operation.comm->has_begun = true;
   if (is_done) return 1;
-  if (const auto wrong = meeting.FindOtherOrder(operation.parts, operation.comm->passed); wrong.has_value()) meeting.Fail(*wrong);
+  if (const auto wrong = meeting.FindOtherOrder(operation.parts, operation.comm->passed); wrong.has_value())
+    meeting.Fail(*wrong);
   return 0;
 }
 
