@@ -198,8 +198,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
   if (const cublasStatus_t entered = Enter("cublasLtMatrixLayoutCreate"); entered != CUBLAS_STATUS_SUCCESS) {
     return entered;
   }
-  layouts.Make(layout,
-               {.type = type, .rows = rows, .columns = columns, .leading_dimension = leading_dimension});
+  layouts.Make(layout, {.type = type, .rows = rows, .columns = columns, .leading_dimension = leading_dimension});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return layouts.Destroy(layout); }

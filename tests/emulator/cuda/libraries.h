@@ -1,15 +1,15 @@
 #pragma once
 
-// What an emulated library (libcublasLt.so.13) asks of the emulated driver beside the driver's calls. Taken by dlsym from
-// the library that is the driver: a real one doesn't have them.
+// What an emulated library (libcublasLt.so.13) asks of the emulated driver beside the driver's calls. Taken by dlsym
+// from the library that is the driver: a real one doesn't have them.
 
 #include <cstdint>
 
 #include <cuda.h>
 
 extern "C" {
-// How an operation sees memory while it runs. `touch` gives the place where [address, address + bytes) is, and remembers
-// that it was read or written; null where it is neither the device's nor registered.
+// How an operation sees memory while it runs. `touch` gives the place where [address, address + bytes) is, and
+// remembers that it was read or written; null where it is neither the device's nor registered.
 struct TesseraEmulatorMemory {
   void* engine;
   void* (*touch)(void* engine, uint64_t address, int64_t bytes, int is_write);
