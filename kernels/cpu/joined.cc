@@ -88,7 +88,8 @@ std::optional<Rows> RowsOf(const Walk& walk, size_t operand, size_t lead) {
     rows *= walk.extents[d];
   }
   const auto first = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(lowest * bytes);
-  return Rows{first, first + static_cast<uintptr_t>((highest - lowest + 1) * bytes), stride.value_or(0) * bytes, touched};
+  return Rows{first, first + static_cast<uintptr_t>((highest - lowest + 1) * bytes), stride.value_or(0) * bytes,
+              touched};
 }
 
 enum class Touch : uint8_t { kApart, kSameRows, kOtherwise };
@@ -110,8 +111,8 @@ Touch TouchOf(const Rows& a, const Rows& b, int64_t rows) {
 // Calls that take turns at rows.
 struct Turns {
   int64_t rows = 0;
-  int64_t row_bytes = 0;      // of all operands, each memory once
-  int64_t row_elements = 0;   // that the longest walk goes through
+  int64_t row_bytes = 0;       // of all operands, each memory once
+  int64_t row_elements = 0;    // that the longest walk goes through
   std::vector<int64_t> saves;  // by call: bytes of its operands that a call before it touches
   std::vector<Rows> read;      // what is read of memory that no call before has written
 };
@@ -274,7 +275,8 @@ absl::StatusOr<int> RunJoined(absl::Span<const KernelCall* const> calls, int64_t
     size_t done = 0;
     try {
       const size_t most = std::min(calls.size(), kMaxJoinedKernels);
-      absl::StatusOr<size_t> ran = most > 1 ? cpu::RunPass(calls.subspan(0, most), least_saved_bytes) : absl::StatusOr<size_t>(0);
+      absl::StatusOr<size_t> ran =
+          most > 1 ? cpu::RunPass(calls.subspan(0, most), least_saved_bytes) : absl::StatusOr<size_t>(0);
       if (!ran.ok()) return first.ok() ? ran.status() : first;
       done = *ran;
     } catch (const std::bad_alloc&) {

@@ -115,8 +115,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> MakeMemory(const Gpu& gpu, int64_t
   if (made == CUDA_ERROR_OUT_OF_MEMORY) {
     size_t free_bytes = 0, total_bytes = 0;
     gpu.driver->MemGetInfo(&free_bytes, &total_bytes);
-    return absl::ResourceExhaustedError(
-        StrCat("arena: ", size, " bytes wanted, ", free_bytes, " of ", total_bytes, " free on the GPU"));
+    return absl::ResourceExhaustedError(StrCat(sharing == Sharing::kExported ? "arena: " : "workspace: ", size,
+                                               " bytes wanted, ", free_bytes, " of ", total_bytes, " free on the GPU"));
   }
   TESSERA_RETURN_IF_ERROR(gpu.driver->Check("cuMemCreate", made));
   int fd = -1;

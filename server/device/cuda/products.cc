@@ -61,10 +61,10 @@ struct Products::Prepared {
     TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSB, shape.b.transposed));
     for (const auto& [layout, from] :
          {std::pair(&layouts[0], &shape.a), std::pair(&layouts[1], &shape.b), std::pair(&layouts[2], &shape.d)}) {
-      TESSERA_RETURN_IF_ERROR(library.Check(
-          "cublasLtMatrixLayoutCreate",
-          library.MatrixLayoutCreate(layout, TypeOf(shape.dtype), static_cast<uint64_t>(from->rows),
-                                     static_cast<uint64_t>(from->columns), from->leading_dimension)));
+      TESSERA_RETURN_IF_ERROR(
+          library.Check("cublasLtMatrixLayoutCreate",
+                        library.MatrixLayoutCreate(layout, TypeOf(shape.dtype), static_cast<uint64_t>(from->rows),
+                                                   static_cast<uint64_t>(from->columns), from->leading_dimension)));
       if (shape.batch == 1) continue;
       TESSERA_RETURN_IF_ERROR(Set(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, shape.batch));
       TESSERA_RETURN_IF_ERROR(Set(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, from->batch_stride));
@@ -106,8 +106,8 @@ class Preference {
         library_.Check("cublasLtMatmulPreferenceCreate", library_.MatmulPreferenceCreate(&preference_)));
     TESSERA_RETURN_IF_ERROR(
         Set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kProductWorkspaceBytes)));
-    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
+    TESSERA_RETURN_IF_ERROR(
+        Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
     TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_IMPL_MASK, ImplementationsFor(shape.dtype)));
     TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.a.alignment_bytes));
     TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.b.alignment_bytes));
@@ -150,9 +150,9 @@ absl::StatusOr<std::shared_ptr<const Products::Prepared>> Products::Ask(const Lt
   TESSERA_RETURN_IF_ERROR(preference.Describe(shape));
   cublasLtMatmulHeuristicResult_t first = {};
   int found = 0;
-  const cublasStatus_t answer = library_->MatmulAlgoGetHeuristic(
-      handle_, prepared->description, prepared->layouts[0], prepared->layouts[1], prepared->layouts[2],
-      prepared->layouts[2], preference.get(), 1, &first, &found);
+  const cublasStatus_t answer =
+      library_->MatmulAlgoGetHeuristic(handle_, prepared->description, prepared->layouts[0], prepared->layouts[1],
+                                       prepared->layouts[2], prepared->layouts[2], preference.get(), 1, &first, &found);
   ++asked_;
   if (answer == CUBLAS_STATUS_SUCCESS && found > 0 && first.state == CUBLAS_STATUS_SUCCESS) {
     prepared->algorithm = first.algo;

@@ -1,8 +1,8 @@
 #pragma once
 
 // FileCalls: what a transfer's client asks about files of this host: to look at one, to make one, and to open one that
-// a tensor of its ticket is read from or written to. Paths lie below the folders that the operator names (file_roots.h).
-// What takes its time runs on the copy threads. Lives on the RPC thread, as long as its transfer.
+// a tensor of its ticket is read from or written to. Paths lie below the folders that the operator names
+// (file_roots.h). What takes its time runs on the copy threads. Lives on the RPC thread, as long as its transfer.
 
 #include <cstdint>
 #include <memory>
@@ -36,11 +36,12 @@ class FileCalls {
   FileCalls(const HostFiles& files, Decoder& decoder, CopyThread& copies, CopyThread& decodes)
       : files_(files), decoder_(decoder), copies_(copies), decodes_(decodes) {}
 
-  // The file that this tensor lies in: an upload's as it was when it was looked at (FailedPrecondition: it has changed), a
-  // download's made by createFile before.
+  // The file that this tensor lies in: an upload's as it was when it was looked at (FailedPrecondition: it has
+  // changed), a download's made by createFile before.
   absl::StatusOr<std::shared_ptr<ShardFile>> Open(wire::Transfer::OpenFileParams::Reader params,
                                                   const TransferRange& range) const;
-  absl::Status Look(capnp::CallContext<wire::Transfer::LookAtFileParams, wire::Transfer::LookAtFileResults> context) const;
+  absl::Status Look(
+      capnp::CallContext<wire::Transfer::LookAtFileParams, wire::Transfer::LookAtFileResults> context) const;
   kj::Promise<void> Describe(
       capnp::CallContext<wire::Transfer::DescribeFileParams, wire::Transfer::DescribeFileResults> context);
   // What these make goes with this object unless it was committed.

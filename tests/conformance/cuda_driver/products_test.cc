@@ -1,4 +1,5 @@
-// What server/device/cuda/products.h relies on in cuBLASLt: on the emulated one here, by tools/gpu_test on the real one.
+// What server/device/cuda/products.h relies on in cuBLASLt: on the emulated one here, by tools/gpu_test on the real
+// one.
 
 #include "server/device/cuda/products.h"
 
@@ -74,8 +75,8 @@ class CublasLtProducts : public ::testing::Test {
   template <typename T>
   MatrixOperand Operand(int place, int64_t leading, int64_t batch_stride, Transposed transposed,
                         int64_t offset = 0) const {
-    const uint64_t address = AddressOf(memory_->data()) + static_cast<uint64_t>(kPlaces[place]) +
-                             static_cast<uint64_t>(offset) * sizeof(T);
+    const uint64_t address =
+        AddressOf(memory_->data()) + static_cast<uint64_t>(kPlaces[place]) + static_cast<uint64_t>(offset) * sizeof(T);
     return {address, leading, batch_stride, transposed};
   }
   // Of each place what the test uses.

@@ -9,7 +9,7 @@
 namespace tessera::emulator {
 namespace {
 
-constexpr uint64_t kLongSum = 32;          // of elements: it is cut in two
+constexpr uint64_t kLongSum = 32;  // of elements: it is cut in two
 constexpr uint64_t kWorkspaceAlignment = 256;
 
 int64_t BytesOf(cudaDataType_t type) {
@@ -108,7 +108,8 @@ bool IsAligned(uint64_t address, uint64_t bytes) { return bytes != 0 && address 
 class Lined {
  public:
   Lined(const LtMatrix& matrix, uint64_t address, int64_t batch)
-      : matrix_(matrix), bytes_(BytesOf(matrix.type)),
+      : matrix_(matrix),
+        bytes_(BytesOf(matrix.type)),
         base_(address + static_cast<uint64_t>(batch * matrix.batch_stride * bytes_)) {}
   bool Touch(const LtTouch& touch, bool is_write) {
     places_.clear();
@@ -194,8 +195,8 @@ std::string RunIn(const LtCall& call, const LtTouch& touch) {
 }  // namespace
 
 std::string WrongWith(const LtShapes& s) {
-  for (const auto& [matrix, name] : {std::pair(&s.a, "a"), std::pair(&s.b, "b"), std::pair(&s.c, "c"),
-                                     std::pair(&s.d, "d")}) {
+  for (const auto& [matrix, name] :
+       {std::pair(&s.a, "a"), std::pair(&s.b, "b"), std::pair(&s.c, "c"), std::pair(&s.d, "d")}) {
     if (std::string wrong = WrongWithMatrix(*matrix, name); !wrong.empty()) return wrong;
     if (matrix->batch != s.d.batch) return "other batches than d's";
   }
@@ -212,10 +213,9 @@ std::string WrongWith(const LtShapes& s) {
     if (transpose != CUBLAS_OP_N && transpose != CUBLAS_OP_T) return "an unknown operation";
   }
   const bool a_as_it_is = o.transpose_a == CUBLAS_OP_N, b_as_it_is = o.transpose_b == CUBLAS_OP_N;
-  const bool fits = (a_as_it_is ? s.a.rows : s.a.columns) == s.d.rows &&
-                    (b_as_it_is ? s.b.columns : s.b.rows) == s.d.columns &&
-                    (b_as_it_is ? s.b.rows : s.b.columns) == InnerOf(s) && s.c.rows == s.d.rows &&
-                    s.c.columns == s.d.columns;
+  const bool fits =
+      (a_as_it_is ? s.a.rows : s.a.columns) == s.d.rows && (b_as_it_is ? s.b.columns : s.b.rows) == s.d.columns &&
+      (b_as_it_is ? s.b.rows : s.b.columns) == InnerOf(s) && s.c.rows == s.d.rows && s.c.columns == s.d.columns;
   return fits ? "" : "extents that don't go together";
 }
 

@@ -187,9 +187,8 @@ TEST(LtProduct, WhatGoesAgainstADescriptorIsRefused) {
 TEST(LtProduct, APromiseThatIsntKeptIsFound) {
   World world(kTypes[0], 5, 3, 40, 1, false, false, false);
   EXPECT_FALSE(world.Choose({.alignment = {1, 2, 2, 2}}));
-  ASSERT_TRUE(world.Choose({.workspace_bytes = 1 << 14,
-                            .schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
-                            .alignment = {2, 16, 256, 256}}));
+  ASSERT_TRUE(world.Choose(
+      {.workspace_bytes = 1 << 14, .schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, .alignment = {2, 16, 256, 256}}));
   EXPECT_EQ(WrongWith(world.call), "");
   LtCall call = world.call;
   call.a += 2;

@@ -145,8 +145,9 @@ TEST(UploadsTest, SeveralTensorsOfAnUploadHaveMemoryAllOrNone) {
 TEST(UploadsTest, TensorsOfDifferentWorkersDontComeByOneTicket) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
-  UploadRecord upload{5, {{HandleId(1), *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows)},
-                          {HandleId(2), *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(1), kRows)}}};
+  UploadRecord upload{5,
+                      {{HandleId(1), *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows)},
+                       {HandleId(2), *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(1), kRows)}}};
   cluster.Submit(session, {upload});
   const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
   ASSERT_EQ(failed.size(), 2u);
