@@ -106,8 +106,8 @@ struct Strip {
     RunNodeBlock({.op = ScalarOp::kExp, .dtype = kOwn, .operand = kOwn, .a = values, .out = values, .count = count});
   }
 
-  // The exponential of anything less is 0, which libmvec says ten times as slowly as any other value. None of a block is
-  // above 1; that of kStandIn is above 2.
+  // The exponential of anything less is 0, which libmvec says ten times as slowly as any other value. None of a block
+  // is above 1; that of kStandIn is above 2.
   static constexpr T kLeast = sizeof(T) == 4 ? T{-104} : T{-746};
   static constexpr T kStandIn = 1;
 

@@ -1,14 +1,14 @@
 #pragma once
 
 // The inner loops of attention, compiled once per instruction set (Highway) and chosen at run time. A strip of queries
-// lies across the lanes of some vectors, so a query is one lane in everything: its scores, their maximum, the sum of its
-// exponentials and each of its sums of values. Nothing is added up across lanes.
+// lies across the lanes of some vectors, so a query is one lane in everything: its scores, their maximum, the sum of
+// its exponentials and each of its sums of values. Nothing is added up across lanes.
 //
 //   keys of a block   x   queries of a strip         each a chain of fused multiply-adds over the features, in order
 //   columns           x   queries of a strip         each a chain over the keys of the block, in order
 //
-// Law: what a query gets depends on it, the keys and the values alone: not on its lane, on the other queries of the strip
-// or on how many there are. Keys and values are read as they lie, with dense rows.
+// Law: what a query gets depends on it, the keys and the values alone: not on its lane, on the other queries of the
+// strip or on how many there are. Keys and values are read as they lie, with dense rows.
 
 #include <cstdint>
 
@@ -19,8 +19,8 @@ inline constexpr int64_t kMaxStripVectors = 3;
 // Queries in a vector, on this machine.
 int64_t QueriesPerVector(int64_t element_bytes);
 
-// A block of keys and values, met by a strip of 1 to kMaxStripVectors vectors of queries. `width` is the strip's queries:
-// arrays that say [n][width] are dense, and start at a multiple of 64 bytes.
+// A block of keys and values, met by a strip of 1 to kMaxStripVectors vectors of queries. `width` is the strip's
+// queries: arrays that say [n][width] are dense, and start at a multiple of 64 bytes.
 template <typename T>
 struct AttentionBlock {
   int64_t vectors = 1;

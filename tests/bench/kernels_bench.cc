@@ -20,6 +20,7 @@
 #include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/thin_product.h"
 #include "kernels/kernel.h"
+#include "schemas/types/half.h"
 
 namespace tessera::bench {
 namespace {
@@ -302,6 +303,31 @@ void AddAttention(Bench& bench, int64_t heads, int64_t rows, int64_t features) {
   }
 }
 
+// A product of bf16 against BLAS's of f32 of the same extents.
+void AddBf16Product(Bench& bench, int64_t m, int64_t n, int64_t k, bool is_transposed) {
+  float* const floats = reinterpret_cast<float*>(bench.arena.At(0));
+  for (int64_t i = 0; i < m * k + k * n; ++i) floats[i] = static_cast<float>((i * 2654435761) % 1024) / 512.0f - 1.0f;
+  auto* const halves = reinterpret_cast<BF16*>(bench.arena.At(256 * kMiB));
+  for (int64_t i = 0; i < m * k + k * n; ++i) halves[i] = BF16(floats[i]);
+  float* const c = reinterpret_cast<float*>(bench.arena.At(128 * kMiB));
+  const LocalOp op = MatmulOp{*ParseContraction("mk,kn->mn")};
+  const KernelInput inputs[] = {{.data = halves, .dtype = DType::kBF16, .extents = {m, k}, .strides = {k, 1}},
+                                {.data = halves + m * k,
+                                 .dtype = DType::kBF16,
+                                 .extents = {k, n},
+                                 .strides = is_transposed ? Strides{1, k} : Strides{n, 1}}};
+  const KernelCall call{.op = &op,
+                        .inputs = inputs,
+                        .output = bench.arena.At(384 * kMiB),
+                        .output_dtype = DType::kBF16,
+                        .output_extents = {m, n},
+                        .output_strides = {n, 1}};
+  const std::string name = "bf16_product_" + std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
+  bench.AddBesideBlas(
+      name + (is_transposed ? "_transposed" : ""), [&] { RunKernel(call).IgnoreError(); },
+      [&] { Gemm(m, n, k, floats, floats + m * k, c); });
+}
+
 int Main(int argc, char** argv) {
   Bench bench;
   bool quick = false;
@@ -327,6 +353,11 @@ int Main(int argc, char** argv) {
   AddReductions(bench, (quick ? 16 : 64) * kMiB);
   AddThinProducts<float>(bench, "f32");
   AddThinProducts<double>(bench, "f64");
+  AddBf16Product(bench, 1024, 2048, 2048, false);
+  AddBf16Product(bench, 1024, 2048, 2048, true);
+  AddBf16Product(bench, 1, 4096, 4096, false);
+  AddBf16Product(bench, 1, 4096, 4096, true);
+  AddBf16Product(bench, 96, 96, 96, false);
   AddAttention(bench, 4, 2048, 64);
   AddFamilies(bench, 512);
   AddFamilies(bench, quick ? 2048 : 6144);

@@ -59,7 +59,8 @@ StridedArray AttentionOfRows(bool is_causal, const Operands& of, int64_t first, 
 void ExpectRowsOfTheWhole(bool is_causal, const Operands& of, const std::string& what) {
   const int64_t rows = of.q.extents()[1], columns = of.v.extents()[2];
   const StridedArray whole = AttentionOfRows(is_causal, of, 0, rows);
-  for (const auto& [first, count] : std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {0, 63}, {1, 2}, {17, 16}, {63, 100}, {100, rows - 100}, {rows - 1, 1}}) {
+  for (const auto& [first, count] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 1}, {0, 63}, {1, 2}, {17, 16}, {63, 100}, {100, rows - 100}, {rows - 1, 1}}) {
     const StridedArray part = AttentionOfRows(is_causal, of, first, count);
     for (int64_t b = 0; b < 2; ++b) {
       for (int64_t i = 0; i < count * columns; ++i) {
@@ -105,7 +106,8 @@ TEST(Attention, ValuesOfKeysFarAheadDontReachARow) {
 }
 
 TEST(Attention, AQueryThatSeesNoKeyGivesNaN) {
-  Operands of{Normal(DType::kF64, {2, 130, 4}, 1), Normal(DType::kF64, {2, 70, 4}, 2), Normal(DType::kF64, {2, 70, 3}, 3)};
+  Operands of{Normal(DType::kF64, {2, 130, 4}, 1), Normal(DType::kF64, {2, 70, 4}, 2),
+              Normal(DType::kF64, {2, 70, 3}, 3)};
   StridedArray kept(DType::kBool, {2, 130, 70}, Layout::kRowMajor);
   for (int64_t i = 0; i < kept.size(); ++i) kept.Set(i, {DType::kBool, 0, i / 70 % 130 == 7 ? 0 : 1});
   of.mask = &kept;

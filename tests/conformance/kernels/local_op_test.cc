@@ -311,7 +311,7 @@ TEST(LocalOps, AttentionByBlocks) {
       ExpectAgreement(Parsed("attention()"), {&q, &k, &v}, out, scale, 0, {}, near);
       ExpectAgreement(Parsed("attention(causal)"), {&q, &k, &v}, out, scale, 2, {}, near);
       ExpectAgreement(Parsed("attention()"), {&q, &k, &v, &added}, out, scale, 0, {}, near);
-      ExpectAgreement(Parsed("attention()"), {&q, &k, &v, &far}, out, scale, 0, {}, near);
+      if (!is_long) ExpectAgreement(Parsed("attention()"), {&q, &k, &v, &far}, out, scale, 0, {}, near);
       ExpectAgreement(Parsed("attention()"), {&q, &k, &v, &kept}, out, scale, 0, {}, near);
       if (HasFailure()) return;
     }
