@@ -72,10 +72,16 @@ class NcclTransport final : public MessageTransport {
   absl::Status Connect(WorkerIndex peer, std::string_view address) override {
     const bool has_nccl = address.ends_with(kAddressEnd);
     if (has_nccl) address.remove_suffix(kAddressEnd.size());
+    // Messages that were prepared for it may be in the GPU's memory, which the control can't read.
+    if (!has_nccl && TakesDeviceMemory(peer)) {
+      return absl::FailedPreconditionError(
+          StrCat("worker ", peer.value, ": it had messages by NCCL, and has come back without"));
+    }
     TESSERA_RETURN_IF_ERROR(control_->Connect(peer, address));
     {
       const std::lock_guard lock(mutex_);
-      has_nccl ? (void)without_.erase(peer) : (void)without_.insert(peer);
+      (has_nccl ? with_ : without_).insert(peer);
+      if (has_nccl) without_.erase(peer);
     }
     if (!has_nccl) return absl::OkStatus();
     mailbox_->Put([this, peer] {
@@ -93,6 +99,10 @@ class NcclTransport final : public MessageTransport {
   void Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) override {
     if (IsWithout(peer)) return control_->Receive(peer, tag, bytes, std::move(done));
     Post(peer, {tag, false, bytes.data(), bytes.size(), std::move(done)});
+  }
+  bool TakesDeviceMemory(WorkerIndex peer) override {
+    const std::lock_guard lock(mutex_);
+    return with_.count(peer) != 0;
   }
   void MarkDead(WorkerIndex peer) override {
     control_->MarkDead(peer);
@@ -143,7 +153,8 @@ class NcclTransport final : public MessageTransport {
   NcclParts parts_;
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::mutex mutex_;
-  std::set<WorkerIndex> without_;  // peers without NCCL; guarded by mutex_
+  std::set<WorkerIndex> with_;     // peers that have, or had, NCCL; guarded by mutex_
+  std::set<WorkerIndex> without_;  // peers that have none; likewise
   // Of the thread.
   std::map<WorkerIndex, std::shared_ptr<NcclPair>> pairs_;
   std::vector<std::shared_ptr<NcclPair>> leaving_;  // whose peers came anew, until their streams have passed

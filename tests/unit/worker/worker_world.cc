@@ -22,22 +22,26 @@ namespace {
 // Passes everything on, but for the work and the waits that the predicates pick.
 class FilterDevice : public Device {
  public:
-  FilterDevice(Device& inner, std::function<bool(const DeviceWork&)> drops,
-               std::function<bool(const CounterWait&)> skips)
-      : inner_(inner), drops_(std::move(drops)), skips_(std::move(skips)) {}
+  FilterDevice(Device& inner, int worker, const WorldOptions& options)
+      : inner_(inner), worker_(worker), options_(options) {}
   void EnqueueWait(StreamId stream, const CounterWait& wait) override {
-    if (!skips_(wait)) inner_.EnqueueWait(stream, wait);
+    if (!options_.skips || !options_.skips(worker_, wait)) inner_.EnqueueWait(stream, wait);
   }
   void Hold() override { inner_.Hold(); }
   void Flush() override { inner_.Flush(); }
   void EnqueueRun(StreamId stream, DeviceWork work) override {
-    if (!drops_(work)) inner_.EnqueueRun(stream, std::move(work));
+    if (!options_.drops || !options_.drops(worker_, work)) inner_.EnqueueRun(stream, std::move(work));
   }
   void EnqueueRead(StreamId stream, CopyWork work) override { inner_.EnqueueRead(stream, std::move(work)); }
   absl::Status Transfer(const CopyWork& work, TransferSide side) override { return inner_.Transfer(work, side); }
-  absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes) override { return inner_.MakeStaging(bytes); }
+  absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes, StagingPlace place) override {
+    return inner_.MakeStaging(bytes, place);
+  }
   bool IsHostMemory() const override { return inner_.IsHostMemory(); }
-  void EnqueueAsync(StreamId stream, Start start) override { inner_.EnqueueAsync(stream, std::move(start)); }
+  void EnqueueAsync(StreamId stream, Start start) override {
+    const int number = async_count_++;
+    if (!options_.skips_async || !options_.skips_async(worker_, number)) inner_.EnqueueAsync(stream, std::move(start));
+  }
   void EnqueueSignal(StreamId stream, uint64_t value) override { inner_.EnqueueSignal(stream, value); }
   void EnqueueReport(StreamId stream, Report report) override { inner_.EnqueueReport(stream, std::move(report)); }
   void MarkDead(WorkerIndex worker) override { inner_.MarkDead(worker); }
@@ -48,8 +52,9 @@ class FilterDevice : public Device {
 
  private:
   Device& inner_;
-  std::function<bool(const DeviceWork&)> drops_;
-  std::function<bool(const CounterWait&)> skips_;
+  const int worker_;
+  const WorldOptions& options_;
+  int async_count_ = 0;
 };
 
 template <typename F>
@@ -124,9 +129,7 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
     MakeDevice(w);
     if (options.reach == Reach::kMessages || !options.hosts.empty()) member.messages = hub_.Make(WorkerIndex(w));
     if (options.wraps && member.messages != nullptr) member.messages = options.wraps(w, std::move(member.messages));
-    member.filter = std::make_unique<FilterDevice>(
-        *member.device, [this, w](const DeviceWork& work) { return options_.drops && options_.drops(w, work); },
-        [this, w](const CounterWait& wait) { return options_.skips && options_.skips(w, wait); });
+    member.filter = std::make_unique<FilterDevice>(*member.device, w, options_);
     member.executor = std::make_unique<Executor>(
         WorkerIndex(w), *member.arena, *member.filter, member.messages.get(),
         [this, w](CompletionReport& report, uint64_t) {

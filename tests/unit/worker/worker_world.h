@@ -34,6 +34,8 @@ struct WorldOptions {
   std::function<std::unique_ptr<Platform>(int worker)> platform = {};   // whose arenas and devices, instead of those
   std::function<bool(int worker, const DeviceWork& work)> drops = {};   // work that is lost on the way
   std::function<bool(int worker, const CounterWait& wait)> skips = {};  // waits that are left out
+  // Starts and waits of messages that are left out, by their number on the worker's device.
+  std::function<bool(int worker, int number)> skips_async = {};
   // What stands between a worker and its transport; null: nothing.
   std::function<std::unique_ptr<MessageTransport>(int worker, std::unique_ptr<MessageTransport> inner)> wraps = {};
   std::function<void(CompletionReport& report)> report = {};  // in place of keeping it for WaitFor
