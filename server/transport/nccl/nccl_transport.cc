@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -167,6 +168,11 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeNcclTransport(const NcclOp
                                                                     std::unique_ptr<MessageTransport> control) {
   TESSERA_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
   TESSERA_ASSIGN_OR_RETURN(const cuda::Gpu gpu, cuda::Gpu::OpenFor(*driver, options.gpu, options.self.value));
+  int gpus = 0;
+  TESSERA_RETURN_IF_ERROR(driver->Check("cuDeviceGetCount", driver->DeviceGetCount(&gpus)));
+  if (options.workers_on_host > gpus) {
+    setenv("NCCL_HOSTID", StrCat("tessera-worker-", options.self.value).c_str(), /*overwrite=*/0);
+  }
   TESSERA_ASSIGN_OR_RETURN(const Nccl* nccl, Nccl::Load());
   return std::make_unique<NcclTransport>(options.self, nccl, gpu, std::move(control));
 }

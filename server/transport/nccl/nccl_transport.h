@@ -37,6 +37,9 @@ namespace tessera {
 struct NcclOptions {
   WorkerIndex self;
   int gpu = -1;  // -1: the host's GPUs in turn, by the worker's number
+  // More than the host has GPUs: some share one, which NCCL refuses to ranks of one host. This process then counts as a
+  // host of its own (NCCL_HOSTID, unless it is set), and the bytes go by sockets: for testing.
+  int workers_on_host = 1;
 };
 
 // FailedPrecondition says what of the driver or of NCCL is missing, or that this was built without the CUDA toolkit.
