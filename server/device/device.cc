@@ -25,7 +25,7 @@ bool IsRowMajor(const Shape& extents, const Strides& strides) {
 
 void Device::EnqueueRead(StreamId stream, CopyWork work) { EnqueueRun(stream, std::move(work)); }
 
-absl::StatusOr<std::shared_ptr<std::byte>> Device::MakeStaging(int64_t bytes) {
+absl::StatusOr<std::shared_ptr<std::byte>> Device::MakeStaging(int64_t bytes, StagingPlace) {
   auto* const memory = new (std::nothrow) std::byte[static_cast<size_t>(bytes)];
   if (memory == nullptr) return absl::ResourceExhaustedError(StrCat("no host memory of ", bytes, " bytes"));
   return std::shared_ptr<std::byte>(memory, std::default_delete<std::byte[]>());

@@ -64,6 +64,9 @@ struct KernelWork {
 };
 using DeviceWork = std::variant<CopyWork, ReduceWork, KernelWork>;
 
+// Where memory for messages lies: where the host reaches it, or in the device's own, for a transport that takes it.
+enum class StagingPlace : uint8_t { kHost = 0, kDevice = 1 };
+
 // Which side of a transfer is the host's memory.
 enum class TransferSide : uint8_t { kSourceIsHost, kDestinationIsHost };
 
@@ -100,9 +103,9 @@ class Device {
   // it knows that what it reads is there, and that nobody uses what it writes. From any thread that isn't the device's.
   virtual absl::Status Transfer(const CopyWork& work, TransferSide side);
 
-  // Memory of the host that items may point at: what messages are packed into and received to. It may outlive the
-  // device. ResourceExhausted where there is none. From any thread.
-  virtual absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes);
+  // Memory that items may point at: what messages are packed into and received to. It may outlive the device.
+  // ResourceExhausted where there is none. From any thread. Where the device's memory is the host's, both are that.
+  virtual absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes, StagingPlace place);
   // Whether the device's memory is the host's, and messages can be sent from it and received to it.
   virtual bool IsHostMemory() const { return true; }
 

@@ -41,6 +41,9 @@ class MessageTransport {
   virtual void Send(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done) = 0;
   virtual void Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) = 0;
 
+  // Whether `bytes` of messages with the peer may be a GPU's memory. Once it was so of a peer, it stays so.
+  virtual bool TakesDeviceMemory(WorkerIndex peer) { return false; }
+
   // The peer is dead: its pending and future messages end with Unavailable.
   virtual void MarkDead(WorkerIndex peer) = 0;
 };

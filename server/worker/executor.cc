@@ -24,8 +24,7 @@ Executor::Executor(WorkerIndex self, const SharedArena& own, Device& device, Mes
     : arenas_(self, own),
       device_(device),
       messages_(messages),
-      templates_(self, messages == nullptr ? MessageLists::kOmit : MessageLists::kBuild, max_chunk_bytes,
-                 device.IsHostMemory() ? DirectChunks::kYes : DirectChunks::kNo),
+      templates_(self, messages == nullptr ? MessageLists::kOmit : MessageLists::kBuild, max_chunk_bytes),
       phases_(arenas_, device, messages),
       records_(RunRecords::Make(std::move(report))) {}
 

@@ -319,7 +319,8 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptio
   }
   auto routed = std::make_unique<RoutedTransport>(options.host_id, std::move(on_host), std::move(between_hosts));
   if (!UsesNccl(options)) return routed;
-  return MakeNcclTransport({.self = self, .gpu = options.gpu}, std::move(routed));
+  return MakeNcclTransport({.self = self, .gpu = options.gpu, .workers_on_host = options.workers_on_host},
+                           std::move(routed));
 }
 
 // A GPU is of one of its workers by number, where none was named.

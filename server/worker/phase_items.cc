@@ -76,6 +76,15 @@ absl::Status PhaseItems::CheckReach(const Phase& phase) const {
   return absl::OkStatus();
 }
 
+PhaseItems::Active PhaseItems::MakeActive(size_t number, WorkerIndex peer, size_t chunk_count) const {
+  const bool takes_device = messages_->TakesDeviceMemory(peer);
+  const bool is_staged_there = takes_device && !device_.IsHostMemory();
+  return {.number = number,
+          .chunk_count = chunk_count,
+          .place = is_staged_there ? StagingPlace::kDevice : StagingPlace::kHost,
+          .takes_direct = takes_device || device_.IsHostMemory()};
+}
+
 void PhaseItems::FindMessages(const Phase& phase) {
   outgoing_.clear();
   incoming_.clear();
@@ -83,13 +92,14 @@ void PhaseItems::FindMessages(const Phase& phase) {
   if (messages_ == nullptr) return;
   for (size_t m = 0; m < phase.outgoing.size(); ++m) {
     const OutgoingMessage& message = phase.outgoing[m];
-    if (message.bytes > 0 && !arenas_.IsMapped(message.to)) outgoing_.push_back({m, message.chunks.size(), 0, 0});
+    if (message.bytes == 0 || arenas_.IsMapped(message.to)) continue;
+    outgoing_.push_back(MakeActive(m, message.to, message.chunks.size()));
   }
   for (size_t m = 0; m < phase.incoming.size(); ++m) {
     const IncomingMessage& message = phase.incoming[m];
     if (message.bytes == 0 || arenas_.IsMapped(message.from)) continue;
     active_of_incoming_[m] = static_cast<int>(incoming_.size());
-    incoming_.push_back({m, message.chunks.size(), 0, 0});
+    incoming_.push_back(MakeActive(m, message.from, message.chunks.size()));
   }
 }
 
@@ -143,28 +153,15 @@ void PhaseItems::ListPieces(const Phase& phase, size_t first, size_t end) {
     for (const StagedOperand& operand : piece.operands) {
       if (!IsActive(operand)) continue;
       step = std::max<int64_t>(step, operand.place.last);
-      const IncomingMessage& message = phase.incoming[static_cast<size_t>(operand.message)];
-      is_direct |= message.chunks[static_cast<size_t>(operand.place.first)].direct == static_cast<int>(p);
+      const Active& active = ActiveOf(operand);
+      const MessageChunk& chunk = phase.incoming[active.number].chunks[static_cast<size_t>(operand.place.first)];
+      is_direct |= active.IsDirect(chunk) && chunk.direct == static_cast<int>(p);
     }
     if (!is_direct) runs_.push_back({step, static_cast<size_t>(piece.instruction), &piece});
   }
 }
 
 // ---- memory
-
-absl::StatusOr<std::shared_ptr<StagingMemory>> PhaseItems::NewStaging(int64_t bytes) const {
-  const int64_t most = std::max(kMaxStagingBytes, arenas_.own().bytes());
-  if (bytes > most) {
-    return absl::ResourceExhaustedError(StrCat("worker ", arenas_.self().value, ": messages take ", bytes,
-                                               " bytes beside the arena; max_phase_staging_bytes is ", most));
-  }
-  absl::StatusOr<std::shared_ptr<std::byte>> memory = device_.MakeStaging(bytes);
-  if (!memory.ok()) {
-    return absl::ResourceExhaustedError(StrCat("worker ", arenas_.self().value, ": no host memory for messages of ",
-                                               bytes, " bytes: ", StdView(memory.status().message())));
-  }
-  return std::make_shared<StagingMemory>(StagingMemory{*std::move(memory), bytes});
-}
 
 absl::Status PhaseItems::Begin(const ProgramTemplate& known, RunRecord& record) {
   passing_.clear();
@@ -173,35 +170,29 @@ absl::Status PhaseItems::Begin(const ProgramTemplate& known, RunRecord& record) 
   for (const PassingUse& use : known.passing) {
     Passing& passing = passing_[static_cast<size_t>(use.buffer.parameter)];
     passing.passes_on = true;
-    const bool is_sent = messages_ != nullptr && std::any_of(use.takers.begin(), use.takers.end(),
-                                                             [this](WorkerIndex to) { return !arenas_.IsMapped(to); });
+    if (messages_ == nullptr) continue;
+    bool is_sent = false, is_host = device_.IsHostMemory();
+    for (const WorkerIndex to : use.takers) {
+      if (arenas_.IsMapped(to)) continue;
+      is_sent = true;
+      is_host = is_host || !messages_->TakesDeviceMemory(to);
+    }
     if (!is_sent) continue;
-    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<StagingMemory> memory, NewStaging(use.buffer.bytes));
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<StagingMemory> memory,
+                             staging_.New(is_host ? StagingPlace::kHost : StagingPlace::kDevice, use.buffer.bytes));
     passing.data = memory->bytes.get();
     record.staging.push_back(std::move(memory));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::byte*> PhaseItems::ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record) {
-  std::shared_ptr<StagingMemory> staging = staging_[static_cast<size_t>(stream)].lock();
-  if (staging == nullptr || staging->size < bytes) staging = kept_staging_[static_cast<size_t>(stream)];
-  if (staging == nullptr || staging->size < bytes) {
-    // Phases that were enqueued before keep the smaller one until they have run.
-    TESSERA_ASSIGN_OR_RETURN(staging, NewStaging(bytes));
-    staging_[static_cast<size_t>(stream)] = staging;
-    if (bytes <= kMaxStagingBytes) kept_staging_[static_cast<size_t>(stream)] = staging;
-  }
-  if (record.staging.empty() || record.staging.back() != staging) record.staging.push_back(staging);
-  return staging->bytes.get();
-}
-
-PhaseItems::Ring PhaseItems::PlaceRing(const std::vector<MessageChunk>& chunks, int64_t memory_bytes, int64_t window,
-                                       int64_t& total) {
+PhaseItems::Ring PhaseItems::PlaceRing(const Active& active, const std::vector<MessageChunk>& chunks,
+                                       int64_t memory_bytes, int64_t window, std::array<int64_t, 2>& totals) {
+  int64_t& total = totals[static_cast<size_t>(active.place)];
   Ring ring{total, window, 0};
   int64_t largest = 0;
   for (const MessageChunk& chunk : chunks) {
-    if (chunk.direct < 0) largest = std::max(largest, AlignInMessage(chunk.bytes));
+    if (!active.IsDirect(chunk)) largest = std::max(largest, AlignInMessage(chunk.bytes));
   }
   const int64_t count = static_cast<int64_t>(chunks.size());
   if (window < count) ring.slot_bytes = largest;
@@ -215,24 +206,27 @@ int64_t PhaseItems::At(const Ring& ring, const MessageChunk& chunk, size_t numbe
 }
 
 absl::Status PhaseItems::AddTransfers(const Here& here) {
-  int64_t total = 0;
+  std::array<int64_t, 2> totals = {};
   rings_.clear();
   for (const Active& active : outgoing_) {
     const OutgoingMessage& message = here.phase.outgoing[active.number];
-    rings_.push_back(PlaceRing(message.chunks, message.memory_bytes, here.windows.send, total));
+    rings_.push_back(PlaceRing(active, message.chunks, message.memory_bytes, here.windows.send, totals));
   }
   for (const Active& active : incoming_) {
     const IncomingMessage& message = here.phase.incoming[active.number];
-    rings_.push_back(PlaceRing(message.chunks, message.memory_bytes, here.windows.receive, total));
+    rings_.push_back(PlaceRing(active, message.chunks, message.memory_bytes, here.windows.receive, totals));
   }
-  std::byte* staged = nullptr;
-  if (total > 0) {
-    TESSERA_ASSIGN_OR_RETURN(staged, ReserveStaging(here.stream, total, *here.record));
+  std::array<std::byte*, 2> staged = {};
+  for (const StagingPlace place : {StagingPlace::kHost, StagingPlace::kDevice}) {
+    const size_t p = static_cast<size_t>(place);
+    if (totals[p] == 0) continue;
+    TESSERA_ASSIGN_OR_RETURN(staged[p], staging_.Reserve(place, here.stream, totals[p], *here.record));
   }
   auto ring = rings_.begin();
   // Where a chunk lies: in staging memory, or in the shard that the first chunk of its part or piece begins at.
-  const auto data_of = [&](const MessageChunk& chunk, size_t number, const Operand* shard, int64_t first_at) {
-    return shard == nullptr ? staged + At(*ring, chunk, number)
+  const auto data_of = [&](const Active& active, size_t number, const MessageChunk& chunk, const Operand* shard,
+                           int64_t first_at) {
+    return shard == nullptr ? staged[static_cast<size_t>(active.place)] + At(*ring, chunk, number)
                             : AddressOf(*shard, here.instance) + (chunk.at - first_at);
   };
   for (Active& active : outgoing_) {
@@ -240,9 +234,9 @@ absl::Status PhaseItems::AddTransfers(const Here& here) {
     active.first_transfer = here.messages->size();
     for (size_t c = 0; c < message.chunks.size(); ++c) {
       const MessageChunk& chunk = message.chunks[c];
-      const MessagePart* part = chunk.direct < 0 ? nullptr : &message.parts[static_cast<size_t>(chunk.direct)];
+      const MessagePart* part = active.IsDirect(chunk) ? &message.parts[static_cast<size_t>(chunk.direct)] : nullptr;
       const int64_t first_at = part == nullptr ? 0 : message.chunks[static_cast<size_t>(part->place.first)].at;
-      std::byte* const data = data_of(chunk, c, part == nullptr ? nullptr : &part->sources[0], first_at);
+      std::byte* const data = data_of(active, c, chunk, part == nullptr ? nullptr : &part->sources[0], first_at);
       here.messages->Add({.direction = PhaseMessages::Direction::kSend,
                           .peer = message.to,
                           .chunk = static_cast<uint32_t>(c),
@@ -258,13 +252,13 @@ absl::Status PhaseItems::AddTransfers(const Here& here) {
     for (size_t c = 0; c < message.chunks.size(); ++c) {
       const MessageChunk& chunk = message.chunks[c];
       const InstructionPiece* piece =
-          chunk.direct < 0 ? nullptr : &here.phase.pieces[static_cast<size_t>(chunk.direct)];
+          active.IsDirect(chunk) ? &here.phase.pieces[static_cast<size_t>(chunk.direct)] : nullptr;
       const int first = piece == nullptr ? 0 : piece->operands[0].place.first;
       const Operand* shard = piece == nullptr ? nullptr : &std::get<CopyInstruction>(piece->work).destination;
       here.messages->Add({.direction = PhaseMessages::Direction::kReceive,
                           .peer = message.from,
                           .chunk = static_cast<uint32_t>(c),
-                          .data = data_of(chunk, c, shard, message.chunks[static_cast<size_t>(first)].at),
+                          .data = data_of(active, c, chunk, shard, message.chunks[static_cast<size_t>(first)].at),
                           .bytes = chunk.bytes,
                           .received_bytes = count});
     }
@@ -348,7 +342,7 @@ void PhaseItems::EnqueueSends(const Here& here, size_t chunk) {
     for (; active.next_part < message.parts.size(); ++active.next_part) {
       const MessagePart& part = message.parts[active.next_part];
       if (static_cast<size_t>(part.place.first) != chunk) break;
-      if (message.chunks[chunk].direct < 0) {
+      if (!active.IsDirect(message.chunks[chunk])) {
         EnqueuePart(here, part, here.messages->at(transfer).data + part.place.offset);
       }
     }

@@ -7,12 +7,11 @@
 //   instructions that need no message run; then, step by step: the chunks of the step are awaited, the pieces of
 //   instructions that read them run, and the next receive is posted and the next chunk packed and sent
 //
-// A chunk that is one contiguous range of a shard is sent from there, or received to there, where the device's memory
-// is the host's. Others go through staging memory, which a part that is a sum of mapped memory is reduced into, and of
-// which each message has a window of a few chunks, used again in turn; where instructions need more of a message at
-// once, all of it. Staging memory belongs to a stream and is used again by every phase: all transfers of a phase have
-// ended when its last item has. Up to kMaxStagingBytes of it stay; more, which whole messages may take, goes when what
-// was enqueued with it has run.
+// A chunk that is one contiguous range of a shard is sent from there, or received to there, where the transport takes
+// the device's memory, or that is the host's. Others go through staging memory (message_staging.h), of the device where
+// the transport takes it, which a part that is a sum of mapped memory is reduced into, and of which each message has a
+// window of a few chunks, used again in turn; where instructions need more of a message at once, all of it. All
+// transfers of a phase have ended when its last item has, and the next one uses the memory again.
 //
 // Law: nobody waits in a circle. Chunk c of every message is posted, packed and sent before anything of step c is
 // awaited, and what is awaited before that are chunks of earlier steps.
@@ -29,6 +28,7 @@
 #include "server/plan/instance.h"
 #include "server/transport/transport.h"
 #include "server/worker/arena.h"
+#include "server/worker/message_staging.h"
 #include "server/worker/message_windows.h"
 #include "server/worker/run_record.h"
 #include "server/worker/template_cache.h"
@@ -38,9 +38,9 @@ namespace tessera {
 class PhaseItems {
  public:
   PhaseItems(const ArenaTable& arenas, Device& device, MessageTransport* messages)
-      : arenas_(arenas), device_(device), messages_(messages) {}
+      : arenas_(arenas), device_(device), messages_(messages), staging_(arenas, device) {}
 
-  // Before the phases of a run: host memory for what passes on and is taken by messages. ResourceExhausted as Enqueue.
+  // Before the phases of a run: memory for what passes on and is taken by messages. ResourceExhausted as Enqueue.
   absl::Status Begin(const ProgramTemplate& known, RunRecord& record);
   // Enqueues the phase's messages and instructions. `record.report.received_bytes` has an entry per
   // peer of the template, and its vectors have room for what the program needs. Errors enqueue nothing: Unavailable
@@ -68,6 +68,10 @@ class PhaseItems {
     size_t chunk_count = 0;
     size_t first_transfer = 0;  // its chunks' transfers follow each other
     size_t next_part = 0;       // to be packed
+    StagingPlace place = StagingPlace::kHost;
+    bool takes_direct = false;  // chunks that lie in one piece in a shard go from there, or to there
+
+    bool IsDirect(const MessageChunk& chunk) const { return takes_direct && chunk.direct >= 0; }
   };
   // An instruction, or a piece of one.
   struct Run {
@@ -96,13 +100,13 @@ class PhaseItems {
   // Unavailable when the phase needs a peer in another way than it is reached.
   absl::Status CheckReach(const Phase& phase) const;
   void FindMessages(const Phase& phase);
+  Active MakeActive(size_t number, WorkerIndex peer, size_t chunk_count) const;
   void ListRuns(const Phase& phase);
   void ListPieces(const Phase& phase, size_t first, size_t end);
   void OrderProducts();
-  absl::StatusOr<std::shared_ptr<StagingMemory>> NewStaging(int64_t bytes) const;
-  absl::StatusOr<std::byte*> ReserveStaging(StreamId stream, int64_t bytes, RunRecord& record);
   absl::Status AddTransfers(const Here& here);
-  static Ring PlaceRing(const std::vector<MessageChunk>& chunks, int64_t memory_bytes, int64_t window, int64_t& total);
+  static Ring PlaceRing(const Active& active, const std::vector<MessageChunk>& chunks, int64_t memory_bytes,
+                        int64_t window, std::array<int64_t, 2>& totals);
   static int64_t At(const Ring& ring, const MessageChunk& chunk, size_t number);
 
   void EnqueueSteps(const Here& here);
@@ -129,18 +133,18 @@ class PhaseItems {
   bool IsActive(const StagedOperand& operand) const {
     return active_of_incoming_[static_cast<size_t>(operand.message)] >= 0;
   }
+  const Active& ActiveOf(const StagedOperand& operand) const {
+    return incoming_[static_cast<size_t>(active_of_incoming_[static_cast<size_t>(operand.message)])];
+  }
   size_t TransferOf(const StagedOperand& operand, int chunk) const {
-    const int active = active_of_incoming_[static_cast<size_t>(operand.message)];
-    return incoming_[static_cast<size_t>(active)].first_transfer + static_cast<size_t>(chunk);
+    return ActiveOf(operand).first_transfer + static_cast<size_t>(chunk);
   }
   int64_t* CountOf(WorkerIndex worker, std::vector<std::pair<WorkerIndex, int64_t>>& counts) const;
 
   const ArenaTable& arenas_;
   Device& device_;
   MessageTransport* messages_;
-  // By stream: what its phases share while any of them is under way, and what stays.
-  std::array<std::weak_ptr<StagingMemory>, kStreamCount> staging_;
-  std::array<std::shared_ptr<StagingMemory>, kStreamCount> kept_staging_;
+  MessageStaging staging_;
 
   std::vector<Passing> passing_;  // of the run at hand, by parameter; empty: nothing passes on
 

@@ -282,19 +282,6 @@ class TemplateChecker {
   const std::vector<WorkerIndex>* pushes_to_ = nullptr;  // of the phase at hand
 };
 
-// How a message is cut stays: its other end has the same chunks.
-void StageAll(Program& program) {
-  const auto stage = [](auto& messages) {
-    for (auto& message : messages) {
-      for (MessageChunk& chunk : message.chunks) chunk.direct = -1;
-    }
-  };
-  for (Phase& phase : program.phases) {
-    stage(phase.outgoing);
-    stage(phase.incoming);
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<std::pair<int64_t, int64_t>> TouchedBytes(absl::Span<const int64_t> extents,
@@ -339,7 +326,6 @@ absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Make(const
   }
   TESSERA_RETURN_IF_ERROR(VerifyPlan(plan));  // it came over a socket
   TESSERA_ASSIGN_OR_RETURN(Program program, LowerPlan(plan, self_, messages_, max_chunk_bytes_));
-  if (direct_ == DirectChunks::kNo) StageAll(program);
   return std::make_shared<const ProgramTemplate>(
       MakeTemplate(std::move(program), static_cast<int>(plan.buffers.size()), plan.scalar_count));
 }

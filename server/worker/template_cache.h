@@ -58,14 +58,10 @@ ProgramTemplate MakeTemplate(Program program, int buffer_count, int scalar_count
 absl::StatusOr<std::pair<int64_t, int64_t>> TouchedBytes(absl::Span<const int64_t> extents,
                                                          absl::Span<const int64_t> strides, int64_t element_bytes);
 
-// Whether messages are sent from shards and received to them where they lie there in one piece; else all of a message
-// goes through staging memory.
-enum class DirectChunks : uint8_t { kNo = 0, kYes = 1 };
-
 class TemplateCache {
  public:
-  TemplateCache(WorkerIndex self, MessageLists messages, int64_t max_chunk_bytes, DirectChunks direct)
-      : self_(self), messages_(messages), max_chunk_bytes_(max_chunk_bytes), direct_(direct) {}
+  TemplateCache(WorkerIndex self, MessageLists messages, int64_t max_chunk_bytes)
+      : self_(self), messages_(messages), max_chunk_bytes_(max_chunk_bytes) {}
 
   // Lowers the plan. What is wrong with it (ResourceExhausted beyond max_templates, InvalidArgument for
   // a plan that no worker can run) is remembered, and is what Find answers. An id that is known is replaced.
@@ -80,7 +76,6 @@ class TemplateCache {
   WorkerIndex self_;
   MessageLists messages_;
   int64_t max_chunk_bytes_;
-  DirectChunks direct_;
   absl::StatusOr<std::shared_ptr<const ProgramTemplate>> Make(const Plan& plan) const;
   std::map<TemplateId, absl::StatusOr<std::shared_ptr<const ProgramTemplate>>> templates_;
 };

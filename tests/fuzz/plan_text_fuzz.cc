@@ -24,7 +24,7 @@ void CheckText(const Plan& plan) {
 void CheckTemplates(const Plan& plan) {
   for (const MessageLists messages : {MessageLists::kOmit, MessageLists::kBuild}) {
     for (const int32_t worker : {0, 1, 65535}) {
-      TemplateCache cache(WorkerIndex(worker), messages, 64, worker == 1 ? DirectChunks::kNo : DirectChunks::kYes);
+      TemplateCache cache(WorkerIndex(worker), messages, 64);
       const absl::Status defined = cache.Define(TemplateId(1), plan);
       const auto made = cache.Find(TemplateId(1));
       TESSERA_CHECK(made.status() == defined);

@@ -36,7 +36,9 @@ void CudaDevice::EnqueueReport(StreamId stream, Report report) {
   loop_->Push(NumberOf(stream), ReportItem{std::move(report)});
 }
 absl::Status CudaDevice::Transfer(const CopyWork& work, TransferSide side) { return loop_->Transfer(work, side); }
-absl::StatusOr<std::shared_ptr<std::byte>> CudaDevice::MakeStaging(int64_t bytes) { return loop_->MakeStaging(bytes); }
+absl::StatusOr<std::shared_ptr<std::byte>> CudaDevice::MakeStaging(int64_t bytes, StagingPlace place) {
+  return loop_->MakeStaging(bytes, place);
+}
 void CudaDevice::MarkDead(WorkerIndex worker) { loop_->SetPeer(worker, nullptr); }
 void CudaDevice::MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) {
   loop_->SetPeer(worker, std::move(page));

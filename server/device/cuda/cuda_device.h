@@ -52,8 +52,8 @@ class CudaDevice : public Device {
   void EnqueueSignal(StreamId stream, uint64_t value) override;
   void EnqueueReport(StreamId stream, Report report) override;
   absl::Status Transfer(const CopyWork& work, TransferSide side) override;
-  // Pinned (staging_pool.h).
-  absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes) override;
+  // staging_pool.h
+  absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes, StagingPlace place) override;
   bool IsHostMemory() const override { return false; }
   void MarkDead(WorkerIndex worker) override;
   // The page lies alone in pages of the host.

@@ -33,7 +33,9 @@ class CudaDevice::Loop {
   void Drain();
   bool WasAtWork() { return was_at_work_.exchange(false) || is_at_work_.load(); }
   absl::Status Transfer(const CopyWork& work, TransferSide side);
-  absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes) { return staging_->Take(bytes); }
+  absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes, StagingPlace place) {
+    return staging_->Take(bytes, place);
+  }
 
  private:
   struct Given {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -11,23 +12,31 @@ namespace {
 
 constexpr int64_t kLeastBlockBytes = 64 << 10;
 
+int64_t BlockBytes(int64_t bytes) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kLeastBlockBytes))));
+}
+
 }  // namespace
 
 StagingPool::~StagingPool() {
-  if (free_.empty()) return;
+  if (host_.empty()) return;
   gpu_.Enter().IgnoreError();
-  for (const auto& [bytes, block] : free_) gpu_.driver->MemFreeHost(block);
+  for (const auto& [bytes, block] : host_) gpu_.driver->MemFreeHost(block);
 }
 
-absl::StatusOr<std::shared_ptr<std::byte>> StagingPool::Take(int64_t bytes) {
+absl::StatusOr<std::shared_ptr<std::byte>> StagingPool::Take(int64_t bytes, StagingPlace place) {
+  return place == StagingPlace::kHost ? TakeHost(bytes) : TakeDevice(bytes);
+}
+
+absl::StatusOr<std::shared_ptr<std::byte>> StagingPool::TakeHost(int64_t bytes) {
   std::byte* block = nullptr;
-  int64_t size = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kLeastBlockBytes))));
+  int64_t size = BlockBytes(bytes);
   {
     std::lock_guard lock(mutex_);
-    if (const auto found = free_.lower_bound(bytes); found != free_.end()) {
+    if (const auto found = host_.lower_bound(bytes); found != host_.end()) {
       size = found->first;
       block = found->second;
-      free_.erase(found);
+      host_.erase(found);
     }
   }
   if (block == nullptr) {
@@ -40,7 +49,28 @@ absl::StatusOr<std::shared_ptr<std::byte>> StagingPool::Take(int64_t bytes) {
   }
   return std::shared_ptr<std::byte>(block, [pool = shared_from_this(), size](std::byte* back) {
     std::lock_guard lock(pool->mutex_);
-    pool->free_.emplace(size, back);
+    pool->host_.emplace(size, back);
+  });
+}
+
+absl::StatusOr<std::shared_ptr<std::byte>> StagingPool::TakeDevice(int64_t bytes) {
+  std::shared_ptr<DeviceMemory> block;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = device_.lower_bound(bytes); found != device_.end()) {
+      block = std::move(found->second);
+      device_.erase(found);
+    }
+  }
+  if (block == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(block, MakeMemory(gpu_, BlockBytes(bytes), Sharing::kPrivate));
+  }
+  std::byte* const at = block->data();
+  return std::shared_ptr<std::byte>(at, [pool = shared_from_this(), block = std::move(block)](std::byte*) mutable {
+    if (block->bytes() > kMaxKeptDeviceBytes) return;
+    std::lock_guard lock(pool->mutex_);
+    const int64_t size = block->bytes();
+    pool->device_.emplace(size, std::move(block));
   });
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 
-// StagingPool: pinned memory of the host for messages. A block comes back when its last owner lets go of it, from any
-// thread and also when the device is gone, and is used again: the driver's call that frees pinned memory may wait for
-// all streams, so none is freed before the end.
+// StagingPool: memory for messages: pinned memory of the host, and the GPU's own. A block comes back when its last
+// owner lets go of it, from any thread and also when the device is gone, and is used again: the driver's call that
+// frees pinned memory may wait for all streams, so none of that is freed before the end. Of the GPU's, what is larger
+// than a stream keeps is.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +13,12 @@
 
 #include "absl/status/statusor.h"
 #include "server/device/cuda/cuda_memory.h"
+#include "server/device/device.h"
 
 namespace tessera::cuda {
+
+// docs/limits.md: max_kept_gpu_staging_bytes
+inline constexpr int64_t kMaxKeptDeviceBytes = int64_t{64} << 20;
 
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
@@ -22,13 +27,17 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   }
   ~StagingPool();
   // From any thread. ResourceExhausted that says how many bytes were wanted.
-  absl::StatusOr<std::shared_ptr<std::byte>> Take(int64_t bytes);
+  absl::StatusOr<std::shared_ptr<std::byte>> Take(int64_t bytes, StagingPlace place);
 
  private:
   explicit StagingPool(const Gpu& gpu) : gpu_(gpu) {}
+  absl::StatusOr<std::shared_ptr<std::byte>> TakeHost(int64_t bytes);
+  absl::StatusOr<std::shared_ptr<std::byte>> TakeDevice(int64_t bytes);
+
   const Gpu gpu_;
   std::mutex mutex_;
-  std::multimap<int64_t, std::byte*> free_;  // by size; guarded by mutex_
+  std::multimap<int64_t, std::byte*> host_;                       // by size; guarded by mutex_
+  std::multimap<int64_t, std::shared_ptr<DeviceMemory>> device_;  // likewise
 };
 
 }  // namespace tessera::cuda

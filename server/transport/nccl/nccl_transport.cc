@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -72,10 +73,16 @@ class NcclTransport final : public MessageTransport {
   absl::Status Connect(WorkerIndex peer, std::string_view address) override {
     const bool has_nccl = address.ends_with(kAddressEnd);
     if (has_nccl) address.remove_suffix(kAddressEnd.size());
+    // Messages that were prepared for it may be in the GPU's memory, which the control can't read.
+    if (!has_nccl && TakesDeviceMemory(peer)) {
+      return absl::FailedPreconditionError(
+          StrCat("worker ", peer.value, ": it had messages by NCCL, and has come back without"));
+    }
     TESSERA_RETURN_IF_ERROR(control_->Connect(peer, address));
     {
       const std::lock_guard lock(mutex_);
-      has_nccl ? (void)without_.erase(peer) : (void)without_.insert(peer);
+      (has_nccl ? with_ : without_).insert(peer);
+      if (has_nccl) without_.erase(peer);
     }
     if (!has_nccl) return absl::OkStatus();
     mailbox_->Put([this, peer] {
@@ -93,6 +100,10 @@ class NcclTransport final : public MessageTransport {
   void Receive(WorkerIndex peer, MessageTag tag, absl::Span<std::byte> bytes, Done done) override {
     if (IsWithout(peer)) return control_->Receive(peer, tag, bytes, std::move(done));
     Post(peer, {tag, false, bytes.data(), bytes.size(), std::move(done)});
+  }
+  bool TakesDeviceMemory(WorkerIndex peer) override {
+    const std::lock_guard lock(mutex_);
+    return with_.count(peer) != 0;
   }
   void MarkDead(WorkerIndex peer) override {
     control_->MarkDead(peer);
@@ -143,7 +154,8 @@ class NcclTransport final : public MessageTransport {
   NcclParts parts_;
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::mutex mutex_;
-  std::set<WorkerIndex> without_;  // peers without NCCL; guarded by mutex_
+  std::set<WorkerIndex> with_;     // peers that have, or had, NCCL; guarded by mutex_
+  std::set<WorkerIndex> without_;  // peers that have none; likewise
   // Of the thread.
   std::map<WorkerIndex, std::shared_ptr<NcclPair>> pairs_;
   std::vector<std::shared_ptr<NcclPair>> leaving_;  // whose peers came anew, until their streams have passed
@@ -156,6 +168,11 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeNcclTransport(const NcclOp
                                                                     std::unique_ptr<MessageTransport> control) {
   TESSERA_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
   TESSERA_ASSIGN_OR_RETURN(const cuda::Gpu gpu, cuda::Gpu::OpenFor(*driver, options.gpu, options.self.value));
+  int gpus = 0;
+  TESSERA_RETURN_IF_ERROR(driver->Check("cuDeviceGetCount", driver->DeviceGetCount(&gpus)));
+  if (options.workers_on_host > gpus) {
+    setenv("NCCL_HOSTID", StrCat("tessera-worker-", options.self.value).c_str(), /*overwrite=*/0);
+  }
   TESSERA_ASSIGN_OR_RETURN(const Nccl* nccl, Nccl::Load());
   return std::make_unique<NcclTransport>(options.self, nccl, gpu, std::move(control));
 }

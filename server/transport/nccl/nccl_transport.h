@@ -21,9 +21,11 @@
 // pairs go on, and the next message of the pair makes a new one.
 //
 // A peer that has no NCCL (a CPU worker) gets its messages by the control; it takes this one's address for the
-// control's.
+// control's. Its buffers are the host's memory.
 //
-// Buffers are memory that the GPU reaches: its own, or pinned.
+// Buffers of the others are memory that the GPU reaches: its own, or pinned. Who posts a message has seen on the host
+// that the GPU is done with what was enqueued before, and whoever goes on after Done is enqueued after it: no event is
+// needed between the streams of the device and those here.
 
 #include <memory>
 
@@ -35,6 +37,9 @@ namespace tessera {
 struct NcclOptions {
   WorkerIndex self;
   int gpu = -1;  // -1: the host's GPUs in turn, by the worker's number
+  // More than the host has GPUs: some share one, which NCCL refuses to ranks of one host. This process then counts as a
+  // host of its own (NCCL_HOSTID, unless it is set), and the bytes go by sockets: for testing.
+  int workers_on_host = 1;
 };
 
 // FailedPrecondition says what of the driver or of NCCL is missing, or that this was built without the CUDA toolkit.

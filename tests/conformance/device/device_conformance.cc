@@ -315,10 +315,9 @@ TEST_P(DeviceConformance, ATransferIsThereWhenItReturns) {
   EXPECT_EQ(back, client);
 }
 
-// Each worker in turn passes a token on: thousands of waits, each met by a peer that may sleep.
 TEST_P(DeviceConformance, StagingIsOfItemsAndOfTheHost) {
   auto group = GetParam().make(1);
-  auto staging = group->at(0).MakeStaging(3 * sizeof(int64_t));
+  auto staging = group->at(0).MakeStaging(3 * sizeof(int64_t), StagingPlace::kHost);
   ASSERT_TRUE(staging.ok()) << staging.status();
   auto* const staged = reinterpret_cast<int64_t*>(staging->get());
   Cells<int64_t> from(*group, 3, 7), to(*group, 3);
@@ -348,6 +347,32 @@ TEST_P(DeviceConformance, StagingIsOfItemsAndOfTheHost) {
   staging = nullptr;
 }
 
+// Where messages go from the device's memory and to it. A large one is let go of with the device still there.
+TEST_P(DeviceConformance, StagingOfTheDeviceIsOfItems) {
+  auto group = GetParam().make(1);
+  for (const size_t bytes : {3 * sizeof(int64_t), size_t{80} << 20, 3 * sizeof(int64_t)}) {
+    auto staging = group->at(0).MakeStaging(static_cast<int64_t>(bytes), StagingPlace::kDevice);
+    ASSERT_TRUE(staging.ok()) << staging.status();
+    std::byte* const staged = staging->get() + bytes - 3 * sizeof(int64_t);
+    Cells<int64_t> from(*group, 3, 7), to(*group, 3);
+    CopyWork copy{.extents = {3},
+                  .element_bytes = 8,
+                  .source = from.data(),
+                  .source_strides = {1},
+                  .destination = staged,
+                  .destination_strides = {1}};
+    group->at(0).EnqueueRun(kExchange, copy);
+    copy.source = staged;
+    copy.destination = to.data();
+    group->at(0).EnqueueRun(kExchange, copy);
+    std::atomic<bool> done{false};
+    group->at(0).EnqueueReport(kExchange, [&](absl::Status status, const RunTimes&) { done = status.ok(); });
+    ASSERT_TRUE(Eventually(*group, [&] { return done.load(); }));
+    EXPECT_EQ(to.values(), std::vector<int64_t>(3, 7));
+  }
+}
+
+// Each worker in turn passes a token on: thousands of waits, each met by a peer that may sleep.
 TEST_P(DeviceConformance, ARelayAmongPeersNeverLosesAWakeUp) {
   constexpr int kWorkers = 3;
   constexpr uint64_t kRounds = 2000;

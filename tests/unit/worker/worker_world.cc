@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <type_traits>
@@ -21,16 +22,26 @@ namespace {
 // Passes everything on, but for the work and the waits that the predicates pick.
 class FilterDevice : public Device {
  public:
-  FilterDevice(Device& inner, std::function<bool(const DeviceWork&)> drops,
-               std::function<bool(const CounterWait&)> skips)
-      : inner_(inner), drops_(std::move(drops)), skips_(std::move(skips)) {}
+  FilterDevice(Device& inner, int worker, const WorldOptions& options)
+      : inner_(inner), worker_(worker), options_(options) {}
   void EnqueueWait(StreamId stream, const CounterWait& wait) override {
-    if (!skips_(wait)) inner_.EnqueueWait(stream, wait);
+    if (!options_.skips || !options_.skips(worker_, wait)) inner_.EnqueueWait(stream, wait);
   }
+  void Hold() override { inner_.Hold(); }
+  void Flush() override { inner_.Flush(); }
   void EnqueueRun(StreamId stream, DeviceWork work) override {
-    if (!drops_(work)) inner_.EnqueueRun(stream, std::move(work));
+    if (!options_.drops || !options_.drops(worker_, work)) inner_.EnqueueRun(stream, std::move(work));
   }
-  void EnqueueAsync(StreamId stream, Start start) override { inner_.EnqueueAsync(stream, std::move(start)); }
+  void EnqueueRead(StreamId stream, CopyWork work) override { inner_.EnqueueRead(stream, std::move(work)); }
+  absl::Status Transfer(const CopyWork& work, TransferSide side) override { return inner_.Transfer(work, side); }
+  absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes, StagingPlace place) override {
+    return inner_.MakeStaging(bytes, place);
+  }
+  bool IsHostMemory() const override { return inner_.IsHostMemory(); }
+  void EnqueueAsync(StreamId stream, Start start) override {
+    const int number = async_count_++;
+    if (!options_.skips_async || !options_.skips_async(worker_, number)) inner_.EnqueueAsync(stream, std::move(start));
+  }
   void EnqueueSignal(StreamId stream, uint64_t value) override { inner_.EnqueueSignal(stream, value); }
   void EnqueueReport(StreamId stream, Report report) override { inner_.EnqueueReport(stream, std::move(report)); }
   void MarkDead(WorkerIndex worker) override { inner_.MarkDead(worker); }
@@ -41,8 +52,9 @@ class FilterDevice : public Device {
 
  private:
   Device& inner_;
-  std::function<bool(const DeviceWork&)> drops_;
-  std::function<bool(const CounterWait&)> skips_;
+  const int worker_;
+  const WorldOptions& options_;
+  int async_count_ = 0;
 };
 
 template <typename F>
@@ -57,6 +69,16 @@ void ForEachElement(const Box& box, const Strides& strides, F&& f) {
     }
     f(static_cast<size_t>(i), offset);
   }
+}
+
+// [first, last) of what ForEachElement visits.
+std::pair<int64_t, int64_t> ElementRange(const Box& box, const Strides& strides) {
+  int64_t first = 0, last = 0;
+  ForEachElement(box, strides, [&](size_t, int64_t offset) {
+    first = std::min(first, offset);
+    last = std::max(last, offset + 1);
+  });
+  return {first, last};
 }
 
 void PutElement(DType dtype, std::byte* at, const Number& number) {
@@ -104,20 +126,10 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
     : options_(options), members_(static_cast<size_t>(options.workers)) {
   for (int w = 0; w < options.workers; ++w) {
     Member& member = members_[static_cast<size_t>(w)];
-    auto arena = SharedArena::Create(options.arena_bytes);
-    EXPECT_TRUE(arena.ok()) << arena.status();
-    member.arena = std::make_unique<SharedArena>(*std::move(arena));
+    MakeDevice(w);
     if (options.reach == Reach::kMessages || !options.hosts.empty()) member.messages = hub_.Make(WorkerIndex(w));
     if (options.wraps && member.messages != nullptr) member.messages = options.wraps(w, std::move(member.messages));
-    if (options.recorder != nullptr) {
-      member.device = options.recorder->MakeDevice(WorkerIndex(w));
-    } else {
-      member.device = std::make_unique<CpuDevice>(
-          CpuDeviceOptions{.self = WorkerIndex(w), .counters = member.arena->counters(), .threads = 1 + w % 2});
-    }
-    member.filter = std::make_unique<FilterDevice>(
-        *member.device, [this, w](const DeviceWork& work) { return options_.drops && options_.drops(w, work); },
-        [this, w](const CounterWait& wait) { return options_.skips && options_.skips(w, wait); });
+    member.filter = std::make_unique<FilterDevice>(*member.device, w, options_);
     member.executor = std::make_unique<Executor>(
         WorkerIndex(w), *member.arena, *member.filter, member.messages.get(),
         [this, w](CompletionReport& report, uint64_t) {
@@ -134,7 +146,7 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
     for (int p = 0; p < options.workers; ++p) {
       if (p == w) continue;
       if (IsMapped(w, p)) {
-        auto peer = SharedArena::Map(arena(p).CopyDescriptors());
+        auto peer = MapArenaOf(p);
         EXPECT_TRUE(peer.ok()) << peer.status();
         if (options.recorder != nullptr) {
           options.recorder->AddAlias(peer->memory(), peer->bytes(), arena(p).memory());
@@ -145,6 +157,32 @@ WorkerWorld::WorkerWorld(const WorldOptions& options)
       }
     }
   }
+}
+
+void WorkerWorld::MakeDevice(int worker) {
+  Member& member = members_[static_cast<size_t>(worker)];
+  if (options_.platform) member.platform = options_.platform(worker);
+  auto arena = member.platform == nullptr ? SharedArena::Create(options_.arena_bytes)
+                                          : member.platform->MakeArena(options_.arena_bytes);
+  EXPECT_TRUE(arena.ok()) << arena.status();
+  member.arena = std::make_unique<SharedArena>(*std::move(arena));
+  const WorkerIndex self(worker);
+  if (member.platform != nullptr) {
+    auto device = member.platform->MakeDevice(self, *member.arena);
+    EXPECT_TRUE(device.ok()) << device.status();
+    member.device = *std::move(device);
+  } else if (options_.recorder != nullptr) {
+    member.device = options_.recorder->MakeDevice(self);
+  } else {
+    member.device = std::make_unique<CpuDevice>(
+        CpuDeviceOptions{.self = self, .counters = member.arena->counters(), .threads = 1 + worker % 2});
+  }
+}
+
+absl::StatusOr<SharedArena> WorkerWorld::MapArenaOf(int peer) const {
+  Platform* const platform = members_[static_cast<size_t>(peer)].platform.get();
+  ArenaDescriptors descriptors = arena(peer).CopyDescriptors();
+  return platform == nullptr ? SharedArena::Map(std::move(descriptors)) : platform->MapArena(std::move(descriptors));
 }
 
 bool WorkerWorld::IsMapped(int worker, int peer) const {
@@ -171,14 +209,49 @@ int64_t WorkerWorld::Allocate(int64_t bytes) {
   return at;
 }
 
+void WorkerWorld::FreeAll() {
+  const std::vector<std::byte> other(static_cast<size_t>(allocated_), std::byte{0xA5});
+  for (int w = 0; w < size(); ++w) WriteArena(w, 0, other);
+  allocated_ = 0;
+}
+
+std::vector<std::byte> WorkerWorld::ReadArena(int worker, int64_t at, int64_t bytes) const {
+  std::vector<std::byte> read(static_cast<size_t>(bytes));
+  const std::byte* const from = arena(worker).memory() + at;
+  const Member& member = members_[static_cast<size_t>(worker)];
+  if (member.platform == nullptr) {
+    std::copy_n(from, bytes, read.begin());
+  } else {
+    const CopyWork copy{{bytes}, 1, from, {1}, read.data(), {1}};
+    EXPECT_TRUE(member.device->Transfer(copy, TransferSide::kDestinationIsHost).ok());
+  }
+  return read;
+}
+
+void WorkerWorld::WriteArena(int worker, int64_t at, absl::Span<const std::byte> bytes) const {
+  std::byte* const to = arena(worker).memory() + at;
+  const Member& member = members_[static_cast<size_t>(worker)];
+  if (member.platform == nullptr) {
+    std::copy(bytes.begin(), bytes.end(), to);
+  } else {
+    const CopyWork copy{{static_cast<int64_t>(bytes.size())}, 1, bytes.data(), {1}, to, {1}};
+    EXPECT_TRUE(member.device->Transfer(copy, TransferSide::kSourceIsHost).ok());
+  }
+}
+
 void WorkerWorld::Store(const PlanValue& value, int64_t base, const ShardedArray& shards) {
   const int64_t bytes = SizeBytes(value.spec.dtype);
   for (int64_t flat = 0; flat < value.spec.mesh.size(); ++flat) {
     const Position position = value.spec.mesh.PositionAt(flat);
-    std::byte* at = arena(value.spec.mesh.WorkerAt(position).value).memory() + base + value.offset * bytes;
-    ForEachElement(LocalBox(value.spec, position), value.strides, [&](size_t i, int64_t offset) {
-      PutElement(value.spec.dtype, at + offset * bytes, shards[static_cast<size_t>(flat)][i]);
+    const int worker = value.spec.mesh.WorkerAt(position).value;
+    const Box box = LocalBox(value.spec, position);
+    const auto [first, last] = ElementRange(box, value.strides);
+    const int64_t from = base + (value.offset + first) * bytes;
+    std::vector<std::byte> memory = ReadArena(worker, from, (last - first) * bytes);
+    ForEachElement(box, value.strides, [&, first = first](size_t i, int64_t offset) {
+      PutElement(value.spec.dtype, memory.data() + (offset - first) * bytes, shards[static_cast<size_t>(flat)][i]);
     });
+    WriteArena(worker, from, memory);
   }
 }
 
@@ -188,11 +261,14 @@ ShardedArray WorkerWorld::Load(const PlanValue& value, int64_t base) const {
   for (int64_t flat = 0; flat < value.spec.mesh.size(); ++flat) {
     const Position position = value.spec.mesh.PositionAt(flat);
     const Box box = LocalBox(value.spec, position);
-    const std::byte* at = arena(value.spec.mesh.WorkerAt(position).value).memory() + base + value.offset * bytes;
+    const auto [first, last] = ElementRange(box, value.strides);
+    const std::vector<std::byte> memory = ReadArena(value.spec.mesh.WorkerAt(position).value,
+                                                    base + (value.offset + first) * bytes, (last - first) * bytes);
     std::vector<Number>& shard = shards[static_cast<size_t>(flat)];
     shard.resize(static_cast<size_t>(NumElements(box)));
-    ForEachElement(box, value.strides,
-                   [&](size_t i, int64_t offset) { shard[i] = GetElement(value.spec.dtype, at + offset * bytes); });
+    ForEachElement(box, value.strides, [&, first = first](size_t i, int64_t offset) {
+      shard[i] = GetElement(value.spec.dtype, memory.data() + (offset - first) * bytes);
+    });
   }
   return shards;
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 // WorkerWorld: several executors in one process, each with its own shared memory, that reach each other
-// by mapping or by loopback messages; on CPU devices, or on the fakes of a HazardRecorder. Plans run on
-// it as the coordinator would run them, with shards as doubles.
+// by mapping or by messages (loopback's, or others'); on CPU devices, on the fakes of a HazardRecorder, or on those of
+// another platform. Plans run on it as the coordinator would run them, with shards as doubles.
 
 #include <condition_variable>
 #include <functional>
@@ -14,6 +14,7 @@
 
 #include "server/device/device.h"
 #include "server/device/fake/hazard_recorder.h"
+#include "server/device/platform.h"
 #include "server/plan/interpret.h"
 #include "server/plan/plan.h"
 #include "server/transport/loopback/loopback.h"
@@ -30,8 +31,11 @@ struct WorldOptions {
   int64_t arena_bytes = 1 << 20;
   int64_t max_chunk_bytes = kMaxChunkBytes;
   HazardRecorder* recorder = nullptr;                                   // fakes of it, instead of CPU devices
+  std::function<std::unique_ptr<Platform>(int worker)> platform = {};   // whose arenas and devices, instead of those
   std::function<bool(int worker, const DeviceWork& work)> drops = {};   // work that is lost on the way
   std::function<bool(int worker, const CounterWait& wait)> skips = {};  // waits that are left out
+  // Starts and waits of messages that are left out, by their number on the worker's device.
+  std::function<bool(int worker, int number)> skips_async = {};
   // What stands between a worker and its transport; null: nothing.
   std::function<std::unique_ptr<MessageTransport>(int worker, std::unique_ptr<MessageTransport> inner)> wraps = {};
   std::function<void(CompletionReport& report)> report = {};  // in place of keeping it for WaitFor
@@ -44,11 +48,14 @@ class WorkerWorld {
 
   Executor& at(int worker) { return *members_[static_cast<size_t>(worker)].executor; }
   Device& device(int worker) { return *members_[static_cast<size_t>(worker)].device; }
+  // Its memory is the host's unless a platform made it.
   const SharedArena& arena(int worker) const { return *members_[static_cast<size_t>(worker)].arena; }
   int size() const { return static_cast<int>(members_.size()); }
 
   // Memory at the same offset of every arena.
   int64_t Allocate(int64_t bytes);
+  // All of it may be allocated again; what lies there is overwritten. Nothing is under way.
+  void FreeAll();
   // `worker` reaches `peer` by messages from now on.
   void Unmap(int worker, int peer);
   // Shards of a value whose buffer starts at `base`, as doubles, by flat position.
@@ -73,6 +80,7 @@ class WorkerWorld {
 
  private:
   struct Member {
+    std::unique_ptr<Platform> platform;
     std::unique_ptr<SharedArena> arena;
     std::unique_ptr<MessageTransport> messages;
     std::unique_ptr<Device> device;
@@ -80,6 +88,11 @@ class WorkerWorld {
     std::unique_ptr<Executor> executor;
   };
   bool IsMapped(int worker, int peer) const;
+  void MakeDevice(int worker);
+  absl::StatusOr<SharedArena> MapArenaOf(int peer) const;
+  // Bytes of an arena, from `at` on.
+  std::vector<std::byte> ReadArena(int worker, int64_t at, int64_t bytes) const;
+  void WriteArena(int worker, int64_t at, absl::Span<const std::byte> bytes) const;
 
   const WorldOptions options_;
   LoopbackHub hub_;

@@ -30,6 +30,7 @@ struct ncclComm {
   const nccl::Meeting meeting;
   std::atomic<bool> is_aborted{false};
   bool has_begun = false;
+  bool has_met = false;                              // all ranks had come
   std::map<std::pair<bool, int>, uint64_t> numbers;  // the next, by (is a send, peer)
   nccl::Meeting::Passed passed;                      // of the thread that runs operations
 };
@@ -231,6 +232,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* result) {
   const Comm comm = Find(handle);
   if (comm == nullptr) return ncclInvalidArgument;
+  if (!comm->has_met && comm->meeting.HaveAllCome()) {
+    comm->has_met = true;
+    if (const auto shared = comm->meeting.FindSharedGpu(); shared.has_value()) comm->meeting.Fail(*shared);
+  }
   std::optional<std::string> error = comm->meeting.Error();
   *result = error.has_value() ? ncclInvalidUsage : ncclSuccess;
   if (!error.has_value() && comm->meeting.IsGone()) {

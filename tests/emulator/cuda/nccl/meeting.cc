@@ -70,7 +70,25 @@ bool Meeting::Exists(const std::string& name) const {
   return fs::exists(Path(name), ignored);
 }
 
-void Meeting::Come() const { WriteWhole(Path("rank-" + std::to_string(self_)), "", std::to_string(self_)); }
+void Meeting::Come() const {
+  const char* host = std::getenv("NCCL_HOSTID");
+  const std::string who = std::to_string(getpid()) + " " + (host == nullptr ? "" : host);
+  WriteWhole(Path("rank-" + std::to_string(self_)), who, std::to_string(self_));
+}
+
+std::optional<std::string> Meeting::FindSharedGpu() const {
+  std::map<std::string, std::pair<std::string, int>> hosts;  // the process and the rank
+  for (int rank = 0; rank < ranks_; ++rank) {
+    std::istringstream who(ReadWhole(Path("rank-" + std::to_string(rank))).value_or(""));
+    std::string process, host;
+    who >> process >> host;
+    const auto [known, is_new] = hosts.try_emplace(host, process, rank);
+    if (is_new || known->second.first == process) continue;
+    return "Duplicate GPU detected : rank " + std::to_string(known->second.second) + " and rank " +
+           std::to_string(rank) + " both on CUDA device 0";
+  }
+  return std::nullopt;
+}
 
 bool Meeting::HaveAllCome() const {
   for (int rank = 0; rank < ranks_; ++rank) {

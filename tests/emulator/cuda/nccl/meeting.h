@@ -3,7 +3,7 @@
 // Meeting: where the ranks of an emulated communicator meet, threads of one process or processes. It is a folder of
 // shared memory that the unique id names:
 //
-//   rank-1            rank 1 has come
+//   rank-1            rank 1 has come: its process and its host, as NCCL_HOSTID says
 //   head-1            what the operation at the head of rank 1's stream has: lines "send 0 7" or "recv 0 3"
 //   0-1-7             what rank 0 sends to rank 1 as its 7th: count, dtype, bytes. Taken away by who receives it
 //   error             the text of what went wrong; all ranks see it
@@ -40,6 +40,9 @@ class Meeting {
   Meeting(std::string folder, int ranks, int self) : folder_(std::move(folder)), ranks_(ranks), self_(self) {}
 
   void Come() const;
+  // Two processes of one host, whose ranks share the one GPU that there is: NCCL refuses them. Threads of a process it
+  // would refuse, too; tests have them.
+  std::optional<std::string> FindSharedGpu() const;
   bool HaveAllCome() const;
   // Another rank has taken the folder away: it aborted.
   bool IsGone() const;

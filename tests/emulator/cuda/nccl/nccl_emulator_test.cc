@@ -193,13 +193,18 @@ TEST(EmulatedNccl, ACallFailsOnDemand) {
   unsetenv("TESSERA_NCCL_FAIL");
 }
 
-// Rank 1 of the next test, in a process of its own.
+// Rank 1 of the next tests, in a process of its own.
 TEST(EmulatedNccl, RankOfAnotherProcess) {
   const char* text = std::getenv(kChildId);
   if (text == nullptr) GTEST_SKIP() << "run by ProcessesMeet";
   ncclUniqueId id = {};
   std::strncpy(id.internal, text, sizeof(id.internal) - 1);
   Rank rank(1, id);
+  if (std::getenv("NCCL_HOSTID") == nullptr) {
+    EXPECT_TRUE(Eventually([&] { return rank.Async() == ncclInvalidUsage; }));
+    EXPECT_TRUE(Eventually([&] { return rank.Async() == ncclRemoteError; }));  // the other one has seen it, too
+    return;
+  }
   ASSERT_TRUE(rank.IsReady());
   EXPECT_EQ(rank.Receive(), ncclSuccess);
   EXPECT_EQ(rank.Send(), ncclSuccess);
@@ -208,17 +213,38 @@ TEST(EmulatedNccl, RankOfAnotherProcess) {
   EXPECT_EQ(Library().CommDestroy(std::exchange(rank.comm, nullptr)), ncclSuccess);
 }
 
-TEST(EmulatedNccl, ProcessesMeet) {
-  ncclUniqueId id;
-  ASSERT_EQ(Library().GetUniqueId(&id), ncclSuccess);
+pid_t StartOtherRank(const ncclUniqueId& id) {
   setenv(kChildId, id.internal, 1);
   std::string program = "/proc/self/exe", filter = "--gtest_filter=EmulatedNccl.RankOfAnotherProcess";
   char* arguments[] = {program.data(), filter.data(), nullptr};
   unsetenv("GTEST_OUTPUT");
   unsetenv("XML_OUTPUT_FILE");
   pid_t child = 0;
-  ASSERT_EQ(posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ), 0);
+  EXPECT_EQ(posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ), 0);
   unsetenv(kChildId);
+  return child;
+}
+
+TEST(EmulatedNccl, ProcessesOfOneHostMayNotShareAGpu) {
+  ncclUniqueId id;
+  ASSERT_EQ(Library().GetUniqueId(&id), ncclSuccess);
+  const pid_t child = StartOtherRank(id);
+  {
+    Rank rank(0, id);
+    EXPECT_TRUE(Eventually([&] { return rank.Async() == ncclInvalidUsage; }));
+    EXPECT_THAT(Library().GetLastError(nullptr), HasSubstr("Duplicate GPU detected : rank 0 and rank 1"));
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST(EmulatedNccl, ProcessesMeet) {
+  ncclUniqueId id;
+  ASSERT_EQ(Library().GetUniqueId(&id), ncclSuccess);
+  setenv("NCCL_HOSTID", "another", 1);
+  const pid_t child = StartOtherRank(id);
+  unsetenv("NCCL_HOSTID");
   int status = 0;
   {
     Rank rank(0, id);
