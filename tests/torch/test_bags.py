@@ -137,3 +137,42 @@ def test_functions_of_distributions(mesh):
                                        atol=1e-5 if dtype == torch.float32 else 1e-11, equal_nan=True)
     z = torch.cat([torch.linspace(-1.1, 1.1, 45), torch.tensor([1.0, -1.0, 0.0, 1 - 1e-7, -0.9999])]).double()
     torch.testing.assert_close(torch.erfinv(tt.distribute_tensor(z, mesh, [S(0)])).cpu(), torch.erfinv(z), rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("sizes", [(3, 9), (7, 2), (1, 6)])
+def test_images_of_other_sizes_without_aliases(mesh, mode, sizes):
+    for place, align in itertools.product([R, S(0), S(1), S(2)], [False, True]):
+        compared(lambda x: F.interpolate(x, size=sizes, mode=mode, antialias=True, align_corners=align), [drawn(4, 4, 5, 6)], mesh, [place])
+    compared(lambda x: F.interpolate(x, scale_factor=0.4, mode=mode, antialias=True), [drawn(4, 4, 5, 6)], mesh, [S(0)])
+
+
+def test_distances_of_pairs_and_running_sums(mesh):
+    for place, p in itertools.product([R, S(0), S(1)], [1.0, 2.0, 3.0, float("inf")]):
+        compared(lambda x: F.pdist(x, p), [drawn(5, 4)], mesh, [place])
+    for place, dim in itertools.product([R, S(0), S(1)], [0, 1]):
+        compared(lambda x: torch.logcumsumexp(x * 30, dim), [drawn(5, 4)], mesh, [place])
+    values = drawn(4, 5)
+    values[1], values[2, 3], values[0, 0] = float("nan"), float("nan"), float("nan")
+    for place in (R, S(0), S(1)):
+        got = tt.distribute_tensor(values, mesh, [place]).nanmedian(1)
+        expected = values.nanmedian(1)
+        torch.testing.assert_close(got.values.cpu(), expected.values, equal_nan=True)
+        assert torch.equal(values.gather(1, got.indices.cpu()[:, None])[:, 0].nan_to_num(9), expected.values.nan_to_num(9))
+    drawn_ones = torch.randint_like(tt.distribute_tensor(values, mesh, [S(0)]), 3, 9)
+    assert drawn_ones.placements == (S(0),) and 3 <= drawn_ones.cpu().min() and drawn_ones.cpu().max() < 9
+
+
+@pytest.mark.parametrize("place", [R, S(0), S(1)])
+def test_samples_with_replacement_are_as_frequent_as_they_are_probable(mesh, place):
+    weights = torch.tensor([[0.0, 3, 1, 0, 4, 0], [1.0, 0, 0, 0, 0, 0], [0.0, 0, 0, 0, 0, 2], [1.0, 1, 1, 1, 1, 1]])
+    x = tt.distribute_tensor(weights, mesh, [place])
+    torch.manual_seed(3)
+    drawn_ones = torch.multinomial(x, 4000, replacement=True).cpu()
+    frequencies = torch.stack([torch.bincount(one, minlength=6) for one in drawn_ones]) / 4000
+    expected = weights / weights.sum(1, keepdim=True)
+    assert (frequencies[expected == 0] == 0).all()
+    torch.testing.assert_close(frequencies, expected, rtol=0, atol=5 * 0.5 / 4000 ** 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(torch.multinomial(tt.distribute_tensor(weights, mesh, [R]), 4000, replacement=True).cpu(), drawn_ones)
+    assert torch.distributions.Categorical(tt.distribute_tensor(weights[0], mesh)).sample((3, 2)).shape == (3, 2)

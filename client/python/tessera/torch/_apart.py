@@ -12,12 +12,12 @@ import _tessera
 from .. import _indexing
 from .._contraction import einsum
 from .._errors import InvalidArgumentError
-from .._ops import argmax, broadcast_to, permute_dims, reshape
+from .._ops import argmax, broadcast_to, concat, permute_dims, reshape
 from .._tensor import OPS, as_operand
 from ._composed import wide
 from ._dtypes import F64, HALVES, INT64
 from ._operands import cast, operand
-from ._placing import create_like, full_like, settled
+from ._placing import create_like, full_like, settled, settled_dims
 from ._table import row, run
 from ._tensor import rebind, wrap
 
@@ -194,6 +194,96 @@ def _adaptive_max_pool(dims: int):
 
 for _dims in (2, 3):
     row(f"adaptive_max_pool{_dims}d.default", how="composed")(_adaptive_max_pool(_dims))
+
+
+# ---- images of other sizes, each element a mean of those around it --------------------------------------------------------
+
+def _triangle(t):
+    return np.maximum(0.0, 1.0 - np.abs(t))
+
+
+def _cubic(t, a=-0.5):
+    d = np.abs(t)
+    near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d < 1, near, np.where(d < 2, far, 0.0))
+
+
+def _means(n: int, m: int, align: bool, scale, kernel, reach: float) -> np.ndarray:
+    """[m, n]: of n elements the weight of each in each of m, the kernel as wide as an element of the result."""
+    step = ((n - 1) / (m - 1) if m > 1 else 0.0) if align else 1.0 / scale if scale else n / m
+    width = max(step, 1.0)
+    center = step * (np.arange(m) + 0.5)
+    first = np.maximum((center - reach * width + 0.5).astype(np.int64), 0)
+    end = np.minimum((center + reach * width + 0.5).astype(np.int64), n)
+    at = np.arange(n)
+    weights = kernel((at - center[:, None] + 0.5) / width) * ((at >= first[:, None]) & (at < end[:, None]))
+    total = weights.sum(1, keepdims=True)
+    return weights / np.where(total == 0, 1, total)
+
+
+def _averaged(kernel, reach: float, is_backward: bool):
+    def function(x, output_size, *rest):
+        h = settled(x)
+        sizes, (align, *scales) = (rest[0][2:], rest[1:]) if is_backward else (h.shape[2:], rest)
+        out = wide(h)
+        for d, (n, m, scale) in enumerate(zip(sizes, output_size, [*scales, None, None])):
+            weights = as_operand("interpolate", out, np.ascontiguousarray(_means(n, m, align, scale, kernel, reach).astype(out.dtype)))
+            source, target = ("bchw", "bcow") if d == 0 else ("bchw", "bcho")
+            sides = ("o" + "hw"[d]) if not is_backward else ("hw"[d] + "o")
+            out = einsum(f"{source},{sides}->{target}", out, weights)
+        return wrap(cast(out, h._dtype))
+    return function
+
+
+for _name, _kernel, _reach in (("bilinear", _triangle, 1.0), ("bicubic", _cubic, 2.0)):
+    row(f"_upsample_{_name}2d_aa.default", how="composed")(_averaged(_kernel, _reach, False))
+    row(f"_upsample_{_name}2d_aa_backward.default", how="composed")(_averaged(_kernel, _reach, True))
+
+
+# ---- distances of all pairs, running sums ----------------------------------------------------------------------------------
+
+def _pairs(like, n: int):
+    """Where (i, j) with i < j lie in an [n, n]."""
+    i, j = np.triu_indices(n, 1)
+    return as_operand("pdist", like, i * n + j)
+
+
+@row("_pdist_forward.default", how="composed")
+def pdist(x, p=2.0):
+    n = x.shape[0]
+    if n < 2:
+        return wrap(full_like(settled(x), (0,), settled(x)._dtype, 0))
+    whole = settled(run("_cdist_forward.default")(x, x, p))
+    return wrap(_call(OPS["take_along_axis"], (reshape(whole, (n * n,)), _pairs(whole, n)), dims=[0]))
+
+
+@row("_pdist_backward.default", how="composed")
+def pdist_backward(grad, x, p, distances):
+    n, g = x.shape[0], settled(grad)
+    if n < 2:
+        return wrap(full_like(settled(x), tuple(x.shape), settled(x)._dtype, 0))
+    def matrix(values):
+        zeros = full_like(values, (n * n,), values._dtype, 0)
+        upper = reshape(settled(_call(OPS["scatter"], (zeros, _pairs(values, n), values), dims=[0], mode="set")), (n, n))
+        return wrap(upper + permute_dims(upper, (1, 0)))
+    return run("_cdist_backward.default")(matrix(g), x, x, p, matrix(settled(distances)))
+
+
+@row("logcumsumexp.default", how="composed")
+def logcumsumexp(x, dim):
+    """By sums of 1, 2, 4, ... neighbours, each of which is relative to its own largest; in f64, as torch's derivative takes
+    differences of its exponentials."""
+    out = settled(x)
+    if not x.ndim or not x.numel():
+        return wrap(out[...])
+    dim %= x.ndim
+    dtype, out = out._dtype, cast(settled_dims(out, [dim]), F64)
+    reach = 1
+    while reach < x.shape[dim]:
+        head, rest, before = (out[(slice(None),) * dim + (one,)] for one in (slice(0, reach), slice(reach, None), slice(0, -reach)))
+        out = concat([head, made.logaddexp(rest, before)], axis=dim)
+        reach *= 2
+    return wrap(cast(out, dtype))
 
 
 # ---- functions of distributions, in f64 -----------------------------------------------------------------------------------

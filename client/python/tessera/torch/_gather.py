@@ -245,6 +245,15 @@ def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, *
     return wrap(out if include_self else _call(OPS["where"], (is_met, out, h)))
 
 
+@row("index_reduce.default")
+@_with_dims
+def index_reduce(x, dim, indices, source, reduce, *, include_self=True):
+    numbers = _numbers("index_reduce", x, indices)
+    at = _call(OPS["reshape"], (numbers,), shape=[indices.numel() if d == dim % x.ndim else 1 for d in range(x.ndim)])
+    at = _call(OPS["broadcast_to"], (at,), shape=list(source.shape))
+    return scatter_reduce(x, dim, wrap(at), source, reduce, include_self=include_self)
+
+
 @row("sort.default", "sort.stable")
 def sort(x, dim=-1, descending=False, *, stable=True):
     h = settled(x)
