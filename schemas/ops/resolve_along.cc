@@ -2,8 +2,10 @@
 // shards the dim goes to another one, or is gathered; the other dims keep their shards.
 
 #include <algorithm>
+#include <optional>
 
 #include "schemas/ops/resolve_internal.h"
+#include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -175,11 +177,67 @@ absl::StatusOr<OpResolution> ResolveTake(const ResolveInput& input) {
   return Make(input, {x, IndicesBeside(indices, output, dim)}, GatherOp{dim}, output);
 }
 
+// As what the modes leave pending: a sum, a maximum or a minimum of what each worker's updates make of x.
+std::optional<ReduceOp> PendingOf(ScatterMode mode, DType dtype) {
+  switch (mode) {
+    case ScatterMode::kSet: return std::nullopt;
+    case ScatterMode::kAdd: return dtype == DType::kBool ? std::nullopt : std::optional(ReduceOp::kSum);
+    case ScatterMode::kMax: return ReduceOp::kMax;
+    case ScatterMode::kMin: return ReduceOp::kMin;
+  }
+  return std::nullopt;
+}
+
+// What goes where is decided by mesh dim. Where x is whole and the updates are cut in another dim, x is cut so, for
+// nothing. Updates that are cut along the dim, or pending alike, stay where they are where there are more of them than
+// elements of x: each worker writes its own, over x, which counts once in a sum, and the result is pending. Else the
+// updates lie as x does.
+OpResolution PlaceScatter(const ResolveInput& input, ScatterMode mode, int dim) {
+  const TensorSpec& base = *input.tensors[0];
+  const TensorSpec& given = *input.tensors[2];
+  TensorSpec x = WholeAlong(base, dim), output = x, updates = given;
+  updates.mesh = x.mesh;
+  updates.placements = x.placements;
+  const std::optional<ReduceOp> pending = PendingOf(mode, x.dtype);
+  const bool is_beside = HaveSameArrangement(given.mesh, x.mesh);
+  const bool has_more = NumElements(given.shape) > NumElements(x.shape);
+  std::vector<int> counted_once;
+  for (int i = 0; is_beside && i < x.mesh.ndim(); ++i) {
+    const size_t at = static_cast<size_t>(i);
+    const Placement& own = given.placements[at];
+    const bool is_whole = x.placements[at].is_replicate();
+    if (is_whole && own.is_shard() && !own.is_shard(dim) && ShardingMeshDims(x, own.dim()).empty()) {
+      x.placements[at] = updates.placements[at] = output.placements[at] = own;
+      continue;
+    }
+    const std::optional<Placement> terms =
+        pending.has_value() ? std::optional(Placement::Partial(*pending)) : std::nullopt;
+    if (!has_more || !terms.has_value() || (!own.is_shard(dim) && !(own == *terms))) continue;
+    if (base.placements[at] == *terms) {
+      x.placements[at] = *terms;
+    } else if (!is_whole) {
+      continue;
+    } else if (*pending == ReduceOp::kSum) {
+      counted_once.push_back(i);
+    }
+    updates.placements[at] = own;
+    output.placements[at] = *terms;
+  }
+  // Indices are cut where updates are; beside terms they are whole.
+  TensorSpec cut = updates;
+  for (Placement& placement : cut.placements) {
+    if (placement.is_partial()) placement = Placement::Replicate();
+  }
+  OpResolution resolution =
+      Make(input, {x, IndicesBeside(*input.tensors[1], cut, dim), updates}, ScatterOp{mode, dim}, output);
+  resolution.operands[0].counted_once = std::move(counted_once);
+  return resolution;
+}
+
 absl::StatusOr<OpResolution> ResolveScatter(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const int dim, DimOf(input));
   TESSERA_RETURN_IF_ERROR(CheckIndices(input));
-  const TensorSpec x = WholeAlong(*input.tensors[0], dim);
-  TensorSpec updates = *input.tensors[2];
+  const TensorSpec &x = *input.tensors[0], &updates = *input.tensors[2];
   if (updates.dtype != x.dtype) return OperandDTypeError(input, "updates must have the dtype of x");
   TESSERA_ASSIGN_OR_RETURN(const Shape moved, TakenShape(input, x, *input.tensors[1], dim));
   if (updates.shape != moved) {
@@ -191,10 +249,7 @@ absl::StatusOr<OpResolution> ResolveScatter(const ResolveInput& input) {
       std::find(std::begin(kModes), std::end(kModes), mode.empty() ? "set" : std::string_view(mode));
   if (known == std::end(kModes)) return OperandError(input, StrCat("mode is ", mode, ", not set, add, max or min"));
   if (Kind(x.dtype) == DTypeKind::kComplex && (mode == "max" || mode == "min")) return NeedsRealDType(input);
-  updates.mesh = x.mesh;
-  updates.placements = x.placements;
-  const auto scatter_mode = static_cast<ScatterMode>(known - std::begin(kModes));
-  return Make(input, {x, IndicesBeside(*input.tensors[1], updates, dim), updates}, ScatterOp{scatter_mode, dim}, x);
+  return PlaceScatter(input, static_cast<ScatterMode>(known - std::begin(kModes)), dim);
 }
 
 absl::StatusOr<OpResolution> ResolveSearch(const ResolveInput& input) {

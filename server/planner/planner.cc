@@ -105,15 +105,25 @@ class OpPlanner {
     return absl::ResourceExhaustedError(StrCat(NameOf(call_.op), ": ", StdView(product.status().message())));
   }
 
+  // The operands as the op wants them, and on which mesh dims each counts once; nothing where none does.
+  absl::Status BringOperands(LocalStep& step) {
+    bool counts_once = false;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const ResolvedOperand& operand = resolution_.operands[i];
+      TESSERA_ASSIGN_OR_RETURN(const int value, builder_.AddImplicitRedistribute(inputs_[i], operand.spec));
+      step.inputs.push_back(value);
+      step.counted_once.push_back(operand.counted_once);
+      counts_once = counts_once || !operand.counted_once.empty();
+    }
+    if (!counts_once) step.counted_once.clear();
+    return absl::OkStatus();
+  }
+
   // One local step on operands as it wants them.
   absl::StatusOr<int> PlanLocal() {
     LocalStep step;
     step.op = *resolution_.local;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      TESSERA_ASSIGN_OR_RETURN(const int value,
-                               builder_.AddImplicitRedistribute(inputs_[i], resolution_.operands[i].spec));
-      step.inputs.push_back(value);
-    }
+    TESSERA_RETURN_IF_ERROR(BringOperands(step));
     const auto* scan = std::get_if<ScanOp>(&step.op);
     if (scan != nullptr && IsCutAlong(builder_.value(step.inputs[0]).spec, {scan->dim})) {
       return AddShardedScan(builder_, *scan, step.inputs[0], output_);
@@ -148,27 +158,19 @@ class OpPlanner {
   absl::StatusOr<int> PlanMap() {
     LocalStep step;
     step.op = *resolution_.local;
-    bool counts_once = false;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      const ResolvedOperand& operand = resolution_.operands[i];
-      TESSERA_ASSIGN_OR_RETURN(const int value, builder_.AddImplicitRedistribute(inputs_[i], operand.spec));
-      step.inputs.push_back(value);
-      step.counted_once.push_back(operand.counted_once);
-      counts_once = counts_once || !operand.counted_once.empty();
-    }
+    TESSERA_RETURN_IF_ERROR(BringOperands(step));
     if (resolution_.filled_scalar.has_value()) {
       LocalStep fill;
       fill.op = FillOp{};
       fill.scalars = Range(first_scalar_, resolution_.scalars.size());
       fill.output = builder_.AddTemporary(resolution_.filled_scalar->spec);
       step.inputs.push_back(fill.output);
+      step.counted_once.resize(inputs_.size());
       step.counted_once.push_back(resolution_.filled_scalar->counted_once);
-      counts_once = true;
       builder_.AddLocal(std::move(fill));
     } else {
       step.scalars = Range(first_scalar_, resolution_.scalars.size());
     }
-    if (!counts_once) step.counted_once.clear();
     step.output = builder_.AddTemporary(output_);
     const int output = step.output;
     builder_.AddLocal(std::move(step));

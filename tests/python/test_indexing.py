@@ -154,3 +154,29 @@ def test_rounding_to_decimals(mesh):
         np.testing.assert_array_equal(got.full_tensor(), want)
     for got, want in zip(divmod(50, made(mesh, X + 1)), divmod(50, X + 1)):
         np.testing.assert_array_equal(got.full_tensor(), want)
+
+
+@pytest.mark.parametrize("count", [64, 61])
+def test_what_is_added_up_by_indices_stays_in_its_shards(session, rng, count):
+    """Messages along edges: more of them than nodes."""
+    mesh4 = session.init_device_mesh((4,))
+    at, values, nodes = rng.integers(-5, 5, count), rng.integers(-9, 9, (count, 3)).astype(np.float64), rng.integers(-9, 9, (5, 3)).astype(np.float64)
+    edges, sent = (session.distribute_tensor(one, mesh4, [ts.Shard(0)]) for one in (at, values))
+    x = session.distribute_tensor(nodes, mesh4, [ts.Replicate()])
+    for mode, added in (("add", np.add), ("max", np.maximum), ("min", np.minimum)):
+        want = nodes.copy()
+        added.at(want, at, values)
+        with session.comm_debug() as comm:
+            got = ts.scatter(x, edges, sent, axis=0, mode=mode).wait()
+        assert sum(comm.bytes_received) == 0 and got.placements[0].is_partial()
+        np.testing.assert_array_equal(got.full_tensor(), want)
+        np.testing.assert_array_equal((got * 2 + 1).full_tensor(), want * 2 + 1)
+    # A sum that is pending goes on being one.
+    pending = ts.scatter(ts.sum(ts.ones((4, 5, 3), device_mesh=mesh4, placements=[ts.Shard(0)]), axis=0), edges, sent, axis=0, mode="add")
+    want = np.full((5, 3), 4.0)
+    np.add.at(want, at, values)
+    assert pending.placements == (ts.Partial(),)
+    np.testing.assert_array_equal(pending.full_tensor(), want)
+    with pytest.raises(ts.IndexOutOfRangeError):
+        ts.scatter(x, edges + 5, sent, axis=0, mode="add").wait()
+    np.testing.assert_array_equal(x.full_tensor(), nodes)

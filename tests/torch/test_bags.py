@@ -5,6 +5,8 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from kinds import KINDS
+from models import same_start
 
 import tessera as ts
 import tessera.torch as tt
@@ -176,3 +178,37 @@ def test_samples_with_replacement_are_as_frequent_as_they_are_probable(mesh, pla
     torch.manual_seed(3)
     assert torch.equal(torch.multinomial(tt.distribute_tensor(weights, mesh, [R]), 4000, replacement=True).cpu(), drawn_ones)
     assert torch.distributions.Categorical(tt.distribute_tensor(weights[0], mesh)).sample((3, 2)).shape == (3, 2)
+
+
+class Resized(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 3, 3, padding=1, padding_mode="replicate")
+
+    def forward(self, x):
+        return F.adaptive_max_pool2d(F.interpolate(self.conv(self.conv(x)), size=(5, 7), mode="bilinear", antialias=True), 3)
+
+
+@pytest.mark.parametrize("name", ["ranking", "spatial transformer", "relative places", "resized"])
+def test_steps_with_these_are_captured(mesh, name):
+    """What they are computed by is made on the workers, and not brought."""
+    make, make_inputs = {**KINDS, "resized": (Resized, lambda: [drawn(4, 3, 8, 8)])}[name]
+    model, other = same_start(make)
+    for one in (model, other):
+        tt.distribute_module(one, mesh)
+    inputs = [tt.distribute_tensor(x, mesh, [S(0)]) for x in make_inputs()]
+    steps = []
+    for one in (model, other):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.1, fused=True)
+
+        def step(*x, one=one, optimizer=optimizer):
+            loss = one(*x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+        steps.append(step)
+    captured = tt.capture(steps[0])
+    for _ in range(4):
+        assert torch.equal(captured(*inputs).cpu(), steps[1](*inputs).cpu())
+    assert captured.replays == 2

@@ -134,3 +134,27 @@ def test_order(mesh):
     assert torch.equal(torch.bincount(y, minlength=6).cpu(), torch.bincount(numbers, minlength=6))
     edges = torch.tensor([1, 2, 3])
     assert torch.equal(torch.bucketize(y, tt.distribute_tensor(edges, mesh, [R]), right=True).cpu(), torch.bucketize(numbers, edges, right=True))
+
+
+@pytest.mark.parametrize("place", [R, S(0), S(1)])
+def test_places_in_rows_and_runs(mesh, place):
+    drawn = torch.Generator().manual_seed(5)
+    rows, values = torch.randint(0, 9, (4, 6), generator=drawn).float().sort(-1).values, torch.randint(-1, 11, (4, 5), generator=drawn).float()
+    values[1, 2], values[3, 0] = float("nan"), float("nan")
+    sequence, wanted = (tt.distribute_tensor(one, mesh, [place]) for one in (rows, values))
+    for options in ({}, {"right": True}, {"side": "left", "out_int32": True}):
+        expected = torch.searchsorted(rows, values, **options)
+        got = torch.searchsorted(sequence, wanted, **options)
+        assert got.dtype == expected.dtype and torch.equal(got.cpu(), expected)
+    sorter = rows.flip(-1).argsort(-1)
+    got = torch.searchsorted(tt.distribute_tensor(rows.flip(-1), mesh, [place]), wanted, sorter=tt.distribute_tensor(sorter, mesh, [place]))
+    assert torch.equal(got.cpu(), torch.searchsorted(rows.flip(-1).contiguous(), values, sorter=sorter))
+    runs = torch.tensor([3, 3, 1, 1, 1, 3, 2, 2])
+    for got, expected in zip(torch.unique_consecutive(tt.distribute_tensor(runs, mesh, [S(0)]), return_inverse=True, return_counts=True),
+                             torch.unique_consecutive(runs, return_inverse=True, return_counts=True)):
+        assert torch.equal(got.cpu(), expected)
+    for bounds in ((0, 0), (1, 8)):
+        x = values.nan_to_num(4)
+        assert torch.equal(torch.histc(tt.distribute_tensor(x, mesh, [place]), 7, *bounds).cpu(), torch.histc(x, 7, *bounds))
+    same = torch.full((4,), 2.0)
+    assert torch.equal(torch.histc(tt.distribute_tensor(same, mesh, [S(0)]), 3).cpu(), torch.histc(same, 3))

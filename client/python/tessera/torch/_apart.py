@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 
 import _tessera_ops as made
-import numpy as np
 import torch
 
 import _tessera
 from .. import _indexing
 from .._contraction import einsum
 from .._errors import InvalidArgumentError
-from .._ops import argmax, broadcast_to, concat, permute_dims, reshape
-from .._tensor import OPS, as_operand
+from .._ops import argmax, broadcast_to, clip, concat, permute_dims, reshape
+from .._tensor import OPS
 from ._composed import wide
 from ._dtypes import F64, HALVES, INT64
 from ._operands import cast, operand
@@ -146,17 +145,25 @@ def _replication_pad_backward(dims: int):
         g = settled(grad)
         for k in range(dims):
             dim, n = x.ndim - 1 - k, x.shape[x.ndim - 1 - k]
-            at = np.clip(np.arange(g.shape[dim]) - padding[2 * k], 0, n - 1)
+            at = clip(_iota(g, g.shape[dim]) - padding[2 * k], 0, n - 1)
             shape = [n if d == dim else e for d, e in enumerate(g.shape)]
             kept = [one if one[0] == 1 and one[1] != dim else (0, 0, 0) for one in g._placements]
             zeros = full_like(g, shape, g._dtype, 0, kept)
-            g = settled(_call(OPS["scatter"], (zeros, as_operand("pad", g, at), g), dims=[dim], mode="add"))
+            g = settled(_call(OPS["scatter"], (zeros, at, g), dims=[dim], mode="add"))
         return wrap(g)
     return function
 
 
 for _dims in (1, 2, 3):
     row(f"replication_pad{_dims}d_backward.default", how="composed")(_replication_pad_backward(_dims))
+
+
+def _windows(like, n: int, m: int):
+    """[m, longest]: the elements of each of m windows over n, cut to the last one; and whether they are in it."""
+    longest = max(-(-(i + 1) * n // m) - i * n // m for i in range(m))
+    i = reshape(_iota(like, m), (m, 1))
+    places = made.floor_divide(i * n, m) + _iota(like, longest)
+    return made.minimum(places, n - 1), places < made.floor_divide((i + 1) * n + (m - 1), m)
 
 
 def _adaptive_max_pool(dims: int):
@@ -167,26 +174,22 @@ def _adaptive_max_pool(dims: int):
         counts, sizes = [int(m) for m in output_size], h.shape[lead:]
         if lead not in (1, 2) or any(m < 1 for m in counts) or 0 in h.shape[1:]:
             raise InvalidArgumentError(f"adaptive_max_pool{dims}d: {counts} windows of {x!r}")
-        at, inside = [], []
-        for n, m in zip(sizes, counts):
-            first, end = np.arange(m) * n // m, -(-(np.arange(m) + 1) * n // m)
-            places = first[:, None] + np.arange((end - first).max())
-            inside.append(places < end[:, None])
-            at.append(np.minimum(places, n - 1))
+        at, inside = zip(*(_windows(h, n, m) for n, m in zip(sizes, counts)))
         out = h
         for d in reversed(range(dims)):
-            out = _indexing.take(out, at[d].ravel(), axis=lead + d)
+            out = _indexing.take(out, reshape(at[d], (at[d].size,)), axis=lead + d)
             out = reshape(out, (*out.shape[:lead + d], *at[d].shape, *out.shape[lead + d + 1:]))
         order = [*range(lead), *range(lead, lead + 2 * dims, 2), *range(lead + 1, lead + 2 * dims, 2)]
         out = reshape(permute_dims(out, order), (*h.shape[:lead], *counts, -1))
-        table, is_in = np.zeros([1] * 2 * dims, np.int64), np.ones([1] * 2 * dims, bool)
+        table = is_in = None        # of the windows' elements which of the image, and whether there is one
         for d, n in enumerate(sizes):
             shape = [at[d].shape[0] if e == d else at[d].shape[1] if e == dims + d else 1 for e in range(2 * dims)]
-            table, is_in = table * n + at[d].reshape(shape), is_in & inside[d].reshape(shape)
-        table, is_in = (np.broadcast_to(one, [*counts, *(a.shape[1] for a in at)]).reshape(*counts, -1) for one in (table, is_in))
-        out = made.where(as_operand("adaptive_max_pool", h, np.ascontiguousarray(is_in)), out, float("-inf"))
+            place, own = reshape(at[d], shape), reshape(inside[d], shape)
+            table, is_in = (place, own) if table is None else (table * n + place, made.logical_and(is_in, own))
+        table, is_in = (reshape(one, (*counts, -1)) for one in (table, is_in))
+        out = made.where(is_in, out, float("-inf"))
         largest = argmax(out, axis=out.ndim - 1, keepdims=True)
-        places = broadcast_to(as_operand("adaptive_max_pool", h, np.ascontiguousarray(table)), out.shape)
+        places = broadcast_to(table, out.shape)
         found = [_call(OPS["take_along_axis"], (one, largest), dims=[out.ndim - 1])[..., 0] for one in (out, places)]
         return wrap(found[0]), wrap(found[1])
     return function
@@ -199,26 +202,26 @@ for _dims in (2, 3):
 # ---- images of other sizes, each element a mean of those around it --------------------------------------------------------
 
 def _triangle(t):
-    return np.maximum(0.0, 1.0 - np.abs(t))
+    return made.maximum(0.0, 1.0 - made.abs(t))
 
 
 def _cubic(t, a=-0.5):
-    d = np.abs(t)
+    d = made.abs(t)
     near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d < 1, near, np.where(d < 2, far, 0.0))
+    return made.where(d < 1, near, made.where(d < 2, far, 0.0))
 
 
-def _means(n: int, m: int, align: bool, scale, kernel, reach: float) -> np.ndarray:
+def _means(like, n: int, m: int, align: bool, scale, kernel, reach: float):
     """[m, n]: of n elements the weight of each in each of m, the kernel as wide as an element of the result."""
     step = ((n - 1) / (m - 1) if m > 1 else 0.0) if align else 1.0 / scale if scale else n / m
     width = max(step, 1.0)
-    center = step * (np.arange(m) + 0.5)
-    first = np.maximum((center - reach * width + 0.5).astype(np.int64), 0)
-    end = np.minimum((center + reach * width + 0.5).astype(np.int64), n)
-    at = np.arange(n)
-    weights = kernel((at - center[:, None] + 0.5) / width) * ((at >= first[:, None]) & (at < end[:, None]))
-    total = weights.sum(1, keepdims=True)
-    return weights / np.where(total == 0, 1, total)
+    center = step * (reshape(_iota(like, m, F64), (m, 1)) + 0.5)
+    first = made.maximum(made.trunc(center - reach * width + 0.5), 0.0)
+    end = made.minimum(made.trunc(center + reach * width + 0.5), float(n))
+    at = _iota(like, n, F64)
+    weights = made.where(made.logical_and(at >= first, at < end), kernel((at - center + 0.5) * (1 / width)), 0.0)
+    total = made.sum(weights, axis=1, keepdims=True)
+    return cast(weights / made.where(made.equal(total, 0.0), 1.0, total), like._dtype)
 
 
 def _averaged(kernel, reach: float, is_backward: bool):
@@ -227,7 +230,7 @@ def _averaged(kernel, reach: float, is_backward: bool):
         sizes, (align, *scales) = (rest[0][2:], rest[1:]) if is_backward else (h.shape[2:], rest)
         out = wide(h)
         for d, (n, m, scale) in enumerate(zip(sizes, output_size, [*scales, None, None])):
-            weights = as_operand("interpolate", out, np.ascontiguousarray(_means(n, m, align, scale, kernel, reach).astype(out.dtype)))
+            weights = _means(out, n, m, align, scale, kernel, reach)
             source, target = ("bchw", "bcow") if d == 0 else ("bchw", "bcho")
             sides = ("o" + "hw"[d]) if not is_backward else ("hw"[d] + "o")
             out = einsum(f"{source},{sides}->{target}", out, weights)
@@ -243,9 +246,12 @@ for _name, _kernel, _reach in (("bilinear", _triangle, 1.0), ("bicubic", _cubic,
 # ---- distances of all pairs, running sums ----------------------------------------------------------------------------------
 
 def _pairs(like, n: int):
-    """Where (i, j) with i < j lie in an [n, n]."""
-    i, j = np.triu_indices(n, 1)
-    return as_operand("pdist", like, i * n + j)
+    """Where (i, j) with i < j lie in an [n, n], in order: the k-th pair's row by how many come after it."""
+    count = n * (n - 1) // 2
+    k = _iota(like, count)
+    after = cast(made.trunc((made.sqrt(8.0 * cast(count - 1 - k, F64) + 1.0) - 1.0) * 0.5), INT64)
+    i = n - 2 - after
+    return i * n + (k + i + 1 - count + made.floor_divide((n - i) * (n - i - 1), 2))
 
 
 @row("_pdist_forward.default", how="composed")

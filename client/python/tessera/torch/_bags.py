@@ -77,9 +77,8 @@ def _embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=SUM,
         out, most = _maxima(settled(rows), numbers, bag, counted, size)
     else:
         if counted is not None:
-            rows = made.where(_beside(counted, True), rows, 0.0)
-        kept = [(1, 1, *one[2:]) if one[0] == 1 and one[1] == 1 else (0, 0, 0) for one in rows._placements]
-        out = _added(full_like(rows, (count, w.shape[1]), w._dtype, 0, kept), bag, settled(rows))
+            rows = rows * _beside(cast(counted, w._dtype), True)
+        out = _added(full_like(rows, (count, w.shape[1]), w._dtype, 0, _whole(rows)), bag, rows)
         if mode == MEAN:
             out = out / _beside(made.maximum(cast(size, w._dtype), 1.0), True)
         most = full_like(numbers, (0,), INT64, 0)

@@ -11,7 +11,6 @@ from .. import _indexing, linalg
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
 from . import _composed
-from ._cell import moved
 from ._dtypes import BOOL, INT64
 from ._operands import cast, handle, operand
 from ._placing import full_like, settled
@@ -162,7 +161,7 @@ def index_select(x, dim, indices):
 @row("index_add.default")
 @_with_dims
 def index_add(x, dim, indices, source, *, alpha=1):
-    h, at = settled(source), _call(OPS["reshape"], (_numbers("index_add", x, indices),), shape=[indices.numel()])
+    h, at = handle_of(source), _call(OPS["reshape"], (_numbers("index_add", x, indices),), shape=[indices.numel()])
     return wrap(_call(OPS["scatter"], (settled(x), at, h if alpha == 1 else _composed.mul(h, alpha)),
                       dims=[dim % x.ndim], mode="add"))
 
@@ -187,21 +186,8 @@ def _scatter(mode: str):
             from .._index import normalise
             written = _call(OPS["scatter"], (h[part], at, updates), dims=[dim], mode=mode)
             return wrap(_call(OPS["assign"], (h, written), index=normalise(part, h.shape)))
-        return wrap(_call(OPS["scatter"], (_cut_as(h, updates, dim), at, updates), dims=[dim], mode=mode))
+        return wrap(_call(OPS["scatter"], (h, at, updates), dims=[dim], mode=mode))
     return function
-
-
-def _cut_as(h, updates, dim: int):
-    """What is whole where the updates are cut is cut so, for nothing (but along the dim that they are written along): else the
-    updates would come together."""
-    placements = list(h._placements)
-    if updates._mesh_ndim != len(placements) or not updates._mesh.same(h._mesh):
-        return h
-    taken = [one[1] for one in placements if one[0] == 1]
-    for i, (own, other) in enumerate(zip(placements, updates._placements)):
-        if own[0] == 0 and other[0] == 1 and other[1] != dim and other[1] not in taken:
-            placements[i] = other
-    return moved(h, placements)
 
 
 row("scatter.src", "scatter.value")(_with_dims(_scatter("set")))

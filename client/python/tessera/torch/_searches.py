@@ -8,7 +8,7 @@ import _tessera
 import _tessera_ops as made
 from .. import _calculus, _indexing, _statistics
 from .._errors import InvalidArgumentError
-from .._ops import reshape, squeeze
+from .._ops import concat, reshape, squeeze
 from .._tensor import OPS
 from ._dtypes import CODES, FLOATS
 from ._operands import cast
@@ -89,14 +89,25 @@ row("cummax.default")(_running(_calculus.cummax))
 row("cummin.default")(_running(_calculus.cummin))
 
 
+def _counted_before(rows, values, right: bool):
+    """Of each row's values how many of its elements are before them (or equal, on the right): NaN is behind all."""
+    row, value = rows[..., None, :], values[..., :, None]
+    is_before = made.less_equal(row, value) if right else made.less(row, value)
+    if rows._dtype in FLOATS:
+        beyond = made.isnan(value)
+        is_before = made.logical_or(is_before, beyond if right else made.logical_and(beyond, made.logical_not(made.isnan(row))))
+    return made.sum(cast(is_before, _INT64), axis=-1)
+
+
 @row("searchsorted.Tensor", "searchsorted.Scalar")
 def searchsorted(sequence, x, *, out_int32=False, right=False, side=None, sorter=None):
-    if sequence.ndim != 1:
-        raise NotImplementedError(f"searchsorted: in {sequence!r}: only vectors have a row in Tessera")
     if side is not None and right and side != "right":
         raise RuntimeError("torch.searchsorted(): side and right can't be set to opposites, got side of left while right was True")
     ordered = settled(sequence)
-    ordered = ordered if sorter is None else _indexing.take(ordered, settled(sorter), axis=0)
+    if sorter is not None:
+        ordered = _call(OPS["take_along_axis"], (ordered, cast(settled(sorter), _INT64)), dims=[ordered.ndim - 1])
+    if sequence.ndim > 1:
+        return wrap(cast(_counted_before(ordered, settled(x), right or side == "right"), _INT32 if out_int32 else _INT64))
     h = settled(x) if isinstance(x, torch.Tensor) else full_like(ordered, (), ordered._dtype, x)
     found = made.searchsorted(ordered, h, side=side or ("right" if right else "left"))
     return wrap(cast(found, _INT32 if out_int32 else _INT64))
@@ -116,6 +127,38 @@ def unique(x, sorted=True, return_inverse=False, return_counts=False):  # noqa: 
 @row("_unique.default")
 def unique_pair(x, sorted=True, return_inverse=False):  # noqa: A002 - ATen's name
     return unique(x)[:2]
+
+
+@row("unique_consecutive.default", how="composed")
+def unique_consecutive(x, return_inverse=False, return_counts=False, dim=None):
+    """Of runs of equal elements the first ones; their number depends on the values, as that of `unique`."""
+    if dim is not None and x.ndim != 1:
+        raise NotImplementedError(f"unique_consecutive: along a dim of {x!r} has no row in Tessera; of all elements it has")
+    h = reshape(settled(x), (-1,))
+    if not h.size:
+        none = full_like(h, (0,), _INT64, 0)
+        return wrap(h), wrap(reshape(none, tuple(x.shape))), wrap(none)
+    begins = concat([full_like(h, (1,), CODES[torch.bool], True), made.not_equal(h[1:], h[:-1])], axis=0)
+    number = _call(OPS["cumulative_sum"], (cast(begins, _INT64),), dims=[0]) - 1
+    counts = _call(OPS["scatter"], (full_like(h, h.shape, _INT64, 0), number, full_like(h, h.shape, _INT64, 1)), dims=[0], mode="add")
+    return (wrap(_indexing.masked_select(h, begins)), wrap(reshape(number, tuple(x.shape))) if return_inverse else wrap(full_like(h, (0,), _INT64, 0)),
+            wrap(_indexing.masked_select(counts, counts > 0)) if return_counts else wrap(full_like(h, (0,), _INT64, 0)))
+
+
+@row("histc.default", how="composed")
+def histc(x, bins=100, min=0, max=0):  # noqa: A002 - ATen's names
+    """How many elements are in each of equal parts of [min, max], or of what the elements reach where these are equal."""
+    h = reshape(settled(x), (-1,))
+    if min == max:
+        low, high = made.min(h), made.max(h)
+        is_one = made.equal(low, high)
+        low, high = made.where(is_one, low - 1, low), made.where(is_one, high + 1, high)
+    else:
+        low, high = float(min), float(max)
+    is_in = made.logical_and(h >= low, h <= high)
+    place = made.minimum(cast(made.where(is_in, (h - low) * bins / (high - low), 0), _INT64), bins - 1)
+    zeros = full_like(h, (bins,), h._dtype, 0, [(0, 0, 0)] * h._mesh_ndim)
+    return wrap(_call(OPS["scatter"], (zeros, place, cast(is_in, h._dtype)), dims=[0], mode="add"))
 
 
 @row("bincount.default")
