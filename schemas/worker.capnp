@@ -34,6 +34,8 @@ struct WorkerHello {
   # Where clients of other hosts reach it: "tls://host:port"; empty when they don't.
   messages @13 :UInt8;
   # How it exchanges messages with peers: none ownHost tls ucx. The last two reach workers of other hosts that have the same.
+  nccl @14 :Bool;
+  # Of a worker with a GPU: bytes of messages with others of which it is so go by NCCL.
 }
 
 struct WorkerWelcome {

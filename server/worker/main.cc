@@ -166,6 +166,7 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setComputeThreads(options.threads);
   hello.setMapPeers(options.transport.starts_with("shm"));
   hello.setMessages(static_cast<uint8_t>(MessagesOf(options)));
+  hello.setNccl(UsesNccl(options));
   request.setWorker(kj::mv(worker));
   return request.send();
 }
@@ -328,6 +329,9 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
   if (options.device == "cpu") {
     return MakeCpuPlatform({.threads = options.threads, .workers_on_host = options.workers_on_host});
   }
+  // Streams of more than the GPU has queues wait for each other; one of NCCL's may wait for a peer's. Read as the
+  // driver starts.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   return MakeCudaPlatform({.gpu = options.gpu,
                            .worker = options.index,
                            .workers_on_host = options.workers_on_host,

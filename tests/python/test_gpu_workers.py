@@ -35,9 +35,11 @@ def emulated(monkeypatch):
     use_emulated_driver(monkeypatch.setenv)
 
 
-def start_beside(up, index, stderr=subprocess.DEVNULL, **environment):
+def start_beside(up, index, transport=None, stderr=subprocess.DEVNULL, **environment):
     """A worker with a GPU in the cluster of `up`."""
     join = re.sub(r"--index=\d+", f"--index={index}", up.join.partition(": ")[2].replace("--device=cpu", "--device=cuda"))
+    if transport:
+        join = re.sub(r"--transport=\S+", f"--transport={transport}", join)
     return subprocess.Popen(["sh", "-c", f"exec env {join}"], stderr=stderr, text=True, env={**os.environ, **environment})
 
 
@@ -160,9 +162,27 @@ def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated
 
 
 @needs_emulator
-def test_bytes_go_between_meshes_of_both_kinds_in_messages(emulated, rng):
+@pytest.mark.parametrize("size", [(35, 22), (900, 700)])
+def test_shards_move_between_gpus_by_nccl_and_the_plan_says_so(emulated, new_cluster, rng, size):
+    session = new_cluster(workers=3, memory="32MiB", device="cuda", transport="nccl").connect()
+    mesh = session.init_device_mesh("cuda", (3,))
+    values = rng.random(size, dtype=np.float32)
+    rows = session.distribute_tensor(values, mesh, [ts.Shard(0)])
+    for placement in (ts.Shard(1), ts.Replicate()):
+        plan = rows.explain_redistribute([placement])
+        assert [step.endswith(", by NCCL") for step in plan.steps] == [True] * len(plan.steps)
+        with session.comm_debug() as comm:
+            moved = rows.redistribute([placement]).wait()
+        assert comm.bytes_received == plan.bytes_received
+        np.testing.assert_array_equal(moved.full_tensor(), values)
+    assert not any("NCCL" in step for step in ts.explain(lambda x: x * 2, rows).steps)
+
+
+@needs_emulator
+@pytest.mark.parametrize("transport", ["ucx", "nccl"])
+def test_bytes_go_between_meshes_of_both_kinds_in_messages(emulated, rng, transport):
     with Up("--workers", "2", "--transport", "ucx") as up, ts.connect(up.address) as session:
-        others = [start_beside(up, index) for index in (2, 3)]
+        others = [start_beside(up, index, transport) for index in (2, 3)]
         try:
             wait_until(lambda: session.worker_count == 4)
             host, gpus = session.init_device_mesh("cpu", (2,)), session.init_device_mesh("cuda", (2,))
@@ -176,6 +196,8 @@ def test_bytes_go_between_meshes_of_both_kinds_in_messages(emulated, rng):
             assert sum(comm.bytes_received) == sum(plan.bytes_received) == values.nbytes
             back = (there * 2).redistribute(host, [ts.Replicate()])
             np.testing.assert_array_equal(back.to_local(1), values * 2)
+            assert [step.endswith(", by NCCL") for step in there.explain_redistribute([ts.Shard(0)]).steps] == [transport == "nccl"]
+            np.testing.assert_array_equal(there.redistribute([ts.Shard(0)]).full_tensor(), values)
             pending = there.sum(axis=1)
             assert pending.placements == (ts.Partial(),)
             np.testing.assert_allclose(pending.redistribute(host, [ts.Shard(0)]).full_tensor(), values.sum(axis=1), rtol=1e-13)

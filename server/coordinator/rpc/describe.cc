@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "schemas/codec/values.h"
-#include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/rpc/step_lines.h"
 #include "server/plan/cost.h"
 
 namespace tessera {
@@ -124,23 +124,6 @@ absl::StatusOr<std::vector<HeldMemory>> DecodeHeld(capnp::List<wire::HeldMemory>
     if (!is_sound) return absl::InvalidArgumentError("explain: memory that no result can have");
   }
   return held;
-}
-
-// Of workers with GPUs, with what their hosts compute, and what is cuBLASLt's.
-std::vector<std::string> StepLinesOn(DeviceKind kind, const Plan& plan) {
-  std::vector<std::string> lines = StepLines(plan);
-  for (size_t s = 0; kind == DeviceKind::kCuda && s < lines.size(); ++s) {
-    const auto dtype_of = [&plan](int value) { return plan.values[static_cast<size_t>(value)].spec.dtype; };
-    const auto* local = std::get_if<LocalStep>(&plan.steps[s]);
-    const auto* contract = std::get_if<ContractStep>(&plan.steps[s]);
-    bool is_product = contract != nullptr && Kind(dtype_of(contract->output)) == DTypeKind::kFloat;
-    if (local != nullptr) {
-      if (!HasGpuKernel(local->op, dtype_of(local->output)).ok()) lines[s] += ", on the host";
-      is_product = std::holds_alternative<MatmulOp>(local->op) && Kind(dtype_of(local->output)) == DTypeKind::kFloat;
-    }
-    if (is_product) lines[s] += ", by cuBLASLt where it is";
-  }
-  return lines;
 }
 
 // Where results lie, for the client to know what it has of results that were planned only.
@@ -265,7 +248,11 @@ absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::
   TakeBackRepeated(machine.sessions().at(session), operands, plan, traffic.workers, peak);
   builder.setText(ToText(plan).c_str());
   const Topology& topology = machine.TopologyOf(plan.buffers[0].mesh);
-  const std::vector<std::string> steps = StepLinesOn(topology.kind, plan);
+  const auto has_nccl = [&machine](WorkerIndex worker) {
+    const auto known = machine.workers().find(worker);
+    return known != machine.workers().end() && known->second.info.has_nccl;
+  };
+  const std::vector<std::string> steps = StepLinesOn(topology, has_nccl, plan);
   FillText(builder.initSteps(static_cast<unsigned>(steps.size())), steps);
   FillText(builder.initImplicit(static_cast<unsigned>(plan.implicit.size())), plan.implicit);
   Fill(builder.initReceivedBytes(static_cast<unsigned>(traffic.received_bytes.size())), traffic.received_bytes);

@@ -86,6 +86,10 @@ absl::StatusOr<WorkerJoinedEvent> DecodeWorkerHello(wire::WorkerHello::Reader re
                static_cast<int>(reader.getMessages()), ", that this server doesn't know"));
   }
   event.messages = static_cast<MessageNetwork>(reader.getMessages());
+  event.has_nccl = reader.getNccl();
+  if (event.has_nccl && event.device != DeviceKind::kCuda) {
+    return absl::InvalidArgumentError(StrCat("join: worker ", event.worker.value, " has messages by NCCL, and no GPU"));
+  }
   if (event.memory_bytes < 0 || event.memory_bytes > kMaxArenaBytes || event.worker.value >= kMaxMeshSize) {
     return absl::InvalidArgumentError(StrCat("join: worker ", event.worker.value, " with ", event.memory_bytes,
                                              " bytes; numbers are below max_workers, ", kMaxMeshSize,

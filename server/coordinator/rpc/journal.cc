@@ -82,6 +82,7 @@ struct EventWriter {
     hello.setPid(e.pid);
     hello.setMapPeers(e.map_peers);
     hello.setMessages(static_cast<uint8_t>(e.messages));
+    hello.setNccl(e.has_nccl);
   }
   void operator()(const WorkerLostEvent& e) {
     auto lost = out.initWorkerLost();

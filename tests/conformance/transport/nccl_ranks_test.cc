@@ -66,6 +66,12 @@ std::byte ByteOf(int from, int to, uint64_t ordinal, size_t at) {
                                 251);
 }
 
+// Whoever looks sees all of it or nothing.
+void PublishIn(const std::string& folder, const std::string& name, const std::string& text) {
+  std::ofstream(StrCat(folder, "/", name, ".part"), std::ios::binary) << text;
+  fs::rename(StrCat(folder, "/", name, ".part"), StrCat(folder, "/", name));
+}
+
 // A rank of this process, connected to all others.
 class Rank {
  public:
@@ -146,14 +152,11 @@ class Rank {
   }
 
   // What one rank has said and another one waits for, at most for a minute.
-  void Publish(const std::string& name, const std::string& text) const {
-    std::ofstream(StrCat(folder_, "/", name, ".part"), std::ios::binary) << text;
-    fs::rename(StrCat(folder_, "/", name, ".part"), StrCat(folder_, "/", name));
-  }
+  void Publish(const std::string& name, const std::string& text) const { PublishIn(folder_, name, text); }
   std::string Await(const std::string& name) const {
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (!fs::exists(StrCat(folder_, "/", name)) && std::chrono::steady_clock::now() < end) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::yield();
     }
     std::ostringstream text;
     text << std::ifstream(StrCat(folder_, "/", name), std::ios::binary).rdbuf();
@@ -227,7 +230,7 @@ TEST_P(NcclRanks, OnOneGpu) {
   int status = 0;
   ASSERT_EQ(waitpid(children.back(), &status, 0), children.back());
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "the last rank: " << status;
-  std::ofstream(folder + "/dead") << "all";
+  PublishIn(folder, "dead", "all");
   children.pop_back();
   for (const pid_t child : children) {
     ASSERT_EQ(waitpid(child, &status, 0), child);

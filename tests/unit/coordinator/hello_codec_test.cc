@@ -86,6 +86,17 @@ TEST(WorkerHelloTest, MessagesAreOfAKnownKind) {
   EXPECT_THAT(std::string(DecodeWorkerHello(hello.asReader()).status().message()), HasSubstr("number 4"));
 }
 
+TEST(WorkerHelloTest, MessagesByNcclAreAGpus) {
+  capnp::MallocMessageBuilder message;
+  auto hello = message.initRoot<wire::WorkerHello>();
+  hello.setDevice("cuda");
+  EXPECT_FALSE(DecodeWorkerHello(hello.asReader())->has_nccl);
+  hello.setNccl(true);
+  EXPECT_TRUE(DecodeWorkerHello(hello.asReader())->has_nccl);
+  hello.setDevice("cpu");
+  EXPECT_THAT(std::string(DecodeWorkerHello(hello.asReader()).status().message()), HasSubstr("no GPU"));
+}
+
 TEST(RecordsTest, ABatchNamesABoundedNumberOfHandles) {
   const auto decode = [](std::initializer_list<unsigned> handles) {
     capnp::MallocMessageBuilder message;

@@ -1,0 +1,74 @@
+#include "server/coordinator/rpc/step_lines.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "schemas/ops/gpu_kernels.h"
+#include "server/plan/exchange.h"
+
+namespace tessera {
+namespace {
+
+// Of a larger mesh these say how all of it is reached: that many take a moment.
+constexpr size_t kMaxAsked = 64;
+
+// How the bytes come that workers take from others.
+struct Ways {
+  bool mapped = false, nccl = false, other = false;
+
+  std::string Text(std::string_view what) const {
+    if (!nccl || other) return "";
+    return std::string(what) + "by NCCL" + (mapped ? " between hosts" : "");
+  }
+};
+
+void AddWays(const Exchange& exchange, const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl,
+             Ways& ways) {
+  const ExchangeWalk walk(exchange);
+  const std::vector<WorkerIndex>& workers = exchange.destination.mesh.workers();
+  for (size_t w = 0; w < std::min(workers.size(), kMaxAsked); ++w) {
+    const WorkerIndex to = workers[w];
+    walk.VisitReceived(to, [&](WorkerIndex from, int64_t elements) {
+      if (elements == 0 || from == to) return;
+      const bool is_mapped = topology.HostOf(from) == topology.HostOf(to);
+      const bool is_nccl = !is_mapped && has_nccl(from) && has_nccl(to);
+      (is_mapped ? ways.mapped : is_nccl ? ways.nccl : ways.other) = true;
+    });
+  }
+}
+
+std::string TransportOf(const Step& step, const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl) {
+  Ways ways;
+  if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
+    AddWays(exchange->exchange, topology, has_nccl, ways);
+    return ways.Text(", ");
+  }
+  const auto* contract = std::get_if<ContractStep>(&step);
+  if (contract == nullptr) return "";
+  for (const ContractOperand& operand : contract->operands) {
+    if (operand.pieces.has_value()) AddWays(*operand.pieces, topology, has_nccl, ways);
+  }
+  return ways.Text(", pieces ");
+}
+
+}  // namespace
+
+std::vector<std::string> StepLinesOn(const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl,
+                                     const Plan& plan) {
+  std::vector<std::string> lines = StepLines(plan);
+  for (size_t s = 0; topology.kind == DeviceKind::kCuda && s < lines.size(); ++s) {
+    const auto dtype_of = [&plan](int value) { return plan.values[static_cast<size_t>(value)].spec.dtype; };
+    const auto* local = std::get_if<LocalStep>(&plan.steps[s]);
+    const auto* contract = std::get_if<ContractStep>(&plan.steps[s]);
+    bool is_product = contract != nullptr && Kind(dtype_of(contract->output)) == DTypeKind::kFloat;
+    if (local != nullptr) {
+      if (!HasGpuKernel(local->op, dtype_of(local->output)).ok()) lines[s] += ", on the host";
+      is_product = std::holds_alternative<MatmulOp>(local->op) && Kind(dtype_of(local->output)) == DTypeKind::kFloat;
+    }
+    if (is_product) lines[s] += ", by cuBLASLt where it is";
+    lines[s] += TransportOf(plan.steps[s], topology, has_nccl);
+  }
+  return lines;
+}
+
+}  // namespace tessera
