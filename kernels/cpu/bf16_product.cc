@@ -32,8 +32,8 @@ constexpr int64_t kTileRows = 8;  // 24 sums in registers, three vectors of b an
 constexpr int64_t kLanes = 16, kVectors = 3;
 constexpr int64_t kPanel = kVectors * kLanes;
 static_assert(kBf16Columns % kPanel == 0 && kBf16Rows % kTileRows == 0 && kBf16Depth % 2 == 0);
-constexpr uint16_t kNone = 0x7FFF;   // of a tile or a panel of zeros
-constexpr uint16_t kNormal = 0x80;   // the least one that is
+constexpr uint16_t kNone = 0x7FFF;    // of a tile or a panel of zeros
+constexpr uint16_t kNormal = 0x80;    // the least one that is
 constexpr int kLeastExponents = 142;  // -112 and twice the bias
 
 int64_t RoundedUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }

@@ -23,7 +23,8 @@
 
 namespace tessera::cpu {
 
-// docs/limits.md: bf16_block. What is packed of b stays in the second-level cache while the rows run, and the sums near.
+// docs/limits.md: bf16_block. What is packed of b stays in the second-level cache while the rows run, and the sums
+// near.
 inline constexpr int64_t kBf16Rows = 512, kBf16Columns = 480, kBf16Depth = 512;
 
 // Whether the CPU has the instructions, and no faster ones: where it has tiles (AMX), dot products of pairs are no

@@ -10,22 +10,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "hwy/contrib/sort/vqsort.h"
 
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/sort_keys.h"
+#include "kernels/cpu/sort_loops.h"
 #include "kernels/cpu/strided.h"
 #include "schemas/ops/complex_functions.h"
 
 namespace tessera::cpu {
 namespace {
-
-template <typename Key>
-void SortKeys(Key* keys, int64_t count) {
-  static const hwy::Sorter sorter;
-  sorter(keys, static_cast<size_t>(count), hwy::SortAscending());
-}
 
 // Where a line's keys are sorted: in the output itself, where they are as large as its elements and it lies in one
 // piece, else in memory of their own.

@@ -1,5 +1,5 @@
-// Products of bf16 where the CPU has dot products of pairs: what they say of their sums, and that a part of a product is
-// the product of parts, to the bit.
+// Products of bf16 where the CPU has dot products of pairs: what they say of their sums, and that a part of a product
+// is the product of parts, to the bit.
 
 #include <cmath>
 #include <limits>
@@ -22,8 +22,12 @@ enum class Range { kUsual, kSmall, kAny };
 StridedArray Numbers(const Shape& extents, Layout layout, uint32_t seed, Range range = Range::kUsual) {
   StridedArray array(DType::kBF16, extents, layout);
   std::mt19937 random(seed);
-  std::uniform_real_distribution<double> exponent(range == Range::kUsual ? -8 : range == Range::kSmall ? -70 : -133,
-                                                  range == Range::kUsual ? 8 : range == Range::kSmall ? -55 : 60);
+  std::uniform_real_distribution<double> exponent(range == Range::kUsual   ? -8
+                                                  : range == Range::kSmall ? -70
+                                                                           : -133,
+                                                  range == Range::kUsual   ? 8
+                                                  : range == Range::kSmall ? -55
+                                                                           : 60);
   for (int64_t i = 0; i < array.size(); ++i) {
     const double sign = random() % 2 == 0 ? 1 : -1, number = random() % 16 == 0 ? 0 : std::exp2(exponent(random));
     array.Set(i, ValueOf(DType::kBF16, sign * number));
@@ -77,7 +81,8 @@ class Bf16Products : public ::testing::Test {
 };
 
 TEST_F(Bf16Products, SumUpInTheOrderThatTheySay) {
-  for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {3, 5, 2}, {9, 50, 7}, {20, 49, 513}, {8, 7, 1400}}) {
+  for (const auto& [m, n, k] :
+       std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {3, 5, 2}, {9, 50, 7}, {20, 49, 513}, {8, 7, 1400}}) {
     for (const Layout layout : kLayouts) {
       for (const Range range : {Range::kUsual, Range::kSmall, Range::kAny}) {
         const StridedArray a = Numbers({m, k}, layout, 1, range), b = Numbers({k, n}, layout, 2, range);
@@ -123,7 +128,8 @@ TEST_F(Bf16Products, APartIsTheProductOfParts) {
   const Range ranges[] = {Range::kUsual, Range::kUsual, Range::kSmall, Range::kAny};
   for (int round = 0; round < 12; ++round) {
     const int64_t m = up_to(700), n = up_to(1100), k = up_to(1300);
-    StridedArray a = Numbers({m, k}, kLayouts[round % 5], 1, ranges[round % 4]), b = Numbers({k, n}, kLayouts[round / 2 % 5], 2, ranges[round % 4]);
+    StridedArray a = Numbers({m, k}, kLayouts[round % 5], 1, ranges[round % 4]),
+                 b = Numbers({k, n}, kLayouts[round / 2 % 5], 2, ranges[round % 4]);
     if (round % 3 == 0) {
       a.Set(up_to(m * k) - 1, ValueOf(DType::kBF16, std::numeric_limits<double>::infinity()));
       b.Set(up_to(k * n) - 1, ValueOf(DType::kBF16, std::nan("")));

@@ -441,6 +441,21 @@ TEST(LocalOps, SortsAreStable) {
   }
 }
 
+// More than what a network sorts, with equal ones among them.
+TEST(LocalOps, SortsOfManyElements) {
+  for (DType dtype : kDTypes) {
+    if (IsComplex(dtype)) continue;  // they have no order
+    const Shape extents = {2, 3001};
+    for (const StridedArray& a :
+         {Numbers(dtype, extents, Layout::kRowMajor, 15), Small(dtype, extents, Layout::kPadded, 16)}) {
+      StridedArray sorted(dtype, extents, Layout::kRowMajor), places(DType::kI64, extents, Layout::kPadded);
+      ExpectAgreement(Parsed("sort(dim=1)"), {&a}, sorted);
+      ExpectAgreement(Parsed("argsort(dim=1; descending)"), {&a}, places);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST(LocalOps, SortsTellLargeIntegersApart) {
   StridedArray a(DType::kU64, {3}, Layout::kRowMajor), out(DType::kU64, {3}, Layout::kRowMajor);
   StridedArray places(DType::kI64, {3}, Layout::kRowMajor);

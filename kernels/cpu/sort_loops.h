@@ -1,0 +1,21 @@
+#pragma once
+
+// Keys sorted in place, ascending, by Highway's vectorised quicksort. On AMD's CPUs with AVX-512 by that for AVX2: the
+// other one stores compressed vectors to memory, which these do slowly.
+//
+//   8 Mi random numbers of 32 bits on a Zen 4: 361 ms with AVX-512, 47 ms with AVX2 (NumPy, with AVX-512, 331 ms)
+//
+// From any number of threads.
+
+#include <cstdint>
+
+#include "hwy/contrib/sort/vqsort.h"
+
+namespace tessera::cpu {
+
+void SortKeys(uint16_t* keys, int64_t count);
+void SortKeys(uint32_t* keys, int64_t count);
+void SortKeys(uint64_t* keys, int64_t count);
+void SortKeys(hwy::uint128_t* keys, int64_t count);
+
+}  // namespace tessera::cpu
