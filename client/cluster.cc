@@ -30,6 +30,7 @@
 #include "client/ending_processes.h"
 #include "client/wait.h"
 #include "schemas/codec/available_memory.h"
+#include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -350,13 +351,10 @@ absl::Status LocalCluster::State::SpawnAll() {
 }
 
 std::vector<std::string> LocalCluster::State::WorkerFlags(int index) const {
-  std::vector<std::string> flags = {"--coordinator=unix:" + socket_path,
-                                    StrCat("--device=", ToText(options.device)),
-                                    StrCat("--memory=", options.memory_bytes),
-                                    StrCat("--index=", index),
-                                    "--transport=" + options.transport,
-                                    StrCat("--workers-on-host=", options.workers),
-                                    "--socket-dir=" + folder};
+  std::vector<std::string> flags = {
+      "--coordinator=unix:" + socket_path, StrCat("--device=", ToText(options.device)),   StrCat("--index=", index),
+      "--transport=" + options.transport,  StrCat("--workers-on-host=", options.workers), "--socket-dir=" + folder};
+  if (options.memory_bytes > 0) flags.push_back(StrCat("--memory=", options.memory_bytes));
   for (const std::string& files : options.files) flags.push_back("--files=" + files);
   if (!options.decoder.empty()) flags.push_back("--decoder=" + options.decoder);
   flags.insert(flags.end(), options.worker_flags.begin(), options.worker_flags.end());
@@ -464,30 +462,40 @@ void LocalCluster::State::Stop() {
   folder.clear();
 }
 
-absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) {
-  if (options.workers < 1 || options.workers > 1024) {
-    return absl::InvalidArgumentError(
-        StrCat("local_cluster: workers is ", options.workers, ", it must be in [1, 1024]"));
-  }
-  if (options.memory_bytes < 1) {
-    return absl::InvalidArgumentError(StrCat("local_cluster: memory is ", options.memory_bytes, " bytes"));
-  }
-  if (options.transport != "shm" && options.transport != "ucx" && options.transport != "nccl") {
-    return absl::InvalidArgumentError(
-        StrCat("local_cluster: transport is \"", Printable(options.transport, 40), "\", it must be shm, ucx or nccl"));
-  }
+namespace {
+
+absl::Status CheckHostMemory(const ClusterOptions& options) {
   int64_t available = HostAvailableBytes();
   if (options.memory_bytes > available / options.workers &&
       AwaitReaped(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                      std::chrono::duration<double>(options.start_timeout_s)))) {
     available = HostAvailableBytes();  // with what a stopped cluster gave back
   }
-  if (options.memory_bytes > available / options.workers) {
-    return absl::ResourceExhaustedError(StrCat("local_cluster: ", options.workers, " workers of ", options.memory_bytes,
-                                               " bytes each, the host has ", available, " bytes available"));
+  if (options.memory_bytes <= available / options.workers) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat("local_cluster: ", options.workers, " workers of ", options.memory_bytes,
+                                             " bytes each, the host has ", available, " bytes available"));
+}
+
+}  // namespace
+
+absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) {
+  if (options.workers < 1 || options.workers > 1024) {
+    return absl::InvalidArgumentError(
+        StrCat("local_cluster: workers is ", options.workers, ", it must be in [1, 1024]"));
+  }
+  if (options.memory_bytes < 0) {
+    return absl::InvalidArgumentError(StrCat("local_cluster: memory is ", options.memory_bytes, " bytes"));
+  }
+  if (options.transport != "shm" && options.transport != "ucx" && options.transport != "nccl") {
+    return absl::InvalidArgumentError(
+        StrCat("local_cluster: transport is \"", Printable(options.transport, 40), "\", it must be shm, ucx or nccl"));
   }
   auto state = std::make_unique<State>();
   state->options = options;
+  if (options.device == DeviceKind::kCpu) {
+    if (options.memory_bytes == 0) state->options.memory_bytes = kDefaultArenaBytes;
+    TESSERA_RETURN_IF_ERROR(CheckHostMemory(state->options));
+  }
   TESSERA_RETURN_IF_ERROR(state->SpawnAll());
   return LocalCluster(std::move(state));
 }

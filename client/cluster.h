@@ -20,7 +20,7 @@ namespace tessera {
 
 struct ClusterOptions {
   int workers = 1;
-  int64_t memory_bytes = int64_t{1} << 30;  // of each worker's arena
+  int64_t memory_bytes = 0;  // of each worker's arena; 0: 1 GiB, and of a GPU what is free, less a reserve
   DeviceKind device = DeviceKind::kCpu;
   std::string transport = "shm";  // or "ucx", or of GPUs "nccl"
   // Where tessera-coordinator and tessera-worker are; empty: TESSERA_BIN_DIR, else near this binary.

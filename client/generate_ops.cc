@@ -79,7 +79,8 @@ std::string EnumOf(AttributeId id) { return StrCat("static_cast<AttributeId>(", 
 // Several results, or as many as there are operands.
 bool HasSeveralResults(OpId id) {
   const OpId several[] = {OpId::kQr,      OpId::kSlogdet, OpId::kSvd,          OpId::kEigh,
-                          OpId::kUnstack, OpId::kLstsq,   OpId::kRedistribute, OpId::kMatrixFunction};
+                          OpId::kUnstack, OpId::kLstsq,   OpId::kRedistribute, OpId::kMatrixFunction,
+                          OpId::kEig,     OpId::kLu,      OpId::kLuUnpack};
   return std::find(std::begin(several), std::end(several), id) != std::end(several);
 }
 

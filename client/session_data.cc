@@ -162,7 +162,7 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
       }
       connection_->FinishTransfer(number, [this, ticket, id, memory](absl::Status status) {
         memory->CloseFd();
-        if (!status.ok()) GiveUpUpload(ticket, id, status);
+        if (!status.ok()) GiveUpUpload(ticket, {&id, 1}, status);
         NotifyChanged();  // who waits for room
       });
     };
@@ -179,15 +179,17 @@ absl::Status SessionImpl::RequestUpload(uint64_t number, const HandlePtr& handle
   return Enqueue(std::move(record));
 }
 
-void SessionImpl::GiveUpUpload(uint64_t ticket, uint64_t handle, const absl::Status& why) {
+void SessionImpl::GiveUpUpload(uint64_t ticket, absl::Span<const uint64_t> handles, const absl::Status& why) {
   ReleaseTicket(ticket, why);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    // A worker that is lost when the coordinator has said that all bytes are there takes nothing back.
-    auto live = live_.find(handle);
-    if (live != live_.end() && live->second->failure.ok() && !live->second->settled) {
-      live->second->failure = why;
-      live->second->settled = true;
+    for (const uint64_t handle : handles) {
+      // A worker that is lost when the coordinator has said that all bytes are there takes nothing back.
+      auto live = live_.find(handle);
+      if (live != live_.end() && live->second->failure.ok() && !live->second->settled) {
+        live->second->failure = why;
+        live->second->settled = true;
+      }
     }
   }
   NotifyChanged();
@@ -211,7 +213,7 @@ absl::StatusOr<uint64_t> SessionImpl::BeginUpload(uint64_t number, const Request
 void SessionImpl::FinishUpload(uint64_t number, uint64_t ticket, const HandlePtr& handle,
                                const SlabProgressPtr& progress, const std::shared_ptr<HostMemory>& memory) {
   connection_->FinishTransfer(number, [this, progress, memory, ticket, id = handle->id](absl::Status finished) {
-    if (!finished.ok()) GiveUpUpload(ticket, id, finished);
+    if (!finished.ok()) GiveUpUpload(ticket, {&id, 1}, finished);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       progress->finished = true;

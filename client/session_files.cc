@@ -9,6 +9,7 @@
 #include "client/connection/transfers.h"
 #include "client/session_request.h"
 #include "schemas/types/layout.h"
+#include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -17,8 +18,6 @@ namespace {
 
 // One call of a copy: others get at the worker's copy thread between two.
 constexpr int64_t kPieceBytes = int64_t{64} << 20;
-// As a coordinator takes them: docs/limits.md, max_upload_tensors.
-constexpr size_t kMaxTensorsOfTicket = 1024;
 
 // The box by rows of dim 0, each piece of about kPieceBytes.
 std::vector<Box> PiecesOf(const Box& box, int64_t element_bytes) {
@@ -151,7 +150,7 @@ std::vector<std::vector<size_t>> FileDoor::TogetherOnWorkers(const std::vector<F
     std::vector<WorkerIndex> workers = tensors[i].spec.mesh.workers();
     std::sort(workers.begin(), workers.end());
     const auto found = open.find(workers);
-    if (found == open.end() || groups[found->second].size() == kMaxTensorsOfTicket) {
+    if (found == open.end() || groups[found->second].size() == kMaxUploadTensors) {
       open[std::move(workers)] = groups.size();
       groups.push_back({i});
     } else {
@@ -213,7 +212,9 @@ absl::Status FileDoor::StartLoading(std::vector<Loading> loadings) {
       }
       session->connection_->FinishTransfer(number, [session, ticket, parts](const absl::Status& status) {
         if (status.ok()) return;
-        for (const Part& part : *parts) session->GiveUpUpload(ticket, part.id, status);
+        std::vector<uint64_t> handles;
+        for (const Part& part : *parts) handles.push_back(part.id);
+        session->GiveUpUpload(ticket, handles, status);
       });
     };
   }

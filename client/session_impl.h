@@ -173,7 +173,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // with `reason`, where there is one.
   void ReleaseTicket(uint64_t ticket, absl::Status reason = absl::OkStatus());
   // Of an upload whose bytes can't be brought: releases its ticket, and the tensor has failed here at once.
-  void GiveUpUpload(uint64_t ticket, uint64_t handle, const absl::Status& why);
+  void GiveUpUpload(uint64_t ticket, absl::Span<const uint64_t> handles, const absl::Status& why);
   // Until the coordinator has taken up all records before this call.
   absl::Status AwaitTakenUp();
   void CancelAll();

@@ -12,6 +12,7 @@
 #include "schemas/codec/tls_files.h"
 #include "schemas/types/address.h"
 #include "schemas/types/byte_size.h"
+#include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 struct UpOptions {
   int workers = 0;
-  std::string memory = "1GiB";
+  std::string memory;
   std::string device = "cpu";
   std::vector<std::string> files;
   std::string decoder;
@@ -128,9 +129,13 @@ int Up(const UpOptions& up) {
   options.workers = up.workers > 0 ? up.workers : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   options.transport = up.transport;
   options.device = ParseDeviceKind(up.device).value_or(DeviceKind::kCpu);
-  absl::StatusOr<int64_t> memory = ParseBytes(up.memory);
-  if (!memory.ok()) return Failed(memory.status());
-  options.memory_bytes = *memory;
+  if (!up.memory.empty()) {
+    absl::StatusOr<int64_t> memory = ParseBytes(up.memory);
+    if (!memory.ok()) return Failed(memory.status());
+    options.memory_bytes = *memory;
+  } else if (options.device == DeviceKind::kCpu) {
+    options.memory_bytes = kDefaultArenaBytes;
+  }
   options.files = up.files;
   options.decoder = up.decoder;
   if (const absl::Status listening = AddListening(up, options); !listening.ok()) return Failed(listening);
@@ -144,8 +149,9 @@ int Up(const UpOptions& up) {
   absl::StatusOr<LocalCluster> cluster = LocalCluster::Start(options);
   if (!cluster.ok()) return Failed(cluster.status());
   std::printf("%s\n", cluster->address().c_str());
-  std::printf("%d %s workers of %s each, transport %s; Ctrl-C ends them\n", options.workers, up.device.c_str(),
-              ShowBytes(options.memory_bytes).c_str(), options.transport.c_str());
+  const std::string each = options.memory_bytes > 0 ? ShowBytes(options.memory_bytes) + " each" : "all that is free";
+  std::printf("%d %s workers of %s, transport %s; Ctrl-C ends them\n", options.workers, up.device.c_str(), each.c_str(),
+              options.transport.c_str());
   std::printf("another worker joins by: %s\n", cluster->JoinCommand(options.workers).c_str());
   std::printf("admin: %s\n", cluster->admin_address().c_str());
   const std::string token = cluster->address().substr(cluster->address().find('#'));
@@ -175,9 +181,11 @@ Command AddUpCommand(CLI::App& app) {
           "the Python that reads and writes HDF5, Parquet and zarr files beside each worker (empty: none does)")
       ->capture_default_str();
   command->add_option("--workers", options->workers, "workers (default: one per core)")->check(CLI::Range(1, 1024));
-  command->add_option("--memory", options->memory, "memory of each worker, like 512MiB")
-      ->check(CheckBytes)
-      ->capture_default_str();
+  command
+      ->add_option("--memory", options->memory,
+                   "memory of each worker, like 512MiB (default: 1GiB; of a GPU its workers' equal share of what is\n"
+                   "free, less a reserve)")
+      ->check(CheckBytes);
   command
       ->add_option("--device", options->device,
                    "of each worker: cpu, or cuda (a GPU of this host; they share those there are)")

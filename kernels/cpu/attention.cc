@@ -11,13 +11,15 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <new>
 #include <string>
+#include <type_traits>
 #include <vector>
 
-#include <cblas.h>
-
 #include "absl/strings/str_cat.h"
+#include "hwy/aligned_allocator.h"
 
+#include "kernels/cpu/attention_loops.h"
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
@@ -27,21 +29,9 @@
 namespace tessera::cpu {
 namespace {
 
-constexpr int64_t kQueryRows = 128;
-constexpr int64_t kKeyRows = 512;
-
-void Gemm(CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
-          int64_t ldb, float beta, float* c) {
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, tb, static_cast<blasint>(m), static_cast<blasint>(n),
-              static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c,
-              static_cast<blasint>(n));
-}
-void Gemm(CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
-          const double* b, int64_t ldb, double beta, double* c) {
-  cblas_dgemm(CblasRowMajor, CblasNoTrans, tb, static_cast<blasint>(m), static_cast<blasint>(n),
-              static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c,
-              static_cast<blasint>(n));
-}
+// What of keys and values is brought or converted is so once for all the queries of a block.
+constexpr int64_t kQueryRows = 192;
+constexpr int64_t kKeyRows = 64;
 
 // Of an operand: where each batch begins, and its last two dims.
 struct Matrices {
@@ -116,128 +106,155 @@ class Attention {
   }
 
  private:
+  using Memory = hwy::AlignedFreeUniquePtr<T[]>;
+  static constexpr DType kOwn = std::is_same_v<T, float> ? DType::kF32 : DType::kF64;
+
+  // Queries of a block, one strip after the other, and what is known of each so far.
+  struct Strip {
+    int64_t row = 0, rows = 0;
+    AttentionBlock<T> state;  // but for keys and values
+    int64_t width = 0;
+    T* queries = nullptr;
+  };
   struct Scratch {
-    std::vector<T> query, key, value, scores, sums;
-    std::vector<T> largest, total;
+    std::vector<T> key, value, hidden;
+    std::vector<std::byte> line;
   };
 
   static Rows<T> RowsOf(const Matrices& m, const std::byte* base, int64_t first, int64_t count, int64_t columns,
                         std::vector<T>& scratch) {
     const std::byte* from = base + first * m.row_stride * SizeBytes(m.dtype);
-    constexpr DType kOwn = std::is_same_v<T, float> ? DType::kF32 : DType::kF64;
     const bool is_dense = (m.column_stride == 1 || columns == 1) && m.row_stride >= columns;
-    if (m.dtype == kOwn && is_dense && m.row_stride <= std::numeric_limits<blasint>::max()) {
-      return {reinterpret_cast<const T*>(from), m.row_stride};
-    }
+    if (m.dtype == kOwn && is_dense) return {reinterpret_cast<const T*>(from), m.row_stride};
     scratch.resize(static_cast<size_t>(count * columns));
-    const int64_t bytes = SizeBytes(m.dtype);
-    std::vector<std::byte> line(static_cast<size_t>(columns * bytes));
-    for (int64_t r = 0; r < count; ++r) {
-      const Shape one = {columns};
-      const Strides source = {m.column_stride}, dense = {1};
-      CopyStrided(one, bytes, from + r * m.row_stride * bytes, source, line.data(), dense);
-      T* const to = scratch.data() + r * columns;
-      if (m.dtype == kOwn) {
-        std::copy_n(reinterpret_cast<const T*>(line.data()), columns, to);
-      } else {
-        CastBlock(m.dtype, kOwn, line.data(), columns, to);
-      }
-    }
+    CopyAsOwn({count, columns}, m.dtype, from, {m.row_stride, m.column_stride}, scratch.data());
     return {scratch.data(), columns};
   }
 
-  void RunBlock(const Shape& index, int64_t row, int64_t rows) const {
-    Scratch s;
-    const Rows<T> query = RowsOf(query_, query_.At(index), row, rows, features_, s.query);
-    s.sums.assign(static_cast<size_t>(rows * columns_), T{0});
-    s.largest.assign(static_cast<size_t>(rows), -std::numeric_limits<T>::infinity());
-    s.total.assign(static_cast<size_t>(rows), T{0});
-    s.scores.resize(static_cast<size_t>(rows * std::min(keys_, kKeyRows)));
-    const int64_t last = is_causal_ ? std::min(keys_, first_row_ + row + rows) : keys_;
-    for (int64_t key = 0; key < last; key += kKeyRows) {
-      const int64_t keys = std::min(kKeyRows, last - key);
-      const Rows<T> k = RowsOf(key_, key_.At(index), key, keys, features_, s.key);
-      if (features_ > 0) {
-        Gemm(CblasTrans, rows, keys, features_, scale_, query.data, query.stride, k.data, k.stride, T{0},
-             s.scores.data());
-      } else {
-        std::fill(s.scores.begin(), s.scores.end(), T{0});
-      }
-      Mask(index, row, rows, key, keys, s.scores.data());
-      for (int64_t r = 0; r < rows; ++r) TakeRow(s, r, keys);
-      if (columns_ == 0) continue;
-      const Rows<T> v = RowsOf(value_, value_.At(index), key, keys, columns_, s.value);
-      Gemm(CblasNoTrans, rows, columns_, keys, T{1}, s.scores.data(), keys, v.data, v.stride, T{1}, s.sums.data());
-    }
-    Store(index, row, rows, s);
+  // To dense memory in row-major order.
+  static void CopyAsOwn(const Shape& extents, DType dtype, const std::byte* from, const Strides& strides, T* to) {
+    const int64_t bytes = SizeBytes(dtype);
+    if (dtype == kOwn) return CopyStrided(extents, bytes, from, strides, to, RowMajorStrides(extents));
+    std::vector<std::byte> brought(static_cast<size_t>(NumElements(extents) * bytes));
+    CopyStrided(extents, bytes, from, strides, brought.data(), RowMajorStrides(extents));
+    CastBlock(dtype, kOwn, brought.data(), NumElements(extents), to);
   }
 
-  void Mask(const Shape& index, int64_t row, int64_t rows, int64_t key, int64_t keys, T* scores) const {
+  void RunBlock(const Shape& index, int64_t row, int64_t rows) const {
+    const int64_t per_vector = QueriesPerVector(sizeof(T)), widest = kMaxStripVectors * per_vector;
+    const int64_t strips = (rows + widest - 1) / widest;
+    const int64_t of_strip = widest * (features_ + columns_ + 3);
+    const Memory memory = hwy::AllocateAligned<T>(static_cast<size_t>(strips * of_strip + widest * kKeyRows));
+    if (memory == nullptr) throw std::bad_alloc();
+    T* const scores = memory.get() + strips * of_strip;
+    std::vector<Strip> all(static_cast<size_t>(strips));
+    for (int64_t s = 0; s < strips; ++s) {
+      Strip& strip = all[static_cast<size_t>(s)];
+      strip.row = row + s * widest;
+      strip.rows = std::min(widest, row + rows - strip.row);
+      Begin(index, per_vector, memory.get() + s * of_strip, scores, strip);
+    }
+    Scratch scratch;
+    const int64_t last = is_causal_ ? std::min(keys_, first_row_ + row + rows) : keys_;
+    for (int64_t key = 0; key < last; key += kKeyRows) {
+      const int64_t keys = std::min(kKeyRows, keys_ - key);
+      const Rows<T> k = RowsOf(key_, key_.At(index), key, keys, features_, scratch.key);
+      const Rows<T> v = RowsOf(value_, value_.At(index), key, keys, columns_, scratch.value);
+      for (Strip& strip : all) Meet(index, key, keys, k, v, scratch, strip);
+    }
+    for (const Strip& strip : all) {
+      RunAttentionStep(AttentionStep::kDivide, strip.state);
+      Store(index, strip, scratch);
+    }
+  }
+
+  // Lanes beyond the strip's queries hold zeros.
+  void Begin(const Shape& index, int64_t per_vector, T* memory, T* scores, Strip& strip) const {
+    AttentionBlock<T>& state = strip.state;
+    state.vectors = (strip.rows + per_vector - 1) / per_vector;
+    const int64_t width = strip.width = state.vectors * per_vector;
+    state.features = features_;
+    state.columns = columns_;
+    state.scale = scale_;
+    state.scores = scores;
+    state.largest = memory;
+    state.total = memory + width;
+    state.factors = memory + 2 * width;
+    state.sums = memory + 3 * width;
+    T* const queries = memory + (3 + columns_) * width;
+    state.queries = queries;
+    std::fill_n(memory, (3 + columns_ + features_) * width, T{0});
+    std::fill_n(state.largest, width, -std::numeric_limits<T>::infinity());
+    const int64_t bytes = SizeBytes(query_.dtype);
+    const std::byte* const from = query_.At(index) + strip.row * query_.row_stride * bytes;
+    std::vector<T> rows(static_cast<size_t>(strip.rows * features_));
+    CopyAsOwn({features_, strip.rows}, query_.dtype, from, {query_.column_stride, query_.row_stride}, rows.data());
+    for (int64_t f = 0; f < features_; ++f) {
+      std::copy_n(rows.data() + f * strip.rows, strip.rows, queries + f * width);
+    }
+  }
+
+  void Meet(const Shape& index, int64_t key, int64_t keys, const Rows<T>& k, const Rows<T>& v, Scratch& scratch,
+            Strip& strip) const {
+    // Of a strip's queries the first ones may see no key of the block: it has no part in them, whatever its values are.
+    const int64_t first = is_causal_ ? key - first_row_ - strip.row : 0;
+    if (first >= strip.rows) return;
+    AttentionBlock<T> block = strip.state;
+    block.keys = keys;
+    block.key = k.data;
+    block.key_stride = k.stride;
+    block.value = v.data;
+    block.value_stride = v.stride;
+    RunAttentionStep(AttentionStep::kScore, block);
+    Mask(index, strip, key, keys);
+    RunAttentionStep(AttentionStep::kTake, block);
+    if (first <= 0) return RunAttentionStep(AttentionStep::kAdd, block);
+    const Shape hidden = {columns_, first};
+    scratch.hidden.resize(static_cast<size_t>(columns_ * first));
+    CopyStrided(hidden, sizeof(T), block.sums, {strip.width, 1}, scratch.hidden.data(), {first, 1});
+    RunAttentionStep(AttentionStep::kAdd, block);
+    CopyStrided(hidden, sizeof(T), scratch.hidden.data(), {first, 1}, block.sums, {strip.width, 1});
+  }
+
+  void Mask(const Shape& index, const Strip& strip, int64_t key, int64_t keys) const {
     constexpr T kNever = -std::numeric_limits<T>::infinity();
+    T* const scores = strip.state.scores;
     if (is_causal_) {
-      for (int64_t r = 0; r < rows; ++r) {
-        const int64_t visible = std::clamp<int64_t>(first_row_ + row + r + 1 - key, 0, keys);
-        std::fill(scores + r * keys + visible, scores + (r + 1) * keys, kNever);
+      for (int64_t k = 0; k < keys; ++k) {
+        const int64_t first = std::clamp<int64_t>(key + k - first_row_ - strip.row, 0, strip.rows);
+        std::fill_n(scores + k * strip.width, first, kNever);
       }
     }
     if (mask_.data == nullptr) return;
+    const int64_t first = strip.row * mask_.row_stride + key * mask_.column_stride;
+    const auto each = [&](const auto* mask, auto masked) {
+      for (int64_t k = 0; k < keys; ++k) {
+        T* const line = scores + k * strip.width;
+        const auto* const of_key = mask + first + k * mask_.column_stride;
+        for (int64_t q = 0; q < strip.rows; ++q) line[q] = masked(line[q], of_key[q * mask_.row_stride]);
+      }
+    };
     const std::byte* const base = mask_.At(index);
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t first = (row + r) * mask_.row_stride + key * mask_.column_stride;
-      T* const line = scores + r * keys;
-      if (mask_.dtype == DType::kBool) {
-        for (int64_t i = 0; i < keys; ++i) {
-          if (base[first + i * mask_.column_stride] == std::byte{0}) line[i] = kNever;
-        }
-      } else {
-        const T* const added = reinterpret_cast<const T*>(base) + first;
-        for (int64_t i = 0; i < keys; ++i) line[i] += added[i * mask_.column_stride];
-      }
+    if (mask_.dtype == DType::kBool) {
+      each(base, [](T score, std::byte keeps) { return keeps == std::byte{0} ? kNever : score; });
+    } else {
+      each(reinterpret_cast<const T*>(base), [](T score, T added) { return score + added; });
     }
   }
 
-  // The law above, for a row of the block; its scores become the exponentials.
-  void TakeRow(Scratch& s, int64_t row, int64_t keys) const {
-    const size_t r = static_cast<size_t>(row);
-    T* const scores = s.scores.data() + row * keys;
-    T largest = s.largest[r];
-    for (int64_t i = 0; i < keys; ++i) largest = scores[i] > largest ? scores[i] : largest;
-    // Where all scores so far are -inf nothing is subtracted: inf - inf would be NaN.
-    const bool has_none = largest == -std::numeric_limits<T>::infinity();
-    const T shift = has_none ? T{0} : largest;
-    for (int64_t i = 0; i < keys; ++i) scores[i] -= shift;
-    constexpr DType kOwn = std::is_same_v<T, float> ? DType::kF32 : DType::kF64;
-    RunNodeBlock({.op = ScalarOp::kExp, .dtype = kOwn, .operand = kOwn, .a = scores, .out = scores, .count = keys});
-    T sum = 0;
-    for (int64_t i = 0; i < keys; ++i) sum += scores[i];
-    const T scale = has_none ? T{1} : std::exp(s.largest[r] - shift);
-    s.total[r] = s.total[r] * scale + sum;
-    s.largest[r] = largest;
-    if (scale == T{1}) return;
-    T* const sums = s.sums.data() + row * columns_;
-    for (int64_t c = 0; c < columns_; ++c) sums[c] *= scale;
-  }
-
-  void Store(const Shape& index, int64_t row, int64_t rows, Scratch& s) const {
-    constexpr DType kOwn = std::is_same_v<T, float> ? DType::kF32 : DType::kF64;
+  void Store(const Shape& index, const Strip& strip, Scratch& scratch) const {
     const int64_t bytes = SizeBytes(call_.output_dtype);
-    int64_t offset = 0;
+    int64_t offset = strip.row * call_.output_strides[index.size()];
     for (size_t d = 0; d < index.size(); ++d) offset += index[d] * call_.output_strides[d];
-    const int64_t row_stride = call_.output_strides[index.size()];
-    std::vector<std::byte> line(static_cast<size_t>(columns_ * bytes));
-    for (int64_t r = 0; r < rows; ++r) {
-      T* const sums = s.sums.data() + r * columns_;
-      for (int64_t c = 0; c < columns_; ++c) sums[c] /= s.total[static_cast<size_t>(r)];
-      const void* from = sums;
-      if (call_.output_dtype != kOwn) {
-        CastBlock(kOwn, call_.output_dtype, sums, columns_, line.data());
-        from = line.data();
-      }
-      const Shape one = {columns_};
-      const Strides dense = {1}, to = {call_.output_strides.back()};
-      CopyStrided(one, bytes, from, dense,
-                  static_cast<std::byte*>(call_.output) + (offset + (row + r) * row_stride) * bytes, to);
+    const void* from = strip.state.sums;
+    if (call_.output_dtype != kOwn) {
+      scratch.line.resize(static_cast<size_t>(columns_ * strip.width * bytes));
+      CastBlock(kOwn, call_.output_dtype, from, columns_ * strip.width, scratch.line.data());
+      from = scratch.line.data();
     }
+    CopyStrided({strip.rows, columns_}, bytes, from, {1, strip.width},
+                static_cast<std::byte*>(call_.output) + offset * bytes,
+                {call_.output_strides[index.size()], call_.output_strides.back()});
   }
 
   const KernelCall& call_;

@@ -62,9 +62,9 @@ LapackInt WithWorkspace(Call&& call) {
       p##gesv_(&n, &k, a, &n, pivots, b, &n, &info);                                                              \
       return info;                                                                                                \
     }                                                                                                             \
-    static Int Getrf(Int n, T* a, Int* pivots) {                                                                  \
+    static Int Getrf(Int m, Int n, T* a, Int* pivots) {                                                           \
       Int info = 0;                                                                                               \
-      p##getrf_(&n, &n, a, &n, pivots, &info);                                                                    \
+      p##getrf_(&m, &n, a, &m, pivots, &info);                                                                    \
       return info;                                                                                                \
     }                                                                                                             \
     static Int Geqrf(Int m, Int n, T* a, T* tau) {                                                                \
@@ -90,6 +90,28 @@ TESSERA_LAPACK_DECLARE(std::complex<double>, z, ungqr);
                  const LapackInt*, T*, const LapackInt*, LapackInt*, LapackInt*, std::size_t);                        \
   void p##syevd_(const char*, const char*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*,          \
                  LapackInt*, const LapackInt*, LapackInt*, std::size_t, std::size_t);                                 \
+  void p##geev_(const char*, const char*, const LapackInt*, T*, const LapackInt*, T*, T*, T*, const LapackInt*, T*,   \
+                const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t, std::size_t);                        \
+  }                                                                                                                   \
+  inline LapackInt Geev(char job, LapackInt n, T* a, std::complex<T>* w, std::complex<T>* v) {                        \
+    const auto size = static_cast<std::size_t>(n);                                                                    \
+    std::vector<T> real(size), imaginary(size), columns(job == 'V' ? size * size : 1);                                \
+    const char none = 'N';                                                                                            \
+    const LapackInt info = WithWorkspace<T>([&](T* work, LapackInt count, LapackInt* failed) {                        \
+      p##geev_(&none, &job, &n, a, &n, real.data(), imaginary.data(), nullptr, &n, columns.data(), &n, work, &count,  \
+               failed, 1, 1);                                                                                         \
+    });                                                                                                               \
+    for (std::size_t j = 0; j < size; ++j) {                                                                          \
+      w[j] = {real[j], imaginary[j]};                                                                                 \
+      /* Of a pair the first column is the real part of both vectors, the second the imaginary one of the first. */   \
+      const std::size_t first = imaginary[j] < 0 ? j - 1 : j;                                                         \
+      const T sign = imaginary[j] == 0 ? T{0} : imaginary[j] > 0 ? T{1} : T{-1};                                      \
+      for (std::size_t i = 0; job == 'V' && i < size; ++i) {                                                          \
+        const T* const row = columns.data() + i;                                                                      \
+        v[i + j * size] = {row[first * size], sign == 0 ? T{0} : sign * row[(first + 1) * size]};                     \
+      }                                                                                                               \
+    }                                                                                                                 \
+    return info;                                                                                                      \
   }                                                                                                                   \
   inline LapackInt Gesdd(char job, LapackInt m, LapackInt n, T* a, T* s, T* u, T* vh, LapackInt vh_rows) {            \
     std::vector<LapackInt> integers(8 * static_cast<std::size_t>(std::min(m, n)));                                    \
@@ -113,6 +135,16 @@ TESSERA_LAPACK_DECLARE(std::complex<double>, z, ungqr);
   void p##heevd_(const char*, const char*, const LapackInt*, std::complex<R>*, const LapackInt*, R*, std::complex<R>*, \
                  const LapackInt*, R*, const LapackInt*, LapackInt*, const LapackInt*, LapackInt*, std::size_t,        \
                  std::size_t);                                                                                         \
+  void p##geev_(const char*, const char*, const LapackInt*, std::complex<R>*, const LapackInt*, std::complex<R>*,      \
+                std::complex<R>*, const LapackInt*, std::complex<R>*, const LapackInt*, std::complex<R>*,              \
+                const LapackInt*, R*, LapackInt*, std::size_t, std::size_t);                                           \
+  }                                                                                                                    \
+  inline LapackInt Geev(char job, LapackInt n, std::complex<R>* a, std::complex<R>* w, std::complex<R>* v) {           \
+    std::vector<R> reals(2 * static_cast<std::size_t>(n));                                                             \
+    const char none = 'N';                                                                                             \
+    return WithWorkspace<std::complex<R>>([&](std::complex<R>* work, LapackInt size, LapackInt* info) {                \
+      p##geev_(&none, &job, &n, a, &n, w, nullptr, &n, v, &n, work, &size, reals.data(), info, 1, 1);                  \
+    });                                                                                                                \
   }                                                                                                                    \
   inline LapackInt Gesdd(char job, LapackInt m, LapackInt n, std::complex<R>* a, R* s, std::complex<R>* u,             \
                          std::complex<R>* vh, LapackInt vh_rows) {                                                     \

@@ -2,16 +2,20 @@
 // and its results to where they lie. Matrices of a batch are divided among the compute threads; a matrix is computed by
 // one of them, so that the bits don't depend on their number.
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <complex>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "kernels/cpu/blas_calls.h"
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/lapack.h"
@@ -86,6 +90,63 @@ void SetIdentity(Dense<W>& a) {
   for (int64_t i = 0; i < std::min(a.rows, a.columns); ++i) a.at(i, i) = W{1};
 }
 
+// c = a b, square and in their own memory. In column-major order: of the transposed matrices, the other way round.
+template <typename W>
+void Multiply(Dense<W>& a, Dense<W>& b, Dense<W>& c) {
+  const auto n = static_cast<blasint>(a.rows);
+  Gemm(CblasNoTrans, CblasNoTrans, a.rows, a.rows, a.rows, b.begin(), n, a.begin(), n, W{0}, c.begin(), n);
+}
+
+// Pade's approximant of degree 13 of a / 2^s, whose 1-norm is below 5.37, squared s times (Higham, "The scaling and
+// squaring method for the matrix exponential revisited", 2005). NaN of what isn't finite. False where the approximant's
+// divisor is singular, which it never is but by rounding.
+template <typename W>
+bool Exponential(Dense<W>& a) {
+  constexpr int kDegree = 13;
+  const int64_t n = a.rows;
+  double norm = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += std::abs(a.at(i, j));
+    norm = std::max(norm, sum);
+  }
+  if (!IsFinite(a) || !std::isfinite(norm)) {
+    std::fill(a.data.begin(), a.data.end(), W{std::numeric_limits<double>::quiet_NaN()});
+    return true;
+  }
+  const int squarings = norm > 5.37 ? std::ilogb(norm / 5.37) + 1 : 0;
+  for (W& element : a.data) element *= std::ldexp(1.0, -squarings);
+  // c_k of sum c_k a^k over sum c_k (-a)^k; Horner's rule in a^2 for the even terms and for the odd ones by a.
+  std::array<double, kDegree + 1> c = {1};
+  for (size_t k = 1; k <= kDegree; ++k) {
+    c[k] = c[k - 1] * static_cast<double>(kDegree - k + 1) / static_cast<double>(k * (2 * kDegree - k + 1));
+  }
+  Dense<W> square(n, n), even(n, n), odd(n, n), product(n, n);
+  Multiply(a, a, square);
+  for (int k = kDegree - 1; k >= 0; k -= 2) {
+    for (Dense<W>* const sum : {&even, &odd}) {
+      if (k < kDegree - 1) {
+        Multiply(square, *sum, product);
+        std::swap(*sum, product);
+      }
+      for (int64_t i = 0; i < n; ++i) sum->at(i, i) += c[static_cast<size_t>(sum == &even ? k : k + 1)];
+    }
+  }
+  Multiply(a, odd, product);
+  for (size_t i = 0; i < a.data.size(); ++i) {
+    a.data[i] = even.data[i] + product.data[i];
+    even.data[i] -= product.data[i];
+  }
+  std::vector<LapackInt> pivots(static_cast<size_t>(n) + 1);
+  const auto size = static_cast<LapackInt>(n);
+  if (n > 0 && Lapack<W>::Gesv(size, size, even.begin(), pivots.data(), a.begin()) != 0) return false;
+  for (int step = 0; step < squarings; ++step) {
+    Multiply(a, a, product);
+    std::swap(a, product);
+  }
+  return true;
+}
+
 // One matrix of the batch: reads a (and b), writes the result.
 template <typename T>
 class Solver {
@@ -98,9 +159,22 @@ class Solver {
   Solver(const LinalgOp& op, int64_t m, int64_t n, int64_t k) : op_(op), m_(m), n_(n), k_(k) {}
 
   // `step`: of a result in one dim, from one element to the next.
-  absl::Status Run(const Strided<const T>& a, const Strided<const T>& b, const Strided<T>& out, int64_t step) const {
+  template <typename O>
+  absl::Status Run(const Strided<const T>& a, const Strided<const T>& b, const Strided<O>& out, int64_t step) const {
     Dense<W> matrix(m_, n_);
     Load(a, matrix);
+    if constexpr (scalar::kIsComplex<O>) {
+      if (op_.kind == LinalgKind::kEig || op_.kind == LinalgKind::kEigvals) return Eig(matrix, out.data, step);
+    }
+    if constexpr (std::is_same_v<O, T>) {
+      return Run(matrix, b, out, step);
+    } else {
+      return absl::InternalError("linalg: the function gives its operands' dtype");
+    }
+  }
+
+ private:
+  absl::Status Run(Dense<W>& matrix, const Strided<const T>& b, const Strided<T>& out, int64_t step) const {
     switch (op_.kind) {
       case LinalgKind::kCholesky: return Cholesky(matrix, out);
       case LinalgKind::kTriangularSolve: return SolveTriangle(matrix, b, out);
@@ -113,17 +187,22 @@ class Solver {
       case LinalgKind::kSvdVals: return Svd(matrix, out.data, step);
       case LinalgKind::kEigh:
       case LinalgKind::kEigvalsh: return Eigh(matrix, out.data, step);
+      case LinalgKind::kLu: return Lu(matrix, out.data, step);
+      case LinalgKind::kPermutation: return Permutation(matrix, out.data, step);
+      case LinalgKind::kExp: return Exp(matrix, out);
+      case LinalgKind::kEig:
+      case LinalgKind::kEigvals: break;
     }
     return absl::InternalError("linalg: unknown function");
   }
 
- private:
   static Int N(int64_t extent) { return static_cast<Int>(extent); }
 
   absl::Status Failed(const char* why) const { return LinalgError(std::string(NameOf(op_.kind)) + ": " + why); }
 
   // A matrix behind others in the output's last dim.
-  Strided<T> Packed(T* out, int64_t step, int64_t start, int64_t columns) const {
+  template <typename O>
+  Strided<O> Packed(O* out, int64_t step, int64_t start, int64_t columns) const {
     return {out + start * step, columns * step, step};
   }
 
@@ -168,7 +247,7 @@ class Solver {
     std::vector<Int> pivots(static_cast<size_t>(n_) + 1);
     W sign{1};
     R logarithm{0};
-    if (n_ > 0 && L::Getrf(N(n_), a.begin(), pivots.data()) > 0) {
+    if (n_ > 0 && L::Getrf(N(n_), N(n_), a.begin(), pivots.data()) > 0) {
       sign = W{0};
       logarithm = -std::numeric_limits<R>::infinity();
     } else {
@@ -262,6 +341,56 @@ class Solver {
     return absl::OkStatus();
   }
 
+  absl::Status Eig(Dense<W>& a, std::complex<R>* out, int64_t step) const {
+    const bool has_vectors = op_.kind == LinalgKind::kEig;
+    if (!IsFinite(a)) return Failed("did not converge: not all elements are finite");
+    std::vector<std::complex<R>> values(static_cast<size_t>(n_) + 1);
+    Dense<std::complex<R>> vectors(has_vectors ? n_ : 0, has_vectors ? n_ : 0);
+    if (n_ > 0 && Geev(has_vectors ? 'V' : 'N', N(n_), a.begin(), values.data(), vectors.begin()) != 0) {
+      return Failed("did not converge");
+    }
+    for (int64_t i = 0; i < n_; ++i) out[i * step] = values[static_cast<size_t>(i)];
+    if (has_vectors) Store(vectors, n_, n_, Packed(out, step, n_, n_));
+    return absl::OkStatus();
+  }
+
+  // Of a singular matrix, too: U has a 0 on its diagonal then.
+  absl::Status Lu(Dense<W>& a, T* out, int64_t step) const {
+    const int64_t least = std::min(m_, n_);
+    std::vector<Int> pivots(static_cast<size_t>(least) + 1);
+    if (least > 0) L::Getrf(N(m_), N(n_), a.begin(), pivots.data());
+    Store(a, m_, n_, Packed(out, step, 0, n_));
+    for (int64_t i = 0; i < least; ++i) {
+      out[(m_ * n_ + i) * step] = T(static_cast<W>(static_cast<R>(pivots[static_cast<size_t>(i)] - 1)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Permutation(Dense<W>& pivots, T* out, int64_t step) const {
+    std::vector<int64_t> rows(static_cast<size_t>(m_));
+    std::iota(rows.begin(), rows.end(), int64_t{0});
+    for (int64_t i = 0; i < m_; ++i) {
+      const double pivot = std::real(pivots.at(i, 0));
+      if (!(pivot >= 0 && pivot < static_cast<double>(m_))) {
+        return IndexOutOfRangeError(absl::StrCat("permutation: pivot ", pivot, " of ", m_, " rows"));
+      }
+      std::swap(rows[static_cast<size_t>(i)], rows[static_cast<size_t>(pivot)]);
+    }
+    for (int64_t i = 0; i < m_; ++i) out[i * step] = T(static_cast<W>(static_cast<R>(rows[static_cast<size_t>(i)])));
+    return absl::OkStatus();
+  }
+
+  // In f64, whatever the elements: small elements of the result are differences of large ones.
+  absl::Status Exp(Dense<W>& a, const Strided<T>& out) const {
+    using Wide = std::conditional_t<scalar::kIsComplex<W>, std::complex<double>, double>;
+    Dense<Wide> wide(n_, n_);
+    std::copy(a.data.begin(), a.data.end(), wide.data.begin());
+    if (!Exponential(wide)) return Failed("singular matrix");
+    std::transform(wide.data.begin(), wide.data.end(), a.data.begin(), [](const Wide& x) { return static_cast<W>(x); });
+    Store(a, n_, n_, out);
+    return absl::OkStatus();
+  }
+
   LinalgOp op_;
   int64_t m_, n_, k_;  // a is [m, n], b is [n, k]
 };
@@ -285,7 +414,7 @@ Batch BatchOf(const KernelCall& call) {
   return {Coalesce(extents, {head(a), head(b), head(output)}), tail(a), tail(b), tail(output)};
 }
 
-template <typename T>
+template <typename T, typename O>
 absl::Status RunBatch(const LinalgOp& op, const KernelCall& call) {
   static const double kZero[2] = {0, 0};
   const KernelInput &first = call.inputs.front(), &last = call.inputs.back();
@@ -296,11 +425,11 @@ absl::Status RunBatch(const LinalgOp& op, const KernelCall& call) {
   const Solver<T> solver(op, m, n, k);
   const T* a = static_cast<const T*>(first.is_zero ? static_cast<const void*>(kZero) : first.data);
   const T* b = static_cast<const T*>(last.is_zero ? static_cast<const void*>(kZero) : last.data);
-  T* out = static_cast<T*>(call.output);
+  O* out = static_cast<O*>(call.output);
   const bool is_matrix = batch.output.size() == 2;
   std::vector<absl::Status> failed(static_cast<size_t>(batch.nest.size));
   const auto run = [&](int64_t i) {
-    const Strided<T> to = {out + PlaceOf(batch.nest, 2, i).offset, batch.output[0], is_matrix ? batch.output[1] : 0};
+    const Strided<O> to = {out + PlaceOf(batch.nest, 2, i).offset, batch.output[0], is_matrix ? batch.output[1] : 0};
     failed[static_cast<size_t>(i)] =
         solver.Run({a + PlaceOf(batch.nest, 0, i).offset, batch.a[0], batch.a[1]},
                    {b + PlaceOf(batch.nest, 1, i).offset, batch.b[0], batch.b[1]}, to, batch.output[0]);
@@ -318,6 +447,14 @@ absl::Status RunBatch(const LinalgOp& op, const KernelCall& call) {
   return absl::OkStatus();
 }
 
+// Eigenvalues are complex, of real matrices too.
+template <typename T>
+absl::Status RunKind(const LinalgOp& op, const KernelCall& call) {
+  using R = decltype(std::abs(typename Solver<T>::W{}));
+  const bool is_complex = op.kind == LinalgKind::kEig || op.kind == LinalgKind::kEigvals;
+  return is_complex ? RunBatch<T, std::complex<R>>(op, call) : RunBatch<T, T>(op, call);
+}
+
 }  // namespace
 
 absl::Status RunLinalg(const LinalgOp& op, const KernelCall& call) {
@@ -329,11 +466,11 @@ absl::Status RunLinalg(const LinalgOp& op, const KernelCall& call) {
   for (const KernelInput& input : call.inputs) extents.push_back(input.extents);
   const absl::StatusOr<Shape> output = LinalgOutput(op, extents);
   if (!output.ok()) return output.status();
-  if (*output != call.output_extents || call.inputs.front().dtype != call.output_dtype ||
-      call.inputs.back().dtype != call.output_dtype) {
-    return absl::InvalidArgumentError(absl::StrCat("linalg: ", ToText(*output), " of ",
-                                                   std::string(ToText(call.inputs.front().dtype)), " to ",
-                                                   ToText(call.output_extents)));
+  const DType dtype = call.inputs.front().dtype;
+  if (*output != call.output_extents || LinalgDType(op.kind, dtype) != call.output_dtype ||
+      call.inputs.back().dtype != dtype) {
+    return absl::InvalidArgumentError(absl::StrCat("linalg: ", ToText(*output), " of ", std::string(ToText(dtype)),
+                                                   " to ", ToText(call.output_extents)));
   }
   for (const Shape& each : extents) {
     for (const int64_t extent : {each[each.size() - 2], each.back()}) {
@@ -343,13 +480,13 @@ absl::Status RunLinalg(const LinalgOp& op, const KernelCall& call) {
     }
   }
   if (NumElements(*output) == 0) return absl::OkStatus();
-  switch (call.output_dtype) {
-    case DType::kF16: return RunBatch<F16>(op, call);
-    case DType::kBF16: return RunBatch<BF16>(op, call);
-    case DType::kF32: return RunBatch<float>(op, call);
-    case DType::kF64: return RunBatch<double>(op, call);
-    case DType::kC64: return RunBatch<std::complex<float>>(op, call);
-    case DType::kC128: return RunBatch<std::complex<double>>(op, call);
+  switch (dtype) {
+    case DType::kF16: return RunKind<F16>(op, call);
+    case DType::kBF16: return RunKind<BF16>(op, call);
+    case DType::kF32: return RunKind<float>(op, call);
+    case DType::kF64: return RunKind<double>(op, call);
+    case DType::kC64: return RunKind<std::complex<float>>(op, call);
+    case DType::kC128: return RunKind<std::complex<double>>(op, call);
     default: return NoKernelFor("linalg", call.output_dtype);
   }
 }

@@ -1,5 +1,6 @@
 // Matmul: OpenBLAS for floats and complex numbers, where strides become transposition flags and leading dimensions;
-// what BLAS can't express is packed first. f16 and bf16 are widened block by block, multiplied in f32 and rounded once.
+// what BLAS can't express is packed first. f16 and bf16 are widened block by block, multiplied in f32 and rounded once;
+// bf16 isn't widened where the CPU has dot products of it (bf16_product.h), whose sums are f32 and rounded once, too.
 // Integers and bool by blocked loops (bool: or of ands).
 //
 // The letters of a notation are grouped by role. Batch, left and right dims that lie one in the other are merged; the
@@ -27,6 +28,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "kernels/cpu/bf16_product.h"
 #include "kernels/cpu/blas_calls.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
@@ -340,6 +342,9 @@ template <typename Half, DType dtype>
 class HalfProduct {
  public:
   void Run(const SumOfProducts<Half>& sum) {
+    if constexpr (dtype == DType::kBF16) {
+      if (HasBf16Product()) return RunPairs(sum);
+    }
     constexpr int64_t kRows = 512, kColumns = 1024, kDepth = 1024;
     ForEachBlock(sum, kRows, kColumns, [&](const SumOfProducts<Half>& block) {
       const Matrix<Half> c = OutputMatrix(block);
@@ -357,6 +362,34 @@ class HalfProduct {
   }
 
  private:
+  // Without widening. The sums' bits don't depend on the blocks, so that threads take what they find.
+  static void RunPairs(const SumOfProducts<Half>& sum) {
+    std::vector<SumOfProducts<Half>> blocks;
+    ForEachBlock(sum, kBf16Rows, kBf16Columns, [&](const SumOfProducts<Half>& block) { blocks.push_back(block); });
+    RunBlocks(static_cast<int64_t>(blocks.size()), [&](int64_t i) {
+      HalfProduct product;
+      product.MultiplyPairs(blocks[static_cast<size_t>(i)]);
+    });
+  }
+  void MultiplyPairs(const SumOfProducts<Half>& block) {
+    const Matrix<Half> c = OutputMatrix(block);
+    Bf16Sums sums(c.rows, c.columns);
+    if (block.store == KernelStore::kAdd) {
+      Matrix<const Half> before = {c.data, c.rows, c.columns, c.row_stride, c.column_stride};
+      if (c.columns > 1 && c.column_stride != 1) before = packed_.Pack(before);
+      for (int64_t r = 0; r < c.rows; ++r) sums.SetRow(r, before.data + r * before.row_stride);
+    }
+    Packed<Half> of_left(1), of_right(2), turned(3);
+    ForEachPiece(block, kBf16Depth, [&](const SumOfProducts<Half>& piece) {
+      Matrix<const Half> a = LeftMatrix(piece, of_left), b = RightMatrix(piece, of_right);
+      if (a.columns > 1 && a.column_stride != 1) a = packed_.Pack(a);
+      if (b.columns > 1 && b.column_stride != 1) b = turned.Pack(b);
+      sums.Add(
+          {.inner = a.columns, .a = a.data, .a_row_stride = a.row_stride, .b = b.data, .b_row_stride = b.row_stride});
+    });
+    Round({sums.row(0), c.rows, c.columns, sums.stride(), 1}, c);
+  }
+
   // Into dense rows.
   void Widen(Matrix<const Half> from, float* to) {
     if (from.columns > 1 && from.column_stride != 1) from = packed_.Pack(from);

@@ -297,8 +297,8 @@ struct AllRows {
   AllRows() {
     for (const absl::Span<const OpRow> some :
          {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
-          composites::ArrangementRows(), composites::LinalgRows(), composites::FourierRows(), composites::RandomRows(),
-          composites::WindowRows(), composites::StatisticsRows(), composites::TrainingRows(),
+          composites::ArrangementRows(), composites::LinalgRows(), composites::MatrixRows(), composites::FourierRows(),
+          composites::RandomRows(), composites::WindowRows(), composites::StatisticsRows(), composites::TrainingRows(),
           composites::GradientRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }

@@ -40,14 +40,21 @@ int64_t Plus(int64_t a, int64_t b) {
 
 }  // namespace
 
+DType LinalgDType(LinalgKind kind, DType matrices) {
+  if (kind != LinalgKind::kEig && kind != LinalgKind::kEigvals) return matrices;
+  return matrices == DType::kF64 || matrices == DType::kC128 ? DType::kC128 : DType::kC64;
+}
+
 absl::StatusOr<Shape> LinalgResult(const LinalgOp& op, absl::Span<const Shape> matrices) {
   const int64_t m = matrices[0][0], n = matrices[0][1];
-  const bool is_any = op.kind == LinalgKind::kQr || op.kind == LinalgKind::kSvd || op.kind == LinalgKind::kSvdVals;
+  const bool is_any = op.kind == LinalgKind::kQr || op.kind == LinalgKind::kSvd || op.kind == LinalgKind::kSvdVals ||
+                      op.kind == LinalgKind::kLu || op.kind == LinalgKind::kPermutation;
   if (!is_any && m != n) return absl::InvalidArgumentError("needs square matrices");
   const int64_t least = std::min(m, n), k = op.full ? m : least;
   Shape result;
   switch (op.kind) {
     case LinalgKind::kCholesky:
+    case LinalgKind::kExp:
     case LinalgKind::kInv: return matrices[0];
     case LinalgKind::kTriangularSolve:
     case LinalgKind::kSolve:
@@ -55,10 +62,16 @@ absl::StatusOr<Shape> LinalgResult(const LinalgOp& op, absl::Span<const Shape> m
       return matrices[1];
     case LinalgKind::kSlogdet: return Shape{2};
     case LinalgKind::kReflectionSigns:
+    case LinalgKind::kEigvals:
     case LinalgKind::kEigvalsh: return Shape{n};
+    case LinalgKind::kPermutation:
+      if (n != 1) return absl::InvalidArgumentError("pivots are one column");
+      return Shape{m};
     case LinalgKind::kSvdVals: return Shape{least};
     case LinalgKind::kQr: result = {Plus(Times(m, k), Times(k, n))}; break;
+    case LinalgKind::kEig:
     case LinalgKind::kEigh: result = {Plus(n, Times(n, n))}; break;
+    case LinalgKind::kLu: result = {Plus(Times(m, n), least)}; break;
     case LinalgKind::kSvd: result = {Plus(Plus(Times(m, k), least), Times(op.full ? n : least, n))}; break;
   }
   if (result[0] < 0) return absl::InvalidArgumentError("the result is beyond 64 bits");

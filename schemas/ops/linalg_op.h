@@ -19,14 +19,21 @@
 //   svdvals            a [m,n]          [min(m, n)]: singular values, the largest first
 //   eigh               a [n,n]          eigenvalues [n], the least first, and eigenvectors [n,n], of the lower triangle
 //   eigvalsh           a [n,n]          [n]
+//   eig                a [n,n]          eigenvalues [n], in LAPACK's order, and eigenvectors [n,n], as columns of norm
+//                                       1: complex, of real matrices too, whose pairs are each other's conjugates
+//   eigvals            a [n,n]          [n], complex
+//   lu                 a [m,n]          L below the diagonal, without its ones, and U [m,n]; pivots [min(m, n)]: as row
+//                                       i was eliminated it changed places with row pivots[i], counted from 0
+//   permutation        pivots [m,1]     [m]: the row of a that pivots bring to each place; a of them in order is L U
+//   exp                a [n,n]          [n,n]: the sum of a^k / k!
 //
 // A QR of pieces (TSQR) has rows of R with other signs than one that Householder's reflections make of the whole. The
 // first n rows of its Q tell which: reflection_signs gives for each column the sign that makes it that of the
 // reflections (Ballard, Demmel, Grigori, Jacquelin, Knight, Nguyen: "Reconstructing Householder vectors from
 // tall-skinny QR", 2014, their modified LU decomposition).
 //
-// A matrix that has no answer (singular; not positive definite; one with a NaN or an infinity, where values are found
-// by iteration) is an error of the call with kLinalgErrorPayload.
+// A matrix that has no answer (singular, where it is divided by; not positive definite; one with a NaN or an infinity,
+// where values are found by iteration) is an error of the call with kLinalgErrorPayload.
 
 #include <array>
 #include <cstdint>
@@ -35,6 +42,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "schemas/types/dtype.h"
 #include "schemas/types/shape.h"
 
 namespace tessera {
@@ -53,10 +61,28 @@ enum class LinalgKind : uint8_t {
   kSvdVals = 8,
   kEigh = 9,
   kEigvalsh = 10,
+  kEig = 11,
+  kEigvals = 12,
+  kLu = 13,
+  kPermutation = 14,
+  kExp = 15,
 };
-inline constexpr std::array<std::string_view, 11> kLinalgKindNames = {
-    "cholesky", "triangular_solve", "solve", "inv",     "slogdet", "qr", "reflection_signs",
-    "svd",      "svdvals",          "eigh",  "eigvalsh"};
+inline constexpr std::array<std::string_view, 16> kLinalgKindNames = {"cholesky",
+                                                                      "triangular_solve",
+                                                                      "solve",
+                                                                      "inv",
+                                                                      "slogdet",
+                                                                      "qr",
+                                                                      "reflection_signs",
+                                                                      "svd",
+                                                                      "svdvals",
+                                                                      "eigh",
+                                                                      "eigvalsh",
+                                                                      "eig",
+                                                                      "eigvals",
+                                                                      "lu",
+                                                                      "permutation",
+                                                                      "exp"};
 
 struct LinalgOp {
   LinalgKind kind = LinalgKind::kCholesky;
@@ -71,6 +97,8 @@ inline std::string_view NameOf(LinalgKind kind) { return kLinalgKindNames[static
 inline int InputsOf(LinalgKind kind) {
   return kind == LinalgKind::kTriangularSolve || kind == LinalgKind::kSolve ? 2 : 1;
 }
+// The dtype of the result, of matrices of this one.
+DType LinalgDType(LinalgKind kind, DType matrices);
 // The extents of one result, of matrices with these; InvalidArgument that says how they should be.
 absl::StatusOr<Shape> LinalgResult(const LinalgOp& op, absl::Span<const Shape> matrices);
 // The same of inputs with their batch, which is the same for all.

@@ -186,6 +186,9 @@ enum class OpId : uint16_t {
   kEigvals = 277,
   kLu = 278,
   kMatrixFunction = 279,
+  kLuUnpack = 280,
+  kLuSolve = 281,
+  kMatrixExp = 282,
   // Fourier transforms.
   kFft = 290,
   kIfft = 291,

@@ -98,6 +98,7 @@ absl::StatusOr<OpResolution> ResolveMatrices(const ResolveInput& input) {
   }
   TensorSpec output = wanted.back();
   output.shape = *std::move(shape);
+  output.dtype = LinalgDType(op.kind, output.dtype);
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, output.shape, SizeBytes(output.dtype)));
   // About n times what the matrices have.
   const double n = static_cast<double>(input.tensors[0]->shape.back());

@@ -101,16 +101,16 @@ class Placer {
   }
 
  private:
-  // Terms lie side by side as their reduced values do, where all pieces are pending alike; and in a number that is what
-  // its terms, it itself at every coordinate, reduce to.
+  // Terms lie side by side, and over those of a base, as their reduced values do, where all are pending alike; and in a
+  // number that is what its terms, it itself at every coordinate, reduce to.
   bool StaysPending(int mesh_dim) const {
     const Placement& pending = input_.tensors[0]->placements[static_cast<size_t>(mesh_dim)];
-    if (!pending.is_partial() || call_.first_piece == 1) return false;
+    if (!pending.is_partial()) return false;
     for (const TensorSpec* tensor : input_.tensors) {
       if (!HaveSameArrangement(tensor->mesh, output_.mesh)) return false;
       if (!(tensor->placements[static_cast<size_t>(mesh_dim)] == pending)) return false;
     }
-    if (call_.op.base == PlaceBase::kNone) return true;
+    if (call_.op.base != PlaceBase::kScalar) return true;
     const ReduceOp op = pending.reduce_op();
     const Scalar number = input_.call.scalars[0].As(output_.dtype);
     return op == ReduceOp::kMax || op == ReduceOp::kMin || (op != ReduceOp::kProduct && !number.AsBool());

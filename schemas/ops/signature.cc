@@ -9,9 +9,9 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<std::string_view, 18> kOperandNames = {
-    "updates", "x",    "x1",       "x2",    "condition", "weights", "weight",    "bias",    "labels",
-    "target",  "mean", "variance", "query", "key",       "value",   "attn_mask", "indices", "mask"};
+constexpr std::array<std::string_view, 19> kOperandNames = {
+    "updates", "x",        "x1",    "x2",  "condition", "weights",   "weight",  "bias", "labels", "target",
+    "mean",    "variance", "query", "key", "value",     "attn_mask", "indices", "mask", "pivots"};
 constexpr std::array<std::string_view, 3> kPlaceNames = {"device", "device_mesh", "placements"};
 
 // What the public interfaces call an attribute, where they use another word.

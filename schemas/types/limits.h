@@ -7,7 +7,9 @@
 
 namespace tessera {
 
-inline constexpr size_t kMaxNameBytes = 1024;                // docs/limits.md: max_name_bytes
-inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;  // docs/limits.md: max_arena_bytes
+inline constexpr size_t kMaxNameBytes = 1024;                    // docs/limits.md: max_name_bytes
+inline constexpr int64_t kDefaultArenaBytes = int64_t{1} << 30;  // docs/limits.md: memory
+inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;      // docs/limits.md: max_arena_bytes
+inline constexpr size_t kMaxUploadTensors = 1024;                // docs/limits.md: max_upload_tensors
 
 }  // namespace tessera

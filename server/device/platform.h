@@ -4,7 +4,7 @@
 // and the device when its number is known; and it maps peers' arenas, which are of the same kind.
 //
 //   std::unique_ptr<Platform> platform = MakeCpuPlatform({.threads = 2});
-//   SharedArena own = *platform->MakeArena(1 << 30);
+//   SharedArena own = *platform->MakeArena(*platform->DefaultArenaBytes());
 //   std::unique_ptr<Device> device = platform->MakeDevice(WorkerIndex(0), own);
 
 #include <cstdint>
@@ -22,6 +22,8 @@ class Platform {
  public:
   virtual ~Platform() = default;
   virtual DeviceKind kind() const = 0;
+  // Bytes of the arena of a worker of which nobody has said how many it has.
+  virtual absl::StatusOr<int64_t> DefaultArenaBytes() = 0;
   // ResourceExhausted says bytes wanted and free; what there is may be more than was asked for, by the device's pages.
   virtual absl::StatusOr<SharedArena> MakeArena(int64_t bytes) = 0;
   // InvalidArgument when a descriptor is not that of an arena of this kind.

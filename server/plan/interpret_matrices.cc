@@ -9,6 +9,7 @@
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/interpret_eigenvalues.h"
 
 namespace tessera {
 namespace {
@@ -204,6 +205,59 @@ Decomposition Svd(const Matrix& a) {
   return {q, s, vh};
 }
 
+// L below the diagonal and U, then the pivots, by elimination with the largest ones.
+std::pair<Matrix, std::vector<double>> Lu(Matrix a) {
+  std::vector<double> pivots;
+  for (int64_t p = 0; p < std::min(a.rows, a.columns); ++p) {
+    int64_t best = p;
+    for (int64_t i = p + 1; i < a.rows; ++i) best = std::abs(a.at(i, p)) > std::abs(a.at(best, p)) ? i : best;
+    pivots.push_back(static_cast<double>(best));
+    for (int64_t j = 0; best != p && j < a.columns; ++j) std::swap(a.at(p, j), a.at(best, j));
+    for (int64_t i = p + 1; a.at(p, p) != 0 && i < a.rows; ++i) {
+      a.at(i, p) /= a.at(p, p);
+      for (int64_t j = p + 1; j < a.columns; ++j) a.at(i, j) -= a.at(i, p) * a.at(p, j);
+    }
+  }
+  return {a, pivots};
+}
+
+absl::StatusOr<std::vector<double>> Permutation(const Matrix& pivots) {
+  std::vector<double> rows(static_cast<size_t>(pivots.rows));
+  std::iota(rows.begin(), rows.end(), 0.0);
+  for (int64_t i = 0; i < pivots.rows; ++i) {
+    const double pivot = pivots.at(i, 0);
+    if (!(pivot >= 0 && pivot < static_cast<double>(pivots.rows))) {
+      return IndexOutOfRangeError(StrCat("permutation: pivot ", pivot, " of ", pivots.rows, " rows"));
+    }
+    std::swap(rows[static_cast<size_t>(i)], rows[static_cast<size_t>(pivot)]);
+  }
+  return rows;
+}
+
+// The series of a / 2^s, squared s times.
+Matrix Exponential(Matrix a) {
+  double norm = 0;
+  for (const double element : a.elements) norm += std::abs(element);
+  const int squarings = std::isfinite(norm) && norm > 0.5 ? std::ilogb(norm) + 2 : 0;
+  for (double& element : a.elements) element = std::ldexp(element, -squarings);
+  const auto times = [](const Matrix& x, const Matrix& y) {
+    Matrix product(x.rows, y.columns);
+    for (int64_t i = 0; i < x.rows; ++i) {
+      for (int64_t j = 0; j < y.columns; ++j) {
+        for (int64_t k = 0; k < x.columns; ++k) product.at(i, j) += x.at(i, k) * y.at(k, j);
+      }
+    }
+    return product;
+  };
+  Matrix sum = Identity(a.rows), term = sum;
+  for (int k = 1; k <= 20; ++k) {
+    term = times(term, a);
+    for (size_t i = 0; i < sum.elements.size(); ++i) sum.elements[i] += term.elements[i] /= k;
+  }
+  for (int step = 0; step < squarings; ++step) sum = times(sum, sum);
+  return sum;
+}
+
 // Results as they lie behind each other.
 class Packer {
  public:
@@ -285,8 +339,23 @@ absl::StatusOr<std::vector<double>> Results(const LinalgOp& op, const Matrix& a,
       if (op.kind == LinalgKind::kEigh) packer.Add(vectors, n, n);
       break;
     }
+    case LinalgKind::kLu: {
+      const auto [factors, pivots] = Lu(a);
+      packer.Add(factors, m, n);
+      packer.Add(pivots);
+      break;
+    }
+    case LinalgKind::kPermutation: return Permutation(a);
+    case LinalgKind::kExp: return Exponential(a).elements;
+    case LinalgKind::kEig:
+    case LinalgKind::kEigvals: return absl::InternalError("linalg: InterpretLinalg has complex results for itself");
   }
   return std::move(packer).Take();
+}
+
+absl::StatusOr<std::vector<Number>> AsNumbers(const absl::StatusOr<std::vector<double>>& results) {
+  if (!results.ok()) return results.status();
+  return std::vector<Number>(results->begin(), results->end());
 }
 
 // The matrix at an index of the batch.
@@ -312,13 +381,17 @@ absl::Status InterpretLinalg(const LinalgOp& op, const std::vector<StridedNumber
   const Shape& extents = inputs[0].extents;
   const Shape batch(extents.begin(), extents.end() - 2);
   const Shape result(output.extents.begin() + static_cast<ptrdiff_t>(batch.size()), output.extents.end());
-  if (Kind(output.dtype) == DTypeKind::kComplex) {
+  const bool has_complex_values = op.kind == LinalgKind::kEig || op.kind == LinalgKind::kEigvals;
+  if (Kind(inputs[0].dtype) == DTypeKind::kComplex) {
     return absl::UnimplementedError("linalg: of complex numbers Interpret has no meaning");
   }
   absl::Status failed;
   ForEachIndex(batch, [&](const Shape& index) {
     if (!failed.ok()) return;
-    absl::StatusOr<std::vector<double>> results = Results(op, Read(inputs.front(), index), Read(inputs.back(), index));
+    const Matrix a = Read(inputs.front(), index);
+    absl::StatusOr<std::vector<Number>> results = has_complex_values
+                                                      ? InterpretEigenvalues(op.kind, a.rows, a.elements)
+                                                      : AsNumbers(Results(op, a, Read(inputs.back(), index)));
     if (!results.ok()) {
       failed = results.status();
       return;

@@ -229,8 +229,11 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
     TESSERA_ASSIGN_OR_RETURN(const DType result, FourierResult(fourier->kind, dtype_of(step.inputs[0])));
     return expect(step.output, result);
   }
-  const bool keeps = std::holds_alternative<LinalgOp>(step.op) || std::holds_alternative<ConvOp>(step.op) ||
-                     std::holds_alternative<PoolOp>(step.op);
+  if (const auto* linalg = std::get_if<LinalgOp>(&step.op); linalg != nullptr) {
+    for (const int input : step.inputs) TESSERA_RETURN_IF_ERROR(expect(input, dtype_of(step.inputs[0])));
+    return expect(step.output, LinalgDType(linalg->kind, dtype_of(step.inputs[0])));
+  }
+  const bool keeps = std::holds_alternative<ConvOp>(step.op) || std::holds_alternative<PoolOp>(step.op);
   for (size_t i = 0; keeps && i < step.inputs.size(); ++i) {
     TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
   }

@@ -67,7 +67,7 @@ struct WorkerOptions {
   std::string message_advertise;  // by which others reach it; empty: the host of message_listen
   std::string join_token;
   int index = -1;
-  int64_t memory_bytes = int64_t{1} << 30;
+  int64_t memory_bytes = 0;  // 0: as many as its kind of device takes by itself
   std::string device = "cpu";
   int gpu = -1;
   std::string transport = "shm";
@@ -332,7 +332,11 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
   // Streams of more than the GPU has queues wait for each other; one of NCCL's may wait for a peer's. Read as the
   // driver starts.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-  return MakeCudaPlatform({.gpu = options.gpu, .worker = options.index, .lost = EndNow, .warn = Warn});
+  return MakeCudaPlatform({.gpu = options.gpu,
+                           .worker = options.index,
+                           .workers_on_host = options.workers_on_host,
+                           .lost = EndNow,
+                           .warn = Warn});
 }
 
 int Serve(WorkerOptions options) {
@@ -344,7 +348,9 @@ int Serve(WorkerOptions options) {
   auto made = MakePlatform(options);
   if (!made.ok()) return Fail(std::string(made.status().message()));
   const std::unique_ptr<Platform> platform = *std::move(made);
-  auto created = platform->MakeArena(options.memory_bytes);
+  auto bytes = options.memory_bytes > 0 ? absl::StatusOr<int64_t>(options.memory_bytes) : platform->DefaultArenaBytes();
+  if (!bytes.ok()) return Fail(std::string(bytes.status().message()));
+  auto created = platform->MakeArena(*bytes);
   if (!created.ok()) return Fail(std::string(created.status().message()));
   const auto arena = std::make_shared<const SharedArena>(*std::move(created));
   auto roots = FileRoots::Make(options.files);
@@ -403,10 +409,11 @@ int Main(int argc, char** argv) {
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
   app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
       ->check(CLI::Range(-1, kMaxWorkers - 1));
-  app.add_option("--memory", options.memory_bytes, "bytes of the arena (1GiB, 512MiB, 1000000)")
+  app.add_option("--memory", options.memory_bytes,
+                 "bytes of the arena (1GiB, 512MiB, 1000000); when not given 1GiB, and of a GPU what is free,\n"
+                 "shared evenly with the host's other workers, less a reserve")
       ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(int64_t{1}, kMaxArenaBytes))
-      ->capture_default_str();
+      ->check(CLI::Range(int64_t{1}, kMaxArenaBytes));
   app.add_option("--device", options.device, "what it computes on: cpu, or cuda (a GPU, by libcuda.so.1)")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();

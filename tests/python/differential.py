@@ -225,6 +225,8 @@ def binary(p):
     x = p.any()
     a = p.pool[x]
     y = p.any(lambda b: b.dtype == a.dtype and broadcasts(a, b))
+    if y is None:       # x alone is too large
+        return
     b = p.pool[y]
     if p.chance(0.35):
         y = p.number(a.dtype)
@@ -288,6 +290,8 @@ def where(p):
         return
     a = p.pool[x]
     y = p.any(lambda b: b.dtype == a.dtype and broadcasts(a, b))
+    if y is None:
+        return
     condition = p.any(lambda c: c.dtype == bool and broadcasts(c, a) and broadcasts(c, p.pool[y]))
     if condition is None:
         condition = upload(p, a.shape, np.dtype(bool))

@@ -25,6 +25,7 @@ ELSEWHERE = {"full", "arange", "rand", "eye", "matmul", "einsum", "slice", "plac
              "attention",
              "reshape", "where", "argmin", "argmax", "assign", "unstack", "matrix_function", "cholesky", "qr", "solve",
              "solve_triangular", "inv", "det", "slogdet", "svd", "svdvals", "eigh", "eigvalsh", "lstsq", "pinv", "matrix_rank",
+             "eig", "eigvals", "lu_factor", "lu_unpack", "lu_solve", "matrix_exp",
              "matrix_power", "matrix_norm", "fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fftn", "ifftn",
              "rfftn", "irfftn", "conv", "max_pool", "avg_pool", "conv_windows", "max_pool_windows", "avg_pool_windows",
              "cov"}

@@ -112,6 +112,17 @@ def test_a_mesh_says_what_its_workers_are(emulated, new_cluster):
 
 
 @needs_emulator
+def test_workers_without_a_word_of_memory_share_their_gpu(emulated, monkeypatch):
+    monkeypatch.setenv("TESSERA_EMULATOR_MEMORY", str(1 << 30))
+    with ts.local_cluster(workers=2, device="cuda") as cluster, cluster.connect() as session:
+        # Of 512 MiB an eighth stays free.
+        assert [worker["memory_bytes"] for worker in session.status()["workers"]] == [448 << 20] * 2
+        values = np.arange(1000.0)
+        x = session.distribute_tensor(values, session.default_mesh, [ts.Shard(0)])
+        np.testing.assert_array_equal((x + x).full_tensor(), values * 2)
+
+
+@needs_emulator
 def test_shards_move_between_gpus_and_what_moves_is_what_was_planned(emulated, new_cluster):
     session = new_cluster(workers=3, memory="16MiB", device="cuda").connect()
     mesh = session.init_device_mesh("cuda", (3,))

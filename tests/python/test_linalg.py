@@ -106,6 +106,140 @@ def test_systems(session, mesh22, rng, left, right, dtype):
                   np.linalg.solve(triangle.swapaxes(-1, -2), b), dtype)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("shape", [(1, 1), (4, 4), (4, 3, 3), (2, 2, 5, 5)])
+def test_eigenvalues_of_any_matrix(session, mesh22, rng, shape, dtype):
+    a = (rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if dtype == np.complex128 else 0)).astype(dtype)
+    want = np.linalg.eig(a).eigenvalues
+    for (x,) in each_placement(session, mesh22, [a]):
+        w, v = joined(ts.linalg.eig(x), ("eigenvalues", "eigenvectors"))
+        alone = np.asarray(ts.linalg.eigvals(x).full_tensor())
+        assert w.dtype == v.dtype == alone.dtype == (np.complex64 if dtype == np.float32 else np.complex128)
+        np.testing.assert_allclose(a @ v, v * w[..., None, :], atol=tolerance(dtype))
+        np.testing.assert_allclose(np.linalg.norm(v, axis=-2), np.ones(shape[:-1]), rtol=tolerance(dtype))
+        for got in (w, alone):
+            np.testing.assert_allclose(np.sort_complex(got.round(4)), np.sort_complex(want.round(4)), atol=2e-4)
+
+
+def test_a_turn_has_the_eigenvalues_of_its_angle(session, mesh4):
+    turn = session.distribute_tensor(np.array([[0.0, -1.0], [1.0, 0.0]]), mesh4, [S(0)])
+    assert sorted(ts.linalg.eigvals(turn).tolist(), key=lambda w: w.imag) == [-1j, 1j]
+    for bad in (np.nan, np.inf):
+        x = session.distribute_tensor(np.full((3, 3), bad), mesh4, [S(0)])
+        for part in (*ts.linalg.eig(x), ts.linalg.eigvals(x)):
+            with pytest.raises(ts.LinAlgError, match="eig.*did not converge"):
+                part.full_tensor()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (4, 3, 3), (2, 2, 4, 2)])
+def test_factors_multiply_to_the_matrix(session, mesh22, rng, shape, dtype):
+    a = (rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if dtype == np.complex128 else 0)).astype(dtype)
+    m, n, k = *shape[-2:], min(shape[-2:])
+    for (x,) in each_placement(session, mesh22, [a]):
+        p, lower, upper = joined(ts.linalg.lu(x), ("P", "L", "U"))
+        assert p.shape == (*shape[:-1], m) and lower.shape == (*shape[:-2], m, k) and upper.shape == (*shape[:-2], k, n)
+        np.testing.assert_allclose(p @ lower @ upper, a, atol=tolerance(dtype))
+        np.testing.assert_array_equal(p @ p.swapaxes(-1, -2), np.broadcast_to(np.eye(m), p.shape))
+        np.testing.assert_array_equal(lower, np.tril(lower, -1) + np.eye(m, k))
+        np.testing.assert_array_equal(upper, np.triu(upper))
+        assert (np.abs(lower) <= (np.sqrt(2) if dtype == np.complex128 else 1) + 1e-6).all()   # the largest pivots
+        factors, pivots = ts.linalg.lu_factor(x)
+        assert pivots.dtype == np.int64 and pivots.shape == (*shape[:-2], k)
+        if m != n:
+            continue
+        for right in ((n,), (n, 3), (4, n, 2)) if a.ndim == 3 else ((n,), (n, 3)):
+            b = rng.standard_normal(right).astype(dtype)
+            y = session.distribute_tensor(b, mesh22, [S(0), R()])
+            close(ts.linalg.lu_solve(factors, pivots, y), np.linalg.solve(a, b), dtype)
+            close(ts.linalg.lu_solve(factors, pivots, y, transposed=True), np.linalg.solve(a.swapaxes(-1, -2), b), dtype)
+
+
+def test_factors_that_say_nothing_are_refused(session, mesh22, rng):
+    x = session.distribute_tensor(rng.standard_normal((4, 4)), mesh22, [S(0), R()])
+    factors, pivots = ts.linalg.lu_factor(x)
+    with pytest.raises(ts.DTypeError, match="lu_solve: pivots are integers"):
+        ts.linalg.lu_solve(factors, pivots * 1.0, x)
+    with pytest.raises(ts.InvalidArgumentError, match="lu_solve: there is one pivot for each"):
+        ts.linalg.lu_solve(factors, pivots[:3], x)
+    with pytest.raises(ts.InvalidArgumentError, match="lu_solve: needs square"):
+        ts.linalg.lu_solve(factors[:, :3], pivots[:3], x)
+    with pytest.raises(ts.IndexOutOfRangeError, match=r"pivot \d+ of 4 rows"):
+        ts.linalg.lu_solve(factors, pivots + 8, x).wait()
+    singular = session.distribute_tensor(np.ones((3, 3)), mesh22, [R(), S(1)])
+    p, lower, upper = ts.linalg.lu(singular)
+    close(p @ lower @ upper, np.ones((3, 3)), np.float64)
+    with pytest.raises(ts.LinAlgError, match="singular"):
+        ts.linalg.lu_solve(*ts.linalg.lu_factor(singular), singular).wait()
+
+
+def test_exponentials_of_matrices(session, mesh22, rng):
+    for dtype in (np.float32, np.float64, np.complex128):
+        for scale in (1e-3, 1, 30):
+            q = np.linalg.qr(rng.standard_normal((4, 4)))[0]
+            w = scale * (rng.standard_normal(4) - 1) * (1j if dtype == np.complex128 else 1)
+            a, want = ((q * w) @ q.T).astype(dtype), ((q * np.exp(w)) @ q.T).astype(dtype)
+            for (x,) in each_placement(session, mesh22, [a]):
+                np.testing.assert_allclose(np.asarray(ts.linalg.matrix_exp(x).full_tensor()) / abs(want).max(), want / abs(want).max(),
+                                           atol=(1e-3 if dtype == np.float32 else 1e-11) * max(scale, 1))
+    nilpotent = np.array([[0.0, 3, 5], [0, 0, 2], [0, 0, 0]])
+    close(ts.linalg.matrix_exp(ts.asarray(np.stack([nilpotent, np.zeros((3, 3))]))),
+          np.stack([np.eye(3) + nilpotent + nilpotent @ nilpotent / 2, np.eye(3)]), np.float64)
+    assert np.isnan(ts.linalg.matrix_exp(ts.asarray(np.full((2, 2), np.inf))).full_tensor()).all()
+
+
+def test_tensors_as_matrices(session, mesh22, rng):
+    a = rng.standard_normal((4, 6, 8, 3))
+    b = rng.standard_normal((4, 6))
+    for (x, y) in each_placement(session, mesh22, [a, b]):
+        close(ts.linalg.tensorinv(x), np.linalg.tensorinv(a), np.float64)
+        close(ts.linalg.tensorsolve(x, y), np.linalg.tensorsolve(a, b), np.float64)
+    turned = np.moveaxis(a, 0, 2)       # (6, 8, 4, 3)
+    close(ts.linalg.tensorsolve(session.distribute_tensor(turned, mesh22, [R(), S(1)]), ts.asarray(b.T.copy()), axes=(1,)),
+          np.linalg.tensorsolve(turned, b.T, axes=(1,)), np.float64)
+    close(ts.linalg.tensorinv(ts.asarray(a.reshape(24, 8, 3)), ind=1), np.linalg.tensorinv(a.reshape(24, 8, 3), ind=1), np.float64)
+    for bad in (0, -1, 5):
+        with pytest.raises(ts.InvalidArgumentError, match=f"tensorinv: ind is {bad}"):
+            ts.linalg.tensorinv(ts.asarray(a), ind=bad)
+    with pytest.raises(ts.InvalidArgumentError, match="tensorinv: the first 1 dims"):
+        ts.linalg.tensorinv(ts.asarray(a), ind=1)
+    with pytest.raises(ts.InvalidArgumentError, match="tensorsolve: the dims"):
+        ts.linalg.tensorsolve(ts.asarray(a), ts.asarray(b.T.copy()))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("long", [64, 61])
+def test_the_long_side_of_a_matrix_stays_where_it_is(session, mesh4, rng, long, dtype):
+    a = (rng.standard_normal((long, 3)) + (1j * rng.standard_normal((long, 3)) if dtype == np.complex128 else 0)).astype(dtype)
+    b = rng.standard_normal((long, 2)).astype(dtype)
+    x, y = (session.distribute_tensor(one, mesh4, [S(0)]) for one in (a, b))
+    with session.comm_debug() as comm:
+        got = ts.linalg.lstsq(x, y)
+        ts.wait(*got)
+    # Triangles of 3 x 3, and sums of 3 x 2 and of 2 numbers: nothing of the long side.
+    assert sum(comm.bytes_received) <= 4 * 3 * (9 + 2 * 6 + 2) * a.itemsize, comm.bytes_received
+    want = np.linalg.lstsq(a, b)
+    close(got.x, want[0], dtype)
+    close(got.residuals, want[1], dtype)
+    assert got.rank.item() == 3
+    close(got.singular_values, want[3], dtype)
+    for values, matrix in ((x, a), (session.distribute_tensor(a.T.copy(), mesh4, [S(1)]), a.T)):
+        u, s, vh = ts.linalg.svd(values, full_matrices=False)
+        assert (u if matrix is a else vh).placements == values.placements
+        np.testing.assert_allclose(np.asarray((u * s.astype(u.dtype)).full_tensor()) @ np.asarray(vh.full_tensor()), matrix, atol=tolerance(dtype))
+        close(ts.linalg.svdvals(values), np.linalg.svdvals(matrix), dtype)
+        close(ts.linalg.pinv(values), np.linalg.pinv(matrix), dtype)
+        assert ts.linalg.matrix_rank(values).item() == 3
+        with session.comm_debug() as comm:
+            ts.wait(ts.linalg.svdvals(values), ts.linalg.matrix_rank(values), ts.linalg.matrix_norm(values, ord=2))
+        assert sum(comm.bytes_received) <= 3 * 4 * 3 * 9 * a.itemsize, comm.bytes_received
+    deficient = a.copy()
+    deficient[:, 2] = deficient[:, 0]
+    got, want = ts.linalg.lstsq(session.distribute_tensor(deficient, mesh4, [S(0)]), y), np.linalg.lstsq(deficient, b)
+    close(got.x, want[0], dtype)
+    assert got.rank.item() == 2
+
+
 @pytest.mark.parametrize("right", [(8,), (8, 3)])
 def test_least_squares(session, mesh22, rng, right):
     a, b = rng.standard_normal((8, 3)), rng.standard_normal(right)
@@ -205,6 +339,8 @@ def test_what_has_no_elements(session, mesh22):
         for full in (True, False):
             for got, want in zip(ts.linalg.svd(x, full_matrices=full), np.linalg.svd(a, full_matrices=full)):
                 close(got, want, np.float64)
+        p, lower, upper = joined(ts.linalg.lu(x), ("P", "L", "U"))
+        np.testing.assert_array_equal(p @ lower @ upper, a)
         close(ts.linalg.pinv(x), np.linalg.pinv(a), np.float64)
         close(ts.linalg.matrix_norm(x), np.linalg.matrix_norm(a), np.float64)
         assert ts.linalg.matrix_rank(x).shape == shape[:-2]
@@ -215,7 +351,12 @@ def test_what_has_no_elements(session, mesh22):
         for got, want in zip(ts.linalg.slogdet(x), np.linalg.slogdet(a)):
             close(got, want, np.float64)
         b = np.zeros(shape[:-1] + (2,))
-        close(ts.linalg.solve(x, session.distribute_tensor(b, mesh22, [R(), S(0)])), b, np.float64)
+        y = session.distribute_tensor(b, mesh22, [R(), S(0)])
+        close(ts.linalg.solve(x, y), b, np.float64)
+        close(ts.linalg.lu_solve(*ts.linalg.lu_factor(x), y), b, np.float64)
+        for got, want in zip(ts.linalg.eig(x), np.linalg.eig(a)):
+            close(got, want.astype(np.complex128), np.float64)
+        assert ts.linalg.matrix_exp(x).shape == shape
 
 
 def test_a_matrix_without_an_answer_is_an_error_of_that_op(session, mesh22, rng):
@@ -280,7 +421,7 @@ def test_bad_input_is_said_by_the_function(session, mesh22, rng):
 
 
 def test_the_namespace_is_the_array_apis():
-    for name in ("cholesky cross det diagonal eigh eigvalsh inv matmul matrix_norm matrix_power matrix_rank matrix_transpose outer "
+    for name in ("cholesky cross det diagonal eig eigh eigvals eigvalsh inv matmul matrix_norm matrix_power matrix_rank matrix_transpose outer "
                  "pinv qr slogdet solve svd svdvals tensordot trace vecdot vector_norm").split():
         assert callable(getattr(ts.linalg, name)) and getattr(ts.linalg, name).__doc__, name
     assert not hasattr(ts, "inv") and not hasattr(ts, "svd")

@@ -375,6 +375,57 @@ class Recommender(nn.Module):
         return (self.deep(torch.cat([bag, user], 1)) + pairs).squeeze(1)
 
 
+class Ranker(nn.Module):
+    """Bags of numbers cut by offsets: sums by weights, means and maxima, and products of pairs."""
+
+    def __init__(self):
+        super().__init__()
+        self.bags = nn.ModuleList(nn.EmbeddingBag(20, 4, mode=mode, padding_idx=0) for mode in ("sum", "mean", "max"))
+        self.weights, self.pairs, self.out = nn.Embedding(20, 1), nn.Bilinear(4, 4, 5), nn.Linear(9, 1)
+
+    def forward(self, items):
+        flat = items.flatten()
+        starts = torch.tensor([0, 5, 5, 13]).to(items.device)       # the second bag is empty
+        added = self.bags[0](flat, starts, per_sample_weights=self.weights(flat).flatten())
+        mean, most = self.bags[1](flat, starts), self.bags[2](items)
+        return self.out(F.hardshrink(torch.cat([self.pairs(added, mean), most], 1), 0.01))
+
+
+class SpatialTransformer(nn.Module):
+    """Images that are turned and scaled by what a small net sees, then fields of offsets (optical flow)."""
+
+    def __init__(self):
+        super().__init__()
+        self.look, self.turn = nn.Conv2d(3, 4, 3, 2, padding=1, padding_mode="replicate"), nn.Linear(16, 6)
+        self.flow = nn.Conv2d(3, 2, 3, padding=1)
+        with torch.no_grad():
+            self.turn.bias.copy_(torch.tensor([1.0, 0, 0.1, 0, 0.9, 0]))
+
+    def forward(self, x):
+        seen = F.adaptive_max_pool2d(F.relu(self.look(x)), (2, 2))
+        grid = F.affine_grid(self.turn(seen.flatten(1) * 0.1).view(-1, 2, 3), x.shape, align_corners=False)
+        x = F.grid_sample(x, grid, mode="bicubic", padding_mode="reflection", align_corners=False)
+        return F.grid_sample(x, grid + 0.1 * self.flow(x).permute(0, 2, 3, 1), padding_mode="zeros", align_corners=True)
+
+
+class Relative(nn.Module):
+    """Attention with a learned bias by relative place, shared by the batch, and heads that share keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv, self.bias = nn.Linear(16, 16), nn.Linear(16, 16), nn.Parameter(torch.randn(4, 11) * 0.1)
+
+    def forward(self, x):
+        n, length, _ = x.shape
+        q = self.q(x).view(n, length, 4, 4).transpose(1, 2)
+        k, v = (one.view(n, length, 2, 4).transpose(1, 2) for one in self.kv(x).chunk(2, -1))
+        at = torch.arange(length, device=x.device)
+        bias = self.bias[:, at[None] - at[:, None] + length - 1]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=True)
+        k, v = (one.repeat_interleave(2, 1) for one in (k, v))
+        return out + F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None] + out.mean((1, 3))[:, None, None])
+
+
 def images(count=4, size=8, channels=3):
     return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(5))
 
@@ -403,6 +454,8 @@ KINDS = {
     "U-Net": (UNet, lambda: [images(), torch.tensor([1, 5, 9, 3]), floats(4, 3, 6)]),
     "VAE": (Vae, lambda: [images(), floats(4, 4, 2, 2)]), "GAN": (Judge, lambda: [images()]),
     "graph": (Graph, lambda: [floats(4, 4), torch.tensor([0, 1, 2, 3, 0, 2]), torch.tensor([1, 2, 3, 0, 2, 0])]),
+    "ranking": (Ranker, lambda: [numbers()]), "spatial transformer": (SpatialTransformer, lambda: [images(size=7)]),
+    "relative places": (Relative, lambda: [floats(4, 6, 16)]),
     "recommender": (Recommender, lambda: [numbers(), torch.tensor([1, 5, 9, 3])]),
 }
 
@@ -420,5 +473,7 @@ LOSSES = {
     "hinge": lambda x, y, z: F.hinge_embedding_loss(x, y.sign(), margin=0.5),
     "many labels": lambda x, y, z: F.multilabel_soft_margin_loss(x, (y > 0).float()),
     "normal": lambda x, y, z: F.gaussian_nll_loss(x, y, y.exp()), "Poisson": lambda x, y, z: F.poisson_nll_loss(x, y.exp()),
+    "margins": lambda x, y, z: F.multi_margin_loss(x, z, p=2, margin=0.5, weight=torch.linspace(0.5, 1.5, 6, device=x.device)),
+    "margins of many labels": lambda x, y, z: F.multilabel_margin_loss(x, torch.tensor([[0, 3, -1, 0, 0, 0]] * 4).to(x.device)),
     "soft margin": lambda x, y, z: F.soft_margin_loss(x, y.sign()),
 }

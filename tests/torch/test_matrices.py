@@ -29,6 +29,20 @@ TALL = torch.randn(6, 4, generator=torch.Generator().manual_seed(2))
     (lambda a: torch.linalg.qr(a)[1], TALL), (lambda a: torch.linalg.solve(a, a[:, :2]), MATRIX),
     (lambda a: torch.linalg.solve(a, a[:2], left=False), MATRIX), (lambda a: torch.linalg.solve(a, a[0]), MATRIX),
     (lambda a: torch.linalg.slogdet(a)[1], MATRIX), (torch.linalg.det, MATRIX), (lambda a: torch.linalg.cholesky(a @ a.mT), MATRIX),
+    (lambda a: torch.linalg.eigvals(a).abs().sort().values, MATRIX), (lambda a: torch.linalg.eig(a)[1].abs().square().sum(), MATRIX),
+    (lambda a: torch.linalg.matrix_exp(a / 3), MATRIX), (lambda a: torch.linalg.lu(a)[1], TALL), (lambda a: torch.linalg.lu(a.mT)[2], TALL),
+    (lambda a: torch.linalg.lu_factor(a)[0], MATRIX), (lambda a: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), a[:, :2]), MATRIX),
+    (lambda a: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), a[:2], left=False), MATRIX),
+    (lambda a: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), a[:, :2], adjoint=True), MATRIX),
+    (lambda a: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), a[:2], left=False, adjoint=True), MATRIX),
+    (torch.linalg.pinv, TALL), (lambda a: torch.linalg.pinv(a, rtol=0.5), TALL), (lambda a: torch.linalg.pinv(a @ a.mT, hermitian=True, atol=0.1), TALL),
+    (lambda a: torch.linalg.lstsq(a, a[:, :2] * 2 + 1)[0], TALL), (lambda a: torch.linalg.lstsq(a, a[:, 0] + 1, driver="gelsd")[0], TALL),
+    (lambda a: torch.linalg.lstsq(a, a[:, :1] + 1, driver="gels").residuals, TALL), (lambda a: torch.linalg.cond(a), MATRIX),
+    (lambda a: torch.cholesky_solve(a[:, :2], torch.linalg.cholesky(a @ a.mT)), MATRIX),
+    (lambda a: torch.cholesky_inverse(torch.linalg.cholesky(a @ a.mT, upper=True), upper=True), MATRIX),
+    (lambda a: torch.linalg.householder_product(a, torch.ones_like(a[0]) / 2), TALL), (lambda a: torch.linalg.multi_dot([a, a.mT, a]), TALL),
+    (lambda a: torch.linalg.matrix_power(a, -2), MATRIX), (lambda a: torch.linalg.matrix_norm(a, 2), TALL),
+    (lambda a: torch.linalg.tensorsolve(a.reshape(2, 2, 4), a[0].reshape(2, 2)), MATRIX), (lambda a: torch.linalg.tensorinv(a.reshape(2, 2, 4)), MATRIX),
     (lambda a: torch.fft.irfft(torch.fft.rfft(a) * 2, n=4), TALL), (lambda a: torch.fft.fft2(a, norm="ortho").abs(), TALL),
     (lambda a: a.median(0).values, TALL), (lambda a: a.median(), TALL), (lambda a: a.cummax(0).values, TALL),
 ], ids=lambda value: "" if callable(value) else "x".join(map(str, value.shape)))
@@ -49,11 +63,38 @@ def test_a_singular_matrix_is_named_where_the_result_is_read(mesh):
     assert x.sum().item() == 0
 
 
-def test_factors_that_were_made_elsewhere_are_refused(mesh):
-    lu, pivots = torch.linalg.lu_factor(MATRIX)
-    x, y = (tt.distribute_tensor(one, mesh, [R]) for one in (lu, pivots))
-    with pytest.raises(NotImplementedError, match="linalg_lu_solve"):
-        torch.linalg.lu_solve(x, y, tt.distribute_tensor(TALL[:4], mesh, [R]))
+def test_factors_that_were_made_elsewhere(mesh):
+    factors = torch.linalg.lu_factor(MATRIX)
+    there = [tt.distribute_tensor(one, mesh, [S(0)]) for one in factors]
+    for options in ({}, {"adjoint": True}, {"left": False}, {"left": False, "adjoint": True}):
+        b = TALL[:4] if options.get("left", True) else TALL
+        torch.testing.assert_close(torch.linalg.lu_solve(*there, tt.distribute_tensor(b, mesh, [S(0)]), **options).cpu(),
+                                   torch.linalg.lu_solve(*factors, b, **options), rtol=1e-4, atol=1e-5)
+    for got, expected in zip(torch.lu_unpack(*there), torch.lu_unpack(*factors)):
+        torch.testing.assert_close(got.cpu(), expected)
+    for got, expected in zip(torch.linalg.lu_factor(tt.distribute_tensor(MATRIX, mesh, [S(1)])), factors):
+        assert got.dtype == expected.dtype
+        torch.testing.assert_close(got.cpu(), expected)
+    with pytest.raises(NotImplementedError, match="pivots"):
+        torch.linalg.lu_factor(there[0], pivot=False)
+
+
+def test_factors_of_complex_matrices_and_batches(mesh):
+    a = torch.complex(MATRIX, MATRIX.flip(0)).expand(3, 4, 4).clone() + torch.arange(3.0)[:, None, None] * torch.eye(4)
+    x, b = tt.distribute_tensor(a, mesh, [S(0)]), torch.complex(TALL[:4, :2], TALL[2:, :2])
+    factors = torch.linalg.lu_factor(a)
+    for options in ({}, {"adjoint": True}, {"left": False}, {"left": False, "adjoint": True}):
+        right = (b if options.get("left", True) else b.mT).expand(3, -1, -1)
+        torch.testing.assert_close(torch.linalg.lu_solve(*torch.linalg.lu_factor(x), tt.distribute_tensor(right, mesh, [R]), **options).cpu(),
+                                   torch.linalg.lu_solve(*factors, right, **options), rtol=1e-4, atol=1e-5)
+    w, v = torch.linalg.eig(x)
+    torch.testing.assert_close(x.cpu() @ v.cpu(), v.cpu() * w.cpu()[:, None], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.linalg.pinv(x).cpu(), torch.linalg.pinv(a), rtol=1e-4, atol=1e-5)
+    many = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(4))
+    for got, expected in zip(torch.linalg.lstsq(*(tt.distribute_tensor(one, mesh, [S(0)]) for one in (many, many[..., :2] + 1)), driver="gelsd"),
+                             torch.linalg.lstsq(many, many[..., :2] + 1, driver="gelsd")):
+        assert got.dtype == expected.dtype
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("placement", [R, S(0), S(1)])

@@ -13,7 +13,11 @@ import tessera.torch as tt
 
 R, S = ts.Replicate(), ts.Shard
 
+# Each rank ends without Python's way out: gloo's threads, which DTensor's mesh still holds there, now and then end the
+# process by std::terminate. What it wrote is whole by then: save() returns once rank 0 has written the metadata. They wait
+# for each other by the file, since the first to go closes gloo's connections.
 RANKS = """
+import os
 import sys
 import torch
 import torch.distributed as dist
@@ -21,12 +25,15 @@ import torch.distributed.checkpoint as checkpoint
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(folder + ".store", 2))
+store = dist.FileStore(folder + ".store", 2)
+dist.init_process_group("gloo", rank=rank, world_size=2, store=store)
 mesh = init_device_mesh("cpu", (2,))
 w = torch.arange(35.0).reshape(7, 5)
 model = {"w": distribute_tensor(w, mesh, [Shard(0)]), "b": distribute_tensor(torch.arange(5.0), mesh, [Replicate()])}
 checkpoint.save({"model": model, "optimizer": {"step": 3, "m": distribute_tensor(w * 2, mesh, [Shard(1)])}}, checkpoint_id=folder)
-dist.destroy_process_group()
+store.set(f"saved/{rank}", "")
+store.wait(["saved/0", "saved/1"])
+os._exit(0)
 """
 
 

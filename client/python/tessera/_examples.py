@@ -339,10 +339,16 @@ zeros_like: ts.zeros_like(ts.asarray([5, 6])).tolist() => [0, 0]
 linalg.cholesky: ts.linalg.cholesky(ts.asarray([[4.0, 0.0], [0.0, 9.0]])).tolist() => [[2.0, 0.0], [0.0, 3.0]]
 linalg.cond: ts.linalg.cond(ts.asarray([[4.0, 0.0], [0.0, 2.0]])).item() => 2.0
 linalg.det: ts.linalg.det(ts.asarray([[2.0, 0.0], [0.0, 3.0]])).item() => 6.0
+linalg.eig: ts.linalg.eig(ts.asarray([[2.0, 0.0], [0.0, 3.0]])).eigenvalues.tolist() => [(2+0j), (3+0j)]
+linalg.eigvals: ts.linalg.eigvals(ts.asarray([[0.0, -1.0], [1.0, 0.0]])).tolist() => [1j, -1j]
 linalg.eigh: ts.linalg.eigh(ts.asarray([[2.0, 0.0], [0.0, 3.0]])).eigenvalues.tolist() => [2.0, 3.0]
 linalg.eigvalsh: ts.linalg.eigvalsh(ts.asarray([[2.0, 0.0], [0.0, 3.0]])).tolist() => [2.0, 3.0]
 linalg.inv: ts.linalg.inv(ts.asarray([[2.0, 0.0], [0.0, 4.0]])).tolist() => [[0.5, 0.0], [0.0, 0.25]]
 linalg.lstsq: ts.linalg.lstsq(ts.asarray([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]]), ts.asarray([[1.0], [4.0], [0.0]])).x.shape => (2, 1)
+linalg.lu: ts.linalg.lu(ts.asarray([[0.0, 2.0], [4.0, 0.0]])).U.tolist() => [[4.0, 0.0], [0.0, 2.0]]
+linalg.lu_factor: ts.linalg.lu_factor(ts.asarray([[0.0, 2.0], [4.0, 0.0]])).pivots.tolist() => [1, 1]
+linalg.lu_solve: ts.linalg.lu_solve(*ts.linalg.lu_factor(ts.asarray([[0.0, 2.0], [4.0, 0.0]])), ts.asarray([2.0, 8.0])).tolist() => [2.0, 1.0]
+linalg.matrix_exp: ts.linalg.matrix_exp(ts.zeros((2, 2))).tolist() => [[1.0, 0.0], [0.0, 1.0]]
 linalg.matrix_norm: ts.linalg.matrix_norm(ts.asarray([[3.0, 0.0], [0.0, 4.0]])).item() => 5.0
 linalg.matrix_power: ts.linalg.matrix_power(ts.asarray([[2.0, 0.0], [0.0, 3.0]]), 2).tolist() => [[4.0, 0.0], [0.0, 9.0]]
 linalg.matrix_rank: ts.linalg.matrix_rank(ts.asarray([[1.0, 1.0], [1.0, 1.0]])).item() => 1
@@ -355,6 +361,8 @@ linalg.solve: ts.linalg.solve(ts.asarray([[2.0, 0.0], [0.0, 4.0]]), ts.asarray([
 linalg.solve_triangular: ts.linalg.solve_triangular(ts.asarray([[2.0, 0.0], [0.0, 4.0]]), ts.asarray([[2.0], [2.0]]), upper=True).tolist() => [[1.0], [0.5]]
 linalg.svd: [x.shape for x in ts.linalg.svd(ts.ones((3, 2)), full_matrices=False)] => [(3, 2), (2,), (2, 2)]
 linalg.svdvals: ts.linalg.svdvals(ts.asarray([[3.0, 0.0], [0.0, 4.0]])).tolist() => [4.0, 3.0]
+linalg.tensorinv: ts.linalg.tensorinv(ts.ones((1, 1))).tolist() => [[1.0]]
+linalg.tensorsolve: ts.linalg.tensorsolve(ts.asarray([[2.0, 0.0], [0.0, 4.0]]), ts.asarray([2.0, 2.0])).tolist() => [1.0, 0.5]
 fft.fft: ts.fft.fft(ts.asarray([1.0, 0.0])).tolist() => [(1+0j), (1+0j)]
 fft.ifft: ts.fft.ifft(ts.asarray([1.0, 1.0])).tolist() => [(1-0j), 0j]
 fft.fftn: ts.fft.fftn(ts.ones((2, 2))).tolist() => [[(4+0j), 0j], [0j, 0j]]

@@ -22,6 +22,7 @@ _ELSEWHERE = {
     "view_as": "ts.reshape(x, y.shape)", "flatten": "x.flatten()",
     "inv": "ts.linalg.inv(x)", "det": "ts.linalg.det(x)", "svd": "ts.linalg.svd(x)", "qr": "ts.linalg.qr(x)", "eigh": "ts.linalg.eigh(x)",
     "solve": "ts.linalg.solve(a, b)", "norm": "ts.linalg.norm(x)", "cholesky": "ts.linalg.cholesky(x)",
+    "eig": "ts.linalg.eig(x)", "pinv": "ts.linalg.pinv(x)", "lstsq": "ts.linalg.lstsq(a, b)", "lu": "ts.linalg.lu(x)", "expm": "ts.linalg.matrix_exp(x)",
     "sigmoid_": "ts.sigmoid(x)", "true_divide": "ts.divide(x1, x2)", "radians": "ts.deg2rad(x)", "degrees": "ts.rad2deg(x)", "nanmedian": "ts.nanquantile(x, 0.5)",
     "histogram_bin_edges": "ts.histogram(x, bins)[1]", "partition": "ts.sort(x)", "argpartition": "ts.argsort(x)", "lexsort": "ts.argsort(x), stable, by one key after the other",
     "apply_over_axes": "ts.sum(x, axis=(0, 1), keepdims=True)", "vectorize": "the function itself: ops take whole tensors", "conjugate": "ts.conj(x)",

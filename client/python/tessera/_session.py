@@ -398,9 +398,10 @@ class Cluster:
         return cluster_html(self)
 
 
-def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, address=None, timeout=60,
+def local_cluster(workers=None, memory=None, device="cpu", *, transport=None, address=None, timeout=60,
                   coordinator_flags=(), worker_flags=(), files=None) -> Cluster:
-    """Starts a coordinator and workers on this host; memory is per worker. device is "cpu" or "cuda". files: folders whose
+    """Starts a coordinator and workers on this host; memory is per worker: by default 1 GiB, and of a GPU an equal share
+    of what is free, less a reserve. device is "cpu" or "cuda". files: folders whose
     files the workers load and save ("folder:ro": load); the current one if it is not given.
 
     >>> with ts.local_cluster(workers=4, memory="1GiB") as cluster:
@@ -419,7 +420,7 @@ def local_cluster(workers=None, memory="1GiB", device="cpu", *, transport=None, 
             raise InvalidArgumentError(f"{op}: address is {address!r}; a cluster on this host listens on unix:/path")
     transport = transport or os.environ.get("TESSERA_TRANSPORT", "shm")
     roots = [os.getcwd()] if files is None else [files] if isinstance(files, (str, os.PathLike)) else files
-    raw = _tessera.LocalCluster._start(count, parse_bytes(memory, op), device, str(transport), path, seconds(timeout, op),
+    raw = _tessera.LocalCluster._start(count, 0 if memory is None else parse_bytes(memory, op), device, str(transport), path, seconds(timeout, op),
                                        list(coordinator_flags), [os.fspath(folder) for folder in roots], sys.executable or "",
                                        list(worker_flags))
     return Cluster(raw)

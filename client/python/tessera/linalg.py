@@ -1,20 +1,38 @@
 """The array API's linalg. Matrices are the last two dims, those before them a batch; a batch that is sharded is computed
 where it lies, sharded rows or columns are gathered, or go to the batch."""
 
+import math
 from typing import Any, NamedTuple
 
 import _tessera_ops as made     # the functions that are made from the catalog
-from _tessera_ops import (cholesky, cross, det, diagonal, eigvalsh, inv, matmul, matrix_norm, matrix_power, matrix_rank,
-                          pinv, solve, solve_triangular, svdvals, trace, vector_norm)
+from _tessera_ops import (cholesky, cross, det, diagonal, eigvals, eigvalsh, inv, lu_solve, matmul, matrix_exp, matrix_norm,
+                          matrix_power, matrix_rank, pinv, solve, solve_triangular, svdvals, trace, vector_norm)
 from ._contraction import einsum, outer, tensordot, vecdot
-from ._errors import InvalidArgumentError, LinAlgError, UnimplementedError
+from ._errors import InvalidArgumentError, LinAlgError
 from ._names import suggestion
 from ._ops import _tensor_of, astype, matrix_transpose, moveaxis, reshape
 from ._tensor import axes_of
 
-__all__ = ["LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul", "matrix_norm",
-           "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular",
-           "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm"]
+__all__ = ["LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "lu",
+           "lu_factor", "lu_solve", "matmul", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot",
+           "norm", "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv",
+           "tensorsolve", "trace", "vecdot", "vector_norm"]
+
+
+class EigResult(NamedTuple):
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class LuFactorResult(NamedTuple):
+    LU: Any
+    pivots: Any
+
+
+class LuResult(NamedTuple):
+    P: Any
+    L: Any
+    U: Any
 
 
 class EighResult(NamedTuple):
@@ -45,6 +63,21 @@ class LstsqResult(NamedTuple):
     singular_values: Any
 
 
+def eig(x, /):
+    return EigResult(*made.eig(x))
+
+
+def lu_factor(x, /):
+    return LuFactorResult(*made.lu_factor(x))
+
+
+def lu(x, /):
+    """lu(x, /)
+
+    Gives a permutation P, a lower triangle L with ones on its diagonal, and an upper triangle U, with x = P @ L @ U."""
+    return LuResult(*made.lu_unpack(*made.lu_factor(x)))
+
+
 def eigh(x, /):
     return EighResult(*made.eigh(x))
 
@@ -63,12 +96,12 @@ def svd(x, /, *, full_matrices=True):
 
 def lstsq(x1, x2, /, *, rtol=None):
     x, residuals, rank, values = made.lstsq(x1, x2, rtol=rtol)
-    if x1.shape[0] <= x1.shape[1]:
-        residuals = residuals[:0]
+    if x1.shape[-2] <= x1.shape[-1]:
+        residuals = residuals[..., :0]
     return LstsqResult(x, residuals, rank, values)
 
 
-for _function in (eigh, qr, slogdet, svd, lstsq):
+for _function in (eig, eigh, lu_factor, qr, slogdet, svd, lstsq):
     _function.__doc__ = getattr(made, _function.__name__).__doc__
 lstsq.__doc__ += """ Where x1 has no more rows than columns there are no distances; those of a matrix that
 has not full rank are NumPy's empty ones, here they are given."""
@@ -141,16 +174,38 @@ def multi_dot(arrays, /):
     return einsum(",".join(terms) + "->" + output, *arrays)
 
 
-class ReservedNameError(UnimplementedError, AttributeError):
-    """A name of the array API that nothing is behind yet; hasattr says so, too."""
+def tensorinv(a, /, ind=2):
+    """tensorinv(a, /, ind=2)
+
+    The inverse of a tensor by tensordot: tensordot(tensorinv(a, ind), a, ind) is the unit tensor.
+
+    ind: how many of the first dims go with the others."""
+    a = _floating("tensorinv", a)
+    if not 0 < ind <= a.ndim:
+        raise InvalidArgumentError(f"tensorinv: ind is {ind}, for {a._spec}; it is above 0, and no more than the dims")
+    rows, columns = a.shape[:ind], a.shape[ind:]
+    if math.prod(rows) != math.prod(columns):
+        raise InvalidArgumentError(f"tensorinv: the first {ind} dims have other elements than the rest: a is {a._spec}")
+    return reshape(made.inv(reshape(a, (math.prod(rows), -1))), (*columns, *rows))
 
 
-ReservedNameError.__module__ = "tessera"
+def tensorsolve(a, b, /, axes=None):
+    """tensorsolve(a, b, /, axes=None)
+
+    The x with tensordot(a, x, x.ndim) = b.
+
+    axes: dims of a that go behind the others first."""
+    a, b = _floating("tensorsolve", a), _floating("tensorsolve", b)
+    if axes is not None:
+        axes = [axes_of("tensorsolve", one, a.ndim)[0] for one in axes]
+        a = moveaxis(a, axes, range(a.ndim - len(axes), a.ndim))
+    shape = a.shape[b.ndim:]
+    if a.shape[:b.ndim] != b.shape or math.prod(shape) != math.prod(b.shape):
+        raise InvalidArgumentError(f"tensorsolve: the dims of a are those of b and of x, with as many elements: a is {a._spec}, b {b._spec}")
+    return reshape(made.solve(reshape(a, (-1, math.prod(shape))), reshape(b, (-1,))), shape)
 
 
 def __getattr__(name: str):
-    if name in ("eig", "eigvals"):
-        raise ReservedNameError(f"linalg.{name} is not supported yet")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{suggestion(name, __all__).replace('=?', '?')}")
 
 

@@ -12,7 +12,8 @@ namespace tessera::composites {
 absl::Span<const OpRow> MathRows();         // elementwise and statistics
 absl::Span<const OpRow> ModelRows();        // what models need: activations, norms, losses, attention
 absl::Span<const OpRow> FourierRows();      // Fourier transforms of several dims
-absl::Span<const OpRow> LinalgRows();       // linear algebra
+absl::Span<const OpRow> LinalgRows();       // factorisations, and systems of equations
+absl::Span<const OpRow> MatrixRows();       // what is said of matrices by them
 absl::Span<const OpRow> ArrangementRows();  // where elements lie: concat, stack, roll, assignment
 absl::Span<const OpRow> RandomRows();       // distributions
 absl::Span<const OpRow> WindowRows();       // convolutions and pooling

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schemas/codec/values.h"
+#include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/hello_codec.h"

@@ -14,7 +14,6 @@ namespace tessera {
 
 inline constexpr uint32_t kMaxRecordsPerBatch = 4096;  // docs/limits.md: max_records_per_batch
 inline constexpr size_t kMaxHandlesPerBatch = 16'384;  // docs/limits.md: max_handles_per_batch
-inline constexpr size_t kMaxUploadTensors = 1024;      // docs/limits.md: max_upload_tensors
 
 // InvalidArgument only when the batch itself is beyond the limits.
 absl::StatusOr<std::vector<Record>> DecodeRecords(wire::Batch::Reader batch);

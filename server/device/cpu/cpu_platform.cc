@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "schemas/types/limits.h"
 #include "server/device/cpu/cpu_device.h"
 
 namespace tessera {
@@ -11,6 +12,7 @@ class CpuPlatform final : public Platform {
  public:
   explicit CpuPlatform(const CpuPlatformOptions& options) : options_(options) {}
   DeviceKind kind() const override { return DeviceKind::kCpu; }
+  absl::StatusOr<int64_t> DefaultArenaBytes() override { return kDefaultArenaBytes; }
   absl::StatusOr<SharedArena> MakeArena(int64_t bytes) override { return SharedArena::Create(bytes); }
   absl::StatusOr<SharedArena> MapArena(ArenaDescriptors descriptors) override {
     return SharedArena::Map(std::move(descriptors));

@@ -101,6 +101,25 @@ absl::StatusOr<Gpu> Gpu::OpenFor(const Driver& driver, int number, int worker) {
 
 absl::Status Gpu::Enter() const { return driver->Check("cuCtxSetCurrent", driver->CtxSetCurrent(context)); }
 
+absl::StatusOr<int64_t> ShareOfMemory(const Gpu& gpu, int workers_on_host) {
+  TESSERA_RETURN_IF_ERROR(gpu.Enter());
+  int gpus = 0;
+  TESSERA_RETURN_IF_ERROR(gpu.driver->Check("cuDeviceGetCount", gpu.driver->DeviceGetCount(&gpus)));
+  size_t free_bytes = 0, total_bytes = 0;
+  TESSERA_RETURN_IF_ERROR(gpu.driver->Check("cuMemGetInfo", gpu.driver->MemGetInfo(&free_bytes, &total_bytes)));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t page, PageBytesOf(gpu));
+  const int64_t workers = std::max(1, (workers_on_host + gpus - 1) / std::max(1, gpus));
+  const int64_t part = static_cast<int64_t>(total_bytes) / workers;
+  const int64_t reserve = std::min(kGpuReserveBytes, part / 8);
+  const int64_t share = std::min(part, static_cast<int64_t>(free_bytes)) - reserve;
+  if (share < page) {
+    return absl::ResourceExhaustedError(
+        StrCat("arena: ", free_bytes, " of ", total_bytes, " bytes are free on the GPU, and ", reserve,
+               " of them stay free (gpu_reserve_bytes); --memory takes less, or another GPU"));
+  }
+  return std::min(share, kMaxArenaBytes) / page * page;
+}
+
 absl::StatusOr<std::unique_ptr<DeviceMemory>> MakeMemory(const Gpu& gpu, int64_t bytes, Sharing sharing) {
   if (bytes <= 0 || bytes > kMaxArenaBytes) {
     return absl::InvalidArgumentError(

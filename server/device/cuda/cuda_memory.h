@@ -28,6 +28,14 @@ struct Gpu {
   CUcontext context = nullptr;
 };
 
+// docs/limits.md: gpu_reserve_bytes. What a worker leaves free on its GPU for what lies beside arenas: contexts,
+// workspaces, compiled maps, NCCL's buffers.
+inline constexpr int64_t kGpuReserveBytes = int64_t{512} << 20;
+// Bytes for the arena of one of so many workers of the host, which share its GPUs evenly: an equal part of this GPU's
+// memory less the reserve (of a small GPU an eighth of it), so that workers who start together agree, and of what
+// others hold already no more than is free. ResourceExhausted where nothing is.
+absl::StatusOr<int64_t> ShareOfMemory(const Gpu& gpu, int workers_on_host);
+
 // Whether others may map it.
 enum class Sharing : uint8_t { kPrivate, kExported };
 // `bytes` are rounded up to the GPU's pages. ResourceExhausted says how many were wanted and are free.

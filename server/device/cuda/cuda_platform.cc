@@ -15,6 +15,7 @@ class CudaPlatform final : public Platform {
   CudaPlatform(const cuda::Gpu& gpu, const CudaPlatformOptions& options, std::unique_ptr<cuda::CudaDevice> prepared)
       : gpu_(gpu), options_(options), prepared_(std::move(prepared)) {}
   DeviceKind kind() const override { return DeviceKind::kCuda; }
+  absl::StatusOr<int64_t> DefaultArenaBytes() override { return cuda::ShareOfMemory(gpu_, options_.workers_on_host); }
   absl::StatusOr<SharedArena> MakeArena(int64_t bytes) override {
     TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory,
                              cuda::MakeMemory(gpu_, bytes, cuda::Sharing::kExported));

@@ -14,6 +14,7 @@ namespace tessera {
 struct CudaPlatformOptions {
   int gpu = -1;     // negative: those of the host in turn, by the worker's number
   int worker = -1;  // negative: not known
+  int workers_on_host = 1;
   // The GPU is of no use any more; nothing is reported from then on. From a thread of the device.
   std::function<void(const absl::Status&)> lost;
   // The GPU goes on, more slowly. Likewise.

@@ -96,6 +96,19 @@ TEST_F(CudaDriver, MoreMemoryThanThereIsIsRefusedWithTheNumbers) {
   EXPECT_NE(status.message().find("8796093022208 bytes wanted"), absl::string_view::npos) << status;
 }
 
+TEST_F(CudaDriver, WhatIsFreeIsAllButWhatIsHeld) {
+  const int64_t whole = ShareOfMemory(gpu_, 1).value();
+  EXPECT_GE(MakeMemory(gpu_, whole, Sharing::kExported).value()->bytes(), whole);
+  EXPECT_LE(ShareOfMemory(gpu_, 4).value(), whole / 2);
+  const auto held = MakeMemory(gpu_, whole / 2, Sharing::kExported).value();
+  const int64_t rest = ShareOfMemory(gpu_, 1).value();
+  EXPECT_LE(rest, whole - held->bytes());
+  const auto held_too = MakeMemory(gpu_, rest, Sharing::kExported).value();
+  const absl::Status none = ShareOfMemory(gpu_, 1).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kResourceExhausted) << none;
+  EXPECT_NE(none.message().find("free on the GPU"), absl::string_view::npos) << none;
+}
+
 TEST_F(CudaDriver, AWaitParksItsStreamAloneAndComparesSigned) {
   Word(0) = ~uint64_t{0};  // less than all
   Expect(driver_->StreamWaitValue64(streams_[0], AddressOf(&Word(0)), 5, CU_STREAM_WAIT_VALUE_GEQ));

@@ -1,7 +1,9 @@
 // Functions of matrices, convolutions and pooling against Interpret's naive meaning, on every layout; and against what
 // they mean: that Q R is a, and so on.
 
+#include <algorithm>
 #include <cmath>
+#include <complex>
 #include <limits>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "gtest/gtest.h"
 
 #include "schemas/types/errors.h"
+#include "server/plan/interpret_eigenvalues.h"
 #include "server/plan/interpret_local.h"
 #include "tests/conformance/kernels/strided_array.h"
 
@@ -126,6 +129,10 @@ TEST(Linalg, AgreesWithTheNaiveMeaning) {
         }
         ExpectAgreement(Parsed("linalg(solve)"), {&a, &b}, solved, tolerance);
         ExpectAgreement(Parsed("linalg(slogdet)"), {&a}, two, tolerance);
+        // Numbers up to those of exp(4 n).
+        const StridedArray any = Random(dtype, {3, n, n}, layout, 9);
+        ExpectAgreement(Parsed("linalg(exp)"), {&any}, square, 16 * tolerance);
+        if (n <= 2) ExpectAgreement(Parsed("linalg(exp)"), {&a}, square, 1024 * tolerance);
         ExpectAgreement(Parsed("linalg(eigvalsh)"), {&a}, values, tolerance);
         if (HasFatalFailure()) return;
       }
@@ -136,6 +143,8 @@ TEST(Linalg, AgreesWithTheNaiveMeaning) {
             values(dtype, {2, k}, layout);
         ExpectAgreement(Parsed("linalg(qr)"), {&a}, reduced, tolerance);
         ExpectAgreement(Parsed("linalg(qr; full)"), {&a}, complete, tolerance);
+        StridedArray factors(dtype, {2, m * n + k}, layout);
+        ExpectAgreement(Parsed("linalg(lu)"), {&a}, factors, 4 * tolerance);
         // By the roots of eigenvalues of a^T a.
         ExpectAgreement(Parsed("linalg(svdvals)"), {&a}, values, 64 * tolerance);
         if (HasFatalFailure()) return;
@@ -190,6 +199,87 @@ TEST(Linalg, FactorsMultiplyToTheMatrix) {
   }
 }
 
+std::vector<std::complex<double>> ComplexElements(const StridedArray& array) {
+  std::vector<std::complex<double>> numbers;
+  for (int64_t i = 0; i < array.size(); ++i) numbers.emplace_back(array.Get(i).f, array.Get(i).imaginary);
+  return numbers;
+}
+
+// Of real matrices, whose eigenvalues are pairs, and of complex ones.
+TEST(Linalg, EigenvectorsAreMultipliedByTheirValues) {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kC64, DType::kC128}) {
+    const DType result = LinalgDType(LinalgKind::kEig, dtype);
+    const double tolerance = 256 * Epsilon(RealOf(result));
+    for (const Layout layout : kLayouts) {
+      const int64_t n = 6, batch = 2;
+      StridedArray a(dtype, {batch, n, n}, layout), packed(result, {batch, n + n * n}, layout),
+          alone(result, {batch, n}, layout);
+      a.Randomize(3);
+      std::mt19937 random(7);
+      std::uniform_real_distribution<double> draw(-1, 1);
+      for (int64_t i = 0; i < a.size(); ++i) {
+        ScalarValue value = ValueOf(dtype, draw(random));
+        if (Kind(dtype) == DTypeKind::kComplex) value.imaginary = 0.25 * static_cast<double>(i % 5);
+        a.Set(i, value);
+      }
+      ASSERT_TRUE(Compute(Parsed("linalg(eig)"), {&a}, packed).ok());
+      ASSERT_TRUE(Compute(Parsed("linalg(eigvals)"), {&a}, alone).ok());
+      const auto matrix = ComplexElements(a), parts = ComplexElements(packed), values = ComplexElements(alone);
+      int64_t not_real = 0;
+      for (int64_t b = 0; b < batch; ++b) {
+        const auto* const w = parts.data() + b * (n + n * n);
+        for (int64_t j = 0; j < n; ++j) {
+          not_real += w[j].imag() != 0 ? 1 : 0;
+          double norm = 0, distance = 1;
+          for (int64_t i = 0; i < n; ++i) {
+            std::complex<double> product = 0;
+            for (int64_t k = 0; k < n; ++k) {
+              product += matrix[static_cast<size_t>((b * n + i) * n + k)] * w[n + k * n + j];
+            }
+            ASSERT_LE(std::abs(product - w[j] * w[n + i * n + j]), tolerance) << ToText(dtype) << " column " << j;
+            norm += std::norm(w[n + i * n + j]);
+            distance = std::min(distance, std::abs(values[static_cast<size_t>(b * n + i)] - w[j]));
+          }
+          EXPECT_NEAR(norm, 1, tolerance);
+          EXPECT_LE(distance, tolerance);
+        }
+      }
+      EXPECT_GT(not_real, 0);
+      EXPECT_TRUE(packed.GuardsAreIntact() && alone.GuardsAreIntact());
+    }
+  }
+}
+
+// Interpret finds eigenvalues by polynomials; in its order, they are the kernel's.
+TEST(Linalg, EigenvaluesAgreeWithTheNaiveMeaning) {
+  for (const int64_t n : {0, 1, 2, 4}) {
+    const StridedArray a = Random(DType::kF64, {n, n}, Layout::kRowMajor, 11);
+    StridedArray out(DType::kC128, {n}, Layout::kRowMajor);
+    ASSERT_TRUE(Compute(Parsed("linalg(eigvals)"), {&a}, out).ok());
+    std::vector<std::complex<double>> values = ComplexElements(out);
+    const absl::StatusOr<std::vector<Number>> naive = InterpretEigenvalues(LinalgKind::kEigvals, n, Elements(a));
+    ASSERT_TRUE(naive.ok() && naive->size() == values.size());
+    for (const Number& each : *naive) {
+      const std::complex<double> value(each.value().f, each.value().imaginary);
+      double distance = 1;
+      for (const auto& other : values) distance = std::min(distance, std::abs(other - value));
+      EXPECT_LE(distance, 1e-9) << value;
+    }
+  }
+}
+
+TEST(Linalg, PivotsArePermutations) {
+  StridedArray pivots(DType::kF64, {4, 1}, Layout::kStepped), rows(DType::kF64, {4}, Layout::kRowMajor);
+  const double swaps[] = {2, 3, 2, 3};
+  for (int64_t i = 0; i < 4; ++i) pivots.Set(i, ValueOf(DType::kF64, swaps[i]));
+  ExpectAgreement(Parsed("linalg(permutation)"), {&pivots}, rows, 0);
+  EXPECT_EQ(Elements(rows), (std::vector<double>{2, 3, 0, 1}));
+  for (const double bad : {-1.0, 4.0, 1e300, std::numeric_limits<double>::quiet_NaN()}) {
+    pivots.Set(1, ValueOf(DType::kF64, bad));
+    EXPECT_TRUE(Compute(Parsed("linalg(permutation)"), {&pivots}, rows).GetPayload(kIndexErrorPayload).has_value());
+  }
+}
+
 TEST(Linalg, WhatHasNoAnswerIsAnError) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
   for (const DType dtype : {DType::kF32, DType::kF64}) {
@@ -211,6 +301,11 @@ TEST(Linalg, WhatHasNoAnswerIsAnError) {
       EXPECT_TRUE(refuses(Compute(Parsed("linalg(svd)"), {&zeros}, packed)));
       EXPECT_TRUE(refuses(Compute(Parsed("linalg(svdvals)"), {&zeros}, values)));
       EXPECT_TRUE(refuses(Compute(Parsed("linalg(eigvalsh)"), {&zeros}, values)));
+      StridedArray roots(LinalgDType(LinalgKind::kEigvals, dtype), {2, 3}, Layout::kRowMajor);
+      EXPECT_TRUE(refuses(Compute(Parsed("linalg(eigvals)"), {&zeros}, roots)));
+      ASSERT_TRUE(Compute(Parsed("linalg(exp)"), {&zeros}, square).ok());
+      EXPECT_TRUE(std::isnan(Elements(square)[0]));
+      EXPECT_EQ(Elements(square)[9], 1);
       // An answer or an error, but an end.
       StridedArray factors(dtype, {2, 18}, Layout::kRowMajor);
       EXPECT_TRUE(Compute(Parsed("linalg(qr)"), {&zeros}, factors).ok());
@@ -234,7 +329,7 @@ TEST(Linalg, LargeBatchesAreDivided) {
 
 TEST(Linalg, RefusesWhatDoesNotFit) {
   for (const char* text : {"linalg(frobnicate)", "linalg(inv; upper)", "linalg(qr; upper)", "linalg(svd; transposed)",
-                           "linalg(qr; sideways)"}) {
+                           "linalg(qr; sideways)", "linalg(eig; upper)", "linalg(lu; full)"}) {
     EXPECT_FALSE(ParseLocalOp(text).ok()) << text;
   }
   const StridedArray wide = Random(DType::kF64, {2, 3}, Layout::kRowMajor, 7);

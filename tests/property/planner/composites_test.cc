@@ -200,6 +200,9 @@ TEST(Arrangements, PendingPiecesStayPending) {
     steps_of(Over(OpId::kConcat, {0}), {pending, pending}, StrCat("f64[8,3] @ mesh(2,2) [", name, ", S(1)]"));
     steps_of(Over(OpId::kStack, {0}), {pending, pending}, StrCat("f64[2,4,3] @ mesh(2,2) [", name, ", S(2)]"));
     const Placements both = {Placement::Partial(op), Placement::Partial(op)};
+    OpCall assign = Call(OpId::kAssign);
+    assign.attributes.set_index({{IndexItem::Kind::kSlice, 0, 4, 1}, {IndexItem::Kind::kSlice, 0, 3, 1}});
+    steps_of(assign, {pending, pending}, StrCat("f64[4,3] @ mesh(2,2) [", name, ", S(1)]"));
     steps_of(Over(OpId::kConcat, {1}), {both, both, both}, StrCat("f64[4,9] @ mesh(2,2) [", name, ", ", name, "]"));
   }
 }

@@ -1,8 +1,10 @@
 // Linear algebra and windows: every placement of their operands against the answer of one worker, on small worlds; and
 // what moves for it.
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -14,8 +16,9 @@ namespace tessera {
 namespace {
 
 TEST(Linalg, OfOneTensor) {
-  for (const OpId op : {OpId::kInv, OpId::kDet, OpId::kSlogdet, OpId::kQr, OpId::kEigvalsh, OpId::kSvdVals, OpId::kPinv,
-                        OpId::kMatrixRank, OpId::kMatrixNorm}) {
+  for (const OpId op :
+       {OpId::kInv, OpId::kDet, OpId::kSlogdet, OpId::kQr, OpId::kEigvalsh, OpId::kSvdVals, OpId::kPinv,
+        OpId::kMatrixRank, OpId::kMatrixNorm, OpId::kEig, OpId::kEigvals, OpId::kLu, OpId::kMatrixExp}) {
     CheckOp(Call(op), {{{3, 3}}}, {2}, 1);
     CheckOp(Call(op), {{{3, 3}}}, {2, 2}, 1);
     CheckOp(Call(op), {{{5, 2, 2}}}, {2, 2}, 3);
@@ -77,6 +80,92 @@ TEST(Linalg, OfSystems) {
       CheckOp(triangular, {{{3, 3}}, {{3, 2}}}, {2}, 1);
     }
   }
+}
+
+TEST(Linalg, OfFactors) {
+  CheckOp(Call(OpId::kLu), {{{4, 3}}}, {2, 2}, 1);
+  CheckOp(Call(OpId::kLu), {{{2, 2, 4}}}, {2, 2}, 3);
+}
+
+struct FactorsCase {
+  std::vector<std::vector<int64_t>> shapes;  // of LU, pivots, and a right-hand side
+  std::vector<double> pivots;
+};
+
+// All results of an op on factors, on a mesh with these placements.
+absl::StatusOr<std::vector<std::vector<double>>> ResultsOf(const OpCall& call, const FactorsCase& each,
+                                                           const Mesh& mesh,
+                                                           const std::vector<Placements>& placements) {
+  std::vector<PlanOperand> operands;
+  std::vector<std::vector<double>> inputs;
+  for (size_t i = 0; i < each.shapes.size(); ++i) {
+    const TensorSpec spec = MakeSpec(i == 1 ? DType::kI64 : DType::kF64, each.shapes[i], mesh, placements[i]);
+    operands.push_back(OperandLayout{spec, {}});
+    inputs.push_back(i == 1 ? each.pivots : Numbers(spec, static_cast<int64_t>(i)));
+  }
+  const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
+  if (!planned.ok()) return planned.status();
+  return RunPlanOutputs(planned->plan, inputs, planned->scalars.values);
+}
+
+void CheckFactors(const OpCall& call, const FactorsCase& each) {
+  const std::vector<Placements> whole(each.shapes.size(), {Placement::Replicate()});
+  const auto expected = ResultsOf(call, each, MakeMesh({1}), whole);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const Placements& left : AllPlacements(2, static_cast<int>(each.shapes[0].size()), {ReduceOp::kSum})) {
+    for (const Placements& pivots : AllPlacements(2, static_cast<int>(each.shapes[1].size()), {})) {
+      std::vector<Placements> placements = {left, pivots};
+      // Of a right-hand side those of the left one, the other way round.
+      if (each.shapes.size() == 3) placements.push_back({left[1], left[0]});
+      const bool fits = each.shapes.size() < 3 || each.shapes[2].size() == each.shapes[0].size();
+      if (!fits) placements[2] = {Placement::Shard(0), Placement::Replicate()};
+      const auto results = ResultsOf(call, each, MakeMesh({2, 2}), placements);
+      ASSERT_TRUE(results.ok()) << results.status();
+      ASSERT_EQ(results->size(), expected->size());
+      for (size_t i = 0; i < results->size(); ++i) EXPECT_TRUE(Agree((*results)[i], (*expected)[i], 1e-9));
+    }
+  }
+}
+
+TEST(Linalg, OfFactorsAndPivots) {
+  for (const FactorsCase& each : std::vector<FactorsCase>{{{{4, 2}, {2}}, {2, 3}},
+                                                          {{{2, 4}, {2}}, {1, 1}},
+                                                          {{{3, 3}, {3}}, {1, 2, 2}},
+                                                          {{{2, 3, 2}, {2, 2}}, {2, 1, 0, 1}}}) {
+    CheckFactors(Call(OpId::kLuUnpack), each);
+  }
+  for (const bool transposed : {false, true}) {
+    OpCall solve = Call(OpId::kLuSolve);
+    solve.attributes.set_transposed(transposed);
+    for (const FactorsCase& each : std::vector<FactorsCase>{{{{3, 3}, {3}, {3, 2}}, {1, 2, 2}},
+                                                            {{{3, 3}, {3}, {3}}, {2, 1, 2}},
+                                                            {{{2, 2, 2}, {2, 2}, {2, 3}}, {1, 1, 0, 1}}}) {
+      CheckFactors(solve, each);
+    }
+  }
+  FactorsCase beyond = {{{3, 3}, {3}, {3, 2}}, {1, 3, 2}};
+  const std::vector<Placements> whole(3, {Placement::Replicate()});
+  EXPECT_FALSE(ResultsOf(Call(OpId::kLuSolve), beyond, MakeMesh({1}), whole).ok());
+}
+
+// The long side of a matrix stays where it is: of tall and of wide ones the small triangles alone are gathered.
+TEST(Linalg, LongSidesAreDecomposedInPieces) {
+  for (const auto& [rows, columns, dim] : std::vector<std::array<int64_t, 3>>{{4096, 8, 0}, {8, 4096, 1}}) {
+    const TensorSpec spec =
+        MakeSpec(DType::kF64, {rows, columns}, MakeMesh({4}), {Placement::Shard(static_cast<int>(dim))});
+    for (const OpId op : {OpId::kSvdVals, OpId::kPinv, OpId::kMatrixRank, OpId::kSvd}) {
+      const PlanOperand operands[] = {OperandLayout{spec, {}}};
+      const absl::StatusOr<OpPlan> planned = PlanOp(Call(op), operands, Topology());
+      ASSERT_TRUE(planned.ok()) << planned.status();
+      int64_t received = 0;
+      for (const int64_t bytes : TrafficOf(planned->plan).received_bytes) received += bytes;
+      EXPECT_LE(received, 4 * 3 * 8 * 8 * 8) << NameOf(op) << ToText(planned->plan);
+    }
+  }
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{9, 2}, {2, 9}, {2, 8, 2}, {2, 2, 8}}) {
+    for (const OpId op : {OpId::kSvdVals, OpId::kPinv}) CheckOp(Call(op), {{shape}}, {2, 2}, 1);
+  }
+  CheckOp(Call(OpId::kLstsq), {{{9, 2}}, {{9, 2}}}, {2, 2}, 3);
 }
 
 // Columns of a right-hand side, and batches, are solved for where they lie.

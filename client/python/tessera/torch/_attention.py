@@ -59,6 +59,16 @@ def _score_placements(q) -> list:
     return [one if one[0] == 1 and one[1] < 2 else (0, 0, 0) for one in q._placements]
 
 
+def _to_mask(ds, mask):
+    """The gradient of scores, summed over what the mask was broadcast along."""
+    batch, heads, groups, *sizes = ds.shape
+    ds = _call(OPS["reshape"], (ds,), shape=[batch, heads * groups, *sizes])
+    shape = [1] * (4 - mask.ndim) + list(mask.shape)
+    dims = [d for d, (own, other) in enumerate(zip(shape, ds.shape)) if own != other]
+    ds = _composed.total(ds, dims, True) if dims else ds
+    return _composed.as_dtype(_call(OPS["reshape"], (ds,), shape=list(mask.shape)), handle_of(mask)._dtype)
+
+
 @row("_scaled_dot_product_fused_attention_overrideable.default")
 def attention(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
     q, k, v, groups = _heads("scaled_dot_product_attention", query, key, value)
@@ -92,16 +102,15 @@ def attention(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False,
 def attention_backward(grad, query, key, value, attn_bias, wanted, out, lse, cum_q, cum_k, max_q, max_k, dropout_p, is_causal,
                        seed, offset, *, scale=None):
     q, k, v, groups = _heads("scaled_dot_product_attention", query, key, value)
-    if attn_bias is not None and wanted[3]:
-        raise NotImplementedError(f"scaled_dot_product_attention: the gradient of attn_mask {attn_bias!r} has no row in Tessera")
     number = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     g = settled_dims(handle_of(grad), (2, 3))
-    if dropout_p > 0:
+    of_mask = attn_bias is not None and wanted[3]
+    if dropout_p > 0 or of_mask:
         grouped = _grouped(q, groups)
-        keep = _keep([*grouped.shape[:4], k.shape[2]], grouped, dropout_p, seed._cell.numbers)
-        dq, dk, dv = _composed.attention_backward(_grouped(g, groups), grouped, k, v, _mask_of(attn_bias, query, groups), is_causal,
-                                                  number, keep)
-        return wrap(_joined(dq)), wrap(dk), wrap(dv), None
+        keep = _keep([*grouped.shape[:4], k.shape[2]], grouped, dropout_p, seed._cell.numbers) if dropout_p > 0 else None
+        dq, dk, dv, ds = _composed.attention_backward(_grouped(g, groups), grouped, k, v, _mask_of(attn_bias, query, groups), is_causal,
+                                                      number, keep)
+        return wrap(_joined(dq)), wrap(dk), wrap(dv), wrap(_to_mask(ds, attn_bias)) if of_mask else None
     mask = () if attn_bias is None else (settled_dims(operand("scaled_dot_product_attention", attn_bias, query),
                                                       (attn_bias.ndim - 2, attn_bias.ndim - 1)),)
     dq, dk, dv = _call_all(OPS["scaled_dot_product_attention_backward"], (g, q, k, v, *mask), is_causal=bool(is_causal),

@@ -114,7 +114,8 @@ def attention_scores(q, k, mask, is_causal: bool, scale: float):
 
 def attention_backward(g, q, k, v, mask, is_causal: bool, scale: float, keep=None):
     """With p = softmax(scores) and, where dropout kept some, p' = p * keep: dv = p'.T @ g, dp = (g @ v.T) * keep,
-    ds = p * (dp - sum(dp * p)) * scale, dq = ds @ k, dk = ds.T @ q. The sums over groups are those of shared heads."""
+    ds = p * (dp - sum(dp * p)), dq = ds @ k * scale, dk = ds.T @ q * scale. The sums over groups are those of shared heads. The last
+    result is ds, the gradient of the scores."""
     p = _call(SOFTMAX, (attention_scores(q, k, mask, is_causal, scale),), dims=[4])
     shown = p if keep is None else mul(p, keep)
     g32 = wide(g)
@@ -123,10 +124,11 @@ def attention_backward(g, q, k, v, mask, is_causal: bool, scale: float, keep=Non
     if keep is not None:
         dp = mul(dp, keep)
     product = mul(dp, p)
-    ds = mul(sub(product, mul(p, total(product, [4], True))), scale)
-    dq = einsum("bhgqk,bhkd->bhgqd", ds, wide(k))
-    dk = einsum("bhgqk,bhgqd->bhkd", ds, wide(q))
-    return as_dtype(dq, q._dtype), as_dtype(dk, k._dtype), as_dtype(dv, v._dtype)
+    ds = sub(product, mul(p, total(product, [4], True)))
+    scaled = mul(ds, scale)
+    dq = einsum("bhgqk,bhkd->bhgqd", scaled, wide(k))
+    dk = einsum("bhgqk,bhgqd->bhkd", scaled, wide(q))
+    return as_dtype(dq, q._dtype), as_dtype(dk, k._dtype), as_dtype(dv, v._dtype), ds
 
 
 # ---- embedding: rows of a table ----------------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from .._tensor import OPS
 from . import _composed
 from ._cell import like
 from ._device import next_call
-from ._dtypes import F32, F64, HALVES, INTEGERS, TORCH, code
-from ._operands import operand
+from ._dtypes import F32, F64, HALVES, INT64, INTEGERS, TORCH, code
+from ._operands import cast, operand
 from ._moving import create, default_place, download, upload
-from ._placing import create_like, full_like, kept, settled
+from ._placing import create_like, full_like, kept, settled, settled_dims
 from ._table import row, run
 from ._tensor import Tensor, handle_of, rebind, wrap
 
@@ -66,6 +66,14 @@ def _random_like(name: str):
 
 row("rand_like.default")(_random_like("rand"))
 row("randn_like.default")(_random_like("normal"))
+
+
+@row("randint_like.default", "randint_like.low_dtype", "randint_like.generator", "randint_like.low_generator_dtype")
+def randint_like(x, *bounds, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None, generator=None):
+    """Of a tensor's shape and placements: by a random number of each element, as rand_like has it."""
+    low, high = (0, *bounds)[-2:]
+    out = run("empty_like.default")(x, dtype=dtype or x.dtype)
+    return run("random_.from")(out, low, high, generator=generator)
 
 
 # ---- whole tensors -----------------------------------------------------------------------------------------------
@@ -248,10 +256,17 @@ def native_dropout_backward(grad, mask, scale):
 
 @row("multinomial.default", how="composed")
 def multinomial(x, num_samples, replacement=False, *, generator=None):
-    """Indices with probabilities as the rows say: by the largest log(p) + Gumbel noise; with replacement for one sample."""
-    if replacement and num_samples > 1:
-        raise NotImplementedError(f"multinomial: {num_samples} samples with replacement have no row in Tessera; draw them one by one")
+    """Indices with probabilities as the rows say: by the largest log(p) + Gumbel noise; several with replacement each by where a
+    random number lies among the sums of probabilities."""
     h = settled(x)
+    if replacement and num_samples > 1:
+        sums = _call(OPS["cumulative_sum"], (cast(settled_dims(h, [h.ndim - 1]), F64),), dims=[h.ndim - 1])
+        total = sums[..., -1:]
+        numbers = create_like("rand", sums, (*h.shape[:-1], num_samples), F64, next_call(generator), list(sums._placements))
+        # Below the last sum, so that none of no probability is found.
+        place = _call(OPS["minimum"], (numbers * total, _call(OPS["nextafter"], (total, 0.0))))
+        beyond = _call(OPS["less_equal"], (sums[..., None, :], place[..., :, None]))
+        return wrap(_call(OPS["sum"], (cast(beyond, INT64),), dims=[h.ndim]))
     drawn = create_like("rand", h, h.shape, h._dtype if h._dtype not in HALVES else F32, next_call(generator))
     noise = _call(OPS["negative"], (_call(OPS["log"], (_call(OPS["negative"], (_call(OPS["log"], (drawn,)),)),)),))
     return run("topk.default")(wrap(_composed.add(_call(OPS["log"], (h,)), noise)), num_samples)[1]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 import _tessera
-from .. import _indexing
+from .. import _indexing, linalg
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
 from . import _composed
 from ._cell import moved
 from ._dtypes import BOOL, INT64
 from ._operands import cast, handle, operand
-from ._placing import settled
+from ._placing import full_like, settled
 from ._table import row, run
 from ._tensor import Tensor, handle_of, rebind, wrap
 
@@ -33,10 +35,66 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
 
 @row("embedding_dense_backward.default")
 def embedding_backward(grad, indices, count, padding_idx, scale_grad_by_freq):
-    if scale_grad_by_freq:
-        raise NotImplementedError("embedding_dense_backward: scale_grad_by_freq has no row in Tessera")
     g, numbers = settled(grad), _numbers("embedding", grad, indices)
+    if scale_grad_by_freq:
+        from ._bags import by_frequency
+        flat = _call(OPS["reshape"], (numbers,), shape=[numbers.size])
+        g = by_frequency(_call(OPS["reshape"], (g,), shape=[numbers.size, g.shape[-1]]), flat, count)
+        numbers = flat
     return wrap(_call(OPS["embedding_backward"], (g, numbers), num_classes=count, ignore_index=padding_idx))
+
+
+@row("embedding_renorm_.default", how="composed")
+def embedding_renorm_(weight, indices, max_norm, norm_type):
+    """Rows that are used, and longer than max_norm, become so long."""
+    w, numbers = settled(weight), _numbers("embedding", weight, indices)
+    flat = _call(OPS["reshape"], (numbers,), shape=[numbers.size])
+    used = _call(OPS["scatter"], (full_like(w, (w.shape[0],), BOOL, False), flat, full_like(flat, flat.shape, BOOL, True)), dims=[0], mode="set")
+    norms = linalg.vector_norm(w, axis=1, ord=norm_type)
+    scale = _call(OPS["where"], (_call(OPS["logical_and"], (used, norms > max_norm)), max_norm / (norms + 1e-7), 1.0))
+    return rebind("embedding_renorm_", weight, w * _call(OPS["reshape"], (scale,), shape=[w.shape[0], 1]))
+
+
+@row("take.default")
+def take(x, indices):
+    h = settled(x)
+    return wrap(_indexing.take(_call(OPS["reshape"], (h,), shape=[h.size]), _numbers("take", x, indices), axis=0))
+
+
+@row("put.default")
+def put(x, indices, source, accumulate=False):
+    h, numbers = settled(x), _numbers("put", x, indices)
+    flat, at, updates = (_call(OPS["reshape"], (one,), shape=[one.size]) for one in (h, numbers, cast(settled(source), h._dtype)))
+    out = _call(OPS["scatter"], (flat, at, updates), dims=[0], mode="add" if accumulate else "set")
+    return wrap(_call(OPS["reshape"], (out,), shape=list(h.shape)))
+
+
+@row("masked_scatter.default", how="composed")
+def masked_scatter(x, mask, source):
+    """The first element of the source at the first true one of the mask, and so on."""
+    h, m, values = settled(x), cast(settled(mask), BOOL), cast(settled(source), settled(x)._dtype)
+    m = _call(OPS["broadcast_to"], (m,), shape=list(h.shape))
+    if not h.size or not values.size:
+        return wrap(h)
+    flat = cast(_call(OPS["reshape"], (m,), shape=[m.size]), INT64)
+    number = _call(OPS["cumulative_sum"], (flat,), dims=[0]) - 1
+    number = _call(OPS["where"], (flat > 0, number, 0))
+    taken = _call(OPS["take_along_axis"], (_call(OPS["reshape"], (values,), shape=[values.size]), number), dims=[0])
+    return wrap(_call(OPS["where"], (m, _call(OPS["reshape"], (taken,), shape=list(h.shape)), h)))
+
+
+@row("masked_scatter_backward.default", how="composed")
+def masked_scatter_backward(grad, mask, sizes):
+    """Of the source."""
+    g, count = settled(grad), math.prod(sizes)
+    m = _call(OPS["broadcast_to"], (cast(settled(mask), BOOL),), shape=list(g.shape))
+    flat, m = (_call(OPS["reshape"], (one,), shape=[g.size]) for one in (g, m))
+    zeros = full_like(g, (count,), g._dtype, 0)
+    if not g.size or not count:
+        return wrap(_call(OPS["reshape"], (zeros,), shape=list(sizes)))
+    number = _call(OPS["cumulative_sum"], (cast(m, INT64),), dims=[0]) - 1
+    operands = (zeros, _call(OPS["where"], (m, number, 0)), _call(OPS["where"], (m, flat, 0)))
+    return wrap(_call(OPS["reshape"], (_call(OPS["scatter"], operands, dims=[0], mode="add"),), shape=list(sizes)))
 
 
 def _key(op: str, x, indices) -> tuple:
@@ -104,8 +162,8 @@ def index_select(x, dim, indices):
 @row("index_add.default")
 @_with_dims
 def index_add(x, dim, indices, source, *, alpha=1):
-    h = settled(source)
-    return wrap(_call(OPS["scatter"], (settled(x), _numbers("index_add", x, indices), h if alpha == 1 else _composed.mul(h, alpha)),
+    h, at = settled(source), _call(OPS["reshape"], (_numbers("index_add", x, indices),), shape=[indices.numel()])
+    return wrap(_call(OPS["scatter"], (settled(x), at, h if alpha == 1 else _composed.mul(h, alpha)),
                       dims=[dim % x.ndim], mode="add"))
 
 
@@ -150,15 +208,50 @@ row("scatter.src", "scatter.value")(_with_dims(_scatter("set")))
 row("scatter_add.default")(_with_dims(_scatter("add")))
 
 
-_REDUCE = {"sum": "add", "amax": "max", "amin": "min", "add": "add"}
+_REDUCE = {"sum": "add", "amax": "max", "amin": "min", "add": "add", "mean": "add"}
+
+
+def _lowest(h):
+    """What a maximum of anything and it is the other one."""
+    dtype = h.dtype
+    if dtype.kind in "iu":
+        import numpy as np
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    return (False, True) if dtype.kind == "b" else (float("-inf"), float("inf"))
 
 
 @row("scatter_reduce.two", "scatter.reduce", "scatter.value_reduce")
+@_with_dims
 def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, **options):
-    mode = _REDUCE.get(reduce or options.get("reduce"))
-    if mode is None or not include_self:
-        raise NotImplementedError(f"scatter_reduce: reduce={reduce!r} with include_self={include_self} has no row in Tessera")
-    return _scatter(mode)(x, dim, indices, source)
+    """Places that nothing goes to keep what they have; the others are counted where that matters."""
+    reduce = reduce or options.get("reduce")
+    mode = _REDUCE.get(reduce)
+    if mode is None:
+        raise NotImplementedError(f"scatter_reduce: reduce={reduce!r} has no row in Tessera")
+    if include_self and reduce != "mean":
+        return _scatter(mode)(x, dim, indices, source)
+    h, at = settled(x), _numbers("scatter", x, indices)
+    zeros, ones = (full_like(one, one.shape, INT64, value) for one, value in ((h, 0), (at, 1)))
+    counts = settled(_scatter("add")(wrap(zeros), dim, indices, wrap(ones)))
+    is_met = counts > 0
+    base = h
+    if not include_self:
+        neutral = 0 if mode == "add" else _lowest(h)[mode == "min"]
+        base = _call(OPS["where"], (is_met, neutral, h))
+    out = settled(_scatter(mode)(wrap(base), dim, indices, source))
+    if reduce == "mean":
+        counts = cast(_call(OPS["maximum"], (counts + int(include_self), 1)), h._dtype)
+        out = _call(OPS["floor_divide" if h.dtype.kind in "iu" else "divide"], (out, counts))
+    return wrap(out if include_self else _call(OPS["where"], (is_met, out, h)))
+
+
+@row("index_reduce.default")
+@_with_dims
+def index_reduce(x, dim, indices, source, reduce, *, include_self=True):
+    numbers = _numbers("index_reduce", x, indices)
+    at = _call(OPS["reshape"], (numbers,), shape=[indices.numel() if d == dim % x.ndim else 1 for d in range(x.ndim)])
+    at = _call(OPS["broadcast_to"], (at,), shape=list(source.shape))
+    return scatter_reduce(x, dim, wrap(at), source, reduce, include_self=include_self)
 
 
 @row("sort.default", "sort.stable")

@@ -2,18 +2,21 @@
 
 A factorisation that fails (of a singular or no positive definite matrix) fails the op: its results raise LinAlgError where they
 are read, and `info` is 0. What torch keeps of a solve for its backward pass as LU and pivots is here the matrix itself, turned
-as torch turns it, and zeros; linalg_lu_solve takes just that, and torch.linalg.lu_factor has no row.
+as torch turns it, and pivots that say so: it is solved with once more, which is one op where factors are several.
 """
 
 from __future__ import annotations
 
 import torch
 
-from _tessera_ops import conj
+import _tessera_ops as made
+from _tessera_ops import conj, lu_unpack as made_lu_unpack
 from .. import fft, linalg
-from .._ops import matrix_transpose
-from ._dtypes import CODES
-from ._placing import full_like, settled
+from .._errors import InvalidArgumentError
+from .._ops import broadcast_to, matrix_transpose
+from ._dtypes import CODES, INT64
+from ._operands import cast
+from ._placing import create_like, full_like, settled
 from ._table import row
 from ._tensor import wrap
 
@@ -78,12 +81,57 @@ def solve_ex(x, other, *, left=True, check_errors=False):
     return wrap(out[..., 0] if is_vector else out), *_factors(a), _info(a)
 
 
+def _turned_to_left(solve, b, left: bool, adjoint: bool, is_complex: bool):
+    """op(a) x = b, or x op(a) = b, by solve(b, transposed), which solves with a or with its transpose."""
+    transposed = adjoint
+    if not left:
+        b, transposed = matrix_transpose(b), not transposed
+    # Of an adjoint the conjugate: conj(a)^T x = b is a^T conj(x) = conj(b).
+    turns = adjoint and is_complex
+    x = solve(conj(b) if turns else b, transposed)
+    x = conj(x) if turns else x
+    return x if left else matrix_transpose(x)
+
+
+@row("linalg_lu_factor_ex.default")
+def lu_factor(x, *, pivot=True, check_errors=False):
+    _check_pivots("linalg_lu_factor_ex", pivot)
+    h = settled(x)
+    factors, pivots = linalg.lu_factor(h)
+    return wrap(factors), wrap(cast(pivots + 1, _INT32)), _info(h)
+
+
+def _check_pivots(op: str, pivot: bool):
+    if not pivot:
+        raise NotImplementedError(f"{op}: without pivots has no row in Tessera")
+
+
+@row("linalg_lu.default")
+def lu(x, *, pivot=True):
+    _check_pivots("linalg_lu", pivot)
+    return tuple(wrap(one) for one in linalg.lu(settled(x)))
+
+
+@row("lu_unpack.default")
+def lu_unpack(factors, pivots, unpack_data=True, unpack_pivots=True):
+    h = settled(factors)
+    p, lower, upper = made_lu_unpack(h, cast(settled(pivots), INT64) - 1)
+    return (wrap(p) if unpack_pivots else _nothing(h), *((wrap(lower), wrap(upper)) if unpack_data else (_nothing(h), _nothing(h))))
+
+
 @row("linalg_lu_solve.default")
 def lu_solve(lu, pivots, other, *, left=True, adjoint=False):
-    if not pivots._cell.is_unfactored:
-        raise NotImplementedError("aten.linalg_lu_solve.default: of factors that were made elsewhere has no row in Tessera; torch.linalg.solve has one")
-    a = settled(lu)
-    return wrap(_solved(_adjoint(a) if adjoint else a, settled(other), left))
+    a, b = settled(lu), settled(other)
+    if pivots._cell.is_unfactored:
+        return wrap(_solved(_adjoint(a) if adjoint else a, b, left))
+    at = cast(settled(pivots), INT64) - 1
+    return wrap(_turned_to_left(lambda b, transposed: linalg.lu_solve(a, at, _beside(a, b), transposed=transposed), b, left, adjoint,
+                                a.dtype.kind == "c"))
+
+
+def _beside(a, b):
+    """The right side with the batch that both have, where it has a batch and the matrices have a longer one."""
+    return broadcast_to(b, (*a.shape[:-2], *b.shape[-2:])) if 2 < b.ndim < a.ndim else b
 
 
 @row("linalg_solve_triangular.default")
@@ -130,6 +178,100 @@ def eigh(x, UPLO="L", compute_v=True):  # noqa: N803 - ATen's name
     if not compute_v:
         return wrap(linalg.eigvalsh(h)), _nothing(h)
     return tuple(wrap(one) for one in linalg.eigh(h))
+
+
+@row("linalg_eig.default")
+def eig(x):
+    return tuple(wrap(one) for one in linalg.eig(settled(x)))
+
+
+@row("_linalg_eigvals.default")
+def eigvals(x):
+    return wrap(linalg.eigvals(settled(x)))
+
+
+@row("linalg_matrix_exp.default")
+def matrix_exp(x):
+    return wrap(linalg.matrix_exp(settled(x)))
+
+
+@row("triangular_solve.default")
+def old_triangular_solve(x, a, upper=True, transpose=False, unitriangular=False):
+    matrix = settled(a)
+    return wrap(linalg.solve_triangular(matrix, settled(x), upper=upper, transposed=transpose, unit_diagonal=unitriangular)), wrap(matrix)
+
+
+def _by_cholesky(factor, b, upper: bool):
+    """x of a x = b, with a = L L^H, or U^H U."""
+    lower = _adjoint(factor) if upper else factor
+    return linalg.solve_triangular(_adjoint(lower), linalg.solve_triangular(lower, b), upper=True)
+
+
+@row("cholesky_solve.default")
+def cholesky_solve(x, factor, upper=False):
+    return wrap(_by_cholesky(settled(factor), settled(x), upper))
+
+
+@row("cholesky_inverse.default")
+def cholesky_inverse(factor, upper=False):
+    h = settled(factor)
+    return wrap(_by_cholesky(h, cast(_unit(h, h.shape[-1]), h._dtype), upper))
+
+
+def _unit(h, n: int):
+    at = create_like("arange", h, [n], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    return at[:, None] == at
+
+
+@row("linalg_householder_product.default", how="composed")
+def householder_product(x, tau):
+    """(1 - tau_1 v_1 v_1^H) (1 - tau_2 v_2 v_2^H) ... as 1 - V T V^H, with T = (1 + diag(tau) striu(V^H V))^-1 diag(tau)."""
+    h, scales = settled(x), settled(tau)
+    m, n, k = *h.shape[-2:], scales.shape[-1]
+    vectors = h[..., :k]
+    row_at = create_like("arange", h, [m], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)[:, None]
+    column_at = create_like("arange", h, [k], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    vectors = made.where(row_at > column_at, vectors, cast(row_at == column_at, h._dtype))
+    products = made.matmul(_adjoint(vectors), vectors)
+    inner = scales[..., None] * made.triu(products, k=1)
+    turned = made.matmul(cast(_unit(h, k), h._dtype) * scales[..., None, :], _adjoint(vectors)[..., :n])
+    return wrap(cast(row_at == row_at[:n, 0], h._dtype) - made.matmul(vectors, linalg.solve_triangular(inner, turned, upper=True, unit_diagonal=True)))
+
+
+@row("linalg_pinv.atol_rtol_tensor")
+def pinv(x, *, atol=None, rtol=None, hermitian=False):
+    h = settled(x)
+    if 0 in h.shape[-2:] or (atol is None and rtol is None and not hermitian):
+        return wrap(linalg.pinv(h))
+    if hermitian:       # of the lower triangle, as eigh
+        lower = made.tril(h)
+        h = lower + _adjoint(made.tril(h, k=-1))
+    u, values, vh = linalg.svd(h, full_matrices=False)
+    least = made.max(values, axis=-1, keepdims=True) * (_relative(h, atol) if rtol is None else settled(rtol)[..., None])
+    if atol is not None:
+        least = made.maximum(least, settled(atol)[..., None])
+    counts = values > least
+    inverses = made.where(counts, 1.0 / made.where(counts, values, 1.0), 0.0)
+    return wrap(made.matmul(_adjoint(vh), _adjoint(u) * inverses[..., None]))
+
+
+def _relative(h, atol) -> float:
+    """torch's default: none where an absolute tolerance is given."""
+    single = h.dtype.itemsize // (2 if h.dtype.kind == "c" else 1) == 4
+    return 0.0 if atol is not None else (2.0**-23 if single else 2.0**-52) * max(h.shape[-2:])
+
+
+@row("linalg_lstsq.default")
+def lstsq(x, b, rcond=None, *, driver=None):
+    a, right = settled(x), settled(b)
+    is_vector = right.ndim == 1 or (a.ndim - 1 == right.ndim and a.shape[:-1] == right.shape)
+    if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
+        raise InvalidArgumentError(f"linalg_lstsq: driver is {driver!r}, not gels, gelsy, gelsd or gelss")
+    out, distances, rank, values = linalg.lstsq(a, right[..., None] if is_vector else right, rtol=rcond)
+    has_distances = a.shape[-2] > a.shape[-1] and driver in ("gels", "gelsd", "gelss")
+    return (wrap(out[..., 0] if is_vector else out), wrap(distances) if has_distances else _nothing(a),
+            wrap(full_like(a, (0,), INT64, 0)) if driver == "gels" else wrap(rank),
+            wrap(values) if driver in ("gelsd", "gelss") else _nothing(values))
 
 
 @row("_conj.default", "_conj_physical.default", "conj_physical.default")

@@ -52,6 +52,25 @@ def median_along(x, dim, keepdim=False):
     return _kth("median", x, (x.shape[dim] - 1) // 2 if x.ndim else 0, dim, keepdim, True)
 
 
+@row("nanmedian.default")
+def nanmedian(x):
+    return nanmedian_along(wrap(reshape(settled(x), (-1,))), 0)[0]
+
+
+@row("nanmedian.dim")
+def nanmedian_along(x, dim, keepdim=False):
+    """Of what isn't NaN, which is last in order; NaN where there is nothing else."""
+    h = settled(x)
+    if not x.ndim or h._dtype not in FLOATS:
+        return median_along(x, dim, keepdim)
+    dim %= x.ndim
+    order = _call(OPS["argsort"], (h,), dims=[dim], descending=False, stable=True)
+    count = made.sum(cast(made.logical_not(made.isnan(h)), _INT64), axis=dim, keepdims=True)
+    place = _call(OPS["take_along_axis"], (order, made.floor_divide(made.maximum(count - 1, 0), 2)), dims=[dim])
+    value = _call(OPS["take_along_axis"], (h, place), dims=[dim])
+    return tuple(wrap(one if keepdim else squeeze(one, axis=dim)) for one in (value, place))
+
+
 @row("kthvalue.default")
 def kthvalue(x, k, dim=-1, keepdim=False):
     return _kth("kthvalue", x, k - 1, dim, keepdim, False)
@@ -92,6 +111,11 @@ def bucketize(x, boundaries, *, out_int32=False, right=False):
 def unique(x, sorted=True, return_inverse=False, return_counts=False):  # noqa: A002 - ATen's name
     found = _indexing.unique_all(settled(x))
     return wrap(found.values), wrap(found.inverse_indices), wrap(found.counts)
+
+
+@row("_unique.default")
+def unique_pair(x, sorted=True, return_inverse=False):  # noqa: A002 - ATen's name
+    return unique(x)[:2]
 
 
 @row("bincount.default")

@@ -139,7 +139,8 @@ TEST(Ptx, ReadsVariablesOfTheModule) {
 }
 
 TEST(Ptx, TextsAreFoundInAFatbin) {
-  const std::string fatbin("\x50\xED\0\0bytes\0\n\n.version 9.0\n.target sm_80\n\0more\0.version 8.0\n", 60);
+  const char bytes[] = "\x50\xED\0\0bytes\0\n\n.version 9.0\n.target sm_80\n\0more\0.version 8.0\n";
+  const std::string fatbin(bytes, sizeof(bytes));
   const std::vector<std::string> texts = PtxOf({reinterpret_cast<const std::byte*>(fatbin.data()), fatbin.size()});
   ASSERT_EQ(texts.size(), 2u);
   EXPECT_EQ(texts[0], ".version 9.0\n.target sm_80\n");

@@ -1,0 +1,384 @@
+"""Ops that torch has no decomposition of, and that are a few rows of the catalog: each with its formula."""
+
+from __future__ import annotations
+
+import math
+
+import _tessera_ops as made
+import numpy as np
+import torch
+
+import _tessera
+from .. import _indexing
+from .._contraction import einsum
+from .._errors import InvalidArgumentError
+from .._ops import argmax, broadcast_to, concat, permute_dims, reshape
+from .._tensor import OPS, as_operand
+from ._composed import wide
+from ._dtypes import F64, HALVES, INT64
+from ._operands import cast, operand
+from ._placing import create_like, full_like, settled, settled_dims
+from ._table import row, run
+from ._tensor import rebind, wrap
+
+_call = _tessera.call
+_MEAN = 1       # torch's number of a reduction
+
+
+def _iota(like, count: int, code: int = INT64):
+    return create_like("arange", like, [count], code, [0, 1], [(0, 0, 0)] * like._mesh_ndim)
+
+
+# ---- activations ---------------------------------------------------------------------------------------------------------
+
+@row("hardshrink_backward.default", "softshrink_backward.default")
+def shrink_backward(grad, x, bound):
+    """Nothing where the result is 0."""
+    h = settled(x)
+    g = settled(grad, h)
+    return wrap(made.where(made.logical_and(h >= -bound, h <= bound), 0, g))
+
+
+@row("rrelu_with_noise.default", how="composed")
+def rrelu(x, noise, lower=1 / 8, upper=1 / 3, training=False, generator=None):
+    """In training each negative element by a factor of its own, which `noise` keeps."""
+    h = settled(x)
+    if not training:
+        return run("leaky_relu.default")(x, (lower + upper) / 2)
+    drawn = settled(run("uniform_.default")(run("empty_like.default")(x), lower, upper, generator=generator))
+    factors = made.where(h <= 0, drawn, 1.0)
+    rebind("rrelu_with_noise", noise, factors)
+    return wrap(h * factors)
+
+
+@row("rrelu_with_noise_backward.default", how="composed")
+def rrelu_backward(grad, x, noise, lower, upper, training, self_is_result):
+    if training and upper - lower > 1e-6:
+        return wrap(settled(grad) * settled(noise))
+    return run("leaky_relu_backward.default")(grad, x, (lower + upper) / 2, self_is_result)
+
+
+@row("round.decimals", how="composed")
+def round_decimals(x, *, decimals):
+    h = settled(x)
+    if decimals == 0 or h.dtype.kind in "iu":
+        return wrap(made.round(h) if h.dtype.kind not in "iu" else h)
+    scale = 10.0 ** abs(decimals)
+    wider = wide(h)
+    out = made.round(wider * scale) / scale if decimals > 0 else made.round(wider / scale) * scale
+    return wrap(cast(out, h._dtype))
+
+
+# ---- products --------------------------------------------------------------------------------------------------------------
+
+@row("_trilinear.default")
+def trilinear(a, b, c, expand1, expand2, expand3, sumdim, unroll_dim=1):
+    """The product of three tensors with dims of extent 1 where each is expanded, summed over some dims."""
+    count = a.ndim + len(expand1)
+    letters = [["abcdefghijklmnopqrstuvwxyz"[d] for d in range(count) if d not in expand] for expand in (expand1, expand2, expand3)]
+    target = ["abcdefghijklmnopqrstuvwxyz"[d] for d in range(count) if d not in sumdim]
+    notation = ",".join("".join(one) for one in letters) + "->" + "".join(target)
+    return wrap(einsum(notation, *(settled(operand("_trilinear", one, a)) for one in (a, b, c))))
+
+
+@row("addbmm.default")
+def addbmm(x, left, right, *, beta=1, alpha=1):
+    out = einsum("bij,bjk->ik", settled(left), settled(right))
+    out = out if alpha == 1 else out * alpha
+    if beta == 0:
+        return wrap(broadcast_to(out, torch.broadcast_shapes(x.shape, out.shape)))
+    h = settled(x)
+    return wrap(out + (h if beta == 1 else h * beta))
+
+
+# ---- losses ----------------------------------------------------------------------------------------------------------------
+
+def _rows_of(x):
+    """(batch, classes)."""
+    h = settled(x)
+    return reshape(h, (1, h.size)) if h.ndim < 2 else h
+
+
+def _by_rows(grad, like, reduction):
+    """A loss's gradient for each row: a number, or a column."""
+    g = settled(grad)
+    if g.ndim:
+        return reshape(g, (g.shape[0], 1))
+    return g / like.shape[0] if reduction == _MEAN else g
+
+
+@row("multi_margin_loss_backward.default", how="composed")
+def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reduction=1):
+    """Of w[y] / classes * sum over j != y of max(0, margin - x[y] + x[j]) ** p."""
+    h = _rows_of(x)
+    classes = h.shape[1]
+    labels = reshape(settled(operand("multi_margin_loss", target, x)), (h.shape[0], 1))
+    is_it = made.equal(labels, _iota(h, classes, labels._dtype))
+    over = margin - made.sum(made.where(is_it, h, 0), axis=1, keepdims=True) + h
+    parts = made.where(made.logical_and(over > 0, made.logical_not(is_it)), 1.0 if p == 1 else 2.0 * over, 0.0) * (1.0 / classes)
+    if weight is not None:
+        parts = parts * _call(OPS["take_along_axis"], (settled(weight), reshape(labels, (h.shape[0],))), dims=[0])[:, None]
+    parts = made.where(is_it, -made.sum(parts, axis=1, keepdims=True), parts) * _by_rows(grad, h, reduction)
+    return wrap(cast(reshape(parts, tuple(x.shape)), h._dtype))
+
+
+@row("multilabel_margin_loss_backward.default", how="composed")
+def multilabel_margin_loss_backward(grad, x, target, reduction, is_target):
+    """Of sum over labels t before the first -1 and j that are none of max(0, 1 - x[t] + x[j]), divided by the classes."""
+    h = _rows_of(x)
+    rows, classes = h.shape
+    labels = reshape(settled(operand("multilabel_margin_loss", target, x)), (rows, classes))
+    is_label = made.equal(made.cumulative_sum(cast(labels < 0, INT64), axis=1), 0)
+    counts = _call(OPS["scatter"], (full_like(h, (rows, classes), h._dtype, 0), made.where(is_label, labels, 0), cast(is_label, h._dtype)),
+                   dims=[1], mode="add")
+    over = 1 - reshape(h, (rows, classes, 1)) + reshape(h, (rows, 1, classes))
+    is_other = reshape(made.equal(counts, 0), (rows, 1, classes))
+    pairs = made.where(made.logical_and(over > 0, is_other), reshape(counts, (rows, classes, 1)), 0)
+    out = (made.sum(pairs, axis=1) - made.sum(pairs, axis=2)) * (1.0 / classes) * _by_rows(grad, h, reduction)
+    return wrap(cast(reshape(out, tuple(x.shape)), h._dtype))
+
+
+# ---- edges and windows -----------------------------------------------------------------------------------------------------
+
+def _replication_pad_backward(dims: int):
+    def function(grad, x, padding):
+        """What was copied from an element is added up there."""
+        g = settled(grad)
+        for k in range(dims):
+            dim, n = x.ndim - 1 - k, x.shape[x.ndim - 1 - k]
+            at = np.clip(np.arange(g.shape[dim]) - padding[2 * k], 0, n - 1)
+            shape = [n if d == dim else e for d, e in enumerate(g.shape)]
+            kept = [one if one[0] == 1 and one[1] != dim else (0, 0, 0) for one in g._placements]
+            zeros = full_like(g, shape, g._dtype, 0, kept)
+            g = settled(_call(OPS["scatter"], (zeros, as_operand("pad", g, at), g), dims=[dim], mode="add"))
+        return wrap(g)
+    return function
+
+
+for _dims in (1, 2, 3):
+    row(f"replication_pad{_dims}d_backward.default", how="composed")(_replication_pad_backward(_dims))
+
+
+def _adaptive_max_pool(dims: int):
+    def function(x, output_size):
+        """Window i of m over n elements is [floor(i n / m), ceil((i + 1) n / m)): each dim's windows side by side, padded to the
+        longest, and the first of the largest."""
+        h, lead = settled(x), x.ndim - dims
+        counts, sizes = [int(m) for m in output_size], h.shape[lead:]
+        if lead not in (1, 2) or any(m < 1 for m in counts) or 0 in h.shape[1:]:
+            raise InvalidArgumentError(f"adaptive_max_pool{dims}d: {counts} windows of {x!r}")
+        at, inside = [], []
+        for n, m in zip(sizes, counts):
+            first, end = np.arange(m) * n // m, -(-(np.arange(m) + 1) * n // m)
+            places = first[:, None] + np.arange((end - first).max())
+            inside.append(places < end[:, None])
+            at.append(np.minimum(places, n - 1))
+        out = h
+        for d in reversed(range(dims)):
+            out = _indexing.take(out, at[d].ravel(), axis=lead + d)
+            out = reshape(out, (*out.shape[:lead + d], *at[d].shape, *out.shape[lead + d + 1:]))
+        order = [*range(lead), *range(lead, lead + 2 * dims, 2), *range(lead + 1, lead + 2 * dims, 2)]
+        out = reshape(permute_dims(out, order), (*h.shape[:lead], *counts, -1))
+        table, is_in = np.zeros([1] * 2 * dims, np.int64), np.ones([1] * 2 * dims, bool)
+        for d, n in enumerate(sizes):
+            shape = [at[d].shape[0] if e == d else at[d].shape[1] if e == dims + d else 1 for e in range(2 * dims)]
+            table, is_in = table * n + at[d].reshape(shape), is_in & inside[d].reshape(shape)
+        table, is_in = (np.broadcast_to(one, [*counts, *(a.shape[1] for a in at)]).reshape(*counts, -1) for one in (table, is_in))
+        out = made.where(as_operand("adaptive_max_pool", h, np.ascontiguousarray(is_in)), out, float("-inf"))
+        largest = argmax(out, axis=out.ndim - 1, keepdims=True)
+        places = broadcast_to(as_operand("adaptive_max_pool", h, np.ascontiguousarray(table)), out.shape)
+        found = [_call(OPS["take_along_axis"], (one, largest), dims=[out.ndim - 1])[..., 0] for one in (out, places)]
+        return wrap(found[0]), wrap(found[1])
+    return function
+
+
+for _dims in (2, 3):
+    row(f"adaptive_max_pool{_dims}d.default", how="composed")(_adaptive_max_pool(_dims))
+
+
+# ---- images of other sizes, each element a mean of those around it --------------------------------------------------------
+
+def _triangle(t):
+    return np.maximum(0.0, 1.0 - np.abs(t))
+
+
+def _cubic(t, a=-0.5):
+    d = np.abs(t)
+    near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d < 1, near, np.where(d < 2, far, 0.0))
+
+
+def _means(n: int, m: int, align: bool, scale, kernel, reach: float) -> np.ndarray:
+    """[m, n]: of n elements the weight of each in each of m, the kernel as wide as an element of the result."""
+    step = ((n - 1) / (m - 1) if m > 1 else 0.0) if align else 1.0 / scale if scale else n / m
+    width = max(step, 1.0)
+    center = step * (np.arange(m) + 0.5)
+    first = np.maximum((center - reach * width + 0.5).astype(np.int64), 0)
+    end = np.minimum((center + reach * width + 0.5).astype(np.int64), n)
+    at = np.arange(n)
+    weights = kernel((at - center[:, None] + 0.5) / width) * ((at >= first[:, None]) & (at < end[:, None]))
+    total = weights.sum(1, keepdims=True)
+    return weights / np.where(total == 0, 1, total)
+
+
+def _averaged(kernel, reach: float, is_backward: bool):
+    def function(x, output_size, *rest):
+        h = settled(x)
+        sizes, (align, *scales) = (rest[0][2:], rest[1:]) if is_backward else (h.shape[2:], rest)
+        out = wide(h)
+        for d, (n, m, scale) in enumerate(zip(sizes, output_size, [*scales, None, None])):
+            weights = as_operand("interpolate", out, np.ascontiguousarray(_means(n, m, align, scale, kernel, reach).astype(out.dtype)))
+            source, target = ("bchw", "bcow") if d == 0 else ("bchw", "bcho")
+            sides = ("o" + "hw"[d]) if not is_backward else ("hw"[d] + "o")
+            out = einsum(f"{source},{sides}->{target}", out, weights)
+        return wrap(cast(out, h._dtype))
+    return function
+
+
+for _name, _kernel, _reach in (("bilinear", _triangle, 1.0), ("bicubic", _cubic, 2.0)):
+    row(f"_upsample_{_name}2d_aa.default", how="composed")(_averaged(_kernel, _reach, False))
+    row(f"_upsample_{_name}2d_aa_backward.default", how="composed")(_averaged(_kernel, _reach, True))
+
+
+# ---- distances of all pairs, running sums ----------------------------------------------------------------------------------
+
+def _pairs(like, n: int):
+    """Where (i, j) with i < j lie in an [n, n]."""
+    i, j = np.triu_indices(n, 1)
+    return as_operand("pdist", like, i * n + j)
+
+
+@row("_pdist_forward.default", how="composed")
+def pdist(x, p=2.0):
+    n = x.shape[0]
+    if n < 2:
+        return wrap(full_like(settled(x), (0,), settled(x)._dtype, 0))
+    whole = settled(run("_cdist_forward.default")(x, x, p))
+    return wrap(_call(OPS["take_along_axis"], (reshape(whole, (n * n,)), _pairs(whole, n)), dims=[0]))
+
+
+@row("_pdist_backward.default", how="composed")
+def pdist_backward(grad, x, p, distances):
+    n, g = x.shape[0], settled(grad)
+    if n < 2:
+        return wrap(full_like(settled(x), tuple(x.shape), settled(x)._dtype, 0))
+    def matrix(values):
+        zeros = full_like(values, (n * n,), values._dtype, 0)
+        upper = reshape(settled(_call(OPS["scatter"], (zeros, _pairs(values, n), values), dims=[0], mode="set")), (n, n))
+        return wrap(upper + permute_dims(upper, (1, 0)))
+    return run("_cdist_backward.default")(matrix(g), x, x, p, matrix(settled(distances)))
+
+
+@row("logcumsumexp.default", how="composed")
+def logcumsumexp(x, dim):
+    """By sums of 1, 2, 4, ... neighbours, each of which is relative to its own largest; in f64, as torch's derivative takes
+    differences of its exponentials."""
+    out = settled(x)
+    if not x.ndim or not x.numel():
+        return wrap(out[...])
+    dim %= x.ndim
+    dtype, out = out._dtype, cast(settled_dims(out, [dim]), F64)
+    reach = 1
+    while reach < x.shape[dim]:
+        head, rest, before = (out[(slice(None),) * dim + (one,)] for one in (slice(0, reach), slice(reach, None), slice(0, -reach)))
+        out = concat([head, made.logaddexp(rest, before)], axis=dim)
+        reach *= 2
+    return wrap(cast(out, dtype))
+
+
+# ---- functions of distributions, in f64 -----------------------------------------------------------------------------------
+
+def _in_f64(function):
+    def run_(x, *rest):
+        h = settled(x)
+        kind = h._dtype if h.dtype.kind == "f" or h._dtype in HALVES else settled(run("true_divide.Tensor")(x, 1))._dtype
+        return wrap(cast(function(cast(h, F64), *rest), kind))
+    return run_
+
+
+def _polynomial(x, coefficients):
+    """The leading one first."""
+    out = coefficients[0]
+    for c in coefficients[1:]:
+        out = out * x + c
+    return out
+
+
+@row("erfinv.default", how="composed")
+@_in_f64
+def erfinv(y):
+    """Giles, "Approximating the erfinv function" (2010), and two steps of Newton's."""
+    w = -made.log((1.0 - y) * (1.0 + y))
+    near = _polynomial(w - 2.5, (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
+                                 -0.00417768164, 0.246640727, 1.50140941))
+    far = _polynomial(made.sqrt(w) - 3.0, (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+                                           0.00943887047, 1.00167406, 2.83297682))
+    x = made.where(w < 5.0, near, far) * y
+    for _ in range(2):
+        x = x - (made.erf(x) - y) * (math.sqrt(math.pi) / 2) * made.exp(x * x)
+    return made.where(made.equal(made.abs(y), 1.0), y * float("inf"), x)
+
+
+_LANCZOS = (0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059, 12.507343278686905,
+            -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7)
+
+
+@row("lgamma.default", how="composed")
+@_in_f64
+def lgamma(x):
+    """Lanczos's approximation (g = 7, 9 terms), and the reflection below 1/2."""
+    is_low = x < 0.5
+    z = made.where(is_low, 1.0 - x, x) - 1.0
+    total = _LANCZOS[0]
+    for k, c in enumerate(_LANCZOS[1:], start=1):
+        total = total + c / (z + float(k))
+    t = z + 7.5
+    out = 0.5 * math.log(2 * math.pi) + (z + 0.5) * made.log(t) - t + made.log(total)
+    out = made.where(is_low, math.log(math.pi) - made.log(made.abs(made.sin(math.pi * made.remainder(x, 2.0)))) - out, out)
+    is_pole = made.logical_and(x <= 0.0, made.equal(made.floor(x), x))
+    return made.where(made.logical_or(is_pole, made.isinf(x)), float("inf"), out)
+
+
+def _shifted(x, function):
+    """Sums of function(x), function(x + 1), ... up to where the asymptotic series is taken, and that place."""
+    total, at = 0.0, x
+    for _ in range(8):
+        is_low = at < 8.0
+        total = total + made.where(is_low, function(at), 0.0)
+        at = at + made.where(is_low, 1.0, 0.0)
+    return total, at
+
+
+def _digamma(x):
+    is_low = x < 0.0
+    total, at = _shifted(made.where(is_low, 1.0 - x, x), lambda one: 1.0 / one)
+    r = 1.0 / (at * at)
+    series = r * _polynomial(r, (-1 / 12, 691 / 32760, -1 / 132, 1 / 240, -1 / 252, 1 / 120, -1 / 12)[1:])
+    out = made.log(at) - 0.5 / at + series - total
+    out = made.where(is_low, out - math.pi / made.tan(math.pi * made.remainder(x, 1.0)), out)
+    out = made.where(made.logical_and(is_low, made.equal(made.floor(x), x)), float("nan"), out)
+    return made.where(made.equal(x, 0.0), -1.0 / x, out)
+
+
+row("digamma.default", how="composed")(_in_f64(_digamma))
+
+
+@row("polygamma.default", how="composed")
+def polygamma(n, x):
+    """The digamma function, and its first derivative."""
+    if n == 0:
+        return run("digamma.default")(x)
+    if n != 1:
+        raise NotImplementedError(f"polygamma: of order {n} has no row in Tessera; of 0 and 1 it has")
+    return _trigamma(x)
+
+
+@_in_f64
+def _trigamma(x):
+    is_low = x < 0.5
+    total, at = _shifted(made.where(is_low, 1.0 - x, x), lambda one: 1.0 / (one * one))
+    r = 1.0 / (at * at)
+    series = _polynomial(r, (7 / 6, -691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6)) * r / at
+    out = total + 1.0 / at + 0.5 * r + series
+    turn = made.sin(math.pi * made.remainder(x, 2.0))
+    return made.where(is_low, math.pi**2 / (turn * turn) - out, out)

@@ -1,0 +1,218 @@
+#include "kernels/cpu/attention_loops.h"
+
+#include <type_traits>
+
+#include "kernels/cpu/loops.h"
+
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_loops.cc"
+// The order is Highway's.
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// With 32 registers of vectors: 24 sums, 3 vectors of queries and one element. With 16: 12, 3 and 1.
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3
+constexpr int64_t kTileRows = 4;
+#else
+constexpr int64_t kTileRows = 8;
+#endif
+
+int64_t VectorBytes() { return static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<uint8_t>())); }
+
+// Of a matrix and the queries' vectors: kRows sums over `steps` for each of kVectors. Row i's factor of step s is
+// matrix[i * row_stride + s * step_stride]; a step's vectors lie side by side.
+template <int64_t kRows, int64_t kVectors, class D, typename T>
+HWY_INLINE void Tile(D d, const T* matrix, int64_t row_stride, int64_t step_stride, const T* vectors, int64_t steps,
+                     hn::Vec<D> (&sums)[kRows][kVectors]) {
+  constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
+  for (int64_t s = 0; s < steps; ++s, matrix += step_stride, vectors += kVectors * kLanes) {
+    hn::Vec<D> of_step[kVectors];
+#pragma GCC unroll 3
+    for (int64_t v = 0; v < kVectors; ++v) of_step[v] = hn::Load(d, vectors + v * kLanes);
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kRows; ++i) {
+      const auto element = hn::Set(d, matrix[i * row_stride]);
+#pragma GCC unroll 3
+      for (int64_t v = 0; v < kVectors; ++v) sums[i][v] = hn::MulAdd(element, of_step[v], sums[i][v]);
+    }
+  }
+}
+
+// Each function of a block, for a strip of kVectors.
+template <typename T, int64_t kVectors>
+struct Strip {
+  static constexpr hn::ScalableTag<T> kTag{};
+  using D = std::remove_cv_t<decltype(kTag)>;
+  using V = hn::Vec<D>;
+  static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
+  static constexpr int64_t kWidth = kVectors * kLanes;
+
+  template <int64_t kRows>
+  static HWY_INLINE void ScoreRows(const AttentionBlock<T>& b, int64_t key) {
+    V sums[kRows][kVectors];
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 3
+      for (int64_t v = 0; v < kVectors; ++v) sums[i][v] = hn::Zero(kTag);
+    }
+    Tile<kRows, kVectors>(kTag, b.key + key * b.key_stride, b.key_stride, 1, b.queries, b.features, sums);
+    const V scale = hn::Set(kTag, b.scale);
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 3
+      for (int64_t v = 0; v < kVectors; ++v) {
+        hn::Store(hn::Mul(sums[i][v], scale), kTag, b.scores + (key + i) * kWidth + v * kLanes);
+      }
+    }
+  }
+  static void Score(const AttentionBlock<T>& b) {
+    int64_t key = 0;
+    for (; key + kTileRows <= b.keys; key += kTileRows) ScoreRows<kTileRows>(b, key);
+    for (; key < b.keys; ++key) ScoreRows<1>(b, key);
+  }
+
+  template <int64_t kRows>
+  static HWY_INLINE void AddColumns(const AttentionBlock<T>& b, int64_t column) {
+    V sums[kRows][kVectors];
+    T* const to = b.sums + column * kWidth;
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 3
+      for (int64_t v = 0; v < kVectors; ++v) sums[i][v] = hn::Load(kTag, to + i * kWidth + v * kLanes);
+    }
+    Tile<kRows, kVectors>(kTag, b.value + column, 1, b.value_stride, b.scores, b.keys, sums);
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kRows; ++i) {
+#pragma GCC unroll 3
+      for (int64_t v = 0; v < kVectors; ++v) hn::Store(sums[i][v], kTag, to + i * kWidth + v * kLanes);
+    }
+  }
+  static void Add(const AttentionBlock<T>& b) {
+    int64_t column = 0;
+    for (; column + kTileRows <= b.columns; column += kTileRows) AddColumns<kTileRows>(b, column);
+    for (; column < b.columns; ++column) AddColumns<1>(b, column);
+  }
+
+  static void Exponentials(T* values, int64_t count) {
+    constexpr DType kOwn = std::is_same_v<T, float> ? DType::kF32 : DType::kF64;
+    RunNodeBlock({.op = ScalarOp::kExp, .dtype = kOwn, .operand = kOwn, .a = values, .out = values, .count = count});
+  }
+
+  // The exponential of anything less is 0, which libmvec says ten times as slowly as any other value. None of a block
+  // is above 1; that of kStandIn is above 2.
+  static constexpr T kLeast = sizeof(T) == 4 ? T{-104} : T{-746};
+  static constexpr T kStandIn = 1;
+
+  static void Take(const AttentionBlock<T>& b) {
+    const V none = hn::Neg(hn::Inf(kTag));
+    for (int64_t v = 0; v < kWidth; v += kLanes) {
+      T* const scores = b.scores + v;
+      const V before = hn::Load(kTag, b.largest + v);
+      V largest = before;
+      for (int64_t k = 0; k < b.keys; ++k) largest = hn::Max(hn::Load(kTag, scores + k * kWidth), largest);
+      hn::Store(largest, kTag, b.largest + v);
+      // Where all scores so far are -inf nothing is subtracted: inf - inf would be NaN.
+      const auto has_none = hn::Eq(largest, none);
+      const V shift = hn::IfThenZeroElse(has_none, largest);
+      hn::Store(hn::IfThenZeroElse(has_none, hn::Sub(before, shift)), kTag, b.factors + v);
+      for (int64_t k = 0; k < b.keys; ++k) {
+        const V score = hn::Sub(hn::Load(kTag, scores + k * kWidth), shift);
+        const auto has_weight = hn::Not(hn::Lt(score, hn::Set(kTag, kLeast)));
+        hn::Store(hn::IfThenElse(has_weight, score, hn::Set(kTag, kStandIn)), kTag, scores + k * kWidth);
+      }
+    }
+    Exponentials(b.factors, kWidth);
+    Exponentials(b.scores, b.keys * kWidth);
+    V factors[kVectors], totals[kVectors];
+#pragma GCC unroll 3
+    for (int64_t v = 0; v < kVectors; ++v) {
+      factors[v] = hn::Load(kTag, b.factors + v * kLanes);
+      totals[v] = hn::Zero(kTag);
+    }
+    for (int64_t k = 0; k < b.keys; ++k) {
+#pragma GCC unroll 3
+      for (int64_t v = 0; v < kVectors; ++v) {
+        T* const score = b.scores + k * kWidth + v * kLanes;
+        const V e = hn::Load(kTag, score);
+        const V weight = hn::IfThenZeroElse(hn::Gt(e, hn::Set(kTag, T{2})), e);
+        hn::Store(weight, kTag, score);
+        totals[v] = hn::Add(totals[v], weight);
+      }
+    }
+    bool changes = false;
+#pragma GCC unroll 3
+    for (int64_t v = 0; v < kVectors; ++v) {
+      const V before = hn::Mul(hn::Load(kTag, b.total + v * kLanes), factors[v]);
+      hn::Store(hn::Add(before, totals[v]), kTag, b.total + v * kLanes);
+      changes = changes || !hn::AllTrue(kTag, hn::Eq(factors[v], hn::Set(kTag, T{1})));
+    }
+    if (!changes) return;  // times 1
+    for (int64_t c = 0; c < b.columns; ++c) {
+#pragma GCC unroll 3
+      for (int64_t v = 0; v < kVectors; ++v) {
+        T* const sum = b.sums + c * kWidth + v * kLanes;
+        hn::Store(hn::Mul(hn::Load(kTag, sum), factors[v]), kTag, sum);
+      }
+    }
+  }
+
+  static void Divide(const AttentionBlock<T>& b) {
+    for (int64_t c = 0; c < b.columns; ++c) {
+      for (int64_t v = 0; v < kWidth; v += kLanes) {
+        T* const sum = b.sums + c * kWidth + v;
+        hn::Store(hn::Div(hn::Load(kTag, sum), hn::Load(kTag, b.total + v)), kTag, sum);
+      }
+    }
+  }
+};
+
+template <typename T, int64_t kVectors>
+void RunStep(AttentionStep step, const AttentionBlock<T>& block) {
+  switch (step) {
+    case AttentionStep::kScore: return Strip<T, kVectors>::Score(block);
+    case AttentionStep::kTake: return Strip<T, kVectors>::Take(block);
+    case AttentionStep::kAdd: return Strip<T, kVectors>::Add(block);
+    case AttentionStep::kDivide: return Strip<T, kVectors>::Divide(block);
+  }
+}
+template <typename T>
+void RunOnVectors(AttentionStep step, const AttentionBlock<T>& block) {
+  static_assert(kMaxStripVectors == 3);
+  if (block.vectors == 1) return RunStep<T, 1>(step, block);
+  if (block.vectors == 2) return RunStep<T, 2>(step, block);
+  RunStep<T, 3>(step, block);
+}
+
+void OfFloats(AttentionStep step, const AttentionBlock<float>& block) { RunOnVectors(step, block); }
+void OfDoubles(AttentionStep step, const AttentionBlock<double>& block) { RunOnVectors(step, block); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::cpu {
+
+HWY_EXPORT(VectorBytes);
+HWY_EXPORT(OfFloats);
+HWY_EXPORT(OfDoubles);
+
+int64_t QueriesPerVector(int64_t element_bytes) { return HWY_DYNAMIC_DISPATCH(VectorBytes)() / element_bytes; }
+
+void RunAttentionStep(AttentionStep step, const AttentionBlock<float>& block) {
+  HWY_DYNAMIC_DISPATCH(OfFloats)(step, block);
+}
+void RunAttentionStep(AttentionStep step, const AttentionBlock<double>& block) {
+  HWY_DYNAMIC_DISPATCH(OfDoubles)(step, block);
+}
+
+}  // namespace tessera::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,126 @@
+#include "schemas/ops/composites/matrices.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "schemas/ops/composites/rows.h"
+#include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera::composites {
+namespace {
+
+using G = GraphBuilder;
+using V = GraphValue;
+
+}  // namespace
+
+V MatrixFunction(G& g, LinalgKind kind, std::vector<V> matrices, Attributes attributes) {
+  attributes.set_mode(std::string(NameOf(kind)));
+  return g.Call(OpId::kMatrixFunction, std::move(attributes), std::move(matrices));
+}
+
+bool AreMatrices(G& g) {
+  for (size_t i = 0; i < g.operand_count(); ++i) {
+    const DTypeKind kind = Kind(g.operand(i).dtype());
+    if (kind != DTypeKind::kFloat && kind != DTypeKind::kComplex) {
+      g.RefuseDType("needs a floating-point dtype");
+      return false;
+    }
+  }
+  if (g.operand(0).rank() < 2) g.Refuse("needs matrices, of at least 2 dims");
+  return !g.failed();
+}
+bool AreSquare(G& g) {
+  if (!AreMatrices(g)) return false;
+  if (Rows(g.operand(0)) != Columns(g.operand(0))) g.Refuse("needs square matrices");
+  return !g.failed();
+}
+
+Shape BatchOf(const V& x) {
+  const Shape shape = x.spec().shape;
+  return {shape.begin(), shape.end() - 2};
+}
+Shape Shaped(Shape batch, std::initializer_list<int64_t> extents) {
+  batch.insert(batch.end(), extents.begin(), extents.end());
+  return batch;
+}
+
+std::vector<V> Unpacked(G& g, const V& packed, const Shape& batch, const std::vector<Shape>& shapes) {
+  std::vector<V> results;
+  int64_t start = 0;
+  for (const Shape& shape : shapes) {
+    if (g.failed()) return {packed};
+    const int64_t size = NumElements(shape);
+    const V part = g.SliceDim(packed, packed.rank() - 1, start, size);
+    Shape whole = batch;
+    whole.insert(whole.end(), shape.begin(), shape.end());
+    results.push_back(g.Reshape(part, whole));
+    start += size;
+  }
+  return results;
+}
+
+V RealPart(G& g, const V& x) { return Kind(x.dtype()) == DTypeKind::kComplex ? g.Map(OpId::kReal, {x}) : x; }
+
+V Transposed(G& g, const V& given) {
+  const V x = Kind(given.dtype()) == DTypeKind::kComplex ? g.Map(OpId::kConj, {given}) : given;
+  Dims dims(static_cast<size_t>(x.rank()));
+  for (size_t d = 0; d < dims.size(); ++d) dims[d] = static_cast<int64_t>(d);
+  std::swap(dims[dims.size() - 2], dims[dims.size() - 1]);
+  return g.Permute(x, dims);
+}
+
+V OnDiagonal(G& g, const V& x) {
+  return g.Map(OpId::kEqual,
+               {g.Iota(x, x.rank() - 2, Rows(x), DType::kI64), g.Iota(x, x.rank() - 1, Columns(x), DType::kI64)});
+}
+
+V PaddedTo(G& g, const V& x, int64_t rows, int64_t columns) {
+  if (Rows(x) == rows && Columns(x) == columns) return x;
+  Attributes pad;
+  std::vector<int64_t> width(2 * static_cast<size_t>(x.rank()), 0);
+  width[width.size() - 3] = rows - Rows(x);
+  width[width.size() - 1] = columns - Columns(x);
+  pad.set_pad_width(std::move(width));
+  return g.Call(OpId::kPad, std::move(pad), {x}, {Scalar::Int(0)});
+}
+
+System SystemOf(G& g, const V& left, const V& right) {
+  System s{left, right};
+  const absl::StatusOr<DType> dtype = Promote(s.left.dtype(), s.right.dtype());
+  if (!dtype.ok()) {
+    g.RefuseDType("the dtypes have no common one");
+    return s;
+  }
+  s.left = g.AsType(s.left, *dtype);
+  s.right = g.AsType(s.right, *dtype);
+  s.is_vector = s.right.rank() == 1;
+  if (s.right.rank() == 0) g.Refuse("the right side needs at least 1 dim");
+  if (s.is_vector) s.right = g.ExpandDim(s.right, 1);
+  if (g.failed()) return s;
+  if (Rows(s.right) != Rows(s.left)) {
+    g.Refuse("the rows of the matrices differ");
+    return s;
+  }
+  const Shape a = BatchOf(s.left), b = BatchOf(s.right);
+  Shape batch(std::max(a.size(), b.size()), 1);
+  for (const Shape& each : {a, b}) {
+    for (size_t d = 0; d < each.size(); ++d) {
+      int64_t& extent = batch[batch.size() - each.size() + d];
+      if (each[d] != 1 && extent != 1 && each[d] != extent) {
+        g.Refuse("the batches don't broadcast");
+        return s;
+      }
+      if (each[d] != 1) extent = each[d];
+    }
+  }
+  s.left = g.BroadcastTo(s.left, Shaped(batch, {Rows(s.left), Columns(s.left)}));
+  s.right = g.BroadcastTo(s.right, Shaped(batch, {Rows(s.right), Columns(s.right)}));
+  return s;
+}
+void ReturnSolution(G& g, const V& solution, const System& s) {
+  if (g.failed()) return;
+  g.Return(s.is_vector ? g.DropDims(solution, {solution.rank() - 1}) : solution);
+}
+}  // namespace tessera::composites

@@ -1,0 +1,70 @@
+#pragma once
+
+// What the rows of linear algebra share: calls of matrix functions (linalg_op.h), and the algorithms that take matrices
+// where their rows are sharded. For the composites alone.
+
+#include <initializer_list>
+#include <optional>
+#include <vector>
+
+#include "schemas/ops/graph_builder.h"
+#include "schemas/ops/linalg_op.h"
+
+namespace tessera::composites {
+
+// ---- matrices (matrices.cc) ----
+
+GraphValue MatrixFunction(GraphBuilder& g, LinalgKind kind, std::vector<GraphValue> matrices,
+                          Attributes attributes = {});
+inline int64_t Rows(const GraphValue& x) { return x.extent(x.rank() - 2); }
+inline int64_t Columns(const GraphValue& x) { return x.extent(x.rank() - 1); }
+// Whether the call's operands are of floats and the first one of matrices; refuses the call otherwise.
+bool AreMatrices(GraphBuilder& g);
+// Of square ones.
+bool AreSquare(GraphBuilder& g);
+// The batch of a tensor of matrices, and a shape with it.
+Shape BatchOf(const GraphValue& x);
+Shape Shaped(Shape batch, std::initializer_list<int64_t> extents);
+// Results that lie behind each other in the last dim, each with the shape it has.
+std::vector<GraphValue> Unpacked(GraphBuilder& g, const GraphValue& packed, const Shape& batch,
+                                 const std::vector<Shape>& shapes);
+// Of complex numbers the real parts: what is real by its meaning.
+GraphValue RealPart(GraphBuilder& g, const GraphValue& x);
+// The transposed matrices, of complex numbers their conjugates.
+GraphValue Transposed(GraphBuilder& g, const GraphValue& x);
+// Where row == column, of extents 1 in the batch.
+GraphValue OnDiagonal(GraphBuilder& g, const GraphValue& x);
+// With zeros below and on the right.
+GraphValue PaddedTo(GraphBuilder& g, const GraphValue& x, int64_t rows, int64_t columns);
+
+// Both sides in their common dtype, with one batch; a vector on the right is a column. The array API's rule: it is a
+// vector where it has one dim.
+struct System {
+  GraphValue left, right;
+  bool is_vector = false;
+};
+System SystemOf(GraphBuilder& g, const GraphValue& left, const GraphValue& right);
+void ReturnSolution(GraphBuilder& g, const GraphValue& solution, const System& system);
+
+// ---- by blocks of rows, where they lie (blocked_matrices.cc) ----
+
+// Square matrices whose rows alone are sharded, evenly, by one mesh dim, as blocks of rows on a dim of their own:
+// [..., n, n] S(rows) is [..., count, size, n] S(count), and ops of a block each run where its rows lie. Continued by
+// rows and columns of the unit matrix to whole blocks.
+struct RowBlocks {
+  int64_t count = 0, size = 0;
+};
+std::optional<RowBlocks> RowBlocksOf(const GraphValue& x);
+GraphValue BlockedCholesky(GraphBuilder& g, const GraphValue& x, const RowBlocks& blocks);
+// By blocks where the matrix has them, else at once. Attributes: upper, transposed, unit_diagonal.
+GraphValue SolvedTriangle(GraphBuilder& g, const GraphValue& left, const GraphValue& right, Attributes attributes);
+
+// ---- decompositions of tall matrices, where their rows lie (tall_matrices.cc) ----
+
+// Q and R.
+std::vector<GraphValue> QrOf(GraphBuilder& g, const GraphValue& x, bool complete);
+// U, S and Vh, `full` or of the smaller extent; singular values alone.
+std::vector<GraphValue> SvdOf(GraphBuilder& g, const GraphValue& x, bool full);
+GraphValue SingularValues(GraphBuilder& g, const GraphValue& x);
+
+}  // namespace tessera::composites
