@@ -19,6 +19,8 @@
 namespace tessera::testing {
 namespace {
 
+constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+
 // Fractions whose sums are rounded, so that another order would be seen; negative ones, and both zeros.
 std::vector<Number> Fractions(const TensorSpec& spec) {
   std::vector<Number> numbers;
@@ -104,6 +106,23 @@ TEST_P(NcclExchanges, HaveTheBitsOfInterpret) {
   }
   EXPECT_GT(run, 0u);
   for (const std::string& hazard : TestDriver::Get().Hazards()) ADD_FAILURE() << hazard;
+}
+
+// What is packed and unpacked lies in pinned memory then; what lies in shards goes from there all the same.
+TEST(NcclOfAFullGpu, HasTheBitsOfInterpret) {
+  WorkerWorld world(NcclWorldOptions(2));
+  const Mesh mesh = MakeMesh({2});
+  // The first staging memory of each worker, and no other.
+  for (int worker = 0; worker < 2; ++worker) TestDriver::Get().Fail("cuMemCreate", 1, kOutOfMemory);
+  for (const auto& [from, to] :
+       {std::pair(Placement::Shard(1), Placement::Shard(0)), std::pair(Placement::Shard(1), Placement::Replicate())}) {
+    const auto plan =
+        PlanRedistribute({MakeSpec(DType::kF32, {5, 7}, mesh, {from}), {}}, MakeSpec(DType::kF32, {5, 7}, mesh, {to}));
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ExpectRuns(world, *plan);
+  }
+  // Both were asked for: no call after them is refused.
+  EXPECT_TRUE(world.device(0).MakeStaging(64, StagingPlace::kDevice).ok());
 }
 
 using Shapes = std::vector<std::vector<int64_t>>;
