@@ -71,6 +71,10 @@ struct Fill {
 
 using Step = std::variant<Launch, MatmulProblem, Fill>;
 
+// Threads, or half warps, that fill a device: a reduction of fewer outputs is cut in chunks, whose results are the same
+// in the end however many there are.
+inline constexpr int64_t kDeviceItems = 1 << 14;
+
 // Memory of the device beside the operands. `address` is aligned to 256. The fault word is an int64_t that is 0 before
 // a call, and after it where nothing was wrong; kernels go on with what is nearest and never trap. 16 bytes from
 // `zeros` on are 0, aligned to 16.
@@ -79,12 +83,13 @@ struct Workspace {
   int64_t bytes = 0;
   uint64_t fault_word = 0;
   uint64_t zeros = 0;
+  int64_t device_items = kDeviceItems;
 };
 
 // InvalidArgument as the CPU says it, Unimplemented by name where there is no kernel, ResourceExhausted where the
 // workspace is smaller than WorkspaceBytes.
 absl::StatusOr<std::vector<Step>> LaunchKernel(const KernelCall& call, const Workspace& workspace);
-int64_t WorkspaceBytes(const KernelCall& call);
+int64_t WorkspaceBytes(const KernelCall& call, int64_t device_items = kDeviceItems);
 // As CopyStrided and ReduceTermsInto of kernels/kernel.h.
 absl::StatusOr<std::vector<Step>> LaunchCopy(absl::Span<const int64_t> extents, int64_t element_bytes,
                                              const void* source, absl::Span<const int64_t> source_strides,
