@@ -86,10 +86,16 @@ __device__ inline T FromWide(const Wide& w) {
   }
 }
 
-// The value as an element of the dtype.
+// The value as an element of the dtype; complex numbers become complex numbers and truth values alone.
 template <typename T>
 __device__ inline void StoreAs(int dtype, void* base, i64 at, T value) {
-  if (dtype == kCodeOf<T>) {
+  if constexpr (kIsComplex<T>) {
+    switch (dtype) {
+      case kBoolCode: static_cast<Bool*>(base)[at] = Convert<Bool>(value); break;
+      case kC64Code: static_cast<C64*>(base)[at] = Convert<C64>(value); break;
+      default: static_cast<C128*>(base)[at] = Convert<C128>(value); break;
+    }
+  } else if (dtype == kCodeOf<T>) {
     if constexpr (kIsSame<T, Bool>) value.byte = value.byte != 0;
     static_cast<T*>(base)[at] = value;
   } else {

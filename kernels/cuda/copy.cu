@@ -20,20 +20,24 @@ __device__ inline void Copy(const CopyParameters& p) {
 template <int kBytes>
 __device__ inline void Transpose(const TransposeParameters& p) {
   using T = BitsOf<kBytes>;
-  constexpr int kTile = 32;
+  constexpr int kTile = 32, kRows = 8;  // of a block's threads
   __shared__ T tile[kTile][kTile + 1];
   const Offsets<2> batch = OffsetsAt(p.batch, blockIdx.z);
   const T* source = static_cast<const T*>(p.source) + batch.of[0];
   T* destination = static_cast<T*>(p.destination) + batch.of[1];
   for (i64 tile_row = blockIdx.y; tile_row * kTile < p.rows; tile_row += gridDim.y) {
     const i64 column = static_cast<i64>(blockIdx.x) * kTile + threadIdx.x;
-    for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+#pragma unroll
+    for (int first = 0; first < kTile; first += kRows) {
+      const int j = first + threadIdx.y;
       const i64 row = tile_row * kTile + j;
       if (column < p.columns && row < p.rows) tile[j][threadIdx.x] = source[row * p.source_row + column];
     }
     __syncthreads();
     const i64 row = tile_row * kTile + threadIdx.x;
-    for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+#pragma unroll
+    for (int first = 0; first < kTile; first += kRows) {
+      const int j = first + threadIdx.y;
       const i64 to = static_cast<i64>(blockIdx.x) * kTile + j;
       if (to < p.columns && row < p.rows) destination[to * p.destination_column + row] = tile[threadIdx.x][j];
     }

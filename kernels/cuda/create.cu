@@ -10,6 +10,7 @@ __device__ inline void FillWith(const FillParameters& p) {
   using T = BitsOf<kBytes>;
   const T element = *reinterpret_cast<const T*>(&p.element);
   T* destination = static_cast<T*>(p.destination);
+#pragma unroll 1
   for (i64 i = ThreadNumber(); i < p.nest.size; i += ThreadCount()) destination[OffsetsAt(p.nest, i).of[0]] = element;
 }
 
@@ -18,8 +19,9 @@ __device__ inline void Eye(const EyeParameters& p) {
   using T = BitsOf<kBytes>;
   const T one = *reinterpret_cast<const T*>(&p.one), zero = {};
   T* destination = static_cast<T*>(p.destination);
-  for (i64 i = ThreadNumber(); i < p.rows * p.columns; i += ThreadCount()) {
-    const i64 row = i / p.columns, column = i - row * p.columns;
+#pragma unroll 1
+  for (i64 i = ThreadNumber(); i < p.rows * p.columns.value; i += ThreadCount()) {
+    const i64 row = Quotient(i, p.columns), column = i - row * p.columns.value;
     // Without leaving 64 bits: the distance of two indexes is compared.
     const bool is_one = p.first_column + column - (p.first_row + row) == p.diagonal;
     destination[row * p.row_stride + column * p.column_stride] = is_one ? one : zero;
@@ -37,6 +39,7 @@ TESSERA_CREATE(16)
 
 // In f64 for floats, wrapping for integers.
 extern "C" __global__ void arange(const __grid_constant__ ArangeParameters p) {
+  __builtin_assume(!IsComplexCode(p.dtype));
   for (i64 i = ThreadNumber(); i < p.count; i += ThreadCount()) {
     Wide w;
     if (IsFloatCode(p.dtype)) {

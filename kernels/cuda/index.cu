@@ -31,14 +31,15 @@ TESSERA_GATHER(8)
 TESSERA_GATHER(16)
 
 // Of two numbers of the dtype one of it: rounded, and cut to its bits.
+template <DTypes kOf>
 __device__ inline Wide CombineWide(int op, int dtype, const Wide& a, const Wide& b) {
   Wide w;
   if (dtype == kC64Code) return ToWide(Combine(op, FromWide<C64>(a), FromWide<C64>(b)));
   if (dtype == kC128Code) return ToWide(Combine(op, FromWide<C128>(a), FromWide<C128>(b)));
-  if (dtype == kBoolCode) {
+  if (kOf == DTypes::kAny && dtype == kBoolCode) {
     w.i = op == kCodeMin || op == kCodeProduct ? a.i & b.i : a.i | b.i;
   } else if (IsFloatCode(dtype)) {
-    w.real = RoundFloat(dtype, Combine(op, a.real, b.real));
+    w.real = RoundFloat<kOf>(dtype, Combine(op, a.real, b.real));
   } else if (dtype == kU64Code) {
     w.i = static_cast<i64>(Combine(op, static_cast<u64>(a.i), static_cast<u64>(b.i)));
   } else {
@@ -60,7 +61,7 @@ extern "C" __global__ void scatter(const __grid_constant__ ScatterParameters p) 
       }
       const i64 to = at.of[0] + place * p.stride;
       Wide value = LoadWide(p.dtype, p.updates, at.of[2] + i * p.update_stride);
-      if (p.op != kCodeAvg) value = CombineWide(p.op, p.dtype, LoadWide(p.dtype, p.output, to), value);
+      if (p.op != kCodeAvg) value = CombineWide<DTypes::kAny>(p.op, p.dtype, LoadWide(p.dtype, p.output, to), value);
       StoreWide(p.dtype, p.output, to, value);
     }
   }
@@ -71,17 +72,17 @@ extern "C" __global__ void scan(const __grid_constant__ ScanParameters p) {
   for (i64 line = ThreadNumber(); line < p.lines.size; line += ThreadCount()) {
     const Offsets<3> at = OffsetsAt(p.lines, line);
     const bool is_seeded = p.before != nullptr;
-    Wide sum = is_seeded ? LoadWide(p.dtype, p.before, at.of[2]) : LoadWide(p.dtype, &p.identity, 0);
+    Wide sum = LoadWide(p.dtype, is_seeded ? p.before : &p.identity, is_seeded ? at.of[2] : 0);
 #pragma unroll 1
     for (i64 i = 0; i < p.count; ++i) {
-      const Wide next =
-          CastWide(p.input_dtype, p.dtype, LoadWide(p.input_dtype, p.input, at.of[0] + i * p.input_stride));
+      const Wide next = CastWide<DTypes::kAccumulated>(p.input_dtype, p.dtype,
+                                                       LoadWide(p.input_dtype, p.input, at.of[0] + i * p.input_stride));
       // The first is taken as it is: the identity plus -0 would be 0.
-      Wide after = CombineWide(p.op, p.dtype, sum, next);
+      Wide after = CombineWide<DTypes::kAccumulated>(p.op, p.dtype, sum, next);
       if (i == 0 && !is_seeded && p.is_exclusive == 0) after = next;
       Wide result = after;
       if (p.is_exclusive != 0) result = sum;
-      StoreWide(p.output_dtype, p.output, at.of[1] + i * p.output_stride, CastWide(p.dtype, p.output_dtype, result));
+      StoreWide(p.output_dtype, p.output, at.of[1] + i * p.output_stride, result);
       sum = after;
     }
   }

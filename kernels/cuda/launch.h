@@ -44,20 +44,14 @@ struct Launch {
   std::vector<Launch> otherwise = {};
 };
 
-// output[b] = left[b] * right[b] (+ output[b] with kAdd), by matrices in row-major order, or in column-major order
-// where they are called transposed: dense along one dim, as cuBLASLt takes them (lt_problem.h). Strides are in
-// elements.
-enum class Transposed : uint8_t { kNo = 0, kYes = 1 };
-struct MatrixOperand {
-  uint64_t address = 0;
-  int64_t leading_dimension = 0;
-  int64_t batch_stride = 0;
-  Transposed transposed = Transposed::kNo;
-};
+// output[b] = left[b] * right[b] (+ output[b] with kAdd), by matrices in row-major order: dense, one batch after the
+// other, and aligned. Operands that lie otherwise are brought together before, so that how they lie is nothing that a
+// library could choose by.
+inline constexpr uint64_t kProductAlignment = 16;
 struct MatmulProblem {
   DType dtype = DType::kF32;  // f64, f32 (without TF32), f16 or bf16 (summed in f32)
   int64_t batch = 1, rows = 0, columns = 0, inner = 0;
-  MatrixOperand left = {}, right = {}, output = {};
+  uint64_t left = 0, right = 0, output = 0;  // addresses
   KernelStore store = KernelStore::kWrite;
   std::vector<Launch> otherwise = {};  // the same product by kernels of the image
 };
@@ -71,6 +65,10 @@ struct Fill {
 
 using Step = std::variant<Launch, MatmulProblem, Fill>;
 
+// Threads, or half warps, that fill a device: a reduction of fewer outputs is cut in chunks, whose results are the same
+// in the end however many there are.
+inline constexpr int64_t kDeviceItems = 1 << 14;
+
 // Memory of the device beside the operands. `address` is aligned to 256. The fault word is an int64_t that is 0 before
 // a call, and after it where nothing was wrong; kernels go on with what is nearest and never trap. 16 bytes from
 // `zeros` on are 0, aligned to 16.
@@ -79,12 +77,13 @@ struct Workspace {
   int64_t bytes = 0;
   uint64_t fault_word = 0;
   uint64_t zeros = 0;
+  int64_t device_items = kDeviceItems;
 };
 
 // InvalidArgument as the CPU says it, Unimplemented by name where there is no kernel, ResourceExhausted where the
 // workspace is smaller than WorkspaceBytes.
 absl::StatusOr<std::vector<Step>> LaunchKernel(const KernelCall& call, const Workspace& workspace);
-int64_t WorkspaceBytes(const KernelCall& call);
+int64_t WorkspaceBytes(const KernelCall& call, int64_t device_items = kDeviceItems);
 // As CopyStrided and ReduceTermsInto of kernels/kernel.h.
 absl::StatusOr<std::vector<Step>> LaunchCopy(absl::Span<const int64_t> extents, int64_t element_bytes,
                                              const void* source, absl::Span<const int64_t> source_strides,

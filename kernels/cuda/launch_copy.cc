@@ -17,8 +17,6 @@ constexpr int64_t kTile = 32, kTileRows = 8;
 constexpr int64_t kMinTransposed = 16;
 constexpr int64_t kMaxGridY = 65535;
 
-uint64_t AddressOf(const void* pointer) { return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(pointer)); }
-
 // Two neighbours as one element, as far as that goes.
 int64_t TakeTogether(int64_t element_bytes, uint64_t source, uint64_t destination, Loops* loops) {
   const auto is_even = [](int64_t n) { return n % 2 == 0; };
@@ -162,13 +160,13 @@ absl::StatusOr<Steps> LaunchEye(const KernelCall& call) {
   p.one = ToElement(Scalar::Int(1), call.output_dtype);
   p.destination = call.output;
   p.rows = call.output_extents[0];
-  p.columns = call.output_extents[1];
+  p.columns = DivisorOf(call.output_extents[1]);
   p.row_stride = call.output_strides[0];
   p.column_stride = call.output_strides[1];
   p.first_row = call.output_box[0].start;
   p.first_column = call.output_box[1].start;
   p.diagonal = call.scalars[0].AsInt();
-  return Steps{MakeLaunch(absl::StrCat("eye_", SizeBytes(call.output_dtype)), p, GridOf(p.rows * p.columns))};
+  return Steps{MakeLaunch(absl::StrCat("eye_", SizeBytes(call.output_dtype)), p, GridOf(p.rows * p.columns.value))};
 }
 
 absl::StatusOr<Steps> LaunchRand(const RandOp& op, const KernelCall& call) {

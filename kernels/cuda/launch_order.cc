@@ -21,9 +21,9 @@ NumbersInWhole WholeOf(absl::Span<const int64_t> dims, const Shape& whole, const
   numbers.dims = static_cast<int>(dims.size());
   for (size_t i = 0; i < dims.size(); ++i) {
     const Interval own = box[static_cast<size_t>(dims[i])];
-    numbers.extents[i] = own.size();
+    numbers.extents[i] = DivisorOf(own.size());
     numbers.starts[i] = own.start;
-    numbers.strides[i] = strides[i];
+    numbers.strides[i] = DivisorOf(strides[i]);
     numbers.first += own.start * strides[i];
   }
   return numbers;
@@ -116,7 +116,7 @@ absl::StatusOr<Steps> LaunchPick(const PickOp& op, const KernelCall& call, const
   for (size_t i = 0; i < op.dims.size(); ++i) {
     const auto dim = static_cast<size_t>(op.dims[i]);
     p.strides[i] = kept[dim];
-    p.whole.extents[i] = input.extents[dim];
+    p.whole.extents[i] = DivisorOf(input.extents[dim]);
     kept[dim] = 0;
   }
   p.nest = MakeNest<3>(call.output_extents, {kept, StridesOf(numbers), call.output_strides});
@@ -156,7 +156,7 @@ absl::StatusOr<Steps> LaunchSort(const SortOp& op, const KernelCall& call, const
   p.merged_keys = static_cast<unsigned long long*>(buffers[1]);
   p.places = static_cast<long long*>(buffers[2]);
   p.merged_places = static_cast<long long*>(buffers[3]);
-  p.extent = input.extents[dim];
+  p.extent = DivisorOf(input.extents[dim]);
   p.input_stride = StridesOf(input)[dim];
   p.output_stride = call.output_strides[dim];
   p.dtype = static_cast<int>(input.dtype);
@@ -164,7 +164,7 @@ absl::StatusOr<Steps> LaunchSort(const SortOp& op, const KernelCall& call, const
   p.gives_places = op.result == SortResult::kPlaces ? 1 : 0;
   p.lines = MakeNest<2>(lines, {StridesOf(input), call.output_strides});
   Steps steps = {MakeLaunch("sort_load", p, GridOf(elements))};
-  for (p.width = 1; p.width < p.extent; p.width *= 2) {
+  for (p.level = 0; (int64_t{1} << p.level) < p.extent.value; ++p.level) {
     steps.push_back(MakeLaunch("sort_pass", p, GridOf(elements)));
     std::swap(p.keys, p.merged_keys);
     std::swap(p.places, p.merged_places);

@@ -10,8 +10,6 @@
 namespace tessera::cuda {
 namespace {
 
-// Items that fill a device: threads of the columns, half warps of the rows.
-constexpr int64_t kWantedItems = 1 << 14;
 constexpr uint32_t kRowThreads = 128;
 
 bool HasNoOrder(ReduceOp op, DType dtype) {
@@ -52,19 +50,17 @@ absl::StatusOr<Steps> LaunchReduceTerms(ReduceOp op, DType dtype, absl::Span<con
     p.destinations = static_cast<int>(last_destination - first_destination);
     p.accumulator_use = use;
     p.accumulator = accumulator;
-    p.rank = static_cast<int>(loops.extents.size());
     p.term_count = term_count;
-    p.size = loops.size;
-    std::copy(loops.extents.begin(), loops.extents.end(), p.extents);
+    p.nest = NestOfExtents<kMaxLaunchTerms + kMaxLaunchDestinations>(loops);
     const auto put = [&](size_t place, const void* data, size_t operand) {
       p.places[place] = const_cast<void*>(data);
-      std::copy(loops.strides[operand].begin(), loops.strides[operand].end(), p.strides[place]);
+      std::copy(loops.strides[operand].begin(), loops.strides[operand].end(), p.nest.strides[place]);
     };
     for (size_t t = first; t < last; ++t) put(t - first, terms[t].data, t);
     for (size_t d = first_destination; d < last_destination; ++d) {
       put(kMaxLaunchTerms + d - first_destination, destinations[d].data, count + d);
     }
-    steps.push_back(MakeLaunch("reduce_terms_" + NameOf(dtype), p, GridOf(p.size)));
+    steps.push_back(MakeLaunch("reduce_terms_" + NameOf(dtype), p, GridOf(p.nest.size)));
   };
   if (accumulator == nullptr) {
     add(0, count, 0, destinations.size(), kNoAccumulator);
@@ -159,7 +155,7 @@ absl::StatusOr<ReduceCall> Analyse(const ReduceLocalOp& op, const KernelCall& ca
 }
 
 // How the work is cut: the tree is the same.
-void Cut(ReduceCall* r) {
+void Cut(int64_t device_items, ReduceCall* r) {
   const Loops reduced = MergedLoops(r->reduced_extents, r->reduced);
   bool is_dense_row = reduced.extents.back() >= kReduceLanes;
   for (const Strides& strides : reduced.strides) is_dense_row = is_dense_row && strides.back() <= 1;
@@ -169,7 +165,7 @@ void Cut(ReduceCall* r) {
   const bool is_column = !is_dense_row && r->outputs >= 8 && reduced.extents.size() == 1 && is_direct;
   r->walk = is_column ? Walk::kColumns : Walk::kRows;
   const int64_t blocks = (r->count + kReduceBlock - 1) / kReduceBlock;
-  const int64_t wanted = std::max<int64_t>(1, kWantedItems / std::max<int64_t>(r->outputs, 1));
+  const int64_t wanted = std::max<int64_t>(1, device_items / std::max<int64_t>(r->outputs, 1));
   const auto apiece = static_cast<uint64_t>(std::max<int64_t>(1, blocks / wanted));
   r->chunk_levels = std::min<int>(kChunkLevels, static_cast<int>(std::bit_width(apiece)) - 1);
   // As many as there are, where one item has them all.
@@ -203,10 +199,10 @@ Launch TreeOf(const ReduceCall& r, const KernelCall& call, void* partials) {
 
 }  // namespace
 
-int64_t ReduceWorkspaceBytes(const ReduceLocalOp& op, const KernelCall& call) {
+int64_t ReduceWorkspaceBytes(const ReduceLocalOp& op, const KernelCall& call, int64_t device_items) {
   auto r = Analyse(op, call);
   if (!r.ok() || r->count == 0 || r->outputs == 0) return 0;
-  Cut(&*r);
+  Cut(device_items, &*r);
   return PartialBytes(*r);
 }
 
@@ -220,7 +216,7 @@ absl::StatusOr<Steps> LaunchReduce(const ReduceLocalOp& op, const KernelCall& ca
     p.nest = MakeNest<1>(call.output_extents, {call.output_strides});
     return Steps{MakeLaunch(absl::StrCat("fill_", SizeBytes(call.output_dtype)), p, GridOf(p.nest.size))};
   }
-  Cut(&r);
+  Cut(workspace.device_items, &r);
   Pieces pieces(workspace);
   void* partials = nullptr;
   if (const int64_t bytes = PartialBytes(r); bytes > 0) {
@@ -237,6 +233,7 @@ absl::StatusOr<Steps> LaunchReduce(const ReduceLocalOp& op, const KernelCall& ca
                                      .chunk_levels = r.chunk_levels,
                                      .count = r.count,
                                      .chunks = r.chunks,
+                                     .outputs = r.outputs,
                                      .partials = partials,
                                      .kept = MergedLoops(r.kept_extents, r.kept),
                                      .reduced = MergedLoops(r.reduced_extents, r.reduced)};
@@ -252,7 +249,8 @@ absl::StatusOr<Steps> LaunchReduce(const ReduceLocalOp& op, const KernelCall& ca
     p.dtype = static_cast<int>(r.dtype);
     p.chunk_levels = r.chunk_levels;
     p.count = r.count;
-    p.chunks = r.chunks;
+    p.chunks = DivisorOf(r.chunks);
+    p.outputs = DivisorOf(r.outputs);
     p.input = DataOf(call.inputs[0], workspace);
     p.output = call.output;
     p.partials = partials;

@@ -34,14 +34,14 @@ WindowLayout LayoutOf(const Windows& windows, absl::Span<const int64_t> kernel, 
     WindowDim& dim = layout.dims[--place];
     dim.extent = x.extents[first + d];
     dim.kernel = kernel[d];
-    dim.positions = call.output_extents[first + d];
+    dim.positions = DivisorOf(call.output_extents[first + d]);
     dim.stride = windows.stride[d];
     dim.padding = windows.padding[d];
-    dim.dilation = windows.dilation[d];
+    dim.dilation = DivisorOf(windows.dilation[d]);
     dim.input_stride = strides[first + d];
     dim.output_stride = call.output_strides[first + d];
     dim.weight_stride = kernel_strides.empty() ? 0 : kernel_strides[d];
-    layout.positions *= dim.positions;
+    layout.positions *= dim.positions.value;
   }
   return layout;
 }
@@ -70,7 +70,7 @@ absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const
   p.input = DataOf(x, workspace);
   p.weight = DataOf(weight, workspace);
   p.output = call.output;
-  p.outputs = weight.extents[0] / op.groups;
+  p.outputs = DivisorOf(weight.extents[0] / op.groups);
   p.channels = weight.extents[1];
   p.input_channel = strides[1];
   p.output_channel = call.output_strides[1];
@@ -80,8 +80,8 @@ absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const
   // Images, groups, and dims of single elements.
   Shape extents = {x.extents[0], op.groups};
   Strides of_input = {strides[0], p.channels * strides[1]};
-  Strides of_output = {call.output_strides[0], p.outputs * call.output_strides[1]};
-  Strides of_weight = {0, p.outputs * weights[0]};
+  Strides of_output = {call.output_strides[0], p.outputs.value * call.output_strides[1]};
+  Strides of_weight = {0, p.outputs.value * weights[0]};
   for (const size_t d : layout.single) {
     extents.push_back(call.output_extents[d]);
     of_input.push_back(strides[d]);
@@ -89,7 +89,7 @@ absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const
     of_weight.push_back(0);
   }
   p.nest = MakeNest<3>(extents, {of_input, of_output, of_weight});
-  p.size = p.nest.size * p.outputs * layout.positions;
+  p.size = p.nest.size * p.outputs.value * layout.positions;
   const DTypeKind kind = Kind(call.output_dtype);
   const std::string name =
       kind == DTypeKind::kFloat ? NameOf(call.output_dtype) : absl::StrCat(8 * SizeBytes(call.output_dtype));

@@ -199,6 +199,11 @@ class ParameterWriter {
     Put<int>(static_cast<int>(loops.extents.size()));
     Put<int>(0);
     PutDims(loops.extents);
+    std::vector<Divisor> divisors;
+    for (const int64_t extent : loops.extents) divisors.push_back(DivisorOf(extent));
+    divisors.resize(static_cast<size_t>(kNestRank));
+    for (const Divisor& divisor : divisors) Put(divisor.factor);
+    for (const Divisor& divisor : divisors) Put(static_cast<unsigned char>(divisor.shift));
     for (const Strides& strides : loops.strides) PutDims(strides);
   }
   std::vector<std::byte> Finish() {
@@ -330,16 +335,18 @@ absl::StatusOr<Launch> LaunchReduceProgram(const Expression& expression, const K
       nodes.Write([](int32_t input) { return absl::StrCat("base.of[", input, "] + at.of[", input, "]"); },
                   [](int32_t) { return std::string("0"); });
   const std::string type(StoredType(r.kernel_dtype)), as(StoredType(r.dtype));
-  std::string head = absl::StrCat(
-      std::string(kIncludes), "namespace tessera::cuda {\nstruct alignas(16) Parameters {\n",
-      DataMembers(inputs, arguments.size()),
-      "  void* partials;\n  i64 count, chunks;\n  int op, output_dtype, chunk_levels, padding;\n  Nest<", inputs + 1,
-      "> kept;\n  Nest<", inputs, "> reduced;\n};\nstruct Source {\n  static constexpr int kUnrolled = 1;\n  Offsets<",
-      inputs + 1, "> base = {};\n  __device__ inline i64 MoveTo(const Parameters& p, i64 output) {\n",
-      "    base = OffsetsAt(p.kept, output);\n    return base.of[", inputs, "];\n  }\n  __device__ inline ", type,
-      " Load(const Parameters& p, i64 i) const {\n", "    const auto at = OffsetsAt(p.reduced, i);\n", body,
-      "    return Convert<", type, ">(Convert<", as, ">(", nodes.Result(),
-      "));\n  }\n};\nextern \"C\" __global__ void ");
+  std::string head =
+      absl::StrCat(std::string(kIncludes), "namespace tessera::cuda {\nstruct alignas(16) Parameters {\n",
+                   DataMembers(inputs, arguments.size()),
+                   "  void* partials;\n  i64 count;\n  Divisor chunks, outputs;\n  int op, output_dtype, chunk_levels, "
+                   "padding;\n  Nest<",
+                   inputs + 1, "> kept;\n  Nest<", inputs,
+                   "> reduced;\n};\nstruct Source {\n  static constexpr int kUnrolled = 1;\n  Offsets<", inputs + 1,
+                   "> base = {};\n  __device__ inline i64 MoveTo(const Parameters& p, i64 output) {\n",
+                   "    base = OffsetsAt(p.kept, output);\n    return base.of[", inputs,
+                   "];\n  }\n  __device__ inline ", type, " Load(const Parameters& p, i64 i) const {\n",
+                   "    const auto at = OffsetsAt(p.reduced, i);\n", body, "    return Convert<", type, ">(Convert<",
+                   as, ">(", nodes.Result(), "));\n  }\n};\nextern \"C\" __global__ void ");
   const std::string tail =
       absl::StrCat("(const __grid_constant__ Parameters p) {\n  Reduce", r.is_by_row ? "Rows" : "Columns", "<", type,
                    ">(p, Source{});\n}\n}  // namespace tessera::cuda\n");
@@ -350,7 +357,8 @@ absl::StatusOr<Launch> LaunchReduceProgram(const Expression& expression, const K
   PutData(call, workspace, arguments, &writer);
   writer.Put(r.partials);
   writer.Put<long long>(r.count);
-  writer.Put<long long>(r.chunks);
+  writer.Put(DivisorOf(r.chunks));
+  writer.Put(DivisorOf(r.outputs));
   writer.Put<int>(static_cast<int>(r.op));
   writer.Put<int>(static_cast<int>(call.output_dtype));
   writer.Put<int>(r.chunk_levels);

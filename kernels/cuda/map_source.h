@@ -33,7 +33,7 @@ struct ReduceProgramCall {
   bool is_by_row = true;
   int chunk_levels = 0;
   int64_t count = 0;
-  int64_t chunks = 1;
+  int64_t chunks = 1, outputs = 1;
   void* partials = nullptr;
   Loops kept;     // the inputs, the output
   Loops reduced;  // the inputs

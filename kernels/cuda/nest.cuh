@@ -15,32 +15,27 @@ struct Offsets {
   i64 of[kOperands];
 };
 
-// Of the element with this number in row-major order. Divisions of 32 bits where the numbers allow it. The loops are not
-// unrolled: it is written into every load.
+__device__ inline i64 Quotient(i64 number, u64 factor, int shift) {
+  return static_cast<i64>(__umul64hi(static_cast<u64>(number) << 1, factor) >> shift);
+}
+__device__ inline i64 Quotient(i64 number, const Divisor& divisor) {
+  return Quotient(number, divisor.factor, divisor.shift);
+}
+
+// Of the element with this number in row-major order. The loop is not unrolled: it is written into every load.
 template <int kOperands>
 __device__ inline Offsets<kOperands> OffsetsAt(const Nest<kOperands>& nest, i64 flat) {
   Offsets<kOperands> offsets = {};
-  if (nest.size <= 0x7FFFFFFF) {
-    u32 rest = static_cast<u32>(flat);
 #pragma unroll 1
-    for (int d = nest.rank - 1; d >= 0; --d) {
-      const u32 extent = static_cast<u32>(nest.extents[d]);
-      const u32 quotient = d == 0 ? 0 : rest / extent;
-      const i64 index = rest - quotient * extent;
-#pragma unroll
-      for (int o = 0; o < kOperands; ++o) offsets.of[o] += index * nest.strides[o][d];
-      rest = quotient;
-    }
-    return offsets;
-  }
-#pragma unroll 1
-  for (int d = nest.rank - 1; d >= 0; --d) {
-    const i64 quotient = d == 0 ? 0 : flat / nest.extents[d];
+  for (int d = nest.rank - 1; d > 0; --d) {
+    const i64 quotient = Quotient(flat, nest.factors[d], nest.shifts[d]);
     const i64 index = flat - quotient * nest.extents[d];
 #pragma unroll
     for (int o = 0; o < kOperands; ++o) offsets.of[o] += index * nest.strides[o][d];
     flat = quotient;
   }
+#pragma unroll
+  for (int o = 0; o < kOperands; ++o) offsets.of[o] += flat * nest.strides[o][0];
   return offsets;
 }
 

@@ -13,6 +13,7 @@ enum Zeros : int { kDistinct, kEqual };
 
 // A NaN is above all numbers.
 __device__ inline u64 KeyAt(int dtype, Zeros zeros, const void* base, i64 at) {
+  __builtin_assume(!IsComplexCode(dtype));  // they have no order
   const Wide w = LoadWide(dtype, base, at);
   if (IsFloatCode(dtype)) {
     if (w.real != w.real) return kNanKey;
@@ -23,6 +24,7 @@ __device__ inline u64 KeyAt(int dtype, Zeros zeros, const void* base, i64 at) {
   return IsUnsignedCode(dtype) ? static_cast<u64>(w.i) : static_cast<u64>(w.i) ^ kSign;
 }
 __device__ inline Wide FromKey(int dtype, u64 key) {
+  __builtin_assume(!IsComplexCode(dtype));
   Wide w;
   if (IsFloatCode(dtype)) {
     w.real = key == kNanKey ? NaN<double>() : DoubleOfBits((key & kSign) != 0 ? key ^ kSign : ~key);
@@ -37,8 +39,9 @@ __device__ inline i64 InWhole(const NumbersInWhole& whole, i64 number) {
   i64 result = whole.first;
 #pragma unroll 1
   for (int d = whole.dims - 1; d >= 0; --d) {
-    result += number % whole.extents[d] * whole.strides[d];
-    number /= whole.extents[d];
+    const i64 quotient = Quotient(number, whole.extents[d]);
+    result += (number - quotient * whole.extents[d].value) * whole.strides[d].value;
+    number = quotient;
   }
   return result;
 }
@@ -114,9 +117,9 @@ __device__ inline void Pick(const PickParameters& p) {
     bool is_here = number >= 0 && p.is_zero == 0;
 #pragma unroll 1
     for (int d = 0; d < p.whole.dims; ++d) {
-      const i64 index = number / p.whole.strides[d] - p.whole.starts[d];
-      number %= p.whole.strides[d];
-      is_here = is_here && index >= 0 && index < p.whole.extents[d];
+      const i64 quotient = Quotient(number, p.whole.strides[d]), index = quotient - p.whole.starts[d];
+      number -= quotient * p.whole.strides[d].value;
+      is_here = is_here && index >= 0 && index < p.whole.extents[d].value;
       place += index * p.strides[d];
     }
     T picked = {};
@@ -135,9 +138,9 @@ TESSERA_PICK(16)
 // ---- sorting: runs of 1, which passes merge
 
 extern "C" __global__ void sort_load(const __grid_constant__ SortParameters p) {
-  const i64 size = p.lines.size * p.extent;
+  const i64 extent = p.extent.value, size = p.lines.size * extent;
   for (i64 i = ThreadNumber(); i < size; i += ThreadCount()) {
-    const i64 line = i / p.extent, place = i - line * p.extent;
+    const i64 line = Quotient(i, p.extent), place = i - line * extent;
     const Zeros zeros = p.gives_places != 0 ? kEqual : kDistinct;
     const u64 key = KeyAt(p.dtype, zeros, p.input, OffsetsAt(p.lines, line).of[0] + place * p.input_stride);
     p.keys[i] = p.is_descending != 0 ? ~key : key;
@@ -147,13 +150,13 @@ extern "C" __global__ void sort_load(const __grid_constant__ SortParameters p) {
 
 // An element goes to its number in its own run and the elements of the other run that come before it.
 extern "C" __global__ void sort_pass(const __grid_constant__ SortParameters p) {
-  const i64 size = p.lines.size * p.extent;
+  const i64 extent = p.extent.value, size = p.lines.size * extent;
   for (i64 i = ThreadNumber(); i < size; i += ThreadCount()) {
-    const i64 line = i / p.extent, place = i - line * p.extent, base = line * p.extent;
-    const i64 pair = place / (2 * p.width) * (2 * p.width), middle = min(pair + p.width, p.extent);
+    const i64 line = Quotient(i, p.extent), base = line * extent, place = i - base, width = i64(1) << p.level;
+    const i64 pair = place & ~(2 * width - 1), middle = min(pair + width, extent);
     const bool is_first = place < middle;
     const u64 key = p.keys[i];
-    i64 low = is_first ? middle : pair, high = is_first ? min(pair + 2 * p.width, p.extent) : middle;
+    i64 low = is_first ? middle : pair, high = is_first ? min(pair + 2 * width, extent) : middle;
     const i64 other = low;
     while (low < high) {
       const i64 half = low + (high - low) / 2;
@@ -171,9 +174,9 @@ extern "C" __global__ void sort_pass(const __grid_constant__ SortParameters p) {
 }
 
 extern "C" __global__ void sort_store(const __grid_constant__ SortParameters p) {
-  const i64 size = p.lines.size * p.extent;
+  const i64 extent = p.extent.value, size = p.lines.size * extent;
   for (i64 i = ThreadNumber(); i < size; i += ThreadCount()) {
-    const i64 line = i / p.extent, place = i - line * p.extent;
+    const i64 line = Quotient(i, p.extent), place = i - line * extent;
     const i64 to = OffsetsAt(p.lines, line).of[1] + place * p.output_stride;
     if (p.gives_places != 0) {
       static_cast<i64*>(p.output)[to] = p.places[i];

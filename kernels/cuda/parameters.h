@@ -7,13 +7,26 @@ namespace tessera::cuda {
 
 inline constexpr int kNestRank = 16;  // docs/limits.md: max_rank
 
-// Loops over `extents`, the last one innermost, and the strides of several operands in them.
+// What a number of [0, 2^63) is divided by: the quotient is the upper half of 2 * number * factor, shifted to the
+// right. As many instructions for every number, and a tenth of a division's: Granlund, Montgomery, "Division by
+// invariant integers using multiplication", 1994.
+struct Divisor {
+  long long value = 1;
+  unsigned long long factor = (1ULL << 63) + 1;  // 2^(63 + shift) / value, rounded down, and 1
+  int shift = 0;                                 // of value rounded up to a power of 2
+  int padding = 0;
+};
+
+// Loops over `extents`, the last one innermost, and the strides of several operands in them; `factors` and `shifts` are
+// those of the extents as divisors.
 template <int kOperands>
 struct Nest {
   long long size = 1;  // the product of the extents
-  int rank = 0;
+  int rank = 1;        // at least 1
   int padding = 0;
   long long extents[kNestRank] = {};
+  unsigned long long factors[kNestRank] = {};
+  unsigned char shifts[kNestRank] = {};
   long long strides[kOperands][kNestRank] = {};
 };
 
@@ -61,7 +74,8 @@ struct ArangeParameters {
 struct EyeParameters {
   Element one;
   void* destination = nullptr;
-  long long rows = 0, columns = 0, row_stride = 0, column_stride = 0;
+  Divisor columns;
+  long long rows = 0, row_stride = 0, column_stride = 0;
   long long first_row = 0, first_column = 0, diagonal = 0;
 };
 // Operand 0 is the output, operand 1 the number of an element in the whole, from `first` on.
@@ -86,13 +100,11 @@ struct TermsParameters {
   int destination_dtype = 0;
   int terms = 0, destinations = 0;
   int accumulator_use = 0;  // of AccumulatorUse, added
-  int rank = 0;
+  int padding = 0;
   long long term_count = 1;  // what an average divides by
-  long long size = 0;
   void* accumulator = nullptr;
-  long long extents[kNestRank] = {};
   void* places[kMaxLaunchTerms + kMaxLaunchDestinations] = {};
-  long long strides[kMaxLaunchTerms + kMaxLaunchDestinations][kNestRank] = {};
+  Nest<kMaxLaunchTerms + kMaxLaunchDestinations> nest;
 };
 
 // ---- reduce.cu
@@ -110,7 +122,7 @@ struct ReduceParameters {
   int chunk_levels = 0;  // log2 of the blocks of a chunk
   int padding = 0;
   long long count = 0;  // reduced elements
-  long long chunks = 1;
+  Divisor chunks, outputs;
   const void* input = nullptr;
   void* output = nullptr;
   void* partials = nullptr;
@@ -134,9 +146,9 @@ struct NumbersInWhole {
   int dims = 0;
   int padding = 0;
   long long first = 0;
-  long long extents[kNestRank] = {};
+  Divisor extents[kNestRank];
   long long starts[kNestRank] = {};
-  long long strides[kNestRank] = {};
+  Divisor strides[kNestRank];
 };
 // Operands of both nests: the input, the numbers; of `kept` also the output and the values.
 struct ArgReduceParameters {
@@ -162,7 +174,7 @@ struct PickParameters {
   long long strides[kNestRank] = {};  // of the input, by reduced dim
   Nest<3> nest;                       // the input, the numbers, the output
 };
-// Pairs of key and place, by line; a pass merges neighbours of `width`.
+// Pairs of key and place, by line; a pass merges neighbours of 2^level.
 struct SortParameters {
   const void* input = nullptr;
   void* output = nullptr;
@@ -170,12 +182,12 @@ struct SortParameters {
   unsigned long long* merged_keys = nullptr;
   long long* places = nullptr;
   long long* merged_places = nullptr;
-  long long extent = 0, width = 0;
+  Divisor extent;
   long long input_stride = 0, output_stride = 0;
+  int level = 0;
   int dtype = 0;
   int is_descending = 0;
   int gives_places = 0;
-  int padding = 0;
   Nest<2> lines;  // the input, the output
 };
 inline constexpr int kMaxRuns = 256;

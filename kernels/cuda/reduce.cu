@@ -26,7 +26,8 @@ template <typename T>
 struct AnySource : DenseSource<T, T> {
   static constexpr int kUnrolled = 1;
   __device__ inline T Load(const ReduceParameters& p, i64 i) const {
-    return LoadAs<T>(p.input_dtype, p.dtype, p.input, this->base + OffsetsAt(p.reduced, i).of[0]);
+    const int dtype = kIsSame<T, i64> ? p.dtype : kCodeOf<T>;
+    return LoadAs<T>(p.input_dtype, dtype, p.input, this->base + OffsetsAt(p.reduced, i).of[0]);
   }
 };
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/parameters.h"
 
@@ -32,14 +33,25 @@ struct Loops {
 };
 Loops MergedLoops(absl::Span<const int64_t> extents, std::vector<Strides> strides);
 
+// But for the strides.
 template <int kOperands>
-Nest<kOperands> ToNest(const Loops& loops) {
+Nest<kOperands> NestOfExtents(const Loops& loops) {
   Nest<kOperands> nest;
   nest.size = loops.size;
   nest.rank = static_cast<int>(loops.extents.size());
   for (size_t d = 0; d < loops.extents.size(); ++d) {
+    const Divisor divisor = DivisorOf(loops.extents[d]);
     nest.extents[d] = loops.extents[d];
-    for (size_t o = 0; o < kOperands; ++o) nest.strides[o][d] = loops.strides[o][d];
+    nest.factors[d] = divisor.factor;
+    nest.shifts[d] = static_cast<unsigned char>(divisor.shift);
+  }
+  return nest;
+}
+template <int kOperands>
+Nest<kOperands> ToNest(const Loops& loops) {
+  Nest<kOperands> nest = NestOfExtents<kOperands>(loops);
+  for (size_t o = 0; o < kOperands; ++o) {
+    std::copy(loops.strides[o].begin(), loops.strides[o].end(), nest.strides[o]);
   }
   return nest;
 }
@@ -65,6 +77,7 @@ inline std::array<uint32_t, 3> GridOf(int64_t threads, uint32_t block = kThreads
   return {static_cast<uint32_t>(std::min(std::max<int64_t>(blocks, 1), kMaxBlocks)), 1, 1};
 }
 
+inline uint64_t AddressOf(const void* pointer) { return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(pointer)); }
 // The scalar as one element of the dtype.
 Element ToElement(const Scalar& scalar, DType dtype);
 // What a reduction of no element gives.
@@ -102,7 +115,7 @@ class Pieces {
 absl::StatusOr<Steps> LaunchMap(const MapOp& op, const KernelCall& call, const Workspace& workspace);
 int64_t MapWorkspaceBytes(const KernelCall& call);
 absl::StatusOr<Steps> LaunchReduce(const ReduceLocalOp& op, const KernelCall& call, const Workspace& workspace);
-int64_t ReduceWorkspaceBytes(const ReduceLocalOp& op, const KernelCall& call);
+int64_t ReduceWorkspaceBytes(const ReduceLocalOp& op, const KernelCall& call, int64_t device_items);
 absl::StatusOr<Steps> LaunchFill(const KernelCall& call);
 absl::StatusOr<Steps> LaunchArange(const KernelCall& call);
 absl::StatusOr<Steps> LaunchEye(const KernelCall& call);

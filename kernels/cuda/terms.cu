@@ -5,15 +5,14 @@
 namespace tessera::cuda {
 
 __device__ inline i64 PlaceOf(const TermsParameters& p, int operand, i64 flat) {
-  if (p.rank == 1) return flat * p.strides[operand][0];
   i64 offset = 0;
 #pragma unroll 1
-  for (int d = p.rank - 1; d >= 0; --d) {
-    const i64 quotient = d == 0 ? 0 : flat / p.extents[d];
-    offset += (flat - quotient * p.extents[d]) * p.strides[operand][d];
+  for (int d = p.nest.rank - 1; d > 0; --d) {
+    const i64 quotient = Quotient(flat, p.nest.factors[d], p.nest.shifts[d]);
+    offset += (flat - quotient * p.nest.extents[d]) * p.nest.strides[operand][d];
     flat = quotient;
   }
-  return offset;
+  return offset + flat * p.nest.strides[operand][0];
 }
 
 template <typename T>
@@ -33,7 +32,7 @@ __device__ inline void ReduceTerms(const TermsParameters& p) {
   using A = typename AccumulatorOf<T>::Type;
   A* accumulator = static_cast<A*>(p.accumulator);
   const bool reads = (p.accumulator_use & kReadAccumulator) != 0, writes = (p.accumulator_use & kWriteAccumulator) != 0;
-  for (i64 i = ThreadNumber(); i < p.size; i += ThreadCount()) {
+  for (i64 i = ThreadNumber(); i < p.nest.size; i += ThreadCount()) {
     const auto term = [&](int t) { return Convert<A>(static_cast<const T*>(p.places[t])[PlaceOf(p, t, i)]); };
     A value = reads ? accumulator[i] : term(0);
 #pragma unroll 1

@@ -15,13 +15,13 @@ namespace tessera::cuda {
 // Results of 2^k blocks in the k-th place, as the bits of `blocks` say. All indexes are known at compile time.
 template <typename T>
 struct Counter {
-  T levels[kChunkLevels + 1];
+  T levels[kChunkLevels + 1] = {};
   u32 blocks = 0;
 
   __device__ inline void Push(int op, T value) {
     bool is_placed = false;
 #pragma unroll
-    for (int level = 0; level <= kChunkLevels; ++level) {
+    for (int level = 0; level < kChunkLevels; ++level) {
       if (is_placed) continue;
       if ((blocks >> level & 1) != 0) {
         value = Combine(op, levels[level], value);
@@ -30,13 +30,15 @@ struct Counter {
         is_placed = true;
       }
     }
+    if (!is_placed) levels[kChunkLevels] = value;
     ++blocks;
   }
+  // Of as many blocks as a chunk has at most the last place alone.
   __device__ inline T Finish(int op) const {
-    T result = {};
+    T result = levels[kChunkLevels];
     bool is_first = true;
 #pragma unroll
-    for (int level = 0; level <= kChunkLevels; ++level) {
+    for (int level = 0; level < kChunkLevels; ++level) {
       if ((blocks >> level & 1) == 0) continue;
       result = is_first ? levels[level] : Combine(op, levels[level], result);
       is_first = false;
@@ -45,12 +47,37 @@ struct Counter {
   }
 };
 
+// The result as an element of the output, whose dtype is accumulated in T.
+template <typename T>
+__device__ inline void StoreReduced(int dtype, void* base, i64 at, T value) {
+  if constexpr (kIsSame<T, float>) {
+    switch (dtype) {
+      case kF16Code: static_cast<F16*>(base)[at] = ToF16(value); break;
+      case kBF16Code: static_cast<BF16*>(base)[at] = ToBF16(value); break;
+      default: static_cast<float*>(base)[at] = value; break;
+    }
+  } else if constexpr (kIsSame<T, i64>) {
+    switch (dtype) {
+      case kBoolCode:
+      case kI8Code:
+      case kU8Code: static_cast<u8*>(base)[at] = static_cast<u8>(value); break;
+      case kI16Code:
+      case kU16Code: static_cast<u16*>(base)[at] = static_cast<u16>(value); break;
+      case kI32Code:
+      case kU32Code: static_cast<u32*>(base)[at] = static_cast<u32>(value); break;
+      default: static_cast<i64*>(base)[at] = value; break;
+    }
+  } else {
+    static_cast<T*>(base)[at] = value;
+  }
+}
+
 template <typename P, typename T>
 __device__ inline void StoreResult(const P& p, i64 output, i64 chunk, i64 place, T value) {
-  if (p.chunks > 1) {
-    static_cast<T*>(p.partials)[output * p.chunks + chunk] = value;
+  if (p.chunks.value > 1) {
+    static_cast<T*>(p.partials)[output * p.chunks.value + chunk] = value;
   } else {
-    StoreAs(p.output_dtype, p.output, place, value);
+    StoreReduced(p.output_dtype, p.output, place, value);
   }
 }
 
@@ -59,9 +86,9 @@ template <typename T, typename P, typename Source>
 __device__ inline void ReduceRows(const P& p, Source source) {
   const int lane = threadIdx.x & (kReduceLanes - 1);
   const u32 mask = 0xFFFFU << (threadIdx.x & kReduceLanes);
-  const i64 items = p.kept.size * p.chunks, step = ThreadCount() / kReduceLanes;
+  const i64 items = p.kept.size * p.chunks.value, step = ThreadCount() / kReduceLanes;
   for (i64 item = ThreadNumber() / kReduceLanes; item < items; item += step) {
-    const i64 output = item / p.chunks, chunk = item - output * p.chunks;
+    const i64 output = Quotient(item, p.chunks), chunk = item - output * p.chunks.value;
     const i64 elements = static_cast<i64>(kReduceBlock) << p.chunk_levels;
     const i64 begin = chunk * elements, end = begin + elements < p.count ? begin + elements : p.count;
     const i64 place = source.MoveTo(p, output);
@@ -99,9 +126,9 @@ __device__ inline void CombineLanes(int op, i64 left, T (&lanes)[kReduceLanes]) 
 // A thread an item: outputs side by side are threads side by side.
 template <typename T, typename P, typename Source>
 __device__ inline void ReduceColumns(const P& p, Source source) {
-  const i64 items = p.kept.size * p.chunks;
+  const i64 items = p.kept.size * p.chunks.value;
   for (i64 item = ThreadNumber(); item < items; item += ThreadCount()) {
-    const i64 chunk = item / p.kept.size, output = item - chunk * p.kept.size;
+    const i64 chunk = Quotient(item, p.outputs), output = item - chunk * p.outputs.value;
     const i64 elements = static_cast<i64>(kReduceBlock) << p.chunk_levels;
     const i64 begin = chunk * elements, end = begin + elements < p.count ? begin + elements : p.count;
     const i64 place = source.MoveTo(p, output);
@@ -138,7 +165,7 @@ __device__ inline void CombineChunks(const TreeParameters& p) {
       }
       __syncthreads();
     }
-    if (threadIdx.x == 0) StoreAs(p.output_dtype, p.output, OffsetsAt(p.kept, output).of[0], partials[0]);
+    if (threadIdx.x == 0) StoreReduced(p.output_dtype, p.output, OffsetsAt(p.kept, output).of[0], partials[0]);
   }
 }
 

@@ -102,15 +102,17 @@ __device__ inline i64 CutInteger(int dtype, i64 value) {
     default: return value;
   }
 }
+// Whether a dtype may be any, or is one that numbers are accumulated in: no bool, and no float of 16 bits.
+enum class DTypes : int { kAny, kAccumulated };
 // The float as the dtype holds it. From f64 itself; an operation of two f32 in f64 gives the same bits so.
+template <DTypes kOf = DTypes::kAny>
 __device__ inline double RoundFloat(int dtype, double value) {
-  switch (dtype) {
-    case kF16Code: return ToFloat(Convert<F16>(value));
-    case kBF16Code: return ToFloat(Convert<BF16>(value));
-    case kF32Code:
-    case kC64Code: return static_cast<float>(value);
-    default: return value;
+  if (dtype == kF32Code || dtype == kC64Code) return static_cast<float>(value);
+  if constexpr (kOf == DTypes::kAny) {
+    if (dtype == kF16Code) return ToFloat(Convert<F16>(value));
+    if (dtype == kBF16Code) return ToFloat(Convert<BF16>(value));
   }
+  return value;
 }
 __device__ inline i64 SaturateTo(int dtype, double value) {
   switch (dtype) {
@@ -126,10 +128,11 @@ __device__ inline i64 SaturateTo(int dtype, double value) {
 }
 
 // As a cast of the catalog: a number of `from` as one of `to`.
+template <DTypes kTo = DTypes::kAny>
 __device__ inline Wide CastWide(int from, int to, const Wide& w) {
   Wide result;
   const bool is_integer = from <= kU64Code;
-  if (to == kBoolCode) {
+  if (kTo == DTypes::kAny && to == kBoolCode) {
     result.i = is_integer ? w.i != 0 : (w.real != 0 || w.imag != 0);
   } else if (to <= kU64Code) {
     result.i = is_integer ? CutInteger(to, w.i) : SaturateTo(to, w.real);
@@ -138,15 +141,15 @@ __device__ inline Wide CastWide(int from, int to, const Wide& w) {
     const u64 bits = static_cast<u64>(w.i);
     if (to == kF64Code || to == kC128Code) {
       result.real = is_unsigned ? static_cast<double>(bits) : static_cast<double>(w.i);
-    } else if (to == kF32Code || to == kC64Code) {
+    } else if (kTo == DTypes::kAccumulated || to == kF32Code || to == kC64Code) {
       result.real = is_unsigned ? static_cast<float>(bits) : static_cast<float>(w.i);
     } else {
       const float odd = is_unsigned ? OddFloat(bits) : OddFloat(w.i);
       result.real = to == kF16Code ? ToFloat(ToF16(odd)) : ToFloat(ToBF16(odd));
     }
   } else {
-    result.real = RoundFloat(to, w.real);
-    if (IsComplexCode(to)) result.imag = RoundFloat(to, w.imag);
+    result.real = RoundFloat<kTo>(to, w.real);
+    if (IsComplexCode(to)) result.imag = RoundFloat<kTo>(to, w.imag);
   }
   return result;
 }

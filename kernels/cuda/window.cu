@@ -14,11 +14,13 @@ struct WindowSpan {
 __device__ inline WindowSpan SpanAt(const WindowDim& d, i64 position) {
   const i64 begin = position * d.stride - d.padding;
   const auto below = [&](i64 end) {  // window elements before `end`
-    const i64 n = (end - begin + d.dilation - 1) / d.dilation;
-    return end <= begin ? 0 : n < d.kernel ? n : d.kernel;
+    if (end <= begin) return i64(0);
+    const i64 n = Quotient(end - begin + d.dilation.value - 1, d.dilation);
+    return n < d.kernel ? n : d.kernel;
   };
   const i64 skipped = below(0), stop = below(d.extent);
-  return {begin + skipped * d.dilation, skipped, stop > skipped ? stop - skipped : 0, below(d.extent + d.padding)};
+  return {begin + skipped * d.dilation.value, skipped, stop > skipped ? stop - skipped : 0,
+          below(d.extent + d.padding)};
 }
 
 // Which window of the three dims an element of the output has, and what is left of its number.
@@ -30,7 +32,7 @@ __device__ inline WindowPlace PlaceAt(const WindowDim (&dims)[3], i64 flat) {
   WindowPlace place;
 #pragma unroll
   for (int d = 2; d >= 0; --d) {
-    const i64 rest = flat / dims[d].positions, position = flat - rest * dims[d].positions;
+    const i64 rest = Quotient(flat, dims[d].positions), position = flat - rest * dims[d].positions.value;
     place.spans[d] = SpanAt(dims[d], position);
     place.output += position * dims[d].output_stride;
     flat = rest;
@@ -44,7 +46,7 @@ __device__ inline void Conv(const ConvParameters& p) {
   using A = typename AccumulatorOf<T>::Type;
   for (i64 i = ThreadNumber(); i < p.size; i += ThreadCount()) {
     const WindowPlace place = PlaceAt(p.dims, i);
-    const i64 lead = place.rest / p.outputs, o = place.rest - lead * p.outputs;
+    const i64 lead = Quotient(place.rest, p.outputs), o = place.rest - lead * p.outputs.value;
     const Offsets<3> at = OffsetsAt(p.nest, lead);
     A sum = {};
 #pragma unroll 1
@@ -55,16 +57,17 @@ __device__ inline void Conv(const ConvParameters& p) {
       for (i64 j = 0; j < place.spans[0].count; ++j) {
 #pragma unroll 1
         for (i64 k = 0; k < place.spans[1].count; ++k) {
-          const T* x = image + (place.spans[0].first + j * p.dims[0].dilation) * p.dims[0].input_stride +
-                       (place.spans[1].first + k * p.dims[1].dilation) * p.dims[1].input_stride +
+          const T* x = image + (place.spans[0].first + j * p.dims[0].dilation.value) * p.dims[0].input_stride +
+                       (place.spans[1].first + k * p.dims[1].dilation.value) * p.dims[1].input_stride +
                        place.spans[2].first * p.dims[2].input_stride;
           const T* w = weight + (place.spans[0].number + j) * p.dims[0].weight_stride +
                        (place.spans[1].number + k) * p.dims[1].weight_stride +
                        place.spans[2].number * p.dims[2].weight_stride;
 #pragma unroll 1
           for (i64 l = 0; l < place.spans[2].count; ++l) {
-            const A product = Combine(kCodeProduct, Convert<A>(x[l * p.dims[2].dilation * p.dims[2].input_stride]),
-                                      Convert<A>(w[l * p.dims[2].weight_stride]));
+            const A product =
+                Combine(kCodeProduct, Convert<A>(x[l * p.dims[2].dilation.value * p.dims[2].input_stride]),
+                        Convert<A>(w[l * p.dims[2].weight_stride]));
             sum = Combine(kCodeSum, sum, product);
           }
         }
@@ -89,12 +92,12 @@ __device__ inline void Pool(const PoolParameters& p) {
 #pragma unroll 1
       for (i64 k = 0; k < place.spans[1].count; ++k) {
         const T* x = static_cast<const T*>(p.input) + at.of[0] +
-                     (place.spans[0].first + j * p.dims[0].dilation) * p.dims[0].input_stride +
-                     (place.spans[1].first + k * p.dims[1].dilation) * p.dims[1].input_stride +
+                     (place.spans[0].first + j * p.dims[0].dilation.value) * p.dims[0].input_stride +
+                     (place.spans[1].first + k * p.dims[1].dilation.value) * p.dims[1].input_stride +
                      place.spans[2].first * p.dims[2].input_stride;
 #pragma unroll 1
         for (i64 l = 0; l < place.spans[2].count; ++l) {
-          const A value = Convert<A>(x[l * p.dims[2].dilation * p.dims[2].input_stride]);
+          const A value = Convert<A>(x[l * p.dims[2].dilation.value * p.dims[2].input_stride]);
           result = p.op == kCodeMax ? Combine(kCodeMax, result, value) : Combine(kCodeSum, result, value);
         }
       }

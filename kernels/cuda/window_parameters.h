@@ -8,8 +8,9 @@ namespace tessera::cuda {
 
 // A dim that windows go over: `positions` windows of `kernel` elements. A dim that isn't there is of one element.
 struct WindowDim {
-  long long extent = 1, kernel = 1, positions = 1;
-  long long stride = 1, padding = 0, dilation = 1;
+  long long extent = 1, kernel = 1;
+  Divisor positions, dilation;
+  long long stride = 1, padding = 0;
   long long input_stride = 0, weight_stride = 0, output_stride = 0;
 };
 // Elements of the output are numbered by the nest, the outputs of a group, and the three dims.
@@ -18,7 +19,8 @@ struct ConvParameters {
   const void* weight = nullptr;
   void* output = nullptr;
   long long size = 0;
-  long long channels = 0, outputs = 0;  // of a group
+  long long channels = 0;  // of a group, as the outputs
+  Divisor outputs;
   long long input_channel = 0, output_channel = 0, weight_output = 0, weight_channel = 0;
   WindowDim dims[3];
   Nest<3> nest;  // the input, the output, the weight

@@ -12,6 +12,8 @@ namespace tessera::testing {
 // By how many units in the last place of f32 and f64 a value of the op, or a part of it, may differ from
 // EvaluateScalarOp's, of operands of the dtype.
 int BackendUlps(ScalarOp op, DType operand);
+// As if so many threads filled the device: reductions are cut otherwise, and have the same bits.
+void SetBackendItems(int64_t items);
 // Unimplemented where the backend has no kernel, and says so.
 absl::Status BackendImplements(const LocalOp& op, absl::Span<const DType> inputs, DType output);
 

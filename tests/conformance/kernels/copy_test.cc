@@ -89,6 +89,18 @@ TEST(CopyStridedKernel, MovesEveryLayoutToEveryLayout) {
   }
 }
 
+// Planes that lie apart along two dims.
+TEST(CopyStridedKernel, TransposesBatches) {
+  std::mt19937 random(5);
+  for (const int64_t bytes : {1, 2, 4, 8, 16}) {
+    const Shape extents = {2, 3, 19, 35};
+    Placed from = Place(extents, {0, 1, 3, 2}, 0, 0);
+    from.strides[0] += 5;
+    from.size += 5;
+    CheckCopy(extents, bytes, from, Place(extents, {0, 1, 2, 3}, 1, 0), bytes, random);
+  }
+}
+
 TEST(CopyStridedKernel, CopiesNothingWhereAnExtentIsZero) {
   uint32_t source = 1, got = 2;
   CopyStrided({0, 3}, 4, &source, {3, 1}, &got, {3, 1});

@@ -7,12 +7,16 @@
 #include <fstream>
 #include <functional>
 #include <numeric>
+#include <random>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/map_cache.h"
 #include "kernels/cuda/map_source.h"
@@ -73,14 +77,16 @@ TEST(Image, KernelsUseNoStackAndSpillNothing) {
     std::ifstream usage(StrCat("kernels/cuda/", part.family, ".usage"));
     ASSERT_TRUE(usage.is_open()) << part.family;
     std::string compiled;
-    int kernels = 0;
+    size_t kernels = 0;  // of each architecture
     for (std::string line; std::getline(usage, line);) {
       if (line.find("Compiling entry function") != std::string::npos) compiled = line;
       if (line.find("bytes stack frame") == std::string::npos) continue;
       ++kernels;
       EXPECT_THAT(line, HasSubstr(" 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")) << compiled;
     }
-    EXPECT_GE(kernels, 3) << part.family;
+    auto module = ptx::Parse(on_image::TextOf(std::string(part.family)));
+    ASSERT_TRUE(module.ok()) << module.status();
+    EXPECT_EQ(kernels, 3 * module->kernels.size()) << part.family;
   }
 }
 
@@ -90,7 +96,11 @@ TEST(Image, KernelsUseNoStackAndSpillNothing) {
 class EverythingOf {
  public:
   explicit EverythingOf(DType dtype) {
-    nodes_ = {{ScalarOp::kInput, dtype, 0}, {ScalarOp::kInput, dtype, 1}, {ScalarOp::kIndex, DType::kI64, 0}};
+    nodes_ = {{ScalarOp::kInput, dtype, 0},
+              {ScalarOp::kInput, dtype, 1},
+              {ScalarOp::kIndex, DType::kI64, 0},
+              {ScalarOp::kCast, DType::kBool, 0},
+              {ScalarOp::kArgument, dtype, 0}};
     for (int number = static_cast<int>(ScalarOp::kCast); number < kScalarOpCount; ++number) {
       const auto op = static_cast<ScalarOp>(number);
       if (op == ScalarOp::kCast || op == ScalarOp::kWhere || op == ScalarOp::kRandom || Arity(op) == 0) continue;
@@ -101,6 +111,7 @@ class EverythingOf {
     for (const DType to : kAll) {
       if (MayCast(dtype, to)) Take({ScalarOp::kCast, to, 0});
     }
+    Take({ScalarOp::kWhere, dtype, 3, 1, 4});
     if (IsDefinedFor(ScalarOp::kRandom, DType::kI64, dtype)) Take({ScalarOp::kRandom, dtype, 2, 2, 2});
   }
   const std::vector<Expression>& expressions() const { return expressions_; }
@@ -141,6 +152,7 @@ TEST(MapPrograms, EveryOpAndDTypeCompilesForADeviceWithoutOne) {
     ASSERT_GT(everything.expressions().size(), 10u) << ToText(dtype);
     const Expression& expression = everything.together();
     const LocalOp op = MapOp{expression};
+    const std::vector<Scalar> scalars = {Scalar::Int(1).As(dtype)};
     alignas(16) std::array<std::byte, 32> data = {};
     bool result[2] = {};
     const std::vector<KernelInput> inputs(2, {.data = data.data(), .dtype = dtype, .extents = {2}, .strides = {1}});
@@ -150,7 +162,8 @@ TEST(MapPrograms, EveryOpAndDTypeCompilesForADeviceWithoutOne) {
                              .output_dtype = DType::kBool,
                              .output_extents = {2},
                              .output_strides = {1},
-                             .output_box = {{0, 2}}};
+                             .output_box = {{0, 2}},
+                             .scalars = scalars};
     auto steps = cuda::LaunchKernel(call, {});
     ASSERT_TRUE(steps.ok()) << steps.status();
     const auto& launch = std::get<cuda::Launch>(steps->back());
@@ -158,6 +171,38 @@ TEST(MapPrograms, EveryOpAndDTypeCompilesForADeviceWithoutOne) {
     ASSERT_TRUE(cubin.ok()) << ToText(dtype) << ": " << cubin.status();
     EXPECT_EQ(cubin->substr(1, 3), "ELF");
   }
+}
+
+// By row and by column, with results in every dtype.
+TEST(MapPrograms, ReductionsOfEveryDTypeCompileForADeviceWithoutOne) {
+  auto cache = cuda::MapCache::Open({});
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  std::set<std::string> compiled;
+  for (const DType dtype : EverythingOf::kAll) {
+    if (dtype == DType::kBool) continue;
+    const Expression sum = {{{ScalarOp::kInput, dtype, 0}, {ScalarOp::kAdd, dtype, 0, 0}}};
+    alignas(16) std::array<std::byte, 16> data = {};
+    for (const int64_t dim : {0, 1}) {
+      const LocalOp op = ReduceLocalOp{ReduceOp::kSum, {dim}, sum};
+      const Shape extents = dim == 0 ? Shape{1, 64} : Shape{64, 1};
+      const std::vector<KernelInput> inputs = {
+          {.data = data.data(), .dtype = dtype, .extents = {64, 64}, .strides = {64, 1}}};
+      const KernelCall call = {.op = &op,
+                               .inputs = inputs,
+                               .output = data.data(),
+                               .output_dtype = dtype,
+                               .output_extents = extents,
+                               .output_strides = RowMajorStrides(extents)};
+      auto steps = cuda::LaunchKernel(call, {});
+      ASSERT_TRUE(steps.ok()) << steps.status();
+      const auto& launch = std::get<cuda::Launch>(steps->front());
+      ASSERT_NE(launch.program, nullptr);
+      if (!compiled.insert(launch.program->source).second) continue;
+      auto cubin = (*cache)->Compile(*launch.program, "sm_90a");
+      EXPECT_TRUE(cubin.ok()) << ToText(dtype) << ": " << cubin.status();
+    }
+  }
+  EXPECT_EQ(compiled.size(), 14 + 8u);  // columns are of the dtypes that are accumulated in, and of halves
 }
 
 TEST(MapPrograms, AFolderKeepsThem) {
@@ -183,13 +228,49 @@ TEST(MapPrograms, WhatDoesNotCompileSaysWhy) {
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("libnvrtc-of-nobody.so"));
 }
 
-// ---- seeded edits
+// ---- edits
 
-// Some work of each family, as the bytes that it gives; what the interpreter finds wrong is part of them.
-std::string Exercise() {
-  std::string seen;
-  const auto run = [&seen](const LocalOp& op, std::vector<KernelInput> inputs, DType dtype, const Shape& extents,
-                           std::vector<Scalar> scalars = {}) {
+// Some work of a family, or of all, as the bytes that it gives; what the interpreter finds wrong is part of them.
+class Exercise {
+ public:
+  explicit Exercise(std::string family = "") : family_(std::move(family)) {
+    for (size_t i = 0; i < numbers_.size(); ++i) numbers_[i] = static_cast<float>((i * 7919) % 61) / 8 - 3;
+    const KernelInput matrix = Numbers({45, 70}, {70, 1}), turned = Numbers({70, 45}, {1, 70});
+    Run("copy", PlaceOp{PlaceBase::kInput, {}, {1, 1}}, {turned}, DType::kF32, {70, 45});
+    Run("copy", PlaceOp{PlaceBase::kInput, {}, {1, 1}}, {Numbers({9, 13}, {200, -2}, 30)}, DType::kF32, {9, 13});
+    Run("reduce", ReduceLocalOp{ReduceOp::kSum, {1}}, {matrix}, DType::kF32, {45, 1});
+    Run("reduce", ReduceLocalOp{ReduceOp::kSum, {0}}, {matrix}, DType::kF32, {1, 70});
+    Run("reduce", ReduceLocalOp{ReduceOp::kMax, {0, 1}}, {matrix}, DType::kF32, {1, 1});
+    Run("order", SortOp{SortResult::kPlaces, 1}, {matrix}, DType::kI64, {45, 70});
+    Run("order", SortOp{SortResult::kValues, 0, SortOrder::kDescending}, {matrix}, DType::kF32, {45, 70});
+    Run("order", ArgReduceOp{Extreme::kMax, {1}}, {matrix}, DType::kI64, {45, 1});
+    Run("index", ScanOp{ReduceOp::kSum, 1}, {matrix}, DType::kF32, {45, 70});
+    Run("matmul", MatmulOp{}, {matrix, Numbers({70, 45}, {45, 1})}, DType::kF32, {45, 45});
+    Run("create", RandOp{{3, 50}}, {}, DType::kF32, {3, 50}, {Scalar::Int(5), Scalar::Int(6)});
+    Run("create", EyeOp{}, {}, DType::kF32, {5, 7}, {Scalar::Int(1)});
+    Run("create", ArangeOp{}, {}, DType::kI32, {300}, {Scalar::Int(1), Scalar::Int(3)});
+    const std::vector<int64_t> indices = {3, 0, -1, 44, 3};
+    Run("index", GatherOp{0}, {matrix, {.data = indices.data(), .dtype = DType::kI64, .extents = {5}, .strides = {1}}},
+        DType::kF32, {5, 70});
+    const KernelInput queries = Numbers({2, 20, 22}, {440, 22, 1}), keys = Numbers({2, 21, 22}, {462, 22, 1}, 300);
+    Run("attention", AttentionOp{true}, {queries, keys, Numbers({2, 21, 22}, {462, 22, 1}, 600)}, DType::kF32,
+        {2, 20, 22}, {Scalar::Float(0.25)});
+    const Windows windows = {.stride = {2}, .padding = {1}, .dilation = {2}};
+    Run("window", ConvOp{windows, 2}, {Numbers({2, 4, 11}, {44, 11, 1}), Numbers({6, 2, 3}, {6, 3, 1}, 200)},
+        DType::kF32, {2, 6, 5});
+    Run("window", PoolOp{PoolKind::kMax, {3}, windows}, {Numbers({3, 11}, {11, 1})}, DType::kF32, {3, 5});
+    if (family_.empty() || family_ == "terms") RunTerms();
+  }
+  const std::string& seen() const { return seen_; }
+  const std::string& errors() const { return errors_; }
+
+ private:
+  KernelInput Numbers(Shape extents, Strides strides, size_t first = 0) const {
+    return {.data = numbers_.data() + first, .dtype = DType::kF32, .extents = extents, .strides = strides};
+  }
+  void Run(const std::string& family, const LocalOp& op, std::vector<KernelInput> inputs, DType dtype,
+           const Shape& extents, std::vector<Scalar> scalars = {}) {
+    if (!family_.empty() && family_ != family) return;
     std::string output(static_cast<size_t>(NumElements(extents) * SizeBytes(dtype)), '\x5A');
     const KernelCall call = {.op = &op,
                              .inputs = inputs,
@@ -200,26 +281,27 @@ std::string Exercise() {
                              .output_box = WholeBox(extents),
                              .scalars = scalars};
     const absl::Status status = RunKernel(call);
-    seen += status.ok() ? output : status.ToString();
-  };
-  std::vector<float> numbers(45 * 70);
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>((i * 7919) % 61) / 8 - 3;
-  const KernelInput matrix = {.data = numbers.data(), .dtype = DType::kF32, .extents = {45, 70}, .strides = {70, 1}};
-  const KernelInput turned = {.data = numbers.data(), .dtype = DType::kF32, .extents = {70, 45}, .strides = {1, 70}};
-  run(PlaceOp{PlaceBase::kInput, {}, {1, 1}}, {turned}, DType::kF32, {70, 45});
-  run(ReduceLocalOp{ReduceOp::kSum, {1}}, {matrix}, DType::kF32, {45, 1});
-  run(ReduceLocalOp{ReduceOp::kSum, {0}}, {matrix}, DType::kF32, {1, 70});
-  run(SortOp{SortResult::kPlaces, 1}, {matrix}, DType::kI64, {45, 70});
-  run(ScanOp{ReduceOp::kSum, 1}, {matrix}, DType::kF32, {45, 70});
-  const KernelInput right = {.data = numbers.data(), .dtype = DType::kF32, .extents = {70, 45}, .strides = {45, 1}};
-  run(MatmulOp{}, {matrix, right}, DType::kF32, {45, 45});
-  run(RandOp{{3, 50}}, {}, DType::kF32, {3, 50}, {Scalar::Int(5), Scalar::Int(6)});
-  std::vector<int64_t> indices = {3, 0, -1, 44, 3};
-  run(GatherOp{0}, {matrix, {.data = indices.data(), .dtype = DType::kI64, .extents = {5}, .strides = {1}}},
-      DType::kF32, {5, 70});
-  run(ArgReduceOp{Extreme::kMax, {1}}, {matrix}, DType::kI64, {45, 1});
-  return seen;
-}
+    seen_ += status.ok() ? output : status.ToString();
+    if (!status.ok()) errors_ += StrCat(family, ": ", status.ToString(), "\n");
+  }
+  void RunTerms() {
+    const std::vector<ReduceTerm> terms = {
+        {numbers_.data(), {70, 1}}, {numbers_.data() + 99, {1, 31}}, {numbers_.data() + 5, {45, 2}}};
+    std::vector<float> first(31 * 20), second(31 * 20);
+    const std::vector<ReduceDestination> places = {{first.data(), {20, 1}}, {second.data(), {1, 31}}};
+    const std::string wrong = on_image::TryReduceTerms(ReduceOp::kAvg, DType::kF32, {31, 20}, terms, 3, places);
+    seen_ += wrong;
+    errors_ += wrong;
+    for (const std::vector<float>* results : {&first, &second}) {
+      seen_.append(reinterpret_cast<const char*>(results->data()), results->size() * sizeof(float));
+    }
+  }
+
+  const std::string family_;
+  std::vector<float> numbers_ = std::vector<float>(45 * 70);
+  std::string seen_, errors_;
+};
+std::string Exercised(const std::string& family = "") { return Exercise(family).seen(); }
 
 struct Edit {
   std::string family, kernel, from, to;
@@ -236,13 +318,13 @@ std::string Edited(const Edit& edit) {
   return text.replace(at, edit.from.size(), edit.to);
 }
 
-TEST(SeededEdits, EachIsSeen) {
-  const std::string shipped = Exercise();
-  ASSERT_EQ(shipped, Exercise());
+TEST(Edits, ThoseOfANameAreSeen) {
+  const std::string shipped = Exercised();
+  ASSERT_EQ(shipped, Exercised());
   const std::vector<Edit> edits = {
       {"copy", "transpose_4", "bar.sync 0;", ""},
       {"order", "argreduce", "bar.sync 0;", "", 1},
-      {"copy", "transpose_4", "setp.ge.s64", "setp.gt.s64", 1},
+      {"copy", "transpose_4", "setp.ge.s64", "setp.gt.s64", 3},
       {"reduce", "reduce_rows_f32", "add.rn.f32", "sub.rn.f32"},
       {"reduce", "reduce_rows_f32", "shfl.sync.down", "shfl.sync.up"},
       {"reduce", "reduce_columns_f32", "add.rn.f32", "mul.rn.f32"},
@@ -257,10 +339,65 @@ TEST(SeededEdits, EachIsSeen) {
     const std::string text = Edited(edit);
     ASSERT_FALSE(text.empty()) << edit.kernel << ": no " << edit.from;
     on_image::ReplaceFamily(edit.family, text);
-    EXPECT_TRUE(Exercise() != shipped) << edit.kernel << ": " << edit.from << " to " << edit.to;
+    EXPECT_TRUE(Exercised() != shipped) << edit.kernel << ": " << edit.from << " to " << edit.to;
     on_image::ReplaceFamily(edit.family, "");
   }
-  EXPECT_TRUE(Exercise() == shipped);
+  EXPECT_TRUE(Exercised() == shipped);
+}
+
+// What an instruction may be taken for.
+constexpr std::pair<std::string_view, std::string_view> kMistakes[] = {
+    {"add.", "sub."},         {"sub.", "add."},         {"setp.lt.", "setp.le."}, {"setp.le.", "setp.lt."},
+    {"setp.gt.", "setp.ge."}, {"setp.ge.", "setp.gt."}, {"setp.eq.", "setp.ne."}, {"setp.ne.", "setp.eq."},
+    {"bar.sync", "// "},      {"xor.", "or."},          {".down", ".up"},
+};
+
+struct DrawnEdit {
+  std::string family, text;  // of the family, edited
+  std::string from, to;      // the line
+};
+// One of the lines that the exercise of a family runs, and a mistake that it may have, both by the seed.
+DrawnEdit Drawn(uint32_t seed) {
+  std::mt19937 random(seed);
+  const absl::Span<const cuda::ImagePart> parts = cuda::Image();
+  DrawnEdit edit;
+  edit.family = std::string(parts[random() % parts.size()].family);
+  std::vector<std::string> lines = absl::StrSplit(on_image::TextOf(edit.family), '\n');
+  auto module = ptx::Parse(on_image::TextOf(edit.family));
+  std::vector<std::tuple<size_t, std::string_view, std::string_view>> candidates;
+  for (const auto& [name, kernel] : module->kernels) {
+    const auto found = on_image::CoverageSoFar().find(name);
+    if (found == on_image::CoverageSoFar().end()) continue;
+    const std::vector<uint32_t> numbers = ptx::InstructionLines(kernel);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (found->second.coverage.run_count[i] == 0) continue;
+      for (const auto& [from, to] : kMistakes) {
+        if (lines[numbers[i] - 1].find(from) != std::string::npos) candidates.emplace_back(numbers[i] - 1, from, to);
+      }
+    }
+  }
+  const auto& [line, from, to] = candidates[random() % candidates.size()];
+  edit.from = lines[line];
+  lines[line].replace(lines[line].find(from), from.size(), to);
+  edit.to = lines[line];
+  edit.text = absl::StrJoin(lines, "\n");
+  return edit;
+}
+
+// The seeds between are of edits that change nothing here: the sum of a number that is 0, the bound of a tile that is
+// padded with zeros, a comparison of dtypes that aren't there. Where another toolkit's PTX makes one of these seeds
+// such an edit, another one takes its place.
+TEST(Edits, ThoseThatASeedDrawsAreSeen) {
+  ASSERT_EQ(Exercise().errors(), "");
+  for (const uint32_t seed : {0, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15, 19, 20, 21, 22, 25, 26, 27, 31}) {
+    const DrawnEdit edit = Drawn(seed);
+    const std::string shipped = Exercised(edit.family);
+    on_image::ReplaceFamily(edit.family, edit.text);
+    const Exercise edited(edit.family);
+    EXPECT_TRUE(edited.seen() != shipped)
+        << edited.errors() << "seed " << seed << ", " << edit.family << ": " << edit.from << " to " << edit.to;
+    on_image::ReplaceFamily(edit.family, "");
+  }
 }
 
 }  // namespace

@@ -18,6 +18,10 @@ namespace {
 using cuda::Launch;
 using cuda::Step;
 
+int64_t device_items = cuda::kDeviceItems;
+// An edit may have made a loop without an end.
+constexpr uint64_t kMaxEditedInstructions = 1'000'000;
+
 struct Region {
   uint64_t first = 0, last = 0;
   bool is_written = false;                  // may be
@@ -81,7 +85,7 @@ class Machine {
     auto loaded = KernelOf(launch);
     if (!loaded.ok()) return std::string(loaded.status().message());
     KernelCoverage* covered = nullptr;
-    if (!loaded->family.empty()) {
+    if (!loaded->family.empty() && replaced_.empty()) {
       covered = &coverage_[launch.entry];
       covered->family = loaded->family;
     }
@@ -92,7 +96,8 @@ class Machine {
                      .memory = [&memory](uint64_t address, int bytes,
                                          ptx::AccessKind kind) { return memory.Find(address, bytes, kind); },
                      .seed = ++seed_,
-                     .coverage = covered == nullptr ? nullptr : &covered->coverage});
+                     .coverage = covered == nullptr ? nullptr : &covered->coverage,
+                     .max_instructions = replaced_.empty() ? uint64_t{200'000'000} : kMaxEditedInstructions});
   }
 
   const std::map<std::string, KernelCoverage>& coverage() const { return coverage_; }
@@ -177,7 +182,7 @@ class OwnWorkspace {
     memory->AddPrivate(&fault_, sizeof(fault_), nullptr);
     memory->Add(zeros_, {}, {}, sizeof(zeros_), false);
     workspace_ = {reinterpret_cast<uintptr_t>(aligned), bytes, reinterpret_cast<uintptr_t>(&fault_),
-                  reinterpret_cast<uintptr_t>(zeros_)};
+                  reinterpret_cast<uintptr_t>(zeros_), device_items};
   }
   const cuda::Workspace& get() const { return workspace_; }
   int64_t fault() const { return fault_; }
@@ -190,10 +195,30 @@ class OwnWorkspace {
   cuda::Workspace workspace_;
 };
 
+// To destinations of any dtype.
+std::string TryReduceTermsTo(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
+                             absl::Span<const ReduceTerm> terms, int64_t term_count, DType destination_dtype,
+                             absl::Span<const ReduceDestination> destinations) {
+  Memory memory;
+  for (const ReduceTerm& term : terms) memory.Add(term.data, extents, term.strides, SizeBytes(dtype), false);
+  for (const ReduceDestination& destination : destinations) {
+    memory.Add(destination.data, extents, destination.strides, SizeBytes(destination_dtype), true);
+  }
+  OwnWorkspace workspace(cuda::ReduceTermsWorkspaceBytes(dtype, extents, terms, destinations), &memory);
+  auto steps =
+      cuda::LaunchReduceTerms(op, dtype, extents, terms, term_count, destination_dtype, destinations, workspace.get());
+  return steps.ok() ? RunSteps(*steps, memory) : steps.status().ToString();
+}
+
 }  // namespace
 
 const std::map<std::string, KernelCoverage>& CoverageSoFar() { return Machine::Get().coverage(); }
 void ReplaceFamily(const std::string& family, const std::string& text) { Machine::Get().Replace(family, text); }
+std::string TryReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
+                           absl::Span<const ReduceTerm> terms, int64_t term_count,
+                           absl::Span<const ReduceDestination> destinations) {
+  return TryReduceTermsTo(op, dtype, extents, terms, term_count, dtype, destinations);
+}
 std::string TextOf(const std::string& family) {
   std::string all;
   for (const cuda::ImagePart& part : cuda::Image()) {
@@ -219,6 +244,7 @@ int BackendUlps(ScalarOp op, DType operand) {
     default: return MaxUlps(op);
   }
 }
+void SetBackendItems(int64_t items) { on_image::device_items = items; }
 absl::Status BackendImplements(const LocalOp& op, absl::Span<const DType> inputs, DType output) {
   return cuda::Implements(op, inputs, output);
 }
@@ -246,7 +272,7 @@ absl::Status RunKernel(const KernelCall& call) {
   for (const KernelOutput& output : call.more_outputs) {
     memory.Add(output.data, output.extents, output.strides, SizeBytes(output.dtype), true);
   }
-  OwnWorkspace workspace(call.op == nullptr ? 0 : cuda::WorkspaceBytes(call), &memory);
+  OwnWorkspace workspace(call.op == nullptr ? 0 : cuda::WorkspaceBytes(call, on_image::device_items), &memory);
   auto steps = cuda::LaunchKernel(call, workspace.get());
   if (!steps.ok()) return steps.status();
   if (std::string wrong = RunSteps(*steps, memory); !wrong.empty()) return absl::InternalError(wrong);
@@ -266,16 +292,7 @@ void CopyStrided(absl::Span<const int64_t> extents, int64_t element_bytes, const
 
 void ReduceTermsInto(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
                      int64_t term_count, DType destination_dtype, absl::Span<const ReduceDestination> destinations) {
-  Memory memory;
-  for (const ReduceTerm& term : terms) memory.Add(term.data, extents, term.strides, SizeBytes(dtype), false);
-  for (const ReduceDestination& destination : destinations) {
-    memory.Add(destination.data, extents, destination.strides, SizeBytes(destination_dtype), true);
-  }
-  OwnWorkspace workspace(cuda::ReduceTermsWorkspaceBytes(dtype, extents, terms, destinations), &memory);
-  auto steps =
-      cuda::LaunchReduceTerms(op, dtype, extents, terms, term_count, destination_dtype, destinations, workspace.get());
-  ASSERT_TRUE(steps.ok()) << steps.status();
-  EXPECT_EQ(RunSteps(*steps, memory), "");
+  EXPECT_EQ(on_image::TryReduceTermsTo(op, dtype, extents, terms, term_count, destination_dtype, destinations), "");
 }
 
 void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,

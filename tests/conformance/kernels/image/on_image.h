@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "kernels/kernel.h"
 #include "tests/emulator/cuda/ptx/ptx.h"
 
 namespace tessera::on_image {
@@ -23,6 +25,10 @@ const std::map<std::string, KernelCoverage>& CoverageSoFar();
 
 // Another PTX in place of a family's from here on; "" puts the image's back.
 void ReplaceFamily(const std::string& family, const std::string& text);
+// ReduceTermsInto of equal dtypes; what was wrong with it, empty where nothing was.
+std::string TryReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
+                           absl::Span<const ReduceTerm> terms, int64_t term_count,
+                           absl::Span<const ReduceDestination> destinations);
 // A family's PTX as it ships.
 std::string TextOf(const std::string& family);
 

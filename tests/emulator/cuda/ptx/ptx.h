@@ -28,10 +28,9 @@ namespace tessera::ptx {
 
 struct Code;  // code.h
 
-// The lines of the text that hold instructions, and those that some thread has run (also where a guard was false).
+// How often threads have come to each instruction (also where its guard was false).
 struct Coverage {
-  std::vector<uint32_t> lines;      // by instruction
-  std::vector<uint64_t> run_count;  // by instruction
+  std::vector<uint64_t> run_count;
 };
 
 struct Kernel {
@@ -45,8 +44,8 @@ struct Module {
   std::map<std::string, Kernel, std::less<>> kernels;
 };
 
-// How many instructions the text has; functions that are called count in each call's place.
-size_t InstructionCount(const Kernel& kernel);
+// The lines of the text that have its instructions; functions that are called count in each call's place.
+std::vector<uint32_t> InstructionLines(const Kernel& kernel);
 
 // PTX as text; several texts one after the other are one module. InvalidArgument names the line and what isn't known.
 absl::StatusOr<Module> Parse(std::string_view text);
@@ -65,6 +64,8 @@ struct GridLaunch {
   std::function<std::byte*(uint64_t address, int bytes, AccessKind kind)> memory;
   uint32_t seed = 1;             // of the order of blocks and warps
   Coverage* coverage = nullptr;  // added to, where asked for
+  // Of one thread between two waits: more is taken for a loop without an end.
+  uint64_t max_instructions = 200'000'000;
 };
 
 // Empty when it is done. Else what was wrong, by kernel, block, thread and line. `parameters` has parameter_bytes.

@@ -31,16 +31,18 @@ struct Parameters {
 struct Outcome {
   std::string wrong;
   Coverage coverage;
+  std::vector<uint32_t> lines;  // of instructions
 };
 
 Outcome RunBody(const std::string& text, std::vector<uint64_t>* memory, uint32_t number = 0,
                 std::array<uint32_t, 3> block = {32, 1, 1}, std::array<uint32_t, 3> grid = {1, 1, 1}) {
   auto module = Parse(text);
-  if (!module.ok()) return {std::string(module.status().message()), {}};
+  if (!module.ok()) return {std::string(module.status().message()), {}, {}};
   const Kernel& kernel = module->kernels.at("k");
   const Parameters given = {reinterpret_cast<uint64_t>(memory->data()), number};
   const uint64_t end = given.address + memory->size() * 8;
   Outcome outcome;
+  outcome.lines = InstructionLines(kernel);
   const auto place = [&](uint64_t address, int bytes, AccessKind) -> std::byte* {
     const bool is_inside = address >= given.address && address + static_cast<uint64_t>(bytes) <= end;
     return is_inside ? reinterpret_cast<std::byte*>(address) : nullptr;
@@ -282,10 +284,9 @@ TEST(PtxChecks, CoverageCountsInstructions) {
   const Outcome outcome =
       RunBody(Text("setp.eq.u32 %p1, %r1, 3;\n@%p1 bra $A;\nmov.u32 %r3, 1;\n$A: "), &memory, 3, {2, 1, 1});
   ASSERT_EQ(outcome.wrong, "");
-  for (size_t i = 0; i < outcome.coverage.lines.size(); ++i) {
-    // The last one is the end of the body, behind its ret.
-    const bool is_run = outcome.coverage.lines[i] != 11 && i + 1 < outcome.coverage.lines.size();
-    EXPECT_EQ(outcome.coverage.run_count[i], is_run ? 2u : 0u) << "line " << outcome.coverage.lines[i];
+  for (size_t i = 0; i < outcome.lines.size(); ++i) {
+    const bool is_run = outcome.lines[i] != 11;
+    EXPECT_EQ(outcome.coverage.run_count[i], is_run ? 2u : 0u) << "line " << outcome.lines[i];
   }
 }
 

@@ -15,8 +15,6 @@ namespace tessera::ptx {
 namespace {
 
 constexpr uint32_t kWarp = 32;
-// Instructions of one thread between two waits: more is taken for a loop without an end.
-constexpr uint64_t kMaxInstructions = 200'000'000;
 
 enum class ThreadState : uint8_t { kRuns, kAtBarrier, kInWarp, kEnded };
 
@@ -166,7 +164,7 @@ class Block {
 
   // Until the thread has to wait for others, or ends.
   void Advance(Thread& t) {
-    uint64_t left = kMaxInstructions;
+    uint64_t left = launch_.max_instructions;
     while (t.state == ThreadState::kRuns && error_.empty()) {
       const Instruction& i = code_.instructions[t.at];
       ++counts_[t.at];
@@ -512,7 +510,12 @@ std::string CheckLaunch(const Kernel& kernel, absl::Span<const std::byte> parame
 }  // namespace
 
 // The last one is the end of the body, behind its ret.
-size_t InstructionCount(const Kernel& kernel) { return kernel.code->instructions.size() - 1; }
+std::vector<uint32_t> InstructionLines(const Kernel& kernel) {
+  std::vector<uint32_t> lines;
+  for (const Instruction& instruction : kernel.code->instructions) lines.push_back(instruction.line);
+  lines.pop_back();
+  return lines;
+}
 
 std::string Run(const Kernel& kernel, absl::Span<const std::byte> parameters, const GridLaunch& launch) {
   if (std::string wrong = CheckLaunch(kernel, parameters, launch); !wrong.empty()) return wrong;
@@ -532,10 +535,8 @@ std::string Run(const Kernel& kernel, absl::Span<const std::byte> parameters, co
     if (!wrong.empty()) break;
   }
   if (launch.coverage != nullptr) {
-    launch.coverage->lines.resize(instructions.size());
     launch.coverage->run_count.resize(instructions.size());
     for (size_t i = 0; i < instructions.size(); ++i) {
-      launch.coverage->lines[i] = instructions[i].line;
       launch.coverage->run_count[i] += counts[i];
     }
   }
