@@ -212,3 +212,21 @@ def test_steps_with_these_are_captured(mesh, name):
     for _ in range(4):
         assert torch.equal(captured(*inputs).cpu(), steps[1](*inputs).cpu())
     assert captured.replays == 2
+
+
+@pytest.mark.parametrize("place", [R, S(0)])
+def test_samples_of_gamma_and_beta_distributions_have_their_moments(mesh, place):
+    alpha = torch.tensor([0.3, 1.0, 2.5, 30.0]).repeat_interleave(20000)
+    x = tt.distribute_tensor(alpha, mesh, [place])
+    torch.manual_seed(4)
+    samples = torch.distributions.Gamma(x, torch.ones_like(x)).sample().cpu()
+    assert (samples > 0).all() and samples.isfinite().all()
+    for values, shape in zip(samples.double().view(4, -1), (0.3, 1.0, 2.5, 30.0)):
+        assert abs(values.mean() - shape) < 5 * (shape / 20000) ** 0.5
+        assert abs(values.var() / shape - 1) < 5 * ((2 + 6 / shape) / 20000) ** 0.5      # by the fourth moment
+    torch.manual_seed(4)
+    assert torch.equal(torch.distributions.Gamma(tt.distribute_tensor(alpha, mesh, [R]), torch.ones_like(x)).sample().cpu(), samples)
+    two = tt.distribute_tensor(torch.tensor([[2.0, 3.0]]).expand(20000, 2).contiguous(), mesh, [place])
+    beta = torch.distributions.Dirichlet(two).sample().cpu()
+    torch.testing.assert_close(beta.sum(1), torch.ones(20000))
+    assert abs(beta[:, 0].mean() - 0.4) < 5 * (0.04 / 20000) ** 0.5
