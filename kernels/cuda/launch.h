@@ -44,20 +44,14 @@ struct Launch {
   std::vector<Launch> otherwise = {};
 };
 
-// output[b] = left[b] * right[b] (+ output[b] with kAdd), by matrices in row-major order, or in column-major order
-// where they are called transposed: dense along one dim, as cuBLASLt takes them (lt_problem.h). Strides are in
-// elements.
-enum class Transposed : uint8_t { kNo = 0, kYes = 1 };
-struct MatrixOperand {
-  uint64_t address = 0;
-  int64_t leading_dimension = 0;
-  int64_t batch_stride = 0;
-  Transposed transposed = Transposed::kNo;
-};
+// output[b] = left[b] * right[b] (+ output[b] with kAdd), by matrices in row-major order: dense, one batch after the
+// other, and aligned. Operands that lie otherwise are brought together before, so that how they lie is nothing that a
+// library could choose by.
+inline constexpr uint64_t kProductAlignment = 16;
 struct MatmulProblem {
   DType dtype = DType::kF32;  // f64, f32 (without TF32), f16 or bf16 (summed in f32)
   int64_t batch = 1, rows = 0, columns = 0, inner = 0;
-  MatrixOperand left = {}, right = {}, output = {};
+  uint64_t left = 0, right = 0, output = 0;  // addresses
   KernelStore store = KernelStore::kWrite;
   std::vector<Launch> otherwise = {};  // the same product by kernels of the image
 };

@@ -17,8 +17,6 @@ constexpr int64_t kTile = 32, kTileRows = 8;
 constexpr int64_t kMinTransposed = 16;
 constexpr int64_t kMaxGridY = 65535;
 
-uint64_t AddressOf(const void* pointer) { return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(pointer)); }
-
 // Two neighbours as one element, as far as that goes.
 int64_t TakeTogether(int64_t element_bytes, uint64_t source, uint64_t destination, Loops* loops) {
   const auto is_even = [](int64_t n) { return n % 2 == 0; };

@@ -1,6 +1,7 @@
 // Products by index notation: the letters of a role are one dim, where memory allows it; an operand whose letters don't
 // merge is brought together first. The product of the matrices is cuBLASLt's where it has one, with the plain kernel in
-// its place.
+// its place: then every operand is brought together that isn't dense in row-major order and aligned, since the library
+// adds up in another order where one is. That costs a copy of the operand, at the speed of memory, and no bits.
 
 #include <tuple>
 
@@ -106,26 +107,33 @@ Launch PlainProduct(const MatmulParameters& p, DType dtype) {
                     {kTile, kTile, 1});
 }
 
-// As cuBLASLt takes a matrix: dense along one of its dims, and rows that don't overlap.
-bool ToMatrix(const void* data, int64_t rows, int64_t columns, int64_t row_step, int64_t column_step,
-              int64_t batch_step, MatrixOperand* operand) {
-  operand->address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data));
-  operand->batch_stride = batch_step;
-  const bool is_row_major = (column_step == 1 || columns == 1) && (row_step >= columns || rows == 1);
-  const bool is_column_major = (row_step == 1 || rows == 1) && (column_step >= rows || columns == 1);
-  operand->transposed = is_row_major ? Transposed::kNo : Transposed::kYes;
-  operand->leading_dimension = is_row_major ? std::max(rows == 1 ? columns : row_step, columns)
-                                            : std::max(columns == 1 ? rows : column_step, rows);
-  return (is_row_major || is_column_major) && batch_step >= 0;
+// Whether products of the dtype may be cuBLASLt's.
+bool IsLibrarys(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
+
+// Whether an operand is brought together before the product (the output: is written behind it). The image's kernel
+// takes any strides of three dims; what the library may compute lies in one way.
+bool IsPacked(const Matrices& m, const void* data, DType dtype) {
+  if (!m.is_merged || !IsLibrarys(dtype)) return !m.is_merged;
+  const std::array<int64_t, 3> dense = {m.sizes[1] * m.sizes[2], m.sizes[2], 1};
+  bool is_dense = AddressOf(data) % kProductAlignment == 0;
+  for (size_t d = 0; d < 3; ++d) is_dense = is_dense && (m.sizes[d] == 1 || m.steps[d] == dense[d]);
+  return !is_dense;
 }
 
 }  // namespace
 
 int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call) {
   if (!CheckCall(op.notation, call).ok()) return 0;
+  const Operands operands = OperandsOf(op.notation, call);
+  // Where zeros lie is not known yet; they are packed whatever it is, but for a single one.
+  const std::array<const void*, 3> data = {call.inputs[0].data, call.inputs[1].data, call.output};
   int64_t bytes = 0;
-  for (const Matrices& m : OperandsOf(op.notation, call).all) {
-    if (!m.is_merged) bytes += Pieces::Rounded(NumElements(m.extents) * SizeBytes(call.output_dtype));
+  for (size_t o = 0; o < 3; ++o) {
+    const Matrices& m = operands.all[o];
+    const bool is_zero = o < 2 && call.inputs[o].is_zero;
+    if ((is_zero && IsLibrarys(call.output_dtype)) || IsPacked(m, data[o], call.output_dtype)) {
+      bytes += Pieces::Rounded(NumElements(m.extents) * SizeBytes(call.output_dtype));
+    }
   }
   return bytes;
 }
@@ -149,7 +157,7 @@ absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, c
   std::array<const void*, 2> from = {DataOf(call.inputs[0], workspace), DataOf(call.inputs[1], workspace)};
   for (size_t o = 0; o < 2; ++o) {
     Matrices& m = operands.all[o];
-    if (m.is_merged) continue;
+    if (!IsPacked(m, from[o], call.output_dtype)) continue;
     TESSERA_ASSIGN_OR_RETURN(void* packed, pieces.Take(NumElements(m.extents) * bytes));
     const Matrices dense = Dense(m);
     AddCopy(m.extents, bytes, from[o], m.strides, packed, dense.strides, &steps);
@@ -157,7 +165,7 @@ absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, c
     m = dense;
   }
   void* to = call.output;
-  if (!output.is_merged) {
+  if (IsPacked(output, call.output, call.output_dtype)) {
     TESSERA_ASSIGN_OR_RETURN(to, pieces.Take(NumElements(output.extents) * bytes));
     const Matrices dense = Dense(output);
     if (adds) AddCopy(output.extents, bytes, call.output, output.strides, to, dense.strides, &steps);
@@ -177,18 +185,16 @@ absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, c
   std::tie(p.output_batch, p.output_row, p.output_column) = std::tie(output.steps[0], output.steps[1], output.steps[2]);
   p.adds = adds ? 1 : 0;
   Launch plain = PlainProduct(p, call.output_dtype);
-  MatmulProblem problem = {.dtype = call.output_dtype,
-                           .batch = p.batch,
-                           .rows = p.rows,
-                           .columns = p.columns,
-                           .inner = p.inner,
-                           .store = call.store};
-  const bool is_library =
-      Kind(call.output_dtype) == DTypeKind::kFloat &&
-      ToMatrix(p.left, p.rows, p.inner, p.left_row, p.left_inner, p.left_batch, &problem.left) &&
-      ToMatrix(p.right, p.inner, p.columns, p.right_inner, p.right_column, p.right_batch, &problem.right) &&
-      ToMatrix(p.output, p.rows, p.columns, p.output_row, p.output_column, p.output_batch, &problem.output);
-  if (is_library) {
+  if (IsLibrarys(call.output_dtype)) {
+    MatmulProblem problem = {.dtype = call.output_dtype,
+                             .batch = p.batch,
+                             .rows = p.rows,
+                             .columns = p.columns,
+                             .inner = p.inner,
+                             .left = AddressOf(p.left),
+                             .right = AddressOf(p.right),
+                             .output = AddressOf(p.output),
+                             .store = call.store};
     problem.otherwise.push_back(std::move(plain));
     steps.push_back(std::move(problem));
   } else {

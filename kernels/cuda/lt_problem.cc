@@ -5,23 +5,11 @@
 namespace tessera::cuda {
 namespace {
 
-uint32_t AlignmentOf(uint64_t address, int64_t batch_stride_bytes) {
-  const uint64_t bits = address | static_cast<uint64_t>(batch_stride_bytes) | kMaxLtAlignment;
-  return static_cast<uint32_t>(bits & (~bits + 1));
-}
-
-// An operand rows x columns that the product takes as it is, or transposed where that is `wanted`.
-LtLayout LayoutOf(const MatrixOperand& operand, int64_t rows, int64_t columns, Transposed wanted, int64_t batch,
-                  int64_t element_bytes) {
-  LtLayout layout;
-  const bool is_row_major = operand.transposed == Transposed::kNo;
-  layout.rows = is_row_major ? columns : rows;
-  layout.columns = is_row_major ? rows : columns;
-  layout.leading_dimension = operand.leading_dimension;
-  layout.batch_stride = batch > 1 ? operand.batch_stride : 0;
-  // In column-major order a row-major matrix is transposed already.
-  layout.transposed = is_row_major == (wanted == Transposed::kYes) ? Transposed::kNo : Transposed::kYes;
-  layout.alignment_bytes = AlignmentOf(operand.address, layout.batch_stride * element_bytes);
+// Of as many batches in all: where there are several, those behind the first one lie where the extents put them.
+LtLayout LayoutOf(int64_t rows, int64_t columns, int64_t batch, int64_t element_bytes) {
+  LtLayout layout = {.rows = rows, .columns = columns, .batch_stride = batch > 1 ? rows * columns : 0};
+  const uint64_t bits = static_cast<uint64_t>(layout.batch_stride * element_bytes) | kProductAlignment;
+  layout.alignment_bytes = static_cast<uint32_t>(bits & (~bits + 1));
   return layout;
 }
 
@@ -29,32 +17,27 @@ LtLayout LayoutOf(const MatrixOperand& operand, int64_t rows, int64_t columns, T
 
 std::vector<LtProblem> LtProblemsOf(const MatmulProblem& product) {
   const int64_t bytes = SizeBytes(product.dtype);
-  const bool is_row_major = product.output.transposed == Transposed::kNo;
+  const LtLayout of_left = LayoutOf(product.inner, product.rows, product.batch, bytes);
+  const LtLayout of_right = LayoutOf(product.columns, product.inner, product.batch, bytes);
+  const LtLayout of_output = LayoutOf(product.columns, product.rows, product.batch, bytes);
   std::vector<LtProblem> problems;
   for (int64_t first = 0; first < product.batch; first += kMaxLtBatch) {
-    const auto from = [&](MatrixOperand operand) {
-      operand.address += static_cast<uint64_t>(first * operand.batch_stride * bytes);
-      return operand;
+    const auto from = [&](uint64_t address, const LtLayout& layout) {
+      return address + static_cast<uint64_t>(first * layout.batch_stride * bytes);
     };
-    const MatrixOperand left = from(product.left), right = from(product.right), output = from(product.output);
-    const int64_t batch = std::min(kMaxLtBatch, product.batch - first);
-    // A row-major output is the product of the transposed operands, in the other order.
-    const Transposed wanted = is_row_major ? Transposed::kYes : Transposed::kNo;
-    const LtLayout of_left = LayoutOf(left, product.rows, product.inner, wanted, batch, bytes);
-    const LtLayout of_right = LayoutOf(right, product.inner, product.columns, wanted, batch, bytes);
     LtProblem problem;
     problem.shape = {.dtype = product.dtype,
                      .computed_in = product.dtype == DType::kF64 ? DType::kF64 : DType::kF32,
-                     .rows = is_row_major ? product.columns : product.rows,
-                     .columns = is_row_major ? product.rows : product.columns,
+                     .rows = product.columns,
+                     .columns = product.rows,
                      .inner = product.inner,
-                     .batch = static_cast<int32_t>(batch),
-                     .a = is_row_major ? of_right : of_left,
-                     .b = is_row_major ? of_left : of_right,
-                     .d = LayoutOf(output, product.rows, product.columns, wanted, batch, bytes)};
-    problem.a = is_row_major ? right.address : left.address;
-    problem.b = is_row_major ? left.address : right.address;
-    problem.d = output.address;
+                     .batch = static_cast<int32_t>(std::min(kMaxLtBatch, product.batch - first)),
+                     .a = of_right,
+                     .b = of_left,
+                     .d = of_output};
+    problem.a = from(product.right, of_right);
+    problem.b = from(product.left, of_left);
+    problem.d = from(product.output, of_output);
     problem.store = product.store;
     problems.push_back(problem);
   }

@@ -1,17 +1,17 @@
 #pragma once
 
-// A product as cuBLASLt takes it: matrices in column-major order, d = op(a) * op(b), or that added to what d holds.
-// Pure: no library, no device; addresses are never followed.
+// A product as cuBLASLt takes it: matrices in column-major order, d = a * b, or that added to what d holds. Pure: no
+// library, no device; addresses are never followed.
 //
-//   f32[3,5] by f32[5,7], all row-major
+//   f32[3,5] by f32[5,7]
 //     -> LtShape{.dtype = f32, .computed_in = f32, .rows = 7, .columns = 3, .inner = 5,
-//                .a = {7 x 5, leading dimension 7}, .b = {5 x 3, 5}, .d = {7 x 3, 7}}
+//                .a = {7 x 5}, .b = {5 x 3}, .d = {7 x 3}}
 //
-// A matrix in row-major order is the transposed one in column-major order. So a row-major output is asked for as
+// A matrix in row-major order is the transposed one in column-major order. So the product is asked for as
 // right^T * left^T, where no order needs to be said, which few kernels of the library know.
 //
-// Law: everything that the library's choice of an algorithm may depend on is in LtShape, and nothing else is: one
-// shape, one algorithm. Sums are in f32, of f64 in f64.
+// Law: everything that the library's choice of an algorithm may depend on is in LtShape, and follows from extents and
+// dtype alone: one product, one algorithm, however operands lay. Sums are in f32, of f64 in f64.
 
 #include <compare>
 #include <cstdint>
@@ -21,18 +21,14 @@
 
 namespace tessera::cuda {
 
-// As it lies in memory, in elements.
+// As it lies in memory, in elements: columns of `rows` dense elements, one after the other.
 struct LtLayout {
-  int64_t rows = 0, columns = 0, leading_dimension = 0;
-  int64_t batch_stride = 0;  // 0 of one batch
-  Transposed transposed = Transposed::kNo;
-  uint32_t alignment_bytes = 0;  // of each batch's first element: a power of 2, at most kMaxLtAlignment
+  int64_t rows = 0, columns = 0;
+  int64_t batch_stride = 0;      // 0 of one batch
+  uint32_t alignment_bytes = 0;  // of each batch's first element: a power of 2, at most kProductAlignment
   auto operator<=>(const LtLayout&) const = default;
 };
 
-// What buffers of an arena are aligned to (docs/limits.md: alignment_bytes): more would depend on where one happens to
-// lie.
-inline constexpr uint32_t kMaxLtAlignment = 256;
 // The library's kernels may have a block of the grid's third dim for each batch.
 inline constexpr int64_t kMaxLtBatch = 65535;
 

@@ -77,6 +77,7 @@ inline std::array<uint32_t, 3> GridOf(int64_t threads, uint32_t block = kThreads
   return {static_cast<uint32_t>(std::min(std::max<int64_t>(blocks, 1), kMaxBlocks)), 1, 1};
 }
 
+inline uint64_t AddressOf(const void* pointer) { return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(pointer)); }
 // The scalar as one element of the dtype.
 Element ToElement(const Scalar& scalar, DType dtype);
 // What a reduction of no element gives.

@@ -27,7 +27,6 @@ namespace tessera::cuda {
   X(MatmulAlgoGetHeuristic)           \
   X(MatmulDescCreate)                 \
   X(MatmulDescDestroy)                \
-  X(MatmulDescSetAttribute)           \
   X(MatmulPreferenceCreate)           \
   X(MatmulPreferenceDestroy)          \
   X(MatmulPreferenceSetAttribute)     \

@@ -57,24 +57,17 @@ struct Products::Prepared {
         library.MatmulDescCreate(&description,
                                  shape.computed_in == DType::kF64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                  TypeOf(shape.computed_in))));
-    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, shape.a.transposed));
-    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSB, shape.b.transposed));
     for (const auto& [layout, from] :
          {std::pair(&layouts[0], &shape.a), std::pair(&layouts[1], &shape.b), std::pair(&layouts[2], &shape.d)}) {
       TESSERA_RETURN_IF_ERROR(
           library.Check("cublasLtMatrixLayoutCreate",
                         library.MatrixLayoutCreate(layout, TypeOf(shape.dtype), static_cast<uint64_t>(from->rows),
-                                                   static_cast<uint64_t>(from->columns), from->leading_dimension)));
+                                                   static_cast<uint64_t>(from->columns), from->rows)));
       if (shape.batch == 1) continue;
       TESSERA_RETURN_IF_ERROR(Set(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, shape.batch));
       TESSERA_RETURN_IF_ERROR(Set(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, from->batch_stride));
     }
     return absl::OkStatus();
-  }
-  absl::Status Set(cublasLtMatmulDescAttributes_t attribute, Transposed transposed) const {
-    const cublasOperation_t operation = transposed == Transposed::kYes ? CUBLAS_OP_T : CUBLAS_OP_N;
-    return library.Check("cublasLtMatmulDescSetAttribute",
-                         library.MatmulDescSetAttribute(description, attribute, &operation, sizeof(operation)));
   }
   template <typename T>
   absl::Status Set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, T value) const {

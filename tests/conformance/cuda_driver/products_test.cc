@@ -69,16 +69,10 @@ class CublasLtProducts : public ::testing::Test {
 
   // The host's picture of the memory, which the runs bring there and back.
   template <typename T>
-  T* At(int place, int64_t offset = 0) const {
-    return reinterpret_cast<T*>(pinned_ + kPlaces[place]) + offset;
+  T* At(int place) const {
+    return reinterpret_cast<T*>(pinned_ + kPlaces[place]);
   }
-  template <typename T>
-  MatrixOperand Operand(int place, int64_t leading, int64_t batch_stride, Transposed transposed,
-                        int64_t offset = 0) const {
-    const uint64_t address =
-        AddressOf(memory_->data()) + static_cast<uint64_t>(kPlaces[place]) + static_cast<uint64_t>(offset) * sizeof(T);
-    return {address, leading, batch_stride, transposed};
-  }
+  uint64_t Address(int place) const { return AddressOf(memory_->data()) + static_cast<uint64_t>(kPlaces[place]); }
   // Of each place what the test uses.
   void Copy(const std::byte* from, std::byte* to, CUstream stream) const {
     for (const int64_t place : kPlaces) {
@@ -96,7 +90,7 @@ class CublasLtProducts : public ::testing::Test {
     return status;
   }
   template <typename T>
-  void AgreesOnEveryLayout();
+  void AgreesOnEveryShape();
   // Sum of `count` ones.
   template <typename T>
   double SumOfOnes(int64_t count);
@@ -113,99 +107,55 @@ class CublasLtProducts : public ::testing::Test {
   size_t used_bytes_ = 1 << 16;
 };
 
-struct Walk {
-  int64_t leading, offset, batch_stride;
-  Transposed transposed;
-  int64_t At(int64_t b, int64_t row, int64_t column) const {
-    return offset + b * batch_stride +
-           (transposed == Transposed::kNo ? row * leading + column : column * leading + row);
-  }
-};
-
 template <typename T>
-void CublasLtProducts::AgreesOnEveryLayout() {
-  constexpr int64_t kBatch = 3, kElements = 7000;  // of a place
+void CublasLtProducts::AgreesOnEveryShape() {
+  constexpr int64_t kElements = 7000;  // of a place
   used_bytes_ = kElements * sizeof(T);
-  for (const auto& [m, k, n] : {std::tuple{5, 7, 3}, {1, 40, 9}, {33, 64, 17}, {16, 1, 1}}) {
-    for (int bits = 0; bits < 32; ++bits) {
-      const auto walk = [&](int64_t rows, int64_t columns, int bit) {
-        const Transposed transposed = (bits >> bit & 1) != 0 ? Transposed::kYes : Transposed::kNo;
-        const int64_t pad = (bits & 8) != 0 ? 3 : 0;
-        const int64_t leading = (transposed == Transposed::kNo ? columns : rows) + pad;
-        const int64_t lines = transposed == Transposed::kNo ? rows : columns;
-        return Walk{leading, (bits & 16) != 0 ? 1 : 0, leading * lines + pad, transposed};  // offset: less aligned
-      };
-      const Walk a = walk(m, k, 0), b = walk(k, n, 1), d = walk(m, n, 2);
-      const auto operand = [&](int place, const Walk& w) {
-        return Operand<T>(place, w.leading, w.batch_stride, w.transposed, w.offset);
-      };
-      for (int64_t e = 0; e < kElements; ++e) {
-        for (int place : {0, 1, 2}) At<T>(place)[e] = T(static_cast<float>((e * 7 + place * 3) % 11 - 5));
-      }
-      const std::vector<T> before(At<T>(2), At<T>(2) + kElements);
-      const MatmulProblem problem = {.dtype = kTypeOf<T>,
-                                     .batch = kBatch,
-                                     .rows = m,
-                                     .columns = n,
-                                     .inner = k,
-                                     .left = operand(0, a),
-                                     .right = operand(1, b),
-                                     .output = operand(2, d),
-                                     .store = (bits & 1) != 0 ? KernelStore::kAdd : KernelStore::kWrite};
-      const absl::Status status = Run(problem);
-      ASSERT_TRUE(status.ok()) << status << " " << bits;
-      std::vector<T> want = before;
-      for (int64_t i = 0; i < kBatch * m * n; ++i) {
-        const int64_t batch = i / (m * n), row = i / n % m, column = i % n;
-        double sum = 0;
-        for (int64_t p = 0; p < k; ++p) {
-          sum += ToDouble(At<T>(0)[a.At(batch, row, p)]) * ToDouble(At<T>(1)[b.At(batch, p, column)]);
+  for (const auto& [m, k, n] : {std::tuple{5, 7, 3}, {1, 40, 9}, {33, 64, 17}, {16, 1, 1}, {16, 32, 24}}) {
+    for (const int64_t batch : {1, 3}) {
+      for (const KernelStore store : {KernelStore::kWrite, KernelStore::kAdd}) {
+        for (int64_t e = 0; e < kElements; ++e) {
+          for (int place : {0, 1, 2}) At<T>(place)[e] = T(static_cast<float>((e * 7 + place * 3) % 11 - 5));
         }
-        T& place = want[static_cast<size_t>(d.At(batch, row, column))];
-        if (problem.store == KernelStore::kAdd) sum += ToDouble(place);
-        place = T(sum);
+        std::vector<T> want(At<T>(2), At<T>(2) + kElements);
+        for (int64_t i = 0; i < batch * m * n; ++i) {
+          double sum = store == KernelStore::kAdd ? ToDouble(want[static_cast<size_t>(i)]) : 0;
+          for (int64_t p = 0; p < k; ++p) {
+            sum += ToDouble(At<T>(0)[i / n * k + p]) * ToDouble(At<T>(1)[(i / (m * n) * k + p) * n + i % n]);
+          }
+          want[static_cast<size_t>(i)] = T(sum);
+        }
+        const absl::Status status = Run({.dtype = kTypeOf<T>,
+                                         .batch = batch,
+                                         .rows = m,
+                                         .columns = n,
+                                         .inner = k,
+                                         .left = Address(0),
+                                         .right = Address(1),
+                                         .output = Address(2),
+                                         .store = store});
+        ASSERT_TRUE(status.ok()) << status << " " << batch;
+        // And nothing beside the elements.
+        ASSERT_EQ(std::memcmp(want.data(), At<T>(2), want.size() * sizeof(T)), 0)
+            << ToText(kTypeOf<T>) << " " << m << "x" << k << "x" << n << ", batch " << batch;
       }
-      // And nothing beside the elements.
-      ASSERT_EQ(std::memcmp(want.data(), At<T>(2), want.size() * sizeof(T)), 0)
-          << ToText(kTypeOf<T>) << " " << m << "x" << k << "x" << n << " " << bits;
     }
   }
 }
 
-TEST_F(CublasLtProducts, AgreeOnEveryLayoutOfF16) { AgreesOnEveryLayout<F16>(); }
-TEST_F(CublasLtProducts, AgreeOnEveryLayoutOfBF16) { AgreesOnEveryLayout<BF16>(); }
-TEST_F(CublasLtProducts, AgreeOnEveryLayoutOfF32) { AgreesOnEveryLayout<float>(); }
-TEST_F(CublasLtProducts, AgreeOnEveryLayoutOfF64) { AgreesOnEveryLayout<double>(); }
+TEST_F(CublasLtProducts, AgreeOnEveryShapeOfF16) { AgreesOnEveryShape<F16>(); }
+TEST_F(CublasLtProducts, AgreeOnEveryShapeOfBF16) { AgreesOnEveryShape<BF16>(); }
+TEST_F(CublasLtProducts, AgreeOnEveryShapeOfF32) { AgreesOnEveryShape<float>(); }
+TEST_F(CublasLtProducts, AgreeOnEveryShapeOfF64) { AgreesOnEveryShape<double>(); }
 
 TEST_F(CublasLtProducts, WhatIsWrittenOverIsntRead) {
   for (int64_t e = 0; e < 64; ++e) {
     At<float>(0)[e] = At<float>(1)[e] = 1;
     At<float>(2)[e] = std::numeric_limits<float>::quiet_NaN();
   }
-  ASSERT_TRUE(Run({.rows = 8,
-                   .columns = 8,
-                   .inner = 8,
-                   .left = Operand<float>(0, 8, 0, Transposed::kNo),
-                   .right = Operand<float>(1, 8, 0, Transposed::kNo),
-                   .output = Operand<float>(2, 8, 0, Transposed::kNo)})
-                  .ok());
+  ASSERT_TRUE(
+      Run({.rows = 8, .columns = 8, .inner = 8, .left = Address(0), .right = Address(1), .output = Address(2)}).ok());
   for (int64_t e = 0; e < 64; ++e) EXPECT_EQ(At<float>(2)[e], 8);
-}
-
-TEST_F(CublasLtProducts, OneMatrixIsOfAllBatches) {
-  for (int64_t e = 0; e < 4; ++e) At<float>(0)[e] = static_cast<float>(e);
-  for (int64_t e = 0; e < 12; ++e) At<float>(1)[e] = static_cast<float>(e);
-  ASSERT_TRUE(Run({.batch = 3,
-                   .rows = 2,
-                   .columns = 2,
-                   .inner = 2,
-                   .left = Operand<float>(0, 2, 0, Transposed::kNo),
-                   .right = Operand<float>(1, 2, 4, Transposed::kNo),
-                   .output = Operand<float>(2, 2, 4, Transposed::kNo)})
-                  .ok());
-  for (int64_t b = 0; b < 3; ++b) {
-    EXPECT_EQ(At<float>(2)[b * 4 + 3], 2 * At<float>(1)[b * 4 + 1] + 3 * At<float>(1)[b * 4 + 3]);
-  }
 }
 
 // A tensor core of TF32 drops the last 13 bits.
@@ -218,9 +168,9 @@ TEST_F(CublasLtProducts, AllBitsOfF32AreRead) {
   ASSERT_TRUE(Run({.rows = kSize,
                    .columns = kSize,
                    .inner = kSize,
-                   .left = Operand<float>(0, kSize, 0, Transposed::kNo),
-                   .right = Operand<float>(1, kSize, 0, Transposed::kNo),
-                   .output = Operand<float>(2, kSize, 0, Transposed::kNo)})
+                   .left = Address(0),
+                   .right = Address(1),
+                   .output = Address(2)})
                   .ok());
   for (int64_t i = 0; i < kSize * kSize; ++i) ASSERT_EQ(At<float>(2)[i], At<float>(1)[i]) << i;
 }
@@ -232,9 +182,9 @@ double CublasLtProducts::SumOfOnes(int64_t count) {
                                    .rows = 1,
                                    .columns = 1,
                                    .inner = count,
-                                   .left = Operand<T>(0, count, 0, Transposed::kNo),
-                                   .right = Operand<T>(1, 1, 0, Transposed::kNo),
-                                   .output = Operand<T>(2, 1, 0, Transposed::kNo)});
+                                   .left = Address(0),
+                                   .right = Address(1),
+                                   .output = Address(2)});
   EXPECT_TRUE(status.ok()) << status;
   return ToDouble(*At<T>(2));
 }
@@ -261,9 +211,9 @@ void CublasLtProducts::HasTheSameBitsEachTime() {
                                      .rows = kRows,
                                      .columns = kRows,
                                      .inner = kInner,
-                                     .left = Operand<T>(0, kInner, 0, Transposed::kNo),
-                                     .right = Operand<T>(1, kRows, 0, Transposed::kNo),
-                                     .output = Operand<T>(2, kRows, 0, Transposed::kNo)});
+                                     .left = Address(0),
+                                     .right = Address(1),
+                                     .output = Address(2)});
     ASSERT_TRUE(status.ok()) << status;
     const std::vector<T> result(At<T>(2), At<T>(2) + kRows * kRows);
     if (run == 0) first = result;
@@ -287,21 +237,23 @@ TEST_F(CublasLtProducts, AsManyBatchesAsAreAskedForAtOnce) {
                    .rows = 1,
                    .columns = 1,
                    .inner = 1,
-                   .left = Operand<float>(0, 1, 1, Transposed::kNo),
-                   .right = Operand<float>(1, 1, 1, Transposed::kNo),
-                   .output = Operand<float>(2, 1, 1, Transposed::kNo)})
+                   .left = Address(0),
+                   .right = Address(1),
+                   .output = Address(2)})
                   .ok());
   for (int64_t i = 0; i < kMaxLtBatch + 1; ++i) ASSERT_EQ(At<float>(2)[i], 2 * static_cast<float>(i));
 }
 
 TEST_F(CublasLtProducts, WhatHasNoAlgorithmIsRefusedBeforeAnythingRuns) {
-  const MatmulProblem problem = {.rows = 4,
-                                 .columns = 4,
-                                 .inner = 4,
-                                 .left = Operand<float>(0, 4, 0, Transposed::kNo),
-                                 .right = Operand<float>(1, 3, 0, Transposed::kNo),  // rows that overlap
-                                 .output = Operand<float>(2, 4, 0, Transposed::kNo)};
-  EXPECT_TRUE(absl::IsUnimplemented(Run(problem)));
+  std::vector<LtProblem> problems = LtProblemsOf(
+      {.batch = 2, .rows = 4, .columns = 4, .inner = 4, .left = Address(0), .right = Address(1), .output = Address(2)});
+  problems.push_back(problems[0]);
+  problems[1].shape.b.rows = 3;  // of an inner dim of 4
+  for (int64_t e = 0; e < 16; ++e) At<float>(0)[e] = At<float>(1)[e] = 1;
+  Copy(pinned_, memory_->data(), streams_[0]);
+  EXPECT_TRUE(absl::IsUnimplemented(products_->Enqueue(streams_[0], problems, AddressOf(workspaces_[0]->data()))));
+  Copy(memory_->data(), pinned_, streams_[0]);
+  Expect(driver_->StreamSynchronize(streams_[0]));
   EXPECT_EQ(*At<float>(2), 0);
 }
 
@@ -309,12 +261,8 @@ TEST_F(CublasLtProducts, AreInOrderWithTheirStreamAndNoOther) {
   auto* words = reinterpret_cast<uint64_t*>(pinned_ + kBytes - 64);
   for (int64_t e = 0; e < 16; ++e) At<float>(0)[e] = At<float>(1)[e] = 1;
   const auto problem = [&](int left, int output) {
-    return MatmulProblem{.rows = 4,
-                         .columns = 4,
-                         .inner = 4,
-                         .left = Operand<float>(left, 4, 0, Transposed::kNo),
-                         .right = Operand<float>(1, 4, 0, Transposed::kNo),
-                         .output = Operand<float>(output, 4, 0, Transposed::kNo)};
+    return MatmulProblem{
+        .rows = 4, .columns = 4, .inner = 4, .left = Address(left), .right = Address(1), .output = Address(output)};
   };
   // The second stream's product has the first one's for its operand, and is enqueued before it.
   Expect(driver_->StreamWaitValue64(streams_[1], AddressOf(words), 1, CU_STREAM_WAIT_VALUE_GEQ));
@@ -330,17 +278,18 @@ TEST_F(CublasLtProducts, AreInOrderWithTheirStreamAndNoOther) {
 }
 
 TEST_F(CublasLtProducts, TheHeuristicIsAskedOnceForAShape) {
-  const auto problem = [&](int64_t offset) {
-    return MatmulProblem{.rows = 4,
+  const auto problem = [&](int64_t rows, uint64_t offset) {
+    return MatmulProblem{.rows = rows,
                          .columns = 4,
                          .inner = 4,
-                         .left = Operand<float>(0, 4, 0, Transposed::kNo, offset),
-                         .right = Operand<float>(1, 4, 0, Transposed::kNo),
-                         .output = Operand<float>(2, 4, 0, Transposed::kNo)};
+                         .left = Address(0) + offset,
+                         .right = Address(1),
+                         .output = Address(2)};
   };
-  for (const auto& [offset, asked] : {std::pair{0, 1}, {64, 1}, {1, 2}, {3, 2}, {2, 3}, {0, 3}}) {
-    ASSERT_TRUE(Run(problem(offset)).ok());
-    EXPECT_EQ(products_->asked(), asked) << offset;
+  int64_t number = 0;
+  for (const auto& [rows, offset, asked] : {std::tuple{4, 0, 1}, {4, 256, 1}, {4, 16, 1}, {5, 0, 2}, {4, 0, 2}}) {
+    ASSERT_TRUE(Run(problem(rows, static_cast<uint64_t>(offset))).ok());
+    EXPECT_EQ(products_->asked(), asked) << ++number;
   }
 }
 

@@ -303,6 +303,58 @@ TEST(MatmulKernel, TheOrderOfASumIsThatOfItsLettersHoweverOperandsLie) {
   }
 }
 
+// The output, too; a row that all batches share, and operands that begin at any element.
+TEST(MatmulKernel, AViewHasTheBitsOfItsCopy) {
+  constexpr int64_t kBatch = 2, kRows = 4, kInner = 68, kColumns = 8;  // each batch begins at a multiple of 16 bytes
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+    const int64_t bytes = SizeBytes(dtype);
+    StridedArray a(dtype, {kBatch, kRows, kInner}, Layout::kRowMajor),
+        b(dtype, {1, kInner, kColumns}, Layout::kRowMajor);
+    StridedArray copied(dtype, {kBatch, kInner, kColumns}, Layout::kRowMajor);
+    for (StridedArray* const array : {&a, &b}) {
+      for (int64_t i = 0; i < array->size(); ++i) array->Set(i, ValueOf(dtype, std::sin(static_cast<double>(i + 1))));
+    }
+    for (int64_t i = 0; i < copied.size(); ++i) copied.Set(i, b.Get(i % b.size()));
+    const LocalOp op = MatmulOp{{"bmk", "bkn", "bmn"}};
+    const auto product = [&](const KernelInput& left, const KernelInput& right, StridedArray& c, KernelStore store) {
+      for (int64_t i = 0; i < c.size(); ++i) c.Set(i, ValueOf(dtype, static_cast<double>(i % 7)));
+      const KernelInput inputs[] = {left, right};
+      const absl::Status status = RunKernel({.op = &op,
+                                             .inputs = inputs,
+                                             .output = c.data(),
+                                             .output_dtype = dtype,
+                                             .output_extents = c.extents(),
+                                             .output_strides = c.strides(),
+                                             .store = store});
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(c.GuardsAreIntact());
+      std::vector<double> values;
+      for (int64_t i = 0; i < c.size(); ++i) values.push_back(c.Get(i).f);
+      return values;
+    };
+    for (const KernelStore store : {KernelStore::kWrite, KernelStore::kAdd}) {
+      StridedArray plain(dtype, {kBatch, kRows, kColumns}, Layout::kRowMajor);
+      const std::vector<double> want = product(a.AsInput(), copied.AsInput(), plain, store);
+      for (const Layout layout : kLayouts) {
+        StridedArray c(dtype, {kBatch, kRows, kColumns}, layout);
+        EXPECT_EQ(product(a.AsInput(), copied.AsInput(), c, store), want) << ToText(dtype) << LayoutText(layout);
+      }
+      KernelInput shared = b.AsInput();
+      shared.extents[0] = kBatch;
+      shared.strides[0] = 0;
+      EXPECT_EQ(product(a.AsInput(), shared, plain, store), want) << ToText(dtype);
+      for (const int64_t elements : {1, 3}) {
+        std::vector<std::byte> memory(static_cast<size_t>((a.size() + 64) * bytes));
+        std::byte* const place = memory.data() + elements * bytes;
+        std::memcpy(place, a.data(), static_cast<size_t>(a.size() * bytes));
+        KernelInput moved = a.AsInput();
+        moved.data = place;
+        EXPECT_EQ(product(moved, copied.AsInput(), plain, store), want) << ToText(dtype) << " from " << elements;
+      }
+    }
+  }
+}
+
 // On one thread, two and more: matrices, views of them, vectors, and what is no multiple of a block.
 TEST(MatmulKernel, BitsDoNotDependOnTheThreads) {
   const std::vector<std::array<int64_t, 3>> sizes = {{512, 512, 300}, {70, 515, 1100}, {1, 700, 1300}, {900, 777, 1}};

@@ -132,13 +132,22 @@ class Lined {
   std::vector<std::byte*> places_;
 };
 
-// Sums [first, last) of the inner dim, in its order.
+// Where a sum begins: as the library's kernels do, in another order for other layouts, alignments and extents.
+uint64_t FirstOf(const LtAlgorithm& algorithm, uint64_t terms) {
+  uint64_t mixed = algorithm.of;
+  for (const uint32_t alignment : algorithm.alignment) mixed = (mixed ^ alignment) * 0x100000001B3;
+  return (mixed >> 17) % terms;
+}
+
+// Sums [first, last) of the inner dim, from one of them on and round.
 template <typename A>
 A PartOf(const LtCall& call, const Lined& a, const Lined& b, uint64_t row, uint64_t column, uint64_t first,
          uint64_t last) {
   const LtShapes& s = call.shapes;
   A sum = 0;
-  for (uint64_t k = first; k < last; ++k) {
+  const uint64_t terms = last - first, begin = FirstOf(call.algorithm, terms);
+  for (uint64_t i = 0; i < terms; ++i) {
+    const uint64_t k = first + (begin + i) % terms;
     const A left = Load<A>(s.a.type, s.operation.transpose_a == CUBLAS_OP_N ? a.At(row, k) : a.At(k, row));
     const A right = Load<A>(s.b.type, s.operation.transpose_b == CUBLAS_OP_N ? b.At(k, column) : b.At(column, k));
     sum += left * right;
