@@ -5,25 +5,9 @@
 #include <cstdlib>
 
 #include "schemas/types/str_cat.h"
+#include "server/device/cuda/library_functions.h"
 
 namespace tessera::cuda {
-namespace {
-
-// What is missing, else empty.
-std::string TakeAll(void* library, CublasLt& table) {
-  std::string missing;
-  const auto take = [&](const char* name, auto& function) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    if (function == nullptr && missing.empty()) missing = name;
-  };
-#define TESSERA_CUBLASLT_TAKE(Name) take("cublasLt" #Name, table.Name);
-  TESSERA_CUBLASLT_FUNCTIONS(TESSERA_CUBLASLT_TAKE)
-#undef TESSERA_CUBLASLT_TAKE
-  return missing;
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<const CublasLt>> CublasLt::Open(const std::vector<std::string>& libraries) {
   std::string tried;
   for (const std::string& name : libraries) {
@@ -32,9 +16,12 @@ absl::StatusOr<std::unique_ptr<const CublasLt>> CublasLt::Open(const std::vector
       why = dlerror();
     } else {
       auto table = std::make_unique<CublasLt>();
-      const std::string missing = TakeAll(library, *table);
-      if (missing.empty()) return table;
-      why = StrCat(name, " has no ", missing);
+      LibraryFunctions take([library](const char* function) { return dlsym(library, function); });
+#define TESSERA_CUBLASLT_TAKE(Name) take("cublasLt" #Name, table->Name);
+      TESSERA_CUBLASLT_FUNCTIONS(TESSERA_CUBLASLT_TAKE)
+#undef TESSERA_CUBLASLT_TAKE
+      if (take.missing().empty()) return table;
+      why = StrCat(name, " has no ", take.missing());
     }
     tried += StrCat(tried.empty() ? "" : "; ", why);
   }

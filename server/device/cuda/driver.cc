@@ -3,10 +3,10 @@
 #include <dlfcn.h>
 
 #include <string>
-#include <utility>
 
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/device/cuda/library_functions.h"
 
 namespace tessera::cuda {
 namespace {
@@ -28,19 +28,16 @@ absl::StatusOr<Driver> Find() {
         StrCat("cuda: ", kLibrary, " has no cuGetProcAddress_v2: a driver for CUDA 12 or newer is needed"));
   }
   Driver driver;
-  std::string missing;
-  const auto take = [&](const char* name, auto& function) {
+  LibraryFunctions take([get](const char* name) {
     void* found = nullptr;
-    if (get(name, &found, kVersion, 0, nullptr) != CUDA_SUCCESS || found == nullptr) {
-      if (missing.empty()) missing = name;
-      return;
-    }
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
-  };
+    return get(name, &found, kVersion, 0, nullptr) == CUDA_SUCCESS ? found : nullptr;
+  });
 #define TESSERA_CUDA_TAKE(Name) take("cu" #Name, driver.Name);
   TESSERA_CUDA_FUNCTIONS(TESSERA_CUDA_TAKE)
 #undef TESSERA_CUDA_TAKE
-  if (!missing.empty()) return absl::FailedPreconditionError(StrCat("cuda: ", kLibrary, " has no ", missing));
+  if (!take.missing().empty()) {
+    return absl::FailedPreconditionError(StrCat("cuda: ", kLibrary, " has no ", take.missing()));
+  }
   if (absl::Status status = driver.Check("cuInit", driver.Init(0)); !status.ok()) {
     return absl::FailedPreconditionError(StrCat(StdView(status.message()), " (", kLibrary, ")"));
   }

@@ -279,12 +279,8 @@ TEST_F(CublasLtProducts, AreInOrderWithTheirStreamAndNoOther) {
 
 TEST_F(CublasLtProducts, TheHeuristicIsAskedOnceForAShape) {
   const auto problem = [&](int64_t rows, uint64_t offset) {
-    return MatmulProblem{.rows = rows,
-                         .columns = 4,
-                         .inner = 4,
-                         .left = Address(0) + offset,
-                         .right = Address(1),
-                         .output = Address(2)};
+    return MatmulProblem{
+        .rows = rows, .columns = 4, .inner = 4, .left = Address(0) + offset, .right = Address(1), .output = Address(2)};
   };
   int64_t number = 0;
   for (const auto& [rows, offset, asked] : {std::tuple{4, 0, 1}, {4, 256, 1}, {4, 16, 1}, {5, 0, 2}, {4, 0, 2}}) {

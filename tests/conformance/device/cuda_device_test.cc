@@ -155,12 +155,3 @@ TEST(CudaDevice, WhoWaitsIsNotAtWork) {
 
 }  // namespace
 }  // namespace tessera::testing
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  if (const std::string& skip = tessera::testing::TestDriver::Get().skip(); !skip.empty()) {
-    std::printf("skipped: %s\n", skip.c_str());
-    return 0;
-  }
-  return RUN_ALL_TESTS();
-}

@@ -216,12 +216,3 @@ TEST(CudaProductHazards, EachWaitThatIsLeftOutIsFoundInEveryOrder) {
 
 }  // namespace
 }  // namespace tessera::testing
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleMock(&argc, argv);
-  if (const std::string& skip = tessera::testing::TestDriver::Get().skip(); !skip.empty()) {
-    std::printf("skipped: %s\n", skip.c_str());
-    return 0;
-  }
-  return RUN_ALL_TESTS();
-}
