@@ -76,6 +76,23 @@ TEST(CudaProducts, WithoutTheLibraryAreTheImagesAndItIsSaidOnce) {
                                                     "/nowhere/libcublasLt.so.13")));
 }
 
+// As of another version.
+TEST(CudaProducts, ALibraryThatLacksAFunctionIsNamedWithIt) {
+  if (!TestDriver::Get().is_emulated()) GTEST_SKIP() << "another library of the emulated driver's";
+  const Library library("tests/emulator/cuda/libcuda.so.1");
+  Warnings warnings;
+  {
+    OneGpu gpu(warnings.Options());
+    const float* ones = gpu.Put(Ones(64));
+    float* result = gpu.Put(std::vector<float>(64));
+    const Product product(ones, ones, result, 8, 8, 8);
+    gpu.device().EnqueueRun(kCompute, KernelWork{product.call, {}});
+    EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
+    EXPECT_THAT(gpu.Get(result, 64), Each(8));
+  }
+  EXPECT_THAT(warnings.texts, ElementsAre(HasSubstr("libcuda.so.1 has no cublasLtCreate")));
+}
+
 TEST(CudaProducts, WhatTheHeuristicRefusesIsTheImagesAndTheRestIsTheLibrarys) {
   if (!TestDriver::Get().is_emulated()) GTEST_SKIP() << "refuses what it is told to";
   Warnings warnings;

@@ -77,14 +77,16 @@ TEST(Image, KernelsUseNoStackAndSpillNothing) {
     std::ifstream usage(StrCat("kernels/cuda/", part.family, ".usage"));
     ASSERT_TRUE(usage.is_open()) << part.family;
     std::string compiled;
-    int kernels = 0;
+    size_t kernels = 0;  // of each architecture
     for (std::string line; std::getline(usage, line);) {
       if (line.find("Compiling entry function") != std::string::npos) compiled = line;
       if (line.find("bytes stack frame") == std::string::npos) continue;
       ++kernels;
       EXPECT_THAT(line, HasSubstr(" 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")) << compiled;
     }
-    EXPECT_GE(kernels, 3) << part.family;
+    auto module = ptx::Parse(on_image::TextOf(std::string(part.family)));
+    ASSERT_TRUE(module.ok()) << module.status();
+    EXPECT_EQ(kernels, 3 * module->kernels.size()) << part.family;
   }
 }
 
@@ -94,7 +96,11 @@ TEST(Image, KernelsUseNoStackAndSpillNothing) {
 class EverythingOf {
  public:
   explicit EverythingOf(DType dtype) {
-    nodes_ = {{ScalarOp::kInput, dtype, 0}, {ScalarOp::kInput, dtype, 1}, {ScalarOp::kIndex, DType::kI64, 0}};
+    nodes_ = {{ScalarOp::kInput, dtype, 0},
+              {ScalarOp::kInput, dtype, 1},
+              {ScalarOp::kIndex, DType::kI64, 0},
+              {ScalarOp::kCast, DType::kBool, 0},
+              {ScalarOp::kArgument, dtype, 0}};
     for (int number = static_cast<int>(ScalarOp::kCast); number < kScalarOpCount; ++number) {
       const auto op = static_cast<ScalarOp>(number);
       if (op == ScalarOp::kCast || op == ScalarOp::kWhere || op == ScalarOp::kRandom || Arity(op) == 0) continue;
@@ -105,6 +111,7 @@ class EverythingOf {
     for (const DType to : kAll) {
       if (MayCast(dtype, to)) Take({ScalarOp::kCast, to, 0});
     }
+    Take({ScalarOp::kWhere, dtype, 3, 1, 4});
     if (IsDefinedFor(ScalarOp::kRandom, DType::kI64, dtype)) Take({ScalarOp::kRandom, dtype, 2, 2, 2});
   }
   const std::vector<Expression>& expressions() const { return expressions_; }
@@ -145,6 +152,7 @@ TEST(MapPrograms, EveryOpAndDTypeCompilesForADeviceWithoutOne) {
     ASSERT_GT(everything.expressions().size(), 10u) << ToText(dtype);
     const Expression& expression = everything.together();
     const LocalOp op = MapOp{expression};
+    const std::vector<Scalar> scalars = {Scalar::Int(1).As(dtype)};
     alignas(16) std::array<std::byte, 32> data = {};
     bool result[2] = {};
     const std::vector<KernelInput> inputs(2, {.data = data.data(), .dtype = dtype, .extents = {2}, .strides = {1}});
@@ -154,7 +162,8 @@ TEST(MapPrograms, EveryOpAndDTypeCompilesForADeviceWithoutOne) {
                              .output_dtype = DType::kBool,
                              .output_extents = {2},
                              .output_strides = {1},
-                             .output_box = {{0, 2}}};
+                             .output_box = {{0, 2}},
+                             .scalars = scalars};
     auto steps = cuda::LaunchKernel(call, {});
     ASSERT_TRUE(steps.ok()) << steps.status();
     const auto& launch = std::get<cuda::Launch>(steps->back());
@@ -162,6 +171,38 @@ TEST(MapPrograms, EveryOpAndDTypeCompilesForADeviceWithoutOne) {
     ASSERT_TRUE(cubin.ok()) << ToText(dtype) << ": " << cubin.status();
     EXPECT_EQ(cubin->substr(1, 3), "ELF");
   }
+}
+
+// By row and by column, with results in every dtype.
+TEST(MapPrograms, ReductionsOfEveryDTypeCompileForADeviceWithoutOne) {
+  auto cache = cuda::MapCache::Open({});
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  std::set<std::string> compiled;
+  for (const DType dtype : EverythingOf::kAll) {
+    if (dtype == DType::kBool) continue;
+    const Expression sum = {{{ScalarOp::kInput, dtype, 0}, {ScalarOp::kAdd, dtype, 0, 0}}};
+    alignas(16) std::array<std::byte, 16> data = {};
+    for (const int64_t dim : {0, 1}) {
+      const LocalOp op = ReduceLocalOp{ReduceOp::kSum, {dim}, sum};
+      const Shape extents = dim == 0 ? Shape{1, 64} : Shape{64, 1};
+      const std::vector<KernelInput> inputs = {
+          {.data = data.data(), .dtype = dtype, .extents = {64, 64}, .strides = {64, 1}}};
+      const KernelCall call = {.op = &op,
+                               .inputs = inputs,
+                               .output = data.data(),
+                               .output_dtype = dtype,
+                               .output_extents = extents,
+                               .output_strides = RowMajorStrides(extents)};
+      auto steps = cuda::LaunchKernel(call, {});
+      ASSERT_TRUE(steps.ok()) << steps.status();
+      const auto& launch = std::get<cuda::Launch>(steps->front());
+      ASSERT_NE(launch.program, nullptr);
+      if (!compiled.insert(launch.program->source).second) continue;
+      auto cubin = (*cache)->Compile(*launch.program, "sm_90a");
+      EXPECT_TRUE(cubin.ok()) << ToText(dtype) << ": " << cubin.status();
+    }
+  }
+  EXPECT_EQ(compiled.size(), 14 + 8u);  // columns are of the dtypes that are accumulated in, and of halves
 }
 
 TEST(MapPrograms, AFolderKeepsThem) {
