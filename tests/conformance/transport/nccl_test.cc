@@ -52,6 +52,7 @@ class FromPinned : public MessageTransport {
       done(std::move(status));
     });
   }
+  bool TakesDeviceMemory(WorkerIndex peer) override { return to_->TakesDeviceMemory(peer); }
   void MarkDead(WorkerIndex peer) override { to_->MarkDead(peer); }
 
  private:
@@ -108,6 +109,20 @@ struct Passing {
     group.at(0).Send(WorkerIndex(1), {.ordinal = ordinal, .phase = 1}, source, sent.Callback());
   }
 };
+
+// What was prepared for it may lie in the GPU's memory, which no other transport reads.
+TEST(NcclTransport, APeerThatComesBackWithoutNcclIsRefused) {
+  const auto group = MakeGroup(2);
+  EXPECT_TRUE(group->at(0).TakesDeviceMemory(WorkerIndex(1)));
+  EXPECT_FALSE(group->at(0).TakesDeviceMemory(WorkerIndex(2)));
+  group->at(0).MarkDead(WorkerIndex(1));
+  EXPECT_TRUE(group->at(0).Connect(WorkerIndex(2), "loopback:2").ok());  // never had it
+  EXPECT_FALSE(group->at(0).TakesDeviceMemory(WorkerIndex(2)));
+  const absl::Status refused = group->at(0).Connect(WorkerIndex(1), "loopback:1");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_NE(refused.message().find("worker 1"), std::string::npos) << refused;
+  EXPECT_TRUE(group->at(0).Connect(WorkerIndex(1), group->at(1).Address()).ok());
+}
 
 TEST(NcclTransport, ACommunicatorThatFailsEndsItsMessagesAndTheNextMakeAnother) {
   if (!TestDriver::Get().is_emulated()) GTEST_SKIP() << "a real library fails on no demand";
