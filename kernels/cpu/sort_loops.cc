@@ -3,13 +3,12 @@
 #include <array>
 #include <cstddef>
 #include <string_view>
-#include <type_traits>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
-// Those that the library sorts with. Of these AVX2 is called, by name.
+// AVX2 is called, by name.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/sort_loops.cc"
@@ -17,7 +16,6 @@
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/contrib/sort/traits-inl.h"
-#include "hwy/contrib/sort/traits128-inl.h"
 #include "hwy/contrib/sort/vqsort-inl.h"
 #include "hwy/highway.h"
 // clang-format on
@@ -28,21 +26,11 @@ namespace tessera::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename Lane, class Traits>
-void Sort(Lane* lanes, size_t count) {
-  const hn::SortTag<Lane> d;
-  HWY_ALIGN Lane buffer[hwy::SortConstants::BufNum<Lane>(hn::MaxLanes(d))];
-  const hn::detail::SharedTraits<Traits> traits;
-  hn::Sort(d, traits, lanes, count, buffer);
-}
-
-template <typename Key>
-void SortAny(Key* keys, size_t count) {
-  if constexpr (std::is_same_v<Key, hwy::uint128_t>) {
-    Sort<uint64_t, hn::detail::Traits128<hn::detail::OrderAscending128>>(reinterpret_cast<uint64_t*>(keys), 2 * count);
-  } else {
-    Sort<Key, hn::detail::TraitsLane<hn::detail::OrderAscending<Key>>>(keys, count);
-  }
+void Sort(uint32_t* keys, size_t count) {
+  const hn::SortTag<uint32_t> d;
+  HWY_ALIGN uint32_t buffer[hwy::SortConstants::BufNum<uint32_t>(hn::MaxLanes(d))];
+  const hn::detail::SharedTraits<hn::detail::TraitsLane<hn::detail::OrderAscending<uint32_t>>> traits;
+  hn::Sort(d, traits, keys, count, buffer);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -71,20 +59,22 @@ bool StoresCompressedSlowly() {
 }
 
 template <typename Key>
-void SortAny(Key* keys, int64_t count) {
-#if HWY_TARGETS & HWY_AVX2
-  if (StoresCompressedSlowly()) return N_AVX2::SortAny(keys, static_cast<size_t>(count));
-#endif
+void SortByLibrary(Key* keys, int64_t count) {
   static thread_local const hwy::Sorter sorter;  // has memory
   sorter(keys, static_cast<size_t>(count), hwy::SortAscending());
 }
 
 }  // namespace
 
-void SortKeys(uint16_t* keys, int64_t count) { SortAny(keys, count); }
-void SortKeys(uint32_t* keys, int64_t count) { SortAny(keys, count); }
-void SortKeys(uint64_t* keys, int64_t count) { SortAny(keys, count); }
-void SortKeys(hwy::uint128_t* keys, int64_t count) { SortAny(keys, count); }
+void SortKeys(uint16_t* keys, int64_t count) { SortByLibrary(keys, count); }
+void SortKeys(uint32_t* keys, int64_t count) {
+#if HWY_TARGETS & HWY_AVX2
+  if (StoresCompressedSlowly()) return N_AVX2::Sort(keys, static_cast<size_t>(count));
+#endif
+  SortByLibrary(keys, count);
+}
+void SortKeys(uint64_t* keys, int64_t count) { SortByLibrary(keys, count); }
+void SortKeys(hwy::uint128_t* keys, int64_t count) { SortByLibrary(keys, count); }
 
 }  // namespace tessera::cpu
 #endif  // HWY_ONCE
