@@ -2,7 +2,11 @@
 // merge is brought together first. The product of the matrices is cuBLASLt's where it has one, with the plain kernel in
 // its place: then every operand is brought together that isn't dense in row-major order and aligned, since the library
 // adds up in another order where one is. That costs a copy of the operand, at the speed of memory, and no bits.
+//
+// A product of large operands is cut in two along a letter that isn't summed over, and each half again, so that copies
+// stay small beside the device's memory. Law: extents alone say where, so parts are the same however operands lie.
 
+#include <algorithm>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +18,8 @@ namespace {
 
 constexpr uint32_t kTile = 16;
 constexpr int64_t kMaxGridY = 65535;
+constexpr int64_t kMaxProductBytes = int64_t{128} << 20;  // docs/limits.md: max_gpu_product_bytes
+constexpr int64_t kPartUnit = 128;                        // rows or columns that the library's kernels have whole
 
 absl::Status CheckCall(const Contraction& notation, const KernelCall& call) {
   if (call.inputs.size() != 2) return absl::InvalidArgumentError("matmul: takes two operands");
@@ -120,10 +126,73 @@ bool IsPacked(const Matrices& m, const void* data, DType dtype) {
   return !is_dense;
 }
 
+// The letter along which the product is cut: the longest of its largest operand. 0 where all are small, or where a
+// single row or column is none: then nothing is won.
+char LetterToCut(const Contraction& n, const KernelCall& call) {
+  const std::array<std::pair<std::string_view, absl::Span<const int64_t>>, 3> operands = {
+      {{n.left, call.inputs[0].extents}, {n.right, call.inputs[1].extents}, {n.output, call.output_extents}}};
+  int64_t inner_bytes = SizeBytes(call.output_dtype);
+  for (size_t d = 0; d < n.left.size(); ++d) {
+    if (RoleOf(n, n.left[d]) == LetterRole::kInner) inner_bytes *= operands[0].second[d];
+  }
+  const auto* largest = &operands[0];
+  for (const auto& operand : operands) {
+    if (NumElements(operand.second) > NumElements(largest->second)) largest = &operand;
+  }
+  if (inner_bytes > kMaxProductBytes) return 0;
+  if (NumElements(largest->second) <= kMaxProductBytes / SizeBytes(call.output_dtype)) return 0;
+  char letter = 0;
+  int64_t extent = 1;
+  for (size_t d = 0; d < largest->first.size(); ++d) {
+    if (RoleOf(n, largest->first[d]) == LetterRole::kInner || largest->second[d] <= extent) continue;
+    letter = largest->first[d];
+    extent = largest->second[d];
+  }
+  return letter;
+}
+
+// Of an operand with the letter: so many of its indexes, from `start` on.
+template <typename Pointer>
+void Narrow(std::string_view letters, char letter, int64_t start, int64_t count, int64_t element_bytes,
+            const Strides& strides, Shape* extents, Pointer* data) {
+  const int dim = DimOf(letters, letter);
+  if (dim < 0) return;
+  (*extents)[static_cast<size_t>(dim)] = count;
+  if (strides.empty()) return;  // zeros
+  const auto shift = static_cast<uintptr_t>(start * strides[static_cast<size_t>(dim)] * element_bytes);
+  *data = reinterpret_cast<Pointer>(reinterpret_cast<uintptr_t>(*data) + shift);
+}
+
+// run(half) for both, the first one in whole units where there are several.
+template <typename Run>
+void ForHalves(const Contraction& n, const KernelCall& whole, char letter, Run run) {
+  const int of_left = DimOf(n.left, letter);
+  const int64_t extent = of_left >= 0 ? whole.inputs[0].extents[static_cast<size_t>(of_left)]
+                                      : whole.inputs[1].extents[static_cast<size_t>(DimOf(n.right, letter))];
+  const int64_t units = extent / kPartUnit;
+  const int64_t first = units > 1 ? (units + 1) / 2 * kPartUnit : extent / 2;
+  const int64_t bytes = SizeBytes(whole.output_dtype);
+  for (const auto& [start, count] : {std::pair(int64_t{0}, first), std::pair(first, extent - first)}) {
+    std::array<KernelInput, 2> inputs = {whole.inputs[0], whole.inputs[1]};
+    KernelCall half = whole;
+    Narrow(n.left, letter, start, count, bytes, inputs[0].strides, &inputs[0].extents, &inputs[0].data);
+    Narrow(n.right, letter, start, count, bytes, inputs[1].strides, &inputs[1].extents, &inputs[1].data);
+    Narrow(n.output, letter, start, count, bytes, half.output_strides, &half.output_extents, &half.output);
+    half.inputs = inputs;
+    run(half);
+  }
+}
+
 }  // namespace
 
 int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call) {
   if (!CheckCall(op.notation, call).ok()) return 0;
+  if (const char letter = LetterToCut(op.notation, call); letter != 0) {
+    int64_t most = 0;
+    ForHalves(op.notation, call, letter,
+              [&](const KernelCall& half) { most = std::max(most, MatmulWorkspaceBytes(op, half)); });
+    return most;
+  }
   const Operands operands = OperandsOf(op.notation, call);
   // Where zeros lie is not known yet; they are packed whatever it is, but for a single one.
   const std::array<const void*, 3> data = {call.inputs[0].data, call.inputs[1].data, call.output};
@@ -142,6 +211,16 @@ absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, c
   TESSERA_RETURN_IF_ERROR(CheckCall(op.notation, call));
   if (!IsImplemented(call.output_dtype)) return NoKernelFor("matmul", call.output_dtype);
   if (NumElements(call.output_extents) == 0) return Steps();
+  if (const char letter = LetterToCut(op.notation, call); letter != 0) {
+    absl::StatusOr<Steps> all = Steps();
+    ForHalves(op.notation, call, letter, [&](const KernelCall& half) {
+      if (!all.ok()) return;
+      absl::StatusOr<Steps> steps = LaunchMatmul(op, half, workspace);
+      if (!steps.ok()) return void(all = steps.status());
+      for (Step& step : *steps) all->push_back(std::move(step));
+    });
+    return all;
+  }
   const int64_t bytes = SizeBytes(call.output_dtype);
   Operands operands = OperandsOf(op.notation, call);
   auto& [left, right, output] = operands.all;
