@@ -47,6 +47,8 @@ def interrupted(before, doing, after="", memory="256MiB", delay=0.5):
     """What the child says after a SIGINT, and how many seconds it took to say that it was interrupted."""
     program = _CHILD.format(before=before, doing=textwrap.indent(doing, "    ").strip(), after=after, memory=memory)
     child = subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    limit = threading.Timer(120, child.kill)   # a child that hangs says nothing more
+    limit.start()
     try:
         assert child.stdout.readline() == "BEGIN\n", child.stderr.read()
         threading.Event().wait(delay)
@@ -54,9 +56,11 @@ def interrupted(before, doing, after="", memory="256MiB", delay=0.5):
         child.send_signal(signal.SIGINT)
         first = child.stdout.readline().strip()
         took = time.monotonic() - start
-        rest = child.communicate(timeout=120)
-        return first, took, rest[0].split("\n")[0], rest[1]
+        # By readline again: it may hold both lines by now, which communicate would not see.
+        rest = child.stdout.readline().strip()
+        return first, took, rest, child.communicate()[1]
     finally:
+        limit.cancel()
         child.kill()
         child.communicate()
 
