@@ -10,7 +10,9 @@
 //
 //   if (MayJoin(sum, mean) && MayJoin(sum, squares)) RunJoined({&sum, &mean, &squares});
 //
-// Law: RunJoined does what RunKernel does for one call after the other, to the bit. Kernels take turns only where
+// Law: RunJoined does what RunKernel does for one call after the other, to the bit, but for outputs that the calls
+// alone read (KernelCall::output_readers): a block of these stays in the cache, and their memory may be as it was.
+// Kernels take turns only where
 //   1. leading dims, the same of all, are none that is reduced: their elements are the rows, and of each operand the
 //   rows lie at one stride, or it is the same for all of them;
 //   2. of two kernels, what one writes is apart from each operand of the other, or row i of the one and row j of the

@@ -55,6 +55,9 @@ struct KernelCall {
   absl::Span<const KernelOutput> more_outputs = {};
   absl::Span<const Scalar> scalars = {};
   KernelStore store = KernelStore::kWrite;
+  // So many inputs of kernels that follow read the output, and nothing else ever does; 0: others may. Kernels that run
+  // with all of these (kernels/joined_kernels.h) may leave its memory as it is.
+  int output_readers = 0;
 };
 
 // The worker's compute threads; set once before the first call. Large copies, reductions of terms and products are

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/cpu/element_types.h"
+#include "kernels/cpu/stores.h"
 #include "kernels/kernel.h"
 
 namespace tessera::cpu {
@@ -49,7 +50,8 @@ class PieceRunner {
 };
 // The call and its op outlive the runner. Of a thread there is one at a time for each number below kMaxJoinedKernels.
 // Errors are those of RunMap and RunReduce, and Unimplemented where the output can't be made in pieces.
-absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number);
+absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number,
+                                                           Stores stores);
 absl::StatusOr<std::unique_ptr<PieceRunner>> MakeReduceRunner(const ReduceLocalOp& op, const KernelCall& call,
                                                               size_t number);
 

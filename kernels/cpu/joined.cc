@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <new>
 #include <optional>
@@ -13,13 +14,13 @@
 #include "absl/container/inlined_vector.h"
 
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/joined_kernels.h"
 
 namespace tessera::cpu {
 namespace {
 
-constexpr int64_t kLineBytes = 64;
 constexpr int64_t kMostFetchedBytes = kBlockElements * kMaxElementBytes;
 
 // What a call goes through: the extents of all that it reads, and the strides of its operands (the output is the last)
@@ -111,20 +112,21 @@ Touch TouchOf(const Rows& a, const Rows& b, int64_t rows) {
 // Calls that take turns at rows.
 struct Turns {
   int64_t rows = 0;
-  int64_t row_bytes = 0;       // of all operands, each memory once
-  int64_t row_elements = 0;    // that the longest walk goes through
-  std::vector<int64_t> saves;  // by call: bytes of its operands that a call before it touches
-  std::vector<Rows> read;      // what is read of memory that no call before has written
+  int64_t row_bytes = 0;                               // of all operands, each memory once
+  int64_t row_elements = 0;                            // that the longest walk goes through
+  std::vector<int64_t> saves;                          // by call: bytes of its operands that a call before it touches
+  std::vector<Rows> read;                              // what is read of memory that no call before has written
+  std::vector<absl::InlinedVector<Rows, 4>> operands;  // by call
 };
 
 // What the operands of one more call mean for the others. False where it can't take turns with them.
-bool Add(absl::Span<const Rows> call, std::vector<absl::InlinedVector<Rows, 4>>& before, Turns& turns) {
+bool Add(absl::Span<const Rows> call, Turns& turns) {
   int64_t saved = 0;
   std::vector<Rows> fresh;
   for (size_t j = 0; j < call.size(); ++j) {
     const bool writes = j + 1 == call.size();
     bool is_known = call[j].first == call[j].end;
-    for (const auto& other : before) {
+    for (const auto& other : turns.operands) {
       for (size_t i = 0; i < other.size(); ++i) {
         const Touch touch = TouchOf(other[i], call[j], turns.rows);
         if (touch == Touch::kOtherwise && (writes || i + 1 == other.size())) return false;
@@ -138,7 +140,7 @@ bool Add(absl::Span<const Rows> call, std::vector<absl::InlinedVector<Rows, 4>>&
     if (!writes) turns.read.push_back(call[j]);
   }
   turns.saves.push_back(saved);
-  before.emplace_back(call.begin(), call.end());
+  turns.operands.emplace_back(call.begin(), call.end());
   return true;
 }
 
@@ -147,7 +149,6 @@ std::optional<Turns> TurnsAt(absl::Span<const Walk> walks, size_t lead) {
   Turns turns;
   turns.rows = NumElements(absl::MakeConstSpan(walks[0].extents).subspan(0, lead));
   if (turns.rows < 2) return std::nullopt;
-  std::vector<absl::InlinedVector<Rows, 4>> before;
   for (const Walk& walk : walks) {
     if (NumElements(walk.extents) == 0) return std::nullopt;
     absl::InlinedVector<Rows, 4> call;
@@ -156,7 +157,7 @@ std::optional<Turns> TurnsAt(absl::Span<const Walk> walks, size_t lead) {
       if (!rows.has_value() || (o + 1 == walk.strides.size() && rows->stride == 0)) return std::nullopt;
       call.push_back(*rows);
     }
-    if (!Add(call, before, turns)) return std::nullopt;
+    if (!Add(call, turns)) return std::nullopt;
     turns.row_elements = std::max(turns.row_elements, NumElements(walk.extents) / turns.rows);
   }
   if (turns.row_bytes > kMaxJoinedRowBytes) return std::nullopt;
@@ -178,15 +179,102 @@ std::optional<Turns> TurnsOf(absl::Span<const Walk> walks) {
   return std::nullopt;
 }
 
-absl::StatusOr<std::unique_ptr<PieceRunner>> MakeRunner(const KernelCall& call, size_t number) {
-  if (const auto* map = std::get_if<MapOp>(call.op)) return MakeMapRunner(*map, call, number);
+absl::StatusOr<std::unique_ptr<PieceRunner>> MakeRunner(const KernelCall& call, size_t number, Stores stores) {
+  if (const auto* map = std::get_if<MapOp>(call.op)) return MakeMapRunner(*map, call, number, stores);
   return MakeReduceRunner(std::get<ReduceLocalOp>(*call.op), call, number);
 }
 
+// A call whose operands may be moved, and its kernel.
 struct Member {
+  explicit Member(const KernelCall& given) : call(given), inputs(given.inputs.begin(), given.inputs.end()) {
+    call.inputs = inputs;
+  }
+  KernelCall call;
+  std::vector<KernelInput> inputs;
   std::unique_ptr<PieceRunner> runner;
   int64_t row_elements = 0;  // of the output
 };
+
+// What one member writes, others read, and nobody wants later (KernelCall::output_readers): a block's rows of it lie in
+// memory of their own, which stays in the cache, and its place is left alone.
+struct Held {
+  Rows rows;
+  size_t writer = 0;
+  std::vector<std::pair<size_t, size_t>> readers;  // members and their inputs
+};
+
+std::vector<Held> HeldBy(const Turns& turns, const std::deque<Member>& members) {
+  std::vector<Held> all;
+  for (size_t m = 0; m < members.size(); ++m) {
+    const KernelCall& call = members[m].call;
+    Held held = {.rows = turns.operands[m].back(), .writer = m, .readers = {}};
+    const Rows& rows = held.rows;
+    const bool lies_so = rows.stride > 0 && static_cast<int64_t>(rows.end - rows.first) <= rows.stride;
+    if (!std::holds_alternative<MapOp>(*call.op) || call.output_readers < 1 || !lies_so) continue;
+    for (size_t r = m + 1; r < members.size(); ++r) {
+      for (size_t i = 0; i + 1 < turns.operands[r].size(); ++i) {
+        const Rows& read = turns.operands[r][i];
+        const bool is_it = read.first == rows.first && read.end == rows.end && read.stride == rows.stride;
+        if (is_it) held.readers.emplace_back(r, i);
+      }
+    }
+    if (static_cast<int>(held.readers.size()) == call.output_readers) all.push_back(std::move(held));
+  }
+  return all;
+}
+
+// Memory for blocks of what is held, and the operands that are in it.
+class HeldBlocks {
+ public:
+  HeldBlocks(const Turns& turns, std::deque<Member>& members, int64_t block) {
+    static thread_local std::vector<std::byte> memory;
+    int64_t bytes = 0;
+    for (const Held& held : HeldBy(turns, members)) {
+      const auto at = static_cast<uintptr_t>(bytes) - held.rows.first;
+      const int64_t stride = held.rows.stride;
+      operands_.push_back(
+          {at + Address(members[held.writer].call.output), stride, &members[held.writer].call, nullptr});
+      for (const auto& [reader, input] : held.readers) {
+        KernelInput& read = members[reader].inputs[input];
+        operands_.push_back({at + Address(read.data), stride, nullptr, &read});
+      }
+      bytes += (block * stride + kLineBytes - 1) / kLineBytes * kLineBytes + kLineBytes;
+    }
+    if (static_cast<int64_t>(memory.size()) < bytes) memory.resize(static_cast<size_t>(bytes));
+    for (Operand& operand : operands_) operand.first_row += Address(memory.data());
+  }
+  // The block that begins with this row is next.
+  void MoveTo(int64_t row) {
+    for (const Operand& operand : operands_) {
+      auto* const data = reinterpret_cast<std::byte*>(operand.first_row - static_cast<uintptr_t>(row * operand.stride));
+      if (operand.written_by != nullptr) operand.written_by->output = data;
+      if (operand.read != nullptr) operand.read->data = data;
+    }
+  }
+
+ private:
+  struct Operand {
+    uintptr_t first_row = 0;  // where the block's first row lies, were it the first of all
+    int64_t stride = 0;
+    KernelCall* written_by = nullptr;  // or
+    KernelInput* read = nullptr;
+  };
+  static uintptr_t Address(const void* data) { return reinterpret_cast<uintptr_t>(data); }
+
+  std::vector<Operand> operands_;
+};
+
+// Past the cache goes what is large and none of the calls touches again.
+Stores StoresOf(const Turns& turns, size_t call) {
+  const Rows& output = turns.operands[call].back();
+  for (size_t c = 0; c < turns.operands.size(); ++c) {
+    const auto& operands = turns.operands[c];
+    for (size_t i = 0; i + (c == call ? 1 : 0) < operands.size(); ++i) {
+      if (TouchOf(operands[i], output, turns.rows) != Touch::kApart) return Stores::kCached;
+    }
+  }
+  return StoresFor(turns.rows * turns.row_bytes);
+}
 
 // Brings so many rows to the cache, unless they are long: those the hardware fetches itself.
 void Fetch(const Rows& rows, int64_t row, int64_t count) {
@@ -198,10 +286,12 @@ void Fetch(const Rows& rows, int64_t row, int64_t count) {
 
 // Of maps that take turns at few elements the next block is on its way meanwhile: a block is a page or less, and the
 // hardware, which fetches ahead within a page, is too late where streams are many.
-absl::Status RunTurns(const Turns& turns, absl::Span<const Member> members) {
+absl::Status RunTurns(const Turns& turns, std::deque<Member>& members) {
   int64_t block = std::max<int64_t>(1, kJoinedBlockBytes / std::max<int64_t>(1, turns.row_bytes));
   if (turns.row_elements == 1) block = kBlockElements;  // maps alone: as one of them is cut
+  HeldBlocks held(turns, members, std::min(block, turns.rows));
   for (int64_t row = 0; row < turns.rows; row += block) {
+    held.MoveTo(row);
     const int64_t count = std::min(block, turns.rows - row);
     const int64_t next = row + count, next_count = std::min(block, turns.rows - next);
     for (size_t m = 0; m < members.size(); ++m) {
@@ -243,11 +333,13 @@ absl::StatusOr<size_t> RunPass(absl::Span<const KernelCall* const> calls, int64_
   while (count > 1 && turns->saves[count - 1] < least_saved_bytes) --count;
   if (count < 2) return 0;
   if (count < walks.size()) turns = TurnsOf(absl::MakeConstSpan(walks).subspan(0, count));
-  std::vector<Member> members;
+  std::deque<Member> members;
   for (size_t c = 0; c < count; ++c) {
-    auto runner = MakeRunner(*calls[c], c);
+    Member& member = members.emplace_back(*calls[c]);
+    auto runner = MakeRunner(member.call, c, StoresOf(*turns, c));
     if (!runner.ok()) return 0;  // RunKernel says why
-    members.push_back({*std::move(runner), NumElements(calls[c]->output_extents) / turns->rows});
+    member.runner = *std::move(runner);
+    member.row_elements = NumElements(member.call.output_extents) / turns->rows;
   }
   if (absl::Status s = RunTurns(*turns, members); !s.ok()) return s;
   return count;

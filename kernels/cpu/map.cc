@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/evaluate.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
 
 namespace tessera::cpu {
@@ -20,8 +21,8 @@ namespace {
 
 class MapRunner final : public PieceRunner {
  public:
-  MapRunner(const Expression& expression, const KernelCall& call, size_t number)
-      : call_(call), evaluator_(expression, call.scalars, number), filled_(call.inputs.size()) {}
+  MapRunner(const Expression& expression, const KernelCall& call, size_t number, Stores stores)
+      : call_(call), stores_(stores), evaluator_(expression, call.scalars, number), filled_(call.inputs.size()) {}
 
   absl::Status Prepare() {
     absl::InlinedVector<Strides, 4> strides;
@@ -41,6 +42,7 @@ class MapRunner final : public PieceRunner {
       if (absl::Status s = RunBlock(start, n); !s.ok()) return s;
       start += n;
     }
+    EndStores(stores_);
     return absl::OkStatus();
   }
 
@@ -56,6 +58,10 @@ class MapRunner final : public PieceRunner {
     const int64_t bytes = SizeBytes(call_.output_dtype);
     alignas(64) std::array<AnyElement, kBlockElements> scratch;
     void* place = OutputBlockBytes(nest_, output, bytes, call_.output, start, count, scratch.data());
+    void* streamed = nullptr;
+    if (stores_ == Stores::kStreaming && place != static_cast<void*>(scratch.data())) {
+      streamed = std::exchange(place, scratch.data());
+    }
     auto values = evaluator_.Evaluate(
         count,
         [&](const ExpressionNode& node, std::byte* to) {
@@ -63,7 +69,9 @@ class MapRunner final : public PieceRunner {
         },
         place);
     if (!values.ok()) return values.status();
-    if (*values != place || place == static_cast<void*>(scratch.data())) {
+    if (streamed != nullptr) {
+      WriteRow(static_cast<std::byte*>(streamed), static_cast<const std::byte*>(*values), count * bytes, stores_);
+    } else if (*values != place || place == static_cast<void*>(scratch.data())) {
       StoreBlockBytes(nest_, output, bytes, call_.output, start, count, *values);
     }
     return absl::OkStatus();
@@ -110,6 +118,7 @@ class MapRunner final : public PieceRunner {
   }
 
   const KernelCall& call_;
+  const Stores stores_;
   Evaluator evaluator_;
   absl::InlinedVector<Filled, 8> filled_;
   LoopNest nest_;
@@ -173,21 +182,33 @@ absl::Status CheckMap(const MapOp& op, const KernelCall& call) {
 
 }  // namespace
 
+// What is written over an input is in the cache by then.
+Stores StoresOf(const KernelCall& call) {
+  int64_t touched = NumElements(call.output_extents) * SizeBytes(call.output_dtype);
+  for (const KernelInput& input : call.inputs) {
+    if (input.is_zero) continue;
+    if (input.data == call.output) return Stores::kCached;
+    touched += NumElements(input.extents) * SizeBytes(input.dtype);
+  }
+  return StoresFor(touched);
+}
+
 absl::Status RunMap(const MapOp& op, const KernelCall& call) {
   if (absl::Status s = CheckMap(op, call); !s.ok()) return s;
   if (IsWideningInPlace(op, call)) {
     WidenInPlace(call);
     return absl::OkStatus();
   }
-  MapRunner runner(op.expression, call, 0);
+  MapRunner runner(op.expression, call, 0, StoresOf(call));
   if (absl::Status s = runner.Prepare(); !s.ok()) return s;
   return runner.Run(0, NumElements(call.output_extents));
 }
 
-absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number) {
+absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number,
+                                                           Stores stores) {
   if (absl::Status s = CheckMap(op, call); !s.ok()) return s;
   if (IsWideningInPlace(op, call)) return absl::UnimplementedError("map: widens in place, in one piece");
-  auto runner = std::make_unique<MapRunner>(op.expression, call, number);
+  auto runner = std::make_unique<MapRunner>(op.expression, call, number, stores);
   if (absl::Status s = runner->Prepare(); !s.ok()) return s;
   return runner;
 }

@@ -14,6 +14,7 @@
 #include "server/plan/lower_merge.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/operand_at.h"
+#include "server/plan/output_readers.h"
 #include "server/plan/passing.h"
 #include "server/plan/sub_mesh.h"
 #include "server/plan/widening.h"
@@ -268,7 +269,7 @@ class ExchangeLowering {
   const WorkerIndex worker_;
 };
 
-void LowerLocal(const Plan& plan, const LocalStep& step, WorkerIndex worker, Phase& phase) {
+void LowerLocal(const Plan& plan, const LocalStep& step, int output_readers, WorkerIndex worker, Phase& phase) {
   const PlanValue& output = plan.values[static_cast<size_t>(step.output)];
   const std::optional<int64_t> flat = output.spec.mesh.FindWorker(worker);
   if (!flat.has_value()) return;
@@ -282,6 +283,7 @@ void LowerLocal(const Plan& plan, const LocalStep& step, WorkerIndex worker, Pha
   kernel.output_dtype = output.spec.dtype;
   kernel.scalars = step.scalars;
   kernel.store = step.store;
+  kernel.output_readers = output_readers;
   for (size_t i = 0; i < step.inputs.size(); ++i) {
     const PlanValue& input = plan.values[static_cast<size_t>(step.inputs[i])];
     kernel.inputs.push_back(OperandAt(input, worker));
@@ -472,7 +474,7 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
       const auto* local = std::get_if<LocalStep>(&plan.steps[first_exchange]);
       if (local == nullptr) break;
       if (!MergesInPlace(plan, *local)) {
-        LowerLocal(plan, *local, worker, phase);
+        LowerLocal(plan, *local, CountOutputReaders(plan, first_exchange), worker, phase);
         continue;
       }
       LowerMerge(plan, *local, worker, drafts, phase);

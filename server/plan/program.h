@@ -80,6 +80,7 @@ struct KernelInstruction {
   Box input_box;             // global, of the first input
   std::vector<int> scalars;  // indexes into the instance's scalars
   KernelStore store = KernelStore::kWrite;
+  int output_readers = 0;  // as a kernel's call has it (kernels/kernel.h)
   bool operator==(const KernelInstruction&) const = default;
 };
 

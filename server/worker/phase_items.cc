@@ -484,7 +484,8 @@ void PhaseItems::EnqueueKernel(const Here& here, const KernelInstruction& kernel
                                  .input_box = kernel.input_box,
                                  .more_outputs = absl::MakeConstSpan(record.merge_outputs).subspan(first_output),
                                  .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar),
-                                 .store = kernel.store},
+                                 .store = kernel.store,
+                                 .output_readers = kernel.output_readers},
                                 absl::MakeConstSpan(record.kernel_counts).subspan(first_count)});
 }
 

@@ -10,8 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <deque>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <cblas.h>
@@ -19,6 +21,7 @@
 
 #include "kernels/cpu/blas_core.h"
 #include "kernels/cpu/thin_product.h"
+#include "kernels/joined_kernels.h"
 #include "kernels/kernel.h"
 #include "schemas/types/half.h"
 
@@ -264,6 +267,78 @@ void AddFamilies(Bench& bench, int64_t n) {
   }
 }
 
+ExpressionNode Read(int number) { return {ScalarOp::kInput, DType::kF32, number}; }
+ExpressionNode Node(ScalarOp op, int a, int b = 0) { return {op, DType::kF32, a, b}; }
+
+// The steps of a normalisation of rows, which take turns. Argument 0 is the rows' length, argument 1 is small.
+class Steps {
+ public:
+  explicit Steps(Shape rows) : rows_(std::move(rows)), of_row_(rows_) {
+    scalars_ = {Scalar::Float(static_cast<double>(rows_.back())), Scalar::Float(1e-5)};
+    of_row_.back() = 1;
+  }
+  struct Place {
+    std::byte* data = nullptr;
+    bool is_of_row = false;
+  };
+  void Add(LocalOp op, const std::vector<Place>& from, Place to, int readers = 0) {
+    ops_.push_back(std::move(op));
+    std::vector<KernelInput>& inputs = inputs_.emplace_back();
+    for (const Place& place : from) inputs.push_back(Input(place.data, place.is_of_row ? of_row_ : rows_));
+    const Shape& extents = to.is_of_row ? of_row_ : rows_;
+    calls_.push_back({.op = &ops_.back(),
+                      .inputs = inputs,
+                      .output = to.data,
+                      .output_dtype = DType::kF32,
+                      .output_extents = extents,
+                      .output_strides = RowMajorStrides(extents),
+                      .scalars = scalars_});
+    calls_.back().output_readers = readers;
+  }
+  void Run() const {
+    std::vector<const KernelCall*> list;
+    for (const KernelCall& call : calls_) list.push_back(&call);
+    RunJoined(list).status().IgnoreError();
+  }
+
+ private:
+  Shape rows_, of_row_;
+  std::vector<Scalar> scalars_;
+  std::deque<LocalOp> ops_;
+  std::deque<std::vector<KernelInput>> inputs_;
+  std::vector<KernelCall> calls_;
+};
+
+void AddNormalisations(Bench& bench, int64_t rows, int64_t columns) {
+  const int64_t bytes = rows * columns * 4;
+  const auto at = [&](int64_t place) { return bench.arena.At(place * bytes); };
+  auto* const x = reinterpret_cast<float*>(at(0));
+  for (int64_t i = 0; i < rows * columns; ++i) x[i] = static_cast<float>(i % 17) * 0.125F - 1;
+  // `e`: the exponentials, which its readers alone want.
+  const Steps::Place in{at(0)}, e{at(1)}, out{at(2)}, most{at(3), true}, sum{at(3) + 4 * rows, true},
+      squared{at(3) + 8 * rows, true};
+  const Expression shifted_exp = {{Read(0), Read(1), Node(ScalarOp::kSub, 0, 1), Node(ScalarOp::kExp, 2)}};
+  Steps softmax({rows, columns});
+  softmax.Add(ReduceLocalOp{ReduceOp::kMax, {1}}, {in}, most);
+  softmax.Add(MapOp{shifted_exp}, {in, most}, e, 2);
+  softmax.Add(ReduceLocalOp{ReduceOp::kSum, {1}}, {e}, sum);
+  softmax.Add(MapOp{{{Read(0), Read(1), Node(ScalarOp::kDiv, 0, 1)}}}, {e, sum}, out);
+  bench.Add("softmax_" + std::to_string(rows) + "x" + std::to_string(columns), 2 * bytes, [&] { softmax.Run(); });
+  const Expression squares = {{Read(0), Read(1), Node(ScalarOp::kSub, 0, 1), Node(ScalarOp::kMul, 2, 2)}};
+  const Expression mean = {{Read(0), {ScalarOp::kArgument, DType::kF32, 0}, Node(ScalarOp::kDiv, 0, 1)}};
+  const Expression root = {
+      {Read(0), {ScalarOp::kArgument, DType::kF32, 1}, Node(ScalarOp::kAdd, 0, 1), Node(ScalarOp::kSqrt, 2)}};
+  const Expression normal = {{Read(0), Read(1), Read(2), Node(ScalarOp::kSub, 1, 2), Node(ScalarOp::kDiv, 3, 0)}};
+  Steps layer_norm({rows, columns});
+  layer_norm.Add(ReduceLocalOp{ReduceOp::kSum, {1}}, {in}, most);
+  layer_norm.Add(MapOp{mean}, {most}, sum);
+  layer_norm.Add(ReduceLocalOp{ReduceOp::kSum, {1}, squares}, {in, sum}, most);
+  layer_norm.Add(MapOp{mean}, {most}, squared);
+  layer_norm.Add(MapOp{root}, {squared}, most);
+  layer_norm.Add(MapOp{normal}, {most, in, sum}, out);
+  bench.Add("layer_norm_" + std::to_string(rows) + "x" + std::to_string(columns), 2 * bytes, [&] { layer_norm.Run(); });
+}
+
 // Attention of heads of 2048 x 64 against BLAS's two products of each, with the whole matrix of scores in memory and
 // nothing done to it, in turns, on one thread.
 void AddAttention(Bench& bench, int64_t heads, int64_t rows, int64_t features) {
@@ -359,6 +434,8 @@ int Main(int argc, char** argv) {
   AddBf16Product(bench, 1, 4096, 4096, true);
   AddBf16Product(bench, 96, 96, 96, false);
   AddAttention(bench, 4, 2048, 64);
+  AddNormalisations(bench, 2048, 4096);
+  AddNormalisations(bench, 8, 4096);
   AddFamilies(bench, 512);
   AddFamilies(bench, quick ? 2048 : 6144);
   std::printf("%s\n", bench.out.dump(2).c_str());
