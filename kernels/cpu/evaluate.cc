@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/joined_kernels.h"
@@ -82,8 +83,8 @@ void FillElements(const ElementBits& element, int64_t element_bytes, int64_t cou
 
 }  // namespace
 
-Evaluator::Evaluator(const Expression& expression, absl::Span<const Scalar> scalars, size_t number)
-    : expression_(expression), nodes_(expression.nodes.size()) {
+Evaluator::Evaluator(const Expression& expression, absl::Span<const Scalar> scalars, size_t number, FetchAhead* ahead)
+    : expression_(expression), ahead_(ahead), nodes_(expression.nodes.size()) {
   static thread_local std::array<std::vector<std::byte>, kMaxJoinedKernels> scratches;
   std::vector<std::byte>& scratch = scratches[number];
   const Slots slots(expression);
@@ -126,6 +127,7 @@ absl::Status Evaluator::Run(size_t n, int64_t count, void* out) {
                                                  std::string(ToText(block.operand))));
   }
   nodes_[n].values = out;
+  if (ahead_ != nullptr) ahead_->FetchSome();
   return absl::OkStatus();
 }
 

@@ -18,6 +18,8 @@
 
 namespace tessera::cpu {
 
+class FetchAhead;
+
 class Evaluator {
  public:
   // Where the elements of the block at hand are: of an input (`node.a`, kInput) or an index (kIndex), in place, or
@@ -25,8 +27,10 @@ class Evaluator {
   using Leaf = absl::FunctionRef<const void*(const ExpressionNode& node, std::byte* scratch)>;
 
   // The expression is valid for the scalars and lives as long as this. Of a thread there is one Evaluator at a time for
-  // each number below kMaxJoinedKernels: the number says whose scratch memory it has.
-  Evaluator(const Expression& expression, absl::Span<const Scalar> scalars, size_t number = 0);
+  // each number below kMaxJoinedKernels: the number says whose scratch memory it has. After each node that is computed
+  // some of what is `ahead` is fetched; null: nothing.
+  Evaluator(const Expression& expression, absl::Span<const Scalar> scalars, size_t number = 0,
+            FetchAhead* ahead = nullptr);
 
   // The values of `count` elements. An inner node's are written to `out`, which may be an input's place.
   absl::StatusOr<const void*> Evaluate(int64_t count, Leaf leaf, void* out);
@@ -41,6 +45,7 @@ class Evaluator {
   absl::Status Run(size_t n, int64_t count, void* out);
 
   const Expression& expression_;
+  FetchAhead* const ahead_;
   absl::InlinedVector<Node, 16> nodes_;
 };
 

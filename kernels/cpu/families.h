@@ -41,6 +41,8 @@ absl::Status RunFourier(const FourierOp& op, const KernelCall& call);
 absl::Status RunConv(const ConvOp& op, const KernelCall& call);
 absl::Status RunPool(const PoolOp& op, const KernelCall& call);
 
+class FetchAhead;
+
 // A kernel that can make its output in pieces, which joined kernels (kernels/joined_kernels.h) take turns at.
 class PieceRunner {
  public:
@@ -48,10 +50,11 @@ class PieceRunner {
   // Elements [start, start + count) of the output, in row-major order.
   virtual absl::Status Run(int64_t start, int64_t count) = 0;
 };
-// The call and its op outlive the runner. Of a thread there is one at a time for each number below kMaxJoinedKernels.
-// Errors are those of RunMap and RunReduce, and Unimplemented where the output can't be made in pieces.
+// The call and its op, and what is ahead (fetch_ahead.h), outlive the runner. Of a thread there is one at a time for
+// each number below kMaxJoinedKernels. Errors are those of RunMap and RunReduce, and Unimplemented where the output
+// can't be made in pieces.
 absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number,
-                                                           Stores stores);
+                                                           Stores stores, FetchAhead* ahead);
 absl::StatusOr<std::unique_ptr<PieceRunner>> MakeReduceRunner(const ReduceLocalOp& op, const KernelCall& call,
                                                               size_t number);
 

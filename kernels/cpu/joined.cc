@@ -14,6 +14,7 @@
 #include "absl/container/inlined_vector.h"
 
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/joined_kernels.h"
@@ -179,8 +180,9 @@ std::optional<Turns> TurnsOf(absl::Span<const Walk> walks) {
   return std::nullopt;
 }
 
-absl::StatusOr<std::unique_ptr<PieceRunner>> MakeRunner(const KernelCall& call, size_t number, Stores stores) {
-  if (const auto* map = std::get_if<MapOp>(call.op)) return MakeMapRunner(*map, call, number, stores);
+absl::StatusOr<std::unique_ptr<PieceRunner>> MakeRunner(const KernelCall& call, size_t number, Stores stores,
+                                                        FetchAhead* ahead) {
+  if (const auto* map = std::get_if<MapOp>(call.op)) return MakeMapRunner(*map, call, number, stores, ahead);
   return MakeReduceRunner(std::get<ReduceLocalOp>(*call.op), call, number);
 }
 
@@ -276,30 +278,41 @@ Stores StoresOf(const Turns& turns, size_t call) {
   return StoresFor(turns.rows * turns.row_bytes);
 }
 
-// Brings so many rows to the cache, unless they are long: those the hardware fetches itself.
-void Fetch(const Rows& rows, int64_t row, int64_t count) {
-  const auto* from = reinterpret_cast<const std::byte*>(rows.first) + row * rows.stride;
-  const int64_t bytes = (count - 1) * rows.stride + static_cast<int64_t>(rows.end - rows.first);
-  if (rows.stride < 0 || bytes > kMostFetchedBytes) return;
-  for (int64_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(from + at, 0, 2);
+// Of maps that take turns at few elements the next block is on its way meanwhile: a block of an operand is a page or
+// less. Long rows the hardware fetches itself.
+void AddAhead(const Turns& turns, int64_t row, int64_t count, FetchAhead& ahead) {
+  for (const Rows& rows : turns.read) {
+    const auto* from = reinterpret_cast<const std::byte*>(rows.first) + row * rows.stride;
+    const int64_t bytes = (count - 1) * rows.stride + static_cast<int64_t>(rows.end - rows.first);
+    if (count > 0 && rows.stride > 0 && bytes <= kMostFetchedBytes) ahead.Add(from, bytes);
+  }
 }
 
-// Of maps that take turns at few elements the next block is on its way meanwhile: a block is a page or less, and the
-// hardware, which fetches ahead within a page, is too late where streams are many.
-absl::Status RunTurns(const Turns& turns, std::deque<Member>& members) {
+// The nodes that a block of all members computes.
+int64_t LoopsOf(const std::deque<Member>& members) {
+  int64_t loops = 0;
+  for (const Member& member : members) {
+    const auto* map = std::get_if<MapOp>(member.call.op);
+    if (map == nullptr) continue;
+    for (const ExpressionNode& node : map->expression.nodes) loops += Arity(node.op) > 0 ? 1 : 0;
+  }
+  return loops;
+}
+
+absl::Status RunTurns(const Turns& turns, std::deque<Member>& members, FetchAhead& ahead) {
   int64_t block = std::max<int64_t>(1, kJoinedBlockBytes / std::max<int64_t>(1, turns.row_bytes));
   if (turns.row_elements == 1) block = kBlockElements;  // maps alone: as one of them is cut
   HeldBlocks held(turns, members, std::min(block, turns.rows));
+  const int64_t loops = LoopsOf(members);
   for (int64_t row = 0; row < turns.rows; row += block) {
     held.MoveTo(row);
     const int64_t count = std::min(block, turns.rows - row);
     const int64_t next = row + count, next_count = std::min(block, turns.rows - next);
-    for (size_t m = 0; m < members.size(); ++m) {
-      for (size_t r = m; r < turns.read.size() && next_count > 0; r += members.size()) {
-        Fetch(turns.read[r], next, next_count);
-      }
-      const int64_t of_row = members[m].row_elements;
-      if (absl::Status s = members[m].runner->Run(row * of_row, count * of_row); !s.ok()) return s;
+    ahead.Begin(loops);
+    AddAhead(turns, next, next_count, ahead);
+    for (const Member& member : members) {
+      if (absl::Status s = member.runner->Run(row * member.row_elements, count * member.row_elements); !s.ok())
+        return s;
     }
   }
   return absl::OkStatus();
@@ -333,15 +346,16 @@ absl::StatusOr<size_t> RunPass(absl::Span<const KernelCall* const> calls, int64_
   while (count > 1 && turns->saves[count - 1] < least_saved_bytes) --count;
   if (count < 2) return 0;
   if (count < walks.size()) turns = TurnsOf(absl::MakeConstSpan(walks).subspan(0, count));
+  FetchAhead ahead;
   std::deque<Member> members;
   for (size_t c = 0; c < count; ++c) {
     Member& member = members.emplace_back(*calls[c]);
-    auto runner = MakeRunner(member.call, c, StoresOf(*turns, c));
+    auto runner = MakeRunner(member.call, c, StoresOf(*turns, c), &ahead);
     if (!runner.ok()) return 0;  // RunKernel says why
     member.runner = *std::move(runner);
     member.row_elements = NumElements(member.call.output_extents) / turns->rows;
   }
-  if (absl::Status s = RunTurns(*turns, members); !s.ok()) return s;
+  if (absl::Status s = RunTurns(*turns, members, ahead); !s.ok()) return s;
   return count;
 }
 

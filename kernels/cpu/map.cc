@@ -21,8 +21,11 @@ namespace {
 
 class MapRunner final : public PieceRunner {
  public:
-  MapRunner(const Expression& expression, const KernelCall& call, size_t number, Stores stores)
-      : call_(call), stores_(stores), evaluator_(expression, call.scalars, number), filled_(call.inputs.size()) {}
+  MapRunner(const Expression& expression, const KernelCall& call, size_t number, Stores stores, FetchAhead* ahead)
+      : call_(call),
+        stores_(stores),
+        evaluator_(expression, call.scalars, number, ahead),
+        filled_(call.inputs.size()) {}
 
   absl::Status Prepare() {
     absl::InlinedVector<Strides, 4> strides;
@@ -199,16 +202,16 @@ absl::Status RunMap(const MapOp& op, const KernelCall& call) {
     WidenInPlace(call);
     return absl::OkStatus();
   }
-  MapRunner runner(op.expression, call, 0, StoresOf(call));
+  MapRunner runner(op.expression, call, 0, StoresOf(call), nullptr);
   if (absl::Status s = runner.Prepare(); !s.ok()) return s;
   return runner.Run(0, NumElements(call.output_extents));
 }
 
 absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number,
-                                                           Stores stores) {
+                                                           Stores stores, FetchAhead* ahead) {
   if (absl::Status s = CheckMap(op, call); !s.ok()) return s;
   if (IsWideningInPlace(op, call)) return absl::UnimplementedError("map: widens in place, in one piece");
-  auto runner = std::make_unique<MapRunner>(op.expression, call, number, stores);
+  auto runner = std::make_unique<MapRunner>(op.expression, call, number, stores, ahead);
   if (absl::Status s = runner->Prepare(); !s.ok()) return s;
   return runner;
 }

@@ -339,6 +339,28 @@ void AddNormalisations(Bench& bench, int64_t rows, int64_t columns) {
   bench.Add("layer_norm_" + std::to_string(rows) + "x" + std::to_string(columns), 2 * bytes, [&] { layer_norm.Run(); });
 }
 
+// AdamW's three maps over the parameter, its moments and the gradient, in place, which take turns.
+void AddAdamW(Bench& bench, int64_t elements) {
+  const auto at = [&](int64_t place) { return Steps::Place{bench.arena.At(place * elements * 4)}; };
+  auto* const numbers = reinterpret_cast<float*>(at(0).data);
+  for (int64_t i = 0; i < 4 * elements; ++i) numbers[i] = static_cast<float>(i % 17 + 1) * 0.0625F;
+  const auto given = [](int number) { return ExpressionNode{ScalarOp::kArgument, DType::kF32, number}; };
+  // in0 * arg0 + in1 * arg1, and with in1 * in1
+  const Expression mean = {{Read(0), given(0), Node(ScalarOp::kMul, 0, 1), Read(1), given(1),
+                            Node(ScalarOp::kMul, 3, 4), Node(ScalarOp::kAdd, 2, 5)}};
+  const Expression square = {{Read(0), given(0), Node(ScalarOp::kMul, 0, 1), Read(1), Node(ScalarOp::kMul, 3, 3),
+                              given(1), Node(ScalarOp::kMul, 4, 5), Node(ScalarOp::kAdd, 2, 6)}};
+  // in0 * arg0 - in1 / (sqrt(in2) / arg0 + arg1) * arg1
+  const Expression moved = {{Read(0), given(0), Node(ScalarOp::kMul, 0, 1), Read(1), Read(2), Node(ScalarOp::kSqrt, 4),
+                             Node(ScalarOp::kDiv, 5, 1), given(1), Node(ScalarOp::kAdd, 6, 7),
+                             Node(ScalarOp::kDiv, 3, 8), Node(ScalarOp::kMul, 9, 7), Node(ScalarOp::kSub, 2, 10)}};
+  Steps step({elements});
+  step.Add(MapOp{mean}, {at(1), at(3)}, at(1));
+  step.Add(MapOp{square}, {at(2), at(3)}, at(2));
+  step.Add(MapOp{moved}, {at(0), at(1), at(2)}, at(0));
+  bench.Add("adamw_" + std::to_string(elements), 28 * elements, [&] { step.Run(); });
+}
+
 // Attention of heads of 2048 x 64 against BLAS's two products of each, with the whole matrix of scores in memory and
 // nothing done to it, in turns, on one thread.
 void AddAttention(Bench& bench, int64_t heads, int64_t rows, int64_t features) {
@@ -436,6 +458,8 @@ int Main(int argc, char** argv) {
   AddAttention(bench, 4, 2048, 64);
   AddNormalisations(bench, 2048, 4096);
   AddNormalisations(bench, 8, 4096);
+  AddAdamW(bench, int64_t{1} << 22);
+  AddAdamW(bench, int64_t{1} << 16);
   AddFamilies(bench, 512);
   AddFamilies(bench, quick ? 2048 : 6144);
   std::printf("%s\n", bench.out.dump(2).c_str());

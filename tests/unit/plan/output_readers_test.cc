@@ -20,7 +20,9 @@ std::vector<int> ReadersIn(const std::string& values, const std::string& steps, 
       "  b0 : input 32 bytes on mesh(2)\n"
       "  b1 : temporary 32 bytes on mesh(2)\n"
       "  b2 : temporary 32 bytes on mesh(2)\n"
-      "  b3 : output " + std::to_string(out_bytes) + " bytes on mesh(2)\n"
+      "  b3 : output " +
+      std::to_string(out_bytes) +
+      " bytes on mesh(2)\n"
       "  in  %0 : f32[4,4] @ mesh(2) [S(0)] in b0\n"
       "  tmp %1 : f32[4,4] @ mesh(2) [S(0)] in b1\n" +
       values + "  local map(exp:f32(in0:f32)) %0 -> %1\n" + steps + "}\n";
@@ -61,10 +63,9 @@ TEST(OutputReaders, EachInputOfALocalStepIsOne) {
 
 TEST(OutputReaders, WhatWorkersReadOfEachOtherIsNot) {
   EXPECT_EQ(ReadersIn(kSum + "  out %3 : f32[4,4] @ mesh(2) [R] in b3\n",
-                      kSums +
-                          "  all_gather %1 -> %3 move\n"
-                          "    dim 0: [0:2) 0+0 -> 0+0, [2:4) 1+0 -> 0+2\n"
-                          "    dim 1: [0:4) 0+0 -> 0+0\n",
+                      kSums + "  all_gather %1 -> %3 move\n"
+                              "    dim 0: [0:2) 0+0 -> 0+0, [2:4) 1+0 -> 0+2\n"
+                              "    dim 1: [0:4) 0+0 -> 0+0\n",
                       64),
             (std::vector<int>{0, 0}));
 }
