@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/fetch_ahead.h"
-#include "kernels/cpu/loops.h"
+#include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/joined_kernels.h"
 
@@ -88,25 +88,33 @@ Evaluator::Evaluator(const Expression& expression, absl::Span<const Scalar> scal
   static thread_local std::array<std::vector<std::byte>, kMaxJoinedKernels> scratches;
   std::vector<std::byte>& scratch = scratches[number];
   const Slots slots(expression);
-  scratch.resize(std::max(scratch.size(), slots.count() * kBlockStride));
+  scratch.resize(std::max(scratch.size(), slots.count() * kBlockStride + kLineBytes));
+  std::byte* const first = scratch.data() + BytesToLine(scratch.data());  // no vector lies across two lines
   for (size_t n = 0; n < nodes_.size(); ++n) {
     const ExpressionNode& node = expression.nodes[n];
-    nodes_[n].scratch = scratch.data() + slots.of(n) * kBlockStride;
+    Node& here = nodes_[n];
+    here.scratch = first + slots.of(n) * kBlockStride;
+    here.arity = Arity(node.op);
+    if (here.arity > 0) {
+      const ExpressionNode& operand = At(node.op == ScalarOp::kWhere ? node.b : node.a);
+      here.block = {.op = node.op, .dtype = node.dtype, .operand = operand.dtype};
+    }
     if (node.op != ScalarOp::kArgument) continue;
     FillElements(ToElement(scalars[static_cast<size_t>(node.a)], node.dtype), SizeBytes(node.dtype), kBlockElements,
-                 nodes_[n].scratch);
-    nodes_[n].values = nodes_[n].scratch;
-    nodes_[n].is_constant = true;
+                 here.scratch);
+    here.values = here.scratch;
+    here.is_constant = true;
   }
 }
 
 absl::StatusOr<const void*> Evaluator::Evaluate(int64_t count, Leaf leaf, void* out) {
   const size_t last = nodes_.size() - 1;
   for (size_t n = 0; n <= last; ++n) {
-    if (nodes_[n].is_constant) continue;
-    if (Arity(expression_.nodes[n].op) == 0) {
-      nodes_[n].values = leaf(expression_.nodes[n], nodes_[n].scratch);
-    } else if (absl::Status s = Run(n, count, n == last ? out : nodes_[n].scratch); !s.ok()) {
+    Node& here = nodes_[n];
+    if (here.is_constant) continue;
+    if (here.arity == 0) {
+      here.values = leaf(expression_.nodes[n], here.scratch);
+    } else if (absl::Status s = Run(n, count, n == last ? out : here.scratch); !s.ok()) {
       return s;
     }
   }
@@ -115,18 +123,19 @@ absl::StatusOr<const void*> Evaluator::Evaluate(int64_t count, Leaf leaf, void* 
 
 absl::Status Evaluator::Run(size_t n, int64_t count, void* out) {
   const ExpressionNode& node = expression_.nodes[n];
-  const int arity = Arity(node.op);
+  Node& here = nodes_[n];
+  NodeBlock& block = here.block;
   const auto values = [&](int32_t operand) { return nodes_[static_cast<size_t>(operand)].values; };
-  NodeBlock block{.op = node.op, .dtype = node.dtype, .out = out, .count = count};
   block.a = values(node.a);
-  if (arity > 1) block.b = values(node.b);
-  if (arity > 2) block.c = values(node.c);
-  block.operand = At(node.op == ScalarOp::kWhere ? node.b : node.a).dtype;
+  if (here.arity > 1) block.b = values(node.b);
+  if (here.arity > 2) block.c = values(node.c);
+  block.out = out;
+  block.count = count;
   if (!RunNodeBlock(block)) {
     return absl::UnimplementedError(absl::StrCat("map: no CPU kernel for ", std::string(ToText(node.op)), " of ",
                                                  std::string(ToText(block.operand))));
   }
-  nodes_[n].values = out;
+  here.values = out;
   if (ahead_ != nullptr) ahead_->FetchSome();
   return absl::OkStatus();
 }

@@ -14,6 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/kernel.h"
 
 namespace tessera::cpu {
@@ -39,6 +40,8 @@ class Evaluator {
   struct Node {
     const void* values = nullptr;
     std::byte* scratch = nullptr;  // of its own until its last reader has run
+    int arity = 0;
+    NodeBlock block = {};  // of an inner node
     bool is_constant = false;
   };
   const ExpressionNode& At(int32_t node) const { return expression_.nodes[static_cast<size_t>(node)]; }

@@ -242,8 +242,10 @@ class HeldBlocks {
       }
       bytes += (block * stride + kLineBytes - 1) / kLineBytes * kLineBytes + kLineBytes;
     }
-    if (static_cast<int64_t>(memory.size()) < bytes) memory.resize(static_cast<size_t>(bytes));
-    for (Operand& operand : operands_) operand.first_row += Address(memory.data());
+    if (operands_.empty()) return;
+    memory.resize(std::max(memory.size(), static_cast<size_t>(bytes + kLineBytes)));
+    const std::byte* const first = memory.data() + BytesToLine(memory.data());
+    for (Operand& operand : operands_) operand.first_row += Address(first);
   }
   // The block that begins with this row is next.
   void MoveTo(int64_t row) {

@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/evaluate.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
 
@@ -39,6 +40,20 @@ class MapRunner final : public PieceRunner {
     return absl::OkStatus();
   }
 
+  // All of it, with the next block on its way where what is read comes from memory.
+  absl::Status RunAll(FetchAhead& ahead, int64_t loops) {
+    if (stores_ == Stores::kCached || loops < 2) return Run(0, nest_.size);
+    for (int64_t start = 0; start < nest_.size;) {
+      const int64_t n = BlockLength(nest_, start);
+      ahead.Begin(loops);
+      if (start + n < nest_.size) AddAhead(start + n, ahead);
+      if (absl::Status s = RunBlock(start, n); !s.ok()) return s;
+      start += n;
+    }
+    EndStores(stores_);
+    return absl::OkStatus();
+  }
+
   absl::Status Run(int64_t start, int64_t count) override {
     for (const int64_t end = start + count; start < end;) {
       const int64_t n = std::min(BlockLength(nest_, start), end - start);
@@ -55,6 +70,18 @@ class MapRunner final : public PieceRunner {
     const std::byte* scratch = nullptr;
     int64_t offset = 0;
   };
+
+  // What the block that begins here reads in one piece.
+  void AddAhead(int64_t start, FetchAhead& ahead) const {
+    const int64_t n = BlockLength(nest_, start);
+    for (size_t i = 0; i < call_.inputs.size(); ++i) {
+      if (call_.inputs[i].is_zero || nest_.strides[i].back() != 1) continue;
+      const RowPlace place = PlaceOf(nest_, i, start);
+      const int64_t bytes = SizeBytes(call_.inputs[i].dtype);
+      ahead.Add(static_cast<const std::byte*>(call_.inputs[i].data) + place.offset * bytes,
+                std::min(n, place.left) * bytes);
+    }
+  }
 
   absl::Status RunBlock(int64_t start, int64_t count) {
     const size_t output = call_.inputs.size();
@@ -185,6 +212,11 @@ absl::Status CheckMap(const MapOp& op, const KernelCall& call) {
 
 }  // namespace
 
+int64_t LoopsOf(const Expression& expression) {
+  return std::count_if(expression.nodes.begin(), expression.nodes.end(),
+                       [](const ExpressionNode& node) { return Arity(node.op) > 0; });
+}
+
 // What is written over an input is in the cache by then.
 Stores StoresOf(const KernelCall& call) {
   int64_t touched = NumElements(call.output_extents) * SizeBytes(call.output_dtype);
@@ -202,9 +234,10 @@ absl::Status RunMap(const MapOp& op, const KernelCall& call) {
     WidenInPlace(call);
     return absl::OkStatus();
   }
-  MapRunner runner(op.expression, call, 0, StoresOf(call), nullptr);
+  FetchAhead ahead;
+  MapRunner runner(op.expression, call, 0, StoresOf(call), &ahead);
   if (absl::Status s = runner.Prepare(); !s.ok()) return s;
-  return runner.Run(0, NumElements(call.output_extents));
+  return runner.RunAll(ahead, LoopsOf(op.expression));
 }
 
 absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number,

@@ -20,6 +20,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/reduce_loops.h"
+#include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
 
 namespace tessera::cpu {
@@ -214,8 +215,8 @@ class ColumnReducer {
     width_ = std::min(width_, source_.is_direct() ? kMaxTileOutputs : kBlockElements);
     static thread_local std::vector<std::byte> scratch;
     // Rows of a lane, the lanes' tree, and the blocks' counter.
-    scratch.resize((kRows + kLaneLevels + kCountedLevels) * kTileBytes);
-    rows_ = scratch.data();
+    scratch.resize((kRows + kLaneLevels + kCountedLevels) * kTileBytes + kLineBytes);
+    rows_ = scratch.data() + BytesToLine(scratch.data());
     lanes_ = rows_ + kRows * kTileBytes;
     levels_ = lanes_ + kLaneLevels * kTileBytes;
   }

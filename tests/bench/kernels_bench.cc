@@ -339,6 +339,29 @@ void AddNormalisations(Bench& bench, int64_t rows, int64_t columns) {
   bench.Add("layer_norm_" + std::to_string(rows) + "x" + std::to_string(columns), 2 * bytes, [&] { layer_norm.Run(); });
 }
 
+// max((x * a + b) * a - b, b) * a, one map of six nodes, and x * a.
+void AddChain(Bench& bench, int64_t elements) {
+  Expression chain = {{Read(0), {ScalarOp::kArgument, DType::kF32, 0}, {ScalarOp::kArgument, DType::kF32, 1}}};
+  int last = 0;
+  const auto then = [&](ScalarOp op, int number) {
+    chain.nodes.push_back(Node(op, last, 1 + number));
+    last = static_cast<int>(chain.nodes.size()) - 1;
+  };
+  const auto add = [&](const std::string& name) {
+    Steps step({elements});
+    step.Add(MapOp{chain}, {{bench.arena.At(0)}}, {bench.arena.At(4 * elements)});
+    bench.Add(name + std::to_string(elements), 8 * elements, [&] { step.Run(); });
+  };
+  then(ScalarOp::kMul, 0);
+  add("map_of_1_");
+  then(ScalarOp::kAdd, 1);
+  then(ScalarOp::kMul, 0);
+  then(ScalarOp::kSub, 1);
+  then(ScalarOp::kMaximum, 1);
+  then(ScalarOp::kMul, 0);
+  add("map_of_6_");
+}
+
 // AdamW's three maps over the parameter, its moments and the gradient, in place, which take turns.
 void AddAdamW(Bench& bench, int64_t elements) {
   const auto at = [&](int64_t place) { return Steps::Place{bench.arena.At(place * elements * 4)}; };
@@ -458,6 +481,8 @@ int Main(int argc, char** argv) {
   AddAttention(bench, 4, 2048, 64);
   AddNormalisations(bench, 2048, 4096);
   AddNormalisations(bench, 8, 4096);
+  AddChain(bench, int64_t{1} << 23);
+  AddChain(bench, int64_t{1} << 15);
   AddAdamW(bench, int64_t{1} << 22);
   AddAdamW(bench, int64_t{1} << 16);
   AddFamilies(bench, 512);
