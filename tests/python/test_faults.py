@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 
+import in_time
 import tessera as ts
 
 S, R = ts.Shard, ts.Replicate
@@ -127,6 +128,7 @@ def test_garbage_on_every_socket_closes_the_connection(new_cluster):
     assert float(x.sum()) == 15
 
 
+@in_time.tried_again
 def test_a_killed_worker_is_named_and_the_rest_goes_on(new_cluster):
     cluster = new_cluster(workers=4)
     session = cluster.connect()
@@ -136,11 +138,9 @@ def test_a_killed_worker_is_named_and_the_rest_goes_on(new_cluster):
     lost = session.distribute_tensor(a, everyone, [S(0)]).wait()
     kept = session.distribute_tensor(a, survivors, [S(0)]).wait()
     os.kill(cluster.worker_pids[2], signal.SIGKILL)
-    start = time.monotonic()
-    with pytest.raises(ts.UnavailableError, match="worker 2"):
+    with in_time.Limit(2), pytest.raises(ts.UnavailableError, match="worker 2"):
         while True:
             (lost @ lost).wait()
-    assert time.monotonic() - start < 2
     with pytest.raises(ConnectionError, match="worker 2"):
         lost.full_tensor()
     np.testing.assert_array_equal((kept @ kept).full_tensor(), a @ a)
@@ -148,6 +148,7 @@ def test_a_killed_worker_is_named_and_the_rest_goes_on(new_cluster):
     assert session.status()["workers"][2]["state"] == "dead"
 
 
+@in_time.tried_again
 def test_killed_in_the_middle_of_work(new_cluster):
     cluster = new_cluster(workers=4, memory="128MiB")
     session = cluster.connect()
@@ -155,12 +156,11 @@ def test_killed_in_the_middle_of_work(new_cluster):
     for _ in range(200):
         x = (x @ x.T) / 600
     os.kill(cluster.worker_pids[3], signal.SIGKILL)
-    start = time.monotonic()
-    with pytest.raises(ts.UnavailableError, match="worker 3"):
+    with in_time.Limit(2.5), pytest.raises(ts.UnavailableError, match="worker 3"):
         x.full_tensor()
-    assert time.monotonic() - start < 2.5
 
 
+@in_time.tried_again
 def test_a_killed_coordinator_makes_everything_unavailable(new_cluster):
     cluster = new_cluster(workers=2)
     session = cluster.connect()
@@ -170,10 +170,8 @@ def test_a_killed_coordinator_makes_everything_unavailable(new_cluster):
     for use in (lambda: x + 1, x.full_tensor, session.sync, session.status):
         with pytest.raises(ts.UnavailableError):
             use()
-    start = time.monotonic()
-    with pytest.raises(ts.UnavailableError):
+    with in_time.Limit(1), pytest.raises(ts.UnavailableError):
         ts.connect(cluster.address)
-    assert time.monotonic() - start < 1
 
 
 def test_a_stopped_worker_does_not_hold_a_wait_for_ever(new_cluster):
@@ -190,6 +188,7 @@ def test_a_stopped_worker_does_not_hold_a_wait_for_ever(new_cluster):
         os.kill(cluster.worker_pids[1], signal.SIGCONT)
 
 
+@in_time.tried_again
 def test_ctrl_c_in_a_wait_returns_within_a_second(new_cluster):
     cluster = new_cluster(workers=2)
     session = cluster.connect()
@@ -199,10 +198,8 @@ def test_ctrl_c_in_a_wait_returns_within_a_second(new_cluster):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
+        with in_time.Limit(1.3), pytest.raises(KeyboardInterrupt):
             (x @ x.T).wait()
-        assert time.monotonic() - start < 1.3
     finally:
         signal.signal(signal.SIGINT, before)
         os.kill(cluster.worker_pids[0], signal.SIGCONT)

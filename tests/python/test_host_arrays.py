@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import in_time
 import tessera as ts
 from test_progress import interrupted
 
@@ -167,6 +168,7 @@ def test_locals_that_lie_in_it_are_read_there(session, mesh4):
 
 
 @pytest.mark.whole_system
+@in_time.tried_again
 def test_nobody_writes_to_it_when_a_download_was_interrupted():
     before = ("out = ts.host_empty((64, 1 << 16))\na = np.ones((64, 1 << 16))\nb = session.distribute_tensor(a, mesh, [ts.Shard(0)])\n"
               "b.wait()\nos.kill(cluster.worker_pids[1], signal.SIGSTOP)")
@@ -176,16 +178,17 @@ def test_nobody_writes_to_it_when_a_download_was_interrupted():
              "assert np.array_equal(session.distribute_tensor(out, mesh, [ts.Shard(0)]).full_tensor(), a)")
     first, took, rest, errors = interrupted(before, "b.full_tensor(out=out)", after)
     assert (first, rest) == ("INTERRUPTED", "GOES ON"), (first, rest, errors)
-    assert took < 1.0, took
+    in_time.check(took, 1.0)
 
 
 @pytest.mark.whole_system
+@in_time.tried_again
 def test_an_upload_of_it_is_interrupted():
     before = "a = ts.host_empty((64, 1 << 16))\nos.kill(cluster.worker_pids[1], signal.SIGSTOP)"
     first, took, rest, errors = interrupted(before, "session.distribute_tensor(a, mesh, [ts.Shard(0)])",
                                             "os.kill(cluster.worker_pids[1], signal.SIGCONT)")
     assert (first, rest) == ("INTERRUPTED", "GOES ON"), (first, rest, errors)
-    assert took < 1.0, took
+    in_time.check(took, 1.0)
 
 
 def test_a_lost_worker_ends_a_download_into_it(new_cluster):

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+import in_time
 import tessera as ts
 
 # A child process that says what it does; what stands between BEGIN and END is interrupted.
@@ -80,11 +81,12 @@ def interrupted(before, doing, after="", memory="256MiB", delay=0.5):
                  id="a large download"),
     pytest.param(_QUEUE, "y.wait()", "", id="a long queue"),
     pytest.param("y = ts.ones((64, 64), device_mesh=mesh, placements=[ts.Shard(0)])", "while True: y = (y @ y) * 1e-3", "", id="while it is queued")])
+@in_time.tried_again
 def test_ctrl_c_ends_it_within_a_second_and_the_session_goes_on(before, doing, after):
     large = _MANY_PAGES in before
     first, took, rest, errors = interrupted(before, doing, after, **{"memory": "2GiB", "delay": 0.1} if large else {})
     assert (first, rest) == ("INTERRUPTED", "GOES ON"), (first, rest, errors)
-    assert took < 1.0, took
+    in_time.check(took, 1.0)
 
 
 def test_a_wait_shows_a_bar_of_ops(new_cluster, capfd):
