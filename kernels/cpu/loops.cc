@@ -20,8 +20,8 @@
 // clang-format on
 
 // Plain loops: the compiler vectorises them for each instruction set. The pragma says what donation
-// guarantees: an output lies on an operand only element by element. Four vectors a turn: of one, a turn of the loop would
-// take as long as its store.
+// guarantees: an output lies on an operand only element by element. Four vectors a turn: of one, a turn of the loop
+// would take as long as its store.
 #define TESSERA_LOOP _Pragma("GCC ivdep") _Pragma("GCC unroll 4") for (int64_t i = 0; i < n; ++i)
 
 HWY_BEFORE_NAMESPACE();

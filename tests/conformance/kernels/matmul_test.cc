@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -19,11 +20,12 @@
 #include "tests/conformance/kernels/strided_array.h"
 
 namespace {
-size_t largest_allocation = 0;
+std::atomic<size_t> largest_allocation = 0;  // of all threads: on a device others allocate beside the test's
 }  // namespace
 
 void* operator new(size_t bytes) {
-  largest_allocation = std::max(largest_allocation, bytes);
+  size_t largest = largest_allocation;
+  while (largest < bytes && !largest_allocation.compare_exchange_weak(largest, bytes)) continue;
   if (void* memory = std::malloc(bytes); memory != nullptr) return memory;
   throw std::bad_alloc();
 }
