@@ -92,6 +92,40 @@ absl::StatusOr<Tensor> OrderOf(const Tensor& x) {
   return Along(OpId::kTakeAlongAxis, {by_imaginary, by_real});
 }
 
+// Whether each element of a sorted vector differs from the one before it; the first, where there is one, does.
+absl::StatusOr<Tensor> StartsOf(const Tensor& ordered) {
+  TESSERA_ASSIGN_OR_RETURN(const Tensor head, Head(ordered));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor same, Equal(head, head));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor other, NotEqual(head, head));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor begins, Plain(OpId::kLogicalOr, {same, other}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor later, Inner(ordered, 1, 0));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor earlier, Inner(ordered, 0, 1));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor differs, NotEqual(later, earlier));
+  return Along(OpId::kConcat, {begins, differs});
+}
+
+// How long the runs are that begin at `places`: each ends where the next one begins, the last one behind all.
+absl::StatusOr<Tensor> LengthsOf(const Tensor& starts, const Tensor& places) {
+  TESSERA_ASSIGN_OR_RETURN(const Tensor every, Equal(starts, starts));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor ones, AsType(every, DType::kI64));
+  const int64_t all[] = {0};
+  TESSERA_ASSIGN_OR_RETURN(const Tensor number, Sum(ones, all, KeepDims::kYes));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor next, Inner(places, 1, 0));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor ends, Along(OpId::kConcat, {next, number}));
+  return Subtract(ends, places);
+}
+
+// Of each element of x the number of its run.
+absl::StatusOr<Tensor> RunsOf(const Tensor& x, const Tensor& starts, const Tensor& order) {
+  TESSERA_ASSIGN_OR_RETURN(const Tensor steps, AsType(starts, DType::kI64));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor sums, Along(OpId::kCumulativeSum, {steps}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor ranks, Subtract(sums, 1));
+  TESSERA_ASSIGN_OR_RETURN(Tensor runs, Along(OpId::kScatter, {ranks, order, ranks}));
+  if (x.rank() == 1) return runs;
+  TESSERA_RETURN_IF_ERROR(x.AwaitSpec());
+  return Reshape(runs, x.shape());
+}
+
 std::string_view NameOfCaller() { return ThreadSpeaker() == Speaker::kOp ? "index" : NameOf(ThreadSpeaker()); }
 
 absl::Status CheckMask(const TensorSpec& x, const TensorSpec& mask) {
@@ -162,41 +196,35 @@ absl::StatusOr<Tensor> MaskedSelect(const Tensor& x, const Tensor& mask) {
   return CallLater(take, {merged, places});
 }
 
-absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x) {
+absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x, const UniqueWanted& wanted) {
   const SpeakAs speaks(Speaker::kUniqueAll);
   TESSERA_ASSIGN_OR_RETURN(const Tensor flat, Flat(x));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor order, OrderOf(flat));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor ordered, Along(OpId::kTakeAlongAxis, {flat, order}));
-  // Where an element differs from the one before it; the first, where there is one, is different.
-  TESSERA_ASSIGN_OR_RETURN(const Tensor head, Head(ordered));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor same, Equal(head, head));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor other, NotEqual(head, head));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor begins, Plain(OpId::kLogicalOr, {same, other}));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor later, Inner(ordered, 1, 0));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor earlier, Inner(ordered, 0, 1));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor differs, NotEqual(later, earlier));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor starts, Along(OpId::kConcat, {begins, differs}));
+  // Numbers are sorted by themselves; complex ones have an order only by their parts.
+  // An element that equals itself is found among the values; a NaN isn't.
+  const DTypeKind kind = Kind(x.dtype());
+  const bool is_found = kind == DTypeKind::kSigned || kind == DTypeKind::kUnsigned;
+  const bool is_complex = kind == DTypeKind::kComplex;
+  std::optional<Tensor> order;
+  if (is_complex || wanted.indices || (wanted.inverse && !is_found)) {
+    TESSERA_ASSIGN_OR_RETURN(order, OrderOf(flat));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Tensor ordered,
+                           is_complex ? Along(OpId::kTakeAlongAxis, {flat, *order}) : Along(OpId::kSort, {flat}));
+  TESSERA_ASSIGN_OR_RETURN(const Tensor starts, StartsOf(ordered));
   TESSERA_ASSIGN_OR_RETURN(const Tensor places, FindPlaces(starts));
   TESSERA_ASSIGN_OR_RETURN(Tensor values, Along(OpId::kTakeAlongAxis, {ordered, places}));
-  TESSERA_ASSIGN_OR_RETURN(Tensor indices, Along(OpId::kTakeAlongAxis, {order, places}));
-  // Each run ends where the next one starts; the last one at the number of elements.
-  TESSERA_ASSIGN_OR_RETURN(const Tensor steps, AsType(starts, DType::kI64));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor every, Equal(starts, starts));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor ones, AsType(every, DType::kI64));
-  const int64_t all[] = {0};
-  TESSERA_ASSIGN_OR_RETURN(const Tensor number, Sum(ones, all, KeepDims::kYes));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor next, Inner(places, 1, 0));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor ends, Along(OpId::kConcat, {next, number}));
-  TESSERA_ASSIGN_OR_RETURN(Tensor counts, Subtract(ends, places));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor sums, Along(OpId::kCumulativeSum, {steps}));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor ranks, Subtract(sums, 1));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor scattered, Along(OpId::kScatter, {ranks, order, ranks}));
-  if (x.rank() == 1) {
-    return UniqueElements{std::move(values), std::move(indices), scattered, std::move(counts)};
+  UniqueElements found = {std::move(values), std::nullopt, std::nullopt, std::nullopt};
+  if (wanted.indices) {
+    TESSERA_ASSIGN_OR_RETURN(found.indices, Along(OpId::kTakeAlongAxis, {*order, places}));
   }
-  TESSERA_RETURN_IF_ERROR(x.AwaitSpec());
-  TESSERA_ASSIGN_OR_RETURN(Tensor inverse, Reshape(scattered, x.shape()));
-  return UniqueElements{std::move(values), std::move(indices), std::move(inverse), std::move(counts)};
+  if (wanted.counts) {
+    TESSERA_ASSIGN_OR_RETURN(found.counts, LengthsOf(starts, places));
+  }
+  if (wanted.inverse) {
+    TESSERA_ASSIGN_OR_RETURN(found.inverse,
+                             is_found ? Plain(OpId::kSearchSorted, {found.values, x}) : RunsOf(x, starts, *order));
+  }
+  return found;
 }
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 //   absl::StatusOr<Tensor> total = Sum(*large, {});                          // f32[] spec pending
 //   large->shape();                                                          // waits: [17]
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -28,11 +29,17 @@ absl::StatusOr<std::vector<Tensor>> Nonzero(const Tensor& x);
 absl::StatusOr<Tensor> MaskedSelect(const Tensor& x, const Tensor& mask);
 
 struct UniqueElements {
-  Tensor values;   // the different elements, in order; every NaN is one of its own
-  Tensor indices;  // where each is first in the flattened tensor
-  Tensor inverse;  // of each element of x which of the values it is; its spec isn't pending where x's is not
-  Tensor counts;   // how often each is there
+  Tensor values;                  // the different elements, in order; every NaN is one of its own
+  std::optional<Tensor> indices;  // where each is first in the flattened tensor
+  std::optional<Tensor> inverse;  // of each element of x which of the values it is; pending as x's spec is
+  std::optional<Tensor> counts;   // how often each is there
 };
-absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x);
+// What is found besides the values. Nothing is computed or moved for what isn't wanted.
+struct UniqueWanted {
+  bool indices = true;
+  bool inverse = true;
+  bool counts = true;
+};
+absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x, const UniqueWanted& wanted = {});
 
 }  // namespace tessera

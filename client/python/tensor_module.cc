@@ -153,10 +153,14 @@ void DefineFound(nb::module_& module) {
   module.def("masked_select", [](const PyTensor& x, const PyTensor& mask) {
     return PyTensor{ValueOrRaise(MaskedSelect(x.value, mask.value))};
   });
-  module.def("unique_all", [](const PyTensor& x) {
-    UniqueElements unique = ValueOrRaise(UniqueAll(x.value));
-    return ToTuple(
-        {std::move(unique.values), std::move(unique.indices), std::move(unique.inverse), std::move(unique.counts)});
+  module.def("unique_all", [](const PyTensor& x, bool indices, bool inverse, bool counts) {
+    const UniqueWanted wanted = {.indices = indices, .inverse = inverse, .counts = counts};
+    UniqueElements unique = ValueOrRaise(UniqueAll(x.value, wanted));
+    std::vector<Tensor> found = {std::move(unique.values)};
+    for (std::optional<Tensor>* one : {&unique.indices, &unique.inverse, &unique.counts}) {
+      if (one->has_value()) found.push_back(*std::move(*one));
+    }
+    return ToTuple(std::move(found));
   });
 }
 

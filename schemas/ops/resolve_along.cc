@@ -139,6 +139,18 @@ bool TakesFromShards(const TensorSpec& x, int dim, int64_t taken) {
                      [&](const Placement& placement) { return placement.is_shard(dim); });
 }
 
+// Where indices are as finely cut as the dim, each worker could take its own from the whole tensor. That is less than
+// to bring all indices everywhere, and to sum up what the shards had for them, where the tensor is small beside both.
+bool IsLessThanIndices(const TensorSpec& x, const TensorSpec& indices, int dim, int64_t taken) {
+  if (!HaveSameArrangement(indices.mesh, x.mesh)) return false;
+  const int along = indices.rank() == 1 ? 0 : dim;
+  for (size_t i = 0; i < x.placements.size(); ++i) {
+    if (x.placements[i].is_shard(dim) && !indices.placements[i].is_shard(along)) return false;
+  }
+  const int64_t bytes = SizeBytes(x.dtype);
+  return NumElements(x.shape) * bytes < NumElements(indices.shape) * SizeBytes(indices.dtype) + taken * bytes;
+}
+
 absl::StatusOr<OpResolution> TakeFromShards(const ResolveInput& input, const TensorSpec& x, int dim, Shape taken) {
   const TensorSpec& indices = *input.tensors[1];
   TensorSpec output = x;
@@ -164,7 +176,9 @@ absl::StatusOr<OpResolution> ResolveTake(const ResolveInput& input) {
   const TensorSpec own = NothingPending(*input.tensors[0], dim);
   TESSERA_ASSIGN_OR_RETURN(const Shape taken, TakenShape(input, own, indices, dim));
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, taken, SizeBytes(own.dtype)));
-  if (TakesFromShards(own, dim, NumElements(taken))) return TakeFromShards(input, own, dim, taken);
+  if (TakesFromShards(own, dim, NumElements(taken)) && !IsLessThanIndices(own, indices, dim, NumElements(taken))) {
+    return TakeFromShards(input, own, dim, taken);
+  }
   const TensorSpec x = WholeAlong(own, dim);
   TensorSpec output = x;
   output.shape = taken;
@@ -252,6 +266,19 @@ absl::StatusOr<OpResolution> ResolveScatter(const ResolveInput& input) {
   return PlaceScatter(input, static_cast<ScatterMode>(known - std::begin(kModes)), dim);
 }
 
+// Where an element belongs in a sorted vector is the sum of where it belongs in the vector's shards: before so many
+// elements of each. That is less to move where the vector is long beside the values and their places.
+bool CountsByShard(const TensorSpec& sorted, const TensorSpec& values) {
+  if (!HaveSameArrangement(sorted.mesh, values.mesh)) return false;
+  const bool is_cut = std::any_of(sorted.placements.begin(), sorted.placements.end(),
+                                  [](const Placement& placement) { return placement.is_shard(); });
+  const bool is_pending = std::any_of(sorted.placements.begin(), sorted.placements.end(),
+                                      [](const Placement& placement) { return placement.is_partial(); });
+  const int64_t of_value = SizeBytes(values.dtype) + SizeBytes(DType::kI64);
+  return is_cut && !is_pending &&
+         NumElements(values.shape) * of_value < NumElements(sorted.shape) * SizeBytes(sorted.dtype);
+}
+
 absl::StatusOr<OpResolution> ResolveSearch(const ResolveInput& input) {
   const TensorSpec& row = *input.tensors[0];
   const TensorSpec& values = *input.tensors[1];
@@ -266,10 +293,19 @@ absl::StatusOr<OpResolution> ResolveSearch(const ResolveInput& input) {
     Placement& placement = output.placements[static_cast<size_t>(i)];
     if (placement.is_partial()) placement = ShardOrReplicate(WithPlacement(output, i, Placement::Replicate()), i, -1);
   }
-  TensorSpec whole = row;
-  whole.mesh = output.mesh;
-  whole.placements.assign(static_cast<size_t>(output.mesh.ndim()), Placement::Replicate());
-  return Make(input, {whole, output}, SearchSortedOp{side == "right" ? SearchSide::kRight : SearchSide::kLeft},
+  TensorSpec sorted = row;
+  sorted.mesh = output.mesh;
+  sorted.placements.assign(static_cast<size_t>(output.mesh.ndim()), Placement::Replicate());
+  TensorSpec wanted = output;
+  if (CountsByShard(row, values)) {
+    for (size_t i = 0; i < row.placements.size(); ++i) {
+      if (!row.placements[i].is_shard()) continue;
+      sorted.placements[i] = row.placements[i];
+      wanted.placements[i] = Placement::Replicate();
+      output.placements[i] = Placement::Partial(ReduceOp::kSum);
+    }
+  }
+  return Make(input, {sorted, wanted}, SearchSortedOp{side == "right" ? SearchSide::kRight : SearchSide::kLeft},
               WithDType(output, DType::kI64));
 }
 

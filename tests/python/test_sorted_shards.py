@@ -68,3 +68,73 @@ def test_what_is_made_of_a_sort(session, rng):
         np.testing.assert_array_equal(ts.unique_values(whole).full_tensor(), np.unique(np.nan_to_num(a)))
         found = ts.searchsorted(ts.sort(whole), whole)
         np.testing.assert_array_equal(found.full_tensor(), np.searchsorted(np.sort(np.nan_to_num(a)), np.nan_to_num(a)))
+
+
+def moved(session, op):
+    """What op gives, and the bytes that workers received for it, all together."""
+    with session.comm_debug() as comm:
+        result = op()
+        session.sync()
+    return result, sum(comm.bytes_received)
+
+
+@pytest.mark.parametrize("placements", [[S(0), S(0)], [S(0), R()], [ts.Shard(0, sizes=[0, 40_003]), R()]])
+def test_a_search_in_a_vector_that_is_cut_leaves_it_where_it_is(session, rng, placements):
+    a = np.sort(rng.integers(-1000, 1000, 40_003)).astype("f4")
+    wanted = rng.integers(-1100, 1100, (3, 5)).astype("f4")
+    mesh = session.init_device_mesh((2, 2))
+    x, w = session.distribute_tensor(a, mesh, placements).wait(), session.distribute_tensor(wanted, mesh, [R(), R()]).wait()
+    for side in ("left", "right"):
+        found, received = moved(session, lambda: ts.searchsorted(x, w, side=side))
+        assert received == 0 and any(p.is_partial() for p in found.placements)
+        np.testing.assert_array_equal(found.full_tensor(), np.searchsorted(a, wanted, side))
+    # Values that are many have the vector brought to them.
+    many = session.distribute_tensor(rng.integers(-1100, 1100, 80_000).astype("f4"), mesh, [S(0), S(0)]).wait()
+    found = ts.searchsorted(x, many)
+    assert found.placements == (S(0), S(0))
+    np.testing.assert_array_equal(found.full_tensor(), np.searchsorted(a, many.full_tensor()))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i4"])
+@pytest.mark.parametrize("shape, axis", [((40_003,), 0), ((3, 20_001), 1), ((20_001, 3), 0)])
+def test_the_largest_are_those_of_the_shards(session, rng, shape, axis, dtype):
+    a = rng.integers(-50, 50, shape).astype(dtype)     # many are equal: the first of them come first
+    for mesh, placements in ((session.init_device_mesh((4,)), [S(axis)]), (session.init_device_mesh((2, 2)), [R(), S(axis)]),
+                             (session.init_device_mesh((4,)), [ts.Shard(axis, sizes=[5, 0, 10_000, shape[axis] - 10_005])])):
+        x = session.distribute_tensor(a, mesh, placements).wait()
+        for k, largest in ((7, True), (300, False), (0, True)):
+            (values, places), received = moved(session, lambda: ts.topk(x, k, axis=axis, largest=largest))
+            order = np.argsort(-a if largest else a, axis=axis, kind="stable").take(range(k), axis=axis)
+            np.testing.assert_array_equal(places.full_tensor(), order)
+            np.testing.assert_array_equal(values.full_tensor(), np.take_along_axis(a, order, axis))
+            candidates = 4 * k * a.size // shape[axis]      # of all workers, each at most once to each
+            assert received <= 4 * candidates * (a.itemsize + 3 * 8), (k, received)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i4"])
+def test_unique_moves_what_its_sort_and_its_values_need(session, rng, dtype):
+    n = 40_000
+    a = rng.permutation(n).astype(dtype)
+    x = session.distribute_tensor(a, session.init_device_mesh((4,)), [S(0)]).wait()
+    values, of_values = moved(session, lambda: ts.unique_values(x))
+    (_, counts), of_counts = moved(session, lambda: ts.unique_counts(x))
+    (_, inverse), of_inverse = moved(session, lambda: ts.unique_inverse(x))
+    np.testing.assert_array_equal(values.full_tensor(), np.arange(n))
+    np.testing.assert_array_equal(counts.full_tensor(), np.ones(n))
+    np.testing.assert_array_equal(inverse.full_tensor(), a)
+    if TRANSPORT != "shm":     # a sort by messages moves more
+        return
+    whole = 3 * n * a.itemsize     # of every worker all others' shards
+    # A sort, the places of what begins (i64 and the keys of a sort), and the sorted values for those who take of them.
+    assert max(of_values, of_counts) <= 2 * whole + 3 * n * 9
+    if dtype == "i4":
+        assert of_inverse <= 3 * whole + 3 * n * 9      # and the values once more, to be searched
+
+
+def test_what_is_repeated_goes_to_its_place(session, rng):
+    a = rng.standard_normal((4000, 6)).astype("f4")
+    x = session.distribute_tensor(a, session.init_device_mesh((4,)), [S(0)]).wait()
+    for repeats in ((2,), (3, 1), (2, 2), (1, 100)):
+        y, received = moved(session, lambda: ts.tile(x, repeats))
+        np.testing.assert_array_equal(y.full_tensor(), np.tile(a, repeats))
+        assert received <= y.nbytes and not y.placements[0].is_replicate()

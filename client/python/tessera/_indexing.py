@@ -9,13 +9,16 @@ from __future__ import annotations
 import builtins
 import collections
 import dataclasses
+import math
 
 import numpy as np
 
 import _tessera
 import _tessera_ops as made
 from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError
+from ._local_map import local_map
 from ._ops import _tensor_of, astype, broadcast_arrays, broadcast_to, concat, permute_dims, reshape
+from ._placements import Replicate, Shard
 from ._tensor import OPS, as_operand, axes_of
 
 
@@ -377,9 +380,39 @@ def topk(x, k, /, *, axis=-1, largest=True):
     (dim,) = axes_of("topk", axis, x.ndim)
     if not 0 <= k <= x.shape[dim]:
         raise InvalidArgumentError(f"topk: k is {k}, dim {dim} of {x._spec} has {x.shape[dim]} elements")
-    order = made.argsort(x, axis=dim, descending=builtins.bool(largest))
-    order = order[(slice(None),) * dim + (slice(0, k),)]
+    order = (_topk_of_shards if _has_long_shards(x, k, dim) else _order_of_topk)(x, k, dim, builtins.bool(largest))
     return made.take_along_axis(x, order, axis=dim), order
+
+
+# From so many elements of a dim that is cut, its shards give their k largest first.
+_LONG_DIM = 1 << 14
+
+
+def _has_long_shards(x, k, dim):
+    if any(p.is_partial() for p in x.placements):
+        return False
+    shards = math.prod(n for n, p in zip(x.device_mesh.shape, x.placements) if p.is_shard(dim))
+    return shards > 1 and x.shape[dim] >= builtins.max(_LONG_DIM, 4 * k * shards)
+
+
+def _order_of_topk(x, k, dim, largest):
+    return made.argsort(x, axis=dim, descending=largest)[(slice(None),) * dim + (slice(0, k),)]
+
+
+def _topk_of_shards(x, k, dim, largest):
+    """The same order: of equal elements the first comes first, in a shard, and of shards."""
+    from ._creation import arange
+    along = [Shard(0, sizes=p.sizes) if p.is_shard(dim) else Replicate() for p in x.placements]
+    places = arange(x.shape[dim], dtype=np.int64, device_mesh=x.device_mesh, placements=along)
+
+    def largest_of(shard, places):
+        order = _order_of_topk(shard, builtins.min(k, shard.shape[dim]), dim, largest)
+        first = reshape(places[:1], [1] * shard.ndim) if places.size else 0
+        return made.take_along_axis(shard, order, axis=dim), order + first
+
+    cut = [Shard(dim) if p.is_shard(dim) else p for p in x.placements]
+    candidates, places = local_map(largest_of, x, places, out_placements=(cut, cut))
+    return made.take_along_axis(places, _order_of_topk(candidates, k, dim, largest), axis=dim)
 
 
 def median(x, /, axis=None, *, keepdims=False):
@@ -438,14 +471,14 @@ def unique_all(x, /):
 
     The different elements, in order; where each is first; of each element of x which one it is; how often each is there.
     Every NaN is one of its own. Returns at once; the shapes wait for their number."""
-    return _UniqueAll(*_tessera.unique_all(_tensor_of("unique_all", x)))
+    return _UniqueAll(*_tessera.unique_all(_tensor_of("unique_all", x), True, True, True))
 
 
 def unique_values(x, /):
     """unique_values(x, /)
 
     The different elements, in order. Returns at once; the shape waits for their number."""
-    return unique_all(x).values
+    return _tessera.unique_all(_tensor_of("unique_values", x), False, False, False)[0]
 
 
 def unique_counts(x, /):
@@ -453,8 +486,7 @@ def unique_counts(x, /):
 
     The different elements, in order, and how often each is there. Returns at once; the shapes wait for
     their number."""
-    values, _, _, counts = unique_all(x)
-    return _UniqueCounts(values, counts)
+    return _UniqueCounts(*_tessera.unique_all(_tensor_of("unique_counts", x), False, False, True))
 
 
 def unique_inverse(x, /):
@@ -462,5 +494,4 @@ def unique_inverse(x, /):
 
     The different elements, in order, and of each element of x which one it is. Returns at once;
     the shape of the values waits for their number."""
-    values, _, inverse, _ = unique_all(x)
-    return _UniqueInverse(values, inverse)
+    return _UniqueInverse(*_tessera.unique_all(_tensor_of("unique_inverse", x), False, True, False))

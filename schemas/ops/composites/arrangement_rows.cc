@@ -48,6 +48,9 @@ std::vector<V> Promoted(G& g) {
   return pieces;
 }
 
+// Beyond it a dim that is cut is gathered before it is repeated.
+constexpr int64_t kMaxCopiesSideBySide = 64;
+
 V SideBySide(G& g, const std::vector<V>& pieces, int64_t dim) {
   const size_t at = static_cast<size_t>(dim);
   const int rank = pieces[0].rank();
@@ -141,10 +144,23 @@ void Roll(G& g) {
   g.Return(g.Reshape(x, shape));
 }
 
-// Every dim repeated as a whole: a new dim in front of each is broadcast, and both are merged.
+bool IsCutAlong(const V& x, int64_t dim) {
+  return std::any_of(x.spec().placements.begin(), x.spec().placements.end(),
+                     [dim](const Placement& placement) { return placement.is_shard(static_cast<int>(dim)); });
+}
+
+// Every dim repeated as a whole: a new dim in front of each is broadcast, and both are merged. Of a dim that is cut the
+// two could only be merged where it is whole, so its copies are put side by side first, where each goes to its place.
 void Tile(G& g) {
-  const V& x = g.operand(0);
+  V x = g.operand(0);
   std::vector<int64_t> repeats = g.attributes().repeats();
+  for (int64_t d = 0; d < x.rank() && static_cast<int64_t>(repeats.size()) >= x.rank(); ++d) {
+    int64_t& times = repeats[repeats.size() - static_cast<size_t>(x.rank() - d)];
+    if (times < 2 || times > kMaxCopiesSideBySide || !IsCutAlong(x, d)) continue;
+    x = SideBySide(g, std::vector<V>(static_cast<size_t>(times), x), d);
+    if (g.failed()) return;
+    times = 1;
+  }
   Shape own = x.spec().shape;
   while (own.size() < repeats.size()) own.insert(own.begin(), 1);
   while (repeats.size() < own.size()) repeats.insert(repeats.begin(), 1);
