@@ -1,6 +1,7 @@
 // gather and scatter along a dim by indices. An index is checked before it is used; a negative one counts from the end.
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -155,11 +156,26 @@ void Scatter(const IndexedLayout& l, ScatterMode mode, const T* updates, T* out)
   ForEachIndexedRow(l, [&](int64_t to, int64_t indices, int64_t from, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = Wrapped(l.indices[indices + i * index_step], l.extent);
-      T& element = out[to + i * out_step + at * l.stride];
+      if (at < l.own.start || at >= l.own.stop) continue;
+      T& element = out[to + i * out_step + (at - l.own.start) * l.stride];
       element = Updated(mode, element, updates[from + i * update_step]);
     }
     return absl::OkStatus();
   }).IgnoreError();
+}
+
+// Of a shard: indices are of the whole dim, and what is here the kernel's box of it.
+absl::Status SetShard(const char* kernel, int64_t dim, std::optional<int64_t> whole, const KernelCall& call,
+                      IndexedLayout* l) {
+  if (!whole.has_value()) return absl::OkStatus();
+  const Shape& extents = call.inputs[0].extents;
+  if (call.input_box.size() != extents.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kernel, ": a box of ", call.input_box.size(), " dims for ", ToText(extents)));
+  }
+  l->extent = *whole;
+  l->own = call.input_box[static_cast<size_t>(dim)];
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -177,14 +193,7 @@ absl::Status RunGather(const GatherOp& op, const KernelCall& call) {
   auto layout = LayoutOf("gather", op.dim, data.extents, data.is_zero ? Strides(data.extents.size(), 0) : data.strides,
                          call.inputs[1], call.output_extents, call.output_strides);
   if (!layout.ok()) return layout.status();
-  if (op.whole.has_value()) {
-    if (call.input_box.size() != data.extents.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("gather: a box of ", call.input_box.size(), " dims for ", ToText(data.extents)));
-    }
-    layout->extent = *op.whole;
-    layout->own = call.input_box[static_cast<size_t>(op.dim)];
-  }
+  if (absl::Status s = SetShard("gather", op.dim, op.whole, call, &*layout); !s.ok()) return s;
   absl::Status status;
   const absl::Status known = VisitDType("gather", data.dtype, [&](auto element) {
     using T = decltype(element);
@@ -210,6 +219,7 @@ absl::Status RunScatter(const ScatterOp& op, const KernelCall& call) {
   auto layout = LayoutOf("scatter", op.dim, call.output_extents, call.output_strides, call.inputs[1], updates.extents,
                          update_strides);
   if (!layout.ok()) return layout.status();
+  if (absl::Status s = SetShard("scatter", op.dim, op.whole, call, &*layout); !s.ok()) return s;
   if (Kind(call.output_dtype) == DTypeKind::kComplex && op.mode != ScatterMode::kSet && op.mode != ScatterMode::kAdd) {
     return NoKernelFor("scatter", call.output_dtype);
   }

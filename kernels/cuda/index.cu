@@ -59,7 +59,8 @@ extern "C" __global__ void scatter(const __grid_constant__ ScatterParameters p) 
         Fault(p.fault, index);
         continue;
       }
-      const i64 to = at.of[0] + place * p.stride;
+      if (place < p.own_start || place >= p.own_stop) continue;
+      const i64 to = at.of[0] + (place - p.own_start) * p.stride;
       Wide value = LoadWide(p.dtype, p.updates, at.of[2] + i * p.update_stride);
       if (p.op != kCodeAvg) value = CombineWide<DTypes::kAny>(p.op, p.dtype, LoadWide(p.dtype, p.output, to), value);
       StoreWide(p.dtype, p.output, to, value);

@@ -81,7 +81,7 @@ absl::Status FaultOf(const KernelCall& call, int64_t fault_word) {
   } else if (const auto* scatter = std::get_if<ScatterOp>(call.op)) {
     kernel = "scatter";
     dim = scatter->dim;
-    extent = call.output_extents[static_cast<size_t>(dim)];
+    extent = scatter->whole.value_or(call.output_extents[static_cast<size_t>(dim)]);
   } else {
     return absl::InternalError(absl::StrCat(ToText(*call.op), ": left ", fault_word, " in its fault word"));
   }

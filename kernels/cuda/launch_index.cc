@@ -1,5 +1,7 @@
 // gather, scatter and scan along a dim.
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
 #include "schemas/types/status_macros.h"
@@ -45,6 +47,16 @@ Element NothingOf(DType dtype) {
   return {};
 }
 
+// What of the dim is here: of a shard its box of the whole, else all.
+absl::StatusOr<Interval> OwnRange(const char* kernel, size_t dim, std::optional<int64_t> whole,
+                                  const KernelCall& call) {
+  const Shape& extents = call.inputs[0].extents;
+  if (!whole.has_value()) return Interval{0, extents[dim]};
+  if (call.input_box.size() == extents.size()) return call.input_box[dim];
+  return absl::InvalidArgumentError(
+      absl::StrCat(kernel, ": a box of ", call.input_box.size(), " dims for ", ToText(extents)));
+}
+
 }  // namespace
 
 absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, const Workspace& workspace) {
@@ -57,12 +69,8 @@ absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, c
   TESSERA_RETURN_IF_ERROR(CheckExtents("gather", op.dim, data.extents, call.output_extents));
   const size_t dim = static_cast<size_t>(op.dim);
   TESSERA_ASSIGN_OR_RETURN(Strides index_strides, IndexStrides("gather", indices, dim, call.output_extents));
-  if (op.whole.has_value() && call.input_box.size() != data.extents.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gather: a box of ", call.input_box.size(), " dims for ", ToText(data.extents)));
-  }
+  TESSERA_ASSIGN_OR_RETURN(const Interval own, OwnRange("gather", dim, op.whole, call));
   if (NumElements(call.output_extents) == 0) return Steps();
-  const Interval own = op.whole.has_value() ? call.input_box[dim] : Interval{0, data.extents[dim]};
   Strides strides = StridesOf(data);
   GatherParameters p;
   p.nothing = NothingOf(data.dtype);
@@ -92,6 +100,7 @@ absl::StatusOr<Steps> LaunchScatter(const ScatterOp& op, const KernelCall& call,
   TESSERA_ASSIGN_OR_RETURN(Strides index_strides, IndexStrides("scatter", indices, dim, updates.extents));
   const bool has_order = op.mode == ScatterMode::kMax || op.mode == ScatterMode::kMin;
   if (Kind(call.output_dtype) == DTypeKind::kComplex && has_order) return NoKernelFor("scatter", call.output_dtype);
+  TESSERA_ASSIGN_OR_RETURN(const Interval own, OwnRange("scatter", dim, op.whole, call));
   Steps steps;
   if (data.is_zero || data.data != call.output) {
     AddCopy(call.output_extents, SizeBytes(call.output_dtype), DataOf(data, workspace), StridesOf(data), call.output,
@@ -104,8 +113,10 @@ absl::StatusOr<Steps> LaunchScatter(const ScatterOp& op, const KernelCall& call,
   p.updates = DataOf(updates, workspace);
   p.output = call.output;
   p.fault = FaultWordOf(workspace);
-  p.extent = call.output_extents[dim];
+  p.extent = op.whole.value_or(call.output_extents[dim]);
   p.stride = call.output_strides[dim];
+  p.own_start = own.start;
+  p.own_stop = own.stop;
   p.count = updates.extents[dim];
   p.index_stride = index_strides[dim];
   p.update_stride = StridesOf(updates)[dim];

@@ -230,7 +230,8 @@ struct ScatterParameters {
   const void* updates = nullptr;
   void* output = nullptr;
   unsigned long long* fault = nullptr;
-  long long extent = 0, stride = 0;  // of the output along the dim
+  long long extent = 0, stride = 0;  // of the output along the dim, as indices count
+  long long own_start = 0, own_stop = 0;
   long long count = 0, index_stride = 0, update_stride = 0;
   int dtype = 0;
   int op = 0;     // of ReduceCode; kCodeAvg sets

@@ -15,6 +15,10 @@ std::string_view NameOf(PlaceBase base) {
   return base == PlaceBase::kNone ? "none" : base == PlaceBase::kInput ? "input" : "scalar";
 }
 
+std::string WholeText(std::optional<int64_t> whole) {
+  return whole.has_value() ? StrCat("; whole=", *whole) : std::string();
+}
+
 struct TextVisitor {
   std::string operator()(const MapOp& op) const { return StrCat("map(", ToText(op.expression), ")"); }
   std::string operator()(const ReduceLocalOp& op) const {
@@ -58,11 +62,9 @@ struct TextVisitor {
     return op.side == SearchSide::kLeft ? "searchsorted(left)" : "searchsorted(right)";
   }
   std::string operator()(const AttentionOp& op) const { return op.is_causal ? "attention(causal)" : "attention()"; }
-  std::string operator()(const GatherOp& op) const {
-    return StrCat("gather(dim=", op.dim, op.whole.has_value() ? StrCat("; whole=", *op.whole) : "", ")");
-  }
+  std::string operator()(const GatherOp& op) const { return StrCat("gather(dim=", op.dim, WholeText(op.whole), ")"); }
   std::string operator()(const ScatterOp& op) const {
-    return StrCat("scatter(", kScatterModes[static_cast<size_t>(op.mode)], "; dim=", op.dim, ")");
+    return StrCat("scatter(", kScatterModes[static_cast<size_t>(op.mode)], "; dim=", op.dim, WholeText(op.whole), ")");
   }
   std::string operator()(const LinalgOp& op) const { return ToText(op); }
   std::string operator()(const FourierOp& op) const { return ToText(op); }
@@ -86,6 +88,12 @@ absl::Status ExpectDims(std::string_view name, absl::Span<const int64_t> dims) {
     previous = dim;
   }
   return absl::OkStatus();
+}
+
+// The extent of a dim in the whole tensor.
+absl::Status ExpectWhole(std::string_view name, std::optional<int64_t> whole) {
+  if (!whole.has_value() || *whole >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat(name, ": whole is ", *whole));
 }
 
 // Extents of dims in the whole tensor, whose elements can be counted.
@@ -191,9 +199,7 @@ struct ValidateVisitor {
   }
   absl::Status operator()(const GatherOp& op) const {
     TESSERA_RETURN_IF_ERROR(ExpectCounts("gather", inputs, 2, scalars, 0));
-    if (op.whole.has_value() && *op.whole < 0) {
-      return absl::InvalidArgumentError(StrCat("gather: whole is ", *op.whole));
-    }
+    TESSERA_RETURN_IF_ERROR(ExpectWhole("gather", op.whole));
     return ExpectDims("gather", {op.dim});
   }
   absl::Status operator()(const ScatterOp& op) const {
@@ -201,6 +207,7 @@ struct ValidateVisitor {
     if (static_cast<size_t>(op.mode) >= kScatterModes.size()) {
       return absl::InvalidArgumentError("scatter: unknown mode");
     }
+    TESSERA_RETURN_IF_ERROR(ExpectWhole("scatter", op.whole));
     return ExpectDims("scatter", {op.dim});
   }
   absl::Status operator()(const LinalgOp& op) const { return ValidateLinalgOp(op, inputs, scalars); }

@@ -150,11 +150,13 @@ struct GatherOp {
 };
 // Inputs: an array, indices as for gather, broadcast to the updates, and updates. The output is the array with each
 // update at its index along `dim`, set or combined with what is there, in row-major order of the updates: the last one
-// set wins.
+// set wins. With `whole`, the extent of the dim in the whole tensor, indices are of that, and the array is a shard,
+// whose global box the kernel is given: what goes to another one is left out.
 enum class ScatterMode : uint8_t { kSet = 0, kAdd = 1, kMax = 2, kMin = 3 };
 struct ScatterOp {
   ScatterMode mode = ScatterMode::kSet;
   int64_t dim = 0;
+  std::optional<int64_t> whole = std::nullopt;
   bool operator==(const ScatterOp&) const = default;
 };
 
@@ -180,8 +182,8 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
 // "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)", "attention()", "attention(causal)",
-// "gather(dim=1)", "gather(dim=0; whole=8)", "scatter(add; dim=0)"; those of linalg_op.h, window_op.h and fourier_op.h.
-// Round-trips.
+// "gather(dim=1)", "gather(dim=0; whole=8)", "scatter(add; dim=0)", "scatter(set; dim=0; whole=8)"; those of
+// linalg_op.h, window_op.h and fourier_op.h. Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

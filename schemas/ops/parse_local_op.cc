@@ -59,6 +59,14 @@ absl::StatusOr<LocalOp> ParseMerge(Scanner& scanner, SortResult result) {
   return op;
 }
 
+// "; whole=8", if it is there.
+absl::StatusOr<std::optional<int64_t>> ParseWhole(Scanner& scanner) {
+  if (!scanner.TryTake(";")) return std::optional<int64_t>();
+  for (const std::string_view token : {"whole", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t whole, scanner.TakeInteger());
+  return std::optional<int64_t>(whole);
+}
+
 absl::StatusOr<LocalOp> ParseScatter(Scanner& scanner) {
   ScatterOp op;
   TESSERA_ASSIGN_OR_RETURN(const std::string_view name, scanner.TakeIdentifier());
@@ -67,6 +75,7 @@ absl::StatusOr<LocalOp> ParseScatter(Scanner& scanner) {
   op.mode = static_cast<ScatterMode>(found - kScatterModes.begin());
   TESSERA_RETURN_IF_ERROR(scanner.Take(";"));
   TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
+  TESSERA_ASSIGN_OR_RETURN(op.whole, ParseWhole(scanner));
   TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 3, 0));
   return op;
 }
@@ -165,10 +174,7 @@ absl::StatusOr<LocalOp> ParsePlace(Scanner& scanner) {
 absl::StatusOr<LocalOp> ParseGather(Scanner& scanner) {
   GatherOp op;
   TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
-  if (scanner.TryTake(";")) {
-    for (const std::string_view token : {"whole", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
-    TESSERA_ASSIGN_OR_RETURN(op.whole, scanner.TakeInteger());
-  }
+  TESSERA_ASSIGN_OR_RETURN(op.whole, ParseWhole(scanner));
   TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 2, 0));
   return op;
 }

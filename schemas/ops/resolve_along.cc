@@ -202,11 +202,34 @@ std::optional<ReduceOp> PendingOf(ScatterMode mode, DType dtype) {
   return std::nullopt;
 }
 
+// Where there is less to write than there is, shards of the dim stay where they are: each worker writes what of the
+// updates goes to its own.
+std::optional<OpResolution> ScatterIntoShards(const ResolveInput& input, ScatterMode mode, int dim) {
+  const TensorSpec &x = *input.tensors[0], &indices = *input.tensors[1], &given = *input.tensors[2];
+  bool is_cut = false;
+  for (const Placement& placement : x.placements) {
+    if (placement.is_partial()) return std::nullopt;
+    is_cut = is_cut || placement.is_shard(dim);
+  }
+  const int64_t brought =
+      NumElements(given.shape) * SizeBytes(given.dtype) + NumElements(indices.shape) * SizeBytes(indices.dtype);
+  if (!is_cut || brought >= NumElements(x.shape) * SizeBytes(x.dtype)) return std::nullopt;
+  TensorSpec updates = given;
+  updates.mesh = x.mesh;
+  updates.placements = x.placements;
+  for (Placement& placement : updates.placements) {
+    if (placement.is_shard(dim)) placement = Placement::Replicate();
+  }
+  return Make(input, {x, IndicesBeside(indices, updates, dim), updates},
+              ScatterOp{mode, dim, x.shape[static_cast<size_t>(dim)]}, x);
+}
+
 // What goes where is decided by mesh dim. Where x is whole and the updates are cut in another dim, x is cut so, for
 // nothing. Updates that are cut along the dim, or pending alike, stay where they are where there are more of them than
 // elements of x: each worker writes its own, over x, which counts once in a sum, and the result is pending. Else the
 // updates lie as x does.
 OpResolution PlaceScatter(const ResolveInput& input, ScatterMode mode, int dim) {
+  if (std::optional<OpResolution> there = ScatterIntoShards(input, mode, dim)) return *std::move(there);
   const TensorSpec& base = *input.tensors[0];
   const TensorSpec& given = *input.tensors[2];
   TensorSpec x = WholeAlong(base, dim), output = x, updates = given;

@@ -406,13 +406,14 @@ struct Kernels {
   }
 
   void operator()(const ScatterOp& op) const {
-    const int64_t extent = output.extents[static_cast<size_t>(op.dim)];
+    const int64_t extent = op.whole.value_or(output.extents[static_cast<size_t>(op.dim)]);
+    const Interval own = op.whole.has_value() ? input_box[static_cast<size_t>(op.dim)] : Interval{0, extent};
     const StridedNumbers& updates = inputs[2];
     ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, inputs[0].Read(index)); });
     ForEachIndex(updates.extents, [&](const Shape& index) {
       const int64_t place = IndexFor(index, op.dim, extent, "scatter");
-      if (place < 0) return;
-      const Shape to = At(index, op.dim, place);
+      if (place < own.start || place >= own.stop) return;
+      const Shape to = At(index, op.dim, place - own.start);
       constexpr std::array<ReduceOp, 4> kOps = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
       const Number update = updates.Read(index);
       output.Write(to, op.mode == ScatterMode::kSet ? update

@@ -131,6 +131,29 @@ def test_unique_moves_what_its_sort_and_its_values_need(session, rng, dtype):
         assert of_inverse <= 3 * whole + 3 * n * 9      # and the values once more, to be searched
 
 
+def test_few_updates_are_written_where_a_table_lies(session, rng):
+    a, rows = rng.standard_normal((4001, 8)).astype("f4"), rng.standard_normal((5, 8)).astype("f4")
+    at = np.array([4000, -4001, 7, 2000, 7])
+    mesh = session.init_device_mesh((4,))
+    updates, indices = (session.distribute_tensor(one, mesh, [R()]).wait() for one in (rows, at))
+    x = session.distribute_tensor(a, mesh, [S(0)]).wait()
+
+    def assign():
+        x[indices] = updates
+
+    _, received = moved(session, assign)
+    a[at] = rows
+    assert received == 0 and x.placements == (S(0),)
+    np.testing.assert_array_equal(x.full_tensor(), a)
+    y, received = moved(session, lambda: ts.index_add(x, indices, updates, axis=0))
+    np.add.at(a, at, rows)
+    assert received == 0 and y.placements == (S(0),)
+    np.testing.assert_array_equal(y.full_tensor(), a)
+    with pytest.raises(IndexError, match="4001"):
+        x[ts.asarray([4001], device_mesh=mesh)] = 0.0
+        x.wait()
+
+
 def test_what_is_repeated_goes_to_its_place(session, rng):
     a = rng.standard_normal((4000, 6)).astype("f4")
     x = session.distribute_tensor(a, session.init_device_mesh((4,)), [S(0)]).wait()

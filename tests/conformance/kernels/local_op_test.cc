@@ -462,6 +462,13 @@ TEST(LocalOps, ScattersCombineInOrder) {
             ExpectAgreement(ScatterOp{mode, dim}, {&a, &indices, &updates}, out);
             if (HasFailure()) return;
           }
+          // A shard of a larger tensor, which most of the indices are not of.
+          const StridedArray far = Indices({5}, layout, extent + 7);
+          Box box;
+          for (const int64_t here : a.extents()) box.push_back({0, here});
+          box[static_cast<size_t>(dim)] = {4, 4 + extent};
+          ExpectAgreement(ScatterOp{mode, dim, extent + 7}, {&a, &far, &updates}, out, {}, 0, box);
+          if (HasFailure()) return;
         }
       }
     }

@@ -92,6 +92,8 @@ TEST(Scatter, OnEveryPlacement) {
       CheckAll({mode, 0, {3, 2}, {7}, {7, 2}}, mesh, 1);
       CheckAll({mode, 1, {2, 3}, {2, 5}, {2, 5}}, mesh, 1);
       CheckAll({mode, 0, {5}, {3}, {3}}, mesh, 1);
+      CheckAll({mode, 0, {11, 2}, {3}, {3, 2}}, mesh, 1);
+      CheckAll({mode, 1, {2, 13}, {1, 4}, {2, 4}}, mesh, 1);
     }
     CheckAll({mode, 0, {3, 2}, {8}, {8, 2}}, {2, 2}, 7);
     CheckAll({mode, 1, {2, 3}, {1, 7}, {2, 7}}, {2, 2}, 13);
@@ -99,6 +101,7 @@ TEST(Scatter, OnEveryPlacement) {
   // Of several that go to one place the last one stays.
   CheckAll({"set", 0, {3, 2}, {7}, {7, 2}}, {2}, 1);
   CheckAll({"set", 1, {2, 9}, {2, 4}, {2, 4}}, {2, 2}, 11);
+  CheckAll({"set", 0, {13, 2}, {6}, {6, 2}}, {2, 2}, 11);
 }
 
 TEST(Scatter, MoreUpdatesThanElementsStayWhereTheyAre) {
@@ -127,6 +130,22 @@ TEST(Scatter, MoreUpdatesThanElementsStayWhereTheyAre) {
   const auto few = RunScatter({"add", 0, {64, 6}, {4}, {4, 6}}, mesh, {{whole, whole}, {cut, whole}, {cut, whole}});
   ASSERT_TRUE(few.ok()) << few.status();
   EXPECT_EQ(few->plan.values[static_cast<size_t>(few->plan.outputs[0])].spec.placements, (Placements{whole, whole}));
+}
+
+TEST(Scatter, FewUpdatesGoToShardsThatStay) {
+  const Placement whole = Placement::Replicate(), cut = Placement::Shard(0), columns = Placement::Shard(1);
+  for (const std::string mode : {"set", "add", "max", "min"}) {
+    for (const Placements& x : {Placements{cut, cut}, {cut, whole}, {cut, columns}}) {
+      const auto written =
+          RunScatter({mode, 0, {64, 6}, {4}, {4, 6}}, MakeMesh({2, 2}), {x, {whole, whole}, {whole, whole}});
+      ASSERT_TRUE(written.ok()) << written.status();
+      for (const Step& step : written->plan.steps) {  // nothing of x moves
+        const auto* exchange = std::get_if<ExchangeStep>(&step);
+        EXPECT_TRUE(exchange == nullptr || exchange->source != written->plan.inputs[0]) << ToText(written->plan);
+      }
+      EXPECT_EQ(written->plan.values[static_cast<size_t>(written->plan.outputs[0])].spec.placements, x);
+    }
+  }
 }
 
 }  // namespace

@@ -366,7 +366,8 @@ TEST(LocalOp, TextRoundTrips) {
                            "searchsorted(right)",
                            "gather(dim=3)",
                            "scatter(set; dim=0)",
-                           "scatter(min; dim=2)"}) {
+                           "scatter(min; dim=2)",
+                           "scatter(add; dim=0; whole=8)"}) {
     const absl::StatusOr<LocalOp> op = ParseLocalOp(text);
     ASSERT_TRUE(op.ok()) << text << op.status();
     EXPECT_EQ(ToText(*op), text);
@@ -399,6 +400,7 @@ TEST(LocalOp, HostileTextsAreErrors) {
                            "gather(dim=-1)",
                            "scatter(mul; dim=0)",
                            "scatter(add)",
+                           "scatter(add; dim=0; whole=-1)",
                            "rand([4294967296,4294967296])",
                            "frob()"}) {
     EXPECT_FALSE(ParseLocalOp(text).ok()) << text;
