@@ -229,11 +229,17 @@ def test_implicit_redistribution_policies(session, mesh4):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_array_equal((x + y).full_tensor(), 2)
-    session.implicit_redistribution("forbid")
-    with pytest.raises(ts.TesseraError):
-        x + y
-    with ts.implicit_redistribution("allow"):
-        x + y
+    for forbid in (lambda: session.implicit_redistribution("forbid"), lambda: setattr(session, "implicit_redistribution", "forbid")):
+        assert session.implicit_redistribution == "allow"
+        forbid()
+        assert session.implicit_redistribution == "forbid"
+        with pytest.raises(ts.TesseraError):
+            x + y
+        with ts.implicit_redistribution("allow"):
+            x + y
+        session.implicit_redistribution = "allow"
+    with pytest.raises(ts.InvalidArgumentError, match="maybe"):
+        session.implicit_redistribution = "maybe"
     with pytest.raises(ts.InvalidArgumentError):
         with ts.implicit_redistribution("maybe"):
             pass
@@ -247,3 +253,22 @@ def test_generic_array_api_code_works(session, mesh4):
     np.testing.assert_allclose(y.full_tensor(), np.exp(a - a.max(1, keepdims=True)).mean(1))
     z = xp.zeros((2,), device=x.device)
     assert z.device == mesh4
+
+
+def test_a_namespace_of_a_version_that_is_not_there_is_refused(mesh4):
+    x = ts.ones(3, device_mesh=mesh4)
+    for version in (None, "2021.12", ts.__array_api_version__):
+        assert x.__array_namespace__(api_version=version) is ts
+    for version in ("1999.01", "2031.12", 3):
+        with pytest.raises(ValueError, match="there are 2021.12"):
+            x.__array_namespace__(api_version=version)
+
+
+def test_dlpack_takes_what_the_array_api_gives_it(mesh4):
+    x = ts.arange(4, device_mesh=mesh4)
+    assert np.from_dlpack(x).tolist() == [0, 1, 2, 3]
+    x.__dlpack__(stream=None, max_version=(1, 0), dl_device=x.__dlpack_device__(), copy=True)
+    with pytest.raises(BufferError, match="a copy can't be avoided"):
+        x.__dlpack__(copy=False)
+    with pytest.raises(TypeError):
+        x.__dlpack__(nonsense=1)

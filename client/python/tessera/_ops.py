@@ -79,7 +79,11 @@ std, var, nanstd, nanvar = map(_spread, ("std", "var", "nanstd", "nanvar"))
 def astype(x, dtype, /, *, copy=True, device=None):
     x = _tensor_of("astype", x)
     code = code_of(dtype, "astype")
-    return x._copy() if code == x._dtype else _tessera.call(_ROWS["astype"][0], (x,), dtype=code)
+    if device is not None and device != x.device_mesh:
+        x = x.to_device(device)
+    if code != x._dtype:
+        return _tessera.call(_ROWS["astype"][0], (x,), dtype=code)
+    return x._copy() if copy else x
 
 
 _document(astype, "astype")

@@ -28,6 +28,8 @@ MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
 MAX_IMPLICIT_DOWNLOAD = 1 << 30    # docs/limits.md: max_implicit_download
 MAX_ITERATION = 4096               # docs/limits.md: max_iteration
 
+API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")   # each of the array API includes those before it
+
 OPS = {row[1]: row[0] for row in _tessera.catalog()}
 
 
@@ -267,6 +269,8 @@ class _TensorMethods:
 
     def __array_namespace__(self, *, api_version=None):
         import tessera
+        if api_version is not None and api_version not in API_VERSIONS:
+            raise InvalidArgumentError(f"__array_namespace__: api_version is {api_version!r}; there are {', '.join(API_VERSIONS)}")
         return tessera
 
     # ---- moving -----------------------------------------------------------------------------
@@ -394,9 +398,10 @@ class _TensorMethods:
         array = self._download("__array__")
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options):
-        options.pop("copy", None)
-        return self._download("__dlpack__").__dlpack__(**options)
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if copy is False:
+            raise BufferError(f"__dlpack__: {self._spec} lives on workers, a copy can't be avoided")
+        return self._download("__dlpack__").__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
 
     def __dlpack_device__(self):
         return (1, 0)
