@@ -92,14 +92,17 @@ class Bench {
     TESSERA_ASSIGN_OR_RETURN(rows_, session_.DistributeTensor(View(), mesh_, First(Placement::Shard(0))));
     TESSERA_ASSIGN_OR_RETURN(whole_, session_.DistributeTensor(View(), mesh_, First(Placement::Replicate())));
     const float one = 1;
-    TESSERA_ASSIGN_OR_RETURN(tiny_, session_.DistributeTensor(MakeHostView(DType::kF32, {}, &one), mesh_,
-                                                              First(Placement::Replicate())));
+    TESSERA_ASSIGN_OR_RETURN(
+        tiny_, session_.DistributeTensor(MakeHostView(DType::kF32, {}, &one), mesh_, First(Placement::Replicate())));
     return session_.Sync();
   }
 
   absl::Status TinyOps() {
-    const Figure chained{"tiny_ops", StrCat(kChainLength, " chained additions to a number"), "ops/s",
-                         static_cast<double>(kChainLength), {}};
+    const Figure chained{"tiny_ops",
+                         StrCat(kChainLength, " chained additions to a number"),
+                         "ops/s",
+                         static_cast<double>(kChainLength),
+                         {}};
     TESSERA_RETURN_IF_ERROR(Measure(chained, [this]() -> absl::Status {
       Tensor x = *tiny_;
       for (int64_t i = 0; i < kChainLength; ++i) {
@@ -107,8 +110,8 @@ class Bench {
       }
       return x.Wait();
     }));
-    const Figure fetched{"op_and_fetch", "an addition to a number, and the number fetched", "ops/s",
-                         static_cast<double>(kFetches), {}};
+    const Figure fetched{
+        "op_and_fetch", "an addition to a number, and the number fetched", "ops/s", static_cast<double>(kFetches), {}};
     return Measure(fetched, [this]() -> absl::Status {
       for (int64_t i = 0; i < kFetches; ++i) {
         TESSERA_ASSIGN_OR_RETURN(const Tensor x, Add(*tiny_, 1.0));
@@ -232,11 +235,15 @@ absl::Status RunBench(const BenchOptions& options) {
 }  // namespace
 
 Command AddBenchCommand(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("bench", "How fast a cluster is: tiny ops, copies, redistributions, a product");
+  CLI::App* command =
+      app.add_subcommand("bench", "How fast a cluster is: tiny ops, copies, redistributions, a product");
   auto options = std::make_shared<BenchOptions>();
   options->address.AddTo(*command);
-  command->add_flag("--local", options->is_local, "starts a cluster on this host and measures that, as it does where no address is given");
-  command->add_option("--workers", options->workers, "of the cluster that it starts")->check(CLI::Range(1, 1024))->capture_default_str();
+  command->add_flag("--local", options->is_local,
+                    "starts a cluster on this host and measures that, as it does where no address is given");
+  command->add_option("--workers", options->workers, "of the cluster that it starts")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   command->add_option("--memory", options->memory, "of each worker of it: 512MiB, 4GiB")
       ->check(CheckBytes)
       ->capture_default_str();
@@ -244,7 +251,8 @@ Command AddBenchCommand(CLI::App& app) {
                     "one JSON object on stdout: workers, device, runs and figures (name, what, unit, best, median, "
                     "seconds of each run)");
   command->footer(
-      "Examples:\n  tessera bench --local --workers 4\n  tessera bench --address unix:/run/tessera.sock#token=HEX --json\n"
+      "Examples:\n  tessera bench --local --workers 4\n  tessera bench --address unix:/run/tessera.sock#token=HEX "
+      "--json\n"
       "It takes some seconds, and 100 MiB of each worker. What else runs on the machine shows in the figures.");
   return {command, [options] {
             const absl::Status status = RunBench(*options);
