@@ -272,3 +272,26 @@ def test_dlpack_takes_what_the_array_api_gives_it(mesh4):
         x.__dlpack__(copy=False)
     with pytest.raises(TypeError):
         x.__dlpack__(nonsense=1)
+
+
+def test_methods_of_numpys_arrays_that_take_axes_and_places(session, mesh4):
+    a = np.arange(24).reshape(2, 3, 4)
+    x = session.distribute_tensor(a, mesh4, [S(1)])
+    for call in (lambda v: v.diagonal(), lambda v: v.diagonal(1, 2, 0), lambda v: v.trace(), lambda v: v.trace(-1, axis1=0, axis2=2)):
+        np.testing.assert_array_equal(call(x).full_tensor(), call(a))
+    for call in (lambda v: v.item(5), lambda v: v.item(-1), lambda v: v.item(1, 2, 3), lambda v: v.item((0, 1, 2)), lambda v: v.itemsize):
+        assert call(x) == call(a)
+    for wrong in (lambda: x.item(24), lambda: x.item(1, 2), lambda: x.item(2, 0, 0)):
+        with pytest.raises(IndexError):
+            wrong()
+    for wrong in (lambda: x.diagonal(0, 1, 1), lambda: x[0, 0].trace(), lambda: x.item()):
+        with pytest.raises(ValueError):
+            wrong()
+
+
+def test_numbers_beside_tensors_have_no_dims(mesh4):
+    x = ts.arange(3.0, device_mesh=mesh4)
+    for call in (lambda m, v: m.broadcast_arrays(v, 1)[1], lambda m, v: m.atleast_2d(v, 2.5)[1], lambda m, v: m.stack([v[0], np.float32(4)])):
+        got, want = call(ts, x), call(np, np.arange(3.0))
+        np.testing.assert_array_equal(got.full_tensor(), want)
+        assert got.dtype == want.dtype

@@ -14,7 +14,7 @@ from . import _context, _index, _plan
 from ._array_function import array_function, tell_download
 from ._attach import attach
 from ._dtypes import code_of, numpy_of, refuse_masked
-from ._errors import (BY_CODE, ArgumentError, InvalidArgumentError, ResourceExhaustedError, TesseraError,
+from ._errors import (BY_CODE, ArgumentError, IndexOutOfRangeError, InvalidArgumentError, ResourceExhaustedError, TesseraError,
                       UnimplementedError)
 from ._mesh import DeviceMesh, integers
 from ._names import suggestion
@@ -356,8 +356,18 @@ class _TensorMethods:
             self._wait(limit)
         return self
 
-    def item(self):
-        """The one element as a Python value. Blocks."""
+    def item(self, *index):
+        """The one element as a Python value; of several the one at an index, or a number in row-major order. Blocks."""
+        if index:
+            index = tuple(index[0]) if isinstance(index[0], tuple) else index
+            if len(index) == 1 and self.ndim != 1:
+                number = operator.index(index[0])
+                if not -self.size <= number < self.size:
+                    raise IndexOutOfRangeError(f"item: {number} is no number of an element of {self._spec}")
+                index = tuple(int(n) for n in np.unravel_index(number % self.size, self.shape))
+            if len(index) != self.ndim:
+                raise IndexOutOfRangeError(f"item: {len(index)} indices for {self._spec}")
+            return self[tuple(map(operator.index, index))].item()
         if self.size != 1:
             raise InvalidArgumentError(f"item: {self._spec} has {self.size} elements, not 1")
         return self._full().reshape(()).item()
