@@ -31,6 +31,49 @@ TensorSpec OnesOf(const TensorSpec& spec) {
   return ones;
 }
 
+// The stand-in with 0 where the extent isn't known.
+TensorSpec LeastOf(const HandleState::Deferred& deferred) {
+  TensorSpec least = *deferred.stand_in;
+  for (size_t d = 0; d < least.shape.size(); ++d) {
+    if ((deferred.fixed_dims >> d & 1) == 0) least.shape[d] = 0;
+  }
+  DropIdleSizes(least);
+  return least;
+}
+
+// A slice's extents don't grow with its operand's (x[-3:2] of 2 elements has 2, of 5 none): of its dims those are fixed
+// that are so in the operand, or new.
+uint32_t FixedDimsOfSlice(absl::Span<const IndexItem> index, uint32_t of_operand) {
+  uint32_t fixed = 0;
+  int from = 0;
+  int to = 0;
+  for (const IndexItem& item : index) {
+    const bool is_new = item.kind == IndexItem::Kind::kNewAxis;
+    if (item.kind != IndexItem::Kind::kInteger) {
+      fixed |= (is_new ? 1u : of_operand >> from & 1u) << to++;
+    }
+    if (!is_new) ++from;
+  }
+  return fixed;
+}
+
+// Whether no slice can have more than of the greatest operand: of an extent that isn't known it takes all of it.
+bool IsBoundOfSlice(absl::Span<const IndexItem> index, const Shape& greatest, uint32_t fixed) {
+  size_t from = 0;
+  for (const IndexItem& item : index) {
+    if (item.kind == IndexItem::Kind::kNewAxis) continue;
+    const bool is_known = (fixed >> from & 1) != 0;
+    if (item.kind == IndexItem::Kind::kSlice && !is_known && item.size != greatest[from]) return false;
+    ++from;
+  }
+  return true;
+}
+
+bool IsBound(const HandleState& handle) { return handle.spec_known || handle.deferred->is_bound; }
+uint32_t FixedDimsOf(const HandleState& handle) {
+  return handle.spec_known ? ~uint32_t{0} : handle.deferred->fixed_dims;
+}
+
 bool HasMesh(const HandleState& handle) { return handle.spec_known || handle.deferred->has_mesh; }
 
 // Whether the output's mesh is that of the stand-in, whatever the specs will be.
@@ -45,10 +88,9 @@ bool KeepsMesh(const OpCall& call, absl::Span<const CallOperand> operands, const
 
 }  // namespace
 
-HandlePtr DeferredCalls::NewHandle(SpecPtr stand_in, bool has_mesh, uint64_t call) {
+HandlePtr DeferredCalls::NewHandle(HandleState::Deferred deferred) {
   auto handle = std::make_shared<HandleState>();
-  handle->deferred =
-      std::make_unique<const HandleState::Deferred>(HandleState::Deferred{std::move(stand_in), has_mesh, call});
+  handle->deferred = std::make_unique<const HandleState::Deferred>(std::move(deferred));
   handle->spec_known = false;
   handle->session = session_.shared_from_this();
   std::lock_guard<std::mutex> lock(session_.mutex_);
@@ -67,6 +109,35 @@ absl::Status DeferredCalls::AwaitRoom() {
                             [this] { return calls_.size() < kMaxDeferredCalls / 2; });
 }
 
+std::optional<std::vector<uint32_t>> DeferredCalls::FixedDims(const CallCompletion& complete,
+                                                              absl::Span<const CallOperand> operands,
+                                                              absl::Span<const SpecPtr> greatest_outputs) {
+  std::vector<SpecPtr> least;
+  for (const CallOperand& operand : operands) {
+    if (operand.tensor == nullptr) {
+      least.push_back(nullptr);
+      continue;
+    }
+    const HandleState& handle = **operand.tensor;
+    if (!IsBound(handle)) return std::nullopt;
+    least.push_back(handle.spec_known ? handle.spec : session_.specs_.Intern(LeastOf(*handle.deferred)));
+  }
+  const absl::StatusOr<SessionImpl::Resolved> resolved = session_.Resolve(complete, operands, least);
+  if (!resolved.ok() || resolved->entry->outputs.size() != greatest_outputs.size()) return std::nullopt;
+  std::vector<uint32_t> fixed;
+  for (size_t i = 0; i < greatest_outputs.size(); ++i) {
+    const Shape& a = resolved->entry->outputs[i]->shape;
+    const Shape& b = greatest_outputs[i]->shape;
+    uint32_t dims = 0;
+    for (size_t d = 0; d < std::min(a.size(), b.size()); ++d) dims |= static_cast<uint32_t>(a[d] == b[d]) << d;
+    fixed.push_back(dims);
+  }
+  if (resolved->call.op == OpId::kSlice) {
+    fixed[0] &= FixedDimsOfSlice(resolved->call.attributes.index(), FixedDimsOf(**operands[0].tensor));
+  }
+  return fixed;
+}
+
 absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const CallCompletion& complete,
                                                                          absl::Span<const CallOperand> operands) {
   TESSERA_RETURN_IF_ERROR(AwaitRoom());
@@ -76,6 +147,9 @@ absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const C
     specs.push_back(operand.tensor == nullptr ? nullptr : (*operand.tensor)->KnownOrStandIn());
   }
   absl::StatusOr<SessionImpl::Resolved> resolved = session_.Resolve(complete, operands, specs);
+  const bool is_bound = resolved.ok() && std::all_of(operands.begin(), operands.end(), [](const CallOperand& operand) {
+                          return operand.tensor == nullptr || IsBound(**operand.tensor);
+                        });
   if (!resolved.ok()) {
     for (size_t i = 0; i < operands.size(); ++i) {
       const bool is_pending = specs[i] != nullptr && !(*operands[i].tensor)->spec_known;
@@ -83,10 +157,17 @@ absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const C
     }
     resolved = session_.Resolve(complete, operands, specs);
   }
+  std::optional<std::vector<uint32_t>> fixed;
+  if (is_bound) fixed = FixedDims(complete, operands, resolved->entry->outputs);
   // How many results unstack has is an extent.
-  if (!resolved.ok() || resolved->call.op == OpId::kUnstack) {
+  if (!resolved.ok() || (resolved->call.op == OpId::kUnstack && !fixed.has_value())) {
     TESSERA_RETURN_IF_ERROR(session_.AwaitSpecs(operands));
     return std::nullopt;
+  }
+  const auto& outputs = resolved->entry->outputs;
+  bool keeps_bound = is_bound;
+  if (is_bound && resolved->call.op == OpId::kSlice) {
+    keeps_bound = IsBoundOfSlice(resolved->call.attributes.index(), specs[0]->shape, FixedDimsOf(**operands[0].tensor));
   }
   const uint64_t number = next_call_++;
   Call call;
@@ -97,8 +178,9 @@ absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const C
     call.operands.push_back({operand.tensor == nullptr ? nullptr : *operand.tensor, operand.scalar, operand.last_use});
   }
   Results results;
-  for (const SpecPtr& output : resolved->entry->outputs) {
-    results.push_back(NewHandle(output, KeepsMesh(resolved->call, operands, *output), number));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    results.push_back(NewHandle({outputs[i], KeepsMesh(resolved->call, operands, *outputs[i]), number, keeps_bound,
+                                 fixed.has_value() ? (*fixed)[i] : 0}));
     call.results.push_back(results.back());
   }
   bool is_pending = false;
@@ -143,7 +225,8 @@ absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::TakeFirst(std::string_view
   for (const HandlePtr& tensor : tensors) {
     const SpecPtr& spec = tensor->KnownOrStandIn();
     const uint64_t number = next_call_++;
-    results.push_back(NewHandle(spec, HasMesh(*tensor), number));
+    results.push_back(
+        NewHandle({spec, HasMesh(*tensor), number, IsBound(*tensor), FixedDimsOf(*tensor) & ~uint32_t{1}}));
     Call call;
     call.count = wanted;
     call.speaker = ThreadSpeaker();

@@ -14,6 +14,9 @@
 // - What is kept needs what it waits for, so a call never overtakes one that it depends on; calls that need no pending
 //   spec don't wait behind those that do. Operands are kept as handles, so nothing that a kept call reads is dropped or
 //   given away before it is sent.
+// - Some extents are known all the same (stack([m, m]) has two slices): they follow from the least and the greatest
+// that
+//   the others may be.
 // - dtype and rank of a result are those of the call with stand-ins for the specs that are pending. Where no stand-in
 //   fits (they broadcast in no way), the caller waits for the specs themselves.
 // - A call whose results nobody holds any more is not made. What fails before its spec is known fails every call that
@@ -88,7 +91,12 @@ class DeferredCalls {
     absl::Status status;
   };
 
-  HandlePtr NewHandle(SpecPtr stand_in, bool has_mesh, uint64_t call);
+  HandlePtr NewHandle(HandleState::Deferred deferred);
+  // Of each result the dims whose extents are known, whatever the operands' will be: those that are the same with the
+  // least and with the greatest extents, as extents of results grow with those of operands. Nothing where that isn't
+  // known, nor how many results there are.
+  std::optional<std::vector<uint32_t>> FixedDims(const CallCompletion& complete, absl::Span<const CallOperand> operands,
+                                                 absl::Span<const SpecPtr> greatest_outputs);
   // With the mutex held.
   void Insert(uint64_t number, Call call);
   // The record that asks for the count. With the mutex held.

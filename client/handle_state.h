@@ -39,8 +39,10 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   // Of a result whose spec was pending when it was made.
   struct Deferred {
     SpecPtr stand_in;
-    bool has_mesh = false;  // the stand-in's mesh is the tensor's
-    uint64_t call = 0;      // its number among the deferred ones
+    bool has_mesh = false;    // the stand-in's mesh is the tensor's
+    uint64_t call = 0;        // its number among the deferred ones
+    bool is_bound = false;    // no extent is larger than the stand-in's
+    uint32_t fixed_dims = 0;  // a bit for each dim whose extent is the stand-in's for certain
   };
   std::unique_ptr<const Deferred> deferred;
   std::atomic<bool> spec_known{true};

@@ -27,25 +27,42 @@ void AddressOption::AddTo(CLI::App& command) {
       "those that the system trusts)");
 }
 
+namespace {
+
+// Of the address, the CA and the config file's token, what the flags, the environment and then the config file say.
+struct Where {
+  std::string address;
+  std::string ca;
+  std::string configured_token;
+};
+
+Where FindWhere(const AddressOption& flags) {
+  Where where{flags.address, flags.ca, ""};
+  if (const char* from_env = std::getenv("TESSERA_ADDRESS"); where.address.empty() && from_env != nullptr) {
+    where.address = from_env;
+  }
+  if (const char* from_env = std::getenv("TESSERA_CA"); where.ca.empty() && from_env != nullptr) where.ca = from_env;
+  const char* home = std::getenv("HOME");
+  if (!where.address.empty() || home == nullptr) return where;
+  std::ifstream file(StrCat(std::string_view(home), "/.config/tessera/config.json"));
+  const nlohmann::json config = nlohmann::json::parse(file, nullptr, false);
+  if (!config.is_object()) return where;
+  where.address = config.value("address", "");
+  where.configured_token = config.value("token", "");
+  if (where.ca.empty()) where.ca = config.value("ca", "");
+  return where;
+}
+
+}  // namespace
+
+bool AddressOption::IsGiven() const { return !FindWhere(*this).address.empty(); }
+
 absl::StatusOr<Session> AddressOption::Connect() const {
+  const Where where = FindWhere(*this);
   ConnectOptions options;
   options.client = StrCat("tessera CLI ", kVersion);
-  options.address = address;
-  if (const char* from_env = std::getenv("TESSERA_ADDRESS"); options.address.empty() && from_env != nullptr) {
-    options.address = from_env;
-  }
-  options.tls.ca = ca;
-  if (const char* from_env = std::getenv("TESSERA_CA"); ca.empty() && from_env != nullptr) options.tls.ca = from_env;
-  std::string configured_token;
-  if (const char* home = std::getenv("HOME"); options.address.empty() && home != nullptr) {
-    std::ifstream file(StrCat(std::string_view(home), "/.config/tessera/config.json"));
-    const nlohmann::json config = nlohmann::json::parse(file, nullptr, false);
-    if (config.is_object()) {
-      options.address = config.value("address", "");
-      configured_token = config.value("token", "");
-      if (options.tls.ca.empty()) options.tls.ca = config.value("ca", "");
-    }
-  }
+  options.address = where.address;
+  options.tls.ca = where.ca;
   if (options.address.empty()) {
     return absl::FailedPreconditionError(
         "no address: give --address, or set TESSERA_ADDRESS, or write it to ~/.config/tessera/config.json");
@@ -53,7 +70,7 @@ absl::StatusOr<Session> AddressOption::Connect() const {
   // An address that carries a token means the cluster that made it, whatever else the environment is for.
   TESSERA_ASSIGN_OR_RETURN(const Address parsed, ParseAddress("connect", options.address));
   if (parsed.token.empty()) {
-    options.token = configured_token;
+    options.token = where.configured_token;
     for (const char* name : {"TESSERA_TOKEN", "TESSERA_ADMIN_TOKEN"}) {
       if (const char* token = std::getenv(name); token != nullptr && *token != '\0') options.token = token;
     }

@@ -27,6 +27,7 @@ Command AddTensorsCommand(CLI::App& app);
 Command AddCloseCommand(CLI::App& app);
 Command AddDemoCommand(CLI::App& app);
 Command AddDoctorCommand(CLI::App& app);
+Command AddBenchCommand(CLI::App& app);
 Command AddPlanCommand(CLI::App& app);
 Command AddOpsCommand(CLI::App& app);
 Command AddCertsCommand(CLI::App& app);
@@ -37,6 +38,8 @@ struct AddressOption {
   std::string address;
   std::string ca;
   void AddTo(CLI::App& command);
+  // Whether any of them says where.
+  bool IsGiven() const;
   absl::StatusOr<Session> Connect() const;
 };
 

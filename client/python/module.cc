@@ -250,6 +250,7 @@ void DefineSession(nb::module_& module) {
              return PyTensor{Tensor(std::move(live))};
            })
       .def("_let_go", [](const Session& s, const PyTensor& t) { s.impl()->LetGo(*t.value.state()); })
+      .def("_implicit_policy", [](const Session& s) { return static_cast<int>(s.impl()->implicit_policy()); })
       .def("_set_implicit_policy",
            [](const Session& s, int policy) { s.impl()->SetImplicitPolicy(static_cast<ImplicitPolicy>(policy)); });
   module.def(

@@ -92,8 +92,8 @@ class ElementwisePlacer {
   Placement Need(const Participant& p, int mesh_dim, const Placement& output) const {
     if (output.is_replicate()) return output;
     if (output.is_partial()) {
-      return p.aligned && p.own->placements[static_cast<size_t>(mesh_dim)].is_partial() ? output
-                                                                                        : Placement::Replicate();
+      const Placement* own = p.aligned ? &p.own->placements[static_cast<size_t>(mesh_dim)] : nullptr;
+      return own != nullptr && own->is_partial() ? *own : Placement::Replicate();
     }
     if (output.dim() < p.dim_offset || ExtentOf(p, output.dim()) != shape_[static_cast<size_t>(output.dim())]) {
       return Placement::Replicate();
@@ -160,14 +160,42 @@ class ElementwisePlacer {
       pending_operand = p.operand_index;
     }
     const bool all_pending = pending == input_.operands.size();
-    return RowKeeps(kind->reduce_op(), pending, pending_operand, all_pending) ? kind : std::nullopt;
+    const ReduceOp op = kind->reduce_op();
+    if (RowKeeps(op, pending, pending_operand, all_pending)) return kind;
+    if (!RowSwaps(op, pending, pending_operand)) return std::nullopt;
+    return Placement::Partial(op == ReduceOp::kMax ? ReduceOp::kMin : ReduceOp::kMax);
+  }
+
+  static bool IsExtreme(ReduceOp kind) { return kind == ReduceOp::kMax || kind == ReduceOp::kMin; }
+  bool IsFloat() const {
+    return Kind(compute_dtype_) == DTypeKind::kFloat || Kind(compute_dtype_) == DTypeKind::kComplex;
+  }
+
+  // A row that decreases with its pending operand makes the least of terms of the greatest, and the other way round:
+  // -x, c - x, and x times or divided by a finite number below 0. Of floats: where integers wrap nothing decreases.
+  bool RowSwaps(ReduceOp kind, size_t pending, size_t pending_operand) const {
+    if (!IsExtreme(kind) || !IsFloat() || pending != 1) return false;
+    switch (*input_.row.scalar_op) {
+      case ScalarOp::kNeg: return true;
+      case ScalarOp::kSub: return pending_operand == 1 && !IsBesideSpecials(pending_operand);
+      case ScalarOp::kMul:
+      case ScalarOp::kDiv: return Factor(pending_operand) < 0;
+      default: return false;
+    }
+  }
+
+  // The finite number by which the pending operand is multiplied or divided; 0 if there is none.
+  double Factor(size_t pending_operand) const {
+    if (input_.operands.size() != 2 || (*input_.row.scalar_op == ScalarOp::kDiv && pending_operand != 0)) return 0;
+    const auto* scalar = std::get_if<Scalar>(&input_.operands[1 - pending_operand]);
+    return scalar == nullptr || scalar->IsSpecialAs(compute_dtype_) ? 0 : scalar->As(compute_dtype_).AsDouble();
   }
 
   // A row keeps terms pending where what is reduced later is what the reduced value gives, whatever the operands have.
   bool RowKeeps(ReduceOp kind, size_t pending, size_t pending_operand, bool all_pending) const {
     const bool is_sum = kind == ReduceOp::kSum || kind == ReduceOp::kAvg;
-    const bool is_extreme = kind == ReduceOp::kMax || kind == ReduceOp::kMin;
-    const bool is_float = Kind(compute_dtype_) == DTypeKind::kFloat || Kind(compute_dtype_) == DTypeKind::kComplex;
+    const bool is_extreme = IsExtreme(kind);
+    const bool is_float = IsFloat();
     const ScalarOp op = *input_.row.scalar_op;
     switch (input_.row.partial_rule) {
       case PartialRule::kNone: return false;
@@ -181,6 +209,7 @@ class ElementwisePlacer {
                           (op == ScalarOp::kAdd || pending_operand == 0));
       case PartialRule::kScale:
         if (op == ScalarOp::kMul && kind == ReduceOp::kProduct) return all_pending;
+        if (is_extreme) return is_float && pending == 1 && Factor(pending_operand) > 0;
         return is_sum && pending == 1 && (op == ScalarOp::kMul || pending_operand == 0) &&
                (!is_float || !IsBesideSpecials(pending_operand));
       case PartialRule::kMonotone: return is_extreme;

@@ -35,13 +35,16 @@ enum class Speaker : uint8_t {
   kRandint = 15,
   kMm = 16,
   kNonzero = 17,
-  kUniqueAll = 18
+  kUniqueAll = 18,
+  kTake = 19,
+  kGather = 20,
+  kIndex = 21
 };
 
-inline constexpr std::array<std::string_view, 19> kSpeakerNames = {
-    "",         "einsum",  "bmm",   "outer",      "vecdot",    "tensordot",  "addmm",
-    "zeros",    "ones",    "empty", "zeros_like", "ones_like", "empty_like", "full_like",
-    "linspace", "randint", "mm",    "nonzero",    "unique_all"};
+inline constexpr std::array<std::string_view, 22> kSpeakerNames = {
+    "",     "einsum",  "bmm",        "outer",     "vecdot",     "tensordot", "addmm",    "zeros",
+    "ones", "empty",   "zeros_like", "ones_like", "empty_like", "full_like", "linspace", "randint",
+    "mm",   "nonzero", "unique_all", "take",      "gather",     "index"};
 
 // kOp for a name or a number that is none of them, as a newer client may send.
 inline Speaker SpeakerOf(std::string_view name) {

@@ -35,11 +35,13 @@ struct PlanKeyOperand {
   DType scalar_dtype = DType::kF64;
   ScalarStrength scalar_strength = ScalarStrength::kWeak;
   uint8_t scalar_special_dtypes = 0;  // Scalar::SpecialDTypes: terms may not stay pending then
+  bool scalar_is_negative = false;    // where a pending maximum may become a minimum by it
   static constexpr int32_t kNumber = INT32_MIN;
   bool operator==(const PlanKeyOperand&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const PlanKeyOperand& o) {
-    return H::combine(std::move(h), o.value, o.scalar_dtype, o.scalar_strength, o.scalar_special_dtypes);
+    return H::combine(std::move(h), o.value, o.scalar_dtype, o.scalar_strength, o.scalar_special_dtypes,
+                      o.scalar_is_negative);
   }
 };
 struct PlanKeyCall {

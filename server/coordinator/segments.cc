@@ -29,6 +29,37 @@ PlanKeyOperand NumberKey(const Scalar& scalar) {
   return key;
 }
 
+bool HasExtreme(const TensorSpec& spec) {
+  return std::any_of(spec.placements.begin(), spec.placements.end(), [](const Placement& placement) {
+    return placement.is_partial() &&
+           (placement.reduce_op() == ReduceOp::kMax || placement.reduce_op() == ReduceOp::kMin);
+  });
+}
+
+// A pending maximum times a number below 0 is a pending minimum: where there may be one the sign of a number is in the
+// key. An op on each element makes no pending extreme of what has none, nor does a sum.
+void TellSigns(PlanKey& key, absl::Span<const CallRecord* const> records) {
+  const bool has_extreme = std::any_of(key.inputs.begin(), key.inputs.end(),
+                                       [](const PlanKeyInput& input) { return HasExtreme(input.spec); });
+  const auto makes_extreme = [](const PlanKeyCall& call) {
+    const SegmentRole role = SegmentRoleOf(call.op);
+    if (role == SegmentRole::kMap || role == SegmentRole::kContraction) return false;
+    return call.op != OpId::kSum && call.op != OpId::kMean;
+  };
+  if (!has_extreme && std::none_of(key.calls.begin(), key.calls.end(), makes_extreme)) return;
+  for (size_t c = 0; c < key.calls.size(); ++c) {
+    PlanKeyCall& call = key.calls[c];
+    const CallRecord& record = *records[c];
+    for (size_t i = 0; i < call.scalars.size(); ++i) {
+      call.scalars[i].scalar_is_negative = record.call.scalars[i].AsDouble() < 0;
+    }
+    for (size_t i = 0; i < call.operands.size(); ++i) {
+      const auto* scalar = std::get_if<Scalar>(&record.operands[i].value);
+      call.operands[i].scalar_is_negative = scalar != nullptr && scalar->AsDouble() < 0;
+    }
+  }
+}
+
 }  // namespace
 
 // Takes up one record after the other, as long as they may be of the segment.
@@ -110,6 +141,7 @@ class StateMachine::SegmentGatherer {
       unit_.last_uses.push_back(std::find(dropped.begin(), dropped.end(), handles_[i]) != dropped.end());
     }
     unit_.record_count = record_count;
+    TellSigns(unit_.key, unit_.calls);
     unit_.name = NameOf(unit_.calls.back()->call.op, unit_.calls.back()->speaker);
     return std::move(unit_);
   }
@@ -212,6 +244,7 @@ absl::StatusOr<StateMachine::Unit> StateMachine::UnitOf(const SessionEntry& sess
     unit.last_uses.push_back(operand.last_use);
     unit.tensors.push_back(std::move(tensor));
   }
+  TellSigns(unit.key, unit.calls);
   return unit;
 }
 

@@ -527,6 +527,21 @@ def test_sharded_classes_stay_where_they_are(session, mesh4, rng):
     assert sum(comm.bytes_received) < 4 * 64 * 64 * 4 / 4, comm.bytes_received
 
 
+@pytest.mark.parametrize("placements", PLACEMENTS, ids=str)
+def test_a_label_that_is_no_class_is_an_error(session, mesh22, rng, placements):
+    x = session.distribute_tensor(draw(rng, np.float32, (5, 8)), mesh22, placements)
+    stack = session.distribute_tensor(draw(rng, np.float32, (2, 5, 8)), mesh22, [S(0), S(2)])
+    for bad in (8, -1, -101, 1000):
+        labels = np.array([0, 7, -100, bad, 1])
+        for loss in (ts.cross_entropy, ts.nll_loss):
+            with pytest.raises(IndexError, match=f"^{loss.__name__}: .*out of range.* of extent 8"):
+                loss(x, ts.asarray(labels)).item()
+            with pytest.raises(IndexError, match=f"^{loss.__name__}: .*out of range.* of extent 8"):
+                loss(stack, ts.asarray(np.stack([labels * 0, labels]))).item()
+        labels[3] = -100
+        assert np.isfinite(ts.cross_entropy(x, ts.asarray(labels)).item())
+
+
 def test_bad_input_is_said_by_the_function(session, mesh22, rng):
     x = session.distribute_tensor(draw(rng, np.float32), mesh22, [S(0), R()])
     with pytest.raises(ts.InvalidArgumentError, match="softmax: .*axis"):

@@ -49,6 +49,22 @@ def test_doctor_says_what_works(tmp_path):
     assert all(word in help_text for word in ["--json", "error", *checks])
 
 
+def test_bench_measures_a_cluster_that_is_there_or_one_of_its_own(cluster, tmp_path):
+    names = ["tiny_ops", "op_and_fetch", "memcpy", "upload", "download", "rows_to_columns", "all_gather", "sum", "matmul"]
+    for flags, workers in ((("--address", cluster.address), 4), (("--workers", "1"), 1)):
+        out = tessera("bench", "--json", *flags, HOME=str(tmp_path), TESSERA_ADDRESS="")
+        assert out.returncode == 0, out.stderr
+        report = json.loads(out.stdout)
+        assert (report["workers"], report["device"]) == (workers, "cpu")
+        assert [figure["name"] for figure in report["figures"]] == names
+        for figure in report["figures"]:
+            assert len(figure["seconds"]) == report["runs"] and min(figure["seconds"]) > 0
+            assert figure["best"] >= figure["median"] > 0 and figure["unit"] in ("ops/s", "GB/s", "GFLOP/s")
+    out = tessera("bench", "--address", "unix:/nowhere#token=1")
+    assert out.returncode == 1 and "/nowhere" in out.stderr
+    assert tessera("bench", "--workers", "0").returncode == 2
+
+
 def test_status_and_tensors_show_who_holds_what(cluster, session, mesh4):
     x = ts.zeros((1000, 100), device_mesh=mesh4, placements=[ts.Shard(0)]).wait()
     address = cluster.admin_address

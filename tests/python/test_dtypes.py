@@ -281,3 +281,19 @@ def test_asarray_converts_as_astype_does(session, mesh4):
                 got, want = (np.asarray(y).astype("f8") for y in (ts.asarray(array, dtype=dtype, device_mesh=mesh4), x.astype(dtype)))
             np.testing.assert_array_equal(got, want, err_msg=f"{source} to {dtype}")
     assert ts.asarray([np.nan, 1e300, -1e300], dtype="int32", device_mesh=mesh4).tolist() == [0, 2**31 - 1, -(2**31)]
+
+
+def test_astype_without_a_copy_gives_the_tensor_itself(session, mesh4):
+    x = ts.ones(3, device_mesh=mesh4)
+    assert ts.astype(x, ts.float64, copy=False) is x
+    copied = ts.astype(x, ts.float64)
+    x[0] = 5
+    assert copied is not x and copied.tolist() == [1, 1, 1]
+    assert ts.astype(x, ts.float32, copy=False).dtype == np.float32
+    pair = session.init_device_mesh((2,))
+    moved = ts.astype(x, ts.int32, device=pair)
+    assert moved.device == pair and moved.dtype == np.int32 and moved.tolist() == [5, 1, 1]
+
+
+def test_isdtype_takes_its_arguments_by_name():
+    assert ts.isdtype(dtype=ts.float32, kind="real floating") and not ts.isdtype(ts.int8, kind=("bool", ts.int16))

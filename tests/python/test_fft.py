@@ -80,3 +80,11 @@ def test_bad_input_is_said_by_the_function(session, mesh22, rng):
     with pytest.raises(ts.InvalidArgumentError, match="^fftn: s is"):
         ts.fft.fftn(x, s=(1, 2, 3))
     close(ts.fft.fft(ts.asarray(np.arange(4))), np.fft.fft(np.arange(4)))
+
+
+def test_frequencies_lie_on_the_device_that_is_asked_for(session, mesh4):
+    pair = session.init_device_mesh((2,))
+    for name in ("fftfreq", "rfftfreq"):
+        y = getattr(ts.fft, name)(6, d=0.5, device=pair)
+        assert y.device == pair
+        np.testing.assert_allclose(y.full_tensor(), getattr(np.fft, name)(6, d=0.5))

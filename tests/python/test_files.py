@@ -399,3 +399,36 @@ def test_no_permission(tmp_path):
         command = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", *command]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [f"{name} denied" for name in names for _ in range(2)], done.stdout + done.stderr
+
+
+def test_each_tensor_of_a_file_has_its_own_placements(session, served):
+    mesh = session.init_device_mesh((4,))
+    arrays = {"w": numbers((8, 4), np.float32), "b": numbers((4,), np.float32, 1), "c": numbers((5,), np.float32, 2)}
+    ts.save(served / "each.safetensors", {name: session.distribute_tensor(a, mesh, [R()]) for name, a in arrays.items()})
+    loaded = ts.load(served / "each.safetensors", mesh, {"w": [S(1)], "b": [R()]})
+    assert (loaded["w"].placements, loaded["b"].placements, loaded["c"].placements) == ((S(1),), (R(),), (S(0),))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(loaded[name].full_tensor(), array)
+    with pytest.raises(ts.InvalidArgumentError, match="has no 'v'; it has b, c, w"):
+        ts.load(served / "each.safetensors", mesh, {"v": [R()]})
+    np.save(served / "one.npy", arrays["w"])
+    with pytest.raises(TypeError, match="one tensor, without a name"):
+        ts.load(served / "one.npy", mesh, {"w": [R()]})
+
+
+def test_nothing_is_read_as_partial(session, served):
+    mesh = session.init_device_mesh((4,))
+    np.save(served / "terms.npy", np.ones((4, 4)))
+    for wanted in ([P()], P("max")):
+        with pytest.raises(ts.InvalidArgumentError, match=r"nothing is read as Partial: placements are .*Partial"):
+            ts.load(served / "terms.npy", mesh, wanted)
+    with pytest.raises(ts.InvalidArgumentError, match="nothing is read as Partial"):
+        ts.open(served / "terms.npy").load(mesh, [P()], index=slice(0, 2))
+
+
+def test_a_name_that_a_file_does_not_have_is_told_with_those_it_has(session, served):
+    ts.save(served / "named.safetensors", {"w": ts.ones(3, device=session.default_mesh)})
+    members = ts.open(served / "named.safetensors")
+    assert members.get("v") is None and "v" not in members
+    with pytest.raises(ts.NotFoundError, match="named.safetensors has no 'v'; it has w"):
+        members["v"]

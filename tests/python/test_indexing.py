@@ -180,3 +180,20 @@ def test_what_is_added_up_by_indices_stays_in_its_shards(session, rng, count):
     with pytest.raises(ts.IndexOutOfRangeError):
         ts.scatter(x, edges + 5, sent, axis=0, mode="add").wait()
     np.testing.assert_array_equal(x.full_tensor(), nodes)
+
+
+@pytest.mark.parametrize("key", [1.5, "a", b"a", (0, 2.0), slice(0, "x"), object()], ids=lambda key: type(key).__name__)
+def test_what_is_no_index_is_an_index_error(mesh4, key):
+    x = ts.zeros((3, 3), device_mesh=mesh4)
+    with pytest.raises(IndexError, match="^index: "):
+        x[key]
+    with pytest.raises(IndexError, match="^index: "):
+        x[key] = 1
+
+
+def test_a_bad_index_names_the_function_that_was_called(mesh4):
+    x, i = ts.arange(5, device_mesh=mesh4), ts.asarray([7], device_mesh=mesh4)
+    for name, call in (("take", lambda: ts.take(x, i)), ("index", lambda: x[i]), ("gather", lambda: ts.gather(x, i))):
+        with pytest.raises(IndexError, match=f"^{name}: .*index 7 is out of range.* of extent 5"):
+            call().full_tensor()
+    assert x.sum().item() == 10

@@ -83,6 +83,8 @@ def test_several_tensors_and_numbers(session, x):
 def test_what_is_refused(session, x):
     mesh = session.init_device_mesh((4,))
     rows = ts.distribute_tensor(x, mesh, [S(0)])
+    with pytest.raises(TypeError, match="local_map: 3 is no function; write "):
+        ts.local_map(3, x)
     with pytest.raises(ts.TesseraError, match="needs a Tensor after the function"):
         ts.local_map(lambda: None, 3)
     with pytest.raises(ts.InvalidArgumentError, match="a pending value has terms and no shards"):

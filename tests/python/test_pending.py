@@ -178,6 +178,34 @@ def test_errors_come_by_name_where_they_can_be_known(pair, here):
     np.testing.assert_array_equal((x * 2).full_tensor(), values * 2)
 
 
+def test_what_is_unstacked_queues_where_its_axis_is_known(pair, here):
+    values, x = vector(here)
+    x.wait()
+    with held(pair):
+        m = x[x > 0]
+        low, high = ts.unstack(ts.stack([m - 1, m + 1]))
+        pairs = ts.unstack(ts.stack([m, m * 2], axis=-1), axis=-1)
+        turned = ts.unstack((ts.stack([m, m, m]) + 1).T[:, ::2], axis=1)
+        moved = ts.unstack(ts.concat([m[None], m[None] * 3])[None], axis=1)[1]
+        assert all(y.spec_pending for y in (low, high, *pairs, *turned, moved))
+        assert (len(pairs), len(turned), moved.ndim) == (2, 2, 2)
+        total = (high - low).sum()
+        assert total.spec_pending
+    want = values[values > 0]
+    assert total.item() == 2 * want.size
+    for y, expected in ((low, want - 1), (high, want + 1), (pairs[1], want * 2), (turned[1], want + 1), (moved, want[None] * 3)):
+        np.testing.assert_array_equal(y.full_tensor(), expected)
+
+
+def test_an_axis_that_values_decide_is_waited_for_by_unstack(here):
+    """Two of five elements are there; each of these has another number of rows with five, or with none."""
+    x = here.distribute_tensor(np.array([3.0, -1, -2, 4, -5]), here.init_device_mesh((2,), workers=(0, 1)), [ts.Shard(0)])
+    for part, want in ((lambda m: m, [3, 4]), (lambda m: m[:5], [3, 4]), (lambda m: m[-3:2], [3, 4]), (lambda m: m[::-1], [4, 3]),
+                       (lambda m: ts.concat([m, m[:1]]), [3, 4, 3]), (lambda m: ts.flip(m)[-3:2] + 1, [5, 4]),
+                       (lambda m: ts.stack([m, m])[:, -4:2][0], [3, 4])):
+        assert [y.item() for y in ts.unstack(part(x[x > 0]))] == want
+
+
 def test_the_policy_of_a_call_is_that_of_the_line_that_asked(pair, here):
     _, x = vector(here, 16)
     x.wait()

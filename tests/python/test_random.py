@@ -119,3 +119,14 @@ def test_bad_input_is_said_by_the_function(mesh4, call, said):
 def test_signatures_can_be_read():
     assert "loc=0.0, scale=1.0, shape=()" in str(inspect.signature(ts.normal))
     assert ts.randn.__doc__.startswith("randn(*shape")
+
+
+def test_choice_of_a_tensor_that_is_cut_by_sizes(session, mesh4):
+    for placement in (ts.Shard(0), ts.Shard(0, sizes=[1, 0, 12, 0])):
+        x = ts.arange(13, device_mesh=mesh4, placements=[placement])
+        ts.manual_seed(3)
+        drawn = ts.choice(x, (7,)), ts.choice(x, (7,), replace=False), ts.choice(x, (7,), p=np.full(13, 1 / 13))
+        if placement.sizes is None:
+            want = [y.full_tensor() for y in drawn]
+        for y, w in zip(drawn, want, strict=True):
+            np.testing.assert_array_equal(y.full_tensor(), w)

@@ -78,3 +78,20 @@ def test_large_terms_that_cancel_are_scaled_by_a_tensor_after_they_are_summed(se
     hundred = session.distribute_tensor(np.array([100.0]), mesh4, [R()])
     np.testing.assert_array_equal((x * hundred).full_tensor(), [0.0])
     np.testing.assert_array_equal((x / (1 / hundred)).full_tensor(), [0.0])
+
+
+def test_a_number_of_either_sign_scales_a_pending_extreme_where_it_lies(session, mesh4):
+    """Of one plan for a shape: the sign says whether the terms' greatest or least is wanted."""
+    terms = [np.array([1.0, -4.0]), np.array([3.0, -2.0]), np.array([-5.0, -9.0]), np.array([2.0, -3.0])]
+    for kind, other, fold in (("max", "min", np.maximum), ("min", "max", np.minimum)):
+        value = fold.reduce(terms)
+        x = session.from_local(terms, mesh4, [P(kind)])
+        for number in (2.0, -2.0, 0.5, -0.5, -3, 3):
+            for y, want in ((x * number, value * number), (number * x, value * number), (x / number, value / number)):
+                assert y.placements == (P(kind if number > 0 else other),)
+                np.testing.assert_array_equal(y.full_tensor(), want)
+            chain = -(x * number + 1.0) * 2.0        # a segment of several
+            np.testing.assert_array_equal(chain.full_tensor(), -(value * number + 1.0) * 2.0)
+        y = session.distribute_tensor(np.array([[4.0, -7.0]]), mesh4, [S(0)])
+        for number in (-1.5, 1.5):
+            np.testing.assert_array_equal((y.max(axis=0) * number).full_tensor(), np.array([4.0, -7.0]) * number)

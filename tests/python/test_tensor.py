@@ -229,11 +229,17 @@ def test_implicit_redistribution_policies(session, mesh4):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_array_equal((x + y).full_tensor(), 2)
-    session.implicit_redistribution("forbid")
-    with pytest.raises(ts.TesseraError):
-        x + y
-    with ts.implicit_redistribution("allow"):
-        x + y
+    for forbid in (lambda: session.implicit_redistribution("forbid"), lambda: setattr(session, "implicit_redistribution", "forbid")):
+        assert session.implicit_redistribution == "allow"
+        forbid()
+        assert session.implicit_redistribution == "forbid"
+        with pytest.raises(ts.TesseraError):
+            x + y
+        with ts.implicit_redistribution("allow"):
+            x + y
+        session.implicit_redistribution = "allow"
+    with pytest.raises(ts.InvalidArgumentError, match="maybe"):
+        session.implicit_redistribution = "maybe"
     with pytest.raises(ts.InvalidArgumentError):
         with ts.implicit_redistribution("maybe"):
             pass
@@ -247,3 +253,45 @@ def test_generic_array_api_code_works(session, mesh4):
     np.testing.assert_allclose(y.full_tensor(), np.exp(a - a.max(1, keepdims=True)).mean(1))
     z = xp.zeros((2,), device=x.device)
     assert z.device == mesh4
+
+
+def test_a_namespace_of_a_version_that_is_not_there_is_refused(mesh4):
+    x = ts.ones(3, device_mesh=mesh4)
+    for version in (None, "2021.12", ts.__array_api_version__):
+        assert x.__array_namespace__(api_version=version) is ts
+    for version in ("1999.01", "2031.12", 3):
+        with pytest.raises(ValueError, match="there are 2021.12"):
+            x.__array_namespace__(api_version=version)
+
+
+def test_dlpack_takes_what_the_array_api_gives_it(mesh4):
+    x = ts.arange(4, device_mesh=mesh4)
+    assert np.from_dlpack(x).tolist() == [0, 1, 2, 3]
+    x.__dlpack__(stream=None, max_version=(1, 0), dl_device=x.__dlpack_device__(), copy=True)
+    with pytest.raises(BufferError, match="a copy can't be avoided"):
+        x.__dlpack__(copy=False)
+    with pytest.raises(TypeError):
+        x.__dlpack__(nonsense=1)
+
+
+def test_methods_of_numpys_arrays_that_take_axes_and_places(session, mesh4):
+    a = np.arange(24).reshape(2, 3, 4)
+    x = session.distribute_tensor(a, mesh4, [S(1)])
+    for call in (lambda v: v.diagonal(), lambda v: v.diagonal(1, 2, 0), lambda v: v.trace(), lambda v: v.trace(-1, axis1=0, axis2=2)):
+        np.testing.assert_array_equal(call(x).full_tensor(), call(a))
+    for call in (lambda v: v.item(5), lambda v: v.item(-1), lambda v: v.item(1, 2, 3), lambda v: v.item((0, 1, 2)), lambda v: v.itemsize):
+        assert call(x) == call(a)
+    for wrong in (lambda: x.item(24), lambda: x.item(1, 2), lambda: x.item(2, 0, 0)):
+        with pytest.raises(IndexError):
+            wrong()
+    for wrong in (lambda: x.diagonal(0, 1, 1), lambda: x[0, 0].trace(), lambda: x.item()):
+        with pytest.raises(ValueError):
+            wrong()
+
+
+def test_numbers_beside_tensors_have_no_dims(mesh4):
+    x = ts.arange(3.0, device_mesh=mesh4)
+    for call in (lambda m, v: m.broadcast_arrays(v, 1)[1], lambda m, v: m.atleast_2d(v, 2.5)[1], lambda m, v: m.stack([v[0], np.float32(4)])):
+        got, want = call(ts, x), call(np, np.arange(3.0))
+        np.testing.assert_array_equal(got.full_tensor(), want)
+        assert got.dtype == want.dtype

@@ -74,7 +74,7 @@ def _at_least(name: str, arrays, change):
 
 def _of_shape(name: str, arrays, change) -> list:
     """The tensors of a list; numbers among them become tensors."""
-    arrays = list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
+    arrays = list(arrays) if isinstance(arrays, (list, tuple, _tessera.Tensor)) else [arrays]
     tensor = next((x for x in arrays if isinstance(x, _tessera.Tensor)), None)
     if tensor is None:
         raise ArgumentError(f"{name}: needs a list with a Tensor in it, not of {type(arrays[0]).__name__ if arrays else 'nothing'}")

@@ -45,7 +45,7 @@ class FileTensor:
     def load(self, device_mesh=None, placements=None, *, index=...) -> Tensor:
         """The tensor, or the part of it that a basic index takes (x[a:b, ::2, None]), on a mesh: each worker reads its own
         shard. placements: Shard(0) over the first mesh dim if they are not given."""
-        return self._file.load([self._part(index)], device_mesh, placements)[0]
+        return self._file.load([self._part(index)], device_mesh, [placements])[0]
 
     def _part(self, index):
         """(this, shape, offset, strides) of what the index takes."""

@@ -13,9 +13,9 @@ from _tessera import Tensor
 
 from . import _context, _encoded
 from ._dtypes import bfloat16, code_of
-from ._errors import ArgumentError, DTypeError, InvalidArgumentError, UnimplementedError
+from ._errors import ArgumentError, DTypeError, InvalidArgumentError, NotFoundError, UnimplementedError
 from ._file_tensor import FileTensor
-from ._placements import Replicate, Shard
+from ._placements import Partial, Placement, Replicate, Shard, listed
 from ._progress import background_bar_of, bar_of
 from ._session import distribute, mesh_for
 
@@ -62,21 +62,25 @@ class _File:
         return InvalidArgumentError(f"{self.op}: {self.path}: {why}")
 
     def load(self, parts, device_mesh, placements) -> list[Tensor]:
-        """parts: (FileTensor, shape, offset, strides) of each. The workers read them as one transfer."""
+        """parts: (FileTensor, shape, offset, strides) of each, placements: of each. The workers read them as one transfer."""
         mesh = mesh_for(device_mesh, self.op, self.session)
         asked, size = [], 0
-        for tensor, shape, offset, strides in parts:
+        for (tensor, shape, offset, strides), chosen in zip(parts, placements):
             if tensor._refused:
                 raise self.refuse(f"{tensor.name!r}: {tensor._refused}")
-            chosen = placements
             if chosen is None:
                 chosen = [Shard(0) if m == 0 and shape else Replicate() for m in range(mesh.ndim)]
+            elif not isinstance(chosen, Placement):
+                chosen = listed(chosen, self.op)
+            placed = mesh._placements(chosen, self.op)
+            if any(isinstance(p, Partial) for p in listed(chosen, self.op)):
+                raise self.refuse(f"nothing is read as Partial: placements are {chosen!r}; load it sharded or replicated")
             # What a file has in a bool may be anything.
             code = code_of(np.uint8 if tensor.dtype == np.bool_ else tensor.dtype, self.op)
             is_reversed = tensor._stored != tensor.dtype and not tensor._is_decoded
             item = tensor.dtype.itemsize
             strides = [s if n > 1 and s else item for n, s in zip(shape, strides)]
-            asked.append((code, [int(n) for n in shape], mesh._raw, mesh._placements(chosen, self.op), int(offset), strides, is_reversed,
+            asked.append((code, [int(n) for n in shape], mesh._raw, placed, int(offset), strides, is_reversed,
                           tensor._member if tensor._is_decoded else None))
             size += item * int(np.prod(shape, dtype=object))
         with background_bar_of(f"load {os.path.basename(self.path)}", size):
@@ -182,7 +186,19 @@ def _known(path, op) -> tuple[str, str]:
 def _opened(path, suffix, op, session):
     """A tensor, or a dict of them by name."""
     file = _File(path, op, session)
-    return _decoded(file) if suffix in _DECODED else _READERS[suffix](file.look())
+    found = _decoded(file) if suffix in _DECODED else _READERS[suffix](file.look())
+    return found if isinstance(found, FileTensor) else _Members(file, found)
+
+
+class _Members(dict):
+    """The tensors of a file by name. A name that it doesn't have is told with those that it has."""
+
+    def __init__(self, file, found):
+        super().__init__(found)
+        self._file = file
+
+    def __missing__(self, name):
+        raise NotFoundError(f"{self._file.op}: {self._file.path} has no {name!r}; it has {', '.join(sorted(self)) or 'nothing'}")
 
 
 def open(path, *, session=None):   # noqa: A001 - as gzip.open and others are called
@@ -212,7 +228,7 @@ def load(path, device_mesh=None, placements=None, *, names=None, session=None):
     >>> x = ts.load("images.npy", mesh, [ts.Shard(0)])
     >>> weights = ts.load("model.safetensors", mesh, [ts.Replicate()])
 
-    placements: Shard(0) over the first mesh dim if they are not given. The tensors of one file come together: they are ready at
+    placements: Shard(0) over the first mesh dim if they are not given; a dict by name says it of each. The tensors of one file come together: they are ready at
     the same time, and what fails one of them (a part that can't be decoded, memory for all of them) fails all; ts.open gives each
     by itself.
 
@@ -223,15 +239,19 @@ def load(path, device_mesh=None, placements=None, *, names=None, session=None):
     if isinstance(found, FileTensor):
         if names is not None:
             raise ArgumentError(f"load: {path}: a {suffix} file has one tensor, without a name")
+        if isinstance(placements, dict):
+            raise ArgumentError(f"load: {path}: a {suffix} file has one tensor, without a name; placements is a list for it")
         return found.load(device_mesh, placements)
-    missing = [name for name in names or () if name not in found]
+    chosen = placements if isinstance(placements, dict) else {}
+    missing = [name for name in (*(names or ()), *chosen) if name not in found]
     if missing:
         raise InvalidArgumentError(f"load: {path} has no {', '.join(map(repr, missing))}; it has {', '.join(sorted(found)) or 'nothing'}")
     wanted = {name: one for name, one in found.items() if names is None or name in names}
     if not wanted:
         return {}
     file = next(iter(wanted.values()))._file
-    return dict(zip(wanted, file.load([one._part(...) for one in wanted.values()], device_mesh, placements)))
+    of_each = [chosen.get(name) if isinstance(placements, dict) else placements for name in wanted]
+    return dict(zip(wanted, file.load([one._part(...) for one in wanted.values()], device_mesh, of_each)))
 
 
 def save(path, x, *, metadata=None, parts=None):

@@ -61,5 +61,5 @@ def plain(item):
         return operator.index(item)
     except (TypeError, ValueError) as error:
         if isinstance(item, slice):
-            raise InvalidArgumentError(f"index: {item}: {error}") from None
-        raise InvalidArgumentError(f"index: {item!r} is no index; use slices, integers, None and ...") from None
+            raise IndexOutOfRangeError(f"index: {item}: {error}") from None
+        raise IndexOutOfRangeError(f"index: {item!r} is no index; use slices, integers, None and ...") from None

@@ -15,7 +15,7 @@ import numpy as np
 
 import _tessera
 import _tessera_ops as made
-from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError
+from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError, named
 from ._local_map import local_map
 from ._ops import _tensor_of, astype, broadcast_arrays, broadcast_to, concat, permute_dims, reshape
 from ._placements import Replicate, Shard
@@ -55,9 +55,10 @@ def take(x, indices, /, axis=None):
     where = _indices("take", x, indices)
     if is_one:      # NumPy drops the dim
         where = reshape(where, ())
-    flat = where if where.ndim == 1 else reshape(where, (-1,))
-    out = _tessera.call(OPS["take_along_axis"], (x, flat), dims=[dim])
-    return out if where.ndim == 1 else reshape(out, x.shape[:dim] + where.shape + x.shape[dim + 1:])
+    with named("take"):
+        flat = where if where.ndim == 1 else reshape(where, (-1,))
+        out = _tessera.call(OPS["take_along_axis"], (x, flat), dims=[dim])
+        return out if where.ndim == 1 else reshape(out, x.shape[:dim] + where.shape + x.shape[dim + 1:])
 
 
 def gather(x, indices, /, *, axis=-1):
@@ -68,7 +69,8 @@ def gather(x, indices, /, *, axis=-1):
         (dim,) = axes_of("gather", axis, x.ndim)
         kept = tuple(slice(None) if d == dim or n == 1 else slice(0, n) for d, n in enumerate(indices.shape))
         x = x[kept]
-    return made.take_along_axis(x, indices, axis=axis)
+    with named("gather"):
+        return made.take_along_axis(x, indices, axis=axis)
 
 
 def scatter_add(x, indices, updates, /, *, axis=-1):
@@ -235,7 +237,11 @@ def get(x, key):
     if is_array(only) and not isinstance(only, list) and _is_mask(only) and only.ndim:
         mask = only if isinstance(only, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(only))
         return _tessera.masked_select(x, mask)
-    plan = _plan(x, key)
+    with named("index"):
+        return _get_by(x, _plan(x, key))
+
+
+def _get_by(x, plan: _Plan):
     y = x if _is_whole(plan) else x[plan.basic]
     if len(plan.arrays) == 1 and plan.first == plan.dims[0]:
         return take(y, plan.arrays[0], axis=plan.dims[0])

@@ -98,7 +98,7 @@ _KINDS = {
 }
 
 
-def isdtype(dtype, kind, /):
+def isdtype(dtype, kind):
     """Whether a dtype is another one, or of a kind, or of one of a tuple of them."""
     dtype = numpy_of(code_of(dtype, "isdtype"))
     letter = "f" if is_floating(dtype, "isdtype") else dtype.kind

@@ -33,6 +33,8 @@ def local_map(f, *tensors, in_placements=None, out_placements=None):
     results' placements (a tuple of lists, for a tuple of results); those of the first tensor if it is not given.
     Shard(d): the shards follow each other along d. Partial(op): they are terms; a sum of
     them stays pending. Replicate: they are the same, and the first position's counts."""
+    if not callable(f):
+        raise ArgumentError(f"local_map: {f!r} is no function; write ts.local_map(lambda shard: shard - shard.mean(axis=0), x)")
     mesh, parts = _shards_of(tensors, in_placements)
     given = [f(*arguments) for arguments, _ in parts.values()]
     several = isinstance(given[0], (tuple, list))

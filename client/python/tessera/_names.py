@@ -49,7 +49,7 @@ _OF_TENSORS = {
     "detach": "x itself: tensors carry no gradients", "clone": "+x: tensors are immutable", "copy": "+x: tensors are immutable",
     "contiguous": "x itself", "requires_grad": "nothing: tensors carry no gradients; tessera.torch does",
     "backward": "nothing: tensors carry no gradients; tessera.torch does", "grad": "nothing: tensors carry no gradients; tessera.torch does",
-    "dim": "x.ndim", "numel": "x.size", "nelement": "x.size", "element_size": "x.dtype.itemsize", "itemsize": "x.dtype.itemsize",
+    "dim": "x.ndim", "numel": "x.size", "nelement": "x.size", "element_size": "x.itemsize",
     "t": "x.T", "H": "x.conj().mT", "type": "x.astype(dtype)", "float": "x.astype(ts.float32)", "double": "x.astype(ts.float64)",
     "half": "x.astype(ts.float16)", "int": "x.astype(ts.int32)", "long": "x.astype(ts.int64)", "bool": "x.astype(ts.bool)",
     "is_cuda": "nothing: x.device_mesh says where it lies", "local_tensor": "x.to_local(position)", "fill": "ts.full_like(x, value)",

@@ -10,7 +10,7 @@ import numpy as np
 
 import _tessera
 import _tessera_ops as made     # the functions that are made from the catalog
-from ._dtypes import code_of
+from ._dtypes import code_of, numpy_of
 from ._errors import ArgumentError, InvalidArgumentError
 from ._mesh import integers
 from ._tensor import as_operand, axes_of, no_dim, redistribute_all
@@ -79,7 +79,11 @@ std, var, nanstd, nanvar = map(_spread, ("std", "var", "nanstd", "nanvar"))
 def astype(x, dtype, /, *, copy=True, device=None):
     x = _tensor_of("astype", x)
     code = code_of(dtype, "astype")
-    return x._copy() if code == x._dtype else _tessera.call(_ROWS["astype"][0], (x,), dtype=code)
+    if device is not None and device != x.device_mesh:
+        x = x.to_device(device)
+    if code != x._dtype:
+        return _tessera.call(_ROWS["astype"][0], (x,), dtype=code)
+    return x._copy() if copy else x
 
 
 _document(astype, "astype")
@@ -154,13 +158,24 @@ def clip(x, /, min=None, max=None):  # noqa: A002 - the array API's names
 
 
 def _tensors_of(name: str, arrays) -> list:
-    arrays = list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
+    # A tensor is the list of its slices, as for NumPy.
+    arrays = list(arrays) if isinstance(arrays, (list, tuple, _tessera.Tensor)) else [arrays]
     if not arrays:
         raise InvalidArgumentError(f"{name}: the list of tensors is empty")
     tensor = next((array for array in arrays if isinstance(array, _tessera.Tensor)), None)
     if tensor is None:
         raise ArgumentError(f"{name}: needs a list with a Tensor in it, not of {type(arrays[0]).__name__}")
-    return [array if isinstance(array, _tessera.Tensor) else as_operand(name, tensor, array) for array in arrays]
+    return [_beside(name, tensor, array) for array in arrays]
+
+
+def _beside(name: str, tensor, value):
+    """A value as a tensor on the tensor's mesh; a number is one without dims."""
+    value = value if isinstance(value, _tessera.Tensor) else as_operand(name, tensor, value)
+    if isinstance(value, _tessera.Tensor):
+        return value
+    from ._creation import full
+    dtype, number = value if isinstance(value, tuple) else (None, value)    # (dtype number, number): a NumPy scalar
+    return full((), number, dtype=None if dtype is None else numpy_of(dtype), device_mesh=tensor.device_mesh)
 
 
 def concat(arrays, /, axis=0):
@@ -391,7 +406,7 @@ MAX_OPERANDS = 64       # docs/limits.md: max_operands
 _METHODS = ("sum mean max min prod any all std var argmin argmax astype reshape exp sqrt relu log log1p expm1 sin cos tan "
             "tanh sigmoid abs sign floor ceil trunc round square clip softmax log_softmax logsumexp count_nonzero "
             "add subtract multiply divide maximum minimum equal squeeze expand_dims flip roll repeat tile swapaxes "
-            "trace diagonal tril triu isnan isinf isfinite conj").split()
+            "tril triu isnan isinf isfinite conj").split()
 
 
 def _reshape_method(self, *shape, copy=None):

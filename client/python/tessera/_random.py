@@ -16,7 +16,7 @@ from ._errors import ArgumentError, InvalidArgumentError, named
 from ._indexing import take
 from ._mesh import integers
 from ._ops import astype, reshape
-from ._placements import Partial, Replicate
+from ._placements import Partial, Replicate, Shard
 from ._tensor import as_operand, axes_of, call, no_dim
 from _tessera_ops import argsort, cumulative_sum, less, searchsorted
 
@@ -210,7 +210,8 @@ def choice(a, shape=(), *, replace=True, p=None, axis=0, device=None, device_mes
     if count < 1 and wanted > 0:
         raise InvalidArgumentError(f"choice: takes {wanted} of {count} elements")
     if is_tensor:
-        options = _place_of(a, options) if a.ndim == 1 and len(extents) == 1 else {
+        cut_alike = a.ndim == 1 and len(extents) == 1 and not any(isinstance(p, Shard) and p.sizes for p in a.placements)
+        options = _place_of(a, options) if cut_alike else {
             "device": None, "device_mesh": a.device_mesh, "placements": [Replicate()] * a.device_mesh.ndim}
     if not replace:
         if p is not None:

@@ -128,6 +128,18 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
     return session
 
 
+class _Policy(str):
+    """A session's policy as it is; called with another one it becomes that."""
+
+    def __new__(cls, session, policy: str):
+        self = super().__new__(cls, policy)
+        self._session = session
+        return self
+
+    def __call__(self, policy: str) -> None:
+        self._session.implicit_redistribution = policy
+
+
 def adopt(session, address: str, token: str, name: str = ""):
     session.address = address
     session.name = name
@@ -238,8 +250,16 @@ class _SessionMethods:
         """Workers, this session and its tensors, as the coordinator knows them. An admin's session sees all sessions."""
         return self._status()
 
+    @property
+    def implicit_redistribution(self):
+        """This session's policy outside `with ts.implicit_redistribution`: "allow", "warn" or "forbid".
+
+        >>> session.implicit_redistribution = "forbid"     # or session.implicit_redistribution("forbid")
+        """
+        return _Policy(self, _context.POLICIES[self._implicit_policy()])
+
+    @implicit_redistribution.setter
     def implicit_redistribution(self, policy: str) -> None:
-        """This session's policy outside `with ts.implicit_redistribution`."""
         self._set_implicit_policy(_context.policy_number(policy))
 
     def sync(self) -> None:

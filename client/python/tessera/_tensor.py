@@ -14,7 +14,7 @@ from . import _context, _index, _plan
 from ._array_function import array_function, tell_download
 from ._attach import attach
 from ._dtypes import code_of, numpy_of, refuse_masked
-from ._errors import (BY_CODE, ArgumentError, InvalidArgumentError, ResourceExhaustedError, TesseraError,
+from ._errors import (BY_CODE, ArgumentError, IndexOutOfRangeError, InvalidArgumentError, ResourceExhaustedError, TesseraError,
                       UnimplementedError)
 from ._mesh import DeviceMesh, integers
 from ._names import suggestion
@@ -27,6 +27,8 @@ from ._ufunc import ArrayUfunc
 MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
 MAX_IMPLICIT_DOWNLOAD = 1 << 30    # docs/limits.md: max_implicit_download
 MAX_ITERATION = 4096               # docs/limits.md: max_iteration
+
+API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")   # each of the array API includes those before it
 
 OPS = {row[1]: row[0] for row in _tessera.catalog()}
 
@@ -267,6 +269,8 @@ class _TensorMethods:
 
     def __array_namespace__(self, *, api_version=None):
         import tessera
+        if api_version is not None and api_version not in API_VERSIONS:
+            raise InvalidArgumentError(f"__array_namespace__: api_version is {api_version!r}; there are {', '.join(API_VERSIONS)}")
         return tessera
 
     # ---- moving -----------------------------------------------------------------------------
@@ -352,8 +356,18 @@ class _TensorMethods:
             self._wait(limit)
         return self
 
-    def item(self):
-        """The one element as a Python value. Blocks."""
+    def item(self, *index):
+        """The one element as a Python value; of several the one at an index, or a number in row-major order. Blocks."""
+        if index:
+            index = tuple(index[0]) if isinstance(index[0], tuple) else index
+            if len(index) == 1 and self.ndim != 1:
+                number = operator.index(index[0])
+                if not -self.size <= number < self.size:
+                    raise IndexOutOfRangeError(f"item: {number} is no number of an element of {self._spec}")
+                index = tuple(int(n) for n in np.unravel_index(number % self.size, self.shape))
+            if len(index) != self.ndim:
+                raise IndexOutOfRangeError(f"item: {len(index)} indices for {self._spec}")
+            return self[tuple(map(operator.index, index))].item()
         if self.size != 1:
             raise InvalidArgumentError(f"item: {self._spec} has {self.size} elements, not 1")
         return self._full().reshape(()).item()
@@ -394,9 +408,10 @@ class _TensorMethods:
         array = self._download("__array__")
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options):
-        options.pop("copy", None)
-        return self._download("__dlpack__").__dlpack__(**options)
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if copy is False:
+            raise BufferError(f"__dlpack__: {self._spec} lives on workers, a copy can't be avoided")
+        return self._download("__dlpack__").__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
 
     def __dlpack_device__(self):
         return (1, 0)

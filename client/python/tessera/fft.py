@@ -90,18 +90,18 @@ def _frequencies(name: str, n, d, whole: bool, dtype, place: dict):
     return steps / (n * d)
 
 
-def fftfreq(n, /, *, d=1.0, dtype=None, device_mesh=None, placements=None):
-    """fftfreq(n, /, *, d=1.0, dtype=None, device_mesh=None, placements=None)
+def fftfreq(n, /, *, d=1.0, dtype=None, device=None, device_mesh=None, placements=None):
+    """fftfreq(n, /, *, d=1.0, dtype=None, device=None, device_mesh=None, placements=None)
 
     The frequencies of fft's n elements, for samples that are d apart."""
-    return _frequencies("fftfreq", n, d, True, dtype, {"device_mesh": device_mesh, "placements": placements})
+    return _frequencies("fftfreq", n, d, True, dtype, {"device": device, "device_mesh": device_mesh, "placements": placements})
 
 
-def rfftfreq(n, /, *, d=1.0, dtype=None, device_mesh=None, placements=None):
-    """rfftfreq(n, /, *, d=1.0, dtype=None, device_mesh=None, placements=None)
+def rfftfreq(n, /, *, d=1.0, dtype=None, device=None, device_mesh=None, placements=None):
+    """rfftfreq(n, /, *, d=1.0, dtype=None, device=None, device_mesh=None, placements=None)
 
     The frequencies of rfft's n // 2 + 1 elements, for samples that are d apart."""
-    return _frequencies("rfftfreq", n, d, False, dtype, {"device_mesh": device_mesh, "placements": placements})
+    return _frequencies("rfftfreq", n, d, False, dtype, {"device": device, "device_mesh": device_mesh, "placements": placements})
 
 
 def _shifted(name: str, x, axes, steps):

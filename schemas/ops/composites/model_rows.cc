@@ -183,9 +183,20 @@ V Reduced(G& g, const V& losses) {
   if (reduction == "none") return losses;
   return g.Reduce(reduction == "sum" ? OpId::kSum : OpId::kMean, losses, all, Keep::kNo);
 }
+// What the labels pick of x, whose last dim has the classes; of an ignored one that of class 0. A label that is no
+// class is an index outside: negative ones don't count from the end.
+V PickedBy(G& g, const V& x, const V& labels, const V& counts) {
+  const int64_t dim = x.rank() - 1;
+  const V number = g.AsType(labels, DType::kI64);
+  const V place = g.Where(g.Map(OpId::kLess, {number, V(int64_t{0})}), V(x.extent(dim)), number);
+  Attributes along;
+  along.set_dims({dim});
+  const V index = g.ExpandDim(g.Where(counts, place, V(int64_t{0})), dim);
+  return g.DropDims(g.Call(OpId::kTakeAlongAxis, std::move(along), {x, index}), {dim});
+}
 // The classes are the last dim of x; labels are integers, one for each row, or weights of the classes. Of a label that
-// is ignore_index the loss is 0, and the mean is over the others. Three all-reduces where classes are sharded: the
-// largest, the sum of exponentials, and what the labels pick.
+// is ignore_index the loss is 0, and the mean is over the others. Where classes are sharded numbers of rows alone are
+// reduced: the largest, the sum of exponentials, and what the labels pick.
 void CrossEntropy(G& g) {
   const V x = Wide(g, g.operand(0));
   const V& labels = g.operand(1);
@@ -202,14 +213,12 @@ void CrossEntropy(G& g) {
   if (labels.rank() + 1 != x.rank()) return g.Refuse("labels have one dim less than the classes' tensor");
   const int64_t ignored = g.attributes().ignore_index() == nullptr ? -100 : *g.attributes().ignore_index();
   const double smoothing = g.attributes().label_smoothing() == nullptr ? 0 : *g.attributes().label_smoothing();
-  const V expanded = g.ExpandDim(labels, labels.rank());
-  const V is_label = g.Map(OpId::kEqual, {expanded, g.Iota(x, dim, x.extent(dim))});
-  V picked = SumOver(g.Where(is_label, shifted, V(0.0)), {dim}, Keep::kNo);
+  const V counts = g.Map(OpId::kNotEqual, {labels, V(ignored)});
+  V picked = PickedBy(g, x, labels, counts) - g.DropDims(largest, {dim});
   if (smoothing != 0) {
     picked = V(1 - smoothing) * picked +
              V(smoothing / static_cast<double>(x.extent(dim))) * SumOver(shifted, {dim}, Keep::kNo);
   }
-  const V counts = g.Map(OpId::kNotEqual, {labels, V(ignored)});
   const V losses = g.Where(counts, log_sum - picked, V(0.0));
   const std::string& reduction = g.attributes().reduction();
   if (reduction == "none" || reduction == "sum") return g.Return(g.AsType(Reduced(g, losses), FloatOf(g.operand(0))));
@@ -232,12 +241,12 @@ void NllLoss(G& g) {
   if (!IsInteger(labels)) return g.RefuseDType("labels need an integer dtype");
   if (labels.rank() + 1 != x.rank()) return g.Refuse("labels have one dim less than the classes' tensor");
   const int64_t ignored = g.attributes().ignore_index() == nullptr ? -100 : *g.attributes().ignore_index();
-  const V is_label = g.Map(OpId::kEqual, {g.ExpandDim(labels, labels.rank()), g.Iota(x, dim, x.extent(dim))});
   const V counts = g.Map(OpId::kNotEqual, {labels, V(ignored)});
-  const V picked = SumOver(g.Where(is_label, x, V(0.0)), {dim}, Keep::kNo);
+  const V picked = PickedBy(g, x, labels, counts);
   V weight = g.AsType(counts, picked.dtype());
   V losses = g.Where(counts, -picked, V(0.0));
   if (g.operand_count() > 2) {
+    const V is_label = g.Map(OpId::kEqual, {g.ExpandDim(labels, labels.rank()), g.Iota(x, dim, x.extent(dim))});
     const V of_label = SumOver(g.Where(is_label, Wide(g, g.operand(2)), V(0.0)), {dim}, Keep::kNo);
     weight = weight * of_label;
     losses = losses * of_label;

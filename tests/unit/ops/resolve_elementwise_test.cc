@@ -175,7 +175,8 @@ TEST(Partial, AlgebraTable) {
   const PartialCase cases[] = {
       {OpId::kNeg, "P(sum)", "", "[P(sum)]", "[P(sum)]"},
       {OpId::kNeg, "P(avg)", "", "[P(avg)]", "[P(avg)]"},
-      {OpId::kNeg, "P(max)", "", "[S(0)]", "[S(0)]"},
+      {OpId::kNeg, "P(max)", "", "[P(min)]", "[P(max)]"},
+      {OpId::kNeg, "P(min)", "", "[P(max)]", "[P(min)]"},
       {OpId::kNeg, "P(product)", "", "[S(0)]", "[S(0)]"},
       {OpId::kAdd, "P(sum)", "P(sum)", "[P(sum)]", "[P(sum)] [P(sum)]"},
       {OpId::kAdd, "P(avg)", "P(avg)", "[P(avg)]", "[P(avg)] [P(avg)]"},
@@ -201,7 +202,15 @@ TEST(Partial, AlgebraTable) {
       {OpId::kMul, "P(product)", "R", "[S(0)]", "[S(0)] [S(0)]"},
       {OpId::kMul, "P(sum)", "2.0", "[P(sum)]", "[P(sum)]"},
       {OpId::kMul, "2.0", "P(avg)", "[P(avg)]", "[P(avg)]"},
-      {OpId::kMul, "P(max)", "2.0", "[S(0)]", "[S(0)]"},
+      {OpId::kMul, "P(max)", "2.0", "[P(max)]", "[P(max)]"},
+      {OpId::kMul, "-2", "P(max)", "[P(min)]", "[P(max)]"},
+      {OpId::kDiv, "P(min)", "-2.0", "[P(max)]", "[P(min)]"},
+      {OpId::kDiv, "2.0", "P(min)", "[S(0)]", "[S(0)]"},
+      {OpId::kMul, "P(max)", "0.0", "[S(0)]", "[S(0)]"},  // a term of -inf times 0 would be NaN
+      {OpId::kMul, "P(max)", "-inf", "[S(0)]", "[S(0)]"},
+      {OpId::kMul, "P(max)", "R", "[S(0)]", "[S(0)] [S(0)]"},
+      {OpId::kSub, "2.0", "P(max)", "[P(min)]", "[P(max)]"},
+      {OpId::kSub, "inf", "P(max)", "[S(0)]", "[S(0)]"},
       {OpId::kDiv, "P(sum)", "R", "[S(0)]", "[S(0)] [S(0)]"},  // terms of both signs by 0 would be NaN
       {OpId::kDiv, "P(sum)", "2.0", "[P(sum)]", "[P(sum)]"},
       {OpId::kMul, "P(sum)", "1e300", "[S(0)]", "[S(0)]"},  // inf of f32
@@ -238,6 +247,11 @@ TEST(Partial, BesideIntegersTermsOfFloatsStayPending) {
   EXPECT_EQ(placed(OpId::kMul, "f64[4,6] @ mesh(2) [P(sum)", "i32[4,6] @ mesh(2) [R"), "[P(sum)]");
   EXPECT_EQ(placed(OpId::kAdd, "i32[4,6] @ mesh(2) [R", "f64[4,6] @ mesh(2) [P(max)"), "[P(max)]");
   EXPECT_EQ(placed(OpId::kDiv, "f64[4,6] @ mesh(2) [P(sum)", "i32[4,6] @ mesh(2) [R"), "[S(0)]");  // it may have zeros
+}
+
+TEST(Partial, ExtremesOfIntegersWrapAndAreReducedBeforeTheyAreScaled) {
+  EXPECT_EQ(OutputPlacements(OpId::kMul, {"i32[4,6] @ mesh(2) [P(max)]", "-2"}), "[S(0)]");
+  EXPECT_EQ(OutputPlacements(OpId::kNeg, {"i32[4,6] @ mesh(2) [P(max)]"}), "[S(0)]");
 }
 
 TEST(Partial, PendingSumsOfIntegersAreScaledByAnyTensor) {
