@@ -3,10 +3,10 @@
 # No row in Tessera: NotImplementedError, with the name of the op.
 NO_ROW = frozenset("""
 _segment_reduce.lengths _segment_reduce.offsets as_strided_scatter chalf combinations frexp geqrf hash_tensor
-histogram histogramdd i0 igamma igammac index_reduce.prod linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve
-linalg.matrix_sqrth linalg.polar mode nn.functional.linear_cross_entropy.chunked
+histogram histogramdd i0 igamma igammac linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve
+linalg.matrix_sqrth linalg.polar nn.functional.linear_cross_entropy.chunked
 nn.functional.linear_cross_entropy.chunked_none nonzero_static ormqr polygamma.polygamma_n_0 polygamma.polygamma_n_1
-polygamma.polygamma_n_2 polygamma.polygamma_n_3 polygamma.polygamma_n_4 resize_as_ scatter_reduce.prod sgn
+polygamma.polygamma_n_2 polygamma.polygamma_n_3 polygamma.polygamma_n_4 resize_as_ sgn
 """.split())
 
 # Random numbers, memory that nobody wrote, strides of a larger storage, and arguments that say `cpu`: not to be compared.

@@ -14,7 +14,6 @@ from .._errors import InvalidArgumentError
 from .._ops import argmax, broadcast_to, clip, concat, permute_dims, reshape
 from .._tensor import OPS
 from ._composed import wide
-from ._device import next_call
 from ._dtypes import F64, HALVES, INT64
 from ._operands import cast, operand
 from ._placing import create_like, full_like, settled, settled_dims
@@ -389,37 +388,3 @@ def _trigamma(x):
     out = total + 1.0 / at + 0.5 * r + series
     turn = made.sin(math.pi * made.remainder(x, 2.0))
     return made.where(is_low, math.pi**2 / (turn * turn) - out, out)
-
-
-# ---- samples of distributions, by rejection ---------------------------------------------------------------------------------
-
-_TRIES = 12     # each is taken with a probability above 0.95, so that all are refused once in 4e15 samples
-
-
-@row("_standard_gamma.default", how="composed")
-def standard_gamma(x, generator=None):
-    """Marsaglia, Tsang, "A simple method for generating gamma variables" (2000): d v of the first try that is taken, with
-    v = (1 + c n)^3 of a normal n. Below 1 of alpha + 1, times u^(1 / alpha)."""
-    alpha = wide(settled(x))
-    def drawn(name):
-        kept = [one if one[0] == 1 else (0, 0, 0) for one in alpha._placements]
-        numbers = next_call(generator) if name == "rand" else [0.0, 1.0, *next_call(generator), *next_call(generator)]
-        return create_like(name, alpha, alpha.shape, alpha._dtype, numbers, kept)
-    is_low = alpha < 1.0
-    d = made.where(is_low, alpha + 1.0, alpha) - 1.0 / 3.0
-    c = 1.0 / made.sqrt(9.0 * d)
-    out, is_found = d, made.less(alpha, float("-inf"))
-    for _ in range(_TRIES):
-        n, u = drawn("normal"), 1.0 - drawn("rand")
-        t = 1.0 + c * n
-        v = t * t * t
-        is_taken = made.logical_and(t > 0.0, made.log(u) < 0.5 * n * n + d * (1.0 - v + made.log(made.where(t > 0.0, v, 1.0))))
-        out = made.where(made.logical_and(is_taken, made.logical_not(is_found)), d * v, out)
-        is_found = made.logical_or(is_found, is_taken)
-    return wrap(cast(made.where(is_low, out * (1.0 - drawn("rand")) ** (1.0 / made.where(is_low, alpha, 1.0)), out), settled(x)._dtype))
-
-
-@row("_sample_dirichlet.default", how="composed")
-def sample_dirichlet(x, generator=None):
-    parts = settled(standard_gamma(x, generator))
-    return wrap(parts / made.sum(parts, axis=-1, keepdims=True))

@@ -9,6 +9,7 @@ import torch
 import _tessera
 from .. import _indexing, linalg
 from .._errors import InvalidArgumentError
+from .._ops import concat, pad
 from .._tensor import OPS
 from . import _composed
 from ._dtypes import BOOL, INT64
@@ -211,9 +212,11 @@ def _lowest(h):
 def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, **options):
     """Places that nothing goes to keep what they have; the others are counted where that matters."""
     reduce = reduce or options.get("reduce")
+    if reduce in ("prod", "multiply"):
+        return _scatter_product(x, dim, indices, source, include_self)
     mode = _REDUCE.get(reduce)
     if mode is None:
-        raise NotImplementedError(f"scatter_reduce: reduce={reduce!r} has no row in Tessera")
+        raise InvalidArgumentError(f"scatter_reduce: reduce={reduce!r} is not sum, prod, mean, amax or amin")
     if include_self and reduce != "mean":
         return _scatter(mode)(x, dim, indices, source)
     h, at = settled(x), _numbers("scatter", x, indices)
@@ -229,6 +232,36 @@ def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, *
         counts = cast(_call(OPS["maximum"], (counts + int(include_self), 1)), h._dtype)
         out = _call(OPS["floor_divide" if h.dtype.kind in "iu" else "divide"], (out, counts))
     return wrap(out if include_self else _call(OPS["where"], (is_met, out, h)))
+
+
+def _scatter_product(x, dim, indices, source, include_self: bool):
+    """Products by indices: in the order of the indices by products of 1, 2, 4, ... neighbours that go to one place; the last of a
+    place has them all, and is added to nothing there."""
+    h, at = settled(x), _numbers("scatter_reduce", x, indices)
+    updates = cast(handle("scatter_reduce", source, x), h._dtype)
+    dim %= x.ndim
+    updates = _call(OPS["broadcast_to"], (updates,), shape=list(at.shape)) if not updates.ndim else updates[tuple(slice(0, n) for n in at.shape)]
+    n = at.shape[dim]
+    if not at.size:
+        return wrap(h)
+    order = _call(OPS["argsort"], (at,), dims=[dim], descending=False, stable=True)
+    at, product = (_call(OPS["take_along_axis"], (one, order), dims=[dim]) for one in (at, updates))
+
+    def part(one, start, stop):
+        return one[(slice(None),) * dim + (slice(start, stop),)]
+
+    reach = 1
+    while reach < n:
+        is_one = _call(OPS["equal"], (part(at, reach, None), part(at, 0, -reach)))
+        longer = _call(OPS["where"], (is_one, part(product, 0, -reach), 1)) * part(product, reach, None)
+        product = concat([part(product, 0, reach), longer], axis=dim)
+        reach *= 2
+    is_last = pad(_call(OPS["not_equal"], (part(at, 1, None), part(at, 0, -1))), [(0, 1) if d == dim else (0, 0) for d in range(x.ndim)],
+                  constant_values=True)
+    zeros, met = (full_like(h, h.shape, kind, 0) for kind in (h._dtype, INT64))
+    product = settled(_scatter("add")(wrap(zeros), dim, wrap(at), wrap(_call(OPS["where"], (is_last, product, 0)))))
+    met = settled(_scatter("add")(wrap(met), dim, wrap(at), wrap(cast(is_last, INT64))))
+    return wrap(_call(OPS["where"], (met > 0, h * product if include_self else product, h)))
 
 
 @row("index_reduce.default")

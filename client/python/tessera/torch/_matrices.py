@@ -13,14 +13,15 @@ import _tessera_ops as made
 from _tessera_ops import conj, lu_unpack as made_lu_unpack
 from .. import fft, linalg
 from .._errors import InvalidArgumentError
-from .._ops import broadcast_to, matrix_transpose
+from .._ops import broadcast_to, concat, matrix_transpose
 from ._dtypes import CODES, INT64
 from ._operands import cast
-from ._placing import create_like, full_like, settled
+from ._placing import create_like, full_like, settled, settled_dims
 from ._table import row
 from ._tensor import wrap
 
 _INT32 = CODES[torch.int32]
+_UNROLLED = 8       # columns that are eliminated one by one
 _NORMS = ("backward", "ortho", "forward")       # by torch's number: not scaled, by the root of the length, by the length
 
 
@@ -93,23 +94,58 @@ def _turned_to_left(solve, b, left: bool, adjoint: bool, is_complex: bool):
     return x if left else matrix_transpose(x)
 
 
+def _columns(h, start, stop):
+    return h[..., start:stop]
+
+
+def _lu_in_place(h):
+    """L without its ones, and U, in one matrix, without exchanging rows: the left half of the columns, what it leaves of the
+    others, and the right half of that."""
+    m, n = h.shape[-2:]
+    if min(m, n) > _UNROLLED:
+        k = min(m, n) // 2
+        left = _lu_in_place(_columns(h, 0, k))
+        upper = linalg.solve_triangular(left[..., :k, :], _columns(h, k, n)[..., :k, :], unit_diagonal=True)
+        rest = _lu_in_place(_columns(h, k, n)[..., k:, :] - made.matmul(left[..., k:, :], upper))
+        return concat([left, concat([upper, rest], axis=-2)], axis=-1)
+    rows, columns = (create_like("arange", h, [count], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim) for count in (m, n))
+    for k in range(min(m - 1, n)):
+        below = made.where((rows > k)[:, None], h[..., :, k:k + 1] / h[..., k:k + 1, k:k + 1], 0)
+        is_column = made.logical_and((rows > k)[:, None], made.equal(columns, k))
+        h = made.where(is_column, below, h - below * made.where(columns > k, h[..., k:k + 1, :], 0))
+    return h
+
+
+def _without_pivots(h):
+    """(LU, pivots that exchange nothing, the number of the first 0 that was divided by: 0 of none)."""
+    factors = _lu_in_place(settled_dims(h, [h.ndim - 2, h.ndim - 1]))
+    count = min(h.shape[-2:])
+    at = create_like("arange", h, [count], INT64, [1, 1], [(0, 0, 0)] * h._mesh_ndim)
+    zeros = made.equal(made.diagonal(factors), 0)
+    first = made.min(made.where(zeros, at, count + 1), axis=-1) if count else full_like(h, h.shape[:-2], INT64, 0)
+    pivots = broadcast_to(cast(at, _INT32), (*h.shape[:-2], count))
+    return factors, pivots, cast(made.where(first > count, 0, first), _INT32)
+
+
 @row("linalg_lu_factor_ex.default")
 def lu_factor(x, *, pivot=True, check_errors=False):
-    _check_pivots("linalg_lu_factor_ex", pivot)
     h = settled(x)
+    if not pivot:
+        return tuple(wrap(one) for one in _without_pivots(h))
     factors, pivots = linalg.lu_factor(h)
     return wrap(factors), wrap(cast(pivots + 1, _INT32)), _info(h)
 
 
-def _check_pivots(op: str, pivot: bool):
-    if not pivot:
-        raise NotImplementedError(f"{op}: without pivots has no row in Tessera")
-
-
 @row("linalg_lu.default")
 def lu(x, *, pivot=True):
-    _check_pivots("linalg_lu", pivot)
-    return tuple(wrap(one) for one in linalg.lu(settled(x)))
+    h = settled(x)
+    if not pivot:
+        factors, m, n = _without_pivots(h)[0], *h.shape[-2:]
+        k = min(m, n)
+        lower = made.tril(factors[..., :k], k=-1)
+        rows = create_like("arange", h, [m], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+        return _nothing(h), wrap(lower + cast(made.equal(rows[:, None], rows[:k]), h._dtype)), wrap(made.triu(factors[..., :k, :]))
+    return tuple(wrap(one) for one in linalg.lu(h))
 
 
 @row("lu_unpack.default")

@@ -8,11 +8,11 @@ import _tessera
 import _tessera_ops as made
 from .. import _calculus, _indexing, _statistics
 from .._errors import InvalidArgumentError
-from .._ops import concat, reshape, squeeze
+from .._ops import concat, pad, reshape, squeeze
 from .._tensor import OPS
 from ._dtypes import CODES, FLOATS
 from ._operands import cast
-from ._placing import full_like, settled
+from ._placing import create_like, full_like, settled
 from ._table import row
 from ._tensor import wrap
 
@@ -74,6 +74,30 @@ def nanmedian_along(x, dim, keepdim=False):
 @row("kthvalue.default")
 def kthvalue(x, k, dim=-1, keepdim=False):
     return _kth("kthvalue", x, k - 1, dim, keepdim, False)
+
+
+@row("mode.default")
+def mode(x, dim=-1, keepdim=False):
+    """The least of the values that are there most often, and the last place of it: where its run among the sorted ends."""
+    h = settled(x)
+    if not x.ndim:
+        return wrap(h[...]), wrap(full_like(h, (), _INT64, 0))
+    dim %= x.ndim
+    n = x.shape[dim]
+    if not n:
+        raise InvalidArgumentError(f"mode: dim {dim} of {x!r} has no elements")
+    order = _call(OPS["argsort"], (h,), dims=[dim], descending=False, stable=True)
+    ordered = _call(OPS["take_along_axis"], (h, order), dims=[dim])
+    number = reshape(create_like("arange", ordered, [n], _INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim), [n if d == dim else 1 for d in range(x.ndim)])
+    begins = made.equal(number, 0)
+    if n > 1:
+        along = (slice(None),) * dim
+        differs = made.not_equal(ordered[(*along, slice(1, None))], ordered[(*along, slice(0, -1))])
+        begins = made.logical_or(begins, pad(differs, [(1, 0) if d == dim else (0, 0) for d in range(x.ndim)]))
+    length = number - made.cumulative_max(made.where(begins, number, 0), axis=dim)
+    end = _call(OPS["argmax"], (length,), dims=[dim], keepdims=True)
+    found = [_call(OPS["take_along_axis"], (one, end), dims=[dim]) for one in (ordered, order)]
+    return tuple(wrap(one if keepdim else squeeze(one, axis=dim)) for one in found)
 
 
 def _running(function):
