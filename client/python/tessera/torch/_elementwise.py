@@ -219,11 +219,6 @@ def complex_(real, imag):
     return wrap(_call(OPS["complex"], (settled(x), settled(y))))
 
 
-@row("erfc.default", how="composed")
-def erfc(x):
-    return wrap(_call(SUB, (1, _call(OPS["erf"], (floating(settled(x)),)))))
-
-
 @row("fmod.Tensor", "fmod.Scalar", how="composed")
 def fmod(a, b):
     """The remainder with the sign of a."""

@@ -301,6 +301,24 @@ def nonzero(x):
     return wrap(stack(list(_indexing.nonzero(settled(x))), axis=1))
 
 
+@row("nonzero_static.default")
+def nonzero_static(x, *, size, fill_value=-1):
+    """The first `size` of them, and fill_value behind the last: nothing is waited for."""
+    h = settled(x)
+    flat = _call(OPS["reshape"], (h if h._dtype == BOOL else _call(OPS["not_equal"], (h, 0)),), shape=[h.size])
+    zeros = cast(_call(OPS["logical_not"], (flat,)), INT64)
+    order = _call(OPS["argsort"], (zeros,), dims=[0], descending=False, stable=True)[:size]
+    found = _call(OPS["equal"], (_call(OPS["take_along_axis"], (zeros, order), dims=[0]), 0))
+    columns, rest = [], order
+    for extent in reversed(h.shape):
+        columns.append(_call(OPS["where"], (found, _call(OPS["remainder"], (rest, max(extent, 1))), fill_value)))
+        rest = _call(OPS["floor_divide"], (rest, max(extent, 1)))
+    if not columns:
+        return wrap(full_like(h, (size, 0), INT64, 0))
+    out = concat([_call(OPS["reshape"], (one,), shape=[one.size, 1]) for one in reversed(columns)], axis=1)
+    return wrap(pad(out, [(0, size - out.shape[0]), (0, 0)], constant_values=fill_value) if size > out.shape[0] else out)
+
+
 @row("masked_select.default")
 def masked_select(x, mask):
     h, where = settled(x), settled(mask)

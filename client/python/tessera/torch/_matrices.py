@@ -259,19 +259,36 @@ def _unit(h, n: int):
     return at[:, None] == at
 
 
+def _reflected(x, tau, other, adjoint=False):
+    """(1 - tau_1 v_1 v_1^H) (1 - tau_2 v_2 v_2^H) ... times a matrix (or its adjoint times it), by 1 - V T V^H, with
+    T = (1 + diag(tau) striu(V^H V))^-1 diag(tau)."""
+    m, k = x.shape[-2], tau.shape[-1]
+    rows, columns = (create_like("arange", x, [count], INT64, [0, 1], [(0, 0, 0)] * x._mesh_ndim) for count in (m, k))
+    vectors = made.where(rows[:, None] > columns, x[..., :k], cast(rows[:, None] == columns, x._dtype))
+    inner = tau[..., None] * made.triu(made.matmul(_adjoint(vectors), vectors), k=1)
+    turned = made.matmul(_adjoint(vectors), other)
+    if not adjoint:
+        scaled = linalg.solve_triangular(inner, tau[..., None] * turned, upper=True, unit_diagonal=True)
+    else:       # T^H = diag(tau)^H (1 + diag(tau) striu(V^H V))^-H
+        scaled = conj(tau[..., None]) * linalg.solve_triangular(_adjoint(inner), turned, unit_diagonal=True)
+    return other - made.matmul(vectors, scaled)
+
+
 @row("linalg_householder_product.default", how="composed")
 def householder_product(x, tau):
-    """(1 - tau_1 v_1 v_1^H) (1 - tau_2 v_2 v_2^H) ... as 1 - V T V^H, with T = (1 + diag(tau) striu(V^H V))^-1 diag(tau)."""
-    h, scales = settled(x), settled(tau)
-    m, n, k = *h.shape[-2:], scales.shape[-1]
-    vectors = h[..., :k]
-    row_at = create_like("arange", h, [m], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)[:, None]
-    column_at = create_like("arange", h, [k], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
-    vectors = made.where(row_at > column_at, vectors, cast(row_at == column_at, h._dtype))
-    products = made.matmul(_adjoint(vectors), vectors)
-    inner = scales[..., None] * made.triu(products, k=1)
-    turned = made.matmul(cast(_unit(h, k), h._dtype) * scales[..., None, :], _adjoint(vectors)[..., :n])
-    return wrap(cast(row_at == row_at[:n, 0], h._dtype) - made.matmul(vectors, linalg.solve_triangular(inner, turned, upper=True, unit_diagonal=True)))
+    h = settled(x)
+    m, n = h.shape[-2:]
+    rows = create_like("arange", h, [m], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    return wrap(_reflected(h, settled(tau), cast(rows[:, None] == rows[:n], h._dtype)))
+
+
+@row("ormqr.default", how="composed")
+def ormqr(x, tau, other, left=True, transpose=False):
+    """q @ other, or other @ q, or with the adjoint of q, by the reflections that a QR is made of."""
+    h, scales, b = settled(x), settled(tau), settled(other)
+    if left:
+        return wrap(_reflected(h, scales, b, adjoint=transpose))
+    return wrap(_adjoint(_reflected(h, scales, _adjoint(b), adjoint=not transpose)))
 
 
 @row("linalg_pinv.atol_rtol_tensor")

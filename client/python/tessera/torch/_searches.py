@@ -185,6 +185,43 @@ def histc(x, bins=100, min=0, max=0):  # noqa: A002 - ATen's names
     return wrap(_call(OPS["scatter"], (zeros, place, cast(is_in, h._dtype)), dims=[0], mode="add"))
 
 
+def _histogram(h, edges, weight, density: bool):
+    """How much is between each two edges, the last of which counts."""
+    flat, bins = reshape(h, (-1,)), edges.shape[0] - 1
+    place = cast(_call(OPS["searchsorted"], (edges, flat), side="right"), _INT64) - 1
+    is_in = made.logical_and(flat >= edges[0], flat <= edges[bins])
+    place = made.where(is_in, made.minimum(place, bins - 1), 0)
+    amount = cast(is_in, h._dtype) if weight is None else made.where(is_in, reshape(settled(weight), (-1,)), 0)
+    zeros = full_like(h, (bins,), h._dtype, 0, [(0, 0, 0)] * h._mesh_ndim)
+    out = settled(_call(OPS["scatter"], (zeros, place, amount), dims=[0], mode="add"))
+    if density:
+        out = out / made.sum(out) / (edges[1:] - edges[:-1])
+    return wrap(out), wrap(edges)
+
+
+@row("histogram.bins_tensor", how="composed")
+def histogram_of_edges(x, bins, *, weight=None, density=False):
+    return _histogram(settled(x), settled(bins), weight, density)
+
+
+@row("histogram.bin_ct", how="composed")
+def histogram(x, bins=100, *, range=None, weight=None, density=False):  # noqa: A002 - ATen's name
+    """Of equal parts of a range, or of what the elements reach."""
+    h = settled(x)
+    if range is None and h.size:
+        low, high = made.min(h), made.max(h)
+        is_one = made.equal(low, high)
+        low, high = made.where(is_one, low - 0.5, low), made.where(is_one, high + 0.5, high)
+    else:
+        low, high = range or (0.0, 1.0)
+        if not low <= high:
+            raise InvalidArgumentError(f"histogram: the range {low} to {high}")
+        low, high = (low, high) if low < high else (low - 0.5, high + 0.5)
+    at = create_like("arange", h, [bins + 1], h._dtype, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    step = (high - low) / bins
+    return _histogram(h, made.where(2 * at < bins, low + at * step, high - (bins - at) * step), weight, density)
+
+
 @row("bincount.default")
 def bincount(x, weights=None, minlength=0):
     return wrap(_statistics.bincount(settled(x), None if weights is None else settled(weights), minlength))

@@ -81,7 +81,7 @@ def _base_of(func):
         if found is not None and _is_known(found):
             return found, _reshaped_in_place if KINDS.get(found) == "view" else in_place
     elif which == "out" or which.endswith("_out"):
-        for one in [which[:-4]] if which != "out" else ["default", "Tensor", "self"]:
+        for one in [which[:-4], f"dim_{which[:-4]}"] if which != "out" else ["default", "Tensor", "self"]:
             found = overload(f"{name}.{one}")
             if found is not None and _is_known(found):
                 return found, _into
