@@ -86,3 +86,40 @@ def test_what_traces_ops_is_refused_by_name(mesh):
     x = tt.distribute_tensor(drawn(4, 3), mesh)
     with pytest.raises(NotImplementedError, match="linearize"):
         torch.func.linearize(lambda y: F.linear(y, x), x)
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"enable_gqa": True}], ids=str)
+def test_attention_of_each_of_many(mesh, options):
+    """vmap takes what it maps over as a part of the batch."""
+    q, k, v = drawn(4, 2, 4, 5, 3), drawn(4, 2, 2 if "enable_gqa" in options else 4, 6, 3, seed=2), drawn(4, 2, 2 if "enable_gqa" in options else 4, 6, 3, seed=3)
+
+    def attention(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, **options)
+    compare(mesh, torch.func.vmap(attention), q, k, v)
+    compare(mesh, torch.func.vmap(attention, in_dims=(1, None, None), out_dims=2), q.transpose(0, 1), k[0], v[0])
+    gradients = torch.func.grad(lambda *x: (attention(*x) ** 2).sum(), argnums=(0, 1, 2))
+    compare(mesh, torch.func.vmap(gradients), q, k, v)
+    compare(mesh, torch.func.vmap(gradients, in_dims=(0, None, None)), q, k[0], v[0])
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (2, 1, 5, 6), (1, 4, 1, 6)], ids=str)
+def test_attention_with_a_bias_of_each_of_many(mesh, shape):
+    q, k, v, bias = drawn(4, 2, 4, 5, 3), drawn(4, 2, 4, 6, 3, seed=2), drawn(4, 2, 4, 6, 3, seed=3), drawn(4, *shape, seed=4)
+
+    def loss(q, k, v, m):
+        return (F.scaled_dot_product_attention(q, k, v, attn_mask=m) ** 2).sum()
+    gradients = torch.func.grad(loss, argnums=(0, 3))
+    compare(mesh, torch.func.vmap(gradients), q, k, v, bias)
+    compare(mesh, torch.func.vmap(gradients, in_dims=(0, 0, 0, None)), q, k, v, bias[0])
+    compare(mesh, torch.func.vmap(lambda q, k, v, m: loss(q, k, v, m > 0), in_dims=(0, 0, 0, None)), q, k, v, bias[0])
+
+
+def test_gradients_of_each_sample_of_a_transformer(mesh):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    x = drawn(4, 5, 8)
+
+    def of_each(x, *values):
+        named = dict(zip(dict(layer.named_parameters()), values))
+        one = torch.func.grad(lambda p, y: (torch.func.functional_call(layer, p, (y[None],)) ** 2).sum())
+        return list(torch.func.vmap(one, in_dims=(None, 0))(named, x).values())
+    compare(mesh, of_each, x, *(one.detach() for one in layer.parameters()))

@@ -106,3 +106,25 @@ def test_sequences_are_packed_and_unpacked(mesh):
         torch.nn.utils.rnn.pack_padded_sequence(tt.distribute_tensor(torch.ones(5, 2, 3), mesh), torch.tensor([2, 5]))
     with pytest.raises((ts.InvalidArgumentError, RuntimeError), match="at least 1|greater than 0"):
         torch.nn.utils.rnn.pack_padded_sequence(tt.distribute_tensor(torch.ones(5, 2, 3), mesh), torch.tensor([5, 0]))
+
+
+def test_a_step_with_the_loss_of_sequences_is_captured(mesh):
+    """Padded labels, and lengths on workers: nothing is read or brought."""
+    model, other = same_start(lambda: torch.nn.Linear(8, CLASSES))
+    x, inputs, targets = (tt.distribute_tensor(one, mesh) for one in (torch.randn(STEPS, BATCH, 8), INPUTS, TARGETS))
+    labels = tt.distribute_tensor(LABELS, mesh, [S(0)])
+    steps = []
+    for one in (model, other):
+        tt.distribute_module(one, mesh)
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.1, fused=True)
+
+        def step(x, labels, inputs, targets, one=one, optimizer=optimizer):
+            loss = F.ctc_loss(one(x).log_softmax(2), labels, inputs, targets, zero_infinity=True)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+        steps.append(step)
+    captured = tt.capture(steps[0])
+    losses = [(captured(x, labels, inputs, targets).item(), steps[1](x, labels, inputs, targets).item()) for _ in range(4)]
+    assert captured.replays == 2 and all(a == b for a, b in losses) and losses[-1][0] < losses[0][0]

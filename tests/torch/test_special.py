@@ -88,6 +88,14 @@ def test_samples_of_distributions_have_gradients(mesh, make):
     assert t.grad.cpu().isfinite().all() and t.grad.cpu().abs().max() > 0
 
 
+def test_extremes_of_bools(mesh):
+    a, b = (torch.tensor(one) for one in ([False, False, True, True], [False, True, False, True]))
+    for function in (torch.maximum, torch.minimum):
+        compare(mesh, function, a, b, rtol=0, atol=0)
+    values = torch.tensor([0.2, 0.4995, 0.8])
+    compare(mesh, lambda p: torch.distributions.ContinuousBernoulli(p).entropy(), values, rtol=1e-4)
+
+
 @pytest.mark.parametrize("density", [False, True])
 @pytest.mark.parametrize("place", [R, S(0), S(1)])
 def test_histograms(mesh, place, density):

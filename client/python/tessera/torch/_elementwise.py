@@ -162,7 +162,19 @@ def _binary(name: str, op: int, is_float: bool = False):
     return function
 
 
-for _name, _op in (("maximum", "maximum"), ("minimum", "minimum"), ("eq", "equal"), ("ne", "not_equal"), ("lt", "less"),
+def _extreme(name: str, op: int, of_bools: int):
+    slow = _binary(name, op)
+
+    def function(a, b):
+        if a.dtype is torch.bool and getattr(b, "dtype", None) is torch.bool:
+            return wrap(_call(of_bools, (settled(a), settled(b))))
+        return slow(a, b)
+    return function
+
+
+for _name, _op in (("maximum", "logical_or"), ("minimum", "logical_and")):
+    row(f"{_name}.default")(_extreme(_name, OPS[_name], OPS[_op]))
+for _name, _op in (("eq", "equal"), ("ne", "not_equal"), ("lt", "less"),
                    ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"), ("bitwise_and", "bitwise_and"),
                    ("bitwise_or", "bitwise_or"), ("bitwise_xor", "bitwise_xor"), ("floor_divide", "floor_divide"),
                    ("remainder", "remainder"), ("bitwise_left_shift", "bitwise_left_shift"),
