@@ -158,8 +158,11 @@ def set_(x, source):
 
 @row("resize_.default", how="client")
 def resize_(x, size, *, memory_format=None):
-    """The first elements in row-major order; new ones are 0."""
+    """The first elements in row-major order; new ones are 0. A view goes on in the memory that it is a view of, as far as that goes."""
     count = math.prod(size)
+    if x._view is not None and x.storage_offset() + count <= x._cell.get().size:
+        x.data = run("as_strided.default")(x, size, torch.empty(size, device="meta").stride(), x.storage_offset())
+        return x
     h = settled(x)
     flat = _call(OPS["reshape"], (h,), shape=[h.size])
     if count > h.size:
@@ -328,7 +331,8 @@ for _name, _function in (
         ("empty.memory_format", _empty), ("empty_strided", lambda size, stride, **options: _empty(size, **options)),
         ("_efficientzerotensor", _empty), ("arange", lambda end, **options: _arange(0, end, **options)), ("arange.start", _arange), ("arange.start_step", _arange),
         ("eye", lambda n, **options: _eye(n, n, **options)), ("eye.m", lambda n, m, **options: _eye(n, m, **options)),
-        ("randperm", _randperm), ("randperm.generator", lambda n, *, generator=None, **options: _randperm(n, generator=generator, **options)),
+        ("kaiser_window", _from_cpu(torch.kaiser_window)), ("kaiser_window.periodic", _from_cpu(torch.kaiser_window)),
+        ("kaiser_window.beta", _from_cpu(torch.kaiser_window)), ("randperm", _randperm), ("randperm.generator", lambda n, *, generator=None, **options: _randperm(n, generator=generator, **options)),
         ("tril_indices", _from_cpu(torch.tril_indices)), ("triu_indices", _from_cpu(torch.triu_indices)), ("_copy_from", _copy_from)):
     _library.impl(_name, _function, "PrivateUse1")
 # Kernels that are never called, which keep composite ops whole on their way to __torch_dispatch__.

@@ -28,7 +28,8 @@ _OTHER_NAMES = {"neg": "negative", "bitwise_not": "bitwise_invert", "sgn": "sign
 def _unary(name: str, op: int):
     if name in _KEEP:
         def function(x):
-            return wrap(_call(op, (handle_of(x),)))
+            h = handle_of(x)
+            return wrap(h if h._dtype == BOOL and name == "sign" else _call(op, (h,)))
     else:
         def function(x):
             return wrap(_call(op, (floating(settled(x)),)))
@@ -177,8 +178,8 @@ for _name, _op in (("maximum", "logical_or"), ("minimum", "logical_and")):
 for _name, _op in (("eq", "equal"), ("ne", "not_equal"), ("lt", "less"),
                    ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"), ("bitwise_and", "bitwise_and"),
                    ("bitwise_or", "bitwise_or"), ("bitwise_xor", "bitwise_xor"), ("floor_divide", "floor_divide"),
-                   ("remainder", "remainder"), ("bitwise_left_shift", "bitwise_left_shift"),
-                   ("bitwise_right_shift", "bitwise_right_shift")):
+                   ("remainder", "remainder"), ("bitwise_left_shift", "bitwise_left_shift"), ("gcd", "gcd"), ("lcm", "lcm"),
+                   ("bitwise_right_shift", "bitwise_right_shift"), ("__lshift__", "bitwise_left_shift"), ("__rshift__", "bitwise_right_shift")):
     row(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default")(_binary(_name, OPS[_op]))
 for _name in ("atan2", "hypot", "logaddexp", "copysign", "nextafter"):
     row(f"{_name}.default", f"{_name}.Tensor")(_binary(_name, OPS[_name], True))

@@ -8,7 +8,7 @@ import _tessera
 import _tessera_ops as made
 from .. import _calculus, _indexing, _statistics
 from .._errors import InvalidArgumentError
-from .._ops import concat, pad, reshape, squeeze
+from .._ops import concat, pad, permute_dims, reshape, squeeze
 from .._tensor import OPS
 from ._dtypes import CODES, FLOATS
 from ._operands import cast
@@ -167,6 +167,46 @@ def unique_consecutive(x, return_inverse=False, return_counts=False, dim=None):
     counts = _call(OPS["scatter"], (full_like(h, h.shape, _INT64, 0), number, full_like(h, h.shape, _INT64, 1)), dims=[0], mode="add")
     return (wrap(_indexing.masked_select(h, begins)), wrap(reshape(number, tuple(x.shape))) if return_inverse else wrap(full_like(h, (0,), _INT64, 0)),
             wrap(_indexing.masked_select(counts, counts > 0)) if return_counts else wrap(full_like(h, (0,), _INT64, 0)))
+
+
+@row("unique_dim.default", how="composed")
+def unique_dim(x, dim, sorted=True, return_inverse=False, return_counts=False):  # noqa: A002 - ATen's name
+    """Different slices along a dim, in the order of their first elements, then of the second: sorted by each element once, from the
+    last one on."""
+    h = settled(x)
+    dim %= max(x.ndim, 1)
+    if not x.ndim or not x.numel():
+        raise NotImplementedError(f"unique_dim: of {x!r} has no row in Tessera; of what has elements along a dim it has")
+    turned = permute_dims(h, (dim, *(d for d in range(x.ndim) if d != dim)))
+    rows = reshape(turned, (x.shape[dim], -1))
+    count, width = rows.shape
+    order = create_like("arange", rows, [count], _INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    for column in reversed(range(width)):
+        values = _call(OPS["take_along_axis"], (rows[:, column], order), dims=[0])
+        order = _call(OPS["take_along_axis"], (order, _call(OPS["argsort"], (values,), dims=[0], descending=False, stable=True)), dims=[0])
+    ordered = _indexing.take(rows, order, axis=0)
+    begins = full_like(h, (1,), CODES[torch.bool], True)
+    if count > 1:
+        begins = concat([begins, made.any(made.not_equal(ordered[1:], ordered[:-1]), axis=1)], axis=0)
+    number = _call(OPS["cumulative_sum"], (cast(begins, _INT64),), dims=[0]) - 1
+    found = _indexing.take(ordered, _indexing.nonzero(begins)[0], axis=0)
+    found = reshape(found, (found.shape[0], *turned.shape[1:]))
+    found = permute_dims(found, (*range(1, dim + 1), 0, *range(dim + 1, x.ndim)))
+    zeros, ones = (full_like(h, (count,), _INT64, value, [(0, 0, 0)] * h._mesh_ndim) for value in (0, 1))
+    inverse = settled(_call(OPS["scatter"], (zeros, order, number), dims=[0], mode="set"))
+    counts = settled(_call(OPS["scatter"], (zeros, number, ones), dims=[0], mode="add"))
+    return wrap(found), wrap(inverse), wrap(_indexing.masked_select(counts, counts > 0))
+
+
+@row("repeat_interleave.Tensor", how="composed")
+def repeat_interleave(repeats, *, output_size=None):
+    """Each number as often as its element says. Without output_size it waits for how many there are."""
+    ends = _call(OPS["cumulative_sum"], (cast(settled(repeats), _INT64),), dims=[0])
+    if repeats.ndim != 1:
+        raise RuntimeError(f"repeat_interleave: repeats are {repeats!r}, not a vector")
+    count = (int(ends[-1].item()) if repeats.shape[0] else 0) if output_size is None else output_size
+    at = create_like("arange", ends, [count], _INT64, [0, 1], [(0, 0, 0)] * ends._mesh_ndim)
+    return wrap(cast(_call(OPS["searchsorted"], (ends, at), side="right"), settled(repeats)._dtype))
 
 
 @row("histc.default", how="composed")
