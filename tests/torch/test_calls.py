@@ -214,3 +214,46 @@ def test_a_result_has_the_dtype_that_it_has_on_the_cpu(mesh, function, kind, pla
     x = (NUMBERS > 2).to(kind) if kind == torch.bool else NUMBERS.to(kind)
     expected, got = function(x), function(tt.distribute_tensor(x, mesh, [place]))
     assert got.dtype == expected.dtype and torch.equal(got.cpu(), expected)
+
+
+SMALL = [torch.bool, torch.uint8, torch.int32]
+
+
+@pytest.mark.parametrize("name, kinds, function", [
+    ("mm", SMALL[1:], lambda x: x @ x.t()), ("einsum", SMALL[1:], lambda x: torch.einsum("ij,kj->ik", x, x)), ("dot", SMALL[1:], lambda x: torch.dot(x[0], x[1])),
+    ("addmv", SMALL[1:], lambda x: torch.addmv(x[:, 0], x, x[0], beta=2, alpha=3)), ("any", SMALL, lambda x: x.any(1)), ("all", SMALL, lambda x: x.all()),
+    ("clamp", SMALL[:1], lambda x: x.clamp_max(x[0])), ("fmax", SMALL, lambda x: torch.fmax(x, x.flip(0))), ("fmin", SMALL, lambda x: torch.fmin(x, x.flip(0))),
+    ("cummax", SMALL, lambda x: x.cummax(1)), ("sgn", SMALL, lambda x: x.sgn()), ("masked_fill", SMALL, lambda x: x.masked_fill(x > 0, 1)),
+    ("scatter_reduce sum", SMALL, lambda x: x.scatter_reduce(1, x.long(), x, "sum", include_self=False)),
+    ("scatter_reduce prod", SMALL, lambda x: x.scatter_reduce(1, x.long(), x, "prod")), ("erfc", SMALL, lambda x: torch.erfc(x)),
+    ("lgamma", SMALL, lambda x: torch.lgamma(x)), ("shift", SMALL[1:], lambda x: 1 << x), ("tensordot", SMALL[1:], lambda x: torch.tensordot(x, x, dims=([1], [1])))],
+    ids=lambda one: one if isinstance(one, str) else "")
+def test_a_call_on_small_integers_gives_their_dtype(mesh, name, kinds, function):
+    for kind in kinds:
+        x = (NUMBERS > 2 if kind == torch.bool else NUMBERS).to(kind)
+        for place in (R, S(0), S(1)):
+            for one, other in zip(outs(function(tt.distribute_tensor(x, mesh, [place]))), outs(function(x)), strict=True):
+                torch.testing.assert_close(one.cpu(), other)
+
+
+def test_calls_on_complex_numbers_and_halves(mesh):
+    x = torch.complex(NUMBERS.float(), NUMBERS.flip(1).float())
+    there = tt.distribute_tensor(x, mesh, [S(0)])
+    assert torch.vdot(there[0], there[1]).item() == torch.vdot(x[0], x[1]).item()
+    a, b = torch.randn(6, 4, dtype=torch.complex64), torch.randn(6, 2, dtype=torch.complex64)
+    for got, expected in zip(torch.linalg.lstsq(tt.distribute_tensor(a, mesh), tt.distribute_tensor(b, mesh), driver="gelsd"),
+                             torch.linalg.lstsq(a, b, driver="gelsd")):
+        assert got.dtype == expected.dtype
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4)
+    half = NUMBERS.bfloat16()
+    assert torch.equal(tt.distribute_tensor(half, mesh, [S(0)]).renorm(2, 0, 100.0).cpu(), half.renorm(2, 0, 100.0))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_bytes_of_other_sizes(mesh, mode):
+    """To the nearest byte; torch's own, in fixed point, is up to one beside."""
+    x = torch.randint(0, 256, (2, 3, 8, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    got = F.interpolate(tt.distribute_tensor(x, mesh, [S(0)]), size=(5, 6), mode=mode, antialias=True).cpu()
+    assert got.dtype == torch.uint8
+    wanted = F.interpolate(x.double(), size=(5, 6), mode=mode, antialias=True).round().clamp(0, 255)
+    assert (got.double() - wanted).abs().max() <= 1

@@ -226,12 +226,15 @@ def _averaged(kernel, reach: float, is_backward: bool):
     def function(x, output_size, *rest):
         h = settled(x)
         sizes, (align, *scales) = (rest[0][2:], rest[1:]) if is_backward else (h.shape[2:], rest)
-        out = wide(h)
+        is_whole = h.dtype.kind in "iu"
+        out = cast(h, F64) if is_whole else wide(h)
         for d, (n, m, scale) in enumerate(zip(sizes, output_size, [*scales, None, None])):
             weights = _means(out, n, m, align, scale, kernel, reach)
             source, target = ("bchw", "bcow") if d == 0 else ("bchw", "bcho")
             sides = ("o" + "hw"[d]) if not is_backward else ("hw"[d] + "o")
             out = einsum(f"{source},{sides}->{target}", out, weights)
+        if is_whole:
+            out = clip(made.round(out), *((0, 255) if h.dtype.itemsize == 1 else (None, None)))
         return wrap(cast(out, h._dtype))
     return function
 

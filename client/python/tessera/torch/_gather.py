@@ -12,7 +12,7 @@ from .._errors import InvalidArgumentError
 from .._ops import concat, pad
 from .._tensor import OPS
 from . import _composed
-from ._dtypes import BOOL, INT64
+from ._dtypes import BOOL, INT64, U8
 from ._operands import cast, handle, operand
 from ._placing import full_like, settled
 from ._table import row, run
@@ -225,7 +225,7 @@ def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, *
     is_met = counts > 0
     base = h
     if not include_self:
-        neutral = 0 if mode == "add" else _lowest(h)[mode == "min"]
+        neutral = _lowest(h)[mode == "min"] if mode != "add" else False if h._dtype == BOOL else 0
         base = _call(OPS["where"], (is_met, neutral, h))
     out = settled(_scatter(mode)(wrap(base), dim, indices, source))
     if reduce == "mean":
@@ -239,6 +239,9 @@ def _scatter_product(x, dim, indices, source, include_self: bool):
     place has them all, and is added to nothing there."""
     h, at = settled(x), _numbers("scatter_reduce", x, indices)
     updates = cast(handle("scatter_reduce", source, x), h._dtype)
+    if h._dtype == BOOL:
+        out = _scatter_product(wrap(cast(h, U8)), dim, indices, wrap(cast(updates, U8)), include_self)
+        return wrap(cast(settled(out), BOOL))
     dim %= x.ndim
     updates = _call(OPS["broadcast_to"], (updates,), shape=list(at.shape)) if not updates.ndim else updates[tuple(slice(0, n) for n in at.shape)]
     n = at.shape[dim]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 import _tessera_ops as made
-from _tessera_ops import conj, lu_unpack as made_lu_unpack
+from _tessera_ops import conj, lu_unpack as made_lu_unpack, real
 from .. import fft, linalg
 from .._errors import InvalidArgumentError
 from .._ops import broadcast_to, concat, matrix_transpose
@@ -322,6 +322,8 @@ def lstsq(x, b, rcond=None, *, driver=None):
         raise InvalidArgumentError(f"linalg_lstsq: driver is {driver!r}, not gels, gelsy, gelsd or gelss")
     out, distances, rank, values = linalg.lstsq(a, right[..., None] if is_vector else right, rtol=rcond)
     has_distances = a.shape[-2] > a.shape[-1] and driver in ("gels", "gelsd", "gelss")
+    if distances.dtype.kind == "c":
+        distances = real(distances)
     return (wrap(out[..., 0] if is_vector else out), wrap(distances) if has_distances else _nothing(a),
             wrap(full_like(a, (0,), INT64, 0)) if driver == "gels" else wrap(rank),
             wrap(values) if driver in ("gelsd", "gelss") else _nothing(values))

@@ -63,7 +63,8 @@ def mean(x, dim=None, keepdim=False, *, dtype=None):
 def _reduction(name: str, op: int, of_bools: int):
     def function(x, dim=None, keepdim=False):
         h = settled(x)
-        return wrap(_call(of_bools if h._dtype == BOOL else op, (h,), dims=dims_of(name, x, dim), keepdims=keepdim))
+        out = _call(of_bools if h._dtype == BOOL else op, (h,), dims=dims_of(name, x, dim), keepdims=keepdim)
+        return wrap(cast(out, U8) if h._dtype == U8 else out)      # any and all of bytes are bytes
     return function
 
 

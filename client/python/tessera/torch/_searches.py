@@ -10,7 +10,7 @@ from .. import _calculus, _indexing, _statistics
 from .._errors import InvalidArgumentError
 from .._ops import concat, pad, permute_dims, reshape, squeeze
 from .._tensor import OPS
-from ._dtypes import CODES, FLOATS
+from ._dtypes import BOOL, CODES, FLOATS, U8
 from ._operands import cast
 from ._placing import create_like, full_like, settled
 from ._table import row
@@ -105,7 +105,8 @@ def _running(function):
         h = settled(x)
         if not x.ndim:
             return wrap(h[...]), wrap(full_like(h, (), _INT64, 0))
-        return tuple(wrap(one) for one in function(h, axis=dim))
+        values, places = function(cast(h, U8) if h._dtype == BOOL else h, axis=dim)
+        return wrap(cast(values, h._dtype)), wrap(places)
     return run_
 
 

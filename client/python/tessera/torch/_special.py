@@ -8,7 +8,7 @@ import _tessera_ops as made
 import torch
 
 from .._errors import InvalidArgumentError
-from ._dtypes import CODES, F64, HALVES
+from ._dtypes import CODES, F64, HALVES, code
 from ._operands import cast
 from ._placing import full_like, settled
 from ._table import row, run
@@ -17,7 +17,7 @@ from ._tensor import Tensor, wrap
 def _in_f64(function):
     def run_(x, *rest):
         h = settled(x)
-        kind = h._dtype if h.dtype.kind == "f" or h._dtype in HALVES else settled(run("true_divide.Tensor")(x, 1))._dtype
+        kind = h._dtype if h.dtype.kind == "f" or h._dtype in HALVES else code(None)
         return wrap(cast(function(cast(h, F64), *rest), kind))
     return run_
 

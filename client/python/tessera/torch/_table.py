@@ -30,12 +30,12 @@ def row(*names: str, how: str = "catalog"):
         for name in names:
             found = overload(name)
             if found is not None:
-                _put(found, function, how)
+                put(found, function, how)
         return function
     return register
 
 
-def _put(func, function, how: str) -> None:
+def put(func, function, how: str) -> None:
     """Into the table; and to the overload itself, whose hash costs a call each time that it is looked up."""
     TABLE[func], KINDS[func] = function, how
     func.tessera_row = function
@@ -111,7 +111,7 @@ def missing(func):
     else:
         raise NotImplementedError(f"{func}: has no row in Tessera (tt.coverage() lists those that have); "
                                   "x.cpu() brings the tensor here, if that is what you want")
-    _put(func, found, how)
+    put(func, found, how)
     return found
 
 
