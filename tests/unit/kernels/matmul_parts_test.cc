@@ -33,8 +33,7 @@ KernelInput Operand(uint64_t address, const Shape& extents, Lies lies) {
 
 struct Product {
   Product(Shape left, Shape right, Shape output, Lies lies = Lies::kDense) : op(MatmulOp{}) {
-    std::get<MatmulOp>(op).notation =
-        left.size() == 3 ? Contraction{"bik", "bkj", "bij"} : Contraction{"ik", "kj", "ij"};
+    std::get<MatmulOp>(op).notation = left.size() == 3 ? Contraction{"bik", "bkj", "bij"} : Contraction{"ik", "kj", "ij"};
     inputs = {Operand(kLeft, left, lies), Operand(kRight, right, lies)};
     call = {.op = &op,
             .inputs = inputs,
